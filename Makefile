@@ -1,0 +1,87 @@
+# make help says what there is. Everything works in a fresh clone.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+SUPPORTED := -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))'
+
+# The first Python that runs and is neither too old nor too new. A name on the
+# PATH proves nothing: pyenv puts names there that only complain.
+ifndef PYTHON
+PYTHON := $(shell for python in python3.11 python3.10 python3.9 python3 python; do \
+  if $$python $(SUPPORTED) >/dev/null 2>&1; then command -v $$python; break; fi; done)
+endif
+
+# Arguments of pytest: make test PYTEST='-q tests/cli'
+PYTEST ?= -q
+PIP := -m pip --disable-pip-version-check install -qq
+TF215 := tensorflow==2.15.1
+
+# $(call environment,FOLDER): makes a virtual environment unless a good one is
+# there. One whose Python is gone, or was never supported, is made again.
+define environment
+if ! $(1)/bin/python $(SUPPORTED) >/dev/null 2>&1; then \
+  "$(PYTHON)" $(SUPPORTED) >/dev/null 2>&1 || { echo \
+    'tfdpflows needs Python 3.9, 3.10 or 3.11: install python3.11, or name one with make PYTHON=/path/to/python3.11' \
+    >&2; exit 2; }; \
+  "$(PYTHON)" -c 'import ensurepip, venv' >/dev/null 2>&1 || { echo \
+    '$(PYTHON) makes no virtual environments: install its venv package (on Debian: apt-get install python3-venv)' \
+    >&2; exit 2; }; \
+  echo 'Making $(1) with $(PYTHON).'; \
+  rm -rf $(1); "$(PYTHON)" -m venv $(1); \
+fi
+endef
+
+.PHONY: help
+help: ## Say what there is
+	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# A stamp per set of extras. They depend on setup.py alone, so that nothing is
+# installed again until what is needed changes.
+.venv/stamp-%: setup.py
+	@$(call environment,.venv)
+	@echo 'Installing tfdpflows with its $* packages; the first time takes minutes.'
+	@.venv/bin/python $(PIP) --editable '.$(if $(filter-out base,$*),[$*])'
+	@touch $@
+
+.venv-tf215/stamp-test: setup.py
+	@$(call environment,.venv-tf215)
+	@echo 'Installing tfdpflows with $(TF215) in .venv-tf215; the first time takes minutes.'
+	@.venv-tf215/bin/python $(PIP) --editable '.[test]' '$(TF215)'
+	@touch $@
+
+.PHONY: venv
+venv: .venv/stamp-base ## Make .venv with the package installed editable
+
+.PHONY: test
+test: .venv/stamp-test ## Run the tests
+	.venv/bin/python -m pytest $(PYTEST)
+
+.PHONY: test-tf215
+test-tf215: .venv-tf215/stamp-test ## Run the tests with TensorFlow 2.15.1, in .venv-tf215
+	.venv-tf215/bin/python -m pytest $(PYTEST)
+
+.PHONY: demo
+demo: .venv/stamp-demo ## Fit, sample and report on 20,190 real rows; leaves all in demo/
+	.venv/bin/python -m experiments.demo --output_dir=demo
+
+.PHONY: lint
+lint: .venv/stamp-dev ## Check style and the BUILD files
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/python -m tools.build_files --check
+
+.PHONY: format
+format: .venv/stamp-dev ## Put the code in the style that lint checks
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+.PHONY: build-files
+build-files: .venv/stamp-base ## Write the BUILD files from the imports
+	.venv/bin/python -m tools.build_files
+
+.PHONY: clean
+clean: ## Remove what the other targets made
+	rm -rf .venv .venv-tf215 demo *.egg-info build dist .ruff_cache .hypothesis

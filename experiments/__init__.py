@@ -1,0 +1,1 @@
+"""Binaries that reproduce tables and figures, and the data they use."""

@@ -1,0 +1,288 @@
+r"""Utility of private synthetic tables: train on synthetic rows, test on real.
+
+For every epsilon and seed, fits a `TabularSynthesizer` on the training part of
+a table, samples as many rows, trains nine classifiers on them, and scores them
+on real rows that were held out. Writes one JSON file, again after every run:
+
+    python -m experiments.tabular_synthesis --dataset=randhie --epsilon=1 \
+      --seeds=0,1,2 --output=/tmp/randhie.json
+
+Seeds make the results reproducible and therefore not private; fit without one
+to release a table.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+
+import numpy as np
+from absl import app, flags, logging
+
+from experiments import datasets
+from tfdpflows.tabular import evaluation, values
+
+METRICS = ('macro_f1', 'auroc', 'average_precision')
+_PACKAGES = (
+  'tfdpflows',
+  'tensorflow',
+  'tf-keras',
+  'tensorflow-probability',
+  'tensorflow-privacy',
+  'dp-accounting',
+  'numpy',
+  'pandas',
+  'scikit-learn',
+)
+_SMOKE_ROWS = 1000
+
+
+def run(
+  dataset,
+  *,
+  epsilons=(1.0,),
+  seeds=(0,),
+  delta=1e-5,
+  output=None,
+  overwrite=False,
+  smoke=False,
+  real_baseline=False,
+  hyperparameters=None,
+  synthesizer_class=None,
+  command=None,
+):
+  """Fits, samples and scores over epsilons and seeds.
+
+  Args:
+    dataset: One of `datasets.DATASETS`.
+    epsilons: Privacy budgets.
+    seeds: Seeds of the fits; one run for each at every epsilon.
+    delta: Delta of all budgets.
+    output: JSON file to write after every run, or `None`.
+    overwrite: Whether an existing `output` may be replaced.
+    smoke: Whether to use 1,000 rows and three classifiers, to see that all
+      parts work together; the scores then mean little.
+    real_baseline: Whether to train the classifiers on the real rows as well.
+    hyperparameters: Dict of further arguments of the synthesizer; the
+      library's defaults are used for the rest.
+    synthesizer_class: Class to use instead of `TabularSynthesizer`.
+    command: Command line to note in the results.
+
+  Returns:
+    A JSON-able dict: `runs` has an entry for each epsilon and seed with the
+    epsilon spent, scores, distances to the held-out rows and wall times in
+    seconds; `summary` has mean and standard deviation over the seeds.
+
+  Raises:
+    FileExistsError: if `output` is there and `overwrite` is false.
+    ValueError: if there is no such data set.
+  """
+  if output and os.path.exists(output) and not overwrite:
+    raise FileExistsError(
+      f'{output} exists. Give another --output, or --overwrite to replace it.'
+    )
+  if synthesizer_class is None:
+    from tfdpflows import tabular
+
+    synthesizer_class = tabular.TabularSynthesizer
+  hyperparameters = dict(hyperparameters or {})
+  train, holdout, schema, target = datasets.load(dataset)
+  if smoke:
+    train, holdout = (
+      table.sample(min(len(table), _SMOKE_ROWS), random_state=0)
+      for table in (train, holdout)
+    )
+  train = schema.validate(train)
+  holdout = schema.validate(holdout, fitting=False)
+  scorer = _Scorer(dataset, holdout, schema, target, smoke)
+  results = {
+    'command': command,
+    'dataset': dataset,
+    'smoke': smoke,
+    'target': target,
+    'train_rows': len(train),
+    'holdout_rows': len(holdout),
+    'delta': delta,
+    'epsilons': list(epsilons),
+    'seeds': list(seeds),
+    'hyperparameters': hyperparameters,
+    'classifiers': scorer.classifiers,
+    'machine': {'cpus': os.cpu_count(), 'platform': platform.platform()},
+    'versions': versions(),
+    'runs': [],
+  }
+  if real_baseline:
+    results['real'] = scorer(train)
+  for epsilon in epsilons:
+    for seed in seeds:
+      synthesizer = synthesizer_class(
+        schema, epsilon=epsilon, delta=delta, seed=seed, **hyperparameters
+      )
+      results['runs'].append(_one_run(synthesizer, train, scorer, seed))
+      results['runs'][-1].update(epsilon=epsilon, seed=seed)
+      results['summary'] = summarize(results['runs'])
+      logging.info('%s', json.dumps(results['runs'][-1]['scores']))
+      if output:
+        write_json(output, results)
+  return results
+
+
+def summarize(runs):
+  """Returns mean and standard deviation of the scores for every epsilon.
+
+  Args:
+    runs: The `runs` of the results.
+
+  Returns:
+    A list of dicts, one per epsilon: the number of `seeds`, and for each score
+    and wall time a dict of `mean` and `std` (of a sample; `None` for one run).
+
+  #### Example
+
+  >>> runs = [{'epsilon': 1., 'epsilon_spent': .9, 'scores': {'auroc': a},
+  ...          'seconds': {'fit': 2.}} for a in (.8, .9)]
+  >>> summarize(runs)[0]['scores']['auroc']['mean']
+  0.85
+  """
+  summary = []
+  for epsilon in dict.fromkeys(run['epsilon'] for run in runs):
+    same = [run for run in runs if run['epsilon'] == epsilon]
+    entry = {
+      'epsilon': epsilon,
+      'largest_epsilon_spent': max(run['epsilon_spent'] for run in same),
+      'seeds': len(same),
+    }
+    for key in ('scores', 'seconds'):
+      entry[key] = {
+        name: _mean_and_std([run[key][name] for run in same])
+        for name in same[0][key]
+      }
+    summary.append(entry)
+  return summary
+
+
+def write_json(path, content):
+  """Writes JSON aside and renames it, so that `path` is always complete."""
+  text = json.dumps(content, indent=2, allow_nan=False) + '\n'
+  values.write_aside(path, lambda file: file.write(text.encode()))
+
+
+def versions():
+  """Returns the versions of Python and of the packages that matter here."""
+  found = {'python': platform.python_version()}
+  for package in _PACKAGES:
+    try:
+      found[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      found[package] = None
+  return found
+
+
+class _Scorer:
+  """Means over classifiers that are trained on a table, on held-out rows."""
+
+  def __init__(self, dataset, holdout, schema, target, smoke):
+    self._holdout = holdout
+    self._schema = schema
+    self._target = target
+    self._tables = None
+    self._dataset = dataset
+    self.classifiers = 'quick' if smoke else 'all'
+    if dataset in datasets.SHARED_TABLES and not smoke:
+      self._tables = datasets.shared_tables(dataset)
+      self.classifiers = 'shared/tools/tstr.py'
+
+  def __call__(self, table):
+    if self._tables is not None:
+      scores = self._tables.score(self._dataset, table)
+      named = zip(METRICS, ('f1', 'auc', 'apc'))
+      return {name: float(scores[key]) for name, key in named if key in scores}
+    scores = evaluation.train_on_synthetic(
+      self._holdout,
+      table,
+      self._schema,
+      self._target,
+      classifiers=self.classifiers,
+    )
+    return {name: float(scores[name].mean()) for name in METRICS}
+
+  def distances(self, table):
+    return evaluation.compare(self._holdout, table, self._schema).summary()
+
+
+def _one_run(synthesizer, train, scorer, seed):
+  times = [time.perf_counter()]
+  synthesizer.fit(train)
+  times.append(time.perf_counter())
+  synthetic = synthesizer.sample(len(train), seed=seed)
+  times.append(time.perf_counter())
+  scores = scorer(synthetic)
+  times.append(time.perf_counter())
+  distances = scorer.distances(synthetic)
+  return {
+    'epsilon_spent': float(synthesizer.ledger.epsilon()),
+    'scores': scores,
+    'distances': {
+      # A table of categories only has no distances to move values by.
+      name: value if np.isfinite(value) else None
+      for name, value in distances.items()
+    },
+    'seconds': dict(zip(('fit', 'sample', 'score'), np.diff(times).tolist())),
+    'rows_per_second': len(train) / (times[2] - times[1]),
+    'privacy_statement': synthesizer.privacy_statement().to_dict(),
+  }
+
+
+def _mean_and_std(numbers):
+  std = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
+  return {'mean': float(np.mean(numbers)), 'std': std}
+
+
+def main(argv):
+  """Runs what the flags ask for and prints the summary."""
+  if len(argv) > 1:
+    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  options = flags.FLAGS
+  try:
+    hyperparameters = json.loads(options.hyperparameters)
+  except json.JSONDecodeError as error:
+    raise app.UsageError(
+      f'--hyperparameters is not JSON ({error}). Give an object such as '
+      '\'{"epochs": 10}\'.'
+    ) from error
+  results = run(
+    options.dataset,
+    epsilons=[float(epsilon) for epsilon in options.epsilon],
+    seeds=[int(seed) for seed in options.seeds],
+    delta=options.delta,
+    output=options.output,
+    overwrite=options.overwrite,
+    smoke=options.smoke,
+    real_baseline=options.real_baseline,
+    hyperparameters=hyperparameters,
+    command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
+  )
+  print(json.dumps(results['summary'], indent=2))
+
+
+def _define_flags():
+  flags.DEFINE_enum('dataset', 'randhie', datasets.DATASETS, 'Data set.')
+  flags.DEFINE_list('epsilon', ['1'], 'Privacy budgets, comma-separated.')
+  flags.DEFINE_list('seeds', ['0', '1', '2'], 'Seeds, comma-separated.')
+  flags.DEFINE_float('delta', 1e-5, 'Delta of the budgets.')
+  flags.DEFINE_string('output', None, 'JSON file to write.', required=True)
+  flags.DEFINE_bool('overwrite', False, 'Whether --output may be replaced.')
+  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
+  flags.DEFINE_bool('real_baseline', False, 'Whether to score real rows too.')
+  flags.DEFINE_string(
+    'hyperparameters', '{}', 'JSON object of arguments of the synthesizer.'
+  )
+
+
+if __name__ == '__main__':
+  _define_flags()
+  app.run(main)

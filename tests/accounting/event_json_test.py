@@ -1,0 +1,216 @@
+"""Events in words, as JSON, and as mechanisms."""
+
+import json
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting import NeighboringRelation
+
+from tfdpflows import accounting
+from tfdpflows.accounting import flatten
+
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+REPLACE = NeighboringRelation.REPLACE_ONE
+GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
+EVENTS = [
+  dp_accounting.NoOpDpEvent(),
+  dp_accounting.NonPrivateDpEvent(),
+  GAUSSIAN,
+  dp_accounting.LaplaceDpEvent(0.1 + 0.2),
+  accounting.EpsilonDeltaDpEvent(0.5, 1e-7),
+  accounting.ZCDpEvent(0.01, 0.001),
+  dp_accounting.PoissonSampledDpEvent(1 / 3, GAUSSIAN),
+  dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, GAUSSIAN),
+  dp_accounting.SelfComposedDpEvent(GAUSSIAN, 10**7),
+  dp_accounting.ComposedDpEvent(
+    [
+      dp_accounting.SelfComposedDpEvent(
+        dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN), 3
+      ),
+      dp_accounting.ComposedDpEvent([]),
+    ]
+  ),
+]
+
+
+@pytest.mark.parametrize('event', EVENTS, ids=repr)
+def test_json_round_trip_is_exact(event):
+  text = json.dumps(accounting.event_to_dict(event), allow_nan=False)
+  assert accounting.event_from_dict(json.loads(text)) == event
+
+
+@pytest.mark.parametrize('event', EVENTS, ids=repr)
+def test_description_is_one_line(event):
+  assert accounting.describe_event(event)
+  assert '\n' not in accounting.describe_event(event)
+
+
+def test_unknown_event_is_refused_by_name():
+  with pytest.raises(TypeError, match='UnsupportedDpEvent'):
+    accounting.event_to_dict(dp_accounting.UnsupportedDpEvent())
+  nested = dp_accounting.ComposedDpEvent([dp_accounting.UnsupportedDpEvent()])
+  with pytest.raises(TypeError, match='UnsupportedDpEvent'):
+    accounting.event_to_dict(nested)
+
+
+@pytest.mark.parametrize(
+  'data',
+  [
+    {'kind': 'os.system'},
+    {'kind': ['Gaussian']},
+    {'noise_multiplier': 1.0},
+    {'kind': 'Gaussian'},
+    {'kind': 'Gaussian', 'noise_multiplier': 1.0, 'more': 1},
+    {'kind': 'Gaussian', 'noise_multiplier': math.nan},
+    {'kind': 'SelfComposed', 'event': {'kind': 'NoOp'}, 'count': 1.5},
+  ],
+)
+def test_bad_json_is_refused(data):
+  with pytest.raises(ValueError):
+    accounting.event_from_dict(data)
+
+
+@pytest.mark.parametrize(
+  'data',
+  [
+    'Gaussian',
+    {'kind': 'Gaussian', 'noise_multiplier': '1'},
+    {'kind': 'Gaussian', 'noise_multiplier': True},
+    {'kind': 'Composed', 'events': {'kind': 'NoOp'}},
+    {'kind': 'SelfComposed', 'event': 3, 'count': 1},
+  ],
+)
+def test_json_of_another_type_is_refused(data):
+  with pytest.raises(TypeError):
+    accounting.event_from_dict(data)
+
+
+def test_equal_leaves_are_counted():
+  event = dp_accounting.ComposedDpEvent(
+    [
+      GAUSSIAN,
+      dp_accounting.SelfComposedDpEvent(
+        dp_accounting.ComposedDpEvent([GAUSSIAN, GAUSSIAN]), 10**6
+      ),
+      dp_accounting.NoOpDpEvent(),
+    ]
+  )
+  counts = flatten.flatten(event, ADD)
+  assert counts == {flatten.Mechanism('gaussian', 2.0): 2 * 10**6 + 1}
+
+
+def test_one_sample_of_several_gaussians_is_one_gaussian():
+  both = dp_accounting.ComposedDpEvent(
+    [
+      dp_accounting.GaussianDpEvent(3.0),
+      dp_accounting.GaussianDpEvent(4.0),
+    ]
+  )
+  event = dp_accounting.PoissonSampledDpEvent(0.1, both)
+  (mechanism,) = flatten.flatten(event, ADD)
+  assert mechanism.parameter == pytest.approx(1 / math.sqrt(1 / 9 + 1 / 16))
+  assert mechanism.probability == 0.1
+
+
+@pytest.mark.parametrize(
+  'event',
+  [
+    dp_accounting.GaussianDpEvent(-1.0),
+    dp_accounting.GaussianDpEvent(math.nan),
+    dp_accounting.LaplaceDpEvent(math.inf),
+    dp_accounting.PoissonSampledDpEvent(1.1, GAUSSIAN),
+    dp_accounting.PoissonSampledDpEvent(-0.1, GAUSSIAN),
+    dp_accounting.PoissonSampledDpEvent(math.nan, GAUSSIAN),
+    dp_accounting.SelfComposedDpEvent(GAUSSIAN, -1),
+    accounting.EpsilonDeltaDpEvent(-1.0, 0.0),
+    accounting.EpsilonDeltaDpEvent(1.0, 1.1),
+    accounting.ZCDpEvent(-1.0),
+  ],
+  ids=repr,
+)
+def test_values_out_of_range_are_named(event):
+  for name in accounting.accountant_names():
+    with pytest.raises(ValueError, match=r'must'):
+      accounting.compute_epsilon(event, 1e-5, name)
+
+
+@pytest.mark.parametrize('name', ['pld', 'rdp'])
+def test_no_noise_is_no_privacy(name):
+  for event in [
+    dp_accounting.GaussianDpEvent(0.0),
+    dp_accounting.NonPrivateDpEvent(),
+    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.LaplaceDpEvent(0.0)),
+  ]:
+    assert accounting.compute_epsilon(event, 1e-5, name) == math.inf
+    made = accounting.create_accountant(name).compose(event)
+    assert made.get_delta(1.0) == 1.0
+
+
+@pytest.mark.parametrize('name', ['pld', 'rdp'])
+def test_nothing_costs_nothing(name):
+  for event in [
+    dp_accounting.NoOpDpEvent(),
+    dp_accounting.ComposedDpEvent([]),
+    dp_accounting.PoissonSampledDpEvent(0.0, GAUSSIAN),
+    accounting.EpsilonDeltaDpEvent(0.0, 0.0),
+    dp_accounting.ComposedDpEvent(
+      [dp_accounting.SelfComposedDpEvent(GAUSSIAN, 0)]
+    ),
+  ]:
+    assert accounting.compute_epsilon(event, 1e-5, name) == 0
+    made = accounting.create_accountant(name).compose(event)
+    assert made.get_delta(0.0) == 0
+
+
+@pytest.mark.parametrize(
+  ('event', 'relation', 'part'),
+  [
+    (dp_accounting.UnsupportedDpEvent(), ADD, 'UnsupportedDpEvent'),
+    (
+      dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
+      REPLACE,
+      'REPLACE_ONE',
+    ),
+    (
+      dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GAUSSIAN),
+      ADD,
+      'SampledWithoutReplacement',
+    ),
+    (
+      dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GAUSSIAN),
+      REPLACE,
+      'SampledWithoutReplacement',
+    ),
+    (GAUSSIAN, NeighboringRelation.REPLACE_SPECIAL, 'REPLACE_SPECIAL'),
+    (
+      dp_accounting.PoissonSampledDpEvent(
+        0.1,
+        dp_accounting.ComposedDpEvent(
+          [GAUSSIAN, dp_accounting.LaplaceDpEvent(1.0)]
+        ),
+      ),
+      ADD,
+      'all of them are Gaussian',
+    ),
+    (
+      dp_accounting.PoissonSampledDpEvent(
+        0.1, dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN)
+      ),
+      ADD,
+      'sample of a sample',
+    ),
+    (
+      dp_accounting.PoissonSampledDpEvent(0.1, accounting.ZCDpEvent(0.1)),
+      ADD,
+      'zCDP',
+    ),
+  ],
+)
+@pytest.mark.parametrize('name', ['pld', 'rdp'])
+def test_unsupported_events_are_refused_by_name(event, relation, part, name):
+  made = accounting.create_accountant(name, relation)
+  assert not made.supports(event)
+  composed = dp_accounting.ComposedDpEvent([event])
+  with pytest.raises(dp_accounting.UnsupportedEventError, match=part):
+    accounting.compute_epsilon(composed, 1e-5, name, relation)

@@ -1,0 +1,296 @@
+"""One contract for every bijector and every flow recipe."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdpflows import bijectors
+from tfdpflows import flows
+from tfdpflows import gradients
+from tfdpflows._keras import tfp
+
+D = 3
+tfb, tfd = tfp.bijectors, tfp.distributions
+
+
+def _moved(bijector, scale, seed=0):
+  """Moves a bijector that starts as the identity to somewhere else."""
+  rng = np.random.default_rng(seed)
+  for variable in bijector.trainable_variables:
+    noise = rng.normal(size=variable.shape) * scale
+    variable.assign_add(tf.constant(noise, variable.dtype))
+  return bijector
+
+
+def _made(params, dtype, units=(12, 10)):
+  return bijectors.MADE(params, D, units, dtype=dtype, seed=1)
+
+
+def _maf(transform, dtype, units=(12, 10)):
+  network = _made(transform.num_params, dtype, units)
+  return bijectors.MaskedAutoregressive(network, transform)
+
+
+def _marginal(dtype):
+  edges = [[0, 1, 2], [0, 0.5, 4, 9, 10], np.arange(41) / 4]
+  masses = [[0.9, 0.1], [1, 2, 3, 4], np.arange(1, 41) ** 2]
+  return bijectors.MarginalCDF(edges, masses, dtype)
+
+
+def _spline(dtype):
+  params = np.random.default_rng(0).normal(size=[D, 23])
+  return bijectors.RationalQuadraticSpline(tf.constant(params, dtype))
+
+
+BIJECTORS = {
+  'actnorm': lambda t: bijectors.ActNorm(D, t),
+  'spline': _spline,
+  'maf_affine': lambda t: _maf(bijectors.Affine(), t),
+  'maf_affine_linear': lambda t: _maf(bijectors.Affine(), t, ()),
+  'maf_spline': lambda t: _maf(bijectors.Spline(6, 4.0), t),
+  'marginal': _marginal,
+  'maf_flow': lambda t: (
+    flows.masked_autoregressive_flow(
+      D, 2, [9], actnorm=True, dtype=t, seed=2
+    ).bijector
+  ),
+  'spline_flow': lambda t: (
+    flows.neural_spline_flow(D, 2, [9, 9], dtype=t, seed=2).bijector
+  ),
+  'marginal_flow': lambda t: (
+    flows.neural_spline_flow(
+      D, 2, [9, 9], dtype=t, seed=2, marginal=_marginal(t)
+    ).bijector
+  ),
+}
+IDENTITIES = [n for n in BIJECTORS if 'marginal' not in n and n != 'spline']
+
+
+def _make(name, dtype='float64', scale=0.3):
+  return _moved(BIJECTORS[name](tf.as_dtype(dtype)), scale)
+
+
+def _inputs(name, dtype='float64', n=50):
+  """Points in the domain of `forward`."""
+  x = np.random.default_rng(3).normal(size=[n, D])
+  if name == 'marginal':
+    x = np.abs(x) % [2, 10, 10]
+  return tf.constant(x, dtype)
+
+
+def _fresh(x):
+  """The same values as a tensor that TFP's cache does not know."""
+  return tf.identity(x)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', BIJECTORS)
+@pytest.mark.parametrize('dtype, tolerance', [('float32', 2e-3), ('float64', 1e-6)])
+def test_round_trip(name, dtype, tolerance):
+  bijector = _make(name, dtype, 0.1)
+  x = _inputs(name, dtype)
+  y = bijector.forward(x)
+  np.testing.assert_allclose(
+    bijector.inverse(_fresh(y)), x, rtol=tolerance, atol=tolerance
+  )
+  assert y.dtype == tf.as_dtype(dtype) and y.shape == x.shape
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', BIJECTORS)
+def test_log_det_jacobian_equals_autodiff(name):
+  bijector = _make(name)
+  x = _inputs(name, n=8)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = bijector.forward(x)
+  jacobian = tape.batch_jacobian(y, x)
+  expected = tf.linalg.slogdet(jacobian).log_abs_determinant
+  found = bijector.forward_log_det_jacobian(_fresh(x), event_ndims=1)
+  np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+  back = bijector.inverse_log_det_jacobian(_fresh(y), event_ndims=1)
+  np.testing.assert_allclose(back, -expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', IDENTITIES)
+def test_starts_as_the_identity(name):
+  bijector = BIJECTORS[name](tf.float64)
+  x = _inputs(name)
+  y = bijector.inverse(x)
+  if 'flow' in name:  # Blocks, with the columns reversed in between.
+    y = tf.reverse(y, [1])
+  np.testing.assert_allclose(y, x, atol=1e-12)
+  log_det = bijector.inverse_log_det_jacobian(_fresh(x), event_ndims=1)
+  np.testing.assert_allclose(np.broadcast_to(log_det, 50), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize('name', ['maf_affine', 'maf_affine_linear', 'maf_spline'])
+def test_is_autoregressive(name):
+  bijector = _make(name)
+  x = _inputs(name, n=4)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    z = bijector.inverse(x)
+  jacobian = tape.batch_jacobian(z, x).numpy()
+  upper = np.triu(np.ones([D, D]), 1).astype(bool)
+  assert not jacobian[:, upper].any()
+  assert jacobian[:, ~upper].all()
+
+
+@pytest.mark.parametrize('name', BIJECTORS)
+def test_gradients_are_finite_at_the_edges(name):
+  bijector = _make(name, 'float32')
+  edges = [0.0, -4.0, 4.0, -5.0, 5.0, 1e-30, -6.0, 100.0, 1.0]
+  x = tf.constant([[e] * D for e in edges])
+  for direction in (bijector.forward, bijector.inverse):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = direction(_fresh(x))
+    gradient = tape.gradient(y, x)
+    assert np.isfinite(y).all() and np.isfinite(gradient).all()
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', BIJECTORS)
+def test_function_xla_and_vectorized_map_equal_eager(name):
+  bijector = _make(name)
+  x = _inputs(name, n=6)
+
+  def values(x):
+    y = bijector.forward(_fresh(x))
+    z = bijector.inverse(_fresh(y))
+    log_det = bijector.inverse_log_det_jacobian(_fresh(y), event_ndims=1)
+    return y, z, tf.broadcast_to(log_det, tf.shape(x)[:-1])
+
+  expected = values(x)
+  for run in (
+    tf.function(values),
+    tf.function(values, jit_compile=True),
+    lambda x: tf.vectorized_map(values, x),
+  ):
+    for found, e in zip(run(x), expected):
+      np.testing.assert_allclose(found, e, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+  'name', [n for n in BIJECTORS if n not in ('marginal', 'spline')]
+)
+@pytest.mark.parametrize('xla', [False, True])
+def test_per_example_gradients_equal_jacobian_and_clip(name, xla):
+  """In float64; test_float32_gradients has the contract's precision."""
+  bijector = _make(name)
+  base = tfd.MultivariateNormalDiag(tf.zeros(D, tf.float64))
+  flow = tfd.TransformedDistribution(base, bijector)
+  variables = flow.trainable_variables
+  x = tf.abs(_inputs(name, n=9)) if 'marginal' in name else _inputs(name, n=9)
+  with tf.GradientTape(persistent=True) as tape:
+    loss = -flow.log_prob(_fresh(x))
+  jacobian = tape.jacobian(loss, variables)
+  squared = sum(tf.reduce_sum(tf.reshape(j * j, [9, -1]), 1) for j in jacobian)
+  clip = float(np.sqrt(np.median(squared)))
+  scale = tf.minimum(1, clip / tf.sqrt(squared))
+  expected = [tf.tensordot(scale, j, 1) for j in jacobian]
+
+  @tf.function(jit_compile=xla)
+  def found():
+    with gradients.PerExampleTape() as tape:
+      loss = -flow.log_prob(_fresh(x))
+    per_example = tape.per_example_gradients(loss, variables)
+    return (
+      per_example.squared_norms(),
+      gradients.Flat(clip).clip_and_sum(per_example),
+    )
+
+  found_squared, found_sum = found()
+  np.testing.assert_allclose(found_squared, squared, rtol=1e-6)
+  for f, e in zip(found_sum, expected):
+    np.testing.assert_allclose(f, e, rtol=1e-6, atol=1e-6 * np.abs(e).max())
+
+
+@pytest.mark.parametrize('name', ['maf_flow', 'spline_flow', 'marginal_flow'])
+def test_saved_model_round_trip(name, tmp_path):
+  bijector = _make(name, 'float32')
+  x = tf.abs(_inputs(name, 'float32'))
+  module = tf.Module()
+  module.bijector = bijector
+  module.inverse = tf.function(
+    lambda x: bijector.inverse(_fresh(x)),
+    input_signature=[tf.TensorSpec([None, D])],
+  )
+  expected = module.inverse(x)
+  tf.saved_model.save(module, str(tmp_path))
+  loaded = tf.saved_model.load(str(tmp_path))
+  np.testing.assert_allclose(loaded.inverse(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_each_network_runs_once_per_log_prob():
+  flow = flows.masked_autoregressive_flow(D, 3, [8], seed=0)
+  with gradients.PerExampleTape() as tape:
+    flow.log_prob(tf.zeros([5, D]))
+  assert len(tape.records) == 3 * 2  # Two layers in each of three networks.
+
+
+@pytest.mark.parametrize('marginal', [False, True])
+def test_log_prob_integrates_to_one(marginal):
+  """A flow by itself, and an untrained one behind marginals."""
+  lower, upper, marginal_cdf = -6.0, 6.0, None
+  if marginal:
+    lower, upper = 0.0, 4.0
+    marginal_cdf = bijectors.MarginalCDF([[0, 1, 4]] * 2, [[0.7, 0.3]] * 2)
+  flow = flows.neural_spline_flow(2, 2, [8], marginal=marginal_cdf, seed=0)
+  if not marginal:
+    _moved(flow.bijector, 0.1)
+  step = 0.02
+  axis = np.arange(lower, upper, step) + step / 2
+  grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+  mass = np.sum(np.exp(flow.log_prob(grid.astype('float32')))) * step**2
+  np.testing.assert_allclose(mass, 1, atol=2e-3)
+
+
+def test_sampling_agrees_with_log_prob():
+  flow = flows.neural_spline_flow(2, 2, [8], seed=0)
+  _moved(flow.bijector, 0.2)
+  x = flow.sample(40_000, seed=0).numpy()
+  grid = np.linspace(-3, 3, 7)
+  seen = np.histogram2d(*x.T, bins=[grid, grid])[0] / len(x)
+  fine = np.linspace(-3, 3, 601)[:-1] + 0.005
+  points = np.stack(np.meshgrid(fine, fine, indexing='ij'), -1)
+  density = np.exp(flow.log_prob(points.reshape(-1, 2).astype('float32')))
+  mass = density.reshape(6, 100, 6, 100).sum((1, 3)) * 1e-4
+  np.testing.assert_allclose(seen, mass, atol=6e-3)
+
+
+@pytest.mark.parametrize('hidden', [(), (1,), (7,), (13, 5), (4, 9, 6)])
+@pytest.mark.parametrize('event_size', [1, 2, 5])
+def test_columns_give_what_a_whole_pass_gives(hidden, event_size):
+  made = bijectors.MADE(2, event_size, hidden, dtype='float64', seed=0)
+  _moved(made, 0.5)
+  x = tf.constant(np.random.default_rng(0).normal(size=[6, event_size]))
+  expected = made(x)
+  for j, params_of in enumerate(made.columns()):
+    found = tf.broadcast_to(params_of(tf.unstack(x, axis=1)[:j]), [6, 2])
+    np.testing.assert_allclose(found, expected[:, j], rtol=1e-10, atol=1e-12)
+
+
+def test_marginal_makes_its_histogram_standard_normal():
+  marginal = _marginal(tf.float64)
+  z = tf.random.stateless_normal([20_000, D], [0, 1], tf.float64)
+  x = marginal.inverse(z).numpy()
+  np.testing.assert_allclose(np.mean(x[:, 0] < 1), 0.9, atol=0.01)
+  np.testing.assert_allclose(np.mean(x[:, 1] < 4), 0.3, atol=0.01)
+  ends = marginal.forward(tf.constant([[0.0, 0, 0], [2, 10, 10], [-5, 99, 99]]))
+  assert np.all(np.abs(ends) < 4.3)
+
+
+def test_bad_input():
+  with pytest.raises(ValueError, match='must all be at least 1'):
+    bijectors.MADE(2, 0, [4])
+  with pytest.raises(ValueError, match='Affine takes 2'):
+    bijectors.MaskedAutoregressive(bijectors.MADE(3, 2, [4]))
+  with pytest.raises(ValueError, match='3 K - 1'):
+    bijectors.RationalQuadraticSpline(tf.zeros([4]))
+  with pytest.raises(ValueError, match='Column 1.*ascending'):
+    bijectors.MarginalCDF([[0, 1], [0, 0, 1]], [[1], [0.5, 0.5]])
+  with pytest.raises(ValueError, match='Column 0.*positive probability'):
+    bijectors.MarginalCDF([[0, 1, 2]], [[1, 0]])

@@ -1,0 +1,140 @@
+"""The commands one after another, with the real synthesizer."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.table import read_table
+
+NUM_ROWS = 600
+SCHEMA = {
+  'fields': [
+    {
+      'name': 'age',
+      'type': 'integer',
+      'constraints': {'minimum': 0, 'maximum': 99, 'required': True},
+    },
+    {
+      'name': 'income',
+      'type': 'number',
+      'constraints': {'minimum': 0, 'maximum': 200},
+    },
+    {
+      'name': 'city',
+      'type': 'string',
+      'constraints': {'enum': ['Bonn', 'Köln'], 'required': True},
+    },
+  ]
+}
+
+
+def _run(folder, *argv, code=0):
+  result = subprocess.run(
+    [sys.executable, '-m', 'tfdpflows.cli', *argv],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    check=False,
+    timeout=600,
+  )
+  assert result.returncode == code, result.stderr
+  return result
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A folder with people.csv, schema.json and the model fitted to them."""
+  folder = tmp_path_factory.mktemp('people')
+  rng = np.random.default_rng(0)
+  age = rng.integers(18, 90, NUM_ROWS)
+  people = pd.DataFrame(
+    {
+      'age': age,
+      'income': (age + rng.normal(0, 5, NUM_ROWS)).clip(0, 200).round(2),
+      'city': np.where(rng.random(NUM_ROWS) < age / 100, 'Bonn', 'Köln'),
+    }
+  )
+  people.loc[::50, 'income'] = np.nan
+  people.to_csv(folder / 'people.csv', index=False)
+  TableSchema.from_dict(SCHEMA).to_json(folder / 'schema.json')
+  result = _run(
+    folder,
+    'fit',
+    '--input=people.csv',
+    '--schema=schema.json',
+    '--epsilon=2',
+    '--delta=1e-4',
+    '--seed=1',
+    '--model_dir=model',
+  )
+  (folder / 'statement.txt').write_text(result.stdout, encoding='utf-8')
+  return folder
+
+
+@pytest.mark.slow
+def test_fit_states_its_privacy_and_leaves_nothing_unfinished(folder):
+  statement = (folder / 'statement.txt').read_text(encoding='utf-8')
+  assert 'epsilon' in statement
+  assert '0.0001' in statement
+  assert 'seed' in statement
+  assert not (folder / 'model.partial').exists()
+  model = folder / 'model'
+  assert not [p for p in model.rglob('*') if p.suffix in ('.pkl', '.pickle')]
+
+
+@pytest.mark.slow
+def test_sample_score_and_report(folder):
+  sample = ['sample', '--model_dir=model', f'--num_rows={NUM_ROWS}']
+  _run(folder, *sample, '--output=synthetic.csv', '--seed=1')
+  schema = TableSchema.from_dict(SCHEMA)
+  synthetic = schema.validate(read_table(folder / 'synthetic.csv', schema))
+  assert len(synthetic) == NUM_ROWS
+
+  _run(
+    folder,
+    'score',
+    '--model_dir=model',
+    '--input=people.csv',
+    '--output=log_prob.csv',
+  )
+  scores = read_table(folder / 'log_prob.csv')['log_prob']
+  assert len(scores) == NUM_ROWS
+  assert np.isfinite(scores).all()
+
+  _run(
+    folder,
+    'report',
+    '--model_dir=model',
+    '--real=people.csv',
+    '--synthetic=synthetic.csv',
+    '--target=city',
+    '--output=report.html',
+  )
+  report = (folder / 'report.html').read_text(encoding='utf-8')
+  assert '<script' not in report
+  assert 'Köln' in report
+
+
+@pytest.mark.slow
+def test_a_tampered_ledger_is_named(folder):
+  ledgers = [p for p in (folder / 'model').rglob('*') if 'ledger' in p.name]
+  assert len(ledgers) == 1
+  text = ledgers[0].read_text(encoding='utf-8')
+  try:
+    ledgers[0].write_text(text.replace('0', '1', 3), encoding='utf-8')
+    result = _run(
+      folder,
+      'sample',
+      '--model_dir=model',
+      '--num_rows=1',
+      '--output=tampered.csv',
+      code=2,
+    )
+  finally:
+    ledgers[0].write_text(text, encoding='utf-8')
+  assert 'ledger' in result.stderr
+  assert 'Traceback' not in result.stderr

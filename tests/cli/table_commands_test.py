@@ -1,0 +1,272 @@
+"""`tfdpflows schema`, `fit`, `sample`, `score` and `report`.
+
+The synthesizer is a stand-in here: what is tested is what the commands ask of
+it, refuse and write. `end_to_end_test.py` runs them with the real one.
+"""
+
+import json
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows import cli
+from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.table import read_table
+
+ROWS = 40
+
+
+class Synthesizer:
+  """What the commands use of a `TabularSynthesizer`."""
+
+  calls = []
+
+  def __init__(self, schema, table):
+    self.schema = schema
+    self.table = table
+
+  def privacy_statement(self):
+    return 'epsilon <= 1 at delta=1e-05'
+
+  def sample(self, num_rows, seed=None):
+    self.calls.append(('sample', num_rows, seed))
+    return self.table.sample(num_rows, replace=True, random_state=seed)
+
+  def log_prob(self, df):
+    return np.linspace(-2.0, -1.0, len(df))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """A folder with people.csv, schema.json and, once fitted, a model."""
+  monkeypatch.chdir(tmp_path)
+  Synthesizer.calls.clear()
+  rng = np.random.default_rng(0)
+  people = pd.DataFrame(
+    {
+      'age': rng.integers(18, 90, ROWS),
+      'income': rng.normal(30, 10, ROWS).round(2),
+      'sex': rng.choice(['f', 'm'], ROWS),
+    }
+  )
+  people.to_csv('people.csv', index=False)
+  schema = {
+    'fields': [
+      _field('age', 'integer', minimum=0, maximum=120),
+      _field('income', 'number', minimum=-100, maximum=200),
+      _field('sex', 'string', enum=['f', 'm']),
+    ]
+  }
+  (tmp_path / 'schema.json').write_text(json.dumps(schema))
+  fitted = {}
+
+  def fit_to_directory(table, schema, model_dir, **arguments):
+    Synthesizer.calls.append(('fit', len(table), model_dir, arguments))
+    (tmp_path / model_dir).mkdir(exist_ok=True)
+    fitted['model'] = Synthesizer(schema, schema.validate(table))
+    return fitted['model']
+
+  module = types.ModuleType('tfdpflows.tabular.synthesizer')
+  module.fit_to_directory = fit_to_directory
+  module.TabularSynthesizer = types.SimpleNamespace(
+    load=lambda model_dir: fitted['model']
+  )
+  monkeypatch.setitem(sys.modules, module.__name__, module)
+  return tmp_path
+
+
+def _field(name, kind, **constraints):
+  constraints['required'] = True
+  return {'name': name, 'type': kind, 'constraints': constraints}
+
+
+FIT = [
+  'fit',
+  '--input=people.csv',
+  '--schema=schema.json',
+  '--epsilon=1',
+  '--delta=1e-5',
+  '--model_dir=model',
+]
+
+
+def _refused(argv, message, capsys):
+  capsys.readouterr()
+  assert cli.main(argv) == 2
+  err = capsys.readouterr().err
+  assert message in err
+  assert err.count('\n') == 1
+
+
+def test_schema_writes_a_draft_that_fit_refuses(folder, capsys):
+  argv = ['schema', '--input=people.csv', '--output=draft.json']
+  assert cli.main(argv) == 0
+  out = capsys.readouterr().out
+  assert 'draft for 3 columns to draft.json' in out
+  assert 'sex     string, 2 values: f, m' in out
+  assert TableSchema.from_json('draft.json').is_draft
+  _refused(argv, 'draft.json exists: pass --overwrite', capsys)
+  assert cli.main([*argv, '--overwrite']) == 0
+
+  draft = [w.replace('schema.json', 'draft.json') for w in FIT]
+  _refused(draft, "draft.json is a draft: column 'age' marks minimum", capsys)
+  assert cli.main([*draft, '--bounds_epsilon=0.1']) == 0
+  assert Synthesizer.calls[0][3]['bounds_epsilon'] == 0.1
+  _refused([*draft, '--bounds_epsilon=1', '--overwrite'], 'below', capsys)
+  _refused([*draft, '--bounds_epsilon=0', '--overwrite'], 'above 0', capsys)
+
+
+def test_fit_passes_the_flags_on(folder, capsys):
+  flags = [
+    '--seed=3',
+    '--accountant=rdp',
+    '--out_of_range=clip',
+    '--noprogress',
+  ]
+  assert cli.main([*FIT, *flags]) == 0
+  assert Synthesizer.calls == [
+    (
+      'fit',
+      ROWS,
+      'model',
+      {
+        'epsilon': 1.0,
+        'delta': 1e-5,
+        'bounds_epsilon': None,
+        'out_of_range': 'clip',
+        'accountant': 'rdp',
+        'seed': 3,
+        'overwrite': False,
+        'resume': False,
+        'progress': False,
+      },
+    )
+  ]
+  out = capsys.readouterr().out
+  assert 'epsilon <= 1 at delta=1e-05' in out
+  assert f'tfdpflows sample --model_dir=model --num_rows={ROWS}' in out
+
+
+@pytest.mark.parametrize(
+  ('flag', 'message'),
+  [
+    ('--epsilon=0', 'epsilon must be'),
+    ('--epsilon=nan', 'epsilon must be'),
+    ('--delta=0', 'delta must'),
+    ('--input=none.csv', 'none.csv: No such file'),
+    ('--schema=none.json', 'none.json: No such file'),
+    ('--schema=people.csv', 'people.csv: '),
+    ('--model_dir=none/model', 'does not exist: make it first'),
+    ('--bounds_epsilon=.1', 'has no such marks'),
+    ('--resume', 'nothing to resume: model.partial does not exist'),
+    ('--out_of_range=ignore', 'out_of_range=ignore'),
+  ],
+)
+def test_fit_refuses(flag, message, folder, capsys):
+  _refused([*FIT, flag], message, capsys)
+  assert Synthesizer.calls == []
+
+
+def test_fit_and_what_is_there_already(folder, capsys):
+  (folder / 'model.partial').mkdir()
+  _refused(FIT, 'model.partial holds a fit that was not finished', capsys)
+  # Also for a command that had --overwrite when it was interrupted.
+  assert cli.main([*FIT, '--overwrite', '--resume']) == 0
+  assert Synthesizer.calls[-1][3]['resume']
+  (folder / 'model').rmdir()
+  assert cli.main([*FIT, '--resume']) == 0
+  assert Synthesizer.calls[-1][3]['resume']
+  (folder / 'model.partial').rmdir()
+  _refused(FIT, 'model exists: pass --overwrite', capsys)
+  assert cli.main([*FIT, '--overwrite']) == 0
+  assert Synthesizer.calls[-1][3]['overwrite']
+
+
+def test_fit_that_stops_says_how_to_go_on(folder, monkeypatch, capsys):
+  synthesizer = sys.modules['tfdpflows.tabular.synthesizer']
+
+  def stop(error, partial):
+    def fit_to_directory(*_, **__):
+      if partial:
+        (folder / 'model.partial').mkdir()
+      raise error
+
+    monkeypatch.setattr(synthesizer, 'fit_to_directory', fit_to_directory)
+
+  stop(KeyboardInterrupt(), partial=False)
+  assert cli.main(FIT) == 130
+  assert 'Nothing was written and nothing was spent.' in capsys.readouterr().err
+  stop(OSError(28, 'No space left on device', 'model.partial/x'), partial=True)
+  assert cli.main(FIT) == 2
+  err = capsys.readouterr().err
+  assert 'run the same command with --resume' in err
+  assert 'model.partial/x: No space left on device' in err
+  (folder / 'model.partial').rmdir()
+  stop(KeyboardInterrupt(), partial=True)
+  assert cli.main(FIT) == 130
+  assert 'are in model.partial: run the same command' in capsys.readouterr().err
+  _refused(
+    ['sample', '--model_dir=model', '--num_rows=1', '--output=a.csv'],
+    'holds a fit that was not finished',
+    capsys,
+  )
+
+
+def test_sample(folder, capsys):
+  cli.main(FIT)
+  argv = ['sample', '--model_dir=model', '--num_rows=7', '--output=s.csv']
+  assert cli.main([*argv, '--seed=5']) == 0
+  assert Synthesizer.calls[-1] == ('sample', 7, 5)
+  assert 'Wrote 7 rows to s.csv' in capsys.readouterr().out
+  table = read_table('s.csv')
+  assert list(table.columns) == ['age', 'income', 'sex']
+  assert len(table) == 7
+  _refused(argv, 's.csv exists: pass --overwrite', capsys)
+  assert cli.main([*argv, '--overwrite']) == 0
+  _refused(
+    ['sample', '--model_dir=mode', '--num_rows=7', '--output=t.csv'],
+    'mode does not exist: make it with `tfdpflows fit`',
+    capsys,
+  )
+
+
+def test_score(folder, capsys):
+  cli.main(FIT)
+  argv = ['score', '--model_dir=model', '--output=log_prob.csv']
+  assert cli.main([*argv, '--input=people.csv']) == 0
+  out = capsys.readouterr().out
+  assert '-1.5000 nats per row' in out
+  assert 'private' in out
+  scores = read_table('log_prob.csv')
+  assert list(scores.columns) == ['log_prob']
+  np.testing.assert_allclose(
+    scores['log_prob'], np.linspace(-2, -1, ROWS), rtol=1e-12
+  )
+
+  # One row can be scored; one that the schema does not allow is named.
+  (folder / 'one.csv').write_text('age,income,sex\n130,3.5,f\n')
+  argv = ['score', '--model_dir=model', '--output=one_log_prob.csv']
+  _refused([*argv, '--input=one.csv'], "'age'", capsys)
+  assert not (folder / 'one_log_prob.csv').exists()
+  assert cli.main([*argv, '--input=one.csv', '--out_of_range=clip']) == 0
+
+
+def test_report(folder, capsys):
+  cli.main(FIT)
+  argv = [
+    'report',
+    '--model_dir=model',
+    '--real=people.csv',
+    '--synthetic=people.csv',
+    '--output=report.html',
+  ]
+  _refused([*argv, '--target=wage'], 'it has age, income, sex', capsys)
+  assert cli.main([*argv, '--title=People & incomes']) == 0
+  assert 'Wrote report.html' in capsys.readouterr().out
+  html = (folder / 'report.html').read_text(encoding='utf-8')
+  assert 'People &amp; incomes' in html
+  assert 'epsilon &lt;= 1' in html
+  _refused(argv, 'report.html exists: pass --overwrite', capsys)

@@ -1,0 +1,263 @@
+import math
+import types
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tfdpflows import randomness
+from tfdpflows.mechanisms import histograms, smoothing
+
+
+class Ledger:
+  """Remembers what was charged, and refuses when told to."""
+
+  def __init__(self, refuse=False):
+    self.charges = []
+    self.refuse = refuse
+
+  def charge(self, event, count=1, *, label, **extra):
+    if self.refuse:
+      raise RuntimeError('over budget')
+    self.charges.append((event, count, label, extra))
+
+
+def column(size, cell=1.0, missing=False, ordered=True, name='x'):
+  return types.SimpleNamespace(
+    name=name, size=float(size), cell=cell, missing=missing, ordered=ordered
+  )
+
+
+def total_variation(x, col, histogram):
+  """Distance of the histogram from the rows, on a fine grid."""
+  k = int(col.size) if col.cell else 256
+  grid = np.linspace(0, col.size, k + 1)
+  true = np.histogram(x + 0.5 * col.cell, grid)[0] / len(x)
+  cdf = np.append(0, np.cumsum(histogram.probabilities()))
+  private = np.diff(np.interp(grid, histogram.edges, cdf))
+  return 0.5 * np.abs(private - true).sum()
+
+
+def plain(x, col, std, rng, bins=64):
+  """The histogram to beat: equal bins, noise, a floor."""
+  bins = min(bins, int(col.size) if col.cell else bins)
+  edges = np.linspace(0, col.size, bins + 1)
+  if col.cell:
+    edges = np.round(edges)
+  counts = np.histogram(x + 0.5 * col.cell, edges)[0]
+  counts = np.maximum(counts + std * rng.normal(size=bins), 0.02 * std)
+  return histograms.Histogram('x', edges, counts, std)
+
+
+def shapes():
+  rng = np.random.default_rng(5)
+  n = 32561
+  gains = np.where(
+    rng.random(n) < 0.92,
+    0,
+    rng.choice([3103, 5178, 7298, 7688, 15024, 99999], n),
+  )
+  hours = np.clip(np.round(rng.normal(40, 14, n)), 0, 98)
+  hours[rng.random(n) < 0.45] = 40
+  return {
+    'atoms in a wide range': (gains, column(100_000), 0.1),
+    'atom on a bell': (hours, column(99), 0.9),
+    'lognormal': (
+      np.minimum(rng.lognormal(9, 1, n), 1e6 - 1),
+      column(1e6, cell=0.0),
+      0.6,
+    ),
+    # Most of what is left is the sampling error of the rows themselves.
+    'uniform': (rng.random(n) * 7, column(7, cell=0.0), 0.9),
+    'many rare categories': (
+      np.minimum(rng.geometric(0.6, n) * 7 % 42, 41),
+      column(42, ordered=False),
+      0.9,
+    ),
+    'few categories, one rare': (
+      rng.choice(4, n, p=[0.6, 0.3, 0.099, 0.001]),
+      column(4, ordered=False),
+      1.3,
+    ),
+  }
+
+
+@pytest.mark.parametrize('name', shapes())
+def test_beats_a_plain_histogram(name):
+  x, col, share = shapes()[name]
+  ours, theirs = [], []
+  for seed in range(3):
+    rng = np.random.default_rng(seed)
+    histogram = histograms.noisy_histogram(x, col, [37.0] * 3, rng)
+    p = histogram.probabilities()
+    assert p.sum() == pytest.approx(1)
+    assert (p > 0).all()
+    assert (np.diff(histogram.edges) > 0).all()
+    assert histogram.edges[0] == 0
+    assert histogram.edges[-1] == col.size
+    assert len(p) <= 256
+    ours.append(total_variation(x, col, histogram))
+    theirs.append(total_variation(x, col, plain(x, col, 37.0, rng)))
+  assert np.mean(ours) < share * np.mean(theirs)
+
+
+def test_without_noise_every_atom_is_found():
+  x, col, _ = shapes()['atoms in a wide range']
+  rng = np.random.default_rng(0)
+  histogram = histograms.noisy_histogram(x, col, [1e-6] * 3, rng)
+  assert total_variation(x, col, histogram) < 1e-6
+  last = (histogram.edges >= 99999) & (histogram.edges < 100000)
+  assert last.sum() == 1
+
+
+@pytest.mark.parametrize('cell', [1.0, 0.0])
+def test_missing_values_have_a_bin_of_their_own(cell):
+  rng = np.random.default_rng(0)
+  col = column(65.0 if not cell else 1001.0, cell=cell, missing=True)
+  end = 64.0 if not cell else 1000.0
+  x = np.where(rng.random(20000) < 0.3, (end + col.size) / 2, 0.0)
+  # The largest value, rounded up to float32, is still no missing one.
+  x[:4000] = np.nextafter(np.float32(end), np.float32(np.inf)) - bool(cell)
+  histogram = histograms.noisy_histogram(
+    x.astype(np.float32), col, [20.0] * 3, rng
+  )
+  assert histogram.edges[-2] == pytest.approx(end)
+  share = (x > end + 0.1 * (col.size - end)).mean()
+  assert histogram.probabilities()[-1] == pytest.approx(share, abs=0.01)
+
+
+def test_noise_adds_up_to_the_joint_event():
+  columns = [
+    column(2, ordered=False),
+    column(74),
+    column(100_000),
+    column(3.5, cell=0.0, missing=True),
+  ]
+  stds = histograms.noise_stds(columns, 9.6)
+  assert [len(s) for s in stds] == [1, 1, 3, 3]
+  precision = sum(1 / s**2 for row in stds for s in row)
+  assert 1 / math.sqrt(precision) == pytest.approx(9.6)
+  event = histograms.histogram_events(columns, 9.6)
+  assert event == dp_accounting.GaussianDpEvent(9.6)
+  assert histograms.histogram_events([], 9.6) == dp_accounting.NoOpDpEvent()
+
+
+def test_noise_of_a_release_has_the_stated_scale():
+  col = column(200)
+  x = np.repeat(np.arange(200.0), 10)
+  seen = [
+    histograms._release(x, col, (5.0,), np.random.default_rng(s), 64)[0][1]
+    for s in range(40)
+  ]
+  errors = np.asarray(seen) - 10
+  assert errors.std() == pytest.approx(5, rel=0.05)
+  assert abs(errors.mean()) < 0.3
+
+
+@pytest.mark.parametrize(
+  'col',
+  [
+    column(2, ordered=False),
+    column(100_000),
+    column(901, missing=True),
+    column(65.0, cell=0.0, missing=True),
+  ],
+)
+def test_one_row_moves_one_bin_per_level_by_one(col):
+  rng = np.random.default_rng(1)
+  x = np.floor(rng.random(5000) ** 4 * col.size)
+  for row in (0.0, col.size / 3, col.size - 0.5):
+    more = np.append(x, np.floor(row) if col.cell else row)
+    one = histograms._release(x, col, (20.0,) * 3, _rng(), 64)
+    two = histograms._release(more, col, (20.0,) * 3, _rng(), 64)
+    for (bounds, noisy, _), (others, noisier, _) in zip(one, two):
+      if not np.array_equal(bounds, others):
+        break
+      moved = np.abs(noisier - noisy)
+      assert moved.sum() <= 1 + 1e-9
+    first = np.abs(two[0][1] - one[0][1])
+    assert first.sum() == pytest.approx(1)
+    for bounds, _, _ in one:
+      order = np.argsort(bounds[:, 0])
+      assert (bounds[order][1:, 0] >= bounds[order][:-1, 1]).all()
+
+
+def _rng():
+  return np.random.default_rng(7)
+
+
+def test_the_table_is_charged_once_and_before_it_is_read():
+  columns = [column(3, name='a'), column(500, name='b')]
+  x = np.random.default_rng(0).integers(0, 3, (400, 2)).astype(np.float32)
+  ledger = Ledger()
+  first = histograms.noisy_histograms(
+    x, columns, 2.0, randomness.Randomness(seed=3), ledger
+  )
+  event = dp_accounting.GaussianDpEvent(2.0)
+  assert ledger.charges == [(event, 1, 'marginals', {})]
+  again = histograms.noisy_histograms(
+    x, columns, 2.0, randomness.Randomness(seed=3), ledger, resume=True
+  )
+  assert ledger.charges[1][3] == {'resume': True}
+  for one, two in zip(first, again):
+    np.testing.assert_array_equal(one.counts, two.counts)
+  # Pooled: every column holds the same rows.
+  assert first[0].counts.sum() == pytest.approx(first[1].counts.sum())
+  drawn = []
+  source = types.SimpleNamespace(numpy=lambda *path: drawn.append(path))
+  with pytest.raises(RuntimeError, match='over budget'):
+    histograms.noisy_histograms(x, columns, 2.0, source, Ledger(refuse=True))
+  assert not drawn
+
+
+def test_wrong_arguments_are_refused():
+  columns = [column(3)]
+  with pytest.raises(ValueError, match='shape'):
+    histograms.noisy_histograms(np.zeros((3, 2)), columns, 1.0, None, Ledger())
+  for bad in (0.0, -1.0, math.inf, math.nan):
+    with pytest.raises(ValueError, match='noise_multiplier'):
+      histograms.histogram_events(columns, bad)
+
+
+def test_nothing_but_noise_still_gives_a_distribution():
+  for col in (
+    column(3, ordered=False),
+    column(70),
+    column(1e5),
+    column(2, 0.0),
+  ):
+    for seed in range(5):
+      rng = np.random.default_rng(seed)
+      histogram = histograms.noisy_histogram(
+        np.zeros(2), col, [1000.0] * 3, rng
+      )
+      p = histogram.probabilities()
+      assert np.isfinite(p).all()
+      assert (p > 0).all()
+
+
+def test_partitions_are_all_counted():
+  # Against the sum over all 2**(k - 1) partitions, one by one.
+  rng = np.random.default_rng(0)
+  k, change = 5, 0.3
+  table = np.where(
+    np.triu(np.ones((k, k))) > 0, rng.normal(size=(k, k)), -np.inf
+  )
+  total, runs = 0.0, np.zeros((k, k))
+  for code in range(2 ** (k - 1)):
+    cuts = [i + 1 for i in range(k - 1) if code >> i & 1]
+    pairs = list(zip([0, *cuts], [*cuts, k]))
+    weight = math.exp(sum(table[i, j - 1] for i, j in pairs))
+    weight *= change ** len(cuts) * (1 - change) ** (k - 1 - len(cuts))
+    total += weight
+    for i, j in pairs:
+      runs[i, j - 1] += weight
+  log_z, chance = smoothing._partitions(table, np.array([change]))
+  assert log_z[0] == pytest.approx(math.log(total))
+  np.testing.assert_allclose(chance[0], runs / total, atol=1e-12)
+
+
+def test_totals_are_met_above_a_floor():
+  counts = smoothing.match_total([50.0, -3.0, 1.0], np.ones(3), 40.0, floor=0.5)
+  assert counts.sum() == pytest.approx(40)
+  assert counts.min() == pytest.approx(0.5)

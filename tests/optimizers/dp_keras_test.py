@@ -1,0 +1,178 @@
+"""The DP-Keras optimizers: noise, clipping, and what TF Privacy's get wrong."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from tfdpflows import _keras
+from tfdpflows import gradients
+from tfdpflows import optimizers
+
+OPTIMIZERS = {
+  'sgd': (optimizers.DPKerasSGD, _keras.VectorizedDPKerasSGDOptimizer),
+  'adam': (optimizers.DPKerasAdam, _keras.VectorizedDPKerasAdamOptimizer),
+  'adagrad': (
+    optimizers.DPKerasAdagrad,
+    _keras.VectorizedDPKerasAdagradOptimizer,
+  ),
+}
+
+
+def _optimizer(name='sgd', **kwargs):
+  arguments = {
+    'l2_norm_clip': 1.0,
+    'noise_multiplier': 1.0,
+    'expected_batch_size': 8,
+    'learning_rate': 1.0,
+    'seed': 0,
+    **kwargs,
+  }
+  return OPTIMIZERS[name][0](**arguments)
+
+
+def _gradients(optimizer, x, kernel, weights=None):
+  with gradients.PerExampleTape() as tape:
+    loss = tf.reduce_sum(gradients.linear(x, kernel), -1)
+  return optimizer.private_gradients(loss, [kernel], tape, weights)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_is_tf_privacys_and_config_round_trips(name):
+  optimizer = _optimizer(name, l2_norm_clip=3.0, loss_bound=2.0)
+  assert isinstance(optimizer, OPTIMIZERS[name][1])
+  config = optimizer.get_config()
+  copy = type(optimizer).from_config(config)
+  assert copy.get_config() == config
+  assert copy.clipping.l2_norm_clip == 3.0
+  assert copy.noise_multiplier == 1.0
+  assert copy.expected_batch_size == 8
+  assert copy.loss_bound == 2.0
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('rows', [0, 1, 5])
+@pytest.mark.parametrize('xla', [False, True])
+def test_noise_has_the_planned_variance(dtype, rows, xla):
+  """Chi-square, also for an empty batch, whatever the realised size."""
+  kernel = tf.Variable(tf.zeros([100, 100], dtype))
+  optimizer = _optimizer(l2_norm_clip=0.5, noise_multiplier=3.0)
+  x = tf.zeros([rows, 100], dtype)
+  step = tf.function(
+    lambda: _gradients(optimizer, x, kernel)[0][0], jit_compile=xla
+  )
+  noise = step().numpy() * 8 / (0.5 * 3)
+  assert noise.dtype == dtype
+  statistic = np.sum(noise**2)
+  p = scipy.stats.chi2.cdf(statistic, noise.size)
+  assert 1e-4 < p < 1 - 1e-4
+  assert not np.allclose(step().numpy() * 8 / (0.5 * 3), noise)
+
+
+def test_divides_by_the_expected_batch_and_leaves_out_bad_rows():
+  kernel = tf.Variable(tf.zeros([2, 1]))
+  optimizer = _optimizer(noise_multiplier=0.0)
+  x = tf.constant([[0.5, 0], [np.nan, 1], [np.inf, 1], [30, 40], [0.1, 0]])
+  weights = tf.constant([1.0, 1, 1, 1, 0])
+  (mean,), _ = _gradients(optimizer, x, kernel, weights)
+  np.testing.assert_allclose(mean[:, 0], [1.1 / 8, 0.8 / 8], rtol=1e-6)
+
+
+@pytest.mark.core
+def test_neighbours_with_frozen_noise_differ_by_at_most_the_clip():
+  rng = np.random.default_rng(0)
+  kernel = tf.Variable(rng.normal(size=[6, 4]).astype('float32'))
+  for scale in (1e-3, 1, 1e3):
+    x = tf.constant(rng.normal(size=[10, 6]).astype('float32') * scale)
+    (a,), _ = _gradients(_optimizer(), x, kernel)
+    (b,), _ = _gradients(_optimizer(), x[1:], kernel)
+    assert np.linalg.norm((a - b) * 8) <= 1 + 1e-5
+
+
+def test_released_loss_is_bounded_noised_and_in_the_sensitivity():
+  kernel = tf.Variable(tf.zeros([2, 1]))
+  x = tf.constant([[1.0, 1]] * 4)
+
+  def release(noise_multiplier, losses, seed):
+    optimizer = _optimizer(
+      noise_multiplier=noise_multiplier, loss_bound=5.0, seed=seed
+    )
+    with gradients.PerExampleTape() as tape:
+      loss = gradients.linear(x, kernel)[:, 0] + tf.constant(losses)
+    _, loss = optimizer.private_gradients(loss, [kernel], tape)
+    return float(loss)
+
+  quiet = release(0.0, [1.0, -100, 100, np.nan], 0)
+  np.testing.assert_allclose(quiet, 1 / 8, rtol=1e-6)
+  noise = [release(2.0, [0.0] * 4, seed) for seed in range(200)]
+  # One example moves the sum by 5; its share of the noise is a tenth.
+  expected = 2 * np.hypot(1, 0.1) * 5 / 0.1 / 8
+  p = scipy.stats.chi2.cdf(np.sum(np.square(noise)) / expected**2, 200)
+  assert 1e-4 < p < 1 - 1e-4
+  assert _optimizer(loss_bound=5.0).noise_stddev == np.hypot(1, 0.1)
+  assert _optimizer().noise_stddev == 1.0
+
+
+def test_fresh_optimizers_have_fresh_noise():
+  kernel = tf.Variable(tf.zeros([2, 1]))
+  draws = {
+    float(_gradients(_optimizer(seed=None), tf.zeros([1, 2]), kernel)[0][0][0])
+    for _ in range(3)
+  }
+  assert len(draws) == 3
+
+
+def test_plain_keras_model_trains_by_the_slow_way():
+  """In `fit`, with a vector loss; a loss that Keras averages is refused."""
+  keras = _keras.keras
+  x = np.ones([16, 3], 'float32')
+
+  def compiled(reduction):
+    model = keras.Sequential([keras.layers.Dense(1)])
+    loss = keras.losses.MeanSquaredError(reduction=reduction)
+    model.compile(optimizer=_optimizer('adam'), loss=loss)
+    return model
+
+  compiled('none').fit(x, x[:, :1], batch_size=8, verbose=0)
+  with pytest.raises(ValueError, match='one loss per example'):
+    compiled('auto').fit(x, x[:, :1], batch_size=8, verbose=0)
+
+
+def test_minimize_with_a_callable_equals_private_gradients():
+  kernel = tf.Variable([[1.0], [2.0]])
+  x = tf.constant([[3.0, 4.0]])
+  optimizer = _optimizer(noise_multiplier=0.0)
+  loss = lambda: tf.reduce_sum(gradients.linear(x, kernel), -1)
+  optimizer.minimize(loss, [kernel])
+  np.testing.assert_allclose(kernel[:, 0], [1 - 0.6 / 8, 2 - 0.8 / 8])
+
+
+def test_replicas_are_refused(monkeypatch):
+  kernel = tf.Variable(tf.zeros([2, 1]))
+
+  class Two:
+    num_replicas_in_sync = 2
+
+  monkeypatch.setattr(tf.distribute, 'get_strategy', Two)
+  with pytest.raises(ValueError, match='one replica and finds 2'):
+    _gradients(_optimizer(), tf.zeros([1, 2]), kernel)
+
+
+def test_bad_input():
+  for arguments, message in (
+    ({'l2_norm_clip': 0.0}, 'l2_norm_clip'),
+    ({'clipping': gradients.Flat(1.0)}, 'one of `l2_norm_clip`'),
+    ({'l2_norm_clip': None}, 'one of `l2_norm_clip`'),
+    ({'noise_multiplier': -1.0}, 'noise_multiplier'),
+    ({'noise_multiplier': np.nan}, 'noise_multiplier'),
+    ({'expected_batch_size': 0}, 'expected_batch_size'),
+    ({'loss_bound': -1.0}, 'loss_bound'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      _optimizer(**arguments)
+  with pytest.raises(ValueError, match='TensorFlow 2'):
+    _optimizer().get_gradients(None, None)
+  with pytest.raises(ValueError, match='tape'):
+    _optimizer()._compute_gradients(tf.zeros([3]), [])

@@ -1,0 +1,215 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows.tabular import Field, TableSchema
+
+
+def people():
+  return TableSchema(
+    [
+      Field('age', 'integer', minimum=0, maximum=120, required=True),
+      Field('height', 'number', minimum=0.5, maximum=2.5),
+      Field('city', 'string', enum=('Oslo', 'Lima'), required=True),
+      Field('member', 'boolean'),
+    ]
+  )
+
+
+def table(**changes):
+  columns = {
+    'age': [30, 40, 50],
+    'height': [1.5, np.nan, 1.75],
+    'city': ['Oslo', 'Lima', 'Oslo'],
+    'member': [True, False, None],
+  }
+  return pd.DataFrame({**columns, **changes})
+
+
+def test_json_round_trip(tmp_path):
+  path = tmp_path / 'schema.json'
+  people().to_json(path)
+  assert TableSchema.from_json(path) == people()
+  assert list(tmp_path.iterdir()) == [path]
+  with pytest.raises(FileExistsError, match='overwrit'):
+    people().to_json(path)
+  people().to_json(path, overwrite=True)
+  raw = json.loads(path.read_text())
+  assert raw['fields'][0] == {
+    'name': 'age',
+    'type': 'integer',
+    'constraints': {'required': True, 'minimum': 0, 'maximum': 120},
+  }
+
+
+def test_draft_marks_what_it_read_off_the_data():
+  schema = TableSchema.draft(table())
+  assert schema.is_draft
+  assert schema.draft_marks() == {
+    'age': ('minimum', 'maximum', 'required'),
+    'height': ('minimum', 'maximum', 'required'),
+    'city': ('enum', 'required'),
+    'member': ('required',),
+  }
+  assert schema['age'].minimum == 30
+  assert schema['city'].enum == ('Lima', 'Oslo')
+  assert schema['city'].required
+  assert not schema['height'].required
+  again = TableSchema.from_dict(json.loads(json.dumps(schema.to_dict())))
+  assert again == schema
+  assert not people().is_draft
+
+
+def test_draft_warns_of_a_constant_column_and_refuses_a_blank_one():
+  with pytest.warns(UserWarning, match='single value'):
+    TableSchema.draft(table(age=7))
+  with pytest.raises(ValueError, match="'height' has no values"):
+    TableSchema.draft(table(height=np.nan))
+  with pytest.raises(ValueError, match='no rows'):
+    TableSchema.draft(table().iloc[:0])
+
+
+def test_validate_types_and_order():
+  clean = people().validate(table()[['member', 'city', 'height', 'age']])
+  assert list(clean) == ['age', 'height', 'city', 'member']
+  assert clean['age'].dtype == 'int64'
+  assert clean['height'].dtype == 'float64'
+  assert clean['member'].dtype == 'boolean'
+  assert clean['member'].isna().tolist() == [False, False, True]
+  pd.testing.assert_frame_equal(people().validate(clean), clean)
+
+
+def test_validate_reads_strings():
+  raw = pd.DataFrame(
+    {
+      'age': ['30', ' 40', '50.0'],
+      'height': ['1.5', 'NA', '1e0'],
+      'city': ['Oslo', 'Lima', 'Oslo'],
+      'member': ['true', 'FALSE', ''],
+    }
+  )
+  clean = people().validate(raw)
+  assert clean['age'].tolist() == [30, 40, 50]
+  assert np.isnan(clean['height'][1])
+  assert clean['member'].tolist()[:2] == [True, False]
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'age': [30, 40, 121]}, r"'age', row 3 \(line 4 .*121 is outside \[0, 12"),
+    ({'age': [30, 40.5, 50]}, r"'age', row 2 .*40.5 is no integer"),
+    ({'age': ['30', 'x', '50']}, r"'age', row 2 .*'x' is no integer"),
+    ({'age': [30, None, 50]}, r"'age', row 2 .*missing but .* required"),
+    ({'height': [np.inf, 1, 1]}, r"'height', row 1 .*inf is no number"),
+    ({'city': ['Oslo', 'Lima', 'Rome']}, r"'city', row 3 .*'Rome' is not in"),
+    ({'city': None}, "'city' has no values"),
+    ({'height': np.nan}, "'height' has no values"),
+    ({'member': ['yes', 'no', 'no']}, r"'member', row 1 .*'yes' is no boolean"),
+    ({'extra': 1}, "no field 'extra'"),
+  ],
+)
+def test_validate_names_column_row_and_fix(changes, message):
+  with pytest.raises(ValueError, match=message):
+    people().validate(table(**changes))
+
+
+def test_validate_refuses_the_wrong_shape():
+  with pytest.raises(ValueError, match="no column 'city'; add it"):
+    people().validate(table().drop(columns='city'))
+  with pytest.raises(ValueError, match='one row'):
+    people().validate(table()[:1])
+  assert len(people().validate(table()[:1], fitting=False)) == 1
+  twice = table()
+  twice.columns = ['age', 'age', 'city', 'member']
+  with pytest.raises(ValueError, match="Two columns are named 'age'"):
+    people().validate(twice)
+  with pytest.raises(ValueError, match='out_of_range'):
+    people().validate(table(), 'ignore')
+
+
+def test_clip_moves_to_what_is_declared():
+  wild = table(
+    age=[-5, 300, None], height=[9.0, 0.1, None], city=['Rome', 'Lima', None]
+  )
+  clean = people().validate(wild, 'clip')
+  assert clean['age'].tolist() == [0, 120, 60]
+  assert clean['height'].tolist()[:2] == [2.5, 0.5]
+  assert clean['city'].tolist() == ['Oslo', 'Lima', 'Oslo']
+  optional = TableSchema(
+    [Field('x', 'string', enum=('a',)), Field('y', 'integer', enum=(1, 5, 9))]
+  )
+  clean = optional.validate(
+    pd.DataFrame({'x': ['a', 'b'], 'y': [-3, 6]}), 'clip'
+  )
+  assert clean['x'].isna().tolist() == [False, True]
+  assert clean['y'].tolist() == [1, 5]
+
+
+def test_a_word_for_missing_may_be_declared():
+  schema = TableSchema([Field('x', 'string', enum=('NA', 'a'))])
+  clean = schema.validate(pd.DataFrame({'x': ['NA', 'a', '']}))
+  assert clean['x'].isna().tolist() == [False, False, True]
+
+
+def test_a_declared_constant_is_legal_and_warned_of():
+  schema = TableSchema(
+    [Field('x', 'integer', minimum=3, maximum=3, required=True)]
+  )
+  with pytest.warns(UserWarning, match='constant'):
+    schema.validate(pd.DataFrame({'x': [3, 3]}))
+
+
+@pytest.mark.parametrize(
+  ('raw', 'message'),
+  [
+    ({'type': 'string'}, 'needs "name"'),
+    ({'name': 'x', 'type': 'date'}, 'use one of integer'),
+    ({'name': 'x', 'type': 'string'}, 'without "enum"'),
+    ({'name': 'x', 'type': 'integer'}, 'has no minimum'),
+    (
+      {'name': 'x', 'type': 'number', 'constraints': {'minimum': 0}},
+      'has no maximum',
+    ),
+    (
+      {
+        'name': 'x',
+        'type': 'number',
+        'constraints': {'minimum': 1, 'maximum': 0},
+      },
+      'swap them',
+    ),
+    (
+      {
+        'name': 'x',
+        'type': 'integer',
+        'constraints': {'minimum': 0.5, 'maximum': 9},
+      },
+      'whole',
+    ),
+    ({'name': 'x', 'constraints': {'enum': []}}, 'empty enum'),
+    ({'name': 'x', 'constraints': {'enum': ['a', 'a']}}, 'twice'),
+    ({'name': 'x', 'constraints': {'enum': ['a', 1]}}, 'lists 1'),
+    ({'name': 'x', 'constraints': {'pattern': '.*'}}, "constraint 'pattern'"),
+    (
+      {'name': 'x', 'constraints': {'enum': ['a']}, 'fromData': ['type']},
+      "marks 'type'",
+    ),
+  ],
+)
+def test_bad_fields_are_refused_by_name(raw, message):
+  with pytest.raises(ValueError, match=message):
+    TableSchema.from_dict({'fields': [raw]})
+
+
+def test_bad_files_are_refused(tmp_path):
+  path = tmp_path / 'schema.json'
+  for content in (b'{', b'[]', b'{"fields": []}', b'\xff', b'[' * 100000):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r'schema\.json'):
+      TableSchema.from_json(path)
+  field = Field('x', 'boolean')
+  with pytest.raises(ValueError, match="two fields named 'x'"):
+    TableSchema([field, field])

@@ -1,0 +1,107 @@
+import gzip
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows.tabular import Field, TableSchema, read_table, write_table
+
+
+@pytest.fixture
+def csv(tmp_path):
+  def write(content):
+    path = tmp_path / 'table.csv'
+    path.write_bytes(
+      content if isinstance(content, bytes) else content.encode()
+    )
+    return path
+
+  return write
+
+
+def test_types_are_inferred(csv):
+  table = read_table(
+    csv('a,b,c,d,e,f\n1,1.5,true,007,x,\n-2,NA,False,100,NaN,\n')
+  )
+  assert table['a'].tolist() == [1, -2]
+  assert table['b'].dtype == 'float64'
+  assert table['b'].isna().tolist() == [False, True]
+  assert table['c'].tolist() == [True, False]
+  assert table['d'].tolist() == ['007', '100']
+  assert table['e'].isna().tolist() == [False, True]
+  assert table['f'].isna().all()
+
+
+def test_types_follow_the_schema(csv):
+  schema = TableSchema(
+    [
+      Field('a', 'string', enum=('1', 'NA')),
+      Field('b', 'number', minimum=0, maximum=1),
+    ]
+  )
+  table = read_table(csv('b,a\n7,1\nNA,NA\n'), schema)
+  assert table['a'].tolist() == ['1', 'NA']
+  assert table['b'].tolist()[0] == 7
+  with pytest.raises(ValueError, match=r"'b', row 2 \(line 3 .*'x' is no num"):
+    read_table(csv('b,a\n7,1\nx,1\n'), schema)
+
+
+@pytest.mark.parametrize(
+  ('content', 'message'),
+  [
+    ('', 'the file is empty'),
+    ('\n\n', 'the file is empty'),
+    ('a,b\n', 'no rows'),
+    ('a,b,a\n1,2,3\n', "two columns are named 'a'"),
+    ('a,,b\n1,2,3\n', 'column 2 has no name'),
+    ('a,b\n1,2\n3\n', 'line 3 has 1 cells, the header has 2'),
+    ('a,b\n1,2,3\n', 'line 2 has 3 cells'),
+    ('a,b\n1,"2\n2"\n3,4,5\n', 'line 4 has 3 cells'),
+    (b'a,b\n1,2\n3,\xe9t\xe9\n', r'line 3 is not UTF-8 \(byte 0xe9\)'),
+    ('a,b\n1,"2\n', 'unexpected end of data'),
+  ],
+)
+def test_bad_files_are_refused_by_line(csv, content, message):
+  path = csv(content)
+  with pytest.raises(ValueError, match=message) as caught:
+    read_table(path)
+  assert str(caught.value).startswith(str(path))
+
+
+def test_a_byte_order_mark_and_blank_lines_do_no_harm(csv):
+  table = read_table(csv(b'\xef\xbb\xbfa,b\r\n1,2\r\n\r\n3,4\r\n'))
+  assert table.to_dict('list') == {'a': [1, 3], 'b': [2, 4]}
+  single = read_table(csv('a\n1\n\n3\n'))
+  assert single['a'].isna().tolist() == [False, True, False]
+
+
+def test_written_tables_read_back(tmp_path):
+  table = pd.DataFrame(
+    {
+      'i': pd.array([1, None, 3], 'Int64'),
+      'f': [0.1, np.nan, 1e-9],
+      'b': pd.array([True, None, False], 'boolean'),
+      's': pd.Series(['a,"b"', 'ü\nv', np.nan], dtype=object),
+    }
+  )
+  for name in ('t.csv', 't.csv.gz'):
+    write_table(table, tmp_path / name)
+    write_table(table, tmp_path / name)
+    pd.testing.assert_frame_equal(read_table(tmp_path / name), table)
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['t.csv', 't.csv.gz']
+  text = gzip.decompress((tmp_path / 't.csv.gz').read_bytes())
+  assert text == (tmp_path / 't.csv').read_bytes()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+  path = tmp_path / 't.csv'
+  path.write_text('old')
+
+  def full(*args, **kwargs):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(pd.DataFrame, 'to_csv', full)
+  with pytest.raises(OSError, match='No space'):
+    write_table(pd.DataFrame({'a': [1]}), path)
+  assert path.read_text() == 'old'
+  assert list(tmp_path.iterdir()) == [path]

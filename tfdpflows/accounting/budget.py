@@ -1,0 +1,113 @@
+"""What may be spent, and the error when more than that is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Optional
+
+__all__ = ['BudgetExceededError', 'PrivacyBudget', 'check_delta']
+
+
+def check_delta(delta: float) -> float:
+  """Returns delta as a float, or says why it is not a delta.
+
+  Args:
+    delta: A probability.
+
+  Returns:
+    `delta` as a Python float.
+
+  Raises:
+    ValueError: If it is not inside (0, 1).
+
+  ```python
+  >>> check_delta(1e-5)
+  1e-05
+
+  ```
+  """
+  delta = float(delta)
+  if not 0 < delta < 1:
+    raise ValueError(
+      f'delta must lie inside (0, 1), not {delta}. Choose it well below one '
+      'over the number of rows, for example 1e-5 for 20,000 rows.'
+    )
+  return delta
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyBudget:
+  """The largest (epsilon, delta) that all mechanisms together may cost.
+
+  Attributes:
+    epsilon: In nats; finite and above zero.
+    delta: Inside (0, 1).
+
+  Raises:
+    ValueError: If either is outside its range.
+
+  ```python
+  >>> PrivacyBudget(epsilon=1.0, delta=1e-5)
+  PrivacyBudget(epsilon=1.0, delta=1e-05)
+
+  ```
+  """
+
+  epsilon: float
+  delta: float
+
+  def __post_init__(self):
+    epsilon = float(self.epsilon)
+    if not (math.isfinite(epsilon) and epsilon > 0):
+      raise ValueError(
+        f'epsilon must be a finite number above zero, not {epsilon}. '
+        'Values between 0.1 and 10 are usual.'
+      )
+    object.__setattr__(self, 'epsilon', epsilon)
+    object.__setattr__(self, 'delta', check_delta(self.delta))
+
+
+class BudgetExceededError(ValueError):
+  """A charge was refused because it would pass the budget.
+
+  Nothing was written and nothing may be run.
+
+  Attributes:
+    budget: The `PrivacyBudget`; None if the ledger has none.
+    spent: Epsilon, at the delta of the budget, of all that was charged or
+      reserved before; None if it is not known.
+    asked: Epsilon, at the same delta, of that together with what was asked
+      for; None if it is not known.
+
+  ```python
+  >>> error = BudgetExceededError(
+  ...     PrivacyBudget(1.0, 1e-5), spent=0.5, asked=1.25, what='the training')
+  >>> print(error)
+  the training is refused: it would bring epsilon from 0.5 to 1.25 at
+  delta=1e-05 and the budget is 1. Nothing was charged. Add noise, ask for
+  less, or start with a larger budget.
+
+  ```
+  """
+
+  def __init__(
+    self,
+    budget: Optional[PrivacyBudget],
+    spent: Optional[float],
+    asked: Optional[float],
+    what: str = 'the charge',
+    message: Optional[str] = None,
+  ):
+    self.budget = budget
+    self.spent = spent
+    self.asked = asked
+    if message is None:
+      # Seven digits, so that an excess in the sixth can be read.
+      message = (
+        f'{what} is refused: it would bring epsilon from {spent:.7g} to '
+        f'{asked:.7g} at delta={budget.delta:g} and the budget is '
+        f'{budget.epsilon:.7g}. Nothing was charged. Add noise, ask for less, '
+        'or start with a larger budget.'
+      )
+    super().__init__(message)

@@ -1,0 +1,19 @@
+"""Invertible maps, as TFP bijectors whose parameters have per-example rules."""
+
+from tfdpflows.bijectors.actnorm import ActNorm
+from tfdpflows.bijectors.made import MADE
+from tfdpflows.bijectors.marginal import MarginalCDF
+from tfdpflows.bijectors.masked_autoregressive import MaskedAutoregressive
+from tfdpflows.bijectors.rational_quadratic import RationalQuadraticSpline
+from tfdpflows.bijectors.univariate import Affine
+from tfdpflows.bijectors.univariate import Spline
+
+__all__ = [
+  'ActNorm',
+  'Affine',
+  'MADE',
+  'MarginalCDF',
+  'MaskedAutoregressive',
+  'RationalQuadraticSpline',
+  'Spline',
+]

@@ -1,0 +1,65 @@
+"""A scale and a shift per column that start at the identity."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdpflows import gradients
+from tfdpflows._keras import tfp
+
+tfb = tfp.bijectors
+
+
+class ActNorm(tfb.Bijector):
+  """`y = x * exp(log_scale) + shift`, learned per column (Kingma et al. 2018).
+
+  Glow initialises it from the first batch, which reads private data without
+  paying; this one starts at the identity.
+
+  Args:
+    event_size: number of columns d.
+    dtype: of the variables.
+
+  #### Example
+
+  >>> from tfdpflows import bijectors
+  >>> bijectors.ActNorm(2).forward([[1., 2.]]).numpy().tolist()
+  [[1.0, 2.0]]
+  """
+
+  def __init__(
+    self, event_size, dtype=tf.float32, validate_args=False, name='actnorm'
+  ):
+    parameters = dict(locals())
+    with tf.name_scope(name) as name:
+      self.log_scale = tf.Variable(
+        tf.zeros([event_size], dtype), name='log_scale'
+      )
+      self.shift = tf.Variable(tf.zeros([event_size], dtype), name='shift')
+      super().__init__(
+        forward_min_event_ndims=1,
+        dtype=dtype,
+        validate_args=validate_args,
+        parameters=parameters,
+        name=name,
+      )
+
+  @classmethod
+  def _parameter_properties(cls, dtype):
+    return {}
+
+  def _forward(self, x):
+    return x * tf.exp(_copies(self.log_scale, x)) + _copies(self.shift, x)
+
+  def _forward_log_det_jacobian(self, x):
+    return tf.reduce_sum(_copies(self.log_scale, x), -1)
+
+  def _inverse(self, y):
+    return (y - _copies(self.shift, y)) * tf.exp(-_copies(self.log_scale, y))
+
+
+def _copies(parameter, x):
+  """One copy per example of a batch, the parameter itself for other shapes."""
+  if x.shape.rank == 2:
+    return gradients.per_example(parameter, tf.shape(x)[0])
+  return parameter

@@ -1,0 +1,54 @@
+"""Transforms of one column, as the argument of an autoregressive bijector.
+
+A univariate transform is a callable from parameters `[..., num_params]` to a
+TFP bijector over `[...]`, with the attribute `num_params`. Parameters zero
+give the identity.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdpflows._keras import tfp
+from tfdpflows.bijectors.rational_quadratic import RationalQuadraticSpline
+
+tfb = tfp.bijectors
+
+
+class Affine:
+  """`x -> x * exp(log_scale) + shift`: the transform of MAF.
+
+  Args:
+    max_log_scale: the log-scale is squeezed into +-this by a tanh, so that no
+      column can blow up.
+  """
+
+  num_params = 2
+
+  def __init__(self, max_log_scale=5.0):
+    self.max_log_scale = float(max_log_scale)
+
+  def __call__(self, params):
+    log_scale = self.max_log_scale * tf.tanh(
+      params[..., 1] / self.max_log_scale
+    )
+    return tfb.Shift(params[..., 0])(tfb.Scale(log_scale=log_scale))
+
+
+class Spline:
+  """A monotone rational-quadratic spline, the identity outside an interval.
+
+  Its cheap direction is from data to base, the one that training takes.
+
+  Args:
+    num_bins: bins between the knots.
+    bound: the spline acts on [-bound, bound].
+  """
+
+  def __init__(self, num_bins=8, bound=5.0):
+    self.num_bins = int(num_bins)
+    self.bound = float(bound)
+    self.num_params = RationalQuadraticSpline.num_params(self.num_bins)
+
+  def __call__(self, params):
+    return tfb.Invert(RationalQuadraticSpline(params, bound=self.bound))

@@ -1,0 +1,197 @@
+"""A subcommand: its flags in sections, its help text and its errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import textwrap
+from typing import Callable
+
+from absl import flags
+
+_WIDTH = 80
+_INDENT = 28
+
+
+class UsageError(ValueError):
+  """The flags do not fit together; the message says what to type instead."""
+
+
+class Options:
+  """The absl flags of one command, grouped for its help text.
+
+  Args:
+    command: name of the command, for messages.
+
+  #### Example
+
+  >>> from absl import flags
+  >>> from tfdpflows.cli.command import Options
+  >>> options = Options('sample')
+  >>> options.section('Output')
+  >>> options.add(flags.DEFINE_integer, 'num_rows', 10, 'Rows.', metavar='N')
+  >>> options.parse(['--num_rows=3']).num_rows
+  3
+  """
+
+  def __init__(self, command):
+    self._command = command
+    self._values = flags.FlagValues()
+    self._sections = []
+    self._texts = {}
+    self._metavars = {}
+    self._required = []
+
+  def section(self, title):
+    """Puts the flags added from here on under `title`."""
+    self._sections.append((title, []))
+
+  def add(
+    self, define, name, default, text, *, metavar='', required=False, **kwargs
+  ):
+    """Adds a flag.
+
+    Args:
+      define: one of `flags.DEFINE_string`, `flags.DEFINE_float`, ...
+      name: name of the flag.
+      default: its value when it is not given.
+      text: its line of help.
+      metavar: what stands for the value in the help; empty for booleans.
+      required: whether the command cannot do without it.
+      **kwargs: further arguments of `define`, such as `lower_bound`.
+    """
+    define(name, default, help=text, flag_values=self._values, **kwargs)
+    self._sections[-1][1].append(name)
+    self._texts[name] = text
+    self._metavars[name] = metavar
+    if required:
+      self._required.append(name)
+
+  def parse(self, arguments):
+    """Returns the values of the flags in `arguments`.
+
+    Args:
+      arguments: list of strings such as '--epsilon=1'.
+
+    Returns:
+      The `flags.FlagValues`.
+
+    Raises:
+      UsageError: if a flag is unknown, missing or has a bad value.
+    """
+    more = f'See `tfdpflows {self._command} --help`.'
+    try:
+      rest = self._values([self._command, *arguments])[1:]
+    except flags.UnrecognizedFlagError as error:
+      name = error.flagname
+      close = difflib.get_close_matches(name, list(self._texts), n=1)
+      meant = f' Did you mean --{close[0]}?' if close else ''
+      raise UsageError(f'There is no flag --{name}.{meant} {more}') from error
+    except flags.Error as error:
+      message = str(error).replace('\n', ' ').rstrip('.')
+      raise UsageError(f'{message}. {more}') from error
+    if rest:
+      raise UsageError(
+        f'Unexpected argument {rest[0]!r}; flags are written --name=value. '
+        f'{more}'
+      )
+    missing = [
+      f'--{name}={self._metavars[name]}'
+      for name in self._required
+      if self._values[name].value is None
+    ]
+    if missing:
+      raise UsageError(f'Missing: {", ".join(missing)}. {more}')
+    return self._values
+
+  def usage(self):
+    """Returns the line that shows how the command is called."""
+    words = [f'--{name}={self._metavars[name]}' for name in self._required]
+    return _wrapped(
+      ' '.join(['Usage: tfdpflows', self._command, *words, '[flags]']),
+      hanging=2,
+    )
+
+  def help(self):
+    """Returns the sections of flags as text."""
+    blocks = []
+    for title, names in self._sections:
+      blocks.append('\n'.join([f'{title}:', *map(self._flag_help, names)]))
+    return '\n\n'.join(blocks)
+
+  def _flag_help(self, name):
+    flag = self._values[name]
+    if flag.boolean:
+      left = f'  --[no]{name}' if flag.default else f'  --{name}'
+    else:
+      left = f'  --{name}={self._metavars[name]}'
+    text = self._texts[name]
+    if name in self._required:
+      text += ' Required.'
+    elif not flag.boolean and flag.default is not None:
+      text += f' Default: {flag.default}.'
+    body = textwrap.wrap(text, _WIDTH - _INDENT)
+    if len(left) <= _INDENT - 2:
+      first, body = left.ljust(_INDENT) + body[0], body[1:]
+    else:
+      first = left
+    return '\n'.join([first, *(' ' * _INDENT + line for line in body)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """One subcommand of the program.
+
+  Attributes:
+    name: what is typed.
+    summary: its line in the list of commands.
+    description: what it does, in a few sentences.
+    example: one or more command lines.
+    define: function that adds its flags to an `Options`.
+    run: function of the parsed flags that does the work.
+  """
+
+  name: str
+  summary: str
+  description: str
+  example: str
+  define: Callable
+  run: Callable
+
+  def options(self):
+    """Returns fresh `Options` with the flags of this command."""
+    options = Options(self.name)
+    self.define(options)
+    options.section('Other')
+    options.add(
+      flags.DEFINE_boolean,
+      'debug',
+      False,
+      'Show where in the code an error comes from.',
+    )
+    return options
+
+  def help(self):
+    """Returns what `tfdpflows NAME --help` prints."""
+    options = self.options()
+    paragraphs = [_wrapped(p) for p in self.description.strip().split('\n\n')]
+    example = textwrap.indent(textwrap.dedent(self.example).strip(), '  ')
+    return '\n\n'.join(
+      [
+        f'tfdpflows {self.name}: {self.summary}',
+        *paragraphs,
+        options.usage(),
+        options.help(),
+        f'Example:\n{example}',
+      ]
+    )
+
+
+def _wrapped(text, hanging=0):
+  return textwrap.fill(
+    ' '.join(text.split()),
+    _WIDTH,
+    subsequent_indent=' ' * hanging,
+    break_long_words=False,
+    break_on_hyphens=False,
+  )

@@ -1,0 +1,86 @@
+"""What the commands ask of files before they start to work."""
+
+from __future__ import annotations
+
+import os
+
+from absl import flags
+
+
+def add_output(options, text, metavar='FILE'):
+  """Adds `--output` and `--overwrite` to the options of a command."""
+  options.add(
+    flags.DEFINE_string, 'output', None, text, metavar=metavar, required=True
+  )
+  options.add(
+    flags.DEFINE_boolean,
+    'overwrite',
+    False,
+    'Replace the output where it exists already.',
+  )
+
+
+def add_out_of_range(options):
+  """Adds `--out_of_range` to the options of a command."""
+  options.add(
+    flags.DEFINE_enum,
+    'out_of_range',
+    'error',
+    'What to do with a value that the schema does not allow: stop and name its '
+    'row and column (error), or move a number to the nearest bound and take an '
+    'unknown category for a missing one (clip).',
+    enum_values=['error', 'clip'],
+    metavar='clip|error',
+  )
+
+
+def check_output(path, overwrite):
+  """Refuses an output that cannot be written, before any work is done.
+
+  Args:
+    path: path of a file or folder to write.
+    overwrite: whether one that exists may be replaced.
+
+  Raises:
+    FileExistsError: if it exists and may not be replaced.
+    FileNotFoundError: if its folder does not exist.
+    PermissionError: if its folder does not allow writing.
+  """
+  if os.path.lexists(path) and not overwrite:
+    raise FileExistsError(f'{path} exists: pass --overwrite to replace it.')
+  folder = os.path.dirname(os.path.abspath(path))
+  if not os.path.isdir(folder):
+    raise FileNotFoundError(
+      f'The folder {folder} does not exist: make it first.'
+    )
+  if not os.access(folder, os.W_OK):
+    raise PermissionError(f'The folder {folder} does not allow writing.')
+
+
+def check_model(model_dir):
+  """Refuses a folder that cannot be a saved model.
+
+  Args:
+    model_dir: value of the flag `--model_dir`.
+
+  Raises:
+    FileNotFoundError: if the folder does not exist; the message says whether
+      there is an unfinished one beside it.
+  """
+  if os.path.isdir(model_dir):
+    return
+  partial = partial_dir(model_dir)
+  if os.path.isdir(partial):
+    raise FileNotFoundError(
+      f'{model_dir} does not exist, but {partial} holds a fit that was not '
+      'finished: run its `tfdpflows fit` command again with --resume.'
+    )
+  raise FileNotFoundError(
+    f'{model_dir} does not exist: make it with `tfdpflows fit`, or correct '
+    '--model_dir.'
+  )
+
+
+def partial_dir(model_dir):
+  """Returns the folder where a fit works until its model is complete."""
+  return os.path.normpath(model_dir) + '.partial'

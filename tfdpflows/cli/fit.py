@@ -1,0 +1,210 @@
+"""`tfdpflows fit`: from a table and a schema to a private model."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+from absl import flags
+
+from tfdpflows.cli import files
+from tfdpflows.cli.command import Command, UsageError
+
+
+def _define(options):
+  options.section('Data')
+  options.add(
+    flags.DEFINE_string,
+    'input',
+    None,
+    'CSV file with the private rows: UTF-8, commas, a header line. A row is '
+    'the unit of privacy.',
+    metavar='FILE',
+    required=True,
+  )
+  options.add(
+    flags.DEFINE_string,
+    'schema',
+    None,
+    'JSON file with the columns, as `tfdpflows schema` drafts it.',
+    metavar='FILE',
+    required=True,
+  )
+  files.add_out_of_range(options)
+  options.section('Privacy')
+  options.add(
+    flags.DEFINE_float,
+    'epsilon',
+    None,
+    'The most that all mechanisms of the fit may cost together, above 0.',
+    metavar='N',
+    required=True,
+  )
+  options.add(
+    flags.DEFINE_float,
+    'delta',
+    None,
+    'Probability with which epsilon may not hold. Well below one over the '
+    'number of rows.',
+    metavar='N',
+    required=True,
+  )
+  options.add(
+    flags.DEFINE_float,
+    'bounds_epsilon',
+    None,
+    'Share of epsilon to spend on ranges and categories that the schema marks '
+    '"fromData". Without it such a schema is refused.',
+    metavar='N',
+  )
+  options.add(
+    flags.DEFINE_string,
+    'accountant',
+    'pld',
+    'How epsilon is computed: pld (tight), rdp, or one that you registered.',
+    metavar='NAME',
+  )
+  options.add(
+    flags.DEFINE_integer,
+    'seed',
+    None,
+    'Makes the fit reproducible, for tests and papers. The result is then not '
+    'private against anyone who knows the seed.',
+    metavar='N',
+  )
+  options.section('Model')
+  options.add(
+    flags.DEFINE_string,
+    'model_dir',
+    None,
+    'Folder to write. Until the model is complete, work stands in '
+    'MODEL_DIR.partial.',
+    metavar='FOLDER',
+    required=True,
+  )
+  options.add(
+    flags.DEFINE_boolean,
+    'overwrite',
+    False,
+    'Replace a model that exists, and drop unfinished work beside it unless '
+    '--resume goes on with it.',
+  )
+  options.add(
+    flags.DEFINE_boolean,
+    'resume',
+    False,
+    'Go on with the unfinished work in MODEL_DIR.partial, without paying twice '
+    'for the same steps.',
+  )
+  options.add(
+    flags.DEFINE_boolean,
+    'progress',
+    True,
+    'Show step, epsilon spent, nats and the time left.',
+  )
+
+
+def _run(values):
+  partial = files.partial_dir(values.model_dir)
+  if values.resume and not os.path.isdir(partial):
+    raise UsageError(
+      f'There is nothing to resume: {partial} does not exist. Leave --resume '
+      'out to start a fit.'
+    )
+  files.check_output(values.model_dir, values.overwrite)
+  if os.path.isdir(partial) and not (values.resume or values.overwrite):
+    raise UsageError(
+      f'{partial} holds a fit that was not finished: go on with it (--resume) '
+      'or drop it (--overwrite). What it spent on these rows stays spent.'
+    )
+  from tfdpflows.accounting.budget import PrivacyBudget
+  from tfdpflows.tabular.schema import TableSchema
+
+  PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
+  schema = TableSchema.from_json(values.schema)
+  _check_marks(schema, values)
+  from tfdpflows.tabular.table import read_table
+
+  table = read_table(values.input, schema)
+  from tfdpflows.tabular.synthesizer import fit_to_directory
+
+  try:
+    synthesizer = fit_to_directory(
+      table,
+      schema,
+      values.model_dir,
+      epsilon=values.epsilon,
+      delta=values.delta,
+      bounds_epsilon=values.bounds_epsilon,
+      out_of_range=values.out_of_range,
+      accountant=values.accountant,
+      seed=values.seed,
+      overwrite=values.overwrite,
+      resume=values.resume,
+      progress=values.progress,
+    )
+  except KeyboardInterrupt:
+    raise KeyboardInterrupt(_how_to_resume(partial)) from None
+  except OSError:
+    print(_how_to_resume(partial), file=sys.stderr)
+    raise
+  print(synthesizer.privacy_statement())
+  print(f'Wrote the model to {values.model_dir}. Draw rows from it with')
+  print(
+    f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
+    f'--num_rows={len(table)} --output=synthetic.csv'
+  )
+
+
+def _check_marks(schema, values):
+  """Refuses a draft that nobody has vouched for or pays for."""
+  if not schema.is_draft:
+    if values.bounds_epsilon is not None:
+      raise UsageError(
+        f'--bounds_epsilon pays for what a schema marks "fromData", and '
+        f'{values.schema} has no such marks: leave it out.'
+      )
+    return
+  if values.bounds_epsilon is None:
+    name, marks = next(iter(schema.draft_marks().items()))
+    raise UsageError(
+      f'{values.schema} is a draft: column {name!r} marks {", ".join(marks)} '
+      'as read off the data. Replace what is marked by what is publicly known '
+      'and remove the "fromData" marks, or pay for private bounds with '
+      '--bounds_epsilon.'
+    )
+  if not 0 < values.bounds_epsilon < values.epsilon:
+    raise UsageError(
+      f'--bounds_epsilon={values.bounds_epsilon:g} must be above 0 and below '
+      f'--epsilon={values.epsilon:g}, of which it is a part.'
+    )
+
+
+def _how_to_resume(partial):
+  if not os.path.isdir(partial):
+    return 'Nothing was written and nothing was spent.'
+  return (
+    f'Unfinished work and the ledger of what was spent are in {partial}: run '
+    'the same command with --resume to go on without paying twice.'
+  )
+
+
+COMMAND = Command(
+  name='fit',
+  summary='Learn a private model of a table',
+  description="""
+    Learns the joint density of the columns, so that nothing the model says
+    depends much on any single row: the whole fit is differentially private at
+    (epsilon, delta), for tables that differ in one row. The privacy statement
+    that it prints is kept with the model.
+
+    A fit that was interrupted goes on with --resume.
+  """,
+  example="""
+    tfdpflows fit --input=people.csv --schema=schema.json --epsilon=1 \\
+      --delta=1e-5 --model_dir=model
+  """,
+  define=_define,
+  run=_run,
+)

@@ -1,0 +1,150 @@
+"""Dispatch to the subcommands, and what users see when something is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging as python_logging
+import os
+import sys
+import traceback
+import warnings
+
+from absl import logging
+
+from tfdpflows.cli.command import UsageError
+from tfdpflows.version import __version__
+
+# Name of a command to the module that holds it as `COMMAND`; none is imported
+# before its command is asked for.
+_COMMANDS = {
+  'schema': ('tfdpflows.cli.schema', 'Draft a schema from a CSV file'),
+  'fit': ('tfdpflows.cli.fit', 'Learn a private model of a table'),
+  'sample': ('tfdpflows.cli.sample', 'Draw synthetic rows from a model'),
+  'score': ('tfdpflows.cli.score', 'Score rows by their log-density'),
+  'report': ('tfdpflows.cli.report', 'Compare real and synthetic rows in HTML'),
+  'account': ('tfdpflows.cli.account', 'Epsilon of a number of noisy steps'),
+  'calibrate': ('tfdpflows.cli.calibrate', 'Noise that an epsilon asks for'),
+}
+
+_HELP = """\
+tfdpflows: synthetic tables and densities with differential privacy
+
+Usage: tfdpflows COMMAND --flag=value ...
+
+Commands:
+{commands}
+
+From a table to synthetic rows:
+  tfdpflows schema --input=people.csv --output=schema.json
+  (check the ranges and categories in schema.json, then remove their marks)
+  tfdpflows fit --input=people.csv --schema=schema.json --epsilon=1 \\
+    --delta=1e-5 --model_dir=model
+  tfdpflows sample --model_dir=model --num_rows=10000 --output=synthetic.csv
+  tfdpflows report --model_dir=model --real=holdout.csv \\
+    --synthetic=synthetic.csv --output=report.html
+
+`tfdpflows COMMAND --help` lists the flags of a command, with an example;
+`tfdpflows --version` prints the version.
+"""
+
+_HELP_FLAGS = frozenset({'--help', '-help', '-h', '--helpfull', '--helpshort'})
+# Errors that say what the user can do. Others are defects and keep their
+# traceback.
+_USER_ERRORS = (ValueError, OSError, ImportError, MemoryError)
+
+
+def main(argv=None):
+  """Runs the program.
+
+  Args:
+    argv: list of the arguments after the program's name; those of the process
+      if `None`.
+
+  Returns:
+    The exit code: 0, 2 for an error that the user can mend (one line on
+    stderr), 130 when interrupted.
+
+  #### Example
+
+  >>> from tfdpflows import cli
+  >>> cli.main(['--version'])
+  tfdpflows 0.1.0
+  0
+  """
+  argv = list(sys.argv[1:] if argv is None else argv)
+  name = 'tfdpflows'
+  try:
+    if not argv or argv[0] in _HELP_FLAGS or argv == ['help']:
+      print(_help(), end='')
+      return 0
+    if argv[0] in ('--version', 'version'):
+      print(f'tfdpflows {__version__}')
+      return 0
+    if argv[0] == 'help':
+      argv = [argv[1], '--help']
+    command = _command(argv[0])
+    name = f'tfdpflows {command.name}'
+    if _HELP_FLAGS.intersection(argv[1:]):
+      print(command.help())
+      return 0
+    values = command.options().parse(argv[1:])
+    _quiet_logs()
+    command.run(values)
+    sys.stdout.flush()
+  except KeyboardInterrupt as interrupt:
+    print(f'\n{name}: interrupted. {interrupt}'.rstrip(), file=sys.stderr)
+    return 130
+  except BrokenPipeError:
+    # The reader of our output has gone, as with `| head`: nothing to report.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+  except Exception as error:
+    if '--debug' in argv:
+      traceback.print_exc()
+    elif not _is_user_error(error):
+      raise
+    print(f'{name}: {_message(error)}', file=sys.stderr)
+    return 2
+  return 0
+
+
+def _command(name):
+  if name not in _COMMANDS:
+    close = difflib.get_close_matches(name, _COMMANDS, n=1)
+    meant = f' Did you mean {close[0]}?' if close else ''
+    raise UsageError(
+      f'There is no command {name!r}.{meant} The commands are '
+      f'{", ".join(_COMMANDS)}.'
+    )
+  return importlib.import_module(_COMMANDS[name][0]).COMMAND
+
+
+def _help():
+  lines = [f'  {name:<11}{text}' for name, (_, text) in _COMMANDS.items()]
+  return _HELP.format(commands='\n'.join(lines))
+
+
+def _is_user_error(error):
+  package = type(error).__module__.split('.')[0]
+  ours = package in ('tfdpflows', 'dp_accounting')
+  return ours or isinstance(error, _USER_ERRORS)
+
+
+def _message(error):
+  if isinstance(error, MemoryError):
+    return 'out of memory: ask for fewer rows at a time.'
+  if isinstance(error, OSError) and error.strerror:
+    place = f'{error.filename}: ' if error.filename else ''
+    return f'{place}{error.strerror}'
+  return ' '.join(str(error).split()) or type(error).__name__
+
+
+def _quiet_logs():
+  """Keeps start-up messages of TensorFlow away and warnings to one line."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  logging.use_absl_handler()
+  logging.get_absl_handler().setFormatter(
+    python_logging.Formatter('tfdpflows: %(message)s')
+  )
+  warnings.formatwarning = lambda message, *_: f'tfdpflows: {message}\n'

@@ -1,0 +1,73 @@
+"""`tfdpflows sample`: synthetic rows from a model."""
+
+from __future__ import annotations
+
+import time
+
+from absl import flags
+
+from tfdpflows.cli import files
+from tfdpflows.cli.command import Command
+
+
+def _define(options):
+  options.section('Model')
+  options.add(
+    flags.DEFINE_string,
+    'model_dir',
+    None,
+    'Folder that `tfdpflows fit` wrote.',
+    metavar='FOLDER',
+    required=True,
+  )
+  options.section('Rows')
+  options.add(
+    flags.DEFINE_integer,
+    'num_rows',
+    None,
+    'How many rows to draw, 1 or more.',
+    metavar='N',
+    required=True,
+    lower_bound=1,
+  )
+  options.add(
+    flags.DEFINE_integer,
+    'seed',
+    None,
+    'Makes the rows reproducible; privacy does not depend on it.',
+    metavar='N',
+  )
+  files.add_output(
+    options, 'CSV file to write; compressed if its name ends in .gz.'
+  )
+
+
+def _run(values):
+  files.check_model(values.model_dir)
+  files.check_output(values.output, values.overwrite)
+  from tfdpflows.tabular.synthesizer import TabularSynthesizer
+  from tfdpflows.tabular.table import write_table
+
+  synthesizer = TabularSynthesizer.load(values.model_dir)
+  start = time.perf_counter()
+  table = synthesizer.sample(values.num_rows, seed=values.seed)
+  seconds = time.perf_counter() - start
+  write_table(table, values.output)
+  print(
+    f'Wrote {len(table):,} rows to {values.output} (drawn in {seconds:.1f} s).'
+  )
+
+
+COMMAND = Command(
+  name='sample',
+  summary='Draw synthetic rows from a model',
+  description="""
+    Draws rows with the columns, types, ranges and categories of the schema.
+    However many are drawn, they cost no privacy beyond that of the fit.
+  """,
+  example="""
+    tfdpflows sample --model_dir=model --num_rows=10000 --output=synthetic.csv
+  """,
+  define=_define,
+  run=_run,
+)

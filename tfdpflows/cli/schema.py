@@ -1,0 +1,74 @@
+"""`tfdpflows schema`: a draft to be turned into a public statement."""
+
+from __future__ import annotations
+
+import shlex
+
+from absl import flags
+
+from tfdpflows.cli import files
+from tfdpflows.cli.command import Command
+
+
+def _define(options):
+  options.section('Data')
+  options.add(
+    flags.DEFINE_string,
+    'input',
+    None,
+    'CSV file to describe: UTF-8, commas, a header line.',
+    metavar='FILE',
+    required=True,
+  )
+  files.add_output(options, 'JSON file to write.')
+
+
+def _run(values):
+  files.check_output(values.output, values.overwrite)
+  from tfdpflows.tabular.schema import TableSchema
+  from tfdpflows.tabular.table import read_table
+
+  schema = TableSchema.draft(read_table(values.input))
+  schema.to_json(values.output, overwrite=values.overwrite)
+  width = max(len(name) for name in schema.names)
+  for field in schema:
+    print(f'  {field.name:<{width}}  {_describe(field)}')
+  print(
+    f'Wrote a draft for {len(schema)} columns to {values.output}.\n'
+    'Everything in it was read off the data and is marked "fromData". Replace '
+    'it by what\nis publicly known, remove the marks, then run\n'
+    f'  tfdpflows fit --input={shlex.quote(values.input)} '
+    f'--schema={shlex.quote(values.output)} --epsilon=1 --delta=1e-5 '
+    '--model_dir=model'
+  )
+
+
+def _describe(field):
+  if field.categories is not None:
+    count = len(field.categories)
+    shown = ', '.join(str(value) for value in field.categories[:4])
+    domain = f'{count} values: {shown}{", ..." if count > 4 else ""}'
+  else:
+    domain = f'{field.minimum} to {field.maximum}'
+  missing = '' if field.required else ', may be missing'
+  return f'{field.type}, {domain}{missing}'
+
+
+COMMAND = Command(
+  name='schema',
+  summary='Draft a schema from a CSV file',
+  description="""
+    Writes a JSON file in the vocabulary of Frictionless Table Schema: name,
+    type, range or categories of every column, and whether it may be missing.
+
+    A schema is public. What this command reads off the data is marked
+    "fromData", and fit refuses it until somebody who knows the data has
+    replaced it by what may be known (ages 0 to 120, say, not 17 to 93) and has
+    removed the marks; or until fit is told to pay for it (--bounds_epsilon).
+  """,
+  example="""
+    tfdpflows schema --input=people.csv --output=schema.json
+  """,
+  define=_define,
+  run=_run,
+)

@@ -1,0 +1,98 @@
+"""Flags, event and words of noisy training steps, for two commands."""
+
+from __future__ import annotations
+
+import math
+
+from absl import flags
+
+
+def add_steps(options):
+  """Adds the flags that say how batches are drawn and how often."""
+  options.add(
+    flags.DEFINE_float,
+    'sampling_probability',
+    None,
+    'Probability with which each example enters a batch, independently '
+    '(Poisson sampling): expected batch size over number of examples. Use 1 '
+    'where batches are drawn in another way.',
+    metavar='N',
+    required=True,
+    lower_bound=0.0,
+    upper_bound=1.0,
+  )
+  options.add(
+    flags.DEFINE_integer,
+    'steps',
+    None,
+    'Number of steps, 1 or more.',
+    metavar='N',
+    required=True,
+    lower_bound=1,
+  )
+
+
+def add_accounting(options):
+  """Adds the flags that say how epsilon is computed and printed."""
+  options.add(
+    flags.DEFINE_float,
+    'delta',
+    None,
+    'Probability with which epsilon may not hold, such as 1e-5.',
+    metavar='N',
+    required=True,
+  )
+  options.add(
+    flags.DEFINE_string,
+    'accountant',
+    'pld',
+    'How epsilon is computed: pld (tight), rdp, or one that you registered.',
+    metavar='NAME',
+  )
+  options.add(
+    flags.DEFINE_enum,
+    'format',
+    'text',
+    'How the answer is printed.',
+    enum_values=['text', 'json'],
+    metavar='text|json',
+  )
+
+
+def training_event(sampling_probability, noise_multiplier, steps):
+  """Returns the `DpEvent` of that many steps of noisy gradients.
+
+  Args:
+    sampling_probability: probability with which an example enters a batch.
+    noise_multiplier: standard deviation of the noise over the l2 sensitivity.
+    steps: number of steps.
+
+  Returns:
+    A `dp_accounting.DpEvent`.
+  """
+  import dp_accounting
+
+  event = dp_accounting.GaussianDpEvent(noise_multiplier)
+  if sampling_probability < 1:
+    event = dp_accounting.PoissonSampledDpEvent(sampling_probability, event)
+  return dp_accounting.SelfComposedDpEvent(event, steps)
+
+
+def rounded_up(number, digits=4):
+  """Returns a decimal that is not below `number`.
+
+  #### Example
+
+  >>> from tfdpflows.cli.training import rounded_up
+  >>> rounded_up(1.00001), rounded_up(2.0), rounded_up(float('inf'))
+  ('1.0001', '2.0000', 'inf')
+  """
+  if not math.isfinite(number):
+    return str(number)
+  scale = 10**digits
+  return f'{math.ceil(number * scale) / scale:.{digits}f}'
+
+
+def finite(number):
+  """Returns `number` for JSON, which has no infinity: `None` instead."""
+  return number if math.isfinite(number) else None

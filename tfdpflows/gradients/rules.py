@@ -1,0 +1,240 @@
+"""From what a tape noted to per-example norms and weighted sums.
+
+For one use of a masked linear map, with input `a_i` and output gradient `d_i`
+of example i and 0/1 mask M, the gradient by the kernel is `M * (a_i d_i^T)`:
+its squared norm is `sum_o (a_i^2 M)_o d_io^2` and the sum of all of them with
+weights c is `M * (a^T diag(c) d)`, so that none is ever stored. The norm needs
+all uses of a variable together; where that has no closed form, this variable's
+per-example gradient alone is stored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+
+class PerExampleGradients:
+  """Gradients of `[batch]` losses by variables, one per example, unevaluated.
+
+  Made by `PerExampleTape.per_example_gradients`. Nothing here clips:
+  `tfdpflows.gradients.Flat` does, with `squared_norms` and `weighted_sum`.
+
+  Attributes:
+    variables: the variables, in the order of all lists below.
+  """
+
+  def __init__(self, tape, loss, variables, records):
+    _check_loss(loss)
+    self.variables = list(variables)
+    known = {v.ref() for v in self.variables}
+    records = [r for r in records if _variables_of(r) & known]
+    for record in records:
+      if not record.tap.shape[:1].is_compatible_with(loss.shape):
+        raise ValueError(
+          f'The loss has {loss.shape[0]} examples, but a parameter met a '
+          f'batch of shape {record.tap.shape}: axis 0 must be the examples.'
+        )
+    targets = [r.tap for r in records] + self.variables
+    # One backward pass for all of it. What arrives at a variable itself came
+    # by a way that no primitive noted.
+    gradients = tape.gradient(loss, targets)
+    taps, direct = gradients[: len(records)], gradients[len(records) :]
+    self._terms = []
+    for variable, seen in zip(self.variables, direct):
+      self._terms.append(
+        _term(tape, loss, variable, seen is not None, zip(records, taps))
+      )
+
+  @classmethod
+  def from_jacobian(cls, tape, loss, variables):
+    """The slow way, for a plain `tf.GradientTape` that is used up by it."""
+    _check_loss(loss)
+    self = cls.__new__(cls)
+    self.variables = list(variables)
+    self._terms = []
+    for variable, jacobian in zip(
+      variables, tape.jacobian(loss, self.variables)
+    ):
+      if jacobian is None:
+        raise _no_gradient(variable)
+      self._terms.append(_StoredTerm(tf.convert_to_tensor(jacobian)))
+    return self
+
+  def squared_norms(self):
+    """Returns `[batch]`: the squared l2 norm over all variables together."""
+    return tf.add_n([term.squared_norms() for term in self._terms])
+
+  def weighted_sum(self, weights):
+    """Returns `sum_i weights[i] * gradient_i`, one tensor per variable.
+
+    Args:
+      weights: `[batch]`. Examples of weight exactly 0 are left out before the
+        sum, whatever they hold, so that `0 * nan` cannot leak.
+    """
+    return [term.weighted_sum(weights) for term in self._terms]
+
+  def materialise(self):
+    """Returns the gradients themselves: `[batch] + variable.shape` each."""
+    return [term.materialise() for term in self._terms]
+
+
+class _LinearTerm:
+  """Kernel of linear maps with one mask: k uses, each [batch, t, in/out]."""
+
+  def __init__(self, mask, inputs, gradients):
+    self._mask = mask
+    self._a = tf.concat(inputs, 1)
+    self._d = tf.concat(gradients, 1)
+    self._uses = self._a.shape[1]
+
+  def squared_norms(self):
+    a, d = self._a, self._d
+    if self._uses == 1:
+      a, d = a[:, 0], d[:, 0]
+      if self._mask is None:
+        return tf.reduce_sum(a * a, 1) * tf.reduce_sum(d * d, 1)
+      return tf.reduce_sum(tf.matmul(a * a, self._mask) * d * d, 1)
+    if self._mask is None:
+      aa = tf.matmul(a, a, transpose_b=True)
+      dd = tf.matmul(d, d, transpose_b=True)
+      return tf.reduce_sum(aa * dd, [1, 2]) + self._rounding()
+    # |sum_t M * a_t d_t^T|^2: the masked products of all pairs of uses.
+    if self._uses is not None and self._uses <= _MAX_PAIRED_USES:
+      aa = a[:, :, None] * a[:, None, :]
+      dd = d[:, :, None] * d[:, None, :]
+      aa = tf.tensordot(aa, self._mask, 1)
+      return tf.reduce_sum(aa * dd, [1, 2, 3]) + self._rounding()
+    return _squared_norms(self.materialise())
+
+  def _rounding(self):
+    """Returns `[batch]`: what cancelling cross terms may hide of the norm.
+
+    Without it an example whose uses nearly cancel could pass for one of norm
+    zero, and escape the clip.
+    """
+    lengths = tf.norm(self._a, axis=2) * tf.norm(self._d, axis=2)
+    epsilon = np.finfo(self._a.dtype.as_numpy_dtype).eps
+    return 4 * epsilon * tf.reduce_sum(lengths, 1) ** 2
+
+  def weighted_sum(self, weights):
+    a, d = _zero_left_out(self._a, weights), _zero_left_out(self._d, weights)
+    d = d * weights[:, None, None]
+    a = tf.reshape(a, [-1, a.shape[-1]])
+    d = tf.reshape(d, [-1, d.shape[-1]])
+    total = tf.matmul(a, d, transpose_a=True)
+    return total if self._mask is None else total * self._mask
+
+  def materialise(self):
+    gradients = tf.matmul(self._a, self._d, transpose_a=True)
+    return gradients if self._mask is None else gradients * self._mask
+
+
+class _StoredTerm:
+  """A variable whose per-example gradients exist as a tensor."""
+
+  def __init__(self, gradients):
+    self._gradients = gradients
+
+  def squared_norms(self):
+    return _squared_norms(self._gradients)
+
+  def weighted_sum(self, weights):
+    return tf.tensordot(weights, _zero_left_out(self._gradients, weights), 1)
+
+  def materialise(self):
+    return self._gradients
+
+
+# Above this many uses of one masked kernel, all pairs of uses cost more than
+# storing its per-example gradient.
+_MAX_PAIRED_USES = 8
+
+
+def _variables_of(record):
+  parts = (
+    (record.parameter,)
+    if hasattr(record, 'parameter')
+    else (record.kernel, record.bias)
+  )
+  return {v.ref() for v in parts if isinstance(v, tf.Variable)}
+
+
+def _term(tape, loss, variable, seen_directly, records_and_taps):
+  """Returns the term of one variable: all its uses, summed before the norm."""
+  masks, inputs, outputs, stored = [], [], [], []
+  for record, gradient in records_and_taps:
+    if gradient is None:  # The output never reached the loss.
+      continue
+    if hasattr(record, 'parameter'):
+      if record.parameter is variable:
+        stored.append(gradient)
+      continue
+    gradient = _rank_3(gradient)
+    if record.kernel is variable:
+      masks.append(record.mask)
+      inputs.append(_rank_3(record.inputs))
+      outputs.append(gradient)
+    if record.bias is variable:
+      stored.append(tf.reduce_sum(gradient, 1))
+  if seen_directly:
+    _log_fallback(variable)
+    stored.append(tf.convert_to_tensor(tape.jacobian(loss, variable)))
+  if not (inputs or stored):
+    raise _no_gradient(variable)
+  one_mask = all(mask is masks[0] for mask in masks)
+  if not stored and one_mask:
+    return _LinearTerm(masks[0], inputs, outputs)
+  for mask, a, d in zip(masks, inputs, outputs):
+    stored.append(_LinearTerm(mask, [a], [d]).materialise())
+  return _StoredTerm(tf.add_n(stored))
+
+
+def _check_loss(loss):
+  if loss.shape.rank != 1:
+    raise ValueError(
+      f'The loss has shape {loss.shape}; per-example gradients need one loss '
+      'per example, shape [batch]. Do not average it first (in Keras: '
+      '`reduction=NONE`).'
+    )
+
+
+def _no_gradient(variable):
+  return ValueError(
+    f'No gradient reaches the variable {variable.name}. Set '
+    '`trainable = False` on what holds it, or use it in the loss.'
+  )
+
+
+def _rank_3(x):
+  """[batch, ..., n] as [batch, t, n]."""
+  if x.shape.rank == 2:
+    return x[:, None]
+  if x.shape.rank == 3:
+    return x
+  return tf.reshape(x, [tf.shape(x)[0], -1, x.shape[-1]])
+
+
+def _squared_norms(x):
+  return tf.reduce_sum(tf.reshape(x * x, [tf.shape(x)[0], -1]), 1)
+
+
+def _zero_left_out(x, weights):
+  """Zeroes the examples of weight 0, also where they hold nan or inf."""
+  kept = tf.reshape(weights != 0, [-1] + [1] * (x.shape.rank - 1))
+  return tf.where(kept, x, tf.zeros_like(x))
+
+
+_LOGGED = set()
+
+
+def _log_fallback(variable):
+  if variable.name not in _LOGGED:
+    _LOGGED.add(variable.name)
+    logging.info(
+      'tfdpflows: %s %s met the loss outside `linear` and `per_example`; '
+      'its per-example gradients come from tape.jacobian, which is slower.',
+      variable.name,
+      variable.shape,
+    )

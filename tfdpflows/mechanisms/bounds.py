@@ -1,0 +1,284 @@
+"""Private ranges and categories, for columns whose domain is not public."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import dp_accounting
+import numpy as np
+import pandas as pd
+
+from tfdpflows.accounting import events
+
+# Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
+_NUMBER_EXPONENTS = (-32, 120)
+_INTEGER_EXPONENTS = (0, 53)
+# Chance that an empty bin of the whole histogram passes the threshold.
+_FALSE_ALARM = 0.01
+# Deciding whether values are missing needs less than finding a domain.
+_REQUIRED_WEIGHT = 0.5
+
+
+def bounds_event(schema, epsilon, delta):
+  """Returns the `DpEvent` that `private_bounds` costs.
+
+  Args:
+    schema: `TableSchema` with marks.
+    epsilon: epsilon of the whole release.
+    delta: delta of the whole release; used if an enum is marked.
+
+  Returns:
+    A `dp_accounting.ComposedDpEvent`, or `NoOpDpEvent` without marks.
+  """
+  parts = [
+    dp_accounting.LaplaceDpEvent(1 / eps)
+    if kind != 'enum'
+    else events.EpsilonDeltaDpEvent(eps, delta_part)
+    for _, kind, eps, delta_part in _plan(schema, epsilon, delta)
+  ]
+  if not parts:
+    return dp_accounting.NoOpDpEvent()
+  return dp_accounting.ComposedDpEvent(parts)
+
+
+def private_bounds(
+  df,
+  schema,
+  epsilon,
+  delta,
+  rng,
+  ledger,
+  *,
+  label='bounds',
+  resume=False,
+):
+  """Returns the schema with every mark replaced by a private estimate.
+
+  Only the names, types and unmarked constraints of `schema` enter. The budget
+  is split evenly over the marked ranges and enums, half a share going to each
+  marked `required`. Rows beyond the new bounds have to be clipped afterwards
+  (`schema.validate(df, out_of_range='clip')`): rare categories become missing
+  values, numbers move to the nearest bound.
+
+  Args:
+    df: `DataFrame` with at least the marked columns, in the types of the
+      schema (as `read_table(path, schema)` returns it).
+    schema: `TableSchema` with marks.
+    epsilon: epsilon to spend on all marks together.
+    delta: delta to spend on marked enums, together.
+    rng: `np.random.Generator` of the noise.
+    ledger: `PrivacyLedger` that is charged before the table is read.
+    label: label of the charge.
+    resume: whether a charge of that label that is already in the ledger pays
+      for this call; only with the same table and the same noise.
+
+  Returns:
+    A `TableSchema` without marks.
+
+  Raises:
+    ValueError: if a budget is not positive, or a column has too few rows for
+      anything to rise above the noise.
+    BudgetExceededError: if the ledger refuses the charge.
+
+  #### Formal guarantee
+
+  Adding or removing one row changes one bin of each histogram by one, so a
+  range is a Laplace mechanism of sensitivity 1 and scale `1 / epsilon_i`;
+  reading bounds off it is post-processing. Categories are selected by
+  `private_categories`, which is `(epsilon_i, delta_i)`-private. Whether values
+  are missing is one count with Laplace noise; given the categories it has
+  sensitivity 1. The release is their composition, `bounds_event`, and is
+  `(epsilon, delta)`-private by basic composition. The noise is drawn in
+  floating point and is not proof against floating-point attacks.
+  """
+  plan = _plan(schema, epsilon, delta)
+  if not plan:
+    return schema
+  extra = {'resume': True} if resume else {}
+  ledger.charge(bounds_event(schema, epsilon, delta), label=label, **extra)
+  found = {}
+  for field, kind, eps, delta_part in plan:
+    changes = found.setdefault(field.name, {'from_data': ()})
+    column = df[field.name]
+    if kind == 'range':
+      changes.update(_range_of(column, field, eps, rng))
+    elif kind == 'enum':
+      changes['enum'] = private_categories(
+        column, epsilon=eps, delta=delta_part, rng=rng
+      )
+      if not changes['enum']:
+        raise ValueError(_too_few(field.name, 'enum'))
+    else:
+      changes['required'] = _is_required(column, changes.get('enum'), eps, rng)
+  return type(schema)(
+    dataclasses.replace(field, **found.get(field.name, {}))
+    for field in schema.fields
+  )
+
+
+def private_range(values, *, epsilon, rng, integer=False):
+  """Returns a private range that holds nearly all values.
+
+  Values are counted in bins that end at signed powers of two, noise is added,
+  and the range runs from the lowest bin to the highest one whose noisy count
+  passes a threshold that an empty histogram passes with a chance of 1 %. An
+  end that is near zero for the size of the other end is zero. The far end is
+  at most about twice what the values need; values in bins of few rows may lie
+  outside the range.
+
+  Args:
+    values: array `[n]` of numbers; NaN and infinite ones are left out.
+    epsilon: epsilon to spend.
+    rng: `np.random.Generator` of the noise.
+    integer: whether values are whole; bounds are then whole too.
+
+  Returns:
+    `(low, high)`, or `None` if no bin passes the threshold.
+
+  #### Formal guarantee
+
+  `epsilon`-private for one row added or removed: the bins are disjoint and
+  fixed, so the counts are a Laplace mechanism of sensitivity 1.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows.mechanisms import private_range
+  >>> ages = np.random.default_rng(0).integers(18, 91, 5000)
+  >>> private_range(
+  ...   ages, epsilon=0.5, rng=np.random.default_rng(1), integer=True
+  ... )
+  (0, 127)
+  """
+  _check_epsilon(epsilon)
+  low, high = _INTEGER_EXPONENTS if integer else _NUMBER_EXPONENTS
+  positive = np.append(0.0, 2.0 ** np.arange(low, high + 1))
+  edges = np.concatenate([-positive[:0:-1], positive])
+  values = np.asarray(values, np.float64)
+  values = values[np.isfinite(values)]
+  values = np.clip(values, edges[0], np.nextafter(edges[-1], 0))
+  counts = np.histogram(values, edges)[0]
+  noisy = counts + rng.laplace(scale=1 / epsilon, size=len(counts))
+  passed = noisy > math.log(len(counts) / (2 * _FALSE_ALARM)) / epsilon
+  if not passed.any():
+    return None
+  places = np.flatnonzero(passed)
+  found = edges[places[0]], edges[places[-1] + 1]
+  # Bins near zero are narrow and hide below the threshold what they hold.
+  if 0 < found[0] <= found[1] / 8:
+    found = 0.0, found[1]
+  if 0 > found[1] >= found[0] / 8:
+    found = found[0], 0.0
+  if integer:
+    # The last bin ends before its edge, except where it is a lone zero or one.
+    return int(found[0]), int(max(found[1] - 1, found[0]))
+  return float(found[0]), float(found[1])
+
+
+def private_categories(column, *, epsilon, delta, rng):
+  """Returns the categories that enough rows have, privately.
+
+  Args:
+    column: `pandas.Series` or array `[n]`; missing values are left out.
+    epsilon: epsilon to spend.
+    delta: delta to spend.
+    rng: `np.random.Generator` of the noise.
+
+  Returns:
+    A sorted tuple of the categories whose noisy count passes
+    `1 + log(1 / (2 * delta)) / epsilon`.
+
+  #### Formal guarantee
+
+  `(epsilon, delta)`-private for one row added or removed (Korolova et al.,
+  2009): a row touches one category. If others have it too, its noisy count is
+  a Laplace mechanism; if the row is the only one, the category shows with a
+  chance of `delta` at most.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows.mechanisms import private_categories
+  >>> private_categories(
+  ...   ['red'] * 500 + ['blue'] * 400 + ['my name'],
+  ...   epsilon=0.5, delta=1e-6, rng=np.random.default_rng(0),
+  ... )
+  ('blue', 'red')
+  """
+  _check_epsilon(epsilon)
+  if not 0 < delta < 1:
+    raise ValueError(f'delta is {delta}; it must be between 0 and 1.')
+  # As objects: a categorical column would count categories that no row has.
+  column = pd.Series(column, dtype=object).dropna()
+  counts = column.value_counts().sort_index()
+  noise = rng.laplace(scale=1 / epsilon, size=len(counts))
+  passed = counts.to_numpy() + noise >= 1 - math.log(2 * delta) / epsilon
+  return tuple(counts.index[passed].tolist())
+
+
+def _plan(schema, epsilon, delta):
+  """The marked parts `(field, kind, epsilon, delta)` and their budgets."""
+  parts = []
+  for field in schema.fields:
+    if {'minimum', 'maximum'} & set(field.from_data):
+      parts.append((field, 'range'))
+    if 'enum' in field.from_data:
+      parts.append((field, 'enum'))
+    if 'required' in field.from_data:
+      parts.append((field, 'required'))
+  if not parts:
+    return []
+  _check_epsilon(epsilon)
+  enums = sum(kind == 'enum' for _, kind in parts)
+  if enums and not 0 < delta < 1:
+    raise ValueError(
+      f'delta is {delta}; categories read off the data need one between 0 '
+      'and 1.'
+    )
+  weights = [_REQUIRED_WEIGHT if k == 'required' else 1.0 for _, k in parts]
+  total = sum(weights)
+  return [
+    (field, kind, epsilon * w / total, delta / enums if kind == 'enum' else 0.0)
+    for (field, kind), w in zip(parts, weights)
+  ]
+
+
+def _check_epsilon(epsilon):
+  if not (epsilon > 0 and math.isfinite(epsilon)):
+    raise ValueError(f'epsilon is {epsilon}; it must be positive and finite.')
+
+
+def _too_few(name, what):
+  return (
+    f'Column {name!r}: no {what} rises above the noise; spend more on bounds, '
+    'or state them in the schema from public knowledge.'
+  )
+
+
+def _range_of(column, field, epsilon, rng):
+  values = column.to_numpy(np.float64, na_value=np.nan)
+  # A bound that is public still holds.
+  low = -np.inf if 'minimum' in field.from_data else field.minimum
+  high = np.inf if 'maximum' in field.from_data else field.maximum
+  found = private_range(
+    np.clip(values, low, high),
+    epsilon=epsilon,
+    rng=rng,
+    integer=field.type == 'integer',
+  )
+  if found is None:
+    raise ValueError(_too_few(field.name, 'range'))
+  return {
+    'minimum': min(max(found[0], low), high),
+    'maximum': max(min(found[1], high), low),
+  }
+
+
+def _is_required(column, enum, epsilon, rng):
+  missing = column.isna()
+  if enum is not None:
+    missing |= ~column.isin(enum)
+  noisy = int(missing.sum()) + rng.laplace(scale=1 / epsilon)
+  # Passed by a table without missing values with a chance of one in ten.
+  return bool(noisy <= math.log(5) / epsilon)

@@ -1,0 +1,358 @@
+"""Adaptive histograms of single columns with Gaussian noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import dp_accounting
+import numpy as np
+
+from tfdpflows.mechanisms import smoothing
+
+_MAX_BINS = 64
+_LEVELS = 3
+# One bin per cell needs no second level; up to this many times `max_bins`
+# cells that is the better bargain.
+_CELLS_PER_BIN = 4
+# A bin is worth looking into when this many standard deviations lie in it.
+_HEAVY = 8.0
+_MAX_SIZE = 256
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Histogram:
+  """Private histogram of one encoded column, after smoothing.
+
+  Attributes:
+    name: name of the column.
+    edges: float64 array `[k + 1]`, increasing, from 0 to the column's size.
+    counts: float64 array `[k]`, estimated rows in every bin; positive.
+    std: standard deviation of the noise at the first level, in rows.
+  """
+
+  name: str
+  edges: np.ndarray
+  counts: np.ndarray
+  std: float
+
+  def probabilities(self):
+    """Returns float64 `[k]`: positive, of sum 1."""
+    return self.counts / self.counts.sum()
+
+
+def histogram_events(columns, noise_multiplier):
+  """Returns the `DpEvent` that `noisy_histograms` costs, all levels included.
+
+  Args:
+    columns: sequence of encoded columns.
+    noise_multiplier: noise multiplier of the joint Gaussian release.
+
+  Returns:
+    A `dp_accounting.GaussianDpEvent`, or `NoOpDpEvent` without columns.
+  """
+  if not columns:
+    return dp_accounting.NoOpDpEvent()
+  return dp_accounting.GaussianDpEvent(_checked(noise_multiplier))
+
+
+def noise_stds(
+  columns, noise_multiplier, *, max_bins=_MAX_BINS, levels=_LEVELS
+):
+  """Returns the noise of every level of every column.
+
+  The joint release of all levels is one Gaussian mechanism: with weights `w`,
+  a level of weight `w_i` has standard deviation
+  `noise_multiplier * sqrt(sum(w) / w_i)`, so that the squared sensitivities
+  in units of the noise add up to `1 / noise_multiplier**2`. The weights follow
+  from the public sizes alone: a level of `b` bins gets `b**(1/3)`, halfway
+  between the same noise for every column and `b**(2/3)`, which would minimise
+  the summed absolute error of all bins at the cost of the small columns.
+
+  Args:
+    columns: sequence of encoded columns (attributes `size`, `cell`, `missing`).
+    noise_multiplier: noise multiplier of the joint Gaussian release.
+    max_bins: most bins per level.
+    levels: most levels per column.
+
+  Returns:
+    A list with one tuple of standard deviations (in rows) per column.
+  """
+  weights = [
+    [bins ** (1 / 3) for bins in _level_bins(column, max_bins, levels)]
+    for column in columns
+  ]
+  total = sum(map(sum, weights))
+  scale = _checked(noise_multiplier) * math.sqrt(total)
+  return [tuple(scale / math.sqrt(w) for w in row) for row in weights]
+
+
+def noisy_histograms(
+  x,
+  columns,
+  noise_multiplier,
+  randomness,
+  ledger,
+  *,
+  label='marginals',
+  resume=False,
+  max_bins=_MAX_BINS,
+  levels=_LEVELS,
+):
+  """Returns a private histogram of every column of an encoded table.
+
+  All of it is charged as one Gaussian release before the table is read.
+
+  Args:
+    x: float array `[n, d]`, an encoded table.
+    columns: `d` encoded columns: `name`, `size`, `cell`, `missing`, `ordered`.
+    noise_multiplier: noise multiplier of the joint release.
+    randomness: `tfdpflows.randomness.Randomness`; column `name` draws from
+      its stream `(label, name)`.
+    ledger: `PrivacyLedger` that is charged.
+    label: label of the charge.
+    resume: whether a charge of that label that is already in the ledger pays
+      for this call; only for a repeated call with the same table and
+      randomness, which releases the same numbers again.
+    max_bins: most bins per level and parent.
+    levels: most levels per column.
+
+  Returns:
+    A list of `d` `Histogram`s.
+
+  Raises:
+    ValueError: if shapes disagree or the noise multiplier is not positive.
+    BudgetExceededError: if the ledger refuses the charge.
+
+  #### Formal guarantee
+
+  Adding or removing one row changes one bin by one at every level of every
+  column, so a level is a Gaussian mechanism of l2 sensitivity 1. Which bins
+  the next level looks into depends on earlier noisy counts alone. The
+  adaptive composition of Gaussian mechanisms whose noise is fixed beforehand
+  is dominated by the one Gaussian mechanism of the summed precision, which is
+  `GaussianDpEvent(noise_multiplier)`. Smoothing is post-processing. The noise
+  is drawn in floating point and is not proof against floating-point attacks.
+  """
+  x = np.asarray(x)
+  if x.ndim != 2 or x.shape[1] != len(columns):
+    raise ValueError(
+      f'`x` has shape {x.shape}; with {len(columns)} columns it needs '
+      f'[num_rows, {len(columns)}].'
+    )
+  if not columns:
+    return []
+  stds = noise_stds(columns, noise_multiplier, max_bins=max_bins, levels=levels)
+  extra = {'resume': True} if resume else {}
+  event = histogram_events(columns, noise_multiplier)
+  ledger.charge(event, label=label, **extra)
+  releases = [
+    _release(
+      x[:, i],
+      column,
+      stds[i],
+      randomness.numpy(label, column.name),
+      max_bins,
+    )
+    for i, column in enumerate(columns)
+  ]
+  # All columns count the same rows, so their totals are pooled.
+  precision = [1 / (len(r[0][1]) * s[0] ** 2) for r, s in zip(releases, stds)]
+  totals = [r[0][1].sum() for r in releases]
+  total = max(float(np.average(totals, weights=precision)), 1.0)
+  return [
+    _estimate(release, column, std, total)
+    for release, column, std in zip(releases, columns, stds)
+  ]
+
+
+def noisy_histogram(x, column, noise_std, rng, *, max_bins=_MAX_BINS):
+  """Returns a private histogram of one encoded column. Charges nothing.
+
+  Args:
+    x: float array `[n]`, an encoded column.
+    column: the encoded column's `name`, `size`, `cell`, `missing`, `ordered`.
+    noise_std: standard deviation of the noise per level, in rows: one number
+      per level, as in an entry of `noise_stds`.
+    rng: `np.random.Generator` of the noise.
+    max_bins: most bins per level and parent.
+
+  Returns:
+    A `Histogram`.
+  """
+  stds = tuple(np.atleast_1d(np.asarray(noise_std, np.float64)).tolist())
+  stds = stds[: len(_level_bins(column, max_bins, len(stds)))]
+  release = _release(np.asarray(x), column, stds, rng, max_bins)
+  total = max(float(release[0][1].sum()), 1.0)
+  return _estimate(release, column, stds, total)
+
+
+def _checked(noise_multiplier):
+  value = float(noise_multiplier)
+  if not (value > 0 and math.isfinite(value)):
+    raise ValueError(
+      f'noise_multiplier is {noise_multiplier}; it must be positive and finite.'
+    )
+  return value
+
+
+def _value_size(column):
+  """Where the values end and the interval of missing ones begins."""
+  if not column.missing:
+    return float(column.size)
+  return float(column.size - (column.cell or column.size / 65))
+
+
+def _level_bins(column, max_bins, levels):
+  """Bins per parent at every level; a function of public sizes alone."""
+  if column.cell:
+    cells = round(_value_size(column) / column.cell)
+    if cells <= _CELLS_PER_BIN * max_bins or not column.ordered:
+      return [max(cells, 1) + bool(column.missing)]
+  else:
+    cells = math.inf
+  bins = [max_bins + bool(column.missing)]
+  rest = cells / max_bins
+  while rest > 1 and len(bins) < levels:
+    bins.append(max_bins if rest > max_bins else math.ceil(rest))
+    rest /= max_bins
+  return bins
+
+
+def _split(low, high, cell, bins):
+  """Edges of at most `bins` bins of equal width, in whole cells."""
+  if not cell:
+    return np.linspace(low, high, bins + 1)
+  width = cell * max(math.ceil(round((high - low) / cell) / bins), 1)
+  # Only the last bin may be narrower.
+  return np.append(np.arange(low, high - cell / 2, width), high)
+
+
+def _release(x, column, stds, rng, max_bins):
+  """All levels of one column: `[(edges [m, 2], counts [m], parent [m])]`."""
+  end = _value_size(column)
+  # The largest value belongs to the last bin, not to the missing ones, and
+  # the rounding of float32 must not carry it over.
+  values = np.asarray(x, np.float64)
+  is_value = values <= end + (column.size - end) / 4
+  last = np.nextafter(end, 0.0)
+  values = np.sort(np.where(is_value, np.minimum(values, last), values))
+  bins = _level_bins(column, max_bins, len(stds))[0] - bool(column.missing)
+  edges = _split(0.0, end, column.cell, bins)
+  bounds = np.stack([edges[:-1], edges[1:]], axis=-1)
+  if column.missing:
+    bounds = np.concatenate([bounds, [[end, float(column.size)]]])
+  parent = np.full(len(bounds), -1)
+  levels = []
+  for level, std in enumerate(stds):
+    places = np.searchsorted(values, bounds)
+    places[:, 1][bounds[:, 1] >= column.size] = len(values)
+    noisy = places[:, 1] - places[:, 0] + std * rng.normal(size=len(bounds))
+    levels.append((bounds, noisy, parent))
+    if level + 1 == len(stds):
+      break
+    heavy = noisy > _HEAVY * max(std, stds[level + 1])
+    heavy &= bounds[:, 1] - bounds[:, 0] > 1.5 * column.cell
+    heavy &= bounds[:, 0] < end
+    parts = [
+      _split(bounds[i, 0], bounds[i, 1], column.cell, max_bins)
+      for i in np.flatnonzero(heavy)
+    ]
+    if not parts:
+      break
+    parent = np.repeat(np.flatnonzero(heavy), [len(p) - 1 for p in parts])
+    bounds = np.concatenate([np.stack([p[:-1], p[1:]], -1) for p in parts])
+  return levels
+
+
+def _estimate(levels, column, stds, total):
+  """Smoothed histogram of the noisy levels; post-processing."""
+  noisy = [level[1].copy() for level in levels]
+  variances = [np.full(len(n), s**2) for n, s in zip(noisy, stds)]
+  # From the finest level up: a parent is measured twice, by its own count and
+  # by the sum of its children; both are weighted by their precision.
+  for level in range(len(levels) - 1, 0, -1):
+    parent = levels[level][2]
+    sums = np.zeros(len(noisy[level - 1]))
+    spread = np.zeros(len(noisy[level - 1]))
+    np.add.at(sums, parent, noisy[level])
+    np.add.at(spread, parent, variances[level])
+    split = np.unique(parent)
+    own = variances[level - 1][split]
+    share = own / (own + spread[split])
+    noisy[level - 1][split] += share * (sums[split] - noisy[level - 1][split])
+    variances[level - 1][split] = own * (1 - share)
+  counts = [_first_level(noisy[0], stds[0], total, column)]
+  for level in range(1, len(levels)):
+    parent = levels[level][2]
+    result = np.empty(len(parent))
+    starts = np.flatnonzero(np.diff(parent, prepend=-1))
+    for rows in np.split(np.arange(len(parent)), starts[1:]):
+      mass = counts[level - 1][parent[rows[0]]]
+      seen, std = noisy[level][rows], stds[level]
+      if smoothing.is_flat(seen, std, mass, tests=len(starts)):
+        widths = levels[level][0][rows, 1] - levels[level][0][rows, 0]
+        result[rows] = mass * widths / widths.sum()
+      else:
+        result[rows] = smoothing.posterior_counts(seen, std, mass, ordered=True)
+    counts.append(result)
+  edges, counts = _leaves(levels, counts, column)
+  return Histogram(column.name, edges, counts, float(stds[0]))
+
+
+def _first_level(noisy, std, total, column):
+  """Counts of the first level; missing values are no neighbour of others."""
+  if not (column.missing and column.ordered and len(noisy) > 2):
+    return smoothing.posterior_counts(noisy, std, total, ordered=column.ordered)
+  rest = noisy[:-1].sum()
+  missing = smoothing.posterior_counts(
+    [rest, noisy[-1]], std, total, ordered=False
+  )[1]
+  counts = smoothing.posterior_counts(
+    noisy[:-1], std, total - missing, ordered=True
+  )
+  return np.append(counts, missing)
+
+
+def _leaves(levels, counts, column):
+  """Bins that no level looked into, in order, few enough to work with."""
+  lows, masses = [], []
+  for level, (bounds, _, _) in enumerate(levels):
+    leaf = np.ones(len(bounds), bool)
+    if level + 1 < len(levels):
+      leaf[levels[level + 1][2]] = False
+    lows.append(bounds[leaf, 0])
+    masses.append(counts[level][leaf])
+  lows, masses = np.concatenate(lows), np.concatenate(masses)
+  order = np.argsort(lows)
+  edges = np.append(lows[order], float(column.size))
+  if len(levels) == 1:
+    return edges, masses[order]
+  return _merge(edges, masses[order], bool(column.missing))
+
+
+def _merge(edges, counts, keep_last, max_size=_MAX_SIZE):
+  """Joins neighbours of nearly equal density until few enough are left."""
+  total = counts.sum()
+  limit = 1e-6 * total
+  while True:
+    widths = np.diff(edges)
+    share = widths[:-1] / (widths[:-1] + widths[1:])
+    cost = np.abs(counts[:-1] - share * (counts[:-1] + counts[1:]))
+    if keep_last:
+      cost[-1] = np.inf
+    low = cost <= limit
+    # Joins must not overlap; a join goes first where it is a local minimum.
+    ahead = np.append(cost[1:], np.inf)
+    behind = np.insert(cost[:-1], 0, np.inf)
+    chosen = low & (cost < behind) & (cost <= ahead)
+    if not chosen.any():
+      if len(counts) <= max_size:
+        return edges, counts
+      limit *= 1.5
+      continue
+    where = np.flatnonzero(chosen)
+    where = where[np.diff(where, prepend=-2) > 1]
+    counts[where] += counts[where + 1]
+    counts = np.delete(counts, where + 1)
+    edges = np.delete(edges, where + 1)

@@ -1,0 +1,214 @@
+"""Posterior means of counts that were released with Gaussian noise.
+
+Everything here reads noisy releases only, never data, so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import special
+
+# Chances that a boundary between two neighbouring bins is a change point,
+# tried in turn and weighted by how well each explains the release.
+_CHANGE_PROBABILITIES = (0.001, 0.01, 0.04, 0.15, 0.4, 0.8)
+
+
+def posterior_counts(noisy, std, total, *, ordered):
+  """Returns nonnegative counts that sum to `total`, given noisy ones.
+
+  Every true count (or, for ordered bins, the common count of a run of bins
+  between two change points) is given a half-normal prior whose scale is
+  mixed over a grid from a fraction of the noise up to the total. Unordered
+  bins learn the mixture from the release itself (empirical Bayes). Ordered
+  bins are averaged over all partitions into runs, as in the product partition
+  model of Barry and Hartigan (1993), so that an isolated spike stays sharp
+  while a smooth stretch is averaged over many bins. The sum is then
+  moved to `total` by changing every count in proportion to its variance.
+
+  Args:
+    noisy: float array `[k]`, counts plus independent `N(0, std**2)` noise.
+    std: standard deviation of the noise, in rows.
+    total: what the counts sum to, in rows; nonnegative.
+    ordered: whether neighbouring bins are likely to have similar counts.
+
+  Returns:
+    float64 array `[k]`, positive wherever `total` is.
+
+  #### Example
+
+  >>> from tfdpflows.mechanisms.smoothing import posterior_counts
+  >>> posterior_counts([990.0, -8.0, 3.0], 10.0, 1000.0, ordered=False).round()
+  array([994.,   2.,   3.])
+  """
+  noisy = np.asarray(noisy, np.float64)
+  if noisy.size == 1:
+    return np.full(1, float(max(total, 0.0)))
+  top = max(total, noisy.max(), 2 * std)
+  if ordered:
+    mean, variance = _runs(noisy, std, top)
+  else:
+    mean, variance = _cells(noisy, std, top)
+  return match_total(mean, variance, total, floor=0.02 * std)
+
+
+def is_flat(noisy, std, total, *, tests=1):
+  """Whether noisy counts of neighbours could all be the same count.
+
+  No run of neighbours departs from its share of the total by more than the
+  largest of that many normal variables would.
+
+  Args:
+    noisy: float array `[k]`, counts plus independent `N(0, std**2)` noise.
+    std: standard deviation of the noise, in rows.
+    total: what the counts sum to, in rows.
+    tests: how many such questions are asked together.
+
+  Returns:
+    A `bool`.
+
+  #### Example
+
+  >>> from tfdpflows.mechanisms.smoothing import is_flat
+  >>> is_flat([4.0, 7.0, 5.0], 2.0, 16.0), is_flat([0.0, 16.0, 0.0], 2.0, 16.0)
+  (True, False)
+  """
+  noisy = np.asarray(noisy, np.float64)
+  k = len(noisy)
+  sums = np.concatenate([[0.0], np.cumsum(noisy - total / k)])
+  first, last = np.triu_indices(k)
+  z = (sums[last + 1] - sums[first]) / (std * np.sqrt(last - first + 1.0))
+  return bool(np.abs(z).max() < np.sqrt(2 * np.log(max(k * tests, 2))) + 0.5)
+
+
+def match_total(mean, variance, total, floor=0.0):
+  """Moves `mean` to a given sum, the uncertain entries most.
+
+  Args:
+    mean: float array `[k]`, estimates.
+    variance: float array `[k]`, their variances; positive.
+    total: the sum to reach; nonnegative.
+    floor: the least value of an entry, where the total allows it.
+
+  Returns:
+    float64 array `[k]` of sum `total` with entries of at least
+    `min(floor, total / (2 * k))`.
+  """
+  mean, variance = np.asarray(mean, float), np.asarray(variance, float)
+  total = max(float(total), 0.0)
+  floor = min(floor, total / (2 * len(mean)))
+  free = np.ones(len(mean), bool)
+  result = mean.copy()
+  for _ in range(len(mean)):
+    gap = total - floor * np.count_nonzero(~free) - mean[free].sum()
+    result[free] = mean[free] + gap * variance[free] / variance[free].sum()
+    result[~free] = floor
+    low = free & (result < floor)
+    if not low.any() or low.sum() == free.sum():
+      break
+    free &= ~low
+  result = np.maximum(result, floor)
+  if total > 0 and floor > 0:
+    above = result - floor
+    room = total - floor * len(result)
+    result = floor + above * (room / max(above.sum(), 1e-300))
+  return result
+
+
+def _half_normal(y, variance, scale):
+  """Log evidence, mean and variance of a half-normal count seen with noise."""
+  spread = variance + scale**2
+  location = y * (scale**2 / spread)
+  width = np.sqrt(variance * scale**2 / spread)
+  z = location / width
+  log_cdf = special.log_ndtr(z)
+  evidence = np.log(2.0) + log_cdf
+  evidence = evidence - 0.5 * (y**2 / spread + np.log(2 * np.pi * spread))
+  hazard = np.exp(-0.5 * z**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
+  mean = np.maximum(location + width * hazard, 0.0)
+  return evidence, mean, width**2 * np.maximum(1 - hazard * (hazard + z), 1e-12)
+
+
+def _mix(log_weights, mean, variance):
+  """Mean and variance of mixtures along the last axis."""
+  weights = special.softmax(log_weights, axis=-1)
+  center = (weights * mean).sum(-1)
+  spread = (weights * (variance + mean**2)).sum(-1) - center**2
+  return center, np.maximum(spread, 1e-12)
+
+
+def _cells(noisy, std, top):
+  """Posterior of unordered counts; the prior's scales are learned by EM."""
+  scales = np.geomspace(std / 8, top, 24)
+  evidence, mean, variance = _half_normal(noisy[:, None], std**2, scales)
+  log_prior = np.full(len(scales), -np.log(len(scales)))
+  for _ in range(50):
+    weights = special.softmax(evidence + log_prior, axis=-1).sum(0)
+    weights = weights + 1 / len(scales)
+    log_prior = np.log(weights / weights.sum())
+  return _mix(evidence + log_prior, mean, variance)
+
+
+def _runs(noisy, std, top):
+  """Posterior of ordered counts, averaged over all partitions into runs."""
+  k = len(noisy)
+  first, last = np.triu_indices(k)
+  length = (last - first + 1).astype(np.float64)
+  sums = np.concatenate([[0.0], np.cumsum(noisy)])
+  squares = np.concatenate([[0.0], np.cumsum((noisy / std) ** 2)])
+  average = (sums[last + 1] - sums[first]) / length
+  within = squares[last + 1] - squares[first] - length * (average / std) ** 2
+  variance = std**2 / length
+  scales = np.geomspace(std / 8, top, 8)
+  parts = _half_normal(average[:, None], variance[:, None], scales)
+  run_mean, run_variance = _mix(*parts)
+  likelihood = special.logsumexp(parts[0], axis=-1) - np.log(len(scales))
+  likelihood += 0.5 * np.log(2 * np.pi * variance) - 0.5 * within
+  likelihood -= 0.5 * length * np.log(2 * np.pi * std**2)
+  table = np.full((k, k), -np.inf)
+  table[first, last] = likelihood
+  log_evidence, chances = _partitions(table, np.array(_CHANGE_PROBABILITIES))
+  weights = special.softmax(log_evidence)
+  chance = np.tensordot(weights, chances, 1)[first, last]
+  center = _cover(first, last, k, chance * run_mean)
+  second = _cover(first, last, k, chance * (run_variance + run_mean**2))
+  return center, np.maximum(second - center**2, 1e-9 * std**2)
+
+
+def _partitions(table, change):
+  """Weighs all partitions of `k` bins into runs.
+
+  Args:
+    table: float array `[k, k]`, log likelihood of the run from bin i to bin j.
+    change: float array `[c]`, chances of a change point at a boundary.
+
+  Returns:
+    Log evidence `[c]` of each chance, and the probability `[c, k, k]` of
+    every run given that chance.
+  """
+  k = len(table)
+  steps = np.arange(k)
+  inside = np.maximum(steps[None, :] - steps[:, None], 0)
+  scores = table + np.log1p(-change)[:, None, None] * inside
+  # A run that does not start at the first bin starts with a change point.
+  scores += np.log(change)[:, None, None] * (steps > 0)[:, None]
+  forward = np.zeros((len(change), k + 1))
+  backward = np.zeros((len(change), k + 1))
+  for j in range(k):
+    forward[:, j + 1] = _log_sum(forward[:, : j + 1] + scores[:, : j + 1, j])
+    i = k - 1 - j
+    backward[:, i] = _log_sum(backward[:, i + 1 :] + scores[:, i, i:])
+  joint = forward[:, :k, None] + scores + backward[:, None, 1:]
+  return forward[:, k], np.exp(joint - forward[:, k, None, None])
+
+
+def _log_sum(terms):
+  top = terms.max(-1)
+  return top + np.log(np.exp(terms - top[:, None]).sum(-1))
+
+
+def _cover(first, last, k, values):
+  """Sums `values` of runs `[first, last]` over every bin that they cover."""
+  steps = np.zeros(k + 1)
+  np.add.at(steps, first, values)
+  np.add.at(steps, last + 1, -values)
+  return np.cumsum(steps)[:k]

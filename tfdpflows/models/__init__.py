@@ -1,0 +1,5 @@
+"""Keras models around distributions."""
+
+from tfdpflows.models.density import DensityModel
+
+__all__ = ['DensityModel']

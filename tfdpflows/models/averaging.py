@@ -1,0 +1,45 @@
+"""Exponential moving average of weights."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+class WeightAverage(tf.Module):
+  """Averages weights over the steps of a training.
+
+  Computed from released weights alone, so it costs no privacy, and it takes
+  out much of the noise that DP-SGD left in them. The momentum grows with the
+  number of steps up to its limit, `min(momentum, (1 + t) / (10 + t))`, so that
+  the start is forgotten.
+
+  Args:
+    variables: the weights, as a list.
+    momentum: share of the average that one step leaves, in [0, 1).
+
+  Raises:
+    ValueError: if `momentum` is out of range.
+  """
+
+  def __init__(self, variables, momentum, name='weight_average'):
+    super().__init__(name=name)
+    if not 0 <= momentum < 1:
+      raise ValueError(f'momentum is {momentum}; it must be in [0, 1).')
+    self.momentum = float(momentum)
+    self._variables = list(variables)
+    self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    self._averages = [tf.Variable(v, trainable=False) for v in variables]
+
+  def update(self):
+    """Takes in the present weights."""
+    t = tf.cast(self._step.assign_add(1), tf.float32)
+    momentum = tf.minimum(self.momentum, t / (9 + t))
+    for average, variable in zip(self._averages, self._variables):
+      rest = 1 - tf.cast(momentum, variable.dtype)
+      average.assign_add(rest * (variable - average))
+
+  def assign(self):
+    """Puts the averages in the place of the weights, once there are any."""
+    if int(self._step):
+      for average, variable in zip(self._averages, self._variables):
+        variable.assign(average)

@@ -1,0 +1,308 @@
+"""One object that owns sampling, clipping, noise and what they cost."""
+
+from __future__ import annotations
+
+import dp_accounting
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows import accounting
+from tfdpflows import optimizers
+from tfdpflows import sampling
+from tfdpflows.randomness import Randomness
+
+_OPTIMIZERS = {
+  'adagrad': optimizers.DPKerasAdagrad,
+  'adam': optimizers.DPKerasAdam,
+  'sgd': optimizers.DPKerasSGD,
+}
+
+
+class TrainingPlan:
+  """How a model will be trained privately, and what that costs.
+
+  The plan makes the optimizer, draws the batches and charges the ledger for
+  them, so that none of these can disagree with the others.
+
+  #### Formal guarantee
+
+  Whoever sees all updates of `steps` steps of the plan's optimizer on the
+  plan's batches learns what `event` allows, under adding or removing one row.
+  The ledger holds a charge for every batch before it is drawn, written in
+  blocks of one epoch: after a crash it may count steps that never ran, never
+  the other way round.
+
+  Args:
+    sampler: a sampler, such as `sampling.PoissonSampler`.
+    clipping: a clipping strategy, such as `gradients.Flat`.
+    noise_multiplier: standard deviation of the noise over the sensitivity.
+    steps: number of updates.
+    accountant: name of the accountant of the claim.
+    delta: the delta at which epsilon is stated.
+    ledger: the `PrivacyLedger` to charge; by default one in memory, with what
+      this plan costs as its budget.
+    label: name of the training in the ledger.
+    seed: for tests and papers; a seeded training is not private against
+      anyone who knows the seed.
+    randomness: a `Randomness` that replaces `seed`.
+
+  Raises:
+    ValueError: for values out of range.
+
+  #### Example
+
+  >>> import tfdpflows
+  >>> plan = tfdpflows.TrainingPlan(
+  ...   tfdpflows.sampling.PoissonSampler(
+  ...     num_examples=10_000, sampling_probability=.01),
+  ...   tfdpflows.gradients.Flat(1.), noise_multiplier=1., steps=1000,
+  ...   accountant='pld', delta=1e-5)
+  >>> round(plan.epsilon(), 2)
+  1.83
+  """
+
+  def __init__(
+    self,
+    sampler,
+    clipping,
+    noise_multiplier,
+    steps,
+    accountant='pld',
+    delta=1e-5,
+    *,
+    ledger=None,
+    label='DP-SGD',
+    seed=None,
+    randomness=None,
+  ):
+    if not noise_multiplier > 0:
+      raise ValueError(
+        f'noise_multiplier is {noise_multiplier}; it must be positive. '
+        'Without noise there is no finite epsilon.'
+      )
+    if steps != int(steps) or steps < 1:
+      raise ValueError(f'steps is {steps}; it must be an integer >= 1.')
+    if not 0 < delta < 1:
+      raise ValueError(f'delta is {delta}; it must be in (0, 1).')
+    if seed is not None and randomness is not None:
+      raise ValueError('Give either `seed` or `randomness`, not both.')
+    self.sampler = sampler
+    self.clipping = clipping
+    self.noise_multiplier = float(noise_multiplier)
+    self.steps = int(steps)
+    self.accountant = accountant
+    self.delta = float(delta)
+    self.label = label
+    self.randomness = Randomness(seed) if randomness is None else randomness
+    self.step = 0
+    self._optimizers = 0
+    self._reservation = None
+    self._ledger = ledger
+
+  @classmethod
+  def for_epsilon(
+    cls,
+    *,
+    epsilon,
+    delta,
+    num_examples,
+    expected_batch_size,
+    clipping,
+    epochs=None,
+    steps=None,
+    accountant='pld',
+    spent=None,
+    **kwargs,
+  ):
+    """Makes a plan of Poisson batches with the least noise for a budget.
+
+    Args:
+      epsilon: the budget, together with `delta`.
+      delta: see `epsilon`.
+      num_examples: number of rows, taken to be public.
+      expected_batch_size: mean size of a batch.
+      clipping: a clipping strategy, such as `gradients.Flat(10.)`.
+      epochs: passes over the data, on average; or
+      steps: number of updates.
+      accountant: name of the accountant.
+      spent: `DpEvent` of what the budget must pay besides.
+      **kwargs: further arguments of the plan.
+
+    Returns:
+      A `TrainingPlan` whose epsilon is at most `epsilon`, and within 0.1 % of
+      it.
+
+    Raises:
+      ValueError: for values out of range, or a budget that `spent` exceeds.
+    """
+    if (epochs is None) == (steps is None):
+      raise ValueError('Give one of `epochs` and `steps`.')
+    if not 0 < expected_batch_size <= num_examples:
+      raise ValueError(
+        f'expected_batch_size is {expected_batch_size}; it must be in '
+        f'(0, num_examples={num_examples}].'
+      )
+    sampler = sampling.PoissonSampler(
+      num_examples=num_examples,
+      sampling_probability=expected_batch_size / num_examples,
+    )
+    if steps is None:
+      steps = max(1, round(epochs * sampler.steps_per_epoch))
+    budget = accounting.PrivacyBudget(epsilon, delta)
+    noise_multiplier = accounting.calibrate_noise_multiplier(
+      lambda sigma: dp_accounting.SelfComposedDpEvent(
+        sampler.event(sigma), steps
+      ),
+      budget,
+      spent=spent,
+      accountant=accountant,
+    )
+    if spent is None:
+      kwargs.setdefault('ledger', _own_ledger(budget, accountant, kwargs))
+    return cls(
+      sampler,
+      clipping,
+      noise_multiplier,
+      steps,
+      accountant,
+      delta,
+      **kwargs,
+    )
+
+  @property
+  def event(self):
+    """The `DpEvent` of the whole training."""
+    return dp_accounting.SelfComposedDpEvent(
+      self.sampler.event(self.noise_multiplier), self.steps
+    )
+
+  @property
+  def left(self):
+    """Number of steps that have not been drawn yet."""
+    return self.steps - self.step
+
+  @property
+  def ledger(self):
+    """The `PrivacyLedger` that is charged."""
+    if self._ledger is None:
+      budget = accounting.PrivacyBudget(self.epsilon(), self.delta)
+      self._ledger = _own_ledger(
+        budget, self.accountant, {'randomness': self.randomness}
+      )
+    return self._ledger
+
+  def epsilon(self, steps=None):
+    """Returns epsilon of this training alone, after `steps` or all steps."""
+    accountant = accounting.create_accountant(self.accountant)
+    steps = self.steps if steps is None else steps
+    accountant.compose(self.sampler.event(self.noise_multiplier), steps)
+    return accountant.get_epsilon(self.delta)
+
+  def privacy_statement(self):
+    """Returns what has been spent so far, as a `PrivacyStatement`."""
+    return accounting.privacy_statement(
+      self.ledger,
+      num_examples=self.sampler.num_examples,
+      sampling=self.sampler.describe(),
+      notes=[f'Clipping: {self.clipping!r}.'],
+    )
+
+  def optimizer(self, name='adam', **kwargs):
+    """Makes the optimizer of this plan.
+
+    Args:
+      name: 'adam', 'sgd' or 'adagrad'.
+      **kwargs: of the Keras optimizer, such as `learning_rate`; also
+        `loss_bound`, see `optimizers.DPOptimizer`.
+
+    Raises:
+      ValueError: for another name.
+    """
+    if name not in _OPTIMIZERS:
+      raise ValueError(
+        f'There is no optimizer {name!r}; there are {sorted(_OPTIMIZERS)}.'
+      )
+    # Noise that two optimizers shared would cancel between them.
+    number, self._optimizers = self._optimizers, self._optimizers + 1
+    return _OPTIMIZERS[name](
+      clipping=self.clipping,
+      noise_multiplier=self.noise_multiplier,
+      expected_batch_size=self.sampler.expected_batch_size,
+      noise_generator=self.randomness.tensorflow('noise', self.label, number),
+      plan=self,
+      **kwargs,
+    )
+
+  def resume(self, step):
+    """Goes on after `step` steps that ran before, with the same randomness.
+
+    Steps that were charged and ran after the checkpoint are replayed: same
+    batch, same noise, nothing new revealed, nothing charged again.
+    """
+    if not 0 <= step <= self.steps:
+      raise ValueError(f'step is {step}; the plan has {self.steps} steps.')
+    self.step = int(step)
+
+  def dataset(self, x, steps=None):
+    """Returns the plan's next batches, each charged before it is drawn.
+
+    Args:
+      x: array `[num_examples, ...]`.
+      steps: number of batches; all that are left by default.
+
+    Returns:
+      A `tf.data.Dataset` of (rows, weights), see the sampler.
+
+    Raises:
+      ValueError: if `x` has another number of rows than planned, or the plan
+        has fewer steps left.
+      BudgetExceededError: if the ledger refuses the whole training.
+    """
+    x = np.asarray(x)
+    if len(x) != self.sampler.num_examples:
+      raise ValueError(
+        f'x has {len(x)} rows, the plan is for {self.sampler.num_examples}. '
+        'Make a new plan with num_examples=len(x).'
+      )
+    steps = self.left if steps is None else steps
+    if not 0 < steps <= self.left:
+      raise ValueError(
+        f'The plan has {self.left} of {self.steps} steps left, {steps} were asked '
+        'for. A longer training needs a new plan, with its own noise.'
+      )
+    if self._reservation is None:
+      self._reservation = self.ledger.reserve(
+        self.sampler.event(self.noise_multiplier), self.steps, self.label
+      )
+    stop = self.step + steps
+
+    def draw():
+      while self.step < stop:
+        step = self.step
+        self._reservation.ensure(step + 1, self.sampler.steps_per_epoch)
+        self.step = step + 1
+        rng = self.randomness.numpy('batch', self.label, step)
+        yield self.sampler.batch(x, rng)
+
+    dataset = tf.data.Dataset.from_generator(
+      draw,
+      output_signature=(
+        tf.TensorSpec((None,) + x.shape[1:], tf.as_dtype(x.dtype)),
+        tf.TensorSpec([None], tf.float32),
+      ),
+    )
+    dataset.plan, dataset.steps = self, steps
+    return dataset
+
+  def drew(self, dataset):
+    """Whether `dataset` comes from this plan, unchanged."""
+    return getattr(dataset, 'plan', None) is self
+
+
+def _own_ledger(budget, accountant, kwargs):
+  seeded = kwargs.get('seed') is not None or (
+    kwargs.get('randomness') is not None and kwargs['randomness'].seeded
+  )
+  return accounting.PrivacyLedger(
+    budget=budget, accountant=accountant, metadata={'seeded': seeded}
+  )

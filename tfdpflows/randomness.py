@@ -1,0 +1,80 @@
+"""One secret from which every random number of a private fit derives."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+
+import numpy as np
+
+_SECRET_BYTES = 32
+
+
+class Randomness:
+  """Named, replayable streams of random numbers from one 256-bit secret.
+
+  The secret comes from the operating system, so that nobody can predict the
+  noise. Every stream is a fixed function of the secret and of its name: a fit
+  that was interrupted and goes on with the same secret and the same data draws
+  the same batches and the same noise again, reveals nothing twice and owes
+  nothing twice. A secret that is known undoes the privacy of whatever was
+  noised with it; whoever stores one deletes it when the fit ends.
+
+  Args:
+    seed: `None` for a secret from the operating system. An integer makes the
+      streams reproducible, for tests and papers: `seeded` is then true, and
+      what was released is not private against anyone who knows the seed.
+    secret: 32 bytes saved by `secret` earlier, to go on with the same streams.
+
+  Raises:
+    ValueError: if both are given, or `secret` is not 32 bytes.
+
+  #### Example
+
+  >>> from tfdpflows.randomness import Randomness
+  >>> a = Randomness(seed=1).numpy('batch', 7).normal()
+  >>> a == Randomness(seed=1).numpy('batch', 7).normal()
+  True
+  """
+
+  def __init__(self, seed=None, *, secret=None):
+    if seed is not None and secret is not None:
+      raise ValueError('Give either `seed` or `secret`, not both.')
+    if secret is not None and len(secret) != _SECRET_BYTES:
+      raise ValueError(f'`secret` has {len(secret)} bytes; it needs 32.')
+    self.seeded = seed is not None
+    if seed is not None:
+      secret = hashlib.sha256(f'tfdpflows seed {int(seed)}'.encode()).digest()
+    self._secret = secret or os.urandom(_SECRET_BYTES)
+
+  @property
+  def secret(self):
+    """The 32 bytes that all streams derive from. Keep them from everyone."""
+    return self._secret
+
+  def key(self, *path):
+    """Returns 32 bytes that depend on the secret and on `path` alone."""
+    name = '/'.join(f'{type(p).__name__}:{p}' for p in path)
+    return hmac.new(self._secret, name.encode(), hashlib.sha256).digest()
+
+  def numpy(self, *path):
+    """Returns a fresh `np.random.Generator` at the start of stream `path`."""
+    return np.random.Generator(
+      np.random.Philox(key=np.frombuffer(self.key(*path)[:16], np.uint64))
+    )
+
+  def tensorflow(self, *path):
+    """Returns a fresh `tf.random.Generator` at the start of stream `path`."""
+    import tensorflow as tf  # noqa: PLC0415 (mechanisms need no TensorFlow)
+
+    state = np.frombuffer(self.key(*path)[:24], np.int64)
+    return tf.random.Generator.from_state(state, alg='philox')
+
+  def fingerprint(self, array):
+    """Returns a hex digest of `array` that says nothing without the secret."""
+    array = np.ascontiguousarray(array)
+    text = f'{array.dtype}{array.shape}'.encode()
+    keyed = hmac.new(self.key('fingerprint'), text, hashlib.sha256)
+    keyed.update(array.tobytes())
+    return keyed.hexdigest()

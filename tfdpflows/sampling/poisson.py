@@ -1,0 +1,106 @@
+"""Poisson sampling: every row joins every batch by a coin of its own."""
+
+from __future__ import annotations
+
+import dp_accounting
+import numpy as np
+
+
+class PoissonSampler:
+  """Draws each row independently with one probability.
+
+  The size of a batch is random. Batches are padded with rows of zeros and
+  weight 0 to a multiple of `chunk`, so that a compiled training step meets few
+  shapes; nothing is ever cut off.
+
+  #### Formal guarantee
+
+  A Gaussian mechanism on a batch drawn like this costs
+  `PoissonSampledDpEvent(sampling_probability, GaussianDpEvent(...))` under
+  adding or removing one row. The number of rows is taken to be public, since
+  it sets the probability.
+
+  Args:
+    num_examples: number of rows n.
+    sampling_probability: probability of a row to join a batch.
+    chunk: what batches are padded to a multiple of.
+
+  Raises:
+    ValueError: for values out of range.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows import sampling
+  >>> sampler = sampling.PoissonSampler(
+  ...   num_examples=1000, sampling_probability=.1, chunk=64)
+  >>> rows, weights = sampler.batch(np.ones([1000, 3]), np.random.default_rng(0))
+  >>> len(rows) % 64, bool(rows.sum() == 3 * weights.sum())
+  (0, True)
+  """
+
+  def __init__(self, *, num_examples, sampling_probability, chunk=None):
+    if num_examples != int(num_examples) or num_examples < 1:
+      raise ValueError(
+        f'num_examples is {num_examples}; it must be an integer >= 1.'
+      )
+    if not 0 < sampling_probability <= 1:
+      raise ValueError(
+        f'sampling_probability is {sampling_probability}; it must be in '
+        '(0, 1].'
+      )
+    self.num_examples = int(num_examples)
+    self.sampling_probability = float(sampling_probability)
+    if chunk is None:
+      # About one standard deviation of the size: a handful of shapes.
+      chunk = 8 * (1 + int(np.sqrt(self.expected_batch_size) / 8))
+    if chunk < 1:
+      raise ValueError(f'chunk is {chunk}; it must be at least 1.')
+    self.chunk = int(chunk)
+
+  @property
+  def expected_batch_size(self):
+    """The public constant that a noised sum is divided by."""
+    return self.num_examples * self.sampling_probability
+
+  @property
+  def steps_per_epoch(self):
+    """Batches in which a row is drawn once on average."""
+    return max(1, round(1 / self.sampling_probability))
+
+  def event(self, noise_multiplier):
+    """Returns the `DpEvent` of one noised sum over one batch."""
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+    return dp_accounting.PoissonSampledDpEvent(
+      self.sampling_probability, gaussian
+    )
+
+  def describe(self):
+    """Returns how batches are drawn, in words."""
+    return (
+      'Poisson: each row joins each batch independently with probability '
+      f'{self.sampling_probability:.6g}, drawn afresh for every step '
+      f'(expected batch {self.expected_batch_size:.6g} of '
+      f'{self.num_examples} rows)'
+    )
+
+  def batch(self, data, rng):
+    """Draws one batch.
+
+    Args:
+      data: array `[num_examples, ...]`.
+      rng: `np.random.Generator`.
+
+    Returns:
+      rows `[padded, ...]` and weights float32 `[padded]`, 1 for drawn rows and
+      0 for padding. `padded` is at least `chunk`.
+    """
+    drawn = np.flatnonzero(
+      rng.random(self.num_examples) < self.sampling_probability
+    )
+    padded = self.chunk * max(1, -(-len(drawn) // self.chunk))
+    rows = np.zeros((padded,) + data.shape[1:], data.dtype)
+    rows[: len(drawn)] = data[drawn]
+    weights = np.zeros(padded, np.float32)
+    weights[: len(drawn)] = 1
+    return rows, weights

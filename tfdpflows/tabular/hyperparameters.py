@@ -1,0 +1,82 @@
+"""What a fit can be tuned by, and one public formula for the defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperparameters:
+  """Everything that decides a fit besides the table, schema and budget.
+
+  Attributes:
+    marginal_share: share of the budget (of the squared signal-to-noise ratio)
+      that goes to the private marginals; the rest trains the flow.
+    num_blocks: autoregressive blocks of the flow.
+    hidden_units: width of each hidden layer of a block.
+    num_bins: bins of each spline.
+    expected_batch_size: mean size of a Poisson batch.
+    epochs: passes over the table, on average.
+    l2_norm_clip: bound of one row's gradient.
+    learning_rate: of Adam, before it decays along half a cosine.
+    ema_momentum: of the average of the weights over the steps.
+    loss_bound: bound of one row's loss in the progress that is released, in
+      nats.
+  """
+
+  marginal_share: float = 0.15
+  num_blocks: int = 2
+  hidden_units: tuple = (128, 128)
+  num_bins: int = 8
+  expected_batch_size: float = 2000.0
+  epochs: float = 20.0
+  l2_norm_clip: float = 10.0
+  learning_rate: float = 2e-3
+  ema_momentum: float = 0.99
+  loss_bound: float = 20.0
+
+  def __post_init__(self):
+    object.__setattr__(self, 'hidden_units', tuple(self.hidden_units))
+    if not 0 < self.marginal_share < 1:
+      raise ValueError(
+        f'marginal_share is {self.marginal_share}; it must be in (0, 1).'
+      )
+    for name in (
+      'num_blocks',
+      'expected_batch_size',
+      'epochs',
+      'l2_norm_clip',
+      'learning_rate',
+      'loss_bound',
+    ):
+      if not 0 < getattr(self, name) < math.inf:
+        raise ValueError(f'{name} is {getattr(self, name)}; it must be > 0.')
+
+  @classmethod
+  def for_table(cls, num_examples, num_columns, **overrides):
+    """Returns the defaults for a table, a function of public sizes alone.
+
+    Args:
+      num_examples: number of rows.
+      num_columns: number of columns.
+      **overrides: values that replace the defaults.
+
+    Raises:
+      ValueError: for a name that is not a hyper-parameter, or a bad value.
+
+    #### Example
+
+    >>> from tfdpflows.tabular.hyperparameters import Hyperparameters
+    >>> Hyperparameters.for_table(32_561, 15, epochs=5).epochs
+    5
+    """
+    names = {field.name for field in dataclasses.fields(cls)}
+    unknown = sorted(set(overrides) - names)
+    if unknown:
+      raise ValueError(
+        f'Unknown hyper-parameters {unknown}; there are {sorted(names)}.'
+      )
+    # A sixteenth of a small table, so that 16 steps make an epoch at most.
+    defaults = {'expected_batch_size': max(1.0, min(2000.0, num_examples / 16))}
+    return cls(**{**defaults, **overrides})

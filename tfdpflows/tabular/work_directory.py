@@ -1,0 +1,209 @@
+"""Where an unfinished fit stands: ledger, checkpoints, secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+
+import pandas as pd
+
+from tfdpflows.accounting import LedgerError
+from tfdpflows.accounting import PrivacyLedger
+from tfdpflows.randomness import Randomness
+from tfdpflows.version import __version__
+
+LEDGER = 'ledger.jsonl'
+EARLIER = 'earlier_ledgers'
+_SETTINGS = 'settings.json'
+_SECRET = 'secret'
+
+
+class WorkDirectory:
+  """Randomness, ledger and checkpoints of one fit, in a folder or in memory.
+
+  A resumed fit replays what was interrupted with the same randomness on the
+  same table, so that nothing is revealed that was not paid for. Both are
+  checked: the settings, and a fingerprint of the table that is keyed with the
+  secret. The folder is made complete under another name and then renamed. It
+  is private to the user, and whoever reads the secret can undo the noise:
+  delete it when the fit ends.
+
+  Args:
+    path: the folder, or `None` for memory.
+    resume: whether it exists and is gone on with.
+    settings: JSON-able dict that must be the same when resumed.
+    table: the validated `DataFrame`.
+    seed: seed instead of a secret, or `None`.
+    budget: the `PrivacyBudget`.
+    accountant: name of the accountant.
+
+  Attributes:
+    randomness: the `Randomness` of the fit.
+    ledger: the `PrivacyLedger`.
+    checkpoints: folder of checkpoints, or `None`.
+    earlier_ledgers: paths of the ledgers of fits that this one replaces.
+
+  Raises:
+    FileExistsError: if `path` exists and is not to be resumed.
+    FileNotFoundError: if there is nothing to resume.
+    ValueError: if settings or table differ from those of the interrupted fit.
+    LedgerError: if the ledger is missing or was edited.
+  """
+
+  def __init__(
+    self, path, *, resume, settings, table, seed, budget, accountant
+  ):
+    # As they come back from JSON.
+    settings = json.loads(json.dumps(settings))
+    self.earlier_ledgers = []
+    if path is None:
+      if resume:
+        raise ValueError('There is no work_dir to resume from; give one.')
+      self.randomness = Randomness(seed)
+      self.checkpoints = None
+      self.ledger = PrivacyLedger(
+        budget=budget,
+        accountant=accountant,
+        metadata={'seeded': self.randomness.seeded},
+      )
+      return
+    if resume:
+      self._check(path, settings, table, seed)
+    else:
+      self._create(path, settings, table, seed, budget, accountant)
+    self.checkpoints = os.path.join(path, 'checkpoints')
+    self.earlier_ledgers = list_earlier(path)
+    self.ledger = PrivacyLedger.open(os.path.join(path, LEDGER), budget)
+
+  def _create(self, path, settings, table, seed, budget, accountant):
+    if os.path.lexists(path):
+      raise FileExistsError(
+        f'{path} holds a fit that was not finished: resume it, or overwrite '
+        'it. What it spent on these rows stays spent.'
+      )
+    self.randomness = Randomness(seed)
+    parent = os.path.dirname(os.path.abspath(path))
+    aside = tempfile.mkdtemp(dir=parent, prefix=f'.{os.path.basename(path)}.')
+    try:
+      PrivacyLedger(
+        os.path.join(aside, LEDGER),
+        budget=budget,
+        accountant=accountant,
+        metadata={'seeded': self.randomness.seeded},
+      ).close()
+      _write_private(
+        os.path.join(aside, _SETTINGS),
+        json.dumps(
+          {
+            'library_version': __version__,
+            'settings': settings,
+            'table': _fingerprint(table, self.randomness),
+          },
+          indent=1,
+        ).encode(),
+      )
+      if seed is None:
+        secret = os.path.join(aside, _SECRET)
+        _write_private(secret, self.randomness.secret)
+      _take_earlier(_dropped(path), aside)
+      os.rename(aside, path)
+    except BaseException:
+      shutil.rmtree(aside)
+      raise
+    shutil.rmtree(_dropped(path), ignore_errors=True)
+
+  def _check(self, path, settings, table, seed):
+    if not os.path.isdir(path):
+      raise FileNotFoundError(
+        f'There is nothing to resume: {path} does not exist.'
+      )
+    with open(os.path.join(path, _SETTINGS), encoding='utf-8') as file:
+      found = json.load(file)
+    if found['library_version'] != __version__:
+      raise ValueError(
+        f'{path} was begun by tfdpflows {found["library_version"]}, this is '
+        f'{__version__}: its steps cannot be replayed. Use that version, or '
+        'overwrite it.'
+      )
+    different = [k for k in settings if settings[k] != found['settings'][k]]
+    if different:
+      name = different[0]
+      raise ValueError(
+        f'{path} was begun with another {name}: '
+        f'{found["settings"][name]!r}, and not {settings[name]!r}. Resume with '
+        'the same arguments, or overwrite it.'
+      )
+    secret = None
+    if seed is None:
+      with open(os.path.join(path, _SECRET), 'rb') as file:
+        secret = file.read()
+    self.randomness = Randomness(seed, secret=secret)
+    if found['table'] != _fingerprint(table, self.randomness):
+      raise ValueError(
+        f'{path} was begun with another table: the same noise on two tables '
+        'would reveal their difference. Resume with the same rows, or '
+        'overwrite it.'
+      )
+
+
+def drop(path):
+  """Makes way for a new fit; its ledgers are kept for the one that follows."""
+  if os.path.isdir(path):
+    shutil.rmtree(_dropped(path), ignore_errors=True)
+    os.rename(path, _dropped(path))
+
+
+def list_earlier(folder):
+  """Returns the paths of the ledgers that `folder` keeps of earlier fits."""
+  earlier = os.path.join(folder, EARLIER)
+  if not os.path.isdir(earlier):
+    return []
+  return [os.path.join(earlier, name) for name in sorted(os.listdir(earlier))]
+
+
+def take_earlier(paths, folder):
+  """Copies ledgers of earlier fits into a folder, numbered on."""
+  os.makedirs(os.path.join(folder, EARLIER), exist_ok=True)
+  number = len(list_earlier(folder))
+  for number, path in enumerate(paths, number + 1):
+    shutil.copy(path, os.path.join(folder, EARLIER, f'{number:03}.jsonl'))
+
+
+def describe_earlier(path):
+  """Says in a sentence what the ledger of an earlier fit spent."""
+  try:
+    with PrivacyLedger.open(path, read_only=True) as ledger:
+      spent = f'epsilon {ledger.epsilon():.4g} at delta {ledger.budget.delta:g}'
+  except LedgerError as error:
+    spent = f'an amount that cannot be read any more ({error})'
+  return (
+    'An earlier fit was replaced by this one; by its ledger, '
+    f'{EARLIER}/{os.path.basename(path)}, it spent {spent}. If it was a fit '
+    'of the same rows, both count.'
+  )
+
+
+def _take_earlier(dropped, folder):
+  if os.path.isdir(dropped):
+    ledgers = [*list_earlier(dropped), os.path.join(dropped, LEDGER)]
+    take_earlier([path for path in ledgers if os.path.exists(path)], folder)
+
+
+def _dropped(path):
+  return f'{path}.dropped'
+
+
+def _fingerprint(table, randomness):
+  hashes = pd.util.hash_pandas_object(table, index=False).to_numpy()
+  return randomness.fingerprint(hashes)
+
+
+def _write_private(path, content):
+  """Writes a file that only the user may read."""
+  handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+  with os.fdopen(handle, 'wb') as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
