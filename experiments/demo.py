@@ -48,16 +48,16 @@ def run(output_dir, *, epsilon=1.0, delta=1e-5, num_rows=None, seed=None):
   for leftover in (path('model'), path('model.partial')):
     shutil.rmtree(leftover, ignore_errors=True)
   print(
-    f'{num_train:,} rows to learn from are in {path("train.csv")}; others, '
-    f'of other people, are kept aside in {path("holdout.csv")}.\n'
+    f'{num_train:,} rows to learn from are in {path("train.csv")}; the rows of '
+    f'other people are kept aside in {path("holdout.csv")}.\n'
   )
   seconds = {}
 
   def step(words, name, **arguments):
-    command = [
-      name,
-      *(f'--{k}={v}' for k, v in arguments.items() if v is not None),
-    ]
+    command = [name]
+    for key, value in arguments.items():
+      if value is not None:
+        command.append(f'--{key}' if value is True else f'--{key}={value}')
     print(f'# {words}\n$ tfdpflows {shlex.join(command)}', flush=True)
     start = time.perf_counter()
     code = cli.main(command)
@@ -71,7 +71,7 @@ def run(output_dir, *, epsilon=1.0, delta=1e-5, num_rows=None, seed=None):
     'schema',
     input=path('train.csv'),
     output=path('draft.json'),
-    overwrite='true',
+    overwrite=True,
   )
   print(
     '# What the documentation of the experiment says about the columns is '
@@ -94,7 +94,7 @@ def run(output_dir, *, epsilon=1.0, delta=1e-5, num_rows=None, seed=None):
     num_rows=num_rows or num_train,
     output=path('synthetic.csv'),
     seed=seed,
-    overwrite='true',
+    overwrite=True,
   )
   step(
     'The synthetic rows beside real ones that the model never saw.',
@@ -104,7 +104,7 @@ def run(output_dir, *, epsilon=1.0, delta=1e-5, num_rows=None, seed=None):
     synthetic=path('synthetic.csv'),
     target=target,
     output=path('report.html'),
-    overwrite='true',
+    overwrite=True,
   )
   return seconds
 

@@ -1,5 +1,6 @@
 """The commands one after another, with the real synthesizer."""
 
+import os
 import subprocess
 import sys
 
@@ -36,6 +37,7 @@ def _run(folder, *argv, code=0):
   result = subprocess.run(
     [sys.executable, '-m', 'tfdpflows.cli', *argv],
     cwd=folder,
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
     capture_output=True,
     text=True,
     check=False,
@@ -89,7 +91,8 @@ def test_fit_states_its_privacy_and_leaves_nothing_unfinished(folder):
 @pytest.mark.slow
 def test_sample_score_and_report(folder):
   sample = ['sample', '--model_dir=model', f'--num_rows={NUM_ROWS}']
-  _run(folder, *sample, '--output=synthetic.csv', '--seed=1')
+  result = _run(folder, *sample, '--output=synthetic.csv', '--seed=1')
+  assert result.stderr == ''
   schema = TableSchema.from_dict(SCHEMA)
   synthetic = schema.validate(read_table(folder / 'synthetic.csv', schema))
   assert len(synthetic) == NUM_ROWS

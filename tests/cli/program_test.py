@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tfdpflows import cli
-from tfdpflows.cli import command, program, sample
+from tfdpflows.cli import command, program, quiet, sample
 from tfdpflows.version import __version__
 
 COMMANDS = list(program._COMMANDS)
@@ -130,6 +130,21 @@ def test_interrupt_says_what_it_was_told(monkeypatch, capsys):
   assert err == '\ntfdpflows sample: interrupted. Go on with --resume.\n'
 
 
+def test_what_an_import_writes_is_shown_if_it_fails(capfd):
+  with quiet.importing():
+    os.write(2, b'a driver is missing')
+  assert capfd.readouterr().err == ''
+
+  def fail():
+    with quiet.importing():
+      os.write(2, b'no such library')
+      raise ImportError
+
+  with pytest.raises(ImportError):
+    fail()
+  assert capfd.readouterr().err == 'no such library'
+
+
 def test_boolean_flags_can_be_denied():
   options = program._command('fit').options()
   needed = [
@@ -162,6 +177,7 @@ def test_starts_without_tensorflow(words):
   start = time.perf_counter()
   result = subprocess.run(
     [sys.executable, '-c', code, *words.split()],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
     capture_output=True,
     text=True,
     check=False,

@@ -14,9 +14,16 @@ import dp_accounting
 
 from tfdpflows.accounting import events as events_lib
 
-__all__ = ['Mechanism', 'RefusedEventError', 'flatten']
+__all__ = [
+  'RELATIONS',
+  'Mechanism',
+  'RefusedEventError',
+  'flatten',
+  'joint_noise',
+]
 
 Relation = dp_accounting.NeighboringRelation
+RELATIONS = (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE)
 
 
 class Mechanism(NamedTuple):
@@ -100,7 +107,7 @@ def _leaf(
   event: dp_accounting.DpEvent, relation: Relation
 ) -> Optional[Mechanism]:
   """One leaf as a mechanism; None if it costs nothing."""
-  if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
+  if relation not in RELATIONS:
     raise RefusedEventError(
       event,
       f'the neighbouring relation {relation.name} is not supported; '

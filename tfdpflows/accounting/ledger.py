@@ -15,6 +15,7 @@ from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import (
   events_json,
+  flatten,
   ledger_file,
   ledger_state,
   registry,
@@ -59,7 +60,7 @@ class PrivacyLedger:
 
   Raises:
     LedgerError: If the file exists or cannot be written.
-    ValueError: If the accountant is unknown.
+    ValueError: If the accountant is unknown or the relation not supported.
 
   #### Formal guarantee
   If each mechanism runs only after its charge has returned, then at every
@@ -147,6 +148,7 @@ class PrivacyLedger:
     except BaseException:
       file.close()
       raise
+    file.records.clear()
     for note in file.notes:
       _logger.warning('%s', note)
     ledger._file = file
@@ -160,6 +162,11 @@ class PrivacyLedger:
     self.neighboring_relation = dp_accounting.NeighboringRelation[
       header['neighboring_relation']
     ]
+    if self.neighboring_relation not in flatten.RELATIONS:
+      raise ValueError(
+        f'The neighbouring relation {self.neighboring_relation.name} is not '
+        'supported; use ADD_OR_REMOVE_ONE or REPLACE_ONE.'
+      )
     self.metadata = dict(header['metadata'])
     self._header = header
     self._file: Optional[ledger_file.LedgerFile] = None

@@ -46,7 +46,7 @@ class LedgerFile:
 
   Attributes:
     path: Where it is.
-    records: The records of all lines, the header first.
+    records: The records that were read on opening, the header first.
     notes: What was repaired on opening, in words.
   """
 
@@ -57,6 +57,7 @@ class LedgerFile:
     self._descriptor: Optional[int] = descriptor
     self._read_only = read_only
     self._size = 0
+    self._lines = 0
     self._last = _START
     self._next = _START
     self._broken: Optional[str] = None
@@ -168,7 +169,7 @@ class LedgerFile:
       )
     body = _canonical(record)
     digest = _digest(self._last, body)
-    is_header = not self.records
+    is_header = self._lines == 0
     line = _line(body, digest, _START if is_header else None)
     try:
       _write(self._descriptor, line, self._size)
@@ -184,7 +185,7 @@ class LedgerFile:
       ) from error
     self._size += len(line)
     self._last = digest
-    self.records.append(json.loads(body))
+    self._lines += 1
     self._write_head()
     if is_header:
       os.fsync(self._descriptor)
@@ -201,7 +202,7 @@ class LedgerFile:
     return self._descriptor is None
 
   def _write_head(self) -> None:
-    head = f'{len(self.records):010d}:{self._last}'.encode()
+    head = f'{self._lines:010d}:{self._last}'.encode()
     try:
       _write(self._descriptor, head, len(_PREFIX))
     except OSError as error:
@@ -232,9 +233,9 @@ class LedgerFile:
       )
     if torn:
       self._load_torn(len(lines) + 1, torn, head_lines, head_digest)
-    if len(self.records) < head_lines:
+    if self._lines < head_lines:
       raise LedgerError(
-        f'{self.path} ends after line {len(self.records)}, but {head_lines} '
+        f'{self.path} ends after line {self._lines}, but {head_lines} '
         'lines were written: lines were cut off. Restore the file.'
       )
     if not self._read_only:
@@ -314,6 +315,7 @@ class LedgerFile:
   ) -> None:
     self._last = self._next
     self._size += size
+    self._lines += 1
     self.records.append(record)
     if number == head_lines and self._last != head_digest:
       raise LedgerError(

@@ -115,7 +115,7 @@ def loss_scale(mechanism: Mechanism) -> float:
   return probability / parameter
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=24)
 def loss_distributions(
   mechanism: Mechanism, interval: float
 ) -> tuple[LossDistribution, LossDistribution]:

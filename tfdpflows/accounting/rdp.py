@@ -120,6 +120,9 @@ class RDPAccountant(accountant.MechanismAccountant):
     # delta(0) is a total variation distance, at most sqrt(1 - exp(-KL)).
     epsilons = np.where(-np.expm1(-curve) < delta**2, 0.0, epsilons)
     best = int(np.argmin(epsilons))
+    pure = self._pure_epsilon()
+    if pure < epsilons[best]:
+      return pure, math.inf
     return max(float(epsilons[best]), 0.0), float(orders[best])
 
   def get_epsilon(self, target_delta: float) -> float:
@@ -159,6 +162,19 @@ class RDPAccountant(accountant.MechanismAccountant):
     with np.errstate(divide='ignore'):
       logs = np.minimum(logs, 0.5 * np.log(-np.expm1(-curve)))
     return min(math.exp(min(float(np.min(logs)), 0.0)) + self._failure(), 1.0)
+
+  def _pure_epsilon(self) -> float:
+    """The divergence of infinite order, where every mechanism has one."""
+    total = 0.0
+    for mechanism, count in sorted(self._totals.items()):
+      if mechanism.kind == 'laplace':
+        epsilon = _amplified(1 / mechanism.parameter, mechanism.probability)
+      elif mechanism.kind == 'epsilon_delta':
+        epsilon = mechanism.parameter
+      else:
+        return math.inf
+      total += count * epsilon
+    return total
 
   def _failure(self) -> float:
     """Probability that an (epsilon, delta) mechanism reveals everything."""
@@ -220,6 +236,8 @@ def renyi_curve(
 
 
 def _amplified(epsilon: float, probability: float) -> float:
+  if probability == 1:
+    return epsilon
   return float(
     np.logaddexp(math.log1p(-probability), math.log(probability) + epsilon)
   )
@@ -245,7 +263,8 @@ def _sampled_gaussian(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
   between = share > 0
   if np.any(between) and sigma >= 0.1:
     log_moment[between] = np.minimum(
-      log_moment[between], _integrated_moments(a[between], q, sigma)
+      log_moment[between],
+      _integrated_moments(a[between], q, sigma) * (1 + 1e-12),
     )
   return np.maximum(log_moment + _ROUNDING, 0) / (a - 1)
 

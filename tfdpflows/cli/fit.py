@@ -8,7 +8,7 @@ import sys
 
 from absl import flags
 
-from tfdpflows.cli import files
+from tfdpflows.cli import files, quiet
 from tfdpflows.cli.command import Command, UsageError
 
 
@@ -127,7 +127,8 @@ def _run(values):
   from tfdpflows.tabular.table import read_table
 
   table = read_table(values.input, schema)
-  from tfdpflows.tabular.synthesizer import fit_to_directory
+  with quiet.importing():
+    from tfdpflows.tabular.synthesizer import fit_to_directory
 
   try:
     synthesizer = fit_to_directory(

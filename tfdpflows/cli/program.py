@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import logging as python_logging
 import os
 import sys
 import traceback
-import warnings
 
-from absl import logging
-
+from tfdpflows.cli import quiet
 from tfdpflows.cli.command import UsageError
 from tfdpflows.version import __version__
 
@@ -89,7 +86,8 @@ def main(argv=None):
       print(command.help())
       return 0
     values = command.options().parse(argv[1:])
-    _quiet_logs()
+    if not values.debug:
+      quiet.configure()
     command.run(values)
     sys.stdout.flush()
   except KeyboardInterrupt as interrupt:
@@ -138,13 +136,3 @@ def _message(error):
     place = f'{error.filename}: ' if error.filename else ''
     return f'{place}{error.strerror}'
   return ' '.join(str(error).split()) or type(error).__name__
-
-
-def _quiet_logs():
-  """Keeps start-up messages of TensorFlow away and warnings to one line."""
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  logging.use_absl_handler()
-  logging.get_absl_handler().setFormatter(
-    python_logging.Formatter('tfdpflows: %(message)s')
-  )
-  warnings.formatwarning = lambda message, *_: f'tfdpflows: {message}\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from tfdpflows.cli import files
+from tfdpflows.cli import files, quiet
 from tfdpflows.cli.command import Command, UsageError
 
 
@@ -53,7 +53,9 @@ def _run(values):
   files.check_model(values.model_dir)
   files.check_output(values.output, values.overwrite)
   from tfdpflows.tabular.report import write_report
-  from tfdpflows.tabular.synthesizer import TabularSynthesizer
+
+  with quiet.importing():
+    from tfdpflows.tabular.synthesizer import TabularSynthesizer
   from tfdpflows.tabular.table import read_table
 
   synthesizer = TabularSynthesizer.load(values.model_dir)

@@ -6,7 +6,7 @@ import time
 
 from absl import flags
 
-from tfdpflows.cli import files
+from tfdpflows.cli import files, quiet
 from tfdpflows.cli.command import Command
 
 
@@ -45,7 +45,8 @@ def _define(options):
 def _run(values):
   files.check_model(values.model_dir)
   files.check_output(values.output, values.overwrite)
-  from tfdpflows.tabular.synthesizer import TabularSynthesizer
+  with quiet.importing():
+    from tfdpflows.tabular.synthesizer import TabularSynthesizer
   from tfdpflows.tabular.table import write_table
 
   synthesizer = TabularSynthesizer.load(values.model_dir)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from tfdpflows.cli import files
+from tfdpflows.cli import files, quiet
 from tfdpflows.cli.command import Command
 
 
@@ -39,7 +39,8 @@ def _run(values):
   import numpy as np
   import pandas as pd
 
-  from tfdpflows.tabular.synthesizer import TabularSynthesizer
+  with quiet.importing():
+    from tfdpflows.tabular.synthesizer import TabularSynthesizer
   from tfdpflows.tabular.table import read_table, write_table
 
   synthesizer = TabularSynthesizer.load(values.model_dir)

@@ -95,7 +95,9 @@ class _LinearTerm:
       a, d = a[:, 0], d[:, 0]
       if self._mask is None:
         return tf.reduce_sum(a * a, 1) * tf.reduce_sum(d * d, 1)
-      return tf.reduce_sum(tf.matmul(a * a, self._mask) * d * d, 1)
+      columns, members = _column_groups(self._mask)
+      a, d = tf.matmul(a * a, columns), tf.matmul(d * d, members)
+      return tf.reduce_sum(a * d, 1)
     if self._mask is None:
       aa = tf.matmul(a, a, transpose_b=True)
       dd = tf.matmul(d, d, transpose_b=True)
@@ -146,6 +148,25 @@ class _StoredTerm:
   def materialise(self):
     return self._gradients
 
+
+def _column_groups(mask):
+  """Returns the distinct columns `[in, k]` of a mask and who has them `[out, k]`.
+
+  Outputs with equal columns share `a^2 M`, and the masks of autoregressive
+  networks have no more distinct columns than there are degrees.
+  """
+  key = id(mask)
+  if key not in _GROUPS:
+    columns, inverse = np.unique(
+      tf.get_static_value(mask), axis=1, return_inverse=True
+    )
+    members = np.eye(columns.shape[1], dtype=columns.dtype)[inverse.ravel()]
+    # Keeping the mask keeps its id from being given to another.
+    _GROUPS[key] = (mask, columns, members)
+  return _GROUPS[key][1:]
+
+
+_GROUPS = {}
 
 # Above this many uses of one masked kernel, all pairs of uses cost more than
 # storing its per-example gradient.

@@ -170,8 +170,18 @@ class TabularSynthesizer:
     self._earlier_ledgers = work.earlier_ledgers
     spent = []
     if self.schema.is_draft:
-      table = self._buy_bounds(table, work.randomness, resume)
-      spent = [self.ledger.event]
+      delta = self.budget.delta * _BOUNDS_DELTA_SHARE
+      spent = [mechanisms.bounds_event(self.schema, self.bounds_epsilon, delta)]
+      self.schema = mechanisms.private_bounds(
+        table,
+        self.schema,
+        self.bounds_epsilon,
+        delta,
+        work.randomness.numpy('bounds'),
+        self.ledger,
+        resume=resume,
+      )
+      table = self.schema.validate(table, 'clip')
     encoder = TableEncoder(self.schema)
     codes = encoder.encode(table)
     marginal_noise = self._marginal_noise(spent)
@@ -211,19 +221,6 @@ class TabularSynthesizer:
         progress=progress,
       )
     return self
-
-  def _buy_bounds(self, table, randomness, resume):
-    """Replaces the marks of the schema, returns the table clipped to it."""
-    self.schema = mechanisms.private_bounds(
-      table,
-      self.schema,
-      self.bounds_epsilon,
-      self.budget.delta * _BOUNDS_DELTA_SHARE,
-      randomness.numpy('bounds'),
-      self.ledger,
-      resume=resume,
-    )
-    return self.schema.validate(table, 'clip')
 
   def _marginal_noise(self, spent):
     """Noise multiplier of the marginals: their share of a Gaussian's budget."""

@@ -1,0 +1,298 @@
+"""The ledger: charges before they run, refuses, resumes."""
+
+import json
+import math
+import time
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tfdpflows import accounting
+from tfdpflows.accounting import LedgerError, PrivacyLedger
+
+GAUSSIAN = dp_accounting.GaussianDpEvent(5.0)
+STEP = dp_accounting.PoissonSampledDpEvent(
+  0.05, dp_accounting.GaussianDpEvent(4.0)
+)
+
+
+@pytest.fixture
+def budget():
+  return accounting.PrivacyBudget(1.0, 1e-5)
+
+
+@pytest.fixture
+def path(tmp_path):
+  return tmp_path / 'ledger.jsonl'
+
+
+def test_charge_counts_and_says_so(budget):
+  ledger = PrivacyLedger(budget=budget)
+  assert ledger.epsilon() == 0
+  assert ledger.charge(GAUSSIAN, label='histograms')
+  assert ledger.charge(STEP, 3, label='steps')
+  assert [(x.label, x.event, x.count) for x in ledger.entries] == [
+    ('histograms', GAUSSIAN, 1),
+    ('steps', STEP, 3),
+  ]
+  assert ledger.event == dp_accounting.ComposedDpEvent(
+    [GAUSSIAN, dp_accounting.SelfComposedDpEvent(STEP, 3)]
+  )
+  assert ledger.epsilon() == accounting.compute_epsilon(ledger.event, 1e-5)
+  assert ledger.epsilon(1e-7) > ledger.epsilon()
+  assert ledger.epsilon(accountant='rdp') > ledger.epsilon()
+  assert ledger.remaining == pytest.approx(1 - ledger.epsilon())
+
+
+def test_overspending_is_refused_before_anything_is_written(budget, path):
+  with PrivacyLedger(path, budget) as ledger:
+    ledger.charge(GAUSSIAN, label='first')
+    before, spent = path.read_bytes(), ledger.epsilon()
+    with pytest.raises(accounting.BudgetExceededError) as refusal:
+      ledger.charge(GAUSSIAN, label='second')
+    with pytest.raises(accounting.BudgetExceededError):
+      ledger.reserve(STEP, 10**5, 'training')
+    assert path.read_bytes() == before
+    assert len(ledger.entries) == 1
+  error = refusal.value
+  assert error.budget == budget
+  assert error.spent == spent
+  assert error.asked == pytest.approx(
+    accounting.compute_epsilon(
+      dp_accounting.SelfComposedDpEvent(GAUSSIAN, 2), 1e-5
+    )
+  )
+  assert "'second'" in str(error)
+  assert '0.72' in str(error)
+
+
+def test_a_release_without_privacy_is_refused(budget):
+  ledger = PrivacyLedger(budget=budget)
+  with pytest.raises(accounting.BudgetExceededError, match='inf'):
+    ledger.charge(dp_accounting.GaussianDpEvent(0.0), label='raw')
+  free = PrivacyLedger()
+  free.charge(dp_accounting.NonPrivateDpEvent(), label='raw')
+  assert free.epsilon(1e-5) == math.inf
+
+
+def test_outstanding_reservations_count(budget):
+  ledger = PrivacyLedger(budget=budget)
+  steps = ledger.reserve(GAUSSIAN, 1, 'one')
+  assert ledger.epsilon() == 0
+  with pytest.raises(accounting.BudgetExceededError):
+    ledger.charge(GAUSSIAN, label='other')
+  steps.release()
+  assert ledger.charge(GAUSSIAN, label='other')
+  with pytest.raises(LedgerError, match='released'):
+    steps.ensure(1)
+
+
+def test_ensure_writes_ahead_in_blocks(budget, path):
+  with PrivacyLedger(path, budget) as ledger:
+    steps = ledger.reserve(STEP, 95, 'training')
+    lines = len(path.read_text().splitlines())
+    for step in range(95):
+      steps.ensure(step + 1, block=10)
+      assert steps.charged >= step + 1
+      assert steps.charged == min(-(-(step + 1) // 10) * 10, 95)
+    assert len(path.read_text().splitlines()) == lines + 10
+    with pytest.raises(
+      accounting.BudgetExceededError, match='95 runs'
+    ) as refusal:
+      steps.ensure(96)
+    assert refusal.value.budget == budget
+    assert refusal.value.asked > refusal.value.spent
+    assert steps.charged == 95
+    steps.release()
+  assert ledger.entries[0].count == ledger.entries[0].reserved == 95
+  with pytest.raises(ValueError, match='whole number'):
+    steps.ensure(1.5)
+  with pytest.raises(ValueError, match='block'):
+    steps.ensure(1, block=0)
+
+
+def test_reservation_without_a_budget_still_has_an_end():
+  steps = PrivacyLedger().reserve(STEP, 5, 'training')
+  with pytest.raises(accounting.BudgetExceededError, match='run 6') as refusal:
+    steps.ensure(6)
+  assert refusal.value.budget is None
+  assert steps.charged == 0
+
+
+def test_labels_of_reservations_are_unique(budget):
+  ledger = PrivacyLedger(budget=budget)
+  ledger.reserve(STEP, 5, 'training')
+  with pytest.raises(LedgerError, match='taken'):
+    ledger.reserve(STEP, 5, 'training')
+  with pytest.raises(LedgerError, match="'training' is taken"):
+    ledger.reserve(STEP, 6, 'training')
+
+
+def test_reopened_ledger_resumes_without_paying_twice(budget, path):
+  with PrivacyLedger(path, budget, metadata={'seeded': True}) as ledger:
+    assert ledger.charge(GAUSSIAN, label='histograms', resume=True)
+    steps = ledger.reserve(STEP, 100, 'training')
+    steps.ensure(37, block=20)
+    spent, entries = ledger.epsilon(), ledger.entries
+  with PrivacyLedger.open(path, budget) as ledger:
+    assert ledger.metadata == {'seeded': True}
+    assert ledger.budget == budget
+    assert ledger.entries == entries
+    assert ledger.epsilon() == spent
+    before = path.read_bytes()
+    assert not ledger.charge(GAUSSIAN, label='histograms', resume=True)
+    steps = ledger.reserve(STEP, 100, 'training')
+    assert (steps.charged, steps.count, steps.label) == (40, 100, 'training')
+    steps.ensure(40)
+    assert path.read_bytes() == before
+    steps.ensure(41, 20)
+    assert steps.charged == 60
+    # One old charge stands for one new one, not for many.
+    with pytest.raises(accounting.BudgetExceededError):
+      ledger.charge(GAUSSIAN, label='histograms', resume=True)
+
+
+def test_resuming_something_else_is_refused(budget, path):
+  with PrivacyLedger(path, budget) as ledger:
+    ledger.charge(GAUSSIAN, label='histograms')
+    ledger.reserve(STEP, 100, 'training')
+  with PrivacyLedger.open(path) as ledger:
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match='same parameters'):
+      ledger.reserve(STEP, 101, 'training')
+    with pytest.raises(LedgerError, match='same parameters'):
+      ledger.reserve(GAUSSIAN, 100, 'training')
+    other = dp_accounting.GaussianDpEvent(6.0)
+    with pytest.raises(LedgerError, match='same parameters'):
+      ledger.charge(other, label='histograms', resume=True)
+    with pytest.raises(LedgerError, match='same parameters'):
+      ledger.charge(STEP, 100, label='training', resume=True)
+    assert path.read_bytes() == before
+  with pytest.raises(LedgerError, match='cannot become'):
+    PrivacyLedger.open(path, accounting.PrivacyBudget(2.0, 1e-5))
+
+
+def test_released_reservation_is_paid_again_when_resumed(budget, path):
+  with PrivacyLedger(path, budget) as ledger:
+    steps = ledger.reserve(STEP, 100, 'training')
+    steps.ensure(30)
+    steps.release()
+    steps.release()
+  with PrivacyLedger.open(path) as ledger:
+    steps = ledger.reserve(STEP, 100, 'training')
+    assert (steps.charged, steps.released) == (30, False)
+    steps.ensure(100)
+    assert ledger.entries[0].count == 100
+  with PrivacyLedger.open(path) as ledger:
+    assert ledger.entries[0].count == 100
+
+
+def test_released_reservation_does_not_reopen_over_the_budget(path):
+  needed = accounting.compute_epsilon(
+    dp_accounting.SelfComposedDpEvent(STEP, 100), 1e-5
+  )
+  budget = accounting.PrivacyBudget(needed, 1e-5)
+  with PrivacyLedger(path, budget) as ledger:
+    steps = ledger.reserve(STEP, 100, 'training')
+    steps.ensure(50)
+    steps.release()
+    ledger.charge(STEP, 10, 'else')
+  with PrivacyLedger.open(path) as ledger:
+    before = path.read_bytes()
+    with pytest.raises(accounting.BudgetExceededError):
+      ledger.reserve(STEP, 100, 'training')
+    assert path.read_bytes() == before
+
+
+def test_budget_that_is_met_exactly_is_not_exceeded():
+  event = dp_accounting.ComposedDpEvent(
+    [GAUSSIAN, dp_accounting.SelfComposedDpEvent(STEP, 40)]
+  )
+  needed = accounting.compute_epsilon(event, 1e-5)
+  ledger = PrivacyLedger(budget=accounting.PrivacyBudget(needed, 1e-5))
+  steps = ledger.reserve(STEP, 40, 'training')
+  steps.ensure(7)
+  ledger.charge(GAUSSIAN, label='histograms')
+  steps.ensure(40)
+  assert ledger.epsilon() == needed
+  assert ledger.remaining == 0
+
+
+def test_bad_arguments(budget, path):
+  ledger = PrivacyLedger(path, budget)
+  before = path.read_bytes()
+  for count in (0, -1, 1.5, True):
+    with pytest.raises(ValueError, match='whole number'):
+      ledger.charge(GAUSSIAN, count, 'x')
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='rdp'):
+    ledger.charge(accounting.ZCDpEvent(0.1), label='x')
+  with pytest.raises(TypeError, match='UnsupportedDpEvent'):
+    ledger.charge(dp_accounting.UnsupportedDpEvent(), label='x')
+  with pytest.raises(ValueError, match='noise_multiplier'):
+    ledger.charge(dp_accounting.GaussianDpEvent(-1.0), label='x')
+  with pytest.raises(ValueError, match='Unknown accountant'):
+    PrivacyLedger(accountant='pdl')
+  special = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+  with pytest.raises(ValueError, match='REPLACE_SPECIAL'):
+    PrivacyLedger(neighboring_relation=special)
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='ZCDp'):
+    PrivacyLedger().charge(accounting.ZCDpEvent(0.1))
+  with pytest.raises(ValueError, match='no delta'):
+    PrivacyLedger().epsilon()
+  assert path.read_bytes() == before
+  assert ledger.charge(GAUSSIAN, np.int64(1), 'numpy count')
+  ledger.close()
+
+
+def test_replace_one_is_kept_in_the_file(path):
+  relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+  with PrivacyLedger(path, neighboring_relation=relation) as ledger:
+    ledger.charge(GAUSSIAN)
+    with pytest.raises(dp_accounting.UnsupportedEventError):
+      ledger.charge(STEP)
+  with PrivacyLedger.open(path) as ledger:
+    assert ledger.neighboring_relation == relation
+    assert ledger.epsilon(1e-5) == accounting.compute_epsilon(
+      dp_accounting.GaussianDpEvent(2.5), 1e-5
+    )
+
+
+def test_million_steps_stay_cheap(monkeypatch):
+  event = dp_accounting.PoissonSampledDpEvent(
+    0.001, dp_accounting.GaussianDpEvent(4.0)
+  )
+  ledger = PrivacyLedger(budget=accounting.PrivacyBudget(3.0, 1e-5))
+  steps = ledger.reserve(event, 10**6, 'training')
+  steps.ensure(10**6 - 1000)
+  start = time.perf_counter()
+  for step in range(10**6 - 1000, 10**6):
+    steps.ensure(step + 1)
+  assert time.perf_counter() - start < 0.2
+  first = ledger.epsilon()
+  start = time.perf_counter()
+  for _ in range(100):
+    assert ledger.epsilon() == first
+  assert time.perf_counter() - start < 0.2
+
+
+def test_many_charges_stay_small():
+  ledger = PrivacyLedger()
+  for number in range(2000):
+    ledger.charge(GAUSSIAN, label=f'query {number % 7}')
+  assert ledger.event == dp_accounting.ComposedDpEvent(
+    [dp_accounting.SelfComposedDpEvent(GAUSSIAN, 2000)]
+  )
+  assert len(ledger.entries) == 2000
+
+
+def test_file_is_json_lines_people_can_read(budget, path):
+  with PrivacyLedger(path, budget, metadata={'data': 'randhie'}) as ledger:
+    ledger.charge(GAUSSIAN, label='histograms')
+  header, line = map(json.loads, path.read_text().splitlines())
+  assert header['format'] == 'tfdpflows-privacy-ledger'
+  assert header['format_version'] == 1
+  assert header['budget'] == {'epsilon': 1.0, 'delta': 1e-05}
+  assert header['metadata'] == {'data': 'randhie'}
+  assert line['label'] == 'histograms'
+  assert line['event'] == {'kind': 'Gaussian', 'noise_multiplier': 5.0}
