@@ -28,23 +28,24 @@ class PerExampleGradients:
   def __init__(self, tape, loss, variables, records):
     _check_loss(loss)
     self.variables = list(variables)
+    self._squared_norms = None
     known = {v.ref() for v in self.variables}
     records = [r for r in records if _variables_of(r) & known]
     for record in records:
-      if not record.tap.shape[:1].is_compatible_with(loss.shape):
+      if not record.output.shape[:1].is_compatible_with(loss.shape):
         raise ValueError(
           f'The loss has {loss.shape[0]} examples, but a parameter met a '
-          f'batch of shape {record.tap.shape}: axis 0 must be the examples.'
+          f'batch of shape {record.output.shape}: axis 0 must be the examples.'
         )
-    targets = [r.tap for r in records] + self.variables
+    targets = [r.output for r in records] + self.variables
     # One backward pass for all of it. What arrives at a variable itself came
     # by a way that no primitive noted.
     gradients = tape.gradient(loss, targets)
-    taps, direct = gradients[: len(records)], gradients[len(records) :]
+    outputs, direct = gradients[: len(records)], gradients[len(records) :]
     self._terms = []
     for variable, seen in zip(self.variables, direct):
       self._terms.append(
-        _term(tape, loss, variable, seen is not None, zip(records, taps))
+        _term(tape, loss, variable, seen is not None, zip(records, outputs))
       )
 
   @classmethod
@@ -53,6 +54,7 @@ class PerExampleGradients:
     _check_loss(loss)
     self = cls.__new__(cls)
     self.variables = list(variables)
+    self._squared_norms = None
     self._terms = []
     for variable, jacobian in zip(
       variables, tape.jacobian(loss, self.variables)
@@ -64,7 +66,9 @@ class PerExampleGradients:
 
   def squared_norms(self):
     """Returns `[batch]`: the squared l2 norm over all variables together."""
-    return tf.add_n([term.squared_norms() for term in self._terms])
+    if self._squared_norms is None:
+      self._squared_norms = tf.add_n([t.squared_norms() for t in self._terms])
+    return self._squared_norms
 
   def weighted_sum(self, weights):
     """Returns `sum_i weights[i] * gradient_i`, one tensor per variable.
@@ -73,7 +77,16 @@ class PerExampleGradients:
       weights: `[batch]`. Examples of weight exactly 0 are left out before the
         sum, whatever they hold, so that `0 * nan` cannot leak.
     """
-    return [term.weighted_sum(weights) for term in self._terms]
+    # Where anything that enters a gradient is not finite, nor is its norm.
+    # That is rare, and leaving rows out costs a pass over all activations.
+    return tf.cond(
+      tf.reduce_all(tf.math.is_finite(self.squared_norms())),
+      lambda: [t.weighted_sum(weights, lambda x: x) for t in self._terms],
+      lambda: [
+        t.weighted_sum(weights, lambda x: _zero_left_out(x, weights))
+        for t in self._terms
+      ],
+    )
 
   def materialise(self):
     """Returns the gradients themselves: `[batch] + variable.shape` each."""
@@ -85,8 +98,8 @@ class _LinearTerm:
 
   def __init__(self, mask, inputs, gradients):
     self._mask = mask
-    self._a = tf.concat(inputs, 1)
-    self._d = tf.concat(gradients, 1)
+    self._a = inputs[0] if len(inputs) == 1 else tf.concat(inputs, 1)
+    self._d = gradients[0] if len(inputs) == 1 else tf.concat(gradients, 1)
     self._uses = self._a.shape[1]
 
   def squared_norms(self):
@@ -120,12 +133,11 @@ class _LinearTerm:
     epsilon = np.finfo(self._a.dtype.as_numpy_dtype).eps
     return 4 * epsilon * tf.reduce_sum(lengths, 1) ** 2
 
-  def weighted_sum(self, weights):
-    a, d = _zero_left_out(self._a, weights), _zero_left_out(self._d, weights)
-    d = d * weights[:, None, None]
-    a = tf.reshape(a, [-1, a.shape[-1]])
-    d = tf.reshape(d, [-1, d.shape[-1]])
-    total = tf.matmul(a, d, transpose_a=True)
+  def weighted_sum(self, weights, clean):
+    if self._uses != 1:
+      weights = tf.repeat(weights, tf.shape(self._a)[1])
+    a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
+    total = tf.matmul(a, d * weights[:, None], transpose_a=True)
     return total if self._mask is None else total * self._mask
 
   def materialise(self):
@@ -142,8 +154,8 @@ class _StoredTerm:
   def squared_norms(self):
     return _squared_norms(self._gradients)
 
-  def weighted_sum(self, weights):
-    return tf.tensordot(weights, _zero_left_out(self._gradients, weights), 1)
+  def weighted_sum(self, weights, clean):
+    return tf.tensordot(weights, clean(self._gradients), 1)
 
   def materialise(self):
     return self._gradients
@@ -182,10 +194,10 @@ def _variables_of(record):
   return {v.ref() for v in parts if isinstance(v, tf.Variable)}
 
 
-def _term(tape, loss, variable, seen_directly, records_and_taps):
+def _term(tape, loss, variable, seen_directly, records_and_gradients):
   """Returns the term of one variable: all its uses, summed before the norm."""
   masks, inputs, outputs, stored = [], [], [], []
-  for record, gradient in records_and_taps:
+  for record, gradient in records_and_gradients:
     if gradient is None:  # The output never reached the loss.
       continue
     if hasattr(record, 'parameter'):
@@ -235,6 +247,11 @@ def _rank_3(x):
   if x.shape.rank == 3:
     return x
   return tf.reshape(x, [tf.shape(x)[0], -1, x.shape[-1]])
+
+
+def _rank_2(x):
+  """[batch, t, n] as [batch * t, n]."""
+  return x[:, 0] if x.shape[1] == 1 else tf.reshape(x, [-1, x.shape[-1]])
 
 
 def _squared_norms(x):

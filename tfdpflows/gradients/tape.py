@@ -19,20 +19,20 @@ _ACTIVE = threading.local()
 
 
 class Linear(NamedTuple):
-  """One use of `linear`: its input, and the point its output passed through."""
+  """One use of `linear`: its input and its output."""
 
   kernel: Any
   bias: Any
   mask: Optional[tf.Tensor]
   inputs: tf.Tensor  # [batch, ..., in]
-  tap: tf.Tensor  # [batch, ..., out]: zeros added to the output
+  output: tf.Tensor  # [batch, ..., out]
 
 
 class Copies(NamedTuple):
   """One use of `per_example`: a copy of `parameter` for every example."""
 
   parameter: Any
-  tap: tf.Tensor  # [batch] + parameter.shape
+  output: tf.Tensor  # [batch] + parameter.shape
 
 
 class PerExampleTape(tf.GradientTape):
@@ -112,10 +112,9 @@ def linear(x, kernel, bias=None, mask=None):
   y = tf.matmul(x, tf.stop_gradient(weights))
   if bias is not None:
     y = y + tf.stop_gradient(bias)
-  tap = tf.zeros_like(y)
-  tape.watch(tap)
-  tape.records.append(Linear(kernel, bias, mask, x, tap))
-  return y + tap
+  tape.watch(y)
+  tape.records.append(Linear(kernel, bias, mask, x, y))
+  return y
 
 
 def per_example(parameter, batch):
