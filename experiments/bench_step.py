@@ -17,12 +17,10 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from absl import app
-from absl import flags
+from absl import app, flags
 
 import tfdpflows
-from experiments.tabular_synthesis import versions
-from experiments.tabular_synthesis import write_json
+from experiments.tabular_synthesis import versions, write_json
 from tfdpflows import _keras
 
 FLAGS = flags.FLAGS

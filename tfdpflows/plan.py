@@ -6,9 +6,7 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting
-from tfdpflows import optimizers
-from tfdpflows import sampling
+from tfdpflows import accounting, optimizers, sampling
 from tfdpflows.randomness import Randomness
 
 _OPTIMIZERS = {

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdpflows import bijectors
-from tfdpflows import flows
-from tfdpflows import gradients
+from tfdpflows import bijectors, flows, gradients
 from tfdpflows._keras import tfp
 
 D = 3
@@ -85,7 +83,9 @@ def _fresh(x):
 
 @pytest.mark.core
 @pytest.mark.parametrize('name', BIJECTORS)
-@pytest.mark.parametrize('dtype, tolerance', [('float32', 2e-3), ('float64', 1e-6)])
+@pytest.mark.parametrize(
+  'dtype, tolerance', [('float32', 2e-3), ('float64', 1e-6)]
+)
 def test_round_trip(name, dtype, tolerance):
   bijector = _make(name, dtype, 0.1)
   x = _inputs(name, dtype)
@@ -124,7 +124,9 @@ def test_starts_as_the_identity(name):
   np.testing.assert_allclose(np.broadcast_to(log_det, 50), 0, atol=1e-12)
 
 
-@pytest.mark.parametrize('name', ['maf_affine', 'maf_affine_linear', 'maf_spline'])
+@pytest.mark.parametrize(
+  'name', ['maf_affine', 'maf_affine_linear', 'maf_spline']
+)
 def test_is_autoregressive(name):
   bijector = _make(name)
   x = _inputs(name, n=4)

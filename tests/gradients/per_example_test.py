@@ -204,7 +204,9 @@ def test_materialise_equals_jacobian():
     with tf.GradientTape(persistent=True) as tape:
       loss = case.loss()
     for f, v in zip(found, case.variables):
-      np.testing.assert_allclose(f, tape.jacobian(loss, v), rtol=1e-4, atol=1e-4)
+      np.testing.assert_allclose(
+        f, tape.jacobian(loss, v), rtol=1e-4, atol=1e-4
+      )
 
 
 def test_masked_weights_have_no_gradient():

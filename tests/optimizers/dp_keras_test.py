@@ -5,9 +5,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from tfdpflows import _keras
-from tfdpflows import gradients
-from tfdpflows import optimizers
+from tfdpflows import _keras, gradients, optimizers
 
 OPTIMIZERS = {
   'sgd': (optimizers.DPKerasSGD, _keras.VectorizedDPKerasSGDOptimizer),

@@ -5,8 +5,7 @@ from tfdpflows.bijectors.made import MADE
 from tfdpflows.bijectors.marginal import MarginalCDF
 from tfdpflows.bijectors.masked_autoregressive import MaskedAutoregressive
 from tfdpflows.bijectors.rational_quadratic import RationalQuadraticSpline
-from tfdpflows.bijectors.univariate import Affine
-from tfdpflows.bijectors.univariate import Spline
+from tfdpflows.bijectors.univariate import Affine, Spline
 
 __all__ = [
   'ActNorm',

@@ -97,9 +97,7 @@ class MADE(tf.Module):
     h = x[None] if x.shape.rank == 1 else x
     last = len(self._kernels) - 1
     for i in range(last + 1):
-      h = gradients.linear(
-        h, self._kernels[i], self._biases[i], self._masks[i]
-      )
+      h = gradients.linear(h, self._kernels[i], self._biases[i], self._masks[i])
       if i < last:
         h = self._activation(h)
     shape = tf.concat([tf.shape(x), [self.params]], 0)

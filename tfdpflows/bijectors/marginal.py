@@ -129,8 +129,7 @@ def _checked(edges, probabilities):
       )
     if not np.all(p > 0) or not np.isfinite(p.sum()):
       raise ValueError(
-        f'Column {j}: every bin needs a positive probability; got '
-        f'{p.tolist()}.'
+        f'Column {j}: every bin needs a positive probability; got {p.tolist()}.'
       )
     cdf.append(np.concatenate([[0], np.cumsum(p) / p.sum()]))
     cdf[-1][-1] = 1

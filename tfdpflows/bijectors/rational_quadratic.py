@@ -14,34 +14,34 @@ tfb = tfp.bijectors
 class RationalQuadraticSpline(tfb.Bijector):
   """A monotone rational-quadratic spline on [-bound, bound] (Durkan et al. 2019).
 
-  Between two knots (x0, y0), (x1, y1) with slopes d0, d1, s = (y1-y0)/(x1-x0)
-  and t = (x-x0)/(x1-x0),
+    Between two knots (x0, y0), (x1, y1) with slopes d0, d1, s = (y1-y0)/(x1-x0)
+    and t = (x-x0)/(x1-x0),
 
-      y = y0 + (y1-y0) (s t^2 + d0 t (1-t)) / (s + (d0 + d1 - 2s) t (1-t)),
+        y = y0 + (y1-y0) (s t^2 + d0 t (1-t)) / (s + (d0 + d1 - 2s) t (1-t)),
 
-  and the identity outside of [-bound, bound], where the slope is 1. Widths and
-  heights are softmaxes and slopes softpluses of unconstrained parameters, all
-  floored. Parameters zero give the identity.
+    and the identity outside of [-bound, bound], where the slope is 1. Widths and
+    heights are softmaxes and slopes softpluses of unconstrained parameters, all
+    floored. Parameters zero give the identity.
 
-  Args:
-    params: `[..., 3 * num_bins - 1]`: num_bins widths, num_bins heights and
-      num_bins - 1 inner slopes, unconstrained.
-    bound: half the width of the interval.
-    min_bin: floor of widths and heights, as a share of the interval.
-    min_slope: floor of the slopes.
+    Args:
+      params: `[..., 3 * num_bins - 1]`: num_bins widths, num_bins heights and
+        num_bins - 1 inner slopes, unconstrained.
+      bound: half the width of the interval.
+      min_bin: floor of widths and heights, as a share of the interval.
+      min_slope: floor of the slopes.
 
-  Raises:
-    ValueError: if the last axis of `params` is not `3 * num_bins - 1`.
+    Raises:
+      ValueError: if the last axis of `params` is not `3 * num_bins - 1`.
 
-  #### Example
+    #### Example
 
-  >>> import tensorflow as tf
+    >>> import tensorflow as tf
 
-from tfdpflows._keras import tfp
-  >>> from tfdpflows import bijectors
-  >>> spline = bijectors.RationalQuadraticSpline(tf.zeros([23]))
-  >>> spline.forward([-9., .5, 9.]).numpy().tolist()
-  [-9.0, 0.5, 9.0]
+  from tfdpflows._keras import tfp
+    >>> from tfdpflows import bijectors
+    >>> spline = bijectors.RationalQuadraticSpline(tf.zeros([23]))
+    >>> spline.forward([-9., .5, 9.]).numpy().tolist()
+    [-9.0, 0.5, 9.0]
   """
 
   def __init__(

@@ -6,9 +6,7 @@ contributions, one per example. `tfdpflows.optimizers` adds the noise.
 
 from tfdpflows.gradients.clipping import Flat
 from tfdpflows.gradients.rules import PerExampleGradients
-from tfdpflows.gradients.tape import PerExampleTape
-from tfdpflows.gradients.tape import linear
-from tfdpflows.gradients.tape import per_example
+from tfdpflows.gradients.tape import PerExampleTape, linear, per_example
 
 __all__ = [
   'Flat',

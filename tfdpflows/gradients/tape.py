@@ -161,4 +161,4 @@ def _recording(parameter):
   # A tensor made inside a nested function, loop or branch belongs to that
   # graph: the tape outside can neither watch it nor differentiate by it.
   tape = stack[-1]
-  return tape if tape._context is _context() else None  # noqa: SLF001
+  return tape if tape._context is _context() else None

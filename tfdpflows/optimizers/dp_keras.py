@@ -7,9 +7,11 @@ import math
 import tensorflow as tf
 
 from tfdpflows import gradients as gradients_lib
-from tfdpflows._keras import VectorizedDPKerasAdagradOptimizer
-from tfdpflows._keras import VectorizedDPKerasAdamOptimizer
-from tfdpflows._keras import VectorizedDPKerasSGDOptimizer
+from tfdpflows._keras import (
+  VectorizedDPKerasAdagradOptimizer,
+  VectorizedDPKerasAdamOptimizer,
+  VectorizedDPKerasSGDOptimizer,
+)
 from tfdpflows.randomness import Randomness
 
 # The share of the noise's scale that the released loss may claim: it adds half
@@ -137,7 +139,9 @@ class DPOptimizer:
     return means, self._private_loss(loss, weights)
 
   def _noised_mean(self, total, stddev):
-    noise = self._noise.normal(tf.shape(total), stddev=stddev, dtype=total.dtype)
+    noise = self._noise.normal(
+      tf.shape(total), stddev=stddev, dtype=total.dtype
+    )
     return (total + noise) / tf.cast(self.expected_batch_size, total.dtype)
 
   def _private_loss(self, loss, weights):

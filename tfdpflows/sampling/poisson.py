@@ -46,8 +46,7 @@ class PoissonSampler:
       )
     if not 0 < sampling_probability <= 1:
       raise ValueError(
-        f'sampling_probability is {sampling_probability}; it must be in '
-        '(0, 1].'
+        f'sampling_probability is {sampling_probability}; it must be in (0, 1].'
       )
     self.num_examples = int(num_examples)
     self.sampling_probability = float(sampling_probability)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import bijectors
-from tfdpflows import flows
-from tfdpflows import models
+from tfdpflows import bijectors, flows, models
 from tfdpflows._keras import tfp
 
 tfb, tfd = tfp.bijectors, tfp.distributions

@@ -9,8 +9,7 @@ import os
 import shutil
 import tempfile
 
-from tfdpflows.accounting import LedgerError
-from tfdpflows.accounting import PrivacyLedger
+from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.tabular import work_directory
 from tfdpflows.version import __version__
 

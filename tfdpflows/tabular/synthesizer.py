@@ -10,14 +10,10 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting
-from tfdpflows import gradients
-from tfdpflows import mechanisms
+from tfdpflows import accounting, gradients, mechanisms
 from tfdpflows.plan import TrainingPlan
-from tfdpflows.tabular import model_directory
-from tfdpflows.tabular import work_directory
-from tfdpflows.tabular.density import TableDensity
-from tfdpflows.tabular.density import TableModel
+from tfdpflows.tabular import model_directory, work_directory
+from tfdpflows.tabular.density import TableDensity, TableModel
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.hyperparameters import Hyperparameters
 from tfdpflows.tabular.schema import TableSchema
@@ -316,8 +312,12 @@ class TabularSynthesizer:
     """Returns the `PrivacyStatement` of all that the fit spent."""
     if self.ledger is None:
       raise ValueError('Nothing was spent yet: call fit(df) first.')
-    notes = [f'Clipping: {gradients.Flat(self.hyperparameters.l2_norm_clip)!r}.']
-    notes += [work_directory.describe_earlier(path) for path in self._earlier_ledgers]
+    notes = [
+      f'Clipping: {gradients.Flat(self.hyperparameters.l2_norm_clip)!r}.'
+    ]
+    notes += [
+      work_directory.describe_earlier(path) for path in self._earlier_ledgers
+    ]
     extra = {} if self._sampling is None else {'sampling': self._sampling}
     return accounting.privacy_statement(
       self.ledger, num_examples=self._num_rows, notes=notes, **extra

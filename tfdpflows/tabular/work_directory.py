@@ -9,8 +9,7 @@ import tempfile
 
 import pandas as pd
 
-from tfdpflows.accounting import LedgerError
-from tfdpflows.accounting import PrivacyLedger
+from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.randomness import Randomness
 from tfdpflows.version import __version__
 
