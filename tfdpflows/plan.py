@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import dp_accounting
 import numpy as np
 import tensorflow as tf
@@ -183,7 +185,13 @@ class TrainingPlan:
   def ledger(self):
     """The `PrivacyLedger` that is charged."""
     if self._ledger is None:
-      budget = accounting.PrivacyBudget(self.epsilon(), self.delta)
+      epsilon = self.epsilon()
+      if epsilon == math.inf:
+        raise ValueError(
+          f'noise_multiplier={self.noise_multiplier:g} is too little noise for '
+          'any finite epsilon; give more, or TrainingPlan.for_epsilon.'
+        )
+      budget = accounting.PrivacyBudget(epsilon, self.delta)
       self._ledger = _own_ledger(
         budget, self.accountant, {'randomness': self.randomness}
       )
@@ -265,8 +273,8 @@ class TrainingPlan:
     steps = self.left if steps is None else steps
     if not 0 < steps <= self.left:
       raise ValueError(
-        f'The plan has {self.left} of {self.steps} steps left, {steps} were asked '
-        'for. A longer training needs a new plan, with its own noise.'
+        f'The plan has {self.left} of {self.steps} steps left, {steps} were '
+        'asked for. A longer training needs a new plan, with its own noise.'
       )
     if self._reservation is None:
       self._reservation = self.ledger.reserve(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 
 import numpy as np
@@ -55,7 +56,7 @@ class Randomness:
 
   def key(self, *path):
     """Returns 32 bytes that depend on the secret and on `path` alone."""
-    name = '/'.join(f'{type(p).__name__}:{p}' for p in path)
+    name = json.dumps([p if isinstance(p, str) else int(p) for p in path])
     return hmac.new(self._secret, name.encode(), hashlib.sha256).digest()
 
   def numpy(self, *path):

@@ -43,6 +43,8 @@ _LOG_OUTSIDE = math.log(1e-17)
 _MAX_SIZE = 2**22
 # Sums of positive float64 numbers; far above their rounding.
 _ROUNDING = 1e-9
+# A grid this coarse is for losses whose exponentials overflow: no privacy.
+_COARSEST = 600.0
 
 
 class GridTooFineError(Exception):
@@ -72,7 +74,7 @@ def epsilon_at(delta: float, parts: Parts, interval: float) -> float:
   ```
   """
   infinity = _infinity(parts)
-  if infinity >= delta:
+  if infinity >= delta or interval > _COARSEST:
     return math.inf
   log_mgf = _log_mgf(parts)
   positive = ORDERS > 0

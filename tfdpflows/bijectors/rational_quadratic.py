@@ -12,7 +12,9 @@ tfb = tfp.bijectors
 
 
 class RationalQuadraticSpline(tfb.Bijector):
-  """A monotone rational-quadratic spline on [-bound, bound] (Durkan et al. 2019).
+  """A monotone rational-quadratic spline on [-bound, bound].
+
+  Durkan et al. 2019, "Neural spline flows", equations 4 to 8.
 
     Between two knots (x0, y0), (x1, y1) with slopes d0, d1, s = (y1-y0)/(x1-x0)
     and t = (x-x0)/(x1-x0),
@@ -108,7 +110,7 @@ class RationalQuadraticSpline(tfb.Bijector):
     return tf.concat([-end, inner, end], -1)
 
   def _bin(self, value, knots):
-    """Returns a function that picks, from `[..., K + 1]`, both ends of the bin."""
+    """Returns a function: `[..., K + 1]` -> its values at both ends of a bin."""
     passed = tf.cast(value[..., None] >= knots[..., 1:-1], value.dtype)
     one = tf.ones_like(passed[..., :1])
     lower = tf.concat([one, passed], -1)

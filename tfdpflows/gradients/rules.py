@@ -162,7 +162,7 @@ class _StoredTerm:
 
 
 def _column_groups(mask):
-  """Returns the distinct columns `[in, k]` of a mask and who has them `[out, k]`.
+  """Returns a mask's distinct columns `[in, k]`, and who has them `[out, k]`.
 
   Outputs with equal columns share `a^2 M`, and the masks of autoregressive
   networks have no more distinct columns than there are degrees.

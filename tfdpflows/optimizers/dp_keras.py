@@ -96,8 +96,9 @@ class DPOptimizer:
     if noise_generator is None:
       with tf.init_scope():
         noise_generator = Randomness(seed).tensorflow('noise')
-    # As an attribute it has its state in every checkpoint.
-    self._noise = noise_generator
+    # Keras 2 optimizers track by name only. Noise that a checkpoint did not
+    # keep would start again, on other batches.
+    self._noise = self._track_trackable(noise_generator, 'noise')
 
   @property
   def noise_stddev(self):
@@ -199,7 +200,7 @@ class DPOptimizer:
 
 
 class DPKerasSGD(DPOptimizer, VectorizedDPKerasSGDOptimizer):
-  """Stochastic gradient descent on noised gradients; `DPOptimizer` has the arguments.
+  """Gradient descent on noised gradients; `DPOptimizer` has the arguments.
 
   #### Example
 

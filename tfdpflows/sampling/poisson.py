@@ -34,7 +34,8 @@ class PoissonSampler:
   >>> from tfdpflows import sampling
   >>> sampler = sampling.PoissonSampler(
   ...   num_examples=1000, sampling_probability=.1, chunk=64)
-  >>> rows, weights = sampler.batch(np.ones([1000, 3]), np.random.default_rng(0))
+  >>> rng = np.random.default_rng(0)
+  >>> rows, weights = sampler.batch(np.ones([1000, 3]), rng)
   >>> len(rows) % 64, bool(rows.sum() == 3 * weights.sum())
   (0, True)
   """

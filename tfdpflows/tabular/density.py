@@ -1,4 +1,4 @@
-"""The density of a table: private marginals, then a flow for their dependence."""
+"""The density of a table: private marginals, then a flow."""
 
 from __future__ import annotations
 

@@ -165,8 +165,8 @@ def list_earlier(folder):
 def take_earlier(paths, folder):
   """Copies ledgers of earlier fits into a folder, numbered on."""
   os.makedirs(os.path.join(folder, EARLIER), exist_ok=True)
-  number = len(list_earlier(folder))
-  for number, path in enumerate(paths, number + 1):
+  start = len(list_earlier(folder)) + 1
+  for number, path in enumerate(paths, start):
     shutil.copy(path, os.path.join(folder, EARLIER, f'{number:03}.jsonl'))
 
 

@@ -1,0 +1,227 @@
+"""`DensityModel`: Keras training, with a plan and without."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpflows
+from tfdpflows import _keras, gradients, sampling
+from tfdpflows._keras import tfp
+
+keras = _keras.keras
+
+
+def _data(n=300, d=3):
+  rng = np.random.default_rng(0)
+  return (rng.normal(size=[n, d]) @ rng.normal(size=[d, d])).astype('float32')
+
+
+def _flow(d=3, **kwargs):
+  return tfdpflows.flows.masked_autoregressive_flow(d, 2, [8], seed=0, **kwargs)
+
+
+def _plan(steps=8, noise_multiplier=1.0, **kwargs):
+  return tfdpflows.TrainingPlan(
+    sampling.PoissonSampler(num_examples=300, sampling_probability=0.25),
+    gradients.Flat(3.0),
+    noise_multiplier,
+    steps,
+    delta=1e-4,
+    seed=0,
+    **kwargs,
+  )
+
+
+def _private(plan, **kwargs):
+  model = tfdpflows.DensityModel(_flow())
+  model.compile(optimizer=plan.optimizer('adam', learning_rate=1e-2, **kwargs))
+  return model
+
+
+@pytest.mark.core
+def test_variables_are_tracked_and_trained_without_privacy():
+  model = tfdpflows.DensityModel(_flow())
+  assert len(model.trainable_variables) == 8
+  model.compile(optimizer=keras.optimizers.legacy.Adam(1e-2))
+  x = _data()
+  history = model.fit(x, epochs=15, batch_size=50, verbose=0).history['loss']
+  assert history[-1] < history[0] - 0.3
+  loss = model.evaluate(x, verbose=0)
+  np.testing.assert_allclose(loss, -np.mean(model.log_prob(x)), rtol=1e-5)
+  np.testing.assert_allclose(
+    model.predict(x, verbose=0), model.log_prob(x), rtol=1e-4, atol=1e-4
+  )
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_fit_under_a_plan_equals_updates_by_hand(jit_compile):
+  """Noiseless but for rounding: one step of SGD on the clipped sum."""
+  x = _data()
+  plan = _plan(steps=1, noise_multiplier=1e-3)
+  model = tfdpflows.DensityModel(_flow())
+  before = [v.numpy() for v in model.trainable_variables]
+  model.compile(
+    optimizer=plan.optimizer('sgd', learning_rate=1.0), jit_compile=jit_compile
+  )
+  model.fit(x, verbose=0)
+  ((rows, weights),) = list(_plan(steps=1, noise_multiplier=1.0).dataset(x))
+  rows = rows[weights.numpy() == 1]
+  reference = _flow()
+  with tf.GradientTape(persistent=True) as tape:
+    loss = -reference.log_prob(rows)
+  jacobian = tape.jacobian(loss, reference.trainable_variables)
+  norms = np.sqrt(
+    sum(np.sum(np.square(j).reshape(len(rows), -1), 1) for j in jacobian)
+  )
+  scale = np.minimum(1, 3 / norms)
+  for old, new, j in zip(before, model.trainable_variables, jacobian):
+    expected = old - np.tensordot(scale, j, 1) / 75
+    np.testing.assert_allclose(new, expected, rtol=1e-4, atol=3e-4)
+
+
+def test_plan_trains_all_its_steps_or_the_epochs_that_are_asked():
+  plan = _plan(steps=10)
+  model = _private(plan)
+  model.fit(_data(), epochs=1, verbose=0)
+  assert plan.step == 4
+  assert int(model.optimizer.iterations) == 4
+  model.fit(_data(), verbose=0)
+  assert plan.step == 10
+  assert int(model.optimizer.iterations) == 10
+  assert plan.ledger.entries[0].count == 10
+  with pytest.raises(ValueError, match='0 of 10 steps left'):
+    model.fit(_data(), verbose=0)
+
+
+@pytest.mark.core
+def test_data_that_the_plan_did_not_draw_is_refused():
+  plan = _plan()
+  model = _private(plan)
+  x = _data()
+  own = tf.data.Dataset.from_tensor_slices(x).batch(10)
+  for data in (own, plan.dataset(x).map(lambda r, w: (r, w))):
+    with pytest.raises(ValueError, match='not of its drawing'):
+      model.fit(data, verbose=0)
+  other = _plan().dataset(x)
+  with pytest.raises(ValueError, match='not of its drawing'):
+    model.fit(other, verbose=0)
+  for arguments in (
+    {'batch_size': 10},
+    {'validation_split': 0.1},
+    {'y': x},
+    {'sample_weight': x[:, 0]},
+    {'steps_per_epoch': 3},
+  ):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+      model.fit(x, verbose=0, **arguments)
+  with pytest.raises(ValueError, match='positional'):
+    model.fit(x, x, verbose=0)
+  assert plan.ledger.entries == () or plan.ledger.entries[0].count == 0
+  model.fit(plan.dataset(x), verbose=0)
+  assert plan.left == 0
+
+
+@pytest.mark.core
+def test_training_loss_is_shown_only_with_noise():
+  x = _data()
+  model = _private(_plan())
+  assert model.fit(x, verbose=0).history == {}
+  noisy = []
+  for noise_multiplier in (1e-3, 5.0):
+    model = _private(
+      _plan(noise_multiplier=noise_multiplier, steps=4), loss_bound=50.0
+    )
+    noisy.append(model.fit(x, verbose=0).history['loss'][0])
+  # 5 * 50 / .1 / 75 / sqrt(4) = 17 nats of noise on the mean of four.
+  assert 0 < noisy[0] < 20
+  assert abs(noisy[1] - noisy[0]) > 0.1
+
+
+def test_tf_privacys_own_optimizer_works():
+  model = tfdpflows.DensityModel(_flow())
+  optimizer = _keras.VectorizedDPKerasSGDOptimizer(
+    l2_norm_clip=1.0, noise_multiplier=0.1, learning_rate=0.01
+  )
+  model.compile(optimizer=optimizer)
+  before = [v.numpy() for v in model.trainable_variables]
+  model.fit(_data(16), batch_size=8, verbose=0)
+  after = [v.numpy() for v in model.trainable_variables]
+  assert all((a != b).any() for a, b in zip(before, after))
+
+
+def test_weights_are_averaged_over_steps():
+  model = tfdpflows.DensityModel(_flow(), ema_momentum=0.5)
+  model.compile(optimizer=keras.optimizers.legacy.SGD(1e-2))
+  seen = []
+  callback = keras.callbacks.LambdaCallback(
+    on_batch_end=lambda batch, logs: seen.append(
+      model.trainable_variables[0].numpy()
+    )
+  )
+  average = model.trainable_variables[0].numpy()
+  model.fit(_data(), batch_size=100, verbose=0, callbacks=[callback])
+  for t, weights in enumerate(seen, 1):
+    momentum = min(0.5, t / (9 + t))
+    average = momentum * average + (1 - momentum) * weights
+  np.testing.assert_allclose(
+    model.trainable_variables[0], average, rtol=1e-5, atol=1e-6
+  )
+
+
+def test_preprocessing_runs_in_training_only():
+  calls = []
+
+  def shift(x):
+    calls.append(1)
+    return x + 1
+
+  model = tfdpflows.DensityModel(_flow(), preprocessing=shift)
+  model.compile(optimizer=keras.optimizers.legacy.SGD(0.0))
+  x = _data()
+  history = model.fit(x, batch_size=300, verbose=0).history['loss'][0]
+  np.testing.assert_allclose(
+    history, -np.mean(model.log_prob(x + 1)), rtol=1e-4
+  )
+  assert calls
+
+
+def test_checkpoint_restores_model_optimizer_and_noise(tmp_path):
+  x = _data()
+
+  def trained(epochs, restore):
+    plan = _plan(steps=8)
+    model = _private(plan)
+    model.optimizer._create_all_weights(model.distribution.trainable_variables)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    if restore:
+      checkpoint.read(str(tmp_path / 'c')).assert_consumed()
+      plan.resume(int(model.optimizer.iterations))
+    model.fit(x, epochs=epochs, verbose=0)
+    if not restore and epochs == 1:
+      checkpoint.write(str(tmp_path / 'c'))
+    return [v.numpy() for v in model.trainable_variables]
+
+  whole = trained(2, restore=False)
+  trained(1, restore=False)
+  for a, b in zip(trained(1, restore=True), whole):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_saved_model_has_log_prob(tmp_path):
+  model = tfdpflows.DensityModel(_flow())
+  x = _data(5)
+  function = tf.function(
+    lambda x: {'log_prob': model.log_prob(x)},
+    input_signature=[tf.TensorSpec([None, 3])],
+  )
+  tf.saved_model.save(model, str(tmp_path), signatures={'log_prob': function})
+  loaded = tf.saved_model.load(str(tmp_path)).signatures['log_prob']
+  np.testing.assert_allclose(
+    loaded(tf.constant(x))['log_prob'], model.log_prob(x), rtol=1e-5
+  )
+
+
+def test_nothing_to_fit_is_refused():
+  with pytest.raises(ValueError, match='no trainable variables'):
+    tfdpflows.DensityModel(tfp.distributions.Normal(0.0, 1.0))

@@ -1,0 +1,185 @@
+"""The plan: sampler, clipping, noise and ledger cannot disagree."""
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpflows
+from tfdpflows import accounting, gradients, optimizers, sampling
+
+X = np.arange(200, dtype='float32')[:, None]
+
+
+def _plan(steps=8, noise_multiplier=2.0, **kwargs):
+  return tfdpflows.TrainingPlan(
+    sampling.PoissonSampler(num_examples=200, sampling_probability=0.25),
+    gradients.Flat(3.0),
+    noise_multiplier,
+    steps,
+    delta=1e-4,
+    **kwargs,
+  )
+
+
+@pytest.mark.core
+def test_for_epsilon_keeps_the_budget_and_uses_it_up():
+  for accountant in ('pld', 'rdp'):
+    plan = tfdpflows.TrainingPlan.for_epsilon(
+      epsilon=1.0,
+      delta=1e-5,
+      num_examples=5000,
+      expected_batch_size=500,
+      epochs=3,
+      clipping=gradients.Flat(1.0),
+      accountant=accountant,
+    )
+    assert plan.steps == 30
+    assert 0.998 < plan.epsilon() <= 1.0
+    assert plan.ledger.budget == accounting.PrivacyBudget(1.0, 1e-5)
+
+
+def test_for_epsilon_pays_for_what_was_spent():
+  kwargs = {
+    'epsilon': 1.0,
+    'delta': 1e-5,
+    'num_examples': 5000,
+    'expected_batch_size': 500,
+    'steps': 10,
+    'clipping': gradients.Flat(1.0),
+  }
+  spent = dp_accounting.GaussianDpEvent(5.0)
+  plan = tfdpflows.TrainingPlan.for_epsilon(**kwargs, spent=spent)
+  free = tfdpflows.TrainingPlan.for_epsilon(**kwargs)
+  assert plan.noise_multiplier > free.noise_multiplier
+  both = dp_accounting.ComposedDpEvent([spent, plan.event])
+  assert 0.998 < accounting.compute_epsilon(both, 1e-5) <= 1.0
+
+
+@pytest.mark.core
+def test_batches_are_charged_before_they_are_drawn():
+  plan = _plan()
+  assert plan.ledger.entries == ()
+  charged = []
+  for rows, weights in plan.dataset(X).take(5):
+    charged.append(plan.ledger.entries[0].count)
+    assert rows.shape[0] == weights.shape[0]
+  # Blocks of an epoch of 1 / q = 4 steps; one batch may be drawn ahead.
+  assert all(c >= i for i, c in enumerate(charged, 1))
+  assert set(charged) == {4, 8}
+  assert plan.ledger.entries[0].event == plan.sampler.event(2.0)
+  assert plan.ledger.epsilon() <= plan.epsilon()
+
+
+def test_steps_run_out_over_all_datasets():
+  plan = _plan()
+  assert len(list(plan.dataset(X, 5))) == 5
+  assert plan.left == 3
+  with pytest.raises(ValueError, match='3 of 8 steps left'):
+    plan.dataset(X, 4)
+  dataset = plan.dataset(X)
+  assert len(list(dataset)) == 3
+  assert len(list(dataset)) == 0  # Iterating again draws nothing new.
+  with pytest.raises(ValueError, match='0 of 8 steps left'):
+    plan.dataset(X)
+
+
+def test_ledger_refuses_what_its_budget_does_not_allow():
+  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(0.1, 1e-4))
+  plan = _plan(ledger=ledger)
+  with pytest.raises(accounting.BudgetExceededError):
+    plan.dataset(X)
+  assert ledger.entries == ()
+
+
+@pytest.mark.core
+def test_optimizer_takes_everything_from_the_plan():
+  plan = _plan()
+  for name, cls in (
+    ('adam', optimizers.DPKerasAdam),
+    ('sgd', optimizers.DPKerasSGD),
+    ('adagrad', optimizers.DPKerasAdagrad),
+  ):
+    optimizer = plan.optimizer(name, learning_rate=0.1)
+    assert isinstance(optimizer, cls)
+    assert optimizer.clipping is plan.clipping
+    assert optimizer.noise_multiplier == 2.0
+    assert optimizer.expected_batch_size == 50
+    assert optimizer.plan is plan
+  with pytest.raises(ValueError, match="'rmsprop'"):
+    plan.optimizer('rmsprop')
+
+
+def test_no_two_optimizers_or_plans_share_noise():
+  def noise(optimizer):
+    kernel = tf.Variable(tf.zeros([4, 4]))
+    with gradients.PerExampleTape() as tape:
+      loss = tf.reduce_sum(gradients.linear(tf.zeros([1, 4]), kernel), -1)
+    return optimizer.private_gradients(loss, [kernel], tape)[0][0].numpy()
+
+  plan = _plan(seed=0)
+  draws = [noise(plan.optimizer('sgd')) for _ in range(2)]
+  draws.append(noise(_plan(seed=0, label='other').optimizer('sgd')))
+  for i in range(3):
+    for j in range(i):
+      assert not np.any(draws[i] == draws[j])
+  # A replay of the same plan has the same noise, which is what resuming needs.
+  assert np.array_equal(noise(_plan(seed=0).optimizer('sgd')), draws[0])
+
+
+def test_seeded_batches_replay_from_any_step():
+  batches = [rows.numpy() for rows, _ in _plan(seed=3).dataset(X)]
+  again = _plan(seed=3)
+  again.resume(5)
+  for found, expected in zip(again.dataset(X), batches[5:]):
+    np.testing.assert_array_equal(found[0], expected)
+  other = [rows.numpy() for rows, _ in _plan(seed=4).dataset(X)]
+  assert any(
+    a.shape != b.shape or (a != b).any() for a, b in zip(batches, other)
+  )
+
+
+def test_statement_says_how_it_was_drawn_and_whether_seeded():
+  plan = _plan(seed=0)
+  list(plan.dataset(X))
+  text = str(plan.privacy_statement())
+  assert 'Poisson' in text
+  assert 'seeded' in text
+  assert 'DP-SGD' in text
+  plain = _plan()
+  list(plain.dataset(X))
+  assert 'seeded: not private' not in str(plain.privacy_statement())
+
+
+def test_bad_input():
+  plan = _plan()
+  with pytest.raises(ValueError, match='x has 100 rows, the plan is for 200'):
+    plan.dataset(X[:100])
+  with pytest.raises(ValueError, match='step is 9'):
+    plan.resume(9)
+  for arguments, message in (
+    ({'noise_multiplier': 0.0}, 'noise_multiplier'),
+    ({'steps': 0}, 'steps'),
+    ({'steps': 1.5}, 'steps'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      _plan(**arguments)
+  with pytest.raises(ValueError, match='too little noise'):
+    _plan(noise_multiplier=1e-6).dataset(X)
+  good = {
+    'epsilon': 1.0,
+    'delta': 1e-5,
+    'num_examples': 100,
+    'expected_batch_size': 10,
+    'clipping': gradients.Flat(1.0),
+    'epochs': 1,
+  }
+  for arguments, message in (
+    ({'epsilon': 0.0}, 'epsilon'),
+    ({'delta': 1.0}, 'delta'),
+    ({'expected_batch_size': 101}, 'expected_batch_size'),
+    ({'steps': 3}, 'one of `epochs` and `steps`'),
+    ({'accountant': 'plt'}, 'pld'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      tfdpflows.TrainingPlan.for_epsilon(**{**good, **arguments})

@@ -1,0 +1,42 @@
+"""Streams of random numbers: replayable, apart, from one secret."""
+
+import numpy as np
+import pytest
+
+from tfdpflows.randomness import Randomness
+
+
+@pytest.mark.core
+def test_streams_are_functions_of_secret_and_name():
+  a = Randomness()
+  b = Randomness(secret=a.secret)
+  for stream in (('batch', 3), ('noise',), ('batch', '3')):
+    assert a.numpy(*stream).normal() == b.numpy(*stream).normal()
+    assert (
+      a.tensorflow(*stream).normal([]).numpy()
+      == b.tensorflow(*stream).normal([]).numpy()
+    )
+  draws = [
+    a.numpy(*stream).normal()
+    for stream in (('batch', 3), ('batch', 4), ('batch', '3'), ('batch/int:3',))
+  ]
+  assert len(set(draws)) == 4
+  assert Randomness().numpy('x').normal() != Randomness().numpy('x').normal()
+
+
+def test_seed_marks_and_fingerprint_needs_the_secret():
+  assert not Randomness().seeded
+  assert Randomness(seed=0).seeded
+  x = np.arange(6.0)
+  a = Randomness(seed=0)
+  assert a.fingerprint(x) == Randomness(seed=0).fingerprint(x)
+  assert a.fingerprint(x) != Randomness(seed=1).fingerprint(x)
+  assert a.fingerprint(x) != a.fingerprint(x.reshape(2, 3))
+  assert a.fingerprint(x) != a.fingerprint(x + 1)
+
+
+def test_bad_input():
+  with pytest.raises(ValueError, match='either'):
+    Randomness(seed=1, secret=b'0' * 32)
+  with pytest.raises(ValueError, match='5 bytes'):
+    Randomness(secret=b'short')
