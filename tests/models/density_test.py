@@ -154,10 +154,9 @@ def test_weights_are_averaged_over_steps():
   model = tfdpflows.DensityModel(_flow(), ema_momentum=0.5)
   model.compile(optimizer=keras.optimizers.legacy.SGD(1e-2))
   seen = []
+  first = model.trainable_variables[0]
   callback = keras.callbacks.LambdaCallback(
-    on_batch_end=lambda batch, logs: seen.append(
-      model.trainable_variables[0].numpy()
-    )
+    on_batch_end=lambda batch, logs: seen.append(first.numpy())
   )
   average = model.trainable_variables[0].numpy()
   model.fit(_data(), batch_size=100, verbose=0, callbacks=[callback])

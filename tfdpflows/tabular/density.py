@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import bijectors, flows, models
+from tfdpflows import bijectors, models
 from tfdpflows._keras import tfp
 
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -14,6 +14,10 @@ tfb, tfd = tfp.bijectors, tfp.distributions
 _BATCH = 8192
 # Points per cell over which a discrete row's density is averaged.
 _DRAWS = 16
+# Batches of latent rows from which marginals are matched.
+_MATCH_BATCHES = 24
+# A bin that no latent row fell in keeps this probability.
+_SMALLEST = 1e-9
 
 
 class TableDensity(tf.Module):
@@ -28,29 +32,17 @@ class TableDensity(tf.Module):
     columns: encoded columns, from `TableEncoder.columns`.
     edges: bin edges per column.
     probabilities: private bin probabilities per column.
-    num_blocks: autoregressive blocks.
-    hidden_units: width of each hidden layer.
-    num_bins: bins of each spline.
-    seed: for the initial weights, or `None`.
+    latent: a distribution over z, `[d]`.
   """
 
   def __init__(
-    self,
-    columns,
-    edges,
-    probabilities,
-    *,
-    num_blocks,
-    hidden_units,
-    num_bins,
-    seed=None,
-    name='table_density',
+    self, columns, edges, probabilities, latent, name='table_density'
   ):
     super().__init__(name=name)
+    self._columns, self._edges = tuple(columns), edges
+    self._probabilities = probabilities
     self.marginal = bijectors.MarginalCDF(edges, probabilities)
-    self.latent = flows.neural_spline_flow(
-      len(columns), num_blocks, hidden_units, num_bins=num_bins, seed=seed
-    )
+    self.latent = latent
     self.distribution = tfd.TransformedDistribution(
       self.latent, tfb.Invert(self.marginal), name='table'
     )
@@ -76,6 +68,39 @@ class TableDensity(tf.Module):
     volume = tf.where(in_interval, log_width, tf.zeros_like(x))
     return spread, tf.reduce_sum(volume, -1)
 
+  def with_matched_marginals(self, rng):
+    """Returns the density whose columns have the private marginals again.
+
+    Training moves the marginals of the latent distribution away from the
+    standard normal. Here each bin gets the share of the latent column that
+    holds, in samples of it, the probability that the bin should have. The map
+    stays a piecewise linear CDF, so the density stays exact, and it is made
+    from private outputs alone, so it costs nothing.
+
+    Args:
+      rng: `np.random.Generator`.
+
+    Returns:
+      A `TableDensity` with the same latent distribution, and its bin
+      probabilities in terms of the standard normal, a list of lists.
+    """
+    z = np.concatenate(
+      [self._sample_latent(_seed(rng)).numpy() for _ in range(_MATCH_BATCHES)]
+    )
+    matched = []
+    for u, wanted in zip(self.marginal.uniform(z).T, self._probabilities):
+      wanted = np.asarray(wanted, np.float64)
+      cdf = np.cumsum(wanted[:-1]) / wanted.sum()
+      cdf = np.concatenate([[0], np.quantile(u, cdf), [1]])
+      share = np.maximum(np.diff(cdf), _SMALLEST)
+      matched.append((share / share.sum()).tolist())
+    density = TableDensity(self._columns, self._edges, matched, self.latent)
+    return density, matched
+
+  @tf.function(autograph=False)
+  def _sample_latent(self, seed):
+    return self.latent.sample(_BATCH, seed=seed)
+
   def sample(self, num_rows, rng):
     """Returns codes `[num_rows, d]`, drawn in compiled batches.
 
@@ -85,8 +110,7 @@ class TableDensity(tf.Module):
     """
     parts = []
     for start in range(0, num_rows, _BATCH):
-      seed = rng.integers(-(2**31), 2**31, 2, dtype=np.int32)
-      part = self._sample_batch(tf.constant(seed)).numpy()
+      part = self._sample_batch(_seed(rng)).numpy()
       parts.append(part[: num_rows - start])
     if not parts:
       return np.zeros([0, len(self._cell)], np.float32)
@@ -181,6 +205,11 @@ class TableModel(models.DensityModel):
     z = self._density.marginal.forward(points)
     independent = self.distribution.distribution.log_prob(z)
     return independent - self.log_prob(z)
+
+
+def _seed(rng):
+  """Returns a seed for TFP."""
+  return tf.constant(rng.integers(-(2**31), 2**31, 2, dtype=np.int32))
 
 
 def _interval(column):

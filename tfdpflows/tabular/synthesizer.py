@@ -10,7 +10,7 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, gradients, mechanisms
+from tfdpflows import accounting, flows, gradients, mechanisms
 from tfdpflows.plan import TrainingPlan
 from tfdpflows.tabular import model_directory, work_directory
 from tfdpflows.tabular.density import TableDensity, TableModel
@@ -29,7 +29,8 @@ class TabularSynthesizer:
 
   Every column's distribution is measured by a noisy histogram and made
   standard normal by its CDF; a flow of autoregressive splines, trained with
-  DP-SGD, learns how the columns hang together.
+  DP-SGD, learns how the columns hang together. Afterwards the model's columns
+  are matched to the measured ones again.
 
   #### Formal guarantee
 
@@ -216,6 +217,10 @@ class TabularSynthesizer:
         folder=work.checkpoints,
         progress=progress,
       )
+      rng = work.randomness.numpy('match')
+      self._density, matched = self._density.with_matched_marginals(rng)
+      for marginal, probabilities in zip(self._marginals, matched):
+        marginal['probabilities'] = probabilities
     return self
 
   def _marginal_noise(self, spent):
@@ -245,14 +250,18 @@ class TabularSynthesizer:
     )
 
   def _make_density(self, seed=None):
+    latent = flows.neural_spline_flow(
+      len(self.schema.fields),
+      self.hyperparameters.num_blocks,
+      self.hyperparameters.hidden_units,
+      num_bins=self.hyperparameters.num_bins,
+      seed=seed,
+    )
     return TableDensity(
       TableEncoder(self.schema).columns,
       [m['edges'] for m in self._marginals],
       [m['probabilities'] for m in self._marginals],
-      num_blocks=self.hyperparameters.num_blocks,
-      hidden_units=self.hyperparameters.hidden_units,
-      num_bins=self.hyperparameters.num_bins,
-      seed=seed,
+      latent,
     )
 
   def _settings(self, num_rows):
