@@ -14,36 +14,33 @@ tfb = tfp.bijectors
 class RationalQuadraticSpline(tfb.Bijector):
   """A monotone rational-quadratic spline on [-bound, bound].
 
-  Durkan et al. 2019, "Neural spline flows", equations 4 to 8.
+  Durkan et al. 2019, "Neural spline flows", equations 4 to 8. Between two
+  knots (x0, y0), (x1, y1) with slopes d0, d1, s = (y1-y0)/(x1-x0) and
+  t = (x-x0)/(x1-x0),
 
-    Between two knots (x0, y0), (x1, y1) with slopes d0, d1, s = (y1-y0)/(x1-x0)
-    and t = (x-x0)/(x1-x0),
+      y = y0 + (y1-y0) (s t^2 + d0 t (1-t)) / (s + (d0 + d1 - 2s) t (1-t)),
 
-        y = y0 + (y1-y0) (s t^2 + d0 t (1-t)) / (s + (d0 + d1 - 2s) t (1-t)),
+  and the identity outside of [-bound, bound], where the slope is 1. Widths,
+  heights (softmaxes) and slopes (softpluses of the parameters) are floored.
+  Parameters zero give the identity.
 
-    and the identity outside of [-bound, bound], where the slope is 1. Widths and
-    heights are softmaxes and slopes softpluses of unconstrained parameters, all
-    floored. Parameters zero give the identity.
+  Args:
+    params: `[..., 3 * num_bins - 1]`: num_bins widths, num_bins heights and
+      num_bins - 1 inner slopes, unconstrained.
+    bound: half the width of the interval.
+    min_bin: floor of widths and heights, as a share of the interval.
+    min_slope: floor of the slopes.
 
-    Args:
-      params: `[..., 3 * num_bins - 1]`: num_bins widths, num_bins heights and
-        num_bins - 1 inner slopes, unconstrained.
-      bound: half the width of the interval.
-      min_bin: floor of widths and heights, as a share of the interval.
-      min_slope: floor of the slopes.
+  Raises:
+    ValueError: if the last axis of `params` is not `3 * num_bins - 1`.
 
-    Raises:
-      ValueError: if the last axis of `params` is not `3 * num_bins - 1`.
+  #### Example
 
-    #### Example
-
-    >>> import tensorflow as tf
-
-  from tfdpflows._keras import tfp
-    >>> from tfdpflows import bijectors
-    >>> spline = bijectors.RationalQuadraticSpline(tf.zeros([23]))
-    >>> spline.forward([-9., .5, 9.]).numpy().tolist()
-    [-9.0, 0.5, 9.0]
+  >>> import tensorflow as tf
+  >>> from tfdpflows import bijectors
+  >>> spline = bijectors.RationalQuadraticSpline(tf.zeros([23]))
+  >>> spline.forward([-9., .5, 9.]).numpy().tolist()
+  [-9.0, 0.5, 9.0]
   """
 
   def __init__(
@@ -110,7 +107,7 @@ class RationalQuadraticSpline(tfb.Bijector):
     return tf.concat([-end, inner, end], -1)
 
   def _bin(self, value, knots):
-    """Returns a function: `[..., K + 1]` -> its values at both ends of a bin."""
+    """Returns a function: `[..., K + 1]` -> values at both ends of the bin."""
     passed = tf.cast(value[..., None] >= knots[..., 1:-1], value.dtype)
     one = tf.ones_like(passed[..., :1])
     lower = tf.concat([one, passed], -1)

@@ -321,8 +321,11 @@ class TabularSynthesizer:
     """Returns the `PrivacyStatement` of all that the fit spent."""
     if self.ledger is None:
       raise ValueError('Nothing was spent yet: call fit(df) first.')
+    h = self.hyperparameters
     notes = [
-      f'Clipping: {gradients.Flat(self.hyperparameters.l2_norm_clip)!r}.'
+      f'Clipping: {gradients.Flat(h.l2_norm_clip)!r}. Each step releases, '
+      'within the same mechanism, the mean loss of its batch too (each row '
+      f'clipped to +-{h.loss_bound:g} nats).'
     ]
     notes += [
       work_directory.describe_earlier(path) for path in self._earlier_ledgers
