@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tfdpflows import accounting, gradients, optimizers, sampling
+from tfdpflows.randomness import Randomness
 
 X = np.arange(200, dtype='float32')[:, None]
 
@@ -115,7 +116,8 @@ def test_no_two_optimizers_or_plans_share_noise():
     kernel = tf.Variable(tf.zeros([4, 4]))
     with gradients.PerExampleTape() as tape:
       loss = tf.reduce_sum(gradients.linear(tf.zeros([1, 4]), kernel), -1)
-    return optimizer.private_gradients(loss, [kernel], tape)[0][0].numpy()
+    with optimizer.plan.training(optimizer):
+      return optimizer.private_gradients(loss, [kernel], tape)[0][0].numpy()
 
   plan = _plan(seed=0)
   draws = [noise(plan.optimizer('sgd')) for _ in range(2)]
@@ -130,13 +132,88 @@ def test_no_two_optimizers_or_plans_share_noise():
 def test_seeded_batches_replay_from_any_step():
   batches = [rows.numpy() for rows, _ in _plan(seed=3).dataset(X)]
   again = _plan(seed=3)
-  again.resume(5)
+  optimizer = again.optimizer('sgd')
+  optimizer.iterations.assign(5)
+  again.resume(optimizer)
   for found, expected in zip(again.dataset(X), batches[5:]):
     np.testing.assert_array_equal(found[0], expected)
   other = [rows.numpy() for rows, _ in _plan(seed=4).dataset(X)]
   assert any(
     a.shape != b.shape or (a != b).any() for a, b in zip(batches, other)
   )
+
+
+@pytest.mark.core
+def test_a_ledger_does_not_pay_twice_but_for_a_replay(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  randomness = Randomness(seed=3)
+  plan = _plan(
+    ledger=accounting.PrivacyLedger(
+      path, budget=accounting.PrivacyBudget(50.0, 1e-4)
+    ),
+    randomness=randomness,
+  )
+  first = list(plan.dataset(X, 5))
+  optimizer = plan.optimizer('sgd')
+  with pytest.raises(ValueError, match='begun to draw'):
+    plan.resume(optimizer)
+  plan.ledger.close()
+
+  with accounting.PrivacyLedger.open(path) as ledger:
+    with pytest.raises(accounting.LedgerError, match='is taken'):
+      _plan(ledger=ledger, randomness=Randomness(seed=3)).dataset(X)
+    other = _plan(ledger=ledger)
+    other.resume(other.optimizer('sgd'))
+    with pytest.raises(accounting.LedgerError, match='other random numbers'):
+      other.dataset(X)
+  with accounting.PrivacyLedger.open(path) as ledger:
+    same = _plan(ledger=ledger, randomness=Randomness(seed=3))
+    same.resume(same.optimizer('sgd'))
+    for (a, _), (b, _) in zip(same.dataset(X), first):
+      np.testing.assert_array_equal(a, b)
+    assert ledger.entries[0].count == 8
+
+
+def test_updates_outside_of_fit_are_refused():
+  kernel = tf.Variable(tf.zeros([4, 4]))
+  plan = _plan()
+  optimizer = plan.optimizer('sgd')
+  with gradients.PerExampleTape() as tape:
+    loss = tf.reduce_sum(gradients.linear(tf.zeros([1, 4]), kernel), -1)
+  with pytest.raises(ValueError, match=r'DensityModel\.fit only'):
+    optimizer.private_gradients(loss, [kernel], tape)
+  with plan.training(optimizer):
+    with pytest.raises(ValueError, match='DensityModel'):
+      plan.optimizer('sgd').private_gradients(loss, [kernel], tape)
+    again = plan.training(optimizer)
+    with pytest.raises(ValueError, match='another model'):
+      again.__enter__()
+
+
+def test_two_plans_of_one_randomness_need_two_labels():
+  randomness = Randomness()
+  _plan(randomness=randomness)
+  _plan(randomness=randomness, label='other')
+  with pytest.raises(ValueError, match='used already'):
+    _plan(randomness=randomness)
+
+
+def test_own_ledger_counts_what_was_spent_besides():
+  spent = dp_accounting.GaussianDpEvent(5.0)
+  plan = tfdpflows.TrainingPlan.for_epsilon(
+    epsilon=1.0,
+    delta=1e-5,
+    num_examples=200,
+    expected_batch_size=50,
+    steps=4,
+    clipping=gradients.Flat(1.0),
+    spent=spent,
+    seed=0,
+  )
+  assert plan.ledger.entries[0].event == spent
+  list(plan.dataset(X))
+  assert 0.998 < plan.ledger.epsilon() <= 1
+  assert plan.privacy_statement().seeded
 
 
 def test_statement_says_how_it_was_drawn_and_whether_seeded():
@@ -155,8 +232,6 @@ def test_bad_input():
   plan = _plan()
   with pytest.raises(ValueError, match='x has 100 rows, the plan is for 200'):
     plan.dataset(X[:100])
-  with pytest.raises(ValueError, match='step is 9'):
-    plan.resume(9)
   for arguments, message in (
     ({'noise_multiplier': 0.0}, 'noise_multiplier'),
     ({'steps': 0}, 'steps'),

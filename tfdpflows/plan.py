@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 
 import dp_accounting
 import numpy as np
@@ -94,10 +96,14 @@ class TrainingPlan:
     self.delta = float(delta)
     self.label = label
     self.randomness = Randomness(seed) if randomness is None else randomness
+    self.randomness.claim('plan', label)
     self.step = 0
+    self._resumed = False
     self._optimizers = 0
+    self._trained = None
     self._reservation = None
     self._ledger = ledger
+    self._lock = threading.Lock()
 
   @classmethod
   def for_epsilon(
@@ -157,8 +163,14 @@ class TrainingPlan:
       spent=spent,
       accountant=accountant,
     )
-    if spent is None:
-      kwargs.setdefault('ledger', _own_ledger(budget, accountant, kwargs))
+    if kwargs.get('ledger') is None:
+      randomness = kwargs.get('randomness') or Randomness(
+        kwargs.pop('seed', None)
+      )
+      kwargs['randomness'] = randomness
+      kwargs['ledger'] = _own_ledger(budget, accountant, randomness)
+      if spent is not None:
+        kwargs['ledger'].charge(spent, label='spent besides')
     return cls(
       sampler,
       clipping,
@@ -192,9 +204,7 @@ class TrainingPlan:
           'any finite epsilon; give more, or TrainingPlan.for_epsilon.'
         )
       budget = accounting.PrivacyBudget(epsilon, self.delta)
-      self._ledger = _own_ledger(
-        budget, self.accountant, {'randomness': self.randomness}
-      )
+      self._ledger = _own_ledger(budget, self.accountant, self.randomness)
     return self._ledger
 
   def epsilon(self, steps=None):
@@ -211,6 +221,7 @@ class TrainingPlan:
       num_examples=self.sampler.num_examples,
       sampling=self.sampler.describe(),
       notes=[f'Clipping: {self.clipping!r}.'],
+      seeded=self.randomness.seeded,
     )
 
   def optimizer(self, name='adam', **kwargs):
@@ -239,15 +250,47 @@ class TrainingPlan:
       **kwargs,
     )
 
-  def resume(self, step):
-    """Goes on after `step` steps that ran before, with the same randomness.
+  def resume(self, optimizer):
+    """Goes on with a training that was interrupted, in a new process.
 
     Steps that were charged and ran after the checkpoint are replayed: same
-    batch, same noise, nothing new revealed, nothing charged again.
+    batch, same noise, nothing new revealed, nothing charged again. That takes
+    the `Randomness` of then and its ledger.
+
+    Args:
+      optimizer: the first optimizer of this plan, as restored from the
+        checkpoint, with its step and the state of its noise; fresh, if there
+        was no checkpoint yet.
+
+    Raises:
+      ValueError: if this plan has drawn batches already.
     """
-    if not 0 <= step <= self.steps:
-      raise ValueError(f'step is {step}; the plan has {self.steps} steps.')
-    self.step = int(step)
+    if self._reservation is not None:
+      raise ValueError(
+        'The plan has begun to draw batches; only a new plan with the same '
+        'randomness can resume.'
+      )
+    self._resumed = True
+    self.step = int(optimizer.iterations)
+
+  @contextlib.contextmanager
+  def training(self, optimizer):
+    """Lets `optimizer` update inside of the context, and no other.
+
+    Each update has to be one that a batch was drawn and charged for;
+    `DensityModel.fit` sees to that.
+    """
+    if self._trained is not None:
+      raise ValueError('The plan is training another model right now.')
+    self._trained = optimizer
+    try:
+      yield
+    finally:
+      self._trained = None
+
+  def trains(self, optimizer):
+    """Whether `optimizer` is the one that updates right now."""
+    return self._trained is optimizer
 
   def dataset(self, x, steps=None):
     """Returns the plan's next batches, each charged before it is drawn.
@@ -278,15 +321,22 @@ class TrainingPlan:
       )
     if self._reservation is None:
       self._reservation = self.ledger.reserve(
-        self.sampler.event(self.noise_multiplier), self.steps, self.label
+        self.sampler.event(self.noise_multiplier),
+        self.steps,
+        self.label,
+        resume=self._resumed,
+        owner=self.randomness.key('owner', self.label).hex(),
       )
     stop = self.step + steps
 
     def draw():
-      while self.step < stop:
-        step = self.step
-        self._reservation.ensure(step + 1, self.sampler.steps_per_epoch)
-        self.step = step + 1
+      while True:
+        with self._lock:
+          step = self.step
+          if step >= stop:
+            return
+          self._reservation.ensure(step + 1, self.sampler.steps_per_epoch)
+          self.step = step + 1
         rng = self.randomness.numpy('batch', self.label, step)
         yield self.sampler.batch(x, rng)
 
@@ -305,10 +355,9 @@ class TrainingPlan:
     return getattr(dataset, 'plan', None) is self
 
 
-def _own_ledger(budget, accountant, kwargs):
-  seeded = kwargs.get('seed') is not None or (
-    kwargs.get('randomness') is not None and kwargs['randomness'].seeded
-  )
+def _own_ledger(budget, accountant, randomness):
   return accounting.PrivacyLedger(
-    budget=budget, accountant=accountant, metadata={'seeded': seeded}
+    budget=budget,
+    accountant=accountant,
+    metadata={'seeded': randomness.seeded},
   )

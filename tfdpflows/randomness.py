@@ -45,6 +45,7 @@ class Randomness:
     if secret is not None and len(secret) != _SECRET_BYTES:
       raise ValueError(f'`secret` has {len(secret)} bytes; it needs 32.')
     self.seeded = seed is not None
+    self._claimed = set()
     if seed is not None:
       secret = hashlib.sha256(f'tfdpflows seed {int(seed)}'.encode()).digest()
     self._secret = secret or os.urandom(_SECRET_BYTES)
@@ -58,6 +59,23 @@ class Randomness:
     """Returns 32 bytes that depend on the secret and on `path` alone."""
     name = json.dumps([p if isinstance(p, str) else int(p) for p in path])
     return hmac.new(self._secret, name.encode(), hashlib.sha256).digest()
+
+  def claim(self, *path):
+    """Reserves the streams below `path` for the caller, once.
+
+    Two releases with the same noise can be subtracted from each other, which
+    leaves no noise at all.
+
+    Raises:
+      ValueError: if they were claimed before.
+    """
+    if path in self._claimed:
+      raise ValueError(
+        f'The random numbers {"/".join(map(str, path))!r} were used already: '
+        'noise must not be used twice. Give another label, or another '
+        'Randomness.'
+      )
+    self._claimed.add(path)
 
   def numpy(self, *path):
     """Returns a fresh `np.random.Generator` at the start of stream `path`."""

@@ -27,7 +27,7 @@ def write():
     ledger = PrivacyLedger.open(path)
   else:
     ledger = PrivacyLedger(path)
-  steps = ledger.reserve(step, STEPS, 'training')
+  steps = ledger.reserve(step, STEPS, 'training', resume=True)
   run = os.fstat(log).st_size
   while True:
     steps.ensure(run + 1, BLOCK)

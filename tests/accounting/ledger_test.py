@@ -142,7 +142,7 @@ def test_reopened_ledger_resumes_without_paying_twice(budget, path):
     assert ledger.epsilon() == spent
     before = path.read_bytes()
     assert not ledger.charge(GAUSSIAN, label='histograms', resume=True)
-    steps = ledger.reserve(STEP, 100, 'training')
+    steps = ledger.reserve(STEP, 100, 'training', resume=True)
     assert (steps.charged, steps.count, steps.label) == (40, 100, 'training')
     steps.ensure(40)
     assert path.read_bytes() == before
@@ -160,9 +160,11 @@ def test_resuming_something_else_is_refused(budget, path):
   with PrivacyLedger.open(path) as ledger:
     before = path.read_bytes()
     with pytest.raises(LedgerError, match='same parameters'):
-      ledger.reserve(STEP, 101, 'training')
+      ledger.reserve(STEP, 101, 'training', resume=True)
     with pytest.raises(LedgerError, match='same parameters'):
-      ledger.reserve(GAUSSIAN, 100, 'training')
+      ledger.reserve(GAUSSIAN, 100, 'training', resume=True)
+    with pytest.raises(LedgerError, match='is taken'):
+      ledger.reserve(STEP, 100, 'training')
     other = dp_accounting.GaussianDpEvent(6.0)
     with pytest.raises(LedgerError, match='same parameters'):
       ledger.charge(other, label='histograms', resume=True)
@@ -173,6 +175,18 @@ def test_resuming_something_else_is_refused(budget, path):
     PrivacyLedger.open(path, accounting.PrivacyBudget(2.0, 1e-5))
 
 
+def test_other_random_numbers_do_not_resume(path):
+  with PrivacyLedger(path) as ledger:
+    ledger.reserve(STEP, 10, 'training', owner='a').ensure(5)
+  ledger = PrivacyLedger.open(path)
+  with pytest.raises(LedgerError, match='other random numbers'):
+    ledger.reserve(STEP, 10, 'training', resume=True, owner='b')
+  ledger.close()
+  with PrivacyLedger.open(path) as ledger:
+    steps = ledger.reserve(STEP, 10, 'training', resume=True, owner='a')
+    assert steps.charged == 5
+
+
 def test_released_reservation_is_paid_again_when_resumed(budget, path):
   with PrivacyLedger(path, budget) as ledger:
     steps = ledger.reserve(STEP, 100, 'training')
@@ -180,7 +194,7 @@ def test_released_reservation_is_paid_again_when_resumed(budget, path):
     steps.release()
     steps.release()
   with PrivacyLedger.open(path) as ledger:
-    steps = ledger.reserve(STEP, 100, 'training')
+    steps = ledger.reserve(STEP, 100, 'training', resume=True)
     assert (steps.charged, steps.released) == (30, False)
     steps.ensure(100)
     assert ledger.entries[0].count == 100
@@ -201,7 +215,7 @@ def test_released_reservation_does_not_reopen_over_the_budget(path):
   with PrivacyLedger.open(path) as ledger:
     before = path.read_bytes()
     with pytest.raises(accounting.BudgetExceededError):
-      ledger.reserve(STEP, 100, 'training')
+      ledger.reserve(STEP, 100, 'training', resume=True)
     assert path.read_bytes() == before
 
 

@@ -269,16 +269,47 @@ def test_no_example_contributes_more_than_the_clip(scale):
     assert norm <= 0.5 * (1 + 1e-5)
 
 
-def test_uses_that_cancel_do_not_escape_the_clip():
-  """Two uses whose gradients cancel but for what rounding leaves."""
-  kernel = tf.Variable(np.ones([1, 1], 'float32'))
+@pytest.mark.core
+@pytest.mark.parametrize('masked', [False, True])
+def test_uses_that_cancel_do_not_escape_the_clip(masked):
+  """Two uses of one kernel whose gradients cancel but for a little."""
+  rng = np.random.default_rng(0)
+  rows, size = 200, 512
+  kernel = tf.Variable(np.zeros([size, 3], 'float32'))
+  mask = tf.constant(np.ones([size, 3], 'float32')) if masked else None
+  x = rng.normal(size=[rows, size]).astype('float32') * 100
+  near = (x * (1 + 1e-7 * rng.normal(size=x.shape))).astype('float32')
   with gradients.PerExampleTape() as tape:
-    one = gradients.linear(tf.constant([[1e5]]), kernel)
-    two = gradients.linear(tf.constant([[1e5 + 0.05]]), kernel)
-    loss = (1e3 * (one - two))[:, 0]
+    one = gradients.linear(tf.constant(x), kernel, mask=mask)
+    two = gradients.linear(tf.constant(near), kernel, mask=mask)
+    loss = 1e3 * tf.reduce_sum(one - two, 1)
   found = tape.per_example_gradients(loss, [kernel])
-  (total,) = gradients.Flat(1.0).clip_and_sum(found)
-  assert abs(total.numpy()) <= 1 + 1e-5
+  exact = 1e3 * np.sqrt(3) * np.linalg.norm(x.astype('float64') - near, axis=1)
+  norms = np.sqrt(found.squared_norms())
+  assert np.all(norms >= exact * (1 - 1e-6))
+  assert np.all(norms <= exact + 1e-5 * 2e3 * np.linalg.norm(x, axis=1))
+
+
+@pytest.mark.core
+def test_squares_that_vanish_do_not_escape_the_clip():
+  kernel = tf.Variable(np.zeros([1000, 1], 'float32'))
+  x = tf.fill([1, 1000], tf.constant(1e-19))
+  for mask in (None, tf.ones([1000, 1])):
+    with gradients.PerExampleTape() as tape:
+      loss = 5e18 * 2 * gradients.linear(x, kernel, mask=mask)[:, 0]
+    found = tape.per_example_gradients(loss, [kernel])
+    (total,) = gradients.Flat(1.0).clip_and_sum(found)
+    assert np.linalg.norm(total) <= 1 + 1e-5
+
+
+def test_mask_of_other_numbers_than_0_and_1():
+  kernel = tf.Variable(np.zeros([2, 2], 'float32'))
+  with gradients.PerExampleTape() as tape:
+    x = tf.ones([1, 2])
+    y = gradients.linear(x, kernel, mask=tf.fill([2, 2], 100.0))
+    loss = tf.reduce_sum(y, 1)
+  found = tape.per_example_gradients(loss, [kernel])
+  np.testing.assert_allclose(found.squared_norms(), [4e4])
 
 
 def test_bad_input():

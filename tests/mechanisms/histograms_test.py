@@ -204,10 +204,24 @@ def test_the_table_is_charged_once_and_before_it_is_read():
   # Pooled: every column holds the same rows.
   assert first[0].counts.sum() == pytest.approx(first[1].counts.sum())
   drawn = []
-  source = types.SimpleNamespace(numpy=lambda *path: drawn.append(path))
+  source = types.SimpleNamespace(
+    numpy=lambda *path: drawn.append(path), claim=lambda *path: None
+  )
   with pytest.raises(RuntimeError, match='over budget'):
     histograms.noisy_histograms(x, columns, 2.0, source, Ledger(refuse=True))
   assert not drawn
+
+
+def test_noise_is_used_once():
+  columns, x = [column(3, name='a')], np.zeros((40, 1), np.float32)
+  source = randomness.Randomness()
+  histograms.noisy_histograms(x, columns, 2.0, source, Ledger())
+  with pytest.raises(ValueError, match='used already'):
+    histograms.noisy_histograms(x, columns, 4.0, source, Ledger())
+  with pytest.raises(ValueError, match='names of their own'):
+    histograms.noisy_histograms(
+      np.zeros((40, 2), np.float32), columns * 2, 4.0, source, Ledger()
+    )
 
 
 def test_wrong_arguments_are_refused():

@@ -118,6 +118,8 @@ def test_data_that_the_plan_did_not_draw_is_refused():
   with pytest.raises(ValueError, match='positional'):
     model.fit(x, x, verbose=0)
   assert plan.ledger.entries == () or plan.ledger.entries[0].count == 0
+  with pytest.raises(ValueError, match=r'use fit\(x\)'):
+    model.train_on_batch(x)
   model.fit(plan.dataset(x), verbose=0)
   assert plan.left == 0
 
@@ -195,7 +197,7 @@ def test_checkpoint_restores_model_optimizer_and_noise(tmp_path):
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     if restore:
       checkpoint.read(str(tmp_path / 'c')).assert_consumed()
-      plan.resume(int(model.optimizer.iterations))
+      plan.resume(model.optimizer)
     model.fit(x, epochs=epochs, verbose=0)
     if not restore and epochs == 1:
       checkpoint.write(str(tmp_path / 'c'))

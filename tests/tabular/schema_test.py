@@ -62,6 +62,15 @@ def test_draft_marks_what_it_read_off_the_data():
   assert not people().is_draft
 
 
+def test_one_missing_value_changes_no_other_row():
+  """In pandas it turns a column of integers into floats."""
+  schema = TableSchema([Field('code', 'string', enum=('1', '2'))])
+  codes = [1, 2, 1, 2]
+  whole = schema.validate(pd.DataFrame({'code': codes}), 'clip')
+  holed = schema.validate(pd.DataFrame({'code': [*codes, None]}), 'clip')
+  assert holed['code'].tolist()[:4] == whole['code'].tolist() == list('1212')
+
+
 def test_draft_warns_of_a_constant_column_and_refuses_a_blank_one():
   with pytest.warns(UserWarning, match='single value'):
     TableSchema.draft(table(age=7))

@@ -147,7 +147,7 @@ def delta_at(epsilon: float, parts: Parts, interval: float) -> float:
   ```
   """
   infinity = _infinity(parts)
-  if infinity >= 1:
+  if infinity >= 1 or interval > _COARSEST:
     return 1.0
   log_mgf = _log_mgf(parts)
   tilt = _tilt(log_mgf - ORDERS * epsilon)

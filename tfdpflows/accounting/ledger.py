@@ -213,7 +213,13 @@ class PrivacyLedger:
     return True
 
   def reserve(
-    self, event: dp_accounting.DpEvent, count: int, label: str
+    self,
+    event: dp_accounting.DpEvent,
+    count: int,
+    label: str,
+    *,
+    resume: bool = False,
+    owner: str = '',
   ) -> Reservation:
     """Checks the budget for many runs at once, to be charged as they happen.
 
@@ -221,23 +227,34 @@ class PrivacyLedger:
       event: What one run costs.
       count: How many runs at most.
       label: What it is for; unique in the ledger.
+      resume: Whether to go on with the reservation that an earlier process made
+        under this label in the same file, with what it has charged. That is
+        sound only where its runs are repeated with the same random numbers.
+      owner: Names the random numbers, without giving them away. What was
+        reserved for one owner is not resumed by another.
 
     Returns:
-      A `Reservation`. On a ledger that was opened from a file, the one that an
-      earlier process made under this label, with what it has charged.
+      A `Reservation`.
 
     Raises:
       BudgetExceededError: If all that is charged and reserved would pass the
         budget; nothing is written.
       dp_accounting.UnsupportedEventError: If the accountant does not support
         the event; nothing is written.
-      LedgerError: If the label is taken, also by another event or count.
+      LedgerError: If the label is taken, or `resume` finds another event, count
+        or owner under it.
       ValueError: If a parameter is outside its range.
     """
     label = str(label)
-    record = self._record('reserve', label, event, count)
+    record = {**self._record('reserve', label, event, count), 'owner': owner}
     with self._lock:
-      entry = self._claim('reserve', record)
+      entry = self._claim('reserve', record) if resume else None
+      if entry is not None and entry.owner != owner:
+        raise LedgerError(
+          f'What {label!r} has charged was for other random numbers: with new '
+          'ones its runs are new and have to be paid. Resume with the secret '
+          'that it was begun with, or reserve under another label.'
+        )
       if entry is None:
         if any(entry.label == label for entry in self._state.entries):
           raise LedgerError(

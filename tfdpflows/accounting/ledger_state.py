@@ -23,9 +23,10 @@ class Entry:
     limit: How many runs it is for.
     charged: How many runs are charged.
     released: Whether the rest of a reservation was given up.
+    owner: Whose random numbers a reservation is for.
   """
 
-  def __init__(self, kind, label, event, key, limit, charged):
+  def __init__(self, kind, label, event, key, limit, charged, owner=''):
     self.kind = kind
     self.label = label
     self.event = event
@@ -33,6 +34,7 @@ class Entry:
     self.limit = limit
     self.charged = charged
     self.released = False
+    self.owner = owner
 
 
 class LedgerState:
@@ -97,7 +99,8 @@ class LedgerState:
         return
       entry = self.reserved.get(label)
       if entry is None:
-        entry = Entry(kind, label, event, key, count, 0)
+        owner = str(record.get('owner', ''))
+        entry = Entry(kind, label, event, key, count, 0, owner)
         self.entries.append(entry)
         self.reserved[label] = entry
       elif not entry.released or (entry.key, entry.limit) != (key, count):

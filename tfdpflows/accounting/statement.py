@@ -28,8 +28,8 @@ _RELATIONS = {
   ),
 }
 _ASSUMPTIONS = (
-  'The schema (columns, bounds, categories) was public or chosen without '
-  'looking at the table, except where a mechanism above pays for it.',
+  'The schema (columns, types, bounds, categories) was public or chosen '
+  'without looking at the table, except where a mechanism above pays for it.',
   'The number of rows is public.',
   'Every unit contributes one row at most.',
   'Nothing that was computed from the table was released or used to choose '
@@ -191,6 +191,7 @@ def privacy_statement(
   sampling: Optional[str] = None,
   notes: Sequence[str] = (),
   delta: Optional[float] = None,
+  seeded: bool = False,
 ) -> PrivacyStatement:
   """States what the mechanisms of a ledger promise.
 
@@ -202,6 +203,8 @@ def privacy_statement(
       statement says what the mechanisms assume.
     notes: More lines.
     delta: Inside (0, 1); that of the budget if None.
+    seeded: Whether random numbers came from a seed that may be known; also
+      taken from the metadata of the ledger.
 
   Returns:
     A `PrivacyStatement`; its `str` is the text.
@@ -229,7 +232,7 @@ def privacy_statement(
       raise ValueError('The ledger has no budget; give the delta of the claim.')
     delta = ledger.budget.delta
   delta = budget_lib.check_delta(delta)
-  seeded = bool(ledger.metadata.get('seeded', False))
+  seeded = bool(seeded or ledger.metadata.get('seeded', False))
   notes = [*notes, *ledger.notes]
   if num_examples is not None and delta * num_examples >= 1:
     notes.append(

@@ -106,32 +106,31 @@ class _LinearTerm:
     a, d = self._a, self._d
     if self._uses == 1:
       a, d = a[:, 0], d[:, 0]
+      a, d = _squares(a), _squares(d)
       if self._mask is None:
-        return tf.reduce_sum(a * a, 1) * tf.reduce_sum(d * d, 1)
+        return tf.reduce_sum(a, 1) * tf.reduce_sum(d, 1)
       columns, members = _column_groups(self._mask)
-      a, d = tf.matmul(a * a, columns), tf.matmul(d * d, members)
-      return tf.reduce_sum(a * d, 1)
+      return tf.reduce_sum(tf.matmul(a, columns) * tf.matmul(d, members), 1)
+    # Cross terms may cancel. In float64, and with what rounding may still
+    # hide of the norm added to it, no example whose uses nearly cancel can
+    # pass for one of norm zero, and escape the clip.
+    a, d = tf.cast(a, tf.float64), tf.cast(d, tf.float64)
     if self._mask is None:
       aa = tf.matmul(a, a, transpose_b=True)
       dd = tf.matmul(d, d, transpose_b=True)
-      return tf.reduce_sum(aa * dd, [1, 2]) + self._rounding()
-    # |sum_t M * a_t d_t^T|^2: the masked products of all pairs of uses.
-    if self._uses is not None and self._uses <= _MAX_PAIRED_USES:
+      squared = tf.reduce_sum(aa * dd, [1, 2])
+    elif self._uses is not None and self._uses <= _MAX_PAIRED_USES:
+      # |sum_t M * a_t d_t^T|^2: the masked products of all pairs of uses.
       aa = a[:, :, None] * a[:, None, :]
       dd = d[:, :, None] * d[:, None, :]
-      aa = tf.tensordot(aa, self._mask, 1)
-      return tf.reduce_sum(aa * dd, [1, 2, 3]) + self._rounding()
-    return _squared_norms(self.materialise())
-
-  def _rounding(self):
-    """Returns `[batch]`: what cancelling cross terms may hide of the norm.
-
-    Without it an example whose uses nearly cancel could pass for one of norm
-    zero, and escape the clip.
-    """
-    lengths = tf.norm(self._a, axis=2) * tf.norm(self._d, axis=2)
-    epsilon = np.finfo(self._a.dtype.as_numpy_dtype).eps
-    return 4 * epsilon * tf.reduce_sum(lengths, 1) ** 2
+      aa = tf.tensordot(aa, tf.cast(self._mask, tf.float64) ** 2, 1)
+      squared = tf.reduce_sum(aa * dd, [1, 2, 3])
+    else:
+      return _squared_norms(self.materialise())
+    lengths = tf.norm(a, axis=2) * tf.norm(d, axis=2)
+    terms = 4 * (a.shape[2] + d.shape[2])
+    hidden = terms * np.finfo(np.float64).eps * tf.reduce_sum(lengths, 1) ** 2
+    return tf.cast(tf.maximum(squared, 0) + hidden, self._a.dtype)
 
   def weighted_sum(self, weights, clean):
     if self._uses != 1:
@@ -173,8 +172,9 @@ def _column_groups(mask):
       tf.get_static_value(mask), axis=1, return_inverse=True
     )
     members = np.eye(columns.shape[1], dtype=columns.dtype)[inverse.ravel()]
-    # Keeping the mask keeps its id from being given to another.
-    _GROUPS[key] = (mask, columns, members)
+    # Keeping the mask keeps its id from being given to another. The squares
+    # differ from the mask where it is not 0/1.
+    _GROUPS[key] = (mask, columns**2, members)
   return _GROUPS[key][1:]
 
 
@@ -252,6 +252,11 @@ def _rank_3(x):
 def _rank_2(x):
   """[batch, t, n] as [batch * t, n]."""
   return x[:, 0] if x.shape[1] == 1 else tf.reshape(x, [-1, x.shape[-1]])
+
+
+def _squares(x):
+  """Squares that do not vanish: a tiny input can meet a huge gradient."""
+  return x * x + np.finfo(x.dtype.as_numpy_dtype).tiny
 
 
 def _squared_norms(x):

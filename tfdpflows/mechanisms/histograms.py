@@ -121,7 +121,8 @@ def noisy_histograms(
     A list of `d` `Histogram`s.
 
   Raises:
-    ValueError: if shapes disagree or the noise multiplier is not positive.
+    ValueError: if shapes disagree, the noise multiplier is not positive, two
+      columns have one name, or `randomness` was used under this label before.
     BudgetExceededError: if the ledger refuses the charge.
 
   #### Formal guarantee
@@ -142,6 +143,12 @@ def noisy_histograms(
     )
   if not columns:
     return []
+  names = [column.name for column in columns]
+  if len(set(names)) < len(names):
+    raise ValueError(
+      f'Columns need names of their own, each draws its noise by it: {names}.'
+    )
+  randomness.claim(label)
   stds = noise_stds(columns, noise_multiplier, max_bins=max_bins, levels=levels)
   extra = {'resume': True} if resume else {}
   event = histogram_events(columns, noise_multiplier)

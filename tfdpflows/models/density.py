@@ -159,6 +159,14 @@ class DensityModel(keras.Model):
       self._average.assign()
     return history
 
+  def train_on_batch(self, *args, **kwargs):
+    """As in Keras; refused under a plan, which draws the batches itself."""
+    if getattr(self.optimizer, 'plan', None) is not None:
+      raise ValueError(
+        'The optimizer carries a plan, which draws the batches: use fit(x).'
+      )
+    return super().train_on_batch(*args, **kwargs)
+
   def _fit_plan(self, plan, x, *args, epochs=None, **kwargs):
     refused = {'y', 'batch_size', 'shuffle', 'validation_split'}
     refused |= {'class_weight', 'sample_weight', 'steps_per_epoch'}
@@ -186,9 +194,10 @@ class DensityModel(keras.Model):
         'plan.optimizer(..., loss_bound=...) releases it with noise.'
       )
     per_epoch = _divisor_near(steps, per_epoch)
-    return super().fit(
-      dataset, epochs=steps // per_epoch, steps_per_epoch=per_epoch, **kwargs
-    )
+    with plan.training(self.optimizer):
+      return super().fit(
+        dataset, epochs=steps // per_epoch, steps_per_epoch=per_epoch, **kwargs
+      )
 
 
 def _divisor_near(total, wanted):

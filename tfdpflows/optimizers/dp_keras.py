@@ -118,9 +118,16 @@ class DPOptimizer:
       weights: `[batch]`, 0 for padding; all ones by default.
 
     Raises:
-      ValueError: if the loss is not one per example, or under more than one
-        replica.
+      ValueError: if the loss is not one per example, under more than one
+        replica, or for the optimizer of a plan outside of
+        `DensityModel.fit`, where nothing would be charged.
     """
+    if self.plan is not None and not self.plan.trains(self):
+      raise ValueError(
+        'The optimizer of a plan updates in DensityModel.fit only, on batches '
+        'that the plan draws and charges for. For a loop of your own make the '
+        f'optimizer by itself: {type(self).__name__}(...).'
+      )
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if replicas > 1:
       raise ValueError(

@@ -195,7 +195,11 @@ def _as_text(present):
 
 
 def _text_of(value):
-  return value if isinstance(value, str) else str(value)
+  # One missing value makes floats of a whole column of integers: no other row
+  # may read differently for it.
+  if isinstance(value, float) and value.is_integer():
+    value = int(value)
+  return str(value)
 
 
 def _booleans(present):

@@ -1,0 +1,35 @@
+"""The Python of the README runs as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from experiments import datasets
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _examples():
+  with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as file:
+    return re.findall(r'```python\n(.*?)```', file.read(), re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', range(len(_examples())))
+def test_example_runs(number, tmp_path):
+  train, _, schema, _ = datasets.randhie()
+  train.head(1500).to_csv(tmp_path / 'people.csv', index=False)
+  schema.to_json(tmp_path / 'schema.json')
+  found = subprocess.run(
+    [sys.executable, '-c', _examples()[number]],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': ROOT, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert found.returncode == 0, found.stderr
+  assert 'Claim: epsilon <= ' in found.stdout
