@@ -106,11 +106,17 @@ class _LinearTerm:
     a, d = self._a, self._d
     if self._uses == 1:
       a, d = a[:, 0], d[:, 0]
-      a, d = _squares(a), _squares(d)
       if self._mask is None:
-        return tf.reduce_sum(a, 1) * tf.reduce_sum(d, 1)
-      columns, members = _column_groups(self._mask)
-      return tf.reduce_sum(tf.matmul(a, columns) * tf.matmul(d, members), 1)
+        a = tf.reduce_sum(a * a, 1, keepdims=True)
+        d = tf.reduce_sum(d * d, 1, keepdims=True)
+      else:
+        columns, members = _column_groups(self._mask)
+        a, d = tf.matmul(a * a, columns), tf.matmul(d * d, members)
+      # A tiny input can meet a huge gradient: what its square lost when it
+      # was rounded to zero is added again.
+      lost = np.finfo(self._a.dtype.as_numpy_dtype).tiny
+      a, d = a + self._a.shape[2] * lost, d + self._d.shape[2] * lost
+      return tf.reduce_sum(a * d, 1)
     # Cross terms may cancel. In float64, and with what rounding may still
     # hide of the norm added to it, no example whose uses nearly cancel can
     # pass for one of norm zero, and escape the clip.
@@ -252,11 +258,6 @@ def _rank_3(x):
 def _rank_2(x):
   """[batch, t, n] as [batch * t, n]."""
   return x[:, 0] if x.shape[1] == 1 else tf.reshape(x, [-1, x.shape[-1]])
-
-
-def _squares(x):
-  """Squares that do not vanish: a tiny input can meet a huge gradient."""
-  return x * x + np.finfo(x.dtype.as_numpy_dtype).tiny
 
 
 def _squared_norms(x):
