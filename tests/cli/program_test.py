@@ -144,6 +144,15 @@ def test_what_an_import_writes_is_shown_if_it_fails(capfd):
     fail()
   assert capfd.readouterr().err == 'no such library'
 
+  def stop():
+    with quiet.importing():
+      os.write(2, b'a driver is missing')
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    stop()
+  assert capfd.readouterr().err == ''
+
 
 def test_boolean_flags_can_be_denied():
   options = program._command('fit').options()

@@ -5,6 +5,7 @@ it, refuse and write. `end_to_end_test.py` runs them with the real one.
 """
 
 import json
+import shutil
 import sys
 import types
 
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tfdpflows import cli
+from tfdpflows import accounting, cli
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import read_table
 
@@ -66,6 +67,7 @@ def folder(tmp_path, monkeypatch):
   def fit_to_directory(table, schema, model_dir, **arguments):
     Synthesizer.calls.append(('fit', len(table), model_dir, arguments))
     (tmp_path / model_dir).mkdir(exist_ok=True)
+    (tmp_path / model_dir / 'model.json').touch()
     fitted['model'] = Synthesizer(schema, schema.validate(table))
     return fitted['model']
 
@@ -158,7 +160,7 @@ def test_fit_passes_the_flags_on(folder, capsys):
     ('--delta=0', 'delta must'),
     ('--input=none.csv', 'none.csv: No such file'),
     ('--schema=none.json', 'none.json: No such file'),
-    ('--schema=people.csv', 'people.csv: '),
+    ('--schema=people.csv', 'people.csv is not JSON'),
     ('--model_dir=none/model', 'does not exist: make it first'),
     ('--bounds_epsilon=.1', 'has no such marks'),
     ('--resume', 'nothing to resume: model.partial does not exist'),
@@ -176,7 +178,7 @@ def test_fit_and_what_is_there_already(folder, capsys):
   # Also for a command that had --overwrite when it was interrupted.
   assert cli.main([*FIT, '--overwrite', '--resume']) == 0
   assert Synthesizer.calls[-1][3]['resume']
-  (folder / 'model').rmdir()
+  shutil.rmtree(folder / 'model')
   assert cli.main([*FIT, '--resume']) == 0
   assert Synthesizer.calls[-1][3]['resume']
   (folder / 'model.partial').rmdir()
@@ -204,6 +206,15 @@ def test_fit_that_stops_says_how_to_go_on(folder, monkeypatch, capsys):
   err = capsys.readouterr().err
   assert 'run the same command with --resume' in err
   assert 'model.partial/x: No space left on device' in err
+  # Also where the ledger failed; but to resume is no advice for a resumption.
+  (folder / 'model.partial').rmdir()
+  stop(accounting.LedgerError('Cannot write to it.'), partial=True)
+  assert cli.main(FIT) == 2
+  err = capsys.readouterr().err
+  assert 'run the same command with --resume' in err
+  assert err.endswith('Cannot write to it.\n')
+  stop(accounting.LedgerError('It was edited.'), partial=False)
+  _refused([*FIT, '--resume'], 'It was edited.', capsys)
   (folder / 'model.partial').rmdir()
   stop(KeyboardInterrupt(), partial=True)
   assert cli.main(FIT) == 130
@@ -264,6 +275,10 @@ def test_report(folder, capsys):
     '--output=report.html',
   ]
   _refused([*argv, '--target=wage'], 'it has age, income, sex', capsys)
+  # Of two tables, the one that is wrong is named.
+  (folder / 'other.csv').write_text('age,income,sex\n130,3.5,f\n' * 2)
+  for flag in ('--real', '--synthetic'):
+    _refused([*argv, f'{flag}=other.csv'], "other.csv: Column 'age'", capsys)
   assert cli.main([*argv, '--title=People & incomes']) == 0
   assert 'Wrote report.html' in capsys.readouterr().out
   html = (folder / 'report.html').read_text(encoding='utf-8')

@@ -115,15 +115,29 @@ def test_missing_values_have_a_bin_of_their_own(cell):
   rng = np.random.default_rng(0)
   col = column(65.0 if not cell else 1001.0, cell=cell, missing=True)
   end = 64.0 if not cell else 1000.0
-  x = np.where(rng.random(20000) < 0.3, (end + col.size) / 2, 0.0)
+  # As they are encoded: the code after the last value, or mid-interval.
+  missing = end if cell else (end + col.size) / 2
+  x = np.where(rng.random(20000) < 0.3, missing, 0.0)
   # The largest value, rounded up to float32, is still no missing one.
   x[:4000] = np.nextafter(np.float32(end), np.float32(np.inf)) - bool(cell)
   histogram = histograms.noisy_histogram(
     x.astype(np.float32), col, [20.0] * 3, rng
   )
   assert histogram.edges[-2] == pytest.approx(end)
-  share = (x > end + 0.1 * (col.size - end)).mean()
+  share = (x == missing).mean()
   assert histogram.probabilities()[-1] == pytest.approx(share, abs=0.01)
+
+
+def test_missing_values_are_counted_as_well_as_their_bin_is():
+  """The noise of all other bins together is no part of the estimate."""
+  col = column(65.0, cell=0.0, missing=True)
+  x = np.where(np.arange(2000) % 20, np.linspace(0, 64, 2000), 64.5)
+  errors = []
+  for seed in range(30):
+    rng = np.random.default_rng(seed)
+    histogram = histograms.noisy_histogram(x, col, [10.0] * 3, rng)
+    errors.append(histogram.probabilities()[-1] * 2000 - 100)
+  assert np.sqrt(np.mean(np.square(errors))) < 15
 
 
 def test_noise_adds_up_to_the_joint_event():

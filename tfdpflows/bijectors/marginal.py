@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.special
 import tensorflow as tf
 
 from tfdpflows._keras import tfp
@@ -96,15 +95,6 @@ class MarginalCDF(tfb.Bijector):
     y = y0 + (flat - x0) * slope
     y = tf.clip_by_value(y, values[:, 0], values[:, -1])
     return tf.reshape(y, tf.shape(value)), tf.reshape(slope, tf.shape(value))
-
-  def uniform(self, z):
-    """Returns, in float64, the u in [0, 1] that z `[n, d]` comes from.
-
-    The share of a column below x that u stands for: 0 and 1 at the ends of
-    the support, without the room that is left beyond them.
-    """
-    u = scipy.special.ndtr(np.asarray(z, np.float64))
-    return np.clip((u - _TAIL) / (1 - 2 * _TAIL), 0, 1)
 
   def _forward(self, x):
     u, _ = self._interpolate(x, self._edges, self._cdf)

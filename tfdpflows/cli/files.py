@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 from absl import flags
+
+from tfdpflows.cli.command import UsageError
 
 
 def add_output(options, text, metavar='FILE'):
@@ -35,10 +38,28 @@ def add_out_of_range(options):
 
 
 def check_output(path, overwrite):
-  """Refuses an output that cannot be written, before any work is done.
+  """Refuses a file that cannot be written, before any work is done.
 
   Args:
-    path: path of a file or folder to write.
+    path: value of the flag `--output`.
+    overwrite: whether a file that exists may be replaced.
+
+  Raises:
+    UsageError: if it is no path of a file.
+    FileExistsError: if it exists and may not be replaced.
+    FileNotFoundError: if its folder does not exist.
+    PermissionError: if its folder does not allow writing.
+  """
+  if not path or os.path.isdir(path):
+    raise UsageError(f'--output={path} is no file: give the name of one.')
+  check_place(path, overwrite)
+
+
+def check_place(path, overwrite):
+  """Refuses what cannot be made or replaced: a file or a folder.
+
+  Args:
+    path: its path.
     overwrite: whether one that exists may be replaced.
 
   Raises:
@@ -57,6 +78,33 @@ def check_output(path, overwrite):
     raise PermissionError(f'The folder {folder} does not allow writing.')
 
 
+def read_rows(path, schema, out_of_range, fitting=True):
+  """Reads a CSV file and checks it against a schema.
+
+  Args:
+    path: path of the file.
+    schema: `TableSchema`.
+    out_of_range: value of the flag `--out_of_range`.
+    fitting: see `TableSchema.validate`.
+
+  Returns:
+    The validated `DataFrame`.
+
+  Raises:
+    ValueError: naming the file, and the column and row that are wrong.
+    OSError: if the file cannot be read.
+  """
+  from tfdpflows.tabular.table import read_table
+
+  table = read_table(path, schema)
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # The fit itself gives them.
+      return schema.validate(table, out_of_range, fitting=fitting)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
+
+
 def check_model(model_dir):
   """Refuses a folder that cannot be a saved model.
 
@@ -69,6 +117,11 @@ def check_model(model_dir):
   """
   if os.path.isdir(model_dir):
     return
+  if os.path.exists(model_dir):
+    raise UsageError(
+      f'--model_dir={model_dir} is no folder: give one that `tfdpflows fit` '
+      'wrote.'
+    )
   partial = partial_dir(model_dir)
   if os.path.isdir(partial):
     raise FileNotFoundError(

@@ -112,21 +112,26 @@ def _run(values):
       f'There is nothing to resume: {partial} does not exist. Leave --resume '
       'out to start a fit.'
     )
-  files.check_output(values.model_dir, values.overwrite)
+  if not values.model_dir:
+    raise UsageError('--model_dir is empty: give the name of a folder.')
+  if not values.resume:
+    files.check_place(values.model_dir, values.overwrite)
   if os.path.isdir(partial) and not (values.resume or values.overwrite):
     raise UsageError(
       f'{partial} holds a fit that was not finished: go on with it (--resume) '
       'or drop it (--overwrite). What it spent on these rows stays spent.'
     )
-  from tfdpflows.accounting.budget import PrivacyBudget
+  from tfdpflows import accounting
+  from tfdpflows.tabular import model_directory
   from tfdpflows.tabular.schema import TableSchema
 
-  PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
+  if not values.resume:
+    model_directory.check_target(values.model_dir, values.overwrite)
+  accounting.PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
+  accounting.create_accountant(values.accountant)
   schema = TableSchema.from_json(values.schema)
   _check_marks(schema, values)
-  from tfdpflows.tabular.table import read_table
-
-  table = read_table(values.input, schema)
+  table = files.read_rows(values.input, schema, values.out_of_range)
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import fit_to_directory
 
@@ -147,8 +152,9 @@ def _run(values):
     )
   except KeyboardInterrupt:
     raise KeyboardInterrupt(_how_to_resume(partial)) from None
-  except OSError:
-    print(_how_to_resume(partial), file=sys.stderr)
+  except (OSError, accounting.LedgerError):
+    if not values.resume:
+      print(_how_to_resume(partial), file=sys.stderr)
     raise
   print(synthesizer.privacy_statement())
   print(f'Wrote the model to {values.model_dir}. Draw rows from it with')

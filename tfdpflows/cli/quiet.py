@@ -29,7 +29,7 @@ def importing():
     os.dup2(held.fileno(), 2)
     try:
       yield
-    except BaseException:
+    except Exception:  # Not an interrupt, of which there is nothing to say.
       os.dup2(kept, 2)
       held.seek(0)
       shutil.copyfileobj(held, os.fdopen(os.dup(2), 'wb'))

@@ -56,7 +56,6 @@ def _run(values):
 
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import TabularSynthesizer
-  from tfdpflows.tabular.table import read_table
 
   synthesizer = TabularSynthesizer.load(values.model_dir)
   schema = synthesizer.schema
@@ -66,7 +65,7 @@ def _run(values):
       f'{", ".join(schema.names)}.'
     )
   real, synthetic = (
-    schema.validate(read_table(path, schema), values.out_of_range)
+    files.read_rows(path, schema, values.out_of_range)
     for path in (values.real, values.synthetic)
   )
   write_report(

@@ -36,6 +36,7 @@ def _define(options):
     None,
     'Makes the rows reproducible; privacy does not depend on it.',
     metavar='N',
+    lower_bound=0,
   )
   files.add_output(
     options, 'CSV file to write; compressed if its name ends in .gz.'

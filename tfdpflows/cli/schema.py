@@ -35,8 +35,10 @@ def _run(values):
     print(f'  {field.name:<{width}}  {_describe(field)}')
   print(
     f'Wrote a draft for {len(schema)} columns to {values.output}.\n'
-    'Everything in it was read off the data and is marked "fromData". Replace '
-    'it by what\nis publicly known, remove the marks, then run\n'
+    'Ranges and categories were read off the data and are marked "fromData". '
+    'Replace them\nby what is publicly known and remove the marks. Types count '
+    'as public as they stand:\ncheck them, one row can decide whether a column '
+    'looks like integers. Then run\n'
     f'  tfdpflows fit --input={shlex.quote(values.input)} '
     f'--schema={shlex.quote(values.output)} --epsilon=1 --delta=1e-5 '
     '--model_dir=model'
@@ -65,6 +67,7 @@ COMMAND = Command(
     "fromData", and fit refuses it until somebody who knows the data has
     replaced it by what may be known (ages 0 to 120, say, not 17 to 93) and has
     removed the marks; or until fit is told to pay for it (--bounds_epsilon).
+    Names and types of the columns are never paid for: they count as public.
   """,
   example="""
     tfdpflows schema --input=people.csv --output=schema.json

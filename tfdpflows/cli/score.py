@@ -41,13 +41,11 @@ def _run(values):
 
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import TabularSynthesizer
-  from tfdpflows.tabular.table import read_table, write_table
+  from tfdpflows.tabular.table import write_table
 
   synthesizer = TabularSynthesizer.load(values.model_dir)
-  table = synthesizer.schema.validate(
-    read_table(values.input, synthesizer.schema),
-    values.out_of_range,
-    fitting=False,
+  table = files.read_rows(
+    values.input, synthesizer.schema, values.out_of_range, fitting=False
   )
   log_prob = synthesizer.log_prob(table)
   write_table(pd.DataFrame({'log_prob': log_prob}), values.output)

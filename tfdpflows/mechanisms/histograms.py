@@ -238,12 +238,14 @@ def _split(low, high, cell, bins):
 def _release(x, column, stds, rng, max_bins):
   """All levels of one column: `[(edges [m, 2], counts [m], parent [m])]`."""
   end = _value_size(column)
-  # The largest value belongs to the last bin, not to the missing ones, and
-  # the rounding of float32 must not carry it over.
   values = np.asarray(x, np.float64)
-  is_value = values <= end + (column.size - end) / 4
-  last = np.nextafter(end, 0.0)
-  values = np.sort(np.where(is_value, np.minimum(values, last), values))
+  if not column.cell:
+    # The largest value belongs to the last bin, not to the missing ones, and
+    # the rounding of float32 must not carry it over.
+    is_value = values <= end + (column.size - end) / 4
+    last = np.nextafter(end, 0.0)
+    values = np.where(is_value, np.minimum(values, last), values)
+  values = np.sort(values)
   bins = _level_bins(column, max_bins, len(stds))[0] - bool(column.missing)
   edges = _split(0.0, end, column.cell, bins)
   bounds = np.stack([edges[:-1], edges[1:]], axis=-1)
@@ -311,9 +313,10 @@ def _first_level(noisy, std, total, column):
   """Counts of the first level; missing values are no neighbour of others."""
   if not (column.missing and column.ordered and len(noisy) > 2):
     return smoothing.posterior_counts(noisy, std, total, ordered=column.ordered)
-  rest = noisy[:-1].sum()
+  # The sum of the others' noise is larger: it says nothing of the missing ones
+  # that the total does not say better.
   missing = smoothing.posterior_counts(
-    [rest, noisy[-1]], std, total, ordered=False
+    [total - noisy[-1], noisy[-1]], std, total, ordered=False
   )[1]
   counts = smoothing.posterior_counts(
     noisy[:-1], std, total - missing, ordered=True

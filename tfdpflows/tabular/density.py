@@ -14,10 +14,6 @@ tfb, tfd = tfp.bijectors, tfp.distributions
 _BATCH = 8192
 # Points per cell over which a discrete row's density is averaged.
 _DRAWS = 16
-# Batches of latent rows from which marginals are matched.
-_MATCH_BATCHES = 24
-# A bin that no latent row fell in keeps this probability.
-_SMALLEST = 1e-9
 
 
 class TableDensity(tf.Module):
@@ -39,8 +35,6 @@ class TableDensity(tf.Module):
     self, columns, edges, probabilities, latent, name='table_density'
   ):
     super().__init__(name=name)
-    self._columns, self._edges = tuple(columns), edges
-    self._probabilities = probabilities
     self.marginal = bijectors.MarginalCDF(edges, probabilities)
     self.latent = latent
     self.distribution = tfd.TransformedDistribution(
@@ -68,39 +62,6 @@ class TableDensity(tf.Module):
     volume = tf.where(in_interval, log_width, tf.zeros_like(x))
     return spread, tf.reduce_sum(volume, -1)
 
-  def with_matched_marginals(self, rng):
-    """Returns the density whose columns have the private marginals again.
-
-    Training moves the marginals of the latent distribution away from the
-    standard normal. Here each bin gets the share of the latent column that
-    holds, in samples of it, the probability that the bin should have. The map
-    stays a piecewise linear CDF, so the density stays exact, and it is made
-    from private outputs alone, so it costs nothing.
-
-    Args:
-      rng: `np.random.Generator`.
-
-    Returns:
-      A `TableDensity` with the same latent distribution, and its bin
-      probabilities in terms of the standard normal, a list of lists.
-    """
-    z = np.concatenate(
-      [self._sample_latent(_seed(rng)).numpy() for _ in range(_MATCH_BATCHES)]
-    )
-    matched = []
-    for u, wanted in zip(self.marginal.uniform(z).T, self._probabilities):
-      wanted = np.asarray(wanted, np.float64)
-      cdf = np.cumsum(wanted[:-1]) / wanted.sum()
-      cdf = np.concatenate([[0], np.quantile(u, cdf), [1]])
-      share = np.maximum(np.diff(cdf), _SMALLEST)
-      matched.append((share / share.sum()).tolist())
-    density = TableDensity(self._columns, self._edges, matched, self.latent)
-    return density, matched
-
-  @tf.function(autograph=False)
-  def _sample_latent(self, seed):
-    return self.latent.sample(_BATCH, seed=seed)
-
   def sample(self, num_rows, rng):
     """Returns codes `[num_rows, d]`, drawn in compiled batches.
 
@@ -108,13 +69,12 @@ class TableDensity(tf.Module):
       num_rows: number of rows.
       rng: `np.random.Generator`.
     """
-    parts = []
+    # Made at once, so that a table too large for memory fails at once.
+    rows = np.empty([num_rows, len(self._cell)], np.float32)
     for start in range(0, num_rows, _BATCH):
       part = self._sample_batch(_seed(rng)).numpy()
-      parts.append(part[: num_rows - start])
-    if not parts:
-      return np.zeros([0, len(self._cell)], np.float32)
-    return np.concatenate(parts)
+      rows[start : start + _BATCH] = part[: num_rows - start]
+    return rows
 
   @tf.function(autograph=False)
   def _sample_batch(self, seed):
@@ -198,6 +158,10 @@ class TableModel(models.DensityModel):
     self._density = density
     # As an attribute it has its state in every checkpoint.
     self._generator = generator
+
+  def take_averages(self):
+    """Puts the averaged weights in place, as the end of `fit` does."""
+    self._average.assign()
 
   def _row_losses(self, x):
     uniform = self._generator.uniform(tf.shape(x))

@@ -37,13 +37,17 @@ class Hyperparameters:
   loss_bound: float = 20.0
 
   def __post_init__(self):
-    object.__setattr__(self, 'hidden_units', tuple(self.hidden_units))
+    hidden_units = tuple(self.hidden_units)
+    object.__setattr__(self, 'hidden_units', hidden_units)
     if not 0 < self.marginal_share < 1:
       raise ValueError(
         f'marginal_share is {self.marginal_share}; it must be in (0, 1).'
       )
+    if not 0 <= self.ema_momentum < 1:
+      raise ValueError(
+        f'ema_momentum is {self.ema_momentum}; it must be in [0, 1).'
+      )
     for name in (
-      'num_blocks',
       'expected_batch_size',
       'epochs',
       'l2_norm_clip',
@@ -52,6 +56,16 @@ class Hyperparameters:
     ):
       if not 0 < getattr(self, name) < math.inf:
         raise ValueError(f'{name} is {getattr(self, name)}; it must be > 0.')
+    if not hidden_units:
+      raise ValueError('hidden_units is empty; give at least one width.')
+    whole = [('num_blocks', self.num_blocks, 1), ('num_bins', self.num_bins, 2)]
+    whole += [('hidden_units', width, 1) for width in hidden_units]
+    for name, value, least in whole:
+      if value != int(value) or value < least:
+        raise ValueError(
+          f'{name} is {getattr(self, name)}; it must be whole and at least '
+          f'{least}.'
+        )
 
   @classmethod
   def for_table(cls, num_examples, num_columns, **overrides):

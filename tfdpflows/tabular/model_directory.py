@@ -16,6 +16,7 @@ from tfdpflows.version import __version__
 _MODEL = 'model.json'
 _FORMAT = 'tfdpflows tabular model'
 _FORMAT_VERSION = 1
+_REPLACED = 'replaced_model'
 
 
 class ModelDirectory:
@@ -45,8 +46,12 @@ class ModelDirectory:
     """Writes a JSON file."""
     self.write_text(name, json.dumps(content, indent=1, allow_nan=False) + '\n')
 
-  def add_ledger(self, ledger, earlier):
-    """Puts a ledger in, and those of fits that came before on this path."""
+  def add_ledgers(self, ledger, earlier):
+    """Puts a ledger in, and those of fits that came before on this path.
+
+    Returns:
+      The paths of the earlier ones, in the folder.
+    """
     target = self.path(work_directory.LEDGER)
     if ledger.path is not None:
       shutil.copy(ledger.path, target)
@@ -61,34 +66,65 @@ class ModelDirectory:
         for entry in ledger.entries:
           if entry.count:
             copy.charge(entry.event, entry.count, entry.label)
+    replaced = []
     if self._replaces is not None:
       replaced = work_directory.list_earlier(self._replaces)
       replaced.append(os.path.join(self._replaces, work_directory.LEDGER))
-      earlier = [p for p in replaced if os.path.exists(p)] + list(earlier)
-    if earlier:
-      work_directory.take_earlier(earlier, self._root)
+    # The fit itself when it is saved again, and what both know of, count once.
+    known = {_fit_of(target)}
+    for path in [*replaced, *earlier]:
+      if os.path.exists(path) and _fit_of(path) not in known:
+        known.add(_fit_of(path))
+        work_directory.take_earlier([path], self._root)
+    return work_directory.list_earlier(self._root)
 
-  def ledger_digest(self):
-    """Returns the digest by which a changed ledger is found out."""
-    return _digest(self.path(work_directory.LEDGER))
+  def digests(self):
+    """Returns what changed, missing or added ledgers are found out by."""
+    return _digests(self._root)
+
+  def flush(self):
+    """Returns when all files are on disk."""
+    for folder, _, names in os.walk(self._root):
+      for name in names:
+        descriptor = os.open(os.path.join(folder, name), os.O_RDONLY)
+        try:
+          os.fsync(descriptor)
+        finally:
+          os.close(descriptor)
 
 
 @contextlib.contextmanager
-def written_aside(model_dir, overwrite):
-  """Yields a `ModelDirectory` that becomes `model_dir` if all goes well."""
-  check_target(model_dir, overwrite)
+def written_aside(model_dir, overwrite, workspace=None):
+  """Yields a `ModelDirectory` that becomes `model_dir` if all goes well.
+
+  Args:
+    model_dir: the folder.
+    overwrite: whether it may replace a model.
+    workspace: a folder beside it that nobody else uses, where what a killed
+      process leaves does not matter; by default its own parent.
+  """
   target = os.path.abspath(model_dir)
   parent, name = os.path.split(target)
+  if workspace is not None:
+    parent = os.path.abspath(workspace)
+  check_target(model_dir, overwrite)
   os.makedirs(parent, exist_ok=True)
   aside = tempfile.mkdtemp(dir=parent, prefix=f'.{name}.')
+  replaced = f'{aside}.replaced'
+  if workspace is not None:
+    replaced = os.path.join(parent, _REPLACED)
   try:
-    yield ModelDirectory(aside, target if os.path.isdir(target) else None)
-    # mkdtemp makes folders private; this one gets what mkdir would have given.
+    folder = ModelDirectory(aside, target if os.path.isdir(target) else None)
+    yield folder
+    # mkdtemp makes folders private, and so does a ledger its file; these get
+    # what mkdir and open would have given.
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(aside, 0o777 & ~mask)
+    for path in _ledgers(aside):
+      os.chmod(path, 0o666 & ~mask)
+    folder.flush()
     if os.path.isdir(target):
-      replaced = f'{aside}.replaced'
       os.rename(target, replaced)
       os.rename(aside, target)
       shutil.rmtree(replaced)
@@ -97,6 +133,23 @@ def written_aside(model_dir, overwrite):
   except BaseException:
     shutil.rmtree(aside, ignore_errors=True)
     raise
+
+
+def bring_back(model_dir, workspace):
+  """Undoes half of a replacement: a kill came between its two renames."""
+  replaced = os.path.join(workspace, _REPLACED)
+  if os.path.isdir(replaced) and not os.path.lexists(model_dir):
+    os.rename(replaced, model_dir)
+
+
+def is_complete(model_dir, ledger):
+  """Whether `model_dir` holds the model of the fit that wrote `ledger`."""
+  if not os.path.exists(os.path.join(model_dir, _MODEL)):
+    return False
+  digests = read_model(model_dir)['ledgers_sha256']
+  return os.path.exists(ledger) and (
+    digests.get(work_directory.LEDGER) == _digest(ledger)
+  )
 
 
 def check_target(model_dir, overwrite):
@@ -118,13 +171,13 @@ def check_target(model_dir, overwrite):
     )
 
 
-def header(ledger_digest):
+def header(digests):
   """Returns what every model.json begins with."""
   return {
     'format': _FORMAT,
     'format_version': _FORMAT_VERSION,
     'library_version': __version__,
-    'ledger_sha256': ledger_digest,
+    'ledgers_sha256': digests,
   }
 
 
@@ -142,7 +195,9 @@ def read_model(model_dir):
     try:
       model = json.load(file)
     except ValueError as error:
-      raise ValueError(f'{path} is not JSON ({error}).') from error
+      raise ValueError(f'{path} is damaged ({error}).') from error
+  if not isinstance(model, dict):
+    raise ValueError(f'{path} is damaged: it holds no object.')
   found = (model.get('format'), model.get('format_version'))
   if found != (_FORMAT, _FORMAT_VERSION):
     raise ValueError(
@@ -158,19 +213,41 @@ def read_ledger(model_dir, model):
   """Returns the ledger of a model, read-only, and paths of earlier ones.
 
   Raises:
-    LedgerError: if it is missing, damaged, or not the one of this model.
+    LedgerError: if one is missing, damaged, or not the one of this model.
   """
   path = os.path.join(model_dir, work_directory.LEDGER)
   ledger = PrivacyLedger.open(path, read_only=True)
-  if _digest(path) != model['ledger_sha256']:
-    raise LedgerError(
-      f'{path} is not the ledger that this model was written with: it was '
-      'replaced or cut. Restore it from a copy; without it nothing can be '
-      'said of the privacy of the model.'
-    )
+  found, digests = _digests(model_dir), model['ledgers_sha256']
+  for name in sorted({*found, *digests}):
+    if found.get(name) != digests.get(name):
+      ledger.close()
+      raise LedgerError(
+        f'{os.path.join(model_dir, name)} is not the ledger that this model '
+        'was written with: it was replaced, cut, added or removed. Restore it '
+        'from a copy; without it nothing can be said of the privacy of the '
+        'model.'
+      )
   return ledger, work_directory.list_earlier(model_dir)
+
+
+def _ledgers(folder):
+  own = os.path.join(folder, work_directory.LEDGER)
+  return [own, *work_directory.list_earlier(folder)]
+
+
+def _digests(folder):
+  return {os.path.relpath(p, folder): _digest(p) for p in _ledgers(folder)}
 
 
 def _digest(path):
   with open(path, 'rb') as file:
     return hashlib.sha256(file.read()).hexdigest()
+
+
+def _fit_of(path):
+  """Returns the name of the fit that a ledger is of."""
+  try:
+    with PrivacyLedger.open(path, read_only=True) as ledger:
+      return ledger.metadata.get('fit', path)
+  except LedgerError:
+    return path

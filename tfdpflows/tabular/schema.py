@@ -112,6 +112,10 @@ class TableSchema:
       content = file.read()
     try:
       return cls.from_dict(json.loads(content.decode('utf-8-sig')))
+    except json.JSONDecodeError as error:
+      raise ValueError(
+        f'{path} is not JSON ({error}); `tfdpflows schema` drafts a schema.'
+      ) from error
     except (ValueError, RecursionError) as error:
       raise ValueError(f'{path}: {error}') from error
 

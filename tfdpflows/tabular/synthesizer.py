@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
+import warnings
 
-import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, flows, gradients, mechanisms
-from tfdpflows.plan import TrainingPlan
-from tfdpflows.tabular import model_directory, work_directory
-from tfdpflows.tabular.density import TableDensity, TableModel
+from tfdpflows import accounting, gradients
+from tfdpflows.tabular import (
+  fitting,
+  model_directory,
+  system_errors,
+  work_directory,
+)
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.hyperparameters import Hyperparameters
 from tfdpflows.tabular.schema import TableSchema
-from tfdpflows.tabular.training import train
-
-# The share of delta that private bounds may use; Gaussian noise and sampling
-# need most of it.
-_BOUNDS_DELTA_SHARE = 0.1
 
 
 class TabularSynthesizer:
@@ -29,8 +26,7 @@ class TabularSynthesizer:
 
   Every column's distribution is measured by a noisy histogram and made
   standard normal by its CDF; a flow of autoregressive splines, trained with
-  DP-SGD, learns how the columns hang together. Afterwards the model's columns
-  are matched to the measured ones again.
+  DP-SGD, learns how the columns hang together.
 
   #### Formal guarantee
 
@@ -103,7 +99,7 @@ class TabularSynthesizer:
         f'must be between 0 and {epsilon}.'
       )
     self.bounds_epsilon = bounds_epsilon
-    self.seed = seed
+    self.seed = None if seed is None else int(seed)
     self._overrides = hyperparameters
     Hyperparameters.for_table(1, 1, **hyperparameters)
     self.hyperparameters = None
@@ -135,8 +131,13 @@ class TabularSynthesizer:
         a draft schema without `bounds_epsilon`; for a synthesizer that is
         fitted.
       BudgetExceededError: if the budget is too small to do anything.
-      LedgerError: if the ledger in `work_dir` was edited.
+      LedgerError: if the ledger in `work_dir` was edited, or cannot be written.
+      OSError: if `work_dir` cannot be written.
     """
+    return self._fit(df, work_dir, resume, progress)
+
+  def _fit(self, df, work_dir, resume, progress, overwrite=False):
+    """Fits; `overwrite` says whether to replace unfinished work."""
     if self.ledger is not None:
       raise ValueError(
         'This synthesizer is fitted, its budget spent. Make a new one; on the '
@@ -153,118 +154,56 @@ class TabularSynthesizer:
     self.hyperparameters = Hyperparameters.for_table(
       len(table), len(self.schema.fields), **self._overrides
     )
+    self._num_rows = len(table)
+    if self.budget.delta * len(table) >= 1:
+      warnings.warn(
+        f'delta is {self.budget.delta:g}, and one over the number of rows '
+        f'{1 / len(table):.2g}: publishing one row in full would be as private '
+        'as that. Choose delta well below.',
+        stacklevel=3,
+      )
+    # Whatever the budget cannot pay is refused before anything is written.
+    spending = fitting.split_budget(
+      self.schema,
+      len(table),
+      self.hyperparameters,
+      self.budget,
+      self.bounds_epsilon,
+      self.accountant,
+    )
     work = work_directory.WorkDirectory(
       work_dir,
       resume=resume,
-      settings=self._settings(len(table)),
+      overwrite=overwrite,
+      settings=self._settings(),
       table=table,
       seed=self.seed,
       budget=self.budget,
       accountant=self.accountant,
     )
-    self._num_rows = len(table)
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
-    spent = []
-    if self.schema.is_draft:
-      delta = self.budget.delta * _BOUNDS_DELTA_SHARE
-      spent = [mechanisms.bounds_event(self.schema, self.bounds_epsilon, delta)]
-      self.schema = mechanisms.private_bounds(
+    try:
+      fitted = fitting.run_mechanisms(
         table,
         self.schema,
-        self.bounds_epsilon,
-        delta,
-        work.randomness.numpy('bounds'),
-        self.ledger,
+        spending,
+        self.hyperparameters,
+        work,
         resume=resume,
-      )
-      table = self.schema.validate(table, 'clip')
-    encoder = TableEncoder(self.schema)
-    codes = encoder.encode(table)
-    marginal_noise = self._marginal_noise(spent)
-    plan = self._plan(spent, marginal_noise, work.randomness)
-    histograms = mechanisms.noisy_histograms(
-      codes,
-      encoder.columns,
-      marginal_noise,
-      work.randomness,
-      self.ledger,
-      resume=resume,
-    )
-    self._marginals = [
-      {
-        'name': histogram.name,
-        'edges': histogram.edges.tolist(),
-        'probabilities': histogram.probabilities().tolist(),
-      }
-      for histogram in histograms
-    ]
-    seed = int(work.randomness.numpy('weights').integers(2**31))
-    self._density = self._make_density(seed)
-    if len(encoder.columns) > 1:  # One column depends on nothing.
-      self._sampling = plan.sampler.describe()
-      model = TableModel(
-        self._density,
-        work.randomness.tensorflow('dequantization'),
-        self.hyperparameters.ema_momentum,
-      )
-      train(
-        model,
-        plan,
-        codes,
-        learning_rate=self.hyperparameters.learning_rate,
-        loss_bound=self.hyperparameters.loss_bound,
-        folder=work.checkpoints,
         progress=progress,
       )
-      rng = work.randomness.numpy('match')
-      self._density, matched = self._density.with_matched_marginals(rng)
-      for marginal, probabilities in zip(self._marginals, matched):
-        marginal['probabilities'] = probabilities
+    except BaseException:
+      # Unlocks it, so that another synthesizer can go on with it.
+      self.ledger.close()
+      raise
+    self.schema = fitted.schema
+    self._marginals = fitted.marginals
+    self._density = fitted.density
+    self._sampling = fitted.sampling
     return self
 
-  def _marginal_noise(self, spent):
-    """Noise multiplier of the marginals: their share of a Gaussian's budget."""
-    whole = accounting.calibrate_noise_multiplier(
-      dp_accounting.GaussianDpEvent,
-      self.budget,
-      spent=dp_accounting.ComposedDpEvent(spent) if spent else None,
-      accountant=self.accountant,
-    )
-    return whole / np.sqrt(self.hyperparameters.marginal_share)
-
-  def _plan(self, spent, marginal_noise, randomness):
-    """The plan that spends what the marginals leave."""
-    marginals = dp_accounting.GaussianDpEvent(marginal_noise)
-    return TrainingPlan.for_epsilon(
-      epsilon=self.budget.epsilon,
-      delta=self.budget.delta,
-      num_examples=self._num_rows,
-      expected_batch_size=self.hyperparameters.expected_batch_size,
-      epochs=self.hyperparameters.epochs,
-      clipping=gradients.Flat(self.hyperparameters.l2_norm_clip),
-      accountant=self.accountant,
-      spent=dp_accounting.ComposedDpEvent([*spent, marginals]),
-      ledger=self.ledger,
-      randomness=randomness,
-    )
-
-  def _make_density(self, seed=None):
-    latent = flows.neural_spline_flow(
-      len(self.schema.fields),
-      self.hyperparameters.num_blocks,
-      self.hyperparameters.hidden_units,
-      num_bins=self.hyperparameters.num_bins,
-      seed=seed,
-    )
-    return TableDensity(
-      TableEncoder(self.schema).columns,
-      [m['edges'] for m in self._marginals],
-      [m['probabilities'] for m in self._marginals],
-      latent,
-    )
-
-  def _settings(self, num_rows):
+  def _settings(self):
     """What a resumed fit must agree with."""
     return {
       'schema': self.schema.to_dict(),
@@ -274,7 +213,7 @@ class TabularSynthesizer:
       'accountant': self.accountant,
       'out_of_range': self.out_of_range,
       'seed': self.seed,
-      'num_rows': num_rows,
+      'num_rows': self._num_rows,
       'hyperparameters': dataclasses.asdict(self.hyperparameters),
     }
 
@@ -295,6 +234,8 @@ class TabularSynthesizer:
     self._check_fitted()
     if num_rows != int(num_rows) or num_rows < 0:
       raise ValueError(f'num_rows is {num_rows}; it must be an integer >= 0.')
+    if seed is not None and seed < 0:
+      raise ValueError(f'seed is {seed}; it must be 0 or more.')
     codes = self._density.sample(int(num_rows), np.random.default_rng(seed))
     return TableEncoder(self.schema).decode(codes)
 
@@ -321,16 +262,19 @@ class TabularSynthesizer:
     """Returns the `PrivacyStatement` of all that the fit spent."""
     if self.ledger is None:
       raise ValueError('Nothing was spent yet: call fit(df) first.')
+    return self._statement(self._earlier_ledgers)
+
+  def _statement(self, earlier):
     h = self.hyperparameters
-    notes = [
-      f'Clipping: {gradients.Flat(h.l2_norm_clip)!r}. Each step releases, '
-      'within the same mechanism, the mean loss of its batch too (each row '
-      f'clipped to +-{h.loss_bound:g} nats).'
-    ]
-    notes += [
-      work_directory.describe_earlier(path) for path in self._earlier_ledgers
-    ]
-    extra = {} if self._sampling is None else {'sampling': self._sampling}
+    notes, extra = [], {}
+    if self._sampling is not None:
+      extra = {'sampling': self._sampling}
+      notes.append(
+        f'Clipping: {gradients.Flat(h.l2_norm_clip)!r}. Each step releases, '
+        'within the same mechanism, the mean loss of its batch too (each row '
+        f'clipped to +-{h.loss_bound:g} nats).'
+      )
+    notes += [work_directory.describe_earlier(path) for path in earlier]
     return accounting.privacy_statement(
       self.ledger, num_examples=self._num_rows, notes=notes, **extra
     )
@@ -349,24 +293,29 @@ class TabularSynthesizer:
     """
     self._check_fitted()
     with model_directory.written_aside(model_dir, overwrite) as folder:
-      self.schema.to_json(folder.path('schema.json'))
-      folder.add_ledger(self.ledger, self._earlier_ledgers)
-      tf.train.Checkpoint(flow=self._density.latent).write(
-        folder.path('weights', 'flow')
-      )
-      self._density.export(folder.path('saved_model'))
-      folder.write_json(
-        'model.json',
-        {
-          **model_directory.header(folder.ledger_digest()),
-          'settings': self._settings(self._num_rows),
-          'sampling': self._sampling,
-          'marginals': self._marginals,
-        },
-      )
-      statement = self.privacy_statement()
-      folder.write_json('statement.json', statement.to_dict())
-      folder.write_text('statement.txt', f'{statement}\n')
+      self._write(folder)
+
+  def _write(self, folder):
+    self.schema.to_json(folder.path('schema.json'))
+    earlier = folder.add_ledgers(self.ledger, self._earlier_ledgers)
+    weights = folder.path('weights', 'flow')
+    exported = folder.path('saved_model')
+    with system_errors.of_file(weights):
+      tf.train.Checkpoint(flow=self._density.latent).write(weights)
+    with system_errors.of_file(exported):
+      self._density.export(exported)
+    folder.write_json(
+      'model.json',
+      {
+        **model_directory.header(folder.digests()),
+        'settings': self._settings(),
+        'sampling': self._sampling,
+        'marginals': self._marginals,
+      },
+    )
+    statement = self._statement(earlier)
+    folder.write_json('statement.json', statement.to_dict())
+    folder.write_text('statement.txt', f'{statement}\n')
 
   @classmethod
   def load(cls, model_dir):
@@ -378,6 +327,16 @@ class TabularSynthesizer:
       ValueError: if another version wrote it.
     """
     model = model_directory.read_model(model_dir)
+    try:
+      return cls._from_directory(model_dir, model)
+    except (KeyError, TypeError) as error:
+      raise ValueError(
+        f'{model_dir}/model.json is damaged ({error!r}). Restore it from a '
+        'copy.'
+      ) from error
+
+  @classmethod
+  def _from_directory(cls, model_dir, model):
     settings = model['settings']
     self = cls(
       TableSchema.from_json(os.path.join(model_dir, 'schema.json')),
@@ -396,10 +355,13 @@ class TabularSynthesizer:
     self._num_rows = settings['num_rows']
     self._sampling = model['sampling']
     self._marginals = model['marginals']
-    self._density = self._make_density()
+    self._density = fitting.make_density(
+      self.schema, self._marginals, self.hyperparameters
+    )
     weights = os.path.join(model_dir, 'weights', 'flow')
-    checkpoint = tf.train.Checkpoint(flow=self._density.latent)
-    checkpoint.read(weights).assert_existing_objects_matched()
+    with system_errors.of_file(weights):
+      checkpoint = tf.train.Checkpoint(flow=self._density.latent)
+      checkpoint.read(weights).assert_existing_objects_matched()
     return self
 
 
@@ -443,12 +405,19 @@ def fit_to_directory(
   """
   model_dir = os.path.normpath(model_dir)
   work_dir = f'{model_dir}.partial'
-  model_directory.check_target(model_dir, overwrite)
+  ledger = os.path.join(work_dir, work_directory.LEDGER)
+  model_directory.bring_back(model_dir, work_dir)
+  # A kill may have come when only the work was left to be removed.
+  complete = resume and model_directory.is_complete(model_dir, ledger)
+  if not complete:
+    model_directory.check_target(model_dir, overwrite)
   synthesizer = TabularSynthesizer(schema, epsilon, delta, **kwargs)
-  if overwrite and not resume:
-    work_directory.drop(work_dir)
-  synthesizer.fit(table, work_dir, resume=resume, progress=progress)
-  synthesizer.save(model_dir, overwrite=overwrite)
-  synthesizer.ledger.close()
-  shutil.rmtree(work_dir)
+  synthesizer._fit(table, work_dir, resume, progress, overwrite)
+  with synthesizer.ledger:
+    if not complete:
+      with model_directory.written_aside(
+        model_dir, overwrite, workspace=work_dir
+      ) as folder:
+        synthesizer._write(folder)
+    work_directory.remove(work_dir)
   return TabularSynthesizer.load(model_dir)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dp_accounting
-import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting
 from tfdpflows._keras import keras
+from tfdpflows.tabular import system_errors
+from tfdpflows.tabular.progress import Progress
 
-# Points of the training at which the progress bar knows epsilon.
-_EPSILONS = 50
 
-
-def train(model, plan, codes, *, learning_rate, loss_bound, folder, progress):
+def train(
+  model, plan, codes, *, learning_rate, loss_bound, folder, resume, progress
+):
   """Trains to the end of the plan.
 
   Args:
@@ -22,9 +20,14 @@ def train(model, plan, codes, *, learning_rate, loss_bound, folder, progress):
     codes: float32 `[n, d]`.
     learning_rate: of Adam, at the start.
     loss_bound: see `DPOptimizer`.
-    folder: folder of checkpoints, one per epoch, or `None`. If it holds one,
-      the training goes on from there.
-    progress: whether to show a progress bar.
+    folder: folder of checkpoints, one per epoch, or `None`.
+    resume: whether to go on from the checkpoint there, or from the start if
+      there is none yet.
+    progress: whether to show a progress bar in a terminal.
+
+  Raises:
+    OSError: if a checkpoint cannot be written or read.
+    LedgerError: if the ledger cannot be written.
   """
   schedule = keras.optimizers.schedules.CosineDecay(
     learning_rate, plan.steps, alpha=0.1
@@ -39,14 +42,25 @@ def train(model, plan, codes, *, learning_rate, loss_bound, folder, progress):
     optimizer._create_all_weights(model.distribution.trainable_variables)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
-    if manager.latest_checkpoint:
-      checkpoint.restore(manager.latest_checkpoint).assert_consumed()
-      plan.resume(int(optimizer.iterations))
+    latest = manager.latest_checkpoint
+    if latest:
+      with system_errors.of_file(latest):
+        checkpoint.restore(latest).assert_consumed()
+    if resume:
+      plan.resume(optimizer)
     callbacks.append(_Checkpoints(manager))
-  if progress:
-    callbacks.append(_Progress(plan))
-  if plan.left:
-    model.fit(codes, verbose=0, callbacks=callbacks)
+  if not plan.left:
+    model.take_averages()
+    return
+  shown = Progress(plan) if progress else None
+  if shown:
+    callbacks.append(shown)
+  try:
+    with system_errors.of_training():
+      model.fit(codes, verbose=0, callbacks=callbacks)
+  finally:
+    if shown:
+      shown.close()
 
 
 class _Checkpoints(keras.callbacks.Callback):
@@ -57,43 +71,5 @@ class _Checkpoints(keras.callbacks.Callback):
     self._manager = manager
 
   def on_epoch_end(self, epoch, logs=None):
-    self._manager.save()
-
-
-class _Progress(keras.callbacks.Callback):
-  """Shows step, epsilon spent so far, nats and the time left.
-
-  Epsilon is that of the whole ledger. The nats are what the optimizer releases
-  with noise, as a running mean over an epoch.
-  """
-
-  def __init__(self, plan):
-    super().__init__()
-    self._plan = plan
-    self._bar = keras.utils.Progbar(
-      plan.steps, stateful_metrics=['epsilon', 'nats gained'], unit_name='step'
-    )
-    self._losses = []
-    steps = np.linspace(0, plan.steps, _EPSILONS + 1).round()
-    self._steps = np.unique(steps.astype(int))[1:]
-    spent = [
-      dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
-      for entry in plan.ledger.entries
-      if entry.label != plan.label and entry.count
-    ]
-    self._epsilons = accounting.epsilon_after(
-      plan.sampler.event(plan.noise_multiplier),
-      self._steps.tolist(),
-      plan.delta,
-      spent=dp_accounting.ComposedDpEvent(spent),
-      accountant=plan.accountant,
-    )
-
-  def on_train_batch_end(self, batch, logs=None):
-    step = int(self.model.optimizer.iterations)
-    # The epsilon of the next point that is known: never too small.
-    epsilon = self._epsilons[int(np.searchsorted(self._steps, step))]
-    values = [('epsilon', epsilon)]
-    if logs and 'loss' in logs:
-      values.append(('nats gained', -float(logs['loss'])))
-    self._bar.update(step, values)
+    with system_errors.of_file(self._manager.directory):
+      self._manager.save()

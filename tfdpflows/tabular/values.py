@@ -296,7 +296,7 @@ def _within(column, missing, field, clip):
   if field.categories is not None:
     outside = ~missing & ~column.isin(field.categories).to_numpy(bool)
     said = 'is not in the enum'
-    fix = "add it to the enum or use out_of_range='clip'"
+    fix = 'add it to the enum, or set out_of_range to clip'
     if clip:
       if field.is_numeric:
         nearest = _nearest(column[outside].to_numpy(np.float64), field.enum)
@@ -312,7 +312,7 @@ def _within(column, missing, field, clip):
     number = column.to_numpy(np.float64, na_value=np.nan)
     outside = (number < field.minimum) | (number > field.maximum)
     said = f'is outside [{field.minimum}, {field.maximum}]'
-    fix = "widen the bounds or use out_of_range='clip'"
+    fix = 'widen the bounds, or set out_of_range to clip'
   if outside.any():
     row = int(np.flatnonzero(outside)[0])
     raise ValueError(

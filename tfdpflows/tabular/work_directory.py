@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 
@@ -17,6 +19,12 @@ LEDGER = 'ledger.jsonl'
 EARLIER = 'earlier_ledgers'
 _SETTINGS = 'settings.json'
 _SECRET = 'secret'
+# What is longer, such as a schema, has no place in a message.
+_LONG = 80
+_DAMAGED = (
+  '{} cannot be resumed: its {} is {}. Overwrite it to start again; what it '
+  'spent on these rows stays spent.'
+)
 
 
 class WorkDirectory:
@@ -32,6 +40,7 @@ class WorkDirectory:
   Args:
     path: the folder, or `None` for memory.
     resume: whether it exists and is gone on with.
+    overwrite: whether one that exists makes way; its ledgers are kept.
     settings: JSON-able dict that must be the same when resumed.
     table: the validated `DataFrame`.
     seed: seed instead of a secret, or `None`.
@@ -47,12 +56,22 @@ class WorkDirectory:
   Raises:
     FileExistsError: if `path` exists and is not to be resumed.
     FileNotFoundError: if there is nothing to resume.
-    ValueError: if settings or table differ from those of the interrupted fit.
-    LedgerError: if the ledger is missing or was edited.
+    ValueError: if settings or table differ from those of the interrupted fit,
+      or its files are missing or damaged.
+    LedgerError: if the ledger is missing, in use or was edited.
   """
 
   def __init__(
-    self, path, *, resume, settings, table, seed, budget, accountant
+    self,
+    path,
+    *,
+    resume,
+    settings,
+    table,
+    seed,
+    budget,
+    accountant,
+    overwrite=False,
   ):
     # As they come back from JSON.
     settings = json.loads(json.dumps(settings))
@@ -65,12 +84,14 @@ class WorkDirectory:
       self.ledger = PrivacyLedger(
         budget=budget,
         accountant=accountant,
-        metadata={'seeded': self.randomness.seeded},
+        metadata=_metadata(self.randomness),
       )
       return
     if resume:
       self._check(path, settings, table, seed)
     else:
+      if overwrite:
+        _drop(path)
       self._create(path, settings, table, seed, budget, accountant)
     self.checkpoints = os.path.join(path, 'checkpoints')
     self.earlier_ledgers = list_earlier(path)
@@ -90,7 +111,7 @@ class WorkDirectory:
         os.path.join(aside, LEDGER),
         budget=budget,
         accountant=accountant,
-        metadata={'seeded': self.randomness.seeded},
+        metadata=_metadata(self.randomness),
       ).close()
       _write_private(
         os.path.join(aside, _SETTINGS),
@@ -109,7 +130,7 @@ class WorkDirectory:
       _take_earlier(_dropped(path), aside)
       os.rename(aside, path)
     except BaseException:
-      shutil.rmtree(aside)
+      shutil.rmtree(aside, ignore_errors=True)
       raise
     shutil.rmtree(_dropped(path), ignore_errors=True)
 
@@ -118,27 +139,30 @@ class WorkDirectory:
       raise FileNotFoundError(
         f'There is nothing to resume: {path} does not exist.'
       )
-    with open(os.path.join(path, _SETTINGS), encoding='utf-8') as file:
-      found = json.load(file)
+    found = _read(path, _SETTINGS, _parse)
     if found['library_version'] != __version__:
       raise ValueError(
         f'{path} was begun by tfdpflows {found["library_version"]}, this is '
         f'{__version__}: its steps cannot be replayed. Use that version, or '
         'overwrite it.'
       )
-    different = [k for k in settings if settings[k] != found['settings'][k]]
+    begun = found['settings']
+    different = [k for k in settings if settings[k] != begun.get(k)]
     if different:
       name = different[0]
+      values = f'{begun.get(name)!r}, and not {settings[name]!r}'
+      values = f': {values}' if len(values) < _LONG else ''
       raise ValueError(
-        f'{path} was begun with another {name}: '
-        f'{found["settings"][name]!r}, and not {settings[name]!r}. Resume with '
-        'the same arguments, or overwrite it.'
+        f'{path} was begun with another {name}{values}. Resume with the same '
+        'arguments, or overwrite it.'
       )
     secret = None
     if seed is None:
-      with open(os.path.join(path, _SECRET), 'rb') as file:
-        secret = file.read()
-    self.randomness = Randomness(seed, secret=secret)
+      secret = _read(path, _SECRET, bytes)
+    try:
+      self.randomness = Randomness(seed, secret=secret)
+    except ValueError as error:
+      raise ValueError(_DAMAGED.format(path, _SECRET, 'damaged')) from error
     if found['table'] != _fingerprint(table, self.randomness):
       raise ValueError(
         f'{path} was begun with another table: the same noise on two tables '
@@ -147,11 +171,11 @@ class WorkDirectory:
       )
 
 
-def drop(path):
-  """Makes way for a new fit; its ledgers are kept for the one that follows."""
-  if os.path.isdir(path):
-    shutil.rmtree(_dropped(path), ignore_errors=True)
-    os.rename(path, _dropped(path))
+def remove(path):
+  """Removes the folder of a fit that is complete, its secret first."""
+  with contextlib.suppress(FileNotFoundError):
+    os.unlink(os.path.join(path, _SECRET))
+  shutil.rmtree(path)
 
 
 def list_earlier(folder):
@@ -184,6 +208,25 @@ def describe_earlier(path):
   )
 
 
+def _drop(path):
+  """Makes way for a new fit; its ledgers are kept for the one that follows."""
+  if not os.path.isdir(path):
+    return
+  try:
+    PrivacyLedger.open(os.path.join(path, LEDGER)).close()
+  except LedgerError as error:
+    # Dropping a damaged one is fine; one that a process works on is not.
+    if isinstance(error.__cause__, BlockingIOError):
+      raise
+  shutil.rmtree(_dropped(path), ignore_errors=True)
+  os.rename(path, _dropped(path))
+
+
+def _metadata(randomness):
+  """What a ledger says of its fit, and a name to know it by in copies."""
+  return {'seeded': randomness.seeded, 'fit': secrets.token_hex(8)}
+
+
 def _take_earlier(dropped, folder):
   if os.path.isdir(dropped):
     ledgers = [*list_earlier(dropped), os.path.join(dropped, LEDGER)]
@@ -192,6 +235,22 @@ def _take_earlier(dropped, folder):
 
 def _dropped(path):
   return f'{path}.dropped'
+
+
+def _read(path, name, parse):
+  """Returns what a file of an interrupted fit holds."""
+  try:
+    with open(os.path.join(path, name), 'rb') as file:
+      return parse(file.read())
+  except FileNotFoundError as error:
+    raise ValueError(_DAMAGED.format(path, name, 'missing')) from error
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(_DAMAGED.format(path, name, 'damaged')) from error
+
+
+def _parse(content):
+  found = json.loads(content)
+  return {k: found[k] for k in ('library_version', 'settings', 'table')}
 
 
 def _fingerprint(table, randomness):

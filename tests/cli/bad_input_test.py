@@ -1,0 +1,175 @@
+"""What a user may get wrong: one line that says what and where, and no harm.
+
+All of it is found before TensorFlow is loaded, in a second.
+"""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows import cli
+from tfdpflows.cli import fit
+
+pytestmark = pytest.mark.core
+SCHEMA = {
+  'fields': [
+    {
+      'name': 'age',
+      'type': 'integer',
+      'constraints': {'minimum': 0, 'maximum': 120, 'required': True},
+    },
+    {
+      'name': 'wage',
+      'type': 'number',
+      'constraints': {'minimum': 0, 'maximum': 50, 'required': True},
+    },
+    {
+      'name': 'sex',
+      'type': 'string',
+      'constraints': {'enum': ['f', 'm'], 'required': True},
+    },
+  ]
+}
+FLAGS = {
+  'input': 'people.csv',
+  'schema': 'schema.json',
+  'epsilon': '1',
+  'delta': '1e-5',
+  'model_dir': 'model',
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+  """A folder with a table and a schema; the synthesizer cannot be loaded."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setitem(sys.modules, 'tfdpflows.tabular.synthesizer', None)
+  rng = np.random.default_rng(0)
+  people = pd.DataFrame(
+    {
+      'age': rng.integers(18, 90, 30),
+      'wage': rng.uniform(5, 45, 30).round(2),
+      'sex': rng.choice(['f', 'm'], 30),
+    }
+  )
+  people.to_csv('people.csv', index=False)
+  (tmp_path / 'schema.json').write_text(json.dumps(SCHEMA))
+  return tmp_path
+
+
+def _refused(argv, message, capsys):
+  before = sorted(os.listdir())
+  assert cli.main(argv) == 2
+  out, err = capsys.readouterr()
+  assert message in err
+  assert err.count('\n') == 1
+  assert out == ''
+  assert sorted(os.listdir()) == before
+
+
+def _fit(**flags):
+  return ['fit', *(f'--{k}={v}' for k, v in {**FLAGS, **flags}.items())]
+
+
+def _edited(change):
+  people = pd.read_csv('people.csv', dtype=object)
+  return change(people).to_csv(index=False)
+
+
+@pytest.mark.parametrize(
+  ('content', 'message'),
+  [
+    ('', 'the file is empty'),
+    ('age,wage,sex\n', 'a header but no rows'),
+    ('age,wage,sex\n30,10,f\n', 'one row'),
+    ('age,wage,age\n30,10,f\n', "two columns are named 'age'"),
+    ('age,wage,sex\n30,10\n', 'line 2 has 2 cells, the header has 3'),
+    ('age;wage;sex\n30;10;f\n', "has no column 'age'"),
+    (b'age,wage,sex\n30,10,\xe9\n', 'line 2 is not UTF-8'),
+    (lambda t: t.assign(more=1), "no field 'more'; describe it, or drop"),
+    (lambda t: t.drop(columns='sex'), "no column 'sex'"),
+    (
+      lambda t: t.assign(age=t['age'].where(t.index != 4, 130)),
+      "'age', row 5 (line 6 of a CSV file): 130 is outside [0, 120]; widen the "
+      'bounds, or set out_of_range to clip',
+    ),
+    (
+      lambda t: t.assign(sex=t['sex'].where(t.index != 4, 'x')),
+      "'sex', row 5 (line 6 of a CSV file): 'x' is not in the enum",
+    ),
+    (
+      lambda t: t.assign(wage=t['wage'].where(t.index != 4)),
+      "'wage', row 5 (line 6 of a CSV file): the value is missing",
+    ),
+    (
+      lambda t: t.assign(age=t['age'].where(t.index != 4, 'old')),
+      "'age', row 5 (line 6 of a CSV file): 'old' is no integer",
+    ),
+    (lambda t: t.assign(wage=np.nan), "'wage' has no values"),
+  ],
+)
+def test_bad_tables(content, message, folder, capsys):
+  if callable(content):
+    content = _edited(content)
+  if isinstance(content, str):
+    content = content.encode()
+  (folder / 'people.csv').write_bytes(content)
+  _refused(_fit(), message, capsys)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    ({'epsilon': '-1'}, 'epsilon must be a finite number above zero'),
+    ({'epsilon': 'nan'}, 'epsilon must be'),
+    ({'epsilon': 'one'}, '--epsilon=one'),
+    ({'delta': '0'}, 'delta must lie inside (0, 1)'),
+    ({'delta': '1'}, 'delta must lie inside (0, 1)'),
+    ({'accountant': 'pdl'}, 'pld'),
+    ({'schema': 'people.csv'}, 'people.csv is not JSON'),
+    ({'model_dir': ''}, '--model_dir is empty'),
+    ({'model_dir': 'people.csv', 'overwrite': True}, 'is not a model'),
+    ({'model_dir': 'people.csv'}, 'people.csv exists: pass --overwrite'),
+  ],
+)
+def test_bad_flags_of_fit(flags, message, capsys):
+  _refused(_fit(**flags), message, capsys)
+
+
+def test_a_folder_that_is_no_model_is_not_overwritten(folder, capsys):
+  (folder / 'photos').mkdir()
+  argv = _fit(model_dir='photos', overwrite=True)
+  _refused(argv, 'photos exists and is not a model of tfdpflows', capsys)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (['--num_rows=0'], 'num_rows=0'),
+    (['--num_rows=-1'], 'num_rows=-1'),
+    (['--num_rows=abc'], 'num_rows=abc'),
+    (['--seed=-1'], 'seed=-1'),
+    (['--model_dir=none'], 'none does not exist'),
+    (['--model_dir=people.csv'], '--model_dir=people.csv is no folder'),
+    (['--output='], '--output= is no file'),
+    (['--output=photos', '--overwrite'], '--output=photos is no file'),
+    (['--output=none/x.csv'], 'does not exist: make it first'),
+  ],
+)
+def test_bad_flags_of_sample(flags, message, folder, capsys):
+  for name in ('photos', 'model'):
+    (folder / name).mkdir()
+  argv = ['sample', '--model_dir=model', '--num_rows=3', '--output=s.csv']
+  _refused([*argv, *flags], message, capsys)
+
+
+def test_resuming_may_meet_a_complete_model(folder, monkeypatch, capsys):
+  """A kill between completing the model and removing the work."""
+  (folder / 'model').mkdir()
+  (folder / 'model.partial').mkdir()
+  monkeypatch.setattr(fit.files, 'check_place', None)
+  _refused(_fit(resume=True), 'tfdpflows.tabular.synthesizer', capsys)

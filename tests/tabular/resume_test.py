@@ -1,0 +1,256 @@
+"""Fits that are killed or run out of disk, and go on without paying twice."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+import small_table
+
+from tfdpflows.accounting import LedgerError, PrivacyLedger, ledger_file
+from tfdpflows.tabular import fitting, work_directory
+from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
+
+# A fit that kills itself at some moment. Its secret is always the same, so
+# that fits can be compared; it is not a seed: the secret is kept in a file.
+_FIT = """
+import json, os, signal, sys
+import pandas as pd
+from tfdpflows.sampling import PoissonSampler
+from tfdpflows.tabular import TableSchema, synthesizer
+from tfdpflows.tabular.density import TableDensity
+import tensorflow as tf
+
+moment, model_dir, table, schema, arguments = sys.argv[1:]
+os.urandom = lambda size: bytes(range(size))
+batches = []
+
+def kill(*unused_args, **unused_kwargs):
+  os.kill(os.getpid(), signal.SIGKILL)
+
+def batch(self, *args):
+  batches.append(1)
+  return kill() if len(batches) == 14 else draw(self, *args)
+
+draw = PoissonSampler.batch
+if moment == 'first checkpoint':
+  tf.train.CheckpointManager.save = kill
+elif moment == 'training':
+  PoissonSampler.batch = batch
+elif moment == 'save':
+  TableDensity.export = kill
+synthesizer.fit_to_directory(
+  pd.read_csv(table, float_precision='round_trip'),
+  TableSchema.from_json(schema),
+  model_dir,
+  progress=False,
+  **json.loads(arguments),
+)
+"""
+_MOMENTS = ('first checkpoint', 'training', 'save')
+
+
+def _fit(people, model_dir, **arguments):
+  return fit_to_directory(
+    people.table,
+    people.schema,
+    model_dir,
+    progress=False,
+    **{**people.budget, **people.tiny, **arguments},
+  )
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make()
+
+
+@pytest.fixture(autouse=True)
+def _same_secret(monkeypatch):
+  monkeypatch.setattr(os, 'urandom', lambda size: bytes(range(size)))
+
+
+@pytest.fixture(scope='module')
+def reference(people, tmp_path_factory):
+  """The same fit, not interrupted."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(os, 'urandom', lambda size: bytes(range(size)))
+    return _fit(people, tmp_path_factory.mktemp('reference') / 'model')
+
+
+@pytest.fixture(scope='module')
+def killed(people, tmp_path_factory):
+  """Folders of fits that were killed, by the moment."""
+  folder = tmp_path_factory.mktemp('killed')
+  people.table.to_csv(folder / 'table.csv', index=False)
+  people.schema.to_json(folder / 'schema.json')
+  arguments = json.dumps({**people.budget, **people.tiny})
+  processes = []
+  for moment in _MOMENTS:
+    (folder / moment).mkdir()
+    words = ['table.csv', 'schema.json', arguments]
+    process = subprocess.Popen(
+      [sys.executable, '-c', _FIT, moment, f'{moment}/model', *words],
+      cwd=folder,
+      env={
+        **os.environ,
+        'PYTHONPATH': os.pathsep.join(sys.path),
+        'TF_CPP_MIN_LOG_LEVEL': '3',
+      },
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    processes.append(process)
+  for process in processes:
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL, errors
+  return folder
+
+
+def _check(model_dir, reference, people):
+  """The model is there, alone, and the one of the uninterrupted fit."""
+  assert os.listdir(model_dir.parent) == ['model']
+  model = TabularSynthesizer.load(model_dir)
+  assert model.ledger.entries == reference.ledger.entries
+  np.testing.assert_array_equal(
+    model.log_prob(people.table), reference.log_prob(people.table)
+  )
+  pd.testing.assert_frame_equal(
+    model.sample(50, seed=1), reference.sample(50, seed=1)
+  )
+
+
+def _charged(partial):
+  with PrivacyLedger.open(partial / 'ledger.jsonl', read_only=True) as ledger:
+    return {entry.label: entry.count for entry in ledger.entries}
+
+
+@pytest.mark.parametrize(
+  ('moment', 'charged'),
+  [('first checkpoint', {8, 16}), ('training', {16}), ('save', {16})],
+)
+def test_killed_fit_goes_on(moment, charged, killed, reference, people):
+  model_dir = killed / moment / 'model'
+  partial = killed / moment / 'model.partial'
+  assert os.listdir(killed / moment) == ['model.partial']
+  assert (partial / 'secret').exists()
+  # Written ahead, in blocks of an epoch.
+  before = _charged(partial)
+  assert before['marginals'] == 1
+  assert before['DP-SGD'] in charged
+  assert (partial / 'checkpoints').exists() == (moment != 'first checkpoint')
+  with pytest.raises(FileExistsError, match='was not finished'):
+    _fit(people, model_dir)
+  with pytest.raises(ValueError, match=r'another epsilon: 8\.0, and not 9\.0'):
+    _fit(people, model_dir, resume=True, epsilon=9.0)
+  assert _charged(partial) == before
+  if moment == 'save':
+    # Without its checkpoint a fit starts over, and still pays nothing.
+    (index,) = (partial / 'checkpoints').glob('*.index')
+    content = index.read_bytes()
+    index.write_bytes(content[:-20])
+    with pytest.raises(OSError, match='checkpoints/ckpt'):
+      _fit(people, model_dir, resume=True)
+    shutil.rmtree(partial / 'checkpoints')
+  _fit(people, model_dir, resume=True)
+  _check(model_dir, reference, people)
+
+
+def _full(*unused_args):
+  raise OSError(28, os.strerror(28))
+
+
+def test_a_bad_day(reference, people, tmp_path, monkeypatch):
+  """One failure after another, each in a clear error, and nothing is lost."""
+  model_dir, partial = tmp_path / 'model', tmp_path / 'model.partial'
+  write = ledger_file._write
+
+  def full(descriptor, data, offset):
+    _full() if b'"advance"' in data else write(descriptor, data, offset)
+
+  # The disk is full when the ledger is written, where TensorFlow draws.
+  with monkeypatch.context() as patch:
+    patch.setattr(ledger_file, '_write', full)
+    with pytest.raises(LedgerError, match='^Cannot write .*No space left'):
+      _fit(people, model_dir)
+  assert _charged(partial)['DP-SGD'] == 0
+
+  # It is full when a checkpoint is written, by TensorFlow too.
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+  try:
+    with pytest.raises(OSError, match='checkpoints'):
+      _fit(people, model_dir, resume=True)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+  assert _charged(partial)['DP-SGD'] in (8, 16)
+
+  # And when the model is.
+  with monkeypatch.context() as patch:
+    patch.setattr(TableDensity, 'export', _full)
+    with pytest.raises(OSError, match='No space left'):
+      _fit(people, model_dir, resume=True)
+  assert os.listdir(tmp_path) == ['model.partial']
+
+  # At last only the work is left to be removed.
+  with monkeypatch.context() as patch:
+    patch.setattr(work_directory, 'remove', _full)
+    with pytest.raises(OSError, match='No space left'):
+      _fit(people, model_dir, resume=True)
+  assert sorted(os.listdir(tmp_path)) == ['model', 'model.partial']
+  written = (model_dir / 'model.json').stat().st_mtime_ns
+  _fit(people, model_dir, resume=True)
+  assert (model_dir / 'model.json').stat().st_mtime_ns == written
+  assert not (model_dir / 'earlier_ledgers').exists()
+  _check(model_dir, reference, people)
+
+
+def test_draft_is_resumed_and_overwritten(people, tmp_path, monkeypatch):
+  table = people.table[['age', 'city']]
+  draft = types.SimpleNamespace(
+    table=table,
+    schema=TableSchema.draft(table),
+    budget=people.budget,
+    tiny={**people.tiny, 'bounds_epsilon': 4.0},
+  )
+
+  def stop(*args, **kwargs):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(fitting, 'train', stop)
+    with pytest.raises(KeyboardInterrupt):
+      _fit(draft, tmp_path / 'model')
+  assert _charged(tmp_path / 'model.partial') == {'bounds': 1, 'marginals': 1}
+  model = _fit(draft, tmp_path / 'model', resume=True)
+  counts = {e.label: e.count for e in model.ledger.entries}
+  assert counts == {'bounds': 1, 'marginals': 1, 'DP-SGD': 16}
+  assert model.ledger.epsilon() <= 8
+
+  # Values that the schema does not allow drop nothing and replace nothing.
+  bad = types.SimpleNamespace(**{**vars(draft), 'schema': model.schema})
+  bad.table = table.assign(age=-1)
+  bad.tiny = people.tiny
+  with pytest.raises(ValueError, match="'age', row 1"):
+    _fit(bad, tmp_path / 'model', overwrite=True)
+  with pytest.raises(FileExistsError, match='exists'):
+    _fit(bad, tmp_path / 'model')
+  assert os.listdir(tmp_path) == ['model']
+
+  # What the replaced model spent stays spent.
+  monkeypatch.setattr(os, 'urandom', lambda size: bytes(range(1, size + 1)))
+  bad.table = table
+  bad.schema = TableSchema([people.schema['age'], people.schema['city']])
+  model = _fit(bad, tmp_path / 'model', overwrite=True)
+  statement = str(model.privacy_statement())
+  assert 'earlier_ledgers/001.jsonl' in statement.replace('\n  ', ' ')
+  assert os.listdir(tmp_path) == ['model']

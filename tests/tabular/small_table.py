@@ -1,0 +1,57 @@
+"""A small table, its schema, and hyper-parameters for fits of seconds."""
+
+import types
+
+import numpy as np
+import pandas as pd
+
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
+
+NUM_ROWS = 400
+
+
+def make():
+  """Returns 400 rows of five kinds of columns, three with missing values.
+
+  Returns:
+    A namespace of
+    - table: the `DataFrame`;
+    - schema: its `TableSchema`;
+    - tiny: hyper-parameters for 16 steps of a small flow;
+    - budget: epsilon and delta.
+  """
+  rng = np.random.default_rng(0)
+  age = rng.integers(18, 90, NUM_ROWS)
+  table = pd.DataFrame(
+    {
+      'age': age,
+      'income': (age + rng.normal(0, 5, NUM_ROWS)).clip(0, 200),
+      'visits': pd.array(rng.integers(0, 9, NUM_ROWS), dtype='Int64'),
+      'city': rng.choice(['Bonn', 'Köln', 'Trier'], NUM_ROWS),
+      'member': age > 50,
+    }
+  )
+  table.loc[::20, 'income'] = np.nan
+  table.loc[::25, 'visits'] = pd.NA
+  table.loc[::30, 'city'] = None
+  schema = TableSchema(
+    [
+      Field('age', 'integer', minimum=0, maximum=99, required=True),
+      Field('income', 'number', minimum=0, maximum=200),
+      Field('visits', 'integer', minimum=0, maximum=12),
+      Field('city', 'string', enum=('Trier', 'Köln', 'Bonn')),
+      Field('member', 'boolean', required=True),
+    ]
+  )
+  return types.SimpleNamespace(
+    table=table,
+    schema=schema,
+    tiny={
+      'epochs': 2,
+      'num_blocks': 1,
+      'hidden_units': (16,),
+      'expected_batch_size': 50,
+    },
+    budget={'epsilon': 8.0, 'delta': 1e-4},
+  )

@@ -1,0 +1,337 @@
+"""The synthesizer: what it releases, what it refuses, what it can be asked."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import small_table
+
+from tfdpflows.mechanisms import histograms
+from tfdpflows.randomness import Randomness
+from tfdpflows.tabular import fitting
+from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.synthesizer import TabularSynthesizer
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make()
+
+
+@pytest.fixture(scope='module')
+def fitted(people):
+  synthesizer = TabularSynthesizer(
+    people.schema, **people.budget, seed=1, **people.tiny
+  )
+  return synthesizer.fit(people.table, progress=False)
+
+
+@pytest.fixture(scope='module')
+def saved(fitted, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('saved')
+  fitted.save(folder / 'model')
+  assert os.listdir(folder) == ['model']
+  return folder / 'model'
+
+
+@pytest.mark.core
+def test_only_declared_values_of_declared_types(fitted, people):
+  rows = fitted.sample(3000, seed=0)
+  assert rows.dtypes.astype(str).to_dict() == {
+    'age': 'int64',
+    'income': 'float64',
+    'visits': 'Int64',
+    'city': 'object',
+    'member': 'bool',
+  }
+  assert rows['age'].between(0, 99).all()
+  assert rows['income'].dropna().between(0, 200).all()
+  assert rows['visits'].dropna().between(0, 12).all()
+  assert set(rows['city'].dropna()) == {'Bonn', 'Köln', 'Trier'}
+  for name in ('income', 'visits', 'city'):
+    share = people.table[name].isna().mean()
+    assert rows[name].isna().mean() == pytest.approx(share, abs=0.04)
+  # What is sampled can be validated, scored and learned from again.
+  pd.testing.assert_frame_equal(people.schema.validate(rows), rows)
+  assert np.isfinite(fitted.log_prob(rows)).all()
+  assert len(fitted.sample(0)) == 0
+
+
+def test_samples_by_seed(fitted):
+  rows = fitted.sample(100, seed=3)
+  pd.testing.assert_frame_equal(rows, fitted.sample(100, seed=3))
+  pd.testing.assert_frame_equal(rows[:40], fitted.sample(40, seed=3))
+  assert not rows.equals(fitted.sample(100, seed=4))
+  assert not fitted.sample(100).equals(fitted.sample(100))
+  for bad in (-1, 1.5):
+    with pytest.raises(ValueError, match='num_rows'):
+      fitted.sample(bad)
+  with pytest.raises(ValueError, match='seed'):
+    fitted.sample(1, seed=-1)
+
+
+def test_log_prob_of_rows_with_missing_values(fitted, people):
+  log_prob = fitted.log_prob(people.table)
+  assert log_prob.shape == (len(people.table),)
+  assert log_prob.dtype == np.float32
+  assert np.isfinite(log_prob).all()
+  # The order and number of rows do not matter, nor does the index.
+  shuffled = people.table.iloc[[7, 3, 20]]
+  assert shuffled.isna().to_numpy().any()
+  np.testing.assert_allclose(
+    fitted.log_prob(shuffled), log_prob[[7, 3, 20]], atol=0.3
+  )
+  bad = people.table.assign(age=120)
+  with pytest.raises(ValueError, match=r"'age', row 1 .* outside \[0, 99\]"):
+    fitted.log_prob(bad)
+
+
+@pytest.mark.core
+def test_round_trip_through_a_folder(fitted, saved, people, tmp_path):
+  loaded = TabularSynthesizer.load(saved)
+  np.testing.assert_array_equal(
+    loaded.log_prob(people.table), fitted.log_prob(people.table)
+  )
+  pd.testing.assert_frame_equal(
+    loaded.sample(50, seed=2), fitted.sample(50, seed=2)
+  )
+  assert str(loaded.privacy_statement()) == str(fitted.privacy_statement())
+  assert loaded.schema == fitted.schema
+  assert loaded.ledger.epsilon() == fitted.ledger.epsilon()
+  # A loaded model has spent its budget and can be saved again.
+  with pytest.raises(ValueError, match='budget spent'):
+    loaded.fit(people.table)
+  loaded.save(tmp_path / 'copy')
+  copy = TabularSynthesizer.load(tmp_path / 'copy')
+  assert copy.ledger.metadata == loaded.ledger.metadata
+
+
+_WITHOUT_US = """
+import sys
+sys.modules['tfdpflows'] = None
+import numpy as np, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+points = np.load(sys.argv[2])
+log_prob = model.signatures['log_prob'](x=tf.constant(points))['log_prob']
+sample = model.signatures['sample'](
+  num_rows=tf.constant(7), seed=tf.constant([1, 2]))['x']
+np.savez(sys.argv[3], log_prob=log_prob.numpy(), sample=sample.numpy())
+"""
+
+
+def test_saved_model_needs_no_tfdpflows(fitted, saved, people, tmp_path):
+  codes = TableEncoder(people.schema).encode(
+    people.schema.validate(people.table)
+  )
+  points = codes + np.float32(0.5)
+  np.save(tmp_path / 'points.npy', points)
+  subprocess.run(
+    [
+      sys.executable,
+      '-c',
+      _WITHOUT_US,
+      saved / 'saved_model',
+      tmp_path / 'points.npy',
+      tmp_path / 'result.npz',
+    ],
+    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+    check=True,
+    timeout=120,
+  )
+  result = np.load(tmp_path / 'result.npz')
+  distribution = fitted._density.distribution
+  np.testing.assert_allclose(
+    result['log_prob'], distribution.log_prob(points), atol=1e-4
+  )
+  np.testing.assert_allclose(
+    result['sample'], distribution.sample(7, seed=(1, 2)), atol=1e-3
+  )
+  rows = TableEncoder(people.schema).decode(result['sample'])
+  people.schema.validate(rows)
+
+
+@pytest.mark.core
+def test_ledger_and_statement(fitted, people):
+  ledger = fitted.ledger
+  assert 0.99 * 8 < ledger.epsilon() <= 8
+  assert [(e.label, e.count) for e in ledger.entries] == [
+    ('marginals', 1),
+    ('DP-SGD', 16),
+  ]
+  statement = fitted.privacy_statement()
+  assert statement.epsilon <= 8
+  assert 'seeded' in str(statement)
+  assert 'Number of rows: 400' in str(statement)
+  assert 'Poisson' in str(statement)
+  unseeded = TabularSynthesizer(people.schema, **people.budget, **people.tiny)
+  with pytest.raises(ValueError, match='Nothing was spent'):
+    unseeded.privacy_statement()
+
+
+def test_not_fitted_or_fitted_twice(fitted, people, tmp_path):
+  with pytest.raises(ValueError, match='budget spent'):
+    fitted.fit(people.table)
+  fresh = TabularSynthesizer(people.schema)
+  for call in (
+    lambda: fresh.sample(1),
+    lambda: fresh.log_prob(people.table),
+    lambda: fresh.save(tmp_path / 'model'),
+  ):
+    with pytest.raises(ValueError, match='not fitted yet'):
+      call()
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.core
+def test_probabilities_of_all_rows_sum_to_one():
+  fields = [
+    Field('a', 'string', enum=('x', 'y', 'z')),
+    Field('b', 'boolean', required=True),
+    Field('c', 'integer', minimum=1, maximum=4, required=True),
+  ]
+  rng = np.random.default_rng(1)
+  c = rng.integers(1, 5, 500)
+  table = pd.DataFrame(
+    {'a': np.where(c > 2, 'x', 'z'), 'b': rng.random(500) < c / 5, 'c': c}
+  )
+  table.loc[::9, 'a'] = None
+  synthesizer = TabularSynthesizer(
+    TableSchema(fields),
+    20.0,
+    1e-4,
+    seed=2,
+    epochs=4,
+    num_blocks=1,
+    hidden_units=(16,),
+    expected_batch_size=100,
+  ).fit(table, progress=False)
+  every = pd.DataFrame(
+    itertools.product(['x', 'y', 'z', None], [False, True], range(1, 5)),
+    columns=['a', 'b', 'c'],
+  )
+  probability = np.exp(synthesizer.log_prob(every).astype(np.float64))
+  assert probability.sum() == pytest.approx(1, abs=0.03)
+  # And they are those of the samples.
+  rows = synthesizer.sample(20_000, seed=0).fillna({'a': '-'})
+  share = rows.value_counts(normalize=True)
+  keys = every.fillna({'a': '-'}).itertuples(index=False, name=None)
+  seen = np.array([share.get(key, 0) for key in keys])
+  np.testing.assert_allclose(seen, probability, atol=0.03)
+
+
+@pytest.mark.parametrize(
+  'field',
+  [
+    Field('age', 'integer', minimum=0, maximum=99, required=True),
+    Field('income', 'number', minimum=0, maximum=200),
+    Field('city', 'string', enum=('Bonn', 'Köln', 'Trier')),
+  ],
+  ids=lambda field: field.name,
+)
+def test_table_of_one_column(field, people):
+  synthesizer = TabularSynthesizer(TableSchema([field]), 4.0, 1e-4, seed=0)
+  table = people.table[[field.name]]
+  synthesizer.fit(table, progress=False)
+  assert [e.label for e in synthesizer.ledger.entries] == ['marginals']
+  # Nothing is kept for a training that one column has no use for.
+  assert 3.99 < synthesizer.ledger.epsilon() <= 4.0
+  assert 'Clipping' not in str(synthesizer.privacy_statement())
+  rows = synthesizer.sample(2000, seed=0)
+  missing = rows[field.name].isna().mean()
+  assert missing == pytest.approx(table[field.name].isna().mean(), abs=0.03)
+  assert np.isfinite(synthesizer.log_prob(table)).all()
+  if field.type == 'number':
+    grid = np.linspace(0, 200, 2001)[:-1] + 0.05
+    grid = pd.DataFrame({field.name: grid})
+    mass = np.exp(synthesizer.log_prob(grid).astype(np.float64)).sum() * 0.1
+    none = synthesizer.log_prob(pd.DataFrame({field.name: [np.nan]}))
+    assert mass + np.exp(none[0]) == pytest.approx(1, abs=0.01)
+
+
+def test_draft_is_refused_or_paid_for(people):
+  table = people.table[['age', 'city']]
+  draft = TableSchema.draft(table)
+  with pytest.raises(ValueError, match="draft: of column 'age', minimum"):
+    TabularSynthesizer(draft, **people.budget).fit(table)
+  synthesizer = TabularSynthesizer(
+    draft, **people.budget, bounds_epsilon=4.0, seed=0, **people.tiny
+  ).fit(table, progress=False)
+  assert not synthesizer.schema.is_draft
+  assert [e.label for e in synthesizer.ledger.entries] == [
+    'bounds',
+    'marginals',
+    'DP-SGD',
+  ]
+  assert synthesizer.ledger.epsilon() <= 8
+  synthesizer.schema.validate(synthesizer.sample(100))
+  assert 'bounds' in str(synthesizer.privacy_statement())
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ({'epsilon': 0}, 'epsilon'),
+    ({'epsilon': float('nan')}, 'epsilon'),
+    ({'delta': 0}, 'delta'),
+    ({'delta': 1}, 'delta'),
+    ({'bounds_epsilon': 2}, 'bounds_epsilon'),
+    ({'accountant': 'pdl'}, 'pld'),
+    ({'out_of_range': 'ignore'}, 'out_of_range'),
+    ({'epoch': 1}, 'epoch'),
+    ({'epochs': 0}, 'epochs'),
+    ({'ema_momentum': 1}, 'ema_momentum'),
+    ({'hidden_units': ()}, 'hidden_units'),
+    ({'hidden_units': (8, 0)}, 'hidden_units'),
+    ({'num_blocks': 1.5}, 'num_blocks'),
+    ({'num_bins': 1}, 'num_bins'),
+  ],
+)
+def test_bad_arguments_are_refused_at_once(arguments, message, people):
+  with pytest.raises(ValueError, match=message):
+    TabularSynthesizer(people.schema, **arguments)
+
+
+def test_what_cannot_be_planned_writes_nothing(people, tmp_path):
+  too_large = TabularSynthesizer(people.schema, expected_batch_size=401)
+  with pytest.raises(ValueError, match='expected_batch_size'):
+    too_large.fit(people.table, tmp_path / 'work')
+  assert not list(tmp_path.iterdir())
+  assert too_large.ledger is None
+
+
+def test_delta_of_one_row_is_warned_of(people, monkeypatch):
+  def stop(*args, **kwargs):
+    raise InterruptedError
+
+  monkeypatch.setattr(fitting, 'split_budget', stop)
+  synthesizer = TabularSynthesizer(people.schema, 1.0, 1 / 400)
+  with (
+    pytest.warns(UserWarning, match=r'one over the number of rows 0\.0025'),
+    pytest.raises(InterruptedError),
+  ):
+    synthesizer.fit(people.table)
+
+
+def test_neighbours_differ_by_one_count_before_noise(people):
+  """With the same noise, one row moves one bin of each column by one."""
+  encoder = TableEncoder(people.schema)
+  codes = encoder.encode(people.schema.validate(people.table))
+  randomness = Randomness(seed=5)
+  for i, column in enumerate(encoder.columns):
+    stds = histograms.noise_stds(encoder.columns, 3.0)[i]
+    (edges, counts, _), *_ = histograms._release(
+      codes[:, i], column, stds, randomness.numpy('m', column.name), 64
+    )
+    (edges_less, counts_less, _), *_ = histograms._release(
+      codes[1:, i], column, stds, randomness.numpy('m', column.name), 64
+    )
+    np.testing.assert_array_equal(edges, edges_less)
+    difference = np.sort(counts - counts_less)
+    np.testing.assert_allclose(difference[:-1], 0, atol=1e-9)
+    assert difference[-1] == pytest.approx(1)

@@ -1,0 +1,135 @@
+"""Training: what it shows, and errors that pass through TensorFlow."""
+
+import io
+import os
+import re
+import shutil
+import sys
+import types
+
+import pytest
+import tensorflow as tf
+
+from tfdpflows import gradients
+from tfdpflows.accounting import LedgerError
+from tfdpflows.plan import TrainingPlan
+from tfdpflows.tabular import system_errors
+from tfdpflows.tabular.progress import Progress, _clock
+
+pytestmark = pytest.mark.core
+STEPS = 40
+
+
+class _Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+@pytest.fixture
+def plan():
+  return TrainingPlan.for_epsilon(
+    epsilon=1.0,
+    delta=1e-5,
+    num_examples=1000,
+    expected_batch_size=100,
+    steps=STEPS,
+    clipping=gradients.Flat(1.0),
+  )
+
+
+def _lines(plan, terminal, monkeypatch, first=0):
+  """What a training writes whose loss is 3 minus a tenth of the step."""
+  monkeypatch.setattr(sys, 'stderr', terminal)
+  progress = Progress(plan)
+  optimizer = types.SimpleNamespace(iterations=first)
+  progress.set_model(types.SimpleNamespace(optimizer=optimizer))
+  total = 0.0
+  for step in range(first, STEPS):
+    batch = (step - first) % 10  # Keras starts its mean anew in every epoch.
+    total = total * bool(batch) + 3 - step / 10
+    optimizer.iterations = step + 1
+    progress._next = 0
+    progress.on_train_batch_end(batch, {'loss': total / (batch + 1)})
+  progress.close()
+  return terminal.getvalue()
+
+
+def test_progress_in_a_terminal(plan, monkeypatch):
+  monkeypatch.setattr(
+    shutil, 'get_terminal_size', lambda: os.terminal_size((100, 24))
+  )
+  text = _lines(plan, _Terminal(), monkeypatch)
+  assert text.endswith('\n')
+  lines = text.strip().split('\r')
+  assert len(lines) == STEPS
+  epsilons = [
+    float(re.search(r'epsilon ([\d.]+)', line).group(1)) for line in lines
+  ]
+  assert epsilons == sorted(epsilons)
+  assert epsilons[-1] == pytest.approx(1, abs=0.01)
+  for step in (10, 20, 40):
+    # Never too small for the steps that were made, but for the last digit.
+    assert epsilons[step - 1] >= plan.epsilon(step) - 6e-4
+  assert lines[19].startswith('[======      ] step 20/40, epsilon 0.')
+  # Losses of the last ten steps: 2.0 down to 1.1.
+  assert '-1.55 ± 0.09 nats gained, 0:0' in lines[19]
+  assert lines[19].strip().endswith(' left')
+  assert lines[-1].strip().endswith(' taken')
+
+
+def test_progress_fits_the_terminal(plan, monkeypatch):
+  monkeypatch.setattr(
+    shutil, 'get_terminal_size', lambda: os.terminal_size((30, 24))
+  )
+  text = _lines(plan, _Terminal(), monkeypatch, first=30)
+  assert max(map(len, text.strip().split('\r'))) == 29
+
+
+def test_progress_is_quiet_elsewhere(plan, monkeypatch):
+  assert _lines(plan, io.StringIO(), monkeypatch) == ''
+
+
+def test_clock():
+  assert [_clock(s) for s in (0, 0.2, 61, 3600)] == [
+    '0:00',
+    '0:01',
+    '1:01',
+    '1:00:00',
+  ]
+
+
+def _error(kind, message):
+  return kind(None, None, message)
+
+
+def test_errors_of_files():
+  full = _error(
+    tf.errors.ResourceExhaustedError, 'a/b.tmp; No space left on device'
+  )
+  for error, match in (
+    (full, r'No space left on device.*model'),
+    (_error(tf.errors.DataLossError, '\nbad block\nmore'), 'model: bad block$'),
+    (_error(tf.errors.NotFoundError, ''), 'model: NotFoundError'),
+  ):
+    with pytest.raises(OSError, match=match), system_errors.of_file('model'):
+      raise error
+
+
+def test_errors_of_training():
+  text = 'Graph execution error:\n\nLedgerError: Cannot write it.\nTraceback'
+  with (
+    pytest.raises(LedgerError, match='^Cannot write it.$'),
+    system_errors.of_training(),
+  ):
+    raise _error(tf.errors.UnknownError, text)
+  with (
+    pytest.raises(MemoryError, match='OOM when allocating'),
+    system_errors.of_training(),
+  ):
+    raise _error(tf.errors.ResourceExhaustedError, 'OOM when allocating')
+  # What is a defect stays one.
+  with (
+    pytest.raises(tf.errors.InvalidArgumentError),
+    system_errors.of_training(),
+  ):
+    raise _error(tf.errors.InvalidArgumentError, 'shapes')

@@ -1,0 +1,200 @@
+"""What a fit spends its budget on: bounds, marginals, training."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import dp_accounting
+import numpy as np
+
+from tfdpflows import accounting, flows, gradients, mechanisms
+from tfdpflows.plan import TrainingPlan
+from tfdpflows.tabular.density import TableDensity, TableModel
+from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.training import train
+
+# The share of delta that private bounds may use; Gaussian noise and sampling
+# need most of it.
+_BOUNDS_DELTA_SHARE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Spending:
+  """How a budget is split, before any of it is spent.
+
+  Attributes:
+    bounds: `(epsilon, delta)` of private bounds, or `None` for a schema that
+      is public.
+    marginal_noise: noise multiplier of the marginals.
+    plan: `TrainingPlan` of the flow, not to be run; `None` for a table of one
+      column, which depends on nothing.
+  """
+
+  bounds: tuple | None
+  marginal_noise: float
+  plan: TrainingPlan | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+  """What the mechanisms of a fit released, and what was made of it.
+
+  Attributes:
+    schema: `TableSchema` without marks.
+    marginals: per column a dict of `name`, `edges` and `probabilities`.
+    density: the `TableDensity`.
+    sampling: how batches were drawn, in words, or `None`.
+  """
+
+  schema: TableSchema
+  marginals: list
+  density: TableDensity
+  sampling: str | None
+
+
+def split_budget(
+  schema, num_rows, hyperparameters, budget, bounds_epsilon, accountant
+):
+  """Returns the `Spending` of a fit.
+
+  The marginals get their share of a Gaussian mechanism's budget, training what
+  they and the bounds leave.
+
+  Args:
+    schema: `TableSchema`.
+    num_rows: number of rows.
+    hyperparameters: `Hyperparameters`.
+    budget: the `PrivacyBudget`.
+    bounds_epsilon: epsilon of private bounds, if the schema has marks.
+    accountant: name of the accountant.
+
+  Raises:
+    ValueError: if the budget cannot pay for it.
+  """
+  bounds, spent = None, []
+  if schema.is_draft:
+    bounds = bounds_epsilon, budget.delta * _BOUNDS_DELTA_SHARE
+    spent = [mechanisms.bounds_event(schema, *bounds)]
+  noise = accounting.calibrate_noise_multiplier(
+    dp_accounting.GaussianDpEvent,
+    budget,
+    spent=dp_accounting.ComposedDpEvent(spent) if spent else None,
+    accountant=accountant,
+  )
+  if len(schema.fields) == 1:
+    return Spending(bounds, noise, None)
+  noise /= np.sqrt(hyperparameters.marginal_share)
+  spent.append(dp_accounting.GaussianDpEvent(noise))
+  plan = TrainingPlan.for_epsilon(
+    epsilon=budget.epsilon,
+    delta=budget.delta,
+    num_examples=num_rows,
+    expected_batch_size=hyperparameters.expected_batch_size,
+    epochs=hyperparameters.epochs,
+    clipping=gradients.Flat(hyperparameters.l2_norm_clip),
+    accountant=accountant,
+    spent=dp_accounting.ComposedDpEvent(spent),
+  )
+  return Spending(bounds, noise, plan)
+
+
+def run_mechanisms(
+  table, schema, spending, hyperparameters, work, *, resume, progress
+):
+  """Runs all mechanisms of a fit, each charged to the ledger before.
+
+  Args:
+    table: validated `DataFrame`.
+    schema: `TableSchema`.
+    spending: from `split_budget`.
+    hyperparameters: `Hyperparameters`.
+    work: the `WorkDirectory`.
+    resume: whether to repeat what was paid, with the same randomness.
+    progress: whether to show a progress bar.
+
+  Returns:
+    A `Fitted`.
+  """
+  randomness, ledger = work.randomness, work.ledger
+  if spending.bounds is not None:
+    schema = mechanisms.private_bounds(
+      table,
+      schema,
+      *spending.bounds,
+      randomness.numpy('bounds'),
+      ledger,
+      resume=resume,
+    )
+    table = schema.validate(table, 'clip')
+  encoder = TableEncoder(schema)
+  codes = encoder.encode(table)
+  histograms = mechanisms.noisy_histograms(
+    codes,
+    encoder.columns,
+    spending.marginal_noise,
+    randomness,
+    ledger,
+    resume=resume,
+  )
+  marginals = [
+    {
+      'name': histogram.name,
+      'edges': histogram.edges.tolist(),
+      'probabilities': histogram.probabilities().tolist(),
+    }
+    for histogram in histograms
+  ]
+  seed = int(randomness.numpy('weights').integers(2**31))
+  density = make_density(schema, marginals, hyperparameters, seed)
+  plan = spending.plan
+  if plan is None:
+    return Fitted(schema, marginals, density, None)
+  train(
+    TableModel(
+      density,
+      randomness.tensorflow('dequantization'),
+      hyperparameters.ema_momentum,
+    ),
+    TrainingPlan(
+      plan.sampler,
+      plan.clipping,
+      plan.noise_multiplier,
+      plan.steps,
+      plan.accountant,
+      plan.delta,
+      ledger=ledger,
+      randomness=randomness,
+    ),
+    codes,
+    learning_rate=hyperparameters.learning_rate,
+    loss_bound=hyperparameters.loss_bound,
+    folder=work.checkpoints,
+    resume=resume,
+    progress=progress,
+  )
+  return Fitted(schema, marginals, density, plan.sampler.describe())
+
+
+def make_density(schema, marginals, hyperparameters, seed=None):
+  """Returns the `TableDensity` of marginals, its flow still the identity.
+
+  Args:
+    schema: `TableSchema`.
+    marginals: see `Fitted`.
+    hyperparameters: `Hyperparameters`.
+    seed: of the initial weights, or `None`.
+  """
+  latent = flows.neural_spline_flow(
+    len(schema.fields),
+    hyperparameters.num_blocks,
+    hyperparameters.hidden_units,
+    num_bins=hyperparameters.num_bins,
+    seed=seed,
+  )
+  return TableDensity(
+    TableEncoder(schema).columns,
+    [m['edges'] for m in marginals],
+    [m['probabilities'] for m in marginals],
+    latent,
+  )

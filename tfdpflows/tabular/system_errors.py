@@ -1,0 +1,54 @@
+"""Errors of files and memory as Python raises them, not as TensorFlow does."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+import tensorflow as tf
+
+from tfdpflows.accounting import LedgerError
+
+_LEDGER_ERROR = f'{LedgerError.__name__}: '
+
+
+@contextlib.contextmanager
+def of_file(path):
+  """Within it, an error of TensorFlow is one of reading or writing `path`.
+
+  Raises:
+    OSError: with the path, for any error that TensorFlow raises.
+  """
+  try:
+    yield
+  except tf.errors.OpError as error:
+    text = _lines(error)[0]
+    code = errno.ENOSPC
+    if os.strerror(code) in text:
+      raise OSError(code, os.strerror(code), path) from error
+    raise OSError(f'{path}: {text}') from error
+
+
+@contextlib.contextmanager
+def of_training():
+  """Within it, errors of the ledger and of memory pass through TensorFlow.
+
+  Raises:
+    LedgerError: as it was raised where a batch is drawn.
+    MemoryError: where TensorFlow ran out of it.
+  """
+  try:
+    yield
+  except tf.errors.OpError as error:
+    for line in _lines(error):
+      if line.startswith(_LEDGER_ERROR):
+        raise LedgerError(line[len(_LEDGER_ERROR) :]) from error
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+      raise MemoryError(_lines(error)[0]) from error
+    raise
+
+
+def _lines(error):
+  lines = [line.strip() for line in str(error.message).splitlines()]
+  return [line for line in lines if line] or [type(error).__name__]
