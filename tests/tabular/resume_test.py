@@ -134,6 +134,7 @@ def _charged(partial):
     return {entry.label: entry.count for entry in ledger.entries}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('moment', 'charged'),
   [('first checkpoint', {8, 16}), ('training', {16}), ('save', {16})],
@@ -169,6 +170,7 @@ def _full(*unused_args):
   raise OSError(28, os.strerror(28))
 
 
+@pytest.mark.core
 def test_a_bad_day(reference, people, tmp_path, monkeypatch):
   """One failure after another, each in a clear error, and nothing is lost."""
   model_dir, partial = tmp_path / 'model', tmp_path / 'model.partial'

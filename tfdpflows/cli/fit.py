@@ -152,8 +152,8 @@ def _run(values):
     )
   except KeyboardInterrupt:
     raise KeyboardInterrupt(_how_to_resume(partial)) from None
-  except (OSError, accounting.LedgerError):
-    if not values.resume:
+  except (OSError, accounting.LedgerError) as error:
+    if not (values.resume or isinstance(error, FileExistsError)):
       print(_how_to_resume(partial), file=sys.stderr)
     raise
   print(synthesizer.privacy_statement())
