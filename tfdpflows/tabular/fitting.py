@@ -111,7 +111,7 @@ def run_mechanisms(
     hyperparameters: `Hyperparameters`.
     work: the `WorkDirectory`.
     resume: whether to repeat what was paid, with the same randomness.
-    progress: whether to show a progress bar.
+    progress: whether to show a progress bar, in a terminal or notebook.
 
   Returns:
     A `Fitted`.

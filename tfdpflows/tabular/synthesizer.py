@@ -121,7 +121,7 @@ class TabularSynthesizer:
       resume: go on with what an interrupted fit of the same table left in
         `work_dir`. Steps that were paid are replayed with the same
         randomness, not paid again.
-      progress: whether to show a progress bar.
+      progress: whether to show a progress bar, in a terminal or notebook.
 
     Returns:
       The synthesizer.
@@ -392,7 +392,7 @@ def fit_to_directory(
     overwrite: whether to replace a model that exists, and to drop unfinished
       work. The ledgers of both are kept.
     resume: whether to go on with unfinished work.
-    progress: whether to show a progress bar.
+    progress: whether to show a progress bar, in a terminal or notebook.
     **kwargs: further arguments of `TabularSynthesizer`.
 
   Returns:

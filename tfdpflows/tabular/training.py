@@ -23,7 +23,7 @@ def train(
     folder: folder of checkpoints, one per epoch, or `None`.
     resume: whether to go on from the checkpoint there, or from the start if
       there is none yet.
-    progress: whether to show a progress bar in a terminal.
+    progress: whether to show a progress bar, in a terminal or notebook.
 
   Raises:
     OSError: if a checkpoint cannot be written or read.
