@@ -12,6 +12,7 @@ import tempfile
 import pandas as pd
 
 from tfdpflows.accounting import LedgerError, PrivacyLedger
+from tfdpflows.accounting.statement import round_up
 from tfdpflows.randomness import Randomness
 from tfdpflows.version import __version__
 
@@ -198,7 +199,8 @@ def describe_earlier(path):
   """Says in a sentence what the ledger of an earlier fit spent."""
   try:
     with PrivacyLedger.open(path, read_only=True) as ledger:
-      spent = f'epsilon {ledger.epsilon():.4g} at delta {ledger.budget.delta:g}'
+      epsilon = round_up(ledger.epsilon())
+      spent = f'epsilon {epsilon} at delta {ledger.budget.delta:g}'
   except LedgerError as error:
     spent = f'an amount that cannot be read any more ({error})'
   return (
