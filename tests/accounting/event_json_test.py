@@ -5,7 +5,7 @@ import math
 
 import dp_accounting
 import pytest
-from dp_accounting import NeighboringRelation
+from dp_accounting import NeighboringRelation, dp_event
 
 from tfdpflows import accounting
 from tfdpflows.accounting import flatten
@@ -20,6 +20,20 @@ EVENTS = [
   dp_accounting.LaplaceDpEvent(0.1 + 0.2),
   accounting.EpsilonDeltaDpEvent(0.5, 1e-7),
   accounting.ZCDpEvent(0.01, 0.001),
+  accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 1.1),
+  accounting.ExponentialMechanismDpEvent(0.3),
+  accounting.ReportNoisyMaxDpEvent(0.3, 'gumbel'),
+  accounting.SparseVectorDpEvent(0.1, 0.2, 0.3),
+  accounting.LNMaxDpEvent(0.05),
+  accounting.GNMaxDpEvent(40.0),
+  accounting.ConfidentGNMaxDpEvent(300.0, 200.0, 40.0, answered=False),
+  accounting.DataDependentDpEvent(accounting.GNMaxDpEvent(40.0), log_q=-9.5),
+  accounting.DataDependentDpEvent(
+    accounting.ConfidentGNMaxDpEvent(300.0, 200.0, 40.0), -9.5, -0.25
+  ),
+  accounting.ParallelDpEvent([GAUSSIAN, dp_accounting.LaplaceDpEvent(2.0)]),
+  accounting.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 1.0),
+  accounting.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, math.inf),
   dp_accounting.PoissonSampledDpEvent(1 / 3, GAUSSIAN),
   dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, GAUSSIAN),
   dp_accounting.SelfComposedDpEvent(GAUSSIAN, 10**7),
@@ -168,19 +182,28 @@ def test_nothing_costs_nothing(name):
   [
     (dp_accounting.UnsupportedDpEvent(), ADD, 'UnsupportedDpEvent'),
     (
-      dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
+      dp_accounting.PoissonSampledDpEvent(
+        0.1, accounting.EpsilonDeltaDpEvent(0.1)
+      ),
       REPLACE,
       'REPLACE_ONE',
     ),
     (
-      dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GAUSSIAN),
+      dp_accounting.SampledWithoutReplacementDpEvent(
+        100, 10, accounting.ExponentialMechanismDpEvent(0.1)
+      ),
       ADD,
       'SampledWithoutReplacement',
     ),
     (
-      dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GAUSSIAN),
+      accounting.ParallelDpEvent([GAUSSIAN, GAUSSIAN]),
       REPLACE,
-      'SampledWithoutReplacement',
+      'two shards',
+    ),
+    (
+      dp_event.SampledWithReplacementDpEvent(100, 10, GAUSSIAN),
+      REPLACE,
+      'SampledWithReplacement',
     ),
     (GAUSSIAN, NeighboringRelation.REPLACE_SPECIAL, 'REPLACE_SPECIAL'),
     (

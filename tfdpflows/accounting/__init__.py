@@ -4,50 +4,98 @@ Imports no TensorFlow. Everything is a `dp_accounting.DpEvent` or a
 `dp_accounting.PrivacyAccountant`.
 """
 
+from tfdpflows.accounting.amplification import without_amplification
 from tfdpflows.accounting.budget import BudgetExceededError, PrivacyBudget
 from tfdpflows.accounting.calibration import (
+  calibrate_epsilon,
   calibrate_noise_multiplier,
+  calibrate_sampling_probability,
+  calibrate_steps,
   epsilon_after,
 )
+from tfdpflows.accounting.composition import (
+  AdvancedAccountant,
+  BasicAccountant,
+)
 from tfdpflows.accounting.events import (
+  ConfidentGNMaxDpEvent,
+  DataDependentDpEvent,
   EpsilonDeltaDpEvent,
+  ExponentialMechanismDpEvent,
+  GNMaxDpEvent,
+  LNMaxDpEvent,
+  ParallelDpEvent,
+  RepeatAndSelectDpEvent,
+  ReportNoisyMaxDpEvent,
+  SparseVectorDpEvent,
+  TruncatedSubsampledGaussianDpEvent,
   ZCDpEvent,
+  data_independent,
   describe_event,
 )
 from tfdpflows.accounting.events_json import event_from_dict, event_to_dict
+from tfdpflows.accounting.gdp import GDPAccountant
 from tfdpflows.accounting.ledger import LedgerEntry, PrivacyLedger
 from tfdpflows.accounting.ledger_file import LedgerError
+from tfdpflows.accounting.ledger_merge import merge_ledgers
+from tfdpflows.accounting.pate import data_dependent_event
 from tfdpflows.accounting.pld import PLDAccountant
 from tfdpflows.accounting.rdp import RDPAccountant
 from tfdpflows.accounting.registry import (
+  BestEpsilon,
   accountant_names,
+  best_epsilon,
   compute_epsilon,
   create_accountant,
   register_accountant,
 )
 from tfdpflows.accounting.reservation import Reservation
 from tfdpflows.accounting.statement import PrivacyStatement, privacy_statement
+from tfdpflows.accounting.zcdp import ZCDPAccountant
 
 __all__ = [
+  'AdvancedAccountant',
+  'BasicAccountant',
+  'BestEpsilon',
   'BudgetExceededError',
+  'ConfidentGNMaxDpEvent',
+  'DataDependentDpEvent',
   'EpsilonDeltaDpEvent',
+  'ExponentialMechanismDpEvent',
+  'GDPAccountant',
+  'GNMaxDpEvent',
+  'LNMaxDpEvent',
   'LedgerEntry',
   'LedgerError',
   'PLDAccountant',
+  'ParallelDpEvent',
   'PrivacyBudget',
   'PrivacyLedger',
   'PrivacyStatement',
   'RDPAccountant',
+  'RepeatAndSelectDpEvent',
+  'ReportNoisyMaxDpEvent',
   'Reservation',
+  'SparseVectorDpEvent',
+  'TruncatedSubsampledGaussianDpEvent',
+  'ZCDPAccountant',
   'ZCDpEvent',
   'accountant_names',
+  'best_epsilon',
+  'calibrate_epsilon',
   'calibrate_noise_multiplier',
+  'calibrate_sampling_probability',
+  'calibrate_steps',
   'compute_epsilon',
   'create_accountant',
+  'data_dependent_event',
+  'data_independent',
   'describe_event',
   'epsilon_after',
   'event_from_dict',
   'event_to_dict',
+  'merge_ledgers',
   'privacy_statement',
   'register_accountant',
+  'without_amplification',
 ]

@@ -10,7 +10,11 @@ from tfdpflows.accounting import flatten as flatten_lib
 
 __all__ = ['MechanismAccountant']
 
+# Every accountant by its name; `registry.register_accountant` adds to it.
+REGISTERED: dict[str, type] = {}
+
 _Details = dp_accounting.PrivacyAccountant.CompositionErrorDetails
+_RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 class MechanismAccountant(dp_accounting.PrivacyAccountant):
@@ -19,38 +23,110 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
   Composing is O(size of the event) and does no numerical work; that is done,
   and remembered, when an epsilon is asked for. Subclasses price the counts.
 
+  Args:
+    neighboring_relation: One of `neighboring_relations`; under any other, every
+      event is refused.
+
   Attributes:
     name: The name in the registry.
     guarantee: 'upper_bound' or 'asymptotic'.
+    neighboring_relations: What two neighbouring tables may be.
+    events: The classes of `DpEvent` it takes, besides compositions of them.
     kinds: The kinds of `Mechanism` it can price.
   """
 
   name = 'abstract'
   guarantee = 'upper_bound'
+  neighboring_relations = frozenset(flatten_lib.RELATIONS)
+  events: tuple[type, ...] = ()
   kinds = frozenset()
 
   def __init__(
-    self,
-    neighboring_relation: dp_accounting.NeighboringRelation = (
-      dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    ),
+    self, neighboring_relation: dp_accounting.NeighboringRelation = _RELATION
   ):
     super().__init__(neighboring_relation)
     self._totals: dict[flatten_lib.Mechanism, int] = {}
 
+  def compose(
+    self, event: dp_accounting.DpEvent, count: int = 1
+  ) -> dp_accounting.PrivacyAccountant:
+    """Adds an event.
+
+    Args:
+      event: What was done.
+      count: How often.
+
+    Returns:
+      This accountant.
+
+    Raises:
+      dp_accounting.UnsupportedEventError: If a part of the event is not
+        supported; names it, and the accountants that take the whole.
+      ValueError: If a parameter is outside its range.
+    """
+    try:
+      return super().compose(event, count)
+    except dp_accounting.UnsupportedEventError as error:
+      others = [
+        name
+        for name, cls in sorted(REGISTERED.items())
+        if _takes(cls, self.neighboring_relation, event)
+      ]
+      hint = 'No accountant does.'
+      if others:
+        hint = f'Accountants that do: {", ".join(others)}.'
+      raise dp_accounting.UnsupportedEventError(f'{error} {hint}') from error
+
+  def remarks(self, target_delta: float) -> tuple[str, ...]:
+    """What has to stand beside `get_epsilon(target_delta)`.
+
+    Args:
+      target_delta: Inside (0, 1).
+
+    Returns:
+      Sentences; none if the number says all.
+    """
+    del target_delta
+    return ()
+
+  def _refusal(self, mechanism: flatten_lib.Mechanism) -> Optional[str]:
+    """Why a mechanism of a kind in `kinds` is not taken; None if it is."""
+    del mechanism
+    return None
+
+  def _reason(self, mechanism: flatten_lib.Mechanism) -> Optional[str]:
+    if mechanism.kind == 'non_private':
+      return None
+    if mechanism.kind not in self.kinds:
+      return f'the accountant {self.name!r} does not support this event.'
+    if mechanism.kind in ('parallel', 'repeat_and_select'):
+      nested = mechanism.parts
+      if mechanism.kind == 'repeat_and_select':
+        nested = (nested,)
+      for part, _ in (pair for parts in nested for pair in parts):
+        reason = self._reason(part)
+        if reason is not None:
+          return reason
+    return self._refusal(mechanism)
+
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional[_Details]:
+    if self.neighboring_relation not in self.neighboring_relations:
+      names = sorted(relation.name for relation in self.neighboring_relations)
+      return _Details(
+        event,
+        f'the accountant {self.name!r} does not support the neighbouring '
+        f'relation {self.neighboring_relation.name}; use {" or ".join(names)}.',
+      )
     try:
       totals = flatten_lib.flatten(event, self.neighboring_relation, count)
     except flatten_lib.RefusedEventError as refusal:
       return _Details(refusal.event, str(refusal))
     for mechanism in totals:
-      if mechanism.kind != 'non_private' and mechanism.kind not in self.kinds:
-        return _Details(
-          self._first_of_kind(event, mechanism),
-          f'the accountant {self.name!r} does not support this event.',
-        )
+      reason = self._reason(mechanism)
+      if reason is not None:
+        return _Details(self._first_of_kind(event, mechanism), reason)
     if do_compose:
       for mechanism, number in totals.items():
         self._totals[mechanism] = self._totals.get(mechanism, 0) + number
@@ -71,3 +147,10 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
 
   def _is_non_private(self) -> bool:
     return any(mechanism.kind == 'non_private' for mechanism in self._totals)
+
+
+def _takes(cls, relation, event) -> bool:
+  try:
+    return cls(neighboring_relation=relation).supports(event)
+  except ValueError:
+    return False

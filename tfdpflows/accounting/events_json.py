@@ -7,7 +7,7 @@ imported.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Union
 
 import dp_accounting
 
@@ -15,7 +15,8 @@ from tfdpflows.accounting import events as events_lib
 
 __all__ = ['event_from_dict', 'event_to_dict']
 
-# Name in the file -> class and the JSON type of each field.
+# Name in the file -> class and the type of each field: float, int, bool or str;
+# 'event', 'events', 'float or null', or 'float or inf'.
 _CLASSES = {
   'NoOp': (dp_accounting.NoOpDpEvent, {}),
   'NonPrivate': (dp_accounting.NonPrivateDpEvent, {}),
@@ -26,19 +27,68 @@ _CLASSES = {
     {'epsilon': float, 'delta': float},
   ),
   'ZCDp': (events_lib.ZCDpEvent, {'rho': float, 'xi': float}),
+  'ExponentialMechanism': (
+    events_lib.ExponentialMechanismDpEvent,
+    {'epsilon': float},
+  ),
+  'ReportNoisyMax': (
+    events_lib.ReportNoisyMaxDpEvent,
+    {'epsilon': float, 'noise': str},
+  ),
+  'SparseVector': (
+    events_lib.SparseVectorDpEvent,
+    {
+      'epsilon_threshold': float,
+      'epsilon_queries': float,
+      'epsilon_answers': float,
+    },
+  ),
+  'LNMax': (events_lib.LNMaxDpEvent, {'gamma': float}),
+  'GNMax': (events_lib.GNMaxDpEvent, {'sigma': float}),
+  'ConfidentGNMax': (
+    events_lib.ConfidentGNMaxDpEvent,
+    {
+      'threshold': float,
+      'sigma_threshold': float,
+      'sigma': float,
+      'answered': bool,
+    },
+  ),
+  'DataDependent': (
+    events_lib.DataDependentDpEvent,
+    {
+      'event': 'event',
+      'log_q': 'float or null',
+      'log_pr_answered': 'float or null',
+    },
+  ),
   'PoissonSampled': (
     dp_accounting.PoissonSampledDpEvent,
-    {'sampling_probability': float, 'event': dict},
+    {'sampling_probability': float, 'event': 'event'},
+  ),
+  'TruncatedSubsampledGaussian': (
+    events_lib.TruncatedSubsampledGaussianDpEvent,
+    {
+      'dataset_size': int,
+      'sampling_probability': float,
+      'truncated_batch_size': int,
+      'noise_multiplier': float,
+    },
   ),
   'SampledWithoutReplacement': (
     dp_accounting.SampledWithoutReplacementDpEvent,
-    {'source_dataset_size': int, 'sample_size': int, 'event': dict},
+    {'source_dataset_size': int, 'sample_size': int, 'event': 'event'},
+  ),
+  'RepeatAndSelect': (
+    events_lib.RepeatAndSelectDpEvent,
+    {'event': 'event', 'mean': float, 'shape': 'float or inf'},
   ),
   'SelfComposed': (
     dp_accounting.SelfComposedDpEvent,
-    {'event': dict, 'count': int},
+    {'event': 'event', 'count': int},
   ),
-  'Composed': (dp_accounting.ComposedDpEvent, {'events': list}),
+  'Composed': (dp_accounting.ComposedDpEvent, {'events': 'events'}),
+  'Parallel': (events_lib.ParallelDpEvent, {'events': 'events'}),
 }
 _NAMES = {cls: name for name, (cls, _) in _CLASSES.items()}
 
@@ -71,12 +121,14 @@ def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
   result = {'kind': name}
   for field, kind in _CLASSES[name][1].items():
     value = getattr(event, field)
-    if kind is dict:
+    if kind == 'event':
       result[field] = event_to_dict(value)
-    elif kind is list:
+    elif kind == 'events':
       result[field] = [event_to_dict(part) for part in value]
+    elif kind == 'float or inf' and value == math.inf:
+      result[field] = 'inf'
     else:
-      result[field] = _number(value, kind, f'{name}.{field}')
+      result[field] = _value(value, kind, f'{name}.{field}')
   return result
 
 
@@ -116,21 +168,29 @@ def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
   values = {}
   for field, kind in fields.items():
     value = data[field]
-    if kind is dict:
+    if kind == 'event':
       values[field] = event_from_dict(value)
-    elif kind is list:
+    elif kind == 'float or inf' and value == 'inf':
+      values[field] = math.inf
+    elif kind == 'events':
       if not isinstance(value, list):
         raise TypeError(f'{name}.{field} must be a list, not {value!r}.')
       values[field] = [event_from_dict(part) for part in value]
     else:
-      values[field] = _number(value, kind, f'{name}.{field}')
+      values[field] = _value(value, kind, f'{name}.{field}')
   return cls(**values)
 
 
-def _number(value: Any, kind: type, where: str) -> Any:
+def _value(value: Any, kind: Union[type, str], where: str) -> Any:
+  if kind == 'float or null' and value is None:
+    return None
+  if kind in (bool, str):
+    if not isinstance(value, kind):
+      raise TypeError(f'{where} must be a {kind.__name__}, not {value!r}.')
+    return value
   if isinstance(value, (bool, str)) or value is None:
     raise TypeError(f'{where} must be a number, not {value!r}.')
-  result = kind(value)
-  if result != value or not math.isfinite(result):
+  kind = int if kind is int else float
+  if not math.isfinite(value) or kind(value) != value:
     raise ValueError(f'{where} must be a finite {kind.__name__}, not {value!r}')
-  return result
+  return kind(value)

@@ -3,16 +3,55 @@
 Composition is commutative for every accountant here, so that an event tree is
 worth the same as its leaves and how often each occurs. Leaves that are equal
 are counted, not listed: a million steps are one entry.
+
+#### Formal guarantee
+Whatever is private for the mechanisms is so for the event. The steps that are
+not plain bookkeeping:
+
+Sampling. One row x is added, removed, or replaced by x'. Given all other rows
+of the sample, the output without x is w0, with x it is w1, with x' w1'.
+
+- Poisson, adding or removing: w0 against (1 - q) w0 + q w1, for which the pair
+  of the mechanism itself is enough (Zhu, Dong and Wang 2022, theorem 11).
+- Fixed size m of n without replacement, adding or removing: a sample without x
+  holds some row y in its place, so that w0 is an average of outputs that are
+  each w1 with x replaced by y. The pair is the same with q = m / n, but of a
+  mechanism with neighbours that replace a row, and so half the noise.
+- Replacing: (1 - q) w0 + q w1 against (1 - q) w0 + q w1'. By advanced joint
+  convexity (Balle, Barthe and Gaboardi 2018, theorem 2) the divergence of order
+  alpha' = 1 + q (alpha - 1) is at most q times the larger one of w1 against w0
+  and of w1 against w1', of order alpha. With a fixed size both replace a row.
+  With Poisson sampling the first adds one, which for additive noise costs less.
+  So q H_alpha(P || Q) bounds it, P and Q of the mechanism under replacement,
+  and that is H_alpha'((1 - q) Q + q P || Q).
+
+A cap b on a Poisson sample. Leave out, of both outputs, the samples in which b
+or more of the other n rows are drawn. What is left is an average, with weights
+that add up to less than one, of pairs to which no cap applies; so its
+divergence is no larger than without a cap. What was left out of the first
+output has probability P[Binomial(n, q) >= b] at most, and is added to delta.
+
+Shards. A row that is added or removed touches one shard.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Optional
+from collections.abc import Iterable, Sequence
+from typing import Optional
 
 import dp_accounting
 
 from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting import leaves
+from tfdpflows.accounting.mechanism import (
+  RELATIONS,
+  Mechanism,
+  RefusedEventError,
+  amplified,
+  checked,
+  joint_noise,
+)
 
 __all__ = [
   'RELATIONS',
@@ -23,41 +62,29 @@ __all__ = [
 ]
 
 Relation = dp_accounting.NeighboringRelation
-RELATIONS = (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE)
+_Counts = dict[Mechanism, int]
 
+# Pairs of a larger parameter that costs more, and of one that costs less.
+_COSTS_MORE = frozenset({'epsilon_delta', 'bounded_range', 'zcdp'})
+_COSTS_LESS = frozenset({'gaussian', 'laplace'})
 
-class Mechanism(NamedTuple):
-  """One mechanism, with sensitivity 1 under the relation accounted for.
-
-  Attributes:
-    kind: 'gaussian', 'laplace', 'epsilon_delta', 'zcdp' or 'non_private'.
-    parameter: Noise standard deviation (gaussian), noise scale (laplace),
-      epsilon, or rho.
-    probability: Probability with which Poisson sampling takes a row; 1 if there
-      is none.
-    extra: delta (epsilon_delta), xi (zcdp), else 0.
-  """
-
-  kind: str
-  parameter: float
-  probability: float = 1.0
-  extra: float = 0.0
-
-
-class RefusedEventError(Exception):
-  """An event cannot be accounted for; says which part of it and why."""
-
-  def __init__(self, event: dp_accounting.DpEvent, message: str):
-    super().__init__(message)
-    self.event = event
+_WORDS = {
+  'bounded_range': 'bounded-range (exponential)',
+  'epsilon_delta': '(epsilon, delta)',
+  'gaussian': 'Gaussian',
+  'laplace': 'Laplace',
+  'parallel': 'sharded',
+  'repeat_and_select': 'repeat-and-select',
+  'zcdp': 'zCDP',
+}
 
 
 def flatten(
   event: dp_accounting.DpEvent,
-  relation: Relation,
+  relation: Relation = Relation.ADD_OR_REMOVE_ONE,
   count: int = 1,
-  totals: Optional[dict[Mechanism, int]] = None,
-) -> dict[Mechanism, int]:
+  totals: Optional[_Counts] = None,
+) -> _Counts:
   """Counts the mechanisms of an event.
 
   Args:
@@ -77,14 +104,19 @@ def flatten(
     ValueError: If a parameter is outside its range.
 
   ```python
-  >>> flatten(dp_accounting.GaussianDpEvent(4.0), Relation.REPLACE_ONE)
-  {Mechanism(kind='gaussian', parameter=2.0, probability=1.0, extra=0.0): 1}
+  >>> counts = flatten(dp_accounting.GaussianDpEvent(4.0), Relation.REPLACE_ONE)
+  >>> [(mechanism.kind, mechanism.parameter) for mechanism in counts]
+  [('gaussian', 2.0)]
 
   ```
   """
   totals = {} if totals is None else totals
-  if isinstance(event, dp_accounting.NoOpDpEvent):
-    return totals
+  if relation not in RELATIONS:
+    raise RefusedEventError(
+      event,
+      f'the neighbouring relation {relation.name} is not supported; '
+      'use ADD_OR_REMOVE_ONE or REPLACE_ONE.',
+    )
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     if event.count != int(event.count) or event.count < 0:
       raise ValueError(
@@ -97,113 +129,180 @@ def flatten(
     for part in event.events:
       flatten(part, relation, count, totals)
     return totals
-  mechanism = _leaf(event, relation)
-  if mechanism is not None:
-    totals[mechanism] = totals.get(mechanism, 0) + count
+  for mechanism, number in _mechanisms(event, relation):
+    totals[mechanism] = totals.get(mechanism, 0) + count * number
   return totals
 
 
-def _leaf(
+def _mechanisms(
   event: dp_accounting.DpEvent, relation: Relation
-) -> Optional[Mechanism]:
-  """One leaf as a mechanism; None if it costs nothing."""
-  if relation not in RELATIONS:
-    raise RefusedEventError(
-      event,
-      f'the neighbouring relation {relation.name} is not supported; '
-      'use ADD_OR_REMOVE_ONE or REPLACE_ONE.',
-    )
-  moves = 2.0 if relation is Relation.REPLACE_ONE else 1.0
-  if isinstance(event, dp_accounting.NonPrivateDpEvent):
-    return Mechanism('non_private', math.inf)
-  if isinstance(
-    event, (dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent)
-  ):
-    noise = _checked(event, 'noise_multiplier', 0.0, math.inf)
-    if noise == 0:
-      return Mechanism('non_private', math.inf)
-    gaussian = isinstance(event, dp_accounting.GaussianDpEvent)
-    return Mechanism('gaussian' if gaussian else 'laplace', noise / moves)
-  if isinstance(event, events_lib.EpsilonDeltaDpEvent):
-    epsilon = _checked(event, 'epsilon', 0.0, math.inf)
-    delta = _checked(event, 'delta', 0.0, 1.0)
-    if epsilon == 0 and delta == 0:
-      return None
-    return Mechanism('epsilon_delta', epsilon, extra=delta)
-  if isinstance(event, events_lib.ZCDpEvent):
-    rho = _checked(event, 'rho', 0.0, math.inf)
-    xi = _checked(event, 'xi', 0.0, math.inf)
-    return None if rho == 0 and xi == 0 else Mechanism('zcdp', rho, extra=xi)
+) -> Iterable[tuple[Mechanism, int]]:
+  """What one run of an event that is no composition comes to."""
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-    return _poisson_sampled(event, relation)
-  raise RefusedEventError(event, 'no accounting is known for this event.')
+    q = checked(event, 'sampling_probability', 0.0, 1.0)
+    return _sampled(event, relation, q, relation)
+  if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+    return _sampled(event, relation, _share(event), Relation.REPLACE_ONE)
+  if isinstance(event, events_lib.TruncatedSubsampledGaussianDpEvent):
+    step = dp_accounting.PoissonSampledDpEvent(
+      checked(event, 'sampling_probability', 0.0, 1.0),
+      dp_accounting.GaussianDpEvent(event.noise_multiplier),
+    )
+    overflow = Mechanism('epsilon_delta', 0.0, extra=leaves.overflow(event))
+    return [
+      *flatten(step, relation).items(),
+      *([(overflow, 1)] if overflow.extra > 0 else []),
+    ]
+  if isinstance(event, events_lib.ParallelDpEvent):
+    return _parallel(event, relation)
+  if isinstance(event, events_lib.RepeatAndSelectDpEvent):
+    return _repeat_and_select(event, relation)
+  return [(mechanism, 1) for mechanism in leaves.leaf(event, relation)]
 
 
-def _poisson_sampled(
-  event: dp_accounting.PoissonSampledDpEvent, relation: Relation
-) -> Optional[Mechanism]:
-  probability = _checked(event, 'sampling_probability', 0.0, 1.0)
-  inner = flatten(event.event, relation)
+def _share(event: dp_accounting.SampledWithoutReplacementDpEvent) -> float:
+  n = checked(event, 'source_dataset_size', 1, math.inf)
+  m = checked(event, 'sample_size', 0, n)
+  if n != int(n) or m != int(m):
+    raise ValueError(f'The sizes of {event!r} must be whole numbers.')
+  return m / n
+
+
+def _sampled(
+  event, relation: Relation, probability: float, inner_relation: Relation
+) -> list[tuple[Mechanism, int]]:
+  """The mechanism of a sample, see the proof above."""
+  inner = flatten(event.event, inner_relation)
   if probability == 0 or not inner:
-    return None
-  if len(inner) == 1 and all(count == 1 for count in inner.values()):
-    mechanism = next(iter(inner))
-  elif all(mechanism.kind == 'gaussian' for mechanism in inner):
-    # Several Gaussian releases on one sample are one with their joint noise.
-    mechanism = Mechanism('gaussian', joint_noise(inner))
-  else:
+    return []
+  mechanism = _single(event, inner)
+  if mechanism.kind == 'non_private':
+    return [(mechanism, 1)]
+  if mechanism.probability != 1:
+    raise RefusedEventError(event, 'a sample of a sample is not supported.')
+  poisson = isinstance(event, dp_accounting.PoissonSampledDpEvent)
+  replace_one = relation is Relation.REPLACE_ONE
+  # The proof needs another relation than that of the accountant here, and only
+  # additive noise says what it costs under both.
+  taken = ('gaussian', 'laplace')
+  if poisson != replace_one:
+    taken = (*taken, 'bounded_range', 'epsilon_delta')
+  whole = probability == 1 and relation is inner_relation
+  if mechanism.kind not in taken and not whole:
     raise RefusedEventError(
       event,
-      'several mechanisms on one Poisson sample are only supported where all '
-      'of them are Gaussian.',
+      f'a {_WORDS.get(mechanism.kind, mechanism.kind)} mechanism on a sample '
+      f'drawn like this is not supported under {relation.name}, only '
+      f'{", ".join(_WORDS[kind] for kind in taken)} ones.',
     )
-  if mechanism.kind == 'non_private' or probability == 1:
-    return mechanism
+  if probability == 1:
+    return [(mechanism, 1)]
+  if mechanism.kind == 'epsilon_delta':
+    epsilon = amplified(mechanism.parameter, probability)
+    delta = probability * mechanism.extra
+    if epsilon == 0 and delta == 0:
+      return []
+    return [(Mechanism('epsilon_delta', epsilon, extra=delta), 1)]
+  return [
+    (mechanism._replace(probability=probability, replaced=replace_one), 1)
+  ]
+
+
+def _single(event, inner: _Counts) -> Mechanism:
+  """Everything that happens on one sample as one mechanism."""
+  if any(mechanism.kind == 'non_private' for mechanism in inner):
+    return Mechanism('non_private', math.inf)
+  if len(inner) == 1 and all(count == 1 for count in inner.values()):
+    return next(iter(inner))
+  if all(mechanism.probability == 1 for mechanism in inner):
+    kinds = {mechanism.kind for mechanism in inner}
+    if kinds == {'gaussian'}:
+      # Several Gaussian releases on one sample are one with their joint noise.
+      return Mechanism('gaussian', joint_noise(inner))
+  raise RefusedEventError(
+    event,
+    'several mechanisms on one sample are only supported where all of them are '
+    'Gaussian.',
+  )
+
+
+def _parallel(event, relation: Relation) -> list[tuple[Mechanism, int]]:
   if relation is not Relation.ADD_OR_REMOVE_ONE:
     raise RefusedEventError(
       event,
-      'Poisson sampling is only supported with neighbours that add or remove '
-      f'one row (ADD_OR_REMOVE_ONE), not with {relation.name}.',
+      'a row that is replaced may touch two shards: disjoint shards are only '
+      f'supported with ADD_OR_REMOVE_ONE, not with {relation.name}.',
     )
-  if mechanism.probability != 1:
-    raise RefusedEventError(event, 'a sample of a sample is not supported.')
-  if mechanism.kind == 'epsilon_delta':
-    # Amplification by sampling (Balle, Barthe and Gaboardi 2018, theorem 8).
-    epsilon = _amplified(mechanism.parameter, probability)
-    return Mechanism(
-      'epsilon_delta', epsilon, extra=probability * mechanism.extra
-    )
-  if mechanism.kind == 'zcdp':
-    raise RefusedEventError(
-      event, 'a zCDP mechanism on a Poisson sample is not supported.'
-    )
-  return mechanism._replace(probability=probability)
+  alternatives = {
+    tuple(sorted(_merged(flatten(part, relation)).items()))
+    for part in event.events
+  }
+  alternatives = sorted(alternatives - {()})
+  if not alternatives:
+    return []
+  for worst in alternatives:
+    if all(_covers(worst, other) for other in alternatives):
+      return list(worst)
+  return [(Mechanism('parallel', 0.0, parts=tuple(alternatives)), 1)]
 
 
-def joint_noise(gaussians: dict[Mechanism, int]) -> float:
-  """Noise of the one Gaussian release that several are worth together."""
-  precision = sum(
-    count / mechanism.parameter**2
-    for mechanism, count in sorted(gaussians.items())
+def _merged(counts: _Counts) -> _Counts:
+  """The same with all Gaussians on the whole table as one."""
+  plain = {
+    mechanism: count
+    for mechanism, count in counts.items()
+    if mechanism.kind == 'gaussian' and mechanism.probability == 1
+  }
+  rest = {m: count for m, count in counts.items() if m not in plain}
+  if plain:
+    rest[Mechanism('gaussian', joint_noise(plain))] = 1
+  return rest
+
+
+def _covers(
+  worst: Sequence[tuple[Mechanism, int]], other: Sequence[tuple[Mechanism, int]]
+) -> bool:
+  """Whether each mechanism of one is plainly no cheaper in the other."""
+  left = list(worst)
+  if any(mechanism.kind == 'non_private' for mechanism, _ in left):
+    return True
+  for mechanism, count in other:
+    match = next(
+      (pair for pair in left if _no_cheaper(*pair, mechanism, count)), None
+    )
+    if match is None:
+      return False
+    left.remove(match)
+  return True
+
+
+def _no_cheaper(
+  worse: Mechanism, worse_count: int, mechanism: Mechanism, count: int
+) -> bool:
+  if worse_count < count:
+    return False
+  if worse == mechanism:
+    return True
+  if worse._replace(parameter=mechanism.parameter) != mechanism:
+    return False
+  if mechanism.kind in _COSTS_MORE:
+    return worse.parameter >= mechanism.parameter
+  return (
+    mechanism.kind in _COSTS_LESS and worse.parameter <= mechanism.parameter
   )
-  return 1 / math.sqrt(precision)
 
 
-def _amplified(epsilon: float, probability: float) -> float:
-  if epsilon > 30:
-    return epsilon + math.log(
-      probability + (1 - probability) * math.exp(-epsilon)
-    )
-  return math.log1p(probability * math.expm1(epsilon))
-
-
-def _checked(
-  event: dp_accounting.DpEvent, field: str, lowest: float, highest: float
-) -> float:
-  value = float(getattr(event, field))
-  if not (math.isfinite(value) and lowest <= value <= highest):
-    bound = f'[{lowest:g}, {highest:g}]' if highest < math.inf else '[0, inf)'
+def _repeat_and_select(
+  event: events_lib.RepeatAndSelectDpEvent, relation: Relation
+) -> list[tuple[Mechanism, int]]:
+  mean, shape = float(event.mean), float(event.shape)
+  if not (1 <= mean < math.inf and shape >= 0):
     raise ValueError(
-      f'{field} of {event!r} must be a finite number in {bound}.'
+      f'mean of {event!r} must be a finite number, 1 or more, and shape zero '
+      'or more.'
     )
-  return value
+  one = flatten(event.event, relation)
+  if not one or any(mechanism.kind == 'non_private' for mechanism in one):
+    return list(one.items())
+  parts = tuple(sorted(one.items()))
+  return [(Mechanism('repeat_and_select', mean, extra=shape, parts=parts), 1)]

@@ -1,13 +1,26 @@
 """Privacy loss distributions of single mechanisms, on a grid.
 
-A mechanism is dominated by a pair of one-dimensional distributions (P, Q). Its
-privacy loss is log(dP/dQ)(x) for x drawn from P, and the hockey-stick
-divergence
+For x drawn from P, the loss is log(dP/dQ)(x), and the hockey-stick divergence
 
     delta(epsilon) = E_P[max(0, 1 - exp(epsilon - loss))]
 
-is the smallest delta at which it is (epsilon, delta)-private (Sommer, Meiser
-and Mohammadi 2019; Zhu, Dong and Wang 2022 for the dominating pairs used here).
+is the smallest delta at which the pair (P, Q) is (epsilon, delta)-private
+(Sommer, Meiser and Mohammadi 2019). The pairs are those of
+`tfdpflows.accounting.pairs`; what sampling makes of them is derived here.
+
+- A row is added or removed: (1 - q) Q + q P against Q, and the other way round
+  (Zhu, Dong and Wang 2022, theorem 11).
+- A row is replaced: the profile g(alpha) = H_alpha((1 - q) Q + q P || Q) for
+  alpha = exp(epsilon) >= 1 holds in both directions (Balle, Barthe and Gaboardi
+  2018, theorem 2; see `tfdpflows.accounting.flatten`), and so, for any two
+  distributions, does g(alpha) = alpha g(1 / alpha) + 1 - alpha below 1. That is
+  the divergence of a pair: each positive loss l has the masses under (1 - q) Q
+  + q P and Q that it has there, -l has the same two swapped, and what is left,
+  equal under both, has loss 0. This needs something to be left: with A the
+  event that the loss is positive, (1 - q) Q(A) + q P(A) + Q(A) <= 1. As the
+  pair without sampling is symmetric, P(A) + Q(A) = 1 - P[loss = 0] <= 1 and
+  Q(A) <= P(A), so that Q(A) <= 1/2, and the sum is 2 (1 - q) Q(A) + q (P(A) +
+  Q(A)) <= 1. With q = 1 it is the pair without sampling.
 
 #### Formal guarantee
 The discrete distribution dominates the continuous one. The outcomes whose loss
@@ -16,39 +29,38 @@ Q; p is shared between the two points so that q is kept as well ('Connect the
 dots', Doroshenko et al. 2022, theorem 3.3). Its hockey-stick divergence is the
 chord, in exp(epsilon), of a convex function that it meets at the grid points,
 so it is never below. Mass beyond the grid is moved to the lowest point or to an
-infinite loss, both upwards. Masses are taken as differences of distribution
-functions on the side of the tail, and so keep their relative accuracy there.
+infinite loss, both upwards. Rounding cannot undo this: masses are integrated
+with an error relative to each mass, and what the rounding of masses, losses and
+edges may come to is moved up by one grid point.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
-from tfdpflows.accounting import flatten as flatten_lib
+from tfdpflows.accounting import pairs
+from tfdpflows.accounting.mechanism import Mechanism
 
 __all__ = [
-  'ORDERS',
+  'UNIT_ORDERS',
   'LossDistribution',
   'loss_distributions',
   'loss_range',
   'loss_scale',
 ]
 
-Mechanism = flatten_lib.Mechanism
-
-# Tails of the noise beyond this many standard deviations (mass 2e-33) count as
-# an infinite loss.
-_TAIL = 12.0
-
-# Orders of the moment generating functions that the tails are bounded with.
-_POSITIVE = np.geomspace(2e-3, 4e3, 64)
-ORDERS = np.concatenate([-_POSITIVE[::-1], [0.0], _POSITIVE])
+# Orders of the moment generating functions that the tails are bounded with,
+# times the distance of two grid points.
+_POSITIVE = np.geomspace(1e-6, 1, 97)
+UNIT_ORDERS = np.concatenate([-_POSITIVE[::-1], [0.0], _POSITIVE])
+# Grid points that the moments are summed over at once; exp(512) is a float.
+_ROW = 1024
+_EPS = float(np.finfo(np.float64).eps)
 
 
 class LossDistribution(NamedTuple):
@@ -58,7 +70,8 @@ class LossDistribution(NamedTuple):
     lower: Index of the first grid point.
     masses: Float64 [k], zero or more.
     infinity: Mass of an infinite loss.
-    log_mgf: Float64 [len(ORDERS)], log sum masses * exp(order * loss).
+    log_mgf: Float64 [len(UNIT_ORDERS)], log sum masses * exp(order * loss) at
+      the orders `UNIT_ORDERS / interval`.
   """
 
   lower: int
@@ -82,16 +95,14 @@ def loss_range(mechanism: Mechanism) -> tuple[float, float]:
 
   ```
   """
-  kind, parameter, probability, _ = mechanism
+  kind, parameter, probability = mechanism[:3]
   if kind == 'epsilon_delta':
     return -parameter, parameter
-  if kind == 'laplace':
-    bounds = np.array([-1.0, 1.0]) / parameter
-  else:
-    outcomes = np.array([-_TAIL * parameter, 1 + _TAIL * parameter])
-    bounds = (outcomes - 0.5) / parameter / parameter
-  low, high = _sampled_loss(bounds, probability)
-  return float(low), float(high)
+  low, high = (
+    _sampled_loss(bound, probability)
+    for bound in pairs.loss_bounds(kind, parameter)
+  )
+  return (-high if mechanism.replaced else low), high
 
 
 def loss_scale(mechanism: Mechanism) -> float:
@@ -104,15 +115,17 @@ def loss_scale(mechanism: Mechanism) -> float:
     A float. It is only good for choosing a grid.
 
   ```python
-  >>> loss_scale(Mechanism('gaussian', 10.0))
+  >>> round(loss_scale(Mechanism('gaussian', 10.0)), 3)
   0.1
 
   ```
   """
-  kind, parameter, probability, _ = mechanism
-  if kind == 'epsilon_delta':
-    return parameter
-  return probability / parameter
+  kind, parameter, probability = mechanism[:3]
+  if kind == 'gaussian':
+    # Under Q, sampled, and at most the one without sampling.
+    ratio = math.expm1(min(1 / parameter / parameter, 100.0))
+    return min(probability * math.sqrt(ratio), 1 / parameter)
+  return probability * pairs.loss_bounds(kind, parameter)[1]
 
 
 @functools.lru_cache(maxsize=24)
@@ -122,8 +135,8 @@ def loss_distributions(
   """The loss distributions of a mechanism, in both directions.
 
   Args:
-    mechanism: Of a kind with a loss distribution: gaussian, laplace or
-      epsilon_delta.
+    mechanism: Of a kind with a loss distribution: gaussian, laplace,
+      bounded_range or epsilon_delta.
     interval: Distance of the grid points, in nats.
 
   Returns:
@@ -141,27 +154,24 @@ def loss_distributions(
   if mechanism.kind == 'epsilon_delta':
     both = _randomized_response(mechanism, interval)
     return both, both
+  kind, parameter, q = mechanism[:3]
   low, high = loss_range(mechanism)
   first, last = math.floor(low / interval), math.ceil(high / interval)
-  losses = np.arange(first, last + 1) * interval
-  inner = _unsampled_loss(losses, mechanism.probability)
-  if mechanism.kind == 'gaussian':
-    edges = inner * mechanism.parameter**2 + 0.5
-    distribution, survival = special.ndtr, lambda x: special.ndtr(-x)
-  else:
-    # The losses at both ends are atoms, and rounding must not cut them off.
-    edges = np.where(
-      np.abs(inner) < 1 / mechanism.parameter,
-      0.5 + 0.5 * mechanism.parameter * inner,
-      np.copysign(np.inf, inner),
-    )
-    edges[0], edges[-1] = -np.inf, np.inf
-    distribution, survival = _laplace, lambda x: _laplace(-x)
+  if mechanism.replaced:
+    first = 0
+  edges = _unsampled_loss(np.arange(first, last + 1) * interval, q)
+  if kind != 'gaussian':
+    # The losses end there, and rounding must not cut an end off.
+    edges[-1] = np.inf
+    if not mechanism.replaced:
+      edges[0] = -np.inf
   edges = np.concatenate([[-np.inf], edges, [np.inf]])
-  without = _interval_masses(edges, mechanism, distribution, survival)
-  shifted = _interval_masses(edges - 1, mechanism, distribution, survival)
-  q = mechanism.probability
-  with_row = q * shifted + (1 - q) * without
+  with_row, without = pairs.interval_masses(kind, parameter, edges)
+  if q < 1:
+    with_row = q * with_row + (1 - q) * without
+  if mechanism.replaced and q < 1:
+    both = _replaced(with_row, without, last, interval)
+    return both, both
   remove = _on_grid(with_row, without, first, interval)
   if q == 1:
     return remove, remove
@@ -169,39 +179,49 @@ def loss_distributions(
   return remove, add
 
 
-def _sampled_loss(loss: np.ndarray, q: float) -> np.ndarray:
+def _sampled_loss(loss: float, q: float) -> float:
   """log(1 - q + q exp(loss))."""
   if q == 1:
     return loss
-  return np.logaddexp(math.log1p(-q), math.log(q) + loss)
+  return float(np.logaddexp(math.log1p(-q), math.log(q) + loss))
 
 
 def _unsampled_loss(loss: np.ndarray, q: float) -> np.ndarray:
   """The inverse of `_sampled_loss`; minus infinity below its range."""
   if q == 1:
     return loss
+  # log((exp(loss) - (1 - q)) / q), written so that nothing cancels.
+  above = np.maximum(loss - math.log1p(-q), 0.0)
   with np.errstate(divide='ignore', over='ignore'):
-    excess = np.maximum(np.expm1(loss) + q, 0.0)
-    exact = np.log(excess) - math.log(q)
-  large = loss - math.log(q) + np.log1p((q - 1) * np.exp(-np.abs(loss)))
-  return np.where(loss > 30, large, exact)
+    logs = np.log(np.expm1(np.minimum(above, 40.0)))
+  logs += np.maximum(above - 40.0, 0.0)
+  return logs + (math.log1p(-q) - math.log(q))
 
 
-def _laplace(x: np.ndarray) -> np.ndarray:
-  half = 0.5 * np.exp(-np.abs(x))
-  return np.where(x < 0, half, 1 - half)
+def _replaced(
+  upper: np.ndarray, lower: np.ndarray, last: int, interval: float
+) -> LossDistribution:
+  """The symmetric pair of the losses above zero.
 
+  Args:
+    upper: Float64 [last + 2], mass of (1 - q) Q + q P at losses below zero,
+      between each two grid points, and above the last.
+    lower: Float64 [last + 2], the same of Q.
+    last: Index of the last grid point.
+    interval: Distance of the grid points.
 
-def _interval_masses(
-  edges: np.ndarray,
-  mechanism: Mechanism,
-  distribution: Callable[[np.ndarray], np.ndarray],
-  survival: Callable[[np.ndarray], np.ndarray],
-) -> np.ndarray:
-  z = edges / mechanism.parameter
-  below = np.diff(distribution(z))
-  above = -np.diff(survival(z))
-  return np.where(z[:-1] > 0, above, below)
+  Returns:
+    The distribution on 2 last + 1 grid points.
+  """
+  positive = _shared(upper[1:-1], lower[1:-1], 0, interval)
+  negative = _shared(lower[-2:0:-1], upper[-2:0:-1], -last, interval)
+  masses = np.zeros(2 * last + 1)
+  masses[last:] += positive
+  masses[: last + 1] += negative
+  masses[0] += lower[-1]
+  rest = 1 - float(np.sum(upper[1:])) - float(np.sum(lower[1:]))
+  masses[last] += max(rest, 0.0) + 16 * _EPS
+  return _with_mgf(-last, masses, float(upper[-1]), interval)
 
 
 def _on_grid(
@@ -219,17 +239,30 @@ def _on_grid(
   Returns:
     The distribution on k grid points.
   """
-  inside = upper[1:-1]
-  left = np.arange(first, first + len(inside)) * interval
-  # Where exp(left) overflows, Q has no mass that a float can hold.
-  with np.errstate(over='ignore', invalid='ignore'):
-    moved = (inside - lower[1:-1] * np.exp(left)) / -math.expm1(-interval)
-  moved = np.clip(np.where(np.isnan(moved), inside, moved), 0, inside)
-  masses = np.zeros(len(inside) + 1)
-  masses[:-1] = inside - moved
-  masses[1:] += moved
+  masses = _shared(upper[1:-1], lower[1:-1], first, interval)
   masses[0] += upper[0]
   return _with_mgf(first, masses, float(upper[-1]), interval)
+
+
+def _shared(
+  upper: np.ndarray, lower: np.ndarray, first: int, interval: float
+) -> np.ndarray:
+  """Masses at the grid points around each interval, see `_on_grid`."""
+  left = np.arange(first, first + len(upper)) * interval
+  # Where exp(left) overflows, Q has no mass that a float can hold.
+  with np.errstate(over='ignore', invalid='ignore'):
+    above = upper - lower * np.exp(left)
+  above = np.where(np.isfinite(above), above, upper)
+  # Rounding, of exponentials relative to their arguments: those are the logs of
+  # both masses and the loss itself.
+  above += (
+    upper * (4 + 2 * np.abs(left)) - 2 * special.xlogy(upper, upper)
+  ) * (32 * _EPS)
+  moved = np.clip(above / -math.expm1(-interval), 0, upper)
+  masses = np.zeros(len(upper) + 1)
+  masses[:-1] = upper - moved
+  masses[1:] += moved
+  return masses
 
 
 def _randomized_response(
@@ -237,47 +270,43 @@ def _randomized_response(
 ) -> LossDistribution:
   epsilon, delta = mechanism.parameter, mechanism.extra
   truth = (1 - delta) / (1 + math.exp(-epsilon))
-  lie = truth * math.exp(-epsilon)
   last = max(math.ceil(epsilon / interval), 1)
-  masses = np.zeros(2 * last + 1)
-  # The two atoms sit at -epsilon and epsilon. Each is shared between the grid
-  # points around it, with its masses under P and Q kept.
-  gap = epsilon - (last - 1) * interval
-  up = truth * min(max(-math.expm1(-gap) / -math.expm1(-interval), 0), 1)
-  masses[-1] += up
-  masses[-2] += truth - up
-  gap = last * interval - epsilon
-  up = lie * min(max(-math.expm1(-gap) / -math.expm1(-interval), 0), 1)
-  masses[1] += up
-  masses[0] += lie - up
+  # Two atoms, at -epsilon and epsilon.
+  upper = np.zeros(2 * last)
+  upper[0], upper[-1] = truth * math.exp(-epsilon), truth
+  masses = _shared(upper, upper[::-1], -last, interval)
   return _with_mgf(-last, masses, delta, interval)
 
 
 def _with_mgf(
   lower: int, masses: np.ndarray, infinity: float, interval: float
 ) -> LossDistribution:
-  kept = np.flatnonzero(masses > 0)
+  kept = np.flatnonzero(masses)
   if len(kept) == 0:
-    return LossDistribution(
-      0, np.zeros(1), infinity, np.full(len(ORDERS), -np.inf)
-    )
+    none = np.full(len(UNIT_ORDERS), -np.inf)
+    return LossDistribution(0, np.zeros(1), infinity, none)
   masses = masses[kept[0] : kept[-1] + 1]
   lower += int(kept[0])
-  log_mgf = _log_mgf(lower, masses, interval)
   masses.flags.writeable = False
-  return LossDistribution(lower, masses, infinity, log_mgf)
+  return LossDistribution(lower, masses, infinity, _log_mgf(lower, masses))
 
 
-def _log_mgf(lower: int, masses: np.ndarray, interval: float) -> np.ndarray:
-  """log sum masses * exp(order * loss) at `ORDERS`, as one matrix product.
+@functools.lru_cache(maxsize=1)
+def _moments() -> np.ndarray:
+  return np.exp(np.outer(np.arange(_ROW) - _ROW // 2, UNIT_ORDERS))
+
+
+def _log_mgf(lower: int, masses: np.ndarray) -> np.ndarray:
+  """log sum masses * exp(order * loss), as one matrix product.
 
   The grid is cut into rows short enough for exp(order * loss) to keep within
   the range of floats in a row; the rows are then added in logs.
   """
-  row = int(min(max(500 / (interval * ORDERS[-1]), 1), 1024))
-  table = np.pad(masses, (0, -len(masses) % row)).reshape(-1, row)
-  centred = (np.arange(row) - row // 2) * interval
+  table = np.pad(masses, (0, -len(masses) % _ROW)).reshape(-1, _ROW)
+  # Relative to the largest mass of a row, so that nothing that counts vanishes.
+  peaks = np.maximum(np.max(table, axis=1), np.finfo(np.float64).tiny)
   with np.errstate(divide='ignore'):
-    rows = np.log(table @ np.exp(np.outer(centred, ORDERS)))
-  centres = (lower + row // 2 + row * np.arange(len(table))) * interval
-  return special.logsumexp(rows + np.outer(centres, ORDERS), axis=0)
+    rows = np.log((table / peaks[:, None]) @ _moments())
+  rows += np.log(peaks)[:, None]
+  centres = lower + _ROW // 2 + _ROW * np.arange(len(table))
+  return special.logsumexp(rows + np.outer(centres, UNIT_ORDERS), axis=0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import math
+import time
 from collections.abc import Callable
+from typing import NamedTuple, Optional
 
 import dp_accounting
 
-from tfdpflows.accounting import accountant, convolution
+from tfdpflows.accounting import accountant, convolution, rdp, renyi
 from tfdpflows.accounting import budget as budget_lib
+from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import flatten as flatten_lib
 from tfdpflows.accounting import losses as losses_lib
 
@@ -20,29 +22,42 @@ _MAX_POINTS = 2**20
 # The grid is made finer where it would matter and costs less points than this.
 _FINE_POINTS = 2**18
 
+# Finer than this is never worth it, whatever the losses.
+_FINEST = 1e-12
+# Results kept, for the process and for an accountant.
+_REMEMBERED = 4096
+
 _Counts = tuple[tuple[flatten_lib.Mechanism, int], ...]
 
 
 class PLDAccountant(accountant.MechanismAccountant):
   """Accounts by composing privacy loss distributions numerically.
 
-  Takes Gaussian, Laplace and (epsilon, delta) mechanisms, each also on a
-  Poisson sample under add-or-remove-one neighbours. Results are remembered for
-  the process, so that asking after each block of a training run is cheap.
+  Takes Gaussian, Laplace, exponential (bounded-range) and (epsilon, delta)
+  mechanisms, also on samples. Results are remembered for the process, so that
+  asking after each block of a training run is cheap.
+
+  Where the numerics take too long or end without a finite epsilon (a delta less
+  than about 1e-29), the bound of 'rdp' is returned, which is looser; `remarks`
+  and `delta_remarks` say so.
 
   Args:
     neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
     value_discretization_interval: Distance of the grid of losses, in nats. It
       is doubled until the arrays fit into memory, where losses are very large.
+    time_limit: Seconds that one price may take, about; it is looked at between
+      the pieces of work. May be infinite.
 
   Raises:
-    ValueError: If the interval is not a positive number.
+    ValueError: If the interval is not a positive number, or the limit is
+      negative.
 
   #### Formal guarantee
   `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
   is (epsilon, delta)-differentially private. Discretization, truncation and the
   rounding of Fourier transforms are bounded and added; see
-  `tfdpflows.accounting.losses` and `tfdpflows.accounting.convolution`.
+  `tfdpflows.accounting.pairs`, `.losses`, `.transforms` and `.convolution`. So
+  is a result of the fallback, by the guarantee of `RDPAccountant`.
 
   #### References
   Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020; Doroshenko
@@ -60,7 +75,21 @@ class PLDAccountant(accountant.MechanismAccountant):
 
   name = 'pld'
   guarantee = 'upper_bound'
-  kinds = frozenset({'gaussian', 'laplace', 'epsilon_delta'})
+  kinds = frozenset({'gaussian', 'laplace', 'bounded_range', 'epsilon_delta'})
+  events = (
+    dp_accounting.GaussianDpEvent,
+    dp_accounting.LaplaceDpEvent,
+    dp_accounting.PoissonSampledDpEvent,
+    dp_accounting.SampledWithoutReplacementDpEvent,
+    events_lib.EpsilonDeltaDpEvent,
+    events_lib.ExponentialMechanismDpEvent,
+    events_lib.ReportNoisyMaxDpEvent,
+    events_lib.SparseVectorDpEvent,
+    events_lib.TruncatedSubsampledGaussianDpEvent,
+    events_lib.LNMaxDpEvent,
+    events_lib.GNMaxDpEvent,
+    events_lib.ConfidentGNMaxDpEvent,
+  )
 
   def __init__(
     self,
@@ -68,6 +97,7 @@ class PLDAccountant(accountant.MechanismAccountant):
       dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     ),
     value_discretization_interval: float = 1e-4,
+    time_limit: float = 20.0,
   ):
     super().__init__(neighboring_relation)
     interval = float(value_discretization_interval)
@@ -76,7 +106,14 @@ class PLDAccountant(accountant.MechanismAccountant):
         'value_discretization_interval must lie in (0, 1], for example 1e-4, '
         f'not {interval}.'
       )
+    if not float(time_limit) >= 0:
+      raise ValueError(
+        f'time_limit must be zero or more seconds, not {time_limit}.'
+      )
     self._interval = interval
+    self._time_limit = float(time_limit)
+    # What was answered, so that values and remarks cannot disagree.
+    self._answers: dict[tuple, _Answer] = {}
 
   def get_epsilon(self, target_delta: float) -> float:
     """The smallest epsilon known for a delta.
@@ -90,11 +127,7 @@ class PLDAccountant(accountant.MechanismAccountant):
     Raises:
       ValueError: If the delta is not inside (0, 1).
     """
-    target_delta = budget_lib.check_delta(target_delta)
-    if self._is_non_private():
-      return math.inf
-    counts = _canonical(self._totals)
-    return _epsilon(counts, target_delta, self._interval) if counts else 0.0
+    return self._epsilon(budget_lib.check_delta(target_delta)).value
 
   def get_delta(self, target_epsilon: float) -> float:
     """The smallest delta known for an epsilon.
@@ -108,13 +141,179 @@ class PLDAccountant(accountant.MechanismAccountant):
     Raises:
       ValueError: If the epsilon is negative or not a number.
     """
-    target_epsilon = float(target_epsilon)
-    if not target_epsilon >= 0:
-      raise ValueError(f'epsilon must be zero or more, not {target_epsilon}.')
+    return self._delta(target_epsilon).value
+
+  def remarks(self, target_delta: float) -> tuple[str, ...]:
+    """What has to stand beside `get_epsilon(target_delta)`.
+
+    Args:
+      target_delta: Inside (0, 1).
+
+    Returns:
+      Sentences; none if the number says all.
+
+    ```python
+    >>> accountant = PLDAccountant(time_limit=0.0)
+    >>> event = dp_accounting.LaplaceDpEvent(3.25)
+    >>> accountant.compose(event, 10).remarks(1e-6)
+    ('pld: the limit of 0 s was passed at delta=1e-06; the value is that of
+    rdp, which is looser.',)
+
+    ```
+    """
+    remark = self._epsilon(budget_lib.check_delta(target_delta)).remark
+    return (remark,) if remark else ()
+
+  def delta_remarks(self, target_epsilon: float) -> tuple[str, ...]:
+    """What has to stand beside `get_delta(target_epsilon)`.
+
+    Args:
+      target_epsilon: Zero or more, in nats.
+
+    Returns:
+      Sentences; none if the number says all.
+    """
+    remark = self._delta(target_epsilon).remark
+    return (remark,) if remark else ()
+
+  def _epsilon(self, delta: float) -> _Answer:
+    answer = self._answer(
+      _Question(convolution.epsilon_at, delta, math.inf, f'delta={delta:g}'),
+      lambda fallback: fallback.get_epsilon(delta),
+    )
+    # The grid blurs the ends of bounded losses, and may end above their sum.
+    pure = renyi.pure_epsilon(self._totals.items())
+    if pure <= answer.value and renyi.failure(self._totals.items()) <= delta:
+      return _Answer(pure)
+    return answer
+
+  def _delta(self, epsilon: float) -> _Answer:
+    epsilon = float(epsilon)
+    if not epsilon >= 0:
+      raise ValueError(f'epsilon must be zero or more, not {epsilon}.')
+    answer = self._answer(
+      _Question(convolution.delta_at, epsilon, 1.0, f'epsilon={epsilon:g}'),
+      lambda fallback: fallback.get_delta(epsilon),
+    )
+    failure = abs(renyi.failure(self._totals.items()))
+    pure = renyi.pure_epsilon(self._totals.items())
+    if pure <= epsilon and failure <= answer.value:
+      return _Answer(failure)
+    return answer
+
+  def _answer(
+    self,
+    question: _Question,
+    by_rdp: Callable[[rdp.RDPAccountant], float],
+  ) -> _Answer:
+    """An epsilon or delta, that of 'rdp' if need be."""
     if self._is_non_private():
-      return 1.0
+      return _Answer(question.nothing)
     counts = _canonical(self._totals)
-    return _delta(counts, target_epsilon, self._interval) if counts else 0.0
+    if not counts:
+      return _Answer(0.0)
+    if (question, counts) not in self._answers:
+      answer = self._exact(question, counts)
+      envelope = any(
+        mechanism.kind == 'bounded_range' and counts != ((mechanism, 1),)
+        for mechanism, _ in counts
+      )
+      if answer.remark or envelope:
+        answer = self._compared(question, answer, by_rdp)
+      _remember(self._answers, (question, counts), answer)
+    return self._answers[question, counts]
+
+  def _exact(self, question: _Question, counts: _Counts) -> _Answer:
+    """The price of the losses, or the beginning of a sentence why not."""
+    key = (question, counts, self._interval)
+    if key not in _RESULTS:
+      clock = _Clock(self._time_limit)
+      try:
+        value = _worse_direction(counts, self._interval, question, clock.check)
+      except _OutOfTimeError:
+        return _Answer(
+          question.nothing,
+          f'pld: the limit of {self._time_limit:g} s was passed at '
+          f'{question.where}',
+        )
+      _remember(_RESULTS, key, value)
+    if _RESULTS[key] < question.nothing:
+      return _Answer(_RESULTS[key])
+    return _Answer(
+      question.nothing,
+      f'pld: no bound from loss distributions at {question.where}',
+    )
+
+  def _compared(
+    self,
+    question: _Question,
+    answer: _Answer,
+    by_rdp: Callable[[rdp.RDPAccountant], float],
+  ) -> _Answer:
+    fallback = rdp.RDPAccountant(self.neighboring_relation)
+    value = question.nothing
+    if all(fallback._reason(mechanism) is None for mechanism in self._totals):
+      fallback._totals = dict(self._totals)
+      value = by_rdp(fallback)
+    # Not a number is no bound.
+    better = value < answer.value
+    if answer.remark and better:
+      remark = f'{answer.remark}; the value is that of rdp, which is looser.'
+    elif answer.remark:
+      return answer._replace(remark=f'{answer.remark}, and none from rdp.')
+    elif better:
+      # The pair of one exponential mechanism is too much for many.
+      remark = (
+        f'pld: the value at {question.where} is that of rdp, which is tighter '
+        'for many exponential mechanisms.'
+      )
+    else:
+      return answer
+    return _Answer(value, remark)
+
+
+class _Question(NamedTuple):
+  """What is asked for.
+
+  Attributes:
+    price: `convolution.epsilon_at` or `convolution.delta_at`.
+    at: The delta or epsilon.
+    nothing: The price that says nothing.
+    where: The delta or epsilon in words.
+  """
+
+  price: Callable[..., float]
+  at: float
+  nothing: float
+  where: str
+
+
+class _Answer(NamedTuple):
+  value: float
+  remark: Optional[str] = None
+
+
+class _OutOfTimeError(Exception):
+  """More time was spent than is allowed."""
+
+
+class _Clock:
+  def __init__(self, seconds: float):
+    self._end = time.monotonic() + seconds
+
+  def check(self) -> None:
+    if time.monotonic() >= self._end:
+      raise _OutOfTimeError()
+
+
+# Prices without a fallback, by what was asked.
+_RESULTS: dict[tuple, float] = {}
+
+
+def _remember(results: dict, key: tuple, value) -> None:
+  while len(results) >= _REMEMBERED:
+    results.pop(next(iter(results)), None)
+  results[key] = value
 
 
 def _canonical(totals: dict[flatten_lib.Mechanism, int]) -> _Counts:
@@ -135,46 +334,36 @@ def _canonical(totals: dict[flatten_lib.Mechanism, int]) -> _Counts:
   return tuple(sorted(rest.items()))
 
 
-@functools.lru_cache(maxsize=4096)
-def _epsilon(counts: _Counts, delta: float, interval: float) -> float:
-  return _worse_direction(
-    counts, interval, functools.partial(convolution.epsilon_at, delta)
-  )
-
-
-@functools.lru_cache(maxsize=4096)
-def _delta(counts: _Counts, epsilon: float, interval: float) -> float:
-  return _worse_direction(
-    counts, interval, functools.partial(convolution.delta_at, epsilon)
-  )
-
-
 def _worse_direction(
-  counts: _Counts, interval: float, price: Callable[..., float]
+  counts: _Counts,
+  interval: float,
+  question: _Question,
+  check: Callable[[], None],
 ) -> float:
   """The larger price of the two directions, on the first grid that fits."""
   ranges = [losses_lib.loss_range(mechanism) for mechanism, _ in counts]
   width = max(high - low for low, high in ranges)
-  if not math.isfinite(width):
-    return math.inf
-  while width / interval > _MAX_POINTS:
-    interval *= 2
   interval = _fine_enough(counts, width, interval)
-  while True:
-    pairs = [losses_lib.loss_distributions(m, interval) for m, _ in counts]
+  while interval <= convolution.COARSEST:
+    if width / interval > _MAX_POINTS:
+      interval *= 2
+      continue
+    pairs = []
+    for mechanism, _ in counts:
+      check()
+      pairs.append(losses_lib.loss_distributions(mechanism, interval))
+    directions = [[pair[0] for pair in pairs]]
+    if any(remove is not add for remove, add in pairs):
+      directions.append([pair[1] for pair in pairs])
     numbers = [count for _, count in counts]
     try:
-      worst = price(
-        [(p[0], n) for p, n in zip(pairs, numbers)], interval=interval
+      return max(
+        question.price(question.at, list(zip(parts, numbers)), interval, check)
+        for parts in directions
       )
-      if any(remove is not add for remove, add in pairs):
-        worst = max(
-          worst,
-          price([(p[1], n) for p, n in zip(pairs, numbers)], interval=interval),
-        )
-      return worst
-    except convolution.GridTooFineError:
-      interval *= 2
+    except convolution.GridTooFineError as error:
+      interval *= 2 ** max(math.ceil(math.log2(error.excess)), 1)
+  return question.nothing
 
 
 def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
@@ -184,13 +373,19 @@ def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
   an upper bound; this only chooses a tighter one.
   """
   steps = sum(count for _, count in counts)
-  variance = sum(
-    count * losses_lib.loss_scale(mechanism) ** 2 for mechanism, count in counts
-  )
+  scales = [losses_lib.loss_scale(mechanism) for mechanism, _ in counts]
+  # Not `scale**2`, which raises where this is infinite.
+  variance = sum(x * x * count for x, (_, count) in zip(scales, counts))
   width = max(width, 20 * math.sqrt(variance))
   while (
     steps * interval**2 / 4 > 1e-4 * variance
     and 2 * width / interval < _FINE_POINTS
+    and interval > _FINEST
   ):
     interval /= 2
+  if len(counts) == 1 and counts[0][0].kind != 'gaussian':
+    # An atom at the largest loss, or a last step in density, on a grid point.
+    largest = losses_lib.loss_range(counts[0][0])[1]
+    if interval < largest < interval * _MAX_POINTS:
+      interval = largest / math.ceil(largest / interval)
   return interval

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 
-from tfdpflows.accounting import pld, rdp
+from tfdpflows.accounting import (
+  accountant as accountant_lib,
+)
+from tfdpflows.accounting import composition, gdp, pld, rdp, zcdp
+from tfdpflows.accounting import events as events_lib
 
 __all__ = [
+  'BestEpsilon',
   'accountant_names',
+  'best_epsilon',
   'compose_event',
   'compute_epsilon',
   'create_accountant',
@@ -22,7 +28,7 @@ __all__ = [
 _GUARANTEES = ('upper_bound', 'asymptotic')
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
-_classes: dict[str, type] = {}
+_classes = accountant_lib.REGISTERED
 _aliases: dict[str, str] = {}
 
 
@@ -83,7 +89,7 @@ def accountant_names() -> tuple[str, ...]:
 
   ```python
   >>> accountant_names()
-  ('pld', 'rdp')
+  ('advanced', 'basic', 'gdp', 'pld', 'rdp', 'zcdp')
 
   ```
   """
@@ -127,8 +133,8 @@ def create_accountant(
   """Makes an accountant with nothing charged.
 
   Args:
-    name: 'pld' (alias 'prv'), 'rdp' (aliases 'moments', 'ma') or a name that
-      was registered.
+    name: 'pld' (alias 'prv'), 'rdp' (aliases 'moments', 'ma'), 'gdp', 'zcdp',
+      'advanced' (alias 'strong'), 'basic', or a name that was registered.
     neighboring_relation: What two neighbouring tables are.
     **kwargs: For the class, for example `value_discretization_interval`.
 
@@ -216,19 +222,85 @@ def compose_event(
   ```
   """
   made = create_accountant(accountant, neighboring_relation, **kwargs)
-  try:
-    return made.compose(event)
-  except dp_accounting.UnsupportedEventError as error:
-    others = [
-      other
-      for other in accountant_names()
-      if create_accountant(other, neighboring_relation).supports(event)
-    ]
-    hint = 'No accountant does.'
-    if others:
-      hint = f'Accountants that do: {", ".join(others)}.'
-    raise dp_accounting.UnsupportedEventError(f'{error} {hint}') from error
+  return made.compose(event)
+
+
+class BestEpsilon(NamedTuple):
+  """The smallest upper bound, see `best_epsilon`.
+
+  Attributes:
+    epsilon: In nats; infinite if no finite one is known.
+    accountant: Name of the accountant that it comes from.
+  """
+
+  epsilon: float
+  accountant: str
+
+
+def best_epsilon(
+  ledger,
+  delta: float,
+  neighboring_relation: Optional[dp_accounting.NeighboringRelation] = None,
+) -> BestEpsilon:
+  """The smallest epsilon that an accountant can vouch for.
+
+  Args:
+    ledger: A `PrivacyLedger`, for all that it has charged; or a `DpEvent`.
+    delta: Inside (0, 1).
+    neighboring_relation: What two neighbouring tables are, for an event
+      (ADD_OR_REMOVE_ONE if None); a ledger has its own.
+
+  Returns:
+    A `BestEpsilon`. Prices that depend on private votes are not used.
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If no accountant supports all of it.
+    ValueError: If the delta is outside its range, or a relation was given that
+      is not that of the ledger.
+
+  #### Formal guarantee
+  Every accountant with the guarantee 'upper_bound' that supports all events
+  gives a bound that holds, so that the smallest one holds. Which one it is
+  depends on the events alone, not on the table.
+
+  ```python
+  >>> best = best_epsilon(dp_accounting.LaplaceDpEvent(2.0), delta=1e-6)
+  >>> round(best.epsilon, 4)
+  0.5
+
+  ```
+  """
+  event = ledger
+  if not isinstance(ledger, dp_accounting.DpEvent):
+    event = ledger.event
+    if neighboring_relation not in (None, ledger.neighboring_relation):
+      raise ValueError(
+        f'The ledger is for {ledger.neighboring_relation.name}; its epsilon '
+        f'cannot be stated for {neighboring_relation.name}.'
+      )
+    neighboring_relation = ledger.neighboring_relation
+  relation = _RELATION if neighboring_relation is None else neighboring_relation
+  event = events_lib.data_independent(event)
+  found, refusal = [], None
+  for name in accountant_names():
+    if _classes[name].guarantee != 'upper_bound':
+      continue
+    try:
+      made = compose_event(event, name, relation)
+    except dp_accounting.UnsupportedEventError as error:
+      refusal = error
+      continue
+    found.append(BestEpsilon(float(made.get_epsilon(delta)), made.name))
+  if not found:
+    raise refusal
+  return min(found)
 
 
 register_accountant('pld', pld.PLDAccountant, aliases=('prv',))
 register_accountant('rdp', rdp.RDPAccountant, aliases=('moments', 'ma'))
+register_accountant('gdp', gdp.GDPAccountant)
+register_accountant('zcdp', zcdp.ZCDPAccountant)
+register_accountant(
+  'advanced', composition.AdvancedAccountant, aliases=('strong',)
+)
+register_accountant('basic', composition.BasicAccountant)

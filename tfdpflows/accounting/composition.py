@@ -1,0 +1,278 @@
+"""Accountants that know each mechanism by one (epsilon, delta) only.
+
+They need no distributions and are easy to check by hand, which is what they are
+for; their epsilons are well above those of 'pld'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import dp_accounting
+import numpy as np
+
+from tfdpflows.accounting import accountant, gaussian, zcdp
+from tfdpflows.accounting import budget as budget_lib
+from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting.mechanism import Mechanism
+
+__all__ = ['AdvancedAccountant', 'BasicAccountant']
+
+_Counts = Sequence[tuple[Mechanism, int]]
+
+# Errors of sums and of amplified epsilons, relative.
+_UP = 1 + 1e-12
+# The share of delta that goes to the slack of advanced composition, and what is
+# left to the mechanisms.
+_SHARES = 1 / (1 + np.geomspace(1e-6, 1e6, 41))
+
+
+class BasicAccountant(accountant.MechanismAccountant):
+  """Accounts by adding epsilons and deltas.
+
+  A mechanism that is private for many (epsilon, delta), such as a Gaussian one,
+  enters with its smallest epsilon at an even share of what delta is left over
+  by those of which the delta is given.
+
+  Args:
+    neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
+
+  #### Formal guarantee
+  `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
+  is (epsilon, delta)-differentially private (Dwork et al. 2006, theorem 1).
+  Gaussian mechanisms are priced by theorem 8 of Balle and Wang 2018, mechanisms
+  on a sample, by log(1 + q (exp(epsilon) - 1)) at q delta, as in theorems 8 and
+  9 of Balle, Barthe and Gaboardi 2018 (see `tfdpflows.accounting.flatten` for
+  when a row is replaced), zCDP ones as in `tfdpflows.accounting.zcdp`, disjoint
+  shards by the dearest one.
+
+  ```python
+  >>> accountant = BasicAccountant()
+  >>> accountant.compose(dp_accounting.LaplaceDpEvent(4.0), 8).get_epsilon(1e-5)
+  2.000...
+
+  ```
+  """
+
+  name = 'basic'
+  guarantee = 'upper_bound'
+  kinds = frozenset(
+    {
+      'bounded_range',
+      'epsilon_delta',
+      'gaussian',
+      'laplace',
+      'parallel',
+      'zcdp',
+    }
+  )
+  events = (
+    dp_accounting.GaussianDpEvent,
+    dp_accounting.LaplaceDpEvent,
+    dp_accounting.PoissonSampledDpEvent,
+    dp_accounting.SampledWithoutReplacementDpEvent,
+    events_lib.TruncatedSubsampledGaussianDpEvent,
+    events_lib.EpsilonDeltaDpEvent,
+    events_lib.ZCDpEvent,
+    events_lib.ExponentialMechanismDpEvent,
+    events_lib.ReportNoisyMaxDpEvent,
+    events_lib.SparseVectorDpEvent,
+    events_lib.LNMaxDpEvent,
+    events_lib.GNMaxDpEvent,
+    events_lib.ConfidentGNMaxDpEvent,
+    events_lib.ParallelDpEvent,
+  )
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """The smallest epsilon known for a delta.
+
+    Args:
+      target_delta: Inside (0, 1).
+
+    Returns:
+      Epsilon in nats; infinite if no finite one is known.
+
+    Raises:
+      ValueError: If the delta is not inside (0, 1).
+    """
+    target_delta = budget_lib.check_delta(target_delta)
+    if self._is_non_private():
+      return math.inf
+    counts = sorted(self._totals.items())
+    left = Fraction(target_delta) - _given(counts)
+    if left < 0:
+      return math.inf
+    return self._epsilon(counts, _log(left))
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """The smallest delta known for an epsilon.
+
+    Args:
+      target_epsilon: Zero or more, in nats.
+
+    Returns:
+      Delta, in [0, 1]; a millionth above the smallest with that epsilon.
+
+    Raises:
+      ValueError: If the epsilon is negative or not a number.
+    """
+    target_epsilon = float(target_epsilon)
+    if not target_epsilon >= 0:
+      raise ValueError(f'epsilon must be zero or more, not {target_epsilon}.')
+    counts = sorted(self._totals.items())
+    given = _given(counts)
+    if self._is_non_private() or given >= 1:
+      return 1.0
+    # What is seen to be enough is enough, whatever lies between.
+    if self._epsilon(counts, -math.inf) <= target_epsilon:
+      return _up(given)
+    low, high = -800.0, _log(1 - given)
+    if not self._epsilon(counts, high) <= target_epsilon:
+      return 1.0
+    while high - low > 1e-7:
+      middle = (low + high) / 2
+      fits = self._epsilon(counts, middle) <= target_epsilon
+      low, high = (low, middle) if fits else (middle, high)
+    return min(_up(given + Fraction(math.exp(high) * _UP + 5e-324)), 1.0)
+
+  def _epsilon(self, counts: _Counts, log_left: float) -> float:
+    """Epsilon at a delta above those that are given."""
+    return float(_basic(counts, np.float64(log_left)))
+
+
+class AdvancedAccountant(BasicAccountant):
+  """Accounts by advanced composition, as 'strong composition' is called too.
+
+  A part of delta, the slack s, pays for the chance that losses add up to more
+  than they do mostly; the rest is shared as in 'basic'. The best of a fixed set
+  of slacks is taken, and 'basic' where that is less.
+
+  Args:
+    neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
+
+  #### Formal guarantee
+  `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
+  is (epsilon, delta)-differentially private: theorem 3.5 of Kairouz, Oh and
+  Viswanath 2015, the smallest of sum e, of B + S sqrt(2 log(exp(1) + S / s))
+  and of B + S sqrt(2 log(1 / s)), with B = sum e tanh(e / 2) and S^2 = sum e^2
+  over the epsilons e of all runs. In short: but for their deltas, runs lose
+  no more than randomized responses, of which B is the mean loss, and the loss
+  is more than B + c with probability exp(-c^2 / (2 S^2)) at most (Hoeffding).
+  So delta(B + c), the integral of P[loss > B + c + u] exp(-u) over u > 0, is at
+  most exp(-c^2 / (2 S^2)) / (1 + c / S^2), which is at most s for both c.
+
+  ```python
+  >>> accountant = AdvancedAccountant()
+  >>> step = dp_accounting.LaplaceDpEvent(40.0)
+  >>> accountant.compose(step, 80).get_epsilon(1e-5)
+  1.0...
+
+  ```
+  """
+
+  name = 'advanced'
+
+  def _epsilon(self, counts: _Counts, log_left: float) -> float:
+    basic = super()._epsilon(counts, log_left)
+    if not counts or log_left == -math.inf:
+      return basic
+    takers = _takers(counts)
+    slack, rest = (_SHARES, _SHARES[::-1]) if takers else (np.ones(1),) * 2
+    with np.errstate(divide='ignore', over='ignore', invalid='ignore'):
+      log_share = log_left + np.log(rest) - math.log(max(takers, 1))
+      epsilons = np.array(
+        [_run(mechanism, log_share) for mechanism, _ in counts]
+      )
+      number = np.array([float(count) for _, count in counts])[:, None]
+      # Relative to the largest, so that no square leaves the range of floats.
+      largest = np.maximum(np.max(epsilons, axis=0), 5e-324)
+      scale = largest * np.sqrt(
+        np.sum(number * (epsilons / largest) ** 2, axis=0)
+      )
+      mean = np.sum(number * epsilons * np.tanh(epsilons / 2), axis=0)
+      log_slack = _down(log_left + np.log(slack))
+      # log(exp(1) + S / s), without the range of floats being left either.
+      second = np.logaddexp(1.0, np.log(scale) - log_slack)
+      best = mean + scale * np.sqrt(2 * np.minimum(second, -log_slack))
+    best = best[~np.isnan(best)]
+    return min(basic, float(np.min(best, initial=math.inf)) * _UP)
+
+
+def _given(counts: _Counts) -> Fraction:
+  """The sum of the deltas that cannot be chosen, exactly."""
+  total = Fraction(0)
+  for mechanism, count in counts:
+    if mechanism.kind == 'epsilon_delta':
+      total += count * Fraction(mechanism.extra)
+    elif mechanism.kind == 'parallel':
+      total += count * max(_given(parts) for parts in mechanism.parts)
+  return total
+
+
+def _takers(counts: _Counts) -> int:
+  """The number of runs whose epsilon depends on their share of delta."""
+  return sum(
+    count
+    for mechanism, count in counts
+    if mechanism.kind in ('gaussian', 'zcdp')
+    or (
+      mechanism.kind == 'parallel'
+      and any(_takers(parts) for parts in mechanism.parts)
+    )
+  )
+
+
+def _basic(counts: _Counts, log_delta: np.ndarray) -> np.ndarray:
+  """The sum of the epsilons, at an even share of delta each."""
+  log_share = log_delta - math.log(max(_takers(counts), 1))
+  total = np.zeros_like(log_delta)
+  with np.errstate(over='ignore'):
+    for mechanism, count in counts:
+      total = total + float(count) * _run(mechanism, log_share)
+    return total * _UP
+
+
+def _run(mechanism: Mechanism, log_share: np.ndarray) -> np.ndarray:
+  """Epsilon of one run at its share of delta, above its given delta."""
+  kind, parameter, q, extra = mechanism[:4]
+  if kind == 'parallel':
+    return np.max([_basic(x, log_share) for x in mechanism.parts], axis=0)
+  if kind == 'zcdp':
+    return zcdp.epsilon_at(parameter, extra, _down(log_share))
+  if kind == 'gaussian':
+    # One over the noise, upwards.
+    mu = math.nextafter(1 / parameter, math.inf)
+    epsilon = gaussian.epsilon_at(_down(log_share) - math.log(q), mu)
+  else:
+    if kind == 'laplace':
+      parameter = math.nextafter(1 / parameter, math.inf)
+    epsilon = np.full_like(log_share, parameter)
+  return epsilon if q == 1 else _amplified(epsilon, q)
+
+
+def _amplified(epsilon: np.ndarray, q: float) -> np.ndarray:
+  """log(1 + q (exp(epsilon) - 1)) from above, for any epsilon."""
+  moderate = np.log1p(q * np.expm1(np.minimum(epsilon, 700.0)))
+  large = np.logaddexp(math.log1p(-q), math.log(q) + epsilon)
+  amplified = np.where(epsilon < 700, moderate, large) * _UP
+  return np.where(epsilon > 0, np.nextafter(amplified, np.inf), 0.0)
+
+
+def _log(number: Fraction) -> float:
+  """The log of a number of [0, 1], also of one too small for a float."""
+  if number <= 0:
+    return -math.inf
+  return math.log(number.numerator) - math.log(number.denominator)
+
+
+def _down(log: np.ndarray) -> np.ndarray:
+  """A log that came from a few sums of others, by more than their errors."""
+  return log - 1e-13 * (20 + np.abs(log))
+
+
+def _up(number: Fraction) -> float:
+  """A float that is not below."""
+  value = float(number)
+  return value if Fraction(value) >= number else math.nextafter(value, math.inf)

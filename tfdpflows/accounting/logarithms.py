@@ -1,0 +1,90 @@
+"""Logs of sums and differences, without overflow or cancellation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy import typing as npt
+
+__all__ = ['log_bernoulli', 'log_expm1', 'log_sum']
+
+# Below this, the four terms of the series in `log_bernoulli` have an error of
+# 1e-12, and above it the direct formula has one of about that.
+_SMALL = 1e-3
+
+
+def log_expm1(x: npt.ArrayLike) -> np.ndarray:
+  """log(exp(x) - 1).
+
+  Args:
+    x: Zero or more.
+
+  Returns:
+    Float64, shaped as `x`; minus infinity at zero.
+
+  ```python
+  >>> print(log_expm1([1e-20, 1.0, 1e4]).round(4))
+  [-4.60517e+01  5.41300e-01  1.00000e+04]
+
+  ```
+  """
+  x = np.asarray(x, np.float64)
+  with np.errstate(divide='ignore'):
+    low = np.log(np.expm1(np.minimum(x, 30.0)))
+  return np.where(x > 30, x + np.log1p(-np.exp(-np.maximum(x, 30.0))), low)
+
+
+def log_bernoulli(
+  exponent: float, v: np.ndarray, log_ratio: np.ndarray
+) -> np.ndarray:
+  """log((1 + v)^b - 1 - b v), what Bernoulli's inequality leaves over.
+
+  Args:
+    exponent: The exponent b, above 1 or below 0.
+    v: Above -1.
+    log_ratio: log(1 + v).
+
+  Returns:
+    Float64, shaped as `v`, from above where it is not exact; relative errors of
+    the number itself are about 1e-11, times b / (b - 1) where b is near 1.
+
+  ```python
+  >>> v = np.array([1e-9, 0.5])
+  >>> print(np.exp(log_bernoulli(2.0, v, np.log1p(v))))
+  [1.0e-18 2.5e-01]
+
+  ```
+  """
+  b = exponent
+  with np.errstate(all='ignore'):
+    series = 1 + (b - 4) * v / 5
+    series = 1 + (b - 3) * v / 4 * series
+    series = 1 + (b - 2) * v / 3 * series
+    series = 2 * np.log(np.abs(v)) + np.log(b * (b - 1) / 2 * series)
+    power = b * log_ratio
+    direct = np.log(np.expm1(power) - b * v)
+  # Where the power leaves the range of floats, -1 - b v only makes it less.
+  value = np.where(power > 700, power, direct)
+  return np.where(max(abs(b), 1.0) * np.abs(v) < _SMALL, series, value)
+
+
+def log_sum(logs: np.ndarray) -> float:
+  """Log of the sum of some numbers given by their logs.
+
+  Args:
+    logs: Float64 [k], at least one.
+
+  Returns:
+    A float. `scipy.special.logsumexp` does more, and takes longer.
+
+  ```python
+  >>> round(log_sum(np.array([1000.0, 1000.0])) - 1000, 6)
+  0.693147
+
+  ```
+  """
+  largest = float(np.max(logs))
+  if not math.isfinite(largest):
+    return largest
+  return largest + math.log(float(np.sum(np.exp(logs - largest))))

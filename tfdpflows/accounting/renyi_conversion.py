@@ -1,0 +1,65 @@
+"""From Renyi divergences to epsilon and delta, and back.
+
+Canonne, Kamath and Steinke 2020, proposition 12. Besides, delta at epsilon zero
+is a total variation distance, which is at most sqrt(1 - exp(-KL)) (Bretagnolle
+and Huber), and the divergence of any order above 1 is at least KL.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+__all__ = ['deltas', 'epsilons']
+
+_ULPS = 2e-15
+
+
+def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
+  """The epsilon that each order gives for a delta.
+
+  Args:
+    orders: Above 1.
+    curve: Divergences at these orders, in nats.
+    delta: Inside (0, 1).
+
+  Returns:
+    Float64, in nats, zero or more.
+
+  ```python
+  >>> print(epsilons(np.array([2.0]), np.array([0.5]), 1e-2).round(3))
+  [3.719]
+
+  ```
+  """
+  reward = (math.log(delta) + np.log(orders)) / (orders - 1)
+  found = curve + np.log1p(-1 / orders) - reward
+  found += _ULPS * (curve + np.abs(np.log1p(-1 / orders)) + np.abs(reward))
+  found = np.where(-np.expm1(-curve) < delta * delta, 0.0, found)
+  return np.maximum(found, 0.0)
+
+
+def deltas(orders: np.ndarray, curve: np.ndarray, epsilon: float) -> np.ndarray:
+  """The delta that each order gives for an epsilon.
+
+  Args:
+    orders: Above 1.
+    curve: Divergences at these orders, in nats.
+    epsilon: Zero or more, in nats.
+
+  Returns:
+    Float64, at most 1.
+
+  ```python
+  >>> print(deltas(np.array([2.0]), np.array([0.5]), 3.719).round(3))
+  [0.01]
+
+  ```
+  """
+  with np.errstate(over='ignore'):
+    logs = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders))
+    logs -= np.log(orders)
+    logs += _ULPS * ((orders - 1) * (curve + epsilon + 1) + np.log(orders))
+    distance = np.sqrt(-np.expm1(-curve)) * (1 + _ULPS)
+    return np.minimum(np.minimum(np.exp(logs), distance), 1.0)
