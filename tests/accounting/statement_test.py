@@ -1,7 +1,9 @@
 """Statements and the registry."""
 
+import dataclasses
 import json
 import math
+import re
 from fractions import Fraction
 
 import dp_accounting
@@ -10,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdpflows import accounting
-from tfdpflows.accounting import registry, statement
+from tfdpflows.accounting import (
+  amplification,
+  flatten,
+  ledger_merge,
+  registry,
+  statement,
+)
 
 STEP = dp_accounting.PoissonSampledDpEvent(
   0.05, dp_accounting.GaussianDpEvent(2.0)
@@ -66,8 +74,10 @@ def test_statement_is_json(ledger):
   assert data['delta'] == 1e-5
   assert data['claim'] == made.claim
   assert data['neighboring_relation'] == 'ADD_OR_REMOVE_ONE'
-  assert [row['accountant'] for row in data['epsilons']] == ['pld', 'rdp']
-  assert [row['is_claim'] for row in data['epsilons']] == [True, False]
+  names = [row['accountant'] for row in data['epsilons']]
+  assert names == list(accounting.accountant_names())
+  claims = [row['accountant'] for row in data['epsilons'] if row['is_claim']]
+  assert claims == ['pld']
   assert accounting.event_from_dict(data['mechanisms'][1]['event']) == STEP
   assert data['mechanisms'][1]['count'] == 20
   assert 'not recorded' in data['sampling']
@@ -88,12 +98,18 @@ def test_seed_and_large_delta_are_said():
 
 def test_other_accountants_may_not_support_it():
   ledger = accounting.PrivacyLedger(accountant='rdp')
-  ledger.charge(accounting.ZCDpEvent(0.01))
+  ledger.charge(dp_accounting.GaussianDpEvent(5.0), label='fine')
+  ledger.charge(accounting.ZCDpEvent(0.01), label='odd')
+  ledger.charge(accounting.ZCDpEvent(0.02), label='odd too')
   with pytest.raises(ValueError, match='delta'):
     accounting.privacy_statement(ledger)
   made = accounting.privacy_statement(ledger, delta=1e-6)
   assert made.accountant == 'rdp'
-  assert '- pld: does not support every mechanism' in str(made)
+  text = ' '.join(str(made).split())
+  assert (
+    '- pld: does not support every mechanism; the first that it refuses: odd '
+    '(0.01-zCDP mechanism) (upper bound)' in text
+  )
 
 
 def test_no_privacy_is_said_plainly():
@@ -107,7 +123,7 @@ def test_no_privacy_is_said_plainly():
 
 
 def test_registry_names():
-  assert accounting.accountant_names() == ('pld', 'rdp')
+  assert {'pld', 'rdp'} < set(accounting.accountant_names())
   for name, alias in (('pld', 'prv'), ('rdp', 'moments'), ('rdp', 'ma')):
     made = accounting.create_accountant(alias)
     assert (made.name, made.guarantee) == (name, 'upper_bound')
@@ -129,6 +145,9 @@ def test_registration():
     ledger.charge(STEP, label='training')
     made = accounting.privacy_statement(ledger, delta=1e-5)
     assert '(loose, asymptotic)' in made.claim
+    assert '<=' not in made.claim
+    assert 'no proof of privacy' in ' '.join(str(made).split())
+    assert 'no proof of privacy' in made.to_markdown()
     with pytest.raises(ValueError, match='taken'):
       accounting.register_accountant('other', Loose, aliases=['l'])
   finally:
@@ -142,3 +161,217 @@ def test_registration():
     accounting.register_accountant('x', Loose)
   with pytest.raises(ValueError, match='taken'):
     accounting.register_accountant('prv', accounting.RDPAccountant)
+
+
+SECTIONS = (
+  'Privacy statement',
+  'Unit of privacy',
+  'Neighbouring relation',
+  'Trust model',
+  'central',
+  'Sampling',
+  'Hyper-parameters',
+  'Number of rows',
+  'Budget',
+  'Mechanisms charged',
+  'by accountant',
+  'asymptotic',
+  'Without amplification by sampling',
+  'at other deltas',
+  'one over the number of rows',
+  'Assumptions',
+  'is public',
+  'random numbers',
+  'floating point',
+  'side channels',
+  'checkpoints',
+)
+
+
+def test_all_that_is_asked_of_a_statement_is_in_it(ledger):
+  made = accounting.privacy_statement(ledger, num_examples=2000)
+  for text in (made.to_text(), made.to_markdown()):
+    text = ' '.join(text.split())
+    positions = [text.find(section) for section in SECTIONS]
+    assert -1 not in positions
+    assert 'no search over hyper-parameters is charged' in text
+  data = made.to_dict()
+  for field in ('trust_model', 'hyperparameter_search', 'epsilon_by_delta'):
+    assert data[field]
+
+
+def test_unamplified_epsilon_stands_beside_the_amplified_one(ledger):
+  made = accounting.privacy_statement(ledger)
+  plain = dp_accounting.ComposedDpEvent(
+    [
+      dp_accounting.GaussianDpEvent(9.0),
+      dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 20),
+    ]
+  )
+  expected = accounting.compute_epsilon(plain, 1e-5)
+  assert made.sampled
+  assert made.epsilon_without_amplification == pytest.approx(expected)
+  assert f'sampling: epsilon <= {statement.round_up(expected)}' in str(made)
+  unsampled = accounting.PrivacyLedger()
+  unsampled.charge(dp_accounting.GaussianDpEvent(9.0))
+  made = accounting.privacy_statement(unsampled, delta=1e-5)
+  assert not made.sampled
+  assert made.epsilon_without_amplification == made.epsilon
+  assert 'No mechanism is amplified by sampling' in str(made)
+  assert made.sampling.startswith('no sampling')
+
+
+def test_epsilon_at_several_deltas(ledger):
+  made = accounting.privacy_statement(ledger, num_examples=3000, delta=2e-6)
+  deltas = [row['delta'] for row in made.epsilon_by_delta]
+  assert deltas == sorted(
+    [10.0**-k for k in range(3, 10)] + [1 / 3000, 2e-6], reverse=True
+  )
+  epsilons = [row['epsilon'] for row in made.epsilon_by_delta]
+  assert epsilons == sorted(epsilons)
+  for row in made.epsilon_by_delta:
+    assert row['epsilon'] == ledger.epsilon(row['delta'])
+    if row['delta'] == 2e-6:
+      assert row['epsilon'] == made.epsilon
+
+
+def test_search_over_hyperparameters_is_said():
+  ledger = accounting.PrivacyLedger(accountant='rdp')
+  ledger.charge(
+    accounting.RepeatAndSelectDpEvent(STEP, 10.0, math.inf), label='search'
+  )
+  made = accounting.privacy_statement(
+    ledger, delta=1e-5, hyperparameter_search='ten sizes of batches'
+  )
+  assert made.hyperparameter_search.startswith(
+    'ten sizes of batches; paid for as search (the best of a random number'
+  )
+  assert 'no search' not in str(made)
+
+
+VOTE = accounting.GNMaxDpEvent(10.0)
+
+
+def test_prices_from_private_votes_stand_apart():
+  plain = accounting.PrivacyLedger(accountant='rdp')
+  ledger = accounting.PrivacyLedger(accountant='rdp')
+  for number in range(5):
+    plain.charge(VOTE, label='queries')
+    ledger.charge(
+      accounting.DataDependentDpEvent(VOTE, log_q=-60.0 - number),
+      label='queries',
+    )
+  made = accounting.privacy_statement(ledger, delta=1e-5)
+  public = accounting.privacy_statement(plain, delta=1e-5)
+  silent = accounting.privacy_statement(
+    ledger, delta=1e-5, data_dependent=False
+  )
+  assert silent == public
+  assert dataclasses.replace(made, data_dependent=None) == public
+  assert [row['count'] for row in made.mechanisms] == [5]
+  assert made.data_dependent['epsilon'] < made.epsilon / 2
+  for text in (str(made), made.to_markdown()):
+    lines = [x for x in text.splitlines() if 'not for publication' in x]
+    assert len(lines) == 1
+    assert 'private votes' in ' '.join(text.split())
+    assert 'must not be published' in ' '.join(text.split())
+  for votes in ('log_q', '-60', '-64'):
+    assert votes not in json.dumps(made.to_dict())
+
+
+def test_markdown_is_well_formed(ledger):
+  ledger.charge(
+    dp_accounting.GaussianDpEvent(50.0), label='a|b\n| *x* `y` <b> [z](u)'
+  )
+  text = accounting.privacy_statement(ledger, num_examples=2000).to_markdown()
+  tables = 0
+  width = None
+  for line in text.splitlines():
+    if not line.startswith('|'):
+      width = None
+      continue
+    cells = len(re.findall(r'(?<!\\)\|', line)) - 1
+    tables += width is None
+    width = width or cells
+    assert cells == width, line
+  assert tables == 3
+  assert '<b>' not in text
+  assert r'a\|b \| \*x\* \`y\` \<b\> \[z\](u)' in text
+  assert '| pld | 0.' in text
+  assert text.startswith('# Privacy statement\n\n**Claim:** epsilon <= ')
+
+
+def test_remarks_of_accountants_are_repeated():
+  class Chatty(accounting.RDPAccountant):
+    name = 'chatty'
+
+    def remarks(self, target_delta):
+      return (f'rests on tea at {target_delta}.',)
+
+  accounting.register_accountant('chatty', Chatty)
+  try:
+    ledger = accounting.PrivacyLedger(accountant='chatty')
+    ledger.charge(STEP, label='training')
+    made = accounting.privacy_statement(ledger, delta=1e-5)
+    text = str(made)
+    assert 'Claim: ' + made.claim + '\n- rests on tea at 1e-05.' in text
+    assert text.count('rests on tea') == 2
+    assert made.to_markdown().count('rests on tea at 1e-05') == 2
+  finally:
+    registry._classes.pop('chatty')
+    registry._aliases.pop('chatty')
+
+
+def test_infinite_epsilons_are_words_and_nulls():
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(
+    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.NonPrivateDpEvent()),
+    label='raw',
+  )
+  made = accounting.privacy_statement(ledger, delta=1e-6, num_examples=10)
+  data = json.loads(json.dumps(made.to_dict(), allow_nan=False))
+  assert data['epsilon_without_amplification'] is None
+  assert {row['epsilon'] for row in data['epsilon_by_delta']} == {None}
+  for text in (str(made), made.to_markdown()):
+    assert 'no finite epsilon' in text
+
+
+def test_what_was_merged_is_said(tmp_path):
+  paths = [tmp_path / 'a', tmp_path / 'b']
+  for path in paths:
+    accounting.PrivacyLedger(path).close()
+  ledger_merge.merge_ledgers(paths, tmp_path / 'c').close()
+  for path, word in ((paths[0], 'was merged into'), (tmp_path / 'c', 'a, b')):
+    with accounting.PrivacyLedger.open(path, read_only=True) as ledger:
+      made = accounting.privacy_statement(ledger, delta=1e-5)
+    assert word in ' '.join(str(made).split())
+
+
+@pytest.mark.parametrize('relation', flatten.RELATIONS)
+@pytest.mark.parametrize(
+  'event',
+  [
+    STEP,
+    dp_accounting.SampledWithoutReplacementDpEvent(
+      100, 7, dp_accounting.GaussianDpEvent(2.0)
+    ),
+    accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.05, 140, 2.0),
+    dp_accounting.ComposedDpEvent([STEP, dp_accounting.GaussianDpEvent(3.0)]),
+    dp_accounting.PoissonSampledDpEvent(1.0, STEP.event),
+  ],
+)
+def test_sampling_only_ever_helps(event, relation):
+  event = dp_accounting.SelfComposedDpEvent(event, 3)
+  plain = amplification.without_amplification(event)
+  assert 'Sampled' not in repr(plain).replace(
+    'SampledWithoutReplacementDpEvent(source_dataset_size=1, sample_size=1', ''
+  )
+  assert amplification.without_amplification(plain) == plain
+  for delta in (1e-3, 1e-6):
+    amplified, unamplified = (
+      accounting.compute_epsilon(
+        x, delta, 'pld', relation, value_discretization_interval=1e-3
+      )
+      for x in (event, plain)
+    )
+    assert amplified <= unamplified * (1 + 1e-6)

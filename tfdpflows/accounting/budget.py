@@ -98,11 +98,24 @@ class BudgetExceededError(ValueError):
     asked: Optional[float],
     what: str = 'the charge',
     message: Optional[str] = None,
+    no_noise: Optional[str] = None,
   ):
     self.budget = budget
     self.spent = spent
     self.asked = asked
-    if message is None:
+    if message is None and no_noise is not None:
+      message = (
+        f'{what} is refused: {no_noise}, has no noise, so that its epsilon is '
+        f'infinite and no budget can pay it. Nothing was charged. Add noise.'
+      )
+    elif message is None and math.isinf(asked):
+      message = (
+        f'{what} is refused: with it no finite epsilon is known at '
+        f'delta={budget.delta:g} (infinity, after {spent:.7g}), and the budget '
+        f'is {budget.epsilon:.7g}. Nothing was charged. Add noise, ask for '
+        'less, or start with a larger budget and a larger delta.'
+      )
+    elif message is None:
       # Seven digits, so that an excess in the sixth can be read.
       message = (
         f'{what} is refused: it would bring epsilon from {spent:.7g} to '

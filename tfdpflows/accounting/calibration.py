@@ -1,4 +1,9 @@
-"""How much noise a budget needs, and what it costs as it goes."""
+"""What a budget has room for: noise, steps, sampling; and what it has to be.
+
+Everything is priced together with what was spent before, as epsilons do not
+add up. An accountant whose guarantee is 'asymptotic' calibrates only where its
+name is given, and what comes out of it may then cost more than the budget.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,91 @@ from typing import Optional
 import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
-from tfdpflows.accounting import registry
+from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting import registry, root_finding
 
-__all__ = ['calibrate_noise_multiplier', 'epsilon_after']
+__all__ = [
+  'calibrate_epsilon',
+  'calibrate_noise_multiplier',
+  'calibrate_sampling_probability',
+  'calibrate_steps',
+  'epsilon_after',
+]
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-_LARGEST = 1e7
-_SMALLEST = 1e-3
+_LARGEST_NOISE = 1e7
+_SMALLEST_NOISE = 1e-3
+_SMALLEST_PROBABILITY = 1e-12
+_SMALLEST_EPSILON = 1e-9
+# Searches stay this far, relatively, below a budget, and an epsilon that is to
+# be a budget is put twice as far above: another machine's last digit cannot
+# pass it.
+_HAIR = 1e-9
+
+
+class _Search:
+  """Prices of pipelines, and the last point of a range that a budget allows."""
+
+  def __init__(self, budget, spent, accountant, neighboring_relation):
+    self._budget = budget
+    self._spent = [] if spent is None else [spent]
+    self._accountant = accountant
+    self._relation = neighboring_relation
+    self._before = 0.0
+    if not self._spent:
+      return
+    self._before = self._price([])
+    if not self._before < budget.epsilon:
+      raise budget_lib.BudgetExceededError(
+        budget,
+        self._before,
+        self._before,
+        message=(
+          f'What is paid besides costs epsilon {self._before:.7g} at '
+          f'delta={budget.delta:g}, and the whole budget is '
+          f'{budget.epsilon:.7g}. Nothing is left: add noise there, or start '
+          'with a larger budget.'
+        ),
+      )
+
+  def _price(self, events) -> float:
+    return _epsilon(
+      [*self._spent, *events],
+      self._budget.delta,
+      self._accountant,
+      self._relation,
+    )
+
+  def last(self, make_event, cheap, dear, refusal: str, **kwargs):
+    """`root_finding.last_affordable`, or an error beginning with `refusal`."""
+    price = lambda value: self._price([make_event(value)])
+    found = root_finding.last_affordable(
+      price, self._budget.epsilon * (1 - _HAIR), cheap, dear, **kwargs
+    )
+    if found is not None:
+      return found
+    asked = price(cheap)
+    raise budget_lib.BudgetExceededError(
+      self._budget,
+      self._before,
+      asked,
+      message=(
+        f'{refusal}: it would bring epsilon from {self._before:.7g}, for what '
+        f'is paid besides, to {asked:.7g} at delta={self._budget.delta:g}, '
+        f'and the budget is {self._budget.epsilon:.7g}. Start with a larger '
+        'budget, or ask for less.'
+      ),
+    )
+
+
+def _epsilon(events, delta, accountant, relation) -> float:
+  event = events_lib.data_independent(dp_accounting.ComposedDpEvent(events))
+  return registry.compute_epsilon(event, delta, accountant, relation)
+
+
+def _check_tolerance(tolerance: float) -> None:
+  if not 0 < tolerance < 1:
+    raise ValueError(f'tolerance must lie inside (0, 1), not {tolerance}.')
 
 
 def calibrate_noise_multiplier(
@@ -42,7 +125,7 @@ def calibrate_noise_multiplier(
 
   Returns:
     A noise multiplier whose epsilon, by the same accountant, is at most
-    `budget.epsilon`.
+    `budget.epsilon`; 1e-3 if that is enough.
 
   Raises:
     BudgetExceededError: If `spent` alone exceeds the budget, or leaves so
@@ -59,108 +142,174 @@ def calibrate_noise_multiplier(
 
   ```
   """
-  if not 0 < tolerance < 1:
-    raise ValueError(f'tolerance must lie inside (0, 1), not {tolerance}.')
+  _check_tolerance(tolerance)
+  return _Search(budget, spent, accountant, neighboring_relation).last(
+    make_event,
+    _LARGEST_NOISE,
+    _SMALLEST_NOISE,
+    f'No noise multiplier up to {_LARGEST_NOISE:g} is enough',
+    start=1.0,
+    tolerance=tolerance,
+  )
 
-  def price(noise_multiplier: float) -> float:
-    event = make_event(noise_multiplier)
-    if spent is not None:
-      event = dp_accounting.ComposedDpEvent([spent, event])
-    return registry.compute_epsilon(
-      event, budget.delta, accountant, neighboring_relation
+
+def calibrate_steps(
+  make_event: Callable[[int], dp_accounting.DpEvent],
+  budget: budget_lib.PrivacyBudget,
+  spent: Optional[dp_accounting.DpEvent] = None,
+  accountant: str = 'pld',
+  max_steps: int = 10**9,
+  neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
+) -> int:
+  """The largest number of steps that a budget allows.
+
+  Args:
+    make_event: The `DpEvent` of all that is still to be done, given the number
+      of steps (more steps must not cost less).
+    budget: What everything together may cost.
+    spent: The event of what is or will be paid besides, for example a
+      `PrivacyLedger.committed_event`; None for nothing.
+    accountant: Name of an accountant.
+    max_steps: Where to stop looking, 1 or more.
+    neighboring_relation: What two neighbouring tables are.
+
+  Returns:
+    A number of steps whose epsilon, by the same accountant, is at most
+    `budget.epsilon`, while that of one step more is not; or `max_steps`, if
+    even as many as that fit.
+
+  Raises:
+    BudgetExceededError: If `spent` alone exceeds the budget, or leaves so
+      little that not even one step fits.
+    dp_accounting.UnsupportedEventError: If the accountant does not support an
+      event.
+    ValueError: If a parameter is outside its range.
+
+  ```python
+  >>> step = dp_accounting.GaussianDpEvent(50.0)
+  >>> calibrate_steps(
+  ...     lambda steps: dp_accounting.SelfComposedDpEvent(step, steps),
+  ...     budget_lib.PrivacyBudget(1.0, 1e-5))  # (50 / 3.7306...) ** 2
+  179
+
+  ```
+  """
+  if not 1 <= max_steps < math.inf or max_steps != int(max_steps):
+    raise ValueError(
+      f'max_steps must be a whole number, 1 or more, not {max_steps}.'
     )
+  return _Search(budget, spent, accountant, neighboring_relation).last(
+    make_event,
+    1,
+    int(max_steps),
+    'Not even one step fits',
+    start=1,
+    whole=True,
+  )
 
-  before = 0.0
-  if spent is not None:
-    before = registry.compute_epsilon(
-      spent, budget.delta, accountant, neighboring_relation
+
+def calibrate_sampling_probability(
+  make_event: Callable[[float], dp_accounting.DpEvent],
+  budget: budget_lib.PrivacyBudget,
+  spent: Optional[dp_accounting.DpEvent] = None,
+  accountant: str = 'pld',
+  tolerance: float = 1e-3,
+  neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
+) -> float:
+  """The largest sampling probability that keeps a pipeline within a budget.
+
+  Args:
+    make_event: The `DpEvent` of all that is still to be done, given the
+      probability with which a batch takes a row (a larger one must not cost
+      less).
+    budget: What everything together may cost.
+    spent: The event of what is or will be paid besides, for example a
+      `PrivacyLedger.committed_event`; None for nothing.
+    accountant: Name of an accountant.
+    tolerance: The result is at most this much, relatively, below the largest
+      one, and its epsilon at most this much below the budget (unless epsilon
+      jumps there).
+    neighboring_relation: What two neighbouring tables are.
+
+  Returns:
+    A probability whose epsilon, by the same accountant, is at most
+    `budget.epsilon`; 1.0 if that fits.
+
+  Raises:
+    BudgetExceededError: If `spent` alone exceeds the budget, or leaves so
+      little that not even a probability of 1e-12 fits.
+    dp_accounting.UnsupportedEventError: If the accountant does not support an
+      event.
+    ValueError: If a parameter is outside its range.
+
+  ```python
+  >>> step = dp_accounting.GaussianDpEvent(1.0)
+  >>> q = calibrate_sampling_probability(
+  ...     lambda q: dp_accounting.SelfComposedDpEvent(
+  ...         dp_accounting.PoissonSampledDpEvent(q, step), 1000),
+  ...     budget_lib.PrivacyBudget(1.8283, 1e-5))
+  >>> round(q, 4)
+  0.01
+
+  ```
+  """
+  _check_tolerance(tolerance)
+  return _Search(budget, spent, accountant, neighboring_relation).last(
+    make_event,
+    _SMALLEST_PROBABILITY,
+    1.0,
+    f'Not even a sampling probability of {_SMALLEST_PROBABILITY:g} fits',
+    start=1.0,
+    tolerance=tolerance,
+  )
+
+
+def calibrate_epsilon(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  spent: Optional[dp_accounting.DpEvent] = None,
+  accountant: str = 'pld',
+  neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
+) -> float:
+  """The smallest epsilon of a budget that a pipeline fits into.
+
+  Args:
+    event: All that is still to be done.
+    delta: Inside (0, 1).
+    spent: The event of what is or will be paid besides, for example a
+      `PrivacyLedger.committed_event`; None for nothing.
+    accountant: Name of an accountant.
+    neighboring_relation: What two neighbouring tables are.
+
+  Returns:
+    Epsilon in nats, two parts in 10^9 above what the accountant says, so that
+    a ledger with that budget admits all of it. At least 1e-9, as no budget is
+    zero.
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If the accountant does not support an
+      event.
+    ValueError: If a parameter is outside its range, or no finite epsilon is
+      known.
+
+  ```python
+  >>> event = dp_accounting.GaussianDpEvent(1.0)
+  >>> budget = budget_lib.PrivacyBudget(calibrate_epsilon(event, 1e-5), 1e-5)
+  >>> round(budget.epsilon, 4)
+  4.3772
+
+  ```
+  """
+  delta = budget_lib.check_delta(delta)
+  events = [event] if spent is None else [spent, event]
+  epsilon = _epsilon(events, delta, accountant, neighboring_relation)
+  if not epsilon < math.inf:
+    raise ValueError(
+      f'No finite epsilon is known at delta={delta:g}: something has no noise, '
+      'or may fail with a probability above delta. Add noise, or take a larger '
+      'delta.'
     )
-    if before >= budget.epsilon:
-      raise budget_lib.BudgetExceededError(
-        budget,
-        before,
-        before,
-        message=(
-          f'What is paid besides costs epsilon {before:.7g} at '
-          f'delta={budget.delta:g}, and the whole budget is '
-          f'{budget.epsilon:.7g}. Nothing is left: add noise there, or start '
-          'with a larger budget.'
-        ),
-      )
-  # A hair below, so that another machine's last digit cannot pass the budget.
-  target = budget.epsilon * (1 - 1e-9)
-  low, high = _bracket(price, target, budget, before)
-  if low is None:
-    return high[0]
-  return _narrow(price, target, low, high, tolerance)
-
-
-def _bracket(price, target, budget, before):
-  """Two noise multipliers with their epsilons, one too small, one enough."""
-  point = (1.0, price(1.0))
-  if point[1] > target:
-    while point[1] > target:
-      if point[0] >= _LARGEST:
-        raise budget_lib.BudgetExceededError(
-          budget,
-          before,
-          point[1],
-          message=(
-            f'No noise multiplier up to {_LARGEST:g} is enough: what is paid '
-            f'besides costs epsilon {before:.7g} of {budget.epsilon:.7g} at '
-            f'delta={budget.delta:g}. Start with a larger budget.'
-          ),
-        )
-      low = point
-      # Epsilon is about proportional to one over the noise, or to its square.
-      factor = min(max(point[1] / target, 1.25), 8.0)
-      noise = min(point[0] * factor, _LARGEST)
-      point = (noise, price(noise))
-    return low, point
-  while point[1] <= target:
-    high = point
-    if point[0] <= _SMALLEST:
-      return None, high
-    noise = max(point[0] / 2, _SMALLEST)
-    point = (noise, price(noise))
-  return point, high
-
-
-def _narrow(price, target, low, high, tolerance) -> float:
-  """Regula falsi (Illinois) on logs, with bisection where that is slow."""
-  weight_low = weight_high = 1.0
-  last_side = 0
-  for step in range(80):
-    near = high[1] >= target * (1 - tolerance)
-    if high[0] <= low[0] * (1 + tolerance) and near:
-      break
-    if high[0] <= low[0] * (1 + 1e-9):
-      break
-    a, b = math.log(low[0]), math.log(high[0])
-    # A point that aims a little inside the tolerance ends the search at once.
-    aim = math.log(target * (1 - tolerance / 3))
-    above = (
-      math.log(low[1]) - aim if math.isfinite(low[1]) else 0
-    ) * weight_low
-    below = (aim - math.log(max(high[1], 1e-300))) * weight_high
-    share = above / (above + below) if above > 0 and below > 0 else 0.5
-    if step % 4 == 3:
-      share = 0.5
-    elif near:
-      # The epsilon is near enough; only the noise from below is not.
-      share = max(share - 2 * tolerance / (b - a), 0.0)
-    margin = min(0.25, tolerance / 4 / (b - a))
-    noise = math.exp(a + (b - a) * min(max(share, margin), 1 - margin))
-    point = (noise, price(noise))
-    if point[1] <= target:
-      high = point
-      weight_low = weight_low / 2 if last_side == 1 else 1.0
-      weight_high, last_side = 1.0, 1
-    else:
-      low = point
-      weight_high = weight_high / 2 if last_side == -1 else 1.0
-      weight_low, last_side = 1.0, -1
-  return high[0]
+  return max(epsilon * (1 + 2 * _HAIR), _SMALLEST_EPSILON)
 
 
 def epsilon_after(

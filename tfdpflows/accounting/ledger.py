@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import logging
+import numbers
 import threading
 from typing import Any, Optional
 
@@ -18,9 +19,12 @@ from tfdpflows.accounting import (
   flatten,
   ledger_file,
   ledger_state,
+  overspending,
   registry,
 )
+from tfdpflows.accounting.earlier_entries import EarlierEntries
 from tfdpflows.accounting.reservation import Reservation
+from tfdpflows.accounting.seal import describe_seal
 from tfdpflows.version import __version__
 
 __all__ = ['LedgerEntry', 'PrivacyLedger']
@@ -68,7 +72,10 @@ class PrivacyLedger:
   in between, and the whole is (budget.epsilon, budget.delta)-differentially
   private (where the accountant's guarantee is 'upper_bound'). What is asked of
   the table may depend on earlier outputs; the noise, the sampling and the
-  number of runs may not, as numerical composition assumes these fixed.
+  number of runs may not, as numerical composition assumes these fixed. No
+  refusal depends on private votes: `DataDependentDpEvent`s are priced by their
+  data-independent twins. A file that holds such events tells of the votes and
+  has to be kept as private as they are.
 
   ```python
   >>> ledger = PrivacyLedger(budget=budget_lib.PrivacyBudget(1.0, 1e-5))
@@ -103,7 +110,7 @@ class PrivacyLedger:
     }
     self._set_up(json.loads(json.dumps(header, allow_nan=False)))
     if path is not None:
-      self._file = ledger_file.LedgerFile.create(path, header)
+      self._store(path)
 
   @classmethod
   def open(
@@ -116,7 +123,8 @@ class PrivacyLedger:
 
     Args:
       path: The file.
-      budget: If given, must equal the budget in the file.
+      budget: If given, must equal the budget in the file. What was promised
+        does not change; `merge_ledgers` makes a new ledger with a new budget.
       read_only: Whether to open it without a lock and refuse to charge, for
         reading what was spent while somebody else writes.
 
@@ -127,6 +135,22 @@ class PrivacyLedger:
       LedgerError: If the file is missing, in use, of another format version, or
         damaged; names the line and the cause.
     """
+    ledger = cls._read(path, read_only)
+    try:
+      if not read_only:
+        ledger._check_seal()
+      if budget is not None and budget != ledger.budget:
+        raise LedgerError(overspending.describe_other_budget(ledger, budget))
+    except BaseException:
+      ledger.close()
+      raise
+    for note in ledger._file.notes:
+      _logger.warning('%s', note)
+    return ledger
+
+  @classmethod
+  def _read(cls, path, read_only: bool) -> PrivacyLedger:
+    """A ledger from a file, whether or not it may be charged."""
     file = ledger_file.LedgerFile.open(path, read_only)
     try:
       ledger = cls.__new__(cls)
@@ -136,42 +160,35 @@ class PrivacyLedger:
             ledger._set_up(record)
           else:
             ledger._state.apply(record)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
           raise LedgerError(
             f'{file.path}, line {number}: not a valid record ({error}).'
           ) from error
-      if budget is not None and budget != ledger.budget:
-        raise LedgerError(
-          f'The budget of {file.path} is {ledger.budget} and cannot become '
-          f'{budget}. Continue with the same epsilon and delta.'
-        )
     except BaseException:
       file.close()
       raise
     file.records.clear()
-    for note in file.notes:
-      _logger.warning('%s', note)
     ledger._file = file
-    ledger._from_before = list(ledger._state.entries)
+    ledger._earlier = EarlierEntries(ledger._state.entries)
     return ledger
 
   def _set_up(self, header: dict[str, Any]) -> None:
     budget = header['budget']
     self.budget = None if budget is None else budget_lib.PrivacyBudget(**budget)
     self.accountant = registry.resolve_name(header['accountant'])
-    self.neighboring_relation = dp_accounting.NeighboringRelation[
-      header['neighboring_relation']
-    ]
-    if self.neighboring_relation not in flatten.RELATIONS:
+    names = {relation.name: relation for relation in flatten.RELATIONS}
+    name = header['neighboring_relation']
+    if name not in names:
       raise ValueError(
-        f'The neighbouring relation {self.neighboring_relation.name} is not '
-        'supported; use ADD_OR_REMOVE_ONE or REPLACE_ONE.'
+        f'The neighbouring relation {name} is not supported; use '
+        f'{" or ".join(names)}.'
       )
+    self.neighboring_relation = names[name]
     self.metadata = dict(header['metadata'])
     self._header = header
     self._file: Optional[ledger_file.LedgerFile] = None
     self._state = ledger_state.LedgerState()
-    self._from_before: list[ledger_state.Entry] = []
+    self._earlier = EarlierEntries()
     self._lock = threading.RLock()
 
   def charge(
@@ -190,7 +207,7 @@ class PrivacyLedger:
       resume: Whether a charge with this label that an earlier process wrote to
         the same file counts as this one. That is sound where the interrupted
         run published nothing, or where this one repeats it with the same random
-        numbers.
+        numbers. Charges that were merged in do not count.
 
     Returns:
       True if it was charged now, False if it had been charged before.
@@ -206,9 +223,9 @@ class PrivacyLedger:
     label = events_lib.describe_event(event) if label is None else str(label)
     record = self._record('charge', label, event, count)
     with self._lock:
-      if resume and self._claim('charge', record) is not None:
+      if resume and self._earlier.take(record) is not None:
         return False
-      self._check_budget(event, record['count'], label)
+      overspending.check_charge(self, event, record['count'], label)
       self._write(record)
     return True
 
@@ -229,7 +246,8 @@ class PrivacyLedger:
       label: What it is for; unique in the ledger.
       resume: Whether to go on with the reservation that an earlier process made
         under this label in the same file, with what it has charged. That is
-        sound only where its runs are repeated with the same random numbers.
+        sound only where its runs are repeated with the same random numbers. A
+        reservation that was merged in is found by the label it had before.
       owner: Names the random numbers, without giving them away. What was
         reserved for one owner is not resumed by another.
 
@@ -248,25 +266,22 @@ class PrivacyLedger:
     label = str(label)
     record = {**self._record('reserve', label, event, count), 'owner': owner}
     with self._lock:
-      entry = self._claim('reserve', record) if resume else None
-      if entry is not None and entry.owner != owner:
-        raise LedgerError(
-          f'What {label!r} has charged was for other random numbers: with new '
-          'ones its runs are new and have to be paid. Resume with the secret '
-          'that it was begun with, or reserve under another label.'
-        )
+      entry = self._earlier.take(record) if resume else None
       if entry is None:
-        if any(entry.label == label for entry in self._state.entries):
+        if label in self._state.labels:
           raise LedgerError(
             f'The label {label!r} is taken in this ledger; a reservation needs '
             'one of its own.'
           )
-        self._check_budget(event, record['count'], label)
+        overspending.check_charge(self, event, record['count'], label)
         self._write(record)
       elif entry.released and entry.charged < entry.limit:
-        self._check_budget(event, entry.limit - entry.charged, label)
-        self._write(record)
-      return Reservation(self, self._state.reserved[label])
+        overspending.check_charge(
+          self, event, entry.limit - entry.charged, label
+        )
+        self._write({**record, 'label': entry.label})
+      found = label if entry is None else entry.label
+      return Reservation(self, self._state.reserved[found])
 
   @property
   def entries(self) -> tuple[LedgerEntry, ...]:
@@ -284,15 +299,15 @@ class PrivacyLedger:
 
   @property
   def event(self) -> dp_accounting.ComposedDpEvent:
-    """All that is charged, as one event."""
+    """All that is charged, as one event, as it was charged."""
     with self._lock:
-      return self._state.charged_event
+      return self._state.charged(data_dependent=True)
 
   @property
   def committed_event(self) -> dp_accounting.ComposedDpEvent:
-    """All that is charged or reserved, as one event."""
+    """All that is charged or reserved, at prices that depend on no votes."""
     with self._lock:
-      return self._state.committed_event
+      return self._state.committed()
 
   @property
   def remaining(self) -> Optional[float]:
@@ -307,8 +322,14 @@ class PrivacyLedger:
 
   @property
   def notes(self) -> tuple[str, ...]:
-    """What was repaired when the file was opened, in words."""
-    return () if self._file is None else self._file.notes
+    """What there is to know of the file, in words."""
+    notes = () if self._file is None else self._file.notes
+    if self._state.seal is not None:
+      notes += (describe_seal(self.path, self._state.seal),)
+    if 'merged_from' in self.metadata:
+      names = ', '.join(x['path'] for x in self.metadata['merged_from'])
+      notes += (f'Merged from these ledgers, with all they spent: {names}.',)
+    return notes
 
   @property
   def path(self) -> Optional[str]:
@@ -316,13 +337,19 @@ class PrivacyLedger:
     return None if self._file is None else self._file.path
 
   def epsilon(
-    self, delta: Optional[float] = None, accountant: Optional[str] = None
+    self,
+    delta: Optional[float] = None,
+    accountant: Optional[str] = None,
+    *,
+    data_dependent: bool = False,
   ) -> float:
     """Epsilon of all that is charged.
 
     Args:
       delta: Inside (0, 1); that of the budget if None.
       accountant: Name of an accountant; that of the ledger if None.
+      data_dependent: Whether to price `DataDependentDpEvent`s by the votes they
+        were made from. The result is then itself private.
 
     Returns:
       Epsilon in nats, infinite if no finite one is known. The same question is
@@ -335,7 +362,16 @@ class PrivacyLedger:
     """
     if delta is None and self.budget is None:
       raise ValueError('A ledger without a budget has no delta; give one.')
-    return self._epsilon(self.event, delta, accountant)
+    with self._lock:
+      event = self._state.charged(data_dependent)
+    return self._epsilon(event, delta, accountant)
+
+  def _store(self, path, records=(), before=lambda: None) -> None:
+    """Puts a ledger that has only been in memory on disk."""
+    records = [{**record, 'time': _now()} for record in records]
+    self._file = ledger_file.LedgerFile.create(
+      path, self._header, records, before
+    )
 
   def close(self) -> None:
     """Unlocks the file; nothing can be charged afterwards."""
@@ -357,7 +393,9 @@ class PrivacyLedger:
     )
 
   def _record(self, kind, label, event, count) -> dict[str, Any]:
-    if isinstance(count, bool) or int(count) != count or count < 1:
+    whole = isinstance(count, numbers.Real) and not isinstance(count, bool)
+    # Compared, not converted: NaN and infinity cannot be.
+    if not (whole and count >= 1 and count % 1 == 0):
       raise ValueError(
         f'The count of {label!r} must be a whole number above zero, not '
         f'{count!r}.'
@@ -369,38 +407,16 @@ class PrivacyLedger:
       'count': int(count),
     }
 
-  def _claim(
-    self, kind: str, record: dict[str, Any]
-  ) -> Optional[ledger_state.Entry]:
-    """An entry of an earlier process that this one continues, once."""
-    key = ledger_state.event_key(record['event'])
-    same = [x for x in self._from_before if x.label == record['label']]
-    for entry in same:
-      if (entry.kind, entry.key, entry.limit) == (kind, key, record['count']):
-        self._from_before.remove(entry)
-        return entry
-    if same:
+  def _check_seal(self) -> None:
+    if self._state.seal is not None:
       raise LedgerError(
-        f'The label {record["label"]!r} was used before for {same[0].limit} x '
-        f'({events_lib.describe_event(same[0].event)}), not for this. Resume '
-        'with the same parameters, or start anew.'
-      )
-    return None
-
-  def _check_budget(self, event, count: int, label: str) -> None:
-    more = ledger_state.composed([(event, count)])
-    if self.budget is None:
-      registry.compose_event(more, self.accountant, self.neighboring_relation)
-      return
-    before = self.committed_event
-    asked = self._epsilon(ledger_state.composed([(before, 1), (more, 1)]))
-    if not asked <= self.budget.epsilon:
-      raise budget_lib.BudgetExceededError(
-        self.budget, self._epsilon(before), asked, what=repr(label)
+        describe_seal(self.path, self._state.seal)
+        + ' Nothing can be charged here any more.'
       )
 
   def _write(self, record: dict[str, Any]) -> None:
     """On disk first, then in memory."""
+    self._check_seal()
     if self._file is not None:
       self._file.append({**record, 'time': _now()})
     self._state.apply(record)

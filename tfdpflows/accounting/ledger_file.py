@@ -19,7 +19,12 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any, Optional, Union
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
+
+from tfdpflows.accounting.disk import publish as _publish
+from tfdpflows.accounting.disk import read as _read
+from tfdpflows.accounting.disk import write as _write
 
 try:
   import fcntl
@@ -63,12 +68,20 @@ class LedgerFile:
     self._broken: Optional[str] = None
 
   @classmethod
-  def create(cls, path: _Path, header: dict[str, Any]) -> LedgerFile:
-    """Makes a new file, with its header on disk and locked.
+  def create(
+    cls,
+    path: _Path,
+    header: dict[str, Any],
+    records: Sequence[dict[str, Any]] = (),
+    before: Callable[[], None] = lambda: None,
+  ) -> LedgerFile:
+    """Makes a new file, on disk and locked, that appears whole or not at all.
 
     Args:
       path: Must not exist.
       header: JSON-able fields of the first line.
+      records: JSON-able fields of the lines that follow.
+      before: Called when all is on disk and the file has only to get its name.
 
     Returns:
       The open file.
@@ -87,7 +100,8 @@ class LedgerFile:
     try:
       _lock(descriptor, path)
       record = {'format': FORMAT, 'format_version': FORMAT_VERSION, **header}
-      file.append(record)
+      file._append([record, *records])
+      before()
       _publish(aside, path)
     except FileExistsError as error:
       file.close()
@@ -155,6 +169,11 @@ class LedgerFile:
       LedgerError: If it could not be written; then it does not count and what
         it is for must not be done.
     """
+    self.check_writable()
+    self._append([record])
+
+  def check_writable(self) -> None:
+    """Raises `LedgerError` if nothing can be appended."""
     if self._descriptor is None:
       raise LedgerError(f'The ledger {self.path} is closed; open it again.')
     if self._read_only:
@@ -167,28 +186,6 @@ class LedgerFile:
         f'The ledger {self.path} failed before ({self._broken}); close it, '
         'make sure the disk is well, and open it again.'
       )
-    body = _canonical(record)
-    digest = _digest(self._last, body)
-    is_header = self._lines == 0
-    line = _line(body, digest, _START if is_header else None)
-    try:
-      _write(self._descriptor, line, self._size)
-      os.fsync(self._descriptor)
-    except OSError as error:
-      try:
-        os.ftruncate(self._descriptor, self._size)
-        os.fsync(self._descriptor)
-      except OSError:
-        self._broken = str(error)
-      raise LedgerError(
-        f'Cannot write to the ledger {self.path}: {error}. Nothing was charged.'
-      ) from error
-    self._size += len(line)
-    self._last = digest
-    self._lines += 1
-    self._write_head()
-    if is_header:
-      os.fsync(self._descriptor)
 
   def close(self) -> None:
     """Unlocks and closes; may be called twice."""
@@ -200,6 +197,35 @@ class LedgerFile:
   def closed(self) -> bool:
     """Whether `close` was called."""
     return self._descriptor is None
+
+  def _append(self, records: Sequence[dict[str, Any]]) -> None:
+    """Writes lines at once and returns when they are on disk."""
+    is_new = self._lines == 0
+    lines, last = [], self._last
+    for record in records:
+      body = _canonical(record)
+      last = _digest(last, body)
+      head = _START if is_new and not lines else None
+      lines.append(_line(body, last, head))
+    data = b''.join(lines)
+    try:
+      _write(self._descriptor, data, self._size)
+      os.fsync(self._descriptor)
+    except OSError as error:
+      try:
+        os.ftruncate(self._descriptor, self._size)
+        os.fsync(self._descriptor)
+      except OSError:
+        self._broken = str(error)
+      raise LedgerError(
+        f'Cannot write to the ledger {self.path}: {error}. Nothing was charged.'
+      ) from error
+    self._size += len(data)
+    self._last = last
+    self._lines += len(lines)
+    self._write_head()
+    if is_new:
+      os.fsync(self._descriptor)
 
   def _write_head(self) -> None:
     head = f'{self._lines:010d}:{self._last}'.encode()
@@ -360,36 +386,3 @@ def _lock(descriptor: int, path: _Path) -> None:
       f'The ledger {os.fspath(path)} is in use by another process or object. '
       'Wait until it is closed, or open it with read_only=True.'
     ) from error
-
-
-def _write(descriptor: int, data: bytes, offset: int) -> None:
-  while data:
-    written = os.pwrite(descriptor, data, offset)
-    data, offset = data[written:], offset + written
-
-
-def _read(descriptor: int) -> bytes:
-  chunks, offset = [], 0
-  while True:
-    chunk = os.pread(descriptor, 2**20, offset)
-    if not chunk:
-      return b''.join(chunks)
-    chunks.append(chunk)
-    offset += len(chunk)
-
-
-def _publish(aside: pathlib.Path, path: pathlib.Path) -> None:
-  """Gives a complete file its name, and never takes one that is in use."""
-  try:
-    os.link(aside, path)
-  except FileExistsError:
-    raise
-  except OSError:
-    # A file system without hard links: hold the name, then replace it.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    os.replace(aside, path)
-  descriptor = os.open(path.parent, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)

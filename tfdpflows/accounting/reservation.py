@@ -78,7 +78,7 @@ class Reservation:
       LedgerError: If it cannot be written, or if the rest was released.
       ValueError: If a number is outside its range.
     """
-    if int(total) != total or int(block) != block or total < 0 or block < 1:
+    if not (total >= 0 and total % 1 == 0 and block >= 1 and block % 1 == 0):
       raise ValueError(
         'total must be a whole number, zero or more, and block one above zero, '
         f'not {total!r} and {block!r}.'
@@ -117,7 +117,7 @@ class Reservation:
     spent = asked = None
     if ledger.budget is not None:
       committed = ledger.committed_event
-      more = dp_accounting.SelfComposedDpEvent(entry.event, total - entry.limit)
+      more = dp_accounting.SelfComposedDpEvent(entry.claim, total - entry.limit)
       spent = ledger._epsilon(committed)
       asked = ledger._epsilon(dp_accounting.ComposedDpEvent([committed, more]))
     return budget_lib.BudgetExceededError(

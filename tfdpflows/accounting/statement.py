@@ -3,66 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import decimal
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import Any, Optional
 
 import dp_accounting
 
+from tfdpflows.accounting import (
+  amplification,
+  events_json,
+  ledger_state,
+  registry,
+)
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import events_json, registry
+from tfdpflows.accounting import statement_text as text_lib
+from tfdpflows.accounting.rounding import round_up
 
 __all__ = ['PrivacyStatement', 'privacy_statement', 'round_up']
 
-_RELATIONS = {
-  'ADD_OR_REMOVE_ONE': (
-    'two tables are neighbours if one is the other with one unit added or '
-    'removed'
-  ),
-  'REPLACE_ONE': (
-    'two tables are neighbours if one is the other with one unit replaced by '
-    'another'
-  ),
-}
-_ASSUMPTIONS = (
-  'The schema (columns, types, bounds, categories) was public or chosen '
-  'without looking at the table, except where a mechanism above pays for it.',
-  'The number of rows is public.',
-  'Every unit contributes one row at most.',
-  'Nothing that was computed from the table was released or used to choose '
-  'parameters, except through the mechanisms above.',
-  'Noise, sampling and number of runs of the mechanisms were not chosen in '
-  'view of the outputs of earlier ones.',
-  'Noise is drawn in floating point, which is not proof against attacks on '
-  'the low-order bits of floating-point noise.',
-)
-
-
-def round_up(value: float, digits: int = 4) -> str:
-  """Writes a number with few digits, never below it.
-
-  Args:
-    value: A number that is not negative; may be infinite.
-    digits: Significant digits.
-
-  Returns:
-    Text whose value is at least `value`.
-
-  ```python
-  >>> round_up(1.00001), round_up(0.12341), round_up(float('inf'))
-  ('1.001', '0.1235', 'infinity')
-
-  ```
-  """
-  if math.isinf(value):
-    return 'infinity'
-  context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-  rounded = context.create_decimal_from_float(float(value))
-  plain = 1e-4 <= value < 1e9 or value == 0
-  return f'{rounded:f}' if plain else f'{rounded:e}'
+_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +37,26 @@ class PrivacyStatement:
     unit: What one unit of privacy is.
     neighboring_relation: Name of the relation.
     sampling: How batches were drawn.
-    mechanisms: For each, a dict with label, mechanism, event, count, reserved.
+    mechanisms: For each, a dict with label, mechanism, event, count, reserved;
+      at the price that does not depend on private votes.
     epsilons: For each accountant, a dict with accountant, guarantee, epsilon
-      (None if it supports not all events, or knows no finite one) and is_claim.
+      (None if it supports not all events, or knows no finite one), is_claim,
+      reason (why it has no epsilon, or None) and remarks (what has to stand
+      beside its epsilon).
     budget: Dict with epsilon and delta, or None.
     num_examples: Number of rows, or None.
     seeded: Whether the random numbers came from a seed that may be known.
     assumptions: What must be true besides.
     notes: What else there is to say.
+    trust_model: Who is trusted with what.
+    hyperparameter_search: What a search over hyper-parameters cost.
+    epsilon_by_delta: For each of several deltas, a dict with delta and epsilon
+      of the accountant of the claim (None if no finite one is known).
+    sampled: Whether a mechanism is amplified by sampling.
+    epsilon_without_amplification: Epsilon of the claim if sampling hid nothing;
+      None if the accountant does not support that.
+    data_dependent: Dict with accountant, epsilon and warning where prices were
+      computed from private votes, else None. It must not be published.
   """
 
   epsilon: float
@@ -101,6 +73,12 @@ class PrivacyStatement:
   seeded: bool
   assumptions: tuple[str, ...]
   notes: tuple[str, ...]
+  trust_model: str
+  hyperparameter_search: str
+  epsilon_by_delta: tuple[dict[str, Any], ...]
+  sampled: bool
+  epsilon_without_amplification: Optional[float]
+  data_dependent: Optional[dict[str, Any]]
 
   @property
   def claim(self) -> str:
@@ -112,8 +90,8 @@ class PrivacyStatement:
         f'({self.accountant}, {words})'
       )
     return (
-      f'epsilon <= {round_up(self.epsilon)} at delta={self.delta!r} '
-      f'({self.accountant}, {words})'
+      f'epsilon {text_lib.sign(self.guarantee)} {round_up(self.epsilon)} at '
+      f'delta={self.delta!r} ({self.accountant}, {words})'
     )
 
   def to_dict(self) -> dict[str, Any]:
@@ -124,11 +102,11 @@ class PrivacyStatement:
     """
     result = dataclasses.asdict(self)
     result['claim'] = self.claim
-    if math.isinf(self.epsilon):
-      result['epsilon'] = None
     for name, value in result.items():
       if isinstance(value, tuple):
         result[name] = list(value)
+      elif isinstance(value, float) and math.isinf(value):
+        result[name] = None
     return result
 
   def to_text(self) -> str:
@@ -137,47 +115,15 @@ class PrivacyStatement:
     Returns:
       Lines of at most 80 columns, but for long words.
     """
-    lines = ['Privacy statement', '', f'Claim: {self.claim}']
-    if self.seeded:
-      lines.append('seeded: not private against anyone who knows the seed')
-    lines += [
-      '',
-      f'Unit of privacy: {self.unit}',
-      'Neighbouring relation: '
-      f'{self.neighboring_relation.lower().replace("_", " ")} '
-      f'({_RELATIONS[self.neighboring_relation]})',
-      f'Sampling: {self.sampling}',
-    ]
-    if self.num_examples is not None:
-      lines.append(f'Number of rows: {self.num_examples}')
-    if self.budget is not None:
-      lines.append(
-        f'Budget: epsilon {self.budget["epsilon"]!r} at '
-        f'delta={self.budget["delta"]!r}'
-      )
-    lines += ['', 'Mechanisms charged:']
-    for mechanism in self.mechanisms:
-      times = f'{mechanism["count"]} x ' if mechanism['count'] != 1 else ''
-      rest = mechanism['reserved'] - mechanism['count']
-      more = f'; {rest} more reserved and not used' if rest else ''
-      lines.append(
-        f'- {mechanism["label"]}: {times}{mechanism["mechanism"]}{more}'
-      )
-    if not self.mechanisms:
-      lines.append('- none')
-    lines += ['', f'Epsilon at delta={self.delta!r} by accountant:']
-    for row in self.epsilons:
-      value = row['reason']
-      if value is None:
-        value = round_up(row['epsilon'])
-      kind = row['guarantee'].replace('_', ' ')
-      mark = ', the claim' if row['is_claim'] else ''
-      lines.append(f'- {row["accountant"]}: {value} ({kind}{mark})')
-    lines += ['', 'Assumptions:']
-    lines += [f'- {assumption}' for assumption in self.assumptions]
-    if self.notes:
-      lines += ['', 'Notes:', *(f'- {note}' for note in self.notes)]
-    return '\n'.join(_wrapped(line) for line in lines)
+    return text_lib.to_text(self)
+
+  def to_markdown(self) -> str:
+    """The statement for a README, a model card or an issue.
+
+    Returns:
+      Markdown with a table of accountants, of deltas and of mechanisms.
+    """
+    return text_lib.to_markdown(self)
 
   def __str__(self) -> str:
     return self.to_text()
@@ -192,8 +138,13 @@ def privacy_statement(
   notes: Sequence[str] = (),
   delta: Optional[float] = None,
   seeded: bool = False,
+  hyperparameter_search: Optional[str] = None,
+  data_dependent: bool = True,
 ) -> PrivacyStatement:
   """States what the mechanisms of a ledger promise.
+
+  It says what NIST SP 800-226 (Near, Darais, Lefkovitz and Howarth 2025) asks
+  to be said of a guarantee, and what the statement of TF Privacy says.
 
   Args:
     ledger: A `PrivacyLedger`.
@@ -205,6 +156,10 @@ def privacy_statement(
     delta: Inside (0, 1); that of the budget if None.
     seeded: Whether random numbers came from a seed that may be known; also
       taken from the metadata of the ledger.
+    hyperparameter_search: What search there was, and what it cost. If None, the
+      statement says what the mechanisms pay for.
+    data_dependent: Whether to add the epsilon of prices that were computed from
+      private votes, where there are any. A statement with it is not public.
 
   Returns:
     A `PrivacyStatement`; its `str` is the text.
@@ -216,7 +171,8 @@ def privacy_statement(
   The claim is the epsilon of the ledger's own accountant for all that is
   charged, at the delta of the budget, rounded upwards. It holds under the
   assumptions that are listed, and says so where the guarantee of the accountant
-  is only asymptotic.
+  is only asymptotic. Nothing but `data_dependent` depends on private votes. The
+  other deltas are a fixed list and one over the number of rows.
 
   ```python
   >>> from tfdpflows.accounting import PrivacyBudget, PrivacyLedger
@@ -232,6 +188,8 @@ def privacy_statement(
       raise ValueError('The ledger has no budget; give the delta of the claim.')
     delta = ledger.budget.delta
   delta = budget_lib.check_delta(delta)
+  # What is said below is all of one moment, whoever charges meanwhile.
+  spent = _Spent(ledger)
   seeded = bool(seeded or ledger.metadata.get('seeded', False))
   notes = [*notes, *ledger.notes]
   if num_examples is not None and delta * num_examples >= 1:
@@ -240,58 +198,91 @@ def privacy_statement(
       f'({1 / num_examples:.3g}): a mechanism that publishes one row in full '
       'could satisfy this claim.'
     )
+  unamplified = amplification.without_amplification(spent.event)
+  sampled = unamplified != spent.event
   if sampling is None:
-    sampling = 'no sampling; every mechanism reads the whole table'
-    if any('Sampled' in repr(entry.event) for entry in ledger.entries):
-      sampling = (
-        'as the mechanisms say; that the batches were really drawn that way is '
-        'not recorded'
-      )
+    sampling = text_lib.SAMPLING_UNKNOWN if sampled else text_lib.NO_SAMPLING
   epsilons = [
-    _epsilon_row(ledger, name, delta) for name in registry.accountant_names()
+    _epsilon_row(spent, name, delta) for name in registry.accountant_names()
   ]
   claim = next(row for row in epsilons if row['is_claim'])
+  epsilon = math.inf if claim['epsilon'] is None else claim['epsilon']
   return PrivacyStatement(
-    epsilon=math.inf if claim['epsilon'] is None else claim['epsilon'],
+    epsilon=epsilon,
     delta=delta,
     accountant=ledger.accountant,
     guarantee=claim['guarantee'],
     unit=str(unit),
     neighboring_relation=ledger.neighboring_relation.name,
     sampling=str(sampling),
-    mechanisms=tuple(
-      {
-        'label': entry.label,
-        'mechanism': events_lib.describe_event(entry.event),
-        'event': events_json.event_to_dict(entry.event),
-        'count': entry.count,
-        'reserved': entry.reserved,
-      }
-      for entry in ledger.entries
-    ),
+    mechanisms=spent.mechanisms,
     epsilons=tuple(epsilons),
     budget=None if ledger.budget is None else dataclasses.asdict(ledger.budget),
     num_examples=None if num_examples is None else int(num_examples),
     seeded=seeded,
-    assumptions=_ASSUMPTIONS,
+    assumptions=text_lib.assumptions(seeded),
     notes=tuple(str(note) for note in notes),
+    trust_model=text_lib.TRUST_MODEL,
+    hyperparameter_search=_search(spent, hyperparameter_search),
+    epsilon_by_delta=_by_delta(spent, delta, num_examples),
+    sampled=sampled,
+    epsilon_without_amplification=(
+      _without_amplification(spent, unamplified, delta) if sampled else epsilon
+    ),
+    data_dependent=_data_dependent(spent, delta) if data_dependent else None,
   )
 
 
-def _epsilon_row(ledger, name: str, delta: float) -> dict[str, Any]:
-  made = registry.create_accountant(name, ledger.neighboring_relation)
+class _Spent:
+  """All that a ledger has charged, at one moment."""
+
+  def __init__(self, ledger):
+    self.accountant = ledger.accountant
+    self.relation = ledger.neighboring_relation
+    events, mechanisms = [], {}
+    for entry in ledger.entries:
+      event = events_lib.data_independent(entry.event)
+      # Equal events under one label are one mechanism.
+      row = mechanisms.setdefault(
+        (entry.label, repr(event)),
+        {
+          'label': entry.label,
+          'mechanism': events_lib.describe_event(event),
+          'event': events_json.event_to_dict(event),
+          'count': 0,
+          'reserved': 0,
+        },
+      )
+      row['count'] += entry.count
+      row['reserved'] += entry.reserved
+      if entry.count:
+        events.append((entry.event, entry.count))
+    self.mechanisms = tuple(mechanisms.values())
+    self.private_event = ledger_state.composed(events)
+    self.event = events_lib.data_independent(self.private_event)
+
+
+def _epsilon_row(spent: _Spent, name: str, delta: float) -> dict[str, Any]:
+  made = registry.create_accountant(name, spent.relation)
   row = {
     'accountant': name,
     'guarantee': made.guarantee,
     'epsilon': None,
-    'is_claim': name == ledger.accountant,
+    'is_claim': name == spent.accountant,
     'reason': None,
+    'remarks': [],
   }
-  try:
-    epsilon = ledger.epsilon(delta, name)
-  except dp_accounting.UnsupportedEventError:
-    row['reason'] = 'does not support every mechanism'
-    return row
+  for mechanism in spent.mechanisms:
+    event = events_json.event_from_dict(mechanism['event'])
+    if mechanism['count'] and not made.supports(event):
+      row['reason'] = (
+        'does not support every mechanism; the first that it refuses: '
+        f'{mechanism["label"]} ({mechanism["mechanism"]})'
+      )
+      return row
+  made.compose(spent.event)
+  epsilon = float(made.get_epsilon(delta))
+  row['remarks'] = list(getattr(made, 'remarks', lambda _: ())(delta))
   if math.isinf(epsilon):
     row['reason'] = 'no finite epsilon'
   else:
@@ -299,8 +290,60 @@ def _epsilon_row(ledger, name: str, delta: float) -> dict[str, Any]:
   return row
 
 
-def _wrapped(line: str) -> str:
-  indent = '  ' if line.startswith('- ') else ''
-  return textwrap.fill(
-    line, 80, subsequent_indent=indent, break_long_words=False
-  )
+def _by_delta(
+  spent: _Spent, delta: float, num_examples: Optional[int]
+) -> tuple[dict[str, Any], ...]:
+  deltas = {*_DELTAS, delta}
+  if num_examples is not None and num_examples > 1:
+    deltas.add(1 / num_examples)
+  made = registry.compose_event(spent.event, spent.accountant, spent.relation)
+  rows = []
+  for value in sorted(deltas, reverse=True):
+    epsilon = float(made.get_epsilon(value))
+    rows.append(
+      {'delta': value, 'epsilon': None if math.isinf(epsilon) else epsilon}
+    )
+  return tuple(rows)
+
+
+def _without_amplification(
+  spent: _Spent, event: dp_accounting.DpEvent, delta: float
+) -> Optional[float]:
+  try:
+    return registry.compute_epsilon(
+      event, delta, spent.accountant, spent.relation
+    )
+  except dp_accounting.UnsupportedEventError:
+    return None
+
+
+def _search(spent: _Spent, given: Optional[str]) -> str:
+  charged = [
+    f'{mechanism["label"]} ({mechanism["mechanism"]})'
+    for mechanism in spent.mechanisms
+    if mechanism['count'] and 'RepeatAndSelect' in repr(mechanism['event'])
+  ]
+  lines = [str(given)] if given is not None else []
+  if charged:
+    lines.append(f'paid for as {"; ".join(charged)}')
+  return '; '.join(lines) or text_lib.NO_SEARCH
+
+
+def _data_dependent(spent: _Spent, delta: float) -> Optional[dict[str, Any]]:
+  event = spent.private_event
+  if event == spent.event:
+    return None
+  found = []
+  for name in registry.accountant_names():
+    made = registry.create_accountant(name, spent.relation)
+    if made.guarantee == 'upper_bound' and made.supports(event):
+      epsilon = float(made.compose(event).get_epsilon(delta))
+      found.append((epsilon, name))
+  if not found or math.isinf(min(found)[0]):
+    return None
+  epsilon, name = min(found)
+  return {
+    'accountant': name,
+    'epsilon': epsilon,
+    'warning': text_lib.NOT_PUBLIC,
+  }
