@@ -240,7 +240,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match=message):
       _plan(**arguments)
   with pytest.raises(ValueError, match='too little noise'):
-    _plan(noise_multiplier=1e-6).dataset(X)
+    _plan(noise_multiplier=1e-200).dataset(X)
   good = {
     'epsilon': 1.0,
     'delta': 1e-5,

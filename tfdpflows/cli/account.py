@@ -1,84 +1,240 @@
-"""`tfdpflows account`: the epsilon of a number of noisy training steps."""
+"""`tfdpflows account`: epsilon of noisy training steps, or of a ledger."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 
 from absl import flags
 
 from tfdpflows.cli import training
 from tfdpflows.cli.command import Command, UsageError
 
+_TRAINING = ('sampling_probability', 'noise_multiplier', 'steps')
+_USAGE = """\
+Usage: tfdpflows account --sampling_probability=N --noise_multiplier=N --steps=N
+         --delta=N [flags]
+   or: tfdpflows account --ledger=FILE [--delta=N] [--format=FORMAT]"""
+
 
 def _define(options):
   options.section('Training')
-  training.add_steps(options)
+  training.add_steps(options, required=False)
+  training.add_noise(options, required=False)
+  options.section('What was spent')
   options.add(
-    flags.DEFINE_float,
-    'noise_multiplier',
+    flags.DEFINE_string,
+    'ledger',
     None,
-    'Standard deviation of the noise over the clipping norm, above 0.',
-    metavar='N',
-    required=True,
-    lower_bound=0.0,
+    'Ledger to print the privacy statement of, instead of a training. It is '
+    'only read, and may be in use.',
+    metavar='FILE',
   )
   options.section('Accounting')
-  training.add_accounting(options)
+  options.add(
+    flags.DEFINE_float,
+    'delta',
+    None,
+    'Probability with which epsilon may not hold, such as 1e-5. By default '
+    'that of the budget of --ledger.',
+    metavar='N',
+  )
+  options.add(
+    flags.DEFINE_string,
+    'accountant',
+    'pld',
+    'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
+    '(asymptotic: no upper bound), one that you registered, or all to compare '
+    'them.',
+    metavar='NAME',
+  )
+  options.add(
+    flags.DEFINE_enum,
+    'format',
+    'text',
+    'How the answer is printed; markdown is for a --ledger.',
+    enum_values=['text', 'json', 'markdown'],
+    metavar='text|json|markdown',
+  )
 
 
 def _run(values):
+  if values.ledger is not None:
+    print(_statement(values))
+    return
+  _check(values)
+  from tfdpflows.accounting import accountant_names
+
+  if values.accountant != 'all':
+    result = _result(values, values.accountant)
+    text = _text(result)
+  else:
+    result = [_result(values, name) for name in accountant_names()]
+    text = _comparison(result)
+  if values.format == 'json':
+    text = json.dumps(result, indent=2, allow_nan=False)
+  print(text)
+
+
+def _statement(values):
+  """The statement of a ledger, as it is to be printed."""
+  given = [x for x in (*_TRAINING, 'accountant') if values[x].present]
+  if given:
+    raise UsageError(
+      f'--{given[0]} does not go with --ledger, which says itself what was '
+      f'done and how it is accounted. Leave one of them out.'
+    )
+  from tfdpflows.accounting import (
+    LedgerError,
+    PrivacyLedger,
+    privacy_statement,
+  )
+
+  try:
+    with PrivacyLedger.open(values.ledger, read_only=True) as ledger:
+      if ledger.budget is None and values.delta is None:
+        raise UsageError(
+          f'--ledger={values.ledger} has no budget and so no delta: give one, '
+          'such as --delta=1e-5.'
+        )
+      statement = privacy_statement(ledger, delta=values.delta)
+  except LedgerError as error:
+    raise UsageError(f'--ledger={values.ledger}: {error}') from error
+  if values.format == 'json':
+    return json.dumps(statement.to_dict(), indent=2, allow_nan=False)
+  if values.format == 'markdown':
+    return statement.to_markdown()
+  return statement.to_text()
+
+
+def _check(values):
+  """Refuses flags that say no training in full."""
+  missing = [
+    f'--{name}=N'
+    for name in (*_TRAINING, 'delta')
+    if values[name].value is None
+  ]
+  if missing:
+    raise UsageError(
+      f'Missing: {", ".join(missing)}; or --ledger=FILE. See '
+      '`tfdpflows account --help`.'
+    )
+  if values.format == 'markdown':
+    raise UsageError('--format=markdown is for a statement: give a --ledger.')
   if values.noise_multiplier == 0:
     raise UsageError(
       '--noise_multiplier=0 adds no noise, and no epsilon holds without noise.'
     )
-  from tfdpflows.accounting import compute_epsilon, create_accountant
 
-  def epsilon(sampling_probability):
-    event = training.training_event(
+
+def _result(values, name):
+  """What one accountant says of the training."""
+  from dp_accounting import UnsupportedEventError
+
+  from tfdpflows.accounting import create_accountant
+
+  def event(sampling_probability):
+    return training.training_event(
       sampling_probability, values.noise_multiplier, values.steps
     )
-    return compute_epsilon(event, values.delta, values.accountant)
 
-  accountant = create_accountant(values.accountant)
+  made = create_accountant(name)
   result = {
-    'epsilon': training.finite(epsilon(values.sampling_probability)),
+    'epsilon': None,
     'delta': values.delta,
-    'accountant': accountant.name,
-    'guarantee': accountant.guarantee,
+    'accountant': made.name,
+    'guarantee': made.guarantee,
     'neighboring_relation': 'add_or_remove_one',
     'sampling': 'poisson',
     'sampling_probability': values.sampling_probability,
     'noise_multiplier': values.noise_multiplier,
     'steps': values.steps,
-    'epsilon_without_amplification': training.finite(epsilon(1.0)),
+    'epsilon_without_amplification': None,
   }
-  if values.format == 'json':
-    print(json.dumps(result, indent=2, allow_nan=False))
-  else:
-    print(_text(result))
+  remarks = []
+  for key, probability in (
+    ('epsilon_without_amplification', 1.0),
+    ('epsilon', values.sampling_probability),
+  ):
+    try:
+      made = create_accountant(name).compose(event(probability))
+    except UnsupportedEventError:
+      if values.accountant != 'all':
+        raise
+      remarks = ['does not support this training']
+      continue
+    result[key] = training.finite(made.get_epsilon(values.delta))
+    remarks = training.remarks(made, values.delta)
+  if values.accountant == 'all':
+    result['supported'] = made.supports(event(values.sampling_probability))
+  if remarks:
+    result['remarks'] = list(remarks)
+  return result
 
 
 def _text(result):
-  shown = {
-    key: 'inf' if result[key] is None else training.rounded_up(result[key])
-    for key in ('epsilon', 'epsilon_without_amplification')
-  }
   guarantee = result['guarantee'].replace('_', ' ')
-  q = result['sampling_probability']
   lines = [
-    f'epsilon = {shown["epsilon"]} at delta = {result["delta"]:g} '
+    f'epsilon = {_shown(result["epsilon"])} at delta = {result["delta"]:g} '
     f'({result["accountant"]}, {guarantee}; rounded up)',
-    f'  {result["steps"]:,} steps, noise multiplier '
-    f'{result["noise_multiplier"]:g}, '
-    f'every example in a batch with probability {q:g}',
-    '  for tables that differ by one row added or removed',
+    *_described(result),
   ]
-  if q < 1:
+  if result['sampling_probability'] < 1:
     lines.append(
       '  without amplification by sampling: epsilon = '
-      f'{shown["epsilon_without_amplification"]}'
+      f'{_shown(result["epsilon_without_amplification"])}'
     )
+  lines += _indented(result.get('remarks', ()), 2)
   return '\n'.join(lines)
+
+
+def _comparison(results):
+  first = results[0]
+  lines = [
+    f'epsilon at delta = {first["delta"]:g}, rounded up',
+    *_described(first),
+    '',
+    f'{"":12}{"epsilon":>12}{"unamplified":>14}  guarantee',
+  ]
+  for result in results:
+    shown = [
+      '-'
+      if result[key] is None and not result['supported']
+      else _shown(result[key])
+      for key in ('epsilon', 'epsilon_without_amplification')
+    ]
+    guarantee = result['guarantee'].replace('_', ' ')
+    lines.append(
+      f'{result["accountant"]:12}{shown[0]:>12}{shown[1]:>14}  {guarantee}'
+    )
+    lines += _indented(result.get('remarks', ()), 4)
+  return '\n'.join(lines)
+
+
+def _described(result):
+  return [
+    f'  {result["steps"]:,} steps, noise multiplier '
+    f'{result["noise_multiplier"]:g}, '
+    f'each example in a batch with probability '
+    f'{result["sampling_probability"]:g}',
+    '  for tables that differ by one row added or removed',
+  ]
+
+
+def _indented(remarks, margin):
+  return [
+    textwrap.fill(
+      remark,
+      80,
+      initial_indent=' ' * margin,
+      subsequent_indent=' ' * (margin + 2),
+    )
+    for remark in remarks
+  ]
+
+
+def _shown(epsilon):
+  return 'inf' if epsilon is None else training.rounded_up(epsilon)
 
 
 COMMAND = Command(
@@ -88,6 +244,9 @@ COMMAND = Command(
     Says what DP-SGD costs: in each step every example enters the batch with
     the same probability, gradients are clipped and Gaussian noise is added to
     their sum. Tables are neighbours if one has one row more.
+
+    Or, with --ledger, says what was really spent: the privacy statement of a
+    ledger, such as the ledger.jsonl of a model.
   """,
   example="""
     tfdpflows account --sampling_probability=0.01 --noise_multiplier=1 \\
@@ -95,4 +254,5 @@ COMMAND = Command(
   """,
   define=_define,
   run=_run,
+  usage=_USAGE,
 )

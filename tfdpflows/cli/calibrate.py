@@ -1,80 +1,278 @@
-"""`tfdpflows calibrate`: the noise that a privacy budget asks for."""
+"""`tfdpflows calibrate`: what a privacy budget has room for."""
 
 from __future__ import annotations
 
 import json
+import math
 
 from absl import flags
 
 from tfdpflows.cli import training
-from tfdpflows.cli.command import Command
+from tfdpflows.cli.command import Command, UsageError
+
+_UNKNOWNS = ('noise_multiplier', 'steps', 'sampling_probability', 'epsilon')
+_MAX_STEPS = 10**9
+_USAGE = """\
+Usage: tfdpflows calibrate --delta=N [flags] and three of --epsilon=N
+  --sampling_probability=N --steps=N --noise_multiplier=N"""
 
 
 def _define(options):
   options.section('Training')
-  training.add_steps(options)
+  training.add_steps(options, required=False)
+  training.add_noise(options, required=False)
   options.section('Accounting')
   options.add(
     flags.DEFINE_float,
     'epsilon',
     None,
-    'What all steps together may cost, above 0.',
+    'What everything together may cost, above 0. By default that of the budget '
+    'of --ledger, if another flag is left out too.',
     metavar='N',
-    required=True,
   )
-  training.add_accounting(options)
+  training.add_accounting(options, required=False)
+  options.add(
+    flags.DEFINE_string,
+    'ledger',
+    None,
+    'Ledger of the same rows: all that it has charged or reserved counts too. '
+    'It says the accountant, and its budget the delta. It is only read.',
+    metavar='FILE',
+  )
 
 
 def _run(values):
-  from tfdpflows.accounting import (
-    PrivacyBudget,
-    calibrate_noise_multiplier,
-    compute_epsilon,
-    create_accountant,
-  )
+  from tfdpflows import accounting
 
-  budget = PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
+  ledger = _ledger(values)
+  known, unknown = _parameters(values, ledger)
+  delta = _delta(values, ledger)
+  name = _accountant(values, ledger)
+  accountant = accounting.create_accountant(name)
+  before = 0.0
+  if ledger is not None:
+    accountant = accounting.create_accountant(name, ledger.neighboring_relation)
+    accountant.compose(accounting.data_independent(ledger.committed_event))
+    before = accountant.get_epsilon(delta)
 
-  def event(noise_multiplier):
+  def event(value=None):
     return training.training_event(
-      values.sampling_probability, noise_multiplier, values.steps
+      **{k: v for k, v in {**known, unknown: value}.items() if k != 'epsilon'}
     )
 
-  noise_multiplier = float(
-    calibrate_noise_multiplier(event, budget, accountant=values.accountant)
-  )
-  accountant = create_accountant(values.accountant)
-  epsilon = compute_epsilon(
-    event(noise_multiplier), values.delta, values.accountant
-  )
+  found = _solve(event, unknown, known['epsilon'], delta, name, ledger, values)
+  accountant.compose(event(found))
+  known[unknown] = found
+  if unknown != 'epsilon':
+    known['epsilon'] = float(accountant.get_epsilon(delta))
+  result = {
+    'noise_multiplier': known['noise_multiplier'],
+    'epsilon': known['epsilon'],
+    'delta': delta,
+    'accountant': accountant.name,
+    'guarantee': accountant.guarantee,
+    'sampling_probability': known['sampling_probability'],
+    'steps': known['steps'],
+  }
+  if ledger is not None:
+    result['ledger'] = values.ledger
+    result['epsilon_of_ledger'] = float(before)
+    result['neighboring_relation'] = ledger.neighboring_relation.name.lower()
+  remarks = [
+    *_remarks(known, unknown, ledger),
+    *training.remarks(accountant, delta),
+  ]
+  if remarks:
+    result['remarks'] = remarks
   if values.format == 'json':
-    result = {
-      'noise_multiplier': noise_multiplier,
-      'epsilon': epsilon,
-      'delta': values.delta,
-      'accountant': accountant.name,
-      'guarantee': accountant.guarantee,
-      'sampling_probability': values.sampling_probability,
-      'steps': values.steps,
-    }
     print(json.dumps(result, indent=2, allow_nan=False))
-    return
-  guarantee = accountant.guarantee.replace('_', ' ')
-  print(
-    f'noise multiplier = {training.rounded_up(noise_multiplier)} (rounded up)\n'
-    f'  {values.steps:,} steps, every example in a batch with probability '
-    f'{values.sampling_probability:g}\n'
-    f'  epsilon = {training.rounded_up(epsilon)} at delta = {values.delta:g} '
-    f'({accountant.name}, {guarantee}; rounded up)'
+  else:
+    print(_text(result, unknown))
+
+
+def _ledger(values):
+  """The ledger that the flags name, if any."""
+  if values.ledger is None:
+    return None
+  from tfdpflows import accounting
+
+  try:
+    with accounting.PrivacyLedger.open(values.ledger, read_only=True) as ledger:
+      return ledger
+  except accounting.LedgerError as error:
+    raise UsageError(f'--ledger={values.ledger}: {error}') from error
+
+
+def _parameters(values, ledger):
+  """What is known, with None for the one that is not, and the name of that."""
+  known = {name: values[name].value for name in _UNKNOWNS}
+  for name, value in known.items():
+    if value is not None and not 0 < value < math.inf:
+      raise UsageError(f'--{name}={value:g} must be a finite number above 0.')
+  budget = None if ledger is None else ledger.budget
+  missing = [name for name in _UNKNOWNS if known[name] is None]
+  if budget is not None:
+    if 'epsilon' in missing and len(missing) == 2:
+      known['epsilon'] = budget.epsilon
+      missing.remove('epsilon')
+    elif 'epsilon' not in missing and known['epsilon'] > budget.epsilon:
+      raise UsageError(
+        f'--epsilon={known["epsilon"]:g} is more than the budget of '
+        f'--ledger={values.ledger}, {budget.epsilon:g}: ask for that or less.'
+      )
+  if len(missing) == 1:
+    return known, missing[0]
+  listed = ', '.join(f'--{name}' for name in missing or _UNKNOWNS)
+  if missing:
+    raise UsageError(
+      f'Give all but one of {listed}: the one that is left out is looked for.'
+    )
+  raise UsageError(
+    f'Leave out one of {listed}: that one is looked for. With all of them '
+    'known, `tfdpflows account` says what the steps cost.'
   )
+
+
+def _delta(values, ledger):
+  """The delta of the flag, or of the budget of the ledger."""
+  from tfdpflows.accounting.budget import check_delta
+
+  budget = None if ledger is None else ledger.budget
+  if values.delta is None:
+    if budget is None:
+      raise UsageError(
+        'Missing: --delta=N. See `tfdpflows calibrate --help`.'
+        if ledger is None
+        else f'Missing: --delta=N. --ledger={values.ledger} has no budget that '
+        'would say it.'
+      )
+    return budget.delta
+  if budget is not None and values.delta != budget.delta:
+    raise UsageError(
+      f'--delta={values.delta:g} is not that of the budget of '
+      f'--ledger={values.ledger}, {budget.delta:g}: leave it out.'
+    )
+  try:
+    return check_delta(values.delta)
+  except ValueError as error:
+    raise UsageError(f'--{error}') from error
+
+
+def _accountant(values, ledger):
+  """The name of the accountant of the flag, or of the ledger."""
+  from tfdpflows.accounting import create_accountant
+
+  name = create_accountant(values.accountant).name
+  if ledger is None or name == ledger.accountant:
+    return name
+  if values['accountant'].present:
+    raise UsageError(
+      f'--accountant={values.accountant} is not that of --ledger='
+      f'{values.ledger}, {ledger.accountant}: leave it out.'
+    )
+  if create_accountant(ledger.accountant).guarantee != 'upper_bound':
+    raise UsageError(
+      f'--ledger={values.ledger} counts with {ledger.accountant}, which is '
+      'asymptotic: what it finds may cost more than it says. Ask for it with '
+      f'--accountant={ledger.accountant}.'
+    )
+  return ledger.accountant
+
+
+def _solve(event, unknown, epsilon, delta, accountant, ledger, values):
+  """The number that is looked for."""
+  from tfdpflows import accounting
+  from tfdpflows.accounting import calibration
+
+  pricing = {'accountant': accountant}
+  if ledger is not None:
+    pricing['spent'] = ledger.committed_event
+    pricing['neighboring_relation'] = ledger.neighboring_relation
+  if unknown == 'epsilon':
+    try:
+      return calibration.calibrate_epsilon(event(), delta, **pricing)
+    except ValueError as error:
+      raise UsageError(f'--delta={delta:g}: {error}') from error
+  search = {
+    'noise_multiplier': calibration.calibrate_noise_multiplier,
+    'steps': calibration.calibrate_steps,
+    'sampling_probability': calibration.calibrate_sampling_probability,
+  }[unknown]
+  budget = accounting.PrivacyBudget(epsilon, delta)
+  limit = {'max_steps': _MAX_STEPS} if unknown == 'steps' else {}
+  try:
+    return search(event, budget, **pricing, **limit)
+  except accounting.BudgetExceededError as error:
+    flag = f'--epsilon={epsilon:g}'
+    if values.epsilon is None:
+      flag = f'--ledger={values.ledger}'
+    raise UsageError(f'{flag}: {error}') from error
+
+
+def _remarks(known, unknown, ledger):
+  if unknown == 'steps' and known['steps'] == _MAX_STEPS:
+    return ['The search ends there: more steps would fit.']
+  budget = None if ledger is None else ledger.budget
+  if budget is not None and known['epsilon'] > budget.epsilon:
+    return [
+      f'The budget of the ledger is epsilon = {budget.epsilon:g}: it would '
+      'refuse these steps.'
+    ]
+  return []
+
+
+def _text(result, unknown):
+  guarantee = result['guarantee'].replace('_', ' ')
+  q = result['sampling_probability']
+  epsilon = (
+    f'epsilon = {training.rounded_up(result["epsilon"])} at delta = '
+    f'{result["delta"]:g} ({result["accountant"]}, {guarantee}; rounded up)'
+  )
+  noise = result['noise_multiplier']
+  answer = {
+    'noise_multiplier': (
+      f'noise multiplier = {training.rounded_up(noise)} (rounded up)'
+    ),
+    'steps': f'steps = {result["steps"]:,}',
+    'sampling_probability': (
+      f'sampling probability = {training.rounded_down(q)} (rounded down)'
+    ),
+    'epsilon': epsilon,
+  }
+  given = {
+    'steps': f'{result["steps"]:,} steps',
+    'noise_multiplier': f'noise multiplier {noise:g}',
+    'sampling_probability': (
+      f'every example in a batch with probability {q:g}'
+    ),
+  }
+  given.pop(unknown, None)
+  lines = [answer[unknown], ', '.join(given.values())]
+  if unknown != 'epsilon':
+    lines.append(epsilon)
+  if 'ledger' in result:
+    change = {
+      'add_or_remove_one': 'added or removed',
+      'replace_one': 'replaced',
+    }[result['neighboring_relation']]
+    before = training.rounded_up(result['epsilon_of_ledger'])
+    lines += [
+      f'with all that {result["ledger"]} has charged or reserved, which alone '
+      f'costs epsilon = {before}',
+      f'for tables that differ by one row {change}',
+    ]
+  return '\n  '.join([*lines, *result.get('remarks', [])])
 
 
 COMMAND = Command(
   name='calibrate',
-  summary='Noise that an epsilon asks for',
+  summary='Noise, steps or batches that fit a budget',
   description="""
-    Finds the smallest noise multiplier with which DP-SGD stays within a
-    budget: the reverse of `tfdpflows account`.
+    The reverse of `tfdpflows account`: of --noise_multiplier, --steps,
+    --sampling_probability and --epsilon, leave out the one that is looked for.
+    Finds the smallest noise multiplier, the largest number of steps or the
+    largest sampling probability with which DP-SGD stays within a budget, or the
+    smallest budget. With --ledger, what was spent before is paid for too.
   """,
   example="""
     tfdpflows calibrate --epsilon=1 --delta=1e-5 --sampling_probability=0.01 \\
@@ -82,4 +280,5 @@ COMMAND = Command(
   """,
   define=_define,
   run=_run,
+  usage=_USAGE,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import textwrap
-from typing import Callable
+from typing import Callable, Optional
 
 from absl import flags
 
@@ -149,6 +149,7 @@ class Command:
     example: one or more command lines.
     define: function that adds its flags to an `Options`.
     run: function of the parsed flags that does the work.
+    usage: how it is called, where no single flag is required.
   """
 
   name: str
@@ -157,6 +158,7 @@ class Command:
   example: str
   define: Callable
   run: Callable
+  usage: Optional[str] = None
 
   def options(self):
     """Returns fresh `Options` with the flags of this command."""
@@ -180,7 +182,7 @@ class Command:
       [
         f'tfdpflows {self.name}: {self.summary}',
         *paragraphs,
-        options.usage(),
+        self.usage or options.usage(),
         options.help(),
         f'Example:\n{example}',
       ]

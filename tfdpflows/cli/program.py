@@ -21,7 +21,10 @@ _COMMANDS = {
   'score': ('tfdpflows.cli.score', 'Score rows by their log-density'),
   'report': ('tfdpflows.cli.report', 'Compare real and synthetic rows in HTML'),
   'account': ('tfdpflows.cli.account', 'Epsilon of a number of noisy steps'),
-  'calibrate': ('tfdpflows.cli.calibrate', 'Noise that an epsilon asks for'),
+  'calibrate': (
+    'tfdpflows.cli.calibrate',
+    'Noise, steps or batches that fit a budget',
+  ),
 }
 
 _HELP = """\

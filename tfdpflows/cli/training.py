@@ -1,13 +1,14 @@
-"""Flags, event and words of noisy training steps, for two commands."""
+"""Flags, event and words of noisy training steps, for several commands."""
 
 from __future__ import annotations
 
+import decimal
 import math
 
 from absl import flags
 
 
-def add_steps(options):
+def add_steps(options, required=True):
   """Adds the flags that say how batches are drawn and how often."""
   options.add(
     flags.DEFINE_float,
@@ -17,7 +18,7 @@ def add_steps(options):
     '(Poisson sampling): expected batch size over number of examples. Use 1 '
     'where batches are drawn in another way.',
     metavar='N',
-    required=True,
+    required=required,
     lower_bound=0.0,
     upper_bound=1.0,
   )
@@ -27,12 +28,25 @@ def add_steps(options):
     None,
     'Number of steps, 1 or more.',
     metavar='N',
-    required=True,
+    required=required,
     lower_bound=1,
   )
 
 
-def add_accounting(options):
+def add_noise(options, required=True):
+  """Adds the flag that says how much noise each step has."""
+  options.add(
+    flags.DEFINE_float,
+    'noise_multiplier',
+    None,
+    'Standard deviation of the noise over the clipping norm, above 0.',
+    metavar='N',
+    required=required,
+    lower_bound=0.0,
+  )
+
+
+def add_accounting(options, required=True):
   """Adds the flags that say how epsilon is computed and printed."""
   options.add(
     flags.DEFINE_float,
@@ -40,13 +54,14 @@ def add_accounting(options):
     None,
     'Probability with which epsilon may not hold, such as 1e-5.',
     metavar='N',
-    required=True,
+    required=required,
   )
   options.add(
     flags.DEFINE_string,
     'accountant',
     'pld',
-    'How epsilon is computed: pld (tight), rdp, or one that you registered.',
+    'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
+    '(asymptotic: no upper bound), or one that you registered.',
     metavar='NAME',
   )
   options.add(
@@ -78,6 +93,20 @@ def training_event(sampling_probability, noise_multiplier, steps):
   return dp_accounting.SelfComposedDpEvent(event, steps)
 
 
+def remarks(accountant, delta):
+  """Returns what has to stand beside the epsilon of an accountant.
+
+  Args:
+    accountant: a `dp_accounting.PrivacyAccountant` that was handed all events.
+    delta: the delta of that epsilon.
+
+  Returns:
+    A tuple of sentences.
+  """
+  # One that a user registered may have none to make.
+  return tuple(getattr(accountant, 'remarks', lambda _: ())(delta))
+
+
 def rounded_up(number, digits=4):
   """Returns a decimal that is not below `number`.
 
@@ -91,6 +120,19 @@ def rounded_up(number, digits=4):
     return str(number)
   scale = 10**digits
   return f'{math.ceil(number * scale) / scale:.{digits}f}'
+
+
+def rounded_down(number, digits=4):
+  """Returns a decimal of so many significant digits, not above `number`.
+
+  #### Example
+
+  >>> from tfdpflows.cli.training import rounded_down
+  >>> rounded_down(0.0123456), rounded_down(1.0), rounded_down(1e-9)
+  ('0.01234', '1', '1.000E-9')
+  """
+  context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
+  return str(context.create_decimal_from_float(float(number)))
 
 
 def finite(number):

@@ -5,25 +5,38 @@ from __future__ import annotations
 import dp_accounting
 import numpy as np
 
+from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent, leaves
+
+# A cap that matters more often than this in a step is a mistake: the deltas of
+# all steps add up.
+_MAX_OVERFLOW = 1e-3
+
 
 class PoissonSampler:
   """Draws each row independently with one probability.
 
   The size of a batch is random. Batches are padded with rows of zeros and
   weight 0 to a multiple of `chunk`, so that a compiled training step meets few
-  shapes; nothing is ever cut off.
+  shapes. Nothing is cut off, unless there is a cap: of a batch that was drawn
+  larger than `max_batch_size`, that many rows are kept, each set of them with
+  the same probability. So no batch takes more than a known amount of memory.
 
   #### Formal guarantee
 
   A Gaussian mechanism on a batch drawn like this costs
   `PoissonSampledDpEvent(sampling_probability, GaussianDpEvent(...))` under
-  adding or removing one row. The number of rows is taken to be public, since
-  it sets the probability.
+  adding or removing one row. With a cap it costs
+  `TruncatedSubsampledGaussianDpEvent`, which adds the probability that a batch
+  overflows to delta, at every step. The number of rows is taken to be public,
+  since it sets the probability.
 
   Args:
     num_examples: number of rows n.
     sampling_probability: probability of a row to join a batch.
     chunk: what batches are padded to a multiple of.
+    max_batch_size: the cap, well above the expected batch size: at some eight
+      standard deviations above it, the cost is too small to notice. None for no
+      cap.
 
   Raises:
     ValueError: for values out of range.
@@ -40,7 +53,14 @@ class PoissonSampler:
   (0, True)
   """
 
-  def __init__(self, *, num_examples, sampling_probability, chunk=None):
+  def __init__(
+    self,
+    *,
+    num_examples,
+    sampling_probability,
+    chunk=None,
+    max_batch_size=None,
+  ):
     if num_examples != int(num_examples) or num_examples < 1:
       raise ValueError(
         f'num_examples is {num_examples}; it must be an integer >= 1.'
@@ -57,6 +77,25 @@ class PoissonSampler:
     if chunk < 1:
       raise ValueError(f'chunk is {chunk}; it must be at least 1.')
     self.chunk = int(chunk)
+    self.max_batch_size = max_batch_size
+    if max_batch_size is not None:
+      self._check_cap()
+
+  def _check_cap(self):
+    cap = self.max_batch_size
+    if not 1 <= cap < np.inf or cap != int(cap):
+      raise ValueError(f'max_batch_size is {cap}; it must be an integer >= 1.')
+    self.max_batch_size = int(cap)
+    overflow = self.overflow_probability
+    if cap < self.expected_batch_size or overflow > _MAX_OVERFLOW:
+      n, q = self.num_examples, self.sampling_probability
+      enough = self.expected_batch_size + 8 * np.sqrt(n * q * (1 - q))
+      raise ValueError(
+        f'max_batch_size is {cap}, and batches are as large with probability '
+        f'{overflow:.3g} (expected size {self.expected_batch_size:g}). Each '
+        'step adds that to delta; give a cap such as '
+        f'{int(np.ceil(enough)) + 1}, or none.'
+      )
 
   @property
   def expected_batch_size(self):
@@ -68,8 +107,22 @@ class PoissonSampler:
     """Batches in which a row is drawn once on average."""
     return max(1, round(1 / self.sampling_probability))
 
+  @property
+  def overflow_probability(self):
+    """What the cap adds to the delta of every step, 0 without one."""
+    if self.max_batch_size is None:
+      return 0.0
+    return leaves.overflow(self.event(1.0))
+
   def event(self, noise_multiplier):
     """Returns the `DpEvent` of one noised sum over one batch."""
+    if self.max_batch_size is not None:
+      return TruncatedSubsampledGaussianDpEvent(
+        self.num_examples,
+        self.sampling_probability,
+        self.max_batch_size,
+        noise_multiplier,
+      )
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
     return dp_accounting.PoissonSampledDpEvent(
       self.sampling_probability, gaussian
@@ -77,12 +130,19 @@ class PoissonSampler:
 
   def describe(self):
     """Returns how batches are drawn, in words."""
-    return (
+    words = (
       'Poisson: each row joins each batch independently with probability '
       f'{self.sampling_probability:.6g}, drawn afresh for every step '
       f'(expected batch {self.expected_batch_size:.6g} of '
       f'{self.num_examples} rows)'
     )
+    if self.max_batch_size is not None:
+      words += (
+        f'; of more than {self.max_batch_size} rows a random subset of that '
+        f'size is kept, which adds {self.overflow_probability:.3g} to the '
+        'delta of every step'
+      )
+    return words
 
   def batch(self, data, rng):
     """Draws one batch.
@@ -93,11 +153,16 @@ class PoissonSampler:
 
     Returns:
       rows `[padded, ...]` and weights float32 `[padded]`, 1 for drawn rows and
-      0 for padding. `padded` is at least `chunk`.
+      0 for padding. `padded` is at least `chunk`, and at most
+      `max_batch_size` rounded up to a multiple of it.
     """
     drawn = np.flatnonzero(
       rng.random(self.num_examples) < self.sampling_probability
     )
+    if self.max_batch_size is not None and len(drawn) > self.max_batch_size:
+      drawn = rng.choice(
+        drawn, self.max_batch_size, replace=False, shuffle=False
+      )
     padded = self.chunk * max(1, -(-len(drawn) // self.chunk))
     rows = np.zeros((padded,) + data.shape[1:], data.dtype)
     rows[: len(drawn)] = data[drawn]
