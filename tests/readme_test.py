@@ -1,4 +1,4 @@
-"""The Python of the README runs as it stands."""
+"""The Python of the README and of the docs runs as it stands."""
 
 import os
 import re
@@ -12,9 +12,15 @@ from experiments import datasets
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+PAGES = ('README.md', 'docs/accounting.md')
+
+
 def _examples():
-  with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as file:
-    return re.findall(r'```python\n(.*?)```', file.read(), re.DOTALL)
+  found = []
+  for page in PAGES:
+    with open(os.path.join(ROOT, page), encoding='utf-8') as file:
+      found += re.findall(r'```python\n(.*?)```', file.read(), re.DOTALL)
+  return found
 
 
 @pytest.mark.slow
