@@ -330,3 +330,49 @@ def test_parameters_of_accountants():
     sampled(0.01, 1.0, 1000), 1e-5, value_discretization_interval=1e-2
   )
   assert coarse >= accounting.compute_epsilon(sampled(0.01, 1.0, 1000), 1e-5)
+
+
+def rare(seed):
+  """A pipeline with losses that are rare and very large."""
+  rng = np.random.default_rng(seed)
+  return dp_accounting.ComposedDpEvent(
+    [
+      sampled(10 ** rng.uniform(-5, -2), 1 / rng.uniform(5, 300), 1),
+      sampled(10 ** rng.uniform(-3, -1), rng.uniform(0.2, 2), 3),
+      dp_accounting.GaussianDpEvent(10 ** rng.uniform(-3, 1)),
+      accounting.EpsilonDeltaDpEvent(10 ** rng.uniform(-8, 1)),
+    ][int(rng.integers(0, 2)) : int(rng.integers(2, 5))]
+  )
+
+
+@pytest.mark.parametrize('seed', range(24))
+def test_delta_at_an_epsilon_is_not_above_the_delta_it_is_for(seed):
+  delta = 10 ** np.random.default_rng(seed + 99).uniform(-9, -0.5)
+  made = accounting.create_accountant('pld').compose(rare(seed))
+  epsilon = made.get_epsilon(delta)
+  assert made.get_delta(epsilon) <= delta * (1 + 1e-3) + 1e-13
+
+
+def test_large_losses_far_below_the_first_anchor():
+  # The truth is 2.9293; the masses around it were once left out.
+  event = dp_accounting.ComposedDpEvent(
+    [sampled(1e-3, 1 / 60, 1), sampled(1e-2, 0.3, 1)]
+  )
+  epsilon = accounting.compute_epsilon(event, 3e-3)
+  assert 2.9292 < epsilon < 2.9301
+  event = dp_accounting.GaussianDpEvent(1e-3)
+  assert accounting.compute_epsilon(event, 0.1) >= 501281.3
+
+
+@pytest.mark.parametrize(
+  ('pure', 'delta', 'exact'),
+  [
+    (1e-8, 1e-17, 9.99999998e-9),
+    (2.19e-6, 1e-15, 2.189999998e-6),
+    (1e-12, 2e-13, 6e-13),
+  ],
+)
+def test_small_epsilons_are_not_rounded_down(pure, delta, exact):
+  event = accounting.EpsilonDeltaDpEvent(pure)
+  epsilon = accounting.compute_epsilon(event, delta)
+  assert exact * (1 - 1e-12) <= epsilon <= pure

@@ -144,3 +144,14 @@ def test_curve_of_epsilon():
   start = time.perf_counter()
   accounting.epsilon_after(step, range(0, 500, 10), 1e-5, spent=spent)
   assert time.perf_counter() - start < 4
+
+
+def test_curve_does_not_depend_on_votes():
+  vote = accounting.GNMaxDpEvent(40.0)
+  priced = accounting.DataDependentDpEvent(vote, log_q=-50.0)
+  for spent in (None, priced):
+    assert accounting.epsilon_after(
+      priced, [100], 1e-6, spent=spent, accountant='rdp'
+    ) == accounting.epsilon_after(
+      vote, [100], 1e-6, spent=spent and vote, accountant='rdp'
+    )

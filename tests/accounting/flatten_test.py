@@ -206,6 +206,9 @@ def test_parameters_out_of_range_are_named(event, words):
   'event',
   [
     accounting.DataDependentDpEvent(confident(), -3.0, -0.5),
+    accounting.DataDependentDpEvent(
+      accounting.DataDependentDpEvent(accounting.GNMaxDpEvent(4.0), -5.0), -5.0
+    ),
     confident(False),
     accounting.ParallelDpEvent([confident(False)]),
     poisson(dp_accounting.SelfComposedDpEvent(confident(False), 2)),
@@ -215,6 +218,22 @@ def test_parameters_out_of_range_are_named(event, words):
 def test_data_independent_prices_are_those_of_an_answer(event):
   text = repr(accounting.data_independent(event))
   assert 'DataDependent' not in text and 'answered=False' not in text
+
+
+def test_prices_from_votes_are_not_repeated():
+  votes = accounting.DataDependentDpEvent(accounting.GNMaxDpEvent(4.0), -5.0)
+  for inner in (votes, accounting.ParallelDpEvent([votes, LAPLACE])):
+    event = accounting.RepeatAndSelectDpEvent(inner, 5.0, 1.0)
+    with pytest.raises(ValueError, match='both'):
+      flatten(event)
+
+
+def test_a_billion_releases_of_hardly_any_noise_have_a_price():
+  event = dp_accounting.SelfComposedDpEvent(
+    dp_accounting.GaussianDpEvent(5e-324), 10**9
+  )
+  for name in ('pld', 'rdp', 'zcdp', 'basic', 'advanced'):
+    assert accounting.compute_epsilon(event, 1e-5, name) == math.inf
 
 
 def hockey_stick(epsilon, first, second, noise, laplace):

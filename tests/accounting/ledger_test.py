@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 
 import dp_accounting
@@ -519,3 +520,48 @@ def test_file_is_json_lines_people_can_read(budget, path):
   assert header['metadata'] == {'data': 'randhie'}
   assert line['label'] == 'histograms'
   assert line['event'] == {'kind': 'Gaussian', 'noise_multiplier': 5.0}
+
+
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason='needs os.fork')
+def test_a_forked_process_cannot_charge(tmp_path):
+  ledger = accounting.PrivacyLedger(tmp_path / 'ledger')
+  child = os.fork()
+  if child == 0:
+    try:
+      ledger.charge(GAUSSIAN, label='child')
+    except accounting.LedgerError as error:
+      os._exit(7 if 'forked' in str(error) else 1)
+    os._exit(0)
+  assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+  ledger.charge(GAUSSIAN, label='parent')
+  ledger.close()
+  with accounting.PrivacyLedger.open(tmp_path / 'ledger') as again:
+    assert [entry.label for entry in again.entries] == ['parent']
+
+
+def test_an_interrupted_charge_is_not_written_over(tmp_path, monkeypatch):
+  path = tmp_path / 'ledger'
+  ledger = accounting.PrivacyLedger(path)
+
+  def interrupted(unused_descriptor):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patched:
+    patched.setattr(os, 'fsync', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      ledger.charge(GAUSSIAN, label='a label that is long')
+  with pytest.raises(accounting.LedgerError, match='failed before'):
+    ledger.charge(GAUSSIAN, label='short')
+  ledger.close()
+  with accounting.PrivacyLedger.open(path) as again:
+    assert again.charge(GAUSSIAN, label='short')
+
+
+def test_no_resume_depends_on_votes(tmp_path):
+  vote = accounting.GNMaxDpEvent(40.0)
+  path = tmp_path / 'ledger'
+  with accounting.PrivacyLedger(path, accountant='rdp') as ledger:
+    ledger.charge(accounting.DataDependentDpEvent(vote, -20.0), label='vote')
+  with accounting.PrivacyLedger.open(path) as ledger:
+    event = accounting.DataDependentDpEvent(vote, -19.0)
+    assert not ledger.charge(event, label='vote', resume=True)

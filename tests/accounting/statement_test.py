@@ -218,7 +218,7 @@ def test_unamplified_epsilon_stands_beside_the_amplified_one(ledger):
   assert not made.sampled
   assert made.epsilon_without_amplification == made.epsilon
   assert 'No mechanism is amplified by sampling' in str(made)
-  assert made.sampling.startswith('no sampling')
+  assert made.sampling.startswith('no mechanism is charged as')
 
 
 def test_epsilon_at_several_deltas(ledger):
@@ -261,11 +261,9 @@ def test_prices_from_private_votes_stand_apart():
       accounting.DataDependentDpEvent(VOTE, log_q=-60.0 - number),
       label='queries',
     )
-  made = accounting.privacy_statement(ledger, delta=1e-5)
+  made = accounting.privacy_statement(ledger, delta=1e-5, data_dependent=True)
   public = accounting.privacy_statement(plain, delta=1e-5)
-  silent = accounting.privacy_statement(
-    ledger, delta=1e-5, data_dependent=False
-  )
+  silent = accounting.privacy_statement(ledger, delta=1e-5)
   assert silent == public
   assert dataclasses.replace(made, data_dependent=None) == public
   assert [row['count'] for row in made.mechanisms] == [5]

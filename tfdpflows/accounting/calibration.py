@@ -347,10 +347,8 @@ def epsilon_after(
   """
   before = [] if spent is None else [spent]
   return [
-    registry.compute_epsilon(
-      dp_accounting.ComposedDpEvent(
-        [*before, dp_accounting.SelfComposedDpEvent(event, int(count))]
-      ),
+    _epsilon(
+      [*before, dp_accounting.SelfComposedDpEvent(event, int(count))],
       delta,
       accountant,
       neighboring_relation,

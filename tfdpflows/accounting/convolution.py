@@ -71,7 +71,8 @@ def epsilon_at(
   if total.infinity >= delta or interval > COARSEST:
     return math.inf
   anchor = _first_anchor(delta, total)
-  best, extended = math.inf, False
+  # No finite sum of losses is larger.
+  best, extended = max(total.largest, 0.0), False
   for trial in range(_ROUNDS):
     try:
       found, error = _epsilon_near(anchor, delta, total, extended)
@@ -92,6 +93,7 @@ def _first_anchor(delta: float, total: transforms.LossSum) -> float:
   positive = losses_lib.UNIT_ORDERS > 0
   orders = losses_lib.UNIT_ORDERS[positive] / total.interval
   anchor = float(np.min((total.log_mgf[positive] - math.log(delta)) / orders))
+  anchor = min(anchor, total.largest)
   size = total.window_size(anchor)
   while size > _COMFORTABLE:
     # With rare large losses the bound is several of them, and the tilt for it
@@ -126,6 +128,7 @@ def _epsilon_near(
   # Everything is relative to the anchor, so that no exponential overflows.
   excess = tilted.losses - anchor
   keep = excess * (order + 1) > -600
+  whole = bool(keep[0])
   losses, excess = tilted.losses[keep], excess[keep]
   weights = tilted.masses[keep] * np.exp(-order * excess) * scale
   infinity = total.infinity + float(np.sum(weights[excess >= 600]))
@@ -140,10 +143,13 @@ def _epsilon_near(
   slack = infinity + tilted.error * scale * np.exp(-order * excess)
   enough = np.flatnonzero(inside + slack <= delta)
   if len(enough) == 0:
-    return math.inf, 0.0
+    return math.inf, math.inf
   index = int(enough[0])
   if losses[index] <= 0:
     return 0.0, 0.0
+  if index == 0 and not whole:
+    # Masses were left out further down; they matter for any anchor there.
+    return float(losses[0]), delta
   if index == 0:
     return _below_window(
       delta - infinity - float(inside[0]),
@@ -164,8 +170,10 @@ def _epsilon_near(
   grown = math.exp(excess[index]) - room / lower[index] / (1 + tilted.rounding)
   if grown <= 0:
     return lowest, error
-  found = min(anchor + math.log(grown), float(losses[index]))
-  return max(found, lowest), error
+  found = anchor + math.log(grown)
+  # The rounding of the sum; a grid point is one.
+  found += 1e-15 * (1 + abs(anchor) + abs(found))
+  return max(min(found, float(losses[index])), lowest), error
 
 
 def _below_window(
@@ -235,6 +243,8 @@ def delta_at(
   total = transforms.LossSum(parts, interval, check)
   if total.infinity >= 1 or interval > COARSEST:
     return 1.0
+  if epsilon >= total.largest:
+    return total.infinity
   found, error = _delta_near(epsilon, total, False)
   if error > _SMALL[0] * found:
     # A larger window is needed for this, and may not be affordable.

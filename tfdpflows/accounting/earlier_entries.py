@@ -47,9 +47,10 @@ class EarlierEntries:
     """
     label = record['label']
     same = self._by_label.get(label, [])
-    key = ledger_state.event_key(record['event'])
+    # Prices from private votes may differ: no refusal depends on them.
+    key = ledger_state.claim_key(record['event'])
     wanted = (record['kind'], key, record['count'])
-    fitting = [x for x in same if (x.kind, x.key, x.limit) == wanted]
+    fitting = [x for x in same if (x.kind, x.claim_key, x.limit) == wanted]
     mine = [x for x in fitting if x.owner == record.get('owner', '')]
     if len(mine) > 1 and record['kind'] == 'reserve':
       raise LedgerError(

@@ -126,7 +126,8 @@ class ExponentialMechanismDpEvent(dp_accounting.DpEvent):
   Attributes:
     epsilon: The candidate r is chosen with probability proportional to
       exp(epsilon * u(r) / (2 * sensitivity of u)); without the 2 where one more
-      row can only raise every u, or only lower every u.
+      row can only raise every u, or only lower every u, and neighbours add or
+      remove a row.
 
   #### Formal guarantee
   Under the neighbouring relation that the sensitivity was taken for, the log
@@ -150,7 +151,8 @@ class ReportNoisyMaxDpEvent(dp_accounting.DpEvent):
 
   Attributes:
     epsilon: The noise has scale 2 * sensitivity / epsilon; half of that where
-      one more row can only raise every score, or only lower every score.
+      one more row can only raise every score, or only lower every score, and
+      neighbours add or remove a row.
     noise: 'laplace', 'exponential' (the same law as permute-and-flip, McKenna
       and Sheldon 2020) or 'gumbel' (the same law as the exponential mechanism).
 
@@ -181,7 +183,8 @@ class SparseVectorDpEvent(dp_accounting.DpEvent):
       D / epsilon_threshold.
     epsilon_queries: Each query is noised by Laplace noise of scale
       2 c D / epsilon_queries; c D / epsilon_queries where one more row can only
-      raise every query, or only lower every query.
+      raise every query, or only lower every query, and neighbours add or remove
+      a row.
     epsilon_answers: Positive queries are answered with fresh Laplace noise of
       scale c D / epsilon_answers; zero if they are not answered.
 
@@ -343,7 +346,7 @@ def data_independent(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 
   ```
   """
-  if isinstance(event, DataDependentDpEvent):
+  while isinstance(event, DataDependentDpEvent):
     event = event.event
   if isinstance(event, ConfidentGNMaxDpEvent):
     return attr.evolve(event, answered=True)

@@ -304,5 +304,23 @@ def _repeat_and_select(
   one = flatten(event.event, relation)
   if not one or any(mechanism.kind == 'non_private' for mechanism in one):
     return list(one.items())
+  if any(kind.startswith('data_dependent') for kind in _kinds(one.items())):
+    raise RefusedEventError(
+      event,
+      'prices from private votes hold in one direction, and the best of several '
+      'runs takes both; use `data_independent` of it.',
+    )
   parts = tuple(sorted(one.items()))
   return [(Mechanism('repeat_and_select', mean, extra=shape, parts=parts), 1)]
+
+
+def _kinds(counts: Iterable[tuple[Mechanism, int]]) -> set[str]:
+  """The kinds of mechanisms, and of those that are parts of them."""
+  found = set()
+  for mechanism, _ in counts:
+    found.add(mechanism.kind)
+    if mechanism.kind == 'parallel':
+      found.update(*map(_kinds, mechanism.parts))
+    elif mechanism.kind == 'repeat_and_select':
+      found |= _kinds(mechanism.parts)
+  return found

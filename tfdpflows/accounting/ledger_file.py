@@ -66,6 +66,8 @@ class LedgerFile:
     self._last = _START
     self._next = _START
     self._broken: Optional[str] = None
+    # A lock is shared with forked processes, and no protection from them.
+    self._process = os.getpid()
 
   @classmethod
   def create(
@@ -181,6 +183,12 @@ class LedgerFile:
         f'The ledger {self.path} was opened to be read only; open it without '
         'read_only=True to charge it.'
       )
+    if self._process != os.getpid():
+      raise LedgerError(
+        f'The ledger {self.path} was opened by the process that this one was '
+        'forked from, and two writers would overwrite each other. Charge it '
+        'there, before the fork.'
+      )
     if self._broken:
       raise LedgerError(
         f'The ledger {self.path} failed before ({self._broken}); close it, '
@@ -220,6 +228,10 @@ class LedgerFile:
       raise LedgerError(
         f'Cannot write to the ledger {self.path}: {error}. Nothing was charged.'
       ) from error
+    except BaseException as error:
+      # Interrupted: the lines may be on disk. To open it again tells.
+      self._broken = repr(error)
+      raise
     self._size += len(data)
     self._last = last
     self._lines += len(lines)

@@ -10,7 +10,7 @@ import dp_accounting
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import events_json
 
-__all__ = ['Entry', 'LedgerState', 'composed', 'event_key']
+__all__ = ['Entry', 'LedgerState', 'claim_key', 'composed', 'event_key']
 
 _Composed = dp_accounting.ComposedDpEvent
 
@@ -39,7 +39,7 @@ class Entry:
     self.event = events_json.event_from_dict(record['event'])
     self.claim = events_lib.data_independent(self.event)
     self.key = event_key(record['event'])
-    self.claim_key = event_key(events_json.event_to_dict(self.claim))
+    self.claim_key = claim_key(record['event'])
     self.limit = record['count']
     self.charged = 0
     self.released = False
@@ -176,6 +176,12 @@ class LedgerState:
 def event_key(event: dict[str, Any]) -> str:
   """An event, as `event_to_dict` gives it, as text."""
   return json.dumps(event, sort_keys=True)
+
+
+def claim_key(event: dict[str, Any]) -> str:
+  """The same of the event at a price that does not depend on private votes."""
+  claim = events_lib.data_independent(events_json.event_from_dict(event))
+  return event_key(events_json.event_to_dict(claim))
 
 
 def composed(pairs) -> _Composed:

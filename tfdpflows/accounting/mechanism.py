@@ -84,7 +84,8 @@ def joint_noise(gaussians: dict[Mechanism, int]) -> float:
     count * (smallest / mechanism.parameter) ** 2
     for mechanism, count in sorted(gaussians.items())
   )
-  return smallest / math.sqrt(precision)
+  # Never zero, which would be no noise at all.
+  return max(smallest / math.sqrt(precision), 5e-324)
 
 
 def amplified(epsilon: float, probability: float) -> float:

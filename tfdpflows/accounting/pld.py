@@ -19,9 +19,13 @@ __all__ = ['PLDAccountant']
 
 # More grid points than this for one mechanism, and the grid is made coarser.
 _MAX_POINTS = 2**20
-# The grid is made finer where it would matter and costs less points than this.
+# The grid is made finer where it would matter and costs less points than this,
+# or than this times the root of the number of losses.
 _FINE_POINTS = 2**18
+_FINE_POINTS_PER_ROOT = 300
 
+# More losses than this, and rounding leaves nothing to be said.
+_MOST_LOSSES = 10**15
 # Finer than this is never worth it, whatever the losses.
 _FINEST = 1e-12
 # Results kept, for the process and for an accountant.
@@ -341,6 +345,8 @@ def _worse_direction(
   check: Callable[[], None],
 ) -> float:
   """The larger price of the two directions, on the first grid that fits."""
+  if sum(count for _, count in counts) > _MOST_LOSSES:
+    return question.nothing
   ranges = [losses_lib.loss_range(mechanism) for mechanism, _ in counts]
   width = max(high - low for low, high in ranges)
   interval = _fine_enough(counts, width, interval)
@@ -362,7 +368,8 @@ def _worse_direction(
         for parts in directions
       )
     except convolution.GridTooFineError as error:
-      interval *= 2 ** max(math.ceil(math.log2(error.excess)), 1)
+      # On a coarser grid another tilt may do with a smaller window.
+      interval *= 2 ** max(int(math.log2(error.excess)) // 2, 1)
   return question.nothing
 
 
@@ -377,9 +384,10 @@ def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
   # Not `scale**2`, which raises where this is infinite.
   variance = sum(x * x * count for x, (_, count) in zip(scales, counts))
   width = max(width, 20 * math.sqrt(variance))
+  points = max(_FINE_POINTS, _FINE_POINTS_PER_ROOT * math.sqrt(steps))
   while (
     steps * interval**2 / 4 > 1e-4 * variance
-    and 2 * width / interval < _FINE_POINTS
+    and 2 * width / interval < points
     and interval > _FINEST
   ):
     interval /= 2

@@ -166,7 +166,8 @@ def compute_epsilon(
   """Epsilon of an event.
 
   Args:
-    event: All that was done.
+    event: All that was done. Prices from private votes are taken as they are;
+      `data_independent` of it has an epsilon that may be published.
     delta: Inside (0, 1).
     accountant: Name of an accountant.
     neighboring_relation: What two neighbouring tables are.

@@ -139,7 +139,7 @@ def privacy_statement(
   delta: Optional[float] = None,
   seeded: bool = False,
   hyperparameter_search: Optional[str] = None,
-  data_dependent: bool = True,
+  data_dependent: bool = False,
 ) -> PrivacyStatement:
   """States what the mechanisms of a ledger promise.
 
@@ -220,7 +220,9 @@ def privacy_statement(
     budget=None if ledger.budget is None else dataclasses.asdict(ledger.budget),
     num_examples=None if num_examples is None else int(num_examples),
     seeded=seeded,
-    assumptions=text_lib.assumptions(seeded),
+    assumptions=text_lib.assumptions(
+      seeded, sharded='ParallelDpEvent' in repr(spent.event)
+    ),
     notes=tuple(str(note) for note in notes),
     trust_model=text_lib.TRUST_MODEL,
     hyperparameter_search=_search(spent, hyperparameter_search),

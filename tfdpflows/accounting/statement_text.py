@@ -20,7 +20,7 @@ TRUST_MODEL = (
   'is trusted; the guarantee is towards everybody else, who may see all that '
   'the mechanisms released'
 )
-NO_SAMPLING = 'no sampling; every mechanism reads the whole table'
+NO_SAMPLING = 'no mechanism is charged as if it read a sample of the rows'
 SAMPLING_UNKNOWN = (
   'as the mechanisms say; that the batches were really drawn that way is not '
   'recorded'
@@ -68,22 +68,31 @@ _ASSUMPTIONS = (
   'mechanism are kept from the readers of the results, and for no longer than '
   'needed; the guarantee does not protect them, nor how they were collected.',
 )
+_SHARDS = (
+  'Which shard a row belongs to depends on nothing but the row itself, or was '
+  'drawn at random without looking at the rows.'
+)
 _SECRET = (
   'Noise and sampling come from random numbers that nobody outside knows or '
   'can guess; secrets they were made from are kept like the table, or deleted.'
 )
 
 
-def assumptions(seeded: bool) -> tuple[str, ...]:
+def assumptions(seeded: bool, sharded: bool) -> tuple[str, ...]:
   """What must be true for a claim to hold.
 
   Args:
     seeded: Whether the random numbers came from a seed that may be known.
+    sharded: Whether mechanisms are charged as reading disjoint shards.
 
   Returns:
     Sentences.
   """
-  return _ASSUMPTIONS if seeded else (*_ASSUMPTIONS, _SECRET)
+  return (
+    *_ASSUMPTIONS,
+    *([_SHARDS] if sharded else []),
+    *([] if seeded else [_SECRET]),
+  )
 
 
 def sign(guarantee: str) -> str:

@@ -29,6 +29,7 @@ Parts = Sequence[tuple[losses_lib.LossDistribution, int]]
 _UNIT_ORDERS = losses_lib.UNIT_ORDERS
 _LOG_OUTSIDE = math.log(1e-20)
 _MAX_SIZE = 2**22
+_MAX_EXTENDED_SIZE = 2**20
 # From this power on, powers are taken by logarithms.
 _LARGE_POWER = 8
 # Sums of positive float64 numbers; far above their rounding.
@@ -45,9 +46,9 @@ class GridTooFineError(Exception):
     excess: How many times too many.
   """
 
-  def __init__(self, size: int):
-    super().__init__(f'{size} grid points are more than {_MAX_SIZE}.')
-    self.excess = size / _MAX_SIZE
+  def __init__(self, excess: float):
+    super().__init__(f'There are {excess:.3g} times too many grid points.')
+    self.excess = excess
 
 
 class TiltedMasses(NamedTuple):
@@ -83,7 +84,8 @@ class LossSum:
 
   Attributes:
     interval: Distance of the grid points, in nats.
-    infinity: Probability that a loss is infinite, rounded upwards.
+    infinity: Probability that the sum is infinite, rounded upwards.
+    largest: The largest finite sum, in nats.
     log_mgf: Float64 [k], logarithm of the moment generating function of the
       finite losses at the orders `losses.UNIT_ORDERS / interval`.
 
@@ -110,6 +112,7 @@ class LossSum:
     self._highest = sum(
       count * (part.lower + len(part.masses) - 1) for part, count in parts
     )
+    self.largest = self._highest * interval
     finite = sum(
       count * math.log1p(-part.infinity) if part.infinity < 1 else -math.inf
       for part, count in parts
@@ -158,10 +161,14 @@ class LossSum:
     - Rounding of exponentials, relative to each mass and to the largest
       argument; 200 stands for the logs of masses that count.
     """
-    tilt = self._tilt(anchor, 2.0 if extended else 5.0)
-    low, high = self._window(tilt, anchor)
-    if high - low + 1 > _MAX_SIZE:
-      raise GridTooFineError(high - low + 1)
+    most = _MAX_EXTENDED_SIZE if extended else _MAX_SIZE
+    for margin in (2.0, 5.0) if extended else (5.0,):
+      tilt = self._tilt(anchor, margin)
+      low, high = self._window(tilt, anchor)
+      if high - low + 1 <= most:
+        break
+    else:
+      raise GridTooFineError((high - low + 1) / most)
     size = fft.next_fast_len(high - low + 1, real=True)
     single = len(self._parts) == 1 and self._parts[0][1] == 1
     start, noise, rounding = 0, 0.0, _ROUNDING
