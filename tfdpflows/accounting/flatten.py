@@ -307,8 +307,8 @@ def _repeat_and_select(
   if any(kind.startswith('data_dependent') for kind in _kinds(one.items())):
     raise RefusedEventError(
       event,
-      'prices from private votes hold in one direction, and the best of several '
-      'runs takes both; use `data_independent` of it.',
+      'prices from private votes hold in one direction, and the best of '
+      'several runs takes both; use `data_independent` of it.',
     )
   parts = tuple(sorted(one.items()))
   return [(Mechanism('repeat_and_select', mean, extra=shape, parts=parts), 1)]
