@@ -245,6 +245,8 @@ def test_replaced_with_probability_one_is_unsampled(kind):
       event, REPLACE
     ).get_epsilon(delta)
   plain = losses.loss_distributions(Mechanism(kind, 1.3), 1e-3)[0]
+  same = losses.loss_distributions(Mechanism(kind, 1.3, replaced=True), 1e-3)[0]
+  np.testing.assert_array_equal(same.masses, plain.masses)
   near = losses.loss_distributions(
     Mechanism(kind, 1.3, 1 - 1e-12, replaced=True), 1e-3
   )[0]
@@ -398,6 +400,24 @@ def test_nowhere_looser_than_others(q, noise, steps, delta):
   theirs = dp_accounting.pld.PLDAccountant().compose(event).get_epsilon(delta)
   assert ours <= 1.01 * theirs + 1e-6
   assert ours <= accounting.compute_epsilon(event, delta, 'rdp') * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+  ('q', 'noise', 'steps', 'delta', 'expected'),
+  [
+    # Windows of more than 2**20 points, or first tilts that are of no use.
+    (0.343, 0.783, 7, 1.4e-15, 21.681),
+    (0.00779, 0.553, 984, 1.4e-12, 16.92),
+    (0.0549, 0.396, 164, 1e-14, 87.90),
+    (9.93e-5, 0.823, 390007, 8.4e-13, 0.9802),
+    (3.73e-5, 0.421, 987668, 1.6e-13, 13.04),
+  ],
+)
+def test_large_windows_are_not_given_up(q, noise, steps, delta, expected):
+  event = sample(q, dp_accounting.GaussianDpEvent(noise), steps)
+  # What grids from 0.1 down to 1e-4 agree on.
+  assert priced(event).get_epsilon(delta) == pytest.approx(expected, rel=5e-3)
+  assert expected < accounting.compute_epsilon(event, delta, 'rdp')
 
 
 @pytest.mark.parametrize('steps', [10**8, 10**9])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -29,6 +29,9 @@ __all__ = ['COARSEST', 'GridTooFineError', 'delta_at', 'epsilon_at']
 COARSEST = 600.0
 # A first tilt that needs a larger window than this may be a bad one.
 _COMFORTABLE = 2**18
+# With errors of more than this share of delta, a larger anchor is tried; and if
+# that is all there is, a coarser grid.
+_POOR = (0.5, 0.05)
 # The tilt is chosen anew at most this often, and not if errors are less than
 # this share of delta, the second one in extended precision.
 _ROUNDS = 12
@@ -70,39 +73,49 @@ def epsilon_at(
   total = transforms.LossSum(parts, interval, check)
   if total.infinity >= delta or interval > COARSEST:
     return math.inf
-  anchor = _first_anchor(delta, total)
-  # No finite sum of losses is larger.
-  best, extended = max(total.largest, 0.0), False
-  for trial in range(_ROUNDS):
+  best, error = math.inf, math.inf
+  for anchor in _first_anchors(delta, total):
+    found, error = _epsilon_near(anchor, delta, total, extended=False)
+    best = min(best, found)
+    if error <= _POOR[0] * delta:
+      break
+  if error <= _SMALL[0] * delta:
+    return best
+  anchor = min(anchor, best)
+  for _ in range(_ROUNDS):
     try:
-      found, error = _epsilon_near(anchor, delta, total, extended)
+      found, error = _epsilon_near(anchor, delta, total, extended=True)
     except GridTooFineError:
-      if trial == 0:
+      if error > _POOR[1] * delta:
         raise
       break
     best = min(best, found)
-    moved = abs(anchor - best) > 1e-2 * anchor
-    if error <= _SMALL[extended] * delta or (extended and not moved):
+    if error <= _SMALL[1] * delta or abs(anchor - best) <= 1e-2 * anchor:
       break
-    anchor, extended = best, True
-  return best
+    anchor = min(anchor, best)
+  # No finite sum of losses is larger than the largest.
+  return min(best, max(total.largest, 0.0))
 
 
-def _first_anchor(delta: float, total: transforms.LossSum) -> float:
-  """Chernoff's bound, or less where that asks for too large a window."""
+def _first_anchors(delta: float, total: transforms.LossSum) -> Iterator[float]:
+  """Chernoff's bound, and before it smaller ones if its window is too large.
+
+  With rare large losses the bound is several of them, and the tilt for it has a
+  tail of many. A smaller anchor may be all that is needed, or too small to be
+  of any use.
+  """
   positive = losses_lib.UNIT_ORDERS > 0
   orders = losses_lib.UNIT_ORDERS[positive] / total.interval
   anchor = float(np.min((total.log_mgf[positive] - math.log(delta)) / orders))
-  anchor = min(anchor, total.largest)
-  size = total.window_size(anchor)
-  while size > _COMFORTABLE:
-    # With rare large losses the bound is several of them, and the tilt for it
-    # has a tail of many.
-    half = total.window_size(anchor / 2)
-    if half > 0.8 * size:
+  anchors = [min(anchor, total.largest)]
+  sizes = [total.window_size(anchors[0])]
+  while sizes[-1] > _COMFORTABLE:
+    size = total.window_size(anchors[-1] / 2)
+    if size > 0.8 * sizes[-1]:
       break
-    anchor, size = anchor / 2, half
-  return anchor
+    anchors.append(anchors[-1] / 2)
+    sizes.append(size)
+  return reversed(anchors)
 
 
 def _epsilon_near(

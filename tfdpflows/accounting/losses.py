@@ -156,20 +156,21 @@ def loss_distributions(
     return both, both
   kind, parameter, q = mechanism[:3]
   low, high = loss_range(mechanism)
+  replaced = mechanism.replaced and q < 1
   first, last = math.floor(low / interval), math.ceil(high / interval)
-  if mechanism.replaced:
+  if replaced:
     first = 0
   edges = _unsampled_loss(np.arange(first, last + 1) * interval, q)
   if kind != 'gaussian':
     # The losses end there, and rounding must not cut an end off.
     edges[-1] = np.inf
-    if not mechanism.replaced:
+    if not replaced:
       edges[0] = -np.inf
   edges = np.concatenate([[-np.inf], edges, [np.inf]])
   with_row, without = pairs.interval_masses(kind, parameter, edges)
   if q < 1:
     with_row = q * with_row + (1 - q) * without
-  if mechanism.replaced and q < 1:
+  if replaced:
     both = _replaced(with_row, without, last, interval)
     return both, both
   remove = _on_grid(with_row, without, first, interval)
