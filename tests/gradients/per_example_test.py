@@ -330,3 +330,34 @@ def test_bad_input():
   for clip in (0.0, -1.0, np.inf, np.nan):
     with pytest.raises(ValueError, match='l2_norm_clip'):
       gradients.Flat(clip)
+
+
+@pytest.mark.parametrize('uses', [100, 3000])
+def test_uses_that_cancel_leave_no_rounding_errors_above_the_clip(uses):
+  # Of 64 examples, one has uses of size 1e4 that cancel in float64 alone.
+  rng = np.random.default_rng(3)
+  kernel = tf.Variable([[0.5]])
+  a = rng.normal(size=[64, uses, 1])
+  d = rng.normal(size=[64, uses, 1]) * 1e-3
+  a[0] *= 1e4
+  half = uses // 2
+  a[0, half : 2 * half], d[0, half : 2 * half] = a[0, :half], -d[0, :half]
+
+  def clipped(rows):
+    with gradients.PerExampleTape() as tape:
+      y = gradients.linear(tf.constant(rows[0], tf.float32), kernel)
+      loss = tf.reduce_sum(y * tf.constant(rows[1], tf.float32), [1, 2])
+    found = tape.per_example_gradients(loss, [kernel])
+    return gradients.Flat(1e-3).clip_and_sum(found)[0].numpy()
+
+  change = clipped((a, d)) - clipped((a[1:], d[1:]))
+  assert np.linalg.norm(change) <= 1.05e-3
+
+
+def test_weights_of_another_shape_are_refused():
+  kernel = _variable(4, 3)
+  with gradients.PerExampleTape() as tape:
+    loss = tf.reduce_sum(gradients.linear(_data(4), kernel), 1)
+  found = tape.per_example_gradients(loss, [kernel])
+  with pytest.raises(ValueError, match='one for each example'):
+    gradients.Flat(1.0).clip_and_sum(found, tf.ones([BATCH, 1]))

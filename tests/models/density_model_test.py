@@ -226,3 +226,15 @@ def test_saved_model_has_log_prob(tmp_path):
 def test_nothing_to_fit_is_refused():
   with pytest.raises(ValueError, match='no trainable variables'):
     tfdpflows.DensityModel(tfp.distributions.Normal(0.0, 1.0))
+
+
+def test_batch_normalization_is_refused_by_name():
+  distribution = tfp.distributions.TransformedDistribution(
+    _flow(), tfp.bijectors.BatchNormalization()
+  )
+  distribution.log_prob(_data(5))
+  plan = _plan()
+  model = tfdpflows.DensityModel(distribution)
+  model.compile(optimizer=plan.optimizer('sgd', learning_rate=0.1))
+  with pytest.raises(ValueError, match='BatchNormalization.*mixes'):
+    model.fit(_data(), verbose=0)

@@ -57,7 +57,15 @@ class Flat:
       gradients: a `PerExampleGradients`.
       weights: `[batch]`, 1 for an example and 0 for padding; values are
         clipped to [0, 1], since a larger one would break the bound.
+
+    Raises:
+      ValueError: for weights of another shape, which would be broadcast.
     """
+    if weights is not None and weights.shape.rank != 1:
+      raise ValueError(
+        f'weights have shape {weights.shape}; they must be [batch], one for '
+        'each example.'
+      )
     squared = gradients.squared_norms()
     finite = tf.math.is_finite(squared)
     norms = tf.sqrt(tf.where(finite, squared, tf.ones_like(squared)))

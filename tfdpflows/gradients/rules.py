@@ -135,7 +135,11 @@ class _LinearTerm:
       return _squared_norms(self.materialise())
     lengths = tf.norm(a, axis=2) * tf.norm(d, axis=2)
     terms = 4 * (a.shape[2] + d.shape[2])
-    hidden = terms * np.finfo(np.float64).eps * tf.reduce_sum(lengths, 1) ** 2
+    # The sum itself is made in the precision of the activations: what cancels
+    # in it leaves rounding errors that have a length too.
+    rounding = (32 * np.finfo(self._a.dtype.as_numpy_dtype).eps) ** 2
+    rounding += terms * np.finfo(np.float64).eps
+    hidden = rounding * tf.reduce_sum(lengths, 1) ** 2
     return tf.cast(tf.maximum(squared, 0) + hidden, self._a.dtype)
 
   def weighted_sum(self, weights, clean):

@@ -6,9 +6,14 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import gradients
-from tfdpflows._keras import keras
+from tfdpflows._keras import keras, tfp
 from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.optimizers import DPOptimizer
+
+_BATCH_STATISTICS = (
+  tfp.bijectors.BatchNormalization,
+  keras.layers.BatchNormalization,
+)
 
 
 class DensityModel(keras.Model):
@@ -88,6 +93,7 @@ class DensityModel(keras.Model):
   def train_step(self, data):
     variables = self.distribution.trainable_variables
     if isinstance(self.optimizer, DPOptimizer):
+      self._refuse_batch_statistics()
       logs = self._private_step(data, variables)
     else:
       logs = self._keras_step(data, variables)
@@ -110,6 +116,17 @@ class DensityModel(keras.Model):
       return {}
     self._loss.update_state(loss)
     return {'loss': self._loss.result()}
+
+  def _refuse_batch_statistics(self):
+    """Refuses layers that mix examples, which no clipping could bound."""
+    for part in (self.distribution, self._preprocessing):
+      for module in getattr(part, 'submodules', ()):
+        if isinstance(module, _BATCH_STATISTICS):
+          raise ValueError(
+            f'{type(module).__name__} {module.name!r} mixes the examples of a '
+            'batch and keeps their mean: it cannot be trained privately. Use '
+            'tfdpflows.bijectors.ActNorm, or no normalization.'
+          )
 
   def _keras_step(self, data, variables):
     x, _, weights = keras.utils.unpack_x_y_sample_weight(data)

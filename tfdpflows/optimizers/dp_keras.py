@@ -135,6 +135,8 @@ class DPOptimizer:
         'each would add the noise of the whole update. Train outside of the '
         'tf.distribute strategy.'
       )
+    if weights is not None:
+      weights = tf.convert_to_tensor(weights)
     self._was_dp_gradients_called = True
     if isinstance(tape, gradients_lib.PerExampleTape):
       per_example = tape.per_example_gradients(loss, variables)
