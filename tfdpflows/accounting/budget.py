@@ -6,7 +6,12 @@ import dataclasses
 import math
 from typing import Optional
 
-__all__ = ['BudgetExceededError', 'PrivacyBudget', 'check_delta']
+__all__ = [
+  'BudgetExceededError',
+  'PrivacyBudget',
+  'check_delta',
+  'check_epsilon',
+]
 
 
 def check_delta(delta: float) -> float:
@@ -34,6 +39,30 @@ def check_delta(delta: float) -> float:
       'over the number of rows, for example 1e-5 for 20,000 rows.'
     )
   return delta
+
+
+def check_epsilon(epsilon: float) -> float:
+  """Returns epsilon as a float, or says why no delta belongs to it.
+
+  Args:
+    epsilon: In nats.
+
+  Returns:
+    `epsilon` as a Python float.
+
+  Raises:
+    ValueError: If it is negative or not a number.
+
+  ```python
+  >>> check_epsilon(1)
+  1.0
+
+  ```
+  """
+  epsilon = float(epsilon)
+  if not epsilon >= 0:
+    raise ValueError(f'epsilon must be zero or more, not {epsilon}.')
+  return epsilon
 
 
 @dataclasses.dataclass(frozen=True)

@@ -118,9 +118,7 @@ class BasicAccountant(accountant.MechanismAccountant):
     Raises:
       ValueError: If the epsilon is negative or not a number.
     """
-    target_epsilon = float(target_epsilon)
-    if not target_epsilon >= 0:
-      raise ValueError(f'epsilon must be zero or more, not {target_epsilon}.')
+    target_epsilon = budget_lib.check_epsilon(target_epsilon)
     counts = sorted(self._totals.items())
     given = _given(counts)
     if self._is_non_private() or given >= 1:

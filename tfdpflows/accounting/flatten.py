@@ -59,6 +59,7 @@ __all__ = [
   'RefusedEventError',
   'flatten',
   'joint_noise',
+  'merged',
 ]
 
 Relation = dp_accounting.NeighboringRelation
@@ -234,7 +235,7 @@ def _parallel(event, relation: Relation) -> list[tuple[Mechanism, int]]:
       f'supported with ADD_OR_REMOVE_ONE, not with {relation.name}.',
     )
   alternatives = {
-    tuple(sorted(_merged(flatten(part, relation)).items()))
+    tuple(sorted(merged(flatten(part, relation)).items()))
     for part in event.events
   }
   alternatives = sorted(alternatives - {()})
@@ -246,8 +247,11 @@ def _parallel(event, relation: Relation) -> list[tuple[Mechanism, int]]:
   return [(Mechanism('parallel', 0.0, parts=tuple(alternatives)), 1)]
 
 
-def _merged(counts: _Counts) -> _Counts:
-  """The same with all Gaussians on the whole table as one."""
+def merged(counts: _Counts) -> _Counts:
+  """The same with all Gaussians on the whole table as one.
+
+  The composition of Gaussian releases is a Gaussian release.
+  """
   plain = {
     mechanism: count
     for mechanism, count in counts.items()

@@ -135,9 +135,7 @@ class GDPAccountant(accountant.MechanismAccountant):
     Raises:
       ValueError: If the epsilon is negative or not a number.
     """
-    target_epsilon = float(target_epsilon)
-    if not target_epsilon >= 0:
-      raise ValueError(f'epsilon must be zero or more, not {target_epsilon}.')
+    target_epsilon = budget_lib.check_epsilon(target_epsilon)
     mu = self.mu * (1 + _ROUNDING)
     if mu == 0:
       return 0.0

@@ -192,9 +192,7 @@ class PLDAccountant(accountant.MechanismAccountant):
     return answer
 
   def _delta(self, epsilon: float) -> _Answer:
-    epsilon = float(epsilon)
-    if not epsilon >= 0:
-      raise ValueError(f'epsilon must be zero or more, not {epsilon}.')
+    epsilon = budget_lib.check_epsilon(epsilon)
     answer = self._answer(
       _Question(convolution.delta_at, epsilon, 1.0, f'epsilon={epsilon:g}'),
       lambda fallback: fallback.get_delta(epsilon),
@@ -323,19 +321,9 @@ def _remember(results: dict, key: tuple, value) -> None:
 def _canonical(totals: dict[flatten_lib.Mechanism, int]) -> _Counts:
   """Counts in a fixed order, with all plain Gaussians as one.
 
-  The composition of Gaussian releases is a Gaussian release: no error, and one
-  distribution less.
+  That is no error, and one distribution less.
   """
-  plain = {
-    mechanism: count
-    for mechanism, count in totals.items()
-    if mechanism.kind == 'gaussian' and mechanism.probability == 1
-  }
-  rest = {m: count for m, count in totals.items() if m not in plain}
-  if plain:
-    joint = flatten_lib.joint_noise(plain)
-    rest[flatten_lib.Mechanism('gaussian', joint)] = 1
-  return tuple(sorted(rest.items()))
+  return tuple(sorted(flatten_lib.merged(totals).items()))
 
 
 def _worse_direction(

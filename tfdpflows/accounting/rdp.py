@@ -170,9 +170,7 @@ class RDPAccountant(accountant.MechanismAccountant):
     Raises:
       ValueError: If the epsilon is negative or not a number.
     """
-    target_epsilon = float(target_epsilon)
-    if not target_epsilon >= 0:
-      raise ValueError(f'epsilon must be zero or more, not {target_epsilon}.')
+    target_epsilon = budget_lib.check_epsilon(target_epsilon)
     if self._is_non_private():
       return 1.0
     failure = renyi.failure(self._totals.items())

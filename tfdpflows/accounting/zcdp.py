@@ -152,9 +152,7 @@ class ZCDPAccountant(accountant.MechanismAccountant):
     Raises:
       ValueError: If the epsilon is negative or not a number.
     """
-    target_epsilon = float(target_epsilon)
-    if not target_epsilon >= 0:
-      raise ValueError(f'epsilon must be zero or more, not {target_epsilon}.')
+    target_epsilon = budget_lib.check_epsilon(target_epsilon)
     rho, xi, log_kept = self._guarantee()
     if not math.isfinite(rho + xi):
       return 1.0
