@@ -31,6 +31,7 @@ _NAMES = {
   'DensityModel': 'tfdpflows.models',
   'PrivacyBudget': 'tfdpflows.accounting',
   'PrivacyLedger': 'tfdpflows.accounting',
+  'PrivateModel': 'tfdpflows.models',
   'TabularSynthesizer': 'tfdpflows.tabular',
   'TrainingPlan': 'tfdpflows.plan',
 }

@@ -10,8 +10,9 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, optimizers, sampling
+from tfdpflows import accounting, distribution, optimizers, sampling
 from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import rows
 
 _OPTIMIZERS = {
   'adagrad': optimizers.DPKerasAdagrad,
@@ -33,6 +34,9 @@ class TrainingPlan:
   The ledger holds a charge for every batch before it is drawn, written in
   blocks of one epoch: after a crash it may count steps that never ran, never
   the other way round.
+
+  All of this also holds on several replicas of a `tf.distribute` strategy:
+  `tfdpflows.distribution` says how and why.
 
   Args:
     sampler: a sampler, such as `sampling.PoissonSampler`.
@@ -245,7 +249,9 @@ class TrainingPlan:
       clipping=self.clipping,
       noise_multiplier=self.noise_multiplier,
       expected_batch_size=self.sampler.expected_batch_size,
-      noise_generator=self.randomness.tensorflow('noise', self.label, number),
+      noise_generator=distribution.outside_of_strategy(
+        lambda: self.randomness.tensorflow('noise', self.label, number)
+      ),
       plan=self,
       **kwargs,
     )
@@ -255,7 +261,9 @@ class TrainingPlan:
 
     Steps that were charged and ran after the checkpoint are replayed: same
     batch, same noise, nothing new revealed, nothing charged again. That takes
-    the `Randomness` of then and its ledger.
+    the `Randomness` of then, its ledger, and a loss without chance but for
+    generators that the checkpoint keeps: with another dropout the same noise
+    would hide two sums, and their difference would be seen without noise.
 
     Args:
       optimizer: the first optimizer of this plan, as restored from the
@@ -271,7 +279,7 @@ class TrainingPlan:
         'randomness can resume.'
       )
     self._resumed = True
-    self.step = int(optimizer.iterations)
+    self.step = int(optimizer.iterations.numpy())
 
   @contextlib.contextmanager
   def training(self, optimizer):
@@ -295,39 +303,32 @@ class TrainingPlan:
   def dataset(self, x, steps=None):
     """Returns the plan's next batches, each charged before it is drawn.
 
+    In the scope of a `tf.distribute` strategy these are the shares of its
+    replicas, as a `tf.distribute.DistributedDataset`.
+
     Args:
-      x: array `[num_examples, ...]`.
+      x: array `[num_examples, ...]`, or a tuple or dict of such arrays, in any
+        depth, that belong together row by row.
       steps: number of batches; all that are left by default.
 
     Returns:
-      A `tf.data.Dataset` of (rows, weights), see the sampler.
+      A `tf.data.Dataset` of (rows, weights), see the sampler; rows have the
+      structure of `x`.
 
     Raises:
       ValueError: if `x` has another number of rows than planned, or the plan
-        has fewer steps left.
+        has fewer steps left; for an unsupported `tf.distribute` strategy; if
+        the workers of one disagree, or one of them has failed.
       BudgetExceededError: if the ledger refuses the whole training.
     """
-    x = np.asarray(x)
-    if len(x) != self.sampler.num_examples:
-      raise ValueError(
-        f'x has {len(x)} rows, the plan is for {self.sampler.num_examples}. '
-        'Make a new plan with num_examples=len(x).'
-      )
+    x = rows.arrays(x)
+    strategy = distribution.current_strategy()
+    workers = distribution.Workers(strategy)
     steps = self.left if steps is None else steps
-    if not 0 < steps <= self.left:
-      raise ValueError(
-        f'The plan has {self.left} of {self.steps} steps left, {steps} were '
-        'asked for. A longer training needs a new plan, with its own noise.'
-      )
-    if self._reservation is None:
-      self._reservation = self.ledger.reserve(
-        self.sampler.event(self.noise_multiplier),
-        self.steps,
-        self.label,
-        resume=self._resumed,
-        owner=self.randomness.key('owner', self.label).hex(),
-      )
+    workers.agree(lambda: self._check(x, steps, workers))
+    workers.agree(lambda: self._pay(steps, workers))
     stop = self.step + steps
+    numbers = np.arange(self.sampler.num_examples)
 
     def draw():
       while True:
@@ -338,17 +339,60 @@ class TrainingPlan:
           self._reservation.ensure(step + 1, self.sampler.steps_per_epoch)
           self.step = step + 1
         rng = self.randomness.numpy('batch', self.label, step)
-        yield self.sampler.batch(x, rng)
+        for share, weights in workers.shares(*self.sampler.batch(numbers, rng)):
+          yield rows.take(x, share, weights), weights
 
-    dataset = tf.data.Dataset.from_generator(
-      draw,
-      output_signature=(
-        tf.TensorSpec((None,) + x.shape[1:], tf.as_dtype(x.dtype)),
-        tf.TensorSpec([None], tf.float32),
-      ),
+    signature = rows.signature(x), tf.TensorSpec([None], tf.float32)
+    dataset = workers.distribute(
+      tf.data.Dataset.from_generator(draw, output_signature=signature)
     )
-    dataset.plan, dataset.steps = self, steps
+    dataset.plan, dataset.steps, dataset.strategy = self, steps, strategy
+    dataset.signature = signature
     return dataset
+
+  def _check(self, x, steps, workers):
+    """Returns what all workers must have in common."""
+    for array in tf.nest.flatten(x):
+      if len(array) != self.sampler.num_examples:
+        raise ValueError(
+          f'x has {len(array)} rows, the plan is for '
+          f'{self.sampler.num_examples}. '
+          'Make a new plan with num_examples=len(x).'
+        )
+    if not 0 < steps <= self.left:
+      raise ValueError(
+        f'The plan has {self.left} of {self.steps} steps left, {steps} were '
+        'asked for. A longer training needs a new plan, with its own noise.'
+      )
+    if workers.alone:
+      return []
+    if not workers.is_chief and self.ledger.path is not None:
+      raise ValueError(
+        f'{self.ledger.path} was given to a worker that is not the chief, and '
+        'the chief charges for all. Give `ledger` to the plan of worker 0 only.'
+      )
+    clipping = type(self.clipping).__name__, self.clipping.get_config()
+    event = self.sampler.event(self.noise_multiplier)
+    return [
+      self.randomness.key('workers', self.label),
+      (event, clipping, self.steps, steps, self.label),
+      self.step,
+      rows.fingerprints(x, self.randomness),
+    ]
+
+  def _pay(self, steps, workers):
+    if self._reservation is None:
+      self._reservation = self.ledger.reserve(
+        self.sampler.event(self.noise_multiplier),
+        self.steps,
+        self.label,
+        resume=self._resumed,
+        owner=self.randomness.key('owner', self.label).hex(),
+      )
+    if not workers.alone:
+      # The others would not wait for the chief to charge block by block.
+      self._reservation.ensure(self.step + steps)
+    return []
 
   def drew(self, dataset):
     """Whether `dataset` comes from this plan, unchanged."""

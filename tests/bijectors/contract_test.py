@@ -47,6 +47,14 @@ BIJECTORS = {
   'maf_affine_linear': lambda t: _maf(bijectors.Affine(), t, ()),
   'maf_spline': lambda t: _maf(bijectors.Spline(6, 4.0), t),
   'marginal': _marginal,
+  'lu': lambda t: bijectors.LULinear(D, dtype=t),
+  'lu_permuted': lambda t: bijectors.LULinear(D, [2, 0, 1], t),
+  'low_rank_1': lambda t: bijectors.LowRankLinear(D, 1, t, seed=0),
+  'low_rank_2': lambda t: bijectors.LowRankLinear(D, 2, t, seed=0),
+  'planar': lambda t: bijectors.Planar(D, t, seed=0),
+  'sylvester': lambda t: bijectors.Sylvester(D, dtype=t, seed=0),
+  'sylvester_2': lambda t: bijectors.Sylvester(D, 2, 3, t, seed=0),
+  'sylvester_plain': lambda t: bijectors.Sylvester(D, 2, 0, t, seed=0),
   'maf_flow': lambda t: (
     flows.masked_autoregressive_flow(
       D, 2, [9], actnorm=True, dtype=t, seed=2

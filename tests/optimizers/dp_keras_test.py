@@ -1,5 +1,7 @@
 """The DP-Keras optimizers: noise, clipping, and what TF Privacy's get wrong."""
 
+import json
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -14,6 +16,18 @@ OPTIMIZERS = {
     optimizers.DPKerasAdagrad,
     _keras.VectorizedDPKerasAdagradOptimizer,
   ),
+  'adabelief': (
+    optimizers.DPKerasAdaBelief,
+    _keras.VectorizedDPKerasAdamOptimizer,
+  ),
+}
+CLIPPING = {
+  'flat': gradients.Flat(3.0),
+  'per_layer': gradients.PerLayer(3.0),
+  'per_unit': gradients.PerUnit(3.0),
+  'automatic': gradients.Automatic(3.0, gamma=0.5),
+  'sparse': gradients.StochasticSparsification(3.0, 0.5, 0.1, seed=4),
+  'adaptive': gradients.AdaptiveQuantile(3.0, 0.7, 0.1, 20.0),
 }
 
 
@@ -47,6 +61,115 @@ def test_is_tf_privacys_and_config_round_trips(name):
   assert copy.noise_multiplier == 1.0
   assert copy.expected_batch_size == 8
   assert copy.loss_bound == 2.0
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('clipping', CLIPPING)
+def test_config_keeps_the_strategy_and_the_schedule(clipping):
+  schedule = _keras.keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+  optimizer = _optimizer(
+    l2_norm_clip=None,
+    clipping=CLIPPING[clipping],
+    learning_rate=schedule,
+    num_draws=3,
+    chunk_size=7,
+  )
+  config = json.loads(json.dumps(optimizer.get_config()))
+  copy = type(optimizer).from_config(config)
+  assert copy.get_config() == optimizer.get_config()
+  assert type(copy.clipping) is type(CLIPPING[clipping])
+  assert copy.clipping.get_config() == CLIPPING[clipping].get_config()
+  assert copy.num_draws == 3
+  assert copy.chunk_size == 7
+  assert isinstance(copy.learning_rate, type(schedule))
+
+
+def test_a_strategy_of_ones_own_comes_back_through_custom_objects():
+  class Mine(gradients.Flat):
+    pass
+
+  config = _optimizer(l2_norm_clip=None, clipping=Mine(2.0)).get_config()
+  copy = optimizers.DPKerasSGD.from_config(config, {'Mine': Mine})
+  assert type(copy.clipping) is Mine
+  with pytest.raises(ValueError, match="'Mine'"):
+    optimizers.DPKerasSGD.from_config(config)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_learning_rate_schedules(name):
+  schedules = _keras.keras.optimizers.schedules
+  schedule = schedules.PiecewiseConstantDecay([0], [0.5, 0.0])
+  kernel = tf.Variable([[1.0], [2.0]])
+  optimizer = _optimizer(name, learning_rate=schedule)
+
+  @tf.function
+  def step():
+    means, _ = _gradients(optimizer, tf.ones([1, 2]), kernel)
+    optimizer.apply_gradients(zip(means, [kernel]))
+
+  before = kernel.numpy()
+  step()
+  after = kernel.numpy()
+  assert np.all(before != after)
+  step()  # At a rate of zero.
+  np.testing.assert_array_equal(kernel, after)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('loss_bound', [None, 2.0])
+def test_noise_of_an_adaptive_threshold(loss_bound):
+  """Count, loss and gradient together cost what the multiplier says."""
+  optimizer = _optimizer(
+    l2_norm_clip=None,
+    clipping=gradients.AdaptiveQuantile(0.5, 0.5, 0.1, count_stddev=2.0),
+    noise_multiplier=3.0,
+    loss_bound=loss_bound,
+  )
+  multipliers = optimizer._noise_multipliers()
+  np.testing.assert_allclose(sum(z**-2 for z in multipliers), 3.0**-2)
+  assert multipliers[2] == 2 * 2.0
+  if loss_bound is None:
+    z_delta = (3.0**-2 - (2 * 2.0) ** -2) ** -0.5
+    np.testing.assert_allclose(multipliers[0], z_delta)
+  kernel = tf.Variable(tf.zeros([40, 1]))
+  optimizer.clipping.learning_rate = 1e-9  # The threshold stays.
+  step = tf.function(
+    lambda: _gradients(optimizer, tf.zeros([3, 40]), kernel)[0]
+  )
+  noise, counts = [], []
+  for _ in range(200):
+    state = optimizer.clipping.state.numpy()
+    noise.append(step()[0].numpy())
+    # Three rows are left unclipped: a count of 3/2, and 4 of 8 are the target.
+    change = (optimizer.clipping.state.numpy() - state) / -1e-9
+    counts.append(change * 8 - 1.5)
+  noise = np.ravel(noise) * 8 / (0.5 * multipliers[0])
+  for z in (noise, np.array(counts) / 2.0):
+    p = scipy.stats.chi2.cdf(np.sum(z**2), z.size)
+    assert 1e-4 < p < 1 - 1e-4
+  assert optimizer.noise_stddev.numpy() == pytest.approx(0.5 * multipliers[0])
+
+
+@pytest.mark.core
+def test_adaptive_threshold_moves_is_the_optimizers_own_and_is_saved(tmp_path):
+  strategy = gradients.AdaptiveQuantile(1.0)
+  make = lambda: _optimizer(
+    l2_norm_clip=None, clipping=strategy, noise_multiplier=0.0
+  )
+  optimizer = make()
+  kernel = tf.Variable(tf.zeros([2, 1]))
+  x = tf.fill([8, 2], 100.0)
+  for _ in range(5):
+    _gradients(optimizer, x, kernel)
+  clip = float(optimizer.clipping.l2_sensitivity)
+  np.testing.assert_allclose(clip, np.exp(5 * 0.2 * 0.5))
+  assert float(strategy.l2_sensitivity) == 1.0
+  assert float(make().clipping.l2_sensitivity) == 1.0
+  path = tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / 'c'))
+  other = make()
+  tf.train.Checkpoint(optimizer=other).restore(path)
+  assert float(other.clipping.l2_sensitivity) == clip
 
 
 @pytest.mark.core
@@ -167,6 +290,15 @@ def test_bad_input():
     ({'noise_multiplier': np.nan}, 'noise_multiplier'),
     ({'expected_batch_size': 0}, 'expected_batch_size'),
     ({'loss_bound': -1.0}, 'loss_bound'),
+    ({'num_draws': 0}, 'num_draws'),
+    ({'chunk_size': 1.5}, 'chunk_size'),
+    (
+      {
+        'l2_norm_clip': None,
+        'clipping': gradients.AdaptiveQuantile(count_stddev=0.4),
+      },
+      'count_stddev',
+    ),
   ):
     with pytest.raises(ValueError, match=message):
       _optimizer(**arguments)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdpflows import gradients
 from tfdpflows._keras import tfp
+from tfdpflows.bijectors.copies import copies
 
 tfb = tfp.bijectors
 
@@ -49,17 +49,10 @@ class ActNorm(tfb.Bijector):
     return {}
 
   def _forward(self, x):
-    return x * tf.exp(_copies(self.log_scale, x)) + _copies(self.shift, x)
+    return x * tf.exp(copies(self.log_scale, x)) + copies(self.shift, x)
 
   def _forward_log_det_jacobian(self, x):
-    return tf.reduce_sum(_copies(self.log_scale, x), -1)
+    return tf.reduce_sum(copies(self.log_scale, x), -1)
 
   def _inverse(self, y):
-    return (y - _copies(self.shift, y)) * tf.exp(-_copies(self.log_scale, y))
-
-
-def _copies(parameter, x):
-  """One copy per example of a batch, the parameter itself for other shapes."""
-  if x.shape.rank == 2:
-    return gradients.per_example(parameter, tf.shape(x)[0])
-  return parameter
+    return (y - copies(self.shift, y)) * tf.exp(-copies(self.log_scale, y))

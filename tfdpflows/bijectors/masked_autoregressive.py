@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdpflows._keras import tfp
+from tfdpflows.bijectors.memo import Memo
 from tfdpflows.bijectors.univariate import Affine
 
 tfb = tfp.bijectors
@@ -53,7 +54,7 @@ class MaskedAutoregressive(tfb.Bijector):
           f'{type(self._transform).__name__} takes '
           f'{self._transform.num_params}.'
         )
-      self._memo = _Memo()
+      self._memo = Memo()
       super().__init__(
         forward_min_event_ndims=1,
         validate_args=validate_args,
@@ -87,24 +88,3 @@ class MaskedAutoregressive(tfb.Bijector):
       columns.append(column.forward(flat[:, j]))
     y = tf.reshape(tf.stack(columns, 1), tf.shape(x))
     return tf.ensure_shape(y, shape)
-
-
-class _Memo:
-  """Keeps what one of `_inverse` and its log-determinant leaves to the other.
-
-  TFP asks for the two separately, with the same tensor. Without this the
-  network would run twice per layer and each of its parameters would count as
-  used twice. An entry serves once, so that it cannot outlive the tape it was
-  computed under.
-  """
-
-  def __init__(self):
-    self._entry = None
-
-  def recall(self, y, compute, part):
-    entry, self._entry = self._entry, None
-    if entry is not None and entry[0] is y and entry[1] != part:
-      return entry[2][part]
-    result = compute(y)
-    self._entry = (y, part, result)
-    return result[part]

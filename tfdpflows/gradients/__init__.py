@@ -4,14 +4,40 @@ Knows nothing of privacy parameters: what it makes is a sum of bounded
 contributions, one per example. `tfdpflows.optimizers` adds the noise.
 """
 
-from tfdpflows.gradients.clipping import Flat
+from tfdpflows.gradients.clipping import (
+  AdaptiveQuantile,
+  Automatic,
+  Flat,
+  PerLayer,
+  PerUnit,
+  StochasticSparsification,
+  Strategy,
+)
+from tfdpflows.gradients.layers import layer_rules, register_rule, rule_of
 from tfdpflows.gradients.rules import PerExampleGradients
-from tfdpflows.gradients.tape import PerExampleTape, linear, per_example
+from tfdpflows.gradients.tape import (
+  PerExampleTape,
+  embedding,
+  linear,
+  per_example,
+  shared,
+)
 
 __all__ = [
+  'AdaptiveQuantile',
+  'Automatic',
   'Flat',
   'PerExampleGradients',
   'PerExampleTape',
+  'PerLayer',
+  'PerUnit',
+  'StochasticSparsification',
+  'Strategy',
+  'embedding',
+  'layer_rules',
   'linear',
   'per_example',
+  'register_rule',
+  'rule_of',
+  'shared',
 ]

@@ -1,9 +1,9 @@
-"""A gradient tape that sees per-example gradients, and its two primitives.
+"""A gradient tape that sees per-example gradients, and its primitives.
 
 The gradient of a sum over examples mixes the examples at one place only: where
-a parameter meets the batch. The two primitives here note what is needed to
-unmix them, so that one backward pass to their outputs is enough. Rules turn
-the notes into norms and clipped sums (`rules.py`).
+a parameter meets the batch. The primitives here note what is needed to unmix
+them, so that one backward pass to their outputs is enough. Rules turn the
+notes into norms and clipped sums (`rules.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ class Linear(NamedTuple):
   inputs: tf.Tensor  # [batch, ..., in]
   output: tf.Tensor  # [batch, ..., out]
 
+  @property
+  def variables(self):
+    return _variables(self.kernel, self.bias)
+
 
 class Copies(NamedTuple):
   """One use of `per_example`: a copy of `parameter` for every example."""
@@ -34,13 +38,41 @@ class Copies(NamedTuple):
   parameter: Any
   output: tf.Tensor  # [batch] + parameter.shape
 
+  @property
+  def variables(self):
+    return _variables(self.parameter)
+
+
+class Lookup(NamedTuple):
+  """One use of `embedding`: what was looked up and what was found."""
+
+  table: Any
+  ids: tf.Tensor  # [batch, ...]
+  output: tf.Tensor  # [batch, ..., dim]
+
+  @property
+  def variables(self):
+    return _variables(self.table)
+
+
+class Shared(NamedTuple):
+  """One use of `shared`: values that are the same for every example."""
+
+  parameters: Any
+  jacobians: Any  # [k] + parameter.shape, for each parameter
+  output: tf.Tensor  # [batch, k]
+
+  @property
+  def variables(self):
+    return _variables(*self.parameters)
+
 
 class PerExampleTape(tf.GradientTape):
   """A `tf.GradientTape` that also yields per-example gradients.
 
-  While it records, `linear` and `per_example` note what they did. Primitives
-  that run inside a nested `tf.function`, loop or branch are out of its sight;
-  their variables then take the slow way, with the same result.
+  While it records, the primitives note what they did. Those that run inside of
+  a nested `tf.function`, loop or branch are out of its sight; their variables
+  then take the slow way, with the same result.
 
   Args:
     watch_accessed_variables: as in `tf.GradientTape`.
@@ -96,7 +128,8 @@ def linear(x, kernel, bias=None, mask=None):
 
   Args:
     x: `[batch, ..., in]`. Axis 0 is the axis of examples.
-    kernel: variable (or tensor) `[in, out]`.
+    kernel: variable (or tensor) `[in, out]`; one of another shape is read as
+      `[in, rest]`, in the order of its elements.
     bias: variable (or tensor) `[out]`, or `None`.
     mask: 0/1 tensor `[in, out]`, or `None`. Multiplied in the forward pass, so
       that no masked weight ever has a gradient.
@@ -105,6 +138,8 @@ def linear(x, kernel, bias=None, mask=None):
     `[batch, ..., out]`.
   """
   weights = kernel if mask is None else kernel * mask
+  if weights.shape.rank != 2:
+    weights = tf.reshape(weights, [x.shape[-1], -1])
   tape = _recording(kernel)
   if tape is None:
     y = tf.matmul(x, weights)
@@ -140,6 +175,87 @@ def per_example(parameter, batch):
   tape.watch(copies)
   tape.records.append(Copies(parameter, copies))
   return copies
+
+
+def embedding(ids, table):
+  """Rows of a table, noted by the `PerExampleTape` in force.
+
+  Args:
+    ids: integer tensor `[batch, ...]`. Axis 0 is the axis of examples.
+    table: variable (or tensor) `[vocabulary, dim]`.
+
+  Returns:
+    `[batch, ..., dim]`.
+
+  #### Example
+
+  >>> import tensorflow as tf
+  >>> from tfdpflows import gradients
+  >>> table = tf.Variable(tf.zeros([1000, 1]))
+  >>> with gradients.PerExampleTape() as tape:
+  ...   found = gradients.embedding(tf.constant([[7, 7], [7, 8]]), table)
+  ...   loss = tf.reduce_sum(found, [1, 2])
+  >>> per_example = tape.per_example_gradients(loss, [table])
+  >>> per_example.squared_norms().numpy().tolist()
+  [4.0, 2.0]
+  """
+  tape = _recording(table)
+  if tape is None:
+    return tf.gather(table, ids)
+  y = tf.gather(tf.stop_gradient(table), ids)
+  tape.watch(y)
+  tape.records.append(Lookup(table, ids, y))
+  return y
+
+
+def shared(function, parameters, batch):
+  """Values of parameters alone, such as a log-determinant, for every example.
+
+  The gradient of example i by a parameter is `sum_k c_ik J_k`, with its
+  gradient `c_i` at the k values and their jacobian J, which is computed once.
+
+  Args:
+    function: of the parameters, in this order; returns a list of k scalars. It
+      may use no other variable.
+    parameters: list of variables (or tensors).
+    batch: number of examples, a scalar integer.
+
+  Returns:
+    `[batch, k]`.
+
+  #### Example
+
+  >>> import tensorflow as tf
+  >>> from tfdpflows import gradients
+  >>> log_scale = tf.Variable([1., 2.])
+  >>> with gradients.PerExampleTape() as tape:
+  ...   total = gradients.shared(
+  ...     lambda s: [tf.reduce_sum(s)], [log_scale], 3)
+  ...   loss = total[:, 0] * [1., 2., 3.]
+  >>> per_example = tape.per_example_gradients(loss, [log_scale])
+  >>> per_example.squared_norms().numpy().tolist()
+  [2.0, 8.0, 18.0]
+  """
+  tape = _recording(parameters[0])
+  if tape is None or not all(isinstance(p, tf.Variable) for p in parameters):
+    values = tf.stack(function(*parameters))
+    return tf.broadcast_to(values, [batch, values.shape[0]])
+  fixed = [tf.stop_gradient(p) for p in parameters]
+  with tf.GradientTape(persistent=True) as inner:
+    inner.watch(fixed)
+    values = function(*fixed)
+  zero = tf.UnconnectedGradients.ZERO
+  rows = [inner.gradient(v, fixed, unconnected_gradients=zero) for v in values]
+  jacobians = [tf.stop_gradient(tf.stack(of_one)) for of_one in zip(*rows)]
+  values = tf.stop_gradient(tf.stack(values))
+  output = tf.broadcast_to(values, [batch, len(rows)])
+  tape.watch(output)
+  tape.records.append(Shared(list(parameters), jacobians, output))
+  return output
+
+
+def _variables(*parts):
+  return [v for v in parts if isinstance(v, tf.Variable)]
 
 
 def _stack():

@@ -27,8 +27,13 @@ class WeightAverage(tf.Module):
       raise ValueError(f'momentum is {momentum}; it must be in [0, 1).')
     self.momentum = float(momentum)
     self._variables = list(variables)
-    self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
-    self._averages = [tf.Variable(v, trainable=False) for v in variables]
+    # On several replicas each would make the same update; one is enough.
+    kwargs = {
+      'trainable': False,
+      'aggregation': tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    }
+    self._step = tf.Variable(0, dtype=tf.int64, **kwargs)
+    self._averages = [tf.Variable(v, **kwargs) for v in variables]
 
   def update(self):
     """Takes in the present weights."""
@@ -40,6 +45,6 @@ class WeightAverage(tf.Module):
 
   def assign(self):
     """Puts the averages in the place of the weights, once there are any."""
-    if int(self._step):
+    if self._step.numpy():
       for average, variable in zip(self._averages, self._variables):
         variable.assign(average)

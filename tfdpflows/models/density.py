@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tensorflow as tf
-from absl import logging
 
-from tfdpflows import gradients
 from tfdpflows._keras import keras, tfp
 from tfdpflows.models.averaging import WeightAverage
+from tfdpflows.models.planned import PlannedModel
 from tfdpflows.optimizers import DPOptimizer
 
 _BATCH_STATISTICS = (
@@ -16,7 +15,7 @@ _BATCH_STATISTICS = (
 )
 
 
-class DensityModel(keras.Model):
+class DensityModel(PlannedModel):
   """Fits a `tfd.Distribution` with trainable variables through `model.fit`.
 
   With an optimizer of a `TrainingPlan`, `fit(x)` trains on batches that the
@@ -106,10 +105,8 @@ class DensityModel(keras.Model):
       x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
     else:
       x, weights = data
-    with gradients.PerExampleTape() as tape:
-      losses = self._row_losses(x)
-    means, loss = self.optimizer.private_gradients(
-      losses, variables, tape, weights
+    means, loss = self.optimizer.private_gradients_of(
+      self._row_losses, x, variables, weights
     )
     self.optimizer.apply_gradients(zip(means, variables))
     if loss is None:
@@ -132,11 +129,18 @@ class DensityModel(keras.Model):
     x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
     # TF Privacy's optimizers take the jacobian of a vector, others its mean.
     private = hasattr(self.optimizer, '_was_dp_gradients_called')
+    replicas = self.distribute_strategy.num_replicas_in_sync
+    if private and replicas > 1:
+      raise ValueError(
+        f"TF Privacy's {self.optimizer._name} would add the noise of a whole "
+        f'update on each of {replicas} replicas. Take the optimizer of a '
+        'TrainingPlan, or train outside of the tf.distribute strategy.'
+      )
     with tf.GradientTape(persistent=private) as tape:
       losses = self._row_losses(x)
       if weights is not None:
         losses *= tf.cast(weights, losses.dtype)
-      loss = losses if private else tf.reduce_mean(losses)
+      loss = losses if private else tf.reduce_mean(losses) / replicas
     self.optimizer.minimize(loss, variables, tape=tape)
     self._loss.update_state(losses)
     return {'loss': self._loss.result()}
@@ -175,49 +179,3 @@ class DensityModel(keras.Model):
     if self._average is not None:
       self._average.assign()
     return history
-
-  def train_on_batch(self, *args, **kwargs):
-    """As in Keras; refused under a plan, which draws the batches itself."""
-    if getattr(self.optimizer, 'plan', None) is not None:
-      raise ValueError(
-        'The optimizer carries a plan, which draws the batches: use fit(x).'
-      )
-    return super().train_on_batch(*args, **kwargs)
-
-  def _fit_plan(self, plan, x, *args, epochs=None, **kwargs):
-    refused = {'y', 'batch_size', 'shuffle', 'validation_split'}
-    refused |= {'class_weight', 'sample_weight', 'steps_per_epoch'}
-    given = sorted(k for k in kwargs if k in refused and kwargs[k] is not None)
-    if args or given:
-      given = ', '.join(given) or 'positional arguments after `x`'
-      raise ValueError(
-        f'The optimizer carries a plan, which draws the batches: drop {given}.'
-      )
-    per_epoch = plan.sampler.steps_per_epoch
-    if isinstance(x, tf.data.Dataset):
-      if not plan.drew(x):
-        raise ValueError(
-          'The optimizer carries a plan, and this dataset is not of its '
-          'drawing: its privacy could not be accounted for. Pass the array '
-          'itself, or what plan.dataset(x) returned, unchanged.'
-        )
-      dataset, steps = x, x.steps
-    else:
-      steps = plan.left if epochs is None else epochs * per_epoch
-      dataset = plan.dataset(x, steps)
-    if self.optimizer.loss_bound is None and kwargs.get('verbose') != 0:
-      logging.info(
-        'The training loss is not shown: it is computed from private rows. '
-        'plan.optimizer(..., loss_bound=...) releases it with noise.'
-      )
-    per_epoch = _divisor_near(steps, per_epoch)
-    with plan.training(self.optimizer):
-      return super().fit(
-        dataset, epochs=steps // per_epoch, steps_per_epoch=per_epoch, **kwargs
-      )
-
-
-def _divisor_near(total, wanted):
-  """Returns the divisor of `total` nearest to `wanted`."""
-  divisors = [d for d in range(1, total + 1) if total % d == 0]
-  return min(divisors, key=lambda d: abs(d - wanted))

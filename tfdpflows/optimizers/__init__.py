@@ -1,5 +1,6 @@
 """DP-Keras optimizers: TF Privacy's classes with one-backward gradients."""
 
+from tfdpflows.optimizers.adabelief import DPKerasAdaBelief
 from tfdpflows.optimizers.dp_keras import (
   DPKerasAdagrad,
   DPKerasAdam,
@@ -7,4 +8,10 @@ from tfdpflows.optimizers.dp_keras import (
   DPOptimizer,
 )
 
-__all__ = ['DPKerasAdagrad', 'DPKerasAdam', 'DPKerasSGD', 'DPOptimizer']
+__all__ = [
+  'DPKerasAdaBelief',
+  'DPKerasAdagrad',
+  'DPKerasAdam',
+  'DPKerasSGD',
+  'DPOptimizer',
+]

@@ -6,12 +6,15 @@ import math
 
 import tensorflow as tf
 
+from tfdpflows import distribution
 from tfdpflows import gradients as gradients_lib
 from tfdpflows._keras import (
   VectorizedDPKerasAdagradOptimizer,
   VectorizedDPKerasAdamOptimizer,
   VectorizedDPKerasSGDOptimizer,
 )
+from tfdpflows.optimizers import checks, chunks
+from tfdpflows.optimizers.noise import standard_normal_like
 from tfdpflows.randomness import Randomness
 
 # The share of the noise's scale that the released loss may claim: it adds half
@@ -28,13 +31,15 @@ class DPOptimizer:
 
   #### Formal guarantee
 
-  One update releases the clipped sum of the gradients (and of the losses,
-  where `loss_bound` is given) with Gaussian noise of standard deviation
-  `noise_multiplier` times its l2 sensitivity to adding or removing one
-  example: the event `GaussianDpEvent(noise_multiplier)` before any
-  amplification by sampling. The noise is drawn in floating point by Philox,
-  seeded from the operating system; it is not proof against attacks on
-  floating-point noise.
+  One update releases the clipped sum of the gradients and, where they are
+  asked for, the sum of the losses and the statistic of an adaptive clipping
+  strategy. Each part k has Gaussian noise of z_k times its l2 sensitivity to
+  adding or removing one example, with `sum_k z_k^-2 = noise_multiplier^-2`:
+  divided by their noise, all parts together move by at most
+  `1 / noise_multiplier`, so that the update is the event
+  `GaussianDpEvent(noise_multiplier)` before any amplification by sampling. The
+  noise is drawn in floating point by Philox, seeded from the operating system;
+  it is not proof against attacks on floating-point noise.
 
   Args:
     l2_norm_clip: the clipping norm, for `gradients.Flat(l2_norm_clip)`.
@@ -42,8 +47,13 @@ class DPOptimizer:
     expected_batch_size: what the noised sum is divided by.
     clipping: a clipping strategy, instead of `l2_norm_clip`.
     loss_bound: releases each batch's mean loss too, with each example's loss
-      clipped to [-loss_bound, loss_bound] and the same noise multiplier; the
-      joint sensitivity grows by 0.5 %. `None` releases no loss.
+      clipped to [-loss_bound, loss_bound]; the noise of the gradient grows by
+      0.5 % for it. `None` releases no loss.
+    num_draws: rows that stand for one example in `private_gradients_of`, such
+      as draws of its dequantization: their gradients are averaged before the
+      example is clipped.
+    chunk_size: examples that `private_gradients_of` takes at one time. Memory
+      is that of a chunk, whatever the batch; noise is added once.
     seed: for tests and papers; noise that can be predicted protects nobody.
     noise_generator: a `tf.random.Generator` that replaces `seed`. No two
       optimizers may use the same stream: their noise would cancel.
@@ -62,6 +72,8 @@ class DPOptimizer:
     l2_norm_clip=None,
     clipping=None,
     loss_bound=None,
+    num_draws=1,
+    chunk_size=None,
     seed=None,
     noise_generator=None,
     plan=None,
@@ -81,10 +93,15 @@ class DPOptimizer:
       )
     if loss_bound is not None and not 0 < loss_bound < math.inf:
       raise ValueError(f'loss_bound is {loss_bound}; it must be positive.')
+    for name, value in (('num_draws', num_draws), ('chunk_size', chunk_size)):
+      if value is not None and (value != int(value) or value < 1):
+        raise ValueError(f'{name} is {value}; it must be an integer >= 1.')
     if seed is not None and noise_generator is not None:
       raise ValueError('Give either `seed` or `noise_generator`, not both.')
+    checks.refuse_mixed_precision_policy()
+    clipping = clipping.fresh()
     super().__init__(
-      l2_norm_clip=clipping.l2_sensitivity,
+      l2_norm_clip=float(clipping.l2_sensitivity),
       noise_multiplier=noise_multiplier,
       **kwargs,
     )
@@ -92,21 +109,50 @@ class DPOptimizer:
     self.noise_multiplier = float(noise_multiplier)
     self.expected_batch_size = float(expected_batch_size)
     self.loss_bound = None if loss_bound is None else float(loss_bound)
+    self.num_draws = int(num_draws)
+    self.chunk_size = None if chunk_size is None else int(chunk_size)
     self.plan = plan
+    self._variables_of_first_update = None
+    self._noise_multipliers()
     if noise_generator is None:
       with tf.init_scope():
         noise_generator = Randomness(seed).tensorflow('noise')
     # Keras 2 optimizers track by name only. Noise that a checkpoint did not
     # keep would start again, on other batches.
     self._noise = self._track_trackable(noise_generator, 'noise')
+    if clipping.state is not None:
+      self._track_trackable(clipping.state, 'clipping')
+
+  @property
+  def _is_wrapped_by_loss_scale_optimizer(self):
+    return False
+
+  @_is_wrapped_by_loss_scale_optimizer.setter
+  def _is_wrapped_by_loss_scale_optimizer(self, value):
+    # How Keras begins to wrap, in `compile` too.
+    raise checks.mixed_precision(f'a LossScaleOptimizer around {self._name}')
 
   @property
   def noise_stddev(self):
     """Standard deviation of the noise on the sum of clipped gradients."""
-    sensitivity = self.clipping.l2_sensitivity
+    return self._noise_multipliers()[0] * self.clipping.l2_sensitivity
+
+  def _noise_multipliers(self):
+    """Of gradient, loss and statistic; see the formal guarantee."""
+    z, loss, statistic = self.noise_multiplier, math.inf, math.inf
+    if z == 0:
+      return 0.0, 0.0, 0.0
+    gradient = z
     if self.loss_bound is not None:
-      sensitivity *= math.hypot(1, _LOSS_SHARE)
-    return self.noise_multiplier * sensitivity
+      gradient = z * math.hypot(1, _LOSS_SHARE)
+      loss = gradient / _LOSS_SHARE
+    if self.clipping.statistic_sensitivity:
+      stddev = self.clipping.statistic_stddev(
+        gradient, self.expected_batch_size
+      )
+      statistic = stddev / self.clipping.statistic_sensitivity
+      gradient = (gradient**-2 - statistic**-2) ** -0.5
+    return gradient, loss, statistic
 
   def private_gradients(self, loss, variables, tape, weights=None):
     """Returns the noised mean gradients, and the noised mean loss or `None`.
@@ -118,10 +164,126 @@ class DPOptimizer:
       weights: `[batch]`, 0 for padding; all ones by default.
 
     Raises:
-      ValueError: if the loss is not one per example, under more than one
-        replica, or for the optimizer of a plan outside of
-        `DensityModel.fit`, where nothing would be charged.
+      ValueError: if the loss is not one per example; for variables that the
+        first update did not have, or in mixed precision; under more than one
+        replica without a plan, or an unsupported `tf.distribute` strategy; or
+        for the optimizer of a plan outside of `DensityModel.fit`, where
+        nothing would be charged.
     """
+    if self.num_draws > 1 or self.chunk_size is not None:
+      raise ValueError(
+        'num_draws and chunk_size need the losses as a function of the rows: '
+        f'{type(self).__name__}.private_gradients_of, which '
+        'tfdpflows.DensityModel calls. A loss that was computed already has '
+        'neither draws nor chunks.'
+      )
+    self._check(variables)
+    return self._release(self._sums(loss, variables, tape, weights))
+
+  def private_gradients_of(self, losses, rows, variables, weights=None):
+    """As `private_gradients`, with draws and chunks.
+
+    Args:
+      losses: a function of rows that returns `[batch]`, one loss per row; row
+        i must depend on nothing but row i of what it is given. It is called
+        with each row `num_draws` times in a row, and with `chunk_size`
+        examples at one time, the last ones zeros of weight 0.
+      rows: a tensor `[batch, ...]`, or a structure of them.
+      variables: flat list of variables.
+      weights: `[batch]`, 0 for padding; all ones by default.
+    """
+    self._check(variables)
+    rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
+    if self.chunk_size is None:
+      return self._release(self._sums_of(losses, rows, variables, weights))
+    if weights is None:
+      batch = tf.shape(tf.nest.flatten(rows)[0])[:1]
+      weights = tf.ones(batch, variables[0].dtype)
+    sums = chunks.sum_over_chunks(
+      lambda part: self._sums_of(losses, part[0], variables, part[1]),
+      (rows, tf.convert_to_tensor(weights)),
+      self.chunk_size,
+      self._no_sums(variables),
+    )
+    return self._release(sums)
+
+  def _sums_of(self, losses, rows, variables, weights):
+    draws = self.num_draws
+    if draws > 1:
+      rows = tf.nest.map_structure(lambda x: tf.repeat(x, draws, axis=0), rows)
+    with gradients_lib.PerExampleTape() as tape:
+      loss = losses(rows)
+      if draws > 1:
+        checks.check_loss(loss)
+        loss = tf.reduce_mean(tf.reshape(loss, [-1, draws]), 1)
+    return self._sums(loss, variables, tape, weights)
+
+  def _sums(self, loss, variables, tape, weights):
+    """Returns what is released, before the noise: sums over the examples."""
+    checks.check_loss(loss)
+    if weights is not None:
+      weights = tf.convert_to_tensor(weights)
+      checks.check_weights(weights)
+    if isinstance(tape, gradients_lib.PerExampleTape):
+      per_example = gradients_lib.PerExampleGradients(
+        tape, loss, variables, tape.records, self.num_draws
+      )
+    else:
+      per_example = gradients_lib.PerExampleGradients.from_jacobian(
+        tape, loss, variables
+      )
+    sums = {'gradients': self.clipping.clip_and_sum(per_example, weights)}
+    if self.loss_bound is not None:
+      sums['loss'] = self._bounded_loss(loss, weights)
+    if self.clipping.statistic_sensitivity:
+      sums['statistic'] = self.clipping.statistic(per_example, weights)
+    dtype = variables[0].dtype
+    return {
+      name: value if name == 'gradients' else tf.cast(value, dtype)
+      for name, value in sums.items()
+    }
+
+  def _no_sums(self, variables):
+    """Returns the sums over no example."""
+    sums = {'gradients': [tf.zeros(v.shape, v.dtype) for v in variables]}
+    if self.loss_bound is not None:
+      sums['loss'] = tf.zeros([], variables[0].dtype)
+    if self.clipping.statistic_sensitivity:
+      sums['statistic'] = tf.zeros([], variables[0].dtype)
+    return sums
+
+  def _release(self, sums):
+    """Adds the noise of one update; returns mean gradients and mean loss."""
+    batch = self.expected_batch_size
+    _, loss_noise, statistic_noise = self._noise_multipliers()
+    totals = self._noised(sums['gradients'], self.noise_stddev)
+    loss = statistic = None
+    if 'loss' in sums:
+      (loss,) = self._noised([sums['loss']], loss_noise * self.loss_bound)
+      loss /= tf.cast(batch, loss.dtype)
+    if 'statistic' in sums:
+      stddev = statistic_noise * self.clipping.statistic_sensitivity
+      (statistic,) = self._noised([sums['statistic']], stddev)
+      statistic /= tf.cast(batch, statistic.dtype)
+    totals = self.clipping.finish(totals, statistic)
+    self._was_dp_gradients_called = True
+    return [t / tf.cast(batch, t.dtype) for t in totals], loss
+
+  def _noised(self, totals, stddev):
+    # One replica adds the noise of all, before anybody sees the whole sum.
+    if distribution.is_first_replica():
+      noise = standard_normal_like(self._noise, totals)
+      totals = [t + tf.cast(stddev, t.dtype) * n for t, n in zip(totals, noise)]
+    return distribution.sum_over_replicas(totals)
+
+  def _bounded_loss(self, loss, weights):
+    usable = tf.math.is_finite(loss)
+    if weights is not None:
+      usable = tf.logical_and(usable, weights > 0)
+    bounded = tf.clip_by_value(loss, -self.loss_bound, self.loss_bound)
+    return tf.reduce_sum(tf.where(usable, bounded, tf.zeros_like(loss)))
+
+  def _check(self, variables):
     if self.plan is not None and not self.plan.trains(self):
       raise ValueError(
         'The optimizer of a plan updates in DensityModel.fit only, on batches '
@@ -129,43 +291,21 @@ class DPOptimizer:
         f'optimizer by itself: {type(self).__name__}(...).'
       )
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if replicas > 1:
+    if replicas > 1 and self.plan is None:
       raise ValueError(
         f'{type(self).__name__} runs on one replica and finds {replicas}: '
-        'each would add the noise of the whole update. Train outside of the '
-        'tf.distribute strategy.'
+        'nobody has dealt the rows out to them. Take the optimizer of a '
+        'TrainingPlan, or train outside of the tf.distribute strategy.'
       )
-    if weights is not None:
-      weights = tf.convert_to_tensor(weights)
-    self._was_dp_gradients_called = True
-    if isinstance(tape, gradients_lib.PerExampleTape):
-      per_example = tape.per_example_gradients(loss, variables)
-    else:
-      per_example = gradients_lib.PerExampleGradients.from_jacobian(
-        tape, loss, variables
-      )
-    total = self.clipping.clip_and_sum(per_example, weights)
-    means = [self._noised_mean(t, self.noise_stddev) for t in total]
-    return means, self._private_loss(loss, weights)
+    distribution.check_state(self.clipping.state)
+    checks.refuse_mixed_precision(variables)
+    if self._variables_of_first_update is None:
+      self._variables_of_first_update = {v.ref() for v in variables}
+    checks.refuse_new_variables(self._variables_of_first_update, variables)
 
-  def _noised_mean(self, total, stddev):
-    noise = self._noise.normal(
-      tf.shape(total), stddev=stddev, dtype=total.dtype
-    )
-    return (total + noise) / tf.cast(self.expected_batch_size, total.dtype)
-
-  def _private_loss(self, loss, weights):
-    if self.loss_bound is None:
-      return None
-    usable = tf.math.is_finite(loss)
-    if weights is not None:
-      usable = tf.logical_and(usable, weights > 0)
-    bounded = tf.clip_by_value(loss, -self.loss_bound, self.loss_bound)
-    total = tf.reduce_sum(tf.where(usable, bounded, tf.zeros_like(loss)))
-    # In units in which one example moves the loss by _LOSS_SHARE * C the noise
-    # is noise_stddev, as for every other coordinate of the release.
-    unit = self.loss_bound / (_LOSS_SHARE * self.clipping.l2_sensitivity)
-    return self._noised_mean(total, self.noise_stddev * unit)
+  def _aggregate_gradients(self, grads_and_vars):
+    # `private_gradients` has summed over the replicas already.
+    return grads_and_vars
 
   def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
     if not callable(loss) and tape is None:
@@ -196,6 +336,8 @@ class DPOptimizer:
       noise_multiplier=self.noise_multiplier,
       expected_batch_size=self.expected_batch_size,
       loss_bound=self.loss_bound,
+      num_draws=self.num_draws,
+      chunk_size=self.chunk_size,
     )
     return config
 
@@ -203,9 +345,16 @@ class DPOptimizer:
   def from_config(cls, config, custom_objects=None):
     """Makes an optimizer from `get_config()`, with fresh noise."""
     config = dict(config)
-    clipping = config.pop('clipping')
-    strategy = getattr(gradients_lib, clipping['class_name'])
-    return cls(clipping=strategy(**clipping['config']), **config)
+    clipping = config['clipping']
+    known = {**vars(gradients_lib), **(custom_objects or {})}
+    if clipping['class_name'] not in known:
+      raise ValueError(
+        f'There is no clipping strategy {clipping["class_name"]!r}; give it in '
+        'custom_objects.'
+      )
+    strategy = known[clipping['class_name']]
+    config['clipping'] = strategy(**clipping['config'])
+    return super().from_config(config, custom_objects)
 
 
 class DPKerasSGD(DPOptimizer, VectorizedDPKerasSGDOptimizer):

@@ -1,0 +1,115 @@
+"""Values of parameters alone, with one gradient for all up to a factor."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdpflows import gradients
+
+BATCH = 6
+
+
+def _case(dtype='float32', linear=True, stored=False):
+  rng = np.random.default_rng(0)
+  kernel = tf.Variable(rng.normal(size=[3, 4]), dtype=dtype)
+  scale = tf.Variable(rng.normal(size=[4]), dtype=dtype)
+  x = tf.constant(rng.normal(size=[BATCH, 3]), dtype)
+  function = lambda k, s: [
+    tf.reduce_sum(tf.sin(k) * s),
+    tf.reduce_sum(k**2) * tf.exp(s[0]),
+  ]
+
+  def loss():
+    values = gradients.shared(function, [kernel, scale], BATCH)
+    found = values[:, 0] * x[:, 0] + tf.sin(values[:, 1] * x[:, 1])
+    if linear:
+      found += tf.reduce_sum(gradients.linear(x, kernel) ** 2, 1)
+    if stored:
+      copies = gradients.per_example(kernel, BATCH)
+      found += tf.reduce_sum(tf.linalg.matvec(copies, x[:, :1] * scale), 1)
+    return found
+
+  return loss, [kernel, scale]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('mode', ['eager', 'function', 'xla'])
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('linear', [False, True])
+@pytest.mark.parametrize('stored', [False, True])
+def test_equals_jacobian_and_clip(mode, dtype, linear, stored):
+  loss, variables = _case(dtype, linear, stored)
+  with tf.GradientTape(persistent=True) as tape:
+    value = loss()
+  jacobian = [tape.jacobian(value, v) for v in variables]
+  squared = sum(
+    tf.reduce_sum(tf.reshape(j * j, [BATCH, -1]), 1) for j in jacobian
+  )
+  clip = float(np.sqrt(np.median(squared)))
+
+  def run():
+    with gradients.PerExampleTape() as tape:
+      value = loss()
+    found = tape.per_example_gradients(value, variables)
+    return (
+      found.squared_norms(),
+      gradients.Flat(clip).clip_and_sum(found),
+      found.materialise(),
+    )
+
+  if mode != 'eager':
+    run = tf.function(run, jit_compile=mode == 'xla')
+  found_squared, total, materialised = run()
+  rtol = 1e-5 if dtype == 'float32' else 1e-7
+  np.testing.assert_allclose(found_squared, squared, rtol=4 * rtol)
+  scale = tf.minimum(1.0, clip / tf.sqrt(squared))
+  scale = tf.cast(scale, dtype)
+  for t, m, j in zip(total, materialised, jacobian):
+    expected = tf.tensordot(scale, j, 1)
+    atol = rtol * np.abs(expected).max()
+    np.testing.assert_allclose(t, expected, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(m, j, rtol=10 * rtol, atol=10 * atol)
+
+
+def test_without_a_tape_it_is_plain():
+  loss, variables = _case()
+  with tf.GradientTape() as tape:
+    value = tf.reduce_sum(loss())
+  assert all(g is not None for g in tape.gradient(value, variables))
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('scale', [1e-38, 1e-19, 1.0, 1e9, 1e15, 1e30])
+@pytest.mark.parametrize('xla', [False, True])
+def test_parts_that_cancel_do_not_escape_the_clip(scale, xla):
+  """The product's gradient and the shared one cancel but for rounding."""
+  rng = np.random.default_rng(0)
+  size = 300
+  a = rng.normal(size=size).astype('float32')
+  direction = tf.constant(a[:, None])
+  kernel = tf.Variable(np.zeros([size, 1], 'float32'))
+  factor = tf.constant([np.float32(scale)])
+
+  @tf.function(jit_compile=xla)
+  def total():
+    with gradients.PerExampleTape() as tape:
+      y = gradients.linear(tf.constant(a[None]), kernel)[:, 0]
+      function = lambda k: [tf.reduce_sum(k * direction)]
+      value = gradients.shared(function, [kernel], 1)[:, 0]
+      loss = (y - value * (1 + 1e-7)) * factor
+    found = tape.per_example_gradients(loss, [kernel])
+    return gradients.Flat(0.5).clip_and_sum(found)[0]
+
+  norm = np.linalg.norm(total().numpy().astype('float64'))
+  assert norm <= 0.5 * (1 + 1e-4)
+
+
+def test_examples_that_are_not_finite_contribute_zero():
+  kernel = tf.Variable([[1.0], [2.0]])
+  x = tf.constant([[1.0, 0.0], [np.nan, 1.0]])
+  with gradients.PerExampleTape() as tape:
+    value = gradients.shared(lambda k: [tf.reduce_sum(k**2)], [kernel], 2)
+    loss = gradients.linear(x, kernel)[:, 0] + value[:, 0] * x[:, 0]
+  found = tape.per_example_gradients(loss, [kernel])
+  (total,) = gradients.Flat(100.0).clip_and_sum(found)
+  np.testing.assert_allclose(total[:, 0], [3, 4], rtol=1e-4)

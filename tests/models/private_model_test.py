@@ -1,0 +1,552 @@
+"""`PrivateModel`: ordinary Keras models under a plan, and what is refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpflows
+from tfdpflows import gradients, optimizers, sampling
+from tfdpflows._keras import keras
+
+L = keras.layers
+N = 200
+
+
+def _data(d=4, classes=3):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[N, d]).astype('float32')
+  return x, np.argmax(x[:, :classes], 1)
+
+
+def _plan(steps=4, noise_multiplier=1e-3, **kwargs):
+  return tfdpflows.TrainingPlan(
+    sampling.PoissonSampler(num_examples=N, sampling_probability=0.25),
+    gradients.Flat(1.0),
+    noise_multiplier,
+    steps,
+    delta=1e-4,
+    seed=0,
+    ledger=tfdpflows.PrivacyLedger(
+      budget=tfdpflows.PrivacyBudget(epsilon=1e12, delta=1e-4)
+    ),
+    **kwargs,
+  )
+
+
+def _classifier(classes=3):
+  keras.utils.set_random_seed(0)
+  return keras.Sequential([L.Dense(8, 'tanh'), L.Dense(classes)])
+
+
+def _cross_entropy(**kwargs):
+  return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **kwargs)
+
+
+def _private(model, plan=None, loss=None, example=None, **kwargs):
+  private = tfdpflows.PrivateModel(model, example=example)
+  plan = _plan() if plan is None else plan
+  private.compile(
+    optimizer=plan.optimizer('sgd', learning_rate=1.0),
+    loss=_cross_entropy() if loss is None else loss,
+    **kwargs,
+  )
+  return private
+
+
+def _by_hand(model, rows, losses_of, clip=1.0):
+  """The update of one step of SGD, from the jacobian."""
+  with tf.GradientTape(persistent=True) as tape:
+    losses = losses_of(model, *rows)
+  jacobian = [tape.jacobian(losses, v) for v in model.trainable_variables]
+  flat = [
+    np.reshape(tf.convert_to_tensor(j), [len(losses), -1]) for j in jacobian
+  ]
+  norms = np.sqrt(sum(np.sum(j**2, 1) for j in flat))
+  scale = np.minimum(1, clip / norms)
+  return [
+    np.tensordot(scale, tf.convert_to_tensor(j), 1) / 50 for j in jacobian
+  ]
+
+
+def _drawn(data):
+  ((rows, weights),) = list(_plan(steps=1).dataset(data))
+  keep = weights.numpy() == 1
+  return tf.nest.map_structure(lambda a: a[keep], rows)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize('kind', ['sequential', 'functional', 'subclass'])
+def test_one_step_equals_the_definition(kind, jit_compile):
+  """Noiseless but for rounding: SGD on the clipped sum over the drawn rows."""
+  data = _data()
+
+  class Subclass(keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.hidden, self.out = L.Dense(8, 'tanh'), L.Dense(3)
+
+    def call(self, x):
+      return self.out(self.hidden(x))
+
+  inputs = keras.Input([4])
+  model = {
+    'sequential': _classifier,
+    'functional': lambda: keras.Model(inputs, _classifier()(inputs)),
+    'subclass': Subclass,
+  }[kind]()
+  model(data[0][:2])
+  before = [v.numpy() for v in model.trainable_variables]
+  loss = lambda m, x, y: keras.losses.sparse_categorical_crossentropy(
+    y, m(x), from_logits=True
+  )
+  update = _by_hand(model, _drawn(data), loss)
+  private = _private(model, _plan(steps=1), jit_compile=jit_compile)
+  history = private.fit(*data, verbose=0)
+  assert history.history == {}
+  for old, new, u in zip(before, model.trainable_variables, update):
+    np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
+
+
+@pytest.mark.core
+def test_learns_and_shows_nothing_private():
+  x, y = _data()
+  model = _classifier()
+  private = _private(model, _plan(steps=60), metrics=['accuracy'])
+  private.fit(x, y, verbose=0)
+  loss, accuracy = private.evaluate(x, y, verbose=0)
+  assert accuracy > 0.8
+  assert loss < 0.8
+  np.testing.assert_allclose(
+    private.predict(x[:5], verbose=0), model(x[:5]), rtol=1e-5
+  )
+
+
+@pytest.mark.core
+def test_metrics_are_of_validation_data_and_keep_nothing_of_training():
+  x, y = _data()
+  private = _private(_classifier(), metrics=['accuracy'])
+  history = private.fit(x, y, verbose=0).history
+  assert history == {}
+  for metric in (*private.metrics, private._released):
+    assert float(metric.result()) == 0
+  private = _private(_classifier(), metrics=['accuracy'])
+  history = private.fit(x, y, validation_data=(x[:9], y[:9]), verbose=0).history
+  assert sorted(history) == ['val_accuracy', 'val_loss']
+
+
+def test_loss_is_shown_with_noise():
+  x, y = _data()
+  seen = []
+  for noise in (1e-3, 10.0):
+    plan = _plan(noise_multiplier=noise)
+    private = tfdpflows.PrivateModel(_classifier())
+    private.compile(
+      optimizer=plan.optimizer('sgd', learning_rate=0.0, loss_bound=5.0),
+      loss=_cross_entropy(),
+    )
+    seen.append(private.fit(x, y, verbose=0).history['loss'][0])
+    exact = private.evaluate(x, y, verbose=0)
+  assert abs(seen[0] - exact) < 0.5
+  assert abs(seen[1] - exact) > 0.2
+
+
+@pytest.mark.core
+def test_plan_draws_charges_and_refuses_other_data():
+  x, y = _data()
+  plan = _plan(steps=8)
+  private = _private(_classifier(), plan)
+  private.fit(x, y, epochs=1, verbose=0)
+  assert plan.step == 4
+  assert plan.ledger.entries[0].count == 4
+  with pytest.raises(ValueError, match=r'plan\.dataset'):
+    private.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(9))
+  for arguments in ({'batch_size': 9}, {'sample_weight': y}):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+      private.fit(x, y, verbose=0, **arguments)
+  with pytest.raises(ValueError, match='use fit'):
+    private.train_on_batch(x, y)
+  with pytest.raises(ValueError, match='x has 9 rows'):
+    private.fit(x[:9], y[:9], verbose=0)
+  private.fit(plan.dataset((x, y)), verbose=0)
+  assert plan.left == 0
+
+
+@pytest.mark.core
+def test_several_inputs_and_outputs():
+  x, y = _data()
+  ids = np.arange(N)[:, None] % 5
+  a, b = keras.Input([4], name='a'), keras.Input([1], name='b', dtype='int64')
+  h = L.Concatenate()([a, L.Flatten()(L.Embedding(5, 2)(b))])
+  one = L.Dense(3, name='one')(h)
+  two = L.Dense(1, name='two')(h)
+  model = keras.Model({'a': a, 'b': b}, {'one': one, 'two': two})
+  inputs = {'a': x, 'b': ids}
+  targets = {'one': y, 'two': x[:, 0]}
+  before = [v.numpy() for v in model.trainable_variables]
+
+  def losses(m, x, y):
+    p = m(x)
+    one = keras.losses.sparse_categorical_crossentropy(
+      y['one'], p['one'], from_logits=True
+    )
+    return one + 0.5 * tf.square(y['two'] - p['two'][:, 0])
+
+  update = _by_hand(model, _drawn((inputs, targets)), losses)
+  private = _private(
+    model,
+    _plan(steps=1),
+    loss={'one': _cross_entropy(), 'two': 'mse'},
+    loss_weights={'one': 1.0, 'two': 0.5},
+  )
+  private.fit(inputs, targets, verbose=0)
+  for old, new, u in zip(before, model.trainable_variables, update):
+    np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
+
+
+def test_lists_of_inputs_and_strings():
+  x, y = _data()
+  words = np.where(x[:, :1] > 0, 'yes', 'no')
+  a = keras.Input([4])
+  b = keras.Input([1], dtype=tf.string)
+  ids = L.StringLookup(vocabulary=['yes', 'no'])(b)
+  h = L.Concatenate()([a, L.Flatten()(L.Embedding(3, 2)(ids))])
+  private = _private(keras.Model([a, b], L.Dense(3)(h)))
+  private.fit([x, words], y, verbose=0)
+  private = _private(keras.Model([a, b], L.Dense(3)(h)))
+  private.fit([x, words.astype(object)], y, verbose=0)
+
+
+@pytest.mark.core
+def test_a_dp_optimizer_by_itself():
+  x, y = _data()
+  private = tfdpflows.PrivateModel(_classifier())
+  private.compile(
+    optimizer=optimizers.DPKerasSGD(
+      l2_norm_clip=1.0,
+      noise_multiplier=0.0,
+      expected_batch_size=50,
+      learning_rate=1.0,
+    ),
+    loss=_cross_entropy(),
+  )
+  private.fit(x, y, batch_size=50, epochs=3, verbose=0)
+  weights = np.r_[np.ones(100), np.zeros(100)]
+  private.fit(x, y, sample_weight=weights, batch_size=50, verbose=0)
+  private.train_on_batch(x[:8], y[:8])
+  with pytest.raises(ValueError, match=r'pairs: fit\(x, y\)'):
+    private.fit(x, batch_size=50, verbose=0)
+  for optimizer in ('adam', keras.optimizers.legacy.SGD(0.1)):
+    with pytest.raises(ValueError, match='does not train privately'):
+      private.compile(optimizer, 'mse')
+  with pytest.raises(ValueError, match='needs a loss'):
+    private.compile(private.optimizer, None)
+
+
+LOSSES = {
+  'name': 'mse',
+  'function': lambda y, p: tf.reduce_mean(tf.square(y - p), 1),
+  'auto': keras.losses.MeanSquaredError(),
+  'none': keras.losses.MeanSquaredError(reduction='none'),
+  'batch size': keras.losses.MeanSquaredError(reduction='sum_over_batch_size'),
+}
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_whatever_the_reduction_losses_are_of_examples(name):
+  x, _ = _data()
+  y = x[:, 1]
+  model = _classifier(1)
+  model(x)
+  before = [v.numpy() for v in model.trainable_variables]
+  loss = lambda m, x, y: tf.square(y - m(x)[:, 0])
+  update = _by_hand(model, _drawn((x, y)), loss)
+  _private(model, _plan(steps=1), loss=LOSSES[name]).fit(x, y, verbose=0)
+  for old, new, u in zip(before, model.trainable_variables, update):
+    np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
+
+
+def test_sequences_are_averaged_over_what_the_mask_leaves():
+  rng = np.random.default_rng(0)
+  ids = rng.integers(1, 5, [N, 4])
+  ids[:, 2:] = 0
+  y = rng.integers(0, 2, [N, 4])
+  model = keras.Sequential([L.Embedding(5, 2, mask_zero=True), L.Dense(2)])
+  model(ids)
+  before = [v.numpy() for v in model.trainable_variables]
+  loss = lambda m, x, y: tf.reduce_mean(
+    keras.losses.sparse_categorical_crossentropy(
+      y[:, :2], m(x)[:, :2], from_logits=True
+    ),
+    1,
+  )
+  update = _by_hand(model, _drawn((ids, y)), loss)
+  _private(model, _plan(steps=1)).fit(ids, y, verbose=0)
+  for old, new, u in zip(before, model.trainable_variables, update):
+    np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
+
+
+@pytest.mark.core
+def test_losses_that_mix_examples_are_refused():
+  x, y = _data(classes=1)
+  y = y.astype('float32')
+  mean = lambda y, p: tf.reduce_mean(tf.square(y - p))
+  with pytest.raises(ValueError, match='one number for the whole batch'):
+    _private(_classifier(1), loss=mean).fit(x, y, verbose=0)
+  centred = lambda y, p: tf.square(y - p)[:, 0] - tf.reduce_mean(p)
+  with pytest.raises(ValueError, match='The loss mixes examples'):
+    _private(_classifier(1), loss=centred).fit(x, y, verbose=0)
+  crossed = lambda y, p: tf.reduce_mean(tf.square(y - p), 1)
+  with pytest.raises(ValueError, match='The loss mixes examples'):
+    _private(
+      _classifier(1), loss=lambda y, p: crossed(tf.reshape(y, [-1]), p)
+    ).fit(x, y, verbose=0)
+
+
+class _Mixing(L.Layer):
+  def call(self, x):
+    return x - tf.reduce_mean(x, 0)
+
+
+class _Previous(L.Layer):
+  def call(self, x):
+    return x + tf.concat([tf.zeros_like(x[:1]), x[:-1]], 0)
+
+
+class _InTrainingOnly(L.Layer):
+  def call(self, x, training=None):
+    return x - tf.reduce_max(x) if training else x
+
+
+class _Counting(L.Layer):
+  def build(self, shape):
+    self.total = self.add_weight('total', [], trainable=False)
+
+  def call(self, x):
+    self.total.assign_add(tf.reduce_sum(x))
+    return x
+
+
+class _Penalising(L.Layer):
+  def call(self, x):
+    self.add_loss(tf.reduce_sum(x))
+    return x
+
+
+class _Scoring(L.Layer):
+  def call(self, x):
+    self.add_metric(tf.reduce_sum(x), 'score')
+    return x
+
+
+class _ByFunction(L.Layer):
+  def call(self, x):
+    self.last = x
+    if not self._callable_losses:
+      self.add_loss(lambda: tf.reduce_sum(self.last))
+    return x
+
+
+REFUSED = {
+  'batch_norm': (lambda: L.BatchNormalization(name='bad'), 'LayerNorm'),
+  'mixing': (lambda: _Mixing(name='bad'), 'mixes examples'),
+  'previous': (lambda: _Previous(name='bad'), 'mixes examples'),
+  'training': (lambda: _InTrainingOnly(name='bad'), 'mixes examples'),
+  'counting': (lambda: _Counting(name='bad'), 'by itself, from private'),
+  'add_loss': (lambda: _Penalising(name='bad'), 'adds a loss'),
+  'activity': (
+    lambda: L.Dense(4, activity_regularizer='l2', name='bad'),
+    'adds a loss',
+  ),
+  'add_metric': (lambda: _Scoring(name='bad'), 'keeps a metric'),
+  'function': (lambda: _ByFunction(name='bad'), 'by a function'),
+  'mixed_precision': (
+    lambda: L.Dense(4, dtype='mixed_float16', name='bad'),
+    'float16',
+  ),
+  'half': (lambda: L.Dense(4, dtype='float16', name='bad'), 'half precision'),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', REFUSED)
+def test_layers_that_break_the_guarantee_are_refused_by_name(name):
+  make, message = REFUSED[name]
+  x, y = _data()
+  plan = _plan()
+  model = keras.Sequential([L.Dense(4), make(), L.Dropout(0.5), L.Dense(3)])
+  private = _private(model, plan)
+  with pytest.raises(ValueError, match=f'(?s)bad.*{message}|{message}.*bad'):
+    private.fit(x, y, verbose=0)
+  assert plan.ledger.entries == ()
+
+
+@pytest.mark.core
+def test_stateful_layers_are_refused():
+  model = keras.Sequential([L.SimpleRNN(2, stateful=True), L.Dense(3)])
+  x = np.zeros([N, 3, 2], 'float32')
+  with pytest.raises(ValueError, match='stateful'):
+    _private(model).fit(x, np.zeros(N, 'int64'), verbose=0)
+
+
+def test_frozen_batch_normalization_and_layers_are_trained_around():
+  x, y = _data()
+  norm, frozen = L.BatchNormalization(), L.Dense(4, trainable=False)
+  norm.trainable = False
+  model = keras.Sequential([frozen, norm, L.Dense(3)])
+  private = _private(model)
+  model(x)
+  before = frozen.kernel.numpy()
+  private.fit(x, y, verbose=0)
+  np.testing.assert_array_equal(frozen.kernel, before)
+  assert np.all(norm.moving_mean == 0)
+
+
+@pytest.mark.core
+def test_variables_that_change_after_the_first_step_are_refused():
+  x, y = _data()
+  first = L.Dense(4, trainable=False)
+  model = keras.Sequential([first, L.Dense(3)])
+  private = _private(model, _plan(steps=8))
+  private.fit(x, y, epochs=1, verbose=0)
+  first.trainable = True
+  with pytest.raises(ValueError, match=r'changed since the first step.*kernel'):
+    private.fit(x, y, verbose=0)
+
+
+@pytest.mark.core
+def test_regularizers_act_without_noise_or_clipping():
+  x, y = _data()
+  factor = 0.3
+  model = keras.Sequential(
+    [L.Dense(3, kernel_regularizer=keras.regularizers.L2(factor))]
+  )
+  model(x)
+  model.layers[0].kernel.assign(tf.fill([4, 3], 100.0))
+  before = [v.numpy() for v in model.trainable_variables]
+  loss = lambda m, x, y: keras.losses.sparse_categorical_crossentropy(
+    y, m(x), from_logits=True
+  )
+  update = _by_hand(model, _drawn((x, y)), loss)
+  update[0] += 2 * factor * before[0]
+  _private(model, _plan(steps=1)).fit(x, y, verbose=0)
+  for old, new, u in zip(before, model.trainable_variables, update):
+    np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
+
+
+def test_dropout_is_of_the_same_draw_and_not_refused():
+  x, y = _data()
+  model = keras.Sequential(
+    [L.Dense(8), L.Dropout(0.5), L.GaussianNoise(0.1, seed=3), L.Dense(3)]
+  )
+  private = _private(model, _plan(steps=30))
+  private.fit(x, y, verbose=0)
+  assert np.all(np.isfinite(private.predict(x, verbose=0)))
+
+
+def test_random_layers_of_ones_own_get_a_warning(caplog):
+  class Noisy(L.Layer):
+    def call(self, x):
+      return x + tf.random.normal(tf.shape(x))
+
+  x, y = _data()
+  with caplog.at_level('WARNING'):
+    _private(keras.Sequential([Noisy(), L.Dense(3)])).fit(x, y, verbose=0)
+  assert 'could not be tried' in caplog.text
+
+
+def test_adapted_layers_get_a_remark(caplog):
+  x, y = _data()
+  norm = L.Normalization(name='mine')
+  norm.adapt(x)
+  with caplog.at_level('WARNING'):
+    _private(keras.Sequential([norm, L.Dense(3)])).fit(x, y, verbose=0)
+  assert 'mine was adapted' in caplog.text
+
+
+@pytest.mark.core
+def test_positions_in_place_of_examples_take_the_slow_way():
+  """Folded into the batch, each position would be clipped by itself."""
+
+  class Folding(L.Layer):
+    def __init__(self):
+      super().__init__()
+      self.inner = L.Dense(3, 'tanh')
+
+    def call(self, x):
+      y = self.inner(tf.reshape(x, [-1, 2]))
+      return tf.reshape(y, [tf.shape(x)[0], 2, 3])
+
+  x, y = _data()
+  model = keras.Sequential(
+    [L.Reshape([2, 2]), Folding(), L.Flatten(), L.Dense(3)]
+  )
+  model(x)
+  before = [v.numpy() for v in model.trainable_variables]
+  loss = lambda m, x, y: keras.losses.sparse_categorical_crossentropy(
+    y, m(x), from_logits=True
+  )
+  update = _by_hand(model, _drawn((x, y)), loss)
+  _private(model, _plan(steps=1)).fit(x, y, verbose=0)
+  for old, new, u in zip(before, model.trainable_variables, update):
+    np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
+
+
+class _Wrong(L.Dense):
+  """Another output."""
+
+
+@gradients.register_rule(_Wrong)
+def _wrong(layer, x):
+  return gradients.linear(x, layer.kernel, layer.bias) + 1.0
+
+
+class _WrongGradient(L.Dense):
+  """The right output, half of the gradient."""
+
+
+@gradients.register_rule(_WrongGradient)
+def _wrong_gradient(layer, x):
+  y = gradients.linear(x, layer.kernel, layer.bias)
+  return 0.5 * y + tf.stop_gradient(0.5 * y)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('layer', [_Wrong, _WrongGradient])
+def test_rules_that_are_wrong_are_refused(layer):
+  x, y = _data()
+  model = keras.Sequential([layer(4), L.Dense(3)])
+  with pytest.raises(ValueError, match='is another with the rules of .*_Wrong'):
+    _private(model).fit(x, y, verbose=0)
+
+
+def test_public_rows_may_be_given_where_made_up_ones_do_not_do():
+  y = _data()[1]
+  ids = np.arange(N)[:, None] % 5 + 100
+
+  class Strict(L.Layer):
+    def call(self, ids):
+      tf.debugging.assert_none_equal(ids, tf.ones_like(ids))
+      return tf.maximum(ids - 100, 0)
+
+  build = lambda: keras.Sequential([Strict(), L.Embedding(5, 3), L.Flatten()])
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    _private(build()).fit(ids, y, verbose=0)
+  example = (np.array([[100], [101], [102]]), np.array([0, 1, 2]))
+  _private(build(), example=example).fit(ids, y, verbose=0)
+
+
+def test_checkpoint_and_saved_model(tmp_path):
+  x, y = _data()
+  model = _classifier()
+  private = _private(model)
+  private.fit(x, y, verbose=0)
+  model.save(str(tmp_path / 'm'))
+  loaded = keras.models.load_model(str(tmp_path / 'm'), compile=False)
+  np.testing.assert_allclose(loaded(x), model(x), rtol=1e-5)
+  tf.train.Checkpoint(model=private).write(str(tmp_path / 'c'))
+  other = _private(_classifier())
+  other(x)
+  status = tf.train.Checkpoint(model=other).read(str(tmp_path / 'c'))
+  status.expect_partial().assert_existing_objects_matched()
+  np.testing.assert_allclose(other(x), model(x), rtol=1e-6)

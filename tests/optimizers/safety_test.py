@@ -1,0 +1,167 @@
+"""What must not break the guarantee, and what is refused by name."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdpflows import _keras, gradients, optimizers
+
+keras = _keras.keras
+STRATEGIES = {
+  'flat': gradients.Flat(1.0),
+  'per_layer': gradients.PerLayer(1.0),
+  'per_unit': gradients.PerUnit(1.0),
+  'automatic': gradients.Automatic(1.0),
+  'sparse': gradients.StochasticSparsification(1.0, 0.5),
+  'adaptive': gradients.AdaptiveQuantile(1.0),
+}
+
+
+def _optimizer(clipping='flat', **kwargs):
+  return optimizers.DPKerasSGD(
+    clipping=STRATEGIES[clipping],
+    **{'noise_multiplier': 1.0, 'expected_batch_size': 4, 'seed': 0, **kwargs},
+  )
+
+
+def _losses(x, kernel, bias):
+  return tf.reduce_sum(tf.sin(gradients.linear(x, kernel, bias)), -1)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('clipping', STRATEGIES)
+def test_batches_of_any_size_and_with_bad_rows(clipping, xla):
+  """Empty, of one, and where nothing is finite: finite, noised updates."""
+  for dtype in ('float32', 'float64'):
+    kernel = tf.Variable(np.ones([3, 2], dtype))
+    bias = tf.Variable(np.ones(2, dtype))
+    optimizer = _optimizer(clipping)
+
+    @tf.function(jit_compile=xla)
+    def step(x, optimizer=optimizer, kernel=kernel, bias=bias):
+      losses = lambda x: _losses(x, kernel, bias)
+      return optimizer.private_gradients_of(losses, x, [kernel, bias])[0]
+
+    good = np.ones([1, 3], dtype)
+    for x in (good[:0], good, good * np.nan, np.repeat(good * np.inf, 3, 0)):
+      means = step(tf.constant(x))
+      assert all(mean.dtype == dtype for mean in means)
+      assert all(np.all(np.isfinite(mean)) for mean in means)
+      assert any(np.any(mean) for mean in means)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('clipping', STRATEGIES)
+def test_a_bad_row_more_changes_nothing_of_the_gradient(clipping):
+  kernel = tf.Variable(np.ones([3, 2], 'float32'))
+  bias = tf.Variable(np.ones(2, 'float32'))
+  x = np.random.default_rng(0).normal(size=[4, 3]).astype('float32')
+
+  def means(x):
+    optimizer = _optimizer(clipping, noise_multiplier=0.0)
+    losses = lambda x: _losses(x, kernel, bias)
+    return optimizer.private_gradients_of(losses, x, [kernel, bias])[0]
+
+  for bad in (np.nan, np.inf):
+    worse = np.concatenate([x, np.full([1, 3], bad, 'float32')])
+    for a, b in zip(means(worse), means(x)):
+      np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_a_variable_without_a_gradient_is_named():
+  used, lonely = tf.Variable([[1.0]]), tf.Variable([[1.0]], name='lonely')
+  losses = lambda x: gradients.linear(x, used)[:, 0]
+  with pytest.raises(ValueError, match='lonely'):
+    _optimizer().private_gradients_of(losses, tf.ones([2, 1]), [used, lonely])
+
+
+@pytest.mark.core
+def test_frozen_variables_stay_and_take_no_part():
+  """Of a layer whose kernel is frozen the bias still learns."""
+  model = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)])
+  x = tf.ones([4, 3])
+  model(x)
+  model.layers[0].trainable = False
+  frozen = [v.numpy() for v in model.layers[0].variables]
+  optimizer = _optimizer(learning_rate=1.0)
+  optimizer.minimize(lambda: model(x)[:, 0], model.trainable_variables)
+  for a, b in zip(model.layers[0].variables, frozen):
+    np.testing.assert_array_equal(a, b)
+  kernel = tf.Variable(np.ones([3, 2], 'float32'))
+  bias = tf.Variable(np.ones(2, 'float32'))
+  means, _ = _optimizer(noise_multiplier=0.0).private_gradients_of(
+    lambda x: _losses(x, kernel, bias), x, [bias]
+  )
+  np.testing.assert_allclose(means[0], np.full(2, np.cos(4)), rtol=1e-5)
+
+
+@pytest.mark.core
+def test_variables_after_the_first_step_are_refused_by_name():
+  first = tf.Variable([[1.0]], name='first')
+  late = tf.Variable([[1.0]], name='late')
+  optimizer = _optimizer()
+  x = tf.ones([2, 1])
+  one = lambda x: gradients.linear(x, first)[:, 0]
+  both = lambda x: gradients.linear(gradients.linear(x, first), late)[:, 0]
+  optimizer.private_gradients_of(one, x, [first])
+  with pytest.raises(ValueError, match=r"did not have the variables \['late"):
+    optimizer.private_gradients_of(both, x, [first, late])
+  with gradients.PerExampleTape() as tape:
+    losses = both(x)
+  with pytest.raises(ValueError, match='late'):
+    optimizer.private_gradients(losses, [first, late], tape)
+  optimizer.private_gradients_of(one, x, [first])
+
+
+@pytest.fixture
+def mixed():
+  keras.mixed_precision.set_global_policy('mixed_float16')
+  yield
+  keras.mixed_precision.set_global_policy('float32')
+
+
+def test_mixed_precision_is_refused(mixed):
+  with pytest.raises(ValueError, match="global policy 'mixed_float16'"):
+    _optimizer()
+  layer = keras.layers.Dense(1)
+  layer(tf.ones([2, 3]))
+  keras.mixed_precision.set_global_policy('float32')
+  optimizer = _optimizer()
+  losses = lambda: tf.cast(layer(tf.ones([2, 3]))[:, 0], tf.float32)
+  with pytest.raises(ValueError, match='the variable dense.*kernel'):
+    optimizer.minimize(losses, layer.trainable_variables)
+
+
+def test_loss_scaling_is_refused_where_it_wraps():
+  optimizer = _optimizer()
+  with pytest.raises(ValueError, match='LossScaleOptimizer around'):
+    keras.mixed_precision.LossScaleOptimizer(optimizer)
+  layer = keras.layers.Dense(1, dtype='mixed_float16')
+  model = keras.Sequential([layer], name='half')
+  model._set_dtype_policy('mixed_float16')
+  with pytest.raises(ValueError, match='LossScaleOptimizer around'):
+    model.compile(optimizer=optimizer, loss='mse')
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
+def test_half_precision_is_refused(dtype):
+  kernel = tf.Variable(tf.ones([1, 1], dtype), name='half')
+  losses = lambda x: gradients.linear(x, kernel)[:, 0]
+  with pytest.raises(ValueError, match='the variable half'):
+    _optimizer().private_gradients_of(losses, tf.ones([2, 1], dtype), [kernel])
+
+
+def test_draws_and_chunks_need_a_function():
+  kernel = tf.Variable([[1.0]])
+  for arguments in ({'num_draws': 2}, {'chunk_size': 2}):
+    with gradients.PerExampleTape() as tape:
+      losses = gradients.linear(tf.ones([2, 1]), kernel)[:, 0]
+    with pytest.raises(ValueError, match='private_gradients_of'):
+      _optimizer(**arguments).private_gradients(losses, [kernel], tape)
+  with pytest.raises(ValueError, match='one loss'):
+    _optimizer(num_draws=2).private_gradients_of(
+      lambda x: tf.reduce_mean(gradients.linear(x, kernel)),
+      tf.ones([2, 1]),
+      [kernel],
+    )

@@ -1,0 +1,63 @@
+"""Unconstrained numbers made into what keeps a map invertible."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+# Diagonals stay above this, and slopes of monotone maps too.
+FLOOR = 1e-3
+
+
+def positive(x):
+  """A softplus that is 1 at zero and stays above `FLOOR`."""
+  return FLOOR + tf.nn.softplus(x + math.log(math.expm1(1 - FLOOR)))
+
+
+def squeeze(t):
+  """`f(t)` with `t f(t) > FLOOR - 1`, and f = 1 wherever t >= 0.
+
+  Below zero t f(t) is a tanh: smooth, and t itself near zero.
+  """
+  limit = 1 - FLOOR
+  # Away from zero, where the branch that is not taken would give 0 / 0.
+  below = tf.minimum(t, -1e-3)
+  f = limit * tf.tanh(below / limit) / below
+  near = 1 - tf.square(t / limit) / 3
+  return tf.where(t >= 0, tf.ones_like(t), tf.where(t < -1e-3, f, near))
+
+
+def solve_monotone(slope, shift, target):
+  """Returns a with `a + slope * tanh(a + shift) = target`.
+
+  By bisection, and one step of Newton's method that has the gradients of the
+  solution by all arguments.
+
+  Args:
+    slope: above -1; all arguments `[...]`, of shapes that broadcast.
+    shift: see above.
+    target: see above.
+  """
+  zero = tf.zeros_like(slope + shift + target)
+  slope, shift, target = slope + zero, shift + zero, target + zero
+  k, b, c = map(tf.stop_gradient, (slope, shift, target))
+  low, high = c - tf.abs(k), c + tf.abs(k)
+  steps = 8 * k.dtype.size  # One bit each.
+
+  def halve(i, low, high):
+    middle = (low + high) / 2
+    above = middle + k * tf.tanh(middle + b) > c
+    low = tf.where(above, low, middle)
+    return i + 1, low, tf.where(above, middle, high)
+
+  _, low, high = tf.while_loop(
+    lambda i, low, high: i < steps,
+    halve,
+    (0, low, high),
+    maximum_iterations=steps,
+  )
+  a = tf.stop_gradient((low + high) / 2)
+  t = tf.tanh(a + shift)
+  gap = a + slope * t - target
+  return a - gap / tf.stop_gradient(1 + k * (1 - t * t))

@@ -1,0 +1,151 @@
+"""What all clipping strategies have in common."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+
+class Strategy:
+  """A clipping strategy: from per-example gradients to a bounded sum.
+
+  Subclasses give `clip_and_sum` and, if they have arguments of their own,
+  `get_config`; those that change from step to step keep a `state`.
+
+  #### Formal guarantee
+
+  What each subclass has to keep: adding or removing one example changes
+  `clip_and_sum` by at most `l2_sensitivity` in l2 norm over all variables
+  together, whatever the gradients hold. An example whose gradient is not
+  finite, and padding (weight 0), contribute zero, zeroed before the sum. The
+  bound holds up to the rounding of the floating-point sum.
+
+  Args:
+    l2_norm_clip: the bound C, positive.
+
+  Raises:
+    ValueError: if `l2_norm_clip` is not a positive, finite number.
+  """
+
+  # `tf.Variable` of what changes from step to step, or `None`.
+  state = None
+  # What one example can change of `statistic`; 0 for none.
+  statistic_sensitivity = 0.0
+
+  def __init__(self, l2_norm_clip):
+    check_positive(l2_norm_clip=l2_norm_clip)
+    self.l2_norm_clip = float(l2_norm_clip)
+
+  @property
+  def l2_sensitivity(self):
+    """What one added or removed example can change, in l2 norm."""
+    return self.l2_norm_clip
+
+  def clip_and_sum(self, gradients, weights=None):
+    """Returns the clipped sum, one tensor per variable.
+
+    Args:
+      gradients: a `PerExampleGradients`.
+      weights: `[batch]`, 1 for an example and 0 for padding; values are
+        clipped to [0, 1], since a larger one would break the bound.
+    """
+    raise NotImplementedError
+
+  def statistic(self, gradients, weights=None):
+    """Returns a number to release beside the sum, or `None`."""
+    return None
+
+  def statistic_stddev(self, noise_multiplier, expected_batch_size):
+    """Returns the standard deviation of the noise on the statistic."""
+    raise NotImplementedError
+
+  def finish(self, totals, statistic=None):
+    """Ends a step: changes the state, and what is released, by nothing private.
+
+    Args:
+      totals: the noised sums, one tensor per variable.
+      statistic: the noised statistic over the expected batch size, or `None`.
+
+    Returns:
+      The sums to use.
+    """
+    return totals
+
+  def fresh(self):
+    """Returns this strategy in its first state, not shared with any other.
+
+    A step that is replayed with the same noise must be the same step; a state
+    that had moved on would reveal the batch.
+    """
+    return self if self.state is None else type(self)(**self.get_config())
+
+  def get_config(self):
+    """Returns the constructor's arguments."""
+    return {'l2_norm_clip': self.l2_norm_clip}
+
+  def __repr__(self):
+    config = self.get_config().items()
+    values = ', '.join(
+      f'{k}={v:g}' if isinstance(v, float) else f'{k}={v}' for k, v in config
+    )
+    return f'{type(self).__name__}({values})'
+
+
+def check_positive(**values):
+  """Raises a ValueError for one that is not a positive, finite number."""
+  for name, value in values.items():
+    if not 0 < value < math.inf:
+      raise ValueError(f'{name} is {value}; it must be a positive number.')
+
+
+def state(value, dtype):
+  """Returns a variable for the state of a strategy, alike on all replicas."""
+  with tf.init_scope():
+    return tf.Variable(
+      value,
+      dtype=dtype,
+      trainable=False,
+      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+
+
+def presence(gradients, weights=None):
+  """Returns `[batch]`: each example's weight in [0, 1].
+
+  0 for one that is not finite, or whose weight is not.
+
+  Args:
+    gradients: a `PerExampleGradients`.
+    weights: as in `Strategy.clip_and_sum`.
+  """
+  present = tf.cast(gradients.finite(), gradients.variables[0].dtype)
+  return present if weights is None else present * bounded(weights, present)
+
+
+def bounded(weights, like):
+  """Returns weights in [0, 1], 0 where they are not finite; 1 by default."""
+  if weights is None:
+    return tf.ones_like(like)
+  if weights.shape.rank != 1:
+    raise ValueError(
+      f'weights have shape {weights.shape}; they must be [batch], one for '
+      'each example.'
+    )
+  weights = tf.cast(weights, like.dtype)
+  weights = tf.where(tf.math.is_finite(weights), weights, tf.zeros_like(like))
+  return tf.clip_by_value(weights, 0.0, 1.0)
+
+
+def norms(squared_norms):
+  """Returns their roots, and 1 where they are not finite."""
+  finite = tf.math.is_finite(squared_norms)
+  return tf.sqrt(tf.where(finite, squared_norms, tf.ones_like(squared_norms)))
+
+
+def scale_to(clip, lengths):
+  """Returns what makes `lengths` at most `clip`: min(1, clip / length)."""
+  clip = tf.cast(clip, lengths.dtype)
+  # Dividing by the larger of the two is exact for short gradients and needs
+  # no epsilon for those of norm zero.
+  return tf.math.divide_no_nan(clip, tf.maximum(lengths, clip))

@@ -1,0 +1,116 @@
+"""Rules: how the call of a Keras layer is written with the primitives."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import tensorflow as tf
+from absl import logging
+
+_RULES = {}
+_LOGGED = set()
+
+
+def register_rule(layer_class, rule=None):
+  """Registers how the call of a Keras layer is written with the primitives.
+
+  A rule is a function `rule(layer, *args, **kwargs)` of the layer and of what
+  its `call` takes, which returns what `call` returns, computed with `linear`,
+  `per_example` and `embedding` wherever a variable of the layer meets the
+  batch. `tfdpflows.PrivateModel` then uses it in place of `call`, and the
+  variables of the layer get per-example gradients in one backward pass. For
+  options that it does not know a rule returns `NotImplemented`: the layer's
+  own `call` runs, and its variables take the slow way. Rules run without
+  AutoGraph, and may call `type(layer).call(layer, ...)`.
+
+  A rule holds for layers of exactly this class: a subclass may compute
+  something else, and needs a rule of its own.
+
+  Args:
+    layer_class: a subclass of `tf.keras.layers.Layer`.
+    rule: the function; without it, a decorator is returned.
+
+  #### Example
+
+  >>> import tensorflow as tf
+  >>> import tfdpflows
+  >>> class Scale(tf.keras.layers.Layer):
+  ...   def build(self, shape):
+  ...     self.factor = self.add_weight('factor', shape[1:], initializer='ones')
+  ...   def call(self, x):
+  ...     return x * self.factor
+  >>> @tfdpflows.gradients.register_rule(Scale)
+  ... def scale(layer, x):
+  ...   return x * tfdpflows.gradients.per_example(layer.factor, tf.shape(x)[0])
+  """
+  if rule is None:
+    return functools.partial(_register, layer_class)
+  _register(layer_class, rule)
+
+
+def _register(layer_class, rule):
+  _RULES[layer_class] = rule
+  return rule
+
+
+def rule_of(layer):
+  """Returns the rule of a layer, or `None`."""
+  # A call that somebody put on the layer itself computes who knows what.
+  if 'call' in vars(layer):
+    return None
+  rule = _RULES.get(type(layer))
+  if rule is None:
+    # Loads Keras, which the primitives do without.
+    from tfdpflows.gradients import keras_rules  # noqa: PLC0415
+
+    rule = keras_rules.RULES.get(type(layer))
+  return rule
+
+
+@contextlib.contextmanager
+def layer_rules(layers):
+  """Lets those of the `layers` that have a rule compute by it, inside of it.
+
+  Args:
+    layers: Keras layers, as a list; not reused by another thread meanwhile.
+  """
+  changed = []
+  context = tf.__internal__.autograph.control_status_ctx()
+  try:
+    for layer in layers:
+      rule = rule_of(layer)
+      if rule is not None:
+        # Past Keras, which would track it.
+        vars(layer)['call'] = _call_by(rule, layer, context)
+        changed.append(layer)
+    yield
+  finally:
+    for layer in changed:
+      vars(layer).pop('call', None)
+
+
+def _call_by(rule, layer, context):
+  own = layer.call
+
+  @tf.autograph.experimental.do_not_convert
+  @functools.wraps(own)
+  def call(*args, **kwargs):
+    result = rule(layer, *args, **kwargs)
+    if result is not NotImplemented:
+      return result
+    _log_options(layer)
+    return tf.__internal__.autograph.tf_convert(own, context)(*args, **kwargs)
+
+  return call
+
+
+def _log_options(layer):
+  if layer.name not in _LOGGED:
+    _LOGGED.add(layer.name)
+    logging.info(
+      'tfdpflows: the rule of %s knows not all options of the layer %s; its '
+      'per-example gradients come from tape.jacobian, which is slower.',
+      type(layer).__name__,
+      layer.name,
+    )

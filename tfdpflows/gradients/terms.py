@@ -1,0 +1,316 @@
+"""The per-example gradients of one variable, in whatever form they have.
+
+A term answers for all uses of its variable together. It has
+
+- `squared_norms()`: `[batch]`;
+- `weighted_sum(weights, clean)`: the sum over examples with `weights`
+  `[batch]`; `clean(x)` zeroes in x `[batch, ...]` the examples to be left out;
+- `materialise()`: `[batch] + variable.shape`, or of as many numbers;
+
+and, where a term has them in closed form, two views of itself. Without them a
+`StoredTerm` of what `materialise` gives stands in, so that a new kind of term
+works with every clipping strategy at once:
+
+- `by_unit()`: a term that has `units()`, the norms of the units, and takes
+  `weights` `[batch, units]`. Units are the last axis of the variable;
+- `times(mask)`: the gradients times a tensor of the variable's shape.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+
+def by_unit(term):
+  """Returns `term.by_unit()`, with a stored gradient where it has none."""
+  view = getattr(term, 'by_unit', None)
+  return StoredTerm(term.materialise()) if view is None else view()
+
+
+def times(term, mask):
+  """Returns `term.times(mask)`, with a stored gradient where it has none."""
+  view = getattr(term, 'times', None)
+  return StoredTerm(term.materialise() * mask) if view is None else view(mask)
+
+
+class LinearTerm:
+  """Kernel of linear maps with one mask: k uses, each [batch, t, in/out]."""
+
+  def __init__(self, mask, inputs, gradients):
+    self._mask = mask
+    self._a = inputs[0] if len(inputs) == 1 else tf.concat(inputs, 1)
+    self._d = gradients[0] if len(inputs) == 1 else tf.concat(gradients, 1)
+    self._uses = self._a.shape[1]
+
+  def squared_norms(self):
+    a, d = self._a, self._d
+    if self._uses == 1:
+      a, d = a[:, 0], d[:, 0]
+      if self._mask is None:
+        a = tf.reduce_sum(a * a, 1, keepdims=True)
+        d = tf.reduce_sum(d * d, 1, keepdims=True)
+      else:
+        columns, members = _column_groups(self._mask)
+        a, d = tf.matmul(a * a, columns**2), d * d
+        if members is not None:
+          d = tf.matmul(d, members)
+      # A tiny input can meet a huge gradient: what its square lost when it
+      # was rounded to zero is added again.
+      a, d = a + _lost(self._a, 2), d + _lost(self._d, 2)
+      return tf.reduce_sum(a * d, 1)
+    # Cross terms may cancel. In float64, and with what rounding may still
+    # hide of the norm added to it, no example whose uses nearly cancel can
+    # pass for one of norm zero, and escape the clip.
+    a, d = tf.cast(a, tf.float64), tf.cast(d, tf.float64)
+    if self._mask is None:
+      aa = tf.matmul(a, a, transpose_b=True)
+      dd = tf.matmul(d, d, transpose_b=True)
+      squared = tf.reduce_sum(aa * dd, [1, 2])
+    else:
+      # |sum_t M * a_t d_t^T|^2: the masked products of all pairs of uses.
+      aa = a[:, :, None] * a[:, None, :]
+      dd = d[:, :, None] * d[:, None, :]
+      aa = tf.tensordot(aa, tf.cast(self._mask, tf.float64) ** 2, 1)
+      squared = tf.reduce_sum(aa * dd, [1, 2, 3])
+    lengths = tf.norm(a, axis=2) * tf.norm(d, axis=2)
+    terms = 4 * (a.shape[2] + d.shape[2])
+    # The sum itself is made in the precision of the activations: what cancels
+    # in it leaves rounding errors that have a length too.
+    rounding = (32 * np.finfo(self._a.dtype.as_numpy_dtype).eps) ** 2
+    rounding += terms * np.finfo(np.float64).eps
+    hidden = rounding * tf.reduce_sum(lengths, 1) ** 2
+    return tf.cast(tf.maximum(squared, 0) + hidden, self._a.dtype)
+
+  def weighted_sum(self, weights, clean):
+    if self._uses != 1:
+      weights = tf.repeat(weights, tf.shape(self._a)[1])
+    if weights.shape.rank == 1:
+      weights = weights[:, None]
+    a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
+    total = tf.matmul(a, d * weights, transpose_a=True)
+    return total if self._mask is None else total * self._mask
+
+  def materialise(self):
+    gradients = tf.matmul(self._a, self._d, transpose_a=True)
+    return gradients if self._mask is None else gradients * self._mask
+
+  def by_unit(self):
+    """Column o of one use is a_i d_io under the mask: its norms factor.
+
+    Those of several uses do not (in l1, not at all).
+    """
+    return self if self._uses == 1 else StoredTerm(self.materialise())
+
+  def units(self):
+    a = self._a[:, 0]
+    if self._mask is None:
+      l1 = tf.reduce_sum(tf.abs(a), 1, keepdims=True)
+      squared = tf.reduce_sum(a * a, 1, keepdims=True)
+      return Units(l1, squared + _lost(a, 1), None, self._d)
+    columns, members = _column_groups(self._mask)
+    l1 = tf.matmul(tf.abs(a), abs(columns))
+    squared = tf.matmul(a * a, columns**2)
+    return Units(l1, squared + _lost(a, 1), members, self._d)
+
+  def times(self, mask):
+    mask = tf.reshape(mask, [self._a.shape[2], self._d.shape[2]])
+    if self._uses != 1:
+      return StoredTerm(self.materialise() * mask)
+    mask = mask if self._mask is None else self._mask * mask
+    return LinearTerm(mask, [self._a], [self._d])
+
+
+class BiasTerm:
+  """Bias of one use of a linear map: the gradient d at its output."""
+
+  def __init__(self, gradients):
+    self._d = gradients  # [batch, 1, out]
+
+  def squared_norms(self):
+    d = self._d[:, 0]
+    return tf.reduce_sum(d * d, 1) + _lost(d, 1)
+
+  def weighted_sum(self, weights, clean):
+    d = clean(self._d)[:, 0]
+    if weights.shape.rank == 1:
+      return tf.linalg.matvec(d, weights, transpose_a=True)
+    return tf.reduce_sum(d * weights, 0)
+
+  def materialise(self):
+    return self._d[:, 0]
+
+  def by_unit(self):
+    return self
+
+  def units(self):
+    one = tf.ones_like(self._d[:, 0, :1])
+    return Units(one, one, None, self._d)
+
+
+class StoredTerm:
+  """A variable whose per-example gradients exist as a tensor."""
+
+  def __init__(self, gradients):
+    self._gradients = gradients
+
+  def squared_norms(self):
+    g = self._gradients
+    if g.shape.rank != 2:
+      g = tf.reshape(g, [tf.shape(g)[0], -1])
+    return tf.reduce_sum(g * g, 1) + _lost(g, 1)
+
+  def weighted_sum(self, weights, clean):
+    g = clean(self._gradients)
+    if weights.shape.rank == 1:
+      return tf.tensordot(weights, g, 1)
+    total = tf.reduce_sum(_units_last(g) * weights[:, None], 0)
+    return tf.reshape(total, tf.shape(g)[1:])
+
+  def materialise(self):
+    return self._gradients
+
+  def by_unit(self):
+    return self
+
+  def units(self):
+    g = _units_last(self._gradients)
+    squared = tf.reduce_sum(g * g, 1) + _lost(g, 1)
+    return Units(tf.reduce_sum(tf.abs(g), 1), squared, None, None)
+
+  def times(self, mask):
+    g = self._gradients
+    return StoredTerm(g * tf.reshape(mask, tf.shape(g)[1:]))
+
+
+class Units:
+  """Norms of the gradients of units: `l1 |d|`, and `sqrt(squared) |d|` in l2.
+
+  Args:
+    l1: `[batch, k]`; k is 1 or the number of units, or there are `members`.
+    squared: `[batch, k]`.
+    members: 0/1 `[units, k]`, which of the k each unit has; or `None`.
+    d: `[batch, 1, units]`, or `None` for ones.
+  """
+
+  def __init__(self, l1, squared, members, d):
+    self._l1, self._squared, self._members, self._d = l1, squared, members, d
+    self.count = l1.shape[1] if d is None else d.shape[2]
+
+  def joined(self, other):
+    """Returns the norms of units that have both gradients."""
+    if self._d is not other._d:
+      one, two = self._plain(), other._plain()
+    elif self._members is None and other._members is not None:
+      one, two = other, self
+    else:
+      one, two = self, other
+    if two._members is not None and two._members is not one._members:
+      one, two = self._plain(), other._plain()
+    l1, squared = one._l1 + two._l1, one._squared + two._squared
+    return Units(l1, squared, one._members, one._d)
+
+  def _plain(self):
+    if self._d is None:
+      return self
+    d = self._d[:, 0]
+    l1, squared = self._by_unit(self._l1), self._by_unit(self._squared)
+    # What the square of d lost when it was rounded to zero.
+    tiny = np.finfo(d.dtype.as_numpy_dtype).tiny
+    return Units(l1 * tf.abs(d), squared * (d * d + tiny), None, None)
+
+  def _by_unit(self, x):
+    if self._members is None:
+      return x
+    return tf.matmul(x, self._members, transpose_b=True)
+
+  def total(self):
+    """Returns `[batch]`: the sum of the l1 norms."""
+    if self._d is None:
+      return tf.reduce_sum(self._l1, 1)
+    lengths = tf.abs(self._d[:, 0])
+    if self._members is not None:
+      lengths = tf.matmul(lengths, self._members)
+    return tf.reduce_sum(self._l1 * lengths, 1)
+
+  def sum_of_squares(self):
+    """Returns `[batch]`, which is finite where the l2 norms are."""
+    return tf.reduce_sum(self._squared, 1)
+
+  def scale(self, clip, present):
+    """Returns `[batch, units]`: weights that clip each unit.
+
+    Unit i is clipped to `clip sqrt(l1_i)` in l2.
+
+    Args:
+      clip: `[batch]`.
+      present: `[batch]`, what to multiply the weights by.
+    """
+    clip, present = clip[:, None], present[:, None]
+    tiny = np.finfo(clip.dtype.as_numpy_dtype).tiny
+    lengths = tf.sqrt(tf.maximum(self._squared, tiny))
+    scale = present * (clip * tf.sqrt(self._l1) / lengths)
+    if self._d is not None:
+      d = tf.maximum(tf.abs(self._d[:, 0]), tiny)
+      scale = self._by_unit(scale) * tf.math.rsqrt(d)
+    return tf.minimum(present, scale)
+
+
+def linear_term(mask, inputs, gradients):
+  """Returns the term of a kernel, from all its uses under one mask.
+
+  Args:
+    mask: `[in, out]` or `None`.
+    inputs: `[batch, t, in]` each.
+    gradients: at the outputs, `[batch, t, out]` each.
+  """
+  term = LinearTerm(mask, inputs, gradients)
+  uses = [a.shape[1] for a in inputs]
+  many = None in uses or sum(uses) > _MAX_PAIRED_USES
+  # What is clipped and what is summed are then the same numbers.
+  return StoredTerm(term.materialise()) if mask is not None and many else term
+
+
+# Above this many uses of one masked kernel, all pairs of uses cost more than
+# storing its per-example gradient.
+_MAX_PAIRED_USES = 8
+
+_GROUPS = {}
+
+
+def _column_groups(mask):
+  """Returns a mask's distinct columns `[in, k]`, and who has them `[out, k]`.
+
+  Outputs with equal columns share `a^2 M`, and the masks of autoregressive
+  networks have no more distinct columns than there are degrees. A mask that is
+  not known before the step counts as all distinct: members are `None`.
+  """
+  key = id(mask)
+  if key not in _GROUPS:
+    values = tf.get_static_value(mask)
+    if values is None:
+      return mask, None
+    columns, inverse = np.unique(values, axis=1, return_inverse=True)
+    members = np.eye(columns.shape[1], dtype=columns.dtype)[inverse.ravel()]
+    # Keeping the mask keeps its id from being given to another.
+    _GROUPS[key] = (mask, columns, members)
+  return _GROUPS[key][1:]
+
+
+def _lost(x, axis):
+  """What the squares of x lost along an axis when they were rounded to zero."""
+  size = x.shape[axis]
+  if size is None:
+    size = tf.cast(tf.shape(x)[axis], x.dtype)
+  return size * np.finfo(x.dtype.as_numpy_dtype).tiny
+
+
+def _rank_2(x):
+  """[batch, t, n] as [batch * t, n]."""
+  return x[:, 0] if x.shape[1] == 1 else tf.reshape(x, [-1, x.shape[-1]])
+
+
+def _units_last(g):
+  """[batch, ..., units] as [batch, n, units]; a scalar is one unit."""
+  units = g.shape[-1] if g.shape.rank > 1 else 1
+  return tf.reshape(g, [tf.shape(g)[0], -1, units])

@@ -1,0 +1,82 @@
+"""What Keras models that a plan trains have in common."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from absl import logging
+
+from tfdpflows._keras import keras
+
+
+class PlannedModel(keras.Model):
+  """A Keras model that trains on the batches that a `TrainingPlan` draws.
+
+  Where the optimizer is one of a plan, `_fit_plan` is how `fit` trains: data
+  that the plan did not draw, and arguments that would draw other batches than
+  it says, are refused.
+  """
+
+  def train_on_batch(self, *args, **kwargs):
+    """As in Keras; refused under a plan, which draws the batches itself."""
+    if getattr(self.optimizer, 'plan', None) is not None:
+      raise ValueError(
+        'The optimizer carries a plan, which draws the batches: use fit(x).'
+      )
+    return super().train_on_batch(*args, **kwargs)
+
+  def _fit_plan(self, plan, data, *args, epochs=None, **kwargs):
+    """Trains on `data`: arrays, or what `plan.dataset` gave for them."""
+    refused = {'y', 'batch_size', 'shuffle', 'validation_split'}
+    refused |= {'class_weight', 'sample_weight', 'steps_per_epoch'}
+    given = sorted(k for k in kwargs if k in refused and kwargs[k] is not None)
+    if args or given:
+      given = ', '.join(given) or 'positional arguments after the data'
+      raise ValueError(
+        f'The optimizer carries a plan, which draws the batches: drop {given}.'
+      )
+    per_epoch = plan.sampler.steps_per_epoch
+    strategy = self.distribute_strategy
+    if strategy.num_replicas_in_sync > 1 and self.jit_compile:
+      raise ValueError(
+        'XLA cannot compile an update of several replicas together: drop '
+        'jit_compile=True, or train outside of the tf.distribute strategy.'
+      )
+    if isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+      if not plan.drew(data):
+        raise ValueError(
+          'The optimizer carries a plan, and this dataset is not of its '
+          'drawing: its privacy could not be accounted for. Pass the array '
+          'itself, or what plan.dataset(x) returned, unchanged.'
+        )
+      replicas = {s.num_replicas_in_sync for s in (data.strategy, strategy)}
+      if data.strategy is not strategy and replicas != {1}:
+        raise ValueError(
+          'The dataset was made outside of the tf.distribute strategy of the '
+          'model, whose replicas would share its rows. Call plan.dataset(x) '
+          'inside of strategy.scope(), or pass the array itself.'
+        )
+      dataset, steps = data, data.steps
+    else:
+      steps = plan.left if epochs is None else epochs * per_epoch
+      with strategy.scope():
+        dataset = plan.dataset(data, steps)
+    if self.optimizer.loss_bound is None and kwargs.get('verbose') != 0:
+      logging.info(
+        'The training loss is not shown: it is computed from private rows. '
+        'plan.optimizer(..., loss_bound=...) releases it with noise.'
+      )
+    per_epoch = _divisor_near(steps, per_epoch)
+    with plan.training(self.optimizer):
+      return keras.Model.fit(
+        self,
+        dataset,
+        epochs=steps // per_epoch,
+        steps_per_epoch=per_epoch,
+        **kwargs,
+      )
+
+
+def _divisor_near(total, wanted):
+  """Returns the divisor of `total` nearest to `wanted`."""
+  divisors = [d for d in range(1, total + 1) if total % d == 0]
+  return min(divisors, key=lambda d: abs(d - wanted))

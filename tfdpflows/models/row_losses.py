@@ -1,0 +1,110 @@
+"""Keras losses as one number per example, whatever their reduction."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdpflows._keras import keras
+
+
+class RowLosses:
+  """What `compile(loss=...)` takes, evaluated for every example by itself.
+
+  Keras averages over the batch and over all else at once; here everything but
+  the batch is averaged (summed, where the loss says `reduction='sum'`), over
+  what a mask of the outputs leaves of the example. The weight of one example
+  does not depend on the others.
+
+  Args:
+    loss: name, function or `tf.keras.losses.Loss`; for several outputs also a
+      list or dict of them, `None` for outputs without a loss.
+    loss_weights: a list or dict of numbers, or `None`.
+  """
+
+  def __init__(self, loss, loss_weights=None):
+    self._loss = loss
+    self._loss_weights = loss_weights
+
+  def __call__(self, y, outputs, names=None):
+    """Returns `[batch]`.
+
+    Args:
+      y: targets, one or a list or dict as `outputs`.
+      outputs: of the model.
+      names: of the outputs, where they are a list.
+    """
+    flat = tf.nest.flatten(outputs)
+    if isinstance(outputs, dict):
+      names = sorted(outputs)
+    elif names is None or len(names) != len(flat):
+      names = list(range(len(flat)))
+    losses = _for_each(self._loss, names, 'loss')
+    targets = _for_each(y, names, 'targets')
+    weights = [1.0] * len(flat)
+    if self._loss_weights is not None:
+      weights = _for_each(self._loss_weights, names, 'loss_weights')
+    rows = [
+      tf.cast(weight, output.dtype) * _rows(loss, target, output)
+      for loss, target, output, weight in zip(losses, targets, flat, weights)
+      if loss is not None
+    ]
+    return tf.add_n(rows)
+
+
+def _for_each(spec, names, what):
+  """Returns one entry per output of a list, a dict, or one for all."""
+  if isinstance(spec, dict):
+    unknown = sorted(set(spec) - set(names), key=str)
+    if unknown:
+      raise ValueError(
+        f'There are {what} for {unknown}; the outputs are {list(names)}.'
+      )
+    return [spec.get(name) for name in names]
+  if isinstance(spec, (list, tuple)):
+    if len(spec) != len(names):
+      raise ValueError(
+        f'There are {len(spec)} {what} for {len(names)} outputs.'
+      )
+    return list(spec)
+  return [spec] * len(names)
+
+
+def _rows(loss, y, output):
+  """Returns one loss per row of one output."""
+  name = getattr(loss, 'name', getattr(loss, '__name__', loss))
+  loss = keras.losses.get(loss)
+  if y is None:
+    raise ValueError(f'The loss {name} has no targets: fit(x, y).')
+  y, output = tf.convert_to_tensor(y), tf.convert_to_tensor(output)
+  mask = getattr(output, '_keras_mask', None)
+  # As Keras does: [batch] meets [batch, 1], and not [batch, batch].
+  if y.shape.rank == 1 and output.shape.rank == 2:
+    y = y[:, None]
+  if y.dtype.is_floating == output.dtype.is_floating:
+    y = tf.cast(y, output.dtype)
+  call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+  values = call(y, output)
+  if values.shape.rank == 0:
+    raise ValueError(
+      f'The loss {name} gives one number for the whole batch, and must give '
+      'one per example: do not average over the first axis.'
+    )
+  axes = list(range(1, values.shape.rank))
+  summed = getattr(loss, 'reduction', None) == keras.losses.Reduction.SUM
+  if mask is None or not axes:
+    if mask is not None and mask.shape.rank == 1:
+      values *= tf.cast(mask, values.dtype)
+    reduce = tf.reduce_sum if summed else tf.reduce_mean
+    return reduce(values, axes) if axes else values
+  mask = tf.cast(mask, values.dtype)
+  mask = tf.reshape(
+    mask,
+    tf.concat(
+      [tf.shape(mask), [1] * max(0, values.shape.rank - mask.shape.rank)], 0
+    ),
+  )
+  mask = tf.broadcast_to(mask, tf.shape(values))
+  total = tf.reduce_sum(tf.where(mask > 0, values * mask, 0.0), axes)
+  if summed:
+    return total
+  return tf.math.divide_no_nan(total, tf.reduce_sum(mask, axes))
