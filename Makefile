@@ -14,8 +14,9 @@ PYTHON := $(shell for python in python3.11 python3.10 python3.9 python3 python; 
   if $$python $(SUPPORTED) >/dev/null 2>&1; then command -v $$python; break; fi; done)
 endif
 
-# Arguments of pytest: make test PYTEST='-q tests/cli'
-PYTEST ?= -q
+# Arguments of pytest: make test PYTEST='-q tests/cli'. Tests of one file stay
+# in one process, and share what they made.
+PYTEST ?= -q --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP := -m pip --disable-pip-version-check install -qq
 TF215 := tensorflow==2.15.1
 
