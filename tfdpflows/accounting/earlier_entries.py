@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Optional
 
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import ledger_state
+from tfdpflows.accounting import ledger_state, owners
 from tfdpflows.accounting.ledger_file import LedgerError
 
 __all__ = ['EarlierEntries']
@@ -62,6 +62,15 @@ class EarlierEntries:
       same.remove(mine[0])
       return mine[0]
     if fitting:
+      different = owners.difference_of_owners(
+        fitting[0].owner, record.get('owner', '')
+      )
+      if different:
+        raise LedgerError(
+          f'What {label!r} has charged was for another {different}. The same '
+          'noise on other sums would reveal their difference. Resume with what '
+          'it was begun with, or reserve under another label.'
+        )
       raise LedgerError(
         f'What {label!r} has charged was for other random numbers: with new '
         'ones its runs are new and have to be paid. Resume with the secret '

@@ -248,8 +248,9 @@ class PrivacyLedger:
         under this label in the same file, with what it has charged. That is
         sound only where its runs are repeated with the same random numbers. A
         reservation that was merged in is found by the label it had before.
-      owner: Names the random numbers, without giving them away. What was
-        reserved for one owner is not resumed by another.
+      owner: Names the random numbers, without giving them away, and what they
+        are used for (`owners.owner_of`). What was reserved for one owner is
+        not resumed by another.
 
     Returns:
       A `Reservation`.
