@@ -71,3 +71,23 @@ def test_no_neighbour_gets_their_gradient(strategy):
     others = total(tf.constant(np.delete(IDS, i, 0))).numpy()
     # They name no row, and so give nothing.
     np.testing.assert_allclose(whole, others, atol=1e-6)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('mode', ['eager', 'function', 'xla'])
+def test_looking_them_up_finds_zeros_and_is_no_error(mode):
+  table = tf.Variable(1 + np.arange(VOCABULARY * DIM, dtype='float32'))
+  table = tf.Variable(tf.reshape(table, [VOCABULARY, DIM]))
+
+  def find(recorded):
+    if not recorded:
+      return gradients.embedding(IDS, table)
+    with gradients.PerExampleTape():
+      return gradients.embedding(IDS, table)
+
+  expected = np.where(KNOWN[..., None], table.numpy()[IDS * KNOWN], 0)
+  for recorded in (False, True):
+    run = lambda recorded=recorded: find(recorded)
+    if mode != 'eager':
+      run = tf.function(run, jit_compile=mode == 'xla')
+    np.testing.assert_array_equal(run(), expected)

@@ -158,3 +158,20 @@ def test_rows_of_any_structure():
 def test_losses_without_rows_are_refused():
   with pytest.raises(ValueError, match='losses and rows together'):
     gradients.PerExampleTape(rows=tf.zeros([3]))
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('mode', ['eager', 'function'])
+def test_gradients_may_be_taken_while_the_tape_records(mode):
+  net = _Net()
+  x = tf.constant(net.x)
+
+  def norms(inside):
+    with gradients.PerExampleTape(losses=net.losses, rows=x) as tape:
+      loss = net.losses(x)
+      if inside:
+        return tape.per_example_gradients(loss, net.variables).squared_norms()
+    return tape.per_example_gradients(loss, net.variables).squared_norms()
+
+  found = _compiled(lambda: norms(True), mode)()
+  np.testing.assert_allclose(found, norms(False), rtol=1e-5)

@@ -188,3 +188,31 @@ def test_other_variables_of_the_function_keep_their_gradient():
   found = tape.per_example_gradients(value, [kernel, other]).materialise()
   for a, b in zip(found, expected):
     np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('xla', [False, True])
+def test_an_example_whose_parts_cancel_rounds_no_other_away(xla):
+  """Beside its huge parts the gradients of many others are tiny."""
+  batch, size = 4096, 16
+  rng = np.random.default_rng(0)
+  kernel = tf.Variable(np.eye(size, dtype='float32'))
+  direction = rng.normal(size=[size, size]).astype('float32')
+  factors = np.zeros([batch, 2], 'float32')
+  factors[0] = 1e8, -1e8
+  factors[1:, 0] = 1e-3 / np.linalg.norm(direction)
+
+  @tf.function(jit_compile=xla)
+  def total(weights):
+    value = lambda k: tf.reduce_sum(k * direction)
+    with gradients.PerExampleTape() as tape:
+      values = gradients.shared(lambda k: [value(k)] * 2, [kernel], batch)
+      loss = tf.reduce_sum(values * factors, 1)
+    found = tape.per_example_gradients(loss, [kernel])
+    return gradients.Flat(1.0).clip_and_sum(found, weights)[0]
+
+  weights = np.ones(batch, 'float32')
+  whole = total(tf.constant(weights))
+  weights[0] = 0
+  change = np.linalg.norm(whole - total(tf.constant(weights)))
+  assert change <= 1 + 1e-3

@@ -568,3 +568,9 @@ def test_checkpoint_and_saved_model(tmp_path):
   status = tf.train.Checkpoint(model=other).read(str(tmp_path / 'c'))
   status.expect_partial().assert_existing_objects_matched()
   np.testing.assert_allclose(other(x), model(x), rtol=1e-6)
+
+
+def test_a_private_model_of_a_private_model_is_refused():
+  inner = tfdpflows.PrivateModel(keras.Sequential([keras.layers.Dense(2)]))
+  with pytest.raises(ValueError, match='is a PrivateModel and trains priv'):
+    tfdpflows.PrivateModel(inner)

@@ -165,3 +165,28 @@ def test_draws_and_chunks_need_a_function():
       tf.ones([2, 1]),
       [kernel],
     )
+
+
+@pytest.mark.core
+def test_tensor_float_32_is_refused_where_there_is_a_gpu(monkeypatch):
+  kernel, optimizer = tf.Variable([[1.0]]), _optimizer()
+
+  def step():
+    with gradients.PerExampleTape() as tape:
+      losses = gradients.linear(tf.ones([2, 1]), kernel)[:, 0]
+    optimizer.private_gradients(losses, [kernel], tape)
+
+  tf32 = tf.config.experimental
+  monkeypatch.setattr(
+    tf32, 'tensor_float_32_execution_enabled', lambda: switched
+  )
+  switched = True
+  devices = tf.config.get_visible_devices
+  gpu = lambda kind=None: ['a GPU'] if kind == 'GPU' else devices(kind)
+  monkeypatch.setattr(tf.config, 'get_visible_devices', lambda kind=None: [])
+  step()
+  monkeypatch.setattr(tf.config, 'get_visible_devices', gpu)
+  with pytest.raises(ValueError, match='enable_tensor_float_32_execution'):
+    step()
+  switched = False
+  step()

@@ -133,8 +133,12 @@ def _run(values):
   _check_marks(schema, values)
   table = files.read_rows(values.input, schema, values.out_of_range)
   with quiet.importing():
+    import tensorflow as tf
+
     from tfdpflows.tabular.synthesizer import fit_to_directory
 
+  # On GPUs it is on by default, and refused by the optimizer.
+  tf.config.experimental.enable_tensor_float_32_execution(False)
   try:
     synthesizer = fit_to_directory(
       table,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+# Share of the length of the parts that counts where they cancel: see below.
+_HIDDEN = 1e-4
+
 
 class SharedTerm:
   """`sum_t a_it d_it^T + sum_k c_ik J_k`: linear uses and shared values.
@@ -15,8 +18,10 @@ class SharedTerm:
                 + c_i^T (J J^T) c_i,
 
   so that no example's gradient is stored. The three may cancel: they are added
-  up in float64, and what rounding (of the sum of gradients too) may still hide
-  is added, so that no example can pass for a shorter one.
+  up in float64, and 1e-4 of the length of the parts is added to the norm, in
+  quadrature. No example can then pass for a shorter one, nor have parts of more
+  than 1e4 times the clip in the sum, which is in float64 as well: in less,
+  adding up thousands of examples beside such parts would round the others away.
 
   Args:
     inputs: `[batch, t, in]`, or `None` without linear uses.
@@ -50,23 +55,24 @@ class SharedTerm:
       squared += 2 * tf.reduce_sum(c * inner, 1)
       lengths += tf.reduce_sum(tf.norm(a, axis=2) * tf.norm(d, axis=2), 1)
       terms += a.shape[2] + d.shape[2]
-    # The sum of gradients rounds each part: a hundred times that, added in
-    # quadrature, leaves less than 1e-4 of the bound to chance.
-    precision = np.finfo(self._c.dtype.as_numpy_dtype).eps
-    hidden = 4 * terms * np.finfo(np.float64).eps + (100 * precision) ** 2
+    hidden = 4 * terms * np.finfo(np.float64).eps + _HIDDEN**2
     squared = tf.maximum(squared, 0) + hidden * lengths**2
     lost = tf.cast(terms * tf.size(self._j), self._c.dtype)
     tiny = np.finfo(self._c.dtype.as_numpy_dtype).tiny
     return tf.cast(squared, self._c.dtype) + lost * tiny
 
   def weighted_sum(self, weights, clean):
-    c = tf.reduce_sum(clean(self._c) * weights[:, None], 0)
-    total = tf.linalg.matvec(self._j, c, transpose_a=True)
-    if self._a is None:
-      return total
-    a, d = clean(self._a), clean(self._d) * weights[:, None, None]
-    products = tf.tensordot(a, d, [[0, 1], [0, 1]])
-    return products + tf.reshape(total, tf.shape(products))
+    weights = tf.cast(weights, tf.float64)
+    c = tf.cast(clean(self._c), tf.float64)
+    c = tf.linalg.matvec(c, weights, transpose_a=True)
+    j = tf.cast(self._j, tf.float64)
+    total = tf.linalg.matvec(j, c, transpose_a=True)
+    if self._a is not None:
+      a = tf.cast(clean(self._a), tf.float64)
+      d = tf.cast(clean(self._d), tf.float64) * weights[:, None, None]
+      products = tf.tensordot(a, d, [[0, 1], [0, 1]])
+      total = products + tf.reshape(total, tf.shape(products))
+    return tf.cast(total, self._c.dtype)
 
   def materialise(self):
     found = tf.matmul(self._c, self._j)

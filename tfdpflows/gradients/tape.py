@@ -87,7 +87,10 @@ class PerExampleTape(tf.GradientTape):
 
   The gradient of example i, as the strategies see it, is a function of row i
   and of the parameters, whatever the other rows hold, if element i of the loss
-  is; variables that come from `tape.jacobian` are the exception named above.
+  is and the backward pass keeps rows apart, as that of TensorFlow's own
+  operations does (a `tf.custom_gradient` that clips the gradients of a whole
+  batch does not); variables that come from `tape.jacobian` are the exception
+  named above.
 
   Args:
     watch_accessed_variables: as in `tf.GradientTape`.
@@ -120,7 +123,8 @@ class PerExampleTape(tf.GradientTape):
         'PerExampleTape takes losses and rows together: the losses are '
         'computed again from the rows.'
       )
-    self.losses, self.rows = losses, rows
+    self.losses = None if losses is None else _unseen(losses)
+    self.rows = rows
     self.records = []
     self._context = None
 
@@ -218,7 +222,9 @@ def embedding(ids, table):
   """Rows of a table, noted by the `PerExampleTape` in force.
 
   Args:
-    ids: integer tensor `[batch, ...]`. Axis 0 is the axis of examples.
+    ids: integer tensor `[batch, ...]`. Axis 0 is the axis of examples. An id
+      that is no row of the table finds zeros, on every device: an error would
+      show that some example has it.
     table: variable (or tensor) `[vocabulary, dim]`.
 
   Returns:
@@ -238,8 +244,8 @@ def embedding(ids, table):
   """
   tape = _recording(table)
   if tape is None:
-    return tf.gather(table, ids)
-  y = tf.gather(tf.stop_gradient(table), ids)
+    return _rows_of(table, ids)
+  y = _rows_of(tf.stop_gradient(table), ids)
   tape.watch(y)
   tape.records.append(Lookup(table, ids, y))
   return y
@@ -292,6 +298,32 @@ def shared(function, parameters, batch):
   return output
 
 
+def _rows_of(table, ids):
+  ids = tf.convert_to_tensor(ids)
+  size = tf.cast(tf.shape(table)[0], ids.dtype)
+  named = tf.logical_and(ids >= 0, ids < size)
+  found = tf.gather(table, tf.where(named, ids, tf.zeros_like(ids)))
+  return tf.where(named[..., None], found, tf.zeros_like(found))
+
+
+def _unseen(function):
+  """Returns the function, run as if no tape was recording.
+
+  Inside of the `with` block the tape would take what is computed for one
+  example for uses of its own.
+  """
+
+  def run(*args):
+    stack = _stack()
+    stack.append(None)
+    try:
+      return function(*args)
+    finally:
+      stack.pop()
+
+  return run
+
+
 def _variables(*parts):
   return [v for v in parts if isinstance(v, tf.Variable)]
 
@@ -310,7 +342,7 @@ def _context():
 def _recording(parameter):
   """Returns the innermost tape if it can see what is computed here."""
   stack = _stack()
-  if not stack or not isinstance(parameter, tf.Variable):
+  if not stack or stack[-1] is None or not isinstance(parameter, tf.Variable):
     return None
   # A tensor made inside a nested function, loop or branch belongs to that
   # graph: the tape outside can neither watch it nor differentiate by it.

@@ -11,10 +11,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdpflows.models import other_weights
+from tfdpflows.models import other_weights, trial_rows
 
 # Losses may cancel to nothing but rounding; gradients tell of smaller ones.
 _LOSS = 0.1
+# Weight of other losses, so that one is nothing beside them.
+_HUGE = 1e6
 _DECLARE = (
   'If you know that no example changes the loss of another, whatever the size '
   'of the batch, declare it: examples_apart=True.'
@@ -25,7 +27,8 @@ def check(trial, resting, variables, rows, others, *, declared, what):
   """Tries examples apart, at the weights as they are and at others.
 
   Loss, gradient and layers' outputs of an example must stay when all other
-  examples change, become copies of it, or one is missing.
+  examples change, become copies of it, large, or not finite, or one is
+  missing; its gradient must also stay when theirs are large.
 
   Args:
     trial: a `Trial` of the training step.
@@ -124,6 +127,79 @@ class _Try:
       )
       return
     self._compare(whole, part, 0, 'The size of the batch changes')
+    # Last: a run that fails leaves legacy chance out of step.
+    self._check_backward(batch)
+    self._check_extremes(batch)
+
+  def _check_extremes(self, batch):
+    """Other rows of sizes that made-up ones do not have."""
+    for others, what in trial_rows.extreme(self._others):
+      for i in (0, batch - 1):
+        try:
+          old, new = self._trial.pair(
+            self._rows, _kept(self._rows, others, i), i
+          )
+        except tf.errors.OpError as error:
+          logging.warning(
+            'tfdpflows: %s cannot be computed where rows hold %s (%s); it was '
+            'not tried whether such rows change others. An error in training '
+            'would show whoever sees it that there is such a row.',
+            _lower(self._what),
+            what,
+            str(error).partition('\n')[0],
+          )
+          return
+        # In a gradient of one loss, 0 * inf of another row is nan: it is one
+        # by weights that training does not have.
+        finite = all(np.all(np.isfinite(g)) for g in new.gradient)
+        if not finite:
+          new = new._replace(gradient=old.gradient)
+        self._compare(old, new, i, f'One that holds {what} changes')
+
+  def _check_backward(self, batch):
+    """All losses at once, of most different weights, and one by one."""
+    trial, rows = self._resting, self._rows
+    one, huge = np.eye(batch), _HUGE * np.eye(batch)
+    together = one + _HUGE - huge
+    if trial.legacy:
+      for i in range(batch):
+        old, new = trial.pair(rows, rows, i, together[i])
+        self._compare_backward(old, new, i)
+      return
+    runs = trial.alike(rows, [*one, *huge, *together, np.ones(batch)])
+    ones, huge = runs[:batch], runs[batch : 2 * batch]
+    for i, new in enumerate(runs[2 * batch : -1]):
+      self._compare_backward(ones[i], new, i)
+      self._compare_sum([ones[i], *huge[:i], *huge[i + 1 :]], new)
+    self._compare_sum(ones, runs[-1])
+
+  def _compare_backward(self, old, new, row):
+    """Compares the gradient of one loss at what layers gave for its row."""
+    gradients = [g for _, g in old.backward]
+    largest = max((np.max(_size(g), initial=0) for g in gradients), default=0)
+    for (name, before), (_, after) in zip(old.backward, new.backward):
+      if not before.ndim or before.shape[0] != len(old.losses):
+        continue
+      if not _close(before[row], after[row], 0.1 * largest):
+        self._mixes_backward(f'after {_lower(name)}')
+
+  def _compare_sum(self, runs, whole):
+    """Compares the gradients of single losses with that of their sum."""
+    columns = list(zip(*(run.gradient for run in runs)))
+    sizes = [sum(_size(g) for g in gradients) for gradients in columns]
+    largest = max((np.max(s, initial=0) for s in sizes), default=0)
+    for gradients, size, found in zip(columns, sizes, whole.gradient):
+      scale = max(np.max(size, initial=0), 0.1 * largest)
+      if not _close(sum(gradients), found, scale):
+        self._mixes_backward('somewhere')
+
+  def _mixes_backward(self, where):
+    self.mixing = self.mixing or ValueError(
+      f'{self._what} mixes examples in its backward pass ({where}): the '
+      'gradient of one depends on how large those of others are, so that '
+      'clipping each bounds nothing. A gradient by tf.custom_gradient must '
+      'treat each example by itself, not take a norm or mean over the batch.'
+    )
 
   def _cannot_tell(self, why):
     if self._declared:

@@ -87,6 +87,12 @@ class PrivateModel(TriedModel):
     ema_momentum=None,
     name=None,
   ):
+    if isinstance(model, TriedModel):
+      raise ValueError(
+        f'{model.name} is a {type(model).__name__} and trains privately by '
+        'itself. Give PrivateModel the Keras model: that of a PrivateModel is '
+        'its attribute `model`.'
+      )
     super().__init__(example, examples_apart, name or f'private_{model.name}')
     self.model = model
     self._ruled = None

@@ -10,9 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 # Operations that keep a state of their own, which nothing can reset or save.
+# Those named Stateful have theirs in a variable.
 _LEGACY = re.compile(
-  '(?!Stateless).*(Random|Multinomial|TruncatedNormal|CandidateSampler|'
-  'DistortedBoundingBox|PyFunc)'
+  '(?!State(less|ful)|RandomIndexShuffle$).*(Random|Multinomial|'
+  'TruncatedNormal|CandidateSampler|DistortedBoundingBox|PyFunc|'
+  'Fractional(Max|Avg)Pool|CudnnRNN|XlaRng(Uniform|Normal)|Skipgram|'
+  'RecordInput|Timestamp)'
 )
 
 
@@ -20,8 +23,9 @@ class Run(NamedTuple):
   """What one run gave, as arrays."""
 
   losses: Any  # [batch]
-  gradient: Any  # of one loss, by each variable
+  gradient: Any  # of the weighted sum of losses, by each variable
   seen: Any  # pairs of a description and an array
+  backward: Any  # as `seen`: the gradient there, of what is a float
 
 
 class Trial:
@@ -44,37 +48,40 @@ class Trial:
   """
 
   def __init__(self, compute, variables, rows, named):
-    names = []
+    names, floats = [], []
 
-    def run(rows, index):
+    def run(rows, weights):
       # Of this graph alone: it makes the seeds of legacy operations.
       tf.random.set_seed(0)
       with tf.GradientTape() as tape:
         losses, seen = compute(rows)
-      one = tf.one_hot(index, tf.shape(losses)[0], dtype=losses.dtype)
-      found = tape.gradient(
-        losses,
-        variables,
-        output_gradients=one,
-        unconnected_gradients=tf.UnconnectedGradients.ZERO,
-      )
       graph = tf.compat.v1.get_default_graph()
       # Those made in a loop or branch are out of sight.
       seen = [s for s in seen if getattr(s[1], 'graph', None) is graph]
       names[:] = [name for name, _ in seen]
+      tensors = [x for _, x in seen]
+      floats[:] = [i for i, x in enumerate(tensors) if x.dtype.is_floating]
+      found = tape.gradient(
+        losses,
+        [*variables, *(tensors[i] for i in floats)],
+        output_gradients=tf.cast(weights, losses.dtype),
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+      )
+      found = [tf.convert_to_tensor(g) for g in found]
       return (
         losses,
-        [tf.convert_to_tensor(g) for g in found],
-        [x for _, x in seen],
+        found[: len(variables)],
+        tensors,
+        found[len(variables) :],
       )
 
     spec = tf.nest.map_structure(
       lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), rows
     )
     self._traced = tf.function(run).get_concrete_function(
-      spec, tf.TensorSpec([], tf.int32)
+      spec, tf.TensorSpec([None], tf.float64)
     )
-    self._names = list(names)
+    self._names, self._floats = list(names), list(floats)
     nodes = self._traced.graph.as_graph_def()
     functions = nodes.library.function
     ops = {n.op for n in nodes.node}
@@ -90,33 +97,59 @@ class Trial:
     if self.legacy:
       # Another instance, with the seeds of the first.
       again = tf.function(functools.partial(again)).get_concrete_function(
-        spec, tf.TensorSpec([], tf.int32)
+        spec, tf.TensorSpec([None], tf.float64)
       )
     self._instances = self._traced, again
 
-  def pair(self, rows, others, index):
+  def pair(self, rows, others, index, weights=None):
     """Runs twice with the same chance.
 
     Args:
       rows: rows of the first run.
       others: rows of the second run.
       index: number of the loss whose gradient is returned.
+      weights: weights of the losses in the second run, if others.
 
     Returns:
       Two `Run`s.
     """
     start = [captured.value() for captured in self._changing]
-    first = self._run(0, rows, index)
+    first = self._run(0, rows, _one_hot(rows, index))
     for captured, value in zip(self._changing, start):
       captured.assign(value)
-    return first, self._run(1, others, index)
+    if weights is None:
+      weights = _one_hot(others, index)
+    return first, self._run(1, others, weights)
 
-  def _run(self, instance, rows, index):
-    losses, gradient, seen = self._instances[instance](rows, tf.constant(index))
+  def alike(self, rows, weights):
+    """Runs on the same rows with the same chance and other weights of losses.
+
+    Not where there is `legacy` chance, which cannot be set back.
+
+    Args:
+      rows: rows of all runs.
+      weights: `[batch]` for each run.
+
+    Returns:
+      A `Run` for each.
+    """
+    start = [captured.value() for captured in self._changing]
+    found = []
+    for one in weights:
+      for captured, value in zip(self._changing, start):
+        captured.assign(value)
+      found.append(self._run(0, rows, one))
+    return found
+
+  def _run(self, instance, rows, weights):
+    losses, gradient, seen, backward = self._instances[instance](
+      rows, tf.constant(weights, tf.float64)
+    )
     return Run(
       losses.numpy(),
       [g.numpy() for g in gradient],
       [(name, x.numpy()) for name, x in zip(self._names, seen)],
+      [(self._names[i], x.numpy()) for i, x in zip(self._floats, backward)],
     )
 
   def set_back(self):
@@ -133,7 +166,7 @@ class Trial:
     """
     after = []
     for instance, data in enumerate((rows, others)):
-      self._run(instance, data, 0)
+      self._run(instance, data, _one_hot(data, 0))
       after.append([captured.value() for captured in self._state])
       self.set_back()
     changed = [
@@ -165,6 +198,10 @@ class Trial:
   def random(self):
     """Whether random numbers are drawn at all."""
     return bool(self.legacy or self._changing)
+
+
+def _one_hot(rows, index):
+  return np.eye(tf.nest.flatten(rows)[0].shape[0])[index]
 
 
 class _Captured:

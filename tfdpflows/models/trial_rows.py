@@ -10,6 +10,15 @@ import tensorflow as tf
 # More of these than an axis of the data has, so that examples are told apart.
 _BATCHES = (3, 5, 7, 11, 13, 17)
 _UNKNOWN_LENGTH = 8
+# What sizes of other rows a model may look at: a maximum beyond 1, a clip of
+# the norm of the whole batch, a test for values that are not finite.
+_FACTORS = {
+  30.0: 'large numbers',
+  -1e3: 'large negative numbers',
+  1e6: 'huge numbers',
+  float('nan'): 'nan',
+  float('inf'): 'inf',
+}
 
 
 def spec_of(rows):
@@ -40,6 +49,24 @@ def made_up(spec):
       into.append(tf.cast(tf.constant(values), s.dtype))
   pack = functools.partial(tf.nest.pack_sequence_as, spec)
   return pack(one), pack(other)
+
+
+def extreme(others):
+  """Yields others that are not in (0, 1), and what they hold.
+
+  Only floats are changed: what a model takes of integers is its own matter.
+
+  Args:
+    others: structure of tensors, as `rows_for` gives.
+  """
+  flat = tf.nest.flatten(others)
+  if not any(x.dtype.is_floating for x in flat):
+    return
+  for factor, what in _FACTORS.items():
+    changed = [
+      x * tf.cast(factor, x.dtype) if x.dtype.is_floating else x for x in flat
+    ]
+    yield tf.nest.pack_sequence_as(others, changed), what
 
 
 def rows_for(spec, example):

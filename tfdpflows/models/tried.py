@@ -77,12 +77,20 @@ class TriedModel(PlannedModel):
     """As `_check`, before the plan charges anything.
 
     Raises:
-      ValueError: also for chance of the model's own under a resumed plan, or
-        an unsupported `tf.distribute` strategy.
+      ValueError: also for chance of the model's own or eager steps under a
+        resumed plan, or an unsupported `tf.distribute` strategy.
     """
     with self.distribute_strategy.scope():
       distribution.current_strategy()
     self._check(spec)
+    if plan.resumed and self.run_eagerly:
+      raise ValueError(
+        f'The plan was resumed, and {self.name} runs eagerly: each step runs '
+        'its Python code again, and may draw random numbers that nothing keeps '
+        'and no trial sees. A replayed step would give another sum the same '
+        'noise. Compile without run_eagerly=True (and without '
+        'tf.config.run_functions_eagerly), or train anew with a new plan.'
+      )
     if plan.resumed and self._chance:
       raise ValueError(
         f'The plan was resumed, and {self.name} draws random numbers that no '

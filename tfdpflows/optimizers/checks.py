@@ -66,8 +66,30 @@ def refuse_mixed_precision_policy():
     raise mixed_precision(f'the global policy {policy.name!r}')
 
 
+def refuse_tf32():
+  """Raises a ValueError where GPUs would multiply matrices in TensorFloat-32.
+
+  Squared norms are products too, and uses of one variable that cancel may
+  leave a gradient tens of times as long as the clip.
+  """
+  if (
+    tf.config.get_visible_devices('GPU')
+    and tf.config.experimental.tensor_float_32_execution_enabled()
+  ):
+    raise ValueError(
+      'TensorFloat-32 is refused: there is a GPU, whose matrix products would '
+      'round to 10 bits, so that clipping bounds nothing. Call '
+      'tf.config.experimental.enable_tensor_float_32_execution(False) before '
+      'training (it is on by default).'
+    )
+
+
 def refuse_mixed_precision(variables):
-  """Raises a ValueError for variables that are in half precision, or cast."""
+  """Raises a ValueError for variables that are in half precision, or cast.
+
+  Also where products would be, see `refuse_tf32`.
+  """
+  refuse_tf32()
   refuse_mixed_precision_policy()
   for v in variables:
     # Keras has such variables where a layer computes in another precision.
