@@ -80,6 +80,9 @@ def masked_autoregressive_flow(
     )
   if base is None:
     base = tfd.MultivariateNormalDiag(tf.zeros([event_size], dtype))
+  elif num_blocks % 2 == 0:
+    # So that the columns of the base are those of the data.
+    parts.append(tfb.Permute(reverse, name='reverse_back'))
   return tfd.TransformedDistribution(base, tfb.Chain(parts), name=name)
 
 

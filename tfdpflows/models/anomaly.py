@@ -1,0 +1,259 @@
+"""Anomalies: rows to which a density gives too little likelihood."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows._keras import tfp
+from tfdpflows.mechanisms import private_quantile
+from tfdpflows.models.anomaly_evaluation import evaluate_scores
+
+# Rows that are scored at one time.
+_CHUNK = 8192
+
+
+class AnomalyDetector:
+  """Flags rows whose log-density under a model is below a threshold.
+
+  As in Waites & Cummings 2021. The score of a row is `-log_prob`, in nats; a
+  row is an anomaly if its score is above the threshold. A row that the model
+  gives no density, or for which its log-density is not a number, has the score
+  infinity and is an anomaly.
+
+  #### Formal guarantee
+
+  The detector is computed from the model and the threshold alone: it is as
+  private as these. A threshold that is given, or that comes from public rows
+  (`from_public`), costs nothing; one from private rows (`from_private`) is
+  charged. What is scored is not protected: a score tells of the row it is
+  for, and `evaluate` of all its rows.
+
+  Args:
+    model: a `tfd.Distribution` over `[d]`, or anything that has one as
+      `distribution`, such as a `DensityModel`.
+    threshold: the score above which a row is an anomaly, in nats; public.
+
+  Raises:
+    ValueError: if `model` is no distribution over rows, or the threshold is
+      not a number.
+
+  #### Example
+
+  >>> import tensorflow as tf, tfdpflows
+  >>> flow = tfdpflows.flows.dp_nf(2, num_blocks=1)
+  >>> detector = tfdpflows.models.AnomalyDetector(flow, threshold=5.)
+  >>> detector.predict([[0., 0.], [4., 4.]]).tolist()
+  [False, True]
+  """
+
+  def __init__(self, model, threshold):
+    distribution = model
+    # Flows have their base under that name.
+    if not isinstance(model, tfp.distributions.Distribution):
+      distribution = getattr(model, 'distribution', None)
+    if distribution is None or distribution.event_shape.rank != 1:
+      raise ValueError(
+        f'{type(model).__name__} is no distribution over rows: give a '
+        'tfd.Distribution with event shape [d], or a model that has one as '
+        '`distribution`.'
+      )
+    if math.isnan(threshold):
+      raise ValueError('threshold is NaN; give the score above which to flag.')
+    self.distribution = distribution
+    self.threshold = float(threshold)
+
+  @classmethod
+  def from_public(cls, model, x, false_positive_rate):
+    """Makes a detector with a threshold from rows that are public.
+
+    Args:
+      model: see the class.
+      x: public rows `[n, d]`, without anomalies.
+      false_positive_rate: the largest share of them to be flagged, in [0, 1).
+
+    Raises:
+      ValueError: for a number out of range, without rows, or for a row with
+        NaN, which is named.
+    """
+    _check_rate(false_positive_rate)
+    detector = cls(model, math.inf)
+    scores = detector.score(x)
+    if not len(scores):
+      raise ValueError('x has no rows to take a threshold from.')
+    # The smallest score that at most this share of the rows is above.
+    above = math.floor(false_positive_rate * len(scores) + 1e-9)
+    detector.threshold = float(np.sort(scores)[len(scores) - 1 - above])
+    return detector
+
+  @classmethod
+  def from_private(
+    cls,
+    model,
+    x,
+    *,
+    false_positive_rate,
+    epsilon,
+    bounds,
+    ledger,
+    randomness=None,
+    label='anomaly threshold',
+    resume=False,
+  ):
+    """Makes a detector with a threshold from private rows, for a price.
+
+    Args:
+      model: see the class.
+      x: rows `[n, d]`; those that the model was trained on may serve.
+      false_positive_rate: about the share of them to be flagged, in [0, 1).
+      epsilon: what to spend. `false_positive_rate * n` rows should be many more
+        than `10 / epsilon`, see `mechanisms.private_quantile`.
+      bounds: public bounds (lower, upper) of the threshold, in nats.
+      ledger: `PrivacyLedger` that is charged before `x` is read.
+      randomness: `tfdpflows.randomness.Randomness`; by default one that nobody
+        knows.
+      label: label of the charge.
+      resume: as in `mechanisms.private_quantile`.
+
+    Raises:
+      ValueError: for a number out of range. Never for what is in the rows:
+        those with NaN count as having the score `upper`.
+      BudgetExceededError: if the ledger refuses the charge; nothing is read.
+
+    #### Formal guarantee
+
+    The model is fixed, so that a row has one score and changes no other one:
+    `mechanisms.private_quantile` of the scores at `1 - false_positive_rate`,
+    `ExponentialMechanismDpEvent(epsilon)`.
+    """
+    _check_rate(false_positive_rate)
+    detector = cls(model, math.inf)
+    lower, upper = bounds
+    detector.threshold = private_quantile(
+      lambda: detector._scores(detector._rows(x)),
+      1 - false_positive_rate,
+      lower=lower,
+      upper=upper,
+      epsilon=epsilon,
+      ledger=ledger,
+      randomness=randomness,
+      label=label,
+      resume=resume,
+    )
+    return detector
+
+  def score(self, x):
+    """Returns `-log_prob` of rows, in nats.
+
+    Args:
+      x: rows `[n, d]`.
+
+    Returns:
+      float64 array `[n]`; infinite where the model gives a row no density.
+
+    Raises:
+      ValueError: for another shape, or for a row with NaN, which is named.
+    """
+    rows = self._rows(x)
+    missing = np.flatnonzero(np.isnan(rows).any(1))
+    if len(missing):
+      raise ValueError(
+        f'Row {missing[0]} of x has NaN ({len(missing)} of {len(rows)} rows '
+        'do). Drop such rows, or fill them in as for training.'
+      )
+    return self._scores(rows)
+
+  def predict(self, x):
+    """Returns whether rows are anomalies, bool `[n]`; see `score`."""
+    return self.score(x) > self.threshold
+
+  def evaluate(self, x, labels):
+    """Returns how well the scores tell anomalies from other rows.
+
+    Args:
+      x: rows `[n, d]`.
+      labels: `[n]`, 1 (or True) for anomalies and 0 (or False) for others.
+
+    Returns:
+      An `AnomalyEvaluation`. It tells of the rows: it is public if they are.
+
+    Raises:
+      ValueError: for other labels, or if there is only one kind; see also
+        `score`.
+    """
+    return evaluate_scores(self.score(x), labels, self.threshold)
+
+  def save(self, path):
+    """Writes a SavedModel that loads without this package.
+
+    Its signature `score_anomaly` takes `rows` `[n, d]` and gives `score`,
+    `is_anomaly` and `threshold`, each `[n]`; the signature `log_prob` gives
+    `log_prob`. Both fail on a row with NaN, and name it.
+
+    Args:
+      path: the folder.
+    """
+    size, dtype = self.distribution.event_shape[0], self.distribution.dtype
+    spec = tf.TensorSpec([None, size], dtype, name='rows')
+    log_prob = tf.function(self._log_prob_of_clean_rows, [spec])
+
+    @tf.function(input_signature=[spec])
+    def score_anomaly(rows):
+      scores = _scores_of(self._log_prob_of_clean_rows(rows)['log_prob'])
+      threshold = tf.fill(tf.shape(scores), tf.cast(self.threshold, dtype))
+      return {
+        'score': scores,
+        'is_anomaly': scores > threshold,
+        'threshold': threshold,
+      }
+
+    module = tf.Module()
+    module.distribution = self.distribution
+    tf.saved_model.save(
+      module,
+      path,
+      signatures={'score_anomaly': score_anomaly, 'log_prob': log_prob},
+    )
+
+  def _log_prob_of_clean_rows(self, rows):
+    missing = tf.reduce_any(tf.math.is_nan(rows), 1)
+    check = tf.debugging.Assert(
+      tf.logical_not(tf.reduce_any(missing)),
+      ['Rows with NaN, by number:', tf.where(missing)[:, 0]],
+    )
+    with tf.control_dependencies([check]):
+      return {'log_prob': self._log_prob(rows)}
+
+  def _log_prob(self, rows):
+    # TFP keeps results by input tensor.
+    return self.distribution.log_prob(tf.identity(rows))
+
+  def _rows(self, x):
+    with np.errstate(over='ignore'):
+      rows = np.asarray(x, self.distribution.dtype.as_numpy_dtype)
+    size = self.distribution.event_shape[0]
+    if rows.ndim != 2 or rows.shape[1] != size:
+      raise ValueError(f'x has shape {rows.shape}; it must be [n, {size}].')
+    return rows
+
+  def _scores(self, rows):
+    scores = [
+      _scores_of(self._log_prob(rows[start : start + _CHUNK])).numpy()
+      for start in range(0, len(rows), _CHUNK)
+    ]
+    return np.concatenate([np.zeros(0), *scores])
+
+
+def _scores_of(log_prob):
+  # Far out the log-density overflows, in places to inf - inf.
+  infinite = tf.fill(tf.shape(log_prob), tf.cast(math.inf, log_prob.dtype))
+  return tf.where(tf.math.is_nan(log_prob), infinite, -log_prob)
+
+
+def _check_rate(rate):
+  if not 0 <= rate < 1:
+    raise ValueError(
+      f'false_positive_rate is {rate}; it must be a share in [0, 1).'
+    )
