@@ -31,6 +31,8 @@ tfb, tfd = tfp.bijectors, tfp.distributions
 
 # Rows that are scored at one time.
 _CHUNK = 8192
+# Where whitened columns are clipped for DP-NF-INIT.
+_INIT_BOUND = 4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Recipe:
     prior_share: share of the budget (of the squared signal-to-noise ratio)
       that goes to the prior.
     prior_weight: weight of the prior in the final mixture.
+    init_share: share that goes to DP-NF-INIT, the private initialization of
+      layers of scale and shift (`flows.initialize_privately`); 0 for a flow
+      without such layers, that starts as the identity.
+    init_layers: how many of these layers are initialised.
     transform: 'affine' or 'spline'.
     num_blocks: blocks of the flow.
     hidden_units: width of each hidden layer of a block.
@@ -54,9 +60,11 @@ class Recipe:
     ema_momentum: of the average of the weights over the steps.
   """
 
-  prior_components: int | None = 1
-  prior_share: float = 0.1
+  prior_components: int | None = None
+  prior_share: float = 0.4
   prior_weight: float = 0.02
+  init_share: float = 0.0
+  init_layers: int = 2
   transform: str = 'affine'
   num_blocks: int = 5
   hidden_units: tuple = (100,)
@@ -64,7 +72,7 @@ class Recipe:
   batches: float = 22.0
   epochs: float = 15.0
   l2_norm_clip: float = 100.0
-  learning_rate: float = 5e-3
+  learning_rate: float = 3e-3
   ema_momentum: float = 0.99
 
   @classmethod
@@ -78,11 +86,10 @@ class Recipe:
       epsilon: of the whole fit.
       **overrides: values that replace those of the formula.
     """
-    found = {
-      # More steps pay where each is little noised.
-      'epochs': 15.0 * min(max(epsilon, 1.0), 2.0),
-      'learning_rate': 3e-3 if epsilon < 0.5 else 5e-3,
-    }
+    # More steps pay where each is little noised.
+    found = {'epochs': 15.0 * min(max(epsilon, 1.0), 2.0)}
+    if epsilon < 0.5:
+      found.update(prior_components=1, prior_share=0.1)
     return cls(**{**found, **overrides})
 
 
@@ -125,13 +132,9 @@ class Fit:
 
 def log_prob(distribution, x):
   """Returns the log-density of rows `[n, d]`, in nats: float64 `[n]`."""
-  function = tf.function(
-    lambda rows: distribution.log_prob(rows),
-    [tf.TensorSpec([None, np.shape(x)[1]], distribution.dtype)],
-  )
   x = np.asarray(x, distribution.dtype.as_numpy_dtype)
   parts = [
-    function(x[start : start + _CHUNK]).numpy()
+    distribution.log_prob(tf.constant(x[start : start + _CHUNK])).numpy()
     for start in range(0, len(x), _CHUNK)
   ]
   return np.concatenate(parts).astype(np.float64)
@@ -149,7 +152,8 @@ def fit_dp_nf(
     accountant: name of the accountant that sets the noise and states the cost.
     recipe: a `Recipe`; by default `Recipe.for_epsilon(epsilon)`.
     prior: a `GaussianMixture` that is public and costs nothing, in place of
-      the private one.
+      the private one. With DP-NF-INIT it must be wide enough for all rows to
+      lie within 4 of its standard deviations, further ones are clipped there.
     seed: makes the fit reproducible, and not private against who knows it.
 
   Returns:
@@ -183,6 +187,16 @@ def fit_dp_nf(
       .parameters
     )
   flow = make_flow(prior, recipe, seed)
+  if recipe.init_share:
+    flows.initialize_privately(
+      flow,
+      x,
+      bound=_INIT_BOUND,
+      noise_multiplier=_noise_of(budget, recipe.init_share, accountant),
+      num_layers=recipe.init_layers,
+      ledger=ledger,
+      randomness=randomness,
+    )
   plan = tfdpflows.TrainingPlan.for_epsilon(
     epsilon=epsilon,
     delta=delta,
@@ -254,7 +268,7 @@ def fit_flow(x, recipe, *, batch_size=500, patience=5, seed=None):
   prior = full_gaussian(rest)
   flow = make_flow(prior, recipe, seed)
   model = tfdpflows.DensityModel(flow)
-  steps = round(recipe.epochs * len(rest) / batch_size)
+  steps = math.ceil(recipe.epochs) * math.ceil(len(rest) / batch_size)
   schedule = keras.optimizers.schedules.CosineDecay(recipe.learning_rate, steps)
   model.compile(
     optimizer=keras.optimizers.legacy.Adam(schedule, global_clipnorm=10.0)
@@ -325,6 +339,7 @@ def make_flow(prior, recipe, seed=None):
     transform=recipe.transform,
     base=base,
     marginal=whitening,
+    actnorm=recipe.init_share > 0,
     activation=recipe.activation,
     seed=seed,
   )
@@ -348,10 +363,15 @@ def to_distribution(mixture):
   )
 
 
-def _share_of(budget, share, accountant):
-  """Epsilon of a Gaussian mechanism with a share of what a budget pays for."""
+def _noise_of(budget, share, accountant):
+  """Noise of a Gaussian mechanism with a share of what a budget pays for."""
   noise_multiplier = accounting.calibrate_noise_multiplier(
     dp_accounting.GaussianDpEvent, budget, accountant=accountant
   )
-  event = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(share))
+  return noise_multiplier / math.sqrt(share)
+
+
+def _share_of(budget, share, accountant):
+  """Epsilon of such a mechanism by itself."""
+  event = dp_accounting.GaussianDpEvent(_noise_of(budget, share, accountant))
   return accounting.compute_epsilon(event, budget.delta, accountant)

@@ -55,6 +55,10 @@ def test_starts_as_its_prior_and_keeps_its_dtype(transform, actnorm):
     assert flow.sample(4, seed=0).shape == (4, D)
   assert flows.dp_nf(D).dtype == tf.float32
   assert flows.dp_nf(D, dtype='float64').dtype == tf.float64
+  flow = flows.masked_autoregressive_flow(
+    D, 1, [4], dtype='float64', actnorm=True
+  )
+  assert flow.log_prob(tf.zeros([2, D], tf.float64)).shape == [2]
 
 
 def test_blocks_and_reversals_are_the_papers():
@@ -157,6 +161,7 @@ def test_bad_arguments_are_named():
     ({'transform': 'cubic'}, "'cubic'.*'affine' or 'spline'"),
     ({'base': tfd.Normal(0.0, 1.0)}, 'event shape'),
     ({'base': tfd.MultivariateNormalDiag(tf.zeros([2]))}, r'over \[3\]'),
+    ({'base': tfd.MultivariateNormalDiag(tf.zeros([4, D]))}, 'batch shape'),
     ({'base': _mixture('float64'), 'dtype': tf.float32}, 'float64.*float32'),
   ):
     with pytest.raises(ValueError, match=message):

@@ -162,6 +162,40 @@ def test_resumes_what_was_paid(tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.core
+@pytest.mark.parametrize(
+  'inverse',
+  [
+    lambda y: y / tf.reduce_max(tf.abs(y)),
+    lambda y: y - tf.reduce_mean(y, 0),
+    lambda y: y + tf.reverse(y, [0]),
+  ],
+)
+def test_parts_that_mix_rows_are_refused(inverse):
+  """Found by a try on made-up rows, before anything is charged."""
+  mixing = tfb.Inline(
+    forward_fn=lambda y: y,
+    inverse_fn=inverse,
+    inverse_log_det_jacobian_fn=lambda y: tf.zeros([]),
+    forward_min_event_ndims=1,
+    name='mixing',
+  )
+  base = tfd.MultivariateNormalDiag(tf.zeros([D]))
+  ledger = accounting.PrivacyLedger()
+  kwargs = {'ledger': ledger, 'epsilon': 1.0}
+  flow = tfd.TransformedDistribution(
+    base, tfb.Chain([mixing, bijectors.ActNorm(D)])
+  )
+  with pytest.raises(ValueError, match="Inline 'mixing' mixes rows"):
+    _initialize(flow, _data(20), **kwargs)
+  assert ledger.entries == ()
+  # What no row passes before the last layer may be anything.
+  flow = tfd.TransformedDistribution(
+    base, tfb.Chain([bijectors.ActNorm(D), mixing])
+  )
+  _initialize(flow, _data(20), **kwargs)
+
+
 def test_what_it_takes_from_the_budget_is_missing_in_the_plan():
   ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(1.0, 1e-4))
   x, flow = _data(200), _flow()

@@ -34,7 +34,7 @@ def differences(a, b):
 @settings(max_examples=150, deadline=None)
 def test_one_row_moves_the_noised_sums_by_its_sensitivity_at_most(data):
   kind = data.draw(st.sampled_from(_KINDS))
-  radius = data.draw(st.sampled_from([0.1, 1.0, 7.0]))
+  radius = data.draw(st.sampled_from([1e-100, 0.1, 1.0, 7.0, 1e100]))
   sigma = data.draw(st.sampled_from([0.5, 3.0]))
   noise = moments.MomentNoise(sigma, _D, radius, kind)
   rng = np.random.default_rng(data.draw(st.integers(0, 99)))
@@ -157,12 +157,24 @@ def test_clipped_norms():
   )
 
 
+@pytest.mark.parametrize('radius', [1e-100, 1e100])
+def test_rows_are_clipped_to_radii_near_the_ends_of_their_range(radius):
+  for x in ([[3e-99, 4e-99]], [[1e308, 1e-100]], [[1e-99, 0.0], [1e300, 1.0]]):
+    norms = np.hypot(*moments.clip_norms(np.array(x), radius).T) / radius
+    assert norms.max() <= 1 + 1e-12
+  with pytest.raises(ValueError, match='radius is 1e-162'):
+    moments.clip_norms(np.array([[1e-161, 0.0]]), 1e-162)
+
+
 @pytest.mark.parametrize(
   'arguments, message',
   [
     ((0.0, 2, 1.0), 'noise_multiplier'),
     ((np.nan, 2, 1.0), 'noise_multiplier'),
     ((1.0, 2, np.inf), 'radius'),
+    ((1.0, 2, np.nan), 'radius'),
+    ((1.0, 2, 1e-162), 'radius'),
+    ((1.0, 2, 1e155), 'radius'),
     ((1.0, 0, 1.0), 'event_size'),
     ((1.0, 2, 1.0, 'uniform'), "'gaussian', 'laplace'"),
   ],

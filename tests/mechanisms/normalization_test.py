@@ -150,6 +150,8 @@ def test_bad_arguments_are_named():
     ({'epsilon': 1.0, 'bound': 0.0}, 'bound'),
     ({'epsilon': 1.0, 'bound': [1.0, 2.0, 3.0]}, 'one for each of the 2'),
     ({'epsilon': 1.0, 'num_examples': 0}, 'num_examples'),
+    ({'epsilon': 1.0, 'num_examples': np.inf}, 'num_examples is inf'),
+    ({'epsilon': 1.0, 'num_examples': np.nan}, 'num_examples is nan'),
   ):
     with pytest.raises(ValueError, match=message):
       _find(x, **kwargs)

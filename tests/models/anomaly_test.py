@@ -16,7 +16,7 @@ from tfdpflows.models import AnomalyDetector
 from tfdpflows.models.anomaly_evaluation import evaluate_scores
 from tfdpflows.randomness import Randomness
 
-tfd = tfp.distributions
+tfb, tfd = tfp.bijectors, tfp.distributions
 
 
 def _normal(d=2, dtype='float32'):
@@ -103,14 +103,14 @@ def test_threshold_from_private_rows_is_charged_and_near_the_rate():
 
 
 @pytest.mark.core
-def test_refused_threshold_reads_nothing():
-  class Unread:
-    def __array__(self, *unused_args, **unused_kwargs):
-      raise AssertionError('The rows were read.')
+def test_refused_threshold_scores_nothing(monkeypatch):
+  def unread(*unused_args):
+    raise AssertionError('The rows were scored.')
 
+  monkeypatch.setattr(AnomalyDetector, '_scores', unread)
   ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(0.5, 1e-6))
   with pytest.raises(accounting.BudgetExceededError):
-    _private(Unread(), ledger=ledger)
+    _private(_data(), ledger=ledger)
   assert ledger.entries == ()
 
 
@@ -121,6 +121,114 @@ def test_private_threshold_says_nothing_of_odd_rows():
   clean[[3, 5, 7]] = 30.0  # Beyond the upper bound too.
   assert _private(x).threshold == _private(clean).threshold
   assert 0 <= _private(x[:0]).threshold <= 50
+
+
+@pytest.mark.core
+def test_models_that_mix_rows_are_refused():
+  """By name, or since a made-up row changes the scores of others."""
+  x, ledger = _data(50), accounting.PrivacyLedger()
+  kwargs = {
+    'false_positive_rate': 0.1,
+    'epsilon': 1.0,
+    'bounds': (0.0, 50.0),
+    'ledger': ledger,
+  }
+  flow = lambda b: tfd.TransformedDistribution(_normal(), b)
+  named = flow(tfb.Chain([tfb.Shift([1.0, 1.0]), tfb.BatchNormalization()]))
+  named.log_prob(x)
+  for make in (
+    lambda: AnomalyDetector(named, 1.0),
+    lambda: AnomalyDetector.from_private(named, x, **kwargs),
+  ):
+    with pytest.raises(ValueError, match='BatchNormalization .*mixes the rows'):
+      make()
+  seen = tf.Variable(0.0)
+
+  def keeps(y):
+    seen.assign(tf.reduce_max(y))
+    return y
+
+  for inverse, message in (
+    (lambda y: y - 1e-3 * tf.reduce_mean(y, 0), 'mixes rows'),
+    (lambda y: y + 1e-2 * tf.roll(y, 1, 0), 'mixes rows'),
+    (lambda y: y * tf.cast(tf.shape(y)[0], y.dtype), 'mixes rows'),
+    (lambda y: y + tf.random.normal(tf.shape(y)), 'second time'),
+    (keeps, 'writes its variables'),
+  ):
+    mixing = flow(
+      tfb.Inline(
+        forward_fn=lambda y: y,
+        inverse_fn=inverse,
+        inverse_log_det_jacobian_fn=lambda y: tf.zeros(tf.shape(y)[:-1]),
+        forward_min_event_ndims=1,
+      )
+    )
+    mixing.seen = seen
+    with pytest.raises(ValueError, match=message):
+      AnomalyDetector.from_private(mixing, x, **kwargs)
+  assert seen.numpy() == 0.0
+  assert ledger.entries == ()
+
+
+@pytest.mark.core
+def test_resume_pays_for_the_same_model_rows_and_noise_only(tmp_path):
+  x, path = _data(200), str(tmp_path / 'ledger.jsonl')
+  kwargs = {
+    'false_positive_rate': 0.1,
+    'epsilon': 1.0,
+    'bounds': (0.0, 50.0),
+  }
+
+  def find(model, x, source, **more):
+    opened = accounting.PrivacyLedger
+    with (opened.open if more.get('resume') else opened)(path) as ledger:
+      try:
+        return AnomalyDetector.from_private(
+          model, x, **{**kwargs, **more}, ledger=ledger, randomness=source
+        ).threshold
+      finally:
+        assert len(ledger.entries) == 1
+
+  source = Randomness()
+  again = lambda: Randomness(secret=source.secret)
+  first = find(_normal(), x, source)
+  assert find(_normal(), x, again(), resume=True) == first
+  with pytest.raises(ValueError, match='randomness'):
+    find(_normal(), x, None, resume=True)
+  wide = tfd.MultivariateNormalDiag(np.zeros(2, 'float32'), [2.0, 2.0])
+  for model, rows, source, more in (
+    (_normal(), x, Randomness(), {}),
+    (wide, x, again(), {}),
+    (_normal(), x[:-1], again(), {}),
+    (_normal(), x, again(), {'false_positive_rate': 0.2}),
+    (_normal(), x, again(), {'bounds': (0.0, 40.0)}),
+  ):
+    with pytest.raises(accounting.LedgerError, match='anomaly threshold'):
+      find(model, rows, source, resume=True, **more)
+
+
+def test_saved_and_live_detectors_agree_at_the_threshold(tmp_path):
+  x = _data(1)
+  score = AnomalyDetector(_normal(), 0.0).score(x)[0]
+  below = float(np.nextafter(np.float32(score), np.float32(0)))
+  for share in (0.1, 0.4, 0.6):
+    detector = AnomalyDetector(_normal(), score - share * (score - below))
+    path = str(tmp_path / str(share))
+    detector.save(path)
+    saved = tf.saved_model.load(path).signatures['score_anomaly']
+    found = saved(rows=tf.constant(x))
+    assert detector.predict(x) == found['is_anomaly'].numpy()
+    assert detector.threshold == found['threshold'].numpy()
+
+
+def test_too_many_rows_without_density_have_no_threshold():
+  uniform = tfd.Independent(tfd.Uniform([0.0, 0.0], [1.0, 1.0]), 1)
+  x = np.full([100, 2], 0.5)
+  x[:10] = 2.0
+  with pytest.raises(ValueError, match='no density to 10 of 100'):
+    AnomalyDetector.from_public(uniform, x, 0.05)
+  found = AnomalyDetector.from_public(uniform, x, 0.1)
+  assert found.predict(x).sum() == 10
 
 
 def test_evaluation_equals_scikit_learns():
@@ -220,8 +328,15 @@ def test_bad_arguments_are_named():
   for model in (tfd.Normal(0.0, 1.0), object(), tf.Module()):
     with pytest.raises(ValueError, match='no distribution over rows'):
       AnomalyDetector(model, 1.0)
-  with pytest.raises(ValueError, match='threshold is NaN'):
-    AnomalyDetector(_normal(), np.nan)
+  for threshold in (np.nan, np.inf, -np.inf, 1e39):
+    with pytest.raises(ValueError, match='threshold is .*finite in float32'):
+      AnomalyDetector(_normal(), threshold)
+  for shape in ([3, 2], [1, 2]):
+    batch = tfd.MultivariateNormalDiag(tf.zeros(shape))
+    with pytest.raises(ValueError, match=r'batch shape \[\]'):
+      AnomalyDetector(batch, 1.0)
+  with pytest.raises(ValueError, match='dtype complex'):
+    _private(_data(9) + 1j)
   for rate in (-0.1, 1.0, np.nan):
     with pytest.raises(ValueError, match='false_positive_rate'):
       AnomalyDetector.from_public(_normal(), _data(9), rate)

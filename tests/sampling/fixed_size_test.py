@@ -60,6 +60,8 @@ def test_bad_input():
   for n, size, message in (
     (0, 1, 'num_examples'),
     (1.5, 1, 'num_examples'),
+    (np.inf, 1, 'num_examples is inf'),
+    (np.nan, 1, 'num_examples is nan'),
     (10, 0, 'batch_size'),
     (10, 11, r'batch_size is 11.*\[1, num_examples=10\]'),
     (10, 2.5, 'batch_size'),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Optional
 
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import ledger_state
+from tfdpflows.accounting import ledger_state, owners
 from tfdpflows.accounting.ledger_file import LedgerError
 
 __all__ = ['EarlierEntries']
@@ -17,9 +17,9 @@ class EarlierEntries:
   """Entries of a ledger that may be resumed, each of them once.
 
   #### Formal guarantee
-  Of what was merged in from another ledger, only reservations with an owner
-  may be resumed, and under the label that they had there. Without an owner,
-  the work of one source could be taken as paid by a charge of another one.
+  Of what was merged in from another ledger, only entries with an owner may be
+  resumed, and under the label that they had there. Without an owner, the work
+  of one source could be taken as paid by a charge of another one.
 
   Args:
     entries: All entries of the ledger before this process.
@@ -62,6 +62,15 @@ class EarlierEntries:
       same.remove(mine[0])
       return mine[0]
     if fitting:
+      different = owners.difference_of_owners(
+        fitting[0].owner, record.get('owner', '')
+      )
+      if different:
+        raise LedgerError(
+          f'What {label!r} has charged was for another {different}. The same '
+          'noise on other sums would reveal their difference. Resume with what '
+          'it was begun with, or reserve under another label.'
+        )
       raise LedgerError(
         f'What {label!r} has charged was for other random numbers: with new '
         'ones its runs are new and have to be paid. Resume with the secret '

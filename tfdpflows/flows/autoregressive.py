@@ -55,6 +55,7 @@ def masked_autoregressive_flow(
   >>> flow.log_prob(tf.zeros([5, 2])).shape
   TensorShape([5])
   """
+  dtype = tf.as_dtype(dtype)
   transform = bijectors.Affine() if transform is None else transform
   rng = np.random.default_rng(seed)
   reverse = np.arange(event_size)[::-1].astype(np.int32)

@@ -48,7 +48,8 @@ def dp_nf(
 
   Raises:
     ValueError: for another transform; if `base` has another event shape or
-      dtype; or if it has trainable variables and `train_base` is not set.
+      dtype, or a batch shape; or if it has trainable variables and `train_base`
+      is not set.
 
   #### Example
 
@@ -104,10 +105,12 @@ def dp_nf(
 
 
 def _check(base, event_size, dtype, train_base):
-  if base.event_shape.as_list() != [event_size]:
+  shapes = base.batch_shape, base.event_shape
+  if [s.rank for s in shapes] != [0, 1] or shapes[1][0] != event_size:
     raise ValueError(
-      f'base has event shape {base.event_shape}; the flow is over '
-      f'[{event_size}].'
+      f'base has event shape {base.event_shape} and batch shape '
+      f'{base.batch_shape}; the flow is over [{event_size}], with batch shape '
+      '[].'
     )
   if base.dtype != dtype:
     raise ValueError(

@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from tfdpflows import bijectors
-from tfdpflows._keras import keras, tfp
+from tfdpflows._keras import tfp
+from tfdpflows.flows.rows_apart import refuse_batch_statistics, refuse_mixing
 from tfdpflows.mechanisms import normalization_event, private_normalization
+from tfdpflows.mechanisms.rows import as_numbers
 from tfdpflows.randomness import Randomness
 
 tfb = tfp.bijectors
 
 # `tfb.Chain(...)` is of this class where a part is no CompositeTensor.
 _CHAIN = tfb.Chain.__mro__[1]
-_BATCH_STATISTICS = (
-  tfb.BatchNormalization,
-  keras.layers.BatchNormalization,
-)
 # Rows that pass through a layer at one time.
 _CHUNK = 8192
 
@@ -56,7 +54,8 @@ def initialize_privately(
     bound: public bound that what reaches the first layer is clipped to, in its
       own units: a number, or one per column. (Behind `marginal` that is a
       bound on normal scores.)
-    ledger: `PrivacyLedger`, charged for each layer before its rows are read.
+    ledger: `PrivacyLedger`, charged for each layer before anything of its rows
+      is released.
     epsilon: adds Laplace noise, for this epsilon in all; or
     noise_multiplier: adds Gaussian noise, as of one release with this noise
       multiplier in all.
@@ -69,18 +68,19 @@ def initialize_privately(
       knows.
     label: begins the labels of the charges.
     resume: whether charges of these labels that are already in the ledger pay
-      for this call; only for a repeated call with the same table, flow and
-      randomness.
+      for this call: a repeated one, with the same table, parameters, flow and
+      `randomness`.
 
   Returns:
     A list of the layers that were initialised, `bijectors.ActNorm`s.
 
   Raises:
     ValueError: if the flow has no `ActNorm` layer, one that a bijector hides
-      which is no chain, or a layer that mixes rows; or for a number out of
-      range.
+      which is no chain, or a layer that mixes rows; for a shape, dtype or
+      number out of range; or to resume without `randomness`.
     BudgetExceededError: if the ledger refuses a layer; those before it are
       initialised and paid.
+    LedgerError: to resume with another table, parameter, flow or secret.
 
   #### Formal guarantee
 
@@ -89,6 +89,10 @@ def initialize_privately(
   is an adaptive composition of as many Laplace mechanisms of `epsilon /
   num_layers` (`epsilon` in all), or Gaussian ones of `noise_multiplier *
   sqrt(num_layers)` (`GaussianDpEvent(noise_multiplier)` in all).
+
+  That the parts of the flow treat each row by itself is tried before anything
+  is charged, on made-up rows. That finds mistakes; it is no proof for a
+  bijector that means to deceive.
 
   #### Example
 
@@ -105,7 +109,7 @@ def initialize_privately(
   """
   parts, layers = _parts(flow)
   if num_layers is not None:
-    if num_layers != int(num_layers) or not 1 <= num_layers <= len(layers):
+    if not (1 <= num_layers <= len(layers) and num_layers % 1 == 0):
       raise ValueError(
         f'num_layers is {num_layers}; it must be an integer in [1, '
         f'{len(layers)}], the number of ActNorm layers of the flow.'
@@ -116,9 +120,15 @@ def initialize_privately(
     epsilon = epsilon / len(layers)
   else:
     noise_multiplier = noise_multiplier * np.sqrt(len(layers))
-  randomness = Randomness() if randomness is None else randomness
+  if randomness is None and not resume:
+    randomness = Randomness()
+  x = as_numbers(x)
+  size = flow.event_shape[0]
+  if x.ndim != 2 or x.shape[1] != size:
+    raise ValueError(f'x has shape {x.shape}; it must be [n, {size}].')
   with np.errstate(over='ignore'):
-    rows = np.asarray(x, flow.dtype.as_numpy_dtype)
+    rows = x.astype(flow.dtype.as_numpy_dtype)
+  _refuse_mixing(parts, layers[-1], flow.event_shape, rows.dtype)
   done = []
   for part in parts:
     if len(done) == len(layers):
@@ -146,13 +156,7 @@ def _parts(flow):
   parts = list(_unchained(flow.bijector))
   layers = [part for part in parts if isinstance(part, bijectors.ActNorm)]
   modules = [flow.bijector, *flow.bijector.submodules]
-  for module in modules:
-    if isinstance(module, _BATCH_STATISTICS):
-      raise ValueError(
-        f'{type(module).__name__} {module.name!r} mixes the rows of a batch: '
-        'what one row changes behind it has no bound. Take it out; ActNorm '
-        'does its work.'
-      )
+  refuse_batch_statistics(flow.bijector)
   hidden = [
     m
     for m in modules
@@ -170,6 +174,21 @@ def _parts(flow):
       'actnorm=True.'
     )
   return parts, layers
+
+
+def _refuse_mixing(parts, last, event_shape, dtype):
+  """Tries all parts up to the last layer, on the way from the data."""
+  for part in parts:
+    if part is last:
+      return
+    refuse_mixing(
+      part.inverse,
+      f'{type(part).__name__} {part.name!r}',
+      event_shape.as_list(),
+      dtype,
+      part.variables,
+    )
+    event_shape = part.inverse_event_shape(event_shape)
 
 
 def _unchained(bijector):

@@ -9,6 +9,9 @@ import dp_accounting
 import numpy as np
 
 _KINDS = ('gaussian', 'laplace')
+# Squares outside of this range would underflow or overflow unseen, and a row
+# whose square is zero is not clipped.
+_RADII = 1e-100, 1e100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +28,7 @@ class MomentNoise:
     noise_multiplier: the noise of the joint release over its l2 sensitivity;
       with Laplace noise a common factor of all scales.
     event_size: number of columns d.
-    radius: norm that the vectors are clipped to.
+    radius: norm that the vectors are clipped to, in [1e-100, 1e100].
     kind: 'gaussian', or 'laplace' for counts and means with Laplace noise
       beside second moments with Gaussian noise, as Park et al. 2017 do.
 
@@ -39,10 +42,12 @@ class MomentNoise:
   kind: str = 'gaussian'
 
   def __post_init__(self):
-    for name in ('noise_multiplier', 'radius'):
-      value = getattr(self, name)
-      if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f'{name} is {value}; it must be positive and finite.')
+    sigma = self.noise_multiplier
+    if not (sigma > 0 and math.isfinite(sigma)):
+      raise ValueError(
+        f'noise_multiplier is {sigma}; it must be positive and finite.'
+      )
+    check_radius('radius', self.radius)
     if self.event_size < 1:
       raise ValueError(f'event_size is {self.event_size}; it must be >= 1.')
     if self.kind not in _KINDS:
@@ -151,8 +156,12 @@ def noisy_moments(parts, num_components, noise, rng):
   privacy, theorem 2.14), and for shifts of one number with log-concave noise
   that is the trade-off function of their sum. The three parts are composed.
 
-  The noise is drawn in floating point and is not proof against floating-point
-  attacks.
+  Replacing a row moves every sum by at most twice what one row adds, which is
+  how the events are priced where neighbouring tables differ in this way.
+
+  All of this holds for real numbers. Sums are rounded, and how the vectors of
+  one row are rounded may depend on how many rows there are; and the noise is
+  drawn in floating point and is not proof against floating-point attacks.
 
   #### Example
 
@@ -207,16 +216,38 @@ def _bounded(weights, vectors, radius):
   return weights, clip_norms(vectors, radius)
 
 
+def check_radius(name, radius):
+  """Refuses a radius whose square could not be told from 0 or infinity.
+
+  Args:
+    name: what it is called in the message.
+    radius: the number.
+
+  Raises:
+    ValueError: if it is outside of [1e-100, 1e100].
+  """
+  smallest, largest = _RADII
+  if not smallest <= radius <= largest:
+    raise ValueError(
+      f'{name} is {radius}; it must be in [{smallest:g}, {largest:g}]. Give '
+      'the rows another unit.'
+    )
+
+
 def clip_norms(vectors, radius):
   """Scales vectors `[..., d]` down to an l2 norm of at most `radius`.
 
   Args:
     vectors: float64 array `[..., d]`, finite; of any size, nothing overflows.
-    radius: positive.
+    radius: in [1e-100, 1e100].
 
   Returns:
     An array of the same shape.
+
+  Raises:
+    ValueError: for another radius.
   """
+  check_radius('radius', radius)
   with np.errstate(over='ignore'):
     squares = np.einsum('...i,...i->...', vectors, vectors)
   if not np.isfinite(squares).all():

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import dp_accounting
 import numpy as np
 
-from tfdpflows.randomness import Randomness
+from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.rows import as_numbers
 
 # Where squares are counted from, as a share of the squared bound: see the
 # guarantee for why these need the least noise.
@@ -77,7 +78,8 @@ def private_normalization(
   Args:
     x: float array `[n, d]`.
     bound: the public bound, in the units of `x`: a number, or one per column.
-    ledger: `PrivacyLedger` that is charged before `x` is read.
+    ledger: `PrivacyLedger` that is charged before anything is computed from
+      `x`, but for a fingerprint that says nothing without the secret.
     epsilon: adds Laplace noise, for this epsilon; or
     noise_multiplier: adds Gaussian noise. To spend a budget on it,
       `accounting.calibrate_noise_multiplier(
@@ -88,16 +90,17 @@ def private_normalization(
       is used; by default one that nobody knows.
     label: label of the charge.
     resume: whether a charge of that label that is already in the ledger pays
-      for this call; only for a repeated call with the same table and
-      randomness, which releases the same numbers again.
+      for this call: a repeated one, with the same table, parameters and
+      `randomness`, which releases the same numbers again.
 
   Returns:
     A `Normalization`.
 
   Raises:
-    ValueError: for a shape or a number out of range, or if `randomness` was
-      used under this label before.
-    BudgetExceededError: if the ledger refuses the charge; nothing is read.
+    ValueError: for a shape, dtype or number out of range; if `randomness` was
+      used under this label before; or to resume without it.
+    BudgetExceededError: if the ledger refuses the charge; nothing is released.
+    LedgerError: to resume with another table, parameter or secret.
 
   #### Formal guarantee
 
@@ -137,22 +140,33 @@ def private_normalization(
   >>> np.round(found.mean, 1).tolist()
   [3.0, 3.0]
   """
-  x = np.asarray(x)
+  x = as_numbers(x)
   if x.ndim != 2 or not x.shape[1]:
     raise ValueError(f'x has shape {x.shape}; it must be [num_rows, columns].')
   size = x.shape[1]
   bound = _checked_bound(bound, size)
   count = len(x) if num_examples is None else num_examples
-  if count != int(count) or count < 1:
+  if not (count >= 1 and count % 1 == 0):
     raise ValueError(f'num_examples is {count}; it must be an integer >= 1.')
   event = normalization_event(
     epsilon=epsilon, noise_multiplier=noise_multiplier
   )
-  randomness = Randomness() if randomness is None else randomness
-  randomness.claim(label)
-  extra = {'resume': True} if resume else {}
-  ledger.charge(event, label=label, **extra)
-  rng = randomness.numpy(label)
+  randomness = charge_release(
+    ledger,
+    event,
+    label=label,
+    randomness=randomness,
+    facts={
+      'release': 'normalization',
+      'epsilon': epsilon,
+      'noise_multiplier': noise_multiplier,
+      'bound': bound,
+      'num_examples': num_examples,
+    },
+    arrays=[x],
+    resume=resume,
+  )
+  rng = randomness.numpy(str(label))
   if epsilon is not None:
     centre, scale = _LAPLACE_CENTRE, event.noise_multiplier * 9 * size / 8
     noise, noise_std = rng.laplace(scale=scale, size=[2, size]), scale * 2**0.5

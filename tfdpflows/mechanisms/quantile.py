@@ -8,7 +8,8 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
-from tfdpflows.randomness import Randomness
+from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.rows import as_numbers
 
 
 def quantile_event(epsilon):
@@ -34,6 +35,7 @@ def private_quantile(
   randomness=None,
   label='quantile',
   resume=False,
+  source=None,
 ):
   """Returns a number below which about a share `q` of the values lies.
 
@@ -50,22 +52,26 @@ def private_quantile(
     lower: public lower bound of the values, finite.
     upper: public upper bound of the values, finite and larger.
     epsilon: what to spend.
-    ledger: `PrivacyLedger` that is charged before `values` are read.
+    ledger: `PrivacyLedger` that is charged before anything is computed from
+      `values`, but for a fingerprint that says nothing without the secret.
     nan: the public value that NaN stands for; `upper` by default.
     randomness: `tfdpflows.randomness.Randomness`, of which the stream `label`
       is used; by default one that nobody knows.
     label: label of the charge.
     resume: whether a charge of that label that is already in the ledger pays
-      for this call; only for a repeated call with the same table and
-      randomness, which releases the same number again.
+      for this call: a repeated one, with the same values, parameters and
+      `randomness`, which releases the same number again.
+    source: where `values` is a function: a list of all arrays that it computes
+      the values from, by which `resume` knows them.
 
   Returns:
     A float in [lower, upper].
 
   Raises:
-    ValueError: for a shape or a number out of range, or if `randomness` was
-      used under this label before.
-    BudgetExceededError: if the ledger refuses the charge; nothing is read.
+    ValueError: for a shape, dtype or number out of range; if `randomness` was
+      used under this label before; or to resume without it.
+    BudgetExceededError: if the ledger refuses the charge; nothing is released.
+    LedgerError: to resume with other values, parameters or another secret.
 
   #### Formal guarantee
 
@@ -104,13 +110,35 @@ def private_quantile(
   if not lower <= nan <= upper:
     raise ValueError(f'nan is {nan}; it must be in [{lower}, {upper}].')
   event = quantile_event(epsilon)
-  randomness = Randomness() if randomness is None else randomness
-  randomness.claim(label)
-  extra = {'resume': True} if resume else {}
-  ledger.charge(event, label=label, **extra)
-  values = np.asarray(values() if callable(values) else values, np.float64)
-  if values.ndim != 1:
-    raise ValueError(f'values have shape {values.shape}; it must be [n].')
+  if not callable(values):
+    values = _checked(values)
+    source = [values]
+  elif source is None:
+    if resume:
+      raise ValueError(
+        'To resume with a function as `values`, give `source`, the arrays that '
+        'it computes them from, in both calls.'
+      )
+    source = []
+  randomness = charge_release(
+    ledger,
+    event,
+    label=label,
+    randomness=randomness,
+    facts={
+      'release': 'quantile',
+      'q': q,
+      'lower': lower,
+      'upper': upper,
+      'nan': nan,
+      'epsilon': epsilon,
+    },
+    arrays=source,
+    resume=resume,
+  )
+  if callable(values):
+    values = _checked(values())
+  values = values.astype(np.float64)
   values = np.where(np.isnan(values), nan, values)
   sensitivity = max(q, 1 - q)
   if ledger.neighboring_relation is NeighboringRelation.REPLACE_ONE:
@@ -118,11 +146,18 @@ def private_quantile(
   edges, log_weights = _intervals(
     values, q, lower, upper, epsilon / (2 * sensitivity)
   )
-  rng = randomness.numpy(label)
+  rng = randomness.numpy(str(label))
   # The largest of these is an index drawn by weight, with no sum to overflow.
   chosen = int(np.argmax(log_weights + rng.gumbel(size=len(log_weights))))
   low, high = edges[chosen], edges[chosen + 1]
   return float(np.clip(low + (high - low) * rng.random(), low, high))
+
+
+def _checked(values):
+  values = as_numbers(values, 'values')
+  if values.ndim != 1:
+    raise ValueError(f'values have shape {values.shape}; it must be [n].')
+  return values
 
 
 def _intervals(values, q, lower, upper, per_utility):

@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows._keras import tfp
+from tfdpflows.flows.rows_apart import refuse_batch_statistics, refuse_mixing
 from tfdpflows.mechanisms import private_quantile
+from tfdpflows.mechanisms.rows import as_numbers
 from tfdpflows.models.anomaly_evaluation import evaluate_scores
 
 # Rows that are scored at one time.
@@ -34,11 +36,12 @@ class AnomalyDetector:
   Args:
     model: a `tfd.Distribution` over `[d]`, or anything that has one as
       `distribution`, such as a `DensityModel`.
-    threshold: the score above which a row is an anomaly, in nats; public.
+    threshold: the score above which a row is an anomaly, in nats; public. It
+      is rounded to the dtype of the model, so that a saved detector agrees.
 
   Raises:
-    ValueError: if `model` is no distribution over rows, or the threshold is
-      not a number.
+    ValueError: if `model` is no distribution over rows or has a layer that
+      mixes rows (batch normalization), or the threshold is not finite.
 
   #### Example
 
@@ -54,16 +57,26 @@ class AnomalyDetector:
     # Flows have their base under that name.
     if not isinstance(model, tfp.distributions.Distribution):
       distribution = getattr(model, 'distribution', None)
-    if distribution is None or distribution.event_shape.rank != 1:
+    if (
+      distribution is None
+      or distribution.event_shape.rank != 1
+      or distribution.batch_shape.rank != 0
+    ):
       raise ValueError(
         f'{type(model).__name__} is no distribution over rows: give a '
-        'tfd.Distribution with event shape [d], or a model that has one as '
-        '`distribution`.'
+        'tfd.Distribution with event shape [d] and batch shape [], or a model '
+        'that has one as `distribution`.'
       )
-    if math.isnan(threshold):
-      raise ValueError('threshold is NaN; give the score above which to flag.')
+    refuse_batch_statistics(distribution)
+    with np.errstate(over='ignore'):
+      rounded = np.asarray(threshold, distribution.dtype.as_numpy_dtype)
+    if not np.isfinite(rounded):
+      raise ValueError(
+        f'threshold is {threshold}; give the score above which to flag, finite '
+        f'in {distribution.dtype.name}: rows without density score infinity.'
+      )
     self.distribution = distribution
-    self.threshold = float(threshold)
+    self.threshold = float(rounded)
 
   @classmethod
   def from_public(cls, model, x, false_positive_rate):
@@ -75,18 +88,25 @@ class AnomalyDetector:
       false_positive_rate: the largest share of them to be flagged, in [0, 1).
 
     Raises:
-      ValueError: for a number out of range, without rows, or for a row with
-        NaN, which is named.
+      ValueError: for a number out of range, without rows, for a row with NaN,
+        which is named, or if the model gives no density to more rows than may
+        be flagged.
     """
     _check_rate(false_positive_rate)
-    detector = cls(model, math.inf)
-    scores = detector.score(x)
+    scores = cls(model, 0.0).score(x)
     if not len(scores):
       raise ValueError('x has no rows to take a threshold from.')
     # The smallest score that at most this share of the rows is above.
     above = math.floor(false_positive_rate * len(scores) + 1e-9)
-    detector.threshold = float(np.sort(scores)[len(scores) - 1 - above])
-    return detector
+    threshold = np.sort(scores)[len(scores) - 1 - above]
+    if threshold == math.inf:
+      raise ValueError(
+        f'The model gives no density to {np.isinf(scores).sum()} of '
+        f'{len(scores)} rows of x, and false_positive_rate='
+        f'{false_positive_rate} lets {above} of them be flagged: no threshold '
+        'does that. Look at the model, or give a larger rate.'
+      )
+    return cls(model, threshold)
 
   @classmethod
   def from_private(
@@ -111,28 +131,37 @@ class AnomalyDetector:
       epsilon: what to spend. `false_positive_rate * n` rows should be many more
         than `10 / epsilon`, see `mechanisms.private_quantile`.
       bounds: public bounds (lower, upper) of the threshold, in nats.
-      ledger: `PrivacyLedger` that is charged before `x` is read.
+      ledger: `PrivacyLedger` that is charged before anything is computed from
+        `x`, but for a fingerprint that says nothing without the secret.
       randomness: `tfdpflows.randomness.Randomness`; by default one that nobody
         knows.
       label: label of the charge.
-      resume: as in `mechanisms.private_quantile`.
+      resume: whether a charge of that label that is already in the ledger pays
+        for this call: a repeated one, with the same model, rows, parameters
+        and `randomness`.
 
     Raises:
-      ValueError: for a number out of range. Never for what is in the rows:
-        those with NaN count as having the score `upper`.
-      BudgetExceededError: if the ledger refuses the charge; nothing is read.
+      ValueError: for a shape, dtype or number out of range; for a model that
+        mixes rows, is random or keeps something of them; or to resume without
+        `randomness`. Never for what is in the rows: those with NaN count as
+        having the score `upper`.
+      BudgetExceededError: if the ledger refuses the charge; nothing is
+        released.
+      LedgerError: to resume with another model, table, parameter or secret.
 
     #### Formal guarantee
 
-    The model is fixed, so that a row has one score and changes no other one:
-    `mechanisms.private_quantile` of the scores at `1 - false_positive_rate`,
-    `ExponentialMechanismDpEvent(epsilon)`.
+    The model is fixed, so that a row has one score and changes no other one
+    (which is tried before on made-up rows: that finds mistakes, and is no
+    proof): `mechanisms.private_quantile` of the scores at
+    `1 - false_positive_rate`, `ExponentialMechanismDpEvent(epsilon)`.
     """
     _check_rate(false_positive_rate)
-    detector = cls(model, math.inf)
+    detector = cls(model, 0.0)
+    rows = detector._rows(x)
     lower, upper = bounds
-    detector.threshold = private_quantile(
-      lambda: detector._scores(detector._rows(x)),
+    threshold = private_quantile(
+      lambda: detector._scores(rows),
       1 - false_positive_rate,
       lower=lower,
       upper=upper,
@@ -141,8 +170,9 @@ class AnomalyDetector:
       randomness=randomness,
       label=label,
       resume=resume,
+      source=[rows, *detector._known_by()],
     )
-    return detector
+    return cls(model, threshold)
 
   def score(self, x):
     """Returns `-log_prob` of rows, in nats.
@@ -230,9 +260,22 @@ class AnomalyDetector:
     # TFP keeps results by input tensor.
     return self.distribution.log_prob(tf.identity(rows))
 
+  def _known_by(self):
+    """Returns arrays that tell the model from others; refuses some models."""
+    variables = self.distribution.variables
+    outputs = refuse_mixing(
+      self._log_prob,
+      f'The density {self.distribution.name!r}',
+      self.distribution.event_shape.as_list(),
+      self.distribution.dtype.as_numpy_dtype,
+      variables,
+    )
+    return [*(v.numpy() for v in variables), outputs]
+
   def _rows(self, x):
+    x = as_numbers(x)
     with np.errstate(over='ignore'):
-      rows = np.asarray(x, self.distribution.dtype.as_numpy_dtype)
+      rows = x.astype(self.distribution.dtype.as_numpy_dtype)
     size = self.distribution.event_shape[0]
     if rows.ndim != 2 or rows.shape[1] != size:
       raise ValueError(f'x has shape {rows.shape}; it must be [n, {size}].')

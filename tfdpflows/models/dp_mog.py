@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import dp_accounting
 import numpy as np
@@ -11,14 +12,16 @@ import tensorflow as tf
 
 from tfdpflows import accounting
 from tfdpflows._keras import tfp
-from tfdpflows.mechanisms.moments import MomentNoise
+from tfdpflows.mechanisms.moments import MomentNoise, check_radius
 from tfdpflows.models import mixture_file, mixture_rounds, mixture_updates
+from tfdpflows.models.mixture_rows import as_matrix
 from tfdpflows.randomness import Randomness
 
 tfd = tfp.distributions
 
 _TAIL_WEIGHT = 0.005
-_SMALLEST_FLOOR = 1e-12
+# A smaller one would let rounding grow: rows are divided by its square root.
+_SMALLEST_FLOOR = 1e-10
 
 
 class DPMoG:
@@ -40,20 +43,23 @@ class DPMoG:
     num_components: number of components K. By default as many as the noise
       leaves room for, from 1 (a private full Gaussian) to 48: chosen from the
       noisy count of the first rounds, which is free, as the price of a round
-      does not depend on K.
+      does not depend on K. Time grows with K: where the noise leaves room for
+      48 components, from about epsilon 2 for tens of thousands of rows, a fit
+      takes seconds.
     num_iterations: iterations after the first rounds; 0 for one Gaussian. Part
       of the price, so it must not be chosen by looking at the rows.
-    l2_norm_bound: public bound of the l2 norm of a row; longer rows are scaled
-      down to it.
+    l2_norm_bound: public bound of the l2 norm of a row, in [1e-100, 1e100];
+      longer rows are scaled down to it.
     noise: 'gaussian', or 'laplace' for Laplace noise in counts and means.
     adaptive: whether components use coordinates of their own. `False` is DP-EM
       as in the paper, with noise as large as the ball.
     covariance_floor: smallest eigenvalue of a covariance, in squared units of
-      the rows; public. By default 1e-8 of the squared norm bound. It is what
-      keeps the model finite on duplicates and constant columns.
+      the rows; public. By default 1e-8 of the squared norm bound, and at least
+      1e-10 of it. It is what keeps the model finite on duplicates and constant
+      columns.
     tail_weight: weight of a wide component from the first round that is added
       at the end, for rare rows.
-    dtype: of `distribution`.
+    dtype: of `distribution`, 'float32' or 'float64'.
     name: label of the charge in the ledger.
 
   Raises:
@@ -67,7 +73,15 @@ class DPMoG:
   all rounds is fixed before the first. The number of rows is not used: what
   divides is a noisy count. Rows with anything that is not finite are left out,
   which is zero contribution. The whole is `event`, charged before the rows are
-  read. Neighbouring tables differ by one row added or removed.
+  read. Neighbouring tables differ by one row added or removed or, where the
+  ledger says so, by one row replaced, which is priced as twice the shift and
+  gets twice the noise. Every fit draws noise of its own, also from copies of
+  one `Randomness`, unless there is a seed.
+
+  This holds for real numbers. Sums are rounded, and how one row is rounded may
+  depend on how many others there are: differences of about 1e-10 of the
+  sensitivity were found at the default floor. Noise in floating point is not
+  proof against floating-point attacks.
 
   #### Example
 
@@ -98,10 +112,7 @@ class DPMoG:
   ):
     if num_components is not None:
       num_components = _whole('num_components', num_components, 1)
-    if not (l2_norm_bound > 0 and math.isfinite(l2_norm_bound)):
-      raise ValueError(
-        f'l2_norm_bound is {l2_norm_bound}; it must be positive and finite.'
-      )
+    check_radius('l2_norm_bound', l2_norm_bound)
     if covariance_floor is None:
       covariance_floor = 1e-8 * l2_norm_bound**2
     least = _SMALLEST_FLOOR * l2_norm_bound**2
@@ -113,6 +124,18 @@ class DPMoG:
       )
     if not 0 <= tail_weight < 1:
       raise ValueError(f'tail_weight is {tail_weight}; it must be in [0, 1).')
+    self.dtype = tf.as_dtype(dtype).name
+    if self.dtype not in ('float32', 'float64'):
+      raise ValueError(f"dtype is {self.dtype}; use 'float32' or 'float64'.")
+    limits, largest = (
+      np.finfo(self.dtype),
+      max(l2_norm_bound**2, covariance_floor),
+    )
+    if not (limits.tiny <= covariance_floor and largest <= limits.max):
+      raise ValueError(
+        f'{self.dtype} holds no variances from {covariance_floor:g} to '
+        f"{largest:g}; give dtype='float64', or the rows another unit."
+      )
     self.num_components = num_components
     self.num_iterations = _whole('num_iterations', num_iterations, 0)
     self.l2_norm_bound = float(l2_norm_bound)
@@ -120,11 +143,11 @@ class DPMoG:
     self.adaptive = bool(adaptive)
     self.covariance_floor = float(covariance_floor)
     self.tail_weight = float(tail_weight)
-    self.dtype = tf.as_dtype(dtype).name
     self.name = str(name)
     self._parameters = None
     self._distribution = None
     self._event = None
+    self._budget = None
     self._ledger = None
     self._seeded = False
 
@@ -142,8 +165,8 @@ class DPMoG:
     """Fits the mixture, charged before the rows are read. Once.
 
     Args:
-      x: rows `[n, d]`, a float array or a `DataFrame`. The number of columns is
-        public, the number of rows is not.
+      x: rows `[n, d]`, an array of numbers or a `DataFrame` of columns of
+        numbers. The number of columns is public, the number of rows is not.
       epsilon: what the fit may cost by itself, together with `delta`.
       delta: see `epsilon`.
       ledger: `PrivacyLedger` to charge; by default one in memory with
@@ -152,14 +175,17 @@ class DPMoG:
       accountant: name of the accountant that sets the noise; by default that of
         the ledger, or 'pld'.
       seed: for tests and papers; a seeded fit is not private against anyone
-        who knows the seed.
-      randomness: a `Randomness` that replaces `seed`.
+        who knows the seed, and every later statement of the ledger says so.
+      randomness: a `Randomness` that replaces `seed`. Unless it has a seed, its
+        secret alone does not repeat the fit.
 
     Returns:
       `self`.
 
     Raises:
-      ValueError: if `x` is no matrix of numbers or a value is out of range.
+      ValueError: if `x` is no matrix of numbers, a value is out of range, or
+        `randomness` has a seed and was used under this name before; nothing
+        was charged or read then.
       BudgetExceededError: if no noise is enough for the budget, or the ledger
         refuses the charge; nothing was charged or read then.
       RuntimeError: if it was fitted before.
@@ -180,7 +206,7 @@ class DPMoG:
         accountant=accountant or 'pld',
         metadata={'seeded': randomness.seeded},
       )
-    x = _matrix(x)
+    x = as_matrix(x)
     noises = self._calibrate(
       x.shape[1],
       budget,
@@ -188,10 +214,15 @@ class DPMoG:
       neighboring_relation=ledger.neighboring_relation,
     )
     event = _composed(noises)
-    randomness.claim(self.name)
-    ledger.charge(event, label=self.name)
-    self._event, self._ledger = event, ledger
-    self._seeded = randomness.seeded
+    seeded = randomness.seeded
+    label = f'{self.name} (seeded)' if seeded else self.name
+    # A copy of a `Randomness` knows nothing of what the original was used for.
+    # There is no fit to resume, so that no two need ever have the same noise.
+    salt = () if seeded else (os.urandom(32).hex(),)
+    with randomness.claiming(self.name, *salt):
+      ledger.charge(event, label=label, seeded=seeded)
+    self._event, self._budget, self._ledger = event, budget, ledger
+    self._seeded = seeded
     mixture, tail = mixture_rounds.run_rounds(
       x,
       noises,
@@ -199,7 +230,7 @@ class DPMoG:
       self.num_components,
       self.adaptive,
       self.covariance_floor,
-      randomness.numpy(self.name),
+      randomness.numpy(self.name, *salt),
     )
     self._parameters = mixture_updates.add_tail(mixture, tail, self.tail_weight)
     return self
@@ -246,18 +277,21 @@ class DPMoG:
     return self.distribution.sample(sample_shape, seed=seed)
 
   def privacy_statement(self):
-    """Returns all that the ledger spent, as a `PrivacyStatement`."""
+    """Returns all that the ledger spent, as a `PrivacyStatement`.
+
+    At the delta of the ledger's budget; of the fit, if the ledger has none.
+    """
     self._check_fitted()
     kind = 'added Gaussian noise'
     if self.noise == 'laplace':
       kind = 'added Laplace noise (counts, means) and Gaussian noise'
     return accounting.privacy_statement(
       self._ledger,
-      sampling='no sampling: every round of DP-MoG reads all rows',
       notes=[
-        f'{self.name}: rows are clipped to an l2 norm of '
+        f'{self.name}: every round reads all rows, clipped to an l2 norm of '
         f'{self.l2_norm_bound:g}; {kind}.'
       ],
+      delta=self._budget.delta if self._ledger.budget is None else None,
       seeded=self._seeded,
     )
 
@@ -278,6 +312,9 @@ class DPMoG:
   def save(self, path):
     """Writes the released mixture and what was spent to a JSON file.
 
+    Nothing in it depends on private votes or tells of the ledger's metadata:
+    the file may be published as the mixture may.
+
     Args:
       path: the file; it is replaced.
     """
@@ -286,6 +323,7 @@ class DPMoG:
       self.get_config(),
       self._parameters,
       self._event,
+      self._budget,
       self._ledger,
       self._seeded,
     )
@@ -301,8 +339,9 @@ class DPMoG:
       path: the file.
 
     Returns:
-      A fitted `DPMoG`. Its ledger is a copy in memory, to state what was spent;
-      charge the original.
+      A fitted `DPMoG`. Its ledger tells what was spent, and what was reserved,
+      when the file was written; it refuses charges, which belong into the
+      original.
 
     Raises:
       ValueError: if the file is of another kind, or damaged.
@@ -312,6 +351,7 @@ class DPMoG:
     mixture = cls(**saved.config)
     mixture._parameters = saved.parameters
     mixture._event = saved.event
+    mixture._budget = saved.budget
     mixture._ledger = saved.ledger
     mixture._seeded = saved.seeded
     return mixture
@@ -350,17 +390,3 @@ def _whole(name, value, least):
       f'{name} is {value}; it must be a whole number >= {least}.'
     )
   return int(value)
-
-
-def _matrix(x):
-  try:
-    x = np.asarray(x, np.float64)
-  except (TypeError, ValueError) as error:
-    raise ValueError(
-      'x must be a matrix of numbers; encode other columns first.'
-    ) from error
-  if x.ndim != 2 or not x.shape[1]:
-    raise ValueError(
-      f'x has {x.ndim} dimensions; it needs [num_rows, d], d > 0.'
-    )
-  return x

@@ -10,6 +10,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows import accounting
+from tfdpflows.models import mixture_account
 from tfdpflows.models.gaussian_mixture import GaussianMixture
 from tfdpflows.version import __version__
 
@@ -25,20 +26,21 @@ class SavedMixture:
     config: arguments of the constructor.
     parameters: the `GaussianMixture`.
     event: the `DpEvent` of the fit.
-    ledger: a copy, in memory, of the `PrivacyLedger` that paid for it.
+    budget: what the fit was calibrated for.
+    ledger: what its ledger had spent, as a `MixtureAccount`.
     seeded: whether the noise came from a seed that may be known.
   """
 
   config: dict[str, Any]
   parameters: GaussianMixture
   event: dp_accounting.DpEvent
-  ledger: accounting.PrivacyLedger
+  budget: accounting.PrivacyBudget
+  ledger: mixture_account.MixtureAccount
   seeded: bool
 
 
-def to_dict(config, parameters, event, ledger, seeded):
+def to_dict(config, parameters, event, budget, ledger, seeded):
   """Returns the content of a file, for JSON. See `SavedMixture`."""
-  budget = ledger.budget
   return {
     'format': _FORMAT,
     'format_version': _FORMAT_VERSION,
@@ -49,21 +51,8 @@ def to_dict(config, parameters, event, ledger, seeded):
     'scales': parameters.scales.tolist(),
     'event': accounting.event_to_dict(event),
     'seeded': seeded,
-    'ledger': {
-      'budget': None if budget is None else dataclasses.asdict(budget),
-      'accountant': ledger.accountant,
-      'neighboring_relation': ledger.neighboring_relation.name,
-      'metadata': ledger.metadata,
-      'entries': [
-        {
-          'label': entry.label,
-          'event': accounting.event_to_dict(entry.event),
-          'count': entry.count,
-        }
-        for entry in ledger.entries
-        if entry.count
-      ],
-    },
+    'budget': dataclasses.asdict(budget),
+    'ledger': mixture_account.to_dict(ledger),
   }
 
 
@@ -99,7 +88,8 @@ def from_text(text, path):
         )
       ),
       accounting.event_from_dict(content['event']),
-      _ledger(content['ledger']),
+      accounting.PrivacyBudget(**content['budget']),
+      mixture_account.MixtureAccount(content['ledger'], path),
       bool(content['seeded']),
     )
   except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -123,20 +113,3 @@ def _checked(parameters):
   ):
     raise ValueError('these are no weights, means and scales of Gaussians')
   return parameters
-
-
-def _ledger(content):
-  """A ledger in memory with the entries of a file."""
-  budget = content['budget']
-  ledger = accounting.PrivacyLedger(
-    budget=None if budget is None else accounting.PrivacyBudget(**budget),
-    accountant=content['accountant'],
-    neighboring_relation=dp_accounting.NeighboringRelation[
-      content['neighboring_relation']
-    ],
-    metadata=content['metadata'],
-  )
-  for entry in content['entries']:
-    event = accounting.event_from_dict(entry['event'])
-    ledger.charge(event, entry['count'], entry['label'])
-  return ledger

@@ -21,9 +21,13 @@ class FixedSizeSampler:
   GaussianDpEvent(...))`, under replacing one row, and under adding or removing
   one (`accounting.flatten` has the proof). A batch that does not hold the row
   holds another one in its place: the sum moves by up to twice the clipping
-  norm, and the accountants count the noise of the event half. So it costs what
-  `PoissonSampler` costs with half the noise under adding or removing, and the
-  same as that under replacing. The number of rows is taken to be public.
+  norm, and the accountants count the noise of the event half. So under adding
+  or removing a row it costs what `PoissonSampler` costs with half the noise,
+  and under replacing a row what that costs with the same noise. In numbers: 20
+  batches of 40 of 200 rows with noise multiplier 4 cost an epsilon of 1.84
+  under adding or removing (Poisson batches 0.74) and of 1.92 under replacing
+  (Poisson batches 1.92), at a delta of 1e-4 by the 'pld' accountant. The number
+  of rows is taken to be public.
 
   Args:
     num_examples: number of rows n.
@@ -44,11 +48,11 @@ class FixedSizeSampler:
   """
 
   def __init__(self, *, num_examples, batch_size):
-    if num_examples != int(num_examples) or num_examples < 1:
+    if not (num_examples >= 1 and num_examples % 1 == 0):
       raise ValueError(
         f'num_examples is {num_examples}; it must be an integer >= 1.'
       )
-    if not 1 <= batch_size <= num_examples or batch_size != int(batch_size):
+    if not (1 <= batch_size <= num_examples and batch_size % 1 == 0):
       raise ValueError(
         f'batch_size is {batch_size}; it must be an integer in '
         f'[1, num_examples={num_examples}].'
