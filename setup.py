@@ -26,7 +26,7 @@ _REQUIRES = [
 ]
 # statsmodels carries the table of the demonstration.
 _DEMO = ['statsmodels>=0.14']
-_TEST = [*_DEMO, 'hypothesis>=6.80', 'pytest>=7.4']
+_TEST = [*_DEMO, 'hypothesis>=6.80', 'pytest>=7.4', 'pytest-xdist>=3.3']
 _DEV = [*_TEST, 'ruff>=0.6']
 
 

@@ -7,7 +7,8 @@ at several epsilon, and what a spline flow learns without privacy.
       --output=experiments/results/density_2d.json
 
 The densities are computed from released models; the first column and the
-frame around a picture come from the rows themselves. Seeds make the results reproducible and therefore not private.
+frame around a picture come from the rows themselves. Seeds make the
+results reproducible and therefore not private.
 """
 
 from __future__ import annotations

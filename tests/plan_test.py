@@ -62,7 +62,8 @@ def test_batches_are_charged_before_they_are_drawn():
   plan = _plan()
   assert plan.ledger.entries == ()
   charged = []
-  for rows, weights in plan.dataset(X).take(5):
+  for i, (rows, weights, step) in enumerate(plan.dataset(X).take(5)):
+    assert int(step) == i
     charged.append(plan.ledger.entries[0].count)
     assert rows.shape[0] == weights.shape[0]
   # Blocks of an epoch of 1 / q = 4 steps; one batch may be drawn ahead.
@@ -98,6 +99,7 @@ def test_optimizer_takes_everything_from_the_plan():
   plan = _plan()
   for name, cls in (
     ('adam', optimizers.DPKerasAdam),
+    ('adabelief', optimizers.DPKerasAdaBelief),
     ('sgd', optimizers.DPKerasSGD),
     ('adagrad', optimizers.DPKerasAdagrad),
   ):
@@ -112,32 +114,39 @@ def test_optimizer_takes_everything_from_the_plan():
 
 
 def test_no_two_optimizers_or_plans_share_noise():
-  def noise(optimizer):
+  def noise(plan):
+    optimizer = plan.optimizer('sgd')
     kernel = tf.Variable(tf.zeros([4, 4]))
-    with gradients.PerExampleTape() as tape:
-      loss = tf.reduce_sum(gradients.linear(tf.zeros([1, 4]), kernel), -1)
-    with optimizer.plan.training(optimizer):
-      return optimizer.private_gradients(loss, [kernel], tape)[0][0].numpy()
+    found = []
+    with plan.training(optimizer):
+      for _, _, step in plan.dataset(X, 2):
+        with gradients.PerExampleTape() as tape:
+          loss = tf.reduce_sum(gradients.linear(tf.zeros([1, 4]), kernel), -1)
+        means, _ = optimizer.private_gradients(loss, [kernel], tape, step=step)
+        found.append(means[0].numpy())
+    return found
 
   plan = _plan(seed=0)
-  draws = [noise(plan.optimizer('sgd')) for _ in range(2)]
-  draws.append(noise(_plan(seed=0, label='other').optimizer('sgd')))
-  for i in range(3):
+  draws = noise(plan)
+  with pytest.raises(ValueError, match='Another optimizer'):
+    noise(plan)
+  draws += noise(_plan(seed=0, label='other'))
+  for i in range(4):
     for j in range(i):
       assert not np.any(draws[i] == draws[j])
   # A replay of the same plan has the same noise, which is what resuming needs.
-  assert np.array_equal(noise(_plan(seed=0).optimizer('sgd')), draws[0])
+  np.testing.assert_array_equal(noise(_plan(seed=0)), draws[:2])
 
 
 def test_seeded_batches_replay_from_any_step():
-  batches = [rows.numpy() for rows, _ in _plan(seed=3).dataset(X)]
+  batches = [rows.numpy() for rows, _, _ in _plan(seed=3).dataset(X)]
   again = _plan(seed=3)
   optimizer = again.optimizer('sgd')
-  optimizer.iterations.assign(5)
+  optimizer.plan_step.assign(5)
   again.resume(optimizer)
   for found, expected in zip(again.dataset(X), batches[5:]):
     np.testing.assert_array_equal(found[0], expected)
-  other = [rows.numpy() for rows, _ in _plan(seed=4).dataset(X)]
+  other = [rows.numpy() for rows, _, _ in _plan(seed=4).dataset(X)]
   assert any(
     a.shape != b.shape or (a != b).any() for a, b in zip(batches, other)
   )
@@ -153,8 +162,8 @@ def test_a_ledger_does_not_pay_twice_but_for_a_replay(tmp_path):
     ),
     randomness=randomness,
   )
-  first = list(plan.dataset(X, 5))
   optimizer = plan.optimizer('sgd')
+  first = list(plan.dataset(X, 5))
   with pytest.raises(ValueError, match='begun to draw'):
     plan.resume(optimizer)
   plan.ledger.close()
@@ -169,9 +178,22 @@ def test_a_ledger_does_not_pay_twice_but_for_a_replay(tmp_path):
   with accounting.PrivacyLedger.open(path) as ledger:
     same = _plan(ledger=ledger, randomness=Randomness(seed=3))
     same.resume(same.optimizer('sgd'))
-    for (a, _), (b, _) in zip(same.dataset(X), first):
+    for (a, *_), (b, *_) in zip(same.dataset(X), first):
       np.testing.assert_array_equal(a, b)
     assert ledger.entries[0].count == 8
+
+
+def test_what_was_charged_without_an_optimizer_is_not_resumed(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  budget = accounting.PrivacyBudget(50.0, 1e-4)
+  with accounting.PrivacyLedger(path, budget=budget) as ledger:
+    _plan(ledger=ledger, seed=3).dataset(X)
+  with accounting.PrivacyLedger.open(path) as ledger:
+    plan = _plan(ledger=ledger, seed=3)
+    plan.resume(plan.optimizer('sgd'))
+    message = 'another optimizer: null, and not "DPKerasSGD"'
+    with pytest.raises(accounting.LedgerError, match=message):
+      plan.dataset(X)
 
 
 def test_updates_outside_of_fit_are_refused():

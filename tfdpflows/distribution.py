@@ -36,7 +36,6 @@ yet: the network between them has to be as safe as the table.
 from __future__ import annotations
 
 import hashlib
-from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
@@ -69,10 +68,11 @@ def current_strategy():
   return strategy
 
 
-def check_state(state):
+def check_state(name, state):
   """Checks that training here can keep `state` alike on all replicas.
 
   Args:
+    name: what it is the state of.
     state: a variable that each replica writes, or `None`.
 
   Raises:
@@ -84,21 +84,9 @@ def check_state(state):
     return
   if not strategy.extended.variable_created_in_scope(state):
     raise ValueError(
-      'The clipping changes from step to step, and each replica would change '
+      f'The {name} changes from step to step, and each replica would change '
       'it: make the optimizer inside of strategy.scope().'
     )
-
-
-def outside_of_strategy(make):
-  """Returns `make()`, called where no strategy is in force.
-
-  A `tf.random.Generator` that is made inside of a strategy's scope gives other
-  numbers. Noise must not depend on how many replicas there are: a step that is
-  replayed on fewer would get other noise, and reveal its batch twice.
-  """
-  # A scope is in force in its own thread only.
-  with futures.ThreadPoolExecutor(1) as other:
-    return other.submit(make).result()
 
 
 def is_first_replica():

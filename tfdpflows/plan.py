@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import threading
 
 import dp_accounting
-import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, distribution, optimizers, sampling
+from tfdpflows import accounting, distribution, optimizers, replay, sampling
+from tfdpflows.accounting import owners
+from tfdpflows.plan_progress import PlanProgress
 from tfdpflows.randomness import Randomness
-from tfdpflows.sampling import rows
+from tfdpflows.sampling import planned_batches, rows
 
 _OPTIMIZERS = {
+  'adabelief': optimizers.DPKerasAdaBelief,
   'adagrad': optimizers.DPKerasAdagrad,
   'adam': optimizers.DPKerasAdam,
   'sgd': optimizers.DPKerasSGD,
@@ -35,6 +35,12 @@ class TrainingPlan:
   The ledger holds a charge for every batch before it is drawn, written in
   blocks of one epoch: after a crash it may count steps that never ran, never
   the other way round.
+
+  The noise of a step is a function of the secret and of the step's number
+  alone, which comes with its batch. One optimizer trains, and in one process
+  no step is made twice: batches that were drawn and not trained on are drawn
+  again, and whoever takes weights back, from a checkpoint say, loses the steps
+  in between. `resume` is for a new process, and says what it takes for granted.
 
   All of this also holds on several replicas of a `tf.distribute` strategy:
   `tfdpflows.distribution` says how and why.
@@ -102,13 +108,10 @@ class TrainingPlan:
     self.label = label
     self.randomness = Randomness(seed) if randomness is None else randomness
     self.randomness.claim('plan', label)
-    self.step = 0
-    self._resumed = False
-    self._optimizers = 0
-    self._trained = None
+    self._progress = PlanProgress(self.steps)
     self._reservation = None
+    self._table = None
     self._ledger = ledger
-    self._lock = threading.Lock()
 
   @classmethod
   def for_epsilon(
@@ -204,6 +207,11 @@ class TrainingPlan:
     )
 
   @property
+  def step(self):
+    """The next step to be drawn: number of steps that are done or drawn."""
+    return self._progress.step
+
+  @property
   def left(self):
     """Number of steps that have not been drawn yet."""
     return self.steps - self.step
@@ -247,7 +255,7 @@ class TrainingPlan:
     """Makes the optimizer of this plan.
 
     Args:
-      name: 'adam', 'sgd' or 'adagrad'.
+      name: 'adam', 'adabelief', 'sgd' or 'adagrad'.
       **kwargs: of the Keras optimizer, such as `learning_rate`; also
         `loss_bound`, see `optimizers.DPOptimizer`.
 
@@ -258,68 +266,95 @@ class TrainingPlan:
       raise ValueError(
         f'There is no optimizer {name!r}; there are {sorted(_OPTIMIZERS)}.'
       )
-    # Noise that two optimizers shared would cancel between them.
-    number, self._optimizers = self._optimizers, self._optimizers + 1
-    return _OPTIMIZERS[name](
+    optimizer = _OPTIMIZERS[name](
       clipping=self.clipping,
       noise_multiplier=self.noise_multiplier,
       expected_batch_size=self.sampler.expected_batch_size,
-      noise_generator=distribution.outside_of_strategy(
-        lambda: self.randomness.tensorflow('noise', self.label, number)
-      ),
       plan=self,
       **kwargs,
     )
+    self._progress.add(optimizer)
+    return optimizer
+
+  @property
+  def resumed(self):
+    """Whether steps of an earlier process may be replayed.
+
+    A loss with chance of its own that no checkpoint keeps (dropout) must then
+    be refused: the same noise would hide two sums.
+    """
+    return self._progress.resumed
 
   def resume(self, optimizer):
     """Goes on with a training that was interrupted, in a new process.
 
     Steps that were charged and ran after the checkpoint are replayed: same
     batch, same noise, nothing new revealed, nothing charged again. That takes
-    the `Randomness` of then, its ledger, and a loss without chance but for
-    generators that the checkpoint keeps: with another dropout the same noise
-    would hide two sums, and their difference would be seen without noise.
+    the same sums, and so a training that is the same in everything. The ledger
+    checks the random numbers, the table, the sampling, the clipping and the
+    arguments of the optimizer. Taken for granted are
+
+    - the weights: model and optimizer are restored from one checkpoint, and
+      neither was changed by hand since it was written, nor is it after; without
+      a checkpoint the model begins with the same weights as it did then;
+    - the model, and callbacks that change weights or the learning rate;
+    - a loss without chance but for generators that the checkpoint keeps: with
+      another dropout the same noise would hide two sums, and their difference
+      would be seen without noise (`resumed` lets models refuse that).
+
+    Rounding may differ, by XLA or by the number of replicas, as little as
+    floating-point noise is proof against attacks on it.
 
     Args:
-      optimizer: the first optimizer of this plan, as restored from the
-        checkpoint, with its step and the state of its noise; fresh, if there
-        was no checkpoint yet.
+      optimizer: the optimizer of this plan, as restored from the checkpoint,
+        with its `plan_step`; fresh, if there was no checkpoint yet.
 
     Raises:
-      ValueError: if this plan has drawn batches already.
+      ValueError: if this plan has drawn batches already; for another plan's
+        optimizer, or one whose checkpoint says nothing of the plan's steps.
     """
     if self._reservation is not None:
       raise ValueError(
         'The plan has begun to draw batches; only a new plan with the same '
         'randomness can resume.'
       )
-    self._resumed = True
-    self.step = int(optimizer.iterations.numpy())
+    self._progress.resume(optimizer)
 
-  @contextlib.contextmanager
   def training(self, optimizer):
-    """Lets `optimizer` update inside of the context, and no other.
+    """Returns a context in which `optimizer` may update, and no other.
 
-    Each update has to be one that a batch was drawn and charged for;
+    Each update has to be one that a batch was drawn and charged for, once;
     `DensityModel.fit` sees to that.
+
+    Raises:
+      ValueError: during another training; once another optimizer has trained;
+        for one that was not made by this plan, or that is not like the one
+        that steps were charged for.
     """
-    if self._trained is not None:
-      raise ValueError('The plan is training another model right now.')
-    self._trained = optimizer
-    try:
-      yield
-    finally:
-      self._trained = None
+    return self._progress.train(optimizer)
+
+  def begin(self):
+    """Finds the step at which a training begins, before its first update.
+
+    `training` has done it, and callbacks may have restored the optimizer since.
+
+    Raises:
+      ValueError: if workers would begin at different steps.
+    """
+    self._progress.begin()
 
   def trains(self, optimizer):
     """Whether `optimizer` is the one that updates right now."""
-    return self._trained is optimizer
+    return self._progress.trained is optimizer
 
   def dataset(self, x, steps=None):
     """Returns the plan's next batches, each charged before it is drawn.
 
     In the scope of a `tf.distribute` strategy these are the shares of its
-    replicas, as a `tf.distribute.DistributedDataset`.
+    replicas, as a `tf.distribute.DistributedDataset`. Make the optimizer
+    before: a training whose steps were charged before there was one cannot be
+    resumed, since the ledger does not say what it was. Batches that are drawn
+    outside of `fit` are not trained on by `fit`.
 
     Args:
       x: array `[num_examples, ...]`, or a tuple or dict of such arrays, in any
@@ -327,13 +362,15 @@ class TrainingPlan:
       steps: number of batches; all that are left by default.
 
     Returns:
-      A `tf.data.Dataset` of (rows, weights), see the sampler; rows have the
-      structure of `x`.
+      A `tf.data.Dataset` of (rows, weights, step): see the sampler; rows have
+      the structure of `x`, and step is the number of the batch, an int64
+      scalar.
 
     Raises:
-      ValueError: if `x` has another number of rows than planned, or the plan
-        has fewer steps left; for an unsupported `tf.distribute` strategy; if
-        the workers of one disagree, or one of them has failed.
+      ValueError: if `x` has another number of rows than planned, or is not the
+        table of earlier batches; if the plan has fewer steps left; for an
+        unsupported `tf.distribute` strategy; if the workers of one disagree,
+        or one of them has failed.
       BudgetExceededError: if the ledger refuses the whole training.
     """
     x = rows.arrays(x)
@@ -341,28 +378,16 @@ class TrainingPlan:
     workers = distribution.Workers(strategy)
     steps = self.left if steps is None else steps
     workers.agree(lambda: self._check(x, steps, workers))
-    workers.agree(lambda: self._pay(steps, workers))
+    workers.agree(lambda: self._pay(x, steps, workers))
     stop = self.step + steps
-    numbers = np.arange(self.sampler.num_examples)
-
-    def draw():
-      while True:
-        with self._lock:
-          step = self.step
-          if step >= stop:
-            return
-          self._reservation.ensure(step + 1, self.sampler.steps_per_epoch)
-          self.step = step + 1
-        rng = self.randomness.numpy('batch', self.label, step)
-        for share, weights in workers.shares(*self.sampler.batch(numbers, rng)):
-          yield rows.take(x, share, weights), weights
-
-    signature = rows.signature(x), tf.TensorSpec([None], tf.float32)
-    dataset = workers.distribute(
-      tf.data.Dataset.from_generator(draw, output_signature=signature)
+    dataset = planned_batches.dataset(
+      x,
+      self.sampler,
+      workers,
+      begin=lambda: self._progress.drawing(stop, self._charge),
+      randomness=lambda step: self.randomness.numpy('batch', self.label, step),
     )
-    dataset.plan, dataset.steps, dataset.strategy = self, steps, strategy
-    dataset.signature = signature
+    dataset.plan, dataset.stop, dataset.strategy = self, stop, strategy
     return dataset
 
   def _check(self, x, steps, workers):
@@ -386,28 +411,46 @@ class TrainingPlan:
         f'{self.ledger.path} was given to a worker that is not the chief, and '
         'the chief charges for all. Give `ledger` to the plan of worker 0 only.'
       )
-    clipping = type(self.clipping).__name__, self.clipping.get_config()
     event = self.sampler.event(self.noise_multiplier)
+    clipping = type(self.clipping).__name__, self.clipping.get_config()
     return [
       self.randomness.key('workers', self.label),
-      (event, clipping, self.steps, steps, self.label),
+      (event, clipping, self._facts(), self.steps, steps, self.label),
       self.step,
       rows.fingerprints(x, self.randomness),
     ]
 
-  def _pay(self, steps, workers):
+  def _facts(self):
+    """Returns what the updates depend on, as far as it is known by now."""
+    return self._progress.facts or {'optimizer': None}
+
+  def _pay(self, x, steps, workers):
+    table = replay.table_of(rows.fingerprints(x, self.randomness))
     if self._reservation is None:
       self._reservation = self.ledger.reserve(
         self.sampler.event(self.noise_multiplier),
         self.steps,
         self.label,
-        resume=self._resumed,
-        owner=self.randomness.key('owner', self.label).hex(),
+        resume=self.resumed,
+        owner=owners.owner_of(
+          self.randomness.key('owner', self.label).hex(),
+          {**self._facts(), 'table': table},
+        ),
+      )
+      self._progress.charged(self._progress.facts, self._reservation.charged)
+      self._table = table
+    if self._table != table:
+      raise ValueError(
+        'x is not the table that this plan has drawn batches of: one plan '
+        'trains on one table. Make a new plan.'
       )
     if not workers.alone:
       # The others would not wait for the chief to charge block by block.
       self._reservation.ensure(self.step + steps)
     return []
+
+  def _charge(self, total):
+    self._reservation.ensure(total, self.sampler.steps_per_epoch)
 
   def drew(self, dataset):
     """Whether `dataset` comes from this plan, unchanged."""

@@ -63,6 +63,11 @@ BIJECTORS = {
   'spline_flow': lambda t: (
     flows.neural_spline_flow(D, 2, [9, 9], dtype=t, seed=2).bijector
   ),
+  'shared_flow': lambda t: (
+    flows.neural_spline_flow(
+      D, 3, [9, 9], shared=True, dtype=t, seed=2
+    ).bijector
+  ),
   'marginal_flow': lambda t: (
     flows.neural_spline_flow(
       D, 2, [9, 9], dtype=t, seed=2, marginal=_marginal(t)
@@ -125,7 +130,8 @@ def test_starts_as_the_identity(name):
   bijector = BIJECTORS[name](tf.float64)
   x = _inputs(name)
   y = bijector.inverse(x)
-  if 'flow' in name:  # Blocks, with the columns reversed in between.
+  if name in ('maf_flow', 'spline_flow'):
+    # Two blocks, with the columns reversed in between.
     y = tf.reverse(y, [1])
   np.testing.assert_allclose(y, x, atol=1e-12)
   log_det = bijector.inverse_log_det_jacobian(_fresh(x), event_ndims=1)
@@ -271,11 +277,34 @@ def test_sampling_agrees_with_log_prob():
   np.testing.assert_allclose(seen, mass, atol=6e-3)
 
 
+def test_blocks_that_share_a_network_are_told_apart():
+  made = bijectors.MADE(2, 3, [8], seed=0, num_conditions=2)
+  x = _inputs('maf_affine', 'float32')
+  _moved(made, 0.5)
+  one, two = made.conditioned(0)(x), made.conditioned(1)(x)
+  assert np.abs(one - two).max() > 0.1
+  for number in (-1, 2):
+    with pytest.raises(ValueError, match='no condition.*the network has 2'):
+      made.conditioned(number)
+  with pytest.raises(ValueError, match='num_conditions=0'):
+    bijectors.MADE(2, 3, [8], num_conditions=0)
+  flow = flows.neural_spline_flow(3, 4, [8], shared=True)
+  alone = flows.neural_spline_flow(3, 1, [8])
+  more = len(flow.trainable_variables) - len(alone.trainable_variables)
+  assert more == 3  # An embedding for each of four blocks, and one bias less.
+
+
 @pytest.mark.parametrize('hidden', [(), (1,), (7,), (13, 5), (4, 9, 6)])
 @pytest.mark.parametrize('event_size', [1, 2, 5])
-def test_columns_give_what_a_whole_pass_gives(hidden, event_size):
-  made = bijectors.MADE(2, event_size, hidden, dtype='float64', seed=0)
+@pytest.mark.parametrize('condition', [None, 1])
+def test_columns_give_what_a_whole_pass_gives(hidden, event_size, condition):
+  count = 1 if condition is None else 3
+  made = bijectors.MADE(
+    2, event_size, hidden, dtype='float64', seed=0, num_conditions=count
+  )
   _moved(made, 0.5)
+  if condition is not None:
+    made = made.conditioned(condition)
   x = tf.constant(np.random.default_rng(0).normal(size=[6, event_size]))
   expected = made(x)
   for j, params_of in enumerate(made.columns()):

@@ -63,8 +63,7 @@ def test_two_replicas_train_as_one_with_the_same_noise_and_ledger(trained):
   assert two.plan.ledger.entries == one.plan.ledger.entries
   assert two.plan.ledger.entries[0].count == small_training.STEPS
   assert two.plan.ledger.epsilon() == one.plan.ledger.epsilon()
-  noise = [r.model.optimizer._noise.state.numpy() for r in trained]
-  np.testing.assert_array_equal(*noise)
+  assert int(two.model.optimizer.plan_step.numpy()) == small_training.STEPS
   assert int(two.model.optimizer.iterations.numpy()) == small_training.STEPS
 
 
@@ -72,7 +71,7 @@ def test_noise_has_the_planned_scale_once():
   """In a graph, and eagerly with a batch that is empty."""
   empty = {'rows': 20, 'q': 1e-3}
   x = np.zeros([20, 1])
-  ((_, weights),) = small_training.plan(steps=1, **empty).dataset(x)
+  ((_, weights, _),) = small_training.plan(steps=1, **empty).dataset(x)
   assert not np.any(weights)
   one, two = (small_training.noise_of_one_update(s) for s in (ONE, TWO))
   eager = small_training.noise_of_one_update(TWO, **empty, run_eagerly=True)
@@ -90,7 +89,7 @@ def test_replicas_share_no_row_and_every_row_is_drawn_with_q():
     plan = small_training.plan(rows=rows, q=q, steps=steps)
     shares = iter(plan.dataset(x))
   for step in range(steps):
-    values, weights = next(shares)
+    values, weights, _ = next(shares)
     seen = []
     for replica in range(2):
       used = weights.values[replica].numpy() > 0
@@ -101,7 +100,7 @@ def test_replicas_share_no_row_and_every_row_is_drawn_with_q():
     assert len(set(seen)) == len(seen)
     drawn[step, seen] = True
   batches = small_training.plan(rows=rows, q=q, steps=steps).dataset(x)
-  for step, (values, weights) in enumerate(batches):
+  for step, (values, weights, _) in enumerate(batches):
     expected = values.numpy()[weights.numpy() > 0, 0].astype(int) - 1
     np.testing.assert_array_equal(np.flatnonzero(drawn[step]), expected)
   z = (drawn.sum(0) - q * steps) / np.sqrt(q * (1 - q) * steps)
@@ -136,12 +135,49 @@ def test_what_was_made_for_other_replicas_is_refused():
   assert plan.left == 0
 
 
-def test_clipping_that_moves_belongs_to_the_strategy():
-  plan = small_training.plan(clip=gradients.AdaptiveQuantile(3.0))
+def test_a_threshold_that_moves_is_that_of_one_replica():
+  x = small_training.table()
+  found = []
+  for strategy in (ONE, TWO):
+    plan = small_training.plan(clip=gradients.AdaptiveQuantile(3.0))
+    model = small_training.flow_model(plan, strategy)
+    model.fit(x, verbose=0)
+    state = model.optimizer.clipping.state
+    copies = {float(v) for v in getattr(state, 'values', [state])}
+    assert len(copies) == 1
+    found.append((model, *copies))
+  assert abs(found[0][1]) > 0.01
+  np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5)
+  _assert_same_weights(found[1][0], found[0][0])
+
+
+@pytest.mark.parametrize(
+  ('clip', 'name'), [(3.0, 'plan'), (gradients.AdaptiveQuantile(), 'clipping')]
+)
+def test_what_moves_belongs_to_the_strategy(clip, name):
+  plan = small_training.plan(clip=clip)
   optimizer = plan.optimizer('sgd')
   model = _compiled_on_two(optimizer)
-  with pytest.raises(ValueError, match=r'optimizer inside of strategy\.scope'):
+  message = rf'The {name} changes .*optimizer inside of strategy\.scope'
+  with pytest.raises(ValueError, match=message):
     model.fit(small_training.table(), verbose=0)
+
+
+def test_an_interrupted_fit_goes_on_in_step(trained):
+  """Each replica's shares, too, are drawn again."""
+  plan = small_training.plan()
+  model = small_training.flow_model(plan, TWO)
+
+  def stop(batch, logs):
+    if batch == 1:
+      raise KeyboardInterrupt
+
+  callback = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+  with pytest.raises(KeyboardInterrupt):
+    model.fit(small_training.table(), verbose=0, callbacks=[callback])
+  assert plan.step == 2
+  model.fit(small_training.table(), verbose=0)
+  _assert_same_weights(model, trained[0].model)
 
 
 def test_xla_is_refused_before_anything_is_charged():

@@ -119,7 +119,8 @@ SLOW = {
     lambda: L.GRU(2, reset_after=False, unroll=True),
     _floats(3, 2),
   ),
-  'unknown': (lambda: L.Conv1D(2, 2), _floats(3, 2)),
+  'conv1d': (lambda: L.Conv1D(2, 2), _floats(3, 2)),
+  'conv2d': (lambda: L.Conv2D(2, 2, activation='relu'), _floats(3, 3, 2)),
 }
 
 
@@ -209,6 +210,18 @@ def test_what_no_rule_knows_falls_back(name):
   np.testing.assert_allclose(found_squared, squared, rtol=5e-5)
   for f, j in zip(found, jacobian):
     np.testing.assert_allclose(f, np.sum(j, 0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', ['conv1d', 'conv2d'])
+def test_layers_without_a_rule_are_logged_once_by_variable(name, caplog):
+  layer, x = _built(name)
+  with caplog.at_level('INFO'):
+    for _ in range(2):
+      _fast(layer, x, 1.0)
+  for v in layer.trainable_variables:
+    lines = [r.message for r in caplog.records if v.name in r.message]
+    assert len(lines) == 1 and 'tape.jacobian' in lines[0]
 
 
 def test_options_without_a_rule_are_logged_once(caplog):

@@ -11,8 +11,8 @@ BATCH = 6
 
 def _case(dtype='float32', linear=True, stored=False):
   rng = np.random.default_rng(0)
-  kernel = tf.Variable(rng.normal(size=[3, 4]), dtype=dtype)
-  scale = tf.Variable(rng.normal(size=[4]), dtype=dtype)
+  kernel = tf.Variable(rng.normal(size=[3, 4]), dtype=dtype, name='l/kernel')
+  scale = tf.Variable(rng.normal(size=[4]), dtype=dtype, name='l/scale')
   x = tf.constant(rng.normal(size=[BATCH, 3]), dtype)
   function = lambda k, s: [
     tf.reduce_sum(tf.sin(k) * s),
@@ -25,8 +25,10 @@ def _case(dtype='float32', linear=True, stored=False):
     if linear:
       found += tf.reduce_sum(gradients.linear(x, kernel) ** 2, 1)
     if stored:
-      copies = gradients.per_example(kernel, BATCH)
-      found += tf.reduce_sum(tf.linalg.matvec(copies, x[:, :1] * scale), 1)
+      copies, scales = (
+        gradients.per_example(v, BATCH) for v in (kernel, scale)
+      )
+      found += tf.reduce_sum(tf.linalg.matvec(copies, x[:, :1] * scales), 1)
     return found
 
   return loss, [kernel, scale]
@@ -113,3 +115,76 @@ def test_examples_that_are_not_finite_contribute_zero():
   found = tape.per_example_gradients(loss, [kernel])
   (total,) = gradients.Flat(100.0).clip_and_sum(found)
   np.testing.assert_allclose(total[:, 0], [3, 4], rtol=1e-4)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('linear', [False, True])
+def test_stored_gradients_have_the_shape_of_the_variable(linear):
+  """Units are counted on the last axis of what is stored."""
+  loss, variables = _case(linear=linear)
+  with gradients.PerExampleTape() as tape:
+    value = loss()
+  found = tape.per_example_gradients(value, variables)
+  for term, variable in zip(found._terms, variables):
+    assert term.materialise().shape == [BATCH, *variable.shape]
+  units, _ = found.by_unit().units()
+  assert {count for _, count in units} == {4}
+  with tf.GradientTape(persistent=True) as tape:
+    value = loss()
+  slow = gradients.PerExampleGradients.from_jacobian(tape, value, variables)
+  totals = (gradients.PerUnit(0.1).clip_and_sum(g) for g in (found, slow))
+  for a, b in zip(*totals):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('uses', [1, 300])
+def test_parts_that_cancel_leave_no_rounding_errors_above_the_clip(uses):
+  """Of 8 examples, one has parts of size 1e4 that cancel in float64 alone.
+
+  Uses of the kernel cancel each other, and so do two shared values, whose
+  sum is made in the precision of the activations.
+  """
+  rng = np.random.default_rng(3)
+  kernel = tf.Variable(np.zeros([5, 1], 'float32'))
+  direction = tf.constant(rng.normal(size=[5, 1]), tf.float32)
+  a = rng.normal(size=[8, 2 * uses, 5])
+  d = rng.normal(size=[8, 2 * uses]) * 1e-3
+  c = rng.normal(size=[8, 2]) * 1e-3
+  a[0] *= 1e4
+  a[0, uses:], d[0, uses:] = a[0, :uses], -d[0, :uses]
+  c[0] = 1e4, -1e4
+
+  def clipped(rows):
+    ai, di, ci = (tf.constant(r[rows], tf.float32) for r in (a, d, c))
+    with gradients.PerExampleTape() as tape:
+      y = gradients.linear(ai, kernel)[..., 0]
+      value = lambda k: tf.reduce_sum(k * direction)
+      values = gradients.shared(
+        lambda k: [value(k), value(k)], [kernel], ci.shape[0]
+      )
+      loss = tf.reduce_sum(y * di, 1) + tf.reduce_sum(values * ci, 1)
+    found = tape.per_example_gradients(loss, [kernel])
+    return gradients.Flat(1e-3).clip_and_sum(found)[0].numpy()
+
+  change = clipped(np.arange(8)) - clipped(np.arange(1, 8))
+  assert np.linalg.norm(change) <= 1e-3 * (1 + 1e-3)
+
+
+@pytest.mark.core
+def test_other_variables_of_the_function_keep_their_gradient():
+  kernel, other = tf.Variable([[1.0], [2.0]]), tf.Variable(3.0)
+
+  def loss():
+    computed = tf.sin(other)
+    function = lambda k: [tf.reduce_sum(k) * other * computed]
+    return gradients.shared(function, [kernel], 4)[:, 0] * [1.0, 2, 3, 4]
+
+  with tf.GradientTape(persistent=True) as tape:
+    value = loss()
+  expected = tape.jacobian(value, [kernel, other])
+  with gradients.PerExampleTape() as tape:
+    value = loss()
+  found = tape.per_example_gradients(value, [kernel, other]).materialise()
+  for a, b in zip(found, expected):
+    np.testing.assert_allclose(a, b, rtol=1e-5)

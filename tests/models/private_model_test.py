@@ -69,7 +69,7 @@ def _by_hand(model, rows, losses_of, clip=1.0):
 
 
 def _drawn(data):
-  ((rows, weights),) = list(_plan(steps=1).dataset(data))
+  ((rows, weights, _),) = list(_plan(steps=1).dataset(data))
   keep = weights.numpy() == 1
   return tf.nest.map_structure(lambda a: a[keep], rows)
 
@@ -382,6 +382,17 @@ def test_layers_that_break_the_guarantee_are_refused_by_name(name):
 
 
 @pytest.mark.core
+def test_losses_added_to_a_functional_model_are_refused():
+  x, y = _data()
+  inputs = keras.Input([4])
+  outputs = L.Dense(3)(inputs)
+  model = keras.Model(inputs, outputs)
+  model.add_loss(tf.reduce_mean(outputs))
+  with pytest.raises(ValueError, match='adds a loss computed from the batch'):
+    _private(model).fit(x, y, verbose=0)
+
+
+@pytest.mark.core
 def test_stateful_layers_are_refused():
   model = keras.Sequential([L.SimpleRNN(2, stateful=True), L.Dense(3)])
   x = np.zeros([N, 3, 2], 'float32')
@@ -444,15 +455,22 @@ def test_dropout_is_of_the_same_draw_and_not_refused():
   assert np.all(np.isfinite(private.predict(x, verbose=0)))
 
 
-def test_random_layers_of_ones_own_get_a_warning(caplog):
-  class Noisy(L.Layer):
-    def call(self, x):
-      return x + tf.random.normal(tf.shape(x))
-
+@pytest.mark.core
+def test_a_gradient_that_is_zero_but_for_rounding_is_no_wrong_rule():
+  """The bias of the keys: the softmax cancels it."""
   x, y = _data()
-  with caplog.at_level('WARNING'):
-    _private(keras.Sequential([Noisy(), L.Dense(3)])).fit(x, y, verbose=0)
-  assert 'could not be tried' in caplog.text
+  inputs = keras.Input([4])
+  h = L.Dense(4)(L.Reshape([2, 2])(inputs))
+  h = L.LayerNormalization()(h + L.MultiHeadAttention(2, 3)(h, h))
+  model = keras.Model(inputs, L.Dense(3)(L.Flatten()(h)))
+  before = [v.numpy() for v in model.trainable_variables]
+  loss = lambda m, x, y: keras.losses.sparse_categorical_crossentropy(
+    y, m(x), from_logits=True
+  )
+  update = _by_hand(model, _drawn((x, y)), loss)
+  _private(model, _plan(steps=1)).fit(x, y, verbose=0)
+  for old, new, u in zip(before, model.trainable_variables, update):
+    np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
 
 
 def test_adapted_layers_get_a_remark(caplog):

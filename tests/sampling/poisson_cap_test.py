@@ -169,7 +169,7 @@ def test_a_plan_pays_for_the_overflow():
   assert plan.sampler.expected_batch_size == 50
   batches = list(plan.dataset(x))
   assert len(batches) == 8
-  assert all(len(rows) in (16, 32, 48, 64, 80) for rows, _ in batches)
+  assert all(len(rows) in (16, 32, 48, 64, 80) for rows, _, _ in batches)
   assert plan.ledger.entries[0].event == Truncated(200, 0.25, 80, 2.0)
   assert plan.ledger.entries[0].count == 8
   assert plan.ledger.epsilon() == plan.epsilon()

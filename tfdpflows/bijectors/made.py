@@ -18,6 +18,10 @@ class MADE(tf.Module):
   that do nothing would use up the clipping norm. The last layer starts at
   zero, which makes the identity of every transform in this package.
 
+  One network can serve several blocks of a flow (`num_conditions`), as in
+  DP-HFlow: it is told the number of the block by an embedding of it, a vector
+  added in the first layer. With DP-SGD fewer parameters are less noise.
+
   Args:
     params: number of outputs per input column.
     event_size: number of columns d.
@@ -25,6 +29,8 @@ class MADE(tf.Module):
     activation: name of a function in `tf.nn`.
     dtype: of the variables.
     seed: for the initial weights, or `None`.
+    num_conditions: number of blocks that share the network; each takes
+      `conditioned(block)` in its place.
 
   Raises:
     ValueError: for sizes that are not positive.
@@ -46,13 +52,15 @@ class MADE(tf.Module):
     activation='relu',
     dtype=tf.float32,
     seed=None,
+    num_conditions=1,
     name='made',
   ):
     super().__init__(name=name)
-    if min([params, event_size, *hidden_units]) < 1:
+    if min([params, event_size, num_conditions, *hidden_units]) < 1:
       raise ValueError(
-        f'params={params}, event_size={event_size} and '
-        f'hidden_units={list(hidden_units)} must all be at least 1.'
+        f'params={params}, event_size={event_size}, num_conditions='
+        f'{num_conditions} and hidden_units={list(hidden_units)} must all be '
+        'at least 1.'
       )
     self.params = int(params)
     self.event_size = int(event_size)
@@ -73,6 +81,16 @@ class MADE(tf.Module):
       )
       with tf.init_scope():
         self._masks.append(tf.constant(mask, dtype))
+    # Conditions that start alike would be slow to part.
+    self._first_biases = self._biases[:1]
+    if num_conditions > 1:
+      std = 1.0 if hidden_units else 0.0
+      values = rng.normal(size=[num_conditions, masks[0].shape[1]]) * std
+      self._first_biases = [
+        tf.Variable(value, dtype=dtype, name=f'embedding_{i}')
+        for i, value in enumerate(values)
+      ]
+      self._biases[0] = None
 
   def _degrees(self, units):
     """Degrees 1..d-1 in ascending order, spread evenly over the units."""
@@ -85,11 +103,24 @@ class MADE(tf.Module):
     last = degrees[-1][:, None] < columns
     return masks + [np.repeat(last, self.params, 1)]
 
-  def __call__(self, x):
+  def conditioned(self, number):
+    """Returns the network as block `number` of `num_conditions` has it."""
+    if not 0 <= number < len(self._first_biases):
+      raise ValueError(
+        f'There is no condition {number}; the network has '
+        f'{len(self._first_biases)}.'
+      )
+    return _Conditioned(self, number)
+
+  def _bias(self, layer, condition):
+    return self._biases[layer] if layer else self._first_biases[condition]
+
+  def __call__(self, x, condition=0):
     """Returns the parameters of every column.
 
     Args:
       x: `[..., event_size]`.
+      condition: number of the block that asks; see `conditioned`.
 
     Returns:
       `[..., event_size, params]`.
@@ -97,14 +128,15 @@ class MADE(tf.Module):
     h = x[None] if x.shape.rank == 1 else x
     last = len(self._kernels) - 1
     for i in range(last + 1):
-      h = gradients.linear(h, self._kernels[i], self._biases[i], self._masks[i])
+      bias = self._bias(i, condition)
+      h = gradients.linear(h, self._kernels[i], bias, self._masks[i])
       if i < last:
         h = self._activation(h)
     shape = tf.concat([tf.shape(x), [self.params]], 0)
     y = tf.reshape(h, shape)
     return tf.ensure_shape(y, x.shape + [self.params])
 
-  def columns(self):
+  def columns(self, condition=0):
     """Evaluates the network column by column, at the cost of one pass.
 
     Yields, for each column j in turn, a function from the columns before it
@@ -121,11 +153,11 @@ class MADE(tf.Module):
         for h in self.hidden_units
       ]
       yield lambda x, j=j, s=tuple(starts), e=tuple(ends): self._column(
-        x, j, s, e, known
+        x, j, s, e, known, condition
       )
       starts = ends
 
-  def _column(self, x, j, starts, ends, known):
+  def _column(self, x, j, starts, ends, known, condition):
     """Adds the hidden units of degree j, returns the parameters of column j."""
     h = x
     for layer, (start, end) in enumerate(zip(starts, ends)):
@@ -133,11 +165,12 @@ class MADE(tf.Module):
         rows = len(h) if layer == 0 else ends[layer - 1]
         kernel = self._kernels[layer][:rows, start:end]
         inputs = tf.stack(h, 1) if layer == 0 else tf.concat(h, 1)
-        z = tf.matmul(inputs, kernel) + self._biases[layer][start:end]
+        bias = self._bias(layer, condition)[start:end]
+        z = tf.matmul(inputs, kernel) + bias
         known[layer].append(self._activation(z))
       h = known[layer]
     out = slice(j * self.params, (j + 1) * self.params)
-    bias = self._biases[-1][out]
+    bias = self._bias(len(self._kernels) - 1, condition)[out]
     if self.hidden_units and not h:
       return bias  # Column 0 depends on nothing.
     if not self.hidden_units:
@@ -146,3 +179,18 @@ class MADE(tf.Module):
       h = [tf.stack(x, 1)]
     rows = ends[-1] if self.hidden_units else len(x)
     return tf.matmul(tf.concat(h, 1), self._kernels[-1][:rows, out]) + bias
+
+
+class _Conditioned(tf.Module):
+  """A `MADE` as one of the blocks that share it has it."""
+
+  def __init__(self, network, number):
+    super().__init__(name=f'{network.name}_{number}')
+    self._network, self._number = network, number
+    self.params, self.event_size = network.params, network.event_size
+
+  def __call__(self, x):
+    return self._network(x, self._number)
+
+  def columns(self):
+    return self._network.columns(self._number)

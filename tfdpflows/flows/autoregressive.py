@@ -17,6 +17,7 @@ def masked_autoregressive_flow(
   hidden_units=(100, 100),
   *,
   transform=None,
+  shared=False,
   actnorm=False,
   marginal=None,
   base=None,
@@ -36,6 +37,9 @@ def masked_autoregressive_flow(
     num_blocks: number of MADE blocks.
     hidden_units: width of each hidden layer of a block.
     transform: a univariate transform, `bijectors.Affine()` by default.
+    shared: whether one network serves all blocks, told which by an embedding
+      of the block's number (DP-HFlow): a fraction of the parameters, and so of
+      the noise.
     actnorm: whether a learned scale and shift stands before each block.
     marginal: a bijector from data to something near the base, applied to the
       data first, such as `bijectors.MarginalCDF`.
@@ -60,6 +64,21 @@ def masked_autoregressive_flow(
   rng = np.random.default_rng(seed)
   reverse = np.arange(event_size)[::-1].astype(np.int32)
   parts = [] if marginal is None else [tfb.Invert(marginal)]
+
+  def network(num_conditions, name):
+    return bijectors.MADE(
+      transform.num_params,
+      event_size,
+      hidden_units,
+      activation=activation,
+      dtype=dtype,
+      seed=int(rng.integers(2**31)),
+      num_conditions=num_conditions,
+      name=name,
+    )
+
+  if shared:
+    one = network(num_blocks, 'made')
   for block in range(num_blocks):
     if block:
       parts.append(tfb.Permute(reverse, name=f'reverse_{block}'))
@@ -67,15 +86,7 @@ def masked_autoregressive_flow(
       parts.append(
         bijectors.ActNorm(event_size, dtype, name=f'actnorm_{block}')
       )
-    made = bijectors.MADE(
-      transform.num_params,
-      event_size,
-      hidden_units,
-      activation=activation,
-      dtype=dtype,
-      seed=int(rng.integers(2**31)),
-      name=f'made_{block}',
-    )
+    made = one.conditioned(block) if shared else network(1, f'made_{block}')
     parts.append(
       bijectors.MaskedAutoregressive(made, transform, name=f'block_{block}')
     )

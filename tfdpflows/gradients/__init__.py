@@ -13,7 +13,12 @@ from tfdpflows.gradients.clipping import (
   StochasticSparsification,
   Strategy,
 )
-from tfdpflows.gradients.layers import layer_rules, register_rule, rule_of
+from tfdpflows.gradients.layers import (
+  is_library_rule,
+  layer_rules,
+  register_rule,
+  rule_of,
+)
 from tfdpflows.gradients.rules import PerExampleGradients
 from tfdpflows.gradients.tape import (
   PerExampleTape,
@@ -34,6 +39,7 @@ __all__ = [
   'StochasticSparsification',
   'Strategy',
   'embedding',
+  'is_library_rule',
   'layer_rules',
   'linear',
   'per_example',

@@ -14,7 +14,8 @@ class EmbeddingTerm:
   `[batch, t, dim]` as the output gradients themselves, are all that is kept:
   `[batch, vocabulary, dim]` is never made. What is clipped and what is added
   are the same numbers, so that positions which cancel cannot hide a length
-  from the norm.
+  from the norm. An id that is no row of the table names nothing: its position
+  is left out of the norm and of the sum.
 
   Args:
     table: the variable.
@@ -30,6 +31,11 @@ class EmbeddingTerm:
     ids = [tf.reshape(i, s[:2]) for i, s in zip(ids, shapes)]
     ids = tf.concat([tf.cast(i, tf.int64) for i in ids], 1)
     rows = tf.concat([tf.reshape(g, s) for g, s in zip(gradients, shapes)], 1)
+    # Where looking such an id up is no error (XLA, GPU), it must not end up in
+    # the rows of another example.
+    named = tf.logical_and(ids >= 0, ids < self._shape[0])
+    ids = tf.where(named, ids, -tf.ones_like(ids))
+    rows = tf.where(named[..., None], rows, tf.zeros_like(rows))
     if not single:
       ids, rows = _sum_equal(ids, rows)
     self._ids, self._rows = ids, rows

@@ -60,12 +60,20 @@ def rule_of(layer):
   if 'call' in vars(layer):
     return None
   rule = _RULES.get(type(layer))
-  if rule is None:
-    # Loads Keras, which the primitives do without.
-    from tfdpflows.gradients import keras_rules  # noqa: PLC0415
+  return _library().get(type(layer)) if rule is None else rule
 
-    rule = keras_rules.RULES.get(type(layer))
-  return rule
+
+def is_library_rule(layer):
+  """Whether the rule of a layer is the one that comes with the library."""
+  rule = rule_of(layer)
+  return rule is not None and rule is _library().get(type(layer))
+
+
+def _library():
+  # Loads Keras, which the primitives do without.
+  from tfdpflows.gradients import keras_rules  # noqa: PLC0415
+
+  return keras_rules.RULES
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ import collections
 import copy
 
 import tensorflow as tf
-from absl import logging
 
+from tfdpflows.gradients import fallback
 from tfdpflows.gradients import terms as terms_lib
 from tfdpflows.gradients.embedding import EmbeddingTerm
 from tfdpflows.gradients.shared import SharedTerm
@@ -50,8 +50,7 @@ class PerExampleGradients:
   def __init__(self, tape, loss, variables, records, draws=1):
     _check_loss(loss)
     self.variables = list(variables)
-    self._squared = self._finite = None
-    self._batch = tf.shape(loss)
+    self._start(loss)
     known = {v.ref() for v in self.variables}
     records = [r for r in records if known & {v.ref() for v in r.variables}]
     rows = None if loss.shape[0] is None else loss.shape[0] * draws
@@ -68,28 +67,52 @@ class PerExampleGradients:
     gradients = tape.gradient(loss, targets)
     outputs, direct = gradients[: len(records)], gradients[len(records) :]
     outputs = [_uses(r, g, draws) for r, g in zip(records, outputs)]
-    self._terms = []
-    for variable, seen in zip(self.variables, direct):
-      noted = zip(records, outputs)
-      term = _term(tape, loss, variable, seen is not None, noted, draws)
+    past = [v for v, g in zip(self.variables, direct) if g is not None]
+    whole, parts = self._past_the_primitives(tape, loss, past, draws)
+    for variable in self.variables:
+      if variable.ref() in whole:
+        term = StoredTerm(whole[variable.ref()])
+      else:
+        noted = zip(records, outputs)
+        term = _term(variable, noted, draws, parts.get(variable.ref()))
       self._terms.append(term)
+    terms_lib.pair(self._terms)
+
+  def _start(self, loss):
+    self._squared = self._finite = None
+    self._batch = tf.shape(loss)
+    self._terms, self._jacobians = [], []
+
+  def _past_the_primitives(self, tape, loss, variables, draws):
+    """Returns gradients of `variables` by all uses, or by those not noted."""
+    if not variables:
+      return {}, {}
+    for variable in variables:
+      fallback.log(variable)
+    if tape.losses is not None:
+      found = fallback.one_by_one(tape.losses, tape.rows, variables, draws)
+      return {v.ref(): g for v, g in zip(variables, found)}, {}
+    self._jacobians = fallback.jacobians(tape, loss, variables)
+    return {}, {v.ref(): g for v, g in zip(variables, self._jacobians)}
 
   @classmethod
   def from_jacobian(cls, tape, loss, variables):
-    """The slow way, for a plain `tf.GradientTape` that is used up by it."""
+    """The slow way, for a plain `tf.GradientTape`, which it uses up.
+
+    An example whose gradient is not finite is an error when it runs, and plain
+    to see for whoever sees that error: `tape.jacobian` cannot keep it apart
+    from the others. Refused under `jit_compile=True`, which drops the check.
+    """
     _check_loss(loss)
     self = cls.__new__(cls)
     self.variables = list(variables)
     self.layers = _layers(self.variables, [])
-    self._squared = self._finite = None
-    self._batch = tf.shape(loss)
-    self._terms = []
-    for variable, jacobian in zip(
-      variables, tape.jacobian(loss, self.variables)
-    ):
+    self._start(loss)
+    self._jacobians = fallback.jacobians(tape, loss, self.variables)
+    for variable, jacobian in zip(self.variables, self._jacobians):
       if jacobian is None:
         raise _no_gradient(variable)
-      self._terms.append(StoredTerm(_finite(jacobian, variable)))
+    self._terms = [StoredTerm(jacobian) for jacobian in self._jacobians]
     return self
 
   def squared_norms(self):
@@ -128,13 +151,16 @@ class PerExampleGradients:
       lambda: self._sums(weights, lambda x: x),
       lambda: self._sums(weights, lambda x: _zero_left_out(x, finite)),
     )
+    if self._jacobians:
+      totals = [t + self.nan_if_mixed(t.dtype) for t in totals]
     return [tf.reshape(t, v.shape) for t, v in zip(totals, self.variables)]
 
+  def nan_if_mixed(self, dtype):
+    """Returns 0, or nan where an example that is not finite spoilt others."""
+    return fallback.nan_if_mixed(self._jacobians, dtype)
+
   def _sums(self, weights, clean):
-    return [
-      term.weighted_sum(clean(w), clean)
-      for term, w in zip(self._terms, weights)
-    ]
+    return terms_lib.weighted_sums(self._terms, weights, clean)
 
   def by_unit(self):
     """Returns the same gradients, ready for `units`.
@@ -207,8 +233,15 @@ def _layers(variables, records):
   return [numbers[name] for name in names]
 
 
-def _term(tape, loss, variable, seen_directly, noted, draws):
-  """Returns the term of one variable: all its uses, summed before the norm."""
+def _term(variable, noted, draws, past):
+  """Returns the term of one variable: all its uses, summed before the norm.
+
+  Args:
+    variable: the variable.
+    noted: pairs of records and the gradients at their outputs.
+    draws: rows of an example.
+    past: its gradients by uses that were not noted, or `None`.
+  """
   masks, inputs, outputs, stored = [], [], [], []
   ids, found, factors, jacobians, biases = [], [], [], [], []
   for record, gradient in noted:
@@ -238,9 +271,8 @@ def _term(tape, loss, variable, seen_directly, noted, draws):
       outputs.append(gradient)
     if record.bias is variable:
       biases.append(gradient)
-  if seen_directly:
-    _log_fallback(variable)
-    stored.append(_finite(tape.jacobian(loss, variable), variable))
+  if past is not None:
+    stored.append(past)
   others = inputs or stored or found or factors
   if not (others or biases):
     raise _no_gradient(variable)
@@ -257,8 +289,7 @@ def _term(tape, loss, variable, seen_directly, noted, draws):
       a = tf.concat(inputs, 1) if inputs else None
       d = tf.concat(outputs, 1) if inputs else None
       return SharedTerm(a, d, factors, jacobians)
-    term = SharedTerm(None, None, factors, jacobians)
-    stored.append(_shaped(term.materialise(), variable))
+    stored.append(SharedTerm(None, None, factors, jacobians).materialise())
   for mask, a, d in zip(masks, inputs, outputs):
     gradient = LinearTerm(mask, [a], [d]).materialise()
     stored.append(_shaped(gradient, variable))
@@ -279,22 +310,6 @@ def _check_loss(loss):
     )
 
 
-def _finite(jacobian, variable):
-  """Returns the jacobian as a tensor; an error if it is not finite.
-
-  A jacobian adds up the batch with weights 0 and 1, so that one example which
-  is not finite makes all others nan. Leaving all of them out would be no
-  bounded change. (XLA drops the check.)
-  """
-  return tf.debugging.check_numerics(
-    tf.convert_to_tensor(jacobian),
-    'A per-example gradient is not finite, and was mixed with the others in '
-    f'tape.jacobian for the variable {variable.name}. Use the variable through '
-    'tfdpflows.gradients.linear or per_example, which keep them apart, or '
-    'leave the example out before it meets the model',
-  )
-
-
 def _no_gradient(variable):
   return ValueError(
     f'No gradient reaches the variable {variable.name}. Set '
@@ -311,16 +326,13 @@ def _uses(record, gradient, draws):
 
 def _grouped(x, draws):
   """[batch * draws, ...] as [batch, draws, ...]: an example's rows as uses."""
-  if draws == 1:
-    return x
-  sizes = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
-  return tf.reshape(x, [-1, draws, *sizes[1:]])
+  return x if draws == 1 else fallback.by_example(x, draws)
 
 
 def _rank_3(x):
   """[batch, ..., n] as [batch, t, n]."""
   if x.shape.rank == 2:
-    return x[:, None]
+    return tf.reshape(x, [-1, 1, x.shape[1]]) if x.shape[1] else x[:, None]
   if x.shape.rank == 3:
     return x
   return tf.reshape(x, [tf.shape(x)[0], -1, x.shape[-1]])
@@ -347,17 +359,3 @@ def _zero_left_out(x, kept):
   """Zeroes the examples that are not kept, also where they hold nan or inf."""
   kept = tf.reshape(kept, [-1] + [1] * (x.shape.rank - 1))
   return tf.where(kept, x, tf.zeros_like(x))
-
-
-_LOGGED = set()
-
-
-def _log_fallback(variable):
-  if variable.name not in _LOGGED:
-    _LOGGED.add(variable.name)
-    logging.info(
-      'tfdpflows: %s %s met the loss outside `linear` and `per_example`; '
-      'its per-example gradients come from tape.jacobian, which is slower.',
-      variable.name,
-      variable.shape,
-    )

@@ -28,6 +28,7 @@ class SharedTerm:
   def __init__(self, inputs, gradients, coefficients, jacobians):
     self._a, self._d = inputs, gradients
     self._c = coefficients
+    self._shape = jacobians.shape[1:]
     self._j = tf.reshape(jacobians, [jacobians.shape[0], -1])
 
   def squared_norms(self):
@@ -69,7 +70,7 @@ class SharedTerm:
 
   def materialise(self):
     found = tf.matmul(self._c, self._j)
-    if self._a is None:
-      return found
-    products = tf.matmul(self._a, self._d, transpose_a=True)
-    return products + tf.reshape(found, tf.shape(products))
+    if self._a is not None:
+      products = tf.matmul(self._a, self._d, transpose_a=True)
+      found += tf.reshape(products, tf.shape(found))
+    return tf.reshape(found, [-1, *self._shape])

@@ -72,10 +72,32 @@ class PerExampleTape(tf.GradientTape):
 
   While it records, the primitives note what they did. Those that run inside of
   a nested `tf.function`, loop or branch are out of its sight; their variables
-  then take the slow way, with the same result.
+  then take a slow way, with the same result. There are two:
+
+  - With `losses` and `rows`, the gradients of such variables are computed
+    example by example, from the rows again. Nothing an example holds reaches
+    another one.
+  - Without, they come from `tape.jacobian`, which cannot keep an example that
+    is not finite apart from the others. Such an example is an error when it
+    runs (whoever sees the error learns that the example is there), and under
+    `jit_compile=True`, where the check would be dropped, these variables are
+    refused.
+
+  #### Formal guarantee
+
+  The gradient of example i, as the strategies see it, is a function of row i
+  and of the parameters, whatever the other rows hold, if element i of the loss
+  is; variables that come from `tape.jacobian` are the exception named above.
 
   Args:
     watch_accessed_variables: as in `tf.GradientTape`.
+    losses: a function of the rows that returns `[batch]`, the loss of each;
+      what the tape records. Row i of the result depends on row i alone. If it
+      draws random numbers, those of the second computation are others.
+    rows: structure of tensors `[batch, ...]`.
+
+  Raises:
+    ValueError: for only one of `losses` and `rows`.
 
   #### Example
 
@@ -89,10 +111,16 @@ class PerExampleTape(tf.GradientTape):
   [1.0, 9.0]
   """
 
-  def __init__(self, watch_accessed_variables=True):
+  def __init__(self, watch_accessed_variables=True, losses=None, rows=None):
     super().__init__(
       persistent=True, watch_accessed_variables=watch_accessed_variables
     )
+    if (losses is None) != (rows is None):
+      raise ValueError(
+        'PerExampleTape takes losses and rows together: the losses are '
+        'computed again from the rows.'
+      )
+    self.losses, self.rows = losses, rows
     self.records = []
     self._context = None
 
@@ -132,21 +160,30 @@ def linear(x, kernel, bias=None, mask=None):
       `[in, rest]`, in the order of its elements.
     bias: variable (or tensor) `[out]`, or `None`.
     mask: 0/1 tensor `[in, out]`, or `None`. Multiplied in the forward pass, so
-      that no masked weight ever has a gradient.
+      that no masked weight ever has a gradient. Variables that the mask, or a
+      bias which is no variable, was computed from take the slow way.
 
   Returns:
     `[batch, ..., out]`.
   """
-  weights = kernel if mask is None else kernel * mask
+  if isinstance(mask, tf.Variable):
+    mask = tf.convert_to_tensor(mask)
+  tape = _recording(kernel)
+  weights, offset = kernel, bias
+  if tape is not None:
+    # What is noted flows by the note alone; all else flows as it always does.
+    weights = tf.stop_gradient(kernel)
+    if isinstance(bias, tf.Variable):
+      offset = tf.stop_gradient(bias)
+  if mask is not None:
+    weights = weights * mask
   if weights.shape.rank != 2:
     weights = tf.reshape(weights, [x.shape[-1], -1])
-  tape = _recording(kernel)
-  if tape is None:
-    y = tf.matmul(x, weights)
-    return y if bias is None else y + bias
-  y = tf.matmul(x, tf.stop_gradient(weights))
+  y = tf.matmul(x, weights)
   if bias is not None:
-    y = y + tf.stop_gradient(bias)
+    y = y + offset
+  if tape is None:
+    return y
   tape.watch(y)
   tape.records.append(Linear(kernel, bias, mask, x, y))
   return y
@@ -215,8 +252,8 @@ def shared(function, parameters, batch):
   gradient `c_i` at the k values and their jacobian J, which is computed once.
 
   Args:
-    function: of the parameters, in this order; returns a list of k scalars. It
-      may use no other variable.
+    function: of the parameters, in this order; returns a list of k scalars.
+      Other variables that it uses take the slow way.
     parameters: list of variables (or tensors).
     batch: number of examples, a scalar integer.
 
@@ -247,7 +284,8 @@ def shared(function, parameters, batch):
   zero = tf.UnconnectedGradients.ZERO
   rows = [inner.gradient(v, fixed, unconnected_gradients=zero) for v in values]
   jacobians = [tf.stop_gradient(tf.stack(of_one)) for of_one in zip(*rows)]
-  values = tf.stop_gradient(tf.stack(values))
+  # By the parameters nothing flows here: they were stopped before.
+  values = tf.stack(values)
   output = tf.broadcast_to(values, [batch, len(rows)])
   tape.watch(output)
   tape.records.append(Shared(list(parameters), jacobians, output))

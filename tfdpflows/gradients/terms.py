@@ -21,6 +21,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows.gradients.columns import column_groups
+
 
 def by_unit(term):
   """Returns `term.by_unit()`, with a stored gradient where it has none."""
@@ -34,31 +36,59 @@ def times(term, mask):
   return StoredTerm(term.materialise() * mask) if view is None else view(mask)
 
 
-class LinearTerm:
-  """Kernel of linear maps with one mask: k uses, each [batch, t, in/out]."""
+def pair(terms):
+  """Lets biases share with the kernel of the same use what both compute."""
+  kernels = [t for t in terms if isinstance(t, LinearTerm)]
+  kernels = {id(t.one_output): t for t in kernels}
+  for term in terms:
+    if isinstance(term, BiasTerm):
+      term.kernel = kernels.get(id(term.output))
 
-  def __init__(self, mask, inputs, gradients):
-    self._mask = mask
+
+def weighted_sums(terms, weights, clean):
+  """Returns `weighted_sum` of each term, with its own entry of `weights`."""
+  places = {id(term): i for i, term in enumerate(terms)}
+  found = [None] * len(terms)
+  for i, term in enumerate(terms):
+    kernel = places.get(id(getattr(term, 'kernel', None)))
+    if kernel is not None and weights[kernel] is weights[i]:
+      both = terms[kernel].weighted_sums(clean(weights[i]), clean)
+      found[kernel], found[i] = both
+  return [
+    term.weighted_sum(clean(w), clean) if total is None else total
+    for term, w, total in zip(terms, weights, found)
+  ]
+
+
+class LinearTerm:
+  """Kernel of linear maps with one mask: k uses, each [batch, t, in/out].
+
+  Args:
+    mask: `[in, out]` or `None`.
+    inputs: list of `[batch, t, in]`.
+    gradients: list of `[batch, t, out]`.
+    varies: whether the mask is another one in each step.
+  """
+
+  def __init__(self, mask, inputs, gradients, varies=False):
+    self._mask, self._varies = mask, varies
     self._a = inputs[0] if len(inputs) == 1 else tf.concat(inputs, 1)
     self._d = gradients[0] if len(inputs) == 1 else tf.concat(gradients, 1)
     self._uses = self._a.shape[1]
+    self._output_squares = None
 
   def squared_norms(self):
     a, d = self._a, self._d
     if self._uses == 1:
-      a, d = a[:, 0], d[:, 0]
+      a = _rank_2(a)
       if self._mask is None:
         a = tf.reduce_sum(a * a, 1, keepdims=True)
-        d = tf.reduce_sum(d * d, 1, keepdims=True)
       else:
-        columns, members = _column_groups(self._mask)
-        a, d = tf.matmul(a * a, columns**2), d * d
-        if members is not None:
-          d = tf.matmul(d, members)
+        a = tf.matmul(a * a, self._column_groups()[0] ** 2)
       # A tiny input can meet a huge gradient: what its square lost when it
       # was rounded to zero is added again.
-      a, d = a + _lost(self._a, 2), d + _lost(self._d, 2)
-      return tf.reduce_sum(a * d, 1)
+      a += _lost(self._a, 2)
+      return tf.reduce_sum(a * self.output_squares(), 1)
     # Cross terms may cancel. In float64, and with what rounding may still
     # hide of the norm added to it, no example whose uses nearly cancel can
     # pass for one of norm zero, and escape the clip.
@@ -82,14 +112,54 @@ class LinearTerm:
     hidden = rounding * tf.reduce_sum(lengths, 1) ** 2
     return tf.cast(tf.maximum(squared, 0) + hidden, self._a.dtype)
 
+  def output_squares(self):
+    """Returns `[batch, k]`, of one use: |d|^2 by group of equal columns."""
+    if self._output_squares is None:
+      d = _rank_2(self._d)
+      if self._mask is None:
+        d = tf.reduce_sum(d * d, 1, keepdims=True)
+      else:
+        members, d = self._column_groups()[1], d * d
+        d = d if members is None else tf.matmul(d, members)
+      self._output_squares = d + _lost(self._d, 2)
+    return self._output_squares
+
   def weighted_sum(self, weights, clean):
+    a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
     if self._uses != 1:
       weights = tf.repeat(weights, tf.shape(self._a)[1])
-    if weights.shape.rank == 1:
-      weights = weights[:, None]
+    by_example = weights.shape.rank == 1
+    weights = weights[:, None] if by_example else weights
+    if by_example and _narrower(a, d):
+      return self._masked(tf.matmul(a * weights, d, transpose_a=True))
+    return self._masked(tf.matmul(a, d * weights, transpose_a=True))
+
+  def weighted_sums(self, weights, clean):
+    """Returns the weighted sums of kernel and bias, of one use, at once."""
     a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
-    total = tf.matmul(a, d * weights, transpose_a=True)
+    by_example = weights.shape.rank == 1
+    weights = weights[:, None] if by_example else weights
+    if by_example and _narrower(a, d):
+      # One more column costs less than another pass over d.
+      a = tf.concat([a * weights, weights], 1)
+      both = tf.matmul(a, d, transpose_a=True)
+      return self._masked(both[:-1]), both[-1]
+    d *= weights
+    total = tf.matmul(a, d, transpose_a=True)
+    return self._masked(total), tf.reduce_sum(d, 0)
+
+  @property
+  def one_output(self):
+    """The gradient at the output, if there is one use; or `None`."""
+    return self._d if self._uses == 1 else None
+
+  def _masked(self, total):
     return total if self._mask is None else total * self._mask
+
+  def _column_groups(self):
+    # Where each step has another mask, looking for equal columns is not worth
+    # it.
+    return (self._mask, None) if self._varies else column_groups(self._mask)
 
   def materialise(self):
     gradients = tf.matmul(self._a, self._d, transpose_a=True)
@@ -103,12 +173,12 @@ class LinearTerm:
     return self if self._uses == 1 else StoredTerm(self.materialise())
 
   def units(self):
-    a = self._a[:, 0]
+    a = _rank_2(self._a)
     if self._mask is None:
       l1 = tf.reduce_sum(tf.abs(a), 1, keepdims=True)
       squared = tf.reduce_sum(a * a, 1, keepdims=True)
       return Units(l1, squared + _lost(a, 1), None, self._d)
-    columns, members = _column_groups(self._mask)
+    columns, members = self._column_groups()
     l1 = tf.matmul(tf.abs(a), abs(columns))
     squared = tf.matmul(a * a, columns**2)
     return Units(l1, squared + _lost(a, 1), members, self._d)
@@ -118,33 +188,48 @@ class LinearTerm:
     if self._uses != 1:
       return StoredTerm(self.materialise() * mask)
     mask = mask if self._mask is None else self._mask * mask
-    return LinearTerm(mask, [self._a], [self._d])
+    return LinearTerm(mask, [self._a], [self._d], varies=True)
 
 
 class BiasTerm:
-  """Bias of one use of a linear map: the gradient d at its output."""
+  """Bias of one use of a linear map: the gradient d at its output.
+
+  Args:
+    gradients: `[batch, 1, out]`.
+
+  Attributes:
+    kernel: the `LinearTerm` of the same use, or `None`; see `pair`.
+  """
 
   def __init__(self, gradients):
-    self._d = gradients  # [batch, 1, out]
+    self._d = gradients
+    self.kernel = None
+
+  @property
+  def output(self):
+    """The gradient at the output."""
+    return self._d
 
   def squared_norms(self):
-    d = self._d[:, 0]
+    if self.kernel is not None:
+      return tf.reduce_sum(self.kernel.output_squares(), 1)
+    d = _rank_2(self._d)
     return tf.reduce_sum(d * d, 1) + _lost(d, 1)
 
   def weighted_sum(self, weights, clean):
-    d = clean(self._d)[:, 0]
+    d = _rank_2(clean(self._d))
     if weights.shape.rank == 1:
       return tf.linalg.matvec(d, weights, transpose_a=True)
     return tf.reduce_sum(d * weights, 0)
 
   def materialise(self):
-    return self._d[:, 0]
+    return _rank_2(self._d)
 
   def by_unit(self):
     return self
 
   def units(self):
-    one = tf.ones_like(self._d[:, 0, :1])
+    one = tf.ones_like(_rank_2(self._d)[:, :1])
     return Units(one, one, None, self._d)
 
 
@@ -275,27 +360,6 @@ def linear_term(mask, inputs, gradients):
 # storing its per-example gradient.
 _MAX_PAIRED_USES = 8
 
-_GROUPS = {}
-
-
-def _column_groups(mask):
-  """Returns a mask's distinct columns `[in, k]`, and who has them `[out, k]`.
-
-  Outputs with equal columns share `a^2 M`, and the masks of autoregressive
-  networks have no more distinct columns than there are degrees. A mask that is
-  not known before the step counts as all distinct: members are `None`.
-  """
-  key = id(mask)
-  if key not in _GROUPS:
-    values = tf.get_static_value(mask)
-    if values is None:
-      return mask, None
-    columns, inverse = np.unique(values, axis=1, return_inverse=True)
-    members = np.eye(columns.shape[1], dtype=columns.dtype)[inverse.ravel()]
-    # Keeping the mask keeps its id from being given to another.
-    _GROUPS[key] = (mask, columns, members)
-  return _GROUPS[key][1:]
-
 
 def _lost(x, axis):
   """What the squares of x lost along an axis when they were rounded to zero."""
@@ -307,7 +371,16 @@ def _lost(x, axis):
 
 def _rank_2(x):
   """[batch, t, n] as [batch * t, n]."""
-  return x[:, 0] if x.shape[1] == 1 else tf.reshape(x, [-1, x.shape[-1]])
+  # For t = 1 this undoes the reshape of the rules, and both vanish from the
+  # graph. A slice would not.
+  return tf.reshape(
+    x, [-1, tf.shape(x)[2] if x.shape[2] is None else x.shape[2]]
+  )
+
+
+def _narrower(a, d):
+  """Whether a is the cheaper one to multiply by weights."""
+  return a.shape[1] is not None and a.shape[1] < d.shape[1]
 
 
 def _units_last(g):

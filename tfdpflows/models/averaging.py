@@ -35,6 +35,10 @@ class WeightAverage(tf.Module):
     self._step = tf.Variable(0, dtype=tf.int64, **kwargs)
     self._averages = [tf.Variable(v, **kwargs) for v in variables]
 
+  def is_of(self, variables):
+    """Whether these are the weights that are averaged."""
+    return [v.ref() for v in variables] == [v.ref() for v in self._variables]
+
   def update(self):
     """Takes in the present weights."""
     t = tf.cast(self._step.assign_add(1), tf.float32)

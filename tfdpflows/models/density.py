@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdpflows._keras import keras, tfp
+from tfdpflows._keras import keras
+from tfdpflows.flows.rows_apart import refuse_batch_statistics
+from tfdpflows.models import layer_checks, trial_rows
 from tfdpflows.models.averaging import WeightAverage
-from tfdpflows.models.planned import PlannedModel
+from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
 
-_BATCH_STATISTICS = (
-  tfp.bijectors.BatchNormalization,
-  keras.layers.BatchNormalization,
-)
 
-
-class DensityModel(PlannedModel):
+class DensityModel(TriedModel):
   """Fits a `tfd.Distribution` with trainable variables through `model.fit`.
 
   With an optimizer of a `TrainingPlan`, `fit(x)` trains on batches that the
@@ -25,12 +22,25 @@ class DensityModel(PlannedModel):
   (`loss_bound`). With any other optimizer the model trains as Keras models do,
   and nothing is claimed.
 
+  #### Formal guarantee
+
+  Under a DP optimizer an update is that of `optimizers.DPOptimizer`, provided
+  that the loss of a row, preprocessing included, depends on no other row.
+  Before the first step that is tried on a few made-up rows, at the initial
+  weights and at others. That finds mistakes; it is no proof for a density that
+  means to deceive.
+
   Args:
     distribution: a `tfd.Distribution` over `[event_size]`, such as a flow.
     preprocessing: a function of rows, applied to each batch before `log_prob`
       in training, such as dequantization. It must treat each row alone.
     ema_momentum: if given, weights are averaged over steps with this momentum
       and `fit` ends with the averages.
+    example: public rows to try the density on, at least two and no two of them
+      alike; by default rows are made up from shape and dtype.
+    examples_apart: `True` declares that no row changes the loss of another
+      where that cannot be tried, because random numbers are drawn in a way
+      that cannot be repeated. What is found is refused all the same.
 
   Raises:
     ValueError: if `distribution` has no trainable variables.
@@ -51,9 +61,16 @@ class DensityModel(PlannedModel):
   """
 
   def __init__(
-    self, distribution, preprocessing=None, ema_momentum=None, name=None
+    self,
+    distribution,
+    preprocessing=None,
+    ema_momentum=None,
+    name=None,
+    *,
+    example=None,
+    examples_apart=False,
   ):
-    super().__init__(name=name)
+    super().__init__(example, examples_apart, name)
     self.distribution = distribution
     if not distribution.trainable_variables:
       raise ValueError(
@@ -92,7 +109,6 @@ class DensityModel(PlannedModel):
   def train_step(self, data):
     variables = self.distribution.trainable_variables
     if isinstance(self.optimizer, DPOptimizer):
-      self._refuse_batch_statistics()
       logs = self._private_step(data, variables)
     else:
       logs = self._keras_step(data, variables)
@@ -103,10 +119,12 @@ class DensityModel(PlannedModel):
   def _private_step(self, data, variables):
     if self.optimizer.plan is None:
       x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
+      step = None
     else:
-      x, weights = data
+      x, weights, step = data
+    self._check_in_step(trial_rows.spec_of(x))
     means, loss = self.optimizer.private_gradients_of(
-      self._row_losses, x, variables, weights
+      self._row_losses, x, variables, weights, step
     )
     self.optimizer.apply_gradients(zip(means, variables))
     if loss is None:
@@ -114,16 +132,24 @@ class DensityModel(PlannedModel):
     self._loss.update_state(loss)
     return {'loss': self._loss.result()}
 
-  def _refuse_batch_statistics(self):
-    """Refuses layers that mix examples, which no clipping could bound."""
-    for part in (self.distribution, self._preprocessing):
-      for module in getattr(part, 'submodules', ()):
-        if isinstance(module, _BATCH_STATISTICS):
-          raise ValueError(
-            f'{type(module).__name__} {module.name!r} mixes the examples of a '
-            'batch and keeps their mean: it cannot be trained privately. Use '
-            'tfdpflows.bijectors.ActNorm, or no normalization.'
-          )
+  def _check_data(self, plan, x):
+    if not isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+      self._check_before_plan(plan, trial_rows.spec_of(x))
+    elif plan.drew(x):
+      self._check_before_plan(plan, x.signature[0])
+
+  def _private_variables(self):
+    return self.distribution.trainable_variables
+
+  def _try(self, spec):
+    refuse_batch_statistics(self.distribution, self._preprocessing)
+    layers = layer_checks.layers_of(self.distribution, self._preprocessing)
+    layer_checks.refuse_layers(layers)
+    rows, others = trial_rows.rows_for(spec, self._example())
+    compute = lambda rows: (self._row_losses(rows), [])
+    with one_replica():
+      self._try_apart(compute, layers, rows, others, 'The log-density')
+    layer_checks.refuse_batch_losses(layers)
 
   def _keras_step(self, data, variables):
     x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
@@ -175,6 +201,7 @@ class DensityModel(PlannedModel):
     if plan is None:
       history = super().fit(x, *args, **kwargs)
     else:
+      self._check_data(plan, x)
       history = self._fit_plan(plan, x, *args, **kwargs)
     if self._average is not None:
       self._average.assign()

@@ -34,46 +34,85 @@ class PlannedModel(keras.Model):
       raise ValueError(
         f'The optimizer carries a plan, which draws the batches: drop {given}.'
       )
-    per_epoch = plan.sampler.steps_per_epoch
     strategy = self.distribute_strategy
     if strategy.num_replicas_in_sync > 1 and self.jit_compile:
       raise ValueError(
         'XLA cannot compile an update of several replicas together: drop '
         'jit_compile=True, or train outside of the tf.distribute strategy.'
       )
-    if isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-      if not plan.drew(data):
-        raise ValueError(
-          'The optimizer carries a plan, and this dataset is not of its '
-          'drawing: its privacy could not be accounted for. Pass the array '
-          'itself, or what plan.dataset(x) returned, unchanged.'
-        )
-      replicas = {s.num_replicas_in_sync for s in (data.strategy, strategy)}
-      if data.strategy is not strategy and replicas != {1}:
-        raise ValueError(
-          'The dataset was made outside of the tf.distribute strategy of the '
-          'model, whose replicas would share its rows. Call plan.dataset(x) '
-          'inside of strategy.scope(), or pass the array itself.'
-        )
-      dataset, steps = data, data.steps
-    else:
-      steps = plan.left if epochs is None else epochs * per_epoch
-      with strategy.scope():
-        dataset = plan.dataset(data, steps)
     if self.optimizer.loss_bound is None and kwargs.get('verbose') != 0:
       logging.info(
         'The training loss is not shown: it is computed from private rows. '
         'plan.optimizer(..., loss_bound=...) releases it with noise.'
       )
-    per_epoch = _divisor_near(steps, per_epoch)
-    with plan.training(self.optimizer):
+    with strategy.scope(), plan.training(self.optimizer):
+      dataset = self._batches(plan, data, epochs)
+      self._first_step = plan.step
+      steps = dataset.stop - plan.step
+      per_epoch = _divisor_near(steps, plan.sampler.steps_per_epoch)
+      callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
       return keras.Model.fit(
         self,
         dataset,
         epochs=steps // per_epoch,
         steps_per_epoch=per_epoch,
+        callbacks=[*callbacks, _Begin(plan)],
         **kwargs,
       )
+
+  def _batches(self, plan, data, epochs):
+    """Returns the plan's dataset of arrays, or `data` if it is one."""
+    strategy = self.distribute_strategy
+    if not isinstance(
+      data, (tf.data.Dataset, tf.distribute.DistributedDataset)
+    ):
+      steps = plan.left
+      if epochs is not None:
+        steps = epochs * plan.sampler.steps_per_epoch
+      return plan.dataset(data, steps)
+    if not plan.drew(data):
+      raise ValueError(
+        'The optimizer carries a plan, and this dataset is not of its '
+        'drawing: its privacy could not be accounted for. Pass the array '
+        'itself, or what plan.dataset(x) returned, unchanged.'
+      )
+    replicas = {s.num_replicas_in_sync for s in (data.strategy, strategy)}
+    if data.strategy is not strategy and replicas != {1}:
+      raise ValueError(
+        'The dataset was made outside of the tf.distribute strategy of the '
+        'model, whose replicas would share its rows. Call plan.dataset(x) '
+        'inside of strategy.scope(), or pass the array itself.'
+      )
+    if data.stop <= plan.step:
+      raise ValueError(
+        f'All batches of this dataset were drawn: it ends at step {data.stop}, '
+        f'and the plan is at step {plan.step}. Pass the array itself.'
+      )
+    return data
+
+  def _maybe_load_initial_counters_from_ckpt(
+    self, steps_per_epoch, initial_epoch
+  ):
+    # Called by Keras after `on_train_begin`. The plan counts its steps itself;
+    # what BackupAndRestore has counted may be those of an earlier fit.
+    plan = getattr(self.optimizer, 'plan', None)
+    if plan is None:
+      return super()._maybe_load_initial_counters_from_ckpt(
+        steps_per_epoch, initial_epoch
+      )
+    done = max(0, plan.step - self._first_step)
+    return initial_epoch + done // steps_per_epoch, done % steps_per_epoch
+
+
+class _Begin(keras.callbacks.Callback):
+  """Comes last, since others may restore the optimizer when a fit begins."""
+
+  def __init__(self, plan):
+    super().__init__()
+    self._plan = plan
+
+  def on_train_begin(self, logs=None):
+    self._plan.begin()
 
 
 def _divisor_near(total, wanted):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from concurrent import futures
-
-import numpy as np
 import tensorflow as tf
 
 from tfdpflows import gradients
 from tfdpflows._keras import keras
-from tfdpflows.models import checks
-from tfdpflows.models.planned import PlannedModel
+from tfdpflows.models import layer_checks, rule_checks, trial_rows
+from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.models.row_losses import RowLosses
+from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
 
 
-class PrivateModel(PlannedModel):
+class PrivateModel(TriedModel):
   """Trains a Keras model with per-example gradients in one backward pass.
 
   The model may be functional, Sequential or a subclass, and is itself what is
@@ -35,19 +32,30 @@ class PrivateModel(PlannedModel):
   regularizers of weights add their gradient after the noise, since they depend
   on nothing private.
 
+  With `num_draws` of the optimizer each example stands in the batch several
+  times in a row, and random layers (augmentation, dropout) draw for each of
+  these rows: the gradients are averaged over the draws before the example is
+  clipped, at no cost in privacy.
+
   #### Formal guarantee
 
   An update is that of `optimizers.DPOptimizer`, provided that the loss of an
   example depends on no other example and that the layers keep nothing of what
-  they see. Before the first step both are tried on a few made-up rows; layers
-  known to break it (batch normalization, losses and metrics added in `call`,
-  stateful layers, half precision) are refused by name. That finds mistakes; it
-  is no proof for a model that means to deceive.
+  they see. Before the first step both are tried on a few made-up rows, at the
+  initial weights and at others, with random layers at work; layers known to
+  break it (batch normalization, losses and metrics added in `call`, stateful
+  layers, half precision) are refused by name. That finds mistakes; it is no
+  proof for a model that means to deceive.
 
   Args:
     model: a `tf.keras.Model`.
     example: public rows (x, y) to try the model on, at least two and no two of
       them alike; by default rows are made up from shapes and dtypes.
+    examples_apart: `True` declares that no example changes the loss of another
+      where that cannot be tried, because the model draws random numbers in a
+      way that cannot be repeated. What is found is refused all the same.
+    ema_momentum: if given, weights are averaged over steps with this momentum
+      and `fit` ends with the averages.
 
   #### Example
 
@@ -70,13 +78,22 @@ class PrivateModel(PlannedModel):
   (3, 2)
   """
 
-  def __init__(self, model, example=None, name=None):
-    super().__init__(name=name or f'private_{model.name}')
+  def __init__(
+    self,
+    model,
+    example=None,
+    *,
+    examples_apart=False,
+    ema_momentum=None,
+    name=None,
+  ):
+    super().__init__(example, examples_apart, name or f'private_{model.name}')
     self.model = model
-    # Hidden from Keras, which tracks what it finds in attributes.
-    self._example = lambda: example
     self._ruled = None
-    self._known = None
+    self._ema_momentum = ema_momentum
+    self._average = None
+    if model.built:
+      self._begin_average()
     self._released = keras.metrics.Mean(name='loss')
 
   @property
@@ -112,7 +129,6 @@ class PrivateModel(PlannedModel):
     if loss is None:
       raise ValueError('PrivateModel needs a loss: compile(optimizer, loss).')
     self._row_losses = RowLosses(loss, loss_weights)
-    self._ruled = self._known = None
     super().compile(
       optimizer=optimizer,
       loss=loss,
@@ -144,50 +160,67 @@ class PrivateModel(PlannedModel):
     """
     plan = getattr(self.optimizer, 'plan', None)
     if plan is None:
-      return super().fit(x, y, *args, **kwargs)
-    if isinstance(x, tf.data.Dataset):
-      spec = x.element_spec[0]
-      if not isinstance(spec, tuple) or len(spec) != 2:
+      history = super().fit(x, y, *args, **kwargs)
+    else:
+      history = self._fit_checked(plan, x, y, *args, **kwargs)
+    if self._average is not None:
+      self._average.assign()
+    return history
+
+  def _fit_checked(self, plan, x, y, *args, **kwargs):
+    data = (_tuples(x), _tuples(y))
+    if isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+      data = x
+      # Data of others' drawing are refused in `_fit_plan`.
+      spec = x.signature[0] if plan.drew(x) else None
+      if spec is not None and not (isinstance(spec, tuple) and len(spec) == 2):
         raise ValueError(
           'The rows of the dataset are no pairs of inputs and targets: it must '
           'come from plan.dataset((x, y)).'
         )
-      data = x
     else:
-      data = (_tuples(x), _tuples(y))
-      spec = tf.nest.map_structure(_spec, data)
-    # Before anything is charged.
-    self._check(*spec)
+      spec = trial_rows.spec_of(data)
+    if spec is not None:
+      self._check_before_plan(plan, spec)
     return self._fit_plan(plan, data, *args, **kwargs)
 
   def train_step(self, data):
     if self.optimizer.plan is None:
-      x, y, row_weights = keras.utils.unpack_x_y_sample_weight(data)
-      weights = None
+      rows = keras.utils.unpack_x_y_sample_weight(data)
+      weights = step = None
     else:
-      (x, y), weights = data
-      row_weights = None
+      rows, weights, step = data
+    x, y = rows[:2]
     if y is None:
       raise ValueError('PrivateModel learns from pairs: fit(x, y).')
-    _eagerly(self._check, *tf.nest.map_structure(_spec, (x, y)))
+    self._check_in_step(trial_rows.spec_of((x, y)))
+    if rows[-1] is None:
+      rows = (x, y)
     variables = self.model.trainable_variables
-    layers = checks.layers_of(self.model)
-    penalties = _gradients(checks.penalties_of(layers), variables)
-    ruled = [layer for layer in layers if id(layer) in self._ruled]
-    with gradients.layer_rules(ruled), gradients.PerExampleTape() as tape:
-      losses, _ = self._losses_of(x, y, training=True)
-      if row_weights is not None:
-        losses *= tf.cast(row_weights, losses.dtype)
-    checks.refuse_batch_losses(layers)
-    means, loss = self.optimizer.private_gradients(
-      losses, variables, tape, weights
+    layers = layer_checks.layers_of(self.model)
+    penalties = _gradients(layer_checks.penalties_of(layers), variables)
+    means, loss = self.optimizer.private_gradients_of(
+      self._row_losses_by_rules, rows, variables, weights, step
     )
+    layer_checks.refuse_batch_losses(layers)
     means = [m if p is None else m + p for m, p in zip(means, penalties)]
     self.optimizer.apply_gradients(zip(means, variables))
+    if self._average is not None:
+      self._average.update()
     if loss is None:
       return {}
     self._released.update_state(loss)
     return {'loss': self._released.result()}
+
+  def _row_losses_by_rules(self, rows):
+    """Returns the losses of rows (x, y) or (x, y, weights of rows)."""
+    layers = layer_checks.layers_of(self.model)
+    ruled = [layer for layer in layers if id(layer) in self._ruled]
+    with gradients.layer_rules(ruled):
+      losses, _ = self._losses_of(rows[0], rows[1], training=True)
+    if len(rows) > 2:
+      losses *= tf.cast(rows[2], losses.dtype)
+    return losses
 
   def _losses_of(self, x, y, training):
     outputs = self.model(x, training=training)
@@ -199,78 +232,44 @@ class PrivateModel(PlannedModel):
       )
     return losses, outputs
 
-  def _check(self, x, y):
-    """Checks the model once, and later that it is still the one checked.
+  def _private_variables(self):
+    return self.model.trainable_variables
 
-    Args:
-      x: structure of `tf.TensorSpec`.
-      y: as `x`.
-    """
-    if self._known is None:
-      with self.distribute_strategy.scope():
-        self._try(x, y)
-    now = {v.ref(): v.name for v in self.model.trainable_variables}
-    if now.keys() != self._known:
-      new = sorted(now[v] for v in now.keys() - self._known) or 'fewer'
-      raise ValueError(
-        f'The trainable variables have changed since the first step: {new}. '
-        'Compile the model again.'
-      )
-
-  def _try(self, x, y):
-    """Runs the model on rows that are not private, in all ways that matter."""
-    layers = checks.layers_of(self.model)
-    checks.refuse_layers(layers)
-    example = self._example()
-    if example is None:
-      rows, others = checks.made_up((x, y))
-    else:
-      rows = tf.nest.map_structure(tf.convert_to_tensor, example)
-      others = tf.nest.map_structure(lambda a: tf.roll(a, 1, 0), rows)
+  def _try(self, spec):
+    layers = layer_checks.layers_of(self.model)
+    layer_checks.refuse_layers(layers)
+    rows, others = trial_rows.rows_for(spec, self._example())
     train = lambda rows: self._losses_of(*rows, training=True)
     test = lambda rows: self._losses_of(*rows, training=False)[0]
     # Makes the variables, and layers that are made in `call`.
     test(rows)
-    layers = checks.layers_of(self.model)
-    checks.refuse_layers(layers)
-    checks.refuse_batch_losses(layers)
-    checks.penalties_of(layers)
+    layers = layer_checks.layers_of(self.model)
+    layer_checks.refuse_layers(layers)
+    layer_checks.refuse_batch_losses(layers)
+    layer_checks.penalties_of(layers)
     variables = self.model.trainable_variables
     if not variables:
       raise ValueError(f'{self.model.name} has no trainable variables.')
-    with _one_replica():
-      checks.check_examples_apart(train, layers, rows, others)
-      checks.refuse_batch_losses(layers)
-      ruled = checks.check_rules(test, layers, rows, variables)
+    with one_replica():
+      resting = self._try_apart(train, layers, rows, others, 'The loss')
+      layer_checks.refuse_batch_losses(layers)
+      ruled = rule_checks.rules_that_hold(
+        test, layers, rows, variables, resting
+      )
     self._ruled = frozenset(map(id, ruled))
-    self._known = frozenset(v.ref() for v in variables)
+    self._begin_average()
 
-
-@tf.autograph.experimental.do_not_convert
-def _eagerly(function, *args):
-  """Calls a function outside of the graph that is being traced, if one is."""
-  with futures.ThreadPoolExecutor(1) as thread:
-    return thread.submit(function, *args).result()
-
-
-def _one_replica():
-  """A context in which variables of several replicas are those of the first."""
-  if not tf.distribute.has_strategy():
-    return contextlib.nullcontext()
-  return tf.distribute.ReplicaContext(tf.distribute.get_strategy(), 0)
+  def _begin_average(self):
+    variables = self.model.trainable_variables
+    if self._ema_momentum is None or not variables:
+      return
+    if self._average is None or not self._average.is_of(variables):
+      self._average = WeightAverage(variables, self._ema_momentum)
 
 
 def _tuples(x):
   """Lists are several inputs to Keras, and arrays to a plan."""
   return tuple(x) if isinstance(x, list) else x
-
-
-def _spec(x):
-  """What is public of an array: its shape and dtype."""
-  if isinstance(x, (tf.Tensor, tf.TensorSpec)):
-    return tf.TensorSpec([None, *x.shape[1:]], x.dtype)
-  x = np.asarray(x)
-  return tf.TensorSpec((None,) + x.shape[1:], tf.as_dtype(x.dtype))
 
 
 def _gradients(penalties, variables):

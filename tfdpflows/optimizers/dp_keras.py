@@ -15,6 +15,7 @@ from tfdpflows._keras import (
 )
 from tfdpflows.optimizers import checks, chunks
 from tfdpflows.optimizers.noise import standard_normal_like
+from tfdpflows.optimizers.plan_steps import PlanSteps
 from tfdpflows.randomness import Randomness
 
 # The share of the noise's scale that the released loss may claim: it adds half
@@ -57,7 +58,9 @@ class DPOptimizer:
     seed: for tests and papers; noise that can be predicted protects nobody.
     noise_generator: a `tf.random.Generator` that replaces `seed`. No two
       optimizers may use the same stream: their noise would cancel.
-    plan: the `TrainingPlan` that made this optimizer.
+    plan: the `TrainingPlan` that made this optimizer. Noise is then a function
+      of the plan's secret and of the step alone, and `plan_step`, an int64
+      variable that checkpoints keep, is the number of steps done.
     **kwargs: of the Keras optimizer, such as `learning_rate`.
 
   Raises:
@@ -96,8 +99,10 @@ class DPOptimizer:
     for name, value in (('num_draws', num_draws), ('chunk_size', chunk_size)):
       if value is not None and (value != int(value) or value < 1):
         raise ValueError(f'{name} is {value}; it must be an integer >= 1.')
-    if seed is not None and noise_generator is not None:
-      raise ValueError('Give either `seed` or `noise_generator`, not both.')
+    sources = {'seed': seed, 'noise_generator': noise_generator, 'plan': plan}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+      raise ValueError(f'Give either `{given[0]}` or `{given[1]}`, not both.')
     checks.refuse_mixed_precision_policy()
     clipping = clipping.fresh()
     super().__init__(
@@ -114,12 +119,16 @@ class DPOptimizer:
     self.plan = plan
     self._variables_of_first_update = None
     self._noise_multipliers()
-    if noise_generator is None:
-      with tf.init_scope():
-        noise_generator = Randomness(seed).tensorflow('noise')
-    # Keras 2 optimizers track by name only. Noise that a checkpoint did not
-    # keep would start again, on other batches.
-    self._noise = self._track_trackable(noise_generator, 'noise')
+    # Keras 2 optimizers track by name only.
+    if plan is None:
+      if noise_generator is None:
+        with tf.init_scope():
+          noise_generator = Randomness(seed).tensorflow('noise')
+      # Noise that a checkpoint did not keep would start again.
+      self._noise = self._track_trackable(noise_generator, 'noise')
+    else:
+      self.plan_steps = PlanSteps(plan.randomness.by_step('noise', plan.label))
+      self.plan_step = self._track_trackable(self.plan_steps.done, 'plan_step')
     if clipping.state is not None:
       self._track_trackable(clipping.state, 'clipping')
 
@@ -154,7 +163,7 @@ class DPOptimizer:
       gradient = (gradient**-2 - statistic**-2) ** -0.5
     return gradient, loss, statistic
 
-  def private_gradients(self, loss, variables, tape, weights=None):
+  def private_gradients(self, loss, variables, tape, weights=None, step=None):
     """Returns the noised mean gradients, and the noised mean loss or `None`.
 
     Args:
@@ -162,13 +171,17 @@ class DPOptimizer:
       variables: flat list of variables.
       tape: a `PerExampleTape`; a plain `tf.GradientTape` takes the slow way.
       weights: `[batch]`, 0 for padding; all ones by default.
+      step: the number of the batch, as `plan.dataset` gives it; under a plan,
+        and only there.
 
     Raises:
       ValueError: if the loss is not one per example; for variables that the
         first update did not have, or in mixed precision; under more than one
         replica without a plan, or an unsupported `tf.distribute` strategy; or
-        for the optimizer of a plan outside of `DensityModel.fit`, where
-        nothing would be charged.
+        for the optimizer of a plan outside of `fit`, where nothing would be
+        charged, or without `step`.
+      tf.errors.InvalidArgumentError: for a step of the plan that was made
+        already, or is not to be made now.
     """
     if self.num_draws > 1 or self.chunk_size is not None:
       raise ValueError(
@@ -177,10 +190,12 @@ class DPOptimizer:
         'tfdpflows.DensityModel calls. A loss that was computed already has '
         'neither draws nor chunks.'
       )
-    self._check(variables)
-    return self._release(self._sums(loss, variables, tape, weights))
+    self._check(variables, step)
+    return self._release(self._sums(loss, variables, tape, weights), step)
 
-  def private_gradients_of(self, losses, rows, variables, weights=None):
+  def private_gradients_of(
+    self, losses, rows, variables, weights=None, step=None
+  ):
     """As `private_gradients`, with draws and chunks.
 
     Args:
@@ -191,11 +206,13 @@ class DPOptimizer:
       rows: a tensor `[batch, ...]`, or a structure of them.
       variables: flat list of variables.
       weights: `[batch]`, 0 for padding; all ones by default.
+      step: see `private_gradients`.
     """
-    self._check(variables)
+    self._check(variables, step)
     rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
     if self.chunk_size is None:
-      return self._release(self._sums_of(losses, rows, variables, weights))
+      sums = self._sums_of(losses, rows, variables, weights)
+      return self._release(sums, step)
     if weights is None:
       batch = tf.shape(tf.nest.flatten(rows)[0])[:1]
       weights = tf.ones(batch, variables[0].dtype)
@@ -205,13 +222,13 @@ class DPOptimizer:
       self.chunk_size,
       self._no_sums(variables),
     )
-    return self._release(sums)
+    return self._release(sums, step)
 
   def _sums_of(self, losses, rows, variables, weights):
     draws = self.num_draws
     if draws > 1:
       rows = tf.nest.map_structure(lambda x: tf.repeat(x, draws, axis=0), rows)
-    with gradients_lib.PerExampleTape() as tape:
+    with gradients_lib.PerExampleTape(losses=losses, rows=rows) as tape:
       loss = losses(rows)
       if draws > 1:
         checks.check_loss(loss)
@@ -252,27 +269,34 @@ class DPOptimizer:
       sums['statistic'] = tf.zeros([], variables[0].dtype)
     return sums
 
-  def _release(self, sums):
+  def _release(self, sums, step):
     """Adds the noise of one update; returns mean gradients and mean loss."""
     batch = self.expected_batch_size
+    if self.plan is None:
+      source = self._noise, 1.0
+    else:
+      source = self.plan_steps.take(step)
     _, loss_noise, statistic_noise = self._noise_multipliers()
-    totals = self._noised(sums['gradients'], self.noise_stddev)
+    totals = self._noised(sums['gradients'], self.noise_stddev, source)
     loss = statistic = None
     if 'loss' in sums:
-      (loss,) = self._noised([sums['loss']], loss_noise * self.loss_bound)
+      stddev = loss_noise * self.loss_bound
+      (loss,) = self._noised([sums['loss']], stddev, source)
       loss /= tf.cast(batch, loss.dtype)
     if 'statistic' in sums:
       stddev = statistic_noise * self.clipping.statistic_sensitivity
-      (statistic,) = self._noised([sums['statistic']], stddev)
+      (statistic,) = self._noised([sums['statistic']], stddev, source)
       statistic /= tf.cast(batch, statistic.dtype)
     totals = self.clipping.finish(totals, statistic)
     self._was_dp_gradients_called = True
     return [t / tf.cast(batch, t.dtype) for t in totals], loss
 
-  def _noised(self, totals, stddev):
+  def _noised(self, totals, stddev, source):
     # One replica adds the noise of all, before anybody sees the whole sum.
     if distribution.is_first_replica():
-      noise = standard_normal_like(self._noise, totals)
+      numbers, factor = source
+      noise = standard_normal_like(numbers, totals)
+      stddev = tf.cast(stddev, tf.float64) * factor
       totals = [t + tf.cast(stddev, t.dtype) * n for t, n in zip(totals, noise)]
     return distribution.sum_over_replicas(totals)
 
@@ -283,13 +307,11 @@ class DPOptimizer:
     bounded = tf.clip_by_value(loss, -self.loss_bound, self.loss_bound)
     return tf.reduce_sum(tf.where(usable, bounded, tf.zeros_like(loss)))
 
-  def _check(self, variables):
-    if self.plan is not None and not self.plan.trains(self):
-      raise ValueError(
-        'The optimizer of a plan updates in DensityModel.fit only, on batches '
-        'that the plan draws and charges for. For a loop of your own make the '
-        f'optimizer by itself: {type(self).__name__}(...).'
-      )
+  def _check(self, variables, step):
+    if (self.plan is None) != (step is None) or (
+      self.plan is not None and not self.plan.trains(self)
+    ):
+      raise checks.no_planned_step(type(self).__name__, self.plan)
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if replicas > 1 and self.plan is None:
       raise ValueError(
@@ -297,7 +319,9 @@ class DPOptimizer:
         'nobody has dealt the rows out to them. Take the optimizer of a '
         'TrainingPlan, or train outside of the tf.distribute strategy.'
       )
-    distribution.check_state(self.clipping.state)
+    distribution.check_state('clipping', self.clipping.state)
+    if self.plan is not None:
+      distribution.check_state('plan', self.plan_step)
     checks.refuse_mixed_precision(variables)
     if self._variables_of_first_update is None:
       self._variables_of_first_update = {v.ref() for v in variables}

@@ -6,32 +6,58 @@ import math
 
 import tensorflow as tf
 
+# Per type of number: the words that are drawn, and their signed twins.
+_WORDS = {
+  tf.float32: (tf.uint32, tf.int32),
+  tf.float64: (tf.uint64, tf.int64),
+}
 
-def standard_normal_like(generator, tensors):
+
+def standard_normal_like(random, tensors):
   """Returns independent standard normal tensors, of one draw by dtype.
 
   Box and Muller's transform of uniform numbers, written out: TensorFlow's own
-  `normal` takes about twice as long on a CPU, and is a fifth of a step.
+  `normal` takes about twice as long on a CPU, and ends at 5.7 standard
+  deviations.
 
   Args:
-    generator: a `tf.random.Generator`.
-    tensors: list of floating-point tensors of known shapes.
+    random: has `uniform_full_int(shape, dtype)`, as a `tf.random.Generator`;
+      words of tf.uint32 and tf.uint64 are drawn.
+    tensors: list of tensors of known shapes, in float32 or float64.
   """
   found = [None] * len(tensors)
   for dtype in dict.fromkeys(t.dtype for t in tensors):
     own = [i for i, t in enumerate(tensors) if t.dtype == dtype]
     sizes = [tensors[i].shape.num_elements() for i in own]
-    parts = tf.split(_standard_normal(generator, sum(sizes), dtype), sizes)
+    drawn = _standard_normal(random, sum(sizes), dtype)
+    parts = tf.split(drawn, [*sizes, drawn.shape[0] - sum(sizes)])
     for i, part in zip(own, parts):
       found[i] = tf.reshape(part, tensors[i].shape)
   return found
 
 
-def _standard_normal(generator, size, dtype):
-  half = -(-size // 2)
-  # In [0, 1): its complement has a logarithm.
-  uniform = generator.uniform([2, half], dtype=dtype)
-  radius = tf.sqrt(-2 * tf.math.log(1 - uniform[0]))
-  angle = 2 * math.pi * uniform[1]
-  pairs = [radius * tf.cos(angle), radius * tf.sin(angle)]
-  return tf.concat(pairs, 0)[:size]
+def _standard_normal(random, size, dtype):
+  """Returns at least `size` numbers."""
+  # Cut where cache lines end, which takes no copy.
+  half = -(-size // 32) * 16
+  word, signed = _WORDS[dtype]
+  words = tf.bitcast(random.uniform_full_int([2, half], word), signed)
+  radius = tf.sqrt(-2 * tf.math.log(_uniform(words, dtype)))
+  # The sign makes half a turn of it.
+  angle = tf.cast(words[1], dtype) * (math.pi / signed.max)
+  return tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
+
+
+def _uniform(words, dtype):
+  """Returns numbers in (0, 1], in steps of 2^-46 near 0 (2^-78 in float64).
+
+  The radius is as long as they are small: with the 23 bits of TensorFlow's
+  float32 noise would end at 5.7 standard deviations, and here does at 8.1.
+  Beyond the 31 bits of the first word come the lowest 15 of the second. In
+  the angle these are less than 1e-4, so that they can serve twice.
+  """
+  signed = words.dtype
+  bits = 8 * signed.size - 1
+  coarse = tf.cast(tf.bitwise.bitwise_and(words[0], signed.max), dtype)
+  fine = tf.cast(tf.bitwise.bitwise_and(words[1], 2**15 - 1), dtype)
+  return coarse * 2.0**-bits + (fine + 0.5) * 2.0 ** -(bits + 15)

@@ -39,7 +39,7 @@ class AdaptiveQuantile(strategy.Strategy):
   clipped; padding contributes zero to both.
 
   Args:
-    initial_clip: the first threshold, positive.
+    initial_clip: the first threshold, from 1e-9 to 1e9; all others too.
     target_quantile: share of examples to leave unclipped, in (0, 1).
     learning_rate: eta, positive.
     count_stddev: sigma_b, the noise on the count; must be above half the noise
@@ -74,9 +74,8 @@ class AdaptiveQuantile(strategy.Strategy):
     learning_rate=0.2,
     count_stddev=None,
   ):
-    strategy.check_positive(
-      initial_clip=initial_clip, learning_rate=learning_rate
-    )
+    strategy.check_clip(initial_clip=initial_clip)
+    strategy.check_positive(learning_rate=learning_rate)
     if not 0 < target_quantile < 1:
       raise ValueError(
         f'target_quantile is {target_quantile}; it must be in (0, 1).'
@@ -110,7 +109,8 @@ class AdaptiveQuantile(strategy.Strategy):
     weight = strategy.bounded(weights, squared)
     clip = tf.cast(self.l2_sensitivity, squared.dtype)
     below = tf.logical_and(finite, strategy.norms(squared) <= clip)
-    return tf.reduce_sum(weight * (tf.cast(below, weight.dtype) - 0.5))
+    count = tf.reduce_sum(weight * (tf.cast(below, weight.dtype) - 0.5))
+    return count + gradients.nan_if_mixed(count.dtype)
 
   def statistic_stddev(self, noise_multiplier, expected_batch_size):
     if self.count_stddev is None:
@@ -127,8 +127,9 @@ class AdaptiveQuantile(strategy.Strategy):
     """Moves the threshold; see `Strategy.finish`."""
     share = tf.cast(statistic, tf.float64) + 0.5
     state = self.state - self.learning_rate * (share - self.target_quantile)
-    # Far beyond any gradient, and far from overflow.
-    self.state.assign(tf.clip_by_value(state, -_FAR, _FAR))
+    bounds = strategy.SMALLEST_CLIP, strategy.LARGEST_CLIP
+    low, high = (math.log(b / self.initial_clip) for b in bounds)
+    self.state.assign(tf.clip_by_value(state, low, high))
     return totals
 
   def get_config(self):
@@ -138,6 +139,3 @@ class AdaptiveQuantile(strategy.Strategy):
       'learning_rate': self.learning_rate,
       'count_stddev': self.count_stddev,
     }
-
-
-_FAR = math.log(1e12)

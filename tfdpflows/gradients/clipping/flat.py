@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tensorflow as tf
 
 from tfdpflows.gradients.clipping import strategy
@@ -20,10 +22,10 @@ class Flat(strategy.Strategy):
   before the sum. The bound holds up to the rounding of the floating-point sum.
 
   Args:
-    l2_norm_clip: the bound C, positive.
+    l2_norm_clip: the bound C, from 1e-9 to 1e9.
 
   Raises:
-    ValueError: if `l2_norm_clip` is not a positive, finite number.
+    ValueError: for an `l2_norm_clip` out of range.
 
   #### Example
 
@@ -60,11 +62,12 @@ class Automatic(strategy.Strategy):
   bound holds up to the rounding of the floating-point sum.
 
   Args:
-    l2_norm_clip: the bound C, positive.
-    gamma: positive, in units of the gradient's norm.
+    l2_norm_clip: the bound C, from 1e-9 to 1e9.
+    gamma: in units of the gradient's norm, at least 1e-12 and 1e-12 C: in
+      float32 a smaller one could vanish beside gradients whose square does.
 
   Raises:
-    ValueError: if one of them is not a positive, finite number.
+    ValueError: if one of them is out of range.
 
   #### Example
 
@@ -86,7 +89,12 @@ class Automatic(strategy.Strategy):
 
   def __init__(self, l2_norm_clip, gamma=0.01):
     super().__init__(l2_norm_clip)
-    strategy.check_positive(gamma=gamma)
+    least = 1e-12 * max(1.0, self.l2_norm_clip)
+    if not least <= gamma < math.inf:
+      raise ValueError(
+        f'gamma is {gamma}; with l2_norm_clip={self.l2_norm_clip:g} it must '
+        f'be a number of at least {least:g}.'
+      )
     self.gamma = float(gamma)
 
   def clip_and_sum(self, gradients, weights=None):

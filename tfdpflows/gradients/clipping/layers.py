@@ -15,7 +15,9 @@ class PerLayer(strategy.Strategy):
   Layer l with p_l of all p parameters is clipped to `C_l = C sqrt(p_l / p)`:
   `sum_i w_i g_il min(1, C_l / |g_il|)`. A layer with long gradients does not
   shorten those of the others. Layers are kernel and bias of one `linear`, or
-  variables whose names agree up to the last `/`, as in Keras.
+  variables whose names agree up to the last `/`, as in Keras. They are found
+  when the loss is traced, and must be those of every batch: a loss may not
+  choose by the data, in Python, which kernel meets which bias.
 
   #### Formal guarantee
 
@@ -26,10 +28,10 @@ class PerLayer(strategy.Strategy):
   padding. The bound holds up to the rounding of the floating-point sum.
 
   Args:
-    l2_norm_clip: the bound C, positive.
+    l2_norm_clip: the bound C, from 1e-9 to 1e9.
 
   Raises:
-    ValueError: if `l2_norm_clip` is not a positive, finite number.
+    ValueError: for an `l2_norm_clip` out of range.
 
   #### Example
 
@@ -70,7 +72,9 @@ class PerUnit(strategy.Strategy):
   clipped to `C_l[i] = C_l sqrt(|G[i]|_1 / sum_j |G[j]|_1)`, with C_l and the
   layers as in `PerLayer`: a unit that matters to this example gets a larger
   share of the layer's threshold. Variables of one layer with different last
-  axes have units of their own, and share C_l all the same.
+  axes have units of their own, and share C_l all the same. The paper gives the
+  threshold in one line; that the bias entry of a unit belongs to it, and that
+  C_l splits C by the number of parameters, is our reading of it.
 
   For a linear map that is used once, `G[i] = a d_i` and both norms factor,
   `|a|_1 |d_i|` and `|a|_2 |d_i|` (under a mask with its column's part of a),
@@ -89,10 +93,10 @@ class PerUnit(strategy.Strategy):
   inexactly still add up to one.
 
   Args:
-    l2_norm_clip: the bound C, positive.
+    l2_norm_clip: the bound C, from 1e-9 to 1e9.
 
   Raises:
-    ValueError: if `l2_norm_clip` is not a positive, finite number.
+    ValueError: for an `l2_norm_clip` out of range.
 
   #### Example
 

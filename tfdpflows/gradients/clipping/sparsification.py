@@ -19,6 +19,9 @@ class StochasticSparsification(strategy.Strategy):
                0                   otherwise, with probability gamma
 
   so that `E T(g) = g`, and the sum is `sum_i w_i T(g_i) min(1, C / |T(g_i)|)`.
+  This reading of the paper's T_{tau,gamma} is ours: of its definition we had
+  that it is unbiased, keeps what is at least tau, drops with probability gamma
+  and comes before the clip. Neither its code nor its numbers were compared.
   Which coordinates may stay is drawn once per step and is the same for all
   examples. Without a threshold those dropped are dropped for all, which needs
   no stored gradient (Zhu and Blaschko 2021), and their noise is dropped too.

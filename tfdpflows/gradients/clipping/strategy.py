@@ -21,11 +21,17 @@ class Strategy:
   finite, and padding (weight 0), contribute zero, zeroed before the sum. The
   bound holds up to the rounding of the floating-point sum.
 
+  The exception is `tape.jacobian`, for variables that no primitive noted on a
+  tape without `losses` and `rows` (see `PerExampleTape`) and for a plain
+  `tf.GradientTape`: there an example whose gradient is not finite stops the
+  step with an error, or where XLA took the check away makes the sum nan. Both
+  are plain to see, and no guarantee covers what they tell.
+
   Args:
-    l2_norm_clip: the bound C, positive.
+    l2_norm_clip: the bound C, from 1e-9 to 1e9.
 
   Raises:
-    ValueError: if `l2_norm_clip` is not a positive, finite number.
+    ValueError: for an `l2_norm_clip` out of range.
   """
 
   # `tf.Variable` of what changes from step to step, or `None`.
@@ -34,7 +40,7 @@ class Strategy:
   statistic_sensitivity = 0.0
 
   def __init__(self, l2_norm_clip):
-    check_positive(l2_norm_clip=l2_norm_clip)
+    check_clip(l2_norm_clip=l2_norm_clip)
     self.l2_norm_clip = float(l2_norm_clip)
 
   @property
@@ -99,6 +105,22 @@ def check_positive(**values):
       raise ValueError(f'{name} is {value}; it must be a positive number.')
 
 
+# Where the squares of gradients as long as C neither vanish nor overflow in
+# float32, whatever share of C a layer of a million parameters has.
+SMALLEST_CLIP, LARGEST_CLIP = 1e-9, 1e9
+
+
+def check_clip(**values):
+  """Raises a ValueError for a bound that float32 cannot keep."""
+  for name, value in values.items():
+    if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
+      raise ValueError(
+        f'{name} is {value}; it must be from {SMALLEST_CLIP:g} to '
+        f'{LARGEST_CLIP:g}. Beyond, the squares of gradients vanish or '
+        'overflow in float32: scale the loss.'
+      )
+
+
 def state(value, dtype):
   """Returns a variable for the state of a strategy, alike on all replicas."""
   with tf.init_scope():
@@ -124,13 +146,23 @@ def presence(gradients, weights=None):
 
 
 def bounded(weights, like):
-  """Returns weights in [0, 1], 0 where they are not finite; 1 by default."""
+  """Returns weights in [0, 1], 0 where they are not finite; 1 by default.
+
+  Args:
+    weights: `[batch]`, anything that becomes a tensor; or `None`.
+    like: `[batch]`.
+
+  Raises:
+    ValueError: for weights of another shape, which would be broadcast.
+  """
   if weights is None:
     return tf.ones_like(like)
-  if weights.shape.rank != 1:
+  weights = tf.convert_to_tensor(weights)
+  known = weights.shape.rank == 1
+  if not (known and weights.shape.is_compatible_with(like.shape)):
     raise ValueError(
       f'weights have shape {weights.shape}; they must be [batch], one for '
-      'each example.'
+      f'each example of a batch of shape {like.shape}.'
     )
   weights = tf.cast(weights, like.dtype)
   weights = tf.where(tf.math.is_finite(weights), weights, tf.zeros_like(like))

@@ -1,0 +1,160 @@
+"""Variables past the primitives: what a bad example can do to the others."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdpflows import gradients
+
+BATCH, DRAWS = 5, 2
+
+
+class _Net:
+  """A kernel by `linear`, a scale past the primitives."""
+
+  def __init__(self, dtype='float32'):
+    rng = np.random.default_rng(0)
+    self.kernel = tf.Variable(rng.normal(size=[4, 3]), dtype=dtype)
+    self.scale = tf.Variable(rng.normal(size=[4]), dtype=dtype, name='scale')
+    self.variables = [self.kernel, self.scale]
+    self.x = rng.normal(size=[BATCH, 4]).astype(dtype)
+
+  def losses(self, x):
+    x *= self.scale
+    y = tf.reduce_sum(tf.exp(gradients.linear(x, self.kernel)), -1)
+    return y + tf.reduce_sum(tf.sqrt(tf.abs(x)), -1)
+
+  def total(self, x, again=True):
+    x = tf.convert_to_tensor(x)
+    rows = {'losses': self.losses, 'rows': x} if again else {}
+    with gradients.PerExampleTape(**rows) as tape:
+      loss = self.losses(x)
+    found = tape.per_example_gradients(loss, self.variables)
+    return gradients.Flat(1.0).clip_and_sum(found)
+
+  def by_jacobian(self, x):
+    with tf.GradientTape(persistent=True) as tape:
+      loss = self.losses(tf.convert_to_tensor(x))
+    found = gradients.PerExampleGradients.from_jacobian(
+      tape, loss, self.variables
+    )
+    return gradients.Flat(1.0).clip_and_sum(found)
+
+
+def _compiled(function, mode):
+  if mode == 'eager':
+    return function
+  return tf.function(function, jit_compile=mode == 'xla')
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('mode', ['eager', 'function', 'xla'])
+# At 0 the loss is finite, and its gradient is not.
+@pytest.mark.parametrize('poison', [1e30, 0.0, np.nan])
+def test_a_bad_example_contributes_zero_and_spoils_no_other(mode, poison):
+  net = _Net()
+  x = net.x.copy()
+  x[2] = poison
+  total = _compiled(net.total, mode)
+  for a, b in zip(total(x), total(np.delete(x, 2, 0))):
+    assert np.any(b.numpy())
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.core
+def test_a_jacobian_with_a_bad_example_is_an_error():
+  net = _Net()
+  x = net.x.copy()
+  x[2] = np.nan
+  for function in (lambda x: net.total(x, again=False), net.by_jacobian):
+    for mode in ('eager', 'function'):
+      with pytest.raises(tf.errors.InvalidArgumentError, match='not finite'):
+        _compiled(function, mode)(x)
+
+
+@pytest.mark.core
+def test_a_jacobian_is_refused_under_xla():
+  """XLA drops the check: all examples would vanish with the bad one."""
+  net = _Net()
+  inner = tf.function(lambda x: net.total(x, again=False))
+  for function in (
+    lambda x: net.total(x, again=False),
+    net.by_jacobian,
+    lambda x: tf.cond(tf.shape(x)[0] > 0, lambda: inner(x), lambda: inner(-x)),
+  ):
+    with pytest.raises(ValueError, match='jit_compile') as error:
+      _compiled(function, 'xla')(net.x)
+    assert 'scale' in str(error.value)
+
+
+@pytest.mark.core
+def test_where_xla_comes_unseen_the_sum_is_nan():
+  net = _Net()
+  adaptive = gradients.AdaptiveQuantile(1.0)
+
+  @tf.function
+  def inner(x):
+    with gradients.PerExampleTape() as tape:
+      loss = net.losses(x)
+    found = tape.per_example_gradients(loss, net.variables)
+    return adaptive.clip_and_sum(found) + [adaptive.statistic(found)]
+
+  x = net.x.copy()
+  good = inner(tf.constant(x))  # Traced before, and not again below.
+  outer = tf.function(lambda x: inner(x), jit_compile=True)
+  for a, b in zip(good, outer(tf.constant(x))):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+  x[2] = np.nan
+  for found in outer(tf.constant(x)):
+    assert np.all(np.isnan(found))
+
+
+@pytest.mark.parametrize('mode', ['eager', 'function', 'xla'])
+def test_no_example_at_all(mode):
+  net = _Net()
+  for total in _compiled(net.total, mode)(net.x[:0]):
+    assert not np.any(total.numpy())
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_draws_are_averaged(dtype):
+  net = _Net(dtype)
+  rows = (
+    tf.repeat(net.x, DRAWS, axis=0)
+    * tf.linspace(tf.constant(0.5, dtype), 1, BATCH * DRAWS)[:, None]
+  )
+
+  def found(**again):
+    with gradients.PerExampleTape(**again) as tape:
+      loss = net.losses(rows)
+      loss = tf.reduce_mean(tf.reshape(loss, [-1, DRAWS]), 1)
+    return gradients.PerExampleGradients(
+      tape, loss, net.variables, tape.records, DRAWS
+    ).materialise()
+
+  for a, b in zip(found(losses=net.losses, rows=rows), found()):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_any_structure():
+  net = _Net()
+  rows = {'x': tf.constant(net.x), 'y': (tf.range(BATCH), None)}
+
+  def losses(rows):
+    factor = tf.cast(rows['y'][0], tf.float32)
+    assert rows['y'][1] is None
+    return factor * net.losses(rows['x'])
+
+  with gradients.PerExampleTape(losses=losses, rows=rows) as tape:
+    loss = losses(rows)
+  again = tape.per_example_gradients(loss, net.variables).materialise()
+  with gradients.PerExampleTape() as tape:
+    loss = losses(rows)
+  once = tape.per_example_gradients(loss, net.variables).materialise()
+  for a, b in zip(again, once):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_losses_without_rows_are_refused():
+  with pytest.raises(ValueError, match='losses and rows together'):
+    gradients.PerExampleTape(rows=tf.zeros([3]))

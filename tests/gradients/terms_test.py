@@ -1,0 +1,105 @@
+"""Terms share what kernel and bias both need, and know masks by content."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdpflows import gradients
+from tfdpflows.gradients import columns, terms
+
+
+def _use(batch, inputs, outputs, masked=True, seed=0):
+  rng = np.random.default_rng(seed)
+  a = rng.normal(size=[batch, 1, inputs]).astype(np.float32)
+  d = rng.normal(size=[batch, 1, outputs]).astype(np.float32)
+  mask = (rng.random([inputs, 3]) < 0.5)[:, rng.integers(3, size=outputs)]
+  return tf.constant(a), tf.constant(d), mask.astype('f') if masked else None
+
+
+def _by_hand(a, d, mask):
+  kernel = a[:, 0, :, None] * d[:, 0, None]
+  return (kernel if mask is None else kernel * mask), np.asarray(d)[:, 0]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('masked', [False, True])
+@pytest.mark.parametrize('sizes', [(3, 40), (40, 3), (5, 5), (5, 6)])
+@pytest.mark.parametrize('batch', [4, 0])
+def test_kernel_and_bias_share(sizes, masked, batch):
+  a, d, mask = _use(batch, *sizes, masked)
+  pair = [terms.LinearTerm(mask, [a], [d]), terms.BiasTerm(d)]
+  terms.pair(pair)
+  assert pair[1].kernel is pair[0]
+  weights = tf.constant(np.random.default_rng(1).random(batch), tf.float32)
+  by_unit = weights[:, None] * tf.range(1.0, sizes[1] + 1)
+  clean = lambda x: x
+  gradients_by_hand = _by_hand(a, d, mask)
+  for term, g in zip(pair, gradients_by_hand):
+    squared = np.sum(np.square(g), axis=tuple(range(1, g.ndim)))
+    np.testing.assert_allclose(term.squared_norms(), squared, rtol=1e-5)
+  # One weight for both, one for each, and one for each unit.
+  cases = [weights] * 2, [weights, 2 * weights], [by_unit] * 2
+  for case in cases:
+    found = terms.weighted_sums(pair, case, clean)
+    for total, w, g in zip(found, case, gradients_by_hand):
+      w = np.reshape(w, [batch] + [1] * (g.ndim - w.ndim) + [*w.shape[1:]])
+      w = w if w.ndim == g.ndim else w[..., None]
+      np.testing.assert_allclose(total, np.sum(w * g, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_bias_of_another_use_does_not_share():
+  a, d, mask = _use(4, 3, 5)
+  found = [
+    terms.BiasTerm(tf.identity(d)),
+    terms.LinearTerm(mask, [a], [d]),
+    terms.BiasTerm(d),
+    terms.LinearTerm(mask, [a, a], [d, d]),
+  ]
+  terms.pair(found)
+  assert found[0].kernel is None
+  assert found[2].kernel is found[1]
+
+
+@pytest.mark.core
+def test_mask_that_is_changed_in_place():
+  mask = np.ones([3, 4], np.float32)
+  a, d, _ = _use(2, 3, 4)
+  for column in range(4):
+    mask[:, column] = 0
+    squared = terms.LinearTerm(mask, [a], [d]).squared_norms()
+    by_hand = np.sum(np.square(_by_hand(a, d, mask)[0]), (1, 2))
+    np.testing.assert_allclose(squared, by_hand, rtol=1e-5, atol=1e-30)
+
+
+def test_masks_do_not_pile_up():
+  a, d, _ = _use(2, 3, 4)
+  for i in range(3 * columns._MAX_GROUPS):
+    columns.column_groups(np.float32([[i, i + 1], [1, 1]]))
+    assert len(columns._GROUPS) <= columns._MAX_GROUPS
+  known = len(columns._GROUPS)
+  whole = terms.LinearTerm(None, [a], [d])
+  for seed in range(3):
+    mask = tf.constant(np.random.default_rng(seed).random([3, 4]), tf.float32)
+    thinned = terms.times(whole, mask)
+    by_hand = _by_hand(a, d, mask.numpy())[0]
+    np.testing.assert_allclose(
+      thinned.squared_norms(), np.sum(by_hand**2, (1, 2)), rtol=1e-5
+    )
+  assert len(columns._GROUPS) == known
+
+
+@pytest.mark.core
+def test_example_that_is_not_finite_adds_nothing_to_bias_or_kernel():
+  kernel, bias = tf.Variable(tf.ones([2, 8])), tf.Variable(tf.ones([8]))
+  x = tf.constant([[1.0, 2.0], [np.nan, 1.0], [3e38, 3e38], [0.5, 0.0]])
+
+  def total(rows):
+    with gradients.PerExampleTape() as tape:
+      y = gradients.linear(rows, kernel, bias)
+      loss = tf.reduce_sum(y * y, 1)
+    per_example = tape.per_example_gradients(loss, [kernel, bias])
+    return gradients.Flat(1.0).clip_and_sum(per_example)
+
+  kept = tf.gather(x, [0, 3])
+  for found, expected in zip(total(x), total(kept)):
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

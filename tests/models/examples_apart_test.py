@@ -1,0 +1,347 @@
+"""Models that let one example change another are found out, others are not."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpflows
+from tfdpflows import gradients, optimizers, sampling
+from tfdpflows._keras import keras, tfp
+
+L = keras.layers
+tfb, tfd = tfp.bijectors, tfp.distributions
+N = 40
+SPEC = (tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int64))
+
+
+def _plan(**kwargs):
+  return tfdpflows.TrainingPlan(
+    sampling.PoissonSampler(num_examples=N, sampling_probability=0.5),
+    gradients.Flat(1.0),
+    1.0,
+    2,
+    delta=1e-4,
+    seed=0,
+    **kwargs,
+  )
+
+
+def _optimizer():
+  return optimizers.DPKerasSGD(
+    l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=9
+  )
+
+
+def _cross_entropy():
+  return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _tried(layers, loss=None, **kwargs):
+  """Tries a classifier as the first step does."""
+  model = keras.Sequential([L.Dense(4), *layers, L.Dense(3)])
+  private = tfdpflows.PrivateModel(model, **kwargs)
+  private.compile(_optimizer(), _cross_entropy() if loss is None else loss)
+  private._check(SPEC)
+  return private
+
+
+class _Gated(L.Layer):
+  """Mixes rows behind a gate that is closed at the start."""
+
+  def __init__(self, activation=tf.identity, start=0.0):
+    super().__init__(name='bad')
+    self._activation, self._start = activation, start
+
+  def build(self, shape):
+    self.gate = self.add_weight(
+      'gate', [], initializer=keras.initializers.Constant(self._start)
+    )
+
+  def call(self, x):
+    return x + self._activation(self.gate) * tf.reduce_mean(x, 0)
+
+
+class _StraightThrough(L.Layer):
+  """The outputs of each row alone, the gradients of all."""
+
+  def call(self, x):
+    mean = tf.reduce_mean(x, 0)
+    return x + mean - tf.stop_gradient(mean)
+
+
+class _Mixup(L.Layer):
+  """In training each row is mixed with a row by chance."""
+
+  def call(self, x, training=None):
+    if not training:
+      return x
+    return (x + tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))) / 2
+
+
+class _KerasMixup(keras.__internal__.layers.BaseRandomLayer):
+  """The same, as Keras makes its random layers."""
+
+  def call(self, x, training=None):
+    if not training:
+      return x
+    share = self._random_generator.random_uniform(tf.shape(x)[:1])[:, None]
+    return share * x + (1 - share) * tf.reverse(x, [0])
+
+
+class _FewRows(L.Layer):
+  def call(self, x):
+    return x / tf.cast(tf.shape(x)[0], x.dtype)
+
+
+MIXING = {
+  'gate': lambda: _Gated(),
+  'gate_behind_relu': lambda: _Gated(tf.nn.relu),
+  'gate_behind_negative_relu': lambda: _Gated(lambda g: tf.nn.relu(-g)),
+  'small_gate': lambda: _Gated(start=1e-7),
+  'straight_through': lambda: _StraightThrough(name='bad'),
+  'mixup': lambda: _Mixup(name='bad'),
+  'keras_mixup': lambda: _KerasMixup(name='bad'),
+  'batch_size': lambda: _FewRows(name='bad'),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', MIXING)
+def test_layers_that_mix_are_refused(name):
+  message = 'bad mixes examples'
+  if name == 'straight_through':
+    message = r'The loss mixes examples: .* the gradient \(not the loss\)'
+  with pytest.raises(ValueError, match=message):
+    _tried([MIXING[name]()])
+
+
+@pytest.mark.core
+def test_losses_that_count_the_batch_are_refused():
+  def shared(y, p):
+    losses = keras.losses.sparse_categorical_crossentropy(
+      y, p, from_logits=True
+    )
+    return losses / tf.cast(tf.shape(p)[0], p.dtype)
+
+  with pytest.raises(ValueError, match='size of the batch changes the loss'):
+    _tried([], shared)
+
+  def weighted(y, p):
+    count = tf.reduce_sum(tf.cast(y == y[0], p.dtype))
+    return tf.reduce_sum(tf.square(p), 1) * tf.stop_gradient(count)
+
+  with pytest.raises(ValueError, match='The loss mixes examples'):
+    _tried([], weighted)
+
+
+class _Noisy(L.Layer):
+  """Draws by itself, in a way of its own."""
+
+  def __init__(self, how):
+    super().__init__()
+    self.generator = tf.random.Generator.from_seed(3)
+    hidden = tf.random.Generator.from_seed(4)
+    self._draw = {
+      'legacy': tf.random.normal,
+      'seeded': lambda shape: tf.random.normal(shape, seed=3),
+      'tracked': self.generator.normal,
+      'hidden': lambda shape: hidden.normal(shape),
+      'twice': lambda shape: hidden.normal(shape) + hidden.normal(shape),
+      'numpy': lambda shape: tf.numpy_function(
+        lambda s: np.random.normal(size=s).astype('f'), [shape], tf.float32
+      ),
+    }[how]
+
+  def call(self, x):
+    return x + tf.ensure_shape(self._draw(tf.shape(x)), x.shape)
+
+
+RANDOM = ['legacy', 'seeded', 'tracked', 'hidden']
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('how', RANDOM)
+def test_chance_of_ones_own_is_repeated_and_does_not_hide_mixing(how):
+  private = _tried([_Noisy(how)])
+  assert bool(private._chance) == (how != 'tracked')
+  with pytest.raises(ValueError, match='bad mixes examples'):
+    _tried([_Noisy(how), _Gated()])
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('how', ['twice', 'numpy'])
+def test_what_cannot_be_tried_is_refused_unless_declared(how):
+  with pytest.raises(ValueError, match='declare it: examples_apart=True'):
+    _tried([_Noisy(how)])
+  _tried([_Noisy(how)], examples_apart=True)
+  if how == 'twice':
+    with pytest.raises(ValueError, match='bad mixes examples'):
+      _tried([_Noisy(how), _Gated()], examples_apart=True)
+
+
+@pytest.mark.core
+def test_ordinary_random_layers_are_not_refused():
+  private = _tried(
+    [
+      L.Dropout(0.5),
+      L.GaussianNoise(0.1, seed=3),
+      L.Reshape([2, 2, 1]),
+      L.RandomFlip(),
+      L.RandomTranslation(0.3, 0.3),
+      L.Flatten(),
+      L.Reshape([2, 2]),
+      L.GRU(3, dropout=0.2),
+      L.LayerNormalization(),
+    ]
+  )
+  assert 'RandomUniform' in private._chance
+
+
+@pytest.mark.core
+def test_everything_is_as_before():
+  tf.random.set_seed(7)
+  expected = [tf.random.uniform([]).numpy() for _ in range(2)]
+  noisy = _Noisy('tracked')
+  model = keras.Sequential([L.Dense(4), noisy, L.Dropout(0.5), L.Dense(3)])
+  model(np.zeros([1, 4], 'float32'))
+  private = tfdpflows.PrivateModel(model)
+  private.compile(_optimizer(), _cross_entropy())
+  before = [v.numpy() for v in model.variables]
+  state = noisy.generator.state.numpy()
+  tf.random.set_seed(7)
+  found = [tf.random.uniform([]).numpy()]
+  private._check(SPEC)
+  found.append(tf.random.uniform([]).numpy())
+  assert found == expected
+  for old, new in zip(before, model.variables):
+    np.testing.assert_array_equal(old, new)
+  # Building the model calls it once, as Keras does.
+  noisy.generator.reset(state)
+  model(np.zeros([3, 4], 'float32'))
+  called = noisy.generator.state.numpy()
+  noisy.generator.reset(state)
+  private._known = None
+  private._check(SPEC)
+  np.testing.assert_array_equal(noisy.generator.state, called)
+
+
+def test_rows_that_the_model_cannot_use_are_asked_for():
+  logarithm = lambda y, p: tf.math.log(tf.cast(y, p.dtype) - 5) + p[:, 0]
+  with pytest.raises(ValueError, match='not finite on rows made up.*example='):
+    _tried([], logarithm)
+  example = np.zeros([3, 4]), np.array([6, 7, 8])
+  _tried([], logarithm, example=example)
+
+
+def _density(distribution=None, **kwargs):
+  if distribution is None:
+    distribution = tfdpflows.flows.masked_autoregressive_flow(4, 1, [4], seed=0)
+  model = tfdpflows.DensityModel(distribution, **kwargs)
+  model.compile(_optimizer())
+  model._check(SPEC[0])
+  return model
+
+
+class _GatedShift(tfb.Bijector):
+  """Moves rows by their mean, once its gate is open."""
+
+  def __init__(self):
+    parameters = dict(locals())
+    self.gate = tf.Variable(0.0)
+    super().__init__(
+      forward_min_event_ndims=1,
+      is_constant_jacobian=True,
+      parameters=parameters,
+    )
+
+  def _inverse(self, y):
+    return y - self.gate * tf.reduce_mean(y, 0)
+
+  def _inverse_log_det_jacobian(self, y):
+    return tf.zeros([], y.dtype)
+
+
+@pytest.mark.core
+def test_densities_that_mix_rows_are_refused():
+  flow = lambda: tfdpflows.flows.masked_autoregressive_flow(4, 1, [4], seed=0)
+  with pytest.raises(ValueError, match='The log-density mixes examples'):
+    _density(tfd.TransformedDistribution(flow(), _GatedShift()))
+  for mixing in (
+    lambda x: x - tf.reduce_mean(x, 0),
+    lambda x: (x + tf.random.shuffle(x)) / 2,
+    lambda x: x / tf.cast(tf.shape(x)[0], x.dtype),
+  ):
+    with pytest.raises(ValueError, match='mixes examples'):
+      _density(preprocessing=mixing)
+
+
+@pytest.mark.core
+def test_densities_may_be_dequantised_by_chance():
+  generator = tf.random.Generator.from_seed(1)
+  for draw, chance in (
+    (tf.random.uniform, 'RandomUniform'),
+    (generator.uniform, 'tf.random.Generator'),
+  ):
+    model = _density(preprocessing=lambda x, draw=draw: x + draw(tf.shape(x)))
+    assert model._chance == chance
+
+
+def test_densities_that_made_up_rows_do_not_fit():
+  beyond = tfd.Independent(
+    tfd.Pareto(concentration=tf.Variable([1.0] * 4), scale=5.0), 1
+  )
+  with pytest.raises(ValueError, match='not finite on rows made up'):
+    _density(beyond)
+  rows = 6 + np.random.default_rng(0).random([3, 4])
+  _density(beyond, example=rows)
+
+
+@pytest.mark.core
+def test_mixing_is_found_before_a_plan_charges_and_once_per_compile():
+  plan = _plan()
+  x = np.random.default_rng(0).normal(size=[N, 4]).astype('float32')
+  flow = tfdpflows.flows.masked_autoregressive_flow(4, 1, [4], seed=0)
+  model = tfdpflows.DensityModel(flow, preprocessing=lambda x: x[::-1] + x)
+  model.compile(plan.optimizer('sgd', learning_rate=0.1))
+  with pytest.raises(ValueError, match='mixes examples'):
+    model.fit(x, verbose=0)
+  assert plan.ledger.entries == () and plan.step == 0
+  calls = []
+  model = tfdpflows.DensityModel(
+    flow, preprocessing=lambda x: calls.append(x) or x
+  )
+  model.compile(plan.optimizer('sgd', learning_rate=0.1))
+  model.fit(x, epochs=1, verbose=0)
+  # Traced for the trial and for training.
+  assert all(x.shape[0] is None for x in calls)
+  before = len(calls)
+  model._check(SPEC[0])
+  assert len(calls) == before
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+  ('make', 'kept'),
+  [
+    (lambda: L.Dropout(0.5), False),
+    (lambda: _Noisy('hidden'), False),
+    (lambda: _Noisy('tracked'), True),
+    (lambda: L.Activation('relu'), True),
+  ],
+)
+def test_chance_that_no_checkpoint_keeps_cannot_resume(make, kept):
+  """A replayed step would put the same noise on another sum."""
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=[N, 4]).astype('float32'), rng.integers(0, 3, N)
+  plan = _plan()
+  model = keras.Sequential([L.Dense(4), make(), L.Dense(3)])
+  private = tfdpflows.PrivateModel(model)
+  optimizer = plan.optimizer('sgd', learning_rate=0.1)
+  private.compile(optimizer, _cross_entropy())
+  plan.resume(optimizer)
+  if kept:
+    private.fit(x, y, verbose=0)
+  else:
+    with pytest.raises(ValueError, match='resumed.*random numbers that no'):
+      private.fit(x, y, verbose=0)
+    assert plan.ledger.entries == ()

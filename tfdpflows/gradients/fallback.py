@@ -1,0 +1,139 @@
+"""Per-example gradients of variables that met the loss past the primitives.
+
+Given the losses as a function of the rows, each example is computed by itself,
+one after the other, and nothing that it holds can reach another one. Without,
+`tape.jacobian` is left. It adds the whole batch up with weights 0 and 1: one
+example which is not finite makes all others nan, since `0 * nan` is nan.
+Leaving all of them out would be no bounded change, so that is an error.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from absl import logging
+from tensorflow.python.ops import control_flow_util
+
+
+def one_by_one(losses, rows, variables, draws=1):
+  """Returns the gradients of each example's loss, computed by itself.
+
+  Args:
+    losses: a function of rows, returns `[n]`, one loss per row.
+    rows: structure of tensors `[batch * draws, ...]`; `None` stays out of it.
+    variables: list of variables, each of which the losses depend on.
+    draws: number of rows that an example has in a row; their losses are
+      averaged.
+
+  Returns:
+    `[batch] + variable.shape` for each variable.
+  """
+  flat = tf.nest.flatten(rows)
+  examples = [tf.convert_to_tensor(x) for x in flat if x is not None]
+  batch = examples[0].shape[0]
+  if not batch:
+    # XLA cannot compile a loop over nothing: one example of zeros is added,
+    # and its gradient left out at the end.
+    examples = [_with_zeros(x, draws) for x in examples]
+  examples = [by_example(x, draws) for x in examples]
+
+  def gradients(example):
+    found = iter(example)
+    row = [None if x is None else next(found) for x in flat]
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(losses(tf.nest.pack_sequence_as(rows, row)))
+    zero = tf.UnconnectedGradients.ZERO
+    found = tape.gradient(loss, variables, unconnected_gradients=zero)
+    return [tf.convert_to_tensor(g) for g in found]
+
+  signature = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+  found = tf.map_fn(gradients, examples, fn_output_signature=signature)
+  return [g if batch else g[:-1] for g in found]
+
+
+def _with_zeros(x, count):
+  return tf.pad(x, [[0, count]] + [[0, 0]] * (x.shape.rank - 1))
+
+
+def by_example(x, draws):
+  """Returns `[batch * draws, ...]` as `[batch, draws, ...]`."""
+  sizes = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
+  return tf.reshape(x, [-1, draws, *sizes[1:]])
+
+
+def jacobians(tape, loss, variables):
+  """Returns `[batch] + variable.shape` for each, `None` if not connected.
+
+  Args:
+    tape: a `tf.GradientTape`.
+    loss: `[batch]`.
+    variables: list of variables.
+
+  Raises:
+    ValueError: under XLA, which would drop the check of the values.
+    tf.errors.InvalidArgumentError: when it runs, if a value is not finite.
+  """
+  names = ', '.join(v.name for v in variables)
+  if _under_xla():
+    raise ValueError(
+      f'These variables met the loss past the primitives of tfdpflows.'
+      f'gradients: {names}. Their per-example gradients would come from '
+      'tape.jacobian, where an example that is not finite spoils all others, '
+      'and XLA drops the check for that. Use them through linear, per_example, '
+      'embedding or shared, make the tape by PerExampleTape(losses=..., '
+      'rows=...), or compile without jit_compile=True.'
+    )
+  return [
+    None if found is None else _checked(found, variable)
+    for found, variable in zip(tape.jacobian(loss, variables), variables)
+  ]
+
+
+def _checked(jacobian, variable):
+  return tf.debugging.check_numerics(
+    tf.convert_to_tensor(jacobian),
+    'A per-example gradient is not finite, and was mixed with the others in '
+    f'tape.jacobian for the variable {variable.name}. Use the variable through '
+    'tfdpflows.gradients.linear or per_example, which keep them apart, make '
+    'the tape by PerExampleTape(losses=..., rows=...), or leave the example '
+    'out before it meets the model',
+  )
+
+
+def nan_if_mixed(jacobians, dtype):
+  """Returns 0, or nan where one of the jacobians is not finite.
+
+  Where XLA takes a step over without being asked to (auto-clustering, or a
+  function that had been traced before) the check is dropped unseen. A sum
+  that is nan is as plain to see as the error would have been, where one of
+  zeros would look like that of an empty batch.
+  """
+  if not jacobians:
+    return tf.zeros([], dtype)
+  kept = [tf.reduce_all(tf.math.is_finite(j)) for j in jacobians]
+  nan = tf.constant(float('nan'), dtype)
+  return tf.where(tf.reduce_all(kept), tf.zeros([], dtype), nan)
+
+
+def _under_xla():
+  """Whether what is being traced is (part of) a jit-compiled function."""
+  # TensorFlow has no public name for it. Its own while loops ask the same.
+  if tf.executing_eagerly():
+    return False
+  graph = tf.compat.v1.get_default_graph()
+  return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+_LOGGED = set()
+
+
+def log(variable):
+  """Says once that a variable takes the slow way."""
+  if variable.name not in _LOGGED:
+    _LOGGED.add(variable.name)
+    logging.info(
+      'tfdpflows: %s %s met the loss outside `linear` and `per_example`; '
+      'its per-example gradients are computed one by one, or come from '
+      'tape.jacobian, which is slower.',
+      variable.name,
+      variable.shape,
+    )

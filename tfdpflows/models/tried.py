@@ -1,0 +1,147 @@
+"""A model that is tried, before it trains, on rows that are not private."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent import futures
+
+import tensorflow as tf
+
+from tfdpflows import distribution
+from tfdpflows.models import examples_apart, layer_calls
+from tfdpflows.models.planned import PlannedModel
+from tfdpflows.models.trial import Trial
+
+
+class TriedModel(PlannedModel):
+  """What private models have in common: they are tried once per `compile`.
+
+  Args:
+    example: rows to try the model on, see the subclasses.
+    examples_apart: see the subclasses.
+    name: of the Keras model.
+  """
+
+  def __init__(self, example=None, examples_apart=False, name=None):
+    super().__init__(name=name)
+    # Hidden from Keras, which tracks what it finds in attributes.
+    self._example = lambda: example
+    self._declared = bool(examples_apart)
+    self._known = None
+    self._chance = ''
+
+  def _try(self, spec):
+    """Tries the model; ends with `_try_apart`. Of subclasses.
+
+    Args:
+      spec: structure of `tf.TensorSpec`, of a batch.
+    """
+    raise NotImplementedError
+
+  def _private_variables(self):
+    """Returns the trainable variables. Of subclasses."""
+    raise NotImplementedError
+
+  def compile(self, *args, **kwargs):
+    self._known = None
+    super().compile(*args, **kwargs)
+
+  @tf.autograph.experimental.do_not_convert
+  def _check_in_step(self, spec):
+    """As `_check`, outside of the graph that is being traced, if one is."""
+    with futures.ThreadPoolExecutor(1) as thread:
+      return thread.submit(self._check, spec).result()
+
+  def _check(self, spec):
+    """Tries the model once, and sees later that it is still the one tried.
+
+    Args:
+      spec: structure of `tf.TensorSpec`, of a batch.
+
+    Raises:
+      ValueError: for a model that could not be private.
+    """
+    if self._known is None:
+      with self.distribute_strategy.scope():
+        self._try(spec)
+      self._known = {v.ref() for v in self._private_variables()}
+    now = {v.ref(): v.name for v in self._private_variables()}
+    if now.keys() != self._known:
+      new = sorted(now[v] for v in now.keys() - self._known) or 'fewer'
+      raise ValueError(
+        f'The trainable variables have changed since the first step: {new}. '
+        'Compile the model again.'
+      )
+
+  def _check_before_plan(self, plan, spec):
+    """As `_check`, before the plan charges anything.
+
+    Raises:
+      ValueError: also for chance of the model's own under a resumed plan, or
+        an unsupported `tf.distribute` strategy.
+    """
+    with self.distribute_strategy.scope():
+      distribution.current_strategy()
+    self._check(spec)
+    if plan.resumed and self._chance:
+      raise ValueError(
+        f'The plan was resumed, and {self.name} draws random numbers that no '
+        f'checkpoint keeps ({self._chance}): a replayed step would '
+        'give another sum the same noise, and their difference shows what the '
+        'noise should hide. Train anew with a new plan; or drop what draws '
+        '(dropout, augmentation), or let it draw from a tf.random.Generator '
+        'that is an attribute of the model.'
+      )
+
+  def _try_apart(self, compute, layers, rows, others, what):
+    """Tries whether examples are kept apart, see `examples_apart.check`.
+
+    Args:
+      compute: a function from rows to (losses `[batch]`, outputs), as in
+        training.
+      layers: the Keras layers that it calls.
+      rows: rows as `compute` takes them.
+      others: as `rows`, different in every row.
+      what: what computes the losses, at the start of a sentence.
+
+    Returns:
+      A `Trial` with random layers at rest.
+    """
+    variables = self._private_variables()
+    parts = tf.train.TrackableView(self).descendants()
+    kept = [part for part in parts if isinstance(part, tf.Variable)]
+
+    def watched(rows):
+      seen = []
+      with layer_calls.watched(layers, seen):
+        losses, outputs = compute(rows)
+      outputs = tf.nest.flatten(outputs)
+      return losses, seen + [('The model', x) for x in outputs]
+
+    def at_rest(rows):
+      with layer_calls.at_rest(layers):
+        return watched(rows)
+
+    trial = resting = Trial(watched, variables, rows, kept)
+    if layer_calls.random_layers(layers):
+      resting = Trial(at_rest, variables, rows, kept)
+    examples_apart.check(
+      trial,
+      resting,
+      variables,
+      rows,
+      others,
+      declared=self._declared,
+      what=what,
+    )
+    # Replicas draw numbers of their own each, which nothing keeps.
+    alone = self.distribute_strategy.num_replicas_in_sync == 1
+    self._chance = ', '.join(trial.chance(kept if alone else []))
+    return resting
+
+
+def one_replica():
+  """A context in which variables of several replicas are those of the first."""
+  if not tf.distribute.has_strategy():
+    return contextlib.nullcontext()
+  return tf.distribute.ReplicaContext(tf.distribute.get_strategy(), 0)

@@ -1,0 +1,40 @@
+"""A `tf.data.Dataset` of sampled batches, each with the number of its step."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows.sampling import rows
+
+
+def dataset(x, sampler, workers, *, begin, randomness):
+  """Returns the batches of steps, in their order, as they are asked for.
+
+  Args:
+    x: arrays, see `rows.arrays`.
+    sampler: how a batch is drawn, such as a `PoissonSampler`.
+    workers: `distribution.Workers`, each replica of which gets its share.
+    begin: a function without arguments, called when batches begin to be asked
+      for; gives a function that returns the next step, or `None` at the end.
+    randomness: a function from a step to a fresh `np.random.Generator`.
+
+  Returns:
+    A dataset of (rows, weights, step), distributed where there are replicas.
+  """
+  numbers = np.arange(sampler.num_examples)
+
+  def draw():
+    next_step = begin()
+    while (step := next_step()) is not None:
+      drawn = sampler.batch(numbers, randomness(step))
+      for share, weights in workers.shares(*drawn):
+        yield rows.take(x, share, weights), weights, step
+
+  weights, step = tf.TensorSpec([None]), tf.TensorSpec([], tf.int64)
+  signature = rows.signature(x), weights, step
+  found = workers.distribute(
+    tf.data.Dataset.from_generator(draw, output_signature=signature)
+  )
+  found.signature = signature
+  return found
