@@ -173,7 +173,7 @@ def main(argv):
 
 
 def _define_flags():
-  flags.DEFINE_list('datasets', DATASETS, 'Two-dimensional data sets.')
+  flags.DEFINE_list('datasets', list(DATASETS), 'Two-dimensional data sets.')
   flags.DEFINE_list('epsilon', list(map(str, EPSILONS)), 'Budgets.')
   flags.DEFINE_string('output', None, 'JSON file to write.')
   flags.DEFINE_string('plot', None, 'PNG file to write.')

@@ -3,17 +3,39 @@ import pathlib
 
 import numpy as np
 import pytest
+from absl import flags
 
 from experiments import (
   anomaly_detection,
   density_2d,
   density_datasets,
+  density_estimation,
   density_priors,
   density_tables,
   regression_synthetic,
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+  'module',
+  [
+    anomaly_detection,
+    density_2d,
+    density_estimation,
+    density_priors,
+    density_tables,
+    regression_synthetic,
+  ],
+)
+def test_flags_have_values_that_parse(module):
+  before = set(flags.FLAGS)
+  try:
+    module._define_flags()
+  finally:
+    for name in set(flags.FLAGS) - before:
+      delattr(flags.FLAGS, name)
 
 
 class TestPictures:

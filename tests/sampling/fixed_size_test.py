@@ -92,7 +92,7 @@ def test_a_swapped_row_costs_what_half_the_noise_costs(accountant):
 def test_plan_draws_and_charges_what_the_sampler_says():
   plan = _plan()
   x = np.arange(200, dtype='float32')[:, None]
-  for rows, weights in plan.dataset(x):
+  for rows, weights, _ in plan.dataset(x):
     assert len(set(rows.numpy()[:, 0])) == 40
     assert weights.numpy().sum() == 40
   (entry,) = plan.ledger.entries
