@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ['difference_of_owners', 'differences', 'owner_of']
+__all__ = ['difference_of_owners', 'differences', 'name_of', 'owner_of']
 
 
 def owner_of(name: str, facts: dict[str, Any]) -> str:
@@ -27,6 +27,11 @@ def owner_of(name: str, facts: dict[str, Any]) -> str:
   ```
   """
   return f'{name} {json.dumps(facts, sort_keys=True)}'
+
+
+def name_of(owner: str) -> str:
+  """Returns the name of the random numbers of an owner."""
+  return owner.partition(' ')[0]
 
 
 def differences(facts: dict[str, Any], others: dict[str, Any]) -> str:

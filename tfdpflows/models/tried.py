@@ -77,20 +77,18 @@ class TriedModel(PlannedModel):
     """As `_check`, before the plan charges anything.
 
     Raises:
-      ValueError: also for chance of the model's own under a resumed plan, or
+      ValueError: also for chance of the model's own under a replay, or
         an unsupported `tf.distribute` strategy.
     """
     with self.distribute_strategy.scope():
       distribution.current_strategy()
     self._check(spec)
-    if plan.resumed and self._chance:
+    if plan.replays and self._chance:
       raise ValueError(
-        f'The plan was resumed, and {self.name} draws random numbers that no '
+        f'The plan replays steps, and {self.name} draws random numbers that no '
         f'checkpoint keeps ({self._chance}): a replayed step would '
         'give another sum the same noise, and their difference shows what the '
-        'noise should hide. Train anew with a new plan; or drop what draws '
-        '(dropout, augmentation), or let it draw from a tf.random.Generator '
-        'that is an attribute of the model.'
+        'noise should hide. Resume without `replay`.'
       )
 
   def _try_apart(self, compute, layers, rows, others, what):
