@@ -68,6 +68,18 @@ test-tf215: .venv-tf215/stamp-test ## Run the tests with TensorFlow 2.15.1, in .
 demo: .venv/stamp-demo ## Fit, sample and report on 20,190 real rows; leaves all in demo/
 	.venv/bin/python -m experiments.demo --output_dir=demo
 
+# Where pip finds a CPU build of that PyTorch it takes it; else one of several
+# gigabytes. What cannot be installed is named in the results as skipped.
+PEERS := 'torch<=2.13.0 opacus' jax
+
+.PHONY: bench-peers
+bench-peers: .venv/stamp-base ## Time a training step beside Opacus and JAX, in .venv-peers
+	@$(call environment,.venv-peers)
+	@for packages in $(PEERS); do .venv-peers/bin/python $(PIP) $$packages \
+	  || echo "$$packages: cannot be installed, skipped." >&2; done
+	.venv/bin/python -m experiments.bench_step --parts=peers \
+	  --output=experiments/results/bench_step.json
+
 .PHONY: lint
 lint: .venv/stamp-dev ## Check style and the BUILD files
 	.venv/bin/ruff check .
@@ -85,4 +97,4 @@ build-files: .venv/stamp-base ## Write the BUILD files from the imports
 
 .PHONY: clean
 clean: ## Remove what the other targets made
-	rm -rf .venv .venv-tf215 demo *.egg-info build dist .ruff_cache .hypothesis
+	rm -rf .venv .venv-tf215 .venv-peers demo *.egg-info build dist .ruff_cache .hypothesis

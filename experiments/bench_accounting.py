@@ -233,11 +233,12 @@ def run(names=None, rounds=5, sizes=(10**3, 10**6), repeats=50):
     'ledger': time_ledger(sizes, repeats),
     'rounds': rounds,
     'machine': platform.machine(),
-    'processor': _processor(),
+    'processor': processor(),
   }
 
 
-def _processor():
+def processor():
+  """Returns the name of the processor."""
   try:
     with open('/proc/cpuinfo', encoding='utf-8') as file:
       lines = [line for line in file if line.startswith('model name')]

@@ -1,145 +1,231 @@
-"""Time of one private training step, beside its peers, in one run.
+"""Time and memory of one private training step, beside its peers.
 
-The model is a masked autoregressive flow. Steps of all variants are
-interleaved, so that what else the machine does falls on all alike.
+Steps of all variants are interleaved in one process, so that what else the
+machine does falls on all alike. The machine should be quiet all the same.
 
-  python -m experiments.bench_step --output=bench_step.json
+All parts, a table and a figure, in about 15 minutes on two cores:
+
+  python -m experiments.bench_step --all \\
+    --output=experiments/results/bench_step.json \\
+    --render=docs/gradients.md --plot=docs/step.png
+
+`--parts=steps,sweeps,tracing,memory,peers` measures some of them and leaves
+the others in the file as they are; `peers` needs `make bench-peers`. With
+`--export_hlo=DIR` it writes the compiled steps for `run_hlo.py` instead.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
-import statistics
 import sys
 import time
 
-import numpy as np
-import tensorflow as tf
 from absl import app, flags
 
-import tfdpflows
+from experiments import bench_step_cases as cases
+from experiments import (
+  bench_step_hlo,
+  bench_step_memory,
+  bench_step_peers,
+  bench_step_report,
+  bench_step_sweeps,
+)
+from experiments.bench_accounting import processor
+from experiments.bench_step_timing import interleave, summarize
 from experiments.tabular_synthesis import versions, write_json
-from tfdpflows import _keras
 
 FLAGS = flags.FLAGS
 
-
-def _model(event_size, num_blocks, hidden_units, optimizer, jit_compile):
-  flow = tfdpflows.flows.masked_autoregressive_flow(
-    event_size, num_blocks, hidden_units, seed=0
-  )
-  model = tfdpflows.DensityModel(flow)
-  model.compile(optimizer=optimizer, jit_compile=jit_compile)
-  return model
-
-
-def _variants(batch, tf_privacy, xla):
-  private = {
-    'l2_norm_clip': 1.0,
-    'noise_multiplier': 1.0,
-    'learning_rate': 1e-3,
-  }
-  ours = lambda: tfdpflows.optimizers.DPKerasAdam(
-    expected_batch_size=batch, **private
-  )
-  plain = lambda: _keras.keras.optimizers.legacy.Adam(1e-3)
-  found = {
-    'not private': (plain, False),
-    'tfdpflows DPKerasAdam': (ours, False),
-  }
-  if xla:
-    found['not private, XLA'] = (plain, True)
-    found['tfdpflows DPKerasAdam, XLA'] = (ours, True)
-  if tf_privacy:
-    theirs = lambda: _keras.VectorizedDPKerasAdamOptimizer(**private)
-    found['TF Privacy VectorizedDPKerasAdam'] = (theirs, False)
-  return found
+_SMALL_FLOW = {
+  'event_size': 3,
+  'num_blocks': 1,
+  'hidden_units': (8,),
+  'batch': 16,
+}
+SMALL = {
+  'maf': _SMALL_FLOW,
+  'spline': _SMALL_FLOW,
+  'mlp': {'event_size': 6, 'hidden_units': (8,), 'batch': 16},
+}
 
 
-def run(
-  event_size=10,
-  num_blocks=5,
-  hidden_units=(256, 256),
-  batch=1024,
+def run_steps(
+  models=None,
+  variants=None,
+  shapes=None,
   rounds=30,
-  tf_privacy=True,
-  tf_privacy_rounds=3,
-  xla=True,
+  slow_rounds=3,
+  progress=None,
 ):
-  """Returns a dict of variant -> median milliseconds, and ratios.
+  """Times one step of every variant of every model.
 
   Args:
-    event_size: number of columns.
-    num_blocks: blocks of the flow.
-    hidden_units: width of each hidden layer.
-    batch: rows of a step.
-    rounds: steps of each variant that are timed, after three that are not.
-    tf_privacy: whether to time TF Privacy's optimizer too.
-    tf_privacy_rounds: steps of it; it is slow.
-    xla: whether to time the variants compiled by XLA too.
+    models: which of `bench_step_cases.MODELS`; all by default.
+    variants: names of variants; what they are compared to must be among them.
+      All by default.
+    shapes: a dict of model -> what to change in its shape.
+    rounds: steps of each variant that are timed.
+    slow_rounds: steps of those that store every per-example gradient.
+    progress: called with a line of words now and then.
+
+  Returns:
+    A dict of model -> dict of `shape`, and `variants`: a dict of variant ->
+    what `bench_step_timing.summarize` gives, compared to `not private`; and
+    for those compiled by XLA `ratio_xla`, to `not private, XLA`.
   """
-  x = np.random.default_rng(0).normal(size=[batch, event_size])
-  x = tf.constant(x.astype('float32'))
-  steps, times = {}, {}
-  for name, (optimizer, jit) in _variants(batch, tf_privacy, xla).items():
-    model = _model(event_size, num_blocks, hidden_units, optimizer(), jit)
-    function = tf.function(model.train_step, jit_compile=jit)
-    steps[name], times[name] = function, []
-
-  def timed(name):
-    start = time.perf_counter()
-    tf.nest.map_structure(
-      lambda t: t.numpy(), steps[name]((x,)) or tf.zeros([])
+  slow = (cases.VECTORIZED, cases.DP_MODEL, cases.DP_MODEL + cases.XLA)
+  result = {}
+  for model in cases.MODELS if models is None else models:
+    shape = {**cases.MODELS[model], **(shapes or {}).get(model, {})}
+    names = cases.variants(model) if variants is None else variants
+    steps = {name: cases.make_step(model, name, **shape) for name in names}
+    times = interleave(
+      steps,
+      rounds,
+      few=[name for name in names if name in slow],
+      few_rounds=slow_rounds,
+      progress=progress and (lambda line, m=model: progress(f'{m}, {line}')),
     )
-    return time.perf_counter() - start
+    found = summarize(times, lambda unused_name: cases.FLOOR)
+    compiled = {n: t for n, t in times.items() if n.endswith(cases.XLA)}
+    again = summarize(compiled, lambda unused_name: cases.FLOOR + cases.XLA)
+    for name, one in again.items():
+      found[name]['ratio_xla'] = one['ratio']
+    result[model] = {'shape': shape, 'variants': found}
+    del steps
+    gc.collect()
+  return result
 
-  slow = [n for n in steps if n.startswith('TF Privacy')]
-  for name in steps:
-    for _ in range(1 if name in slow else 3):
-      timed(name)
-  for i in range(rounds):
-    for name in steps:
-      if name not in slow or i < tf_privacy_rounds:
-        times[name].append(1e3 * timed(name))
-  medians = {name: statistics.median(t) for name, t in times.items()}
-  floor = medians['not private']
-  return {
-    'model': {
-      'event_size': event_size,
-      'num_blocks': num_blocks,
-      'hidden_units': list(hidden_units),
-      'batch': batch,
-    },
-    'median_ms': medians,
-    'ratio_to_not_private': {n: m / floor for n, m in medians.items()},
-    'steps_timed': {n: len(t) for n, t in times.items()},
-    'cores': os.cpu_count(),
-    'machine': platform.machine(),
-    'versions': versions(),
-    'command': ' '.join(sys.argv),
-  }
+
+def run_parts(names, smoke=False, results=None, rounds=30, progress=None):
+  """Measures some parts, yielding the results after each.
+
+  Args:
+    names: which of `PARTS`.
+    smoke: whether to take tiny sizes, to see that it works.
+    results: a dict of the parts that there are already.
+    rounds: steps of each variant that are timed.
+    progress: called with a line of words now and then.
+
+  Yields:
+    A dict of part -> dict of `found` and `run`: command, wall time, machine
+    and versions.
+
+  Raises:
+    ValueError: if there is no such part.
+  """
+  unknown = sorted(set(names) - set(PARTS))
+  if unknown:
+    raise ValueError(f'There are no parts {unknown}; there are {list(PARTS)}.')
+  results = dict(results or {})
+  for name in names:
+    start, load = time.perf_counter(), os.getloadavg()[0]
+    found = PARTS[name](smoke, rounds, progress)
+    results[name] = {
+      'found': found,
+      'run': {
+        'command': ' '.join(['python', '-m', __spec__.name, *sys.argv[1:]]),
+        'smoke': smoke,
+        'wall_s': time.perf_counter() - start,
+        'load': [load, os.getloadavg()[0]],
+        'cores': os.cpu_count(),
+        'machine': platform.machine(),
+        'processor': processor(),
+        'versions': versions(),
+      },
+    }
+    yield results
+
+
+def _steps(smoke, rounds, progress):
+  if not smoke:
+    return run_steps(rounds=rounds, progress=progress)
+  names = [cases.FLOOR, cases.ours('Flat'), cases.VECTORIZED, cases.DP_MODEL]
+  return run_steps(['maf'], names, SMALL, 2, 1)
+
+
+def _sweeps(smoke, rounds, progress):
+  if not smoke:
+    return bench_step_sweeps.run_sweeps(
+      rounds=max(rounds // 2, 1), progress=progress
+    )
+  sweeps = {'batch': (4, 8)}
+  return bench_step_sweeps.run_sweeps(sweeps, 2, _SMALL_FLOW)
+
+
+def _tracing(smoke, unused_rounds, progress):
+  if not smoke:
+    return bench_step_sweeps.time_first_steps(progress=progress)
+  return bench_step_sweeps.time_first_steps((1,), False, 1, _SMALL_FLOW)
+
+
+def _memory(smoke, unused_rounds, progress):
+  if not smoke:
+    return bench_step_memory.run(progress=progress)
+  return bench_step_memory.run((64,), (), _SMALL_FLOW)
+
+
+def _peers(smoke, rounds, progress):
+  if not smoke:
+    return bench_step_peers.run(rounds=rounds, progress=progress)
+  return bench_step_peers.run(
+    turns=1, rounds=2, slow_rounds=1, shape=_SMALL_FLOW
+  )
+
+
+PARTS = {
+  'steps': _steps,
+  'sweeps': _sweeps,
+  'tracing': _tracing,
+  'memory': _memory,
+  'peers': _peers,
+}
+
+
+def _progress(line):
+  print(f'{time.strftime("%H:%M:%S")} {line}', file=sys.stderr, flush=True)
 
 
 def main(argv):
-  del argv
-  if FLAGS.smoke:
-    result = run(3, 2, (8,), batch=16, rounds=2, tf_privacy_rounds=1)
-  else:
-    result = run(rounds=FLAGS.rounds, tf_privacy=FLAGS.tf_privacy)
-  print(f'{"one training step":40} {"median ms":>10} {"ratio":>8}')
-  for name, ratio in result['ratio_to_not_private'].items():
-    print(f'{name:40} {result["median_ms"][name]:10.1f} {ratio:8.2f}')
-  if FLAGS.output:
-    write_json(FLAGS.output, result)
-  else:
-    print(json.dumps(result['model']))
+  if len(argv) > 1:
+    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  if FLAGS.export_hlo:
+    if FLAGS.smoke:
+      small = {'models': ['maf'], 'shapes': SMALL}
+      small['variants'] = [cases.FLOOR + cases.XLA]
+    else:
+      small = {}
+    bench_step_hlo.export(FLAGS.export_hlo, progress=_progress, **small)
+    return
+  results = {}
+  if FLAGS.output and os.path.exists(FLAGS.output):
+    with open(FLAGS.output, encoding='utf-8') as file:
+      found = json.load(file)
+    results = {part: found[part] for part in PARTS if part in found}
+  parts = list(PARTS) if FLAGS.all else FLAGS.parts
+  measured = run_parts(parts, FLAGS.smoke, results, FLAGS.rounds, _progress)
+  for so_far in measured:
+    results = so_far
+    if FLAGS.output:
+      write_json(FLAGS.output, results)
+  print(bench_step_report.tables(results))
+  if FLAGS.plot:
+    bench_step_report.draw(results).savefig(FLAGS.plot, dpi=110)
+  if FLAGS.render:
+    figure = os.path.basename(FLAGS.plot) if FLAGS.plot else None
+    bench_step_report.write_section(FLAGS.render, results, figure)
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string('output', None, 'JSON file to write.')
+  flags.DEFINE_boolean('all', False, 'Measure all parts.')
+  flags.DEFINE_list('parts', 'steps', f'Parts to measure, of {list(PARTS)}.')
+  flags.DEFINE_string('output', None, 'JSON file to write, or to go on with.')
+  flags.DEFINE_string('plot', None, 'PNG file to write.')
+  flags.DEFINE_string('render', None, 'Markdown file to put the tables into.')
+  flags.DEFINE_string('export_hlo', None, 'Folder for compiled steps.')
   flags.DEFINE_integer('rounds', 30, 'Steps of each variant that are timed.')
-  flags.DEFINE_boolean('tf_privacy', True, "Time TF Privacy's optimizer too.")
   flags.DEFINE_boolean('smoke', False, 'A tiny run, to see that it works.')
   app.run(main)

@@ -12,7 +12,7 @@ from experiments import datasets
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-PAGES = ('README.md', 'docs/accounting.md')
+PAGES = ('README.md', 'docs/accounting.md', 'docs/training.md')
 
 
 def _examples():

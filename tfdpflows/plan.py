@@ -30,7 +30,8 @@ class TrainingPlan:
   #### Formal guarantee
 
   Whoever sees all updates of `steps` steps of the plan's optimizer on the
-  plan's batches learns what `event` allows, under adding or removing one row.
+  plan's batches learns what `event` allows, under the neighbouring relation of
+  the ledger (adding or removing one row, unless a given ledger says otherwise).
   The ledger holds a charge for every batch before it is drawn, written in
   blocks of a tenth of an epoch: after a crash it may count steps that never
   ran, never the other way round.
@@ -118,22 +119,24 @@ class TrainingPlan:
     *,
     epsilon,
     delta,
-    num_examples,
-    expected_batch_size,
     clipping,
+    num_examples=None,
+    expected_batch_size=None,
+    sampler=None,
     epochs=None,
     steps=None,
     accountant='pld',
     spent=None,
     **kwargs,
   ):
-    """Makes a plan of Poisson batches with the least noise for a budget.
+    """Makes a plan with the least noise for a budget.
 
     Args:
       epsilon: the budget, together with `delta`.
       delta: see `epsilon`.
-      num_examples: number of rows, taken to be public.
-      expected_batch_size: mean size of a batch.
+      num_examples: number of rows, taken to be public, of Poisson batches; and
+      expected_batch_size: mean size of a batch; or
+      sampler: a sampler instead, such as `sampling.FixedSizeSampler`.
       clipping: a clipping strategy, such as `gradients.Flat(10.)`.
       epochs: passes over the data, on average; or
       steps: number of updates.
@@ -150,15 +153,22 @@ class TrainingPlan:
     """
     if (epochs is None) == (steps is None):
       raise ValueError('Give one of `epochs` and `steps`.')
-    if not 0 < expected_batch_size <= num_examples:
+    sizes = num_examples, expected_batch_size
+    if sizes.count(None) != (0 if sampler is None else 2):
       raise ValueError(
-        f'expected_batch_size is {expected_batch_size}; it must be in '
-        f'(0, num_examples={num_examples}].'
+        'Give either `num_examples` and `expected_batch_size`, for Poisson '
+        'batches, or `sampler`.'
       )
-    sampler = sampling.PoissonSampler(
-      num_examples=num_examples,
-      sampling_probability=expected_batch_size / num_examples,
-    )
+    if sampler is None:
+      if not 0 < expected_batch_size <= num_examples:
+        raise ValueError(
+          f'expected_batch_size is {expected_batch_size}; it must be in '
+          f'(0, num_examples={num_examples}].'
+        )
+      sampler = sampling.PoissonSampler(
+        num_examples=num_examples,
+        sampling_probability=expected_batch_size / num_examples,
+      )
     if steps is None:
       steps = max(1, round(epochs * sampler.steps_per_epoch))
     budget = accounting.PrivacyBudget(epsilon, delta)
@@ -169,6 +179,7 @@ class TrainingPlan:
       budget,
       spent=spent,
       accountant=accountant,
+      neighboring_relation=_relation(kwargs.get('ledger')),
     )
     if kwargs.get('ledger') is None:
       randomness = kwargs.get('randomness') or Randomness(
@@ -220,8 +231,12 @@ class TrainingPlan:
     return self._ledger
 
   def epsilon(self, steps=None):
-    """Returns epsilon of this training alone, after `steps` or all steps."""
-    accountant = accounting.create_accountant(self.accountant)
+    """Returns epsilon of this training alone, after `steps` or all steps.
+
+    The neighbouring relation is that of the ledger.
+    """
+    relation = _relation(self._ledger)
+    accountant = accounting.create_accountant(self.accountant, relation)
     steps = self.steps if steps is None else steps
     accountant.compose(self.sampler.event(self.noise_multiplier), steps)
     return accountant.get_epsilon(self.delta)
@@ -477,6 +492,13 @@ class TrainingPlan:
   def drew(self, dataset):
     """Whether `dataset` comes from this plan, unchanged."""
     return getattr(dataset, 'plan', None) is self
+
+
+def _relation(ledger):
+  """What neighbours are: as the ledger has it, else one row more or less."""
+  if ledger is None:
+    return dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  return ledger.neighboring_relation
 
 
 def _own_ledger(budget, accountant, randomness):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -82,6 +83,23 @@ class Randomness:
         'Randomness.'
       )
     self._claimed.add(name)
+
+  @contextlib.contextmanager
+  def claiming(self, *path):
+    """Claims streams for a caller that may still be refused inside.
+
+    What raises in the context, such as a charge over the budget, gives them
+    back: nothing was drawn from them. Draw after the context.
+
+    Raises:
+      ValueError: if they were claimed before.
+    """
+    self.claim(*path)
+    try:
+      yield
+    except BaseException:
+      self._claimed.discard(_name(path))
+      raise
 
   def numpy(self, *path):
     """Returns a fresh `np.random.Generator` at the start of stream `path`."""

@@ -135,6 +135,18 @@ def test_charges_and_reservations_of_nobody_are_not_resumed(tmp_path):
     assert merged.charge(GAUSSIAN, label='histograms', resume=True)
 
 
+def test_merged_charges_keep_their_owners_and_seeds():
+  sources = [PrivacyLedger(), PrivacyLedger()]
+  for ledger, owner in zip(sources, 'ab'):
+    ledger.charge(GAUSSIAN, label='bounds', owner=owner, seeded=owner == 'b')
+  merged = merge_ledgers(sources)
+  assert merged.seeded
+  with pytest.raises(LedgerError, match='used twice'):
+    merged.charge(GAUSSIAN, label='new', owner='a')
+  assert not merged.charge(GAUSSIAN, label='bounds', owner='a', resume=True)
+  assert len(merged.entries) == 2
+
+
 def test_copies_cannot_be_told_apart(paths, tmp_path):
   sources, path = paths
   shutil.copy(sources[0], tmp_path / 'copy')

@@ -188,6 +188,32 @@ def test_other_random_numbers_do_not_resume(path):
     assert steps.charged == 5
 
 
+def test_a_charge_belongs_to_its_owner(path):
+  with PrivacyLedger(path) as ledger:
+    ledger.charge(GAUSSIAN, label='bounds', owner='a {"q": 1}', seeded=True)
+    assert ledger.seeded
+    # One noise is charged once, whatever it is used for.
+    for owner in ('a', 'a {"q": 1}', 'a {"q": 2}'):
+      with pytest.raises(LedgerError, match='used twice'):
+        ledger.charge(GAUSSIAN, label='bounds', owner=owner)
+    ledger.charge(GAUSSIAN, label='bounds', owner='b {"q": 1}')
+  for owner, message in (
+    ('', 'other random numbers'),
+    ('c {"q": 1}', 'other random numbers'),
+    ('a {"q": 2}', 'another q: 1, and not 2'),
+  ):
+    with PrivacyLedger.open(path) as ledger:
+      assert ledger.seeded
+      with pytest.raises(LedgerError, match=message):
+        ledger.charge(GAUSSIAN, label='bounds', owner=owner, resume=True)
+  with PrivacyLedger.open(path) as ledger:
+    for owner in ('b {"q": 1}', 'a {"q": 1}'):
+      assert not ledger.charge(
+        GAUSSIAN, label='bounds', owner=owner, resume=True
+      )
+    assert len(ledger.entries) == 2
+
+
 def test_released_reservation_is_paid_again_when_resumed(budget, path):
   with PrivacyLedger(path, budget) as ledger:
     steps = ledger.reserve(STEP, 100, 'training')

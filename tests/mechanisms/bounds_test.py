@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from tfdpflows import mechanisms
+from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
 
 
@@ -35,8 +36,8 @@ def test_marks_are_replaced_and_paid_for():
   df.loc[1, 'age'] = 10**9
   draft = TableSchema.draft(df)
   ledger = Ledger()
-  rng = np.random.default_rng(1)
-  schema = mechanisms.private_bounds(df, draft, 2.0, 1e-6, rng, ledger)
+  source = Randomness(seed=1)
+  schema = mechanisms.private_bounds(df, draft, 2.0, 1e-6, source, ledger)
   assert not schema.is_draft
   assert 0 <= schema['age'].minimum <= 18
   assert 90 <= schema['age'].maximum < 256
@@ -74,7 +75,7 @@ def test_what_is_public_stays_and_costs_nothing():
   public = TableSchema([Field('age', 'integer', minimum=0, maximum=99)])
   ledger = Ledger()
   same = mechanisms.private_bounds(
-    table()[['age']], public, 1.0, 0.0, np.random.default_rng(0), ledger
+    table()[['age']], public, 1.0, 0.0, Randomness(seed=0), ledger
   )
   assert same == public
   assert not ledger.charges
@@ -82,7 +83,7 @@ def test_what_is_public_stays_and_costs_nothing():
     [Field('age', 'integer', minimum=5, maximum=99, from_data=('maximum',))]
   )
   found = mechanisms.private_bounds(
-    table()[['age']], half, 1.0, 0.0, np.random.default_rng(0), ledger
+    table()[['age']], half, 1.0, 0.0, Randomness(seed=0), ledger
   )
   assert found['age'].minimum >= 5
   assert found['age'].maximum >= 90
@@ -96,9 +97,9 @@ def test_only_marked_values_of_the_draft_are_forgotten():
     draft = TableSchema(
       [Field('age', 'integer', low, high, from_data=('minimum', 'maximum'))]
     )
-    rng = np.random.default_rng(3)
+    source = Randomness(seed=3)
     results.append(
-      mechanisms.private_bounds(df, draft, 1.0, 0.0, rng, Ledger())
+      mechanisms.private_bounds(df, draft, 1.0, 0.0, source, Ledger())
     )
   assert results[0] == results[1]
 
@@ -111,7 +112,7 @@ def test_too_little_data_says_what_to_do():
       TableSchema.draft(df),
       0.1,
       1e-6,
-      np.random.default_rng(0),
+      Randomness(seed=0),
       Ledger(),
     )
   for epsilon in (0.0, -1.0, math.inf, math.nan):

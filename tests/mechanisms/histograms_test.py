@@ -208,19 +208,20 @@ def test_the_table_is_charged_once_and_before_it_is_read():
     x, columns, 2.0, randomness.Randomness(seed=3), ledger
   )
   event = dp_accounting.GaussianDpEvent(2.0)
-  assert ledger.charges == [(event, 1, 'marginals', {})]
+  assert [charge[:3] for charge in ledger.charges] == [(event, 1, 'marginals')]
   again = histograms.noisy_histograms(
     x, columns, 2.0, randomness.Randomness(seed=3), ledger, resume=True
   )
-  assert ledger.charges[1][3] == {'resume': True}
+  extra = ledger.charges[0][3]
+  assert extra['seeded'] and not extra['resume']
+  assert ledger.charges[1][3] == {**extra, 'resume': True}
   for one, two in zip(first, again):
     np.testing.assert_array_equal(one.counts, two.counts)
   # Pooled: every column holds the same rows.
   assert first[0].counts.sum() == pytest.approx(first[1].counts.sum())
   drawn = []
-  source = types.SimpleNamespace(
-    numpy=lambda *path: drawn.append(path), claim=lambda *path: None
-  )
+  source = randomness.Randomness()
+  source.numpy = lambda *path: drawn.append(path)
   with pytest.raises(RuntimeError, match='over budget'):
     histograms.noisy_histograms(x, columns, 2.0, source, Ledger(refuse=True))
   assert not drawn

@@ -17,9 +17,9 @@ class EarlierEntries:
   """Entries of a ledger that may be resumed, each of them once.
 
   #### Formal guarantee
-  Of what was merged in from another ledger, only reservations with an owner
-  may be resumed, and under the label that they had there. Without an owner,
-  the work of one source could be taken as paid by a charge of another one.
+  Of what was merged in from another ledger, only entries with an owner may be
+  resumed, and under the label that they had there. Without an owner, the work
+  of one source could be taken as paid by a charge of another one.
 
   Args:
     entries: All entries of the ledger before this process.

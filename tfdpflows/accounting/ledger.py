@@ -23,6 +23,7 @@ from tfdpflows.accounting import (
   registry,
 )
 from tfdpflows.accounting.earlier_entries import EarlierEntries
+from tfdpflows.accounting.owners import name_of
 from tfdpflows.accounting.reservation import Reservation
 from tfdpflows.accounting.seal import describe_seal
 from tfdpflows.version import __version__
@@ -197,6 +198,9 @@ class PrivacyLedger:
     count: int = 1,
     label: Optional[str] = None,
     resume: bool = False,
+    *,
+    owner: str = '',
+    seeded: bool = False,
   ) -> bool:
     """Charges a mechanism that is about to run.
 
@@ -207,7 +211,13 @@ class PrivacyLedger:
       resume: Whether a charge with this label that an earlier process wrote to
         the same file counts as this one. That is sound where the interrupted
         run published nothing, or where this one repeats it with the same random
-        numbers. Charges that were merged in do not count.
+        numbers. Of the charges that were merged in, only those with an owner
+        count.
+      owner: Names the random numbers, without giving them away, and what they
+        are used for (`owners.owner_of`). What was charged for one owner is not
+        resumed by another, and random numbers of one name are charged once.
+      seeded: Whether the random numbers come from a seed that may be known;
+        statements say so from then on.
 
     Returns:
       True if it was charged now, False if it had been charged before.
@@ -216,15 +226,27 @@ class PrivacyLedger:
       BudgetExceededError: If it would pass the budget; nothing is written.
       dp_accounting.UnsupportedEventError: If the accountant does not support
         the event; nothing is written.
-      LedgerError: If it cannot be written, or if `resume` finds another event
-        or count under the label.
+      LedgerError: If it cannot be written, if `resume` finds another event,
+        count or owner under the label, or if its random numbers were charged
+        before and it does not resume.
       ValueError: If a parameter is outside its range.
     """
     label = events_lib.describe_event(event) if label is None else str(label)
     record = self._record('charge', label, event, count)
+    if owner:
+      record['owner'] = owner
+    if seeded:
+      record['seeded'] = True
     with self._lock:
       if resume and self._earlier.take(record) is not None:
         return False
+      if owner and name_of(owner) in self._state.owner_names:
+        raise LedgerError(
+          f'The random numbers of {label!r} were used for an earlier charge: '
+          'noise must not be used twice. Give another label or another '
+          'Randomness; or, to repeat an interrupted release, resume=True with '
+          'the ledger opened from its file.'
+        )
       overspending.check_charge(self, event, record['count'], label)
       self._write(record)
     return True
@@ -321,6 +343,11 @@ class PrivacyLedger:
     if self.budget is None:
       return None
     return max(self.budget.epsilon - self._epsilon(self.committed_event), 0.0)
+
+  @property
+  def seeded(self) -> bool:
+    """Whether random numbers came from a seed that may be known."""
+    return bool(self.metadata.get('seeded', False) or self._state.seeded)
 
   @property
   def notes(self) -> tuple[str, ...]:

@@ -203,7 +203,7 @@ def _common(ledgers: list[PrivacyLedger], field: str) -> Any:
 
 def _metadata(ledgers, names, metadata) -> dict[str, Any]:
   result = dict(metadata or {})
-  if any(ledger.metadata.get('seeded', False) for ledger in ledgers):
+  if any(ledger.seeded for ledger in ledgers):
     result['seeded'] = True
   result['merged_from'] = [
     {'path': name, 'metadata': ledger.metadata}
@@ -240,7 +240,7 @@ def _entry_records(entry, label: str) -> list[dict[str, Any]]:
     'origin': entry.label if entry.origin is None else entry.origin,
   }
   if entry.kind == 'charge':
-    return [first]
+    return [{**first, 'owner': entry.owner} if entry.owner else first]
   records = [{**first, 'owner': entry.owner}]
   if entry.charged:
     records.append({'kind': 'advance', 'label': label, 'total': entry.charged})

@@ -9,6 +9,7 @@ import dp_accounting
 
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import events_json
+from tfdpflows.accounting.owners import name_of
 
 __all__ = ['Entry', 'LedgerState', 'claim_key', 'composed', 'event_key']
 
@@ -28,7 +29,7 @@ class Entry:
     limit: How many runs it is for.
     charged: How many runs are charged.
     released: Whether the rest of a reservation was given up.
-    owner: Whose random numbers a reservation is for.
+    owner: Whose random numbers it is for.
     origin: Its label in the ledger that it was merged from; None if it was
       begun in this one.
   """
@@ -58,6 +59,8 @@ class LedgerState:
     entries: All entries, in the order of their first record.
     reserved: The reservations by their label.
     labels: The labels of all entries.
+    owner_names: The names of the random numbers of all plain charges.
+    seeded: Whether a charge was for random numbers from a known seed.
     seal: The record that ended the ledger; None while it goes on.
 
   ```python
@@ -75,6 +78,8 @@ class LedgerState:
     self.entries: list[Entry] = []
     self.reserved: dict[str, Entry] = {}
     self.labels: set[str] = set()
+    self.owner_names: set[str] = set()
+    self.seeded = False
     self.seal: Optional[dict[str, Any]] = None
     self._open: dict[str, Entry] = {}
     # Equal events are counted together: as long as the list of mechanisms is
@@ -121,6 +126,7 @@ class LedgerState:
     kind = record['kind']
     if kind == 'charge':
       self._add_entry(Entry(record))
+      self.seeded |= bool(record.get('seeded', False))
     elif kind == 'reserve':
       self._reserve(Entry(record))
     elif kind == 'advance':
@@ -138,6 +144,8 @@ class LedgerState:
     self.entries.append(entry)
     self.labels.add(entry.label)
     if entry.kind == 'charge':
+      if entry.owner:
+        self.owner_names.add(name_of(entry.owner))
       self._charge(entry, entry.limit)
 
   def _reserve(self, entry: Entry) -> None:

@@ -30,7 +30,7 @@ def owner_of(name: str, facts: dict[str, Any]) -> str:
 
 
 def name_of(owner: str) -> str:
-  """Returns the name of the random numbers of an owner."""
+  """Returns the name in an owner, without the facts."""
   return owner.partition(' ')[0]
 
 

@@ -155,7 +155,7 @@ def privacy_statement(
     notes: More lines.
     delta: Inside (0, 1); that of the budget if None.
     seeded: Whether random numbers came from a seed that may be known; also
-      taken from the metadata of the ledger.
+      taken from the ledger.
     hyperparameter_search: What search there was, and what it cost. If None, the
       statement says what the mechanisms pay for.
     data_dependent: Whether to add the epsilon of prices that were computed from
@@ -190,7 +190,7 @@ def privacy_statement(
   delta = budget_lib.check_delta(delta)
   # What is said below is all of one moment, whoever charges meanwhile.
   spent = _Spent(ledger)
-  seeded = bool(seeded or ledger.metadata.get('seeded', False))
+  seeded = bool(seeded or ledger.seeded)
   notes = [*notes, *ledger.notes]
   if num_examples is not None and delta * num_examples >= 1:
     notes.append(

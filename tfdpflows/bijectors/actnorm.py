@@ -14,7 +14,9 @@ class ActNorm(tfb.Bijector):
   """`y = x * exp(log_scale) + shift`, learned per column (Kingma et al. 2018).
 
   Glow initialises it from the first batch, which reads private data without
-  paying; this one starts at the identity.
+  paying; this one starts at the identity. `normalize` sets it from means and
+  standard deviations that are public or paid for, see
+  `flows.initialize_privately`.
 
   Args:
     event_size: number of columns d.
@@ -43,6 +45,21 @@ class ActNorm(tfb.Bijector):
         parameters=parameters,
         name=name,
       )
+
+  def normalize(self, mean, std):
+    """Sets scale and shift to those of the columns of `forward`.
+
+    `inverse` then takes columns of these means and standard deviations to
+    means 0 and standard deviations 1.
+
+    Args:
+      mean: `[d]`.
+      std: `[d]`, positive. Nothing is checked: it must be public, or private
+        by a mechanism.
+    """
+    dtype = self.shift.dtype
+    self.shift.assign(tf.cast(mean, dtype))
+    self.log_scale.assign(tf.math.log(tf.cast(std, dtype)))
 
   @classmethod
   def _parameter_properties(cls, dtype):

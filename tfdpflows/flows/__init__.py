@@ -4,5 +4,12 @@ from tfdpflows.flows.autoregressive import (
   masked_autoregressive_flow,
   neural_spline_flow,
 )
+from tfdpflows.flows.dp_nf import dp_nf
+from tfdpflows.flows.initialization import initialize_privately
 
-__all__ = ['masked_autoregressive_flow', 'neural_spline_flow']
+__all__ = [
+  'dp_nf',
+  'initialize_privately',
+  'masked_autoregressive_flow',
+  'neural_spline_flow',
+]

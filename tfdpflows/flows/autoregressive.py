@@ -59,6 +59,7 @@ def masked_autoregressive_flow(
   >>> flow.log_prob(tf.zeros([5, 2])).shape
   TensorShape([5])
   """
+  dtype = tf.as_dtype(dtype)
   transform = bijectors.Affine() if transform is None else transform
   rng = np.random.default_rng(seed)
   reverse = np.arange(event_size)[::-1].astype(np.int32)
@@ -91,6 +92,9 @@ def masked_autoregressive_flow(
     )
   if base is None:
     base = tfd.MultivariateNormalDiag(tf.zeros([event_size], dtype))
+  elif num_blocks % 2 == 0:
+    # So that the columns of the base are those of the data.
+    parts.append(tfb.Permute(reverse, name='reverse_back'))
   return tfd.TransformedDistribution(base, tfb.Chain(parts), name=name)
 
 

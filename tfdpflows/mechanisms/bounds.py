@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.accounting import events
+from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.rows import as_numbers
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
 _NUMBER_EXPONENTS = (-32, 120)
@@ -47,7 +49,7 @@ def private_bounds(
   schema,
   epsilon,
   delta,
-  rng,
+  randomness,
   ledger,
   *,
   label='bounds',
@@ -67,19 +69,24 @@ def private_bounds(
     schema: `TableSchema` with marks.
     epsilon: epsilon to spend on all marks together.
     delta: delta to spend on marked enums, together.
-    rng: `np.random.Generator` of the noise.
-    ledger: `PrivacyLedger` that is charged before the table is read.
+    randomness: `tfdpflows.randomness.Randomness`, of which the stream `label`
+      is used; `None` for one that nobody knows.
+    ledger: `PrivacyLedger` that is charged before anything is computed from
+      the table, but for a fingerprint that says nothing without the secret.
     label: label of the charge.
     resume: whether a charge of that label that is already in the ledger pays
-      for this call; only with the same table and the same noise.
+      for this call: a repeated one, with the same table, parameters and
+      `randomness`.
 
   Returns:
     A `TableSchema` without marks.
 
   Raises:
-    ValueError: if a budget is not positive, or a column has too few rows for
-      anything to rise above the noise.
+    ValueError: if a budget is not positive; a column has too few rows for
+      anything to rise above the noise; `randomness` was used under this label
+      before; or to resume without it.
     BudgetExceededError: if the ledger refuses the charge.
+    LedgerError: to resume with another table, parameter or secret.
 
   #### Formal guarantee
 
@@ -95,8 +102,25 @@ def private_bounds(
   plan = _plan(schema, epsilon, delta)
   if not plan:
     return schema
-  extra = {'resume': True} if resume else {}
-  ledger.charge(bounds_event(schema, epsilon, delta), label=label, **extra)
+  names = dict.fromkeys(field.name for field, *_ in plan)
+  randomness = charge_release(
+    ledger,
+    bounds_event(schema, epsilon, delta),
+    label=label,
+    randomness=randomness,
+    facts={
+      'release': 'bounds',
+      'epsilon': epsilon,
+      'delta': delta,
+      'parts': [_facts(field, kind) for field, kind, *_ in plan],
+    },
+    arrays=[
+      pd.util.hash_pandas_object(df[name], index=False).to_numpy()
+      for name in names
+    ],
+    resume=resume,
+  )
+  rng = randomness.numpy(str(label))
   found = {}
   for field, kind, eps, delta_part in plan:
     changes = found.setdefault(field.name, {'from_data': ()})
@@ -155,7 +179,7 @@ def private_range(values, *, epsilon, rng, integer=False):
   low, high = _INTEGER_EXPONENTS if integer else _NUMBER_EXPONENTS
   positive = np.append(0.0, 2.0 ** np.arange(low, high + 1))
   edges = np.concatenate([-positive[:0:-1], positive])
-  values = np.asarray(values, np.float64)
+  values = as_numbers(values, 'values').astype(np.float64)
   values = values[np.isfinite(values)]
   values = np.clip(values, edges[0], np.nextafter(edges[-1], 0))
   counts = np.histogram(values, edges)[0]
@@ -242,6 +266,16 @@ def _plan(schema, epsilon, delta):
     (field, kind, epsilon * w / total, delta / enums if kind == 'enum' else 0.0)
     for (field, kind), w in zip(parts, weights)
   ]
+
+
+def _facts(field, kind):
+  """What of a marked field enters besides its rows; it is public."""
+  bounds = [
+    getattr(field, name)
+    for name in ('minimum', 'maximum')
+    if kind == 'range' and name not in field.from_data
+  ]
+  return [field.name, field.type, kind, *bounds]
 
 
 def _check_epsilon(epsilon):

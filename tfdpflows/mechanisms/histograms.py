@@ -9,6 +9,8 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows.mechanisms import smoothing
+from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.rows import as_numbers
 
 _MAX_BINS = 64
 _LEVELS = 3
@@ -101,7 +103,8 @@ def noisy_histograms(
 ):
   """Returns a private histogram of every column of an encoded table.
 
-  All of it is charged as one Gaussian release before the table is read.
+  All of it is charged as one Gaussian release before anything is computed from
+  the table, but for a fingerprint that says nothing without the secret.
 
   Args:
     x: float array `[n, d]`, an encoded table.
@@ -112,8 +115,8 @@ def noisy_histograms(
     ledger: `PrivacyLedger` that is charged.
     label: label of the charge.
     resume: whether a charge of that label that is already in the ledger pays
-      for this call; only for a repeated call with the same table and
-      randomness, which releases the same numbers again.
+      for this call: a repeated one, with the same table, parameters and
+      `randomness`, which releases the same numbers again.
     max_bins: most bins per level and parent.
     levels: most levels per column.
 
@@ -122,8 +125,10 @@ def noisy_histograms(
 
   Raises:
     ValueError: if shapes disagree, the noise multiplier is not positive, two
-      columns have one name, or `randomness` was used under this label before.
+      columns have one name, `x` holds other things than real numbers, or
+      `randomness` was used under this label before.
     BudgetExceededError: if the ledger refuses the charge.
+    LedgerError: to resume with another table, parameter or secret.
 
   #### Formal guarantee
 
@@ -135,7 +140,7 @@ def noisy_histograms(
   `GaussianDpEvent(noise_multiplier)`. Smoothing is post-processing. The noise
   is drawn in floating point and is not proof against floating-point attacks.
   """
-  x = np.asarray(x)
+  x = as_numbers(x)
   if x.ndim != 2 or x.shape[1] != len(columns):
     raise ValueError(
       f'`x` has shape {x.shape}; with {len(columns)} columns it needs '
@@ -148,17 +153,31 @@ def noisy_histograms(
     raise ValueError(
       f'Columns need names of their own, each draws its noise by it: {names}.'
     )
-  randomness.claim(label)
   stds = noise_stds(columns, noise_multiplier, max_bins=max_bins, levels=levels)
-  extra = {'resume': True} if resume else {}
-  event = histogram_events(columns, noise_multiplier)
-  ledger.charge(event, label=label, **extra)
+  randomness = charge_release(
+    ledger,
+    histogram_events(columns, noise_multiplier),
+    label=label,
+    randomness=randomness,
+    facts={
+      'release': 'histograms',
+      'noise_multiplier': noise_multiplier,
+      'max_bins': max_bins,
+      'levels': levels,
+      'columns': [
+        [c.name, c.size, c.cell, bool(c.missing), bool(c.ordered)]
+        for c in columns
+      ],
+    },
+    arrays=[x],
+    resume=resume,
+  )
   releases = [
     _release(
       x[:, i],
       column,
       stds[i],
-      randomness.numpy(label, column.name),
+      randomness.numpy(str(label), column.name),
       max_bins,
     )
     for i, column in enumerate(columns)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdpflows._keras import keras, tfp
+from tfdpflows._keras import keras
+from tfdpflows.flows.rows_apart import refuse_batch_statistics
 from tfdpflows.models import layer_checks, trial_rows
 from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
-
-_BATCH_STATISTICS = (
-  tfp.bijectors.BatchNormalization,
-  keras.layers.BatchNormalization,
-)
 
 
 class DensityModel(TriedModel):
@@ -146,7 +142,7 @@ class DensityModel(TriedModel):
     return self.distribution.trainable_variables
 
   def _try(self, spec):
-    self._refuse_batch_statistics()
+    refuse_batch_statistics(self.distribution, self._preprocessing)
     layers = layer_checks.layers_of(self.distribution, self._preprocessing)
     layer_checks.refuse_layers(layers)
     rows, others = trial_rows.rows_for(spec, self._example())
@@ -154,17 +150,6 @@ class DensityModel(TriedModel):
     with one_replica():
       self._try_apart(compute, layers, rows, others, 'The log-density')
     layer_checks.refuse_batch_losses(layers)
-
-  def _refuse_batch_statistics(self):
-    """Refuses layers that mix examples, which no clipping could bound."""
-    for part in (self.distribution, self._preprocessing):
-      for module in getattr(part, 'submodules', ()):
-        if isinstance(module, _BATCH_STATISTICS):
-          raise ValueError(
-            f'{type(module).__name__} {module.name!r} mixes the examples of a '
-            'batch and keeps their mean: it cannot be trained privately. Use '
-            'tfdpflows.bijectors.ActNorm, or no normalization.'
-          )
 
   def _keras_step(self, data, variables):
     x, _, weights = keras.utils.unpack_x_y_sample_weight(data)

@@ -1,5 +1,6 @@
 """How a batch is drawn, and the `DpEvent` that drawing it this way costs."""
 
+from tfdpflows.sampling.fixed_size import FixedSizeSampler
 from tfdpflows.sampling.poisson import PoissonSampler
 
-__all__ = ['PoissonSampler']
+__all__ = ['FixedSizeSampler', 'PoissonSampler']

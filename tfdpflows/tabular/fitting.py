@@ -122,7 +122,7 @@ def run_mechanisms(
       table,
       schema,
       *spending.bounds,
-      randomness.numpy('bounds'),
+      randomness,
       ledger,
       resume=resume,
     )

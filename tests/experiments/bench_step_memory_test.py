@@ -1,0 +1,27 @@
+"""Peak memory of a step is that of the step, in a process of its own."""
+
+import sys
+
+import pytest
+
+from experiments import bench_step_memory
+
+_WIDE = {'event_size': 2, 'num_blocks': 1, 'hidden_units': (512,)}
+
+
+@pytest.mark.skipif(
+  not sys.platform.startswith('linux'), reason='/proc is what tells it'
+)
+def test_memory_grows_by_what_the_batch_needs():
+  batches = [10_000, 40_000]
+  found = bench_step_memory.measure_apart(
+    'maf', 'not private', batches, **_WIDE
+  )
+  # One layer of activations, in MB; a few like it live at the same time.
+  layer = 4 * (batches[1] - batches[0]) * 512 / 1e6
+  assert layer < found[1] - found[0] < 6 * layer
+
+
+def test_what_went_wrong_is_told():
+  with pytest.raises(RuntimeError, match='no such way'):
+    bench_step_memory.measure_apart('maf', 'no such way', [4])

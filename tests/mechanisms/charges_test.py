@@ -1,0 +1,161 @@
+"""One-shot releases are paid for once, whatever is resumed or refused."""
+
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows import accounting, mechanisms
+from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.randomness import Randomness
+from tfdpflows.tabular import Field, TableSchema
+
+X = np.random.default_rng(0).normal(size=[200, 1])
+MARKS = ('minimum', 'maximum')
+DRAFT = TableSchema([Field('a', 'number', -9.0, 9.0, from_data=MARKS)])
+COLUMN = types.SimpleNamespace(
+  name='a', size=4.0, cell=1.0, missing=False, ordered=True
+)
+
+
+def _normalization(x, ledger, bound=5.0, **kwargs):
+  found = mechanisms.private_normalization(
+    x, bound=bound, epsilon=0.5, ledger=ledger, **kwargs
+  )
+  return found.mean
+
+
+def _quantile(x, ledger, q=0.5, **kwargs):
+  return mechanisms.private_quantile(
+    x[:, 0], q, lower=-9.0, upper=9.0, epsilon=0.5, ledger=ledger, **kwargs
+  )
+
+
+def _histogram(x, ledger, max_bins=64, randomness=None, **kwargs):
+  (found,) = mechanisms.noisy_histograms(
+    x, [COLUMN], 3.0, randomness, ledger, max_bins=max_bins, **kwargs
+  )
+  return found.counts
+
+
+def _bounds(x, ledger, delta=0.0, randomness=None, **kwargs):
+  df = pd.DataFrame({'a': x[:, 0]})
+  found = mechanisms.private_bounds(
+    df, DRAFT, 5.0, delta, randomness, ledger, **kwargs
+  )
+  return found['a'].maximum
+
+
+RELEASES = {
+  'normalization': (_normalization, {'bound': 2.0}),
+  'quantile': (_quantile, {'q': 0.9}),
+  'marginals': (_histogram, {'max_bins': 2}),
+  'bounds': (_bounds, {'delta': 0.1}),
+}
+EACH = pytest.mark.parametrize('label', RELEASES)
+
+
+@pytest.mark.core
+@EACH
+def test_resume_repeats_and_pays_for_nothing_else(label, tmp_path):
+  release, other = RELEASES[label]
+  path, source = str(tmp_path / 'ledger'), Randomness()
+  with accounting.PrivacyLedger(path) as ledger:
+    first = release(X, ledger, randomness=source)
+  again = lambda: Randomness(secret=source.secret)
+  moved = X.copy()
+  moved[3] += 1e-9
+  for x, randomness, more, message in (
+    (X, Randomness(), {}, 'other random numbers'),
+    (X, again(), other, f'another {next(iter(other))}'),
+    (moved, again(), {}, 'another table'),
+  ):
+    with accounting.PrivacyLedger.open(path) as ledger:
+      with pytest.raises(accounting.LedgerError, match=message):
+        release(x, ledger, randomness=randomness, resume=True, **more)
+      assert len(ledger.entries) == 1
+  with accounting.PrivacyLedger.open(path) as ledger:
+    with pytest.raises(ValueError, match='`randomness` of then'):
+      release(X, ledger, randomness=None, resume=True)
+    np.testing.assert_array_equal(
+      release(X, ledger, randomness=again(), resume=True), first
+    )
+    assert len(ledger.entries) == 1
+    # Paid once, repeated once; and noise of one secret is charged once.
+    for resume in (False, True):
+      with pytest.raises(accounting.LedgerError, match='used twice'):
+        release(X, ledger, randomness=again(), resume=resume)
+    assert len(ledger.entries) == 1
+
+
+@pytest.mark.core
+@EACH
+def test_a_refused_charge_leaves_the_randomness_as_it_was(label):
+  release, _ = RELEASES[label]
+  source = Randomness()
+  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(1e-3, 1e-9))
+  with pytest.raises(accounting.BudgetExceededError, match=label):
+    release(X, ledger, randomness=source)
+  assert ledger.entries == ()
+  ledger = accounting.PrivacyLedger()
+  release(X, ledger, randomness=source)
+  with pytest.raises(ValueError, match='used already'):
+    release(X, ledger, randomness=source)
+  assert len(ledger.entries) == 1
+
+
+@EACH
+def test_a_seed_is_known_to_every_later_statement(label, tmp_path):
+  release, _ = RELEASES[label]
+  path = str(tmp_path / 'ledger')
+  budget = accounting.PrivacyBudget(20.0, 1e-5)
+  with accounting.PrivacyLedger(path, budget) as ledger:
+    release(X, ledger, randomness=Randomness(), label='unknown')
+    assert not accounting.privacy_statement(ledger).seeded
+    release(X, ledger, randomness=Randomness(seed=0), label='known')
+    assert accounting.privacy_statement(ledger).seeded
+  with accounting.PrivacyLedger.open(path) as ledger:
+    assert accounting.privacy_statement(ledger).seeded
+
+
+# The types of a table with a schema are checked by that.
+@pytest.mark.parametrize('label', ['normalization', 'quantile', 'marginals'])
+def test_what_is_no_real_number_is_refused_before_the_charge(label):
+  release, _ = RELEASES[label]
+  ledger = accounting.PrivacyLedger()
+  for bad, message in (
+    (np.array([[0.5 + 1e9j]] * 5), 'complex128'),
+    (np.array([['1']]).astype(object), 'object'),
+    (np.ma.masked_array([[1.0]], [[True]]), 'masked'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      release(bad, ledger, randomness=Randomness())
+  assert ledger.entries == ()
+
+
+def test_a_function_of_values_needs_its_source_to_resume():
+  ledger = accounting.PrivacyLedger()
+  with pytest.raises(ValueError, match='`source`'):
+    mechanisms.private_quantile(
+      lambda: X[:, 0],
+      0.5,
+      lower=-9.0,
+      upper=9.0,
+      epsilon=0.5,
+      ledger=ledger,
+      randomness=Randomness(),
+      resume=True,
+    )
+  assert ledger.entries == ()
+
+
+def test_the_ledger_does_not_tell_whether_two_tables_are_the_same():
+  ledger, source = accounting.PrivacyLedger(), Randomness()
+  event = mechanisms.quantile_event(0.5)
+  for label in ('a', 'b'):
+    charge_release(
+      ledger, event, label=label, randomness=source, facts={}, arrays=[X]
+    )
+  owners = [entry.owner.split(' ', 1) for entry in ledger._state.entries]
+  assert owners[0][0] != owners[1][0] and owners[0][1] != owners[1][1]

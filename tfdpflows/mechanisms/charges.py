@@ -1,0 +1,88 @@
+"""How one-shot releases are paid for, and paid for once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+
+from tfdpflows.accounting.owners import owner_of
+from tfdpflows.randomness import Randomness
+
+# Rows that are copied at one time.
+_BLOCK = 1 << 16
+
+
+def charge_release(
+  ledger, event, *, label, randomness, facts, arrays, resume=False
+):
+  """Charges a release that is about to draw its noise.
+
+  Args:
+    ledger: a `PrivacyLedger`.
+    event: the `DpEvent` of the release.
+    label: label of the charge, and of the streams that it will draw from.
+    randomness: a `Randomness`, or `None` for one that nobody knows.
+    facts: all public parameters that the released numbers depend on, JSON-able
+      but for NumPy's types. They are written into the ledger.
+    arrays: the private arrays that they depend on. What is written of them
+      says nothing to anyone without the secret, not even whether those of two
+      labels are the same.
+    resume: whether an earlier charge pays.
+
+  Returns:
+    The `Randomness` to draw from.
+
+  Raises:
+    ValueError: if `randomness` was used under this label before, or to resume
+      without the `randomness` of then.
+    BudgetExceededError: if the ledger refuses the charge.
+    LedgerError: if it was charged for another secret, other parameters or
+      another table; or if the same noise was charged before.
+
+  #### Formal guarantee
+
+  A charge pays for one draw of noise on one sum: what resumes it has the same
+  secret, parameters and arrays, and releases the same numbers again. Noise of
+  one secret and label is charged once in a ledger. A refused charge leaves
+  `randomness` as it was.
+  """
+  label = str(label)
+  if randomness is None:
+    if resume:
+      raise ValueError(
+        f'resume=True would repeat what {label!r} has paid for, and that takes '
+        'the same random numbers: give the `randomness` of then, made from its '
+        '`secret`.'
+      )
+    randomness = Randomness()
+  with randomness.claiming(label):
+    ledger.charge(
+      event,
+      label=label,
+      resume=resume,
+      owner=owner_of(
+        randomness.key('release', label).hex(),
+        {
+          **json.loads(json.dumps(facts, default=_plain)),
+          'table': _fingerprint(randomness, label, arrays),
+        },
+      ),
+      seeded=randomness.seeded,
+    )
+  return randomness
+
+
+def _fingerprint(randomness, label, arrays):
+  parts = [
+    randomness.fingerprint(array[start : start + _BLOCK])
+    for array in map(np.atleast_1d, arrays)
+    for start in range(0, max(len(array), 1), _BLOCK)
+  ]
+  digest = hashlib.sha256('\n'.join(parts).encode()).hexdigest()
+  return randomness.key('table', label, digest).hex()
+
+
+def _plain(value):
+  return np.asarray(value).tolist()

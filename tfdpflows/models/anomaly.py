@@ -1,0 +1,302 @@
+"""Anomalies: rows to which a density gives too little likelihood."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows._keras import tfp
+from tfdpflows.flows.rows_apart import refuse_batch_statistics, refuse_mixing
+from tfdpflows.mechanisms import private_quantile
+from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.models.anomaly_evaluation import evaluate_scores
+
+# Rows that are scored at one time.
+_CHUNK = 8192
+
+
+class AnomalyDetector:
+  """Flags rows whose log-density under a model is below a threshold.
+
+  As in Waites & Cummings 2021. The score of a row is `-log_prob`, in nats; a
+  row is an anomaly if its score is above the threshold. A row that the model
+  gives no density, or for which its log-density is not a number, has the score
+  infinity and is an anomaly.
+
+  #### Formal guarantee
+
+  The detector is computed from the model and the threshold alone: it is as
+  private as these. A threshold that is given, or that comes from public rows
+  (`from_public`), costs nothing; one from private rows (`from_private`) is
+  charged. What is scored is not protected: a score tells of the row it is
+  for, and `evaluate` of all its rows.
+
+  Args:
+    model: a `tfd.Distribution` over `[d]`, or anything that has one as
+      `distribution`, such as a `DensityModel`.
+    threshold: the score above which a row is an anomaly, in nats; public. It
+      is rounded to the dtype of the model, so that a saved detector agrees.
+
+  Raises:
+    ValueError: if `model` is no distribution over rows or has a layer that
+      mixes rows (batch normalization), or the threshold is not finite.
+
+  #### Example
+
+  >>> import tensorflow as tf, tfdpflows
+  >>> flow = tfdpflows.flows.dp_nf(2, num_blocks=1)
+  >>> detector = tfdpflows.models.AnomalyDetector(flow, threshold=5.)
+  >>> detector.predict([[0., 0.], [4., 4.]]).tolist()
+  [False, True]
+  """
+
+  def __init__(self, model, threshold):
+    distribution = model
+    # Flows have their base under that name.
+    if not isinstance(model, tfp.distributions.Distribution):
+      distribution = getattr(model, 'distribution', None)
+    if (
+      distribution is None
+      or distribution.event_shape.rank != 1
+      or distribution.batch_shape.rank != 0
+    ):
+      raise ValueError(
+        f'{type(model).__name__} is no distribution over rows: give a '
+        'tfd.Distribution with event shape [d] and batch shape [], or a model '
+        'that has one as `distribution`.'
+      )
+    refuse_batch_statistics(distribution)
+    with np.errstate(over='ignore'):
+      rounded = np.asarray(threshold, distribution.dtype.as_numpy_dtype)
+    if not np.isfinite(rounded):
+      raise ValueError(
+        f'threshold is {threshold}; give the score above which to flag, finite '
+        f'in {distribution.dtype.name}: rows without density score infinity.'
+      )
+    self.distribution = distribution
+    self.threshold = float(rounded)
+
+  @classmethod
+  def from_public(cls, model, x, false_positive_rate):
+    """Makes a detector with a threshold from rows that are public.
+
+    Args:
+      model: see the class.
+      x: public rows `[n, d]`, without anomalies.
+      false_positive_rate: the largest share of them to be flagged, in [0, 1).
+
+    Raises:
+      ValueError: for a number out of range, without rows, for a row with NaN,
+        which is named, or if the model gives no density to more rows than may
+        be flagged.
+    """
+    _check_rate(false_positive_rate)
+    scores = cls(model, 0.0).score(x)
+    if not len(scores):
+      raise ValueError('x has no rows to take a threshold from.')
+    # The smallest score that at most this share of the rows is above.
+    above = math.floor(false_positive_rate * len(scores) + 1e-9)
+    threshold = np.sort(scores)[len(scores) - 1 - above]
+    if threshold == math.inf:
+      raise ValueError(
+        f'The model gives no density to {np.isinf(scores).sum()} of '
+        f'{len(scores)} rows of x, and false_positive_rate='
+        f'{false_positive_rate} lets {above} of them be flagged: no threshold '
+        'does that. Look at the model, or give a larger rate.'
+      )
+    return cls(model, threshold)
+
+  @classmethod
+  def from_private(
+    cls,
+    model,
+    x,
+    *,
+    false_positive_rate,
+    epsilon,
+    bounds,
+    ledger,
+    randomness=None,
+    label='anomaly threshold',
+    resume=False,
+  ):
+    """Makes a detector with a threshold from private rows, for a price.
+
+    Args:
+      model: see the class.
+      x: rows `[n, d]`; those that the model was trained on may serve.
+      false_positive_rate: about the share of them to be flagged, in [0, 1).
+      epsilon: what to spend. `false_positive_rate * n` rows should be many more
+        than `10 / epsilon`, see `mechanisms.private_quantile`.
+      bounds: public bounds (lower, upper) of the threshold, in nats.
+      ledger: `PrivacyLedger` that is charged before anything is computed from
+        `x`, but for a fingerprint that says nothing without the secret.
+      randomness: `tfdpflows.randomness.Randomness`; by default one that nobody
+        knows.
+      label: label of the charge.
+      resume: whether a charge of that label that is already in the ledger pays
+        for this call: a repeated one, with the same model, rows, parameters
+        and `randomness`.
+
+    Raises:
+      ValueError: for a shape, dtype or number out of range; for a model that
+        mixes rows, is random or keeps something of them; or to resume without
+        `randomness`. Never for what is in the rows: those with NaN count as
+        having the score `upper`.
+      BudgetExceededError: if the ledger refuses the charge; nothing is
+        released.
+      LedgerError: to resume with another model, table, parameter or secret.
+
+    #### Formal guarantee
+
+    The model is fixed, so that a row has one score and changes no other one
+    (which is tried before on made-up rows: that finds mistakes, and is no
+    proof): `mechanisms.private_quantile` of the scores at
+    `1 - false_positive_rate`, `ExponentialMechanismDpEvent(epsilon)`.
+    """
+    _check_rate(false_positive_rate)
+    detector = cls(model, 0.0)
+    rows = detector._rows(x)
+    lower, upper = bounds
+    threshold = private_quantile(
+      lambda: detector._scores(rows),
+      1 - false_positive_rate,
+      lower=lower,
+      upper=upper,
+      epsilon=epsilon,
+      ledger=ledger,
+      randomness=randomness,
+      label=label,
+      resume=resume,
+      source=[rows, *detector._known_by()],
+    )
+    return cls(model, threshold)
+
+  def score(self, x):
+    """Returns `-log_prob` of rows, in nats.
+
+    Args:
+      x: rows `[n, d]`.
+
+    Returns:
+      float64 array `[n]`; infinite where the model gives a row no density.
+
+    Raises:
+      ValueError: for another shape, or for a row with NaN, which is named.
+    """
+    rows = self._rows(x)
+    missing = np.flatnonzero(np.isnan(rows).any(1))
+    if len(missing):
+      raise ValueError(
+        f'Row {missing[0]} of x has NaN ({len(missing)} of {len(rows)} rows '
+        'do). Drop such rows, or fill them in as for training.'
+      )
+    return self._scores(rows)
+
+  def predict(self, x):
+    """Returns whether rows are anomalies, bool `[n]`; see `score`."""
+    return self.score(x) > self.threshold
+
+  def evaluate(self, x, labels):
+    """Returns how well the scores tell anomalies from other rows.
+
+    Args:
+      x: rows `[n, d]`.
+      labels: `[n]`, 1 (or True) for anomalies and 0 (or False) for others.
+
+    Returns:
+      An `AnomalyEvaluation`. It tells of the rows: it is public if they are.
+
+    Raises:
+      ValueError: for other labels, or if there is only one kind; see also
+        `score`.
+    """
+    return evaluate_scores(self.score(x), labels, self.threshold)
+
+  def save(self, path):
+    """Writes a SavedModel that loads without this package.
+
+    Its signature `score_anomaly` takes `rows` `[n, d]` and gives `score`,
+    `is_anomaly` and `threshold`, each `[n]`; the signature `log_prob` gives
+    `log_prob`. Both fail on a row with NaN, and name it.
+
+    Args:
+      path: the folder.
+    """
+    size, dtype = self.distribution.event_shape[0], self.distribution.dtype
+    spec = tf.TensorSpec([None, size], dtype, name='rows')
+    log_prob = tf.function(self._log_prob_of_clean_rows, [spec])
+
+    @tf.function(input_signature=[spec])
+    def score_anomaly(rows):
+      scores = _scores_of(self._log_prob_of_clean_rows(rows)['log_prob'])
+      threshold = tf.fill(tf.shape(scores), tf.cast(self.threshold, dtype))
+      return {
+        'score': scores,
+        'is_anomaly': scores > threshold,
+        'threshold': threshold,
+      }
+
+    module = tf.Module()
+    module.distribution = self.distribution
+    tf.saved_model.save(
+      module,
+      path,
+      signatures={'score_anomaly': score_anomaly, 'log_prob': log_prob},
+    )
+
+  def _log_prob_of_clean_rows(self, rows):
+    missing = tf.reduce_any(tf.math.is_nan(rows), 1)
+    check = tf.debugging.Assert(
+      tf.logical_not(tf.reduce_any(missing)),
+      ['Rows with NaN, by number:', tf.where(missing)[:, 0]],
+    )
+    with tf.control_dependencies([check]):
+      return {'log_prob': self._log_prob(rows)}
+
+  def _log_prob(self, rows):
+    # TFP keeps results by input tensor.
+    return self.distribution.log_prob(tf.identity(rows))
+
+  def _known_by(self):
+    """Returns arrays that tell the model from others; refuses some models."""
+    variables = self.distribution.variables
+    outputs = refuse_mixing(
+      self._log_prob,
+      f'The density {self.distribution.name!r}',
+      self.distribution.event_shape.as_list(),
+      self.distribution.dtype.as_numpy_dtype,
+      variables,
+    )
+    return [*(v.numpy() for v in variables), outputs]
+
+  def _rows(self, x):
+    x = as_numbers(x)
+    with np.errstate(over='ignore'):
+      rows = x.astype(self.distribution.dtype.as_numpy_dtype)
+    size = self.distribution.event_shape[0]
+    if rows.ndim != 2 or rows.shape[1] != size:
+      raise ValueError(f'x has shape {rows.shape}; it must be [n, {size}].')
+    return rows
+
+  def _scores(self, rows):
+    scores = [
+      _scores_of(self._log_prob(rows[start : start + _CHUNK])).numpy()
+      for start in range(0, len(rows), _CHUNK)
+    ]
+    return np.concatenate([np.zeros(0), *scores])
+
+
+def _scores_of(log_prob):
+  # Far out the log-density overflows, in places to inf - inf.
+  infinite = tf.fill(tf.shape(log_prob), tf.cast(math.inf, log_prob.dtype))
+  return tf.where(tf.math.is_nan(log_prob), infinite, -log_prob)
+
+
+def _check_rate(rate):
+  if not 0 <= rate < 1:
+    raise ValueError(
+      f'false_positive_rate is {rate}; it must be a share in [0, 1).'
+    )

@@ -1,0 +1,107 @@
+"""Batches of one size, drawn without replacement."""
+
+from __future__ import annotations
+
+import dp_accounting
+import numpy as np
+
+
+class FixedSizeSampler:
+  """Draws the same number of rows for every batch, each set as likely.
+
+  Rows do not repeat within a batch; every batch is drawn afresh from all rows,
+  as in Waites & Cummings 2021. (Walking through shuffled rows is another
+  thing, for which nothing is amplified.) All batches have one shape, so that a
+  training step is compiled once.
+
+  #### Formal guarantee
+
+  A Gaussian mechanism on a batch drawn like this costs
+  `SampledWithoutReplacementDpEvent(num_examples, batch_size,
+  GaussianDpEvent(...))`, under replacing one row, and under adding or removing
+  one (`accounting.flatten` has the proof). A batch that does not hold the row
+  holds another one in its place: the sum moves by up to twice the clipping
+  norm, and the accountants count the noise of the event half. So under adding
+  or removing a row it costs what `PoissonSampler` costs with half the noise,
+  and under replacing a row what that costs with the same noise. In numbers: 20
+  batches of 40 of 200 rows with noise multiplier 4 cost an epsilon of 1.84
+  under adding or removing (Poisson batches 0.74) and of 1.92 under replacing
+  (Poisson batches 1.92), at a delta of 1e-4 by the 'pld' accountant. The number
+  of rows is taken to be public.
+
+  Args:
+    num_examples: number of rows n.
+    batch_size: number of rows of every batch, at most n.
+
+  Raises:
+    ValueError: for values out of range.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows import sampling
+  >>> sampler = sampling.FixedSizeSampler(num_examples=1000, batch_size=100)
+  >>> rows, weights = sampler.batch(
+  ...   np.arange(1000), np.random.default_rng(0))
+  >>> len(set(rows)), weights.min()
+  (100, 1.0)
+  """
+
+  def __init__(self, *, num_examples, batch_size):
+    if not (num_examples >= 1 and num_examples % 1 == 0):
+      raise ValueError(
+        f'num_examples is {num_examples}; it must be an integer >= 1.'
+      )
+    if not (1 <= batch_size <= num_examples and batch_size % 1 == 0):
+      raise ValueError(
+        f'batch_size is {batch_size}; it must be an integer in '
+        f'[1, num_examples={num_examples}].'
+      )
+    self.num_examples = int(num_examples)
+    self.batch_size = int(batch_size)
+
+  @property
+  def expected_batch_size(self):
+    """The public constant that a noised sum is divided by."""
+    return float(self.batch_size)
+
+  @property
+  def steps_per_epoch(self):
+    """Batches in which a row is drawn once on average."""
+    return max(1, round(self.num_examples / self.batch_size))
+
+  def event(self, noise_multiplier):
+    """Returns the `DpEvent` of one noised sum over one batch.
+
+    Args:
+      noise_multiplier: standard deviation of the noise over the clipping norm,
+        as everywhere; that two rows differ is the accountants' to count.
+    """
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+    return dp_accounting.SampledWithoutReplacementDpEvent(
+      self.num_examples, self.batch_size, gaussian
+    )
+
+  def describe(self):
+    """Returns how batches are drawn, in words."""
+    return (
+      f'fixed size: each batch is {self.batch_size} of {self.num_examples} '
+      'rows, drawn uniformly without replacement and afresh for every step; '
+      'where one row leaves a batch another one comes in, so that the noise '
+      'counts half'
+    )
+
+  def batch(self, data, rng):
+    """Draws one batch.
+
+    Args:
+      data: array `[num_examples, ...]`.
+      rng: `np.random.Generator`.
+
+    Returns:
+      rows `[batch_size, ...]` and weights float32 `[batch_size]`, all 1.
+    """
+    drawn = rng.choice(
+      self.num_examples, self.batch_size, replace=False, shuffle=False
+    )
+    return data[drawn], np.ones(self.batch_size, np.float32)
