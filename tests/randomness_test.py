@@ -76,6 +76,17 @@ def test_draws_of_a_step_end_before_those_of_the_next():
     stream.uniform_full_int([1])
 
 
+@pytest.mark.core
+@pytest.mark.parametrize('label', [0.5, True, None, b'a', ('a',)])
+def test_what_would_be_rounded_names_no_stream(label):
+  """0.5 and 0.9 had the same noise."""
+  randomness = Randomness(seed=0)
+  for use in (randomness.key, randomness.numpy, randomness.claim):
+    with pytest.raises(TypeError, match='label that is a str or an int'):
+      use('noise', label)
+  assert randomness.key(np.int64(3)) == randomness.key(3)
+
+
 def test_bad_input():
   with pytest.raises(ValueError, match='either'):
     Randomness(seed=1, secret=b'0' * 32)

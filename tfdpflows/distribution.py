@@ -17,7 +17,7 @@ clipped sums has the sensitivity of one replica's, and the noise enters it once.
 Event, ledger and, but for rounding, the weights are those of one replica, and a
 training may resume on another number of them. Where the loss itself draws
 random numbers (dropout, dequantization), each replica draws its own, which no
-checkpoint keeps: do not resume such a training, see `TrainingPlan.resume`.
+checkpoint keeps: such a training is not replayed, see `TrainingPlan.resume`.
 
 #### Several workers
 
@@ -28,8 +28,11 @@ what is planned are compared before a batch is drawn, since a row that stood at
 two places could enter a batch twice. Worker 0, the chief, is given the ledger
 and pays for all steps of a call before any worker draws one; the others keep a
 copy of the account in memory. No update comes about without the chief's part of
-the sum. To resume, all workers restore what the chief saved; all have to save,
-the others where it is thrown away. What workers send each other has no noise
+the sum. To resume, all workers restore what the chief saved, and call
+`plan.resume` inside of `strategy.scope()`; all have to save, the others where
+it is thrown away. All steps of one call of `fit` are paid for ahead, and
+without a replay those of an interrupted call are lost: call
+`fit(x, epochs=1)` again and again. What workers send each other has no noise
 yet: the network between them has to be as safe as the table.
 """
 
@@ -170,6 +173,13 @@ class Workers:
     error = error or _disagreement(rows[:: len(self.replicas)])
     if error is not None:
       raise error
+
+  def greatest(self, number):
+    """Returns the greatest of the integers of all processes."""
+    if self.alone:
+      return number
+    numbers = self._on_each(lambda unused_context: tf.constant([number]))
+    return int(np.max(self._strategy.gather(numbers, axis=0).numpy()))
 
   def distribute(self, dataset):
     """Returns a dataset that hands each element to one replica, in turn.

@@ -33,14 +33,14 @@ class TrainingPlan:
   plan's batches learns what `event` allows, under the neighbouring relation of
   the ledger (adding or removing one row, unless a given ledger says otherwise).
   The ledger holds a charge for every batch before it is drawn, written in
-  blocks of one epoch: after a crash it may count steps that never ran, never
-  the other way round.
+  blocks of a tenth of an epoch: after a crash it may count steps that never
+  ran, never the other way round.
 
   The noise of a step is a function of the secret and of the step's number
-  alone, which comes with its batch. One optimizer trains, and in one process
-  no step is made twice: batches that were drawn and not trained on are drawn
-  again, and whoever takes weights back, from a checkpoint say, loses the steps
-  in between. `resume` is for a new process, and says what it takes for granted.
+  alone, which comes with its batch. One optimizer trains, and no step is made
+  twice: batches that were drawn and not trained on are drawn again, and whoever
+  takes weights back, from a checkpoint say, loses the steps in between. In a
+  new process, too: see `resume`, and what its `replay` takes for granted.
 
   All of this also holds on several replicas of a `tf.distribute` strategy:
   `tfdpflows.distribution` says how and why.
@@ -108,7 +108,7 @@ class TrainingPlan:
     self.label = label
     self.randomness = Randomness(seed) if randomness is None else randomness
     self.randomness.claim('plan', label)
-    self._progress = PlanProgress(self.steps)
+    self._progress = PlanProgress()
     self._reservation = None
     self._table = None
     self._ledger = ledger
@@ -277,48 +277,70 @@ class TrainingPlan:
     return optimizer
 
   @property
-  def resumed(self):
+  def replays(self):
     """Whether steps of an earlier process may be replayed.
 
     A loss with chance of its own that no checkpoint keeps (dropout) must then
     be refused: the same noise would hide two sums.
     """
-    return self._progress.resumed
+    return self._progress.replays
 
-  def resume(self, optimizer):
+  def resume(self, optimizer, *, replay=False):
     """Goes on with a training that was interrupted, in a new process.
 
-    Steps that were charged and ran after the checkpoint are replayed: same
-    batch, same noise, nothing new revealed, nothing charged again. That takes
-    the same sums, and so a training that is the same in everything. The ledger
-    checks the random numbers, the table, the sampling, the clipping and the
-    arguments of the optimizer. Taken for granted are
+    The training goes on after all steps that the ledger has charged, with noise
+    that was never used, whatever model and optimizer are by now. Charged steps
+    that the checkpoint does not know of are lost (also those charged ahead, a
+    tenth of an epoch and what was prefetched): there are fewer updates than
+    planned, and what they cost stays as stated. Under several workers call this
+    in the scope of their strategy.
 
-    - the weights: model and optimizer are restored from one checkpoint, and
-      neither was changed by hand since it was written, nor is it after; without
-      a checkpoint the model begins with the same weights as it did then;
-    - the model, and callbacks that change weights or the learning rate;
-    - a loss without chance but for generators that the checkpoint keeps: with
-      another dropout the same noise would hide two sums, and their difference
-      would be seen without noise (`resumed` lets models refuse that).
+    With `replay` these steps are made again instead: same batch, same noise,
+    nothing new revealed, nothing charged again, and the result is that of a
+    training that was never interrupted. That is private only where all sums are
+    the same, or one noise hides two of them, and their difference is seen
+    without noise. The ledger checks the random numbers, the table, the
+    sampling, the clipping and the arguments of the optimizer; batches have to
+    be drawn by `fit`. The caller guarantees
 
-    Rounding may differ, by XLA or by the number of replicas, as little as
-    floating-point noise is proof against attacks on it.
+    - the weights: model and optimizer are restored from one checkpoint that the
+      interrupted training wrote, with all that depends on earlier steps
+      (averages), and nothing else changes them, before or after; without a
+      checkpoint they are those that it began with;
+    - the learning rate and other hyperparameters at each step: nothing sets
+      them from outside, by counting epochs of one process for instance;
+    - callbacks: neither then nor now does one change weights or optimizer, nor
+      take them back (`BackupAndRestore`);
+    - the model and its loss, and their chance: it draws from generators that
+      the checkpoint keeps, as many numbers at a time as then. So `chunk_size`,
+      the padding of batches, XLA and the number of replicas are as they were
+      where there is any chance; elsewhere they change rounding only;
+    - the past: no process resumed it without `replay` after that checkpoint.
 
     Args:
       optimizer: the optimizer of this plan, as restored from the checkpoint,
         with its `plan_step`; fresh, if there was no checkpoint yet.
+      replay: see above.
 
     Raises:
       ValueError: if this plan has drawn batches already; for another plan's
-        optimizer, or one whose checkpoint says nothing of the plan's steps.
+        optimizer, one whose checkpoint says nothing of the plan's steps, or one
+        that has made steps that the ledger does not know.
+      BudgetExceededError: if the ledger refuses the whole training.
+      LedgerError: if the ledger has charged for other random numbers.
     """
     if self._reservation is not None:
       raise ValueError(
         'The plan has begun to draw batches; only a new plan with the same '
         'randomness can resume.'
       )
-    self._progress.resume(optimizer)
+    self._progress.resume(optimizer, replay)
+    if replay:
+      return  # Of which table is known when batches are drawn.
+    workers = distribution.Workers(distribution.current_strategy())
+    workers.agree(lambda: self._reserve(self._owner, workers, resume=True))
+    steps = max(self.step, self._reservation.charged)
+    self._progress.charged_earlier(workers.greatest(steps))
 
   def training(self, optimizer):
     """Returns a context in which `optimizer` may update, and no other.
@@ -351,10 +373,10 @@ class TrainingPlan:
     """Returns the plan's next batches, each charged before it is drawn.
 
     In the scope of a `tf.distribute` strategy these are the shares of its
-    replicas, as a `tf.distribute.DistributedDataset`. Make the optimizer
-    before: a training whose steps were charged before there was one cannot be
-    resumed, since the ledger does not say what it was. Batches that are drawn
-    outside of `fit` are not trained on by `fit`.
+    replicas, as a `tf.distribute.DistributedDataset`. Batches that are drawn
+    outside of `fit` are not trained on by `fit`. A training whose first batches
+    come from here, and not from `fit(x)`, cannot be replayed: the ledger does
+    not say whose it was.
 
     Args:
       x: array `[num_examples, ...]`, or a tuple or dict of such arrays, in any
@@ -415,30 +437,44 @@ class TrainingPlan:
     clipping = type(self.clipping).__name__, self.clipping.get_config()
     return [
       self.randomness.key('workers', self.label),
-      (event, clipping, self._facts(), self.steps, steps, self.label),
+      (event, clipping, self._progress.facts, self.steps, steps, self.label),
       self.step,
       rows.fingerprints(x, self.randomness),
     ]
 
-  def _facts(self):
-    """Returns what the updates depend on, as far as it is known by now."""
-    return self._progress.facts or {'optimizer': None}
+  @property
+  def _owner(self):
+    """Names the random numbers in the ledger."""
+    return self.randomness.key('owner', self.label).hex()
+
+  def _reserve(self, owner, workers, resume):
+    reservation = self.ledger.reserve(
+      self.sampler.event(self.noise_multiplier),
+      self.steps,
+      self.label,
+      resume=resume,
+      owner=owner,
+    )
+    # The account of a worker that is not the chief begins anew.
+    if resume and workers.is_chief and reservation.charged < self.step:
+      raise ValueError(
+        f'The optimizer has made {self.step} steps, and the ledger has charged '
+        f'{reservation.charged}: it is not the ledger of that training. Give '
+        'the plan the one it was charged to, PrivacyLedger.open(path); under '
+        'several workers resume inside of strategy.scope().'
+      )
+    self._reservation = reservation
+    return []
 
   def _pay(self, x, steps, workers):
     table = replay.table_of(rows.fingerprints(x, self.randomness))
     if self._reservation is None:
-      self._reservation = self.ledger.reserve(
-        self.sampler.event(self.noise_multiplier),
-        self.steps,
-        self.label,
-        resume=self.resumed,
-        owner=owners.owner_of(
-          self.randomness.key('owner', self.label).hex(),
-          {**self._facts(), 'table': table},
-        ),
-      )
-      self._progress.charged(self._progress.facts, self._reservation.charged)
-      self._table = table
+      facts = {**self._progress.facts, 'table': table}
+      owner = owners.owner_of(self._owner, facts)
+      self._reserve(owner, workers, resume=self.replays)
+      if self.replays:
+        self._progress.charged_earlier(self._reservation.charged)
+    self._table = self._table or table
     if self._table != table:
       raise ValueError(
         'x is not the table that this plan has drawn batches of: one plan '
@@ -450,7 +486,8 @@ class TrainingPlan:
     return []
 
   def _charge(self, total):
-    self._reservation.ensure(total, self.sampler.steps_per_epoch)
+    # A block is what an interrupted training may lose, see `resume`.
+    self._reservation.ensure(total, max(1, self.sampler.steps_per_epoch // 10))
 
   def drew(self, dataset):
     """Whether `dataset` comes from this plan, unchanged."""

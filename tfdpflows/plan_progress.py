@@ -6,7 +6,6 @@ import contextlib
 import threading
 
 from tfdpflows import distribution, replay
-from tfdpflows.accounting import owners
 
 
 class PlanProgress:
@@ -15,33 +14,28 @@ class PlanProgress:
   A step is drawn, and then it is made: its noise is used. In one process no
   step is made twice. One that was drawn for a training and not made is drawn
   again by the next; one that was drawn outside of any training counts as made,
-  since nobody knows what for.
-
-  Args:
-    steps: number of steps of the plan.
+  since nobody knows what for, and so does one that an earlier process charged,
+  unless it is replayed.
 
   Attributes:
     step: the next step to be drawn.
-    resumed: whether steps of an earlier process may be replayed.
+    replays: whether steps of an earlier process may be made again.
     trained: the optimizer that trains now, or `None`.
     training: names the training that runs now, `None` outside of any.
   """
 
-  def __init__(self, steps):
+  def __init__(self):
     self.step = 0
-    self.resumed = False
+    self.replays = False
     self.trained = self.training = None
-    self._steps = steps
     # Below it steps may have been made by an earlier process.
-    self._replayed = 0
+    self._earlier = 0
     # Below it steps were drawn outside of any training.
     self._handed_out = 0
     # The optimizer that has made steps, or is to make them again.
     self._trainee = None
-    # All optimizers of the plan, each with what its updates depend on; and
-    # what those of the optimizer depend on that steps were charged for.
+    # All optimizers of the plan, each with what its updates depend on.
     self._made = []
-    self._charged_for = None
     self._lock = threading.Lock()
 
   def add(self, optimizer):
@@ -50,24 +44,13 @@ class PlanProgress:
 
   @property
   def facts(self):
-    """What updates depend on, of the optimizer that will train; or `None`."""
-    optimizer = self.trained or self._trainee
-    if optimizer is not None:
-      return self._facts_of(optimizer)
-    return self._made[-1][1] if self._made else None
+    """What updates depend on, of the optimizer that trains; for the ledger."""
+    if self.trained is None:
+      return {'optimizer': None}
+    return self._facts_of(self.trained)
 
-  def charged(self, facts, earlier):
-    """Notes for which optimizer steps are charged.
-
-    Args:
-      facts: its `facts`, or `None` where there was no optimizer.
-      earlier: number of steps that were charged by an earlier process.
-    """
-    self._charged_for = facts
-    self._replayed = earlier if self.resumed else 0
-
-  def resume(self, optimizer):
-    """See `TrainingPlan.resume`."""
+  def resume(self, optimizer, replay):
+    """See `TrainingPlan.resume`; `charged_earlier` comes next."""
     self._facts_of(optimizer)
     step = int(optimizer.plan_step.numpy())
     updates = int(optimizer.iterations.numpy())
@@ -78,12 +61,18 @@ class PlanProgress:
         'whole optimizer with tf.train.Checkpoint, or train it under a new '
         'plan without plan.resume.'
       )
-    self.resumed, self._trainee, self.step = True, optimizer, step
+    self.replays, self._trainee, self.step = replay, optimizer, step
+
+  def charged_earlier(self, steps):
+    """Notes how many steps an earlier process has charged, or made."""
+    self._earlier = steps
+    if not self.replays:
+      self.step = steps
 
   @contextlib.contextmanager
   def train(self, optimizer):
     """See `TrainingPlan.training`."""
-    facts = self._facts_of(optimizer)
+    self._facts_of(optimizer)
     distribution.current_strategy()  # Refuses those that are not supported.
     if self.trained is not None:
       raise ValueError('The plan is training another model right now.')
@@ -93,22 +82,14 @@ class PlanProgress:
         f'{optimizer._name} would see its batches again under other noise. Go '
         'on with that one, or make a new plan, with its own budget.'
       )
-    if self._charged_for is not None:
-      different = owners.differences(self._charged_for, facts)
-      if different:
-        raise ValueError(
-          'The batches were drawn for an optimizer with another '
-          f'{different}. Make the optimizer before the first plan.dataset(x), '
-          'and train that one.'
-        )
     self.trained, self.training = optimizer, object()
     try:
       self.begin()
       yield
     finally:
       steps = optimizer.plan_steps
-      steps.close()
-      with self._lock:
+      with self._lock:  # Or a batch that is being drawn would open its step.
+        steps.close()
         self.step = self._following()
         if steps.made_any:
           self._trainee = optimizer
@@ -121,7 +102,7 @@ class PlanProgress:
     workers.agree(lambda: [None, None, step])
     with self._lock:
       self.step = step
-    self.trained.plan_steps.open(step, self._steps)
+      self.trained.plan_steps.open(step)
 
   def drawing(self, stop, charge):
     """Returns a function that draws the next step below `stop`, charged.
@@ -144,6 +125,8 @@ class PlanProgress:
         self.step = step + 1
         if training is None:
           self._handed_out = self.step
+        else:
+          self.trained.plan_steps.charged(self.step)
         return step
 
     return draw
@@ -151,14 +134,12 @@ class PlanProgress:
   def _following(self):
     """Returns the first step that the optimizer in training may make."""
     steps = self.trained.plan_steps
-    done = int(steps.done.numpy())
-    if self.resumed and done < self._replayed:
-      # The weights are those of that step: under the noise of a later one
-      # they would not repeat what the earlier process did.
+    done, unused = int(steps.done.numpy()), max(steps.unused, self._handed_out)
+    if self.replays and done >= unused:
       return done
-    if self.resumed:
-      return max(done, steps.unused)
-    return max(steps.unused, self._handed_out)
+    # Weights that were taken back repeat nothing of what the earlier process
+    # did: its steps are not theirs.
+    return max(unused, self._earlier)
 
   def _facts_of(self, optimizer):
     for made, facts in self._made:

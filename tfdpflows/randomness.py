@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import numbers
 import os
 
 import numpy as np
@@ -57,9 +58,13 @@ class Randomness:
     return self._secret
 
   def key(self, *path):
-    """Returns 32 bytes that depend on the secret and on `path` alone."""
-    name = json.dumps([p if isinstance(p, str) else int(p) for p in path])
-    return hmac.new(self._secret, name.encode(), hashlib.sha256).digest()
+    """Returns 32 bytes that depend on the secret and on `path` alone.
+
+    Raises:
+      TypeError: for a part of `path` that is neither a `str` nor an integer.
+    """
+    name = _name(path).encode()
+    return hmac.new(self._secret, name, hashlib.sha256).digest()
 
   def claim(self, *path):
     """Reserves the streams below `path` for the caller, once.
@@ -70,13 +75,14 @@ class Randomness:
     Raises:
       ValueError: if they were claimed before.
     """
-    if path in self._claimed:
+    name = _name(path)
+    if name in self._claimed:
       raise ValueError(
         f'The random numbers {"/".join(map(str, path))!r} were used already: '
         'noise must not be used twice. Give another label, or another '
         'Randomness.'
       )
-    self._claimed.add(path)
+    self._claimed.add(name)
 
   @contextlib.contextmanager
   def claiming(self, *path):
@@ -92,7 +98,7 @@ class Randomness:
     try:
       yield
     except BaseException:
-      self._claimed.discard(path)
+      self._claimed.discard(_name(path))
       raise
 
   def numpy(self, *path):
@@ -121,3 +127,16 @@ class Randomness:
     keyed = hmac.new(self.key('fingerprint'), text, hashlib.sha256)
     keyed.update(array.tobytes())
     return keyed.hexdigest()
+
+
+def _name(path):
+  """Returns a text for `path` that no other path has."""
+  for part in path:
+    whole = isinstance(part, numbers.Integral) and not isinstance(part, bool)
+    # Rounding one, two streams would become the same.
+    if not (isinstance(part, str) or whole):
+      raise TypeError(
+        f'{part!r} cannot name random numbers; give a label that is a str or '
+        'an int.'
+      )
+  return json.dumps([p if isinstance(p, str) else int(p) for p in path])

@@ -3,6 +3,8 @@
 TensorFlow splits a CPU only before it has used it.
 """
 
+import pathlib
+import shutil
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +20,13 @@ tf.config.set_logical_device_configuration(
 import small_training  # noqa: E402
 
 import tfdpflows  # noqa: E402
-from tfdpflows import _keras, distribution, gradients, optimizers  # noqa: E402
+from tfdpflows import (  # noqa: E402
+  _keras,
+  accounting,
+  distribution,
+  gradients,
+  optimizers,
+)
 
 keras = _keras.keras
 ONE = tf.distribute.get_strategy()
@@ -44,9 +52,14 @@ def trained(tmp_path_factory):
   """The same training on one replica and on two."""
   results = []
   for strategy in (ONE, TWO):
-    plan = small_training.plan()
-    model = small_training.flow_model(plan, strategy)
     folder = str(tmp_path_factory.mktemp('checkpoints'))
+    plan = small_training.plan(
+      ledger=accounting.PrivacyLedger(
+        pathlib.Path(folder) / 'ledger.jsonl',
+        accounting.PrivacyBudget(50.0, 1e-4),
+      )
+    )
+    model = small_training.flow_model(plan, strategy)
     saved = small_training.Checkpoints(model, folder)
     history = model.fit(small_training.table(), verbose=0, callbacks=[saved])
     results.append(_Trained(plan, model, history.history['loss'], folder))
@@ -108,12 +121,15 @@ def test_replicas_share_no_row_and_every_row_is_drawn_with_q():
 
 
 @pytest.mark.parametrize('after', [ONE, TWO], ids=['one', 'two'])
-def test_resumes_from_checkpoint_on_any_number_of_replicas(after, trained):
+def test_replays_from_checkpoint_on_any_number_of_replicas(
+  after, trained, tmp_path
+):
   one, two = trained
-  plan = small_training.plan()
+  path = shutil.copy(two.plan.ledger.path, tmp_path / 'ledger.jsonl')
+  plan = small_training.plan(ledger=accounting.PrivacyLedger.open(path))
   resumed = small_training.flow_model(plan, after)
   small_training.Checkpoints(resumed, two.folder).restore(0)
-  plan.resume(resumed.optimizer)
+  plan.resume(resumed.optimizer, replay=True)
   assert plan.left == small_training.STEPS - 4
   resumed.fit(small_training.table(), verbose=0)
   _assert_same_weights(resumed, one.model)

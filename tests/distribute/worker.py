@@ -88,7 +88,8 @@ class Worker:
     plan = self._plan(lambda: accounting.PrivacyLedger.open(path))
     model = small_training.flow_model(plan, self.strategy)
     small_training.Checkpoints(model, str(self.folder / 'chief')).restore(-1)
-    plan.resume(model.optimizer)
+    with self.strategy.scope():
+      plan.resume(model.optimizer)
     found = [plan.left, *(entry.count for entry in plan.ledger.entries)]
     callbacks = [self._checkpoints(model)]
     model.fit(small_training.table(), verbose=0, callbacks=callbacks)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
-from tfdpflows import _keras, gradients, sampling
+from tfdpflows import _keras, accounting, gradients, sampling
 from tfdpflows._keras import tfp
 
 keras = _keras.keras
@@ -190,22 +190,27 @@ def test_preprocessing_runs_in_training_only():
 def test_checkpoint_restores_model_optimizer_and_noise(tmp_path):
   x = _data()
 
-  def trained(epochs, restore):
-    plan = _plan(steps=8)
+  def trained(epochs, restore, ledger=None):
+    plan = _plan(steps=8, ledger=ledger)
     model = _private(plan)
     model.optimizer._create_all_weights(model.distribution.trainable_variables)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     if restore:
       checkpoint.read(str(tmp_path / 'c')).assert_consumed()
-      plan.resume(model.optimizer)
+      plan.resume(model.optimizer, replay=True)
     model.fit(x, epochs=epochs, verbose=0)
     if not restore and epochs == 1:
       checkpoint.write(str(tmp_path / 'c'))
     return [v.numpy() for v in model.trainable_variables]
 
   whole = trained(2, restore=False)
-  trained(1, restore=False)
-  for a, b in zip(trained(1, restore=True), whole):
+  path = tmp_path / 'ledger.jsonl'
+  budget = accounting.PrivacyBudget(50.0, 1e-4)
+  with accounting.PrivacyLedger(path, budget) as ledger:
+    trained(1, restore=False, ledger=ledger)
+  with accounting.PrivacyLedger.open(path) as ledger:
+    replayed = trained(1, restore=True, ledger=ledger)
+  for a, b in zip(replayed, whole):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 

@@ -326,7 +326,7 @@ def test_mixing_is_found_before_a_plan_charges_and_once_per_compile():
     (lambda: L.Activation('relu'), True),
   ],
 )
-def test_chance_that_no_checkpoint_keeps_cannot_resume(make, kept):
+def test_chance_that_no_checkpoint_keeps_cannot_replay(make, kept):
   """A replayed step would put the same noise on another sum."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=[N, 4]).astype('float32'), rng.integers(0, 3, N)
@@ -335,11 +335,11 @@ def test_chance_that_no_checkpoint_keeps_cannot_resume(make, kept):
   private = tfdpflows.PrivateModel(model)
   optimizer = plan.optimizer('sgd', learning_rate=0.1)
   private.compile(optimizer, _cross_entropy())
-  plan.resume(optimizer)
+  plan.resume(optimizer, replay=True)
   if kept:
     private.fit(x, y, verbose=0)
   else:
-    with pytest.raises(ValueError, match='resumed.*random numbers that no'):
+    with pytest.raises(ValueError, match='replays.*random numbers that no'):
       private.fit(x, y, verbose=0)
     assert plan.ledger.entries == ()
 

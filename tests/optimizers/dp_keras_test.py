@@ -245,6 +245,33 @@ def test_fresh_optimizers_have_fresh_noise():
   assert len(draws) == 3
 
 
+@pytest.mark.core
+@pytest.mark.parametrize('given', [None, 'seed', 'noise_generator'])
+def test_a_restore_takes_secret_noise_not_back(given, tmp_path):
+  """It was used, and the same noise would meet another batch."""
+  values = {'seed': 3, 'noise_generator': tf.random.Generator.from_seed(3)}
+  kwargs = {'seed': None, **({given: values[given]} if given else {})}
+  optimizer, kernel = _optimizer(**kwargs), tf.Variable(tf.zeros([2, 1]))
+  saved = tf.train.Checkpoint(optimizer=optimizer)
+  path = saved.write(str(tmp_path / 'c'))
+  noise = []
+  for _ in range(2):
+    noise.append(_gradients(optimizer, tf.zeros([1, 2]), kernel)[0][0].numpy())
+    saved.read(path).assert_consumed()
+  assert np.array_equal(*noise) == (given is not None)
+
+
+def test_variables_of_two_dtypes_are_refused():
+  variables = [
+    tf.Variable([1.0]),
+    tf.Variable([1.0], name='b', dtype='float64'),
+  ]
+  with pytest.raises(ValueError, match='b:0 is float64, and .* is float32'):
+    _optimizer().private_gradients_of(
+      lambda x: x[:, 0], tf.zeros([2, 1]), variables
+    )
+
+
 def test_plain_keras_model_trains_by_the_slow_way():
   """In `fit`, with a vector loss; a loss that Keras averages is refused."""
   keras = _keras.keras

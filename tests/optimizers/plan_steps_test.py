@@ -11,6 +11,8 @@ from tfdpflows.randomness import Randomness
 
 keras = _keras.keras
 STEPS = 6
+# So many that not all are drawn ahead.
+MANY = 20
 
 
 class _Linear(tf.Module):
@@ -190,20 +192,118 @@ def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
     expected = model.distribution.kernel.numpy()
   with accounting.PrivacyLedger.open(path) as ledger:
     plan = _plan(ledger=ledger, **kwargs)
-    assert not plan.resumed
+    assert not plan.replays
     model = _model(plan, 'adabelief', loss_bound=9.0)
     saved(model).read(str(tmp_path / 'c')).assert_consumed()
-    plan.resume(model.optimizer)
-    assert plan.resumed and plan.step == 2
-    # Replayed again from an earlier checkpoint, it is the same again.
+    plan.resume(model.optimizer, replay=True)
+    assert plan.replays and plan.step == 2
     again = _Updates()
-    _interrupted(model, _rows(), 1, again)
-    saved(model).read(str(tmp_path / 'c'))
+    found = _interrupted(model, _rows(), 1, again)
     model.fit(_rows(), verbose=0, callbacks=[again])
-    np.testing.assert_array_equal(again.found[1], again.found[0])
-    np.testing.assert_array_equal(again.found[1:], updates.found[2:])
+    np.testing.assert_array_equal(found, updates.found[2:3])
+    np.testing.assert_array_equal(again.found, updates.found[2:])
     np.testing.assert_array_equal(model.distribution.kernel, expected)
     assert [e.count for e in ledger.entries] == [STEPS]
+    with pytest.raises(ValueError, match='0 of 6 steps left'):
+      model.fit(_rows(), verbose=0)
+
+
+def _checkpoint(model):
+  return tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+
+
+def _ledger(path):
+  if path.exists():
+    return accounting.PrivacyLedger.open(path)
+  budget = accounting.PrivacyBudget(1000.0, 1e-3)
+  return accounting.PrivacyLedger(path, budget=budget)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('kept', [True, False])
+def test_a_new_process_goes_on_with_noise_that_was_never_used(kept, tmp_path):
+  """Whatever its weights, learning rate, table and optimizer are."""
+  x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
+  with _ledger(path) as ledger:
+    plan = _plan(bytes(32), ledger=ledger, steps=MANY)
+    model = _model(plan)
+    saved = str(tmp_path / 'c')
+    updates = _Updates(2, lambda: _checkpoint(model).write(saved))
+    found = _interrupted(model, x, 5, updates)
+    charged = ledger.entries[0].count
+    # Blocks are small, and some batches may be drawn ahead.
+    assert 5 <= charged < MANY
+  with _ledger(path) as ledger:
+    plan = _plan(bytes(32), ledger=ledger, steps=MANY)
+    model = _model(plan, loss_bound=2.0)
+    if kept:
+      saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+      saved.read(str(tmp_path / 'c')).assert_consumed()
+    plan.resume(model.optimizer)
+    assert not plan.replays
+    assert plan.step == charged and plan.left == MANY - charged
+    updates = _Updates()
+    model.fit(x, verbose=0, callbacks=[updates])
+    assert [e.count for e in ledger.entries] == [MANY]
+  assert len(updates.found) == MANY - charged
+  _assert_no_noise_twice(found + updates.found)
+
+
+@pytest.mark.core
+def test_nothing_is_made_twice_in_a_process_that_replays(tmp_path):
+  """Weights that are taken back are not those that had that noise."""
+  x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
+  with _ledger(path) as ledger:
+    model = _model(_plan(bytes(32), ledger=ledger, steps=MANY))
+    start = _checkpoint(model).write(str(tmp_path / 'c'))
+    first = _interrupted(model, x, 4)
+    charged = ledger.entries[0].count
+  with _ledger(path) as ledger:
+    plan = _plan(bytes(32), ledger=ledger, steps=MANY)
+    model = _model(plan)
+    plan.resume(model.optimizer, replay=True)
+    found = _interrupted(model, x, 2)
+    np.testing.assert_array_equal(found, first[:2])
+    _checkpoint(model).read(start)
+    updates = _Updates()
+    model.fit(x, verbose=0, callbacks=[updates])
+    assert len(updates.found) == MANY - charged
+    _assert_no_noise_twice(first + updates.found)
+
+
+def test_a_replay_skips_no_batch_that_was_handed_out(tmp_path):
+  """The noise of a later one would meet weights that never had it."""
+  x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
+  with _ledger(path) as ledger:
+    first = _interrupted(
+      _model(_plan(bytes(32), ledger=ledger, steps=MANY)), x, 3
+    )
+    charged = ledger.entries[0].count
+  with _ledger(path) as ledger:
+    plan = _plan(bytes(32), ledger=ledger, steps=MANY)
+    model = _model(plan)
+    plan.resume(model.optimizer, replay=True)
+    assert len(_interrupted(model, x, 1)) == 1
+    list(plan.dataset(x, 1))
+    updates = _Updates()
+    model.fit(x, verbose=0, callbacks=[updates])
+    assert len(updates.found) == MANY - charged
+    _assert_no_noise_twice(first + updates.found)
+
+
+@pytest.mark.parametrize('replay', [False, True])
+def test_a_ledger_that_knows_less_than_the_optimizer_is_refused(replay):
+  """Whatever ran after the checkpoint, nobody could tell."""
+  plan = _plan()
+  model = _model(plan)
+  model.optimizer.plan_step.assign(2)
+  if replay:  # When the table is known.
+    plan.resume(model.optimizer, replay=True)
+    go_on = lambda: model.fit(_rows(), verbose=0)
+  else:
+    go_on = lambda: plan.resume(model.optimizer)
+  with pytest.raises(ValueError, match='has made 2 steps, and the ledger has'):
+    go_on()
 
 
 @pytest.mark.core
@@ -236,8 +336,9 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
     )
     model.compile(optimizer=optimizer)
     if resume:
-      plan.resume(optimizer)
-    plan.dataset(_rows() if x is None else x)
+      plan.resume(optimizer, replay=True)
+    with plan.training(optimizer):
+      plan.dataset(_rows() if x is None else x)
 
   with ledger:
     train(ledger, resume=False)
@@ -264,15 +365,11 @@ def test_one_optimizer_trains():
   """Another one would look at batch 0 again, with noise of its own."""
   plan = _plan()
   idle, model = _model(plan), _model(plan)
-  model.fit(_rows(), epochs=1, verbose=0)
+  # Finding the step anew does not forget who has trained.
+  begin = keras.callbacks.LambdaCallback(on_train_end=lambda logs: plan.begin())
+  model.fit(_rows(), epochs=1, verbose=0, callbacks=[begin])
   with pytest.raises(ValueError, match='Another optimizer of this plan has'):
     idle.fit(_rows(), verbose=0)
-  other = _plan()
-  _model(other)
-  other.dataset(_rows())
-  unlike = _model(other, loss_bound=2.0)
-  with pytest.raises(ValueError, match='another loss_bound: null, and not 2.0'):
-    unlike.fit(_rows(), verbose=0)
   with pytest.raises(ValueError, match='trains on one table'):
     model.fit(_rows(2.0), verbose=0)
   model.fit(_rows(), verbose=0)
@@ -301,9 +398,10 @@ def test_free_updates_are_refused():
   errors = []
 
   def by_hand():
+    # Step 2 may be drawn by now; the last one cannot be.
     with pytest.raises(ValueError, match=r'with their `step`'):
       model.optimizer.private_gradients_of(model._row_losses, _rows(), [kernel])
-    for step in (0, STEPS):
+    for step in (0, STEPS - 1, STEPS):
       with pytest.raises(tf.errors.InvalidArgumentError, match='no step'):
         model.optimizer.private_gradients_of(
           model._row_losses, _rows(), [kernel], step=step
@@ -326,11 +424,50 @@ def test_free_updates_are_refused():
     plain.private_gradients_of(model._row_losses, _rows(), [kernel], step=0)
 
 
+@pytest.mark.core
+def test_no_step_is_made_before_it_is_charged():
+  plan = _plan()
+  model = _model(plan)
+  optimizer, kernel = model.optimizer, model.distribution.kernel
+
+  def update(step):
+    return optimizer.private_gradients_of(
+      model._row_losses, _rows(), [kernel], step=step
+    )
+
+  with plan.training(optimizer):
+    with pytest.raises(tf.errors.InvalidArgumentError, match='no step'):
+      update(0)
+    for _, _, step in plan.dataset(_rows(), 1):
+      update(step)
+    with pytest.raises(tf.errors.InvalidArgumentError, match='no step'):
+      update(1)
+  assert int(optimizer.plan_step) == 1
+
+
+def test_epochs_are_those_of_the_plan():
+  """A schedule by epochs goes on where it was; what is left comes first."""
+  seen = []
+  epochs = keras.callbacks.LambdaCallback(
+    on_epoch_begin=lambda epoch, logs: seen.append([epoch]),
+    on_train_batch_end=lambda batch, logs: seen[-1].append(batch),
+  )
+  plan = _plan(steps=7)  # Of two steps each.
+  model = _model(plan)
+  model.fit(_rows(), epochs=1, verbose=0, callbacks=[epochs])
+  _interrupted(model, _rows(), 2, epochs)
+  model.fit(_rows(), verbose=0, callbacks=[epochs])
+  assert seen == [[0, 0, 1], [1, 1], [2, 0], [2, 1], [3, 0, 1]]
+  with pytest.raises(ValueError, match='drop initial_epoch'):
+    model.fit(_rows(), initial_epoch=1)
+
+
 @pytest.mark.parametrize('step', [1, 5, 6])
 def test_xla_makes_nothing_of_a_free_update(step):
   """It drops the assertion; the noise is NaN then."""
   steps = PlanSteps(Randomness(seed=0).by_step('noise'))
-  steps.open(2, 5)
+  steps.open(2)
+  steps.charged(5)
   take = tf.function(lambda s: steps.take(s)[1], jit_compile=True)
   assert np.isnan(take(tf.constant(step, tf.int64)))
   assert steps.unused == 2

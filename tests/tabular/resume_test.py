@@ -137,14 +137,14 @@ def _charged(partial):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('moment', 'charged'),
-  [('first checkpoint', {8, 16}), ('training', {16}), ('save', {16})],
+  [('first checkpoint', range(8, 17)), ('training', {14}), ('save', {16})],
 )
 def test_killed_fit_goes_on(moment, charged, killed, reference, people):
   model_dir = killed / moment / 'model'
   partial = killed / moment / 'model.partial'
   assert os.listdir(killed / moment) == ['model.partial']
   assert (partial / 'secret').exists()
-  # Written ahead, in blocks of an epoch.
+  # Written ahead, in blocks of a step, since an epoch has eight.
   before = _charged(partial)
   assert before['marginals'] == 1
   assert before['DP-SGD'] in charged
@@ -194,7 +194,7 @@ def test_a_bad_day(reference, people, tmp_path, monkeypatch):
       _fit(people, model_dir, resume=True)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-  assert _charged(partial)['DP-SGD'] in (8, 16)
+  assert 8 <= _charged(partial)['DP-SGD'] <= 16
 
   # And when the model is.
   with monkeypatch.context() as patch:

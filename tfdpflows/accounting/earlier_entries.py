@@ -51,7 +51,8 @@ class EarlierEntries:
     key = ledger_state.claim_key(record['event'])
     wanted = (record['kind'], key, record['count'])
     fitting = [x for x in same if (x.kind, x.claim_key, x.limit) == wanted]
-    mine = [x for x in fitting if x.owner == record.get('owner', '')]
+    owner = record.get('owner', '')
+    mine = [x for x in fitting if owner in (x.owner, owners.name_of(x.owner))]
     if len(mine) > 1 and record['kind'] == 'reserve':
       raise LedgerError(
         f'There are {len(mine)} reservations for the same random numbers that '
@@ -62,9 +63,7 @@ class EarlierEntries:
       same.remove(mine[0])
       return mine[0]
     if fitting:
-      different = owners.difference_of_owners(
-        fitting[0].owner, record.get('owner', '')
-      )
+      different = owners.difference_of_owners(fitting[0].owner, owner)
       if different:
         raise LedgerError(
           f'What {label!r} has charged was for another {different}. The same '

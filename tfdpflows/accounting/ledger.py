@@ -272,7 +272,8 @@ class PrivacyLedger:
         reservation that was merged in is found by the label it had before.
       owner: Names the random numbers, without giving them away, and what they
         are used for (`owners.owner_of`). What was reserved for one owner is
-        not resumed by another.
+        not resumed by another; an owner that is a name alone resumes whatever
+        it was used for, and has to go on after all that was charged.
 
     Returns:
       A `Reservation`.

@@ -25,9 +25,13 @@ class PlannedModel(keras.Model):
     return super().train_on_batch(*args, **kwargs)
 
   def _fit_plan(self, plan, data, *args, epochs=None, **kwargs):
-    """Trains on `data`: arrays, or what `plan.dataset` gave for them."""
+    """Trains on `data`: arrays, or what `plan.dataset` gave for them.
+
+    Callbacks see the number of an epoch of the plan, not of this call.
+    """
     refused = {'y', 'batch_size', 'shuffle', 'validation_split'}
     refused |= {'class_weight', 'sample_weight', 'steps_per_epoch'}
+    refused |= {'initial_epoch'}
     given = sorted(k for k in kwargs if k in refused and kwargs[k] is not None)
     if args or given:
       given = ', '.join(given) or 'positional arguments after the data'
@@ -47,14 +51,17 @@ class PlannedModel(keras.Model):
       )
     with strategy.scope(), plan.training(self.optimizer):
       dataset = self._batches(plan, data, epochs)
-      self._first_step = plan.step
-      steps = dataset.stop - plan.step
-      per_epoch = _divisor_near(steps, plan.sampler.steps_per_epoch)
+      per_epoch = plan.sampler.steps_per_epoch
+      # Epochs are those of the plan, whoever trains from which step on. They
+      # are counted back from where this training ends: what is left over is in
+      # its first epoch, since Keras can begin in the middle of one.
+      epochs = -(-dataset.stop // per_epoch)
+      self._ahead = epochs * per_epoch - dataset.stop
       callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
       return keras.Model.fit(
         self,
         dataset,
-        epochs=steps // per_epoch,
+        epochs=epochs,
         steps_per_epoch=per_epoch,
         callbacks=[*callbacks, _Begin(plan)],
         **kwargs,
@@ -100,8 +107,7 @@ class PlannedModel(keras.Model):
       return super()._maybe_load_initial_counters_from_ckpt(
         steps_per_epoch, initial_epoch
       )
-    done = max(0, plan.step - self._first_step)
-    return initial_epoch + done // steps_per_epoch, done % steps_per_epoch
+    return divmod(plan.step + self._ahead, steps_per_epoch)
 
 
 class _Begin(keras.callbacks.Callback):
@@ -113,9 +119,3 @@ class _Begin(keras.callbacks.Callback):
 
   def on_train_begin(self, logs=None):
     self._plan.begin()
-
-
-def _divisor_near(total, wanted):
-  """Returns the divisor of `total` nearest to `wanted`."""
-  divisors = [d for d in range(1, total + 1) if total % d == 0]
-  return min(divisors, key=lambda d: abs(d - wanted))

@@ -78,27 +78,24 @@ class TriedModel(PlannedModel):
 
     Raises:
       ValueError: also for chance of the model's own or eager steps under a
-        resumed plan, or an unsupported `tf.distribute` strategy.
+        replay, or an unsupported `tf.distribute` strategy.
     """
     with self.distribute_strategy.scope():
       distribution.current_strategy()
     self._check(spec)
-    if plan.resumed and self.run_eagerly:
+    if plan.replays and self.run_eagerly:
       raise ValueError(
-        f'The plan was resumed, and {self.name} runs eagerly: each step runs '
+        f'The plan replays steps, and {self.name} runs eagerly: each step runs '
         'its Python code again, and may draw random numbers that nothing keeps '
         'and no trial sees. A replayed step would give another sum the same '
-        'noise. Compile without run_eagerly=True (and without '
-        'tf.config.run_functions_eagerly), or train anew with a new plan.'
+        'noise. Resume without `replay`.'
       )
-    if plan.resumed and self._chance:
+    if plan.replays and self._chance:
       raise ValueError(
-        f'The plan was resumed, and {self.name} draws random numbers that no '
+        f'The plan replays steps, and {self.name} draws random numbers that no '
         f'checkpoint keeps ({self._chance}): a replayed step would '
         'give another sum the same noise, and their difference shows what the '
-        'noise should hide. Train anew with a new plan; or drop what draws '
-        '(dropout, augmentation), or let it draw from a tf.random.Generator '
-        'that is an attribute of the model.'
+        'noise should hide. Resume without `replay`.'
       )
 
   def _try_apart(self, compute, layers, rows, others, what):

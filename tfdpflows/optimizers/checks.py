@@ -98,6 +98,18 @@ def refuse_mixed_precision(variables):
       raise mixed_precision(f'the variable {v.name}')
 
 
+def refuse_mixed_dtypes(variables):
+  """Raises a ValueError for variables of both float32 and float64."""
+  first = variables[0]
+  for v in variables:
+    if v.dtype != first.dtype:
+      raise ValueError(
+        f'The variable {v.name} is {v.dtype.name}, and {first.name} is '
+        f'{first.dtype.name}: norms are taken over all of them. Make the whole '
+        'model in one dtype.'
+      )
+
+
 def refuse_new_variables(known, variables):
   """Raises a ValueError for variables that the first update did not have.
 

@@ -57,7 +57,9 @@ class DPOptimizer:
       is that of a chunk, whatever the batch; noise is added once.
     seed: for tests and papers; noise that can be predicted protects nobody.
     noise_generator: a `tf.random.Generator` that replaces `seed`. No two
-      optimizers may use the same stream: their noise would cancel.
+      optimizers may use the same stream: their noise would cancel. With it, or
+      with `seed`, checkpoints keep the state of the noise, and restoring one
+      in the same process takes used noise back; else they do not.
     plan: the `TrainingPlan` that made this optimizer. Noise is then a function
       of the plan's secret and of the step alone, and `plan_step`, an int64
       variable that checkpoints keep, is the number of steps done.
@@ -121,11 +123,14 @@ class DPOptimizer:
     self._noise_multipliers()
     # Keras 2 optimizers track by name only.
     if plan is None:
+      self._noise = noise_generator
       if noise_generator is None:
         with tf.init_scope():
-          noise_generator = Randomness(seed).tensorflow('noise')
-      # Noise that a checkpoint did not keep would start again.
-      self._noise = self._track_trackable(noise_generator, 'noise')
+          self._noise = Randomness(seed).tensorflow('noise')
+      # Secret noise must not go back with a checkpoint, it was used; what is
+      # meant to be reproduced has to.
+      if seed is not None or noise_generator is not None:
+        self._track_trackable(self._noise, 'noise')
     else:
       self.plan_steps = PlanSteps(plan.randomness.by_step('noise', plan.label))
       self.plan_step = self._track_trackable(self.plan_steps.done, 'plan_step')
@@ -176,7 +181,8 @@ class DPOptimizer:
 
     Raises:
       ValueError: if the loss is not one per example; for variables that the
-        first update did not have, or in mixed precision; under more than one
+        first update did not have, of two dtypes or in mixed precision; under
+        more than one
         replica without a plan, or an unsupported `tf.distribute` strategy; or
         for the optimizer of a plan outside of `fit`, where nothing would be
         charged, or without `step`.
@@ -323,6 +329,7 @@ class DPOptimizer:
     if self.plan is not None:
       distribution.check_state('plan', self.plan_step)
     checks.refuse_mixed_precision(variables)
+    checks.refuse_mixed_dtypes(variables)
     if self._variables_of_first_update is None:
       self._variables_of_first_update = {v.ref() for v in variables}
     checks.refuse_new_variables(self._variables_of_first_update, variables)

@@ -13,9 +13,9 @@ class PlanSteps:
   #### Formal guarantee
 
   In one process no two updates have the noise of the same step, whatever is
-  restored in between, unless the plan opens a step again: that is the replay
-  of a step of an earlier process, see `TrainingPlan.resume`. What is no open
-  step is refused, and where XLA has dropped the refusal the update is NaN.
+  restored in between, and none has that of a step which was not charged. What
+  is no open step is refused, and where XLA has dropped the refusal the update
+  is NaN.
 
   Args:
     streams: the `StepStreams` of the plan's noise.
@@ -30,7 +30,7 @@ class PlanSteps:
     self.done = _variable()
     # In no checkpoint: what was used stays used when weights are taken back.
     self._next, self._end = _variable(), _variable()
-    self._start = 0
+    self._start, self._made = 0, False
 
   @property
   def unused(self):
@@ -39,13 +39,18 @@ class PlanSteps:
 
   @property
   def made_any(self):
-    """Whether a step was made since steps were last opened."""
-    return self.unused > self._start
+    """Whether a step was ever made."""
+    return self._made or self.unused > self._start
 
-  def open(self, start, end):
-    """Lets steps from `start` to below `end` be made from now on."""
+  def open(self, start):
+    """Lets steps from `start` on be made, as soon as they are charged."""
+    self._made = self.made_any
     self._start = start
     self._next.assign(start)
+    self._end.assign(start)
+
+  def charged(self, end):
+    """Lets steps below `end` be made too."""
     self._end.assign(end)
 
   def close(self):
@@ -67,7 +72,9 @@ class PlanSteps:
         is computed, not where the graph is made.
     """
     step = tf.convert_to_tensor(step, tf.int64)
-    following, end = self._next.read_value(), self._end.read_value()
+    # A batch may be drawn, and charged, while the update is computed already.
+    with tf.control_dependencies([step]):
+      following, end = self._next.read_value(), self._end.read_value()
     allowed = tf.logical_and(step >= following, step < end)
     refusal = tf.debugging.Assert(
       allowed,
@@ -80,8 +87,10 @@ class PlanSteps:
     after = tf.where(allowed, step + 1, following)
     self._next.assign(after)
     self.done.assign(after)
-    # Where there is a refusal, nothing is computed with the factor before it.
-    with tf.control_dependencies([] if refusal is None else [refusal]):
+    # The factor waits for the refusal, if there is one, and until the step
+    # counts as made: an update that is broken off cannot leave it unused.
+    waits = [self._next.read_value()] + ([] if refusal is None else [refusal])
+    with tf.control_dependencies(waits):
       factors = tf.constant([math.nan, 1.0], tf.float64)
       factor = factors[tf.cast(allowed, tf.int32)]
     return self._streams.at(step), factor

@@ -47,7 +47,9 @@ def train(
       with system_errors.of_file(latest):
         checkpoint.restore(latest).assert_consumed()
     if resume:
-      plan.resume(optimizer)
+      # Model, optimizer, their generators and averages are in the checkpoint,
+      # the work directory has checked the rest.
+      plan.resume(optimizer, replay=True)
     callbacks.append(_Checkpoints(manager))
   if not plan.left:
     model.take_averages()
