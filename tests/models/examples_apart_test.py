@@ -345,7 +345,7 @@ def test_chance_that_no_checkpoint_keeps_cannot_replay(make, kept):
 
 
 @pytest.mark.core
-def test_a_resumed_plan_does_not_run_eagerly():
+def test_a_replay_does_not_run_eagerly():
   """Python code runs in each step, and no trial sees what it draws."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=[N, 4]).astype('float32'), rng.integers(0, 3, N)
@@ -353,7 +353,7 @@ def test_a_resumed_plan_does_not_run_eagerly():
   private = tfdpflows.PrivateModel(keras.Sequential([L.Dense(3)]))
   optimizer = plan.optimizer('sgd', learning_rate=0.1)
   private.compile(optimizer, _cross_entropy(), run_eagerly=True)
-  plan.resume(optimizer)
-  with pytest.raises(ValueError, match='resumed.*runs eagerly'):
+  plan.resume(optimizer, replay=True)
+  with pytest.raises(ValueError, match='replays.*runs eagerly'):
     private.fit(x, y, verbose=0)
   assert plan.ledger.entries == ()
