@@ -18,6 +18,7 @@ import sys
 
 import numpy as np
 from absl import app, flags, logging
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from experiments import density_datasets, density_estimation, density_fitting
@@ -32,7 +33,8 @@ _TITLES = {
   'gowalla_nyc': 'Gowalla, New York',
 }
 _SMOKE_ROWS = 600
-_COLORS = 'magma'
+# Few levels: the file stays small.
+_COLORS = colormaps['magma'].resampled(40)
 
 
 def run(
@@ -64,7 +66,7 @@ def run(
   """
   header = {'smoke': smoke, 'split': split}
   results = ResultsFile(output, header, ('dataset', 'epsilon'))
-  pixels = 24 if smoke else 160
+  pixels = 24 if smoke else 120
   figure = Figure(
     figsize=(2.5 * (len(epsilons) + 2), 2.65 * len(datasets)),
     layout='constrained',
@@ -103,7 +105,7 @@ def run(
   for ax, title in zip(axes[0], titles):
     ax.set_title(title, fontsize=12)
   if plot:
-    figure.savefig(plot, dpi=100)
+    figure.savefig(plot, dpi=80)
   return results.content
 
 
@@ -112,7 +114,7 @@ def _fit(x, epsilon, delta, seed, smoke):
   if epsilon is None:
     recipe = dataclasses.replace(density_estimation.CEILINGS['spline'], **tiny)
     return density_fitting.fit_flow(x, recipe, seed=seed)
-  recipe = density_fitting.Recipe.for_epsilon(epsilon, **tiny)
+  recipe = density_fitting.Recipe.for_rows(x.shape, epsilon, **tiny)
   return density_fitting.fit_dp_nf(
     x, epsilon=epsilon, delta=delta, recipe=recipe, seed=seed
   )

@@ -81,7 +81,7 @@ def run(
       `None`.
     smoke: whether to use 600 rows and tiny models, to see that all parts work
       together; the numbers then mean little.
-    recipe: dict that replaces values of `Recipe.for_epsilon`.
+    recipe: dict that replaces values of `Recipe.for_rows`.
     command: command line to note in the results.
 
   Returns:
@@ -139,7 +139,7 @@ def one_run(x, method, epsilon, delta, split, overrides=None):
     epsilon: budget, `None` for a method that is not private.
     delta: of the budget.
     split: which of the ten splits; also the seed.
-    overrides: dict that replaces values of `Recipe.for_epsilon`.
+    overrides: dict that replaces values of `Recipe.for_rows`.
 
   Returns:
     A JSON-able dict: mean test `log_prob` and its `standard_error`; for DP-NF
@@ -202,7 +202,7 @@ def fit_method(x, method, epsilon, delta, seed, overrides=None):
     'seed': seed,
   }
   if kind == 'dp_nf':
-    recipe = density_fitting.Recipe.for_epsilon(epsilon, **overrides)
+    recipe = density_fitting.Recipe.for_rows(x.shape, epsilon, **overrides)
     return density_fitting.fit_dp_nf(x, recipe=recipe, **pricing), recipe
   if accountant is not None:
     components = 1 if kind == 'gaussian' else None

@@ -94,8 +94,8 @@ def run(
         if results.has(variant=variant, epsilon=epsilon, split=split):
           continue
         source, values = VARIANTS[variant]
-        recipe = density_fitting.Recipe.for_epsilon(
-          epsilon, **{'prior_components': 1, **values, **overrides}
+        recipe = density_fitting.Recipe.for_rows(
+          train.shape, epsilon, **{'prior_components': 1, **values, **overrides}
         )
         fit = density_fitting.fit_dp_nf(
           train,
