@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdpflows._keras import tfp
-from tfdpflows.bijectors.memo import Memo
+from tfdpflows.bijectors.one_pass import OnePassInverse
 from tfdpflows.bijectors.univariate import Affine
 
-tfb = tfp.bijectors
 
-
-class MaskedAutoregressive(tfb.Bijector):
+class MaskedAutoregressive(OnePassInverse):
   """Transforms column j by parameters computed from columns before j.
 
   `y_j = T(x_j; network(y)_j)`, as in MAF (Papamakarios et al. 2017): from data
@@ -54,17 +51,11 @@ class MaskedAutoregressive(tfb.Bijector):
           f'{type(self._transform).__name__} takes '
           f'{self._transform.num_params}.'
         )
-      self._memo = Memo()
       super().__init__(
-        forward_min_event_ndims=1,
         validate_args=validate_args,
         parameters=parameters,
         name=name,
       )
-
-  @classmethod
-  def _parameter_properties(cls, dtype):
-    return {}
 
   def _inverse_and_log_det(self, y):
     column = self._transform(self._network(y))
@@ -72,12 +63,6 @@ class MaskedAutoregressive(tfb.Bijector):
     x = column.inverse(y)
     log_det = column.inverse_log_det_jacobian(y, event_ndims=0)
     return x, tf.reduce_sum(log_det, -1)
-
-  def _inverse(self, y):
-    return self._memo.recall(y, self._inverse_and_log_det, 0)
-
-  def _inverse_log_det_jacobian(self, y):
-    return self._memo.recall(y, self._inverse_and_log_det, 1)
 
   def _forward(self, x):
     shape, size = x.shape, self._network.event_size

@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows._keras import tfp
 from tfdpflows.bijectors.constraints import solve_monotone, squeeze
 from tfdpflows.bijectors.copies import copies
-from tfdpflows.bijectors.memo import Memo
-
-tfb = tfp.bijectors
+from tfdpflows.bijectors.one_pass import OnePassInverse
 
 
-class Planar(tfb.Bijector):
+class Planar(OnePassInverse):
   """`z = y + v tanh(w . y + b)` from data y to base z (`inverse`).
 
   Rezende & Mohamed 2015, equation 10, in the direction that training takes,
@@ -50,18 +47,12 @@ class Planar(tfb.Bijector):
       self.w = tf.Variable(w, dtype=dtype, name='w')
       self.u = tf.Variable(tf.zeros([event_size], dtype), name='u')
       self.b = tf.Variable(tf.zeros([], dtype), name='b')
-      self._memo = Memo()
       super().__init__(
-        forward_min_event_ndims=1,
         dtype=self.w.dtype,
         validate_args=validate_args,
         parameters=parameters,
         name=name,
       )
-
-  @classmethod
-  def _parameter_properties(cls, dtype):
-    return {}
 
   def _parts(self, x):
     """Returns w, v, b and w . v, one per example."""
@@ -75,12 +66,6 @@ class Planar(tfb.Bijector):
     w, v, b, slope = self._parts(y)
     t = tf.tanh(tf.reduce_sum(w * y, -1) + b)
     return y + v * t[..., None], tf.math.log1p(slope * (1 - t * t))
-
-  def _inverse(self, y):
-    return self._memo.recall(y, self._inverse_and_log_det, 0)
-
-  def _inverse_log_det_jacobian(self, y):
-    return self._memo.recall(y, self._inverse_and_log_det, 1)
 
   def _forward(self, z):
     w, v, b, slope = self._parts(z)

@@ -6,15 +6,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows import gradients
-from tfdpflows._keras import tfp
 from tfdpflows.bijectors.constraints import positive, solve_monotone, squeeze
 from tfdpflows.bijectors.copies import copies
-from tfdpflows.bijectors.memo import Memo
-
-tfb = tfp.bijectors
+from tfdpflows.bijectors.one_pass import OnePassInverse
 
 
-class Sylvester(tfb.Bijector):
+class Sylvester(OnePassInverse):
   """`z = y + Q R tanh(S Q^T y + b)` from data y to base z (`inverse`).
 
   Van den Berg et al. 2018, equation 13, in the direction that training takes.
@@ -79,18 +76,12 @@ class Sylvester(tfb.Bijector):
       with tf.init_scope():
         mask = np.tril(np.ones(square), -1)
         self._mask = tf.constant(mask, self.shift.dtype)
-      self._memo = Memo()
       super().__init__(
-        forward_min_event_ndims=1,
         dtype=self.shift.dtype,
         validate_args=validate_args,
         parameters=parameters,
         name=name,
       )
-
-  @classmethod
-  def _parameter_properties(cls, dtype):
-    return {}
 
   def _diagonals(self, x):
     """Returns R_ii and S_ii, one per example."""
@@ -136,12 +127,6 @@ class Sylvester(tfb.Bijector):
       return self._triangle(t, self.outer, outer), tf.reduce_sum(log_det, -1)
 
     return self._bent(y, bend)
-
-  def _inverse(self, y):
-    return self._memo.recall(y, self._inverse_and_log_det, 0)
-
-  def _inverse_log_det_jacobian(self, y):
-    return self._memo.recall(y, self._inverse_and_log_det, 1)
 
   def _forward(self, z):
     """With a = S Q^T y and T = S R: `a + T tanh(a + b) = S Q^T z`."""

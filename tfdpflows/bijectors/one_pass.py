@@ -1,0 +1,47 @@
+"""Bijectors that give an inverse and its log-determinant in one pass."""
+
+from __future__ import annotations
+
+from tfdpflows._keras import tfp
+
+tfb = tfp.bijectors
+
+
+class OnePassInverse(tfb.Bijector):
+  """A bijector over rows whose inverse and log-determinant come together.
+
+  TFP asks for the two separately, with the same tensor. Without this a network
+  would run twice per layer and each of its parameters would count as used
+  twice. What one of the two leaves serves the other once, so that it cannot
+  outlive the tape it was computed under.
+
+  Subclasses give `_inverse_and_log_det(y)`, a pair, and `_forward`.
+
+  Args:
+    **kwargs: of `tfb.Bijector`.
+  """
+
+  def __init__(self, **kwargs):
+    self._left = None
+    super().__init__(forward_min_event_ndims=1, **kwargs)
+
+  @classmethod
+  def _parameter_properties(cls, dtype):
+    return {}
+
+  def _inverse_and_log_det(self, y):
+    raise NotImplementedError
+
+  def _inverse(self, y):
+    return self._part(y, 0)
+
+  def _inverse_log_det_jacobian(self, y):
+    return self._part(y, 1)
+
+  def _part(self, y, part):
+    left, self._left = self._left, None
+    if left is not None and left[0] is y and left[1] != part:
+      return left[2][part]
+    result = self._inverse_and_log_det(y)
+    self._left = (y, part, result)
+    return result[part]
