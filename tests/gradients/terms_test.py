@@ -1,4 +1,4 @@
-"""Terms share what kernel and bias both need, and know masks by content."""
+"""Terms know masks by content, and examples apart."""
 
 import numpy as np
 import pytest
@@ -19,45 +19,6 @@ def _use(batch, inputs, outputs, masked=True, seed=0):
 def _by_hand(a, d, mask):
   kernel = a[:, 0, :, None] * d[:, 0, None]
   return (kernel if mask is None else kernel * mask), np.asarray(d)[:, 0]
-
-
-@pytest.mark.core
-@pytest.mark.parametrize('masked', [False, True])
-@pytest.mark.parametrize('sizes', [(3, 40), (40, 3), (5, 5), (5, 6)])
-@pytest.mark.parametrize('batch', [4, 0])
-def test_kernel_and_bias_share(sizes, masked, batch):
-  a, d, mask = _use(batch, *sizes, masked)
-  pair = [terms.LinearTerm(mask, [a], [d]), terms.BiasTerm(d)]
-  terms.pair(pair)
-  assert pair[1].kernel is pair[0]
-  weights = tf.constant(np.random.default_rng(1).random(batch), tf.float32)
-  by_unit = weights[:, None] * tf.range(1.0, sizes[1] + 1)
-  clean = lambda x: x
-  gradients_by_hand = _by_hand(a, d, mask)
-  for term, g in zip(pair, gradients_by_hand):
-    squared = np.sum(np.square(g), axis=tuple(range(1, g.ndim)))
-    np.testing.assert_allclose(term.squared_norms(), squared, rtol=1e-5)
-  # One weight for both, one for each, and one for each unit.
-  cases = [weights] * 2, [weights, 2 * weights], [by_unit] * 2
-  for case in cases:
-    found = terms.weighted_sums(pair, case, clean)
-    for total, w, g in zip(found, case, gradients_by_hand):
-      w = np.reshape(w, [batch] + [1] * (g.ndim - w.ndim) + [*w.shape[1:]])
-      w = w if w.ndim == g.ndim else w[..., None]
-      np.testing.assert_allclose(total, np.sum(w * g, 0), rtol=1e-4, atol=1e-5)
-
-
-def test_bias_of_another_use_does_not_share():
-  a, d, mask = _use(4, 3, 5)
-  found = [
-    terms.BiasTerm(tf.identity(d)),
-    terms.LinearTerm(mask, [a], [d]),
-    terms.BiasTerm(d),
-    terms.LinearTerm(mask, [a, a], [d, d]),
-  ]
-  terms.pair(found)
-  assert found[0].kernel is None
-  assert found[2].kernel is found[1]
 
 
 @pytest.mark.core

@@ -5,37 +5,32 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from tfdpflows.optimizers.noise import standard_normal_like
+from tfdpflows.optimizers.noise import normal
 from tfdpflows.step_streams import StepStreams
 
 
 @pytest.mark.core
 @pytest.mark.parametrize('xla', [False, True])
-def test_standard_normal(xla):
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_normal(xla, dtype):
   generator = tf.random.Generator.from_seed(3, alg='philox')
-  like = [tf.zeros([101, 150]), tf.zeros([], tf.float64), tf.zeros([15001])]
+  size = 30151
   draw = tf.function(
-    lambda: standard_normal_like(generator, like), jit_compile=xla
+    lambda: normal(generator, size, 2.5, dtype), jit_compile=xla
   )
-  a, scalar, b = draw()
-  assert (a.dtype, scalar.dtype, b.dtype) == (
-    tf.float32,
-    tf.float64,
-    tf.float32,
-  )
-  assert (a.shape, scalar.shape, b.shape) == ([101, 150], [], [15001])
-  for z in (np.ravel(a), b.numpy(), np.abs(b), np.ravel(a)[:15001] * b):
-    assert np.all(np.isfinite(z))
-  for z in (np.ravel(a), b.numpy()):
-    assert scipy.stats.kstest(z, 'norm').pvalue > 1e-4
+  z = draw()
+  assert z.dtype == dtype
+  assert z.shape == [size]
+  z, again = z.numpy() / 2.5, draw().numpy() / 2.5
+  half = size // 2
+  for x in (z, z[:half] * z[half : 2 * half]):
+    assert np.all(np.isfinite(x))
+  assert scipy.stats.kstest(z, 'norm').pvalue > 1e-4
   # Neither the halves of a draw nor two draws are alike.
-  both = np.concatenate([np.ravel(a), b])
-  half = len(both) // 2
-  again = np.concatenate([np.ravel(t) for t in (draw()[0], draw()[2])])
   for one, two in (
-    (both[:half], both[half : 2 * half]),
-    (both**2, again**2),
-    (both[:half] ** 2, both[half : 2 * half] ** 2),
+    (z[:half], z[half : 2 * half]),
+    (z**2, again**2),
+    (z[:half] ** 2, z[half : 2 * half] ** 2),
   ):
     assert abs(np.corrcoef(one, two)[0, 1]) < 5 / np.sqrt(len(one))
 
@@ -52,7 +47,7 @@ class _Words:
 
 
 def _radius(first, second, dtype, size=32):
-  (z,) = standard_normal_like(_Words(first, second), [tf.zeros([size], dtype)])
+  z = normal(_Words(first, second), size, 1.0, dtype)
   return np.hypot(*np.reshape(z.numpy(), [2, -1]).astype(np.float64))
 
 
@@ -80,7 +75,7 @@ def test_radius_and_angle():
   # All of it, and what is beyond 5.1 standard deviations.
   for shift, beyond in ((0, 0.0), (20, 5.1)):
     source = _Words(words[0] >> shift, words[1])
-    (z,) = standard_normal_like(source, [tf.zeros([2 * n])])
+    z = normal(source, 2 * n, 1.0, tf.float32)
     x, y = np.reshape(z, [2, n]).astype(np.float64)
     assert np.hypot(x, y).min() >= beyond
     u = np.exp(-(x * x + y * y) / 2) * 2.0 ** max(0, shift - 1)
@@ -89,14 +84,14 @@ def test_radius_and_angle():
       assert scipy.stats.kstest(v, 'uniform').pvalue > 1e-4
 
 
-def test_noise_of_a_step():
-  stream = lambda step: StepStreams(bytes(range(24))).at(step)
-  like = [tf.zeros([3, 5]), tf.zeros([2], tf.float64)]
-  one, two = (standard_normal_like(stream(7), like) for _ in range(2))
-  compiled = tf.function(
-    lambda step: standard_normal_like(stream(step), like), jit_compile=True
-  )(tf.constant(7))
-  for a, b, c in zip(one, two, compiled):
-    assert np.all(a == b)
-    np.testing.assert_allclose(a, c, rtol=1e-5, atol=1e-6)
-  assert not np.any(one[0] == standard_normal_like(stream(8), like)[0])
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_noise_of_a_step(dtype):
+  def noise(step):
+    streams = StepStreams(bytes(range(24)))
+    return normal(streams.at(step), 17, 3.0, dtype)
+
+  one, two = noise(7), noise(7)
+  compiled = tf.function(noise, jit_compile=True)(tf.constant(7))
+  assert np.all(one == two)
+  np.testing.assert_allclose(one, compiled, rtol=1e-5, atol=1e-6)
+  assert not np.any(one == noise(8))

@@ -15,7 +15,7 @@ import copy
 
 import tensorflow as tf
 
-from tfdpflows.gradients import fallback
+from tfdpflows.gradients import fallback, joint
 from tfdpflows.gradients import terms as terms_lib
 from tfdpflows.gradients.embedding import EmbeddingTerm
 from tfdpflows.gradients.shared import SharedTerm
@@ -76,7 +76,6 @@ class PerExampleGradients:
         noted = zip(records, outputs)
         term = _term(variable, noted, draws, parts.get(variable.ref()))
       self._terms.append(term)
-    terms_lib.pair(self._terms)
 
   def _start(self, loss):
     self._squared = self._finite = None
@@ -117,7 +116,7 @@ class PerExampleGradients:
 
   def squared_norms(self):
     """Returns `[batch]`: the squared l2 norm over all variables together."""
-    return tf.add_n(self.variable_squared_norms())
+    return tf.reduce_sum(self.variable_squared_norms(), 1)
 
   def finite(self):
     """Returns `[batch]`: whether all that enters an example's gradient is."""
@@ -126,11 +125,13 @@ class PerExampleGradients:
     return self._finite
 
   def variable_squared_norms(self):
-    """Returns `[batch]` for each variable: the squared l2 norms."""
+    """Returns `[batch, variables]`: the squared l2 norms.
+
+    Where one of an example is not finite, its others may be nan.
+    """
     if self._squared is None:
-      self._squared = [
-        _of_batch(t.squared_norms(), self._batch) for t in self._terms
-      ]
+      squared = joint.squared_norms(self._terms)
+      self._squared = _of_batch(squared, self._batch)
     return self._squared
 
   def weighted_sum(self, weights):
@@ -160,7 +161,7 @@ class PerExampleGradients:
     return fallback.nan_if_mixed(self._jacobians, dtype)
 
   def _sums(self, weights, clean):
-    return terms_lib.weighted_sums(self._terms, weights, clean)
+    return joint.weighted_sums(self._terms, weights, clean)
 
   def by_unit(self):
     """Returns the same gradients, ready for `units`.
@@ -350,6 +351,7 @@ def _of_batch(norms, shape):
   a vector to a vector is optimised away, and the assertion fails.
   """
   message = 'Axis 0 of what a parameter met must be the examples of the loss.'
+  shape = tf.concat([shape, norms.shape[1:]], 0)
   check = tf.debugging.assert_equal(tf.shape(norms), shape, message)
   with tf.control_dependencies([] if check is None else [check]):
     return tf.reshape(norms, shape)

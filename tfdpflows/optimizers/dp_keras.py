@@ -14,7 +14,7 @@ from tfdpflows._keras import (
   VectorizedDPKerasSGDOptimizer,
 )
 from tfdpflows.optimizers import checks, chunks
-from tfdpflows.optimizers.noise import standard_normal_like
+from tfdpflows.optimizers.noise import normal
 from tfdpflows.optimizers.plan_steps import PlanSteps
 from tfdpflows.randomness import Randomness
 
@@ -277,34 +277,35 @@ class DPOptimizer:
 
   def _release(self, sums, step):
     """Adds the noise of one update; returns mean gradients and mean loss."""
-    batch = self.expected_batch_size
     if self.plan is None:
       source = self._noise, 1.0
     else:
       source = self.plan_steps.take(step)
     _, loss_noise, statistic_noise = self._noise_multipliers()
-    totals = self._noised(sums['gradients'], self.noise_stddev, source)
+    means = self._noised_means(sums['gradients'], self.noise_stddev, source)
     loss = statistic = None
     if 'loss' in sums:
       stddev = loss_noise * self.loss_bound
-      (loss,) = self._noised([sums['loss']], stddev, source)
-      loss /= tf.cast(batch, loss.dtype)
+      (loss,) = self._noised_means([sums['loss']], stddev, source)
     if 'statistic' in sums:
       stddev = statistic_noise * self.clipping.statistic_sensitivity
-      (statistic,) = self._noised([sums['statistic']], stddev, source)
-      statistic /= tf.cast(batch, statistic.dtype)
-    totals = self.clipping.finish(totals, statistic)
+      (statistic,) = self._noised_means([sums['statistic']], stddev, source)
     self._was_dp_gradients_called = True
-    return [t / tf.cast(batch, t.dtype) for t in totals], loss
+    return self.clipping.finish(means, statistic), loss
 
-  def _noised(self, totals, stddev, source):
+  def _noised_means(self, totals, stddev, source):
+    # All in one vector: a few operations, instead of as many for each tensor.
+    sizes = [t.shape.num_elements() for t in totals]
+    flat = tf.concat([tf.reshape(t, [-1]) for t in totals], 0)
     # One replica adds the noise of all, before anybody sees the whole sum.
     if distribution.is_first_replica():
       numbers, factor = source
-      noise = standard_normal_like(numbers, totals)
       stddev = tf.cast(stddev, tf.float64) * factor
-      totals = [t + tf.cast(stddev, t.dtype) * n for t, n in zip(totals, noise)]
-    return distribution.sum_over_replicas(totals)
+      flat += normal(numbers, sum(sizes), stddev, flat.dtype)
+    flat = distribution.sum_over_replicas(flat)
+    flat /= tf.cast(self.expected_batch_size, flat.dtype)
+    parts = tf.split(flat, sizes)
+    return [tf.reshape(part, t.shape) for part, t in zip(parts, totals)]
 
   def _bounded_loss(self, loss, weights):
     usable = tf.math.is_finite(loss)

@@ -123,14 +123,14 @@ class AdaptiveQuantile(strategy.Strategy):
       )
     return self.count_stddev
 
-  def finish(self, totals, statistic=None):
+  def finish(self, means, statistic=None):
     """Moves the threshold; see `Strategy.finish`."""
     share = tf.cast(statistic, tf.float64) + 0.5
     state = self.state - self.learning_rate * (share - self.target_quantile)
     bounds = strategy.SMALLEST_CLIP, strategy.LARGEST_CLIP
     low, high = (math.log(b / self.initial_clip) for b in bounds)
     self.state.assign(tf.clip_by_value(state, low, high))
-    return totals
+    return means
 
   def get_config(self):
     return {

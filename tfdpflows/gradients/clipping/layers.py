@@ -56,11 +56,12 @@ class PerLayer(strategy.Strategy):
   def clip_and_sum(self, gradients, weights=None):
     squared = gradients.variable_squared_norms()
     present = strategy.presence(gradients, weights)
-    scales = {}
-    for layer, clip in _clips(gradients, self.l2_norm_clip).items():
-      own = [s for s, of in zip(squared, gradients.layers) if of == layer]
-      lengths = strategy.norms(tf.add_n(own))
-      scales[layer] = strategy.scale_to(clip, lengths) * present
+    clips = _clips(gradients, self.l2_norm_clip)
+    of = [[float(layer == n) for n in clips] for layer in gradients.layers]
+    lengths = strategy.norms(tf.matmul(squared, tf.constant(of, squared.dtype)))
+    scales = strategy.scale_to(list(clips.values()), lengths)
+    scales = tf.unstack(scales * present[:, None], axis=1)
+    scales = dict(zip(clips, scales))
     return gradients.weighted_sum([scales[layer] for layer in gradients.layers])
 
 

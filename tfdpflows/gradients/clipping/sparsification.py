@@ -91,12 +91,12 @@ class StochasticSparsification(strategy.Strategy):
     scale = strategy.scale_to(self.l2_norm_clip, strategy.norms(squared))
     return gradients.weighted_sum(scale * present)
 
-  def finish(self, totals, statistic=None):
+  def finish(self, means, statistic=None):
     if self.threshold == math.inf:
-      kept = [mask > 0 for mask in self._masks(totals)]
-      totals = [tf.where(k, t, tf.zeros_like(t)) for k, t in zip(kept, totals)]
+      kept = [mask > 0 for mask in self._masks(means)]
+      means = [tf.where(k, m, tf.zeros_like(m)) for k, m in zip(kept, means)]
     self.state.assign_add(1)
-    return totals
+    return means
 
   def _sparsified(self, gradients, mask):
     large = tf.abs(gradients) >= tf.cast(self.threshold, gradients.dtype)

@@ -66,17 +66,18 @@ class Strategy:
     """Returns the standard deviation of the noise on the statistic."""
     raise NotImplementedError
 
-  def finish(self, totals, statistic=None):
+  def finish(self, means, statistic=None):
     """Ends a step: changes the state, and what is released, by nothing private.
 
     Args:
-      totals: the noised sums, one tensor per variable.
+      means: the noised sums over the expected batch size, one tensor per
+        variable.
       statistic: the noised statistic over the expected batch size, or `None`.
 
     Returns:
-      The sums to use.
+      The means to use.
     """
-    return totals
+    return means
 
   def fresh(self):
     """Returns this strategy in its first state, not shared with any other.
