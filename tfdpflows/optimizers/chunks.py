@@ -8,19 +8,27 @@ import tensorflow as tf
 def sum_over_chunks(function, tensors, size, zeros):
   """Returns the sum of `function(chunk)` over consecutive chunks of a batch.
 
+  The chunks are of one length, as few as can be: a batch of 1,100 is two of
+  550, if `size` is 1,024.
+
   Args:
-    function: of a structure as `tensors`, with axis 0 of length `size`.
+    function: of a structure as `tensors`, with fewer rows.
     tensors: structure of tensors `[batch, ...]`; zeros are appended to them.
-    size: length of a chunk.
+    size: length of the longest chunk.
     zeros: structure of what the function returns, for no chunk at all.
   """
-  batch = tf.shape(tf.nest.flatten(tensors)[0])[0]
+  first = tf.nest.flatten(tensors)[0]
+  known = first.shape[0] is not None
+  batch = first.shape[0] if known else tf.shape(first)[0]
+  if known and batch <= size:
+    return function(tensors)
   count = -(-batch // size)
+  length = -(-batch // (max(count, 1) if known else tf.maximum(count, 1)))
 
   def split(x):
-    padding = [[0, count * size - batch]] + [[0, 0]] * (x.shape.rank - 1)
+    padding = [[0, count * length - batch]] + [[0, 0]] * (x.shape.rank - 1)
     sizes = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
-    return tf.reshape(tf.pad(x, padding), [count, size, *sizes[1:]])
+    return tf.reshape(tf.pad(x, padding), [count, length, *sizes[1:]])
 
   parts = tf.nest.map_structure(split, tensors)
 

@@ -12,6 +12,10 @@ _WORDS = {
   tf.float64: (tf.uint64, tf.int64),
 }
 
+# Numbers that are drawn together, about.
+_GROUP = 2**17
+_MOST_GROUPS = 64
+
 
 def normal(random, size, stddev, dtype):
   """Returns `[size]`, independent normal numbers of mean zero.
@@ -37,6 +41,24 @@ def normal(random, size, stddev, dtype):
   angle = tf.cast(words[1], dtype) * (math.pi / signed.max)
   found = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
   return found[:size]
+
+
+def groups(tensors):
+  """Returns the tensors as lists of consecutive ones, to be noised together.
+
+  Numbers of a group that fit into a cache are drawn faster and leave memory
+  soon. There are at most twice `_MOST_GROUPS`.
+  """
+  sizes = [t.shape.num_elements() for t in tensors]
+  largest = max(_GROUP, sum(sizes) // _MOST_GROUPS)
+  found, room = [], 0
+  for tensor, size in zip(tensors, sizes):
+    if not found or size > room:
+      found.append([])
+      room = largest
+    found[-1].append(tensor)
+    room -= size
+  return found
 
 
 def _uniform(words, dtype):
