@@ -8,6 +8,7 @@ from absl import flags
 from experiments import (
   anomaly_detection,
   density_2d,
+  density_binary,
   density_datasets,
   density_estimation,
   density_priors,
@@ -19,20 +20,19 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-  'module',
+  'define',
   [
-    anomaly_detection,
-    density_2d,
-    density_estimation,
-    density_priors,
-    density_tables,
-    regression_synthetic,
+    density_binary.define_flags,
+    density_2d._define_flags,
+    density_estimation._define_flags,
+    density_priors._define_flags,
+    density_tables._define_flags,
   ],
 )
-def test_flags_have_values_that_parse(module):
+def test_flags_have_values_that_parse(define):
   before = set(flags.FLAGS)
   try:
-    module._define_flags()
+    define()
   finally:
     for name in set(flags.FLAGS) - before:
       delattr(flags.FLAGS, name)
@@ -95,8 +95,8 @@ class TestPriors:
     x = np.arange(100, dtype=np.float32)[:, None]
     rows = density_datasets.Rows('mine', x, 1e-5, 'none')
     rest, public = density_priors._public_part(rows, 30)
-    assert len(rest) == 70
-    assert not set(rest[:, 0]) & set(public[:, 0])
+    assert len(rest.x) == 70
+    assert not set(rest.x[:, 0]) & set(public[:, 0])
 
 
 class TestRegression:
@@ -150,10 +150,11 @@ class TestTables:
     }
     (tmp_path / 'density_lifesci.json').write_text(json.dumps(content))
     text = density_tables.section(tmp_path)
-    assert '| DP-NF, gdp (asymptotic) | 9.50 (2) |' in text
-    assert '| DP-NF, gdp | 1 | 1.100 | 1.200 | 1.000 |' in text
+    assert '| DP-NF, gdp (asymptotic) | 9.50 ± 0.71 (2) |' in text
+    assert '| DP-NF, gdp (asymptotic) | 9.00 |' in text
+    assert '| DP-NF, gdp | 1 | 1.100 | 1.200 | 1.000 | 9.1% | 2 | 2 |' in text
     assert '| paper: DP-NF, gdp | 9.4 |' in text
-    assert 'Scaling: over 2.' in text
+    assert 'Rows are over 2.' in text
     density_tables.draw(content).savefig(tmp_path / 'plot.png')
     once = density_tables.replace_section('# Results\n\n## Other\n', text)
     again = density_tables.replace_section(once + '\n## After\n', 'new')

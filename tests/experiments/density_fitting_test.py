@@ -8,7 +8,7 @@ SMALL = {'epochs': 1.0, 'num_blocks': 1, 'hidden_units': (8,)}
 class TestFitting:
   def test_everything_is_paid_by_one_budget(self):
     x = density_datasets.load('pinwheel').x[:400]
-    recipe = density_fitting.Recipe.for_epsilon(1.0, **SMALL)
+    recipe = density_fitting.Recipe.for_rows(x.shape, 1.0, **SMALL)
     fit = density_fitting.fit_dp_nf(
       x, epsilon=1.0, delta=1e-4, recipe=recipe, seed=0
     )
@@ -27,7 +27,7 @@ class TestFitting:
       x,
       epsilon=1.0,
       delta=1e-4,
-      recipe=density_fitting.Recipe.for_epsilon(1.0, **SMALL),
+      recipe=density_fitting.Recipe.for_rows(x.shape, 1.0, **SMALL),
       prior=density_fitting.full_gaussian(x[:100]),
       seed=0,
     )
