@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from absl import app
 
-from experiments import density_binary, density_estimation
+from experiments import density_binary, density_methods
 from tfdpflows import models
 
 METHODS = ('full Gaussian', 'spline flow', 'DP-MoG, pld', 'DP-NF, pld')
@@ -25,50 +25,28 @@ _TAIL = 0.05
 _FALSE_POSITIVE_RATE = 0.05
 
 
-def run(
-  dataset='lifesci',
-  *,
-  methods=METHODS,
-  epsilons=(1.0,),
-  splits=(0,),
-  output=None,
-  smoke=False,
-):
+def run(dataset='lifesci', methods=METHODS, **options):
   """Fits methods, and scores held-out rows and anomalies made of them.
 
   Args:
-    dataset: one of `density_datasets.NAMES`.
-    methods: names in `density_estimation.METHODS`.
-    epsilons: budgets of the private ones.
-    splits: which of ten splits of cross-validation.
-    output: JSON file that is written after every run, and gone on with; or
-      `None`.
-    smoke: whether to use 600 rows and tiny models.
+    dataset: see `density_methods.run`.
+    methods: see `density_methods.run`.
+    **options: see `density_methods.run`.
 
   Returns:
     A JSON-able dict; `runs` has, for each number of columns, the `auc` and the
     true positive rate at a false positive rate of 5 %.
-
-  Raises:
-    FileNotFoundError: if the data set needs the shared folder.
-    ValueError: if `output` holds other runs.
   """
-  rows = density_binary.load(dataset, smoke)
-  overrides = density_binary.overrides(smoke)
+  return density_methods.run(one_run, dataset, methods, tail=_TAIL, **options)
 
-  def one_run(method, epsilon, split):
-    train, test = rows.split(split)
-    fit, _ = density_estimation.fit_method(
-      train, method, epsilon, rows.delta, split, overrides
-    )
-    return {'anomalies': _evaluate(fit, test, split)}
 
-  results = density_binary.results_file(
-    output, density_estimation.KEYS, rows, smoke, tail=_TAIL
+def one_run(rows, method, epsilon, split, overrides=None):
+  """Makes one of the runs; see `density_methods.run`."""
+  train, test = rows.split(split)
+  fit, _ = density_methods.fit(
+    train, method, epsilon, rows.delta, split, overrides
   )
-  cases = density_estimation.cases(methods, epsilons, splits)
-  density_binary.sweep(results, cases, one_run)
-  return results.content
+  return {'anomalies': _evaluate(fit, test, split)}
 
 
 def tail_uniform(x, num_columns, rng):
@@ -118,7 +96,7 @@ def _lines(results):
       f'{columns} columns {entry["auc"]:.4f}'
       for columns, entry in found['anomalies'].items()
     )
-    yield f'{density_estimation.label(found)}: AUC {areas}'
+    yield f'{density_methods.label(found)}: AUC {areas}'
 
 
 def main(argv):

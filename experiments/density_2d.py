@@ -18,7 +18,7 @@ from absl import app, flags
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from experiments import density_binary, density_estimation, density_fitting
+from experiments import density_binary, density_fitting, density_methods
 from experiments.results_file import ResultsFile
 
 DATASETS = ('gaussians', 'half_moons', 'pinwheel')
@@ -77,7 +77,7 @@ def run(
     top = None
     for ax, epsilon in zip(line[:0:-1], (None, *epsilons[::-1])):
       method = 'spline flow' if epsilon is None else 'DP-NF, pld'
-      fit, _ = density_estimation.fit_method(
+      fit, _ = density_methods.fit(
         train,
         method,
         epsilon,

@@ -20,112 +20,39 @@ import math
 import numpy as np
 from absl import app, flags
 
-from experiments import density_binary, density_fitting
+from experiments import density_binary, density_fitting, density_methods
 
-# By name: kind of model and accountant; None is not private.
-METHODS = {
-  'full Gaussian': ('gaussian', None),
-  'MAF': ('affine', None),
-  'spline flow': ('spline', None),
-  'full Gaussian, pld': ('gaussian', 'pld'),
-  'DP-MoG, pld': ('mog', 'pld'),
-  'DP-MoG, zcdp': ('mog', 'zcdp'),
-  'DP-MoG, rdp': ('mog', 'rdp'),
-  'DP-NF, pld': ('dp_nf', 'pld'),
-  'DP-NF, rdp': ('dp_nf', 'rdp'),
-  'DP-NF, gdp': ('dp_nf', 'gdp'),
-}
 BASELINES = ('full Gaussian', 'full Gaussian, pld')
-KEYS = ('method', 'epsilon', 'split')
 EPSILONS = (0.2, 0.5, 1.0, 2.0, 4.0)
-# Recipes of the flows that are not private.
-CEILINGS = {
-  'affine': density_fitting.Recipe(
-    prior_components=1, hidden_units=(256,), epochs=60.0, learning_rate=3e-3
-  ),
-  'spline': density_fitting.Recipe(
-    prior_components=1,
-    transform='spline',
-    num_blocks=2,
-    hidden_units=(128, 128),
-    activation='relu',
-    epochs=40.0,
-    learning_rate=3e-3,
-  ),
-}
 
 
 def run(
-  dataset,
-  *,
-  methods=tuple(METHODS),
-  epsilons=EPSILONS,
-  splits=(0,),
-  output=None,
-  smoke=False,
-  recipe=None,
+  dataset, methods=tuple(density_methods.METHODS), epsilons=EPSILONS, **options
 ):
   """Fits and scores methods over epsilons and splits.
 
   Args:
-    dataset: one of `density_datasets.NAMES`.
+    dataset: see `density_methods.run`.
     methods: names in `METHODS`; the `BASELINES` are always run as well.
     epsilons: budgets of the private methods.
-    splits: which of ten splits of cross-validation.
-    output: JSON file that is written after every run, and gone on with; or
-      `None`.
-    smoke: whether to use 600 rows and tiny models, to see that all parts work
-      together; the numbers then mean little.
-    recipe: dict that replaces values of `Recipe.for_rows`.
+    **options: see `density_methods.run`.
 
   Returns:
     A JSON-able dict with the `scaling`, the `runs`, and a `summary`.
 
   Raises:
-    ValueError: for an unknown name, or if `output` holds other runs.
+    ValueError: for an unknown name, or if the output holds other runs.
     FileNotFoundError: if the data set needs the shared folder.
   """
-  unknown = sorted(set(methods) - set(METHODS))
+  known = density_methods.METHODS
+  unknown = sorted(set(methods) - set(known))
   if unknown:
-    raise ValueError(f'Unknown methods {unknown}; there are {list(METHODS)}.')
-  rows = density_binary.load(dataset, smoke)
-  overrides = {**(recipe or {}), **density_binary.overrides(smoke)}
-  results = density_binary.results_file(
-    output, KEYS, rows, smoke, recipe=overrides
+    raise ValueError(f'Unknown methods {unknown}; there are {list(known)}.')
+  wanted = [m for m in known if m in methods or m in BASELINES]
+  content = density_methods.run(
+    one_run, dataset, wanted, epsilons=epsilons, **options
   )
-  wanted = [m for m in METHODS if m in methods or m in BASELINES]
-  density_binary.sweep(
-    results,
-    cases(wanted, epsilons, splits),
-    lambda **case: one_run(rows, overrides=overrides, **case),
-  )
-  return {**results.content, 'summary': summarize(results.runs)}
-
-
-def cases(methods, epsilons, splits):
-  """Returns what to run: dicts of the values of `KEYS`.
-
-  Methods that are not private are run once for a split, with epsilon `None`.
-
-  #### Example
-
-  >>> for case in cases(['MAF', 'DP-NF, pld'], [1.0], [0]):
-  ...   print(case)
-  {'method': 'MAF', 'epsilon': None, 'split': 0}
-  {'method': 'DP-NF, pld', 'epsilon': 1.0, 'split': 0}
-  """
-  return [
-    {'method': method, 'epsilon': epsilon, 'split': split}
-    for epsilon in (None, *epsilons)
-    for split in splits
-    for method in methods
-    if _is_private(method) == (epsilon is not None)
-  ]
-
-
-def label(run):
-  """Returns how a run is named where it is printed."""
-  return f'{run["method"]}, epsilon {run["epsilon"]}, split {run["split"]}'
+  return {**content, 'summary': summarize(content['runs'])}
 
 
 def one_run(rows, method, epsilon, split, overrides=None):
@@ -133,19 +60,21 @@ def one_run(rows, method, epsilon, split, overrides=None):
 
   Args:
     rows: `density_datasets.Rows`.
-    method: name in `METHODS`.
-    epsilon: budget, `None` for a method that is not private.
+    method: see `density_methods.fit`.
+    epsilon: see `density_methods.fit`.
     split: which of the ten splits; also the seed.
-    overrides: dict that replaces values of `Recipe.for_rows`.
+    overrides: see `density_methods.fit`.
 
   Returns:
     A JSON-able dict: mean test `log_prob` and its `standard_error`; for DP-NF
     also that of the `flow` without the prior mixed in, and what was spent by
     several accountants (`epsilons`).
   """
-  kind, accountant = METHODS[method]
+  kind, accountant = density_methods.METHODS[method]
   train, test = rows.split(split)
-  fit, recipe = fit_method(train, method, epsilon, rows.delta, split, overrides)
+  fit, recipe = density_methods.fit(
+    train, method, epsilon, rows.delta, split, overrides
+  )
   scores = fit.log_prob(test)
   found = {
     'seed': split,
@@ -169,43 +98,6 @@ def one_run(rows, method, epsilon, split, overrides=None):
     found['steps'] = fit.plan.steps
     found['expected_batch_size'] = fit.plan.sampler.expected_batch_size
   return found
-
-
-def fit_method(x, method, epsilon, delta, seed, overrides=None):
-  """Fits a method to rows.
-
-  Args:
-    x: rows `[n, d]` in the unit ball.
-    method: see `one_run`.
-    epsilon: see `one_run`.
-    delta: of the budget.
-    seed: of everything.
-    overrides: see `one_run`.
-
-  Returns:
-    `(fit, recipe)`: a `Fit`, and the `Recipe` of its flow or `None`.
-  """
-  kind, accountant = METHODS[method]
-  overrides = overrides or {}
-  pricing = {
-    'epsilon': epsilon,
-    'delta': delta,
-    'accountant': accountant,
-    'seed': seed,
-  }
-  if kind == 'dp_nf':
-    recipe = density_fitting.Recipe.for_rows(x.shape, epsilon, **overrides)
-    return density_fitting.fit_dp_nf(x, recipe=recipe, **pricing), recipe
-  if accountant is not None:
-    components = 1 if kind == 'gaussian' else None
-    fit = density_fitting.fit_dp_mog(x, num_components=components, **pricing)
-    return fit, None
-  if kind == 'gaussian':
-    gaussian = density_fitting.full_gaussian(x)
-    distribution = density_fitting.to_distribution(gaussian)
-    return density_fitting.Fit(distribution), None
-  recipe = dataclasses.replace(CEILINGS[kind], **overrides)
-  return density_fitting.fit_flow(x, recipe, seed=seed), recipe
 
 
 def summarize(runs):
@@ -265,10 +157,6 @@ def summarize(runs):
   return summary
 
 
-def _is_private(method):
-  return METHODS.get(method, (None, None))[1] is not None
-
-
 def _lines(results):
   yield f'{results["dataset"]}, delta {results["delta"]}: {results["scaling"]}'
   yield f'{results["note"]}'
@@ -295,7 +183,7 @@ def _define_flags():
   density_binary.define_flags(epsilons=EPSILONS)
   flags.DEFINE_multi_string(
     'methods',
-    list(METHODS),
+    list(density_methods.METHODS),
     'Name of a method, repeated; all by default.',
   )
 

@@ -16,7 +16,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments import density_estimation
+from experiments import density_estimation, density_methods
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN = '<!-- density:begin, written by experiments/density_tables.py -->'
@@ -149,7 +149,7 @@ def _estimation(content):
 def _by_epsilon(summary, epsilons, usual=10):
   """Lines of a table: log-likelihood by method and epsilon."""
   lines = [['method', *(f'{e:g}' for e in epsilons)]]
-  for method in density_estimation.METHODS:
+  for method in density_methods.METHODS:
     cells = {
       e['epsilon']: _cell(e, usual) for e in summary if e['method'] == method
     }

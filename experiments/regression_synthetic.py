@@ -15,61 +15,41 @@ from __future__ import annotations
 import numpy as np
 from absl import app
 
-from experiments import density_binary, density_estimation
+from experiments import density_binary, density_methods
 
 REAL = 'real rows'
 METHODS = (REAL, 'full Gaussian', 'spline flow', 'DP-MoG, pld', 'DP-NF, pld')
 _NEIGHBORS = 5
 
 
-def run(
-  dataset='lifesci',
-  *,
-  methods=METHODS,
-  epsilons=(1.0,),
-  splits=(0,),
-  output=None,
-  smoke=False,
-):
+def run(dataset='lifesci', methods=METHODS, **options):
   """Fits methods, samples from them, and predicts held-out rows.
 
   Args:
-    dataset: one of `density_datasets.NAMES`.
-    methods: `REAL`, or names in `density_estimation.METHODS`.
-    epsilons: budgets of the private ones.
-    splits: which of ten splits of cross-validation.
-    output: JSON file that is written after every run, and gone on with; or
-      `None`.
-    smoke: whether to use 600 rows and tiny models.
+    dataset: see `density_methods.run`.
+    methods: `REAL`, or names in `density_methods.METHODS`.
+    **options: see `density_methods.run`.
 
   Returns:
     A JSON-able dict; `runs` has `r2`, see `r2_of_neighbors`.
-
-  Raises:
-    FileNotFoundError: if the data set needs the shared folder.
-    ValueError: if `output` holds other runs.
   """
-  rows = density_binary.load(dataset, smoke)
-  overrides = density_binary.overrides(smoke)
-
-  def one_run(method, epsilon, split):
-    train, test = rows.split(split)
-    learned_from = train
-    if method != REAL:
-      fit, _ = density_estimation.fit_method(
-        train, method, epsilon, rows.delta, split, overrides
-      )
-      sample = fit.distribution.sample(len(train), seed=[split, 0])
-      learned_from = sample.numpy()
-    r2 = r2_of_neighbors(learned_from, test)
-    return {'r2': float(np.mean(r2)), 'r2_by_column': list(map(float, r2))}
-
-  results = density_binary.results_file(
-    output, density_estimation.KEYS, rows, smoke, neighbors=_NEIGHBORS
+  return density_methods.run(
+    one_run, dataset, methods, neighbors=_NEIGHBORS, **options
   )
-  cases = density_estimation.cases(methods, epsilons, splits)
-  density_binary.sweep(results, cases, one_run)
-  return results.content
+
+
+def one_run(rows, method, epsilon, split, overrides=None):
+  """Makes one of the runs; see `density_methods.run`."""
+  train, test = rows.split(split)
+  learned_from = train
+  if method != REAL:
+    fit, _ = density_methods.fit(
+      train, method, epsilon, rows.delta, split, overrides
+    )
+    sample = fit.distribution.sample(len(train), seed=[split, 0])
+    learned_from = sample.numpy()
+  r2 = r2_of_neighbors(learned_from, test)
+  return {'r2': float(np.mean(r2)), 'r2_by_column': list(map(float, r2))}
 
 
 def r2_of_neighbors(train, test):
@@ -98,7 +78,7 @@ def r2_of_neighbors(train, test):
 def _lines(results):
   for found in results['runs']:
     yield (
-      f'{density_estimation.label(found)}: R2 {found["r2"]:.4f}, mean of the '
+      f'{density_methods.label(found)}: R2 {found["r2"]:.4f}, mean of the '
       'columns'
     )
 

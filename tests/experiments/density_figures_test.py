@@ -145,7 +145,6 @@ class TestTables:
       'delta': 1e-5,
       'scaling': 'over 2',
       'note': '',
-      'recipe': {},
       'runs': runs,
     }
     (tmp_path / 'density_lifesci.json').write_text(json.dumps(content))
