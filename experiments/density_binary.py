@@ -62,16 +62,17 @@ def results_file(output, keys, rows, smoke, **header):
   return ResultsFile(output, {**common, **header}, keys)
 
 
-def sweep(results, cases, one_run):
+def sweep(results, cases, one_run, again=False):
   """Makes the runs that a file does not hold yet.
 
   Args:
     results: a `ResultsFile`.
     cases: dicts of the values of its keys.
     one_run: function of these values, by name, that returns a JSON-able dict.
+    again: whether to make also those that the file holds.
   """
   for case in cases:
-    if results.has(**case):
+    if results.has(**case) and not again:
       continue
     start = time.perf_counter()
     found = one_run(**case)

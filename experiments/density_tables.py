@@ -233,6 +233,16 @@ def _regression(content):
   ]
 
 
+def _marginals(content):
+  return [
+    f'### Synthetic rows: {content["dataset"]}',
+    '![Histograms of the columns and densities of two principal components, '
+    'of real rows and of synthetic ones](../docs/density_marginals.png)',
+    'Kolmogorov-Smirnov distance from held-out rows, mean of the columns.',
+    _means(content['runs'], 'method', {'distance': lambda run: run['ks']}),
+  ]
+
+
 def _priors(content):
   columns = {
     'nats': lambda run: run['log_prob'],
@@ -253,6 +263,7 @@ _WRITERS = {
   'density': _estimation,
   'gallery': _gallery,
   'anomaly': _anomalies,
+  'marginals': _marginals,
   'regression': _regression,
   'priors': _priors,
 }

@@ -11,6 +11,7 @@ from experiments import (
   density_binary,
   density_datasets,
   density_estimation,
+  density_marginals,
   density_priors,
   density_tables,
   regression_synthetic,
@@ -25,6 +26,7 @@ ROOT = pathlib.Path(__file__).parents[2]
     density_binary.define_flags,
     density_2d._define_flags,
     density_estimation._define_flags,
+    density_marginals._define_flags,
     density_priors._define_flags,
     density_tables._define_flags,
   ],
@@ -49,6 +51,20 @@ class TestPictures:
     )
     assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
     assert [run['epsilon'] for run in found['runs']] == [None, 1.0]
+
+
+class TestMarginals:
+  def test_smoke(self, tmp_path):
+    found = density_marginals.run(
+      'pinwheel', plot=tmp_path / 'plot.png', smoke=True
+    )
+    assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
+    assert [run['method'] for run in found['runs']] == [
+      'real rows',
+      'DP-MoG, pld',
+      'DP-NF, pld',
+    ]
+    assert all(0 < run['ks'] < 1 for run in found['runs'])
 
 
 class TestAnomalies:
