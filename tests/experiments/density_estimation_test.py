@@ -28,7 +28,7 @@ class TestRun:
     for run in first['runs'][1:]:
       assert run['epsilons']['pld'] <= 1.0
       assert run['guarantee'] == 'upper_bound'
-    monkeypatch.setattr(density_estimation, 'one_run', None)
+    monkeypatch.setattr(density_estimation, 'one_run', pytest.fail)
     again = density_estimation.run(
       'pinwheel', methods=methods, epsilons=[1.0], **kwargs
     )
