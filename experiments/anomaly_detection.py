@@ -18,7 +18,7 @@ from absl import app
 from experiments import density_binary, density_methods
 from tfdpflows import models
 
-METHODS = ('full Gaussian', 'spline flow', 'DP-MoG, pld', 'DP-NF, pld')
+METHODS = ('full Gaussian', 'MAF', 'spline flow', 'DP-MoG, pld', 'DP-NF, pld')
 NUM_COLUMNS = (1, 3, 10)
 # The share of a column's values that counts as each of its tails.
 _TAIL = 0.05
