@@ -245,8 +245,9 @@ def _anomalies(content):
   }
   return [
     f'### Anomalies: {content["dataset"]}',
-    'Held-out rows against rows in which so many of their columns were replaced '
-    'by values from the tails; area under the ROC curve, mean of the splits.',
+    'Held-out rows against rows in which so many of their columns were '
+    'replaced by values from the tails; area under the ROC curve, mean of the '
+    'splits.',
     _means(content['runs'], 'method', areas),
   ]
 
