@@ -4,7 +4,7 @@ One row of pictures for each data set: the points themselves, what DP-NF learns
 at several epsilon, and what a spline flow learns without privacy.
 
     python -m experiments.density_2d --plot=docs/density_2d.png \
-      --output=experiments/results/density_2d.json
+      --output=experiments/results/gallery_2d.json
 
 The densities are computed from released models; the first column and the
 frame around a picture come from the rows themselves. Seeds make the
@@ -13,14 +13,12 @@ results reproducible and therefore not private.
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-
 import numpy as np
-from absl import app, flags, logging
+from absl import app, flags
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from experiments import density_datasets, density_estimation, density_fitting
+from experiments import density_binary, density_fitting, density_methods
 from experiments.results_file import ResultsFile
 
 DATASETS = ('gaussians', 'half_moons', 'pinwheel')
@@ -31,8 +29,8 @@ _TITLES = {
   'pinwheel': 'pinwheel',
   'gowalla_nyc': 'Gowalla, New York',
 }
-_SMOKE_ROWS = 600
-_COLORS = 'magma'
+# Few levels: the file stays small.
+_COLORS = colormaps['magma'].resampled(40)
 
 
 def run(
@@ -43,7 +41,6 @@ def run(
   output=None,
   plot=None,
   smoke=False,
-  command=None,
 ):
   """Fits and draws densities.
 
@@ -51,71 +48,66 @@ def run(
     datasets: names of two-dimensional `density_datasets`.
     epsilons: budgets; a flow without privacy is fitted besides.
     split: which of ten splits; its test rows give the log-likelihoods.
-    output: JSON file of log-likelihoods, or `None`.
+    output: JSON file of log-likelihoods, or `None`. What it holds is run again:
+      there are no pictures of it.
     plot: PNG file, or `None`.
     smoke: whether to use 600 rows and tiny models.
-    command: command line to note in the results.
 
   Returns:
     A JSON-able dict, with the `runs`.
 
   Raises:
-    ValueError: if `output` holds other runs, which have no pictures any more.
+    ValueError: if `output` holds runs of another split.
   """
   header = {'smoke': smoke, 'split': split}
   results = ResultsFile(output, header, ('dataset', 'epsilon'))
-  pixels = 24 if smoke else 160
+  pixels = 24 if smoke else 120
   figure = Figure(
     figsize=(2.5 * (len(epsilons) + 2), 2.65 * len(datasets)),
     layout='constrained',
   )
   axes = figure.subplots(len(datasets), len(epsilons) + 2, squeeze=False)
   for line, name in zip(axes, datasets):
-    rows = density_datasets.load(name)
-    x = rows.x[:_SMOKE_ROWS] if smoke else rows.x
-    train, test = (x[part] for part in density_datasets.split(len(x), split))
+    rows = density_binary.load(name, smoke)
+    train, test = rows.split(split)
     box = _box(train)
     _draw(line[0], _histogram(train, box, pixels // 2), None)
     line[0].set_ylabel(_TITLES.get(name, name), fontsize=12)
     gaussian = density_fitting.full_gaussian(train).log_prob(test).mean()
     top = None
     for ax, epsilon in zip(line[:0:-1], (None, *epsilons[::-1])):
-      fit = _fit(train, epsilon, rows.delta, split, smoke)
+      method = 'spline flow' if epsilon is None else 'DP-NF, pld'
+      fit, _ = density_methods.fit(
+        train,
+        method,
+        epsilon,
+        rows.delta,
+        split,
+        density_binary.overrides(smoke),
+      )
       grid = _density(fit, box, pixels)
       # The colours of a line are those of its flow without privacy.
       top = grid.max() if top is None else top
       _draw(ax, grid, top)
       log_prob = float(fit.log_prob(test).mean())
       ax.set_xlabel(f'{log_prob:.2f} nats', fontsize=10)
-      found = {
-        'dataset': name,
-        'scaling': rows.scaling,
-        'epsilon': epsilon,
-        'delta': None if epsilon is None else rows.delta,
-        'log_prob': log_prob,
-        'full_gaussian': float(gaussian),
-        'seconds': fit.seconds,
-      }
-      if not results.has(dataset=name, epsilon=epsilon):
-        results.add(found, command)
-      logging.info('%s, epsilon %s: %.3f nats', name, epsilon, log_prob)
+      results.add(
+        {
+          'dataset': name,
+          'scaling': rows.scaling,
+          'epsilon': epsilon,
+          'delta': None if epsilon is None else rows.delta,
+          'log_prob': log_prob,
+          'full_gaussian': float(gaussian),
+          'seconds': fit.seconds,
+        }
+      )
   titles = ('data', *(f'ε = {e:g}' for e in epsilons), 'not private')
   for ax, title in zip(axes[0], titles):
     ax.set_title(title, fontsize=12)
   if plot:
-    figure.savefig(plot, dpi=100)
+    figure.savefig(plot, dpi=80)
   return results.content
-
-
-def _fit(x, epsilon, delta, seed, smoke):
-  tiny = {'epochs': 1.0, 'num_blocks': 1, 'hidden_units': (8,)} if smoke else {}
-  if epsilon is None:
-    recipe = dataclasses.replace(density_estimation.CEILINGS['spline'], **tiny)
-    return density_fitting.fit_flow(x, recipe, seed=seed)
-  recipe = density_fitting.Recipe.for_epsilon(epsilon, **tiny)
-  return density_fitting.fit_dp_nf(
-    x, epsilon=epsilon, delta=delta, recipe=recipe, seed=seed
-  )
 
 
 def _box(x):
@@ -151,33 +143,24 @@ def _draw(ax, grid, top):
   ax.set_yticks([])
 
 
-def main(argv):
-  """Runs what the flags ask for and prints the log-likelihoods."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  results = run(
-    options.datasets,
-    epsilons=[float(epsilon) for epsilon in options.epsilon],
-    output=options.output,
-    plot=options.plot,
-    smoke=options.smoke,
-    command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
-  )
+def _lines(results):
   for found in results['runs']:
-    print(
+    yield (
       f'{found["dataset"]} ({found["scaling"]}), epsilon {found["epsilon"]}: '
       f'{found["log_prob"]:.3f} nats per point; full Gaussian, not private: '
       f'{found["full_gaussian"]:.3f}'
     )
 
 
+def main(argv):
+  """Runs what the flags ask for and prints the log-likelihoods."""
+  density_binary.main(argv, run, _lines, names=('datasets', 'plot'))
+
+
 def _define_flags():
+  density_binary.define_common_flags(EPSILONS)
   flags.DEFINE_list('datasets', list(DATASETS), 'Two-dimensional data sets.')
-  flags.DEFINE_list('epsilon', list(map(str, EPSILONS)), 'Budgets.')
-  flags.DEFINE_string('output', None, 'JSON file to write.')
   flags.DEFINE_string('plot', None, 'PNG file to write.')
-  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
 
 
 if __name__ == '__main__':

@@ -55,6 +55,11 @@ class Rows:
   scaling: str
   note: str = ''
 
+  def split(self, index):
+    """Returns `(train, test)`, the rows of one of ten splits; see `split`."""
+    train, test = split(len(self.x), index)
+    return self.x[train], self.x[test]
+
 
 def load(name):
   """Loads one of `NAMES`.

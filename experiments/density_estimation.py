@@ -16,145 +16,67 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
-import time
 
 import numpy as np
-from absl import app, flags, logging
+from absl import app, flags
 
-from experiments import density_datasets, density_fitting
-from experiments.results_file import ResultsFile
-from tfdpflows._keras import keras
+from experiments import density_binary, density_fitting, density_methods
 
-# By name: kind of model and accountant; None is not private.
-METHODS = {
-  'full Gaussian': ('gaussian', None),
-  'MAF': ('affine', None),
-  'spline flow': ('spline', None),
-  'full Gaussian, pld': ('gaussian', 'pld'),
-  'DP-MoG, pld': ('mog', 'pld'),
-  'DP-MoG, zcdp': ('mog', 'zcdp'),
-  'DP-MoG, rdp': ('mog', 'rdp'),
-  'DP-NF, pld': ('dp_nf', 'pld'),
-  'DP-NF, rdp': ('dp_nf', 'rdp'),
-  'DP-NF, gdp': ('dp_nf', 'gdp'),
-}
 BASELINES = ('full Gaussian', 'full Gaussian, pld')
 EPSILONS = (0.2, 0.5, 1.0, 2.0, 4.0)
-# Recipes of the flows that are not private.
-CEILINGS = {
-  'affine': density_fitting.Recipe(
-    prior_components=1, hidden_units=(256,), epochs=60.0, learning_rate=3e-3
-  ),
-  'spline': density_fitting.Recipe(
-    prior_components=1,
-    transform='spline',
-    num_blocks=2,
-    hidden_units=(128, 128),
-    activation='relu',
-    epochs=40.0,
-    learning_rate=3e-3,
-  ),
-}
-_SMOKE_ROWS = 600
 
 
 def run(
-  dataset,
-  *,
-  methods=tuple(METHODS),
-  epsilons=EPSILONS,
-  splits=(0,),
-  output=None,
-  smoke=False,
-  recipe=None,
-  command=None,
+  dataset, methods=tuple(density_methods.METHODS), epsilons=EPSILONS, **options
 ):
   """Fits and scores methods over epsilons and splits.
 
   Args:
-    dataset: one of `density_datasets.NAMES`.
+    dataset: see `density_methods.run`.
     methods: names in `METHODS`; the `BASELINES` are always run as well.
     epsilons: budgets of the private methods.
-    splits: which of ten splits of cross-validation.
-    output: JSON file that is written after every run, and gone on with; or
-      `None`.
-    smoke: whether to use 600 rows and tiny models, to see that all parts work
-      together; the numbers then mean little.
-    recipe: dict that replaces values of `Recipe.for_epsilon`.
-    command: command line to note in the results.
+    **options: see `density_methods.run`.
 
   Returns:
     A JSON-able dict with the `scaling`, the `runs`, and a `summary`.
 
   Raises:
-    ValueError: for an unknown name, or if `output` holds other runs.
+    ValueError: for an unknown name, or if the output holds other runs.
     FileNotFoundError: if the data set needs the shared folder.
   """
-  unknown = sorted(set(methods) - set(METHODS))
+  known = density_methods.METHODS
+  unknown = sorted(set(methods) - set(known))
   if unknown:
-    raise ValueError(f'Unknown methods {unknown}; there are {list(METHODS)}.')
-  rows = density_datasets.load(dataset)
-  overrides = dict(recipe or {})
-  if smoke:
-    overrides = {'epochs': 1.0, 'num_blocks': 1, 'hidden_units': (8,)}
-  header = {
-    'dataset': dataset,
-    'scaling': rows.scaling,
-    'note': rows.note,
-    'delta': rows.delta,
-    'smoke': smoke,
-    'recipe': overrides,
-  }
-  results = ResultsFile(output, header, ('method', 'epsilon', 'split'))
-  x = rows.x[:_SMOKE_ROWS] if smoke else rows.x
-  wanted = [m for m in METHODS if m in methods or m in BASELINES]
-  for epsilon in (None, *epsilons):
-    for split in splits:
-      for method in wanted:
-        if (METHODS[method][1] is None) != (epsilon is None):
-          continue
-        if results.has(method=method, epsilon=epsilon, split=split):
-          continue
-        found = one_run(x, method, epsilon, rows.delta, split, overrides)
-        results.add(found, command)
-        logging.info(
-          '%s, epsilon %s, split %d: %.3f nats in %.0f s',
-          method,
-          epsilon,
-          split,
-          found['log_prob'],
-          found['seconds'],
-        )
-        keras.backend.clear_session()
-  return {**results.content, 'summary': summarize(results.runs)}
+    raise ValueError(f'Unknown methods {unknown}; there are {list(known)}.')
+  wanted = [m for m in known if m in methods or m in BASELINES]
+  content = density_methods.run(
+    one_run, dataset, wanted, epsilons=epsilons, **options
+  )
+  return {**content, 'summary': summarize(content['runs'])}
 
 
-def one_run(x, method, epsilon, delta, split, overrides=None):
+def one_run(rows, method, epsilon, split, overrides=None):
   """Fits one method to one split.
 
   Args:
-    x: rows `[n, d]` in the unit ball.
-    method: name in `METHODS`.
-    epsilon: budget, `None` for a method that is not private.
-    delta: of the budget.
+    rows: `density_datasets.Rows`.
+    method: see `density_methods.fit`.
+    epsilon: see `density_methods.fit`.
     split: which of the ten splits; also the seed.
-    overrides: dict that replaces values of `Recipe.for_epsilon`.
+    overrides: see `density_methods.fit`.
 
   Returns:
     A JSON-able dict: mean test `log_prob` and its `standard_error`; for DP-NF
     also that of the `flow` without the prior mixed in, and what was spent by
     several accountants (`epsilons`).
   """
-  start = time.perf_counter()
-  kind, accountant = METHODS[method]
-  train, test = (x[part] for part in density_datasets.split(len(x), split))
-  fit, recipe = fit_method(train, method, epsilon, delta, split, overrides)
+  kind, accountant = density_methods.METHODS[method]
+  train, test = rows.split(split)
+  fit, recipe = density_methods.fit(
+    train, method, epsilon, rows.delta, split, overrides
+  )
   scores = fit.log_prob(test)
   found = {
-    'method': method,
-    'epsilon': epsilon,
-    'split': split,
     'seed': split,
     'log_prob': float(scores.mean()),
     'standard_error': float(scores.std(ddof=1) / math.sqrt(len(scores))),
@@ -170,50 +92,12 @@ def one_run(x, method, epsilon, delta, split, overrides=None):
     found['guarantee'] = 'asymptotic' if accountant == 'gdp' else 'upper_bound'
     # zCDP knows no sampling.
     names = ('pld', 'rdp', 'gdp') + (() if kind == 'dp_nf' else ('zcdp',))
-    found['epsilons'] = fit.epsilons(delta, names)
+    found['epsilons'] = fit.epsilons(rows.delta, names)
   if fit.plan is not None:
     found['noise_multiplier'] = fit.plan.noise_multiplier
     found['steps'] = fit.plan.steps
     found['expected_batch_size'] = fit.plan.sampler.expected_batch_size
-  found['seconds'] = time.perf_counter() - start
   return found
-
-
-def fit_method(x, method, epsilon, delta, seed, overrides=None):
-  """Fits a method to rows.
-
-  Args:
-    x: rows `[n, d]` in the unit ball.
-    method: see `one_run`.
-    epsilon: see `one_run`.
-    delta: see `one_run`.
-    seed: of everything.
-    overrides: see `one_run`.
-
-  Returns:
-    `(fit, recipe)`: a `Fit`, and the `Recipe` of its flow or `None`.
-  """
-  kind, accountant = METHODS[method]
-  overrides = overrides or {}
-  pricing = {
-    'epsilon': epsilon,
-    'delta': delta,
-    'accountant': accountant,
-    'seed': seed,
-  }
-  if kind == 'dp_nf':
-    recipe = density_fitting.Recipe.for_epsilon(epsilon, **overrides)
-    return density_fitting.fit_dp_nf(x, recipe=recipe, **pricing), recipe
-  if accountant is not None:
-    components = 1 if kind == 'gaussian' else None
-    fit = density_fitting.fit_dp_mog(x, num_components=components, **pricing)
-    return fit, None
-  if kind == 'gaussian':
-    gaussian = density_fitting.full_gaussian(x)
-    distribution = density_fitting.to_distribution(gaussian)
-    return density_fitting.Fit(distribution), None
-  recipe = dataclasses.replace(CEILINGS[kind], **overrides)
-  return density_fitting.fit_flow(x, recipe, seed=seed), recipe
 
 
 def summarize(runs):
@@ -273,50 +157,35 @@ def summarize(runs):
   return summary
 
 
-def main(argv):
-  """Runs what the flags ask for and prints the summary."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  try:
-    results = run(
-      options.dataset,
-      methods=options.methods or tuple(METHODS),
-      epsilons=[float(epsilon) for epsilon in options.epsilon],
-      splits=[int(split) for split in options.splits],
-      output=options.output,
-      smoke=options.smoke,
-      command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
-    )
-  except FileNotFoundError as error:
-    print(f'Skipped: {error}')
-    return
-  print(f'{results["dataset"]}, delta {results["delta"]}: {results["scaling"]}')
-  print(f'{results["note"]}')
-  print('nats per row; full Gaussian in brackets: not private / private')
+def _lines(results):
+  yield f'{results["dataset"]}, delta {results["delta"]}: {results["scaling"]}'
+  yield f'{results["note"]}'
+  yield 'nats per row; full Gaussian in brackets: not private / private'
   for entry in results['summary']:
     brackets = ' / '.join(
       f'{entry[k]:.2f}' if k in entry else '-'
       for k in ('full_gaussian', 'private_full_gaussian')
     )
-    print(
+    yield (
       f'{entry["method"]:20} epsilon {entry["epsilon"] or "none":<5} '
       f'{entry["log_prob"]:8.3f} ({brackets}), {entry["splits"]} splits, '
       f'{entry["seconds"]:.0f} s'
     )
 
 
+def main(argv):
+  """Runs what the flags ask for and prints the summary."""
+  names = ('dataset', 'splits', 'methods')
+  density_binary.main(argv, run, _lines, names)
+
+
 def _define_flags():
-  flags.DEFINE_enum('dataset', 'lifesci', density_datasets.NAMES, 'Data set.')
+  density_binary.define_flags(epsilons=EPSILONS)
   flags.DEFINE_multi_string(
     'methods',
-    [],
-    f'Name of a method, repeated; all by default: {list(METHODS)}.',
+    list(density_methods.METHODS),
+    'Name of a method, repeated; all by default.',
   )
-  flags.DEFINE_list('epsilon', list(map(str, EPSILONS)), 'Budgets.')
-  flags.DEFINE_list('splits', ['0'], 'Which of ten splits, comma-separated.')
-  flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
-  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
 
 
 if __name__ == '__main__':

@@ -76,19 +76,21 @@ class Recipe:
   ema_momentum: float = 0.99
 
   @classmethod
-  def for_epsilon(cls, epsilon, **overrides):
-    """Returns the recipe for a budget, by a formula of epsilon alone.
+  def for_rows(cls, shape, epsilon, **overrides):
+    """Returns the recipe for a table and a budget, by a public formula.
 
-    Chosen on rows of the training part of split 0 of Life Science; see
-    `experiments/RESULTS.md`.
+    Chosen on rows of the training part of split 0 of Life Science (and, for
+    two columns, on generated data); see `experiments/RESULTS.md`.
 
     Args:
+      shape: `(n, d)`, number of rows and columns.
       epsilon: of the whole fit.
       **overrides: values that replace those of the formula.
     """
     # More steps pay where each is little noised.
     found = {'epochs': 15.0 * min(max(epsilon, 1.0), 2.0)}
-    if epsilon < 0.5:
+    # The covariances of a mixture drown in noise: d^2 numbers a component.
+    if epsilon * shape[0] < 100 * shape[1] ** 2:
       found.update(prior_components=1, prior_share=0.1)
     return cls(**{**found, **overrides})
 
@@ -150,7 +152,7 @@ def fit_dp_nf(
     epsilon: budget of everything together, with `delta`.
     delta: see `epsilon`.
     accountant: name of the accountant that sets the noise and states the cost.
-    recipe: a `Recipe`; by default `Recipe.for_epsilon(epsilon)`.
+    recipe: a `Recipe`; by default `Recipe.for_rows`.
     prior: a `GaussianMixture` that is public and costs nothing, in place of
       the private one. With DP-NF-INIT it must be wide enough for all rows to
       lie within 4 of its standard deviations, further ones are clipped there.
@@ -163,8 +165,8 @@ def fit_dp_nf(
     BudgetExceededError: if the budget cannot pay for it.
   """
   start = time.perf_counter()
-  recipe = Recipe.for_epsilon(epsilon) if recipe is None else recipe
   x = np.asarray(x, np.float32)
+  recipe = Recipe.for_rows(x.shape, epsilon) if recipe is None else recipe
   randomness = Randomness(seed)
   budget = tfdpflows.PrivacyBudget(epsilon, delta)
   ledger = tfdpflows.PrivacyLedger(

@@ -4,7 +4,7 @@ Every variant has the same flow, epochs and budget; a private prior or private
 initialization is paid out of the same budget.
 
     python -m experiments.density_priors --dataset=pinwheel --epsilon=1 \
-      --splits=0,1,2 --output=experiments/results/density_priors_pinwheel.json
+      --splits=0,1,2 --output=experiments/results/priors_pinwheel.json
 
 The public prior comes from as many public points as `--public_rows` says: for
 a generated data set they are made anew, for another one they are rows that are
@@ -15,14 +15,11 @@ reproducible and therefore not private.
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 import numpy as np
-from absl import app, flags, logging
+from absl import app, flags
 
-from experiments import density_datasets, density_fitting
-from experiments.results_file import ResultsFile
-from tfdpflows._keras import keras
+from experiments import density_binary, density_datasets, density_fitting
 from tfdpflows.models.gaussian_mixture import GaussianMixture
 
 # By name: where the prior comes from, and values of the `Recipe`.
@@ -39,7 +36,7 @@ VARIANTS = {
     {'prior_components': None, 'prior_share': 0.4},
   ),
 }
-_SMOKE_ROWS = 600
+_KEYS = ('variant', 'epsilon', 'split')
 
 
 def run(
@@ -51,7 +48,6 @@ def run(
   public_rows=500,
   output=None,
   smoke=False,
-  command=None,
 ):
   """Fits every variant over epsilons and splits.
 
@@ -64,7 +60,6 @@ def run(
     output: JSON file that is written after every run, and gone on with; or
       `None`.
     smoke: whether to use 600 rows and tiny models.
-    command: command line to note in the results.
 
   Returns:
     A JSON-able dict with the `runs`.
@@ -73,65 +68,56 @@ def run(
     FileNotFoundError: if the data set needs the shared folder.
     ValueError: if `output` holds other runs.
   """
-  rows = density_datasets.load(dataset)
-  overrides = {}
-  if smoke:
-    overrides = {'epochs': 1.0, 'num_blocks': 2, 'hidden_units': (8,)}
-  header = {
-    'dataset': dataset,
-    'scaling': rows.scaling,
-    'delta': rows.delta,
-    'public_rows': public_rows,
-    'smoke': smoke,
-  }
-  results = ResultsFile(output, header, ('variant', 'epsilon', 'split'))
-  x, public = _public_part(rows, public_rows)
-  x = x[:_SMOKE_ROWS] if smoke else x
-  for epsilon in epsilons:
-    for split in splits:
-      train, test = (x[part] for part in density_datasets.split(len(x), split))
-      for variant in variants:
-        if results.has(variant=variant, epsilon=epsilon, split=split):
-          continue
-        source, values = VARIANTS[variant]
-        recipe = density_fitting.Recipe.for_epsilon(
-          epsilon, **{'prior_components': 1, **values, **overrides}
-        )
-        fit = density_fitting.fit_dp_nf(
-          train,
-          epsilon=epsilon,
-          delta=rows.delta,
-          recipe=recipe,
-          prior=_prior(source, public),
-          seed=split,
-        )
-        found = {
-          'variant': variant,
-          'epsilon': epsilon,
-          'split': split,
-          'log_prob': float(fit.log_prob(test).mean()),
-          'flow': float(density_fitting.log_prob(fit.flow, test).mean()),
-          'full_gaussian': float(
-            density_fitting.full_gaussian(train).log_prob(test).mean()
-          ),
-          'noise_multiplier': fit.plan.noise_multiplier,
-          'epsilon_spent': fit.ledger.epsilon(),
-          'recipe': dataclasses.asdict(recipe),
-          'seconds': fit.seconds,
-        }
-        results.add(found, command)
-        logging.info('%s: %.3f nats', variant, found['log_prob'])
-        keras.backend.clear_session()
+  rows = density_binary.load(dataset, smoke)
+  rows, public = _public_part(rows, public_rows)
+
+  def one_run(variant, epsilon, split):
+    train, test = rows.split(split)
+    source, values = VARIANTS[variant]
+    values = {
+      'prior_components': 1,
+      **values,
+      **density_binary.overrides(smoke),
+    }
+    recipe = density_fitting.Recipe.for_rows(train.shape, epsilon, **values)
+    fit = density_fitting.fit_dp_nf(
+      train,
+      epsilon=epsilon,
+      delta=rows.delta,
+      recipe=recipe,
+      prior=_prior(source, public),
+      seed=split,
+    )
+    gaussian = density_fitting.full_gaussian(train)
+    return {
+      'log_prob': float(fit.log_prob(test).mean()),
+      'flow': float(density_fitting.log_prob(fit.flow, test).mean()),
+      'full_gaussian': float(gaussian.log_prob(test).mean()),
+      'noise_multiplier': fit.plan.noise_multiplier,
+      'epsilon_spent': fit.ledger.epsilon(),
+      'recipe': dataclasses.asdict(recipe),
+    }
+
+  results = density_binary.results_file(
+    output, _KEYS, rows, smoke, public_rows=public_rows
+  )
+  cases = [
+    {'variant': variant, 'epsilon': epsilon, 'split': split}
+    for epsilon in epsilons
+    for split in splits
+    for variant in variants
+  ]
+  density_binary.sweep(results, cases, one_run)
   return results.content
 
 
 def _public_part(rows, public_rows):
-  """Returns the private and the public rows."""
+  """Returns the private `Rows`, and the public rows as an array."""
+  rng = np.random.default_rng(12345)
   if rows.name in density_datasets.GENERATED:
-    rng = np.random.default_rng(12345)
-    return rows.x, density_datasets.generate(rows.name, public_rows, rng)
-  order = np.random.default_rng(12345).permutation(len(rows.x))
-  return rows.x[order[public_rows:]], rows.x[order[:public_rows]]
+    return rows, density_datasets.generate(rows.name, public_rows, rng)
+  x = rng.permutation(rows.x)
+  return dataclasses.replace(rows, x=x[public_rows:]), x[:public_rows]
 
 
 def _prior(source, public):
@@ -144,40 +130,25 @@ def _prior(source, public):
   return GaussianMixture(np.ones(1), np.zeros([1, d]), np.eye(d)[None])
 
 
-def main(argv):
-  """Runs what the flags ask for and prints the log-likelihoods."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  try:
-    results = run(
-      options.dataset,
-      epsilons=[float(epsilon) for epsilon in options.epsilon],
-      splits=[int(split) for split in options.splits],
-      public_rows=options.public_rows,
-      output=options.output,
-      smoke=options.smoke,
-      command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
-    )
-  except FileNotFoundError as error:
-    print(f'Skipped: {error}')
-    return
-  print(f'{results["dataset"]}: {results["scaling"]}')
+def _lines(results):
+  yield f'{results["dataset"]}: {results["scaling"]}'
   for found in results['runs']:
-    print(
+    yield (
       f'{found["variant"]:22} epsilon {found["epsilon"]:g}, split '
       f'{found["split"]}: {found["log_prob"]:.3f} nats per row; full Gaussian, '
       f'not private: {found["full_gaussian"]:.3f}'
     )
 
 
+def main(argv):
+  """Runs what the flags ask for and prints the log-likelihoods."""
+  names = ('dataset', 'splits', 'public_rows')
+  density_binary.main(argv, run, _lines, names)
+
+
 def _define_flags():
-  flags.DEFINE_enum('dataset', 'pinwheel', density_datasets.NAMES, 'Data set.')
-  flags.DEFINE_list('epsilon', ['1'], 'Budgets.')
-  flags.DEFINE_list('splits', ['0'], 'Which of ten splits, comma-separated.')
+  density_binary.define_flags(dataset='pinwheel')
   flags.DEFINE_integer('public_rows', 500, 'Rows of the public prior.')
-  flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
-  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
 
 
 if __name__ == '__main__':

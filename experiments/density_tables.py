@@ -16,7 +16,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments import density_estimation
+from experiments import density_estimation, density_methods
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN = '<!-- density:begin, written by experiments/density_tables.py -->'
@@ -49,26 +49,16 @@ def section(folder):
   """Returns the section of the density experiments, in Markdown.
 
   Args:
-    folder: of the JSON files; those that are not there are left out.
+    folder: of the JSON files, whose names begin with what they hold; those of
+      smoke tests are left out.
   """
-  folder = pathlib.Path(folder)
   parts = ['## Private densities (DP-NF)']
-  for path in sorted(folder.glob('density_*.json')):
-    content = json.loads(path.read_text())
-    if content.get('smoke'):
-      continue
-    if 'recipe' in content:
-      parts += _estimation(content, path.name)
-    elif path.name == 'density_2d.json':
-      parts += _gallery(content, path.name)
-  path = folder / 'anomaly_lifesci.json'
-  if path.exists():
-    parts += _anomalies(json.loads(path.read_text()), path.name)
-  path = folder / 'regression_lifesci.json'
-  if path.exists():
-    parts += _regression(json.loads(path.read_text()), path.name)
-  for path in sorted(folder.glob('density_priors_*.json')):
-    parts += _priors(json.loads(path.read_text()), path.name)
+  for kind, write in _WRITERS.items():
+    for path in sorted(pathlib.Path(folder).glob(f'{kind}_*.json')):
+      content = json.loads(path.read_text())
+      if not content.get('smoke'):
+        parts += write(content)
+        parts.append(f'From `experiments/results/{path.name}`.')
   return '\n\n'.join(parts)
 
 
@@ -128,146 +118,210 @@ def draw(content):
   return figure
 
 
-def _estimation(content, name):
+def _estimation(content):
   summary = density_estimation.summarize(content['runs'])
+  epsilons = sorted({e['epsilon'] for e in summary if e['epsilon']})
+  lines = _by_epsilon(summary, epsilons)
   parts = [
     f'### {content["dataset"]}',
-    f'Test log-likelihood in nats per row, mean of the splits '
-    f'(their number in brackets where it is not 10), delta = '
-    f'{content["delta"]:g}. Scaling: {content["scaling"]}. {content["note"]} '
-    f'`experiments/results/{name}`',
+    f'Test log-likelihood in nats per row, mean and standard deviation of 10 '
+    f'splits (or of as many as said), by epsilon at delta = '
+    f'{content["delta"]:g}. Rows are {content["scaling"]}. {content["note"]}',
   ]
-  epsilons = sorted({e['epsilon'] for e in summary if e['epsilon']})
+  if content['dataset'] != 'lifesci':
+    return [*parts, _table(lines), *_side_by_side(summary)]
+  for method, points in PAPER.items():
+    cells = [f'{points[e]:g}' if e in points else '' for e in epsilons]
+    lines.append([method, *cells])
+  return [
+    *parts,
+    "![Test log-likelihood over epsilon, beside the paper's]"
+    '(../docs/density_lifesci.png)',
+    _table(lines),
+    _TUNING,
+    *_fair_test(content['runs'], epsilons),
+    *_side_by_side(summary),
+  ]
+
+
+def _by_epsilon(summary, epsilons, usual=10):
+  """Lines of a table: log-likelihood by method and epsilon."""
   lines = [['method', *(f'{e:g}' for e in epsilons)]]
-  for method in density_estimation.METHODS:
-    cells = {e['epsilon']: e for e in summary if e['method'] == method}
+  for method in density_methods.METHODS:
+    cells = {
+      e['epsilon']: _cell(e, usual) for e in summary if e['method'] == method
+    }
     if None in cells:
-      lines.append([f'{method}, not private', _cell(cells[None])])
+      lines.append([f'{method}, not private', cells[None]])
     elif cells:
       asymptotic = ' (asymptotic)' if method.endswith('gdp') else ''
-      lines.append(
-        [method + asymptotic]
-        + [_cell(cells[e]) if e in cells else '' for e in epsilons]
-      )
-  if content['dataset'] == 'lifesci':
-    parts.append(_TUNING)
-    for method, points in PAPER.items():
-      cells = [f'{points[e]:g}' if e in points else '' for e in epsilons]
-      lines.append([method, *cells])
-  parts.append(_table(lines))
-  parts += _side_by_side(summary)
-  return parts
+      lines.append([method + asymptotic, *(cells.get(e, '') for e in epsilons)])
+  return lines
+
+
+def _fair_test(runs, epsilons):
+  """The split that the recipe was not chosen on, beside the others."""
+  alone, others = (
+    density_estimation.summarize([r for r in runs if (r['split'] == 0) == is_0])
+    for is_0 in (True, False)
+  )
+  of = lambda summary, method: {
+    e['epsilon']: e['log_prob'] for e in summary if e['method'] == method
+  }
+  below = ' and '.join(
+    ', '.join(
+      f'{of(others, method)[epsilon] - value:.2f}'
+      for epsilon, value in sorted(of(alone, method).items())
+    )
+    + f' ({method})'
+    for method in ('DP-NF, pld', 'full Gaussian, pld')
+    if of(others, method).keys() >= of(alone, method).keys()
+  )
+  return [
+    'Split 0 alone is thus the fair test. In the order of the columns it lies '
+    f'below the mean of the other splits by {below}:',
+    _table(_by_epsilon(alone, epsilons, 1)),
+  ]
 
 
 def _side_by_side(summary):
-  """Epsilon of the same runs by every accountant."""
-  lines = [['run', 'budget', 'pld', 'rdp', 'gdp (asymptotic)']]
-  for entry in summary:
-    if entry['method'].startswith('DP-NF') and 'epsilons' in entry:
-      found = [f'{entry["epsilons"][a]:.3f}' for a in ('pld', 'rdp', 'gdp')]
-      lines.append([entry['method'], f'{entry["epsilon"]:g}', *found])
+  """Epsilon of the same runs by every accountant, and how long they took."""
+  accountants = ('pld', 'rdp', 'gdp')
+  lines = [
+    ['run', 'budget', *accountants, 'gdp below pld', 'splits', 'seconds']
+  ]
+  for entry in sorted(summary, key=lambda e: (e['method'], e['epsilon'] or 0)):
+    if entry['method'].startswith('DP-NF'):
+      found = entry['epsilons']
+      lines.append(
+        [
+          entry['method'],
+          f'{entry["epsilon"]:g}',
+          *(f'{found[accountant]:.3f}' for accountant in accountants),
+          f'{1 - found["gdp"] / found["pld"]:.1%}',
+          f'{entry["splits"]}',
+          f'{entry["seconds"]:.0f}',
+        ]
+      )
   if len(lines) == 1:
     return []
-  return ['Epsilon of the same runs by each accountant:', _table(lines)]
+  return [
+    'Epsilon of the same runs by each accountant (gdp is asymptotic, no upper '
+    'bound), and the seconds that all their splits took together on 2 cores, '
+    'some of them shared with other work:',
+    _table(lines),
+  ]
 
 
-def _gallery(content, name):
+def _gallery(content):
   epsilons = list(dict.fromkeys(run['epsilon'] for run in content['runs']))
   epsilons = [*sorted(e for e in epsilons if e), None]
-  lines = [['data', 'full Gaussian', *map(_label, epsilons)]]
+  lines = [
+    ['data', 'scaling', 'full Gaussian, not private', *map(_label, epsilons)]
+  ]
   for data in dict.fromkeys(run['dataset'] for run in content['runs']):
     runs = {r['epsilon']: r for r in content['runs'] if r['dataset'] == data}
     gaussian = f'{runs[None]["full_gaussian"]:.2f}'
     cells = [
       f'{runs[e]["log_prob"]:.2f}' if e in runs else '' for e in epsilons
     ]
-    lines.append([data, gaussian, *cells])
+    lines.append([data, runs[None]['scaling'], gaussian, *cells])
   return [
     '### Two dimensions',
-    f'Test log-likelihood in nats per point, split 0; scaling in '
-    f'`experiments/results/{name}`, pictures in `docs/density_2d.png`.',
+    '![Data, private densities at several epsilon, and one that is not '
+    'private](../docs/density_2d.png)',
+    'Test log-likelihood of the pictures in nats per point, split 0, delta = '
+    f'{content["runs"][-1]["delta"]:g}.',
     _table(lines),
   ]
 
 
-def _anomalies(content, name):
-  runs = content['runs']
-  columns = list(runs[0]['anomalies'])
-  lines = [['method', 'epsilon', *(f'{c} columns' for c in columns)]]
-  for method, epsilon in dict.fromkeys(
-    (r['method'], r['epsilon']) for r in runs
-  ):
-    same = [r for r in runs if (r['method'], r['epsilon']) == (method, epsilon)]
-    areas = [
-      f'{np.mean([r["anomalies"][c]["auc"] for r in same]):.4f}'
-      for c in columns
+def _anomalies(content):
+  areas = {
+    f'AUC, {columns} replaced': lambda run, c=columns: run['anomalies'][c][
+      'auc'
     ]
-    lines.append([method, _label(epsilon), *areas])
-  splits = len({r['split'] for r in runs})
+    for columns in content['runs'][0]['anomalies']
+  }
   return [
-    '### Anomalies',
-    f'Area under the ROC curve of {content["dataset"]}, mean of {splits} '
-    f'splits: held-out rows against rows in which so many columns were '
-    f'replaced by values from the tails. `experiments/results/{name}`',
-    _table(lines),
+    f'### Anomalies: {content["dataset"]}',
+    'Held-out rows against rows in which so many of their columns were '
+    'replaced by values from the tails; area under the ROC curve, mean of the '
+    'splits.',
+    _means(content['runs'], 'method', areas),
   ]
 
 
-def _regression(content, name):
-  means = _means(content['runs'], 'method', 'r2')
-  lines = [['rows learned from', 'epsilon', 'R2']]
-  lines += [[*_named(key), f'{r2:.4f}'] for key, r2 in means.items()]
+def _regression(content):
   return [
-    '### Regression on synthetic rows',
-    f'R2 of {content["neighbors"]} nearest neighbours on held-out rows of '
-    f'{content["dataset"]}, mean of columns and {_splits(content)} splits. '
-    f'`experiments/results/{name}`',
-    _table(lines),
+    f'### Regression on synthetic rows: {content["dataset"]}',
+    f'Each column predicted from the others by its {content["neighbors"]} '
+    'nearest neighbours among the rows learned from; R2 on held-out rows, mean '
+    'of the columns and splits.',
+    _means(content['runs'], 'method', {'R2': lambda run: run['r2']}),
   ]
 
 
-def _priors(content, name):
-  means = _means(content['runs'], 'variant', 'log_prob')
-  alone = _means(content['runs'], 'variant', 'flow')
-  lines = [['prior', 'epsilon', 'nats', 'flow alone']]
-  lines += [
-    [*_named(key), f'{value:.3f}', f'{alone[key]:.3f}']
-    for key, value in means.items()
+def _marginals(content):
+  return [
+    f'### Synthetic rows: {content["dataset"]}',
+    '![Histograms of the columns and densities of two principal components, '
+    'of real rows and of synthetic ones](../docs/density_marginals.png)',
+    'Kolmogorov-Smirnov distance from held-out rows, mean of the columns.',
+    _means(content['runs'], 'method', {'distance': lambda run: run['ks']}),
   ]
-  gaussian = np.mean([run['full_gaussian'] for run in content['runs']])
+
+
+def _priors(content):
+  columns = {
+    'nats': lambda run: run['log_prob'],
+    'flow alone': lambda run: run['flow'],
+    'full Gaussian, not private': lambda run: run['full_gaussian'],
+  }
   return [
     f'### Priors and initialization: {content["dataset"]}',
-    f'Test log-likelihood in nats per row, mean of {_splits(content)} splits; '
-    f'full Gaussian, not private: {gaussian:.3f}. Scaling: '
+    f'Test log-likelihood in nats per row, mean of the splits; rows are '
     f'{content["scaling"]}. The public prior comes from '
-    f'{content["public_rows"]} public rows. `experiments/results/{name}`',
-    _table(lines),
+    f'{content["public_rows"]} public rows.',
+    _means(content['runs'], 'variant', columns, digits=3),
   ]
 
 
-def _means(runs, kind, value):
-  """Mean of a value by (kind, epsilon)."""
+# By the first word of a file's name, in the order of the document.
+_WRITERS = {
+  'density': _estimation,
+  'gallery': _gallery,
+  'anomaly': _anomalies,
+  'marginals': _marginals,
+  'regression': _regression,
+  'priors': _priors,
+}
+
+
+def _means(runs, kind, columns, digits=4):
+  """A table of means over splits, by what a run is called and its epsilon."""
   groups = {}
   for run in runs:
-    groups.setdefault((run[kind], run['epsilon']), []).append(run[value])
-  return {key: np.mean(values) for key, values in groups.items()}
-
-
-def _named(key):
-  return [key[0], _label(key[1])]
-
-
-def _splits(content):
-  return len({run['split'] for run in content['runs']})
+    groups.setdefault((run[kind], run['epsilon']), []).append(run)
+  lines = [[kind, 'epsilon', 'splits', *columns]]
+  for (name, epsilon), same in groups.items():
+    means = [
+      np.mean([value(run) for run in same]) for value in columns.values()
+    ]
+    cells = [f'{mean:.{digits}f}' for mean in means]
+    lines.append([name, _label(epsilon), f'{len(same)}', *cells])
+  return _table(lines)
 
 
 def _label(epsilon):
   return 'not private' if epsilon is None else f'epsilon {epsilon:g}'
 
 
-def _cell(entry):
-  splits = '' if entry['splits'] == 10 else f' ({entry["splits"]})'
-  return f'{entry["log_prob"]:.2f}{splits}'
+def _cell(entry, usual):
+  """Mean, standard deviation, and number of splits where it is another."""
+  deviation = f' ± {entry["std"]:.2f}' if entry['std'] is not None else ''
+  splits = f' ({entry["splits"]})' if entry['splits'] != usual else ''
+  return f'{entry["log_prob"]:.2f}{deviation}{splits}'
 
 
 def _table(lines):

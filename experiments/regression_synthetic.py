@@ -12,94 +12,44 @@ Seeds make the results reproducible and therefore not private.
 
 from __future__ import annotations
 
-import sys
-import time
-
 import numpy as np
-from absl import app, flags, logging
+from absl import app
 
-from experiments import density_datasets, density_estimation
-from experiments.results_file import ResultsFile
-from tfdpflows._keras import keras
+from experiments import density_binary, density_methods
 
 REAL = 'real rows'
 METHODS = (REAL, 'full Gaussian', 'spline flow', 'DP-MoG, pld', 'DP-NF, pld')
 _NEIGHBORS = 5
-_SMOKE_ROWS = 600
 
 
-def run(
-  dataset='lifesci',
-  *,
-  methods=METHODS,
-  epsilons=(1.0,),
-  splits=(0,),
-  output=None,
-  smoke=False,
-  command=None,
-):
+def run(dataset='lifesci', methods=METHODS, **options):
   """Fits methods, samples from them, and predicts held-out rows.
 
   Args:
-    dataset: one of `density_datasets.NAMES`.
-    methods: `REAL`, or names in `density_estimation.METHODS`.
-    epsilons: budgets of the private ones.
-    splits: which of ten splits of cross-validation.
-    output: JSON file that is written after every run, and gone on with; or
-      `None`.
-    smoke: whether to use 600 rows and tiny models.
-    command: command line to note in the results.
+    dataset: see `density_methods.run`.
+    methods: `REAL`, or names in `density_methods.METHODS`.
+    **options: see `density_methods.run`.
 
   Returns:
     A JSON-able dict; `runs` has `r2`, see `r2_of_neighbors`.
-
-  Raises:
-    FileNotFoundError: if the data set needs the shared folder.
-    ValueError: if `output` holds other runs.
   """
-  rows = density_datasets.load(dataset)
-  x = rows.x[:_SMOKE_ROWS] if smoke else rows.x
-  overrides = {}
-  if smoke:
-    overrides = {'epochs': 1.0, 'num_blocks': 1, 'hidden_units': (8,)}
-  header = {
-    'dataset': dataset,
-    'scaling': rows.scaling,
-    'delta': rows.delta,
-    'smoke': smoke,
-    'neighbors': _NEIGHBORS,
-  }
-  results = ResultsFile(output, header, ('method', 'epsilon', 'split'))
-  for split in splits:
-    train, test = (x[part] for part in density_datasets.split(len(x), split))
-    for method in methods:
-      known = density_estimation.METHODS.get(method)
-      for epsilon in epsilons if known and known[1] else (None,):
-        if results.has(method=method, epsilon=epsilon, split=split):
-          continue
-        start = time.perf_counter()
-        synthetic = train
-        if known:
-          fit, _ = density_estimation.fit_method(
-            train, method, epsilon, rows.delta, split, overrides
-          )
-          sample = fit.distribution.sample(len(train), seed=[split, 0])
-          synthetic = sample.numpy()
-        r2 = r2_of_neighbors(synthetic, test)
-        results.add(
-          {
-            'method': method,
-            'epsilon': epsilon,
-            'split': split,
-            'r2': float(np.mean(r2)),
-            'r2_by_column': list(map(float, r2)),
-            'seconds': time.perf_counter() - start,
-          },
-          command,
-        )
-        logging.info('%s, epsilon %s: %.4f', method, epsilon, np.mean(r2))
-        keras.backend.clear_session()
-  return results.content
+  return density_methods.run(
+    one_run, dataset, methods, neighbors=_NEIGHBORS, **options
+  )
+
+
+def one_run(rows, method, epsilon, split, overrides=None):
+  """Makes one of the runs; see `density_methods.run`."""
+  train, test = rows.split(split)
+  learned_from = train
+  if method != REAL:
+    fit, _ = density_methods.fit(
+      train, method, epsilon, rows.delta, split, overrides
+    )
+    sample = fit.distribution.sample(len(train), seed=[split, 0])
+    learned_from = sample.numpy()
+  r2 = r2_of_neighbors(learned_from, test)
+  return {'r2': float(np.mean(r2)), 'r2_by_column': list(map(float, r2))}
 
 
 def r2_of_neighbors(train, test):
@@ -125,38 +75,19 @@ def r2_of_neighbors(train, test):
   return np.array(found)
 
 
+def _lines(results):
+  for found in results['runs']:
+    yield (
+      f'{density_methods.label(found)}: R2 {found["r2"]:.4f}, mean of the '
+      'columns'
+    )
+
+
 def main(argv):
   """Runs what the flags ask for and prints the scores."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  try:
-    results = run(
-      options.dataset,
-      epsilons=[float(epsilon) for epsilon in options.epsilon],
-      splits=[int(split) for split in options.splits],
-      output=options.output,
-      smoke=options.smoke,
-      command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
-    )
-  except FileNotFoundError as error:
-    print(f'Skipped: {error}')
-    return
-  for found in results['runs']:
-    print(
-      f'{found["method"]}, epsilon {found["epsilon"]}, split {found["split"]}: '
-      f'R2 {found["r2"]:.4f}, mean of the columns'
-    )
-
-
-def _define_flags():
-  flags.DEFINE_enum('dataset', 'lifesci', density_datasets.NAMES, 'Data set.')
-  flags.DEFINE_list('epsilon', ['1'], 'Budgets.')
-  flags.DEFINE_list('splits', ['0'], 'Which of ten splits, comma-separated.')
-  flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
-  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
+  density_binary.main(argv, run, _lines)
 
 
 if __name__ == '__main__':
-  _define_flags()
+  density_binary.define_flags()
   app.run(main)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
-from experiments.tabular_synthesis import versions, write_json
+from experiments.tabular_synthesis import versions
+from tfdpflows.tabular import values
 
 
 class ResultsFile:
   """Runs of one experiment, written again, complete, after every run.
+
+  Each run has the number of its entry in `environments`: the command line that
+  made it, and the versions of what it ran with.
 
   Args:
     path: the file; `None` keeps the runs in memory only. If it exists, its
@@ -24,7 +29,7 @@ class ResultsFile:
   def __init__(self, path, header, keys):
     self._path = path
     self._keys = tuple(keys)
-    self.content = {**json.loads(json.dumps(header)), 'runs': []}
+    self.content = {**_as_read(header), 'environments': [], 'runs': []}
     if path is None or not os.path.exists(path):
       return
     with open(path, encoding='utf-8') as file:
@@ -44,17 +49,59 @@ class ResultsFile:
 
   def has(self, **key):
     """Whether there is a run with these values of all keys."""
-    return any(all(run[k] == key[k] for k in self._keys) for run in self.runs)
+    return any(self._is(run, key) for run in self.runs)
 
-  def add(self, run, command=None):
-    """Adds a run and writes the file aside, then in place.
+  def add(self, run):
+    """Adds a run, in place of one with the same keys, and writes the file.
 
     Args:
       run: JSON-able dict with all keys.
-      command: command line that made it.
     """
-    run = {**run, 'command': command, 'versions': versions()}
-    # As it reads back: tuples are lists there.
-    self.runs.append(json.loads(json.dumps(run)))
+    # Python 3.9 knows only what follows the interpreter.
+    command = getattr(sys, 'orig_argv', sys.argv)
+    environment = _as_read({'command': command, 'versions': versions()})
+    environments = self.content['environments']
+    if environment not in environments:
+      environments.append(environment)
+    run = {**run, 'environment': environments.index(environment)}
+    key = {name: run[name] for name in self._keys}
+    runs = [other for other in self.runs if not self._is(other, key)]
+    self.content['runs'] = [*runs, _as_read(run)]
     if self._path is not None:
-      write_json(self._path, self.content)
+      text = to_json(self.content).encode()
+      values.write_aside(self._path, lambda file: file.write(text))
+
+  def _is(self, run, key):
+    return all(run[name] == key[name] for name in self._keys)
+
+
+def to_json(content):
+  """Returns a dict as JSON with a line for each value or item of a list.
+
+  #### Example
+
+  >>> print(to_json({'delta': 1e-5, 'runs': [{'split': 0}, {'split': 1}]}))
+  {
+    "delta": 1e-05,
+    "runs": [
+      {"split": 0},
+      {"split": 1}
+    ]
+  }
+  <BLANKLINE>
+  """
+  dump = lambda value: json.dumps(value, allow_nan=False)
+  lines = []
+  for key, value in content.items():
+    if isinstance(value, list) and value:
+      items = ',\n    '.join(map(dump, value))
+      text = f'[\n    {items}\n  ]'
+    else:
+      text = dump(value)
+    lines.append(f'  {dump(key)}: {text}')
+  return '{\n' + ',\n'.join(lines) + '\n}\n'
+
+
+def _as_read(value):
+  """The value as it reads back: tuples are lists there."""
+  return json.loads(json.dumps(value))

@@ -6,17 +6,16 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import density_datasets, density_estimation
-from experiments.results_file import ResultsFile
+from experiments import density_binary, density_estimation
 
 ROOT = pathlib.Path(__file__).parents[2]
-SMALL = {'epochs': 1.0, 'num_blocks': 1, 'hidden_units': (8,)}
+SMALL = density_binary.overrides(smoke=True)
 
 
 class TestRun:
   def test_runs_go_on_where_they_stopped(self, tmp_path, monkeypatch):
     output = tmp_path / 'results.json'
-    kwargs = {'smoke': True, 'output': output, 'command': ['here']}
+    kwargs = {'smoke': True, 'output': output}
     methods = ['DP-MoG, pld']
     first = density_estimation.run(
       'pinwheel', methods=methods, epsilons=[1.0], **kwargs
@@ -29,7 +28,7 @@ class TestRun:
     for run in first['runs'][1:]:
       assert run['epsilons']['pld'] <= 1.0
       assert run['guarantee'] == 'upper_bound'
-    monkeypatch.setattr(density_estimation, 'one_run', None)
+    monkeypatch.setattr(density_estimation, 'one_run', pytest.fail)
     again = density_estimation.run(
       'pinwheel', methods=methods, epsilons=[1.0], **kwargs
     )
@@ -44,8 +43,8 @@ class TestRun:
       density_estimation.run('half_moons', methods=methods, **kwargs)
 
   def test_dp_nf_by_gdp_says_that_it_is_asymptotic(self):
-    x = density_datasets.load('pinwheel').x[:400]
-    run = density_estimation.one_run(x, 'DP-NF, gdp', 1.0, 1e-4, 0, SMALL)
+    rows = density_binary.load('pinwheel', smoke=True)
+    run = density_estimation.one_run(rows, 'DP-NF, gdp', 1.0, 0, SMALL)
     assert run['guarantee'] == 'asymptotic'
     assert run['epsilons']['gdp'] <= 1.0
     assert set(run['epsilons']) == {'pld', 'rdp', 'gdp'}
@@ -53,25 +52,14 @@ class TestRun:
 
   @pytest.mark.parametrize('method', ['MAF', 'spline flow'])
   def test_ceilings_are_not_private(self, method):
-    x = density_datasets.load('pinwheel').x[:300]
-    run = density_estimation.one_run(x, method, None, 1e-4, 0, SMALL)
+    rows = density_binary.load('pinwheel', smoke=True)
+    run = density_estimation.one_run(rows, method, None, 0, SMALL)
     assert 'epsilons' not in run
     assert np.isfinite(run['log_prob'])
 
   def test_unknown_method(self):
     with pytest.raises(ValueError, match="Unknown methods \\['nope'\\]"):
       density_estimation.run('pinwheel', methods=['nope'])
-
-  def test_absent_data_is_skipped_with_a_reason(self, monkeypatch, capsys):
-    def absent(*args, **kwargs):
-      raise FileNotFoundError('no folder')
-
-    monkeypatch.setattr(density_estimation, 'run', absent)
-    monkeypatch.setattr(
-      density_estimation.flags, 'FLAGS', _Flags(methods=[], dataset='lifesci')
-    )
-    density_estimation.main(['here'])
-    assert 'Skipped: no folder' in capsys.readouterr().out
 
   def test_binary(self, tmp_path):
     output = tmp_path / 'results.json'
@@ -94,19 +82,3 @@ class TestRun:
     assert 'divided by 2' in run.stdout
     assert 'DP-MoG, zcdp' in run.stdout
     assert len(json.loads(output.read_text())['runs']) == 3
-
-
-class _Flags:
-  epsilon, splits, output, smoke = ['1'], ['0'], None, True
-
-  def __init__(self, **values):
-    vars(self).update(values)
-
-
-class TestResultsFile:
-  def test_without_a_path(self):
-    results = ResultsFile(None, {'a': 1}, ('k',))
-    results.add({'k': 1}, ['here'])
-    assert results.has(k=1)
-    assert not results.has(k=2)
-    assert results.runs[0]['versions']['numpy']

@@ -8,8 +8,10 @@ from absl import flags
 from experiments import (
   anomaly_detection,
   density_2d,
+  density_binary,
   density_datasets,
   density_estimation,
+  density_marginals,
   density_priors,
   density_tables,
   regression_synthetic,
@@ -19,20 +21,20 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-  'module',
+  'define',
   [
-    anomaly_detection,
-    density_2d,
-    density_estimation,
-    density_priors,
-    density_tables,
-    regression_synthetic,
+    density_binary.define_flags,
+    density_2d._define_flags,
+    density_estimation._define_flags,
+    density_marginals._define_flags,
+    density_priors._define_flags,
+    density_tables._define_flags,
   ],
 )
-def test_flags_have_values_that_parse(module):
+def test_flags_have_values_that_parse(define):
   before = set(flags.FLAGS)
   try:
-    module._define_flags()
+    define()
   finally:
     for name in set(flags.FLAGS) - before:
       delattr(flags.FLAGS, name)
@@ -49,6 +51,20 @@ class TestPictures:
     )
     assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
     assert [run['epsilon'] for run in found['runs']] == [None, 1.0]
+
+
+class TestMarginals:
+  def test_smoke(self, tmp_path):
+    found = density_marginals.run(
+      'pinwheel', plot=tmp_path / 'plot.png', smoke=True
+    )
+    assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
+    assert [run['method'] for run in found['runs']] == [
+      'real rows',
+      'DP-MoG, pld',
+      'DP-NF, pld',
+    ]
+    assert all(0 < run['ks'] < 1 for run in found['runs'])
 
 
 class TestAnomalies:
@@ -95,8 +111,8 @@ class TestPriors:
     x = np.arange(100, dtype=np.float32)[:, None]
     rows = density_datasets.Rows('mine', x, 1e-5, 'none')
     rest, public = density_priors._public_part(rows, 30)
-    assert len(rest) == 70
-    assert not set(rest[:, 0]) & set(public[:, 0])
+    assert len(rest.x) == 70
+    assert not set(rest.x[:, 0]) & set(public[:, 0])
 
 
 class TestRegression:
@@ -145,15 +161,15 @@ class TestTables:
       'delta': 1e-5,
       'scaling': 'over 2',
       'note': '',
-      'recipe': {},
       'runs': runs,
     }
     (tmp_path / 'density_lifesci.json').write_text(json.dumps(content))
     text = density_tables.section(tmp_path)
-    assert '| DP-NF, gdp (asymptotic) | 9.50 (2) |' in text
-    assert '| DP-NF, gdp | 1 | 1.100 | 1.200 | 1.000 |' in text
+    assert '| DP-NF, gdp (asymptotic) | 9.50 ± 0.71 (2) |' in text
+    assert '| DP-NF, gdp (asymptotic) | 9.00 |' in text
+    assert '| DP-NF, gdp | 1 | 1.100 | 1.200 | 1.000 | 9.1% | 2 | 2 |' in text
     assert '| paper: DP-NF, gdp | 9.4 |' in text
-    assert 'Scaling: over 2.' in text
+    assert 'Rows are over 2.' in text
     density_tables.draw(content).savefig(tmp_path / 'plot.png')
     once = density_tables.replace_section('# Results\n\n## Other\n', text)
     again = density_tables.replace_section(once + '\n## After\n', 'new')

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from experiments import density_datasets, density_fitting
 
@@ -8,7 +9,7 @@ SMALL = {'epochs': 1.0, 'num_blocks': 1, 'hidden_units': (8,)}
 class TestFitting:
   def test_everything_is_paid_by_one_budget(self):
     x = density_datasets.load('pinwheel').x[:400]
-    recipe = density_fitting.Recipe.for_epsilon(1.0, **SMALL)
+    recipe = density_fitting.Recipe.for_rows(x.shape, 1.0, **SMALL)
     fit = density_fitting.fit_dp_nf(
       x, epsilon=1.0, delta=1e-4, recipe=recipe, seed=0
     )
@@ -21,13 +22,31 @@ class TestFitting:
     assert fit.ledger.epsilon() > 0.99
     assert np.isfinite(fit.log_prob(x)).all()
 
+  @pytest.mark.parametrize('kind', ['duplicates', 'constant column', 'nan'])
+  def test_odd_rows_leave_it_finite(self, kind):
+    good = density_datasets.load('pinwheel').x[:200]
+    x = {
+      'duplicates': np.repeat(good[:2], 100, axis=0),
+      'constant column': good * np.float32([1, 0]),
+      'nan': np.where(np.arange(200)[:, None] % 9, good, np.nan),
+    }[kind]
+    fit = density_fitting.fit_dp_nf(
+      x,
+      epsilon=1.0,
+      delta=1e-4,
+      recipe=density_fitting.Recipe.for_rows(x.shape, 1.0, **SMALL),
+      seed=0,
+    )
+    assert np.isfinite(fit.log_prob(good)).all()
+    assert all(np.isfinite(v).all() for v in fit.flow.trainable_variables)
+
   def test_a_public_prior_costs_nothing(self):
     x = density_datasets.load('pinwheel').x[:400]
     fit = density_fitting.fit_dp_nf(
       x,
       epsilon=1.0,
       delta=1e-4,
-      recipe=density_fitting.Recipe.for_epsilon(1.0, **SMALL),
+      recipe=density_fitting.Recipe.for_rows(x.shape, 1.0, **SMALL),
       prior=density_fitting.full_gaussian(x[:100]),
       seed=0,
     )
