@@ -27,7 +27,7 @@ from absl import app, flags, logging
 from experiments import datasets, synthesis_scores
 from tfdpflows.tabular import values
 
-METHODS = ('flow', 'dp_merf')
+METHODS = ('flow', 'dp_merf', 'mst', 'aim', 'privbayes')
 _PACKAGES = (
   'tfdpflows',
   'tensorflow',
@@ -74,7 +74,8 @@ def run(
       library's defaults are used for the rest.
     synthesizer_class: Class to use instead of that of `method`.
     command: Command line to note in the results.
-    method: One of `METHODS`: our flow, or a baseline.
+    method: One of `METHODS`: our flow, a baseline, or a peer in its own
+      environment.
     resume: Whether to keep the runs that `output` has, and go on after them.
 
   Returns:
@@ -205,6 +206,10 @@ def _synthesizer_class(method, target):
     from experiments.baselines import dp_merf
 
     return functools.partial(dp_merf.DPMerf, target=target)
+  if method in METHODS:
+    from experiments.peers import dpmm_synthesizer
+
+    return functools.partial(dpmm_synthesizer.DpmmSynthesizer, method=method)
   raise ValueError(f'No method {method!r}. Choose one of {METHODS}.')
 
 
@@ -232,7 +237,9 @@ def _one_run(synthesizer, train, scorer, seed):
   times.append(time.perf_counter())
   synthetic = synthesizer.sample(len(train), seed=seed)
   times.append(time.perf_counter())
-  peak = synthesis_scores.peak_memory()
+  # A peer fits in a process of its own.
+  peak = getattr(synthesizer, 'peak_mib', None)
+  peak = synthesis_scores.peak_memory() if peak is None else peak
   scores = scorer(synthetic)
   times.append(time.perf_counter())
   distances = scorer.distances(synthetic)
