@@ -57,6 +57,7 @@ def run(
   command=None,
   method='flow',
   resume=False,
+  figure=None,
 ):
   """Fits, samples and scores over epsilons and seeds.
 
@@ -77,6 +78,8 @@ def run(
     method: One of `METHODS`: our flow, a baseline, or a peer in its own
       environment.
     resume: Whether to keep the runs that `output` has, and go on after them.
+    figure: PNG file for histograms of the columns of the last run over those
+      of the held-out rows, or `None`.
 
   Returns:
     A JSON-able dict: `runs` has an entry for each epsilon and seed with the
@@ -136,12 +139,19 @@ def run(
       synthesizer = synthesizer_class(
         schema, epsilon=epsilon, delta=delta, seed=seed, **hyperparameters
       )
-      results['runs'].append(_one_run(synthesizer, train, scorer, seed))
+      found, rows = _one_run(synthesizer, train, scorer, seed)
+      results['runs'].append(found)
       results['runs'][-1].update(epsilon=epsilon, seed=seed)
       results['summary'] = summarize(results['runs'])
       logging.info('%s', json.dumps(results['runs'][-1]['scores']))
       if output:
         write_json(output, results)
+      if figure:
+        from experiments import marginal_figure
+
+        name = f'{method}, epsilon {epsilon:g}'
+        drawn = marginal_figure.draw(holdout, {name: rows}, schema)
+        drawn.savefig(figure, dpi=80)
   return results
 
 
@@ -243,7 +253,7 @@ def _one_run(synthesizer, train, scorer, seed):
   scores = scorer(synthetic)
   times.append(time.perf_counter())
   distances = scorer.distances(synthetic)
-  return {
+  found = {
     'epsilon_spent': float(synthesizer.ledger.epsilon()),
     'scores': scores,
     'distances': distances,
@@ -252,6 +262,7 @@ def _one_run(synthesizer, train, scorer, seed):
     'peak_mib': peak,
     'privacy_statement': synthesizer.privacy_statement().to_dict(),
   }
+  return found, synthetic
 
 
 def _mean_and_std(numbers):
@@ -280,6 +291,7 @@ def main(argv):
     overwrite=options.overwrite,
     method=options.method,
     resume=options.resume,
+    figure=options.figure,
     smoke=options.smoke,
     real_baseline=options.real_baseline,
     hyperparameters=hyperparameters,
@@ -296,6 +308,7 @@ def _define_flags():
   flags.DEFINE_list('seeds', ['0', '1', '2'], 'Seeds, comma-separated.')
   flags.DEFINE_float('delta', 1e-5, 'Delta of the budgets.')
   flags.DEFINE_string('output', None, 'JSON file to write.', required=True)
+  flags.DEFINE_string('figure', None, 'PNG file of histograms to write.')
   flags.DEFINE_bool('overwrite', False, 'Whether --output may be replaced.')
   flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
   flags.DEFINE_bool('real_baseline', False, 'Whether to score real rows too.')
