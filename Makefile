@@ -37,7 +37,7 @@ endef
 
 .PHONY: help
 help: ## Say what there is
-	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 20
 
 # A stamp per set of extras. They depend on setup.py alone, so that nothing is
 # installed again until what is needed changes.
@@ -88,7 +88,7 @@ peers-tabular: ## Install the synthesizers to compare with, in .venv-peers-tabul
 	  || echo 'dpmm: cannot be installed, skipped.' >&2
 
 .PHONY: bench-synthesizers
-bench-synthesizers: .venv/stamp-base peers-tabular ## Run MST and PrivBayes on Adult, scored as ours (AIM takes 40 minutes more)
+bench-synthesizers: .venv/stamp-base peers-tabular ## Run MST and PrivBayes on Adult, scored as ours
 	.venv/bin/python -m experiments.peers.compare --dataset=adult \
 	  --methods=mst --methods=privbayes --output_dir=experiments/results
 

@@ -49,8 +49,7 @@ def draw(real, made, schema):
       else _number_shares(columns, field)
     )
     _panel(panel, field, shares, list(made))
-  handles, labels = panels[0].get_legend_handles_labels()
-  figure.legend(handles, labels, loc='outside lower center', ncols=5)
+  panels[0].legend(fontsize=7, frameon=False)
   return figure
 
 

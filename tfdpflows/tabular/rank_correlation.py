@@ -67,7 +67,7 @@ def kendall_matrix(table, schema, *, max_rows=_MAX_ROWS, seed=0):
   for i, first in enumerate(ranks):
     for j, second in enumerate(ranks[:i]):
       both = (first >= 0) & (second >= 0)
-      tau = stats.kendalltau(first[both], second[both]).statistic
+      tau, _ = stats.kendalltau(first[both], second[both])
       # A constant column has no order to agree with.
       matrix[i, j] = matrix[j, i] = 0.0 if np.isnan(tau) else tau
   names = [field.name for field in fields]
