@@ -145,6 +145,11 @@ class TestRun:
     with pytest.raises(ValueError, match='runs of another delta'):
       smoke(seeds=(2,), output=output, resume=True, delta=1e-6)
 
+  def test_draws_the_columns(self, tmp_path):
+    figure = tmp_path / 'columns.png'
+    smoke(figure=figure)
+    assert figure.read_bytes().startswith(b'\x89PNG')
+
   def test_unknown_method(self):
     with pytest.raises(ValueError, match="No method 'magic'. Choose one of"):
       tabular_synthesis.run('randhie', smoke=True, method='magic')
