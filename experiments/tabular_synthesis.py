@@ -227,6 +227,7 @@ def _take_over(results, path):
   """Adds the runs of an earlier file of the same kind."""
   with open(path, encoding='utf-8') as file:
     earlier = json.load(file)
+  earlier.setdefault('method', 'flow')  # Files from before there were others.
   same = ('dataset', 'method', 'smoke', 'delta', 'hyperparameters')
   for key in same:
     if earlier.get(key) != results[key]:
