@@ -91,7 +91,9 @@ _DIFFERS = (
   'from scores, for two classes only. Column TV is the mean total variation '
   'of single columns. Rows marked "before" were measured earlier in this '
   'project with a domain read off the table, and are no part of the JSON '
-  'files. Seeds make runs reproducible, hence not private.'
+  'files. Seeds make runs reproducible, hence not private. Times are of two '
+  'cores that other work shared; the peak is that of the process up to the '
+  'end of sampling, all seeds included.'
 )
 
 
@@ -128,11 +130,17 @@ def _dataset(dataset, found):
   if dataset in ASKED:
     lines.append(['**asked**', '1', '', *ASKED[dataset]])
   files = ', '.join(f'`{name}`' for _, name in found)
+  warning = ''
+  if first['delta'] * first['train_rows'] >= 1:
+    warning = (
+      ' This delta is for comparison with the other tables; it is above one '
+      'over the number of rows, too large for a release.'
+    )
   return [
     f'### {dataset}',
     f'{first["train_rows"]:,} rows to learn from, {first["holdout_rows"]:,} '
-    f'held out, target `{first["target"]}`, delta = {first["delta"]:g}. Mean '
-    f'and, in brackets, standard deviation over seeds. '
+    f'held out, target `{first["target"]}`, delta = {first["delta"]:g}.'
+    f'{warning} Mean and, in brackets, standard deviation over seeds. '
     f'`experiments/results`: {files}',
     markdown_table(lines),
     '\n'.join(_privacy(content) for content, _ in found),

@@ -91,6 +91,12 @@ class TestSection:
     assert len(rows(text, 'MST (dpmm)')) == 1
     assert '; Paused in between.' in text
 
+  def test_a_delta_above_one_over_the_rows_is_named(self, tmp_path):
+    write(tmp_path, 'adult')
+    assert 'too large for a release' not in tabular_tables.section(tmp_path)
+    write(tmp_path, 'covertype', dataset='covertype', train_rows=464810)
+    assert 'too large for a release' in tabular_tables.section(tmp_path)
+
   def test_smoke_runs_and_empty_files_are_left_out(self, tmp_path):
     write(tmp_path, 'adult', smoke=True)
     write(tmp_path, 'census', dataset='census', runs=[])
