@@ -37,7 +37,7 @@ endef
 
 .PHONY: help
 help: ## Say what there is
-	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 20
 
 # A stamp per set of extras. They depend on setup.py alone, so that nothing is
 # installed again until what is needed changes.
@@ -80,6 +80,18 @@ bench-peers: .venv/stamp-base ## Time a training step beside Opacus and JAX, in 
 	.venv/bin/python -m experiments.bench_step --parts=peers \
 	  --output=experiments/results/bench_step.json
 
+# dpmm needs Python 3.10 or 3.11.
+.PHONY: peers-tabular
+peers-tabular: ## Install the synthesizers to compare with, in .venv-peers-tabular
+	@$(call environment,.venv-peers-tabular)
+	@.venv-peers-tabular/bin/python $(PIP) 'dpmm==0.1.9' \
+	  || echo 'dpmm: cannot be installed, skipped.' >&2
+
+.PHONY: bench-synthesizers
+bench-synthesizers: .venv/stamp-base peers-tabular ## Run MST and PrivBayes on Adult, scored as ours
+	.venv/bin/python -m experiments.peers.compare --dataset=adult \
+	  --methods=mst --methods=privbayes --output_dir=experiments/results
+
 .PHONY: lint
 lint: .venv/stamp-dev ## Check style and the BUILD files
 	.venv/bin/ruff check .
@@ -97,4 +109,4 @@ build-files: .venv/stamp-base ## Write the BUILD files from the imports
 
 .PHONY: clean
 clean: ## Remove what the other targets made
-	rm -rf .venv .venv-tf215 .venv-peers demo *.egg-info build dist .ruff_cache .hypothesis
+	rm -rf .venv .venv-tf215 .venv-peers .venv-peers-tabular demo *.egg-info build dist .ruff_cache .hypothesis

@@ -7,7 +7,6 @@ As a binary, writes one as CSV files with its schema, for the command line:
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import pathlib
@@ -15,11 +14,12 @@ import pathlib
 import numpy as np
 from absl import app, flags
 
+from experiments import public_tables
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import write_table
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / 'shared'
-SHARED_TABLES = ('adult', 'census', 'covertype', 'intrusion')
+SHARED_TABLES = public_tables.NAMES
 DATASETS = ('randhie', *SHARED_TABLES)
 
 
@@ -122,7 +122,8 @@ def load(name):
       `shared` beside the repository.
 
   Returns:
-    `(train, holdout, schema, target)`.
+    `(train, holdout, schema, target)`. The rows are as they were read;
+    `schema.validate` gives their columns the types of the schema.
 
   Raises:
     FileNotFoundError: if the table needs the shared folder and it is not there.
@@ -130,25 +131,10 @@ def load(name):
   """
   if name == 'randhie':
     return randhie()
-  tables = shared_tables(name)
-  train, holdout, target, _, _ = tables.get(name)
-  return train, holdout, TableSchema.from_dict(tables.schema(name)), target
-
-
-def shared_tables(name):
-  """Imports `shared/tools/tables.py`, which loads and scores `name`."""
   if name not in SHARED_TABLES:
     raise ValueError(f'No data set {name!r}. Choose one of {DATASETS}.')
-  path = SHARED / 'tools' / 'tables.py'
-  if not path.exists():
-    raise FileNotFoundError(
-      f'Data set {name!r} is read with {path}, which does not exist. Put the '
-      "shared folder there, or use the data set 'randhie'."
-    )
-  spec = importlib.util.spec_from_file_location('_tfdpflows_tables', path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  train, holdout = public_tables.read(name, SHARED)
+  return train, holdout, public_tables.schema(name), public_tables.TARGETS[name]
 
 
 def write_files(name, output_dir):

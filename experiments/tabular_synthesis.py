@@ -13,6 +13,7 @@ to release a table.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -23,10 +24,10 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import datasets
-from tfdpflows.tabular import evaluation, values
+from experiments import datasets, synthesis_scores
+from tfdpflows.tabular import values
 
-METRICS = ('macro_f1', 'auroc', 'average_precision')
+METHODS = ('flow', 'dp_merf', 'mst', 'aim', 'privbayes')
 _PACKAGES = (
   'tfdpflows',
   'tensorflow',
@@ -54,6 +55,9 @@ def run(
   hyperparameters=None,
   synthesizer_class=None,
   command=None,
+  method='flow',
+  resume=False,
+  figure=None,
 ):
   """Fits, samples and scores over epsilons and seeds.
 
@@ -69,28 +73,35 @@ def run(
     real_baseline: Whether to train the classifiers on the real rows as well.
     hyperparameters: Dict of further arguments of the synthesizer; the
       library's defaults are used for the rest.
-    synthesizer_class: Class to use instead of `TabularSynthesizer`.
+    synthesizer_class: Class to use instead of that of `method`.
     command: Command line to note in the results.
+    method: One of `METHODS`: our flow, a baseline, or a peer in its own
+      environment.
+    resume: Whether to keep the runs that `output` has, and go on after them.
+    figure: PNG file for histograms of the columns of the last run over those
+      of the held-out rows, or `None`.
 
   Returns:
     A JSON-able dict: `runs` has an entry for each epsilon and seed with the
-    epsilon spent, scores, distances to the held-out rows and wall times in
-    seconds; `summary` has mean and standard deviation over the seeds.
+    epsilon spent, scores, distances to the held-out rows, wall times in
+    seconds and the most memory held up to the end of sampling in MiB;
+    `summary` has mean and standard deviation over the seeds.
 
   Raises:
-    FileExistsError: if `output` is there and `overwrite` is false.
-    ValueError: if there is no such data set.
+    FileExistsError: if `output` is there and neither `overwrite` nor `resume`.
+    ValueError: if there is no such data set or method, or `output` holds runs
+      of another kind.
   """
-  if output and os.path.exists(output) and not overwrite:
+  exists = output and os.path.exists(output)
+  if exists and not (overwrite or resume):
     raise FileExistsError(
-      f'{output} exists. Give another --output, or --overwrite to replace it.'
+      f'{output} exists. Give another --output, --resume to add runs to it, or '
+      '--overwrite to replace it.'
     )
-  if synthesizer_class is None:
-    from tfdpflows import tabular
-
-    synthesizer_class = tabular.TabularSynthesizer
   hyperparameters = dict(hyperparameters or {})
   train, holdout, schema, target = datasets.load(dataset)
+  if synthesizer_class is None:
+    synthesizer_class = _synthesizer_class(method, target)
   if smoke:
     train, holdout = (
       table.sample(min(len(table), _SMOKE_ROWS), random_state=0)
@@ -98,10 +109,11 @@ def run(
     )
   train = schema.validate(train)
   holdout = schema.validate(holdout, fitting=False)
-  scorer = _Scorer(dataset, holdout, schema, target, smoke)
+  scorer = synthesis_scores.Scorer(dataset, holdout, schema, target, smoke)
   results = {
     'command': command,
     'dataset': dataset,
+    'method': method,
     'smoke': smoke,
     'target': target,
     'train_rows': len(train),
@@ -115,19 +127,31 @@ def run(
     'versions': versions(),
     'runs': [],
   }
-  if real_baseline:
+  if exists and not overwrite:
+    _take_over(results, output)
+  if real_baseline and 'real' not in results:
     results['real'] = scorer(train)
+  done = {(run['epsilon'], run['seed']) for run in results['runs']}
   for epsilon in epsilons:
     for seed in seeds:
+      if (epsilon, seed) in done:
+        continue
       synthesizer = synthesizer_class(
         schema, epsilon=epsilon, delta=delta, seed=seed, **hyperparameters
       )
-      results['runs'].append(_one_run(synthesizer, train, scorer, seed))
+      found, rows = _one_run(synthesizer, train, scorer, seed)
+      results['runs'].append(found)
       results['runs'][-1].update(epsilon=epsilon, seed=seed)
       results['summary'] = summarize(results['runs'])
       logging.info('%s', json.dumps(results['runs'][-1]['scores']))
       if output:
         write_json(output, results)
+      if figure:
+        from experiments import marginal_figure
+
+        name = f'{method}, epsilon {epsilon:g}'
+        drawn = marginal_figure.draw(holdout, {name: rows}, schema)
+        drawn.savefig(figure, dpi=80)
   return results
 
 
@@ -182,36 +206,40 @@ def versions():
   return found
 
 
-class _Scorer:
-  """Means over classifiers that are trained on a table, on held-out rows."""
+def _synthesizer_class(method, target):
+  """What makes a synthesizer of (schema, epsilon, delta, seed, ...)."""
+  if method == 'flow':
+    from tfdpflows import tabular
 
-  def __init__(self, dataset, holdout, schema, target, smoke):
-    self._holdout = holdout
-    self._schema = schema
-    self._target = target
-    self._tables = None
-    self._dataset = dataset
-    self.classifiers = 'quick' if smoke else 'all'
-    if dataset in datasets.SHARED_TABLES and not smoke:
-      self._tables = datasets.shared_tables(dataset)
-      self.classifiers = 'shared/tools/tstr.py'
+    return tabular.TabularSynthesizer
+  if method == 'dp_merf':
+    from experiments.baselines import dp_merf
 
-  def __call__(self, table):
-    if self._tables is not None:
-      scores = self._tables.score(self._dataset, table)
-      named = zip(METRICS, ('f1', 'auc', 'apc'))
-      return {name: float(scores[key]) for name, key in named if key in scores}
-    scores = evaluation.train_on_synthetic(
-      self._holdout,
-      table,
-      self._schema,
-      self._target,
-      classifiers=self.classifiers,
-    )
-    return {name: float(scores[name].mean()) for name in METRICS}
+    return functools.partial(dp_merf.DPMerf, target=target)
+  if method in METHODS:
+    from experiments.peers import dpmm_synthesizer
 
-  def distances(self, table):
-    return evaluation.compare(self._holdout, table, self._schema).summary()
+    return functools.partial(dpmm_synthesizer.DpmmSynthesizer, method=method)
+  raise ValueError(f'No method {method!r}. Choose one of {METHODS}.')
+
+
+def _take_over(results, path):
+  """Adds the runs of an earlier file of the same kind."""
+  with open(path, encoding='utf-8') as file:
+    earlier = json.load(file)
+  earlier.setdefault('method', 'flow')  # Files from before there were others.
+  same = ('dataset', 'method', 'smoke', 'delta', 'hyperparameters')
+  for key in same:
+    if earlier.get(key) != results[key]:
+      raise ValueError(
+        f'{path} holds runs of another {key} ({earlier.get(key)!r}). Give '
+        'another --output, or --overwrite to replace it.'
+      )
+  results['runs'] = earlier['runs']
+  for key in ('epsilons', 'seeds'):
+    results[key] = list(dict.fromkeys([*earlier[key], *results[key]]))
+  if 'real' in earlier:
+    results['real'] = earlier['real']
 
 
 def _one_run(synthesizer, train, scorer, seed):
@@ -220,21 +248,22 @@ def _one_run(synthesizer, train, scorer, seed):
   times.append(time.perf_counter())
   synthetic = synthesizer.sample(len(train), seed=seed)
   times.append(time.perf_counter())
+  # A peer fits in a process of its own.
+  peak = getattr(synthesizer, 'peak_mib', None)
+  peak = synthesis_scores.peak_memory() if peak is None else peak
   scores = scorer(synthetic)
   times.append(time.perf_counter())
   distances = scorer.distances(synthetic)
-  return {
+  found = {
     'epsilon_spent': float(synthesizer.ledger.epsilon()),
     'scores': scores,
-    'distances': {
-      # A table of categories only has no distances to move values by.
-      name: value if np.isfinite(value) else None
-      for name, value in distances.items()
-    },
+    'distances': distances,
     'seconds': dict(zip(('fit', 'sample', 'score'), np.diff(times).tolist())),
     'rows_per_second': len(train) / (times[2] - times[1]),
+    'peak_mib': peak,
     'privacy_statement': synthesizer.privacy_statement().to_dict(),
   }
+  return found, synthetic
 
 
 def _mean_and_std(numbers):
@@ -261,6 +290,9 @@ def main(argv):
     delta=options.delta,
     output=options.output,
     overwrite=options.overwrite,
+    method=options.method,
+    resume=options.resume,
+    figure=options.figure,
     smoke=options.smoke,
     real_baseline=options.real_baseline,
     hyperparameters=hyperparameters,
@@ -271,10 +303,13 @@ def main(argv):
 
 def _define_flags():
   flags.DEFINE_enum('dataset', 'randhie', datasets.DATASETS, 'Data set.')
+  flags.DEFINE_enum('method', 'flow', METHODS, 'What makes the rows.')
+  flags.DEFINE_bool('resume', False, 'Whether to add runs to --output.')
   flags.DEFINE_list('epsilon', ['1'], 'Privacy budgets, comma-separated.')
   flags.DEFINE_list('seeds', ['0', '1', '2'], 'Seeds, comma-separated.')
   flags.DEFINE_float('delta', 1e-5, 'Delta of the budgets.')
   flags.DEFINE_string('output', None, 'JSON file to write.', required=True)
+  flags.DEFINE_string('figure', None, 'PNG file of histograms to write.')
   flags.DEFINE_bool('overwrite', False, 'Whether --output may be replaced.')
   flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
   flags.DEFINE_bool('real_baseline', False, 'Whether to score real rows too.')

@@ -21,6 +21,8 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ('experiments', 'tests', 'tfdpflows', 'tools')
 _RUNNER = '//tools:pytest_main.py'
+# Files that a module reads where it lies, by their pattern below its folder.
+_DATA = {'experiments/public_tables.py': 'schemas/*.json'}
 _HEADER = '# Written by tools/build_files.py: run `make build-files`.\n'
 
 
@@ -31,11 +33,13 @@ class Target(NamedTuple):
     kind: 'py_library', 'py_binary' or 'py_test'.
     path: path of its Python file below the root, as `pathlib.PurePosixPath`.
     deps: sorted labels of the targets that the file needs.
+    data: sorted paths below its package of the other files that it reads.
   """
 
   kind: str
   path: pathlib.PurePosixPath
   deps: tuple
+  data: tuple = ()
 
   @property
   def name(self):
@@ -63,6 +67,7 @@ class Target(NamedTuple):
       lines += [f'    args = ["{self.path}"],', f'    main = "{_RUNNER}",']
     elif self.package.split('/')[0] == 'tests':
       lines.append('    testonly = True,')
+    lines += _list('data', self.data)
     lines += _list('deps', _relative(self.deps, self.package))
     return '\n'.join([f'{self.kind}(', *lines, ')\n'])
 
@@ -216,7 +221,17 @@ def _target(root, path, files):
     needed |= fixtures & files
   elif path.name == '__main__.py' or '\nif __name__ == ' in source:
     kind = 'py_binary'
-  return Target(kind, path, tuple(sorted(_label(p) for p in needed)))
+  labels = tuple(sorted(_label(p) for p in needed))
+  return Target(kind, path, labels, _data(root, path))
+
+
+def _data(root, path):
+  pattern = _DATA.get(str(path))
+  if pattern is None:
+    return ()
+  folder = root / path.parent
+  found = (p.relative_to(folder).as_posix() for p in folder.glob(pattern))
+  return tuple(sorted(found))
 
 
 def _walk(node):

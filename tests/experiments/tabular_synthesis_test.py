@@ -113,6 +113,8 @@ class TestRun:
       assert run['epsilon_spent'] <= run['epsilon']
       assert run['scores']['auroc'] < 0.8
       assert run['distances']['marginal_total_variation'] < 0.2
+      assert 0 < run['distances']['kendall_mae'] < 0.2
+      assert run['peak_mib'] > 10
       assert set(run['seconds']) == {'fit', 'sample', 'score'}
     first = results['summary'][0]
     scores = [run['scores']['auroc'] for run in results['runs'][:2]]
@@ -130,6 +132,27 @@ class TestRun:
     assert len(results['runs']) == 1
     assert results['summary'][0]['scores']['auroc']['std'] is None
     assert [path.name for path in tmp_path.iterdir()] == ['results.json']
+
+  def test_runs_are_added_to_earlier_ones(self, tmp_path):
+    output = tmp_path / 'results.json'
+    smoke(seeds=(0,), output=output)
+    first = json.loads(output.read_text())['runs'][0]
+    results = smoke(seeds=(0, 1), output=output, resume=True)
+    assert results['runs'][0] == first
+    assert [run['seed'] for run in results['runs']] == [0, 1]
+    assert results['seeds'] == [0, 1]
+    assert results['summary'][0]['seeds'] == 2
+    with pytest.raises(ValueError, match='runs of another delta'):
+      smoke(seeds=(2,), output=output, resume=True, delta=1e-6)
+
+  def test_draws_the_columns(self, tmp_path):
+    figure = tmp_path / 'columns.png'
+    smoke(figure=figure)
+    assert figure.read_bytes().startswith(b'\x89PNG')
+
+  def test_unknown_method(self):
+    with pytest.raises(ValueError, match="No method 'magic'. Choose one of"):
+      tabular_synthesis.run('randhie', smoke=True, method='magic')
 
   def test_results_are_not_replaced_unasked(self, tmp_path):
     output = tmp_path / 'results.json'

@@ -75,6 +75,17 @@ def test_declared_deps_are_targets():
 
 
 @in_checkout
+def test_modules_have_the_files_that_they_read():
+  (target,) = (
+    rule
+    for rule in _declared()['experiments']
+    if rule['name'] == 'public_tables'
+  )
+  found = sorted((ROOT / 'experiments' / 'schemas').iterdir())
+  assert target['data'] == [f'schemas/{path.name}' for path in found]
+
+
+@in_checkout
 def test_no_target_needs_itself():
   needs = {t.label: t.deps for t in build_files.targets()}
   done = set()

@@ -16,11 +16,14 @@ from tfdpflows.tabular.classifier_scores import (
   target_labels,
   train_on_synthetic,
 )
+from tfdpflows.tabular.rank_correlation import kendall_errors, kendall_matrix
 
 __all__ = [
   'Comparison',
   'association_matrix',
   'compare',
+  'kendall_errors',
+  'kendall_matrix',
   'target_labels',
   'train_on_synthetic',
 ]

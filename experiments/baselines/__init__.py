@@ -1,0 +1,1 @@
+"""Synthesizers of other papers, written here to be compared with."""

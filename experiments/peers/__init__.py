@@ -1,0 +1,1 @@
+"""Synthesizers of other libraries, run in an environment of their own."""

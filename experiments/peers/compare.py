@@ -1,0 +1,93 @@
+r"""Runs the synthesizers of other libraries on a table, scored as ours.
+
+    python -m experiments.peers.compare --dataset=adult --epsilon=1 \
+      --methods=mst --methods=privbayes --output_dir=experiments/results
+
+Writes `tabular_DATASET_METHOD.json` for each method, as
+`experiments.tabular_synthesis` writes them. `make peers-tabular` makes the
+environment that they run in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import app, flags
+
+from experiments import datasets, tabular_synthesis
+from experiments.peers import dpmm_synthesizer
+
+
+def run(dataset, methods, output_dir, **arguments):
+  """Runs methods one after the other.
+
+  Args:
+    dataset: one of `datasets.DATASETS`.
+    methods: some of `dpmm_synthesizer.METHODS`.
+    output_dir: folder of the JSON files; runs that are there are kept.
+    **arguments: of `tabular_synthesis.run`.
+
+  Returns:
+    `(summaries, skipped)`: dicts by method, of its summary and of the reason
+    why it did not run.
+  """
+  summaries, skipped = {}, {}
+  for method in methods:
+    path = os.path.join(output_dir, f'tabular_{dataset}_{method}.json')
+    try:
+      found = tabular_synthesis.run(
+        dataset, method=method, output=path, resume=True, **arguments
+      )
+    except (
+      dpmm_synthesizer.PeerUnavailableError,
+      dpmm_synthesizer.PeerFailedError,
+    ) as error:
+      skipped[method] = str(error)
+      continue
+    summaries[method] = found['summary']
+  return summaries, skipped
+
+
+def main(argv):
+  """Runs what the flags ask for."""
+  if len(argv) > 1:
+    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  options = flags.FLAGS
+  os.makedirs(options.output_dir, exist_ok=True)
+  summaries, skipped = run(
+    options.dataset,
+    options.methods,
+    options.output_dir,
+    epsilons=[float(epsilon) for epsilon in options.epsilon],
+    seeds=[int(seed) for seed in options.seeds],
+    delta=options.delta,
+    hyperparameters={'limit_s': options.limit_s} if options.limit_s else None,
+    smoke=options.smoke,
+    command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
+  )
+  for method, summary in summaries.items():
+    print(f'{method}: {summary}')
+  for method, reason in skipped.items():
+    print(f'{method}: skipped. {reason}')
+
+
+def _define_flags():
+  flags.DEFINE_enum('dataset', 'randhie', datasets.DATASETS, 'Data set.')
+  flags.DEFINE_multi_enum(
+    'methods',
+    ['mst'],
+    dpmm_synthesizer.METHODS,
+    'What to run; may be given several times.',
+  )
+  flags.DEFINE_list('epsilon', ['1'], 'Privacy budgets, comma-separated.')
+  flags.DEFINE_list('seeds', ['0'], 'Seeds, comma-separated.')
+  flags.DEFINE_float('delta', 1e-5, 'Delta of the budgets.')
+  flags.DEFINE_float('limit_s', None, 'Seconds after which a fit is given up.')
+  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
+  flags.DEFINE_string('output_dir', None, 'Folder to write to.', required=True)
+
+
+if __name__ == '__main__':
+  _define_flags()
+  app.run(main)

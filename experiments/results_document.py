@@ -1,0 +1,54 @@
+"""Sections of a Markdown document that scripts write, between two markers."""
+
+from __future__ import annotations
+
+
+def replace_section(text, name, script, section):
+  """Returns a document with one script's section replaced.
+
+  Args:
+    text: the document; without markers, the section is added at the end.
+    name: what the markers call the section.
+    script: path of the script that writes it.
+    section: its new content, Markdown.
+
+  Raises:
+    ValueError: if a marker has lost the other.
+
+  #### Example
+
+  >>> text = replace_section('# Results', 'a', 'a.py', 'old')
+  >>> print(replace_section(text, 'a', 'a.py', 'new').splitlines()[4])
+  new
+  """
+  begin = f'<!-- {name}:begin, written by {script} -->'
+  end = f'<!-- {name}:end -->'
+  section = f'{begin}\n\n{section}\n\n{end}\n'
+  if (begin in text) != (end in text):
+    raise ValueError(
+      f'The document has only one of {begin!r} and {end!r}. Restore the other, '
+      'or remove the section.'
+    )
+  if begin not in text:
+    return f'{text.rstrip()}\n\n{section}'
+  before, rest = text.split(begin, 1)
+  return before + section + rest.split(end, 1)[1].lstrip('\n')
+
+
+def markdown_table(lines):
+  """Returns a Markdown table.
+
+  Args:
+    lines: sequence of lists of str, the head first; short ones are filled up.
+
+  #### Example
+
+  >>> print(markdown_table([['a', 'b'], ['1']]))
+  | a | b |
+  | --- | --- |
+  | 1 |  |
+  """
+  width = max(map(len, lines))
+  lines = [[*line, *[''] * (width - len(line))] for line in lines]
+  lines.insert(1, ['---'] * width)
+  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)

@@ -1,0 +1,86 @@
+"""How good a synthetic table is: classifiers, distances to held-out rows."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import numpy as np
+
+from experiments import datasets, public_tables
+from tfdpflows.tabular import evaluation
+
+METRICS = ('macro_f1', 'auroc', 'average_precision')
+_SHARED_METRICS = ('f1', 'auc', 'apc')
+
+
+class Scorer:
+  """Scores any method's rows against the same real rows, in the same way.
+
+  Args:
+    dataset: one of `datasets.DATASETS`.
+    holdout: DataFrame of real rows, as `TableSchema.validate` returns it.
+    schema: their `TableSchema`.
+    target: the column that classifiers predict.
+    smoke: whether three classifiers will do.
+
+  Attributes:
+    classifiers: which ones, in words.
+  """
+
+  def __init__(self, dataset, holdout, schema, target, smoke=False):
+    self._holdout = holdout
+    self._schema = schema
+    self._target = target
+    self._score = None
+    self.classifiers = 'quick' if smoke else 'all'
+    if dataset in datasets.SHARED_TABLES and not smoke:
+      self._score = public_tables.SharedScorer(dataset, datasets.SHARED)
+      self.classifiers = 'shared/tools/tstr.py'
+
+  def __call__(self, table):
+    """Returns means over classifiers that are trained on `table`.
+
+    Args:
+      table: DataFrame `[n, d]` with the columns of the schema.
+
+    Returns:
+      A dict of `METRICS`; where the target has more than two classes, some
+      scorers give the first alone.
+    """
+    if self._score is not None:
+      scores = self._score(table)
+      named = zip(METRICS, _SHARED_METRICS)
+      return {name: float(scores[key]) for name, key in named if key in scores}
+    scores = evaluation.train_on_synthetic(
+      self._holdout,
+      table,
+      self._schema,
+      self._target,
+      classifiers=self.classifiers,
+    )
+    return {name: float(scores[name].mean()) for name in METRICS}
+
+  def distances(self, table):
+    """Returns how far columns and pairs of columns are from the real ones.
+
+    Args:
+      table: DataFrame `[n, d]` with the columns of the schema.
+
+    Returns:
+      A JSON-able dict: see `Comparison.summary` and `kendall_errors`; `None`
+      for what the table has no columns for.
+    """
+    tables = self._holdout, table
+    found = {
+      **evaluation.compare(*tables, self._schema).summary(),
+      **evaluation.kendall_errors(*tables, self._schema),
+    }
+    return {k: v if np.isfinite(v) else None for k, v in found.items()}
+
+
+def peak_memory():
+  """Returns the most memory that this process ever held, in MiB."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  # Linux counts KiB, macOS bytes.
+  return peak / 2 ** (20 if sys.platform == 'darwin' else 10)

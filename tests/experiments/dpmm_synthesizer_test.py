@@ -1,0 +1,121 @@
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.peers import compare, dpmm_synthesizer
+from tfdpflows.tabular import Field, TableSchema
+
+SCHEMA = TableSchema(
+  [
+    Field('age', 'integer', 0, 99, required=True),
+    Field('rate', 'number', enum=(0.0, 25.0, 95.0), required=True),
+    Field('code', 'string', enum=('NA', '01', '1'), required=True),
+    Field('member', 'boolean', required=True),
+  ]
+)
+needs_dpmm = pytest.mark.skipif(
+  not dpmm_synthesizer.PYTHON.exists(),
+  reason='no environment of the peers: make peers-tabular',
+)
+
+
+def table(n=300):
+  rng = np.random.default_rng(0)
+  age = rng.integers(0, 100, n)
+  return SCHEMA.validate(
+    pd.DataFrame(
+      {
+        'age': age,
+        'rate': rng.choice([0.0, 25.0, 95.0], n),
+        'code': rng.choice(['NA', '01', '1'], n),
+        'member': age > 50,
+      }
+    )
+  )
+
+
+def make(**arguments):
+  return dpmm_synthesizer.DpmmSynthesizer(
+    SCHEMA, **{'method': 'mst', 'python': sys.executable, **arguments}
+  )
+
+
+def test_domain_is_what_the_schema_declares():
+  assert dpmm_synthesizer.domain(SCHEMA) == {
+    'age': {'lower': 0, 'upper': 99},
+    'rate': {'lower': 0.0, 'upper': 95.0},
+    'code': {'categories': ['NA', '01', '1']},
+    'member': {'categories': ['False', 'True']},
+  }
+
+
+def test_bad_arguments():
+  with pytest.raises(ValueError, match="No method 'ctgan'"):
+    make(method='ctgan')
+  with pytest.raises(ValueError, match='binning_epsilon is 1.0'):
+    make(binning_epsilon=1.0)
+  schema = TableSchema([Field('age', 'integer', 0, 99)])
+  with pytest.raises(ValueError, match="Column 'age' may be missing"):
+    dpmm_synthesizer.DpmmSynthesizer(schema, method='mst')
+  with pytest.raises(ValueError, match='not fitted yet'):
+    make().sample(1)
+
+
+def test_an_environment_that_is_not_there_is_named():
+  with pytest.raises(
+    dpmm_synthesizer.PeerUnavailableError, match='make peers-tabular'
+  ):
+    make(python='/nowhere/python')
+
+
+def test_an_environment_without_dpmm_is_named():
+  if importlib.util.find_spec('dpmm'):
+    pytest.skip('dpmm is installed here')
+  with pytest.raises(
+    dpmm_synthesizer.PeerUnavailableError, match='has no dpmm'
+  ):
+    make().fit(table())
+
+
+def test_a_fit_that_takes_too_long_is_given_up():
+  with pytest.raises(
+    dpmm_synthesizer.PeerFailedError, match='given up after 0.001 seconds'
+  ):
+    make(limit_s=0.001).fit(table())
+
+
+def test_what_cannot_run_is_skipped_with_its_reason(tmp_path):
+  pytest.importorskip('statsmodels')
+  summaries, skipped = compare.run(
+    'randhie',
+    ['mst', 'aim'],
+    tmp_path,
+    smoke=True,
+    hyperparameters={'python': '/nowhere/python'},
+  )
+  assert not summaries
+  assert 'make peers-tabular' in skipped['aim']
+  assert not list(tmp_path.iterdir())
+
+
+@needs_dpmm
+def test_mst_learns_the_columns():
+  peer = make(
+    python=dpmm_synthesizer.PYTHON, epsilon=8.0, iterations=30, bins=16
+  )
+  rows = peer.fit(table()).sample(300)
+  assert (rows.dtypes == table().dtypes).all()
+  assert abs(rows['member'].mean() - 0.5) < 0.15
+  assert set(rows['code']) == {'NA', '01', '1'}
+  assert len(peer.sample(10, seed=0)) == 10
+  assert peer.peak_mib > 50
+  statement = json.loads(json.dumps(peer.privacy_statement().to_dict()))
+  assert statement['details']['seconds']['fit'] > 0
+  assert statement['details']['versions']['dpmm']
+  assert peer.ledger.epsilon() == 8.0
+  with pytest.raises(ValueError, match='300 rows were drawn'):
+    peer.sample(301)
