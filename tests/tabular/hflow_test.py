@@ -108,6 +108,37 @@ def test_can_be_loaded_and_says_what_it_is(fitted, people):
   pd.testing.assert_frame_equal(people.schema.validate(rows), rows)
 
 
+def test_rows_with_conditions(fitted, people, tmp_path, capsys):
+  wanted = {'city': 'Köln', 'member': True}
+  rows = fitted.model.sample(20, seed=0, conditions=wanted)
+  assert len(rows) == 20 and (rows['city'] == 'Köln').all()
+  assert rows['member'].all()
+  assert rows.attrs['conditions'] == {'method': 'exact', 'effective_rows': 20}
+  rows = fitted.model.sample(20, seed=0, conditions={'income': 50})
+  assert rows.attrs['conditions']['method'] == 'importance'
+  np.testing.assert_allclose(rows['income'], 50)
+  with pytest.raises(ValueError, match="condition 'city': 'Rom' is outside"):
+    fitted.model.sample(20, conditions={'city': 'Rom'})
+  command = ['sample', f'--model_dir={fitted.folder}', '--num_rows=5']
+  command += [f'--output={tmp_path}/rows.csv']
+  assert cli.main([*command, '--condition=city=', '--condition=age=30']) == 0
+  rows = pd.read_csv(tmp_path / 'rows.csv')
+  assert rows['city'].isna().all() and (rows['age'] == 30).all()
+  assert 'conditions' in capsys.readouterr().out
+  command = [*command, '--overwrite']
+  for flags, message in (
+    (['--condition=city'], 'has no ='),
+    (
+      ['--condition=age=1', '--condition=age=2'],
+      "two conditions on column 'age",
+    ),
+    (['--condition=town=Bonn'], "column 'town'; the schema has"),
+    (['--condition=age=120'], "condition 'age'"),
+  ):
+    assert cli.main([*command, *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
 _WITHOUT_US = """
 import sys
 sys.modules['tfdpflows'] = None

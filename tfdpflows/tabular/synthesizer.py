@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdpflows import accounting, gradients
 from tfdpflows.tabular import (
+  conditioning,
   fitting,
   model_directory,
   system_errors,
@@ -233,23 +234,47 @@ class TabularSynthesizer:
     if self._density is None:
       raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
 
-  def sample(self, num_rows, seed=None):
+  def sample(self, num_rows, seed=None, conditions=None):
     """Draws synthetic rows.
 
     Args:
       num_rows: number of rows, 0 or more.
       seed: for rows that can be drawn again; `None` for fresh ones.
+      conditions: dict of values that columns must have, such as `{'sex': 'f'}`,
+        `None` for missing. Rows of the model that agree are exact draws; where
+        they are too rare, and for values of continuous columns, rows are
+        resampled by importance (`conditioning.sample`), which is approximate.
 
     Returns:
-      A `DataFrame` with the columns, types and values of the schema.
+      A `DataFrame` with the columns, types and values of the schema. With
+      conditions, `attrs['conditions']` says by which `method`, 'exact' or
+      'importance', and how many independent rows they are worth.
+
+    Raises:
+      ValueError: for a number out of range, or a condition that the schema
+        does not allow, naming the column.
     """
     self._check_fitted()
     if num_rows != int(num_rows) or num_rows < 0:
       raise ValueError(f'num_rows is {num_rows}; it must be an integer >= 0.')
     if seed is not None and seed < 0:
       raise ValueError(f'seed is {seed}; it must be 0 or more.')
-    codes = self._density.sample(int(num_rows), np.random.default_rng(seed))
-    return TableEncoder(self.schema).decode(codes)
+    rng, encoder = np.random.default_rng(seed), TableEncoder(self.schema)
+    if not conditions:
+      return encoder.decode(self._density.sample(int(num_rows), rng))
+    found = conditioning.sample(
+      self._density,
+      encoder.columns,
+      int(num_rows),
+      conditioning.encode_conditions(self.schema, conditions),
+      rng,
+    )
+    table = encoder.decode(found.codes)
+    table.attrs['conditions'] = {
+      'method': found.method,
+      'effective_rows': found.effective,
+    }
+    return table
 
   def log_prob(self, df):
     """Returns the log-density of rows, in nats.
