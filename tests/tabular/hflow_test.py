@@ -13,7 +13,7 @@ import pytest
 import small_table
 import tensorflow as tf
 
-from tfdpflows import bijectors, cli
+from tfdpflows import bijectors
 from tfdpflows.tabular import fitting
 from tfdpflows.tabular.field import Field
 from tfdpflows.tabular.hyperparameters import Hyperparameters
@@ -108,7 +108,7 @@ def test_can_be_loaded_and_says_what_it_is(fitted, people):
   pd.testing.assert_frame_equal(people.schema.validate(rows), rows)
 
 
-def test_rows_with_conditions(fitted, people, tmp_path, capsys):
+def test_rows_with_conditions(fitted):
   wanted = {'city': 'Köln', 'member': True}
   rows = fitted.model.sample(20, seed=0, conditions=wanted)
   assert len(rows) == 20 and (rows['city'] == 'Köln').all()
@@ -119,24 +119,9 @@ def test_rows_with_conditions(fitted, people, tmp_path, capsys):
   np.testing.assert_allclose(rows['income'], 50)
   with pytest.raises(ValueError, match="condition 'city': 'Rom' is outside"):
     fitted.model.sample(20, conditions={'city': 'Rom'})
-  command = ['sample', f'--model_dir={fitted.folder}', '--num_rows=5']
-  command += [f'--output={tmp_path}/rows.csv']
-  assert cli.main([*command, '--condition=city=', '--condition=age=30']) == 0
-  rows = pd.read_csv(tmp_path / 'rows.csv')
+  # As text, as the command line has it.
+  rows = fitted.model.sample(5, conditions={'city': None, 'age': '30'})
   assert rows['city'].isna().all() and (rows['age'] == 30).all()
-  assert 'conditions' in capsys.readouterr().out
-  command = [*command, '--overwrite']
-  for flags, message in (
-    (['--condition=city'], 'has no ='),
-    (
-      ['--condition=age=1', '--condition=age=2'],
-      "two conditions on column 'age",
-    ),
-    (['--condition=town=Bonn'], "column 'town'; the schema has"),
-    (['--condition=age=120'], "condition 'age'"),
-  ):
-    assert cli.main([*command, *flags]) == 2
-    assert message in capsys.readouterr().err
 
 
 _WITHOUT_US = """
@@ -258,21 +243,3 @@ def test_older_models_are_of_the_default(fitted, tmp_path):
     del h[name]
   h = Hyperparameters(**h)
   assert (h.linear, h.shared, h.dequantization) == ('none', False, 'uniform')
-
-
-def test_command_line(people, tmp_path, capsys, monkeypatch):
-  people.table.to_csv(tmp_path / 'table.csv', index=False)
-  people.schema.to_json(tmp_path / 'schema.json')
-  asked = {}
-
-  def fit(*args, **kwargs):
-    asked.update(kwargs)
-    raise ValueError('seen')
-
-  monkeypatch.setattr('tfdpflows.tabular.synthesizer.fit_to_directory', fit)
-  flags = ['--epsilon=1', '--delta=1e-5', f'--model_dir={tmp_path}/model']
-  flags += [f'--input={tmp_path}/table.csv', f'--schema={tmp_path}/schema.json']
-  assert cli.main(['fit', *flags, '--model=hflow']) != 0
-  assert asked['model'] == 'hflow'
-  assert cli.main(['fit', *flags, '--model=flow']) != 0
-  assert 'spline|hflow' in capsys.readouterr().err
