@@ -76,9 +76,11 @@ class MADE(tf.Module):
       std = 0 if last else np.sqrt(2 / np.maximum(mask.sum(0), 1))
       kernel = mask * rng.normal(size=mask.shape) * std
       self._kernels.append(tf.Variable(kernel, dtype=dtype, name=f'kernel_{i}'))
-      self._biases.append(
-        tf.Variable(tf.zeros([mask.shape[1]], dtype), name=f'bias_{i}')
-      )
+      # In the first layer each condition has one of its own, made below.
+      if i or num_conditions == 1:
+        self._biases.append(
+          tf.Variable(tf.zeros([mask.shape[1]], dtype), name=f'bias_{i}')
+        )
       with tf.init_scope():
         self._masks.append(tf.constant(mask, dtype))
     # Conditions that start alike would be slow to part.
@@ -90,7 +92,6 @@ class MADE(tf.Module):
         tf.Variable(value, dtype=dtype, name=f'embedding_{i}')
         for i, value in enumerate(values)
       ]
-      self._biases[0] = None
 
   def _degrees(self, units):
     """Degrees 1..d-1 in ascending order, spread evenly over the units."""
@@ -113,7 +114,9 @@ class MADE(tf.Module):
     return _Conditioned(self, number)
 
   def _bias(self, layer, condition):
-    return self._biases[layer] if layer else self._first_biases[condition]
+    if layer == 0:
+      return self._first_biases[condition]
+    return self._biases[layer - len(self._kernels)]  # From the end.
 
   def __call__(self, x, condition=0):
     """Returns the parameters of every column.
