@@ -40,12 +40,19 @@ def _spline(dtype):
   return bijectors.RationalQuadraticSpline(tf.constant(params, dtype))
 
 
+def _logistic_mixture(dtype, logit=True):
+  params = np.random.default_rng(0).normal(size=[D, 9])
+  return bijectors.LogisticMixtureCDF(tf.constant(params, dtype), logit)
+
+
 BIJECTORS = {
   'actnorm': lambda t: bijectors.ActNorm(D, t),
   'spline': _spline,
   'maf_affine': lambda t: _maf(bijectors.Affine(), t),
   'maf_affine_linear': lambda t: _maf(bijectors.Affine(), t, ()),
   'maf_spline': lambda t: _maf(bijectors.Spline(6, 4.0), t),
+  'maf_mixture': lambda t: _maf(bijectors.LogisticMixture(4), t),
+  'logistic_mixture': _logistic_mixture,
   'marginal': _marginal,
   'lu': lambda t: bijectors.LULinear(D, dtype=t),
   'lu_permuted': lambda t: bijectors.LULinear(D, [2, 0, 1], t),
@@ -68,13 +75,24 @@ BIJECTORS = {
       D, 3, [9, 9], shared=True, dtype=t, seed=2
     ).bijector
   ),
+  'hflow_low_rank': lambda t: (
+    flows.dp_hflow(D, 2, [9], num_bins=4, dtype=t, seed=2).bijector
+  ),
+  'hflow_lu': lambda t: (
+    flows.dp_hflow(
+      D, 2, [9], linear='lu', num_bins=4, shared=False, dtype=t, seed=2
+    ).bijector
+  ),
   'marginal_flow': lambda t: (
     flows.neural_spline_flow(
       D, 2, [9, 9], dtype=t, seed=2, marginal=_marginal(t)
     ).bijector
   ),
 }
-IDENTITIES = [n for n in BIJECTORS if 'marginal' not in n and n != 'spline']
+WITHOUT_VARIABLES = ('marginal', 'spline', 'logistic_mixture')
+IDENTITIES = [
+  n for n in BIJECTORS if n not in (*WITHOUT_VARIABLES, 'marginal_flow')
+]
 
 
 def _make(name, dtype='float64', scale=0.3):
@@ -130,7 +148,7 @@ def test_starts_as_the_identity(name):
   bijector = BIJECTORS[name](tf.float64)
   x = _inputs(name)
   y = bijector.inverse(x)
-  if name in ('maf_flow', 'spline_flow'):
+  if name in ('maf_flow', 'spline_flow', 'hflow_low_rank', 'hflow_lu'):
     # Two blocks, with the columns reversed in between.
     y = tf.reverse(y, [1])
   np.testing.assert_allclose(y, x, atol=1e-12)
@@ -190,7 +208,7 @@ def test_function_xla_and_vectorized_map_equal_eager(name):
 
 @pytest.mark.core
 @pytest.mark.parametrize(
-  'name', [n for n in BIJECTORS if n not in ('marginal', 'spline')]
+  'name', [n for n in BIJECTORS if n not in WITHOUT_VARIABLES]
 )
 @pytest.mark.parametrize('xla', [False, True])
 def test_per_example_gradients_equal_jacobian_and_clip(name, xla):

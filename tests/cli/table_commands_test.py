@@ -32,9 +32,13 @@ class Synthesizer:
   def privacy_statement(self):
     return 'epsilon <= 1 at delta=1e-05'
 
-  def sample(self, num_rows, seed=None):
-    self.calls.append(('sample', num_rows, seed))
-    return self.table.sample(num_rows, replace=True, random_state=seed)
+  def sample(self, num_rows, seed=None, conditions=None):
+    self.calls.append(('sample', num_rows, seed, conditions))
+    rows = self.table.sample(num_rows, replace=True, random_state=seed)
+    if conditions:
+      method = 'exact' if len(conditions) == 1 else 'importance'
+      rows.attrs['conditions'] = {'method': method, 'effective_rows': 3.2}
+    return rows
 
   def log_prob(self, df):
     return np.linspace(-2.0, -1.0, len(df))
@@ -127,6 +131,7 @@ def test_fit_passes_the_flags_on(folder, capsys):
     '--accountant=rdp',
     '--out_of_range=clip',
     '--noprogress',
+    '--model=hflow',
   ]
   assert cli.main([*FIT, *flags]) == 0
   assert Synthesizer.calls == [
@@ -137,6 +142,7 @@ def test_fit_passes_the_flags_on(folder, capsys):
       {
         'epsilon': 1.0,
         'delta': 1e-5,
+        'model': 'hflow',
         'bounds_epsilon': None,
         'out_of_range': 'clip',
         'accountant': 'rdp',
@@ -230,7 +236,7 @@ def test_sample(folder, capsys):
   cli.main(FIT)
   argv = ['sample', '--model_dir=model', '--num_rows=7', '--output=s.csv']
   assert cli.main([*argv, '--seed=5']) == 0
-  assert Synthesizer.calls[-1] == ('sample', 7, 5)
+  assert Synthesizer.calls[-1] == ('sample', 7, 5, {})
   assert 'Wrote 7 rows to s.csv' in capsys.readouterr().out
   table = read_table('s.csv')
   assert list(table.columns) == ['age', 'income', 'sex']
@@ -242,6 +248,21 @@ def test_sample(folder, capsys):
     'mode does not exist: make it with `tfdpflows fit`',
     capsys,
   )
+
+
+def test_sample_with_conditions(folder, capsys):
+  cli.main(FIT)
+  argv = ['sample', '--model_dir=model', '--num_rows=7', '--output=s.csv']
+  assert cli.main([*argv, '--condition=sex=f']) == 0
+  assert Synthesizer.calls[-1][3] == {'sex': 'f'}
+  assert 'rows of the model that meet the' in capsys.readouterr().out
+  argv.append('--overwrite')
+  assert cli.main([*argv, '--condition=sex=', '--condition=age=a=b']) == 0
+  assert Synthesizer.calls[-1][3] == {'sex': None, 'age': 'a=b'}
+  assert 'worth about 3 independent rows' in capsys.readouterr().out
+  _refused([*argv, '--condition=sex'], '--condition=sex has no =', capsys)
+  twice = ['--condition=sex=f', '--condition=sex=m']
+  _refused([*argv, *twice], "two conditions on column 'sex'", capsys)
 
 
 def test_score(folder, capsys):

@@ -38,12 +38,13 @@ def test_dequantization_stays_in_its_cell():
   density = _density()
   x = np.array([[0, 8], [3, 63.99], [4, 64.5]], np.float32)
   for uniform in (0.0, 0.5, 0.999):
-    points, volume = density.dequantize(x, np.full_like(x, uniform))
+    points, volume, log_q = density.dequantize(x, np.full_like(x, uniform))
     np.testing.assert_array_equal(np.floor(points[:, 0]), [0, 3, 4])
     # Numbers stay as they are; a missing one is spread over its interval.
     np.testing.assert_array_equal(points[:2, 1], x[:2, 1])
     assert 64 <= points[2, 1] <= 65
     np.testing.assert_allclose(volume, [0, 0, np.log(1.0)], atol=1e-6)
+    np.testing.assert_array_equal(log_q, 0)
 
 
 def test_mass_is_one():

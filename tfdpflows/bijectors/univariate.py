@@ -10,6 +10,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdpflows._keras import tfp
+from tfdpflows.bijectors.logistic_mixture import LogisticMixtureCDF
 from tfdpflows.bijectors.rational_quadratic import RationalQuadraticSpline
 
 tfb = tfp.bijectors
@@ -52,3 +53,21 @@ class Spline:
 
   def __call__(self, params):
     return tfb.Invert(RationalQuadraticSpline(params, bound=self.bound))
+
+
+class LogisticMixture:
+  """The logit of the CDF of a mixture of logistic distributions (Flow++).
+
+  Its cheap direction is from data to base, as that of `Spline`; sampling
+  bisects. It acts on the whole line.
+
+  Args:
+    num_components: components of the mixture.
+  """
+
+  def __init__(self, num_components=8):
+    self.num_components = int(num_components)
+    self.num_params = LogisticMixtureCDF.num_params(self.num_components)
+
+  def __call__(self, params):
+    return tfb.Invert(LogisticMixtureCDF(params, logit=True))

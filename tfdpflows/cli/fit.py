@@ -75,6 +75,15 @@ def _define(options):
   )
   options.section('Model')
   options.add(
+    flags.DEFINE_enum,
+    'model',
+    'spline',
+    'Which flow learns how the columns hang together: splines whose blocks '
+    'have networks of their own, or DP-HFlow.',
+    enum_values=['spline', 'hflow'],
+    metavar='spline|hflow',
+  )
+  options.add(
     flags.DEFINE_string,
     'model_dir',
     None,
@@ -146,6 +155,7 @@ def _run(values):
       values.model_dir,
       epsilon=values.epsilon,
       delta=values.delta,
+      model=values.model,
       bounds_epsilon=values.bounds_epsilon,
       out_of_range=values.out_of_range,
       accountant=values.accountant,

@@ -7,7 +7,7 @@ import time
 from absl import flags
 
 from tfdpflows.cli import files, quiet
-from tfdpflows.cli.command import Command
+from tfdpflows.cli.command import Command, UsageError
 
 
 def _define(options):
@@ -38,12 +38,35 @@ def _define(options):
     metavar='N',
     lower_bound=0,
   )
+  options.add(
+    flags.DEFINE_multi_string,
+    'condition',
+    None,
+    'A column and the value that it is to have in every row, such as sex=f; '
+    'nothing behind the = for a missing value. May be given several times.',
+    metavar='COLUMN=VALUE',
+  )
   files.add_output(
     options, 'CSV file to write; compressed if its name ends in .gz.'
   )
 
 
+def _conditions(given):
+  conditions = {}
+  for text in given or ():
+    name, equals, value = text.partition('=')
+    if not equals:
+      raise UsageError(
+        f'--condition={text} has no =; write the column, =, and its value.'
+      )
+    if name in conditions:
+      raise UsageError(f'There are two conditions on column {name!r}.')
+    conditions[name] = value or None
+  return conditions
+
+
 def _run(values):
+  conditions = _conditions(values.condition)
   files.check_model(values.model_dir)
   files.check_output(values.output, values.overwrite)
   with quiet.importing():
@@ -52,11 +75,24 @@ def _run(values):
 
   synthesizer = TabularSynthesizer.load(values.model_dir)
   start = time.perf_counter()
-  table = synthesizer.sample(values.num_rows, seed=values.seed)
+  table = synthesizer.sample(
+    values.num_rows, seed=values.seed, conditions=conditions
+  )
   seconds = time.perf_counter() - start
   write_table(table, values.output)
   print(
     f'Wrote {len(table):,} rows to {values.output} (drawn in {seconds:.1f} s).'
+  )
+  if conditions:
+    print(_how(table.attrs['conditions']))
+
+
+def _how(found):
+  if found['method'] == 'exact':
+    return 'They are rows of the model that meet the conditions.'
+  return (
+    'They were resampled to meet the conditions, which is approximate; they '
+    f'are worth about {found["effective_rows"]:.0f} independent rows.'
   )
 
 
@@ -66,6 +102,10 @@ COMMAND = Command(
   description="""
     Draws rows with the columns, types, ranges and categories of the schema.
     However many are drawn, they cost no privacy beyond that of the fit.
+
+    With conditions, rows of the model that meet them are kept. Where those are
+    too rare, and for values of continuous columns, rows are made to meet them
+    and resampled by importance; which of the two it was is printed.
   """,
   example="""
     tfdpflows sample --model_dir=model --num_rows=10000 --output=synthetic.csv

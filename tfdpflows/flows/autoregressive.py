@@ -19,6 +19,7 @@ def masked_autoregressive_flow(
   transform=None,
   shared=False,
   actnorm=False,
+  linear=None,
   marginal=None,
   base=None,
   activation='relu',
@@ -41,6 +42,8 @@ def masked_autoregressive_flow(
       of the block's number (DP-HFlow): a fraction of the parameters, and so of
       the noise.
     actnorm: whether a learned scale and shift stands before each block.
+    linear: a function of the block's number, which gives the linear bijector
+      that stands before the block; `None` for none.
     marginal: a bijector from data to something near the base, applied to the
       data first, such as `bijectors.MarginalCDF`.
     base: a distribution over `[d]`; standard normal by default.
@@ -86,6 +89,8 @@ def masked_autoregressive_flow(
       parts.append(
         bijectors.ActNorm(event_size, dtype, name=f'actnorm_{block}')
       )
+    if linear is not None:
+      parts.append(linear(block))
     made = one.conditioned(block) if shared else network(1, f'made_{block}')
     parts.append(
       bijectors.MaskedAutoregressive(made, transform, name=f'block_{block}')

@@ -68,11 +68,19 @@ class LinearTerm:
       dd = tf.matmul(d, d, transpose_b=True)
       squared = tf.reduce_sum(aa * dd, [1, 2])
     else:
-      # |sum_t M * a_t d_t^T|^2: the masked products of all pairs of uses.
-      aa = a[:, :, None] * a[:, None, :]
-      dd = d[:, :, None] * d[:, None, :]
-      aa = tf.tensordot(aa, tf.cast(self._mask, tf.float64) ** 2, 1)
-      squared = tf.reduce_sum(aa * dd, [1, 2, 3])
+      # |sum_t M * a_t d_t^T|^2: the masked products of all pairs of uses, each
+      # pair once, and equal columns of the mask once.
+      first, second = np.triu_indices(self._uses)
+      pairs = lambda x: (
+        tf.gather(x, first, axis=1) * tf.gather(x, second, axis=1)
+      )
+      columns, members = self._column_groups()
+      aa = tf.tensordot(pairs(a), tf.cast(columns, tf.float64) ** 2, 1)
+      dd = pairs(d)
+      if members is not None:
+        dd = tf.tensordot(dd, tf.cast(members, tf.float64), 1)
+      by_pair = tf.reduce_sum(aa * dd, 2)
+      squared = tf.linalg.matvec(by_pair, np.where(first == second, 1.0, 2.0))
     lengths = tf.norm(a, axis=2) * tf.norm(d, axis=2)
     terms = 4 * (a.shape[2] + d.shape[2])
     # The sum itself is made in the precision of the activations: what cancels

@@ -78,11 +78,12 @@ class DensityModel(TriedModel):
       )
     self._preprocessing = preprocessing
     self._average = None
-    if ema_momentum is not None:
-      self._average = WeightAverage(
-        distribution.trainable_variables, ema_momentum
-      )
+    self._start_average(ema_momentum)
     self._loss = keras.metrics.Mean(name='loss')
+
+  def _start_average(self, momentum):
+    if momentum is not None:
+      self._average = WeightAverage(self._private_variables(), momentum)
 
   @property
   def metrics(self):
@@ -107,7 +108,7 @@ class DensityModel(TriedModel):
     return -self.log_prob(x)
 
   def train_step(self, data):
-    variables = self.distribution.trainable_variables
+    variables = list(self._private_variables())
     if isinstance(self.optimizer, DPOptimizer):
       logs = self._private_step(data, variables)
     else:

@@ -16,23 +16,37 @@ _BATCH = 8192
 _DRAWS = 16
 
 
+def cells(columns):
+  """Returns the number of cells of each encoded column, 0 for points."""
+  return [round(c.size) if c.cell else 0 for c in columns]
+
+
 class TableDensity(tf.Module):
   """A density over encoded rows.
 
   A row of codes x stands for a product of cells and points (`TableEncoder`).
   `x -> z` by each column's private CDF, then a spline flow over z that starts
   at the standard normal: before training the columns are independent with
-  their private marginals.
+  their private marginals. Where in the cells the points x are taken is left to
+  the dequantization.
 
   Args:
     columns: encoded columns, from `TableEncoder.columns`.
     edges: bin edges per column.
     probabilities: private bin probabilities per column.
     latent: a distribution over z, `[d]`.
+    dequantization: a `bijectors.VariationalDequantization` of the `cells` of
+      the columns; uniform by default.
   """
 
   def __init__(
-    self, columns, edges, probabilities, latent, name='table_density'
+    self,
+    columns,
+    edges,
+    probabilities,
+    latent,
+    dequantization=None,
+    name='table_density',
   ):
     super().__init__(name=name)
     self.marginal = bijectors.MarginalCDF(edges, probabilities)
@@ -43,24 +57,36 @@ class TableDensity(tf.Module):
     self._start = np.array([_interval(c)[0] for c in columns], np.float32)
     self._width = np.array([_interval(c)[1] for c in columns], np.float32)
     self._cell = np.array([c.cell for c in columns], np.float32)
+    if dequantization is None:
+      dequantization = bijectors.UniformDequantization(cells(columns))
+    self.dequantization = dequantization
+
+  @property
+  def trained(self):
+    """The variables that training changes, as a list."""
+    placing = self.dequantization.trainable_variables
+    return [*self.latent.trainable_variables, *placing]
 
   def dequantize(self, x, uniform):
-    """Spreads codes evenly over what they stand for.
+    """Places points in what codes stand for.
 
     Args:
       x: codes `[..., d]`.
-      uniform: numbers in [0, 1), `[..., d]`.
+      uniform: numbers in [0, 1), `[..., d]`, as many as there are points.
 
     Returns:
-      Points `[..., d]`, and the log-volume `[...]` of what they were drawn
-      from.
+      Points `[..., d]`; the log-volume `[...]` of what they were drawn from;
+      and the logarithm `[...]` of their density in it, as a multiple of that
+      of an even spread.
     """
     in_interval = tf.logical_and(self._cell == 0, x >= self._start)
-    spread = x + self._cell * uniform
+    u, log_q = self.dequantization(x, uniform)
+    # What rounding would take to the next cell stays in its own.
+    spread = tf.minimum(x + u, tf.math.nextafter(x + 1, x))
     spread = tf.where(in_interval, self._start + self._width * uniform, spread)
     log_width = np.log(np.where(self._width > 0, self._width, 1))
     volume = tf.where(in_interval, log_width, tf.zeros_like(x))
-    return spread, tf.reduce_sum(volume, -1)
+    return spread, tf.reduce_sum(volume, -1), log_q
 
   def sample(self, num_rows, rng):
     """Returns codes `[num_rows, d]`, drawn in compiled batches.
@@ -84,8 +110,9 @@ class TableDensity(tf.Module):
     """Returns the log of the mass (discrete) times density of rows.
 
     A discrete row's mass is the integral of the density over its cells. It is
-    estimated from a few random points per row: the estimate of the mass is
-    unbiased, its log a little low.
+    estimated from a few random points per row, each weighted by the density
+    that it was drawn from: the estimate of the mass is unbiased, its log a
+    little low, a lower bound in expectation (Burda et al. 2016).
 
     Args:
       x: codes `[n, d]`.
@@ -103,8 +130,8 @@ class TableDensity(tf.Module):
 
   @tf.function(autograph=False)
   def _log_prob_batch(self, x, uniform):
-    points, volume = self.dequantize(x[None], uniform)
-    log_prob = self.distribution.log_prob(points) + volume
+    points, volume, log_q = self.dequantize(x[None], uniform)
+    log_prob = self.distribution.log_prob(points) + volume - log_q
     return tf.reduce_logsumexp(log_prob, 0) - np.log(_DRAWS)
 
   def export(self, path):
@@ -134,7 +161,7 @@ class TableDensity(tf.Module):
       return {'x': tf.ensure_shape(rows, [None, d])}
 
     module = tf.Module()
-    module.variables_ = list(self.latent.trainable_variables)
+    module.variables_ = self.trained
     tf.saved_model.save(
       module, path, signatures={'log_prob': log_prob, 'sample': sample}
     )
@@ -145,7 +172,9 @@ class TableModel(models.DensityModel):
 
   The loss is relative to the untrained model, which has the private marginals
   and independent columns: 0 at the start, negative where the flow has learned
-  what columns say of each other, in nats per row.
+  what columns say of each other, in nats per row. It is a bound: that of the
+  log-probability from below (`bijectors.dequantization`), with one point per
+  row, whose place a variational dequantization learns along with the flow.
 
   Args:
     density: a `TableDensity`.
@@ -154,8 +183,9 @@ class TableModel(models.DensityModel):
   """
 
   def __init__(self, density, generator, ema_momentum):
-    super().__init__(density.latent, ema_momentum=ema_momentum)
+    super().__init__(density.latent)
     self._density = density
+    self._start_average(ema_momentum)
     # As an attribute it has its state in every checkpoint.
     self._generator = generator
 
@@ -163,12 +193,21 @@ class TableModel(models.DensityModel):
     """Puts the averaged weights in place, as the end of `fit` does."""
     self._average.assign()
 
+  @property
+  def trained(self):
+    """The variables that training changes, as a list."""
+    return self._density.trained
+
+  def _private_variables(self):
+    return self.trained
+
   def _row_losses(self, x):
-    uniform = self._generator.uniform(tf.shape(x))
-    points, _ = self._density.dequantize(x, uniform)
+    uniform = tf.ensure_shape(self._generator.uniform(tf.shape(x)), x.shape)
+    points, _, log_q = self._density.dequantize(x, uniform)
+    # What the marginals and the volume add is in both densities.
     z = self._density.marginal.forward(points)
     independent = self.distribution.distribution.log_prob(z)
-    return independent - self.log_prob(z)
+    return independent - self.log_prob(z) + log_q
 
 
 def _seed(rng):

@@ -7,9 +7,9 @@ import dataclasses
 import dp_accounting
 import numpy as np
 
-from tfdpflows import accounting, flows, gradients, mechanisms
+from tfdpflows import accounting, bijectors, flows, gradients, mechanisms
 from tfdpflows.plan import TrainingPlan
-from tfdpflows.tabular.density import TableDensity, TableModel
+from tfdpflows.tabular.density import TableDensity, TableModel, cells
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.training import train
@@ -169,6 +169,7 @@ def run_mechanisms(
     codes,
     learning_rate=hyperparameters.learning_rate,
     loss_bound=hyperparameters.loss_bound,
+    num_draws=hyperparameters.num_draws,
     folder=work.checkpoints,
     resume=resume,
     progress=progress,
@@ -179,22 +180,38 @@ def run_mechanisms(
 def make_density(schema, marginals, hyperparameters, seed=None):
   """Returns the `TableDensity` of marginals, its flow still the identity.
 
+  Columns are points to the flow: what is discrete is placed in its cell first.
+
   Args:
     schema: `TableSchema`.
     marginals: see `Fitted`.
     hyperparameters: `Hyperparameters`.
     seed: of the initial weights, or `None`.
   """
-  latent = flows.neural_spline_flow(
+  recipe, options = flows.neural_spline_flow, {}
+  if hyperparameters.linear != 'none':
+    recipe = flows.dp_hflow
+    options = {'linear': hyperparameters.linear, 'rank': hyperparameters.rank}
+  latent = recipe(
     len(schema.fields),
     hyperparameters.num_blocks,
     hyperparameters.hidden_units,
     num_bins=hyperparameters.num_bins,
+    shared=hyperparameters.shared,
     seed=seed,
+    **options,
   )
+  columns = TableEncoder(schema).columns
+  dequantization = None
+  # Of a table without discrete columns there is nothing to place.
+  if hyperparameters.dequantization == 'variational' and any(cells(columns)):
+    dequantization = bijectors.VariationalDequantization(
+      cells(columns), seed=seed
+    )
   return TableDensity(
-    TableEncoder(schema).columns,
+    columns,
     [m['edges'] for m in marginals],
     [m['probabilities'] for m in marginals],
     latent,
+    dequantization,
   )

@@ -5,6 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 
+# What the models differ in; 'spline' has the defaults of the class.
+MODELS = {
+  'spline': {},
+  'hflow': {'num_blocks': 3, 'shared': True, 'linear': 'low_rank'},
+}
+_CHOICES = {
+  'linear': ('none', 'low_rank', 'lu'),
+  'dequantization': ('uniform', 'variational'),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Hyperparameters:
@@ -23,6 +33,13 @@ class Hyperparameters:
     ema_momentum: of the average of the weights over the steps.
     loss_bound: bound of one row's loss in the progress that is released, in
       nats.
+    shared: whether one network serves all blocks.
+    linear: the linear layer before each block: 'none', 'low_rank' or 'lu'.
+    rank: of the 'low_rank' one, at most the number of columns.
+    dequantization: how points are placed in the cells of discrete columns in
+      training and for log-probabilities: 'uniform' or 'variational'.
+    num_draws: points per row and step, whose gradients are averaged before
+      they are clipped.
   """
 
   marginal_share: float = 0.15
@@ -35,6 +52,11 @@ class Hyperparameters:
   learning_rate: float = 2e-3
   ema_momentum: float = 0.99
   loss_bound: float = 20.0
+  shared: bool = False
+  linear: str = 'none'
+  rank: int = 1
+  dequantization: str = 'uniform'
+  num_draws: int = 1
 
   def __post_init__(self):
     hidden_units = tuple(self.hidden_units)
@@ -58,7 +80,17 @@ class Hyperparameters:
         raise ValueError(f'{name} is {getattr(self, name)}; it must be > 0.')
     if not hidden_units:
       raise ValueError('hidden_units is empty; give at least one width.')
-    whole = [('num_blocks', self.num_blocks, 1), ('num_bins', self.num_bins, 2)]
+    for name, choices in _CHOICES.items():
+      if getattr(self, name) not in choices:
+        raise ValueError(
+          f'{name} is {getattr(self, name)!r}; it must be one of {choices}.'
+        )
+    whole = [
+      ('num_blocks', self.num_blocks, 1),
+      ('num_bins', self.num_bins, 2),
+      ('rank', self.rank, 1),
+      ('num_draws', self.num_draws, 1),
+    ]
     whole += [('hidden_units', width, 1) for width in hidden_units]
     for name, value, least in whole:
       if value != int(value) or value < least:
@@ -68,16 +100,18 @@ class Hyperparameters:
         )
 
   @classmethod
-  def for_table(cls, num_examples, num_columns, **overrides):
+  def for_table(cls, num_examples, num_columns, model='spline', **overrides):
     """Returns the defaults for a table, a function of public sizes alone.
 
     Args:
       num_examples: number of rows.
       num_columns: number of columns.
+      model: 'spline' or 'hflow'.
       **overrides: values that replace the defaults.
 
     Raises:
-      ValueError: for a name that is not a hyper-parameter, or a bad value.
+      ValueError: for another model, a name that is not a hyper-parameter, or
+        a bad value.
 
     #### Example
 
@@ -85,6 +119,10 @@ class Hyperparameters:
     >>> Hyperparameters.for_table(32_561, 15, epochs=5).epochs
     5
     """
+    if model not in MODELS:
+      raise ValueError(
+        f'model is {model!r}; it must be one of {tuple(MODELS)}.'
+      )
     names = {field.name for field in dataclasses.fields(cls)}
     unknown = sorted(set(overrides) - names)
     if unknown:
@@ -93,4 +131,10 @@ class Hyperparameters:
       )
     # A sixteenth of a small table, so that 16 steps make an epoch at most.
     defaults = {'expected_batch_size': max(1.0, min(2000.0, num_examples / 16))}
-    return cls(**{**defaults, **overrides})
+    found = cls(**{**defaults, **MODELS[model], **overrides})
+    if found.linear == 'low_rank' and found.rank > num_columns:
+      raise ValueError(
+        f'rank is {found.rank}; the table has {num_columns} columns, and it '
+        'can be no more than that.'
+      )
+    return found

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdpflows import accounting, gradients
 from tfdpflows.tabular import (
+  conditioning,
   fitting,
   model_directory,
   system_errors,
@@ -26,7 +27,12 @@ class TabularSynthesizer:
 
   Every column's distribution is measured by a noisy histogram and made
   standard normal by its CDF; a flow of autoregressive splines, trained with
-  DP-SGD, learns how the columns hang together.
+  DP-SGD, learns how the columns hang together. `model` says which: 'spline' has
+  blocks with networks of their own, 'hflow' is DP-HFlow (`flows.dp_hflow`),
+  with a linear layer before each block and one network for all of them. With
+  `dequantization='variational'` the places of discrete values in their cells
+  are learned too, for a tighter bound in training; the samples are not
+  affected otherwise.
 
   #### Formal guarantee
 
@@ -42,6 +48,7 @@ class TabularSynthesizer:
       what is marked as read off the data: that is refused, or paid for.
     epsilon: the budget, with `delta`, for all that `fit` does.
     delta: see `epsilon`; should be well below one over the number of rows.
+    model: 'spline' or 'hflow'.
     bounds_epsilon: what private bounds may cost, out of `epsilon`, where the
       schema is a draft.
     accountant: name of the accountant.
@@ -78,6 +85,7 @@ class TabularSynthesizer:
     epsilon=1.0,
     delta=1e-5,
     *,
+    model='spline',
     bounds_epsilon=None,
     accountant='pld',
     out_of_range='error',
@@ -100,8 +108,9 @@ class TabularSynthesizer:
       )
     self.bounds_epsilon = bounds_epsilon
     self.seed = None if seed is None else int(seed)
+    self.model = model
     self._overrides = hyperparameters
-    Hyperparameters.for_table(1, 1, **hyperparameters)
+    self._hyperparameters_for(1)
     self.hyperparameters = None
     self.ledger = None
     self._earlier_ledgers = []
@@ -109,6 +118,11 @@ class TabularSynthesizer:
     self._sampling = None
     self._marginals = None
     self._density = None
+
+  def _hyperparameters_for(self, num_rows):
+    return Hyperparameters.for_table(
+      num_rows, len(self.schema.fields), self.model, **self._overrides
+    )
 
   def fit(self, df, work_dir=None, resume=False, progress=True):
     """Fits the density.
@@ -151,9 +165,7 @@ class TabularSynthesizer:
         'marks, or pay for private bounds with bounds_epsilon.'
       )
     table = self.schema.validate(df, self.out_of_range)
-    self.hyperparameters = Hyperparameters.for_table(
-      len(table), len(self.schema.fields), **self._overrides
-    )
+    self.hyperparameters = self._hyperparameters_for(len(table))
     self._num_rows = len(table)
     if self.budget.delta * len(table) >= 1:
       warnings.warn(
@@ -214,6 +226,7 @@ class TabularSynthesizer:
       'out_of_range': self.out_of_range,
       'seed': self.seed,
       'num_rows': self._num_rows,
+      'model': self.model,
       'hyperparameters': dataclasses.asdict(self.hyperparameters),
     }
 
@@ -221,31 +234,57 @@ class TabularSynthesizer:
     if self._density is None:
       raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
 
-  def sample(self, num_rows, seed=None):
+  def sample(self, num_rows, seed=None, conditions=None):
     """Draws synthetic rows.
 
     Args:
       num_rows: number of rows, 0 or more.
       seed: for rows that can be drawn again; `None` for fresh ones.
+      conditions: dict of values that columns must have, such as `{'sex': 'f'}`,
+        `None` for missing. Rows of the model that agree are exact draws; where
+        they are too rare, and for values of continuous columns, rows are
+        resampled by importance (`conditioning.sample`), which is approximate.
 
     Returns:
-      A `DataFrame` with the columns, types and values of the schema.
+      A `DataFrame` with the columns, types and values of the schema. With
+      conditions, `attrs['conditions']` says by which `method`, 'exact' or
+      'importance', and how many independent rows they are worth.
+
+    Raises:
+      ValueError: for a number out of range, or a condition that the schema
+        does not allow, naming the column.
     """
     self._check_fitted()
     if num_rows != int(num_rows) or num_rows < 0:
       raise ValueError(f'num_rows is {num_rows}; it must be an integer >= 0.')
     if seed is not None and seed < 0:
       raise ValueError(f'seed is {seed}; it must be 0 or more.')
-    codes = self._density.sample(int(num_rows), np.random.default_rng(seed))
-    return TableEncoder(self.schema).decode(codes)
+    rng, encoder = np.random.default_rng(seed), TableEncoder(self.schema)
+    if not conditions:
+      return encoder.decode(self._density.sample(int(num_rows), rng))
+    found = conditioning.sample(
+      self._density,
+      encoder.columns,
+      int(num_rows),
+      conditioning.encode_conditions(self.schema, conditions),
+      rng,
+    )
+    table = encoder.decode(found.codes)
+    table.attrs['conditions'] = {
+      'method': found.method,
+      'effective_rows': found.effective,
+    }
+    return table
 
   def log_prob(self, df):
     """Returns the log-density of rows, in nats.
 
     Categories, integers and missing values count with their probability,
     other numbers with their density in the units of the column. Probabilities
-    are integrals over cells, estimated from 16 fixed random points each. The
-    result for private rows is not private.
+    are integrals over cells, estimated from 16 points each, drawn evenly or by
+    the variational dequantization and weighted for it, the same for each call:
+    the probability has no bias, so that its logarithm is, in expectation, a
+    lower bound. The result for private rows is not private.
 
     Args:
       df: `DataFrame` with the columns of the schema.
@@ -301,7 +340,7 @@ class TabularSynthesizer:
     weights = folder.path('weights', 'flow')
     exported = folder.path('saved_model')
     with system_errors.of_file(weights):
-      tf.train.Checkpoint(flow=self._density.latent).write(weights)
+      self._checkpoint().write(weights)
     with system_errors.of_file(exported):
       self._density.export(exported)
     folder.write_json(
@@ -316,6 +355,12 @@ class TabularSynthesizer:
     statement = self._statement(earlier)
     folder.write_json('statement.json', statement.to_dict())
     folder.write_text('statement.txt', f'{statement}\n')
+
+  def _checkpoint(self):
+    parts = {'flow': self._density.latent}
+    if self._density.dequantization.variables:
+      parts['dequantization'] = self._density.dequantization
+    return tf.train.Checkpoint(**parts)
 
   @classmethod
   def load(cls, model_dir):
@@ -342,6 +387,8 @@ class TabularSynthesizer:
       TableSchema.from_json(os.path.join(model_dir, 'schema.json')),
       settings['epsilon'],
       settings['delta'],
+      # Models of earlier versions have no other.
+      model=settings.get('model', 'spline'),
       bounds_epsilon=settings['bounds_epsilon'],
       accountant=settings['accountant'],
       out_of_range=settings['out_of_range'],
@@ -360,8 +407,7 @@ class TabularSynthesizer:
     )
     weights = os.path.join(model_dir, 'weights', 'flow')
     with system_errors.of_file(weights):
-      checkpoint = tf.train.Checkpoint(flow=self._density.latent)
-      checkpoint.read(weights).assert_existing_objects_matched()
+      self._checkpoint().read(weights).assert_existing_objects_matched()
     return self
 
 

@@ -10,7 +10,16 @@ from tfdpflows.tabular.progress import Progress
 
 
 def train(
-  model, plan, codes, *, learning_rate, loss_bound, folder, resume, progress
+  model,
+  plan,
+  codes,
+  *,
+  learning_rate,
+  loss_bound,
+  num_draws,
+  folder,
+  resume,
+  progress,
 ):
   """Trains to the end of the plan.
 
@@ -20,6 +29,7 @@ def train(
     codes: float32 `[n, d]`.
     learning_rate: of Adam, at the start.
     loss_bound: see `DPOptimizer`.
+    num_draws: see `DPOptimizer`.
     folder: folder of checkpoints, one per epoch, or `None`.
     resume: whether to go on from the checkpoint there, or from the start if
       there is none yet.
@@ -33,13 +43,16 @@ def train(
     learning_rate, plan.steps, alpha=0.1
   )
   optimizer = plan.optimizer(
-    'adam', learning_rate=schedule, loss_bound=loss_bound
+    'adam',
+    learning_rate=schedule,
+    loss_bound=loss_bound,
+    num_draws=num_draws,
   )
   model.compile(optimizer=optimizer)
   callbacks = []
   if folder is not None:
     # The slots of Adam must exist to be restored.
-    optimizer._create_all_weights(model.distribution.trainable_variables)
+    optimizer._create_all_weights(model.trained)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
     latest = manager.latest_checkpoint
