@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tfdpflows import gradients, optimizers
+from tfdpflows.optimizers import chunks
 
 STRATEGIES = {
   'flat': gradients.Flat(1.0),
@@ -166,7 +167,7 @@ def test_draws_of_whatever_a_tape_notes():
 @pytest.mark.core
 def test_density_model_takes_draws_and_chunks():
   """More draws of the dequantization, another update; chunks, the same."""
-  x = np.random.default_rng(0).integers(0, 3, [40, 2]).astype('float32')
+  x = np.random.default_rng(0).integers(0, 3, [48, 2]).astype('float32')
   found = {}
   for draws, size in ((1, None), (1, 16), (4, 16)):
     flow = tfdpflows.flows.masked_autoregressive_flow(2, 1, (4,), seed=0)
@@ -181,10 +182,52 @@ def test_density_model_takes_draws_and_chunks():
       num_draws=draws, chunk_size=size, noise_multiplier=1.0, learning_rate=1.0
     )
     model.compile(optimizer=optimizer)
-    model.fit(x, batch_size=40, shuffle=False, verbose=0)
+    model.fit(x, batch_size=48, shuffle=False, verbose=0)
     found[draws, size] = np.concatenate(
       [np.ravel(v) for v in flow.trainable_variables]
     )
     assert draws * size in rows if size else True
   np.testing.assert_allclose(found[1, None], found[1, 16], atol=1e-4)
   assert np.max(np.abs(found[1, 16] - found[4, 16])) > 1e-3
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('known', [False, True])
+def test_chunks_are_alike_and_few(known):
+  sizes = []
+
+  def function(part):
+    sizes.append(part.shape[0])
+    return tf.reduce_sum(part), tf.shape(part)[0]
+
+  for batch, length, count in ((1100, 550, 2), (1024, 1024, 1), (0, 0, 0)):
+    run = tf.function(
+      lambda x: chunks.sum_over_chunks(function, x, 1024, (0.0, 0)),
+      input_signature=[tf.TensorSpec([batch if known else None])],
+    )
+    total, rows = run(tf.ones([batch]))
+    assert (float(total), int(rows)) == (batch, length * count)
+    assert sizes[-1] == (length if known else None)
+
+
+@pytest.mark.core
+def test_large_batches_come_in_chunks_by_themselves():
+  kernel = tf.Variable(tf.zeros([3, 1]))
+  seen = []
+
+  def losses(x):
+    seen.append(x.shape[0])
+    return gradients.linear(x, kernel)[:, 0]
+
+  for expected, draws, rows in (
+    (2048, 1, 5000),
+    (2049, 1, 1667),
+    (800, 4, 2000),
+  ):
+    optimizer = _optimizer(expected_batch_size=expected, num_draws=draws)
+    x = tf.ones([5000 if draws == 1 else 1000, 3])
+    means, _ = tf.function(optimizer.private_gradients_of)(losses, x, [kernel])
+    assert seen[-1] == rows
+    np.testing.assert_allclose(
+      means[0], len(x) / np.sqrt(3) / expected * np.ones([3, 1]), rtol=1e-3
+    )
