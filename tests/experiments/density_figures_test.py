@@ -97,7 +97,7 @@ class TestAnomalies:
 class TestPriors:
   def test_smoke(self, tmp_path):
     output = tmp_path / 'results.json'
-    variants = ['none, DP-NF-INIT']
+    variants = ['standard normal, DP-NF-INIT']
     found = density_priors.run(
       'pinwheel', variants=variants, smoke=True, output=output
     )
