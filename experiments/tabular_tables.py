@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 METRICS = ('macro_f1', 'auroc', 'average_precision')
 NAMES = {
   'flow': 'TabularSynthesizer',
-  'dp_merf': 'DP-MERF (ours)',
+  'dp_merf': 'DP-MERF, written here',
   'mst': 'MST (dpmm)',
   'aim': 'AIM (dpmm)',
   'privbayes': 'PrivBayes (dpmm)',
