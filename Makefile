@@ -15,8 +15,10 @@ PYTHON := $(shell for python in python3.11 python3.10 python3.9 python3 python; 
 endif
 
 # Arguments of pytest: make test PYTEST='-q tests/cli'. Tests of one file stay
-# in one process, and share what they made.
+# in one process, and share what they made. With MARK=core only those that are
+# marked so.
 PYTEST ?= -q --numprocesses auto --maxprocesses 4 --dist loadfile
+MARK ?=
 PIP := -m pip --disable-pip-version-check install -qq
 TF215 := tensorflow==2.15.1
 
@@ -58,11 +60,11 @@ venv: .venv/stamp-base ## Make .venv with the package installed editable
 
 .PHONY: test
 test: .venv/stamp-test ## Run the tests
-	.venv/bin/python -m pytest $(PYTEST)
+	.venv/bin/python -m pytest $(PYTEST) $(addprefix -m ,$(MARK))
 
 .PHONY: test-tf215
 test-tf215: .venv-tf215/stamp-test ## Run the tests with TensorFlow 2.15.1, in .venv-tf215
-	.venv-tf215/bin/python -m pytest $(PYTEST)
+	.venv-tf215/bin/python -m pytest $(PYTEST) $(addprefix -m ,$(MARK))
 
 .PHONY: demo
 demo: .venv/stamp-demo ## Fit, sample and report on 20,190 real rows; leaves all in demo/
