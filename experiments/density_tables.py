@@ -247,8 +247,8 @@ def _anomalies(content):
   return [
     f'### Anomalies: {content["dataset"]}',
     'Held-out rows against rows in which so many of their columns were '
-    f'replaced by values from the tails (beyond {content["tail"]:.0%} at either '
-    'end); area under the ROC curve, mean of the splits.',
+    f'replaced by values from the tails, {content["tail"]:.0%} at either end; '
+    'area under the ROC curve, mean of the splits.',
     _means(content['runs'], 'method', areas),
   ]
 
