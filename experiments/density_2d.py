@@ -61,6 +61,7 @@ def run(
   """
   header = {'smoke': smoke, 'split': split}
   results = ResultsFile(output, header, ('dataset', 'epsilon'))
+  overrides = density_binary.overrides(smoke)
   pixels = 24 if smoke else 120
   figure = Figure(
     figsize=(2.5 * (len(epsilons) + 2), 2.65 * len(datasets)),
@@ -78,12 +79,7 @@ def run(
     for ax, epsilon in zip(line[:0:-1], (None, *epsilons[::-1])):
       method = 'spline flow' if epsilon is None else 'DP-NF, pld'
       fit, _ = density_methods.fit(
-        train,
-        method,
-        epsilon,
-        rows.delta,
-        split,
-        density_binary.overrides(smoke),
+        train, method, epsilon, rows.delta, split, overrides
       )
       grid = _density(fit, box, pixels)
       # The colours of a line are those of its flow without privacy.

@@ -58,6 +58,7 @@ def run(
   results = density_binary.results_file(
     output, density_methods.KEYS, rows, smoke
   )
+  overrides = density_binary.overrides(smoke)
   samples = {}
 
   def one_run(method, epsilon, split):
@@ -65,12 +66,7 @@ def run(
     samples[_REAL] = samples[method] = train
     if method != _REAL:
       fit, _ = density_methods.fit(
-        train,
-        method,
-        epsilon,
-        rows.delta,
-        split,
-        density_binary.overrides(smoke),
+        train, method, epsilon, rows.delta, split, overrides
       )
       sample = fit.distribution.sample(len(train), seed=[split, 0]).numpy()
       samples[method] = sample[np.isfinite(sample).all(1)]

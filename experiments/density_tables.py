@@ -247,8 +247,8 @@ def _anomalies(content):
   return [
     f'### Anomalies: {content["dataset"]}',
     'Held-out rows against rows in which so many of their columns were '
-    'replaced by values from the tails; area under the ROC curve, mean of the '
-    'splits.',
+    f'replaced by values from the tails, {content["tail"]:.0%} at either end; '
+    'area under the ROC curve, mean of the splits.',
     _means(content['runs'], 'method', areas),
   ]
 
@@ -305,7 +305,9 @@ def _means(runs, kind, columns, digits=4):
   for run in runs:
     groups.setdefault((run[kind], run['epsilon']), []).append(run)
   lines = [[kind, 'epsilon', 'splits', *columns]]
-  for (name, epsilon), same in groups.items():
+  # Those without privacy first.
+  for name, epsilon in sorted(groups, key=lambda key: key[1] is not None):
+    same = groups[name, epsilon]
     means = [
       np.mean([value(run) for run in same]) for value in columns.values()
     ]
