@@ -68,12 +68,10 @@ BIJECTORS = {
     ).bijector
   ),
   'spline_flow': lambda t: (
-    flows.neural_spline_flow(D, 2, [9, 9], dtype=t, seed=2).bijector
+    flows.neural_spline_flow(D, 2, [9], dtype=t, seed=2).bijector
   ),
   'shared_flow': lambda t: (
-    flows.neural_spline_flow(
-      D, 3, [9, 9], shared=True, dtype=t, seed=2
-    ).bijector
+    flows.neural_spline_flow(D, 3, [9], shared=True, dtype=t, seed=2).bijector
   ),
   'hflow_low_rank': lambda t: (
     flows.dp_hflow(D, 2, [9], num_bins=4, dtype=t, seed=2).bijector
@@ -85,7 +83,7 @@ BIJECTORS = {
   ),
   'marginal_flow': lambda t: (
     flows.neural_spline_flow(
-      D, 2, [9, 9], dtype=t, seed=2, marginal=_marginal(t)
+      D, 2, [9], dtype=t, seed=2, marginal=_marginal(t)
     ).bijector
   ),
 }
