@@ -19,7 +19,7 @@ import sys
 
 BATCHES = (256, 1024, 4096, 16384)
 # Its memory is that of batch x parameters.
-TF_PRIVACY_BATCHES = (64, 128, 256, 512)
+TF_PRIVACY_BATCHES = (64, 128, 256)
 _ENVIRONMENT = {
   'MALLOC_MMAP_MAX_': '1000000',
   'MALLOC_MMAP_THRESHOLD_': '65536',
