@@ -83,7 +83,7 @@ BIJECTORS = {
   ),
   'marginal_flow': lambda t: (
     flows.neural_spline_flow(
-      D, 2, [9], dtype=t, seed=2, marginal=_marginal(t)
+      D, 2, [9, 9], dtype=t, seed=2, marginal=_marginal(t)
     ).bijector
   ),
 }
