@@ -27,7 +27,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments.tabular_synthesis import versions, write_json
+from experiments.run_record import versions, write_json
 from tfdpflows import accounting
 
 # By epsilon, from above. Colours of Okabe and Ito.

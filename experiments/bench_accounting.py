@@ -303,7 +303,7 @@ def main(argv):
     result = run(rounds=FLAGS.rounds)
   print(table(result))
   if FLAGS.output:
-    from experiments.tabular_synthesis import versions, write_json
+    from experiments.run_record import versions, write_json
 
     result['versions'] = versions()
     result['command'] = ' '.join(sys.argv)

@@ -35,7 +35,7 @@ from experiments import (
 )
 from experiments.bench_accounting import processor
 from experiments.bench_step_timing import interleave, summarize
-from experiments.tabular_synthesis import versions, write_json
+from experiments.run_record import versions, write_json
 
 FLAGS = flags.FLAGS
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments import bench_step_cases as cases
-from experiments.tabular_synthesis import versions, write_json
+from experiments.run_record import versions, write_json
 
 _LAYOUT = re.compile(r'entry_computation_layout=\{\((.*?)\)->')
 _INPUT = re.compile(r'([a-z]+\d*)\[([\d,]*)\]')

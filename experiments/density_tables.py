@@ -16,11 +16,12 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments import density_estimation, density_methods
+from experiments import (
+  density_estimation,
+  density_methods,
+  results_document,
+)
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-BEGIN = '<!-- density:begin, written by experiments/density_tables.py -->'
-END = '<!-- density:end -->'
 # Waites & Cummings 2021 on Life Science, read off their figure: nats by
 # epsilon. Means of splits of theirs; their gdp is asymptotic.
 PAPER = {
@@ -62,26 +63,6 @@ def section(folder):
         parts += write(content)
         parts.append(f'From `experiments/results/{path.name}`.')
   return '\n\n'.join(parts)
-
-
-def replace_section(text, new):
-  """Returns a document with the section between the markers replaced.
-
-  Args:
-    text: the document; without markers, the section is added at the end.
-    new: the section.
-
-  #### Example
-
-  >>> text = replace_section('# Results', 'old')
-  >>> print(replace_section(text, 'new').splitlines()[4])
-  new
-  """
-  new = f'{BEGIN}\n\n{new}\n\n{END}\n'
-  if BEGIN not in text:
-    return f'{text.rstrip()}\n\n{new}'
-  before, rest = text.split(BEGIN, 1)
-  return before + new + rest.split(END, 1)[1].lstrip('\n')
 
 
 def draw(content):
@@ -133,7 +114,11 @@ def _estimation(content):
     'of weight 0.005 that a DP-MoG adds.',
   ]
   if content['dataset'] != 'lifesci':
-    return [*parts, _table(lines), *_side_by_side(summary)]
+    return [
+      *parts,
+      results_document.markdown_table(lines),
+      *_side_by_side(summary),
+    ]
   for method, points in PAPER.items():
     cells = [f'{points[e]:g}' if e in points else '' for e in epsilons]
     lines.append([method, *cells])
@@ -141,7 +126,7 @@ def _estimation(content):
     *parts,
     "![Test log-likelihood over epsilon, beside the paper's]"
     '(../docs/density_lifesci.png)',
-    _table(lines),
+    results_document.markdown_table(lines),
     _TUNING,
     *_fair_test(content['runs'], epsilons),
     *_side_by_side(summary),
@@ -185,7 +170,7 @@ def _fair_test(runs, epsilons):
     'Split 0 alone is thus the fair test, and the one by which rows of fewer '
     'than 10 splits compare. In the order of the columns it lies below the '
     f'mean of the other splits by {below}:',
-    _table(_by_epsilon(alone, epsilons, 1)),
+    results_document.markdown_table(_by_epsilon(alone, epsilons, 1)),
   ]
 
 
@@ -214,7 +199,7 @@ def _side_by_side(summary):
     'Epsilon of the same runs by each accountant (gdp is asymptotic, no upper '
     'bound), and the seconds that all their splits took together on 2 cores, '
     'some of them shared with other work:',
-    _table(lines),
+    results_document.markdown_table(lines),
   ]
 
 
@@ -237,7 +222,7 @@ def _gallery(content):
     'private](../docs/density_2d.png)',
     'Test log-likelihood of the pictures in nats per point, split 0, delta = '
     f'{content["runs"][-1]["delta"]:g}.',
-    _table(lines),
+    results_document.markdown_table(lines),
   ]
 
 
@@ -319,7 +304,7 @@ def _means(runs, kind, columns, digits=4):
     ]
     cells = [f'{mean:.{digits}f}' for mean in means]
     lines.append([name, _label(epsilon), f'{len(same)}', *cells])
-  return _table(lines)
+  return results_document.markdown_table(lines)
 
 
 def _label(epsilon):
@@ -333,21 +318,17 @@ def _cell(entry, usual):
   return f'{entry["log_prob"]:.2f}{deviation}{splits}'
 
 
-def _table(lines):
-  width = max(map(len, lines))
-  lines = [line + [''] * (width - len(line)) for line in lines]
-  lines.insert(1, ['---'] * width)
-  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-
-
 def main(argv):
   """Writes the section and the figure."""
   if len(argv) > 1:
     raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
   options = flags.FLAGS
-  path = pathlib.Path(options.document)
-  text = path.read_text() if path.exists() else '# Results'
-  path.write_text(replace_section(text, section(options.folder)))
+  results_document.write_section(
+    options.document,
+    'density',
+    'experiments/density_tables.py',
+    section(options.folder),
+  )
   lifesci = os.path.join(options.folder, 'density_lifesci.json')
   if options.plot and os.path.exists(lifesci):
     with open(lifesci, encoding='utf-8') as file:
@@ -355,14 +336,11 @@ def main(argv):
 
 
 def _define_flags():
+  results_document.define_flags()
   flags.DEFINE_string(
-    'folder', str(ROOT / 'experiments' / 'results'), 'Folder of the JSON files.'
-  )
-  flags.DEFINE_string(
-    'document', str(ROOT / 'experiments' / 'RESULTS.md'), 'File to change.'
-  )
-  flags.DEFINE_string(
-    'plot', str(ROOT / 'docs' / 'density_lifesci.png'), 'PNG file to write.'
+    'plot',
+    str(results_document.ROOT / 'docs' / 'density_lifesci.png'),
+    'PNG file to write.',
   )
 
 

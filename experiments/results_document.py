@@ -2,6 +2,36 @@
 
 from __future__ import annotations
 
+import pathlib
+
+from absl import flags
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def define_flags():
+  """Defines where the results are, and the document that tells of them."""
+  flags.DEFINE_string(
+    'folder', str(ROOT / 'experiments' / 'results'), 'Folder of the JSON files.'
+  )
+  flags.DEFINE_string(
+    'document', str(ROOT / 'experiments' / 'RESULTS.md'), 'File to change.'
+  )
+
+
+def write_section(path, name, script, section):
+  """Replaces a section of a file; see `replace_section`.
+
+  Args:
+    path: the document; it is made if it is not there.
+    name: see `replace_section`, as the others.
+    script: see there.
+    section: see there.
+  """
+  path = pathlib.Path(path)
+  text = path.read_text() if path.exists() else '# Results'
+  path.write_text(replace_section(text, name, script, section))
+
 
 def replace_section(text, name, script, section):
   """Returns a document with one script's section replaced.

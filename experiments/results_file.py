@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from experiments.tabular_synthesis import versions
+from experiments.run_record import versions
 from tfdpflows.tabular import values
 
 

@@ -14,7 +14,6 @@ to release a table.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import json
 import os
 import platform
@@ -25,20 +24,9 @@ import numpy as np
 from absl import app, flags, logging
 
 from experiments import datasets, synthesis_scores
-from tfdpflows.tabular import values
+from experiments.run_record import versions, write_json
 
 METHODS = ('flow', 'dp_merf', 'mst', 'aim', 'privbayes')
-_PACKAGES = (
-  'tfdpflows',
-  'tensorflow',
-  'tf-keras',
-  'tensorflow-probability',
-  'tensorflow-privacy',
-  'dp-accounting',
-  'numpy',
-  'pandas',
-  'scikit-learn',
-)
 _SMOKE_ROWS = 1000
 
 
@@ -187,23 +175,6 @@ def summarize(runs):
       }
     summary.append(entry)
   return summary
-
-
-def write_json(path, content):
-  """Writes JSON aside and renames it, so that `path` is always complete."""
-  text = json.dumps(content, indent=2, allow_nan=False) + '\n'
-  values.write_aside(path, lambda file: file.write(text.encode()))
-
-
-def versions():
-  """Returns the versions of Python and of the packages that matter here."""
-  found = {'python': platform.python_version()}
-  for package in _PACKAGES:
-    try:
-      found[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      found[package] = None
-  return found
 
 
 def _synthesizer_class(method, target):

@@ -16,7 +16,11 @@ import numpy as np
 from absl import app, flags
 
 from experiments import public_tables
-from experiments.results_document import markdown_table, replace_section
+from experiments.results_document import (
+  define_flags,
+  markdown_table,
+  write_section,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 METRICS = ('macro_f1', 'auroc', 'average_precision')
@@ -210,22 +214,14 @@ def main(argv):
   """Writes the section."""
   if len(argv) > 1:
     raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  path = pathlib.Path(flags.FLAGS.document)
-  text = path.read_text() if path.exists() else '# Results'
-  new = section(flags.FLAGS.folder)
-  script = 'experiments/tabular_tables.py'
-  path.write_text(replace_section(text, 'tabular', script, new))
-
-
-def _define_flags():
-  flags.DEFINE_string(
-    'folder', str(ROOT / 'experiments' / 'results'), 'Folder of the JSON files.'
-  )
-  flags.DEFINE_string(
-    'document', str(ROOT / 'experiments' / 'RESULTS.md'), 'File to change.'
+  write_section(
+    flags.FLAGS.document,
+    'tabular',
+    'experiments/tabular_tables.py',
+    section(flags.FLAGS.folder),
   )
 
 
 if __name__ == '__main__':
-  _define_flags()
+  define_flags()
   app.run(main)

@@ -15,6 +15,7 @@ from experiments import (
   density_priors,
   density_tables,
   regression_synthetic,
+  results_document,
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -171,8 +172,11 @@ class TestTables:
     assert '| paper: DP-NF, gdp | 9.4 |' in text
     assert 'Rows are over 2.' in text
     density_tables.draw(content).savefig(tmp_path / 'plot.png')
-    once = density_tables.replace_section('# Results\n\n## Other\n', text)
-    again = density_tables.replace_section(once + '\n## After\n', 'new')
+    replace = lambda text, new: results_document.replace_section(
+      text, 'density', 'experiments/density_tables.py', new
+    )
+    once = replace('# Results\n\n## Other\n', text)
+    again = replace(once + '\n## After\n', 'new')
     assert '## Other' in again
     assert '## After' in again
     assert '9.50' not in again

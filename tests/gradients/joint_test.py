@@ -3,21 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import uses
 
 from tfdpflows.gradients import joint, terms
-
-
-def _use(batch, inputs, outputs, masked=True, seed=0):
-  rng = np.random.default_rng(seed)
-  a = rng.normal(size=[batch, 1, inputs]).astype(np.float32)
-  d = rng.normal(size=[batch, 1, outputs]).astype(np.float32)
-  mask = (rng.random([inputs, 3]) < 0.5)[:, rng.integers(3, size=outputs)]
-  return tf.constant(a), tf.constant(d), mask.astype('f') if masked else None
-
-
-def _by_hand(a, d, mask):
-  kernel = a[:, 0, :, None] * d[:, 0, None]
-  return (kernel if mask is None else kernel * mask), np.asarray(d)[:, 0]
 
 
 @pytest.mark.core
@@ -25,13 +13,13 @@ def _by_hand(a, d, mask):
 @pytest.mark.parametrize('sizes', [(3, 40), (40, 3), (5, 5), (5, 6)])
 @pytest.mark.parametrize('batch', [4, 0])
 def test_kernel_and_bias_share(sizes, masked, batch):
-  a, d, mask = _use(batch, *sizes, masked)
+  a, d, mask = uses.use(batch, *sizes, masked)
   pair = [terms.LinearTerm(mask, [a], [d]), terms.BiasTerm(d)]
   assert joint._kernels(pair) == [pair[0], pair[0]]
   weights = tf.constant(np.random.default_rng(1).random(batch), tf.float32)
   by_unit = weights[:, None] * tf.range(1.0, sizes[1] + 1)
   clean = lambda x: x
-  by_hand = _by_hand(a, d, mask)
+  by_hand = uses.by_hand(a, d, mask)
   norms = [np.sum(g**2, tuple(range(1, g.ndim))) for g in by_hand]
   found = joint.squared_norms(pair)
   np.testing.assert_allclose(found, np.stack(norms, 1), rtol=1e-5)
@@ -49,7 +37,7 @@ def test_kernel_and_bias_share(sizes, masked, batch):
 
 def _many():
   """Terms of every kind, in an order that mixes them."""
-  (a, d, mask), (b, e, _) = _use(4, 3, 5), _use(4, 2, 6, seed=1)
+  (a, d, mask), (b, e, _) = uses.use(4, 3, 5), uses.use(4, 2, 6, seed=1)
   return [
     terms.BiasTerm(tf.identity(d)),
     terms.LinearTerm(mask, [a], [d]),
@@ -96,7 +84,7 @@ def test_no_norm_of_zero_beside_a_huge_gradient():
 
 @pytest.mark.core
 def test_an_example_that_is_not_finite_leaves_the_norms_of_others():
-  a, d, mask = _use(4, 3, 5)
+  a, d, mask = uses.use(4, 3, 5)
   bad = tf.tensor_scatter_nd_update(a, [[1, 0, 0]], [np.inf])
   pair = lambda a: [terms.LinearTerm(mask, [a], [d]), terms.BiasTerm(d)]
   one, two = joint.squared_norms(pair(a)), joint.squared_norms(pair(bad))

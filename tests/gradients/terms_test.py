@@ -3,37 +3,25 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import uses
 
 from tfdpflows import gradients
 from tfdpflows.gradients import columns, terms
 
 
-def _use(batch, inputs, outputs, masked=True, seed=0):
-  rng = np.random.default_rng(seed)
-  a = rng.normal(size=[batch, 1, inputs]).astype(np.float32)
-  d = rng.normal(size=[batch, 1, outputs]).astype(np.float32)
-  mask = (rng.random([inputs, 3]) < 0.5)[:, rng.integers(3, size=outputs)]
-  return tf.constant(a), tf.constant(d), mask.astype('f') if masked else None
-
-
-def _by_hand(a, d, mask):
-  kernel = a[:, 0, :, None] * d[:, 0, None]
-  return (kernel if mask is None else kernel * mask), np.asarray(d)[:, 0]
-
-
 @pytest.mark.core
 def test_mask_that_is_changed_in_place():
   mask = np.ones([3, 4], np.float32)
-  a, d, _ = _use(2, 3, 4)
+  a, d, _ = uses.use(2, 3, 4)
   for column in range(4):
     mask[:, column] = 0
     squared = terms.LinearTerm(mask, [a], [d]).squared_norms()
-    by_hand = np.sum(np.square(_by_hand(a, d, mask)[0]), (1, 2))
+    by_hand = np.sum(np.square(uses.by_hand(a, d, mask)[0]), (1, 2))
     np.testing.assert_allclose(squared, by_hand, rtol=1e-5, atol=1e-30)
 
 
 def test_masks_do_not_pile_up():
-  a, d, _ = _use(2, 3, 4)
+  a, d, _ = uses.use(2, 3, 4)
   for i in range(3 * columns._MAX_GROUPS):
     columns.column_groups(np.float32([[i, i + 1], [1, 1]]))
     assert len(columns._GROUPS) <= columns._MAX_GROUPS
@@ -42,7 +30,7 @@ def test_masks_do_not_pile_up():
   for seed in range(3):
     mask = tf.constant(np.random.default_rng(seed).random([3, 4]), tf.float32)
     thinned = terms.times(whole, mask)
-    by_hand = _by_hand(a, d, mask.numpy())[0]
+    by_hand = uses.by_hand(a, d, mask.numpy())[0]
     np.testing.assert_allclose(
       thinned.squared_norms(), np.sum(by_hand**2, (1, 2)), rtol=1e-5
     )

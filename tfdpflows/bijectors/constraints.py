@@ -43,13 +43,27 @@ def solve_monotone(slope, shift, target):
   slope, shift, target = slope + zero, shift + zero, target + zero
   k, b, c = map(tf.stop_gradient, (slope, shift, target))
   low, high = c - tf.abs(k), c + tf.abs(k)
-  steps = 8 * k.dtype.size  # One bit each.
+  a = bisect(lambda x: x + k * tf.tanh(x + b) > c, low, high)
+  t = tf.tanh(a + shift)
+  gap = a + slope * t - target
+  return a - gap / tf.stop_gradient(1 + k * (1 - t * t))
+
+
+def bisect(above, low, high):
+  """Returns where a monotone function crosses, without gradients.
+
+  Args:
+    above: function of `[...]`; whether each is above the crossing.
+    low: `[...]`, not above it.
+    high: `[...]`, not below it.
+  """
+  steps = 8 * low.dtype.size + 8  # One bit each.
 
   def halve(i, low, high):
-    middle = (low + high) / 2
-    above = middle + k * tf.tanh(middle + b) > c
-    low = tf.where(above, low, middle)
-    return i + 1, low, tf.where(above, middle, high)
+    middle = low + (high - low) / 2
+    over = above(middle)
+    low = tf.where(over, low, middle)
+    return i + 1, low, tf.where(over, middle, high)
 
   _, low, high = tf.while_loop(
     lambda i, low, high: i < steps,
@@ -57,7 +71,4 @@ def solve_monotone(slope, shift, target):
     (0, low, high),
     maximum_iterations=steps,
   )
-  a = tf.stop_gradient((low + high) / 2)
-  t = tf.tanh(a + shift)
-  gap = a + slope * t - target
-  return a - gap / tf.stop_gradient(1 + k * (1 - t * t))
+  return tf.stop_gradient(low + (high - low) / 2)

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows._keras import tfp
+from tfdpflows.bijectors.constraints import bisect
 
 tfb = tfp.bijectors
 
@@ -134,7 +135,9 @@ class LogisticMixtureCDF(tfb.Bijector):
 
   def _inverse(self, y):
     z = self._limited(y) if self._logit else _safe_logit(y)
-    x = self._bisect(*map(tf.stop_gradient, self._bracket(z)), z)
+    known = tf.stop_gradient(z)
+    low, high = map(tf.stop_gradient, self._bracket(z))
+    x = bisect(lambda x: tf.stop_gradient(self._map(x)[0]) > known, low, high)
     found, log_slope = self._map(x)
     flat = np.log(np.finfo(self.dtype.as_numpy_dtype).eps)
     slope = tf.exp(tf.maximum(tf.stop_gradient(log_slope), flat))
@@ -145,24 +148,6 @@ class LogisticMixtureCDF(tfb.Bijector):
   def _bracket(self, z):
     alone = self._means + tf.exp(self._log_scales) * z[..., None]
     return tf.reduce_min(alone, -1), tf.reduce_max(alone, -1)
-
-  def _bisect(self, low, high, z):
-    z = tf.stop_gradient(z)
-    steps = 8 * z.dtype.size + 8  # One bit each.
-
-    def halve(i, low, high):
-      middle = low + (high - low) / 2
-      above = tf.stop_gradient(self._map(middle)[0]) > z
-      low = tf.where(above, low, middle)
-      return i + 1, low, tf.where(above, middle, high)
-
-    _, low, high = tf.while_loop(
-      lambda i, low, high: i < steps,
-      halve,
-      (0, low, high),
-      maximum_iterations=steps,
-    )
-    return tf.stop_gradient(low + (high - low) / 2)
 
 
 def _safe_logit(y):

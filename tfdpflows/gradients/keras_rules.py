@@ -38,6 +38,7 @@ def _copies(parameter, x, rank=None):
 
 
 def dense(layer, inputs):
+  """`Dense`: one `linear`, then the activation."""
   if not _plain(layer, inputs):
     return NotImplemented
   x = tf.cast(inputs, layer.compute_dtype)
@@ -46,6 +47,7 @@ def dense(layer, inputs):
 
 
 def lookup(layer, inputs):
+  """`Embedding`: one `embedding`, unless it multiplies by indicators."""
   one_hot = getattr(layer, '_use_one_hot_matmul', False)
   if not _plain(layer, inputs, 1) or one_hot or layer.sparse:
     return NotImplemented
@@ -101,6 +103,7 @@ def _kept_axes(equation, rank):
 
 
 def layer_normalization(layer, inputs):
+  """`LayerNormalization`, with a copy of gamma and beta per example."""
   if not _plain(layer, inputs):
     return NotImplemented
   x = tf.cast(inputs, layer.compute_dtype)
@@ -134,6 +137,7 @@ def _dropped(layer, inputs, training, count):
 
 
 def gru_cell(layer, inputs, states, training=None):
+  """`GRUCell` with `reset_after`: two products, and a copy of the biases."""
   if not _plain(layer, inputs) or not layer.reset_after or _by_gate(layer):
     return NotImplemented
   nested = tf.nest.is_nested(states)
@@ -152,6 +156,7 @@ def gru_cell(layer, inputs, states, training=None):
 
 
 def lstm_cell(layer, inputs, states, training=None):
+  """`LSTMCell`: the products of all four gates at once."""
   if not _plain(layer, inputs) or _by_gate(layer):
     return NotImplemented
   h, c = states[0], states[1]
@@ -167,6 +172,7 @@ def lstm_cell(layer, inputs, states, training=None):
 
 
 def simple_rnn_cell(layer, inputs, states, training=None):
+  """`SimpleRNNCell`: a product of the inputs, and one of the state."""
   if not _plain(layer, inputs):
     return NotImplemented
   nested = tf.nest.is_nested(states)

@@ -1,0 +1,38 @@
+"""What results say of the run that made them, and how they are written."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+
+from tfdpflows.tabular import values
+
+_PACKAGES = (
+  'tfdpflows',
+  'tensorflow',
+  'tf-keras',
+  'tensorflow-probability',
+  'tensorflow-privacy',
+  'dp-accounting',
+  'numpy',
+  'pandas',
+  'scikit-learn',
+)
+
+
+def write_json(path, content):
+  """Writes JSON aside and renames it, so that `path` is always complete."""
+  text = json.dumps(content, indent=2, allow_nan=False) + '\n'
+  values.write_aside(path, lambda file: file.write(text.encode()))
+
+
+def versions():
+  """Returns the versions of Python and of the packages that matter here."""
+  found = {'python': platform.python_version()}
+  for package in _PACKAGES:
+    try:
+      found[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      found[package] = None
+  return found
