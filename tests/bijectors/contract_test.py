@@ -45,6 +45,11 @@ def _logistic_mixture(dtype, logit=True):
   return bijectors.LogisticMixtureCDF(tf.constant(params, dtype), logit)
 
 
+def _histogram(dtype):
+  knots = [[0.0], [-1.5, -0.2, 0.0, 2.0], []]
+  return bijectors.AutoregressiveHistogram(knots, [9], dtype, seed=2)
+
+
 BIJECTORS = {
   'actnorm': lambda t: bijectors.ActNorm(D, t),
   'spline': _spline,
@@ -54,6 +59,7 @@ BIJECTORS = {
   'maf_mixture': lambda t: _maf(bijectors.LogisticMixture(4), t),
   'logistic_mixture': _logistic_mixture,
   'marginal': _marginal,
+  'histogram': _histogram,
   'lu': lambda t: bijectors.LULinear(D, dtype=t),
   'lu_permuted': lambda t: bijectors.LULinear(D, [2, 0, 1], t),
   'low_rank_1': lambda t: bijectors.LowRankLinear(D, 1, t, seed=0),

@@ -1,6 +1,9 @@
 """Invertible maps, as TFP bijectors whose parameters have per-example rules."""
 
 from tfdpflows.bijectors.actnorm import ActNorm
+from tfdpflows.bijectors.autoregressive_histogram import (
+  AutoregressiveHistogram,
+)
 from tfdpflows.bijectors.dequantization import (
   UniformDequantization,
   VariationalDequantization,
@@ -18,6 +21,7 @@ from tfdpflows.bijectors.univariate import Affine, LogisticMixture, Spline
 __all__ = [
   'ActNorm',
   'Affine',
+  'AutoregressiveHistogram',
   'LULinear',
   'LogisticMixture',
   'LogisticMixtureCDF',

@@ -22,8 +22,13 @@ class MADE(tf.Module):
   DP-HFlow: it is told the number of the block by an embedding of it, a vector
   added in the first layer. With DP-SGD fewer parameters are less noise.
 
+  A column may enter as several inputs, such as an indicator for each bin
+  (`inputs`). Direct connections lead past the hidden units (section 4.2 of the
+  paper).
+
   Args:
-    params: number of outputs per input column.
+    params: number of outputs of each column; or a sequence, with a number for
+      each.
     event_size: number of columns d.
     hidden_units: width of each hidden layer.
     activation: name of a function in `tf.nn`.
@@ -31,9 +36,12 @@ class MADE(tf.Module):
     seed: for the initial weights, or `None`.
     num_conditions: number of blocks that share the network; each takes
       `conditioned(block)` in its place.
+    inputs: number of inputs of each column, a sequence; 1 by default. Several
+      are taken for indicators, of which one is 1.
+    direct: whether there are direct connections from inputs to outputs.
 
   Raises:
-    ValueError: for sizes that are not positive.
+    ValueError: for sizes that are not positive, or not one for each column.
 
   #### Example
 
@@ -54,26 +62,44 @@ class MADE(tf.Module):
     seed=None,
     num_conditions=1,
     name='made',
+    *,
+    inputs=1,
+    direct=False,
   ):
     super().__init__(name=name)
-    if min([params, event_size, num_conditions, *hidden_units]) < 1:
+    sizes = [*np.ravel(params), *np.ravel(inputs), *hidden_units]
+    if min([*sizes, event_size, num_conditions]) < 1:
       raise ValueError(
         f'params={params}, event_size={event_size}, num_conditions='
-        f'{num_conditions} and hidden_units={list(hidden_units)} must all be '
-        'at least 1.'
+        f'{num_conditions}, inputs={inputs} and hidden_units='
+        f'{list(hidden_units)} must all be at least 1.'
       )
-    self.params = int(params)
+    for name, value in (('params', params), ('inputs', inputs)):
+      if np.ndim(value) and len(value) != event_size:
+        raise ValueError(
+          f'{name} has {len(value)} numbers; there are {event_size} columns.'
+        )
+    self.params = params if np.ndim(params) else int(params)
     self.event_size = int(event_size)
+    # The column of every input and of every output.
+    columns = np.arange(event_size)
+    self._inputs, self._outputs = (
+      np.repeat(columns, np.broadcast_to(n, [event_size]))
+      for n in (inputs, params)
+    )
     self.hidden_units = tuple(int(h) for h in hidden_units)
     self._activation = getattr(tf.nn, activation)
     rng = np.random.default_rng(seed)
     dtype = tf.as_dtype(dtype)
     masks = self._masks()
     self._kernels, self._biases, self._masks = [], [], []
+    # Of the indicators of a column one is 1: together they are one input.
+    share = 1 / np.bincount(self._inputs)[self._inputs]
     for i, mask in enumerate(masks):
       last = i == len(masks) - 1
       # He's scale, for the inputs that the mask leaves to each unit.
-      std = 0 if last else np.sqrt(2 / np.maximum(mask.sum(0), 1))
+      fan_in = mask.sum(0) if i else share @ mask
+      std = 0 if last else np.sqrt(2 / np.maximum(fan_in, 1))
       kernel = mask * rng.normal(size=mask.shape) * std
       self._kernels.append(tf.Variable(kernel, dtype=dtype, name=f'kernel_{i}'))
       # In the first layer each condition has one of its own, made below.
@@ -83,6 +109,12 @@ class MADE(tf.Module):
         )
       with tf.init_scope():
         self._masks.append(tf.constant(mask, dtype))
+    self._direct = self._direct_mask = None
+    if direct and hidden_units:
+      mask = self._inputs[:, None] < self._outputs
+      self._direct = tf.Variable(tf.zeros(mask.shape, dtype), name='direct')
+      with tf.init_scope():
+        self._direct_mask = tf.constant(mask, dtype)
     # Conditions that start alike would be slow to part.
     self._first_biases = self._biases[:1]
     if num_conditions > 1:
@@ -98,11 +130,9 @@ class MADE(tf.Module):
     return np.sort(np.arange(units) % max(self.event_size - 1, 1)) + 1
 
   def _masks(self):
-    columns = np.arange(1, self.event_size + 1)
-    degrees = [columns] + [self._degrees(h) for h in self.hidden_units]
+    degrees = [self._inputs + 1] + [self._degrees(h) for h in self.hidden_units]
     masks = [a[:, None] <= b for a, b in zip(degrees[:-1], degrees[1:])]
-    last = degrees[-1][:, None] < columns
-    return masks + [np.repeat(last, self.params, 1)]
+    return masks + [degrees[-1][:, None] < self._outputs + 1]
 
   def conditioned(self, number):
     """Returns the network as block `number` of `num_conditions` has it."""
@@ -122,31 +152,36 @@ class MADE(tf.Module):
     """Returns the parameters of every column.
 
     Args:
-      x: `[..., event_size]`.
+      x: `[..., event_size]`; or `[..., sum(inputs)]`, where there are several.
       condition: number of the block that asks; see `conditioned`.
 
     Returns:
-      `[..., event_size, params]`.
+      `[..., event_size, params]`, or `[..., sum(params)]` where they are a
+      sequence.
     """
-    h = x[None] if x.shape.rank == 1 else x
+    inputs = h = x[None] if x.shape.rank == 1 else x
     last = len(self._kernels) - 1
     for i in range(last + 1):
       bias = self._bias(i, condition)
       h = gradients.linear(h, self._kernels[i], bias, self._masks[i])
       if i < last:
         h = self._activation(h)
-    shape = tf.concat([tf.shape(x), [self.params]], 0)
-    y = tf.reshape(h, shape)
-    return tf.ensure_shape(y, x.shape + [self.params])
+    if self._direct is not None:
+      h += gradients.linear(inputs, self._direct, None, self._direct_mask)
+    event = [self.event_size, self.params]
+    if np.ndim(self.params):
+      event = [len(self._outputs)]
+    y = tf.reshape(h, tf.concat([tf.shape(x)[:-1], event], 0))
+    return tf.ensure_shape(y, x.shape[:-1] + event)
 
   def columns(self, condition=0):
     """Evaluates the network column by column, at the cost of one pass.
 
     Yields, for each column j in turn, a function from the columns before it
-    (a list of j tensors `[n]`) to its parameters `[n, params]`. Since degrees
-    ascend, the units that column j adds are one slice of every layer, and all
-    others are known already: sampling d columns costs one network pass and
-    not d. The functions must be called in order.
+    (a list of j tensors `[n]`, or `[n, inputs]`) to its parameters, `[n,
+    params]`. Since degrees ascend, the units that column j adds are one slice
+    of every layer, and all others are known already: sampling d columns costs
+    one network pass and not d. The functions must be called in order.
     """
     starts = [0] * len(self.hidden_units)
     known = [[] for _ in self.hidden_units]
@@ -162,26 +197,26 @@ class MADE(tf.Module):
 
   def _column(self, x, j, starts, ends, known, condition):
     """Adds the hidden units of degree j, returns the parameters of column j."""
-    h = x
-    for layer, (start, end) in enumerate(zip(starts, ends)):
-      if end > start:
-        rows = len(h) if layer == 0 else ends[layer - 1]
-        kernel = self._kernels[layer][:rows, start:end]
-        inputs = tf.stack(h, 1) if layer == 0 else tf.concat(h, 1)
-        bias = self._bias(layer, condition)[start:end]
-        z = tf.matmul(inputs, kernel) + bias
-        known[layer].append(self._activation(z))
-      h = known[layer]
-    out = slice(j * self.params, (j + 1) * self.params)
-    bias = self._bias(len(self._kernels) - 1, condition)[out]
-    if self.hidden_units and not h:
-      return bias  # Column 0 depends on nothing.
-    if not self.hidden_units:
-      if not x:
-        return bias
-      h = [tf.stack(x, 1)]
-    rows = ends[-1] if self.hidden_units else len(x)
-    return tf.matmul(tf.concat(h, 1), self._kernels[-1][:rows, out]) + bias
+    before = np.searchsorted(self._inputs, j)
+    start, end = np.searchsorted(self._outputs, [j, j + 1])
+    out = self._bias(len(self._kernels) - 1, condition)[start:end]
+    if not x:
+      return out  # Column 0 depends on nothing.
+    x = tf.concat([tf.reshape(c, [tf.shape(c)[0], -1]) for c in x], 1)
+    h = tf.ensure_shape(x, [None, before])
+    for layer, (first, last) in enumerate(zip(starts, ends)):
+      if last > first:
+        kernel = self._kernels[layer][: h.shape[1], first:last]
+        bias = self._bias(layer, condition)[first:last]
+        known[layer].append(self._activation(tf.matmul(h, kernel) + bias))
+      if not known[layer]:
+        break
+      h = tf.concat(known[layer], 1)
+    else:
+      out += tf.matmul(h, self._kernels[-1][: h.shape[1], start:end])
+    if self._direct is not None:
+      out += tf.matmul(x, self._direct[:before, start:end])
+    return out
 
 
 class _Conditioned(tf.Module):

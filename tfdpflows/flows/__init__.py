@@ -1,6 +1,7 @@
 """Recipes that assemble bijectors into `tfd.TransformedDistribution`s."""
 
 from tfdpflows.flows.autoregressive import (
+  histogram_flow,
   masked_autoregressive_flow,
   neural_spline_flow,
 )
@@ -13,6 +14,7 @@ __all__ = [
   'Dequantized',
   'dp_hflow',
   'dp_nf',
+  'histogram_flow',
   'initialize_privately',
   'masked_autoregressive_flow',
   'neural_spline_flow',

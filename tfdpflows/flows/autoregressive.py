@@ -103,6 +103,45 @@ def masked_autoregressive_flow(
   return tfd.TransformedDistribution(base, tfb.Chain(parts), name=name)
 
 
+def histogram_flow(
+  knots,
+  hidden_units=(64,),
+  *,
+  marginal=None,
+  dtype=tf.float32,
+  seed=None,
+  name='histogram_flow',
+):
+  """A flow of one autoregressive map of conditional histograms.
+
+  Args:
+    knots: see `bijectors.AutoregressiveHistogram`, one array per column.
+    hidden_units: width of each hidden layer.
+    marginal: a bijector from points to something near the base, such as
+      `bijectors.MarginalCDF`.
+    dtype: of the variables and the data.
+    seed: for the initial weights, or `None`.
+    name: of the distribution.
+
+  Returns:
+    A `tfd.TransformedDistribution` with event shape `[len(knots)]`.
+
+  #### Example
+
+  >>> from tfdpflows import flows
+  >>> flows.histogram_flow([[0.], [-1., 1.]]).sample(5).shape
+  TensorShape([5, 2])
+  """
+  dtype = tf.as_dtype(dtype)
+  histogram = bijectors.AutoregressiveHistogram(
+    knots, hidden_units, dtype, seed=seed
+  )
+  if marginal is not None:
+    histogram = tfb.Chain([tfb.Invert(marginal), histogram])
+  base = tfd.MultivariateNormalDiag(tf.zeros([len(knots)], dtype))
+  return tfd.TransformedDistribution(base, histogram, name=name)
+
+
 def neural_spline_flow(
   event_size,
   num_blocks=2,

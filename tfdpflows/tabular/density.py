@@ -161,7 +161,7 @@ class TableDensity(tf.Module):
       return {'x': tf.ensure_shape(rows, [None, d])}
 
     module = tf.Module()
-    module.variables_ = self.trained
+    module.variables_ = [*self.trained, *self.latent.non_trainable_variables]
     tf.saved_model.save(
       module, path, signatures={'log_prob': log_prob, 'sample': sample}
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from tfdpflows import accounting, bijectors, flows, gradients, mechanisms
 from tfdpflows.plan import TrainingPlan
+from tfdpflows.tabular.binning import knots
 from tfdpflows.tabular.density import TableDensity, TableModel, cells
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
@@ -174,6 +175,9 @@ def run_mechanisms(
     resume=resume,
     progress=progress,
   )
+  if hyperparameters.transform == 'histogram':
+    seed = int(randomness.numpy('matching').integers(2**31))
+    density.latent.bijector.match_marginals(seed=seed)
   return Fitted(schema, marginals, density, plan.sampler.describe())
 
 
@@ -188,20 +192,8 @@ def make_density(schema, marginals, hyperparameters, seed=None):
     hyperparameters: `Hyperparameters`.
     seed: of the initial weights, or `None`.
   """
-  recipe, options = flows.neural_spline_flow, {}
-  if hyperparameters.linear != 'none':
-    recipe = flows.dp_hflow
-    options = {'linear': hyperparameters.linear, 'rank': hyperparameters.rank}
-  latent = recipe(
-    len(schema.fields),
-    hyperparameters.num_blocks,
-    hyperparameters.hidden_units,
-    num_bins=hyperparameters.num_bins,
-    shared=hyperparameters.shared,
-    seed=seed,
-    **options,
-  )
   columns = TableEncoder(schema).columns
+  latent = _make_flow(columns, marginals, hyperparameters, seed)
   dequantization = None
   # Of a table without discrete columns there is nothing to place.
   if hyperparameters.dequantization == 'variational' and any(cells(columns)):
@@ -214,4 +206,26 @@ def make_density(schema, marginals, hyperparameters, seed=None):
     [m['probabilities'] for m in marginals],
     latent,
     dequantization,
+  )
+
+
+def _make_flow(columns, marginals, hyperparameters, seed):
+  if hyperparameters.transform == 'histogram':
+    places = [
+      knots(column, m['edges'], m['probabilities'], hyperparameters.num_bins)
+      for column, m in zip(columns, marginals)
+    ]
+    return flows.histogram_flow(places, hyperparameters.hidden_units, seed=seed)
+  recipe, options = flows.neural_spline_flow, {}
+  if hyperparameters.linear != 'none':
+    recipe = flows.dp_hflow
+    options = {'linear': hyperparameters.linear, 'rank': hyperparameters.rank}
+  return recipe(
+    len(columns),
+    hyperparameters.num_blocks,
+    hyperparameters.hidden_units,
+    num_bins=hyperparameters.num_bins,
+    shared=hyperparameters.shared,
+    seed=seed,
+    **options,
   )

@@ -7,10 +7,19 @@ import math
 
 # What the models differ in; 'spline' has the defaults of the class.
 MODELS = {
+  'histogram': {
+    'transform': 'histogram',
+    'num_blocks': 1,
+    'hidden_units': (64,),
+    'num_bins': 128,
+    'l2_norm_clip': 4.0,
+    'learning_rate': 0.015,
+  },
   'spline': {},
   'hflow': {'num_blocks': 3, 'shared': True, 'linear': 'low_rank'},
 }
 _CHOICES = {
+  'transform': ('spline', 'histogram'),
   'linear': ('none', 'low_rank', 'lu'),
   'dequantization': ('uniform', 'variational'),
 }
@@ -23,9 +32,11 @@ class Hyperparameters:
   Attributes:
     marginal_share: share of the budget (of the squared signal-to-noise ratio)
       that goes to the private marginals; the rest trains the flow.
+    transform: what a block does to a column: a 'spline', or a 'histogram' of
+      conditional probabilities, of which there is one block.
     num_blocks: autoregressive blocks of the flow.
     hidden_units: width of each hidden layer of a block.
-    num_bins: bins of each spline.
+    num_bins: bins of each spline; most bins of an ordered column's histogram.
     expected_batch_size: mean size of a Poisson batch.
     epochs: passes over the table, on average.
     l2_norm_clip: bound of one row's gradient.
@@ -43,6 +54,7 @@ class Hyperparameters:
   """
 
   marginal_share: float = 0.15
+  transform: str = 'spline'
   num_blocks: int = 2
   hidden_units: tuple = (128, 128)
   num_bins: int = 8
@@ -85,6 +97,12 @@ class Hyperparameters:
         raise ValueError(
           f'{name} is {getattr(self, name)!r}; it must be one of {choices}.'
         )
+    several = self.num_blocks > 1 or self.linear != 'none'
+    if self.transform == 'histogram' and several:
+      raise ValueError(
+        f'num_blocks is {self.num_blocks} and linear {self.linear!r}; '
+        "transform='histogram' has one block and no linear layer."
+      )
     whole = [
       ('num_blocks', self.num_blocks, 1),
       ('num_bins', self.num_bins, 2),
@@ -100,13 +118,13 @@ class Hyperparameters:
         )
 
   @classmethod
-  def for_table(cls, num_examples, num_columns, model='spline', **overrides):
+  def for_table(cls, num_examples, num_columns, model='histogram', **overrides):
     """Returns the defaults for a table, a function of public sizes alone.
 
     Args:
       num_examples: number of rows.
       num_columns: number of columns.
-      model: 'spline' or 'hflow'.
+      model: 'histogram', 'spline' or 'hflow'.
       **overrides: values that replace the defaults.
 
     Raises:

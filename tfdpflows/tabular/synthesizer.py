@@ -48,7 +48,7 @@ class TabularSynthesizer:
       what is marked as read off the data: that is refused, or paid for.
     epsilon: the budget, with `delta`, for all that `fit` does.
     delta: see `epsilon`; should be well below one over the number of rows.
-    model: 'spline' or 'hflow'.
+    model: 'histogram', 'spline' or 'hflow'.
     bounds_epsilon: what private bounds may cost, out of `epsilon`, where the
       schema is a draft.
     accountant: name of the accountant.
@@ -85,7 +85,7 @@ class TabularSynthesizer:
     epsilon=1.0,
     delta=1e-5,
     *,
-    model='spline',
+    model='histogram',
     bounds_epsilon=None,
     accountant='pld',
     out_of_range='error',
