@@ -208,7 +208,7 @@ def test_log_prob_is_weighted_for_where_points_are_drawn():
 def test_defaults_and_bad_arguments(people):
   h = Hyperparameters.for_table(32_561, 15, 'hflow')
   assert (h.num_blocks, h.linear, h.shared) == (3, 'low_rank', True)
-  h = Hyperparameters.for_table(32_561, 15)
+  h = Hyperparameters.for_table(32_561, 15, 'spline')
   assert (h.num_blocks, h.linear, h.shared) == (2, 'none', False)
   for arguments, message in (
     ({'model': 'hflows'}, "model is 'hflows'.*'spline', 'hflow'"),

@@ -77,11 +77,11 @@ def _define(options):
   options.add(
     flags.DEFINE_enum,
     'model',
-    'spline',
-    'Which flow learns how the columns hang together: splines whose blocks '
-    'have networks of their own, or DP-HFlow.',
-    enum_values=['spline', 'hflow'],
-    metavar='spline|hflow',
+    'histogram',
+    'Which flow learns how the columns hang together: conditional histograms, '
+    'splines whose blocks have networks of their own, or DP-HFlow.',
+    enum_values=['histogram', 'spline', 'hflow'],
+    metavar='histogram|spline|hflow',
   )
   options.add(
     flags.DEFINE_string,

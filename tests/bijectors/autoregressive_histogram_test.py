@@ -1,0 +1,173 @@
+"""Conditional histograms: their probabilities, samples, and matched columns."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import special, stats
+
+from tfdpflows import bijectors, flows
+
+KNOTS = [[0.3], [], [-1.0, 0.5, 2.0]]
+SIZES = [len(knots) + 1 for knots in KNOTS]
+
+
+def _flow(scale=1.0, dtype='float64'):
+  """A flow whose columns depend on each other."""
+  flow = flows.histogram_flow(KNOTS, [7], dtype=dtype, seed=1)
+  rng = np.random.default_rng(2)
+  for variable in flow.trainable_variables:
+    variable.assign_add(
+      tf.constant(rng.normal(0, scale, variable.shape), variable.dtype)
+    )
+  return flow
+
+
+def _masses(knots):
+  return np.diff(special.ndtr([-np.inf, *knots, np.inf]))
+
+
+def _points(bins, place=0.5):
+  """Points of the bins, at a place between 0 and 1 in each by its mass."""
+  columns = []
+  for k, knots in zip(np.transpose(bins), KNOTS):
+    mass = _masses(knots)
+    below = np.cumsum(mass) - mass
+    columns.append(special.ndtri(below[k] + place * mass[k]))
+  return np.stack(columns, 1)
+
+
+def _cells():
+  return np.array(list(itertools.product(*map(range, SIZES))))
+
+
+def _cell_probabilities(flow):
+  """The probability of every combination of bins."""
+  points = _points(_cells())
+  normal = stats.norm.logpdf(points).sum(1)
+  masses = [_masses(k)[b] for k, b in zip(KNOTS, _cells().T)]
+  return np.exp(flow.log_prob(points) - normal) * np.prod(masses, 0)
+
+
+def test_probabilities_are_those_of_the_formula():
+  flow = _flow()
+  network = flow.bijector._network
+  for cell, found in zip(_cells(), _cell_probabilities(flow)):
+    indicators = np.concatenate([np.eye(k)[b] for k, b in zip(SIZES, cell)])
+    outputs = network(tf.constant(indicators[None]))[0]
+    outputs = 20 * np.tanh(outputs / 20)
+    expected = 1.0
+    for j, part in enumerate(np.split(outputs, np.cumsum(SIZES)[:-1])):
+      p = special.softmax(np.log(_masses(KNOTS[j])) + part)
+      expected *= p[cell[j]]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+  assert _cell_probabilities(flow).sum() == pytest.approx(1, abs=1e-9)
+
+
+def test_within_a_bin_it_is_the_standard_normal():
+  flow = _flow()
+  for cell in _cells()[:3]:
+    ratios = [
+      float(flow.log_prob(x)[0]) - stats.norm.logpdf(x).sum()
+      for x in (_points(cell[None], place) for place in (0.01, 0.5, 0.99))
+    ]
+    np.testing.assert_allclose(ratios, ratios[0], atol=1e-6)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_samples_follow_the_probabilities(dtype):
+  flow = _flow(dtype=dtype)
+  x = flow.sample(50_000, seed=3).numpy()
+  bins = [np.searchsorted(knots, x[:, j]) for j, knots in enumerate(KNOTS)]
+  seen = np.bincount(
+    np.ravel_multi_index(bins, SIZES), minlength=int(np.prod(SIZES))
+  )
+  expected = _cell_probabilities(_flow()) * len(x)
+  assert stats.chisquare(seen, expected * len(x) / expected.sum()).pvalue > 1e-4
+
+
+def test_matched_columns_are_standard_normal_up_to_their_bins():
+  flow = _flow()
+  before = _cell_probabilities(flow).reshape(SIZES)
+  flow.bijector.match_marginals(seed=0)
+  after = _cell_probabilities(flow).reshape(SIZES)
+  for j, knots in enumerate(KNOTS):
+    others = tuple(i for i in range(len(KNOTS)) if i != j)
+    np.testing.assert_allclose(after.sum(others), _masses(knots), atol=0.01)
+  assert np.abs(before.sum((1, 2)) - _masses(KNOTS[0])).max() > 0.05
+  # What columns say of each other stays: odds ratios hardly move.
+  odds = lambda p: np.log(p[0, 0] / p[1, 0])
+  np.testing.assert_allclose(
+    np.diff(odds(after)), np.diff(odds(before)), atol=1e-6
+  )
+
+
+def test_matching_is_repeatable_and_survives_a_saved_model(tmp_path):
+  found = []
+  for _ in range(2):
+    flow = _flow(dtype='float32')
+    flow.bijector.match_marginals(num_rows=1000, seed=5)
+    found.append(flow.bijector._offset.numpy())
+  np.testing.assert_array_equal(*found)
+  module = tf.Module()
+  module.flow = flow
+  module.log_prob = tf.function(
+    lambda x: flow.log_prob(tf.identity(x)),
+    input_signature=[tf.TensorSpec([None, 3])],
+  )
+  tf.saved_model.save(module, str(tmp_path))
+  x = _points(_cells()).astype('float32')
+  loaded = tf.saved_model.load(str(tmp_path))
+  np.testing.assert_allclose(loaded.log_prob(x), flow.log_prob(x), rtol=1e-5)
+
+
+def test_no_bin_is_impossible():
+  """However far training went: a log-density is never minus infinity."""
+  flow = _flow(1e4, 'float32')
+  x = _points(_cells()).astype('float32')
+  assert np.isfinite(flow.log_prob(x)).all()
+  assert np.isfinite(flow.sample(1000, seed=0)).all()
+
+
+@pytest.mark.parametrize(
+  'knots, message',
+  [
+    ([[0.0], [1.0, 1.0]], 'Column 1: knots must ascend strictly'),
+    ([[0.0, np.inf]], 'Column 0: knots must be finite'),
+    ([[0.0, np.nan]], 'Column 0'),
+  ],
+)
+def test_bad_knots(knots, message):
+  with pytest.raises(ValueError, match=message):
+    bijectors.AutoregressiveHistogram(knots)
+
+
+@pytest.mark.parametrize('name', ['params', 'inputs'])
+def test_sizes_are_one_for_each_column(name):
+  sizes = {'params': [2, 2], 'inputs': [2, 2], name: [2, 2, 2]}
+  with pytest.raises(ValueError, match=f'{name} has 3 numbers; .* 2 columns'):
+    bijectors.MADE(event_size=2, **sizes)
+
+
+@pytest.mark.parametrize('direct', [False, True])
+@pytest.mark.parametrize('hidden', [(), (1,), (7,), (13, 5)])
+def test_columns_of_indicators_give_what_a_whole_pass_gives(hidden, direct):
+  made = bijectors.MADE(
+    [2, 3, 4],
+    3,
+    hidden,
+    dtype='float64',
+    seed=0,
+    inputs=[2, 3, 4],
+    direct=direct,
+  )
+  rng = np.random.default_rng(0)
+  for variable in made.trainable_variables:
+    variable.assign_add(rng.normal(size=variable.shape))
+  bins = [rng.integers(0, k, 6) for k in (2, 3, 4)]
+  columns = [tf.constant(np.eye(k)[b]) for k, b in zip((2, 3, 4), bins)]
+  expected = tf.split(made(tf.concat(columns, 1)), [2, 3, 4], 1)
+  for j, params_of in enumerate(made.columns()):
+    found = tf.broadcast_to(params_of(columns[:j]), expected[j].shape)
+    np.testing.assert_allclose(found, expected[j], atol=1e-12)

@@ -1,0 +1,38 @@
+"""Bins that other columns can depend on."""
+
+import numpy as np
+from scipy import special
+
+from tfdpflows.tabular import binning
+from tfdpflows.tabular.encoding import EncodedColumn
+
+AGE = EncodedColumn('age', 100.0, 1.0, False, True)
+CITY = EncodedColumn('city', 100.0, 1.0, False, False)
+
+
+def _masses(knots):
+  return np.diff(special.ndtr([-np.inf, *knots, np.inf]))
+
+
+def test_neighbours_are_joined_into_even_parts():
+  knots = binning.knots(AGE, np.arange(101), np.full(100, 0.01), 8)
+  assert len(knots) == 8
+  np.testing.assert_allclose(_masses(knots)[:-1], 0.12, atol=1e-4)
+
+
+def test_heavy_values_stay_apart():
+  p = np.full(100, 0.001)
+  p[[0, 40, 99]] = 0.5, 0.3, 0.103
+  masses = _masses(binning.knots(AGE, np.arange(101), p, 8))
+  np.testing.assert_allclose(masses, [0.5, 0.039, 0.3, 0.058, 0.103], atol=1e-4)
+
+
+def test_categories_have_bins_of_their_own():
+  p = np.arange(1, 101) / np.arange(1, 101).sum()
+  knots = binning.knots(CITY, np.arange(101), p, 8)
+  np.testing.assert_allclose(_masses(knots), p, atol=1e-4)
+
+
+def test_few_bins_are_kept_and_one_has_no_knots():
+  assert len(binning.knots(AGE, np.arange(4), [0.2, 0.3, 0.5], 8)) == 2
+  assert len(binning.knots(AGE, [0, 100], [1.0], 8)) == 0
