@@ -182,7 +182,12 @@ def _synthesizer_class(method, target):
   if method == 'flow':
     from tfdpflows import tabular
 
-    return tabular.TabularSynthesizer
+    def synthesizer(schema, model='histogram', **arguments):
+      if model == 'histogram':  # The others know no target.
+        arguments = {'target': target, **arguments}
+      return tabular.TabularSynthesizer(schema, model=model, **arguments)
+
+    return synthesizer
   if method == 'dp_merf':
     from experiments.baselines import dp_merf
 

@@ -45,9 +45,12 @@ class AutoregressiveHistogram(OnePassInverse):
       connections as well.
     dtype: of the variables and the data.
     seed: for the initial weights, or `None`.
+    order: the columns in the order in which each depends on those before it,
+      a permutation of their numbers; by default as they are.
 
   Raises:
-    ValueError: naming the column, if its knots do not ascend strictly.
+    ValueError: naming the column, if its knots do not ascend strictly; for an
+      order that is no permutation.
 
   #### Example
 
@@ -63,15 +66,24 @@ class AutoregressiveHistogram(OnePassInverse):
     hidden_units=(64,),
     dtype=tf.float32,
     seed=None,
+    order=None,
     validate_args=False,
     name='autoregressive_histogram',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
       dtype = tf.as_dtype(dtype)
-      below, mass, above = _tables(
-        [_checked(j, k) for j, k in enumerate(knots)]
-      )
+      knots = [_checked(j, k) for j, k in enumerate(knots)]
+      order = range(len(knots)) if order is None else order
+      if sorted(order) != list(range(len(knots))):
+        raise ValueError(
+          f'order is {list(order)}; it must be a permutation of the numbers of '
+          f'{len(knots)} columns.'
+        )
+      # From here on columns are in that order.
+      self._order, self._back = list(order), np.argsort(order).tolist()
+      knots = [knots[j] for j in order]
+      below, mass, above = _tables(knots)
       sizes = [len(k) + 1 for k in knots]
       self._ends = np.cumsum([0, *sizes])
       column = np.repeat(np.arange(len(sizes)), sizes)
@@ -105,33 +117,64 @@ class AutoregressiveHistogram(OnePassInverse):
     bounded = _MOST * tf.tanh(outputs / _MOST)
     return self._mass[bins] * tf.exp(bounded + self._offset[bins])
 
-  def _inverse_and_log_det(self, y):
-    d = len(self._ends) - 1
-    flat = tf.clip_by_value(tf.reshape(y, [-1, d]), -_FAR, _FAR)
-    u = tf.gather(_cdf(flat), self._column, axis=1)
-    reached = tf.cast(u >= self._below, y.dtype)
+  def _pick(self, values):
+    return tf.matmul(values, self._sums)
+
+  def _ordered(self, y):
+    flat = tf.reshape(y, [-1, len(self._order)])
+    return tf.gather(flat, self._order, axis=1)
+
+  def _reordered(self, flat, like):
+    y = tf.reshape(tf.gather(flat, self._back, axis=1), tf.shape(like))
+    return tf.ensure_shape(y, like.shape)
+
+  def _in_bins(self, z):
+    """Returns where z `[n, d]` is, as indicators of bins, and their weights."""
+    u = tf.gather(_cdf(z), self._column, axis=1)
+    reached = tf.cast(u >= self._below, z.dtype)
     # Where the next bin is reached too; of a last bin there is none.
     passed = tf.roll(reached, -1, 1) * self._not_last
     here = reached - passed
-    weights = self._weights(self._network(here))
-    total = tf.matmul(weights, self._sums)
-    pick = lambda values: tf.matmul(values, self._sums)
-    p = pick(weights * here) / total
-    source = [pick(t * here) for t in (self._below, self._mass, self._above)]
-    below, above = (
-      pick(weights * part) / total for part in (passed, 1 - reached)
+    return passed, here, self._weights(self._network(here))
+
+  def log_ratios(self, y):
+    """Returns how much likelier each column's bin is than it was at the start.
+
+    Args:
+      y: data `[..., d]`.
+
+    Returns:
+      `[..., d]`, in nats: `log(p_k / w_k)`. Their sum is the log-density of the
+      row, less that of a standard normal.
+    """
+    z = tf.clip_by_value(self._ordered(y), -_FAR, _FAR)
+    _, here, weights = self._in_bins(z)
+    share = self._pick(weights * here) / self._pick(weights)
+    return self._reordered(
+      tf.math.log(share / self._pick(self._mass * here)), y
     )
-    x = _move(flat, source, (below, p, above))
-    log_det = tf.math.log(p / source[1]) + (x**2 - flat**2) / 2
-    x += tf.reshape(y, [-1, d]) - flat
+
+  def _inverse_and_log_det(self, y):
+    flat = self._ordered(y)
+    z = tf.clip_by_value(flat, -_FAR, _FAR)
+    passed, here, weights = self._in_bins(z)
+    source = [
+      self._pick(t * here) for t in (self._below, self._mass, self._above)
+    ]
+    target = [
+      self._pick(weights * part) / self._pick(weights)
+      for part in (passed, here, 1 - here - passed)
+    ]
+    x = _move(z, source, target)
+    log_det = tf.math.log(target[1] / source[1]) + (x**2 - z**2) / 2
+    log_det = tf.reduce_sum(log_det, 1)
     return (
-      tf.ensure_shape(tf.reshape(x, tf.shape(y)), y.shape),
-      tf.reshape(tf.reduce_sum(log_det, 1), tf.shape(y)[:-1]),
+      self._reordered(x + flat - z, y),
+      tf.ensure_shape(tf.reshape(log_det, tf.shape(y)[:-1]), y.shape[:-1]),
     )
 
   def _forward(self, x):
-    d = len(self._ends) - 1
-    flat = tf.reshape(x, [-1, d])
+    flat = self._ordered(x)
     clipped = tf.clip_by_value(flat, -_FAR, _FAR)
     columns, indicators = [], []
     for j, outputs_of in enumerate(self._network.columns()):
@@ -146,8 +189,7 @@ class AutoregressiveHistogram(OnePassInverse):
       ]
       columns.append(_move(z, source, target))
       indicators.append(here)
-    y = tf.stack(columns, 1) + flat - clipped
-    return tf.ensure_shape(tf.reshape(y, tf.shape(x)), x.shape)
+    return self._reordered(tf.stack(columns, 1) + flat - clipped, x)
 
   def match_marginals(self, num_rows=32_768, seed=None, iterations=20):
     """Makes every column standard normal again, up to its bins, on average.

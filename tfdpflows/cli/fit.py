@@ -85,6 +85,14 @@ def _define(options):
   )
   options.add(
     flags.DEFINE_string,
+    'target',
+    None,
+    'Column that the rows are to predict from the others, if there is one: '
+    'more of the budget goes to it. For --model=histogram.',
+    metavar='COLUMN',
+  )
+  options.add(
+    flags.DEFINE_string,
     'model_dir',
     None,
     'Folder to write. Until the model is complete, work stands in '
@@ -156,6 +164,7 @@ def _run(values):
       epsilon=values.epsilon,
       delta=values.delta,
       model=values.model,
+      target=values.target,
       bounds_epsilon=values.bounds_epsilon,
       out_of_range=values.out_of_range,
       accountant=values.accountant,

@@ -107,6 +107,7 @@ def histogram_flow(
   knots,
   hidden_units=(64,),
   *,
+  order=None,
   marginal=None,
   dtype=tf.float32,
   seed=None,
@@ -117,6 +118,7 @@ def histogram_flow(
   Args:
     knots: see `bijectors.AutoregressiveHistogram`, one array per column.
     hidden_units: width of each hidden layer.
+    order: see `bijectors.AutoregressiveHistogram`.
     marginal: a bijector from points to something near the base, such as
       `bijectors.MarginalCDF`.
     dtype: of the variables and the data.
@@ -134,7 +136,7 @@ def histogram_flow(
   """
   dtype = tf.as_dtype(dtype)
   histogram = bijectors.AutoregressiveHistogram(
-    knots, hidden_units, dtype, seed=seed
+    knots, hidden_units, dtype, seed=seed, order=order
   )
   if marginal is not None:
     histogram = tfb.Chain([tfb.Invert(marginal), histogram])

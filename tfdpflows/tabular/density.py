@@ -37,6 +37,9 @@ class TableDensity(tf.Module):
     latent: a distribution over z, `[d]`.
     dequantization: a `bijectors.VariationalDequantization` of the `cells` of
       the columns; uniform by default.
+    weights: how many times the log-probability of each column counts in
+      training, for a latent that is a `flows.histogram_flow`; by default each
+      counts once.
   """
 
   def __init__(
@@ -46,6 +49,7 @@ class TableDensity(tf.Module):
     probabilities,
     latent,
     dequantization=None,
+    weights=None,
     name='table_density',
   ):
     super().__init__(name=name)
@@ -60,6 +64,7 @@ class TableDensity(tf.Module):
     if dequantization is None:
       dequantization = bijectors.UniformDequantization(cells(columns))
     self.dequantization = dequantization
+    self._weights = None if weights is None else np.array(weights, np.float32)
 
   @property
   def trained(self):
@@ -87,6 +92,20 @@ class TableDensity(tf.Module):
     log_width = np.log(np.where(self._width > 0, self._width, 1))
     volume = tf.where(in_interval, log_width, tf.zeros_like(x))
     return spread, tf.reduce_sum(volume, -1), log_q
+
+  def gains(self, points):
+    """Returns what the flow adds to independent columns, in nats `[n]`.
+
+    Args:
+      points: from `dequantize`, `[n, d]`.
+    """
+    # What the marginals and the volume add is in both densities.
+    z = self.marginal.forward(points)
+    if self._weights is not None:
+      ratios = self.latent.bijector.log_ratios(z)
+      return tf.reduce_sum(ratios * self._weights, -1)
+    independent = self.latent.distribution.log_prob(z)
+    return self.latent.log_prob(tf.identity(z)) - independent
 
   def sample(self, num_rows, rng):
     """Returns codes `[num_rows, d]`, drawn in compiled batches.
@@ -172,7 +191,8 @@ class TableModel(models.DensityModel):
 
   The loss is relative to the untrained model, which has the private marginals
   and independent columns: 0 at the start, negative where the flow has learned
-  what columns say of each other, in nats per row. It is a bound: that of the
+  what columns say of each other, in nats per row, where a target may count
+  several times. It is a bound: that of the
   log-probability from below (`bijectors.dequantization`), with one point per
   row, whose place a variational dequantization learns along with the flow.
 
@@ -204,10 +224,7 @@ class TableModel(models.DensityModel):
   def _row_losses(self, x):
     uniform = tf.ensure_shape(self._generator.uniform(tf.shape(x)), x.shape)
     points, _, log_q = self._density.dequantize(x, uniform)
-    # What the marginals and the volume add is in both densities.
-    z = self._density.marginal.forward(points)
-    independent = self.distribution.distribution.log_prob(z)
-    return independent - self.log_prob(z) + log_q
+    return log_q - self._density.gains(points)
 
 
 def _seed(rng):

@@ -200,13 +200,23 @@ def make_density(schema, marginals, hyperparameters, seed=None):
     dequantization = bijectors.VariationalDequantization(
       cells(columns), seed=seed
     )
+  weights = None
+  if hyperparameters.transform == 'histogram':
+    weights = [1.0] * len(columns)
+    if hyperparameters.target is not None:
+      weights[_number(columns, hyperparameters)] = hyperparameters.target_weight
   return TableDensity(
     columns,
     [m['edges'] for m in marginals],
     [m['probabilities'] for m in marginals],
     latent,
     dequantization,
+    weights,
   )
+
+
+def _number(columns, hyperparameters):
+  return [c.name for c in columns].index(hyperparameters.target)
 
 
 def _make_flow(columns, marginals, hyperparameters, seed):
@@ -215,7 +225,12 @@ def _make_flow(columns, marginals, hyperparameters, seed):
       knots(column, m['edges'], m['probabilities'], hyperparameters.num_bins)
       for column, m in zip(columns, marginals)
     ]
-    return flows.histogram_flow(places, hyperparameters.hidden_units, seed=seed)
+    order = list(range(len(columns)))
+    if hyperparameters.target is not None:
+      order.append(order.pop(_number(columns, hyperparameters)))
+    return flows.histogram_flow(
+      places, hyperparameters.hidden_units, order=order, seed=seed
+    )
   recipe, options = flows.neural_spline_flow, {}
   if hyperparameters.linear != 'none':
     recipe = flows.dp_hflow

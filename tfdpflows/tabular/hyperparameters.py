@@ -51,6 +51,9 @@ class Hyperparameters:
       training and for log-probabilities: 'uniform' or 'variational'.
     num_draws: points per row and step, whose gradients are averaged before
       they are clipped.
+    target: name of the column whose dependence on the others matters most, for
+      transform 'histogram'. It depends on all others.
+    target_weight: how many times its log-probability counts in training.
   """
 
   marginal_share: float = 0.15
@@ -69,6 +72,8 @@ class Hyperparameters:
   rank: int = 1
   dequantization: str = 'uniform'
   num_draws: int = 1
+  target: str | None = None
+  target_weight: float = 4.0
 
   def __post_init__(self):
     hidden_units = tuple(self.hidden_units)
@@ -87,6 +92,7 @@ class Hyperparameters:
       'l2_norm_clip',
       'learning_rate',
       'loss_bound',
+      'target_weight',
     ):
       if not 0 < getattr(self, name) < math.inf:
         raise ValueError(f'{name} is {getattr(self, name)}; it must be > 0.')
@@ -97,6 +103,10 @@ class Hyperparameters:
         raise ValueError(
           f'{name} is {getattr(self, name)!r}; it must be one of {choices}.'
         )
+    if self.target is not None and self.transform != 'histogram':
+      raise ValueError(
+        f"target is {self.target!r}, which only model='histogram' takes."
+      )
     several = self.num_blocks > 1 or self.linear != 'none'
     if self.transform == 'histogram' and several:
       raise ValueError(

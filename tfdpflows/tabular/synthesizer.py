@@ -26,10 +26,12 @@ class TabularSynthesizer:
   """Learns the joint density of a mixed table under differential privacy.
 
   Every column's distribution is measured by a noisy histogram and made
-  standard normal by its CDF; a flow of autoregressive splines, trained with
-  DP-SGD, learns how the columns hang together. `model` says which: 'spline' has
-  blocks with networks of their own, 'hflow' is DP-HFlow (`flows.dp_hflow`),
-  with a linear layer before each block and one network for all of them. With
+  standard normal by its CDF; an autoregressive flow, trained with DP-SGD,
+  learns how the columns hang together. `model` says which: 'histogram' gives
+  each column a histogram that depends on the bins of those before it
+  (`flows.histogram_flow`), 'spline' has blocks of splines, 'hflow' is DP-HFlow
+  (`flows.dp_hflow`), with a linear layer before each block of splines and one
+  network for all of them. With
   `dequantization='variational'` the places of discrete values in their cells
   are learned too, for a tighter bound in training; the samples are not
   affected otherwise.
@@ -49,6 +51,8 @@ class TabularSynthesizer:
     epsilon: the budget, with `delta`, for all that `fit` does.
     delta: see `epsilon`; should be well below one over the number of rows.
     model: 'histogram', 'spline' or 'hflow'.
+    target: name of the column that the synthetic rows are to predict from the
+      others, if there is one: more of the budget goes to it. For 'histogram'.
     bounds_epsilon: what private bounds may cost, out of `epsilon`, where the
       schema is a draft.
     accountant: name of the accountant.
@@ -86,6 +90,7 @@ class TabularSynthesizer:
     delta=1e-5,
     *,
     model='histogram',
+    target=None,
     bounds_epsilon=None,
     accountant='pld',
     out_of_range='error',
@@ -109,7 +114,14 @@ class TabularSynthesizer:
     self.bounds_epsilon = bounds_epsilon
     self.seed = None if seed is None else int(seed)
     self.model = model
-    self._overrides = hyperparameters
+    if target is not None and target not in self.schema.names:
+      raise ValueError(
+        f'target is {target!r}, which is no column of the schema. Its columns '
+        f'are {list(self.schema.names)}.'
+      )
+    self.target = target
+    # Beside the others, where an earlier model has none.
+    self._overrides = {'target': target, **hyperparameters}
     self._hyperparameters_for(1)
     self.hyperparameters = None
     self.ledger = None
