@@ -11,13 +11,15 @@ MODELS = {
     'transform': 'histogram',
     'num_blocks': 1,
     'hidden_units': (64,),
-    'num_bins': 128,
+    'num_bins': 32,
     'l2_norm_clip': 4.0,
     'learning_rate': 0.015,
   },
   'spline': {},
   'hflow': {'num_blocks': 3, 'shared': True, 'linear': 'low_rank'},
 }
+# More than that is time which large tables do not pay back.
+_LARGEST_BATCH, _MOST_STEPS = 4000.0, 1000
 _CHOICES = {
   'transform': ('spline', 'histogram'),
   'linear': ('none', 'low_rank', 'lu'),
@@ -158,8 +160,12 @@ class Hyperparameters:
         f'Unknown hyper-parameters {unknown}; there are {sorted(names)}.'
       )
     # A sixteenth of a small table, so that 16 steps make an epoch at most.
-    defaults = {'expected_batch_size': max(1.0, min(2000.0, num_examples / 16))}
+    batch = max(1.0, min(_LARGEST_BATCH, num_examples / 16))
+    defaults = {'expected_batch_size': batch}
     found = cls(**{**defaults, **MODELS[model], **overrides})
+    if 'epochs' not in overrides:
+      most = _MOST_STEPS * found.expected_batch_size / max(num_examples, 1)
+      found = dataclasses.replace(found, epochs=min(found.epochs, most))
     if found.linear == 'low_rank' and found.rank > num_columns:
       raise ValueError(
         f'rank is {found.rank}; the table has {num_columns} columns, and it '

@@ -1,0 +1,66 @@
+"""The public formula of the defaults, and the target column."""
+
+import numpy as np
+import pytest
+import small_table
+
+from tfdpflows.tabular.hyperparameters import Hyperparameters
+from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make()
+
+
+@pytest.mark.parametrize(
+  'num_rows, batch, epochs',
+  [(1, 1, 20), (160, 10, 20), (32_000, 2000, 20), (400_000, 4000, 10)],
+)
+def test_batch_and_epochs_are_a_function_of_the_rows(num_rows, batch, epochs):
+  for model in ('histogram', 'spline'):
+    h = Hyperparameters.for_table(num_rows, 9, model)
+    assert (h.expected_batch_size, h.epochs) == (batch, epochs)
+  h = Hyperparameters.for_table(400_000, 9, expected_batch_size=2000)
+  assert h.epochs == 5
+  assert Hyperparameters.for_table(400_000, 9, epochs=30).epochs == 30
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    ({'target': 'agee'}, "target is 'agee'.*no column.*'age', 'income'"),
+    ({'target': 'age', 'model': 'spline'}, "only model='histogram'"),
+    ({'target_weight': 0}, 'target_weight is 0; it must be > 0'),
+    ({'num_blocks': 2}, 'num_blocks is 2.*one block'),
+    ({'linear': 'lu'}, "linear 'lu'.*no linear layer"),
+  ],
+)
+def test_bad_arguments(people, arguments, message):
+  with pytest.raises(ValueError, match=message):
+    TabularSynthesizer(people.schema, **arguments)
+
+
+def test_target_counts_more_and_comes_back_from_a_file(people, tmp_path):
+  """A column that says all of the target is found sooner for it."""
+  arguments = {**people.budget, 'seed': 3, 'epochs': 4}
+  found = {}
+  for target in (None, 'member', 'age'):
+    fitted = fit_to_directory(
+      people.table,
+      people.schema,
+      tmp_path / str(target),
+      progress=False,
+      target=target,
+      **arguments,
+    )
+    assert fitted.hyperparameters.target == target
+    rows = fitted.sample(4000, seed=0)
+    found[target] = np.mean((rows['age'] > 50) == rows['member'])
+  assert found['member'] > found[None] > 0.55
+  # Age that depends on all others takes a part of what there is to know.
+  assert found['age'] > 0.55
+  again = TabularSynthesizer.load(tmp_path / 'age')
+  assert again.target == 'age'
+  log_prob = again.log_prob(people.table[:5])
+  np.testing.assert_array_equal(log_prob, fitted.log_prob(people.table[:5]))
