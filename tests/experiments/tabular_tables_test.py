@@ -64,11 +64,12 @@ class TestSection:
       '0.0400 (0.0000)',
       '0.0300 (0.0000)',
       '',
+      '',
       '60',
       '1001',
     ]
     assert rows(text, 'paper: DP-HFlow')[0][3:6] == ['.56', '.75', '.50']
-    assert rows(text, '**asked**')[0][3] == '.67'
+    assert rows(text, '**asked first**')[0][3] == '.67'
     assert 'epsilon <= 0.9900 at delta = 1e-05, accountant: pld' in text
     assert 'sampling: Poisson' in text
 
