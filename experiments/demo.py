@@ -84,6 +84,7 @@ def run(output_dir, *, epsilon=1.0, delta=1e-5, num_rows=None, seed=None):
     schema=path('schema.json'),
     epsilon=epsilon,
     delta=delta,
+    target=target,
     model_dir=path('model'),
     seed=seed,
   )

@@ -29,8 +29,9 @@ def test_heavy_values_stay_apart():
 
 def test_categories_have_bins_of_their_own():
   p = np.arange(1, 101) / np.arange(1, 101).sum()
-  knots = binning.knots(CITY, np.arange(101), p, 8)
+  knots = binning.knots(CITY, np.arange(101), p, 25)
   np.testing.assert_allclose(_masses(knots), p, atol=1e-4)
+  assert len(binning.knots(CITY, np.arange(101), np.ones(100), 5)) == 19
 
 
 def test_few_bins_are_kept_and_one_has_no_knots():

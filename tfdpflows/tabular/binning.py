@@ -9,14 +9,17 @@ from tfdpflows import bijectors
 
 # A bin is heavy, and stands for itself, with half of an even share.
 _HEAVY = 0.5
+# Categories that are neighbours have nothing in common: they are joined only
+# where there are so many times more.
+_CATEGORIES = 4
 
 
 def knots(column, edges, probabilities, num_bins):
   """Returns the places between the bins of a column, behind its private CDF.
 
-  Categories have bins of their own. Of other columns, bins of the private
-  histogram are joined with their neighbours until they hold about one part in
-  `num_bins` of the rows; heavy ones, such as a spike at zero, stay apart.
+  Bins of the private histogram are joined with their neighbours until they hold
+  about one part in `num_bins` of the rows; heavy ones, such as a spike at zero,
+  stay apart. Categories have bins of their own, up to four times as many.
 
   Args:
     column: the `EncodedColumn`.
@@ -36,7 +39,9 @@ def knots(column, edges, probabilities, num_bins):
   """
   edges = np.asarray(edges, np.float64)
   kept = np.arange(1, len(probabilities))
-  if len(probabilities) > num_bins and (column.ordered or not column.cell):
+  if column.cell and not column.ordered:
+    num_bins *= _CATEGORIES
+  if len(probabilities) > num_bins:
     kept = _joined(np.asarray(probabilities), num_bins)
   if not len(kept):
     return np.zeros(0)
