@@ -18,9 +18,11 @@ def people():
   [(1, 1, 20), (160, 10, 20), (32_000, 2000, 20), (400_000, 4000, 10)],
 )
 def test_batch_and_epochs_are_a_function_of_the_rows(num_rows, batch, epochs):
-  for model in ('histogram', 'spline'):
-    h = Hyperparameters.for_table(num_rows, 9, model)
-    assert (h.expected_batch_size, h.epochs) == (batch, epochs)
+  h = Hyperparameters.for_table(num_rows, 9, 'spline')
+  assert (h.expected_batch_size, h.epochs) == (batch, epochs)
+  h = Hyperparameters.for_table(num_rows, 9)
+  steps = h.epochs * num_rows / h.expected_batch_size
+  assert steps == (64 if num_rows == 1 else 1000)
   h = Hyperparameters.for_table(400_000, 9, expected_batch_size=2000)
   assert h.epochs == 5
   assert Hyperparameters.for_table(400_000, 9, epochs=30).epochs == 30
