@@ -134,7 +134,7 @@ def test_no_bin_is_impossible():
   'knots, message',
   [
     ([[0.0], [1.0, 1.0]], 'Column 1: knots must ascend strictly'),
-    ([[0.0, np.inf]], 'Column 0: knots must be finite'),
+    ([[0.0, np.inf]], 'Column 0: knots must lie between -10 and 10'),
     ([[0.0, np.nan]], 'Column 0'),
   ],
 )

@@ -49,8 +49,8 @@ class AutoregressiveHistogram(OnePassInverse):
       a permutation of their numbers; by default as they are.
 
   Raises:
-    ValueError: naming the column, if its knots do not ascend strictly; for an
-      order that is no permutation.
+    ValueError: naming the column, if its knots do not ascend strictly or are
+      beyond 10 standard deviations; for an order that is no permutation.
 
   #### Example
 
@@ -238,8 +238,11 @@ def _checked(j, knots):
     raise ValueError(
       f'Column {j}: knots must ascend strictly; got {knots.tolist()}.'
     )
-  if not np.isfinite(knots).all():
-    raise ValueError(f'Column {j}: knots must be finite; got {knots.tolist()}.')
+  if not np.all(np.abs(knots) < _FAR):
+    raise ValueError(
+      f'Column {j}: knots must lie between {-_FAR:g} and {_FAR:g}, where a '
+      f'standard normal is; got {knots.tolist()}.'
+    )
   return knots
 
 

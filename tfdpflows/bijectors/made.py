@@ -74,10 +74,10 @@ class MADE(tf.Module):
         f'{num_conditions}, inputs={inputs} and hidden_units='
         f'{list(hidden_units)} must all be at least 1.'
       )
-    for name, value in (('params', params), ('inputs', inputs)):
+    for what, value in (('params', params), ('inputs', inputs)):
       if np.ndim(value) and len(value) != event_size:
         raise ValueError(
-          f'{name} has {len(value)} numbers; there are {event_size} columns.'
+          f'{what} has {len(value)} numbers; there are {event_size} columns.'
         )
     self.params = params if np.ndim(params) else int(params)
     self.event_size = int(event_size)
