@@ -143,6 +143,7 @@ def test_fit_passes_the_flags_on(folder, capsys):
         'epsilon': 1.0,
         'delta': 1e-5,
         'model': 'hflow',
+        'target': None,
         'bounds_epsilon': None,
         'out_of_range': 'clip',
         'accountant': 'rdp',

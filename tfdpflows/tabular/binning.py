@@ -33,8 +33,8 @@ def knots(column, edges, probabilities, num_bins):
   #### Example
 
   >>> from tfdpflows.tabular.encoding import EncodedColumn
-  >>> age = EncodedColumn('age', 4., 1., missing=False, ordered=True)
-  >>> knots(age, [0, 1, 2, 3, 4], [.25] * 4, num_bins=2)
+  >>> age = EncodedColumn('age', 8., 1., missing=False, ordered=True)
+  >>> knots(age, range(9), [1 / 8] * 8, num_bins=2)
   array([0.])
   """
   edges = np.asarray(edges, np.float64)
