@@ -22,7 +22,6 @@ from experiments.results_document import (
   write_section,
 )
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 METRICS = ('macro_f1', 'auroc', 'average_precision')
 NAMES = {
   'flow': 'TabularSynthesizer',
@@ -101,10 +100,10 @@ _DIFFERS = (
   'Census-Income, random 80/20 of the others); Intrusion is the five most '
   'frequent classes of the 10 % file, where the paper groups classes in its '
   'own way; Kendall tau is over all pairs of columns, categories by their '
-  'place in the schema, of at most 20,000 rows. TabularSynthesizer and DP- '
-  'MERF are told which column is the target, dpmm has no such argument. AUROC '
-  'and AP are computed from scores, for two classes only. Column TV is the '
-  'mean total variation of single columns, pair TV that of all pairs. Rows '
+  'place in the schema, of at most 20,000 rows. TabularSynthesizer and '
+  'DP-MERF are told which column is the target, dpmm has no such argument. '
+  'AUROC and AP are computed from scores, for two classes only. Column TV is '
+  'the mean total variation of single columns, pair TV that of all pairs. Rows '
   'marked "before" were measured earlier in this project with a domain read '
   'off the table, and are no part of the JSON files. Seeds make runs '
   'reproducible, hence not private. Times are of two cores that other work '

@@ -207,17 +207,16 @@ class AutoregressiveHistogram(OnePassInverse):
       iterations: of the fitting of each column.
     """
     rng = np.random.default_rng(seed)
-    indicators, offset = [], self._offset.numpy()
+    indicators = []
     for j, outputs_of in enumerate(self._network.columns()):
       bins = slice(self._ends[j], self._ends[j + 1])
       outputs = outputs_of(indicators)
       add = self._fit_offset(outputs, bins, iterations)
-      offset[bins] += add
-      weights = self._weights(outputs, bins) * tf.exp(add)
+      self._offset[bins].assign(self._offset[bins] + add)
+      weights = self._weights(outputs, bins)
       weights = tf.broadcast_to(weights, [num_rows, weights.shape[-1]])
       z = tf.constant(rng.normal(size=num_rows), weights.dtype)
       indicators.append(_found(z, weights)[0])
-    self._offset.assign(offset)
 
   def _fit_offset(self, outputs, bins, iterations):
     weights = self._weights(outputs, bins)

@@ -120,8 +120,7 @@ class TabularSynthesizer:
         f'are {list(self.schema.names)}.'
       )
     self.target = target
-    # Beside the others, where an earlier model has none.
-    self._overrides = {'target': target, **hyperparameters}
+    self._overrides = {**hyperparameters, 'target': target}
     self._hyperparameters_for(1)
     self.hyperparameters = None
     self.ledger = None
