@@ -12,6 +12,7 @@ from tfdpflows.tabular import evaluation
 
 METRICS = ('macro_f1', 'auroc', 'average_precision')
 _SHARED_METRICS = ('f1', 'auc', 'apc')
+_MOST_LIKELIHOODS = 5000
 
 
 class Scorer:
@@ -77,6 +78,22 @@ class Scorer:
       **evaluation.kendall_errors(*tables, self._schema),
     }
     return {k: v if np.isfinite(v) else None for k, v in found.items()}
+
+  def log_likelihood(self, synthesizer):
+    """Returns the mean log-density of real rows that were held out.
+
+    Args:
+      synthesizer: what was fitted.
+
+    Returns:
+      Nats per row, the mean of 5,000 rows at most; `None` if the method has no
+      `log_prob`.
+    """
+    if not hasattr(synthesizer, 'log_prob'):
+      return None
+    size = min(len(self._holdout), _MOST_LIKELIHOODS)
+    rows = self._holdout.sample(size, random_state=0)
+    return float(np.mean(synthesizer.log_prob(rows)))
 
 
 def peak_memory():

@@ -71,9 +71,10 @@ def run(
 
   Returns:
     A JSON-able dict: `runs` has an entry for each epsilon and seed with the
-    epsilon spent, scores, distances to the held-out rows, wall times in
-    seconds and the most memory held up to the end of sampling in MiB;
-    `summary` has mean and standard deviation over the seeds.
+    epsilon spent, scores, distances to the held-out rows, their mean
+    log-density in nats, wall times in seconds and the most memory held up to
+    the end of sampling in MiB; `summary` has mean and standard deviation over
+    the seeds.
 
   Raises:
     FileExistsError: if `output` is there and neither `overwrite` nor `resume`.
@@ -127,7 +128,7 @@ def run(
       synthesizer = synthesizer_class(
         schema, epsilon=epsilon, delta=delta, seed=seed, **hyperparameters
       )
-      found, rows = _one_run(synthesizer, train, scorer, seed)
+      found, rows = one_run(synthesizer, train, scorer, seed)
       results['runs'].append(found)
       results['runs'][-1].update(epsilon=epsilon, seed=seed)
       results['summary'] = summarize(results['runs'])
@@ -218,7 +219,18 @@ def _take_over(results, path):
     results['real'] = earlier['real']
 
 
-def _one_run(synthesizer, train, scorer, seed):
+def one_run(synthesizer, train, scorer, seed):
+  """Fits, samples and scores.
+
+  Args:
+    synthesizer: what is not fitted yet.
+    train: DataFrame of the rows to learn from.
+    scorer: `synthesis_scores.Scorer`.
+    seed: of the sample.
+
+  Returns:
+    `(found, rows)`: a JSON-able dict, see `run`, and the synthetic rows.
+  """
   times = [time.perf_counter()]
   synthesizer.fit(train)
   times.append(time.perf_counter())
@@ -229,11 +241,11 @@ def _one_run(synthesizer, train, scorer, seed):
   peak = synthesis_scores.peak_memory() if peak is None else peak
   scores = scorer(synthetic)
   times.append(time.perf_counter())
-  distances = scorer.distances(synthetic)
   found = {
     'epsilon_spent': float(synthesizer.ledger.epsilon()),
     'scores': scores,
-    'distances': distances,
+    'distances': scorer.distances(synthetic),
+    'log_likelihood': scorer.log_likelihood(synthesizer),
     'seconds': dict(zip(('fit', 'sample', 'score'), np.diff(times).tolist())),
     'rows_per_second': len(train) / (times[2] - times[1]),
     'peak_mib': peak,

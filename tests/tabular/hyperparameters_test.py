@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import small_table
 
+from tfdpflows import gradients
 from tfdpflows.tabular.hyperparameters import Hyperparameters
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
@@ -36,11 +37,45 @@ def test_batch_and_epochs_are_a_function_of_the_rows(num_rows, batch, epochs):
     ({'target_weight': 0}, 'target_weight is 0; it must be > 0'),
     ({'num_blocks': 2}, 'num_blocks is 2.*one block'),
     ({'linear': 'lu'}, "linear 'lu'.*no linear layer"),
+    ({'clipping': 'per_row'}, "clipping is 'per_row'.*'per_layer', 'per_unit'"),
+    ({'clipping': 'sparsification', 'sparsity': 1.0}, r'must be in \[0, 1\)'),
+    ({'sparsity': 0.5}, "sparsity is 0.5 and clipping 'flat'"),
   ],
 )
 def test_bad_arguments(people, arguments, message):
   with pytest.raises(ValueError, match=message):
     TabularSynthesizer(people.schema, **arguments)
+
+
+@pytest.mark.parametrize(
+  'arguments, strategy',
+  [
+    ({}, gradients.Flat(3.0)),
+    ({'clipping': 'per_layer'}, gradients.PerLayer(3.0)),
+    ({'clipping': 'per_unit'}, gradients.PerUnit(3.0)),
+    (
+      {'clipping': 'sparsification', 'sparsity': 0.5},
+      gradients.StochasticSparsification(3.0, sparsity=0.5),
+    ),
+  ],
+)
+def test_clipping_is_what_trains_and_what_is_stated(
+  people, tmp_path, arguments, strategy
+):
+  fitted = fit_to_directory(
+    people.table,
+    people.schema,
+    tmp_path / 'model',
+    progress=False,
+    seed=3,
+    l2_norm_clip=3.0,
+    **{**people.budget, **people.tiny, **arguments},
+  )
+  statement = fitted.privacy_statement()
+  assert f'Clipping: {strategy!r}' in ' '.join(statement.notes)
+  assert statement.epsilon <= people.budget['epsilon']
+  again = TabularSynthesizer.load(tmp_path / 'model')
+  assert repr(again.hyperparameters.clipping_strategy()) == repr(strategy)
 
 
 def test_target_counts_more_and_comes_back_from_a_file(people, tmp_path):

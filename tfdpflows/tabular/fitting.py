@@ -7,7 +7,7 @@ import dataclasses
 import dp_accounting
 import numpy as np
 
-from tfdpflows import accounting, bijectors, flows, gradients, mechanisms
+from tfdpflows import accounting, bijectors, flows, mechanisms
 from tfdpflows.plan import TrainingPlan
 from tfdpflows.tabular.binning import knots
 from tfdpflows.tabular.density import TableDensity, TableModel, cells
@@ -93,7 +93,7 @@ def split_budget(
     num_examples=num_rows,
     expected_batch_size=hyperparameters.expected_batch_size,
     epochs=hyperparameters.epochs,
-    clipping=gradients.Flat(hyperparameters.l2_norm_clip),
+    clipping=hyperparameters.clipping_strategy(),
     accountant=accountant,
     spent=dp_accounting.ComposedDpEvent(spent),
   )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from tfdpflows import gradients
+
 # What the models differ in; 'spline' has the defaults of the class.
 MODELS = {
   'histogram': {
@@ -22,8 +24,15 @@ MODELS = {
 }
 # More than that is time which large tables do not pay back.
 _LARGEST_BATCH, _MOST_STEPS = 4000.0, 1000
+_CLIPPING = {
+  'flat': gradients.Flat,
+  'per_layer': gradients.PerLayer,
+  'per_unit': gradients.PerUnit,
+  'sparsification': gradients.StochasticSparsification,
+}
 _CHOICES = {
   'transform': ('spline', 'histogram'),
+  'clipping': tuple(_CLIPPING),
   'linear': ('none', 'low_rank', 'lu'),
   'dequantization': ('uniform', 'variational'),
 }
@@ -44,6 +53,10 @@ class Hyperparameters:
     expected_batch_size: mean size of a Poisson batch.
     epochs: passes over the table, on average.
     l2_norm_clip: bound of one row's gradient.
+    clipping: what is clipped to it: the 'flat' gradient, its parts 'per_layer'
+      or 'per_unit', or what 'sparsification' leaves of it.
+    sparsity: share of the coordinates that each step drops, for clipping
+      'sparsification'.
     learning_rate: of Adam, before it decays along half a cosine.
     ema_momentum: of the average of the weights over the steps.
     loss_bound: bound of one row's loss in the progress that is released, in
@@ -68,6 +81,8 @@ class Hyperparameters:
   expected_batch_size: float = 2000.0
   epochs: float = 20.0
   l2_norm_clip: float = 10.0
+  clipping: str = 'flat'
+  sparsity: float = 0.0
   learning_rate: float = 2e-3
   ema_momentum: float = 0.99
   loss_bound: float = 20.0
@@ -107,6 +122,13 @@ class Hyperparameters:
         raise ValueError(
           f'{name} is {getattr(self, name)!r}; it must be one of {choices}.'
         )
+    if not 0 <= self.sparsity < 1:
+      raise ValueError(f'sparsity is {self.sparsity}; it must be in [0, 1).')
+    if self.sparsity and self.clipping != 'sparsification':
+      raise ValueError(
+        f'sparsity is {self.sparsity} and clipping {self.clipping!r}; only '
+        "clipping='sparsification' drops coordinates."
+      )
     if self.target is not None and self.transform != 'histogram':
       raise ValueError(
         f"target is {self.target!r}, which only model='histogram' takes."
@@ -130,6 +152,13 @@ class Hyperparameters:
           f'{name} is {getattr(self, name)}; it must be whole and at least '
           f'{least}.'
         )
+
+  def clipping_strategy(self):
+    """Returns the `gradients.Strategy` of `clipping` and its settings."""
+    settings = {}
+    if self.clipping == 'sparsification':
+      settings['sparsity'] = self.sparsity
+    return _CLIPPING[self.clipping](self.l2_norm_clip, **settings)
 
   @classmethod
   def for_table(cls, num_examples, num_columns, model='histogram', **overrides):

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, gradients
+from tfdpflows import accounting
 from tfdpflows.tabular import (
   conditioning,
   fitting,
@@ -320,7 +320,7 @@ class TabularSynthesizer:
     if self._sampling is not None:
       extra = {'sampling': self._sampling}
       notes.append(
-        f'Clipping: {gradients.Flat(h.l2_norm_clip)!r}. Each step releases, '
+        f'Clipping: {h.clipping_strategy()!r}. Each step releases, '
         'within the same mechanism, the mean loss of its batch too (each row '
         f'clipped to +-{h.loss_bound:g} nats).'
       )

@@ -1,0 +1,167 @@
+r"""Writes the tables of the DP-HFlow figures from their JSON.
+
+    python -m experiments.hflow_tables
+
+Replaces its section of `experiments/RESULTS.md`. Nothing is typed by hand but
+what the paper found.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from absl import app, flags
+
+from experiments import table_settings
+from experiments.results_document import (
+  define_flags,
+  markdown_table,
+  write_section,
+)
+
+_INTRODUCTION = (
+  'The figures of Lee, Kim, Jeong and Ro (2022), and what the parts of their '
+  'system are worth here. Models of one table differ in nothing but the '
+  'setting that the row names; no row was used to choose a default. Means of '
+  'nine classifiers that learn from synthetic rows and are tested on held-out '
+  'ones; mean and, in brackets, standard deviation over seeds. Seeds make runs '
+  'reproducible, hence not private. Times are of two cores that other work '
+  'shared.'
+)
+# By the start of a file's name: title, and what the paper found or asked.
+_SECTIONS = {
+  'hflow_clipping': (
+    'Clipping and sparsity (figure 4)',
+    'The paper clips by layer or unit and drops a share of the coordinates of '
+    'the gradient at random, the same for all rows of a step, and finds both '
+    'to help.',
+  ),
+  'hflow_dequantization': (
+    'Dequantization (figure 5)',
+    'The paper finds variational dequantization ahead of uniform.',
+  ),
+  'hflow_marginals': (
+    'Columns (figure 3)',
+    'Distance of every column to the held-out rows. Wasserstein is a share of '
+    'the declared range, for columns of numbers.',
+  ),
+  'hflow_ablation': (
+    'Parts of DP-HFlow, and the other models',
+    'All are told nothing of the target.',
+  ),
+}
+_HEAD = (
+  'setting',
+  'epsilon',
+  'seeds',
+  *table_settings.LABELS.values(),
+  'held-out nats',
+  'Kendall RMSE',
+  'column TV',
+  'pair TV',
+  'fit, s',
+)
+
+
+def section(folder):
+  """Returns the section, in Markdown.
+
+  Args:
+    folder: of the JSON files `hflow_*.json`; smoke runs are left out.
+  """
+  parts = ['## DP-HFlow', _INTRODUCTION]
+  for name, (title, words) in _SECTIONS.items():
+    for path in sorted(pathlib.Path(folder).glob(f'{name}_*.json')):
+      content = json.loads(path.read_text())
+      if content.get('smoke') or not content.get('runs'):
+        continue
+      spent = max(
+        run['epsilon_spent'] / run['epsilon'] for run in content['runs']
+      )
+      parts += [
+        f'### {title}: {content["dataset"]}',
+        f'{words} {content["train_rows"]:,} rows to learn from, delta = '
+        f'{content["delta"]:g}, {spent:.2%} of each epsilon spent at most. '
+        f'`experiments/results`: `{path.name}`',
+        markdown_table([list(_HEAD), *_lines(content)]),
+      ]
+      if 'columns' in content['runs'][0]:
+        parts.append(markdown_table(_columns(content)))
+      parts.append(f'![{title}](../docs/{name}.png)')
+  return '\n\n'.join(parts)
+
+
+def _lines(content):
+  lines = []
+  numbers = [
+    *((3, ('scores', name)) for name in table_settings.LABELS),
+    (2, ('log_likelihood',)),
+    (4, ('distances', 'kendall_rmse')),
+    (3, ('distances', 'marginal_total_variation')),
+    (3, ('distances', 'pair_total_variation')),
+    (0, ('seconds', 'fit')),
+  ]
+  for epsilon in sorted({run['epsilon'] for run in content['runs']}):
+    for setting in content['settings']:
+      seeds = _count(content, setting, epsilon)
+      if seeds:
+        cells = [_cell(content, setting, epsilon, *n) for n in numbers]
+        lines.append([setting, f'{epsilon:g}', str(seeds), *cells])
+  return lines
+
+
+def _columns(content):
+  """A line for each column: what every model missed of it."""
+  epsilon = content['runs'][0]['epsilon']
+  settings = list(content['settings'])
+  head = ['column', *(f'{s}, TV' for s in settings)]
+  lines = [[*head, *(f'{s}, Wasserstein' for s in settings)]]
+  for column in content['runs'][0]['columns']:
+    lines.append(
+      [column]
+      + [
+        _cell(content, setting, epsilon, 4, ('columns', column, measure))
+        for measure in ('total_variation', 'wasserstein')
+        for setting in settings
+      ]
+    )
+  return lines
+
+
+def _count(content, setting, epsilon):
+  return sum(
+    run['setting'] == setting and run['epsilon'] == epsilon
+    for run in content['runs']
+  )
+
+
+def _cell(content, setting, epsilon, digits, path):
+  def of(run):
+    for name in path:
+      run = run.get(name) if run else None
+    return run
+
+  found = table_settings.mean_and_spread(content, setting, epsilon, of)
+  if found is None:
+    return ''
+  mean, spread = (f'{number:.{digits}f}' for number in found)
+  alone = _count(content, setting, epsilon) == 1 or digits == 0
+  return mean if alone else f'{mean} ({spread})'
+
+
+def main(argv):
+  """Writes the section."""
+  if len(argv) > 1:
+    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  write_section(
+    flags.FLAGS.document,
+    'hflow',
+    'experiments/hflow_tables.py',
+    section(flags.FLAGS.folder),
+  )
+
+
+if __name__ == '__main__':
+  define_flags()
+  app.run(main)

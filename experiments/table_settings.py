@@ -1,0 +1,193 @@
+"""What binaries share that compare settings of the synthesizer on one table.
+
+A binary names its settings and draws what came of them; fitting, scoring, the
+file of results and the flags are here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from absl import app, flags, logging
+
+from experiments import datasets, synthesis_scores, tabular_synthesis
+from experiments.results_file import ResultsFile
+from tfdpflows import tabular
+from tfdpflows._keras import keras
+from tfdpflows.tabular.schema import TableSchema
+
+KEYS = ('setting', 'epsilon', 'seed')
+# How the scores are called where people read them.
+LABELS = {
+  'macro_f1': 'macro-F1',
+  'auroc': 'AUROC',
+  'average_precision': 'average precision',
+}
+_SMOKE_ROWS, _SMOKE_COLUMNS = 600, 4
+_SMOKE = {'epochs': 1.0, 'hidden_units': (8,), 'num_blocks': 1, 'num_bins': 4}
+
+
+def run(
+  settings,
+  dataset='adult',
+  *,
+  epsilons=(1.0,),
+  seeds=(0,),
+  delta=1e-5,
+  output=None,
+  smoke=False,
+  look=None,
+):
+  """Fits, samples and scores settings over epsilons and seeds.
+
+  Args:
+    settings: dict by name of arguments of `TabularSynthesizer`.
+    dataset: one of `datasets.DATASETS`.
+    epsilons: privacy budgets.
+    seeds: of the fits.
+    delta: of all budgets.
+    output: JSON file that is written after every run, and gone on with; or
+      `None`.
+    smoke: whether to fit the first and the last setting only, with 600 rows of
+      five columns, tiny models and three classifiers, to see that all parts
+      work together; the numbers then mean little.
+    look: function of the setting's name, the held-out rows, the synthetic ones
+      and the schema, that returns a dict for the run; or `None`. With it, runs
+      that `output` holds are made again.
+
+  Returns:
+    A JSON-able dict: the `settings`, and `runs` as those of
+    `tabular_synthesis.run`, each with its `setting`.
+
+  Raises:
+    FileNotFoundError: if the data set needs the shared folder.
+    ValueError: if `output` holds other runs.
+  """
+  train, holdout, schema, target = datasets.load(dataset)
+  if smoke:
+    first, *_, last = settings
+    settings = {name: settings[name] for name in (first, last)}
+    others = [field for field in schema if field.name != target]
+    schema = TableSchema([*others[:_SMOKE_COLUMNS], schema[target]])
+    train, holdout = (
+      table[list(schema.names)].sample(_SMOKE_ROWS, random_state=0)
+      for table in (train, holdout)
+    )
+  train = schema.validate(train)
+  holdout = schema.validate(holdout, fitting=False)
+  scorer = synthesis_scores.Scorer(dataset, holdout, schema, target, smoke)
+  header = {
+    'dataset': dataset,
+    'settings': settings,
+    'delta': delta,
+    'smoke': smoke,
+    'target': target,
+    'train_rows': len(train),
+    'holdout_rows': len(holdout),
+    'classifiers': scorer.classifiers,
+    'cpus': os.cpu_count(),
+  }
+  results = ResultsFile(output, header, KEYS)
+  for epsilon in epsilons:
+    for seed in seeds:
+      for name, arguments in settings.items():
+        key = {'setting': name, 'epsilon': epsilon, 'seed': seed}
+        if results.has(**key) and look is None:
+          continue
+        synthesizer = tabular.TabularSynthesizer(
+          schema,
+          epsilon,
+          delta,
+          seed=seed,
+          **{**arguments, **(_SMOKE if smoke else {})},
+        )
+        found, rows = tabular_synthesis.one_run(
+          synthesizer, train, scorer, seed
+        )
+        if look is not None:
+          found.update(look(name, holdout, rows, schema))
+        results.add({**key, **found})
+        logging.info('%s: %s', key, found['scores'])
+        keras.backend.clear_session()
+  return results.content
+
+
+def mean_and_spread(results, setting, epsilon, of):
+  """Returns mean and standard deviation of a number over the seeds.
+
+  Args:
+    results: what `run` returned.
+    setting: name.
+    epsilon: budget.
+    of: function of a run that returns the number; runs without one, `None`,
+      are left out.
+
+  Returns:
+    Two floats; the second is 0 for one seed. `None` if there is no such run.
+
+  #### Example
+
+  >>> runs = [{'setting': 'a', 'epsilon': 1., 'seed': s, 'n': n}
+  ...         for s, n in ((0, 1.), (1, 3.))]
+  >>> mean_and_spread({'runs': runs}, 'a', 1., lambda run: run['n'])
+  (2.0, 1.4142135623730951)
+  """
+  numbers = [
+    of(run)
+    for run in results['runs']
+    if run['setting'] == setting
+    and run['epsilon'] == epsilon
+    and of(run) is not None
+  ]
+  if not numbers:
+    return None
+  mean = sum(numbers) / len(numbers)
+  spread = sum((n - mean) ** 2 for n in numbers) / max(len(numbers) - 1, 1)
+  return mean, spread**0.5
+
+
+def main(argv, run, draw=None, **arguments):
+  """Runs what the flags ask for, draws it and prints the scores.
+
+  Args:
+    argv: what absl left of the command line.
+    run: function of `dataset`, `epsilons`, `seeds`, `output` and `smoke`.
+    draw: function of what it returns, that returns a `Figure`; or `None`.
+    **arguments: more of `run`.
+  """
+  if len(argv) > 1:
+    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  options = flags.FLAGS
+  try:
+    results = run(
+      dataset=options.dataset,
+      epsilons=[float(epsilon) for epsilon in options.epsilon],
+      seeds=[int(seed) for seed in options.seeds],
+      output=options.output,
+      smoke=options.smoke,
+      **arguments,
+    )
+  except FileNotFoundError as error:
+    print(f'Skipped: {error}')
+    return
+  if draw and options.figure:
+    draw(results).savefig(options.figure, dpi=80)
+  for found in results['runs']:
+    scores = ', '.join(
+      f'{LABELS[k]} {v:.3f}' for k, v in found['scores'].items()
+    )
+    print(
+      f'{found["setting"]}, epsilon {found["epsilon"]:g}, seed '
+      f'{found["seed"]}: {scores}, {found["log_likelihood"]:.2f} nats, fit in '
+      f'{found["seconds"]["fit"]:.0f} s'
+    )
+
+
+def define_flags(epsilons=(1.0,)):
+  """Defines the flags that these binaries have."""
+  flags.DEFINE_enum('dataset', 'adult', datasets.DATASETS, 'Data set.')
+  flags.DEFINE_list('epsilon', list(map(str, epsilons)), 'Budgets.')
+  flags.DEFINE_list('seeds', ['0', '1'], 'Seeds, comma-separated.')
+  flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
+  flags.DEFINE_string('figure', None, 'PNG file to write.')
+  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
