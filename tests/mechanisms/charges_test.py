@@ -15,7 +15,7 @@ X = np.random.default_rng(0).normal(size=[200, 1])
 MARKS = ('minimum', 'maximum')
 DRAFT = TableSchema([Field('a', 'number', -9.0, 9.0, from_data=MARKS)])
 COLUMN = types.SimpleNamespace(
-  name='a', size=4.0, cell=1.0, missing=False, ordered=True
+  name='a', size=4.0, cell=1.0, missing=False, ordered=True, resolution=1.0
 )
 
 

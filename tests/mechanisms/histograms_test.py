@@ -22,9 +22,16 @@ class Ledger:
     self.charges.append((event, count, label, extra))
 
 
-def column(size, cell=1.0, missing=False, ordered=True, name='x'):
+def column(
+  size, cell=1.0, missing=False, ordered=True, name='x', resolution=1.0
+):
   return types.SimpleNamespace(
-    name=name, size=float(size), cell=cell, missing=missing, ordered=ordered
+    name=name,
+    size=float(size),
+    cell=cell,
+    missing=missing,
+    ordered=ordered,
+    resolution=resolution,
   )
 
 
@@ -110,6 +117,28 @@ def test_without_noise_every_atom_is_found():
   assert last.sum() == 1
 
 
+@pytest.mark.parametrize(
+  'size, resolution, spike',
+  [(1e6, 0.1, 0.0), (1e6, 0.1, 2.5e5), (1e6, 0.1, 1e6), (2.0**31, 1.0, 0.0)],
+)
+def test_a_spike_is_told_from_the_tail(size, resolution, spike):
+  """Half of the rows have one value, others are near it and far away."""
+  rng = np.random.default_rng(0)
+  col = column(size, cell=0.0, resolution=resolution)
+  tail = abs(spike - np.minimum(100 * rng.pareto(1.1, 20_000) + 5, size / 2))
+  x = np.where(rng.random(20_000) < 0.5, spike, tail).astype(np.float32)
+  (std,) = histograms.noise_stds([col], 10.0)
+  histogram = histograms.noisy_histogram(x, col, std, rng)
+  place = np.searchsorted(histogram.edges, spike, 'right') - 1
+  place = min(place, len(histogram.counts) - 1)
+  p = histogram.probabilities()[place]
+  assert p == pytest.approx((x == np.float32(spike)).mean(), abs=0.05)
+  # Nothing but the spike, to the precision of the value or of float32.
+  width = np.diff(histogram.edges)[place]
+  assert width < max(resolution, 64 * np.spacing(np.float32(spike)))
+  assert (np.diff(histogram.edges.astype(np.float32)) > 0).all()
+
+
 @pytest.mark.parametrize('cell', [1.0, 0.0])
 def test_missing_values_have_a_bin_of_their_own(cell):
   rng = np.random.default_rng(0)
@@ -145,10 +174,12 @@ def test_noise_adds_up_to_the_joint_event():
     column(2, ordered=False),
     column(74),
     column(100_000),
-    column(3.5, cell=0.0, missing=True),
+    column(3.5, cell=0.0, missing=True, resolution=1e-7),
   ]
   stds = histograms.noise_stds(columns, 9.6)
-  assert [len(s) for s in stds] == [1, 1, 3, 3]
+  assert [len(s) for s in stds] == [1, 1, 3, 5]
+  # Levels behind the third have a quarter of the weight of the one before.
+  assert stds[3][3] == pytest.approx(2 * stds[3][2])
   precision = sum(1 / s**2 for row in stds for s in row)
   assert 1 / math.sqrt(precision) == pytest.approx(9.6)
   event = histograms.histogram_events(columns, 9.6)
@@ -174,7 +205,7 @@ def test_noise_of_a_release_has_the_stated_scale():
     column(2, ordered=False),
     column(100_000),
     column(901, missing=True),
-    column(65.0, cell=0.0, missing=True),
+    column(65.0, cell=0.0, missing=True, resolution=1e-5),
   ],
 )
 def test_one_row_moves_one_bin_per_level_by_one(col):

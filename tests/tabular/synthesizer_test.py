@@ -335,3 +335,25 @@ def test_neighbours_differ_by_one_count_before_noise(people):
     difference = np.sort(counts - counts_less)
     np.testing.assert_allclose(difference[:-1], 0, atol=1e-9)
     assert difference[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+  'field_type, maximum', [('number', 1e6), ('integer', 2**31)]
+)
+def test_a_spike_at_zero_with_a_heavy_tail(field_type, maximum):
+  rng = np.random.default_rng(0)
+  gains = np.where(rng.random(3000) < 0.9, 0, 100 * rng.pareto(1.1, 3000) + 1)
+  gains = gains.clip(0, 1e6)
+  if field_type == 'integer':
+    gains = np.rint(gains).astype(np.int64)
+  table = pd.DataFrame({'gain': gains, 'member': rng.random(3000) < 0.5})
+  field = Field('gain', field_type, minimum=0, maximum=maximum, required=True)
+  schema = TableSchema([field, Field('member', 'boolean', required=True)])
+  fitted = TabularSynthesizer(
+    schema, 4.0, 1e-5, seed=0, epochs=1, expected_batch_size=100
+  ).fit(table, progress=False)
+  rows = fitted.sample(4000, seed=1)
+  assert (rows['gain'] == 0).mean() == pytest.approx(0.9, abs=0.05)
+  above = rows['gain'][rows['gain'] > 0]
+  expected = np.median(gains[gains > 0])
+  assert expected / 3 < above.median() < 3 * expected

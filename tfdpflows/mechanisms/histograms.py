@@ -14,6 +14,9 @@ from tfdpflows.mechanisms.rows import as_numbers
 
 _MAX_BINS = 64
 _LEVELS = 3
+# What further levels weigh, as a share of the one before: they are there for
+# spikes, which stand out of more noise.
+_DEEPER = 0.25
 # One bin per cell needs no second level; up to this many times `max_bins`
 # cells that is the better bargain.
 _CELLS_PER_BIN = 4
@@ -69,19 +72,25 @@ def noise_stds(
   in units of the noise add up to `1 / noise_multiplier**2`. The weights follow
   from the public sizes alone: a level of `b` bins gets `b**(1/3)`, halfway
   between the same noise for every column and `b**(2/3)`, which would minimise
-  the summed absolute error of all bins at the cost of the small columns.
+  the summed absolute error of all bins at the cost of the small columns. Beyond
+  `levels`, which resolve a distribution, a level gets a quarter of that for
+  each one that is between: it tells a spike from what is near it.
 
   Args:
-    columns: sequence of encoded columns (attributes `size`, `cell`, `missing`).
+    columns: sequence of encoded columns (attributes `size`, `cell`, `missing`,
+      `ordered`, `resolution`).
     noise_multiplier: noise multiplier of the joint Gaussian release.
     max_bins: most bins per level.
-    levels: most levels per column.
+    levels: how many levels have the full weight.
 
   Returns:
     A list with one tuple of standard deviations (in rows) per column.
   """
   weights = [
-    [bins ** (1 / 3) for bins in _level_bins(column, max_bins, levels)]
+    [
+      bins ** (1 / 3) * _DEEPER ** max(level + 1 - levels, 0)
+      for level, bins in enumerate(_level_bins(column, max_bins))
+    ]
     for column in columns
   ]
   total = sum(map(sum, weights))
@@ -108,7 +117,8 @@ def noisy_histograms(
 
   Args:
     x: float array `[n, d]`, an encoded table.
-    columns: `d` encoded columns: `name`, `size`, `cell`, `missing`, `ordered`.
+    columns: `d` encoded columns: `name`, `size`, `cell`, `missing`, `ordered`,
+      `resolution`.
     noise_multiplier: noise multiplier of the joint release.
     randomness: `tfdpflows.randomness.Randomness`; column `name` draws from
       its stream `(label, name)`.
@@ -118,7 +128,7 @@ def noisy_histograms(
       for this call: a repeated one, with the same table, parameters and
       `randomness`, which releases the same numbers again.
     max_bins: most bins per level and parent.
-    levels: most levels per column.
+    levels: how many levels have the full weight, see `noise_stds`.
 
   Returns:
     A list of `d` `Histogram`s.
@@ -165,7 +175,14 @@ def noisy_histograms(
       'max_bins': max_bins,
       'levels': levels,
       'columns': [
-        [c.name, c.size, c.cell, bool(c.missing), bool(c.ordered)]
+        [
+          c.name,
+          c.size,
+          c.cell,
+          bool(c.missing),
+          bool(c.ordered),
+          c.resolution,
+        ]
         for c in columns
       ],
     },
@@ -197,7 +214,8 @@ def noisy_histogram(x, column, noise_std, rng, *, max_bins=_MAX_BINS):
 
   Args:
     x: float array `[n]`, an encoded column.
-    column: the encoded column's `name`, `size`, `cell`, `missing`, `ordered`.
+    column: the encoded column's `name`, `size`, `cell`, `missing`, `ordered`,
+      `resolution`.
     noise_std: standard deviation of the noise per level, in rows: one number
       per level, as in an entry of `noise_stds`.
     rng: `np.random.Generator` of the noise.
@@ -207,7 +225,7 @@ def noisy_histogram(x, column, noise_std, rng, *, max_bins=_MAX_BINS):
     A `Histogram`.
   """
   stds = tuple(np.atleast_1d(np.asarray(noise_std, np.float64)).tolist())
-  stds = stds[: len(_level_bins(column, max_bins, len(stds)))]
+  stds = stds[: len(_level_bins(column, max_bins))]
   release = _release(np.asarray(x), column, stds, rng, max_bins)
   total = max(float(release[0][1].sum()), 1.0)
   return _estimate(release, column, stds, total)
@@ -229,20 +247,24 @@ def _value_size(column):
   return float(column.size - (column.cell or column.size / 65))
 
 
-def _level_bins(column, max_bins, levels):
+def _level_bins(column, max_bins):
   """Bins per parent at every level; a function of public sizes alone."""
-  if column.cell:
-    cells = round(_value_size(column) / column.cell)
-    if cells <= _CELLS_PER_BIN * max_bins or not column.ordered:
-      return [max(cells, 1) + bool(column.missing)]
-  else:
-    cells = math.inf
+  cells = math.ceil(_value_size(column) / _finest(column))
+  few = cells <= _CELLS_PER_BIN * max_bins or not column.ordered
+  if column.cell and few:
+    return [max(cells, 1) + bool(column.missing)]
   bins = [max_bins + bool(column.missing)]
   rest = cells / max_bins
-  while rest > 1 and len(bins) < levels:
+  while rest > 1:
     bins.append(max_bins if rest > max_bins else math.ceil(rest))
     rest /= max_bins
   return bins
+
+
+def _finest(column):
+  """The narrowest bin that can tell a value from the next one."""
+  # Points are rounded to the nearest value, so that half of it is on one side.
+  return column.cell or column.resolution / 2
 
 
 def _split(low, high, cell, bins):
@@ -265,7 +287,7 @@ def _release(x, column, stds, rng, max_bins):
     last = np.nextafter(end, 0.0)
     values = np.where(is_value, np.minimum(values, last), values)
   values = np.sort(values)
-  bins = _level_bins(column, max_bins, len(stds))[0] - bool(column.missing)
+  bins = _level_bins(column, max_bins)[0] - bool(column.missing)
   edges = _split(0.0, end, column.cell, bins)
   bounds = np.stack([edges[:-1], edges[1:]], axis=-1)
   if column.missing:
@@ -280,7 +302,11 @@ def _release(x, column, stds, rng, max_bins):
     if level + 1 == len(stds):
       break
     heavy = noisy > _HEAVY * max(std, stds[level + 1])
-    heavy &= bounds[:, 1] - bounds[:, 0] > 1.5 * column.cell
+    widths = bounds[:, 1] - bounds[:, 0]
+    heavy &= widths > (1.5 if column.cell else 1.0) * _finest(column)
+    if not column.cell:
+      # Far from zero, float32 cannot tell points apart that are this close.
+      heavy &= widths > max_bins * np.spacing(np.float32(bounds[:, 1]))
     heavy &= bounds[:, 0] < end
     parts = [
       _split(bounds[i, 0], bounds[i, 1], column.cell, max_bins)

@@ -27,6 +27,7 @@ class EncodedColumn:
     missing: whether the support ends in a cell (continuous: an interval) for
       missing values.
     ordered: whether neighbouring codes are neighbouring values.
+    resolution: the least difference between values that decoding keeps.
   """
 
   name: str
@@ -34,6 +35,7 @@ class EncodedColumn:
   cell: float
   missing: bool
   ordered: bool
+  resolution: float = 1.0
 
   @property
   def value_size(self):
@@ -137,11 +139,17 @@ def _encoded(field):
         f'Column {field.name!r} has a range of {size}, which float32 cannot '
         'hold; rescale the column.'
       )
+    resolution = 1.0 if field.type == 'integer' else 10.0 ** -_digits(size)
     size *= 1 + _MISSING_SHARE * missing
-    return EncodedColumn(field.name, size, 0.0, missing, True)
+    return EncodedColumn(field.name, size, 0.0, missing, True, resolution)
   return EncodedColumn(
     field.name, float(cells + missing), 1.0, missing, ordered
   )
+
+
+def _digits(size):
+  """Digits behind the point that float32 carries of such a range: seven."""
+  return 7 - math.ceil(math.log10(size))
 
 
 def _encode_column(values, field, column):
@@ -191,8 +199,8 @@ def _decode_column(x, field, column):
     if field.type == 'integer':
       number = np.rint(number).astype(np.int64)
     else:
-      # float32 carries seven digits of the range; more would be noise.
-      digits = 7 - math.ceil(math.log10(column.value_size))
+      # More digits than float32 carries would be noise.
+      digits = _digits(column.value_size)
       if abs(digits) < 16:
         number = np.round(number, digits)
       number = np.clip(number, field.minimum, field.maximum)
