@@ -21,6 +21,14 @@ from tfdpflows.tabular.table import write_table
 SHARED = pathlib.Path(__file__).resolve().parents[2] / 'shared'
 SHARED_TABLES = public_tables.NAMES
 DATASETS = ('randhie', *SHARED_TABLES)
+# What regressors predict.
+NUMERIC_TARGETS = {
+  'randhie': 'disea',
+  'adult': 'age',
+  'census': 'age',
+  'covertype': 'Elevation',
+  'intrusion': 'count',
+}
 
 
 def randhie():

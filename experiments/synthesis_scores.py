@@ -13,6 +13,7 @@ from tfdpflows.tabular import evaluation
 METRICS = ('macro_f1', 'auroc', 'average_precision')
 _SHARED_METRICS = ('f1', 'auc', 'apc')
 _MOST_LIKELIHOODS = 5000
+_MOST_REGRESSED = 20_000
 
 
 class Scorer:
@@ -30,6 +31,7 @@ class Scorer:
   """
 
   def __init__(self, dataset, holdout, schema, target, smoke=False):
+    self._dataset = dataset
     self._holdout = holdout
     self._schema = schema
     self._target = target
@@ -78,6 +80,37 @@ class Scorer:
       **evaluation.kendall_errors(*tables, self._schema),
     }
     return {k: v if np.isfinite(v) else None for k, v in found.items()}
+
+  def tasks(self, table):
+    """Returns how well synthetic rows serve other tasks than classification.
+
+    Args:
+      table: DataFrame `[n, d]` with the columns of the schema.
+
+    Returns:
+      A dict of `triple_total_variation`, the mean over 200 marginals of three
+      columns; `range_query_error`, the mean of 1,000 conjunctions of three
+      conditions; and `regression_r2`, the mean of three regressors of
+      `datasets.NUMERIC_TARGETS`, which learn from at most 20,000 rows. The last
+      is `None` if the schema has no such column.
+    """
+    tables = self._holdout, table, self._schema
+    triples = evaluation.marginal_errors(
+      *tables, min(3, len(self._schema.names))
+    )
+    queries = evaluation.range_query_errors(*tables)
+    numeric = datasets.NUMERIC_TARGETS[self._dataset]
+    r2 = None
+    if numeric in self._schema.names:
+      scores = evaluation.regress_on_synthetic(
+        *tables, numeric, max_train=_MOST_REGRESSED
+      )
+      r2 = float(scores['r2'].mean())
+    return {
+      'triple_total_variation': float(np.mean(list(triples.values()))),
+      'range_query_error': float(queries.mean()),
+      'regression_r2': r2,
+    }
 
   def log_likelihood(self, synthesizer):
     """Returns the mean log-density of real rows that were held out.

@@ -71,10 +71,10 @@ def run(
 
   Returns:
     A JSON-able dict: `runs` has an entry for each epsilon and seed with the
-    epsilon spent, scores, distances to the held-out rows, their mean
-    log-density in nats, wall times in seconds and the most memory held up to
-    the end of sampling in MiB; `summary` has mean and standard deviation over
-    the seeds.
+    epsilon spent, scores, distances to the held-out rows, what the rows are
+    worth for other tasks, the mean log-density of held-out rows in nats, wall
+    times in seconds and the most memory held up to the end of sampling in MiB;
+    `summary` has mean and standard deviation over the seeds.
 
   Raises:
     FileExistsError: if `output` is there and neither `overwrite` nor `resume`.
@@ -245,6 +245,7 @@ def one_run(synthesizer, train, scorer, seed):
     'epsilon_spent': float(synthesizer.ledger.epsilon()),
     'scores': scores,
     'distances': scorer.distances(synthetic),
+    'tasks': scorer.tasks(synthetic),
     'log_likelihood': scorer.log_likelihood(synthesizer),
     'seconds': dict(zip(('fit', 'sample', 'score'), np.diff(times).tolist())),
     'rows_per_second': len(train) / (times[2] - times[1]),

@@ -114,6 +114,9 @@ class TestRun:
       assert run['scores']['auroc'] < 0.8
       assert run['distances']['marginal_total_variation'] < 0.2
       assert 0 < run['distances']['kendall_mae'] < 0.2
+      assert run['tasks']['triple_total_variation'] > 0.1
+      assert 0 < run['tasks']['range_query_error'] < 0.2
+      assert run['tasks']['regression_r2'] < 0.1
       assert run['peak_mib'] > 10
       assert set(run['seconds']) == {'fit', 'sample', 'score'}
     first = results['summary'][0]

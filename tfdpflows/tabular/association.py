@@ -90,6 +90,14 @@ def require_columns(table, fields, what):
     )
 
 
+def require_tables(real, synthetic, schema):
+  """Raises a `ValueError` if a table lacks a column of the schema, or rows."""
+  for table, what in ((real, 'the real table'), (synthetic, 'the synthetic')):
+    require_columns(table, schema.fields, what)
+    if not len(table):
+      raise ValueError(f'There are no rows in {what}; give at least one.')
+
+
 def _codes(series, field):
   """Codes without gaps: only categories that occur, missing as one of them."""
   code = cells.category_codes(series, field)

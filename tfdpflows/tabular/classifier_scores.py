@@ -9,6 +9,7 @@ import pandas as pd
 
 from tfdpflows.tabular import cells
 from tfdpflows.tabular.association import require_columns
+from tfdpflows.tabular.features import as_features
 
 _MAX_CLASSES = 20
 _SMALL = 4_000_000
@@ -103,7 +104,7 @@ def train_on_synthetic(
     rows = np.flatnonzero(label >= 0)
     if len(rows) > limit:
       rows = np.sort(rng.choice(rows, limit, replace=False))
-    kept.append((_features(table.iloc[rows], fields), label[rows]))
+    kept.append((as_features(table.iloc[rows], fields), label[rows]))
   (features, truth), *trainings = kept
   if len(np.unique(truth)) < 2:
     raise ValueError(
@@ -219,30 +220,6 @@ def _names(classifiers):
       f'{", ".join(ALL_CLASSIFIERS)}.'
     )
   return list(classifiers)
-
-
-def _features(table, fields):
-  """Numbers and one-hot categories `[n, k]`; missing ones get a column."""
-  columns = []
-  for field in fields:
-    if cells.is_categorical(field):
-      codes = cells.category_codes(table[field.name], field)
-      size = len(cells.declared_values(field))
-      one_hot = np.zeros([len(codes), size + 1], np.float32)
-      one_hot[np.arange(len(codes)), np.where(codes < 0, size, codes)] = 1
-      columns.append(one_hot if not field.required else one_hot[:, :size])
-      continue
-    values = cells.numbers(table[field.name])
-    missing = np.isnan(values)
-    if not field.required:
-      columns.append(missing[:, None])
-    middle = np.mean(cells.declared_values(field) or _bounds(field))
-    columns.append(np.where(missing, middle, values)[:, None])
-  return np.concatenate(columns, axis=1).astype(np.float32)
-
-
-def _bounds(field):
-  return field.minimum, field.maximum
 
 
 def _classifier(name, seed):

@@ -11,12 +11,14 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular import cells
-from tfdpflows.tabular.association import association_matrix, require_columns
+from tfdpflows.tabular.association import association_matrix, require_tables
 from tfdpflows.tabular.classifier_scores import (
   target_labels,
   train_on_synthetic,
 )
 from tfdpflows.tabular.rank_correlation import kendall_errors, kendall_matrix
+from tfdpflows.tabular.regressor_scores import regress_on_synthetic
+from tfdpflows.tabular.workload import marginal_errors, range_query_errors
 
 __all__ = [
   'Comparison',
@@ -24,6 +26,9 @@ __all__ = [
   'compare',
   'kendall_errors',
   'kendall_matrix',
+  'marginal_errors',
+  'range_query_errors',
+  'regress_on_synthetic',
   'target_labels',
   'train_on_synthetic',
 ]
@@ -104,11 +109,8 @@ def compare(real, synthetic, schema):
   >>> compare(real, synthetic, schema).marginals.loc['age', 'total_variation']
   0.25
   """
+  require_tables(real, synthetic, schema)
   fields = list(schema.fields)
-  for table, what in ((real, 'the real table'), (synthetic, 'the synthetic')):
-    require_columns(table, fields, what)
-    if not len(table):
-      raise ValueError(f'There are no rows in {what}; give at least one.')
   marginals = pd.DataFrame(
     [_marginal(real[f.name], synthetic[f.name], f) for f in fields],
     index=pd.Index([f.name for f in fields], name='column'),
