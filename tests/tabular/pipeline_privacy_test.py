@@ -1,0 +1,203 @@
+"""A whole fit, replayed on neighbouring tables with the same noise."""
+
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+import small_table
+import tensorflow as tf
+
+from tfdpflows import accounting
+from tfdpflows.mechanisms import histograms
+from tfdpflows.optimizers import dp_keras
+from tfdpflows.randomness import Randomness
+from tfdpflows.tabular import fitting
+from tfdpflows.tabular.hyperparameters import Hyperparameters
+
+ROW = 7
+MODELS = {
+  'histogram': {'target': 'member'},
+  'hflow': {
+    'num_blocks': 2,
+    'dequantization': 'variational',
+    'num_draws': 2,
+    'clipping': 'per_layer',
+  },
+}
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make()
+
+
+class Releases:
+  """What a fit releases: recorded first, then compared and given again."""
+
+  def __init__(self):
+    self.counts, self.steps = [], {}
+    self.moved_counts, self.moved_steps = [], {}
+    self.replay = False
+    self._number = 0
+
+  def start_replay(self):
+    self.replay, self._number = True, 0
+
+  def histogram(self, original):
+    def release(x, column, stds, rng, max_bins):
+      levels = original(x, column, stds, rng, max_bins)
+      if not self.replay:
+        self.counts.append(levels)
+        return levels
+      theirs = self.counts[self._number]
+      self._number += 1
+      for (bounds, mine, _), (same, other, _), std in zip(levels, theirs, stds):
+        np.testing.assert_array_equal(bounds, same)
+        self.moved_counts.append(np.linalg.norm(mine - other) / std)
+      return theirs
+
+    return release
+
+  def training(self, original):
+    def release(optimizer, sums, step):
+      means, loss = original(optimizer, sums, step)
+      batch = optimizer.expected_batch_size
+      of_gradient, of_loss, _ = optimizer._noise_multipliers()
+      units = (
+        of_gradient * optimizer.clipping.l2_sensitivity / batch,
+        of_loss * optimizer.loss_bound / batch,
+      )
+
+      def look(step, *arrays):
+        if not self.replay:
+          self.steps[int(step)] = arrays
+          return arrays
+        theirs = self.steps[int(step)]
+        squares = [
+          np.sum(np.square(a.astype(np.float64) - b))
+          for a, b in zip(arrays, theirs)
+        ]
+        self.moved_steps[int(step)] = np.hypot(
+          np.sqrt(sum(squares[:-1])) / units[0],
+          np.sqrt(squares[-1]) / units[1],
+        )
+        return theirs
+
+      flat = [*means, loss]
+      found = tf.numpy_function(look, [step, *flat], [t.dtype for t in flat])
+      for tensor, like in zip(found, flat):
+        tensor.set_shape(like.shape)
+      return found[:-1], found[-1]
+
+    return release
+
+
+@pytest.fixture
+def releases(monkeypatch):
+  releases = Releases()
+  for owner, wrap in (
+    (histograms, releases.histogram),
+    (dp_keras.DPOptimizer, releases.training),
+  ):
+    monkeypatch.setattr(owner, '_release', wrap(owner._release))
+  return releases
+
+
+def run(people, table, name, without=None):
+  """Runs all mechanisms; `without` is the number of a row that is not there.
+
+  The number of rows is public, so that the sampler has its place: what is
+  drawn from it is no number, which training leaves out.
+  """
+  model = 'hflow' if name == 'hflow' else 'histogram'
+  tiny = {k: v for k, v in people.tiny.items() if k != 'num_blocks'}
+  hyperparameters = Hyperparameters.for_table(
+    len(table), 5, model, **tiny, **MODELS[name]
+  )
+  budget = accounting.PrivacyBudget(**people.budget)
+  spending = fitting.split_budget(
+    people.schema, len(table), hyperparameters, budget, None, 'pld'
+  )
+  work = types.SimpleNamespace(
+    randomness=Randomness(seed=5),
+    ledger=accounting.PrivacyLedger(budget=budget),
+    checkpoints=None,
+  )
+  noisy, train = fitting.mechanisms.noisy_histograms, fitting.train
+  with pytest.MonkeyPatch.context() as patch:
+    if without is not None:
+      patch.setattr(
+        fitting.mechanisms,
+        'noisy_histograms',
+        lambda x, *args, **kwargs: noisy(
+          np.delete(x, without, 0), *args, **kwargs
+        ),
+      )
+
+      def train_without(model, plan, codes, **kwargs):
+        codes = codes.copy()
+        codes[without] = np.nan
+        train(model, plan, codes, **kwargs)
+
+      patch.setattr(fitting, 'train', train_without)
+    fitted = fitting.run_mechanisms(
+      people.schema.validate(table),
+      people.schema,
+      spending,
+      hyperparameters,
+      work,
+      resume=False,
+      progress=False,
+    )
+  assert work.ledger.epsilon() <= budget.epsilon
+  return fitted, spending
+
+
+def output(fitted):
+  density = fitted.density
+  variables = [*density.trained, *density.latent.non_trainable_variables]
+  return [v.numpy() for v in variables], fitted.marginals
+
+
+def assert_same(found, expected):
+  assert found[1] == expected[1]
+  for a, b in zip(found[0], expected[0]):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+  'name, row',
+  [('histogram', 'ordinary'), ('histogram', 'extreme'), ('hflow', 'ordinary')],
+)
+def test_one_row_moves_every_release_by_its_sensitivity(
+  people, name, row, releases
+):
+  table = people.table.copy()
+  if row == 'extreme':
+    table.loc[ROW, ['age', 'income', 'visits', 'city']] = [0, 200, 12, 'Bonn']
+  fitted, spending = run(people, table, name)
+  releases.start_replay()
+  neighbour, _ = run(people, table, name, without=ROW)
+  assert len(releases.moved_steps) == spending.plan.steps == 16
+  # One Gaussian mechanism over all columns and levels.
+  counts = np.linalg.norm(releases.moved_counts)
+  assert counts <= (1 + 1e-6) / spending.marginal_noise
+  assert counts > 0.5 / spending.marginal_noise
+  # And one for each step, with its loss; the row is in some batches only.
+  steps = np.array(list(releases.moved_steps.values()))
+  assert (steps * spending.plan.noise_multiplier <= 1 + 1e-4).all()
+  assert 0 < (steps > 1e-6).sum() < len(steps)
+  assert_same(output(neighbour), output(fitted))
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_nothing_but_the_releases_depends_on_the_rows(people, name, releases):
+  """Other rows, the same releases: the same model."""
+  fitted, _ = run(people, people.table, name)
+  other = pd.concat([people.table[200:], people.table[:200]])
+  other['member'] = ~other['member'].astype(bool)
+  releases.start_replay()
+  replayed, _ = run(people, other.reset_index(drop=True), name)
+  assert max(releases.moved_steps.values()) > 1
+  assert_same(output(replayed), output(fitted))
