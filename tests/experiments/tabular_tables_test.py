@@ -70,7 +70,7 @@ class TestSection:
     ]
     assert rows(text, 'paper: DP-HFlow')[0][3:6] == ['.56', '.75', '.50']
     assert rows(text, '**asked first**')[0][3] == '.67'
-    assert 'epsilon <= 0.9900 at delta = 1e-05, accountant: pld' in text
+    assert '99.00% of epsilon at most, delta = 1e-05, accountant: pld' in text
     assert 'sampling: Poisson' in text
 
   def test_all_tables_are_as_wide_as_their_heads(self, tmp_path):
