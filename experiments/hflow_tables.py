@@ -3,7 +3,7 @@ r"""Writes the tables of the DP-HFlow figures from their JSON.
     python -m experiments.hflow_tables
 
 Replaces its section of `experiments/RESULTS.md`. Nothing is typed by hand but
-what the paper found.
+what the figures are about.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ _INTRODUCTION = (
   'reproducible, hence not private. Times are of two cores that other work '
   'shared.'
 )
-# By the start of a file's name: title, and what the paper found or asked.
+# By the start of a file's name: title, and what is compared.
 _SECTIONS = {
   'hflow_clipping': (
     'Clipping and sparsity (figure 4)',
-    'The paper clips by layer or unit and drops a share of the coordinates of '
-    'the gradient at random, the same for all rows of a step, and finds both '
-    'to help.',
+    'The paper proposes clipping by unit and stochastic sparsification for '
+    'their better ratio of signal to noise.',
   ),
   'hflow_dequantization': (
     'Dequantization (figure 5)',
-    'The paper finds variational dequantization ahead of uniform.',
+    'Uniform against variational dequantization of categories and integers.',
   ),
   'hflow_marginals': (
     'Columns (figure 3)',
