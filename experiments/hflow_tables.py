@@ -23,7 +23,7 @@ from experiments.results_document import (
 _INTRODUCTION = (
   'The figures of Lee, Kim, Jeong and Ro (2022), and what the parts of their '
   'system are worth here. Models of one table differ in nothing but the '
-  'setting that the row names; no row was used to choose a default. Means of '
+  'setting that the row names; these runs chose no default. Means of '
   'nine classifiers that learn from synthetic rows and are tested on held-out '
   'ones; mean and, in brackets, standard deviation over seeds. Seeds make runs '
   'reproducible, hence not private. Times are of two cores that other work '

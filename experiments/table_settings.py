@@ -17,6 +17,8 @@ from tfdpflows._keras import keras
 from tfdpflows.tabular.schema import TableSchema
 
 KEYS = ('setting', 'epsilon', 'seed')
+# Stands for the target of the data set, whichever it is.
+TARGET = 'the target'
 # How the scores are called where people read them.
 LABELS = {
   'macro_f1': 'macro-F1',
@@ -41,7 +43,8 @@ def run(
   """Fits, samples and scores settings over epsilons and seeds.
 
   Args:
-    settings: dict by name of arguments of `TabularSynthesizer`.
+    settings: dict by name of arguments of `TabularSynthesizer`, with `TARGET`
+      for the column that classifiers predict.
     dataset: one of `datasets.DATASETS`.
     epsilons: privacy budgets.
     seeds: of the fits.
@@ -94,12 +97,11 @@ def run(
         key = {'setting': name, 'epsilon': epsilon, 'seed': seed}
         if results.has(**key) and look is None:
           continue
+        given = {k: target if v == TARGET else v for k, v in arguments.items()}
+        if smoke:
+          given.update(_SMOKE)
         synthesizer = tabular.TabularSynthesizer(
-          schema,
-          epsilon,
-          delta,
-          seed=seed,
-          **{**arguments, **(_SMOKE if smoke else {})},
+          schema, epsilon, delta, seed=seed, **given
         )
         found, rows = tabular_synthesis.one_run(
           synthesizer, train, scorer, seed

@@ -11,6 +11,7 @@ from experiments import (
   hflow_clipping,
   hflow_dequantization,
   hflow_tables,
+  synthesizer_ablation,
   table_settings,
 )
 
@@ -110,6 +111,16 @@ def test_draws_all_runs(name):
     run['log_likelihood'] = -30.0
   figure = module.draw(results)
   assert 'adult' in figure.get_suptitle() or figure.axes[0].get_title()
+
+
+def test_the_target_of_the_data_set_is_filled_in(monkeypatch):
+  def look(synthesizer, *_):
+    assert synthesizer.target == 'idp'
+    raise InterruptedError
+
+  monkeypatch.setattr(table_settings.tabular_synthesis, 'one_run', look)
+  with pytest.raises(InterruptedError):
+    synthesizer_ablation.run(dataset='randhie', smoke=True)
 
 
 def test_spread_over_seeds():

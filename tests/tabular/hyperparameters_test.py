@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import small_table
 
-from tfdpflows import gradients
+from tfdpflows import bijectors, gradients
 from tfdpflows.tabular.hyperparameters import Hyperparameters
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
@@ -76,6 +76,25 @@ def test_clipping_is_what_trains_and_what_is_stated(
   assert statement.epsilon <= people.budget['epsilon']
   again = TabularSynthesizer.load(tmp_path / 'model')
   assert repr(again.hyperparameters.clipping_strategy()) == repr(strategy)
+
+
+def test_matching_can_be_left_out(people, tmp_path, monkeypatch):
+  def refuse(*args, **kwargs):
+    raise InterruptedError
+
+  monkeypatch.setattr(
+    bijectors.AutoregressiveHistogram, 'match_marginals', refuse
+  )
+  tiny = {'epochs': 1, 'expected_batch_size': 50, 'hidden_units': (4,)}
+  for matching in (False, True):
+    synthesizer = TabularSynthesizer(
+      people.schema, **people.budget, **tiny, matching=matching
+    )
+    if matching:
+      with pytest.raises(InterruptedError):
+        synthesizer.fit(people.table, progress=False)
+    else:
+      synthesizer.fit(people.table, progress=False)
 
 
 def test_target_counts_more_and_comes_back_from_a_file(people, tmp_path):

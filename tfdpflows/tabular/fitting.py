@@ -175,7 +175,7 @@ def run_mechanisms(
     resume=resume,
     progress=progress,
   )
-  if hyperparameters.transform == 'histogram':
+  if hyperparameters.transform == 'histogram' and hyperparameters.matching:
     seed = int(randomness.numpy('matching').integers(2**31))
     density.latent.bijector.match_marginals(seed=seed)
   return Fitted(schema, marginals, density, plan.sampler.describe())

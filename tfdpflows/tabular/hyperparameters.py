@@ -71,6 +71,8 @@ class Hyperparameters:
     target: name of the column whose dependence on the others matters most, for
       transform 'histogram'. It depends on all others.
     target_weight: how many times its log-probability counts in training.
+    matching: whether the trained columns are given the released histograms
+      again, for transform 'histogram'.
   """
 
   marginal_share: float = 0.15
@@ -93,6 +95,7 @@ class Hyperparameters:
   num_draws: int = 1
   target: str | None = None
   target_weight: float = 4.0
+  matching: bool = True
 
   def __post_init__(self):
     hidden_units = tuple(self.hidden_units)
