@@ -120,6 +120,9 @@ def run(
     _take_over(results, output)
   if real_baseline and 'real' not in results:
     results['real'] = scorer(train)
+    if output and results['runs']:
+      results['summary'] = summarize(results['runs'])
+      write_json(output, results)
   done = {(run['epsilon'], run['seed']) for run in results['runs']}
   for epsilon in epsilons:
     for seed in seeds:
@@ -217,6 +220,12 @@ def _take_over(results, path):
     results[key] = list(dict.fromkeys([*earlier[key], *results[key]]))
   if 'real' in earlier:
     results['real'] = earlier['real']
+  commands = [*earlier.get('earlier_commands', []), earlier['command']]
+  results['earlier_commands'] = [
+    command
+    for i, command in enumerate(commands)
+    if command != results['command'] and command not in commands[:i]
+  ]
 
 
 def one_run(synthesizer, train, scorer, seed):

@@ -138,10 +138,14 @@ class TestRun:
 
   def test_runs_are_added_to_earlier_ones(self, tmp_path):
     output = tmp_path / 'results.json'
-    smoke(seeds=(0,), output=output)
+    smoke(seeds=(0,), output=output, command=['one'])
     first = json.loads(output.read_text())['runs'][0]
-    results = smoke(seeds=(0, 1), output=output, resume=True)
+    results = smoke(seeds=(0, 1), output=output, resume=True, command=['two'])
     assert results['runs'][0] == first
+    assert results['command'] == ['two']
+    assert results['earlier_commands'] == [['one']]
+    smoke(seeds=(0,), output=output, resume=True, real_baseline=True)
+    assert len(json.loads(output.read_text())['real']) == 3
     assert [run['seed'] for run in results['runs']] == [0, 1]
     assert results['seeds'] == [0, 1]
     assert results['summary'][0]['seeds'] == 2
