@@ -357,3 +357,31 @@ def test_a_spike_at_zero_with_a_heavy_tail(field_type, maximum):
   above = rows['gain'][rows['gain'] > 0]
   expected = np.median(gains[gains > 0])
   assert expected / 3 < above.median() < 3 * expected
+
+
+def test_infinite_log_probabilities_are_told(fitted, people, monkeypatch):
+  monkeypatch.setattr(
+    type(fitted._density), 'log_prob', lambda *_: np.array([0.0, -np.inf])
+  )
+  with pytest.warns(UserWarning, match='1 of 2 rows.*the first is row 2'):
+    found = fitted.log_prob(people.table[:2])
+  assert found[1] == -np.inf
+
+
+def test_values_that_are_very_rare_have_a_log_probability():
+  """Without visible noise, a value that no row has is next to impossible."""
+  rng = np.random.default_rng(0)
+  table = pd.DataFrame({'age': rng.integers(17, 80, 2000)})
+  table.loc[:40, 'age'] = 90
+  table['member'] = table['age'] > 50
+  schema = TableSchema(
+    [
+      Field('age', 'integer', minimum=17, maximum=90, required=True),
+      Field('member', 'boolean', required=True),
+    ]
+  )
+  fitted = TabularSynthesizer(
+    schema, 1e6, 1e-5, seed=1, epochs=1, expected_batch_size=100
+  ).fit(table, progress=False)
+  rare = pd.DataFrame({'age': [89, 85], 'member': [True, False]})
+  assert np.isfinite(fitted.log_prob(rare)).all()

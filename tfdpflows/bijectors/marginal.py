@@ -55,14 +55,25 @@ class MarginalCDF(tfb.Bijector):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
       dtype = tf.as_dtype(dtype)
-      edges, cdf = _checked(edges, probabilities)
+      edges, masses = _checked(edges, probabilities)
+      cdf = [_cumulative(p) for p in masses]
       size = max(len(e) for e in edges)
+      # What is rare, or narrow, is lost in the difference of two numbers that
+      # are rounded; its density must not be zero.
+      least = np.finfo(dtype.as_numpy_dtype).tiny
+      slopes = [
+        np.maximum((1 - 2 * _TAIL) * p / np.diff(e), least)
+        for e, p in zip(edges, masses)
+      ]
       # Columns of fewer bins repeat their last edge: bins that nothing is in.
-      edges = np.stack([np.pad(e, (0, size - len(e)), 'edge') for e in edges])
-      cdf = np.stack([np.pad(c, (0, size - len(c)), 'edge') for c in cdf])
+      edges, cdf, slopes = (
+        np.stack([np.pad(a, (0, wide - len(a)), 'edge') for a in arrays])
+        for arrays, wide in ((edges, size), (cdf, size), (slopes, size - 1))
+      )
       with tf.init_scope():
         self._edges = tf.constant(edges, dtype)
         self._cdf = tf.constant(_TAIL + (1 - 2 * _TAIL) * cdf, dtype)
+        self._slopes = tf.constant(slopes, dtype)
       super().__init__(
         forward_min_event_ndims=1,
         dtype=dtype,
@@ -76,7 +87,7 @@ class MarginalCDF(tfb.Bijector):
   def _parameter_properties(cls, dtype):
     return {}
 
-  def _interpolate(self, value, knots, values):
+  def _interpolate(self, value, knots, values, slopes=None):
     """Returns the piecewise linear map knots -> values, and its slope."""
     flat = tf.reshape(value, [-1, knots.shape[0]])
     flat = tf.clip_by_value(flat, knots[:, 0], knots[:, -1])
@@ -91,17 +102,16 @@ class MarginalCDF(tfb.Bijector):
     )
     x0, x1 = pick(knots[:, :-1]), pick(knots[:, 1:])
     y0, y1 = pick(values[:, :-1]), pick(values[:, 1:])
-    slope = (y1 - y0) / (x1 - x0)
-    y = y0 + (flat - x0) * slope
-    y = tf.clip_by_value(y, values[:, 0], values[:, -1])
+    slope = (y1 - y0) / (x1 - x0) if slopes is None else pick(slopes)
+    y = tf.clip_by_value(y0 + (flat - x0) * slope, y0, y1)
     return tf.reshape(y, tf.shape(value)), tf.reshape(slope, tf.shape(value))
 
   def _forward(self, x):
-    u, _ = self._interpolate(x, self._edges, self._cdf)
+    u, _ = self._interpolate(x, self._edges, self._cdf, self._slopes)
     return tf.math.ndtri(u)
 
   def _forward_log_det_jacobian(self, x):
-    u, slope = self._interpolate(x, self._edges, self._cdf)
+    u, slope = self._interpolate(x, self._edges, self._cdf, self._slopes)
     z = tf.math.ndtri(u)
     half_log_two_pi = 0.5 * np.log(2 * np.pi)
     return tf.reduce_sum(tf.math.log(slope) + 0.5 * z * z + half_log_two_pi, -1)
@@ -112,14 +122,14 @@ class MarginalCDF(tfb.Bijector):
 
 
 def _checked(edges, probabilities):
-  """Returns edges and cumulative probabilities per column, in float64."""
+  """Returns edges and probabilities of sum one per column, in float64."""
   if len(edges) != len(probabilities) or not len(edges):
     raise ValueError(
       f'There are edges of {len(edges)} columns and probabilities of '
       f'{len(probabilities)}; both must be given for each column.'
     )
   edges = [np.asarray(e, np.float64) for e in edges]
-  cdf = []
+  masses = []
   for j, (e, p) in enumerate(zip(edges, probabilities)):
     p = np.asarray(p, np.float64)
     if len(e) != len(p) + 1 or not np.all(np.diff(e) > 0):
@@ -131,6 +141,11 @@ def _checked(edges, probabilities):
       raise ValueError(
         f'Column {j}: every bin needs a positive probability; got {p.tolist()}.'
       )
-    cdf.append(np.concatenate([[0], np.cumsum(p) / p.sum()]))
-    cdf[-1][-1] = 1
-  return edges, cdf
+    masses.append(p / p.sum())
+  return edges, masses
+
+
+def _cumulative(masses):
+  cdf = np.concatenate([[0], np.cumsum(masses)])
+  cdf[-1] = 1
+  return cdf

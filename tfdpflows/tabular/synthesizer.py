@@ -306,7 +306,15 @@ class TabularSynthesizer:
     self._check_fitted()
     table = self.schema.validate(df, self.out_of_range, fitting=False)
     codes = TableEncoder(self.schema).encode(table)
-    return self._density.log_prob(codes, np.random.default_rng(0))
+    found = self._density.log_prob(codes, np.random.default_rng(0))
+    bad = np.flatnonzero(~np.isfinite(found))
+    if len(bad):
+      warnings.warn(
+        f'{len(bad)} of {len(found)} rows have no finite log-probability, '
+        f'the first is row {bad[0] + 1}: float32 cannot hold their density.',
+        stacklevel=2,
+      )
+    return found
 
   def privacy_statement(self):
     """Returns the `PrivacyStatement` of all that the fit spent."""
