@@ -19,9 +19,8 @@ ROW = 7
 MODELS = {
   'histogram': {'target': 'member'},
   'hflow': {
-    'num_blocks': 2,
+    'num_blocks': 1,
     'dequantization': 'variational',
-    'num_draws': 2,
     'clipping': 'per_layer',
   },
 }
