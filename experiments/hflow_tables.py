@@ -8,14 +8,12 @@ what the figures are about.
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 from absl import app, flags
 
 from experiments import table_settings
 from experiments.results_document import (
   define_flags,
+  load_results,
   markdown_table,
   write_section,
 )
@@ -71,10 +69,7 @@ def section(folder):
   """
   parts = ['## DP-HFlow', _INTRODUCTION]
   for name, (title, words) in _SECTIONS.items():
-    for path in sorted(pathlib.Path(folder).glob(f'{name}_*.json')):
-      content = json.loads(path.read_text())
-      if content.get('smoke') or not content.get('runs'):
-        continue
+    for content, file_name in load_results(folder, f'{name}_*.json'):
       spent = max(
         run['epsilon_spent'] / run['epsilon'] for run in content['runs']
       )
@@ -82,7 +77,7 @@ def section(folder):
         f'### {title}: {content["dataset"]}',
         f'{words} {content["train_rows"]:,} rows to learn from, delta = '
         f'{content["delta"]:g}, {spent:.2%} of each epsilon spent at most. '
-        f'`experiments/results`: `{path.name}`',
+        f'`experiments/results`: `{file_name}`',
         markdown_table([list(_HEAD), *_lines(content)]),
       ]
       if 'columns' in content['runs'][0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 from absl import flags
@@ -17,6 +18,25 @@ def define_flags():
   flags.DEFINE_string(
     'document', str(ROOT / 'experiments' / 'RESULTS.md'), 'File to change.'
   )
+
+
+def load_results(folder, pattern):
+  """Returns the results in a folder, in order of their file names.
+
+  Args:
+    folder: of JSON files with `runs`; smoke runs and files without any are
+      left out.
+    pattern: of the file names, such as 'tabular_*.json'.
+
+  Returns:
+    A list of `(content, name)`: what is in the file, and its name.
+  """
+  found = []
+  for path in sorted(pathlib.Path(folder).glob(pattern)):
+    content = json.loads(path.read_text())
+    if not content.get('smoke') and content.get('runs'):
+      found.append((content, path.name))
+  return found
 
 
 def write_section(path, name, script, section):

@@ -8,15 +8,12 @@ Reads the JSON files that `experiments.tabular_synthesis` and
 
 from __future__ import annotations
 
-import json
-import pathlib
-
 import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
 from experiments import public_tables
-from experiments.results_document import ROOT
+from experiments.results_document import ROOT, load_results
 from experiments.tabular_tables import NAMES, NOT_PRIVATE
 
 _EPSILONS = (0.5, 1, 2, 4, 8)
@@ -120,12 +117,7 @@ def _style(content):
 
 def load(folder):
   """Returns the contents of `tabular_*.json`, smoke runs left out."""
-  contents = []
-  for path in sorted(pathlib.Path(folder).glob('tabular_*.json')):
-    content = json.loads(path.read_text())
-    if content.get('runs') and not content.get('smoke'):
-      contents.append(content)
-  return contents
+  return [content for content, _ in load_results(folder, 'tabular_*.json')]
 
 
 def main(argv):

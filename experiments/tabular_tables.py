@@ -10,7 +10,6 @@ project's issue measured.
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 from absl import app, flags
@@ -18,6 +17,7 @@ from absl import app, flags
 from experiments import public_tables
 from experiments.results_document import (
   define_flags,
+  load_results,
   markdown_table,
   write_section,
 )
@@ -134,10 +134,8 @@ def section(folder):
     folder: of the JSON files `tabular_*.json`; smoke runs are left out.
   """
   contents = {}
-  for path in sorted(pathlib.Path(folder).glob('tabular_*.json')):
-    content = json.loads(path.read_text())
-    if not content.get('smoke') and content.get('runs'):
-      contents.setdefault(content['dataset'], []).append((content, path.name))
+  for content, name in load_results(folder, 'tabular_*.json'):
+    contents.setdefault(content['dataset'], []).append((content, name))
   parts = ['## Synthetic tables', _DIFFERS]
   for dataset in public_tables.NAMES:
     if dataset in contents:
