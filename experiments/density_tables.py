@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 
 import numpy as np
 from absl import app, flags
@@ -55,13 +54,12 @@ def section(folder):
   """
   parts = ['## Private densities (DP-NF)']
   for kind, write in _WRITERS.items():
-    paths = pathlib.Path(folder).glob(f'{kind}_*.json')
+    found = results_document.load_results(folder, f'{kind}_*.json')
     # Life Science is what the paper is about.
-    for path in sorted(paths, key=lambda p: ('lifesci' not in p.name, p.name)):
-      content = json.loads(path.read_text())
-      if not content.get('smoke'):
-        parts += write(content)
-        parts.append(f'From `experiments/results/{path.name}`.')
+    found.sort(key=lambda pair: 'lifesci' not in pair[1])
+    for content, name in found:
+      parts += write(content)
+      parts.append(f'From `experiments/results/{name}`.')
   return '\n\n'.join(parts)
 
 
