@@ -317,6 +317,18 @@ def test_partitions_are_all_counted():
   np.testing.assert_allclose(chance[0], runs / total, atol=1e-12)
 
 
+def test_a_spike_keeps_its_rows_beside_many_empty_bins():
+  """The sum says of all empty bins together that they are empty."""
+  found = []
+  for seed in range(5):
+    noisy = 30 * np.random.default_rng(seed).normal(size=64)
+    noisy[20] += 350
+    found.append(
+      smoothing.posterior_counts(noisy, 30.0, 350.0, ordered=True)[20]
+    )
+  assert np.mean(found) == pytest.approx(330, abs=20)
+
+
 def test_totals_are_met_above_a_floor():
   counts = smoothing.match_total([50.0, -3.0, 1.0], np.ones(3), 40.0, floor=0.5)
   assert counts.sum() == pytest.approx(40)

@@ -21,7 +21,7 @@ _DEEPER = 0.25
 # cells that is the better bargain.
 _CELLS_PER_BIN = 4
 # A bin is worth looking into when this many standard deviations lie in it.
-_HEAVY = 8.0
+_HEAVY = 4.0
 _MAX_SIZE = 256
 
 

@@ -11,6 +11,9 @@ from scipy import special
 # Chances that a boundary between two neighbouring bins is a change point,
 # tried in turn and weighted by how well each explains the release.
 _CHANGE_PROBABILITIES = (0.001, 0.01, 0.04, 0.15, 0.4, 0.8)
+# No count is less, in units of the noise; thousands of bins together must not
+# weigh anything beside a spike.
+_FLOOR = 0.001
 
 
 def posterior_counts(noisy, std, total, *, ordered):
@@ -23,7 +26,8 @@ def posterior_counts(noisy, std, total, *, ordered):
   bins are averaged over all partitions into runs, as in the product partition
   model of Barry and Hartigan (1993), so that an isolated spike stays sharp
   while a smooth stretch is averaged over many bins. The sum is then
-  moved to `total` by changing every count in proportion to its variance.
+  moved to `total` by changing every count in proportion to its covariance with
+  the sum.
 
   Args:
     noisy: float array `[k]`, counts plus independent `N(0, std**2)` noise.
@@ -48,7 +52,7 @@ def posterior_counts(noisy, std, total, *, ordered):
     mean, variance = _runs(noisy, std, top)
   else:
     mean, variance = _cells(noisy, std, top)
-  return match_total(mean, variance, total, floor=0.02 * std)
+  return match_total(mean, variance, total, floor=_FLOOR * std)
 
 
 def is_flat(noisy, std, total, *, tests=1):
@@ -149,7 +153,11 @@ def _cells(noisy, std, top):
 
 
 def _runs(noisy, std, top):
-  """Posterior of ordered counts, averaged over all partitions into runs."""
+  """Posterior of ordered counts, averaged over all partitions into runs.
+
+  Returns:
+    Their means `[k]`, and covariances `[k]` with the sum of all.
+  """
   k = len(noisy)
   first, last = np.triu_indices(k)
   length = (last - first + 1).astype(np.float64)
@@ -170,8 +178,11 @@ def _runs(noisy, std, top):
   weights = special.softmax(log_evidence)
   chance = np.tensordot(weights, chances, 1)[first, last]
   center = _cover(first, last, k, chance * run_mean)
-  second = _cover(first, last, k, chance * (run_variance + run_mean**2))
-  return center, np.maximum(second - center**2, 1e-9 * std**2)
+  second = _cover(first, last, k, chance * run_mean**2)
+  # Bins of a run are wrong together: what the sum says of all of them it says
+  # that many times more clearly.
+  with_sum = _cover(first, last, k, chance * run_variance * length)
+  return center, np.maximum(second - center**2 + with_sum, 1e-9 * std**2)
 
 
 def _partitions(table, change):
