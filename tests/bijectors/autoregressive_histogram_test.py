@@ -50,11 +50,30 @@ def _cell_probabilities(flow):
   return np.exp(flow.log_prob(points) - normal) * np.prod(masses, 0)
 
 
+def _indicator(knots, bin_):
+  """As the network sees it: rare bins speak louder."""
+  masses = _masses(knots)
+  scale = masses[bin_] ** -0.25 / np.sqrt(np.sum(np.sqrt(masses)))
+  return scale * np.eye(len(masses))[bin_]
+
+
+def test_bins_are_between_the_knots():
+  bijector = _flow().bijector
+  assert bijector.num_bins == SIZES
+  np.testing.assert_array_equal(bijector.bins(_points(_cells())), _cells())
+  turned = bijectors.AutoregressiveHistogram(KNOTS, order=[2, 0, 1])
+  assert turned.num_bins == SIZES
+  points = _points(_cells()).astype(np.float32)
+  np.testing.assert_array_equal(turned.bins(points), _cells())
+
+
 def test_probabilities_are_those_of_the_formula():
   flow = _flow()
   network = flow.bijector._network
   for cell, found in zip(_cells(), _cell_probabilities(flow)):
-    indicators = np.concatenate([np.eye(k)[b] for k, b in zip(SIZES, cell)])
+    indicators = np.concatenate(
+      [_indicator(knots, b) for knots, b in zip(KNOTS, cell)]
+    )
     outputs = network(tf.constant(indicators[None]))[0]
     outputs = 20 * np.tanh(outputs / 20)
     expected = 1.0

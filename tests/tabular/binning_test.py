@@ -20,11 +20,21 @@ def test_neighbours_are_joined_into_even_parts():
   np.testing.assert_allclose(_masses(knots)[:-1], 0.12, atol=1e-4)
 
 
-def test_heavy_values_stay_apart():
+def test_heavy_values_stay_apart_and_what_they_leave_is_cut_finer():
   p = np.full(100, 0.001)
   p[[0, 40, 99]] = 0.5, 0.3, 0.103
+  # They leave .2: parts have sqrt(.2) / 8 = .056.
   masses = _masses(binning.knots(AGE, np.arange(101), p, 8))
-  np.testing.assert_allclose(masses, [0.5, 0.039, 0.3, 0.058, 0.103], atol=1e-4)
+  np.testing.assert_allclose(
+    masses, [0.5, 0.039, 0.3, 0.055, 0.003, 0.103], atol=1e-4
+  )
+
+
+def test_a_rare_tail_gets_few_bins():
+  p = np.full(100, 0.0001)
+  p[0] = 0.9901
+  # 32 sqrt(.0099) = 3.2 parts beside the spike.
+  assert len(binning.knots(AGE, np.arange(101), p, 32)) == 4
 
 
 def test_categories_have_bins_of_their_own():

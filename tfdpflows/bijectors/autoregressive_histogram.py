@@ -16,6 +16,8 @@ _MOST = 20.0
 # Beyond so many standard deviations the map is a shift.
 _FAR = 10.0
 _TINY = 1e-30
+# Bins of less mass are scaled as if they had this much.
+_RARE = 1e-3
 
 
 class AutoregressiveHistogram(OnePassInverse):
@@ -31,7 +33,8 @@ class AutoregressiveHistogram(OnePassInverse):
   and x_j has the shape of the standard normal within it. It is the piecewise
   linear warp of Müller et al. 2019, "Neural importance sampling" (section 4.2),
   with bins that are given and not of equal width, in the autoregressive order
-  of MADE, whose inputs are indicators of the bins. It starts as the identity.
+  of MADE, whose inputs are scaled indicators of the bins. It starts as the
+  identity.
 
   Behind a `MarginalCDF`, with knots where that has its categories, it is an
   autoregressive model of categories with an exact density for numbers as well:
@@ -94,8 +97,14 @@ class AutoregressiveHistogram(OnePassInverse):
         self._above = tf.constant(above, dtype)
         self._column = tf.constant(column)
         self._not_last = tf.constant(above > 0, dtype)
+        within = np.concatenate([np.arange(size) for size in sizes])
+        self._within = tf.constant(within, dtype)
         # Sums over the bins of each column.
-        self._sums = tf.constant(np.eye(len(sizes))[column], dtype)
+        sums = np.eye(len(sizes))[column]
+        self._sums = tf.constant(sums, dtype)
+        scale = np.maximum(mass, _RARE) ** -0.25
+        scale /= np.sqrt((scale**2 * mass) @ sums)[column]
+        self._scale = tf.constant(scale, dtype)
       self._network = MADE(
         sizes,
         len(sizes),
@@ -128,14 +137,18 @@ class AutoregressiveHistogram(OnePassInverse):
     y = tf.reshape(tf.gather(flat, self._back, axis=1), tf.shape(like))
     return tf.ensure_shape(y, like.shape)
 
-  def _in_bins(self, z):
-    """Returns where z `[n, d]` is, as indicators of bins, and their weights."""
+  def _indicators(self, z):
+    """Returns which bins z `[n, d]` has passed, and which it is in."""
     u = tf.gather(_cdf(z), self._column, axis=1)
     reached = tf.cast(u >= self._below, z.dtype)
     # Where the next bin is reached too; of a last bin there is none.
     passed = tf.roll(reached, -1, 1) * self._not_last
-    here = reached - passed
-    return passed, here, self._weights(self._network(here))
+    return passed, reached - passed
+
+  def _in_bins(self, z):
+    """Returns where z `[n, d]` is, as indicators of bins, and their weights."""
+    passed, here = self._indicators(z)
+    return passed, here, self._weights(self._network(here * self._scale))
 
   def log_ratios(self, y):
     """Returns how much likelier each column's bin is than it was at the start.
@@ -153,6 +166,23 @@ class AutoregressiveHistogram(OnePassInverse):
     return self._reordered(
       tf.math.log(share / self._pick(self._mass * here)), y
     )
+
+  @property
+  def num_bins(self):
+    """The number of bins of each column, a list in the order of the data."""
+    sizes = np.diff(self._ends)
+    return [int(sizes[j]) for j in self._back]
+
+  def bins(self, y):
+    """Returns the number of the bin of each column, int32 `[..., d]`.
+
+    Args:
+      y: data `[..., d]`.
+    """
+    z = tf.clip_by_value(self._ordered(y), -_FAR, _FAR)
+    here = self._indicators(z)[1]
+    found = self._reordered(self._pick(here * self._within), y)
+    return tf.cast(tf.round(found), tf.int32)
 
   def _inverse_and_log_det(self, y):
     flat = self._ordered(y)
@@ -188,7 +218,7 @@ class AutoregressiveHistogram(OnePassInverse):
         for table in (self._below, self._mass, self._above)
       ]
       columns.append(_move(z, source, target))
-      indicators.append(here)
+      indicators.append(here * self._scale[bins])
     return self._reordered(tf.stack(columns, 1) + flat - clipped, x)
 
   def match_marginals(self, num_rows=32_768, seed=None, iterations=20):
@@ -216,7 +246,7 @@ class AutoregressiveHistogram(OnePassInverse):
       weights = self._weights(outputs, bins)
       weights = tf.broadcast_to(weights, [num_rows, weights.shape[-1]])
       z = tf.constant(rng.normal(size=num_rows), weights.dtype)
-      indicators.append(_found(z, weights)[0])
+      indicators.append(_found(z, weights)[0] * self._scale[bins])
 
   def _fit_offset(self, outputs, bins, iterations):
     weights = self._weights(outputs, bins)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfdpflows import bijectors
 
-# A bin is heavy, and stands for itself, with half of an even share.
+# A bin is heavy, and starts a new part, with half of an even share.
 _HEAVY = 0.5
 # Categories that are neighbours have nothing in common: they are joined only
 # where there are so many times more.
@@ -19,7 +19,10 @@ def knots(column, edges, probabilities, num_bins):
 
   Bins of the private histogram are joined with their neighbours until they hold
   about one part in `num_bins` of the rows; heavy ones, such as a spike at zero,
-  stay apart. Categories have bins of their own, up to four times as many.
+  stay apart. Where spikes leave a share r of the rows, that is cut into
+  `num_bins * sqrt(r)` parts: a rare tail is worth less than a whole column, and
+  more than its rows. Categories have bins of their own, up to four times as
+  many.
 
   Args:
     column: the `EncodedColumn`.
@@ -52,6 +55,9 @@ def knots(column, edges, probabilities, num_bins):
 def _joined(probabilities, num_bins):
   """Returns the numbers of the edges that remain between joined bins."""
   share = np.sum(probabilities) / num_bins
+  spikes = probabilities >= share
+  rest = np.sum(probabilities[~spikes]) / np.sum(probabilities)
+  share *= np.sqrt(rest)
   kept, mass = [], 0.0
   for i, p in enumerate(probabilities):
     if mass and (p >= _HEAVY * share or mass + p > share):

@@ -15,7 +15,7 @@ from tfdpflows.version import __version__
 
 _MODEL = 'model.json'
 _FORMAT = 'tfdpflows tabular model'
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 _REPLACED = 'replaced_model'
 
 
