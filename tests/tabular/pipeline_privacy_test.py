@@ -9,15 +9,15 @@ import small_table
 import tensorflow as tf
 
 from tfdpflows import accounting
-from tfdpflows.mechanisms import histograms
+from tfdpflows.mechanisms import histograms, marginals
 from tfdpflows.optimizers import dp_keras
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular import fitting
+from tfdpflows.tabular import fitting, guides
 from tfdpflows.tabular.hyperparameters import Hyperparameters
 
 ROW = 7
 MODELS = {
-  'histogram': {'target': 'member'},
+  'guided': {'target': 'member', 'guides': 3},
   'hflow': {
     'num_blocks': 1,
     'dequantization': 'variational',
@@ -37,11 +37,14 @@ class Releases:
   def __init__(self):
     self.counts, self.steps = [], {}
     self.moved_counts, self.moved_steps = [], {}
+    self.choices, self.joint = [], []
+    self.moved_choices, self.moved_joint = [], []
     self.replay = False
     self._number = 0
 
   def start_replay(self):
     self.replay, self._number = True, 0
+    self._choices, self._joint = iter(self.choices), iter(self.joint)
 
   def histogram(self, original):
     def release(x, column, stds, rng, max_bins):
@@ -54,6 +57,32 @@ class Releases:
       for (bounds, mine, _), (same, other, _), std in zip(levels, theirs, stds):
         np.testing.assert_array_equal(bounds, same)
         self.moved_counts.append(np.linalg.norm(mine - other) / std)
+      return theirs
+
+    return release
+
+  def choice(self, original):
+    def choose(utilities, scale, rng):
+      chosen = original(utilities, scale, rng)
+      if not self.replay:
+        self.choices.append((utilities, chosen))
+        return chosen
+      others, theirs = next(self._choices)
+      self.moved_choices.append(np.abs(utilities - others).max())
+      return theirs
+
+    return choose
+
+  def marginal(self, original):
+    def release(counts, groups, std, rng):
+      found = original(counts, groups, std, rng)
+      if not self.replay:
+        self.joint.append(found)
+        return found
+      theirs = next(self._joint)
+      self.moved_joint.append(
+        np.linalg.norm(found[0].counts - theirs[0].counts) / std
+      )
       return theirs
 
     return release
@@ -95,11 +124,15 @@ class Releases:
 @pytest.fixture
 def releases(monkeypatch):
   releases = Releases()
-  for owner, wrap in (
-    (histograms, releases.histogram),
-    (dp_keras.DPOptimizer, releases.training),
+  for owner, name, wrap in (
+    (histograms, '_release', releases.histogram),
+    (dp_keras.DPOptimizer, '_release', releases.training),
+    (marginals, '_choose', releases.choice),
+    (marginals, '_release', releases.marginal),
   ):
-    monkeypatch.setattr(owner, '_release', wrap(owner._release))
+    monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
+  monkeypatch.setattr(guides, '_SAMPLE', 2048)
+  monkeypatch.setitem(guides._DISTILLATION, 'steps', 5)
   return releases
 
 
@@ -140,6 +173,14 @@ def run(people, table, name, without=None):
         train(model, plan, codes, **kwargs)
 
       patch.setattr(fitting, 'train', train_without)
+      guide = guides.guide
+      patch.setattr(
+        guides,
+        'guide',
+        lambda density, x, *args, **kwargs: guide(
+          density, np.delete(x, without, 0), *args, **kwargs
+        ),
+      )
     fitted = fitting.run_mechanisms(
       people.schema.validate(table),
       people.schema,
@@ -167,7 +208,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize(
   'name, row',
-  [('histogram', 'ordinary'), ('histogram', 'extreme'), ('hflow', 'ordinary')],
+  [('guided', 'ordinary'), ('guided', 'extreme'), ('hflow', 'ordinary')],
 )
 def test_one_row_moves_every_release_by_its_sensitivity(
   people, name, row, releases
@@ -187,10 +228,16 @@ def test_one_row_moves_every_release_by_its_sensitivity(
   steps = np.array(list(releases.moved_steps.values()))
   assert (steps * spending.plan.noise_multiplier <= 1 + 1e-4).all()
   assert 0 < (steps > 1e-6).sum() < len(steps)
+  # A choice by utilities of sensitivity 1 and a Gaussian mechanism per round.
+  assert len(releases.moved_choices) == len(spending.guides)
+  assert all(0 < moved <= 1 + 1e-9 for moved in releases.moved_choices)
+  np.testing.assert_allclose(
+    releases.moved_joint, [1 / r.noise_multiplier for r in spending.guides]
+  )
   assert_same(output(neighbour), output(fitted))
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name', ['guided', 'hflow'])
 def test_nothing_but_the_releases_depends_on_the_rows(people, name, releases):
   """Other rows, the same releases: the same model."""
   fitted, _ = run(people, people.table, name)

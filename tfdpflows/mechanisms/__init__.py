@@ -1,4 +1,4 @@
-"""One-shot private releases: histograms, bounds, moments, quantiles."""
+"""One-shot private releases: histograms, marginals, bounds, quantiles."""
 
 from tfdpflows.mechanisms.bounds import (
   bounds_event,
@@ -13,6 +13,14 @@ from tfdpflows.mechanisms.histograms import (
   noisy_histogram,
   noisy_histograms,
 )
+from tfdpflows.mechanisms.marginals import (
+  Marginal,
+  count,
+  marginals_event,
+  noisy_marginals,
+  select_marginal,
+  selection_event,
+)
 from tfdpflows.mechanisms.moments import MomentNoise, Moments, noisy_moments
 from tfdpflows.mechanisms.normalization import (
   Normalization,
@@ -23,14 +31,18 @@ from tfdpflows.mechanisms.quantile import private_quantile, quantile_event
 
 __all__ = [
   'Histogram',
+  'Marginal',
   'MomentNoise',
   'Moments',
   'Normalization',
   'bounds_event',
+  'count',
   'histogram_events',
+  'marginals_event',
   'noise_stds',
   'noisy_histogram',
   'noisy_histograms',
+  'noisy_marginals',
   'noisy_moments',
   'normalization_event',
   'private_bounds',
@@ -39,4 +51,6 @@ __all__ = [
   'private_quantile',
   'private_range',
   'quantile_event',
+  'select_marginal',
+  'selection_event',
 ]

@@ -125,6 +125,28 @@ class TableDensity(tf.Module):
   def _sample_batch(self, seed):
     return self.distribution.sample(_BATCH, seed=seed)
 
+  def bins(self, x):
+    """Returns which bin of a `flows.histogram_flow` every value is in.
+
+    Args:
+      x: codes `[n, d]`, or points in their cells.
+
+    Returns:
+      int32 array `[n, d]`.
+    """
+    parts = [np.zeros([0, len(self._cell)], np.int32)]
+    for start in range(0, len(x), _BATCH):
+      part = np.asarray(x[start : start + _BATCH], np.float32)
+      padded = np.pad(part, ((0, _BATCH - len(part)), (0, 0)), 'edge')
+      parts.append(self._bins_batch(tf.constant(padded)).numpy()[: len(part)])
+    return np.concatenate(parts)
+
+  @tf.function(autograph=False)
+  def _bins_batch(self, x):
+    # Edges lie between cells, so that any point of a cell will do.
+    middle = tf.where(self._cell > 0, tf.floor(x) + 0.5 * self._cell, x)
+    return self.latent.bijector.bins(self.marginal.forward(middle))
+
   def log_prob(self, x, rng):
     """Returns the log of the mass (discrete) times density of rows.
 

@@ -1,4 +1,4 @@
-"""What a fit spends its budget on: bounds, marginals, training."""
+"""What a fit spends its budget on: bounds, marginals, training, guides."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from tfdpflows import accounting, bijectors, flows, mechanisms
 from tfdpflows.plan import TrainingPlan
+from tfdpflows.tabular import guides
 from tfdpflows.tabular.binning import knots
 from tfdpflows.tabular.density import TableDensity, TableModel, cells
 from tfdpflows.tabular.encoding import TableEncoder
@@ -30,11 +31,13 @@ class Spending:
     marginal_noise: noise multiplier of the marginals.
     plan: `TrainingPlan` of the flow, not to be run; `None` for a table of one
       column, which depends on nothing.
+    guides: the `guides.Round`s after it.
   """
 
   bounds: tuple | None
   marginal_noise: float
   plan: TrainingPlan | None
+  guides: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +88,12 @@ def split_budget(
   )
   if len(schema.fields) == 1:
     return Spending(bounds, noise, None)
+  rounds = ()
+  if hyperparameters.guides:
+    rounds = guides.plan_rounds(
+      hyperparameters.guides, noise / np.sqrt(hyperparameters.guide_share)
+    )
+    spent += [r.event for r in rounds]
   noise /= np.sqrt(hyperparameters.marginal_share)
   spent.append(dp_accounting.GaussianDpEvent(noise))
   plan = TrainingPlan.for_epsilon(
@@ -97,7 +106,7 @@ def split_budget(
     accountant=accountant,
     spent=dp_accounting.ComposedDpEvent(spent),
   )
-  return Spending(bounds, noise, plan)
+  return Spending(bounds, noise, plan, tuple(rounds))
 
 
 def run_mechanisms(
@@ -178,6 +187,17 @@ def run_mechanisms(
   if hyperparameters.transform == 'histogram' and hyperparameters.matching:
     seed = int(randomness.numpy('matching').integers(2**31))
     density.latent.bijector.match_marginals(seed=seed)
+  if spending.guides:
+    guides.guide(
+      density,
+      codes,
+      spending.guides,
+      randomness,
+      ledger,
+      num_rows=len(table),
+      target=_number(encoder.columns, hyperparameters),
+      resume=resume,
+    )
   return Fitted(schema, marginals, density, plan.sampler.describe())
 
 
@@ -203,8 +223,9 @@ def make_density(schema, marginals, hyperparameters, seed=None):
   weights = None
   if hyperparameters.transform == 'histogram':
     weights = [1.0] * len(columns)
-    if hyperparameters.target is not None:
-      weights[_number(columns, hyperparameters)] = hyperparameters.target_weight
+    target = _number(columns, hyperparameters)
+    if target is not None:
+      weights[target] = hyperparameters.target_weight
   return TableDensity(
     columns,
     [m['edges'] for m in marginals],
@@ -216,6 +237,9 @@ def make_density(schema, marginals, hyperparameters, seed=None):
 
 
 def _number(columns, hyperparameters):
+  """Returns the number of the target, or `None`."""
+  if hyperparameters.target is None:
+    return None
   return [c.name for c in columns].index(hyperparameters.target)
 
 
@@ -226,8 +250,9 @@ def _make_flow(columns, marginals, hyperparameters, seed):
       for column, m in zip(columns, marginals)
     ]
     order = list(range(len(columns)))
-    if hyperparameters.target is not None:
-      order.append(order.pop(_number(columns, hyperparameters)))
+    target = _number(columns, hyperparameters)
+    if target is not None:
+      order.append(order.pop(target))
     return flows.histogram_flow(
       places, hyperparameters.hidden_units, order=order, seed=seed
     )

@@ -73,6 +73,10 @@ class Hyperparameters:
     target_weight: how many times its log-probability counts in training.
     matching: whether the trained columns are given the released histograms
       again, for transform 'histogram'.
+    guides: how many joint marginals of columns are measured after training,
+      where the model is most wrong, and taught to it (`guides.guide`); for
+      transform 'histogram'.
+    guide_share: share of the budget that goes to them, as `marginal_share`.
   """
 
   marginal_share: float = 0.15
@@ -96,13 +100,26 @@ class Hyperparameters:
   target: str | None = None
   target_weight: float = 4.0
   matching: bool = True
+  guides: int = 0
+  guide_share: float = 0.2
 
   def __post_init__(self):
     hidden_units = tuple(self.hidden_units)
     object.__setattr__(self, 'hidden_units', hidden_units)
-    if not 0 < self.marginal_share < 1:
+    for name in ('marginal_share', 'guide_share'):
+      if not 0 < getattr(self, name) < 1:
+        raise ValueError(
+          f'{name} is {getattr(self, name)}; it must be in (0, 1).'
+        )
+    if self.guides and self.marginal_share + self.guide_share >= 1:
       raise ValueError(
-        f'marginal_share is {self.marginal_share}; it must be in (0, 1).'
+        f'marginal_share is {self.marginal_share} and guide_share '
+        f'{self.guide_share}; they must leave something to train with.'
+      )
+    if self.guides and not (self.transform == 'histogram' and self.matching):
+      raise ValueError(
+        f'guides is {self.guides}, with transform {self.transform!r} and '
+        f"matching {self.matching}; it takes 'histogram' and matching."
       )
     if not 0 <= self.ema_momentum < 1:
       raise ValueError(
@@ -146,6 +163,7 @@ class Hyperparameters:
       ('num_blocks', self.num_blocks, 1),
       ('num_bins', self.num_bins, 2),
       ('rank', self.rank, 1),
+      ('guides', self.guides, 0),
       ('num_draws', self.num_draws, 1),
     ]
     whole += [('hidden_units', width, 1) for width in hidden_units]

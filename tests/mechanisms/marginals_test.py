@@ -1,0 +1,155 @@
+"""Joint marginals: their noise, the choice between them, what is refused."""
+
+import dp_accounting
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from tfdpflows import accounting, mechanisms
+from tfdpflows.mechanisms import marginals
+from tfdpflows.randomness import Randomness
+
+SIZES = [2, 3, 4]
+GROUPS = [(0, 1), (1, 2), (0, 1, 2)]
+
+
+def _codes(n=300):
+  rng = np.random.default_rng(0)
+  return np.stack([rng.integers(0, size, n) for size in SIZES], 1)
+
+
+def _measured(codes, noise=2.0, seed=1, groups=GROUPS):
+  ledger = accounting.PrivacyLedger()
+  found = mechanisms.noisy_marginals(
+    codes, SIZES, groups, noise, Randomness(seed=seed), ledger
+  )
+  return found, ledger
+
+
+def test_counts_are_those_of_a_crosstab():
+  codes = _codes()
+  found = mechanisms.count(codes, SIZES, (2, 0))
+  expected = np.histogram2d(codes[:, 2], codes[:, 0], [range(5), range(3)])[0]
+  np.testing.assert_array_equal(found, expected)
+  weighted = mechanisms.count(codes, SIZES, (2, 0), np.full(300, 0.5))
+  np.testing.assert_array_equal(weighted, expected / 2)
+
+
+def test_one_row_moves_them_by_one_over_the_noise_multiplier():
+  codes = _codes()
+  one, ledger = _measured(codes)
+  two, _ = _measured(codes[1:])
+  moved = [(a.counts - b.counts) / a.std for a, b in zip(one, two)]
+  norm = np.sqrt(sum(np.sum(m**2) for m in moved))
+  assert norm == pytest.approx(1 / 2.0)
+  assert [g.columns for g in one] == GROUPS
+  assert ledger.epsilon(1e-5) == pytest.approx(
+    accounting.create_accountant('pld')
+    .compose(dp_accounting.GaussianDpEvent(2.0))
+    .get_epsilon(1e-5)
+  )
+
+
+def test_noise_has_the_stated_scale():
+  codes, noise = _codes(0), []
+  for seed in range(100):
+    found, _ = _measured(codes, 5.0, seed)
+    assert found[0].std == pytest.approx(5 * np.sqrt(3))
+    noise += [m.counts.ravel() / m.std for m in found]
+  noise = np.concatenate(noise)
+  statistic = np.sum(noise**2)
+  assert 1e-4 < stats.chi2.cdf(statistic, len(noise)) < 1 - 1e-4
+
+
+def _utilities(codes, expected, noise_std):
+  return np.array(
+    [
+      np.abs(mechanisms.count(codes, SIZES, g) - e).sum()
+      - np.sqrt(2 / np.pi) * noise_std * e.size
+      for g, e in zip(GROUPS, expected)
+    ]
+  )
+
+
+def test_choice_is_the_exponential_mechanism(monkeypatch):
+  expected = [np.full([SIZES[j] for j in g], 12.0) for g in GROUPS]
+  seen, choose = [], marginals._choose
+
+  def look(utilities, scale, rng):
+    seen.append((utilities, scale))
+    return choose(utilities, scale, rng)
+
+  monkeypatch.setattr(marginals, '_choose', look)
+  mechanisms.select_marginal(
+    _codes(), SIZES, GROUPS, expected, 3.0, 0.03, None,
+    accounting.PrivacyLedger(),
+  )  # fmt: skip
+  ((utilities, scale),) = seen
+  np.testing.assert_allclose(utilities, _utilities(_codes(), expected, 3.0))
+  assert scale == 0.03 / 2
+  p = special.softmax(scale * utilities)
+  rng = np.random.default_rng(0)
+  chosen = [choose(utilities, scale, rng) for _ in range(20_000)]
+  observed = np.bincount(chosen, minlength=3)
+  assert stats.chisquare(observed, 20_000 * p).pvalue > 1e-3
+
+
+def test_log_ratios_of_neighbours_have_the_bounded_range():
+  expected = [np.full([SIZES[j] for j in g], 12.0) for g in GROUPS]
+  codes, epsilon = _codes(), 0.5
+  for row in range(20):
+    moved = _utilities(codes, expected, 3.0) - _utilities(
+      np.delete(codes, row, 0), expected, 3.0
+    )
+    assert np.abs(moved).max() <= 1
+    assert np.ptp(epsilon / 2 * moved) <= epsilon
+
+
+def test_a_refused_charge_draws_nothing():
+  class Refusing:
+    neighboring_relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+    def charge(self, *args, **kwargs):
+      raise RuntimeError('over budget')
+
+  source = Randomness()
+  source.numpy = lambda *path: pytest.fail('drawn')
+  with pytest.raises(RuntimeError, match='over budget'):
+    mechanisms.noisy_marginals(_codes(), SIZES, GROUPS, 1.0, source, Refusing())
+
+
+@pytest.mark.parametrize(
+  'codes, groups, noise, message',
+  [
+    (_codes().astype(float), GROUPS, 1.0, 'integers'),
+    (_codes() + 1, GROUPS, 1.0, r'Column 0 has codes outside \[0, 2\)'),
+    (_codes(), [(0, 3)], 1.0, r'The group \(0, 3\)'),
+    (_codes(), [(1, 1)], 1.0, 'different columns'),
+    (_codes(), GROUPS, 0.0, 'noise_multiplier is 0.0'),
+    (_codes(), GROUPS, float('nan'), 'noise_multiplier is nan'),
+  ],
+)
+def test_wrong_arguments_are_refused(codes, groups, noise, message):
+  with pytest.raises(ValueError, match=message):
+    _measured(codes, noise, groups=groups)
+
+
+def test_expected_counts_must_fit():
+  def select(groups, expected, epsilon=1.0):
+    mechanisms.select_marginal(
+      _codes(),
+      SIZES,
+      groups,
+      expected,
+      1.0,
+      epsilon,
+      None,
+      accounting.PrivacyLedger(),
+    )
+
+  with pytest.raises(ValueError, match='one for each'):
+    select([(0, 1)], [])
+  with pytest.raises(ValueError, match=r'shape \(3, 2\)'):
+    select([(0, 1)], [np.zeros([3, 2])])
+  with pytest.raises(ValueError, match='epsilon is -1'):
+    select([(0, 1)], [np.zeros([2, 3])], -1)

@@ -1,0 +1,152 @@
+"""Guides: their budget, the tilt, and a model that learns what it got wrong."""
+
+import dp_accounting
+import numpy as np
+import pytest
+import small_table
+from scipy import special
+
+from tfdpflows import accounting, flows, mechanisms
+from tfdpflows.randomness import Randomness
+from tfdpflows.tabular import TabularSynthesizer, guides, tilt
+from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.encoding import EncodedColumn
+
+
+def _epsilon(events):
+  accountant = accounting.create_accountant('pld')
+  accountant.compose(dp_accounting.ComposedDpEvent(events))
+  return accountant.get_epsilon(1e-5)
+
+
+def test_rounds_cost_as_much_as_one_gaussian_mechanism():
+  rounds = guides.plan_rounds(10, 4.0)
+  rho = sum(r.epsilon**2 / 8 + 1 / (2 * r.noise_multiplier**2) for r in rounds)
+  assert rho == pytest.approx(1 / 32)
+  ratio = rounds[0].noise_multiplier / rounds[-1].noise_multiplier
+  assert ratio == pytest.approx(2)
+  together = _epsilon([r.event for r in rounds])
+  alone = _epsilon([dp_accounting.GaussianDpEvent(4.0)])
+  assert together == pytest.approx(alone, rel=0.1)
+
+
+def test_groups_with_too_many_cells_are_no_candidates():
+  assert guides.candidates([70, 70, 2]) == [(0, 2), (1, 2)]
+  assert guides.candidates([5]) == guides.candidates([5000, 2]) == []
+  assert guides.candidates([2, 2, 2], 0)[-1] == (1, 2, 0)
+
+
+def test_tilt_meets_marginals_that_agree():
+  rng = np.random.default_rng(0)
+  rows = rng.integers(0, 3, [4000, 3])
+  truth = rng.dirichlet(np.ones(27)).reshape(3, 3, 3)
+  targets = [
+    tilt.Target((0, 1), truth.sum(2)),
+    tilt.Target((1, 2), truth.sum(0)),
+    tilt.Target((2,), truth.sum((0, 1))),
+  ]
+  weights = tilt.tilt(rows, [3] * 3, targets)
+  assert weights.mean() == pytest.approx(1)
+  for target in targets:
+    found = mechanisms.count(rows, [3] * 3, target.columns, weights) / 4000
+    np.testing.assert_allclose(found, target.probabilities, atol=2e-3)
+
+
+def test_cells_without_rows_stay_empty():
+  rows = np.zeros([10, 1], int)
+  weights = tilt.tilt(rows, [2], [tilt.Target((0,), np.array([0.5, 0.5]))])
+  np.testing.assert_allclose(weights, 1)
+
+
+def test_a_measurement_is_believed_where_rows_are():
+  """Closer to the truth than the model, and than the measurement."""
+  rng = np.random.default_rng(1)
+  model = np.sort(rng.dirichlet(np.full(60, 0.3)))
+  errors = []
+  for _ in range(30):
+    truth = np.maximum(model * (1 + 0.3 * rng.normal(size=60)), 0)
+    truth /= truth.sum()
+    seen = mechanisms.Marginal(
+      (0,), 1000 * truth + 10 * rng.normal(size=60), 10.0
+    )
+    both = tilt.posterior(seen, model, 1000).probabilities
+    assert both.sum() == pytest.approx(1)
+    errors.append(
+      [np.sum((p - truth) ** 2) for p in (both, model, seen.counts / 1000)]
+    )
+  both, alone, noisy = np.mean(errors, 0)
+  assert both < 0.8 * min(alone, noisy)
+
+
+def test_without_a_difference_the_model_stays():
+  model = np.array([0.5, 0.3, 0.2])
+  seen = mechanisms.Marginal((0,), 1000 * model, 10.0)
+  np.testing.assert_allclose(
+    tilt.posterior(seen, model, 1000).probabilities, model
+  )
+
+
+def test_the_model_learns_what_it_got_wrong(monkeypatch):
+  """Independent columns to begin with; one pair is not."""
+  monkeypatch.setattr(guides, '_SAMPLE', 8192)
+  faster = {'steps': 200, 'batch_size': 512, 'learning_rate': 0.02}
+  monkeypatch.setattr(guides, '_DISTILLATION', faster)
+  columns = [
+    EncodedColumn(name, 4.0, 1.0, missing=False, ordered=True)
+    for name in 'abcd'
+  ]
+  even = special.ndtri([0.25, 0.5, 0.75])
+  density = TableDensity(
+    columns, [np.arange(5.0)] * 4, [np.full(4, 0.25)] * 4,
+    flows.histogram_flow([even] * 4, [8], seed=0),
+  )  # fmt: skip
+  rng = np.random.default_rng(0)
+  codes = rng.integers(0, 4, [5000, 4])
+  codes[:, 2] = np.where(rng.random(5000) < 0.7, codes[:, 0], codes[:, 2])
+  ledger = accounting.PrivacyLedger()
+  rounds = guides.plan_rounds(2, 3.0)
+  targets = guides.guide(
+    density, codes.astype(np.float32), rounds, Randomness(seed=0), ledger,
+    num_rows=5000, target=None, resume=False,
+  )  # fmt: skip
+  assert targets[0].columns == (0, 2)
+  rows = density.bins(density.sample(20_000, rng))
+  found = mechanisms.count(rows, [4] * 4, (0, 2)) / 20_000
+  real = mechanisms.count(codes, [4] * 4, (0, 2)) / 5000
+  assert np.abs(found - real).sum() / 2 < 0.05
+  assert ledger.epsilon(1e-5) == pytest.approx(
+    _epsilon([r.event for r in rounds])
+  )
+
+
+def test_a_fit_pays_for_its_guides(monkeypatch):
+  monkeypatch.setattr(guides, '_SAMPLE', 2048)
+  monkeypatch.setitem(guides._DISTILLATION, 'steps', 5)
+  people = small_table.make()
+  tiny = {k: v for k, v in people.tiny.items() if k != 'num_blocks'}
+  synthesizer = TabularSynthesizer(
+    people.schema, **people.budget, target='member', guides=2, seed=0, **tiny
+  )
+  synthesizer.fit(people.table, progress=False)
+  labels = [entry.label for entry in synthesizer.ledger.entries]
+  assert labels[-4:] == [
+    'guide 0: choice', 'guide 0: marginal', 'guide 1: choice',
+    'guide 1: marginal',
+  ]  # fmt: skip
+  spent = synthesizer.ledger.epsilon()
+  assert 0.95 * 8 < spent <= 8
+  assert len(synthesizer.sample(5)) == 5
+
+
+@pytest.mark.parametrize(
+  'wrong, message',
+  [
+    ({'model': 'spline'}, "it takes 'histogram'"),
+    ({'matching': False}, 'and matching'),
+    ({'guide_share': 0.9}, 'leave something'),
+    ({'guides': 1.5}, 'whole'),
+  ],
+)
+def test_wrong_guides_are_refused(wrong, message):
+  with pytest.raises(ValueError, match=message):
+    TabularSynthesizer(small_table.make().schema, **{'guides': 3, **wrong})
