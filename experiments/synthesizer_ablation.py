@@ -13,7 +13,7 @@ import functools
 
 from absl import app
 
-from experiments import hflow_ablation, table_settings
+from experiments import setting_figure, table_settings
 
 
 def settings():
@@ -35,6 +35,7 @@ def settings():
     'a tenth of the budget to marginals': {**target, 'marginal_share': 0.1},
     '16 bins': {**target, 'num_bins': 16},
     '64 bins': {**target, 'num_bins': 64},
+    '16 joint marginals as guides': {**target, 'guides': 16},
     'without a target': {},
     'splines': {'model': 'spline'},
     'DP-HFlow': {'model': 'hflow'},
@@ -46,7 +47,7 @@ run = functools.partial(table_settings.run, settings())
 
 def main(argv):
   """Runs what the flags ask for."""
-  table_settings.main(argv, run, hflow_ablation.draw)
+  table_settings.main(argv, run, setting_figure.draw)
 
 
 if __name__ == '__main__':

@@ -50,11 +50,21 @@ def _cell_probabilities(flow):
   return np.exp(flow.log_prob(points) - normal) * np.prod(masses, 0)
 
 
-def _indicator(knots, bin_):
-  """As the network sees it: rare bins speak louder."""
-  masses = _masses(knots)
-  scale = masses[bin_] ** -0.25 / np.sqrt(np.sum(np.sqrt(masses)))
-  return scale * np.eye(len(masses))[bin_]
+def _logits(network, cell):
+  """As the formula has them: the direct connections hear rare bins better."""
+  plain, scaled = [], []
+  for knots, bin_ in zip(KNOTS, cell):
+    masses = _masses(knots)
+    plain.append(np.eye(len(masses))[bin_])
+    loudness = masses**-0.25 / np.sqrt(np.sum(np.sqrt(masses)))
+    scaled.append(loudness * plain[-1])
+  first, last = (
+    (k * m).numpy() for k, m in zip(network._kernels, network._masks)
+  )
+  biases = [network._bias(layer, 0).numpy() for layer in (0, 1)]
+  hidden = np.maximum(np.concatenate(plain) @ first + biases[0], 0)
+  direct = (network._direct * network._direct_mask).numpy()
+  return hidden @ last + biases[1] + np.concatenate(scaled) @ direct
 
 
 def test_bins_are_between_the_knots():
@@ -71,11 +81,7 @@ def test_probabilities_are_those_of_the_formula():
   flow = _flow()
   network = flow.bijector._network
   for cell, found in zip(_cells(), _cell_probabilities(flow)):
-    indicators = np.concatenate(
-      [_indicator(knots, b) for knots, b in zip(KNOTS, cell)]
-    )
-    outputs = network(tf.constant(indicators[None]))[0]
-    outputs = 20 * np.tanh(outputs / 20)
+    outputs = 20 * np.tanh(_logits(network, cell) / 20)
     expected = 1.0
     for j, part in enumerate(np.split(outputs, np.cumsum(SIZES)[:-1])):
       p = special.softmax(np.log(_masses(KNOTS[j])) + part)
@@ -169,7 +175,12 @@ def test_sizes_are_one_for_each_column(name):
     bijectors.MADE(event_size=2, **sizes)
 
 
-@pytest.mark.parametrize('direct', [False, True])
+def test_direct_has_a_number_for_each_input():
+  with pytest.raises(ValueError, match='direct has 3 numbers; there are 4 inp'):
+    bijectors.MADE(2, 2, [3], inputs=[2, 2], direct=[1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize('direct', [False, np.arange(1.0, 10)])
 @pytest.mark.parametrize('hidden', [(), (1,), (7,), (13, 5)])
 def test_columns_of_indicators_give_what_a_whole_pass_gives(hidden, direct):
   made = bijectors.MADE(

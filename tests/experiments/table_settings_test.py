@@ -10,7 +10,8 @@ from experiments import (
   hflow_ablation,
   hflow_clipping,
   hflow_dequantization,
-  hflow_tables,
+  setting_figure,
+  setting_tables,
   synthesizer_ablation,
   table_settings,
 )
@@ -21,6 +22,11 @@ BINARIES = {
   'hflow_ablation': (hflow_ablation, 'DP-HFlow', 'conditional histograms'),
   'hflow_clipping': (hflow_clipping, 'flat', 'sparsity 0.9'),
   'hflow_dequantization': (hflow_dequantization, 'uniform', 'variational'),
+}
+DRAW = {
+  'hflow_ablation': setting_figure.draw,
+  'hflow_clipping': hflow_clipping.draw,
+  'hflow_dequantization': hflow_dequantization.draw,
 }
 
 
@@ -63,7 +69,7 @@ def test_smoke(name, tmp_path, monkeypatch):
   for run in results['runs']:
     assert 0 < run['epsilon_spent'] <= run['epsilon']
     assert -100 < run['log_likelihood'] < 100
-  module.draw(results).savefig(tmp_path / 'figure.png', dpi=40)
+  DRAW[name](results).savefig(tmp_path / 'figure.png', dpi=40)
   assert (tmp_path / 'figure.png').read_bytes().startswith(b'\x89PNG')
 
   def no_fit(*_):
@@ -109,7 +115,7 @@ def test_draws_all_runs(name):
   results = finished(settings)
   for run in results['runs']:
     run['log_likelihood'] = -30.0
-  figure = module.draw(results)
+  figure = DRAW[name](results)
   assert 'adult' in figure.get_suptitle() or figure.axes[0].get_title()
 
 
@@ -159,7 +165,7 @@ class TestTables:
     (tmp_path / 'hflow_clipping_adult.json').write_text(json.dumps(content))
     smoke = finished(['uniform'], smoke=True)
     (tmp_path / 'hflow_dequantization_x.json').write_text(json.dumps(smoke))
-    text = hflow_tables.section(tmp_path)
+    text = setting_tables.section(tmp_path)
     assert 'Clipping and sparsity (figure 4): adult' in text
     assert 'Dequantization' not in text
     assert '99.00% of each epsilon' in text
@@ -183,6 +189,6 @@ class TestTables:
         'city': {'total_variation': 0.3, 'wasserstein': None},
       }
     (tmp_path / 'hflow_marginals_adult.json').write_text(json.dumps(content))
-    text = hflow_tables.section(tmp_path)
+    text = setting_tables.section(tmp_path)
     assert '| age | 0.1000 | 0.0200 |' in text
     assert '| city | 0.3000 |  |' in text

@@ -14,7 +14,7 @@ from tfdpflows import gradients
 from tfdpflows.accounting import LedgerError
 from tfdpflows.plan import TrainingPlan
 from tfdpflows.tabular import system_errors
-from tfdpflows.tabular.progress import Progress, _clock
+from tfdpflows.tabular.progress import Line, Progress, Rounds, _clock
 
 pytestmark = pytest.mark.core
 STEPS = 40
@@ -87,6 +87,25 @@ def test_progress_fits_the_terminal(plan, monkeypatch):
 
 def test_progress_is_quiet_elsewhere(plan, monkeypatch):
   assert _lines(plan, io.StringIO(), monkeypatch) == ''
+
+
+def test_rounds_in_a_terminal(monkeypatch):
+  ledger = types.SimpleNamespace(epsilon=lambda: 0.5)
+  for stream in (_Terminal(), io.StringIO()):
+    monkeypatch.setattr(sys, 'stderr', stream)
+    line = Line()
+    rounds = Rounds('guide', 4, ledger, line)
+    for _ in range(4):
+      rounds.done()
+    line.close()
+    lines = stream.getvalue().strip().split('\r')
+    if not stream.isatty():
+      assert lines == ['']
+      continue
+    assert lines[1].startswith('[======      ] guide 2/4, epsilon 0.5, 0:0')
+    assert lines[3].startswith(
+      '[============] guide 4/4, epsilon 0.5, 0:00 left'
+    )
 
 
 def test_clock():

@@ -16,7 +16,7 @@ _MOST = 20.0
 # Beyond so many standard deviations the map is a shift.
 _FAR = 10.0
 _TINY = 1e-30
-# Bins of less mass are scaled as if they had this much.
+# Bins of less mass are as loud as if they had this much.
 _RARE = 1e-3
 
 
@@ -33,13 +33,21 @@ class AutoregressiveHistogram(OnePassInverse):
   and x_j has the shape of the standard normal within it. It is the piecewise
   linear warp of Müller et al. 2019, "Neural importance sampling" (section 4.2),
   with bins that are given and not of equal width, in the autoregressive order
-  of MADE, whose inputs are scaled indicators of the bins. It starts as the
-  identity.
+  of MADE, whose inputs are indicators of the bins. It starts as the identity.
 
   Behind a `MarginalCDF`, with knots where that has its categories, it is an
   autoregressive model of categories with an exact density for numbers as well:
   what a smooth map can only approach, that one category excludes another, is
   one weight here. DP-SGD learns it from few steps.
+
+  DP-SGD gives every weight the same noise, and a weight that belongs to a bin
+  gets a gradient from the rows in that bin only: from indicators of 0 and 1,
+  what rare bins say is learned late or never. On the direct connections the
+  indicator of bin k is therefore `w_k^(-1/4)` instead of 1 (over the root mean
+  square of that in its column): preconditioning by what the histograms,
+  released before, tell of frequencies (Li et al. 2022, "Private adaptive
+  optimization with side information"). It changes what is learned, not what can
+  be said.
 
   Args:
     knots: one ascending array per column of the places between bins, on the
@@ -100,11 +108,7 @@ class AutoregressiveHistogram(OnePassInverse):
         within = np.concatenate([np.arange(size) for size in sizes])
         self._within = tf.constant(within, dtype)
         # Sums over the bins of each column.
-        sums = np.eye(len(sizes))[column]
-        self._sums = tf.constant(sums, dtype)
-        scale = np.maximum(mass, _RARE) ** -0.25
-        scale /= np.sqrt((scale**2 * mass) @ sums)[column]
-        self._scale = tf.constant(scale, dtype)
+        self._sums = tf.constant(np.eye(len(sizes))[column], dtype)
       self._network = MADE(
         sizes,
         len(sizes),
@@ -112,7 +116,7 @@ class AutoregressiveHistogram(OnePassInverse):
         dtype=dtype,
         seed=seed,
         inputs=sizes,
-        direct=True,
+        direct=_loudness(mass, column),
       )
       self._offset = tf.Variable(
         tf.zeros([len(column)], dtype), trainable=False, name='offset'
@@ -148,7 +152,7 @@ class AutoregressiveHistogram(OnePassInverse):
   def _in_bins(self, z):
     """Returns where z `[n, d]` is, as indicators of bins, and their weights."""
     passed, here = self._indicators(z)
-    return passed, here, self._weights(self._network(here * self._scale))
+    return passed, here, self._weights(self._network(here))
 
   def log_ratios(self, y):
     """Returns how much likelier each column's bin is than it was at the start.
@@ -218,7 +222,7 @@ class AutoregressiveHistogram(OnePassInverse):
         for table in (self._below, self._mass, self._above)
       ]
       columns.append(_move(z, source, target))
-      indicators.append(here * self._scale[bins])
+      indicators.append(here)
     return self._reordered(tf.stack(columns, 1) + flat - clipped, x)
 
   def match_marginals(self, num_rows=32_768, seed=None, iterations=20):
@@ -246,7 +250,7 @@ class AutoregressiveHistogram(OnePassInverse):
       weights = self._weights(outputs, bins)
       weights = tf.broadcast_to(weights, [num_rows, weights.shape[-1]])
       z = tf.constant(rng.normal(size=num_rows), weights.dtype)
-      indicators.append(_found(z, weights)[0] * self._scale[bins])
+      indicators.append(_found(z, weights)[0])
 
   def _fit_offset(self, outputs, bins, iterations):
     weights = self._weights(outputs, bins)
@@ -259,6 +263,12 @@ class AutoregressiveHistogram(OnePassInverse):
       add += tf.math.log(ratio)
     # Beyond that a bin is as good as never seen by the model.
     return tf.clip_by_value(add, -_MOST, _MOST)
+
+
+def _loudness(mass, column):
+  """Returns what the indicator of each bin is multiplied by."""
+  scale = np.maximum(mass, _RARE) ** -0.25
+  return scale / np.sqrt(np.bincount(column, scale**2 * mass))[column]
 
 
 def _checked(j, knots):

@@ -38,7 +38,9 @@ class MADE(tf.Module):
       `conditioned(block)` in its place.
     inputs: number of inputs of each column, a sequence; 1 by default. Several
       are taken for indicators, of which one is 1.
-    direct: whether there are direct connections from inputs to outputs.
+    direct: whether there are direct connections from inputs to outputs; or
+      what each input is multiplied by on them, a sequence. Without hidden
+      units all connections are direct, with 1.
 
   Raises:
     ValueError: for sizes that are not positive, or not one for each column.
@@ -109,12 +111,19 @@ class MADE(tf.Module):
         )
       with tf.init_scope():
         self._masks.append(tf.constant(mask, dtype))
-    self._direct = self._direct_mask = None
-    if direct and hidden_units:
+    self._direct = self._direct_mask = self._direct_scale = None
+    if np.ndim(direct) and len(direct) != len(self._inputs):
+      raise ValueError(
+        f'direct has {len(direct)} numbers; there are {len(self._inputs)} '
+        'inputs.'
+      )
+    if np.any(direct) and hidden_units:
       mask = self._inputs[:, None] < self._outputs
       self._direct = tf.Variable(tf.zeros(mask.shape, dtype), name='direct')
+      scale = np.broadcast_to(np.asarray(direct, np.float64), [len(mask)])
       with tf.init_scope():
         self._direct_mask = tf.constant(mask, dtype)
+        self._direct_scale = tf.constant(scale, dtype)
     # Conditions that start alike would be slow to part.
     self._first_biases = self._biases[:1]
     if num_conditions > 1:
@@ -167,6 +176,7 @@ class MADE(tf.Module):
       if i < last:
         h = self._activation(h)
     if self._direct is not None:
+      inputs *= self._direct_scale
       h += gradients.linear(inputs, self._direct, None, self._direct_mask)
     event = [self.event_size, self.params]
     if np.ndim(self.params):
@@ -215,6 +225,7 @@ class MADE(tf.Module):
     else:
       out += tf.matmul(h, self._kernels[-1][: h.shape[1], start:end])
     if self._direct is not None:
+      x *= self._direct_scale[:before]
       out += tf.matmul(x, self._direct[:before, start:end])
     return out
 

@@ -94,8 +94,8 @@ def noisy_marginals(
   >>> pair, = mechanisms.noisy_marginals(
   ...   codes, [2, 2], [(0, 1)], .01, Randomness(seed=0),
   ...   accounting.PrivacyLedger())
-  >>> pair.counts.round().tolist()
-  [[0.0, 1.0], [1.0, 2.0]]
+  >>> pair.counts.round().astype(int).tolist()
+  [[0, 1], [1, 2]]
   """
   codes, sizes = _checked(codes, sizes)
   groups = [_group(group, len(sizes)) for group in groups]

@@ -197,6 +197,7 @@ def run_mechanisms(
       num_rows=len(table),
       target=_number(encoder.columns, hyperparameters),
       resume=resume,
+      progress=progress,
     )
   return Fitted(schema, marginals, density, plan.sampler.describe())
 

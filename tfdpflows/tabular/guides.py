@@ -11,6 +11,7 @@ import numpy as np
 
 from tfdpflows import mechanisms
 from tfdpflows.tabular import tilt
+from tfdpflows.tabular.progress import Line, Rounds
 
 # Of each round's budget, as in AIM.
 _SELECTION_SHARE = 0.1
@@ -19,10 +20,10 @@ _SELECTION_SHARE = 0.1
 _ANNEALING = 4.0
 # More cells than that are not worth their noise, and their time.
 _MOST_CELLS = 4096
-_SAMPLE = 1 << 16
+_SAMPLE = 1 << 17
 # Weighted rows are learned again until they are worth this share of even ones.
 _HEALTHY, _MOST_DISTILLATIONS = 0.8, 3
-_DISTILLATION = {'steps': 500, 'batch_size': 2048, 'learning_rate': 3e-3}
+_DISTILLATION = {'steps': 500, 'batch_size': 2048, 'learning_rate': 1e-3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,16 @@ def candidates(sizes, target=None):
 
 
 def guide(
-  density, codes, rounds, randomness, ledger, *, num_rows, target, resume
+  density,
+  codes,
+  rounds,
+  randomness,
+  ledger,
+  *,
+  num_rows,
+  target,
+  resume,
+  progress=False,
 ):
   """Measures the marginals that the model gets most wrong, and teaches it them.
 
@@ -123,6 +133,7 @@ def guide(
     num_rows: the public number of rows.
     target: see `candidates`.
     resume: whether rounds that were paid are repeated.
+    progress: whether to show how far it is, in a terminal or notebook.
 
   Returns:
     A list of `tilt.Target`s, one for each round.
@@ -142,6 +153,8 @@ def guide(
   rows, weights = density.bins(points), np.ones(_SAMPLE)
   columns = _column_targets(rows, sizes)
   targets = []
+  line = Line() if progress else None
+  shown = Rounds('guide', len(rounds), ledger, line)
   for number, spent in enumerate(rounds):
     expected = [
       mechanisms.count(rows, sizes, group, weights) / _SAMPLE
@@ -171,6 +184,9 @@ def guide(
     )
     targets.append(tilt.posterior(seen, expected[chosen], num_rows))
     weights = tilt.tilt(rows, sizes, [*targets, *columns])
+    shown.done()
+  if line:
+    line.close()
   _teach(density, points, weights, sizes, [*targets, *columns], rng)
   return targets
 

@@ -1,4 +1,4 @@
-"""One line in the terminal that says how far a training is."""
+"""One line in the terminal that says how far a fit is."""
 
 from __future__ import annotations
 
@@ -21,6 +21,68 @@ _PAUSE = 0.1
 _BAR = 12
 
 
+class Line:
+  """A line on stderr that is written over, in a terminal or notebook.
+
+  Attributes:
+    shown: whether there is one.
+  """
+
+  def __init__(self):
+    self.shown = sys.stderr.isatty() or 'ipykernel' in sys.modules
+    self._width = 0
+
+  def write(self, text):
+    """Shows `text` in place of what was there."""
+    if not self.shown:
+      return
+    text = text[: shutil.get_terminal_size().columns - 1]
+    sys.stderr.write(f'\r{text.ljust(self._width)}')
+    sys.stderr.flush()
+    self._width = len(text)
+
+  def close(self):
+    """Ends the line, so that what follows does not stand in it."""
+    if self._width:
+      print(file=sys.stderr, flush=True)
+      self._width = 0
+
+
+class Rounds:
+  """Shows how many rounds are done, epsilon spent so far, and the time left.
+
+  Args:
+    what: what a round is, one word.
+    total: number of rounds.
+    ledger: the `PrivacyLedger` whose epsilon is shown.
+    line: a `Line`, or `None` to show nothing.
+
+  #### Example
+
+  >>> from tfdpflows import accounting
+  >>> rounds = Rounds('guide', 2, accounting.PrivacyLedger(), None)
+  >>> rounds.done()
+  """
+
+  def __init__(self, what, total, ledger, line):
+    self._what, self._total = what, total
+    self._ledger, self._line = ledger, line
+    self._begun, self._number = time.monotonic(), 0
+
+  def done(self):
+    """Says that one more round is done."""
+    self._number += 1
+    if self._line is None or not self._line.shown:
+      return
+    taken = time.monotonic() - self._begun
+    left = taken / self._number * (self._total - self._number)
+    self._line.write(
+      f'{_bar(self._number, self._total)} {self._what} {self._number}/'
+      f'{self._total}, epsilon {self._ledger.epsilon():.3g}, '
+      f'{_clock(left)} left'
+    )
+
+
 class Progress(keras.callbacks.Callback):
   """Shows step, epsilon spent so far, nats and the time left.
 
@@ -35,13 +97,13 @@ class Progress(keras.callbacks.Callback):
   def __init__(self, plan):
     super().__init__()
     self._plan = plan
-    self._shown = sys.stderr.isatty() or 'ipykernel' in sys.modules
+    self._shown_line = Line()
+    self._shown = self._shown_line.shown
     self._sum = 0.0
     self._nats = collections.deque(maxlen=max(plan.sampler.steps_per_epoch, 2))
     self._begun = self._next = time.monotonic()
     # Step and time after the first step, which compiles.
     self._first = None
-    self._width = 0
     if not self._shown:
       return
     steps = np.linspace(0, plan.steps, _EPSILONS + 1).round()
@@ -72,20 +134,18 @@ class Progress(keras.callbacks.Callback):
     self._first = self._first or (step, now)
     if now >= self._next or step == self._plan.steps:
       self._next = now + _PAUSE
-      self._write(self._line(step, now))
+      self._shown_line.write(self._line(step, now))
 
   def close(self):
     """Ends the line, so that what follows does not stand in it."""
-    if self._width:
-      print(file=sys.stderr, flush=True)
-      self._width = 0
+    self._shown_line.close()
 
   def _line(self, step, now):
     total = self._plan.steps
     # The epsilon of the next point that is known: never too small.
     epsilon = self._epsilons[int(np.searchsorted(self._steps, step))]
     parts = [
-      f'[{"=" * (_BAR * step // total):<{_BAR}}] step {step}/{total}',
+      f'{_bar(step, total)} step {step}/{total}',
       f'epsilon {epsilon:.3g}',
     ]
     if len(self._nats) > 1:
@@ -99,11 +159,9 @@ class Progress(keras.callbacks.Callback):
       parts.append(f'{_clock(left)} left')
     return ', '.join(parts)
 
-  def _write(self, line):
-    line = line[: shutil.get_terminal_size().columns - 1]
-    sys.stderr.write(f'\r{line.ljust(self._width)}')
-    sys.stderr.flush()
-    self._width = len(line)
+
+def _bar(done, total):
+  return f'[{"=" * (_BAR * done // total):<{_BAR}}]'
 
 
 def _clock(seconds):

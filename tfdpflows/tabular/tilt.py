@@ -8,12 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.mechanisms import marginals
+from tfdpflows.mechanisms import marginals, smoothing
 
 # No round moves the weight of a cell by a larger factor.
 _MOST = 5.0
 _ROUNDS = 50
 _DONE = 1e-4
+_TINY = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,12 +33,12 @@ class Target:
 def posterior(marginal, expected, num_rows):
   """Returns what a noisy marginal and the model together say: a `Target`.
 
-  The model's share m of a cell is taken to be wrong by a factor that is the
-  same for all cells of the marginal, `t = m (1 + tau N(0, 1))`; how wrong, is
-  estimated from how much farther the measurement is from the model than its
-  noise would be. Each cell then moves by its part of the variance,
-  `tau^2 m^2 / (tau^2 m^2 + s^2)`, with s the noise: where rows are the
-  measurement is believed, where there are few the model. Post-processing.
+  What the model misses in a cell is taken to have a variance in proportion to
+  the cell's share m, `v = c m`. How much, is estimated from how much farther
+  the measurement is from the model than its noise s would be. Each cell moves
+  by its part of the variance, `v / (v + s^2)`, and all together to a sum of 1:
+  where rows are the measurement is believed, where there are few the model.
+  Post-processing.
 
   Args:
     marginal: a `mechanisms.Marginal`.
@@ -50,16 +51,20 @@ def posterior(marginal, expected, num_rows):
   >>> from tfdpflows import mechanisms
   >>> seen = mechanisms.Marginal((0,), np.array([800., 200., 20.]), 20.)
   >>> posterior(seen, np.array([.9, .1, 0.]), 1000).probabilities.round(2)
-  array([0.8, 0.2, 0. ])
+  array([0.81, 0.19, 0.  ])
   """
   expected = np.asarray(expected, np.float64)
   noise = marginal.std / num_rows
   gap = marginal.counts / num_rows - expected
   excess = np.sum(gap**2) - gap.size * noise**2
-  variance = max(excess, 0.0) / np.sum(expected**2) * expected**2
-  found = expected + variance / (variance + noise**2) * gap
-  found = np.maximum(found, 0.0)
-  return Target(tuple(marginal.columns), found / found.sum())
+  if excess <= 0:
+    return Target(tuple(marginal.columns), expected / expected.sum())
+  variance = excess * expected
+  trust = variance / (variance + noise**2)
+  found = smoothing.match_total(
+    (expected + trust * gap).ravel(), trust.ravel() + _TINY, 1.0
+  )
+  return Target(tuple(marginal.columns), found.reshape(expected.shape))
 
 
 def tilt(bins, sizes, targets):

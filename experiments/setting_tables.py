@@ -1,9 +1,9 @@
-r"""Writes the tables of the DP-HFlow figures from their JSON.
+r"""Writes the tables of what settings of the synthesizer are worth.
 
-    python -m experiments.hflow_tables
+    python -m experiments.setting_tables
 
 Replaces its section of `experiments/RESULTS.md`. Nothing is typed by hand but
-what the figures are about.
+what the settings are about.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from experiments.results_document import (
 )
 
 _INTRODUCTION = (
-  'The figures of Lee, Kim, Jeong and Ro (2022), and what the parts of their '
-  'system are worth here. Models of one table differ in nothing but the '
+  'What the parts of the default synthesizer are worth, and those of DP-HFlow, '
+  'with the figures of Lee, Kim, Jeong and Ro (2022). Models of one table '
+  'differ in nothing but the '
   'setting that the row names; these runs chose no default. Means of '
   'nine classifiers that learn from synthetic rows and are tested on held-out '
   'ones; mean and, in brackets, standard deviation over seeds. Seeds make runs '
@@ -29,6 +30,11 @@ _INTRODUCTION = (
 )
 # By the start of a file's name: title, and what is compared.
 _SECTIONS = {
+  'synthesizer_ablation': (
+    'Parts of the default synthesizer',
+    'The last three are told of no target, the others '
+    'change one thing in the first.',
+  ),
   'hflow_clipping': (
     'Clipping and sparsity (figure 4)',
     'The paper proposes clipping by unit and stochastic sparsification for '
@@ -65,9 +71,9 @@ def section(folder):
   """Returns the section, in Markdown.
 
   Args:
-    folder: of the JSON files `hflow_*.json`; smoke runs are left out.
+    folder: of the JSON files; smoke runs are left out.
   """
-  parts = ['## DP-HFlow', _INTRODUCTION]
+  parts = ['## What settings are worth', _INTRODUCTION]
   for name, (title, words) in _SECTIONS.items():
     for content, file_name in load_results(folder, f'{name}_*.json'):
       spent = max(
@@ -150,8 +156,8 @@ def main(argv):
     raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
   write_section(
     flags.FLAGS.document,
-    'hflow',
-    'experiments/hflow_tables.py',
+    'settings',
+    'experiments/setting_tables.py',
     section(flags.FLAGS.folder),
   )
 
