@@ -119,23 +119,60 @@ def test_the_model_learns_what_it_got_wrong(monkeypatch):
   )
 
 
-def test_a_fit_pays_for_its_guides(monkeypatch):
-  monkeypatch.setattr(guides, '_SAMPLE', 2048)
-  monkeypatch.setitem(guides._DISTILLATION, 'steps', 5)
+@pytest.fixture(scope='module')
+def fast():
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(guides, '_SAMPLE', 2048)
+    patch.setitem(guides._DISTILLATION, 'steps', 5)
+    yield
+
+
+def _fit(work_dir, resume=False):
   people = small_table.make()
   tiny = {k: v for k, v in people.tiny.items() if k != 'num_blocks'}
   synthesizer = TabularSynthesizer(
     people.schema, **people.budget, target='member', guides=2, seed=0, **tiny
   )
-  synthesizer.fit(people.table, progress=False)
-  labels = [entry.label for entry in synthesizer.ledger.entries]
+  return synthesizer.fit(people.table, work_dir, resume, progress=False)
+
+
+@pytest.fixture(scope='module')
+def fitted(fast, tmp_path_factory):
+  return _fit(tmp_path_factory.mktemp('fitted') / 'work')
+
+
+def test_a_fit_pays_for_its_guides(fitted):
+  labels = [entry.label for entry in fitted.ledger.entries]
   assert labels[-4:] == [
     'guide 0: choice', 'guide 0: marginal', 'guide 1: choice',
     'guide 1: marginal',
   ]  # fmt: skip
-  spent = synthesizer.ledger.epsilon()
-  assert 0.95 * 8 < spent <= 8
-  assert len(synthesizer.sample(5)) == 5
+  assert 0.95 * 8 < fitted.ledger.epsilon() <= 8
+
+
+def test_a_fit_that_was_killed_between_guides_goes_on(fitted, tmp_path):
+  number, original = 0, tilt.posterior
+
+  def dies(*args):
+    nonlocal number
+    number += 1
+    if number == 2:
+      raise KeyboardInterrupt
+    return original(*args)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(tilt, 'posterior', dies)
+    with pytest.raises(KeyboardInterrupt):
+      _fit(tmp_path / 'work')
+  resumed = _fit(tmp_path / 'work', resume=True)
+  assert resumed.ledger.epsilon() == fitted.ledger.epsilon()
+  assert len(resumed.ledger.entries) == len(fitted.ledger.entries)
+  np.testing.assert_array_equal(
+    resumed._density.bins(
+      resumed._density.sample(50, np.random.default_rng(0))
+    ),
+    fitted._density.bins(fitted._density.sample(50, np.random.default_rng(0))),
+  )
 
 
 @pytest.mark.parametrize(
