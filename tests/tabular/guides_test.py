@@ -86,29 +86,38 @@ def test_without_a_difference_the_model_stays():
   )
 
 
-def test_the_model_learns_what_it_got_wrong(monkeypatch):
-  """Independent columns to begin with; one pair is not."""
-  monkeypatch.setattr(guides, '_SAMPLE', 8192)
-  faster = {'steps': 200, 'batch_size': 512, 'learning_rate': 0.02}
-  monkeypatch.setattr(guides, '_DISTILLATION', faster)
+def _independent():
+  """A density of four even columns of four values."""
   columns = [
     EncodedColumn(name, 4.0, 1.0, missing=False, ordered=True)
     for name in 'abcd'
   ]
   even = special.ndtri([0.25, 0.5, 0.75])
-  density = TableDensity(
+  return TableDensity(
     columns, [np.arange(5.0)] * 4, [np.full(4, 0.25)] * 4,
     flows.histogram_flow([even] * 4, [8], seed=0),
   )  # fmt: skip
-  rng = np.random.default_rng(0)
-  codes = rng.integers(0, 4, [5000, 4])
-  codes[:, 2] = np.where(rng.random(5000) < 0.7, codes[:, 0], codes[:, 2])
+
+
+def _guided(density, codes, rounds):
   ledger = accounting.PrivacyLedger()
-  rounds = guides.plan_rounds(2, 3.0)
   targets = guides.guide(
     density, codes.astype(np.float32), rounds, Randomness(seed=0), ledger,
     num_rows=5000, target=None, resume=False,
   )  # fmt: skip
+  return targets, ledger
+
+
+def test_the_model_learns_what_it_got_wrong(monkeypatch):
+  """Independent columns to begin with; one pair is not."""
+  monkeypatch.setattr(guides, '_SAMPLE', 8192)
+  faster = {'steps': 200, 'batch_size': 512, 'learning_rate': 0.02}
+  monkeypatch.setattr(guides, '_DISTILLATION', faster)
+  rng = np.random.default_rng(0)
+  codes = rng.integers(0, 4, [5000, 4])
+  codes[:, 2] = np.where(rng.random(5000) < 0.7, codes[:, 0], codes[:, 2])
+  density, rounds = _independent(), guides.plan_rounds(2, 3.0)
+  targets, ledger = _guided(density, codes, rounds)
   assert targets[0].columns == (0, 2)
   rows = density.bins(density.sample(20_000, rng))
   found = mechanisms.count(rows, [4] * 4, (0, 2)) / 20_000
@@ -117,6 +126,27 @@ def test_the_model_learns_what_it_got_wrong(monkeypatch):
   assert ledger.epsilon(1e-5) == pytest.approx(
     _epsilon([r.event for r in rounds])
   )
+
+
+def test_a_marginal_that_is_measured_again_counts_once(monkeypatch):
+  monkeypatch.setattr(guides, '_SAMPLE', 1024)
+  monkeypatch.setitem(guides._DISTILLATION, 'steps', 1)
+  monkeypatch.setattr(guides, 'candidates', lambda *_: [(0, 1)])
+  targets, ledger = _guided(
+    _independent(), np.zeros([5000, 4]), guides.plan_rounds(3, 3.0)
+  )
+  assert [t.columns for t in targets] == [(0, 1)]
+  assert len(ledger.entries) == 6
+
+
+def test_without_pairs_it_says_that_nothing_is_spent(monkeypatch):
+  monkeypatch.setattr(guides, '_MOST_CELLS', 8)
+  with pytest.warns(UserWarning, match='Lower num_bins'):
+    targets, ledger = _guided(
+      _independent(), np.zeros([10, 4]), guides.plan_rounds(1, 3.0)
+    )
+  assert not targets
+  assert not ledger.entries
 
 
 @pytest.fixture(scope='module')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import warnings
 
 import dp_accounting
 import numpy as np
@@ -136,7 +137,7 @@ def guide(
     progress: whether to show how far it is, in a terminal or notebook.
 
   Returns:
-    A list of `tilt.Target`s, one for each round.
+    A list of `tilt.Target`s, one for each marginal that was measured.
 
   #### Formal guarantee
 
@@ -146,13 +147,19 @@ def guide(
   sizes = density.latent.bijector.num_bins
   groups = candidates(sizes, target)
   if not groups:
+    warnings.warn(
+      f'No pair of columns has {_MOST_CELLS} cells or fewer, so that there are '
+      'no guides and their budget is not spent. Lower num_bins.',
+      stacklevel=2,
+    )
     return []
   bins = density.bins(codes)
   rng = randomness.numpy('guide rows')
   points = density.sample(_SAMPLE, rng)
   rows, weights = density.bins(points), np.ones(_SAMPLE)
   columns = _column_targets(rows, sizes)
-  targets = []
+  # A marginal may be measured again: the later target knows the earlier one.
+  targets = {}
   line = Line() if progress else None
   shown = Rounds('guide', len(rounds), ledger, line)
   for number, spent in enumerate(rounds):
@@ -182,11 +189,12 @@ def guide(
       label=f'guide {number}: marginal',
       resume=resume,
     )
-    targets.append(tilt.posterior(seen, expected[chosen], num_rows))
-    weights = tilt.tilt(rows, sizes, [*targets, *columns])
+    targets[groups[chosen]] = tilt.posterior(seen, expected[chosen], num_rows)
+    weights = tilt.tilt(rows, sizes, [*targets.values(), *columns])
     shown.done()
   if line:
     line.close()
+  targets = list(targets.values())
   _teach(density, points, weights, sizes, [*targets, *columns], rng)
   return targets
 
