@@ -99,7 +99,7 @@ def test_matching_can_be_left_out(people, tmp_path, monkeypatch):
 
 def test_target_counts_more_and_comes_back_from_a_file(people, tmp_path):
   """A column that says all of the target is found sooner for it."""
-  arguments = {**people.budget, 'seed': 3, 'epochs': 4}
+  arguments = {**people.budget, 'seed': 3, 'epochs': 16}
   found = {}
   for target in (None, 'member', 'age'):
     fitted = fit_to_directory(
@@ -113,9 +113,9 @@ def test_target_counts_more_and_comes_back_from_a_file(people, tmp_path):
     assert fitted.hyperparameters.target == target
     rows = fitted.sample(4000, seed=0)
     found[target] = np.mean((rows['age'] > 50) == rows['member'])
-  assert found['member'] > found[None] > 0.55
+  assert found['member'] > found[None] > 0.6
   # Age that depends on all others takes a part of what there is to know.
-  assert found['age'] > 0.55
+  assert found['age'] > 0.58
   again = TabularSynthesizer.load(tmp_path / 'age')
   assert again.target == 'age'
   log_prob = again.log_prob(people.table[:5])
