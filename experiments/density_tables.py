@@ -318,15 +318,10 @@ def _cell(entry, usual):
 
 def main(argv):
   """Writes the section and the figure."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  results_document.write_section(
-    options.document,
-    'density',
-    'experiments/density_tables.py',
-    section(options.folder),
+  results_document.main(
+    argv, 'density', 'experiments/density_tables.py', section
   )
+  options = flags.FLAGS
   lifesci = os.path.join(options.folder, 'density_lifesci.json')
   if options.plot and os.path.exists(lifesci):
     with open(lifesci, encoding='utf-8') as file:

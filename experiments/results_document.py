@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
-from absl import flags
+from absl import app, flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -51,6 +51,21 @@ def write_section(path, name, script, section):
   path = pathlib.Path(path)
   text = path.read_text() if path.exists() else '# Results'
   path.write_text(replace_section(text, name, script, section))
+
+
+def main(argv, name, script, section):
+  """Replaces a section of the document that the flags name.
+
+  Args:
+    argv: what absl left of the command line.
+    name: see `replace_section`.
+    script: see there.
+    section: function of the folder that the flags name, that returns it.
+  """
+  if len(argv) > 1:
+    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  options = flags.FLAGS
+  write_section(options.document, name, script, section(options.folder))
 
 
 def replace_section(text, name, script, section):

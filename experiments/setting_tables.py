@@ -8,15 +8,10 @@ what the settings are about.
 
 from __future__ import annotations
 
-from absl import app, flags
+from absl import app
 
-from experiments import table_settings
-from experiments.results_document import (
-  define_flags,
-  load_results,
-  markdown_table,
-  write_section,
-)
+from experiments import results_document, table_settings
+from experiments.results_document import load_results, markdown_table
 
 _INTRODUCTION = (
   'What the parts of the default synthesizer are worth, and those of DP-HFlow, '
@@ -152,16 +147,11 @@ def _cell(content, setting, epsilon, digits, path):
 
 def main(argv):
   """Writes the section."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  write_section(
-    flags.FLAGS.document,
-    'settings',
-    'experiments/setting_tables.py',
-    section(flags.FLAGS.folder),
+  results_document.main(
+    argv, 'settings', 'experiments/setting_tables.py', section
   )
 
 
 if __name__ == '__main__':
-  define_flags()
+  results_document.define_flags()
   app.run(main)

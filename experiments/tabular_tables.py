@@ -12,15 +12,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from absl import app, flags
+from absl import app
 
-from experiments import public_tables
-from experiments.results_document import (
-  define_flags,
-  load_results,
-  markdown_table,
-  write_section,
-)
+from experiments import public_tables, results_document
+from experiments.results_document import load_results, markdown_table
 
 # What "no privacy" is run as: noise that nobody can see, clipping as ever.
 NOT_PRIVATE = 1e6
@@ -267,16 +262,11 @@ def _cell(runs, group, name, digits=3):
 
 def main(argv):
   """Writes the section."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  write_section(
-    flags.FLAGS.document,
-    'tabular',
-    'experiments/tabular_tables.py',
-    section(flags.FLAGS.folder),
+  results_document.main(
+    argv, 'tabular', 'experiments/tabular_tables.py', section
   )
 
 
 if __name__ == '__main__':
-  define_flags()
+  results_document.define_flags()
   app.run(main)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from tfdpflows.accounting import events
 from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.checks import check_positive
 from tfdpflows.mechanisms.rows import as_numbers
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
@@ -175,7 +176,7 @@ def private_range(values, *, epsilon, rng, integer=False):
   ... )
   (0, 127)
   """
-  _check_epsilon(epsilon)
+  check_positive('epsilon', epsilon)
   low, high = _INTEGER_EXPONENTS if integer else _NUMBER_EXPONENTS
   positive = np.append(0.0, 2.0 ** np.arange(low, high + 1))
   edges = np.concatenate([-positive[:0:-1], positive])
@@ -230,7 +231,7 @@ def private_categories(column, *, epsilon, delta, rng):
   ... )
   ('blue', 'red')
   """
-  _check_epsilon(epsilon)
+  check_positive('epsilon', epsilon)
   if not 0 < delta < 1:
     raise ValueError(f'delta is {delta}; it must be between 0 and 1.')
   # As objects: a categorical column would count categories that no row has.
@@ -253,7 +254,7 @@ def _plan(schema, epsilon, delta):
       parts.append((field, 'required'))
   if not parts:
     return []
-  _check_epsilon(epsilon)
+  check_positive('epsilon', epsilon)
   enums = sum(kind == 'enum' for _, kind in parts)
   if enums and not 0 < delta < 1:
     raise ValueError(
@@ -276,11 +277,6 @@ def _facts(field, kind):
     if kind == 'range' and name not in field.from_data
   ]
   return [field.name, field.type, kind, *bounds]
-
-
-def _check_epsilon(epsilon):
-  if not (epsilon > 0 and math.isfinite(epsilon)):
-    raise ValueError(f'epsilon is {epsilon}; it must be positive and finite.')
 
 
 def _too_few(name, what):

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.checks import check_positive
 from tfdpflows.mechanisms.rows import as_numbers
 
 _MAX_BINS = 64
@@ -58,7 +59,9 @@ def histogram_events(columns, noise_multiplier):
   """
   if not columns:
     return dp_accounting.NoOpDpEvent()
-  return dp_accounting.GaussianDpEvent(_checked(noise_multiplier))
+  return dp_accounting.GaussianDpEvent(
+    check_positive('noise_multiplier', noise_multiplier)
+  )
 
 
 def noise_stds(
@@ -94,7 +97,9 @@ def noise_stds(
     for column in columns
   ]
   total = sum(map(sum, weights))
-  scale = _checked(noise_multiplier) * math.sqrt(total)
+  scale = check_positive('noise_multiplier', noise_multiplier) * math.sqrt(
+    total
+  )
   return [tuple(scale / math.sqrt(w) for w in row) for row in weights]
 
 
@@ -229,15 +234,6 @@ def noisy_histogram(x, column, noise_std, rng, *, max_bins=_MAX_BINS):
   release = _release(np.asarray(x), column, stds, rng, max_bins)
   total = max(float(release[0][1].sum()), 1.0)
   return _estimate(release, column, stds, total)
-
-
-def _checked(noise_multiplier):
-  value = float(noise_multiplier)
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(
-      f'noise_multiplier is {noise_multiplier}; it must be positive and finite.'
-    )
-  return value
 
 
 def _value_size(column):

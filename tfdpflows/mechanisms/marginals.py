@@ -11,6 +11,7 @@ from dp_accounting import NeighboringRelation
 
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.checks import check_positive
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ def marginals_event(noise_multiplier):
     ValueError: if the noise multiplier is not positive and finite.
   """
   return dp_accounting.GaussianDpEvent(
-    _positive('noise_multiplier', noise_multiplier)
+    check_positive('noise_multiplier', noise_multiplier)
   )
 
 
@@ -97,8 +98,7 @@ def noisy_marginals(
   >>> pair.counts.round().astype(int).tolist()
   [[0, 1], [1, 2]]
   """
-  codes, sizes = _checked(codes, sizes)
-  groups = [_group(group, len(sizes)) for group in groups]
+  codes, sizes, groups = _checked(codes, sizes, groups)
   event = marginals_event(noise_multiplier)
   if not groups:
     return []
@@ -130,7 +130,7 @@ def selection_event(epsilon):
   Raises:
     ValueError: if `epsilon` is not positive and finite.
   """
-  return ExponentialMechanismDpEvent(_positive('epsilon', epsilon))
+  return ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
 
 
 def select_marginal(
@@ -184,10 +184,9 @@ def select_marginal(
   is replaced. With that as the sensitivity it is the exponential mechanism,
   `ExponentialMechanismDpEvent(epsilon)`, which composes by its bounded range.
   """
-  codes, sizes = _checked(codes, sizes)
-  groups = [_group(group, len(sizes)) for group in groups]
+  codes, sizes, groups = _checked(codes, sizes, groups)
   event = selection_event(epsilon)
-  noise_std = _positive('noise_std', noise_std)
+  noise_std = check_positive('noise_std', noise_std)
   if not groups or len(groups) != len(expected):
     raise ValueError(
       f'There are {len(groups)} groups and {len(expected)} arrays of expected '
@@ -272,13 +271,7 @@ def _choose(utilities, scale, rng):
   return int(np.argmax(scale * utilities + rng.gumbel(size=len(utilities))))
 
 
-def _positive(name, value):
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} is {value}; it must be positive and finite.')
-  return float(value)
-
-
-def _checked(codes, sizes):
+def _checked(codes, sizes, groups):
   codes = np.asarray(codes)
   sizes = tuple(int(size) for size in sizes)
   integers = np.issubdtype(codes.dtype, np.integer)
@@ -293,7 +286,7 @@ def _checked(codes, sizes):
       raise ValueError(
         f'Column {j} has codes outside [0, {size}): bin its values first.'
       )
-  return codes, sizes
+  return codes, sizes, [_group(group, len(sizes)) for group in groups]
 
 
 def _group(group, num_columns):

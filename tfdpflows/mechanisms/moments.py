@@ -8,6 +8,8 @@ import math
 import dp_accounting
 import numpy as np
 
+from tfdpflows.mechanisms.checks import check_positive
+
 _KINDS = ('gaussian', 'laplace')
 # Squares outside of this range would underflow or overflow unseen, and a row
 # whose square is zero is not clipped.
@@ -42,11 +44,7 @@ class MomentNoise:
   kind: str = 'gaussian'
 
   def __post_init__(self):
-    sigma = self.noise_multiplier
-    if not (sigma > 0 and math.isfinite(sigma)):
-      raise ValueError(
-        f'noise_multiplier is {sigma}; it must be positive and finite.'
-      )
+    check_positive('noise_multiplier', self.noise_multiplier)
     check_radius('radius', self.radius)
     if self.event_size < 1:
       raise ValueError(f'event_size is {self.event_size}; it must be >= 1.')

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
 
 from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.checks import check_positive
 from tfdpflows.mechanisms.rows import as_numbers
 
 # Where squares are counted from, as a share of the squared bound: see the
@@ -50,11 +50,10 @@ def normalization_event(*, epsilon=None, noise_multiplier=None):
   name, value = 'epsilon', epsilon
   if epsilon is None:
     name, value = 'noise_multiplier', noise_multiplier
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} is {value}; it must be positive and finite.')
+  value = check_positive(name, value)
   if epsilon is None:
-    return dp_accounting.GaussianDpEvent(float(noise_multiplier))
-  return dp_accounting.LaplaceDpEvent(1 / float(epsilon))
+    return dp_accounting.GaussianDpEvent(value)
+  return dp_accounting.LaplaceDpEvent(1 / value)
 
 
 def private_normalization(

@@ -9,6 +9,7 @@ from dp_accounting import NeighboringRelation
 
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.checks import check_positive
 from tfdpflows.mechanisms.rows import as_numbers
 
 
@@ -18,9 +19,7 @@ def quantile_event(epsilon):
   Raises:
     ValueError: if `epsilon` is not positive and finite.
   """
-  if not (epsilon > 0 and math.isfinite(epsilon)):
-    raise ValueError(f'epsilon is {epsilon}; it must be positive and finite.')
-  return ExponentialMechanismDpEvent(float(epsilon))
+  return ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
 
 
 def private_quantile(

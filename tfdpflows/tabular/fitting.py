@@ -88,12 +88,10 @@ def split_budget(
   )
   if len(schema.fields) == 1:
     return Spending(bounds, noise, None)
-  rounds = ()
-  if hyperparameters.guides:
-    rounds = guides.plan_rounds(
-      hyperparameters.guides, noise / np.sqrt(hyperparameters.guide_share)
-    )
-    spent += [r.event for r in rounds]
+  rounds = guides.plan_rounds(
+    hyperparameters.guides, noise / np.sqrt(hyperparameters.guide_share)
+  )
+  spent += [r.event for r in rounds]
   noise /= np.sqrt(hyperparameters.marginal_share)
   spent.append(dp_accounting.GaussianDpEvent(noise))
   plan = TrainingPlan.for_epsilon(

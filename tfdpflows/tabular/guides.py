@@ -58,7 +58,7 @@ def plan_rounds(num_rounds, noise_multiplier):
   Rogers 2021). The accountant of the fit adds up the events themselves.
 
   Args:
-    num_rounds: number of rounds.
+    num_rounds: number of rounds, 0 or more.
     noise_multiplier: of that one mechanism.
 
   #### Example
@@ -160,7 +160,7 @@ def guide(
   columns = _column_targets(rows, sizes)
   # A marginal may be measured again: the later target knows the earlier one.
   targets = {}
-  line = Line() if progress else None
+  line = Line(progress)
   shown = Rounds('guide', len(rounds), ledger, line)
   for number, spent in enumerate(rounds):
     expected = [
@@ -192,8 +192,7 @@ def guide(
     targets[groups[chosen]] = tilt.posterior(seen, expected[chosen], num_rows)
     weights = tilt.tilt(rows, sizes, [*targets.values(), *columns])
     shown.done()
-  if line:
-    line.close()
+  line.close()
   targets = list(targets.values())
   _teach(density, points, weights, sizes, [*targets, *columns], rng)
   return targets

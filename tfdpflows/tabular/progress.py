@@ -26,10 +26,14 @@ class Line:
 
   Attributes:
     shown: whether there is one.
+
+  Args:
+    wanted: whether there is to be one.
   """
 
-  def __init__(self):
-    self.shown = sys.stderr.isatty() or 'ipykernel' in sys.modules
+  def __init__(self, wanted=True):
+    there = sys.stderr.isatty() or 'ipykernel' in sys.modules
+    self.shown = wanted and there
     self._width = 0
 
   def write(self, text):
@@ -55,12 +59,13 @@ class Rounds:
     what: what a round is, one word.
     total: number of rounds.
     ledger: the `PrivacyLedger` whose epsilon is shown.
-    line: a `Line`, or `None` to show nothing.
+    line: the `Line` to write.
 
   #### Example
 
   >>> from tfdpflows import accounting
-  >>> rounds = Rounds('guide', 2, accounting.PrivacyLedger(), None)
+  >>> line = Line(wanted=False)
+  >>> rounds = Rounds('guide', 2, accounting.PrivacyLedger(), line)
   >>> rounds.done()
   """
 
@@ -72,7 +77,7 @@ class Rounds:
   def done(self):
     """Says that one more round is done."""
     self._number += 1
-    if self._line is None or not self._line.shown:
+    if not self._line.shown:
       return
     taken = time.monotonic() - self._begun
     left = taken / self._number * (self._total - self._number)
@@ -97,14 +102,13 @@ class Progress(keras.callbacks.Callback):
   def __init__(self, plan):
     super().__init__()
     self._plan = plan
-    self._shown_line = Line()
-    self._shown = self._shown_line.shown
+    self._line = Line()
     self._sum = 0.0
     self._nats = collections.deque(maxlen=max(plan.sampler.steps_per_epoch, 2))
     self._begun = self._next = time.monotonic()
     # Step and time after the first step, which compiles.
     self._first = None
-    if not self._shown:
+    if not self._line.shown:
       return
     steps = np.linspace(0, plan.steps, _EPSILONS + 1).round()
     self._steps = np.unique(steps.astype(int))[1:]
@@ -122,7 +126,7 @@ class Progress(keras.callbacks.Callback):
     )
 
   def on_train_batch_end(self, batch, logs=None):
-    if not self._shown:
+    if not self._line.shown:
       return
     if logs and 'loss' in logs:
       # Keras gives the mean since the start of its epoch.
@@ -134,13 +138,13 @@ class Progress(keras.callbacks.Callback):
     self._first = self._first or (step, now)
     if now >= self._next or step == self._plan.steps:
       self._next = now + _PAUSE
-      self._shown_line.write(self._line(step, now))
+      self._line.write(self._text(step, now))
 
   def close(self):
     """Ends the line, so that what follows does not stand in it."""
-    self._shown_line.close()
+    self._line.close()
 
-  def _line(self, step, now):
+  def _text(self, step, now):
     total = self._plan.steps
     # The epsilon of the next point that is known: never too small.
     epsilon = self._epsilons[int(np.searchsorted(self._steps, step))]
