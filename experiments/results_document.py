@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
+import numpy as np
 from absl import app, flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -117,3 +118,25 @@ def markdown_table(lines):
   lines = [[*line, *[''] * (width - len(line))] for line in lines]
   lines.insert(1, ['---'] * width)
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def mean_cell(numbers, digits=3, spread=True):
+  """Returns a mean and, in brackets, the standard deviation, for a table.
+
+  Args:
+    numbers: one for each seed; `None` is left out.
+    digits: behind the point.
+    spread: whether to say the deviation, where there are several numbers.
+
+  #### Example
+
+  >>> mean_cell([0.5, 0.6, None], 2)
+  '0.55 (0.07)'
+  """
+  numbers = [number for number in numbers if number is not None]
+  if not numbers:
+    return ''
+  mean = f'{np.mean(numbers):.{digits}f}'
+  if len(numbers) == 1 or not spread:
+    return mean
+  return f'{mean} ({np.std(numbers, ddof=1):.{digits}f})'

@@ -11,7 +11,11 @@ from __future__ import annotations
 from absl import app
 
 from experiments import results_document, table_settings
-from experiments.results_document import load_results, markdown_table
+from experiments.results_document import (
+  load_results,
+  markdown_table,
+  mean_cell,
+)
 
 _INTRODUCTION = (
   'What the parts of the default synthesizer are worth, and those of DP-HFlow, '
@@ -94,12 +98,12 @@ def _lines(content):
     (2, ('log_likelihood',)),
     (4, ('distances', 'kendall_rmse')),
     (3, ('distances', 'marginal_total_variation')),
-    (3, ('distances', 'pair_total_variation')),
+    (4, ('distances', 'pair_total_variation')),
     (0, ('seconds', 'fit')),
   ]
   for epsilon in sorted({run['epsilon'] for run in content['runs']}):
     for setting in content['settings']:
-      seeds = _count(content, setting, epsilon)
+      seeds = len(_runs(content, setting, epsilon))
       if seeds:
         cells = [_cell(content, setting, epsilon, *n) for n in numbers]
         lines.append([setting, f'{epsilon:g}', str(seeds), *cells])
@@ -124,25 +128,21 @@ def _columns(content):
   return lines
 
 
-def _count(content, setting, epsilon):
-  return sum(
-    run['setting'] == setting and run['epsilon'] == epsilon
+def _runs(content, setting, epsilon):
+  return [
+    run
     for run in content['runs']
-  )
+    if run['setting'] == setting and run['epsilon'] == epsilon
+  ]
 
 
 def _cell(content, setting, epsilon, digits, path):
-  def of(run):
+  found = []
+  for run in _runs(content, setting, epsilon):
     for name in path:
       run = run.get(name) if run else None
-    return run
-
-  found = table_settings.mean_and_spread(content, setting, epsilon, of)
-  if found is None:
-    return ''
-  mean, spread = (f'{number:.{digits}f}' for number in found)
-  alone = _count(content, setting, epsilon) == 1 or digits == 0
-  return mean if alone else f'{mean} ({spread})'
+    found.append(run)
+  return mean_cell(found, digits, spread=digits > 0)
 
 
 def main(argv):

@@ -39,6 +39,7 @@ def run(
   output=None,
   smoke=False,
   look=None,
+  only=None,
 ):
   """Fits, samples and scores settings over epsilons and seeds.
 
@@ -57,6 +58,7 @@ def run(
     look: function of the setting's name, the held-out rows, the synthetic ones
       and the schema, that returns a dict for the run; or `None`. With it, runs
       that `output` holds are made again.
+    only: names of the settings to fit now, or `None` for all.
 
   Returns:
     A JSON-able dict: the `settings`, and `runs` as those of
@@ -64,8 +66,13 @@ def run(
 
   Raises:
     FileNotFoundError: if the data set needs the shared folder.
-    ValueError: if `output` holds other runs.
+    ValueError: if `output` holds other runs, or `only` names no setting.
   """
+  unknown = sorted(set(only or ()) - set(settings))
+  if unknown:
+    raise ValueError(
+      f'No setting {unknown[0]!r}. Choose among {list(settings)}.'
+    )
   train, holdout, schema, target = datasets.load(dataset)
   if smoke:
     first, *_, last = settings
@@ -95,6 +102,8 @@ def run(
     for seed in seeds:
       for name, arguments in settings.items():
         key = {'setting': name, 'epsilon': epsilon, 'seed': seed}
+        if only and name not in only:
+          continue
         if results.has(**key) and look is None:
           continue
         given = {k: target if v == TARGET else v for k, v in arguments.items()}
@@ -160,6 +169,8 @@ def main(argv, run, draw=None, **arguments):
   if len(argv) > 1:
     raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
   options = flags.FLAGS
+  if options.only:
+    arguments['only'] = options.only
   try:
     results = run(
       dataset=options.dataset,
@@ -192,4 +203,5 @@ def define_flags(epsilons=(1.0,)):
   flags.DEFINE_list('seeds', ['0', '1'], 'Seeds, comma-separated.')
   flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
   flags.DEFINE_string('figure', None, 'PNG file to write.')
+  flags.DEFINE_multi_string('only', None, 'A setting; all, unless named here.')
   flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')

@@ -15,7 +15,11 @@ import numpy as np
 from absl import app
 
 from experiments import public_tables, results_document
-from experiments.results_document import load_results, markdown_table
+from experiments.results_document import (
+  load_results,
+  markdown_table,
+  mean_cell,
+)
 
 # What "no privacy" is run as: noise that nobody can see, clipping as ever.
 NOT_PRIVATE = 1e6
@@ -181,14 +185,16 @@ def _lines(content):
   for epsilon in sorted({run['epsilon'] for run in content['runs']}):
     runs = [run for run in content['runs'] if run['epsilon'] == epsilon]
     line = [_name(content), _epsilon(epsilon), str(len(runs))]
-    line += [_cell(runs, 'scores', name) for name in METRICS]
     line += [
-      _cell(runs, 'distances', name, digits)
+      mean_cell(run['scores'].get(name) for run in runs) for name in METRICS
+    ]
+    line += [
+      mean_cell((run['distances'].get(name) for run in runs), digits)
       for name, digits in (
         ('kendall_rmse', 4),
         ('kendall_mae', 4),
         ('marginal_total_variation', 3),
-        ('pair_total_variation', 3),
+        ('pair_total_variation', 4),
       )
     ]
     line.append(f'{np.mean([run["seconds"]["fit"] for run in runs]):.0f}')
@@ -203,18 +209,21 @@ def _task_lines(content):
   lines = []
   for epsilon in sorted({run['epsilon'] for run in content['runs']}):
     runs = [
-      {**run, 'rows': {'log_likelihood': run['log_likelihood']}}
+      run
       for run in content['runs']
       if run['epsilon'] == epsilon and 'tasks' in run
     ]
     if not runs:
       continue
     cells = [
-      _cell(runs, 'tasks', 'triple_total_variation'),
-      _cell(runs, 'tasks', 'range_query_error', 4),
-      _cell(runs, 'tasks', 'regression_r2'),
-      _cell(runs, 'rows', 'log_likelihood', 2),
+      mean_cell((run['tasks'].get(name) for run in runs), digits)
+      for name, digits in (
+        ('triple_total_variation', 3),
+        ('range_query_error', 4),
+        ('regression_r2', 3),
+      )
     ]
+    cells.append(mean_cell((run['log_likelihood'] for run in runs), 2))
     lines.append([_name(content), _epsilon(epsilon), str(len(runs)), *cells])
   return lines
 
@@ -246,18 +255,6 @@ def _name(content):
 
 def _method(content):
   return content.get('method', 'flow')
-
-
-def _cell(runs, group, name, digits=3):
-  values = [
-    run[group][name] for run in runs if run[group].get(name) is not None
-  ]
-  if not values:
-    return ''
-  mean = f'{np.mean(values):.{digits}f}'
-  if len(values) == 1:
-    return mean
-  return f'{mean} ({np.std(values, ddof=1):.{digits}f})'
 
 
 def main(argv):

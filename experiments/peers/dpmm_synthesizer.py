@@ -44,6 +44,10 @@ class DpmmSynthesizer:
     binning_epsilon: the part of `epsilon` that binning spends.
     bins: most bins of a number, or 'auto'.
     iterations: of the inference, `None` for dpmm's own.
+    max_model_size: MB that the graphical model of MST and AIM may take, or
+      `None`; AIM's authors have 80.
+    jobs: processes of dpmm. It hands each of them the model again for every
+      marginal, so that one is the fastest.
     python: interpreter of the environment of the peers.
     limit_s: seconds after which a fit is given up, or `None`.
 
@@ -68,6 +72,8 @@ class DpmmSynthesizer:
     binning_epsilon=0.1,
     bins='auto',
     iterations=None,
+    max_model_size=None,
+    jobs=1,
     python=PYTHON,
     limit_s=None,
   ):
@@ -102,6 +108,8 @@ class DpmmSynthesizer:
       'binning_epsilon': binning_epsilon,
       'bins': bins,
       'iterations': iterations,
+      'max_model_size': max_model_size,
+      'jobs': jobs,
       'seed': seed,
     }
     self._python = str(python)

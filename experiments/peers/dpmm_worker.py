@@ -30,7 +30,8 @@ def main(folder, request):
     request: dict of `method` ('mst', 'aim' or 'privbayes'), `domain` (by
       column, as dpmm takes it), `epsilon` (all of it), `binning_epsilon` (the
       part that binning spends), `bins` ('auto' or a number), `delta`,
-      `iterations` (`None` for dpmm's own), `num_rows` and `seed`.
+      `iterations` (`None` for dpmm's own), `max_model_size` (MB, `None` for no
+      limit), `jobs`, `num_rows` and `seed`.
 
   Returns:
     A JSON-able dict.
@@ -58,6 +59,8 @@ def main(folder, request):
     delta=request['delta'],
     proc_epsilon=request['binning_epsilon'] or None,
     n_bins=request['bins'],
+    max_model_size=request['max_model_size'],
+    n_jobs=request['jobs'],
     gen_kwargs=(
       {'n_iters': request['iterations']} if request['iterations'] else None
     ),

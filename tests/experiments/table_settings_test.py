@@ -1,3 +1,4 @@
+import functools
 import json
 import pathlib
 import subprocess
@@ -129,6 +130,18 @@ def test_the_target_of_the_data_set_is_filled_in(monkeypatch):
     synthesizer_ablation.run(dataset='randhie', smoke=True)
 
 
+def test_only_the_settings_that_are_named(monkeypatch):
+  def no_fit(synthesizer, *_):
+    raise InterruptedError(synthesizer.model)
+
+  monkeypatch.setattr(table_settings.tabular_synthesis, 'one_run', no_fit)
+  run = functools.partial(hflow_ablation.run, dataset='randhie', smoke=True)
+  with pytest.raises(InterruptedError, match='histogram'):
+    run(only=['conditional histograms'])
+  with pytest.raises(ValueError, match=r"No setting 'flows'.*'DP-HFlow'"):
+    run(only=['flows'])
+
+
 def test_spread_over_seeds():
   results = finished(['a', 'b'])
   of = lambda run: run['scores']['macro_f1']
@@ -149,6 +162,7 @@ def test_absent_data_is_skipped_with_a_reason(capsys, monkeypatch):
     'seeds': ['0'],
     'output': None,
     'figure': None,
+    'only': None,
     'smoke': False,
   }
   namespace = type('Flags', (), options)

@@ -13,7 +13,7 @@ MODELS = {
     'transform': 'histogram',
     'num_blocks': 1,
     'hidden_units': (64,),
-    'num_bins': 32,
+    'num_bins': 16,
     'marginal_share': 0.25,
     'epochs': 64.0,
     'l2_norm_clip': 12.0,
