@@ -192,9 +192,10 @@ def guide(
     targets[groups[chosen]] = tilt.posterior(seen, expected[chosen], num_rows)
     weights = tilt.tilt(rows, sizes, [*targets.values(), *columns])
     shown.done()
-  line.close()
   targets = list(targets.values())
-  _teach(density, points, weights, sizes, [*targets, *columns], rng)
+  shown = Rounds('distillation', _MOST_DISTILLATIONS, ledger, line)
+  _teach(density, points, weights, sizes, [*targets, *columns], rng, shown)
+  line.close()
   return targets
 
 
@@ -206,12 +207,13 @@ def _column_targets(rows, sizes):
   ]
 
 
-def _teach(density, points, weights, sizes, targets, rng):
+def _teach(density, points, weights, sizes, targets, rng, shown):
   for _ in range(_MOST_DISTILLATIONS):
     seed = int(rng.integers(2**31))
     tilt.distil(density, points, weights, seed=seed, **_DISTILLATION)
     density.latent.bijector.match_marginals(seed=seed)
     points = density.sample(_SAMPLE, rng)
     weights = tilt.tilt(density.bins(points), sizes, targets)
+    shown.done()
     if tilt.effective_share(weights) > _HEALTHY:
       break
