@@ -94,6 +94,11 @@ def test_steps_run_out_over_all_datasets():
     plan.dataset(X)
 
 
+def test_nothing_tunes_the_batches():
+  """The thread that would do so holds an iterator for up to a minute."""
+  assert _plan().dataset(X).options().autotune.enabled is False
+
+
 def test_ledger_refuses_what_its_budget_does_not_allow():
   ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(0.1, 1e-4))
   plan = _plan(ledger=ledger)

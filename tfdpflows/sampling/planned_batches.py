@@ -33,8 +33,14 @@ def dataset(x, sampler, workers, *, begin, randomness):
 
   weights, step = tf.TensorSpec([None]), tf.TensorSpec([], tf.int64)
   signature = rows.signature(x), weights, step
+  options = tf.data.Options()
+  # There is nothing to tune, and the thread that tunes can sleep for a minute
+  # before it lets an iterator go.
+  options.autotune.enabled = False
   found = workers.distribute(
-    tf.data.Dataset.from_generator(draw, output_signature=signature)
+    tf.data.Dataset.from_generator(
+      draw, output_signature=signature
+    ).with_options(options)
   )
   found.signature = signature
   return found
