@@ -47,7 +47,7 @@ class DpmmSynthesizer:
     max_model_size: MB that the graphical model of MST and AIM may take, or
       `None`; AIM's authors have 80.
     jobs: processes of dpmm. It hands each of them the model again for every
-      marginal, so that one is the fastest.
+      marginal: AIM on Adult was no faster with two.
     python: interpreter of the environment of the peers.
     limit_s: seconds after which a fit is given up, or `None`.
 
