@@ -32,7 +32,7 @@ _SECTIONS = {
   'synthesizer_ablation': (
     'Parts of the default synthesizer',
     'The last three are told of no target, the others change one thing in the '
-    'first, which has 32 bins, as the default had when these were run.',
+    'first.',
   ),
   'hflow_clipping': (
     'Clipping and sparsity (figure 4)',
@@ -103,7 +103,7 @@ def _lines(content):
   ]
   for epsilon in sorted({run['epsilon'] for run in content['runs']}):
     for setting in content['settings']:
-      seeds = len(_runs(content, setting, epsilon))
+      seeds = len(table_settings.runs_of(content, setting, epsilon))
       if seeds:
         cells = [_cell(content, setting, epsilon, *n) for n in numbers]
         lines.append([setting, f'{epsilon:g}', str(seeds), *cells])
@@ -128,17 +128,9 @@ def _columns(content):
   return lines
 
 
-def _runs(content, setting, epsilon):
-  return [
-    run
-    for run in content['runs']
-    if run['setting'] == setting and run['epsilon'] == epsilon
-  ]
-
-
 def _cell(content, setting, epsilon, digits, path):
   found = []
-  for run in _runs(content, setting, epsilon):
+  for run in table_settings.runs_of(content, setting, epsilon):
     for name in path:
       run = run.get(name) if run else None
     found.append(run)

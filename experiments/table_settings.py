@@ -123,6 +123,22 @@ def run(
   return results.content
 
 
+def runs_of(results, setting, epsilon):
+  """Returns the runs of a setting at an epsilon, one for each seed.
+
+  #### Example
+
+  >>> runs = [{'setting': 'a', 'epsilon': 1.0, 'seed': seed} for seed in (0, 1)]
+  >>> [run['seed'] for run in runs_of({'runs': runs}, 'a', 1.0)]
+  [0, 1]
+  """
+  return [
+    run
+    for run in results['runs']
+    if run['setting'] == setting and run['epsilon'] == epsilon
+  ]
+
+
 def mean_and_spread(results, setting, epsilon, of):
   """Returns mean and standard deviation of a number over the seeds.
 
@@ -143,13 +159,8 @@ def mean_and_spread(results, setting, epsilon, of):
   >>> mean_and_spread({'runs': runs}, 'a', 1., lambda run: run['n'])
   (2.0, 1.4142135623730951)
   """
-  numbers = [
-    of(run)
-    for run in results['runs']
-    if run['setting'] == setting
-    and run['epsilon'] == epsilon
-    and of(run) is not None
-  ]
+  numbers = [of(run) for run in runs_of(results, setting, epsilon)]
+  numbers = [number for number in numbers if number is not None]
   if not numbers:
     return None
   mean = sum(numbers) / len(numbers)

@@ -51,7 +51,10 @@ def main(folder, request):
     os.path.join(folder, 'train.csv'), dtype=texts, keep_default_na=False
   )
   for column in texts:
-    table[column] = table[column].astype('category')
+    # All that are declared: dpmm makes rows of others missing.
+    table[column] = pd.Categorical(
+      table[column], categories=domain[column]['categories']
+    )
   times = [time.perf_counter()]
   # The two parts compose: dpmm adds binning on top of the model's epsilon.
   model = classes[request['method']](

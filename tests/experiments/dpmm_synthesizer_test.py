@@ -119,3 +119,20 @@ def test_mst_learns_the_columns():
   assert peer.ledger.epsilon() == 8.0
   with pytest.raises(ValueError, match='300 rows were drawn'):
     peer.sample(301)
+
+
+@needs_dpmm
+def test_noise_may_draw_categories_that_no_row_has():
+  schema = TableSchema(
+    [
+      Field('code', 'string', enum=('a', 'b', 'c', 'd'), required=True),
+      Field('member', 'boolean', required=True),
+    ]
+  )
+  rows = pd.DataFrame({'code': ['a', 'b'] * 20, 'member': [True, False] * 20})
+  peer = dpmm_synthesizer.DpmmSynthesizer(
+    schema, method='mst', epsilon=0.2, iterations=30, seed=0
+  )
+  drawn = peer.fit(rows).sample(40)
+  assert not drawn.isna().any(axis=None)
+  assert set(drawn['code']) - {'a', 'b'}
