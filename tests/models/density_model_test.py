@@ -243,3 +243,18 @@ def test_batch_normalization_is_refused_by_name():
   model.compile(optimizer=plan.optimizer('sgd', learning_rate=0.1))
   with pytest.raises(ValueError, match='BatchNormalization.*mixes'):
     model.fit(_data(), verbose=0)
+
+
+@pytest.mark.core
+def test_what_the_ledger_refuses_while_training_is_its_own_error(tmp_path):
+  """TensorFlow, which asks for the batches, would raise the text only."""
+  ledger = accounting.PrivacyLedger(tmp_path / 'ledger')
+  plan = _plan(ledger=ledger)
+  model = _private(plan)
+
+  class Close(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+      ledger.close()
+
+  with pytest.raises(accounting.LedgerError, match='ledger'):
+    model.fit(_data(), verbose=0, callbacks=[Close()])

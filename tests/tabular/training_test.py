@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import gradients
-from tfdpflows.accounting import LedgerError
 from tfdpflows.plan import TrainingPlan
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.progress import Line, Progress, Rounds, _clock
@@ -134,21 +133,15 @@ def test_errors_of_files():
       raise error
 
 
-def test_errors_of_training():
-  text = 'Graph execution error:\n\nLedgerError: Cannot write it.\nTraceback'
-  with (
-    pytest.raises(LedgerError, match='^Cannot write it.$'),
-    system_errors.of_training(),
-  ):
-    raise _error(tf.errors.UnknownError, text)
+def test_errors_of_memory():
   with (
     pytest.raises(MemoryError, match='OOM when allocating'),
-    system_errors.of_training(),
+    system_errors.of_memory(),
   ):
     raise _error(tf.errors.ResourceExhaustedError, 'OOM when allocating')
   # What is a defect stays one.
   with (
     pytest.raises(tf.errors.InvalidArgumentError),
-    system_errors.of_training(),
+    system_errors.of_memory(),
   ):
     raise _error(tf.errors.InvalidArgumentError, 'shapes')

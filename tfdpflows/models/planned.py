@@ -58,14 +58,19 @@ class PlannedModel(keras.Model):
       epochs = -(-dataset.stop // per_epoch)
       self._ahead = epochs * per_epoch - dataset.stop
       callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
-      return keras.Model.fit(
-        self,
-        dataset,
-        epochs=epochs,
-        steps_per_epoch=per_epoch,
-        callbacks=[*callbacks, _Begin(plan)],
-        **kwargs,
-      )
+      try:
+        return keras.Model.fit(
+          self,
+          dataset,
+          epochs=epochs,
+          steps_per_epoch=per_epoch,
+          callbacks=[*callbacks, _Begin(plan)],
+          **kwargs,
+        )
+      except tf.errors.OpError as error:
+        if dataset.failures:
+          raise dataset.failures[-1] from error
+        raise
 
   def _batches(self, plan, data, epochs):
     """Returns the plan's dataset of arrays, or `data` if it is one."""

@@ -163,6 +163,7 @@ class PrivateModel(TriedModel):
         under a plan for data that it did not draw, or arguments that would
         draw other batches than it says.
       BudgetExceededError: if the plan's ledger refuses the training.
+      LedgerError: if the plan's ledger cannot be written.
     """
     plan = getattr(self.optimizer, 'plan', None)
     if plan is None:

@@ -21,15 +21,22 @@ def dataset(x, sampler, workers, *, begin, randomness):
 
   Returns:
     A dataset of (rows, weights, step), distributed where there are replicas.
+    Its list `failures` gets what was raised where a batch was drawn, of which
+    TensorFlow raises the text only.
   """
   numbers = np.arange(sampler.num_examples)
+  failures = []
 
   def draw():
-    next_step = begin()
-    while (step := next_step()) is not None:
-      drawn = sampler.batch(numbers, randomness(step))
-      for share, weights in workers.shares(*drawn):
-        yield rows.take(x, share, weights), weights, step
+    try:
+      next_step = begin()
+      while (step := next_step()) is not None:
+        drawn = sampler.batch(numbers, randomness(step))
+        for share, weights in workers.shares(*drawn):
+          yield rows.take(x, share, weights), weights, step
+    except Exception as error:
+      failures.append(error)
+      raise
 
   weights, step = tf.TensorSpec([None]), tf.TensorSpec([], tf.int64)
   signature = rows.signature(x), weights, step
@@ -42,5 +49,5 @@ def dataset(x, sampler, workers, *, begin, randomness):
       draw, output_signature=signature
     ).with_options(options)
   )
-  found.signature = signature
+  found.signature, found.failures = signature, failures
   return found

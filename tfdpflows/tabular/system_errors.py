@@ -8,10 +8,6 @@ import os
 
 import tensorflow as tf
 
-from tfdpflows.accounting import LedgerError
-
-_LEDGER_ERROR = f'{LedgerError.__name__}: '
-
 
 @contextlib.contextmanager
 def of_file(path):
@@ -31,22 +27,16 @@ def of_file(path):
 
 
 @contextlib.contextmanager
-def of_training():
-  """Within it, errors of the ledger and of memory pass through TensorFlow.
+def of_memory():
+  """Within it, TensorFlow running out of memory is as Python running out of it.
 
   Raises:
-    LedgerError: as it was raised where a batch is drawn.
     MemoryError: where TensorFlow ran out of it.
   """
   try:
     yield
-  except tf.errors.OpError as error:
-    for line in _lines(error):
-      if line.startswith(_LEDGER_ERROR):
-        raise LedgerError(line[len(_LEDGER_ERROR) :]) from error
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-      raise MemoryError(_lines(error)[0]) from error
-    raise
+  except tf.errors.ResourceExhaustedError as error:
+    raise MemoryError(_lines(error)[0]) from error
 
 
 def _lines(error):

@@ -71,7 +71,7 @@ def train(
   if shown:
     callbacks.append(shown)
   try:
-    with system_errors.of_training():
+    with system_errors.of_memory():
       model.fit(codes, verbose=0, callbacks=callbacks)
   finally:
     if shown:
