@@ -2,7 +2,7 @@ r"""What the parts of DP-HFlow are worth, beside the library's other models.
 
     python -m experiments.hflow_ablation --dataset=adult --epsilon=1 \
       --output=experiments/results/hflow_ablation_adult.json \
-      --figure=docs/hflow_ablation.png
+      --figure=docs/hflow_ablation_adult.png
 
 Seeds make the results reproducible and therefore not private.
 """

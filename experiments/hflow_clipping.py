@@ -5,7 +5,7 @@ different ways:
 
     python -m experiments.hflow_clipping --dataset=adult --epsilon=1 \
       --output=experiments/results/hflow_clipping_adult.json \
-      --figure=docs/hflow_clipping.png
+      --figure=docs/hflow_clipping_adult.png
 
 Seeds make the results reproducible and therefore not private.
 """

@@ -3,7 +3,7 @@ r"""Uniform against variational dequantization: figure 5 of DP-HFlow.
     python -m experiments.hflow_dequantization --dataset=adult \
       --epsilon=1,2,4,8 \
       --output=experiments/results/hflow_dequantization_adult.json \
-      --figure=docs/hflow_dequantization.png
+      --figure=docs/hflow_dequantization_adult.png
 
 Seeds make the results reproducible and therefore not private.
 """

@@ -5,7 +5,7 @@ DP-HFlow and by the library's default model, and measures how far they are:
 
     python -m experiments.hflow_marginals --dataset=adult --epsilon=1 \
       --output=experiments/results/hflow_marginals_adult.json \
-      --figure=docs/hflow_marginals.png
+      --figure=docs/hflow_marginals_adult.png
 
 The real rows are drawn as they are, without privacy. Seeds make the results
 reproducible and therefore not private.

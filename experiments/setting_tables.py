@@ -87,7 +87,8 @@ def section(folder):
       ]
       if 'columns' in content['runs'][0]:
         parts.append(markdown_table(_columns(content)))
-      parts.append(f'![{title}](../docs/{name}.png)')
+      stem = file_name.removesuffix('.json')
+      parts.append(f'![{title}](../docs/{stem}.png)')
   return '\n\n'.join(parts)
 
 

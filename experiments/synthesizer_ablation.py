@@ -2,7 +2,7 @@ r"""What the parts of the default synthesizer are worth.
 
     python -m experiments.synthesizer_ablation --dataset=adult --epsilon=1 \
       --output=experiments/results/synthesizer_ablation_adult.json \
-      --figure=docs/synthesizer_ablation.png
+      --figure=docs/synthesizer_ablation_adult.png
 
 Seeds make the results reproducible and therefore not private.
 """
