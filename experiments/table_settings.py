@@ -52,9 +52,9 @@ def run(
     delta: of all budgets.
     output: JSON file that is written after every run, and gone on with; or
       `None`.
-    smoke: whether to fit the first and the last setting only, with 600 rows of
-      five columns, tiny models and three classifiers, to see that all parts
-      work together; the numbers then mean little.
+    smoke: whether to fit the first and the last of the settings only, with 600
+      rows of five columns, tiny models and three classifiers, to see that all
+      parts work together; the numbers then mean little.
     look: function of the setting's name, the held-out rows, the synthetic ones
       and the schema, that returns a dict for the run; or `None`. With it, runs
       that `output` holds are made again.
@@ -75,8 +75,8 @@ def run(
     )
   train, holdout, schema, target = datasets.load(dataset)
   if smoke:
-    first, *_, last = settings
-    settings = {name: settings[name] for name in (first, last)}
+    chosen = [name for name in settings if not only or name in only]
+    settings = {name: settings[name] for name in (chosen[0], chosen[-1])}
     others = [field for field in schema if field.name != target]
     schema = TableSchema([*others[:_SMOKE_COLUMNS], schema[target]])
     train, holdout = (

@@ -136,8 +136,12 @@ def test_only_the_settings_that_are_named(monkeypatch):
 
   monkeypatch.setattr(table_settings.tabular_synthesis, 'one_run', no_fit)
   run = functools.partial(hflow_ablation.run, dataset='randhie', smoke=True)
-  with pytest.raises(InterruptedError, match='histogram'):
-    run(only=['conditional histograms'])
+  for setting, model in (
+    ('conditional histograms', 'histogram'),
+    ('splines', 'spline'),
+  ):
+    with pytest.raises(InterruptedError, match=model):
+      run(only=[setting])
   with pytest.raises(ValueError, match=r"No setting 'flows'.*'DP-HFlow'"):
     run(only=['flows'])
 
