@@ -46,6 +46,8 @@ class DpmmSynthesizer:
     iterations: of the inference, `None` for dpmm's own.
     max_model_size: MB that the graphical model of MST and AIM may take, or
       `None`; AIM's authors have 80.
+    rounds: of AIM, which measures a marginal in each; `None` for 16 for each
+      column, as its authors have.
     jobs: processes of dpmm. It hands each of them the model again for every
       marginal: AIM on Adult was no faster with two.
     python: interpreter of the environment of the peers.
@@ -56,8 +58,8 @@ class DpmmSynthesizer:
     details: after `fit`, the answer of the process.
 
   Raises:
-    ValueError: for an unknown method, a field that may be missing, or a
-      `binning_epsilon` outside (0, epsilon).
+    ValueError: for an unknown method, a field that may be missing, a
+      `binning_epsilon` outside (0, epsilon), or `rounds` of another method.
     PeerUnavailableError: if there is no such environment.
   """
 
@@ -73,6 +75,7 @@ class DpmmSynthesizer:
     bins='auto',
     iterations=None,
     max_model_size=None,
+    rounds=None,
     jobs=1,
     python=PYTHON,
     limit_s=None,
@@ -84,6 +87,8 @@ class DpmmSynthesizer:
         f'binning_epsilon is {binning_epsilon}; it is a part of epsilon and '
         f'must be between 0 and {epsilon}.'
       )
+    if rounds is not None and method != 'aim':
+      raise ValueError(f'Only AIM has rounds, {method} has none.')
     for field in schema:
       if not field.required:
         raise ValueError(
@@ -109,6 +114,7 @@ class DpmmSynthesizer:
       'bins': bins,
       'iterations': iterations,
       'max_model_size': max_model_size,
+      'rounds': rounds,
       'jobs': jobs,
       'seed': seed,
     }

@@ -31,7 +31,8 @@ def main(folder, request):
       column, as dpmm takes it), `epsilon` (all of it), `binning_epsilon` (the
       part that binning spends), `bins` ('auto' or a number), `delta`,
       `iterations` (`None` for dpmm's own), `max_model_size` (MB, `None` for no
-      limit), `jobs`, `num_rows` and `seed`.
+      limit), `rounds` (of AIM, `None` for its own), `jobs`, `num_rows` and
+      `seed`.
 
   Returns:
     A JSON-able dict.
@@ -56,6 +57,7 @@ def main(folder, request):
       table[column], categories=domain[column]['categories']
     )
   times = [time.perf_counter()]
+  own = {'n_iters': request['iterations'], 'rounds': request['rounds']}
   # The two parts compose: dpmm adds binning on top of the model's epsilon.
   model = classes[request['method']](
     epsilon=request['epsilon'] - request['binning_epsilon'],
@@ -64,9 +66,7 @@ def main(folder, request):
     n_bins=request['bins'],
     max_model_size=request['max_model_size'],
     n_jobs=request['jobs'],
-    gen_kwargs=(
-      {'n_iters': request['iterations']} if request['iterations'] else None
-    ),
+    gen_kwargs={name: value for name, value in own.items() if value},
   )
   model.fit(table, domain, random_state=request['seed'])
   times.append(time.perf_counter())

@@ -58,6 +58,8 @@ def test_bad_arguments():
     make(method='ctgan')
   with pytest.raises(ValueError, match='binning_epsilon is 1.0'):
     make(binning_epsilon=1.0)
+  with pytest.raises(ValueError, match='Only AIM has rounds, mst'):
+    make(rounds=10)
   schema = TableSchema([Field('age', 'integer', 0, 99)])
   with pytest.raises(ValueError, match="Column 'age' may be missing"):
     dpmm_synthesizer.DpmmSynthesizer(schema, method='mst')
@@ -136,3 +138,17 @@ def test_noise_may_draw_categories_that_no_row_has():
   drawn = peer.fit(rows).sample(40)
   assert not drawn.isna().any(axis=None)
   assert set(drawn['code']) - {'a', 'b'}
+
+
+@needs_dpmm
+def test_aim_of_few_rounds():
+  peer = make(
+    method='aim',
+    python=dpmm_synthesizer.PYTHON,
+    epsilon=8.0,
+    iterations=20,
+    bins=4,
+    max_model_size=1,
+    rounds=4,
+  )
+  assert len(peer.fit(table()).sample(300)) == 300

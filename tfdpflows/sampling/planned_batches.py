@@ -28,6 +28,7 @@ def dataset(x, sampler, workers, *, begin, randomness):
   failures = []
 
   def draw():
+    failures.clear()
     try:
       next_step = begin()
       while (step := next_step()) is not None:
