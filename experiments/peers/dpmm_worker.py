@@ -17,8 +17,11 @@ import resource
 import sys
 import time
 
+import numpy as np
 import pandas as pd
 
+# Less than any count that makes a difference.
+_TINY = 1e-200
 _PACKAGES = ('dpmm', 'numpy', 'opendp', 'pandas', 'scikit-learn', 'scipy')
 
 
@@ -70,6 +73,7 @@ def main(folder, request):
   )
   model.fit(table, domain, random_state=request['seed'])
   times.append(time.perf_counter())
+  fill_empty_groups()
   rows = model.generate(
     n_records=request['num_rows'], random_state=request['seed']
   )
@@ -85,6 +89,24 @@ def main(folder, request):
       **{name: importlib.metadata.version(name) for name in _PACKAGES},
     },
   }
+
+
+def fill_empty_groups():
+  """Lets dpmm draw rows where its model has no mass left in floating point.
+
+  MST and AIM draw a column given others by shares of a projection. Where all of
+  them are zero, as on Intrusion, they divide by zero and give up, after the
+  whole fit; even shares are drawn instead. Others are as they were.
+  """
+  from dpmm.models.base import mbi
+
+  project = mbi.GraphicalModel.project
+
+  def with_mass(self, attributes):
+    found = project(self, attributes)
+    return mbi.Factor(found.domain, np.nan_to_num(found.values) + _TINY)
+
+  mbi.GraphicalModel.project = with_mass
 
 
 def _peak_memory():

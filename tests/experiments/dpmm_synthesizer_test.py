@@ -1,5 +1,7 @@
 import importlib.util
 import json
+import pathlib
+import subprocess
 import sys
 
 import numpy as np
@@ -152,3 +154,33 @@ def test_aim_of_few_rounds():
     rounds=4,
   )
   assert len(peer.fit(table()).sample(300)) == 300
+
+
+@needs_dpmm
+def test_groups_without_mass_get_even_shares():
+  script = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import dpmm_worker
+from dpmm.models.base import mbi
+domain = mbi.Domain(['a', 'b'], [2, 2])
+prng = np.random.RandomState(0)
+model = mbi.GraphicalModel(domain, [('a', 'b')], total=4, prng=prng)
+dpmm_worker.fill_empty_groups()
+for cells in (np.zeros([2, 2]), np.diag([3.0, 1.0])):
+  model.marginals = {('a', 'b'): mbi.Factor(domain, cells)}
+  rows = model.synthetic_data(rows=4).df
+  print(sorted(map(tuple, rows.to_numpy().tolist())))
+"""
+  folder = pathlib.Path(dpmm_synthesizer.__file__).parent
+  found = subprocess.run(
+    [dpmm_synthesizer.PYTHON, '-c', script, folder],
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  assert found.stdout.splitlines() == [
+    '[(0, 0), (0, 1), (1, 0), (1, 1)]',
+    '[(0, 0), (0, 0), (0, 0), (1, 1)]',
+  ]
