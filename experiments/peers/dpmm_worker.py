@@ -20,8 +20,6 @@ import time
 import numpy as np
 import pandas as pd
 
-# Less than any count that makes a difference.
-_TINY = 1e-200
 _PACKAGES = ('dpmm', 'numpy', 'opendp', 'pandas', 'scikit-learn', 'scipy')
 
 
@@ -73,7 +71,7 @@ def main(folder, request):
   )
   model.fit(table, domain, random_state=request['seed'])
   times.append(time.perf_counter())
-  fill_empty_groups()
+  draw_from_points()
   rows = model.generate(
     n_records=request['num_rows'], random_state=request['seed']
   )
@@ -91,22 +89,25 @@ def main(folder, request):
   }
 
 
-def fill_empty_groups():
-  """Lets dpmm draw rows where its model has no mass left in floating point.
+def draw_from_points():
+  """Lets dpmm draw numbers of bins that have no width.
 
-  MST and AIM draw a column given others by shares of a projection. Where all of
-  them are zero, as on Intrusion, they divide by zero and give up, after the
-  whole fit; even shares are drawn instead. Others are as they were.
+  PrivTree halves the range around a spike until halves are one number in
+  floating point, as on Intrusion; dpmm then divides by the width, which is
+  zero, and gives up after the whole fit.
   """
-  from dpmm.models.base import mbi
+  from dpmm.processing.binners import UniformBinner
 
-  project = mbi.GraphicalModel.project
+  get_intervals = UniformBinner.get_intervals
 
-  def with_mass(self, attributes):
-    found = project(self, attributes)
-    return mbi.Factor(found.domain, np.nan_to_num(found.values) + _TINY)
+  def with_shares(self, bin_idx):
+    with np.errstate(invalid='ignore'):
+      intervals, shares = get_intervals(self, bin_idx)
+    if np.isnan(shares).any():
+      shares = np.full(len(intervals), 1 / len(intervals))
+    return intervals, shares
 
-  mbi.GraphicalModel.project = with_mass
+  UniformBinner.get_intervals = with_shares
 
 
 def _peak_memory():
