@@ -120,11 +120,11 @@ _DIFFERS = (
   'synthetic rows. "Not private" is epsilon 1e6 with the same clipping. Rows '
   'marked "before" were measured earlier in this project with a domain read '
   'off the table, and are no part of the JSON files. Seeds make runs '
-  'reproducible, hence not private. On wide tables AIM gets fewer bins, a '
-  'smaller model and fewer rounds than its authors give it (80 MB, 16 rounds '
-  'for each column), so that a fit ends within an hour. Times are of two '
-  'cores that other work shared; the peak is that of the process up to the '
-  'end of sampling, all seeds included.'
+  'reproducible, hence not private. Where AIM has fewer than 80 MB for its '
+  'model and 16 rounds for each column, as its authors have them, it is so '
+  'that a fit ends within an hour. Times are of two cores that other work '
+  'shared; the peak is that of the process up to the end of sampling, all '
+  'seeds included.'
 )
 
 
