@@ -18,7 +18,7 @@ endif
 # in one process, and share what they made. With MARK=core only those that are
 # marked so.
 PYTEST ?= -q --numprocesses auto --maxprocesses 4 --dist loadfile
-MARK ?=
+MARK ?= not full
 PIP := -m pip --disable-pip-version-check install -qq
 TF215 := tensorflow==2.15.1
 
@@ -60,11 +60,15 @@ venv: .venv/stamp-base ## Make .venv with the package installed editable
 
 .PHONY: test
 test: .venv/stamp-test ## Run the tests
-	.venv/bin/python -m pytest $(PYTEST) $(addprefix -m ,$(MARK))
+	.venv/bin/python -m pytest $(PYTEST) -m '$(MARK)'
+
+.PHONY: test-full
+test-full: .venv/stamp-test ## Run the tests marked full: large grids and fuzzes
+	.venv/bin/python -m pytest $(PYTEST) -m full
 
 .PHONY: test-tf215
 test-tf215: .venv-tf215/stamp-test ## Run the tests with TensorFlow 2.15.1, in .venv-tf215
-	.venv-tf215/bin/python -m pytest $(PYTEST) $(addprefix -m ,$(MARK))
+	.venv-tf215/bin/python -m pytest $(PYTEST) -m '$(MARK)'
 
 .PHONY: demo
 demo: .venv/stamp-demo ## Fit, sample and report on 20,190 real rows; leaves all in demo/

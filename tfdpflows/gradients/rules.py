@@ -15,7 +15,7 @@ import copy
 
 import tensorflow as tf
 
-from tfdpflows.gradients import fallback, joint
+from tfdpflows.gradients import fallback, joint, parts
 from tfdpflows.gradients import terms as terms_lib
 from tfdpflows.gradients.embedding import EmbeddingTerm
 from tfdpflows.gradients.shared import SharedTerm
@@ -146,11 +146,22 @@ class PerExampleGradients:
       weights = [weights] * len(self._terms)
     # Where anything that enters a gradient is not finite, nor is its norm.
     # That is rare, and leaving rows out costs a pass over all activations.
+    # So are parts that cancel, and float64 costs more than that.
     finite = self.finite()
+    ordinary, precise = tf.reduce_all(finite), None
+    lengths = parts.lengths_of(self._terms)
+    if any(length is not None for length in lengths):
+      short = parts.short(lengths, weights, self.variable_squared_norms())
+      ordinary, precise = tf.logical_and(ordinary, short), tf.float64
+
+    def clean(x):
+      x = _zero_left_out(x, finite)
+      return x if precise is None else tf.cast(x, precise)
+
     totals = tf.cond(
-      tf.reduce_all(finite),
+      ordinary,
       lambda: self._sums(weights, lambda x: x),
-      lambda: self._sums(weights, lambda x: _zero_left_out(x, finite)),
+      lambda: self._sums(weights, clean),
     )
     if self._jacobians:
       totals = [t + self.nan_if_mixed(t.dtype) for t in totals]
@@ -161,7 +172,8 @@ class PerExampleGradients:
     return fallback.nan_if_mixed(self._jacobians, dtype)
 
   def _sums(self, weights, clean):
-    return joint.weighted_sums(self._terms, weights, clean)
+    totals = joint.weighted_sums(self._terms, weights, clean)
+    return [tf.cast(t, v.dtype) for t, v in zip(totals, self.variables)]
 
   def by_unit(self):
     """Returns the same gradients, ready for `units`.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-# Share of the length of the parts that counts where they cancel: see below.
-_HIDDEN = 1e-4
+from tfdpflows.gradients import parts
 
 
 class SharedTerm:
@@ -17,11 +16,8 @@ class SharedTerm:
       |g_i|^2 = |sum_t a_it d_it^T|^2 + 2 sum_kt c_ik a_it^T J_k d_it
                 + c_i^T (J J^T) c_i,
 
-  so that no example's gradient is stored. The three may cancel: they are added
-  up in float64, and 1e-4 of the length of the parts is added to the norm, in
-  quadrature. No example can then pass for a shorter one, nor have parts of more
-  than 1e4 times the clip in the sum, which is in float64 as well: in less,
-  adding up thousands of examples beside such parts would round the others away.
+  so that no example's gradient is stored. The three may cancel: `parts.py` says
+  what keeps that harmless.
 
   Args:
     inputs: `[batch, t, in]`, or `None` without linear uses.
@@ -33,6 +29,7 @@ class SharedTerm:
   def __init__(self, inputs, gradients, coefficients, jacobians):
     self._a, self._d = inputs, gradients
     self._c = coefficients
+    self._part_lengths_ = None
     self._shape = jacobians.shape[1:]
     self._j = tf.reshape(jacobians, [jacobians.shape[0], -1])
 
@@ -40,10 +37,7 @@ class SharedTerm:
     c, j = tf.cast(self._c, tf.float64), tf.cast(self._j, tf.float64)
     products = tf.matmul(j, j, transpose_b=True)
     squared = tf.reduce_sum(tf.matmul(c, products) * c, 1)
-    lengths = tf.linalg.matvec(
-      tf.abs(c), tf.sqrt(tf.linalg.diag_part(products))
-    )
-    terms = j.shape[0] + 2
+    additions = j.shape[0] + 2
     if self._a is not None:
       a, d = tf.cast(self._a, tf.float64), tf.cast(self._d, tf.float64)
       aa = tf.matmul(a, a, transpose_b=True)
@@ -53,26 +47,36 @@ class SharedTerm:
       inner = tf.einsum('kio,bto->bkti', j, d)
       inner = tf.reduce_sum(inner * a[:, None], [2, 3])
       squared += 2 * tf.reduce_sum(c * inner, 1)
-      lengths += tf.reduce_sum(tf.norm(a, axis=2) * tf.norm(d, axis=2), 1)
-      terms += a.shape[2] + d.shape[2]
-    hidden = 4 * terms * np.finfo(np.float64).eps + _HIDDEN**2
-    squared = tf.maximum(squared, 0) + hidden * lengths**2
-    lost = tf.cast(terms * tf.size(self._j), self._c.dtype)
-    tiny = np.finfo(self._c.dtype.as_numpy_dtype).tiny
-    return tf.cast(squared, self._c.dtype) + lost * tiny
+      additions += a.shape[2] + d.shape[2]
+    squared = parts.with_hidden_length(
+      squared, self._part_lengths(), self._c.dtype, additions
+    )
+    lost = tf.cast(additions * tf.size(self._j), self._c.dtype)
+    return squared + lost * np.finfo(self._c.dtype.as_numpy_dtype).tiny
+
+  def lengths(self):
+    """Returns `[batch]`, or `None` where all is float64."""
+    return None if self._c.dtype == tf.float64 else self._part_lengths()
+
+  def _part_lengths(self):
+    if self._part_lengths_ is None:
+      c, j = tf.cast(self._c, tf.float64), tf.cast(self._j, tf.float64)
+      lengths = tf.linalg.matvec(tf.abs(c), tf.norm(j, axis=1))
+      if self._a is not None:
+        a, d = tf.cast(self._a, tf.float64), tf.cast(self._d, tf.float64)
+        lengths += tf.reduce_sum(tf.norm(a, axis=2) * tf.norm(d, axis=2), 1)
+      self._part_lengths_ = lengths
+    return self._part_lengths_
 
   def weighted_sum(self, weights, clean):
-    weights = tf.cast(weights, tf.float64)
-    c = tf.cast(clean(self._c), tf.float64)
-    c = tf.linalg.matvec(c, weights, transpose_a=True)
-    j = tf.cast(self._j, tf.float64)
+    c = tf.linalg.matvec(clean(self._c), weights, transpose_a=True)
+    j = tf.cast(self._j, c.dtype)
     total = tf.linalg.matvec(j, c, transpose_a=True)
     if self._a is not None:
-      a = tf.cast(clean(self._a), tf.float64)
-      d = tf.cast(clean(self._d), tf.float64) * weights[:, None, None]
-      products = tf.tensordot(a, d, [[0, 1], [0, 1]])
+      d = clean(self._d) * weights[:, None, None]
+      products = tf.tensordot(clean(self._a), d, [[0, 1], [0, 1]])
       total = products + tf.reshape(total, tf.shape(products))
-    return tf.cast(total, self._c.dtype)
+    return total
 
   def materialise(self):
     found = tf.matmul(self._c, self._j)

@@ -170,6 +170,7 @@ def linear(x, kernel, bias=None, mask=None):
   Returns:
     `[batch, ..., out]`.
   """
+  x = tf.convert_to_tensor(x)
   if isinstance(mask, tf.Variable):
     mask = tf.convert_to_tensor(mask)
   tape = _recording(kernel)

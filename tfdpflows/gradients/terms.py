@@ -4,12 +4,21 @@ A term answers for all uses of its variable together. It has
 
 - `squared_norms()`: `[batch]`;
 - `weighted_sum(weights, clean)`: the sum over examples with `weights`
-  `[batch]`; `clean(x)` zeroes in x `[batch, ...]` the examples to be left out;
+  `[batch]`; `clean(x)` zeroes in x `[batch, ...]` the examples to be left out,
+  and gives what is left in the precision of the sum, which is that of the
+  `weights` too;
 - `materialise()`: `[batch] + variable.shape`, or of as many numbers;
 
-and, where a term has them in closed form, two views of itself. Without them a
-`StoredTerm` of what `materialise` gives stands in, so that a new kind of term
-works with every clipping strategy at once:
+and, where an example's gradient is a sum of parts that are never added up by
+themselves, and may cancel,
+
+- `lengths()`: `[batch]`, in float64, the sum of the lengths of the parts. What
+  `squared_norms` gives has a share of them in it, and they decide about the
+  precision of the sum: `parts.py` says why.
+
+Where a term has them in closed form, there are two views of itself. Without
+them a `StoredTerm` of what `materialise` gives stands in, so that a new kind of
+term works with every clipping strategy at once:
 
 - `by_unit()`: a term that has `units()`, the norms of the units, and takes
   `weights` `[batch, units]`. Units are the last axis of the variable;
@@ -21,6 +30,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows.gradients import parts
 from tfdpflows.gradients.columns import column_groups
 
 
@@ -51,6 +61,7 @@ class LinearTerm:
     self._a = inputs[0] if len(inputs) == 1 else tf.concat(inputs, 1)
     self._d = gradients[0] if len(inputs) == 1 else tf.concat(gradients, 1)
     self._uses = self._a.shape[1]
+    self._part_lengths_ = None
 
   def squared_norms(self):
     a, d = self._a, self._d
@@ -59,9 +70,7 @@ class LinearTerm:
       # was rounded to zero is added again.
       a, d = self.input_squares() + self.lost, self.output_squares() + self.lost
       return tf.reduce_sum(a * d, 1)
-    # Cross terms may cancel. In float64, and with what rounding may still
-    # hide of the norm added to it, no example whose uses nearly cancel can
-    # pass for one of norm zero, and escape the clip.
+    # Cross terms may cancel.
     a, d = tf.cast(a, tf.float64), tf.cast(d, tf.float64)
     if self._mask is None:
       aa = tf.matmul(a, a, transpose_b=True)
@@ -81,14 +90,22 @@ class LinearTerm:
         dd = tf.tensordot(dd, tf.cast(members, tf.float64), 1)
       by_pair = tf.reduce_sum(aa * dd, 2)
       squared = tf.linalg.matvec(by_pair, np.where(first == second, 1.0, 2.0))
-    lengths = tf.norm(a, axis=2) * tf.norm(d, axis=2)
-    terms = 4 * (a.shape[2] + d.shape[2])
-    # The sum itself is made in the precision of the activations: what cancels
-    # in it leaves rounding errors that have a length too.
-    rounding = (32 * np.finfo(self._a.dtype.as_numpy_dtype).eps) ** 2
-    rounding += terms * np.finfo(np.float64).eps
-    hidden = rounding * tf.reduce_sum(lengths, 1) ** 2
-    return tf.cast(tf.maximum(squared, 0) + hidden, self._a.dtype)
+    additions = a.shape[2] + d.shape[2]
+    return parts.with_hidden_length(
+      squared, self._part_lengths(), self._a.dtype, additions
+    )
+
+  def lengths(self):
+    """Returns `[batch]`, or `None` of one use and where all is float64."""
+    precise = self._a.dtype == tf.float64
+    return None if self._uses == 1 or precise else self._part_lengths()
+
+  def _part_lengths(self):
+    if self._part_lengths_ is None:
+      a, d = tf.cast(self._a, tf.float64), tf.cast(self._d, tf.float64)
+      of_uses = tf.norm(a, axis=2) * tf.norm(d, axis=2)
+      self._part_lengths_ = tf.reduce_sum(of_uses, 1)
+    return self._part_lengths_
 
   def input_squares(self):
     """Returns `[batch, k]`, of one use: |a|^2 under each distinct column."""
@@ -146,7 +163,9 @@ class LinearTerm:
     return self._d if self._uses == 1 else None
 
   def _masked(self, total):
-    return total if self._mask is None else total * self._mask
+    if self._mask is None:
+      return total
+    return total * tf.cast(self._mask, total.dtype)
 
   def _column_groups(self):
     # Where each step has another mask, looking for equal columns is not worth
@@ -337,9 +356,15 @@ def linear_term(mask, inputs, gradients):
   """
   term = LinearTerm(mask, inputs, gradients)
   uses = [a.shape[1] for a in inputs]
-  many = None in uses or sum(uses) > _MAX_PAIRED_USES
+  total = None if None in uses else sum(uses)
+  if mask is not None:
+    stored = total is None or total > _MAX_PAIRED_USES
+  else:
+    # No larger than the two matrices that its norm is computed from.
+    size = inputs[0].shape[-1] * gradients[0].shape[-1]
+    stored = total is not None and total > 1 and size <= 4 * total**2
   # What is clipped and what is summed are then the same numbers.
-  return StoredTerm(term.materialise()) if mask is not None and many else term
+  return StoredTerm(term.materialise()) if stored else term
 
 
 # Above this many uses of one masked kernel, all pairs of uses cost more than

@@ -1,0 +1,99 @@
+"""Gradients that are sums of parts which may cancel, and how they are summed.
+
+A kernel that is used several times, or a parameter of shared values, has
+per-example gradients `g_i = sum_t p_it` that are never added up by themselves:
+the clipped sum `sum_i c_i g_i` adds the parts of all examples at once. An
+example with parts +P and -P has a short gradient, so that its parts pass the
+clip; while only one of the two is in a partial sum of a matrix product, what
+the other examples add beside it is rounded away. In float32 a single example
+with parts of 1e5 C can so move the sum by more than 2 C.
+
+Two bounds keep that from happening, for any kind of part. With `l_i = sum_t
+|p_it|` and the clip C, that is `c_i |g_i| <= C`:
+
+1. `with_hidden_length` adds `l_i / K` to the norm, in quadrature, with
+   K = 2.5e5, so that `c_i l_i <= K C` whatever cancels. A gradient with parts a
+   hundred times as long as itself is clipped by 8e-8 more than it had to be.
+2. `short` says whether `c_i l_i <= R max_j c_j |g_j|`, with R = 8, holds for
+   all examples: those of ordinary data, whose parts are no more than a few
+   times as long as their sum. The parts are then added up in float32; else, in
+   a step that some example spoils, in float64.
+
+#### Formal guarantee
+
+Of the parts of example i, those in a partial sum are together as long as `q`,
+with `|q| <= (l_i + |g_i|) / 2`: q is at most as long as the parts in it, and as
+`g_i` and the parts that are not in it. Each later addition to this partial sum
+rounds by `u |q|` more than without the example, at most (u is 2^-24 in float32,
+2^-53 in float64), until its other parts come. If `D` additions follow, adding
+or removing example i moves the sum, beside its own part of at most C, by
+
+    float32:  D 2^-24 (R + 1) / 2 C  = 2.7e-7 D C,  1e-4 C for D = 376,
+    float64:  D 2^-53 (K + 1) / 2 C  = 1.4e-11 D C, 1.4e-5 C for D = 1e6
+
+in l2 norm, to first order in u. 376 is the longest chain of additions in the
+matrix products of Eigen and oneDNN that was seen; longer ones add in
+proportion. This is beside what every sum of n numbers in float32 is off by,
+`n u sum_i c_i l_i` at the most, whichever way they are added: with one use of
+each kernel `l_i = |g_i|`.
+
+It is assumed that products and sums are those of IEEE 754 in the precision of
+the activations, in any order. Matrix products that round their inputs to fewer
+bits are no such products: TensorFloat-32 is refused by the optimizers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+# 1 / K, the share of the length of the parts that is in the norm.
+_HIDDEN = 4e-6
+# R, from 2 to 10: what is below takes float64 for ordinary sequences, what is
+# above rounds more away.
+_RATIO = 8.0
+
+
+def with_hidden_length(squared, lengths, dtype, additions=0):
+  """Returns `[batch]`: squared norms that no parts escape by cancelling.
+
+  Args:
+    squared: `[batch]`, float64, the squared norms as computed.
+    lengths: `[batch]`, float64, the lengths of the parts, added up.
+    dtype: of the result.
+    additions: number of products that one of `squared` is the sum of: what
+      cancels in it leaves a rounding error, which may be negative.
+  """
+  hidden = _HIDDEN**2 + 4 * additions * np.finfo(np.float64).eps
+  return tf.cast(tf.maximum(squared, 0) + hidden * lengths**2, dtype)
+
+
+def lengths_of(terms):
+  """Returns `lengths()` of each term, `None` where it has none to give."""
+  return [
+    term.lengths() if hasattr(term, 'lengths') else None for term in terms
+  ]
+
+
+def short(lengths, weights, squared):
+  """Returns a scalar: whether no example's parts are much longer than clipped.
+
+  False where anything is not finite.
+
+  Args:
+    lengths: for each variable `[batch]` or `None`, as `lengths_of` gives them.
+    weights: for each variable `[batch]`.
+    squared: `[batch, variables]`, the squared norms.
+  """
+  parts = [
+    (tf.cast(w, tf.float64) * length) ** 2
+    for w, length in zip(weights, lengths)
+    if length is not None
+  ]
+  weights = tf.cast(tf.stack(weights, 1), tf.float64)
+  whole = tf.reduce_sum(weights**2 * tf.cast(squared, tf.float64), 1)
+  # A maximum may pass over nan, a comparison does not.
+  usable = tf.math.is_finite(tf.reduce_sum(whole))
+  longest = tf.reduce_max(tf.add_n(parts))
+  within = longest <= _RATIO**2 * tf.reduce_max(whole)
+  return tf.logical_and(usable, within)
