@@ -43,7 +43,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from tfdpflows.accounting import pairs
+from tfdpflows.accounting import atoms, pairs
 from tfdpflows.accounting.mechanism import Mechanism
 
 __all__ = [
@@ -96,6 +96,9 @@ def loss_range(mechanism: Mechanism) -> tuple[float, float]:
   ```
   """
   kind, parameter, probability = mechanism[:3]
+  if kind in atoms.KINDS:
+    losses = atoms.atoms(mechanism).losses
+    return float(losses[0]), float(losses[-1])
   if kind == 'epsilon_delta':
     return -parameter, parameter
   low, high = (
@@ -125,6 +128,9 @@ def loss_scale(mechanism: Mechanism) -> float:
     # Under Q, sampled, and at most the one without sampling.
     ratio = math.expm1(min(1 / parameter / parameter, 100.0))
     return min(probability * math.sqrt(ratio), 1 / parameter)
+  if kind in atoms.KINDS:
+    losses, upper, _ = atoms.atoms(mechanism)
+    return math.sqrt(float(np.sum(upper * losses * losses)))
   return probability * pairs.loss_bounds(kind, parameter)[1]
 
 
@@ -136,7 +142,7 @@ def loss_distributions(
 
   Args:
     mechanism: Of a kind with a loss distribution: gaussian, laplace,
-      bounded_range or epsilon_delta.
+      bounded_range, epsilon_delta or one of `atoms.KINDS`.
     interval: Distance of the grid points, in nats.
 
   Returns:
@@ -151,6 +157,8 @@ def loss_distributions(
 
   ```
   """
+  if mechanism.kind in atoms.KINDS:
+    return _atomic(mechanism, interval)
   if mechanism.kind == 'epsilon_delta':
     both = _randomized_response(mechanism, interval)
     return both, both
@@ -264,6 +272,31 @@ def _shared(
   masses[:-1] = upper - moved
   masses[1:] += moved
   return masses
+
+
+def _atomic(
+  mechanism: Mechanism, interval: float
+) -> tuple[LossDistribution, LossDistribution]:
+  pair = atoms.atoms(mechanism)
+  remove = _of_atoms(pair, interval)
+  symmetric = mechanism.kind != 'response_or_null' and (
+    mechanism.replaced or mechanism.probability == 1
+  )
+  return remove, remove if symmetric else _of_atoms(pair.swapped(), interval)
+
+
+def _of_atoms(pair: atoms.Atoms, interval: float) -> LossDistribution:
+  """Puts each loss between two grid points, and shares it between them."""
+  losses, upper, lower = pair
+  # Where rounding leaves open which side of a grid point a loss is on, it is
+  # above it, where it may be moved up; `_shared` does so.
+  edges = np.floor((losses + 16 * _EPS * np.abs(losses)) / interval)
+  edges = edges.astype(np.int64)
+  first, number = int(edges[0]), int(edges[-1] - edges[0]) + 1
+  binned = [
+    np.bincount(edges - first, masses, number) for masses in (upper, lower)
+  ]
+  return _with_mgf(first, _shared(*binned, first, interval), 0.0, interval)
 
 
 def _randomized_response(
