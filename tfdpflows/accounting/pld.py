@@ -399,7 +399,7 @@ def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
     interval /= 2
   if len(counts) == 1 and counts[0][0].kind != 'gaussian':
     # An atom at the largest loss, or a last step in density, on a grid point.
-    largest = losses_lib.loss_range(counts[0][0])[1]
+    largest = max(map(abs, losses_lib.loss_range(counts[0][0])))
     if counts[0][0].kind == 'discrete_laplace':
       # All its losses are multiples of this.
       largest = counts[0][0].parameter
