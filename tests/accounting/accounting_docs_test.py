@@ -11,6 +11,9 @@ from tfdpflows import accounting
 PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'accounting.md'
 GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
 LAPLACE = dp_accounting.LaplaceDpEvent(2.0)
+BANDED = accounting.CyclicPoissonSampledDpEvent(
+  0.1, 3, accounting.ToeplitzMechanismDpEvent(4.0, [1, 0.5], 9)
+)
 EVENTS = [
   GAUSSIAN,
   LAPLACE,
@@ -27,6 +30,7 @@ EVENTS = [
   accounting.DataDependentDpEvent(accounting.GNMaxDpEvent(10.0), -9.0),
   dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
   accounting.TruncatedSubsampledGaussianDpEvent(100, 0.1, 50, 2.0),
+  BANDED,
   dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GAUSSIAN),
   accounting.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0),
   accounting.ParallelDpEvent([GAUSSIAN, GAUSSIAN]),
@@ -82,6 +86,7 @@ BY_RELATION = [
   poisson(GIVEN),
   fixed(GIVEN),
   [accounting.TruncatedSubsampledGaussianDpEvent(100, 0.1, 50, 2.0)],
+  [BANDED],
   [accounting.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0)],
   [accounting.ParallelDpEvent([GAUSSIAN, GAUSSIAN])],
 ]

@@ -25,6 +25,9 @@ EVENTS = [
   accounting.SingleEpochTreeAggregationDpEvent(4.0, [7, 8]),
   accounting.MatrixMechanismDpEvent(4.0, [[1], [1 / 3, 1]], 2, None),
   accounting.ToeplitzMechanismDpEvent(4.0, [1, 1 / 3], 100, 10, 10),
+  accounting.CyclicPoissonSampledDpEvent(
+    0.1, 3, accounting.ToeplitzMechanismDpEvent(4.0, [1, 1 / 3], 100)
+  ),
   accounting.EpsilonDeltaDpEvent(0.5, 1e-7),
   accounting.ZCDpEvent(0.01, 0.001),
   accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 1.1),

@@ -248,6 +248,127 @@ def test_beside_dp_accounting(noise, counts, count, rdp):
   assert accounting.compute_epsilon(event, 1e-6, 'pld', SPECIAL) < 0.96 * rdp
 
 
+def cyclic(q, parts, event):
+  return accounting.CyclicPoissonSampledDpEvent(q, parts, event)
+
+
+@pytest.mark.parametrize('relation', [ADD, REPLACE, SPECIAL])
+def test_banded_strategies_are_amplified(relation):
+  banded = accounting.ToeplitzMechanismDpEvent(4.0, [0.6, 0.8], 100)
+  step = dp_accounting.PoissonSampledDpEvent(
+    0.05, dp_accounting.GaussianDpEvent(4.0)
+  )
+  for parts, count in ((2, 50), (3, 34), (200, 1)):
+    plain = dp_accounting.SelfComposedDpEvent(step, count)
+    for name in ('pld', 'rdp', 'basic', 'advanced', 'gdp'):
+      assert accounting.compute_epsilon(
+        cyclic(0.05, parts, banded), 1e-5, name, relation
+      ) == pytest.approx(
+        accounting.compute_epsilon(plain, 1e-5, name, relation), rel=1e-9
+      )
+  full = accounting.MatrixMechanismDpEvent(4.0, rows(toeplitz([0.6, 0.8], 100)))
+  assert accounting.compute_epsilon(
+    cyclic(0.05, 2, full), 1e-5, 'pld', relation
+  ) == pytest.approx(
+    accounting.compute_epsilon(cyclic(0.05, 2, banded), 1e-5, 'pld', relation)
+  )
+  unamplified = accounting.without_amplification(cyclic(0.05, 2, banded))
+  assert accounting.compute_epsilon(
+    unamplified, 1e-5, 'pld', relation
+  ) == pytest.approx(
+    accounting.compute_epsilon(
+      dp_accounting.GaussianDpEvent(4.0 / math.sqrt(50)), 1e-5, 'pld', relation
+    )
+  )
+
+
+@pytest.mark.parametrize('matrix', [False, True])
+def test_banded_outputs_by_simulation(matrix):
+  # Steps 0 to 5, two bands, two parts, of which the row is in the first.
+  coefficients, sigma, q = (1.0, 0.7), 1.1, 0.3
+  c = toeplitz(coefficients, 6)
+  event = accounting.ToeplitzMechanismDpEvent(sigma, coefficients, 6)
+  if matrix:
+    event = accounting.MatrixMechanismDpEvent(sigma, rows(c))
+  made = accounting.create_accountant('pld', SPECIAL)
+  made.compose(cyclic(q, 2, event))
+  rng = np.random.default_rng(1)
+  coins = list(itertools.product((0, 1), repeat=3))
+  weights = [q ** sum(x) * (1 - q) ** (3 - sum(x)) for x in coins]
+  means = np.array([c[:, [0, 2, 4]] @ np.array(x) for x in coins])
+  number = 400_000
+
+  def losses(drawn):
+    y = sigma * rng.normal(size=(number, 6))
+    if drawn:
+      y += means[rng.choice(len(coins), size=number, p=weights)]
+    ratios = (y @ means.T - np.sum(means**2, axis=1) / 2) / sigma**2
+    return np.log(np.exp(ratios) @ np.array(weights))
+
+  with_row, without = losses(True), -losses(False)
+  for epsilon in (0.0, 0.3, 0.8):
+    claimed = made.get_delta(epsilon)
+    found = []
+    for loss in (with_row, without):
+      gains = np.maximum(-np.expm1(epsilon - loss), 0)
+      error = 5 * np.std(gains) / math.sqrt(number)
+      assert np.mean(gains) <= claimed + error
+      found.append(np.mean(gains) + error)
+    assert claimed <= 1.02 * max(found)
+
+
+@pytest.mark.parametrize(
+  ('event', 'error', 'words'),
+  [
+    (
+      cyclic(0.1, 1, accounting.ToeplitzMechanismDpEvent(4.0, [1, 0.5], 9)),
+      ValueError,
+      '2 bands.*1',
+    ),
+    (
+      cyclic(0.1, 2, accounting.MatrixMechanismDpEvent(4.0, rows(np.tri(3)))),
+      ValueError,
+      '3 bands.*2',
+    ),
+    (
+      cyclic(1.1, 2, accounting.ToeplitzMechanismDpEvent(4.0, [1, 0.5], 9)),
+      ValueError,
+      'sampling_probability',
+    ),
+    (
+      cyclic(0.1, 2.5, accounting.ToeplitzMechanismDpEvent(4.0, [1, 0.5], 9)),
+      ValueError,
+      'parts',
+    ),
+    (
+      cyclic(0.1, 2, dp_accounting.GaussianDpEvent(4.0)),
+      dp_accounting.UnsupportedEventError,
+      'only matrix mechanisms',
+    ),
+    (
+      dp_accounting.PoissonSampledDpEvent(
+        0.5,
+        cyclic(0.1, 2, accounting.ToeplitzMechanismDpEvent(4.0, [1, 0.5], 9)),
+      ),
+      dp_accounting.UnsupportedEventError,
+      'on a sample',
+    ),
+  ],
+)
+def test_parts_that_are_not_taken(event, error, words):
+  with pytest.raises(error, match=words):
+    accounting.compute_epsilon(event, 1e-5, 'pld', SPECIAL)
+
+
+def test_bands_of_zeros_are_no_bands():
+  event = accounting.ToeplitzMechanismDpEvent(4.0, [1, 0.5, 0.0, 0.0], 9)
+  accounting.compute_epsilon(cyclic(0.1, 2, event), 1e-5, 'pld', SPECIAL)
+  nothing = accounting.ToeplitzMechanismDpEvent(4.0, [0.0], 9)
+  assert (
+    accounting.compute_epsilon(cyclic(0.1, 2, nothing), 1e-5, 'pld', ADD) == 0
+  )
+
+
 def test_calibration():
   budget = accounting.PrivacyBudget(2.0, 1e-6)
   for make in (

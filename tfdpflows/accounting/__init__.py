@@ -19,6 +19,7 @@ from tfdpflows.accounting.composition import (
 )
 from tfdpflows.accounting.events import (
   ConfidentGNMaxDpEvent,
+  CyclicPoissonSampledDpEvent,
   DataDependentDpEvent,
   DiscreteLaplaceDpEvent,
   EpsilonDeltaDpEvent,
@@ -65,6 +66,7 @@ __all__ = [
   'BestEpsilon',
   'BudgetExceededError',
   'ConfidentGNMaxDpEvent',
+  'CyclicPoissonSampledDpEvent',
   'DataDependentDpEvent',
   'DiscreteLaplaceDpEvent',
   'EpsilonDeltaDpEvent',

@@ -179,7 +179,7 @@ def renyi_of_atoms(pair: Atoms, a: np.ndarray) -> np.ndarray:
       )
       slack = math.log1p(_SLACK * order / (order - 1))
       moments[i] = np.logaddexp(0.0, excess + slack)
-    return moments / (a - 1)
+    return moments / (a - 1) * (1 + _ROUNDING)
   for i, t in enumerate(a - 1):
     moment = max(log_sum(log_upper + t * x), log_sum(log_lower - t * x))
     scale = 1 + abs(moment) + t * float(np.max(np.abs(x)))
@@ -212,7 +212,7 @@ def discrete_laplace_curve(
 
   ```python
   >>> print(discrete_laplace_curve(1.0, 1.0, np.array([2.0])).round(6))
-  [0.735322]
+  [0.735326]
 
   ```
   """

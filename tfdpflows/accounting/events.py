@@ -18,6 +18,7 @@ from dp_accounting import dp_event
 
 __all__ = [
   'ConfidentGNMaxDpEvent',
+  'CyclicPoissonSampledDpEvent',
   'DataDependentDpEvent',
   'DiscreteLaplaceDpEvent',
   'EpsilonDeltaDpEvent',
@@ -478,6 +479,49 @@ class ToeplitzMechanismDpEvent(dp_accounting.DpEvent):
 
 
 @_event
+class CyclicPoissonSampledDpEvent(dp_accounting.DpEvent):
+  """A banded matrix mechanism on Poisson samples of parts that take turns.
+
+  Step t draws each row of part t mod `parts` of the table, independently, with
+  probability `sampling_probability`, and no row of the others (Choquette-Choo
+  et al. 2023, '(Amplified) banded matrix factorization', algorithm 2).
+
+  Attributes:
+    sampling_probability: That of each row in the steps of its part.
+    parts: Number of parts, at least the number of bands of the strategy.
+    event: A `MatrixMechanismDpEvent` or `ToeplitzMechanismDpEvent`; its
+      participations, which the parts determine, are not used.
+
+  #### Formal guarantee
+  Which part a row belongs to must depend on chance or, with
+  `ADD_OR_REMOVE_ONE`, on nothing but the row itself; with the other relations,
+  whatever is in its place must belong to the same part. With n steps it is
+  ceil(n / parts) times a Gaussian mechanism on a Poisson sample, with the noise
+  over the largest norm of a column (theorem 4 there).
+
+  Proof. Let the coins of all other rows be known. A row may be drawn in steps
+  `parts` apart, and a draw moves the outputs of less than that many steps, from
+  its own one on. So these steps make a block, and blocks do not overlap. Given
+  all before the block, a row that is drawn adds one vector g, of norm C at
+  most, times the column of the step to the means of the block's outputs; all
+  else in these is a function of earlier outputs. So the ratio of densities is
+  that of two Gaussians at the distance |g| times the norm of the column, mixed
+  with the probability of the draw; and blocks compose.
+
+  ```python
+  >>> CyclicPoissonSampledDpEvent(
+  ...     0.1, 2, ToeplitzMechanismDpEvent(4.0, [1, 0.5], steps=100)).parts
+  2
+
+  ```
+  """
+
+  sampling_probability: float
+  parts: int
+  event: dp_accounting.DpEvent
+
+
+@_event
 class ParallelDpEvent(dp_accounting.DpEvent):
   """Mechanisms that each read their own shard of the rows.
 
@@ -628,6 +672,12 @@ def describe_event(event: dp_accounting.DpEvent) -> str:
       f'matrix mechanism, {bands}{steps} steps, noise multiplier '
       f'{event.noise_multiplier:.6g} before the sensitivity of the strategy, '
       f'{_participation_in_words(event)}'
+    )
+  if isinstance(event, CyclicPoissonSampledDpEvent):
+    return (
+      f'{describe_event(event.event)}; for each step a Poisson sample with '
+      f'probability {event.sampling_probability:.6g} of one of {event.parts} '
+      'parts in turn'
     )
   if isinstance(event, ReportNoisyMaxDpEvent):
     return f'report noisy max, {event.noise} noise, epsilon {event.epsilon:.6g}'

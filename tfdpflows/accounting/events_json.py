@@ -64,6 +64,10 @@ _CLASSES = {
       'max_participations': 'int or null',
     },
   ),
+  'CyclicPoissonSampled': (
+    events_lib.CyclicPoissonSampledDpEvent,
+    {'sampling_probability': float, 'parts': int, 'event': 'event'},
+  ),
   'ReportNoisyMax': (
     events_lib.ReportNoisyMaxDpEvent,
     {'epsilon': float, 'noise': str},

@@ -174,6 +174,15 @@ def _mechanisms(
       *flatten(step, relation).items(),
       *([(overflow, 1)] if overflow.extra > 0 else []),
     ]
+  if isinstance(event, events_lib.CyclicPoissonSampledDpEvent):
+    noise, count = leaves.cyclic(event)
+    q = checked(event, 'sampling_probability', 0.0, 1.0)
+    if noise == math.inf:
+      return []
+    step = dp_accounting.PoissonSampledDpEvent(
+      q, dp_accounting.GaussianDpEvent(noise)
+    )
+    return flatten(step, relation, count).items()
   if isinstance(event, events_lib.ParallelDpEvent):
     return _parallel(event, relation)
   if isinstance(event, events_lib.RepeatAndSelectDpEvent):

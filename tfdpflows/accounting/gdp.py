@@ -68,6 +68,7 @@ class GDPAccountant(accountant.MechanismAccountant):
     events_lib.SingleEpochTreeAggregationDpEvent,
     events_lib.MatrixMechanismDpEvent,
     events_lib.ToeplitzMechanismDpEvent,
+    events_lib.CyclicPoissonSampledDpEvent,
     events_lib.GNMaxDpEvent,
     events_lib.ConfidentGNMaxDpEvent,
   )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import dp_accounting
+import numpy as np
 from scipy import special
 
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import strategies
 from tfdpflows.accounting.mechanism import Mechanism, RefusedEventError, checked
 
-__all__ = ['STREAMS', 'leaf', 'overflow']
+__all__ = ['STREAMS', 'cyclic', 'leaf', 'overflow']
 
 _NON_PRIVATE = Mechanism('non_private', math.inf)
 _NOISES = ('laplace', 'exponential', 'gumbel')
@@ -232,6 +233,71 @@ def _depth(event: events_lib.SingleEpochTreeAggregationDpEvent) -> int:
       'list of such numbers, at least one.'
     )
   return max(strategies.tree_depth(int(x)) for x in counts)
+
+
+def cyclic(
+  event: events_lib.CyclicPoissonSampledDpEvent,
+) -> tuple[float, int]:
+  """The noise of each block of a cyclic event, and how many there are.
+
+  Args:
+    event: The event.
+
+  Returns:
+    A pair: standard deviation over the sensitivity of a row that is drawn,
+    infinite if that is zero; and the largest number of steps of a part.
+
+  Raises:
+    RefusedEventError: If the event in it is no matrix mechanism.
+    ValueError: If a parameter is outside its range, or the strategy has more
+      bands than there are parts.
+
+  ```python
+  >>> banded = events_lib.ToeplitzMechanismDpEvent(4.0, [2.0], steps=3)
+  >>> cyclic(events_lib.CyclicPoissonSampledDpEvent(0.1, 2, banded))
+  (1.999..., 2)
+
+  ```
+  """
+  inner = event.event
+  parts = checked(event, 'parts', 1, _LARGEST_WHOLE)
+  if parts != int(parts):
+    raise ValueError(f'parts of {event!r} must be a whole number.')
+  try:
+    if isinstance(inner, events_lib.ToeplitzMechanismDpEvent):
+      steps = inner.steps
+      norm = strategies.toeplitz_sensitivity(inner.coefficients, steps)
+      kept = np.flatnonzero(inner.coefficients[:steps])
+      bands = int(kept[-1]) + 1 if kept.size else 0
+    elif isinstance(inner, events_lib.MatrixMechanismDpEvent):
+      steps = len(inner.strategy)
+      norm = strategies.matrix_sensitivity(inner.strategy)
+      bands = max(
+        (
+          t - int(np.flatnonzero(row)[0]) + 1
+          for t, row in enumerate(inner.strategy)
+          if np.any(row)
+        ),
+        default=0,
+      )
+    else:
+      raise RefusedEventError(
+        event, 'only matrix mechanisms are taken on samples of parts in turn.'
+      )
+  except RefusedEventError:
+    raise
+  except ValueError as error:
+    raise ValueError(
+      f'{type(inner).__name__} cannot be priced: {error}'
+    ) from error
+  if bands > parts:
+    raise ValueError(
+      f'The strategy has {bands} bands, more than there are parts '
+      f'({int(parts)}): what a row adds in two of its steps would overlap. '
+      'Take more parts, or a strategy with less bands.'
+    )
+  noise = checked(inner, 'noise_multiplier', 0.0, math.inf)
+  return noise / norm if norm > 0 else math.inf, math.ceil(steps / parts)
 
 
 def _vote(event: dp_accounting.DpEvent) -> list[Mechanism]:

@@ -277,20 +277,27 @@ def _shared(
 def _atomic(
   mechanism: Mechanism, interval: float
 ) -> tuple[LossDistribution, LossDistribution]:
-  pair = atoms.atoms(mechanism)
-  remove = _of_atoms(pair, interval)
+  pair, q = atoms.atoms(mechanism), mechanism.probability
+  # The largest logs that the losses were computed from, if not themselves.
+  logs = 0.0 if q == 1 else atoms.pure_epsilon(mechanism) - math.log(q)
+  remove = _of_atoms(pair, logs, interval)
   symmetric = mechanism.kind != 'response_or_null' and (
     mechanism.replaced or mechanism.probability == 1
   )
-  return remove, remove if symmetric else _of_atoms(pair.swapped(), interval)
+  return remove, remove if symmetric else _of_atoms(
+    pair.swapped(), logs, interval
+  )
 
 
-def _of_atoms(pair: atoms.Atoms, interval: float) -> LossDistribution:
+def _of_atoms(
+  pair: atoms.Atoms, logs: float, interval: float
+) -> LossDistribution:
   """Puts each loss between two grid points, and shares it between them."""
   losses, upper, lower = pair
   # Where rounding leaves open which side of a grid point a loss is on, it is
   # above it, where it may be moved up; `_shared` does so.
-  edges = np.floor((losses + 16 * _EPS * np.abs(losses)) / interval)
+  rounding = 16 * _EPS * (np.abs(losses) + logs)
+  edges = np.floor((losses + rounding) / interval)
   edges = edges.astype(np.int64)
   first, number = int(edges[0]), int(edges[-1] - edges[0]) + 1
   binned = [

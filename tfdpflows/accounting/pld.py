@@ -105,6 +105,7 @@ class PLDAccountant(accountant.MechanismAccountant):
     events_lib.SingleEpochTreeAggregationDpEvent,
     events_lib.MatrixMechanismDpEvent,
     events_lib.ToeplitzMechanismDpEvent,
+    events_lib.CyclicPoissonSampledDpEvent,
     events_lib.ReportNoisyMaxDpEvent,
     events_lib.SparseVectorDpEvent,
     events_lib.TruncatedSubsampledGaussianDpEvent,
