@@ -11,6 +11,7 @@ from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from tfdpflows import accounting
+from tfdpflows.accounting import losses
 from tfdpflows.accounting.flatten import Mechanism, flatten
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -57,10 +58,26 @@ def test_costs_what_a_removed_row_does(event):
         null.compose(event)
 
 
-@pytest.mark.parametrize('noise', [GAUSSIAN, LAPLACE, DISCRETE])
+VOTES = accounting.GNMaxDpEvent(4.0)
+
+
+@pytest.mark.parametrize('noise', [GAUSSIAN, LAPLACE, DISCRETE, VOTES])
 def test_samples_of_fixed_size_are_as_of_a_replaced_row(noise):
   some = dp_accounting.SampledWithoutReplacementDpEvent(8, 2, noise)
-  assert flatten(some, SPECIAL) == flatten(some, REPLACE)
+  if noise is GAUSSIAN:
+    assert flatten(some, SPECIAL) == {
+      Mechanism('gaussian_or_null', 4.0, 0.25): 1
+    }
+  else:
+    assert flatten(some, SPECIAL) == flatten(some, REPLACE)
+  for name in ('pld', 'rdp', 'basic', 'advanced'):
+    null, replaced = (
+      accounting.compute_epsilon(
+        dp_accounting.SelfComposedDpEvent(some, 50), 1e-5, name, relation
+      )
+      for relation in (SPECIAL, REPLACE)
+    )
+    assert null <= replaced
   # Of all rows, nothing else takes the place of the row.
   whole = dp_accounting.SampledWithoutReplacementDpEvent(8, 8, noise)
   assert flatten(whole, SPECIAL) == flatten(noise, ADD)
@@ -197,13 +214,105 @@ def test_fixed_size_with_the_sensitivity_of_a_sum_would_be_too_little():
       2, 1, dp_accounting.GaussianDpEvent(noise)
     )
   )
-  assert true <= claimed.get_delta(epsilon)
+  assert true == pytest.approx(claimed.get_delta(epsilon), rel=1e-5)
   small = accounting.create_accountant('pld', ADD).compose(
     dp_accounting.PoissonSampledDpEvent(
       0.5, dp_accounting.GaussianDpEvent(noise)
     )
   )
   assert true > small.get_delta(epsilon) * 1.05
+
+
+@pytest.mark.parametrize('q', [1e-6, 0.01, 0.5, 0.99])
+@pytest.mark.parametrize('noise', [0.3, 1.0, 5.0])
+def test_pair_of_a_null_row(q, noise):
+  # One step of it is exact, from above.
+  number = 10**6
+  made = accounting.create_accountant('pld', SPECIAL).compose(
+    dp_accounting.SampledWithoutReplacementDpEvent(
+      number, round(q * number), dp_accounting.GaussianDpEvent(noise)
+    )
+  )
+
+  def masses(x):
+    other, null, row = (stats.norm.sf(x, mean, noise) for mean in (-1, 0, 1))
+    return (1 - q) * other + q * row, (1 - q) * other + q * null
+
+  def ratio(x):
+    other, null, row = (
+      stats.norm.logpdf(x, mean, noise) for mean in (-1, 0, 1)
+    )
+    low, high = math.log1p(-q) + other, math.log(q)
+    return np.logaddexp(low, high + row) - np.logaddexp(low, high + null)
+
+  for x in (0.6, 1.0, 1.5, 2.0):
+    epsilon = float(ratio(x))
+    first, second = masses(x)
+    true = first - math.exp(epsilon) * second
+    claimed = made.get_delta(epsilon)
+    assert true * (1 - 1e-9) <= claimed
+    if true > 1e-9 and q > 1e-3:
+      assert claimed <= true * 1.001
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_vectors_on_a_sample_of_fixed_size(seed):
+  """Rows in the plane, and one or two steps of the same table."""
+  rng = np.random.default_rng(seed)
+  noise = float(rng.uniform(0.6, 1.5))
+  n = int(rng.integers(2, 4))
+  m = int(rng.integers(1, n))
+  angles = rng.uniform(0, 2 * math.pi, n)
+  if seed % 2:
+    angles = rng.choice([0.0, 2.5, math.pi], n)
+  table = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+  null = table.copy()
+  null[0] = 0
+  axis = np.linspace(-8, 8, 641)
+  plane = np.stack(np.meshgrid(axis, axis, indexing='ij'), axis=-1)
+  area = (axis[1] - axis[0]) ** 2
+
+  def density(rows):
+    means = [sum(sample) for sample in itertools.combinations(rows, m)]
+    squares = [np.sum((plane - mean) ** 2, axis=-1) for mean in means]
+    values = sum(np.exp(-square / 2 / noise**2) for square in squares)
+    return np.ravel(values) / len(means) / (2 * math.pi * noise**2) * area
+
+  event = dp_accounting.SampledWithoutReplacementDpEvent(
+    n, m, dp_accounting.GaussianDpEvent(noise)
+  )
+  pair = density(table), density(null)
+  for name in ('pld', 'rdp', 'basic', 'advanced'):
+    once = accounting.create_accountant(name, SPECIAL).compose(event)
+    twice = accounting.create_accountant(name, SPECIAL).compose(event, 2)
+    for epsilon in (0.0, 0.3, 0.8, 1.6):
+      for p, q in (pair, pair[::-1]):
+        true = float(np.sum(np.maximum(p - math.exp(epsilon) * q, 0)))
+        assert true <= once.get_delta(epsilon) + 3e-5
+        # Two steps, by the law of the loss of one, in narrow bins.
+        loss = np.log(p + 1e-300) - np.log(q + 1e-300)
+        bins = np.clip(np.floor(loss / 0.01), -3000, 3000).astype(int) + 3000
+        law = np.bincount(bins, p, 6001)
+        both = np.convolve(law, law)
+        low = 0.01 * (np.arange(len(both)) - 6000)
+        true = float(np.sum(both * np.maximum(-np.expm1(epsilon - low), 0)))
+        assert true <= twice.get_delta(epsilon) + 3e-5
+
+
+def test_both_directions_of_a_null_row_in_a_sample():
+  event = dp_accounting.SampledWithoutReplacementDpEvent(
+    100, 20, dp_accounting.GaussianDpEvent(1.0)
+  )
+  (mechanism,) = flatten(event, SPECIAL)
+  remove, add = losses.loss_distributions(mechanism, 1e-3)
+  for one in (remove, add):
+    x = 1e-3 * (one.lower + np.arange(len(one.masses)))
+    assert np.sum(one.masses) + one.infinity == pytest.approx(1, rel=1e-12)
+    # What one has at a loss, the other one has at minus it, times exp(-loss).
+    assert np.sum(one.masses * np.exp(-x)) <= 1 + 1e-9
+    assert np.sum(one.masses * np.exp(-x)) == pytest.approx(1, rel=1e-9)
+  # A row can be told from nothing with more certainty than nothing from it.
+  assert remove.lower + len(remove.masses) > add.lower + len(add.masses)
 
 
 def test_ledger_and_statement(tmp_path):

@@ -65,6 +65,7 @@ class BasicAccountant(accountant.MechanismAccountant):
       'discrete_laplace',
       'epsilon_delta',
       'gaussian',
+      'gaussian_or_null',
       'laplace',
       'parallel',
       'randomized_response',
@@ -226,7 +227,7 @@ def _takers(counts: _Counts) -> int:
   return sum(
     count
     for mechanism, count in counts
-    if mechanism.kind in ('gaussian', 'zcdp')
+    if mechanism.kind in ('gaussian', 'gaussian_or_null', 'zcdp')
     or (
       mechanism.kind == 'parallel'
       and any(_takers(parts) for parts in mechanism.parts)
@@ -251,6 +252,15 @@ def _run(mechanism: Mechanism, log_share: np.ndarray) -> np.ndarray:
     return np.max([_basic(x, log_share) for x in mechanism.parts], axis=0)
   if kind == 'zcdp':
     return zcdp.epsilon_at(parameter, extra, _down(log_share))
+  if kind == 'gaussian_or_null':
+    # As of a replaced row, or with both outputs split by whether the row is
+    # drawn, which only delta gains from.
+    log_share = _down(log_share) - math.log(q)
+    mu = math.nextafter(1 / parameter, math.inf)
+    return np.minimum(
+      gaussian.epsilon_at(log_share, mu),
+      _amplified(gaussian.epsilon_at(log_share, 2 * mu), q),
+    )
   if kind == 'gaussian':
     # One over the noise, upwards.
     mu = math.nextafter(1 / parameter, math.inf)

@@ -21,8 +21,9 @@ of the sample, the output without x is w0, with x it is w1, with x' w1'.
   adds nothing to the sum, so that with it the output is w0, sampled or not. It
   is as if x were removed.
 - Fixed size, with the null row in place of x, and additive noise: if all are
-  taken, w1 against the output with the null row, as without a sample. Else as
-  where x is replaced, below, the null row being one that x may be replaced by.
+  taken, w1 against the output with the null row, as without a sample. Else,
+  with Gaussian noise, the pair of `tfdpflows.accounting.null_rows`; with other
+  noise as where x is replaced, below, by the null row or another one.
   That C, by which the sum moves then, were enough in place of 2C is not true: a
   sample without x has some row y in its place, and in the mixtures (1 - q) w(y)
   + q w(x) and (1 - q) w(y) + q w(0) with y = -x, losses grow like those of w(x)
@@ -74,6 +75,7 @@ __all__ = [
 ]
 
 Relation = dp_accounting.NeighboringRelation
+_SPECIAL = Relation.REPLACE_SPECIAL
 _Counts = dict[Mechanism, int]
 
 # Pairs of a larger parameter that costs more, and of one that costs less.
@@ -246,6 +248,12 @@ def _sampled(
     if epsilon == 0 and delta == 0:
       return []
     return [(Mechanism('epsilon_delta', epsilon, extra=delta), 1)]
+  if mechanism.kind == 'gaussian' and not poisson and relation is _SPECIAL:
+    null = _single(event, flatten(event.event, relation))
+    # Votes move as much by a null row as by another one.
+    if null == mechanism._replace(parameter=2 * mechanism.parameter):
+      null = null._replace(kind='gaussian_or_null', probability=probability)
+      return [(null, 1)]
   return [(mechanism._replace(probability=probability, replaced=replaced), 1)]
 
 

@@ -43,7 +43,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from tfdpflows.accounting import atoms, pairs
+from tfdpflows.accounting import atoms, null_rows, pairs
 from tfdpflows.accounting.mechanism import Mechanism
 
 __all__ = [
@@ -99,6 +99,10 @@ def loss_range(mechanism: Mechanism) -> tuple[float, float]:
   if kind in atoms.KINDS:
     losses = atoms.atoms(mechanism).losses
     return float(losses[0]), float(losses[-1])
+  if kind == 'gaussian_or_null':
+    largest = pairs.loss_bounds('gaussian', parameter)[1]
+    largest = null_rows.loss_at(largest, probability, parameter)
+    return -largest, largest
   if kind == 'epsilon_delta':
     return -parameter, parameter
   low, high = (
@@ -124,7 +128,7 @@ def loss_scale(mechanism: Mechanism) -> float:
   ```
   """
   kind, parameter, probability = mechanism[:3]
-  if kind == 'gaussian':
+  if kind in ('gaussian', 'gaussian_or_null'):
     # Under Q, sampled, and at most the one without sampling.
     ratio = math.expm1(min(1 / parameter / parameter, 100.0))
     return min(probability * math.sqrt(ratio), 1 / parameter)
@@ -142,7 +146,7 @@ def loss_distributions(
 
   Args:
     mechanism: Of a kind with a loss distribution: gaussian, laplace,
-      bounded_range, epsilon_delta or one of `atoms.KINDS`.
+      bounded_range, epsilon_delta, gaussian_or_null or one of `atoms.KINDS`.
     interval: Distance of the grid points, in nats.
 
   Returns:
@@ -157,6 +161,8 @@ def loss_distributions(
 
   ```
   """
+  if mechanism.kind == 'gaussian_or_null':
+    return _null_row(mechanism, interval)
   if mechanism.kind in atoms.KINDS:
     return _atomic(mechanism, interval)
   if mechanism.kind == 'epsilon_delta':
@@ -229,6 +235,58 @@ def _replaced(
   masses[: last + 1] += negative
   masses[0] += lower[-1]
   rest = 1 - float(np.sum(upper[1:])) - float(np.sum(lower[1:]))
+  masses[last] += max(rest, 0.0) + 16 * _EPS
+  return _with_mgf(-last, masses, float(upper[-1]), interval)
+
+
+def _null_row(
+  mechanism: Mechanism, interval: float
+) -> tuple[LossDistribution, LossDistribution]:
+  """The pair of `null_rows`, with the row on top and below."""
+  _, sigma, q = mechanism[:3]
+  largest = pairs.loss_bounds('gaussian', sigma)[1]
+  masses = []
+  for row, high in (
+    (True, null_rows.loss_at(largest, q, sigma)),
+    (False, _sampled_loss(largest, q)),
+  ):
+    edges = np.arange(math.ceil(high / interval) + 1) * interval
+    edges = np.append(edges, np.inf)
+    if row:
+      masses.append(null_rows.masses_between(edges, q, sigma))
+      continue
+    with_row, without = pairs.interval_masses(
+      'gaussian', sigma, _unsampled_loss(edges, q)
+    )
+    masses.append((q * with_row + (1 - q) * without, without))
+  row, null = masses
+  return _two_sided(row, null, interval), _two_sided(null, row, interval)
+
+
+def _two_sided(
+  above: tuple[np.ndarray, np.ndarray],
+  below: tuple[np.ndarray, np.ndarray],
+  interval: float,
+) -> LossDistribution:
+  """One pair at losses above zero, another one swapped below, the rest at zero.
+
+  Args:
+    above: Two float64 [k + 1]: masses of both sides at losses between each two
+      grid points from zero on, and above the last.
+    below: The same of the other pair.
+    interval: Distance of the grid points.
+
+  Returns:
+    The distribution.
+  """
+  upper, lower = above
+  swapped, top = below
+  last = len(swapped) - 1
+  masses = np.zeros(last + len(upper))
+  masses[last:] += _shared(upper[:-1], lower[:-1], 0, interval)
+  masses[: last + 1] += _shared(top[-2::-1], swapped[-2::-1], -last, interval)
+  masses[0] += top[-1]
+  rest = 1 - float(np.sum(upper)) - float(np.sum(top))
   masses[last] += max(rest, 0.0) + 16 * _EPS
   return _with_mgf(-last, masses, float(upper[-1]), interval)
 

@@ -30,13 +30,15 @@ class Mechanism(NamedTuple):
   Attributes:
     kind: 'gaussian', 'laplace', 'discrete_laplace', 'epsilon_delta',
       'bounded_range', 'zcdp', 'randomized_response', 'response_or_null' (the
-      same where the row is null in one table), 'data_dependent_gnmax',
+      same where the row is null in one table), 'gaussian_or_null' (see
+      `null_rows`), 'data_dependent_gnmax',
       'data_dependent_lnmax', 'data_dependent_threshold', 'parallel',
       'repeat_and_select' or 'non_private'.
-    parameter: Noise standard deviation (gaussian), noise scale (laplace), a of
-      the noise (discrete_laplace), p of the noise (randomized responses),
-      epsilon (epsilon_delta, bounded_range), rho (zcdp), the noise of the vote
-      or of its check (data_dependent), mean number of runs (repeat_and_select).
+    parameter: Noise standard deviation (gaussian, gaussian_or_null), noise
+      scale (laplace), a of the noise (discrete_laplace), p of the noise
+      (randomized responses), epsilon (epsilon_delta, bounded_range), rho
+      (zcdp), the noise of the vote or of its check (data_dependent), mean
+      number of runs (repeat_and_select).
     probability: Probability q with which sampling takes a row; 1 if there is
       none.
     extra: delta (epsilon_delta), xi (zcdp), how far the sum moves

@@ -87,6 +87,7 @@ class PLDAccountant(accountant.MechanismAccountant):
       'discrete_laplace',
       'epsilon_delta',
       'gaussian',
+      'gaussian_or_null',
       'laplace',
       'randomized_response',
       'response_or_null',

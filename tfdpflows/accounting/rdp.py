@@ -79,6 +79,7 @@ class RDPAccountant(accountant.MechanismAccountant):
       'discrete_laplace',
       'epsilon_delta',
       'gaussian',
+      'gaussian_or_null',
       'laplace',
       'parallel',
       'randomized_response',

@@ -154,6 +154,12 @@ def _curve(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
     return np.fmin(curve, _sampled_pure(parameter, mechanism, a))
   if kind in atoms.KINDS:
     return _of_atoms(mechanism, a)
+  if kind == 'gaussian_or_null':
+    # As of a replaced row, or as if it were known who is drawn.
+    return np.fmin(
+      renyi_sampled.sampled_gaussian(a, q, parameter / 2, True),
+      a / 2 / parameter / parameter,
+    )
   if kind == 'epsilon_delta':
     return _pure_curve(parameter, a)
   if kind == 'zcdp':
