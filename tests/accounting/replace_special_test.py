@@ -70,6 +70,10 @@ def test_samples_of_fixed_size_are_as_of_a_replaced_row(noise):
     }
   else:
     assert flatten(some, SPECIAL) == flatten(some, REPLACE)
+  # Nearly all rows: as if it were known who is drawn.
+  most = dp_accounting.SampledWithoutReplacementDpEvent(100, 99, noise)
+  if noise in (LAPLACE, DISCRETE):
+    assert flatten(most, SPECIAL) == flatten(noise, SPECIAL)
   for name in ('pld', 'rdp', 'basic', 'advanced'):
     null, replaced = (
       accounting.compute_epsilon(

@@ -23,7 +23,8 @@ of the sample, the output without x is w0, with x it is w1, with x' w1'.
 - Fixed size, with the null row in place of x, and additive noise: if all are
   taken, w1 against the output with the null row, as without a sample. Else,
   with Gaussian noise, the pair of `tfdpflows.accounting.null_rows`; with other
-  noise as where x is replaced, below, by the null row or another one.
+  noise as where x is replaced, below, by the null row or another one, or as if
+  it were known whether x is drawn: the one with the smaller largest loss.
   That C, by which the sum moves then, were enough in place of 2C is not true: a
   sample without x has some row y in its place, and in the mixtures (1 - q) w(y)
   + q w(x) and (1 - q) w(y) + q w(0) with y = -x, losses grow like those of w(x)
@@ -248,13 +249,23 @@ def _sampled(
     if epsilon == 0 and delta == 0:
       return []
     return [(Mechanism('epsilon_delta', epsilon, extra=delta), 1)]
-  if mechanism.kind == 'gaussian' and not poisson and relation is _SPECIAL:
+  if not poisson and relation is _SPECIAL:
     null = _single(event, flatten(event.event, relation))
+    if mechanism.kind != 'gaussian':
+      if amplified(_epsilon(mechanism), probability) >= _epsilon(null):
+        return [(null, 1)]
     # Votes move as much by a null row as by another one.
-    if null == mechanism._replace(parameter=2 * mechanism.parameter):
+    elif null == mechanism._replace(parameter=2 * mechanism.parameter):
       null = null._replace(kind='gaussian_or_null', probability=probability)
       return [(null, 1)]
   return [(mechanism._replace(probability=probability, replaced=replaced), 1)]
+
+
+def _epsilon(mechanism: Mechanism) -> float:
+  """The largest loss of Laplace noise, to choose by."""
+  if mechanism.kind == 'laplace':
+    return 1 / mechanism.parameter
+  return mechanism.parameter * mechanism.extra
 
 
 def has_stream(event: dp_accounting.DpEvent) -> bool:
