@@ -11,7 +11,7 @@ from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from tfdpflows import accounting
-from tfdpflows.accounting import losses
+from tfdpflows.accounting import losses, renyi
 from tfdpflows.accounting.flatten import Mechanism, flatten
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -304,6 +304,38 @@ def test_vectors_on_a_sample_of_fixed_size(seed):
     for epsilon, once, twice in found:
       assert once <= one.get_delta(epsilon) + 1e-4
       assert twice <= two.get_delta(epsilon) + 1e-4
+
+
+@pytest.mark.parametrize('order', [1.1, 2.0, 6.0])
+@pytest.mark.parametrize(
+  ('q', 'noise'),
+  [(0.01, 1.0), (1e-5, 1.5), (0.5, 0.6), (0.99, 3.0), (0.3, 0.4), (1e-3, 50.0)],
+)
+def test_renyi_divergences_of_a_null_row(q, noise, order):
+  """By the trapezoid rule in extended precision."""
+  a, x = np.longdouble(order), np.longdouble(0.5)
+  x = np.linspace(x, x + a + 14 * noise, 20_001)
+
+  def density(mean):
+    scale = noise * np.sqrt(2 * np.longdouble(np.pi))
+    return np.exp(-((x - mean) ** 2) / 2 / noise**2) / scale
+
+  other, null, row = map(density, (-1, 0, 1))
+  pairs = [
+    ((1 - q) * other + q * row, (1 - q) * other + q * null),
+    (null, (1 - q) * null + q * row),
+  ]
+  true = -math.inf
+  for b in (a, 1 - a):
+    excess = np.longdouble(0)
+    for top, below in pairs:
+      loss = np.log(top) - np.log(below)
+      values = below * (np.expm1(b * loss) - b * np.expm1(loss))
+      excess += (np.sum(values) - (values[0] + values[-1]) / 2) * (x[1] - x[0])
+    true = max(true, float(np.log1p(excess) / (a - 1)))
+    assert math.isfinite(true)
+  curve = renyi.renyi_curve(Mechanism('gaussian_or_null', noise, q), (order,))
+  assert true * (1 - 1e-7) <= curve[0] <= true * 1.01
 
 
 def test_both_directions_of_a_null_row_in_a_sample():

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfdpflows.accounting import (
   atoms,
+  null_rows,
   pate,
   renyi_sampled,
   repeat_and_select,
@@ -156,10 +157,11 @@ def _curve(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
     return _of_atoms(mechanism, a)
   if kind == 'gaussian_or_null':
     # As of a replaced row, or as if it were known who is drawn.
-    return np.fmin(
+    curve = np.fmin(
       renyi_sampled.sampled_gaussian(a, q, parameter / 2, True),
       a / 2 / parameter / parameter,
     )
+    return np.fmin(curve, null_rows.renyi_of_null_row(a, q, parameter))
   if kind == 'epsilon_delta':
     return _pure_curve(parameter, a)
   if kind == 'zcdp':
