@@ -48,7 +48,8 @@ from tfdpflows.accounting.logarithms import log_bernoulli, log_sum
 
 __all__ = ['loss_at', 'masses_between', 'renyi_of_null_row']
 
-# Beyond this many standard deviations, moments are bounded in closed form.
+# Beyond this many standard deviations or more (T), moments are bounded in
+# closed form.
 _TAIL = 14.0
 # Masses further out than this leave the range of floats.
 _FURTHEST = 37.0
@@ -123,7 +124,7 @@ def renyi_of_null_row(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
   1)], b = a or 1 - a, under the side below: an integral of a convex function of
   r over x > 1/2 for the losses of (1), and one for those of (2) swapped. In
   each of many cells, the mass is moved to both ends so that the mean of r
-  stays, which can only add. Beyond x = a + 14 sigma, N(0) r^a <= exp(a (a - 1)
+  stays, which can only add. Beyond x = a + T sigma, N(0) r^a <= exp(a (a - 1)
   / (2 sigma^2)) N(a) bounds the terms with a power above one, as r <= exp(s)
   and B <= N(0) there; all others are at most a times the mass of N(1).
 
@@ -144,18 +145,20 @@ def renyi_of_null_row(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
   """
   curve = np.full(a.shape, math.inf)
   for i, order in enumerate(a.tolist()):
-    end = 0.5 + order + _TAIL * sigma
+    reach = math.hypot(_TAIL, math.sqrt(order * (order - 1)) / sigma)
+    end = 0.5 + order + reach * sigma
     width = min(sigma / 16, sigma * sigma / order / 8)
     cells = math.ceil((end - 0.5) / width)
     if (end + 1) / sigma > _FURTHEST or cells > _MOST_CELLS:
       continue
-    curve[i] = _divergence(order, q, sigma, cells, (end - 0.5) / sigma / sigma)
+    curve[i] = _divergence(order, q, sigma, cells, reach)
   return curve
 
 
 def _divergence(
-  order: float, q: float, sigma: float, cells: int, end: float
+  order: float, q: float, sigma: float, cells: int, reach: float
 ) -> float:
+  end = (order + reach * sigma) / sigma / sigma
   s = np.linspace(0.0, end, cells + 1)
   with_row, null = pairs.interval_masses('gaussian', sigma, s)
   _, other = pairs.interval_masses('gaussian', sigma, s + 1 / sigma / sigma)
@@ -182,7 +185,7 @@ def _divergence(
       weighted.append((v, log_ratio, np.log(weights)))
   log_power = order * (order - 1) / 2 / sigma / sigma
   tail = np.array([log_power, math.log(2 * order)])
-  tail = log_sum(tail + math.log(2) + special.log_ndtr(-_TAIL))
+  tail = log_sum(tail + math.log(2) + special.log_ndtr(-reach))
   worst = -math.inf
   for b in (order, 1 - order):
     logs = [
