@@ -18,6 +18,16 @@ EVENTS = [
   dp_accounting.NonPrivateDpEvent(),
   GAUSSIAN,
   dp_accounting.LaplaceDpEvent(0.1 + 0.2),
+  accounting.DiscreteLaplaceDpEvent(0.1 + 0.2, 3),
+  accounting.RandomizedResponseDpEvent(1 / 3, 2),
+  accounting.PermuteAndFlipDpEvent(0.3),
+  accounting.SingleEpochTreeAggregationDpEvent(4.0, 7),
+  accounting.SingleEpochTreeAggregationDpEvent(4.0, [7, 8]),
+  accounting.MatrixMechanismDpEvent(4.0, [[1], [1 / 3, 1]], 2, None),
+  accounting.ToeplitzMechanismDpEvent(4.0, [1, 1 / 3], 100, 10, 10),
+  accounting.CyclicPoissonSampledDpEvent(
+    0.1, 3, accounting.ToeplitzMechanismDpEvent(4.0, [1, 1 / 3], 100)
+  ),
   accounting.EpsilonDeltaDpEvent(0.5, 1e-7),
   accounting.ZCDpEvent(0.01, 0.001),
   accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 1.1),
@@ -78,6 +88,12 @@ def test_unknown_event_is_refused_by_name():
     {'kind': 'Gaussian', 'noise_multiplier': 1.0, 'more': 1},
     {'kind': 'Gaussian', 'noise_multiplier': math.nan},
     {'kind': 'SelfComposed', 'event': {'kind': 'NoOp'}, 'count': 1.5},
+    {
+      'kind': 'SingleEpochTreeAggregation',
+      'noise_multiplier': 1.0,
+      'step_counts': [1, 1.5],
+    },
+    {'kind': 'DiscreteLaplace', 'noise_parameter': 1.0, 'sensitivity': 0.5},
   ],
 )
 def test_bad_json_is_refused(data):
@@ -92,6 +108,26 @@ def test_bad_json_is_refused(data):
     {'kind': 'Gaussian', 'noise_multiplier': '1'},
     {'kind': 'Gaussian', 'noise_multiplier': True},
     {'kind': 'Composed', 'events': {'kind': 'NoOp'}},
+    {
+      'kind': 'SingleEpochTreeAggregation',
+      'noise_multiplier': 1.0,
+      'step_counts': 'many',
+    },
+    {
+      'kind': 'MatrixMechanism',
+      'noise_multiplier': 1.0,
+      'strategy': [1.0],
+      'min_separation': 1,
+      'max_participations': 1,
+    },
+    {
+      'kind': 'ToeplitzMechanism',
+      'noise_multiplier': 1.0,
+      'coefficients': [[1.0]],
+      'steps': 3,
+      'min_separation': 1,
+      'max_participations': None,
+    },
     {'kind': 'SelfComposed', 'event': 3, 'count': 1},
   ],
 )
@@ -205,7 +241,11 @@ def test_nothing_costs_nothing(name):
       REPLACE,
       'SampledWithReplacement',
     ),
-    (GAUSSIAN, NeighboringRelation.REPLACE_SPECIAL, 'REPLACE_SPECIAL'),
+    (
+      accounting.ParallelDpEvent([GAUSSIAN, GAUSSIAN]),
+      NeighboringRelation.REPLACE_SPECIAL,
+      'REPLACE_SPECIAL',
+    ),
     (
       dp_accounting.PoissonSampledDpEvent(
         0.1,

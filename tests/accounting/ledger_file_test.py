@@ -151,8 +151,8 @@ def rewritten(path, number, **changes):
     (1, {'accountant': 'none'}, 'line 1: .*Unknown accountant'),
     (
       1,
-      {'neighboring_relation': 'REPLACE_SPECIAL'},
-      'line 1: .*SPECIAL is not',
+      {'neighboring_relation': 'REPLACE_NONE'},
+      'line 1: .*NONE is not supp',
     ),
     (
       1,

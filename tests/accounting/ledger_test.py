@@ -371,9 +371,6 @@ def test_bad_arguments(budget, path):
     PrivacyLedger(accountant='pdl')
   with pytest.raises(ValueError, match='Unknown accountant'):
     ledger.epsilon(accountant='pdl')
-  special = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-  with pytest.raises(ValueError, match='REPLACE_SPECIAL'):
-    PrivacyLedger(neighboring_relation=special)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='ZCDp'):
     PrivacyLedger().charge(accounting.ZCDpEvent(0.1))
   with pytest.raises(ValueError, match='no delta'):

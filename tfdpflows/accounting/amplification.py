@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attr
 import dp_accounting
 
@@ -40,6 +42,12 @@ def without_amplification(
   """
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
     return without_amplification(event.event)
+  if isinstance(event, events_lib.CyclicPoissonSampledDpEvent):
+    noise, count = leaves.cyclic(event)
+    if noise == math.inf:
+      return dp_accounting.NoOpDpEvent()
+    step = dp_accounting.GaussianDpEvent(noise)
+    return dp_accounting.SelfComposedDpEvent(step, count)
   if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
     inner = without_amplification(event.event)
     return dp_accounting.SampledWithoutReplacementDpEvent(1, 1, inner)

@@ -13,7 +13,7 @@ from fractions import Fraction
 import dp_accounting
 import numpy as np
 
-from tfdpflows.accounting import accountant, gaussian, zcdp
+from tfdpflows.accounting import accountant, atoms, gaussian, zcdp
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting.mechanism import Mechanism
@@ -37,7 +37,8 @@ class BasicAccountant(accountant.MechanismAccountant):
   by those of which the delta is given.
 
   Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
+    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
+      `REPLACE_SPECIAL`.
 
   #### Formal guarantee
   `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
@@ -61,10 +62,14 @@ class BasicAccountant(accountant.MechanismAccountant):
   kinds = frozenset(
     {
       'bounded_range',
+      'discrete_laplace',
       'epsilon_delta',
       'gaussian',
+      'gaussian_or_null',
       'laplace',
       'parallel',
+      'randomized_response',
+      'response_or_null',
       'zcdp',
     }
   )
@@ -77,6 +82,13 @@ class BasicAccountant(accountant.MechanismAccountant):
     events_lib.EpsilonDeltaDpEvent,
     events_lib.ZCDpEvent,
     events_lib.ExponentialMechanismDpEvent,
+    events_lib.DiscreteLaplaceDpEvent,
+    events_lib.RandomizedResponseDpEvent,
+    events_lib.PermuteAndFlipDpEvent,
+    events_lib.SingleEpochTreeAggregationDpEvent,
+    events_lib.MatrixMechanismDpEvent,
+    events_lib.ToeplitzMechanismDpEvent,
+    events_lib.CyclicPoissonSampledDpEvent,
     events_lib.ReportNoisyMaxDpEvent,
     events_lib.SparseVectorDpEvent,
     events_lib.LNMaxDpEvent,
@@ -148,7 +160,8 @@ class AdvancedAccountant(BasicAccountant):
   of slacks is taken, and 'basic' where that is less.
 
   Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
+    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
+      `REPLACE_SPECIAL`.
 
   #### Formal guarantee
   `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
@@ -214,7 +227,7 @@ def _takers(counts: _Counts) -> int:
   return sum(
     count
     for mechanism, count in counts
-    if mechanism.kind in ('gaussian', 'zcdp')
+    if mechanism.kind in ('gaussian', 'gaussian_or_null', 'zcdp')
     or (
       mechanism.kind == 'parallel'
       and any(_takers(parts) for parts in mechanism.parts)
@@ -239,12 +252,23 @@ def _run(mechanism: Mechanism, log_share: np.ndarray) -> np.ndarray:
     return np.max([_basic(x, log_share) for x in mechanism.parts], axis=0)
   if kind == 'zcdp':
     return zcdp.epsilon_at(parameter, extra, _down(log_share))
+  if kind == 'gaussian_or_null':
+    # As of a replaced row, or with both outputs split by whether the row is
+    # drawn, which only delta gains from.
+    log_share = _down(log_share) - math.log(q)
+    mu = math.nextafter(1 / parameter, math.inf)
+    return np.minimum(
+      gaussian.epsilon_at(log_share, mu),
+      _amplified(gaussian.epsilon_at(log_share, 2 * mu), q),
+    )
   if kind == 'gaussian':
     # One over the noise, upwards.
     mu = math.nextafter(1 / parameter, math.inf)
     epsilon = gaussian.epsilon_at(_down(log_share) - math.log(q), mu)
   else:
-    if kind == 'laplace':
+    if kind in atoms.KINDS:
+      parameter = atoms.pure_epsilon(mechanism)
+    elif kind == 'laplace':
       parameter = math.nextafter(1 / parameter, math.inf)
     epsilon = np.full_like(log_share, parameter)
   return epsilon if q == 1 else _amplified(epsilon, q)

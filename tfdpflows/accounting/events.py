@@ -9,31 +9,41 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import attr
 import dp_accounting
+import numpy as np
 from dp_accounting import dp_event
 
 __all__ = [
   'ConfidentGNMaxDpEvent',
+  'CyclicPoissonSampledDpEvent',
   'DataDependentDpEvent',
+  'DiscreteLaplaceDpEvent',
   'EpsilonDeltaDpEvent',
   'ExponentialMechanismDpEvent',
   'GNMaxDpEvent',
   'LNMaxDpEvent',
+  'MatrixMechanismDpEvent',
   'ParallelDpEvent',
+  'PermuteAndFlipDpEvent',
+  'RandomizedResponseDpEvent',
   'RepeatAndSelectDpEvent',
   'ReportNoisyMaxDpEvent',
+  'SingleEpochTreeAggregationDpEvent',
   'SparseVectorDpEvent',
+  'ToeplitzMechanismDpEvent',
   'TruncatedSubsampledGaussianDpEvent',
   'ZCDpEvent',
   'data_independent',
   'describe_event',
 ]
 
-# dp_accounting 0.4.3 has it, and does not name it at its top.
+# dp_accounting 0.4.3 has them, and does not name them at its top. Of the tree,
+# `tfdpflows.accounting.leaves` has what its price rests on.
 RepeatAndSelectDpEvent = dp_event.RepeatAndSelectDpEvent
+SingleEpochTreeAggregationDpEvent = dp_event.SingleEpochTreeAggregationDpEvent
 
 _event = attr.s(frozen=True, slots=True, auto_attribs=True)
 
@@ -89,6 +99,64 @@ class ZCDpEvent(dp_accounting.DpEvent):
 
 
 @_event
+class DiscreteLaplaceDpEvent(dp_accounting.DpEvent):
+  """A sum of whole numbers with discrete Laplace (two-sided geometric) noise.
+
+  Each coordinate of the sum gets its own noise, which is z with probability
+  tanh(a/2) exp(-a |z|). Drawn exactly (Canonne, Kamath and Steinke 2020), it
+  has no low-order bits that could tell.
+
+  Attributes:
+    noise_parameter: a, above zero.
+    sensitivity: The largest l1 norm of the whole numbers that one row
+      contributes; a replaced row may move the sum by twice that.
+
+  #### Formal guarantee
+  The privacy losses are known one by one, see `tfdpflows.accounting.atoms`; the
+  mechanism is (a * sensitivity)-private (Ghosh, Roughgarden and Sundararajan
+  2012).
+
+  ```python
+  >>> DiscreteLaplaceDpEvent(noise_parameter=0.5, sensitivity=1)
+  DiscreteLaplaceDpEvent(noise_parameter=0.5, sensitivity=1)
+
+  ```
+  """
+
+  noise_parameter: float
+  sensitivity: int
+
+
+@_event
+class RandomizedResponseDpEvent(dp_accounting.DpEvent):
+  """Every row answers for itself, with noise (Warner 1965).
+
+  The answer of a row is one of k buckets: with probability 1 - p the bucket of
+  the row, else any of the k, each with the same probability.
+
+  Attributes:
+    noise_parameter: p, in [0, 1]; at zero nothing is private.
+    num_buckets: k, 1 or more.
+
+  #### Formal guarantee
+  All answers may be published: only that of one row changes, and it is
+  independent of the others. Its laws are known, for a row that is replaced by
+  another (`REPLACE_ONE`), and by the null row (`REPLACE_SPECIAL`), which has to
+  answer any bucket with the same probability. With `ADD_OR_REMOVE_ONE` the
+  number of answers would tell, and the event is refused; so it is on a sample.
+
+  ```python
+  >>> RandomizedResponseDpEvent(noise_parameter=0.5, num_buckets=2)
+  RandomizedResponseDpEvent(noise_parameter=0.5, num_buckets=2)
+
+  ```
+  """
+
+  noise_parameter: float
+  num_buckets: int
+
+
+@_event
 class TruncatedSubsampledGaussianDpEvent(dp_accounting.DpEvent):
   """A Gaussian mechanism on a Poisson sample of capped size.
 
@@ -127,7 +195,7 @@ class ExponentialMechanismDpEvent(dp_accounting.DpEvent):
     epsilon: The candidate r is chosen with probability proportional to
       exp(epsilon * u(r) / (2 * sensitivity of u)); without the 2 where one more
       row can only raise every u, or only lower every u, and neighbours add or
-      remove a row.
+      remove a row or put the null row in its place.
 
   #### Formal guarantee
   Under the neighbouring relation that the sensitivity was taken for, the log
@@ -152,7 +220,7 @@ class ReportNoisyMaxDpEvent(dp_accounting.DpEvent):
   Attributes:
     epsilon: The noise has scale 2 * sensitivity / epsilon; half of that where
       one more row can only raise every score, or only lower every score, and
-      neighbours add or remove a row.
+      neighbours add or remove a row or put the null row in its place.
     noise: 'laplace', 'exponential' (the same law as permute-and-flip, McKenna
       and Sheldon 2020) or 'gumbel' (the same law as the exponential mechanism).
 
@@ -172,6 +240,35 @@ class ReportNoisyMaxDpEvent(dp_accounting.DpEvent):
 
 
 @_event
+class PermuteAndFlipDpEvent(dp_accounting.DpEvent):
+  """A choice by permute-and-flip (McKenna and Sheldon 2020).
+
+  Attributes:
+    epsilon: Candidates are looked at in random order, and the candidate r is
+      taken with probability exp(epsilon * (u(r) - largest u) / (2 * sensitivity
+      of u)); without the 2 where one more row can only raise every u, or only
+      lower every u, and neighbours add or remove a row or put the null row in
+      its place.
+
+  #### Formal guarantee
+  Under the neighbouring relation that the sensitivity was taken for, epsilon-
+  private (theorem 1 there); the same law as report noisy max with exponential
+  noise (Ding et al. 2021). It is not epsilon-bounded-range: where one of two
+  candidates gains 2 on the other from a tie, at sensitivity 1, the log ratios
+  of their probabilities are log(2 - exp(-epsilon)) and -epsilon, further apart
+  than epsilon. So it is not composed like the exponential mechanism.
+
+  ```python
+  >>> PermuteAndFlipDpEvent(epsilon=0.1)
+  PermuteAndFlipDpEvent(epsilon=0.1)
+
+  ```
+  """
+
+  epsilon: float
+
+
+@_event
 class SparseVectorDpEvent(dp_accounting.DpEvent):
   """The sparse vector technique: which queries are above a threshold.
 
@@ -184,7 +281,7 @@ class SparseVectorDpEvent(dp_accounting.DpEvent):
     epsilon_queries: Each query is noised by Laplace noise of scale
       2 c D / epsilon_queries; c D / epsilon_queries where one more row can only
       raise every query, or only lower every query, and neighbours add or remove
-      a row.
+      a row or put the null row in its place.
     epsilon_answers: Positive queries are answered with fresh Laplace noise of
       scale c D / epsilon_answers; zero if they are not answered.
 
@@ -307,6 +404,123 @@ class DataDependentDpEvent(dp_accounting.DpEvent):
   log_pr_answered: Optional[float] = None
 
 
+def _rows(strategy: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+  return tuple(tuple(map(float, row)) for row in strategy)
+
+
+def _numbers(coefficients: Sequence[float]) -> tuple[float, ...]:
+  return tuple(map(float, coefficients))
+
+
+@_event
+class MatrixMechanismDpEvent(dp_accounting.DpEvent):
+  """A stream of sums with correlated Gaussian noise: C x + z, or B (C x + z).
+
+  Row t of x is the sum of step t, to which each row of the table contributes a
+  vector of l2 norm C at most; z has independent coordinates.
+
+  Attributes:
+    noise_multiplier: Standard deviation of z over C.
+    strategy: The lower triangular matrix C, row by row, each with as many
+      numbers as there are steps or up to the diagonal only. B does not matter.
+    min_separation: The steps that one row takes part in are at least this far
+      apart.
+    max_participations: How many they are at most; None for as many as fit.
+
+  #### Formal guarantee
+  A Gaussian mechanism with the sensitivity of
+  `tfdpflows.accounting.strategies`, also where sums depend on earlier outputs
+  (Denisov et al. 2022, theorem 2.1). Which steps a row takes part in must not
+  depend on other rows: so the event is for `REPLACE_SPECIAL` and, with the same
+  steps for both rows, `REPLACE_ONE`; a row that is removed from a stream may
+  move all later ones. Nothing is amplified by sampling.
+
+  ```python
+  >>> MatrixMechanismDpEvent(4.0, [[1], [0.5, 1]]).strategy
+  ((1.0,), (0.5, 1.0))
+
+  ```
+  """
+
+  noise_multiplier: float
+  strategy: Sequence[Sequence[float]] = attr.ib(converter=_rows)
+  min_separation: int = 1
+  max_participations: Optional[int] = 1
+
+
+@_event
+class ToeplitzMechanismDpEvent(dp_accounting.DpEvent):
+  """`MatrixMechanismDpEvent` with the same coefficients in every column.
+
+  Attributes:
+    noise_multiplier: As there.
+    coefficients: Of the first column of C, from the diagonal down; what is
+      missing is zero.
+    steps: Number of rows and columns of C.
+    min_separation: As there.
+    max_participations: As there.
+
+  #### Formal guarantee
+  As there; with coefficients that are not negative and do not grow, or no more
+  of them than `min_separation`, the sensitivity is exact.
+
+  ```python
+  >>> ToeplitzMechanismDpEvent(4.0, [1, 0.5], steps=100).coefficients
+  (1.0, 0.5)
+
+  ```
+  """
+
+  noise_multiplier: float
+  coefficients: Sequence[float] = attr.ib(converter=_numbers)
+  steps: int
+  min_separation: int = 1
+  max_participations: Optional[int] = 1
+
+
+@_event
+class CyclicPoissonSampledDpEvent(dp_accounting.DpEvent):
+  """A banded matrix mechanism on Poisson samples of parts that take turns.
+
+  Step t draws each row of part t mod `parts` of the table, independently, with
+  probability `sampling_probability`, and no row of the others (Choquette-Choo
+  et al. 2023, '(Amplified) banded matrix factorization', algorithm 2).
+
+  Attributes:
+    sampling_probability: That of each row in the steps of its part.
+    parts: Number of parts, at least the number of bands of the strategy.
+    event: A `MatrixMechanismDpEvent` or `ToeplitzMechanismDpEvent`; its
+      participations, which the parts determine, are not used.
+
+  #### Formal guarantee
+  Which part a row belongs to must depend on chance or, with
+  `ADD_OR_REMOVE_ONE`, on nothing but the row itself; with the other relations,
+  whatever is in its place must belong to the same part. With n steps it is
+  ceil(n / parts) times a Gaussian mechanism on a Poisson sample, with the noise
+  over the largest norm of a column (theorem 4 there).
+
+  Proof. Let the coins of all other rows be known. A row may be drawn in steps
+  `parts` apart, and a draw moves the outputs of less than that many steps, from
+  its own one on. So these steps make a block, and blocks do not overlap. Given
+  all before the block, a row that is drawn adds one vector g, of norm C at
+  most, times the column of the step to the means of the block's outputs; all
+  else in these is a function of earlier outputs. So the ratio of densities is
+  that of two Gaussians at the distance |g| times the norm of the column, mixed
+  with the probability of the draw; and blocks compose.
+
+  ```python
+  >>> CyclicPoissonSampledDpEvent(
+  ...     0.1, 2, ToeplitzMechanismDpEvent(4.0, [1, 0.5], steps=100)).parts
+  2
+
+  ```
+  """
+
+  sampling_probability: float
+  parts: int
+  event: dp_accounting.DpEvent
+
+
 @_event
 class ParallelDpEvent(dp_accounting.DpEvent):
   """Mechanisms that each read their own shard of the rows.
@@ -359,6 +573,23 @@ def data_independent(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   return event
 
 
+def _steps_in_words(step_counts: Any) -> str:
+  counts = np.ravel(step_counts).tolist()
+  parts = collections.Counter(counts).items()
+  return ', '.join(
+    f'{steps}' if number == 1 else f'{number} x {steps}'
+    for steps, number in parts
+  )
+
+
+def _participation_in_words(event: dp_accounting.DpEvent) -> str:
+  if event.max_participations == 1:
+    return 'every row in one step'
+  most = event.max_participations
+  limit = '' if most is None else f'at most {most} '
+  return f'every row in {limit}steps at least {event.min_separation} apart'
+
+
 def describe_event(event: dp_accounting.DpEvent) -> str:
   """Says an event in words, for statements and error messages.
 
@@ -385,6 +616,16 @@ def describe_event(event: dp_accounting.DpEvent) -> str:
     return f'Gaussian mechanism, noise multiplier {event.noise_multiplier:.6g}'
   if isinstance(event, dp_accounting.LaplaceDpEvent):
     return f'Laplace mechanism, noise multiplier {event.noise_multiplier:.6g}'
+  if isinstance(event, DiscreteLaplaceDpEvent):
+    return (
+      f'discrete Laplace mechanism, noise parameter {event.noise_parameter:.6g}'
+      f', sensitivity {event.sensitivity}'
+    )
+  if isinstance(event, RandomizedResponseDpEvent):
+    return (
+      f'randomized response of every row over {event.num_buckets} buckets, '
+      f'noise parameter {event.noise_parameter:.6g}'
+    )
   if isinstance(event, EpsilonDeltaDpEvent):
     if event.delta == 0:
       return f'{event.epsilon:.6g}-differentially private mechanism'
@@ -413,6 +654,31 @@ def describe_event(event: dp_accounting.DpEvent) -> str:
     )
   if isinstance(event, ExponentialMechanismDpEvent):
     return f'exponential mechanism, epsilon {event.epsilon:.6g}'
+  if isinstance(event, PermuteAndFlipDpEvent):
+    return f'permute-and-flip, epsilon {event.epsilon:.6g}'
+  if isinstance(event, SingleEpochTreeAggregationDpEvent):
+    return (
+      'tree aggregation, every row in one leaf, noise multiplier '
+      f'{event.noise_multiplier:.6g} at each node, steps of each tree: '
+      f'{_steps_in_words(event.step_counts)}'
+    )
+  if isinstance(event, (MatrixMechanismDpEvent, ToeplitzMechanismDpEvent)):
+    toeplitz = isinstance(event, ToeplitzMechanismDpEvent)
+    steps = event.steps if toeplitz else len(event.strategy)
+    bands = (
+      f'Toeplitz with {len(event.coefficients)} bands, ' if toeplitz else ''
+    )
+    return (
+      f'matrix mechanism, {bands}{steps} steps, noise multiplier '
+      f'{event.noise_multiplier:.6g} before the sensitivity of the strategy, '
+      f'{_participation_in_words(event)}'
+    )
+  if isinstance(event, CyclicPoissonSampledDpEvent):
+    return (
+      f'{describe_event(event.event)}; for each step a Poisson sample with '
+      f'probability {event.sampling_probability:.6g} of one of {event.parts} '
+      'parts in turn'
+    )
   if isinstance(event, ReportNoisyMaxDpEvent):
     return f'report noisy max, {event.noise} noise, epsilon {event.epsilon:.6g}'
   if isinstance(event, SparseVectorDpEvent):

@@ -16,12 +16,21 @@ from tfdpflows.accounting import events as events_lib
 __all__ = ['event_from_dict', 'event_to_dict']
 
 # Name in the file -> class and the type of each field: float, int, bool or str;
-# 'event', 'events', 'float or null', or 'float or inf'.
+# 'event', 'events', 'float or null', 'float or inf', 'int or null', 'floats',
+# 'rows' (of floats), or 'int or ints'.
 _CLASSES = {
   'NoOp': (dp_accounting.NoOpDpEvent, {}),
   'NonPrivate': (dp_accounting.NonPrivateDpEvent, {}),
   'Gaussian': (dp_accounting.GaussianDpEvent, {'noise_multiplier': float}),
   'Laplace': (dp_accounting.LaplaceDpEvent, {'noise_multiplier': float}),
+  'DiscreteLaplace': (
+    events_lib.DiscreteLaplaceDpEvent,
+    {'noise_parameter': float, 'sensitivity': int},
+  ),
+  'RandomizedResponse': (
+    events_lib.RandomizedResponseDpEvent,
+    {'noise_parameter': float, 'num_buckets': int},
+  ),
   'EpsilonDelta': (
     events_lib.EpsilonDeltaDpEvent,
     {'epsilon': float, 'delta': float},
@@ -30,6 +39,34 @@ _CLASSES = {
   'ExponentialMechanism': (
     events_lib.ExponentialMechanismDpEvent,
     {'epsilon': float},
+  ),
+  'PermuteAndFlip': (events_lib.PermuteAndFlipDpEvent, {'epsilon': float}),
+  'SingleEpochTreeAggregation': (
+    events_lib.SingleEpochTreeAggregationDpEvent,
+    {'noise_multiplier': float, 'step_counts': 'int or ints'},
+  ),
+  'MatrixMechanism': (
+    events_lib.MatrixMechanismDpEvent,
+    {
+      'noise_multiplier': float,
+      'strategy': 'rows',
+      'min_separation': int,
+      'max_participations': 'int or null',
+    },
+  ),
+  'ToeplitzMechanism': (
+    events_lib.ToeplitzMechanismDpEvent,
+    {
+      'noise_multiplier': float,
+      'coefficients': 'floats',
+      'steps': int,
+      'min_separation': int,
+      'max_participations': 'int or null',
+    },
+  ),
+  'CyclicPoissonSampled': (
+    events_lib.CyclicPoissonSampledDpEvent,
+    {'sampling_probability': float, 'parts': int, 'event': 'event'},
   ),
   'ReportNoisyMax': (
     events_lib.ReportNoisyMaxDpEvent,
@@ -182,15 +219,20 @@ def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
 
 
 def _value(value: Any, kind: Union[type, str], where: str) -> Any:
-  if kind == 'float or null' and value is None:
+  if kind in ('float or null', 'int or null') and value is None:
     return None
+  part = {'floats': float, 'rows': 'floats', 'int or ints': int}.get(kind)
+  if part is not None and isinstance(value, (list, tuple)):
+    return [_value(x, part, f'{where}[{i}]') for i, x in enumerate(value)]
+  if kind in ('floats', 'rows'):
+    raise TypeError(f'{where} must be a list, not {value!r}.')
   if kind in (bool, str):
     if not isinstance(value, kind):
       raise TypeError(f'{where} must be a {kind.__name__}, not {value!r}.')
     return value
   if isinstance(value, (bool, str)) or value is None:
     raise TypeError(f'{where} must be a number, not {value!r}.')
-  kind = int if kind is int else float
+  kind = int if kind in (int, 'int or null', 'int or ints') else float
   if not math.isfinite(value) or kind(value) != value:
     raise ValueError(f'{where} must be a finite {kind.__name__}, not {value!r}')
   return kind(value)

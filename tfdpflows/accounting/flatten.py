@@ -17,6 +17,18 @@ of the sample, the output without x is w0, with x it is w1, with x' w1'.
   holds some row y in its place, so that w0 is an average of outputs that are
   each w1 with x replaced by y. The pair is the same with q = m / n, but of a
   mechanism with neighbours that replace a row, and so half the noise.
+- Poisson, with the null row in place of x, and additive noise: the null row
+  adds nothing to the sum, so that with it the output is w0, sampled or not. It
+  is as if x were removed.
+- Fixed size, with the null row in place of x, and additive noise: if all are
+  taken, w1 against the output with the null row, as without a sample. Else,
+  with Gaussian noise, the pair of `tfdpflows.accounting.null_rows`; with other
+  noise as where x is replaced, below, by the null row or another one, or as if
+  it were known whether x is drawn: the one with the smaller largest loss.
+  That C, by which the sum moves then, were enough in place of 2C is not true: a
+  sample without x has some row y in its place, and in the mixtures (1 - q) w(y)
+  + q w(x) and (1 - q) w(y) + q w(0) with y = -x, losses grow like those of w(x)
+  against w(0), without a share of 1 - q to damp them.
 - Replacing: (1 - q) w0 + q w1 against (1 - q) w0 + q w1'. By advanced joint
   convexity (Balle, Barthe and Gaboardi 2018, theorem 2) the divergence of order
   alpha' = 1 + q (alpha - 1) is at most q times the larger one of w1 against w0
@@ -58,24 +70,31 @@ __all__ = [
   'Mechanism',
   'RefusedEventError',
   'flatten',
+  'has_stream',
   'joint_noise',
   'merged',
 ]
 
 Relation = dp_accounting.NeighboringRelation
+_SPECIAL = Relation.REPLACE_SPECIAL
 _Counts = dict[Mechanism, int]
 
 # Pairs of a larger parameter that costs more, and of one that costs less.
 _COSTS_MORE = frozenset({'epsilon_delta', 'bounded_range', 'zcdp'})
 _COSTS_LESS = frozenset({'gaussian', 'laplace'})
+# Sums with noise.
+_ADDITIVE = ('gaussian', 'laplace', 'discrete_laplace')
 
 _WORDS = {
   'bounded_range': 'bounded-range (exponential)',
+  'discrete_laplace': 'discrete Laplace',
   'epsilon_delta': '(epsilon, delta)',
   'gaussian': 'Gaussian',
   'laplace': 'Laplace',
   'parallel': 'sharded',
+  'randomized_response': 'randomized-response',
   'repeat_and_select': 'repeat-and-select',
+  'response_or_null': 'randomized-response',
   'zcdp': 'zCDP',
 }
 
@@ -92,7 +111,8 @@ def flatten(
     event: A `DpEvent`, as deep as it likes.
     relation: What two neighbouring tables are. The fields of a `DpEvent` are
       relative to the largest norm C of one row's contribution. Adding or
-      removing a row moves a sum by C; replacing one moves it by up to 2C, so
+      removing a row moves a sum by C, and so does the null row of
+      `REPLACE_SPECIAL` in its place; replacing one moves it by up to 2C, so
       that under `REPLACE_ONE` the noise counts half.
     count: How often the event happens.
     totals: Counts to add to; a new dict if None.
@@ -116,7 +136,7 @@ def flatten(
     raise RefusedEventError(
       event,
       f'the neighbouring relation {relation.name} is not supported; '
-      'use ADD_OR_REMOVE_ONE or REPLACE_ONE.',
+      f'use {" or ".join(known.name for known in RELATIONS)}.',
     )
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     if event.count != int(event.count) or event.count < 0:
@@ -143,7 +163,10 @@ def _mechanisms(
     q = checked(event, 'sampling_probability', 0.0, 1.0)
     return _sampled(event, relation, q, relation)
   if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
-    return _sampled(event, relation, _share(event), Relation.REPLACE_ONE)
+    q, inner = _share(event), Relation.REPLACE_ONE
+    if relation is Relation.REPLACE_SPECIAL and q == 1:
+      inner = relation
+    return _sampled(event, relation, q, inner)
   if isinstance(event, events_lib.TruncatedSubsampledGaussianDpEvent):
     step = dp_accounting.PoissonSampledDpEvent(
       checked(event, 'sampling_probability', 0.0, 1.0),
@@ -154,6 +177,15 @@ def _mechanisms(
       *flatten(step, relation).items(),
       *([(overflow, 1)] if overflow.extra > 0 else []),
     ]
+  if isinstance(event, events_lib.CyclicPoissonSampledDpEvent):
+    noise, count = leaves.cyclic(event)
+    q = checked(event, 'sampling_probability', 0.0, 1.0)
+    if noise == math.inf:
+      return []
+    step = dp_accounting.PoissonSampledDpEvent(
+      q, dp_accounting.GaussianDpEvent(noise)
+    )
+    return flatten(step, relation, count).items()
   if isinstance(event, events_lib.ParallelDpEvent):
     return _parallel(event, relation)
   if isinstance(event, events_lib.RepeatAndSelectDpEvent):
@@ -173,6 +205,12 @@ def _sampled(
   event, relation: Relation, probability: float, inner_relation: Relation
 ) -> list[tuple[Mechanism, int]]:
   """The mechanism of a sample, see the proof above."""
+  if has_stream(event.event):
+    raise RefusedEventError(
+      event,
+      'a stream of sums on a sample is not supported: a row that is not drawn '
+      'may move all later ones to other steps.',
+    )
   inner = flatten(event.event, inner_relation)
   if probability == 0 or not inner:
     return []
@@ -182,11 +220,18 @@ def _sampled(
   if mechanism.probability != 1:
     raise RefusedEventError(event, 'a sample of a sample is not supported.')
   poisson = isinstance(event, dp_accounting.PoissonSampledDpEvent)
-  replace_one = relation is Relation.REPLACE_ONE
+  # The pair of a row replaced stands for a null row in a sample of fixed size.
+  replaced = relation is not Relation.ADD_OR_REMOVE_ONE and not (
+    poisson and relation is Relation.REPLACE_SPECIAL
+  )
   # The proof needs another relation than that of the accountant here, and only
-  # additive noise says what it costs under both.
-  taken = ('gaussian', 'laplace')
-  if poisson != replace_one:
+  # additive noise says what it costs under both; or a null row that leaves no
+  # trace, as in a sum.
+  taken = _ADDITIVE
+  if (poisson, relation) in (
+    (True, Relation.ADD_OR_REMOVE_ONE),
+    (False, Relation.REPLACE_ONE),
+  ):
     taken = (*taken, 'bounded_range', 'epsilon_delta')
   whole = probability == 1 and relation is inner_relation
   if mechanism.kind not in taken and not whole:
@@ -204,9 +249,46 @@ def _sampled(
     if epsilon == 0 and delta == 0:
       return []
     return [(Mechanism('epsilon_delta', epsilon, extra=delta), 1)]
-  return [
-    (mechanism._replace(probability=probability, replaced=replace_one), 1)
-  ]
+  if not poisson and relation is _SPECIAL:
+    null = _single(event, flatten(event.event, relation))
+    if mechanism.kind != 'gaussian':
+      if amplified(_epsilon(mechanism), probability) >= _epsilon(null):
+        return [(null, 1)]
+    # Votes move as much by a null row as by another one.
+    elif null == mechanism._replace(parameter=2 * mechanism.parameter):
+      null = null._replace(kind='gaussian_or_null', probability=probability)
+      return [(null, 1)]
+  return [(mechanism._replace(probability=probability, replaced=replaced), 1)]
+
+
+def _epsilon(mechanism: Mechanism) -> float:
+  """The largest loss of Laplace noise, to choose by."""
+  if mechanism.kind == 'laplace':
+    return 1 / mechanism.parameter
+  return mechanism.parameter * mechanism.extra
+
+
+def has_stream(event: dp_accounting.DpEvent) -> bool:
+  """Whether an event is, or holds, tree aggregation or a matrix mechanism.
+
+  Args:
+    event: Any `DpEvent`.
+
+  Returns:
+    A boolean.
+
+  ```python
+  >>> has_stream(events_lib.SingleEpochTreeAggregationDpEvent(4.0, 8))
+  True
+
+  ```
+  """
+  if isinstance(event, leaves.STREAMS):
+    return True
+  parts = getattr(event, 'events', None) or [getattr(event, 'event', None)]
+  return any(
+    has_stream(x) for x in parts if isinstance(x, dp_accounting.DpEvent)
+  )
 
 
 def _single(event, inner: _Counts) -> Mechanism:
@@ -231,7 +313,8 @@ def _parallel(event, relation: Relation) -> list[tuple[Mechanism, int]]:
   if relation is not Relation.ADD_OR_REMOVE_ONE:
     raise RefusedEventError(
       event,
-      'a row that is replaced may touch two shards: disjoint shards are only '
+      'a row that is replaced may touch two shards, as may one that the null '
+      'row takes the place of: disjoint shards are only '
       f'supported with ADD_OR_REMOVE_ONE, not with {relation.name}.',
     )
   alternatives = {

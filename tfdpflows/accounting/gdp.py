@@ -35,7 +35,8 @@ class GDPAccountant(accountant.MechanismAccountant):
   Takes Gaussian mechanisms only, whole or on a sample.
 
   Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
+    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
+      `REPLACE_SPECIAL`.
 
   #### Formal guarantee
   None where a mechanism is on a sample: epsilon is that of a limit, and may lie
@@ -64,6 +65,10 @@ class GDPAccountant(accountant.MechanismAccountant):
     dp_accounting.GaussianDpEvent,
     dp_accounting.PoissonSampledDpEvent,
     dp_accounting.SampledWithoutReplacementDpEvent,
+    events_lib.SingleEpochTreeAggregationDpEvent,
+    events_lib.MatrixMechanismDpEvent,
+    events_lib.ToeplitzMechanismDpEvent,
+    events_lib.CyclicPoissonSampledDpEvent,
     events_lib.GNMaxDpEvent,
     events_lib.ConfidentGNMaxDpEvent,
   )

@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 
 import dp_accounting
+import numpy as np
 from scipy import special
 
 from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting import strategies
 from tfdpflows.accounting.mechanism import Mechanism, RefusedEventError, checked
 
-__all__ = ['leaf', 'overflow']
+__all__ = ['STREAMS', 'cyclic', 'leaf', 'overflow']
 
 _NON_PRIVATE = Mechanism('non_private', math.inf)
 _NOISES = ('laplace', 'exponential', 'gumbel')
+# Events of which the order of the rows matters.
+STREAMS = (
+  events_lib.SingleEpochTreeAggregationDpEvent,
+  events_lib.MatrixMechanismDpEvent,
+  events_lib.ToeplitzMechanismDpEvent,
+)
+# Whole numbers up to this are floats.
+_LARGEST_WHOLE = 2**53
 
 
 def leaf(
@@ -24,7 +34,8 @@ def leaf(
   Args:
     event: A `DpEvent` without events in it.
     relation: What two neighbouring tables are. The events of PATE cost the same
-      under all: a row belongs to one teacher.
+      under all: a row belongs to one teacher. The null row of REPLACE_SPECIAL
+      adds nothing to a sum, which moves by C as where a row is removed.
 
   Returns:
     A list of mechanisms.
@@ -52,6 +63,12 @@ def leaf(
     if relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
       noise = noise / 2
     return [_noisy('gaussian' if gaussian else 'laplace', noise)]
+  if isinstance(event, events_lib.DiscreteLaplaceDpEvent):
+    return _discrete_laplace(event, relation)
+  if isinstance(event, events_lib.RandomizedResponseDpEvent):
+    return _randomized_response(event, relation)
+  if isinstance(event, STREAMS):
+    return _stream(event, relation)
   if isinstance(event, events_lib.EpsilonDeltaDpEvent):
     return _epsilon_delta(
       checked(event, 'epsilon', 0.0, math.inf),
@@ -63,6 +80,8 @@ def leaf(
     return [Mechanism('zcdp', rho, extra=xi)] if rho or xi else []
   if isinstance(event, events_lib.ExponentialMechanismDpEvent):
     return _bounded_range(checked(event, 'epsilon', 0.0, math.inf))
+  if isinstance(event, events_lib.PermuteAndFlipDpEvent):
+    return _epsilon_delta(checked(event, 'epsilon', 0.0, math.inf), 0.0)
   if isinstance(event, events_lib.ReportNoisyMaxDpEvent):
     epsilon = checked(event, 'epsilon', 0.0, math.inf)
     if event.noise not in _NOISES:
@@ -111,6 +130,174 @@ def overflow(event: events_lib.TruncatedSubsampledGaussianDpEvent) -> float:
     return 0.0
   tail = float(special.betainc(cap, n - cap + 1, q))
   return min(tail * (1 + 1e-9) + 1e-300, 1.0)
+
+
+def _discrete_laplace(
+  event: events_lib.DiscreteLaplaceDpEvent,
+  relation: dp_accounting.NeighboringRelation,
+) -> list[Mechanism]:
+  a = checked(event, 'noise_parameter', 0.0, math.inf)
+  if a == 0:
+    raise ValueError(
+      f'noise_parameter of {event!r} must be above zero: there is no such '
+      'noise. Less of it is more noise.'
+    )
+  shift = checked(event, 'sensitivity', 0, _LARGEST_WHOLE // 2)
+  if shift != int(shift):
+    raise ValueError(f'sensitivity of {event!r} must be a whole number.')
+  if relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
+    shift *= 2
+  if shift == 0:
+    return []
+  if not math.isfinite(a * shift):
+    return [_NON_PRIVATE]
+  return [Mechanism('discrete_laplace', a, extra=shift)]
+
+
+def _randomized_response(
+  event: events_lib.RandomizedResponseDpEvent,
+  relation: dp_accounting.NeighboringRelation,
+) -> list[Mechanism]:
+  p = checked(event, 'noise_parameter', 0.0, 1.0)
+  k = checked(event, 'num_buckets', 1, _LARGEST_WHOLE)
+  if k != int(k):
+    raise ValueError(f'num_buckets of {event!r} must be a whole number.')
+  relations = dp_accounting.NeighboringRelation
+  if relation is relations.ADD_OR_REMOVE_ONE:
+    raise RefusedEventError(
+      event,
+      'a row that is added adds an answer: randomized response is only '
+      'supported with REPLACE_ONE and REPLACE_SPECIAL, not with '
+      f'{relation.name}.',
+    )
+  if k == 1 or p == 1:
+    return []
+  if p == 0:
+    return [_NON_PRIVATE]
+  replaced = relation is relations.REPLACE_ONE
+  kind = 'randomized_response' if replaced else 'response_or_null'
+  return [Mechanism(kind, p, extra=k)]
+
+
+def _stream(
+  event: dp_accounting.DpEvent, relation: dp_accounting.NeighboringRelation
+) -> list[Mechanism]:
+  """Sums over a stream with Gaussian noise, as one Gaussian release.
+
+  Tree aggregation: a row is in one leaf of one tree, and the sum of each node
+  above it, `tree_depth` with the leaf, moves by C at most; Gaussian releases
+  add up by their squares, so that all nodes are one release of sensitivity C
+  sqrt(depth), whatever depends on earlier ones (Kairouz et al. 2021, appendix
+  D). Matrix mechanisms: `strategies`.
+  """
+  noise = checked(event, 'noise_multiplier', 0.0, math.inf)
+  relations = dp_accounting.NeighboringRelation
+  if relation is relations.ADD_OR_REMOVE_ONE:
+    raise RefusedEventError(
+      event,
+      'a row that is removed from a stream may move all later ones to other '
+      'steps: streams are only supported with REPLACE_SPECIAL and REPLACE_ONE, '
+      f'not with {relation.name}.',
+    )
+  if isinstance(event, events_lib.SingleEpochTreeAggregationDpEvent):
+    sensitivity = math.sqrt(_depth(event)) * (1 + 1e-15)
+  else:
+    separation = event.min_separation, event.max_participations
+    try:
+      if isinstance(event, events_lib.ToeplitzMechanismDpEvent):
+        sensitivity = strategies.toeplitz_sensitivity(
+          event.coefficients, event.steps, *separation
+        )
+      else:
+        sensitivity = strategies.matrix_sensitivity(event.strategy, *separation)
+    except ValueError as error:
+      name = type(event).__name__
+      raise ValueError(f'A {name} cannot be priced: {error}') from error
+  if sensitivity == 0:
+    return []
+  if relation is relations.REPLACE_ONE:
+    noise = noise / 2
+  return [_noisy('gaussian', noise / sensitivity)]
+
+
+def _depth(event: events_lib.SingleEpochTreeAggregationDpEvent) -> int:
+  counts = event.step_counts
+  if not isinstance(counts, (list, tuple)):
+    counts = [counts]
+  if not counts or not all(
+    not isinstance(x, (str, bool)) and 0 <= x < math.inf and x == int(x)
+    for x in counts
+  ):
+    raise ValueError(
+      f'step_counts of {event!r} must be a whole number, zero or more, or a '
+      'list of such numbers, at least one.'
+    )
+  return max(strategies.tree_depth(int(x)) for x in counts)
+
+
+def cyclic(
+  event: events_lib.CyclicPoissonSampledDpEvent,
+) -> tuple[float, int]:
+  """The noise of each block of a cyclic event, and how many there are.
+
+  Args:
+    event: The event.
+
+  Returns:
+    A pair: standard deviation over the sensitivity of a row that is drawn,
+    infinite if that is zero; and the largest number of steps of a part.
+
+  Raises:
+    RefusedEventError: If the event in it is no matrix mechanism.
+    ValueError: If a parameter is outside its range, or the strategy has more
+      bands than there are parts.
+
+  ```python
+  >>> banded = events_lib.ToeplitzMechanismDpEvent(4.0, [2.0], steps=3)
+  >>> cyclic(events_lib.CyclicPoissonSampledDpEvent(0.1, 2, banded))
+  (1.999..., 2)
+
+  ```
+  """
+  inner = event.event
+  parts = checked(event, 'parts', 1, _LARGEST_WHOLE)
+  if parts != int(parts):
+    raise ValueError(f'parts of {event!r} must be a whole number.')
+  try:
+    if isinstance(inner, events_lib.ToeplitzMechanismDpEvent):
+      steps = inner.steps
+      norm = strategies.toeplitz_sensitivity(inner.coefficients, steps)
+      kept = np.flatnonzero(inner.coefficients[:steps])
+      bands = int(kept[-1]) + 1 if kept.size else 0
+    elif isinstance(inner, events_lib.MatrixMechanismDpEvent):
+      steps = len(inner.strategy)
+      norm = strategies.matrix_sensitivity(inner.strategy)
+      bands = max(
+        (
+          t - int(np.flatnonzero(row)[0]) + 1
+          for t, row in enumerate(inner.strategy)
+          if np.any(row)
+        ),
+        default=0,
+      )
+    else:
+      raise RefusedEventError(
+        event, 'only matrix mechanisms are taken on samples of parts in turn.'
+      )
+  except RefusedEventError:
+    raise
+  except ValueError as error:
+    raise ValueError(
+      f'{type(inner).__name__} cannot be priced: {error}'
+    ) from error
+  if bands > parts:
+    raise ValueError(
+      f'The strategy has {bands} bands, more than there are parts '
+      f'({int(parts)}): what a row adds in two of its steps would overlap. '
+      'Take more parts, or a strategy with less bands.'
+    )
+  noise = checked(inner, 'noise_multiplier', 0.0, math.inf)
+  return noise / norm if norm > 0 else math.inf, math.ceil(steps / parts)
 
 
 def _vote(event: dp_accounting.DpEvent) -> list[Mechanism]:

@@ -43,7 +43,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from tfdpflows.accounting import pairs
+from tfdpflows.accounting import atoms, null_rows, pairs
 from tfdpflows.accounting.mechanism import Mechanism
 
 __all__ = [
@@ -96,6 +96,13 @@ def loss_range(mechanism: Mechanism) -> tuple[float, float]:
   ```
   """
   kind, parameter, probability = mechanism[:3]
+  if kind in atoms.KINDS:
+    losses = atoms.atoms(mechanism).losses
+    return float(losses[0]), float(losses[-1])
+  if kind == 'gaussian_or_null':
+    largest = pairs.loss_bounds('gaussian', parameter)[1]
+    largest = null_rows.loss_at(largest, probability, parameter)
+    return -largest, largest
   if kind == 'epsilon_delta':
     return -parameter, parameter
   low, high = (
@@ -121,10 +128,13 @@ def loss_scale(mechanism: Mechanism) -> float:
   ```
   """
   kind, parameter, probability = mechanism[:3]
-  if kind == 'gaussian':
+  if kind in ('gaussian', 'gaussian_or_null'):
     # Under Q, sampled, and at most the one without sampling.
     ratio = math.expm1(min(1 / parameter / parameter, 100.0))
     return min(probability * math.sqrt(ratio), 1 / parameter)
+  if kind in atoms.KINDS:
+    losses, upper, _ = atoms.atoms(mechanism)
+    return math.sqrt(float(np.sum(upper * losses * losses)))
   return probability * pairs.loss_bounds(kind, parameter)[1]
 
 
@@ -136,7 +146,7 @@ def loss_distributions(
 
   Args:
     mechanism: Of a kind with a loss distribution: gaussian, laplace,
-      bounded_range or epsilon_delta.
+      bounded_range, epsilon_delta, gaussian_or_null or one of `atoms.KINDS`.
     interval: Distance of the grid points, in nats.
 
   Returns:
@@ -151,6 +161,10 @@ def loss_distributions(
 
   ```
   """
+  if mechanism.kind == 'gaussian_or_null':
+    return _null_row(mechanism, interval)
+  if mechanism.kind in atoms.KINDS:
+    return _atomic(mechanism, interval)
   if mechanism.kind == 'epsilon_delta':
     both = _randomized_response(mechanism, interval)
     return both, both
@@ -225,6 +239,58 @@ def _replaced(
   return _with_mgf(-last, masses, float(upper[-1]), interval)
 
 
+def _null_row(
+  mechanism: Mechanism, interval: float
+) -> tuple[LossDistribution, LossDistribution]:
+  """The pair of `null_rows`, with the row on top and below."""
+  _, sigma, q = mechanism[:3]
+  largest = pairs.loss_bounds('gaussian', sigma)[1]
+  masses = []
+  for row, high in (
+    (True, null_rows.loss_at(largest, q, sigma)),
+    (False, _sampled_loss(largest, q)),
+  ):
+    edges = np.arange(math.ceil(high / interval) + 1) * interval
+    edges = np.append(edges, np.inf)
+    if row:
+      masses.append(null_rows.masses_between(edges, q, sigma))
+      continue
+    with_row, without = pairs.interval_masses(
+      'gaussian', sigma, _unsampled_loss(edges, q)
+    )
+    masses.append((q * with_row + (1 - q) * without, without))
+  row, null = masses
+  return _two_sided(row, null, interval), _two_sided(null, row, interval)
+
+
+def _two_sided(
+  above: tuple[np.ndarray, np.ndarray],
+  below: tuple[np.ndarray, np.ndarray],
+  interval: float,
+) -> LossDistribution:
+  """One pair at losses above zero, another one swapped below, the rest at zero.
+
+  Args:
+    above: Two float64 [k + 1]: masses of both sides at losses between each two
+      grid points from zero on, and above the last.
+    below: The same of the other pair.
+    interval: Distance of the grid points.
+
+  Returns:
+    The distribution.
+  """
+  upper, lower = above
+  swapped, top = below
+  last = len(swapped) - 1
+  masses = np.zeros(last + len(upper))
+  masses[last:] += _shared(upper[:-1], lower[:-1], 0, interval)
+  masses[: last + 1] += _shared(top[-2::-1], swapped[-2::-1], -last, interval)
+  masses[0] += top[-1]
+  rest = 1 - float(np.sum(upper)) - float(np.sum(top))
+  masses[last] += max(rest, 0.0) + 16 * _EPS
+  return _with_mgf(-last, masses, float(upper[-1]), interval)
+
+
 def _on_grid(
   upper: np.ndarray, lower: np.ndarray, first: int, interval: float
 ) -> LossDistribution:
@@ -264,6 +330,38 @@ def _shared(
   masses[:-1] = upper - moved
   masses[1:] += moved
   return masses
+
+
+def _atomic(
+  mechanism: Mechanism, interval: float
+) -> tuple[LossDistribution, LossDistribution]:
+  pair, q = atoms.atoms(mechanism), mechanism.probability
+  # The largest logs that the losses were computed from, if not themselves.
+  logs = 0.0 if q == 1 else atoms.pure_epsilon(mechanism) - math.log(q)
+  remove = _of_atoms(pair, logs, interval)
+  symmetric = mechanism.kind != 'response_or_null' and (
+    mechanism.replaced or mechanism.probability == 1
+  )
+  return remove, remove if symmetric else _of_atoms(
+    pair.swapped(), logs, interval
+  )
+
+
+def _of_atoms(
+  pair: atoms.Atoms, logs: float, interval: float
+) -> LossDistribution:
+  """Puts each loss between two grid points, and shares it between them."""
+  losses, upper, lower = pair
+  # Where rounding leaves open which side of a grid point a loss is on, it is
+  # above it, where it may be moved up; `_shared` does so.
+  rounding = 16 * _EPS * (np.abs(losses) + logs)
+  edges = np.floor((losses + rounding) / interval)
+  edges = edges.astype(np.int64)
+  first, number = int(edges[0]), int(edges[-1] - edges[0]) + 1
+  binned = [
+    np.bincount(edges - first, masses, number) for masses in (upper, lower)
+  ]
+  return _with_mgf(first, _shared(*binned, first, interval), 0.0, interval)
 
 
 def _randomized_response(

@@ -20,6 +20,7 @@ __all__ = [
 RELATIONS = (
   dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
   dp_accounting.NeighboringRelation.REPLACE_ONE,
+  dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
 )
 
 
@@ -27,16 +28,21 @@ class Mechanism(NamedTuple):
   """One mechanism, with sensitivity 1 under the relation accounted for.
 
   Attributes:
-    kind: 'gaussian', 'laplace', 'epsilon_delta', 'bounded_range', 'zcdp',
-      'data_dependent_gnmax', 'data_dependent_lnmax',
-      'data_dependent_threshold', 'parallel', 'repeat_and_select' or
-      'non_private'.
-    parameter: Noise standard deviation (gaussian), noise scale (laplace),
-      epsilon (epsilon_delta, bounded_range), rho (zcdp), the noise of the vote
-      or of its check (data_dependent), mean number of runs (repeat_and_select).
+    kind: 'gaussian', 'laplace', 'discrete_laplace', 'epsilon_delta',
+      'bounded_range', 'zcdp', 'randomized_response', 'response_or_null' (the
+      same where the row is null in one table), 'gaussian_or_null' (see
+      `null_rows`), 'data_dependent_gnmax',
+      'data_dependent_lnmax', 'data_dependent_threshold', 'parallel',
+      'repeat_and_select' or 'non_private'.
+    parameter: Noise standard deviation (gaussian, gaussian_or_null), noise
+      scale (laplace), a of the noise (discrete_laplace), p of the noise
+      (randomized responses), epsilon (epsilon_delta, bounded_range), rho
+      (zcdp), the noise of the vote or of its check (data_dependent), mean
+      number of runs (repeat_and_select).
     probability: Probability q with which sampling takes a row; 1 if there is
       none.
-    extra: delta (epsilon_delta), xi (zcdp), log of a probability
+    extra: delta (epsilon_delta), xi (zcdp), how far the sum moves
+      (discrete_laplace), buckets (randomized responses), log of a probability
       (data_dependent), shape (repeat_and_select), else 0.
     replaced: What sampling does to the pair (P, Q) that dominates the mechanism
       without it. If False, the dominating pairs are (1 - q) Q + q P against Q,

@@ -38,15 +38,17 @@ class PLDAccountant(accountant.MechanismAccountant):
   """Accounts by composing privacy loss distributions numerically.
 
   Takes Gaussian, Laplace, exponential (bounded-range) and (epsilon, delta)
-  mechanisms, also on samples. Results are remembered for the process, so that
-  asking after each block of a training run is cheap.
+  mechanisms, also on samples, discrete Laplace noise and randomized response.
+  Results are remembered for the process, so that asking after each block of a
+  training run is cheap.
 
   Where the numerics take too long or end without a finite epsilon (a delta less
   than about 1e-29), the bound of 'rdp' is returned, which is looser; `remarks`
   and `delta_remarks` say so.
 
   Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
+    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
+      `REPLACE_SPECIAL`.
     value_discretization_interval: Distance of the grid of losses, in nats. It
       is doubled until the arrays fit into memory, where losses are very large.
     time_limit: Seconds that one price may take, about; it is looked at between
@@ -79,7 +81,18 @@ class PLDAccountant(accountant.MechanismAccountant):
 
   name = 'pld'
   guarantee = 'upper_bound'
-  kinds = frozenset({'gaussian', 'laplace', 'bounded_range', 'epsilon_delta'})
+  kinds = frozenset(
+    {
+      'bounded_range',
+      'discrete_laplace',
+      'epsilon_delta',
+      'gaussian',
+      'gaussian_or_null',
+      'laplace',
+      'randomized_response',
+      'response_or_null',
+    }
+  )
   events = (
     dp_accounting.GaussianDpEvent,
     dp_accounting.LaplaceDpEvent,
@@ -87,6 +100,13 @@ class PLDAccountant(accountant.MechanismAccountant):
     dp_accounting.SampledWithoutReplacementDpEvent,
     events_lib.EpsilonDeltaDpEvent,
     events_lib.ExponentialMechanismDpEvent,
+    events_lib.DiscreteLaplaceDpEvent,
+    events_lib.RandomizedResponseDpEvent,
+    events_lib.PermuteAndFlipDpEvent,
+    events_lib.SingleEpochTreeAggregationDpEvent,
+    events_lib.MatrixMechanismDpEvent,
+    events_lib.ToeplitzMechanismDpEvent,
+    events_lib.CyclicPoissonSampledDpEvent,
     events_lib.ReportNoisyMaxDpEvent,
     events_lib.SparseVectorDpEvent,
     events_lib.TruncatedSubsampledGaussianDpEvent,
@@ -381,7 +401,10 @@ def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
     interval /= 2
   if len(counts) == 1 and counts[0][0].kind != 'gaussian':
     # An atom at the largest loss, or a last step in density, on a grid point.
-    largest = losses_lib.loss_range(counts[0][0])[1]
+    largest = max(map(abs, losses_lib.loss_range(counts[0][0])))
+    if counts[0][0].kind == 'discrete_laplace':
+      # All its losses are multiples of this.
+      largest = counts[0][0].parameter
     if interval < largest < interval * _MAX_POINTS:
       interval = largest / math.ceil(largest / interval)
   return interval

@@ -34,7 +34,8 @@ class RDPAccountant(accountant.MechanismAccountant):
   of 'pld'.
 
   Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
+    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
+      `REPLACE_SPECIAL`.
     orders: Orders of the divergences, each above 1; None for a good choice.
 
   Raises:
@@ -75,11 +76,15 @@ class RDPAccountant(accountant.MechanismAccountant):
       'data_dependent_gnmax',
       'data_dependent_lnmax',
       'data_dependent_threshold',
+      'discrete_laplace',
       'epsilon_delta',
       'gaussian',
+      'gaussian_or_null',
       'laplace',
       'parallel',
+      'randomized_response',
       'repeat_and_select',
+      'response_or_null',
       'zcdp',
     }
   )
@@ -93,6 +98,13 @@ class RDPAccountant(accountant.MechanismAccountant):
     events_lib.ZCDpEvent,
     events_lib.TruncatedSubsampledGaussianDpEvent,
     events_lib.ExponentialMechanismDpEvent,
+    events_lib.DiscreteLaplaceDpEvent,
+    events_lib.RandomizedResponseDpEvent,
+    events_lib.PermuteAndFlipDpEvent,
+    events_lib.SingleEpochTreeAggregationDpEvent,
+    events_lib.MatrixMechanismDpEvent,
+    events_lib.ToeplitzMechanismDpEvent,
+    events_lib.CyclicPoissonSampledDpEvent,
     events_lib.ReportNoisyMaxDpEvent,
     events_lib.SparseVectorDpEvent,
     events_lib.LNMaxDpEvent,

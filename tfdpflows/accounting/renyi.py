@@ -9,6 +9,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tfdpflows.accounting import (
+  atoms,
+  null_rows,
   pate,
   renyi_sampled,
   repeat_and_select,
@@ -23,6 +25,8 @@ _ROUNDING = 1e-14
 _ULPS = 2e-15
 # Nothing that is not free is said to cost less.
 _LEAST = 1e-300
+# Losses of a discrete pair that are told apart, about.
+_ATOMS = 1024
 
 _Parts = Iterable[tuple[Mechanism, int]]
 
@@ -149,6 +153,15 @@ def _curve(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
       return curve
     # A mixture with what is the same for both is no further apart.
     return np.fmin(curve, _sampled_pure(parameter, mechanism, a))
+  if kind in atoms.KINDS:
+    return _of_atoms(mechanism, a)
+  if kind == 'gaussian_or_null':
+    # As of a replaced row, or as if it were known who is drawn.
+    curve = np.fmin(
+      renyi_sampled.sampled_gaussian(a, q, parameter / 2, True),
+      a / 2 / parameter / parameter,
+    )
+    return np.fmin(curve, null_rows.renyi_of_null_row(a, q, parameter))
   if kind == 'epsilon_delta':
     return _pure_curve(parameter, a)
   if kind == 'zcdp':
@@ -169,6 +182,16 @@ def _curve(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
       a, total_curve(parts, orders), parameter, extra
     )
   raise ValueError(f'{kind!r} is not a kind of mechanism with a known curve.')
+
+
+def _of_atoms(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
+  """Of discrete pairs: the sum over their losses, or a closed form."""
+  kind, parameter, q, extra = mechanism[:4]
+  if kind == 'discrete_laplace' and q == 1:
+    return atoms.discrete_laplace_curve(parameter, extra, a)
+  epsilon = amplified(atoms.pure_epsilon(mechanism), q) * (1 + _ROUNDING)
+  curve = atoms.renyi_of_atoms(atoms.atoms(mechanism, _ATOMS), a)
+  return np.fmin(np.fmin(curve, epsilon), _pure_curve(epsilon, a))
 
 
 def _sampled_pure(
@@ -238,6 +261,8 @@ def _pure(mechanism: Mechanism) -> float:
     return amplified(1 / parameter, q)
   if kind == 'bounded_range':
     return amplified(parameter, q)
+  if kind in atoms.KINDS:
+    return amplified(atoms.pure_epsilon(mechanism), q)
   if kind == 'epsilon_delta':
     return parameter
   if kind == 'data_dependent_lnmax':

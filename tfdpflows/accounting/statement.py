@@ -12,6 +12,7 @@ import dp_accounting
 from tfdpflows.accounting import (
   amplification,
   events_json,
+  flatten,
   ledger_state,
   registry,
 )
@@ -221,7 +222,10 @@ def privacy_statement(
     num_examples=None if num_examples is None else int(num_examples),
     seeded=seeded,
     assumptions=text_lib.assumptions(
-      seeded, sharded='ParallelDpEvent' in repr(spent.event)
+      seeded,
+      sharded='ParallelDpEvent' in repr(spent.event),
+      null=ledger.neighboring_relation.name == 'REPLACE_SPECIAL',
+      streamed=flatten.has_stream(spent.event),
     ),
     notes=tuple(str(note) for note in notes),
     trust_model=text_lib.TRUST_MODEL,

@@ -47,6 +47,10 @@ _RELATIONS = {
     'two tables are neighbours if one is the other with one unit replaced by '
     'another'
   ),
+  'REPLACE_SPECIAL': (
+    'two tables are neighbours if one is the other with one unit replaced by a '
+    'null unit, which counts as a row and contributes nothing'
+  ),
 }
 _ASSUMPTIONS = (
   'The schema (columns, types, bounds, categories) was public or chosen '
@@ -72,18 +76,30 @@ _SHARDS = (
   'Which shard a row belongs to depends on nothing but the row itself, or was '
   'drawn at random without looking at the rows.'
 )
+_NULL = (
+  'A null unit adds nothing to a sum or count and changes no score or vote; '
+  'asked for an answer of its own, it gives any with the same probability.'
+)
+_STREAM = (
+  'Which steps of a stream a unit takes part in does not depend on other '
+  'units, and they are as few and as far apart as the mechanisms say.'
+)
 _SECRET = (
   'Noise and sampling come from random numbers that nobody outside knows or '
   'can guess; secrets they were made from are kept like the table, or deleted.'
 )
 
 
-def assumptions(seeded: bool, sharded: bool) -> tuple[str, ...]:
+def assumptions(
+  seeded: bool, sharded: bool, null: bool = False, streamed: bool = False
+) -> tuple[str, ...]:
   """What must be true for a claim to hold.
 
   Args:
     seeded: Whether the random numbers came from a seed that may be known.
     sharded: Whether mechanisms are charged as reading disjoint shards.
+    null: Whether neighbours have a null unit in the place of another.
+    streamed: Whether tree aggregation or a matrix mechanism is charged.
 
   Returns:
     Sentences.
@@ -91,6 +107,8 @@ def assumptions(seeded: bool, sharded: bool) -> tuple[str, ...]:
   return (
     *_ASSUMPTIONS,
     *([_SHARDS] if sharded else []),
+    *([_NULL] if null else []),
+    *([_STREAM] if streamed else []),
     *([] if seeded else [_SECRET]),
   )
 

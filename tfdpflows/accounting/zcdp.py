@@ -17,6 +17,7 @@ constants used here:
   is 0 at epsilon = 0, and its derivative by epsilon has the sign of h(y) = (n -
   1) - (n + 1) y + (n + 1) y^n - (n - 1) y^(n + 1), where h(1) = h'(1) = 0 and
   h'' = n (n^2 - 1) y^(n - 2) (1 - y) >= 0, so that h >= 0 for y <= 1.
+- Discrete Laplace: the mean loss, see `atoms.discrete_laplace_rho`.
 - Bounded range epsilon: rho = epsilon^2 / 8 (Cesar and Rogers 2021). L lies in
   an interval of length epsilon, so that by Hoeffding's lemma K(s) <= s m + s^2
   epsilon^2 / 8, m the mean; and m <= epsilon^2 / 8 because K(-1) = 0. It is
@@ -32,7 +33,7 @@ import dp_accounting
 import numpy as np
 from numpy import typing as npt
 
-from tfdpflows.accounting import accountant
+from tfdpflows.accounting import accountant, atoms
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting.mechanism import Mechanism
@@ -61,11 +62,13 @@ class ZCDPAccountant(accountant.MechanismAccountant):
   """Accounts by adding rho and xi.
 
   Takes Gaussian, Laplace, bounded-range, (epsilon, delta) and zCDP mechanisms,
-  and disjoint shards of them. Mechanisms on a sample are refused: sampling does
-  not amplify zCDP (Bun, Dwork, Rothblum and Steinke 2018).
+  discrete Laplace noise, randomized response, and disjoint shards of them.
+  Mechanisms on a sample are refused: sampling does not amplify zCDP (Bun,
+  Dwork, Rothblum and Steinke 2018).
 
   Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE` or `REPLACE_ONE`.
+    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
+      `REPLACE_SPECIAL`.
 
   #### Formal guarantee
   `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
@@ -90,10 +93,13 @@ class ZCDPAccountant(accountant.MechanismAccountant):
   kinds = frozenset(
     {
       'bounded_range',
+      'discrete_laplace',
       'epsilon_delta',
       'gaussian',
       'laplace',
       'parallel',
+      'randomized_response',
+      'response_or_null',
       'zcdp',
     }
   )
@@ -103,6 +109,12 @@ class ZCDPAccountant(accountant.MechanismAccountant):
     events_lib.EpsilonDeltaDpEvent,
     events_lib.ZCDpEvent,
     events_lib.ExponentialMechanismDpEvent,
+    events_lib.DiscreteLaplaceDpEvent,
+    events_lib.RandomizedResponseDpEvent,
+    events_lib.PermuteAndFlipDpEvent,
+    events_lib.SingleEpochTreeAggregationDpEvent,
+    events_lib.MatrixMechanismDpEvent,
+    events_lib.ToeplitzMechanismDpEvent,
     events_lib.ReportNoisyMaxDpEvent,
     events_lib.SparseVectorDpEvent,
     events_lib.LNMaxDpEvent,
@@ -306,7 +318,18 @@ def _one(mechanism: Mechanism) -> _Guarantee:
     if kind == 'gaussian':
       rho = 0.5 / parameter / parameter
     elif kind == 'laplace':
-      rho = _laplace(1 / parameter)
+      rho = atoms.laplace_rho(1 / parameter)
+    elif kind == 'discrete_laplace':
+      rho = atoms.discrete_laplace_rho(parameter, extra)
+    elif kind in atoms.KINDS:
+      epsilon = atoms.pure_epsilon(mechanism)
+      rho = _pure(epsilon)
+      if kind == 'response_or_null':
+        # Both losses, which have different signs, in an interval.
+        length = -math.log(parameter) + math.log1p(
+          (extra - 1) * (1 - parameter)
+        )
+        rho = min(rho, length * length / 8 * (1 + _ROUNDING))
     else:
       rho = min(parameter * parameter / 8, _pure(parameter))
   # Upwards, where the square of something small is zero.
@@ -315,14 +338,6 @@ def _one(mechanism: Mechanism) -> _Guarantee:
 
 def _pure(epsilon: float) -> float:
   return epsilon * math.tanh(epsilon / 2)
-
-
-def _laplace(epsilon: float) -> float:
-  if epsilon > 0.1:
-    return epsilon + math.expm1(-epsilon)
-  # The series alternates: to stop after a positive term is an upper bound.
-  series = 1 / 24 - epsilon / 120 + epsilon * epsilon / 720
-  return epsilon * epsilon * (0.5 - epsilon / 6 + epsilon * epsilon * series)
 
 
 def _failure(log_kept: float) -> float:

@@ -254,6 +254,7 @@ def _text(result, unknown):
     change = {
       'add_or_remove_one': 'added or removed',
       'replace_one': 'replaced',
+      'replace_special': 'replaced by a null row',
     }[result['neighboring_relation']]
     before = training.rounded_up(result['epsilon_of_ledger'])
     lines += [
