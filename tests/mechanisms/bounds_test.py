@@ -11,6 +11,8 @@ from tfdpflows.tabular import Field, TableSchema
 
 
 class Ledger:
+  neighboring_relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
   def __init__(self):
     self.charges = []
 

@@ -8,10 +8,11 @@ import math
 import dp_accounting
 import numpy as np
 import pandas as pd
+from dp_accounting import NeighboringRelation
 
 from tfdpflows.accounting import events
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import check_positive
+from tfdpflows.mechanisms.checks import check_positive, touched
 from tfdpflows.mechanisms.rows import as_numbers
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
@@ -21,21 +22,29 @@ _INTEGER_EXPONENTS = (0, 53)
 _FALSE_ALARM = 0.01
 # Deciding whether values are missing needs less than finding a domain.
 _REQUIRED_WEIGHT = 0.5
+_RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
-def bounds_event(schema, epsilon, delta):
+def bounds_event(schema, epsilon, delta, neighboring_relation=_RELATION):
   """Returns the `DpEvent` that `private_bounds` costs.
 
   Args:
     schema: `TableSchema` with marks.
     epsilon: epsilon of the whole release.
     delta: delta of the whole release; used if an enum is marked.
+    neighboring_relation: that of the ledger. Whichever it is, the event costs
+      (`epsilon`, `delta`) where an accountant takes the same one.
 
   Returns:
     A `dp_accounting.ComposedDpEvent`, or `NoOpDpEvent` without marks.
+
+  Raises:
+    ValueError: if a budget is not positive, or the relation not supported.
   """
+  rows = touched(neighboring_relation)
   parts = [
-    dp_accounting.LaplaceDpEvent(1 / eps)
+    # Accountants take the sum to move by as much as `rows` of them.
+    dp_accounting.LaplaceDpEvent(rows / eps)
     if kind != 'enum'
     else events.EpsilonDeltaDpEvent(eps, delta_part)
     for _, kind, eps, delta_part in _plan(schema, epsilon, delta)
@@ -91,22 +100,23 @@ def private_bounds(
 
   #### Formal guarantee
 
-  Adding or removing one row changes one bin of each histogram by one, so a
-  range is a Laplace mechanism of sensitivity 1 and scale `1 / epsilon_i`;
-  reading bounds off it is post-processing. Categories are selected by
+  Under the neighbouring relation of the ledger: ranges are found by
+  `private_range`, which is `epsilon_i`-private, and categories by
   `private_categories`, which is `(epsilon_i, delta_i)`-private. Whether values
-  are missing is one count with Laplace noise; given the categories it has
-  sensitivity 1. The release is their composition, `bounds_event`, and is
+  are missing is one count with Laplace noise of scale `1 / epsilon_i`; given
+  the categories it moves by 1 at most, whether a row is added, removed or
+  replaced. The release is their composition, `bounds_event`, and is
   `(epsilon, delta)`-private by basic composition. The noise is drawn in
   floating point and is not proof against floating-point attacks.
   """
+  relation = ledger.neighboring_relation
   plan = _plan(schema, epsilon, delta)
   if not plan:
     return schema
   names = dict.fromkeys(field.name for field, *_ in plan)
   randomness = charge_release(
     ledger,
-    bounds_event(schema, epsilon, delta),
+    bounds_event(schema, epsilon, delta, relation),
     label=label,
     randomness=randomness,
     facts={
@@ -127,10 +137,14 @@ def private_bounds(
     changes = found.setdefault(field.name, {'from_data': ()})
     column = df[field.name]
     if kind == 'range':
-      changes.update(_range_of(column, field, eps, rng))
+      changes.update(_range_of(column, field, eps, rng, relation))
     elif kind == 'enum':
       changes['enum'] = private_categories(
-        column, epsilon=eps, delta=delta_part, rng=rng
+        column,
+        epsilon=eps,
+        delta=delta_part,
+        rng=rng,
+        neighboring_relation=relation,
       )
       if not changes['enum']:
         raise ValueError(_too_few(field.name, 'enum'))
@@ -142,7 +156,9 @@ def private_bounds(
   )
 
 
-def private_range(values, *, epsilon, rng, integer=False):
+def private_range(
+  values, *, epsilon, rng, integer=False, neighboring_relation=_RELATION
+):
   """Returns a private range that holds nearly all values.
 
   Values are counted in bins that end at signed powers of two, noise is added,
@@ -157,14 +173,18 @@ def private_range(values, *, epsilon, rng, integer=False):
     epsilon: epsilon to spend.
     rng: `np.random.Generator` of the noise.
     integer: whether values are whole; bounds are then whole too.
+    neighboring_relation: what two neighbouring tables are; where a row is
+      replaced, there is twice the noise.
 
   Returns:
     `(low, high)`, or `None` if no bin passes the threshold.
 
   #### Formal guarantee
 
-  `epsilon`-private for one row added or removed: the bins are disjoint and
-  fixed, so the counts are a Laplace mechanism of sensitivity 1.
+  `epsilon`-private under `neighboring_relation`: the bins are disjoint and
+  fixed, so that a row added or removed moves one count by 1, and a row replaced
+  moves two of them. The noise has 1 and 2 over epsilon as its scale. Reading a
+  range off the noisy counts is post-processing.
 
   #### Example
 
@@ -184,8 +204,9 @@ def private_range(values, *, epsilon, rng, integer=False):
   values = values[np.isfinite(values)]
   values = np.clip(values, edges[0], np.nextafter(edges[-1], 0))
   counts = np.histogram(values, edges)[0]
-  noisy = counts + rng.laplace(scale=1 / epsilon, size=len(counts))
-  passed = noisy > math.log(len(counts) / (2 * _FALSE_ALARM)) / epsilon
+  scale = touched(neighboring_relation) / epsilon
+  noisy = counts + rng.laplace(scale=scale, size=len(counts))
+  passed = noisy > math.log(len(counts) / (2 * _FALSE_ALARM)) * scale
   if not passed.any():
     return None
   places = np.flatnonzero(passed)
@@ -201,7 +222,9 @@ def private_range(values, *, epsilon, rng, integer=False):
   return float(found[0]), float(found[1])
 
 
-def private_categories(column, *, epsilon, delta, rng):
+def private_categories(
+  column, *, epsilon, delta, rng, neighboring_relation=_RELATION
+):
   """Returns the categories that enough rows have, privately.
 
   Args:
@@ -209,6 +232,8 @@ def private_categories(column, *, epsilon, delta, rng):
     epsilon: epsilon to spend.
     delta: delta to spend.
     rng: `np.random.Generator` of the noise.
+    neighboring_relation: what two neighbouring tables are; where a row is
+      replaced, half of epsilon and delta is spent on each category it touches.
 
   Returns:
     A sorted tuple of the categories whose noisy count passes
@@ -219,7 +244,9 @@ def private_categories(column, *, epsilon, delta, rng):
   `(epsilon, delta)`-private for one row added or removed (Korolova et al.,
   2009): a row touches one category. If others have it too, its noisy count is
   a Laplace mechanism; if the row is the only one, the category shows with a
-  chance of `delta` at most.
+  chance of `delta` at most. A row that is replaced touches two categories,
+  whose noise is independent: the release is then the composition of two that
+  are `(epsilon / 2, delta / 2)`-private.
 
   #### Example
 
@@ -234,6 +261,8 @@ def private_categories(column, *, epsilon, delta, rng):
   check_positive('epsilon', epsilon)
   if not 0 < delta < 1:
     raise ValueError(f'delta is {delta}; it must be between 0 and 1.')
+  rows = touched(neighboring_relation)
+  epsilon, delta = epsilon / rows, delta / rows
   # As objects: a categorical column would count categories that no row has.
   column = pd.Series(column, dtype=object).dropna()
   counts = column.value_counts().sort_index()
@@ -286,7 +315,7 @@ def _too_few(name, what):
   )
 
 
-def _range_of(column, field, epsilon, rng):
+def _range_of(column, field, epsilon, rng, neighboring_relation):
   values = column.to_numpy(np.float64, na_value=np.nan)
   # A bound that is public still holds.
   low = -np.inf if 'minimum' in field.from_data else field.minimum
@@ -296,6 +325,7 @@ def _range_of(column, field, epsilon, rng):
     epsilon=epsilon,
     rng=rng,
     integer=field.type == 'integer',
+    neighboring_relation=neighboring_relation,
   )
   if found is None:
     raise ValueError(_too_few(field.name, 'range'))
