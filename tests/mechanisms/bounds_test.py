@@ -108,7 +108,7 @@ def test_only_marked_values_of_the_draft_are_forgotten():
 
 def test_too_little_data_says_what_to_do():
   df = table(5)
-  with pytest.raises(ValueError, match="'age': no range rises above"):
+  with pytest.raises(ValueError, match="'age': no type rises above"):
     mechanisms.private_bounds(
       df,
       TableSchema.draft(df),
