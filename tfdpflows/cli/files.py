@@ -96,7 +96,7 @@ def read_rows(path, schema, out_of_range, fitting=True):
   """
   from tfdpflows.tabular.table import read_table
 
-  table = read_table(path, schema)
+  table = read_table(path, schema, out_of_range)
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # The fit itself gives them.

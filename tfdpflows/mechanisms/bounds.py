@@ -24,8 +24,9 @@ _FALSE_ALARM = 0.01
 # domain.
 _WEIGHTS = {'required': 0.5, 'type': 0.5}
 _KINDS = ('boolean', 'integer', 'number', 'string')
-# A column of numbers stays one if this share of its values is something else.
-_FOREIGN = 0.05
+# A column of numbers stays one if this share of its values is something else,
+# and one of whole numbers if this share is not whole.
+_FOREIGN, _FRACTIONAL = 0.05, 0.01
 _RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
@@ -190,8 +191,9 @@ def private_type(kinds, *, epsilon, rng, neighboring_relation=_RELATION):
 
   Returns:
     The narrowest of them that holds all values but a few: as many as noise
-    looks like, and a twentieth of all where the others are numbers. `None` if
-    there are no more than noise looks like of any.
+    looks like, and a twentieth of all where the others are numbers (a
+    hundredth where the others are whole). `None` if there are no more than
+    noise looks like of any.
 
   #### Formal guarantee
 
@@ -214,7 +216,8 @@ def private_type(kinds, *, epsilon, rng, neighboring_relation=_RELATION):
   noisy = counts + rng.laplace(scale=scale, size=len(counts))
   boolean, integer, number, string = noisy
   noise = math.log(1 / (2 * _FALSE_ALARM)) * scale
-  foreign = noise + _FOREIGN * max(noisy.sum(), 0.0)
+  total = max(noisy.sum(), 0.0)
+  foreign = noise + _FOREIGN * total
   if noisy.max() <= noise:
     return None
   numeric = integer + number
@@ -222,7 +225,7 @@ def private_type(kinds, *, epsilon, rng, neighboring_relation=_RELATION):
     return 'string'
   if boolean > numeric:
     return 'boolean'
-  return 'number' if number > noise else 'integer'
+  return 'number' if number > noise + _FRACTIONAL * total else 'integer'
 
 
 def private_range(
