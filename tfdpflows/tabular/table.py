@@ -12,6 +12,9 @@ import pandas as pd
 
 from tfdpflows.tabular import values
 
+# Rows that are turned into columns at one time.
+_BLOCK = 1 << 14
+
 
 def read_table(path, schema=None, out_of_range='error'):
   """Reads a CSV file: UTF-8, commas, a header, one row per line.
@@ -143,6 +146,7 @@ def _columns(text, clip):
     columns = [[] for _ in names]
     # Equal cells share one string.
     known = [{} for _ in names]
+    block = []
     for number, cells in lines:
       # An empty line is a missing value of a single column, else no row at all.
       if not cells and len(names) > 1:
@@ -154,11 +158,20 @@ def _columns(text, clip):
             f'{len(names)}; quote cells that contain commas.'
           )
         cells = [*cells, *[''] * len(names)][: len(names)]
-      for column, seen, cell in zip(columns, known, cells):
-        column.append(seen.setdefault(cell, cell))
+      block.append(cells)
+      if len(block) == _BLOCK:
+        _take(block, columns, known)
+    _take(block, columns, known)
   if not columns[0]:
     raise ValueError('the file has a header but no rows; add rows.')
   return names, columns
+
+
+def _take(block, columns, known):
+  """Moves rows to columns."""
+  for column, seen, cells in zip(columns, known, zip(*block)):
+    column.extend(map(seen.setdefault, cells, cells))
+  block.clear()
 
 
 @contextlib.contextmanager

@@ -19,10 +19,6 @@ _FALSE = ('false', 'False', 'FALSE', '0')
 _WORDS = ('true', 'True', 'TRUE', 'false', 'False', 'FALSE')
 # More digits than one after a leading zero is a code, such as a postal code.
 _CODE = re.compile(r'^[+-]?0\d')
-_NUMBER = re.compile(
-  r'^\s*[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?)\s*$',
-  re.ASCII | re.IGNORECASE,
-)
 
 
 def write_aside(path, write):
@@ -78,9 +74,8 @@ def is_missing(column, declared=()):
     missing = np.array([_is_blank(v) for v in _objects(column)], bool)
   if is_text(column):
     words = {word for word in MISSING if word not in declared}
-    # One by one: other cells may hold what cannot be compared or hashed.
-    found = [isinstance(v, str) and v in words for v in _objects(column)]
-    missing = missing | np.array(found, bool)
+    is_word = lambda value: isinstance(value, str) and value in words
+    missing = missing | np.array(_each(_objects(column), is_word), bool)
   return missing
 
 
@@ -160,13 +155,10 @@ def _kind_of(word):
 def kinds(column):
   """Returns of which type every cell looks; see `TableSchema.kinds`."""
   missing = is_missing(column)
+  words = _texts(column[~missing])
+  known = {word: _kind_of(word) for word in set(words)}
   found = np.full(len(column), None, object)
-  known = {}
-  for place in np.flatnonzero(~missing):
-    word = column.iat[place]
-    if word not in known:
-      known[word] = _kind_of(word)
-    found[place] = known[word]
+  found[~missing] = [known[word] for word in words]
   return found
 
 
@@ -251,9 +243,20 @@ def _objects(column):
   return column.astype(object).to_numpy(object)
 
 
+def _each(cells, function):
+  """Returns what a function makes of cells, a list; of equal texts once."""
+  # Other cells may hold what can neither be compared nor hashed.
+  if pd.api.types.infer_dtype(cells, skipna=False) != 'string':
+    return [function(value) for value in cells]
+  codes, distinct = pd.factorize(cells)
+  found = np.empty(len(distinct), object)
+  found[:] = [function(value) for value in distinct]
+  return found[codes].tolist()
+
+
 def _texts(present):
   """The texts of cells, a list; `None` for what has none."""
-  return [_text_of(value) for value in _objects(present)]
+  return _each(_objects(present), _text_of)
 
 
 def _text_of(value):
@@ -283,22 +286,14 @@ def _numbers(present):
   if _holds_numbers(present):
     with np.errstate(over='ignore'):  # Of floats wider than these.
       return present.to_numpy(np.float64)
-  known = {}
-  result = np.empty(len(present))
-  for place, value in enumerate(_objects(present)):
-    if isinstance(value, str):
-      if value not in known:
-        known[value] = _number_of(value)
-      result[place] = known[value]
-    else:
-      result[place] = _number_of(value)
-  return result
+  return np.array(_each(_objects(present), _number_of), np.float64)
 
 
 def _number_of(value):
   """The number that a cell stands for, NaN if there is none."""
   if isinstance(value, str):
-    if not _NUMBER.match(value):
+    # Python reads 1_000 and the digits of all scripts; tables do not mean them.
+    if '_' in value or not value.isascii():
       return math.nan
   elif not isinstance(value, (numbers.Real, decimal.Decimal, np.bool_)):
     return math.nan
