@@ -30,8 +30,9 @@ def add_out_of_range(options):
     'out_of_range',
     'error',
     'What to do with a value that the schema does not allow: stop and name its '
-    'row and column (error), or move a number to the nearest bound and take an '
-    'unknown category for a missing one (clip).',
+    'row and column (error), which tells of that row; or move a number to the '
+    'nearest bound, take what is no number or no category for missing, and '
+    'refuse no row, whatever it holds (clip).',
     enum_values=['error', 'clip'],
     metavar='clip|error',
   )
