@@ -300,7 +300,8 @@ def private_categories(
   """Returns the categories that enough rows have, privately.
 
   Args:
-    column: `pandas.Series` or array `[n]`; missing values are left out.
+    column: `pandas.Series` or array `[n]` of texts, booleans and numbers;
+      missing values and whatever else there is are left out.
     epsilon: epsilon to spend.
     delta: delta to spend.
     rng: `np.random.Generator` of the noise.

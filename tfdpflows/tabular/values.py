@@ -196,10 +196,12 @@ def typed(column, kind, name, declared=(), clip=False):
   present = column[~missing]
   if kind == 'string':
     result = pd.Series(np.nan, index=column.index, dtype=object)
-    words = pd.Series(_texts(present), index=present.index, dtype=object)
+    words = _texts(present)
+    unreadable = np.array([word is None for word in words], bool)
     if not clip:
-      _refuse(words.isna().to_numpy(), present, kind, name, 'give it as text')
-    result[~missing] = words.fillna(np.nan).to_numpy(object)
+      _refuse(unreadable, present, kind, name, 'give it as text')
+    result[~missing] = np.array([*words, None], object)[:-1]
+    result[result.isna()] = np.nan
     return result.rename(name)
   if kind == 'boolean':
     codes = _booleans(present)
