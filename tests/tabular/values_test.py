@@ -187,6 +187,17 @@ def test_no_row_is_refused_or_changes_another(
 
 
 @pytest.mark.filterwarnings('ignore:Column .* is declared')
+@pytest.mark.parametrize('marks', [(), ALL_MARKS], ids=['public', 'marked'])
+def test_the_type_that_pandas_infers_for_one_cell_changes_no_other(marks):
+  schema = _schema(False, marks)
+  for cell in (7, 0.25, np.float32(0.1), '7', True):
+    expected = schema.validate(_table([cell, cell]), 'clip')
+    for other in (*NASTY, 1j, 2**64, np.timedelta64(1, 'D')):
+      table = schema.validate(_table([cell, cell, other], True), 'clip')
+      _same_rows(table, expected, range(2))
+
+
+@pytest.mark.filterwarnings('ignore:Column .* is declared')
 def test_what_cells_become():
   """The table in docs/tables.md."""
   cells = ['7', 7, 7.5, math.inf, '-inf', -3, 'x', 'true', True, b'7', None]

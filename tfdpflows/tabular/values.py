@@ -265,8 +265,10 @@ def _text_of(value):
   try:
     # One missing value makes floats of a whole column of integers: no other
     # row may read differently for it.
-    if isinstance(value, (float, np.floating)) and value.is_integer():
-      value = int(value)
+    value = _real(value)
+    if isinstance(value, (float, np.floating)):
+      value = float(value)
+      value = int(value) if value.is_integer() else value
     text = str(value)
     # Half of a character has no UTF-8, and files and hashes need it.
     return text if text.isascii() else text.encode('utf-8', 'replace').decode()
@@ -276,7 +278,7 @@ def _text_of(value):
 
 def _booleans(present):
   if _holds_numbers(present):
-    number = present.to_numpy(np.float64)
+    number = _numbers(present)
     return np.where((number == 0) | (number == 1), number, np.nan)
   table = dict.fromkeys(_TRUE, 1.0)
   table.update(dict.fromkeys(_FALSE, 0.0))
@@ -291,13 +293,20 @@ def _numbers(present):
   return np.array(_each(_objects(present), _number_of), np.float64)
 
 
+def _real(value):
+  """A complex number as a real one if it is: others made it complex."""
+  if isinstance(value, (complex, np.complexfloating)) and value.imag == 0:
+    return value.real
+  return value
+
+
 def _number_of(value):
   """The number that a cell stands for, NaN if there is none."""
-  if isinstance(value, str):
-    # Python reads 1_000 and the digits of all scripts; tables do not mean them.
-    if '_' in value or not value.isascii():
-      return math.nan
-  elif not isinstance(value, (numbers.Real, decimal.Decimal, np.bool_)):
+  # Python reads 1_000 and the digits of all scripts; tables do not mean them.
+  if isinstance(value, str) and ('_' in value or not value.isascii()):
+    return math.nan
+  value = _real(value)
+  if not isinstance(value, (str, numbers.Real, decimal.Decimal, np.bool_)):
     return math.nan
   try:
     return float(value)
@@ -324,12 +333,7 @@ def validated(schema, df, out_of_range, fitting):
       f"out_of_range is {out_of_range!r}; it must be 'error' or 'clip'."
     )
   names = [str(name) for name in checked_names(df)]
-  for name in schema.names:
-    if name not in names:
-      raise ValueError(
-        f'The table has no column {name!r}; add it, or remove the field from '
-        f'the schema. The table has {", ".join(map(repr, names))}.'
-      )
+  _check_complete(schema, names)
   for name in names:
     if name not in schema.names:
       raise ValueError(
@@ -354,6 +358,7 @@ def validated(schema, df, out_of_range, fitting):
 def public_part(schema, df):
   """Returns what a schema says of `df` without its marks; see there."""
   names = [str(name) for name in df.columns]
+  _check_complete(schema, names)
   columns = {}
   for field in schema.fields:
     column = df.iloc[:, names.index(field.name)]
@@ -362,6 +367,15 @@ def public_part(schema, df):
       column, field, field.from_data, True
     )
   return pd.DataFrame(columns)
+
+
+def _check_complete(schema, names):
+  for name in schema.names:
+    if name not in names:
+      raise ValueError(
+        f'The table has no column {name!r}; add it, or remove the field from '
+        f'the schema. The table has {", ".join(map(repr, names))}.'
+      )
 
 
 def _declared(column, field, marks, clip):
