@@ -378,6 +378,7 @@ CSV_SCHEMA = TableSchema(
     (b'5,' + b'x' * 200_000, (5, 'a')),
     (b'\xef\xbb\xbf5,a', (None, 'a')),
   ],
+  ids=map(str, range(12)),
 )
 def test_no_line_of_a_file_is_refused_or_changes_another(csv, line, cells):
   path = csv(b'n,w\n1,a\n' + line + b'\n2,"b\nc"\n3,a\n')

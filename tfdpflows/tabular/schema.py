@@ -232,11 +232,6 @@ def _draft_field(df, name):
       )
     marks = ('enum', *marks)
     return Field(name, kind, enum=enum, required=required, from_data=marks)
-  if kind == 'integer' and present.abs().max() > 2**53:
-    raise ValueError(
-      f'Column {name!r} holds whole numbers beyond 2**53; drop it if it is an '
-      'identifier, or make it text.'
-    )
   low, high = present.min(), present.max()
   marks = ('minimum', 'maximum', *marks)
   convert = int if kind == 'integer' else float
