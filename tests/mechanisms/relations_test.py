@@ -452,8 +452,8 @@ def _distribution(table, categories, relation):
   seen = sorted(set(table))
   chances, ledger = {}, None
   for place, category in enumerate(seen):
-    low, high = -100.0, 100.0
-    for _ in range(40):
+    low, high = -30.0, 30.0
+    for _ in range(32):
       middle = (low + high) / 2
       shown, scale, ledger = _shown(table, place, middle, relation)
       low, high = (low, middle) if shown else (middle, high)
@@ -471,7 +471,7 @@ def _distribution(table, categories, relation):
 
 @BOTH
 @pytest.mark.parametrize(
-  'sizes', [(1, 2), pytest.param((1, 2, 3, 5), marks=pytest.mark.slow)]
+  'sizes', [(1, 2), pytest.param((1, 2, 3), marks=pytest.mark.slow)]
 )
 def test_categories(sizes, relation):
   """Of 20,000 runs with a row replaced, .441 showed what .088 showed before."""
