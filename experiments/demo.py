@@ -67,7 +67,7 @@ def run(output_dir, *, epsilon=1.0, delta=1e-5, num_rows=None, seed=None):
     print(f'({seconds[name]:.0f} s)\n', flush=True)
 
   step(
-    'A draft of the schema, every range marked as read off the data.',
+    'A draft of the schema, every type and range marked as read off the data.',
     'schema',
     input=path('train.csv'),
     output=path('draft.json'),

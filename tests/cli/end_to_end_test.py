@@ -123,6 +123,30 @@ def test_sample_score_and_report(folder):
 
 
 @pytest.mark.slow
+def test_a_draft_is_paid_for(folder):
+  """And a row that its types cannot hold neither ends the fit nor is read."""
+  rows = (folder / 'people.csv').read_text(encoding='utf-8')
+  (folder / 'more.csv').write_text(rows + 'my name,inf,"\n', encoding='utf-8')
+  _run(folder, 'schema', '--input=people.csv', '--output=draft.json')
+  fit = [
+    'fit',
+    '--input=more.csv',
+    '--schema=draft.json',
+    '--epsilon=50',
+    '--delta=1e-4',
+    '--model_dir=paid',
+    '--out_of_range=clip',
+  ]
+  assert 'is a draft' in _run(folder, *fit, code=2).stderr
+  said = _run(folder, *fit, '--bounds_epsilon=40').stdout
+  assert 'bounds' in said
+  assert 'Refusals' not in said
+  found = TableSchema.from_json(folder / 'paid' / 'schema.json')
+  assert [field.type for field in found] == ['integer', 'number', 'string']
+  assert not found.is_draft
+
+
+@pytest.mark.slow
 def test_a_tampered_ledger_is_named(folder):
   ledgers = [p for p in (folder / 'model').rglob('*') if 'ledger' in p.name]
   assert len(ledgers) == 1

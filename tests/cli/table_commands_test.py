@@ -125,6 +125,23 @@ def test_schema_writes_a_draft_that_fit_refuses(folder, capsys):
   _refused([*draft, '--bounds_epsilon=0', '--overwrite'], 'above 0', capsys)
 
 
+def test_no_row_decides_whether_a_fit_ends(folder, capsys):
+  people = folder / 'people.csv'
+  whole = people.read_bytes()
+  for line in (
+    b'abc,inf,f\n',
+    b'1,2\n',
+    b'1,2,3,4\n',
+    b'\xff,,"\n',
+    b'\0,1,f\n',
+  ):
+    people.write_bytes(whole + line)
+    _refused([*FIT, '--overwrite'], 'people.csv', capsys)
+    assert cli.main([*FIT, '--overwrite', '--out_of_range=clip']) == 0
+    name, rows, *_ = Synthesizer.calls[-1]
+    assert (name, rows) == ('fit', ROWS + 1)
+
+
 def test_fit_passes_the_flags_on(folder, capsys):
   flags = [
     '--seed=3',

@@ -11,6 +11,8 @@ from tfdpflows.tabular import Field, TableSchema
 
 
 class Ledger:
+  neighboring_relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
   def __init__(self):
     self.charges = []
 
@@ -89,6 +91,28 @@ def test_what_is_public_stays_and_costs_nothing():
   assert found['age'].maximum >= 90
 
 
+def test_a_column_that_is_not_there_is_named():
+  schema = TableSchema.draft(table()[['age', 'city']])
+  with pytest.raises(ValueError, match="no column 'city'"):
+    mechanisms.private_bounds(
+      table()[['age']], schema, 1.0, 1e-6, Randomness(seed=0), Ledger()
+    )
+
+
+def test_categories_are_known_by_type_and_value():
+  """Which of two equal values stood first must not give them their name."""
+  rng = np.random.default_rng(0)
+  for first in (0.0, -0.0, False, 0):
+    column = [first, *[0] * 500, *[0.0] * 500, [1], float('nan'), None, b'x']
+    found = mechanisms.private_categories(
+      column, epsilon=1.0, delta=1e-6, rng=rng
+    )
+    assert [(type(c).__name__, str(c)) for c in found] == [
+      ('float', '0.0'),
+      ('int', '0'),
+    ]
+
+
 def test_only_marked_values_of_the_draft_are_forgotten():
   # The numbers in a draft came from the data: they must not matter.
   df = table()[['age']]
@@ -106,7 +130,7 @@ def test_only_marked_values_of_the_draft_are_forgotten():
 
 def test_too_little_data_says_what_to_do():
   df = table(5)
-  with pytest.raises(ValueError, match="'age': no range rises above"):
+  with pytest.raises(ValueError, match="'age': no type rises above"):
     mechanisms.private_bounds(
       df,
       TableSchema.draft(df),

@@ -12,6 +12,8 @@ from tfdpflows.mechanisms import histograms, smoothing
 class Ledger:
   """Remembers what was charged, and refuses when told to."""
 
+  neighboring_relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
   def __init__(self, refuse=False):
     self.charges = []
     self.refuse = refuse

@@ -48,10 +48,10 @@ def test_draft_marks_what_it_read_off_the_data():
   schema = TableSchema.draft(table())
   assert schema.is_draft
   assert schema.draft_marks() == {
-    'age': ('minimum', 'maximum', 'required'),
-    'height': ('minimum', 'maximum', 'required'),
-    'city': ('enum', 'required'),
-    'member': ('required',),
+    'age': ('minimum', 'maximum', 'required', 'type'),
+    'height': ('minimum', 'maximum', 'required', 'type'),
+    'city': ('enum', 'required', 'type'),
+    'member': ('required', 'type'),
   }
   assert schema['age'].minimum == 30
   assert schema['city'].enum == ('Lima', 'Oslo')
@@ -203,8 +203,8 @@ def test_a_declared_constant_is_legal_and_warned_of():
     ({'name': 'x', 'constraints': {'enum': ['a', 1]}}, 'lists 1'),
     ({'name': 'x', 'constraints': {'pattern': '.*'}}, "constraint 'pattern'"),
     (
-      {'name': 'x', 'constraints': {'enum': ['a']}, 'fromData': ['type']},
-      "marks 'type'",
+      {'name': 'x', 'constraints': {'enum': ['a']}, 'fromData': ['name']},
+      "marks 'name'",
     ),
   ],
 )

@@ -30,8 +30,9 @@ def add_out_of_range(options):
     'out_of_range',
     'error',
     'What to do with a value that the schema does not allow: stop and name its '
-    'row and column (error), or move a number to the nearest bound and take an '
-    'unknown category for a missing one (clip).',
+    'row and column (error), which tells of that row; or move a number to the '
+    'nearest bound, take what is no number or no category for missing, and '
+    'refuse no row, whatever it holds (clip).',
     enum_values=['error', 'clip'],
     metavar='clip|error',
   )
@@ -96,7 +97,7 @@ def read_rows(path, schema, out_of_range, fitting=True):
   """
   from tfdpflows.tabular.table import read_table
 
-  table = read_table(path, schema)
+  table = read_table(path, schema, out_of_range)
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # The fit itself gives them.

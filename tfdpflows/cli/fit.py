@@ -54,8 +54,8 @@ def _define(options):
     flags.DEFINE_float,
     'bounds_epsilon',
     None,
-    'Share of epsilon to spend on ranges and categories that the schema marks '
-    '"fromData". Without it such a schema is refused.',
+    'Share of epsilon to spend on types, ranges and categories that the schema '
+    'marks "fromData". Without it such a schema is refused.',
     metavar='N',
   )
   options.add(
@@ -227,7 +227,8 @@ COMMAND = Command(
     Learns the joint density of the columns, so that nothing the model says
     depends much on any single row: the whole fit is differentially private at
     (epsilon, delta), for tables that differ in one row. The privacy statement
-    that it prints is kept with the model.
+    that it prints is kept with the model. An error that names a row is outside
+    of that: with --out_of_range=clip there is none.
 
     A fit that was interrupted goes on with --resume.
   """,

@@ -35,10 +35,9 @@ def _run(values):
     print(f'  {field.name:<{width}}  {_describe(field)}')
   print(
     f'Wrote a draft for {len(schema)} columns to {values.output}.\n'
-    'Ranges and categories were read off the data and are marked "fromData". '
-    'Replace them\nby what is publicly known and remove the marks. Types count '
-    'as public as they stand:\ncheck them, one row can decide whether a column '
-    'looks like integers. Then run\n'
+    'Types, ranges and categories were read off the data and are marked '
+    '"fromData". Replace\nthem by what is publicly known and remove the marks: '
+    'one row can decide whether a column\nlooks like integers. Then run\n'
     f'  tfdpflows fit --input={shlex.quote(values.input)} '
     f'--schema={shlex.quote(values.output)} --epsilon=1 --delta=1e-5 '
     '--model_dir=model'
@@ -64,10 +63,10 @@ COMMAND = Command(
     type, range or categories of every column, and whether it may be missing.
 
     A schema is public. What this command reads off the data is marked
-    "fromData", and fit refuses it until somebody who knows the data has
-    replaced it by what may be known (ages 0 to 120, say, not 17 to 93) and has
-    removed the marks; or until fit is told to pay for it (--bounds_epsilon).
-    Names and types of the columns are never paid for: they count as public.
+    "fromData", types too, and fit refuses it until somebody who knows the data
+    has replaced it by what may be known (ages 0 to 120, say, not 17 to 93) and
+    has removed the marks; or until fit is told to pay for it
+    (--bounds_epsilon). Names of the columns count as public.
   """,
   example="""
     tfdpflows schema --input=people.csv --output=schema.json

@@ -5,6 +5,7 @@ from tfdpflows.mechanisms.bounds import (
   private_bounds,
   private_categories,
   private_range,
+  private_type,
 )
 from tfdpflows.mechanisms.histograms import (
   Histogram,
@@ -50,6 +51,7 @@ __all__ = [
   'private_normalization',
   'private_quantile',
   'private_range',
+  'private_type',
   'quantile_event',
   'select_marginal',
   'selection_event',

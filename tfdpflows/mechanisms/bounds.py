@@ -1,4 +1,4 @@
-"""Private ranges and categories, for columns whose domain is not public."""
+"""Private types, ranges and categories of columns that nobody may vouch for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import math
 import dp_accounting
 import numpy as np
 import pandas as pd
+from dp_accounting import NeighboringRelation
 
 from tfdpflows.accounting import events
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import check_positive
+from tfdpflows.mechanisms.checks import check_positive, touched
 from tfdpflows.mechanisms.rows import as_numbers
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
@@ -19,24 +20,38 @@ _NUMBER_EXPONENTS = (-32, 120)
 _INTEGER_EXPONENTS = (0, 53)
 # Chance that an empty bin of the whole histogram passes the threshold.
 _FALSE_ALARM = 0.01
-# Deciding whether values are missing needs less than finding a domain.
-_REQUIRED_WEIGHT = 0.5
+# To decide on a type, or whether values are missing, needs less than to find a
+# domain.
+_WEIGHTS = {'required': 0.5, 'type': 0.5}
+_KINDS = ('boolean', 'integer', 'number', 'string')
+# A column of numbers stays one if this share of its values is something else,
+# and one of whole numbers if this share is not whole.
+_FOREIGN, _FRACTIONAL = 0.05, 0.01
+_RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
-def bounds_event(schema, epsilon, delta):
+def bounds_event(schema, epsilon, delta, neighboring_relation=_RELATION):
   """Returns the `DpEvent` that `private_bounds` costs.
 
   Args:
     schema: `TableSchema` with marks.
     epsilon: epsilon of the whole release.
-    delta: delta of the whole release; used if an enum is marked.
+    delta: delta of the whole release; used if an enum or a type is marked.
+    neighboring_relation: that of the ledger. Whichever it is, the event costs
+      (`epsilon`, `delta`) where an accountant takes the same one.
 
   Returns:
     A `dp_accounting.ComposedDpEvent`, or `NoOpDpEvent` without marks.
+
+  Raises:
+    ValueError: if a budget is not positive, the relation not supported, or the
+      type of a column marked, but not what it rests on.
   """
+  rows = touched(neighboring_relation)
   parts = [
-    dp_accounting.LaplaceDpEvent(1 / eps)
-    if kind != 'enum'
+    # Accountants take the sum to move by as much as `rows` of them.
+    dp_accounting.LaplaceDpEvent(rows / eps)
+    if kind not in ('enum', 'domain')
     else events.EpsilonDeltaDpEvent(eps, delta_part)
     for _, kind, eps, delta_part in _plan(schema, epsilon, delta)
   ]
@@ -58,18 +73,20 @@ def private_bounds(
 ):
   """Returns the schema with every mark replaced by a private estimate.
 
-  Only the names, types and unmarked constraints of `schema` enter. The budget
-  is split evenly over the marked ranges and enums, half a share going to each
-  marked `required`. Rows beyond the new bounds have to be clipped afterwards
-  (`schema.validate(df, out_of_range='clip')`): rare categories become missing
-  values, numbers move to the nearest bound.
+  Only what is not marked enters of `schema`, besides the names. The budget is
+  split evenly over the marked ranges and enums, half a share going to each
+  marked `required` and to each marked type. A column whose type is marked pays
+  for a type, and for the range or the enum of that type. Rows beyond the new
+  bounds have to be clipped afterwards (`schema.validate(df,
+  out_of_range='clip')`): rare categories become missing values, numbers move to
+  the nearest bound.
 
   Args:
-    df: `DataFrame` with at least the marked columns, in the types of the
-      schema (as `read_table(path, schema)` returns it).
+    df: `DataFrame` with at least the marked columns. No value is refused; what
+      the type of a column cannot hold counts as missing.
     schema: `TableSchema` with marks.
     epsilon: epsilon to spend on all marks together.
-    delta: delta to spend on marked enums, together.
+    delta: delta to spend on marked enums and types, together.
     randomness: `tfdpflows.randomness.Randomness`, of which the stream `label`
       is used; `None` for one that nobody knows.
     ledger: `PrivacyLedger` that is charged before anything is computed from
@@ -83,30 +100,35 @@ def private_bounds(
     A `TableSchema` without marks.
 
   Raises:
-    ValueError: if a budget is not positive; a column has too few rows for
-      anything to rise above the noise; `randomness` was used under this label
-      before; or to resume without it.
+    ValueError: if a budget is not positive; nothing of a column rises above
+      the noise, which is read off what was released; `randomness` was used
+      under this label before; or to resume without it.
     BudgetExceededError: if the ledger refuses the charge.
     LedgerError: to resume with another table, parameter or secret.
 
   #### Formal guarantee
 
-  Adding or removing one row changes one bin of each histogram by one, so a
-  range is a Laplace mechanism of sensitivity 1 and scale `1 / epsilon_i`;
-  reading bounds off it is post-processing. Categories are selected by
-  `private_categories`, which is `(epsilon_i, delta_i)`-private. Whether values
-  are missing is one count with Laplace noise; given the categories it has
-  sensitivity 1. The release is their composition, `bounds_event`, and is
-  `(epsilon, delta)`-private by basic composition. The noise is drawn in
-  floating point and is not proof against floating-point attacks.
+  Under the neighbouring relation of the ledger: types are found by
+  `private_type` and ranges by `private_range`, which are `epsilon_i`-private,
+  and categories by `private_categories`, which is `(epsilon_i,
+  delta_i)`-private. Which of the two last a column of a private type goes
+  through depends on the type that was released, and either costs no more than
+  what is charged. Whether values are missing is one count with Laplace noise of
+  scale `1 / epsilon_i`; given type and categories it moves by 1 at most,
+  whether a row is added, removed or replaced. The release is their composition,
+  `bounds_event`, and is `(epsilon, delta)`-private by basic composition. The
+  noise is drawn in floating point and is not proof against floating-point
+  attacks.
   """
+  relation = ledger.neighboring_relation
   plan = _plan(schema, epsilon, delta)
   if not plan:
     return schema
-  names = dict.fromkeys(field.name for field, *_ in plan)
+  fields = {field.name: field for field, *_ in plan}
+  table = type(schema)(fields.values()).public_part(df)
   randomness = charge_release(
     ledger,
-    bounds_event(schema, epsilon, delta),
+    bounds_event(schema, epsilon, delta, relation),
     label=label,
     randomness=randomness,
     facts={
@@ -116,33 +138,99 @@ def private_bounds(
       'parts': [_facts(field, kind) for field, kind, *_ in plan],
     },
     arrays=[
-      pd.util.hash_pandas_object(df[name], index=False).to_numpy()
-      for name in names
+      pd.util.hash_pandas_object(table[name], index=False).to_numpy()
+      for name in fields
     ],
     resume=resume,
   )
   rng = randomness.numpy(str(label))
-  found = {}
-  for field, kind, eps, delta_part in plan:
-    changes = found.setdefault(field.name, {'from_data': ()})
-    column = df[field.name]
-    if kind == 'range':
-      changes.update(_range_of(column, field, eps, rng))
+  for name, kind, eps, delta_part in [(f.name, *rest) for f, *rest in plan]:
+    field, column = fields[name], table[name]
+    if kind == 'domain':
+      kind = {'string': 'enum', 'boolean': None}.get(field.type, 'range')
+    changes = {}
+    if kind == 'type':
+      found = private_type(
+        schema.kinds(column),
+        epsilon=eps,
+        rng=rng,
+        neighboring_relation=relation,
+      )
+      if found is None:
+        raise ValueError(_too_few(name, 'type'))
+      field = _of_type(field, found)
+      table[name] = type(schema)([field]).public_part(table[[name]])[name]
+    elif kind == 'range':
+      changes = _range_of(column, field, eps, rng, relation)
     elif kind == 'enum':
       changes['enum'] = private_categories(
-        column, epsilon=eps, delta=delta_part, rng=rng
+        column,
+        epsilon=eps,
+        delta=delta_part,
+        rng=rng,
+        neighboring_relation=relation,
       )
       if not changes['enum']:
-        raise ValueError(_too_few(field.name, 'enum'))
-    else:
-      changes['required'] = _is_required(column, changes.get('enum'), eps, rng)
-  return type(schema)(
-    dataclasses.replace(field, **found.get(field.name, {}))
-    for field in schema.fields
-  )
+        raise ValueError(_too_few(name, 'enum'))
+    elif kind == 'required':
+      changes['required'] = _is_required(column, field, eps, rng)
+    marks = set(field.from_data) - {kind, *changes}
+    fields[name] = dataclasses.replace(field, from_data=marks, **changes)
+  return type(schema)(fields.get(field.name, field) for field in schema.fields)
 
 
-def private_range(values, *, epsilon, rng, integer=False):
+def private_type(kinds, *, epsilon, rng, neighboring_relation=_RELATION):
+  """Returns the type of a column, privately.
+
+  Args:
+    kinds: array `[n]` of 'boolean', 'integer', 'number' and 'string', what each
+      value looks like; whatever else is there is left out.
+    epsilon: epsilon to spend.
+    rng: `np.random.Generator` of the noise.
+    neighboring_relation: what two neighbouring tables are.
+
+  Returns:
+    The narrowest of them that holds all values but a few: as many as noise
+    looks like, and a twentieth of all where the others are numbers (a
+    hundredth where the others are whole). `None` if there are no more than
+    noise looks like of any.
+
+  #### Formal guarantee
+
+  `epsilon`-private under `neighboring_relation`, as `private_range` is: four
+  counts with Laplace noise, of which a row moves one.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows.mechanisms import private_type
+  >>> private_type(
+  ...   ['integer'] * 900 + ['number'] * 300 + ['string'],
+  ...   epsilon=0.5, rng=np.random.default_rng(0))
+  'number'
+  """
+  check_positive('epsilon', epsilon)
+  scale = touched(neighboring_relation) / epsilon
+  kinds = [kind for kind in kinds if isinstance(kind, str)]
+  counts = np.array([kinds.count(kind) for kind in _KINDS], np.float64)
+  noisy = counts + rng.laplace(scale=scale, size=len(counts))
+  boolean, integer, number, string = noisy
+  noise = math.log(1 / (2 * _FALSE_ALARM)) * scale
+  total = max(noisy.sum(), 0.0)
+  foreign = noise + _FOREIGN * total
+  if noisy.max() <= noise:
+    return None
+  numeric = integer + number
+  if string > foreign or (boolean > foreign and numeric > foreign):
+    return 'string'
+  if boolean > numeric:
+    return 'boolean'
+  return 'number' if number > noise + _FRACTIONAL * total else 'integer'
+
+
+def private_range(
+  values, *, epsilon, rng, integer=False, neighboring_relation=_RELATION
+):
   """Returns a private range that holds nearly all values.
 
   Values are counted in bins that end at signed powers of two, noise is added,
@@ -157,14 +245,18 @@ def private_range(values, *, epsilon, rng, integer=False):
     epsilon: epsilon to spend.
     rng: `np.random.Generator` of the noise.
     integer: whether values are whole; bounds are then whole too.
+    neighboring_relation: what two neighbouring tables are; where a row is
+      replaced, there is twice the noise.
 
   Returns:
     `(low, high)`, or `None` if no bin passes the threshold.
 
   #### Formal guarantee
 
-  `epsilon`-private for one row added or removed: the bins are disjoint and
-  fixed, so the counts are a Laplace mechanism of sensitivity 1.
+  `epsilon`-private under `neighboring_relation`: the bins are disjoint and
+  fixed, so that a row added or removed moves one count by 1, and a row replaced
+  moves two of them. The noise has 1 and 2 over epsilon as its scale. Reading a
+  range off the noisy counts is post-processing.
 
   #### Example
 
@@ -184,8 +276,9 @@ def private_range(values, *, epsilon, rng, integer=False):
   values = values[np.isfinite(values)]
   values = np.clip(values, edges[0], np.nextafter(edges[-1], 0))
   counts = np.histogram(values, edges)[0]
-  noisy = counts + rng.laplace(scale=1 / epsilon, size=len(counts))
-  passed = noisy > math.log(len(counts) / (2 * _FALSE_ALARM)) / epsilon
+  scale = touched(neighboring_relation) / epsilon
+  noisy = counts + rng.laplace(scale=scale, size=len(counts))
+  passed = noisy > math.log(len(counts) / (2 * _FALSE_ALARM)) * scale
   if not passed.any():
     return None
   places = np.flatnonzero(passed)
@@ -201,14 +294,19 @@ def private_range(values, *, epsilon, rng, integer=False):
   return float(found[0]), float(found[1])
 
 
-def private_categories(column, *, epsilon, delta, rng):
+def private_categories(
+  column, *, epsilon, delta, rng, neighboring_relation=_RELATION
+):
   """Returns the categories that enough rows have, privately.
 
   Args:
-    column: `pandas.Series` or array `[n]`; missing values are left out.
+    column: `pandas.Series` or array `[n]` of texts, booleans and numbers;
+      missing values and whatever else there is are left out.
     epsilon: epsilon to spend.
     delta: delta to spend.
     rng: `np.random.Generator` of the noise.
+    neighboring_relation: what two neighbouring tables are; where a row is
+      replaced, half of epsilon and delta is spent on each category it touches.
 
   Returns:
     A sorted tuple of the categories whose noisy count passes
@@ -219,7 +317,9 @@ def private_categories(column, *, epsilon, delta, rng):
   `(epsilon, delta)`-private for one row added or removed (Korolova et al.,
   2009): a row touches one category. If others have it too, its noisy count is
   a Laplace mechanism; if the row is the only one, the category shows with a
-  chance of `delta` at most.
+  chance of `delta` at most. A row that is replaced touches two categories,
+  whose noise is independent: the release is then the composition of two that
+  are `(epsilon / 2, delta / 2)`-private.
 
   #### Example
 
@@ -234,39 +334,104 @@ def private_categories(column, *, epsilon, delta, rng):
   check_positive('epsilon', epsilon)
   if not 0 < delta < 1:
     raise ValueError(f'delta is {delta}; it must be between 0 and 1.')
-  # As objects: a categorical column would count categories that no row has.
-  column = pd.Series(column, dtype=object).dropna()
-  counts = column.value_counts().sort_index()
+  rows = touched(neighboring_relation)
+  epsilon, delta = epsilon / rows, delta / rows
+  categories, counts = _counted(column)
   noise = rng.laplace(scale=1 / epsilon, size=len(counts))
-  passed = counts.to_numpy() + noise >= 1 - math.log(2 * delta) / epsilon
-  return tuple(counts.index[passed].tolist())
+  passed = counts + noise >= 1 - math.log(2 * delta) / epsilon
+  return tuple(c for c, shown in zip(categories, passed) if shown)
+
+
+def _counted(column):
+  """Returns the categories of a column in order, and how many rows have each.
+
+  Categories that Python takes for equal (1, 1.0 and True) are told apart: which
+  of them stood first, and gave the name, would tell of a row.
+  """
+  counts = {}
+  for value in column:
+    value = _plain(value)
+    if value is not None:
+      key = type(value).__name__, value
+      counts[key] = counts.get(key, 0) + 1
+  keys = sorted(counts)
+  return [value for _, value in keys], np.array([counts[k] for k in keys])
+
+
+def _plain(value):
+  """A category as Python's own type; `None` for what is missing or none."""
+  if isinstance(value, str):
+    return str(value)
+  if isinstance(value, (bool, np.bool_)):
+    return bool(value)
+  if isinstance(value, (int, np.integer)):
+    return int(value)
+  if isinstance(value, (float, np.floating)) and np.isfinite(value):
+    return float(value) + 0.0
+  return None
+
+
+def _of_type(field, found):
+  """The field with a type, and with marks where it needs more."""
+  marks = {'minimum', 'maximum'} if found in ('integer', 'number') else set()
+  # What stands there is marked, and nobody looks at it.
+  return dataclasses.replace(
+    field,
+    type=found,
+    minimum=0 if marks else None,
+    maximum=0 if marks else None,
+    enum=('?',) if found == 'string' else None,
+    from_data=(
+      *sorted(marks),
+      *(['enum'] if found == 'string' else []),
+      *(['required'] if 'required' in field.from_data else []),
+    ),
+  )
 
 
 def _plan(schema, epsilon, delta):
   """The marked parts `(field, kind, epsilon, delta)` and their budgets."""
   parts = []
   for field in schema.fields:
-    if {'minimum', 'maximum'} & set(field.from_data):
+    if 'type' in field.from_data:
+      _check_rests_on_data(field)
+      parts += [(field, 'type'), (field, 'domain')]
+    elif {'minimum', 'maximum'} & set(field.from_data):
       parts.append((field, 'range'))
-    if 'enum' in field.from_data:
+    elif 'enum' in field.from_data:
       parts.append((field, 'enum'))
     if 'required' in field.from_data:
       parts.append((field, 'required'))
   if not parts:
     return []
   check_positive('epsilon', epsilon)
-  enums = sum(kind == 'enum' for _, kind in parts)
-  if enums and not 0 < delta < 1:
+  enums = [kind in ('enum', 'domain') for _, kind in parts]
+  if any(enums) and not 0 < delta < 1:
     raise ValueError(
-      f'delta is {delta}; categories read off the data need one between 0 '
-      'and 1.'
+      f'delta is {delta}; categories and types read off the data need one '
+      'between 0 and 1.'
     )
-  weights = [_REQUIRED_WEIGHT if k == 'required' else 1.0 for _, k in parts]
+  weights = [_WEIGHTS.get(kind, 1.0) for _, kind in parts]
   total = sum(weights)
   return [
-    (field, kind, epsilon * w / total, delta / enums if kind == 'enum' else 0.0)
-    for (field, kind), w in zip(parts, weights)
+    (field, kind, epsilon * w / total, delta / sum(enums) if enum else 0.0)
+    for (field, kind), w, enum in zip(parts, weights, enums)
   ]
+
+
+def _check_rests_on_data(field):
+  """Refuses a type that is marked beside a public range or enum."""
+  public = [
+    name
+    for name in ('minimum', 'maximum', 'enum')
+    if getattr(field, name) is not None and name not in field.from_data
+  ]
+  if public:
+    raise ValueError(
+      f'Column {field.name!r} marks its type as read off the data, but not its '
+      f'{public[0]}, which is of that type: remove "type" from its "fromData" '
+      f'too, or mark {public[0]}.'
+    )
 
 
 def _facts(field, kind):
@@ -276,7 +441,8 @@ def _facts(field, kind):
     for name in ('minimum', 'maximum')
     if kind == 'range' and name not in field.from_data
   ]
-  return [field.name, field.type, kind, *bounds]
+  known = None if 'type' in field.from_data else field.type
+  return [field.name, known, kind, *bounds]
 
 
 def _too_few(name, what):
@@ -286,7 +452,7 @@ def _too_few(name, what):
   )
 
 
-def _range_of(column, field, epsilon, rng):
+def _range_of(column, field, epsilon, rng, neighboring_relation):
   values = column.to_numpy(np.float64, na_value=np.nan)
   # A bound that is public still holds.
   low = -np.inf if 'minimum' in field.from_data else field.minimum
@@ -296,6 +462,7 @@ def _range_of(column, field, epsilon, rng):
     epsilon=epsilon,
     rng=rng,
     integer=field.type == 'integer',
+    neighboring_relation=neighboring_relation,
   )
   if found is None:
     raise ValueError(_too_few(field.name, 'range'))
@@ -305,10 +472,10 @@ def _range_of(column, field, epsilon, rng):
   }
 
 
-def _is_required(column, enum, epsilon, rng):
+def _is_required(column, field, epsilon, rng):
   missing = column.isna()
-  if enum is not None:
-    missing |= ~column.isin(enum)
+  if field.enum is not None:
+    missing |= ~column.isin(field.enum)
   noisy = int(missing.sum()) + rng.laplace(scale=1 / epsilon)
   # Passed by a table without missing values with a chance of one in ten.
   return bool(noisy <= math.log(5) / epsilon)

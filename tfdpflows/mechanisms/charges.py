@@ -8,6 +8,7 @@ import json
 import numpy as np
 
 from tfdpflows.accounting.owners import owner_of
+from tfdpflows.mechanisms.checks import touched
 from tfdpflows.randomness import Randomness
 
 # Rows that are copied at one time.
@@ -36,7 +37,8 @@ def charge_release(
 
   Raises:
     ValueError: if `randomness` was used under this label before, or to resume
-      without the `randomness` of then.
+      without the `randomness` of then; for neighbours that mechanisms are not
+      proven for.
     BudgetExceededError: if the ledger refuses the charge.
     LedgerError: if it was charged for another secret, other parameters or
       another table; or if the same noise was charged before.
@@ -48,6 +50,7 @@ def charge_release(
   one secret and label is charged once in a ledger. A refused charge leaves
   `randomness` as it was.
   """
+  touched(ledger.neighboring_relation)
   label = str(label)
   if randomness is None:
     if resume:

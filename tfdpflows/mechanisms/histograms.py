@@ -148,8 +148,10 @@ def noisy_histograms(
   #### Formal guarantee
 
   Adding or removing one row changes one bin by one at every level of every
-  column, so a level is a Gaussian mechanism of l2 sensitivity 1. Which bins
-  the next level looks into depends on earlier noisy counts alone. The
+  column, so a level is a Gaussian mechanism of l2 sensitivity 1 (the square
+  root of 2 where the ledger's neighbours replace a row, less than the 2 that
+  accountants take for that). Which bins the next level looks into depends on
+  earlier noisy counts alone. The
   adaptive composition of Gaussian mechanisms whose noise is fixed beforehand
   is dominated by the one Gaussian mechanism of the summed precision, which is
   `GaussianDpEvent(noise_multiplier)`. Smoothing is post-processing. The noise

@@ -7,11 +7,10 @@ import math
 
 import dp_accounting
 import numpy as np
-from dp_accounting import NeighboringRelation
 
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import check_positive
+from tfdpflows.mechanisms.checks import check_positive, touched
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +56,8 @@ def noisy_marginals(
   Args:
     codes: integer array `[n, d]`, the bin of each row in each column.
     sizes: the public number of bins of each column, `[d]`; column j has codes
-      in `[0, sizes[j])`.
+      in `[0, sizes[j])`. What lies outside counts as the nearest bin: to refuse
+      it would tell of a row.
     groups: sequence of tuples of different numbers of columns, such as
       `[(0, 3), (1, 2, 3)]`.
     noise_multiplier: noise multiplier of the joint release; each count gets
@@ -73,8 +73,8 @@ def noisy_marginals(
     A list of `Marginal`s, one for each group.
 
   Raises:
-    ValueError: naming the column, for codes or groups out of range; for a
-      noise multiplier that is not positive.
+    ValueError: for codes that are no integers, groups out of range, or a noise
+      multiplier that is not positive.
     BudgetExceededError: if the ledger refuses the charge.
     LedgerError: to resume with another table, parameter or secret.
 
@@ -222,8 +222,7 @@ def select_marginal(
       for group, e in zip(groups, expected)
     ]
   )
-  replaced = ledger.neighboring_relation is NeighboringRelation.REPLACE_ONE
-  scale = epsilon / (2 * (2.0 if replaced else 1.0))
+  scale = epsilon / (2 * touched(ledger.neighboring_relation))
   return _choose(utilities, scale, randomness.numpy(str(label)))
 
 
@@ -280,12 +279,9 @@ def _checked(codes, sizes, groups):
       f'codes have shape {codes.shape} and dtype {codes.dtype}; with '
       f'{len(sizes)} sizes they must be integers [num_rows, {len(sizes)}].'
     )
-  for j, size in enumerate(sizes):
-    column = codes[:, j]
-    if len(column) and not 0 <= column.min() <= column.max() < size:
-      raise ValueError(
-        f'Column {j} has codes outside [0, {size}): bin its values first.'
-      )
+  if min(sizes, default=1) < 1:
+    raise ValueError(f'sizes are {sizes}; a column has one bin at least.')
+  codes = np.clip(codes, 0, np.array(sizes, np.int64) - 1)
   return codes, sizes, [_group(group, len(sizes)) for group in groups]
 
 

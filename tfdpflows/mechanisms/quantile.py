@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from dp_accounting import NeighboringRelation
 
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import check_positive
+from tfdpflows.mechanisms.checks import check_positive, touched
 from tfdpflows.mechanisms.rows import as_numbers
 
 
@@ -139,9 +138,9 @@ def private_quantile(
     values = _checked(values())
   values = values.astype(np.float64)
   values = np.where(np.isnan(values), nan, values)
-  sensitivity = max(q, 1 - q)
-  if ledger.neighboring_relation is NeighboringRelation.REPLACE_ONE:
-    sensitivity = 1.0
+  # One row adds to `above` or to `below`; two are added to one, taken from one.
+  rows = touched(ledger.neighboring_relation)
+  sensitivity = max(q, 1 - q) if rows == 1 else 1.0
   edges, log_weights = _intervals(
     values, q, lower, upper, epsilon / (2 * sensitivity)
   )

@@ -9,7 +9,9 @@ def as_numbers(x, name='x'):
   """Returns `x` as an array of real numbers.
 
   NumPy clips and orders complex numbers by their real parts, so that the rest
-  of them would pass every bound.
+  of them would pass every bound. The dtype counts as public, as a statement of
+  the caller: that of a list depends on its values, so give private ones as an
+  array of numbers.
 
   Args:
     x: what NumPy makes an array of: bool, integers or floats.

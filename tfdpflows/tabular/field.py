@@ -7,7 +7,10 @@ import math
 import numbers
 
 TYPES = ('integer', 'number', 'string', 'boolean')
-_MARKABLE = ('minimum', 'maximum', 'enum', 'required')
+_CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
+_MARKABLE = (*_CONSTRAINTS, 'type')
+# Larger whole numbers have no exact float.
+_LARGEST = 2**53
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Field:
     enum: the allowed values; needed for strings, implied for booleans.
     required: whether a missing value is an error.
     from_data: names of the constraints that were read off private data and
-      are therefore no public statement yet.
+      are therefore no public statement yet; 'type' for the type.
 
   #### Example
 
@@ -119,11 +122,11 @@ class Field:
         f'Field {raw["name"]!r}: "constraints" must be an object, as in '
         '{"minimum": 0, "maximum": 9}.'
       )
-    unknown = sorted(set(constraints) - set(_MARKABLE))
+    unknown = sorted(set(constraints) - set(_CONSTRAINTS))
     if unknown:
       raise ValueError(
         f'Field {raw["name"]!r} has the unknown constraint {unknown[0]!r}; '
-        f'known are {", ".join(_MARKABLE)}.'
+        f'known are {", ".join(_CONSTRAINTS)}.'
       )
     enum = constraints.get('enum')
     if enum is not None and not isinstance(enum, (list, tuple)):
@@ -159,8 +162,19 @@ def _checked_enum(field):
         f'Field {field.name!r} of type {field.type} lists {value!r} in its '
         'enum; change the type or the value.'
       )
-    convert = {'integer': int, 'number': float}.get(field.type, lambda v: v)
-    result.append(convert(value))
+    if field.type == 'integer' and abs(value) > _LARGEST:
+      raise ValueError(
+        f'Integer field {field.name!r} lists {value!r} in its enum, beyond '
+        '2**53; declare it a string, or drop it if it is an identifier.'
+      )
+    if field.type == 'string' and not _is_unicode(value):
+      raise ValueError(
+        f'Field {field.name!r} lists {value!r} in its enum, which is half of a '
+        'character and cannot be written as UTF-8; correct it.'
+      )
+    # -0.0 is 0.0, here and in tables.
+    convert = {'integer': int, 'number': lambda v: float(v) + 0.0}
+    result.append(convert.get(field.type, lambda v: v)(value))
   if len(set(result)) != len(result):
     raise ValueError(
       f'Field {field.name!r} lists a value twice in its enum; remove one.'
@@ -170,7 +184,18 @@ def _checked_enum(field):
 
 def _is_number(value):
   is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  return is_number and math.isfinite(value)
+  try:
+    return is_number and math.isfinite(value)
+  except OverflowError:  # Whole numbers that no float holds.
+    return False
+
+
+def _is_unicode(text):
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return False
+  return True
 
 
 def _check_range(field):
@@ -191,7 +216,7 @@ def _check_range(field):
           f'Integer field {field.name!r} has {key} {value!r}; give a whole '
           'number.'
         )
-      if abs(value) > 2**53:
+      if abs(value) > _LARGEST:
         raise ValueError(
           f'Integer field {field.name!r} has {key} {value!r}, beyond 2**53; '
           'declare it a number, or drop it if it is an identifier.'

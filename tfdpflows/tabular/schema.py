@@ -146,7 +146,8 @@ class TableSchema:
       df: a `pandas.DataFrame`.
 
     Returns:
-      A `TableSchema` whose bounds, categories and `required` are marked.
+      A `TableSchema` whose types, bounds, categories and `required` are
+      marked.
 
     Raises:
       ValueError: if the table is empty or a column cannot be described.
@@ -159,12 +160,17 @@ class TableSchema:
     Args:
       df: a `pandas.DataFrame` with the columns of the schema, in any order;
         values may be strings as read from a CSV file.
-      out_of_range: 'error', or 'clip' to move numbers to the nearest bound.
-        Under 'clip' a category that is not declared becomes missing, or, like
-        a missing value in a required column, the first category (the middle
-        of the range).
-      fitting: whether the table must be enough to learn from: two rows or
-        more, and no column without values.
+      out_of_range: 'error' names the first cell that the schema does not
+        declare. 'clip' puts declared values in place of such cells and refuses
+        none, whatever it holds: numbers move to the nearest bound, whole
+        number or number of an enum; what is no number, no category or neither
+        true nor false becomes missing; and what is missing in a required
+        column the middle of the range or the first category. What a cell
+        becomes depends on no other cell.
+      fitting: whether the table is to be learned from. It needs two rows then,
+        and under 'error' no column without values. And what is marked as read
+        off the data says nothing of which values there may be: it bounds none.
+        A column whose type is marked is returned as text.
 
     Returns:
       A new `DataFrame` with columns in the order of the schema: integers as
@@ -173,8 +179,35 @@ class TableSchema:
 
     Raises:
       ValueError: naming the column, the first row and what to do about it.
+        Under 'clip' for the columns and the number of rows alone.
     """
     return values.validated(self, df, out_of_range, fitting)
+
+  def public_part(self, df):
+    """Returns a table of what the schema says without its marks.
+
+    Args:
+      df: a `pandas.DataFrame` with the columns of the schema at least, of any
+        number of rows and any values.
+
+    Returns:
+      A new `DataFrame`, as `validate` returns it under 'clip' for fitting.
+    """
+    return values.public_part(self, df)
+
+  @staticmethod
+  def kinds(column):
+    """Returns of which type every cell of a column looks.
+
+    Args:
+      column: a `pandas.Series` of strings, such as `public_part` gives of a
+        column whose type is marked.
+
+    Returns:
+      An object array `[n]` of 'boolean', 'integer', 'number', 'string', or
+      `None` for a missing value.
+    """
+    return values.kinds(column)
 
 
 def _draft_field(df, name):
@@ -187,7 +220,7 @@ def _draft_field(df, name):
       'consider dropping it.',
       stacklevel=4,
     )
-  marks = ('required',)
+  marks = ('required', 'type')
   if kind == 'boolean':
     return Field(name, kind, required=required, from_data=marks)
   if kind == 'string':

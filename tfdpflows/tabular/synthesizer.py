@@ -42,12 +42,12 @@ class TabularSynthesizer:
   not private, the progress it shows) is (epsilon, delta)-differentially
   private under adding or removing one row. Schema and number of rows count as
   public. Every mechanism is in the `ledger`, charged before it ran. A `seed`,
-  log-densities of private rows, and floating-point attacks on the noise are
-  outside of it.
+  log-densities of private rows, refusals under `out_of_range='error'`, and
+  floating-point attacks on the noise are outside of it.
 
   Args:
-    schema: a `TableSchema`. Its bounds and categories count as public, except
-      what is marked as read off the data: that is refused, or paid for.
+    schema: a `TableSchema`. Its types, bounds and categories count as public,
+      except what is marked as read off the data: that is refused, or paid for.
     epsilon: the budget, with `delta`, for all that `fit` does.
     delta: see `epsilon`; should be well below one over the number of rows.
     model: 'histogram', 'spline' or 'hflow'.
@@ -57,7 +57,9 @@ class TabularSynthesizer:
       schema is a draft.
     accountant: name of the accountant.
     out_of_range: 'error' refuses values that the schema does not declare,
-      'clip' moves them.
+      naming the first; that refusal is outside of the guarantee. 'clip' puts
+      declared values in their place and refuses none, see
+      `TableSchema.validate`: no row decides whether the fit ends.
     seed: for tests and papers: makes everything reproducible, and the result
       not private against anyone who knows the seed.
     **hyperparameters: see `Hyperparameters`.
@@ -152,9 +154,9 @@ class TabularSynthesizer:
       The synthesizer.
 
     Raises:
-      ValueError: naming the column and row that the schema does not allow; for
-        a draft schema without `bounds_epsilon`; for a synthesizer that is
-        fitted.
+      ValueError: for wrong columns or no rows; under 'error', naming the column
+        and row that the schema does not allow; for a draft schema without
+        `bounds_epsilon`; for a synthesizer that is fitted.
       BudgetExceededError: if the budget is too small to do anything.
       LedgerError: if the ledger in `work_dir` was edited, or cannot be written.
       OSError: if `work_dir` cannot be written.
@@ -331,6 +333,13 @@ class TabularSynthesizer:
         f'Clipping: {h.clipping_strategy()!r}. Each step releases, '
         'within the same mechanism, the mean loss of its batch too (each row '
         f'clipped to +-{h.loss_bound:g} nats).'
+      )
+    if self.out_of_range == 'error':
+      notes.append(
+        "Refusals (out_of_range='error'): a value that the schema does not "
+        'declare ends a fit with an error that names its row. Whether one did, '
+        'and what the error says, is outside of this guarantee; '
+        "out_of_range='clip' refuses no value."
       )
     notes += [work_directory.describe_earlier(path) for path in earlier]
     return accounting.privacy_statement(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -11,8 +12,11 @@ import pandas as pd
 
 from tfdpflows.tabular import values
 
+# Rows that are turned into columns at one time.
+_BLOCK = 1 << 14
 
-def read_table(path, schema=None):
+
+def read_table(path, schema=None, out_of_range='error'):
   """Reads a CSV file: UTF-8, commas, a header, one row per line.
 
   Empty cells and the words NA, NaN and null are missing values, unless the
@@ -22,7 +26,14 @@ def read_table(path, schema=None):
     path: path of the file; may end in '.gz'.
     schema: `TableSchema` that says the types, or `None` to infer them:
       boolean, integer and number where every value reads as one (a leading
-      zero makes a code, which stays text), string otherwise.
+      zero makes a code, which stays text), string otherwise. A column whose
+      type is marked as read off the data stays text.
+    out_of_range: 'error' refuses what is no such table or of another type.
+      'clip' refuses no row, whatever it holds (with a schema): bytes that are
+      no UTF-8 become the character U+FFFD, cells that a line lacks are missing,
+      those it has too many are dropped, a quote that is never closed is an
+      ordinary character, and cells of another type become what
+      `TableSchema.validate` says.
 
   Returns:
     A `DataFrame` in the order of the file: `Int64` or `int64` integers,
@@ -30,7 +41,8 @@ def read_table(path, schema=None):
     categories are not checked; `TableSchema.validate` does that.
 
   Raises:
-    ValueError: naming path, line and cause if the file is no such table.
+    ValueError: naming path, line and cause if the file is no such table. Under
+      'clip' for its header, or if there are no rows.
     OSError: if it cannot be read.
 
   #### Example
@@ -46,20 +58,15 @@ def read_table(path, schema=None):
   1  <NA>  99501
   """
   path = os.fspath(path)
+  clip = out_of_range == 'clip'
   try:
-    text = _text(path)
-    names = _checked_header(text)
-    frame = pd.read_csv(
-      io.StringIO(text),
-      dtype=str,
-      na_filter=False,
-      index_col=False,
-      header=0,
-      names=names,
-      skip_blank_lines=len(names) > 1,
+    names, columns = _columns(_text(path, clip), clip)
+    return pd.DataFrame(
+      {
+        name: _typed(pd.Series(cells, dtype=object), name, schema, clip)
+        for name, cells in zip(names, columns)
+      }
     )
-    columns = {name: _typed(frame[name], name, schema) for name in names}
-    return pd.DataFrame(columns)
   except (ValueError, csv.Error) as error:
     raise ValueError(f'{path}: {error}') from error
 
@@ -107,10 +114,13 @@ def _write_text(frame, file, missing):
   text.detach()
 
 
-def _text(path):
+def _text(path, clip):
   opened = gzip.open if path.endswith('.gz') else open
   with opened(path, 'rb') as file:
     content = file.read()
+  if clip:
+    # Python 3.9 and 3.10 read no file with NUL characters.
+    return content.decode('utf-8-sig', 'replace').replace('\0', '\ufffd')
   try:
     return content.decode('utf-8-sig')
   except UnicodeDecodeError as error:
@@ -121,38 +131,97 @@ def _text(path):
     ) from error
 
 
-def _checked_header(text):
-  """Returns the names of the columns after checking every line's length."""
-  lines = csv.reader(io.StringIO(text, newline=''), strict=True)
-  names = next((line for line in lines if line), None)
-  if names is None:
-    raise ValueError('the file is empty; it needs a header and rows.')
-  for place, name in enumerate(names):
-    if not name.strip():
-      raise ValueError(f'column {place + 1} has no name; name it in line 1.')
-    if name in names[:place]:
-      raise ValueError(f'two columns are named {name!r}; rename one.')
-  count = 0
-  for line in lines:
-    # An empty line is a missing value of a single column, else no row at all.
-    if not line:
-      count += len(names) == 1
-      continue
-    if len(line) != len(names):
-      raise ValueError(
-        f'line {lines.line_num} has {len(line)} cells, the header has '
-        f'{len(names)}; quote cells that contain commas.'
-      )
-    count += 1
-  if not count:
+def _columns(text, clip):
+  """Returns the names of the columns, and their cells: a list for each."""
+  with _cells_of_any_length():
+    lines = _lines(text, clip)
+    _, names = next((line for line in lines if line[1]), (0, None))
+    if names is None:
+      raise ValueError('the file is empty; it needs a header and rows.')
+    for place, name in enumerate(names):
+      if not name.strip():
+        raise ValueError(f'column {place + 1} has no name; name it in line 1.')
+      if name in names[:place]:
+        raise ValueError(f'two columns are named {name!r}; rename one.')
+    columns = [[] for _ in names]
+    # Equal cells share one string.
+    known = [{} for _ in names]
+    block = []
+    for number, cells in lines:
+      # An empty line is a missing value of a single column, else no row at all.
+      if not cells and len(names) > 1:
+        continue
+      if len(cells) != len(names):
+        if cells and not clip:
+          raise ValueError(
+            f'line {number} has {len(cells)} cells, the header has '
+            f'{len(names)}; quote cells that contain commas.'
+          )
+        cells = [*cells, *[''] * len(names)][: len(names)]
+      block.append(cells)
+      if len(block) == _BLOCK:
+        _take(block, columns, known)
+    _take(block, columns, known)
+  if not columns[0]:
     raise ValueError('the file has a header but no rows; add rows.')
-  return names
+  return names, columns
 
 
-def _typed(column, name, schema):
+def _take(block, columns, known):
+  """Moves rows to columns."""
+  for column, seen, cells in zip(columns, known, zip(*block)):
+    column.extend(map(seen.setdefault, cells, cells))
+  block.clear()
+
+
+@contextlib.contextmanager
+def _cells_of_any_length():
+  limit = csv.field_size_limit(2**31 - 1)
+  try:
+    yield
+  finally:
+    csv.field_size_limit(limit)
+
+
+def _lines(text, clip):
+  """Yields the number of a line of a CSV file, and its cells."""
+  if not clip:
+    lines = csv.reader(io.StringIO(text, newline=''), strict=True)
+    for cells in lines:
+      yield lines.line_num, cells
+    return
+  physical = list(io.StringIO(text, newline=''))
+  start = 0
+  while start < len(physical):
+    lines = csv.reader(physical[start:])
+    # Where the row begins that is read next.
+    first, is_open = start, False
+    for cells in lines:
+      after = start + lines.line_num
+      is_open = after == len(physical) and _is_open(physical[first:])
+      if is_open:
+        break
+      yield after, cells
+      first = after
+    if not is_open:
+      return
+    # Its quote swallowed all that follows: that line is read by itself.
+    (cells,) = csv.reader([physical[first]], quoting=csv.QUOTE_NONE)
+    yield first + 1, cells
+    start = first + 1
+
+
+def _is_open(lines):
+  """Whether a quote in the last row of a file is never closed."""
+  return len(list(csv.reader([*lines, 'x']))) == 1
+
+
+def _typed(column, name, schema, clip):
   if schema is not None and name in schema.names:
     field = schema[name]
-    return _dense(values.typed(column, field.type, name, field.enum or ()))
+    declared = () if 'enum' in field.from_data else field.enum or ()
+    kind = 'string' if 'type' in field.from_data else field.type
+    return _dense(values.typed(column, kind, name, declared, clip))
   if values.is_missing(column).all():
     return pd.Series(float('nan'), index=column.index, name=name)
   return _dense(values.inferred(column, name)[1])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
+import math
+import numbers
 import os
 import re
 import tempfile
@@ -65,18 +68,29 @@ def checked_names(df, allow_empty=False):
 
 def is_missing(column, declared=()):
   """Returns bool `[n]`: NaN, or a word for missing that is not declared."""
-  missing = column.isna().to_numpy()
+  try:
+    missing = np.array(column.isna(), bool)
+  except Exception:  # Of decimals that refuse to be compared.
+    missing = np.array([_is_blank(v) for v in _objects(column)], bool)
   if is_text(column):
-    words = [word for word in MISSING if word not in declared]
-    missing = missing | column.isin(words).to_numpy()
+    words = {word for word in MISSING if word not in declared}
+    is_word = lambda value: isinstance(value, str) and value in words
+    missing = missing | np.array(_each(_objects(column), is_word), bool)
   return missing
+
+
+def _is_blank(value):
+  try:
+    return pd.api.types.is_scalar(value) and bool(pd.isna(value))
+  except Exception:
+    return False
 
 
 def is_text(column):
   """Whether a column may hold strings, whatever pandas calls them."""
-  return isinstance(
-    column.dtype, (pd.StringDtype, pd.CategoricalDtype)
-  ) or pd.api.types.is_object_dtype(column.dtype)
+  return isinstance(column.dtype, pd.CategoricalDtype) or (
+    getattr(column.dtype, 'kind', 'O') == 'O'
+  )
 
 
 def inferred(column, name):
@@ -99,11 +113,10 @@ def inferred(column, name):
     )
   column = column.reset_index(drop=True)
   if is_text(column):
-    words = column[~missing].astype(str).unique().tolist()
-    kind = _kind_of_words(words)
+    kind = _kind_of_words(set(_texts(column[~missing])))
   elif pd.api.types.is_bool_dtype(column.dtype):
     kind = 'boolean'
-  elif pd.api.types.is_numeric_dtype(column.dtype):
+  elif _holds_numbers(column):
     present = column[~missing].to_numpy(np.float64)
     if not np.isfinite(present).all():
       row = int(np.flatnonzero(~missing)[~np.isfinite(present)][0])
@@ -121,15 +134,32 @@ def inferred(column, name):
 
 
 def _kind_of_words(words):
-  if set(words) <= set(_WORDS):
+  found = {_kind_of(word) for word in words}
+  if found == {'boolean'}:
     return 'boolean'
-  if any(_CODE.match(word) for word in words):
+  if found & {'boolean', 'string'}:
     return 'string'
-  if all(_is_integer(word) for word in words):
+  return 'number' if 'number' in found else 'integer'
+
+
+def _kind_of(word):
+  if word in _WORDS:
+    return 'boolean'
+  if word is None or _CODE.match(word):
+    return 'string'
+  if _is_integer(word):
     return 'integer'
-  if all(_is_float(word) for word in words):
-    return 'number'
-  return 'string'
+  return 'number' if _is_float(word) else 'string'
+
+
+def kinds(column):
+  """Returns of which type every cell looks; see `TableSchema.kinds`."""
+  missing = is_missing(column)
+  words = _texts(column[~missing])
+  known = {word: _kind_of(word) for word in set(words)}
+  found = np.full(len(column), None, object)
+  found[~missing] = [known[word] for word in words]
+  return found
 
 
 def _is_integer(word):
@@ -137,20 +167,22 @@ def _is_integer(word):
 
 
 def _is_float(word):
-  try:
-    return np.isfinite(float(word)) and '_' not in word
-  except ValueError:
-    return False
+  return bool(np.isfinite(_number_of(word)))
 
 
-def typed(column, kind, name, declared=()):
+def typed(column, kind, name, declared=(), clip=False):
   """Returns a column in a type of the schema, missing values included.
+
+  What a cell becomes depends on the cell alone: not on the others, nor on the
+  type that pandas gave to the column for their sake.
 
   Args:
     column: `pandas.Series`, of strings or typed.
     kind: 'integer', 'number', 'string' or 'boolean'.
     name: its name, for messages.
     declared: values that are not taken for missing.
+    clip: whether no cell is refused: numbers between whole ones are rounded,
+      infinite ones kept for a bound, and all else that does not fit is missing.
 
   Returns:
     A `Series` of type `Int64`, `float64`, `object` or `boolean`, missing
@@ -164,58 +196,124 @@ def typed(column, kind, name, declared=()):
   present = column[~missing]
   if kind == 'string':
     result = pd.Series(np.nan, index=column.index, dtype=object)
-    result[~missing] = _as_text(present)
+    words = _texts(present)
+    unreadable = np.array([word is None for word in words], bool)
+    if not clip:
+      _refuse(unreadable, present, kind, name, 'give it as text')
+    result[~missing] = np.array([*words, None], object)[:-1]
+    result[result.isna()] = np.nan
     return result.rename(name)
   if kind == 'boolean':
     codes = _booleans(present)
-    _refuse(np.isnan(codes), present, kind, name, 'write true or false')
+    if not clip:
+      _refuse(np.isnan(codes), present, kind, name, 'write true or false')
+    missing[~missing] = np.isnan(codes)
     result = pd.array(np.zeros(len(column), bool), dtype='boolean')
-    result[~missing] = codes.astype(bool)
+    result[~missing] = codes[~np.isnan(codes)].astype(bool)
     result[missing] = pd.NA
     return pd.Series(result, name=name)
   number = _numbers(present)
-  fix = f'correct it, or declare the column of another type than {kind}'
-  _refuse(~np.isfinite(number), present, kind, name, fix)
+  if not clip:
+    fix = f'correct it, or declare the column of another type than {kind}'
+    _refuse(~np.isfinite(number), present, kind, name, fix)
+    if kind == 'integer':
+      _refuse(np.floor(number) != number, present, kind, name, fix)
+  all_numbers = np.full(len(column), np.nan)
+  # -0.0 is 0.0: one row must not decide how zero is written.
+  all_numbers[~missing] = number + 0.0
   if kind == 'number':
-    result = np.full(len(column), np.nan)
-    result[~missing] = number
-    return pd.Series(result, name=name)
-  _refuse(np.floor(number) != number, present, kind, name, fix)
+    return pd.Series(all_numbers, name=name)
+  missing = np.isnan(all_numbers)
   result = pd.array(np.zeros(len(column), np.int64), dtype='Int64')
-  result[~missing] = np.clip(number, -(2.0**62), 2.0**62).astype(np.int64)
+  result[~missing] = np.clip(
+    np.rint(all_numbers[~missing]), -(2.0**62), 2.0**62
+  ).astype(np.int64)
   result[missing] = pd.NA
   return pd.Series(result, name=name)
 
 
-def _as_text(present):
-  present = present.astype(object)
-  if pd.api.types.infer_dtype(present, skipna=False) == 'string':
-    return present.to_numpy()
-  return present.map(_text_of).to_numpy(object)
+def _holds_numbers(column):
+  """Whether pandas says that all cells are real numbers or booleans."""
+  dtype = column.dtype
+  return not isinstance(dtype, pd.CategoricalDtype) and (
+    getattr(dtype, 'kind', 'O') in tuple('biuf')
+  )
+
+
+def _objects(column):
+  """The cells as Python has them, in an object array."""
+  return column.astype(object).to_numpy(object)
+
+
+def _each(cells, function):
+  """Returns what a function makes of cells, a list; of equal texts once."""
+  # Other cells may hold what can neither be compared nor hashed.
+  if pd.api.types.infer_dtype(cells, skipna=False) != 'string':
+    return [function(value) for value in cells]
+  codes, distinct = pd.factorize(cells)
+  found = np.empty(len(distinct), object)
+  found[:] = [function(value) for value in distinct]
+  return found[codes].tolist()
+
+
+def _texts(present):
+  """The texts of cells, a list; `None` for what has none."""
+  return _each(_objects(present), _text_of)
 
 
 def _text_of(value):
-  # One missing value makes floats of a whole column of integers: no other row
-  # may read differently for it.
-  if isinstance(value, float) and value.is_integer():
-    value = int(value)
-  return str(value)
+  try:
+    # One missing value makes floats of a whole column of integers: no other
+    # row may read differently for it.
+    value = _real(value)
+    if isinstance(value, (float, np.floating)):
+      value = float(value)
+      value = int(value) if value.is_integer() else value
+    text = str(value)
+    # Half of a character has no UTF-8, and files and hashes need it.
+    return text if text.isascii() else text.encode('utf-8', 'replace').decode()
+  except Exception:  # Whatever a cell is, a table is not refused for it.
+    return None
 
 
 def _booleans(present):
-  if pd.api.types.is_numeric_dtype(present.dtype):
-    number = present.to_numpy(np.float64)
+  if _holds_numbers(present):
+    number = _numbers(present)
     return np.where((number == 0) | (number == 1), number, np.nan)
   table = dict.fromkeys(_TRUE, 1.0)
   table.update(dict.fromkeys(_FALSE, 0.0))
-  return present.astype(object).map(_text_of).map(table).to_numpy(np.float64)
+  return np.array([table.get(t, np.nan) for t in _texts(present)], np.float64)
 
 
 def _numbers(present):
-  if pd.api.types.is_numeric_dtype(present.dtype):
-    return present.to_numpy(np.float64)
-  numbers = pd.to_numeric(present.astype(object), errors='coerce')
-  return numbers.to_numpy(np.float64)
+  """The numbers of cells, float64 `[n]`: infinite ones too, or NaN."""
+  if _holds_numbers(present):
+    with np.errstate(over='ignore'):  # Of floats wider than these.
+      return present.to_numpy(np.float64)
+  return np.array(_each(_objects(present), _number_of), np.float64)
+
+
+def _real(value):
+  """A complex number as a real one if it is: others made it complex."""
+  if isinstance(value, (complex, np.complexfloating)) and value.imag == 0:
+    return value.real
+  return value
+
+
+def _number_of(value):
+  """The number that a cell stands for, NaN if there is none."""
+  # Python reads 1_000 and the digits of all scripts; tables do not mean them.
+  if isinstance(value, str) and ('_' in value or not value.isascii()):
+    return math.nan
+  value = _real(value)
+  if not isinstance(value, (str, numbers.Real, decimal.Decimal, np.bool_)):
+    return math.nan
+  try:
+    return float(value)
+  except OverflowError:
+    return math.inf if value > 0 else -math.inf
+  except Exception:  # As for texts.
+    return math.nan
 
 
 def _refuse(bad, present, kind, name, fix):
@@ -235,12 +333,7 @@ def validated(schema, df, out_of_range, fitting):
       f"out_of_range is {out_of_range!r}; it must be 'error' or 'clip'."
     )
   names = [str(name) for name in checked_names(df)]
-  for name in schema.names:
-    if name not in names:
-      raise ValueError(
-        f'The table has no column {name!r}; add it, or remove the field from '
-        f'the schema. The table has {", ".join(map(repr, names))}.'
-      )
+  _check_complete(schema, names)
   for name in names:
     if name not in schema.names:
       raise ValueError(
@@ -253,20 +346,53 @@ def validated(schema, df, out_of_range, fitting):
   columns = {}
   for field in schema.fields:
     column = df.iloc[:, names.index(field.name)]
-    column = typed(column, field.type, field.name, field.enum or ())
+    marks = field.from_data if fitting else ()
+    clip = out_of_range == 'clip'
+    column = _declared(column, field, marks, clip)
     if fitting:
-      _check_informative(column, field)
-    columns[field.name] = _validated_column(column, field, out_of_range)
+      _check_informative(column, field, clip)
+    columns[field.name] = _validated_column(column, field, marks, clip)
   return pd.DataFrame(columns)
 
 
-def _check_informative(column, field):
-  if column.isna().all():
+def public_part(schema, df):
+  """Returns what a schema says of `df` without its marks; see there."""
+  names = [str(name) for name in df.columns]
+  _check_complete(schema, names)
+  columns = {}
+  for field in schema.fields:
+    column = df.iloc[:, names.index(field.name)]
+    column = _declared(column, field, field.from_data, True)
+    columns[field.name] = _validated_column(
+      column, field, field.from_data, True
+    )
+  return pd.DataFrame(columns)
+
+
+def _check_complete(schema, names):
+  for name in schema.names:
+    if name not in names:
+      raise ValueError(
+        f'The table has no column {name!r}; add it, or remove the field from '
+        f'the schema. The table has {", ".join(map(repr, names))}.'
+      )
+
+
+def _declared(column, field, marks, clip):
+  """The column in its type; as text where that is marked."""
+  declared = () if 'enum' in marks else field.enum or ()
+  if 'type' in marks:
+    return typed(column, 'string', field.name, (), clip=True)
+  return typed(column, field.type, field.name, declared, clip)
+
+
+def _check_informative(column, field, clip):
+  if not clip and column.isna().all():
     raise ValueError(
       f'Column {field.name!r} has no values, only missing ones; drop the '
       'column and its field.'
     )
-  if field.is_constant and field.required:
+  if field.is_constant and field.required and not field.from_data:
     warnings.warn(
       f'Column {field.name!r} is declared to be constant; it is copied to the '
       'synthetic table and nothing can be learned from it.',
@@ -274,26 +400,33 @@ def _check_informative(column, field):
     )
 
 
-def _validated_column(column, field, out_of_range):
+def _validated_column(column, field, marks, clip):
+  if 'type' in marks:
+    return column
   missing = column.isna().to_numpy()
-  column = _within(column, missing, field, out_of_range == 'clip')
+  column = _within(column, missing, field, marks, clip)
   missing = column.isna().to_numpy()
-  if not field.required:
+  if not field.required or 'required' in marks:
     return column
   if missing.any():
-    if out_of_range == 'error':
+    if not clip:
       row = int(np.flatnonzero(missing)[0])
       raise ValueError(
         f'Column {field.name!r}, {where(row)}: the value is missing but the '
-        'field is required; set "required" to false, or fill the value in.'
+        'field is required; set "required" to false, fill the value in, or '
+        'set out_of_range to clip.'
       )
+    if {'minimum', 'maximum', 'enum'} & set(marks):
+      return column  # There is no public value to stand in.
     column = column.where(~missing, _stand_in(field))
   dtype = {'integer': 'int64', 'boolean': 'bool'}.get(field.type)
   return column.astype(dtype) if dtype else column
 
 
-def _within(column, missing, field, clip):
+def _within(column, missing, field, marks, clip):
   if field.categories is not None:
+    if 'enum' in marks:
+      return column
     outside = ~missing & ~column.isin(field.categories).to_numpy(bool)
     said = 'is not in the enum'
     fix = 'add it to the enum, or set out_of_range to clip'
@@ -307,11 +440,13 @@ def _within(column, missing, field, clip):
         return column
       return column.mask(pd.Series(outside))
   else:
+    low = -math.inf if 'minimum' in marks else field.minimum
+    high = math.inf if 'maximum' in marks else field.maximum
     if clip:
-      return column.clip(field.minimum, field.maximum)
+      return _clipped(column, low, high)
     number = column.to_numpy(np.float64, na_value=np.nan)
-    outside = (number < field.minimum) | (number > field.maximum)
-    said = f'is outside [{field.minimum}, {field.maximum}]'
+    outside = (number < low) | (number > high)
+    said = f'is outside [{low}, {high}]'
     fix = 'widen the bounds, or set out_of_range to clip'
   if outside.any():
     row = int(np.flatnonzero(outside)[0])
@@ -320,6 +455,13 @@ def _within(column, missing, field, clip):
       f'{fix}.'
     )
   return column
+
+
+def _clipped(column, low, high):
+  # One side after the other: an infinite bound would make floats of integers.
+  if math.isfinite(low):
+    column = column.clip(lower=low)
+  return column.clip(upper=high) if math.isfinite(high) else column
 
 
 def _nearest(number, enum):
@@ -331,5 +473,5 @@ def _nearest(number, enum):
 def _stand_in(field):
   if field.categories is not None:
     return field.categories[0]
-  middle = field.minimum + (field.maximum - field.minimum) / 2
+  middle = field.minimum / 2 + field.maximum / 2  # Their sum may overflow.
   return int(middle) if field.type == 'integer' else middle
