@@ -15,6 +15,8 @@ import attr
 import dp_accounting
 from dp_accounting import dp_event
 
+from tfdpflows.accounting.event_bounds import check_event
+
 __all__ = [
   'ConfidentGNMaxDpEvent',
   'DataDependentDpEvent',
@@ -346,6 +348,7 @@ def data_independent(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 
   ```
   """
+  check_event(event, composed=True)
   while isinstance(event, DataDependentDpEvent):
     event = event.event
   if isinstance(event, ConfidentGNMaxDpEvent):
@@ -377,6 +380,7 @@ def describe_event(event: dp_accounting.DpEvent) -> str:
 
   ```
   """
+  check_event(event, composed=True)
   if isinstance(event, dp_accounting.NoOpDpEvent):
     return 'nothing'
   if isinstance(event, dp_accounting.NonPrivateDpEvent):
