@@ -576,7 +576,7 @@ def test_an_interrupted_charge_is_not_written_over(tmp_path, monkeypatch):
     patched.setattr(os, 'fsync', interrupted)
     with pytest.raises(KeyboardInterrupt):
       ledger.charge(GAUSSIAN, label='a label that is long')
-  with pytest.raises(accounting.LedgerError, match='failed before'):
+  with pytest.raises(accounting.LedgerError, match='was interrupted while'):
     ledger.charge(GAUSSIAN, label='short')
   ledger.close()
   with accounting.PrivacyLedger.open(path) as again:

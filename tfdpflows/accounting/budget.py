@@ -128,6 +128,7 @@ class BudgetExceededError(ValueError):
     what: str = 'the charge',
     message: Optional[str] = None,
     no_noise: Optional[str] = None,
+    hint: str = '',
   ):
     self.budget = budget
     self.spent = spent
@@ -152,4 +153,4 @@ class BudgetExceededError(ValueError):
         f'{budget.epsilon:.7g}. Nothing was charged. Add noise, ask for less, '
         'or start with a larger budget.'
       )
-    super().__init__(message)
+    super().__init__(f'{message} {hint}'.rstrip())

@@ -83,6 +83,8 @@ class Reservation:
         'total must be a whole number, zero or more, and block one above zero, '
         f'not {total!r} and {block!r}.'
       )
+    # What was charged before a fork is run once, and by one of the two.
+    self._ledger.check_process()
     entry = self._entry
     if total <= entry.charged:
       return
@@ -110,7 +112,7 @@ class Reservation:
     with self._ledger._lock:
       entry = self._entry
       if not entry.released and entry.charged < entry.limit:
-        self._ledger._write({'kind': 'release', 'label': entry.label})
+        self._ledger.release(entry.label)
 
   def _refusal(self, total: int) -> budget_lib.BudgetExceededError:
     entry, ledger = self._entry, self._ledger
