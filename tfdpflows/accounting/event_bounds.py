@@ -9,8 +9,8 @@ by a walk that needs no stack.
 
 from __future__ import annotations
 
+import functools
 import numbers
-from collections.abc import Iterator
 from typing import Any
 
 import attr
@@ -90,12 +90,15 @@ def check_event(
           f'The event counts too many runs: at most 10^{len(str(most)) - 1} '
           'runs of one mechanism are accounted.'
         )
-    left += [(inner, depth + 1, runs) for inner in _inner(part)]
+    for inner in _inner(part):
+      left.append((inner, depth + 1, runs))
   return event
 
 
 def _whole(count: Any, most: int) -> int:
   """A count as an int, compared before it is converted or printed."""
+  if type(count) is int and 0 <= count <= most:
+    return count
   if not isinstance(count, numbers.Real):
     raise TypeError(
       f'A count must be a whole number, not a {type(count).__name__}.'
@@ -109,11 +112,13 @@ def _whole(count: Any, most: int) -> int:
   return int(count)
 
 
-def _inner(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
+def _inner(event: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:
   """The events that an event holds; looks at its numbers as well."""
-  for name, value in _fields(event):
+  found: list[dp_accounting.DpEvent] = []
+  for name in _field_names(type(event)) or getattr(event, '__dict__', ()):
+    value = getattr(event, name)
     if isinstance(value, dp_accounting.DpEvent):
-      yield value
+      found.append(value)
     elif name == 'events':
       # A generator would be read once, and cost nothing the second time.
       if not isinstance(value, (list, tuple)):
@@ -121,16 +126,17 @@ def _inner(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
           f'The events of a {type(event).__name__} must be in a list or tuple, '
           f'not in a {type(value).__name__}.'
         )
-      yield from value
+      found += value
     elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
       raise ValueError(
         f'{name} of a {type(event).__name__} is a number of more than 300 '
         'digits, which cannot be accounted.'
       )
+  return found
 
 
-def _fields(event: dp_accounting.DpEvent) -> list[tuple[str, Any]]:
-  if attr.has(type(event)):
-    names = [field.name for field in attr.fields(type(event))]
-    return [(name, getattr(event, name)) for name in names]
-  return list(getattr(event, '__dict__', {}).items())
+@functools.lru_cache(maxsize=256)
+def _field_names(cls: type) -> tuple[str, ...]:
+  if not attr.has(cls):
+    return ()
+  return tuple(field.name for field in attr.fields(cls))

@@ -536,7 +536,8 @@ class PrivacyLedger:
 
   def _write(self, record: dict[str, Any]) -> None:
     """On disk first, then in memory; nothing that is not valid."""
-    self.check_usable()
+    self.check_process()
+    self._check_seal()
     change = self._state.prepare(record)
     if self._file is None:
       change()

@@ -46,7 +46,7 @@ class Entry:
     self.event = events_json.event_from_dict(record['event'])
     self.claim = events_lib.data_independent(self.event)
     self.key = event_key(record['event'])
-    self.claim_key = claim_key(record['event'])
+    self.claim_key = event_key(events_json.event_to_dict(self.claim))
     self.limit = record['count']
     self.released = False
     self.owner = str(record.get('owner', ''))
