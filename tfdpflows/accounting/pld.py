@@ -262,7 +262,7 @@ class PLDAccountant(accountant.MechanismAccountant):
     most = max(_COARSE, _COARSE_PER_SECOND * self._time_limit)
     totals = _coarser(self._totals, most)
     if all(fallback._reason(mechanism) is None for mechanism in totals):
-      fallback._totals = totals
+      fallback._totals = dict(totals)
       value = by_rdp(fallback)
     # Not a number is no bound.
     better = value < answer.value
@@ -357,19 +357,25 @@ def _coarser(
   if len(sampled) <= most:
     return totals
   width = 1e-3
+  least = [
+    min(math.log(x.parameter) for x in sampled),
+    min(math.log(x.probability) for x in sampled),
+  ]
   while True:
     cells: dict[tuple, list] = {}
     for mechanism in sampled:
       place = [
-        math.floor(math.log(number) / width)
-        for number in (mechanism.parameter, mechanism.probability)
+        math.floor((math.log(number) - low) / width)
+        for number, low in zip(
+          (mechanism.parameter, mechanism.probability), least
+        )
       ]
       rest = mechanism._replace(parameter=0.0, probability=0.0)
       cells.setdefault((rest, *place), []).append(mechanism)
     if len(cells) <= most or width > 1e4:
       break
     width *= 2
-  result = {x: count for x, count in totals.items() if x not in set(sampled)}
+  result = {x: totals[x] for x in totals.keys() - set(sampled)}
   for members in cells.values():
     parameters = [x.parameter for x in members]
     noise = members[0].kind != 'bounded_range'
