@@ -70,13 +70,14 @@ class LedgerFile:
   """An open ledger file; use `create` or `open`.
 
   Attributes:
-    path: Where it is.
+    path: Where it is, from the root.
     records: The records that were read on opening, the header first.
     notes: What was repaired on opening, in words.
   """
 
   def __init__(self, path: _Path, handle: io.FileIO, read_only: bool):
-    self.path = os.fspath(path)
+    # Also where the process goes to another folder.
+    self.path = os.path.abspath(path)
     self.records: list[dict[str, Any]] = []
     self.notes: tuple[str, ...] = ()
     self._handle = handle
@@ -86,9 +87,8 @@ class LedgerFile:
     self._last = _START
     self._next = _START
     self._broken: Optional[str] = None
-    # Its name, also where the process goes to another folder; None before it
-    # has one.
-    self._place: Optional[str] = None
+    # Whether the file has its name and keeps others out.
+    self._placed = False
     # A lock is shared with forked processes, and no protection from them.
     self._process = os.getpid()
 
@@ -136,7 +136,7 @@ class LedgerFile:
       file._append([record, *records])
       before()
       _publish(aside, path)
-      file._place = os.path.abspath(path)
+      file._placed = True
     except FileExistsError as error:
       file.close()
       raise LedgerError(
@@ -186,7 +186,7 @@ class LedgerFile:
     try:
       if not read_only:
         _lock(file._descriptor, path)
-        file._place = os.path.abspath(path)
+        file._placed = True
         # Between opening it and the lock, another one may have taken its place.
         file.check_place()
       file._load()
@@ -254,11 +254,11 @@ class LedgerFile:
     Returns:
       What happened, and what to do about it.
     """
-    if self._place is None or self.closed:
+    if not self._placed or self.closed:
       return None
     known = f'all {self._lines} lines' if self._lines else 'all its lines'
     try:
-      here, there = os.fstat(self._descriptor), os.stat(self._place)
+      here, there = os.fstat(self._descriptor), os.stat(self.path)
     except FileNotFoundError:
       return (
         f'The ledger {self.path} was deleted or moved while it was in use. Put '
@@ -560,6 +560,7 @@ def _new_aside(path: pathlib.Path) -> tuple[pathlib.Path, io.FileIO]:
       if fcntl is None:
         os.unlink(aside)
         raise
+    handle.close()
   raise OSError(f'no file can be locked in {path.parent}')
 
 
