@@ -471,7 +471,7 @@ class PrivacyLedger:
     if self._file is None:
       return
     # Not in a process that was forked: the ledger goes on in the other one.
-    if self._process == os.getpid():
+    if self._process == os.getpid() and not self._file.broken:
       what = self._file.displaced()
       if what is not None:
         _logger.warning('%s', what)

@@ -296,6 +296,11 @@ class LedgerFile:
     self._handle.close()
 
   @property
+  def broken(self) -> bool:
+    """Whether it was said already that it has to be opened again."""
+    return self._broken is not None
+
+  @property
   def closed(self) -> bool:
     """Whether `close` was called."""
     return self._handle.closed
