@@ -102,6 +102,22 @@ def test_a_number_that_was_given_to_another_file_is_not_the_same(
     ledger.charge(GAUSSIAN)
 
 
+def test_a_file_system_that_counts_no_names(path, monkeypatch):
+  real = os.fstat
+
+  def uncounted(descriptor):
+    found = list(real(descriptor))
+    found[3] = 0
+    return os.stat_result(found)
+
+  monkeypatch.setattr(os, 'fstat', uncounted)
+  with PrivacyLedger(path) as ledger:
+    ledger.charge(GAUSSIAN)
+    replaced(path)
+    with pytest.raises(LedgerError, match='replaced'):
+      ledger.charge(GAUSSIAN)
+
+
 @pytest.mark.parametrize('change', ['truncated', 'longer', 'older', 'emptied'])
 def test_a_file_that_others_wrote_into_is_refused(ledger, path, change):
   older = path.read_bytes()

@@ -89,6 +89,8 @@ class LedgerFile:
     self._broken: Optional[str] = None
     # Whether the file has its name and keeps others out.
     self._placed = False
+    # Some file systems count no names.
+    self._linked = False
     # A lock is shared with forked processes, and no protection from them.
     self._process = os.getpid()
 
@@ -136,7 +138,7 @@ class LedgerFile:
       file._append([record, *records])
       before()
       _publish(aside, path)
-      file._placed = True
+      file._set_placed()
     except FileExistsError as error:
       file.close()
       raise LedgerError(
@@ -186,7 +188,7 @@ class LedgerFile:
     try:
       if not read_only:
         _lock(file._descriptor, path)
-        file._placed = True
+        file._set_placed()
         # Between opening it and the lock, another one may have taken its place.
         file.check_place()
       file._load()
@@ -196,6 +198,10 @@ class LedgerFile:
     if not read_only:
       _remove_stale(pathlib.Path(path), file._handle)
     return file
+
+  def _set_placed(self) -> None:
+    self._linked = os.fstat(self._descriptor).st_nlink > 0
+    self._placed = True
 
   def append(
     self, record: dict[str, Any], then: Callable[[], None] = lambda: None
@@ -271,7 +277,7 @@ class LedgerFile:
       )
     # The numbers of a file that was deleted may be given to another one.
     same = (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-    if not same or here.st_nlink == 0:
+    if not same or (self._linked and here.st_nlink == 0):
       return (
         f'The ledger {self.path} was replaced by another file while it was in '
         'use, as editors, git and rsync do. What is there now may know less '
