@@ -90,3 +90,23 @@ def test_on_the_command_line(path, capsys):
   assert '--release is for' in capsys.readouterr().err
   with PrivacyLedger.open(path) as ledger:
     assert ledger.entries[0].reserved == 30
+
+
+@pytest.mark.parametrize('first', ['charge', 'reserve'])
+def test_a_charge_of_the_same_label_frees_nothing(first):
+  ledger = PrivacyLedger(budget=BUDGET)
+  if first == 'charge':
+    ledger.charge(GAUSSIAN, label='training')
+    with pytest.raises(LedgerError, match='is taken'):
+      ledger.reserve(GAUSSIAN, 170, 'training')
+    with pytest.raises(LedgerError, match='no reservation'):
+      ledger.release('training')
+    return
+  steps = ledger.reserve(GAUSSIAN, 170, 'training')
+  before = ledger.remaining
+  ledger.charge(GAUSSIAN, label='training')
+  assert ledger.remaining < before
+  with pytest.raises(accounting.BudgetExceededError):
+    ledger.charge(GAUSSIAN, count=100)
+  steps.ensure(170)
+  assert sum(entry.count for entry in ledger.entries) == 171

@@ -25,6 +25,7 @@ lines either, until it is opened again, which tells whether the line counts.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import io
 import json
@@ -589,12 +590,12 @@ def _remove_stale(path: pathlib.Path, handle: io.FileIO) -> None:
     for aside in path.parent.iterdir():
       if not name.fullmatch(aside.name) or aside.is_symlink():
         continue
-      with contextlib.suppress(OSError, LedgerError):
+      with contextlib.suppress(OSError):
         if os.path.samestat(own, os.lstat(aside)):
           os.unlink(aside)
           continue
         with _opened(aside, 'r+') as left:
-          _lock(left.fileno(), aside)
+          fcntl.flock(left.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
           start = os.pread(left.fileno(), len(_PREFIX), 0)
           same = os.path.samestat(os.fstat(left.fileno()), os.lstat(aside))
           if same and _PREFIX.startswith(start):
@@ -607,7 +608,13 @@ def _lock(descriptor: int, path: _Path) -> None:
       'Ledgers on disk need POSIX file locks; use PrivacyLedger() in memory.'
     )
   try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      # A ledger that an interrupt left behind, and nobody has any more, holds
+      # its lock until it is collected.
+      gc.collect()
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except OSError as error:
     raise LedgerError(
       f'The ledger {os.fspath(path)} is in use by another process or object. '
