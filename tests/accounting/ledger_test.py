@@ -562,7 +562,9 @@ def test_a_forked_process_cannot_charge(tmp_path):
     assert [entry.label for entry in again.entries] == ['parent']
 
 
-def test_an_interrupted_charge_is_not_written_over(tmp_path, monkeypatch):
+def test_an_interrupted_charge_is_not_written_over(
+  tmp_path, monkeypatch, caplog
+):
   path = tmp_path / 'ledger'
   ledger = accounting.PrivacyLedger(path)
 
@@ -573,9 +575,10 @@ def test_an_interrupted_charge_is_not_written_over(tmp_path, monkeypatch):
     patched.setattr(os, 'fsync', interrupted)
     with pytest.raises(KeyboardInterrupt):
       ledger.charge(GAUSSIAN, label='a label that is long')
-  with pytest.raises(accounting.LedgerError, match='failed before'):
+  with pytest.raises(accounting.LedgerError, match='was interrupted while'):
     ledger.charge(GAUSSIAN, label='short')
   ledger.close()
+  assert not caplog.records
   with accounting.PrivacyLedger.open(path) as again:
     assert again.charge(GAUSSIAN, label='short')
 

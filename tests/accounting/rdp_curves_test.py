@@ -549,3 +549,35 @@ def test_a_cold_price_is_fast():
     made.get_epsilon(1e-5)
     best = min(best, time.perf_counter() - start)
   assert best < 0.1
+
+
+def test_curves_of_more_mechanisms_than_are_remembered(monkeypatch):
+  """In one order again and again: of 600, with room for 512, none was found."""
+  made = []
+
+  def counted(mechanism, orders):
+    made.append(mechanism)
+    return np.zeros(len(orders))
+
+  monkeypatch.setattr(renyi, '_REMEMBERED', 512)
+  remembered = renyi._remembered(counted)
+  for _ in range(20):
+    for i in range(600):
+      assert remembered(Mechanism('zcdp', 1.0 + i), (2.0,)).shape == (1,)
+  assert 600 <= len(made) < 0.4 * 20 * 600
+  made.clear()
+  # And others take their place.
+  for _ in range(20):
+    for i in range(300):
+      remembered(Mechanism('zcdp', 1000.0 + i), (2.0,))
+  assert len(made) < 1200
+
+
+def test_curves_of_1000_mechanisms_are_computed_once():
+  noises = [Mechanism('laplace', 7.0 + i / 999) for i in range(1000)]
+  parts = [(noise, 1) for noise in noises]
+  first = renyi.total_curve(parts, ORDERS)
+  kept = [renyi.renyi_curve(noise, ORDERS) for noise in noises]
+  assert np.array_equal(renyi.total_curve(parts, ORDERS), first)
+  for noise, known in zip(noises, kept):
+    assert renyi.renyi_curve(noise, ORDERS) is known

@@ -163,6 +163,67 @@ def test_registration():
     accounting.register_accountant('prv', accounting.RDPAccountant)
 
 
+def test_accountants_of_the_package_are_not_replaced(monkeypatch):
+  """A later `PLDAccountant` would otherwise price every ledger in silence."""
+
+  class Fake(accounting.PLDAccountant):
+    name = 'pld'
+
+    def get_epsilon(self, target_delta):
+      return 0.0
+
+  before = registry.compute_epsilon(STEP, 1e-5)
+  for name in accounting.accountant_names():
+    Fake.name = name
+    with pytest.raises(
+      ValueError, match=rf"'{name}' is taken .*choose another"
+    ):
+      accounting.register_accountant(name, Fake)
+  for alias in ('prv', 'moments', 'pld'):
+    Fake.name = 'mine'
+    with pytest.raises(ValueError, match=f"'{alias}' is taken"):
+      accounting.register_accountant('mine', Fake, aliases=[alias])
+  # Nor by one that says that it is the same.
+  Fake.name = 'pld'
+  Fake.__module__ = accounting.PLDAccountant.__module__
+  Fake.__qualname__ = 'PLDAccountant'
+  with pytest.raises(ValueError, match="'pld' is taken"):
+    accounting.register_accountant('pld', Fake)
+  assert 'mine' not in accounting.accountant_names()
+  assert registry.compute_epsilon(STEP, 1e-5) == before
+  accounting.register_accountant('pld', accounting.PLDAccountant)
+
+
+def test_only_the_same_class_is_registered_again(monkeypatch):
+  monkeypatch.setattr(registry, '_aliases', dict(registry._aliases))
+  monkeypatch.setitem(registry._classes, 'mine', None)
+  del registry._classes['mine']
+
+  def defined(epsilon):
+    class Mine(accounting.RDPAccountant):
+      name = 'mine'
+
+      def get_epsilon(self, target_delta):
+        return epsilon
+
+    return Mine
+
+  class Other(accounting.RDPAccountant):
+    name = 'mine'
+
+  accounting.register_accountant('mine', defined(1.0))
+  # As a cell of a notebook that is run again does.
+  accounting.register_accountant('mine', defined(2.0))
+  assert registry.compute_epsilon(STEP, 1e-5, 'mine') == 2.0
+  with pytest.raises(ValueError, match=r"'mine' is taken .*Mine"):
+    accounting.register_accountant('mine', Other)
+  with pytest.raises(ValueError, match="name, .*must be 'yours' as well"):
+    accounting.register_accountant('yours', Other)
+  Other.name = 'yours'
+  with pytest.raises(TypeError, match='list of names'):
+    accounting.register_accountant('yours', Other, aliases='your')
+
+
 SECTIONS = (
   'Privacy statement',
   'Unit of privacy',

@@ -125,7 +125,7 @@ def test_bad_tables(content, message, folder, capsys):
   ('flags', 'message'),
   [
     ({'epsilon': '-1'}, 'epsilon must be a finite number above zero'),
-    ({'epsilon': 'nan'}, 'epsilon must be'),
+    ({'epsilon': 'nan'}, '--epsilon=nan must be a finite number'),
     ({'epsilon': 'one'}, '--epsilon=one'),
     ({'delta': '0'}, 'delta must lie inside (0, 1)'),
     ({'delta': '1'}, 'delta must lie inside (0, 1)'),

@@ -297,7 +297,7 @@ def test_too_few_or_too_many_flags(left_out, message, capsys):
     ('steps', '--epsilon=inf', '--epsilon=inf must'),
     ('steps', '--epsilon=0.001', '--epsilon=0.001: Not even one step fits'),
     ('steps', '--delta=0', '--delta must'),
-    ('epsilon', '--delta=nan', '--delta must'),
+    ('epsilon', '--delta=nan', '--delta=nan must be'),
     ('epsilon', '--steps=0', 'steps=0'),
     ('epsilon', '--steps=1.5', 'steps=1.5'),
     ('epsilon', '--noise_multiplier=1e-300', '--delta=1e-05: No finite'),

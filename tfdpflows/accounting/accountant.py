@@ -7,6 +7,7 @@ from typing import Optional
 import dp_accounting
 
 from tfdpflows.accounting import flatten as flatten_lib
+from tfdpflows.accounting.event_bounds import check_event
 
 __all__ = ['MechanismAccountant']
 
@@ -62,8 +63,11 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     Raises:
       dp_accounting.UnsupportedEventError: If a part of the event is not
         supported; names it, and the accountants that take the whole.
-      ValueError: If a parameter is outside its range.
+      TypeError: If it is no event, or the count no whole number.
+      ValueError: If a parameter is outside its range, or the event is too deep
+        or too large (`event_bounds`).
     """
+    check_event(event, runs=count, composed=True)
     try:
       return super().compose(event, count)
     except dp_accounting.UnsupportedEventError as error:
@@ -76,6 +80,20 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       if others:
         hint = f'Accountants that do: {", ".join(others)}.'
       raise dp_accounting.UnsupportedEventError(f'{error} {hint}') from error
+
+  def supports(self, event: dp_accounting.DpEvent) -> bool:
+    """Whether `compose` would take an event.
+
+    Args:
+      event: What might be done.
+
+    Returns:
+      Whether every part of it is supported.
+
+    Raises:
+      TypeError, ValueError: As `compose`.
+    """
+    return super().supports(check_event(event, composed=True))
 
   def remarks(self, target_delta: float) -> tuple[str, ...]:
     """What has to stand beside `get_epsilon(target_delta)`.

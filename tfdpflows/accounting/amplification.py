@@ -9,6 +9,7 @@ import dp_accounting
 
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import leaves
+from tfdpflows.accounting.event_bounds import check_event
 
 __all__ = ['without_amplification']
 
@@ -40,6 +41,7 @@ def without_amplification(
 
   ```
   """
+  check_event(event, composed=True)
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
     return without_amplification(event.event)
   if isinstance(event, events_lib.CyclicPoissonSampledDpEvent):

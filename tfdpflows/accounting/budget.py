@@ -14,6 +14,14 @@ __all__ = [
 ]
 
 
+def _float(number) -> float:
+  """A number as a float, infinite where it is too large for one."""
+  try:
+    return float(number)
+  except OverflowError:
+    return math.inf if number > 0 else -math.inf
+
+
 def check_delta(delta: float) -> float:
   """Returns delta as a float, or says why it is not a delta.
 
@@ -32,7 +40,7 @@ def check_delta(delta: float) -> float:
 
   ```
   """
-  delta = float(delta)
+  delta = _float(delta)
   if not 0 < delta < 1:
     raise ValueError(
       f'delta must lie inside (0, 1), not {delta}. Choose it well below one '
@@ -59,7 +67,7 @@ def check_epsilon(epsilon: float) -> float:
 
   ```
   """
-  epsilon = float(epsilon)
+  epsilon = _float(epsilon)
   if not epsilon >= 0:
     raise ValueError(f'epsilon must be zero or more, not {epsilon}.')
   return epsilon
@@ -87,7 +95,7 @@ class PrivacyBudget:
   delta: float
 
   def __post_init__(self):
-    epsilon = float(self.epsilon)
+    epsilon = _float(self.epsilon)
     if not (math.isfinite(epsilon) and epsilon > 0):
       raise ValueError(
         f'epsilon must be a finite number above zero, not {epsilon}. '
@@ -128,6 +136,7 @@ class BudgetExceededError(ValueError):
     what: str = 'the charge',
     message: Optional[str] = None,
     no_noise: Optional[str] = None,
+    hint: str = '',
   ):
     self.budget = budget
     self.spent = spent
@@ -152,4 +161,4 @@ class BudgetExceededError(ValueError):
         f'{budget.epsilon:.7g}. Nothing was charged. Add noise, ask for less, '
         'or start with a larger budget.'
       )
-    super().__init__(message)
+    super().__init__(f'{message} {hint}'.rstrip())

@@ -63,7 +63,12 @@ def publish(aside: pathlib.Path, path: pathlib.Path) -> None:
   except OSError:
     # A file system without hard links: hold the name, then replace it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    os.replace(aside, path)
+    try:
+      os.replace(aside, path)
+    except BaseException:
+      if os.path.getsize(path) == 0:
+        os.unlink(path)
+      raise
   descriptor = os.open(path.parent, os.O_RDONLY)
   try:
     os.fsync(descriptor)

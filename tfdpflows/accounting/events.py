@@ -16,6 +16,8 @@ import dp_accounting
 import numpy as np
 from dp_accounting import dp_event
 
+from tfdpflows.accounting.event_bounds import check_event
+
 __all__ = [
   'ConfidentGNMaxDpEvent',
   'CyclicPoissonSampledDpEvent',
@@ -560,6 +562,7 @@ def data_independent(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 
   ```
   """
+  check_event(event, composed=True)
   while isinstance(event, DataDependentDpEvent):
     event = event.event
   if isinstance(event, ConfidentGNMaxDpEvent):
@@ -608,6 +611,7 @@ def describe_event(event: dp_accounting.DpEvent) -> str:
 
   ```
   """
+  check_event(event, composed=True)
   if isinstance(event, dp_accounting.NoOpDpEvent):
     return 'nothing'
   if isinstance(event, dp_accounting.NonPrivateDpEvent):

@@ -7,11 +7,13 @@ imported.
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import Any, Union
 
 import dp_accounting
 
 from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting.event_bounds import MAX_DEPTH, check_event
 
 __all__ = ['event_from_dict', 'event_to_dict']
 
@@ -141,7 +143,8 @@ def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
   Raises:
     TypeError: If the class of `event`, or of an event in it, is not known.
-    ValueError: If a number in it is not finite, as JSON has no such numbers.
+    ValueError: If a number in it is not finite, as JSON has no such numbers, or
+      it is too deep or too large to be read back (`event_bounds`).
 
   ```python
   >>> event_to_dict(dp_accounting.GaussianDpEvent(2.0))
@@ -149,6 +152,10 @@ def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
   ```
   """
+  return _to_dict(check_event(event))
+
+
+def _to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
   name = _NAMES.get(type(event))
   if name is None:
     raise TypeError(
@@ -159,9 +166,9 @@ def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
   for field, kind in _CLASSES[name][1].items():
     value = getattr(event, field)
     if kind == 'event':
-      result[field] = event_to_dict(value)
+      result[field] = _to_dict(value)
     elif kind == 'events':
-      result[field] = [event_to_dict(part) for part in value]
+      result[field] = [_to_dict(part) for part in value]
     elif kind == 'float or inf' and value == math.inf:
       result[field] = 'inf'
     else:
@@ -180,7 +187,8 @@ def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
 
   Raises:
     TypeError: If `data` or a field has another type than it must have.
-    ValueError: If the kind is not known or a field is missing or unknown.
+    ValueError: If the kind is not known, a field is missing or unknown, or it
+      is too deep or too large (`event_bounds`).
 
   ```python
   >>> event_from_dict({'kind': 'Laplace', 'noise_multiplier': 10.0})
@@ -188,12 +196,23 @@ def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
 
   ```
   """
+  return check_event(_from_dict(data, 1))
+
+
+def _from_dict(data: dict[str, Any], depth: int) -> dp_accounting.DpEvent:
+  if depth > MAX_DEPTH:
+    raise ValueError(
+      f'The event is nested too deep: at most {MAX_DEPTH} events within each '
+      'other are accounted.'
+    )
   if not isinstance(data, dict):
-    raise TypeError(f'An event must be a JSON object, not {data!r}.')
+    raise TypeError(
+      f'An event must be a JSON object, not a {type(data).__name__}.'
+    )
   name = data.get('kind')
   if not isinstance(name, str) or name not in _CLASSES:
     raise ValueError(
-      f'Unknown kind of event {name!r}. '
+      f'Unknown kind of event {reprlib.repr(name)}. '
       f'Known kinds are: {", ".join(sorted(_CLASSES))}.'
     )
   cls, fields = _CLASSES[name]
@@ -206,13 +225,15 @@ def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
   for field, kind in fields.items():
     value = data[field]
     if kind == 'event':
-      values[field] = event_from_dict(value)
+      values[field] = _from_dict(value, depth + 1)
     elif kind == 'float or inf' and value == 'inf':
       values[field] = math.inf
     elif kind == 'events':
       if not isinstance(value, list):
-        raise TypeError(f'{name}.{field} must be a list, not {value!r}.')
-      values[field] = [event_from_dict(part) for part in value]
+        raise TypeError(
+          f'{name}.{field} must be a list, not {reprlib.repr(value)}.'
+        )
+      values[field] = [_from_dict(part, depth + 1) for part in value]
     else:
       values[field] = _value(value, kind, f'{name}.{field}')
   return cls(**values)
@@ -225,14 +246,21 @@ def _value(value: Any, kind: Union[type, str], where: str) -> Any:
   if part is not None and isinstance(value, (list, tuple)):
     return [_value(x, part, f'{where}[{i}]') for i, x in enumerate(value)]
   if kind in ('floats', 'rows'):
-    raise TypeError(f'{where} must be a list, not {value!r}.')
+    raise TypeError(f'{where} must be a list, not {reprlib.repr(value)}.')
   if kind in (bool, str):
     if not isinstance(value, kind):
-      raise TypeError(f'{where} must be a {kind.__name__}, not {value!r}.')
+      raise TypeError(
+        f'{where} must be a {kind.__name__}, not {reprlib.repr(value)}.'
+      )
     return value
   if isinstance(value, (bool, str)) or value is None:
-    raise TypeError(f'{where} must be a number, not {value!r}.')
+    raise TypeError(f'{where} must be a number, not {reprlib.repr(value)}.')
   kind = int if kind in (int, 'int or null', 'int or ints') else float
-  if not math.isfinite(value) or kind(value) != value:
-    raise ValueError(f'{where} must be a finite {kind.__name__}, not {value!r}')
-  return kind(value)
+  try:
+    if math.isfinite(value) and kind(value) == value:
+      return kind(value)
+  except OverflowError:
+    pass
+  raise ValueError(
+    f'{where} must be a finite {kind.__name__}, not {reprlib.repr(value)}'
+  )

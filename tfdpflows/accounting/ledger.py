@@ -7,6 +7,8 @@ import datetime
 import json
 import logging
 import numbers
+import os
+import reprlib
 import threading
 from typing import Any, Optional
 
@@ -23,6 +25,7 @@ from tfdpflows.accounting import (
   registry,
 )
 from tfdpflows.accounting.earlier_entries import EarlierEntries
+from tfdpflows.accounting.event_bounds import MAX_RUNS, check_event
 from tfdpflows.accounting.owners import name_of
 from tfdpflows.accounting.reservation import Reservation
 from tfdpflows.accounting.seal import describe_seal
@@ -32,6 +35,15 @@ __all__ = ['LedgerEntry', 'PrivacyLedger']
 
 LedgerError = ledger_file.LedgerError
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+# What a record that is not valid raises.
+_INVALID = (
+  ArithmeticError,
+  AttributeError,
+  LookupError,
+  RecursionError,
+  TypeError,
+  ValueError,
+)
 _logger = logging.getLogger(__name__)
 
 
@@ -109,6 +121,7 @@ class PrivacyLedger:
       'metadata': dict(metadata or {}),
       'time': _now(),
     }
+    ledger_file.check_record(header, 'The metadata')
     self._set_up(json.loads(json.dumps(header, allow_nan=False)))
     if path is not None:
       self._store(path)
@@ -161,7 +174,7 @@ class PrivacyLedger:
             ledger._set_up(record)
           else:
             ledger._state.apply(record)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except _INVALID as error:
           raise LedgerError(
             f'{file.path}, line {number}: not a valid record ({error}).'
           ) from error
@@ -191,6 +204,8 @@ class PrivacyLedger:
     self._state = ledger_state.LedgerState()
     self._earlier = EarlierEntries()
     self._lock = threading.RLock()
+    # A forked process has a copy, of which this one knows nothing.
+    self._process = os.getpid()
 
   def charge(
     self,
@@ -231,6 +246,7 @@ class PrivacyLedger:
         before and it does not resume.
       ValueError: If a parameter is outside its range.
     """
+    self.check_usable()
     label = events_lib.describe_event(event) if label is None else str(label)
     record = self._record('charge', label, event, count)
     if owner:
@@ -287,6 +303,7 @@ class PrivacyLedger:
         or owner under it.
       ValueError: If a parameter is outside its range.
     """
+    self.check_usable()
     label = str(label)
     record = {**self._record('reserve', label, event, count), 'owner': owner}
     with self._lock:
@@ -402,10 +419,63 @@ class PrivacyLedger:
       path, self._header, records, before
     )
 
+  def release(self, label: str) -> int:
+    """Gives up what a reservation has not charged, whoever made it.
+
+    For one whose program is gone and will not resume it, so that it does not
+    hold a part of the budget for ever. What it has charged stays charged, as it
+    may have run. Its program can still go on, if the budget has room then: what
+    it gave up is paid for anew when it resumes.
+
+    Args:
+      label: Of the reservation.
+
+    Returns:
+      How many runs were given up; 0 if all are charged or were given up before.
+
+    Raises:
+      LedgerError: If there is no such reservation, or it cannot be written.
+
+    #### Formal guarantee
+    A run is charged, on disk, before it begins, and as long as this ledger is
+    open nobody else can charge one. So what is given up has not run, and cannot
+    run without being paid for.
+
+    ```python
+    >>> ledger = PrivacyLedger()
+    >>> event = dp_accounting.GaussianDpEvent(20.0)
+    >>> ledger.reserve(event, count=100, label='training').ensure(30)
+    >>> ledger.release('training')
+    70
+
+    ```
+    """
+    with self._lock:
+      self.check_usable()
+      entry = self._state.reserved.get(label)
+      if entry is None:
+        raise LedgerError(
+          f'There is no reservation {label!r} in this ledger. '
+          + overspending.describe_reserved(self)
+        )
+      left = 0 if entry.released else entry.limit - entry.charged
+      if left:
+        self._write({'kind': 'release', 'label': label})
+      return left
+
   def close(self) -> None:
-    """Unlocks the file; nothing can be charged afterwards."""
-    if self._file is not None:
-      self._file.close()
+    """Unlocks the file; nothing can be charged afterwards.
+
+    Warns if the file was replaced, deleted or written to while it was open.
+    """
+    if self._file is None:
+      return
+    # Not in a process that was forked: the ledger goes on in the other one.
+    if self._process == os.getpid() and not self._file.broken:
+      what = self._file.displaced()
+      if what is not None:
+        _logger.warning('%s', what)
+    self._file.close()
 
   def __enter__(self) -> PrivacyLedger:
     return self
@@ -423,18 +493,23 @@ class PrivacyLedger:
 
   def _record(self, kind, label, event, count) -> dict[str, Any]:
     whole = isinstance(count, numbers.Real) and not isinstance(count, bool)
-    # Compared, not converted: NaN and infinity cannot be.
-    if not (whole and count >= 1 and count % 1 == 0):
+    # Compared, not converted: NaN and infinity cannot be, nor be printed what
+    # has too many digits.
+    if not (whole and 1 <= count <= MAX_RUNS and count % 1 == 0):
+      printed = not whole or not count > MAX_RUNS
       raise ValueError(
-        f'The count of {label!r} must be a whole number above zero, not '
-        f'{count!r}.'
+        f'The count of {label!r} must be a whole number above zero and at most '
+        f'10^15, not {reprlib.repr(count) if printed else "more"}.'
       )
-    return {
+    check_event(event, runs=int(count))
+    record = {
       'kind': kind,
       'label': label,
       'event': events_json.event_to_dict(event),
       'count': int(count),
     }
+    # As it is going to be read.
+    return json.loads(json.dumps(record))
 
   def _check_seal(self) -> None:
     if self._state.seal is not None:
@@ -443,12 +518,31 @@ class PrivacyLedger:
         + ' Nothing can be charged here any more.'
       )
 
-  def _write(self, record: dict[str, Any]) -> None:
-    """On disk first, then in memory."""
-    self._check_seal()
+  def check_usable(self) -> None:
+    """Raises `LedgerError` if nothing can be charged here."""
     if self._file is not None:
-      self._file.append({**record, 'time': _now()})
-    self._state.apply(record)
+      self._file.check_writable()
+    self.check_process()
+    self._check_seal()
+
+  def check_process(self) -> None:
+    """Raises `LedgerError` in a process that was forked from the ledger's."""
+    if self._process != os.getpid():
+      raise LedgerError(
+        'This ledger was made by the process that this one was forked from, '
+        'which does not know what is charged or run here. Charge it there, '
+        'before the fork; or close it there and open its file here.'
+      )
+
+  def _write(self, record: dict[str, Any]) -> None:
+    """On disk first, then in memory; nothing that is not valid."""
+    self.check_process()
+    self._check_seal()
+    change = self._state.prepare(record)
+    if self._file is None:
+      change()
+    else:
+      self._file.append({**record, 'time': _now()}, change)
 
 
 def _now() -> str:

@@ -10,15 +10,30 @@ accidents and careless edits, not against somebody who computes it anew.
 A line is on disk (`fsync`) before `append` returns. The field of the first line
 follows without a flush of its own; it may be behind after a power failure,
 never ahead.
+
+A lock is on a file, not on its name. Editors, git and rsync replace a file by
+another one of its name, which somebody else could lock and charge. So before
+and after each line it is made sure that the name is still that of the file that
+is open, and that nobody else wrote into that. What was replaced takes no more
+lines. (A copy that is put in place of a file that nobody has open cannot be
+told from the file; what was charged since it was made is forgotten.)
+
+An interrupt (Ctrl-C) while a line is written leaves a file that takes no more
+lines either, until it is opened again, which tells whether the line counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
+import io
 import json
 import os
 import pathlib
+import re
+import secrets
+import stat
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
@@ -31,7 +46,7 @@ try:
 except ImportError:  # Not POSIX.
   fcntl = None
 
-__all__ = ['LedgerError', 'LedgerFile']
+__all__ = ['LedgerError', 'LedgerFile', 'check_record']
 
 FORMAT = 'tfdpflows-privacy-ledger'
 FORMAT_VERSION = 1
@@ -39,6 +54,12 @@ FORMAT_VERSION = 1
 _START = '0' * 64
 _PREFIX = b'{"head":"'
 _HEAD_SIZE = 10 + 1 + 64
+# How deep what is written may be, and how long its integers, so that every
+# process can read it, whatever its stack and its version of Python.
+_MAX_NESTING = 400
+_MAX_BITS = 1000
+_INTERRUPTED = 'a line was being written when it was interrupted'
+_TRIES = 20
 _Path = Union[str, 'os.PathLike[str]']
 
 
@@ -50,24 +71,39 @@ class LedgerFile:
   """An open ledger file; use `create` or `open`.
 
   Attributes:
-    path: Where it is.
+    path: Where it is, from the root.
     records: The records that were read on opening, the header first.
     notes: What was repaired on opening, in words.
   """
 
-  def __init__(self, path: _Path, descriptor: int, read_only: bool):
-    self.path = os.fspath(path)
+  def __init__(self, path: _Path, handle: io.FileIO, read_only: bool):
+    # Also where the process goes to another folder.
+    self.path = os.path.abspath(path)
     self.records: list[dict[str, Any]] = []
     self.notes: tuple[str, ...] = ()
-    self._descriptor: Optional[int] = descriptor
+    self._handle = handle
     self._read_only = read_only
     self._size = 0
     self._lines = 0
     self._last = _START
     self._next = _START
     self._broken: Optional[str] = None
+    # Whether the file has its name and keeps others out.
+    self._placed = False
+    # Some file systems count no names.
+    self._linked = False
     # A lock is shared with forked processes, and no protection from them.
     self._process = os.getpid()
+
+  def __del__(self):
+    # One that nobody can charge any more must not keep others out.
+    handle = getattr(self, '_handle', None)
+    if handle is not None:
+      handle.close()
+
+  @property
+  def _descriptor(self) -> int:
+    return self._handle.fileno()
 
   @classmethod
   def create(
@@ -92,19 +128,18 @@ class LedgerFile:
       LedgerError: If the path exists or cannot be written.
     """
     path = pathlib.Path(path)
-    # The file appears under its name only when its header is complete.
-    aside = path.with_name(f'.{path.name}.{os.getpid()}.new')
     try:
-      descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+      # The file appears under its name only when its header is complete.
+      aside, handle = _new_aside(path)
     except OSError as error:
       raise LedgerError(f'Cannot create the ledger {path}: {error}') from error
-    file = cls(path, descriptor, read_only=False)
+    file = cls(path, handle, read_only=False)
     try:
-      _lock(descriptor, path)
       record = {'format': FORMAT, 'format_version': FORMAT_VERSION, **header}
       file._append([record, *records])
       before()
       _publish(aside, path)
+      file._set_placed()
     except FileExistsError as error:
       file.close()
       raise LedgerError(
@@ -120,6 +155,7 @@ class LedgerFile:
     finally:
       with contextlib.suppress(FileNotFoundError):
         os.unlink(aside)
+    _remove_stale(path, handle)
     return file
 
   @classmethod
@@ -139,9 +175,8 @@ class LedgerFile:
       LedgerError: If the file is missing, locked, or wrong anywhere; names the
         line and the cause.
     """
-    flags = os.O_RDONLY if read_only else os.O_RDWR
     try:
-      descriptor = os.open(path, flags)
+      file = cls(path, _opened(path, 'r' if read_only else 'r+'), read_only)
     except FileNotFoundError as error:
       raise LedgerError(
         f'There is no ledger at {os.fspath(path)}. Without it nobody knows '
@@ -151,32 +186,44 @@ class LedgerFile:
       raise LedgerError(
         f'Cannot open the ledger {os.fspath(path)}: {error}'
       ) from error
-    file = cls(path, descriptor, read_only)
     try:
       if not read_only:
-        _lock(descriptor, path)
+        _lock(file._descriptor, path)
+        file._set_placed()
+        # Between opening it and the lock, another one may have taken its place.
+        file.check_place()
       file._load()
     except BaseException:
       file.close()
       raise
+    if not read_only:
+      _remove_stale(pathlib.Path(path), file._handle)
     return file
 
-  def append(self, record: dict[str, Any]) -> None:
+  def _set_placed(self) -> None:
+    self._linked = os.fstat(self._descriptor).st_nlink > 0
+    self._placed = True
+
+  def append(
+    self, record: dict[str, Any], then: Callable[[], None] = lambda: None
+  ) -> None:
     """Writes one line and returns when it is on disk.
 
     Args:
       record: JSON-able fields.
+      then: Called when it is; notes it in memory. After an interrupt before the
+        end of that, nothing is appended any more.
 
     Raises:
       LedgerError: If it could not be written; then it does not count and what
         it is for must not be done.
     """
     self.check_writable()
-    self._append([record])
+    self._append([record], then)
 
   def check_writable(self) -> None:
     """Raises `LedgerError` if nothing can be appended."""
-    if self._descriptor is None:
+    if self.closed:
       raise LedgerError(f'The ledger {self.path} is closed; open it again.')
     if self._read_only:
       raise LedgerError(
@@ -189,63 +236,144 @@ class LedgerFile:
         'forked from, and two writers would overwrite each other. Charge it '
         'there, before the fork.'
       )
+    if self._broken == _INTERRUPTED:
+      raise LedgerError(
+        f'A charge of the ledger {self.path} was interrupted while it was '
+        'written. Close the ledger and open it again: that tells whether it '
+        'counts.'
+      )
     if self._broken:
       raise LedgerError(
         f'The ledger {self.path} failed before ({self._broken}); close it, '
         'make sure the disk is well, and open it again.'
       )
+    self.check_place()
+
+  def check_place(self) -> None:
+    """Raises `LedgerError` if the file was replaced, deleted or written to."""
+    what = self.displaced()
+    if what is not None:
+      raise LedgerError(f'{what} Nothing was charged.')
+
+  def displaced(self) -> Optional[str]:
+    """What happened to the file while it was open; None if all is well.
+
+    Returns:
+      What happened, and what to do about it.
+    """
+    if not self._placed or self.closed:
+      return None
+    known = f'all {self._lines} lines' if self._lines else 'all its lines'
+    try:
+      here, there = os.fstat(self._descriptor), os.stat(self.path)
+    except FileNotFoundError:
+      return (
+        f'The ledger {self.path} was deleted or moved while it was in use. Put '
+        f'it back, with {known}, and open it again.'
+      )
+    except OSError as error:
+      return (
+        f'Whether the ledger {self.path} is still in its place cannot be told '
+        f'({error}). Make sure that it is, with {known}, and open it again.'
+      )
+    # The numbers of a file that was deleted may be given to another one.
+    same = (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+    if not same or (self._linked and here.st_nlink == 0):
+      return (
+        f'The ledger {self.path} was replaced by another file while it was in '
+        'use, as editors, git and rsync do. What is there now may know less '
+        f'than what was spent: put the ledger back, with {known}, and open it '
+        'again.'
+      )
+    if not self._lines:
+      return None
+    try:
+      head = os.pread(self._descriptor, _HEAD_SIZE, len(_PREFIX))
+    except OSError as error:
+      return f'The ledger {self.path} cannot be read any more ({error}).'
+    if here.st_size != self._size or head != self._head():
+      return (
+        f'The ledger {self.path} was written to by another program while it '
+        f'was in use. Restore it, with {known}, and open it again.'
+      )
+    return None
 
   def close(self) -> None:
     """Unlocks and closes; may be called twice."""
-    if self._descriptor is not None:
-      os.close(self._descriptor)
-      self._descriptor = None
+    self._handle.close()
+
+  @property
+  def broken(self) -> bool:
+    """Whether it was said already that it has to be opened again."""
+    return self._broken is not None
 
   @property
   def closed(self) -> bool:
     """Whether `close` was called."""
-    return self._descriptor is None
+    return self._handle.closed
 
-  def _append(self, records: Sequence[dict[str, Any]]) -> None:
+  def _append(
+    self,
+    records: Sequence[dict[str, Any]],
+    then: Callable[[], None] = lambda: None,
+  ) -> None:
     """Writes lines at once and returns when they are on disk."""
     is_new = self._lines == 0
     lines, last = [], self._last
     for record in records:
+      check_record(record)
       body = _canonical(record)
       last = _digest(last, body)
       head = _START if is_new and not lines else None
       lines.append(_line(body, last, head))
     data = b''.join(lines)
+    # Until all is done: what is in the file and what is known here may differ.
+    self._broken = _INTERRUPTED
     try:
       _write(self._descriptor, data, self._size)
       os.fsync(self._descriptor)
     except OSError as error:
-      try:
-        os.ftruncate(self._descriptor, self._size)
-        os.fsync(self._descriptor)
-      except OSError:
-        self._broken = str(error)
+      self._take_back(error)
       raise LedgerError(
         f'Cannot write to the ledger {self.path}: {error}. Nothing was charged.'
       ) from error
-    except BaseException as error:
-      # Interrupted: the lines may be on disk. To open it again tells.
-      self._broken = repr(error)
-      raise
     self._size += len(data)
+    what = None if is_new else self.displaced()
+    if what is not None:
+      self._broken = 'it was replaced while a line was being written'
+      raise LedgerError(
+        f'{what} The charge that was being written may be lost, and what it '
+        'was for must not be done.'
+      )
     self._last = last
     self._lines += len(lines)
-    self._write_head()
+    error = self._write_head()
     if is_new:
       os.fsync(self._descriptor)
+    then()
+    # The line itself is on disk and counts; only what follows is refused.
+    self._broken = error
 
-  def _write_head(self) -> None:
-    head = f'{self._lines:010d}:{self._last}'.encode()
+  def _take_back(self, error: OSError) -> None:
+    """Removes what was written of lines that do not count."""
     try:
-      _write(self._descriptor, head, len(_PREFIX))
-    except OSError as error:
-      # The line itself is on disk and counts; only what follows is refused.
+      os.ftruncate(self._descriptor, self._size)
+      os.fsync(self._descriptor)
+    except OSError:
       self._broken = str(error)
+    else:
+      self._broken = None
+
+  def _head(self) -> bytes:
+    return f'{self._lines:010d}:{self._last}'.encode()
+
+  def _write_head(self) -> Optional[str]:
+    """Writes the field of the first line; returns what went wrong, if any."""
+    try:
+      _write(self._descriptor, self._head(), len(_PREFIX))
+    except OSError as error:
+      return str(error)
+    return None
 
   def _load(self) -> None:
     data = _read(self._descriptor)
@@ -255,7 +383,7 @@ class LedgerFile:
     for number, line in enumerate(lines, 1):
       record = self._verified(number, line)
       if number == 1:
-        head = _head(line)
+        head = _head_of(line)
         if head is None:
           raise LedgerError(
             f'{self.path}, line 1: the number of lines in it was edited. '
@@ -277,7 +405,7 @@ class LedgerFile:
         'lines were written: lines were cut off. Restore the file.'
       )
     if not self._read_only:
-      self._write_head()
+      self._broken = self._write_head()
 
   def _load_torn(
     self, number: int, torn: bytes, head_lines: int, head_digest: str
@@ -362,6 +490,35 @@ class LedgerFile:
       )
 
 
+def check_record(record: Any, what: str = 'The record') -> None:
+  """Refuses what could be written as JSON and not be read back.
+
+  Args:
+    record: Of dicts, lists, tuples, strings and numbers.
+    what: What it is, for the message.
+
+  Raises:
+    ValueError: If it is nested too deep, or a number in it is too long.
+  """
+  left = [(record, 1)]
+  while left:
+    value, depth = left.pop()
+    if depth > _MAX_NESTING:
+      raise ValueError(
+        f'{what} is nested too deep for a ledger: at most {_MAX_NESTING} '
+        'levels can be read back anywhere.'
+      )
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+      raise ValueError(
+        f'{what} holds a number of more than 300 digits, which a ledger does '
+        'not. Write it as text.'
+      )
+    if isinstance(value, dict):
+      value = list(value.values())
+    if isinstance(value, (list, tuple)):
+      left += [(inner, depth + 1) for inner in value]
+
+
 def _canonical(record: dict[str, Any]) -> str:
   return json.dumps(
     record, sort_keys=True, separators=(',', ':'), allow_nan=False
@@ -379,11 +536,70 @@ def _line(body: str, digest: str, head: Optional[str]) -> bytes:
   return f'{start}{body[1:-1]},"hash":"{digest}"}}\n'.encode('ascii')
 
 
-def _head(line: bytes) -> Optional[tuple[int, str]]:
+def _head_of(line: bytes) -> Optional[tuple[int, str]]:
   """The number of lines and the last hash that the first line tells."""
   text = line[len(_PREFIX) : len(_PREFIX) + _HEAD_SIZE].decode('ascii')
   number, _, digest = text.partition(':')
   return (int(number), digest) if number.isdigit() and int(number) else None
+
+
+def _opened(path: _Path, mode: str) -> io.FileIO:
+  """An open file, which also an interrupt cannot keep open for ever."""
+
+  def opener(name, flags):
+    # What is no file of lines, such as a pipe, must not be waited for.
+    return os.open(name, flags | getattr(os, 'O_NONBLOCK', 0), 0o600)
+
+  handle = io.FileIO(path, mode, opener=opener)
+  if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+    handle.close()
+    raise OSError(f'{os.fspath(path)} is no regular file')
+  return handle
+
+
+def _new_aside(path: pathlib.Path) -> tuple[pathlib.Path, io.FileIO]:
+  """A new file beside `path`, locked: it is somebody's as long as it is."""
+  for _ in range(_TRIES):
+    token = f'{os.getpid()}-{secrets.token_hex(4)}'
+    aside = path.with_name(f'.{path.name}.{token}.new')
+    handle = _opened(aside, 'x+')
+    try:
+      _lock(handle.fileno(), path)
+      if os.path.samestat(os.fstat(handle.fileno()), os.lstat(aside)):
+        return aside, handle
+    except (FileNotFoundError, LedgerError):
+      # Somebody takes it for one that was left behind.
+      if fcntl is None:
+        os.unlink(aside)
+        raise
+    handle.close()
+  raise OSError(f'no file can be locked in {path.parent}')
+
+
+def _remove_stale(path: pathlib.Path, handle: io.FileIO) -> None:
+  """Removes what creations of `path` left behind that were killed.
+
+  Nobody can need it: it had not got its name, or has it as well. Whoever is at
+  work on such a file has it locked.
+  """
+  name = re.compile(
+    re.escape(f'.{path.name}.') + r'[0-9]+(-[0-9a-f]{8})?\.new', re.ASCII
+  )
+  own = os.fstat(handle.fileno())
+  with contextlib.suppress(OSError):
+    for aside in path.parent.iterdir():
+      if not name.fullmatch(aside.name) or aside.is_symlink():
+        continue
+      with contextlib.suppress(OSError):
+        if os.path.samestat(own, os.lstat(aside)):
+          os.unlink(aside)
+          continue
+        with _opened(aside, 'r+') as left:
+          fcntl.flock(left.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+          start = os.pread(left.fileno(), len(_PREFIX), 0)
+          same = os.path.samestat(os.fstat(left.fileno()), os.lstat(aside))
+          if same and _PREFIX.startswith(start):
+            os.unlink(aside)
 
 
 def _lock(descriptor: int, path: _Path) -> None:
@@ -392,7 +608,13 @@ def _lock(descriptor: int, path: _Path) -> None:
       'Ledgers on disk need POSIX file locks; use PrivacyLedger() in memory.'
     )
   try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      # A ledger that an interrupt left behind, and nobody has any more, holds
+      # its lock until it is collected.
+      gc.collect()
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except OSError as error:
     raise LedgerError(
       f'The ledger {os.fspath(path)} is in use by another process or object. '

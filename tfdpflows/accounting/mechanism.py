@@ -142,7 +142,10 @@ def checked(
     ValueError: If it is not a finite number in that range; names field and
       event.
   """
-  value = float(getattr(event, field))
+  try:
+    value = float(getattr(event, field))
+  except OverflowError:
+    value = math.inf
   if not (math.isfinite(value) and lowest <= value <= highest):
     bound = 'a finite number'
     if lowest > -math.inf:

@@ -13,7 +13,12 @@ from tfdpflows.accounting import flatten, ledger_state, registry
 if TYPE_CHECKING:
   from tfdpflows.accounting import ledger as ledger_lib
 
-__all__ = ['check_charge', 'check_merged', 'describe_other_budget']
+__all__ = [
+  'check_charge',
+  'check_merged',
+  'describe_other_budget',
+  'describe_reserved',
+]
 
 
 def check_charge(
@@ -55,6 +60,9 @@ def check_charge(
     asked,
     what=repr(label),
     no_noise=events_lib.describe_event(event) if no_noise else None,
+    hint=''
+    if no_noise or not ledger._state.open
+    else describe_reserved(ledger),
   )
 
 
@@ -90,6 +98,28 @@ def check_merged(ledger: ledger_lib.PrivacyLedger) -> None:
       'what is reserved. Nothing was merged. Give a larger budget, or release '
       'reservations first.'
     ),
+  )
+
+
+def describe_reserved(ledger: ledger_lib.PrivacyLedger) -> str:
+  """Says which reservations hold a part of the budget.
+
+  Args:
+    ledger: The ledger.
+
+  Returns:
+    Sentences, with what to do about it.
+  """
+  held = [
+    f'{x.label!r} ({x.limit - x.charged:,} of {x.limit:,} runs)'
+    for x in ledger._state.open.values()
+  ]
+  if not held:
+    return 'No reservation holds anything that is not charged.'
+  more = f' and {len(held) - 5} more' if len(held) > 5 else ''
+  return (
+    f'Reserved and not charged: {", ".join(held[:5])}{more}. '
+    'PrivacyLedger.release gives up what nobody will resume.'
   )
 
 

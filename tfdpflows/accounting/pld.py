@@ -28,6 +28,11 @@ _FINE_POINTS_PER_ROOT = 300
 _MOST_LOSSES = 10**15
 # Finer than this is never worth it, whatever the losses.
 _FINEST = 1e-12
+# Mechanisms on samples of which 'rdp' computes the curves when time is up: as
+# many anyway, and so many more for each second of the limit, which is a third
+# of the time that they take.
+_COARSE = 32
+_COARSE_PER_SECOND = 20
 # Results kept, for the process and for an accountant.
 _REMEMBERED = 4096
 
@@ -274,13 +279,20 @@ class PLDAccountant(accountant.MechanismAccountant):
   ) -> _Answer:
     fallback = rdp.RDPAccountant(self.neighboring_relation)
     value = question.nothing
-    if all(fallback._reason(mechanism) is None for mechanism in self._totals):
-      fallback._totals = dict(self._totals)
+    most = max(_COARSE, _COARSE_PER_SECOND * self._time_limit)
+    totals = _coarser(self._totals, most)
+    if all(fallback._reason(mechanism) is None for mechanism in totals):
+      fallback._totals = dict(totals)
       value = by_rdp(fallback)
     # Not a number is no bound.
     better = value < answer.value
     if answer.remark and better:
       remark = f'{answer.remark}; the value is that of rdp, which is looser.'
+      if len(totals) < len(self._totals):
+        remark += (
+          f' To save time it counts {len(self._totals)} kinds of mechanisms as '
+          f'{len(totals)} that cost no less.'
+        )
     elif answer.remark:
       return answer._replace(remark=f'{answer.remark}, and none from rdp.')
     elif better:
@@ -336,6 +348,64 @@ def _remember(results: dict, key: tuple, value) -> None:
   while len(results) >= _REMEMBERED:
     results.pop(next(iter(results)), None)
   results[key] = value
+
+
+def _coarser(
+  totals: dict[flatten_lib.Mechanism, int], most: float
+) -> dict[flatten_lib.Mechanism, int]:
+  """Counts of mechanisms that cost no less, few of them on samples.
+
+  Those on samples of about one size, with about one parameter, are counted as
+  the dearest of these: with the largest probability q and the least noise or
+  largest epsilon. More noise is less noise and some more, for Gaussian and
+  Laplace noise alike, and a range of losses lies within a larger one. And with
+  p = q / q', (1 - q) Q + q P is p ((1 - q') Q + q' P) + (1 - p) Q, so that by
+  joint convexity it is no further from Q than what it is made of.
+
+  Args:
+    totals: How often each mechanism happens.
+    most: How many mechanisms on samples there may be, or infinity.
+
+  Returns:
+    Counts; `totals` itself if it holds no more than that.
+  """
+  sampled = [
+    x
+    for x in totals
+    if x.kind in ('gaussian', 'laplace', 'bounded_range') and x.probability < 1
+  ]
+  if len(sampled) <= most:
+    return totals
+  width = 1e-3
+  least = [
+    min(math.log(x.parameter) for x in sampled),
+    min(math.log(x.probability) for x in sampled),
+  ]
+  while True:
+    cells: dict[tuple, list] = {}
+    for mechanism in sampled:
+      place = [
+        math.floor((math.log(number) - low) / width)
+        for number, low in zip(
+          (mechanism.parameter, mechanism.probability), least
+        )
+      ]
+      rest = mechanism._replace(parameter=0.0, probability=0.0)
+      cells.setdefault((rest, *place), []).append(mechanism)
+    if len(cells) <= most or width > 1e4:
+      break
+    width *= 2
+  result = {x: totals[x] for x in totals.keys() - set(sampled)}
+  for members in cells.values():
+    parameters = [x.parameter for x in members]
+    noise = members[0].kind != 'bounded_range'
+    dearest = members[0]._replace(
+      parameter=min(parameters) if noise else max(parameters),
+      probability=max(x.probability for x in members),
+    )
+    count = sum(totals[x] for x in members)
+    result[dearest] = result.get(dearest, 0) + count
+  return result
 
 
 def _canonical(totals: dict[flatten_lib.Mechanism, int]) -> _Counts:

@@ -38,15 +38,18 @@ def register_accountant(
   """Makes an accountant known by a name.
 
   Args:
-    name: Lower-case name.
+    name: Lower-case name. Those of this package cannot be given to another
+      class; one of yours can only be given to the same class, defined anew (as
+      a cell of a notebook does).
     cls: A subclass of `dp_accounting.PrivacyAccountant` with an attribute
-      `guarantee`, 'upper_bound' or 'asymptotic', whose constructor takes
-      `neighboring_relation`.
+      `name` that is its name, and one `guarantee`, 'upper_bound' or
+      'asymptotic', whose constructor takes `neighboring_relation`.
     aliases: Other names for it.
 
   Raises:
     TypeError: If `cls` is not a class of accountants.
-    ValueError: If the guarantee is neither of the two, or a name is taken.
+    ValueError: If the guarantee is neither of the two, a name is taken, or the
+      class calls itself by another name; nothing is registered.
 
   ```python
   >>> class Coarse(pld.PLDAccountant):
@@ -71,14 +74,37 @@ def register_accountant(
       f'{cls.__name__}.guarantee must be one of {_GUARANTEES}; it says whether '
       'its epsilon may stand in a claim.'
     )
+  if isinstance(aliases, str):
+    raise TypeError(f'aliases must be a list of names, not {aliases!r}.')
   for alias in (name, *aliases):
-    if _aliases.get(alias, name) != name or alias in set(_classes) - {name}:
+    owner = _aliases.get(alias, name)
+    known = _classes.get(alias)
+    if owner != name or not (known is None or _is_again(known, cls)):
       raise ValueError(
-        f'The name {alias!r} is taken by {_aliases[alias]!r}; choose another.'
+        f'The name {alias!r} is taken by the accountant {owner!r} '
+        f'({_classes[owner].__module__}.{_classes[owner].__qualname__}); '
+        'choose another.'
       )
+  if getattr(cls, 'name', None) != name:
+    raise ValueError(
+      f'{cls.__name__}.name, which stands beside epsilons, must be {name!r} '
+      f'as well, not {getattr(cls, "name", None)!r}.'
+    )
   _classes[name] = cls
   for alias in (name, *aliases):
     _aliases[alias] = name
+
+
+def _is_again(known: type, cls: type) -> bool:
+  """Whether a class is a known one, or a new definition of it."""
+  if known is cls:
+    return True
+  ours = known.__module__.startswith('tfdpflows.accounting.')
+  same = (known.__module__, known.__qualname__) == (
+    cls.__module__,
+    cls.__qualname__,
+  )
+  return same and not ours
 
 
 def accountant_names() -> tuple[str, ...]:

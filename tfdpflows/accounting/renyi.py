@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+import random
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +31,42 @@ _LEAST = 1e-300
 # Losses of a discrete pair that are told apart, about.
 _ATOMS = 1024
 
+# Curves that are remembered, of some 2 KiB each.
+_REMEMBERED = 8192
+
 _Parts = Iterable[tuple[Mechanism, int]]
 
 
-@functools.lru_cache(maxsize=512)
+def _remembered(function: Callable[..., np.ndarray]) -> Callable[..., Any]:
+  """Remembers results; where there are too many, drops one at random.
+
+  What is used longest ago must not go first: whoever asks for one more than fit
+  in, in one order again and again, would find none.
+  """
+  results: dict[tuple, np.ndarray] = {}
+  keys: list[tuple] = []
+  lock, choice = threading.Lock(), random.Random(0)
+
+  @functools.wraps(function)
+  def asked(*args) -> np.ndarray:
+    found = results.get(args)
+    if found is None:
+      found = function(*args)
+      with lock:
+        if args not in results:
+          if len(keys) < _REMEMBERED:
+            keys.append(args)
+          else:
+            place = choice.randrange(len(keys))
+            del results[keys[place]]
+            keys[place] = args
+          results[args] = found
+    return found
+
+  return asked
+
+
+@_remembered
 def renyi_curve(mechanism: Mechanism, orders: tuple[float, ...]) -> np.ndarray:
   """Renyi divergences of a mechanism, the larger of both directions.
 

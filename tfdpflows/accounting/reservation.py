@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING
 
 import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import ledger_file
+from tfdpflows.accounting.event_bounds import MAX_RUNS
 
 if TYPE_CHECKING:
   from tfdpflows.accounting import ledger as ledger_lib
@@ -78,11 +80,17 @@ class Reservation:
       LedgerError: If it cannot be written, or if the rest was released.
       ValueError: If a number is outside its range.
     """
-    if not (total >= 0 and total % 1 == 0 and block >= 1 and block % 1 == 0):
+    whole = 0 <= total <= MAX_RUNS and total % 1 == 0
+    if not (whole and block >= 1 and block % 1 == 0):
+      shown = [
+        'more' if x > MAX_RUNS else reprlib.repr(x) for x in (total, block)
+      ]
       raise ValueError(
-        'total must be a whole number, zero or more, and block one above zero, '
-        f'not {total!r} and {block!r}.'
+        'total must be a whole number, zero or more and at most 10^15, and '
+        f'block one above zero, not {shown[0]} and {shown[1]}.'
       )
+    # What was charged before a fork is run once, and by one of the two.
+    self._ledger.check_process()
     entry = self._entry
     if total <= entry.charged:
       return
@@ -110,7 +118,7 @@ class Reservation:
     with self._ledger._lock:
       entry = self._entry
       if not entry.released and entry.charged < entry.limit:
-        self._ledger._write({'kind': 'release', 'label': entry.label})
+        self._ledger.release(entry.label)
 
   def _refusal(self, total: int) -> budget_lib.BudgetExceededError:
     entry, ledger = self._entry, self._ledger

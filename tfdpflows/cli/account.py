@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 
 from absl import flags
@@ -14,7 +15,8 @@ _TRAINING = ('sampling_probability', 'noise_multiplier', 'steps')
 _USAGE = """\
 Usage: tfdpflows account --sampling_probability=N --noise_multiplier=N --steps=N
          --delta=N [flags]
-   or: tfdpflows account --ledger=FILE [--delta=N] [--format=FORMAT]"""
+   or: tfdpflows account --ledger=FILE [--delta=N] [--format=FORMAT]
+         [--release=LABEL]"""
 
 
 def _define(options):
@@ -26,9 +28,18 @@ def _define(options):
     flags.DEFINE_string,
     'ledger',
     None,
-    'Ledger to print the privacy statement of, instead of a training. It is '
-    'only read, and may be in use.',
+    'Ledger to print the privacy statement of, instead of a training. Without '
+    '--release it is only read, and may be in use.',
     metavar='FILE',
+  )
+  options.add(
+    flags.DEFINE_string,
+    'release',
+    None,
+    'Reservation of --ledger that nobody will resume: what it has not charged '
+    'is given back to the budget, and what it has charged stays. This alone '
+    'writes to the ledger, which must not be in use.',
+    metavar='LABEL',
   )
   options.section('Accounting')
   options.add(
@@ -59,6 +70,8 @@ def _define(options):
 
 
 def _run(values):
+  if values.release is not None:
+    _release(values)
   if values.ledger is not None:
     print(_statement(values))
     return
@@ -76,6 +89,20 @@ def _run(values):
   print(text)
 
 
+def _release(values):
+  """Gives up what a reservation has not charged, before the statement."""
+  if values.ledger is None:
+    raise UsageError('--release is for a reservation of a --ledger=FILE.')
+  from tfdpflows.accounting import LedgerError, PrivacyLedger
+
+  try:
+    with PrivacyLedger.open(values.ledger) as ledger:
+      runs = ledger.release(values.release)
+  except LedgerError as error:
+    raise UsageError(f'--ledger={values.ledger}: {error}') from error
+  print(f'{values.release!r} gave up {runs:,} runs.', file=sys.stderr)
+
+
 def _statement(values):
   """The statement of a ledger, as it is to be printed."""
   given = [x for x in (*_TRAINING, 'accountant') if values[x].present]
@@ -84,6 +111,8 @@ def _statement(values):
       f'--{given[0]} does not go with --ledger, which says itself what was '
       f'done and how it is accounted. Leave one of them out.'
     )
+  if values.delta is not None:
+    training.check_delta(values.delta)
   from tfdpflows.accounting import (
     LedgerError,
     PrivacyLedger,
@@ -121,10 +150,17 @@ def _check(values):
     )
   if values.format == 'markdown':
     raise UsageError('--format=markdown is for a statement: give a --ledger.')
+  if values.sampling_probability == 0:
+    raise UsageError(
+      '--sampling_probability=0 takes no example into any batch: give a number '
+      'above 0.'
+    )
   if values.noise_multiplier == 0:
     raise UsageError(
       '--noise_multiplier=0 adds no noise, and no epsilon holds without noise.'
     )
+
+  training.check_delta(values.delta)
 
 
 def _result(values, name):

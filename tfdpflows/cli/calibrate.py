@@ -135,8 +135,6 @@ def _parameters(values, ledger):
 
 def _delta(values, ledger):
   """The delta of the flag, or of the budget of the ledger."""
-  from tfdpflows.accounting.budget import check_delta
-
   budget = None if ledger is None else ledger.budget
   if values.delta is None:
     if budget is None:
@@ -152,10 +150,7 @@ def _delta(values, ledger):
       f'--delta={values.delta:g} is not that of the budget of '
       f'--ledger={values.ledger}, {budget.delta:g}: leave it out.'
     )
-  try:
-    return check_delta(values.delta)
-  except ValueError as error:
-    raise UsageError(f'--{error}') from error
+  return training.check_delta(values.delta)
 
 
 def _accountant(values, ledger):

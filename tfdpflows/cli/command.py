@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import re
 import textwrap
 from typing import Callable, Optional
 
@@ -41,6 +43,7 @@ class Options:
     self._texts = {}
     self._metavars = {}
     self._required = []
+    self._numbers = []
 
   def section(self, title):
     """Puts the flags added from here on under `title`."""
@@ -61,6 +64,8 @@ class Options:
       **kwargs: further arguments of `define`, such as `lower_bound`.
     """
     define(name, default, help=text, flag_values=self._values, **kwargs)
+    if define in (flags.DEFINE_float, flags.DEFINE_integer):
+      self._numbers.append(name)
     self._sections[-1][1].append(name)
     self._texts[name] = text
     self._metavars[name] = metavar
@@ -87,9 +92,11 @@ class Options:
       close = difflib.get_close_matches(name, list(self._texts), n=1)
       meant = f' Did you mean --{close[0]}?' if close else ''
       raise UsageError(f'There is no flag --{name}.{meant} {more}') from error
-    except flags.Error as error:
-      message = str(error).replace('\n', ' ').rstrip('.')
+    except (flags.Error, ValueError, OverflowError) as error:
+      # Also what Python says of a number with thousands of digits.
+      message = ' '.join(_shortened(str(error)).split()).rstrip('.')
       raise UsageError(f'{message}. {more}') from error
+    self._check_numbers(arguments, more)
     if rest:
       raise UsageError(
         f'Unexpected argument {rest[0]!r}; flags are written --name=value. '
@@ -103,6 +110,22 @@ class Options:
     if missing:
       raise UsageError(f'Missing: {", ".join(missing)}. {more}')
     return self._values
+
+  def _check_numbers(self, arguments, more):
+    """Refuses what Python takes for a number and nobody would type."""
+    for name in self._numbers:
+      value = self._values[name].value
+      if value is not None and not math.isfinite(value):
+        raise UsageError(
+          f'--{name}={value} must be a finite number, at most 1.8e308. {more}'
+        )
+    for argument in arguments:
+      name, _, value = argument.lstrip('-').partition('=')
+      if name in self._numbers and not value.isascii():
+        raise UsageError(
+          f'--{name}={_shortened(value)} must be written with the digits 0 to '
+          f'9. {more}'
+        )
 
   def usage(self):
     """Returns the line that shows how the command is called."""
@@ -187,6 +210,11 @@ class Command:
         f'Example:\n{example}',
       ]
     )
+
+
+def _shortened(text):
+  """A message without most of the letters of a very long value."""
+  return re.sub(r'(\S{40})\S{40,}', r'\1...', text)
 
 
 def _wrapped(text, hanging=0):

@@ -7,6 +7,11 @@ import math
 
 from absl import flags
 
+from tfdpflows.cli.command import UsageError
+
+# What an event may count; not imported, as accountants take a second.
+MAX_STEPS = 10**15
+
 
 def add_steps(options, required=True):
   """Adds the flags that say how batches are drawn and how often."""
@@ -30,6 +35,7 @@ def add_steps(options, required=True):
     metavar='N',
     required=required,
     lower_bound=1,
+    upper_bound=MAX_STEPS,
   )
 
 
@@ -93,6 +99,16 @@ def training_event(sampling_probability, noise_multiplier, steps):
   return dp_accounting.SelfComposedDpEvent(event, steps)
 
 
+def check_delta(delta):
+  """Refuses a delta that is none; the message names the flag."""
+  from tfdpflows.accounting import budget
+
+  try:
+    return budget.check_delta(delta)
+  except ValueError as error:
+    raise UsageError(f'--{error}') from error
+
+
 def remarks(accountant, delta):
   """Returns what has to stand beside the epsilon of an accountant.
 
@@ -118,8 +134,15 @@ def rounded_up(number, digits=4):
   """
   if not math.isfinite(number):
     return str(number)
-  scale = 10**digits
-  return f'{math.ceil(number * scale) / scale:.{digits}f}'
+  exact = decimal.Decimal(float(number) + 0.0)  # Not -0.0.
+  if exact >= 10**15:
+    # All digits of a float that large would say no more.
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return str(context.plus(exact))
+  context = decimal.Context(prec=50, rounding=decimal.ROUND_CEILING)
+  return (
+    f'{exact.quantize(decimal.Decimal(1).scaleb(-digits), context=context):f}'
+  )
 
 
 def rounded_down(number, digits=4):
