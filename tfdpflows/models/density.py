@@ -124,7 +124,7 @@ class DensityModel(TriedModel):
     else:
       x, weights, step = data
     self._check_in_step(trial_rows.spec_of(x))
-    means, loss = self.optimizer.private_gradients_of(
+    means, loss = self._private_gradients(
       self._row_losses, x, variables, weights, step
     )
     self.optimizer.apply_gradients(zip(means, variables))
@@ -150,6 +150,7 @@ class DensityModel(TriedModel):
     compute = lambda rows: (self._row_losses(rows), [])
     with one_replica():
       self._try_apart(compute, layers, rows, others, 'The log-density')
+      self._check_values(self._row_losses, spec, layers, 'The log-density')
     layer_checks.refuse_batch_losses(layers)
 
   def _keras_step(self, data, variables):

@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from tfdpflows._keras import keras
 
+_HINGES = (keras.losses.hinge, keras.losses.squared_hinge)
+
 
 class RowLosses:
   """What `compile(loss=...)` takes, evaluated for every example by itself.
@@ -43,12 +45,31 @@ class RowLosses:
     weights = [1.0] * len(flat)
     if self._loss_weights is not None:
       weights = _for_each(self._loss_weights, names, 'loss_weights')
-    rows = [
-      tf.cast(weight, output.dtype) * _rows(loss, target, output)
-      for loss, target, output, weight in zip(losses, targets, flat, weights)
-      if loss is not None
-    ]
-    return tf.add_n(rows)
+    rows, usable = [], []
+    for loss, target, output, weight in zip(losses, targets, flat, weights):
+      if loss is None:
+        continue
+      values, known = _rows(loss, target, output)
+      rows.append(tf.cast(weight, output.dtype) * values)
+      usable += [] if known is None else [known]
+    total = tf.add_n(rows)
+    for known in usable:
+      total = left_out(total, known)
+    return total
+
+
+def left_out(losses, usable):
+  """Returns losses of which those not usable count for nothing.
+
+  They are NaN, which no sum takes in, and no gradient flows to where they come
+  from.
+
+  Args:
+    losses: `[batch]`.
+    usable: bool `[batch]`.
+  """
+  nan = tf.fill(tf.shape(losses), tf.constant(float('nan'), losses.dtype))
+  return tf.where(usable, losses, nan)
 
 
 def _for_each(spec, names, what):
@@ -70,7 +91,7 @@ def _for_each(spec, names, what):
 
 
 def _rows(loss, y, output):
-  """Returns one loss per row of one output."""
+  """Returns one loss per row of one output, and which rows have one."""
   name = getattr(loss, 'name', getattr(loss, '__name__', loss))
   loss = keras.losses.get(loss)
   if y is None:
@@ -82,8 +103,60 @@ def _rows(loss, y, output):
     y = y[:, None]
   if y.dtype.is_floating == output.dtype.is_floating:
     y = tf.cast(y, output.dtype)
+  y, usable = _labels(loss, y, output)
   call = loss.call if isinstance(loss, keras.losses.Loss) else loss
   values = call(y, output)
+  return _over_rows(loss, name, values, mask), usable
+
+
+def _labels(loss, y, output):
+  """Returns targets that the loss can be computed for, and of which rows.
+
+  Keras looks the output up at labels, and fails for all rows if one of them is
+  no class. Such labels become 0. All else that losses make of unusual targets
+  is a number, or NaN.
+
+  Args:
+    loss: what `keras.losses.get` gave.
+    y: targets.
+    output: of the model.
+
+  Returns:
+    The targets, and bool `[batch]`, or `None` for all rows.
+  """
+  function = getattr(loss, 'fn', loss)
+  if function in _HINGES:
+    # Keras asks whether all labels of the batch are 0 or 1, so that one decides
+    # over all others. Here each label is -1 if it is 0.
+    y = tf.cast(y, output.dtype)
+    return tf.where(tf.equal(y, 0), -tf.ones_like(y), y), None
+  if not (
+    function is keras.losses.sparse_categorical_crossentropy
+    or isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
+  ):
+    return y, None
+  labels = tf.cast(y, tf.int64)
+  classes = tf.cast(tf.shape(output)[-1], tf.int64)
+  known = tf.logical_and(labels >= 0, labels < classes)
+  if y.dtype.is_floating:
+    known = tf.logical_and(known, tf.math.is_finite(y))
+  kept = known
+  ignored = _ignored_class(loss)
+  if ignored is not None:
+    kept = tf.logical_or(known, tf.equal(labels, ignored))
+  usable = tf.reduce_all(kept, list(range(1, kept.shape.rank)))
+  return tf.where(kept, y, tf.zeros_like(y)), usable
+
+
+def _ignored_class(loss):
+  if not isinstance(loss, keras.losses.Loss):
+    return None
+  ignored = loss.get_config().get('ignore_class')
+  return None if ignored is None else int(ignored)
+
+
+def _over_rows(loss, name, values, mask):
+  """Returns `[batch]`, from the losses of an output."""
   if values.shape.rank == 0:
     raise ValueError(
       f'The loss {name} gives one number for the whole batch, and must give '

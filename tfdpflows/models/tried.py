@@ -8,7 +8,12 @@ from concurrent import futures
 import tensorflow as tf
 
 from tfdpflows import distribution
-from tfdpflows.models import examples_apart, layer_calls
+from tfdpflows.models import (
+  examples_apart,
+  layer_calls,
+  step_errors,
+  value_errors,
+)
 from tfdpflows.models.planned import PlannedModel
 from tfdpflows.models.trial import Trial
 
@@ -62,8 +67,16 @@ class TriedModel(PlannedModel):
       ValueError: for a model that could not be private.
     """
     if self._known is None:
-      with self.distribute_strategy.scope():
-        self._try(spec)
+      try:
+        with self.distribute_strategy.scope():
+          self._try(spec)
+      except tf.errors.OpError as error:
+        # Nothing private was read yet.
+        raise ValueError(
+          f'{self.name} cannot be computed on rows made up from shapes and '
+          'dtypes. Give public rows that the model can work with: example=... '
+          f'TensorFlow says: {error.message}'
+        ) from error
       self._known = {v.ref() for v in self._private_variables()}
     now = {v.ref(): v.name for v in self._private_variables()}
     if now.keys() != self._known:
@@ -97,6 +110,35 @@ class TriedModel(PlannedModel):
         'give another sum the same noise, and their difference shows what the '
         'noise should hide. Resume without `replay`.'
       )
+
+  def _private_gradients(self, losses, rows, variables, weights, step):
+    """As `private_gradients_of`; what it fails at says nothing of the rows."""
+    # What is refused of a step without looking at rows is said in words.
+    self.optimizer.check_step(variables, step)
+    return step_errors.call(
+      self.optimizer.private_gradients_of, losses, rows, variables, weights, step
+    )
+
+  def _check_values(self, losses, spec, layers, what):
+    """Refuses a model that rows could bring to fail, see `value_errors`.
+
+    Args:
+      losses: a function from rows to losses `[batch]`, as in training.
+      spec: structure of `tf.TensorSpec`, of rows.
+      layers: the Keras layers that it calls.
+      what: what computes the losses, at the start of a sentence.
+    """
+    variables = list(self._private_variables())
+    value_errors.check(
+      lambda rows, weights: self.optimizer.sums_of(
+        losses, rows, variables, weights
+      ),
+      spec,
+      self._example(),
+      self.variables,
+      layers,
+      what,
+    )
 
   def _try_apart(self, compute, layers, rows, others, what):
     """Tries whether examples are kept apart, see `examples_apart.check`.

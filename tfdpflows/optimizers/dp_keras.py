@@ -200,7 +200,7 @@ class DPOptimizer:
         'tfdpflows.DensityModel calls. A loss that was computed already has '
         'neither draws nor chunks.'
       )
-    self._check(variables, step)
+    self.check_step(variables, step)
     return self._release(self._sums(loss, variables, tape, weights), step)
 
   def private_gradients_of(
@@ -218,17 +218,17 @@ class DPOptimizer:
       weights: `[batch]`, 0 for padding; all ones by default.
       step: see `private_gradients`.
     """
-    self._check(variables, step)
+    self.check_step(variables, step)
     rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
     size = self._examples_at_a_time()
     if size is None:
-      sums = self._sums_of(losses, rows, variables, weights)
+      sums = self.sums_of(losses, rows, variables, weights)
       return self._release(sums, step)
     if weights is None:
       batch = tf.shape(tf.nest.flatten(rows)[0])[:1]
       weights = tf.ones(batch, variables[0].dtype)
     sums = chunks.sum_over_chunks(
-      lambda part: self._sums_of(losses, part[0], variables, part[1]),
+      lambda part: self.sums_of(losses, part[0], variables, part[1]),
       (rows, tf.convert_to_tensor(weights)),
       size,
       self._no_sums(variables),
@@ -242,7 +242,8 @@ class DPOptimizer:
       return None
     return self.chunk_size or largest
 
-  def _sums_of(self, losses, rows, variables, weights):
+  def sums_of(self, losses, rows, variables, weights):
+    """Returns what is released of rows, without noise: to look into only."""
     draws = self.num_draws
     if draws > 1:
       rows = tf.nest.map_structure(lambda x: tf.repeat(x, draws, axis=0), rows)
@@ -335,7 +336,8 @@ class DPOptimizer:
     bounded = tf.clip_by_value(loss, -self.loss_bound, self.loss_bound)
     return tf.reduce_sum(tf.where(usable, bounded, tf.zeros_like(loss)))
 
-  def _check(self, variables, step):
+  def check_step(self, variables, step):
+    """Refuses a step for what is known without its rows; see there."""
     if (self.plan is None) != (step is None) or (
       self.plan is not None and not self.plan.trains(self)
     ):
