@@ -242,8 +242,8 @@ class PrivateModel(TriedModel):
       usable = tf.convert_to_tensor(self._usable(x, y))
       if usable.shape.rank != 1 or usable.dtype != tf.bool:
         raise ValueError(
-          f'`usable` gives {usable.dtype.name} of shape {usable.shape}; it must '
-          'give one bool for each row, [batch].'
+          f'`usable` gives {usable.dtype.name} of shape {usable.shape}; it '
+          'must give one bool for each row, [batch].'
         )
       x, y = tf.nest.map_structure(lambda rows: _zeroed(rows, usable), (x, y))
     outputs = self.model(x, training=training)

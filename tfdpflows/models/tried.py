@@ -68,14 +68,14 @@ class TriedModel(PlannedModel):
     """
     if self._known is None:
       try:
-        with self.distribute_strategy.scope():
+        with self.distribute_strategy.scope(), tf.summary.record_if(False):
           self._try(spec)
       except tf.errors.OpError as error:
         # Nothing private was read yet.
         raise ValueError(
           f'{self.name} cannot be computed on rows made up from shapes and '
-          'dtypes. Give public rows that the model can work with: example=... '
-          f'TensorFlow says: {error.message}'
+          f'dtypes: {error.message} If that is for the values of these rows, '
+          'give public ones that the model can work with: example=...'
         ) from error
       self._known = {v.ref() for v in self._private_variables()}
     now = {v.ref(): v.name for v in self._private_variables()}
@@ -112,12 +112,16 @@ class TriedModel(PlannedModel):
       )
 
   def _private_gradients(self, losses, rows, variables, weights, step):
-    """As `private_gradients_of`; what it fails at says nothing of the rows."""
+    """As `private_gradients_of`, and nothing of the rows is written down.
+
+    Not in errors, and not by `tf.summary` in a layer, which a TensorBoard
+    callback would switch on.
+    """
     # What is refused of a step without looking at rows is said in words.
     self.optimizer.check_step(variables, step)
-    return step_errors.call(
-      self.optimizer.private_gradients_of, losses, rows, variables, weights, step
-    )
+    gradients = self.optimizer.private_gradients_of
+    with tf.summary.record_if(False):
+      return step_errors.call(gradients, losses, rows, variables, weights, step)
 
   def _check_values(self, losses, spec, layers, what):
     """Refuses a model that rows could bring to fail, see `value_errors`.

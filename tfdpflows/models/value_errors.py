@@ -235,7 +235,7 @@ class _Scan:
     private: names of the placeholders of rows.
 
   Attributes:
-    found: (operation, path of its node, what it does), for each that is refused.
+    found: (operation, path of its node, what it does), for each refused.
   """
 
   def __init__(self, graph, private):
@@ -250,13 +250,12 @@ class _Scan:
     if key not in self._done:
       # A function that calls itself would not end.
       function = self._functions[name]
-      self._done[key] = [_Flow(True, True, True)] * len(function.signature.output_arg)
+      outputs = function.signature.output_arg
+      self._done[key] = [_Flow(True, True, True)] * len(outputs)
       arguments = [a.name for a in function.signature.input_arg]
       known = {a: [f] for a, f in zip(arguments, flows)}
       of = self._nodes(function.node_def, known, inside)
-      self._done[key] = [
-        of(function.ret[a.name]) for a in function.signature.output_arg
-      ]
+      self._done[key] = [of(function.ret[a.name]) for a in outputs]
     return self._done[key]
 
   def _nodes(self, nodes, known, inside):
@@ -281,7 +280,8 @@ class _Scan:
         if not any(i.split(':')[0] in waiting for i in _inputs(n))
       ] or nodes[:1]
       for node in ready:
-        if node.op != 'Assert' or not ours & {i.split(':')[0] for i in node.input}:
+        said = {i.split(':')[0] for i in node.input}
+        if node.op != 'Assert' or not ours & said:
           found = [of(i) for i in _inputs(node)]
           flows[node.name] = self._node(node, found, inside)
         waiting.discard(node.name)
