@@ -115,6 +115,28 @@ def test_ignored_labels_are_no_bad_ones(jit_compile):
   _same(found, without)
 
 
+def test_labels_that_a_mask_leaves_out_need_no_class():
+  def trained(padding, without=False):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+      [
+        keras.Input([3, 4]),
+        L.Masking(),
+        L.SimpleRNN(3, return_sequences=True),
+        L.Dense(2),
+      ]
+    )
+    x = np.repeat(_x()[:, None], 3, 1)
+    x[:, 2] = 0
+    y = np.stack([_labels(0), _labels(1), np.full(N, padding)], 1)
+    loss = _entropy(from_logits=True)
+    return _trained(model, loss, x, y, without=without)[0]
+
+  _same(trained(-1), trained(1))
+  without = trained(-1, without=True)
+  assert any(np.any(a != b) for a, b in zip(trained(-1), without))
+
+
 def test_the_other_output_of_such_a_row_adds_nothing_either():
   def make():
     keras.utils.set_random_seed(0)

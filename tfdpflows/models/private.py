@@ -44,8 +44,13 @@ class PrivateModel(TriedModel):
   they see. Before the first step both are tried on a few made-up rows, at the
   initial weights and at others, with random layers at work; layers known to
   break it (batch normalization, losses and metrics added in `call`, stateful
-  layers, half precision) are refused by name. That finds mistakes; it is no
-  proof for a model that means to deceive.
+  layers, half precision) are refused by name, and so are operations that fail
+  for some values, or write them down, where they get these from the rows. That
+  finds mistakes; it is no proof for a model that means to deceive.
+
+  A row with a label that is no class, or with a loss or gradient that is not
+  finite, adds nothing, and nobody is told. That there is an error in a step is
+  outside of the guarantee; its text quotes no row.
 
   Args:
     model: a `tf.keras.Model`.
@@ -125,7 +130,9 @@ class PrivateModel(TriedModel):
 
     Args:
       optimizer: of a plan, or a `DPOptimizer` by itself.
-      loss: as in Keras; the reduction does not matter.
+      loss: as in Keras; the reduction does not matter. Rows with labels that
+        are no class add nothing where it is Keras's sparse cross-entropy; other
+        losses have to give every row a number, or see `usable`.
       metrics: as in Keras; computed for validation data and by `evaluate`.
       loss_weights: as in Keras.
       **kwargs: of `keras.Model.compile`.
@@ -169,6 +176,8 @@ class PrivateModel(TriedModel):
       ValueError: for a model that could not be private, naming the layer; and
         under a plan for data that it did not draw, or arguments that would
         draw other batches than it says.
+      tf.errors.InvalidArgumentError: if a batch cannot be computed, with a text
+        that is fixed. It tells that there is such a row: do not publish it.
       BudgetExceededError: if the plan's ledger refuses the training.
       LedgerError: if the plan's ledger cannot be written.
     """

@@ -103,13 +103,13 @@ def _rows(loss, y, output):
     y = y[:, None]
   if y.dtype.is_floating == output.dtype.is_floating:
     y = tf.cast(y, output.dtype)
-  y, usable = _labels(loss, y, output)
+  y, usable = _labels(loss, y, output, mask)
   call = loss.call if isinstance(loss, keras.losses.Loss) else loss
   values = call(y, output)
   return _over_rows(loss, name, values, mask), usable
 
 
-def _labels(loss, y, output):
+def _labels(loss, y, output, mask):
   """Returns targets that the loss can be computed for, and of which rows.
 
   Keras looks the output up at labels, and fails for all rows if one of them is
@@ -120,6 +120,7 @@ def _labels(loss, y, output):
     loss: what `keras.losses.get` gave.
     y: targets.
     output: of the model.
+    mask: of the output: what it leaves out needs no class. Or `None`.
 
   Returns:
     The targets, and bool `[batch]`, or `None` for all rows.
@@ -144,7 +145,12 @@ def _labels(loss, y, output):
   ignored = _ignored_class(loss)
   if ignored is not None:
     kept = tf.logical_or(known, tf.equal(labels, ignored))
-  usable = tf.reduce_all(kept, list(range(1, kept.shape.rank)))
+  fine = kept
+  if mask is not None and mask.shape.rank <= kept.shape.rank:
+    missing = [1] * (kept.shape.rank - mask.shape.rank)
+    mask = tf.reshape(mask, tf.concat([tf.shape(mask), missing], 0))
+    fine = tf.logical_or(kept, tf.logical_not(tf.cast(mask, tf.bool)))
+  usable = tf.reduce_all(fine, list(range(1, kept.shape.rank)))
   return tf.where(kept, y, tf.zeros_like(y)), usable
 
 
