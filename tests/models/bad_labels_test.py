@@ -1,5 +1,7 @@
 """Rows whose label no loss can be computed for: they add nothing."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -68,6 +70,14 @@ LOSSES = {
   'function': (
     L.Dense(2, 'softmax').get_config(),
     lambda: keras.losses.sparse_categorical_crossentropy,
+  ),
+  'partial': (
+    L.Dense(2).get_config(),
+    lambda: functools.partial(
+      keras.losses.sparse_categorical_crossentropy,
+      from_logits=True,
+      ignore_class=255,
+    ),
   ),
   'ignore_class': (
     L.Dense(2).get_config(),

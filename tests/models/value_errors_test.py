@@ -245,3 +245,25 @@ def test_it_leaves_generators_where_they_were(monkeypatch):
   _tried(layers[1])
   states = [layer.generator.state for layer in layers]
   np.testing.assert_array_equal(*states)
+
+
+@pytest.mark.core
+def test_rows_of_another_kind_are_tried_too():
+  """An index may be in bounds as long as rows are floats."""
+
+  class Model(keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.out = L.Dense(3)
+
+    def call(self, x):
+      if not x.dtype.is_floating:
+        x = tf.gather(tf.eye(3), x[:, 0])
+      return self.out(x)
+
+  private = tfdpflows.PrivateModel(Model())
+  private.compile(_optimizer(), 'mse')
+  y = np.zeros([6, 3], 'float32')
+  private.fit(np.ones([6, 3], 'float32'), y, verbose=0)
+  with pytest.raises(ValueError, match='rows hold -1'):
+    private.fit(np.ones([6, 3], 'int64'), y, verbose=0)

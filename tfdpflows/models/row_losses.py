@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 
 from tfdpflows._keras import keras
@@ -125,16 +127,17 @@ def _labels(loss, y, output, mask):
   Returns:
     The targets, and bool `[batch]`, or `None` for all rows.
   """
-  function = getattr(loss, 'fn', loss)
+  function, options = _function(loss)
   if function in _HINGES:
     # Keras asks whether all labels of the batch are 0 or 1, so that one decides
     # over all others. Here each label is -1 if it is 0.
     y = tf.cast(y, output.dtype)
     return tf.where(tf.equal(y, 0), -tf.ones_like(y), y), None
-  if not (
+  sparse = (
     function is keras.losses.sparse_categorical_crossentropy
     or isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
-  ):
+  )
+  if not sparse or options.get('axis', -1) != -1:
     return y, None
   labels = tf.cast(y, tf.int64)
   classes = tf.cast(tf.shape(output)[-1], tf.int64)
@@ -142,9 +145,9 @@ def _labels(loss, y, output, mask):
   if y.dtype.is_floating:
     known = tf.logical_and(known, tf.math.is_finite(y))
   kept = known
-  ignored = _ignored_class(loss)
+  ignored = options.get('ignore_class')
   if ignored is not None:
-    kept = tf.logical_or(known, tf.equal(labels, ignored))
+    kept = tf.logical_or(known, tf.equal(labels, int(ignored)))
   fine = kept
   if mask is not None and mask.shape.rank <= kept.shape.rank:
     missing = [1] * (kept.shape.rank - mask.shape.rank)
@@ -154,11 +157,13 @@ def _labels(loss, y, output, mask):
   return tf.where(kept, y, tf.zeros_like(y)), usable
 
 
-def _ignored_class(loss):
-  if not isinstance(loss, keras.losses.Loss):
-    return None
-  ignored = loss.get_config().get('ignore_class')
-  return None if ignored is None else int(ignored)
+def _function(loss):
+  """Returns the function of a loss, and the options that it gets."""
+  if isinstance(loss, functools.partial):
+    return loss.func, loss.keywords
+  if isinstance(loss, keras.losses.Loss):
+    return getattr(loss, 'fn', loss), getattr(loss, '_fn_kwargs', {})
+  return loss, {}
 
 
 def _over_rows(loss, name, values, mask):

@@ -32,7 +32,7 @@ class TriedModel(PlannedModel):
     # Hidden from Keras, which tracks what it finds in attributes.
     self._example = lambda: example
     self._declared = bool(examples_apart)
-    self._known = None
+    self._known, self._tried = None, set()
     self._chance = ''
 
   def _try(self, spec):
@@ -48,7 +48,7 @@ class TriedModel(PlannedModel):
     raise NotImplementedError
 
   def compile(self, *args, **kwargs):
-    self._known = None
+    self._known, self._tried = None, set()
     super().compile(*args, **kwargs)
 
   @tf.autograph.experimental.do_not_convert
@@ -60,13 +60,16 @@ class TriedModel(PlannedModel):
   def _check(self, spec):
     """Tries the model once, and sees later that it is still the one tried.
 
+    Once for rows of one kind: of other dtypes or shapes it computes otherwise.
+
     Args:
       spec: structure of `tf.TensorSpec`, of a batch.
 
     Raises:
       ValueError: for a model that could not be private.
     """
-    if self._known is None:
+    flat = tuple(tf.nest.flatten(spec))
+    if not any(_alike(flat, tried) for tried in self._tried):
       try:
         with self.distribute_strategy.scope(), tf.summary.record_if(False):
           self._try(spec)
@@ -77,7 +80,9 @@ class TriedModel(PlannedModel):
           f'dtypes: {error.message} If that is for the values of these rows, '
           'give public ones that the model can work with: example=...'
         ) from error
-      self._known = {v.ref() for v in self._private_variables()}
+      if self._known is None:
+        self._known = {v.ref() for v in self._private_variables()}
+      self._tried.add(flat)
     now = {v.ref(): v.name for v in self._private_variables()}
     if now.keys() != self._known:
       new = sorted(now[v] for v in now.keys() - self._known) or 'fewer'
@@ -189,6 +194,14 @@ class TriedModel(PlannedModel):
     alone = self.distribute_strategy.num_replicas_in_sync == 1
     self._chance = ', '.join(trial.chance(kept if alone else []))
     return resting
+
+
+def _alike(spec, tried):
+  """Whether rows are such as a model was tried on."""
+  return len(spec) == len(tried) and all(
+    a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:])
+    for a, b in zip(spec, tried)
+  )
 
 
 def one_replica():

@@ -25,6 +25,10 @@ from tfdpflows.models.trial import Captured, holds_one
 _FAILING = {
   'Assert': (0,),
   'BandedTriangularSolve': (0,),
+  'CTCBeamSearchDecoder': (1,),
+  'CTCGreedyDecoder': (1,),
+  'CTCLoss': (1, 2, 3),
+  'CTCLossV2': (1, 2, 3),
   'CheckNumerics': None,
   'CheckNumericsV2': None,
   'Cholesky': None,
@@ -44,6 +48,7 @@ _FAILING = {
   'DecodeWav': None,
   'Eig': None,
   'Lu': None,
+  'MatchingFiles': None,
   'MatrixInverse': None,
   'MatrixLogarithm': None,
   'MatrixSolve': (0,),
@@ -56,10 +61,15 @@ _FAILING = {
   'ParseSingleExample': None,
   'ParseSingleSequenceExample': None,
   'ParseTensor': None,
+  'RandomUniformInt': (1, 2),
+  'ReadFile': None,
   'RegexFullMatch': (1,),
   'RegexReplace': (1,),
   'SelfAdjointEig': None,
   'SelfAdjointEigV2': None,
+  'StatefulUniformInt': (3, 4),
+  'StatelessRandomUniformInt': (2, 3),
+  'StatelessRandomUniformIntV2': (3, 4),
   'StringToNumber': None,
   'Substr': None,
   'TridiagonalSolve': (0,),
@@ -78,6 +88,7 @@ _FAILING = {
   'TensorListReserve': (1,),
   'Tile': (1,),
   'TopKV2': (1,),
+  'Transpose': (1,),
 }
 # Of integers: divisors, and exponents.
 _INTEGERS = {
@@ -88,7 +99,8 @@ _INTEGERS = {
   )
 }
 # Unless they are asked to replace what they cannot read.
-_STRICT = {'UnicodeDecode', 'UnicodeDecodeWithOffsets', 'UnicodeTranscode'}
+_STRICT = {'UnicodeDecode', 'UnicodeDecodeWithOffsets', 'UnicodeEncode'}
+_STRICT |= {'UnicodeTranscode'}
 _SHOWING = re.compile(
   'Print(V2)?$|WriteFile$|Write.*Summary|.*Summary(V2)?$|Save(V2|Slices)?$|'
   'Queue(TryEnqueue|Enqueue)|.*QueueEnqueue|LookupTable(Insert|Import|Remove)|'
@@ -343,6 +355,8 @@ class _Scan:
 
 def _fails(node, inputs):
   op = node.op
+  if op == 'EnsureShape':
+    return inputs[0].shape
   if op in _STRICT:
     return inputs[0].values and node.attr['errors'].s == b'strict'
   if op in _INTEGERS:
