@@ -105,9 +105,16 @@ def _rows(loss, y, output):
     y = y[:, None]
   if y.dtype.is_floating == output.dtype.is_floating:
     y = tf.cast(y, output.dtype)
-  y, usable = _labels(loss, y, output, mask)
+  y, usable, ignored = _labels(loss, y, output, mask)
   call = loss.call if isinstance(loss, keras.losses.Loss) else loss
-  values = call(y, output)
+  if ignored is None:
+    values = call(y, output)
+  else:
+    # Keras would take such labels out of the batch, whose size XLA must know.
+    function, options = _function(loss)
+    values = function(y, output, **{**options, 'ignore_class': None})
+    ignored = tf.reshape(ignored, tf.shape(values))
+    values = tf.where(ignored, tf.zeros_like(values), values)
   return _over_rows(loss, name, values, mask), usable
 
 
@@ -125,41 +132,48 @@ def _labels(loss, y, output, mask):
     mask: of the output: what it leaves out needs no class. Or `None`.
 
   Returns:
-    The targets, and bool `[batch]`, or `None` for all rows.
+    The targets; bool `[batch]`, or `None` for all rows; and which labels are to
+    be ignored, or `None` for those that the loss knows itself.
   """
   function, options = _function(loss)
   if function in _HINGES:
     # Keras asks whether all labels of the batch are 0 or 1, so that one decides
     # over all others. Here each label is -1 if it is 0.
     y = tf.cast(y, output.dtype)
-    return tf.where(tf.equal(y, 0), -tf.ones_like(y), y), None
+    return tf.where(tf.equal(y, 0), -tf.ones_like(y), y), None, None
   sparse = (
     function is keras.losses.sparse_categorical_crossentropy
     or isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
   )
   if not sparse or options.get('axis', -1) != -1:
-    return y, None
+    return y, None, None
   labels = tf.cast(y, tf.int64)
   classes = tf.cast(tf.shape(output)[-1], tf.int64)
   known = tf.logical_and(labels >= 0, labels < classes)
   if y.dtype.is_floating:
     known = tf.logical_and(known, tf.math.is_finite(y))
-  kept = known
-  ignored = options.get('ignore_class')
-  if ignored is not None:
-    kept = tf.logical_or(known, tf.equal(labels, int(ignored)))
+  kept, ignored = known, None
+  if options.get('ignore_class') is not None:
+    ignored = tf.equal(labels, int(options['ignore_class']))
+    kept = tf.logical_or(known, ignored)
   fine = kept
   if mask is not None and mask.shape.rank <= kept.shape.rank:
     missing = [1] * (kept.shape.rank - mask.shape.rank)
     mask = tf.reshape(mask, tf.concat([tf.shape(mask), missing], 0))
     fine = tf.logical_or(kept, tf.logical_not(tf.cast(mask, tf.bool)))
   usable = tf.reduce_all(fine, list(range(1, kept.shape.rank)))
-  return tf.where(kept, y, tf.zeros_like(y)), usable
+  overridden = (
+    isinstance(loss, keras.losses.Loss)
+    and type(loss).call is not keras.losses.SparseCategoricalCrossentropy.call
+  )
+  if ignored is not None and not overridden:
+    return tf.where(known & ~ignored, y, tf.zeros_like(y)), usable, ignored
+  return tf.where(kept, y, tf.zeros_like(y)), usable, None
 
 
 def _function(loss):
   """Returns the function of a loss, and the options that it gets."""
-  if isinstance(loss, functools.partial):
+  if isinstance(loss, functools.partial) and not loss.args:
     return loss.func, loss.keywords
   if isinstance(loss, keras.losses.Loss):
     return getattr(loss, 'fn', loss), getattr(loss, '_fn_kwargs', {})

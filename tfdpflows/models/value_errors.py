@@ -283,22 +283,26 @@ class _Scan:
     nodes = [n for n in nodes if n.name not in flows]
     # That axis 0 is the examples is checked by the gradients themselves.
     ours = {n.name for n in nodes if n.op == 'Const' and _is_ours(n)}
-    # Those of a graph may stand in any order.
     waiting = {n.name for n in nodes}
+
+    def visit(node):
+      waiting.discard(node.name)
+      said = {i.split(':')[0] for i in node.input}
+      if node.op != 'Assert' or not ours & said:
+        found = [of(i) for i in _inputs(node)]
+        flows[node.name] = self._node(node, found, inside)
+
+    # Those of a function may stand in any order.
     while nodes:
-      ready = [
-        n
-        for n in nodes
-        if not any(i.split(':')[0] in waiting for i in _inputs(n))
-      ] or nodes[:1]
-      for node in ready:
-        said = {i.split(':')[0] for i in node.input}
-        if node.op != 'Assert' or not ours & said:
-          found = [of(i) for i in _inputs(node)]
-          flows[node.name] = self._node(node, found, inside)
-        waiting.discard(node.name)
-      names = {n.name for n in ready}
-      nodes = [n for n in nodes if n.name not in names]
+      later = []
+      for node in nodes:
+        if any(i.split(':')[0] in waiting for i in _inputs(node)):
+          later.append(node)
+        else:
+          visit(node)
+      if len(later) == len(nodes):
+        visit(later.pop(0))
+      nodes = later
     return of
 
   def _node(self, node, inputs, inside):
@@ -330,7 +334,7 @@ class _Scan:
     flows = inputs
     for _ in range(_FEW_TURNS):
       (more,) = self._function(condition, flows, inside)
-      after = self._function(body, flows, inside)
+      after = self._function(body, flows, inside or more.values)
       turns = _Flow(more.values, more.sizes)
       joined = [a.joined(b, turns) for a, b in zip(flows, after)]
       if joined == flows:
