@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import flows, optimizers
 from tfdpflows._keras import keras, tfp
-from tfdpflows.models import value_errors
+from tfdpflows.models import trial_rows, value_errors
 
 L = keras.layers
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -125,8 +125,8 @@ def test_lookups_that_fail_are_refused(name):
 @pytest.mark.core
 def test_strings_that_fail_are_refused():
   words = {'vocabulary': ['a', 'b'], 'output_mode': 'one_hot'}
+  strict = L.StringLookup(num_oov_indices=0, **words)
   with pytest.raises(ValueError, match='uses the operation Assert'):
-    strict = L.StringLookup(num_oov_indices=0, **words)
     _tried(strict, dtype='string', size=1)
   number = L.Lambda(tf.strings.to_number, name='number')
   # Nor can it be computed on what is made up.
@@ -267,3 +267,21 @@ def test_rows_of_another_kind_are_tried_too():
   private.fit(np.ones([6, 3], 'float32'), y, verbose=0)
   with pytest.raises(ValueError, match='rows hold -1'):
     private.fit(np.ones([6, 3], 'int64'), y, verbose=0)
+
+
+@pytest.mark.core
+def test_unusual_rows_of_every_shape_and_dtype():
+  rows = (
+    *(tf.zeros([3]), tf.zeros([3, 2], 'float64'), tf.zeros([3, 0])),
+    *(tf.ones([3], 'uint8'), tf.ones([3, 2], 'int64'), tf.fill([3], True)),
+    *(tf.fill([3], 'a'), tf.fill([3, 2], 'a')),
+  )
+  found = list(trial_rows.unusual(rows))
+  assert {'nan', '-1', "''"} <= {what for _, what in found}
+  for changed, _ in found:
+    for old, new in zip(rows, changed):
+      assert (old.dtype, old.shape) == (new.dtype, new.shape)
+      np.testing.assert_array_equal(old[2:], new[2:])
+  first = {bytes(changed[6][1].numpy()) for changed, _ in found}
+  assert {b'a', b'', b'\xff\xfe'} <= first
+  assert {int(changed[3][0]) for changed, _ in found} == {0, 1, 2, 3, 10, 255}

@@ -106,7 +106,8 @@ def _set(x, value):
   if x.dtype == tf.string and isinstance(value, str):
     value = value.encode()
   array[0] = value
-  array[1].reshape(-1)[:1] = value
+  if array.size:
+    array.reshape(len(array), -1)[1, 0] = value
   return tf.constant(array, x.dtype)
 
 

@@ -139,7 +139,7 @@ class TriedModel(PlannedModel):
     """
     variables = list(self._private_variables())
     value_errors.check(
-      lambda rows, weights: self.optimizer.sums_of(
+      lambda rows, weights: self.optimizer._sums_of(
         losses, rows, variables, weights
       ),
       spec,

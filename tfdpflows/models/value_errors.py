@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tfdpflows.models import trial_rows
@@ -91,13 +90,8 @@ _FAILING = {
   'Transpose': (1,),
 }
 # Of integers: divisors, and exponents.
-_INTEGERS = {
-  name: (1,)
-  for name in (
-    *('Div', 'FloorDiv', 'FloorMod', 'Mod', 'Pow', 'TruncateDiv'),
-    'TruncateMod',
-  )
-}
+_INTEGERS = {'Div', 'FloorDiv', 'FloorMod', 'Mod', 'Pow', 'TruncateDiv'}
+_INTEGERS |= {'TruncateMod'}
 # Unless they are asked to replace what they cannot read.
 _STRICT = {'UnicodeDecode', 'UnicodeDecodeWithOffsets', 'UnicodeEncode'}
 _STRICT |= {'UnicodeTranscode'}
@@ -207,7 +201,8 @@ def _compute(traced, specs, example, named, layers, what):
   values = 'as they are made up'
   try:
     traced(rows, weights)
-    for unusual, values in trial_rows.unusual(rows):
+    for unusual, held in trial_rows.unusual(rows):
+      values = held
       traced(unusual, weights)
   except tf.errors.OpError as error:
     # Of made-up rows: nothing in it is private.
@@ -366,7 +361,7 @@ def _fails(node, inputs):
   if op in _INTEGERS:
     if not tf.as_dtype(node.attr['T'].type).is_integer:
       return False
-    places = _INTEGERS[op]
+    places = (1,)
   elif op == 'StridedSlice':
     # Ranges are cut to what there is; single places are not.
     if not node.attr['shrink_axis_mask'].i:

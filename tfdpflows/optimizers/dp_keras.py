@@ -222,13 +222,13 @@ class DPOptimizer:
     rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
     size = self._examples_at_a_time()
     if size is None:
-      sums = self.sums_of(losses, rows, variables, weights)
+      sums = self._sums_of(losses, rows, variables, weights)
       return self._release(sums, step)
     if weights is None:
       batch = tf.shape(tf.nest.flatten(rows)[0])[:1]
       weights = tf.ones(batch, variables[0].dtype)
     sums = chunks.sum_over_chunks(
-      lambda part: self.sums_of(losses, part[0], variables, part[1]),
+      lambda part: self._sums_of(losses, part[0], variables, part[1]),
       (rows, tf.convert_to_tensor(weights)),
       size,
       self._no_sums(variables),
@@ -242,8 +242,7 @@ class DPOptimizer:
       return None
     return self.chunk_size or largest
 
-  def sums_of(self, losses, rows, variables, weights):
-    """Returns what is released of rows, without noise: to look into only."""
+  def _sums_of(self, losses, rows, variables, weights):
     draws = self.num_draws
     if draws > 1:
       rows = tf.nest.map_structure(lambda x: tf.repeat(x, draws, axis=0), rows)
