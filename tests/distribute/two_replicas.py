@@ -80,6 +80,41 @@ def test_two_replicas_train_as_one_with_the_same_noise_and_ledger(trained):
   assert int(two.model.optimizer.iterations.numpy()) == small_training.STEPS
 
 
+def test_labels_that_are_no_class_and_errors_on_two_replicas():
+  secret = 17171
+  x = small_training.table()
+  x[7], x[8] = 0, 0
+  y = np.arange(len(x)) % 2
+
+  def trained(strategy, x, y, *layers):
+    plan = small_training.plan()
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+      model = keras.Sequential([*layers, keras.layers.Dense(2)])
+      private = tfdpflows.PrivateModel(model)
+      private.compile(
+        plan.optimizer('adam', learning_rate=1e-2),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      )
+    private.fit(x, y, verbose=0)
+    return [v.numpy() for v in model.trainable_variables]
+
+  y[7], y[8] = secret, -1
+  for a, b in zip(trained(ONE, x, y), trained(TWO, x, y)):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+  def lookup(x):
+    bad = tf.cast(tf.equal(x[:, 0], secret), tf.int32)
+    return tf.gather(tf.eye(3), bad * tf.cast(x[:, 0], tf.int32))
+
+  x[7] = secret
+  with pytest.raises(tf.errors.InvalidArgumentError) as info:
+    trained(TWO, x, y, keras.layers.Lambda(lookup))
+  assert 'A private batch could not be computed' in str(info.value)
+  assert str(secret) not in str(info.value)
+  assert info.value.__context__ is None
+
+
 def test_noise_has_the_planned_scale_once():
   """In a graph, and eagerly with a batch that is empty."""
   empty = {'rows': 20, 'q': 1e-3}

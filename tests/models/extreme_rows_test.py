@@ -118,13 +118,10 @@ def test_losses_that_overflow_for_large_rows_are_kept():
 
 
 @pytest.mark.core
-def test_rows_that_cannot_be_computed_are_left_out(monkeypatch):
-  said = []
-  warn = lambda text, *args: said.append(text % args)
-  monkeypatch.setattr('absl.logging.warning', warn)
+def test_models_that_fail_for_some_rows_are_refused():
   finite = lambda x: tf.debugging.check_numerics(x, 'bad')
-  _tried(L.Lambda(finite))
-  assert 'rows hold nan' in ''.join(said)
+  with pytest.raises(ValueError, match='The layer finite uses .*CheckNumerics'):
+    _tried(L.Lambda(finite, name='finite'))
 
 
 def test_only_floats_are_made_extreme():

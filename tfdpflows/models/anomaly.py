@@ -11,6 +11,7 @@ from tfdpflows._keras import tfp
 from tfdpflows.flows.rows_apart import refuse_batch_statistics, refuse_mixing
 from tfdpflows.mechanisms import private_quantile
 from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.models import step_errors
 from tfdpflows.models.anomaly_evaluation import evaluate_scores
 
 # Rows that are scored at one time.
@@ -161,7 +162,7 @@ class AnomalyDetector:
     rows = detector._rows(x)
     lower, upper = bounds
     threshold = private_quantile(
-      lambda: detector._scores(rows),
+      lambda: step_errors.call(detector._scores, rows),
       1 - false_positive_rate,
       lower=lower,
       upper=upper,

@@ -27,8 +27,12 @@ class DensityModel(TriedModel):
   Under a DP optimizer an update is that of `optimizers.DPOptimizer`, provided
   that the loss of a row, preprocessing included, depends on no other row.
   Before the first step that is tried on a few made-up rows, at the initial
-  weights and at others. That finds mistakes; it is no proof for a density that
-  means to deceive.
+  weights and at others, and operations that some rows could bring to fail, or
+  that write them down, are refused (`validate_args=True` makes such). That
+  finds mistakes; it is no proof for a density that means to deceive.
+
+  A row whose loss or gradient is not finite adds nothing. That there is an
+  error in a step is outside of the guarantee; its text quotes no row.
 
   Args:
     distribution: a `tfd.Distribution` over `[event_size]`, such as a flow.
@@ -124,7 +128,7 @@ class DensityModel(TriedModel):
     else:
       x, weights, step = data
     self._check_in_step(trial_rows.spec_of(x))
-    means, loss = self.optimizer.private_gradients_of(
+    means, loss = self._private_gradients(
       self._row_losses, x, variables, weights, step
     )
     self.optimizer.apply_gradients(zip(means, variables))
@@ -150,6 +154,7 @@ class DensityModel(TriedModel):
     compute = lambda rows: (self._row_losses(rows), [])
     with one_replica():
       self._try_apart(compute, layers, rows, others, 'The log-density')
+      self._check_values(self._row_losses, spec, layers, 'The log-density')
     layer_checks.refuse_batch_losses(layers)
 
   def _keras_step(self, data, variables):
@@ -196,6 +201,8 @@ class DensityModel(TriedModel):
     Raises:
       ValueError: under a plan, for data that it did not draw or arguments
         that would draw other batches than it says.
+      tf.errors.InvalidArgumentError: under a DP optimizer, if a batch cannot
+        be computed, with a text that is fixed. Do not publish it.
       BudgetExceededError: if the plan's ledger refuses the training.
       LedgerError: if the plan's ledger cannot be written.
     """

@@ -142,8 +142,7 @@ class _Try:
         except tf.errors.OpError as error:
           logging.warning(
             'tfdpflows: %s cannot be computed where rows hold %s (%s); it was '
-            'not tried whether such rows change others. An error in training '
-            'would show whoever sees it that there is such a row.',
+            'not tried whether such rows change others.',
             _lower(self._what),
             what,
             str(error).partition('\n')[0],

@@ -6,6 +6,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows._keras import keras
+from tfdpflows.models import step_errors
 
 
 class PlannedModel(keras.Model):
@@ -15,6 +16,15 @@ class PlannedModel(keras.Model):
   that the plan did not draw, and arguments that would draw other batches than
   it says, are refused.
   """
+
+  def make_train_function(self, force=False):
+    """As in Keras; errors of private steps say nothing of the rows."""
+    function = super().make_train_function(force)
+    # As the DP optimizers here and those of TF Privacy have it.
+    private = hasattr(self.optimizer, '_was_dp_gradients_called')
+    if private and not hasattr(function, 'without_rows'):
+      function = self.train_function = step_errors.without_rows(function)
+    return function
 
   def train_on_batch(self, *args, **kwargs):
     """As in Keras; refused under a plan, which draws the batches itself."""
@@ -67,10 +77,12 @@ class PlannedModel(keras.Model):
           callbacks=[*callbacks, _Begin(plan)],
           **kwargs,
         )
-      except tf.errors.OpError as error:
-        if dataset.failures:
-          raise dataset.failures[-1] from error
-        raise
+      except tf.errors.OpError:
+        if not dataset.failures:
+          raise
+        failure = dataset.failures[-1]
+      # Outside of the `except`: what TensorFlow made of it is no context.
+      raise failure
 
   def _batches(self, plan, data, epochs):
     """Returns the plan's dataset of arrays, or `data` if it is one."""

@@ -8,7 +8,7 @@ from tfdpflows import gradients
 from tfdpflows._keras import keras
 from tfdpflows.models import layer_checks, rule_checks, trial_rows
 from tfdpflows.models.averaging import WeightAverage
-from tfdpflows.models.row_losses import RowLosses
+from tfdpflows.models.row_losses import RowLosses, left_out
 from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
 
@@ -44,8 +44,13 @@ class PrivateModel(TriedModel):
   they see. Before the first step both are tried on a few made-up rows, at the
   initial weights and at others, with random layers at work; layers known to
   break it (batch normalization, losses and metrics added in `call`, stateful
-  layers, half precision) are refused by name. That finds mistakes; it is no
-  proof for a model that means to deceive.
+  layers, half precision) are refused by name, and so are operations that fail
+  for some values, or write them down, where they get these from the rows. That
+  finds mistakes; it is no proof for a model that means to deceive.
+
+  A row with a label that is no class, or with a loss or gradient that is not
+  finite, adds nothing, and nobody is told. That there is an error in a step is
+  outside of the guarantee; its text quotes no row.
 
   Args:
     model: a `tf.keras.Model`.
@@ -56,6 +61,11 @@ class PrivateModel(TriedModel):
       way that cannot be repeated. What is found is refused all the same.
     ema_momentum: if given, weights are averaged over steps with this momentum
       and `fit` ends with the averages.
+    usable: a function of rows (x, y) that returns bool `[batch]`: whether a row
+      can be learnt from. Zeros take the place of all others before the model
+      sees them, and they add nothing to an update. For layers and losses of
+      your own that fail for some values, where an error would tell everybody of
+      the row. It must look at each row by itself.
 
   #### Example
 
@@ -85,6 +95,7 @@ class PrivateModel(TriedModel):
     *,
     examples_apart=False,
     ema_momentum=None,
+    usable=None,
     name=None,
   ):
     if isinstance(model, TriedModel):
@@ -96,6 +107,7 @@ class PrivateModel(TriedModel):
     super().__init__(example, examples_apart, name or f'private_{model.name}')
     self.model = model
     self._ruled = None
+    self._usable = usable
     self._ema_momentum = ema_momentum
     self._average = None
     if model.built:
@@ -118,7 +130,9 @@ class PrivateModel(TriedModel):
 
     Args:
       optimizer: of a plan, or a `DPOptimizer` by itself.
-      loss: as in Keras; the reduction does not matter.
+      loss: as in Keras; the reduction does not matter. Rows with labels that
+        are no class add nothing where it is Keras's sparse cross-entropy; other
+        losses have to give every row a number, or see `usable`.
       metrics: as in Keras; computed for validation data and by `evaluate`.
       loss_weights: as in Keras.
       **kwargs: of `keras.Model.compile`.
@@ -162,6 +176,8 @@ class PrivateModel(TriedModel):
       ValueError: for a model that could not be private, naming the layer; and
         under a plan for data that it did not draw, or arguments that would
         draw other batches than it says.
+      tf.errors.InvalidArgumentError: if a batch cannot be computed, with a text
+        that is fixed. It tells that there is such a row: do not publish it.
       BudgetExceededError: if the plan's ledger refuses the training.
       LedgerError: if the plan's ledger cannot be written.
     """
@@ -206,7 +222,7 @@ class PrivateModel(TriedModel):
     variables = self.model.trainable_variables
     layers = layer_checks.layers_of(self.model)
     penalties = _gradients(layer_checks.penalties_of(layers), variables)
-    means, loss = self.optimizer.private_gradients_of(
+    means, loss = self._private_gradients(
       self._row_losses_by_rules, rows, variables, weights, step
     )
     layer_checks.refuse_batch_losses(layers)
@@ -230,6 +246,15 @@ class PrivateModel(TriedModel):
     return losses
 
   def _losses_of(self, x, y, training):
+    usable = None
+    if self._usable is not None:
+      usable = tf.convert_to_tensor(self._usable(x, y))
+      if usable.shape.rank != 1 or usable.dtype != tf.bool:
+        raise ValueError(
+          f'`usable` gives {usable.dtype.name} of shape {usable.shape}; it '
+          'must give one bool for each row, [batch].'
+        )
+      x, y = tf.nest.map_structure(lambda rows: _zeroed(rows, usable), (x, y))
     outputs = self.model(x, training=training)
     names = getattr(self.model, 'output_names', None)
     losses = self._row_losses(y, outputs, names)
@@ -237,6 +262,8 @@ class PrivateModel(TriedModel):
       raise ValueError(
         f'The loss has shape {losses.shape}; it must be one per example.'
       )
+    if usable is not None:
+      losses = left_out(losses, usable)
     return losses, outputs
 
   def _private_variables(self):
@@ -263,7 +290,8 @@ class PrivateModel(TriedModel):
       ruled = rule_checks.rules_that_hold(
         test, layers, rows, variables, resting
       )
-    self._ruled = frozenset(map(id, ruled))
+      self._ruled = frozenset(map(id, ruled))
+      self._check_values(self._row_losses_by_rules, spec, layers, 'The loss')
     self._begin_average()
 
   def _begin_average(self):
@@ -272,6 +300,13 @@ class PrivateModel(TriedModel):
       return
     if self._average is None or not self._average.is_of(variables):
       self._average = WeightAverage(variables, self._ema_momentum)
+
+
+def _zeroed(x, usable):
+  """Returns rows with zeros in place of those that are not usable."""
+  x = tf.convert_to_tensor(x)
+  usable = tf.reshape(usable, [-1] + [1] * (x.shape.rank - 1))
+  return tf.where(usable, x, tf.zeros_like(x))
 
 
 def _tuples(x):

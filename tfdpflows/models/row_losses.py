@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 
 from tfdpflows._keras import keras
+
+_HINGES = (keras.losses.hinge, keras.losses.squared_hinge)
 
 
 class RowLosses:
@@ -43,12 +47,31 @@ class RowLosses:
     weights = [1.0] * len(flat)
     if self._loss_weights is not None:
       weights = _for_each(self._loss_weights, names, 'loss_weights')
-    rows = [
-      tf.cast(weight, output.dtype) * _rows(loss, target, output)
-      for loss, target, output, weight in zip(losses, targets, flat, weights)
-      if loss is not None
-    ]
-    return tf.add_n(rows)
+    rows, usable = [], []
+    for loss, target, output, weight in zip(losses, targets, flat, weights):
+      if loss is None:
+        continue
+      values, known = _rows(loss, target, output)
+      rows.append(tf.cast(weight, output.dtype) * values)
+      usable += [] if known is None else [known]
+    total = tf.add_n(rows)
+    for known in usable:
+      total = left_out(total, known)
+    return total
+
+
+def left_out(losses, usable):
+  """Returns losses of which those not usable count for nothing.
+
+  They are NaN, which no sum takes in, and no gradient flows to where they come
+  from.
+
+  Args:
+    losses: `[batch]`.
+    usable: bool `[batch]`.
+  """
+  nan = tf.fill(tf.shape(losses), tf.constant(float('nan'), losses.dtype))
+  return tf.where(usable, losses, nan)
 
 
 def _for_each(spec, names, what):
@@ -70,7 +93,7 @@ def _for_each(spec, names, what):
 
 
 def _rows(loss, y, output):
-  """Returns one loss per row of one output."""
+  """Returns one loss per row of one output, and which rows have one."""
   name = getattr(loss, 'name', getattr(loss, '__name__', loss))
   loss = keras.losses.get(loss)
   if y is None:
@@ -82,8 +105,83 @@ def _rows(loss, y, output):
     y = y[:, None]
   if y.dtype.is_floating == output.dtype.is_floating:
     y = tf.cast(y, output.dtype)
+  y, usable, ignored = _labels(loss, y, output, mask)
   call = loss.call if isinstance(loss, keras.losses.Loss) else loss
-  values = call(y, output)
+  if ignored is None:
+    values = call(y, output)
+  else:
+    # Keras would take such labels out of the batch, whose size XLA must know.
+    function, options = _function(loss)
+    values = function(y, output, **{**options, 'ignore_class': None})
+    ignored = tf.reshape(ignored, tf.shape(values))
+    values = tf.where(ignored, tf.zeros_like(values), values)
+  return _over_rows(loss, name, values, mask), usable
+
+
+def _labels(loss, y, output, mask):
+  """Returns targets that the loss can be computed for, and of which rows.
+
+  Keras looks the output up at labels, and fails for all rows if one of them is
+  no class. Such labels become 0. All else that losses make of unusual targets
+  is a number, or NaN.
+
+  Args:
+    loss: what `keras.losses.get` gave.
+    y: targets.
+    output: of the model.
+    mask: of the output: what it leaves out needs no class. Or `None`.
+
+  Returns:
+    The targets; bool `[batch]`, or `None` for all rows; and which labels are to
+    be ignored, or `None` for those that the loss knows itself.
+  """
+  function, options = _function(loss)
+  if function in _HINGES:
+    # Keras asks whether all labels of the batch are 0 or 1, so that one decides
+    # over all others. Here each label is -1 if it is 0.
+    y = tf.cast(y, output.dtype)
+    return tf.where(tf.equal(y, 0), -tf.ones_like(y), y), None, None
+  sparse = (
+    function is keras.losses.sparse_categorical_crossentropy
+    or isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
+  )
+  if not sparse or options.get('axis', -1) != -1:
+    return y, None, None
+  labels = tf.cast(y, tf.int64)
+  classes = tf.cast(tf.shape(output)[-1], tf.int64)
+  known = tf.logical_and(labels >= 0, labels < classes)
+  if y.dtype.is_floating:
+    known = tf.logical_and(known, tf.math.is_finite(y))
+  kept, ignored = known, None
+  if options.get('ignore_class') is not None:
+    ignored = tf.equal(labels, int(options['ignore_class']))
+    kept = tf.logical_or(known, ignored)
+  fine = kept
+  if mask is not None and mask.shape.rank <= kept.shape.rank:
+    missing = [1] * (kept.shape.rank - mask.shape.rank)
+    mask = tf.reshape(mask, tf.concat([tf.shape(mask), missing], 0))
+    fine = tf.logical_or(kept, tf.logical_not(tf.cast(mask, tf.bool)))
+  usable = tf.reduce_all(fine, list(range(1, kept.shape.rank)))
+  overridden = (
+    isinstance(loss, keras.losses.Loss)
+    and type(loss).call is not keras.losses.SparseCategoricalCrossentropy.call
+  )
+  if ignored is not None and not overridden:
+    return tf.where(known & ~ignored, y, tf.zeros_like(y)), usable, ignored
+  return tf.where(kept, y, tf.zeros_like(y)), usable, None
+
+
+def _function(loss):
+  """Returns the function of a loss, and the options that it gets."""
+  if isinstance(loss, functools.partial) and not loss.args:
+    return loss.func, loss.keywords
+  if isinstance(loss, keras.losses.Loss):
+    return getattr(loss, 'fn', loss), getattr(loss, '_fn_kwargs', {})
+  return loss, {}
+
+
+def _over_rows(loss, name, values, mask):
+  """Returns `[batch]`, from the losses of an output."""
   if values.shape.rank == 0:
     raise ValueError(
       f'The loss {name} gives one number for the whole batch, and must give '

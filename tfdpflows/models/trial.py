@@ -88,9 +88,9 @@ class Trial:
     ops.update(n.op for f in functions for n in f.node_def)
     self.legacy = sorted(op for op in ops if _LEGACY.match(op))
     self._state = [
-      _Captured(handle, variables, named)
+      Captured(handle, variables, named)
       for handle in self._traced.captured_inputs
-      if handle.dtype == tf.resource and _holds_one(handle)
+      if handle.dtype == tf.resource and holds_one(handle)
     ]
     self._changing = self._state
     again = self._traced
@@ -204,7 +204,7 @@ def _one_hot(rows, index):
   return np.eye(tf.nest.flatten(rows)[0].shape[0])[index]
 
 
-class _Captured:
+class Captured:
   """A variable that a traced function uses, by its handle."""
 
   def __init__(self, handle, trained, named):
@@ -232,7 +232,7 @@ class _Captured:
     return np.array_equal(self.old, value)
 
 
-def _holds_one(handle):
+def holds_one(handle):
   """Whether this is the handle of a variable, and not of a table, say."""
   data = getattr(handle, '_handle_data', None)
   return data is not None and data.is_set and len(data.shape_and_type) == 1

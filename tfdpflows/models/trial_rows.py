@@ -7,6 +7,13 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+# What a model may not expect, and a table may hold.
+_UNUSUAL_FLOATS = (0.0, -0.5, -1.0, 2.0, 30.0, -1e3, 1e6, 1e30, -1e30)
+_UNUSUAL_FLOATS += (float('nan'), float('inf'), float('-inf'))
+_UNUSUAL_INTEGERS = (0, -1, 2, 3, 10, 255, 1000, -1000, 10**6)
+_UNUSUAL_INTEGERS += (-(2**31), 2**31 - 1, -(2**63), 2**63 - 1)
+_UNUSUAL_STRINGS = ('', ' ', '-1', '7', 'nan', 'a b, c', '[UNK]', '\u00e9')
+_UNUSUAL_STRINGS += (b'\xff\xfe', b'{"a"', 100 * 'x')
 # More of these than an axis of the data has, so that examples are told apart.
 _BATCHES = (3, 5, 7, 11, 13, 17)
 _UNKNOWN_LENGTH = 8
@@ -67,6 +74,41 @@ def extreme(others):
       x * tf.cast(factor, x.dtype) if x.dtype.is_floating else x for x in flat
     ]
     yield tf.nest.pack_sequence_as(others, changed), what
+
+
+def unusual(rows):
+  """Yields rows of which the first two are unusual, and what they hold.
+
+  The first holds one value in all places, the second in its first place.
+
+  Args:
+    rows: structure of tensors.
+  """
+  flat = tf.nest.flatten(rows)
+  kinds = (
+    (lambda t: t.is_floating, _UNUSUAL_FLOATS),
+    (lambda t: t.is_integer, _UNUSUAL_INTEGERS),
+    (lambda t: t == tf.string, _UNUSUAL_STRINGS),
+  )
+  for is_kind, values in kinds:
+    if not any(is_kind(x.dtype) for x in flat):
+      continue
+    for value in values:
+      changed = [_set(x, value) if is_kind(x.dtype) else x for x in flat]
+      yield tf.nest.pack_sequence_as(rows, changed), repr(value)
+
+
+def _set(x, value):
+  array = x.numpy()
+  if array.dtype.kind in 'iu':
+    limits = np.iinfo(array.dtype)
+    value = min(max(value, limits.min), limits.max)
+  if x.dtype == tf.string and isinstance(value, str):
+    value = value.encode()
+  array[0] = value
+  if array.size:
+    array.reshape(len(array), -1)[1, 0] = value
+  return tf.constant(array, x.dtype)
 
 
 def rows_for(spec, example):

@@ -8,7 +8,12 @@ from concurrent import futures
 import tensorflow as tf
 
 from tfdpflows import distribution
-from tfdpflows.models import examples_apart, layer_calls
+from tfdpflows.models import (
+  examples_apart,
+  layer_calls,
+  step_errors,
+  value_errors,
+)
 from tfdpflows.models.planned import PlannedModel
 from tfdpflows.models.trial import Trial
 
@@ -27,7 +32,7 @@ class TriedModel(PlannedModel):
     # Hidden from Keras, which tracks what it finds in attributes.
     self._example = lambda: example
     self._declared = bool(examples_apart)
-    self._known = None
+    self._known, self._tried = None, set()
     self._chance = ''
 
   def _try(self, spec):
@@ -43,7 +48,7 @@ class TriedModel(PlannedModel):
     raise NotImplementedError
 
   def compile(self, *args, **kwargs):
-    self._known = None
+    self._known, self._tried = None, set()
     super().compile(*args, **kwargs)
 
   @tf.autograph.experimental.do_not_convert
@@ -55,16 +60,29 @@ class TriedModel(PlannedModel):
   def _check(self, spec):
     """Tries the model once, and sees later that it is still the one tried.
 
+    Once for rows of one kind: of other dtypes or shapes it computes otherwise.
+
     Args:
       spec: structure of `tf.TensorSpec`, of a batch.
 
     Raises:
       ValueError: for a model that could not be private.
     """
-    if self._known is None:
-      with self.distribute_strategy.scope():
-        self._try(spec)
-      self._known = {v.ref() for v in self._private_variables()}
+    flat = tuple(tf.nest.flatten(spec))
+    if not any(_alike(flat, tried) for tried in self._tried):
+      try:
+        with self.distribute_strategy.scope(), tf.summary.record_if(False):
+          self._try(spec)
+      except tf.errors.OpError as error:
+        # Nothing private was read yet.
+        raise ValueError(
+          f'{self.name} cannot be computed on rows made up from shapes and '
+          f'dtypes: {error.message} If that is for the values of these rows, '
+          'give public ones that the model can work with: example=...'
+        ) from error
+      if self._known is None:
+        self._known = {v.ref() for v in self._private_variables()}
+      self._tried.add(flat)
     now = {v.ref(): v.name for v in self._private_variables()}
     if now.keys() != self._known:
       new = sorted(now[v] for v in now.keys() - self._known) or 'fewer'
@@ -97,6 +115,39 @@ class TriedModel(PlannedModel):
         'give another sum the same noise, and their difference shows what the '
         'noise should hide. Resume without `replay`.'
       )
+
+  def _private_gradients(self, losses, rows, variables, weights, step):
+    """As `private_gradients_of`, and nothing of the rows is written down.
+
+    Not in errors, and not by `tf.summary` in a layer, which a TensorBoard
+    callback would switch on.
+    """
+    # What is refused of a step without looking at rows is said in words.
+    self.optimizer.check_step(variables, step)
+    gradients = self.optimizer.private_gradients_of
+    with tf.summary.record_if(False):
+      return step_errors.call(gradients, losses, rows, variables, weights, step)
+
+  def _check_values(self, losses, spec, layers, what):
+    """Refuses a model that rows could bring to fail, see `value_errors`.
+
+    Args:
+      losses: a function from rows to losses `[batch]`, as in training.
+      spec: structure of `tf.TensorSpec`, of rows.
+      layers: the Keras layers that it calls.
+      what: what computes the losses, at the start of a sentence.
+    """
+    variables = list(self._private_variables())
+    value_errors.check(
+      lambda rows, weights: self.optimizer._sums_of(
+        losses, rows, variables, weights
+      ),
+      spec,
+      self._example(),
+      self.variables,
+      layers,
+      what,
+    )
 
   def _try_apart(self, compute, layers, rows, others, what):
     """Tries whether examples are kept apart, see `examples_apart.check`.
@@ -143,6 +194,14 @@ class TriedModel(PlannedModel):
     alone = self.distribute_strategy.num_replicas_in_sync == 1
     self._chance = ', '.join(trial.chance(kept if alone else []))
     return resting
+
+
+def _alike(spec, tried):
+  """Whether rows are such as a model was tried on."""
+  return len(spec) == len(tried) and all(
+    a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:])
+    for a, b in zip(spec, tried)
+  )
 
 
 def one_replica():

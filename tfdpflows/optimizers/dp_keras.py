@@ -200,7 +200,7 @@ class DPOptimizer:
         'tfdpflows.DensityModel calls. A loss that was computed already has '
         'neither draws nor chunks.'
       )
-    self._check(variables, step)
+    self.check_step(variables, step)
     return self._release(self._sums(loss, variables, tape, weights), step)
 
   def private_gradients_of(
@@ -218,7 +218,7 @@ class DPOptimizer:
       weights: `[batch]`, 0 for padding; all ones by default.
       step: see `private_gradients`.
     """
-    self._check(variables, step)
+    self.check_step(variables, step)
     rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
     size = self._examples_at_a_time()
     if size is None:
@@ -335,7 +335,8 @@ class DPOptimizer:
     bounded = tf.clip_by_value(loss, -self.loss_bound, self.loss_bound)
     return tf.reduce_sum(tf.where(usable, bounded, tf.zeros_like(loss)))
 
-  def _check(self, variables, step):
+  def check_step(self, variables, step):
+    """Refuses a step for what is known without its rows; see there."""
     if (self.plan is None) != (step is None) or (
       self.plan is not None and not self.plan.trains(self)
     ):

@@ -35,14 +35,31 @@ def fingerprints(x, randomness):
 
 
 def take(x, drawn, weights):
-  """Rows of every array by number; those of weight 0 are padding: zeros."""
+  """Rows of every array by number; those of weight 0 are padding: zeros.
+
+  What is text to TensorFlow comes as bytes, whatever it is in the array: on a
+  value that it cannot convert TensorFlow would end, and quote the batch.
+  """
 
   def rows_of(array):
     rows = array[drawn]
     rows[weights == 0] = b'' if array.dtype == object else array.dtype.type()
-    return rows
+    if array.dtype.kind not in 'OU':
+      return rows
+    text = np.empty(rows.shape, object)
+    text.reshape(-1)[:] = [_bytes(value) for value in rows.reshape(-1)]
+    return text
 
   return tf.nest.map_structure(rows_of, x)
+
+
+def _bytes(value):
+  if isinstance(value, bytes):
+    return value
+  try:
+    return str(value).encode('utf-8', 'replace')
+  except Exception:
+    return b''
 
 
 def _plain(array):
