@@ -526,7 +526,7 @@ def test_tiny_delta_falls_back(delta):
 def test_no_bound_at_all_is_said():
   made = priced(accounting.EpsilonDeltaDpEvent(1.0, 1e-3))
   assert made.get_epsilon(1e-5) == math.inf
-  assert 'none from rdp' in made.remarks(1e-5)[0]
+  assert 'none from any other' in made.remarks(1e-5)[0]
   assert priced(dp_accounting.NonPrivateDpEvent()).get_epsilon(0.5) == math.inf
 
 
