@@ -91,7 +91,7 @@ def sampled_gaussian(
     log_moment = both
     if replaced == OPPOSITE and sigma >= _LEAST_NOISE:
       # Those of PRESENT are larger.
-      wanted = (log_moment < 10 * _FAR) & (a < _FEW)
+      wanted = a < _FEW
       log_moment[wanted] = np.fmin(
         log_moment[wanted], _opposite_moments(a[wanted], q, 2 * sigma)
       )
