@@ -68,12 +68,16 @@ def cases(number: int = _NUMBER) -> list[dict]:
       n = rng.choice([1000, 10_000, 60_000])
       q = power(-2.5, -0.7)
       found.update(
-        noise=power(-0.2, 0.7), size=n, probability=q,
+        noise=power(-0.2, 0.7),
+        size=n,
+        probability=q,
         cap=max(round(n * q + rng.uniform(-1, 6) * math.sqrt(n * q)), 1),
       )
     elif kind == 'search':
       found.update(
-        noise=power(0.3, 1), runs=power(0.5, 2), shape=rng.choice([0.0, 1.0]),
+        noise=power(0.3, 1),
+        runs=power(0.5, 2),
+        shape=rng.choice([0.0, 1.0]),
         count=1,
       )
     else:
@@ -97,9 +101,7 @@ def cases(number: int = _NUMBER) -> list[dict]:
         parts.append(part('laplace', rng.choice([1, 10])))
     else:
       parts = [part(kind, steps)]
-    made.append(
-      {'relation': relation, 'delta': power(-9, -3), 'parts': parts}
-    )
+    made.append({'relation': relation, 'delta': power(-9, -3), 'parts': parts})
   return made
 
 

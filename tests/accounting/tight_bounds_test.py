@@ -71,8 +71,8 @@ def opposite_divergence(laplace, noise, q, at):
   ('noise', 'q'), [(0.3, 0.01), (1.0, 0.5), (5.0, 0.999), (40.0, 1e-4)]
 )
 def test_one_run_is_the_divergence_of_opposite_rows(laplace, noise, q):
-  kind = dp_accounting.LaplaceDpEvent if laplace else (
-    dp_accounting.GaussianDpEvent
+  kind = (
+    dp_accounting.LaplaceDpEvent if laplace else (dp_accounting.GaussianDpEvent)
   )
   for name in ('pld', 'rdp', 'basic', 'advanced'):
     made = accounting.create_accountant(name, REPLACE)

@@ -20,9 +20,9 @@ That is E_Q[r D_(k-1)(a / r)] with r = dP/dQ = exp(L), of a convex function of r
 to be the optimum; what holds if none is chosen after another is less, and is
 not a bound here). D_k is convex in a, as a supremum of convex functions. So it
 is kept at the points E / m * i only, and between them a chord is above it. With
-chords, what is maximized is c - g exp(t) - b exp(-t) between any two points, the
-maximum of which has a closed form; that it is missed by rounding, and all other
-rounding, is covered by a factor.
+chords, what is maximized is c - g exp(t) - b exp(-t) between any two points,
+the maximum of which has a closed form; that it is missed by rounding, and all
+other rounding, is covered by a factor.
 
 #### References
 Dong, Durfee and Rogers 2020, "Optimal differential privacy composition for
@@ -115,7 +115,7 @@ def adaptive_profile(epsilon: float, count: int) -> Optional[AdaptiveProfile]:
   deltas = np.append(deltas, np.zeros(cells))
   slack = 1 + 1e-12 + 1e-13 / h
   whole = math.expm1(epsilon)
-  for level in range(1, count + 1):
+  for _ in range(count):
     # `deltas` begins one epsilon further down than what is wanted now.
     first, size = cells, points + 1
     padded = np.append(deltas, np.zeros(2 * cells + size))

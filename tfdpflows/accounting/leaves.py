@@ -148,7 +148,8 @@ def cap(
 
   ```python
   >>> relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-  >>> cap(events_lib.TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0), relation)
+  >>> event = events_lib.TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0)
+  >>> cap(event, relation)
   Cap(least=0.7499999..., most=0.7500000..., share=0.2222222...)
 
   ```

@@ -12,14 +12,14 @@ is the smallest delta at which the pair (P, Q) is (epsilon, delta)-private
   (Zhu, Dong and Wang 2022, theorem 11).
 - A row is replaced in a Poisson sample of a mechanism with additive noise: the
   pair of `tfdpflows.accounting.pairs`, which is symmetric.
-- A row is replaced, else: the profile g(alpha) = H_alpha((1 - q) Q + q P || Q) for
-  alpha = exp(epsilon) >= 1 holds in both directions (Balle, Barthe and Gaboardi
-  2018, theorem 2; see `tfdpflows.accounting.flatten`), and so, for any two
-  distributions, does g(alpha) = alpha g(1 / alpha) + 1 - alpha below 1. That is
-  the divergence of a pair: each positive loss l has the masses under (1 - q) Q
-  + q P and Q that it has there, -l has the same two swapped, and what is left,
-  equal under both, has loss 0. This needs something to be left: with A the
-  event that the loss is positive, (1 - q) Q(A) + q P(A) + Q(A) <= 1. As the
+- A row is replaced, else: the profile g(alpha) = H_alpha((1 - q) Q + q P || Q)
+  for alpha = exp(epsilon) >= 1 holds in both directions (Balle, Barthe and
+  Gaboardi 2018, theorem 2; see `tfdpflows.accounting.flatten`), and so, for any
+  two distributions, does g(alpha) = alpha g(1 / alpha) + 1 - alpha below 1.
+  That is the divergence of a pair: each positive loss l has the masses under (1
+  - q) Q + q P and Q that it has there, -l has the same two swapped, and what is
+  left, equal under both, has loss 0. This needs something to be left: with A
+  the event that the loss is positive, (1 - q) Q(A) + q P(A) + Q(A) <= 1. As the
   pair without sampling is symmetric, P(A) + Q(A) = 1 - P[loss = 0] <= 1 and
   Q(A) <= P(A), so that Q(A) <= 1/2, and the sum is 2 (1 - q) Q(A) + q (P(A) +
   Q(A)) <= 1. With q = 1 it is the pair without sampling.
@@ -37,8 +37,8 @@ chord, in exp(epsilon), of a convex function that it meets at the grid points,
 so it is never below. Mass beyond the grid is moved to the lowest point or to an
 infinite loss, both upwards. Rounding cannot undo this: masses are integrated
 with an error relative to each mass, and what the rounding of masses, losses and
-edges may come to is moved up by one grid point; the ends of the grid are rounded
-outwards, so that no loss lies beyond them by rounding.
+edges may come to is moved up by one grid point; the ends of the grid are
+rounded outwards, so that no loss lies beyond them by rounding.
 """
 
 from __future__ import annotations

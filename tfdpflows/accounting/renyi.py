@@ -155,8 +155,8 @@ def without_mixtures(parts: _Parts) -> dict[Mechanism, int]:
     parts of another; what is private for them is so for `parts`.
 
   ```python
-  >>> mixture = Mechanism('mixture', 0.0, parts=(
-  ...     (Mechanism('gaussian', 2.0), 0.75), (Mechanism('gaussian', 1.0), 0.25)))
+  >>> likely, other = Mechanism('gaussian', 2.0), Mechanism('gaussian', 1.0)
+  >>> mixture = Mechanism('mixture', 0.0, parts=((likely, 0.75), (other, 0.25)))
   >>> [(m.kind, m.extra) for m in without_mixtures([(mixture, 1)])]
   [('gaussian', 0.0), ('epsilon_delta', 0.25)]
 

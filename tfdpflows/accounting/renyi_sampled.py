@@ -188,11 +188,11 @@ def _opposite_moments(a: np.ndarray, q: float, noise: float) -> np.ndarray:
   The trapezoid rule over z = x / s. With y = z / s and c = 1 / (2 s^2), M+ is
   the normal density times 1 - q + q exp(y - c), and M- its mirror image. For
   |Im y| <= h < 1 the absolute value of M+ is no larger than at Re y, and that
-  of M- at least cos(h) of it, so that the integrand grows by less than cos(h)^(1
-  - a) exp((s h)^2 / 2). With h = min(1/2, 2 / sqrt(a), 2 / s) that is less than
-  exp(5), and a step of s h / 6 leaves exp(5 - 12 pi) = 6e-15 of the integral
-  of the moment and of the two that are taken from it. The integrand has its
-  maximum below (2 a - 1) / s, where its slope is that without sampling.
+  of M- at least cos(h) of it, so that the integrand grows by less than
+  cos(h)^(1 - a) exp((s h)^2 / 2). With h = min(1/2, 2 / sqrt(a), 2 / s) that is
+  less than exp(5), and a step of s h / 6 leaves exp(5 - 12 pi) = 6e-15 of the
+  integral of the moment and of the two that are taken from it. The integrand
+  has its maximum below (2 a - 1) / s, where its slope is that without sampling.
   """
   shift = 0.5 / noise / noise
   found = np.full_like(a, math.inf)
