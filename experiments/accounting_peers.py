@@ -7,8 +7,9 @@ They were made in an environment of its own, which needs nothing else:
   peers/bin/python experiments/accounting_peers.py \\
     --write=tests/accounting/peer_epsilons.json
 
-Without that option, our values are printed where they are more than `--share`
-above the best of theirs, or below the best of theirs by as much.
+With each value, where it is known, is one with the losses rounded down, which
+no upper bound may be below. Without that option, our values are printed where
+they differ from theirs by more than `--share`.
 
   python -m experiments.accounting_peers
 """
@@ -105,7 +106,7 @@ def cases(number: int = _NUMBER) -> list[dict]:
   return made
 
 
-def event(case: dict, dp_event, zcdp, truncated):
+def event(case: dict, dp_event, zcdp, truncated, share: float = 1.0):
   """An event of a case.
 
   Args:
@@ -113,13 +114,14 @@ def event(case: dict, dp_event, zcdp, truncated):
     dp_event: A module of dp_accounting's events.
     zcdp: The class of zCDP events.
     truncated: The class of capped Poisson samples.
+    share: What all noise is multiplied by.
 
   Returns:
     A `DpEvent`.
   """
   parts = []
   for part in case['parts']:
-    kind, noise = part['kind'], part.get('noise')
+    kind, noise = part['kind'], part.get('noise', 0.0) * share
     gaussian = dp_event.GaussianDpEvent(noise) if noise else None
     if kind == 'gaussian':
       one = gaussian
@@ -148,23 +150,30 @@ def event(case: dict, dp_event, zcdp, truncated):
 
 
 def theirs(case: dict) -> dict:
-  """Epsilons of dp_accounting 0.6: 'pld', or 'rdp' where that refuses."""
+  """Epsilon of dp_accounting 0.6: by 'pld', or by 'rdp' where that refuses.
+
+  Under REPLACE_ONE its 'rdp' takes the noise relative to the change that a
+  replaced row makes, other than its 'pld' and this library, which take it
+  relative to the norm of a row: half of that.
+  """
   import dp_accounting
   from dp_accounting import dp_event
   from dp_accounting.pld import pld_privacy_accountant
   from dp_accounting.rdp import rdp_privacy_accountant
 
   relation = dp_accounting.NeighboringRelation[case['relation']]
-  made = event(
-    case,
-    dp_event,
-    dp_event.ZCDpEvent,
-    dp_event.TruncatedSubsampledGaussianDpEvent,
-  )
   for name, cls in (
     ('pld', pld_privacy_accountant.PLDAccountant),
     ('rdp', rdp_privacy_accountant.RdpAccountant),
   ):
+    halved = name == 'rdp' and case['relation'] == 'REPLACE_ONE'
+    made = event(
+      case,
+      dp_event,
+      dp_event.ZCDpEvent,
+      dp_event.TruncatedSubsampledGaussianDpEvent,
+      0.5 if halved else 1.0,
+    )
     try:
       accountant = cls(neighboring_relation=relation)
       if accountant.supports(made):
@@ -174,6 +183,44 @@ def theirs(case: dict) -> dict:
     except (ValueError, MemoryError, OverflowError):
       continue
   return {}
+
+
+def floor(case: dict):
+  """An epsilon that is too small: dp_accounting 0.6, losses rounded down.
+
+  Args:
+    case: One of `cases`.
+
+  Returns:
+    A float; None for events that this is not known of.
+  """
+  import dp_accounting
+  from dp_accounting.pld import privacy_loss_distribution as losses
+
+  if any(
+    part['kind'].replace('poisson_', '') not in ('gaussian', 'laplace')
+    for part in case['parts']
+  ):
+    return None
+  relation = dp_accounting.NeighboringRelation[case['relation']]
+  total = losses.identity(value_discretization_interval=1e-4)
+  for part in case['parts']:
+    options = {
+      'sampling_prob': part.get('probability', 1.0),
+      'pessimistic_estimate': False,
+      'value_discretization_interval': 1e-4,
+      'use_connect_dots': False,
+    }
+    if 'gaussian' in part['kind']:
+      one = losses.from_gaussian_mechanism(
+        part['noise'], neighboring_relation=relation, **options
+      )
+    elif relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
+      return None
+    else:
+      one = losses.from_laplace_mechanism(part['noise'], **options)
+    total = total.compose(one.self_compose(part['count']))
+  return float(total.get_epsilon_for_delta(case['delta']))
 
 
 def ours(case: dict) -> tuple[float, str]:
@@ -205,6 +252,9 @@ def main() -> None:
     rows = []
     for case in cases()[args.first : args.last]:
       row = {**case, 'theirs': theirs(case)}
+      least = floor(case)
+      if least is not None:
+        row['floor'] = least
       if row['theirs']:
         rows.append(json.dumps(row))
         text = ',\n'.join(rows)
