@@ -100,7 +100,7 @@ def adaptive_profile(epsilon: float, count: int) -> Optional[AdaptiveProfile]:
 
   ```python
   >>> round(adaptive_profile(0.5, 10).epsilon_at(1e-6), 2)
-  3.4...
+  3.59
 
   ```
   """

@@ -82,7 +82,7 @@ def exp_upwards(log: npt.ArrayLike) -> np.ndarray:
 
   ```python
   >>> print(exp_upwards([-np.inf, -1000.0, 0.0]))
-  [0.00000000e+000 4.94065646e-324 1.00000000e+000]
+  [0.e+000 5.e-324 1.e+000]
 
   ```
   """

@@ -167,7 +167,8 @@ def without_mixtures(parts: _Parts) -> dict[Mechanism, int]:
     left = [mechanism]
     if mechanism.kind == 'mixture':
       rest = math.fsum(weight for _, weight in mechanism.parts[1:])
-      rest = min(math.nextafter(rest, 2.0), 1.0)
+      if len(mechanism.parts) > 2:
+        rest = min(math.nextafter(rest, 2.0), 1.0)
       left = [
         mechanism.parts[0][0],
         Mechanism('epsilon_delta', 0.0, extra=rest),
