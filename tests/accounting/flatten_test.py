@@ -11,7 +11,7 @@ from scipy import stats
 
 from tfdpflows import accounting
 from tfdpflows.accounting.flatten import Mechanism, flatten
-from tfdpflows.accounting.mechanism import OPPOSITE
+from tfdpflows.accounting.mechanism import OPPOSITE, PRESENT
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -152,6 +152,21 @@ def test_counts(event, relation, counts):
   assert flatten(event, relation) == counts
   thrice = dp_accounting.SelfComposedDpEvent(event, 3)
   assert flatten(thrice, relation) == {m: 3 * n for m, n in counts.items()}
+
+
+def test_votes_on_a_sample_are_not_taken_for_opposite_rows():
+  # Adding a row moves two votes, as replacing one does.
+  vote = accounting.GNMaxDpEvent(4.0)
+  both = dp_accounting.ComposedDpEvent([vote, GAUSSIAN])
+  for event in (vote, both):
+    (mechanism,) = flatten(poisson(event), REPLACE)
+    assert mechanism.replaced == PRESENT
+  (mechanism,) = flatten(poisson(GAUSSIAN), REPLACE)
+  assert mechanism.replaced == OPPOSITE
+  added = accounting.compute_epsilon(poisson(vote), 1e-5)
+  assert accounting.compute_epsilon(
+    poisson(vote), 1e-5, 'pld', REPLACE
+  ) >= added * (1 - 1e-6)
 
 
 def test_a_cap_is_a_mixture():

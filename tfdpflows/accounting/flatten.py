@@ -266,9 +266,15 @@ def _sampled(
     if epsilon == 0 and delta == 0:
       return []
     return [(Mechanism('epsilon_delta', epsilon, extra=delta), 1)]
-  replaced = ABSENT
-  if replace_one:
-    replaced = OPPOSITE if poisson else PRESENT
+  replaced = PRESENT if replace_one else ABSENT
+  if replace_one and poisson:
+    # Not for votes, which a row that is added moves as far as one replaced.
+    adding = _single(event, flatten(event.event, Relation.ADD_OR_REMOVE_ONE))
+    if (
+      adding == mechanism._replace(parameter=adding.parameter)
+      and adding.parameter >= 2 * mechanism.parameter
+    ):
+      replaced = OPPOSITE
   return [(mechanism._replace(probability=probability, replaced=replaced), 1)]
 
 
