@@ -11,6 +11,7 @@ from scipy import stats
 
 from tfdpflows import accounting
 from tfdpflows.accounting.flatten import Mechanism, flatten
+from tfdpflows.accounting.mechanism import OPPOSITE, PRESENT
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -56,7 +57,7 @@ def confident(answered=True):
       REPLACE,
       {
         Mechanism('gaussian', 8.0): 1,
-        Mechanism('gaussian', 4.0 / math.sqrt(2)): 1,
+        Mechanism('gaussian', math.nextafter(4.0 / math.sqrt(2), 0.0)): 1,
       },
     ),
     (confident(False), ADD, {Mechanism('gaussian', 8.0): 1}),
@@ -77,7 +78,7 @@ def confident(answered=True):
     (
       poisson(GAUSSIAN),
       REPLACE,
-      {Mechanism('gaussian', 2.0, 0.25, replaced=True): 1},
+      {Mechanism('gaussian', 2.0, 0.25, replaced=OPPOSITE): 1},
     ),
     (fixed(GAUSSIAN), ADD, {Mechanism('gaussian', 2.0, 0.25): 1}),
     (
@@ -153,16 +154,39 @@ def test_counts(event, relation, counts):
   assert flatten(thrice, relation) == {m: 3 * n for m, n in counts.items()}
 
 
-def test_truncation_costs_the_overflow():
-  event = accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 1.5)
-  step, overflow = flatten(event)
-  assert step == Mechanism('gaussian', 1.5, 0.1)
-  assert overflow.kind == 'epsilon_delta' and overflow.parameter == 0
-  exact = stats.binom.sf(149, 1000, 0.1)
-  assert exact <= overflow.extra <= exact * (1 + 1e-6)
+def test_votes_on_a_sample_are_not_taken_for_opposite_rows():
+  # Adding a row moves two votes, as replacing one does.
+  vote = accounting.GNMaxDpEvent(4.0)
+  both = dp_accounting.ComposedDpEvent([vote, GAUSSIAN])
+  for event in (vote, both):
+    (mechanism,) = flatten(poisson(event), REPLACE)
+    assert mechanism.replaced == PRESENT
+  (mechanism,) = flatten(poisson(GAUSSIAN), REPLACE)
+  assert mechanism.replaced == OPPOSITE
+  added = accounting.compute_epsilon(poisson(vote), 1e-5)
+  assert accounting.compute_epsilon(
+    poisson(vote), 1e-5, 'pld', REPLACE
+  ) >= added * (1 - 1e-6)
+
+
+def test_a_cap_is_a_mixture():
+  event = accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, 110, 1.5)
+  (mechanism,) = flatten(event, REPLACE)
+  assert mechanism.kind == 'mixture'
+  (plain, kept), (full, overflow) = mechanism.parts[:2]
+  assert plain == Mechanism('gaussian', 0.75, 0.1, replaced=OPPOSITE)
+  exact = stats.binom.sf(109, 999, 0.1)
+  assert overflow == pytest.approx(exact, rel=1e-8)
+  assert kept == pytest.approx(1 - exact, rel=1e-8)
+  assert kept + sum(weight for _, weight in mechanism.parts[1:]) >= 1
+  # The mean of q cap / (k + 1) over k >= cap.
+  k = np.arange(110, 1000)
+  mean = np.sum(stats.binom.pmf(k, 999, 0.1) * 0.1 * 110 / (k + 1)) / exact
+  assert full.probability == pytest.approx(mean, rel=1e-8)
+  assert full.probability >= mean * (1 - 1e-12)
   for cap in (1001, 10**9):
     event = accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, cap, 1.5)
-    assert list(flatten(event)) == [step]
+    assert list(flatten(event)) == [Mechanism('gaussian', 1.5, 0.1)]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ AS_IF_REMOVED = [
   dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
   dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE),
   dp_accounting.PoissonSampledDpEvent(0.1, DISCRETE),
-  accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 2.0),
   accounting.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0),
 ]
 
@@ -491,3 +490,24 @@ def test_beside_dp_accounting(event, pld, rdp):
   if rdp is not None:
     found = accounting.compute_epsilon(event, 1e-6, 'rdp', SPECIAL)
     assert 0.95 * rdp <= found <= rdp * 1.001
+
+
+@pytest.mark.parametrize('cap', [90, 110, 150])
+def test_a_null_row_takes_a_place_of_a_capped_sample(cap):
+  """Only where others do not fill the sample is it as if it were removed."""
+  event = accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, cap, 2.0)
+  (null,) = flatten(event, SPECIAL)
+  (replaced,) = flatten(event, REPLACE)
+  plain = dp_accounting.PoissonSampledDpEvent(
+    0.1, dp_accounting.GaussianDpEvent(2.0)
+  )
+  (uncapped,) = flatten(plain, REPLACE)
+  (removed,) = flatten(plain, SPECIAL)
+  assert dict(null.parts).keys() - dict(replaced.parts).keys() == {removed}
+  assert dict(replaced.parts).keys() - dict(null.parts).keys() == {uncapped}
+  epsilons = [
+    accounting.compute_epsilon(event, 1e-5, 'pld', relation)
+    for relation in (ADD, SPECIAL, REPLACE)
+  ]
+  assert epsilons[1] <= epsilons[2]
+  assert epsilons[1] >= accounting.compute_epsilon(plain, 1e-5, 'pld', SPECIAL)

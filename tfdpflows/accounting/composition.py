@@ -13,7 +13,7 @@ from fractions import Fraction
 import dp_accounting
 import numpy as np
 
-from tfdpflows.accounting import accountant, atoms, gaussian, zcdp
+from tfdpflows.accounting import accountant, atoms, gaussian, renyi, zcdp
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting.mechanism import Mechanism
@@ -67,6 +67,7 @@ class BasicAccountant(accountant.MechanismAccountant):
       'gaussian',
       'gaussian_or_null',
       'laplace',
+      'mixture',
       'parallel',
       'randomized_response',
       'response_or_null',
@@ -112,11 +113,12 @@ class BasicAccountant(accountant.MechanismAccountant):
     target_delta = budget_lib.check_delta(target_delta)
     if self._is_non_private():
       return math.inf
-    counts = sorted(self._totals.items())
-    left = Fraction(target_delta) - _given(counts)
-    if left < 0:
-      return math.inf
-    return self._epsilon(counts, _log(left))
+    best = math.inf
+    for counts in _readings(sorted(self._totals.items())):
+      left = Fraction(target_delta) - _given(counts)
+      if left >= 0:
+        best = min(best, self._epsilon(counts, _log(left)))
+    return best
 
   def get_delta(self, target_epsilon: float) -> float:
     """The smallest delta known for an epsilon.
@@ -132,8 +134,13 @@ class BasicAccountant(accountant.MechanismAccountant):
     """
     target_epsilon = budget_lib.check_epsilon(target_epsilon)
     counts = sorted(self._totals.items())
+    if self._is_non_private():
+      return 1.0
+    return min(self._delta(x, target_epsilon) for x in _readings(counts))
+
+  def _delta(self, counts: _Counts, target_epsilon: float) -> float:
     given = _given(counts)
-    if self._is_non_private() or given >= 1:
+    if given >= 1:
       return 1.0
     # What is seen to be enough is enough, whatever lies between.
     if self._epsilon(counts, -math.inf) <= target_epsilon:
@@ -222,12 +229,19 @@ def _given(counts: _Counts) -> Fraction:
   return total
 
 
+def _readings(counts: _Counts) -> list[_Counts]:
+  """Counts that cover the same, with mixtures and without."""
+  if not any(mechanism.kind == 'mixture' for mechanism, _ in counts):
+    return [counts]
+  return [counts, sorted(renyi.without_mixtures(counts).items())]
+
+
 def _takers(counts: _Counts) -> int:
   """The number of runs whose epsilon depends on their share of delta."""
   return sum(
     count
     for mechanism, count in counts
-    if mechanism.kind in ('gaussian', 'gaussian_or_null', 'zcdp')
+    if mechanism.kind in ('gaussian', 'gaussian_or_null', 'mixture', 'zcdp')
     or (
       mechanism.kind == 'parallel'
       and any(_takers(parts) for parts in mechanism.parts)
@@ -250,6 +264,9 @@ def _run(mechanism: Mechanism, log_share: np.ndarray) -> np.ndarray:
   kind, parameter, q, extra = mechanism[:4]
   if kind == 'parallel':
     return np.max([_basic(x, log_share) for x in mechanism.parts], axis=0)
+  if kind == 'mixture':
+    # The average of divergences is no more than the largest.
+    return np.max([_run(x, log_share) for x, _ in mechanism.parts], axis=0)
   if kind == 'zcdp':
     return zcdp.epsilon_at(parameter, extra, _down(log_share))
   if kind == 'gaussian_or_null':
@@ -266,6 +283,8 @@ def _run(mechanism: Mechanism, log_share: np.ndarray) -> np.ndarray:
     mu = math.nextafter(1 / parameter, math.inf)
     epsilon = gaussian.epsilon_at(_down(log_share) - math.log(q), mu)
   else:
+    if kind == 'laplace' and mechanism.replaced:
+      return np.full_like(log_share, renyi.pure_epsilon([(mechanism, 1)]))
     if kind in atoms.KINDS:
       parameter = atoms.pure_epsilon(mechanism)
     elif kind == 'laplace':

@@ -264,7 +264,8 @@ def delta_at(
     with contextlib.suppress(GridTooFineError):
       again = _delta_near(epsilon, total, True)
       found, error = min((found, error), again, key=sum)
-  return min(found + error + total.infinity, 1.0)
+  # Upwards; what is too small for a float is not nothing.
+  return min(math.nextafter(found + error + total.infinity, 2.0), 1.0)
 
 
 def _delta_near(

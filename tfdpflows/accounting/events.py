@@ -172,9 +172,10 @@ class TruncatedSubsampledGaussianDpEvent(dp_accounting.DpEvent):
     noise_multiplier: Noise standard deviation over the clipping norm.
 
   #### Formal guarantee
-  Accounted as the mechanism without the cap, composed with a failure of
-  probability P[Binomial(n, q) >= b]; `tfdpflows.accounting.flatten` has the
-  proof.
+  Where the other rows do not fill the sample, accounted as the mechanism
+  without the cap, else as one that replaces a row of the sample with the
+  probability that the row in question is kept (Ganesh 2025);
+  `tfdpflows.accounting.flatten` has the proof.
 
   ```python
   >>> TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 1.0).dataset_size

@@ -33,15 +33,40 @@ of the sample, the output without x is w0, with x it is w1, with x' w1'.
   convexity (Balle, Barthe and Gaboardi 2018, theorem 2) the divergence of order
   alpha' = 1 + q (alpha - 1) is at most q times the larger one of w1 against w0
   and of w1 against w1', of order alpha. With a fixed size both replace a row.
-  With Poisson sampling the first adds one, which for additive noise costs less.
+  With Poisson sampling the first adds one, which for additive noise costs less
+  (what that gives instead of this bound is in `tfdpflows.accounting.pairs`).
   So q H_alpha(P || Q) bounds it, P and Q of the mechanism under replacement,
   and that is H_alpha'((1 - q) Q + q P || Q).
 
-A cap b on a Poisson sample. Leave out, of both outputs, the samples in which b
-or more of the other n rows are drawn. What is left is an average, with weights
-that add up to less than one, of pairs to which no cap applies; so its
-divergence is no larger than without a cap. What was left out of the first
-output has probability P[Binomial(n, q) >= b] at most, and is added to delta.
+A cap b on a Poisson sample of noise of the Gaussian kind (as in Ganesh 2025,
+"Tighter privacy analysis for truncated Poisson sampling"). Let k of the m other
+rows be drawn; k says nothing of the row that differs, so that the divergence is
+at most the average over k < b and over k >= b (joint convexity).
+
+- k < b, of probability 1 - t, t = P[Binomial(m, q) >= b]: the cap does not
+  apply, with the row that differs or without it. The pair is the one of the
+  Poisson sample.
+- k >= b: without the row that differs, b of the m others are kept, each set of
+  b being as likely as any other, whatever k; let that output be w0. The row is
+  kept with probability q b / (k + 1), on average over k >= b
+
+      p = b P[Binomial(m + 1, q) >= b + 1] / ((m + 1) t) <= q,
+
+  and then it stands in the place of one of the b, each being as likely as any
+  other. So the output is (1 - p) w0 + p w1, w1 being an average over w0's sets
+  and over the row that is left out, and each of these replaces a row. Adding or
+  removing: the pair of sampling with p, at half the noise. Replacing: with w1
+  and w1' at most two from w0 and from each other, theorem 2 of Balle, Barthe
+  and Gaboardi 2018 gives what it gives for a fixed size, above. So it does with
+  the null row in place of x, which takes the place of one of the b as well.
+
+Adding or removing, m is n or n - 1, whether the table of n rows is the smaller
+or the larger one. Both are covered by the smaller t for the second case with
+the larger p, the larger t for what is not the first, and for their difference
+the second case with q for p: that dominates both cases, as to replace the
+output by a fresh one of w0, with probability 1 - p / q, makes (1 - p) w0 + p w1
+of (1 - q) w0 + q w1. Where accountants do better without, a mixture counts as
+its likeliest part, and a failure with the probability of the others.
 
 Shards. A row that is added or removed touches one shard.
 """
@@ -50,6 +75,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Optional
 
 import dp_accounting
@@ -57,6 +83,9 @@ import dp_accounting
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import leaves
 from tfdpflows.accounting.mechanism import (
+  ABSENT,
+  OPPOSITE,
+  PRESENT,
   RELATIONS,
   Mechanism,
   RefusedEventError,
@@ -91,6 +120,7 @@ _WORDS = {
   'epsilon_delta': '(epsilon, delta)',
   'gaussian': 'Gaussian',
   'laplace': 'Laplace',
+  'mixture': 'capped Gaussian',
   'parallel': 'sharded',
   'randomized_response': 'randomized-response',
   'repeat_and_select': 'repeat-and-select',
@@ -168,15 +198,7 @@ def _mechanisms(
       inner = relation
     return _sampled(event, relation, q, inner)
   if isinstance(event, events_lib.TruncatedSubsampledGaussianDpEvent):
-    step = dp_accounting.PoissonSampledDpEvent(
-      checked(event, 'sampling_probability', 0.0, 1.0),
-      dp_accounting.GaussianDpEvent(event.noise_multiplier),
-    )
-    overflow = Mechanism('epsilon_delta', 0.0, extra=leaves.overflow(event))
-    return [
-      *flatten(step, relation).items(),
-      *([(overflow, 1)] if overflow.extra > 0 else []),
-    ]
+    return list(_truncated(event, relation).items())
   if isinstance(event, events_lib.CyclicPoissonSampledDpEvent):
     noise, count = leaves.cyclic(event)
     q = checked(event, 'sampling_probability', 0.0, 1.0)
@@ -193,12 +215,52 @@ def _mechanisms(
   return [(mechanism, 1) for mechanism in leaves.leaf(event, relation)]
 
 
+def _truncated(
+  event: events_lib.TruncatedSubsampledGaussianDpEvent, relation: Relation
+) -> _Counts:
+  """A capped Poisson sample, see the proof above."""
+  q = checked(event, 'sampling_probability', 0.0, 1.0)
+  gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+  cap = leaves.cap(event, relation)
+  plain = flatten(dp_accounting.PoissonSampledDpEvent(q, gaussian), relation)
+  private = not any(kind == 'non_private' for kind in _kinds(plain.items()))
+  if cap.most == 0 or not plain or not private:
+    return plain
+  (uncapped,) = plain
+  (exchange,) = flatten(gaussian, Relation.REPLACE_ONE)
+
+  def on_sample(probability: float) -> Mechanism:
+    if probability == 1:
+      return exchange
+    removed = relation is Relation.ADD_OR_REMOVE_ONE
+    replaced = ABSENT if removed else PRESENT
+    return exchange._replace(probability=probability, replaced=replaced)
+
+  weights: dict[Mechanism, float] = {}
+  for part, weight in (
+    (uncapped, 1 - cap.most if cap.most < 1 else 0.0),
+    (on_sample(cap.share), cap.least),
+    (on_sample(q), cap.most - cap.least),
+  ):
+    if weight > 0:
+      # Upwards: a sum of more than one is only more.
+      weight = min(math.nextafter(weight, 2.0), 1.0)
+      weights[part] = min(weights.get(part, 0.0) + weight, 1.0)
+  parts = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))
+  if len(parts) == 1:
+    return {parts[0][0]: 1}
+  return {Mechanism('mixture', 0.0, parts=tuple(parts)): 1}
+
+
 def _share(event: dp_accounting.SampledWithoutReplacementDpEvent) -> float:
   n = checked(event, 'source_dataset_size', 1, math.inf)
   m = checked(event, 'sample_size', 0, n)
   if n != int(n) or m != int(m):
     raise ValueError(f'The sizes of {event!r} must be whole numbers.')
-  return m / n
+  # Upwards, as a larger sample costs more.
+  share = m / n
+  exact = Fraction(int(m), int(n))
+  return share if Fraction(share) >= exact else math.nextafter(share, 1.0)
 
 
 def _sampled(
@@ -221,9 +283,11 @@ def _sampled(
     raise RefusedEventError(event, 'a sample of a sample is not supported.')
   poisson = isinstance(event, dp_accounting.PoissonSampledDpEvent)
   # The pair of a row replaced stands for a null row in a sample of fixed size.
-  replaced = relation is not Relation.ADD_OR_REMOVE_ONE and not (
+  replaced = PRESENT
+  if relation is Relation.ADD_OR_REMOVE_ONE or (
     poisson and relation is Relation.REPLACE_SPECIAL
-  )
+  ):
+    replaced = ABSENT
   # The proof needs another relation than that of the accountant here, and only
   # additive noise says what it costs under both; or a null row that leaves no
   # trace, as in a sum.
@@ -245,7 +309,9 @@ def _sampled(
     return [(mechanism, 1)]
   if mechanism.kind == 'epsilon_delta':
     epsilon = amplified(mechanism.parameter, probability)
-    delta = probability * mechanism.extra
+    delta = mechanism.extra
+    if delta > 0:
+      delta = min(math.nextafter(probability * delta, 1.0), delta)
     if epsilon == 0 and delta == 0:
       return []
     return [(Mechanism('epsilon_delta', epsilon, extra=delta), 1)]
@@ -258,6 +324,14 @@ def _sampled(
     elif null == mechanism._replace(parameter=2 * mechanism.parameter):
       null = null._replace(kind='gaussian_or_null', probability=probability)
       return [(null, 1)]
+  if relation is Relation.REPLACE_ONE and poisson:
+    # Not for votes, which a row that is added moves as far as one replaced.
+    adding = _single(event, flatten(event.event, Relation.ADD_OR_REMOVE_ONE))
+    if (
+      adding == mechanism._replace(parameter=adding.parameter)
+      and adding.parameter >= 2 * mechanism.parameter
+    ):
+      replaced = OPPOSITE
   return [(mechanism._replace(probability=probability, replaced=replaced), 1)]
 
 
@@ -408,6 +482,6 @@ def _kinds(counts: Iterable[tuple[Mechanism, int]]) -> set[str]:
     found.add(mechanism.kind)
     if mechanism.kind == 'parallel':
       found.update(*map(_kinds, mechanism.parts))
-    elif mechanism.kind == 'repeat_and_select':
+    elif mechanism.kind in ('repeat_and_select', 'mixture'):
       found |= _kinds(mechanism.parts)
   return found

@@ -10,7 +10,8 @@ from scipy import special
 from tfdpflows.accounting import accountant, gaussian
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting.mechanism import Mechanism
+from tfdpflows.accounting.logarithms import exp_upwards
+from tfdpflows.accounting.mechanism import OPPOSITE, PRESENT, Mechanism
 
 __all__ = ['GDPAccountant']
 
@@ -144,7 +145,9 @@ class GDPAccountant(accountant.MechanismAccountant):
     mu = self.mu * (1 + _ROUNDING)
     if mu == 0:
       return 0.0
-    return math.exp(float(gaussian.log_delta_at(target_epsilon, mu)))
+    return min(
+      float(exp_upwards(gaussian.log_delta_at(target_epsilon, mu))), 1.0
+    )
 
 
 def _mu(mechanism: Mechanism) -> float:
@@ -153,10 +156,14 @@ def _mu(mechanism: Mechanism) -> float:
   if q == 1:
     return x
   # The log of mu^2 / q^2.
-  if x < 1e-5:
+  if mechanism.replaced == OPPOSITE and x >= 1e-5:
+    # Noise of 2 / x around 1 and around -1: 2 exp(x^2 / 4) - 2 exp(-x^2 / 4).
+    square = x * x / 4
+    log_square = math.log(2) + square + math.log(-math.expm1(-2 * square))
+  elif x < 1e-5:
     # The first terms of both series; what follows is x^2 of them.
     log_square = 2 * math.log(x)
-    if mechanism.replaced:
+    if mechanism.replaced == PRESENT:
       log_square += math.log1p(math.sqrt(2 / math.pi) * x)
   elif not mechanism.replaced or x > 6:
     # Above 6, Phi(3 x / 2) is one and the rest is nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -12,9 +13,11 @@ from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import strategies
 from tfdpflows.accounting.mechanism import Mechanism, RefusedEventError, checked
 
-__all__ = ['STREAMS', 'cyclic', 'leaf', 'overflow']
+__all__ = ['STREAMS', 'Cap', 'cap', 'cyclic', 'leaf', 'overflow']
 
 _NON_PRIVATE = Mechanism('non_private', math.inf)
+# Of the probability that the rest of a sample fills it, relative.
+_TAIL_ERROR = 1e-9
 _NOISES = ('laplace', 'exponential', 'gumbel')
 # Events of which the order of the rows matters.
 STREAMS = (
@@ -119,17 +122,86 @@ def overflow(event: events_lib.TruncatedSubsampledGaussianDpEvent) -> float:
   ```
   """
   n = checked(event, 'dataset_size', 1, math.inf)
-  cap = checked(event, 'truncated_batch_size', 1, math.inf)
+  least = checked(event, 'truncated_batch_size', 1, math.inf)
   q = checked(event, 'sampling_probability', 0.0, 1.0)
-  if n != int(n) or cap != int(cap):
+  if n != int(n) or least != int(least):
     raise ValueError(
       f'dataset_size and truncated_batch_size of {event!r} must be whole '
       'numbers.'
     )
-  if cap > n or q == 0:
+  if least > n or q == 0:
     return 0.0
-  tail = float(special.betainc(cap, n - cap + 1, q))
-  return min(tail * (1 + 1e-9) + 1e-300, 1.0)
+  tail = _binomial_tail(int(n), int(least), q)
+  return min(tail * (1 + _TAIL_ERROR) + 1e-300, 1.0)
+
+
+class Cap(NamedTuple):
+  """What a cap on a Poisson sample does, see `tfdpflows.accounting.flatten`.
+
+  Attributes:
+    least: Probability that the other rows fill the sample, from below.
+    most: The same from above.
+    share: Probability with which the row that differs is then kept, from above.
+  """
+
+  least: float
+  most: float
+  share: float
+
+
+def cap(
+  event: events_lib.TruncatedSubsampledGaussianDpEvent,
+  relation: dp_accounting.NeighboringRelation,
+) -> Cap:
+  """What the cap on a Poisson sample does.
+
+  Args:
+    event: The event of one sample.
+    relation: What two neighbouring tables are.
+
+  Returns:
+    A `Cap`.
+
+  Raises:
+    ValueError: If a parameter is outside its range.
+
+  ```python
+  >>> relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+  >>> event = events_lib.TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0)
+  >>> cap(event, relation)
+  Cap(least=0.7499999..., most=0.7500000..., share=0.2222222...)
+
+  ```
+  """
+  most = overflow(event)  # Checks the parameters.
+  n, b = int(event.dataset_size), int(event.truncated_batch_size)
+  q = float(event.sampling_probability)
+  others = [n - 1]
+  if relation is dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE:
+    others.append(n)
+  least, most, share = 1.0, 0.0, 0.0
+  for m in others:
+    full = _binomial_tail(m, b, q)
+    least = min(least, max(full * (1 - _TAIL_ERROR) - 1e-300, 0.0))
+    most = max(most, min(full * (1 + _TAIL_ERROR) + 1e-300, 1.0))
+    if b > m or q == 0:
+      continue
+    kept = q
+    if full > 1e-290:
+      kept = b / (m + 1) * _binomial_tail(m + 1, b + 1, q) / full
+    share = max(share, min(kept * (1 + 3 * _TAIL_ERROR), q))
+  if all(b > m for m in others) or q == 0:
+    return Cap(0.0, 0.0, q)
+  return Cap(least, most, share)
+
+
+def _binomial_tail(n: int, least: int, q: float) -> float:
+  """P[Binomial(n, q) >= least], up to a share of 1e-9."""
+  if least <= 0:
+    return 1.0
+  if least > n or q == 0:
+    return 0.0
+  return float(special.betainc(least, n - least + 1, q))
 
 
 def _discrete_laplace(
@@ -305,9 +377,10 @@ def _vote(event: dp_accounting.DpEvent) -> list[Mechanism]:
   if isinstance(event, events_lib.LNMaxDpEvent):
     return _epsilon_delta(2 * checked(event, 'gamma', 0.0, math.inf), 0.0)
   if isinstance(event, events_lib.GNMaxDpEvent):
-    # Two counts move by one each.
+    # Two counts move by one each. Downwards.
     sigma = checked(event, 'sigma', 0.0, math.inf)
-    return [_noisy('gaussian', sigma / math.sqrt(2))]
+    noise = math.nextafter(sigma / math.sqrt(2), 0.0)
+    return [_noisy('gaussian', max(noise, 5e-324 if sigma else 0.0))]
   if isinstance(event, events_lib.ConfidentGNMaxDpEvent):
     checked(event, 'threshold', -math.inf, math.inf)
     check = _noisy('gaussian', checked(event, 'sigma_threshold', 0.0, math.inf))

@@ -7,11 +7,12 @@ import math
 import numpy as np
 from numpy import typing as npt
 
-__all__ = ['log_bernoulli', 'log_expm1', 'log_sum']
+__all__ = ['exp_upwards', 'log_bernoulli', 'log_expm1', 'log_sum']
 
 # Below this, the four terms of the series in `log_bernoulli` have an error of
 # 1e-12, and above it the direct formula has one of about that.
 _SMALL = 1e-3
+_EPS = float(np.finfo(np.float64).eps)
 
 
 def log_expm1(x: npt.ArrayLike) -> np.ndarray:
@@ -67,6 +68,28 @@ def log_bernoulli(
   # Where the power leaves the range of floats, -1 - b v only makes it less.
   value = np.where(power > 700, power, direct)
   return np.where(max(abs(b), 1.0) * np.abs(v) < _SMALL, series, value)
+
+
+def exp_upwards(log: npt.ArrayLike) -> np.ndarray:
+  """exp(log), and never below it.
+
+  Args:
+    log: Minus infinity for zero.
+
+  Returns:
+    Float64, shaped as `log`, a few units in the last place above; zero only for
+    minus infinity, as a probability that is too small for a float is not none.
+
+  ```python
+  >>> print(exp_upwards([-np.inf, -1000.0, 0.0]))
+  [0.e+000 5.e-324 1.e+000]
+
+  ```
+  """
+  log = np.asarray(log, np.float64)
+  with np.errstate(over='ignore', under='ignore'):
+    value = np.nextafter(np.exp(log) * (1 + 4 * _EPS), np.inf)
+  return np.where(log == -np.inf, 0.0, value)
 
 
 def log_sum(logs: np.ndarray) -> float:

@@ -10,17 +10,23 @@ is the smallest delta at which the pair (P, Q) is (epsilon, delta)-private
 
 - A row is added or removed: (1 - q) Q + q P against Q, and the other way round
   (Zhu, Dong and Wang 2022, theorem 11).
-- A row is replaced: the profile g(alpha) = H_alpha((1 - q) Q + q P || Q) for
-  alpha = exp(epsilon) >= 1 holds in both directions (Balle, Barthe and Gaboardi
-  2018, theorem 2; see `tfdpflows.accounting.flatten`), and so, for any two
-  distributions, does g(alpha) = alpha g(1 / alpha) + 1 - alpha below 1. That is
-  the divergence of a pair: each positive loss l has the masses under (1 - q) Q
-  + q P and Q that it has there, -l has the same two swapped, and what is left,
-  equal under both, has loss 0. This needs something to be left: with A the
-  event that the loss is positive, (1 - q) Q(A) + q P(A) + Q(A) <= 1. As the
+- A row is replaced in a Poisson sample of a mechanism with additive noise: the
+  pair of `tfdpflows.accounting.pairs`, which is symmetric.
+- A row is replaced, else: the profile g(alpha) = H_alpha((1 - q) Q + q P || Q)
+  for alpha = exp(epsilon) >= 1 holds in both directions (Balle, Barthe and
+  Gaboardi 2018, theorem 2; see `tfdpflows.accounting.flatten`), and so, for any
+  two distributions, does g(alpha) = alpha g(1 / alpha) + 1 - alpha below 1.
+  That is the divergence of a pair: each positive loss l has the masses under (1
+  - q) Q + q P and Q that it has there, -l has the same two swapped, and what is
+  left, equal under both, has loss 0. This needs something to be left: with A
+  the event that the loss is positive, (1 - q) Q(A) + q P(A) + Q(A) <= 1. As the
   pair without sampling is symmetric, P(A) + Q(A) = 1 - P[loss = 0] <= 1 and
   Q(A) <= P(A), so that Q(A) <= 1/2, and the sum is 2 (1 - q) Q(A) + q (P(A) +
   Q(A)) <= 1. With q = 1 it is the pair without sampling.
+- One of several mechanisms is drawn, with probabilities that have nothing to do
+  with the row that differs: by joint convexity the average of their divergences
+  is a bound, and that is the divergence of the average of their distributions
+  of losses.
 
 #### Formal guarantee
 The discrete distribution dominates the continuous one. The outcomes whose loss
@@ -31,7 +37,8 @@ chord, in exp(epsilon), of a convex function that it meets at the grid points,
 so it is never below. Mass beyond the grid is moved to the lowest point or to an
 infinite loss, both upwards. Rounding cannot undo this: masses are integrated
 with an error relative to each mass, and what the rounding of masses, losses and
-edges may come to is moved up by one grid point.
+edges may come to is moved up by one grid point; the ends of the grid are
+rounded outwards, so that no loss lies beyond them by rounding.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ import numpy as np
 from scipy import special
 
 from tfdpflows.accounting import atoms, null_rows, pairs
-from tfdpflows.accounting.mechanism import Mechanism
+from tfdpflows.accounting.mechanism import OPPOSITE, Mechanism
 
 __all__ = [
   'UNIT_ORDERS',
@@ -87,29 +94,37 @@ def loss_range(mechanism: Mechanism) -> tuple[float, float]:
     mechanism: A mechanism.
 
   Returns:
-    A pair of floats.
+    A pair of floats, rounded outwards.
 
   ```python
   >>> loss_range(Mechanism('laplace', 2.0))
-  (-0.5, 0.5)
+  (-0.50000000000..., 0.50000000000...)
 
   ```
   """
-  kind, parameter, probability = mechanism[:3]
+  kind, parameter, q = mechanism[:3]
   if kind in atoms.KINDS:
     losses = atoms.atoms(mechanism).losses
     return float(losses[0]), float(losses[-1])
   if kind == 'gaussian_or_null':
     largest = pairs.loss_bounds('gaussian', parameter)[1]
-    largest = null_rows.loss_at(largest, probability, parameter)
+    largest = _outwards(null_rows.loss_at(largest, q, parameter))
     return -largest, largest
+  if kind == 'mixture':
+    ranges = [loss_range(part) for part, _ in mechanism.parts]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
   if kind == 'epsilon_delta':
-    return -parameter, parameter
-  low, high = (
-    _sampled_loss(bound, probability)
-    for bound in pairs.loss_bounds(kind, parameter)
-  )
-  return (-high if mechanism.replaced else low), high
+    low, high = -parameter, parameter
+  elif mechanism.replaced == OPPOSITE and q < 1:
+    high = pairs.opposite_bound(kind, parameter, q)
+    low = -high
+  else:
+    low, high = (
+      pairs.sampled_loss(bound, q)
+      for bound in pairs.loss_bounds(kind, parameter)
+    )
+    low = -high if mechanism.replaced else low
+  return _outwards(low), _outwards(high)
 
 
 def loss_scale(mechanism: Mechanism) -> float:
@@ -128,6 +143,14 @@ def loss_scale(mechanism: Mechanism) -> float:
   ```
   """
   kind, parameter, probability = mechanism[:3]
+  if kind == 'mixture':
+    scales = [
+      math.sqrt(weight) * loss_scale(part) for part, weight in mechanism.parts
+    ]
+    return math.hypot(*scales)
+  if kind == 'gaussian' and mechanism.replaced == OPPOSITE:
+    ratio = math.sinh(min(0.25 / parameter / parameter, 100.0))
+    return min(2 * probability * math.sqrt(ratio), 1 / parameter)
   if kind in ('gaussian', 'gaussian_or_null'):
     # Under Q, sampled, and at most the one without sampling.
     ratio = math.expm1(min(1 / parameter / parameter, 100.0))
@@ -146,7 +169,8 @@ def loss_distributions(
 
   Args:
     mechanism: Of a kind with a loss distribution: gaussian, laplace,
-      bounded_range, epsilon_delta, gaussian_or_null or one of `atoms.KINDS`.
+      bounded_range, epsilon_delta, gaussian_or_null, mixture or one of
+      `atoms.KINDS`.
     interval: Distance of the grid points, in nats.
 
   Returns:
@@ -168,10 +192,27 @@ def loss_distributions(
   if mechanism.kind == 'epsilon_delta':
     both = _randomized_response(mechanism, interval)
     return both, both
+  if mechanism.kind == 'mixture':
+    return _mixture(mechanism, interval)
   kind, parameter, q = mechanism[:3]
   low, high = loss_range(mechanism)
-  replaced = mechanism.replaced and q < 1
   first, last = math.floor(low / interval), math.ceil(high / interval)
+  argument = 0.0
+  if kind == 'gaussian':
+    argument = 0.5 / parameter / parameter
+  if q < 1:
+    argument -= math.log(q)
+  if mechanism.replaced == OPPOSITE and q < 1:
+    edges = np.arange(last + 1) * interval
+    edges = np.append(edges, np.inf)
+    if kind != 'gaussian':
+      # No loss is above the last grid point.
+      edges = np.append(edges[:-2], [np.inf, np.inf])
+    masses = pairs.opposite_masses(kind, parameter, q, edges)
+    with_row, without = (np.append(0.0, x) for x in masses)
+    both = _replaced(with_row, without, last, interval, argument)
+    return both, both
+  replaced = mechanism.replaced and q < 1
   if replaced:
     first = 0
   edges = _unsampled_loss(np.arange(first, last + 1) * interval, q)
@@ -185,24 +226,48 @@ def loss_distributions(
   if q < 1:
     with_row = q * with_row + (1 - q) * without
   if replaced:
-    both = _replaced(with_row, without, last, interval)
+    both = _replaced(with_row, without, last, interval, argument)
     return both, both
-  remove = _on_grid(with_row, without, first, interval)
+  remove = _on_grid(with_row, without, first, interval, argument)
   if q == 1:
     return remove, remove
-  add = _on_grid(without[::-1], with_row[::-1], -last, interval)
+  add = _on_grid(without[::-1], with_row[::-1], -last, interval, argument)
   return remove, add
 
 
-def _sampled_loss(loss: float, q: float) -> float:
-  """log(1 - q + q exp(loss))."""
-  if q == 1:
+def _mixture(
+  mechanism: Mechanism, interval: float
+) -> tuple[LossDistribution, LossDistribution]:
+  """The average of the distributions of some mechanisms."""
+  parts = [
+    (loss_distributions(part, interval), weight)
+    for part, weight in mechanism.parts
+  ]
+  symmetric = all(remove is add for (remove, add), _ in parts)
+  found = []
+  for direction in range(1 if symmetric else 2):
+    each = [(pair[direction], weight) for pair, weight in parts]
+    lower = min(part.lower for part, _ in each)
+    size = max(part.lower + len(part.masses) for part, _ in each) - lower
+    masses, infinity = np.zeros(size), 0.0
+    for part, weight in each:
+      start = part.lower - lower
+      masses[start : start + len(part.masses)] += weight * part.masses
+      infinity += weight * part.infinity
+    infinity = min(infinity * (1 + 8 * _EPS), 1.0)
+    found.append(_with_mgf(lower, masses, infinity, interval))
+  return found[0], found[-1]
+
+
+def _outwards(loss: float) -> float:
+  """Away from zero, by more than a few units in the last place."""
+  if loss == 0 or not math.isfinite(loss):
     return loss
-  return float(np.logaddexp(math.log1p(-q), math.log(q) + loss))
+  return math.nextafter(loss * (1 + 16 * _EPS), math.copysign(math.inf, loss))
 
 
 def _unsampled_loss(loss: np.ndarray, q: float) -> np.ndarray:
-  """The inverse of `_sampled_loss`; minus infinity below its range."""
+  """The inverse of `pairs.sampled_loss`; minus infinity below its range."""
   if q == 1:
     return loss
   # log((exp(loss) - (1 - q)) / q), written so that nothing cancels.
@@ -214,22 +279,27 @@ def _unsampled_loss(loss: np.ndarray, q: float) -> np.ndarray:
 
 
 def _replaced(
-  upper: np.ndarray, lower: np.ndarray, last: int, interval: float
+  upper: np.ndarray,
+  lower: np.ndarray,
+  last: int,
+  interval: float,
+  argument: float,
 ) -> LossDistribution:
   """The symmetric pair of the losses above zero.
 
   Args:
-    upper: Float64 [last + 2], mass of (1 - q) Q + q P at losses below zero,
-      between each two grid points, and above the last.
-    lower: Float64 [last + 2], the same of Q.
+    upper: Float64 [last + 2], mass of the upper distribution at losses below
+      zero, between each two grid points, and above the last.
+    lower: Float64 [last + 2], the same of the lower one.
     last: Index of the last grid point.
     interval: Distance of the grid points.
+    argument: As in `_shared`.
 
   Returns:
     The distribution on 2 last + 1 grid points.
   """
-  positive = _shared(upper[1:-1], lower[1:-1], 0, interval)
-  negative = _shared(lower[-2:0:-1], upper[-2:0:-1], -last, interval)
+  positive = _shared(upper[1:-1], lower[1:-1], 0, interval, argument)
+  negative = _shared(lower[-2:0:-1], upper[-2:0:-1], -last, interval, argument)
   masses = np.zeros(2 * last + 1)
   masses[last:] += positive
   masses[: last + 1] += negative
@@ -248,7 +318,7 @@ def _null_row(
   masses = []
   for row, high in (
     (True, null_rows.loss_at(largest, q, sigma)),
-    (False, _sampled_loss(largest, q)),
+    (False, pairs.sampled_loss(largest, q)),
   ):
     edges = np.arange(math.ceil(high / interval) + 1) * interval
     edges = np.append(edges, np.inf)
@@ -260,13 +330,18 @@ def _null_row(
     )
     masses.append((q * with_row + (1 - q) * without, without))
   row, null = masses
-  return _two_sided(row, null, interval), _two_sided(null, row, interval)
+  argument = 0.5 / sigma / sigma - math.log(q)
+  return (
+    _two_sided(row, null, interval, argument),
+    _two_sided(null, row, interval, argument),
+  )
 
 
 def _two_sided(
   above: tuple[np.ndarray, np.ndarray],
   below: tuple[np.ndarray, np.ndarray],
   interval: float,
+  argument: float,
 ) -> LossDistribution:
   """One pair at losses above zero, another one swapped below, the rest at zero.
 
@@ -275,6 +350,7 @@ def _two_sided(
       grid points from zero on, and above the last.
     below: The same of the other pair.
     interval: Distance of the grid points.
+    argument: As in `_shared`.
 
   Returns:
     The distribution.
@@ -283,8 +359,10 @@ def _two_sided(
   swapped, top = below
   last = len(swapped) - 1
   masses = np.zeros(last + len(upper))
-  masses[last:] += _shared(upper[:-1], lower[:-1], 0, interval)
-  masses[: last + 1] += _shared(top[-2::-1], swapped[-2::-1], -last, interval)
+  masses[last:] += _shared(upper[:-1], lower[:-1], 0, interval, argument)
+  masses[: last + 1] += _shared(
+    top[-2::-1], swapped[-2::-1], -last, interval, argument
+  )
   masses[0] += top[-1]
   rest = 1 - float(np.sum(upper)) - float(np.sum(top))
   masses[last] += max(rest, 0.0) + 16 * _EPS
@@ -292,7 +370,11 @@ def _two_sided(
 
 
 def _on_grid(
-  upper: np.ndarray, lower: np.ndarray, first: int, interval: float
+  upper: np.ndarray,
+  lower: np.ndarray,
+  first: int,
+  interval: float,
+  argument: float,
 ) -> LossDistribution:
   """Shares masses between grid points.
 
@@ -302,19 +384,28 @@ def _on_grid(
     lower: Float64 [k + 1], the same of Q.
     first: Index of the first grid point.
     interval: Distance of the grid points.
+    argument: As in `_shared`.
 
   Returns:
     The distribution on k grid points.
   """
-  masses = _shared(upper[1:-1], lower[1:-1], first, interval)
+  masses = _shared(upper[1:-1], lower[1:-1], first, interval, argument)
   masses[0] += upper[0]
   return _with_mgf(first, masses, float(upper[-1]), interval)
 
 
 def _shared(
-  upper: np.ndarray, lower: np.ndarray, first: int, interval: float
+  upper: np.ndarray,
+  lower: np.ndarray,
+  first: int,
+  interval: float,
+  argument: float = 0.0,
 ) -> np.ndarray:
-  """Masses at the grid points around each interval, see `_on_grid`."""
+  """Masses at the grid points around each interval, see `_on_grid`.
+
+  The edges are losses without sampling, and sums in which `argument` is a part
+  that may cancel.
+  """
   left = np.arange(first, first + len(upper)) * interval
   # Where exp(left) overflows, Q has no mass that a float can hold.
   with np.errstate(over='ignore', invalid='ignore'):
@@ -323,7 +414,8 @@ def _shared(
   # Rounding, of exponentials relative to their arguments: those are the logs of
   # both masses and the loss itself.
   above += (
-    upper * (4 + 2 * np.abs(left)) - 2 * special.xlogy(upper, upper)
+    upper * (4 + 2 * np.abs(left) + 2 * argument)
+    - 2 * special.xlogy(upper, upper)
   ) * (32 * _EPS)
   moved = np.clip(above / -math.expm1(-interval), 0, upper)
   masses = np.zeros(len(upper) + 1)
@@ -369,7 +461,7 @@ def _randomized_response(
 ) -> LossDistribution:
   epsilon, delta = mechanism.parameter, mechanism.extra
   truth = (1 - delta) / (1 + math.exp(-epsilon))
-  last = max(math.ceil(epsilon / interval), 1)
+  last = max(math.ceil(_outwards(epsilon) / interval), 1)
   # Two atoms, at -epsilon and epsilon.
   upper = np.zeros(2 * last)
   upper[0], upper[-1] = truth * math.exp(-epsilon), truth

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
 
 __all__ = [
+  'ABSENT',
+  'OPPOSITE',
+  'PRESENT',
   'RELATIONS',
   'Mechanism',
   'RefusedEventError',
@@ -24,6 +28,12 @@ RELATIONS = (
 )
 
 
+# The joint noise of this many Gaussians is computed with fractions.
+_EXACTLY = 8
+# Where the row that differs is, see `Mechanism`.
+ABSENT, PRESENT, OPPOSITE = range(3)
+
+
 class Mechanism(NamedTuple):
   """One mechanism, with sensitivity 1 under the relation accounted for.
 
@@ -31,9 +41,9 @@ class Mechanism(NamedTuple):
     kind: 'gaussian', 'laplace', 'discrete_laplace', 'epsilon_delta',
       'bounded_range', 'zcdp', 'randomized_response', 'response_or_null' (the
       same where the row is null in one table), 'gaussian_or_null' (see
-      `null_rows`), 'data_dependent_gnmax',
-      'data_dependent_lnmax', 'data_dependent_threshold', 'parallel',
-      'repeat_and_select' or 'non_private'.
+      `null_rows`), 'data_dependent_gnmax', 'data_dependent_lnmax',
+      'data_dependent_threshold', 'parallel', 'repeat_and_select', 'mixture' or
+      'non_private'.
     parameter: Noise standard deviation (gaussian, gaussian_or_null), noise
       scale (laplace), a of the noise (discrete_laplace), p of the noise
       (randomized responses), epsilon (epsilon_delta, bounded_range), rho
@@ -45,19 +55,26 @@ class Mechanism(NamedTuple):
       (discrete_laplace), buckets (randomized responses), log of a probability
       (data_dependent), shape (repeat_and_select), else 0.
     replaced: What sampling does to the pair (P, Q) that dominates the mechanism
-      without it. If False, the dominating pairs are (1 - q) Q + q P against Q,
-      and the other way round. If True, both tables hold the row that differs,
-      and the profile is that of (1 - q) Q + q P against Q for epsilon >= 0, in
-      either direction.
+      without it. If `ABSENT` (0), the dominating pairs are (1 - q) Q + q P
+      against Q, and the other way round. If `PRESENT` (1), both tables hold the
+      row that differs, and the profile is that of (1 - q) Q + q P against Q for
+      epsilon >= 0, in either direction. If `OPPOSITE` (2), besides, additive
+      noise of twice the parameter is around 0 in both where the row is not
+      drawn, and else around something at most 1 from 0; see
+      `tfdpflows.accounting.pairs`. Then what is said of 1 holds too, and is
+      more.
     parts: The alternatives of 'parallel', each a sorted tuple of pairs of a
-      mechanism and a count; the one run of 'repeat_and_select', likewise.
+      mechanism and a count; the one run of 'repeat_and_select', likewise. Of
+      'mixture', which is one of several mechanisms drawn without looking at the
+      row that differs, the pairs of a mechanism and its probability, the
+      likeliest first.
   """
 
   kind: str
   parameter: float
   probability: float = 1.0
   extra: float = 0.0
-  replaced: bool = False
+  replaced: int = ABSENT
   parts: tuple = ()
 
 
@@ -76,7 +93,7 @@ def joint_noise(gaussians: dict[Mechanism, int]) -> float:
     gaussians: How often each of them happens; none is sampled.
 
   Returns:
-    The standard deviation.
+    The standard deviation, rounded downwards.
 
   ```python
   >>> joint_noise({Mechanism('gaussian', 4.0): 4})
@@ -86,12 +103,26 @@ def joint_noise(gaussians: dict[Mechanism, int]) -> float:
   """
   # Relative to the smallest, so that no square leaves the range of floats.
   smallest = min(mechanism.parameter for mechanism in gaussians)
+  if list(gaussians.values()) == [1]:
+    return smallest
   precision = sum(
     count * (smallest / mechanism.parameter) ** 2
     for mechanism, count in sorted(gaussians.items())
   )
-  # Never zero, which would be no noise at all.
-  return max(smallest / math.sqrt(precision), 5e-324)
+  # Downwards: each summand, each sum and the root are off by a few units in the
+  # last place. Never zero, which would be no noise at all.
+  if len(gaussians) > _EXACTLY:
+    precision *= 1 + (8 + len(gaussians)) * 2.0**-52
+  noise = smallest / math.sqrt(precision)
+  if len(gaussians) > _EXACTLY:
+    return max(math.nextafter(noise, 0.0), 5e-324)
+  exact = sum(
+    count / Fraction(mechanism.parameter) ** 2
+    for mechanism, count in gaussians.items()
+  )
+  while Fraction(noise) ** 2 * exact > 1:
+    noise = math.nextafter(noise, 0.0)
+  return max(noise, 5e-324)
 
 
 def amplified(epsilon: float, probability: float) -> float:

@@ -22,6 +22,32 @@ distributed as minus the loss under Q, so that one pair serves both directions.
   each run has (Zhu, Dong and Wang 2022, proposition 8 and theorem 10). Its
   slope is minus the mass of Q above: (exp((E - x)/2) - 1) / (exp(E) - 1). So Q
   has the density of the Laplace pair, times 2 / (1 - exp(-E)).
+
+#### A row replaced in a Poisson sample
+Given all other rows of the sample, let the output be w0 without the row that
+differs, w with it and w' with the row in its place. Additive noise of which P
+and Q above (of standard deviation or scale s per unit) dominate w against w0
+and w' against w0 gives, for every event A and K_m the noise around m,
+
+    w(A) <= K_1(x >= t)  and  w'(A) >= K_-1(x >= t)  where w0(A) = K_0(x >= t):
+
+both are the lemma of Neyman and Pearson for P and Q, whose likelihood ratio
+grows with x, and, mirrored, for K_-1 and K_0, whose ratio falls. It is one and
+the same t in both. So for every alpha >= 0 (q being the probability of a row)
+
+    (1 - q) w0(A) + q w(A) - alpha ((1 - q) w0(A) + q w'(A))
+
+is at most the same for the event x >= t under the K, and with the supremum over
+A and the mean over all other rows (divergences are jointly convex) the pair
+
+    (1 - q) K_0 + q K_1  against  (1 - q) K_0 + q K_-1
+
+dominates the mechanism on the sample (Zhu, Dong and Wang 2022, definition 7),
+under composition too (theorem 10 there). It is what happens to a row of 1 that
+is replaced by one of -1 among rows of 0, so nothing less would do. (This pair
+is also the one of dp_accounting 0.6 for Gaussian noise.) The mirror image x ->
+-x swaps its two distributions. The loss grows with x and is 0 at x = 0, so that
+x > 0 is where it is positive.
 """
 
 from __future__ import annotations
@@ -31,7 +57,13 @@ import math
 import numpy as np
 from scipy import special
 
-__all__ = ['interval_masses', 'loss_bounds']
+__all__ = [
+  'interval_masses',
+  'loss_bounds',
+  'opposite_bound',
+  'opposite_masses',
+  'sampled_loss',
+]
 
 # Tails of the noise beyond this many standard deviations (mass 2e-33) count as
 # an infinite loss.
@@ -95,6 +127,104 @@ def interval_masses(
     return _exponential(1 / parameter, edges, 0.5, 0.5)
   bound = max(parameter, _LEAST)
   return _exponential(bound, edges, -1 / math.expm1(-bound), 0.0)
+
+
+def sampled_loss(loss: float, q: float) -> float:
+  """log(1 - q + q exp(loss)), what sampling makes of a loss.
+
+  Args:
+    loss: In nats.
+    q: Probability of sampling, inside (0, 1].
+
+  Returns:
+    A float, a few units in the last place off: near zero the logarithm is not
+    taken of a rounded number near one.
+
+  ```python
+  >>> sampled_loss(1e-9, 0.5)
+  5.0000000012...e-10
+
+  ```
+  """
+  if q == 1:
+    return loss
+  if loss > 700:
+    return math.log(q) + loss + math.log1p((1 - q) / q * math.exp(-loss))
+  change = q * math.expm1(loss)
+  if change > -0.5:
+    return math.log1p(change)
+  return math.log((1 - q) + q * math.exp(loss))
+
+
+def opposite_bound(kind: str, parameter: float, q: float) -> float:
+  """The largest loss of the pair of a row replaced in a Poisson sample.
+
+  Args:
+    kind: 'gaussian' or 'laplace'.
+    parameter: Of the `Mechanism`, which is half the noise.
+    q: Probability of sampling, inside (0, 1).
+
+  Returns:
+    In nats; up to a few units in the last place. For a Gaussian mechanism, the
+    largest that needs a grid point.
+  """
+  high = loss_bounds(kind, 2 * parameter)[1]
+  low = -1 / (2 * parameter)
+  if kind == 'gaussian':
+    low = -high - 0.25 / parameter / parameter
+  return sampled_loss(high, q) - sampled_loss(low, q)
+
+
+def opposite_masses(
+  kind: str, parameter: float, q: float, edges: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Masses of the pair of a row replaced in a Poisson sample, see the top.
+
+  Args:
+    kind: 'gaussian' or 'laplace'.
+    parameter: Of the `Mechanism`, which is half the noise.
+    q: Probability of sampling, inside (0, 1).
+    edges: Float64 [k + 1], losses in nats, increasing, the first one zero; the
+      last may be infinite.
+
+  Returns:
+    Two float64 [k], of (1 - q) K_0 + q K_1 and of (1 - q) K_0 + q K_-1 between
+    these losses, with errors as in `interval_masses`.
+
+  With y = x / s^2 and c = 1 / (2 s^2), the loss of Gaussian noise is log(1 - q
+  + q exp(y - c)) - log(1 - q + q exp(-y - c)), and y = loss / 2 + asinh((1 - q)
+  / q exp(c) sinh(loss / 2)). That of Laplace noise is log(1 - q + q exp(l)) -
+  log(1 - q + q exp(-1 / s)), l being the loss of K_1 against K_0, and K_-1 is
+  exp(-1 / s) K_0 for x > 0.
+  """
+  noise = 2 * parameter
+  if kind == 'laplace':
+    top = 1 / noise
+    low = -sampled_loss(-top, q)
+    with np.errstate(divide='ignore', over='ignore', invalid='ignore'):
+      rest = np.log(np.expm1(np.minimum(edges - low - math.log1p(-q), 40.0)))
+    rest += np.maximum(edges - low - math.log1p(-q) - 40.0, 0.0)
+    losses = rest + (math.log1p(-q) - math.log(q))
+    # Not the atom at the lowest loss, which is all of x < 0.
+    losses[0] = math.nextafter(-top, math.inf)
+    one, zero = interval_masses(kind, noise, np.append(-np.inf, losses))
+    one, zero = one[1:], zero[1:]
+    other = zero * math.exp(-top)
+  else:
+    half = edges / 2
+    shift = 0.5 / noise / noise
+    with np.errstate(divide='ignore', over='ignore', invalid='ignore'):
+      log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
+      log_sinh += shift + math.log1p(-q) - math.log(q)
+      y = half + np.where(
+        log_sinh < 20,
+        np.arcsinh(np.exp(np.minimum(log_sinh, 20.0))),
+        log_sinh + math.log(2),
+      )
+    y = np.where(edges == np.inf, np.inf, y)
+    one, zero = interval_masses(kind, noise, y - shift)
+    other = interval_masses(kind, noise, (-y - shift)[::-1])[0][::-1]
+  return (1 - q) * zero + q * one, (1 - q) * zero + q * other
 
 
 def _exponential(

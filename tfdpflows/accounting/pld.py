@@ -9,7 +9,15 @@ from typing import NamedTuple, Optional
 
 import dp_accounting
 
-from tfdpflows.accounting import accountant, convolution, rdp, renyi
+from tfdpflows.accounting import (
+  accountant,
+  bounded_range,
+  composition,
+  convolution,
+  rdp,
+  renyi,
+  zcdp,
+)
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import flatten as flatten_lib
@@ -33,6 +41,8 @@ _FINEST = 1e-12
 # of the time that they take.
 _COARSE = 32
 _COARSE_PER_SECOND = 20
+# Another accountant is named where its value is less by more than this share.
+_WORTH_SAYING = 1e-3
 # Results kept, for the process and for an accountant.
 _REMEMBERED = 4096
 
@@ -47,9 +57,11 @@ class PLDAccountant(accountant.MechanismAccountant):
   Results are remembered for the process, so that asking after each block of a
   training run is cheap.
 
-  Where the numerics take too long or end without a finite epsilon (a delta less
-  than about 1e-29), the bound of 'rdp' is returned, which is looser; `remarks`
-  and `delta_remarks` say so.
+  Where another accountant of this package has a smaller bound, that is what is
+  returned; `remarks` and `delta_remarks` say so. It is where the numerics take
+  too long or end without a finite epsilon (a delta less than about 1e-29). For
+  exponential mechanisms alone, all at one epsilon, the optimum over all
+  adaptive choices is computed, see `tfdpflows.accounting.bounded_range`.
 
   Args:
     neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
@@ -68,7 +80,8 @@ class PLDAccountant(accountant.MechanismAccountant):
   is (epsilon, delta)-differentially private. Discretization, truncation and the
   rounding of Fourier transforms are bounded and added; see
   `tfdpflows.accounting.pairs`, `.losses`, `.transforms` and `.convolution`. So
-  is a result of the fallback, by the guarantee of `RDPAccountant`.
+  is a result of another accountant, by its own guarantee; which one is the
+  smallest depends on the events alone.
 
   #### References
   Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020; Doroshenko
@@ -94,6 +107,7 @@ class PLDAccountant(accountant.MechanismAccountant):
       'gaussian',
       'gaussian_or_null',
       'laplace',
+      'mixture',
       'randomized_response',
       'response_or_null',
     }
@@ -208,7 +222,7 @@ class PLDAccountant(accountant.MechanismAccountant):
   def _epsilon(self, delta: float) -> _Answer:
     answer = self._answer(
       _Question(convolution.epsilon_at, delta, math.inf, f'delta={delta:g}'),
-      lambda fallback: fallback.get_epsilon(delta),
+      lambda other: other.get_epsilon(delta),
     )
     # The grid blurs the ends of bounded losses, and may end above their sum.
     pure = renyi.pure_epsilon(self._totals.items())
@@ -220,7 +234,7 @@ class PLDAccountant(accountant.MechanismAccountant):
     epsilon = budget_lib.check_epsilon(epsilon)
     answer = self._answer(
       _Question(convolution.delta_at, epsilon, 1.0, f'epsilon={epsilon:g}'),
-      lambda fallback: fallback.get_delta(epsilon),
+      lambda other: other.get_delta(epsilon),
     )
     failure = abs(renyi.failure(self._totals.items()))
     pure = renyi.pure_epsilon(self._totals.items())
@@ -231,9 +245,9 @@ class PLDAccountant(accountant.MechanismAccountant):
   def _answer(
     self,
     question: _Question,
-    by_rdp: Callable[[rdp.RDPAccountant], float],
+    price: Callable[[accountant.MechanismAccountant], float],
   ) -> _Answer:
-    """An epsilon or delta, that of 'rdp' if need be."""
+    """An epsilon or delta, that of another accountant if it is less."""
     if self._is_non_private():
       return _Answer(question.nothing)
     counts = _canonical(self._totals)
@@ -241,12 +255,7 @@ class PLDAccountant(accountant.MechanismAccountant):
       return _Answer(0.0)
     if (question, counts) not in self._answers:
       answer = self._exact(question, counts)
-      envelope = any(
-        mechanism.kind == 'bounded_range' and counts != ((mechanism, 1),)
-        for mechanism, _ in counts
-      )
-      if answer.remark or envelope:
-        answer = self._compared(question, answer, by_rdp)
+      answer = self._compared(question, answer, counts, price)
       _remember(self._answers, (question, counts), answer)
     return self._answers[question, counts]
 
@@ -275,35 +284,73 @@ class PLDAccountant(accountant.MechanismAccountant):
     self,
     question: _Question,
     answer: _Answer,
-    by_rdp: Callable[[rdp.RDPAccountant], float],
+    counts: _Counts,
+    price: Callable[[accountant.MechanismAccountant], float],
   ) -> _Answer:
-    fallback = rdp.RDPAccountant(self.neighboring_relation)
-    value = question.nothing
+    """An answer, or that of another accountant, if it is less."""
+    others = [
+      composition.BasicAccountant,
+      composition.AdvancedAccountant,
+      zcdp.ZCDPAccountant,
+    ]
+    # Divergences of mechanisms on a sample take longer than everything else,
+    # and are no match for loss distributions but where those give up.
+    # The pair of one exponential mechanism is too much for many.
+    sampled = any(mechanism.probability < 1 for mechanism, _ in counts)
+    envelope = any(mechanism.kind == 'bounded_range' for mechanism, _ in counts)
+    if answer.remark or envelope or not sampled:
+      others.append(rdp.RDPAccountant)
     most = max(_COARSE, _COARSE_PER_SECOND * self._time_limit)
-    totals = _coarser(self._totals, most)
-    if all(fallback._reason(mechanism) is None for mechanism in totals):
-      fallback._totals = dict(totals)
-      value = by_rdp(fallback)
-    # Not a number is no bound.
+    # All plain Gaussians are one there, too.
+    totals = dict(counts)
+    few = _coarser(totals, most)
+    value, name = self._adaptive(question, counts), 'bounded range'
+    for cls in others:
+      other = cls(self.neighboring_relation)
+      if all(other._reason(mechanism) is None for mechanism, _ in counts):
+        other._totals = few if cls is rdp.RDPAccountant else totals
+        found = price(other)
+        # Not a number is no bound.
+        if found < value:
+          value, name = found, cls.name
     better = value < answer.value
-    if answer.remark and better:
-      remark = f'{answer.remark}; the value is that of rdp, which is looser.'
-      if len(totals) < len(self._totals):
+    if better and name == 'bounded range':
+      remark = None
+    elif answer.remark and better:
+      remark = f'{answer.remark}; the value is that of {name}, which is looser.'
+      if name == rdp.RDPAccountant.name and len(few) < len(counts):
         remark += (
-          f' To save time it counts {len(self._totals)} kinds of mechanisms as '
-          f'{len(totals)} that cost no less.'
+          f' To save time it counts {len(counts)} kinds of mechanisms as '
+          f'{len(few)} that cost no less.'
         )
     elif answer.remark:
-      return answer._replace(remark=f'{answer.remark}, and none from rdp.')
-    elif better:
-      # The pair of one exponential mechanism is too much for many.
-      remark = (
-        f'pld: the value at {question.where} is that of rdp, which is tighter '
-        'for many exponential mechanisms.'
+      return answer._replace(
+        remark=f'{answer.remark}, and none from any other.'
       )
+    elif better and value < answer.value * (1 - _WORTH_SAYING):
+      remark = (
+        f'pld: the value at {question.where} is that of {name}, which is '
+        'tighter here.'
+      )
+    elif better:
+      remark = None
     else:
       return answer
     return _Answer(value, remark)
+
+  def _adaptive(self, question: _Question, counts: _Counts) -> float:
+    """The optimum for exponential mechanisms alone, at the largest epsilon."""
+    kinds = {(mechanism.kind, mechanism.probability) for mechanism, _ in counts}
+    number = sum(count for _, count in counts)
+    if kinds != {('bounded_range', 1.0)} or number < 2:
+      return question.nothing
+    epsilon = max(mechanism.parameter for mechanism, _ in counts)
+    profile = bounded_range.adaptive_profile(epsilon, number)
+    if profile is None:
+      return question.nothing
+    if question.price is convolution.epsilon_at:
+      return profile.epsilon_at(question.at)
+    return profile.delta_at(question.at)
 
 
 class _Question(NamedTuple):
@@ -469,7 +516,7 @@ def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
     and interval > _FINEST
   ):
     interval /= 2
-  if len(counts) == 1 and counts[0][0].kind != 'gaussian':
+  if len(counts) == 1 and counts[0][0].kind not in ('gaussian', 'mixture'):
     # An atom at the largest loss, or a last step in density, on a grid point.
     largest = max(map(abs, losses_lib.loss_range(counts[0][0])))
     if counts[0][0].kind == 'discrete_laplace':

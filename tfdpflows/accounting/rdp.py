@@ -81,6 +81,7 @@ class RDPAccountant(accountant.MechanismAccountant):
       'gaussian',
       'gaussian_or_null',
       'laplace',
+      'mixture',
       'parallel',
       'randomized_response',
       'repeat_and_select',
@@ -185,11 +186,17 @@ class RDPAccountant(accountant.MechanismAccountant):
     target_epsilon = budget_lib.check_epsilon(target_epsilon)
     if self._is_non_private():
       return 1.0
-    failure = renyi.failure(self._totals.items())
-    if renyi.pure_epsilon(self._totals.items()) <= target_epsilon:
-      return failure
-    found = renyi_conversion.deltas(self.orders, self.rdp, target_epsilon)
-    return min(float(np.min(found)) + failure, 1.0)
+    best = 1.0
+    for counts in self._readings():
+      failure = renyi.failure(counts.items())
+      if renyi.pure_epsilon(counts.items()) <= target_epsilon:
+        best = min(best, failure)
+        continue
+      curve = renyi.total_curve(counts.items(), self._orders)
+      found = renyi_conversion.deltas(self.orders, curve, target_epsilon)
+      # Upwards.
+      best = min(best, math.nextafter(float(np.min(found)) + failure, 2.0))
+    return best
 
   def remarks(self, target_delta: float) -> tuple[str, ...]:
     """What has to stand beside `get_epsilon(target_delta)`.
@@ -235,15 +242,30 @@ class RDPAccountant(accountant.MechanismAccountant):
       return math.inf, float(orders[0])
     if not self._totals:
       return 0.0, float(orders[0])
-    delta -= renyi.failure(self._totals.items())
-    pure = math.inf if delta < 0 else renyi.pure_epsilon(self._totals.items())
-    if delta <= 0:
-      return pure, math.inf
-    epsilons = renyi_conversion.epsilons(orders, curve, delta)
-    best = int(np.argmin(epsilons))
-    if pure < epsilons[best]:
-      return pure, math.inf
-    return float(epsilons[best]), float(orders[best])
+    found = []
+    for counts in self._readings():
+      if counts is not self._totals:
+        curve = renyi.total_curve(counts.items(), self._orders)
+      failure = renyi.failure(counts.items())
+      left, pure = delta, math.inf
+      if failure <= delta:
+        pure = renyi.pure_epsilon(counts.items())
+      if failure > 0:
+        # Downwards.
+        left = math.nextafter(delta - failure, 0.0)
+      found.append((pure, math.inf))
+      if left > 0:
+        epsilons = renyi_conversion.epsilons(orders, curve, left)
+        best = int(np.argmin(epsilons))
+        found.append((float(epsilons[best]), float(orders[best])))
+    # Of equal ones, the first that rests on an order.
+    return min(found, key=lambda pair: (pair[0], pair[1] == math.inf))
+
+  def _readings(self):
+    """Counts that cover what was done, in one or two ways."""
+    yield self._totals
+    if any(mechanism.kind == 'mixture' for mechanism in self._totals):
+      yield renyi.without_mixtures(self._totals.items())
 
   def _left_out(self, failed: np.ndarray) -> str:
     """Says which orders have no divergence, and whose it is."""

@@ -14,14 +14,21 @@ import numpy as np
 from tfdpflows.accounting import (
   atoms,
   null_rows,
+  pairs,
   pate,
   renyi_sampled,
   repeat_and_select,
 )
 from tfdpflows.accounting.logarithms import log_expm1
-from tfdpflows.accounting.mechanism import Mechanism, amplified
+from tfdpflows.accounting.mechanism import OPPOSITE, Mechanism, amplified
 
-__all__ = ['failure', 'pure_epsilon', 'renyi_curve', 'total_curve']
+__all__ = [
+  'failure',
+  'pure_epsilon',
+  'renyi_curve',
+  'total_curve',
+  'without_mixtures',
+]
 
 # Rounding of a log moment near zero, of sums, and of a few products.
 _ROUNDING = 1e-14
@@ -139,8 +146,12 @@ def pure_epsilon(parts: _Parts) -> float:
 
   ```
   """
+  parts = list(parts)
+  if len(parts) == 1 and parts[0][1] == 1:
+    return _pure(parts[0][0])
   total = sum(count * _pure(mechanism) for mechanism, count in sorted(parts))
-  return total * (1 + _ROUNDING)
+  # Where it is above zero, it is not rounded to that.
+  return math.nextafter(total * (1 + _ROUNDING), math.inf) if total else 0.0
 
 
 def failure(parts: _Parts) -> float:
@@ -172,6 +183,40 @@ def failure(parts: _Parts) -> float:
   return min(-math.expm1(kept) * (1 + 1e-12), 1.0)
 
 
+def without_mixtures(parts: _Parts) -> dict[Mechanism, int]:
+  """The likeliest part of each mixture, and a failure for the others.
+
+  Args:
+    parts: Pairs of a mechanism and how often it is run.
+
+  Returns:
+    Counts of mechanisms none of which is a mixture, but for those that are
+    parts of another; what is private for them is so for `parts`.
+
+  ```python
+  >>> likely, other = Mechanism('gaussian', 2.0), Mechanism('gaussian', 1.0)
+  >>> mixture = Mechanism('mixture', 0.0, parts=((likely, 0.75), (other, 0.25)))
+  >>> [(m.kind, m.extra) for m in without_mixtures([(mixture, 1)])]
+  [('gaussian', 0.0), ('epsilon_delta', 0.25)]
+
+  ```
+  """
+  found: dict[Mechanism, int] = {}
+  for mechanism, count in parts:
+    left = [mechanism]
+    if mechanism.kind == 'mixture':
+      rest = math.fsum(weight for _, weight in mechanism.parts[1:])
+      if len(mechanism.parts) > 2:
+        rest = min(math.nextafter(rest, 2.0), 1.0)
+      left = [
+        mechanism.parts[0][0],
+        Mechanism('epsilon_delta', 0.0, extra=rest),
+      ]
+    for part in left:
+      found[part] = found.get(part, 0) + count
+  return found
+
+
 def _curve(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
   kind, parameter, q, extra, replaced, parts = mechanism
   if kind == 'gaussian':
@@ -181,13 +226,13 @@ def _curve(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
   if kind == 'laplace':
     if q == 1:
       return _laplace(parameter, a)
-    return _sampled_pure(1 / parameter, mechanism, a)
+    return _sampled_pure(mechanism, a)
   if kind == 'bounded_range':
     curve = _bounded_range(parameter, a)
     if q == 1:
       return curve
     # A mixture with what is the same for both is no further apart.
-    return np.fmin(curve, _sampled_pure(parameter, mechanism, a))
+    return np.fmin(curve, _sampled_pure(mechanism, a))
   if kind in atoms.KINDS:
     return _of_atoms(mechanism, a)
   if kind == 'gaussian_or_null':
@@ -212,6 +257,14 @@ def _curve(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
   if kind == 'parallel':
     # Whoever is added or removed is in one of the shards.
     return np.max([total_curve(x, orders) for x in parts], axis=0)
+  if kind == 'mixture':
+    # The moment is the average of those of the parts.
+    moments = [
+      math.log(weight) + (a - 1) * renyi_curve(part, orders)
+      for part, weight in parts
+    ]
+    moment = np.logaddexp.reduce(moments, axis=0)
+    return (moment + _ROUNDING * (1 + np.abs(moment))) / (a - 1)
   if kind == 'repeat_and_select':
     return repeat_and_select.repeated_curve(
       a, total_curve(parts, orders), parameter, extra
@@ -229,13 +282,11 @@ def _of_atoms(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
   return np.fmin(np.fmin(curve, epsilon), _pure_curve(epsilon, a))
 
 
-def _sampled_pure(
-  epsilon: float, mechanism: Mechanism, a: np.ndarray
-) -> np.ndarray:
+def _sampled_pure(mechanism: Mechanism, a: np.ndarray) -> np.ndarray:
   """Of the pair of a pure mechanism, or of its epsilon alone, if less."""
   kind, parameter, q, _, replaced, _ = mechanism
   return np.fmin(
-    _pure_curve(amplified(epsilon, q) * (1 + _ROUNDING), a),
+    _pure_curve(_pure(mechanism) * (1 + _ROUNDING), a),
     renyi_sampled.sampled_pair(kind, parameter, a, q, replaced),
   )
 
@@ -291,9 +342,12 @@ def _bounded_range(epsilon: float, a: np.ndarray) -> np.ndarray:
 
 
 def _pure(mechanism: Mechanism) -> float:
-  kind, parameter, q, extra, _, parts = mechanism
+  kind, parameter, q, extra, replaced, parts = mechanism
+  if kind == 'laplace' and replaced == OPPOSITE:
+    bound = pairs.opposite_bound(kind, parameter, q)
+    return math.nextafter(bound * (1 + _ROUNDING), math.inf)
   if kind == 'laplace':
-    return amplified(1 / parameter, q)
+    return amplified(math.nextafter(1 / parameter, math.inf), q)
   if kind == 'bounded_range':
     return amplified(parameter, q)
   if kind in atoms.KINDS:
@@ -304,9 +358,14 @@ def _pure(mechanism: Mechanism) -> float:
     return 2 * parameter
   if kind == 'parallel':
     return max(pure_epsilon(alternative) for alternative in parts)
+  if kind == 'mixture':
+    return max(_pure(part) for part, _ in parts)
   if kind == 'repeat_and_select':
-    # Theorem 2 of Papernot and Steinke 2022 at infinite orders.
-    return (2 + extra) * pure_epsilon(parts)
+    # Theorem 2 of Papernot and Steinke 2022 at infinite orders. What tells
+    # nothing tells nothing however often it is run, a Poisson number of times
+    # too; else that has no bound.
+    once = pure_epsilon(parts)
+    return (2 + extra) * once if once > 0 else 0.0
   return math.inf
 
 

@@ -11,6 +11,8 @@ import math
 
 import numpy as np
 
+from tfdpflows.accounting.logarithms import exp_upwards
+
 __all__ = ['deltas', 'epsilons']
 
 _ULPS = 2e-15
@@ -36,7 +38,7 @@ def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
   reward = (math.log(delta) + np.log(orders)) / (orders - 1)
   found = curve + np.log1p(-1 / orders) - reward
   found += _ULPS * (curve + np.abs(np.log1p(-1 / orders)) + np.abs(reward))
-  found = np.where(-np.expm1(-curve) < delta * delta, 0.0, found)
+  found = np.where(_distance(curve) <= delta, 0.0, found)
   return np.maximum(found, 0.0)
 
 
@@ -57,9 +59,15 @@ def deltas(orders: np.ndarray, curve: np.ndarray, epsilon: float) -> np.ndarray:
 
   ```
   """
-  with np.errstate(over='ignore'):
+  with np.errstate(over='ignore', invalid='ignore'):
     logs = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders))
     logs -= np.log(orders)
     logs += _ULPS * ((orders - 1) * (curve + epsilon + 1) + np.log(orders))
-    distance = np.sqrt(-np.expm1(-curve)) * (1 + _ULPS)
-    return np.minimum(np.minimum(np.exp(logs), distance), 1.0)
+    found = np.fmin(exp_upwards(logs), _distance(curve))
+  # What is not a number is no bound.
+  return np.fmin(found, 1.0)
+
+
+def _distance(curve: np.ndarray) -> np.ndarray:
+  """Delta at epsilon zero, from above."""
+  return np.sqrt(-np.expm1(-curve)) * (1 + _ULPS)

@@ -12,6 +12,9 @@ small q as well. With r = dM/dQ = 1 + v, v = q (dP/dQ - 1), that excess is
   for both where a row is replaced: M and Q where r > 1, the same two swapped on
   a copy of that set, and what is left, the same under both. (Domination for all
   hockey-stick divergences is domination for all f-divergences.)
+- for a row replaced in a Poisson sample (see `tfdpflows.accounting.pairs`), r =
+  M+ / M- and both as in E_M-[r^a - 1 - a (r - 1)], or by symmetry the integral
+  of the third kind, under M-.
 
 Each integrand is a convex function of dP/dQ.
 """
@@ -26,6 +29,7 @@ from scipy import special
 
 from tfdpflows.accounting import pairs
 from tfdpflows.accounting.logarithms import log_bernoulli, log_expm1, log_sum
+from tfdpflows.accounting.mechanism import OPPOSITE
 
 __all__ = ['sampled_gaussian', 'sampled_pair']
 
@@ -38,6 +42,10 @@ _INTEGRATED = 64.0
 _SUMMED = 2**20
 # Tails beyond this many standard deviations (1e-44) are left out.
 _TAIL = 14.0
+# More points than this are not worth it.
+_MOST_POINTS = 100_000
+# Orders below this are integrated for a row replaced in a Poisson sample.
+_FEW = 600.0
 # Moments beyond exp(30) need no integral to tell one from nothing.
 _FAR = 30.0
 # Errors of an integrand and of its integral, relatively.
@@ -49,7 +57,7 @@ _CELLS = 1024
 
 
 def sampled_gaussian(
-  a: np.ndarray, q: float, sigma: float, replaced: bool
+  a: np.ndarray, q: float, sigma: float, replaced: int
 ) -> np.ndarray:
   """The larger of both directions, for a Gaussian mechanism.
 
@@ -57,7 +65,7 @@ def sampled_gaussian(
     a: Orders above 1.
     q: Probability of sampling, inside (0, 1).
     sigma: Noise over sensitivity, above zero.
-    replaced: Whether both neighbours hold the row that differs.
+    replaced: As in `Mechanism`.
 
   Returns:
     Divergences in nats, from above. Adding or removing a row, M against Q is
@@ -81,11 +89,17 @@ def sampled_gaussian(
         both[wanted], _symmetric_moments(a[wanted], q, sigma)
       )
     log_moment = both
+    if replaced == OPPOSITE and sigma >= _LEAST_NOISE:
+      # Those of PRESENT are larger.
+      wanted = a < _FEW
+      log_moment[wanted] = np.fmin(
+        log_moment[wanted], _opposite_moments(a[wanted], q, 2 * sigma)
+      )
   return np.fmin(log_moment / (a - 1), a / 2 / sigma / sigma)
 
 
 def sampled_pair(
-  kind: str, parameter: float, a: np.ndarray, q: float, replaced: bool
+  kind: str, parameter: float, a: np.ndarray, q: float, replaced: int
 ) -> np.ndarray:
   """The larger of both directions, for a pair of `pairs` with bounded losses.
 
@@ -94,7 +108,7 @@ def sampled_pair(
     parameter: Of the `Mechanism`.
     a: Orders above 1.
     q: Probability of sampling, inside (0, 1).
-    replaced: Whether both neighbours hold the row that differs.
+    replaced: As in `Mechanism`.
 
   Returns:
     Divergences in nats, from above: what Q has between two losses is moved to
@@ -110,6 +124,8 @@ def sampled_pair(
   bound = pairs.loss_bounds(kind, parameter)[1]
   if not bound <= _LARGEST_LOSS:
     return np.full_like(a, math.inf)
+  if replaced == OPPOSITE:
+    return _opposite_pair(kind, parameter, a, q)
   edges = np.linspace(-bound, bound, _CELLS + 1)
   upper, masses = pairs.interval_masses(kind, parameter, edges)
   # Of a cell between losses l and l + w with mass m under Q and p under P, the
@@ -135,6 +151,67 @@ def sampled_pair(
         for b in (order, 1 - order)
       )
   return _log_moment(excess, a) / (a - 1)
+
+
+def _opposite_pair(
+  kind: str, parameter: float, a: np.ndarray, q: float
+) -> np.ndarray:
+  """`sampled_pair` for a row replaced in a Poisson sample."""
+  top = pairs.opposite_bound(kind, parameter, q) * (1 + 1e-14)
+  edges = np.linspace(0.0, top, _CELLS // 2 + 1)
+  ends = np.append(edges[:-1], np.inf)
+  upper, masses = pairs.opposite_masses(kind, parameter, q, ends)
+  # As in `sampled_pair`, with M+ and M- in the place of P and Q. What is moved
+  # to the left end of the first cell counts for nothing.
+  right = (upper * np.exp(-edges[:-1]) - masses) / np.expm1(np.diff(edges))
+  # Of masses and of their small differences.
+  right += 1e-12 * (upper + masses) / np.expm1(np.diff(edges))
+  right = np.clip(right, 0.0, masses)
+  weights = np.append(masses - right, 0.0) + np.append(0.0, right)
+  with np.errstate(divide='ignore'):
+    log_weights = np.log(weights)
+    excess = [
+      log_sum(_log_symmetric(order, edges) + log_weights) for order in a
+    ]
+  return _log_moment(np.array(excess), a) / (a - 1)
+
+
+def _opposite_moments(a: np.ndarray, q: float, noise: float) -> np.ndarray:
+  """Log moments of M+ against M- for a Gaussian mechanism.
+
+  Args:
+    a: Orders above 1.
+    q: Probability of sampling, inside (0, 1).
+    noise: Standard deviation s; M+ and M- are mixtures of noise around 0 and
+      around 1 or -1.
+
+  The trapezoid rule over z = x / s. With y = z / s and c = 1 / (2 s^2), M+ is
+  the normal density times 1 - q + q exp(y - c), and M- its mirror image. For
+  |Im y| <= h < 1 the absolute value of M+ is no larger than at Re y, and that
+  of M- at least cos(h) of it, so that the integrand grows by less than
+  cos(h)^(1 - a) exp((s h)^2 / 2). With h = min(1/2, 2 / sqrt(a), 2 / s) that is
+  less than exp(5), and a step of s h / 6 leaves exp(5 - 12 pi) = 6e-15 of the
+  integral of the moment and of the two that are taken from it. The integrand
+  has its maximum below (2 a - 1) / s, where its slope is that without sampling.
+  """
+  shift = 0.5 / noise / noise
+  found = np.full_like(a, math.inf)
+  for i, order in enumerate(a):
+    width = noise * min(0.5, 2 / math.sqrt(order), 2 / noise)
+    step = width / 6
+    low = -_TAIL - 1 / noise
+    points = math.ceil(((2 * order - 1) / noise + _TAIL - low) / step)
+    if points > _MOST_POINTS:
+      continue
+    z = low + step * np.arange(points + 1)
+    y = z / noise
+    upper, lower = _log_mixed(y - shift, q), _log_mixed(-y - shift, q)
+    # r - 1, without cancellation.
+    v = np.expm1(upper - lower)
+    logs = log_bernoulli(order, v, upper - lower) + lower - 0.5 * z * z
+    excess = log_sum(np.where(np.isnan(logs), -np.inf, logs))
+    found[i] = excess + math.log(step / math.sqrt(2 * math.pi))
+  return _log_moment(found, a)
 
 
 def _one_sided(a: np.ndarray, q: float, sigma: float) -> np.ndarray:

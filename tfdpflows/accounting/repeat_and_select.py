@@ -71,7 +71,8 @@ def repeated_curve(
     )
   found = curve + math.log(mean) / (orders - 1)
   if shape == math.inf:
-    near = np.log1p(1 / (orders - 1))
+    # Downwards, where delta is larger.
+    near = np.log1p(1 / (orders - 1)) * (1 - 1e-14)
     once = [
       np.min(renyi_conversion.deltas(orders, curve, epsilon))
       for epsilon in near
@@ -103,4 +104,4 @@ def _log_inverse_halting(mean: float, shape: float) -> float:
       low = middle
     else:
       high = middle
-  return high * (1 + 1e-13) + 1e-15
+  return high * (1 + 1e-13) + 1e-14

@@ -55,7 +55,7 @@ class TiltedMasses(NamedTuple):
   """Masses of a sum of losses, multiplied by exp(order * (loss - anchor)).
 
   Attributes:
-    losses: Float64 [n], grid points in nats, increasing.
+    losses: Float64 [n], grid points in nats, increasing, rounded upwards.
     masses: Float64 [n], relative to exp(log_scale).
     order: Order of the tilt.
     log_scale: Logarithm of the moment generating function at `order`, less
@@ -85,7 +85,7 @@ class LossSum:
   Attributes:
     interval: Distance of the grid points, in nats.
     infinity: Probability that the sum is infinite, rounded upwards.
-    largest: The largest finite sum, in nats.
+    largest: The largest finite sum, in nats, rounded upwards.
     log_mgf: Float64 [k], logarithm of the moment generating function of the
       finite losses at the orders `losses.UNIT_ORDERS / interval`.
 
@@ -112,13 +112,13 @@ class LossSum:
     self._highest = sum(
       count * (part.lower + len(part.masses) - 1) for part, count in parts
     )
-    self.largest = self._highest * interval
+    self.largest = float(_grid_points(self._highest, interval))
     finite = sum(
       count * math.log1p(-part.infinity) if part.infinity < 1 else -math.inf
       for part, count in parts
     )
     # One unit in the last place of each summand, upwards.
-    self.infinity = abs(math.expm1(finite)) * (1 + 1e-12)
+    self.infinity = min(abs(math.expm1(finite)) * (1 + 1e-12), 1.0)
     self.log_mgf = np.sum([count * p.log_mgf for p, count in parts], axis=0)
 
   def window_size(self, anchor: float) -> int:
@@ -192,7 +192,7 @@ class LossSum:
     order = _UNIT_ORDERS[tilt] / self.interval
     weight = float(self._weights[tilt])
     return TiltedMasses(
-      losses=(low + np.arange(size)) * self.interval,
+      losses=_grid_points(low + np.arange(size), self.interval),
       masses=np.roll(masses, (start - low) % size),
       order=order,
       log_scale=float(self.log_mgf[tilt] - order * anchor),
@@ -225,6 +225,12 @@ class LossSum:
     low = int(max(np.floor(np.max(tails[:tilt])), self._lowest))
     anchored = min(math.ceil(anchor / self.interval) + 1, self._highest)
     return low, max(high, anchored, low)
+
+
+def _grid_points(indices, interval: float) -> np.ndarray:
+  """Indices times the interval, upwards; zero is exact."""
+  points = np.asarray(indices, np.float64) * interval
+  return np.where(points == 0, 0.0, np.nextafter(points, np.inf))
 
 
 def _tilted(

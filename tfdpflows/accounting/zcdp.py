@@ -36,6 +36,7 @@ from numpy import typing as npt
 from tfdpflows.accounting import accountant, atoms
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting.logarithms import exp_upwards
 from tfdpflows.accounting.mechanism import Mechanism
 
 __all__ = ['ZCDPAccountant', 'epsilon_at', 'log_delta_at']
@@ -168,7 +169,7 @@ class ZCDPAccountant(accountant.MechanismAccountant):
     rho, xi, log_kept = self._guarantee()
     if not math.isfinite(rho + xi):
       return 1.0
-    delta = math.exp(log_delta_at(rho, xi, target_epsilon))
+    delta = float(exp_upwards(log_delta_at(rho, xi, target_epsilon)))
     return min((delta + _failure(log_kept)) * (1 + _ROUNDING), 1.0)
 
   def _refusal(self, mechanism: Mechanism) -> Optional[str]:
@@ -283,7 +284,8 @@ def _log_distance(rho: np.ndarray, xi: np.ndarray) -> np.ndarray:
   with np.errstate(divide='ignore', over='ignore'):
     divergence = (xi + rho) * (1 + _ROUNDING)
     square = np.minimum(divergence / 2, -np.expm1(-divergence))
-    return 0.5 * np.log(square) + _ROUNDING
+    log = 0.5 * np.log(square)
+    return log + _ROUNDING * (1 + np.abs(np.maximum(log, -1e3)))
 
 
 def _sum(counts) -> _Guarantee:
@@ -308,11 +310,11 @@ def _one(mechanism: Mechanism) -> _Guarantee:
       min(shard.log_kept for shard in shards),
     )
   log_kept = 0.0
+  if kind == 'zcdp':
+    return _Guarantee(parameter, extra, log_kept)
   if kind == 'epsilon_delta':
     rho, xi = _pure(parameter), 0.0
     log_kept = math.log1p(-extra) if extra < 1 else -math.inf
-  elif kind == 'zcdp':
-    rho, xi = parameter, extra
   else:
     xi = 0.0
     if kind == 'gaussian':
