@@ -14,10 +14,10 @@ Two bounds keep that from happening, for any kind of part. With `l_i = sum_t
 1. `with_hidden_length` adds `l_i / K` to the norm, in quadrature, with
    K = 2.5e5, so that `c_i l_i <= K C` whatever cancels. A gradient with parts a
    hundred times as long as itself is clipped by 8e-8 more than it had to be.
-2. `short` says whether `c_i l_i <= R max_j c_j |g_j|`, with R = 8, holds for
-   all examples: those of ordinary data, whose parts are no more than a few
-   times as long as their sum. The parts are then added up in float32; else, in
-   a step that some example spoils, in float64.
+2. `short` says for which examples `c_i l_i <= R max_j c_j |g_j|`, with R = 8:
+   those of ordinary data, whose parts are no more than a few times as long as
+   their sum. They are added up in float32. The others are added up by
+   themselves, in float64, in a step that has any.
 
 #### Formal guarantee
 
@@ -33,9 +33,14 @@ or removing example i moves the sum, beside its own part of at most C, by
 
 in l2 norm, to first order in u. 376 is the longest chain of additions in the
 matrix products of Eigen and oneDNN that was seen; longer ones add in
-proportion. This is beside what every sum of n numbers in float32 is off by,
-`n u sum_i c_i l_i` at the most, whichever way they are added: with one use of
-each kernel `l_i = |g_i|`.
+proportion. A product that is too small for float32 is lost: `short` counts
+2^24 times what this may take from a part for a part of its length, so that no
+more than `R 2^-24 C` is lost.
+
+This is beside what every sum of n numbers in float32 is off by, `n u sum_i c_i
+l_i` at the most, whichever way they are added: with one use of each kernel
+`l_i = |g_i|`. Whether other examples are in it changes that error, too; see
+docs/gradients.md for how far that goes.
 
 It is assumed that products and sums are those of IEEE 754 in the precision of
 the activations, in any order. Matrix products that round their inputs to fewer
@@ -75,25 +80,37 @@ def lengths_of(terms):
   ]
 
 
+def vanishing(a, d):
+  """Returns `[batch]`: 2^24 times what products lose that are too small.
+
+  Args:
+    a: `[batch, t, in]`, one factor of the parts.
+    d: `[batch, t, out]`, the other one. Either is multiplied by weights first.
+  """
+  lengths = lambda x: tf.norm(tf.cast(x, tf.float64), axis=2)
+  sizes = lengths(a) * np.sqrt(d.shape[2]) + lengths(d) * np.sqrt(a.shape[2])
+  return tf.reduce_sum(sizes, 1) * (2.0**24 * np.finfo(np.float32).tiny)
+
+
 def short(lengths, weights, squared):
-  """Returns a scalar: whether no example's parts are much longer than clipped.
+  """Returns `[batch]`: whether parts are not much longer than is clipped to.
 
   False where anything is not finite.
 
   Args:
-    lengths: for each variable `[batch]` or `None`, as `lengths_of` gives them.
+    lengths: for each variable a pair of `[batch]`, the lengths and what is
+      `vanishing`; or `None`.
     weights: for each variable `[batch]`.
     squared: `[batch, variables]`, the squared norms.
   """
-  parts = [
-    (tf.cast(w, tf.float64) * length) ** 2
-    for w, length in zip(weights, lengths)
-    if length is not None
-  ]
+  parts = []
+  for w, pair in zip(weights, lengths):
+    if pair is not None:
+      length, lost = pair
+      w = tf.cast(w, tf.float64)
+      parts.append((w * length + tf.where(w > 0, lost, 0)) ** 2)
   weights = tf.cast(tf.stack(weights, 1), tf.float64)
-  whole = tf.reduce_sum(weights**2 * tf.cast(squared, tf.float64), 1)
-  # A maximum may pass over nan, a comparison does not.
-  usable = tf.math.is_finite(tf.reduce_sum(whole))
-  longest = tf.reduce_max(tf.add_n(parts))
-  within = longest <= _RATIO**2 * tf.reduce_max(whole)
-  return tf.logical_and(usable, within)
+  # One that is not finite has no weight, and 0 * nan is nan.
+  squared = tf.where(weights > 0, tf.cast(squared, tf.float64), 0)
+  whole = tf.reduce_sum(weights**2 * squared, 1)
+  return tf.add_n(parts) <= _RATIO**2 * tf.reduce_max(whole)

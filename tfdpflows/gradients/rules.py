@@ -148,20 +148,25 @@ class PerExampleGradients:
     # That is rare, and leaving rows out costs a pass over all activations.
     # So are parts that cancel, and float64 costs more than that.
     finite = self.finite()
-    ordinary, precise = tf.reduce_all(finite), None
-    lengths = parts.lengths_of(self._terms)
+    usual, lengths = finite, parts.lengths_of(self._terms)
     if any(length is not None for length in lengths):
-      short = parts.short(lengths, weights, self.variable_squared_norms())
-      ordinary, precise = tf.logical_and(ordinary, short), tf.float64
+      squared = self.variable_squared_norms()
+      short = parts.short(lengths, weights, squared)
+      usual = tf.logical_and(finite, short)
 
-    def clean(x):
-      x = _zero_left_out(x, finite)
-      return x if precise is None else tf.cast(x, precise)
+    def unusual():
+      totals = self._sums(weights, lambda x: _zero_left_out(x, usual))
+      if usual is finite:
+        return totals
+      long = tf.logical_and(finite, tf.logical_not(usual))
+      precise = lambda x: tf.cast(_zero_left_out(x, long), tf.float64)
+      rest = self._sums(weights, precise)
+      return [total + part for total, part in zip(totals, rest)]
 
     totals = tf.cond(
-      ordinary,
+      tf.reduce_all(usual),
       lambda: self._sums(weights, lambda x: x),
-      lambda: self._sums(weights, clean),
+      unusual,
     )
     if self._jacobians:
       totals = [t + self.nan_if_mixed(t.dtype) for t in totals]

@@ -55,8 +55,13 @@ class SharedTerm:
     return squared + lost * np.finfo(self._c.dtype.as_numpy_dtype).tiny
 
   def lengths(self):
-    """Returns `[batch]`, or `None` where all is float64."""
-    return None if self._c.dtype == tf.float64 else self._part_lengths()
+    """Returns two of `[batch]`, or `None` where all is float64."""
+    if self._c.dtype == tf.float64:
+      return None
+    lost = tf.zeros_like(self._part_lengths())
+    if self._a is not None:
+      lost = parts.vanishing(self._a, self._d)
+    return self._part_lengths(), lost
 
   def _part_lengths(self):
     if self._part_lengths_ is None:
@@ -69,12 +74,15 @@ class SharedTerm:
     return self._part_lengths_
 
   def weighted_sum(self, weights, clean):
-    c = tf.linalg.matvec(clean(self._c), weights, transpose_a=True)
-    j = tf.cast(self._j, c.dtype)
+    # In float64: coefficients may be large where the Jacobian is small.
+    c = tf.cast(clean(self._c), tf.float64)
+    c = tf.linalg.matvec(c, tf.cast(weights, tf.float64), transpose_a=True)
+    j = tf.cast(self._j, tf.float64)
     total = tf.linalg.matvec(j, c, transpose_a=True)
     if self._a is not None:
       d = clean(self._d) * weights[:, None, None]
       products = tf.tensordot(clean(self._a), d, [[0, 1], [0, 1]])
+      products = tf.cast(products, tf.float64)
       total = products + tf.reshape(total, tf.shape(products))
     return total
 

@@ -12,9 +12,10 @@ A term answers for all uses of its variable together. It has
 and, where an example's gradient is a sum of parts that are never added up by
 themselves, and may cancel,
 
-- `lengths()`: `[batch]`, in float64, the sum of the lengths of the parts. What
-  `squared_norms` gives has a share of them in it, and they decide about the
-  precision of the sum: `parts.py` says why.
+- `lengths()`: two of `[batch]`, in float64: the sum of the lengths of the parts,
+  and what is `parts.vanishing`. What `squared_norms` gives has a share of the
+  first in it, and both decide about the precision of the sum: `parts.py` says
+  why.
 
 Where a term has them in closed form, there are two views of itself. Without
 them a `StoredTerm` of what `materialise` gives stands in, so that a new kind of
@@ -96,9 +97,10 @@ class LinearTerm:
     )
 
   def lengths(self):
-    """Returns `[batch]`, or `None` of one use and where all is float64."""
-    precise = self._a.dtype == tf.float64
-    return None if self._uses == 1 or precise else self._part_lengths()
+    """Returns two of `[batch]`; `None` of one use and where all is float64."""
+    if self._uses == 1 or self._a.dtype == tf.float64:
+      return None
+    return self._part_lengths(), parts.vanishing(self._a, self._d)
 
   def _part_lengths(self):
     if self._part_lengths_ is None:
@@ -112,7 +114,10 @@ class LinearTerm:
     a = _rank_2(self._a)
     if self._mask is None:
       return tf.reduce_sum(a * a, 1, keepdims=True)
-    return tf.matmul(a * a, self._column_groups()[0] ** 2)
+    # One chain of additions, which may all round downwards.
+    chain = a.shape[1] if (a.shape[1] or 0) > _SHORT_CHAIN else 0
+    squares = tf.matmul(a * a, self._column_groups()[0] ** 2)
+    return squares * (1 + chain * np.finfo(a.dtype.as_numpy_dtype).eps / 2)
 
   def output_squares(self):
     """Returns `[batch, k]`, of one use: |d|^2 by group of equal columns."""
@@ -132,7 +137,17 @@ class LinearTerm:
   @property
   def lost(self):
     """What squares of inputs or outputs lost when rounded to zero, at most."""
-    return _lost(self._a, 2) + _lost(self._d, 2)
+    return (_lost(self._a, 2) + _lost(self._d, 2)) * self._largest_square
+
+  @property
+  def _largest_square(self):
+    """Of what the mask multiplies by; 1 at least."""
+    if self._mask is None:
+      return 1.0
+    values = tf.get_static_value(self._mask)
+    if values is not None:
+      return max(1.0, float(np.max(values**2, initial=0.0)))
+    return tf.maximum(tf.reduce_max(self._mask**2), 1.0)
 
   def weighted_sum(self, weights, clean):
     a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
@@ -165,7 +180,8 @@ class LinearTerm:
   def _masked(self, total):
     if self._mask is None:
       return total
-    return total * tf.cast(self._mask, total.dtype)
+    # What the mask leaves out is in no norm, and may be infinite.
+    return tf.math.multiply_no_nan(total, tf.cast(self._mask, total.dtype))
 
   def _column_groups(self):
     # Where each step has another mask, looking for equal columns is not worth
@@ -191,8 +207,8 @@ class LinearTerm:
       return Units(l1, squared + _lost(a, 1), None, self._d)
     columns, members = self._column_groups()
     l1 = tf.matmul(tf.abs(a), abs(columns))
-    squared = tf.matmul(a * a, columns**2)
-    return Units(l1, squared + _lost(a, 1), members, self._d)
+    squared = self.input_squares() + _lost(a, 1) * self._largest_square
+    return Units(l1, squared, members, self._d)
 
   def times(self, mask):
     mask = tf.reshape(mask, [self._a.shape[2], self._d.shape[2]])
@@ -367,6 +383,8 @@ def linear_term(mask, inputs, gradients):
   return StoredTerm(term.materialise()) if stored else term
 
 
+# Rounding by this many additions is not worth a margin.
+_SHORT_CHAIN = 1024
 # Above this many uses of one masked kernel, all pairs of uses cost more than
 # storing its per-example gradient.
 _MAX_PAIRED_USES = 8

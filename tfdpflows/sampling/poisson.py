@@ -7,8 +7,8 @@ import numpy as np
 
 from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent, leaves
 
-# A cap that matters more often than this in a step is a mistake: the deltas of
-# all steps add up.
+# A cap that matters more often than this in a step is a mistake: it costs rows,
+# and privacy in accountants that know no better than to count it as a failure.
 _MAX_OVERFLOW = 1e-3
 
 
@@ -26,9 +26,9 @@ class PoissonSampler:
   A Gaussian mechanism on a batch drawn like this costs
   `PoissonSampledDpEvent(sampling_probability, GaussianDpEvent(...))` under
   adding or removing one row. With a cap it costs
-  `TruncatedSubsampledGaussianDpEvent`, which adds the probability that a batch
-  overflows to delta, at every step. The number of rows is taken to be public,
-  since it sets the probability.
+  `TruncatedSubsampledGaussianDpEvent`: more in the batches that overflow, where
+  the row that differs takes the place of another one. The number of rows is
+  taken to be public, since it sets the probability.
 
   Args:
     num_examples: number of rows n.
@@ -92,8 +92,8 @@ class PoissonSampler:
       enough = self.expected_batch_size + 8 * np.sqrt(n * q * (1 - q))
       raise ValueError(
         f'max_batch_size is {cap}, and batches are as large with probability '
-        f'{overflow:.3g} (expected size {self.expected_batch_size:g}). Each '
-        'step adds that to delta; give a cap such as '
+        f'{overflow:.3g} (expected size {self.expected_batch_size:g}). That '
+        'costs rows, and privacy; give a cap such as '
         f'{int(np.ceil(enough)) + 1}, or none.'
       )
 
@@ -109,7 +109,7 @@ class PoissonSampler:
 
   @property
   def overflow_probability(self):
-    """What the cap adds to the delta of every step, 0 without one."""
+    """Probability that a batch has to be cut, at most; 0 without a cap."""
     if self.max_batch_size is None:
       return 0.0
     return leaves.overflow(self.event(1.0))
@@ -139,8 +139,8 @@ class PoissonSampler:
     if self.max_batch_size is not None:
       words += (
         f'; of more than {self.max_batch_size} rows a random subset of that '
-        f'size is kept, which adds {self.overflow_probability:.3g} to the '
-        'delta of every step'
+        f'size is kept, which happens with probability '
+        f'{self.overflow_probability:.3g} and is in the price'
       )
     return words
 
