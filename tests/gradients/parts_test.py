@@ -150,7 +150,7 @@ def _short(a, d, weights=None):
   squared = found.variable_squared_norms()
   weights = tf.ones([a.shape[0]]) if weights is None else weights
   lengths = parts.lengths_of(found._terms)
-  return bool(parts.short(lengths, [weights], squared))
+  return bool(np.all(parts.short(lengths, [weights], squared)))
 
 
 def test_ordinary_sequences_take_float32():

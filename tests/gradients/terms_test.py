@@ -52,3 +52,95 @@ def test_example_that_is_not_finite_adds_nothing_to_bias_or_kernel():
   kept = tf.gather(x, [0, 3])
   for found, expected in zip(total(x), total(kept)):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def _clipped(losses, kernel, rows, clipping, xla=False):
+  @tf.function(jit_compile=xla)
+  def total(rows):
+    with gradients.PerExampleTape() as tape:
+      loss = losses(rows)
+    found = tape.per_example_gradients(loss, [kernel])
+    return clipping.clip_and_sum(found)[0]
+
+  rows = tf.nest.map_structure(lambda x: tf.constant(x, tf.float32), rows)
+  return np.float64(total(rows).numpy())
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('strategy', [gradients.Flat, gradients.PerLayer])
+def test_a_part_that_is_too_small_for_float32_leaves_no_other(strategy, xla):
+  """Of parts +4.4 g and -3.4 g the second was lost when it was weighted."""
+  kernel = tf.Variable(tf.zeros([8, 8]))
+  losses = lambda rows: tf.reduce_sum(
+    gradients.linear(rows[0], kernel) * rows[1], [1, 2]
+  )
+  a, d = np.zeros([2, 2, 8]), np.zeros([2, 2, 8])
+  length, large = 1e18, 3e38
+  a[0, :, 0], d[0, :, 0] = [1, large], [4.4 * length, -3.4 * length / large]
+  a[1, 0, 1], d[1, 0, 1] = 1, 1
+  with_it = _clipped(losses, kernel, (a, d), strategy(1.0), xla)
+  a[0], d[0] = 0, 0
+  without = _clipped(losses, kernel, (a, d), strategy(1.0), xla)
+  assert np.linalg.norm(with_it - without) <= 1 + 1e-4
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('factor', [2.0, 100.0, 1e4])
+def test_what_squares_lose_is_scaled_with_them(factor, xla):
+  """The square of 1.08e-19 is rounded to zero before it is multiplied."""
+  rows = np.float32([[1.08e-19]])
+  kernel = tf.Variable(tf.zeros([1, 2000]))
+  losses = lambda x, mask=None: (
+    1e18 * tf.reduce_sum(gradients.linear(x, kernel, mask=mask), 1)
+  )
+  clipping = gradients.StochasticSparsification(1.0, 1 - 1 / factor)
+  found = _clipped(losses, kernel, rows, clipping, xla)
+  assert np.linalg.norm(found) <= 1 + 1e-4
+  mask = tf.fill([1, 2000], tf.constant(factor))
+  masked = lambda x: losses(x, mask)
+  found = _clipped(masked, kernel, rows, gradients.Flat(1.0), xla)
+  assert np.linalg.norm(found) <= 1 + 1e-4
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('strategy', [gradients.Flat, gradients.PerUnit])
+def test_what_a_mask_leaves_out_may_overflow(strategy, xla):
+  """1.8e19 * 1.8e19 is in no norm, and twice that no number of float32."""
+  kernel = tf.Variable(tf.zeros([2, 2]))
+  mask = np.eye(2, dtype='f')
+  losses = lambda rows: tf.reduce_sum(
+    gradients.linear(rows[0], kernel, mask=mask) * rows[1], 1
+  )
+  a = np.tile(np.float32([1.8e19, 1e-19]), [20, 1])
+  d = np.tile(np.float32([1e-19, 1.8e19]), [20, 1])
+  found = _clipped(losses, kernel, (a, d), strategy(10.0), xla)
+  assert np.all(np.isfinite(found))
+  np.testing.assert_array_equal(found * (1 - mask), 0)
+
+
+def test_coefficients_may_be_large_where_the_jacobian_is_small():
+  kernel = tf.Variable([0.0])
+
+  def losses(x):
+    function = lambda k: [tf.reduce_sum(k) * 1e-36]
+    return gradients.shared(function, [kernel], tf.shape(x)[0])[:, 0] * x
+
+  rows = np.full([400], 1e36)
+  found = _clipped(losses, kernel, rows, gradients.Flat(1.0))
+  np.testing.assert_allclose(found, 400, rtol=1e-4)
+
+
+@pytest.mark.parametrize('inputs', [1000, 5000, 30000])
+def test_long_chains_of_squares_do_not_escape_the_clip(inputs):
+  mask = np.tri(inputs, 2, dtype='f')
+  mask[:] = 1
+  mask[-1, 1] = 0
+  kernel = tf.Variable(tf.zeros([inputs, 2]))
+  losses = lambda x: gradients.linear(x, kernel, mask=mask)[:, 0]
+  for value in (1.0, 1.1, 3.5, 12.2):
+    rows = np.full([1, inputs], value)
+    found = _clipped(losses, kernel, rows, gradients.Flat(1.0))
+    assert np.linalg.norm(found) <= 1 + 1e-4

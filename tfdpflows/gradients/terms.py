@@ -12,10 +12,10 @@ A term answers for all uses of its variable together. It has
 and, where an example's gradient is a sum of parts that are never added up by
 themselves, and may cancel,
 
-- `lengths()`: two of `[batch]`, in float64: the sum of the lengths of the parts,
-  and what is `parts.vanishing`. What `squared_norms` gives has a share of the
-  first in it, and both decide about the precision of the sum: `parts.py` says
-  why.
+- `lengths()`: two of `[batch]`, in float64: the sum of the lengths of the
+  parts, and what is `parts.vanishing`. What `squared_norms` gives has a share
+  of the first in it, and both decide about the precision of the sum: `parts.py`
+  says why.
 
 Where a term has them in closed form, there are two views of itself. Without
 them a `StoredTerm` of what `materialise` gives stands in, so that a new kind of
@@ -100,13 +100,16 @@ class LinearTerm:
     """Returns two of `[batch]`; `None` of one use and where all is float64."""
     if self._uses == 1 or self._a.dtype == tf.float64:
       return None
-    return self._part_lengths(), parts.vanishing(self._a, self._d)
+    lost = parts.vanishing(self._a, self._d)
+    lost *= tf.cast(self._largest_factor, tf.float64)
+    return self._part_lengths(), lost
 
   def _part_lengths(self):
     if self._part_lengths_ is None:
       a, d = tf.cast(self._a, tf.float64), tf.cast(self._d, tf.float64)
       of_uses = tf.norm(a, axis=2) * tf.norm(d, axis=2)
-      self._part_lengths_ = tf.reduce_sum(of_uses, 1)
+      factor = tf.cast(self._largest_factor, tf.float64)
+      self._part_lengths_ = tf.reduce_sum(of_uses, 1) * factor
     return self._part_lengths_
 
   def input_squares(self):
@@ -137,17 +140,17 @@ class LinearTerm:
   @property
   def lost(self):
     """What squares of inputs or outputs lost when rounded to zero, at most."""
-    return (_lost(self._a, 2) + _lost(self._d, 2)) * self._largest_square
+    return (_lost(self._a, 2) + _lost(self._d, 2)) * self._largest_factor**2
 
   @property
-  def _largest_square(self):
-    """Of what the mask multiplies by; 1 at least."""
+  def _largest_factor(self):
+    """The largest that the mask multiplies by; 1 at least."""
     if self._mask is None:
       return 1.0
     values = tf.get_static_value(self._mask)
     if values is not None:
-      return max(1.0, float(np.max(values**2, initial=0.0)))
-    return tf.maximum(tf.reduce_max(self._mask**2), 1.0)
+      return max(1.0, float(np.max(np.abs(values), initial=0.0)))
+    return tf.maximum(tf.reduce_max(tf.abs(self._mask)), 1.0)
 
   def weighted_sum(self, weights, clean):
     a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
@@ -207,7 +210,7 @@ class LinearTerm:
       return Units(l1, squared + _lost(a, 1), None, self._d)
     columns, members = self._column_groups()
     l1 = tf.matmul(tf.abs(a), abs(columns))
-    squared = self.input_squares() + _lost(a, 1) * self._largest_square
+    squared = self.input_squares() + _lost(a, 1) * self._largest_factor**2
     return Units(l1, squared, members, self._d)
 
   def times(self, mask):
