@@ -16,8 +16,6 @@ from tfdpflows.accounting.mechanism import Mechanism, RefusedEventError, checked
 __all__ = ['STREAMS', 'Cap', 'cap', 'cyclic', 'leaf', 'overflow']
 
 _NON_PRIVATE = Mechanism('non_private', math.inf)
-# Of the probability that the rest of a sample fills it, relative.
-_TAIL_ERROR = 1e-9
 _NOISES = ('laplace', 'exponential', 'gumbel')
 # Events of which the order of the rows matters.
 STREAMS = (
@@ -132,7 +130,7 @@ def overflow(event: events_lib.TruncatedSubsampledGaussianDpEvent) -> float:
   if least > n or q == 0:
     return 0.0
   tail = _binomial_tail(int(n), int(least), q)
-  return min(tail * (1 + _TAIL_ERROR) + 1e-300, 1.0)
+  return min(tail * (1 + _tail_error(n)) + 1e-300, 1.0)
 
 
 class Cap(NamedTuple):
@@ -181,22 +179,27 @@ def cap(
     others.append(n)
   least, most, share = 1.0, 0.0, 0.0
   for m in others:
-    full = _binomial_tail(m, b, q)
-    least = min(least, max(full * (1 - _TAIL_ERROR) - 1e-300, 0.0))
-    most = max(most, min(full * (1 + _TAIL_ERROR) + 1e-300, 1.0))
+    full, error = _binomial_tail(m, b, q), _tail_error(m + 1)
+    least = min(least, max(full * (1 - error) - 1e-300, 0.0))
+    most = max(most, min(full * (1 + error) + 1e-300, 1.0))
     if b > m or q == 0:
       continue
     kept = q
     if full > 1e-290:
       kept = b / (m + 1) * _binomial_tail(m + 1, b + 1, q) / full
-    share = max(share, min(kept * (1 + 3 * _TAIL_ERROR), q))
+    share = max(share, min(kept * (1 + 3 * error), q))
   if all(b > m for m in others) or q == 0:
     return Cap(0.0, 0.0, q)
   return Cap(least, most, share)
 
 
+def _tail_error(n: float) -> float:
+  """Of `_binomial_tail`, relative: beside 60 digits it was a tenth of this."""
+  return min(1e-9 + 4 * n * 2.0**-53, 0.1)
+
+
 def _binomial_tail(n: int, least: int, q: float) -> float:
-  """P[Binomial(n, q) >= least], up to a share of 1e-9."""
+  """P[Binomial(n, q) >= least], up to a share of `_tail_error(n)`."""
   if least <= 0:
     return 1.0
   if least > n or q == 0:

@@ -296,7 +296,10 @@ class PLDAccountant(accountant.MechanismAccountant):
     # Divergences of mechanisms on a sample take longer than everything else,
     # and are no match for loss distributions but where those give up.
     # The pair of one exponential mechanism is too much for many.
-    sampled = any(mechanism.probability < 1 for mechanism, _ in counts)
+    sampled = any(
+      mechanism.probability < 1 or mechanism.kind == 'mixture'
+      for mechanism, _ in counts
+    )
     envelope = any(mechanism.kind == 'bounded_range' for mechanism, _ in counts)
     if answer.remark or envelope or not sampled:
       others.append(rdp.RDPAccountant)

@@ -302,16 +302,17 @@ def _real(value):
 
 def _number_of(value):
   """The number that a cell stands for, NaN if there is none."""
-  # Python reads 1_000 and the digits of all scripts; tables do not mean them.
-  if isinstance(value, str) and ('_' in value or not value.isascii()):
-    return math.nan
-  value = _real(value)
-  if not isinstance(value, (str, numbers.Real, decimal.Decimal, np.bool_)):
-    return math.nan
   try:
-    return float(value)
-  except OverflowError:
-    return math.inf if value > 0 else -math.inf
+    # Python reads 1_000 and the digits of all scripts; tables do not mean them.
+    if isinstance(value, str) and ('_' in value or not value.isascii()):
+      return math.nan
+    value = _real(value)
+    if not isinstance(value, (str, numbers.Real, decimal.Decimal, np.bool_)):
+      return math.nan
+    try:
+      return float(value)
+    except OverflowError:
+      return math.inf if value > 0 else -math.inf
   except Exception:  # As for texts.
     return math.nan
 
