@@ -64,7 +64,7 @@ test: .venv/stamp-test ## Run the tests
 
 .PHONY: test-full
 test-full: .venv/stamp-test ## Run the tests marked full: large grids and fuzzes
-	.venv/bin/python -m pytest $(PYTEST) -m full
+	.venv/bin/python -m pytest $(PYTEST) -m full -rP
 
 .PHONY: test-tf215
 test-tf215: .venv-tf215/stamp-test ## Run the tests with TensorFlow 2.15.1, in .venv-tf215

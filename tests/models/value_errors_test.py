@@ -285,3 +285,61 @@ def test_unusual_rows_of_every_shape_and_dtype():
   first = {bytes(changed[6][1].numpy()) for changed, _ in found}
   assert {b'a', b'', b'\xff\xfe'} <= first
   assert {int(changed[3][0]) for changed, _ in found} == {0, 1, 2, 3, 10, 255}
+
+
+class _Keeps(L.Layer):
+  """Keeps the largest number that it saw, above what made-up rows hold."""
+
+  def build(self, shape):
+    self.largest = self.add_weight(
+      'largest', [], initializer='ones', trainable=False
+    )
+
+  def call(self, x):
+    largest = tf.reduce_max(tf.cast(x, tf.float32))
+    self.largest.assign(tf.maximum(self.largest, largest))
+    return tf.cast(x, tf.float32)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int32'])
+def test_no_variable_keeps_rows(dtype):
+  with pytest.raises(ValueError, match='keeps'):
+    _tried(_Keeps(), dtype=dtype)
+
+
+class _Positions(L.Layer):
+  def build(self, shape):
+    self.table = self.add_weight('table', [16, 8])
+
+  def call(self, x):
+    return x + self.table[: tf.shape(x)[1]]
+
+
+def _text(*layers, length=None):
+  vectors = L.TextVectorization(
+    vocabulary=['a', 'b'], output_sequence_length=length
+  )
+  pooled = [L.GlobalAveragePooling1D()]
+  _tried(vectors, L.Embedding(9, 8), *layers, *pooled, dtype='string', size=1)
+
+
+def test_text_as_long_as_the_longest_is_refused():
+  """Other rows are filled up with words that count."""
+  with pytest.raises(ValueError, match='output_sequence_length'):
+    _text()
+  with pytest.raises(ValueError):
+    _text(_Positions())
+  _text(length=5)
+  _text(_Positions(), length=5)
+
+
+def test_integers_that_decide_about_other_rows_are_refused():
+  largest = lambda x: tf.maximum(tf.reduce_max(x), 1)
+  scaled = lambda x: tf.cast(x, tf.float32) / tf.cast(largest(x), tf.float32)
+  branch = lambda x: tf.cond(
+    tf.reduce_max(x) > 1, lambda: scaled(x), lambda: tf.cast(x, tf.float32)
+  )
+  for mixing in (scaled, branch):
+    with pytest.raises(ValueError, match='integers times'):
+      _tried(L.Lambda(mixing), dtype='int32')
+  _tried(L.Lambda(lambda x: tf.cast(x, tf.float32) / 255), dtype='uint8')

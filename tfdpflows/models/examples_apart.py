@@ -147,7 +147,9 @@ class _Try:
             what,
             str(error).partition('\n')[0],
           )
-          return
+          if self._trial.legacy:  # Random numbers are out of step from here.
+            return
+          break
         # In a gradient of one loss, 0 * inf of another row is nan: it is one
         # by weights that training does not have.
         finite = all(np.all(np.isfinite(g)) for g in new.gradient)

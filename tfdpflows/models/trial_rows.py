@@ -13,7 +13,7 @@ _UNUSUAL_FLOATS += (float('nan'), float('inf'), float('-inf'))
 _UNUSUAL_INTEGERS = (0, -1, 2, 3, 10, 255, 1000, -1000, 10**6)
 _UNUSUAL_INTEGERS += (-(2**31), 2**31 - 1, -(2**63), 2**63 - 1)
 _UNUSUAL_STRINGS = ('', ' ', '-1', '7', 'nan', 'a b, c', '[UNK]', '\u00e9')
-_UNUSUAL_STRINGS += (b'\xff\xfe', b'{"a"', 100 * 'x')
+_UNUSUAL_STRINGS += (b'\xff\xfe', b'{"a"', 100 * 'x', 100 * 'a ')
 # More of these than an axis of the data has, so that examples are told apart.
 _BATCHES = (3, 5, 7, 11, 13, 17)
 _UNKNOWN_LENGTH = 8
@@ -26,6 +26,15 @@ _FACTORS = {
   float('nan'): 'nan',
   float('inf'): 'inf',
 }
+
+
+# Of integers, a scale or an id; of text, more words than others have.
+_INTEGER_FACTORS = (2, 30, 255, -1000)
+_LONG_TEXT = 20 * ' a b'
+_TEXT = (
+  'text of 40 words (if text is filled up to the longest one of a batch, give '
+  'TextVectorization an output_sequence_length)'
+)
 
 
 def spec_of(rows):
@@ -59,21 +68,26 @@ def made_up(spec):
 
 
 def extreme(others):
-  """Yields others that are not in (0, 1), and what they hold.
-
-  Only floats are changed: what a model takes of integers is its own matter.
+  """Yields others that are no made-up rows, and what they hold.
 
   Args:
     others: structure of tensors, as `rows_for` gives.
   """
   flat = tf.nest.flatten(others)
-  if not any(x.dtype.is_floating for x in flat):
-    return
-  for factor, what in _FACTORS.items():
-    changed = [
-      x * tf.cast(factor, x.dtype) if x.dtype.is_floating else x for x in flat
-    ]
-    yield tf.nest.pack_sequence_as(others, changed), what
+  times = lambda factor: lambda x: x * tf.cast(factor, x.dtype)
+  cases = [
+    (lambda t: t.is_floating, times(factor), what)
+    for factor, what in _FACTORS.items()
+  ]
+  for factor in _INTEGER_FACTORS:
+    kind = lambda t, factor=factor: t.is_integer and (t.min <= factor <= t.max)
+    cases.append((kind, times(factor), f'integers times {factor}'))
+  longer = lambda x: tf.strings.join([x, tf.fill(tf.shape(x), _LONG_TEXT)])
+  cases.append((lambda t: t == tf.string, longer, _TEXT))
+  for is_kind, change, what in cases:
+    if any(is_kind(x.dtype) for x in flat):
+      changed = [change(x) if is_kind(x.dtype) else x for x in flat]
+      yield tf.nest.pack_sequence_as(others, changed), what
 
 
 def unusual(rows):

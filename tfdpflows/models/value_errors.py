@@ -98,7 +98,9 @@ _STRICT |= {'UnicodeTranscode'}
 _SHOWING = re.compile(
   'Print(V2)?$|WriteFile$|Write.*Summary|.*Summary(V2)?$|Save(V2|Slices)?$|'
   'Queue(TryEnqueue|Enqueue)|.*QueueEnqueue|LookupTable(Insert|Import|Remove)|'
-  'Stack?Push|Stage$|(Ordered)?Map(Unordered)?Stage$|Barrier.*Insert'
+  'Stack?Push|Stage$|(Ordered)?Map(Unordered)?Stage$|Barrier.*Insert|'
+  # A variable keeps what it was given, without noise.
+  'Assign(Add|Sub)?Variable(Op|Xla)|Resource(Scatter|StridedSliceAssign)'
 )
 _PYTHON = re.compile('.*PyFunc')
 # Give the shape of their input, and nothing of its values.

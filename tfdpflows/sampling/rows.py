@@ -66,4 +66,11 @@ def _plain(array):
   # The bytes of an array of objects are where they lie in memory.
   if array.dtype != object:
     return array
-  return np.array([repr(value) for value in array.ravel()])
+  return np.array([_repr(value) for value in array.ravel()])
+
+
+def _repr(value):
+  try:
+    return repr(value)
+  except Exception:  # Whatever a row holds, training goes on.
+    return ''
