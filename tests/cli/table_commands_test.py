@@ -180,7 +180,7 @@ def test_fit_passes_the_flags_on(folder, capsys):
   ('flag', 'message'),
   [
     ('--epsilon=0', 'epsilon must be'),
-    ('--epsilon=nan', 'epsilon must be'),
+    ('--epsilon=nan', '--epsilon=nan must be a finite number'),
     ('--delta=0', 'delta must'),
     ('--input=none.csv', 'none.csv: No such file'),
     ('--schema=none.json', 'none.json: No such file'),

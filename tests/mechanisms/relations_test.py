@@ -619,8 +619,12 @@ def test_private_mixtures(kind, relation, monkeypatch):
 
 def test_other_relations_are_refused_by_name():
   special = NeighboringRelation.REPLACE_SPECIAL
+  ledger = accounting.PrivacyLedger(neighboring_relation=special)
   with pytest.raises(ValueError, match='REPLACE_SPECIAL is not supported'):
-    accounting.PrivacyLedger(neighboring_relation=special)
+    models.DPMoG(2).fit(
+      np.zeros([9, 2]), epsilon=1.0, delta=1e-5, ledger=ledger
+    )
+  assert not ledger.entries
 
   class Ledger:
     neighboring_relation = special

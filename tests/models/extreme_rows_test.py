@@ -124,14 +124,22 @@ def test_models_that_fail_for_some_rows_are_refused():
     _tried(L.Lambda(finite, name='finite'))
 
 
-def test_only_floats_are_made_extreme():
+def test_floats_and_integers_are_made_extreme_by_themselves():
   rows = (tf.constant([[0.5], [0.25]]), tf.constant([1, 0]))
   found = list(trial_rows.extreme(rows))
-  assert len({what for _, what in found}) == len(found) == 5
-  for (x, y), _ in found:
+  assert len({what for _, what in found}) == len(found) == 5 + 4
+  for (x, y), _ in found[:5]:
     np.testing.assert_array_equal(y, rows[1])
     assert not np.any(np.abs(x) <= 1)
-  assert not list(trial_rows.extreme(rows[1]))
+  for (x, y), _ in found[5:]:
+    np.testing.assert_array_equal(x, rows[0])
+    assert np.abs(y[0]) > 1
+  assert len(list(trial_rows.extreme(rows, floats_only=True))) == 5
+  assert not list(trial_rows.extreme(rows[1], floats_only=True))
+  small = tf.constant([1, 0], tf.uint8)
+  assert len(list(trial_rows.extreme(small))) == 3
+  ((text, _),) = trial_rows.extreme(tf.constant(['a']))
+  assert len(text.numpy()[0].split()) > 40
 
 
 @pytest.mark.parametrize(

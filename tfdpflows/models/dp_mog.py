@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdpflows import accounting
 from tfdpflows._keras import tfp
+from tfdpflows.mechanisms.checks import touched
 from tfdpflows.mechanisms.moments import MomentNoise, check_radius
 from tfdpflows.models import mixture_file, mixture_rounds, mixture_updates
 from tfdpflows.models.mixture_rows import as_matrix
@@ -206,6 +207,7 @@ class DPMoG:
         accountant=accountant or 'pld',
         metadata={'seeded': randomness.seeded},
       )
+    touched(ledger.neighboring_relation)  # Refuses what is not proven.
     x = as_matrix(x)
     noises = self._calibrate(
       x.shape[1],

@@ -133,7 +133,9 @@ class _Try:
 
   def _check_extremes(self, batch):
     """Other rows of sizes that made-up ones do not have."""
-    for others, what in trial_rows.extreme(self._others):
+    # A run that fails leaves legacy chance out of step.
+    legacy = bool(self._trial.legacy)
+    for others, what in trial_rows.extreme(self._others, legacy):
       for i in (0, batch - 1):
         try:
           old, new = self._trial.pair(
@@ -147,7 +149,7 @@ class _Try:
             what,
             str(error).partition('\n')[0],
           )
-          if self._trial.legacy:  # Random numbers are out of step from here.
+          if legacy:
             return
           break
         # In a gradient of one loss, 0 * inf of another row is nan: it is one

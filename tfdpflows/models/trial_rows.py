@@ -67,11 +67,12 @@ def made_up(spec):
   return pack(one), pack(other)
 
 
-def extreme(others):
+def extreme(others, floats_only=False):
   """Yields others that are no made-up rows, and what they hold.
 
   Args:
     others: structure of tensors, as `rows_for` gives.
+    floats_only: whether to leave out what lookups fail at.
   """
   flat = tf.nest.flatten(others)
   times = lambda factor: lambda x: x * tf.cast(factor, x.dtype)
@@ -79,11 +80,12 @@ def extreme(others):
     (lambda t: t.is_floating, times(factor), what)
     for factor, what in _FACTORS.items()
   ]
-  for factor in _INTEGER_FACTORS:
+  for factor in () if floats_only else _INTEGER_FACTORS:
     kind = lambda t, factor=factor: t.is_integer and (t.min <= factor <= t.max)
     cases.append((kind, times(factor), f'integers times {factor}'))
   longer = lambda x: tf.strings.join([x, tf.fill(tf.shape(x), _LONG_TEXT)])
-  cases.append((lambda t: t == tf.string, longer, _TEXT))
+  if not floats_only:
+    cases.append((lambda t: t == tf.string, longer, _TEXT))
   for is_kind, change, what in cases:
     if any(is_kind(x.dtype) for x in flat):
       changed = [change(x) if is_kind(x.dtype) else x for x in flat]
