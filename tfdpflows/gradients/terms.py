@@ -117,10 +117,11 @@ class LinearTerm:
     a = _rank_2(self._a)
     if self._mask is None:
       return tf.reduce_sum(a * a, 1, keepdims=True)
-    # One chain of additions, which may all round downwards.
-    chain = a.shape[1] if (a.shape[1] or 0) > _SHORT_CHAIN else 0
     squares = tf.matmul(a * a, self._column_groups()[0] ** 2)
-    return squares * (1 + chain * np.finfo(a.dtype.as_numpy_dtype).eps / 2)
+    if (a.shape[1] or 0) <= _SHORT_CHAIN:
+      return squares
+    # One chain of additions, which may all round downwards.
+    return squares * (1 + a.shape[1] * np.finfo(a.dtype.as_numpy_dtype).eps / 2)
 
   def output_squares(self):
     """Returns `[batch, k]`, of one use: |d|^2 by group of equal columns."""
