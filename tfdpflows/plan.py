@@ -8,7 +8,7 @@ import dp_accounting
 import tensorflow as tf
 
 from tfdpflows import accounting, distribution, optimizers, replay, sampling
-from tfdpflows.accounting import owners
+from tfdpflows.accounting import ledger as ledger_lib
 from tfdpflows.plan_progress import PlanProgress
 from tfdpflows.randomness import Randomness
 from tfdpflows.sampling import planned_batches, rows
@@ -338,7 +338,9 @@ class TrainingPlan:
     if replay:
       return  # Of which table is known when batches are drawn.
     workers = distribution.Workers(distribution.current_strategy())
-    workers.agree(lambda: self._reserve(self._owner, workers, resume=True))
+    workers.agree(
+      lambda: self._reserve(self._randomness_name, workers, resume=True)
+    )
     steps = max(self.step, self._reservation.charged)
     self._progress.charged_earlier(workers.greatest(steps))
 
@@ -443,17 +445,17 @@ class TrainingPlan:
     ]
 
   @property
-  def _owner(self):
+  def _randomness_name(self):
     """Names the random numbers in the ledger."""
     return self.randomness.key('owner', self.label).hex()
 
-  def _reserve(self, owner, workers, resume):
+  def _reserve(self, randomness_id, workers, resume):
     reservation = self.ledger.reserve(
       self.sampler.event(self.noise_multiplier),
       self.steps,
       self.label,
       resume=resume,
-      owner=owner,
+      randomness_id=randomness_id,
     )
     # The account of a worker that is not the chief begins anew.
     if resume and workers.is_chief and reservation.charged < self.step:
@@ -470,8 +472,8 @@ class TrainingPlan:
     table = replay.table_of(rows.fingerprints(x, self.randomness))
     if self._reservation is None:
       facts = {**self._progress.facts, 'table': table}
-      owner = owners.owner_of(self._owner, facts)
-      self._reserve(owner, workers, resume=self.replays)
+      identity = ledger_lib.randomness_id(self._randomness_name, facts)
+      self._reserve(identity, workers, resume=self.replays)
       if self.replays:
         self._progress.charged_earlier(self._reservation.charged)
     self._table = self._table or table

@@ -9,13 +9,13 @@ import math
 
 import numpy as np
 
+from tfdpflows import atomic
 from tfdpflows.tabular import (
   classifier_scores,
   evaluation,
   report_figures,
   report_html,
   report_sections,
-  values,
 )
 
 _TITLE = 'Synthetic table report'
@@ -107,7 +107,7 @@ def write_report(
     parts.append(_utility(scores, real, synthetic, schema, target))
   parts += [report_sections.METHODS, _footer()]
   content = report_html.page(title or _TITLE, ''.join(parts)).encode()
-  values.write_aside(path, lambda file: file.write(content))
+  atomic.write_file(path, lambda file: file.write(content))
 
 
 def _validated(table, schema, name, out_of_range):
