@@ -7,7 +7,6 @@ from concurrent import futures
 
 import tensorflow as tf
 
-from tfdpflows import distribution
 from tfdpflows.models import (
   examples_apart,
   layer_calls,
@@ -16,6 +15,7 @@ from tfdpflows.models import (
 )
 from tfdpflows.models.planned import PlannedModel
 from tfdpflows.models.trial import Trial
+from tfdpflows.training import replicas
 
 
 class TriedModel(PlannedModel):
@@ -99,7 +99,7 @@ class TriedModel(PlannedModel):
         replay, or an unsupported `tf.distribute` strategy.
     """
     with self.distribute_strategy.scope():
-      distribution.current_strategy()
+      replicas.current_strategy()
     self._check(spec)
     if plan.replays and self.run_eagerly:
       raise ValueError(

@@ -7,11 +7,11 @@ import math
 import dp_accounting
 import tensorflow as tf
 
-from tfdpflows import accounting, distribution, optimizers, replay, sampling
+from tfdpflows import accounting, optimizers, sampling
 from tfdpflows.accounting import owners
-from tfdpflows.plan_progress import PlanProgress
 from tfdpflows.randomness import Randomness
-from tfdpflows.sampling import planned_batches, rows
+from tfdpflows.training import batches, replay, replicas, rows
+from tfdpflows.training.steps import PlanProgress
 
 _OPTIMIZERS = {
   'adabelief': optimizers.DPKerasAdaBelief,
@@ -43,7 +43,7 @@ class TrainingPlan:
   new process, too: see `resume`, and what its `replay` takes for granted.
 
   All of this also holds on several replicas of a `tf.distribute` strategy:
-  `tfdpflows.distribution` says how and why.
+  `tfdpflows.training.replicas` says how and why.
 
   Args:
     sampler: a sampler, such as `sampling.PoissonSampler`.
@@ -337,7 +337,7 @@ class TrainingPlan:
     self._progress.resume(optimizer, replay)
     if replay:
       return  # Of which table is known when batches are drawn.
-    workers = distribution.Workers(distribution.current_strategy())
+    workers = replicas.Workers(replicas.current_strategy())
     workers.agree(lambda: self._reserve(self._owner, workers, resume=True))
     steps = max(self.step, self._reservation.charged)
     self._progress.charged_earlier(workers.greatest(steps))
@@ -396,13 +396,13 @@ class TrainingPlan:
       BudgetExceededError: if the ledger refuses the whole training.
     """
     x = rows.arrays(x)
-    strategy = distribution.current_strategy()
-    workers = distribution.Workers(strategy)
+    strategy = replicas.current_strategy()
+    workers = replicas.Workers(strategy)
     steps = self.left if steps is None else steps
     workers.agree(lambda: self._check(x, steps, workers))
     workers.agree(lambda: self._pay(x, steps, workers))
     stop = self.step + steps
-    dataset = planned_batches.dataset(
+    dataset = batches.dataset(
       x,
       self.sampler,
       workers,
