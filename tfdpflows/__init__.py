@@ -17,6 +17,7 @@ from tfdpflows.version import __version__
 _SUBPACKAGES = (
   'accounting',
   'bijectors',
+  'evaluation',
   'flows',
   'gradients',
   'mechanisms',

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdpflows.models import trial_rows
-from tfdpflows.models.trial import Captured, holds_one
+from tfdpflows.independence import probe_rows
+from tfdpflows.independence.runs import Captured, holds_one
 
 # What fails for some values of these inputs (all of them, where not said).
 _FAILING = {
@@ -192,7 +192,7 @@ def check(sums, spec, example, named, layers, what):
 
 
 def _compute(traced, specs, example, named, layers, what):
-  rows, _ = trial_rows.rows_for(specs, example)
+  rows, _ = probe_rows.rows_for(specs, example)
   batch = tf.nest.flatten(rows)[0].shape[0]
   weights = tf.ones([batch])
   state = [
@@ -203,7 +203,7 @@ def _compute(traced, specs, example, named, layers, what):
   values = 'as they are made up'
   try:
     traced(rows, weights)
-    for unusual, held in trial_rows.unusual(rows):
+    for unusual, held in probe_rows.unusual(rows):
       values = held
       traced(unusual, weights)
   except tf.errors.OpError as error:

@@ -6,7 +6,7 @@ import html
 
 import numpy as np
 
-from tfdpflows.tabular import report_figures, report_html
+from tfdpflows.evaluation import report_figures, report_html
 
 _LISTED_PAIRS = 10
 # A column is pointed out when it is off by more than chance explains.

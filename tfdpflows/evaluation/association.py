@@ -7,7 +7,9 @@ import warnings
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular import cells
+from tfdpflows.evaluation import discretization
+
+_MOST_ROWS = 20_000
 
 
 def association_matrix(table, schema):
@@ -57,9 +59,11 @@ def association_matrix(table, schema):
   fields = list(schema.fields)
   require_columns(table, fields, 'the table')
   names = [field.name for field in fields]
-  numeric = [f for f in fields if not cells.is_categorical(f)]
+  numeric = [f for f in fields if f.is_numeric]
   codes = {f.name: _codes(table[f.name], f) for f in fields if f not in numeric}
-  values = pd.DataFrame({f.name: cells.numbers(table[f.name]) for f in numeric})
+  values = pd.DataFrame(
+    {f.name: discretization.numbers(table[f.name]) for f in numeric}
+  )
   matrix = pd.DataFrame(np.eye(len(names)), index=names, columns=names)
   if len(numeric):
     with warnings.catch_warnings(), np.errstate(all='ignore'):
@@ -78,6 +82,112 @@ def association_matrix(table, schema):
   symmetric = matrix.to_numpy(copy=True)
   np.fill_diagonal(symmetric, 1.0)  # A constant column has no correlation.
   return pd.DataFrame(symmetric, index=names, columns=names)
+
+
+def kendall_matrix(table, schema, *, max_rows=_MOST_ROWS, seed=0):
+  """Measures Kendall's tau-b of every pair of columns.
+
+  Unlike Pearson's correlation it does not change when a column is transformed
+  by an increasing function, and one value far out does not decide it. Booleans
+  and categories count by their place in the schema: between two columns of two
+  values that is their correlation, but with categories in no natural order it
+  only tells whether two tables agree, not how strong a dependence is. A pair
+  leaves out the rows where one of its values is missing. A column that is
+  constant has tau 0 with every other.
+
+  Args:
+    table: DataFrame `[n, d]` with the columns of `schema`.
+    schema: The `TableSchema`.
+    max_rows: Most rows to look at, drawn at random without replacement. With
+      20,000 a tau has a standard error of about 0.005.
+    seed: Seed of that draw.
+
+  Returns:
+    DataFrame `[d, d]` in [-1, 1], symmetric, with ones on the diagonal.
+
+  Raises:
+    ValueError: if a column of the schema is not in the table, the table has no
+      rows, or `max_rows` is less than 2.
+
+  #### References
+
+  M. Kendall (1945), *The treatment of ties in ranking problems*.
+
+  #### Example
+
+  >>> import pandas as pd
+  >>> from tfdpflows.tabular import Field, TableSchema
+  >>> schema = TableSchema([
+  ...     Field('age', 'integer', minimum=0, maximum=9, required=True),
+  ...     Field('adult', 'boolean', required=True)])
+  >>> table = pd.DataFrame({'age': [1, 2, 7, 8], 'adult': [0, 0, 1, 1]})
+  >>> round(float(kendall_matrix(table, schema).loc['age', 'adult']), 3)
+  0.816
+  """
+  from scipy import stats  # noqa: PLC0415 (slow to import)
+
+  fields = list(schema.fields)
+  require_columns(table, fields, 'the table')
+  if not len(table):
+    raise ValueError('There are no rows in the table; give at least two.')
+  if max_rows < 2:
+    raise ValueError(f'max_rows is {max_rows}; it must be at least 2.')
+  if len(table) > max_rows:
+    rng = np.random.default_rng(seed)
+    table = table.iloc[rng.choice(len(table), max_rows, replace=False)]
+  ranks = [_ranks(table[field.name], field) for field in fields]
+  matrix = np.eye(len(fields))
+  for i, first in enumerate(ranks):
+    for j, second in enumerate(ranks[:i]):
+      both = (first >= 0) & (second >= 0)
+      tau, _ = stats.kendalltau(first[both], second[both])
+      # A constant column has no order to agree with.
+      matrix[i, j] = matrix[j, i] = 0.0 if np.isnan(tau) else tau
+  names = [field.name for field in fields]
+  return pd.DataFrame(matrix, index=names, columns=names)
+
+
+def kendall_errors(real, synthetic, schema, *, max_rows=_MOST_ROWS, seed=0):
+  """Compares the Kendall matrices of two tables.
+
+  Args:
+    real: DataFrame `[n, d]` of real rows.
+    synthetic: DataFrame `[m, d]` of synthetic rows.
+    schema: The `TableSchema` of both.
+    max_rows: See `kendall_matrix`.
+    seed: See `kendall_matrix`.
+
+  Returns:
+    A dict of `kendall_rmse` and `kendall_mae`: root mean square and mean
+    absolute difference of tau over all pairs of different columns; 0.0 for a
+    table of one column.
+
+  Raises:
+    ValueError: as `kendall_matrix`.
+
+  #### Example
+
+  >>> import pandas as pd
+  >>> from tfdpflows.tabular import Field, TableSchema
+  >>> schema = TableSchema([
+  ...     Field(name, 'integer', minimum=0, maximum=9, required=True)
+  ...     for name in 'xy'])
+  >>> real = pd.DataFrame({'x': [1, 2, 3], 'y': [1, 2, 3]})
+  >>> made = pd.DataFrame({'x': [1, 2, 3], 'y': [3, 2, 1]})
+  >>> kendall_errors(real, made, schema)['kendall_mae']
+  2.0
+  """
+  first, second = (
+    kendall_matrix(table, schema, max_rows=max_rows, seed=seed).to_numpy()
+    for table in (real, synthetic)
+  )
+  errors = (second - first)[np.triu_indices(len(first), k=1)]
+  if not len(errors):
+    return {'kendall_rmse': 0.0, 'kendall_mae': 0.0}
+  return {
+    'kendall_rmse': float(np.sqrt(np.mean(errors**2))),
+    'kendall_mae': float(np.mean(np.abs(errors))),
+  }
 
 
 def require_columns(table, fields, what):
@@ -100,7 +210,7 @@ def require_tables(real, synthetic, schema):
 
 def _codes(series, field):
   """Codes without gaps: only categories that occur, missing as one of them."""
-  code = cells.category_codes(series, field)
+  code = discretization.category_codes(series, field)
   return np.unique(code, return_inverse=True)[1]
 
 
@@ -132,3 +242,14 @@ def _cramers_v(first, second):
   rows -= (rows - 1) ** 2 / (n - 1)
   columns -= (columns - 1) ** 2 / (n - 1)
   return float(np.sqrt(min(1.0, phi2 / max(min(rows, columns) - 1, 1e-12))))
+
+
+def _ranks(series, field):
+  """Dense ranks, int64 `[n]`; -1 where the value is missing."""
+  if not field.is_numeric:
+    return discretization.category_codes(series, field)
+  values = discretization.numbers(series)
+  present = np.isfinite(values)
+  ranks = np.full(len(values), -1, np.int64)
+  ranks[present] = np.unique(values[present], return_inverse=True)[1]
+  return ranks

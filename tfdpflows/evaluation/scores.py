@@ -1,4 +1,4 @@
-"""Scores of classifiers trained on synthetic rows and tested on real ones."""
+"""Scores of models trained on synthetic rows and tested on real ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import warnings
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular import cells
-from tfdpflows.tabular.association import require_columns
-from tfdpflows.tabular.features import as_features
+from tfdpflows.evaluation import discretization
+from tfdpflows.evaluation.association import require_columns
 
 _MAX_CLASSES = 20
 _SMALL = 4_000_000
@@ -28,6 +27,7 @@ ALL_CLASSIFIERS = (
   'linear discriminant',
   'neural network',
 )
+REGRESSORS = ('ridge regression', 'random forest', 'gradient boosting')
 
 
 def train_on_synthetic(
@@ -104,7 +104,7 @@ def train_on_synthetic(
     rows = np.flatnonzero(label >= 0)
     if len(rows) > limit:
       rows = np.sort(rng.choice(rows, limit, replace=False))
-    kept.append((as_features(table.iloc[rows], fields), label[rows]))
+    kept.append((_features(table.iloc[rows], fields), label[rows]))
   (features, truth), *trainings = kept
   if len(np.unique(truth)) < 2:
     raise ValueError(
@@ -117,6 +117,91 @@ def train_on_synthetic(
       values = _score(name, x, y, features, truth, seed)
       scores.loc[name, [prefix + metric for metric in _METRICS]] = values
   return scores
+
+
+def regress_on_synthetic(
+  real_holdout,
+  synthetic,
+  schema,
+  target,
+  *,
+  max_train=50_000,
+  max_test=20_000,
+  seed=0,
+):
+  """Trains regressors on synthetic rows and scores them on real ones.
+
+  Args:
+    real_holdout: DataFrame of real rows to score on; rows whose target is
+      missing are left out.
+    synthetic: DataFrame of synthetic rows to train on.
+    schema: the `TableSchema` of both.
+    target: name of the numeric column to predict from all others.
+    max_train: largest number of rows to train on, drawn at random.
+    max_test: largest number of rows to score on, drawn at random.
+    seed: seed of the draws and of the regressors.
+
+  Returns:
+    DataFrame with one row for each of `REGRESSORS` and the columns `r2`, the
+    explained share of the variance, and `mae`, the mean absolute error in
+    units of the column.
+
+  Raises:
+    ImportError: if scikit-learn is not installed.
+    ValueError: if `target` is not a numeric field, or a table has fewer than
+      two rows with a value of it.
+
+  #### Example
+
+  >>> import numpy as np, pandas as pd
+  >>> from tfdpflows.tabular import Field, TableSchema
+  >>> schema = TableSchema([Field('x', 'number', 0., 1., required=True),
+  ...                       Field('y', 'number', 0., 2., required=True)])
+  >>> x = np.linspace(0, 1, 50)
+  >>> table = pd.DataFrame({'x': x, 'y': 2 * x})
+  >>> scores = regress_on_synthetic(table, table, schema, 'y')
+  >>> bool(scores.loc['ridge regression', 'r2'] > .95)
+  True
+  """
+  fields = {field.name: field for field in schema.fields}
+  if target not in fields or not fields[target].is_numeric:
+    numeric = [f.name for f in schema.fields if f.is_numeric]
+    raise ValueError(
+      f'The target {target!r} is not a numeric column of the schema. Those '
+      f'are: {", ".join(numeric) or "none"}.'
+    )
+  others = [field for field in schema.fields if field.name != target]
+  rng = np.random.default_rng(seed)
+  kept = []
+  for table, limit, what in (
+    (real_holdout, max_test, 'the real table'),
+    (synthetic, max_train, 'the synthetic table'),
+  ):
+    require_columns(table, schema.fields, what)
+    y = discretization.numbers(table[target])
+    rows = np.flatnonzero(np.isfinite(y))
+    if len(rows) < 2:
+      raise ValueError(
+        f'Column {target!r} has {len(rows)} values in {what}; scores need two.'
+      )
+    if len(rows) > limit:
+      rows = np.sort(rng.choice(rows, limit, replace=False))
+    kept.append((_features(table.iloc[rows], others), y[rows]))
+  (test, truth), (x, y) = kept
+  from sklearn import metrics  # noqa: PLC0415 (optional, slow to import)
+
+  scores = pd.DataFrame(
+    index=pd.Index(REGRESSORS, name='regressor'), columns=['r2', 'mae']
+  )
+  for name in REGRESSORS:
+    model = _regressor(name, seed)
+    with warnings.catch_warnings():
+      # Collinear columns, as one-hot ones are, are fitted as they are.
+      warnings.simplefilter('ignore')
+      predicted = model.fit(x, y).predict(test)
+    scores.loc[name, 'r2'] = metrics.r2_score(truth, predicted)
+    scores.loc[name, 'mae'] = metrics.mean_absolute_error(truth, predicted)
+  return scores.astype(float)
 
 
 def target_labels(schema, target, *tables):
@@ -155,22 +240,24 @@ def target_labels(schema, target, *tables):
     )
   field = fields[target]
   columns = [table[target] for table in tables]
-  if cells.is_categorical(field):
-    size = len(cells.declared_values(field))
+  if not field.is_numeric:
+    size = len(discretization.declared_values(field))
     if not 2 <= size <= _MAX_CLASSES:
       raise ValueError(
         f'The target {target!r} has {size} categories; scores take 2 to '
         f'{_MAX_CLASSES}. Choose another target column.'
       )
-    labels = [cells.category_codes(column, field) for column in columns]
+    labels = [
+      discretization.category_codes(column, field) for column in columns
+    ]
     return labels, f'the category of {target}'
-  values = [cells.numbers(column) for column in columns]
-  declared = cells.declared_values(field)
+  values = [discretization.numbers(column) for column in columns]
+  declared = discretization.declared_values(field)
   few = not declared and field.maximum - field.minimum < _MAX_CLASSES
   if few and field.type == 'integer':
     declared = tuple(range(field.minimum, field.maximum + 1))
   if 2 <= len(declared) <= _MAX_CLASSES:
-    edges = cells.cell_edges(declared, len(declared))
+    edges = discretization.cell_edges(declared, len(declared))
     description = f'the value of {target}'
   else:
     distinct, counts = np.unique(
@@ -292,3 +379,60 @@ def _score(name, x, y, features, truth, seed):
   ]
   f1 = metrics.f1_score(truth, predicted, average='macro')
   return [float(f1), *np.mean(areas, axis=0).tolist()]
+
+
+def _regressor(name, seed):
+  try:
+    from sklearn import (  # noqa: PLC0415 (optional, slow to import)
+      ensemble,
+      linear_model,
+      pipeline,
+      preprocessing,
+    )
+  except ImportError as error:
+    raise ImportError(
+      'Train-on-synthetic scores need scikit-learn: pip install scikit-learn'
+    ) from error
+  model = {
+    'ridge regression': linear_model.Ridge(),
+    'random forest': ensemble.RandomForestRegressor(
+      50, max_features=1 / 3, min_samples_leaf=5, random_state=seed
+    ),
+    'gradient boosting': ensemble.HistGradientBoostingRegressor(
+      random_state=seed
+    ),
+  }[name]
+  return pipeline.make_pipeline(preprocessing.StandardScaler(), model)
+
+
+def _features(table, fields):
+  """Returns columns as models take them.
+
+  Args:
+    table: DataFrame `[n, d]`.
+    fields: the `Field`s of the columns to take.
+
+  Returns:
+    float32 array `[n, k]`: numbers, and categories one-hot; where values may
+    be missing, whether they are has a column.
+  """
+  columns = []
+  for field in fields:
+    if not field.is_numeric:
+      codes = discretization.category_codes(table[field.name], field)
+      size = len(discretization.declared_values(field))
+      one_hot = np.zeros([len(codes), size + 1], np.float32)
+      one_hot[np.arange(len(codes)), np.where(codes < 0, size, codes)] = 1
+      columns.append(one_hot if not field.required else one_hot[:, :size])
+      continue
+    values = discretization.numbers(table[field.name])
+    missing = np.isnan(values)
+    if not field.required:
+      columns.append(missing[:, None])
+    middle = np.mean(discretization.declared_values(field) or _bounds(field))
+    columns.append(np.where(missing, middle, values)[:, None])
+  return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def _bounds(field):
+  return field.minimum, field.maximum

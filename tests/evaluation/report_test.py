@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tfdpflows.tabular import report, report_figures
+from tfdpflows.evaluation import report, report_figures
 from tfdpflows.tabular.schema import Field, TableSchema
 
 EVIL = '<script>alert("x")</script>'

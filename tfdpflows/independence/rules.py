@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import gradients
-from tfdpflows.models import other_weights
+from tfdpflows.independence import other_weights
 
 _ZERO = tf.UnconnectedGradients.ZERO
 _TOLERANCE = 1e-3

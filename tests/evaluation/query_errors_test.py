@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tfdpflows.tabular import evaluation, workload
+from tfdpflows import evaluation
+from tfdpflows.evaluation import query_errors
 from tfdpflows.tabular.field import Field
 from tfdpflows.tabular.schema import TableSchema
 
@@ -78,7 +79,7 @@ class TestMarginalErrors:
   def test_many_cells_are_counted_where_rows_are(self, monkeypatch):
     real, other = table(), shuffled(table())
     expected = evaluation.marginal_errors(real, other, SCHEMA, 3)
-    monkeypatch.setattr(workload, '_MOST_CELLS', 1)
+    monkeypatch.setattr(query_errors, '_MOST_CELLS', 1)
     assert evaluation.marginal_errors(real, other, SCHEMA, 3) == pytest.approx(
       expected
     )

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from tfdpflows.tabular import cells
-from tfdpflows.tabular.association import require_tables
+from tfdpflows.evaluation import discretization
+from tfdpflows.evaluation.association import require_tables
 
 _CELLS = 8
 # Above this many possible cells only those with rows are counted.
@@ -56,7 +56,7 @@ def marginal_errors(real, synthetic, schema, order=2, *, most=200, seed=0):
       f'{len(fields)}].'
     )
   coded = {
-    field.name: cells.shared_cells(
+    field.name: discretization.shared_cells(
       real[field.name], synthetic[field.name], field, _CELLS
     )
     for field in fields
@@ -132,15 +132,18 @@ def _total_variation(first, second, size):
 
 
 def _values(field, *tables):
-  if cells.is_categorical(field):
-    return [cells.category_codes(table[field.name], field) for table in tables]
-  return [cells.numbers(table[field.name]) for table in tables]
+  if not field.is_numeric:
+    return [
+      discretization.category_codes(table[field.name], field)
+      for table in tables
+    ]
+  return [discretization.numbers(table[field.name]) for table in tables]
 
 
 def _condition(field, values, rng):
   """Which rows of each table meet a random condition; missing ones do not."""
-  if cells.is_categorical(field):
-    size = len(cells.declared_values(field))
+  if not field.is_numeric:
+    size = len(discretization.declared_values(field))
     chosen = np.append(rng.random(size) < 0.5, False)
     return [chosen[codes] for codes in values]
   known = values[0][np.isfinite(values[0])]

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdpflows.models import other_weights, trial_rows
+from tfdpflows.independence import other_weights, probe_rows
 
 # Losses may cancel to nothing but rounding; gradients tell of smaller ones.
 _LOSS = 0.1
@@ -135,7 +135,7 @@ class _Try:
     """Other rows of sizes that made-up ones do not have."""
     # A run that fails leaves legacy chance out of step.
     legacy = bool(self._trial.legacy)
-    for others, what in trial_rows.extreme(self._others, legacy):
+    for others, what in probe_rows.extreme(self._others, legacy):
       for i in (0, batch - 1):
         try:
           old, new = self._trial.pair(

@@ -5,7 +5,7 @@ the batch. What is raised in their place has a text that is fixed before any
 row is read, no cause and no context, so that no traceback shows them either.
 That there is an error at all still tells of the rows, and TensorFlow's own
 log, on the standard error of the process, is written before Python hears of
-it: `value_errors` refuses, before the first row, what could raise.
+it: `graph_scan` refuses, before the first row, what could raise.
 """
 
 from __future__ import annotations

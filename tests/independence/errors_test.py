@@ -9,7 +9,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import accounting, gradients, optimizers, sampling
 from tfdpflows._keras import keras, tfp
-from tfdpflows.models import step_errors
+from tfdpflows.independence import errors
 
 L = keras.layers
 tfd = tfp.distributions
@@ -55,7 +55,7 @@ def _error(function, *args, **kwargs):
   with pytest.raises(tf.errors.InvalidArgumentError) as info:
     function(*args, **kwargs)
   error = info.value
-  assert error.message == step_errors._FAILED
+  assert error.message == errors._FAILED
   assert error.__cause__ is None
   assert error.__context__ is None
   assert error.node_def is None and error.op is None
@@ -174,7 +174,7 @@ def test_the_end_of_data_and_of_memory_are_told_apart():
     def function(unused_iterator):
       raise error
 
-    return step_errors.without_rows(function)
+    return errors.without_rows(function)
 
   with pytest.raises(tf.errors.OutOfRangeError):
     failing(ended)(None)

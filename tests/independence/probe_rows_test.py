@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import gradients, optimizers
 from tfdpflows._keras import keras, tfp
-from tfdpflows.models import trial, trial_rows
+from tfdpflows.independence import probe_rows, runs
 
 L = keras.layers
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -126,7 +126,7 @@ def test_models_that_fail_for_some_rows_are_refused():
 
 def test_floats_and_integers_are_made_extreme_by_themselves():
   rows = (tf.constant([[0.5], [0.25]]), tf.constant([1, 0]))
-  found = list(trial_rows.extreme(rows))
+  found = list(probe_rows.extreme(rows))
   assert len({what for _, what in found}) == len(found) == 5 + 4
   for (x, y), _ in found[:5]:
     np.testing.assert_array_equal(y, rows[1])
@@ -134,11 +134,11 @@ def test_floats_and_integers_are_made_extreme_by_themselves():
   for (x, y), _ in found[5:]:
     np.testing.assert_array_equal(x, rows[0])
     assert np.abs(y[0]) > 1
-  assert len(list(trial_rows.extreme(rows, floats_only=True))) == 5
-  assert not list(trial_rows.extreme(rows[1], floats_only=True))
+  assert len(list(probe_rows.extreme(rows, floats_only=True))) == 5
+  assert not list(probe_rows.extreme(rows[1], floats_only=True))
   small = tf.constant([1, 0], tf.uint8)
-  assert len(list(trial_rows.extreme(small))) == 3
-  ((text, _),) = trial_rows.extreme(tf.constant(['a']))
+  assert len(list(probe_rows.extreme(small))) == 3
+  ((text, _),) = probe_rows.extreme(tf.constant(['a']))
   assert len(text.numpy()[0].split()) > 40
 
 
@@ -156,4 +156,4 @@ def test_floats_and_integers_are_made_extreme_by_themselves():
   ],
 )
 def test_operations_with_a_state_of_their_own(op, legacy):
-  assert bool(trial._LEGACY.match(op)) == legacy
+  assert bool(runs._LEGACY.match(op)) == legacy

@@ -1,7 +1,4 @@
-"""How close a synthetic table is to a real one.
-
-None of these numbers is private: they are computed on real rows without noise.
-"""
+"""How close the columns of a synthetic table, and their pairs, are to real."""
 
 from __future__ import annotations
 
@@ -10,28 +7,8 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular import cells
-from tfdpflows.tabular.association import association_matrix, require_tables
-from tfdpflows.tabular.classifier_scores import (
-  target_labels,
-  train_on_synthetic,
-)
-from tfdpflows.tabular.rank_correlation import kendall_errors, kendall_matrix
-from tfdpflows.tabular.regressor_scores import regress_on_synthetic
-from tfdpflows.tabular.workload import marginal_errors, range_query_errors
-
-__all__ = [
-  'Comparison',
-  'association_matrix',
-  'compare',
-  'kendall_errors',
-  'kendall_matrix',
-  'marginal_errors',
-  'range_query_errors',
-  'regress_on_synthetic',
-  'target_labels',
-  'train_on_synthetic',
-]
+from tfdpflows.evaluation import discretization
+from tfdpflows.evaluation.association import association_matrix, require_tables
 
 _PAIR_CELLS = 8
 
@@ -126,7 +103,7 @@ def compare(real, synthetic, schema):
 
 
 def _marginal(real, synthetic, field):
-  first, second, size = cells.shared_cells(real, synthetic, field)
+  first, second, size = discretization.shared_cells(real, synthetic, field)
   p, q = (np.bincount(c, minlength=size) / len(c) for c in (first, second))
   # E|P - Q| of two multinomial samples, by the normal approximation.
   pooled = np.bincount(np.concatenate([first, second]), minlength=size)
@@ -143,13 +120,13 @@ def _marginal(real, synthetic, field):
 
 
 def _wasserstein(real, synthetic, field):
-  if cells.is_categorical(field):
+  if not field.is_numeric:
     return float('nan')
-  declared = cells.declared_values(field)
+  declared = discretization.declared_values(field)
   low, high = field.minimum, field.maximum
   if declared:
     low, high = declared[0], declared[-1]
-  columns = [cells.numbers(column) for column in (real, synthetic)]
+  columns = [discretization.numbers(column) for column in (real, synthetic)]
   columns = [column[np.isfinite(column)] for column in columns]
   if high <= low or not all(map(len, columns)):
     return 0.0 if high <= low else float('nan')
@@ -160,7 +137,7 @@ def _wasserstein(real, synthetic, field):
 
 def _pairs(real, synthetic, fields):
   coded = [
-    cells.shared_cells(real[f.name], synthetic[f.name], f, _PAIR_CELLS)
+    discretization.shared_cells(real[f.name], synthetic[f.name], f, _PAIR_CELLS)
     for f in fields
   ]
   distances = np.zeros([len(fields)] * 2)

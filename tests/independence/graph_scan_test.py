@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import flows, optimizers
 from tfdpflows._keras import keras, tfp
-from tfdpflows.models import trial_rows, value_errors
+from tfdpflows.independence import graph_scan, probe_rows
 
 L = keras.layers
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -241,7 +241,7 @@ def test_it_leaves_generators_where_they_were(monkeypatch):
 
   layers = Noisy(), Noisy()
   _tried(layers[0])
-  monkeypatch.setattr(value_errors, 'check', lambda *unused_args: None)
+  monkeypatch.setattr(graph_scan, 'check', lambda *unused_args: None)
   _tried(layers[1])
   states = [layer.generator.state for layer in layers]
   np.testing.assert_array_equal(*states)
@@ -276,7 +276,7 @@ def test_unusual_rows_of_every_shape_and_dtype():
     *(tf.ones([3], 'uint8'), tf.ones([3, 2], 'int64'), tf.fill([3], True)),
     *(tf.fill([3], 'a'), tf.fill([3, 2], 'a')),
   )
-  found = list(trial_rows.unusual(rows))
+  found = list(probe_rows.unusual(rows))
   assert {'nan', '-1', "''"} <= {what for _, what in found}
   for changed, _ in found:
     for old, new in zip(rows, changed):

@@ -2,7 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tfdpflows.tabular import cells, classifier_scores, evaluation
+from tfdpflows import evaluation
+from tfdpflows.evaluation import discretization
+from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.tabular.schema import Field, TableSchema
 
 SCHEMA = TableSchema(
@@ -40,24 +42,28 @@ def shuffled(frame, seed=1):
 class TestCells:
   def test_atoms_lie_inside_their_cells(self):
     values = np.concatenate([np.zeros(900), np.linspace(10, 20, 100)])
-    edges = cells.cell_edges(values, 8)
+    edges = discretization.cell_edges(values, 8)
     assert len(edges) <= 7
     assert edges[0] == pytest.approx(5)
     assert not np.isin(edges, values).any()
 
   def test_cells_hold_similar_mass(self):
     values = np.random.default_rng(0).lognormal(size=10_000)
-    counts = np.bincount(np.searchsorted(cells.cell_edges(values, 16), values))
+    counts = np.bincount(
+      np.searchsorted(discretization.cell_edges(values, 16), values)
+    )
     assert len(counts) == 16
     assert counts.min() > 600
 
   @pytest.mark.parametrize('values', [[], [3.0], [np.nan, 3.0, 3.0]])
   def test_few_values_make_one_cell(self, values):
-    assert len(cells.cell_edges(values, 8)) == 0
+    assert len(discretization.cell_edges(values, 8)) == 0
 
   def test_codes_cover_missing_values_and_undeclared_ones(self):
     field = Field('x', 'string', enum=('nan', 'a'))
-    codes = cells.category_codes(pd.Series(['a', 'nan', None, 'zz']), field)
+    codes = discretization.category_codes(
+      pd.Series(['a', 'nan', None, 'zz']), field
+    )
     assert codes.tolist() == [1, 0, -1, -1]
 
   def test_booleans_of_every_dtype(self):
@@ -68,7 +74,7 @@ class TestCells:
       pd.Series(['true', 'False']),
       pd.Series([1, 0]),
     ):
-      codes = cells.category_codes(pd.Series(column), field)
+      codes = discretization.category_codes(pd.Series(column), field)
       assert codes.tolist() == [1, 0]
 
 
@@ -220,7 +226,7 @@ class TestTrainOnSynthetic:
       frame, frame.assign(member=True), SCHEMA, 'member'
     )
     labels, _ = evaluation.target_labels(SCHEMA, 'member', frame)
-    guess = classifier_scores.constant_scores(labels[0])
+    guess = model_scores.constant_scores(labels[0])
     assert scores['auroc'].tolist() == [0.5] * 3
     assert scores['macro_f1'].iloc[0] == pytest.approx(guess['macro_f1'])
 

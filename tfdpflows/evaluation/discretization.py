@@ -11,11 +11,6 @@ _BOOLEANS = {
 }  # fmt: skip
 
 
-def is_categorical(field):
-  """Returns whether `field` has values without an order or a distance."""
-  return field.type in ('string', 'boolean')
-
-
 def declared_values(field):
   """Returns the values of a field in their declared order, `()` if open.
 
@@ -26,7 +21,7 @@ def declared_values(field):
     return (False, True)
   if not field.enum:
     return ()
-  if is_categorical(field):
+  if not field.is_numeric:
     return tuple(field.enum)
   return tuple(sorted(field.enum))
 
@@ -99,7 +94,7 @@ def shared_cells(real, synthetic, field, max_cells=32):
     `(real_codes [n], synthetic_codes [m], num_cells)`, codes in
     `[0, num_cells)`.
   """
-  if is_categorical(field):
+  if not field.is_numeric:
     size = len(declared_values(field))
     codes = [category_codes(column, field) for column in (real, synthetic)]
   else:

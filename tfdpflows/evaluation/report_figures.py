@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from tfdpflows.tabular import cells
+from tfdpflows.evaluation import discretization
 
 _WIDTH, _HEIGHT = 270, 168
 _LEFT, _RIGHT, _TOP, _BOTTOM = 8, 262, 22, 140
@@ -33,11 +33,11 @@ def marginal_figure(real, synthetic, field):
     histogram between the 0.2 % and 99.8 % quantiles of both columns (what is
     outside is counted in the first and last bin).
   """
-  declared = cells.declared_values(field)
-  if cells.is_categorical(field) or 0 < len(declared) <= _MAX_BARS:
+  declared = discretization.declared_values(field)
+  if not field.is_numeric or 0 < len(declared) <= _MAX_BARS:
     p, q, labels = _category_shares(real, synthetic, field)
     return _bars(p, q, labels, field.name)
-  columns = [cells.numbers(column) for column in (real, synthetic)]
+  columns = [discretization.numbers(column) for column in (real, synthetic)]
   columns = [column[np.isfinite(column)] for column in columns]
   return _histogram(*columns, field)
 
@@ -129,12 +129,12 @@ def _matrix_cell(value, x, y, size, title, limit, printed):
 
 
 def _category_shares(real, synthetic, field):
-  first, second, size = cells.shared_cells(real, synthetic, field)
+  first, second, size = discretization.shared_cells(real, synthetic, field)
   p, q = (np.bincount(c, minlength=size) / len(c) for c in (first, second))
-  declared = cells.declared_values(field)
+  declared = discretization.declared_values(field)
   labels = [_label(value) for value in declared] + ['missing']
   kept = list(range(len(declared)))
-  if cells.is_categorical(field) and field.type != 'boolean':
+  if not field.is_numeric and field.type != 'boolean':
     kept.sort(key=lambda i: -p[i])
   other = kept[_MAX_BARS - 1 :] if len(kept) > _MAX_BARS else []
   kept = kept[: len(kept) - len(other)]

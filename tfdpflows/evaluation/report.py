@@ -9,14 +9,18 @@ import math
 
 import numpy as np
 
-from tfdpflows.tabular import (
-  classifier_scores,
-  evaluation,
+from tfdpflows.evaluation import (
+  comparison as comparisons,
+)
+from tfdpflows.evaluation import (
   report_figures,
   report_html,
   report_sections,
-  values,
 )
+from tfdpflows.evaluation import (
+  scores as model_scores,
+)
+from tfdpflows.tabular import values
 
 _TITLE = 'Synthetic table report'
 
@@ -91,7 +95,7 @@ def write_report(
   """
   real = _validated(real, schema, 'real', out_of_range)
   synthetic = _validated(synthetic, schema, 'synthetic', 'error')
-  comparison = evaluation.compare(real, synthetic, schema)
+  comparison = comparisons.compare(real, synthetic, schema)
   scores = None
   if target is not None:
     scores = _scores(real, synthetic, schema, target, classifiers, seed)
@@ -119,13 +123,13 @@ def _validated(table, schema, name, out_of_range):
 
 def _scores(real, synthetic, schema, target, classifiers, seed):
   """Mean over the two halves of the real rows; the other half is real_train."""
-  (labels,), _ = evaluation.target_labels(schema, target, real)
+  (labels,), _ = model_scores.target_labels(schema, target, real)
   # Every class is divided evenly, so that rare ones are in both halves.
   order = np.lexsort([np.random.default_rng(seed).random(len(real)), labels])
   halves = np.empty(len(real), int)
   halves[order] = np.arange(len(real)) % 2
   scored = [
-    evaluation.train_on_synthetic(
+    model_scores.train_on_synthetic(
       real[halves == half],
       synthetic,
       schema,
@@ -237,10 +241,10 @@ def _privacy(statement):
 
 
 def _utility(scores, real, synthetic, schema, target):
-  (truth, _), description = evaluation.target_labels(
+  (truth, _), description = model_scores.target_labels(
     schema, target, real, synthetic
   )
-  chance = classifier_scores.constant_scores(truth)
+  chance = model_scores.constant_scores(truth)
   metrics = {
     'macro_f1': 'macro F1',
     'auroc': 'AUROC',

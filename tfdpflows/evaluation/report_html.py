@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from tfdpflows.tabular import report_style
+from tfdpflows.evaluation import report_style
 
 
 class Raw(str):

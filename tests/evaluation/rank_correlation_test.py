@@ -3,7 +3,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from tfdpflows.tabular import Field, TableSchema, evaluation
+from tfdpflows import evaluation
+from tfdpflows.tabular import Field, TableSchema
 
 SCHEMA = TableSchema(
   [
