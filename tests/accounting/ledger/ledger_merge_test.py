@@ -64,7 +64,7 @@ def test_merged_ledger_holds_all_that_was_spent(paths):
   assert not [x for x in os.listdir(path.parent) if x.startswith('.')]
 
 
-def test_sources_are_sealed_and_say_where_they_went(paths):
+def test_sources_are_closed_and_say_where_they_went(paths):
   sources, path = paths
   live = PrivacyLedger.open(sources[0])
   steps = live.reserve(STEP, 10, 'training', resume=True, randomness_id='a')
@@ -90,7 +90,7 @@ def test_sources_are_sealed_and_say_where_they_went(paths):
     PrivacyLedger.open(moved / 'a/ledger')
 
 
-def test_reservations_are_resumed_by_their_owner(paths):
+def test_reservations_are_resumed_with_their_randomness(paths):
   sources, path = paths
   merge_ledgers(sources, path).close()
   with PrivacyLedger.open(path) as merged:
@@ -134,11 +134,11 @@ def test_charges_and_reservations_of_nobody_are_not_resumed(tmp_path):
     assert merged.charge(GAUSSIAN, label='histograms', resume=True)
 
 
-def test_merged_charges_keep_their_owners_and_seeds():
+def test_merged_charges_keep_their_randomness_and_seeds():
   sources = [PrivacyLedger(), PrivacyLedger()]
-  for ledger, owner in zip(sources, 'ab'):
+  for ledger, name in zip(sources, 'ab'):
     ledger.charge(
-      GAUSSIAN, label='bounds', randomness_id=owner, seeded=owner == 'b'
+      GAUSSIAN, label='bounds', randomness_id=name, seeded=name == 'b'
     )
   merged = merge_ledgers(sources)
   assert merged.seeded
@@ -394,11 +394,11 @@ def test_nothing_is_lost_whatever_was_charged(several):
   ledgers = []
   for entries in several:
     ledger = PrivacyLedger()
-    for label, event, count, kind, owner in entries:
+    for label, event, count, kind, name in entries:
       if kind == 'charge':
         ledger.charge(event, count, label)
       elif all(x.label != label for x in ledger.entries):
-        steps = ledger.reserve(event, 2 * count, label, randomness_id=owner)
+        steps = ledger.reserve(event, 2 * count, label, randomness_id=name)
         steps.ensure(count)
         if kind == 'released':
           steps.release()

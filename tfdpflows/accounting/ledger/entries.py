@@ -33,7 +33,7 @@ class Entry:
     kind: 'charge' or 'reserve'.
     label: What it was for.
     event: The `DpEvent` of one run.
-    public_event: The same at a price that does not depend on private votes.
+    public_event: The same at its data-independent cost.
     limit: How many runs it is for.
     charged: How many runs are charged.
     released: Whether the rest of a reservation was given up.
@@ -112,7 +112,7 @@ class LedgerState:
     """All that is charged.
 
     Args:
-      data_dependent: Whether to leave prices that depend on private votes as
+      data_dependent: Whether to leave costs that depend on private votes as
         they are.
 
     Returns:
@@ -123,7 +123,7 @@ class LedgerState:
     return composed(counts.values())
 
   def committed(self) -> dp_accounting.ComposedDpEvent:
-    """All that is charged or reserved, at prices that depend on no votes.
+    """All that is charged or reserved, at its data-independent cost.
 
     Returns:
       A composed event.
@@ -287,7 +287,7 @@ class ResumableEntries:
     """
     wanted = Entry(record)
     label, same = wanted.label, self._by_label.get(wanted.label, [])
-    # Prices from private votes may differ: no refusal depends on them.
+    # Costs computed from private votes may differ: no refusal depends on them.
     terms = lambda entry: (entry.kind, entry.public_key, entry.limit)
     fitting = [entry for entry in same if terms(entry) == terms(wanted)]
     identity = wanted.randomness_id

@@ -79,7 +79,7 @@ class PrivacyLedger:
   private (where the accountant's guarantee is 'upper_bound'). What is asked of
   the table may depend on earlier outputs; the noise, the sampling and the
   number of runs may not, as numerical composition assumes these fixed. No
-  refusal depends on private votes: `DataDependentDpEvent`s are priced by their
+  refusal depends on private votes: `DataDependentDpEvent`s count as their
   data-independent twins. A file that holds such events tells of the votes and
   has to be kept as private as they are.
 
@@ -340,7 +340,7 @@ class PrivacyLedger:
 
   @property
   def committed_event(self) -> dp_accounting.ComposedDpEvent:
-    """All that is charged or reserved, at prices that depend on no votes."""
+    """All that is charged or reserved, at its data-independent cost."""
     with self._lock:
       return self._state.committed()
 
@@ -388,8 +388,8 @@ class PrivacyLedger:
     Args:
       delta: Inside (0, 1); that of the budget if None.
       accountant: Name of an accountant; that of the ledger if None.
-      data_dependent: Whether to price `DataDependentDpEvent`s by the votes they
-        were made from. The result is then itself private.
+      data_dependent: Whether `DataDependentDpEvent`s cost what follows from
+        the votes they were made from. The result is then itself private.
 
     Returns:
       Epsilon in nats, infinite if no finite one is known. The same question is
@@ -525,7 +525,7 @@ class PrivacyLedger:
     self, event: dp_accounting.DpEvent, count: int, label: str
   ) -> None:
     """Refuses a charge that would pass the budget, with the numbers."""
-    # Priced without the votes that it may depend on.
+    # At its cost without the votes that it may depend on.
     event = events_lib.data_independent(event)
     more = entries_lib.composed([(event, count)])
     relation = self.neighboring_relation
