@@ -23,10 +23,10 @@ _SUBPACKAGES = (
   'mechanisms',
   'models',
   'optimizers',
-  'plan',
   'randomness',
   'sampling',
   'tabular',
+  'training',
 )
 _NAMES = {
   'DensityModel': 'tfdpflows.models',
@@ -34,7 +34,7 @@ _NAMES = {
   'PrivacyLedger': 'tfdpflows.accounting',
   'PrivateModel': 'tfdpflows.models',
   'TabularSynthesizer': 'tfdpflows.tabular',
-  'TrainingPlan': 'tfdpflows.plan',
+  'TrainingPlan': 'tfdpflows.training.plan',
 }
 
 __all__ = [*_SUBPACKAGES, *_NAMES, '__version__']

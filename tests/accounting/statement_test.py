@@ -15,7 +15,6 @@ from tfdpflows import accounting
 from tfdpflows.accounting import (
   amplification,
   flatten,
-  ledger_merge,
   registry,
   statement,
 )
@@ -399,7 +398,7 @@ def test_what_was_merged_is_said(tmp_path):
   paths = [tmp_path / 'a', tmp_path / 'b']
   for path in paths:
     accounting.PrivacyLedger(path).close()
-  ledger_merge.merge_ledgers(paths, tmp_path / 'c').close()
+  accounting.merge_ledgers(paths, tmp_path / 'c').close()
   for path, word in ((paths[0], 'was merged into'), (tmp_path / 'c', 'a, b')):
     with accounting.PrivacyLedger.open(path, read_only=True) as ledger:
       made = accounting.privacy_statement(ledger, delta=1e-5)

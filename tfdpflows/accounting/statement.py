@@ -13,12 +13,12 @@ from tfdpflows.accounting import (
   amplification,
   events_json,
   flatten,
-  ledger_state,
   registry,
 )
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import statement_text as text_lib
+from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.rounding import round_up
 
 __all__ = ['PrivacyStatement', 'privacy_statement', 'round_up']
@@ -264,7 +264,7 @@ class _Spent:
       if entry.count:
         events.append((entry.event, entry.count))
     self.mechanisms = tuple(mechanisms.values())
-    self.private_event = ledger_state.composed(events)
+    self.private_event = composed(events)
     self.event = events_lib.data_independent(self.private_event)
 
 

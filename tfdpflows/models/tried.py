@@ -7,10 +7,10 @@ from concurrent import futures
 
 import tensorflow as tf
 
-from tfdpflows import distribution
 from tfdpflows.independence import comparison, errors, graph_scan, layer_calls
 from tfdpflows.independence.runs import Trial
 from tfdpflows.models.planned import PlannedModel
+from tfdpflows.training import replicas
 
 
 class TriedModel(PlannedModel):
@@ -94,7 +94,7 @@ class TriedModel(PlannedModel):
         replay, or an unsupported `tf.distribute` strategy.
     """
     with self.distribute_strategy.scope():
-      distribution.current_strategy()
+      replicas.current_strategy()
     self._check(spec)
     if plan.replays and self.run_eagerly:
       raise ValueError(

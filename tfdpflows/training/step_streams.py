@@ -28,7 +28,7 @@ class StepStreams:
 
   #### Example
 
-  >>> from tfdpflows.step_streams import StepStreams
+  >>> from tfdpflows.training.step_streams import StepStreams
   >>> streams = StepStreams(bytes(range(24)))
   >>> a = streams.at(7).uniform_full_int([2])
   >>> bool(tf.reduce_all(a == streams.at(7).uniform_full_int([2])))

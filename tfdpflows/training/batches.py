@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows.sampling import rows
+from tfdpflows.training import rows
 
 
 def dataset(x, sampler, workers, *, begin, randomness):
@@ -14,7 +14,7 @@ def dataset(x, sampler, workers, *, begin, randomness):
   Args:
     x: arrays, see `rows.arrays`.
     sampler: how a batch is drawn, such as a `PoissonSampler`.
-    workers: `distribution.Workers`, each replica of which gets its share.
+    workers: `replicas.Workers`, each replica of which gets its share.
     begin: a function without arguments, called when batches begin to be asked
       for; gives a function that returns the next step, or `None` at the end.
     randomness: a function from a step to a fresh `np.random.Generator`.

@@ -7,11 +7,11 @@ import math
 import dp_accounting
 import tensorflow as tf
 
-from tfdpflows import accounting, distribution, optimizers, replay, sampling
-from tfdpflows.accounting import owners
-from tfdpflows.plan_progress import PlanProgress
+from tfdpflows import accounting, optimizers, sampling
+from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.randomness import Randomness
-from tfdpflows.sampling import planned_batches, rows
+from tfdpflows.training import batches, replay, replicas, rows
+from tfdpflows.training.steps import PlanProgress
 
 _OPTIMIZERS = {
   'adabelief': optimizers.DPKerasAdaBelief,
@@ -43,7 +43,7 @@ class TrainingPlan:
   new process, too: see `resume`, and what its `replay` takes for granted.
 
   All of this also holds on several replicas of a `tf.distribute` strategy:
-  `tfdpflows.distribution` says how and why.
+  `tfdpflows.training.replicas` says how and why.
 
   Args:
     sampler: a sampler, such as `sampling.PoissonSampler`.
@@ -337,8 +337,10 @@ class TrainingPlan:
     self._progress.resume(optimizer, replay)
     if replay:
       return  # Of which table is known when batches are drawn.
-    workers = distribution.Workers(distribution.current_strategy())
-    workers.agree(lambda: self._reserve(self._owner, workers, resume=True))
+    workers = replicas.Workers(replicas.current_strategy())
+    workers.agree(
+      lambda: self._reserve(self._random_name, workers, resume=True)
+    )
     steps = max(self.step, self._reservation.charged)
     self._progress.charged_earlier(workers.greatest(steps))
 
@@ -396,13 +398,13 @@ class TrainingPlan:
       BudgetExceededError: if the ledger refuses the whole training.
     """
     x = rows.arrays(x)
-    strategy = distribution.current_strategy()
-    workers = distribution.Workers(strategy)
+    strategy = replicas.current_strategy()
+    workers = replicas.Workers(strategy)
     steps = self.left if steps is None else steps
     workers.agree(lambda: self._check(x, steps, workers))
     workers.agree(lambda: self._pay(x, steps, workers))
     stop = self.step + steps
-    dataset = planned_batches.dataset(
+    dataset = batches.dataset(
       x,
       self.sampler,
       workers,
@@ -443,17 +445,17 @@ class TrainingPlan:
     ]
 
   @property
-  def _owner(self):
+  def _random_name(self):
     """Names the random numbers in the ledger."""
     return self.randomness.key('owner', self.label).hex()
 
-  def _reserve(self, owner, workers, resume):
+  def _reserve(self, identity, workers, resume):
     reservation = self.ledger.reserve(
       self.sampler.event(self.noise_multiplier),
       self.steps,
       self.label,
       resume=resume,
-      owner=owner,
+      randomness_id=identity,
     )
     # The account of a worker that is not the chief begins anew.
     if resume and workers.is_chief and reservation.charged < self.step:
@@ -470,8 +472,8 @@ class TrainingPlan:
     table = replay.table_of(rows.fingerprints(x, self.randomness))
     if self._reservation is None:
       facts = {**self._progress.facts, 'table': table}
-      owner = owners.owner_of(self._owner, facts)
-      self._reserve(owner, workers, resume=self.replays)
+      identity = randomness_id(self._random_name, facts)
+      self._reserve(identity, workers, resume=self.replays)
       if self.replays:
         self._progress.charged_earlier(self._reservation.charged)
     self._table = self._table or table

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 import tfdpflows
 from tfdpflows import _keras, accounting, gradients, sampling
-from tfdpflows.optimizers.plan_steps import PlanSteps
 from tfdpflows.randomness import Randomness
+from tfdpflows.training.plan_steps import PlanSteps
 
 keras = _keras.keras
 STEPS = 6

@@ -10,29 +10,29 @@ import pytest
 import small_training
 import tensorflow as tf
 
-from tfdpflows import distribution
+from tfdpflows.training import replicas
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('replicas', [1, 2, 3, 7])
-def test_shares_of_a_batch_are_all_of_it_once(replicas):
+@pytest.mark.parametrize('number', [1, 2, 3, 7])
+def test_shares_of_a_batch_are_all_of_it_once(number):
   rng = np.random.default_rng(0)
   for size in (0, 1, 5, 40):
     drawn = np.sort(rng.choice(100, size, replace=False))
     padding = (0, -size % 16)
     batch = np.pad(drawn, padding), np.pad(np.ones(size, 'float32'), padding)
     found = []
-    for replica in range(replicas):
-      workers = distribution.Workers(tf.distribute.get_strategy())
-      workers.num_replicas, workers.replicas = replicas, [replica]
+    for replica in range(number):
+      workers = replicas.Workers(tf.distribute.get_strategy())
+      workers.num_replicas, workers.replicas = number, [replica]
       ((share, weights),) = workers.shares(*batch)
       assert len(share) == len(weights)
       assert weights.dtype == np.float32
-      if replicas > 1:
+      if number > 1:
         assert len(share) >= 8 and len(share) % 8 == 0
-        assert np.all(share[weights > 0] % replicas == replica)
+        assert np.all(share[weights > 0] % number == replica)
       found.extend(share[weights > 0])
     np.testing.assert_array_equal(np.sort(found), drawn)
 
@@ -54,7 +54,7 @@ def test_two_virtual_cpus():
   process = subprocess.run(
     [
       *(sys.executable, '-m', 'pytest', '-q', '-x'),
-      str(ROOT / 'tests' / 'distribute' / 'two_replicas.py'),
+      str(ROOT / 'tests' / 'training' / 'two_replicas.py'),
     ],
     cwd=ROOT,
     check=False,

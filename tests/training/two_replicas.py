@@ -23,10 +23,10 @@ import tfdpflows  # noqa: E402
 from tfdpflows import (  # noqa: E402
   _keras,
   accounting,
-  distribution,
   gradients,
   optimizers,
 )
+from tfdpflows.training import replicas  # noqa: E402
 
 keras = _keras.keras
 ONE = tf.distribute.get_strategy()
@@ -317,4 +317,4 @@ def test_other_strategies_are_refused_by_name():
 
 def test_outside_of_a_replica_there_is_no_noise_to_add():
   with TWO.scope(), pytest.raises(RuntimeError, match=r'strategy\.run'):
-    distribution.is_first_replica()
+    replicas.is_first_replica()

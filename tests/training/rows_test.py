@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tfdpflows.randomness import Randomness
-from tfdpflows.sampling import rows
+from tfdpflows.training import rows
 
 
 @pytest.mark.core

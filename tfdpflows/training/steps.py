@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from tfdpflows import distribution, replay
+from tfdpflows.training import replay, replicas
 
 
 class PlanProgress:
@@ -73,7 +73,7 @@ class PlanProgress:
   def train(self, optimizer):
     """See `TrainingPlan.training`."""
     self._facts_of(optimizer)
-    distribution.current_strategy()  # Refuses those that are not supported.
+    replicas.current_strategy()  # Refuses those that are not supported.
     if self.trained is not None:
       raise ValueError('The plan is training another model right now.')
     if self._trainee not in (None, optimizer):
@@ -97,7 +97,7 @@ class PlanProgress:
 
   def begin(self):
     """See `TrainingPlan.begin`."""
-    workers = distribution.Workers(distribution.current_strategy())
+    workers = replicas.Workers(replicas.current_strategy())
     step = self._following()
     workers.agree(lambda: [None, None, step])
     with self._lock:
