@@ -18,27 +18,12 @@ import markupsafe
 import numpy as np
 import pandas as pd
 
-<<<<<<< HEAD
+from tfdpflows import atomic
 from tfdpflows.accounting import PrivacyStatement
 from tfdpflows.evaluation import figures
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
-from tfdpflows.tabular import values
 from tfdpflows.tabular.schema import TableSchema
-=======
-from tfdpflows import atomic
-from tfdpflows.evaluation import (
-  comparison as comparisons,
-)
-from tfdpflows.evaluation import (
-  report_figures,
-  report_html,
-  report_sections,
-)
-from tfdpflows.evaluation import (
-  scores as model_scores,
-)
->>>>>>> main
 
 _TITLE = 'Synthetic table report'
 _LISTED_PAIRS = 10
@@ -112,7 +97,6 @@ def write_report(
   scores = None
   if target is not None:
     scores = _scores(real, synthetic, schema, target, classifiers, seed)
-<<<<<<< HEAD
   page = _template().render(
     title=title or _TITLE,
     num_real=len(real),
@@ -128,7 +112,7 @@ def write_report(
     scores=scores,
     now=f'{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d at %H:%M}',
   )
-  values.write_aside(path, lambda file: file.write(page.encode()))
+  atomic.write_file(path, lambda file: file.write(page.encode()))
 
 
 def _template():
@@ -146,21 +130,6 @@ def _template():
   )
   environment.globals['css'] = markupsafe.Markup(texts['report.css'])
   return environment.from_string(texts['report.html'])
-=======
-  parts = [
-    _header(title or _TITLE, comparison, scores is not None),
-    _WARNING,
-    _tiles(comparison, scores, target, statement),
-    _privacy(statement),
-    report_sections.marginals(comparison, real, synthetic, schema),
-    report_sections.associations(comparison),
-  ]
-  if scores is not None:
-    parts.append(_utility(scores, real, synthetic, schema, target))
-  parts += [report_sections.METHODS, _footer()]
-  content = report_html.page(title or _TITLE, ''.join(parts)).encode()
-  atomic.write_file(path, lambda file: file.write(content))
->>>>>>> main
 
 
 def _validated(table, schema, name, out_of_range):
