@@ -90,6 +90,7 @@ def test_what_is_left_out_is_found(unknown, capsys):
     'delta',
     'accountant',
     'guarantee',
+    'neighboring_relation',
     'sampling_probability',
     'steps',
   }
@@ -241,6 +242,11 @@ def test_contradictions_with_a_ledger(ledger, tmp_path, capsys):
     ('steps', ['--epsilon=1.5'], '--epsilon=1.5 is more than the budget'),
     ('steps', ['--accountant=pld'], '--accountant=pld is not that of --ledger'),
     ('steps', ['--accountant=xyz'], 'Unknown accountant'),
+    (
+      'steps',
+      ['--neighboring_relation=replace_one'],
+      '--neighboring_relation=replace_one is not that of --ledger',
+    ),
   ):
     argv = [*_argv(left_out), f'--ledger={path}', *flags]
     _refused(argv, message, capsys)
