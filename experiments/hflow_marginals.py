@@ -16,7 +16,7 @@ from __future__ import annotations
 from absl import app, flags
 
 from experiments import marginal_figure, table_settings
-from tfdpflows.tabular import evaluation
+from tfdpflows import evaluation
 
 SETTINGS = {
   'DP-HFlow': {'model': 'hflow'},

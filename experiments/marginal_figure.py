@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from tfdpflows.tabular import cells
+from tfdpflows.evaluation import discretization
 
 _BINS = 40
 _MOST_CATEGORIES = 12
@@ -45,7 +45,7 @@ def draw(real, made, schema):
     columns = [real[field.name], *(t[field.name] for t in made.values())]
     shares = (
       _category_shares(columns, field)
-      if cells.is_categorical(field)
+      if not field.is_numeric
       else _number_shares(columns, field)
     )
     _panel(panel, field, shares, list(made))
@@ -60,7 +60,7 @@ def _panel(panel, field, shares, names):
     panel.stairs(share, edges, color=colour, linewidth=1.5, label=name)
   panel.set_title(field.name, fontsize=9, loc='left')
   panel.set_yticks([])
-  if cells.is_categorical(field):
+  if not field.is_numeric:
     panel.set_xticks([])
   else:
     panel.tick_params(labelsize=7)
@@ -68,10 +68,10 @@ def _panel(panel, field, shares, names):
 
 
 def _category_shares(columns, field):
-  size = len(cells.declared_values(field))
+  size = len(discretization.declared_values(field))
   counts = []
   for column in columns:
-    codes = cells.category_codes(column, field)
+    codes = discretization.category_codes(column, field)
     codes = np.where(codes < 0, size, codes)
     counts.append(np.bincount(codes, minlength=size + 1) / max(len(codes), 1))
   order = np.argsort(-counts[0], kind='stable')[:_MOST_CATEGORIES]
@@ -80,7 +80,7 @@ def _category_shares(columns, field):
 
 
 def _number_shares(columns, field):
-  values = [cells.numbers(column) for column in columns]
+  values = [discretization.numbers(column) for column in columns]
   values = [v[np.isfinite(v)] for v in values]
   low, high = (
     np.quantile(values[0], [0.005, 0.995]) if len(values[0]) else (0, 1)

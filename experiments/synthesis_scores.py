@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from experiments import datasets, public_tables
-from tfdpflows.tabular import evaluation
+from tfdpflows import evaluation
 
 METRICS = ('macro_f1', 'auroc', 'average_precision')
 _SHARED_METRICS = ('f1', 'auc', 'apc')

@@ -17,15 +17,16 @@ from tfdpflows.version import __version__
 _SUBPACKAGES = (
   'accounting',
   'bijectors',
+  'evaluation',
   'flows',
   'gradients',
   'mechanisms',
   'models',
   'optimizers',
-  'plan',
   'randomness',
   'sampling',
   'tabular',
+  'training',
 )
 _NAMES = {
   'DensityModel': 'tfdpflows.models',
@@ -33,7 +34,7 @@ _NAMES = {
   'PrivacyLedger': 'tfdpflows.accounting',
   'PrivateModel': 'tfdpflows.models',
   'TabularSynthesizer': 'tfdpflows.tabular',
-  'TrainingPlan': 'tfdpflows.plan',
+  'TrainingPlan': 'tfdpflows.training.plan',
 }
 
 __all__ = [*_SUBPACKAGES, *_NAMES, '__version__']

@@ -116,7 +116,7 @@ class Randomness:
 
   def by_step(self, *path):
     """Returns the `StepStreams` of stream `path`: one stream for each step."""
-    from tfdpflows.step_streams import StepStreams  # noqa: PLC0415 (as above)
+    from tfdpflows.training.step_streams import StepStreams  # noqa: PLC0415 (as above)
 
     return StepStreams(self.key(*path)[:24])
 

@@ -8,8 +8,8 @@ import math
 import dp_accounting
 import numpy as np
 
+from tfdpflows.evaluation import discretization
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.tabular import cells
 
 _BLOCK = 4096
 
@@ -55,11 +55,11 @@ class Blocks:
       raise ValueError(
         f'The target {target!r} is the only column; add one to learn.'
       )
-    numbers = tuple(f for f in rest if not cells.is_categorical(f))
+    numbers = tuple(f for f in rest if f.is_numeric)
     groups = [
       (f, len(f.categories) + (not f.required))
       for f in rest
-      if cells.is_categorical(f)
+      if not f.is_numeric
     ]
     groups += [(f, 2) for f in numbers if not f.required]
     num_classes = len(label.categories) + (not label.required)
@@ -226,7 +226,7 @@ def noisy_embedding(
 
 def bounds(field):
   """Returns lowest and highest declared value of a numeric field."""
-  declared = cells.declared_values(field)
+  declared = discretization.declared_values(field)
   if declared:
     return float(declared[0]), float(declared[-1])
   return float(field.minimum), float(field.maximum)
@@ -234,7 +234,7 @@ def bounds(field):
 
 def _scaled(series, field):
   low, high = bounds(field)
-  values = cells.numbers(series)
+  values = discretization.numbers(series)
   values = (values - low) / (high - low) if high > low else values * 0
   # What a schema does not allow is bounded all the same.
   return np.clip(np.where(np.isfinite(values), values, 0.5), 0, 1)
@@ -242,16 +242,16 @@ def _scaled(series, field):
 
 def _codes(series, field, size):
   """Codes of one group in `[0, size)`, the last one for missing values."""
-  if cells.is_categorical(field):
-    return _last_if_missing(cells.category_codes(series, field), size)
-  present = np.isfinite(cells.numbers(series))
+  if not field.is_numeric:
+    return _last_if_missing(discretization.category_codes(series, field), size)
+  present = np.isfinite(discretization.numbers(series))
   return np.where(present, 0, 1)
 
 
 def _labels(series, field, size):
   """Codes of the target in `[0, size)`, the last one for missing values."""
-  if cells.is_categorical(field):
-    return _last_if_missing(cells.category_codes(series, field), size)
+  if not field.is_numeric:
+    return _last_if_missing(discretization.category_codes(series, field), size)
   place = {value: code for code, value in enumerate(field.categories)}
   codes = series.map(place).astype('float64').fillna(-1).to_numpy()
   return _last_if_missing(codes.astype(np.int64), size)

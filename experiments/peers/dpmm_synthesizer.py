@@ -11,7 +11,7 @@ import tempfile
 import pandas as pd
 
 from tfdpflows import accounting
-from tfdpflows.tabular import cells
+from tfdpflows.evaluation import discretization
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ROOT / '.venv-peers-tabular' / 'bin' / 'python'
@@ -143,7 +143,7 @@ class DpmmSynthesizer:
       self.details = self._ask(folder, request)
       rows = pd.read_csv(
         os.path.join(folder, 'synthetic.csv'),
-        dtype={f.name: str for f in self.schema if cells.is_categorical(f)},
+        dtype={f.name: str for f in self.schema if not f.is_numeric},
         keep_default_na=False,
       )
     self.peak_mib = self.details['peak_mib']
@@ -222,8 +222,8 @@ def domain(schema):
   """
   found = {}
   for field in schema:
-    values = cells.declared_values(field)
-    if cells.is_categorical(field):
+    values = discretization.declared_values(field)
+    if not field.is_numeric:
       found[field.name] = {'categories': [str(value) for value in values]}
     elif values:
       found[field.name] = {'lower': values[0], 'upper': values[-1]}

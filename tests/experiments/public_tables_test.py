@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from experiments import datasets, public_tables
-from tfdpflows.tabular import evaluation
+from tfdpflows import evaluation
 
 _ROWS = {
   'adult': (32561, 16281),

@@ -6,7 +6,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tfdpflows.optimizers.noise import normal
-from tfdpflows.step_streams import StepStreams
+from tfdpflows.training.step_streams import StepStreams
 
 
 @pytest.mark.core

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import gradients
-from tfdpflows.plan import TrainingPlan
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.progress import Line, Progress, Rounds, _clock
+from tfdpflows.training.plan import TrainingPlan
 
 pytestmark = pytest.mark.core
 STEPS = 40

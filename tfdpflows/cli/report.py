@@ -52,7 +52,7 @@ def _define(options):
 def _run(values):
   files.check_model(values.model_dir)
   files.check_output(values.output, values.overwrite)
-  from tfdpflows.tabular.report import write_report
+  from tfdpflows.evaluation.report import write_report
 
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import TabularSynthesizer

@@ -6,7 +6,10 @@ import numpy as np
 
 from tfdpflows import bijectors
 from tfdpflows._keras import tfp
-from tfdpflows.flows.rows_apart import refuse_batch_statistics, refuse_mixing
+from tfdpflows.independence.functions import (
+  refuse_batch_statistics,
+  refuse_mixing,
+)
 from tfdpflows.mechanisms import normalization_event, private_normalization
 from tfdpflows.mechanisms.rows import as_numbers
 from tfdpflows.randomness import Randomness

@@ -8,10 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows._keras import tfp
-from tfdpflows.flows.rows_apart import refuse_batch_statistics, refuse_mixing
+from tfdpflows.independence import errors
+from tfdpflows.independence.functions import (
+  refuse_batch_statistics,
+  refuse_mixing,
+)
 from tfdpflows.mechanisms import private_quantile
 from tfdpflows.mechanisms.rows import as_numbers
-from tfdpflows.models import step_errors
 from tfdpflows.models.anomaly_evaluation import evaluate_scores
 
 # Rows that are scored at one time.
@@ -162,7 +165,7 @@ class AnomalyDetector:
     rows = detector._rows(x)
     lower, upper = bounds
     threshold = private_quantile(
-      lambda: step_errors.call(detector._scores, rows),
+      lambda: errors.call(detector._scores, rows),
       1 - false_positive_rate,
       lower=lower,
       upper=upper,

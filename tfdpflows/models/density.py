@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.flows.rows_apart import refuse_batch_statistics
-from tfdpflows.models import layer_checks, trial_rows
+from tfdpflows.independence import keras_layers, probe_rows
+from tfdpflows.independence.functions import refuse_batch_statistics
 from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
@@ -127,7 +127,7 @@ class DensityModel(TriedModel):
       step = None
     else:
       x, weights, step = data
-    self._check_in_step(trial_rows.spec_of(x))
+    self._check_in_step(probe_rows.spec_of(x))
     means, loss = self._private_gradients(
       self._row_losses, x, variables, weights, step
     )
@@ -139,7 +139,7 @@ class DensityModel(TriedModel):
 
   def _check_data(self, plan, x):
     if not isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-      self._check_before_plan(plan, trial_rows.spec_of(x))
+      self._check_before_plan(plan, probe_rows.spec_of(x))
     elif plan.drew(x):
       self._check_before_plan(plan, x.signature[0])
 
@@ -148,14 +148,14 @@ class DensityModel(TriedModel):
 
   def _try(self, spec):
     refuse_batch_statistics(self.distribution, self._preprocessing)
-    layers = layer_checks.layers_of(self.distribution, self._preprocessing)
-    layer_checks.refuse_layers(layers)
-    rows, others = trial_rows.rows_for(spec, self._example())
+    layers = keras_layers.layers_of(self.distribution, self._preprocessing)
+    keras_layers.refuse_layers(layers)
+    rows, others = probe_rows.rows_for(spec, self._example())
     compute = lambda rows: (self._row_losses(rows), [])
     with one_replica():
       self._try_apart(compute, layers, rows, others, 'The log-density')
       self._check_values(self._row_losses, spec, layers, 'The log-density')
-    layer_checks.refuse_batch_losses(layers)
+    keras_layers.refuse_batch_losses(layers)
 
   def _keras_step(self, data, variables):
     x, _, weights = keras.utils.unpack_x_y_sample_weight(data)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows._keras import keras
-from tfdpflows.models import step_errors
+from tfdpflows.independence import errors
 
 
 class PlannedModel(keras.Model):
@@ -23,7 +23,7 @@ class PlannedModel(keras.Model):
     # As the DP optimizers here and those of TF Privacy have it.
     private = hasattr(self.optimizer, '_was_dp_gradients_called')
     if private and not hasattr(function, 'without_rows'):
-      function = self.train_function = step_errors.without_rows(function)
+      function = self.train_function = errors.without_rows(function)
     return function
 
   def train_on_batch(self, *args, **kwargs):

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from tfdpflows import gradients
 from tfdpflows._keras import keras
-from tfdpflows.models import layer_checks, rule_checks, trial_rows
+from tfdpflows.independence import keras_layers, probe_rows, rules
+from tfdpflows.independence.losses import RowLosses, left_out
 from tfdpflows.models.averaging import WeightAverage
-from tfdpflows.models.row_losses import RowLosses, left_out
 from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
 
@@ -202,7 +202,7 @@ class PrivateModel(TriedModel):
           'come from plan.dataset((x, y)).'
         )
     else:
-      spec = trial_rows.spec_of(data)
+      spec = probe_rows.spec_of(data)
     if spec is not None:
       self._check_before_plan(plan, spec)
     return self._fit_plan(plan, data, *args, **kwargs)
@@ -216,16 +216,16 @@ class PrivateModel(TriedModel):
     x, y = rows[:2]
     if y is None:
       raise ValueError('PrivateModel learns from pairs: fit(x, y).')
-    self._check_in_step(trial_rows.spec_of((x, y)))
+    self._check_in_step(probe_rows.spec_of((x, y)))
     if rows[-1] is None:
       rows = (x, y)
     variables = self.model.trainable_variables
-    layers = layer_checks.layers_of(self.model)
-    penalties = _gradients(layer_checks.penalties_of(layers), variables)
+    layers = keras_layers.layers_of(self.model)
+    penalties = _gradients(keras_layers.penalties_of(layers), variables)
     means, loss = self._private_gradients(
       self._row_losses_by_rules, rows, variables, weights, step
     )
-    layer_checks.refuse_batch_losses(layers)
+    keras_layers.refuse_batch_losses(layers)
     means = [m if p is None else m + p for m, p in zip(means, penalties)]
     self.optimizer.apply_gradients(zip(means, variables))
     if self._average is not None:
@@ -237,7 +237,7 @@ class PrivateModel(TriedModel):
 
   def _row_losses_by_rules(self, rows):
     """Returns the losses of rows (x, y) or (x, y, weights of rows)."""
-    layers = layer_checks.layers_of(self.model)
+    layers = keras_layers.layers_of(self.model)
     ruled = [layer for layer in layers if id(layer) in self._ruled]
     with gradients.layer_rules(ruled):
       losses, _ = self._losses_of(rows[0], rows[1], training=True)
@@ -270,26 +270,24 @@ class PrivateModel(TriedModel):
     return self.model.trainable_variables
 
   def _try(self, spec):
-    layers = layer_checks.layers_of(self.model)
-    layer_checks.refuse_layers(layers)
-    rows, others = trial_rows.rows_for(spec, self._example())
+    layers = keras_layers.layers_of(self.model)
+    keras_layers.refuse_layers(layers)
+    rows, others = probe_rows.rows_for(spec, self._example())
     train = lambda rows: self._losses_of(*rows, training=True)
     test = lambda rows: self._losses_of(*rows, training=False)[0]
     # Makes the variables, and layers that are made in `call`.
     test(rows)
-    layers = layer_checks.layers_of(self.model)
-    layer_checks.refuse_layers(layers)
-    layer_checks.refuse_batch_losses(layers)
-    layer_checks.penalties_of(layers)
+    layers = keras_layers.layers_of(self.model)
+    keras_layers.refuse_layers(layers)
+    keras_layers.refuse_batch_losses(layers)
+    keras_layers.penalties_of(layers)
     variables = self.model.trainable_variables
     if not variables:
       raise ValueError(f'{self.model.name} has no trainable variables.')
     with one_replica():
       resting = self._try_apart(train, layers, rows, others, 'The loss')
-      layer_checks.refuse_batch_losses(layers)
-      ruled = rule_checks.rules_that_hold(
-        test, layers, rows, variables, resting
-      )
+      keras_layers.refuse_batch_losses(layers)
+      ruled = rules.rules_that_hold(test, layers, rows, variables, resting)
       self._ruled = frozenset(map(id, ruled))
       self._check_values(self._row_losses_by_rules, spec, layers, 'The loss')
     self._begin_average()

@@ -7,15 +7,10 @@ from concurrent import futures
 
 import tensorflow as tf
 
-from tfdpflows import distribution
-from tfdpflows.models import (
-  examples_apart,
-  layer_calls,
-  step_errors,
-  value_errors,
-)
+from tfdpflows.independence import comparison, errors, graph_scan, layer_calls
+from tfdpflows.independence.runs import Trial
 from tfdpflows.models.planned import PlannedModel
-from tfdpflows.models.trial import Trial
+from tfdpflows.training import replicas
 
 
 class TriedModel(PlannedModel):
@@ -99,7 +94,7 @@ class TriedModel(PlannedModel):
         replay, or an unsupported `tf.distribute` strategy.
     """
     with self.distribute_strategy.scope():
-      distribution.current_strategy()
+      replicas.current_strategy()
     self._check(spec)
     if plan.replays and self.run_eagerly:
       raise ValueError(
@@ -126,10 +121,10 @@ class TriedModel(PlannedModel):
     self.optimizer.check_step(variables, step)
     gradients = self.optimizer.private_gradients_of
     with tf.summary.record_if(False):
-      return step_errors.call(gradients, losses, rows, variables, weights, step)
+      return errors.call(gradients, losses, rows, variables, weights, step)
 
   def _check_values(self, losses, spec, layers, what):
-    """Refuses a model that rows could bring to fail, see `value_errors`.
+    """Refuses a model that rows could bring to fail, see `graph_scan`.
 
     Args:
       losses: a function from rows to losses `[batch]`, as in training.
@@ -138,7 +133,7 @@ class TriedModel(PlannedModel):
       what: what computes the losses, at the start of a sentence.
     """
     variables = list(self._private_variables())
-    value_errors.check(
+    graph_scan.check(
       lambda rows, weights: self.optimizer._sums_of(
         losses, rows, variables, weights
       ),
@@ -150,7 +145,7 @@ class TriedModel(PlannedModel):
     )
 
   def _try_apart(self, compute, layers, rows, others, what):
-    """Tries whether examples are kept apart, see `examples_apart.check`.
+    """Tries whether examples are kept apart, see `comparison.check`.
 
     Args:
       compute: a function from rows to (losses `[batch]`, outputs), as in
@@ -181,7 +176,7 @@ class TriedModel(PlannedModel):
     trial = resting = Trial(watched, variables, rows, kept)
     if layer_calls.random_layers(layers):
       resting = Trial(at_rest, variables, rows, kept)
-    examples_apart.check(
+    comparison.check(
       trial,
       resting,
       variables,

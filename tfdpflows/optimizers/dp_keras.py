@@ -6,7 +6,6 @@ import math
 
 import tensorflow as tf
 
-from tfdpflows import distribution
 from tfdpflows import gradients as gradients_lib
 from tfdpflows._keras import (
   VectorizedDPKerasAdagradOptimizer,
@@ -15,8 +14,9 @@ from tfdpflows._keras import (
 )
 from tfdpflows.optimizers import checks, chunks
 from tfdpflows.optimizers.noise import groups, normal
-from tfdpflows.optimizers.plan_steps import PlanSteps
 from tfdpflows.randomness import Randomness
+from tfdpflows.training import replicas
+from tfdpflows.training.plan_steps import PlanSteps
 
 # The share of the noise's scale that the released loss may claim: it adds half
 # a percent to the noise of the gradient.
@@ -319,11 +319,11 @@ class DPOptimizer:
     sizes = [t.shape.num_elements() for t in totals]
     flat = tf.concat([tf.reshape(t, [-1]) for t in totals], 0)
     # One replica adds the noise of all, before anybody sees the whole sum.
-    if distribution.is_first_replica():
+    if replicas.is_first_replica():
       numbers, factor = source
       stddev = tf.cast(stddev, tf.float64) * factor
       flat += normal(numbers, sum(sizes), stddev, flat.dtype)
-    flat = distribution.sum_over_replicas(flat)
+    flat = replicas.sum_over_replicas(flat)
     flat /= tf.cast(self.expected_batch_size, flat.dtype)
     parts = tf.split(flat, sizes)
     return [tf.reshape(part, t.shape) for part, t in zip(parts, totals)]
@@ -341,16 +341,16 @@ class DPOptimizer:
       self.plan is not None and not self.plan.trains(self)
     ):
       raise checks.no_planned_step(type(self).__name__, self.plan)
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if replicas > 1 and self.plan is None:
+    number = tf.distribute.get_strategy().num_replicas_in_sync
+    if number > 1 and self.plan is None:
       raise ValueError(
-        f'{type(self).__name__} runs on one replica and finds {replicas}: '
+        f'{type(self).__name__} runs on one replica and finds {number}: '
         'nobody has dealt the rows out to them. Take the optimizer of a '
         'TrainingPlan, or train outside of the tf.distribute strategy.'
       )
-    distribution.check_state('clipping', self.clipping.state)
+    replicas.check_state('clipping', self.clipping.state)
     if self.plan is not None:
-      distribution.check_state('plan', self.plan_step)
+      replicas.check_state('plan', self.plan_step)
     checks.refuse_mixed_precision(variables)
     checks.refuse_mixed_dtypes(variables)
     if self._variables_of_first_update is None:

@@ -8,13 +8,13 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows import accounting, bijectors, flows, mechanisms
-from tfdpflows.plan import TrainingPlan
 from tfdpflows.tabular import guides
 from tfdpflows.tabular.binning import knots
 from tfdpflows.tabular.density import TableDensity, TableModel, cells
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.training import train
+from tfdpflows.training.plan import TrainingPlan
 
 # The share of delta that private bounds may use; Gaussian noise and sampling
 # need most of it.

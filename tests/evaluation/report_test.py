@@ -1,0 +1,254 @@
+import html.parser
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows.evaluation import figures, report
+from tfdpflows.tabular.schema import Field, TableSchema
+
+EVIL = '<script>alert("x")</script>'
+VOID = {'meta'}
+
+
+class Checker(html.parser.HTMLParser):
+  """Notes tags, attributes and text, and that every element is closed."""
+
+  def __init__(self):
+    super().__init__()
+    self.open, self.tags, self.attributes, self.text = [], [], [], []
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes += attrs
+    if tag not in VOID:
+      self.open.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes += attrs
+
+  def handle_endtag(self, tag):
+    if self.open.pop() != tag:
+      raise AssertionError(f'</{tag}> closes nothing')
+
+  def handle_data(self, data):
+    self.text.append(data)
+
+
+def schema():
+  return TableSchema(
+    [
+      Field('age', 'integer', 0, 99, required=True),
+      Field('gain', 'number', 0.0, 1e5),
+      Field(EVIL, 'string', enum=(EVIL, 'b', *map(str, range(20)))),
+      Field('member', 'boolean', required=True),
+    ]
+  )
+
+
+def table(n=400, seed=0):
+  rng = np.random.default_rng(seed)
+  frame = pd.DataFrame(
+    {
+      'age': rng.integers(0, 100, n),
+      'gain': np.where(rng.random(n) < 0.9, 0, rng.uniform(1, 1e5, n)),
+      EVIL: rng.choice([EVIL, 'b', '1', '2'], n),
+      'member': rng.random(n) < 0.5,
+    }
+  )
+  frame.loc[rng.random(n) < 0.1, 'gain'] = np.nan
+  return frame
+
+
+def read(path):
+  text = path.read_text(encoding='utf-8')
+  checker = Checker()
+  checker.feed(text)
+  checker.close()
+  assert not checker.open
+  return text, checker
+
+
+@pytest.fixture(scope='module')
+def page(tmp_path_factory):
+  path = tmp_path_factory.mktemp('report') / 'report.html'
+  report.write_report(
+    path,
+    real=table(),
+    synthetic=table(seed=1),
+    schema=schema(),
+    statement={'epsilon': 0.99991, 'delta': 1e-5, 'note': EVIL},
+    target='member',
+    title=f'People {EVIL}',
+  )
+  return read(path)
+
+
+class TestReport:
+  def test_it_loads_nothing_and_runs_nothing(self, page):
+    text, checker = page
+    assert not {'script', 'link', 'img', 'iframe', 'object'} & {*checker.tags}
+    assert 'http:' not in text
+    assert 'https:' not in text
+    assert '@import' not in text
+    assert 'url(' not in text
+    assert not [key for key, _ in checker.attributes if key.startswith('on')]
+
+  def test_everything_is_escaped(self, page):
+    text, checker = page
+    assert '<script' not in text
+    assert EVIL in ''.join(checker.text)
+
+  def test_it_warns_of_itself(self, page):
+    text, _ = page
+    assert 'This report is not private.' in text
+    assert 'do not publish' in ' '.join(text.split())
+
+  def test_it_says_the_claim_and_never_less(self, page):
+    text, _ = page
+    assert 'ε ≤ 1<' in text
+    assert 'δ = 1e-05' in text
+
+  def test_figures_have_names_and_tables_have_headers(self, page):
+    text, checker = page
+    figures = re.findall(r'<svg [^>]*>', text)
+    assert len(figures) >= 4 + 3 + 4
+    for figure in figures:
+      assert 'role="img"' in figure
+      assert 'aria-label="' in figure
+    assert checker.tags.count('table') == 3
+    assert checker.tags.count('caption') == 3
+    assert ('scope', 'col') in checker.attributes
+    assert ('scope', 'row') in checker.attributes
+
+  def test_it_is_for_light_dark_narrow_and_paper(self, page):
+    text, _ = page
+    assert 'prefers-color-scheme: dark' in text
+    assert '@media print' in text
+    assert 'name="viewport"' in text
+
+  def test_no_number_is_undefined(self, page):
+    _, checker = page
+    words = set(re.findall(r'\w+', ' '.join(checker.text)))
+    assert 'nan' not in words
+    for key, value in checker.attributes:
+      assert 'nan' not in str(value).split(), key
+
+  def test_every_scored_classifier_has_a_row(self, page):
+    text, _ = page
+    for name in ('logistic regression', 'random forest', 'mean'):
+      assert f'<th scope="row">{name}</th>' in text
+
+  def test_without_statement_and_target(self, tmp_path):
+    path = tmp_path / 'report.html'
+    report.write_report(
+      path, real=table(), synthetic=table(seed=1), schema=schema()
+    )
+    text, _ = read(path)
+    assert 'No privacy statement came with' in text
+    assert 'ε' not in text
+    assert 'id="scores"' not in text
+
+  def test_statement_objects_and_texts(self, tmp_path):
+    class Statement:
+      def to_text(self):
+        return 'epsilon <= 2'
+
+      def to_dict(self):
+        return {'epsilon': 1.23456, 'delta': 1e-6, 'seeded': True}
+
+    for statement in (Statement(), 'epsilon <= 2'):
+      path = tmp_path / 'report.html'
+      report.write_report(
+        path,
+        real=table(50),
+        synthetic=table(50, 1),
+        schema=schema(),
+        statement=statement,
+      )
+      text, _ = read(path)
+      assert 'epsilon &lt;= 2' in text
+      stated = not isinstance(statement, str)
+      assert ('ε ≤ 1.2346' in text) == stated
+      assert ('who knows the seed' in text) == stated
+
+  def test_one_column_and_constant_columns(self, tmp_path):
+    one = TableSchema([Field('x', 'number', 0, 1, required=True)])
+    frame = pd.DataFrame({'x': [0.5, 0.5, 0.5]})
+    path = tmp_path / 'report.html'
+    report.write_report(path, real=frame, synthetic=frame, schema=one)
+    text, _ = read(path)
+    assert '1 column.' in text
+    assert 'id="associations"' not in text
+
+  def test_a_column_of_missing_values(self, tmp_path):
+    path = tmp_path / 'report.html'
+    report.write_report(
+      path,
+      real=table(),
+      synthetic=table(seed=1).assign(gain=np.nan),
+      schema=schema(),
+    )
+    text, _ = read(path)
+    assert 'no values in one of the tables' in text
+    assert '100.0%' in text
+
+  def test_a_bad_table_writes_nothing(self, tmp_path):
+    path = tmp_path / 'report.html'
+    path.write_text('before')
+    with pytest.raises(ValueError, match="The synthetic table: Column 'age'"):
+      report.write_report(
+        path,
+        real=table(),
+        synthetic=table().assign(age=1000),
+        schema=schema(),
+      )
+    assert path.read_text() == 'before'
+    assert [p.name for p in tmp_path.iterdir()] == ['report.html']
+
+  def test_real_values_outside_can_be_clipped(self, tmp_path):
+    real = table()
+    real.loc[3, 'age'] = 120
+    tables = {'real': real, 'synthetic': table(), 'schema': schema()}
+    with pytest.raises(ValueError, match="The real table: Column 'age', row 4"):
+      report.write_report(tmp_path / 'report.html', **tables)
+    report.write_report(tmp_path / 'report.html', out_of_range='clip', **tables)
+
+  def test_rare_classes_are_scored_in_both_halves(self, tmp_path):
+    real = table(60)
+    real['member'] = np.arange(60) < 2
+    path = tmp_path / 'report.html'
+    report.write_report(
+      path, real=real, synthetic=table(), schema=schema(), target='member'
+    )
+    assert 'id="scores"' in read(path)[0]
+
+
+class TestFigures:
+  def test_integer_bins_hold_whole_values(self):
+    field = Field('x', 'integer', 0, 365)
+    for high in (1, 5, 38, 39, 40, 41, 200, 365):
+      edges = figures._histogram_edges(np.arange(high + 1.0), field)
+      widths = np.diff(edges)
+      assert np.allclose(widths, widths[0])
+      assert widths[0] == round(widths[0])
+      assert len(widths) <= 41
+
+  @pytest.mark.parametrize(
+    ('low', 'high'), [(0, 1), (-0.5, 9.5), (0.001, 0.0012), (-3e6, 4e9)]
+  )
+  def test_ticks_are_few_and_inside(self, low, high):
+    ticks = figures._ticks(low, high, False)
+    assert 2 <= len(ticks) <= 7
+    assert min(ticks) >= low - 1e-12
+    assert max(ticks) <= high * (1 + 1e-12)
+
+  def test_many_categories_are_folded(self):
+    names = tuple(f'category {i}' for i in range(50))
+    field = Field('x', 'string', enum=names, required=True)
+    column = pd.Series(np.repeat(names, 3), dtype=object)
+    figure = figures.marginal_figure(column, column, field)
+    assert '43 others' in figure
+    assert figure.count('class="made"') == 8

@@ -1,0 +1,345 @@
+"""Models that one row could bring to fail, or to print it, are refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpflows
+from tfdpflows import flows, optimizers
+from tfdpflows._keras import keras, tfp
+from tfdpflows.independence import graph_scan, probe_rows
+
+L = keras.layers
+tfb, tfd = tfp.bijectors, tfp.distributions
+
+
+def _optimizer():
+  return optimizers.DPKerasSGD(
+    l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=9
+  )
+
+
+def _tried(*layers, dtype='float32', size=4, loss=None, **kwargs):
+  model = keras.Sequential(
+    [keras.Input([size], dtype=dtype), *layers, L.Flatten(), L.Dense(3)]
+  )
+  private = tfdpflows.PrivateModel(model, **kwargs)
+  entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  private.compile(_optimizer(), entropy if loss is None else loss)
+  spec = tf.TensorSpec([None, size], dtype), tf.TensorSpec([None], tf.int64)
+  private._check(spec)
+
+
+def _assert(x):
+  tf.debugging.assert_less(x, 1e9)
+  return x
+
+
+def _print(x):
+  tf.print('row', x[0])
+  return x
+
+
+def _in_a_branch(x):
+  bad = lambda r: tf.debugging.check_numerics(tf.zeros_like(r) / 0.0, 'bad')
+  each = lambda r: tf.cond(r[0] == 17.0, lambda: bad(r), lambda: r)
+  return tf.map_fn(each, x)
+
+
+def _in_a_function(x):
+  return tf.function(lambda x: tf.debugging.check_numerics(x, 'bad'))(x)
+
+
+def _outer(x):
+  return x[:, :, None] * x[:, None] + tf.eye(4)
+
+
+def _integers(x):
+  return tf.cast(x, tf.int32) + 3
+
+
+@tf.custom_gradient
+def _checked_backward(x):
+  return tf.identity(x), lambda d: tf.debugging.check_numerics(d, 'bad')
+
+
+def _python(x):
+  found = tf.numpy_function(lambda a: a, [x], tf.float32)
+  return tf.ensure_shape(found, x.shape)
+
+
+OPERATIONS = {
+  'Assert': _assert,
+  'CheckNumerics': lambda x: tf.debugging.check_numerics(x, 'bad'),
+  'Cholesky': lambda x: tf.linalg.cholesky(_outer(x))[:, 0],
+  'MatrixInverse': lambda x: tf.linalg.inv(_outer(x))[:, 0],
+  'MatrixSolve': lambda x: tf.linalg.solve(_outer(x), x[..., None])[..., 0],
+  'FloorDiv': lambda x: tf.cast(12 // _integers(x), tf.float32),
+  'FloorMod': lambda x: tf.cast(12 % _integers(x), tf.float32),
+  'PrintV2': _print,
+  'PyFunc': _python,
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', OPERATIONS)
+def test_operations_that_fail_or_show_are_refused(name):
+  layer = L.Lambda(OPERATIONS[name], name='bad')
+  with pytest.raises(ValueError, match=f'The layer bad uses .* {name}, '):
+    _tried(layer, examples_apart=True)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+  'function', [_in_a_branch, _in_a_function, _checked_backward]
+)
+def test_also_in_branches_functions_and_backward_passes(function):
+  bad = L.Lambda(function, name='bad')
+  with pytest.raises(ValueError, match='uses the operation CheckNumerics'):
+    _tried(L.Dense(4), bad)
+
+
+LOOKUPS = {
+  'own_gather': lambda: L.Lambda(lambda i: tf.gather(tf.eye(3), i)),
+  'subclass': lambda: type('Mine', (L.Embedding,), {})(3, 2),
+  'within_time': lambda: keras.Sequential(
+    [
+      L.Lambda(lambda i: tf.repeat(i[..., None], 2, 1)),
+      L.TimeDistributed(L.Embedding(3, 2)),
+    ]
+  ),
+  'encoding': lambda: L.CategoryEncoding(3, output_mode='one_hot'),
+  'integers': lambda: L.IntegerLookup(
+    vocabulary=[0, 1], num_oov_indices=0, output_mode='one_hot'
+  ),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', LOOKUPS)
+def test_lookups_that_fail_are_refused(name):
+  with pytest.raises(ValueError, match='uses .* Assert|rows hold -1'):
+    _tried(LOOKUPS[name](), dtype='int64', size=1)
+
+
+@pytest.mark.core
+def test_strings_that_fail_are_refused():
+  words = {'vocabulary': ['a', 'b'], 'output_mode': 'one_hot'}
+  strict = L.StringLookup(num_oov_indices=0, **words)
+  with pytest.raises(ValueError, match='uses the operation Assert'):
+    _tried(strict, dtype='string', size=1)
+  number = L.Lambda(tf.strings.to_number, name='number')
+  # Nor can it be computed on what is made up.
+  with pytest.raises(ValueError, match='(?s)made up .*could not .* conv'):
+    _tried(number, dtype='string', size=1)
+  example = np.array([['1'], ['2']]), np.array([0, 1])
+  with pytest.raises(ValueError, match='number uses .* StringToNumber'):
+    _tried(number, dtype='string', size=1, example=example)
+
+
+FINE = {
+  'embedding': (lambda: L.Embedding(3, 2), 'int64'),
+  'one_hot': (lambda: L.Lambda(lambda i: tf.one_hot(i, 3)), 'int64'),
+  'clipped': (
+    lambda: L.Lambda(lambda i: tf.gather(tf.eye(3), tf.clip_by_value(i, 0, 2))),
+    'int64',
+  ),
+  'hashing': (lambda: L.Hashing(4, output_mode='one_hot'), 'int64'),
+  'integers': (
+    lambda: L.IntegerLookup(vocabulary=[0, 1], output_mode='one_hot'),
+    'int64',
+  ),
+  'strings': (
+    lambda: L.StringLookup(vocabulary=['a'], output_mode='one_hot'),
+    'string',
+  ),
+  'text': (
+    lambda: L.TextVectorization(
+      vocabulary=['a'], output_mode='multi_hot', output_sequence_length=None
+    ),
+    'string',
+  ),
+  'bins': (
+    lambda: L.Discretization(bin_boundaries=[0.0], output_mode='one_hot'),
+    'float32',
+  ),
+  'normal': (lambda: L.Normalization(mean=0.0, variance=1.0), 'float32'),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', FINE)
+def test_layers_that_take_any_value_are_kept(name):
+  make, dtype = FINE[name]
+  _tried(make(), dtype=dtype, size=1)
+
+
+@pytest.mark.parametrize('length', [5, None])
+def test_sequences_and_masks_are_kept(length):
+  model = keras.Sequential(
+    [
+      keras.Input([length], dtype='int64'),
+      L.Embedding(9, 4, mask_zero=True),
+      L.LSTM(4, dropout=0.1),
+      L.Dense(3),
+    ]
+  )
+  private = tfdpflows.PrivateModel(model)
+  entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  private.compile(_optimizer(), entropy)
+  spec = tf.TensorSpec([None, length], 'int64'), tf.TensorSpec([None], 'int64')
+  private._check(spec)
+
+
+@pytest.mark.core
+def test_assertions_about_what_is_public_are_kept():
+  def checked(x):
+    tf.debugging.assert_equal(tf.shape(x)[1], 4)
+    tf.debugging.assert_greater(tf.shape(x)[0], -1)
+    return x
+
+  _tried(L.Lambda(checked))
+
+
+@pytest.mark.core
+def test_assertions_about_how_many_rows_fit_are_refused():
+  def checked(x):
+    small = tf.boolean_mask(x, x[:, 0] < 1e7)
+    tf.debugging.assert_equal(tf.shape(small)[0], tf.shape(x)[0])
+    return x
+
+  with pytest.raises(ValueError, match='The layer bad uses .* Assert'):
+    _tried(L.Lambda(checked, name='bad'))
+
+
+@pytest.mark.core
+def test_densities():
+  made = lambda check: tfd.TransformedDistribution(
+    tfd.MultivariateNormalDiag(tf.zeros(2)),
+    tfb.Chain([tfb.Exp(validate_args=check), tfb.Shift(tf.Variable([0.0, 0]))]),
+  )
+  for model in (
+    tfdpflows.DensityModel(made(True)),
+    tfdpflows.DensityModel(
+      flows.dp_nf(2, 1, [4]), lambda x: tf.debugging.check_numerics(x, 'bad')
+    ),
+  ):
+    model.compile(_optimizer())
+    with pytest.raises(ValueError, match='The log-density .* uses .*'):
+      model._check(tf.TensorSpec([None, 2]))
+
+
+@pytest.mark.core
+def test_it_leaves_generators_where_they_were(monkeypatch):
+  class Noisy(L.Layer):
+    def __init__(self):
+      super().__init__()
+      self.generator = tf.random.Generator.from_seed(1)
+
+    def call(self, x):
+      return x + self.generator.normal(tf.shape(x))
+
+  layers = Noisy(), Noisy()
+  _tried(layers[0])
+  monkeypatch.setattr(graph_scan, 'check', lambda *unused_args: None)
+  _tried(layers[1])
+  states = [layer.generator.state for layer in layers]
+  np.testing.assert_array_equal(*states)
+
+
+@pytest.mark.core
+def test_rows_of_another_kind_are_tried_too():
+  """An index may be in bounds as long as rows are floats."""
+
+  class Model(keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.out = L.Dense(3)
+
+    def call(self, x):
+      if not x.dtype.is_floating:
+        x = tf.gather(tf.eye(3), x[:, 0])
+      return self.out(x)
+
+  private = tfdpflows.PrivateModel(Model())
+  private.compile(_optimizer(), 'mse')
+  y = np.zeros([6, 3], 'float32')
+  private.fit(np.ones([6, 3], 'float32'), y, verbose=0)
+  with pytest.raises(ValueError, match='rows hold -1'):
+    private.fit(np.ones([6, 3], 'int64'), y, verbose=0)
+
+
+@pytest.mark.core
+def test_unusual_rows_of_every_shape_and_dtype():
+  rows = (
+    *(tf.zeros([3]), tf.zeros([3, 2], 'float64'), tf.zeros([3, 0])),
+    *(tf.ones([3], 'uint8'), tf.ones([3, 2], 'int64'), tf.fill([3], True)),
+    *(tf.fill([3], 'a'), tf.fill([3, 2], 'a')),
+  )
+  found = list(probe_rows.unusual(rows))
+  assert {'nan', '-1', "''"} <= {what for _, what in found}
+  for changed, _ in found:
+    for old, new in zip(rows, changed):
+      assert (old.dtype, old.shape) == (new.dtype, new.shape)
+      np.testing.assert_array_equal(old[2:], new[2:])
+  first = {bytes(changed[6][1].numpy()) for changed, _ in found}
+  assert {b'a', b'', b'\xff\xfe'} <= first
+  assert {int(changed[3][0]) for changed, _ in found} == {0, 1, 2, 3, 10, 255}
+
+
+class _Keeps(L.Layer):
+  """Keeps the largest number that it saw, above what made-up rows hold."""
+
+  def build(self, shape):
+    self.largest = self.add_weight(
+      'largest', [], initializer='ones', trainable=False
+    )
+
+  def call(self, x):
+    largest = tf.reduce_max(tf.cast(x, tf.float32))
+    self.largest.assign(tf.maximum(self.largest, largest))
+    return tf.cast(x, tf.float32)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int32'])
+def test_no_variable_keeps_rows(dtype):
+  with pytest.raises(ValueError, match='keeps'):
+    _tried(_Keeps(), dtype=dtype)
+
+
+class _Positions(L.Layer):
+  def build(self, shape):
+    self.table = self.add_weight('table', [16, 8])
+
+  def call(self, x):
+    return x + self.table[: tf.shape(x)[1]]
+
+
+def _text(*layers, length=None):
+  vectors = L.TextVectorization(
+    vocabulary=['a', 'b'], output_sequence_length=length
+  )
+  pooled = [L.GlobalAveragePooling1D()]
+  _tried(vectors, L.Embedding(9, 8), *layers, *pooled, dtype='string', size=1)
+
+
+def test_text_as_long_as_the_longest_is_refused():
+  """Other rows are filled up with words that count."""
+  with pytest.raises(ValueError, match='output_sequence_length'):
+    _text()
+  with pytest.raises(ValueError):
+    _text(_Positions())
+  _text(length=5)
+  _text(_Positions(), length=5)
+
+
+def test_integers_that_decide_about_other_rows_are_refused():
+  largest = lambda x: tf.maximum(tf.reduce_max(x), 1)
+  scaled = lambda x: tf.cast(x, tf.float32) / tf.cast(largest(x), tf.float32)
+  branch = lambda x: tf.cond(
+    tf.reduce_max(x) > 1, lambda: scaled(x), lambda: tf.cast(x, tf.float32)
+  )
+  for mixing in (scaled, branch):
+    with pytest.raises(ValueError, match='integers times'):
+      _tried(L.Lambda(mixing), dtype='int32')
+  _tried(L.Lambda(lambda x: tf.cast(x, tf.float32) / 255), dtype='uint8')

@@ -1,0 +1,44 @@
+"""How close a synthetic table is to a real one, and what it is good for.
+
+None of these numbers is private: they are computed on real rows without noise.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from tfdpflows.evaluation.association import (
+  association_matrix,
+  kendall_errors,
+  kendall_matrix,
+)
+from tfdpflows.evaluation.comparison import Comparison, compare
+from tfdpflows.evaluation.query_errors import (
+  marginal_errors,
+  range_query_errors,
+)
+from tfdpflows.evaluation.scores import (
+  regress_on_synthetic,
+  target_labels,
+  train_on_synthetic,
+)
+
+__all__ = [
+  'Comparison',
+  'association_matrix',
+  'compare',
+  'kendall_errors',
+  'kendall_matrix',
+  'marginal_errors',
+  'range_query_errors',
+  'regress_on_synthetic',
+  'target_labels',
+  'train_on_synthetic',
+  'write_report',
+]
+
+
+def __getattr__(name):
+  if name == 'write_report':  # Draws, with what is slow to import.
+    return importlib.import_module('tfdpflows.evaluation.report').write_report
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

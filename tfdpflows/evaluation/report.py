@@ -1,0 +1,305 @@
+"""A report on a synthetic table: one HTML file that needs nothing else.
+
+`report.html` is the template of the page, `report.css` its style.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import os
+from collections.abc import Sequence
+from importlib import resources
+
+import jinja2
+import markupsafe
+import numpy as np
+import pandas as pd
+
+from tfdpflows import atomic
+from tfdpflows.accounting import PrivacyStatement
+from tfdpflows.evaluation import figures
+from tfdpflows.evaluation import scores as model_scores
+from tfdpflows.evaluation.comparison import compare
+from tfdpflows.tabular.schema import TableSchema
+
+_TITLE = 'Synthetic table report'
+_LISTED_PAIRS = 10
+# A column is pointed out when it is off by more than chance explains.
+_FAR, _LEAST = 2.0, 0.05
+_METRICS = {
+  'macro_f1': 'macro F1',
+  'auroc': 'AUROC',
+  'average_precision': 'average precision',
+}
+
+
+def write_report(
+  path: str | os.PathLike,
+  *,
+  real: pd.DataFrame,
+  synthetic: pd.DataFrame,
+  schema: TableSchema,
+  statement: PrivacyStatement | dict | str | None = None,
+  target: str | None = None,
+  title: str | None = None,
+  out_of_range: str = 'error',
+  classifiers: str | Sequence[str] = 'quick',
+  seed: int = 0,
+) -> None:
+  """Writes an HTML report that compares a synthetic table with a real one.
+
+  The file is complete in itself: it loads nothing and runs no script. It shows
+  the columns of both tables over each other, their associations side by side,
+  what classifiers learn from the synthetic rows, and the privacy statement.
+
+  The report itself is not private: it is computed on `real` without noise, and
+  says so at its top.
+
+  Args:
+    path: File to write. It is written aside and renamed, so that nobody sees
+      half of it.
+    real: DataFrame of real rows, best ones that the synthesizer never saw.
+    synthetic: DataFrame of synthetic rows.
+    schema: The `TableSchema` of both.
+    statement: A `PrivacyStatement`, its `dict`, or its text; `None` says that
+      nothing is claimed.
+    target: Name of the column that the classifiers predict; `None` leaves the
+      scores out.
+    title: Heading of the page.
+    out_of_range: 'error', or 'clip' to move values of the real table to the
+      nearest declared one.
+    classifiers: As for `evaluation.train_on_synthetic`.
+    seed: Seed of the classifiers and of the halves they are scored on.
+
+  Raises:
+    ValueError: if a table does not fit the schema, or the target cannot be
+      predicted.
+
+  #### Example
+
+  >>> import os, tempfile
+  >>> import pandas as pd
+  >>> from tfdpflows.tabular.schema import Field, TableSchema
+  >>> schema = TableSchema([Field('age', 'integer', 0, 9, required=True)])
+  >>> real = pd.DataFrame({'age': [0, 1, 2, 3]})
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   path = os.path.join(folder, 'report.html')
+  ...   write_report(path, real=real, synthetic=real, schema=schema)
+  ...   print(open(path, encoding='utf-8').readline().strip())
+  <!doctype html>
+  """
+  real = _validated(real, schema, 'real', out_of_range)
+  synthetic = _validated(synthetic, schema, 'synthetic', 'error')
+  comparison = compare(real, synthetic, schema)
+  scores = None
+  if target is not None:
+    scores = _scores(real, synthetic, schema, target, classifiers, seed)
+  page = _template().render(
+    title=title or _TITLE,
+    num_real=len(real),
+    num_synthetic=len(synthetic),
+    summary=comparison.summary(),
+    claim=_claim(statement),
+    statement=_statement_text(statement),
+    columns=[
+      _column(comparison.marginals.loc[f.name], real, synthetic, f)
+      for f in schema.fields
+    ],
+    **_associations(comparison),
+    scores=scores,
+    now=f'{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d at %H:%M}',
+  )
+  atomic.write_file(path, lambda file: file.write(page.encode()))
+
+
+def _template():
+  folder = resources.files('tfdpflows.evaluation')
+  texts = {
+    name: (folder / name).read_text(encoding='utf-8')
+    for name in ('report.html', 'report.css')
+  }
+  environment = jinja2.Environment(
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    undefined=jinja2.StrictUndefined,
+  )
+  environment.globals['css'] = markupsafe.Markup(texts['report.css'])
+  return environment.from_string(texts['report.html'])
+
+
+def _validated(table, schema, name, out_of_range):
+  try:
+    return schema.validate(table, out_of_range, fitting=False)
+  except ValueError as error:
+    raise ValueError(f'The {name} table: {error}') from error
+
+
+def _claim(statement):
+  """Returns what a statement claims, in short; `None` if it states nothing."""
+  if hasattr(statement, 'to_dict'):
+    statement = statement.to_dict()
+  if not isinstance(statement, dict):
+    return None
+  epsilon, delta = statement.get('epsilon'), statement.get('delta')
+  if not all(isinstance(value, (int, float)) for value in (epsilon, delta)):
+    return None
+  if not math.isfinite(epsilon):
+    return None
+  # Four digits after the point, never fewer than was spent.
+  rounded = decimal.Decimal(epsilon).quantize(
+    decimal.Decimal('1e-4'), decimal.ROUND_CEILING
+  )
+  hint = f'at δ = {delta:g}'
+  if statement.get('guarantee', 'upper_bound') != 'upper_bound':
+    hint += f'; {statement["guarantee"]}, not a proven bound'
+  if statement.get('seeded'):
+    hint += '; seeded: not private against anyone who knows the seed'
+  return {'epsilon': f'{rounded.normalize():f}', 'hint': hint}
+
+
+def _statement_text(statement):
+  if statement is None:
+    return (
+      'No privacy statement came with the synthetic table. Nothing in this '
+      'report says that it is private.'
+    )
+  if isinstance(statement, str):
+    return statement.strip()
+  if hasattr(statement, 'to_text'):
+    return statement.to_text().strip()
+  return json.dumps(statement, indent=2, ensure_ascii=False, default=str)
+
+
+def _column(marginal, real, synthetic, field):
+  """Returns what the report says of one column."""
+  far = max(_FAR * marginal['by_chance'], _LEAST)
+  moved = marginal['wasserstein']
+  figure = figures.marginal_figure(
+    real[field.name], synthetic[field.name], field
+  )
+  return {
+    **marginal,
+    'name': field.name,
+    'is_far': marginal['total_variation'] > far,
+    'moved': '–' if np.isnan(moved) else f'{moved:.2%}',
+    'has_missing': marginal['missing_real'] or marginal['missing_synthetic'],
+    'figure': markupsafe.Markup(figure),
+  }
+
+
+def _associations(comparison):
+  """Returns the matrices of association, and the pairs that differ most."""
+  if len(comparison.marginals) < 2:
+    return {'matrices': [], 'pairs': [], 'more_pairs': False}
+  real, synthetic = (
+    comparison.association_real,
+    comparison.association_synthetic,
+  )
+  difference = comparison.association_difference()
+  matrices = [
+    ('Real', real, 'in the real table'),
+    ('Synthetic', synthetic, 'in the synthetic table'),
+    ('Synthetic minus real', difference, 'synthetic minus real'),
+  ]
+  first, second = np.triu_indices(len(difference), k=1)
+  distances = comparison.pairs.to_numpy()[first, second]
+  order = np.argsort(-distances)[:_LISTED_PAIRS]
+  names = list(difference.index)
+  return {
+    'matrices': [
+      (
+        caption,
+        markupsafe.Markup(
+          figures.matrix_figure(matrix, f'Associations of columns, {what}')
+        ),
+      )
+      for caption, matrix, what in matrices
+    ],
+    'pairs': [
+      {
+        'first': names[i],
+        'second': names[j],
+        'distance': distance,
+        'associations': [
+          _signed(matrix.iloc[i, j]) for _, matrix, _ in matrices
+        ],
+      }
+      for i, j, distance in zip(first[order], second[order], distances[order])
+    ],
+    'more_pairs': len(distances) > len(order),
+  }
+
+
+def _signed(value):
+  text = f'{value:+.2f}'.replace('-', '−')
+  return '0.00' if text[1:] == '0.00' else text
+
+
+def _scores(real, synthetic, schema, target, classifiers, seed):
+  """Returns what the report says of classifiers, and always guessing."""
+  (labels,), description = model_scores.target_labels(schema, target, real)
+  found = _mean_scores(
+    real, synthetic, schema, target, labels, classifiers, seed
+  )
+  mean = found.mean()
+  if len(found) > 1:
+    found.loc['mean'] = mean
+  rows = [_score_row(name, row) for name, row in found.iterrows()]
+  guess = model_scores.constant_scores(labels)
+  rows.append(
+    {
+      'name': 'always the most frequent',
+      'scores': [guess[key] for key in _METRICS for _ in range(2)],
+      'figure': '',
+      'kind': 'chance',
+    }
+  )
+  return {
+    'target': target,
+    'description': description,
+    'auroc': mean['auroc'],
+    'real_auroc': mean['real_auroc'],
+    'metrics': list(_METRICS.values()),
+    'rows': rows,
+  }
+
+
+def _score_row(name, row):
+  figure = figures.score_figure(
+    row['auroc'],
+    row['real_auroc'],
+    f'AUROC of {name}: {row["auroc"]:.3f} trained on synthetic rows, '
+    f'{row["real_auroc"]:.3f} trained on real rows',
+  )
+  return {
+    'name': name,
+    'scores': [row[p + key] for key in _METRICS for p in ('', 'real_')],
+    'figure': markupsafe.Markup(figure),
+    'kind': 'mean' if name == 'mean' else '',
+  }
+
+
+def _mean_scores(real, synthetic, schema, target, labels, classifiers, seed):
+  """Means over the halves of the real rows; the other half is real_train."""
+  # Every class is divided evenly, so that rare ones are in both halves.
+  order = np.lexsort([np.random.default_rng(seed).random(len(real)), labels])
+  halves = np.empty(len(real), int)
+  halves[order] = np.arange(len(real)) % 2
+  scored = [
+    model_scores.train_on_synthetic(
+      real[halves == half],
+      synthetic,
+      schema,
+      target,
+      real_train=real[halves != half],
+      classifiers=classifiers,
+      seed=seed,
+    )
+    for half in (0, 1)
+  ]
+  return (scored[0] + scored[1]) / 2

@@ -1,0 +1,428 @@
+"""Scores of models trained on synthetic rows and tested on real ones."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+
+from tfdpflows.evaluation import discretization
+from tfdpflows.evaluation.association import require_columns
+
+_MAX_CLASSES = 20
+_SMALL = 4_000_000
+_METRICS = ('macro_f1', 'auroc', 'average_precision')
+QUICK_CLASSIFIERS = (
+  'logistic regression',
+  'random forest',
+  'gradient boosting',
+)
+ALL_CLASSIFIERS = (
+  *QUICK_CLASSIFIERS,
+  'decision tree',
+  'AdaBoost',
+  'bagging',
+  'naive Bayes',
+  'linear discriminant',
+  'neural network',
+)
+REGRESSORS = ('ridge regression', 'random forest', 'gradient boosting')
+
+
+def train_on_synthetic(
+  real_holdout,
+  synthetic,
+  schema,
+  target,
+  *,
+  real_train=None,
+  classifiers='quick',
+  max_train=50_000,
+  max_test=20_000,
+  seed=0,
+):
+  """Trains classifiers on synthetic rows and scores them on real ones.
+
+  A numeric target with more than 20 values is replaced by whether the value is
+  above the cut that halves the real rows most evenly (`target_labels`).
+
+  Args:
+    real_holdout: DataFrame of real rows to score on; rows whose target is
+      missing are left out.
+    synthetic: DataFrame of synthetic rows to train on.
+    schema: The `TableSchema` of both.
+    target: Name of the column to predict from all others.
+    real_train: Optional DataFrame of other real rows: the same classifiers are
+      also trained on them, for comparison.
+    classifiers: 'quick' (3), 'all' (9), or a sequence of names out of
+      `ALL_CLASSIFIERS`.
+    max_train: Largest number of rows to train on, drawn at random.
+    max_test: Largest number of rows to score on, drawn at random.
+    seed: Seed of the draws and of the classifiers.
+
+  Returns:
+    DataFrame with one row per classifier and the columns `macro_f1`, `auroc`
+    and `average_precision`; with `real_train` also `real_macro_f1`,
+    `real_auroc` and `real_average_precision`. For two classes, the average
+    precision is that of the class which is rarer in `real_holdout`; for more,
+    both areas are means over the classes, one against the rest.
+
+  Raises:
+    ValueError: if `target` is not in the schema, cannot be a class label, or
+      `real_holdout` has rows of one class only.
+
+  #### Example
+
+  >>> import numpy as np, pandas as pd
+  >>> from tfdpflows.tabular.schema import TableSchema
+  >>> schema = TableSchema.from_dict({'fields': [
+  ...     {'name': 'age', 'type': 'integer',
+  ...      'constraints': {'minimum': 0, 'maximum': 99, 'required': True}},
+  ...     {'name': 'adult', 'type': 'boolean',
+  ...      'constraints': {'required': True}}]})
+  >>> table = pd.DataFrame({'age': np.arange(100) % 60})
+  >>> table['adult'] = table['age'] >= 18
+  >>> scores = train_on_synthetic(table, table, schema, 'adult',
+  ...                             classifiers=['decision tree'])
+  >>> scores.round(2).to_dict('index')['decision tree']['auroc']
+  1.0
+  """
+  names = _names(classifiers)
+  tables = [real_holdout, synthetic]
+  if real_train is not None:
+    tables.append(real_train)
+  for table in tables:
+    require_columns(table, schema.fields, 'one of the tables')
+  labels, _ = target_labels(schema, target, *tables)
+  rng = np.random.default_rng(seed)
+  limits = [max_test] + [max_train] * (len(tables) - 1)
+  fields = [field for field in schema.fields if field.name != target]
+  kept = []
+  for table, label, limit in zip(tables, labels, limits):
+    rows = np.flatnonzero(label >= 0)
+    if len(rows) > limit:
+      rows = np.sort(rng.choice(rows, limit, replace=False))
+    kept.append((_features(table.iloc[rows], fields), label[rows]))
+  (features, truth), *trainings = kept
+  if len(np.unique(truth)) < 2:
+    raise ValueError(
+      f'The real rows have a single class of {target!r}; scores need at least '
+      'two. Choose another target column, or more real rows.'
+    )
+  scores = pd.DataFrame(index=pd.Index(names, name='classifier'))
+  for prefix, (x, y) in zip(('', 'real_'), trainings):
+    for name in names:
+      values = _score(name, x, y, features, truth, seed)
+      scores.loc[name, [prefix + metric for metric in _METRICS]] = values
+  return scores
+
+
+def regress_on_synthetic(
+  real_holdout,
+  synthetic,
+  schema,
+  target,
+  *,
+  max_train=50_000,
+  max_test=20_000,
+  seed=0,
+):
+  """Trains regressors on synthetic rows and scores them on real ones.
+
+  Args:
+    real_holdout: DataFrame of real rows to score on; rows whose target is
+      missing are left out.
+    synthetic: DataFrame of synthetic rows to train on.
+    schema: the `TableSchema` of both.
+    target: name of the numeric column to predict from all others.
+    max_train: largest number of rows to train on, drawn at random.
+    max_test: largest number of rows to score on, drawn at random.
+    seed: seed of the draws and of the regressors.
+
+  Returns:
+    DataFrame with one row for each of `REGRESSORS` and the columns `r2`, the
+    explained share of the variance, and `mae`, the mean absolute error in
+    units of the column.
+
+  Raises:
+    ValueError: if `target` is not a numeric field, or a table has fewer than
+      two rows with a value of it.
+
+  #### Example
+
+  >>> import numpy as np, pandas as pd
+  >>> from tfdpflows.tabular import Field, TableSchema
+  >>> schema = TableSchema([Field('x', 'number', 0., 1., required=True),
+  ...                       Field('y', 'number', 0., 2., required=True)])
+  >>> x = np.linspace(0, 1, 50)
+  >>> table = pd.DataFrame({'x': x, 'y': 2 * x})
+  >>> scores = regress_on_synthetic(table, table, schema, 'y')
+  >>> bool(scores.loc['ridge regression', 'r2'] > .95)
+  True
+  """
+  fields = {field.name: field for field in schema.fields}
+  if target not in fields or not fields[target].is_numeric:
+    numeric = [f.name for f in schema.fields if f.is_numeric]
+    raise ValueError(
+      f'The target {target!r} is not a numeric column of the schema. Those '
+      f'are: {", ".join(numeric) or "none"}.'
+    )
+  others = [field for field in schema.fields if field.name != target]
+  rng = np.random.default_rng(seed)
+  kept = []
+  for table, limit, what in (
+    (real_holdout, max_test, 'the real table'),
+    (synthetic, max_train, 'the synthetic table'),
+  ):
+    require_columns(table, schema.fields, what)
+    y = discretization.numbers(table[target])
+    rows = np.flatnonzero(np.isfinite(y))
+    if len(rows) < 2:
+      raise ValueError(
+        f'Column {target!r} has {len(rows)} values in {what}; scores need two.'
+      )
+    if len(rows) > limit:
+      rows = np.sort(rng.choice(rows, limit, replace=False))
+    kept.append((_features(table.iloc[rows], others), y[rows]))
+  (test, truth), (x, y) = kept
+  from sklearn import metrics  # noqa: PLC0415 (slow to import)
+
+  scores = pd.DataFrame(
+    index=pd.Index(REGRESSORS, name='regressor'), columns=['r2', 'mae']
+  )
+  for name in REGRESSORS:
+    model = _regressor(name, seed)
+    with warnings.catch_warnings():
+      # Collinear columns, as one-hot ones are, are fitted as they are.
+      warnings.simplefilter('ignore')
+      predicted = model.fit(x, y).predict(test)
+    scores.loc[name, 'r2'] = metrics.r2_score(truth, predicted)
+    scores.loc[name, 'mae'] = metrics.mean_absolute_error(truth, predicted)
+  return scores.astype(float)
+
+
+def target_labels(schema, target, *tables):
+  """Turns the target column into class labels.
+
+  Args:
+    schema: The `TableSchema`.
+    target: Name of a column.
+    *tables: DataFrames; the first is the real one that sets the cut of a
+      numeric target.
+
+  Returns:
+    `(labels, description)`: one int64 array `[n]` per table, -1 where the
+    target is missing, and a few words that say what is predicted.
+
+  Raises:
+    ValueError: if `target` is not a field, or has too few or too many classes.
+
+  #### Example
+
+  >>> import pandas as pd
+  >>> from tfdpflows.tabular.schema import TableSchema
+  >>> schema = TableSchema.from_dict({'fields': [
+  ...     {'name': 'age', 'type': 'integer',
+  ...      'constraints': {'minimum': 0, 'maximum': 99, 'required': True}}]})
+  >>> table = pd.DataFrame({'age': range(40)})
+  >>> labels, description = target_labels(schema, 'age', table)
+  >>> int(labels[0].sum()), description
+  (20, 'whether age is above 19')
+  """
+  fields = {field.name: field for field in schema.fields}
+  if target not in fields:
+    raise ValueError(
+      f'The target {target!r} is not a column of the schema. Its columns are: '
+      f'{", ".join(fields)}.'
+    )
+  field = fields[target]
+  columns = [table[target] for table in tables]
+  if not field.is_numeric:
+    size = len(discretization.declared_values(field))
+    if not 2 <= size <= _MAX_CLASSES:
+      raise ValueError(
+        f'The target {target!r} has {size} categories; scores take 2 to '
+        f'{_MAX_CLASSES}. Choose another target column.'
+      )
+    labels = [
+      discretization.category_codes(column, field) for column in columns
+    ]
+    return labels, f'the category of {target}'
+  values = [discretization.numbers(column) for column in columns]
+  declared = discretization.declared_values(field)
+  few = not declared and field.maximum - field.minimum < _MAX_CLASSES
+  if few and field.type == 'integer':
+    declared = tuple(range(field.minimum, field.maximum + 1))
+  if 2 <= len(declared) <= _MAX_CLASSES:
+    edges = discretization.bin_edges(declared, len(declared))
+    description = f'the value of {target}'
+  else:
+    distinct, counts = np.unique(
+      values[0][np.isfinite(values[0])], return_counts=True
+    )
+    if len(distinct) < 2:
+      raise ValueError(
+        f'The target {target!r} is constant in the real rows; there is nothing '
+        'to predict. Choose another target column.'
+      )
+    share = np.cumsum(counts)[:-1] / counts.sum()
+    cut = int(np.argmin(np.abs(share - 0.5)))
+    edges = distinct[cut : cut + 2].mean(keepdims=True)
+    description = f'whether {target} is above {distinct[cut]:g}'
+  labels = [
+    np.where(np.isnan(v), -1, np.searchsorted(edges, v)) for v in values
+  ]
+  return labels, description
+
+
+def constant_scores(truth):
+  """Returns the scores of always guessing the most frequent class.
+
+  Args:
+    truth: Int labels `[n]`; negative ones are ignored.
+
+  Returns:
+    A dict with `macro_f1`, `auroc` and `average_precision`.
+  """
+  truth = np.asarray(truth)
+  shares = np.bincount(truth[truth >= 0]) / max((truth >= 0).sum(), 1)
+  shares = shares[shares > 0]
+  top = shares.max()
+  precision = shares.min() if len(shares) == 2 else shares.mean()
+  f1 = 2 * top / (1 + top) / len(shares)
+  return dict(zip(_METRICS, (float(f1), 0.5, float(precision))))
+
+
+def _names(classifiers):
+  if isinstance(classifiers, str):
+    groups = {'quick': QUICK_CLASSIFIERS, 'all': ALL_CLASSIFIERS}
+    classifiers = groups.get(classifiers, (classifiers,))
+  unknown = [name for name in classifiers if name not in ALL_CLASSIFIERS]
+  if unknown:
+    raise ValueError(
+      f"Unknown classifiers {unknown}. Give 'quick', 'all' or some of: "
+      f'{", ".join(ALL_CLASSIFIERS)}.'
+    )
+  return list(classifiers)
+
+
+def _classifier(name, seed):
+  from sklearn import (  # noqa: PLC0415 (slow to import)
+    discriminant_analysis,
+    ensemble,
+    linear_model,
+    naive_bayes,
+    neural_network,
+    pipeline,
+    preprocessing,
+    tree,
+  )
+
+  make = {
+    'logistic regression': lambda: linear_model.LogisticRegression(
+      max_iter=500
+    ),
+    'random forest': lambda: ensemble.RandomForestClassifier(
+      100, min_samples_leaf=3, n_jobs=-1, random_state=seed
+    ),
+    'gradient boosting': lambda: ensemble.HistGradientBoostingClassifier(
+      random_state=seed
+    ),
+    'decision tree': lambda: tree.DecisionTreeClassifier(
+      max_depth=12, random_state=seed
+    ),
+    'AdaBoost': lambda: ensemble.AdaBoostClassifier(random_state=seed),
+    'bagging': lambda: ensemble.BaggingClassifier(n_jobs=-1, random_state=seed),
+    'naive Bayes': naive_bayes.GaussianNB,
+    'linear discriminant': (discriminant_analysis.LinearDiscriminantAnalysis),
+    'neural network': lambda: neural_network.MLPClassifier(
+      (64,), max_iter=30, random_state=seed
+    ),
+  }
+  return pipeline.make_pipeline(preprocessing.StandardScaler(), make[name]())
+
+
+def _score(name, x, y, features, truth, seed):
+  if len(np.unique(y)) < 2:
+    return list(constant_scores(truth).values())
+  model = _classifier(name, seed)
+  import threadpoolctl  # noqa: PLC0415 (comes with scikit-learn)
+  from sklearn import metrics  # noqa: PLC0415 (slow to import)
+
+  # On small tables threads that wait for each other cost more than they save.
+  threads = 1 if x.size < _SMALL else None
+  limits = threadpoolctl.threadpool_limits(threads)
+  with limits, warnings.catch_warnings():
+    # Unconverged or collinear fits are scored as they are.
+    warnings.simplefilter('ignore')
+    model.fit(x, y)
+    predicted = model.predict(features)
+    known = model.predict_proba(features)
+  probabilities = np.zeros([len(truth), max(truth.max(), y.max()) + 1])
+  probabilities[:, model.classes_] = known
+  present, counts = np.unique(truth, return_counts=True)
+  if len(present) == 2:
+    present = present[[np.argmin(counts)]]
+  areas = [
+    (
+      metrics.roc_auc_score(truth == label, probabilities[:, label]),
+      metrics.average_precision_score(truth == label, probabilities[:, label]),
+    )
+    for label in present
+  ]
+  f1 = metrics.f1_score(truth, predicted, average='macro')
+  return [float(f1), *np.mean(areas, axis=0).tolist()]
+
+
+def _regressor(name, seed):
+  from sklearn import (  # noqa: PLC0415 (slow to import)
+    ensemble,
+    linear_model,
+    pipeline,
+    preprocessing,
+  )
+
+  model = {
+    'ridge regression': linear_model.Ridge(),
+    'random forest': ensemble.RandomForestRegressor(
+      50, max_features=1 / 3, min_samples_leaf=5, random_state=seed
+    ),
+    'gradient boosting': ensemble.HistGradientBoostingRegressor(
+      random_state=seed
+    ),
+  }[name]
+  return pipeline.make_pipeline(preprocessing.StandardScaler(), model)
+
+
+def _features(table, fields):
+  """Returns columns as models take them.
+
+  Args:
+    table: DataFrame `[n, d]`.
+    fields: the `Field`s of the columns to take.
+
+  Returns:
+    float32 array `[n, k]`: numbers, and categories one-hot; where values may
+    be missing, whether they are has a column.
+  """
+  columns = []
+  for field in fields:
+    if not field.is_numeric:
+      codes = discretization.category_codes(table[field.name], field)
+      size = len(discretization.declared_values(field))
+      one_hot = np.zeros([len(codes), size + 1], np.float32)
+      one_hot[np.arange(len(codes)), np.where(codes < 0, size, codes)] = 1
+      columns.append(one_hot if not field.required else one_hot[:, :size])
+      continue
+    values = discretization.numbers(table[field.name])
+    missing = np.isnan(values)
+    if not field.required:
+      columns.append(missing[:, None])
+    middle = np.mean(discretization.declared_values(field) or _bounds(field))
+    columns.append(np.where(missing, middle, values)[:, None])
+  return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def _bounds(field):
+  return field.minimum, field.maximum

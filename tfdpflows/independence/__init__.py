@@ -1,0 +1,1 @@
+"""Checks that no example touches another, nor decides whether training ends."""

@@ -1,0 +1,414 @@
+"""What a step could fail at, or show, because of what is in a row: refused.
+
+Clipping and noise hide what a row adds to an update. They do not hide that a
+training ended, nor what its error says. So the very sums that training takes
+are traced, forward and backward, before any row is read, and a model is
+refused in two cases. First, an operation of the graph that is known to fail
+for some values, or to write them down, gets values from the rows. Second, the
+sums cannot be computed on made-up rows of unusual values. Indices (of a lookup,
+of labels) are only tried: where a model keeps them in bounds it is as good as
+any other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfdpflows.independence import probe_rows
+from tfdpflows.independence.runs import Captured, holds_one
+
+# What fails for some values of these inputs (all of them, where not said).
+_FAILING = {
+  'Assert': (0,),
+  'BandedTriangularSolve': (0,),
+  'CTCBeamSearchDecoder': (1,),
+  'CTCGreedyDecoder': (1,),
+  'CTCLoss': (1, 2, 3),
+  'CTCLossV2': (1, 2, 3),
+  'CheckNumerics': None,
+  'CheckNumericsV2': None,
+  'Cholesky': None,
+  'DecodeAndCropJpeg': None,
+  'DecodeBase64': None,
+  'DecodeBmp': None,
+  'DecodeCSV': None,
+  'DecodeCompressed': None,
+  'DecodeGif': None,
+  'DecodeImage': None,
+  'DecodeJSONExample': None,
+  'DecodeJpeg': None,
+  'DecodePaddedRaw': None,
+  'DecodePng': None,
+  'DecodeProtoV2': None,
+  'DecodeRaw': None,
+  'DecodeWav': None,
+  'Eig': None,
+  'Lu': None,
+  'MatchingFiles': None,
+  'MatrixInverse': None,
+  'MatrixLogarithm': None,
+  'MatrixSolve': (0,),
+  'MatrixSolveLs': None,
+  'MatrixTriangularSolve': (0,),
+  'ParseExample': None,
+  'ParseExampleV2': None,
+  'ParseSequenceExample': None,
+  'ParseSequenceExampleV2': None,
+  'ParseSingleExample': None,
+  'ParseSingleSequenceExample': None,
+  'ParseTensor': None,
+  'RandomUniformInt': (1, 2),
+  'ReadFile': None,
+  'RegexFullMatch': (1,),
+  'RegexReplace': (1,),
+  'SelfAdjointEig': None,
+  'SelfAdjointEigV2': None,
+  'StatefulUniformInt': (3, 4),
+  'StatelessRandomUniformInt': (2, 3),
+  'StatelessRandomUniformIntV2': (3, 4),
+  'StringToNumber': None,
+  'Substr': None,
+  'TridiagonalSolve': (0,),
+  # Sizes.
+  'BroadcastTo': (1,),
+  'Fill': (0,),
+  'LinSpace': (2,),
+  'MirrorPad': (1,),
+  'OneHot': (1,),
+  'Pad': (1,),
+  'PadV2': (1,),
+  'Range': None,
+  'Reshape': (1,),
+  'Slice': (1, 2),
+  'SplitV': (1,),
+  'TensorListReserve': (1,),
+  'Tile': (1,),
+  'TopKV2': (1,),
+  'Transpose': (1,),
+}
+# Of integers: divisors, and exponents.
+_INTEGERS = {'Div', 'FloorDiv', 'FloorMod', 'Mod', 'Pow', 'TruncateDiv'}
+_INTEGERS |= {'TruncateMod'}
+# Unless they are asked to replace what they cannot read.
+_STRICT = {'UnicodeDecode', 'UnicodeDecodeWithOffsets', 'UnicodeEncode'}
+_STRICT |= {'UnicodeTranscode'}
+_SHOWING = re.compile(
+  'Print(V2)?$|WriteFile$|Write.*Summary|.*Summary(V2)?$|Save(V2|Slices)?$|'
+  'Queue(TryEnqueue|Enqueue)|.*QueueEnqueue|LookupTable(Insert|Import|Remove)|'
+  'Stack?Push|Stage$|(Ordered)?Map(Unordered)?Stage$|Barrier.*Insert|'
+  # A variable keeps what it was given, without noise.
+  'Assign(Add|Sub)?Variable(Op|Xla)|Resource(Scatter|StridedSliceAssign)'
+)
+_PYTHON = re.compile('.*PyFunc')
+# Give the shape of their input, and nothing of its values.
+_SHAPES = {'Rank', 'Shape', 'ShapeN', 'Size', 'TensorListLength'}
+_CONSTANT = {'OnesLike', 'ZerosLike'}
+# The shape of what they give depends on values of any input.
+_SHAPING = re.compile(
+  'Where$|Unique|DynamicPartition$|ListDiff$|NonMaxSuppression|StringSplit|'
+  'UnicodeDecode|Ragged|StringNGrams$|DenseTo|DenseCount|'
+  'Sparse(Bincount|Concat|Count|Cross|FillEmptyRows|Slice|Split|To)'
+)
+# Of these the inputs that say what shape comes out, or a part of it.
+_SHAPED_BY = {
+  'BroadcastTo': (1,),
+  'Fill': (0,),
+  'MirrorPad': (1,),
+  'Pad': (1,),
+  'PadV2': (1,),
+  'Range': (0, 1, 2),
+  'Reshape': (1,),
+  'ScatterNd': (2,),
+  'Slice': (1, 2),
+  'StridedSlice': (1, 2, 3),
+  'Tile': (1,),
+  'TopKV2': (1,),
+  'UnsortedSegmentMax': (2,),
+  'UnsortedSegmentSum': (2,),
+}
+_SHAPED_WHOLLY = {'BroadcastTo', 'Fill', 'Range', 'ScatterNd'}
+_SHAPED_WHOLLY |= {'UnsortedSegmentMax', 'UnsortedSegmentSum'}
+_OURS = b'must be the examples of the loss'
+_FEW_TURNS = 50
+
+
+class _Flow(NamedTuple):
+  """What of a tensor depends on what is in the rows.
+
+  Attributes:
+    values: its values.
+    sizes: its values, by shapes only.
+    shape: its shape.
+  """
+
+  values: bool = False
+  sizes: bool = False
+  shape: bool = False
+
+  def joined(self, *others):
+    return _Flow(*map(any, zip(self, *others)))
+
+
+def check(sums, spec, example, named, layers, what):
+  """Refuses a step that rows can bring to fail.
+
+  Args:
+    sums: a function of rows and weights `[batch]`; traced.
+    spec: structure of `tf.TensorSpec`, of rows.
+    example: public rows, or `None`.
+    named: variables that have a name in messages.
+    layers: the Keras layers, to name the one it is.
+    what: what computes the losses, at the start of a sentence.
+
+  Raises:
+    ValueError: naming the operation, the layer if it is one's, and the fix.
+  """
+
+  def run(rows, weights):
+    # Of this graph alone: it makes the seeds of legacy operations.
+    tf.random.set_seed(0)
+    return sums(rows, weights)
+
+  specs = tf.nest.map_structure(
+    lambda s: tf.TensorSpec([None, *s.shape[1:]], s.dtype), spec
+  )
+  traced = tf.function(run).get_concrete_function(
+    specs, tf.TensorSpec([None], tf.float32)
+  )
+  captured = {id(x) for x in traced.graph.internal_captures}
+  private = {x.op.name for x in traced.graph.inputs if id(x) not in captured}
+  found = _Scan(traced.graph.as_graph_def(), private).found
+  for op, path, why in found:
+    raise ValueError(
+      f'{_place(path, layers, what)} uses the operation {op}, which {why}. '
+      'Private rows must not decide whether training goes on, nor be written '
+      'down. Replace it by what gives every row some number (NaN will do: '
+      'such a row is left out), or do it to the table before.'
+    )
+  _compute(traced, specs, example, named, layers, what)
+
+
+def _compute(traced, specs, example, named, layers, what):
+  rows, _ = probe_rows.rows_for(specs, example)
+  batch = tf.nest.flatten(rows)[0].shape[0]
+  weights = tf.ones([batch])
+  state = [
+    Captured(handle, (), named)
+    for handle in traced.captured_inputs
+    if handle.dtype == tf.resource and holds_one(handle)
+  ]
+  values = 'as they are made up'
+  try:
+    traced(rows, weights)
+    for unusual, held in probe_rows.unusual(rows):
+      values = held
+      traced(unusual, weights)
+  except tf.errors.OpError as error:
+    # Of made-up rows: nothing in it is private.
+    lines = [line.strip() for line in error.message.splitlines()]
+    lines = [line for line in lines if line] or [type(error).__name__]
+    node = re.search(r'{{node ([^}]*)}}', error.message)
+    place = _place(node.group(1) if node else '', layers, what)
+    said = next(
+      (a for a, b in zip(lines, lines[1:]) if b.startswith('[[{{')), lines[-1]
+    )
+    raise ValueError(
+      f'{place} cannot be computed where rows hold {values} (made up: {said}). '
+      'One such row would end training, and everybody would know that it is '
+      'there. Name the rows that can be used, usable=..., replace the values '
+      'in the model (tf.where, tf.clip_by_value), or use a layer or loss with '
+      'a rule (Embedding itself, SparseCategoricalCrossentropy).'
+    ) from None
+  finally:
+    for one in state:
+      if not one.is_old(one.value()):
+        one.assign(one.old)
+
+
+def _place(path, layers, what):
+  names = {layer.name for layer in layers}
+  for part in reversed(re.split('[/:]', path)):
+    if part in names:
+      return f'The layer {part}'
+  return f'{what} ({path})' if path else what
+
+
+class _Scan:
+  """Follows what comes from rows through a graph and its functions.
+
+  Args:
+    graph: a `GraphDef`.
+    private: names of the placeholders of rows.
+
+  Attributes:
+    found: (operation, path of its node, what it does), for each refused.
+  """
+
+  def __init__(self, graph, private):
+    self._functions = {f.signature.name: f for f in graph.library.function}
+    self._done = {}
+    self.found = []
+    self._nodes(graph.node, {n: [_Flow(values=True)] for n in private}, False)
+
+  def _function(self, name, flows, inside):
+    """Returns what the outputs of a function depend on."""
+    key = name, tuple(flows), inside
+    if key not in self._done:
+      # A function that calls itself would not end.
+      function = self._functions[name]
+      outputs = function.signature.output_arg
+      self._done[key] = [_Flow(True, True, True)] * len(outputs)
+      arguments = [a.name for a in function.signature.input_arg]
+      known = {a: [f] for a, f in zip(arguments, flows)}
+      of = self._nodes(function.node_def, known, inside)
+      self._done[key] = [of(function.ret[a.name]) for a in outputs]
+    return self._done[key]
+
+  def _nodes(self, nodes, known, inside):
+    """Follows nodes; returns a function from a reference to its `_Flow`."""
+    flows = dict(known)
+
+    def of(reference):
+      parts = reference.split(':')
+      found = flows.get(parts[0], [_Flow()])
+      index = int(parts[-1]) if len(parts) > 1 else 0
+      return found[index] if index < len(found) else found[-1]
+
+    nodes = [n for n in nodes if n.name not in flows]
+    # That axis 0 is the examples is checked by the gradients themselves.
+    ours = {n.name for n in nodes if n.op == 'Const' and _is_ours(n)}
+    waiting = {n.name for n in nodes}
+
+    def visit(node):
+      waiting.discard(node.name)
+      said = {i.split(':')[0] for i in node.input}
+      if node.op != 'Assert' or not ours & said:
+        found = [of(i) for i in _inputs(node)]
+        flows[node.name] = self._node(node, found, inside)
+
+    # Those of a function may stand in any order.
+    while nodes:
+      later = []
+      for node in nodes:
+        if any(i.split(':')[0] in waiting for i in _inputs(node)):
+          later.append(node)
+        else:
+          visit(node)
+      if len(later) == len(nodes):
+        visit(later.pop(0))
+      nodes = later
+    return of
+
+  def _node(self, node, inputs, inside):
+    functions = _functions_of(node)
+    functions = [f for f in functions if f in self._functions]
+    if node.op in ('While', 'StatelessWhile'):
+      return self._loop(node, inputs, inside)
+    if node.op in ('If', 'StatelessIf', 'Case', 'StatelessCase'):
+      chosen = inputs[0].values
+      branches = [
+        self._function(f, inputs[1:], inside or chosen) for f in functions
+      ]
+      joined = []
+      for outputs in zip(*branches):
+        joined.append(_Flow(chosen).joined(*outputs))
+      return joined or [_Flow(chosen)]
+    if functions and 'PartitionedCall' in node.op:
+      return self._function(functions[0], inputs, inside) or [_Flow()]
+    whole = _Flow().joined(*inputs)
+    for function in functions:
+      # Of some operation that is not known: as if all was private.
+      arguments = self._functions[function].signature.input_arg
+      self._function(function, [whole] * len(arguments), inside)
+    self._refuse(node, inputs, whole, inside)
+    return [_after(node, inputs, whole)]
+
+  def _loop(self, node, inputs, inside):
+    condition, body = node.attr['cond'].func.name, node.attr['body'].func.name
+    flows = inputs
+    for _ in range(_FEW_TURNS):
+      (more,) = self._function(condition, flows, inside)
+      after = self._function(body, flows, inside or more.values)
+      turns = _Flow(more.values, more.sizes)
+      joined = [a.joined(b, turns) for a, b in zip(flows, after)]
+      if joined == flows:
+        break
+      flows = joined
+    return flows or [_Flow()]
+
+  def _refuse(self, node, inputs, whole, inside):
+    private = any(whole)
+    if _PYTHON.match(node.op) and (private or inside):
+      why = 'runs Python on rows, which may fail or write them down'
+    elif _SHOWING.match(node.op) and (private or inside):
+      why = 'writes down, or keeps, what comes from rows'
+    elif node.op in ('Assert', 'CheckNumerics') and inside:
+      why = 'fails for some rows'
+    elif _fails(node, inputs):
+      why = 'fails for some values, and gets them from rows'
+    else:
+      return
+    self.found.append((node.op, node.name, why))
+
+
+def _fails(node, inputs):
+  op = node.op
+  if op == 'EnsureShape':
+    return inputs[0].shape
+  if op in _STRICT:
+    return inputs[0].values and node.attr['errors'].s == b'strict'
+  if op in _INTEGERS:
+    if not tf.as_dtype(node.attr['T'].type).is_integer:
+      return False
+    places = (1,)
+  elif op == 'StridedSlice':
+    # Ranges are cut to what there is; single places are not.
+    if not node.attr['shrink_axis_mask'].i:
+      return False
+    places = (1, 2)
+  elif op in _FAILING:
+    places = _FAILING[op] or range(len(inputs))
+  else:
+    return False
+  found = [inputs[i] for i in places if i < len(inputs)]
+  # Sizes that come from shapes fit the shapes, as a rule.
+  by_sizes = op == 'Assert' and any(flow.sizes for flow in found)
+  return by_sizes or any(flow.values for flow in found)
+
+
+def _after(node, inputs, whole):
+  """Returns what the outputs of a plain operation depend on."""
+  op = node.op
+  if op in _SHAPES:
+    return _Flow(sizes=whole.shape)
+  if op in _CONSTANT:
+    return _Flow(shape=whole.shape)
+  shape = whole.shape
+  if _SHAPED_BY.get(op) is not None:
+    by = [inputs[i] for i in _SHAPED_BY[op] if i < len(inputs)]
+    shape = any(flow.values or flow.sizes for flow in by)
+    # All the others keep something of the shape of what they take.
+    shape |= op not in _SHAPED_WHOLLY and inputs[0].shape
+  elif _SHAPING.match(op):
+    shape |= whole.values or whole.sizes
+  return _Flow(whole.values, whole.sizes, shape)
+
+
+def _inputs(node):
+  return [i for i in node.input if not i.startswith('^')]
+
+
+def _is_ours(node):
+  return any(_OURS in text for text in node.attr['value'].tensor.string_val)
+
+
+def _functions_of(node):
+  found = []
+  for value in node.attr.values():
+    if value.HasField('func'):
+      found.append(value.func.name)
+    found += [f.name for f in value.list.func]
+  return found

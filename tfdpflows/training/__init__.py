@@ -1,0 +1,1 @@
+"""Private training: its plan, and the batch, noise and charge of each step."""

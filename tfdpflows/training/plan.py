@@ -1,0 +1,511 @@
+"""One object that owns sampling, clipping, noise and what they cost."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import tensorflow as tf
+
+from tfdpflows import accounting, optimizers, sampling
+from tfdpflows.accounting.ledger import randomness_id
+from tfdpflows.randomness import Randomness
+from tfdpflows.training import batches, replay, replicas, rows
+from tfdpflows.training.steps import PlanProgress
+
+_OPTIMIZERS = {
+  'adabelief': optimizers.DPKerasAdaBelief,
+  'adagrad': optimizers.DPKerasAdagrad,
+  'adam': optimizers.DPKerasAdam,
+  'sgd': optimizers.DPKerasSGD,
+}
+
+
+class TrainingPlan:
+  """How a model will be trained privately, and what that costs.
+
+  The plan makes the optimizer, draws the batches and charges the ledger for
+  them, so that none of these can disagree with the others.
+
+  #### Formal guarantee
+
+  Whoever sees all updates of `steps` steps of the plan's optimizer on the
+  plan's batches learns what `event` allows, under the neighbouring relation of
+  the ledger (adding or removing one row, unless a given ledger says otherwise).
+  The ledger holds a charge for every batch before it is drawn, written in
+  blocks of a tenth of an epoch: after a crash it may count steps that never
+  ran, never the other way round.
+
+  The noise of a step is a function of the secret and of the step's number
+  alone, which comes with its batch. One optimizer trains, and no step is made
+  twice: batches that were drawn and not trained on are drawn again, and whoever
+  takes weights back, from a checkpoint say, loses the steps in between. In a
+  new process, too: see `resume`, and what its `replay` takes for granted.
+
+  All of this also holds on several replicas of a `tf.distribute` strategy:
+  `tfdpflows.training.replicas` says how and why.
+
+  Args:
+    sampler: a sampler, such as `sampling.PoissonSampler`.
+    clipping: a clipping strategy, such as `gradients.Flat`.
+    noise_multiplier: standard deviation of the noise over the sensitivity.
+    steps: number of updates.
+    accountant: name of the accountant of the claim.
+    delta: the delta at which epsilon is stated.
+    ledger: the `PrivacyLedger` to charge; by default one in memory, with what
+      this plan costs as its budget.
+    label: name of the training in the ledger.
+    seed: for tests and papers; a seeded training is not private against
+      anyone who knows the seed.
+    randomness: a `Randomness` that replaces `seed`.
+
+  Raises:
+    ValueError: for values out of range.
+
+  #### Example
+
+  >>> import tfdpflows
+  >>> plan = tfdpflows.TrainingPlan(
+  ...   tfdpflows.sampling.PoissonSampler(
+  ...     num_examples=10_000, sampling_probability=.01),
+  ...   tfdpflows.gradients.Flat(1.), noise_multiplier=1., steps=1000,
+  ...   accountant='pld', delta=1e-5)
+  >>> round(plan.epsilon(), 2)
+  1.83
+  """
+
+  def __init__(
+    self,
+    sampler,
+    clipping,
+    noise_multiplier,
+    steps,
+    accountant='pld',
+    delta=1e-5,
+    *,
+    ledger=None,
+    label='DP-SGD',
+    seed=None,
+    randomness=None,
+  ):
+    if not noise_multiplier > 0:
+      raise ValueError(
+        f'noise_multiplier is {noise_multiplier}; it must be positive. '
+        'Without noise there is no finite epsilon.'
+      )
+    if steps != int(steps) or steps < 1:
+      raise ValueError(f'steps is {steps}; it must be an integer >= 1.')
+    if not 0 < delta < 1:
+      raise ValueError(f'delta is {delta}; it must be in (0, 1).')
+    if seed is not None and randomness is not None:
+      raise ValueError('Give either `seed` or `randomness`, not both.')
+    self.sampler = sampler
+    self.clipping = clipping
+    self.noise_multiplier = float(noise_multiplier)
+    self.steps = int(steps)
+    self.accountant = accountant
+    self.delta = float(delta)
+    self.label = label
+    self.randomness = Randomness(seed) if randomness is None else randomness
+    self.randomness.claim('plan', label)
+    self._progress = PlanProgress()
+    self._reservation = None
+    self._table = None
+    self._ledger = ledger
+
+  @classmethod
+  def for_epsilon(
+    cls,
+    *,
+    epsilon,
+    delta,
+    clipping,
+    num_examples=None,
+    expected_batch_size=None,
+    sampler=None,
+    epochs=None,
+    steps=None,
+    accountant='pld',
+    spent=None,
+    **kwargs,
+  ):
+    """Makes a plan with the least noise for a budget.
+
+    Args:
+      epsilon: the budget, together with `delta`.
+      delta: see `epsilon`.
+      num_examples: number of rows, taken to be public, of Poisson batches; and
+      expected_batch_size: mean size of a batch; or
+      sampler: a sampler instead, such as `sampling.FixedSizeSampler`.
+      clipping: a clipping strategy, such as `gradients.Flat(10.)`.
+      epochs: passes over the data, on average; or
+      steps: number of updates.
+      accountant: name of the accountant.
+      spent: `DpEvent` of what the budget must pay besides.
+      **kwargs: further arguments of the plan.
+
+    Returns:
+      A `TrainingPlan` whose epsilon is at most `epsilon`, and within 0.1 % of
+      it.
+
+    Raises:
+      ValueError: for values out of range, or a budget that `spent` exceeds.
+    """
+    if (epochs is None) == (steps is None):
+      raise ValueError('Give one of `epochs` and `steps`.')
+    sizes = num_examples, expected_batch_size
+    if sizes.count(None) != (0 if sampler is None else 2):
+      raise ValueError(
+        'Give either `num_examples` and `expected_batch_size`, for Poisson '
+        'batches, or `sampler`.'
+      )
+    if sampler is None:
+      if not 0 < expected_batch_size <= num_examples:
+        raise ValueError(
+          f'expected_batch_size is {expected_batch_size}; it must be in '
+          f'(0, num_examples={num_examples}].'
+        )
+      sampler = sampling.PoissonSampler(
+        num_examples=num_examples,
+        sampling_probability=expected_batch_size / num_examples,
+      )
+    if steps is None:
+      steps = max(1, round(epochs * sampler.steps_per_epoch))
+    budget = accounting.PrivacyBudget(epsilon, delta)
+    noise_multiplier = accounting.calibrate_noise_multiplier(
+      lambda sigma: dp_accounting.SelfComposedDpEvent(
+        sampler.event(sigma), steps
+      ),
+      budget,
+      spent=spent,
+      accountant=accountant,
+      neighboring_relation=_relation(kwargs.get('ledger')),
+    )
+    if kwargs.get('ledger') is None:
+      randomness = kwargs.get('randomness') or Randomness(
+        kwargs.pop('seed', None)
+      )
+      kwargs['randomness'] = randomness
+      kwargs['ledger'] = _own_ledger(budget, accountant, randomness)
+      if spent is not None:
+        kwargs['ledger'].charge(spent, label='spent besides')
+    return cls(
+      sampler,
+      clipping,
+      noise_multiplier,
+      steps,
+      accountant,
+      delta,
+      **kwargs,
+    )
+
+  @property
+  def event(self):
+    """The `DpEvent` of the whole training."""
+    return dp_accounting.SelfComposedDpEvent(
+      self.sampler.event(self.noise_multiplier), self.steps
+    )
+
+  @property
+  def step(self):
+    """The next step to be drawn: number of steps that are done or drawn."""
+    return self._progress.step
+
+  @property
+  def left(self):
+    """Number of steps that have not been drawn yet."""
+    return self.steps - self.step
+
+  @property
+  def ledger(self):
+    """The `PrivacyLedger` that is charged."""
+    if self._ledger is None:
+      epsilon = self.epsilon()
+      if epsilon == math.inf:
+        raise ValueError(
+          f'noise_multiplier={self.noise_multiplier:g} is too little noise for '
+          'any finite epsilon; give more, or TrainingPlan.for_epsilon.'
+        )
+      budget = accounting.PrivacyBudget(epsilon, self.delta)
+      self._ledger = _own_ledger(budget, self.accountant, self.randomness)
+    return self._ledger
+
+  def epsilon(self, steps=None):
+    """Returns epsilon of this training alone, after `steps` or all steps.
+
+    The neighbouring relation is that of the ledger.
+    """
+    relation = _relation(self._ledger)
+    accountant = accounting.create_accountant(self.accountant, relation)
+    steps = self.steps if steps is None else steps
+    accountant.compose(self.sampler.event(self.noise_multiplier), steps)
+    return accountant.get_epsilon(self.delta)
+
+  def privacy_statement(self):
+    """Returns what has been spent so far, as a `PrivacyStatement`."""
+    return accounting.privacy_statement(
+      self.ledger,
+      num_examples=self.sampler.num_examples,
+      sampling=self.sampler.describe(),
+      notes=[f'Clipping: {self.clipping!r}.'],
+      seeded=self.randomness.seeded,
+    )
+
+  def optimizer(self, name='adam', **kwargs):
+    """Makes the optimizer of this plan.
+
+    Args:
+      name: 'adam', 'adabelief', 'sgd' or 'adagrad'.
+      **kwargs: of the Keras optimizer, such as `learning_rate`; also
+        `loss_bound`, see `optimizers.DPOptimizer`.
+
+    Raises:
+      ValueError: for another name.
+    """
+    if name not in _OPTIMIZERS:
+      raise ValueError(
+        f'There is no optimizer {name!r}; there are {sorted(_OPTIMIZERS)}.'
+      )
+    optimizer = _OPTIMIZERS[name](
+      clipping=self.clipping,
+      noise_multiplier=self.noise_multiplier,
+      expected_batch_size=self.sampler.expected_batch_size,
+      plan=self,
+      **kwargs,
+    )
+    self._progress.add(optimizer)
+    return optimizer
+
+  @property
+  def replays(self):
+    """Whether steps of an earlier process may be replayed.
+
+    A loss with chance of its own that no checkpoint keeps (dropout) must then
+    be refused: the same noise would hide two sums.
+    """
+    return self._progress.replays
+
+  def resume(self, optimizer, *, replay=False):
+    """Goes on with a training that was interrupted, in a new process.
+
+    The training goes on after all steps that the ledger has charged, with noise
+    that was never used, whatever model and optimizer are by now. Charged steps
+    that the checkpoint does not know of are lost (also those charged ahead, a
+    tenth of an epoch and what was prefetched): there are fewer updates than
+    planned, and what they cost stays as stated. Under several workers call this
+    in the scope of their strategy.
+
+    With `replay` these steps are made again instead: same batch, same noise,
+    nothing new revealed, nothing charged again, and the result is that of a
+    training that was never interrupted. That is private only where all sums are
+    the same, or one noise hides two of them, and their difference is seen
+    without noise. The ledger checks the random numbers, the table, the
+    sampling, the clipping and the arguments of the optimizer; batches have to
+    be drawn by `fit`. The caller guarantees
+
+    - the weights: model and optimizer are restored from one checkpoint that the
+      interrupted training wrote, with all that depends on earlier steps
+      (averages), and nothing else changes them, before or after; without a
+      checkpoint they are those that it began with;
+    - the learning rate and other hyperparameters at each step: nothing sets
+      them from outside, by counting epochs of one process for instance;
+    - callbacks: neither then nor now does one change weights or optimizer, nor
+      take them back (`BackupAndRestore`);
+    - the model and its loss, and their chance: it draws from generators that
+      the checkpoint keeps, as many numbers at a time as then. So `chunk_size`,
+      the padding of batches, XLA and the number of replicas are as they were
+      where there is any chance; elsewhere they change rounding only;
+    - the past: no process resumed it without `replay` after that checkpoint.
+
+    Args:
+      optimizer: the optimizer of this plan, as restored from the checkpoint,
+        with its `plan_step`; fresh, if there was no checkpoint yet.
+      replay: see above.
+
+    Raises:
+      ValueError: if this plan has drawn batches already; for another plan's
+        optimizer, one whose checkpoint says nothing of the plan's steps, or one
+        that has made steps that the ledger does not know.
+      BudgetExceededError: if the ledger refuses the whole training.
+      LedgerError: if the ledger has charged for other random numbers.
+    """
+    if self._reservation is not None:
+      raise ValueError(
+        'The plan has begun to draw batches; only a new plan with the same '
+        'randomness can resume.'
+      )
+    self._progress.resume(optimizer, replay)
+    if replay:
+      return  # Of which table is known when batches are drawn.
+    workers = replicas.Workers(replicas.current_strategy())
+    workers.agree(
+      lambda: self._reserve(self._random_name, workers, resume=True)
+    )
+    steps = max(self.step, self._reservation.charged)
+    self._progress.charged_earlier(workers.greatest(steps))
+
+  def training(self, optimizer):
+    """Returns a context in which `optimizer` may update, and no other.
+
+    Each update has to be one that a batch was drawn and charged for, once;
+    `DensityModel.fit` sees to that.
+
+    Raises:
+      ValueError: during another training; once another optimizer has trained;
+        for one that was not made by this plan, or that is not like the one
+        that steps were charged for.
+    """
+    return self._progress.train(optimizer)
+
+  def begin(self):
+    """Finds the step at which a training begins, before its first update.
+
+    `training` has done it, and callbacks may have restored the optimizer since.
+
+    Raises:
+      ValueError: if workers would begin at different steps.
+    """
+    self._progress.begin()
+
+  def trains(self, optimizer):
+    """Whether `optimizer` is the one that updates right now."""
+    return self._progress.trained is optimizer
+
+  def dataset(self, x, steps=None):
+    """Returns the plan's next batches, each charged before it is drawn.
+
+    In the scope of a `tf.distribute` strategy these are the shares of its
+    replicas, as a `tf.distribute.DistributedDataset`. Batches that are drawn
+    outside of `fit` are not trained on by `fit`. A training whose first batches
+    come from here, and not from `fit(x)`, cannot be replayed: the ledger does
+    not say whose it was.
+
+    Args:
+      x: array `[num_examples, ...]`, or a tuple or dict of such arrays, in any
+        depth, that belong together row by row.
+      steps: number of batches; all that are left by default.
+
+    Returns:
+      A `tf.data.Dataset` of (rows, weights, step): see the sampler; rows have
+      the structure of `x`, and step is the number of the batch, an int64
+      scalar.
+
+    Raises:
+      ValueError: if `x` has another number of rows than planned, or is not the
+        table of earlier batches; if the plan has fewer steps left; for an
+        unsupported `tf.distribute` strategy; if the workers of one disagree,
+        or one of them has failed.
+      BudgetExceededError: if the ledger refuses the whole training.
+    """
+    x = rows.arrays(x)
+    strategy = replicas.current_strategy()
+    workers = replicas.Workers(strategy)
+    steps = self.left if steps is None else steps
+    workers.agree(lambda: self._check(x, steps, workers))
+    workers.agree(lambda: self._pay(x, steps, workers))
+    stop = self.step + steps
+    dataset = batches.dataset(
+      x,
+      self.sampler,
+      workers,
+      begin=lambda: self._progress.drawing(stop, self._charge),
+      randomness=lambda step: self.randomness.numpy('batch', self.label, step),
+    )
+    dataset.plan, dataset.stop, dataset.strategy = self, stop, strategy
+    return dataset
+
+  def _check(self, x, steps, workers):
+    """Returns what all workers must have in common."""
+    for array in tf.nest.flatten(x):
+      if len(array) != self.sampler.num_examples:
+        raise ValueError(
+          f'x has {len(array)} rows, the plan is for '
+          f'{self.sampler.num_examples}. '
+          'Make a new plan with num_examples=len(x).'
+        )
+    if not 0 < steps <= self.left:
+      raise ValueError(
+        f'The plan has {self.left} of {self.steps} steps left, {steps} were '
+        'asked for. A longer training needs a new plan, with its own noise.'
+      )
+    if workers.alone:
+      return []
+    if not workers.is_chief and self.ledger.path is not None:
+      raise ValueError(
+        f'{self.ledger.path} was given to a worker that is not the chief, and '
+        'the chief charges for all. Give `ledger` to the plan of worker 0 only.'
+      )
+    event = self.sampler.event(self.noise_multiplier)
+    clipping = type(self.clipping).__name__, self.clipping.get_config()
+    return [
+      self.randomness.key('workers', self.label),
+      (event, clipping, self._progress.facts, self.steps, steps, self.label),
+      self.step,
+      rows.fingerprints(x, self.randomness),
+    ]
+
+  @property
+  def _random_name(self):
+    """Names the random numbers in the ledger."""
+    return self.randomness.key('owner', self.label).hex()
+
+  def _reserve(self, identity, workers, resume):
+    reservation = self.ledger.reserve(
+      self.sampler.event(self.noise_multiplier),
+      self.steps,
+      self.label,
+      resume=resume,
+      randomness_id=identity,
+    )
+    # The account of a worker that is not the chief begins anew.
+    if resume and workers.is_chief and reservation.charged < self.step:
+      raise ValueError(
+        f'The optimizer has made {self.step} steps, and the ledger has charged '
+        f'{reservation.charged}: it is not the ledger of that training. Give '
+        'the plan the one it was charged to, PrivacyLedger.open(path); under '
+        'several workers resume inside of strategy.scope().'
+      )
+    self._reservation = reservation
+    return []
+
+  def _pay(self, x, steps, workers):
+    table = replay.table_of(rows.fingerprints(x, self.randomness))
+    if self._reservation is None:
+      facts = {**self._progress.facts, 'table': table}
+      identity = randomness_id(self._random_name, facts)
+      self._reserve(identity, workers, resume=self.replays)
+      if self.replays:
+        self._progress.charged_earlier(self._reservation.charged)
+    self._table = self._table or table
+    if self._table != table:
+      raise ValueError(
+        'x is not the table that this plan has drawn batches of: one plan '
+        'trains on one table. Make a new plan.'
+      )
+    if not workers.alone:
+      # The others would not wait for the chief to charge block by block.
+      self._reservation.ensure(self.step + steps)
+    return []
+
+  def _charge(self, total):
+    # A block is what an interrupted training may lose, see `resume`.
+    self._reservation.ensure(total, max(1, self.sampler.steps_per_epoch // 10))
+
+  def drew(self, dataset):
+    """Whether `dataset` comes from this plan, unchanged."""
+    return getattr(dataset, 'plan', None) is self
+
+
+def _relation(ledger):
+  """What neighbours are: as the ledger has it, else one row more or less."""
+  if ledger is None:
+    return dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  return ledger.neighboring_relation
+
+
+def _own_ledger(budget, accountant, randomness):
+  return accounting.PrivacyLedger(
+    budget=budget,
+    accountant=accountant,
+    metadata={'seeded': randomness.seeded},
+  )
