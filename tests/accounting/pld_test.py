@@ -573,8 +573,9 @@ def test_coarser_mechanisms_of_every_kind_cost_no_less(name):
   rdp = accounting.RDPAccountant(relation)
   rdp._totals = exact
   curve = rdp.rdp
-  for most in (9, 1):
-    coarse = pld._coarser(exact, most)
+  work = sum(map(pld._work, exact))
+  for share in (0.7, 0.1):
+    coarse = pld._coarser(exact, share * work)
     assert len(coarse) < len(exact)
     assert sum(coarse.values()) == sum(exact.values())
     rdp._totals = coarse

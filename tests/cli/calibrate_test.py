@@ -114,7 +114,8 @@ def test_answers_in_words(capsys):
     r'noise multiplier = 1\.41\d\d \(rounded up\)\n'
     r'  1,000 steps, every example in a batch with probability 0\.01\n'
     r'  epsilon = 0\.99\d\d at delta = 1e-05 '
-    r'\(pld, upper bound; rounded up\)\n',
+    r'\(pld, upper bound; rounded up\)\n'
+    r'  for tables that differ by one row added or removed\n',
     out,
   )
   out = _text(_argv('steps'), capsys)
@@ -133,7 +134,8 @@ def test_answers_in_words(capsys):
   assert re.fullmatch(
     r'epsilon = 0\.9\d+ at delta = 1e-05 \(pld, upper bound; rounded up\)\n'
     r'  1,000 steps, noise multiplier 1\.5, every example in a batch with '
-    r'probability 0\.01\n',
+    r'probability 0\.01\n'
+    r'  for tables that differ by one row added or removed\n',
     out,
   )
 
