@@ -17,7 +17,7 @@ import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import events_json, flatten, registry
+from tfdpflows.accounting import events_json, mechanisms, registry
 from tfdpflows.accounting.event_bounds import MAX_RUNS, check_event
 from tfdpflows.accounting.ledger import entries as entries_lib
 from tfdpflows.accounting.ledger import file as file_lib
@@ -183,7 +183,7 @@ class PrivacyLedger:
     budget = header['budget']
     self.budget = None if budget is None else budget_lib.PrivacyBudget(**budget)
     self.accountant = registry.resolve_name(header['accountant'])
-    names = {relation.name: relation for relation in flatten.RELATIONS}
+    names = {relation.name: relation for relation in mechanisms.RELATIONS}
     name = header['neighboring_relation']
     if name not in names:
       raise ValueError(
@@ -536,10 +536,7 @@ class PrivacyLedger:
     asked = self._epsilon(entries_lib.composed([(before, 1), (more, 1)]))
     if asked <= self.budget.epsilon:
       return
-    no_noise = any(
-      mechanism.kind == 'non_private'
-      for mechanism in flatten.flatten(event, relation)
-    )
+    no_noise = mechanisms.NonPrivate() in mechanisms.decompose(event, relation)
     hint = (
       '' if no_noise or not self._state.sums.open else self._describe_open()
     )
