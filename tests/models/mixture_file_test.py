@@ -121,7 +121,9 @@ def test_the_account_pays_for_nothing(shared, tmp_path):
     lambda: account.charge(event),
     lambda: account.charge(event, label='more', resume=True),
     lambda: account.reserve(event, 10, 'more'),
-    lambda: account.reserve(event, 9, 'training', resume=True, owner='me'),
+    lambda: account.reserve(
+      event, 9, 'training', resume=True, randomness_id='me'
+    ),
     lambda: twice.charge(event),
     lambda: accounting.merge_ledgers([account]),
     lambda: plan.dataset(x),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows.accounting import owners
+from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.optimizers.noise import NoiseSource, current_strategy, normal
 from tfdpflows.training import batches, replicas
 
@@ -108,7 +108,9 @@ class TrainingSteps:
     if replay:
       return  # Of which table is known when batches are drawn.
     workers = replicas.Workers(current_strategy())
-    workers.agree(lambda: self._reserve(self._owner, workers, resume=True))
+    workers.agree(
+      lambda: self._reserve(self._random_name, workers, resume=True)
+    )
     steps = max(self.next, self._reservation.charged)
     self._charged_earlier = self.next = workers.greatest(steps)
 
@@ -238,7 +240,7 @@ class TrainingSteps:
     ]
 
   @property
-  def _owner(self):
+  def _random_name(self):
     """Names the random numbers in the ledger."""
     return self.plan.randomness.key('owner', self.plan.label).hex()
 
@@ -249,14 +251,14 @@ class TrainingSteps:
       return {'optimizer': None}
     return self._training.noise.facts
 
-  def _reserve(self, owner, workers, resume):
+  def _reserve(self, identity, workers, resume):
     plan = self.plan
     reservation = plan.ledger.reserve(
       plan.sampler.event(plan.noise_multiplier),
       plan.steps,
       plan.label,
       resume=resume,
-      owner=owner,
+      randomness_id=identity,
     )
     # The account of a worker that is not the chief begins anew.
     if resume and workers.is_chief and reservation.charged < self.next:
@@ -273,8 +275,8 @@ class TrainingSteps:
     table = _digest(batches.fingerprints(x, self.plan.randomness))
     if self._reservation is None:
       facts = {**self._facts, 'table': table}
-      owner = owners.owner_of(self._owner, facts)
-      self._reserve(owner, workers, resume=self.replays)
+      identity = randomness_id(self._random_name, facts)
+      self._reserve(identity, workers, resume=self.replays)
       if self.replays:
         self._charged_earlier = self._reservation.charged
     self._table = self._table or table

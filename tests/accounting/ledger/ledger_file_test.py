@@ -7,7 +7,8 @@ import os
 import dp_accounting
 import pytest
 
-from tfdpflows.accounting import LedgerError, PrivacyLedger, ledger_file
+from tfdpflows.accounting import LedgerError, PrivacyLedger
+from tfdpflows.accounting.ledger import file as ledger_file
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(5.0)
 
@@ -165,7 +166,7 @@ def rewritten(path, number, **changes):
     (
       2,
       {'kind': 'seal', 'into': 'x', 'sources': []},
-      'line 3: .*after the seal',
+      'line 3: .*after the merge',
     ),
     (1, {'budget': {'epsilon': -1.0, 'delta': 0.1}}, 'line 1: .*epsilon'),
     (2, {'kind': 'gift'}, 'line 2: .*gift'),

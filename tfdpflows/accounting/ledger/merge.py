@@ -6,36 +6,35 @@ import collections
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from tfdpflows.accounting import budget as budget_lib
-from tfdpflows.accounting import events_json, ledger_file, overspending, seal
-from tfdpflows.accounting import ledger as ledger_lib
-from tfdpflows.accounting.earlier_entries import EarlierEntries
+from tfdpflows.accounting import events_json
+from tfdpflows.accounting.ledger.entries import Entry
+from tfdpflows.accounting.ledger.file import LedgerError
+from tfdpflows.accounting.ledger.ledger import PrivacyLedger
+from tfdpflows.atomic import PathLike
 
 __all__ = ['merge_ledgers']
 
-LedgerError = ledger_file.LedgerError
-PrivacyLedger = ledger_lib.PrivacyLedger
-
 
 def merge_ledgers(
-  sources: Sequence[Any],
-  path=None,
+  sources: Sequence[Union[PrivacyLedger, PathLike]],
+  path: Optional[PathLike] = None,
   budget: Optional[budget_lib.PrivacyBudget] = None,
   accountant: Optional[str] = None,
   metadata: Optional[dict[str, Any]] = None,
 ) -> PrivacyLedger:
   """Makes one ledger of several that were kept over the same table.
 
-  It holds all that they spent, and they are sealed: whoever charges one of them
-  afterwards gets a `LedgerError` that says where it went. If it is interrupted,
-  even by a crash, some of them may be sealed without it; the same call again
-  completes it.
+  It holds all that they spent, and they are closed for good: whoever charges
+  one of them afterwards gets a `LedgerError` that says where it went. If the
+  merge is interrupted, even by a crash, some of them may be closed without it;
+  the same call again completes it.
 
   Where several of them have a label, each gets the number of its source behind
-  it, as in 'training (2)'. Reservations with an owner can be resumed, by that
-  owner and under the label that they had. What others reserved and did not
+  it, as in 'training (2)'. Reservations with a `randomness_id` can be resumed,
+  with that and under the label that they had. What others reserved and did not
   charge is released, and plain charges are not resumed, since nobody could tell
   whose they are.
 
@@ -66,8 +65,8 @@ def merge_ledgers(
   #### Formal guarantee
   What was charged to a source at any time, before or after a crash at any
   point, is in the merged ledger once that exists: all sources are locked from
-  the moment they are read until each of them has a seal on disk, and only then
-  the merged file, complete, gets its name.
+  the moment they are read until the last line of each says, on disk, that it
+  was merged, and only then the merged file, complete, gets its name.
 
   ```python
   >>> import dp_accounting
@@ -80,42 +79,34 @@ def merge_ledgers(
   >>> first.charge(dp_accounting.GaussianDpEvent(5.0))
   Traceback (most recent call last):
   ...
-  tfdpflows.accounting.ledger_file.LedgerError: This ledger was merged ...
+  tfdpflows.accounting.ledger.file.LedgerError: This ledger was merged ...
 
   ```
   """
   path = None if path is None else os.fspath(path)
   with contextlib.ExitStack() as stack:
     ledgers = _taken(list(sources), path, stack)
-    names = seal.source_names([x.path for x in ledgers], path)
-    unsealed = _unsealed(ledgers, path, names)
+    names = _source_names(ledgers, path)
+    unmerged = _unmerged(ledgers, path, names)
     if path is not None and os.path.lexists(path):
-      return _complete(path, unsealed, names, budget)
+      return _complete(path, unmerged, names, budget)
     merged = PrivacyLedger(
       budget=budget or _common(ledgers, 'budget'),
       accountant=accountant or _common(ledgers, 'accountant'),
       neighboring_relation=_common(ledgers, 'neighboring_relation'),
       metadata=_metadata(ledgers, names, metadata),
     )
-    records = _records(ledgers)
-    for record in records:
-      merged._state.apply(record)
-    merged._earlier = EarlierEntries(merged._state.entries)
-    overspending.check_merged(merged)
 
-    def seal_all():
-      for ledger in unsealed:
-        ledger._write(seal.seal_record(ledger.path, path, names))
+    def close_sources():
+      for ledger in unmerged:
+        ledger._write(_last_record(ledger, path, names))
 
-    if path is None:
-      seal_all()
-    else:
-      merged._store(path, records, seal_all)
+    merged._fill(_records(ledgers), path, close_sources)
   return merged
 
 
 def _taken(
-  sources: list[Any], path, stack: contextlib.ExitStack
+  sources: list, path: Optional[str], stack: contextlib.ExitStack
 ) -> list[PrivacyLedger]:
   """The ledgers, open for writing and locked against other threads."""
   if not sources:
@@ -155,23 +146,58 @@ def _path(source) -> Optional[str]:
   return source.path if isinstance(source, PrivacyLedger) else os.fspath(source)
 
 
-def _unsealed(ledgers, path, names) -> list[PrivacyLedger]:
-  """Those without a seal; refuses any with the seal of another merge."""
+def _source_names(
+  ledgers: list[PrivacyLedger], into: Optional[str]
+) -> list[str]:
+  """The names of ledgers as seen from the one that they are merged into.
+
+  Relative paths, so that they hold when all is moved together.
+  """
+  return [
+    'in memory'
+    if ledger.path is None
+    else _seen_from(os.path.dirname(os.path.realpath(into)), ledger.path)
+    for ledger in ledgers
+  ]
+
+
+def _last_record(
+  ledger: PrivacyLedger, into: Optional[str], names: list[str]
+) -> dict[str, Any]:
+  """The record that closes a ledger that is merged."""
+  if into is not None and ledger.path is not None:
+    into = _seen_from(os.path.dirname(os.path.realpath(ledger.path)), into)
+  return {'kind': 'seal', 'into': into, 'sources': sorted(names)}
+
+
+def _seen_from(folder: str, path: str) -> str:
+  return os.path.relpath(os.path.realpath(path), folder)
+
+
+def _unmerged(
+  ledgers: list[PrivacyLedger], path: Optional[str], names: list[str]
+) -> list[PrivacyLedger]:
+  """Those that go on; refuses any that another merge has closed."""
   result = []
   for ledger in ledgers:
-    found = ledger._state.seal
+    found = ledger._state.merged
     if found is None:
       result.append(ledger)
-    elif path is None or {'kind': 'seal', **found} != seal.seal_record(
-      ledger.path, path, names
+    elif path is None or {'kind': 'seal', **found} != _last_record(
+      ledger, path, names
     ):
-      ledger._check_seal()
+      ledger._check_not_merged()
   return result
 
 
-def _complete(path, unsealed, names, budget) -> PrivacyLedger:
+def _complete(
+  path: str,
+  unmerged: list[PrivacyLedger],
+  names: list[str],
+  budget: Optional[budget_lib.PrivacyBudget],
+) -> PrivacyLedger:
   """The merged ledger of a call that was interrupted at its very end."""
-  if not unsealed:
+  if not unmerged:
     merged = PrivacyLedger.open(path, budget)
     found = merged.metadata.get('merged_from', [])
     if sorted(x['path'] for x in found) == sorted(names):
@@ -201,7 +227,11 @@ def _common(ledgers: list[PrivacyLedger], field: str) -> Any:
   return values[0]
 
 
-def _metadata(ledgers, names, metadata) -> dict[str, Any]:
+def _metadata(
+  ledgers: list[PrivacyLedger],
+  names: list[str],
+  metadata: Optional[dict[str, Any]],
+) -> dict[str, Any]:
   result = dict(metadata or {})
   if any(ledger.seeded for ledger in ledgers):
     result['seeded'] = True
@@ -215,7 +245,7 @@ def _metadata(ledgers, names, metadata) -> dict[str, Any]:
 def _records(ledgers: list[PrivacyLedger]) -> list[dict[str, Any]]:
   """All entries of the ledgers as records of a new one."""
   shared = collections.Counter(
-    label for ledger in ledgers for label in ledger._state.labels
+    label for ledger in ledgers for label in ledger._state.sums.labels
   )
   taken, records = set(shared), []
   for number, ledger in enumerate(ledgers, 1):
@@ -231,7 +261,7 @@ def _records(ledgers: list[PrivacyLedger]) -> list[dict[str, Any]]:
   return records
 
 
-def _entry_records(entry, label: str) -> list[dict[str, Any]]:
+def _entry_records(entry: Entry, label: str) -> list[dict[str, Any]]:
   first = {
     'kind': entry.kind,
     'label': label,
@@ -240,10 +270,14 @@ def _entry_records(entry, label: str) -> list[dict[str, Any]]:
     'origin': entry.label if entry.origin is None else entry.origin,
   }
   if entry.kind == 'charge':
-    return [{**first, 'owner': entry.owner} if entry.owner else first]
-  records = [{**first, 'owner': entry.owner}]
+    return [
+      {**first, 'owner': entry.randomness_id} if entry.randomness_id else first
+    ]
+  records = [{**first, 'owner': entry.randomness_id}]
   if entry.charged:
     records.append({'kind': 'advance', 'label': label, 'total': entry.charged})
-  if entry.charged < entry.limit and (entry.released or not entry.owner):
+  if entry.charged < entry.limit and (
+    entry.released or not entry.randomness_id
+  ):
     records.append({'kind': 'release', 'label': label})
   return records

@@ -15,7 +15,7 @@ def path(tmp_path):
   """A ledger with a reservation of nearly all, of a program that is gone."""
   path = tmp_path / 'ledger.jsonl'
   with PrivacyLedger(path, BUDGET) as ledger:
-    ledger.reserve(GAUSSIAN, 170, 'training', owner='gone').ensure(30)
+    ledger.reserve(GAUSSIAN, 170, 'training', randomness_id='gone').ensure(30)
   return path
 
 
@@ -51,7 +51,7 @@ def test_its_program_may_go_on_if_it_pays(path):
     ledger.charge(GAUSSIAN, count=100)
   ledger = PrivacyLedger.open(path)
   with pytest.raises(accounting.BudgetExceededError):
-    ledger.reserve(GAUSSIAN, 170, 'training', owner='gone', resume=True)
+    ledger.reserve(GAUSSIAN, 170, 'training', randomness_id='gone', resume=True)
   ledger.close()
   with PrivacyLedger.open(path) as ledger:
     assert ledger.entries[0].count == 30

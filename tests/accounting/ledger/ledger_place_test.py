@@ -11,7 +11,8 @@ import dp_accounting
 import pytest
 
 from tfdpflows import accounting
-from tfdpflows.accounting import LedgerError, PrivacyLedger, ledger_file
+from tfdpflows.accounting import LedgerError, PrivacyLedger
+from tfdpflows.accounting.ledger import file as ledger_file
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(5.2)
 BUDGET = accounting.PrivacyBudget(1.0, 1e-5)
@@ -211,14 +212,16 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
 def test_files_of_killed_creations_are_removed(path):
   kill = (
     'import os, sys\n'
-    'from tfdpflows.accounting import PrivacyLedger, disk, ledger_file\n'
+    'from tfdpflows import atomic\n'
+    'from tfdpflows.accounting import PrivacyLedger\n'
+    'publish = atomic.publish\n'
     'def die(*args):\n'
     '  {}\n'
     '  os._exit(9)\n'
-    'ledger_file._publish = die\n'
+    'atomic.publish = die\n'
     'PrivacyLedger(sys.argv[1])\n'
   )
-  for when in ('pass', 'disk.publish(*args)'):
+  for when in ('pass', 'publish(*args)'):
     script = [sys.executable, '-c', kill.format(when), str(path)]
     assert subprocess.run(script, check=False).returncode == 9
     left = [x.name for x in path.parent.iterdir() if x != path]

@@ -1,4 +1,4 @@
-"""Lines on disk that are written ahead, chained by hashes and locked.
+"""The file of a ledger: lines chained by hashes, written ahead and locked.
 
 A file is JSON lines. Each line holds the SHA-256 of the line before it and of
 its own fields, so that an edited, removed, repeated or reordered line is found
@@ -13,13 +13,14 @@ never ahead.
 
 A lock is on a file, not on its name. Editors, git and rsync replace a file by
 another one of its name, which somebody else could lock and charge. So before
-and after each line it is made sure that the name is still that of the file that
-is open, and that nobody else wrote into that. What was replaced takes no more
-lines. (A copy that is put in place of a file that nobody has open cannot be
-told from the file; what was charged since it was made is forgotten.)
+and after each line, device and inode are compared: the name must still be that
+of the open file, and nobody else may have written into it. A file that was
+replaced takes no more lines. (A copy that is put in place of a file that nobody
+has open cannot be told from the file; what was charged since it was made is
+forgotten.)
 
-An interrupt (Ctrl-C) while a line is written leaves a file that takes no more
-lines either, until it is opened again, which tells whether the line counts.
+After an interrupt (Ctrl-C) while a line is written, nothing is appended until
+the file is opened again, which tells whether the line counts.
 """
 
 from __future__ import annotations
@@ -35,11 +36,9 @@ import re
 import secrets
 import stat
 from collections.abc import Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
-from tfdpflows.accounting.disk import publish as _publish
-from tfdpflows.accounting.disk import read as _read
-from tfdpflows.accounting.disk import write as _write
+from tfdpflows import atomic
 
 try:
   import fcntl
@@ -60,7 +59,6 @@ _MAX_NESTING = 400
 _MAX_BITS = 1000
 _INTERRUPTED = 'a line was being written when it was interrupted'
 _TRIES = 20
-_Path = Union[str, 'os.PathLike[str]']
 
 
 class LedgerError(Exception):
@@ -76,8 +74,8 @@ class LedgerFile:
     notes: What was repaired on opening, in words.
   """
 
-  def __init__(self, path: _Path, handle: io.FileIO, read_only: bool):
-    # Also where the process goes to another folder.
+  def __init__(self, path: atomic.PathLike, handle: io.FileIO, read_only: bool):
+    # Holds also where the process goes to another folder.
     self.path = os.path.abspath(path)
     self.records: list[dict[str, Any]] = []
     self.notes: tuple[str, ...] = ()
@@ -86,7 +84,7 @@ class LedgerFile:
     self._size = 0
     self._lines = 0
     self._last = _START
-    self._next = _START
+    # Why nothing can be appended until it is opened again.
     self._broken: Optional[str] = None
     # Whether the file has its name and keeps others out.
     self._placed = False
@@ -108,7 +106,7 @@ class LedgerFile:
   @classmethod
   def create(
     cls,
-    path: _Path,
+    path: atomic.PathLike,
     header: dict[str, Any],
     records: Sequence[dict[str, Any]] = (),
     before: Callable[[], None] = lambda: None,
@@ -129,7 +127,6 @@ class LedgerFile:
     """
     path = pathlib.Path(path)
     try:
-      # The file appears under its name only when its header is complete.
       aside, handle = _new_aside(path)
     except OSError as error:
       raise LedgerError(f'Cannot create the ledger {path}: {error}') from error
@@ -138,19 +135,19 @@ class LedgerFile:
       record = {'format': FORMAT, 'format_version': FORMAT_VERSION, **header}
       file._append([record, *records])
       before()
-      _publish(aside, path)
+      atomic.publish(aside, path)
       file._set_placed()
-    except FileExistsError as error:
+    except BaseException as error:
       file.close()
-      raise LedgerError(
-        f'The ledger {path} exists. Continue it with PrivacyLedger.open, or '
-        'choose another path; a ledger is never overwritten.'
-      ) from error
-    except OSError as error:
-      file.close()
-      raise LedgerError(f'Cannot create the ledger {path}: {error}') from error
-    except BaseException:
-      file.close()
+      if isinstance(error, FileExistsError):
+        raise LedgerError(
+          f'The ledger {path} exists. Continue it with PrivacyLedger.open, or '
+          'choose another path; a ledger is never overwritten.'
+        ) from error
+      if isinstance(error, OSError):
+        raise LedgerError(
+          f'Cannot create the ledger {path}: {error}'
+        ) from error
       raise
     finally:
       with contextlib.suppress(FileNotFoundError):
@@ -159,7 +156,7 @@ class LedgerFile:
     return file
 
   @classmethod
-  def open(cls, path: _Path, read_only: bool = False) -> LedgerFile:
+  def open(cls, path: atomic.PathLike, read_only: bool = False) -> LedgerFile:
     """Opens a file, verifies every line, and locks it unless only read.
 
     Args:
@@ -191,7 +188,7 @@ class LedgerFile:
         _lock(file._descriptor, path)
         file._set_placed()
         # Between opening it and the lock, another one may have taken its place.
-        file.check_place()
+        file._check_place()
       file._load()
     except BaseException:
       file.close()
@@ -223,7 +220,7 @@ class LedgerFile:
 
   def check_writable(self) -> None:
     """Raises `LedgerError` if nothing can be appended."""
-    if self.closed:
+    if self._handle.closed:
       raise LedgerError(f'The ledger {self.path} is closed; open it again.')
     if self._read_only:
       raise LedgerError(
@@ -247,10 +244,9 @@ class LedgerFile:
         f'The ledger {self.path} failed before ({self._broken}); close it, '
         'make sure the disk is well, and open it again.'
       )
-    self.check_place()
+    self._check_place()
 
-  def check_place(self) -> None:
-    """Raises `LedgerError` if the file was replaced, deleted or written to."""
+  def _check_place(self) -> None:
     what = self.displaced()
     if what is not None:
       raise LedgerError(f'{what} Nothing was charged.')
@@ -259,9 +255,10 @@ class LedgerFile:
     """What happened to the file while it was open; None if all is well.
 
     Returns:
-      What happened, and what to do about it.
+      What happened, and what to do about it: it was replaced, deleted or
+      written to.
     """
-    if not self._placed or self.closed:
+    if not self._placed or self._handle.closed:
       return None
     known = f'all {self._lines} lines' if self._lines else 'all its lines'
     try:
@@ -306,11 +303,6 @@ class LedgerFile:
   def broken(self) -> bool:
     """Whether it was said already that it has to be opened again."""
     return self._broken is not None
-
-  @property
-  def closed(self) -> bool:
-    """Whether `close` was called."""
-    return self._handle.closed
 
   def _append(
     self,
@@ -376,29 +368,21 @@ class LedgerFile:
     return None
 
   def _load(self) -> None:
-    data = _read(self._descriptor)
-    lines = data.split(b'\n')
-    torn = lines.pop()
-    head_lines, head_digest = 0, _START
-    for number, line in enumerate(lines, 1):
-      record = self._verified(number, line)
-      if number == 1:
-        head = _head_of(line)
-        if head is None:
-          raise LedgerError(
-            f'{self.path}, line 1: the number of lines in it was edited. '
-            'Restore the file.'
-          )
-        head_lines, head_digest = head
-      self._accept(number, record, len(line) + 1, head_lines, head_digest)
+    *lines, torn = _read(self._descriptor).split(b'\n')
     if not lines:
       raise LedgerError(
         f'{self.path} has no complete first line: it is not a ledger, or its '
         'creation was interrupted before anything could be charged. If you '
         'know it to be new, delete it and start again.'
       )
+    head_lines, head_digest = None, None
+    for line in lines:
+      record, digest = self._verified(line)
+      if head_lines is None:
+        head_lines, head_digest = self._read_head(line)
+      self._accept(record, digest, len(line) + 1, head_lines, head_digest)
     if torn:
-      self._load_torn(len(lines) + 1, torn, head_lines, head_digest)
+      self._load_torn(torn, head_lines, head_digest)
     if self._lines < head_lines:
       raise LedgerError(
         f'{self.path} ends after line {self._lines}, but {head_lines} '
@@ -407,19 +391,17 @@ class LedgerFile:
     if not self._read_only:
       self._broken = self._write_head()
 
-  def _load_torn(
-    self, number: int, torn: bytes, head_lines: int, head_digest: str
-  ) -> None:
+  def _load_torn(self, torn: bytes, head_lines: int, head_digest: str) -> None:
+    """A last line without its end."""
+    number = self._lines + 1
     try:
-      record = self._verified(number, torn)
-    except LedgerError:
-      record = None
-    if record is None and number <= head_lines:
-      raise LedgerError(
-        f'{self.path}, line {number}: the line was complete once and is cut '
-        'off or edited now. Restore the file.'
-      )
-    if record is None:
+      record, digest = self._verified(torn)
+    except LedgerError as error:
+      if number <= head_lines:
+        raise LedgerError(
+          f'{self.path}, line {number}: the line was complete once and is cut '
+          'off or edited now. Restore the file.'
+        ) from error
       self.notes = (
         f'Line {number} of {self.path} was being written when the process '
         'ended. The charge had not returned and was dropped.',
@@ -432,13 +414,14 @@ class LedgerFile:
       f'Line {number} of {self.path} was complete but for its end when the '
       'process ended. It counts as charged.',
     )
-    self._accept(number, record, len(torn) + 1, head_lines, head_digest)
+    self._accept(record, digest, len(torn) + 1, head_lines, head_digest)
     if not self._read_only:
       _write(self._descriptor, b'\n', self._size - 1)
       os.fsync(self._descriptor)
 
-  def _verified(self, number: int, line: bytes) -> dict[str, Any]:
-    """The record of a line whose hash is right."""
+  def _verified(self, line: bytes) -> tuple[dict[str, Any], str]:
+    """The record and the hash of the next line, whose hash is right."""
+    number = self._lines + 1
     where = f'{self.path}, line {number}'
     try:
       fields = json.loads(line.decode('ascii'))
@@ -468,24 +451,34 @@ class LedgerFile:
       raise LedgerError(
         f'{where}: the line was rewritten by another program. Restore the file.'
       )
-    self._next = digest
-    return fields
+    return fields, digest
+
+  def _read_head(self, line: bytes) -> tuple[int, str]:
+    """The number of lines and the last hash that the first line tells."""
+    text = line[len(_PREFIX) : len(_PREFIX) + _HEAD_SIZE].decode('ascii')
+    number, _, digest = text.partition(':')
+    if not (number.isdigit() and int(number)):
+      raise LedgerError(
+        f'{self.path}, line 1: the number of lines in it was edited. '
+        'Restore the file.'
+      )
+    return int(number), digest
 
   def _accept(
     self,
-    number: int,
     record: dict[str, Any],
+    digest: str,
     size: int,
     head_lines: int,
     head_digest: str,
   ) -> None:
-    self._last = self._next
+    self._last = digest
     self._size += size
     self._lines += 1
     self.records.append(record)
-    if number == head_lines and self._last != head_digest:
+    if self._lines == head_lines and digest != head_digest:
       raise LedgerError(
-        f'{self.path}, line {number}: not the line that was written last. '
+        f'{self.path}, line {self._lines}: not the line that was written last. '
         'Lines were cut off and others added. Restore the file.'
       )
 
@@ -536,14 +529,23 @@ def _line(body: str, digest: str, head: Optional[str]) -> bytes:
   return f'{start}{body[1:-1]},"hash":"{digest}"}}\n'.encode('ascii')
 
 
-def _head_of(line: bytes) -> Optional[tuple[int, str]]:
-  """The number of lines and the last hash that the first line tells."""
-  text = line[len(_PREFIX) : len(_PREFIX) + _HEAD_SIZE].decode('ascii')
-  number, _, digest = text.partition(':')
-  return (int(number), digest) if number.isdigit() and int(number) else None
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+  """Writes all of `data`, however many calls the system takes for it."""
+  while data:
+    written = os.pwrite(descriptor, data, offset)
+    data, offset = data[written:], offset + written
 
 
-def _opened(path: _Path, mode: str) -> io.FileIO:
+def _read(descriptor: int) -> bytes:
+  """The whole content of a file."""
+  chunks, offset = [], 0
+  while chunk := os.pread(descriptor, 2**20, offset):
+    chunks.append(chunk)
+    offset += len(chunk)
+  return b''.join(chunks)
+
+
+def _opened(path: atomic.PathLike, mode: str) -> io.FileIO:
   """An open file, which also an interrupt cannot keep open for ever."""
 
   def opener(name, flags):
@@ -558,7 +560,7 @@ def _opened(path: _Path, mode: str) -> io.FileIO:
 
 
 def _new_aside(path: pathlib.Path) -> tuple[pathlib.Path, io.FileIO]:
-  """A new file beside `path`, locked: it is somebody's as long as it is."""
+  """A new file beside `path`, locked: it is in use as long as it is."""
   for _ in range(_TRIES):
     token = f'{os.getpid()}-{secrets.token_hex(4)}'
     aside = path.with_name(f'.{path.name}.{token}.new')
@@ -602,7 +604,7 @@ def _remove_stale(path: pathlib.Path, handle: io.FileIO) -> None:
             os.unlink(aside)
 
 
-def _lock(descriptor: int, path: _Path) -> None:
+def _lock(descriptor: int, path: atomic.PathLike) -> None:
   if fcntl is None:
     raise LedgerError(
       'Ledgers on disk need POSIX file locks; use PrivacyLedger() in memory.'

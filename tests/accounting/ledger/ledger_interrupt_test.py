@@ -10,25 +10,16 @@ import tempfile
 import dp_accounting
 import pytest
 
-from tfdpflows import accounting
+from tfdpflows import accounting, atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
+from tfdpflows.accounting import ledger as ledger_lib
 
 STRIDE = 211
 GAUSSIAN = dp_accounting.GaussianDpEvent(100.0)
-FOLDER = os.path.dirname(accounting.__file__)
 # Where what is written and what is known of it can fall apart.
 FILES = {
-  os.path.join(FOLDER, name)
-  for name in (
-    'disk.py',
-    'earlier_entries.py',
-    'ledger.py',
-    'ledger_file.py',
-    'ledger_merge.py',
-    'ledger_state.py',
-    'reservation.py',
-    'seal.py',
-  )
+  atomic.__file__,
+  *map(str, pathlib.Path(ledger_lib.__file__).parent.glob('*.py')),
 }
 
 
@@ -107,7 +98,7 @@ class Work:
       if 'is taken' not in str(error):
         raise
       reservation = accounting.Reservation(
-        self.ledger, self.ledger._state.reserved[label]
+        self.ledger, self.ledger._state.sums.reserved[label]
       )
     for run in range(reservation.charged, reservation.charged + 2):
       reservation.ensure(run + 1, block=1 + number % 3)
@@ -227,7 +218,9 @@ def test_an_interrupted_merge_is_completed_by_the_next(folder):
     for source in sources:
       with PrivacyLedger(source) as ledger:
         ledger.charge(GAUSSIAN, label='charge')
-        ledger.reserve(GAUSSIAN, 9, 'steps', owner=source.name).ensure(2)
+        ledger.reserve(GAUSSIAN, 9, 'steps', randomness_id=source.name).ensure(
+          2
+        )
     interrupt = Interrupted(at)
     try:
       with interrupt:
@@ -251,7 +244,9 @@ def test_an_interrupted_merge_is_completed_by_the_next(folder):
         charged += sum(entry.count for entry in ledger.entries)
     with accounting.merge_ledgers(sources, merged) as ledger:
       assert sum(entry.count for entry in ledger.entries) == charged
-      ledger.reserve(GAUSSIAN, 9, 'steps', owner='b', resume=True).ensure(3)
+      ledger.reserve(
+        GAUSSIAN, 9, 'steps', randomness_id='b', resume=True
+      ).ensure(3)
     assert sorted(x.name for x in folder.iterdir()) == ['a', 'b', 'merged']
     for path in (*sources, merged):
       path.unlink()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 # Every script forks writers, kills them, and compares what the files say with
 # what was run. A forked writer costs milliseconds, a fresh one a second.
@@ -14,7 +14,7 @@ PRELUDE = """
 import os, random, signal, sys, time
 import dp_accounting
 from tfdpflows.accounting import LedgerError, PrivacyLedger
-from tfdpflows.accounting.ledger_merge import merge_ledgers
+from tfdpflows.accounting import merge_ledgers
 
 folder, kills, rng = sys.argv[1], int(sys.argv[2]), random.Random(11)
 step = dp_accounting.GaussianDpEvent(100.0)
@@ -66,7 +66,9 @@ def write():
       number -= 1
     while True:
       label = f'chapter {number}'
-      steps = ledger.reserve(step, CHAPTER, label, resume=True, owner='me')
+      steps = ledger.reserve(
+        step, CHAPTER, label, resume=True, randomness_id='me'
+      )
       for run in range(done.get(label, 0), CHAPTER - number % 30):
         steps.ensure(run + 1, BLOCK)
         os.write(log, f'{label}\\n'.encode())
@@ -114,13 +116,13 @@ def merge_round():
     log = os.open(f'{here}-ran', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for source in sources:
       with PrivacyLedger(source) as ledger:
-        steps = ledger.reserve(step, 9, 'training', owner=source)
+        steps = ledger.reserve(step, 9, 'training', randomness_id=source)
         for run in range(2):
           steps.ensure(run + 1)
           os.write(log, b'.')
     with merge_ledgers(sources, merged) as ledger:
       steps = ledger.reserve(
-        step, 9, 'training', owner=sources[1], resume=True
+        step, 9, 'training', randomness_id=sources[1], resume=True
       )
       for run in range(2, 4):
         steps.ensure(run + 1)

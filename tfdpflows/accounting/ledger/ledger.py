@@ -10,30 +10,23 @@ import numbers
 import os
 import reprlib
 import threading
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import (
-  events_json,
-  flatten,
-  ledger_file,
-  ledger_state,
-  overspending,
-  registry,
-)
-from tfdpflows.accounting.earlier_entries import EarlierEntries
+from tfdpflows.accounting import events_json, flatten, registry
 from tfdpflows.accounting.event_bounds import MAX_RUNS, check_event
-from tfdpflows.accounting.owners import name_of
-from tfdpflows.accounting.reservation import Reservation
-from tfdpflows.accounting.seal import describe_seal
+from tfdpflows.accounting.ledger import entries as entries_lib
+from tfdpflows.accounting.ledger import file as file_lib
+from tfdpflows.accounting.ledger.file import LedgerError
+from tfdpflows.atomic import PathLike
 from tfdpflows.version import __version__
 
-__all__ = ['LedgerEntry', 'PrivacyLedger']
+__all__ = ['LedgerEntry', 'PrivacyLedger', 'Reservation']
 
-LedgerError = ledger_file.LedgerError
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 # What a record that is not valid raises.
 _INVALID = (
@@ -86,7 +79,7 @@ class PrivacyLedger:
   private (where the accountant's guarantee is 'upper_bound'). What is asked of
   the table may depend on earlier outputs; the noise, the sampling and the
   number of runs may not, as numerical composition assumes these fixed. No
-  refusal depends on private votes: `DataDependentDpEvent`s are priced by their
+  refusal depends on private votes: `DataDependentDpEvent`s count as their
   data-independent twins. A file that holds such events tells of the votes and
   has to be kept as private as they are.
 
@@ -106,7 +99,7 @@ class PrivacyLedger:
 
   def __init__(
     self,
-    path=None,
+    path: Optional[PathLike] = None,
     budget: Optional[budget_lib.PrivacyBudget] = None,
     accountant: str = 'pld',
     neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
@@ -121,15 +114,15 @@ class PrivacyLedger:
       'metadata': dict(metadata or {}),
       'time': _now(),
     }
-    ledger_file.check_record(header, 'The metadata')
+    file_lib.check_record(header, 'The metadata')
     self._set_up(json.loads(json.dumps(header, allow_nan=False)))
     if path is not None:
-      self._store(path)
+      self._store(path, [], lambda: None)
 
   @classmethod
   def open(
     cls,
-    path,
+    path: PathLike,
     budget: Optional[budget_lib.PrivacyBudget] = None,
     read_only: bool = False,
   ) -> PrivacyLedger:
@@ -152,9 +145,9 @@ class PrivacyLedger:
     ledger = cls._read(path, read_only)
     try:
       if not read_only:
-        ledger._check_seal()
+        ledger._check_not_merged()
       if budget is not None and budget != ledger.budget:
-        raise LedgerError(overspending.describe_other_budget(ledger, budget))
+        ledger._refuse_other_budget(budget)
     except BaseException:
       ledger.close()
       raise
@@ -163,9 +156,9 @@ class PrivacyLedger:
     return ledger
 
   @classmethod
-  def _read(cls, path, read_only: bool) -> PrivacyLedger:
-    """A ledger from a file, whether or not it may be charged."""
-    file = ledger_file.LedgerFile.open(path, read_only)
+  def _read(cls, path: PathLike, read_only: bool) -> PrivacyLedger:
+    """A ledger from a file, also one that was merged into another."""
+    file = file_lib.LedgerFile.open(path, read_only)
     try:
       ledger = cls.__new__(cls)
       for number, record in enumerate(file.records, 1):
@@ -183,7 +176,7 @@ class PrivacyLedger:
       raise
     file.records.clear()
     ledger._file = file
-    ledger._earlier = EarlierEntries(ledger._state.entries)
+    ledger._resumable = entries_lib.ResumableEntries(ledger._state.entries)
     return ledger
 
   def _set_up(self, header: dict[str, Any]) -> None:
@@ -200,9 +193,9 @@ class PrivacyLedger:
     self.neighboring_relation = names[name]
     self.metadata = dict(header['metadata'])
     self._header = header
-    self._file: Optional[ledger_file.LedgerFile] = None
-    self._state = ledger_state.LedgerState()
-    self._earlier = EarlierEntries()
+    self._file: Optional[file_lib.LedgerFile] = None
+    self._state = entries_lib.LedgerState()
+    self._resumable = entries_lib.ResumableEntries()
     self._lock = threading.RLock()
     # A forked process has a copy, of which this one knows nothing.
     self._process = os.getpid()
@@ -214,7 +207,7 @@ class PrivacyLedger:
     label: Optional[str] = None,
     resume: bool = False,
     *,
-    owner: str = '',
+    randomness_id: str = '',
     seeded: bool = False,
   ) -> bool:
     """Charges a mechanism that is about to run.
@@ -226,11 +219,12 @@ class PrivacyLedger:
       resume: Whether a charge with this label that an earlier process wrote to
         the same file counts as this one. That is sound where the interrupted
         run published nothing, or where this one repeats it with the same random
-        numbers. Of the charges that were merged in, only those with an owner
-        count.
-      owner: Names the random numbers, without giving them away, and what they
-        are used for (`owners.owner_of`). What was charged for one owner is not
-        resumed by another, and random numbers of one name are charged once.
+        numbers. Of the charges that were merged in, only those with a
+        `randomness_id` count.
+      randomness_id: Names the random numbers, without giving them away, and
+        what they are used for (`ledger.randomness_id`). What was charged for
+        one is not resumed by another, and random numbers of one name are
+        charged once.
       seeded: Whether the random numbers come from a seed that may be known;
         statements say so from then on.
 
@@ -242,28 +236,29 @@ class PrivacyLedger:
       dp_accounting.UnsupportedEventError: If the accountant does not support
         the event; nothing is written.
       LedgerError: If it cannot be written, if `resume` finds another event,
-        count or owner under the label, or if its random numbers were charged
-        before and it does not resume.
+        count or `randomness_id` under the label, or if its random numbers were
+        charged before and it does not resume.
       ValueError: If a parameter is outside its range.
     """
     self.check_usable()
     label = events_lib.describe_event(event) if label is None else str(label)
-    record = self._record('charge', label, event, count)
-    if owner:
-      record['owner'] = owner
+    record = _record('charge', label, event, count)
+    if randomness_id:
+      record['owner'] = randomness_id
     if seeded:
       record['seeded'] = True
     with self._lock:
-      if resume and self._earlier.take(record) is not None:
+      if resume and self._resumable.take(record) is not None:
         return False
-      if owner and name_of(owner) in self._state.owner_names:
+      name = entries_lib.name_of(randomness_id)
+      if name and name in self._state.sums.randomness_names:
         raise LedgerError(
           f'The random numbers of {label!r} were used for an earlier charge: '
           'noise must not be used twice. Give another label or another '
           'Randomness; or, to repeat an interrupted release, resume=True with '
           'the ledger opened from its file.'
         )
-      overspending.check_charge(self, event, record['count'], label)
+      self._check_budget(event, record['count'], label)
       self._write(record)
     return True
 
@@ -274,7 +269,7 @@ class PrivacyLedger:
     label: str,
     *,
     resume: bool = False,
-    owner: str = '',
+    randomness_id: str = '',
   ) -> Reservation:
     """Checks the budget for many runs at once, to be charged as they happen.
 
@@ -286,10 +281,10 @@ class PrivacyLedger:
         under this label in the same file, with what it has charged. That is
         sound only where its runs are repeated with the same random numbers. A
         reservation that was merged in is found by the label it had before.
-      owner: Names the random numbers, without giving them away, and what they
-        are used for (`owners.owner_of`). What was reserved for one owner is
-        not resumed by another; an owner that is a name alone resumes whatever
-        it was used for, and has to go on after all that was charged.
+      randomness_id: Names the random numbers, without giving them away, and
+        what they are used for (`ledger.randomness_id`). What was reserved for
+        one is not resumed by another; a name alone resumes whatever it was used
+        for, and has to go on after all that was charged.
 
     Returns:
       A `Reservation`.
@@ -300,29 +295,28 @@ class PrivacyLedger:
       dp_accounting.UnsupportedEventError: If the accountant does not support
         the event; nothing is written.
       LedgerError: If the label is taken, or `resume` finds another event, count
-        or owner under it.
+        or `randomness_id` under it.
       ValueError: If a parameter is outside its range.
     """
     self.check_usable()
     label = str(label)
-    record = {**self._record('reserve', label, event, count), 'owner': owner}
+    record = _record('reserve', label, event, count)
+    record['owner'] = randomness_id
     with self._lock:
-      entry = self._earlier.take(record) if resume else None
+      entry = self._resumable.take(record) if resume else None
       if entry is None:
-        if label in self._state.labels:
+        if label in self._state.sums.labels:
           raise LedgerError(
             f'The label {label!r} is taken in this ledger; a reservation needs '
             'one of its own.'
           )
-        overspending.check_charge(self, event, record['count'], label)
+        self._check_budget(event, record['count'], label)
         self._write(record)
       elif entry.released and entry.charged < entry.limit:
-        overspending.check_charge(
-          self, event, entry.limit - entry.charged, label
-        )
+        self._check_budget(event, entry.limit - entry.charged, label)
         self._write({**record, 'label': entry.label})
       found = label if entry is None else entry.label
-      return Reservation(self, self._state.reserved[found])
+      return Reservation(self, self._state.sums.reserved[found])
 
   @property
   def entries(self) -> tuple[LedgerEntry, ...]:
@@ -346,7 +340,7 @@ class PrivacyLedger:
 
   @property
   def committed_event(self) -> dp_accounting.ComposedDpEvent:
-    """All that is charged or reserved, at prices that depend on no votes."""
+    """All that is charged or reserved, at its data-independent cost."""
     with self._lock:
       return self._state.committed()
 
@@ -370,8 +364,8 @@ class PrivacyLedger:
   def notes(self) -> tuple[str, ...]:
     """What there is to know of the file, in words."""
     notes = () if self._file is None else self._file.notes
-    if self._state.seal is not None:
-      notes += (describe_seal(self.path, self._state.seal),)
+    if self._state.merged is not None:
+      notes += (self._describe_merge(),)
     if 'merged_from' in self.metadata:
       names = ', '.join(x['path'] for x in self.metadata['merged_from'])
       notes += (f'Merged from these ledgers, with all they spent: {names}.',)
@@ -394,8 +388,8 @@ class PrivacyLedger:
     Args:
       delta: Inside (0, 1); that of the budget if None.
       accountant: Name of an accountant; that of the ledger if None.
-      data_dependent: Whether to price `DataDependentDpEvent`s by the votes they
-        were made from. The result is then itself private.
+      data_dependent: Whether `DataDependentDpEvent`s cost what follows from
+        the votes they were made from. The result is then itself private.
 
     Returns:
       Epsilon in nats, infinite if no finite one is known. The same question is
@@ -411,13 +405,6 @@ class PrivacyLedger:
     with self._lock:
       event = self._state.charged(data_dependent)
     return self._epsilon(event, delta, accountant)
-
-  def _store(self, path, records=(), before=lambda: None) -> None:
-    """Puts a ledger that has only been in memory on disk."""
-    records = [{**record, 'time': _now()} for record in records]
-    self._file = ledger_file.LedgerFile.create(
-      path, self._header, records, before
-    )
 
   def release(self, label: str) -> int:
     """Gives up what a reservation has not charged, whoever made it.
@@ -452,11 +439,11 @@ class PrivacyLedger:
     """
     with self._lock:
       self.check_usable()
-      entry = self._state.reserved.get(label)
+      entry = self._state.sums.reserved.get(label)
       if entry is None:
         raise LedgerError(
           f'There is no reservation {label!r} in this ledger. '
-          + overspending.describe_reserved(self)
+          + self._describe_open()
         )
       left = 0 if entry.released else entry.limit - entry.charged
       if left:
@@ -483,50 +470,14 @@ class PrivacyLedger:
   def __exit__(self, *unused_args) -> None:
     self.close()
 
-  def _epsilon(self, event, delta=None, accountant=None) -> float:
-    return registry.compute_epsilon(
-      event,
-      self.budget.delta if delta is None else delta,
-      self.accountant if accountant is None else accountant,
-      self.neighboring_relation,
-    )
-
-  def _record(self, kind, label, event, count) -> dict[str, Any]:
-    whole = isinstance(count, numbers.Real) and not isinstance(count, bool)
-    # Compared, not converted: NaN and infinity cannot be, nor be printed what
-    # has too many digits.
-    if not (whole and 1 <= count <= MAX_RUNS and count % 1 == 0):
-      printed = not whole or not count > MAX_RUNS
-      raise ValueError(
-        f'The count of {label!r} must be a whole number above zero and at most '
-        f'10^15, not {reprlib.repr(count) if printed else "more"}.'
-      )
-    check_event(event, runs=int(count))
-    record = {
-      'kind': kind,
-      'label': label,
-      'event': events_json.event_to_dict(event),
-      'count': int(count),
-    }
-    # As it is going to be read.
-    return json.loads(json.dumps(record))
-
-  def _check_seal(self) -> None:
-    if self._state.seal is not None:
-      raise LedgerError(
-        describe_seal(self.path, self._state.seal)
-        + ' Nothing can be charged here any more.'
-      )
-
   def check_usable(self) -> None:
     """Raises `LedgerError` if nothing can be charged here."""
     if self._file is not None:
       self._file.check_writable()
-    self.check_process()
-    self._check_seal()
+    self._check_process()
+    self._check_not_merged()
 
-  def check_process(self) -> None:
-    """Raises `LedgerError` in a process that was forked from the ledger's."""
+  def _check_process(self) -> None:
     if self._process != os.getpid():
       raise LedgerError(
         'This ledger was made by the process that this one was forked from, '
@@ -534,15 +485,315 @@ class PrivacyLedger:
         'before the fork; or close it there and open its file here.'
       )
 
+  def _check_not_merged(self) -> None:
+    if self._state.merged is not None:
+      raise LedgerError(
+        self._describe_merge() + ' Nothing can be charged here any more.'
+      )
+
+  def _describe_merge(self) -> str:
+    """Says which ledger goes on instead of this one."""
+    what = 'This ledger' if self.path is None else f'The ledger {self.path}'
+    into = self._state.merged['into']
+    if into is None:
+      return f'{what} was merged into one in memory: continue that one.'
+    if self.path is not None:
+      folder = os.path.dirname(os.path.realpath(self.path))
+      into = os.path.normpath(os.path.join(folder, into))
+    if os.path.exists(into):
+      return f'{what} was merged into {into}: continue that one.'
+    return (
+      f'{what} was being merged into {into}, which is not there: merge the '
+      f'same ledgers again ({", ".join(self._state.merged["sources"])}, as '
+      f'seen from {os.path.dirname(into)}).'
+    )
+
+  def _epsilon(
+    self,
+    event: dp_accounting.DpEvent,
+    delta: Optional[float] = None,
+    accountant: Optional[str] = None,
+  ) -> float:
+    return registry.compute_epsilon(
+      event,
+      self.budget.delta if delta is None else delta,
+      self.accountant if accountant is None else accountant,
+      self.neighboring_relation,
+    )
+
+  def _check_budget(
+    self, event: dp_accounting.DpEvent, count: int, label: str
+  ) -> None:
+    """Refuses a charge that would pass the budget, with the numbers."""
+    # At its cost without the votes that it may depend on.
+    event = events_lib.data_independent(event)
+    more = entries_lib.composed([(event, count)])
+    relation = self.neighboring_relation
+    if self.budget is None:
+      registry.compose_event(more, self.accountant, relation)
+      return
+    before = self.committed_event
+    asked = self._epsilon(entries_lib.composed([(before, 1), (more, 1)]))
+    if asked <= self.budget.epsilon:
+      return
+    no_noise = any(
+      mechanism.kind == 'non_private'
+      for mechanism in flatten.flatten(event, relation)
+    )
+    hint = (
+      '' if no_noise or not self._state.sums.open else self._describe_open()
+    )
+    raise budget_lib.BudgetExceededError(
+      self.budget,
+      self._epsilon(before),
+      asked,
+      what=repr(label),
+      no_noise=events_lib.describe_event(event) if no_noise else None,
+      hint=hint,
+    )
+
+  def _describe_open(self) -> str:
+    """Says which reservations hold a part of the budget, and what helps."""
+    held = [
+      f'{x.label!r} ({x.limit - x.charged:,} of {x.limit:,} runs)'
+      for x in self._state.sums.open.values()
+    ]
+    if not held:
+      return 'No reservation holds anything that is not charged.'
+    more = f' and {len(held) - 5} more' if len(held) > 5 else ''
+    return (
+      f'Reserved and not charged: {", ".join(held[:5])}{more}. '
+      'PrivacyLedger.release gives up what nobody will resume.'
+    )
+
+  def _refuse_other_budget(self, budget: budget_lib.PrivacyBudget) -> None:
+    spent = ''
+    epsilon = self._epsilon(self.committed_event, budget.delta)
+    if not epsilon <= budget.epsilon:
+      spent = (
+        f'It is lower than what is spent already: epsilon {epsilon:.7g} at '
+        f'delta={budget.delta:g}. '
+      )
+    raise LedgerError(
+      f'The budget of {self.path} is {self.budget} and cannot become '
+      f'{budget}. {spent}Continue with the same epsilon and delta.'
+    )
+
+  def _fill(
+    self,
+    records: Sequence[dict[str, Any]],
+    path: Optional[PathLike],
+    before: Callable[[], None],
+  ) -> None:
+    """Takes over the records of others, at the birth of this ledger.
+
+    Args:
+      records: What it begins with; may be resumed.
+      path: Where it is kept; None for in memory.
+      before: Called when it only has to get its name.
+
+    Raises:
+      BudgetExceededError: If the budget is lower than what is in them.
+      dp_accounting.UnsupportedEventError: If the accountant does not support
+        an event.
+    """
+    for record in records:
+      self._state.apply(record)
+    self._resumable = entries_lib.ResumableEntries(self._state.entries)
+    self._check_filled()
+    if path is None:
+      before()
+    else:
+      self._store(path, records, before)
+
+  def _store(
+    self,
+    path: PathLike,
+    records: Sequence[dict[str, Any]],
+    before: Callable[[], None],
+  ) -> None:
+    records = [{**record, 'time': _now()} for record in records]
+    self._file = file_lib.LedgerFile.create(path, self._header, records, before)
+
+  def _check_filled(self) -> None:
+    committed = self.committed_event
+    if self.budget is None:
+      registry.compose_event(
+        committed, self.accountant, self.neighboring_relation
+      )
+      return
+    asked = self._epsilon(committed)
+    if asked <= self.budget.epsilon:
+      return
+    spent = self.epsilon()
+    raise budget_lib.BudgetExceededError(
+      self.budget,
+      spent,
+      asked,
+      message=(
+        f'The budget of epsilon {self.budget.epsilon:.7g} at '
+        f'delta={self.budget.delta:g} is lower than what is spent already: '
+        f'together the ledgers have charged {spent:.7g}, and {asked:.7g} with '
+        'what is reserved. Nothing was merged. Give a larger budget, or '
+        'release reservations first.'
+      ),
+    )
+
   def _write(self, record: dict[str, Any]) -> None:
     """On disk first, then in memory; nothing that is not valid."""
-    self.check_process()
-    self._check_seal()
+    self._check_process()
+    self._check_not_merged()
     change = self._state.prepare(record)
     if self._file is None:
       change()
     else:
       self._file.append({**record, 'time': _now()}, change)
+
+
+class Reservation:
+  """A number of runs for which the budget was checked once.
+
+  Made by `PrivacyLedger.reserve`. Charging from it does no accounting and takes
+  the same time however many runs there were.
+
+  ```python
+  >>> from tfdpflows.accounting import PrivacyLedger
+  >>> ledger = PrivacyLedger()
+  >>> steps = ledger.reserve(
+  ...     dp_accounting.GaussianDpEvent(20.0), count=100, label='training')
+  >>> steps.ensure(1, block=30)  # before the first step
+  >>> steps.charged
+  30
+  >>> steps.release()  # training ended early
+  >>> ledger.entries[0].count, ledger.entries[0].reserved
+  (30, 30)
+
+  ```
+  """
+
+  def __init__(self, ledger: PrivacyLedger, entry: entries_lib.Entry):
+    self._ledger = ledger
+    self._entry = entry
+
+  @property
+  def label(self) -> str:
+    """What it is for."""
+    return self._entry.label
+
+  @property
+  def event(self) -> dp_accounting.DpEvent:
+    """What one run costs."""
+    return self._entry.event
+
+  @property
+  def count(self) -> int:
+    """How many runs may be charged in all."""
+    return self._entry.limit
+
+  @property
+  def charged(self) -> int:
+    """How many runs are charged; with a file, by this or an earlier process."""
+    return self._entry.charged
+
+  @property
+  def released(self) -> bool:
+    """Whether the rest was given up."""
+    return self._entry.released
+
+  def ensure(self, total: int, block: int = 1) -> None:
+    """Makes sure that a number of runs is charged, ahead of them.
+
+    Args:
+      total: How many runs there will have been, counted from the first.
+      block: A larger block writes to the disk less often; after a crash, up to
+        one block more is charged than was run, never less.
+
+    Raises:
+      BudgetExceededError: If `total` is above `count`; nothing is charged.
+      LedgerError: If it cannot be written, or if the rest was released.
+      ValueError: If a number is outside its range.
+    """
+    whole = 0 <= total <= MAX_RUNS and total % 1 == 0
+    if not (whole and block >= 1 and block % 1 == 0):
+      shown = [
+        'more' if x > MAX_RUNS else reprlib.repr(x) for x in (total, block)
+      ]
+      raise ValueError(
+        'total must be a whole number, zero or more and at most 10^15, and '
+        f'block one above zero, not {shown[0]} and {shown[1]}.'
+      )
+    # What was charged before a fork is run once, and by one of the two.
+    self._ledger._check_process()
+    entry = self._entry
+    if total <= entry.charged:
+      return
+    with self._ledger._lock:
+      if total <= entry.charged:
+        return
+      if total > entry.limit:
+        raise self._refusal(int(total))
+      if entry.released:
+        raise LedgerError(
+          f'The reservation {entry.label!r} was released after {entry.charged} '
+          f'of {entry.limit} runs. Reserve again to go on.'
+        )
+      target = min(-(-int(total) // int(block)) * int(block), entry.limit)
+      self._ledger._write(
+        {'kind': 'advance', 'label': entry.label, 'total': target}
+      )
+
+  def release(self) -> None:
+    """Gives up what is not charged; does nothing if all is, or twice.
+
+    Raises:
+      LedgerError: If it cannot be written.
+    """
+    with self._ledger._lock:
+      entry = self._entry
+      if not entry.released and entry.charged < entry.limit:
+        self._ledger.release(entry.label)
+
+  def _refusal(self, total: int) -> budget_lib.BudgetExceededError:
+    entry, ledger = self._entry, self._ledger
+    spent = asked = None
+    if ledger.budget is not None:
+      committed = ledger.committed_event
+      more = [(committed, 1), (entry.public_event, total - entry.limit)]
+      spent = ledger._epsilon(committed)
+      asked = ledger._epsilon(entries_lib.composed(more))
+    return budget_lib.BudgetExceededError(
+      ledger.budget,
+      spent,
+      asked,
+      message=(
+        f'{entry.label!r} asked for run {total}, and {entry.limit} runs were '
+        'reserved. Nothing was charged. Stop there, or reserve more runs from '
+        'the start.'
+      ),
+    )
+
+
+def _record(
+  kind: str, label: str, event: dp_accounting.DpEvent, count: int
+) -> dict[str, Any]:
+  """The line of a charge or a reservation, as it is going to be read."""
+  whole = isinstance(count, numbers.Real) and not isinstance(count, bool)
+  # Compared, not converted: NaN and infinity cannot be, nor be printed what
+  # has too many digits.
+  if not (whole and 1 <= count <= MAX_RUNS and count % 1 == 0):
+    printed = not whole or not count > MAX_RUNS
+    raise ValueError(
+      f'The count of {label!r} must be a whole number above zero and at most '
+      f'10^15, not {reprlib.repr(count) if printed else "more"}.'
+    )
+  check_event(event, runs=int(count))
+  record = {
+    'kind': kind,
+    'label': label,
+    'event': events_json.event_to_dict(event),
+    'count': int(count),
+  }
+  return json.loads(json.dumps(record))
 
 
 def _now() -> str:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdpflows import accounting
-from tfdpflows.accounting import LedgerError, PrivacyLedger
-from tfdpflows.accounting.ledger_merge import merge_ledgers
+from tfdpflows.accounting import LedgerError, PrivacyLedger, merge_ledgers
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(5.0)
 STEP = dp_accounting.PoissonSampledDpEvent(
@@ -28,7 +27,7 @@ def paths(tmp_path):
     (tmp_path / name).mkdir()
     with PrivacyLedger(tmp_path / name / 'ledger', BUDGET) as ledger:
       ledger.charge(GAUSSIAN, label='histograms')
-      steps = ledger.reserve(STEP, 10, 'training', owner=name)
+      steps = ledger.reserve(STEP, 10, 'training', randomness_id=name)
       steps.ensure(4 if name == 'a' else 7)
   return [tmp_path / 'a/ledger', tmp_path / 'b/ledger'], tmp_path / 'merged'
 
@@ -65,10 +64,10 @@ def test_merged_ledger_holds_all_that_was_spent(paths):
   assert not [x for x in os.listdir(path.parent) if x.startswith('.')]
 
 
-def test_sources_are_sealed_and_say_where_they_went(paths):
+def test_sources_are_closed_and_say_where_they_went(paths):
   sources, path = paths
   live = PrivacyLedger.open(sources[0])
-  steps = live.reserve(STEP, 10, 'training', resume=True, owner='a')
+  steps = live.reserve(STEP, 10, 'training', resume=True, randomness_id='a')
   merge_ledgers([live, sources[1]], path).close()
   for charge in (
     lambda: live.charge(GAUSSIAN),
@@ -91,27 +90,27 @@ def test_sources_are_sealed_and_say_where_they_went(paths):
     PrivacyLedger.open(moved / 'a/ledger')
 
 
-def test_reservations_are_resumed_by_their_owner(paths):
+def test_reservations_are_resumed_with_their_randomness(paths):
   sources, path = paths
   merge_ledgers(sources, path).close()
   with PrivacyLedger.open(path) as merged:
     before = path.read_bytes()
-    steps = merged.reserve(STEP, 10, 'training', resume=True, owner='b')
+    steps = merged.reserve(STEP, 10, 'training', resume=True, randomness_id='b')
     assert (steps.label, steps.charged, steps.count) == ('training (2)', 7, 10)
     assert path.read_bytes() == before
     steps.ensure(10)
     with pytest.raises(LedgerError, match='other random numbers'):
-      merged.reserve(STEP, 10, 'training', resume=True, owner='c')
+      merged.reserve(STEP, 10, 'training', resume=True, randomness_id='c')
     with pytest.raises(LedgerError, match='same parameters'):
-      merged.reserve(STEP, 11, 'training', resume=True, owner='a')
+      merged.reserve(STEP, 11, 'training', resume=True, randomness_id='a')
     with pytest.raises(LedgerError, match='is taken'):
-      merged.reserve(STEP, 10, 'training (1)', resume=True, owner='a')
-    steps = merged.reserve(STEP, 10, 'training', resume=True, owner='a')
+      merged.reserve(STEP, 10, 'training (1)', resume=True, randomness_id='a')
+    steps = merged.reserve(STEP, 10, 'training', resume=True, randomness_id='a')
     steps.ensure(5)
     steps.release()
   with PrivacyLedger.open(path) as merged:
     assert [x.count for x in merged.entries] == [1, 5, 1, 10]
-    steps = merged.reserve(STEP, 10, 'training', resume=True, owner='a')
+    steps = merged.reserve(STEP, 10, 'training', resume=True, randomness_id='a')
     assert (steps.label, steps.charged) == ('training (1)', 5)
     steps.ensure(6)
     assert [x.count for x in merged.entries] == [1, 6, 1, 10]
@@ -135,15 +134,19 @@ def test_charges_and_reservations_of_nobody_are_not_resumed(tmp_path):
     assert merged.charge(GAUSSIAN, label='histograms', resume=True)
 
 
-def test_merged_charges_keep_their_owners_and_seeds():
+def test_merged_charges_keep_their_randomness_and_seeds():
   sources = [PrivacyLedger(), PrivacyLedger()]
-  for ledger, owner in zip(sources, 'ab'):
-    ledger.charge(GAUSSIAN, label='bounds', owner=owner, seeded=owner == 'b')
+  for ledger, name in zip(sources, 'ab'):
+    ledger.charge(
+      GAUSSIAN, label='bounds', randomness_id=name, seeded=name == 'b'
+    )
   merged = merge_ledgers(sources)
   assert merged.seeded
   with pytest.raises(LedgerError, match='used twice'):
-    merged.charge(GAUSSIAN, label='new', owner='a')
-  assert not merged.charge(GAUSSIAN, label='bounds', owner='a', resume=True)
+    merged.charge(GAUSSIAN, label='new', randomness_id='a')
+  assert not merged.charge(
+    GAUSSIAN, label='bounds', randomness_id='a', resume=True
+  )
   assert len(merged.entries) == 2
 
 
@@ -152,15 +155,15 @@ def test_copies_cannot_be_told_apart(paths, tmp_path):
   shutil.copy(sources[0], tmp_path / 'copy')
   with merge_ledgers([sources[0], tmp_path / 'copy'], path) as merged:
     with pytest.raises(LedgerError, match='2 reservations for the same random'):
-      merged.reserve(STEP, 10, 'training', resume=True, owner='a')
+      merged.reserve(STEP, 10, 'training', resume=True, randomness_id='a')
     assert sum(x.count for x in merged.entries) == 10
 
 
 def test_labels_stay_unique(tmp_path):
   ledgers = [PrivacyLedger() for _ in range(2)]
   for ledger in ledgers:
-    ledger.reserve(STEP, 2, 'training', owner='x').ensure(1)
-  ledgers[0].reserve(STEP, 2, 'training (2)', owner='y').ensure(2)
+    ledger.reserve(STEP, 2, 'training', randomness_id='x').ensure(1)
+  ledgers[0].reserve(STEP, 2, 'training (2)', randomness_id='y').ensure(2)
   ledgers[0].charge(GAUSSIAN, label='query')
   ledgers[0].charge(GAUSSIAN, label='query')
   merged = merge_ledgers(ledgers)
@@ -180,7 +183,7 @@ def test_merged_ledgers_can_be_merged(paths, tmp_path):
     ledger.charge(GAUSSIAN, label='histograms (2)')
   with merge_ledgers([path, tmp_path / 'c'], tmp_path / 'all') as merged:
     assert [x.count for x in merged.entries] == [1, 4, 1, 7, 1]
-    steps = merged.reserve(STEP, 10, 'training', resume=True, owner='b')
+    steps = merged.reserve(STEP, 10, 'training', resume=True, randomness_id='b')
     assert (steps.label, steps.charged) == ('training (2)', 7)
 
 
@@ -213,7 +216,7 @@ def test_budget_that_is_spent_already_is_refused(paths):
 def test_reservations_count_against_the_budget(tmp_path):
   ledgers = [PrivacyLedger(budget=BUDGET) for _ in range(2)]
   for ledger in ledgers:
-    ledger.reserve(GAUSSIAN, 8, 'all', owner='x')
+    ledger.reserve(GAUSSIAN, 8, 'all', randomness_id='x')
   with pytest.raises(accounting.BudgetExceededError, match='charged 0, and'):
     merge_ledgers(ledgers)
 
@@ -391,11 +394,11 @@ def test_nothing_is_lost_whatever_was_charged(several):
   ledgers = []
   for entries in several:
     ledger = PrivacyLedger()
-    for label, event, count, kind, owner in entries:
+    for label, event, count, kind, name in entries:
       if kind == 'charge':
         ledger.charge(event, count, label)
       elif all(x.label != label for x in ledger.entries):
-        steps = ledger.reserve(event, 2 * count, label, owner=owner)
+        steps = ledger.reserve(event, 2 * count, label, randomness_id=name)
         steps.ensure(count)
         if kind == 'released':
           steps.release()
