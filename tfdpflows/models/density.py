@@ -10,7 +10,7 @@ from tfdpflows.independence.functions import refuse_batch_statistics
 from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
-from tfdpflows.training.fit import epoch_and_batch, fit, planned_batch
+from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 
 class DensityModel(TriedModel):
@@ -96,6 +96,7 @@ class DensityModel(TriedModel):
 
   def make_train_function(self, force=False):
     """As in Keras; errors of private steps say nothing of the rows."""
+    check_in_fit(self.optimizer)
     function = super().make_train_function(force)
     self.train_function = errors.of_training(function, self.optimizer)
     return self.train_function
@@ -137,7 +138,7 @@ class DensityModel(TriedModel):
       x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
       step = None
     else:
-      x, weights, step = planned_batch(data)
+      x, weights, step = data
     self._check_in_step(probe_rows.spec_of(x))
     means, loss = self._private_gradients(
       self._row_losses, x, variables, weights, step

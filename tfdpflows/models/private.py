@@ -11,7 +11,7 @@ from tfdpflows.independence.losses import RowLosses, left_out
 from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
-from tfdpflows.training.fit import epoch_and_batch, fit, planned_batch
+from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 
 class PrivateModel(TriedModel):
@@ -117,6 +117,7 @@ class PrivateModel(TriedModel):
 
   def make_train_function(self, force=False):
     """As in Keras; errors of private steps say nothing of the rows."""
+    check_in_fit(self.optimizer)
     function = super().make_train_function(force)
     self.train_function = errors.of_training(function, self.optimizer)
     return self.train_function
@@ -216,7 +217,7 @@ class PrivateModel(TriedModel):
       rows = keras.utils.unpack_x_y_sample_weight(data)
       weights = step = None
     else:
-      rows, weights, step = planned_batch(data)
+      rows, weights, step = data
     x, y = rows[:2]
     if y is None:
       raise ValueError('PrivateModel learns from pairs: fit(x, y).')

@@ -32,8 +32,8 @@ def fit(
   not of this call.
 
   Args:
-    model: compiled with the plan's optimizer; its `train_step` begins with
-      `planned_batch`, and Keras begins where `epoch_and_batch` says.
+    model: compiled with the plan's optimizer; its methods that Keras calls
+      begin with `check_in_fit`, and where `epoch_and_batch` says.
     data: arrays, or what `plan.dataset` gave for them.
     check: a function of `data`, or of the `tf.TensorSpec`s of a dataset's rows,
       and of whether steps of an earlier process are replayed; raises an error
@@ -90,15 +90,17 @@ def fit(
     raise failure
 
 
-def planned_batch(data):
-  """Returns the rows, weights and step that a `train_step` is given.
+def check_in_fit(optimizer):
+  """Refuses to make a step of a plan outside of `fit`, which draws its batch.
+
+  For `keras.Model.make_train_function`: `train_on_batch` calls it too.
 
   Raises:
-    ValueError: for data that the plan did not draw.
+    ValueError: for the optimizer of a plan that does not train right now.
   """
-  if not isinstance(data, tuple) or len(data) != 3 or data[2] is None:
+  noise = getattr(optimizer, 'noise_source', None)
+  if getattr(noise, 'plan', None) and not noise.steps.is_trained(noise):
     raise ValueError(f'{_DRAWN}use fit(x).')
-  return data
 
 
 def epoch_and_batch(optimizer):
