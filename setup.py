@@ -14,7 +14,8 @@ _HERE = pathlib.Path(__file__).resolve().parent
 _REQUIRES = [
   'absl-py>=1.0,<2',
   'dp-accounting==0.4.3',
-  'matplotlib>=3.5',
+  'jinja2>=3.0',
+  'matplotlib>=3.6',
   'numpy>=1.23.5,<2',
   'pandas>=1.5',
   'scikit-learn>=1.2',

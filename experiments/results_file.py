@@ -7,7 +7,7 @@ import os
 import sys
 
 from experiments.run_record import versions
-from tfdpflows.tabular import values
+from tfdpflows import atomic
 
 
 class ResultsFile:
@@ -69,7 +69,7 @@ class ResultsFile:
     self.content['runs'] = [*runs, _as_read(run)]
     if self._path is not None:
       text = to_json(self.content).encode()
-      values.write_aside(self._path, lambda file: file.write(text))
+      atomic.write_file(self._path, lambda file: file.write(text))
 
   def _is(self, run, key):
     return all(run[name] == key[name] for name in self._keys)

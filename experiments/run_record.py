@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import platform
 
-from tfdpflows.tabular import values
+from tfdpflows import atomic
 
 _PACKAGES = (
   'tfdpflows',
@@ -24,7 +24,7 @@ _PACKAGES = (
 def write_json(path, content):
   """Writes JSON aside and renames it, so that `path` is always complete."""
   text = json.dumps(content, indent=2, allow_nan=False) + '\n'
-  values.write_aside(path, lambda file: file.write(text.encode()))
+  atomic.write_file(path, lambda file: file.write(text.encode()))
 
 
 def versions():

@@ -21,8 +21,11 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ('experiments', 'tests', 'tfdpflows', 'tools')
 _RUNNER = '//tools:pytest_main.py'
-# Files that a module reads where it lies, by their pattern below its folder.
-_DATA = {'experiments/public_tables.py': 'schemas/*.json'}
+# Files that a module reads where it lies, by their patterns below its folder.
+_DATA = {
+  'experiments/public_tables.py': ('schemas/*.json',),
+  'tfdpflows/evaluation/report.py': ('report.css', 'report.html'),
+}
 _HEADER = '# Written by tools/build_files.py: run `make build-files`.\n'
 
 
@@ -226,12 +229,11 @@ def _target(root, path, files):
 
 
 def _data(root, path):
-  pattern = _DATA.get(str(path))
-  if pattern is None:
-    return ()
   folder = root / path.parent
-  found = (p.relative_to(folder).as_posix() for p in folder.glob(pattern))
-  return tuple(sorted(found))
+  found = (
+    p for pattern in _DATA.get(str(path), ()) for p in folder.glob(pattern)
+  )
+  return tuple(sorted(p.relative_to(folder).as_posix() for p in found))
 
 
 def _walk(node):

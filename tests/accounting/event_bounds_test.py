@@ -242,7 +242,7 @@ def test_metadata_that_could_not_be_read_is_refused(tmp_path, depth):
 
 def test_a_ledger_with_a_deep_event_is_refused_in_words(tmp_path):
   """Of another program, with a chain that is right."""
-  from tfdpflows.accounting import ledger_file
+  from tfdpflows.accounting.ledger import file as ledger_file
 
   noise = {'kind': 'Gaussian', 'noise_multiplier': 1.0}
   for number, (event, count) in enumerate(

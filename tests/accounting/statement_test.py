@@ -15,9 +15,8 @@ from tfdpflows import accounting
 from tfdpflows.accounting import (
   amplification,
   flatten,
-  ledger_merge,
   registry,
-  statement,
+  rounding,
 )
 
 STEP = dp_accounting.PoissonSampledDpEvent(
@@ -27,7 +26,7 @@ STEP = dp_accounting.PoissonSampledDpEvent(
 
 @given(st.floats(0, 1e300), st.integers(1, 8))
 def test_rounding_is_upwards(value, digits):
-  text = statement.round_up(value, digits)
+  text = rounding.round_up(value, digits)
   assert Fraction(text) >= Fraction(value)
   assert Fraction(text) <= Fraction(value) * (1 + Fraction(10) ** (1 - digits))
 
@@ -48,7 +47,7 @@ def test_statement_says_what_was_charged(ledger):
   assert text == str(made)
   assert max(map(len, text.splitlines())) <= 80
   for part in (
-    f'Claim: epsilon <= {statement.round_up(ledger.epsilon())} at delta=1e-05 '
+    f'Claim: epsilon <= {rounding.round_up(ledger.epsilon())} at delta=1e-05 '
     '(pld, upper bound)',
     'Unit of privacy: one row of the table',
     'add or remove one',
@@ -272,7 +271,7 @@ def test_unamplified_epsilon_stands_beside_the_amplified_one(ledger):
   expected = accounting.compute_epsilon(plain, 1e-5)
   assert made.sampled
   assert made.epsilon_without_amplification == pytest.approx(expected)
-  assert f'sampling: epsilon <= {statement.round_up(expected)}' in str(made)
+  assert f'sampling: epsilon <= {rounding.round_up(expected)}' in str(made)
   unsampled = accounting.PrivacyLedger()
   unsampled.charge(dp_accounting.GaussianDpEvent(9.0))
   made = accounting.privacy_statement(unsampled, delta=1e-5)
@@ -399,7 +398,7 @@ def test_what_was_merged_is_said(tmp_path):
   paths = [tmp_path / 'a', tmp_path / 'b']
   for path in paths:
     accounting.PrivacyLedger(path).close()
-  ledger_merge.merge_ledgers(paths, tmp_path / 'c').close()
+  accounting.merge_ledgers(paths, tmp_path / 'c').close()
   for path, word in ((paths[0], 'was merged into'), (tmp_path / 'c', 'a, b')):
     with accounting.PrivacyLedger.open(path, read_only=True) as ledger:
       made = accounting.privacy_statement(ledger, delta=1e-5)

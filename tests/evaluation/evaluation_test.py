@@ -42,7 +42,7 @@ def shuffled(frame, seed=1):
 class TestCells:
   def test_atoms_lie_inside_their_cells(self):
     values = np.concatenate([np.zeros(900), np.linspace(10, 20, 100)])
-    edges = discretization.cell_edges(values, 8)
+    edges = discretization.bin_edges(values, 8)
     assert len(edges) <= 7
     assert edges[0] == pytest.approx(5)
     assert not np.isin(edges, values).any()
@@ -50,14 +50,14 @@ class TestCells:
   def test_cells_hold_similar_mass(self):
     values = np.random.default_rng(0).lognormal(size=10_000)
     counts = np.bincount(
-      np.searchsorted(discretization.cell_edges(values, 16), values)
+      np.searchsorted(discretization.bin_edges(values, 16), values)
     )
     assert len(counts) == 16
     assert counts.min() > 600
 
   @pytest.mark.parametrize('values', [[], [3.0], [np.nan, 3.0, 3.0]])
   def test_few_values_make_one_cell(self, values):
-    assert len(discretization.cell_edges(values, 8)) == 0
+    assert len(discretization.bin_edges(values, 8)) == 0
 
   def test_codes_cover_missing_values_and_undeclared_ones(self):
     field = Field('x', 'string', enum=('nan', 'a'))

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tfdpflows.evaluation import report, report_figures
+from tfdpflows.evaluation import figures, report
 from tfdpflows.tabular.schema import Field, TableSchema
 
 EVIL = '<script>alert("x")</script>'
@@ -230,7 +230,7 @@ class TestFigures:
   def test_integer_bins_hold_whole_values(self):
     field = Field('x', 'integer', 0, 365)
     for high in (1, 5, 38, 39, 40, 41, 200, 365):
-      edges = report_figures._histogram_edges(np.arange(high + 1.0), field)
+      edges = figures._histogram_edges(np.arange(high + 1.0), field)
       widths = np.diff(edges)
       assert np.allclose(widths, widths[0])
       assert widths[0] == round(widths[0])
@@ -240,7 +240,7 @@ class TestFigures:
     ('low', 'high'), [(0, 1), (-0.5, 9.5), (0.001, 0.0012), (-3e6, 4e9)]
   )
   def test_ticks_are_few_and_inside(self, low, high):
-    ticks = report_figures._ticks(low, high, False)
+    ticks = figures._ticks(low, high, False)
     assert 2 <= len(ticks) <= 7
     assert min(ticks) >= low - 1e-12
     assert max(ticks) <= high * (1 + 1e-12)
@@ -249,6 +249,6 @@ class TestFigures:
     names = tuple(f'category {i}' for i in range(50))
     field = Field('x', 'string', enum=names, required=True)
     column = pd.Series(np.repeat(names, 3), dtype=object)
-    figure = report_figures.marginal_figure(column, column, field)
+    figure = figures.marginal_figure(column, column, field)
     assert '43 others' in figure
     assert figure.count('class="made"') == 8

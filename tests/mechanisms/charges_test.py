@@ -157,5 +157,7 @@ def test_the_ledger_does_not_tell_whether_two_tables_are_the_same():
     charge_release(
       ledger, event, label=label, randomness=source, facts={}, arrays=[X]
     )
-  owners = [entry.owner.split(' ', 1) for entry in ledger._state.entries]
+  owners = [
+    entry.randomness_id.split(' ', 1) for entry in ledger._state.entries
+  ]
   assert owners[0][0] != owners[1][0] and owners[0][1] != owners[1][1]

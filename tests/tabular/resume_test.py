@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 import small_table
 
-from tfdpflows.accounting import LedgerError, PrivacyLedger, ledger_file
+from tfdpflows.accounting import LedgerError, PrivacyLedger
+from tfdpflows.accounting.ledger import file as ledger_file
 from tfdpflows.tabular import fitting, work_directory
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.schema import TableSchema

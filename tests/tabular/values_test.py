@@ -331,7 +331,7 @@ def test_the_type_of_a_draft_decides_nothing():
       )
     )
     (entry,) = ledger._state.entries
-    ledgers.append((entry.event, entry.owner))
+    ledgers.append((entry.event, entry.randomness_id))
   assert len(set(results)) == 1
   assert results[0]['a'].type == 'integer'
   # Nor is it written into the ledger.

@@ -86,6 +86,16 @@ def test_modules_have_the_files_that_they_read():
 
 
 @in_checkout
+def test_the_report_has_its_template_and_style():
+  (target,) = (
+    rule
+    for rule in _declared()['tfdpflows/evaluation']
+    if rule['name'] == 'report'
+  )
+  assert target['data'] == ['report.css', 'report.html']
+
+
+@in_checkout
 def test_no_target_needs_itself():
   needs = {t.label: t.deps for t in build_files.targets()}
   done = set()

@@ -42,9 +42,13 @@ from tfdpflows.accounting.events import (
 )
 from tfdpflows.accounting.events_json import event_from_dict, event_to_dict
 from tfdpflows.accounting.gdp import GDPAccountant
-from tfdpflows.accounting.ledger import LedgerEntry, PrivacyLedger
-from tfdpflows.accounting.ledger_file import LedgerError
-from tfdpflows.accounting.ledger_merge import merge_ledgers
+from tfdpflows.accounting.ledger import (
+  LedgerEntry,
+  LedgerError,
+  PrivacyLedger,
+  Reservation,
+  merge_ledgers,
+)
 from tfdpflows.accounting.pate import data_dependent_event
 from tfdpflows.accounting.pld import PLDAccountant
 from tfdpflows.accounting.rdp import RDPAccountant
@@ -56,7 +60,6 @@ from tfdpflows.accounting.registry import (
   create_accountant,
   register_accountant,
 )
-from tfdpflows.accounting.reservation import Reservation
 from tfdpflows.accounting.statement import PrivacyStatement, privacy_statement
 from tfdpflows.accounting.zcdp import ZCDPAccountant
 

@@ -1,14 +1,15 @@
 """Events to JSON and back, by a list of the classes that are known.
 
 The list is closed on purpose: a file can name an event, never a class to be
-imported.
+imported. What type a field has says the annotation of its class.
 """
 
 from __future__ import annotations
 
 import math
 import reprlib
-from typing import Any, Union
+import typing
+from typing import Any, Callable, Union
 
 import dp_accounting
 
@@ -17,119 +18,40 @@ from tfdpflows.accounting.event_bounds import MAX_DEPTH, check_event
 
 __all__ = ['event_from_dict', 'event_to_dict']
 
-# Name in the file -> class and the type of each field: float, int, bool or str;
-# 'event', 'events', 'float or null', 'float or inf', 'int or null', 'floats',
-# 'rows' (of floats), or 'int or ints'.
+# By the name in files.
 _CLASSES = {
-  'NoOp': (dp_accounting.NoOpDpEvent, {}),
-  'NonPrivate': (dp_accounting.NonPrivateDpEvent, {}),
-  'Gaussian': (dp_accounting.GaussianDpEvent, {'noise_multiplier': float}),
-  'Laplace': (dp_accounting.LaplaceDpEvent, {'noise_multiplier': float}),
-  'DiscreteLaplace': (
-    events_lib.DiscreteLaplaceDpEvent,
-    {'noise_parameter': float, 'sensitivity': int},
-  ),
-  'RandomizedResponse': (
-    events_lib.RandomizedResponseDpEvent,
-    {'noise_parameter': float, 'num_buckets': int},
-  ),
-  'EpsilonDelta': (
-    events_lib.EpsilonDeltaDpEvent,
-    {'epsilon': float, 'delta': float},
-  ),
-  'ZCDp': (events_lib.ZCDpEvent, {'rho': float, 'xi': float}),
-  'ExponentialMechanism': (
-    events_lib.ExponentialMechanismDpEvent,
-    {'epsilon': float},
-  ),
-  'PermuteAndFlip': (events_lib.PermuteAndFlipDpEvent, {'epsilon': float}),
-  'SingleEpochTreeAggregation': (
-    events_lib.SingleEpochTreeAggregationDpEvent,
-    {'noise_multiplier': float, 'step_counts': 'int or ints'},
-  ),
-  'MatrixMechanism': (
-    events_lib.MatrixMechanismDpEvent,
-    {
-      'noise_multiplier': float,
-      'strategy': 'rows',
-      'min_separation': int,
-      'max_participations': 'int or null',
-    },
-  ),
-  'ToeplitzMechanism': (
-    events_lib.ToeplitzMechanismDpEvent,
-    {
-      'noise_multiplier': float,
-      'coefficients': 'floats',
-      'steps': int,
-      'min_separation': int,
-      'max_participations': 'int or null',
-    },
-  ),
-  'CyclicPoissonSampled': (
-    events_lib.CyclicPoissonSampledDpEvent,
-    {'sampling_probability': float, 'parts': int, 'event': 'event'},
-  ),
-  'ReportNoisyMax': (
-    events_lib.ReportNoisyMaxDpEvent,
-    {'epsilon': float, 'noise': str},
-  ),
-  'SparseVector': (
-    events_lib.SparseVectorDpEvent,
-    {
-      'epsilon_threshold': float,
-      'epsilon_queries': float,
-      'epsilon_answers': float,
-    },
-  ),
-  'LNMax': (events_lib.LNMaxDpEvent, {'gamma': float}),
-  'GNMax': (events_lib.GNMaxDpEvent, {'sigma': float}),
-  'ConfidentGNMax': (
-    events_lib.ConfidentGNMaxDpEvent,
-    {
-      'threshold': float,
-      'sigma_threshold': float,
-      'sigma': float,
-      'answered': bool,
-    },
-  ),
-  'DataDependent': (
-    events_lib.DataDependentDpEvent,
-    {
-      'event': 'event',
-      'log_q': 'float or null',
-      'log_pr_answered': 'float or null',
-    },
-  ),
-  'PoissonSampled': (
-    dp_accounting.PoissonSampledDpEvent,
-    {'sampling_probability': float, 'event': 'event'},
-  ),
-  'TruncatedSubsampledGaussian': (
-    events_lib.TruncatedSubsampledGaussianDpEvent,
-    {
-      'dataset_size': int,
-      'sampling_probability': float,
-      'truncated_batch_size': int,
-      'noise_multiplier': float,
-    },
-  ),
-  'SampledWithoutReplacement': (
-    dp_accounting.SampledWithoutReplacementDpEvent,
-    {'source_dataset_size': int, 'sample_size': int, 'event': 'event'},
-  ),
-  'RepeatAndSelect': (
-    events_lib.RepeatAndSelectDpEvent,
-    {'event': 'event', 'mean': float, 'shape': 'float or inf'},
-  ),
-  'SelfComposed': (
-    dp_accounting.SelfComposedDpEvent,
-    {'event': 'event', 'count': int},
-  ),
-  'Composed': (dp_accounting.ComposedDpEvent, {'events': 'events'}),
-  'Parallel': (events_lib.ParallelDpEvent, {'events': 'events'}),
+  'NoOp': dp_accounting.NoOpDpEvent,
+  'NonPrivate': dp_accounting.NonPrivateDpEvent,
+  'Gaussian': dp_accounting.GaussianDpEvent,
+  'Laplace': dp_accounting.LaplaceDpEvent,
+  'DiscreteLaplace': events_lib.DiscreteLaplaceDpEvent,
+  'RandomizedResponse': events_lib.RandomizedResponseDpEvent,
+  'EpsilonDelta': events_lib.EpsilonDeltaDpEvent,
+  'ZCDp': events_lib.ZCDpEvent,
+  'ExponentialMechanism': events_lib.ExponentialMechanismDpEvent,
+  'PermuteAndFlip': events_lib.PermuteAndFlipDpEvent,
+  'SingleEpochTreeAggregation': events_lib.SingleEpochTreeAggregationDpEvent,
+  'MatrixMechanism': events_lib.MatrixMechanismDpEvent,
+  'ToeplitzMechanism': events_lib.ToeplitzMechanismDpEvent,
+  'CyclicPoissonSampled': events_lib.CyclicPoissonSampledDpEvent,
+  'ReportNoisyMax': events_lib.ReportNoisyMaxDpEvent,
+  'SparseVector': events_lib.SparseVectorDpEvent,
+  'LNMax': events_lib.LNMaxDpEvent,
+  'GNMax': events_lib.GNMaxDpEvent,
+  'ConfidentGNMax': events_lib.ConfidentGNMaxDpEvent,
+  'DataDependent': events_lib.DataDependentDpEvent,
+  'PoissonSampled': dp_accounting.PoissonSampledDpEvent,
+  'TruncatedSubsampledGaussian': events_lib.TruncatedSubsampledGaussianDpEvent,
+  'SampledWithoutReplacement': dp_accounting.SampledWithoutReplacementDpEvent,
+  'RepeatAndSelect': events_lib.RepeatAndSelectDpEvent,
+  'SelfComposed': dp_accounting.SelfComposedDpEvent,
+  'Composed': dp_accounting.ComposedDpEvent,
+  'Parallel': events_lib.ParallelDpEvent,
 }
-_NAMES = {cls: name for name, (cls, _) in _CLASSES.items()}
+_NAMES = {cls: name for name, cls in _CLASSES.items()}
+_FIELDS = {name: typing.get_type_hints(x) for name, x in _CLASSES.items()}
+# JSON has no infinity; here it is the text 'inf'.
+_MAY_BE_INFINITE = ('RepeatAndSelect.shape',)
 
 
 def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
@@ -163,16 +85,12 @@ def _to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
       f'Known events are: {", ".join(sorted(_CLASSES))}.'
     )
   result = {'kind': name}
-  for field, kind in _CLASSES[name][1].items():
-    value = getattr(event, field)
-    if kind == 'event':
-      result[field] = _to_dict(value)
-    elif kind == 'events':
-      result[field] = [_to_dict(part) for part in value]
-    elif kind == 'float or inf' and value == math.inf:
+  for field, kind in _FIELDS[name].items():
+    value, where = getattr(event, field), f'{name}.{field}'
+    if where in _MAY_BE_INFINITE and value == math.inf:
       result[field] = 'inf'
     else:
-      result[field] = _value(value, kind, f'{name}.{field}')
+      result[field] = _converted(value, kind, where, _to_dict)
   return result
 
 
@@ -215,7 +133,7 @@ def _from_dict(data: dict[str, Any], depth: int) -> dp_accounting.DpEvent:
       f'Unknown kind of event {reprlib.repr(name)}. '
       f'Known kinds are: {", ".join(sorted(_CLASSES))}.'
     )
-  cls, fields = _CLASSES[name]
+  fields = _FIELDS[name]
   if set(data) != {'kind', *fields}:
     raise ValueError(
       f'An event of kind {name} has the fields {sorted(fields)}, '
@@ -223,30 +141,35 @@ def _from_dict(data: dict[str, Any], depth: int) -> dp_accounting.DpEvent:
     )
   values = {}
   for field, kind in fields.items():
-    value = data[field]
-    if kind == 'event':
-      values[field] = _from_dict(value, depth + 1)
-    elif kind == 'float or inf' and value == 'inf':
+    value, where = data[field], f'{name}.{field}'
+    if where in _MAY_BE_INFINITE and value == 'inf':
       values[field] = math.inf
-    elif kind == 'events':
-      if not isinstance(value, list):
-        raise TypeError(
-          f'{name}.{field} must be a list, not {reprlib.repr(value)}.'
-        )
-      values[field] = [_from_dict(part, depth + 1) for part in value]
     else:
-      values[field] = _value(value, kind, f'{name}.{field}')
-  return cls(**values)
+      inner = lambda part: _from_dict(part, depth + 1)
+      values[field] = _converted(value, kind, where, inner)
+  return _CLASSES[name](**values)
 
 
-def _value(value: Any, kind: Union[type, str], where: str) -> Any:
-  if kind in ('float or null', 'int or null') and value is None:
-    return None
-  part = {'floats': float, 'rows': 'floats', 'int or ints': int}.get(kind)
-  if part is not None and isinstance(value, (list, tuple)):
-    return [_value(x, part, f'{where}[{i}]') for i, x in enumerate(value)]
-  if kind in ('floats', 'rows'):
-    raise TypeError(f'{where} must be a list, not {reprlib.repr(value)}.')
+def _converted(
+  value: Any, kind: Any, where: str, inner: Callable[[Any], Any]
+) -> Any:
+  """A value of the annotated type `kind`; `inner` converts events in it."""
+  args = typing.get_args(kind)
+  if typing.get_origin(kind) is Union:
+    if value is None and type(None) in args:
+      return None
+    # Optional[float], Optional[int], or Union[int, List[int]].
+    a_list = isinstance(value, (list, tuple)) and args[1] is not type(None)
+    return _converted(value, args[int(a_list)], where, inner)
+  if args:
+    if not isinstance(value, (list, tuple)):
+      raise TypeError(f'{where} must be a list, not {reprlib.repr(value)}.')
+    return [
+      _converted(part, args[0], f'{where}[{i}]', inner)
+      for i, part in enumerate(value)
+    ]
+  if kind is dp_accounting.DpEvent:
+    return inner(value)
   if kind in (bool, str):
     if not isinstance(value, kind):
       raise TypeError(
@@ -255,7 +178,6 @@ def _value(value: Any, kind: Union[type, str], where: str) -> Any:
     return value
   if isinstance(value, (bool, str)) or value is None:
     raise TypeError(f'{where} must be a number, not {reprlib.repr(value)}.')
-  kind = int if kind in (int, 'int or null', 'int or ints') else float
   try:
     if math.isfinite(value) and kind(value) == value:
       return kind(value)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 import dp_accounting
@@ -13,17 +15,90 @@ from tfdpflows.accounting import (
   amplification,
   events_json,
   flatten,
-  ledger_state,
   registry,
 )
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import statement_text as text_lib
+from tfdpflows.accounting.ledger import PrivacyLedger
+from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.rounding import round_up
 
-__all__ = ['PrivacyStatement', 'privacy_statement', 'round_up']
+__all__ = ['PrivacyStatement', 'privacy_statement']
 
 _DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+_TRUST_MODEL = (
+  'central: whoever runs the code sees the table and all random numbers, and '
+  'is trusted; the guarantee is towards everybody else, who may see all that '
+  'the mechanisms released'
+)
+_NO_SAMPLING = 'no mechanism is charged as if it read a sample of the rows'
+_SAMPLING_UNKNOWN = (
+  'as the mechanisms say; that the batches were really drawn that way is not '
+  'recorded'
+)
+_NO_SEARCH = (
+  'no search over hyper-parameters is charged; if they were chosen by results '
+  'on this table, those runs cost privacy too and are not in this statement'
+)
+_NOT_PUBLIC = (
+  'computed from private votes: it must not be published as it is, nor decide '
+  'what is published'
+)
+_SEEDED = 'seeded: not private against anyone who knows the seed'
+_ASYMPTOTIC = (
+  'asymptotic: an approximation for many steps, which may lie below the truth; '
+  'no proof of privacy'
+)
+_RELATIONS = {
+  'ADD_OR_REMOVE_ONE': (
+    'two tables are neighbours if one is the other with one unit added or '
+    'removed'
+  ),
+  'REPLACE_ONE': (
+    'two tables are neighbours if one is the other with one unit replaced by '
+    'another'
+  ),
+  'REPLACE_SPECIAL': (
+    'two tables are neighbours if one is the other with one unit replaced by a '
+    'null unit, which counts as a row and contributes nothing'
+  ),
+}
+_ASSUMPTIONS = (
+  'The schema (columns, types, bounds, categories) was public or chosen '
+  'without looking at the table, except where a mechanism above pays for it.',
+  'The number of rows is public.',
+  'Every unit contributes one row at most; for whoever is in more rows, the '
+  'guarantee is weaker.',
+  'Every mechanism bounds what a unit contributes (clipping, sensitivity) and '
+  'adds its noise as described above.',
+  'Nothing that was computed from the table was released or used to choose '
+  'parameters, except through the mechanisms above.',
+  'Noise, sampling and number of runs of the mechanisms were not chosen in '
+  'view of the outputs of earlier ones.',
+  'Noise is drawn in floating point, which is not proof against attacks on '
+  'the low-order bits of floating-point noise.',
+  'Nobody outside observes running times, memory, errors or other side '
+  'channels of the computation.',
+  'The table, logs, checkpoints and everything else that is no output of a '
+  'mechanism are kept from the readers of the results, and for no longer than '
+  'needed; the guarantee does not protect them, nor how they were collected.',
+)
+_SHARDS = (
+  'Which shard a row belongs to depends on nothing but the row itself, or was '
+  'drawn at random without looking at the rows.'
+)
+_NULL = (
+  'A null unit adds nothing to a sum or count and changes no score or vote; '
+  'asked for an answer of its own, it gives any with the same probability.'
+)
+_STREAM = (
+  'Which steps of a stream a unit takes part in does not depend on other '
+  'units, and they are as few and as far apart as the mechanisms say.'
+)
+_SECRET = (
+  'Noise and sampling come from random numbers that nobody outside knows or '
+  'can guess; secrets they were made from are kept like the table, or deleted.'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +114,7 @@ class PrivacyStatement:
     neighboring_relation: Name of the relation.
     sampling: How batches were drawn.
     mechanisms: For each, a dict with label, mechanism, event, count, reserved;
-      at the price that does not depend on private votes.
+      at its data-independent cost.
     epsilons: For each accountant, a dict with accountant, guarantee, epsilon
       (None if it supports not all events, or knows no finite one), is_claim,
       reason (why it has no epsilon, or None) and remarks (what has to stand
@@ -56,7 +131,7 @@ class PrivacyStatement:
     sampled: Whether a mechanism is amplified by sampling.
     epsilon_without_amplification: Epsilon of the claim if sampling hid nothing;
       None if the accountant does not support that.
-    data_dependent: Dict with accountant, epsilon and warning where prices were
+    data_dependent: Dict with accountant, epsilon and warning where costs were
       computed from private votes, else None. It must not be published.
   """
 
@@ -91,7 +166,7 @@ class PrivacyStatement:
         f'({self.accountant}, {words})'
       )
     return (
-      f'epsilon {text_lib.sign(self.guarantee)} {round_up(self.epsilon)} at '
+      f'epsilon {self._sign} {round_up(self.epsilon)} at '
       f'delta={self.delta!r} ({self.accountant}, {words})'
     )
 
@@ -116,7 +191,33 @@ class PrivacyStatement:
     Returns:
       Lines of at most 80 columns, but for long words.
     """
-    return text_lib.to_text(self)
+    lines = ['Privacy statement', '', f'Claim: {self.claim}']
+    lines += [f'- {line}' for line in self._below_claim()]
+    lines.append('')
+    lines += [f'{name}: {text}' for name, text in self._facts()]
+    lines += ['', 'Mechanisms charged:']
+    for row in self.mechanisms:
+      times = f'{row["count"]} x ' if row['count'] != 1 else ''
+      rest = row['reserved'] - row['count']
+      unused = f'; {rest} more reserved and not used' if rest else ''
+      lines.append(f'- {row["label"]}: {times}{row["mechanism"]}{unused}')
+    if not self.mechanisms:
+      lines.append('- none')
+    lines += ['', f'Epsilon at delta={self.delta!r} by accountant:']
+    for row in self.epsilons:
+      lines.append(f'- {row["accountant"]}: {_value(row)} ({_kind(row)})')
+      lines += [f'  {remark}' for remark in row['remarks']]
+    lines += ['', self._unamplified()]
+    lines += ['', f'Epsilon at other deltas ({self.accountant}):']
+    lines += [
+      f'- delta={row["delta"]:.6g}{self._marks(row["delta"])}: '
+      f'{_number(row["epsilon"])}'
+      for row in self.epsilon_by_delta
+    ]
+    lines += ['', 'Assumptions:', *(f'- {x}' for x in self.assumptions)]
+    if self.notes:
+      lines += ['', 'Notes:', *(f'- {note}' for note in self.notes)]
+    return '\n'.join(map(_wrapped, lines))
 
   def to_markdown(self) -> str:
     """The statement for a README, a model card or an issue.
@@ -124,14 +225,124 @@ class PrivacyStatement:
     Returns:
       Markdown with a table of accountants, of deltas and of mechanisms.
     """
-    return text_lib.to_markdown(self)
+    blocks = [
+      '# Privacy statement',
+      f'**Claim:** {_escaped(self.claim)}',
+      _items(self._below_claim()),
+      _items(f'**{name}:** {_escaped(text)}' for name, text in self._facts()),
+      '## Mechanisms charged',
+      _table(
+        ('Label', 'Mechanism', 'Runs', 'Reserved, not used'),
+        (
+          (
+            row['label'],
+            row['mechanism'],
+            row['count'],
+            row['reserved'] - row['count'],
+          )
+          for row in self.mechanisms
+        ),
+      ),
+      f'## Epsilon at delta={self.delta!r} by accountant',
+      _table(
+        ('Accountant', 'Epsilon', 'Guarantee', 'Remarks'),
+        (
+          (row['accountant'], _value(row), _kind(row), ' '.join(row['remarks']))
+          for row in self.epsilons
+        ),
+      ),
+      _escaped(self._unamplified()),
+      f'## Epsilon at other deltas ({_escaped(self.accountant)})',
+      _table(
+        ('Delta', 'Epsilon'),
+        (
+          (
+            f'{row["delta"]:.6g}{self._marks(row["delta"])}',
+            _number(row['epsilon']),
+          )
+          for row in self.epsilon_by_delta
+        ),
+      ),
+      '## Assumptions',
+      _items(map(_escaped, self.assumptions)),
+    ]
+    if self.notes:
+      blocks += ['## Notes', _items(map(_escaped, self.notes))]
+    return '\n\n'.join(block for block in blocks if block)
 
   def __str__(self) -> str:
     return self.to_text()
 
+  @property
+  def _sign(self) -> str:
+    """How the claim relates to the true epsilon."""
+    return '<=' if self.guarantee == 'upper_bound' else 'about'
+
+  def _below_claim(self) -> list[str]:
+    """What may not be left out where the claim is repeated."""
+    claim = next(row for row in self.epsilons if row['is_claim'])
+    lines = list(claim['remarks'])
+    said = any('asymptotic' in line for line in lines)
+    if self.guarantee == 'asymptotic' and not said:
+      lines.append(_ASYMPTOTIC)
+    if self.seeded:
+      lines.append(_SEEDED)
+    if self.data_dependent is not None:
+      private = self.data_dependent
+      lines.append(
+        f'not for publication: epsilon {round_up(private["epsilon"])} at '
+        f'delta={self.delta!r} ({private["accountant"]}), '
+        f'{private["warning"]}'
+      )
+    return lines
+
+  def _facts(self) -> list[tuple[str, str]]:
+    relation = self.neighboring_relation
+    facts = [
+      ('Unit of privacy', self.unit),
+      (
+        'Neighbouring relation',
+        f'{relation.lower().replace("_", " ")} ({_RELATIONS[relation]})',
+      ),
+      ('Trust model', self.trust_model),
+      ('Sampling', self.sampling),
+      ('Hyper-parameters', self.hyperparameter_search),
+    ]
+    if self.num_examples is not None:
+      facts.append(('Number of rows', str(self.num_examples)))
+    if self.budget is not None:
+      budget = self.budget
+      text = f'epsilon {budget["epsilon"]!r} at delta={budget["delta"]!r}'
+      facts.append(('Budget', text))
+    return facts
+
+  def _marks(self, delta: float) -> str:
+    marks = []
+    if delta == self.delta:
+      marks.append('the claim')
+    n = self.num_examples
+    if n is not None and n > 1 and delta == 1 / n:
+      marks.append('one over the number of rows')
+    return f' ({", ".join(marks)})' if marks else ''
+
+  def _unamplified(self) -> str:
+    if not self.sampled:
+      return 'No mechanism is amplified by sampling.'
+    epsilon = self.epsilon_without_amplification
+    if epsilon is None:
+      text = 'not supported by this accountant'
+    elif math.isinf(epsilon):
+      text = 'no finite epsilon'
+    else:
+      text = f'epsilon {self._sign} {round_up(epsilon)}'
+    return (
+      f'Without amplification by sampling: {text} at delta={self.delta!r} '
+      f'({self.accountant}), towards anyone who knows which rows were drawn.'
+    )
+
 
 def privacy_statement(
-  ledger,
+  ledger: PrivacyLedger,
   *,
   unit: str = 'one row of the table',
   num_examples: Optional[int] = None,
@@ -159,7 +370,7 @@ def privacy_statement(
       taken from the ledger.
     hyperparameter_search: What search there was, and what it cost. If None, the
       statement says what the mechanisms pay for.
-    data_dependent: Whether to add the epsilon of prices that were computed from
+    data_dependent: Whether to add the epsilon of costs that were computed from
       private votes, where there are any. A statement with it is not public.
 
   Returns:
@@ -202,7 +413,7 @@ def privacy_statement(
   unamplified = amplification.without_amplification(spent.event)
   sampled = unamplified != spent.event
   if sampling is None:
-    sampling = text_lib.SAMPLING_UNKNOWN if sampled else text_lib.NO_SAMPLING
+    sampling = _SAMPLING_UNKNOWN if sampled else _NO_SAMPLING
   epsilons = [
     _epsilon_row(spent, name, delta) for name in registry.accountant_names()
   ]
@@ -221,14 +432,14 @@ def privacy_statement(
     budget=None if ledger.budget is None else dataclasses.asdict(ledger.budget),
     num_examples=None if num_examples is None else int(num_examples),
     seeded=seeded,
-    assumptions=text_lib.assumptions(
+    assumptions=_assumptions(
       seeded,
       sharded='ParallelDpEvent' in repr(spent.event),
       null=ledger.neighboring_relation.name == 'REPLACE_SPECIAL',
       streamed=flatten.has_stream(spent.event),
     ),
     notes=tuple(str(note) for note in notes),
-    trust_model=text_lib.TRUST_MODEL,
+    trust_model=_TRUST_MODEL,
     hyperparameter_search=_search(spent, hyperparameter_search),
     epsilon_by_delta=_by_delta(spent, delta, num_examples),
     sampled=sampled,
@@ -242,7 +453,7 @@ def privacy_statement(
 class _Spent:
   """All that a ledger has charged, at one moment."""
 
-  def __init__(self, ledger):
+  def __init__(self, ledger: PrivacyLedger):
     self.accountant = ledger.accountant
     self.relation = ledger.neighboring_relation
     events, mechanisms = [], {}
@@ -264,7 +475,7 @@ class _Spent:
       if entry.count:
         events.append((entry.event, entry.count))
     self.mechanisms = tuple(mechanisms.values())
-    self.private_event = ledger_state.composed(events)
+    self.private_event = composed(events)
     self.event = events_lib.data_independent(self.private_event)
 
 
@@ -332,7 +543,7 @@ def _search(spent: _Spent, given: Optional[str]) -> str:
   lines = [str(given)] if given is not None else []
   if charged:
     lines.append(f'paid for as {"; ".join(charged)}')
-  return '; '.join(lines) or text_lib.NO_SEARCH
+  return '; '.join(lines) or _NO_SEARCH
 
 
 def _data_dependent(spent: _Spent, delta: float) -> Optional[dict[str, Any]]:
@@ -351,5 +562,60 @@ def _data_dependent(spent: _Spent, delta: float) -> Optional[dict[str, Any]]:
   return {
     'accountant': name,
     'epsilon': epsilon,
-    'warning': text_lib.NOT_PUBLIC,
+    'warning': _NOT_PUBLIC,
   }
+
+
+def _assumptions(
+  seeded: bool, sharded: bool, null: bool, streamed: bool
+) -> tuple[str, ...]:
+  return (
+    *_ASSUMPTIONS,
+    *([_SHARDS] if sharded else []),
+    *([_NULL] if null else []),
+    *([_STREAM] if streamed else []),
+    *([] if seeded else [_SECRET]),
+  )
+
+
+def _value(row: dict[str, Any]) -> str:
+  return row['reason'] or round_up(row['epsilon'])
+
+
+def _kind(row: dict[str, Any]) -> str:
+  mark = ', the claim' if row['is_claim'] else ''
+  return row['guarantee'].replace('_', ' ') + mark
+
+
+def _number(epsilon: Optional[float]) -> str:
+  return 'no finite epsilon' if epsilon is None else round_up(epsilon)
+
+
+def _wrapped(line: str) -> str:
+  # Continued lines of an item stand under its text.
+  margin = re.match(r'(- |  )?', line)[0]
+  return textwrap.fill(
+    line[len(margin) :],
+    80,
+    initial_indent=margin,
+    subsequent_indent=' ' * len(margin),
+    break_long_words=False,
+  )
+
+
+def _items(lines: Iterable[str]) -> str:
+  return '\n'.join(f'- {line}' for line in lines)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+  head = list(head)
+  lines = [head, ['---'] * len(head)]
+  lines += [[_escaped(str(cell)) for cell in row] for row in rows]
+  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def _escaped(text: str) -> str:
+  """Text as it is, whatever marks a label has in it."""
+  text = re.sub(r'([\\`*_\[\]<>|#])', r'\\\1', ' '.join(text.split()))
+  # Only for these does nobody mistake them for marks.
+  return text.replace(r'\<=', '<=')

@@ -10,7 +10,7 @@ import pandas as pd
 from tfdpflows.evaluation import discretization
 from tfdpflows.evaluation.association import association_matrix, require_tables
 
-_PAIR_CELLS = 8
+_PAIR_BINS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ def compare(real, synthetic, schema):
 
 
 def _marginal(real, synthetic, field):
-  first, second, size = discretization.shared_cells(real, synthetic, field)
+  first, second, size = discretization.common_bins(real, synthetic, field)
   p, q = (np.bincount(c, minlength=size) / len(c) for c in (first, second))
   # E|P - Q| of two multinomial samples, by the normal approximation.
   pooled = np.bincount(np.concatenate([first, second]), minlength=size)
@@ -137,7 +137,7 @@ def _wasserstein(real, synthetic, field):
 
 def _pairs(real, synthetic, fields):
   coded = [
-    discretization.shared_cells(real[f.name], synthetic[f.name], f, _PAIR_CELLS)
+    discretization.common_bins(real[f.name], synthetic[f.name], f, _PAIR_BINS)
     for f in fields
   ]
   distances = np.zeros([len(fields)] * 2)

@@ -1,4 +1,4 @@
-"""How a column of a table is cut into cells that two tables can share."""
+"""Columns of tables as numbers and codes, and bins that two tables share."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ def category_codes(series, field):
   return np.where(missing, -1, codes)
 
 
-def cell_edges(values, max_cells):
-  """Cuts the real line into at most `max_cells` cells of similar mass.
+def bin_edges(values, max_bins):
+  """Cuts the real line into at most `max_bins` bins of similar mass.
 
   Cuts fall midway between neighbouring distinct values, never on one. A value
   that many rows share (zero gains, a default of 40 hours) therefore lies well
-  inside its cell, and a synthetic table that reproduces it to within the
+  inside its bin, and a synthetic table that reproduces it to within the
   distance of its neighbours is not counted as wrong.
 
   Args:
     values: Float array `[n]`; NaN is ignored.
-    max_cells: Largest number of cells.
+    max_bins: Largest number of bins.
 
   Returns:
-    Increasing inner edges, float64 `[k]` with `k < max_cells`, for
+    Increasing inner edges, float64 `[k]` with `k < max_bins`, for
     `np.searchsorted`. Empty if there are fewer than two distinct values.
 
   #### Example
 
-  >>> cell_edges([0., 0., 0., 1., 5.], 8).tolist()
+  >>> bin_edges([0., 0., 0., 1., 5.], 8).tolist()
   [0.5, 3.0]
   """
   values = np.asarray(values, np.float64)
@@ -71,28 +71,27 @@ def cell_edges(values, max_cells):
   if len(distinct) < 2:
     return np.empty(0)
   last = np.arange(len(distinct) - 1)
-  if len(distinct) > max_cells:
+  if len(distinct) > max_bins:
     share = np.cumsum(counts) / counts.sum()
-    last = np.searchsorted(share, np.arange(1, max_cells) / max_cells)
+    last = np.searchsorted(share, np.arange(1, max_bins) / max_bins)
     last = np.unique(np.minimum(last, len(distinct) - 2))
   return (distinct[last] + distinct[last + 1]) / 2
 
 
-def shared_cells(real, synthetic, field, max_cells=32):
-  """Codes one column of two tables by the same cells.
+def common_bins(real, synthetic, field, max_bins=32):
+  """Codes one column of two tables by the same bins.
 
-  Categories and the numbers of an enum are a cell each. Other numbers are cut
-  by `cell_edges` of the real column. Missing values share the last cell.
+  Each category and each number of an enum is a bin. Other numbers are cut by
+  `bin_edges` of the real column. Missing values have the last bin.
 
   Args:
     real: Column of the real table, `[n]`.
     synthetic: Column of the synthetic table, `[m]`.
     field: The `Field` of the column.
-    max_cells: Largest number of cells that open ranges are cut into.
+    max_bins: Largest number of bins that open ranges are cut into.
 
   Returns:
-    `(real_codes [n], synthetic_codes [m], num_cells)`, codes in
-    `[0, num_cells)`.
+    `(real_codes [n], synthetic_codes [m], num_bins)`, codes in `[0, num_bins)`.
   """
   if not field.is_numeric:
     size = len(declared_values(field))
@@ -100,9 +99,9 @@ def shared_cells(real, synthetic, field, max_cells=32):
   else:
     columns = [numbers(column) for column in (real, synthetic)]
     edges = (
-      cell_edges(declared_values(field), len(field.enum))
+      bin_edges(declared_values(field), len(field.enum))
       if field.enum
-      else cell_edges(columns[0], max_cells)
+      else bin_edges(columns[0], max_bins)
     )
     size = len(edges) + 1
     codes = [
@@ -110,3 +109,19 @@ def shared_cells(real, synthetic, field, max_cells=32):
       for column in columns
     ]
   return (*(np.where(code < 0, size, code) for code in codes), size + 1)
+
+
+def common_shares(real, synthetic, field, max_bins=32):
+  """Returns the shares of the rows in each bin of `common_bins`.
+
+  Args:
+    real: Column of the real table.
+    synthetic: Column of the synthetic table.
+    field: The `Field` of the column.
+    max_bins: Largest number of bins that open ranges are cut into.
+
+  Returns:
+    Two float64 arrays `[num_bins]`, each of sum 1.
+  """
+  *codes, size = common_bins(real, synthetic, field, max_bins)
+  return tuple(np.bincount(c, minlength=size) / len(c) for c in codes)

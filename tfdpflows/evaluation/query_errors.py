@@ -56,7 +56,7 @@ def marginal_errors(real, synthetic, schema, order=2, *, most=200, seed=0):
       f'{len(fields)}].'
     )
   coded = {
-    field.name: discretization.shared_cells(
+    field.name: discretization.common_bins(
       real[field.name], synthetic[field.name], field, _CELLS
     )
     for field in fields

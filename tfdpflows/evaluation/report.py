@@ -1,55 +1,54 @@
-"""A report on a synthetic table: one HTML file that needs nothing else."""
+"""A report on a synthetic table: one HTML file that needs nothing else.
+
+`report.html` is the template of the page, `report.css` its style.
+"""
 
 from __future__ import annotations
 
 import datetime
-import html
+import decimal
 import json
 import math
+import os
+from collections.abc import Sequence
+from importlib import resources
 
+import jinja2
+import markupsafe
 import numpy as np
+import pandas as pd
 
-from tfdpflows.evaluation import (
-  comparison as comparisons,
-)
-from tfdpflows.evaluation import (
-  report_figures,
-  report_html,
-  report_sections,
-)
-from tfdpflows.evaluation import (
-  scores as model_scores,
-)
-from tfdpflows.tabular import values
+from tfdpflows import atomic
+from tfdpflows.accounting import PrivacyStatement
+from tfdpflows.evaluation import figures
+from tfdpflows.evaluation import scores as model_scores
+from tfdpflows.evaluation.comparison import compare
+from tfdpflows.tabular.schema import TableSchema
 
 _TITLE = 'Synthetic table report'
-
-_WARNING = """
-<aside class="warning" role="note" aria-label="Warning">
-<strong>This report is not private.</strong>
-<p>Every figure and score below is computed on rows of the real table, exactly
-and without noise, and is not covered by the privacy statement. If the real
-table is sensitive, so is this file: keep it with the real table and do not
-publish it. The synthetic table and the model may be published under the
-statement; a choice among several of them that was made by looking at reports
-like this one is not covered either.</p>
-</aside>
-"""
+_LISTED_PAIRS = 10
+# A column is pointed out when it is off by more than chance explains.
+_FAR, _LEAST = 2.0, 0.05
+_METRICS = {
+  'macro_f1': 'macro F1',
+  'auroc': 'AUROC',
+  'average_precision': 'average precision',
+}
 
 
 def write_report(
-  path,
+  path: str | os.PathLike,
   *,
-  real,
-  synthetic,
-  schema,
-  statement=None,
-  target=None,
-  title=None,
-  out_of_range='error',
-  classifiers='quick',
-  seed=0,
-):
+  real: pd.DataFrame,
+  synthetic: pd.DataFrame,
+  schema: TableSchema,
+  statement: PrivacyStatement | dict | str | None = None,
+  target: str | None = None,
+  title: str | None = None,
+  out_of_range: str = 'error',
+  classifiers: str | Sequence[str] = 'quick',
+  seed: int = 0,
+) -> None:
   """Writes an HTML report that compares a synthetic table with a real one.
 
   The file is complete in itself: it loads nothing and runs no script. It shows
@@ -78,7 +77,6 @@ def write_report(
   Raises:
     ValueError: if a table does not fit the schema, or the target cannot be
       predicted.
-    ImportError: if there is a target and scikit-learn is not installed.
 
   #### Example
 
@@ -95,23 +93,43 @@ def write_report(
   """
   real = _validated(real, schema, 'real', out_of_range)
   synthetic = _validated(synthetic, schema, 'synthetic', 'error')
-  comparison = comparisons.compare(real, synthetic, schema)
+  comparison = compare(real, synthetic, schema)
   scores = None
   if target is not None:
     scores = _scores(real, synthetic, schema, target, classifiers, seed)
-  parts = [
-    _header(title or _TITLE, comparison, scores is not None),
-    _WARNING,
-    _tiles(comparison, scores, target, statement),
-    _privacy(statement),
-    report_sections.marginals(comparison, real, synthetic, schema),
-    report_sections.associations(comparison),
-  ]
-  if scores is not None:
-    parts.append(_utility(scores, real, synthetic, schema, target))
-  parts += [report_sections.METHODS, _footer()]
-  content = report_html.page(title or _TITLE, ''.join(parts)).encode()
-  values.write_aside(path, lambda file: file.write(content))
+  page = _template().render(
+    title=title or _TITLE,
+    num_real=len(real),
+    num_synthetic=len(synthetic),
+    summary=comparison.summary(),
+    claim=_claim(statement),
+    statement=_statement_text(statement),
+    columns=[
+      _column(comparison.marginals.loc[f.name], real, synthetic, f)
+      for f in schema.fields
+    ],
+    **_associations(comparison),
+    scores=scores,
+    now=f'{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d at %H:%M}',
+  )
+  atomic.write_file(path, lambda file: file.write(page.encode()))
+
+
+def _template():
+  folder = resources.files('tfdpflows.evaluation')
+  texts = {
+    name: (folder / name).read_text(encoding='utf-8')
+    for name in ('report.html', 'report.css')
+  }
+  environment = jinja2.Environment(
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    undefined=jinja2.StrictUndefined,
+  )
+  environment.globals['css'] = markupsafe.Markup(texts['report.css'])
+  return environment.from_string(texts['report.html'])
 
 
 def _validated(table, schema, name, out_of_range):
@@ -121,9 +139,153 @@ def _validated(table, schema, name, out_of_range):
     raise ValueError(f'The {name} table: {error}') from error
 
 
+def _claim(statement):
+  """Returns what a statement claims, in short; `None` if it states nothing."""
+  if hasattr(statement, 'to_dict'):
+    statement = statement.to_dict()
+  if not isinstance(statement, dict):
+    return None
+  epsilon, delta = statement.get('epsilon'), statement.get('delta')
+  if not all(isinstance(value, (int, float)) for value in (epsilon, delta)):
+    return None
+  if not math.isfinite(epsilon):
+    return None
+  # Four digits after the point, never fewer than was spent.
+  rounded = decimal.Decimal(epsilon).quantize(
+    decimal.Decimal('1e-4'), decimal.ROUND_CEILING
+  )
+  hint = f'at δ = {delta:g}'
+  if statement.get('guarantee', 'upper_bound') != 'upper_bound':
+    hint += f'; {statement["guarantee"]}, not a proven bound'
+  if statement.get('seeded'):
+    hint += '; seeded: not private against anyone who knows the seed'
+  return {'epsilon': f'{rounded.normalize():f}', 'hint': hint}
+
+
+def _statement_text(statement):
+  if statement is None:
+    return (
+      'No privacy statement came with the synthetic table. Nothing in this '
+      'report says that it is private.'
+    )
+  if isinstance(statement, str):
+    return statement.strip()
+  if hasattr(statement, 'to_text'):
+    return statement.to_text().strip()
+  return json.dumps(statement, indent=2, ensure_ascii=False, default=str)
+
+
+def _column(marginal, real, synthetic, field):
+  """Returns what the report says of one column."""
+  far = max(_FAR * marginal['by_chance'], _LEAST)
+  moved = marginal['wasserstein']
+  figure = figures.marginal_figure(
+    real[field.name], synthetic[field.name], field
+  )
+  return {
+    **marginal,
+    'name': field.name,
+    'is_far': marginal['total_variation'] > far,
+    'moved': '–' if np.isnan(moved) else f'{moved:.2%}',
+    'has_missing': marginal['missing_real'] or marginal['missing_synthetic'],
+    'figure': markupsafe.Markup(figure),
+  }
+
+
+def _associations(comparison):
+  """Returns the matrices of association, and the pairs that differ most."""
+  if len(comparison.marginals) < 2:
+    return {'matrices': [], 'pairs': [], 'more_pairs': False}
+  real, synthetic = (
+    comparison.association_real,
+    comparison.association_synthetic,
+  )
+  difference = comparison.association_difference()
+  matrices = [
+    ('Real', real, 'in the real table'),
+    ('Synthetic', synthetic, 'in the synthetic table'),
+    ('Synthetic minus real', difference, 'synthetic minus real'),
+  ]
+  first, second = np.triu_indices(len(difference), k=1)
+  distances = comparison.pairs.to_numpy()[first, second]
+  order = np.argsort(-distances)[:_LISTED_PAIRS]
+  names = list(difference.index)
+  return {
+    'matrices': [
+      (
+        caption,
+        markupsafe.Markup(
+          figures.matrix_figure(matrix, f'Associations of columns, {what}')
+        ),
+      )
+      for caption, matrix, what in matrices
+    ],
+    'pairs': [
+      {
+        'first': names[i],
+        'second': names[j],
+        'distance': distance,
+        'associations': [
+          _signed(matrix.iloc[i, j]) for _, matrix, _ in matrices
+        ],
+      }
+      for i, j, distance in zip(first[order], second[order], distances[order])
+    ],
+    'more_pairs': len(distances) > len(order),
+  }
+
+
+def _signed(value):
+  text = f'{value:+.2f}'.replace('-', '−')
+  return '0.00' if text[1:] == '0.00' else text
+
+
 def _scores(real, synthetic, schema, target, classifiers, seed):
-  """Mean over the two halves of the real rows; the other half is real_train."""
-  (labels,), _ = model_scores.target_labels(schema, target, real)
+  """Returns what the report says of classifiers, and always guessing."""
+  (labels,), description = model_scores.target_labels(schema, target, real)
+  found = _mean_scores(
+    real, synthetic, schema, target, labels, classifiers, seed
+  )
+  mean = found.mean()
+  if len(found) > 1:
+    found.loc['mean'] = mean
+  rows = [_score_row(name, row) for name, row in found.iterrows()]
+  guess = model_scores.constant_scores(labels)
+  rows.append(
+    {
+      'name': 'always the most frequent',
+      'scores': [guess[key] for key in _METRICS for _ in range(2)],
+      'figure': '',
+      'kind': 'chance',
+    }
+  )
+  return {
+    'target': target,
+    'description': description,
+    'auroc': mean['auroc'],
+    'real_auroc': mean['real_auroc'],
+    'metrics': list(_METRICS.values()),
+    'rows': rows,
+  }
+
+
+def _score_row(name, row):
+  figure = figures.score_figure(
+    row['auroc'],
+    row['real_auroc'],
+    f'AUROC of {name}: {row["auroc"]:.3f} trained on synthetic rows, '
+    f'{row["real_auroc"]:.3f} trained on real rows',
+  )
+  return {
+    'name': name,
+    'scores': [row[p + key] for key in _METRICS for p in ('', 'real_')],
+    'figure': markupsafe.Markup(figure),
+    'kind': 'mean' if name == 'mean' else '',
+  }
+
+
+def _mean_scores(real, synthetic, schema, target, labels, classifiers, seed):
+  """Means over the halves of the real rows; the other half is real_train."""
   # Every class is divided evenly, so that rare ones are in both halves.
   order = np.lexsort([np.random.default_rng(seed).random(len(real)), labels])
   halves = np.empty(len(real), int)
@@ -141,161 +303,3 @@ def _scores(real, synthetic, schema, target, classifiers, seed):
     for half in (0, 1)
   ]
   return (scored[0] + scored[1]) / 2
-
-
-def _header(title, comparison, scored):
-  columns = len(comparison.marginals)
-  links = [('privacy', 'Privacy'), ('columns', 'Columns')]
-  if columns > 1:
-    links.append(('associations', 'Associations'))
-  if scored:
-    links.append(('scores', 'Scores'))
-  links.append(('methods', 'How to read the numbers'))
-  items = ''.join(f'<a href="#{key}">{text}</a>' for key, text in links)
-  return (
-    f'<header><h1>{html.escape(title)}</h1><p class="lead">'
-    f'{comparison.num_synthetic:,} synthetic rows compared with '
-    f'{comparison.num_real:,} real rows, {columns} '
-    f'column{"" if columns == 1 else "s"}.</p>'
-    f'<nav aria-label="Sections">{items}</nav></header>'
-  )
-
-
-def _tiles(comparison, scores, target, statement):
-  summary = comparison.summary()
-  tiles = []
-  tiles += _claim(statement)
-  tiles.append(
-    (
-      'Distance of the columns',
-      f'{summary["marginal_total_variation"]:.3f}',
-      f'mean total variation; {summary["marginal_by_chance"]:.3f} by chance',
-    )
-  )
-  if len(comparison.marginals) > 1:
-    tiles += [
-      (
-        'Distance of the pairs',
-        f'{summary["pair_total_variation"]:.3f}',
-        'mean total variation of two columns',
-      ),
-      (
-        'Error of associations',
-        f'{summary["association_error"]:.3f}',
-        'mean absolute difference',
-      ),
-    ]
-  if scores is not None:
-    mean = scores.mean()
-    tiles.append(
-      (
-        f'AUROC for {target}',
-        f'{mean["auroc"]:.3f}',
-        f'trained on synthetic; {mean["real_auroc"]:.3f} on real rows',
-      )
-    )
-  return report_html.tiles(tiles)
-
-
-def _claim(statement):
-  """Returns the tile of the claim in a list, empty if none is stated."""
-  if hasattr(statement, 'to_dict'):
-    statement = statement.to_dict()
-  if not isinstance(statement, dict):
-    return []
-  epsilon, delta = statement.get('epsilon'), statement.get('delta')
-  if not all(isinstance(value, (int, float)) for value in (epsilon, delta)):
-    return []
-  if not math.isfinite(epsilon):
-    return []
-  hint = f'at δ = {delta:g}'
-  if statement.get('guarantee', 'upper_bound') != 'upper_bound':
-    hint += f'; {statement["guarantee"]}, not a proven bound'
-  if statement.get('seeded'):
-    hint += '; seeded: not private against anyone who knows the seed'
-  return [('Privacy spent', f'ε ≤ {_round_up(epsilon)}', hint)]
-
-
-def _round_up(epsilon):
-  """Four digits after the point, never fewer than was spent."""
-  return f'{math.ceil(epsilon * 1e4) / 1e4:g}'
-
-
-def _privacy(statement):
-  if statement is None:
-    text = (
-      'No privacy statement came with the synthetic table. Nothing in this '
-      'report says that it is private.'
-    )
-  elif isinstance(statement, str):
-    text = statement
-  elif hasattr(statement, 'to_text'):
-    text = statement.to_text()
-  else:
-    text = json.dumps(statement, indent=2, ensure_ascii=False, default=str)
-  return (
-    '<section aria-labelledby="privacy"><h2 id="privacy">Privacy statement</h2>'
-    '<p class="lead">It covers the model and the synthetic table, not this '
-    f'report.</p><pre class="card">{html.escape(text.strip())}</pre></section>'
-  )
-
-
-def _utility(scores, real, synthetic, schema, target):
-  (truth, _), description = model_scores.target_labels(
-    schema, target, real, synthetic
-  )
-  chance = model_scores.constant_scores(truth)
-  metrics = {
-    'macro_f1': 'macro F1',
-    'auroc': 'AUROC',
-    'average_precision': 'average precision',
-  }
-  trained_on = ('synthetic', 'real')
-  heads = [
-    'classifier, trained on',
-    *((m, trained_on) for m in metrics.values()),
-  ]
-  heads.append('AUROC from 0 to 1')
-  rows = []
-  table = scores.copy()
-  if len(table) > 1:
-    table.loc['mean'] = scores.mean()
-  for name, row in table.iterrows():
-    cells = []
-    for key in metrics:
-      cells += [f'{row[key]:.3f}', f'{row["real_" + key]:.3f}']
-    cells.append(
-      report_html.Raw(
-        report_figures.score_figure(
-          row['auroc'],
-          row['real_auroc'],
-          f'AUROC of {name}: {row["auroc"]:.3f} trained on synthetic rows, '
-          f'{row["real_auroc"]:.3f} trained on real rows',
-        )
-      )
-    )
-    rows.append((name, cells, 'mean' if name == 'mean' else ''))
-  guess = [f'{chance[key]:.3f}' for key in metrics for _ in range(2)]
-  rows.append(('always the most frequent', [*guess, ''], 'chance'))
-  half = len(real) // 2
-  return (
-    '<section aria-labelledby="scores"><h2 id="scores">What classifiers learn '
-    'from it</h2><p class="lead">Classifiers predict '
-    f'{html.escape(description)} from all other columns. Each is trained on '
-    f'the synthetic rows and, for comparison, on one half of the real rows '
-    f'(about {half:,}); both are scored on the other half, and the halves then '
-    'change places.</p><ul class="legend">'
-    '<li><span class="key dot made"></span>trained on synthetic rows</li>'
-    '<li><span class="key dot real"></span>trained on real rows</li></ul>'
-    + report_html.table(
-      'Means over the two halves; higher is better.', heads, rows
-    )
-    + '</section>'
-  )
-
-
-def _footer():
-  now = datetime.datetime.now(datetime.timezone.utc)
-  return (
-    f'<footer>Written by tfdpflows on {now:%Y-%m-%d at %H:%M} UTC.</footer>'
-  )

@@ -69,7 +69,6 @@ def train_on_synthetic(
     both areas are means over the classes, one against the rest.
 
   Raises:
-    ImportError: if scikit-learn is not installed.
     ValueError: if `target` is not in the schema, cannot be a class label, or
       `real_holdout` has rows of one class only.
 
@@ -147,7 +146,6 @@ def regress_on_synthetic(
     units of the column.
 
   Raises:
-    ImportError: if scikit-learn is not installed.
     ValueError: if `target` is not a numeric field, or a table has fewer than
       two rows with a value of it.
 
@@ -188,7 +186,7 @@ def regress_on_synthetic(
       rows = np.sort(rng.choice(rows, limit, replace=False))
     kept.append((_features(table.iloc[rows], others), y[rows]))
   (test, truth), (x, y) = kept
-  from sklearn import metrics  # noqa: PLC0415 (optional, slow to import)
+  from sklearn import metrics  # noqa: PLC0415 (slow to import)
 
   scores = pd.DataFrame(
     index=pd.Index(REGRESSORS, name='regressor'), columns=['r2', 'mae']
@@ -257,7 +255,7 @@ def target_labels(schema, target, *tables):
   if few and field.type == 'integer':
     declared = tuple(range(field.minimum, field.maximum + 1))
   if 2 <= len(declared) <= _MAX_CLASSES:
-    edges = discretization.cell_edges(declared, len(declared))
+    edges = discretization.bin_edges(declared, len(declared))
     description = f'the value of {target}'
   else:
     distinct, counts = np.unique(
@@ -310,21 +308,17 @@ def _names(classifiers):
 
 
 def _classifier(name, seed):
-  try:
-    from sklearn import (  # noqa: PLC0415 (optional, slow to import)
-      discriminant_analysis,
-      ensemble,
-      linear_model,
-      naive_bayes,
-      neural_network,
-      pipeline,
-      preprocessing,
-      tree,
-    )
-  except ImportError as error:
-    raise ImportError(
-      'Train-on-synthetic scores need scikit-learn: pip install scikit-learn'
-    ) from error
+  from sklearn import (  # noqa: PLC0415 (slow to import)
+    discriminant_analysis,
+    ensemble,
+    linear_model,
+    naive_bayes,
+    neural_network,
+    pipeline,
+    preprocessing,
+    tree,
+  )
+
   make = {
     'logistic regression': lambda: linear_model.LogisticRegression(
       max_iter=500
@@ -354,7 +348,7 @@ def _score(name, x, y, features, truth, seed):
     return list(constant_scores(truth).values())
   model = _classifier(name, seed)
   import threadpoolctl  # noqa: PLC0415 (comes with scikit-learn)
-  from sklearn import metrics  # noqa: PLC0415 (optional, slow to import)
+  from sklearn import metrics  # noqa: PLC0415 (slow to import)
 
   # On small tables threads that wait for each other cost more than they save.
   threads = 1 if x.size < _SMALL else None
@@ -382,17 +376,13 @@ def _score(name, x, y, features, truth, seed):
 
 
 def _regressor(name, seed):
-  try:
-    from sklearn import (  # noqa: PLC0415 (optional, slow to import)
-      ensemble,
-      linear_model,
-      pipeline,
-      preprocessing,
-    )
-  except ImportError as error:
-    raise ImportError(
-      'Train-on-synthetic scores need scikit-learn: pip install scikit-learn'
-    ) from error
+  from sklearn import (  # noqa: PLC0415 (slow to import)
+    ensemble,
+    linear_model,
+    pipeline,
+    preprocessing,
+  )
+
   model = {
     'ridge regression': linear_model.Ridge(),
     'random forest': ensemble.RandomForestRegressor(

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from tfdpflows.accounting.owners import owner_of
+from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.mechanisms.checks import touched
 from tfdpflows.randomness import Randomness
 
@@ -65,7 +65,7 @@ def charge_release(
       event,
       label=label,
       resume=resume,
-      owner=owner_of(
+      randomness_id=randomness_id(
         randomness.key('release', label).hex(),
         {
           **json.loads(json.dumps(facts, default=_plain)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from scipy import stats
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,26 +56,22 @@ def evaluate_scores(scores, labels, threshold):
       'for ordinary rows, and 1, for anomalies.'
     )
   labels = labels.astype(bool)
-  positives, negatives = int(labels.sum()), int((~labels).sum())
-  if not positives or not negatives:
+  if not 0 < labels.sum() < len(labels):
     raise ValueError(
-      f'labels name {positives} anomalies and {negatives} other rows; both '
-      'kinds are needed.'
+      f'labels name {labels.sum()} anomalies and {(~labels).sum()} other rows; '
+      'both kinds are needed.'
     )
-  # Mann and Whitney's statistic.
-  ranks = stats.rankdata(scores)[labels].sum()
-  auc = (ranks - positives * (positives + 1) / 2) / (positives * negatives)
-  order = np.argsort(-scores, kind='stable')
-  falling = scores[order]
-  # Rows of equal score are flagged together.
-  last = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(order) - 1)
-  hits = np.cumsum(labels[order])[last]
+  from sklearn import metrics  # noqa: PLC0415 (slow to import)
+
+  # scikit-learn takes no infinite scores, but their ranks.
+  levels, ranks = np.unique(scores, return_inverse=True)
+  fpr, tpr, places = metrics.roc_curve(labels, ranks, drop_intermediate=False)
   flagged = scores > threshold
   return AnomalyEvaluation(
-    false_positive_rates=np.append(0, last + 1 - hits) / negatives,
-    true_positive_rates=np.append(0, hits) / positives,
-    thresholds=np.append(np.inf, falling[last]),
-    auc=float(auc),
+    false_positive_rates=fpr,
+    true_positive_rates=tpr,
+    thresholds=np.append(np.inf, levels[places[1:].astype(int)]),
+    auc=float(metrics.auc(fpr, tpr)),
     false_positive_rate=float(flagged[~labels].mean()),
     true_positive_rate=float(flagged[labels].mean()),
   )

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 
+from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.tabular import work_directory
 from tfdpflows.version import __version__
@@ -86,11 +87,7 @@ class ModelDirectory:
     """Returns when all files are on disk."""
     for folder, _, names in os.walk(self._root):
       for name in names:
-        descriptor = os.open(os.path.join(folder, name), os.O_RDONLY)
-        try:
-          os.fsync(descriptor)
-        finally:
-          os.close(descriptor)
+        atomic.flush(os.path.join(folder, name))
 
 
 @contextlib.contextmanager
@@ -118,11 +115,8 @@ def written_aside(model_dir, overwrite, workspace=None):
     yield folder
     # mkdtemp makes folders private, and so does a ledger its file; these get
     # what mkdir and open would have given.
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(aside, 0o777 & ~mask)
-    for path in _ledgers(aside):
-      os.chmod(path, 0o666 & ~mask)
+    for path in (aside, *_ledgers(aside)):
+      atomic.grant_default_mode(path)
     folder.flush()
     if os.path.isdir(target):
       os.rename(target, replaced)

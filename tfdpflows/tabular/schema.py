@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 
+from tfdpflows import atomic
 from tfdpflows.tabular import values
 from tfdpflows.tabular.field import Field
 
@@ -136,7 +137,7 @@ class TableSchema:
     text = json.dumps(
       self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False
     )
-    values.write_aside(path, lambda file: file.write(f'{text}\n'.encode()))
+    atomic.write_file(path, lambda file: file.write(f'{text}\n'.encode()))
 
   @classmethod
   def draft(cls, df):

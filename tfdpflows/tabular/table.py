@@ -10,6 +10,7 @@ import os
 
 import pandas as pd
 
+from tfdpflows import atomic
 from tfdpflows.tabular import values
 
 # Rows that are turned into columns at one time.
@@ -104,7 +105,7 @@ def write_table(df, path):
     else:
       _write_text(frame, file, missing)
 
-  values.write_aside(path, write)
+  atomic.write_file(path, write)
 
 
 def _write_text(frame, file, missing):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 import numbers
-import os
 import re
-import tempfile
 import warnings
 
 import numpy as np
@@ -19,33 +17,6 @@ _FALSE = ('false', 'False', 'FALSE', '0')
 _WORDS = ('true', 'True', 'TRUE', 'false', 'False', 'FALSE')
 # More digits than one after a leading zero is a code, such as a postal code.
 _CODE = re.compile(r'^[+-]?0\d')
-
-
-def write_aside(path, write):
-  """Writes a file under another name first, then renames it.
-
-  Args:
-    path: path of the file.
-    write: called with a binary file; what it writes is the file's content.
-  """
-  path = os.fspath(path)
-  folder = os.path.dirname(os.path.abspath(path))
-  handle, aside = tempfile.mkstemp(
-    dir=folder, prefix=os.path.basename(path) + '.', suffix='.partial'
-  )
-  try:
-    with os.fdopen(handle, 'wb') as file:
-      write(file)
-      file.flush()
-      os.fsync(file.fileno())
-    # mkstemp makes files private; this one gets what open() would have given.
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(aside, 0o666 & ~mask)
-    os.replace(aside, path)
-  except BaseException:
-    os.unlink(aside)
-    raise
 
 
 def where(row):

@@ -11,8 +11,9 @@ import tempfile
 
 import pandas as pd
 
+from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
-from tfdpflows.accounting.statement import round_up
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.randomness import Randomness
 from tfdpflows.version import __version__
 
@@ -261,9 +262,4 @@ def _fingerprint(table, randomness):
 
 
 def _write_private(path, content):
-  """Writes a file that only the user may read."""
-  handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-  with os.fdopen(handle, 'wb') as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
+  atomic.write_file(path, lambda file: file.write(content), private=True)

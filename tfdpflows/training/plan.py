@@ -8,7 +8,7 @@ import dp_accounting
 import tensorflow as tf
 
 from tfdpflows import accounting, optimizers, sampling
-from tfdpflows.accounting import owners
+from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.randomness import Randomness
 from tfdpflows.training import batches, replay, replicas, rows
 from tfdpflows.training.steps import PlanProgress
@@ -338,7 +338,9 @@ class TrainingPlan:
     if replay:
       return  # Of which table is known when batches are drawn.
     workers = replicas.Workers(replicas.current_strategy())
-    workers.agree(lambda: self._reserve(self._owner, workers, resume=True))
+    workers.agree(
+      lambda: self._reserve(self._random_name, workers, resume=True)
+    )
     steps = max(self.step, self._reservation.charged)
     self._progress.charged_earlier(workers.greatest(steps))
 
@@ -443,17 +445,17 @@ class TrainingPlan:
     ]
 
   @property
-  def _owner(self):
+  def _random_name(self):
     """Names the random numbers in the ledger."""
     return self.randomness.key('owner', self.label).hex()
 
-  def _reserve(self, owner, workers, resume):
+  def _reserve(self, identity, workers, resume):
     reservation = self.ledger.reserve(
       self.sampler.event(self.noise_multiplier),
       self.steps,
       self.label,
       resume=resume,
-      owner=owner,
+      randomness_id=identity,
     )
     # The account of a worker that is not the chief begins anew.
     if resume and workers.is_chief and reservation.charged < self.step:
@@ -470,8 +472,8 @@ class TrainingPlan:
     table = replay.table_of(rows.fingerprints(x, self.randomness))
     if self._reservation is None:
       facts = {**self._progress.facts, 'table': table}
-      owner = owners.owner_of(self._owner, facts)
-      self._reserve(owner, workers, resume=self.replays)
+      identity = randomness_id(self._random_name, facts)
+      self._reserve(identity, workers, resume=self.replays)
       if self.replays:
         self._progress.charged_earlier(self._reservation.charged)
     self._table = self._table or table

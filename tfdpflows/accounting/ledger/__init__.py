@@ -1,0 +1,19 @@
+"""The ledger: what is spent on one table, written down before it is spent."""
+
+from tfdpflows.accounting.ledger.entries import randomness_id
+from tfdpflows.accounting.ledger.file import LedgerError
+from tfdpflows.accounting.ledger.ledger import (
+  LedgerEntry,
+  PrivacyLedger,
+  Reservation,
+)
+from tfdpflows.accounting.ledger.merge import merge_ledgers
+
+__all__ = [
+  'LedgerEntry',
+  'LedgerError',
+  'PrivacyLedger',
+  'Reservation',
+  'merge_ledgers',
+  'randomness_id',
+]

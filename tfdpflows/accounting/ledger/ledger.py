@@ -1,0 +1,811 @@
+"""The ledger: what was spent on one table, known before it is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import logging
+import math
+import numbers
+import os
+import reprlib
+import threading
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import dp_accounting
+
+from tfdpflows.accounting import budget as budget_lib
+from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting import events_json, flatten, registry
+from tfdpflows.accounting.event_bounds import MAX_RUNS, check_event
+from tfdpflows.accounting.ledger import entries as entries_lib
+from tfdpflows.accounting.ledger import file as file_lib
+from tfdpflows.accounting.ledger.file import LedgerError
+from tfdpflows.atomic import PathLike
+from tfdpflows.version import __version__
+
+__all__ = ['LedgerEntry', 'PrivacyLedger', 'Reservation']
+
+_RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+# What a record that is not valid raises.
+_INVALID = (
+  ArithmeticError,
+  AttributeError,
+  LookupError,
+  RecursionError,
+  TypeError,
+  ValueError,
+)
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerEntry:
+  """One mechanism of a ledger.
+
+  Attributes:
+    label: What it was for.
+    event: The `DpEvent` of one run of it.
+    count: How many runs are charged.
+    reserved: How many runs may be charged in all; `count` for plain charges and
+      for reservations that were released.
+  """
+
+  label: str
+  event: dp_accounting.DpEvent
+  count: int
+  reserved: int
+
+
+class PrivacyLedger:
+  """Counts every mechanism that touches one table, and refuses to overspend.
+
+  Args:
+    path: A file that does not exist yet; None for a ledger in memory.
+    budget: What may be spent; None for no limit.
+    accountant: Name of the accountant that enforces the budget.
+    neighboring_relation: What two neighbouring tables are.
+    metadata: JSON-able dict that is kept in the first line of the file.
+
+  Raises:
+    LedgerError: If the file exists or cannot be written.
+    ValueError: If the accountant is unknown or the relation not supported.
+
+  #### Formal guarantee
+  If each mechanism runs only after its charge has returned, then at every
+  moment `epsilon(delta)` is an upper bound for all that ran, whatever crashed
+  in between, and the whole is (budget.epsilon, budget.delta)-differentially
+  private (where the accountant's guarantee is 'upper_bound'). What is asked of
+  the table may depend on earlier outputs; the noise, the sampling and the
+  number of runs may not, as numerical composition assumes these fixed. No
+  refusal depends on private votes: `DataDependentDpEvent`s count as their
+  data-independent twins. A file that holds such events tells of the votes and
+  has to be kept as private as they are.
+
+  ```python
+  >>> ledger = PrivacyLedger(budget=budget_lib.PrivacyBudget(1.0, 1e-5))
+  >>> ledger.charge(dp_accounting.GaussianDpEvent(5.0), label='histograms')
+  True
+  >>> round(ledger.epsilon(), 4)
+  0.7255
+  >>> ledger.charge(dp_accounting.GaussianDpEvent(4.0), label='one too many')
+  Traceback (most recent call last):
+  ...
+  tfdpflows.accounting.budget.BudgetExceededError: 'one too many' ...
+
+  ```
+  """
+
+  def __init__(
+    self,
+    path: Optional[PathLike] = None,
+    budget: Optional[budget_lib.PrivacyBudget] = None,
+    accountant: str = 'pld',
+    neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
+    metadata: Optional[dict[str, Any]] = None,
+  ):
+    header = {
+      'kind': 'header',
+      'library_version': __version__,
+      'budget': None if budget is None else dataclasses.asdict(budget),
+      'accountant': registry.resolve_name(accountant),
+      'neighboring_relation': neighboring_relation.name,
+      'metadata': dict(metadata or {}),
+      'time': _now(),
+    }
+    file_lib.check_record(header, 'The metadata')
+    self._set_up(json.loads(json.dumps(header, allow_nan=False)))
+    if path is not None:
+      self._store(path, [], lambda: None)
+
+  @classmethod
+  def open(
+    cls,
+    path: PathLike,
+    budget: Optional[budget_lib.PrivacyBudget] = None,
+    read_only: bool = False,
+  ) -> PrivacyLedger:
+    """Opens a ledger from a file, verifies every line of it, and continues it.
+
+    Args:
+      path: The file.
+      budget: If given, must equal the budget in the file. What was promised
+        does not change; `merge_ledgers` makes a new ledger with a new budget.
+      read_only: Whether to open it without a lock and refuse to charge, for
+        reading what was spent while somebody else writes.
+
+    Returns:
+      The ledger.
+
+    Raises:
+      LedgerError: If the file is missing, in use, of another format version, or
+        damaged; names the line and the cause.
+    """
+    ledger = cls._read(path, read_only)
+    try:
+      if not read_only:
+        ledger._check_chargeable()
+      if budget is not None and budget != ledger.budget:
+        ledger._refuse_other_budget(budget)
+    except BaseException:
+      ledger.close()
+      raise
+    for note in ledger._file.notes:
+      _logger.warning('%s', note)
+    return ledger
+
+  @classmethod
+  def _read(cls, path: PathLike, read_only: bool) -> PrivacyLedger:
+    """A ledger from a file, also one that was merged into another."""
+    file = file_lib.LedgerFile.open(path, read_only)
+    try:
+      ledger = cls.__new__(cls)
+      for number, record in enumerate(file.records, 1):
+        try:
+          if number == 1:
+            ledger._set_up(record)
+          else:
+            ledger._state.apply(record)
+        except _INVALID as error:
+          raise LedgerError(
+            f'{file.path}, line {number}: not a valid record ({error}).'
+          ) from error
+    except BaseException:
+      file.close()
+      raise
+    file.records.clear()
+    ledger._file = file
+    ledger._resumable = entries_lib.ResumableEntries(ledger._state.entries)
+    return ledger
+
+  def _set_up(self, header: dict[str, Any]) -> None:
+    budget = header['budget']
+    self.budget = None if budget is None else budget_lib.PrivacyBudget(**budget)
+    self.accountant = registry.resolve_name(header['accountant'])
+    names = {relation.name: relation for relation in flatten.RELATIONS}
+    name = header['neighboring_relation']
+    if name not in names:
+      raise ValueError(
+        f'The neighbouring relation {name} is not supported; use '
+        f'{" or ".join(names)}.'
+      )
+    self.neighboring_relation = names[name]
+    self.metadata = dict(header['metadata'])
+    self._header = header
+    self._file: Optional[file_lib.LedgerFile] = None
+    self._state = entries_lib.LedgerState()
+    self._resumable = entries_lib.ResumableEntries()
+    self._lock = threading.RLock()
+    # A forked process has a copy, of which this one knows nothing.
+    self._process = os.getpid()
+
+  def charge(
+    self,
+    event: dp_accounting.DpEvent,
+    count: int = 1,
+    label: Optional[str] = None,
+    resume: bool = False,
+    *,
+    randomness_id: str = '',
+    seeded: bool = False,
+  ) -> bool:
+    """Charges a mechanism that is about to run.
+
+    Args:
+      event: What one run costs.
+      count: How many runs.
+      label: What it is for; the event in words if None.
+      resume: Whether a charge with this label that an earlier process wrote to
+        the same file counts as this one. That is sound where the interrupted
+        run published nothing, or where this one repeats it with the same random
+        numbers. Of the charges that were merged in, only those with a
+        `randomness_id` count.
+      randomness_id: Names the random numbers, without giving them away, and
+        what they are used for (`ledger.randomness_id`). What was charged for
+        one is not resumed by another, and random numbers of one name are
+        charged once.
+      seeded: Whether the random numbers come from a seed that may be known;
+        statements say so from then on.
+
+    Returns:
+      True if it was charged now, False if it had been charged before.
+
+    Raises:
+      BudgetExceededError: If it would pass the budget; nothing is written.
+      dp_accounting.UnsupportedEventError: If the accountant does not support
+        the event; nothing is written.
+      LedgerError: If it cannot be written, if `resume` finds another event,
+        count or `randomness_id` under the label, or if its random numbers were
+        charged before and it does not resume.
+      ValueError: If a parameter is outside its range.
+    """
+    self.check_usable()
+    label = events_lib.describe_event(event) if label is None else str(label)
+    record = _record('charge', label, event, count)
+    if randomness_id:
+      record['owner'] = randomness_id
+    if seeded:
+      record['seeded'] = True
+    with self._lock:
+      if resume and self._resumable.take(record) is not None:
+        return False
+      name = entries_lib.name_of(randomness_id)
+      if name and name in self._state.sums.randomness_names:
+        raise LedgerError(
+          f'The random numbers of {label!r} were used for an earlier charge: '
+          'noise must not be used twice. Give another label or another '
+          'Randomness; or, to repeat an interrupted release, resume=True with '
+          'the ledger opened from its file.'
+        )
+      self._check_budget(event, record['count'], label)
+      self._write(record)
+    return True
+
+  def reserve(
+    self,
+    event: dp_accounting.DpEvent,
+    count: int,
+    label: str,
+    *,
+    resume: bool = False,
+    randomness_id: str = '',
+  ) -> Reservation:
+    """Checks the budget for many runs at once, to be charged as they happen.
+
+    Args:
+      event: What one run costs.
+      count: How many runs at most.
+      label: What it is for; unique in the ledger.
+      resume: Whether to go on with the reservation that an earlier process made
+        under this label in the same file, with what it has charged. That is
+        sound only where its runs are repeated with the same random numbers. A
+        reservation that was merged in is found by the label it had before.
+      randomness_id: Names the random numbers, without giving them away, and
+        what they are used for (`ledger.randomness_id`). What was reserved for
+        one is not resumed by another; a name alone resumes whatever it was used
+        for, and has to go on after all that was charged.
+
+    Returns:
+      A `Reservation`.
+
+    Raises:
+      BudgetExceededError: If all that is charged and reserved would pass the
+        budget; nothing is written.
+      dp_accounting.UnsupportedEventError: If the accountant does not support
+        the event; nothing is written.
+      LedgerError: If the label is taken, or `resume` finds another event, count
+        or `randomness_id` under it.
+      ValueError: If a parameter is outside its range.
+    """
+    self.check_usable()
+    label = str(label)
+    record = _record('reserve', label, event, count)
+    record['owner'] = randomness_id
+    with self._lock:
+      entry = self._resumable.take(record) if resume else None
+      if entry is None:
+        if label in self._state.sums.labels:
+          raise LedgerError(
+            f'The label {label!r} is taken in this ledger; a reservation needs '
+            'one of its own.'
+          )
+        self._check_budget(event, record['count'], label)
+        self._write(record)
+      elif entry.released and entry.charged < entry.limit:
+        self._check_budget(event, entry.limit - entry.charged, label)
+        self._write({**record, 'label': entry.label})
+      found = label if entry is None else entry.label
+      return Reservation(self, self._state.sums.reserved[found])
+
+  @property
+  def entries(self) -> tuple[LedgerEntry, ...]:
+    """All mechanisms in the order of their first line."""
+    with self._lock:
+      return tuple(
+        LedgerEntry(
+          entry.label,
+          entry.event,
+          entry.charged,
+          entry.charged if entry.released else entry.limit,
+        )
+        for entry in self._state.entries
+      )
+
+  @property
+  def event(self) -> dp_accounting.ComposedDpEvent:
+    """All that is charged, as one event, as it was charged."""
+    with self._lock:
+      return self._state.charged(data_dependent=True)
+
+  @property
+  def committed_event(self) -> dp_accounting.ComposedDpEvent:
+    """All that is charged or reserved, at its data-independent cost."""
+    with self._lock:
+      return self._state.committed()
+
+  @property
+  def remaining(self) -> Optional[float]:
+    """Epsilon of the budget less that of all that is charged or reserved.
+
+    Epsilons do not add up: more noise than this suggests may still fit in. None
+    if there is no budget.
+    """
+    if self.budget is None:
+      return None
+    return max(self.budget.epsilon - self._epsilon(self.committed_event), 0.0)
+
+  @property
+  def seeded(self) -> bool:
+    """Whether random numbers came from a seed that may be known."""
+    return bool(self.metadata.get('seeded', False) or self._state.seeded)
+
+  @property
+  def notes(self) -> tuple[str, ...]:
+    """What there is to know of the file, in words."""
+    notes = () if self._file is None else self._file.notes
+    if self._state.merged is not None:
+      notes += (self._describe_merge(),)
+    if 'merged_from' in self.metadata:
+      names = ', '.join(x['path'] for x in self.metadata['merged_from'])
+      notes += (f'Merged from these ledgers, with all they spent: {names}.',)
+    return notes
+
+  @property
+  def path(self) -> Optional[str]:
+    """Where the file is; None for a ledger in memory."""
+    return None if self._file is None else self._file.path
+
+  def epsilon(
+    self,
+    delta: Optional[float] = None,
+    accountant: Optional[str] = None,
+    *,
+    data_dependent: bool = False,
+  ) -> float:
+    """Epsilon of all that is charged.
+
+    Args:
+      delta: Inside (0, 1); that of the budget if None.
+      accountant: Name of an accountant; that of the ledger if None.
+      data_dependent: Whether `DataDependentDpEvent`s cost what follows from
+        the votes they were made from. The result is then itself private.
+
+    Returns:
+      Epsilon in nats, infinite if no finite one is known. The same question is
+      answered from memory.
+
+    Raises:
+      dp_accounting.UnsupportedEventError: If the accountant does not support a
+        mechanism of the ledger.
+      ValueError: If the delta is missing or outside its range.
+    """
+    if delta is None and self.budget is None:
+      raise ValueError('A ledger without a budget has no delta; give one.')
+    with self._lock:
+      event = self._state.charged(data_dependent)
+    return self._epsilon(event, delta, accountant)
+
+  def release(self, label: str) -> int:
+    """Gives up what a reservation has not charged, whoever made it.
+
+    For one whose program is gone and will not resume it, so that it does not
+    hold a part of the budget for ever. What it has charged stays charged, as it
+    may have run. Its program can still go on, if the budget has room then: what
+    it gave up is paid for anew when it resumes.
+
+    Args:
+      label: Of the reservation.
+
+    Returns:
+      How many runs were given up; 0 if all are charged or were given up before.
+
+    Raises:
+      LedgerError: If there is no such reservation, or it cannot be written.
+
+    #### Formal guarantee
+    A run is charged, on disk, before it begins, and as long as this ledger is
+    open nobody else can charge one. So what is given up has not run, and cannot
+    run without being paid for.
+
+    ```python
+    >>> ledger = PrivacyLedger()
+    >>> event = dp_accounting.GaussianDpEvent(20.0)
+    >>> ledger.reserve(event, count=100, label='training').ensure(30)
+    >>> ledger.release('training')
+    70
+
+    ```
+    """
+    with self._lock:
+      self.check_usable()
+      entry = self._state.sums.reserved.get(label)
+      if entry is None:
+        raise LedgerError(
+          f'There is no reservation {label!r} in this ledger. '
+          + self._describe_open()
+        )
+      left = 0 if entry.released else entry.limit - entry.charged
+      if left:
+        self._write({'kind': 'release', 'label': label})
+      return left
+
+  def close(self) -> None:
+    """Unlocks the file; nothing can be charged afterwards.
+
+    Warns if the file was replaced, deleted or written to while it was open.
+    """
+    if self._file is None:
+      return
+    # Not in a process that was forked: the ledger goes on in the other one.
+    if self._process == os.getpid() and not self._file.broken:
+      what = self._file.displaced()
+      if what is not None:
+        _logger.warning('%s', what)
+    self._file.close()
+
+  def __enter__(self) -> PrivacyLedger:
+    return self
+
+  def __exit__(self, *unused_args) -> None:
+    self.close()
+
+  def check_usable(self) -> None:
+    """Raises `LedgerError` if nothing can be charged here."""
+    if self._file is not None:
+      self._file.check_writable()
+    self._check_process()
+    self._check_chargeable()
+
+  def _check_process(self) -> None:
+    if self._process != os.getpid():
+      raise LedgerError(
+        'This ledger was made by the process that this one was forked from, '
+        'which does not know what is charged or run here. Charge it there, '
+        'before the fork; or close it there and open its file here.'
+      )
+
+  def _check_chargeable(self) -> None:
+    if self._state.merged is not None:
+      raise LedgerError(
+        self._describe_merge() + ' Nothing can be charged here any more.'
+      )
+
+  def _describe_merge(self) -> str:
+    """Says which ledger goes on instead of this one."""
+    what = 'This ledger' if self.path is None else f'The ledger {self.path}'
+    into = self._state.merged['into']
+    if into is None:
+      return f'{what} was merged into one in memory: continue that one.'
+    if self.path is not None:
+      folder = os.path.dirname(os.path.realpath(self.path))
+      into = os.path.normpath(os.path.join(folder, into))
+    if os.path.exists(into):
+      return f'{what} was merged into {into}: continue that one.'
+    return (
+      f'{what} was being merged into {into}, which is not there: merge the '
+      f'same ledgers again ({", ".join(self._state.merged["sources"])}, as '
+      f'seen from {os.path.dirname(into)}).'
+    )
+
+  def _epsilon(
+    self,
+    event: dp_accounting.DpEvent,
+    delta: Optional[float] = None,
+    accountant: Optional[str] = None,
+  ) -> float:
+    return registry.compute_epsilon(
+      event,
+      self.budget.delta if delta is None else delta,
+      self.accountant if accountant is None else accountant,
+      self.neighboring_relation,
+    )
+
+  def _check_budget(
+    self, event: dp_accounting.DpEvent, count: int, label: str
+  ) -> None:
+    """Refuses a charge that would pass the budget, with the numbers."""
+    # At its cost without the votes that it may depend on.
+    event = events_lib.data_independent(event)
+    more = entries_lib.composed([(event, count)])
+    relation = self.neighboring_relation
+    if self.budget is None:
+      registry.compose_event(more, self.accountant, relation)
+      return
+    before = self.committed_event
+    asked = self._epsilon(entries_lib.composed([(before, 1), (more, 1)]))
+    if asked <= self.budget.epsilon:
+      return
+    spent, budget = self._epsilon(before), self.budget
+    hint = ' ' + self._describe_open() if self._state.sums.open else ''
+    fix = 'Nothing was charged. Add noise, ask for less, or start with a larger'
+    if any(x.kind == 'non_private' for x in flatten.flatten(event, relation)):
+      what = events_lib.describe_event(event)
+      refusal = (
+        f'{what}, has no noise, so that its epsilon is infinite and no budget '
+        'can pay it. Nothing was charged. Add noise.'
+      )
+    elif math.isinf(asked):
+      refusal = (
+        f'with it no finite epsilon is known at delta={budget.delta:g} '
+        f'(infinity, after {spent:.7g}), and the budget is '
+        f'{budget.epsilon:.7g}. {fix} budget and a larger delta.{hint}'
+      )
+    else:
+      # Seven digits, so that an excess in the sixth can be read.
+      refusal = (
+        f'it would bring epsilon from {spent:.7g} to {asked:.7g} at '
+        f'delta={budget.delta:g} and the budget is {budget.epsilon:.7g}. {fix} '
+        f'budget.{hint}'
+      )
+    message = f'{label!r} is refused: {refusal}'
+    raise budget_lib.BudgetExceededError(budget, spent, asked, message)
+
+  def _describe_open(self) -> str:
+    """Says which reservations hold a part of the budget, and what helps."""
+    held = [
+      f'{x.label!r} ({x.limit - x.charged:,} of {x.limit:,} runs)'
+      for x in self._state.sums.open.values()
+    ]
+    if not held:
+      return 'No reservation holds anything that is not charged.'
+    more = f' and {len(held) - 5} more' if len(held) > 5 else ''
+    return (
+      f'Reserved and not charged: {", ".join(held[:5])}{more}. '
+      'PrivacyLedger.release gives up what nobody will resume.'
+    )
+
+  def _refuse_other_budget(self, budget: budget_lib.PrivacyBudget) -> None:
+    spent = ''
+    epsilon = self._epsilon(self.committed_event, budget.delta)
+    if not epsilon <= budget.epsilon:
+      spent = (
+        f'It is lower than what is spent already: epsilon {epsilon:.7g} at '
+        f'delta={budget.delta:g}. '
+      )
+    raise LedgerError(
+      f'The budget of {self.path} is {self.budget} and cannot become '
+      f'{budget}. {spent}Continue with the same epsilon and delta.'
+    )
+
+  def _fill(
+    self,
+    records: Sequence[dict[str, Any]],
+    path: Optional[PathLike],
+    before: Callable[[], None],
+  ) -> None:
+    """Takes over the records of others, at the birth of this ledger.
+
+    Args:
+      records: What it begins with; may be resumed.
+      path: Where it is kept; None for in memory.
+      before: Called when it only has to get its name.
+
+    Raises:
+      BudgetExceededError: If the budget is lower than what is in them.
+      dp_accounting.UnsupportedEventError: If the accountant does not support
+        an event.
+    """
+    for record in records:
+      self._state.apply(record)
+    self._resumable = entries_lib.ResumableEntries(self._state.entries)
+    self._check_filled()
+    if path is None:
+      before()
+    else:
+      self._store(path, records, before)
+
+  def _store(
+    self,
+    path: PathLike,
+    records: Sequence[dict[str, Any]],
+    before: Callable[[], None],
+  ) -> None:
+    records = [{**record, 'time': _now()} for record in records]
+    self._file = file_lib.LedgerFile.create(path, self._header, records, before)
+
+  def _check_filled(self) -> None:
+    committed = self.committed_event
+    if self.budget is None:
+      registry.compose_event(
+        committed, self.accountant, self.neighboring_relation
+      )
+      return
+    asked = self._epsilon(committed)
+    if asked <= self.budget.epsilon:
+      return
+    spent = self.epsilon()
+    raise budget_lib.BudgetExceededError(
+      self.budget,
+      spent,
+      asked,
+      message=(
+        f'The budget of epsilon {self.budget.epsilon:.7g} at '
+        f'delta={self.budget.delta:g} is lower than what is spent already: '
+        f'together the ledgers have charged {spent:.7g}, and {asked:.7g} with '
+        'what is reserved. Nothing was merged. Give a larger budget, or '
+        'release reservations first.'
+      ),
+    )
+
+  def _write(self, record: dict[str, Any]) -> None:
+    """On disk first, then in memory; nothing that is not valid."""
+    self._check_process()
+    self._check_chargeable()
+    change = self._state.prepare(record)
+    if self._file is None:
+      change()
+    else:
+      self._file.append({**record, 'time': _now()}, change)
+
+
+class Reservation:
+  """A number of runs for which the budget was checked once.
+
+  Made by `PrivacyLedger.reserve`. Charging from it does no accounting and takes
+  the same time however many runs there were.
+
+  ```python
+  >>> from tfdpflows.accounting import PrivacyLedger
+  >>> ledger = PrivacyLedger()
+  >>> steps = ledger.reserve(
+  ...     dp_accounting.GaussianDpEvent(20.0), count=100, label='training')
+  >>> steps.ensure(1, block=30)  # before the first step
+  >>> steps.charged
+  30
+  >>> steps.release()  # training ended early
+  >>> ledger.entries[0].count, ledger.entries[0].reserved
+  (30, 30)
+
+  ```
+  """
+
+  def __init__(self, ledger: PrivacyLedger, entry: entries_lib.Entry):
+    self._ledger = ledger
+    self._entry = entry
+
+  @property
+  def label(self) -> str:
+    """What it is for."""
+    return self._entry.label
+
+  @property
+  def event(self) -> dp_accounting.DpEvent:
+    """What one run costs."""
+    return self._entry.event
+
+  @property
+  def count(self) -> int:
+    """How many runs may be charged in all."""
+    return self._entry.limit
+
+  @property
+  def charged(self) -> int:
+    """How many runs are charged; with a file, by this or an earlier process."""
+    return self._entry.charged
+
+  @property
+  def released(self) -> bool:
+    """Whether the rest was given up."""
+    return self._entry.released
+
+  def ensure(self, total: int, block: int = 1) -> None:
+    """Makes sure that a number of runs is charged, ahead of them.
+
+    Args:
+      total: How many runs there will have been, counted from the first.
+      block: A larger block writes to the disk less often; after a crash, up to
+        one block more is charged than was run, never less.
+
+    Raises:
+      BudgetExceededError: If `total` is above `count`; nothing is charged.
+      LedgerError: If it cannot be written, or if the rest was released.
+      ValueError: If a number is outside its range.
+    """
+    whole = 0 <= total <= MAX_RUNS and total % 1 == 0
+    if not (whole and block >= 1 and block % 1 == 0):
+      shown = [
+        'more' if x > MAX_RUNS else reprlib.repr(x) for x in (total, block)
+      ]
+      raise ValueError(
+        'total must be a whole number, zero or more and at most 10^15, and '
+        f'block one above zero, not {shown[0]} and {shown[1]}.'
+      )
+    # What was charged before a fork is run once, and by one of the two.
+    self._ledger._check_process()
+    entry = self._entry
+    if total <= entry.charged:
+      return
+    with self._ledger._lock:
+      if total <= entry.charged:
+        return
+      if total > entry.limit:
+        raise self._refusal(int(total))
+      if entry.released:
+        raise LedgerError(
+          f'The reservation {entry.label!r} was released after {entry.charged} '
+          f'of {entry.limit} runs. Reserve again to go on.'
+        )
+      target = min(-(-int(total) // int(block)) * int(block), entry.limit)
+      self._ledger._write(
+        {'kind': 'advance', 'label': entry.label, 'total': target}
+      )
+
+  def release(self) -> None:
+    """Gives up what is not charged; does nothing if all is, or twice.
+
+    Raises:
+      LedgerError: If it cannot be written.
+    """
+    with self._ledger._lock:
+      entry = self._entry
+      if not entry.released and entry.charged < entry.limit:
+        self._ledger.release(entry.label)
+
+  def _refusal(self, total: int) -> budget_lib.BudgetExceededError:
+    entry, ledger = self._entry, self._ledger
+    spent = asked = None
+    if ledger.budget is not None:
+      committed = ledger.committed_event
+      more = [(committed, 1), (entry.public_event, total - entry.limit)]
+      spent = ledger._epsilon(committed)
+      asked = ledger._epsilon(entries_lib.composed(more))
+    return budget_lib.BudgetExceededError(
+      ledger.budget,
+      spent,
+      asked,
+      message=(
+        f'{entry.label!r} asked for run {total}, and {entry.limit} runs were '
+        'reserved. Nothing was charged. Stop there, or reserve more runs from '
+        'the start.'
+      ),
+    )
+
+
+def _record(
+  kind: str, label: str, event: dp_accounting.DpEvent, count: int
+) -> dict[str, Any]:
+  """The line of a charge or a reservation, as it is going to be read."""
+  whole = isinstance(count, numbers.Real) and not isinstance(count, bool)
+  # Compared, not converted: NaN and infinity cannot be, nor be printed what
+  # has too many digits.
+  if not (whole and 1 <= count <= MAX_RUNS and count % 1 == 0):
+    printed = not whole or not count > MAX_RUNS
+    raise ValueError(
+      f'The count of {label!r} must be a whole number above zero and at most '
+      f'10^15, not {reprlib.repr(count) if printed else "more"}.'
+    )
+  check_event(event, runs=int(count))
+  record = {
+    'kind': kind,
+    'label': label,
+    'event': events_json.event_to_dict(event),
+    'count': int(count),
+  }
+  return json.loads(json.dumps(record))
+
+
+def _now() -> str:
+  now = datetime.datetime.now(datetime.timezone.utc)
+  return now.isoformat(timespec='seconds')

@@ -1,0 +1,283 @@
+"""Several ledgers over one table become one."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+from tfdpflows.accounting import budget as budget_lib
+from tfdpflows.accounting import events_json
+from tfdpflows.accounting.ledger.entries import Entry
+from tfdpflows.accounting.ledger.file import LedgerError
+from tfdpflows.accounting.ledger.ledger import PrivacyLedger
+from tfdpflows.atomic import PathLike
+
+__all__ = ['merge_ledgers']
+
+
+def merge_ledgers(
+  sources: Sequence[Union[PrivacyLedger, PathLike]],
+  path: Optional[PathLike] = None,
+  budget: Optional[budget_lib.PrivacyBudget] = None,
+  accountant: Optional[str] = None,
+  metadata: Optional[dict[str, Any]] = None,
+) -> PrivacyLedger:
+  """Makes one ledger of several that were kept over the same table.
+
+  It holds all that they spent, and they are closed for good: whoever charges
+  one of them afterwards gets a `LedgerError` that says where it went. If the
+  merge is interrupted, even by a crash, some of them may be closed without it;
+  the same call again completes it.
+
+  Where several of them have a label, each gets the number of its source behind
+  it, as in 'training (2)'. Reservations with a `randomness_id` can be resumed,
+  with that and under the label that they had. What others reserved and did not
+  charge is released, and plain charges are not resumed, since nobody could tell
+  whose they are.
+
+  Args:
+    sources: `PrivacyLedger`s or paths of them: all on disk, or all in memory.
+      They are closed by whoever opened them.
+    path: A file that does not exist yet; None for a ledger in memory, of
+      ledgers in memory.
+    budget: What may be spent in all; if None, the budget that all of them have.
+    accountant: Name of the accountant that enforces the budget; if None, the
+      one that all of them have.
+    metadata: JSON-able dict for the first line of the file, to which
+      `merged_from` is added, and `seeded` where a source has it.
+
+  Returns:
+    The merged `PrivacyLedger`.
+
+  Raises:
+    BudgetExceededError: If the budget is lower than what they have charged and
+      reserved together; nothing is written.
+    dp_accounting.UnsupportedEventError: If the accountant does not support all
+      events; nothing is written.
+    LedgerError: If one of them is missing, in use, damaged or merged elsewhere,
+      or if the new one exists or cannot be written.
+    ValueError: If there are none, one is there twice, or they differ in their
+      neighbouring relation, or in a budget or accountant that is not given.
+
+  #### Formal guarantee
+  What was charged to a source at any time, before or after a crash at any
+  point, is in the merged ledger once that exists: all sources are locked from
+  the moment they are read until the last line of each says, on disk, that it
+  was merged, and only then the merged file, complete, gets its name.
+
+  ```python
+  >>> import dp_accounting
+  >>> first, second = PrivacyLedger(), PrivacyLedger()
+  >>> _ = first.charge(dp_accounting.GaussianDpEvent(5.0), label='histograms')
+  >>> _ = second.charge(dp_accounting.GaussianDpEvent(4.0), label='histograms')
+  >>> merged = merge_ledgers([first, second])
+  >>> [entry.label for entry in merged.entries]
+  ['histograms (1)', 'histograms (2)']
+  >>> first.charge(dp_accounting.GaussianDpEvent(5.0))
+  Traceback (most recent call last):
+  ...
+  tfdpflows.accounting.ledger.file.LedgerError: This ledger was merged ...
+
+  ```
+  """
+  path = None if path is None else os.fspath(path)
+  with contextlib.ExitStack() as stack:
+    ledgers = _taken(list(sources), path, stack)
+    names = _source_names(ledgers, path)
+    unmerged = _unmerged(ledgers, path, names)
+    if path is not None and os.path.lexists(path):
+      return _complete(path, unmerged, names, budget)
+    merged = PrivacyLedger(
+      budget=budget or _common(ledgers, 'budget'),
+      accountant=accountant or _common(ledgers, 'accountant'),
+      neighboring_relation=_common(ledgers, 'neighboring_relation'),
+      metadata=_metadata(ledgers, names, metadata),
+    )
+
+    def close_sources():
+      for ledger in unmerged:
+        ledger._write(_last_record(ledger, path, names))
+
+    merged._fill(_records(ledgers), path, close_sources)
+  return merged
+
+
+def _taken(
+  sources: list, path: Optional[str], stack: contextlib.ExitStack
+) -> list[PrivacyLedger]:
+  """The ledgers, open for writing and locked against other threads."""
+  if not sources:
+    raise ValueError('There is nothing to merge: give one ledger or more.')
+  keys = [
+    id(source) if _path(source) is None else os.path.realpath(_path(source))
+    for source in sources
+  ]
+  for source, number in zip(sources, map(keys.count, keys)):
+    if number > 1:
+      raise ValueError(
+        f'The ledger {_path(source) or source!r} is given {number} times, and '
+        'would be charged as often. Give each ledger once.'
+      )
+  on_disk = {_path(source) is not None for source in sources}
+  if len(on_disk) > 1 or (path is None and True in on_disk):
+    raise ValueError(
+      'Ledgers on disk are merged into one on disk, without ledgers in memory '
+      'between them: after a crash nobody could complete it. Give the path of '
+      'a new file, and only ledgers in files.'
+    )
+  opened = []
+  for source in sources:
+    if not isinstance(source, PrivacyLedger):
+      source = PrivacyLedger._read(source, read_only=False)
+      stack.callback(source.close)
+    elif source._file is not None:
+      source._file.check_writable()
+    opened.append(source)
+  # In one order, so that two merges in two threads cannot wait for each other.
+  for ledger in sorted(opened, key=id):
+    stack.enter_context(ledger._lock)
+  return opened
+
+
+def _path(source) -> Optional[str]:
+  return source.path if isinstance(source, PrivacyLedger) else os.fspath(source)
+
+
+def _source_names(
+  ledgers: list[PrivacyLedger], into: Optional[str]
+) -> list[str]:
+  """The names of ledgers as seen from the one that they are merged into.
+
+  Relative paths, so that they hold when all is moved together.
+  """
+  return [
+    'in memory'
+    if ledger.path is None
+    else _seen_from(os.path.dirname(os.path.realpath(into)), ledger.path)
+    for ledger in ledgers
+  ]
+
+
+def _last_record(
+  ledger: PrivacyLedger, into: Optional[str], names: list[str]
+) -> dict[str, Any]:
+  """The record that closes a ledger that is merged."""
+  if into is not None and ledger.path is not None:
+    into = _seen_from(os.path.dirname(os.path.realpath(ledger.path)), into)
+  return {'kind': 'seal', 'into': into, 'sources': sorted(names)}
+
+
+def _seen_from(folder: str, path: str) -> str:
+  return os.path.relpath(os.path.realpath(path), folder)
+
+
+def _unmerged(
+  ledgers: list[PrivacyLedger], path: Optional[str], names: list[str]
+) -> list[PrivacyLedger]:
+  """Those that go on; refuses any that another merge has closed."""
+  result = []
+  for ledger in ledgers:
+    found = ledger._state.merged
+    if found is None:
+      result.append(ledger)
+    elif path is None or {'kind': 'seal', **found} != _last_record(
+      ledger, path, names
+    ):
+      ledger._check_chargeable()
+  return result
+
+
+def _complete(
+  path: str,
+  unmerged: list[PrivacyLedger],
+  names: list[str],
+  budget: Optional[budget_lib.PrivacyBudget],
+) -> PrivacyLedger:
+  """The merged ledger of a call that was interrupted at its very end."""
+  if not unmerged:
+    merged = PrivacyLedger.open(path, budget)
+    found = merged.metadata.get('merged_from', [])
+    if sorted(x['path'] for x in found) == sorted(names):
+      return merged
+    merged.close()
+  raise LedgerError(
+    f'The ledger {path} exists. Choose another path; a ledger is never '
+    'overwritten.'
+  )
+
+
+def _common(ledgers: list[PrivacyLedger], field: str) -> Any:
+  """What all ledgers agree on."""
+  values = [getattr(ledger, field) for ledger in ledgers]
+  for ledger, value in zip(ledgers, values):
+    if value == values[0]:
+      continue
+    first, other = (x.path or 'in memory' for x in (ledgers[0], ledger))
+    fix = f'Give the {field} of the merged ledger.'
+    if field == 'neighboring_relation':
+      values[0], value = values[0].name, value.name
+      fix = 'What they spent cannot be added up; keep them apart.'
+    raise ValueError(
+      f'The {field} of the ledger {first} is {values[0]}, that of the ledger '
+      f'{other} is {value}. {fix}'
+    )
+  return values[0]
+
+
+def _metadata(
+  ledgers: list[PrivacyLedger],
+  names: list[str],
+  metadata: Optional[dict[str, Any]],
+) -> dict[str, Any]:
+  result = dict(metadata or {})
+  if any(ledger.seeded for ledger in ledgers):
+    result['seeded'] = True
+  result['merged_from'] = [
+    {'path': name, 'metadata': ledger.metadata}
+    for name, ledger in zip(names, ledgers)
+  ]
+  return result
+
+
+def _records(ledgers: list[PrivacyLedger]) -> list[dict[str, Any]]:
+  """All entries of the ledgers as records of a new one."""
+  shared = collections.Counter(
+    label for ledger in ledgers for label in ledger._state.sums.labels
+  )
+  taken, records = set(shared), []
+  for number, ledger in enumerate(ledgers, 1):
+    labels = {}
+    for entry in ledger._state.entries:
+      label = labels.get(entry.label, entry.label)
+      if shared[entry.label] > 1 and entry.label not in labels:
+        while label in taken:
+          label = f'{label} ({number})'
+        taken.add(label)
+        labels[entry.label] = label
+      records += _entry_records(entry, label)
+  return records
+
+
+def _entry_records(entry: Entry, label: str) -> list[dict[str, Any]]:
+  first = {
+    'kind': entry.kind,
+    'label': label,
+    'event': events_json.event_to_dict(entry.event),
+    'count': entry.limit,
+    'origin': entry.label if entry.origin is None else entry.origin,
+  }
+  if entry.kind == 'charge':
+    return [
+      {**first, 'owner': entry.randomness_id} if entry.randomness_id else first
+    ]
+  records = [{**first, 'owner': entry.randomness_id}]
+  if entry.charged:
+    records.append({'kind': 'advance', 'label': label, 'total': entry.charged})
+  if entry.charged < entry.limit and (
+    entry.released or not entry.randomness_id
+  ):
+    records.append({'kind': 'release', 'label': label})
+  return records
