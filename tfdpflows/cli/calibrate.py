@@ -31,12 +31,14 @@ def _define(options):
     metavar='N',
   )
   training.add_accounting(options, required=False)
+  training.add_relation(options)
   options.add(
     flags.DEFINE_string,
     'ledger',
     None,
     'Ledger of the same rows: all that it has charged or reserved counts too. '
-    'It says the accountant, and its budget the delta. It is only read.',
+    'It says the accountant and the neighboring relation, and its budget the '
+    'delta. It is only read.',
     metavar='FILE',
   )
 
@@ -48,10 +50,10 @@ def _run(values):
   known, unknown = _parameters(values, ledger)
   delta = _delta(values, ledger)
   name = _accountant(values, ledger)
-  accountant = accounting.create_accountant(name)
+  relation = _relation(values, ledger)
+  accountant = accounting.create_accountant(name, training.relation(relation))
   before = 0.0
   if ledger is not None:
-    accountant = accounting.create_accountant(name, ledger.neighboring_relation)
     accountant.compose(accounting.data_independent(ledger.committed_event))
     before = accountant.get_epsilon(delta)
 
@@ -60,7 +62,9 @@ def _run(values):
       **{k: v for k, v in {**known, unknown: value}.items() if k != 'epsilon'}
     )
 
-  found = _solve(event, unknown, known['epsilon'], delta, name, ledger, values)
+  found = _solve(
+    event, unknown, known['epsilon'], delta, accountant, ledger, values
+  )
   accountant.compose(event(found))
   known[unknown] = found
   if unknown != 'epsilon':
@@ -71,13 +75,13 @@ def _run(values):
     'delta': delta,
     'accountant': accountant.name,
     'guarantee': accountant.guarantee,
+    'neighboring_relation': relation,
     'sampling_probability': known['sampling_probability'],
     'steps': known['steps'],
   }
   if ledger is not None:
     result['ledger'] = values.ledger
     result['epsilon_of_ledger'] = float(before)
-    result['neighboring_relation'] = ledger.neighboring_relation.name.lower()
   remarks = [
     *_remarks(known, unknown, ledger),
     *training.remarks(accountant, delta),
@@ -174,15 +178,31 @@ def _accountant(values, ledger):
   return ledger.accountant
 
 
+def _relation(values, ledger):
+  """The name of the neighboring relation of the flag, or of the ledger."""
+  name = values.neighboring_relation
+  if ledger is None:
+    return name
+  kept = ledger.neighboring_relation.name.lower()
+  if values['neighboring_relation'].present and name != kept:
+    raise UsageError(
+      f'--neighboring_relation={name} is not that of --ledger='
+      f'{values.ledger}, {kept}: leave it out.'
+    )
+  return kept
+
+
 def _solve(event, unknown, epsilon, delta, accountant, ledger, values):
   """The number that is looked for."""
   from tfdpflows import accounting
   from tfdpflows.accounting import calibration
 
-  pricing = {'accountant': accountant}
+  pricing = {
+    'accountant': accountant.name,
+    'neighboring_relation': accountant.neighboring_relation,
+  }
   if ledger is not None:
     pricing['spent'] = ledger.committed_event
-    pricing['neighboring_relation'] = ledger.neighboring_relation
   if unknown == 'epsilon':
     try:
       return calibration.calibrate_epsilon(event(), delta, **pricing)
@@ -217,20 +237,22 @@ def _remarks(known, unknown, ledger):
 
 
 def _text(result, unknown):
+  from tfdpflows.accounting.rounding import round_down, round_up_decimals
+
   guarantee = result['guarantee'].replace('_', ' ')
   q = result['sampling_probability']
   epsilon = (
-    f'epsilon = {training.rounded_up(result["epsilon"])} at delta = '
+    f'epsilon = {round_up_decimals(result["epsilon"])} at delta = '
     f'{result["delta"]:g} ({result["accountant"]}, {guarantee}; rounded up)'
   )
   noise = result['noise_multiplier']
   answer = {
     'noise_multiplier': (
-      f'noise multiplier = {training.rounded_up(noise)} (rounded up)'
+      f'noise multiplier = {round_up_decimals(noise)} (rounded up)'
     ),
     'steps': f'steps = {result["steps"]:,}',
     'sampling_probability': (
-      f'sampling probability = {training.rounded_down(q)} (rounded down)'
+      f'sampling probability = {round_down(q)} (rounded down)'
     ),
     'epsilon': epsilon,
   }
@@ -246,17 +268,13 @@ def _text(result, unknown):
   if unknown != 'epsilon':
     lines.append(epsilon)
   if 'ledger' in result:
-    change = {
-      'add_or_remove_one': 'added or removed',
-      'replace_one': 'replaced',
-      'replace_special': 'replaced by a null row',
-    }[result['neighboring_relation']]
-    before = training.rounded_up(result['epsilon_of_ledger'])
-    lines += [
+    before = round_up_decimals(result['epsilon_of_ledger'])
+    lines.append(
       f'with all that {result["ledger"]} has charged or reserved, which alone '
-      f'costs epsilon = {before}',
-      f'for tables that differ by one row {change}',
-    ]
+      f'costs epsilon = {before}'
+    )
+  change = training.RELATIONS[result['neighboring_relation']]
+  lines.append(f'for tables that differ by {change}')
   return '\n  '.join([*lines, *result.get('remarks', [])])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 import math
 
 from absl import flags
@@ -50,6 +49,35 @@ def add_noise(options, required=True):
     required=required,
     lower_bound=0.0,
   )
+
+
+# What two tables that must look alike may differ by, in words.
+RELATIONS = {
+  'add_or_remove_one': 'one row added or removed',
+  'replace_one': 'one row replaced',
+  'replace_special': 'one row replaced by a null row',
+}
+
+
+def add_relation(options):
+  """Adds the flag that says which tables are neighbours."""
+  options.add(
+    flags.DEFINE_enum,
+    'neighboring_relation',
+    'add_or_remove_one',
+    'What two tables that must look alike may differ by: one row added or '
+    'removed, replaced by another, or replaced by a null row, which counts as '
+    'a row and contributes nothing.',
+    enum_values=list(RELATIONS),
+    metavar='|'.join(RELATIONS),
+  )
+
+
+def relation(name):
+  """Returns the `dp_accounting.NeighboringRelation` of a name."""
+  import dp_accounting
+
+  return dp_accounting.NeighboringRelation[name.upper()]
 
 
 def add_accounting(options, required=True):
@@ -121,41 +149,6 @@ def remarks(accountant, delta):
   """
   # One that a user registered may have none to make.
   return tuple(getattr(accountant, 'remarks', lambda _: ())(delta))
-
-
-def rounded_up(number, digits=4):
-  """Returns a decimal that is not below `number`.
-
-  #### Example
-
-  >>> from tfdpflows.cli.training import rounded_up
-  >>> rounded_up(1.00001), rounded_up(2.0), rounded_up(float('inf'))
-  ('1.0001', '2.0000', 'inf')
-  """
-  if not math.isfinite(number):
-    return str(number)
-  exact = decimal.Decimal(float(number) + 0.0)  # Not -0.0.
-  if exact >= 10**15:
-    # All digits of a float that large would say no more.
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return str(context.plus(exact))
-  context = decimal.Context(prec=50, rounding=decimal.ROUND_CEILING)
-  return (
-    f'{exact.quantize(decimal.Decimal(1).scaleb(-digits), context=context):f}'
-  )
-
-
-def rounded_down(number, digits=4):
-  """Returns a decimal of so many significant digits, not above `number`.
-
-  #### Example
-
-  >>> from tfdpflows.cli.training import rounded_down
-  >>> rounded_down(0.0123456), rounded_down(1.0), rounded_down(1e-9)
-  ('0.01234', '1', '1.000E-9')
-  """
-  context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
-  return str(context.create_decimal_from_float(float(number)))
 
 
 def finite(number):
