@@ -9,7 +9,6 @@ from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
 
 TINY = {
   'epochs': 2,
-  'num_blocks': 1,
   'hidden_units': (16,),
   'expected_batch_size': 50,
 }
@@ -17,9 +16,10 @@ MODELS = {
   'histogram': {'model': 'histogram'},
   'histogram_target': {'model': 'histogram', 'target': 'member'},
   'histogram_unmatched': {'model': 'histogram', 'matching': False},
-  'spline': {'model': 'spline'},
+  'spline': {'model': 'spline', 'num_blocks': 1},
   'spline_sparsified': {
     'model': 'spline',
+    'num_blocks': 1,
     'clipping': 'sparsification',
     'sparsity': 0.5,
     'linear': 'lu',
@@ -27,6 +27,7 @@ MODELS = {
   'hflow': {'model': 'hflow', 'num_blocks': 2},
   'hflow_variational': {
     'model': 'hflow',
+    'num_blocks': 1,
     'dequantization': 'variational',
     'clipping': 'per_unit',
   },
