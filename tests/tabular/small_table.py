@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.field import Field
+from tfdpflows.tabular import Field
 from tfdpflows.tabular.schema import TableSchema
 
 NUM_ROWS = 400
@@ -49,7 +49,6 @@ def make():
     schema=schema,
     tiny={
       'epochs': 2,
-      'num_blocks': 1,
       'hidden_units': (16,),
       'expected_batch_size': 50,
     },

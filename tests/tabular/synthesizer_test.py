@@ -8,13 +8,12 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-import small_table
 
+from tests.tabular import small_table
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular import fitting
+from tfdpflows.tabular import Field, fitting
 from tfdpflows.tabular.encoding import TableEncoder
-from tfdpflows.tabular.field import Field
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
@@ -207,7 +206,6 @@ def test_probabilities_of_all_rows_sum_to_one():
     1e-4,
     seed=2,
     epochs=4,
-    num_blocks=1,
     hidden_units=(16,),
     expected_batch_size=100,
   ).fit(table, progress=False)

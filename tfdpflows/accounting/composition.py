@@ -48,6 +48,7 @@ class BasicAccountant(accountant.MechanismAccountant):
   disjoint shards by the one that costs most.
 
   ```python
+  >>> import dp_accounting
   >>> accountant = BasicAccountant()
   >>> accountant.compose(dp_accounting.LaplaceDpEvent(4.0), 8).get_epsilon(1e-5)
   2.000...
@@ -143,6 +144,7 @@ class AdvancedAccountant(BasicAccountant):
   most exp(-c^2 / (2 S^2)) / (1 + c / S^2), which is at most s for both c.
 
   ```python
+  >>> import dp_accounting
   >>> accountant = AdvancedAccountant()
   >>> step = dp_accounting.LaplaceDpEvent(40.0)
   >>> accountant.compose(step, 80).get_epsilon(1e-5)

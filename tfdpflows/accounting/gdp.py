@@ -44,6 +44,7 @@ class GDPAccountant(accountant.MechanismAccountant):
   epsilon and delta are the smallest ones, from above.
 
   ```python
+  >>> import dp_accounting
   >>> accountant = GDPAccountant()
   >>> step = dp_accounting.PoissonSampledDpEvent(
   ...     0.01, dp_accounting.GaussianDpEvent(1.0))

@@ -41,6 +41,7 @@ class ZCDPAccountant(accountant.MechanismAccountant):
   one except with probability delta (Kairouz, Oh and Viswanath 2015).
 
   ```python
+  >>> import dp_accounting
   >>> accountant = ZCDPAccountant().compose(dp_accounting.GaussianDpEvent(2.0))
   >>> accountant.rho
   0.12500...

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-from absl import flags
-
 from tfdpflows.cli import training
 from tfdpflows.cli.command import Command, UsageError
 
@@ -22,20 +20,15 @@ def _define(options):
   training.add_steps(options, required=False)
   training.add_noise(options, required=False)
   options.section('Accounting')
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'epsilon',
-    None,
     'What everything together may cost, above 0. By default that of the budget '
     'of --ledger, if another flag is left out too.',
-    metavar='N',
   )
   training.add_accounting(options, required=False)
   training.add_relation(options)
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'ledger',
-    None,
     'Ledger of the same rows: all that it has charged or reserved counts too. '
     'It says the accountant and the neighboring relation, and its budget the '
     'delta. It is only read.',
@@ -237,20 +230,22 @@ def _remarks(known, unknown, ledger):
 
 
 def _text(result, unknown):
+  from tfdpflows.accounting.rounding import round_down, round_up_decimals
+
   guarantee = result['guarantee'].replace('_', ' ')
   q = result['sampling_probability']
   epsilon = (
-    f'epsilon = {training.rounded_up(result["epsilon"])} at delta = '
+    f'epsilon = {round_up_decimals(result["epsilon"])} at delta = '
     f'{result["delta"]:g} ({result["accountant"]}, {guarantee}; rounded up)'
   )
   noise = result['noise_multiplier']
   answer = {
     'noise_multiplier': (
-      f'noise multiplier = {training.rounded_up(noise)} (rounded up)'
+      f'noise multiplier = {round_up_decimals(noise)} (rounded up)'
     ),
     'steps': f'steps = {result["steps"]:,}',
     'sampling_probability': (
-      f'sampling probability = {training.rounded_down(q)} (rounded down)'
+      f'sampling probability = {round_down(q)} (rounded down)'
     ),
     'epsilon': epsilon,
   }
@@ -266,7 +261,7 @@ def _text(result, unknown):
   if unknown != 'epsilon':
     lines.append(epsilon)
   if 'ledger' in result:
-    before = training.rounded_up(result['epsilon_of_ledger'])
+    before = round_up_decimals(result['epsilon_of_ledger'])
     lines.append(
       f'with all that {result["ledger"]} has charged or reserved, which alone '
       f'costs epsilon = {before}'

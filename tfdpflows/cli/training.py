@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import decimal
 import math
-
-from absl import flags
 
 from tfdpflows.cli.command import UsageError
 
@@ -15,24 +12,19 @@ MAX_STEPS = 10**15
 
 def add_steps(options, required=True):
   """Adds the flags that say how batches are drawn and how often."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'sampling_probability',
-    None,
     'Probability with which each example enters a batch, independently '
     '(Poisson sampling): expected batch size over number of examples. Use 1 '
     'where batches are drawn in another way.',
-    metavar='N',
     required=required,
     lower_bound=0.0,
     upper_bound=1.0,
   )
-  options.add(
-    flags.DEFINE_integer,
+  options.number(
     'steps',
-    None,
     'Number of steps, 1 or more.',
-    metavar='N',
+    whole=True,
     required=required,
     lower_bound=1,
     upper_bound=MAX_STEPS,
@@ -41,12 +33,9 @@ def add_steps(options, required=True):
 
 def add_noise(options, required=True):
   """Adds the flag that says how much noise each step has."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'noise_multiplier',
-    None,
     'Standard deviation of the noise over the clipping norm, above 0.',
-    metavar='N',
     required=required,
     lower_bound=0.0,
   )
@@ -62,15 +51,13 @@ RELATIONS = {
 
 def add_relation(options):
   """Adds the flag that says which tables are neighbours."""
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'neighboring_relation',
-    'add_or_remove_one',
+    list(RELATIONS),
     'What two tables that must look alike may differ by: one row added or '
     'removed, replaced by another, or replaced by a null row, which counts as '
     'a row and contributes nothing.',
-    enum_values=list(RELATIONS),
-    metavar='|'.join(RELATIONS),
+    default='add_or_remove_one',
   )
 
 
@@ -83,29 +70,23 @@ def relation(name):
 
 def add_accounting(options, required=True):
   """Adds the flags that say how epsilon is computed and printed."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'delta',
-    None,
     'Probability with which epsilon may not hold, such as 1e-5.',
-    metavar='N',
     required=required,
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'accountant',
-    'pld',
     'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
     '(asymptotic: no upper bound), or one that you registered.',
+    default='pld',
     metavar='NAME',
   )
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'format',
-    'text',
+    ['text', 'json'],
     'How the answer is printed.',
-    enum_values=['text', 'json'],
-    metavar='text|json',
+    default='text',
   )
 
 
@@ -150,41 +131,6 @@ def remarks(accountant, delta):
   """
   # One that a user registered may have none to make.
   return tuple(getattr(accountant, 'remarks', lambda _: ())(delta))
-
-
-def rounded_up(number, digits=4):
-  """Returns a decimal that is not below `number`.
-
-  #### Example
-
-  >>> from tfdpflows.cli.training import rounded_up
-  >>> rounded_up(1.00001), rounded_up(2.0), rounded_up(float('inf'))
-  ('1.0001', '2.0000', 'inf')
-  """
-  if not math.isfinite(number):
-    return str(number)
-  exact = decimal.Decimal(float(number) + 0.0)  # Not -0.0.
-  if exact >= 10**15:
-    # All digits of a float that large would say no more.
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return str(context.plus(exact))
-  context = decimal.Context(prec=50, rounding=decimal.ROUND_CEILING)
-  return (
-    f'{exact.quantize(decimal.Decimal(1).scaleb(-digits), context=context):f}'
-  )
-
-
-def rounded_down(number, digits=4):
-  """Returns a decimal of so many significant digits, not above `number`.
-
-  #### Example
-
-  >>> from tfdpflows.cli.training import rounded_down
-  >>> rounded_down(0.0123456), rounded_down(1.0), rounded_down(1e-9)
-  ('0.01234', '1', '1.000E-9')
-  """
-  context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
-  return str(context.create_decimal_from_float(float(number)))
 
 
 def finite(number):

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import logging
+import math
 import numbers
 import os
 import reprlib
@@ -240,7 +241,7 @@ class PrivacyLedger:
         charged before and it does not resume.
       ValueError: If a parameter is outside its range.
     """
-    self.check_usable()
+    self._check_usable()
     label = events_lib.describe_event(event) if label is None else str(label)
     record = _record('charge', label, event, count)
     if randomness_id:
@@ -298,7 +299,7 @@ class PrivacyLedger:
         or `randomness_id` under it.
       ValueError: If a parameter is outside its range.
     """
-    self.check_usable()
+    self._check_usable()
     label = str(label)
     record = _record('reserve', label, event, count)
     record['owner'] = randomness_id
@@ -438,7 +439,7 @@ class PrivacyLedger:
     ```
     """
     with self._lock:
-      self.check_usable()
+      self._check_usable()
       entry = self._state.sums.reserved.get(label)
       if entry is None:
         raise LedgerError(
@@ -470,7 +471,7 @@ class PrivacyLedger:
   def __exit__(self, *unused_args) -> None:
     self.close()
 
-  def check_usable(self) -> None:
+  def _check_usable(self) -> None:
     """Raises `LedgerError` if nothing can be charged here."""
     if self._file is not None:
       self._file.check_writable()
@@ -536,18 +537,30 @@ class PrivacyLedger:
     asked = self._epsilon(entries_lib.composed([(before, 1), (more, 1)]))
     if asked <= self.budget.epsilon:
       return
-    no_noise = mechanisms.NonPrivate() in mechanisms.decompose(event, relation)
-    hint = (
-      '' if no_noise or not self._state.sums.open else self._describe_open()
-    )
-    raise budget_lib.BudgetExceededError(
-      self.budget,
-      self._epsilon(before),
-      asked,
-      what=repr(label),
-      no_noise=events_lib.describe_event(event) if no_noise else None,
-      hint=hint,
-    )
+    spent, budget = self._epsilon(before), self.budget
+    hint = ' ' + self._describe_open() if self._state.sums.open else ''
+    fix = 'Nothing was charged. Add noise, ask for less, or start with a larger'
+    if mechanisms.NonPrivate() in mechanisms.decompose(event, relation):
+      what = events_lib.describe_event(event)
+      refusal = (
+        f'{what}, has no noise, so that its epsilon is infinite and no budget '
+        'can pay it. Nothing was charged. Add noise.'
+      )
+    elif math.isinf(asked):
+      refusal = (
+        f'with it no finite epsilon is known at delta={budget.delta:g} '
+        f'(infinity, after {spent:.7g}), and the budget is '
+        f'{budget.epsilon:.7g}. {fix} budget and a larger delta.{hint}'
+      )
+    else:
+      # Seven digits, so that an excess in the sixth can be read.
+      refusal = (
+        f'it would bring epsilon from {spent:.7g} to {asked:.7g} at '
+        f'delta={budget.delta:g} and the budget is {budget.epsilon:.7g}. {fix} '
+        f'budget.{hint}'
+      )
+    message = f'{label!r} is refused: {refusal}'
+    raise budget_lib.BudgetExceededError(budget, spent, asked, message)
 
   def _describe_open(self) -> str:
     """Says which reservations hold a part of the budget, and what helps."""
