@@ -7,6 +7,7 @@ from absl import logging
 
 from tfdpflows._keras import keras
 from tfdpflows.independence import errors
+from tfdpflows.training import replicas
 
 
 class PlannedModel(keras.Model):
@@ -33,6 +34,23 @@ class PlannedModel(keras.Model):
         'The optimizer carries a plan, which draws the batches: use fit(x).'
       )
     return super().train_on_batch(*args, **kwargs)
+
+  def _check_before_plan(self, plan, spec):
+    """Checks the model before the plan charges anything.
+
+    Args:
+      plan: the `TrainingPlan`.
+      spec: structure of `tf.TensorSpec`, of a batch.
+
+    Raises:
+      ValueError: for a model that could not be private, or not replay, or an
+        unsupported `tf.distribute` strategy.
+    """
+    with self.distribute_strategy.scope():
+      replicas.current_strategy()
+    self._checker.check(spec)
+    if plan.replays:
+      self._checker.check_replay()
 
   def _fit_plan(self, plan, data, *args, epochs=None, **kwargs):
     """Trains on `data`: arrays, or what `plan.dataset` gave for them.
