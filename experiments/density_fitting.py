@@ -24,7 +24,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import accounting, flows, gradients, models
 from tfdpflows._keras import keras, tfp
-from tfdpflows.models.gaussian_mixture import GaussianMixture
+from tfdpflows.models.dp_mog import GaussianMixture
 from tfdpflows.randomness import Randomness
 
 tfb, tfd = tfp.bijectors, tfp.distributions

@@ -20,7 +20,7 @@ import numpy as np
 from absl import app, flags
 
 from experiments import density_binary, density_datasets, density_fitting
-from tfdpflows.models.gaussian_mixture import GaussianMixture
+from tfdpflows.models.dp_mog import GaussianMixture
 
 # Chosen on split 5 of the pinwheel, at epsilon 1. The affine flow of
 # `Recipe.for_rows` needs a mixture to start from: from one Gaussian it leaves

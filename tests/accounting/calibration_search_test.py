@@ -1,6 +1,7 @@
 """Steps, sampling and epsilon for a budget: never above it, and near."""
 
 import math
+import time
 
 import dp_accounting
 import hypothesis
@@ -322,3 +323,51 @@ def test_an_asymptotic_accountant_has_to_be_named():
   ):
     default = search.__defaults__[1]
     assert accounting.create_accountant(default).guarantee == 'upper_bound'
+
+
+# Time.
+
+
+def test_a_search_ends_with_the_best_point_when_it_is_over():
+  calls = []
+
+  def cost(x):
+    calls.append(x)
+    return x
+
+  find = lambda number, **kwargs: root_finding.last_affordable(
+    cost, 3.0, 1e-3, 1e3, is_over=lambda: len(calls) >= number, **kwargs
+  )
+  assert find(math.inf, start=1.0) == pytest.approx(3.0, rel=1e-3)
+  calls.clear()
+  assert find(1, start=1.0) == 1.0
+  assert len(calls) == 1
+  calls.clear()
+  # Not before there is one that fits.
+  assert find(1, start=100.0) <= 3.0
+  assert len(calls) > 1
+  calls.clear()
+  found = find(4, start=1.0)
+  assert len(calls) == 4
+  assert found == max(x for x in calls if x <= 3)
+
+
+@pytest.mark.parametrize('limit', [-1.0, math.nan])
+def test_time_limit_of_a_search_is_checked(limit):
+  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  with pytest.raises(ValueError, match='time_limit must be zero or more'):
+    calibration.calibrate_noise_multiplier(GAUSSIAN, budget, time_limit=limit)
+
+
+def test_time_limit_is_that_of_the_whole_search():
+  """At delta=0.5 a search took 150 s: each price was within its own 20 s."""
+  budget = accounting.PrivacyBudget(1.0, 0.5)
+  make_event = lambda sigma: training(0.01, sigma, 50)
+  start = time.thread_time()
+  with pytest.warns(RuntimeWarning, match='ended after 2 s, at .* within'):
+    sigma = calibration.calibrate_noise_multiplier(
+      make_event, budget, time_limit=2.0
+    )
+  # One price more than the limit allows.
+  assert time.thread_time() - start < 2 + 10
+  assert price(make_event(sigma), 0.5) <= 1.0

@@ -20,6 +20,7 @@ from tfdpflows.accounting import (
   renyi_sampled,
   repeat_and_select,
 )
+from tfdpflows.accounting.cache import cached
 from tfdpflows.accounting.flatten import Mechanism
 
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -551,7 +552,7 @@ def test_a_cold_price_is_fast():
   assert best < 0.1
 
 
-def test_curves_of_more_mechanisms_than_are_remembered(monkeypatch):
+def test_curves_of_more_mechanisms_than_are_remembered():
   """In one order again and again: of 600, with room for 512, none was found."""
   made = []
 
@@ -559,8 +560,7 @@ def test_curves_of_more_mechanisms_than_are_remembered(monkeypatch):
     made.append(mechanism)
     return np.zeros(len(orders))
 
-  monkeypatch.setattr(renyi, '_REMEMBERED', 512)
-  remembered = renyi._remembered(counted)
+  remembered = cached(512)(counted)
   for _ in range(20):
     for i in range(600):
       assert remembered(Mechanism('zcdp', 1.0 + i), (2.0,)).shape == (1,)

@@ -176,3 +176,26 @@ def test_delta_left_by_failures_is_rounded_downwards():
   assert accounting.compute_epsilon(
     event, 1e-5, 'rdp'
   ) >= accounting.compute_epsilon(pure, left, 'rdp')
+
+
+@pytest.mark.parametrize('share', [0.1, 0.5, 0.999])
+def test_failures_are_taken_off_delta(share):
+  """Without the subtraction epsilon would be that of the rest at all of delta.
+
+  The rest is a Gaussian mechanism, for which less delta is more epsilon; the
+  composition reveals everything with probability `share * delta`, so that no
+  epsilon below the exact one of the rest at what is left may be stated.
+  """
+  delta, rest = 1e-5, dp_accounting.GaussianDpEvent(1.0)
+  failing = accounting.EpsilonDeltaDpEvent(0.0, share * delta)
+  event = dp_accounting.ComposedDpEvent([rest, failing])
+  epsilon = accounting.compute_epsilon(event, delta, 'rdp')
+  left = accounting.compute_epsilon(rest, delta * (1 - share), 'rdp')
+  assert epsilon == pytest.approx(left, rel=1e-9)
+  assert epsilon > accounting.compute_epsilon(rest, delta, 'rdp') * 1.002
+  # And the other way round.
+  made = accounting.create_accountant('rdp').compose(event)
+  alone = accounting.create_accountant('rdp').compose(rest)
+  assert made.get_delta(4.0) == pytest.approx(
+    alone.get_delta(4.0) + share * delta, rel=1e-9
+  )

@@ -66,6 +66,7 @@ def test_a_ledger_that_is_in_use_is_read(path, capsys):
     '--noise_multiplier=1',
     '--sampling_probability=0.1',
     '--accountant=pld',
+    '--neighboring_relation=replace_one',
   ],
 )
 def test_flags_that_contradict_a_ledger(path, flag, capsys):

@@ -1,11 +1,13 @@
 """`tfdpflows account` and `tfdpflows calibrate`."""
 
 import json
+import math
 import re
 
+import dp_accounting
 import pytest
 
-from tfdpflows import cli
+from tfdpflows import accounting, cli
 
 ACCOUNT = [
   'account',
@@ -81,6 +83,7 @@ def test_no_amplification_to_speak_of(capsys):
     ('--delta=1', 'delta'),
     ('--accountant=pdl', "Did you mean 'pld'"),
     ('--format=xml', 'format=xml'),
+    ('--neighboring_relation=replace', 'neighboring_relation=replace'),
   ],
 )
 def test_account_refuses(flag, message, capsys):
@@ -106,7 +109,50 @@ def test_calibrate_is_the_reverse(capsys):
   assert shown >= result['noise_multiplier']
 
 
-@pytest.mark.parametrize('flag', ['--epsilon=0', '--epsilon=nan', '--delta=2'])
+@pytest.mark.parametrize(
+  'flag',
+  ['--epsilon=0', '--epsilon=nan', '--delta=2', '--neighboring_relation=all'],
+)
 def test_calibrate_refuses(flag, capsys):
   assert cli.main([*CALIBRATE, flag]) == 2
   assert capsys.readouterr().err.count('\n') == 1
+
+
+RELATIONS = {
+  'add_or_remove_one': 'one row added or removed',
+  'replace_one': 'one row replaced',
+  'replace_special': 'one row replaced by a null row',
+}
+
+
+@pytest.mark.parametrize('name', RELATIONS)
+def test_the_neighboring_relation_is_a_flag(name, capsys):
+  flag = f'--neighboring_relation={name}'
+  relation = dp_accounting.NeighboringRelation[name.upper()]
+  result = _json([*ACCOUNT, flag], capsys)
+  step = dp_accounting.PoissonSampledDpEvent(
+    0.01, dp_accounting.GaussianDpEvent(1.0)
+  )
+  event = dp_accounting.SelfComposedDpEvent(step, 1000)
+  assert result['neighboring_relation'] == name
+  assert result['epsilon'] == accounting.compute_epsilon(
+    event, 1e-5, neighboring_relation=relation
+  )
+  # Twice the move is half the noise.
+  whole = dp_accounting.GaussianDpEvent(1.0 / math.sqrt(1000))
+  assert result['epsilon_without_amplification'] == pytest.approx(
+    accounting.compute_epsilon(whole, 1e-5, neighboring_relation=relation)
+  )
+  assert cli.main([*ACCOUNT, flag]) == 0
+  words = f'for tables that differ by {RELATIONS[name]}\n'
+  assert words in capsys.readouterr().out
+
+  found = _json([*CALIBRATE, flag], capsys)
+  assert found['neighboring_relation'] == name
+  back = _json(
+    [*ACCOUNT, flag, f'--noise_multiplier={found["noise_multiplier"]}'], capsys
+  )
+  assert back['epsilon'] == pytest.approx(found['epsilon'], rel=1e-9)
+  assert back['epsilon'] == pytest.approx(1, abs=5e-3)
+  assert cli.main([*CALIBRATE, flag]) == 0
+  assert words in capsys.readouterr().out

@@ -90,6 +90,7 @@ def test_what_is_left_out_is_found(unknown, capsys):
     'delta',
     'accountant',
     'guarantee',
+    'neighboring_relation',
     'sampling_probability',
     'steps',
   }
@@ -113,7 +114,8 @@ def test_answers_in_words(capsys):
     r'noise multiplier = 1\.41\d\d \(rounded up\)\n'
     r'  1,000 steps, every example in a batch with probability 0\.01\n'
     r'  epsilon = 0\.99\d\d at delta = 1e-05 '
-    r'\(pld, upper bound; rounded up\)\n',
+    r'\(pld, upper bound; rounded up\)\n'
+    r'  for tables that differ by one row added or removed\n',
     out,
   )
   out = _text(_argv('steps'), capsys)
@@ -132,7 +134,8 @@ def test_answers_in_words(capsys):
   assert re.fullmatch(
     r'epsilon = 0\.9\d+ at delta = 1e-05 \(pld, upper bound; rounded up\)\n'
     r'  1,000 steps, noise multiplier 1\.5, every example in a batch with '
-    r'probability 0\.01\n',
+    r'probability 0\.01\n'
+    r'  for tables that differ by one row added or removed\n',
     out,
   )
 
@@ -241,6 +244,11 @@ def test_contradictions_with_a_ledger(ledger, tmp_path, capsys):
     ('steps', ['--epsilon=1.5'], '--epsilon=1.5 is more than the budget'),
     ('steps', ['--accountant=pld'], '--accountant=pld is not that of --ledger'),
     ('steps', ['--accountant=xyz'], 'Unknown accountant'),
+    (
+      'steps',
+      ['--neighboring_relation=replace_one'],
+      '--neighboring_relation=replace_one is not that of --ledger',
+    ),
   ):
     argv = [*_argv(left_out), f'--ledger={path}', *flags]
     _refused(argv, message, capsys)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tfdpflows import cli
-from tfdpflows.cli import command, program, quiet, sample
+from tfdpflows.cli import command, program, quiet
 from tfdpflows.version import __version__
 
 COMMANDS = list(program._COMMANDS)
@@ -29,7 +29,7 @@ def test_help_of_a_command(name, capsys):
   out = capsys.readouterr().out
   loaded = program._command(name)
   assert loaded.name == name
-  assert loaded.summary == program._COMMANDS[name][1]
+  assert f'  {name:<11}{loaded.summary}\n' in program._help()
   assert max(map(len, out.splitlines())) <= 80
   assert f'Usage: tfdpflows {name} --' in out
   assert f'Example:\n  tfdpflows {name} --' in out
@@ -79,7 +79,7 @@ def _stand_in(monkeypatch, run):
     options.section('Flags')
 
   stand_in = command.Command('sample', 's', 'd', 'e', define, run)
-  monkeypatch.setattr(sample, 'COMMAND', stand_in)
+  monkeypatch.setitem(program._COMMANDS, 'sample', stand_in)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tfdpflows import accounting, flows, mechanisms, models
 from tfdpflows._keras import tfp
 from tfdpflows.accounting.flatten import flatten
 from tfdpflows.mechanisms import checks, moments
-from tfdpflows.models import mixture_rounds
+from tfdpflows.models.dp_mog import em as em_lib
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
 
@@ -563,13 +563,15 @@ def test_private_mixtures(kind, relation, monkeypatch):
   mixture = models.DPMoG(2, 2, noise=kind)
   ledger = accounting.PrivacyLedger(neighboring_relation=relation)
   mixture.fit(np.zeros([4, 2]), epsilon=4.0, delta=1e-3, ledger=ledger, seed=0)
-  noises = mixture._calibrate(
+  em = mixture._calibrate(
     2,
     accounting.PrivacyBudget(4.0, 1e-3),
     accountant='pld',
     neighboring_relation=relation,
   )
-  assert ledger.entries[0].event == dp_accounting.ComposedDpEvent(
+  noises = em.noises
+  assert ledger.entries[0].event == em.event
+  assert em.event == dp_accounting.ComposedDpEvent(
     [noise.event for noise in noises]
   )
   price, seen = charged(ledger), []
@@ -579,7 +581,7 @@ def test_private_mixtures(kind, relation, monkeypatch):
     seen[-1].append((sums, noise))
     return given[len(seen[-1]) - 1]
 
-  monkeypatch.setattr(mixture_rounds, 'noisy_moments', look)
+  monkeypatch.setattr(em_lib, 'noisy_moments', look)
   # Whatever rounds release, here of components that are apart: the same for
   # both tables.
   rng = np.random.default_rng(0)
@@ -596,12 +598,9 @@ def test_private_mixtures(kind, relation, monkeypatch):
     seen.clear()
     for rows in pair:
       seen.append([])
-      mixture_rounds.run_rounds(
+      em.run(
         np.reshape(np.array(rows, float), [-1, 2]),
-        noises,
         2,
-        2,
-        True,
         1e-6,
         np.random.default_rng(1),
       )

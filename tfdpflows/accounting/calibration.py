@@ -8,6 +8,8 @@ name is given, and what comes out of it may then cost more than the budget.
 from __future__ import annotations
 
 import math
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Optional
 
@@ -30,6 +32,8 @@ _LARGEST_NOISE = 1e7
 _SMALLEST_NOISE = 1e-3
 _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_EPSILON = 1e-9
+# Of all prices of a search together, in seconds.
+_TIME_LIMIT = 20.0
 # Searches stay this far, relatively, below a budget, and an epsilon that is to
 # be a budget is put twice as far above: another machine's last digit cannot
 # pass it.
@@ -39,7 +43,17 @@ _HAIR = 1e-9
 class _Search:
   """Prices of pipelines, and the last point of a range that a budget allows."""
 
-  def __init__(self, budget, spent, accountant, neighboring_relation):
+  def __init__(
+    self, budget, spent, accountant, neighboring_relation, time_limit
+  ):
+    if not float(time_limit) >= 0:
+      raise ValueError(
+        f'time_limit must be zero or more seconds, not {time_limit}.'
+      )
+    # Of this thread's own work: another process that keeps the machine busy
+    # does not change a result.
+    self._end = time.thread_time() + float(time_limit)
+    self._time_limit = float(time_limit)
     self._budget = budget
     self._spent = [] if spent is None else [spent]
     self._accountant = accountant
@@ -72,9 +86,29 @@ class _Search:
   def last(self, make_event, cheap, dear, refusal: str, **kwargs):
     """`root_finding.last_affordable`, or an error beginning with `refusal`."""
     price = lambda value: self._price([make_event(value)])
+    late = False
+
+    def is_over():
+      nonlocal late
+      late = time.thread_time() >= self._end
+      return late
+
     found = root_finding.last_affordable(
-      price, self._budget.epsilon * (1 - _HAIR), cheap, dear, **kwargs
+      price,
+      self._budget.epsilon * (1 - _HAIR),
+      cheap,
+      dear,
+      is_over=is_over,
+      **kwargs,
     )
+    if late:
+      warnings.warn(
+        f'The search ended after {self._time_limit:g} s, at {found:.7g}: that '
+        'is within the budget, and may not be the best that is. Raise '
+        'time_limit to search on.',
+        RuntimeWarning,
+        stacklevel=3,
+      )
     if found is not None:
       return found
     asked = price(cheap)
@@ -108,6 +142,7 @@ def calibrate_noise_multiplier(
   accountant: str = 'pld',
   tolerance: float = 1e-3,
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
+  time_limit: float = _TIME_LIMIT,
 ) -> float:
   """The smallest noise multiplier that keeps a pipeline within a budget.
 
@@ -122,6 +157,9 @@ def calibrate_noise_multiplier(
       one, and its epsilon at most this much below the budget (unless epsilon
       jumps there).
     neighboring_relation: What two neighbouring tables are.
+    time_limit: Seconds of work after which the search ends with the best that
+      it has found to be within the budget, and a warning, whatever else is
+      said here. May be infinite.
 
   Returns:
     A noise multiplier whose epsilon, by the same accountant, is at most
@@ -143,7 +181,9 @@ def calibrate_noise_multiplier(
   ```
   """
   _check_tolerance(tolerance)
-  return _Search(budget, spent, accountant, neighboring_relation).last(
+  return _Search(
+    budget, spent, accountant, neighboring_relation, time_limit
+  ).last(
     make_event,
     _LARGEST_NOISE,
     _SMALLEST_NOISE,
@@ -160,6 +200,7 @@ def calibrate_steps(
   accountant: str = 'pld',
   max_steps: int = 10**9,
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
+  time_limit: float = _TIME_LIMIT,
 ) -> int:
   """The largest number of steps that a budget allows.
 
@@ -172,6 +213,9 @@ def calibrate_steps(
     accountant: Name of an accountant.
     max_steps: Where to stop looking, 1 or more.
     neighboring_relation: What two neighbouring tables are.
+    time_limit: Seconds of work after which the search ends with the best that
+      it has found to be within the budget, and a warning, whatever else is
+      said here. May be infinite.
 
   Returns:
     A number of steps whose epsilon, by the same accountant, is at most
@@ -198,7 +242,9 @@ def calibrate_steps(
     raise ValueError(
       f'max_steps must be a whole number, 1 or more, not {max_steps}.'
     )
-  return _Search(budget, spent, accountant, neighboring_relation).last(
+  return _Search(
+    budget, spent, accountant, neighboring_relation, time_limit
+  ).last(
     make_event,
     1,
     int(max_steps),
@@ -215,6 +261,7 @@ def calibrate_sampling_probability(
   accountant: str = 'pld',
   tolerance: float = 1e-3,
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
+  time_limit: float = _TIME_LIMIT,
 ) -> float:
   """The largest sampling probability that keeps a pipeline within a budget.
 
@@ -230,6 +277,9 @@ def calibrate_sampling_probability(
       one, and its epsilon at most this much below the budget (unless epsilon
       jumps there).
     neighboring_relation: What two neighbouring tables are.
+    time_limit: Seconds of work after which the search ends with the best that
+      it has found to be within the budget, and a warning, whatever else is
+      said here. May be infinite.
 
   Returns:
     A probability whose epsilon, by the same accountant, is at most
@@ -254,7 +304,9 @@ def calibrate_sampling_probability(
   ```
   """
   _check_tolerance(tolerance)
-  return _Search(budget, spent, accountant, neighboring_relation).last(
+  return _Search(
+    budget, spent, accountant, neighboring_relation, time_limit
+  ).last(
     make_event,
     _SMALLEST_PROBABILITY,
     1.0,

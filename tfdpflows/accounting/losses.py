@@ -51,6 +51,7 @@ import numpy as np
 from scipy import special
 
 from tfdpflows.accounting import atoms, null_rows, pairs
+from tfdpflows.accounting.cache import cached
 from tfdpflows.accounting.mechanism import OPPOSITE, Mechanism
 
 __all__ = [
@@ -67,6 +68,8 @@ _POSITIVE = np.geomspace(1e-6, 1, 97)
 UNIT_ORDERS = np.concatenate([-_POSITIVE[::-1], [0.0], _POSITIVE])
 # Grid points that the moments are summed over at once; exp(512) is a float.
 _ROW = 1024
+# Bytes of distributions that are kept.
+_KEPT = 2**28
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -161,7 +164,7 @@ def loss_scale(mechanism: Mechanism) -> float:
   return probability * pairs.loss_bounds(kind, parameter)[1]
 
 
-@functools.lru_cache(maxsize=24)
+@cached(_KEPT, lambda pair: 16 * max(len(x.masses) for x in pair))
 def loss_distributions(
   mechanism: Mechanism, interval: float
 ) -> tuple[LossDistribution, LossDistribution]:

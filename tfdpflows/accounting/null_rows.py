@@ -27,13 +27,24 @@ at most; and inner products are largest on one half-line. So
     H_a(A || B) <= H_a((1 - q) N(-1) + q N(1) || (1 - q) N(-1) + q N(0)),   (1)
     H_a(B || A) <= H_a((1 - q) N(0) + q N(1) || N(0)),                      (2)
 
-on a line, turned over for (1), and the averages are no further apart. For a < 1
-each profile follows from the other one. That is a pair: the losses above zero
-of (1), where x > 1/2, those of (2), the same x, with both sides swapped and at
-minus the loss, and what is left at zero. With F the normal distribution
-function and t = F(-1 / (2 sigma)), the first two have a mass of at most q (1 -
-t) + (2 - q) t = q + 2 (1 - q) t <= 1 on either side, and the masses of (1) and
-of (2) differ by q (1 - 2 t) each, so that the same is left on both sides.
+on a line, turned over for (1), and the averages are no further apart.
+
+Several releases on one sample, each chosen in view of earlier ones, count as
+one with their joint noise, although the g_i are then jointly Gaussian only
+given what came out before. The inequality needs no more of the function than
+that none of its second derivatives in the terms of the sum is negative. So it
+applies to the last release, given those before; the mean over what stands in
+its place, which depends on nothing, is a function of that kind of the terms up
+to there; and so on to the first. The covariances on the line add up like one
+over the squares of the noises.
+
+For a < 1 each profile follows from the other one. That is a pair: the losses
+above zero of (1), where x > 1/2, those of (2), the same x, with both sides
+swapped and at minus the loss, and what is left at zero. With F the normal
+distribution function and t = F(-1 / (2 sigma)), the first two have a mass of at
+most q (1 - t) + (2 - q) t = q + 2 (1 - q) t <= 1 on either side, and the masses
+of (1) and of (2) differ by q (1 - 2 t) each, so that the same is left on both
+sides.
 """
 
 from __future__ import annotations

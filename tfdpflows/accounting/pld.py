@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -311,7 +313,8 @@ class PLDAccountant(accountant.MechanismAccountant):
     for cls in others:
       other = cls(self.neighboring_relation)
       if all(other._reason(mechanism) is None for mechanism, _ in counts):
-        other._totals = few if cls is rdp.RDPAccountant else totals
+        fast = answer.remark or cls is rdp.RDPAccountant
+        other._totals = few if fast else totals
         found = price(other)
         # Not a number is no bound.
         if found < value:
@@ -321,7 +324,7 @@ class PLDAccountant(accountant.MechanismAccountant):
       remark = None
     elif answer.remark and better:
       remark = f'{answer.remark}; the value is that of {name}, which is looser.'
-      if name == rdp.RDPAccountant.name and len(few) < len(counts):
+      if len(few) < len(counts):
         remark += (
           f' To save time it counts {len(counts)} kinds of mechanisms as '
           f'{len(few)} that cost no less.'
@@ -407,55 +410,114 @@ def _coarser(
 
   Those on samples of about one size, with about one parameter, are counted as
   the dearest of these: with the largest probability q and the least noise or
-  largest epsilon. More noise is less noise and some more, for Gaussian and
-  Laplace noise alike, and a range of losses lies within a larger one. And with
-  p = q / q', (1 - q) Q + q P is p ((1 - q') Q + q' P) + (1 - p) Q, so that by
-  joint convexity it is no further from Q than what it is made of.
+  largest epsilon; so are randomized responses over equal numbers of buckets.
+
+  - A range of losses lies within a larger one.
+  - More noise is less noise and some more, for Gaussian and Laplace noise, for
+    randomized answers, and for discrete Laplace noise: with y < y', a geometric
+    variable of y' is one of y plus an independent one, which is zero with
+    probability (1 - y') y / ((1 - y) y'), and else geometric of y'. There a
+    larger shift is easier to see, as thresholds are the best tests.
+  - With p = q / q', (1 - q) Q + q P is p ((1 - q') Q + q' P) + (1 - p) Q, so
+    that by joint convexity it is no further from Q than what it is made of. For
+    the pair of a null row, both sides of which hold (1 - q) N(-1), likewise.
+  - Of mixtures, each part counts as the dearest of that place, with the largest
+    of its weights: more than one in sum is only more.
 
   Args:
     totals: How often each mechanism happens.
-    most: How many mechanisms on samples there may be, or infinity.
+    most: How many mechanisms on samples there may be, about, or infinity.
 
   Returns:
     Counts; `totals` itself if it holds no more than that.
   """
-  sampled = [
-    x
-    for x in totals
-    if x.kind in ('gaussian', 'laplace', 'bounded_range') and x.probability < 1
-  ]
-  if len(sampled) <= most:
+  sampled = {x: _coordinates(x) for x in totals}
+  sampled = {x: found for x, found in sampled.items() if found is not None}
+  if sum(map(_work, sampled)) <= most:
     return totals
   width = 1e-3
+  logs = [[math.log(x) for x in numbers] for _, numbers in sampled.values()]
   least = [
-    min(math.log(x.parameter) for x in sampled),
-    min(math.log(x.probability) for x in sampled),
+    min(each) for each in itertools.zip_longest(*logs, fillvalue=math.inf)
   ]
   while True:
     cells: dict[tuple, list] = {}
-    for mechanism in sampled:
+    for mechanism, (form, numbers) in sampled.items():
       place = [
         math.floor((math.log(number) - low) / width)
-        for number, low in zip(
-          (mechanism.parameter, mechanism.probability), least
-        )
+        for number, low in zip(numbers, least)
       ]
-      rest = mechanism._replace(parameter=0.0, probability=0.0)
-      cells.setdefault((rest, *place), []).append(mechanism)
-    if len(cells) <= most or width > 1e4:
+      cells.setdefault((form, *place), []).append(mechanism)
+    work = sum(_work(members[0]) for members in cells.values())
+    if work <= most or width > 1e4:
       break
     width *= 2
-  result = {x: totals[x] for x in totals.keys() - set(sampled)}
+  result = {x: totals[x] for x in totals if x not in sampled}
   for members in cells.values():
-    parameters = [x.parameter for x in members]
-    noise = members[0].kind != 'bounded_range'
-    dearest = members[0]._replace(
-      parameter=min(parameters) if noise else max(parameters),
-      probability=max(x.probability for x in members),
-    )
+    dearest = functools.reduce(_dearest, members)
     count = sum(totals[x] for x in members)
     result[dearest] = result.get(dearest, 0) + count
   return result
+
+
+# The kinds whose curves 'rdp' integrates or sums where they are on a sample,
+# or always: for the parameter of each, and `extra`, what costs more, and how
+# long its curve takes, beside that of Gaussian noise on a sample.
+_GROUPED = {
+  'gaussian': (min, max, 1),
+  'gaussian_or_null': (min, max, 3),
+  'laplace': (min, max, 1),
+  'discrete_laplace': (max, max, 1),
+  'bounded_range': (max, max, 1),
+  'randomized_response': (min, max, 0.25),
+  'response_or_null': (min, max, 0.25),
+}
+_NEVER_SAMPLED = ('randomized_response', 'response_or_null')
+
+
+def _work(mechanism: flatten_lib.Mechanism) -> float:
+  if mechanism.kind == 'mixture':
+    return sum(_work(part) for part, _ in mechanism.parts)
+  return _GROUPED[mechanism.kind][-1]
+
+
+def _coordinates(
+  mechanism: flatten_lib.Mechanism,
+) -> Optional[tuple[tuple, tuple[float, ...]]]:
+  """What mechanisms have to share to be grouped, and what to be near in."""
+  if mechanism.kind == 'mixture':
+    parts = [(_coordinates(part), weight) for part, weight in mechanism.parts]
+    numbers = [(*found[1], weight) for found, weight in parts if found]
+    form = ('mixture', *(found and found[0] for found, _ in parts))
+    return form, sum(numbers, ())
+  kind, parameter, probability, extra, replaced, _ = mechanism
+  if kind in _NEVER_SAMPLED:
+    return (kind, extra), (parameter,)
+  if kind not in _GROUPED or probability == 1:
+    return None
+  numbers = (
+    (parameter, probability, extra) if extra else (parameter, probability)
+  )
+  return (kind, replaced), numbers
+
+
+def _dearest(
+  one: flatten_lib.Mechanism, other: flatten_lib.Mechanism
+) -> flatten_lib.Mechanism:
+  """A mechanism that costs no less than either of two of one form."""
+  if one.kind == 'mixture':
+    return one._replace(
+      parts=tuple(
+        (_dearest(part, as_well), max(weight, at_least))
+        for (part, weight), (as_well, at_least) in zip(one.parts, other.parts)
+      )
+    )
+  parameter, extra, _ = _GROUPED[one.kind]
+  return one._replace(
+    parameter=parameter(one.parameter, other.parameter),
+    probability=max(one.probability, other.probability),
+    extra=extra(one.extra, other.extra),
+  )
 
 
 def _canonical(totals: dict[flatten_lib.Mechanism, int]) -> _Counts:
@@ -475,7 +537,10 @@ def _worse_direction(
   """The larger price of the two directions, on the first grid that fits."""
   if sum(count for _, count in counts) > _MOST_LOSSES:
     return question.nothing
-  ranges = [losses_lib.loss_range(mechanism) for mechanism, _ in counts]
+  ranges = []
+  for mechanism, _ in counts:
+    check()
+    ranges.append(losses_lib.loss_range(mechanism))
   width = max(high - low for low, high in ranges)
   interval = _fine_enough(counts, width, interval)
   while interval <= convolution.COARSEST:

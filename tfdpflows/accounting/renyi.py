@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import random
-import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,6 +15,7 @@ from tfdpflows.accounting import (
   renyi_sampled,
   repeat_and_select,
 )
+from tfdpflows.accounting.cache import cached
 from tfdpflows.accounting.logarithms import log_expm1
 from tfdpflows.accounting.mechanism import OPPOSITE, Mechanism, amplified
 
@@ -44,36 +41,7 @@ _REMEMBERED = 8192
 _Parts = Iterable[tuple[Mechanism, int]]
 
 
-def _remembered(function: Callable[..., np.ndarray]) -> Callable[..., Any]:
-  """Remembers results; where there are too many, drops one at random.
-
-  What is used longest ago must not go first: whoever asks for one more than fit
-  in, in one order again and again, would find none.
-  """
-  results: dict[tuple, np.ndarray] = {}
-  keys: list[tuple] = []
-  lock, choice = threading.Lock(), random.Random(0)
-
-  @functools.wraps(function)
-  def asked(*args) -> np.ndarray:
-    found = results.get(args)
-    if found is None:
-      found = function(*args)
-      with lock:
-        if args not in results:
-          if len(keys) < _REMEMBERED:
-            keys.append(args)
-          else:
-            place = choice.randrange(len(keys))
-            del results[keys[place]]
-            keys[place] = args
-          results[args] = found
-    return found
-
-  return asked
-
-
-@_remembered
+@cached(_REMEMBERED)
 def renyi_curve(mechanism: Mechanism, orders: tuple[float, ...]) -> np.ndarray:
   """Renyi divergences of a mechanism, the larger of both directions.
 

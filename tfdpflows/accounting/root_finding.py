@@ -29,6 +29,7 @@ def last_affordable(
   start: float,
   tolerance: float = 1e-3,
   whole: bool = False,
+  is_over: Callable[[], bool] = lambda: False,
 ) -> Optional[float]:
   """Goes from one end of a range towards the other as far as a target allows.
 
@@ -45,6 +46,8 @@ def last_affordable(
       (unless the price jumps there).
     whole: Whether only whole numbers are points, and `cheap < dear`; then the
       number after the result is too dear, whatever the tolerance.
+    is_over: Called before each price; once it is true, the search ends with the
+      best point that it has, whatever the tolerance, if it has one.
 
   Returns:
     The point; `dear` itself if it is affordable; None if no point was.
@@ -97,6 +100,8 @@ def last_affordable(
         return None
     if good is not None and bad is not None:
       break
+    if good is not None and is_over():
+      return good.value
     # Prices mostly grow like the point or its square root.
     stride = min(max(1.5 * abs(point.excess), 0.2), reach)
     reach *= 2
@@ -111,6 +116,8 @@ def last_affordable(
     if whole and bad.value - good.value <= 1:
       break
     if not whole and width <= (math.log1p(tolerance) if near else _SAME):
+      break
+    if is_over():
       break
     below, above = -good.excess * weights[True], bad.excess * weights[False]
     share = below / (below + above) if below + above > 0 else 0.5

@@ -12,6 +12,7 @@ from tfdpflows.cli import training
 from tfdpflows.cli.command import Command, UsageError
 
 _TRAINING = ('sampling_probability', 'noise_multiplier', 'steps')
+_OF_LEDGERS = ('accountant', 'neighboring_relation')
 _USAGE = """\
 Usage: tfdpflows account --sampling_probability=N --noise_multiplier=N --steps=N
          --delta=N [flags]
@@ -59,6 +60,7 @@ def _define(options):
     'them.',
     metavar='NAME',
   )
+  training.add_relation(options)
   options.add(
     flags.DEFINE_enum,
     'format',
@@ -105,7 +107,7 @@ def _release(values):
 
 def _statement(values):
   """The statement of a ledger, as it is to be printed."""
-  given = [x for x in (*_TRAINING, 'accountant') if values[x].present]
+  given = [x for x in (*_TRAINING, *_OF_LEDGERS) if values[x].present]
   if given:
     raise UsageError(
       f'--{given[0]} does not go with --ledger, which says itself what was '
@@ -174,13 +176,14 @@ def _result(values, name):
       sampling_probability, values.noise_multiplier, values.steps
     )
 
-  made = create_accountant(name)
+  relation = training.relation(values.neighboring_relation)
+  made = create_accountant(name, relation)
   result = {
     'epsilon': None,
     'delta': values.delta,
     'accountant': made.name,
     'guarantee': made.guarantee,
-    'neighboring_relation': 'add_or_remove_one',
+    'neighboring_relation': values.neighboring_relation,
     'sampling': 'poisson',
     'sampling_probability': values.sampling_probability,
     'noise_multiplier': values.noise_multiplier,
@@ -193,7 +196,7 @@ def _result(values, name):
     ('epsilon', values.sampling_probability),
   ):
     try:
-      made = create_accountant(name).compose(event(probability))
+      made = create_accountant(name, relation).compose(event(probability))
     except UnsupportedEventError:
       if values.accountant != 'all':
         raise
@@ -253,7 +256,8 @@ def _described(result):
     f'{result["noise_multiplier"]:g}, '
     f'each example in a batch with probability '
     f'{result["sampling_probability"]:g}',
-    '  for tables that differ by one row added or removed',
+    '  for tables that differ by '
+    f'{training.RELATIONS[result["neighboring_relation"]]}',
   ]
 
 
@@ -279,7 +283,7 @@ COMMAND = Command(
   description="""
     Says what DP-SGD costs: in each step every example enters the batch with
     the same probability, gradients are clipped and Gaussian noise is added to
-    their sum. Tables are neighbours if one has one row more.
+    their sum. --neighboring_relation says which tables are neighbours.
 
     Or, with --ledger, says what was really spent: the privacy statement of a
     ledger, such as the ledger.jsonl of a model.

@@ -31,12 +31,14 @@ def _define(options):
     metavar='N',
   )
   training.add_accounting(options, required=False)
+  training.add_relation(options)
   options.add(
     flags.DEFINE_string,
     'ledger',
     None,
     'Ledger of the same rows: all that it has charged or reserved counts too. '
-    'It says the accountant, and its budget the delta. It is only read.',
+    'It says the accountant and the neighboring relation, and its budget the '
+    'delta. It is only read.',
     metavar='FILE',
   )
 
@@ -48,10 +50,10 @@ def _run(values):
   known, unknown = _parameters(values, ledger)
   delta = _delta(values, ledger)
   name = _accountant(values, ledger)
-  accountant = accounting.create_accountant(name)
+  relation = _relation(values, ledger)
+  accountant = accounting.create_accountant(name, training.relation(relation))
   before = 0.0
   if ledger is not None:
-    accountant = accounting.create_accountant(name, ledger.neighboring_relation)
     accountant.compose(accounting.data_independent(ledger.committed_event))
     before = accountant.get_epsilon(delta)
 
@@ -60,7 +62,9 @@ def _run(values):
       **{k: v for k, v in {**known, unknown: value}.items() if k != 'epsilon'}
     )
 
-  found = _solve(event, unknown, known['epsilon'], delta, name, ledger, values)
+  found = _solve(
+    event, unknown, known['epsilon'], delta, accountant, ledger, values
+  )
   accountant.compose(event(found))
   known[unknown] = found
   if unknown != 'epsilon':
@@ -71,13 +75,13 @@ def _run(values):
     'delta': delta,
     'accountant': accountant.name,
     'guarantee': accountant.guarantee,
+    'neighboring_relation': relation,
     'sampling_probability': known['sampling_probability'],
     'steps': known['steps'],
   }
   if ledger is not None:
     result['ledger'] = values.ledger
     result['epsilon_of_ledger'] = float(before)
-    result['neighboring_relation'] = ledger.neighboring_relation.name.lower()
   remarks = [
     *_remarks(known, unknown, ledger),
     *training.remarks(accountant, delta),
@@ -174,15 +178,31 @@ def _accountant(values, ledger):
   return ledger.accountant
 
 
+def _relation(values, ledger):
+  """The name of the neighboring relation of the flag, or of the ledger."""
+  name = values.neighboring_relation
+  if ledger is None:
+    return name
+  kept = ledger.neighboring_relation.name.lower()
+  if values['neighboring_relation'].present and name != kept:
+    raise UsageError(
+      f'--neighboring_relation={name} is not that of --ledger='
+      f'{values.ledger}, {kept}: leave it out.'
+    )
+  return kept
+
+
 def _solve(event, unknown, epsilon, delta, accountant, ledger, values):
   """The number that is looked for."""
   from tfdpflows import accounting
   from tfdpflows.accounting import calibration
 
-  pricing = {'accountant': accountant}
+  pricing = {
+    'accountant': accountant.name,
+    'neighboring_relation': accountant.neighboring_relation,
+  }
   if ledger is not None:
     pricing['spent'] = ledger.committed_event
-    pricing['neighboring_relation'] = ledger.neighboring_relation
   if unknown == 'epsilon':
     try:
       return calibration.calibrate_epsilon(event(), delta, **pricing)
@@ -246,17 +266,13 @@ def _text(result, unknown):
   if unknown != 'epsilon':
     lines.append(epsilon)
   if 'ledger' in result:
-    change = {
-      'add_or_remove_one': 'added or removed',
-      'replace_one': 'replaced',
-      'replace_special': 'replaced by a null row',
-    }[result['neighboring_relation']]
     before = training.rounded_up(result['epsilon_of_ledger'])
-    lines += [
+    lines.append(
       f'with all that {result["ledger"]} has charged or reserved, which alone '
-      f'costs epsilon = {before}',
-      f'for tables that differ by one row {change}',
-    ]
+      f'costs epsilon = {before}'
+    )
+  change = training.RELATIONS[result['neighboring_relation']]
+  lines.append(f'for tables that differ by {change}')
   return '\n  '.join([*lines, *result.get('remarks', [])])
 
 

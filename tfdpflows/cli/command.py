@@ -1,4 +1,8 @@
-"""A subcommand: its flags in sections, its help text and its errors."""
+"""A subcommand: its flags in sections, its help text and its errors.
+
+absl parses the flags. Its own help lists them by module, without sections,
+examples and what stands for a value, so that the help text is made here.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import difflib
 import math
 import re
 import textwrap
-from typing import Callable, Optional
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from absl import flags
 
@@ -36,7 +41,7 @@ class Options:
   3
   """
 
-  def __init__(self, command):
+  def __init__(self, command: str):
     self._command = command
     self._values = flags.FlagValues()
     self._sections = []
@@ -45,13 +50,21 @@ class Options:
     self._required = []
     self._numbers = []
 
-  def section(self, title):
+  def section(self, title: str) -> None:
     """Puts the flags added from here on under `title`."""
     self._sections.append((title, []))
 
   def add(
-    self, define, name, default, text, *, metavar='', required=False, **kwargs
-  ):
+    self,
+    define: Callable,
+    name: str,
+    default: Any,
+    text: str,
+    *,
+    metavar: str = '',
+    required: bool = False,
+    **kwargs: Any,
+  ) -> None:
     """Adds a flag.
 
     Args:
@@ -72,7 +85,7 @@ class Options:
     if required:
       self._required.append(name)
 
-  def parse(self, arguments):
+  def parse(self, arguments: Sequence[str]) -> flags.FlagValues:
     """Returns the values of the flags in `arguments`.
 
     Args:
@@ -127,7 +140,7 @@ class Options:
           f'9. {more}'
         )
 
-  def usage(self):
+  def usage(self) -> str:
     """Returns the line that shows how the command is called."""
     words = [f'--{name}={self._metavars[name]}' for name in self._required]
     return _wrapped(
@@ -135,7 +148,7 @@ class Options:
       hanging=2,
     )
 
-  def help(self):
+  def help(self) -> str:
     """Returns the sections of flags as text."""
     blocks = []
     for title, names in self._sections:
@@ -179,11 +192,11 @@ class Command:
   summary: str
   description: str
   example: str
-  define: Callable
-  run: Callable
+  define: Callable[[Options], None]
+  run: Callable[[flags.FlagValues], None]
   usage: Optional[str] = None
 
-  def options(self):
+  def options(self) -> Options:
     """Returns fresh `Options` with the flags of this command."""
     options = Options(self.name)
     self.define(options)
@@ -196,7 +209,7 @@ class Command:
     )
     return options
 
-  def help(self):
+  def help(self) -> str:
     """Returns what `tfdpflows NAME --help` prints."""
     options = self.options()
     paragraphs = [_wrapped(p) for p in self.description.strip().split('\n\n')]

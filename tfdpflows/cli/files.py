@@ -1,4 +1,4 @@
-"""What the commands ask of files before they start to work."""
+"""Flags of files and folders, and what is asked of them before any work."""
 
 from __future__ import annotations
 
@@ -7,13 +7,28 @@ import warnings
 
 from absl import flags
 
-from tfdpflows.cli.command import UsageError
+from tfdpflows.cli import quiet
+from tfdpflows.cli.command import Options, UsageError
 
 
-def add_output(options, text, metavar='FILE'):
+def add_model_dir(
+  options: Options, text: str = 'Folder that `tfdpflows fit` wrote.'
+) -> None:
+  """Adds `--model_dir`, of a model that exists, to the options of a command."""
+  options.add(
+    flags.DEFINE_string,
+    'model_dir',
+    None,
+    text,
+    metavar='FOLDER',
+    required=True,
+  )
+
+
+def add_output(options: Options, text: str) -> None:
   """Adds `--output` and `--overwrite` to the options of a command."""
   options.add(
-    flags.DEFINE_string, 'output', None, text, metavar=metavar, required=True
+    flags.DEFINE_string, 'output', None, text, metavar='FILE', required=True
   )
   options.add(
     flags.DEFINE_boolean,
@@ -23,7 +38,7 @@ def add_output(options, text, metavar='FILE'):
   )
 
 
-def add_out_of_range(options):
+def add_out_of_range(options: Options) -> None:
   """Adds `--out_of_range` to the options of a command."""
   options.add(
     flags.DEFINE_enum,
@@ -38,7 +53,7 @@ def add_out_of_range(options):
   )
 
 
-def check_output(path, overwrite):
+def check_output(path: str, overwrite: bool) -> None:
   """Refuses a file that cannot be written, before any work is done.
 
   Args:
@@ -56,7 +71,7 @@ def check_output(path, overwrite):
   check_place(path, overwrite)
 
 
-def check_place(path, overwrite):
+def check_place(path: str, overwrite: bool) -> None:
   """Refuses what cannot be made or replaced: a file or a folder.
 
   Args:
@@ -106,7 +121,15 @@ def read_rows(path, schema, out_of_range, fitting=True):
     raise ValueError(f'{path}: {error}') from error
 
 
-def check_model(model_dir):
+def load_model(model_dir: str):
+  """Returns the `TabularSynthesizer` in a folder; imports TensorFlow."""
+  with quiet.importing():
+    from tfdpflows.tabular.synthesizer import TabularSynthesizer
+
+  return TabularSynthesizer.load(model_dir)
+
+
+def check_model(model_dir: str) -> None:
   """Refuses a folder that cannot be a saved model.
 
   Args:
@@ -135,6 +158,6 @@ def check_model(model_dir):
   )
 
 
-def partial_dir(model_dir):
+def partial_dir(model_dir: str) -> str:
   """Returns the folder where a fit works until its model is complete."""
   return os.path.normpath(model_dir) + '.partial'

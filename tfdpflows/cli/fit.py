@@ -78,7 +78,7 @@ def _define(options):
     flags.DEFINE_enum,
     'model',
     'histogram',
-    'Which flow learns how the columns hang together: conditional histograms, '
+    'Which flow models the dependence between columns: conditional histograms, '
     'splines whose blocks have networks of their own, or DP-HFlow.',
     enum_values=['histogram', 'spline', 'hflow'],
     metavar='histogram|spline|hflow',

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import sys
 import traceback
+from collections.abc import Sequence
+from typing import Optional
 
-from tfdpflows.cli import quiet
-from tfdpflows.cli.command import UsageError
+from tfdpflows.cli import (
+  account,
+  calibrate,
+  fit,
+  quiet,
+  report,
+  sample,
+  schema,
+  score,
+)
+from tfdpflows.cli.command import Command, UsageError
 from tfdpflows.version import __version__
 
-# Name of a command to the module that holds it as `COMMAND`; none is imported
-# before its command is asked for.
 _COMMANDS = {
-  'schema': ('tfdpflows.cli.schema', 'Draft a schema from a CSV file'),
-  'fit': ('tfdpflows.cli.fit', 'Learn a private model of a table'),
-  'sample': ('tfdpflows.cli.sample', 'Draw synthetic rows from a model'),
-  'score': ('tfdpflows.cli.score', 'Score rows by their log-density'),
-  'report': ('tfdpflows.cli.report', 'Compare real and synthetic rows in HTML'),
-  'account': ('tfdpflows.cli.account', 'Epsilon of a number of noisy steps'),
-  'calibrate': (
-    'tfdpflows.cli.calibrate',
-    'Noise, steps or batches that fit a budget',
-  ),
+  module.COMMAND.name: module.COMMAND
+  for module in (schema, fit, sample, score, report, account, calibrate)
 }
 
 _HELP = """\
@@ -54,7 +54,7 @@ _HELP_FLAGS = frozenset({'--help', '-help', '-h', '--helpfull', '--helpshort'})
 _USER_ERRORS = (ValueError, OSError, ImportError, MemoryError)
 
 
-def main(argv=None):
+def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the program.
 
   Args:
@@ -110,7 +110,7 @@ def main(argv=None):
   return 0
 
 
-def _command(name):
+def _command(name: str) -> Command:
   if name not in _COMMANDS:
     close = difflib.get_close_matches(name, _COMMANDS, n=1)
     meant = f' Did you mean {close[0]}?' if close else ''
@@ -118,11 +118,11 @@ def _command(name):
       f'There is no command {name!r}.{meant} The commands are '
       f'{", ".join(_COMMANDS)}.'
     )
-  return importlib.import_module(_COMMANDS[name][0]).COMMAND
+  return _COMMANDS[name]
 
 
 def _help():
-  lines = [f'  {name:<11}{text}' for name, (_, text) in _COMMANDS.items()]
+  lines = [f'  {x.name:<11}{x.summary}' for x in _COMMANDS.values()]
   return _HELP.format(commands='\n'.join(lines))
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from absl import flags
 
-from tfdpflows.cli import files, quiet
+from tfdpflows.cli import files
 from tfdpflows.cli.command import Command, UsageError
 
 
 def _define(options):
   options.section('Data')
-  options.add(
-    flags.DEFINE_string,
-    'model_dir',
-    None,
+  files.add_model_dir(
+    options,
     'Folder that `tfdpflows fit` wrote; for its schema and privacy statement.',
-    metavar='FOLDER',
-    required=True,
   )
   options.add(
     flags.DEFINE_string,
@@ -54,10 +50,7 @@ def _run(values):
   files.check_output(values.output, values.overwrite)
   from tfdpflows.evaluation.report import write_report
 
-  with quiet.importing():
-    from tfdpflows.tabular.synthesizer import TabularSynthesizer
-
-  synthesizer = TabularSynthesizer.load(values.model_dir)
+  synthesizer = files.load_model(values.model_dir)
   schema = synthesizer.schema
   if values.target is not None and values.target not in schema.names:
     raise UsageError(

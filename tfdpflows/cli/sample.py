@@ -6,20 +6,13 @@ import time
 
 from absl import flags
 
-from tfdpflows.cli import files, quiet
+from tfdpflows.cli import files
 from tfdpflows.cli.command import Command, UsageError
 
 
 def _define(options):
   options.section('Model')
-  options.add(
-    flags.DEFINE_string,
-    'model_dir',
-    None,
-    'Folder that `tfdpflows fit` wrote.',
-    metavar='FOLDER',
-    required=True,
-  )
+  files.add_model_dir(options)
   options.section('Rows')
   options.add(
     flags.DEFINE_integer,
@@ -69,11 +62,9 @@ def _run(values):
   conditions = _conditions(values.condition)
   files.check_model(values.model_dir)
   files.check_output(values.output, values.overwrite)
-  with quiet.importing():
-    from tfdpflows.tabular.synthesizer import TabularSynthesizer
   from tfdpflows.tabular.table import write_table
 
-  synthesizer = TabularSynthesizer.load(values.model_dir)
+  synthesizer = files.load_model(values.model_dir)
   start = time.perf_counter()
   table = synthesizer.sample(
     values.num_rows, seed=values.seed, conditions=conditions

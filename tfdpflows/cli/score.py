@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from absl import flags
 
-from tfdpflows.cli import files, quiet
+from tfdpflows.cli import files
 from tfdpflows.cli.command import Command
 
 
 def _define(options):
   options.section('Data')
-  options.add(
-    flags.DEFINE_string,
-    'model_dir',
-    None,
-    'Folder that `tfdpflows fit` wrote.',
-    metavar='FOLDER',
-    required=True,
-  )
+  files.add_model_dir(options)
   options.add(
     flags.DEFINE_string,
     'input',
@@ -39,11 +32,9 @@ def _run(values):
   import numpy as np
   import pandas as pd
 
-  with quiet.importing():
-    from tfdpflows.tabular.synthesizer import TabularSynthesizer
   from tfdpflows.tabular.table import write_table
 
-  synthesizer = TabularSynthesizer.load(values.model_dir)
+  synthesizer = files.load_model(values.model_dir)
   table = files.read_rows(
     values.input, synthesizer.schema, values.out_of_range, fitting=False
   )

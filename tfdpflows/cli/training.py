@@ -52,6 +52,35 @@ def add_noise(options, required=True):
   )
 
 
+# What two tables that must look alike may differ by, in words.
+RELATIONS = {
+  'add_or_remove_one': 'one row added or removed',
+  'replace_one': 'one row replaced',
+  'replace_special': 'one row replaced by a null row',
+}
+
+
+def add_relation(options):
+  """Adds the flag that says which tables are neighbours."""
+  options.add(
+    flags.DEFINE_enum,
+    'neighboring_relation',
+    'add_or_remove_one',
+    'What two tables that must look alike may differ by: one row added or '
+    'removed, replaced by another, or replaced by a null row, which counts as '
+    'a row and contributes nothing.',
+    enum_values=list(RELATIONS),
+    metavar='|'.join(RELATIONS),
+  )
+
+
+def relation(name):
+  """Returns the `dp_accounting.NeighboringRelation` of a name."""
+  import dp_accounting
+
+  return dp_accounting.NeighboringRelation[name.upper()]
+
+
 def add_accounting(options, required=True):
   """Adds the flags that say how epsilon is computed and printed."""
   options.add(

@@ -33,7 +33,8 @@ def normalization_event(*, epsilon=None, noise_multiplier=None):
   """Returns the `DpEvent` that `private_normalization` costs.
 
   Args:
-    epsilon: of Laplace noise; or
+    epsilon: of Laplace noise, where a row is added or removed; the event costs
+      `2 * epsilon` under `REPLACE_ONE`; or
     noise_multiplier: of Gaussian noise.
 
   Returns:
@@ -79,8 +80,11 @@ def private_normalization(
     bound: the public bound, in the units of `x`: a number, or one per column.
     ledger: `PrivacyLedger` that is charged before anything is computed from
       `x`, but for a fingerprint that says nothing without the secret.
-    epsilon: adds Laplace noise, for this epsilon; or
-    noise_multiplier: adds Gaussian noise. To spend a budget on it,
+    epsilon: adds Laplace noise, for this epsilon where a row is added or
+      removed, or replaced by the null row; where a row is replaced by another
+      (`REPLACE_ONE`), the ledger charges twice as much; or
+    noise_multiplier: adds Gaussian noise, which counts half under
+      `REPLACE_ONE`. To spend a budget on it,
       `accounting.calibrate_noise_multiplier(
       dp_accounting.GaussianDpEvent, budget)`.
     num_examples: the number of rows to divide by, taken to be public; that of
@@ -123,7 +127,9 @@ def private_normalization(
     columns is `sqrt(d)`, and noise of `noise_multiplier * sqrt(d)` makes it
     `GaussianDpEvent(noise_multiplier)`.
 
-  Replacing a row moves the sums by at most twice that, as the events say. The
+  Replacing a row moves the sums by at most twice that, so that under
+  `REPLACE_ONE` the release costs `2 * epsilon`, or what half the
+  `noise_multiplier` costs, as the events say; the ledger charges that. The
   noise is drawn in floating point and is not proof against floating-point
   attacks.
 

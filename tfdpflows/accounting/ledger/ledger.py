@@ -145,7 +145,7 @@ class PrivacyLedger:
     ledger = cls._read(path, read_only)
     try:
       if not read_only:
-        ledger._check_not_merged()
+        ledger._check_chargeable()
       if budget is not None and budget != ledger.budget:
         ledger._refuse_other_budget(budget)
     except BaseException:
@@ -475,7 +475,7 @@ class PrivacyLedger:
     if self._file is not None:
       self._file.check_writable()
     self._check_process()
-    self._check_not_merged()
+    self._check_chargeable()
 
   def _check_process(self) -> None:
     if self._process != os.getpid():
@@ -485,7 +485,7 @@ class PrivacyLedger:
         'before the fork; or close it there and open its file here.'
       )
 
-  def _check_not_merged(self) -> None:
+  def _check_chargeable(self) -> None:
     if self._state.merged is not None:
       raise LedgerError(
         self._describe_merge() + ' Nothing can be charged here any more.'
@@ -642,7 +642,7 @@ class PrivacyLedger:
   def _write(self, record: dict[str, Any]) -> None:
     """On disk first, then in memory; nothing that is not valid."""
     self._check_process()
-    self._check_not_merged()
+    self._check_chargeable()
     change = self._state.prepare(record)
     if self._file is None:
       change()

@@ -186,7 +186,7 @@ def _unmerged(
     elif path is None or {'kind': 'seal', **found} != _last_record(
       ledger, path, names
     ):
-      ledger._check_not_merged()
+      ledger._check_chargeable()
   return result
 
 

@@ -8,7 +8,7 @@ import pytest
 from tfdpflows import accounting, models
 from tfdpflows.accounting import BudgetExceededError, PrivacyBudget
 from tfdpflows.mechanisms import moments
-from tfdpflows.models import mixture_rounds
+from tfdpflows.models.dp_mog import em
 
 
 def test_is_charged_before_the_rows_are_looked_at(monkeypatch):
@@ -20,7 +20,7 @@ def test_is_charged_before_the_rows_are_looked_at(monkeypatch):
     assert entry.label == 'DP-MoG'
     return look(*args)
 
-  monkeypatch.setattr(mixture_rounds, 'noisy_moments', check)
+  monkeypatch.setattr(em, 'noisy_moments', check)
   mixture = models.DPMoG(2, 2).fit(
     four_clusters.make(100)[0], **four_clusters.BUDGET, ledger=ledger
   )
@@ -32,7 +32,7 @@ def test_a_ledger_that_is_spent_refuses_and_nothing_is_read(monkeypatch):
   ledger = accounting.PrivacyLedger(budget=PrivacyBudget(1.0, 1e-5))
   ledger.charge(dp_accounting.GaussianDpEvent(5.0), label='before')
   monkeypatch.setattr(
-    mixture_rounds, 'noisy_moments', lambda *args: pytest.fail('was read')
+    em, 'noisy_moments', lambda *args: pytest.fail('was read')
   )
   mixture = models.DPMoG(2, 2)
   with pytest.raises(BudgetExceededError, match='DP-MoG'):
@@ -64,7 +64,7 @@ def test_all_that_is_learned_comes_through_the_mechanism(monkeypatch, adaptive):
     number[0] += 1
     return found
 
-  monkeypatch.setattr(mixture_rounds, 'noisy_moments', replay)
+  monkeypatch.setattr(em, 'noisy_moments', replay)
   outputs = []
   for x in (four_clusters.make(500)[0], np.full([3, 2], 0.7), np.empty([0, 2])):
     number = [0]
@@ -82,20 +82,14 @@ def test_all_that_is_learned_comes_through_the_mechanism(monkeypatch, adaptive):
 def test_one_row_moves_every_round_by_its_sensitivity(row, adaptive):
   """Neighbouring tables, frozen noise, the parameters of a fit half done."""
   x = four_clusters.make(60)[0]
-  kwargs = {
-    'noises': mixture_rounds.round_noises(2.0, 2, 3, 1.0, 'gaussian', adaptive),
-    'num_iterations': 3,
-    'num_components': 3,
-    'adaptive': adaptive,
-    'floor': 1e-8,
-  }
+  rounds_of = em.NoisyEM(2.0, 2, 3, 1.0, 'gaussian', adaptive)
   rounds = []
-  look = mixture_rounds.noisy_moments
+  look = em.noisy_moments
 
   def record(parts, k, noise, rng):
     state = rng.bit_generator.state
     found = look(parts, k, noise, rng)
-    if len(rounds) < len(kwargs['noises']):
+    if len(rounds) < len(rounds_of.noises):
       rounds.append((state, found, noise))
       return found
     # The neighbour: same public past in every round, so the same mixture.
@@ -116,11 +110,11 @@ def test_one_row_moves_every_round_by_its_sensitivity(row, adaptive):
     return theirs
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(mixture_rounds, 'noisy_moments', record)
-    mixture_rounds.run_rounds(x, rng=np.random.default_rng(5), **kwargs)
+    patch.setattr(em, 'noisy_moments', record)
+    rounds_of.run(x, 3, 1e-8, np.random.default_rng(5))
     turn, moved = iter(range(99)), []
     neighbour = np.insert(x, 7, row, axis=0)
-    mixture_rounds.run_rounds(neighbour, rng=np.random.default_rng(5), **kwargs)
+    rounds_of.run(neighbour, 3, 1e-8, np.random.default_rng(5))
   assert len(moved) == len(rounds)
   if np.isfinite(row).all():
     assert min(moved) > 0

@@ -9,7 +9,7 @@ import pytest
 from tfdpflows import accounting, models
 from tfdpflows.accounting import BudgetExceededError, PrivacyBudget
 from tfdpflows.mechanisms import moments
-from tfdpflows.models import mixture_rounds
+from tfdpflows.models.dp_mog import em
 from tfdpflows.randomness import Randomness
 
 
@@ -45,7 +45,7 @@ def test_copies_of_one_randomness_share_no_noise(monkeypatch, copied):
     found.append(look(*args))
     return found[-1]
 
-  monkeypatch.setattr(mixture_rounds, 'noisy_moments', record)
+  monkeypatch.setattr(em, 'noisy_moments', record)
   x = four_clusters.make(200)[0]
   randomness = Randomness()
   for rows, source in ((x, randomness), (x[:-1], copied(randomness))):

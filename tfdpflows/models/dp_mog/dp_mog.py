@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
+import sys
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
@@ -12,11 +13,15 @@ import tensorflow as tf
 
 from tfdpflows import accounting
 from tfdpflows._keras import tfp
+from tfdpflows.atomic import PathLike
 from tfdpflows.mechanisms.checks import touched
 from tfdpflows.mechanisms.moments import MomentNoise, check_radius
-from tfdpflows.models import mixture_file, mixture_rounds, mixture_updates
-from tfdpflows.models.mixture_rows import as_matrix
+from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.models.dp_mog import file as file_lib
+from tfdpflows.models.dp_mog.em import GaussianMixture, NoisyEM
 from tfdpflows.randomness import Randomness
+
+__all__ = ['DPMoG', 'as_matrix']
 
 tfd = tfp.distributions
 
@@ -37,18 +42,17 @@ class DPMoG:
     covariance I, and clips them there. The noise is then as small as the
     component, not as large as the ball. (For one Gaussian: Biswas et al. 2020,
     "CoinPress".)
-  - What a round says is believed only as far as its noise allows; see
-    `mixture_updates.refine`.
+  - What a round says is weighed against its noise; see `em.refine`.
 
   Args:
     num_components: number of components K. By default as many as the noise
       leaves room for, from 1 (a private full Gaussian) to 48: chosen from the
-      noisy count of the first rounds, which is free, as the price of a round
-      does not depend on K. Time grows with K: where the noise leaves room for
-      48 components, from about epsilon 2 for tens of thousands of rows, a fit
-      takes seconds.
+      noisy count of the first rounds, which costs nothing, as the privacy cost
+      of a round does not depend on K. Time grows with K: where the noise leaves
+      room for 48 components, from about epsilon 2 for tens of thousands of
+      rows, a fit takes seconds.
     num_iterations: iterations after the first rounds; 0 for one Gaussian. Part
-      of the price, so it must not be chosen by looking at the rows.
+      of the cost, so it must not be chosen by looking at the rows.
     l2_norm_bound: public bound of the l2 norm of a row, in [1e-100, 1e100];
       longer rows are scaled down to it.
     noise: 'gaussian', or 'laplace' for Laplace noise in counts and means.
@@ -75,7 +79,7 @@ class DPMoG:
   divides is a noisy count. Rows with anything that is not finite are left out,
   which is zero contribution. The whole is `event`, charged before the rows are
   read. Neighbouring tables differ by one row added or removed or, where the
-  ledger says so, by one row replaced, which is priced as twice the shift and
+  ledger says so, by one row replaced, which is accounted as twice the shift and
   gets twice the noise. Every fit draws noise of its own, also from copies of
   one `Randomness`, unless there is a seed.
 
@@ -100,16 +104,16 @@ class DPMoG:
 
   def __init__(
     self,
-    num_components=None,
-    num_iterations=10,
+    num_components: Optional[int] = None,
+    num_iterations: int = 10,
     *,
-    l2_norm_bound=1.0,
-    noise='gaussian',
-    adaptive=True,
-    covariance_floor=None,
-    tail_weight=_TAIL_WEIGHT,
-    dtype='float32',
-    name='DP-MoG',
+    l2_norm_bound: float = 1.0,
+    noise: str = 'gaussian',
+    adaptive: bool = True,
+    covariance_floor: Optional[float] = None,
+    tail_weight: float = _TAIL_WEIGHT,
+    dtype: str = 'float32',
+    name: str = 'DP-MoG',
   ):
     if num_components is not None:
       num_components = _whole('num_components', num_components, 1)
@@ -128,10 +132,8 @@ class DPMoG:
     self.dtype = tf.as_dtype(dtype).name
     if self.dtype not in ('float32', 'float64'):
       raise ValueError(f"dtype is {self.dtype}; use 'float32' or 'float64'.")
-    limits, largest = (
-      np.finfo(self.dtype),
-      max(l2_norm_bound**2, covariance_floor),
-    )
+    limits = np.finfo(self.dtype)
+    largest = max(l2_norm_bound**2, covariance_floor)
     if not (limits.tiny <= covariance_floor and largest <= limits.max):
       raise ValueError(
         f'{self.dtype} holds no variances from {covariance_floor:g} to '
@@ -145,24 +147,20 @@ class DPMoG:
     self.covariance_floor = float(covariance_floor)
     self.tail_weight = float(tail_weight)
     self.name = str(name)
-    self._parameters = None
+    self._fit: Optional[file_lib.Fit] = None
     self._distribution = None
-    self._event = None
-    self._budget = None
-    self._ledger = None
-    self._seeded = False
 
   def fit(
     self,
-    x,
+    x: Any,
     *,
-    epsilon,
-    delta,
-    ledger=None,
-    accountant=None,
-    seed=None,
-    randomness=None,
-  ):
+    epsilon: float,
+    delta: float,
+    ledger: Optional[accounting.PrivacyLedger] = None,
+    accountant: Optional[str] = None,
+    seed: Optional[int] = None,
+    randomness: Optional[Randomness] = None,
+  ) -> DPMoG:
     """Fits the mixture, charged before the rows are read. Once.
 
     Args:
@@ -191,7 +189,7 @@ class DPMoG:
         refuses the charge; nothing was charged or read then.
       RuntimeError: if it was fitted before.
     """
-    if self._parameters is not None:
+    if self._fit is not None:
       raise RuntimeError(
         'This DPMoG was fitted already. A second fit spends again: make a new '
         'one, and give both the same `ledger`.'
@@ -209,54 +207,46 @@ class DPMoG:
       )
     touched(ledger.neighboring_relation)  # Refuses what is not proven.
     x = as_matrix(x)
-    noises = self._calibrate(
+    em = self._calibrate(
       x.shape[1],
       budget,
       accountant=accountant or ledger.accountant,
       neighboring_relation=ledger.neighboring_relation,
     )
-    event = _composed(noises)
     seeded = randomness.seeded
     label = f'{self.name} (seeded)' if seeded else self.name
     # A copy of a `Randomness` knows nothing of what the original was used for.
     # There is no fit to resume, so that no two need ever have the same noise.
     salt = () if seeded else (os.urandom(32).hex(),)
     with randomness.claiming(self.name, *salt):
-      ledger.charge(event, label=label, seeded=seeded)
-    self._event, self._budget, self._ledger = event, budget, ledger
-    self._seeded = seeded
-    mixture, tail = mixture_rounds.run_rounds(
+      ledger.charge(em.event, label=label, seeded=seeded)
+    mixture, tail = em.run(
       x,
-      noises,
-      self.num_iterations,
       self.num_components,
-      self.adaptive,
       self.covariance_floor,
       randomness.numpy(self.name, *salt),
     )
-    self._parameters = mixture_updates.add_tail(mixture, tail, self.tail_weight)
+    parameters = mixture.with_tail(tail, self.tail_weight)
+    self._fit = file_lib.Fit(parameters, em.event, budget, ledger, seeded)
     return self
 
   @property
-  def event(self):
+  def event(self) -> dp_accounting.DpEvent:
     """The `DpEvent` of the fit."""
-    self._check_fitted()
-    return self._event
+    return self._fitted().event
 
   @property
-  def ledger(self):
+  def ledger(self) -> accounting.PrivacyLedger:
     """The `PrivacyLedger` that was charged."""
-    self._check_fitted()
-    return self._ledger
+    return self._fitted().ledger
 
   @property
-  def parameters(self):
+  def parameters(self) -> GaussianMixture:
     """The `GaussianMixture` that was released."""
-    self._check_fitted()
-    return self._parameters
+    return self._fitted().parameters
 
   @property
-  def distribution(self):
+  def distribution(self) -> tfd.Distribution:
     """The released `tfd.MixtureSameFamily` over `[d]`, also a flow's `base`."""
     if self._distribution is None:
       found = self.parameters
@@ -270,34 +260,34 @@ class DPMoG:
         )
     return self._distribution
 
-  def log_prob(self, x):
+  def log_prob(self, x: Any) -> tf.Tensor:
     """Returns the log-density of rows `[..., d]`, in nats."""
     return self.distribution.log_prob(tf.cast(x, self.dtype))
 
-  def sample(self, sample_shape=(), seed=None):
+  def sample(self, sample_shape: Any = (), seed: Any = None) -> tf.Tensor:
     """Returns rows `sample_shape + [d]`. Costs no privacy."""
     return self.distribution.sample(sample_shape, seed=seed)
 
-  def privacy_statement(self):
+  def privacy_statement(self) -> accounting.PrivacyStatement:
     """Returns all that the ledger spent, as a `PrivacyStatement`.
 
     At the delta of the ledger's budget; of the fit, if the ledger has none.
     """
-    self._check_fitted()
+    fit = self._fitted()
     kind = 'added Gaussian noise'
     if self.noise == 'laplace':
       kind = 'added Laplace noise (counts, means) and Gaussian noise'
     return accounting.privacy_statement(
-      self._ledger,
+      fit.ledger,
       notes=[
         f'{self.name}: every round reads all rows, clipped to an l2 norm of '
         f'{self.l2_norm_bound:g}; {kind}.'
       ],
-      delta=self._budget.delta if self._ledger.budget is None else None,
-      seeded=self._seeded,
+      delta=fit.budget.delta if fit.ledger.budget is None else None,
+      seeded=fit.seeded,
     )
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     """Returns the arguments of the constructor, for JSON."""
     return {
       'num_components': self.num_components,
@@ -311,7 +301,7 @@ class DPMoG:
       'name': self.name,
     }
 
-  def save(self, path):
+  def save(self, path: PathLike) -> None:
     """Writes the released mixture and what was spent to a JSON file.
 
     Nothing in it depends on private votes or tells of the ledger's metadata:
@@ -320,21 +310,10 @@ class DPMoG:
     Args:
       path: the file; it is replaced.
     """
-    self._check_fitted()
-    content = mixture_file.to_dict(
-      self.get_config(),
-      self._parameters,
-      self._event,
-      self._budget,
-      self._ledger,
-      self._seeded,
-    )
-    text = json.dumps(content, indent=1, allow_nan=False)
-    with open(path, 'w', encoding='utf-8') as file:
-      file.write(text + '\n')
+    file_lib.write(path, self.get_config(), self._fitted())
 
   @classmethod
-  def load(cls, path):
+  def load(cls, path: PathLike) -> DPMoG:
     """Reads what `save` wrote.
 
     Args:
@@ -348,25 +327,21 @@ class DPMoG:
     Raises:
       ValueError: if the file is of another kind, or damaged.
     """
-    with open(path, encoding='utf-8') as file:
-      saved = mixture_file.from_text(file.read(), path)
-    mixture = cls(**saved.config)
-    mixture._parameters = saved.parameters
-    mixture._event = saved.event
-    mixture._budget = saved.budget
-    mixture._ledger = saved.ledger
-    mixture._seeded = saved.seeded
+    config, fit = file_lib.read(path)
+    mixture = cls(**config)
+    mixture._fit = fit
     return mixture
 
-  def _check_fitted(self):
-    if self._parameters is None:
+  def _fitted(self):
+    if self._fit is None:
       raise RuntimeError('This DPMoG is not fitted yet: call `fit`.')
+    return self._fit
 
-  def _calibrate(self, event_size, budget, **pricing):
-    """The noise of each round, the least that the budget pays for."""
+  def _calibrate(self, event_size, budget, **accounting_args):
+    """The `NoisyEM` with the least noise that the budget pays for."""
 
     def make(noise_multiplier):
-      return mixture_rounds.round_noises(
+      return NoisyEM(
         noise_multiplier,
         event_size,
         self.num_iterations,
@@ -377,13 +352,54 @@ class DPMoG:
 
     return make(
       accounting.calibrate_noise_multiplier(
-        lambda multiplier: _composed(make(multiplier)), budget, **pricing
+        lambda multiplier: make(multiplier).event, budget, **accounting_args
       )
     )
 
 
-def _composed(noises):
-  return dp_accounting.ComposedDpEvent([noise.event for noise in noises])
+def as_matrix(x: Any) -> np.ndarray:
+  """Returns rows as a float64 array, with NaN where a value is missing.
+
+  Whether it raises depends on types and on the number of columns alone. A
+  refusal that depended on a value, such as one text among numbers, would tell
+  of that value, and nobody would have paid for it.
+
+  Args:
+    x: what NumPy makes an array `[n, d]` of and that has a dtype of bool,
+      integers or floats, or a `DataFrame` of such columns.
+
+  Raises:
+    ValueError: for other dtypes or shapes, or a masked array.
+
+  #### Example
+
+  >>> import pandas as pd
+  >>> from tfdpflows.models.dp_mog.dp_mog import as_matrix
+  >>> as_matrix(pd.DataFrame({'a': pd.array([1, None], 'Int64')})).tolist()
+  [[1.0], [nan]]
+  """
+  pandas = sys.modules.get('pandas')
+  if pandas is not None and isinstance(x, pandas.DataFrame):
+    for name, dtype in x.dtypes.items():
+      if dtype.kind not in 'biuf':
+        raise ValueError(
+          f'Column {name!r} has dtype {dtype}; x must be a matrix of numbers. '
+          "Encode the column first, or x.astype('float64')."
+        )
+    # What NumPy makes of nullable columns depends on whether there is a null.
+    x = x.to_numpy(np.float64, na_value=np.nan)
+  if not hasattr(x, 'dtype'):
+    raise ValueError(
+      f'x is a {type(x).__name__}, whose type depends on its values; give a '
+      "DataFrame or an array of numbers: np.asarray(x, 'float64')."
+    )
+  with np.errstate(over='ignore'):  # of float128, whose rows are left out
+    rows = as_numbers(x).astype(np.float64)
+  if rows.ndim != 2 or not rows.shape[1]:
+    raise ValueError(
+      f'x has {rows.ndim} dimensions; it needs [num_rows, d], d > 0.'
+    )
+  return rows
 
 
 def _whole(name, value, least):

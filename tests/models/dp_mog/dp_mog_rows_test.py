@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tfdpflows import accounting, models
-from tfdpflows.models.mixture_rows import as_matrix
+from tfdpflows.models.dp_mog.dp_mog import as_matrix
 
 
 def frame(values, dtype):

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import flows, models
 from tfdpflows.mechanisms import moments
-from tfdpflows.models import gaussian_mixture, mixture_updates
+from tfdpflows.models.dp_mog import em
 
 
 @pytest.fixture(scope='module')
@@ -200,23 +200,23 @@ def test_longer_rows_are_scaled_to_the_norm():
 
 def test_projection_keeps_what_is_in_range():
   matrix = np.diag([4.0, 1.0, 0.1])[None]
-  found = gaussian_mixture.project_covariances(matrix, 0.5, 2.0)
+  found = em.project_covariances(matrix, 0.5, 2.0)
   np.testing.assert_allclose(found[0], np.diag([2.0, 1.0, 0.5]), atol=1e-12)
 
 
 def test_more_noise_is_believed_less():
-  prior, _ = mixture_updates.prior(2, 1.0)
+  prior = em.GaussianMixture(
+    np.ones(1), np.zeros([1, 2]), np.eye(2)[None] / np.sqrt(2)
+  )
   seen = moments.Moments(
     np.array([1e4]), np.array([[1e4, 0.0]]), np.eye(2)[None] * 3e4
   )
   means = []
   for sigma in (1e-3, 100.0, 1e5):
     noise = moments.MomentNoise(sigma, 2, 3.0)
-    refined, doubt = mixture_updates.refine(
-      seen, noise, prior, np.ones([2, 1]), 1e-8
-    )
+    refined, uncertainty = em.refine(seen, noise, prior, np.ones([2, 1]), 1e-8)
     means.append(refined.means[0, 0])
-    assert (doubt > 0).all()
+    assert (uncertainty > 0).all()
   scale = prior.scales[0, 0, 0]
   assert means[0] == pytest.approx(scale)
   assert 0 < means[1] < means[0]
