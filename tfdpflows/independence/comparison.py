@@ -114,9 +114,10 @@ def check_function(function, what, shape, dtype, variables=()):
   changed = runs.find_changes(rows, others)
   if changed:
     raise ValueError(
-      f'{what} writes {", ".join(changed)} while it looks at rows: what it '
-      'keeps of private rows would be neither charged nor noised. Set '
-      '`training` or `trainable` to False, or take the layer out.'
+      f'{what} writes its variables while it looks at rows '
+      f'({", ".join(changed)}): what it keeps of private rows would be neither '
+      'charged nor noised. Set `training` or `trainable` to False, or take the '
+      'layer out.'
     )
   batch = rows.shape[0]
   one, again = (runs.run(rows, np.ones(batch)) for _ in range(2))

@@ -136,6 +136,10 @@ _REPLACE = (
   'Replace it by what gives every row some number (NaN will do: such a row is '
   'left out), or do it to the table before.'
 )
+_CHANGES = (
+  'keeps what comes from rows: it changes a variable by itself, from private '
+  'rows and without noise'
+)
 _KEEPS = (
   'Set `trainable = False` on the layer, if it then stops, or replace it (a '
   'recurrent layer must not be stateful).'
@@ -324,7 +328,8 @@ class _Scan:
       why = 'runs Python on rows, which may fail or write them down'
     elif _SHOWING.match(node.op) and (private or inside):
       why = 'writes down, or keeps, what comes from rows'
-      fix = _KEEPS if _VARIABLE.match(node.op) else _REPLACE
+      if _VARIABLE.match(node.op):
+        why, fix = _CHANGES, _KEEPS
     elif node.op in ('Assert', 'CheckNumerics') and inside:
       why = 'fails for some rows'
     elif _fails(node, inputs):
