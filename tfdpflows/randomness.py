@@ -114,12 +114,6 @@ class Randomness:
     state = np.frombuffer(self.key(*path)[:24], np.int64)
     return tf.random.Generator.from_state(state, alg='philox')
 
-  def by_step(self, *path):
-    """Returns the `StepStreams` of stream `path`: one stream for each step."""
-    from tfdpflows.training.step_streams import StepStreams  # noqa: PLC0415 (as above)
-
-    return StepStreams(self.key(*path)[:24])
-
   def fingerprint(self, array):
     """Returns a hex digest of `array` that says nothing without the secret."""
     array = np.ascontiguousarray(array)

@@ -24,6 +24,8 @@ _RUNNER = '//tools:pytest_main.py'
 # Files that a module reads where it lies, by their patterns below its folder.
 _DATA = {
   'experiments/public_tables.py': ('schemas/*.json',),
+  'tests/golden/files.py': ('files/*',),
+  'tests/golden/make.py': ('*.json',),
   'tfdpflows/evaluation/report.py': ('report.css', 'report.html'),
 }
 _HEADER = '# Written by tools/build_files.py: run `make build-files`.\n'

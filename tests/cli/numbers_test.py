@@ -7,7 +7,7 @@ import dp_accounting
 import pytest
 
 from tfdpflows import accounting, cli
-from tfdpflows.accounting import event_bounds
+from tfdpflows.accounting import event_bounds, rounding
 from tfdpflows.cli import program, training
 
 pytestmark = pytest.mark.core
@@ -118,7 +118,7 @@ def test_other_commands_refuse_them_too(command, capsys):
 )
 def test_rounded_numbers_are_never_below(number):
   for near in (number, math.nextafter(number, math.inf)):
-    shown = training.rounded_up(near)
+    shown = rounding.round_up_decimals(near)
     assert float(shown) >= near
     assert float(shown) <= near * 1.001 + 1e-4
     assert not re.match('-', shown)

@@ -7,8 +7,8 @@ import types
 
 import dp_accounting
 import pytest
-import small_table
 
+from tests.tabular import small_table
 from tfdpflows.accounting import LedgerError, PrivacyBudget, PrivacyLedger
 from tfdpflows.tabular import model_directory
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
@@ -24,9 +24,7 @@ def one_column(people, tmp_path_factory):
   """A model, fitted in a second, and its table."""
   schema = type(people.schema)([people.schema['city']])
   table = people.table[['city']]
-  synthesizer = TabularSynthesizer(
-    schema, **people.budget, seed=0, num_blocks=1
-  )
+  synthesizer = TabularSynthesizer(schema, **people.budget, seed=0)
   synthesizer.fit(table)
   path = tmp_path_factory.mktemp('model') / 'model'
   synthesizer.save(path)
@@ -174,9 +172,9 @@ def test_a_ledger_of_another_fit(model, tmp_path):
 
 
 def test_earlier_ledgers_are_verified_too(one_column, model):
-  again = TabularSynthesizer(
-    one_column.schema, 2.0, 1e-5, seed=1, num_blocks=1
-  ).fit(one_column.table)
+  again = TabularSynthesizer(one_column.schema, 2.0, 1e-5, seed=1).fit(
+    one_column.table
+  )
   again.save(model, overwrite=True)
   statement = str(TabularSynthesizer.load(model).privacy_statement())
   assert 'earlier_ledgers/001.jsonl' in statement.replace('\n  ', ' ')

@@ -5,19 +5,19 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
-import small_table
 import tensorflow as tf
 
+from tests.tabular import small_table
 from tfdpflows import accounting
 from tfdpflows.mechanisms import histograms, marginals
 from tfdpflows.optimizers import dp_keras
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular import fitting, guides
-from tfdpflows.tabular.hyperparameters import Hyperparameters
+from tfdpflows.tabular import fitting, models
+from tfdpflows.tabular.models import adaptive_marginals
 
 ROW = 7
 MODELS = {
-  'guided': {'target': 'member', 'guides': 3},
+  'adaptive': {'target': 'member', 'adaptive_marginals': 3},
   'hflow': {
     'num_blocks': 1,
     'dequantization': 'variational',
@@ -131,8 +131,8 @@ def releases(monkeypatch):
     (marginals, '_release', releases.marginal),
   ):
     monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
-  monkeypatch.setattr(guides, '_SAMPLE', 2048)
-  monkeypatch.setitem(guides._DISTILLATION, 'steps', 5)
+  monkeypatch.setattr(adaptive_marginals, '_SAMPLE', 2048)
+  monkeypatch.setitem(adaptive_marginals._DISTILLATION, 'steps', 5)
   return releases
 
 
@@ -143,13 +143,17 @@ def run(people, table, name, without=None):
   drawn from it is no number, which training leaves out.
   """
   model = 'hflow' if name == 'hflow' else 'histogram'
-  tiny = {k: v for k, v in people.tiny.items() if k != 'num_blocks'}
-  hyperparameters = Hyperparameters.for_table(
-    len(table), 5, model, **tiny, **MODELS[name]
+  model = models.model_class(model).for_table(
+    len(table), 5, **people.tiny, **MODELS[name]
   )
   budget = accounting.PrivacyBudget(**people.budget)
   spending = fitting.split_budget(
-    people.schema, len(table), hyperparameters, budget, None, 'pld'
+    people.schema,
+    len(table),
+    model,
+    budget=budget,
+    bounds_epsilon=None,
+    accountant='pld',
   )
   work = types.SimpleNamespace(
     randomness=Randomness(seed=5),
@@ -173,11 +177,11 @@ def run(people, table, name, without=None):
         train(model, plan, codes, **kwargs)
 
       patch.setattr(fitting, 'train', train_without)
-      guide = guides.guide
+      refine = adaptive_marginals.refine
       patch.setattr(
-        guides,
-        'guide',
-        lambda density, x, *args, **kwargs: guide(
+        adaptive_marginals,
+        'refine',
+        lambda density, x, *args, **kwargs: refine(
           density, np.delete(x, without, 0), *args, **kwargs
         ),
       )
@@ -185,7 +189,7 @@ def run(people, table, name, without=None):
       people.schema.validate(table),
       people.schema,
       spending,
-      hyperparameters,
+      model,
       work,
       resume=False,
       progress=False,
@@ -208,7 +212,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize(
   'name, row',
-  [('guided', 'ordinary'), ('guided', 'extreme'), ('hflow', 'ordinary')],
+  [('adaptive', 'ordinary'), ('adaptive', 'extreme'), ('hflow', 'ordinary')],
 )
 def test_one_row_moves_every_release_by_its_sensitivity(
   people, name, row, releases
@@ -229,15 +233,15 @@ def test_one_row_moves_every_release_by_its_sensitivity(
   assert (steps * spending.plan.noise_multiplier <= 1 + 1e-4).all()
   assert 0 < (steps > 1e-6).sum() < len(steps)
   # A choice by utilities of sensitivity 1 and a Gaussian mechanism per round.
-  assert len(releases.moved_choices) == len(spending.guides)
+  assert len(releases.moved_choices) == len(spending.rounds)
   assert all(0 < moved <= 1 + 1e-9 for moved in releases.moved_choices)
   np.testing.assert_allclose(
-    releases.moved_joint, [1 / r.noise_multiplier for r in spending.guides]
+    releases.moved_joint, [1 / r.noise_multiplier for r in spending.rounds]
   )
   assert_same(output(neighbour), output(fitted))
 
 
-@pytest.mark.parametrize('name', ['guided', 'hflow'])
+@pytest.mark.parametrize('name', ['adaptive', 'hflow'])
 def test_nothing_but_the_releases_depends_on_the_rows(people, name, releases):
   """Other rows, the same releases: the same model."""
   fitted, _ = run(people, people.table, name)

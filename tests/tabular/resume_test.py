@@ -12,8 +12,8 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
-import small_table
 
+from tests.tabular import small_table
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.ledger import file as ledger_file
 from tfdpflows.tabular import fitting, work_directory

@@ -49,7 +49,6 @@ def make():
     schema=schema,
     tiny={
       'epochs': 2,
-      'num_blocks': 1,
       'hidden_units': (16,),
       'expected_batch_size': 50,
     },

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-import small_table
 
+from tests.tabular import small_table
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import fitting
@@ -207,7 +207,6 @@ def test_probabilities_of_all_rows_sum_to_one():
     1e-4,
     seed=2,
     epochs=4,
-    num_blocks=1,
     hidden_units=(16,),
     expected_batch_size=100,
   ).fit(table, progress=False)

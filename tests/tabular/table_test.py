@@ -1,10 +1,16 @@
+import csv as csv_module
 import gzip
+import io
+import time
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tfdpflows.tabular import Field, TableSchema, read_table, write_table
+from tfdpflows.tabular import table as table_module
 
 
 @pytest.fixture
@@ -105,3 +111,44 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     write_table(pd.DataFrame({'a': [1]}), path)
   assert path.read_text() == 'old'
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_quotes_that_are_never_closed_take_no_longer():
+  """A file of one quote after the other is read in one go."""
+  text = 'x,y\n' + 'a","\n' * 20_000
+  begun = time.process_time()
+  rows = list(table_module._lines(text, clip=True))
+  assert time.process_time() - begun < 2
+  assert rows[0] == (1, ['x', 'y'])
+  assert len(rows) == 2 or rows[-1] == (20_001, ['a"', '"'])
+
+
+def _lines_one_by_one(text):
+  """Reads on after every line whose quote swallows the rest of the file."""
+  physical = list(io.StringIO(text, newline=''))
+  start = 0
+  while start < len(physical):
+    lines = csv_module.reader(physical[start:])
+    first, is_open = start, False
+    for cells in lines:
+      after = start + lines.line_num
+      is_open = after == len(physical) and table_module._is_open(
+        physical[first:]
+      )
+      if is_open:
+        break
+      yield after, cells
+      first = after
+    if not is_open:
+      return
+    (cells,) = csv_module.reader(
+      [physical[first]], quoting=csv_module.QUOTE_NONE
+    )
+    yield first + 1, cells
+    start = first + 1
+
+
+@given(st.text('a",\n\r', max_size=40))
+def test_lines_are_those_of_reading_on_after_each_open_quote(text):
+  expected = list(_lines_one_by_one(text))
+  assert list(table_module._lines(text, clip=True)) == expected

@@ -3,15 +3,14 @@
 import datetime
 import decimal
 import math
-import types
 
 import numpy as np
 import pandas as pd
 import pytest
-import small_table
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.tabular import small_table
 from tfdpflows import accounting, mechanisms
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import (
@@ -20,6 +19,7 @@ from tfdpflows.tabular import (
   TableSchema,
   TabularSynthesizer,
   read_table,
+  values,
 )
 from tfdpflows.tabular.work_directory import WorkDirectory
 
@@ -198,6 +198,59 @@ def test_the_type_that_pandas_infers_for_one_cell_changes_no_other(marks):
 
 
 @pytest.mark.filterwarnings('ignore:Column .* is declared')
+@pytest.mark.parametrize(
+  'cell',
+  [
+    np.datetime64('2020-01-01'),
+    np.datetime64('2020-01-01T10:30:00.123456789'),
+    datetime.datetime(2020, 1, 1, 10, 30),
+    np.timedelta64(3, 'h'),
+    datetime.timedelta(days=1),
+  ],
+  ids=repr,
+)
+def test_times_read_alike_beside_any_cell(cell):
+  """Pandas makes another class of them where a column has nothing else."""
+  for kind in ('string', 'number', 'integer', 'boolean'):
+    alone = values.typed(pd.Series([cell] * 2), kind, 'x', clip=True)
+    beside = pd.Series([cell, 'other'], dtype=object)
+    beside = values.typed(beside, kind, 'x', clip=True)
+    pd.testing.assert_series_equal(alone[:1], beside[:1])
+
+
+class _Hostile(str):
+  """A text of which every method raises."""
+
+  __slots__ = ()
+
+  def _fail(self, *unused_args, **unused_kwargs):
+    raise RuntimeError
+
+  __eq__ = __ne__ = __lt__ = __hash__ = __str__ = __repr__ = __len__ = _fail
+  __contains__ = __iter__ = __getitem__ = __float__ = __bool__ = _fail
+  isascii = encode = strip = __format__ = _fail
+
+
+@pytest.mark.parametrize('marks', [(), ('type',)])
+def test_texts_of_other_classes_are_texts(marks):
+  schema = TableSchema(
+    [
+      Field('n', 'number', 0, 9, from_data=marks),
+      Field('b', 'boolean', from_data=marks),
+      Field('s', 'string', enum=('a', 'é', 'NA'), from_data=marks),
+    ]
+  )
+  cells = ['7', 'true', 'a', 'é', 'NA', 'null', '\ud800', '']
+  plain = pd.DataFrame(dict.fromkeys(schema.names, cells), dtype=object)
+  hostile = plain.map(_Hostile)
+  expected = schema.validate(plain, 'clip')
+  pd.testing.assert_frame_equal(schema.validate(hostile, 'clip'), expected)
+  for name in schema.names:
+    assert {type(c) for c in schema.validate(hostile, 'clip')[name]} == {
+      type(c) for c in expected[name]
+    }
+
+
 def test_what_cells_become():
   """The table in docs/tables.md."""
   cells = ['7', 7, 7.5, math.inf, '-inf', -3, 'x', 'true', True, b'7', None]
@@ -463,9 +516,8 @@ def test_a_fit_goes_on_whatever_the_cells_hold(people, changes):
       )
     else:
       table[name] = pd.Series([cells] * len(table), dtype=object)
-  tiny = {k: v for k, v in people.tiny.items() if k != 'num_blocks'}
   synthesizer = TabularSynthesizer(
-    people.schema, **people.budget, out_of_range='clip', seed=0, **tiny
+    people.schema, **people.budget, out_of_range='clip', seed=0, **people.tiny
   )
   synthesizer.fit(table, progress=False)
   rows = synthesizer.sample(50, seed=0)
@@ -480,7 +532,6 @@ def test_the_statement_says_that_a_refusal_is_outside(people):
     budget=accounting.PrivacyBudget(**people.budget)
   )
   synthesizer._num_rows = 400
-  synthesizer.hyperparameters = types.SimpleNamespace()
   statement = str(synthesizer.privacy_statement())
   said = ' '.join(statement.split())
   assert 'is outside of this guarantee' in said

@@ -116,16 +116,6 @@ class BudgetExceededError(ValueError):
       reserved before; None if it is not known.
     asked: Epsilon, at the same delta, of that together with what was asked
       for; None if it is not known.
-
-  ```python
-  >>> error = BudgetExceededError(
-  ...     PrivacyBudget(1.0, 1e-5), spent=0.5, asked=1.25, what='the training')
-  >>> print(error)
-  the training is refused: it would bring epsilon from 0.5 to 1.25 at
-  delta=1e-05 and the budget is 1. Nothing was charged. Add noise, ask for
-  less, or start with a larger budget.
-
-  ```
   """
 
   def __init__(
@@ -133,32 +123,9 @@ class BudgetExceededError(ValueError):
     budget: Optional[PrivacyBudget],
     spent: Optional[float],
     asked: Optional[float],
-    what: str = 'the charge',
-    message: Optional[str] = None,
-    no_noise: Optional[str] = None,
-    hint: str = '',
+    message: str,
   ):
+    super().__init__(message)
     self.budget = budget
     self.spent = spent
     self.asked = asked
-    if message is None and no_noise is not None:
-      message = (
-        f'{what} is refused: {no_noise}, has no noise, so that its epsilon is '
-        f'infinite and no budget can pay it. Nothing was charged. Add noise.'
-      )
-    elif message is None and math.isinf(asked):
-      message = (
-        f'{what} is refused: with it no finite epsilon is known at '
-        f'delta={budget.delta:g} (infinity, after {spent:.7g}), and the budget '
-        f'is {budget.epsilon:.7g}. Nothing was charged. Add noise, ask for '
-        'less, or start with a larger budget and a larger delta.'
-      )
-    elif message is None:
-      # Seven digits, so that an excess in the sixth can be read.
-      message = (
-        f'{what} is refused: it would bring epsilon from {spent:.7g} to '
-        f'{asked:.7g} at delta={budget.delta:g} and the budget is '
-        f'{budget.epsilon:.7g}. Nothing was charged. Add noise, ask for less, '
-        'or start with a larger budget.'
-      )
-    super().__init__(f'{message} {hint}'.rstrip())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 
-__all__ = ['round_up']
+__all__ = ['round_down', 'round_up', 'round_up_decimals']
 
 
 def round_up(value: float, digits: int = 4) -> str:
@@ -30,3 +30,51 @@ def round_up(value: float, digits: int = 4) -> str:
   rounded = context.create_decimal_from_float(float(value))
   plain = 1e-4 <= value < 1e9 or value == 0
   return f'{rounded:f}' if plain else f'{rounded:e}'
+
+
+def round_up_decimals(value: float, decimals: int = 4) -> str:
+  """Writes a number with few digits after the point, never below it.
+
+  Args:
+    value: A number.
+    decimals: Digits after the point.
+
+  Returns:
+    Text whose value is at least `value`.
+
+  ```python
+  >>> round_up_decimals(1.00001), round_up_decimals(2.0)
+  ('1.0001', '2.0000')
+
+  ```
+  """
+  if not math.isfinite(value):
+    return str(value)
+  exact = decimal.Decimal(float(value) + 0.0)  # Not -0.0.
+  if exact >= 10**15:
+    # All digits of a float that large would say no more.
+    context = decimal.Context(prec=decimals, rounding=decimal.ROUND_CEILING)
+    return str(context.plus(exact))
+  context = decimal.Context(prec=50, rounding=decimal.ROUND_CEILING)
+  unit = decimal.Decimal(1).scaleb(-decimals)
+  return f'{exact.quantize(unit, context=context):f}'
+
+
+def round_down(value: float, digits: int = 4) -> str:
+  """Writes a number with few digits, never above it.
+
+  Args:
+    value: A number that is not negative.
+    digits: Significant digits.
+
+  Returns:
+    Text whose value is at most `value`.
+
+  ```python
+  >>> round_down(0.0123456), round_down(1.0), round_down(1e-9)
+  ('0.01234', '1', '1.000E-9')
+
+  ```
+  """
+  context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
+  return str(context.create_decimal_from_float(float(value)))

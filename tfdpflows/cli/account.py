@@ -274,7 +274,9 @@ def _indented(remarks, margin):
 
 
 def _shown(epsilon):
-  return 'inf' if epsilon is None else training.rounded_up(epsilon)
+  from tfdpflows.accounting.rounding import round_up_decimals
+
+  return 'inf' if epsilon is None else round_up_decimals(epsilon)
 
 
 COMMAND = Command(

@@ -237,20 +237,22 @@ def _remarks(known, unknown, ledger):
 
 
 def _text(result, unknown):
+  from tfdpflows.accounting.rounding import round_down, round_up_decimals
+
   guarantee = result['guarantee'].replace('_', ' ')
   q = result['sampling_probability']
   epsilon = (
-    f'epsilon = {training.rounded_up(result["epsilon"])} at delta = '
+    f'epsilon = {round_up_decimals(result["epsilon"])} at delta = '
     f'{result["delta"]:g} ({result["accountant"]}, {guarantee}; rounded up)'
   )
   noise = result['noise_multiplier']
   answer = {
     'noise_multiplier': (
-      f'noise multiplier = {training.rounded_up(noise)} (rounded up)'
+      f'noise multiplier = {round_up_decimals(noise)} (rounded up)'
     ),
     'steps': f'steps = {result["steps"]:,}',
     'sampling_probability': (
-      f'sampling probability = {training.rounded_down(q)} (rounded down)'
+      f'sampling probability = {round_down(q)} (rounded down)'
     ),
     'epsilon': epsilon,
   }
@@ -266,7 +268,7 @@ def _text(result, unknown):
   if unknown != 'epsilon':
     lines.append(epsilon)
   if 'ledger' in result:
-    before = training.rounded_up(result['epsilon_of_ledger'])
+    before = round_up_decimals(result['epsilon_of_ledger'])
     lines.append(
       f'with all that {result["ledger"]} has charged or reserved, which alone '
       f'costs epsilon = {before}'

@@ -10,6 +10,7 @@ from absl import flags
 
 from tfdpflows.cli import files, quiet
 from tfdpflows.cli.command import Command, UsageError
+from tfdpflows.tabular.models import MODELS
 
 
 def _define(options):
@@ -80,8 +81,8 @@ def _define(options):
     'histogram',
     'Which flow models the dependence between columns: conditional histograms, '
     'splines whose blocks have networks of their own, or DP-HFlow.',
-    enum_values=['histogram', 'spline', 'hflow'],
-    metavar='histogram|spline|hflow',
+    enum_values=list(MODELS),
+    metavar='|'.join(MODELS),
   )
   options.add(
     flags.DEFINE_string,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 import math
 
 from absl import flags
@@ -150,41 +149,6 @@ def remarks(accountant, delta):
   """
   # One that a user registered may have none to make.
   return tuple(getattr(accountant, 'remarks', lambda _: ())(delta))
-
-
-def rounded_up(number, digits=4):
-  """Returns a decimal that is not below `number`.
-
-  #### Example
-
-  >>> from tfdpflows.cli.training import rounded_up
-  >>> rounded_up(1.00001), rounded_up(2.0), rounded_up(float('inf'))
-  ('1.0001', '2.0000', 'inf')
-  """
-  if not math.isfinite(number):
-    return str(number)
-  exact = decimal.Decimal(float(number) + 0.0)  # Not -0.0.
-  if exact >= 10**15:
-    # All digits of a float that large would say no more.
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return str(context.plus(exact))
-  context = decimal.Context(prec=50, rounding=decimal.ROUND_CEILING)
-  return (
-    f'{exact.quantize(decimal.Decimal(1).scaleb(-digits), context=context):f}'
-  )
-
-
-def rounded_down(number, digits=4):
-  """Returns a decimal of so many significant digits, not above `number`.
-
-  #### Example
-
-  >>> from tfdpflows.cli.training import rounded_down
-  >>> rounded_down(0.0123456), rounded_down(1.0), rounded_down(1e-9)
-  ('0.01234', '1', '1.000E-9')
-  """
-  context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
-  return str(context.create_decimal_from_float(float(number)))
 
 
 def finite(number):

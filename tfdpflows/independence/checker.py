@@ -121,21 +121,27 @@ class Checker:
         'Compile the model again.'
       )
 
-  def check_replay(self):
-    """Refuses a replay of steps that would not give the same sums again.
+  def check_before_plan(self, rows, replays):
+    """As `check`, before a plan charges anything.
+
+    Args:
+      rows: structure of arrays or of `tf.TensorSpec`.
+      replays: whether steps of an earlier process are made again.
 
     Raises:
-      ValueError: for random numbers of the model's own, or eager steps.
+      ValueError: under a replay also for random numbers of the model's own or
+        eager steps, which would not give the same sums again.
     """
+    self.check(probe_rows.spec_of(rows))
     name = self._model.name
-    if self._model.run_eagerly:
+    if replays and self._model.run_eagerly:
       raise ValueError(
         f'The plan replays steps, and {name} runs eagerly: each step runs its '
         'Python code again, and may draw random numbers that nothing keeps and '
         'no check sees. A replayed step would give another sum the same noise. '
         'Resume without `replay`.'
       )
-    if self.untracked_randomness:
+    if replays and self.untracked_randomness:
       raise ValueError(
         f'The plan replays steps, and {name} draws random numbers that no '
         f'checkpoint keeps ({self.untracked_randomness}): a replayed step '

@@ -265,8 +265,8 @@ class _Comparison:
       ):
         raise ValueError(
           f'{name} mixes examples: {_lower(how)} what it gives for another, so '
-          'that nothing bounds what one example changes. Replace it by one '
-          'that treats each example by itself.'
+          'that clipping each bounds nothing. Replace it by one that treats '
+          'each example by itself.'
         )
     if not _alike(old, new, row):
       part = 'loss'

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.independence import Checker, probe_rows
+from tfdpflows.independence import Checker, errors
 from tfdpflows.models.averaging import WeightAverage
-from tfdpflows.models.planned import PlannedModel
 from tfdpflows.optimizers import DPOptimizer
+from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 
-class DensityModel(PlannedModel):
+class DensityModel(keras.Model):
   """Fits a `tfd.Distribution` with trainable variables through `model.fit`.
 
   With an optimizer of a `TrainingPlan`, `fit(x)` trains on batches that the
@@ -105,6 +105,17 @@ class DensityModel(PlannedModel):
     self._checker.forget()
     super().compile(*args, **kwargs)
 
+  def make_train_function(self, force=False):
+    """As in Keras; errors of private steps say nothing of the rows."""
+    check_in_fit(self.optimizer)
+    function = super().make_train_function(force)
+    self.train_function = errors.of_training(function, self.optimizer)
+    return self.train_function
+
+  def _maybe_load_initial_counters_from_ckpt(self, *args):
+    found = epoch_and_batch(self.optimizer)
+    return found or super()._maybe_load_initial_counters_from_ckpt(*args)
+
   def call(self, x):
     return self.log_prob(x)
 
@@ -146,12 +157,6 @@ class DensityModel(PlannedModel):
       return {}
     self._loss.update_state(loss)
     return {'loss': self._loss.result()}
-
-  def _check_data(self, plan, x):
-    if not isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-      self._check_before_plan(plan, probe_rows.spec_of(x))
-    elif plan.drew(x):
-      self._check_before_plan(plan, x.signature[0])
 
   def _private_variables(self):
     return self.distribution.trainable_variables
@@ -205,12 +210,10 @@ class DensityModel(PlannedModel):
       BudgetExceededError: if the plan's ledger refuses the training.
       LedgerError: if the plan's ledger cannot be written.
     """
-    plan = getattr(self.optimizer, 'plan', None)
-    if plan is None:
+    if getattr(self.optimizer, 'plan', None) is None:
       history = super().fit(x, *args, **kwargs)
     else:
-      self._check_data(plan, x)
-      history = self._fit_plan(plan, x, *args, **kwargs)
+      history = fit(self, x, self._checker.check_before_plan, *args, **kwargs)
     if self._average is not None:
       self._average.assign()
     return history

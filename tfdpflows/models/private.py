@@ -5,14 +5,14 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.independence import Checker, keras_layers, probe_rows
+from tfdpflows.independence import Checker, errors, keras_layers
 from tfdpflows.independence.losses import RowLosses, left_out
 from tfdpflows.models.averaging import WeightAverage
-from tfdpflows.models.planned import PlannedModel
 from tfdpflows.optimizers import DPOptimizer
+from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 
-class PrivateModel(PlannedModel):
+class PrivateModel(keras.Model):
   """Trains a Keras model with per-example gradients in one backward pass.
 
   The model may be functional, Sequential or a subclass, and is itself what is
@@ -98,7 +98,7 @@ class PrivateModel(PlannedModel):
     usable=None,
     name=None,
   ):
-    if isinstance(model, PlannedModel):
+    if isinstance(getattr(model, '_checker', None), Checker):
       raise ValueError(
         f'{model.name} is a {type(model).__name__} and trains privately by '
         'itself. Give PrivateModel the Keras model: that of a PrivateModel is '
@@ -123,6 +123,17 @@ class PrivateModel(PlannedModel):
       use_rules=True,
       when_built=self._begin_average,
     )
+
+  def make_train_function(self, force=False):
+    """As in Keras; errors of private steps say nothing of the rows."""
+    check_in_fit(self.optimizer)
+    function = super().make_train_function(force)
+    self.train_function = errors.of_training(function, self.optimizer)
+    return self.train_function
+
+  def _maybe_load_initial_counters_from_ckpt(self, *args):
+    found = epoch_and_batch(self.optimizer)
+    return found or super()._maybe_load_initial_counters_from_ckpt(*args)
 
   @property
   def metrics(self):
@@ -192,31 +203,24 @@ class PrivateModel(PlannedModel):
       BudgetExceededError: if the plan's ledger refuses the training.
       LedgerError: if the plan's ledger cannot be written.
     """
-    plan = getattr(self.optimizer, 'plan', None)
-    if plan is None:
+    if self.optimizer.plan is None:
       history = super().fit(x, y, *args, **kwargs)
     else:
-      history = self._fit_checked(plan, x, y, *args, **kwargs)
+      data = x
+      if not isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+        data = _tuples(x), _tuples(y)
+      history = fit(self, data, self._check_pairs, *args, **kwargs)
     if self._average is not None:
       self._average.assign()
     return history
 
-  def _fit_checked(self, plan, x, y, *args, **kwargs):
-    data = (_tuples(x), _tuples(y))
-    if isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-      data = x
-      # Data of others' drawing are refused in `_fit_plan`.
-      spec = x.signature[0] if plan.drew(x) else None
-      if spec is not None and not (isinstance(spec, tuple) and len(spec) == 2):
-        raise ValueError(
-          'The rows of the dataset are no pairs of inputs and targets: it must '
-          'come from plan.dataset((x, y)).'
-        )
-    else:
-      spec = probe_rows.spec_of(data)
-    if spec is not None:
-      self._check_before_plan(plan, spec)
-    return self._fit_plan(plan, data, *args, **kwargs)
+  def _check_pairs(self, rows, replays):
+    if not (isinstance(rows, tuple) and len(rows) == 2):
+      raise ValueError(
+        'The rows of the dataset are no pairs of inputs and targets: it must '
+        'come from plan.dataset((x, y)).'
+      )
+    self._checker.check_before_plan(rows, replays)
 
   def train_step(self, data):
     if self.optimizer.plan is None:

@@ -1,33 +1,25 @@
-"""Synthetic tables: schema, encoding, synthesizer, evaluation, report."""
+"""Synthetic tables: schema, CSV files, encoding, models, synthesizer."""
 
 import importlib
 
-from tfdpflows.tabular.encoding import EncodedColumn, TableEncoder
-from tfdpflows.tabular.field import Field
-from tfdpflows.tabular.schema import TableSchema
-from tfdpflows.tabular.table import read_table, write_table
-
-__all__ = [
-  'EncodedColumn',
-  'Field',
-  'TableEncoder',
-  'TableSchema',
-  'TabularSynthesizer',
-  'fit_to_directory',
-  'read_table',
-  'write_table',
-]
-
-# What needs TensorFlow is imported when it is first asked for.
-_LAZY = {
+# The module that each name is of, imported when it is first asked for.
+_MODULES = {
+  'EncodedColumn': 'tfdpflows.tabular.encoding',
+  'Field': 'tfdpflows.tabular.field',
+  'TableEncoder': 'tfdpflows.tabular.encoding',
+  'TableSchema': 'tfdpflows.tabular.schema',
   'TabularSynthesizer': 'tfdpflows.tabular.synthesizer',
   'fit_to_directory': 'tfdpflows.tabular.synthesizer',
+  'read_table': 'tfdpflows.tabular.table',
+  'write_table': 'tfdpflows.tabular.table',
 }
+
+__all__ = list(_MODULES)
 
 
 def __getattr__(name):
-  if name in _LAZY:
-    return getattr(importlib.import_module(_LAZY[name]), name)
+  if name in _MODULES:
+    return getattr(importlib.import_module(_MODULES[name]), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

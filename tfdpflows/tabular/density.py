@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import bijectors, models
+from tfdpflows import bijectors
 from tfdpflows._keras import tfp
 
 tfb, tfd = tfp.bijectors, tfp.distributions
 
 # Rows that one call of a compiled function works on.
-_BATCH = 8192
+BATCH = 8192
 # Points per cell over which a discrete row's density is averaged.
 _DRAWS = 16
 
@@ -37,9 +37,6 @@ class TableDensity(tf.Module):
     latent: a distribution over z, `[d]`.
     dequantization: a `bijectors.VariationalDequantization` of the `cells` of
       the columns; uniform by default.
-    weights: how many times the log-probability of each column counts in
-      training, for a latent that is a `flows.histogram_flow`; by default each
-      counts once.
   """
 
   def __init__(
@@ -49,10 +46,10 @@ class TableDensity(tf.Module):
     probabilities,
     latent,
     dequantization=None,
-    weights=None,
-    name='table_density',
   ):
-    super().__init__(name=name)
+    super().__init__(name='table_density')
+    # As an array, which checkpoints do not look into.
+    self.names = np.array([c.name for c in columns], object)
     self.marginal = bijectors.MarginalCDF(edges, probabilities)
     self.latent = latent
     self.distribution = tfd.TransformedDistribution(
@@ -64,7 +61,6 @@ class TableDensity(tf.Module):
     if dequantization is None:
       dequantization = bijectors.UniformDequantization(cells(columns))
     self.dequantization = dequantization
-    self._weights = None if weights is None else np.array(weights, np.float32)
 
   @property
   def trained(self):
@@ -101,9 +97,6 @@ class TableDensity(tf.Module):
     """
     # What the marginals and the volume add is in both densities.
     z = self.marginal.forward(points)
-    if self._weights is not None:
-      ratios = self.latent.bijector.log_ratios(z)
-      return tf.reduce_sum(ratios * self._weights, -1)
     independent = self.latent.distribution.log_prob(z)
     return self.latent.log_prob(tf.identity(z)) - independent
 
@@ -116,36 +109,14 @@ class TableDensity(tf.Module):
     """
     # Made at once, so that a table too large for memory fails at once.
     rows = np.empty([num_rows, len(self._cell)], np.float32)
-    for start in range(0, num_rows, _BATCH):
+    for start in range(0, num_rows, BATCH):
       part = self._sample_batch(_seed(rng)).numpy()
-      rows[start : start + _BATCH] = part[: num_rows - start]
+      rows[start : start + BATCH] = part[: num_rows - start]
     return rows
 
   @tf.function(autograph=False)
   def _sample_batch(self, seed):
-    return self.distribution.sample(_BATCH, seed=seed)
-
-  def bins(self, x):
-    """Returns which bin of a `flows.histogram_flow` every value is in.
-
-    Args:
-      x: codes `[n, d]`, or points in their cells.
-
-    Returns:
-      int32 array `[n, d]`.
-    """
-    parts = [np.zeros([0, len(self._cell)], np.int32)]
-    for start in range(0, len(x), _BATCH):
-      part = np.asarray(x[start : start + _BATCH], np.float32)
-      padded = np.pad(part, ((0, _BATCH - len(part)), (0, 0)), 'edge')
-      parts.append(self._bins_batch(tf.constant(padded)).numpy()[: len(part)])
-    return np.concatenate(parts)
-
-  @tf.function(autograph=False)
-  def _bins_batch(self, x):
-    # Edges lie between cells, so that any point of a cell will do.
-    middle = tf.where(self._cell > 0, tf.floor(x) + 0.5 * self._cell, x)
-    return self.latent.bijector.bins(self.marginal.forward(middle))
+    return self.distribution.sample(BATCH, seed=seed)
 
   def log_prob(self, x, rng):
     """Returns the log of the mass (discrete) times density of rows.
@@ -160,7 +131,7 @@ class TableDensity(tf.Module):
       rng: `np.random.Generator`.
     """
     parts = []
-    step = _BATCH // _DRAWS
+    step = BATCH // _DRAWS
     for start in range(0, len(x), step):
       part = x[start : start + step]
       padded = np.pad(part, ((0, step - len(part)), (0, 0)), 'edge')
@@ -206,47 +177,6 @@ class TableDensity(tf.Module):
     tf.saved_model.save(
       module, path, signatures={'log_prob': log_prob, 'sample': sample}
     )
-
-
-class TableModel(models.DensityModel):
-  """Trains the flow of a `TableDensity` on rows of codes.
-
-  The loss is relative to the untrained model, which has the private marginals
-  and independent columns: 0 at the start, negative where the flow has learned
-  what columns say of each other, in nats per row, where a target may count
-  several times. It is a bound: that of the
-  log-probability from below (`bijectors.dequantization`), with one point per
-  row, whose place a variational dequantization learns along with the flow.
-
-  Args:
-    density: a `TableDensity`.
-    generator: `tf.random.Generator` of the dequantization.
-    ema_momentum: see `DensityModel`.
-  """
-
-  def __init__(self, density, generator, ema_momentum):
-    super().__init__(density.latent)
-    self._density = density
-    self._start_average(ema_momentum)
-    # As an attribute it has its state in every checkpoint.
-    self._generator = generator
-
-  def take_averages(self):
-    """Puts the averaged weights in place, as the end of `fit` does."""
-    self._average.assign()
-
-  @property
-  def trained(self):
-    """The variables that training changes, as a list."""
-    return self._density.trained
-
-  def _private_variables(self):
-    return self.trained
-
-  def _row_losses(self, x):
-    uniform = tf.ensure_shape(self._generator.uniform(tf.shape(x)), x.shape)
-    points, _, log_q = self._density.dequantize(x, uniform)
-    return log_q - self._density.gains(points)
 
 
 def _seed(rng):

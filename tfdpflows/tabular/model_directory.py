@@ -16,7 +16,9 @@ from tfdpflows.version import __version__
 
 _MODEL = 'model.json'
 _FORMAT = 'tfdpflows tabular model'
-_FORMAT_VERSION = 2
+# Since version 3 hyper-parameters are those of the model alone.
+_FORMAT_VERSION = 3
+_READABLE = (2, 3)
 _REPLACED = 'replaced_model'
 
 
@@ -193,11 +195,11 @@ def read_model(model_dir):
   if not isinstance(model, dict):
     raise ValueError(f'{path} is damaged: it holds no object.')
   found = (model.get('format'), model.get('format_version'))
-  if found != (_FORMAT, _FORMAT_VERSION):
+  if found[0] != _FORMAT or found[1] not in _READABLE:
     raise ValueError(
       f'{path} is of format {found[0]!r}, version {found[1]}, written by '
       f'tfdpflows {model.get("library_version")}; this is tfdpflows '
-      f'{__version__}, which reads {_FORMAT!r}, version {_FORMAT_VERSION}. '
+      f'{__version__}, which reads {_FORMAT!r}, versions {_READABLE}. '
       'Load it with the version that wrote it.'
     )
   return model

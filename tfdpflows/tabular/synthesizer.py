@@ -14,11 +14,11 @@ from tfdpflows.tabular import (
   conditioning,
   fitting,
   model_directory,
+  models,
   system_errors,
   work_directory,
 )
 from tfdpflows.tabular.encoding import TableEncoder
-from tfdpflows.tabular.hyperparameters import Hyperparameters
 from tfdpflows.tabular.schema import TableSchema
 
 
@@ -27,14 +27,13 @@ class TabularSynthesizer:
 
   Every column's distribution is measured by a noisy histogram and made
   standard normal by its CDF; an autoregressive flow, trained with DP-SGD,
-  learns how the columns hang together. `model` says which: 'histogram' gives
-  each column a histogram that depends on the bins of those before it
-  (`flows.histogram_flow`), 'spline' has blocks of splines, 'hflow' is DP-HFlow
-  (`flows.dp_hflow`), with a linear layer before each block of splines and one
-  network for all of them. With
-  `dequantization='variational'` the places of discrete values in their cells
-  are learned too, for a tighter bound in training; the samples are not
-  affected otherwise.
+  learns the dependence of the columns. `model` says which (`tabular.models`):
+  'histogram' gives each column a histogram that depends on the bins of those
+  before it (`flows.histogram_flow`), 'spline' has blocks of splines, 'hflow' is
+  DP-HFlow (`flows.dp_hflow`), with a linear layer before each block of splines
+  and one network for all of them. With `dequantization='variational'` the
+  places of discrete values in their cells are learned too, for a tighter bound
+  in training; the samples are not affected otherwise.
 
   #### Formal guarantee
 
@@ -62,7 +61,12 @@ class TabularSynthesizer:
       `TableSchema.validate`: no row decides whether the fit ends.
     seed: for tests and papers: makes everything reproducible, and the result
       not private against anyone who knows the seed.
-    **hyperparameters: see `Hyperparameters`.
+    **hyperparameters: of the model, see its class in `tabular.models`.
+
+  Attributes:
+    model: the `TableModel` with its hyper-parameters; those that depend on the
+      number of rows are right once it is fitted.
+    ledger: the `PrivacyLedger`, once it is fitted.
 
   Raises:
     ValueError: for arguments out of range.
@@ -115,16 +119,21 @@ class TabularSynthesizer:
       )
     self.bounds_epsilon = bounds_epsilon
     self.seed = None if seed is None else int(seed)
-    self.model = model
     if target is not None and target not in self.schema.names:
       raise ValueError(
         f'target is {target!r}, which is no column of the schema. Its columns '
         f'are {list(self.schema.names)}.'
       )
     self.target = target
-    self._overrides = {**hyperparameters, 'target': target}
-    self._hyperparameters_for(1)
-    self.hyperparameters = None
+    self._model_class = models.model_class(model)
+    self._hyperparameters = hyperparameters
+    if target is not None:
+      self._hyperparameters = {**hyperparameters, 'target': target}
+      if 'target' not in self._model_class.__dataclass_fields__:
+        raise ValueError(
+          f"target is {target!r}, which only model='histogram' takes."
+        )
+    self.model = self._model_for(1)
     self.ledger = None
     self._earlier_ledgers = []
     self._num_rows = None
@@ -132,9 +141,9 @@ class TabularSynthesizer:
     self._marginals = None
     self._density = None
 
-  def _hyperparameters_for(self, num_rows):
-    return Hyperparameters.for_table(
-      num_rows, len(self.schema.fields), self.model, **self._overrides
+  def _model_for(self, num_rows):
+    return self._model_class.for_table(
+      num_rows, len(self.schema.fields), **self._hyperparameters
     )
 
   def fit(self, df, work_dir=None, resume=False, progress=True):
@@ -178,7 +187,7 @@ class TabularSynthesizer:
         'marks, or pay for private bounds with bounds_epsilon.'
       )
     table = self.schema.validate(df, self.out_of_range)
-    self.hyperparameters = self._hyperparameters_for(len(table))
+    self.model = self._model_for(len(table))
     self._num_rows = len(table)
     if self.budget.delta * len(table) >= 1:
       warnings.warn(
@@ -191,10 +200,10 @@ class TabularSynthesizer:
     spending = fitting.split_budget(
       self.schema,
       len(table),
-      self.hyperparameters,
-      self.budget,
-      self.bounds_epsilon,
-      self.accountant,
+      self.model,
+      budget=self.budget,
+      bounds_epsilon=self.bounds_epsilon,
+      accountant=self.accountant,
     )
     work = work_directory.WorkDirectory(
       work_dir,
@@ -213,7 +222,7 @@ class TabularSynthesizer:
         table,
         self.schema,
         spending,
-        self.hyperparameters,
+        self.model,
         work,
         resume=resume,
         progress=progress,
@@ -239,8 +248,8 @@ class TabularSynthesizer:
       'out_of_range': self.out_of_range,
       'seed': self.seed,
       'num_rows': self._num_rows,
-      'model': self.model,
-      'hyperparameters': dataclasses.asdict(self.hyperparameters),
+      'model': self.model.name,
+      'hyperparameters': dataclasses.asdict(self.model),
     }
 
   def _check_fitted(self):
@@ -325,14 +334,13 @@ class TabularSynthesizer:
     return self._statement(self._earlier_ledgers)
 
   def _statement(self, earlier):
-    h = self.hyperparameters
     notes, extra = [], {}
     if self._sampling is not None:
       extra = {'sampling': self._sampling}
       notes.append(
-        f'Clipping: {h.clipping_strategy()!r}. Each step releases, '
+        f'Clipping: {self.model.clipping_strategy()!r}. Each step releases, '
         'within the same mechanism, the mean loss of its batch too (each row '
-        f'clipped to +-{h.loss_bound:g} nats).'
+        f'clipped to +-{self.model.loss_bound:g} nats).'
       )
     if self.out_of_range == 'error':
       notes.append(
@@ -410,28 +418,26 @@ class TabularSynthesizer:
 
   @classmethod
   def _from_directory(cls, model_dir, model):
-    settings = model['settings']
+    settings = models.current_settings(model['settings'])
     self = cls(
       TableSchema.from_json(os.path.join(model_dir, 'schema.json')),
       settings['epsilon'],
       settings['delta'],
-      # Models of earlier versions have no other.
-      model=settings.get('model', 'spline'),
+      model=settings['model'],
       bounds_epsilon=settings['bounds_epsilon'],
       accountant=settings['accountant'],
       out_of_range=settings['out_of_range'],
       seed=settings['seed'],
       **settings['hyperparameters'],
     )
-    self.hyperparameters = Hyperparameters(**settings['hyperparameters'])
     self.ledger, self._earlier_ledgers = model_directory.read_ledger(
       model_dir, model
     )
     self._num_rows = settings['num_rows']
     self._sampling = model['sampling']
     self._marginals = model['marginals']
-    self._density = fitting.make_density(
-      self.schema, self._marginals, self.hyperparameters
+    self._density = self.model.make_density(
+      TableEncoder(self.schema).columns, self._marginals
     )
     weights = os.path.join(model_dir, 'weights', 'flow')
     with system_errors.of_file(weights):

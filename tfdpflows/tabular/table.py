@@ -192,24 +192,18 @@ def _lines(text, clip):
       yield lines.line_num, cells
     return
   physical = list(io.StringIO(text, newline=''))
-  start = 0
-  while start < len(physical):
-    lines = csv.reader(physical[start:])
-    # Where the row begins that is read next.
-    first, is_open = start, False
-    for cells in lines:
-      after = start + lines.line_num
-      is_open = after == len(physical) and _is_open(physical[first:])
-      if is_open:
-        break
-      yield after, cells
-      first = after
-    if not is_open:
-      return
-    # Its quote swallowed all that follows: that line is read by itself.
-    (cells,) = csv.reader([physical[first]], quoting=csv.QUOTE_NONE)
-    yield first + 1, cells
-    start = first + 1
+  lines = csv.reader(physical)
+  start = 0  # Where the row begins that is read next.
+  for cells in lines:
+    if lines.line_num == len(physical) and _is_open(physical[start:]):
+      break
+    yield lines.line_num, cells
+    start = lines.line_num
+  # A quote swallowed all that follows. None of these lines closes a quote that
+  # an earlier one leaves open: each is a row, those with such a quote as is.
+  for number, line in enumerate(physical[start:], start + 1):
+    quoting = csv.QUOTE_NONE if _is_open([line]) else csv.QUOTE_MINIMAL
+    yield number, next(csv.reader([line], quoting=quoting))
 
 
 def _is_open(lines):

@@ -4,9 +4,51 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfdpflows import models
 from tfdpflows._keras import keras
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.progress import Progress
+
+
+class TableDensityModel(models.DensityModel):
+  """Trains the flow of a `TableDensity` on rows of codes.
+
+  The loss is relative to the untrained model, which has the private marginals
+  and independent columns: 0 at the start, negative where the flow has learned
+  what columns say of each other, in nats per row, where a target may count
+  several times. It is a bound: that of the
+  log-probability from below (`bijectors.dequantization`), with one point per
+  row, whose place a variational dequantization learns along with the flow.
+
+  Args:
+    density: a `TableDensity`.
+    generator: `tf.random.Generator` of the dequantization.
+    ema_momentum: see `DensityModel`.
+  """
+
+  def __init__(self, density, generator, ema_momentum):
+    super().__init__(density.latent)
+    self._density = density
+    self._start_average(ema_momentum)
+    # As an attribute it has its state in every checkpoint.
+    self._generator = generator
+
+  def take_averages(self):
+    """Puts the averaged weights in place, as the end of `fit` does."""
+    self._average.assign()
+
+  @property
+  def trained(self):
+    """The variables that training changes, as a list."""
+    return self._density.trained
+
+  def _private_variables(self):
+    return self.trained
+
+  def _row_losses(self, x):
+    uniform = tf.ensure_shape(self._generator.uniform(tf.shape(x)), x.shape)
+    points, _, log_q = self._density.dequantize(x, uniform)
+    return log_q - self._density.gains(points)
 
 
 def train(
@@ -24,7 +66,7 @@ def train(
   """Trains to the end of the plan.
 
   Args:
-    model: a `TableModel`.
+    model: a `TableDensityModel`.
     plan: a `TrainingPlan`.
     codes: float32 `[n, d]`.
     learning_rate: of Adam, at the start.
@@ -64,7 +106,7 @@ def train(
       # the work directory has checked the rest.
       plan.resume(optimizer, replay=True)
     callbacks.append(_Checkpoints(manager))
-  if not plan.left:
+  if not plan.remaining_steps:
     model.take_averages()
     return
   shown = Progress(plan) if progress else None

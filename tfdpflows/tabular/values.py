@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import math
 import numbers
@@ -45,7 +46,7 @@ def is_missing(column, declared=()):
     missing = np.array([_is_blank(v) for v in _objects(column)], bool)
   if is_text(column):
     words = {word for word in MISSING if word not in declared}
-    is_word = lambda value: isinstance(value, str) and value in words
+    is_word = lambda value: type(value) is str and value in words
     missing = missing | np.array(_each(_objects(column), is_word), bool)
   return missing
 
@@ -212,8 +213,14 @@ def _holds_numbers(column):
 
 
 def _objects(column):
-  """The cells as Python has them, in an object array."""
-  return column.astype(object).to_numpy(object)
+  """The cells as Python has them, in an object array; texts as plain `str`."""
+  cells = column.astype(object).to_numpy(object)
+  found = np.empty(len(cells), object)
+  # Classes of texts may compare and write themselves as they like, or fail to.
+  found[:] = [
+    str.__str__(cell) if issubclass(type(cell), str) else cell for cell in cells
+  ]
+  return found
 
 
 def _each(cells, function):
@@ -240,7 +247,12 @@ def _text_of(value):
     if isinstance(value, (float, np.floating)):
       value = float(value)
       value = int(value) if value.is_integer() else value
-    text = str(value)
+    # As pandas has them in a column of nothing else.
+    if isinstance(value, (np.datetime64, datetime.datetime)):
+      value = pd.Timestamp(value)
+    elif isinstance(value, (np.timedelta64, datetime.timedelta)):
+      value = pd.Timedelta(value)
+    text = str.__str__(str(value))
     # Half of a character has no UTF-8, and files and hashes need it.
     return text if text.isascii() else text.encode('utf-8', 'replace').decode()
   except Exception:  # Whatever a cell is, a table is not refused for it.
@@ -279,6 +291,8 @@ def _number_of(value):
       return math.nan
     value = _real(value)
     if not isinstance(value, (str, numbers.Real, decimal.Decimal, np.bool_)):
+      return math.nan
+    if isinstance(value, np.timedelta64):  # A whole number to NumPy alone.
       return math.nan
     try:
       return float(value)

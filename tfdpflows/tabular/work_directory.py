@@ -15,6 +15,7 @@ from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.rounding import round_up
 from tfdpflows.randomness import Randomness
+from tfdpflows.tabular import models
 from tfdpflows.version import __version__
 
 LEDGER = 'ledger.jsonl'
@@ -253,7 +254,11 @@ def _read(path, name, parse):
 
 def _parse(content):
   found = json.loads(content)
-  return {k: found[k] for k in ('library_version', 'settings', 'table')}
+  return {
+    'library_version': found['library_version'],
+    'settings': models.current_settings(found['settings']),
+    'table': found['table'],
+  }
 
 
 def _fingerprint(table, randomness):

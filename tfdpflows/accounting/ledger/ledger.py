@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import logging
+import math
 import numbers
 import os
 import reprlib
@@ -536,21 +537,30 @@ class PrivacyLedger:
     asked = self._epsilon(entries_lib.composed([(before, 1), (more, 1)]))
     if asked <= self.budget.epsilon:
       return
-    no_noise = any(
-      mechanism.kind == 'non_private'
-      for mechanism in flatten.flatten(event, relation)
-    )
-    hint = (
-      '' if no_noise or not self._state.sums.open else self._describe_open()
-    )
-    raise budget_lib.BudgetExceededError(
-      self.budget,
-      self._epsilon(before),
-      asked,
-      what=repr(label),
-      no_noise=events_lib.describe_event(event) if no_noise else None,
-      hint=hint,
-    )
+    spent, budget = self._epsilon(before), self.budget
+    hint = ' ' + self._describe_open() if self._state.sums.open else ''
+    fix = 'Nothing was charged. Add noise, ask for less, or start with a larger'
+    if any(x.kind == 'non_private' for x in flatten.flatten(event, relation)):
+      what = events_lib.describe_event(event)
+      refusal = (
+        f'{what}, has no noise, so that its epsilon is infinite and no budget '
+        'can pay it. Nothing was charged. Add noise.'
+      )
+    elif math.isinf(asked):
+      refusal = (
+        f'with it no finite epsilon is known at delta={budget.delta:g} '
+        f'(infinity, after {spent:.7g}), and the budget is '
+        f'{budget.epsilon:.7g}. {fix} budget and a larger delta.{hint}'
+      )
+    else:
+      # Seven digits, so that an excess in the sixth can be read.
+      refusal = (
+        f'it would bring epsilon from {spent:.7g} to {asked:.7g} at '
+        f'delta={budget.delta:g} and the budget is {budget.epsilon:.7g}. {fix} '
+        f'budget.{hint}'
+      )
+    message = f'{label!r} is refused: {refusal}'
+    raise budget_lib.BudgetExceededError(budget, spent, asked, message)
 
   def _describe_open(self) -> str:
     """Says which reservations hold a part of the budget, and what helps."""

@@ -4,32 +4,34 @@ import numpy as np
 import pytest
 
 from tfdpflows.randomness import Randomness
-from tfdpflows.training import rows
+from tfdpflows.training import batches
 
 
 @pytest.mark.core
 def test_rows_of_every_array_and_zeros_for_padding():
-  x = rows.arrays(({'a': [1.0, 2.0, 3.0]}, np.array([b'x', b'y', b'z'], 'O')))
-  taken = rows.take(x, np.array([2, 0, 0]), np.array([1.0, 1, 0]))
+  x = batches.arrays(
+    ({'a': [1.0, 2.0, 3.0]}, np.array([b'x', b'y', b'z'], 'O'))
+  )
+  taken = batches.take(x, np.array([2, 0, 0]), np.array([1.0, 1, 0]))
   np.testing.assert_array_equal(taken[0]['a'], [3, 1, 0])
   assert list(taken[1]) == [b'z', b'x', b'']
   np.testing.assert_array_equal(x[0]['a'], [1, 2, 3])
-  spec = rows.signature(x)
+  spec = batches.signature(x)
   assert spec[0]['a'].shape.as_list() == [None]
 
 
 def test_fingerprints_tell_tables_apart_in_any_process(monkeypatch):
-  monkeypatch.setattr(rows, '_BLOCK', 2)
+  monkeypatch.setattr(batches, '_BLOCK', 2)
   text = np.array(['a', 'é', 'c'], object)
   x = {'n': np.arange(3), 't': text}
-  found = rows.fingerprints(x, Randomness(seed=0))
+  found = batches.fingerprints(x, Randomness(seed=0))
   assert len(found) == 4
   # Objects of the same value elsewhere in memory.
   same = {'n': np.arange(3), 't': np.array([chr(ord(c)) for c in text], 'O')}
-  assert rows.fingerprints(same, Randomness(seed=0)) == found
+  assert batches.fingerprints(same, Randomness(seed=0)) == found
   for other in (
     {'n': np.arange(3)[::-1], 't': text},
     {'n': np.arange(3), 't': text[[1, 0, 2]]},
   ):
-    assert rows.fingerprints(other, Randomness(seed=0)) != found
-  assert rows.fingerprints(x, Randomness(seed=1)) != found
+    assert batches.fingerprints(other, Randomness(seed=0)) != found
+  assert batches.fingerprints(x, Randomness(seed=1)) != found

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-import small_table
 
+from tests.tabular import small_table
 from tfdpflows import bijectors, gradients
-from tfdpflows.tabular.hyperparameters import Hyperparameters
+from tfdpflows.tabular.models.histogram import HistogramModel
+from tfdpflows.tabular.models.spline import SplineModel
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
 
@@ -19,14 +20,14 @@ def people():
   [(1, 1, 20), (160, 10, 20), (32_000, 2000, 20), (400_000, 4000, 10)],
 )
 def test_batch_and_epochs_are_a_function_of_the_rows(num_rows, batch, epochs):
-  h = Hyperparameters.for_table(num_rows, 9, 'spline')
+  h = SplineModel.for_table(num_rows, 9)
   assert (h.expected_batch_size, h.epochs) == (batch, epochs)
-  h = Hyperparameters.for_table(num_rows, 9)
+  h = HistogramModel.for_table(num_rows, 9)
   steps = h.epochs * num_rows / h.expected_batch_size
   assert steps == (64 if num_rows == 1 else 1000)
-  h = Hyperparameters.for_table(400_000, 9, expected_batch_size=2000)
+  h = HistogramModel.for_table(400_000, 9, expected_batch_size=2000)
   assert h.epochs == 5
-  assert Hyperparameters.for_table(400_000, 9, epochs=30).epochs == 30
+  assert HistogramModel.for_table(400_000, 9, epochs=30).epochs == 30
 
 
 @pytest.mark.parametrize(
@@ -35,8 +36,8 @@ def test_batch_and_epochs_are_a_function_of_the_rows(num_rows, batch, epochs):
     ({'target': 'agee'}, "target is 'agee'.*no column.*'age', 'income'"),
     ({'target': 'age', 'model': 'spline'}, "only model='histogram'"),
     ({'target_weight': 0}, 'target_weight is 0; it must be > 0'),
-    ({'num_blocks': 2}, 'num_blocks is 2.*one block'),
-    ({'linear': 'lu'}, "linear 'lu'.*no linear layer"),
+    ({'num_blocks': 2}, r"\['num_blocks'\] of model 'histogram'.*'num_bins'"),
+    ({'linear': 'lu'}, r"\['linear'\] of model 'histogram'"),
     ({'clipping': 'per_row'}, "clipping is 'per_row'.*'per_layer', 'per_unit'"),
     ({'clipping': 'sparsification', 'sparsity': 1.0}, r'must be in \[0, 1\)'),
     ({'sparsity': 0.5}, "sparsity is 0.5 and clipping 'flat'"),
@@ -75,7 +76,7 @@ def test_clipping_is_what_trains_and_what_is_stated(
   assert f'Clipping: {strategy!r}' in ' '.join(statement.notes)
   assert statement.epsilon <= people.budget['epsilon']
   again = TabularSynthesizer.load(tmp_path / 'model')
-  assert repr(again.hyperparameters.clipping_strategy()) == repr(strategy)
+  assert repr(again.model.clipping_strategy()) == repr(strategy)
 
 
 def test_matching_can_be_left_out(people, tmp_path, monkeypatch):
@@ -110,7 +111,7 @@ def test_target_counts_more_and_comes_back_from_a_file(people, tmp_path):
       target=target,
       **arguments,
     )
-    assert fitted.hyperparameters.target == target
+    assert fitted.model.target == target
     rows = fitted.sample(4000, seed=0)
     found[target] = np.mean((rows['age'] > 50) == rows['member'])
   assert found['member'] > found[None] > 0.6

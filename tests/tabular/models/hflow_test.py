@@ -10,13 +10,16 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
-import small_table
 import tensorflow as tf
 
+from tests.tabular import small_table
 from tfdpflows import bijectors
-from tfdpflows.tabular import fitting
+from tfdpflows.tabular import models
+from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.field import Field
-from tfdpflows.tabular.hyperparameters import Hyperparameters
+from tfdpflows.tabular.models.hflow import HFlowModel
+from tfdpflows.tabular.models.histogram import HistogramModel
+from tfdpflows.tabular.models.spline import SplineModel
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
@@ -90,8 +93,8 @@ def test_goes_on_where_it_was_interrupted(fitted):
 
 def test_can_be_loaded_and_says_what_it_is(fitted, people):
   loaded = TabularSynthesizer.load(fitted.folder)
-  assert loaded.model == 'hflow'
-  h = loaded.hyperparameters
+  assert loaded.model.name == 'hflow'
+  h = loaded.model
   assert (h.linear, h.shared, h.dequantization) == (
     'low_rank',
     True,
@@ -166,15 +169,15 @@ def _listed(scale):
     {'edges': list(range(k + 1)), 'probabilities': list(range(2, k + 2))}
     for k in (4, 2, 4)
   ]
-  h = Hyperparameters.for_table(
+  model = HFlowModel.for_table(
     500,
     3,
-    'hflow',
     dequantization='variational',
     num_blocks=2,
     hidden_units=(16,),
   )
-  density = fitting.make_density(schema, marginals, h, seed=0)
+  columns = TableEncoder(schema).columns
+  density = model.make_density(columns, marginals, seed=0)
   rng = np.random.default_rng(0)
   for variable in density.trained:
     variable.assign_add(
@@ -206,16 +209,16 @@ def test_log_prob_is_weighted_for_where_points_are_drawn():
 
 
 def test_defaults_and_bad_arguments(people):
-  h = Hyperparameters.for_table(32_561, 15, 'hflow')
+  h = HFlowModel.for_table(32_561, 15)
   assert (h.num_blocks, h.linear, h.shared) == (3, 'low_rank', True)
-  h = Hyperparameters.for_table(32_561, 15, 'spline')
+  h = SplineModel.for_table(32_561, 15)
   assert (h.num_blocks, h.linear, h.shared) == (2, 'none', False)
   for arguments, message in (
     ({'model': 'hflows'}, "model is 'hflows'.*'spline', 'hflow'"),
-    ({'linear': 'LU'}, "linear is 'LU'.*'lu'"),
+    ({'model': 'spline', 'linear': 'LU'}, "linear is 'LU'.*'lu'"),
     ({'dequantization': 'none'}, "dequantization is 'none'"),
     ({'model': 'hflow', 'rank': 6}, 'rank is 6; the table has 5 columns'),
-    ({'rank': 0}, 'rank is 0'),
+    ({'model': 'hflow', 'rank': 0}, 'rank is 0'),
     ({'num_draws': 0}, 'num_draws is 0'),
   ):
     with pytest.raises(ValueError, match=message):
@@ -224,9 +227,9 @@ def test_defaults_and_bad_arguments(people):
   schema = TableSchema(
     [Field(n, 'number', minimum=0, maximum=1, required=True) for n in 'ab']
   )
-  h = Hyperparameters.for_table(100, 2, dequantization='variational')
+  model = HistogramModel.for_table(100, 2, dequantization='variational')
   marginals = [{'edges': [0, 1], 'probabilities': [1]}] * 2
-  density = fitting.make_density(schema, marginals, h)
+  density = model.make_density(TableEncoder(schema).columns, marginals)
   assert not density.dequantization.variables
 
 
@@ -238,5 +241,8 @@ def test_older_models_are_of_the_default(fitted, tmp_path):
   h = settings['hyperparameters']
   for name in ('shared', 'linear', 'rank', 'dequantization', 'num_draws'):
     del h[name]
-  h = Hyperparameters(**h)
+  del settings['model']
+  settings = models.current_settings(settings)
+  assert settings['model'] == 'spline'
+  h = SplineModel(**settings['hyperparameters'])
   assert (h.linear, h.shared, h.dequantization) == ('none', False, 'uniform')

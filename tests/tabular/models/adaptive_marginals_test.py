@@ -1,16 +1,18 @@
-"""Guides: their budget, the tilt, and a model that learns what it got wrong."""
+"""Adaptive marginals: their budget, raking, and a model that learns them."""
 
 import dp_accounting
 import numpy as np
 import pytest
-import small_table
 from scipy import special
 
+from tests.tabular import small_table
 from tfdpflows import accounting, flows, mechanisms
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular import TabularSynthesizer, guides, tilt
-from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular import TabularSynthesizer
 from tfdpflows.tabular.encoding import EncodedColumn
+from tfdpflows.tabular.models import adaptive_marginals
+from tfdpflows.tabular.models.adaptive_marginals import Target, candidates
+from tfdpflows.tabular.models.histogram import HistogramDensity
 
 
 def _epsilon(events):
@@ -20,7 +22,7 @@ def _epsilon(events):
 
 
 def test_rounds_cost_as_much_as_one_gaussian_mechanism():
-  rounds = guides.plan_rounds(10, 4.0)
+  rounds = adaptive_marginals.plan_rounds(10, 4.0)
   rho = sum(r.epsilon**2 / 8 + 1 / (2 * r.noise_multiplier**2) for r in rounds)
   assert rho == pytest.approx(1 / 32)
   ratio = rounds[0].noise_multiplier / rounds[-1].noise_multiplier
@@ -31,21 +33,21 @@ def test_rounds_cost_as_much_as_one_gaussian_mechanism():
 
 
 def test_groups_with_too_many_cells_are_no_candidates():
-  assert guides.candidates([70, 70, 2]) == [(0, 2), (1, 2)]
-  assert guides.candidates([5]) == guides.candidates([5000, 2]) == []
-  assert guides.candidates([2, 2, 2], 0)[-1] == (1, 2, 0)
+  assert candidates([70, 70, 2]) == [(0, 2), (1, 2)]
+  assert candidates([5]) == candidates([5000, 2]) == []
+  assert candidates([2, 2, 2], 0)[-1] == (1, 2, 0)
 
 
-def test_tilt_meets_marginals_that_agree():
+def test_raking_meets_marginals_that_agree():
   rng = np.random.default_rng(0)
   rows = rng.integers(0, 3, [4000, 3])
   truth = rng.dirichlet(np.ones(27)).reshape(3, 3, 3)
   targets = [
-    tilt.Target((0, 1), truth.sum(2)),
-    tilt.Target((1, 2), truth.sum(0)),
-    tilt.Target((2,), truth.sum((0, 1))),
+    Target((0, 1), truth.sum(2)),
+    Target((1, 2), truth.sum(0)),
+    Target((2,), truth.sum((0, 1))),
   ]
-  weights = tilt.tilt(rows, [3] * 3, targets)
+  weights = adaptive_marginals.rake(rows, [3] * 3, targets)
   assert weights.mean() == pytest.approx(1)
   for target in targets:
     found = mechanisms.count(rows, [3] * 3, target.columns, weights) / 4000
@@ -54,7 +56,9 @@ def test_tilt_meets_marginals_that_agree():
 
 def test_cells_without_rows_stay_empty():
   rows = np.zeros([10, 1], int)
-  weights = tilt.tilt(rows, [2], [tilt.Target((0,), np.array([0.5, 0.5]))])
+  weights = adaptive_marginals.rake(
+    rows, [2], [Target((0,), np.array([0.5, 0.5]))]
+  )
   np.testing.assert_allclose(weights, 1)
 
 
@@ -69,7 +73,7 @@ def test_a_measurement_is_believed_where_rows_are():
     seen = mechanisms.Marginal(
       (0,), 1000 * truth + 10 * rng.normal(size=60), 10.0
     )
-    both = tilt.posterior(seen, model, 1000).probabilities
+    both = adaptive_marginals.shrunken(seen, model, 1000).probabilities
     assert both.sum() == pytest.approx(1)
     errors.append(
       [np.sum((p - truth) ** 2) for p in (both, model, seen.counts / 1000)]
@@ -82,7 +86,7 @@ def test_without_a_difference_the_model_stays():
   model = np.array([0.5, 0.3, 0.2])
   seen = mechanisms.Marginal((0,), 1000 * model, 10.0)
   np.testing.assert_allclose(
-    tilt.posterior(seen, model, 1000).probabilities, model
+    adaptive_marginals.shrunken(seen, model, 1000).probabilities, model
   )
 
 
@@ -93,15 +97,15 @@ def _independent():
     for name in 'abcd'
   ]
   even = special.ndtri([0.25, 0.5, 0.75])
-  return TableDensity(
+  return HistogramDensity(
     columns, [np.arange(5.0)] * 4, [np.full(4, 0.25)] * 4,
     flows.histogram_flow([even] * 4, [8], seed=0),
   )  # fmt: skip
 
 
-def _guided(density, codes, rounds):
+def _refined(density, codes, rounds):
   ledger = accounting.PrivacyLedger()
-  targets = guides.guide(
+  targets = adaptive_marginals.refine(
     density, codes.astype(np.float32), rounds, Randomness(seed=0), ledger,
     num_rows=5000, target=None, resume=False,
   )  # fmt: skip
@@ -110,14 +114,14 @@ def _guided(density, codes, rounds):
 
 def test_the_model_learns_what_it_got_wrong(monkeypatch):
   """Independent columns to begin with; one pair is not."""
-  monkeypatch.setattr(guides, '_SAMPLE', 8192)
+  monkeypatch.setattr(adaptive_marginals, '_SAMPLE', 8192)
   faster = {'steps': 200, 'batch_size': 512, 'learning_rate': 0.02}
-  monkeypatch.setattr(guides, '_DISTILLATION', faster)
+  monkeypatch.setattr(adaptive_marginals, '_DISTILLATION', faster)
   rng = np.random.default_rng(0)
   codes = rng.integers(0, 4, [5000, 4])
   codes[:, 2] = np.where(rng.random(5000) < 0.7, codes[:, 0], codes[:, 2])
-  density, rounds = _independent(), guides.plan_rounds(2, 3.0)
-  targets, ledger = _guided(density, codes, rounds)
+  density, rounds = _independent(), adaptive_marginals.plan_rounds(2, 3.0)
+  targets, ledger = _refined(density, codes, rounds)
   assert targets[0].columns == (0, 2)
   rows = density.bins(density.sample(20_000, rng))
   found = mechanisms.count(rows, [4] * 4, (0, 2)) / 20_000
@@ -129,21 +133,21 @@ def test_the_model_learns_what_it_got_wrong(monkeypatch):
 
 
 def test_a_marginal_that_is_measured_again_counts_once(monkeypatch):
-  monkeypatch.setattr(guides, '_SAMPLE', 1024)
-  monkeypatch.setitem(guides._DISTILLATION, 'steps', 1)
-  monkeypatch.setattr(guides, 'candidates', lambda *_: [(0, 1)])
-  targets, ledger = _guided(
-    _independent(), np.zeros([5000, 4]), guides.plan_rounds(3, 3.0)
+  monkeypatch.setattr(adaptive_marginals, '_SAMPLE', 1024)
+  monkeypatch.setitem(adaptive_marginals._DISTILLATION, 'steps', 1)
+  monkeypatch.setattr(adaptive_marginals, 'candidates', lambda *_: [(0, 1)])
+  targets, ledger = _refined(
+    _independent(), np.zeros([5000, 4]), adaptive_marginals.plan_rounds(3, 3.0)
   )
   assert [t.columns for t in targets] == [(0, 1)]
   assert len(ledger.entries) == 6
 
 
 def test_without_pairs_it_says_that_nothing_is_spent(monkeypatch):
-  monkeypatch.setattr(guides, '_MOST_CELLS', 8)
+  monkeypatch.setattr(adaptive_marginals, '_MOST_CELLS', 8)
   with pytest.warns(UserWarning, match='Lower num_bins'):
-    targets, ledger = _guided(
-      _independent(), np.zeros([10, 4]), guides.plan_rounds(1, 3.0)
+    targets, ledger = _refined(
+      _independent(), np.zeros([10, 4]), adaptive_marginals.plan_rounds(1, 3.0)
     )
   assert not targets
   assert not ledger.entries
@@ -152,16 +156,20 @@ def test_without_pairs_it_says_that_nothing_is_spent(monkeypatch):
 @pytest.fixture(scope='module')
 def fast():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(guides, '_SAMPLE', 2048)
-    patch.setitem(guides._DISTILLATION, 'steps', 5)
+    patch.setattr(adaptive_marginals, '_SAMPLE', 2048)
+    patch.setitem(adaptive_marginals._DISTILLATION, 'steps', 5)
     yield
 
 
 def _fit(work_dir, resume=False):
   people = small_table.make()
-  tiny = {k: v for k, v in people.tiny.items() if k != 'num_blocks'}
   synthesizer = TabularSynthesizer(
-    people.schema, **people.budget, target='member', guides=2, seed=0, **tiny
+    people.schema,
+    **people.budget,
+    target='member',
+    adaptive_marginals=2,
+    seed=0,
+    **people.tiny,
   )
   return synthesizer.fit(people.table, work_dir, resume, progress=False)
 
@@ -171,7 +179,7 @@ def fitted(fast, tmp_path_factory):
   return _fit(tmp_path_factory.mktemp('fitted') / 'work')
 
 
-def test_a_fit_pays_for_its_guides(fitted):
+def test_a_fit_pays_for_its_marginals(fitted):
   labels = [entry.label for entry in fitted.ledger.entries]
   assert labels[-4:] == [
     'guide 0: choice', 'guide 0: marginal', 'guide 1: choice',
@@ -180,8 +188,8 @@ def test_a_fit_pays_for_its_guides(fitted):
   assert 0.95 * 8 < fitted.ledger.epsilon() <= 8
 
 
-def test_a_fit_that_was_killed_between_guides_goes_on(fitted, tmp_path):
-  number, original = 0, tilt.posterior
+def test_a_fit_that_was_killed_between_marginals_goes_on(fitted, tmp_path):
+  number, original = 0, adaptive_marginals.shrunken
 
   def dies(*args):
     nonlocal number
@@ -191,7 +199,7 @@ def test_a_fit_that_was_killed_between_guides_goes_on(fitted, tmp_path):
     return original(*args)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(tilt, 'posterior', dies)
+    patch.setattr(adaptive_marginals, 'shrunken', dies)
     with pytest.raises(KeyboardInterrupt):
       _fit(tmp_path / 'work')
   resumed = _fit(tmp_path / 'work', resume=True)
@@ -208,12 +216,14 @@ def test_a_fit_that_was_killed_between_guides_goes_on(fitted, tmp_path):
 @pytest.mark.parametrize(
   'wrong, message',
   [
-    ({'model': 'spline'}, "it takes 'histogram'"),
+    ({'model': 'spline'}, r"\['adaptive_marginals'\] of model 'spline'"),
     ({'matching': False}, 'and matching'),
-    ({'guide_share': 0.9}, 'leave something'),
-    ({'guides': 1.5}, 'whole'),
+    ({'adaptive_share': 0.9}, 'leave something'),
+    ({'adaptive_marginals': 1.5}, 'whole'),
   ],
 )
-def test_wrong_guides_are_refused(wrong, message):
+def test_wrong_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
-    TabularSynthesizer(small_table.make().schema, **{'guides': 3, **wrong})
+    TabularSynthesizer(
+      small_table.make().schema, **{'adaptive_marginals': 3, **wrong}
+    )

@@ -1,0 +1,106 @@
+"""What a fit asks of every table model."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tabular import small_table
+from tfdpflows import accounting
+from tfdpflows.randomness import Randomness
+from tfdpflows.tabular import models
+from tfdpflows.tabular.encoding import TableEncoder
+
+# Hyper-parameters that make each model small; a new model is one row.
+MODELS = {
+  'histogram': {'hidden_units': (8,), 'num_bins': 4},
+  'spline': {'num_blocks': 1, 'hidden_units': (8,)},
+  'hflow': {'num_blocks': 1, 'hidden_units': (8,)},
+}
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make()
+
+
+def _density(people, name, **changes):
+  """The model of a name, its density before training, and codes of rows."""
+  model = models.model_class(name).for_table(
+    len(people.table), 5, **{**MODELS[name], **changes}
+  )
+  encoder = TableEncoder(people.schema)
+  marginals = []
+  for column in encoder.columns:
+    middle = column.value_size / 2
+    edges = [0.0, np.floor(middle) if column.cell else middle, column.size]
+    marginals.append({'edges': edges, 'probabilities': [0.6, 0.4]})
+  codes = encoder.encode(people.schema.validate(people.table))
+  return model, model.make_density(encoder.columns, marginals, 0), codes
+
+
+def test_every_model_has_a_row():
+  assert set(MODELS) == set(models.MODELS)
+  for name in MODELS:
+    assert models.model_class(name).name == name
+  with pytest.raises(ValueError, match="model is 'gan'.*'histogram'"):
+    models.model_class('gan')
+
+
+@pytest.mark.parametrize('name', MODELS)
+class TestContract:
+  def test_settings_come_back_from_a_file(self, people, name):
+    model = _density(people, name)[0]
+    settings = {'model': name, 'hyperparameters': dataclasses.asdict(model)}
+    settings = json.loads(json.dumps(settings))
+    found = models.current_settings(settings)
+    assert found == settings
+    assert models.model_class(name)(**found['hyperparameters']) == model
+
+  def test_what_is_no_hyper_parameter_is_refused(self, name):
+    cls = models.model_class(name)
+    with pytest.raises(ValueError, match=rf"\['depth'\] of model '{name}'"):
+      cls.for_table(100, 5, depth=3)
+    with pytest.raises(ValueError, match='epochs is 0'):
+      cls.for_table(100, 5, epochs=0)
+
+  def test_columns_are_independent_before_training(self, people, name):
+    _, density, codes = _density(people, name)
+    points, *_ = density.dequantize(codes, np.full(codes.shape, 0.5, 'f4'))
+    np.testing.assert_allclose(density.gains(points), 0, atol=1e-4)
+    assert density.sample(3, np.random.default_rng(0)).shape == (3, 5)
+    assert np.isfinite(
+      density.log_prob(codes[:4], np.random.default_rng(0))
+    ).all()
+
+  @pytest.mark.parametrize('dequantization', ['uniform', 'variational'])
+  def test_every_variable_has_a_gradient(self, people, name, dequantization):
+    _, density, codes = _density(people, name, dequantization=dequantization)
+    rng = np.random.default_rng(1)
+    for variable in density.trained:
+      variable.assign_add(rng.normal(0, 0.1, variable.shape))
+    uniform = rng.random(codes[:8].shape, np.float32)
+    with tf.GradientTape() as tape:
+      points, _, log_q = density.dequantize(codes[:8], uniform)
+      loss = tf.reduce_sum(log_q - density.gains(points))
+    for gradient in tape.gradient(loss, density.trained):
+      assert np.isfinite(gradient).all()
+      assert np.any(gradient)
+
+  def test_the_first_of_equal_seeds_are_equal(self, people, name):
+    one, two = (_density(people, name)[1] for _ in range(2))
+    for a, b in zip(one.trained, two.trained):
+      np.testing.assert_array_equal(a, b)
+
+  def test_refinement_is_paid_before_it_looks(self, people, name):
+    """Without rounds nothing is charged, and the codes are not looked at."""
+    model, density, _ = _density(people, name)
+    assert model.plan_refinement(1.0) == ()
+    ledger = accounting.PrivacyLedger()
+    model.refine(
+      density, None, (), Randomness(seed=0), ledger,
+      num_rows=400, resume=False, progress=False,
+    )  # fmt: skip
+    assert not ledger.entries

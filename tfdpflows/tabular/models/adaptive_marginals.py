@@ -1,0 +1,379 @@
+"""Adaptive marginals: measured where a trained model is most wrong.
+
+In rounds, as in AIM (McKenna et al. 2022): the marginal that the model is most
+wrong about is selected and measured. Rows of the model are raked to all that
+was measured, and the model is trained on the weighted rows (distillation).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import warnings
+from collections.abc import Sequence
+
+import dp_accounting
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows import accounting, mechanisms
+from tfdpflows._keras import keras
+from tfdpflows.mechanisms import marginals, smoothing
+from tfdpflows.randomness import Randomness
+from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.progress import Line, Rounds
+
+# Of each round's budget, as in AIM.
+_SELECTION_SHARE = 0.1
+# The last round has so many times the budget of the first: the model is less
+# wrong by then, and only a finer measurement can say where.
+_ANNEALING = 4.0
+# More cells than that are not worth their noise, and their time.
+_MOST_CELLS = 4096
+_SAMPLE = 1 << 17
+# The model is distilled until weighted rows are worth this share of even ones.
+_ENOUGH, _MOST_DISTILLATIONS = 0.8, 3
+_DISTILLATION = {'steps': 500, 'batch_size': 2048, 'learning_rate': 1e-3}
+# Of raking: no pass moves the weight of a cell by a larger factor.
+_LARGEST_FACTOR = 5.0
+_PASSES, _CONVERGED = 50, 1e-4
+_TINY = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """What a round spends.
+
+  Attributes:
+    epsilon: of the choice of columns.
+    noise_multiplier: of the measurement.
+  """
+
+  epsilon: float
+  noise_multiplier: float
+
+  @property
+  def event(self) -> dp_accounting.DpEvent:
+    """The `DpEvent` of the round."""
+    return dp_accounting.ComposedDpEvent(
+      [
+        mechanisms.selection_event(self.epsilon),
+        mechanisms.marginals_event(self.noise_multiplier),
+      ]
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Target:
+  """A marginal that weighted rows should have.
+
+  Attributes:
+    columns: numbers of the columns, a tuple.
+    probabilities: of the combinations of their bins, of sum 1.
+  """
+
+  columns: tuple
+  probabilities: np.ndarray
+
+
+def plan_rounds(num_rounds: int, noise_multiplier: float) -> tuple[Round, ...]:
+  """Returns the `Round`s that together cost as much as one Gaussian mechanism.
+
+  As zero-concentrated privacy counts it: a Gaussian of noise multiplier s costs
+  `1 / (2 s^2)`, a choice of bounded range epsilon `epsilon^2 / 8` (Cesar and
+  Rogers 2021). The accountant of the fit adds up the events themselves.
+
+  Args:
+    num_rounds: number of rounds, 0 or more.
+    noise_multiplier: of that one mechanism.
+
+  #### Example
+
+  >>> one, = plan_rounds(1, 2.)
+  >>> round(one.epsilon, 3), round(one.noise_multiplier, 3)
+  (0.316, 2.108)
+  """
+  weights = _ANNEALING ** np.linspace(0, 1, num_rounds)
+  rounds = []
+  for weight in weights / weights.sum():
+    rho = weight / (2 * noise_multiplier**2)
+    rounds.append(
+      Round(
+        math.sqrt(8 * _SELECTION_SHARE * rho),
+        math.sqrt(1 / (2 * (1 - _SELECTION_SHARE) * rho)),
+      )
+    )
+  return tuple(rounds)
+
+
+def candidates(
+  sizes: Sequence[int], target: int | None = None
+) -> list[tuple[int, ...]]:
+  """Returns the groups of columns that a round chooses from, public ones.
+
+  Args:
+    sizes: number of bins of each column.
+    target: number of the column whose dependence on two others is a candidate
+      too; or `None`.
+
+  Returns:
+    A list of tuples: all pairs, and all triples with the target, that have
+    4,096 cells at most.
+
+  #### Example
+
+  >>> candidates([2, 3, 2], target=2)
+  [(0, 1), (0, 2), (1, 2), (0, 1, 2)]
+  """
+  columns = range(len(sizes))
+  groups = list(itertools.combinations(columns, 2))
+  if target is not None:
+    others = [j for j in columns if j != target]
+    groups += [(*pair, target) for pair in itertools.combinations(others, 2)]
+  return [g for g in groups if math.prod(sizes[j] for j in g) <= _MOST_CELLS]
+
+
+def refine(
+  density: TableDensity,
+  codes: np.ndarray,
+  rounds: Sequence[Round],
+  randomness: Randomness,
+  ledger: accounting.PrivacyLedger,
+  *,
+  num_rows: int,
+  target: int | None,
+  resume: bool,
+  progress: bool = False,
+) -> list[Target]:
+  """Measures what the model gets most wrong, and fits the model to it.
+
+  Each round selects, by the exponential mechanism, the marginal that rows of
+  the model are most wrong about, measures it, and rakes the rows to all that
+  was measured. At last the model is trained on the weighted rows.
+
+  Args:
+    density: a `HistogramDensity`, trained, whose single columns are right.
+    codes: private codes, float32 `[n, d]`.
+    rounds: from `plan_rounds`.
+    randomness: the `Randomness` of the fit.
+    ledger: charged for every round before it looks at `codes`.
+    num_rows: the public number of rows.
+    target: see `candidates`.
+    resume: whether rounds that were paid are repeated.
+    progress: whether to show how far it is, in a terminal or notebook.
+
+  Returns:
+    A list of `Target`s, one for each marginal that was measured.
+
+  #### Formal guarantee
+
+  Only `mechanisms.select_marginal` and `mechanisms.noisy_marginals` see the
+  codes; all else is made of the model and of what they released.
+  """
+  sizes = density.latent.bijector.num_bins
+  groups = candidates(sizes, target)
+  if not groups:
+    warnings.warn(
+      f'No pair of columns has {_MOST_CELLS} cells or fewer, so that no '
+      'marginal is measured and its budget is not spent. Lower num_bins.',
+      stacklevel=2,
+    )
+    return []
+  bins = density.bins(codes)
+  # Names of streams and ledger entries are those of the first version, so that
+  # seeded fits, and fits that were interrupted, come out the same.
+  rng = randomness.numpy('guide rows')
+  points = density.sample(_SAMPLE, rng)
+  rows, weights = density.bins(points), np.ones(_SAMPLE)
+  columns = _column_targets(rows, sizes)
+  # A marginal may be measured again: the later target knows the earlier one.
+  targets = {}
+  line = Line(progress)
+  shown = Rounds('marginal', len(rounds), ledger, line)
+  for number, spent in enumerate(rounds):
+    expected = [
+      mechanisms.count(rows, sizes, group, weights) / _SAMPLE
+      for group in groups
+    ]
+    chosen = mechanisms.select_marginal(
+      bins,
+      sizes,
+      groups,
+      [num_rows * e for e in expected],
+      spent.noise_multiplier,
+      spent.epsilon,
+      randomness,
+      ledger,
+      label=f'guide {number}: choice',
+      resume=resume,
+    )
+    (seen,) = mechanisms.noisy_marginals(
+      bins,
+      sizes,
+      [groups[chosen]],
+      spent.noise_multiplier,
+      randomness,
+      ledger,
+      label=f'guide {number}: marginal',
+      resume=resume,
+    )
+    targets[groups[chosen]] = shrunken(seen, expected[chosen], num_rows)
+    weights = rake(rows, sizes, [*targets.values(), *columns])
+    shown.done()
+  targets = list(targets.values())
+  shown = Rounds('distillation', _MOST_DISTILLATIONS, ledger, line)
+  for _ in range(_MOST_DISTILLATIONS):
+    seed = int(rng.integers(2**31))
+    distill(density, points, weights, seed=seed, **_DISTILLATION)
+    density.latent.bijector.match_marginals(seed=seed)
+    points = density.sample(_SAMPLE, rng)
+    weights = rake(density.bins(points), sizes, [*targets, *columns])
+    shown.done()
+    if effective_share(weights) > _ENOUGH:
+      break
+  line.close()
+  return targets
+
+
+def _column_targets(rows, sizes):
+  """Single columns were measured with less noise than any pair: they stay."""
+  return [
+    Target((j,), mechanisms.count(rows, sizes, (j,)) / len(rows))
+    for j in range(len(sizes))
+  ]
+
+
+def shrunken(
+  marginal: mechanisms.Marginal, expected: np.ndarray, num_rows: int
+) -> Target:
+  """Shrinks a noisy marginal towards the model's: returns a `Target`.
+
+  What the model misses in a cell is taken to have a variance in proportion to
+  the cell's share m, `v = c m`. How much, is estimated from how much farther
+  the measurement is from the model than its noise s would be. Each cell moves
+  by its part of the variance, `v / (v + s^2)`, and all together to a sum of 1:
+  where rows are the measurement is believed, where there are few the model.
+  Post-processing.
+
+  Args:
+    marginal: a `mechanisms.Marginal`.
+    expected: the model's probabilities, of the same shape.
+    num_rows: number of rows that were measured.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows import mechanisms
+  >>> seen = mechanisms.Marginal((0,), np.array([800., 200., 20.]), 20.)
+  >>> shrunken(seen, np.array([.9, .1, 0.]), 1000).probabilities.round(2)
+  array([0.81, 0.19, 0.  ])
+  """
+  expected = np.asarray(expected, np.float64)
+  noise = marginal.std / num_rows
+  gap = marginal.counts / num_rows - expected
+  excess = np.sum(gap**2) - gap.size * noise**2
+  if excess <= 0:
+    return Target(tuple(marginal.columns), expected / expected.sum())
+  variance = excess * expected
+  trust = variance / (variance + noise**2)
+  found = smoothing.match_total(
+    (expected + trust * gap).ravel(), trust.ravel() + _TINY, 1.0
+  )
+  return Target(tuple(marginal.columns), found.reshape(expected.shape))
+
+
+def rake(
+  bins: np.ndarray, sizes: Sequence[int], targets: Sequence[Target]
+) -> np.ndarray:
+  """Returns weights with which rows have the target marginals.
+
+  Iterative proportional fitting of the weights, marginal by marginal, which
+  among all weights that reach the targets finds those nearest to even ones in
+  relative entropy, the exponential tilt. Cells without rows stay empty.
+
+  Args:
+    bins: integers `[n, d]`, the bins of rows of the model.
+    sizes: number of bins of each column, `[d]`.
+    targets: sequence of `Target`s. Those that contradict each other are met
+      in turn.
+
+  Returns:
+    float64 weights `[n]` of mean 1.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> rows = np.array([[0], [1], [1], [1]])
+  >>> rake(rows, [2], [Target((0,), np.array([.5, .5]))]).round(3)
+  array([2.   , 0.667, 0.667, 0.667])
+  """
+  weights = np.full(len(bins), 1 / max(len(bins), 1))
+  cells = [marginals.cells(bins, sizes, t.columns) for t in targets]
+  for _ in range(_PASSES):
+    largest = 0.0
+    for cell, target in zip(cells, targets):
+      wanted = target.probabilities.ravel()
+      share = np.bincount(cell, weights, minlength=len(wanted))
+      factor = np.ones_like(share)
+      np.divide(wanted, share, out=factor, where=share > 0)
+      factor = np.clip(factor, 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
+      largest = max(largest, np.sum(share * np.abs(factor - 1)))
+      weights *= factor[cell]
+      weights /= weights.sum()
+    if largest < _CONVERGED:
+      break
+  return weights * len(bins)
+
+
+def effective_share(weights: np.ndarray) -> float:
+  """Returns how many even rows weighted ones are worth, as a share of all.
+
+  #### Example
+
+  >>> effective_share([1., 1., 0., 0.])
+  0.5
+  """
+  weights = np.asarray(weights, np.float64)
+  return float(weights.sum() ** 2 / (np.sum(weights**2) * len(weights)))
+
+
+def distill(
+  density: TableDensity,
+  points: np.ndarray,
+  weights: np.ndarray,
+  *,
+  steps: int,
+  batch_size: int,
+  learning_rate: float,
+  seed: int,
+) -> None:
+  """Fits the flow to weighted rows of its own; needs no private rows.
+
+  Args:
+    density: the `TableDensity` whose flow is changed.
+    points: points `[n, d]`, drawn from it.
+    weights: `[n]`, by which they count.
+    steps: of Adam.
+    batch_size: rows of a step, drawn by weight.
+    learning_rate: at the start; decays along half a cosine.
+    seed: of the batches.
+  """
+  rng = np.random.default_rng(seed)
+  optimizer = keras.optimizers.Adam(
+    keras.optimizers.schedules.CosineDecay(learning_rate, steps, alpha=0.05)
+  )
+  variables = density.latent.trainable_variables
+
+  @tf.function(autograph=False)
+  def step(x):
+    with tf.GradientTape() as tape:
+      loss = -tf.reduce_mean(density.gains(x))
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+  # Drawn at once: choosing by weight costs as much for one row as for many.
+  chosen = rng.choice(
+    len(points), (steps, batch_size), p=weights / np.sum(weights)
+  )
+  for rows in chosen:
+    step(tf.constant(points[rows]))

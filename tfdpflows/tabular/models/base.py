@@ -1,0 +1,266 @@
+"""What every table model has: training, its defaults, and what a fit asks."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from tfdpflows import accounting, bijectors, gradients
+from tfdpflows._keras import tfp
+from tfdpflows.randomness import Randomness
+from tfdpflows.tabular.density import TableDensity, cells
+from tfdpflows.tabular.encoding import EncodedColumn
+
+# More than that is time which large tables do not pay back.
+_LARGEST_BATCH, _MOST_STEPS = 4000.0, 1000
+_CLIPPING = {
+  'flat': gradients.Flat,
+  'per_layer': gradients.PerLayer,
+  'per_unit': gradients.PerUnit,
+  'sparsification': gradients.StochasticSparsification,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TableModel(abc.ABC):
+  """A table model: its hyper-parameters, its flow, what it adds to a fit.
+
+  A fit measures the marginals of all columns, trains the flow on what is left
+  of the budget, and lets the model refine what was trained. A model says how:
+  by its hyper-parameters, `make_flow`, and `plan_refinement` with `refine`. It
+  has a row in `tabular.models.MODELS`.
+
+  Attributes:
+    name: name of the model.
+    marginal_share: share of the budget (of the squared signal-to-noise ratio)
+      that goes to the private marginals; the rest trains the flow.
+    hidden_units: width of each hidden layer.
+    num_bins: number of bins; what of is up to the model.
+    expected_batch_size: mean size of a Poisson batch.
+    epochs: passes over the table, on average.
+    l2_norm_clip: bound of one row's gradient.
+    clipping: what is clipped to it: the 'flat' gradient, its parts 'per_layer'
+      or 'per_unit', or what 'sparsification' leaves of it.
+    sparsity: share of the coordinates that each step drops, for clipping
+      'sparsification'.
+    learning_rate: of Adam, before it decays along half a cosine.
+    ema_momentum: of the average of the weights over the steps.
+    loss_bound: bound of one row's loss in the progress that is released, in
+      nats.
+    dequantization: how points are placed in the cells of discrete columns in
+      training and for log-probabilities: 'uniform' or 'variational'.
+    num_draws: points per row and step, whose gradients are averaged before
+      they are clipped.
+
+  Raises:
+    ValueError: for a value out of range.
+  """
+
+  name: ClassVar[str]
+
+  marginal_share: float = 0.15
+  hidden_units: tuple = (128, 128)
+  num_bins: int = 8
+  expected_batch_size: float = 2000.0
+  epochs: float = 20.0
+  l2_norm_clip: float = 10.0
+  clipping: str = 'flat'
+  sparsity: float = 0.0
+  learning_rate: float = 2e-3
+  ema_momentum: float = 0.99
+  loss_bound: float = 20.0
+  dequantization: str = 'uniform'
+  num_draws: int = 1
+
+  def __post_init__(self):
+    object.__setattr__(self, 'hidden_units', tuple(self.hidden_units))
+    self._check_share('marginal_share')
+    if not 0 <= self.ema_momentum < 1:
+      raise ValueError(
+        f'ema_momentum is {self.ema_momentum}; it must be in [0, 1).'
+      )
+    self._check_positive(
+      'expected_batch_size',
+      'epochs',
+      'l2_norm_clip',
+      'learning_rate',
+      'loss_bound',
+    )
+    if not self.hidden_units:
+      raise ValueError('hidden_units is empty; give at least one width.')
+    self._check_choice('clipping', tuple(_CLIPPING))
+    self._check_choice('dequantization', ('uniform', 'variational'))
+    if not 0 <= self.sparsity < 1:
+      raise ValueError(f'sparsity is {self.sparsity}; it must be in [0, 1).')
+    if self.sparsity and self.clipping != 'sparsification':
+      raise ValueError(
+        f'sparsity is {self.sparsity} and clipping {self.clipping!r}; only '
+        "clipping='sparsification' drops coordinates."
+      )
+    self._check_whole('num_bins', 2)
+    self._check_whole('num_draws', 1)
+    self._check_whole('hidden_units', 1)
+
+  def _check_share(self, name):
+    if not 0 < getattr(self, name) < 1:
+      raise ValueError(
+        f'{name} is {getattr(self, name)}; it must be in (0, 1).'
+      )
+
+  def _check_positive(self, *names):
+    for name in names:
+      if not 0 < getattr(self, name) < math.inf:
+        raise ValueError(f'{name} is {getattr(self, name)}; it must be > 0.')
+
+  def _check_choice(self, name, choices):
+    if getattr(self, name) not in choices:
+      raise ValueError(
+        f'{name} is {getattr(self, name)!r}; it must be one of {choices}.'
+      )
+
+  def _check_whole(self, name, least):
+    value = getattr(self, name)
+    values = value if isinstance(value, tuple) else (value,)
+    if any(v != int(v) or v < least for v in values):
+      raise ValueError(
+        f'{name} is {value}; it must be whole and at least {least}.'
+      )
+
+  @classmethod
+  def for_table(
+    cls, num_examples: int, num_columns: int, **hyperparameters: Any
+  ) -> TableModel:
+    """Returns the model for a table, a function of public sizes alone.
+
+    Args:
+      num_examples: number of rows.
+      num_columns: number of columns.
+      **hyperparameters: values that replace the defaults.
+
+    Raises:
+      ValueError: for a name that is not a hyper-parameter of the model, or a
+        bad value.
+
+    #### Example
+
+    >>> from tfdpflows.tabular.models.spline import SplineModel
+    >>> SplineModel.for_table(32_561, 15, epochs=5).epochs
+    5
+    """
+    names = {field.name for field in dataclasses.fields(cls)}
+    unknown = sorted(set(hyperparameters) - names)
+    if unknown:
+      raise ValueError(
+        f'Unknown hyper-parameters {unknown} of model {cls.name!r}; it has '
+        f'{sorted(names)}.'
+      )
+    # A sixteenth of a small table, so that 16 steps make an epoch at most.
+    batch = max(1.0, min(_LARGEST_BATCH, num_examples / 16))
+    found = cls(**{'expected_batch_size': batch, **hyperparameters})
+    if 'epochs' not in hyperparameters:
+      most = _MOST_STEPS * found.expected_batch_size / max(num_examples, 1)
+      found = dataclasses.replace(found, epochs=min(found.epochs, most))
+    found.check_columns(num_columns)
+    return found
+
+  def check_columns(  # noqa: B027 (most flows have all)
+    self, num_columns: int
+  ) -> None:
+    """Refuses a table of a number of columns that the flow cannot have."""
+
+  def clipping_strategy(self) -> gradients.Strategy:
+    """Returns the `gradients.Strategy` of `clipping` and its settings."""
+    settings = {}
+    if self.clipping == 'sparsification':
+      settings['sparsity'] = self.sparsity
+    return _CLIPPING[self.clipping](self.l2_norm_clip, **settings)
+
+  @abc.abstractmethod
+  def make_flow(
+    self,
+    columns: Sequence[EncodedColumn],
+    marginals: Sequence[dict],
+    seed: int | None,
+  ) -> tfp.distributions.TransformedDistribution:
+    """Returns the flow over the columns' normal scores, still the identity.
+
+    Args:
+      columns: encoded columns.
+      marginals: for each a dict of its private `edges` and `probabilities`.
+      seed: of the initial weights, or `None`.
+    """
+
+  def make_density(
+    self,
+    columns: Sequence[EncodedColumn],
+    marginals: Sequence[dict],
+    seed: int | None = None,
+  ) -> TableDensity:
+    """Returns the density of a table, its columns independent before training.
+
+    Columns are points to the flow: what is discrete is placed in its cell
+    first.
+
+    Args:
+      columns: encoded columns.
+      marginals: for each a dict of its private `edges` and `probabilities`.
+      seed: of the initial weights, or `None`.
+    """
+    return TableDensity(*self._density_arguments(columns, marginals, seed))
+
+  def _density_arguments(self, columns, marginals, seed):
+    flow = self.make_flow(columns, marginals, seed)
+    dequantization = None
+    # Of a table without discrete columns there is nothing to place.
+    if self.dequantization == 'variational' and any(cells(columns)):
+      dequantization = bijectors.VariationalDequantization(
+        cells(columns), seed=seed
+      )
+    return (
+      columns,
+      [m['edges'] for m in marginals],
+      [m['probabilities'] for m in marginals],
+      flow,
+      dequantization,
+    )
+
+  def plan_refinement(self, noise_multiplier: float) -> tuple:
+    """Returns what the model measures after training, before any is paid.
+
+    Args:
+      noise_multiplier: of the Gaussian mechanism that would cost the whole
+        budget.
+
+    Returns:
+      A tuple of objects whose `event` is the `DpEvent` of one measurement.
+    """
+    del noise_multiplier
+    return ()
+
+  def refine(  # noqa: B027 (most models add nothing)
+    self,
+    density: TableDensity,
+    codes: Any,
+    rounds: tuple,
+    randomness: Randomness,
+    ledger: accounting.PrivacyLedger,
+    *,
+    num_rows: int,
+    resume: bool,
+    progress: bool,
+  ) -> None:
+    """Changes a trained density, by its own post-processing and `rounds`.
+
+    Args:
+      density: from `make_density`, trained.
+      codes: private codes, float32 `[n, d]`: for mechanisms in `rounds` only.
+      rounds: from `plan_refinement`.
+      randomness: the `Randomness` of the fit.
+      ledger: charged for every mechanism before it looks at `codes`.
+      num_rows: the public number of rows.
+      resume: whether mechanisms that were paid are repeated.
+      progress: whether to show how far it is, in a terminal or notebook.
+    """

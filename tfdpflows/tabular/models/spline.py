@@ -1,0 +1,73 @@
+"""Blocks of autoregressive splines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from tfdpflows import flows
+from tfdpflows._keras import tfp
+from tfdpflows.tabular.encoding import EncodedColumn
+from tfdpflows.tabular.models.base import TableModel
+
+
+@dataclasses.dataclass(frozen=True)
+class SplineModel(TableModel):
+  """A neural spline flow, of blocks with or without a linear layer.
+
+  `num_bins` is the number of bins of each spline.
+
+  Attributes:
+    num_blocks: autoregressive blocks of the flow.
+    shared: whether one network serves all blocks.
+    linear: the linear layer before each block: 'none', 'low_rank' or 'lu'.
+    rank: of the 'low_rank' one, at most the number of columns.
+
+  #### Example
+
+  >>> SplineModel.for_table(32_000, 9).expected_batch_size
+  2000.0
+  """
+
+  name: ClassVar[str] = 'spline'
+
+  num_blocks: int = 2
+  shared: bool = False
+  linear: str = 'none'
+  rank: int = 1
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._check_choice('linear', ('none', 'low_rank', 'lu'))
+    self._check_whole('num_blocks', 1)
+    self._check_whole('rank', 1)
+
+  def check_columns(self, num_columns: int) -> None:
+    """Refuses a rank above the number of columns."""
+    if self.linear == 'low_rank' and self.rank > num_columns:
+      raise ValueError(
+        f'rank is {self.rank}; the table has {num_columns} columns, and it '
+        'can be no more than that.'
+      )
+
+  def make_flow(
+    self,
+    columns: Sequence[EncodedColumn],
+    marginals: Sequence[dict],
+    seed: int | None,
+  ) -> tfp.distributions.TransformedDistribution:
+    """See `TableModel`."""
+    recipe, options = flows.neural_spline_flow, {}
+    if self.linear != 'none':
+      recipe = flows.dp_hflow
+      options = {'linear': self.linear, 'rank': self.rank}
+    return recipe(
+      len(columns),
+      self.num_blocks,
+      self.hidden_units,
+      num_bins=self.num_bins,
+      shared=self.shared,
+      seed=seed,
+      **options,
+    )
