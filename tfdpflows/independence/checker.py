@@ -297,7 +297,7 @@ class Checker:
     graph_scan.refuse_operations(traced, layers, self._what, loops=False)
     weights = tf.ones([tf.nest.flatten(rows)[0].shape[0]])
     captured = runs.captured_variables(traced)
-    held = 'values as they are made up'
+    held = 'as they are made up'
     try:
       for step in steps:
         with runs.moved(variables, step):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdpflows.independence.loops import counters_of
+from tfdpflows.independence.loops import Loop
 
 # What fails for some values of these inputs (all of them, where not said).
 _FAILING = {
@@ -149,6 +149,7 @@ _COUNT = (
   'tf.while_loop(..., maximum_iterations=...).'
 )
 _FEW_TURNS = 50
+_LIST = tf.variant.as_datatype_enum
 
 
 class _Flow(NamedTuple):
@@ -158,8 +159,8 @@ class _Flow(NamedTuple):
     values: its values.
     sizes: its values, by shapes only.
     shape: its shape.
-    turns: it is how many turns a loop made that ends: rows may decide about
-      the number, but not make it endless.
+    turns: no more of its values than how many turns a loop made that ends:
+      rows may decide about the number, but not make it endless.
   """
 
   values: bool = False
@@ -168,9 +169,10 @@ class _Flow(NamedTuple):
   turns: bool = False
 
   def joined(self, *others):
-    if all(other == self for other in others):
-      return self
-    return _Flow(*map(any, zip(self[:3], *(other[:3] for other in others))))
+    flows = self, *others
+    values, sizes, shape, _ = map(any, zip(*flows))
+    turns = values and all(flow.turns for flow in flows if flow.values)
+    return _Flow(values, sizes, shape, turns)
 
 
 def refuse_operations(traced, layers, what, loops=True):
@@ -300,21 +302,25 @@ class _Scan:
 
   def _loop(self, node, inputs, inside):
     condition, body = node.attr['cond'].func.name, node.attr['body'].func.name
+    loop = Loop(condition, body, self._functions)
     flows = list(inputs)
     for _ in range(_FEW_TURNS):
       (more,) = self._function(condition, flows, inside)
       after = self._function(body, flows, inside or more.values)
       turns = _Flow(more.values, more.sizes)
+      # Of a list of what was computed in each turn only the length.
+      length = _Flow(shape=more.values or more.sizes)
       joined = [
-        a if a == b and not any(turns) else a.joined(b, turns)
-        for a, b in zip(flows, after)
+        a if fixed else a.joined(b, length if kind == _LIST else turns)
+        for a, b, fixed, kind in zip(
+          flows, after, loop.fixed, node.attr['T'].list.type
+        )
       ]
       if joined == flows:
         break
       flows = joined
     if self._loops and (more.values or inside):
-      public = [not flow.values or flow.turns for flow in inputs]
-      counters = counters_of(condition, body, public, self._functions)
+      counters = loop.counters([not f.values or f.turns for f in inputs])
       if counters is None:
         why = 'goes on for as long as rows say, perhaps for ever'
         self.found.append((node.op, node.name, why, _COUNT))
@@ -367,8 +373,6 @@ def _fails(node, inputs):
 def _after(node, inputs, whole):
   """Returns what the outputs of a plain operation depend on."""
   op = node.op
-  if op == 'Identity':
-    return inputs[0]
   if op in _SHAPES:
     return _Flow(sizes=whole.shape)
   if op in _CONSTANT:
@@ -381,7 +385,7 @@ def _after(node, inputs, whole):
     shape |= op not in _SHAPED_WHOLLY and inputs[0].shape
   elif _SHAPING.match(op):
     shape |= whole.values or whole.sizes
-  return _Flow(whole.values, whole.sizes, shape)
+  return whole._replace(shape=shape)
 
 
 def _inputs(node):

@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 _PAST, _TRUE, _FALSE = 'past', 'true', 'false'
+_ALWAYS = ()
 _LESS = {'Less', 'LessEqual'}
 _GREATER = {'Greater', 'GreaterEqual'}
 _NUMBERS = {'Add', 'AddV2', 'Cast', 'Maximum', 'Minimum', 'Mul', 'Sub'}
@@ -39,67 +40,82 @@ _TURNS = 3
 _DEPTH = 100
 
 
-def counters_of(condition, body, public, functions):
-  """Returns the counters that show that a loop ends.
+class Loop:
+  """What the graphs of a loop say of its variables.
 
   Args:
     condition: name of the function of the condition.
     body: name of the function of the body.
-    public: for each variable of the loop, whether it begins with values that
-      rows do not decide.
     functions: each `FunctionDef` by its name.
 
-  Returns:
-    Numbers of the variables that count every turn from a public start; `None`
-    for a loop that may not end.
+  Attributes:
+    fixed: for each variable of the loop, whether it stays as it is.
   """
-  terms = _Terms(functions)
-  arguments = [terms.make('argument', i) for i in range(len(public))]
-  (asked,) = terms.of_function(condition, arguments)
-  after = terms.of_function(body, arguments)
-  terms.limits = {
-    argument
-    for argument, term, fine in zip(arguments, after, public)
-    if fine and term == argument
-  }
-  counters = {}
-  for i, term in enumerate(after):
-    found = terms.counts(term, arguments[i])
-    if found is not None and public[i]:
-      counters[i] = found
-  if not any(
-    _ends(terms, part, after, i, mask)
-    for part in terms.conjuncts(asked)
-    for i, mask in counters.items()
-  ):
-    return None
-  return [i for i, mask in counters.items() if mask == _FALSE]
 
+  def __init__(self, condition, body, functions):
+    count = len(functions[body].signature.input_arg)
+    self._terms = terms = _Terms(functions)
+    self._arguments = [terms.make('argument', i) for i in range(count)]
+    (self._condition,) = terms.of_function(condition, self._arguments)
+    self._after = terms.of_function(body, self._arguments)
+    self.fixed = [a == b for a, b in zip(self._after, self._arguments)]
 
-def _ends(terms, asked, after, counter, mask):
-  """Whether the condition shows that a loop with this counter ends."""
-  argument = terms.make('argument', counter)
-  by_element = mask != _FALSE
-  if by_element:
-    asked = terms.by_element(asked)
-  known = {argument: _PAST}
-  for _ in range(_TURNS):
-    if terms.value(asked, known, by_element) == _FALSE:
-      break
-    found = [terms.value(term, known, by_element) for term in after]
-    known = {
-      terms.make('argument', i): value
-      for i, value in enumerate(found)
-      if value in (_TRUE, _FALSE)
+  def counters(self, public):
+    """Returns the counters that show that a loop ends.
+
+    Args:
+      public: for each variable of the loop, whether rows do not decide what it
+        begins with.
+
+    Returns:
+      Numbers of the variables that count every turn from a public start; `None`
+      for a loop that may not end.
+    """
+    terms = self._terms
+    terms.limits = {
+      argument
+      for argument, fixed, fine in zip(self._arguments, self.fixed, public)
+      if fixed and fine
     }
-    known[argument] = _PAST
-  else:
-    return False
-  if not by_element:
-    return True
-  masks = [mask]
-  masks += [terms.make('argument', i) for i, t in enumerate(after) if t == mask]
-  return any(terms.value(asked, {m: _TRUE}, True) == _FALSE for m in masks)
+    found = {
+      i: terms.counts(term, self._arguments[i])
+      for i, term in enumerate(self._after)
+      if public[i]
+    }
+    masks = {i: mask for i, mask in found.items() if mask is not None}
+    parts = terms.conjuncts(self._condition)
+    if not any(
+      self._ends(part, i, m) for part in parts for i, m in masks.items()
+    ):
+      return None
+    return [i for i, mask in masks.items() if mask == _ALWAYS]
+
+  def _ends(self, asked, counter, mask):
+    """Whether a part of the condition ends a loop with this counter."""
+    terms, argument = self._terms, self._arguments[counter]
+    by_element = mask != _ALWAYS
+    if by_element:
+      asked = terms.by_element(asked)
+    known = {argument: _PAST}
+    for _ in range(_TURNS):
+      if terms.value(asked, known, by_element) == _FALSE:
+        break
+      found = [terms.value(term, known, by_element) for term in self._after]
+      known = {
+        a: value
+        for a, value in zip(self._arguments, found)
+        if value in (_TRUE, _FALSE)
+      }
+      known[argument] = _PAST
+    else:
+      return False
+    if not by_element:
+      return True
+    term, rests = mask
+    same = [a for a, t in zip(self._arguments, self._after) if t == term]
+    return any(
+      terms.value(asked, {m: rests}, True) == _FALSE for m in (term, *same)
+    )
 
 
 class _Terms:
@@ -189,15 +205,20 @@ class _Terms:
     return term
 
   def counts(self, after, before):
-    """Returns the mask of elements that do not count; `None`: no counter."""
+    """Returns when an element does not count: a term, and its value then.
+
+    Returns:
+      `_ALWAYS` for what counts in every turn; `None` for what is no counter.
+    """
     op, *inputs = self._terms[after]
-    if op in ('Select', 'SelectV2') and inputs[1] == before:
-      every = self.counts(inputs[2], before)
-      return inputs[0] if every == _FALSE else None
+    if op in ('Select', 'SelectV2') and before in inputs[1:]:
+      counted = inputs[2 if inputs[1] == before else 1]
+      if self.counts(counted, before) == _ALWAYS:
+        return inputs[0], _TRUE if inputs[1] == before else _FALSE
     if op in ('Add', 'AddV2') and before in inputs:
       step = self._terms[inputs[1 - inputs.index(before)]]
       if step[0] == 'constant' and _positive(step):
-        return _FALSE
+        return _ALWAYS
     return None
 
   def is_limit(self, term):

@@ -196,9 +196,15 @@ def trace(function, rows, weights_dtype):
   spec = tf.nest.map_structure(
     lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), rows
   )
-  return tf.function(function).get_concrete_function(
-    spec, tf.TensorSpec([None], weights_dtype)
-  )
+  try:
+    return tf.function(function).get_concrete_function(
+      spec, tf.TensorSpec([None], weights_dtype)
+    )
+  except Exception as error:
+    # AutoGraph writes the lines of the program before what the error says.
+    if hasattr(error.__context__, 'ag_error_metadata'):
+      raise error.__context__ from None
+    raise
 
 
 def _one_hot(rows, index):
