@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-import scipy.stats
-import tensorflow as tf
 
+from tfdpflows import randomness
 from tfdpflows.randomness import Randomness
 
 
@@ -38,45 +37,6 @@ def test_seed_marks_and_fingerprint_needs_the_secret():
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('dtype', ['uint32', 'uint64'])
-def test_streams_by_step_are_apart_and_alike_in_graphs_and_xla(dtype):
-  streams = Randomness(seed=0).by_step('noise', 'a')
-
-  def draw(step):
-    stream = streams.at(step)
-    return (
-      stream.uniform_full_int([2, 401], dtype),
-      stream.uniform_full_int([802], dtype),
-    )
-
-  found = []
-  for step in (0, 1, 2, 255, 256, 2**40):
-    eager, graph, xla = (
-      [x.numpy().ravel() for x in f(tf.constant(step, tf.int64))]
-      for f in (draw, tf.function(draw), tf.function(draw, jit_compile=True))
-    )
-    np.testing.assert_array_equal(eager, graph)
-    np.testing.assert_array_equal(eager, xla)
-    found += eager
-  other = Randomness(seed=0).by_step('noise', 'b').at(0)
-  found = np.stack([*found, other.uniform_full_int([802], dtype)])
-  assert found.dtype == dtype
-  # Chance gives one of 2^32 twice about once in a hundred times.
-  assert len(np.unique(found)) > found.size - 3
-  found = found / 2.0 ** (8 * found.itemsize)
-  assert np.max(np.abs(np.corrcoef(found) - np.eye(len(found)))) < 0.2
-  assert scipy.stats.kstest(found.ravel(), 'uniform').pvalue > 1e-4
-
-
-def test_draws_of_a_step_end_before_those_of_the_next():
-  stream = Randomness(seed=0).by_step('noise').at(0)
-  for _ in range(256):
-    stream.uniform_full_int([1])
-  with pytest.raises(ValueError, match='used up'):
-    stream.uniform_full_int([1])
-
-
-@pytest.mark.core
 @pytest.mark.parametrize('label', [0.5, True, None, b'a', ('a',)])
 def test_what_would_be_rounded_names_no_stream(label):
   """0.5 and 0.9 had the same noise."""
@@ -92,3 +52,28 @@ def test_bad_input():
     Randomness(seed=1, secret=b'0' * 32)
   with pytest.raises(ValueError, match='5 bytes'):
     Randomness(secret=b'short')
+
+
+def test_fingerprints_tell_tables_apart_in_any_process(monkeypatch):
+  monkeypatch.setattr(randomness, '_BLOCK', 2)
+  blocks = []
+  fingerprint = Randomness.fingerprint
+
+  def counted(self, array):
+    blocks.append(array)
+    return fingerprint(self, array)
+
+  monkeypatch.setattr(Randomness, 'fingerprint', counted)
+  text = np.array(['a', 'é', 'c'], object)
+  x = [np.arange(3), text]
+  found = Randomness(seed=0).table_fingerprint(x)
+  assert len(blocks) == 4
+  # Objects of the same value elsewhere in memory.
+  same = [np.arange(3), np.array([chr(ord(c)) for c in text], 'O')]
+  assert Randomness(seed=0).table_fingerprint(same) == found
+  for other in (
+    [np.arange(3)[::-1], text],
+    [np.arange(3), text[[1, 0, 2]]],
+  ):
+    assert Randomness(seed=0).table_fingerprint(other) != found
+  assert Randomness(seed=1).table_fingerprint(x) != found

@@ -18,8 +18,8 @@ def _plan(**kwargs):
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=N, sampling_probability=0.5),
     gradients.Flat(1.0),
-    1.0,
-    2,
+    noise_multiplier=1.0,
+    steps=2,
     delta=1e-4,
     seed=0,
     **kwargs,

@@ -31,8 +31,8 @@ def _plan():
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=N, sampling_probability=0.99),
     gradients.Flat(1.0),
-    1.0,
-    3,
+    noise_multiplier=1.0,
+    steps=3,
     delta=1e-4,
     seed=0,
   )

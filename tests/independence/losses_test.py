@@ -224,8 +224,8 @@ def test_under_a_plan_training_goes_on():
     plan = tfdpflows.TrainingPlan(
       sampling.PoissonSampler(num_examples=N, sampling_probability=0.9),
       gradients.Flat(1.0),
-      0.5,
-      4,
+      noise_multiplier=0.5,
+      steps=4,
       delta=1e-4,
       seed=0,
     )
@@ -235,7 +235,7 @@ def test_under_a_plan_training_goes_on():
       plan.optimizer('adam', learning_rate=0.1), _entropy(from_logits=True)
     )
     private.fit(x, y, verbose=0)
-    assert plan.left == 0
+    assert plan.remaining_steps == 0
     return model.get_weights()
 
   x = _x()

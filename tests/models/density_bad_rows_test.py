@@ -12,8 +12,8 @@ def _train(x, steps=60, clip=5.0, **kwargs):
   plan = tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=len(x), sampling_probability=0.5),
     gradients.Flat(clip),
-    0.3,
-    steps,
+    noise_multiplier=0.3,
+    steps=steps,
     delta=1e-4,
     seed=0,
   )
@@ -89,8 +89,8 @@ def test_training_log_names_nothing_private(capsys):
     plan = tfdpflows.TrainingPlan(
       sampling.FixedSizeSampler(num_examples=40, batch_size=20),
       gradients.Flat(1.0),
-      1.0,
-      4,
+      noise_multiplier=1.0,
+      steps=4,
       delta=1e-4,
       seed=0,
     )

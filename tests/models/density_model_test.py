@@ -24,8 +24,8 @@ def _plan(steps=8, noise_multiplier=1.0, **kwargs):
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=300, sampling_probability=0.25),
     gradients.Flat(3.0),
-    noise_multiplier,
-    steps,
+    noise_multiplier=noise_multiplier,
+    steps=steps,
     delta=1e-4,
     seed=0,
     **kwargs,
@@ -121,7 +121,7 @@ def test_data_that_the_plan_did_not_draw_is_refused():
   with pytest.raises(ValueError, match=r'use fit\(x\)'):
     model.train_on_batch(x)
   model.fit(plan.dataset(x), verbose=0)
-  assert plan.left == 0
+  assert plan.remaining_steps == 0
 
 
 @pytest.mark.core

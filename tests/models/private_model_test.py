@@ -22,8 +22,8 @@ def _plan(steps=4, noise_multiplier=1e-3, **kwargs):
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=N, sampling_probability=0.25),
     gradients.Flat(1.0),
-    noise_multiplier,
-    steps,
+    noise_multiplier=noise_multiplier,
+    steps=steps,
     delta=1e-4,
     seed=0,
     ledger=tfdpflows.PrivacyLedger(
@@ -169,7 +169,7 @@ def test_plan_draws_charges_and_refuses_other_data():
   with pytest.raises(ValueError, match='x has 9 rows'):
     private.fit(x[:9], y[:9], verbose=0)
   private.fit(plan.dataset((x, y)), verbose=0)
-  assert plan.left == 0
+  assert plan.remaining_steps == 0
 
 
 @pytest.mark.core

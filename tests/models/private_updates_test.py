@@ -126,8 +126,8 @@ def test_updates_outside_of_fit_are_refused_under_a_plan():
   plan = tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=N, sampling_probability=0.5),
     gradients.Flat(1.0),
-    1.0,
-    4,
+    noise_multiplier=1.0,
+    steps=4,
     delta=1e-4,
     seed=0,
   )

@@ -88,7 +88,7 @@ def test_one_noise_for_all_chunks():
   whole.private_gradients_of(losses, tf.zeros([64, 100]), [kernel])
   chunked = _optimizer(noise_multiplier=2.0, chunk_size=2)
   chunked.private_gradients_of(losses, tf.zeros([64, 100]), [kernel])
-  np.testing.assert_array_equal(whole._noise.state, chunked._noise.state)
+  np.testing.assert_array_equal(whole.noise.state, chunked.noise.state)
 
 
 def test_memory_is_that_of_a_chunk():

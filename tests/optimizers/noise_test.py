@@ -6,7 +6,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tfdpflows.optimizers.noise import normal
-from tfdpflows.training.step_streams import StepStreams
+from tfdpflows.training.steps import StepStream
 
 
 @pytest.mark.core
@@ -87,8 +87,8 @@ def test_radius_and_angle():
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 def test_noise_of_a_step(dtype):
   def noise(step):
-    streams = StepStreams(bytes(range(24)))
-    return normal(streams.at(step), 17, 3.0, dtype)
+    stream = StepStream(bytes(range(24)), step)
+    return normal(stream, 17, 3.0, dtype)
 
   one, two = noise(7), noise(7)
   compiled = tf.function(noise, jit_compile=True)(tf.constant(7))

@@ -19,8 +19,8 @@ def _plan(steps=5, noise_multiplier=4.0, **kwargs):
   return tfdpflows.TrainingPlan(
     _sampler(),
     gradients.Flat(1.0),
-    noise_multiplier,
-    steps,
+    noise_multiplier=noise_multiplier,
+    steps=steps,
     delta=1e-4,
     **kwargs,
   )
@@ -140,7 +140,12 @@ def test_poisson_plan_follows_the_relation_of_its_ledger():
   sampler = sampling.PoissonSampler(num_examples=200, sampling_probability=0.2)
   plans = [
     tfdpflows.TrainingPlan(
-      sampler, gradients.Flat(1.0), 4.0, 10, delta=1e-4, **kwargs
+      sampler,
+      gradients.Flat(1.0),
+      noise_multiplier=4.0,
+      steps=10,
+      delta=1e-4,
+      **kwargs,
     )
     for kwargs in ({'ledger': ledger}, {})
   ]
@@ -153,5 +158,5 @@ def test_a_density_model_trains_on_it():
   model = tfdpflows.DensityModel(tfdpflows.flows.dp_nf(2, 1, [4], seed=0))
   model.compile(optimizer=plan.optimizer('adam', learning_rate=1e-2))
   assert model.fit(x, verbose=0).history == {}
-  assert plan.left == 0
+  assert plan.remaining_steps == 0
   assert np.isfinite(model.log_prob(x)).all()

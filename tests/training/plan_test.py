@@ -16,8 +16,8 @@ def _plan(steps=8, noise_multiplier=2.0, **kwargs):
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=200, sampling_probability=0.25),
     gradients.Flat(3.0),
-    noise_multiplier,
-    steps,
+    noise_multiplier=noise_multiplier,
+    steps=steps,
     delta=1e-4,
     **kwargs,
   )
@@ -75,7 +75,9 @@ def test_charges_are_blocks_of_a_tenth_of_an_epoch():
   """As many updates may be lost when a process dies."""
   plan = tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=200, sampling_probability=0.02),
-    *(gradients.Flat(3.0), 2.0, 100),
+    gradients.Flat(3.0),
+    noise_multiplier=2.0,
+    steps=100,
   )
   list(plan.dataset(X, 7))
   assert plan.ledger.entries[0].count == 10
@@ -84,7 +86,7 @@ def test_charges_are_blocks_of_a_tenth_of_an_epoch():
 def test_steps_run_out_over_all_datasets():
   plan = _plan()
   assert len(list(plan.dataset(X, 5))) == 5
-  assert plan.left == 3
+  assert plan.remaining_steps == 3
   with pytest.raises(ValueError, match='3 of 8 steps left'):
     plan.dataset(X, 4)
   dataset = plan.dataset(X)
@@ -131,7 +133,7 @@ def test_no_two_optimizers_or_plans_share_noise():
     optimizer = plan.optimizer('sgd')
     kernel = tf.Variable(tf.zeros([4, 4]))
     found = []
-    with plan.training(optimizer):
+    with plan._steps.train(optimizer):
       for _, _, step in plan.dataset(X, 2):
         with gradients.PerExampleTape() as tape:
           loss = tf.reduce_sum(gradients.linear(tf.zeros([1, 4]), kernel), -1)
@@ -208,7 +210,7 @@ def test_what_was_charged_without_an_optimizer_is_not_replayed(tmp_path):
     plan.resume(optimizer, replay=True)
     message = 'another optimizer: null, and not "DPKerasSGD"'
     refused = pytest.raises(accounting.LedgerError, match=message)
-    with plan.training(optimizer), refused:
+    with plan._steps.train(optimizer), refused:
       plan.dataset(X)
 
 
@@ -220,10 +222,10 @@ def test_updates_outside_of_fit_are_refused():
     loss = tf.reduce_sum(gradients.linear(tf.zeros([1, 4]), kernel), -1)
   with pytest.raises(ValueError, match=r'DensityModel\.fit only'):
     optimizer.private_gradients(loss, [kernel], tape)
-  with plan.training(optimizer):
+  with plan._steps.train(optimizer):
     with pytest.raises(ValueError, match='DensityModel'):
       plan.optimizer('sgd').private_gradients(loss, [kernel], tape)
-    again = plan.training(optimizer)
+    again = plan._steps.train(optimizer)
     with pytest.raises(ValueError, match='another model'):
       again.__enter__()
 

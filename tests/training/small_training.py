@@ -25,8 +25,8 @@ def plan(seed=0, steps=STEPS, clip=3.0, rows=ROWS, q=0.25, **kwargs):
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=rows, sampling_probability=q),
     gradients.Flat(clip) if isinstance(clip, float) else clip,
-    1.0,
-    steps,
+    noise_multiplier=1.0,
+    steps=steps,
     delta=1e-4,
     randomness=Randomness(seed=seed),
     **kwargs,

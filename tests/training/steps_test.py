@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import _keras, accounting, gradients, sampling
 from tfdpflows.randomness import Randomness
-from tfdpflows.training.plan_steps import PlanSteps
+from tfdpflows.training.steps import StepNoise
 
 keras = _keras.keras
 STEPS = 6
@@ -58,7 +58,13 @@ def _plan(secret=None, steps=STEPS, **kwargs):
   randomness = Randomness(secret=secret)
   sampler = sampling.PoissonSampler(num_examples=60, sampling_probability=0.5)
   return tfdpflows.TrainingPlan(
-    sampler, clipping, 1.0, steps, delta=1e-3, randomness=randomness, **kwargs
+    sampler,
+    clipping,
+    noise_multiplier=1.0,
+    steps=steps,
+    delta=1e-3,
+    randomness=randomness,
+    **kwargs,
   )
 
 
@@ -114,7 +120,7 @@ def test_what_is_restored_in_one_process_takes_no_noise_back(way, tmp_path):
   found += updates.found
   assert len(found) == STEPS
   _assert_no_noise_twice(found)
-  assert plan.left == 0
+  assert plan.remaining_steps == 0
   assert int(model.optimizer.plan_step) == STEPS
   assert plan.ledger.entries[0].count == STEPS
 
@@ -131,7 +137,7 @@ def test_an_interrupted_fit_goes_on_as_if_nothing_had_been():
       _interrupted(model, _rows(), after)
       assert plan.step == after
     model.fit(_rows(), verbose=0)
-    assert plan.left == 0
+    assert plan.remaining_steps == 0
     kernels.append(model.distribution.kernel.numpy())
   np.testing.assert_array_equal(kernels[1], kernels[0])
   np.testing.assert_array_equal(kernels[2], kernels[0])
@@ -192,11 +198,11 @@ def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
     expected = model.distribution.kernel.numpy()
   with accounting.PrivacyLedger.open(path) as ledger:
     plan = _plan(ledger=ledger, **kwargs)
-    assert not plan.replays
+    assert not plan._steps.replays
     model = _model(plan, 'adabelief', loss_bound=9.0)
     saved(model).read(str(tmp_path / 'c')).assert_consumed()
     plan.resume(model.optimizer, replay=True)
-    assert plan.replays and plan.step == 2
+    assert plan._steps.replays and plan.step == 2
     again = _Updates()
     found = _interrupted(model, _rows(), 1, again)
     model.fit(_rows(), verbose=0, callbacks=[again])
@@ -240,8 +246,8 @@ def test_a_new_process_goes_on_with_noise_that_was_never_used(kept, tmp_path):
       saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
       saved.read(str(tmp_path / 'c')).assert_consumed()
     plan.resume(model.optimizer)
-    assert not plan.replays
-    assert plan.step == charged and plan.left == MANY - charged
+    assert not plan._steps.replays
+    assert plan.step == charged and plan.remaining_steps == MANY - charged
     updates = _Updates()
     model.fit(x, verbose=0, callbacks=[updates])
     assert [e.count for e in ledger.entries] == [MANY]
@@ -337,7 +343,7 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
     model.compile(optimizer=optimizer)
     if resume:
       plan.resume(optimizer, replay=True)
-    with plan.training(optimizer):
+    with plan._steps.train(optimizer):
       plan.dataset(_rows() if x is None else x)
 
   with ledger:
@@ -366,14 +372,16 @@ def test_one_optimizer_trains():
   plan = _plan()
   idle, model = _model(plan), _model(plan)
   # Finding the step anew does not forget who has trained.
-  begin = keras.callbacks.LambdaCallback(on_train_end=lambda logs: plan.begin())
+  begin = keras.callbacks.LambdaCallback(
+    on_train_end=lambda logs: plan._steps.begin()
+  )
   model.fit(_rows(), epochs=1, verbose=0, callbacks=[begin])
   with pytest.raises(ValueError, match='Another optimizer of this plan has'):
     idle.fit(_rows(), verbose=0)
   with pytest.raises(ValueError, match='trains on one table'):
     model.fit(_rows(2.0), verbose=0)
   model.fit(_rows(), verbose=0)
-  assert plan.left == 0
+  assert plan.remaining_steps == 0
 
 
 @pytest.mark.core
@@ -386,7 +394,7 @@ def test_one_that_has_failed_before_an_update_makes_way():
   with pytest.raises(_StopError):
     model.fit(_rows(), verbose=0, callbacks=[callback])
   _model(plan).fit(_rows(), verbose=0)
-  assert plan.left == 0
+  assert plan.remaining_steps == 0
 
 
 @pytest.mark.core
@@ -435,7 +443,7 @@ def test_no_step_is_made_before_it_is_charged():
       model._row_losses, _rows(), [kernel], step=step
     )
 
-  with plan.training(optimizer):
+  with plan._steps.train(optimizer):
     with pytest.raises(tf.errors.InvalidArgumentError, match='no step'):
       update(0)
     for _, _, step in plan.dataset(_rows(), 1):
@@ -465,7 +473,7 @@ def test_epochs_are_those_of_the_plan():
 @pytest.mark.parametrize('step', [1, 5, 6])
 def test_xla_makes_nothing_of_a_free_update(step):
   """It drops the assertion; the noise is NaN then."""
-  steps = PlanSteps(Randomness(seed=0).by_step('noise'))
+  steps = StepNoise(_plan()._steps)
   steps.open(2)
   steps.charged(5)
   take = tf.function(lambda s: steps.take(s)[1], jit_compile=True)

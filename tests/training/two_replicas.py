@@ -165,7 +165,7 @@ def test_replays_from_checkpoint_on_any_number_of_replicas(
   resumed = small_training.flow_model(plan, after)
   small_training.Checkpoints(resumed, two.folder).restore(0)
   plan.resume(resumed.optimizer, replay=True)
-  assert plan.left == small_training.STEPS - 4
+  assert plan.remaining_steps == small_training.STEPS - 4
   resumed.fit(small_training.table(), verbose=0)
   _assert_same_weights(resumed, one.model)
   assert plan.ledger.entries[0].count == small_training.STEPS
@@ -183,7 +183,7 @@ def test_what_was_made_for_other_replicas_is_refused():
   with pytest.raises(ValueError, match=r'strategy\.scope'):
     small_training.flow_model(plan, ONE).fit(dataset, verbose=0)
   small_training.flow_model(plan, TWO).fit(dataset, verbose=0)
-  assert plan.left == 0
+  assert plan.remaining_steps == 0
 
 
 def test_a_threshold_that_moves_is_that_of_one_replica():

@@ -90,7 +90,10 @@ class Worker:
     small_training.Checkpoints(model, str(self.folder / 'chief')).restore(-1)
     with self.strategy.scope():
       plan.resume(model.optimizer)
-    found = [plan.left, *(entry.count for entry in plan.ledger.entries)]
+    found = [
+      plan.remaining_steps,
+      *(entry.count for entry in plan.ledger.entries),
+    ]
     callbacks = [self._checkpoints(model)]
     model.fit(small_training.table(), verbose=0, callbacks=callbacks)
     self._save_weights('resumed', model)

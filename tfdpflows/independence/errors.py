@@ -28,7 +28,7 @@ _WORKERS = (
   'A private step was broken off: a worker or a device could not be reached. '
   'The output of the other processes may say why.'
 )
-# The start of the text of `PlanSteps.take`, which tells of no row.
+# The start of the text of `StepNoise.take`, which tells of no row.
 NO_STEP = 'This is no step that the plan has open.'
 _KINDS = {
   tf.errors.ResourceExhaustedError: _MEMORY,
@@ -62,6 +62,18 @@ def without_rows(function):
 
   run.without_rows = True
   return run
+
+
+def of_training(function, optimizer):
+  """Returns the function that Keras calls for each batch, `without_rows`.
+
+  Where the optimizer is not private it is left as it is.
+  """
+  # As the DP optimizers here and those of TF Privacy have it.
+  private = hasattr(optimizer, '_was_dp_gradients_called')
+  if not private or hasattr(function, 'without_rows'):
+    return function
+  return without_rows(function)
 
 
 def call(function, *args):

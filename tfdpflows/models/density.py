@@ -5,11 +5,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.independence import keras_layers, probe_rows
+from tfdpflows.independence import errors, keras_layers, probe_rows
 from tfdpflows.independence.functions import refuse_batch_statistics
 from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
+from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 
 class DensityModel(TriedModel):
@@ -93,6 +94,17 @@ class DensityModel(TriedModel):
   def metrics(self):
     return [self._loss]
 
+  def make_train_function(self, force=False):
+    """As in Keras; errors of private steps say nothing of the rows."""
+    check_in_fit(self.optimizer)
+    function = super().make_train_function(force)
+    self.train_function = errors.of_training(function, self.optimizer)
+    return self.train_function
+
+  def _maybe_load_initial_counters_from_ckpt(self, *args):
+    found = epoch_and_batch(self.optimizer)
+    return found or super()._maybe_load_initial_counters_from_ckpt(*args)
+
   def call(self, x):
     return self.log_prob(x)
 
@@ -136,12 +148,6 @@ class DensityModel(TriedModel):
       return {}
     self._loss.update_state(loss)
     return {'loss': self._loss.result()}
-
-  def _check_data(self, plan, x):
-    if not isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-      self._check_before_plan(plan, probe_rows.spec_of(x))
-    elif plan.drew(x):
-      self._check_before_plan(plan, x.signature[0])
 
   def _private_variables(self):
     return self.distribution.trainable_variables
@@ -206,12 +212,10 @@ class DensityModel(TriedModel):
       BudgetExceededError: if the plan's ledger refuses the training.
       LedgerError: if the plan's ledger cannot be written.
     """
-    plan = getattr(self.optimizer, 'plan', None)
-    if plan is None:
+    if getattr(self.optimizer, 'plan', None) is None:
       history = super().fit(x, *args, **kwargs)
     else:
-      self._check_data(plan, x)
-      history = self._fit_plan(plan, x, *args, **kwargs)
+      history = fit(self, x, self._check_before_plan, *args, **kwargs)
     if self._average is not None:
       self._average.assign()
     return history

@@ -6,11 +6,12 @@ import tensorflow as tf
 
 from tfdpflows import gradients
 from tfdpflows._keras import keras
-from tfdpflows.independence import keras_layers, probe_rows, rules
+from tfdpflows.independence import errors, keras_layers, probe_rows, rules
 from tfdpflows.independence.losses import RowLosses, left_out
 from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
+from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 
 class PrivateModel(TriedModel):
@@ -114,6 +115,17 @@ class PrivateModel(TriedModel):
       self._begin_average()
     self._released = keras.metrics.Mean(name='loss')
 
+  def make_train_function(self, force=False):
+    """As in Keras; errors of private steps say nothing of the rows."""
+    check_in_fit(self.optimizer)
+    function = super().make_train_function(force)
+    self.train_function = errors.of_training(function, self.optimizer)
+    return self.train_function
+
+  def _maybe_load_initial_counters_from_ckpt(self, *args):
+    found = epoch_and_batch(self.optimizer)
+    return found or super()._maybe_load_initial_counters_from_ckpt(*args)
+
   @property
   def metrics(self):
     return [m for m in super().metrics if m is not self._released]
@@ -181,31 +193,24 @@ class PrivateModel(TriedModel):
       BudgetExceededError: if the plan's ledger refuses the training.
       LedgerError: if the plan's ledger cannot be written.
     """
-    plan = getattr(self.optimizer, 'plan', None)
-    if plan is None:
+    if self.optimizer.plan is None:
       history = super().fit(x, y, *args, **kwargs)
     else:
-      history = self._fit_checked(plan, x, y, *args, **kwargs)
+      data = x
+      if not isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+        data = _tuples(x), _tuples(y)
+      history = fit(self, data, self._check_pairs, *args, **kwargs)
     if self._average is not None:
       self._average.assign()
     return history
 
-  def _fit_checked(self, plan, x, y, *args, **kwargs):
-    data = (_tuples(x), _tuples(y))
-    if isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-      data = x
-      # Data of others' drawing are refused in `_fit_plan`.
-      spec = x.signature[0] if plan.drew(x) else None
-      if spec is not None and not (isinstance(spec, tuple) and len(spec) == 2):
-        raise ValueError(
-          'The rows of the dataset are no pairs of inputs and targets: it must '
-          'come from plan.dataset((x, y)).'
-        )
-    else:
-      spec = probe_rows.spec_of(data)
-    if spec is not None:
-      self._check_before_plan(plan, spec)
-    return self._fit_plan(plan, data, *args, **kwargs)
+  def _check_pairs(self, rows, replays):
+    if not (isinstance(rows, tuple) and len(rows) == 2):
+      raise ValueError(
+        'The rows of the dataset are no pairs of inputs and targets: it must '
+        'come from plan.dataset((x, y)).'
+      )
+    self._check_before_plan(rows, replays)
 
   def train_step(self, data):
     if self.optimizer.plan is None:

@@ -7,13 +7,18 @@ from concurrent import futures
 
 import tensorflow as tf
 
-from tfdpflows.independence import comparison, errors, graph_scan, layer_calls
+from tfdpflows._keras import keras
+from tfdpflows.independence import (
+  comparison,
+  errors,
+  graph_scan,
+  layer_calls,
+  probe_rows,
+)
 from tfdpflows.independence.runs import Trial
-from tfdpflows.models.planned import PlannedModel
-from tfdpflows.training import replicas
 
 
-class TriedModel(PlannedModel):
+class TriedModel(keras.Model):
   """What private models have in common: they are tried once per `compile`.
 
   Args:
@@ -86,24 +91,26 @@ class TriedModel(PlannedModel):
         'Compile the model again.'
       )
 
-  def _check_before_plan(self, plan, spec):
+  def _check_before_plan(self, rows, replays):
     """As `_check`, before the plan charges anything.
+
+    Args:
+      rows: structure of arrays or of `tf.TensorSpec`.
+      replays: whether steps of an earlier process are made again.
 
     Raises:
       ValueError: also for chance of the model's own or eager steps under a
-        replay, or an unsupported `tf.distribute` strategy.
+        replay.
     """
-    with self.distribute_strategy.scope():
-      replicas.current_strategy()
-    self._check(spec)
-    if plan.replays and self.run_eagerly:
+    self._check(probe_rows.spec_of(rows))
+    if replays and self.run_eagerly:
       raise ValueError(
         f'The plan replays steps, and {self.name} runs eagerly: each step runs '
         'its Python code again, and may draw random numbers that nothing keeps '
         'and no trial sees. A replayed step would give another sum the same '
         'noise. Resume without `replay`.'
       )
-    if plan.replays and self._chance:
+    if replays and self._chance:
       raise ValueError(
         f'The plan replays steps, and {self.name} draws random numbers that no '
         f'checkpoint keeps ({self._chance}): a replayed step would '

@@ -28,26 +28,6 @@ def check_weights(weights):
     )
 
 
-def no_planned_step(optimizer, plan):
-  """Returns the error for an update that is no step of a plan, or of none.
-
-  Args:
-    optimizer: name of its class.
-    plan: its `TrainingPlan`, or `None`.
-  """
-  if plan is None:
-    return ValueError(
-      f'{optimizer} has a `step` and no plan: steps are numbered by the '
-      'TrainingPlan that makes the optimizer, plan.optimizer(...).'
-    )
-  return ValueError(
-    'The optimizer of a plan updates in PrivateModel.fit and DensityModel.fit '
-    'only, on batches that the plan draws and charges for, and with their '
-    '`step`. For a loop of your own make the optimizer by itself: '
-    f'{optimizer}(...).'
-  )
-
-
 def mixed_precision(what):
   """Returns the error that says why mixed precision is refused."""
   return ValueError(

@@ -13,10 +13,8 @@ from tfdpflows._keras import (
   VectorizedDPKerasSGDOptimizer,
 )
 from tfdpflows.optimizers import checks, chunks
-from tfdpflows.optimizers.noise import groups, normal
+from tfdpflows.optimizers.noise import GeneratorNoise, groups
 from tfdpflows.randomness import Randomness
-from tfdpflows.training import replicas
-from tfdpflows.training.plan_steps import PlanSteps
 
 # The share of the noise's scale that the released loss may claim: it adds half
 # a percent to the noise of the gradient.
@@ -64,10 +62,15 @@ class DPOptimizer:
       optimizers may use the same stream: their noise would cancel. With it, or
       with `seed`, checkpoints keep the state of the noise, and restoring one
       in the same process takes used noise back; else they do not.
-    plan: the `TrainingPlan` that made this optimizer. Noise is then a function
-      of the plan's secret and of the step alone, and `plan_step`, an int64
-      variable that checkpoints keep, is the number of steps done.
+    noise_source: a `NoiseSource` that replaces both: how a `TrainingPlan`
+      makes its optimizers. Noise is then a function of the plan's secret and
+      of the step alone.
     **kwargs: of the Keras optimizer, such as `learning_rate`.
+
+  Attributes:
+    plan: the `TrainingPlan` that made this optimizer, or `None`.
+    plan_step: under a plan, an int64 variable that checkpoints keep: the number
+      of steps done.
 
   Raises:
     ValueError: for values out of range.
@@ -85,7 +88,7 @@ class DPOptimizer:
     chunk_size=None,
     seed=None,
     noise_generator=None,
-    plan=None,
+    noise_source=None,
     **kwargs,
   ):
     if (l2_norm_clip is None) == (clipping is None):
@@ -105,7 +108,11 @@ class DPOptimizer:
     for name, value in (('num_draws', num_draws), ('chunk_size', chunk_size)):
       if value is not None and (value != int(value) or value < 1):
         raise ValueError(f'{name} is {value}; it must be an integer >= 1.')
-    sources = {'seed': seed, 'noise_generator': noise_generator, 'plan': plan}
+    sources = {
+      'seed': seed,
+      'noise_generator': noise_generator,
+      'noise_source': noise_source,
+    }
     given = [name for name, value in sources.items() if value is not None]
     if len(given) > 1:
       raise ValueError(f'Give either `{given[0]}` or `{given[1]}`, not both.')
@@ -122,22 +129,19 @@ class DPOptimizer:
     self.loss_bound = None if loss_bound is None else float(loss_bound)
     self.num_draws = int(num_draws)
     self.chunk_size = None if chunk_size is None else int(chunk_size)
-    self.plan = plan
     self._variables_of_first_update = None
     self._noise_multipliers()
-    # Keras 2 optimizers track by name only.
-    if plan is None:
-      self._noise = noise_generator
+    if noise_source is None:
+      seeded = bool(given)
       if noise_generator is None:
         with tf.init_scope():
-          self._noise = Randomness(seed).tensorflow('noise')
-      # Secret noise must not go back with a checkpoint, it was used; what is
-      # meant to be reproduced has to.
-      if seed is not None or noise_generator is not None:
-        self._track_trackable(self._noise, 'noise')
-    else:
-      self.plan_steps = PlanSteps(plan.randomness.by_step('noise', plan.label))
-      self.plan_step = self._track_trackable(self.plan_steps.done, 'plan_step')
+          noise_generator = Randomness(seed).tensorflow('noise')
+      noise_source = GeneratorNoise(noise_generator, checkpointed=seeded)
+    self.noise_source = noise_source
+    self.plan = noise_source.plan
+    # Keras 2 optimizers track by name only.
+    for name, state in noise_source.checkpointed.items():
+      setattr(self, name, self._track_trackable(state, name))
     if clipping.state is not None:
       self._track_trackable(clipping.state, 'clipping')
 
@@ -289,41 +293,33 @@ class DPOptimizer:
 
   def _release(self, sums, step):
     """Adds the noise of one update; returns mean gradients and mean loss."""
-    if self.plan is None:
-      source = self._noise, 1.0
-    else:
-      source = self.plan_steps.take(step)
+    taken = self.noise_source.take(step)
     _, loss_noise, statistic_noise = self._noise_multipliers()
-    means = self._noised_means(sums['gradients'], self.noise_stddev, source)
+    means = self._noised_means(sums['gradients'], self.noise_stddev, taken)
     loss = statistic = None
     if 'loss' in sums:
       stddev = loss_noise * self.loss_bound
-      (loss,) = self._noised_means([sums['loss']], stddev, source)
+      (loss,) = self._noised_means([sums['loss']], stddev, taken)
     if 'statistic' in sums:
       stddev = statistic_noise * self.clipping.statistic_sensitivity
-      (statistic,) = self._noised_means([sums['statistic']], stddev, source)
+      (statistic,) = self._noised_means([sums['statistic']], stddev, taken)
     self._was_dp_gradients_called = True
     return self.clipping.finish(means, statistic), loss
 
-  def _noised_means(self, totals, stddev, source):
+  def _noised_means(self, totals, stddev, taken):
     means = []
     for group in groups(totals):
       # One after the other, and not before the sums: what the noise takes is
       # then not in memory beside the activations.
       with tf.control_dependencies(means[-1:] or group[:1]):
-        means += self._noised_group(group, stddev, source)
+        means += self._noised_group(group, stddev, taken)
     return means
 
-  def _noised_group(self, totals, stddev, source):
+  def _noised_group(self, totals, stddev, taken):
     # As one vector: a few operations, instead of as many for each tensor.
     sizes = [t.shape.num_elements() for t in totals]
     flat = tf.concat([tf.reshape(t, [-1]) for t in totals], 0)
-    # One replica adds the noise of all, before anybody sees the whole sum.
-    if replicas.is_first_replica():
-      numbers, factor = source
-      stddev = tf.cast(stddev, tf.float64) * factor
-      flat += normal(numbers, sum(sizes), stddev, flat.dtype)
-    flat = replicas.sum_over_replicas(flat)
+    flat = self.noise_source.add(taken, flat, stddev)
     flat /= tf.cast(self.expected_batch_size, flat.dtype)
     parts = tf.split(flat, sizes)
     return [tf.reshape(part, t.shape) for part, t in zip(parts, totals)]
@@ -337,20 +333,7 @@ class DPOptimizer:
 
   def check_step(self, variables, step):
     """Refuses a step for what is known without its rows; see there."""
-    if (self.plan is None) != (step is None) or (
-      self.plan is not None and not self.plan.trains(self)
-    ):
-      raise checks.no_planned_step(type(self).__name__, self.plan)
-    number = tf.distribute.get_strategy().num_replicas_in_sync
-    if number > 1 and self.plan is None:
-      raise ValueError(
-        f'{type(self).__name__} runs on one replica and finds {number}: '
-        'nobody has dealt the rows out to them. Take the optimizer of a '
-        'TrainingPlan, or train outside of the tf.distribute strategy.'
-      )
-    replicas.check_state('clipping', self.clipping.state)
-    if self.plan is not None:
-      replicas.check_state('plan', self.plan_step)
+    self.noise_source.check(self, step)
     checks.refuse_mixed_precision(variables)
     checks.refuse_mixed_dtypes(variables)
     if self._variables_of_first_update is None:
@@ -380,7 +363,7 @@ class DPOptimizer:
     )
 
   def get_config(self):
-    """Returns all arguments, those of privacy included (not seed, nor plan)."""
+    """Returns all arguments, those of privacy included (not the noise's)."""
     config = super().get_config()
     config.update(
       clipping={

@@ -1,4 +1,4 @@
-"""Gaussian noise."""
+"""Gaussian noise, and where an optimizer takes it from."""
 
 from __future__ import annotations
 
@@ -15,6 +15,111 @@ _WORDS = {
 # Numbers that are drawn together, about.
 _GROUP = 2**17
 _MOST_GROUPS = 64
+_SUPPORTED = (
+  tf.distribute.MirroredStrategy,
+  tf.distribute.MultiWorkerMirroredStrategy,
+  tf.distribute.OneDeviceStrategy,
+)
+
+
+class NoiseSource:
+  """What gives the updates of one optimizer their noise, once for each.
+
+  Attributes:
+    plan: the `TrainingPlan` whose steps the updates are, or `None`.
+    checkpointed: dict of what checkpoints of the optimizer keep, by name.
+  """
+
+  plan = None
+
+  def __init__(self):
+    self.checkpointed = {}
+
+  def check(self, optimizer, step):
+    """Refuses an update for what is known without its rows.
+
+    Args:
+      optimizer: the optimizer that is about to update.
+      step: number of the update in its plan, or `None`.
+
+    Raises:
+      ValueError: for an update that must not be made.
+    """
+    raise NotImplementedError
+
+  def take(self, step):
+    """Returns the randomness of one update, for `add`.
+
+    Args:
+      step: see `check`.
+    """
+    raise NotImplementedError
+
+  def add(self, taken, total, stddev):
+    """Returns the sum over all replicas, with noise added once.
+
+    Args:
+      taken: what `take` returned for the update.
+      total: `[size]`, the sum over the examples of this replica.
+      stddev: standard deviation of the noise, a scalar.
+    """
+    raise NotImplementedError
+
+
+class GeneratorNoise(NoiseSource):
+  """Noise from a generator, on one replica, for updates without a plan.
+
+  Args:
+    generator: a `tf.random.Generator`.
+    checkpointed: whether checkpoints keep its state. Secret noise must not go
+      back with a checkpoint, it was used; what is meant to be reproduced has
+      to.
+  """
+
+  def __init__(self, generator, checkpointed):
+    super().__init__()
+    self.generator = generator
+    if checkpointed:
+      self.checkpointed['noise'] = generator
+
+  def check(self, optimizer, step):
+    name = type(optimizer).__name__
+    if step is not None:
+      raise ValueError(
+        f'{name} has a `step` and no plan: steps are numbered by the '
+        'TrainingPlan that makes the optimizer, plan.optimizer(...).'
+      )
+    replicas = current_strategy().num_replicas_in_sync
+    if replicas > 1:
+      raise ValueError(
+        f'{name} runs on one replica and finds {replicas}: nobody has dealt '
+        'the rows out to them. Take the optimizer of a TrainingPlan, or train '
+        'outside of the tf.distribute strategy.'
+      )
+
+  def take(self, step):
+    return self.generator
+
+  def add(self, taken, total, stddev):
+    stddev = tf.cast(stddev, tf.float64)
+    return total + normal(taken, total.shape[0], stddev, total.dtype)
+
+
+def current_strategy():
+  """Returns the `tf.distribute` strategy in force.
+
+  Raises:
+    ValueError: for a strategy whose replicas do not make every update
+      together, or of which this was never shown.
+  """
+  strategy = tf.distribute.get_strategy()
+  if tf.distribute.has_strategy() and not isinstance(strategy, _SUPPORTED):
+    raise ValueError(
+      f'{type(strategy).__name__} is not supported for private training: the '
+      'noise of an update has to enter once, with all replicas in step. Use '
+      'tf.distribute.MirroredStrategy or MultiWorkerMirroredStrategy.'
+    )
+  return strategy
 
 
 def normal(random, size, stddev, dtype):

@@ -106,7 +106,7 @@ def train(
       # the work directory has checked the rest.
       plan.resume(optimizer, replay=True)
     callbacks.append(_Checkpoints(manager))
-  if not plan.left:
+  if not plan.remaining_steps:
     model.take_averages()
     return
   shown = Progress(plan) if progress else None

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 
 import dp_accounting
-import tensorflow as tf
 
-from tfdpflows import accounting, optimizers, sampling
-from tfdpflows.accounting.ledger import randomness_id
+from tfdpflows import accounting, gradients, optimizers, sampling
 from tfdpflows.randomness import Randomness
-from tfdpflows.training import batches, replay, replicas, rows
-from tfdpflows.training.steps import PlanProgress
+from tfdpflows.training.steps import StepNoise, TrainingSteps
 
 _OPTIMIZERS = {
   'adabelief': optimizers.DPKerasAdaBelief,
@@ -77,16 +74,16 @@ class TrainingPlan:
   def __init__(
     self,
     sampler,
-    clipping,
-    noise_multiplier,
-    steps,
-    accountant='pld',
-    delta=1e-5,
+    clipping: gradients.Strategy,
     *,
-    ledger=None,
-    label='DP-SGD',
-    seed=None,
-    randomness=None,
+    noise_multiplier: float,
+    steps: int,
+    accountant: str = 'pld',
+    delta: float = 1e-5,
+    ledger: accounting.PrivacyLedger | None = None,
+    label: str = 'DP-SGD',
+    seed: int | None = None,
+    randomness: Randomness | None = None,
   ):
     if not noise_multiplier > 0:
       raise ValueError(
@@ -108,27 +105,25 @@ class TrainingPlan:
     self.label = label
     self.randomness = Randomness(seed) if randomness is None else randomness
     self.randomness.claim('plan', label)
-    self._progress = PlanProgress()
-    self._reservation = None
-    self._table = None
     self._ledger = ledger
+    self._steps = TrainingSteps(self)
 
   @classmethod
   def for_epsilon(
     cls,
     *,
-    epsilon,
-    delta,
-    clipping,
-    num_examples=None,
-    expected_batch_size=None,
+    epsilon: float,
+    delta: float,
+    clipping: gradients.Strategy,
+    num_examples: int | None = None,
+    expected_batch_size: float | None = None,
     sampler=None,
-    epochs=None,
-    steps=None,
-    accountant='pld',
-    spent=None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    accountant: str = 'pld',
+    spent: dp_accounting.DpEvent | None = None,
     **kwargs,
-  ):
+  ) -> TrainingPlan:
     """Makes a plan with the least noise for a budget.
 
     Args:
@@ -192,32 +187,32 @@ class TrainingPlan:
     return cls(
       sampler,
       clipping,
-      noise_multiplier,
-      steps,
-      accountant,
-      delta,
+      noise_multiplier=noise_multiplier,
+      steps=steps,
+      accountant=accountant,
+      delta=delta,
       **kwargs,
     )
 
   @property
-  def event(self):
+  def event(self) -> dp_accounting.DpEvent:
     """The `DpEvent` of the whole training."""
     return dp_accounting.SelfComposedDpEvent(
       self.sampler.event(self.noise_multiplier), self.steps
     )
 
   @property
-  def step(self):
+  def step(self) -> int:
     """The next step to be drawn: number of steps that are done or drawn."""
-    return self._progress.step
+    return self._steps.next
 
   @property
-  def left(self):
+  def remaining_steps(self) -> int:
     """Number of steps that have not been drawn yet."""
     return self.steps - self.step
 
   @property
-  def ledger(self):
+  def ledger(self) -> accounting.PrivacyLedger:
     """The `PrivacyLedger` that is charged."""
     if self._ledger is None:
       epsilon = self.epsilon()
@@ -230,7 +225,7 @@ class TrainingPlan:
       self._ledger = _own_ledger(budget, self.accountant, self.randomness)
     return self._ledger
 
-  def epsilon(self, steps=None):
+  def epsilon(self, steps: int | None = None) -> float:
     """Returns epsilon of this training alone, after `steps` or all steps.
 
     The neighbouring relation is that of the ledger.
@@ -241,7 +236,7 @@ class TrainingPlan:
     accountant.compose(self.sampler.event(self.noise_multiplier), steps)
     return accountant.get_epsilon(self.delta)
 
-  def privacy_statement(self):
+  def privacy_statement(self) -> accounting.PrivacyStatement:
     """Returns what has been spent so far, as a `PrivacyStatement`."""
     return accounting.privacy_statement(
       self.ledger,
@@ -251,7 +246,7 @@ class TrainingPlan:
       seeded=self.randomness.seeded,
     )
 
-  def optimizer(self, name='adam', **kwargs):
+  def optimizer(self, name: str = 'adam', **kwargs) -> optimizers.DPOptimizer:
     """Makes the optimizer of this plan.
 
     Args:
@@ -266,26 +261,18 @@ class TrainingPlan:
       raise ValueError(
         f'There is no optimizer {name!r}; there are {sorted(_OPTIMIZERS)}.'
       )
+    noise_source = StepNoise(self._steps)
     optimizer = _OPTIMIZERS[name](
       clipping=self.clipping,
       noise_multiplier=self.noise_multiplier,
       expected_batch_size=self.sampler.expected_batch_size,
-      plan=self,
+      noise_source=noise_source,
       **kwargs,
     )
-    self._progress.add(optimizer)
+    noise_source.belongs_to(optimizer)
     return optimizer
 
-  @property
-  def replays(self):
-    """Whether steps of an earlier process may be replayed.
-
-    A loss with chance of its own that no checkpoint keeps (dropout) must then
-    be refused: the same noise would hide two sums.
-    """
-    return self._progress.replays
-
-  def resume(self, optimizer, *, replay=False):
+  def resume(self, optimizer, *, replay: bool = False):
     """Goes on with a training that was interrupted, in a new process.
 
     The training goes on after all steps that the ledger has charged, with noise
@@ -329,49 +316,9 @@ class TrainingPlan:
       BudgetExceededError: if the ledger refuses the whole training.
       LedgerError: if the ledger has charged for other random numbers.
     """
-    if self._reservation is not None:
-      raise ValueError(
-        'The plan has begun to draw batches; only a new plan with the same '
-        'randomness can resume.'
-      )
-    self._progress.resume(optimizer, replay)
-    if replay:
-      return  # Of which table is known when batches are drawn.
-    workers = replicas.Workers(replicas.current_strategy())
-    workers.agree(
-      lambda: self._reserve(self._random_name, workers, resume=True)
-    )
-    steps = max(self.step, self._reservation.charged)
-    self._progress.charged_earlier(workers.greatest(steps))
+    self._steps.resume(optimizer, replay=replay)
 
-  def training(self, optimizer):
-    """Returns a context in which `optimizer` may update, and no other.
-
-    Each update has to be one that a batch was drawn and charged for, once;
-    `DensityModel.fit` sees to that.
-
-    Raises:
-      ValueError: during another training; once another optimizer has trained;
-        for one that was not made by this plan, or that is not like the one
-        that steps were charged for.
-    """
-    return self._progress.train(optimizer)
-
-  def begin(self):
-    """Finds the step at which a training begins, before its first update.
-
-    `training` has done it, and callbacks may have restored the optimizer since.
-
-    Raises:
-      ValueError: if workers would begin at different steps.
-    """
-    self._progress.begin()
-
-  def trains(self, optimizer):
-    """Whether `optimizer` is the one that updates right now."""
-    return self._progress.trained is optimizer
-
-  def dataset(self, x, steps=None):
+  def dataset(self, x, steps: int | None = None):
     """Returns the plan's next batches, each charged before it is drawn.
 
     In the scope of a `tf.distribute` strategy these are the shares of its
@@ -397,103 +344,7 @@ class TrainingPlan:
         or one of them has failed.
       BudgetExceededError: if the ledger refuses the whole training.
     """
-    x = rows.arrays(x)
-    strategy = replicas.current_strategy()
-    workers = replicas.Workers(strategy)
-    steps = self.left if steps is None else steps
-    workers.agree(lambda: self._check(x, steps, workers))
-    workers.agree(lambda: self._pay(x, steps, workers))
-    stop = self.step + steps
-    dataset = batches.dataset(
-      x,
-      self.sampler,
-      workers,
-      begin=lambda: self._progress.drawing(stop, self._charge),
-      randomness=lambda step: self.randomness.numpy('batch', self.label, step),
-    )
-    dataset.plan, dataset.stop, dataset.strategy = self, stop, strategy
-    return dataset
-
-  def _check(self, x, steps, workers):
-    """Returns what all workers must have in common."""
-    for array in tf.nest.flatten(x):
-      if len(array) != self.sampler.num_examples:
-        raise ValueError(
-          f'x has {len(array)} rows, the plan is for '
-          f'{self.sampler.num_examples}. '
-          'Make a new plan with num_examples=len(x).'
-        )
-    if not 0 < steps <= self.left:
-      raise ValueError(
-        f'The plan has {self.left} of {self.steps} steps left, {steps} were '
-        'asked for. A longer training needs a new plan, with its own noise.'
-      )
-    if workers.alone:
-      return []
-    if not workers.is_chief and self.ledger.path is not None:
-      raise ValueError(
-        f'{self.ledger.path} was given to a worker that is not the chief, and '
-        'the chief charges for all. Give `ledger` to the plan of worker 0 only.'
-      )
-    event = self.sampler.event(self.noise_multiplier)
-    clipping = type(self.clipping).__name__, self.clipping.get_config()
-    return [
-      self.randomness.key('workers', self.label),
-      (event, clipping, self._progress.facts, self.steps, steps, self.label),
-      self.step,
-      rows.fingerprints(x, self.randomness),
-    ]
-
-  @property
-  def _random_name(self):
-    """Names the random numbers in the ledger."""
-    return self.randomness.key('owner', self.label).hex()
-
-  def _reserve(self, identity, workers, resume):
-    reservation = self.ledger.reserve(
-      self.sampler.event(self.noise_multiplier),
-      self.steps,
-      self.label,
-      resume=resume,
-      randomness_id=identity,
-    )
-    # The account of a worker that is not the chief begins anew.
-    if resume and workers.is_chief and reservation.charged < self.step:
-      raise ValueError(
-        f'The optimizer has made {self.step} steps, and the ledger has charged '
-        f'{reservation.charged}: it is not the ledger of that training. Give '
-        'the plan the one it was charged to, PrivacyLedger.open(path); under '
-        'several workers resume inside of strategy.scope().'
-      )
-    self._reservation = reservation
-    return []
-
-  def _pay(self, x, steps, workers):
-    table = replay.table_of(rows.fingerprints(x, self.randomness))
-    if self._reservation is None:
-      facts = {**self._progress.facts, 'table': table}
-      identity = randomness_id(self._random_name, facts)
-      self._reserve(identity, workers, resume=self.replays)
-      if self.replays:
-        self._progress.charged_earlier(self._reservation.charged)
-    self._table = self._table or table
-    if self._table != table:
-      raise ValueError(
-        'x is not the table that this plan has drawn batches of: one plan '
-        'trains on one table. Make a new plan.'
-      )
-    if not workers.alone:
-      # The others would not wait for the chief to charge block by block.
-      self._reservation.ensure(self.step + steps)
-    return []
-
-  def _charge(self, total):
-    # A block is what an interrupted training may lose, see `resume`.
-    self._reservation.ensure(total, max(1, self.sampler.steps_per_epoch // 10))
-
-  def drew(self, dataset):
-    """Whether `dataset` comes from this plan, unchanged."""
-    return getattr(dataset, 'plan', None) is self
+    return self._steps.dataset(x, steps)
 
 
 def _relation(ledger):

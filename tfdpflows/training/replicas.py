@@ -43,32 +43,12 @@ import hashlib
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows.optimizers.noise import current_strategy
+
 # What the workers of one training must have in common, in this order.
 _FACTS = ('random numbers', 'plan', 'step', 'table')
-_SUPPORTED = (
-  tf.distribute.MirroredStrategy,
-  tf.distribute.MultiWorkerMirroredStrategy,
-  tf.distribute.OneDeviceStrategy,
-)
 # Shares are padded to a multiple of this.
 _CHUNK = 8
-
-
-def current_strategy():
-  """Returns the `tf.distribute` strategy in force.
-
-  Raises:
-    ValueError: for a strategy whose replicas do not make every update
-      together, or of which this was never shown.
-  """
-  strategy = tf.distribute.get_strategy()
-  if tf.distribute.has_strategy() and not isinstance(strategy, _SUPPORTED):
-    raise ValueError(
-      f'{type(strategy).__name__} is not supported for private training: the '
-      'noise of an update has to enter once, with all replicas in step. Use '
-      'tf.distribute.MirroredStrategy or MultiWorkerMirroredStrategy.'
-    )
-  return strategy
 
 
 def check_state(name, state):

@@ -1,0 +1,158 @@
+"""How a Keras model trains on the batches that a plan draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from absl import logging
+
+from tfdpflows._keras import keras
+from tfdpflows.optimizers.noise import current_strategy
+
+_DRAWN = 'The optimizer carries a plan, which draws the batches: '
+_REFUSED = (
+  *('y', 'batch_size', 'shuffle', 'validation_split', 'class_weight'),
+  *('sample_weight', 'steps_per_epoch', 'initial_epoch'),
+)
+
+
+def fit(
+  model: keras.Model,
+  data,
+  check: Callable,
+  *args,
+  epochs: int | None = None,
+  **kwargs,
+):
+  """Trains a model under the plan that its optimizer carries.
+
+  Data that the plan did not draw, and arguments that would draw other batches
+  than it says, are refused. Callbacks see the number of an epoch of the plan,
+  not of this call.
+
+  Args:
+    model: compiled with the plan's optimizer; its methods that Keras calls
+      begin with `check_in_fit`, and where `epoch_and_batch` says.
+    data: arrays, or what `plan.dataset` gave for them.
+    check: a function of `data`, or of the `tf.TensorSpec`s of a dataset's rows,
+      and of whether steps of an earlier process are replayed; raises an error
+      for what the model cannot train on, before anything is charged.
+    *args: refused.
+    epochs: for how many of the plan's epochs to train; all that are left by
+      default.
+    **kwargs: of `keras.Model.fit`.
+
+  Returns:
+    Keras's `History`.
+  """
+  steps = model.optimizer.noise_source.steps
+  strategy = model.distribute_strategy
+  with strategy.scope():
+    current_strategy()  # Refuses those that are not supported.
+  if not _is_dataset(data):
+    check(data, steps.replays)
+  elif steps.drew(data):
+    check(data.origin.signature, steps.replays)
+  given = [name for name in _REFUSED if kwargs.get(name) is not None]
+  if args or given:
+    given = ', '.join(sorted(given)) or 'positional arguments after the data'
+    raise ValueError(f'{_DRAWN}drop {given}.')
+  if strategy.num_replicas_in_sync > 1 and model.jit_compile:
+    raise ValueError(
+      'XLA cannot compile an update of several replicas together: drop '
+      'jit_compile=True, or train outside of the tf.distribute strategy.'
+    )
+  if model.optimizer.loss_bound is None and kwargs.get('verbose') != 0:
+    logging.info(
+      'The training loss is not shown: it is computed from private rows. '
+      'plan.optimizer(..., loss_bound=...) releases it with noise.'
+    )
+  with strategy.scope(), steps.train(model.optimizer):
+    dataset = _batches(steps, data, epochs, strategy)
+    steps.train_on(dataset)
+    per_epoch = steps.plan.sampler.steps_per_epoch
+    callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
+    try:
+      return keras.Model.fit(
+        model,
+        dataset,
+        epochs=-(-dataset.origin.stop // per_epoch),
+        steps_per_epoch=per_epoch,
+        callbacks=[*callbacks, _Begin(steps)],
+        **kwargs,
+      )
+    except tf.errors.OpError:
+      if not dataset.origin.failures:
+        raise
+      failure = dataset.origin.failures[-1]
+    # Outside of the `except`: what TensorFlow made of it is no context.
+    raise failure
+
+
+def check_in_fit(optimizer):
+  """Refuses to make a step of a plan outside of `fit`, which draws its batch.
+
+  For `keras.Model.make_train_function`: `train_on_batch` calls it too.
+
+  Raises:
+    ValueError: for the optimizer of a plan that does not train right now.
+  """
+  noise = getattr(optimizer, 'noise_source', None)
+  if getattr(noise, 'plan', None) and not noise.steps.is_trained(noise):
+    raise ValueError(f'{_DRAWN}use fit(x).')
+
+
+def epoch_and_batch(optimizer):
+  """Returns where a `fit` under a plan begins; `None` without one.
+
+  For `keras.Model._maybe_load_initial_counters_from_ckpt`, which Keras calls
+  after `on_train_begin`. The plan counts its steps itself; what
+  `BackupAndRestore` has counted may be those of an earlier fit.
+  """
+  plan = getattr(optimizer, 'plan', None)
+  return plan and optimizer.noise_source.steps.epoch_and_batch()
+
+
+def _batches(steps, data, epochs, strategy):
+  """Returns the plan's dataset of arrays, or `data` if it is one."""
+  if not _is_dataset(data):
+    number = steps.plan.remaining_steps
+    if epochs is not None:
+      number = epochs * steps.plan.sampler.steps_per_epoch
+    return steps.dataset(data, number)
+  if not steps.drew(data):
+    raise ValueError(
+      'The optimizer carries a plan, and this dataset is not of its '
+      'drawing: its privacy could not be accounted for. Pass the array '
+      'itself, or what plan.dataset(x) returned, unchanged.'
+    )
+  origin = data.origin
+  replicas = {s.num_replicas_in_sync for s in (origin.strategy, strategy)}
+  if origin.strategy is not strategy and replicas != {1}:
+    raise ValueError(
+      'The dataset was made outside of the tf.distribute strategy of the '
+      'model, whose replicas would share its rows. Call plan.dataset(x) '
+      'inside of strategy.scope(), or pass the array itself.'
+    )
+  if origin.stop <= steps.next:
+    raise ValueError(
+      f'All batches of this dataset were drawn: it ends at step {origin.stop}, '
+      f'and the plan is at step {steps.next}. Pass the array itself.'
+    )
+  return data
+
+
+def _is_dataset(data):
+  return isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset))
+
+
+class _Begin(keras.callbacks.Callback):
+  """Comes last, since others may restore the optimizer when a fit begins."""
+
+  def __init__(self, steps):
+    super().__init__()
+    self._steps = steps
+
+  def on_train_begin(self, logs=None):
+    self._steps.begin()
