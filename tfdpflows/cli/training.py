@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from absl import flags
-
 from tfdpflows.cli.command import UsageError
 
 # What an event may count; not imported, as accountants take a second.
@@ -14,24 +12,19 @@ MAX_STEPS = 10**15
 
 def add_steps(options, required=True):
   """Adds the flags that say how batches are drawn and how often."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'sampling_probability',
-    None,
     'Probability with which each example enters a batch, independently '
     '(Poisson sampling): expected batch size over number of examples. Use 1 '
     'where batches are drawn in another way.',
-    metavar='N',
     required=required,
     lower_bound=0.0,
     upper_bound=1.0,
   )
-  options.add(
-    flags.DEFINE_integer,
+  options.number(
     'steps',
-    None,
     'Number of steps, 1 or more.',
-    metavar='N',
+    whole=True,
     required=required,
     lower_bound=1,
     upper_bound=MAX_STEPS,
@@ -40,12 +33,9 @@ def add_steps(options, required=True):
 
 def add_noise(options, required=True):
   """Adds the flag that says how much noise each step has."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'noise_multiplier',
-    None,
     'Standard deviation of the noise over the clipping norm, above 0.',
-    metavar='N',
     required=required,
     lower_bound=0.0,
   )
@@ -61,15 +51,13 @@ RELATIONS = {
 
 def add_relation(options):
   """Adds the flag that says which tables are neighbours."""
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'neighboring_relation',
-    'add_or_remove_one',
+    list(RELATIONS),
     'What two tables that must look alike may differ by: one row added or '
     'removed, replaced by another, or replaced by a null row, which counts as '
     'a row and contributes nothing.',
-    enum_values=list(RELATIONS),
-    metavar='|'.join(RELATIONS),
+    default='add_or_remove_one',
   )
 
 
@@ -82,29 +70,23 @@ def relation(name):
 
 def add_accounting(options, required=True):
   """Adds the flags that say how epsilon is computed and printed."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'delta',
-    None,
     'Probability with which epsilon may not hold, such as 1e-5.',
-    metavar='N',
     required=required,
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'accountant',
-    'pld',
     'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
     '(asymptotic: no upper bound), or one that you registered.',
+    default='pld',
     metavar='NAME',
   )
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'format',
-    'text',
+    ['text', 'json'],
     'How the answer is printed.',
-    enum_values=['text', 'json'],
-    metavar='text|json',
+    default='text',
   )
 
 
