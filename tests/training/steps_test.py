@@ -319,7 +319,7 @@ def test_a_ledger_that_knows_less_than_the_optimizer_is_refused(replay):
     ({'clipping': gradients.Flat(2.0)}, 'clipping.*1.0.*and not.*2.0'),
     ({'clipping': gradients.PerLayer(1.0)}, 'clipping.*Flat.*PerLayer'),
     ({'loss_bound': 4.0}, 'loss_bound: 3.0, and not 4.0'),
-    ({'num_draws': 2}, 'num_draws: 1, and not 2'),
+    ({'augmentation_multiplicity': 2}, 'num_draws: 1, and not 2'),
     ({'learning_rate': 0.1}, 'learning_rate: 0.5, and not 0.1'),
     ({'name': 'adam'}, 'DPKerasSGD.*and not.*DPKerasAdam'),
     ({'x': _rows(2.0)}, 'table: '),

@@ -189,7 +189,7 @@ def run_mechanisms(
     codes,
     learning_rate=model.learning_rate,
     loss_bound=model.loss_bound,
-    num_draws=model.num_draws,
+    augmentation_multiplicity=model.augmentation_multiplicity,
     folder=work.checkpoints,
     resume=resume,
     progress=progress,

@@ -58,7 +58,7 @@ def train(
   *,
   learning_rate,
   loss_bound,
-  num_draws,
+  augmentation_multiplicity,
   folder,
   resume,
   progress,
@@ -71,7 +71,7 @@ def train(
     codes: float32 `[n, d]`.
     learning_rate: of Adam, at the start.
     loss_bound: see `DPOptimizer`.
-    num_draws: see `DPOptimizer`.
+    augmentation_multiplicity: see `DPOptimizer`.
     folder: folder of checkpoints, one per epoch, or `None`.
     resume: whether to go on from the checkpoint there, or from the start if
       there is none yet.
@@ -88,7 +88,7 @@ def train(
     'adam',
     learning_rate=schedule,
     loss_bound=loss_bound,
-    num_draws=num_draws,
+    augmentation_multiplicity=augmentation_multiplicity,
   )
   model.compile(optimizer=optimizer)
   callbacks = []
