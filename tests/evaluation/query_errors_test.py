@@ -6,7 +6,7 @@ import pytest
 
 from tfdpflows import evaluation
 from tfdpflows.evaluation import query_errors
-from tfdpflows.tabular.field import Field
+from tfdpflows.tabular import Field
 from tfdpflows.tabular.schema import TableSchema
 
 SCHEMA = TableSchema(

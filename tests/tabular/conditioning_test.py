@@ -7,9 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import flows
-from tfdpflows.tabular import TableEncoder, TableSchema, conditioning
+from tfdpflows.tabular import Field, TableEncoder, TableSchema, conditioning
 from tfdpflows.tabular.density import TableDensity
-from tfdpflows.tabular.field import Field
 
 SCHEMA = TableSchema(
   [

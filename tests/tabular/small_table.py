@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.field import Field
+from tfdpflows.tabular import Field
 from tfdpflows.tabular.schema import TableSchema
 
 NUM_ROWS = 400

@@ -12,9 +12,8 @@ import pytest
 from tests.tabular import small_table
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular import fitting
+from tfdpflows.tabular import Field, fitting
 from tfdpflows.tabular.encoding import TableEncoder
-from tfdpflows.tabular.field import Field
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 

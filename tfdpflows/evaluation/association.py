@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 
 from tfdpflows.evaluation import discretization
+from tfdpflows.tabular.schema import Field, TableSchema
 
 _MOST_ROWS = 20_000
 
 
-def association_matrix(table, schema):
+def association_matrix(
+  table: pd.DataFrame, schema: TableSchema
+) -> pd.DataFrame:
   """Measures the association of every pair of columns.
 
   - two numeric columns: Pearson's correlation, in [-1, 1];
@@ -84,7 +88,13 @@ def association_matrix(table, schema):
   return pd.DataFrame(symmetric, index=names, columns=names)
 
 
-def kendall_matrix(table, schema, *, max_rows=_MOST_ROWS, seed=0):
+def kendall_matrix(
+  table: pd.DataFrame,
+  schema: TableSchema,
+  *,
+  max_rows: int = _MOST_ROWS,
+  seed: int = 0,
+) -> pd.DataFrame:
   """Measures Kendall's tau-b of every pair of columns.
 
   Unlike Pearson's correlation it does not change when a column is transformed
@@ -147,7 +157,14 @@ def kendall_matrix(table, schema, *, max_rows=_MOST_ROWS, seed=0):
   return pd.DataFrame(matrix, index=names, columns=names)
 
 
-def kendall_errors(real, synthetic, schema, *, max_rows=_MOST_ROWS, seed=0):
+def kendall_errors(
+  real: pd.DataFrame,
+  synthetic: pd.DataFrame,
+  schema: TableSchema,
+  *,
+  max_rows: int = _MOST_ROWS,
+  seed: int = 0,
+) -> dict[str, float]:
   """Compares the Kendall matrices of two tables.
 
   Args:
@@ -190,7 +207,9 @@ def kendall_errors(real, synthetic, schema, *, max_rows=_MOST_ROWS, seed=0):
   }
 
 
-def require_columns(table, fields, what):
+def require_columns(
+  table: pd.DataFrame, fields: Iterable[Field], what: str
+) -> None:
   """Raises a `ValueError` that names the columns `table` does not have."""
   missing = [field.name for field in fields if field.name not in table.columns]
   if missing:
@@ -200,7 +219,9 @@ def require_columns(table, fields, what):
     )
 
 
-def require_tables(real, synthetic, schema):
+def require_tables(
+  real: pd.DataFrame, synthetic: pd.DataFrame, schema: TableSchema
+) -> None:
   """Raises a `ValueError` if a table lacks a column of the schema, or rows."""
   for table, what in ((real, 'the real table'), (synthetic, 'the synthetic')):
     require_columns(table, schema.fields, what)

@@ -9,8 +9,8 @@ import pandas as pd
 
 from tfdpflows.evaluation import discretization
 from tfdpflows.evaluation.association import association_matrix, require_tables
-
-_PAIR_BINS = 8
+from tfdpflows.evaluation.query_errors import marginal_errors
+from tfdpflows.tabular.schema import TableSchema
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Comparison:
       moved, as a share of the declared range (NaN for categories);
       `missing_real` and `missing_synthetic`, shares of the rows.
     pairs: DataFrame `[d, d]`, total variation of every pair of columns, each
-      cut into at most 8 cells (categories stay whole); 0 on the diagonal.
+      cut into at most 8 bins (categories stay whole); 0 on the diagonal.
     association_real: `association_matrix` of the real table.
     association_synthetic: `association_matrix` of the synthetic table.
     num_real: Rows of the real table.
@@ -39,11 +39,11 @@ class Comparison:
   num_real: int
   num_synthetic: int
 
-  def association_difference(self):
+  def association_difference(self) -> pd.DataFrame:
     """Returns synthetic minus real association, DataFrame `[d, d]`."""
     return self.association_synthetic - self.association_real
 
-  def summary(self):
+  def summary(self) -> dict[str, float]:
     """Returns means over columns and pairs: a dict of floats, JSON-able."""
     upper = np.triu_indices(len(self.pairs), k=1)
     pairs = self.pairs.to_numpy()[upper]
@@ -58,33 +58,36 @@ class Comparison:
     }
 
 
-def compare(real, synthetic, schema):
+def compare(
+  real: pd.DataFrame, synthetic: pd.DataFrame, schema: TableSchema
+) -> Comparison:
   """Compares the columns of two tables, and the pairs of their columns.
 
-  Args:
-    real: DataFrame `[n, d]` of real rows, best ones that were held out, as
-      `TableSchema.validate` returns it.
-    synthetic: DataFrame `[m, d]` of synthetic rows.
-    schema: The `TableSchema` of both.
+    Args:
+      real: DataFrame `[n, d]` of real rows, best ones that were held out, as
+        `TableSchema.validate` returns it.
+      synthetic: DataFrame `[m, d]` of synthetic rows.
+      schema: The `TableSchema` of both.
 
-  Returns:
-    A `Comparison`.
+    Returns:
+      A `Comparison`.
 
-  Raises:
-    ValueError: if a column of the schema is missing in one of the tables, or
-      one of them has no rows.
+    Raises:
+      ValueError: if a column of the schema is missing in one of the tables, or
+        one of them has no rows.
 
-  #### Example
+    #### Example
 
-  >>> import numpy as np, pandas as pd
-  >>> from tfdpflows.tabular.schema import TableSchema
-  >>> schema = TableSchema.from_dict({'fields': [
-  ...     {'name': 'age', 'type': 'integer',
-  ...      'constraints': {'minimum': 0, 'maximum': 9, 'required': True}}]})
-  >>> real = pd.DataFrame({'age': [0, 1, 2, 3]})
-  >>> synthetic = pd.DataFrame({'age': [0, 1, 2, 2]})
-  >>> compare(real, synthetic, schema).marginals.loc['age', 'total_variation']
-  0.25
+    >>> import numpy as np, pandas as pd
+    >>> from tfdpflows.evaluation.query_errors import marginal_errors
+  from tfdpflows.tabular.schema import TableSchema
+    >>> schema = TableSchema.from_dict({'fields': [
+    ...     {'name': 'age', 'type': 'integer',
+    ...      'constraints': {'minimum': 0, 'maximum': 9, 'required': True}}]})
+    >>> real = pd.DataFrame({'age': [0, 1, 2, 3]})
+    >>> synthetic = pd.DataFrame({'age': [0, 1, 2, 2]})
+    >>> compare(real, synthetic, schema).marginals.loc['age', 'total_variation']
+    0.25
   """
   require_tables(real, synthetic, schema)
   fields = list(schema.fields)
@@ -94,7 +97,7 @@ def compare(real, synthetic, schema):
   )
   return Comparison(
     marginals=marginals,
-    pairs=_pairs(real, synthetic, fields),
+    pairs=_pairs(real, synthetic, schema),
     association_real=association_matrix(real, schema),
     association_synthetic=association_matrix(synthetic, schema),
     num_real=len(real),
@@ -103,12 +106,11 @@ def compare(real, synthetic, schema):
 
 
 def _marginal(real, synthetic, field):
-  first, second, size = discretization.common_bins(real, synthetic, field)
-  p, q = (np.bincount(c, minlength=size) / len(c) for c in (first, second))
+  p, q = discretization.common_shares(real, synthetic, field)
+  n, m = len(real), len(synthetic)
   # E|P - Q| of two multinomial samples, by the normal approximation.
-  pooled = np.bincount(np.concatenate([first, second]), minlength=size)
-  pooled = pooled / pooled.sum()
-  spread = pooled * (1 - pooled) * (1 / len(first) + 1 / len(second))
+  pooled = (n * p + m * q) / (n + m)
+  spread = pooled * (1 - pooled) * (1 / n + 1 / m)
   return {
     'type': field.type,
     'total_variation': float(np.abs(p - q).sum() / 2),
@@ -135,25 +137,15 @@ def _wasserstein(real, synthetic, field):
   return float(stats.wasserstein_distance(*columns) / (high - low))
 
 
-def _pairs(real, synthetic, fields):
-  coded = [
-    discretization.common_bins(real[f.name], synthetic[f.name], f, _PAIR_BINS)
-    for f in fields
-  ]
-  distances = np.zeros([len(fields)] * 2)
-  for i, (real_i, synthetic_i, _) in enumerate(coded):
-    for j, (real_j, synthetic_j, size) in enumerate(coded[:i]):
-      p = _shares(real_i * size + real_j)
-      q = _shares(synthetic_i * size + synthetic_j)
-      wide = max(len(p), len(q))
-      p, q = (np.pad(r, (0, wide - len(r))) for r in (p, q))
-      distances[i, j] = distances[j, i] = np.abs(p - q).sum() / 2
-  names = [field.name for field in fields]
-  return pd.DataFrame(distances, index=names, columns=names)
-
-
-def _shares(codes):
-  return np.bincount(codes) / len(codes)
+def _pairs(real, synthetic, schema):
+  names = list(schema.names)
+  pairs = pd.DataFrame(0.0, index=names, columns=names)
+  if len(names) > 1:
+    every = len(names) ** 2
+    found = marginal_errors(real, synthetic, schema, 2, most=every)
+    for (first, second), distance in found.items():
+      pairs.loc[first, second] = pairs.loc[second, first] = distance
+  return pairs
 
 
 def _mean(values):

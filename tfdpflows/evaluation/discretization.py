@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tfdpflows.tabular.schema import Field
+
 _BOOLEANS = {
   'true': 1, '1': 1, '1.0': 1,
   'false': 0, '0': 0, '0.0': 0,
 }  # fmt: skip
 
 
-def declared_values(field):
+def declared_values(field: Field) -> tuple:
   """Returns the values of a field in their declared order, `()` if open.
 
   Numbers of an enum come in ascending order, because distances between them
@@ -26,14 +28,14 @@ def declared_values(field):
   return tuple(sorted(field.enum))
 
 
-def numbers(series):
+def numbers(series: pd.Series) -> np.ndarray:
   """Returns a column as float64 `[n]`, NaN where it is missing."""
   return pd.to_numeric(series, errors='coerce').to_numpy(
     dtype=np.float64, na_value=np.nan
   )
 
 
-def category_codes(series, field):
+def category_codes(series: pd.Series, field: Field) -> np.ndarray:
   """Returns int64 codes `[n]` into `declared_values(field)`, -1 if missing."""
   missing = series.isna().to_numpy(dtype=bool)
   text = series.astype(object).where(~missing, '').astype(str)
@@ -45,7 +47,7 @@ def category_codes(series, field):
   return np.where(missing, -1, codes)
 
 
-def bin_edges(values, max_bins):
+def bin_edges(values: np.ndarray, max_bins: int) -> np.ndarray:
   """Cuts the real line into at most `max_bins` bins of similar mass.
 
   Cuts fall midway between neighbouring distinct values, never on one. A value
@@ -78,7 +80,9 @@ def bin_edges(values, max_bins):
   return (distinct[last] + distinct[last + 1]) / 2
 
 
-def common_bins(real, synthetic, field, max_bins=32):
+def common_bins(
+  real: pd.Series, synthetic: pd.Series, field: Field, max_bins: int = 32
+) -> tuple[np.ndarray, np.ndarray, int]:
   """Codes one column of two tables by the same bins.
 
   Each category and each number of an enum is a bin. Other numbers are cut by
@@ -111,7 +115,9 @@ def common_bins(real, synthetic, field, max_bins=32):
   return (*(np.where(code < 0, size, code) for code in codes), size + 1)
 
 
-def common_shares(real, synthetic, field, max_bins=32):
+def common_shares(
+  real: pd.Series, synthetic: pd.Series, field: Field, max_bins: int = 32
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns the shares of the rows in each bin of `common_bins`.
 
   Args:

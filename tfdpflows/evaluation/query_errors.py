@@ -6,21 +6,31 @@ import itertools
 import math
 
 import numpy as np
+import pandas as pd
 
 from tfdpflows.evaluation import discretization
 from tfdpflows.evaluation.association import require_tables
+from tfdpflows.tabular.schema import TableSchema
 
-_CELLS = 8
+_BINS = 8
 # Above this many possible cells only those with rows are counted.
 _MOST_CELLS = 2**22
 
 
-def marginal_errors(real, synthetic, schema, order=2, *, most=200, seed=0):
+def marginal_errors(
+  real: pd.DataFrame,
+  synthetic: pd.DataFrame,
+  schema: TableSchema,
+  order: int = 2,
+  *,
+  most: int = 200,
+  seed: int = 0,
+) -> dict[tuple[str, ...], float]:
   """Returns how far marginals of several columns are from the real ones.
 
   Half of the mean workload error of McKenna et al. (2022), *AIM* (section 2),
   for the workload of all marginals of `order` columns with equal weights. Open
-  ranges are cut into at most 8 cells with similar numbers of real rows;
+  ranges are cut into at most 8 bins with similar numbers of real rows;
   categories stay whole.
 
   Args:
@@ -57,7 +67,7 @@ def marginal_errors(real, synthetic, schema, order=2, *, most=200, seed=0):
     )
   coded = {
     field.name: discretization.common_bins(
-      real[field.name], synthetic[field.name], field, _CELLS
+      real[field.name], synthetic[field.name], field, _BINS
     )
     for field in fields
   }
@@ -73,8 +83,14 @@ def marginal_errors(real, synthetic, schema, order=2, *, most=200, seed=0):
 
 
 def range_query_errors(
-  real, synthetic, schema, *, num_queries=1000, order=3, seed=0
-):
+  real: pd.DataFrame,
+  synthetic: pd.DataFrame,
+  schema: TableSchema,
+  *,
+  num_queries: int = 1000,
+  order: int = 3,
+  seed: int = 0,
+) -> np.ndarray:
   """Returns how wrong the answers to random counting queries are.
 
   A query is the share of rows that meet a condition on each of `order` columns

@@ -208,7 +208,8 @@ def _associations(comparison):
   ]
   first, second = np.triu_indices(len(difference), k=1)
   distances = comparison.pairs.to_numpy()[first, second]
-  order = np.argsort(-distances)[:_LISTED_PAIRS]
+  # Rounded, so that pairs that are equally far keep the order of columns.
+  order = np.argsort(-distances.round(9), kind='stable')[:_LISTED_PAIRS]
   names = list(difference.index)
   return {
     'matrices': [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from tfdpflows.evaluation import discretization
 from tfdpflows.evaluation.association import require_columns
+from tfdpflows.tabular.schema import TableSchema
 
 _MAX_CLASSES = 20
 _SMALL = 4_000_000
@@ -31,17 +33,17 @@ REGRESSORS = ('ridge regression', 'random forest', 'gradient boosting')
 
 
 def train_on_synthetic(
-  real_holdout,
-  synthetic,
-  schema,
-  target,
+  real_holdout: pd.DataFrame,
+  synthetic: pd.DataFrame,
+  schema: TableSchema,
+  target: str,
   *,
-  real_train=None,
-  classifiers='quick',
-  max_train=50_000,
-  max_test=20_000,
-  seed=0,
-):
+  real_train: pd.DataFrame | None = None,
+  classifiers: str | Sequence[str] = 'quick',
+  max_train: int = 50_000,
+  max_test: int = 20_000,
+  seed: int = 0,
+) -> pd.DataFrame:
   """Trains classifiers on synthetic rows and scores them on real ones.
 
   A numeric target with more than 20 values is replaced by whether the value is
@@ -97,14 +99,10 @@ def train_on_synthetic(
   labels, _ = target_labels(schema, target, *tables)
   rng = np.random.default_rng(seed)
   limits = [max_test] + [max_train] * (len(tables) - 1)
-  fields = [field for field in schema.fields if field.name != target]
-  kept = []
-  for table, label, limit in zip(tables, labels, limits):
-    rows = np.flatnonzero(label >= 0)
-    if len(rows) > limit:
-      rows = np.sort(rng.choice(rows, limit, replace=False))
-    kept.append((_features(table.iloc[rows], fields), label[rows]))
-  (features, truth), *trainings = kept
+  (features, truth), *trainings = (
+    _drawn(table, schema, target, label, label >= 0, limit, rng)
+    for table, label, limit in zip(tables, labels, limits)
+  )
   if len(np.unique(truth)) < 2:
     raise ValueError(
       f'The real rows have a single class of {target!r}; scores need at least '
@@ -119,15 +117,15 @@ def train_on_synthetic(
 
 
 def regress_on_synthetic(
-  real_holdout,
-  synthetic,
-  schema,
-  target,
+  real_holdout: pd.DataFrame,
+  synthetic: pd.DataFrame,
+  schema: TableSchema,
+  target: str,
   *,
-  max_train=50_000,
-  max_test=20_000,
-  seed=0,
-):
+  max_train: int = 50_000,
+  max_test: int = 20_000,
+  seed: int = 0,
+) -> pd.DataFrame:
   """Trains regressors on synthetic rows and scores them on real ones.
 
   Args:
@@ -168,7 +166,6 @@ def regress_on_synthetic(
       f'The target {target!r} is not a numeric column of the schema. Those '
       f'are: {", ".join(numeric) or "none"}.'
     )
-  others = [field for field in schema.fields if field.name != target]
   rng = np.random.default_rng(seed)
   kept = []
   for table, limit, what in (
@@ -177,14 +174,13 @@ def regress_on_synthetic(
   ):
     require_columns(table, schema.fields, what)
     y = discretization.numbers(table[target])
-    rows = np.flatnonzero(np.isfinite(y))
-    if len(rows) < 2:
+    known = np.isfinite(y)
+    if known.sum() < 2:
       raise ValueError(
-        f'Column {target!r} has {len(rows)} values in {what}; scores need two.'
+        f'Column {target!r} has {known.sum()} values in {what}; scores need '
+        'two.'
       )
-    if len(rows) > limit:
-      rows = np.sort(rng.choice(rows, limit, replace=False))
-    kept.append((_features(table.iloc[rows], others), y[rows]))
+    kept.append(_drawn(table, schema, target, y, known, limit, rng))
   (test, truth), (x, y) = kept
   from sklearn import metrics  # noqa: PLC0415 (slow to import)
 
@@ -202,7 +198,9 @@ def regress_on_synthetic(
   return scores.astype(float)
 
 
-def target_labels(schema, target, *tables):
+def target_labels(
+  schema: TableSchema, target: str, *tables: pd.DataFrame
+) -> tuple[list[np.ndarray], str]:
   """Turns the target column into class labels.
 
   Args:
@@ -276,7 +274,7 @@ def target_labels(schema, target, *tables):
   return labels, description
 
 
-def constant_scores(truth):
+def constant_scores(truth: np.ndarray) -> dict[str, float]:
   """Returns the scores of always guessing the most frequent class.
 
   Args:
@@ -395,16 +393,20 @@ def _regressor(name, seed):
   return pipeline.make_pipeline(preprocessing.StandardScaler(), model)
 
 
+def _drawn(table, schema, target, y, known, limit, rng):
+  """Returns features and target of rows whose target is known."""
+  rows = np.flatnonzero(known)
+  if len(rows) > limit:
+    rows = np.sort(rng.choice(rows, limit, replace=False))
+  fields = [field for field in schema.fields if field.name != target]
+  return _features(table.iloc[rows], fields), y[rows]
+
+
 def _features(table, fields):
-  """Returns columns as models take them.
+  """Columns as models take them, float32 `[n, k]`.
 
-  Args:
-    table: DataFrame `[n, d]`.
-    fields: the `Field`s of the columns to take.
-
-  Returns:
-    float32 array `[n, k]`: numbers, and categories one-hot; where values may
-    be missing, whether they are has a column.
+  Numbers, and categories one-hot; where values may be missing, whether they are
+  has a column.
   """
   columns = []
   for field in fields:
@@ -419,10 +421,8 @@ def _features(table, fields):
     missing = np.isnan(values)
     if not field.required:
       columns.append(missing[:, None])
-    middle = np.mean(discretization.declared_values(field) or _bounds(field))
+    middle = np.mean(
+      discretization.declared_values(field) or (field.minimum, field.maximum)
+    )
     columns.append(np.where(missing, middle, values)[:, None])
   return np.concatenate(columns, axis=1).astype(np.float32)
-
-
-def _bounds(field):
-  return field.minimum, field.maximum

@@ -1,4 +1,4 @@
-"""Values of table columns: parsing, type inference, checks against a schema."""
+"""Columns of cells in the types of a schema: parsing and type inference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import decimal
 import math
 import numbers
 import re
-import warnings
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
@@ -20,12 +20,12 @@ _WORDS = ('true', 'True', 'TRUE', 'false', 'False', 'FALSE')
 _CODE = re.compile(r'^[+-]?0\d')
 
 
-def where(row):
+def name_row(row: int) -> str:
   """Names a row by its number among the data and by its line in a CSV file."""
   return f'row {row + 1} (line {row + 2} of a CSV file)'
 
 
-def checked_names(df, allow_empty=False):
+def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
   """Returns the names of the columns of a table that has some rows."""
   names = [str(name) for name in df.columns]
   for name in names:
@@ -38,7 +38,7 @@ def checked_names(df, allow_empty=False):
   return list(df.columns)
 
 
-def is_missing(column, declared=()):
+def is_missing(column: pd.Series, declared: Collection = ()) -> np.ndarray:
   """Returns bool `[n]`: NaN, or a word for missing that is not declared."""
   try:
     missing = np.array(column.isna(), bool)
@@ -58,14 +58,14 @@ def _is_blank(value):
     return False
 
 
-def is_text(column):
+def is_text(column: pd.Series) -> bool:
   """Whether a column may hold strings, whatever pandas calls them."""
   return isinstance(column.dtype, pd.CategoricalDtype) or (
     getattr(column.dtype, 'kind', 'O') == 'O'
   )
 
 
-def inferred(column, name):
+def inferred(column: pd.Series, name: str) -> tuple[str, pd.Series]:
   """Returns the type of a column and the column in that type.
 
   Args:
@@ -93,7 +93,7 @@ def inferred(column, name):
     if not np.isfinite(present).all():
       row = int(np.flatnonzero(~missing)[~np.isfinite(present)][0])
       raise ValueError(
-        f'Column {name!r}, {where(row)}: the value is infinite; replace it.'
+        f'Column {name!r}, {name_row(row)}: the value is infinite; replace it.'
       )
     whole = (np.floor(present) == present).all()
     kind = 'integer' if whole else 'number'
@@ -124,7 +124,7 @@ def _kind_of(word):
   return 'number' if _is_float(word) else 'string'
 
 
-def kinds(column):
+def kinds(column: pd.Series) -> np.ndarray:
   """Returns of which type every cell looks; see `TableSchema.kinds`."""
   missing = is_missing(column)
   words = _texts(column[~missing])
@@ -142,7 +142,13 @@ def _is_float(word):
   return bool(np.isfinite(_number_of(word)))
 
 
-def typed(column, kind, name, declared=(), clip=False):
+def typed(
+  column: pd.Series,
+  kind: str,
+  name: str,
+  declared: Collection = (),
+  clip: bool = False,
+) -> pd.Series:
   """Returns a column in a type of the schema, missing values included.
 
   What a cell becomes depends on the cell alone: not on the others, nor on the
@@ -307,157 +313,6 @@ def _refuse(bad, present, kind, name, fix):
     place = int(np.flatnonzero(bad)[0])
     row = int(present.index[place])
     raise ValueError(
-      f'Column {name!r}, {where(row)}: {present.iloc[place]!r} is no {kind}; '
-      f'{fix}.'
+      f'Column {name!r}, {name_row(row)}: {present.iloc[place]!r} is no '
+      f'{kind}; {fix}.'
     )
-
-
-def validated(schema, df, out_of_range, fitting):
-  """Returns `df` with the columns and types of `schema`; see its `validate`."""
-  if out_of_range not in ('error', 'clip'):
-    raise ValueError(
-      f"out_of_range is {out_of_range!r}; it must be 'error' or 'clip'."
-    )
-  names = [str(name) for name in checked_names(df)]
-  _check_complete(schema, names)
-  for name in names:
-    if name not in schema.names:
-      raise ValueError(
-        f'The schema has no field {name!r}; describe it, or drop the column.'
-      )
-  if fitting and len(df) < 2:
-    raise ValueError(
-      'The table has one row; a distribution needs at least two.'
-    )
-  columns = {}
-  for field in schema.fields:
-    column = df.iloc[:, names.index(field.name)]
-    marks = field.from_data if fitting else ()
-    clip = out_of_range == 'clip'
-    column = _declared(column, field, marks, clip)
-    if fitting:
-      _check_informative(column, field, clip)
-    columns[field.name] = _validated_column(column, field, marks, clip)
-  return pd.DataFrame(columns)
-
-
-def public_part(schema, df):
-  """Returns what a schema says of `df` without its marks; see there."""
-  names = [str(name) for name in df.columns]
-  _check_complete(schema, names)
-  columns = {}
-  for field in schema.fields:
-    column = df.iloc[:, names.index(field.name)]
-    column = _declared(column, field, field.from_data, True)
-    columns[field.name] = _validated_column(
-      column, field, field.from_data, True
-    )
-  return pd.DataFrame(columns)
-
-
-def _check_complete(schema, names):
-  for name in schema.names:
-    if name not in names:
-      raise ValueError(
-        f'The table has no column {name!r}; add it, or remove the field from '
-        f'the schema. The table has {", ".join(map(repr, names))}.'
-      )
-
-
-def _declared(column, field, marks, clip):
-  """The column in its type; as text where that is marked."""
-  declared = () if 'enum' in marks else field.enum or ()
-  if 'type' in marks:
-    return typed(column, 'string', field.name, (), clip=True)
-  return typed(column, field.type, field.name, declared, clip)
-
-
-def _check_informative(column, field, clip):
-  if not clip and column.isna().all():
-    raise ValueError(
-      f'Column {field.name!r} has no values, only missing ones; drop the '
-      'column and its field.'
-    )
-  if field.is_constant and field.required and not field.from_data:
-    warnings.warn(
-      f'Column {field.name!r} is declared to be constant; it is copied to the '
-      'synthetic table and nothing can be learned from it.',
-      stacklevel=4,
-    )
-
-
-def _validated_column(column, field, marks, clip):
-  if 'type' in marks:
-    return column
-  missing = column.isna().to_numpy()
-  column = _within(column, missing, field, marks, clip)
-  missing = column.isna().to_numpy()
-  if not field.required or 'required' in marks:
-    return column
-  if missing.any():
-    if not clip:
-      row = int(np.flatnonzero(missing)[0])
-      raise ValueError(
-        f'Column {field.name!r}, {where(row)}: the value is missing but the '
-        'field is required; set "required" to false, fill the value in, or '
-        'set out_of_range to clip.'
-      )
-    if {'minimum', 'maximum', 'enum'} & set(marks):
-      return column  # There is no public value to stand in.
-    column = column.where(~missing, _stand_in(field))
-  dtype = {'integer': 'int64', 'boolean': 'bool'}.get(field.type)
-  return column.astype(dtype) if dtype else column
-
-
-def _within(column, missing, field, marks, clip):
-  if field.categories is not None:
-    if 'enum' in marks:
-      return column
-    outside = ~missing & ~column.isin(field.categories).to_numpy(bool)
-    said = 'is not in the enum'
-    fix = 'add it to the enum, or set out_of_range to clip'
-    if clip:
-      if field.is_numeric:
-        nearest = _nearest(column[outside].to_numpy(np.float64), field.enum)
-        column = column.copy()
-        column[outside] = nearest.astype(
-          np.int64 if field.type == 'integer' else np.float64
-        )
-        return column
-      return column.mask(pd.Series(outside))
-  else:
-    low = -math.inf if 'minimum' in marks else field.minimum
-    high = math.inf if 'maximum' in marks else field.maximum
-    if clip:
-      return _clipped(column, low, high)
-    number = column.to_numpy(np.float64, na_value=np.nan)
-    outside = (number < low) | (number > high)
-    said = f'is outside [{low}, {high}]'
-    fix = 'widen the bounds, or set out_of_range to clip'
-  if outside.any():
-    row = int(np.flatnonzero(outside)[0])
-    raise ValueError(
-      f'Column {field.name!r}, {where(row)}: {column.iloc[row]!r} {said}; '
-      f'{fix}.'
-    )
-  return column
-
-
-def _clipped(column, low, high):
-  # One side after the other: an infinite bound would make floats of integers.
-  if math.isfinite(low):
-    column = column.clip(lower=low)
-  return column.clip(upper=high) if math.isfinite(high) else column
-
-
-def _nearest(number, enum):
-  enum = np.sort(np.asarray(enum, np.float64))
-  middle = (enum[1:] + enum[:-1]) / 2
-  return enum[np.searchsorted(middle, number)]
-
-
-def _stand_in(field):
-  if field.categories is not None:
-    return field.categories[0]
-  middle = field.minimum / 2 + field.maximum / 2  # Their sum may overflow.
-  return int(middle) if field.type == 'integer' else middle

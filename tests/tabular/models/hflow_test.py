@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from tests.tabular import small_table
 from tfdpflows import bijectors
-from tfdpflows.tabular import models
+from tfdpflows.tabular import Field, models
 from tfdpflows.tabular.encoding import TableEncoder
-from tfdpflows.tabular.field import Field
 from tfdpflows.tabular.models.hflow import HFlowModel
 from tfdpflows.tabular.models.histogram import HistogramModel
 from tfdpflows.tabular.models.spline import SplineModel
