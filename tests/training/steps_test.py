@@ -356,6 +356,23 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
       train(ledger, **change)
 
 
+def test_calls_that_the_state_does_not_allow_are_refused():
+  plan = _plan()
+  steps, optimizer = plan._steps, plan.optimizer('sgd')
+  for call in (steps.begin, steps.epoch_and_batch):
+    with pytest.raises(ValueError, match='trains no model right now'):
+      call()
+  with steps.train(optimizer):
+    with pytest.raises(ValueError, match='only a new plan'):
+      plan.resume(optimizer)
+    with (
+      pytest.raises(ValueError, match='another model'),
+      steps.train(optimizer),
+    ):
+      pass
+  assert plan.step == 0 and plan.ledger.entries == ()
+
+
 def test_an_optimizer_that_knows_no_step_is_not_resumed():
   plan = _plan()
   optimizer = plan.optimizer('sgd')

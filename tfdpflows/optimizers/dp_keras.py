@@ -65,7 +65,7 @@ class DPOptimizer:
       optimizers may use the same stream: their noise would cancel. With it, or
       with `seed`, checkpoints keep the state of the noise, and restoring one
       in the same process takes used noise back; else they do not.
-    noise_source: a `NoiseSource` that replaces both: how a `TrainingPlan`
+    noise_source: as `noise.GeneratorNoise`, replaces both: how a `TrainingPlan`
       makes its optimizers. Noise is then a function of the plan's secret and
       of the step alone.
     **kwargs: of the Keras optimizer, such as `learning_rate`.
@@ -338,11 +338,11 @@ class DPOptimizer:
   def check_step(self, variables, step):
     """Refuses a step for what is known without its rows; see there."""
     self.noise_source.check(self, step)
-    _refuse_mixed_precision(variables)
-    _refuse_mixed_dtypes(variables)
-    if self._variables_of_first_update is None:
-      self._variables_of_first_update = {v.ref() for v in variables}
-    _refuse_new_variables(self._variables_of_first_update, variables)
+    _refuse_tf32()
+    _refuse_mixed_precision_policy()
+    known = self._variables_of_first_update or {v.ref() for v in variables}
+    _check_variables(variables, known)
+    self._variables_of_first_update = known
 
   def _aggregate_gradients(self, grads_and_vars):
     # `private_gradients` has summed over the replicas already.
@@ -527,22 +527,18 @@ def _refuse_tf32():
     )
 
 
-def _refuse_mixed_precision(variables):
-  """Raises a ValueError for variables that are in half precision, or cast.
+def _check_variables(variables, known):
+  """Raises a ValueError for variables in half precision, mixed or new.
 
-  Also where products would be, see `_refuse_tf32`.
+  Args:
+    variables: those of this update.
+    known: set of references to those of the first update.
   """
-  _refuse_tf32()
-  _refuse_mixed_precision_policy()
   for v in variables:
     # Keras has such variables where a layer computes in another precision.
     cast = type(v).__name__.startswith('AutoCast')
     if cast or v.dtype not in (tf.float32, tf.float64):
       raise _mixed_precision(f'the variable {v.name}')
-
-
-def _refuse_mixed_dtypes(variables):
-  """Raises a ValueError for variables of both float32 and float64."""
   first = variables[0]
   for v in variables:
     if v.dtype != first.dtype:
@@ -551,15 +547,6 @@ def _refuse_mixed_dtypes(variables):
         f'{first.dtype.name}: norms are taken over all of them. Make the whole '
         'model in one dtype.'
       )
-
-
-def _refuse_new_variables(known, variables):
-  """Raises a ValueError for variables that the first update did not have.
-
-  Args:
-    known: set of their references.
-    variables: those of this update.
-  """
   new = [v.name for v in variables if v.ref() not in known]
   if new:
     raise ValueError(
