@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tfdpflows import randomness
 from tfdpflows.randomness import Randomness
 
 
@@ -51,3 +52,28 @@ def test_bad_input():
     Randomness(seed=1, secret=b'0' * 32)
   with pytest.raises(ValueError, match='5 bytes'):
     Randomness(secret=b'short')
+
+
+def test_fingerprints_tell_tables_apart_in_any_process(monkeypatch):
+  monkeypatch.setattr(randomness, '_BLOCK', 2)
+  blocks = []
+  fingerprint = Randomness.fingerprint
+
+  def counted(self, array):
+    blocks.append(array)
+    return fingerprint(self, array)
+
+  monkeypatch.setattr(Randomness, 'fingerprint', counted)
+  text = np.array(['a', 'é', 'c'], object)
+  x = [np.arange(3), text]
+  found = Randomness(seed=0).table_fingerprint(x)
+  assert len(blocks) == 4
+  # Objects of the same value elsewhere in memory.
+  same = [np.arange(3), np.array([chr(ord(c)) for c in text], 'O')]
+  assert Randomness(seed=0).table_fingerprint(same) == found
+  for other in (
+    [np.arange(3)[::-1], text],
+    [np.arange(3), text[[1, 0, 2]]],
+  ):
+    assert Randomness(seed=0).table_fingerprint(other) != found
+  assert Randomness(seed=1).table_fingerprint(x) != found

@@ -12,6 +12,8 @@ import os
 import numpy as np
 
 _SECRET_BYTES = 32
+# Rows that are copied at one time.
+_BLOCK = 1 << 16
 
 
 class Randomness:
@@ -116,11 +118,34 @@ class Randomness:
 
   def fingerprint(self, array):
     """Returns a hex digest of `array` that says nothing without the secret."""
+    array = np.asarray(array)
+    if array.dtype == object:
+      # Their bytes are where they lie in memory.
+      array = np.array([_repr(value) for value in array.ravel()])
     array = np.ascontiguousarray(array)
     text = f'{array.dtype}{array.shape}'.encode()
     keyed = hmac.new(self.key('fingerprint'), text, hashlib.sha256)
     keyed.update(array.tobytes())
     return keyed.hexdigest()
+
+  def table_fingerprint(self, arrays):
+    """Returns a hex digest of several arrays, as `fingerprint` of one.
+
+    Block by block: an array may be a file that is larger than the memory.
+    """
+    parts = [
+      self.fingerprint(array[start : start + _BLOCK])
+      for array in map(np.atleast_1d, arrays)
+      for start in range(0, max(len(array), 1), _BLOCK)
+    ]
+    return hashlib.sha256('\n'.join(parts).encode()).hexdigest()
+
+
+def _repr(value):
+  try:
+    return repr(value)
+  except Exception:  # Whatever a row holds, training goes on.
+    return ''
 
 
 def _name(path):

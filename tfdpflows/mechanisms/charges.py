@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import numpy as np
@@ -10,9 +9,6 @@ import numpy as np
 from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.mechanisms.checks import touched
 from tfdpflows.randomness import Randomness
-
-# Rows that are copied at one time.
-_BLOCK = 1 << 16
 
 
 def charge_release(
@@ -61,6 +57,7 @@ def charge_release(
       )
     randomness = Randomness()
   with randomness.claiming(label):
+    digest = randomness.table_fingerprint(arrays)
     ledger.charge(
       event,
       label=label,
@@ -69,22 +66,12 @@ def charge_release(
         randomness.key('release', label).hex(),
         {
           **json.loads(json.dumps(facts, default=_plain)),
-          'table': _fingerprint(randomness, label, arrays),
+          'table': randomness.key('table', label, digest).hex(),
         },
       ),
       seeded=randomness.seeded,
     )
   return randomness
-
-
-def _fingerprint(randomness, label, arrays):
-  parts = [
-    randomness.fingerprint(array[start : start + _BLOCK])
-    for array in map(np.atleast_1d, arrays)
-    for start in range(0, max(len(array), 1), _BLOCK)
-  ]
-  digest = hashlib.sha256('\n'.join(parts).encode()).hexdigest()
-  return randomness.key('table', label, digest).hex()
 
 
 def _plain(value):

@@ -7,8 +7,6 @@ import types
 import numpy as np
 import tensorflow as tf
 
-_BLOCK = 65536
-
 
 def dataset(x, sampler, workers, *, begin, randomness):
   """Returns the batches of steps, in their order, as they are asked for.
@@ -72,18 +70,6 @@ def signature(x):
   )
 
 
-def fingerprints(x, randomness):
-  """Digests of every array, that say nothing without the `Randomness`.
-
-  Block by block: an array may be a file that is larger than the memory.
-  """
-  return [
-    randomness.fingerprint(_plain(array[start : start + _BLOCK]))
-    for array in tf.nest.flatten(x)
-    for start in range(0, len(array), _BLOCK)
-  ]
-
-
 def take(x, drawn, weights):
   """Rows of every array by number; those of weight 0 are padding: zeros.
 
@@ -110,17 +96,3 @@ def _bytes(value):
     return str(value).encode('utf-8', 'replace')
   except Exception:
     return b''
-
-
-def _plain(array):
-  # The bytes of an array of objects are where they lie in memory.
-  if array.dtype != object:
-    return array
-  return np.array([_repr(value) for value in array.ravel()])
-
-
-def _repr(value):
-  try:
-    return repr(value)
-  except Exception:  # Whatever a row holds, training goes on.
-    return ''

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import threading
@@ -246,7 +245,7 @@ class TrainingSteps:
       plan.randomness.key('workers', plan.label),
       (event, clipping, self._facts, plan.steps, steps, plan.label),
       self.next,
-      batches.fingerprints(x, plan.randomness),
+      plan.randomness.table_fingerprint(tf.nest.flatten(x)),
     ]
 
   @property
@@ -282,7 +281,7 @@ class TrainingSteps:
     return []
 
   def _pay(self, x, steps, workers):
-    table = _digest(batches.fingerprints(x, self.plan.randomness))
+    table = self.plan.randomness.table_fingerprint(tf.nest.flatten(x))
     if self._reservation is None:
       facts = {**self._facts, 'table': table}
       identity = randomness_id(self._random_name, facts)
@@ -567,8 +566,3 @@ def _facts_of(optimizer) -> dict[str, Any]:
 def _plain(value):
   array = np.asarray(value)
   return repr(value) if array.dtype == object else array.tolist()
-
-
-def _digest(fingerprints):
-  """Returns one digest for the fingerprints of all arrays of a table."""
-  return hashlib.sha256('\n'.join(fingerprints).encode()).hexdigest()

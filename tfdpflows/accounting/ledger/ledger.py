@@ -241,7 +241,7 @@ class PrivacyLedger:
         charged before and it does not resume.
       ValueError: If a parameter is outside its range.
     """
-    self.check_usable()
+    self._check_usable()
     label = events_lib.describe_event(event) if label is None else str(label)
     record = _record('charge', label, event, count)
     if randomness_id:
@@ -299,7 +299,7 @@ class PrivacyLedger:
         or `randomness_id` under it.
       ValueError: If a parameter is outside its range.
     """
-    self.check_usable()
+    self._check_usable()
     label = str(label)
     record = _record('reserve', label, event, count)
     record['owner'] = randomness_id
@@ -439,7 +439,7 @@ class PrivacyLedger:
     ```
     """
     with self._lock:
-      self.check_usable()
+      self._check_usable()
       entry = self._state.sums.reserved.get(label)
       if entry is None:
         raise LedgerError(
@@ -471,7 +471,7 @@ class PrivacyLedger:
   def __exit__(self, *unused_args) -> None:
     self.close()
 
-  def check_usable(self) -> None:
+  def _check_usable(self) -> None:
     """Raises `LedgerError` if nothing can be charged here."""
     if self._file is not None:
       self._file.check_writable()
