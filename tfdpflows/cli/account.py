@@ -6,8 +6,6 @@ import json
 import sys
 import textwrap
 
-from absl import flags
-
 from tfdpflows.cli import training
 from tfdpflows.cli.command import Command, UsageError
 
@@ -25,49 +23,39 @@ def _define(options):
   training.add_steps(options, required=False)
   training.add_noise(options, required=False)
   options.section('What was spent')
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'ledger',
-    None,
     'Ledger to print the privacy statement of, instead of a training. Without '
     '--release it is only read, and may be in use.',
     metavar='FILE',
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'release',
-    None,
     'Reservation of --ledger that nobody will resume: what it has not charged '
     'is given back to the budget, and what it has charged stays. This alone '
     'writes to the ledger, which must not be in use.',
     metavar='LABEL',
   )
   options.section('Accounting')
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'delta',
-    None,
     'Probability with which epsilon may not hold, such as 1e-5. By default '
     'that of the budget of --ledger.',
-    metavar='N',
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'accountant',
-    'pld',
     'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
     '(asymptotic: no upper bound), one that you registered, or all to compare '
     'them.',
+    default='pld',
     metavar='NAME',
   )
   training.add_relation(options)
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'format',
-    'text',
+    ['text', 'json', 'markdown'],
     'How the answer is printed; markdown is for a --ledger.',
-    enum_values=['text', 'json', 'markdown'],
-    metavar='text|json|markdown',
+    default='text',
   )
 
 
@@ -173,7 +161,9 @@ def _result(values, name):
 
   def event(sampling_probability):
     return training.training_event(
-      sampling_probability, values.noise_multiplier, values.steps
+      sampling_probability=sampling_probability,
+      noise_multiplier=values.noise_multiplier,
+      steps=values.steps,
     )
 
   relation = training.relation(values.neighboring_relation)

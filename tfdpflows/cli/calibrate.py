@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-from absl import flags
-
 from tfdpflows.cli import training
 from tfdpflows.cli.command import Command, UsageError
 
@@ -22,20 +20,15 @@ def _define(options):
   training.add_steps(options, required=False)
   training.add_noise(options, required=False)
   options.section('Accounting')
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'epsilon',
-    None,
     'What everything together may cost, above 0. By default that of the budget '
     'of --ledger, if another flag is left out too.',
-    metavar='N',
   )
   training.add_accounting(options, required=False)
   training.add_relation(options)
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'ledger',
-    None,
     'Ledger of the same rows: all that it has charged or reserved counts too. '
     'It says the accountant and the neighboring relation, and its budget the '
     'delta. It is only read.',

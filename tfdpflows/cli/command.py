@@ -12,7 +12,7 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from absl import flags
 
@@ -32,11 +32,10 @@ class Options:
 
   #### Example
 
-  >>> from absl import flags
   >>> from tfdpflows.cli.command import Options
   >>> options = Options('sample')
   >>> options.section('Output')
-  >>> options.add(flags.DEFINE_integer, 'num_rows', 10, 'Rows.', metavar='N')
+  >>> options.number('num_rows', 'Rows.', whole=True)
   >>> options.parse(['--num_rows=3']).num_rows
   3
   """
@@ -54,31 +53,73 @@ class Options:
     """Puts the flags added from here on under `title`."""
     self._sections.append((title, []))
 
-  def add(
+  def text(
     self,
-    define: Callable,
     name: str,
-    default: Any,
     text: str,
     *,
-    metavar: str = '',
+    metavar: str,
+    default: Optional[str] = None,
     required: bool = False,
-    **kwargs: Any,
+    repeated: bool = False,
   ) -> None:
-    """Adds a flag.
+    """Adds a flag for a word or a path.
 
     Args:
-      define: one of `flags.DEFINE_string`, `flags.DEFINE_float`, ...
       name: name of the flag.
-      default: its value when it is not given.
       text: its line of help.
-      metavar: what stands for the value in the help; empty for booleans.
+      metavar: what stands for the value in the help.
+      default: its value when it is not given.
       required: whether the command cannot do without it.
-      **kwargs: further arguments of `define`, such as `lower_bound`.
+      repeated: whether it may be given several times; its value is a list then.
     """
+    define = flags.DEFINE_multi_string if repeated else flags.DEFINE_string
+    self._add(define, name, default, text, metavar, required)
+
+  def number(
+    self,
+    name: str,
+    text: str,
+    *,
+    whole: bool = False,
+    required: bool = False,
+    **bounds: float,
+  ) -> None:
+    """Adds a flag for a number, without a default.
+
+    Args:
+      name: name of the flag.
+      text: its line of help.
+      whole: whether it is an integer.
+      required: whether the command cannot do without it.
+      **bounds: `lower_bound` and `upper_bound`, both allowed.
+    """
+    define = flags.DEFINE_integer if whole else flags.DEFINE_float
+    self._add(define, name, None, text, 'N', required, **bounds)
+    self._numbers.append(name)
+
+  def switch(self, name: str, text: str, *, default: bool = False) -> None:
+    """Adds a flag that is on or off."""
+    self._add(flags.DEFINE_boolean, name, default, text)
+
+  def choice(
+    self,
+    name: str,
+    values: Sequence[str],
+    text: str,
+    *,
+    default: str,
+    metavar: Optional[str] = None,
+  ) -> None:
+    """Adds a flag whose value is one of `values`, which are its metavar."""
+    metavar = metavar or '|'.join(values)
+    define = flags.DEFINE_enum
+    self._add(define, name, default, text, metavar, enum_values=list(values))
+
+  def _add(
+    self, define, name, default, text, metavar='', required=False, **kwargs
+  ):
     define(name, default, help=text, flag_values=self._values, **kwargs)
-    if define in (flags.DEFINE_float, flags.DEFINE_integer):
-      self._numbers.append(name)
     self._sections[-1][1].append(name)
     self._texts[name] = text
     self._metavars[name] = metavar
@@ -201,10 +242,8 @@ class Command:
     options = Options(self.name)
     self.define(options)
     options.section('Other')
-    options.add(
-      flags.DEFINE_boolean,
+    options.switch(
       'debug',
-      False,
       'Show where in the code an error comes from.',
     )
     return options

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import warnings
-
-from absl import flags
+from typing import TYPE_CHECKING
 
 from tfdpflows.cli import quiet
 from tfdpflows.cli.command import Options, UsageError
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+  from tfdpflows.tabular.schema import TableSchema
+  from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
 
 def add_model_dir(
   options: Options, text: str = 'Folder that `tfdpflows fit` wrote.'
 ) -> None:
   """Adds `--model_dir`, of a model that exists, to the options of a command."""
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'model_dir',
-    None,
     text,
     metavar='FOLDER',
     required=True,
@@ -27,28 +30,28 @@ def add_model_dir(
 
 def add_output(options: Options, text: str) -> None:
   """Adds `--output` and `--overwrite` to the options of a command."""
-  options.add(
-    flags.DEFINE_string, 'output', None, text, metavar='FILE', required=True
+  options.text(
+    'output',
+    text,
+    metavar='FILE',
+    required=True,
   )
-  options.add(
-    flags.DEFINE_boolean,
+  options.switch(
     'overwrite',
-    False,
     'Replace the output where it exists already.',
   )
 
 
 def add_out_of_range(options: Options) -> None:
   """Adds `--out_of_range` to the options of a command."""
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'out_of_range',
-    'error',
+    ['error', 'clip'],
     'What to do with a value that the schema does not allow: stop and name its '
     'row and column (error), which tells of that row; or move a number to the '
     'nearest bound, take what is no number or no category for missing, and '
     'refuse no row, whatever it holds (clip).',
-    enum_values=['error', 'clip'],
+    default='error',
     metavar='clip|error',
   )
 
@@ -94,7 +97,9 @@ def check_place(path: str, overwrite: bool) -> None:
     raise PermissionError(f'The folder {folder} does not allow writing.')
 
 
-def read_rows(path, schema, out_of_range, fitting=True):
+def read_rows(
+  path: str, schema: TableSchema, out_of_range: str, fitting: bool = True
+) -> pd.DataFrame:
   """Reads a CSV file and checks it against a schema.
 
   Args:
@@ -121,7 +126,7 @@ def read_rows(path, schema, out_of_range, fitting=True):
     raise ValueError(f'{path}: {error}') from error
 
 
-def load_model(model_dir: str):
+def load_model(model_dir: str) -> TabularSynthesizer:
   """Returns the `TabularSynthesizer` in a folder; imports TensorFlow."""
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import TabularSynthesizer

@@ -6,8 +6,6 @@ import os
 import shlex
 import sys
 
-from absl import flags
-
 from tfdpflows.cli import files, quiet
 from tfdpflows.cli.command import Command, UsageError
 from tfdpflows.tabular.models import MODELS
@@ -15,111 +13,84 @@ from tfdpflows.tabular.models import MODELS
 
 def _define(options):
   options.section('Data')
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'input',
-    None,
     'CSV file with the private rows: UTF-8, commas, a header line. A row is '
     'the unit of privacy.',
     metavar='FILE',
     required=True,
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'schema',
-    None,
     'JSON file with the columns, as `tfdpflows schema` drafts it.',
     metavar='FILE',
     required=True,
   )
   files.add_out_of_range(options)
   options.section('Privacy')
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'epsilon',
-    None,
     'The most that all mechanisms of the fit may cost together, above 0.',
-    metavar='N',
     required=True,
   )
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'delta',
-    None,
     'Probability with which epsilon may not hold. Well below one over the '
     'number of rows.',
-    metavar='N',
     required=True,
   )
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'bounds_epsilon',
-    None,
     'Share of epsilon to spend on types, ranges and categories that the schema '
     'marks "fromData". Without it such a schema is refused.',
-    metavar='N',
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'accountant',
-    'pld',
     'How epsilon is computed: pld (tight), rdp, or one that you registered.',
+    default='pld',
     metavar='NAME',
   )
-  options.add(
-    flags.DEFINE_integer,
+  options.number(
     'seed',
-    None,
     'Makes the fit reproducible, for tests and papers. The result is then not '
     'private against anyone who knows the seed.',
-    metavar='N',
+    whole=True,
   )
   options.section('Model')
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'model',
-    'histogram',
+    list(MODELS),
     'Which flow models the dependence between columns: conditional histograms, '
     'splines whose blocks have networks of their own, or DP-HFlow.',
-    enum_values=list(MODELS),
-    metavar='|'.join(MODELS),
+    default='histogram',
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'target',
-    None,
     'Column that the rows are to predict from the others, if there is one: '
     'more of the budget goes to it. For --model=histogram.',
     metavar='COLUMN',
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'model_dir',
-    None,
     'Folder to write. Until the model is complete, work stands in '
     'MODEL_DIR.partial.',
     metavar='FOLDER',
     required=True,
   )
-  options.add(
-    flags.DEFINE_boolean,
+  options.switch(
     'overwrite',
-    False,
     'Replace a model that exists, and drop unfinished work beside it unless '
     '--resume goes on with it.',
   )
-  options.add(
-    flags.DEFINE_boolean,
+  options.switch(
     'resume',
-    False,
     'Go on with the unfinished work in MODEL_DIR.partial, without paying twice '
     'for the same steps.',
   )
-  options.add(
-    flags.DEFINE_boolean,
+  options.switch(
     'progress',
-    True,
     'Show step, epsilon spent, nats and the time left.',
+    default=True,
   )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from absl import flags
-
 from tfdpflows.cli import files
 from tfdpflows.cli.command import Command, UsageError
 
@@ -14,33 +12,29 @@ def _define(options):
     options,
     'Folder that `tfdpflows fit` wrote; for its schema and privacy statement.',
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'real',
-    None,
     'CSV file of real rows, best ones that the model never saw.',
     metavar='FILE',
     required=True,
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'synthetic',
-    None,
     'CSV file that `tfdpflows sample` wrote.',
     metavar='FILE',
     required=True,
   )
   files.add_out_of_range(options)
   options.section('Report')
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'target',
-    None,
     'Column that classifiers learn to predict from the synthetic rows.',
     metavar='COLUMN',
   )
-  options.add(
-    flags.DEFINE_string, 'title', None, 'Heading of the page.', metavar='TEXT'
+  options.text(
+    'title',
+    'Heading of the page.',
+    metavar='TEXT',
   )
   files.add_output(options, 'HTML file to write.')
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-from absl import flags
-
 from tfdpflows.cli import files
 from tfdpflows.cli.command import Command, UsageError
 
@@ -14,29 +12,24 @@ def _define(options):
   options.section('Model')
   files.add_model_dir(options)
   options.section('Rows')
-  options.add(
-    flags.DEFINE_integer,
+  options.number(
     'num_rows',
-    None,
     'How many rows to draw, 1 or more.',
-    metavar='N',
+    whole=True,
     required=True,
     lower_bound=1,
   )
-  options.add(
-    flags.DEFINE_integer,
+  options.number(
     'seed',
-    None,
     'Makes the rows reproducible; privacy does not depend on it.',
-    metavar='N',
+    whole=True,
     lower_bound=0,
   )
-  options.add(
-    flags.DEFINE_multi_string,
+  options.text(
     'condition',
-    None,
     'A column and the value that it is to have in every row, such as sex=f; '
     'nothing behind the = for a missing value. May be given several times.',
+    repeated=True,
     metavar='COLUMN=VALUE',
   )
   files.add_output(

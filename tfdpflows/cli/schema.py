@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import shlex
 
-from absl import flags
-
 from tfdpflows.cli import files
 from tfdpflows.cli.command import Command
 
 
 def _define(options):
   options.section('Data')
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'input',
-    None,
     'CSV file to describe: UTF-8, commas, a header line.',
     metavar='FILE',
     required=True,

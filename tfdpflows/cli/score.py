@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from absl import flags
-
 from tfdpflows.cli import files
 from tfdpflows.cli.command import Command
 
@@ -11,10 +9,8 @@ from tfdpflows.cli.command import Command
 def _define(options):
   options.section('Data')
   files.add_model_dir(options)
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'input',
-    None,
     "CSV file of rows to score, with the columns of the model's schema.",
     metavar='FILE',
     required=True,

@@ -3,49 +3,43 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Optional
 
-from absl import flags
+from tfdpflows.cli.command import Options, UsageError
 
-from tfdpflows.cli.command import UsageError
+if TYPE_CHECKING:
+  import dp_accounting
 
 # What an event may count; not imported, as accountants take a second.
 MAX_STEPS = 10**15
 
 
-def add_steps(options, required=True):
+def add_steps(options: Options, required: bool = True) -> None:
   """Adds the flags that say how batches are drawn and how often."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'sampling_probability',
-    None,
     'Probability with which each example enters a batch, independently '
     '(Poisson sampling): expected batch size over number of examples. Use 1 '
     'where batches are drawn in another way.',
-    metavar='N',
     required=required,
     lower_bound=0.0,
     upper_bound=1.0,
   )
-  options.add(
-    flags.DEFINE_integer,
+  options.number(
     'steps',
-    None,
     'Number of steps, 1 or more.',
-    metavar='N',
+    whole=True,
     required=required,
     lower_bound=1,
     upper_bound=MAX_STEPS,
   )
 
 
-def add_noise(options, required=True):
+def add_noise(options: Options, required: bool = True) -> None:
   """Adds the flag that says how much noise each step has."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'noise_multiplier',
-    None,
     'Standard deviation of the noise over the clipping norm, above 0.',
-    metavar='N',
     required=required,
     lower_bound=0.0,
   )
@@ -59,56 +53,50 @@ RELATIONS = {
 }
 
 
-def add_relation(options):
+def add_relation(options: Options) -> None:
   """Adds the flag that says which tables are neighbours."""
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'neighboring_relation',
-    'add_or_remove_one',
+    list(RELATIONS),
     'What two tables that must look alike may differ by: one row added or '
     'removed, replaced by another, or replaced by a null row, which counts as '
     'a row and contributes nothing.',
-    enum_values=list(RELATIONS),
-    metavar='|'.join(RELATIONS),
+    default='add_or_remove_one',
   )
 
 
-def relation(name):
+def relation(name: str) -> dp_accounting.NeighboringRelation:
   """Returns the `dp_accounting.NeighboringRelation` of a name."""
   import dp_accounting
 
   return dp_accounting.NeighboringRelation[name.upper()]
 
 
-def add_accounting(options, required=True):
+def add_accounting(options: Options, required: bool = True) -> None:
   """Adds the flags that say how epsilon is computed and printed."""
-  options.add(
-    flags.DEFINE_float,
+  options.number(
     'delta',
-    None,
     'Probability with which epsilon may not hold, such as 1e-5.',
-    metavar='N',
     required=required,
   )
-  options.add(
-    flags.DEFINE_string,
+  options.text(
     'accountant',
-    'pld',
     'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
     '(asymptotic: no upper bound), or one that you registered.',
+    default='pld',
     metavar='NAME',
   )
-  options.add(
-    flags.DEFINE_enum,
+  options.choice(
     'format',
-    'text',
+    ['text', 'json'],
     'How the answer is printed.',
-    enum_values=['text', 'json'],
-    metavar='text|json',
+    default='text',
   )
 
 
-def training_event(sampling_probability, noise_multiplier, steps):
+def training_event(
+  *, sampling_probability: float, noise_multiplier: float, steps: int
+) -> dp_accounting.DpEvent:
   """Returns the `DpEvent` of that many steps of noisy gradients.
 
   Args:
@@ -127,7 +115,7 @@ def training_event(sampling_probability, noise_multiplier, steps):
   return dp_accounting.SelfComposedDpEvent(event, steps)
 
 
-def check_delta(delta):
+def check_delta(delta: float) -> float:
   """Refuses a delta that is none; the message names the flag."""
   from tfdpflows.accounting import budget
 
@@ -137,7 +125,9 @@ def check_delta(delta):
     raise UsageError(f'--{error}') from error
 
 
-def remarks(accountant, delta):
+def remarks(
+  accountant: dp_accounting.PrivacyAccountant, delta: float
+) -> tuple[str, ...]:
   """Returns what has to stand beside the epsilon of an accountant.
 
   Args:
@@ -151,6 +141,6 @@ def remarks(accountant, delta):
   return tuple(getattr(accountant, 'remarks', lambda _: ())(delta))
 
 
-def finite(number):
+def finite(number: float) -> Optional[float]:
   """Returns `number` for JSON, which has no infinity: `None` instead."""
   return number if math.isfinite(number) else None
