@@ -31,10 +31,10 @@ class PrivateModel(keras.Model):
   regularizers of weights add their gradient after the noise, since they depend
   on nothing private.
 
-  With `num_draws` of the optimizer each example stands in the batch several
-  times in a row, and random layers (augmentation, dropout) draw for each of
-  these rows: the gradients are averaged over the draws before the example is
-  clipped, at no cost in privacy.
+  With `augmentation_multiplicity` of the optimizer each example stands in the
+  batch several times in a row, and random layers (augmentation, dropout) draw
+  for each of these rows: the gradients are averaged over the draws before the
+  example is clipped, at no cost in privacy.
 
   #### Formal guarantee
 

@@ -93,7 +93,7 @@ def train(
     'adam',
     learning_rate=schedule,
     loss_bound=settings.loss_bound,
-    num_draws=settings.num_draws,
+    augmentation_multiplicity=settings.augmentation_multiplicity,
   )
   model.compile(optimizer=optimizer)
   callbacks = []

@@ -91,8 +91,8 @@ class TableModel(abc.ABC):
       nats.
     dequantization: how points are placed in the cells of discrete columns in
       training and for log-probabilities: 'uniform' or 'variational'.
-    num_draws: points per row and step, whose gradients are averaged before
-      they are clipped.
+    augmentation_multiplicity: points per row and step, whose gradients are
+      averaged before they are clipped.
 
   Raises:
     ValueError: for a value out of range.
@@ -112,7 +112,7 @@ class TableModel(abc.ABC):
   ema_momentum: float = fraction(0.99)
   loss_bound: float = positive(20.0)
   dequantization: str = choice('uniform', ('uniform', 'variational'))
-  num_draws: int = whole(1, 1)
+  augmentation_multiplicity: int = whole(1, 1)
 
   def __post_init__(self):
     object.__setattr__(self, 'hidden_units', tuple(self.hidden_units))
