@@ -6,7 +6,7 @@ import tensorflow as tf
 import uses
 
 from tfdpflows import gradients
-from tfdpflows.gradients import columns, terms
+from tfdpflows.gradients import terms
 
 
 @pytest.mark.core
@@ -22,10 +22,10 @@ def test_mask_that_is_changed_in_place():
 
 def test_masks_do_not_pile_up():
   a, d, _ = uses.use(2, 3, 4)
-  for i in range(3 * columns._MAX_GROUPS):
-    columns.column_groups(np.float32([[i, i + 1], [1, 1]]))
-    assert len(columns._GROUPS) <= columns._MAX_GROUPS
-  known = len(columns._GROUPS)
+  for i in range(3 * terms._MAX_GROUPS):
+    terms.column_groups(np.float32([[i, i + 1], [1, 1]]))
+    assert len(terms._GROUPS) <= terms._MAX_GROUPS
+  known = len(terms._GROUPS)
   whole = terms.LinearTerm(None, [a], [d])
   for seed in range(3):
     mask = tf.constant(np.random.default_rng(seed).random([3, 4]), tf.float32)
@@ -34,7 +34,7 @@ def test_masks_do_not_pile_up():
     np.testing.assert_allclose(
       thinned.squared_norms(), np.sum(by_hand**2, (1, 2)), rtol=1e-5
     )
-  assert len(columns._GROUPS) == known
+  assert len(terms._GROUPS) == known
 
 
 @pytest.mark.core

@@ -80,16 +80,23 @@ def lengths_of(terms):
   ]
 
 
-def vanishing(a, d):
-  """Returns `[batch]`: 2^24 times what products lose that are too small.
+def of_products(a, d, factor=1.0):
+  """How long parts `a_t d_t^T` are, and what may be lost of them.
 
   Args:
     a: `[batch, t, in]`, one factor of the parts.
     d: `[batch, t, out]`, the other one. Either is multiplied by weights first.
+    factor: the largest that a mask multiplies by.
+
+  Returns:
+    Two of `[batch]`, in float64: the lengths of the parts, added up, and 2^24
+    times what products lose that are too small for float32.
   """
-  lengths = lambda x: tf.norm(tf.cast(x, tf.float64), axis=2)
-  sizes = lengths(a) * np.sqrt(d.shape[2]) + lengths(d) * np.sqrt(a.shape[2])
-  return tf.reduce_sum(sizes, 1) * (2.0**24 * np.finfo(np.float32).tiny)
+  of_a, of_d = (tf.norm(tf.cast(x, tf.float64), axis=2) for x in (a, d))
+  lost = of_a * np.sqrt(d.shape[2]) + of_d * np.sqrt(a.shape[2])
+  lost *= 2.0**24 * np.finfo(np.float32).tiny
+  factor = tf.cast(factor, tf.float64)
+  return tuple(tf.reduce_sum(x, 1) * factor for x in (of_a * of_d, lost))
 
 
 def short(lengths, weights, squared):
@@ -98,8 +105,8 @@ def short(lengths, weights, squared):
   False where anything is not finite.
 
   Args:
-    lengths: for each variable a pair of `[batch]`, the lengths and what is
-      `vanishing`; or `None`.
+    lengths: for each variable a pair of `[batch]`, the lengths and what may be
+      lost; or `None`.
     weights: for each variable `[batch]`.
     squared: `[batch, variables]`, the squared norms.
   """

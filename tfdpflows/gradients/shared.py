@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -29,7 +31,6 @@ class SharedTerm:
   def __init__(self, inputs, gradients, coefficients, jacobians):
     self._a, self._d = inputs, gradients
     self._c = coefficients
-    self._part_lengths_ = None
     self._shape = jacobians.shape[1:]
     self._j = tf.reshape(jacobians, [jacobians.shape[0], -1])
 
@@ -49,29 +50,23 @@ class SharedTerm:
       squared += 2 * tf.reduce_sum(c * inner, 1)
       additions += a.shape[2] + d.shape[2]
     squared = parts.with_hidden_length(
-      squared, self._part_lengths(), self._c.dtype, additions
+      squared, self._parts[0], self._c.dtype, additions
     )
     lost = tf.cast(additions * tf.size(self._j), self._c.dtype)
     return squared + lost * np.finfo(self._c.dtype.as_numpy_dtype).tiny
 
   def lengths(self):
     """Returns two of `[batch]`, or `None` where all is float64."""
-    if self._c.dtype == tf.float64:
-      return None
-    lost = tf.zeros_like(self._part_lengths())
-    if self._a is not None:
-      lost = parts.vanishing(self._a, self._d)
-    return self._part_lengths(), lost
+    return None if self._c.dtype == tf.float64 else self._parts
 
-  def _part_lengths(self):
-    if self._part_lengths_ is None:
-      c, j = tf.cast(self._c, tf.float64), tf.cast(self._j, tf.float64)
-      lengths = tf.linalg.matvec(tf.abs(c), tf.norm(j, axis=1))
-      if self._a is not None:
-        a, d = tf.cast(self._a, tf.float64), tf.cast(self._d, tf.float64)
-        lengths += tf.reduce_sum(tf.norm(a, axis=2) * tf.norm(d, axis=2), 1)
-      self._part_lengths_ = lengths
-    return self._part_lengths_
+  @functools.cached_property
+  def _parts(self):
+    c, j = tf.cast(self._c, tf.float64), tf.cast(self._j, tf.float64)
+    lengths = tf.linalg.matvec(tf.abs(c), tf.norm(j, axis=1))
+    if self._a is None:
+      return lengths, tf.zeros_like(lengths)
+    products, lost = parts.of_products(self._a, self._d)
+    return lengths + products, lost
 
   def weighted_sum(self, weights, clean):
     # In float64: coefficients may be large where the Jacobian is small.

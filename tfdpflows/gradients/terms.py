@@ -13,7 +13,7 @@ and, where an example's gradient is a sum of parts that are never added up by
 themselves, and may cancel,
 
 - `lengths()`: two of `[batch]`, in float64: the sum of the lengths of the
-  parts, and what is `parts.vanishing`. What `squared_norms` gives has a share
+  parts, and what may be lost of them. What `squared_norms` gives has a share
   of the first in it, and both decide about the precision of the sum: `parts.py`
   says why.
 
@@ -28,11 +28,13 @@ term works with every clipping strategy at once:
 
 from __future__ import annotations
 
+import functools
+import hashlib
+
 import numpy as np
 import tensorflow as tf
 
 from tfdpflows.gradients import parts
-from tfdpflows.gradients.columns import column_groups
 
 
 def by_unit(term):
@@ -62,7 +64,6 @@ class LinearTerm:
     self._a = inputs[0] if len(inputs) == 1 else tf.concat(inputs, 1)
     self._d = gradients[0] if len(inputs) == 1 else tf.concat(gradients, 1)
     self._uses = self._a.shape[1]
-    self._part_lengths_ = None
 
   def squared_norms(self):
     a, d = self._a, self._d
@@ -93,24 +94,18 @@ class LinearTerm:
       squared = tf.linalg.matvec(by_pair, np.where(first == second, 1.0, 2.0))
     additions = a.shape[2] + d.shape[2]
     return parts.with_hidden_length(
-      squared, self._part_lengths(), self._a.dtype, additions
+      squared, self._parts[0], self._a.dtype, additions
     )
 
   def lengths(self):
     """Returns two of `[batch]`; `None` of one use and where all is float64."""
     if self._uses == 1 or self._a.dtype == tf.float64:
       return None
-    lost = parts.vanishing(self._a, self._d)
-    lost *= tf.cast(self._largest_factor, tf.float64)
-    return self._part_lengths(), lost
+    return self._parts
 
-  def _part_lengths(self):
-    if self._part_lengths_ is None:
-      a, d = tf.cast(self._a, tf.float64), tf.cast(self._d, tf.float64)
-      of_uses = tf.norm(a, axis=2) * tf.norm(d, axis=2)
-      factor = tf.cast(self._largest_factor, tf.float64)
-      self._part_lengths_ = tf.reduce_sum(of_uses, 1) * factor
-    return self._part_lengths_
+  @functools.cached_property
+  def _parts(self):
+    return parts.of_products(self._a, self._d, self._largest_factor)
 
   def input_squares(self):
     """Returns `[batch, k]`, of one use: |a|^2 under each distinct column."""
@@ -392,6 +387,40 @@ _SHORT_CHAIN = 1024
 # Above this many uses of one masked kernel, all pairs of uses cost more than
 # storing its per-example gradient.
 _MAX_PAIRED_USES = 8
+
+
+# The groups of masks by their content.
+_GROUPS = {}
+# Models have few masks, but a program may go through many models.
+_MAX_GROUPS = 64
+
+
+def column_groups(mask):
+  """Returns a mask's distinct columns `[in, k]`, and who has them `[out, k]`.
+
+  Outputs with equal columns share `a^2 M`, and the masks of autoregressive
+  networks have no more distinct columns than there are degrees. A mask that is
+  not known before the step counts as all distinct: members are `None`.
+
+  Args:
+    mask: `[in, out]`, a tensor or an array.
+  """
+  values = tf.get_static_value(mask)
+  if values is None:
+    return mask, None
+  # By content: an array may be changed in place, and another one may get the
+  # address of one that is gone.
+  content = hashlib.sha256(np.ascontiguousarray(values)).digest()
+  key = values.shape, values.dtype.str, content
+  found = _GROUPS.get(key)
+  if found is None:
+    columns, inverse = np.unique(values, axis=1, return_inverse=True)
+    members = np.eye(columns.shape[1], dtype=columns.dtype)[inverse.ravel()]
+    found = columns, members
+    if len(_GROUPS) >= _MAX_GROUPS:
+      _GROUPS.clear()
+    _GROUPS[key] = found
+  return found
 
 
 def _column_sums(x, weights):
