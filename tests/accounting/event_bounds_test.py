@@ -11,7 +11,6 @@ from tfdpflows import accounting
 from tfdpflows.accounting import (
   LedgerError,
   PrivacyLedger,
-  amplification,
   event_bounds,
 )
 
@@ -84,7 +83,7 @@ ENTRANCES = {
   'to_dict': accounting.event_to_dict,
   'describe': accounting.describe_event,
   'data_independent': accounting.data_independent,
-  'without_amplification': amplification.without_amplification,
+  'without_amplification': accounting.without_amplification,
   'best_epsilon': lambda event: accounting.best_epsilon(event, 1e-5),
   'compute_epsilon': lambda event: accounting.compute_epsilon(event, 1e-5),
   'calibrate_epsilon': lambda e: accounting.calibrate_epsilon(e, 1e-5),

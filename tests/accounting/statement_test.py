@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdpflows import accounting
-from tfdpflows.accounting import amplification, mechanisms, registry, rounding
+from tfdpflows.accounting import mechanisms, registry, rounding
 
 STEP = dp_accounting.PoissonSampledDpEvent(
   0.05, dp_accounting.GaussianDpEvent(2.0)
@@ -415,11 +415,11 @@ def test_what_was_merged_is_said(tmp_path):
 )
 def test_sampling_only_ever_helps(event, relation):
   event = dp_accounting.SelfComposedDpEvent(event, 3)
-  plain = amplification.without_amplification(event)
+  plain = accounting.without_amplification(event)
   assert 'Sampled' not in repr(plain).replace(
     'SampledWithoutReplacementDpEvent(source_dataset_size=1, sample_size=1', ''
   )
-  assert amplification.without_amplification(plain) == plain
+  assert accounting.without_amplification(plain) == plain
   for delta in (1e-3, 1e-6):
     amplified, unamplified = (
       accounting.compute_epsilon(

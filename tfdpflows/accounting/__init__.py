@@ -4,7 +4,6 @@ Imports no TensorFlow. Everything is a `dp_accounting.DpEvent` or a
 `dp_accounting.PrivacyAccountant`.
 """
 
-from tfdpflows.accounting.amplification import without_amplification
 from tfdpflows.accounting.budget import BudgetExceededError, PrivacyBudget
 from tfdpflows.accounting.calibration import (
   calibrate_epsilon,
@@ -49,7 +48,10 @@ from tfdpflows.accounting.ledger import (
   Reservation,
   merge_ledgers,
 )
-from tfdpflows.accounting.mechanisms import data_dependent_event
+from tfdpflows.accounting.mechanisms import (
+  data_dependent_event,
+  without_amplification,
+)
 from tfdpflows.accounting.pld.accountant import PLDAccountant
 from tfdpflows.accounting.rdp import RDPAccountant
 from tfdpflows.accounting.registry import (

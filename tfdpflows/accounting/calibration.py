@@ -1,6 +1,6 @@
 """What a budget has room for: noise, steps, sampling; and what it has to be.
 
-Everything is priced together with what was spent before, as epsilons do not
+Everything is accounted together with what was spent before, as epsilons do not
 add up. An accountant whose guarantee is 'asymptotic' calibrates only where its
 name is given, and what comes out of it may then cost more than the budget.
 """
@@ -11,13 +11,13 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import registry, root_finding
+from tfdpflows.accounting import registry
 
 __all__ = [
   'calibrate_epsilon',
@@ -32,16 +32,20 @@ _LARGEST_NOISE = 1e7
 _SMALLEST_NOISE = 1e-3
 _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_EPSILON = 1e-9
-# Of all prices of a search together, in seconds.
+# Of a whole search, in seconds.
 _TIME_LIMIT = 20.0
 # Searches stay this far, relatively, below a budget, and an epsilon that is to
 # be a budget is put twice as far above: another machine's last digit cannot
 # pass it.
-_HAIR = 1e-9
+_MARGIN = 1e-9
+# Epsilons further from the target than exp(50) say no more than that.
+_FAR = 50.0
+# Points this close, relatively, are one point.
+_SAME = 1e-9
 
 
 class _Search:
-  """Prices of pipelines, and the last point of a range that a budget allows."""
+  """Epsilons of pipelines, and the last point of a range within a budget."""
 
   def __init__(
     self, budget, spent, accountant, neighboring_relation, time_limit
@@ -61,7 +65,7 @@ class _Search:
     self._before = 0.0
     if not self._spent:
       return
-    self._before = self._price([])
+    self._before = self._epsilon_of([])
     if not self._before < budget.epsilon:
       raise budget_lib.BudgetExceededError(
         budget,
@@ -75,7 +79,7 @@ class _Search:
         ),
       )
 
-  def _price(self, events) -> float:
+  def _epsilon_of(self, events) -> float:
     return _epsilon(
       [*self._spent, *events],
       self._budget.delta,
@@ -83,9 +87,9 @@ class _Search:
       self._relation,
     )
 
-  def last(self, make_event, cheap, dear, refusal: str, **kwargs):
-    """`root_finding.last_affordable`, or an error beginning with `refusal`."""
-    price = lambda value: self._price([make_event(value)])
+  def last(self, make_event, first, last, refusal: str, **kwargs):
+    """`last_affordable`, or an error beginning with `refusal`."""
+    epsilon_of = lambda value: self._epsilon_of([make_event(value)])
     late = False
 
     def is_over():
@@ -93,11 +97,11 @@ class _Search:
       late = time.thread_time() >= self._end
       return late
 
-    found = root_finding.last_affordable(
-      price,
-      self._budget.epsilon * (1 - _HAIR),
-      cheap,
-      dear,
+    found = last_affordable(
+      epsilon_of,
+      self._budget.epsilon * (1 - _MARGIN),
+      first,
+      last,
       is_over=is_over,
       **kwargs,
     )
@@ -111,7 +115,7 @@ class _Search:
       )
     if found is not None:
       return found
-    asked = price(cheap)
+    asked = epsilon_of(first)
     raise budget_lib.BudgetExceededError(
       self._budget,
       self._before,
@@ -361,7 +365,7 @@ def calibrate_epsilon(
       'or may fail with a probability above delta. Add noise, or take a larger '
       'delta.'
     )
-  return max(epsilon * (1 + 2 * _HAIR), _SMALLEST_EPSILON)
+  return max(epsilon * (1 + 2 * _MARGIN), _SMALLEST_EPSILON)
 
 
 def epsilon_after(
@@ -407,3 +411,127 @@ def epsilon_after(
     )
     for count in counts
   ]
+
+
+class _Point(NamedTuple):
+  place: float  # log(value / first), without its sign
+  value: float
+  excess: float  # log(epsilon / target), within [-_FAR, _FAR]
+  fits: bool
+
+
+def last_affordable(
+  epsilon_of: Callable[[float], float],
+  target: float,
+  first: float,
+  last: float,
+  start: float,
+  tolerance: float = 1e-3,
+  whole: bool = False,
+  is_over: Callable[[], bool] = lambda: False,
+) -> Optional[float]:
+  """Goes from one end of a range towards the other as far as a target allows.
+
+  Args:
+    epsilon_of: Epsilon of a point. It should not fall on the way from `first`
+      to `last`; where it does, the result is still a point whose epsilon was
+      seen to be at most the target. NaN counts as too much.
+    target: What epsilon may be; above 0.
+    first: One end of the range, above 0.
+    last: The other end, above 0; larger or smaller.
+    start: Where to look first, within the range.
+    tolerance: The result is at most this much, relatively, before the first
+      point above the target, and its epsilon at most this much below it (unless
+      epsilon jumps there).
+    whole: Whether only whole numbers are points, and `first < last`; then the
+      number after the result is above the target, whatever the tolerance.
+    is_over: Called before each epsilon is computed; once it is true, the search
+      ends with the best point that it has, whatever the tolerance, if it has
+      one.
+
+  Returns:
+    The point; `last` itself if it is within the target; None if no point was.
+
+  ```python
+  >>> 2.998 < last_affordable(lambda x: x * x, 9.0, 1e-3, 1e3, start=1.0) <= 3
+  True
+  >>> last_affordable(lambda x: x * x, 9.5, 1, 10**9, start=1, whole=True)
+  3
+
+  ```
+  """
+  origin = math.log(first)
+  length = abs(math.log(last) - origin)
+  sign = 1 if last > first else -1
+
+  def point_of(value: float, place: float) -> _Point:
+    epsilon = epsilon_of(value)
+    fits = bool(epsilon <= target)
+    excess = -_FAR if fits else _FAR
+    if 0 < epsilon < math.inf:
+      excess = math.log(epsilon) - math.log(target)
+    return _Point(place, value, min(max(excess, -_FAR), _FAR), fits)
+
+  def at(place: float, good=None, bad=None) -> _Point:
+    """The point at a place, between others where there are any."""
+    if place >= length:
+      return point_of(last, length)
+    if place <= 0:
+      return point_of(first, 0.0)
+    if not whole:
+      return point_of(math.exp(origin + sign * place), place)
+    value = round(math.exp(origin + place))
+    value = max(value, first if good is None else good.value + 1)
+    value = min(value, last if bad is None else bad.value - 1)
+    return point_of(value, math.log(value) - origin)
+
+  # Outwards from the start in growing strides, until two points enclose the
+  # last one within the target.
+  good = bad = None
+  point, reach = at(abs(math.log(start) - origin)), math.log(8)
+  while True:
+    if point.fits:
+      good = point
+      if point.value == last:
+        return last
+    else:
+      bad = point
+      if point.value == first:
+        return None
+    if good is not None and bad is not None:
+      break
+    if good is not None and is_over():
+      return good.value
+    # Epsilons mostly grow like the point or its square root.
+    stride = min(max(1.5 * abs(point.excess), 0.2), reach)
+    reach *= 2
+    point = at(point.place + (stride if point.fits else -stride), good, bad)
+
+  # The rule of false position (Illinois) on logs; bisection where a jump or a
+  # bend makes that slow.
+  weights, before = {True: 1.0, False: 1.0}, None
+  for turn in range(200):
+    width = bad.place - good.place
+    near = good.excess >= math.log1p(-tolerance)
+    if whole and bad.value - good.value <= 1:
+      break
+    if not whole and width <= (math.log1p(tolerance) if near else _SAME):
+      break
+    if is_over():
+      break
+    below, above = -good.excess * weights[True], bad.excess * weights[False]
+    share = below / (below + above) if below + above > 0 else 0.5
+    if turn >= 6:
+      share = 0.5
+    elif not whole:
+      # First to one side of the estimate, then to the other: two points this
+      # far apart end the search.
+      slope = max((bad.excess - good.excess) / width, 1.0)
+      aside = tolerance / 3 / slope / width
+      share += aside if near else -aside
+      share = min(max(share, min(aside, 0.25)), 1 - min(aside, 0.25))
+    point = at(good.place + share * width, good, bad)
+    weights[not point.fits] *= 0.5 if point.fits == before else 1.0
+    weights[point.fits], before = 1.0, point.fits
+    good, bad = (point, bad) if point.fits else (good, point)
+  return good.value

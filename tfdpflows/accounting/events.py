@@ -1,8 +1,8 @@
 """Events that dp_accounting 0.4.3 lacks, and every event in words.
 
-An event is the price tag of a mechanism: all that an accountant has to know
-about it. Where a later version of dp_accounting has an event for the same
-mechanism, the class here has its name and its fields.
+An event is all that an accountant has to know about a mechanism. Where a later
+version of dp_accounting has an event for the same mechanism, the class here has
+its name and its fields.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ class ConfidentGNMaxDpEvent(dp_accounting.DpEvent):
 
 @_event
 class DataDependentDpEvent(dp_accounting.DpEvent):
-  """A PATE query at the price that its votes allow.
+  """A PATE query at the cost that its votes allow.
 
   Made by `tfdpflows.accounting.data_dependent_event`, from votes.
 
@@ -389,7 +389,7 @@ class DataDependentDpEvent(dp_accounting.DpEvent):
       passed; None without a check.
 
   #### Formal guarantee
-  The price bounds how far what comes out for the table of these votes is from
+  The cost bounds how far what comes out for the table of these votes is from
   what comes out for any neighbour of it, not the other way round (Papernot et
   al. 2018, definition 5 and theorem 6). It is computed from private votes:
   neither this event nor an epsilon that rests on it may be published as it is.
@@ -534,9 +534,9 @@ class ParallelDpEvent(dp_accounting.DpEvent):
   #### Formal guarantee
   Which shard a row belongs to must depend on nothing but the row itself, or be
   drawn at random without looking at the rows. A row that is added or removed
-  then touches one shard, and all together cost what the dearest costs (McSherry
-  2009, theorem 4). A row that is replaced may touch two, so that the event is
-  for `ADD_OR_REMOVE_ONE` only.
+  then touches one shard, and all together cost what the most expensive one does
+  (McSherry 2009, theorem 4). A row that is replaced may touch two, so that the
+  event is for `ADD_OR_REMOVE_ONE` only.
 
   ```python
   >>> ParallelDpEvent([dp_accounting.LaplaceDpEvent(1.0)] * 2).events
@@ -549,7 +549,7 @@ class ParallelDpEvent(dp_accounting.DpEvent):
 
 
 def data_independent(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """An event with every price that depends on private votes made independent.
+  """An event with every cost that depends on private votes made independent.
 
   Args:
     event: Any `DpEvent`.

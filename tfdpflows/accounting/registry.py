@@ -193,7 +193,7 @@ def compute_epsilon(
   """Epsilon of an event.
 
   Args:
-    event: All that was done. Prices from private votes are taken as they are;
+    event: All that was done. Costs from private votes are taken as they are;
       `data_independent` of it has an epsilon that may be published.
     delta: Inside (0, 1).
     accountant: Name of an accountant.
@@ -279,7 +279,7 @@ def best_epsilon(
       (ADD_OR_REMOVE_ONE if None); a ledger has its own.
 
   Returns:
-    A `BestEpsilon`. Prices that depend on private votes are not used.
+    A `BestEpsilon`. Costs that depend on private votes are not used.
 
   Raises:
     dp_accounting.UnsupportedEventError: If no accountant supports all of it.

@@ -11,14 +11,13 @@ from typing import Any, Optional
 
 import dp_accounting
 
+from tfdpflows.accounting import budget as budget_lib
+from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import (
-  amplification,
   events_json,
   mechanisms,
   registry,
 )
-from tfdpflows.accounting import budget as budget_lib
-from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting.ledger import PrivacyLedger
 from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.rounding import round_up
@@ -410,7 +409,7 @@ def privacy_statement(
       f'({1 / num_examples:.3g}): a mechanism that publishes one row in full '
       'could satisfy this claim.'
     )
-  unamplified = amplification.without_amplification(spent.event)
+  unamplified = mechanisms.without_amplification(spent.event)
   sampled = unamplified != spent.event
   if sampling is None:
     sampling = _SAMPLING_UNKNOWN if sampled else _NO_SAMPLING

@@ -3,9 +3,6 @@
 One class for each, in one file with its proofs and its events.
 """
 
-from tfdpflows.accounting.mechanisms import (
-  sampling as sampling,  # Registers its events.
-)
 from tfdpflows.accounting.mechanisms.base import (
   RELATIONS,
   Composition,
@@ -69,6 +66,7 @@ from tfdpflows.accounting.mechanisms.sampled import (
   PRESENT,
   SampledMechanism,
 )
+from tfdpflows.accounting.mechanisms.sampling import without_amplification
 from tfdpflows.accounting.mechanisms.selection import (
   RepeatAndSelect,
 )
@@ -127,5 +125,6 @@ __all__ = [
   'summed_epsilons',
   'total_curve',
   'total_zcdp',
+  'without_amplification',
   'without_mixtures',
 ]

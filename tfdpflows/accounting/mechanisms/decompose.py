@@ -1,8 +1,8 @@
 """Any event as a multiset of the few mechanisms that accountants know.
 
 Composition is commutative for every accountant here, so that an event tree is
-worth the same as its leaves and how often each occurs. Equal ones are counted,
-not listed: a million steps are one entry.
+worth the same as its innermost events and how often each occurs. Equal ones are
+counted, not listed: a million steps are one entry.
 
 #### Formal guarantee
 Whatever is private for the mechanisms is so for the event. What is not plain

@@ -208,10 +208,10 @@ def _(event, relation):
   noise = event_number(event, 'noise_multiplier')
   if relation is Relation.REPLACE_ONE:
     noise = noise / 2
-  return gaussian(noise)
+  return gaussian_run(noise)
 
 
-def gaussian(noise: float) -> list[tuple[Mechanism, int]]:
+def gaussian_run(noise: float) -> list[tuple[Mechanism, int]]:
   """One run with a noise of zero or more."""
   return [(Gaussian(noise) if noise > 0 else NonPrivate(), 1)]
 

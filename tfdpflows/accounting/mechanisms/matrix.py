@@ -51,7 +51,7 @@ from tfdpflows.accounting.mechanisms.base import (
   event_number,
 )
 from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
-from tfdpflows.accounting.mechanisms.gaussian import gaussian
+from tfdpflows.accounting.mechanisms.gaussian import gaussian_run
 
 __all__ = [
   'cyclic_blocks',
@@ -95,7 +95,7 @@ def _(event, relation):
     return []
   if relation is Relation.REPLACE_ONE:
     noise = noise / 2
-  return gaussian(noise / sensitivity)
+  return gaussian_run(noise / sensitivity)
 
 
 @mechanisms_of.register(events.CyclicPoissonSampledDpEvent)

@@ -1,4 +1,4 @@
-"""Events on samples, as mechanisms.
+"""Events on samples, as mechanisms, and what they cost without amplification.
 
 #### Formal guarantee
 One row x is added, removed, or replaced by x'. Given all other rows of the
@@ -39,8 +39,11 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
+import attr
 import dp_accounting
 
+from tfdpflows.accounting import events
+from tfdpflows.accounting.event_bounds import check_event
 from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
   NonPrivate,
@@ -50,14 +53,17 @@ from tfdpflows.accounting.mechanisms.base import (
   event_number,
 )
 from tfdpflows.accounting.mechanisms.bounded_range import BoundedRange
+from tfdpflows.accounting.mechanisms.capped import overflow
 from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
 from tfdpflows.accounting.mechanisms.discrete import DiscreteLaplace
 from tfdpflows.accounting.mechanisms.epsilon_delta import EpsilonDelta
 from tfdpflows.accounting.mechanisms.gaussian import Gaussian, joint_noise
 from tfdpflows.accounting.mechanisms.laplace import Laplace
-from tfdpflows.accounting.mechanisms.matrix import has_stream
+from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks, has_stream
 from tfdpflows.accounting.mechanisms.null_row import NullRowGaussian
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, OPPOSITE, PRESENT
+
+__all__ = ['without_amplification']
 
 # Sums with noise.
 _ADDITIVE = (Gaussian, Laplace, DiscreteLaplace)
@@ -168,3 +174,57 @@ def _single(event, inner: dict[Mechanism, int]) -> Mechanism:
     'several mechanisms on one sample are only supported where all of them are '
     'Gaussian.',
   )
+
+
+def without_amplification(
+  event: dp_accounting.DpEvent,
+) -> dp_accounting.DpEvent:
+  """An event with every sampled mechanism as if it took every row.
+
+  Args:
+    event: Any `DpEvent`.
+
+  Returns:
+    An event without sampling.
+
+  #### Formal guarantee
+  Whatever is private for the result is so for `event` even towards somebody who
+  knows which rows were drawn. Given these, and whether the row that differs was
+  drawn, a step is the mechanism itself or tells nothing of that row. Under
+  ADD_OR_REMOVE_ONE, a sample of fixed size without the row has another one in
+  its place, for which a sample of all of one row stands here. Where a Poisson
+  sample was cut to size, the outputs differ by more only if the cap was
+  reached, which has the probability that is added.
+
+  ```python
+  >>> without_amplification(dp_accounting.PoissonSampledDpEvent(
+  ...     0.01, dp_accounting.GaussianDpEvent(2.0)))
+  GaussianDpEvent(noise_multiplier=2.0)
+
+  ```
+  """
+  check_event(event, composed=True)
+  if isinstance(event, dp_accounting.PoissonSampledDpEvent):
+    return without_amplification(event.event)
+  if isinstance(event, events.CyclicPoissonSampledDpEvent):
+    noise, count = cyclic_blocks(event)
+    if noise == math.inf:
+      return dp_accounting.NoOpDpEvent()
+    step = dp_accounting.GaussianDpEvent(noise)
+    return dp_accounting.SelfComposedDpEvent(step, count)
+  if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+    inner = without_amplification(event.event)
+    return dp_accounting.SampledWithoutReplacementDpEvent(1, 1, inner)
+  if isinstance(event, events.TruncatedSubsampledGaussianDpEvent):
+    failure = overflow(event)
+    step = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    if not failure:
+      return step
+    reveals = events.EpsilonDeltaDpEvent(0.0, failure)
+    return dp_accounting.ComposedDpEvent([step, reveals])
+  if isinstance(event, (dp_accounting.ComposedDpEvent, events.ParallelDpEvent)):
+    parts = [without_amplification(part) for part in event.events]
+    return attr.evolve(event, events=parts)
+  if isinstance(getattr(event, 'event', None), dp_accounting.DpEvent):
+    return attr.evolve(event, event=without_amplification(event.event))
+  return event

@@ -55,7 +55,7 @@ from tfdpflows.accounting.mechanisms.epsilon_delta import (
   epsilon_delta,
   pure_renyi,
 )
-from tfdpflows.accounting.mechanisms.gaussian import gaussian
+from tfdpflows.accounting.mechanisms.gaussian import gaussian_run
 
 __all__ = [
   'DataDependent',
@@ -141,13 +141,13 @@ def _(event, relation):
   # teacher. Downwards.
   sigma = event_number(event, 'sigma')
   noise = math.nextafter(sigma / math.sqrt(2), 0.0)
-  return gaussian(max(noise, 5e-324 if sigma else 0.0))
+  return gaussian_run(max(noise, 5e-324 if sigma else 0.0))
 
 
 @mechanisms_of.register(events.ConfidentGNMaxDpEvent)
 def _(event, relation):
   event_number(event, 'threshold', -math.inf)
-  check = gaussian(event_number(event, 'sigma_threshold'))
+  check = gaussian_run(event_number(event, 'sigma_threshold'))
   if not event.answered:
     return check
   return [*check, *mechanisms_of(events.GNMaxDpEvent(event.sigma), relation)]
@@ -193,7 +193,7 @@ def _(event, relation):
 def data_dependent_event(
   event: dp_accounting.DpEvent, votes: npt.ArrayLike
 ) -> events.DataDependentDpEvent:
-  """An event of PATE at the price that its votes allow.
+  """An event of PATE at the cost that its votes allow.
 
   Args:
     event: An `LNMaxDpEvent`, `GNMaxDpEvent` or `ConfidentGNMaxDpEvent`.

@@ -52,7 +52,7 @@ class PLDAccountant(accountant.MechanismAccountant):
   Takes Gaussian, Laplace, exponential (bounded-range) and (epsilon, delta)
   mechanisms, also on samples, discrete Laplace noise and randomized response.
   Results are remembered for the process, so that asking after each block of a
-  training run is cheap.
+  training run takes next to no time.
 
   Where another accountant of this package has a smaller bound, that is what is
   returned; `remarks` and `delta_remarks` say so. It is where the numerics take
@@ -65,8 +65,8 @@ class PLDAccountant(accountant.MechanismAccountant):
       `REPLACE_SPECIAL`.
     value_discretization_interval: Distance of the grid of losses, in nats. It
       is doubled until the arrays fit into memory, where losses are very large.
-    time_limit: Seconds that one price may take, about; it is looked at between
-      the pieces of work. May be infinite.
+time_limit: Seconds that one epsilon or delta may take, about; it is looked
+      at between the pieces of work. May be infinite.
 
   Raises:
     ValueError: If the interval is not a positive number, or the limit is
@@ -211,7 +211,7 @@ class PLDAccountant(accountant.MechanismAccountant):
   def _answer(
     self,
     question: _Question,
-    price: Callable[[accountant.MechanismAccountant], float],
+    ask: Callable[[accountant.MechanismAccountant], float],
   ) -> _Answer:
     """An epsilon or delta, that of another accountant if it is less."""
     if self._is_non_private():
@@ -221,12 +221,12 @@ class PLDAccountant(accountant.MechanismAccountant):
       return _Answer(0.0)
     if (question, counts) not in self._answers:
       answer = self._exact(question, counts)
-      answer = self._compared(question, answer, counts, price)
+      answer = self._compared(question, answer, counts, ask)
       _remember(self._answers, (question, counts), answer)
     return self._answers[question, counts]
 
   def _exact(self, question: _Question, counts: _Counts) -> _Answer:
-    """The price of the losses, or the beginning of a sentence why not."""
+    """By loss distributions, or the beginning of a sentence why not."""
     key = (question, counts, self._interval)
     if key not in _RESULTS:
       clock = _Clock(self._time_limit)
@@ -251,7 +251,7 @@ class PLDAccountant(accountant.MechanismAccountant):
     question: _Question,
     answer: _Answer,
     counts: _Counts,
-    price: Callable[[accountant.MechanismAccountant], float],
+    ask: Callable[[accountant.MechanismAccountant], float],
   ) -> _Answer:
     """An answer, or that of another accountant, if it is less."""
     others = [
@@ -278,7 +278,7 @@ class PLDAccountant(accountant.MechanismAccountant):
       if all(other._reason(mechanism) is None for mechanism, _ in counts):
         fast = answer.remark or cls is rdp.RDPAccountant
         other._totals = few if fast else totals
-        found = price(other)
+        found = ask(other)
         # Not a number is no bound.
         if found < value:
           value, name = found, cls.name
@@ -319,7 +319,7 @@ class PLDAccountant(accountant.MechanismAccountant):
     profile = adaptive_profile(epsilon, number)
     if profile is None:
       return question.nothing
-    if question.price is convolution.epsilon_at:
+    if question.bound is convolution.epsilon_at:
       return profile.epsilon_at(question.at)
     return profile.delta_at(question.at)
 
@@ -328,13 +328,13 @@ class _Question(NamedTuple):
   """What is asked for.
 
   Attributes:
-    price: `convolution.epsilon_at` or `convolution.delta_at`.
+    bound: `convolution.epsilon_at` or `convolution.delta_at`.
     at: The delta or epsilon.
-    nothing: The price that says nothing.
+    nothing: The value that always holds.
     where: The delta or epsilon in words.
   """
 
-  price: Callable[..., float]
+  bound: Callable[..., float]
   at: float
   nothing: float
   where: str
@@ -358,7 +358,7 @@ class _Clock:
       raise _OutOfTimeError()
 
 
-# Prices without a fallback, by what was asked.
+# Values by loss distributions alone, by what was asked.
 _RESULTS: dict[tuple, float] = {}
 
 
@@ -374,7 +374,7 @@ def _coarser(
   """Counts of mechanisms that cost no less, few of them on samples.
 
   Those on samples of about one size, with about one parameter, are counted as
-  the dearest of these: with the largest probability q and the least noise or
+  the worst of these: with the largest probability q and the least noise or
   largest epsilon; so are randomized responses over equal numbers of buckets.
 
   - A range of losses lies within a larger one.
@@ -386,7 +386,7 @@ def _coarser(
   - With p = q / q', (1 - q) Q + q P is p ((1 - q') Q + q' P) + (1 - p) Q, so
     that by joint convexity it is no further from Q than what it is made of. For
     the pair of a null row, both sides of which hold (1 - q) N(-1), likewise.
-  - Of mixtures, each part counts as the dearest of that place, with the largest
+  - Of mixtures, each part counts as the worst of that place, with the largest
     of its weights: more than one in sum is only more.
 
   Args:
@@ -470,7 +470,7 @@ def _worse_direction(
   question: _Question,
   check: Callable[[], None],
 ) -> float:
-  """The larger price of the two directions, on the first grid that fits."""
+  """The larger value of the two directions, on the first grid that fits."""
   if sum(count for _, count in counts) > _MOST_LOSSES:
     return question.nothing
   ranges = []
@@ -493,7 +493,7 @@ def _worse_direction(
     numbers = [count for _, count in counts]
     try:
       return max(
-        question.price(question.at, list(zip(parts, numbers)), interval, check)
+        question.bound(question.at, list(zip(parts, numbers)), interval, check)
         for parts in directions
       )
     except convolution.GridTooFineError as error:
