@@ -171,8 +171,8 @@ def _plan():
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=_ROWS, sampling_probability=0.5),
     gradients.Flat(1.0),
-    1.0,
-    1,
+    noise_multiplier=1.0,
+    steps=1,
     delta=1e-4,
     seed=0,
   )

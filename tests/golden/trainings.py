@@ -74,8 +74,8 @@ def values(flow, strategy, optimizer):
   plan = tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=_ROWS, sampling_probability=0.25),
     STRATEGIES[strategy](),
-    1.0,
-    _STEPS,
+    noise_multiplier=1.0,
+    steps=_STEPS,
     delta=1e-4,
     seed=3,
   )
