@@ -24,6 +24,7 @@ _REQUIRES = [
   'tensorflow-privacy==0.9.0',
   'tensorflow-probability==0.22.1',
   'tf-keras>=2.15.1,<3',
+  'tqdm>=4.60',
 ]
 # statsmodels carries the table of the demonstration.
 _DEMO = ['statsmodels>=0.14']

@@ -110,7 +110,7 @@ def run(
         if smoke:
           given.update(_SMOKE)
         synthesizer = tabular.TabularSynthesizer(
-          schema, epsilon, delta, seed=seed, **given
+          schema, epsilon=epsilon, delta=delta, seed=seed, **given
         )
         found, rows = tabular_synthesis.one_run(
           synthesizer, train, scorer, seed

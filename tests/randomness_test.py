@@ -77,3 +77,24 @@ def test_fingerprints_tell_tables_apart_in_any_process(monkeypatch):
   ):
     assert Randomness(seed=0).table_fingerprint(other) != found
   assert Randomness(seed=1).table_fingerprint(x) != found
+
+
+class _Unreadable:
+  """What a cell may be: it cannot be written out."""
+
+  def __init__(self, error):
+    self._error = error
+
+  def __repr__(self):
+    raise self._error
+
+
+@pytest.mark.core
+def test_fingerprints_of_cells_that_cannot_be_written_out():
+  """A row must not decide whether training begins."""
+  for error in (ValueError('no'), RecursionError(), AttributeError()):
+    x = np.array([1, 'a', _Unreadable(error)], object)
+    found = Randomness(seed=0).fingerprint(x)
+    assert found == Randomness(seed=0).fingerprint(np.copy(x))
+    assert found != Randomness(seed=0).fingerprint(x[:2])
+    assert found != Randomness(seed=0).fingerprint(x[[0, 2, 1]])

@@ -1,12 +1,21 @@
-"""Files that are on disk whole, or not at all."""
+"""Files and folders that are in their place whole, or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import BinaryIO, Callable, Union
 
-__all__ = ['flush', 'grant_default_mode', 'publish', 'write_file']
+__all__ = [
+  'flush',
+  'folder_aside',
+  'grant_default_mode',
+  'publish',
+  'write_file',
+]
 
 PathLike = Union[str, 'os.PathLike[str]']
 
@@ -38,6 +47,25 @@ def write_file(
     os.replace(aside, path)
   except BaseException:
     os.unlink(aside)
+    raise
+
+
+@contextlib.contextmanager
+def folder_aside(parent: PathLike, name: str) -> Iterator[str]:
+  """Yields a new folder to be filled and renamed; removes it on any error.
+
+  Args:
+    parent: The folder to make it in.
+    name: What it is called, with a dot before it and a token behind it.
+
+  Yields:
+    Its path. It is private to the user.
+  """
+  aside = tempfile.mkdtemp(dir=parent, prefix=f'.{name}.')
+  try:
+    yield aside
+  except BaseException:
+    shutil.rmtree(aside, ignore_errors=True)
     raise
 
 

@@ -8,8 +8,14 @@ import hmac
 import json
 import numbers
 import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+  import tensorflow as tf
 
 _SECRET_BYTES = 32
 # Rows that are copied at one time.
@@ -43,7 +49,9 @@ class Randomness:
   True
   """
 
-  def __init__(self, seed=None, *, secret=None):
+  def __init__(
+    self, seed: Optional[int] = None, *, secret: Optional[bytes] = None
+  ):
     if seed is not None and secret is not None:
       raise ValueError('Give either `seed` or `secret`, not both.')
     if secret is not None and len(secret) != _SECRET_BYTES:
@@ -55,11 +63,11 @@ class Randomness:
     self._secret = secret or os.urandom(_SECRET_BYTES)
 
   @property
-  def secret(self):
+  def secret(self) -> bytes:
     """The 32 bytes that all streams derive from. Keep them from everyone."""
     return self._secret
 
-  def key(self, *path):
+  def key(self, *path: Union[str, int]) -> bytes:
     """Returns 32 bytes that depend on the secret and on `path` alone.
 
     Raises:
@@ -68,7 +76,7 @@ class Randomness:
     name = _name(path).encode()
     return hmac.new(self._secret, name, hashlib.sha256).digest()
 
-  def claim(self, *path):
+  def claim(self, *path: Union[str, int]) -> None:
     """Reserves the streams below `path` for the caller, once.
 
     Two releases with the same noise can be subtracted from each other, which
@@ -87,7 +95,7 @@ class Randomness:
     self._claimed.add(name)
 
   @contextlib.contextmanager
-  def claiming(self, *path):
+  def claiming(self, *path: Union[str, int]) -> Iterator[None]:
     """Claims streams for a caller that may still be refused inside.
 
     What raises in the context, such as a charge over the budget, gives them
@@ -103,20 +111,20 @@ class Randomness:
       self._claimed.discard(_name(path))
       raise
 
-  def numpy(self, *path):
+  def numpy(self, *path: Union[str, int]) -> np.random.Generator:
     """Returns a fresh `np.random.Generator` at the start of stream `path`."""
     return np.random.Generator(
       np.random.Philox(key=np.frombuffer(self.key(*path)[:16], np.uint64))
     )
 
-  def tensorflow(self, *path):
+  def tensorflow(self, *path: Union[str, int]) -> tf.random.Generator:
     """Returns a fresh `tf.random.Generator` at the start of stream `path`."""
     import tensorflow as tf  # noqa: PLC0415 (mechanisms need no TensorFlow)
 
     state = np.frombuffer(self.key(*path)[:24], np.int64)
     return tf.random.Generator.from_state(state, alg='philox')
 
-  def fingerprint(self, array):
+  def fingerprint(self, array: npt.ArrayLike) -> str:
     """Returns a hex digest of `array` that says nothing without the secret."""
     array = np.asarray(array)
     if array.dtype == object:
@@ -128,7 +136,7 @@ class Randomness:
     keyed.update(array.tobytes())
     return keyed.hexdigest()
 
-  def table_fingerprint(self, arrays):
+  def table_fingerprint(self, arrays: Iterable[npt.ArrayLike]) -> str:
     """Returns a hex digest of several arrays, as `fingerprint` of one.
 
     Block by block: an array may be a file that is larger than the memory.

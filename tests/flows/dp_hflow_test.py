@@ -91,9 +91,9 @@ def test_variational_bound_is_below_and_closer_than_the_uniform_one(toy):
 
 def test_log_prob_nears_the_mass_with_the_number_of_draws(toy):
   found = []
-  for num_draws in (1, 300):
+  for num_samples in (1, 300):
     flow = flows.Dequantized(
-      toy.flow.points, toy.flow.dequantization, num_draws, seed=0
+      toy.flow.points, toy.flow.dequantization, num_samples, seed=0
     )
     log_prob = flow.log_prob(CELLS)
     assert log_prob.shape == [12] and log_prob.dtype == tf.float32
@@ -159,7 +159,9 @@ def test_trains_under_a_plan_with_its_dequantization():
   )
   model = tfdpflows.DensityModel(flow, ema_momentum=0.9)
   model.compile(
-    optimizer=plan.optimizer('adam', learning_rate=1e-2, num_draws=2)
+    optimizer=plan.optimizer(
+      'adam', learning_rate=1e-2, augmentation_multiplicity=2
+    )
   )
   before = [v.numpy() for v in flow.trainable_variables]
   placed = len(flow.dequantization.trainable_variables)
@@ -191,5 +193,5 @@ def test_bad_arguments_are_named():
   dequantization = bijectors.UniformDequantization([2, 3, 4])
   with pytest.raises(ValueError, match='3 columns'):
     flows.Dequantized(flow, dequantization)
-  with pytest.raises(ValueError, match='num_draws is 0'):
+  with pytest.raises(ValueError, match='num_importance_samples is 0'):
     flows.Dequantized(flow, bijectors.UniformDequantization([2, 3]), 0)

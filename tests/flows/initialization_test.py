@@ -186,7 +186,7 @@ def test_parts_that_mix_rows_are_refused(inverse):
   flow = tfd.TransformedDistribution(
     base, tfb.Chain([mixing, bijectors.ActNorm(D)])
   )
-  with pytest.raises(ValueError, match="Inline 'mixing' mixes rows"):
+  with pytest.raises(ValueError, match="Inline 'mixing' mixes examples"):
     _initialize(flow, _data(20), **kwargs)
   assert ledger.entries == ()
   # What no row passes before the last layer may be anything.

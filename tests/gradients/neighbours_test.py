@@ -121,7 +121,7 @@ def movement(seed, dtype='float32'):
     _worst_row(rng, [x[-1:] for x in row], size)
   arguments = {
     'chunk_size': rng.choice([None, None, 7]),
-    'num_draws': int(rng.choice([1, 1, 1, 2])),
+    'augmentation_multiplicity': int(rng.choice([1, 1, 1, 2])),
   }
   state = rng.bit_generator.state
 

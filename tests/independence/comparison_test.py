@@ -41,7 +41,7 @@ def _tried(layers, loss=None, **kwargs):
   model = keras.Sequential([L.Dense(4), *layers, L.Dense(3)])
   private = tfdpflows.PrivateModel(model, **kwargs)
   private.compile(_optimizer(), _cross_entropy() if loss is None else loss)
-  private._check(SPEC)
+  private._checker.check(SPEC)
   return private
 
 
@@ -160,7 +160,7 @@ RANDOM = ['legacy', 'seeded', 'tracked', 'hidden']
 @pytest.mark.parametrize('how', RANDOM)
 def test_chance_of_ones_own_is_repeated_and_does_not_hide_mixing(how):
   private = _tried([_Noisy(how)])
-  assert bool(private._chance) == (how != 'tracked')
+  assert bool(private._checker.untracked_randomness) == (how != 'tracked')
   with pytest.raises(ValueError, match='bad mixes examples'):
     _tried([_Noisy(how), _Gated()])
 
@@ -168,12 +168,12 @@ def test_chance_of_ones_own_is_repeated_and_does_not_hide_mixing(how):
 @pytest.mark.core
 @pytest.mark.parametrize('how', ['twice', 'numpy'])
 def test_what_cannot_be_tried_is_refused_unless_declared(how):
-  with pytest.raises(ValueError, match='declare it: examples_apart=True'):
+  with pytest.raises(ValueError, match='declare it: examples_independent=True'):
     _tried([_Noisy(how)])
-  _tried([_Noisy(how)], examples_apart=True)
+  _tried([_Noisy(how)], examples_independent=True)
   if how == 'twice':
     with pytest.raises(ValueError, match='bad mixes examples'):
-      _tried([_Noisy(how), _Gated()], examples_apart=True)
+      _tried([_Noisy(how), _Gated()], examples_independent=True)
 
 
 @pytest.mark.core
@@ -191,7 +191,7 @@ def test_ordinary_random_layers_are_not_refused():
       L.LayerNormalization(),
     ]
   )
-  assert 'RandomUniform' in private._chance
+  assert 'RandomUniform' in private._checker.untracked_randomness
 
 
 @pytest.mark.core
@@ -207,19 +207,15 @@ def test_everything_is_as_before():
   state = noisy.generator.state.numpy()
   tf.random.set_seed(7)
   found = [tf.random.uniform([]).numpy()]
-  private._check(SPEC)
+  private._checker.check(SPEC)
   found.append(tf.random.uniform([]).numpy())
   assert found == expected
   for old, new in zip(before, model.variables):
     np.testing.assert_array_equal(old, new)
-  # Building the model calls it once, as Keras does.
-  noisy.generator.reset(state)
-  model(np.zeros([3, 4], 'float32'))
-  called = noisy.generator.state.numpy()
-  noisy.generator.reset(state)
-  private._known, private._tried = None, set()
-  private._check(SPEC)
-  np.testing.assert_array_equal(noisy.generator.state, called)
+  np.testing.assert_array_equal(noisy.generator.state, state)
+  private._checker.forget()
+  private._checker.check(SPEC)
+  np.testing.assert_array_equal(noisy.generator.state, state)
 
 
 def test_rows_that_the_model_cannot_use_are_asked_for():
@@ -235,7 +231,7 @@ def _density(distribution=None, **kwargs):
     distribution = tfdpflows.flows.masked_autoregressive_flow(4, 1, [4], seed=0)
   model = tfdpflows.DensityModel(distribution, **kwargs)
   model.compile(_optimizer())
-  model._check(SPEC[0])
+  model._checker.check(SPEC[0])
   return model
 
 
@@ -280,7 +276,7 @@ def test_densities_may_be_dequantised_by_chance():
     (generator.uniform, 'tf.random.Generator'),
   ):
     model = _density(preprocessing=lambda x, draw=draw: x + draw(tf.shape(x)))
-    assert model._chance == chance
+    assert model._checker.untracked_randomness == chance
 
 
 def test_densities_that_made_up_rows_do_not_fit():
@@ -312,7 +308,7 @@ def test_mixing_is_found_before_a_plan_charges_and_once_per_compile():
   # Traced for the trial and for training.
   assert all(x.shape[0] is None for x in calls)
   before = len(calls)
-  model._check(SPEC[0])
+  model._checker.check(SPEC[0])
   assert len(calls) == before
 
 

@@ -159,7 +159,7 @@ def test_text_is_never_what_a_batch_fails_at():
 def test_mistakes_of_programs_are_told(plan, run_eagerly):
   x, y = np.ones([N, 4], 'float32'), _rows()[1]
   wrong = L.Lambda(lambda x: tf.matmul(x, tf.ones([5, 5])))
-  with pytest.raises((ValueError, TypeError), match='(?s)made up.*4.*5'):
+  with pytest.raises(ValueError, match='Dimensions must be equal.* 4 and 5'):
     _private(wrong, plan=plan, run_eagerly=run_eagerly).fit(x, y, verbose=0)
 
 

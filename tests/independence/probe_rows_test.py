@@ -26,7 +26,7 @@ def _tried(*layers):
   private.compile(
     _optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
   )
-  private._check(SPEC)
+  private._checker.check(SPEC)
 
 
 def _any_nan(x):
@@ -106,10 +106,10 @@ def test_backward_passes_of_densities(apart):
   )
   model.compile(_optimizer())
   if apart:
-    model._check(SPEC[0])
+    model._checker.check(SPEC[0])
   else:
     with pytest.raises(ValueError, match='mixes examples in its backward pass'):
-      model._check(SPEC[0])
+      model._checker.check(SPEC[0])
 
 
 @pytest.mark.core
@@ -138,8 +138,9 @@ def test_floats_and_integers_are_made_extreme_by_themselves():
   assert not list(probe_rows.extreme(rows[1], floats_only=True))
   small = tf.constant([1, 0], tf.uint8)
   assert len(list(probe_rows.extreme(small))) == 3
-  ((text, _),) = probe_rows.extreme(tf.constant(['a']))
+  (text, _), (empty, what) = probe_rows.extreme(tf.constant(['a']))
   assert len(text.numpy()[0].split()) > 40
+  assert (empty.numpy()[0], what) == (b'', 'empty text')
 
 
 @pytest.mark.parametrize(
@@ -156,4 +157,4 @@ def test_floats_and_integers_are_made_extreme_by_themselves():
   ],
 )
 def test_operations_with_a_state_of_their_own(op, legacy):
-  assert bool(runs._LEGACY.match(op)) == legacy
+  assert bool(runs._OWN_STATE.match(op)) == legacy

@@ -149,9 +149,9 @@ def test_models_that_mix_rows_are_refused():
     return y
 
   for inverse, message in (
-    (lambda y: y - 1e-3 * tf.reduce_mean(y, 0), 'mixes rows'),
-    (lambda y: y + 1e-2 * tf.roll(y, 1, 0), 'mixes rows'),
-    (lambda y: y * tf.cast(tf.shape(y)[0], y.dtype), 'mixes rows'),
+    (lambda y: y - 1e-3 * tf.reduce_mean(y, 0), 'mixes examples'),
+    (lambda y: y + 1e-2 * tf.roll(y, 1, 0), 'mixes examples'),
+    (lambda y: y * tf.cast(tf.shape(y)[0], y.dtype), 'mixes examples'),
     (lambda y: y + tf.random.normal(tf.shape(y)), 'second time'),
     (keeps, 'writes its variables'),
   ):

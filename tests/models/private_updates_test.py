@@ -73,7 +73,9 @@ def test_draws_are_averaged_before_the_clip():
   scale = np.minimum(1, 0.5 / norms)
   assert np.any(scale < 1)
   for size in (None, 16):
-    private = _private(_model(_Augmented()), num_draws=2, chunk_size=size)
+    private = _private(
+      _model(_Augmented()), augmentation_multiplicity=2, chunk_size=size
+    )
     for found, j in zip(_step(private), jacobian):
       expected = np.tensordot(scale, j, 1) / N
       np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)

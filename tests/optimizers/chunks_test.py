@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tfdpflows import gradients, optimizers
-from tfdpflows.optimizers import chunks
+from tfdpflows.optimizers.dp_keras import sum_over_chunks
 
 STRATEGIES = {
   'flat': gradients.Flat(1.0),
@@ -134,7 +134,7 @@ def test_draws_are_averaged_before_the_clip(masked, chunk_size):
     row = tape.gradient(loss, net.variables)
     scale = 1 / max(1.0, float(tf.linalg.global_norm(row)))
     expected = [e + scale * g for e, g in zip(expected, row)]
-  optimizer = _optimizer(num_draws=draws, chunk_size=chunk_size)
+  optimizer = _optimizer(augmentation_multiplicity=draws, chunk_size=chunk_size)
   step = tf.function(
     lambda: optimizer.private_gradients_of(
       losses, (net.x, net.y), net.variables
@@ -159,7 +159,9 @@ def test_draws_of_whatever_a_tape_notes():
     return tf.reduce_sum(tf.sin(y), [1, 2])
 
   once = _optimizer().private_gradients_of(losses, ids, variables)[0]
-  twice = _optimizer(num_draws=2).private_gradients_of(losses, ids, variables)
+  twice = _optimizer(augmentation_multiplicity=2).private_gradients_of(
+    losses, ids, variables
+  )
   for a, b in zip(once, twice[0]):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
@@ -179,7 +181,10 @@ def test_density_model_takes_draws_and_chunks():
 
     model = tfdpflows.DensityModel(flow, preprocessing=dequantise)
     optimizer = _optimizer(
-      num_draws=draws, chunk_size=size, noise_multiplier=1.0, learning_rate=1.0
+      augmentation_multiplicity=draws,
+      chunk_size=size,
+      noise_multiplier=1.0,
+      learning_rate=1.0,
     )
     model.compile(optimizer=optimizer)
     model.fit(x, batch_size=48, shuffle=False, verbose=0)
@@ -202,7 +207,7 @@ def test_chunks_are_alike_and_few(known):
 
   for batch, length, count in ((1100, 550, 2), (1024, 1024, 1), (0, 0, 0)):
     run = tf.function(
-      lambda x: chunks.sum_over_chunks(function, x, 1024, (0.0, 0)),
+      lambda x: sum_over_chunks(function, x, 1024, (0.0, 0)),
       input_signature=[tf.TensorSpec([batch if known else None])],
     )
     total, rows = run(tf.ones([batch]))
@@ -224,7 +229,9 @@ def test_large_batches_come_in_chunks_by_themselves():
     (2049, 1, 1667),
     (800, 4, 2000),
   ):
-    optimizer = _optimizer(expected_batch_size=expected, num_draws=draws)
+    optimizer = _optimizer(
+      expected_batch_size=expected, augmentation_multiplicity=draws
+    )
     x = tf.ones([5000 if draws == 1 else 1000, 3])
     means, _ = tf.function(optimizer.private_gradients_of)(losses, x, [kernel])
     assert seen[-1] == rows

@@ -71,7 +71,7 @@ def test_config_keeps_the_strategy_and_the_schedule(clipping):
     l2_norm_clip=None,
     clipping=CLIPPING[clipping],
     learning_rate=schedule,
-    num_draws=3,
+    augmentation_multiplicity=3,
     chunk_size=7,
   )
   config = json.loads(json.dumps(optimizer.get_config()))
@@ -79,7 +79,7 @@ def test_config_keeps_the_strategy_and_the_schedule(clipping):
   assert copy.get_config() == optimizer.get_config()
   assert type(copy.clipping) is type(CLIPPING[clipping])
   assert copy.clipping.get_config() == CLIPPING[clipping].get_config()
-  assert copy.num_draws == 3
+  assert copy.augmentation_multiplicity == 3
   assert copy.chunk_size == 7
   assert isinstance(copy.learning_rate, type(schedule))
 
@@ -317,7 +317,7 @@ def test_bad_input():
     ({'noise_multiplier': np.nan}, 'noise_multiplier'),
     ({'expected_batch_size': 0}, 'expected_batch_size'),
     ({'loss_bound': -1.0}, 'loss_bound'),
-    ({'num_draws': 0}, 'num_draws'),
+    ({'augmentation_multiplicity': 0}, 'augmentation_multiplicity'),
     ({'chunk_size': 1.5}, 'chunk_size'),
     (
       {

@@ -154,13 +154,13 @@ def test_half_precision_is_refused(dtype):
 
 def test_draws_and_chunks_need_a_function():
   kernel = tf.Variable([[1.0]])
-  for arguments in ({'num_draws': 2}, {'chunk_size': 2}):
+  for arguments in ({'augmentation_multiplicity': 2}, {'chunk_size': 2}):
     with gradients.PerExampleTape() as tape:
       losses = gradients.linear(tf.ones([2, 1]), kernel)[:, 0]
     with pytest.raises(ValueError, match='private_gradients_of'):
       _optimizer(**arguments).private_gradients(losses, [kernel], tape)
   with pytest.raises(ValueError, match='one loss'):
-    _optimizer(num_draws=2).private_gradients_of(
+    _optimizer(augmentation_multiplicity=2).private_gradients_of(
       lambda x: tf.reduce_mean(gradients.linear(x, kernel)),
       tf.ones([2, 1]),
       [kernel],

@@ -172,9 +172,9 @@ def test_a_ledger_of_another_fit(model, tmp_path):
 
 
 def test_earlier_ledgers_are_verified_too(one_column, model):
-  again = TabularSynthesizer(one_column.schema, 2.0, 1e-5, seed=1).fit(
-    one_column.table
-  )
+  again = TabularSynthesizer(
+    one_column.schema, epsilon=2.0, delta=1e-5, seed=1
+  ).fit(one_column.table)
   again.save(model, overwrite=True)
   statement = str(TabularSynthesizer.load(model).privacy_statement())
   assert 'earlier_ledgers/001.jsonl' in statement.replace('\n  ', ' ')

@@ -202,8 +202,8 @@ def test_probabilities_of_all_rows_sum_to_one():
   table.loc[::9, 'a'] = None
   synthesizer = TabularSynthesizer(
     TableSchema(fields),
-    20.0,
-    1e-4,
+    epsilon=20.0,
+    delta=1e-4,
     seed=2,
     epochs=4,
     hidden_units=(16,),
@@ -233,7 +233,9 @@ def test_probabilities_of_all_rows_sum_to_one():
   ids=lambda field: field.name,
 )
 def test_table_of_one_column(field, people):
-  synthesizer = TabularSynthesizer(TableSchema([field]), 4.0, 1e-4, seed=0)
+  synthesizer = TabularSynthesizer(
+    TableSchema([field]), epsilon=4.0, delta=1e-4, seed=0
+  )
   table = people.table[[field.name]]
   synthesizer.fit(table, progress=False)
   assert [e.label for e in synthesizer.ledger.entries] == ['marginals']
@@ -308,7 +310,7 @@ def test_delta_of_one_row_is_warned_of(people, monkeypatch):
     raise InterruptedError
 
   monkeypatch.setattr(fitting, 'split_budget', stop)
-  synthesizer = TabularSynthesizer(people.schema, 1.0, 1 / 400)
+  synthesizer = TabularSynthesizer(people.schema, epsilon=1.0, delta=1 / 400)
   with (
     pytest.warns(UserWarning, match=r'one over the number of rows 0\.0025'),
     pytest.raises(InterruptedError),
@@ -348,7 +350,7 @@ def test_a_spike_at_zero_with_a_heavy_tail(field_type, maximum):
   field = Field('gain', field_type, minimum=0, maximum=maximum, required=True)
   schema = TableSchema([field, Field('member', 'boolean', required=True)])
   fitted = TabularSynthesizer(
-    schema, 4.0, 1e-5, seed=0, epochs=1, expected_batch_size=100
+    schema, epsilon=4.0, delta=1e-5, seed=0, epochs=1, expected_batch_size=100
   ).fit(table, progress=False)
   rows = fitted.sample(4000, seed=1)
   assert (rows['gain'] == 0).mean() == pytest.approx(0.9, abs=0.05)
@@ -379,7 +381,7 @@ def test_values_that_are_very_rare_have_a_log_probability():
     ]
   )
   fitted = TabularSynthesizer(
-    schema, 1e6, 1e-5, seed=1, epochs=1, expected_batch_size=100
+    schema, epsilon=1e6, delta=1e-5, seed=1, epochs=1, expected_batch_size=100
   ).fit(table, progress=False)
   rare = pd.DataFrame({'age': [89, 85], 'member': [True, False]})
   assert np.isfinite(fitted.log_prob(rare)).all()

@@ -1,9 +1,7 @@
 """Training: what it shows, and errors that pass through TensorFlow."""
 
 import io
-import os
 import re
-import shutil
 import sys
 import types
 
@@ -11,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import gradients
+from tfdpflows.tabular import progress as bars
 from tfdpflows.tabular import system_errors
-from tfdpflows.tabular.progress import Line, Progress, Rounds, _clock
+from tfdpflows.tabular.progress import Progress
 from tfdpflows.training.plan import TrainingPlan
 
 pytestmark = pytest.mark.core
@@ -39,6 +38,7 @@ def plan():
 def _lines(plan, terminal, monkeypatch, first=0):
   """What a training writes whose loss is 3 minus a tenth of the step."""
   monkeypatch.setattr(sys, 'stderr', terminal)
+  monkeypatch.setattr(bars, '_PAUSE', 0)
   progress = Progress(plan)
   optimizer = types.SimpleNamespace(iterations=first)
   progress.set_model(types.SimpleNamespace(optimizer=optimizer))
@@ -47,20 +47,25 @@ def _lines(plan, terminal, monkeypatch, first=0):
     batch = (step - first) % 10  # Keras starts its mean anew in every epoch.
     total = total * bool(batch) + 3 - step / 10
     optimizer.iterations = step + 1
-    progress._next = 0
     progress.on_train_batch_end(batch, {'loss': total / (batch + 1)})
   progress.close()
   return terminal.getvalue()
 
 
-def test_progress_in_a_terminal(plan, monkeypatch):
+def _has_columns(columns, monkeypatch):
+  """Makes tqdm take a stream of letters for a terminal of that size."""
   monkeypatch.setattr(
-    shutil, 'get_terminal_size', lambda: os.terminal_size((100, 24))
+    'tqdm.std._screen_shape_wrapper', lambda: lambda _: (columns, 24)
   )
+
+
+def test_progress_in_a_terminal(plan, monkeypatch):
+  _has_columns(99, monkeypatch)
   text = _lines(plan, _Terminal(), monkeypatch)
   assert text.endswith('\n')
-  lines = text.strip().split('\r')
-  assert len(lines) == STEPS
+  # The first says that nothing is done, the last one what the end does.
+  lines = text.strip().split('\r')[1:]
+  assert len(lines) == STEPS + 1
   epsilons = [
     float(re.search(r'epsilon ([\d.]+)', line).group(1)) for line in lines
   ]
@@ -71,15 +76,13 @@ def test_progress_in_a_terminal(plan, monkeypatch):
     assert epsilons[step - 1] >= plan.epsilon(step) - 6e-4
   assert lines[19].startswith('[======      ] step 20/40, epsilon 0.')
   # Losses of the last ten steps: 2.0 down to 1.1.
-  assert '-1.55 ± 0.09 nats gained, 0:0' in lines[19]
+  assert '-1.55 ± 0.09 nats gained, 00:0' in lines[19]
   assert lines[19].strip().endswith(' left')
   assert lines[-1].strip().endswith(' taken')
 
 
 def test_progress_fits_the_terminal(plan, monkeypatch):
-  monkeypatch.setattr(
-    shutil, 'get_terminal_size', lambda: os.terminal_size((30, 24))
-  )
+  _has_columns(29, monkeypatch)
   text = _lines(plan, _Terminal(), monkeypatch, first=30)
   assert max(map(len, text.strip().split('\r'))) == 29
 
@@ -89,31 +92,21 @@ def test_progress_is_quiet_elsewhere(plan, monkeypatch):
 
 
 def test_rounds_in_a_terminal(monkeypatch):
+  monkeypatch.setattr(bars, '_PAUSE', 0)
   ledger = types.SimpleNamespace(epsilon=lambda: 0.5)
   for stream in (_Terminal(), io.StringIO()):
     monkeypatch.setattr(sys, 'stderr', stream)
-    line = Line()
-    rounds = Rounds('guide', 4, ledger, line)
-    for _ in range(4):
-      rounds.done()
-    line.close()
+    with bars.bar('marginal', 4) as shown:
+      for _ in range(4):
+        bars.add_one(shown, ledger)
     lines = stream.getvalue().strip().split('\r')
     if not stream.isatty():
       assert lines == ['']
       continue
-    assert lines[1].startswith('[======      ] guide 2/4, epsilon 0.5, 0:0')
-    assert lines[3].startswith(
-      '[============] guide 4/4, epsilon 0.5, 0:00 left'
+    assert lines[2].startswith('[======      ] marginal 2/4, epsilon 0.5, 00:0')
+    assert lines[4].startswith(
+      '[============] marginal 4/4, epsilon 0.5, 00:00 left'
     )
-
-
-def test_clock():
-  assert [_clock(s) for s in (0, 0.2, 61, 3600)] == [
-    '0:00',
-    '0:01',
-    '1:01',
-    '1:00:00',
-  ]
 
 
 def _error(kind, message):

@@ -319,7 +319,7 @@ def test_a_ledger_that_knows_less_than_the_optimizer_is_refused(replay):
     ({'clipping': gradients.Flat(2.0)}, 'clipping.*1.0.*and not.*2.0'),
     ({'clipping': gradients.PerLayer(1.0)}, 'clipping.*Flat.*PerLayer'),
     ({'loss_bound': 4.0}, 'loss_bound: 3.0, and not 4.0'),
-    ({'num_draws': 2}, 'num_draws: 1, and not 2'),
+    ({'augmentation_multiplicity': 2}, 'num_draws: 1, and not 2'),
     ({'learning_rate': 0.1}, 'learning_rate: 0.5, and not 0.1'),
     ({'name': 'adam'}, 'DPKerasSGD.*and not.*DPKerasAdam'),
     ({'x': _rows(2.0)}, 'table: '),
@@ -354,6 +354,23 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
       return
     with pytest.raises(accounting.LedgerError, match=message):
       train(ledger, **change)
+
+
+def test_calls_that_the_state_does_not_allow_are_refused():
+  plan = _plan()
+  steps, optimizer = plan._steps, plan.optimizer('sgd')
+  for call in (steps.begin, steps.epoch_and_batch):
+    with pytest.raises(ValueError, match='trains no model right now'):
+      call()
+  with steps.train(optimizer):
+    with pytest.raises(ValueError, match='only a new plan'):
+      plan.resume(optimizer)
+    with (
+      pytest.raises(ValueError, match='another model'),
+      steps.train(optimizer),
+    ):
+      pass
+  assert plan.step == 0 and plan.ledger.entries == ()
 
 
 def test_an_optimizer_that_knows_no_step_is_not_resumed():

@@ -161,7 +161,9 @@ def _result(values, name):
 
   def event(sampling_probability):
     return training.training_event(
-      sampling_probability, values.noise_multiplier, values.steps
+      sampling_probability=sampling_probability,
+      noise_multiplier=values.noise_multiplier,
+      steps=values.steps,
     )
 
   relation = training.relation(values.neighboring_relation)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 from tfdpflows.cli import quiet
 from tfdpflows.cli.command import Options, UsageError
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+  from tfdpflows.tabular.schema import TableSchema
+  from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
 
 def add_model_dir(
@@ -90,7 +97,9 @@ def check_place(path: str, overwrite: bool) -> None:
     raise PermissionError(f'The folder {folder} does not allow writing.')
 
 
-def read_rows(path, schema, out_of_range, fitting=True):
+def read_rows(
+  path: str, schema: TableSchema, out_of_range: str, fitting: bool = True
+) -> pd.DataFrame:
   """Reads a CSV file and checks it against a schema.
 
   Args:
@@ -117,7 +126,7 @@ def read_rows(path, schema, out_of_range, fitting=True):
     raise ValueError(f'{path}: {error}') from error
 
 
-def load_model(model_dir: str):
+def load_model(model_dir: str) -> TabularSynthesizer:
   """Returns the `TabularSynthesizer` in a folder; imports TensorFlow."""
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import TabularSynthesizer

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 
 from absl import logging
 
@@ -16,7 +17,7 @@ _LIBRARIES = ('tensorflow', 'keras', 'tf_keras', 'tensorflow_probability')
 
 
 @contextlib.contextmanager
-def importing():
+def importing() -> Iterator[None]:
   """Holds back what is written to stderr while TensorFlow is imported.
 
   TensorFlow reports on processors and drivers then, whatever log level is
@@ -39,7 +40,7 @@ def importing():
       os.close(kept)
 
 
-def configure():
+def configure() -> None:
   """Shows warnings of tfdpflows in one line each, and none of libraries."""
   # Not errors either: they are about missing GPUs. Real ones are raised.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')

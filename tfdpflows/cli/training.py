@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Optional
 
-from tfdpflows.cli.command import UsageError
+from tfdpflows.cli.command import Options, UsageError
+
+if TYPE_CHECKING:
+  import dp_accounting
 
 # What an event may count; not imported, as accountants take a second.
 MAX_STEPS = 10**15
 
 
-def add_steps(options, required=True):
+def add_steps(options: Options, required: bool = True) -> None:
   """Adds the flags that say how batches are drawn and how often."""
   options.number(
     'sampling_probability',
@@ -31,7 +35,7 @@ def add_steps(options, required=True):
   )
 
 
-def add_noise(options, required=True):
+def add_noise(options: Options, required: bool = True) -> None:
   """Adds the flag that says how much noise each step has."""
   options.number(
     'noise_multiplier',
@@ -49,7 +53,7 @@ RELATIONS = {
 }
 
 
-def add_relation(options):
+def add_relation(options: Options) -> None:
   """Adds the flag that says which tables are neighbours."""
   options.choice(
     'neighboring_relation',
@@ -61,14 +65,14 @@ def add_relation(options):
   )
 
 
-def relation(name):
+def relation(name: str) -> dp_accounting.NeighboringRelation:
   """Returns the `dp_accounting.NeighboringRelation` of a name."""
   import dp_accounting
 
   return dp_accounting.NeighboringRelation[name.upper()]
 
 
-def add_accounting(options, required=True):
+def add_accounting(options: Options, required: bool = True) -> None:
   """Adds the flags that say how epsilon is computed and printed."""
   options.number(
     'delta',
@@ -90,7 +94,9 @@ def add_accounting(options, required=True):
   )
 
 
-def training_event(sampling_probability, noise_multiplier, steps):
+def training_event(
+  *, sampling_probability: float, noise_multiplier: float, steps: int
+) -> dp_accounting.DpEvent:
   """Returns the `DpEvent` of that many steps of noisy gradients.
 
   Args:
@@ -109,7 +115,7 @@ def training_event(sampling_probability, noise_multiplier, steps):
   return dp_accounting.SelfComposedDpEvent(event, steps)
 
 
-def check_delta(delta):
+def check_delta(delta: float) -> float:
   """Refuses a delta that is none; the message names the flag."""
   from tfdpflows.accounting import budget
 
@@ -119,7 +125,9 @@ def check_delta(delta):
     raise UsageError(f'--{error}') from error
 
 
-def remarks(accountant, delta):
+def remarks(
+  accountant: dp_accounting.PrivacyAccountant, delta: float
+) -> tuple[str, ...]:
   """Returns what has to stand beside the epsilon of an accountant.
 
   Args:
@@ -133,6 +141,6 @@ def remarks(accountant, delta):
   return tuple(getattr(accountant, 'remarks', lambda _: ())(delta))
 
 
-def finite(number):
+def finite(number: float) -> Optional[float]:
   """Returns `number` for JSON, which has no infinity: `None` instead."""
   return number if math.isfinite(number) else None

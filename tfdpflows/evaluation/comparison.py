@@ -63,31 +63,30 @@ def compare(
 ) -> Comparison:
   """Compares the columns of two tables, and the pairs of their columns.
 
-    Args:
-      real: DataFrame `[n, d]` of real rows, best ones that were held out, as
-        `TableSchema.validate` returns it.
-      synthetic: DataFrame `[m, d]` of synthetic rows.
-      schema: The `TableSchema` of both.
+  Args:
+    real: DataFrame `[n, d]` of real rows, best ones that were held out, as
+      `TableSchema.validate` returns it.
+    synthetic: DataFrame `[m, d]` of synthetic rows.
+    schema: The `TableSchema` of both.
 
-    Returns:
-      A `Comparison`.
+  Returns:
+    A `Comparison`.
 
-    Raises:
-      ValueError: if a column of the schema is missing in one of the tables, or
-        one of them has no rows.
+  Raises:
+    ValueError: if a column of the schema is missing in one of the tables, or
+      one of them has no rows.
 
-    #### Example
+  #### Example
 
-    >>> import numpy as np, pandas as pd
-    >>> from tfdpflows.evaluation.query_errors import marginal_errors
-  from tfdpflows.tabular.schema import TableSchema
-    >>> schema = TableSchema.from_dict({'fields': [
-    ...     {'name': 'age', 'type': 'integer',
-    ...      'constraints': {'minimum': 0, 'maximum': 9, 'required': True}}]})
-    >>> real = pd.DataFrame({'age': [0, 1, 2, 3]})
-    >>> synthetic = pd.DataFrame({'age': [0, 1, 2, 2]})
-    >>> compare(real, synthetic, schema).marginals.loc['age', 'total_variation']
-    0.25
+  >>> import numpy as np, pandas as pd
+  >>> from tfdpflows.tabular.schema import TableSchema
+  >>> schema = TableSchema.from_dict({'fields': [
+  ...     {'name': 'age', 'type': 'integer',
+  ...      'constraints': {'minimum': 0, 'maximum': 9, 'required': True}}]})
+  >>> real = pd.DataFrame({'age': [0, 1, 2, 3]})
+  >>> synthetic = pd.DataFrame({'age': [0, 1, 2, 2]})
+  >>> compare(real, synthetic, schema).marginals.loc['age', 'total_variation']
+  0.25
   """
   require_tables(real, synthetic, schema)
   fields = list(schema.fields)

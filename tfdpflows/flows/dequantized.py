@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows._checks import check_integer
 from tfdpflows._keras import tfp
 from tfdpflows.randomness import Randomness
 
@@ -15,23 +16,24 @@ class Dequantized(tfd.Distribution):
   """Codes, as cells of points that have a density.
 
   `log_prob` is an estimate, drawn anew at every call: the logarithm of the mean
-  of `p(x + u) / q(u | x)` over `num_draws` draws of u. That mean is the mass of
-  the row without bias, and so its logarithm is, in expectation, a lower bound
-  of the log-probability: the evidence lower bound for one draw, the importance
-  weighted one (Burda et al. 2016) for more, closer with each draw. Variables
-  of the dequantization are trained with those of the density. In training one
-  draw is meant, and `num_draws` of the optimizer for a mean of several.
+  of `p(x + u) / q(u | x)` over `num_importance_samples` draws of u. That mean
+  is the mass of the row without bias, and so its logarithm is, in expectation,
+  a lower bound of the log-probability: the evidence lower bound for one draw,
+  the importance weighted one (Burda et al. 2016) for more, closer with each
+  draw. Variables of the dequantization are trained with those of the density.
+  In training one draw is meant, and `augmentation_multiplicity` of the
+  optimizer for a mean of several.
 
   Args:
     distribution: a `tfd.Distribution` over points `[d]`.
     dequantization: a `bijectors.UniformDequantization`, or a
       `VariationalDequantization`.
-    num_draws: draws of u per row.
+    num_importance_samples: draws of u per row.
     seed: of these draws, for tests; `None` for one that nobody knows.
 
   Raises:
-    ValueError: if the two are over other numbers of columns, or `num_draws` is
-      no positive integer.
+    ValueError: if the two are over other numbers of columns, or
+      `num_importance_samples` is no positive integer.
 
   #### Example
 
@@ -46,7 +48,7 @@ class Dequantized(tfd.Distribution):
     self,
     distribution,
     dequantization,
-    num_draws=1,
+    num_importance_samples=1,
     seed=None,
     validate_args=False,
     allow_nan_stats=True,
@@ -59,11 +61,11 @@ class Dequantized(tfd.Distribution):
         f'The distribution has event shape {distribution.event_shape}, the '
         f'dequantization {size} columns.'
       )
-    if num_draws != int(num_draws) or num_draws < 1:
-      raise ValueError(f'num_draws is {num_draws}; it must be an integer >= 1.')
     self.points = distribution
     self.dequantization = dequantization
-    self.num_draws = int(num_draws)
+    self.num_importance_samples = check_integer(
+      'num_importance_samples', num_importance_samples
+    )
     # An attribute, so that checkpoints keep its state.
     self._generator = Randomness(seed).tensorflow('dequantization')
     super().__init__(
@@ -92,12 +94,14 @@ class Dequantized(tfd.Distribution):
     return self.points.event_shape_tensor()
 
   def _log_prob(self, x):
-    if self.num_draws == 1:
+    if self.num_importance_samples == 1:
       return self._draw(x)
     # Draws behind the examples, where per-example gradients take them.
-    shape = tf.concat([tf.shape(x)[:-1], [self.num_draws], tf.shape(x)[-1:]], 0)
+    shape = tf.concat(
+      [tf.shape(x)[:-1], [self.num_importance_samples], tf.shape(x)[-1:]], 0
+    )
     found = self._draw(tf.broadcast_to(x[..., None, :], shape))
-    return tf.reduce_logsumexp(found, -1) - np.log(self.num_draws)
+    return tf.reduce_logsumexp(found, -1) - np.log(self.num_importance_samples)
 
   def _draw(self, x):
     uniform = self._generator.uniform(tf.shape(x), dtype=self.dtype)

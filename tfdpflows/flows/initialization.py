@@ -6,10 +6,8 @@ import numpy as np
 
 from tfdpflows import bijectors
 from tfdpflows._keras import tfp
-from tfdpflows.independence.functions import (
-  refuse_batch_statistics,
-  refuse_mixing,
-)
+from tfdpflows.independence.comparison import check_function
+from tfdpflows.independence.keras_layers import refuse_batch_statistics
 from tfdpflows.mechanisms import normalization_event, private_normalization
 from tfdpflows.mechanisms.rows import as_numbers
 from tfdpflows.randomness import Randomness
@@ -131,7 +129,7 @@ def initialize_privately(
     raise ValueError(f'x has shape {x.shape}; it must be [n, {size}].')
   with np.errstate(over='ignore'):
     rows = x.astype(flow.dtype.as_numpy_dtype)
-  _refuse_mixing(parts, layers[-1], flow.event_shape, rows.dtype)
+  _check_parts(parts, layers[-1], flow.event_shape, flow.dtype)
   done = []
   for part in parts:
     if len(done) == len(layers):
@@ -179,12 +177,12 @@ def _parts(flow):
   return parts, layers
 
 
-def _refuse_mixing(parts, last, event_shape, dtype):
-  """Tries all parts up to the last layer, on the way from the data."""
+def _check_parts(parts, last, event_shape, dtype):
+  """Checks all parts up to the last layer, on the way from the data."""
   for part in parts:
     if part is last:
       return
-    refuse_mixing(
+    check_function(
       part.inverse,
       f'{type(part).__name__} {part.name!r}',
       event_shape.as_list(),

@@ -48,7 +48,7 @@ class PerExampleGradients:
   """
 
   def __init__(self, tape, loss, variables, records, draws=1):
-    _check_loss(loss)
+    check_loss(loss)
     self.variables = list(variables)
     self._start(loss)
     known = {v.ref() for v in self.variables}
@@ -102,7 +102,7 @@ class PerExampleGradients:
     to see for whoever sees that error: `tape.jacobian` cannot keep it apart
     from the others. Refused under `jit_compile=True`, which drops the check.
     """
-    _check_loss(loss)
+    check_loss(loss)
     self = cls.__new__(cls)
     self.variables = list(variables)
     self.layers = _layers(self.variables, [])
@@ -319,7 +319,8 @@ def _term(variable, noted, draws, past):
   return StoredTerm(tf.add_n(stored))
 
 
-def _check_loss(loss):
+def check_loss(loss):
+  """Raises a ValueError for a loss that is not one per example."""
   if loss.shape.rank != 1:
     raise ValueError(
       f'The loss has shape {loss.shape}; per-example gradients need one loss '

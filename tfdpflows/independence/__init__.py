@@ -1,1 +1,5 @@
-"""Checks that no example touches another, nor decides whether training ends."""
+"""Checks that examples are independent, and that none can stop training."""
+
+from tfdpflows.independence.checker import Checker
+
+__all__ = ['Checker']

@@ -1,8 +1,8 @@
-"""Whether an example changes what a model makes of another: tried.
+"""Whether an example changes what is computed for another: runs compared.
 
 Clipping the gradient of each example bounds what an example adds to the sum
-only where it adds nothing by another's. A try on few rows finds mistakes and
-proves nothing. Where it cannot tell, it says no.
+only where it adds nothing by another's. Runs on few rows find mistakes and
+prove nothing. Where they cannot tell, the answer is no.
 """
 
 from __future__ import annotations
@@ -11,42 +11,71 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdpflows.independence import other_weights, probe_rows
+from tfdpflows.independence import probe_rows
+from tfdpflows.independence.runs import RepeatableRuns, moved
 
 # Losses may cancel to nothing but rounding; gradients tell of smaller ones.
 _LOSS = 0.1
+# What counts as rounding, relative to the largest value.
+_TOLERANCE = 1e-4
 # Weight of other losses, so that one is nothing beside them.
 _HUGE = 1e6
 _DECLARE = (
   'If you know that no example changes the loss of another, whatever the size '
-  'of the batch, declare it: examples_apart=True.'
+  'of the batch, declare it: examples_independent=True.'
 )
 
 
-def check(trial, resting, variables, rows, others, *, declared, what):
-  """Tries examples apart, at the weights as they are and at others.
+def check(
+  runs, without_randomness, variables, steps, rows, others, *, declared, what
+):
+  """Compares runs in which other examples change, at several weights.
 
   Loss, gradient and layers' outputs of an example must stay when all other
   examples change, become copies of it, large, or not finite, or one is
   missing; its gradient must also stay when theirs are large.
 
   Args:
-    trial: a `Trial` of the training step.
-    resting: the same with random layers at rest, for batches of other sizes,
-      which get other random numbers; or `trial` again.
+    runs: `RepeatableRuns` of the training step.
+    without_randomness: the same with random layers as in inference, for batches
+      of other sizes, which get other random numbers; or `runs` again.
     variables: the trainable variables.
-    rows: rows as the trials take them.
+    steps: to the weights to compare at, see `runs.weight_steps`.
+    rows: rows as the runs take them.
     others: as `rows`, different in every row.
-    declared: whether to take what chance hides for granted.
+    declared: whether the user declares what cannot be compared.
     what: what computes the losses, at the start of a sentence.
 
   Raises:
-    ValueError: naming the layer that mixes examples or keeps something of
-      them; or if it could not be tried.
+    ValueError: naming the layer that mixes examples; or if it could not be
+      found out.
   """
-  changed = trial.find_changes(rows, others)
-  if resting is not trial:
-    changed += resting.find_changes(rows, others)
+  one = _Comparison(runs, without_randomness, rows, others, what)
+  for step in steps:
+    with moved(variables, step):
+      one.check()
+  # After all weights: those that open a gate tell which layer it is.
+  if one.mixing is not None:
+    raise one.mixing
+  if one.unknown is not None and not declared:
+    raise one.unknown
+
+
+def refuse_changes(runs, without_randomness, rows, others):
+  """Refuses what changes variables by itself; to be called first.
+
+  Args:
+    runs: `RepeatableRuns` of the training step.
+    without_randomness: see `check`.
+    rows: rows as the runs take them.
+    others: as `rows`, different in every row.
+
+  Raises:
+    ValueError: naming the variables.
+  """
+  changed = runs.find_changes(rows, others)
+  if without_randomness is not runs:
+    changed += without_randomness.find_changes(rows, others)
   if changed:
     raise ValueError(
       f'Training changes {", ".join(dict.fromkeys(changed))} by itself, from '
@@ -54,69 +83,85 @@ def check(trial, resting, variables, rows, others, *, declared, what):
       'if it then stops, or replace it (a recurrent layer must not be '
       'stateful).'
     )
-  try:
-    _check_weights(trial, resting, variables, rows, others, declared, what)
-  finally:
-    trial.set_back()
-    resting.set_back()
 
 
-def _check_weights(trial, resting, variables, rows, others, declared, what):
-  def finite():
-    return all(np.all(np.isfinite(r.losses)) for r in trial.pair(rows, rows, 0))
+def check_function(function, what, shape, dtype, variables=()):
+  """Refuses a function of rows that mixes them, keeps them, or is random.
 
-  if not finite():
+  Args:
+    function: takes a tensor of rows `[n, *shape]` and returns one `[n, ...]`
+      of floats; traced.
+    what: what it is called at the start of a sentence.
+    shape: shape of a row.
+    dtype: of the rows.
+    variables: those that have a name in messages.
+
+  Raises:
+    ValueError: if a row changes what another row gives, if the number of rows
+      does, if a variable is written, or if random numbers are drawn.
+  """
+  rows, others = probe_rows.made_up(tf.TensorSpec([None, *shape], dtype))
+
+  def compute(rows):
+    # TFP keeps results by input tensor.
+    values = tf.convert_to_tensor(function(tf.identity(rows)))
+    if values.shape.rank == 0:
+      values = tf.fill(tf.shape(rows)[:1], values)
+    axes = list(range(1, values.shape.rank))
+    return tf.reduce_sum(values, axes), [(what, values)]
+
+  runs = RepeatableRuns(compute, [], rows, variables)
+  changed = runs.find_changes(rows, others)
+  if changed:
     raise ValueError(
-      f'{what} is not finite on rows made up from shapes and dtypes, so that '
-      'it cannot be tried whether examples are kept apart. Give public rows '
-      'that the model can work with: example=...'
+      f'{what} writes its variables while it looks at rows '
+      f'({", ".join(changed)}): what it keeps of private rows would be neither '
+      'charged nor noised. Set `training` or `trainable` to False, or take the '
+      'layer out.'
     )
-  one = _Try(trial, resting, rows, others, declared, what)
-  one.check()
-  for sign in (1, -1):
-    with other_weights.opened(variables, finite, sign) as other:
-      if other:
-        one.check()
-      else:
-        logging.warning(
-          'tfdpflows: with any other weights %s is not finite on rows made up '
-          'for it; examples apart was tried at the initial weights only.',
-          _lower(what),
-        )
-  # After all weights: those that open a gate tell which layer it is.
-  error = one.mixing or one.untold
-  if error is not None:
-    raise error
+  batch = rows.shape[0]
+  one, again = (runs.run(rows, np.ones(batch)) for _ in range(2))
+  tolerance = min(_TOLERANCE, float(np.finfo(rows.dtype.name).eps) ** 0.5)
+  same = _close(one.outputs[0][1], again.outputs[0][1], tolerance=tolerance)
+  if len(one.losses) != batch or not same:
+    raise ValueError(
+      f'{what} gives other numbers for the same rows at a second time, or not '
+      'one for each row, so that nobody can tell whether a row changes those '
+      'of another. Take random layers out.'
+    )
+  _Comparison(runs, runs, rows, others, what, tolerance).check(backward=False)
 
 
-class _Try:
-  """Tries at one setting of the weights after the other.
+class _Comparison:
+  """Compares at one setting of the weights after the other.
 
   Attributes:
     mixing: the error, where no layer is known by name.
-    untold: the error that it could not be tried.
+    unknown: the error that it could not be found out.
   """
 
-  def __init__(self, trial, resting, rows, others, declared, what):
-    self._trial, self._resting = trial, resting
+  def __init__(
+    self, runs, without_randomness, rows, others, what, tolerance=_TOLERANCE
+  ):
+    self._runs, self._resting = runs, without_randomness
     self._rows, self._others = rows, others
-    self._declared, self._what = declared, what
-    self.mixing = self.untold = None
+    self._what, self._tolerance = what, tolerance
+    self.mixing = self.unknown = None
 
-  def check(self):
+  def check(self, backward=True):
     rows, others = self._rows, self._others
     batch = tf.nest.flatten(rows)[0].shape[0]
-    if not _alike(*self._trial.pair(rows, rows, 0), slice(None)):
+    if not _alike(*self._runs.pair(rows, rows, 0), slice(None)):
       self._cannot_tell(
         'draws random numbers in a way that could not be repeated'
       )
       return
     for i in range(batch):
-      self._compare(*self._trial.pair(rows, _kept(rows, others, i), i), i)
+      self._compare(*self._runs.pair(rows, _kept(rows, others, i), i), i)
     copies = tf.nest.map_structure(
       lambda x: tf.repeat(x[:1], batch, axis=0), rows
     )
-    self._compare(*self._trial.pair(rows, copies, 0), 0)
+    self._compare(*self._runs.pair(rows, copies, 0), 0)
     short = tf.nest.map_structure(lambda x: x[:-1], rows)
     whole, part = self._resting.pair(rows, short, 0)
     # Both instances have drawn as much then, and stay in step.
@@ -127,29 +172,29 @@ class _Try:
       )
       return
     self._compare(whole, part, 0, 'The size of the batch changes')
-    # Last: a run that fails leaves legacy chance out of step.
-    self._check_backward(batch)
+    if backward:
+      self._check_backward(batch)
+    # Last: a run that fails leaves operations with a state out of step.
     self._check_extremes(batch)
 
   def _check_extremes(self, batch):
     """Other rows of sizes that made-up ones do not have."""
-    # A run that fails leaves legacy chance out of step.
-    legacy = bool(self._trial.legacy)
-    for others, what in probe_rows.extreme(self._others, legacy):
+    own_state = bool(self._runs.own_state)
+    for others, what in probe_rows.extreme(self._others, own_state):
       for i in (0, batch - 1):
         try:
-          old, new = self._trial.pair(
+          old, new = self._runs.pair(
             self._rows, _kept(self._rows, others, i), i
           )
         except tf.errors.OpError as error:
           logging.warning(
             'tfdpflows: %s cannot be computed where rows hold %s (%s); it was '
-            'not tried whether such rows change others.',
+            'not compared whether such rows change others.',
             _lower(self._what),
             what,
             str(error).partition('\n')[0],
           )
-          if legacy:
+          if own_state:
             return
           break
         # In a gradient of one loss, 0 * inf of another row is nan: it is one
@@ -161,15 +206,15 @@ class _Try:
 
   def _check_backward(self, batch):
     """All losses at once, of most different weights, and one by one."""
-    trial, rows = self._resting, self._rows
+    runs, rows = self._resting, self._rows
     one, huge = np.eye(batch), _HUGE * np.eye(batch)
     together = one + _HUGE - huge
-    if trial.legacy:
+    if runs.own_state:
       for i in range(batch):
-        old, new = trial.pair(rows, rows, i, together[i])
+        old, new = runs.pair(rows, rows, i, together[i])
         self._compare_backward(old, new, i)
       return
-    runs = trial.alike(rows, [*one, *huge, *together, np.ones(batch)])
+    runs = runs.with_weights(rows, [*one, *huge, *together, np.ones(batch)])
     ones, huge = runs[:batch], runs[batch : 2 * batch]
     for i, new in enumerate(runs[2 * batch : -1]):
       self._compare_backward(ones[i], new, i)
@@ -178,9 +223,11 @@ class _Try:
 
   def _compare_backward(self, old, new, row):
     """Compares the gradient of one loss at what layers gave for its row."""
-    gradients = [g for _, g in old.backward]
+    gradients = [g for _, g in old.output_gradients]
     largest = max((np.max(_size(g), initial=0) for g in gradients), default=0)
-    for (name, before), (_, after) in zip(old.backward, new.backward):
+    for (name, before), (_, after) in zip(
+      old.output_gradients, new.output_gradients
+    ):
       if not before.ndim or before.shape[0] != len(old.losses):
         continue
       if not _close(before[row], after[row], 0.1 * largest):
@@ -205,17 +252,17 @@ class _Try:
     )
 
   def _cannot_tell(self, why):
-    if self._declared:
-      return
-    self.untold = ValueError(
-      f'{self._what} {why}, so that it cannot be tried whether an example '
+    self.unknown = ValueError(
+      f'{self._what} {why}, so that it cannot be found out whether an example '
       "changes another's. Take random numbers from one tf.random.Generator, "
       f'in one call for all rows. {_DECLARE}'
     )
 
   def _compare(self, old, new, row, how='One changes'):
-    for (name, before), (_, after) in zip(old.seen, new.seen):
-      if not _row_alike(before, after, row, len(old.losses), len(new.losses)):
+    for (name, before), (_, after) in zip(old.outputs, new.outputs):
+      if not self._row_alike(
+        before, after, row, len(old.losses), len(new.losses)
+      ):
         raise ValueError(
           f'{name} mixes examples: {_lower(how)} what it gives for another, so '
           'that clipping each bounds nothing. Replace it by one that treats '
@@ -230,6 +277,15 @@ class _Try:
         'must treat each example by itself, and not average over the batch.'
       )
 
+  def _row_alike(self, before, after, row, batch, other_batch):
+    """Whether a layer gave the same for one row; true if it has no rows."""
+    if not (before.ndim and after.ndim):
+      return True
+    if (before.shape[0], after.shape[0]) != (batch, other_batch):
+      return True
+    scale = np.max(_size(before), initial=0)
+    return _close(before[row], after[row], scale, self._tolerance)
+
 
 def _lower(text):
   return text[0].lower() + text[1:]
@@ -242,15 +298,6 @@ def _kept(rows, others, i):
   )
 
 
-def _row_alike(before, after, row, batch, other_batch):
-  """Whether a layer gave the same for one row; true if it has no rows."""
-  if not (before.ndim and after.ndim):
-    return True
-  if (before.shape[0], after.shape[0]) != (batch, other_batch):
-    return True
-  return _close(before[row], after[row], np.max(_size(before), initial=0))
-
-
 def _alike(old, new, row):
   """Whether the loss of one row and its gradient are the same."""
   if not _close(old.losses[row], new.losses[row], _LOSS):
@@ -261,7 +308,7 @@ def _alike(old, new, row):
   )
 
 
-def _close(a, b, scale=0.0, tolerance=1e-4):
+def _close(a, b, scale=0.0, tolerance=_TOLERANCE):
   """Equal up to rounding, of whatever type.
 
   Args:

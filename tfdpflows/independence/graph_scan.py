@@ -1,13 +1,13 @@
-"""What a step could fail at, or show, because of what is in a row: refused.
+"""Static scan of a graph: operations that may fail for a row, or show it.
 
 Clipping and noise hide what a row adds to an update. They do not hide that a
-training ended, nor what its error says. So the very sums that training takes
-are traced, forward and backward, before any row is read, and a model is
-refused in two cases. First, an operation of the graph that is known to fail
-for some values, or to write them down, gets values from the rows. Second, the
-sums cannot be computed on made-up rows of unusual values. Indices (of a lookup,
-of labels) are only tried: where a model keeps them in bounds it is as good as
-any other.
+training ended, or goes on for ever, nor what its error says. So a step is
+traced, forward and backward, before anything is computed, and refused where an
+operation that is known to fail for some values, to write them down or to keep
+them gets values from the rows, or where rows decide how long a loop goes on and
+nothing shows that it ends, see `loops`. Indices (of a lookup, of labels) pass:
+where a model keeps them in bounds it is as good as any other. Those are run on
+unusual rows, see `checker`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdpflows.independence import probe_rows
-from tfdpflows.independence.runs import Captured, holds_one
+from tfdpflows.independence.loops import Loop
 
 # What fails for some values of these inputs (all of them, where not said).
 _FAILING = {
@@ -99,9 +98,10 @@ _SHOWING = re.compile(
   'Print(V2)?$|WriteFile$|Write.*Summary|.*Summary(V2)?$|Save(V2|Slices)?$|'
   'Queue(TryEnqueue|Enqueue)|.*QueueEnqueue|LookupTable(Insert|Import|Remove)|'
   'Stack?Push|Stage$|(Ordered)?Map(Unordered)?Stage$|Barrier.*Insert|'
-  # A variable keeps what it was given, without noise.
-  'Assign(Add|Sub)?Variable(Op|Xla)|Resource(Scatter|StridedSliceAssign)'
+  'Assign.*Variable|Resource(Scatter|StridedSliceAssign)'
 )
+# A variable keeps what it was given, without noise.
+_VARIABLE = re.compile('Assign|Resource')
 _PYTHON = re.compile('.*PyFunc')
 # Give the shape of their input, and nothing of its values.
 _SHAPES = {'Rank', 'Shape', 'ShapeN', 'Size', 'TensorListLength'}
@@ -132,7 +132,24 @@ _SHAPED_BY = {
 _SHAPED_WHOLLY = {'BroadcastTo', 'Fill', 'Range', 'ScatterNd'}
 _SHAPED_WHOLLY |= {'UnsortedSegmentMax', 'UnsortedSegmentSum'}
 _OURS = b'must be the examples of the loss'
+_REPLACE = (
+  'Replace it by what gives every row some number (NaN will do: such a row is '
+  'left out), or do it to the table before.'
+)
+_CHANGES = (
+  'keeps what comes from rows: it changes a variable by itself, from private '
+  'rows and without noise'
+)
+_KEEPS = (
+  'Set `trainable = False` on the layer, if it then stops, or replace it (a '
+  'recurrent layer must not be stateful).'
+)
+_COUNT = (
+  'Give the loop a number of turns that ends it for every row: '
+  'tf.while_loop(..., maximum_iterations=...).'
+)
 _FEW_TURNS = 50
+_LIST = tf.variant.as_datatype_enum
 
 
 class _Flow(NamedTuple):
@@ -142,93 +159,47 @@ class _Flow(NamedTuple):
     values: its values.
     sizes: its values, by shapes only.
     shape: its shape.
+    turns: no more of its values than how many turns a loop made that ends:
+      rows may decide about the number, but not make it endless.
   """
 
   values: bool = False
   sizes: bool = False
   shape: bool = False
+  turns: bool = False
 
   def joined(self, *others):
-    return _Flow(*map(any, zip(self, *others)))
+    flows = self, *others
+    values, sizes, shape, _ = map(any, zip(*flows))
+    turns = values and all(flow.turns for flow in flows if flow.values)
+    return _Flow(values, sizes, shape, turns)
 
 
-def check(sums, spec, example, named, layers, what):
-  """Refuses a step that rows can bring to fail.
+def refuse_operations(traced, layers, what, loops=True):
+  """Refuses a graph in which rows reach what may fail, show or keep them.
 
   Args:
-    sums: a function of rows and weights `[batch]`; traced.
-    spec: structure of `tf.TensorSpec`, of rows.
-    example: public rows, or `None`.
-    named: variables that have a name in messages.
+    traced: a concrete function whose arguments are private.
     layers: the Keras layers, to name the one it is.
-    what: what computes the losses, at the start of a sentence.
+    what: what the graph computes, at the start of a sentence.
+    loops: whether to look at loops too, which must end.
 
   Raises:
     ValueError: naming the operation, the layer if it is one's, and the fix.
   """
-
-  def run(rows, weights):
-    # Of this graph alone: it makes the seeds of legacy operations.
-    tf.random.set_seed(0)
-    return sums(rows, weights)
-
-  specs = tf.nest.map_structure(
-    lambda s: tf.TensorSpec([None, *s.shape[1:]], s.dtype), spec
-  )
-  traced = tf.function(run).get_concrete_function(
-    specs, tf.TensorSpec([None], tf.float32)
-  )
   captured = {id(x) for x in traced.graph.internal_captures}
   private = {x.op.name for x in traced.graph.inputs if id(x) not in captured}
-  found = _Scan(traced.graph.as_graph_def(), private).found
-  for op, path, why in found:
+  found = _Scan(traced.graph.as_graph_def(), private, loops).found
+  for op, path, why, fix in found:
     raise ValueError(
-      f'{_place(path, layers, what)} uses the operation {op}, which {why}. '
+      f'{place(path, layers, what)} uses the operation {op}, which {why}. '
       'Private rows must not decide whether training goes on, nor be written '
-      'down. Replace it by what gives every row some number (NaN will do: '
-      'such a row is left out), or do it to the table before.'
+      f'down. {fix}'
     )
-  _compute(traced, specs, example, named, layers, what)
 
 
-def _compute(traced, specs, example, named, layers, what):
-  rows, _ = probe_rows.rows_for(specs, example)
-  batch = tf.nest.flatten(rows)[0].shape[0]
-  weights = tf.ones([batch])
-  state = [
-    Captured(handle, (), named)
-    for handle in traced.captured_inputs
-    if handle.dtype == tf.resource and holds_one(handle)
-  ]
-  values = 'as they are made up'
-  try:
-    traced(rows, weights)
-    for unusual, held in probe_rows.unusual(rows):
-      values = held
-      traced(unusual, weights)
-  except tf.errors.OpError as error:
-    # Of made-up rows: nothing in it is private.
-    lines = [line.strip() for line in error.message.splitlines()]
-    lines = [line for line in lines if line] or [type(error).__name__]
-    node = re.search(r'{{node ([^}]*)}}', error.message)
-    place = _place(node.group(1) if node else '', layers, what)
-    said = next(
-      (a for a, b in zip(lines, lines[1:]) if b.startswith('[[{{')), lines[-1]
-    )
-    raise ValueError(
-      f'{place} cannot be computed where rows hold {values} (made up: {said}). '
-      'One such row would end training, and everybody would know that it is '
-      'there. Name the rows that can be used, usable=..., replace the values '
-      'in the model (tf.where, tf.clip_by_value), or use a layer or loss with '
-      'a rule (Embedding itself, SparseCategoricalCrossentropy).'
-    ) from None
-  finally:
-    for one in state:
-      if not one.is_old(one.value()):
-        one.assign(one.old)
-
-
-def _place(path, layers, what):
+def place(path, layers, what):
+  """Returns what to call a node: its layer, or `what` and its path."""
   names = {layer.name for layer in layers}
   for part in reversed(re.split('[/:]', path)):
     if part in names:
@@ -242,12 +213,15 @@ class _Scan:
   Args:
     graph: a `GraphDef`.
     private: names of the placeholders of rows.
+    loops: whether loops must end.
 
   Attributes:
-    found: (operation, path of its node, what it does), for each refused.
+    found: (operation, path of its node, what it does, what to do about it), for
+      each refused.
   """
 
-  def __init__(self, graph, private):
+  def __init__(self, graph, private, loops):
+    self._loops = loops
     self._functions = {f.signature.name: f for f in graph.library.function}
     self._done = {}
     self.found = []
@@ -328,30 +302,47 @@ class _Scan:
 
   def _loop(self, node, inputs, inside):
     condition, body = node.attr['cond'].func.name, node.attr['body'].func.name
-    flows = inputs
+    loop = Loop(condition, body, self._functions)
+    flows = list(inputs)
     for _ in range(_FEW_TURNS):
       (more,) = self._function(condition, flows, inside)
       after = self._function(body, flows, inside or more.values)
       turns = _Flow(more.values, more.sizes)
-      joined = [a.joined(b, turns) for a, b in zip(flows, after)]
+      # Of a list of what was computed in each turn only the length.
+      length = _Flow(shape=more.values or more.sizes)
+      joined = [
+        a if fixed else a.joined(b, length if kind == _LIST else turns)
+        for a, b, fixed, kind in zip(
+          flows, after, loop.fixed, node.attr['T'].list.type
+        )
+      ]
       if joined == flows:
         break
       flows = joined
+    if self._loops and (more.values or inside):
+      counters = loop.counters([not f.values or f.turns for f in inputs])
+      if counters is None:
+        why = 'goes on for as long as rows say, perhaps for ever'
+        self.found.append((node.op, node.name, why, _COUNT))
+      for i in counters or ():
+        flows[i] = flows[i]._replace(turns=True)
     return flows or [_Flow()]
 
   def _refuse(self, node, inputs, whole, inside):
-    private = any(whole)
+    private, fix = any(whole), _REPLACE
     if _PYTHON.match(node.op) and (private or inside):
       why = 'runs Python on rows, which may fail or write them down'
     elif _SHOWING.match(node.op) and (private or inside):
       why = 'writes down, or keeps, what comes from rows'
+      if _VARIABLE.match(node.op):
+        why, fix = _CHANGES, _KEEPS
     elif node.op in ('Assert', 'CheckNumerics') and inside:
       why = 'fails for some rows'
     elif _fails(node, inputs):
       why = 'fails for some values, and gets them from rows'
     else:
       return
-    self.found.append((node.op, node.name, why))
+    self.found.append((node.op, node.name, why, fix))
 
 
 def _fails(node, inputs):
@@ -394,7 +385,7 @@ def _after(node, inputs, whole):
     shape |= op not in _SHAPED_WHOLLY and inputs[0].shape
   elif _SHAPING.match(op):
     shape |= whole.values or whole.sizes
-  return _Flow(whole.values, whole.sizes, shape)
+  return whole._replace(shape=shape)
 
 
 def _inputs(node):

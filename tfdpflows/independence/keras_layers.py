@@ -1,13 +1,20 @@
-"""What is refused of Keras layers by name, before any number is computed."""
+"""Keras layers: which are refused by name, and how their calls are observed."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 
 import tensorflow as tf
 from absl import logging
 
-from tfdpflows._keras import keras
+from tfdpflows._keras import keras, tfp
+
+_BATCH_STATISTICS = (
+  tfp.bijectors.BatchNormalization,
+  keras.layers.BatchNormalization,
+)
 
 
 def layers_of(*modules):
@@ -24,13 +31,38 @@ def layers_of(*modules):
   ]
 
 
-def refuse_layers(layers):
+def refuse_batch_statistics(*parts):
+  """Refuses layers that mix rows and keep their statistics, by name.
+
+  Args:
+    *parts: distributions, bijectors, layers, or anything else, which passes.
+
+  Raises:
+    ValueError: naming the layer.
+  """
+  for part in parts:
+    for module in (part, *getattr(part, 'submodules', ())):
+      if isinstance(module, _BATCH_STATISTICS):
+        raise ValueError(
+          f'{type(module).__name__} {module.name!r} mixes the rows of a batch '
+          'and keeps their mean: what one row changes behind it has no bound. '
+          'Take it out; bijectors.ActNorm does its work.'
+        )
+
+
+def refuse_layers(*modules):
   """Refuses what is known, by name, to break the guarantee.
+
+  Args:
+    *modules: Keras models, or distributions, bijectors and functions.
 
   Raises:
     ValueError: naming the layer and what to do.
   """
-  for layer in layers:
+  for module in modules:
+    if not isinstance(module, keras.Model):
+      refuse_batch_statistics(module)
+  for layer in layers_of(*modules):
     if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
       raise ValueError(
         f'The layer {layer.name} normalises over the batch, so that an example '
@@ -98,3 +130,64 @@ def penalties_of(layers):
         )
       found.append(penalty)
   return found
+
+
+def random_layers(layers):
+  """Returns the layers that draw random numbers in training, as Keras does."""
+  return [
+    layer
+    for layer in layers
+    if isinstance(layer, keras.__internal__.layers.BaseRandomLayer)
+    and 'training' in inspect.signature(layer.call).parameters
+  ]
+
+
+def without_randomness(layers):
+  """Context in which random layers compute as in inference."""
+  return _changed(
+    random_layers(layers),
+    lambda unused_layer, call: (
+      lambda *args, **kwargs: call(*args, **{**kwargs, 'training': False})
+    ),
+  )
+
+
+def observed(layers, outputs):
+  """Context in which the outputs of layers are recorded.
+
+  Args:
+    layers: Keras layers.
+    outputs: list that gets pairs of a layer's description and a tensor.
+  """
+
+  def change(layer, call):
+    def recorded(*args, **kwargs):
+      result = call(*args, **kwargs)
+      for x in tf.nest.flatten(result):
+        outputs.append((f'The layer {layer.name}', x))
+      return result
+
+    return recorded
+
+  return _changed(layers, change)
+
+
+@contextlib.contextmanager
+def _changed(layers, change):
+  old = [vars(layer).get('call') for layer in layers]
+  # Keras converts by AutoGraph what it finds to be the call of a layer.
+  context = tf.__internal__.autograph.control_status_ctx()
+  convert = tf.__internal__.autograph.tf_convert
+  try:
+    for layer in layers:
+      own = layer.call
+      changed = change(layer, convert(own, context))
+      changed = functools.wraps(own)(changed)
+      # Past Keras, which would track it.
+      vars(layer)['call'] = tf.autograph.experimental.do_not_convert(changed)
+    yield
+  finally:
+    for layer, call in zip(layers, old):
+      vars(layer).pop('call', None)
+      if call is not None:
+        vars(layer)['call'] = call

@@ -1,4 +1,4 @@
-"""Rows to try a model on, made up from what is public of the data."""
+"""Probe rows: made up from what is public of the data, and unusual ones."""
 
 from __future__ import annotations
 
@@ -84,8 +84,10 @@ def extreme(others, floats_only=False):
     kind = lambda t, factor=factor: t.is_integer and (t.min <= factor <= t.max)
     cases.append((kind, times(factor), f'integers times {factor}'))
   longer = lambda x: tf.strings.join([x, tf.fill(tf.shape(x), _LONG_TEXT)])
+  empty = lambda x: tf.fill(tf.shape(x), '')
   if not floats_only:
     cases.append((lambda t: t == tf.string, longer, _TEXT))
+    cases.append((lambda t: t == tf.string, empty, 'empty text'))
   for is_kind, change, what in cases:
     if any(is_kind(x.dtype) for x in flat):
       changed = [change(x) if is_kind(x.dtype) else x for x in flat]

@@ -1,4 +1,4 @@
-"""Whether the rules of a model's layers give what the layers give: tried."""
+"""Whether the rules of a model's layers give what the layers give."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import gradients
-from tfdpflows.independence import other_weights
+from tfdpflows.independence.runs import moved
 
 _ZERO = tf.UnconnectedGradients.ZERO
 _TOLERANCE = 1e-3
 
 
-def rules_that_hold(compute, layers, rows, variables, trial):
+def rules_that_hold(compute, layers, rows, variables, runs, step):
   """Compares the rules with plain gradients; leaves out layers they misread.
 
   Args:
@@ -21,7 +21,8 @@ def rules_that_hold(compute, layers, rows, variables, trial):
     layers: all layers of the model.
     rows: as `compute` takes them.
     variables: the trainable variables.
-    trial: a `Trial` of the model with its random layers at rest.
+    runs: `RepeatableRuns` of the model, with random layers as in inference.
+    step: to the weights to compare at, see `runs.weight_steps`.
 
   Returns:
     The layers whose rules may be used: a layer that gets positions in place of
@@ -32,10 +33,10 @@ def rules_that_hold(compute, layers, rows, variables, trial):
   """
 
   def again(rows):
-    trial.set_back()
+    runs.restore()
     return compute(rows)
 
-  if trial.legacy:
+  if runs.own_state:
     # Other random numbers in every run: nothing to compare with. The rules of
     # the library have tests of their own.
     ruled, _, _ = _with_rules(again, layers, rows)
@@ -45,18 +46,17 @@ def rules_that_hold(compute, layers, rows, variables, trial):
       logging.warning(
         'tfdpflows: the model draws random numbers by %s, so that the rules of '
         '%s cannot be compared with their layers: they are not used. Draw from '
-        'a tf.random.Generator, which can be set back.',
-        ', '.join(trial.legacy),
+        'a tf.random.Generator, which can be restored.',
+        ', '.join(runs.own_state),
         ', '.join(left_out),
       )
     return known
-  finite = lambda: bool(np.all(np.isfinite(again(rows))))
   # Where a layer begins with zeros, those before it have no gradient yet.
   try:
-    with other_weights.opened(variables, finite):
+    with moved(variables, step):
       return _compared(again, layers, rows, variables)
   finally:
-    trial.set_back()
+    runs.restore()
 
 
 def _compared(compute, layers, rows, variables):

@@ -1,7 +1,8 @@
-"""Losses and gradients that can be computed again with the same chance."""
+"""Runs on probe rows, again with the same random numbers or other weights."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from typing import Any, NamedTuple
@@ -11,12 +12,16 @@ import tensorflow as tf
 
 # Operations that keep a state of their own, which nothing can reset or save.
 # Those named Stateful have theirs in a variable.
-_LEGACY = re.compile(
+_OWN_STATE = re.compile(
   '(?!State(less|ful)|RandomIndexShuffle$).*(Random|Multinomial|'
   'TruncatedNormal|CandidateSampler|DistortedBoundingBox|PyFunc|'
   'Fractional(Max|Avg)Pool|CudnnRNN|XlaRng(Uniform|Normal)|Skipgram|'
   'RecordInput|Timestamp)'
 )
+# Shares of a weight's typical size; smaller where the loss is not finite.
+_SHARES = (0.5, 0.05, 0.005)
+# The least of what counts as typical: zeros move too.
+_SIZE = 0.3
 
 
 class Run(NamedTuple):
@@ -24,16 +29,16 @@ class Run(NamedTuple):
 
   losses: Any  # [batch]
   gradient: Any  # of the weighted sum of losses, by each variable
-  seen: Any  # pairs of a description and an array
-  backward: Any  # as `seen`: the gradient there, of what is a float
+  outputs: Any  # pairs of a description and an array
+  output_gradients: Any  # as `outputs`: the gradient there, of what is a float
 
 
-class Trial:
-  """A computation on a few rows that are not private, traced once.
+class RepeatableRuns:
+  """A computation on rows that are not private, traced once.
 
-  It runs in pairs that draw the same random numbers: generators are set back
+  It runs in pairs that draw the same random numbers: generators are restored
   in between, and operations that draw from a state of their own exist twice,
-  in step with each other. The program's own chance is not touched.
+  in step with each other. The random numbers of the program are not touched.
 
   Args:
     compute: a function from rows to losses `[batch]` and to pairs of a
@@ -43,23 +48,24 @@ class Trial:
     named: all variables that have a name in messages.
 
   Attributes:
-    legacy: names of the operations that draw random numbers from a state of
-      their own.
+    traced: the `tf.function` of rows and weights of losses, made concrete.
+    own_state: names of the operations that draw random numbers from a state
+      of their own.
   """
 
   def __init__(self, compute, variables, rows, named):
     names, floats = [], []
 
     def run(rows, weights):
-      # Of this graph alone: it makes the seeds of legacy operations.
+      # Of this graph alone: it makes the seeds of operations with a state.
       tf.random.set_seed(0)
       with tf.GradientTape() as tape:
-        losses, seen = compute(rows)
+        losses, outputs = compute(rows)
       graph = tf.compat.v1.get_default_graph()
       # Those made in a loop or branch are out of sight.
-      seen = [s for s in seen if getattr(s[1], 'graph', None) is graph]
-      names[:] = [name for name, _ in seen]
-      tensors = [x for _, x in seen]
+      outputs = [o for o in outputs if getattr(o[1], 'graph', None) is graph]
+      names[:] = [name for name, _ in outputs]
+      tensors = [x for _, x in outputs]
       floats[:] = [i for i, x in enumerate(tensors) if x.dtype.is_floating]
       found = tape.gradient(
         losses,
@@ -68,41 +74,29 @@ class Trial:
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
       )
       found = [tf.convert_to_tensor(g) for g in found]
-      return (
-        losses,
-        found[: len(variables)],
-        tensors,
-        found[len(variables) :],
-      )
+      count = len(variables)
+      return losses, found[:count], tensors, found[count:]
 
-    spec = tf.nest.map_structure(
-      lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), rows
-    )
-    self._traced = tf.function(run).get_concrete_function(
-      spec, tf.TensorSpec([None], tf.float64)
-    )
+    self.traced = trace(run, rows, tf.float64)
     self._names, self._floats = list(names), list(floats)
-    nodes = self._traced.graph.as_graph_def()
-    functions = nodes.library.function
+    nodes = self.traced.graph.as_graph_def()
     ops = {n.op for n in nodes.node}
-    ops.update(n.op for f in functions for n in f.node_def)
-    self.legacy = sorted(op for op in ops if _LEGACY.match(op))
-    self._state = [
-      Captured(handle, variables, named)
-      for handle in self._traced.captured_inputs
-      if handle.dtype == tf.resource and holds_one(handle)
-    ]
-    self._changing = self._state
-    again = self._traced
-    if self.legacy:
+    ops.update(n.op for f in nodes.library.function for n in f.node_def)
+    self.own_state = sorted(op for op in ops if _OWN_STATE.match(op))
+    self._captured = captured_variables(self.traced, [*named, *variables])
+    self._changing = self._captured
+    again = self.traced
+    if self.own_state:
       # Another instance, with the seeds of the first.
-      again = tf.function(functools.partial(again)).get_concrete_function(
-        spec, tf.TensorSpec([None], tf.float64)
-      )
-    self._instances = self._traced, again
+      again = trace(functools.partial(again), rows, tf.float64)
+    self._instances = self.traced, again
+
+  def run(self, rows, weights):
+    """Runs once, and lets the state go on from there."""
+    return self._run(0, rows, weights)
 
   def pair(self, rows, others, index, weights=None):
-    """Runs twice with the same chance.
+    """Runs twice with the same random numbers.
 
     Args:
       rows: rows of the first run.
@@ -115,20 +109,19 @@ class Trial:
     """
     start = [captured.value() for captured in self._changing]
     first = self._run(0, rows, _one_hot(rows, index))
-    for captured, value in zip(self._changing, start):
-      captured.assign(value)
+    _assign(self._changing, start)
     if weights is None:
       weights = _one_hot(others, index)
     return first, self._run(1, others, weights)
 
-  def alike(self, rows, weights):
-    """Runs on the same rows with the same chance and other weights of losses.
+  def with_weights(self, rows, weights):
+    """Runs on the same rows with the same random numbers.
 
-    Not where there is `legacy` chance, which cannot be set back.
+    Not where there is `own_state`, which cannot be restored.
 
     Args:
       rows: rows of all runs.
-      weights: `[batch]` for each run.
+      weights: the weights of the losses `[batch]`, for each run.
 
     Returns:
       A `Run` for each.
@@ -136,26 +129,24 @@ class Trial:
     start = [captured.value() for captured in self._changing]
     found = []
     for one in weights:
-      for captured, value in zip(self._changing, start):
-        captured.assign(value)
+      _assign(self._changing, start)
       found.append(self._run(0, rows, one))
     return found
 
   def _run(self, instance, rows, weights):
-    losses, gradient, seen, backward = self._instances[instance](
+    losses, gradient, outputs, backward = self._instances[instance](
       rows, tf.constant(weights, tf.float64)
     )
     return Run(
       losses.numpy(),
       [g.numpy() for g in gradient],
-      [(name, x.numpy()) for name, x in zip(self._names, seen)],
+      [(name, x.numpy()) for name, x in zip(self._names, outputs)],
       [(self._names[i], x.numpy()) for i, x in zip(self._floats, backward)],
     )
 
-  def set_back(self):
+  def restore(self):
     """Gives what a run changes the values of the start."""
-    for captured in self._changing:
-      captured.assign(captured.old)
+    restore(self._changing)
 
   def find_changes(self, rows, others):
     """Finds what a run changes; to be called first.
@@ -167,12 +158,12 @@ class Trial:
     after = []
     for instance, data in enumerate((rows, others)):
       self._run(instance, data, _one_hot(data, 0))
-      after.append([captured.value() for captured in self._state])
-      self.set_back()
+      after.append([captured.value() for captured in self._captured])
+      self.restore()
     changed = [
       (captured, one, other)
-      for captured, one, other in zip(self._state, *after)
-      if not (captured.is_old(one) and captured.is_old(other))
+      for captured, one, other in zip(self._captured, *after)
+      if not (captured.is_start(one) and captured.is_start(other))
     ]
     self._changing = [captured for captured, _, _ in changed]
     return [
@@ -181,23 +172,39 @@ class Trial:
       if not captured.is_generator or not np.array_equal(one, other)
     ]
 
-  def chance(self, kept):
+  def untracked_randomness(self, kept):
     """Describes the random numbers of a run that no checkpoint keeps.
 
     Args:
       kept: the variables that checkpoints keep.
 
     Returns:
-      Descriptions, none if there is no such chance.
+      Descriptions, none if there are no such numbers.
     """
     handles = {id(v.handle) for v in kept}
     generators = [c for c in self._changing if id(c.handle) not in handles]
-    return self.legacy + ['tf.random.Generator'] * bool(generators)
+    return self.own_state + ['tf.random.Generator'] * bool(generators)
 
   @property
   def random(self):
     """Whether random numbers are drawn at all."""
-    return bool(self.legacy or self._changing)
+    return bool(self.own_state or self._changing)
+
+
+def trace(function, rows, weights_dtype):
+  """Traces a function of rows and weights, for any number of rows."""
+  spec = tf.nest.map_structure(
+    lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), rows
+  )
+  try:
+    return tf.function(function).get_concrete_function(
+      spec, tf.TensorSpec([None], weights_dtype)
+    )
+  except Exception as error:
+    # AutoGraph writes the lines of the program before what the error says.
+    if hasattr(error.__context__, 'ag_error_metadata'):
+      raise error.__context__ from None
+    raise
 
 
 def _one_hot(rows, index):
@@ -205,16 +212,17 @@ def _one_hot(rows, index):
 
 
 class Captured:
-  """A variable that a traced function uses, by its handle."""
+  """A variable that a traced function uses, by its handle.
 
-  def __init__(self, handle, trained, named):
-    self.handle = handle
-    names = {id(v.handle): v.name for v in (*named, *trained)}
-    self.name = names.get(id(handle), 'a variable outside of the model')
-    data = handle._handle_data.shape_and_type[0]
-    self._dtype = tf.as_dtype(data.dtype)
-    self.old = self.value()
-    self.is_generator = self._dtype == tf.int64 and self.old.shape in (
+  Attributes:
+    start: its value when this was made.
+  """
+
+  def __init__(self, handle, name):
+    self.handle, self.name = handle, name
+    self._dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    self.start = self.value()
+    self.is_generator = self._dtype == tf.int64 and self.start.shape in (
       (2,),
       (3,),
     )
@@ -228,11 +236,80 @@ class Captured:
       resource=self.handle, value=tf.constant(value, self._dtype)
     )
 
-  def is_old(self, value):
-    return np.array_equal(self.old, value)
+  def is_start(self, value):
+    return np.array_equal(self.start, value)
 
 
-def holds_one(handle):
-  """Whether this is the handle of a variable, and not of a table, say."""
+def captured_variables(traced, named=()):
+  """Returns what a concrete function captures of variables, no tables."""
+  names = {id(v.handle): v.name for v in named}
+  return [
+    Captured(handle, names.get(id(handle), 'a variable outside of the model'))
+    for handle in traced.captured_inputs
+    if handle.dtype == tf.resource and _is_variable(handle)
+  ]
+
+
+def _is_variable(handle):
   data = getattr(handle, '_handle_data', None)
   return data is not None and data.is_set and len(data.shape_and_type) == 1
+
+
+def _assign(captured, values):
+  for one, value in zip(captured, values):
+    one.assign(value)
+
+
+def restore(captured):
+  """Gives variables the values that they had when they were captured."""
+  for one in captured:
+    if not one.is_start(one.value()):
+      one.assign(one.start)
+
+
+def weight_steps(variables, is_finite):
+  """Finds steps to other weights, where what zeros hide at the start shows.
+
+  A step moves every element away from zero. What one sign closes (a gate behind
+  a relu) the other opens.
+
+  Args:
+    variables: the trainable variables.
+    is_finite: a function that says whether the loss is finite.
+
+  Returns:
+    `None` for the weights as they are, then for either sign the longest step
+    that leaves the loss finite, if there is one.
+  """
+  rng = np.random.default_rng(0)
+  whole = []
+  for v in variables:
+    values = v.numpy()
+    size = np.sqrt(np.mean(np.square(values))) if values.size else 0.0
+    move = rng.uniform(0.5, 1, values.shape) * rng.choice([-1, 1], values.shape)
+    whole.append(move * max(size, _SIZE))
+  found = [None]
+  for sign in (1, -1):
+    for share in _SHARES:
+      step = [sign * share * m for m in whole]
+      with moved(variables, step):
+        if is_finite():
+          found.append(step)
+          break
+  return found
+
+
+@contextlib.contextmanager
+def moved(variables, step):
+  """Context in which a step is added to the variables; `None` is no step."""
+  if step is None:
+    yield
+    return
+  old = [v.numpy() for v in variables]
+  try:
+    for v, value, change in zip(variables, old, step):
+      v.assign((value + change).astype(value.dtype))
+    yield
+  finally:
+    for v, value in zip(variables, old):
+      v.assign(value)

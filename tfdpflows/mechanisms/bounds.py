@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from dp_accounting import NeighboringRelation
 
+from tfdpflows._checks import check_positive
 from tfdpflows.accounting import events
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import check_positive, touched
+from tfdpflows.mechanisms.checks import touched
 from tfdpflows.mechanisms.rows import as_numbers
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from tfdpflows.accounting.ledger import randomness_id
+from tfdpflows.accounting.ledger import PrivacyLedger, randomness_id
 from tfdpflows.mechanisms.checks import touched
 from tfdpflows.randomness import Randomness
 
+if TYPE_CHECKING:
+  import dp_accounting
+  import numpy.typing as npt
+
 
 def charge_release(
-  ledger, event, *, label, randomness, facts, arrays, resume=False
-):
+  ledger: PrivacyLedger,
+  event: dp_accounting.DpEvent,
+  *,
+  label: str,
+  randomness: Optional[Randomness],
+  facts: dict[str, Any],
+  arrays: Iterable[npt.ArrayLike],
+  resume: bool = False,
+) -> Randomness:
   """Charges a release that is about to draw its noise.
 
   Args:

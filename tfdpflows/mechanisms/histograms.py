@@ -8,9 +8,9 @@ import math
 import dp_accounting
 import numpy as np
 
+from tfdpflows._checks import check_positive
 from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import check_positive
 from tfdpflows.mechanisms.rows import as_numbers
 
 _MAX_BINS = 64

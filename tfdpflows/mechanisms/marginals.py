@@ -8,9 +8,10 @@ import math
 import dp_accounting
 import numpy as np
 
+from tfdpflows._checks import check_positive
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import check_positive, touched
+from tfdpflows.mechanisms.checks import touched
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

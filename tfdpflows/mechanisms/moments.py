@@ -8,7 +8,7 @@ import math
 import dp_accounting
 import numpy as np
 
-from tfdpflows.mechanisms.checks import check_positive
+from tfdpflows._checks import check_positive
 
 _KINDS = ('gaussian', 'laplace')
 # Squares outside of this range would underflow or overflow unseen, and a row

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import dp_accounting
 import numpy as np
 
+from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import check_positive
 from tfdpflows.mechanisms.rows import as_numbers
 
 # Where squares are counted from, as a share of the squared bound: see the
@@ -151,8 +151,7 @@ def private_normalization(
   size = x.shape[1]
   bound = _checked_bound(bound, size)
   count = len(x) if num_examples is None else num_examples
-  if not (count >= 1 and count % 1 == 0):
-    raise ValueError(f'num_examples is {count}; it must be an integer >= 1.')
+  count = check_integer('num_examples', count)
   event = normalization_event(
     epsilon=epsilon, noise_multiplier=noise_multiplier
   )

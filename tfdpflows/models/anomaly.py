@@ -9,16 +9,16 @@ import tensorflow as tf
 
 from tfdpflows._keras import tfp
 from tfdpflows.independence import errors
-from tfdpflows.independence.functions import (
-  refuse_batch_statistics,
-  refuse_mixing,
-)
+from tfdpflows.independence.comparison import check_function
+from tfdpflows.independence.keras_layers import refuse_batch_statistics
 from tfdpflows.mechanisms import private_quantile
 from tfdpflows.mechanisms.rows import as_numbers
 from tfdpflows.models.anomaly_evaluation import evaluate_scores
 
 # Rows that are scored at one time.
 _CHUNK = 8192
+# Rows that a model is known by, in what is kept of a charge.
+_NUM_ROWS = 7
 
 
 class AnomalyDetector:
@@ -267,14 +267,18 @@ class AnomalyDetector:
   def _known_by(self):
     """Returns arrays that tell the model from others; refuses some models."""
     variables = self.distribution.variables
-    outputs = refuse_mixing(
+    shape = self.distribution.event_shape.as_list()
+    check_function(
       self._log_prob,
       f'The density {self.distribution.name!r}',
-      self.distribution.event_shape.as_list(),
-      self.distribution.dtype.as_numpy_dtype,
+      shape,
+      self.distribution.dtype,
       variables,
     )
-    return [*(v.numpy() for v in variables), outputs]
+    rows = np.random.default_rng(0).uniform(size=[_NUM_ROWS, *shape])
+    rows = rows.astype(self.distribution.dtype.as_numpy_dtype)
+    known = np.asarray(self._log_prob(tf.constant(rows)), np.float64)
+    return [*(v.numpy() for v in variables), known]
 
   def _rows(self, x):
     x = as_numbers(x)

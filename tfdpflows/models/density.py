@@ -5,15 +5,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.independence import errors, keras_layers, probe_rows
-from tfdpflows.independence.functions import refuse_batch_statistics
+from tfdpflows.independence import Checker, errors
 from tfdpflows.models.averaging import WeightAverage
-from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
 from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 
-class DensityModel(TriedModel):
+class DensityModel(keras.Model):
   """Fits a `tfd.Distribution` with trainable variables through `model.fit`.
 
   With an optimizer of a `TrainingPlan`, `fit(x)` trains on batches that the
@@ -43,9 +41,9 @@ class DensityModel(TriedModel):
       and `fit` ends with the averages.
     example: public rows to try the density on, at least two and no two of them
       alike; by default rows are made up from shape and dtype.
-    examples_apart: `True` declares that no row changes the loss of another
-      where that cannot be tried, because random numbers are drawn in a way
-      that cannot be repeated. What is found is refused all the same.
+    examples_independent: `True` declares that no row changes the loss of
+      another where that cannot be found out, because random numbers are drawn
+      in a way that cannot be repeated. What is found is refused all the same.
 
   Raises:
     ValueError: if `distribution` has no trainable variables.
@@ -73,9 +71,9 @@ class DensityModel(TriedModel):
     name=None,
     *,
     example=None,
-    examples_apart=False,
+    examples_independent=False,
   ):
-    super().__init__(example, examples_apart, name)
+    super().__init__(name=name)
     self.distribution = distribution
     if not distribution.trainable_variables:
       raise ValueError(
@@ -85,6 +83,15 @@ class DensityModel(TriedModel):
     self._average = None
     self._start_average(ema_momentum)
     self._loss = keras.metrics.Mean(name='loss')
+    self._checker = Checker(
+      self,
+      lambda rows, training: (self._row_losses(rows), []),
+      self._private_variables,
+      [distribution, preprocessing],
+      'The log-density',
+      example=example,
+      independent=examples_independent,
+    )
 
   def _start_average(self, momentum):
     if momentum is not None:
@@ -93,6 +100,10 @@ class DensityModel(TriedModel):
   @property
   def metrics(self):
     return [self._loss]
+
+  def compile(self, *args, **kwargs):
+    self._checker.forget()
+    super().compile(*args, **kwargs)
 
   def make_train_function(self, force=False):
     """As in Keras; errors of private steps say nothing of the rows."""
@@ -139,10 +150,8 @@ class DensityModel(TriedModel):
       step = None
     else:
       x, weights, step = data
-    self._check_in_step(probe_rows.spec_of(x))
-    means, loss = self._private_gradients(
-      self._row_losses, x, variables, weights, step
-    )
+    self._checker.check_in_step(x)
+    means, loss = self._checker.private_gradients(x, weights, step)
     self.optimizer.apply_gradients(zip(means, variables))
     if loss is None:
       return {}
@@ -151,17 +160,6 @@ class DensityModel(TriedModel):
 
   def _private_variables(self):
     return self.distribution.trainable_variables
-
-  def _try(self, spec):
-    refuse_batch_statistics(self.distribution, self._preprocessing)
-    layers = keras_layers.layers_of(self.distribution, self._preprocessing)
-    keras_layers.refuse_layers(layers)
-    rows, others = probe_rows.rows_for(spec, self._example())
-    compute = lambda rows: (self._row_losses(rows), [])
-    with one_replica():
-      self._try_apart(compute, layers, rows, others, 'The log-density')
-      self._check_values(self._row_losses, spec, layers, 'The log-density')
-    keras_layers.refuse_batch_losses(layers)
 
   def _keras_step(self, data, variables):
     x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
@@ -215,7 +213,7 @@ class DensityModel(TriedModel):
     if getattr(self.optimizer, 'plan', None) is None:
       history = super().fit(x, *args, **kwargs)
     else:
-      history = fit(self, x, self._check_before_plan, *args, **kwargs)
+      history = fit(self, x, self._checker.check_before_plan, *args, **kwargs)
     if self._average is not None:
       self._average.assign()
     return history

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdpflows import gradients
 from tfdpflows._keras import keras
-from tfdpflows.independence import errors, keras_layers, probe_rows, rules
+from tfdpflows.independence import Checker, errors, keras_layers
 from tfdpflows.independence.losses import RowLosses, left_out
 from tfdpflows.models.averaging import WeightAverage
-from tfdpflows.models.tried import TriedModel, one_replica
 from tfdpflows.optimizers import DPOptimizer
 from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 
-class PrivateModel(TriedModel):
+class PrivateModel(keras.Model):
   """Trains a Keras model with per-example gradients in one backward pass.
 
   The model may be functional, Sequential or a subclass, and is itself what is
@@ -33,10 +31,10 @@ class PrivateModel(TriedModel):
   regularizers of weights add their gradient after the noise, since they depend
   on nothing private.
 
-  With `num_draws` of the optimizer each example stands in the batch several
-  times in a row, and random layers (augmentation, dropout) draw for each of
-  these rows: the gradients are averaged over the draws before the example is
-  clipped, at no cost in privacy.
+  With `augmentation_multiplicity` of the optimizer each example stands in the
+  batch several times in a row, and random layers (augmentation, dropout) draw
+  for each of these rows: the gradients are averaged over the draws before the
+  example is clipped, at no cost in privacy.
 
   #### Formal guarantee
 
@@ -57,9 +55,10 @@ class PrivateModel(TriedModel):
     model: a `tf.keras.Model`.
     example: public rows (x, y) to try the model on, at least two and no two of
       them alike; by default rows are made up from shapes and dtypes.
-    examples_apart: `True` declares that no example changes the loss of another
-      where that cannot be tried, because the model draws random numbers in a
-      way that cannot be repeated. What is found is refused all the same.
+    examples_independent: `True` declares that no example changes the loss of
+      another where that cannot be found out, because the model draws random
+      numbers in a way that cannot be repeated. What is found is refused all the
+      same.
     ema_momentum: if given, weights are averaged over steps with this momentum
       and `fit` ends with the averages.
     usable: a function of rows (x, y) that returns bool `[batch]`: whether a row
@@ -94,26 +93,36 @@ class PrivateModel(TriedModel):
     model,
     example=None,
     *,
-    examples_apart=False,
+    examples_independent=False,
     ema_momentum=None,
     usable=None,
     name=None,
   ):
-    if isinstance(model, TriedModel):
+    if isinstance(getattr(model, '_checker', None), Checker):
       raise ValueError(
         f'{model.name} is a {type(model).__name__} and trains privately by '
         'itself. Give PrivateModel the Keras model: that of a PrivateModel is '
         'its attribute `model`.'
       )
-    super().__init__(example, examples_apart, name or f'private_{model.name}')
+    super().__init__(name=name or f'private_{model.name}')
     self.model = model
-    self._ruled = None
     self._usable = usable
     self._ema_momentum = ema_momentum
     self._average = None
     if model.built:
       self._begin_average()
     self._released = keras.metrics.Mean(name='loss')
+    self._checker = Checker(
+      self,
+      self._losses_of,
+      lambda: model.trainable_variables,
+      [model],
+      'The loss',
+      example=example,
+      independent=examples_independent,
+      use_rules=True,
+      when_built=self._begin_average,
+    )
 
   def make_train_function(self, force=False):
     """As in Keras; errors of private steps say nothing of the rows."""
@@ -161,6 +170,7 @@ class PrivateModel(TriedModel):
     if loss is None:
       raise ValueError('PrivateModel needs a loss: compile(optimizer, loss).')
     self._row_losses = RowLosses(loss, loss_weights)
+    self._checker.forget()
     super().compile(
       optimizer=optimizer,
       loss=loss,
@@ -210,7 +220,7 @@ class PrivateModel(TriedModel):
         'The rows of the dataset are no pairs of inputs and targets: it must '
         'come from plan.dataset((x, y)).'
       )
-    self._check_before_plan(rows, replays)
+    self._checker.check_before_plan(rows, replays)
 
   def train_step(self, data):
     if self.optimizer.plan is None:
@@ -221,16 +231,13 @@ class PrivateModel(TriedModel):
     x, y = rows[:2]
     if y is None:
       raise ValueError('PrivateModel learns from pairs: fit(x, y).')
-    self._check_in_step(probe_rows.spec_of((x, y)))
+    self._checker.check_in_step((x, y))
     if rows[-1] is None:
       rows = (x, y)
     variables = self.model.trainable_variables
-    layers = keras_layers.layers_of(self.model)
-    penalties = _gradients(keras_layers.penalties_of(layers), variables)
-    means, loss = self._private_gradients(
-      self._row_losses_by_rules, rows, variables, weights, step
-    )
-    keras_layers.refuse_batch_losses(layers)
+    penalties = keras_layers.penalties_of(self._checker.layers)
+    penalties = _gradients(penalties, variables)
+    means, loss = self._checker.private_gradients(rows, weights, step)
     means = [m if p is None else m + p for m, p in zip(means, penalties)]
     self.optimizer.apply_gradients(zip(means, variables))
     if self._average is not None:
@@ -240,18 +247,9 @@ class PrivateModel(TriedModel):
     self._released.update_state(loss)
     return {'loss': self._released.result()}
 
-  def _row_losses_by_rules(self, rows):
-    """Returns the losses of rows (x, y) or (x, y, weights of rows)."""
-    layers = keras_layers.layers_of(self.model)
-    ruled = [layer for layer in layers if id(layer) in self._ruled]
-    with gradients.layer_rules(ruled):
-      losses, _ = self._losses_of(rows[0], rows[1], training=True)
-    if len(rows) > 2:
-      losses *= tf.cast(rows[2], losses.dtype)
-    return losses
-
-  def _losses_of(self, x, y, training):
-    usable = None
+  def _losses_of(self, rows, training):
+    """Returns losses and outputs of rows (x, y) or (x, y, weights of rows)."""
+    (x, y), usable = rows[:2], None
     if self._usable is not None:
       usable = tf.convert_to_tensor(self._usable(x, y))
       if usable.shape.rank != 1 or usable.dtype != tf.bool:
@@ -269,33 +267,9 @@ class PrivateModel(TriedModel):
       )
     if usable is not None:
       losses = left_out(losses, usable)
+    if len(rows) > 2:
+      losses *= tf.cast(rows[2], losses.dtype)
     return losses, outputs
-
-  def _private_variables(self):
-    return self.model.trainable_variables
-
-  def _try(self, spec):
-    layers = keras_layers.layers_of(self.model)
-    keras_layers.refuse_layers(layers)
-    rows, others = probe_rows.rows_for(spec, self._example())
-    train = lambda rows: self._losses_of(*rows, training=True)
-    test = lambda rows: self._losses_of(*rows, training=False)[0]
-    # Makes the variables, and layers that are made in `call`.
-    test(rows)
-    layers = keras_layers.layers_of(self.model)
-    keras_layers.refuse_layers(layers)
-    keras_layers.refuse_batch_losses(layers)
-    keras_layers.penalties_of(layers)
-    variables = self.model.trainable_variables
-    if not variables:
-      raise ValueError(f'{self.model.name} has no trainable variables.')
-    with one_replica():
-      resting = self._try_apart(train, layers, rows, others, 'The loss')
-      keras_layers.refuse_batch_losses(layers)
-      ruled = rules.rules_that_hold(test, layers, rows, variables, resting)
-      self._ruled = frozenset(map(id, ruled))
-      self._check_values(self._row_losses_by_rules, spec, layers, 'The loss')
-    self._begin_average()
 
   def _begin_average(self):
     variables = self.model.trainable_variables

@@ -7,12 +7,14 @@ import math
 import tensorflow as tf
 
 from tfdpflows import gradients as gradients_lib
+from tfdpflows._checks import check_integer, check_positive
 from tfdpflows._keras import (
   VectorizedDPKerasAdagradOptimizer,
   VectorizedDPKerasAdamOptimizer,
   VectorizedDPKerasSGDOptimizer,
+  keras,
 )
-from tfdpflows.optimizers import checks, chunks
+from tfdpflows.gradients import rules
 from tfdpflows.optimizers.noise import GeneratorNoise, groups
 from tfdpflows.randomness import Randomness
 
@@ -51,9 +53,10 @@ class DPOptimizer:
     loss_bound: releases each batch's mean loss too, with each example's loss
       clipped to [-loss_bound, loss_bound]; the noise of the gradient grows by
       0.5 % for it. `None` releases no loss.
-    num_draws: rows that stand for one example in `private_gradients_of`, such
-      as draws of its dequantization: their gradients are averaged before the
-      example is clipped.
+    augmentation_multiplicity: rows that stand for one example in
+      `private_gradients_of` (De et al. 2022), such as draws of its augmentation
+      or dequantization: their gradients are averaged before the example is
+      clipped.
     chunk_size: examples that `private_gradients_of` takes at one time, at most:
       memory is that of a chunk, whatever the batch, and noise is added once. By
       default all, where 2048 rows or fewer are expected; else 2048 rows.
@@ -62,7 +65,7 @@ class DPOptimizer:
       optimizers may use the same stream: their noise would cancel. With it, or
       with `seed`, checkpoints keep the state of the noise, and restoring one
       in the same process takes used noise back; else they do not.
-    noise_source: a `NoiseSource` that replaces both: how a `TrainingPlan`
+    noise_source: as `noise.GeneratorNoise`, replaces both: how a `TrainingPlan`
       makes its optimizers. Noise is then a function of the plan's secret and
       of the step alone.
     **kwargs: of the Keras optimizer, such as `learning_rate`.
@@ -84,7 +87,7 @@ class DPOptimizer:
     l2_norm_clip=None,
     clipping=None,
     loss_bound=None,
-    num_draws=1,
+    augmentation_multiplicity=1,
     chunk_size=None,
     seed=None,
     noise_generator=None,
@@ -99,15 +102,16 @@ class DPOptimizer:
       raise ValueError(
         f'noise_multiplier is {noise_multiplier}; it must be a number >= 0.'
       )
-    if not 0 < expected_batch_size < math.inf:
-      raise ValueError(
-        f'expected_batch_size is {expected_batch_size}; it must be positive.'
-      )
-    if loss_bound is not None and not 0 < loss_bound < math.inf:
-      raise ValueError(f'loss_bound is {loss_bound}; it must be positive.')
-    for name, value in (('num_draws', num_draws), ('chunk_size', chunk_size)):
-      if value is not None and (value != int(value) or value < 1):
-        raise ValueError(f'{name} is {value}; it must be an integer >= 1.')
+    expected_batch_size = check_positive(
+      'expected_batch_size', expected_batch_size
+    )
+    if loss_bound is not None:
+      loss_bound = check_positive('loss_bound', loss_bound)
+    augmentation_multiplicity = check_integer(
+      'augmentation_multiplicity', augmentation_multiplicity
+    )
+    if chunk_size is not None:
+      chunk_size = check_integer('chunk_size', chunk_size)
     sources = {
       'seed': seed,
       'noise_generator': noise_generator,
@@ -116,7 +120,7 @@ class DPOptimizer:
     given = [name for name, value in sources.items() if value is not None]
     if len(given) > 1:
       raise ValueError(f'Give either `{given[0]}` or `{given[1]}`, not both.')
-    checks.refuse_mixed_precision_policy()
+    _refuse_mixed_precision_policy()
     clipping = clipping.fresh()
     super().__init__(
       l2_norm_clip=float(clipping.l2_sensitivity),
@@ -125,10 +129,10 @@ class DPOptimizer:
     )
     self.clipping = clipping
     self.noise_multiplier = float(noise_multiplier)
-    self.expected_batch_size = float(expected_batch_size)
-    self.loss_bound = None if loss_bound is None else float(loss_bound)
-    self.num_draws = int(num_draws)
-    self.chunk_size = None if chunk_size is None else int(chunk_size)
+    self.expected_batch_size = expected_batch_size
+    self.loss_bound = loss_bound
+    self.augmentation_multiplicity = augmentation_multiplicity
+    self.chunk_size = chunk_size
     self._variables_of_first_update = None
     self._noise_multipliers()
     if noise_source is None:
@@ -152,7 +156,7 @@ class DPOptimizer:
   @_is_wrapped_by_loss_scale_optimizer.setter
   def _is_wrapped_by_loss_scale_optimizer(self, value):
     # How Keras begins to wrap, in `compile` too.
-    raise checks.mixed_precision(f'a LossScaleOptimizer around {self._name}')
+    raise _mixed_precision(f'a LossScaleOptimizer around {self._name}')
 
   @property
   def noise_stddev(self):
@@ -197,12 +201,12 @@ class DPOptimizer:
       tf.errors.InvalidArgumentError: for a step of the plan that was made
         already, or is not to be made now.
     """
-    if self.num_draws > 1 or self.chunk_size is not None:
+    if self.augmentation_multiplicity > 1 or self.chunk_size is not None:
       raise ValueError(
-        'num_draws and chunk_size need the losses as a function of the rows: '
-        f'{type(self).__name__}.private_gradients_of, which '
-        'tfdpflows.DensityModel calls. A loss that was computed already has '
-        'neither draws nor chunks.'
+        'augmentation_multiplicity and chunk_size need the losses as a '
+        f'function of the rows: {type(self).__name__}.private_gradients_of, '
+        'which tfdpflows.DensityModel calls. A loss that was computed already '
+        'has neither draws nor chunks.'
       )
     self.check_step(variables, step)
     return self._release(self._sums(loss, variables, tape, weights), step)
@@ -215,8 +219,8 @@ class DPOptimizer:
     Args:
       losses: a function of rows that returns `[batch]`, one loss per row; row
         i must depend on nothing but row i of what it is given. It is called
-        with each row `num_draws` times in a row, and with at most `chunk_size`
-        examples at one time, the last ones zeros of weight 0.
+        with each row `augmentation_multiplicity` times in a row, and with at
+        most `chunk_size` examples at one time, the last ones zeros of weight 0.
       rows: a tensor `[batch, ...]`, or a structure of them.
       variables: flat list of variables.
       weights: `[batch]`, 0 for padding; all ones by default.
@@ -231,7 +235,7 @@ class DPOptimizer:
     if weights is None:
       batch = tf.shape(tf.nest.flatten(rows)[0])[:1]
       weights = tf.ones(batch, variables[0].dtype)
-    sums = chunks.sum_over_chunks(
+    sums = sum_over_chunks(
       lambda part: self._sums_of(losses, part[0], variables, part[1]),
       (rows, tf.convert_to_tensor(weights)),
       size,
@@ -241,31 +245,31 @@ class DPOptimizer:
 
   def _examples_at_a_time(self):
     """Returns the length of the longest chunk, or `None` for no chunks."""
-    largest = max(1, _CHUNK_ROWS // self.num_draws)
+    largest = max(1, _CHUNK_ROWS // self.augmentation_multiplicity)
     if self.chunk_size is None and self.expected_batch_size <= largest:
       return None
     return self.chunk_size or largest
 
   def _sums_of(self, losses, rows, variables, weights):
-    draws = self.num_draws
+    draws = self.augmentation_multiplicity
     if draws > 1:
       rows = tf.nest.map_structure(lambda x: tf.repeat(x, draws, axis=0), rows)
     with gradients_lib.PerExampleTape(losses=losses, rows=rows) as tape:
       loss = losses(rows)
       if draws > 1:
-        checks.check_loss(loss)
+        _check_loss(loss)
         loss = tf.reduce_mean(tf.reshape(loss, [-1, draws]), 1)
     return self._sums(loss, variables, tape, weights)
 
   def _sums(self, loss, variables, tape, weights):
     """Returns what is released, before the noise: sums over the examples."""
-    checks.check_loss(loss)
+    _check_loss(loss)
     if weights is not None:
       weights = tf.convert_to_tensor(weights)
-      checks.check_weights(weights)
+      _check_weights(weights)
     if isinstance(tape, gradients_lib.PerExampleTape):
       per_example = gradients_lib.PerExampleGradients(
-        tape, loss, variables, tape.records, self.num_draws
+        tape, loss, variables, tape.records, self.augmentation_multiplicity
       )
     else:
       per_example = gradients_lib.PerExampleGradients.from_jacobian(
@@ -334,11 +338,11 @@ class DPOptimizer:
   def check_step(self, variables, step):
     """Refuses a step for what is known without its rows; see there."""
     self.noise_source.check(self, step)
-    checks.refuse_mixed_precision(variables)
-    checks.refuse_mixed_dtypes(variables)
-    if self._variables_of_first_update is None:
-      self._variables_of_first_update = {v.ref() for v in variables}
-    checks.refuse_new_variables(self._variables_of_first_update, variables)
+    _refuse_tf32()
+    _refuse_mixed_precision_policy()
+    known = self._variables_of_first_update or {v.ref() for v in variables}
+    _check_variables(variables, known)
+    self._variables_of_first_update = known
 
   def _aggregate_gradients(self, grads_and_vars):
     # `private_gradients` has summed over the replicas already.
@@ -373,7 +377,7 @@ class DPOptimizer:
       noise_multiplier=self.noise_multiplier,
       expected_batch_size=self.expected_batch_size,
       loss_bound=self.loss_bound,
-      num_draws=self.num_draws,
+      augmentation_multiplicity=self.augmentation_multiplicity,
       chunk_size=self.chunk_size,
     )
     return config
@@ -432,3 +436,122 @@ class DPKerasAdagrad(DPOptimizer, VectorizedDPKerasAdagradOptimizer):
   >>> optimizer.clipping
   Flat(l2_norm_clip=2)
   """
+
+
+def sum_over_chunks(function, tensors, size, zeros):
+  """Returns the sum of `function(chunk)` over consecutive chunks of a batch.
+
+  The chunks are of one length, as few as can be: a batch of 1,100 is two of
+  550, if `size` is 1,024.
+
+  Args:
+    function: of a structure as `tensors`, with fewer rows.
+    tensors: structure of tensors `[batch, ...]`; zeros are appended to them.
+    size: length of the longest chunk.
+    zeros: structure of what the function returns, for no chunk at all.
+  """
+  first = tf.nest.flatten(tensors)[0]
+  known = first.shape[0] is not None
+  batch = first.shape[0] if known else tf.shape(first)[0]
+  if known and batch <= size:
+    return function(tensors)
+  count = -(-batch // size)
+  length = -(-batch // (max(count, 1) if known else tf.maximum(count, 1)))
+
+  def split(x):
+    padding = [[0, count * length - batch]] + [[0, 0]] * (x.shape.rank - 1)
+    sizes = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
+    return tf.reshape(tf.pad(x, padding), [count, length, *sizes[1:]])
+
+  parts = tf.nest.map_structure(split, tensors)
+
+  def body(i, sums):
+    found = function(tf.nest.map_structure(lambda x: x[i], parts))
+    return i + 1, tf.nest.map_structure(tf.add, sums, found)
+
+  # One chunk after the other, or all would be in memory together.
+  return tf.while_loop(
+    lambda i, unused_sums: i < count, body, (0, zeros), parallel_iterations=1
+  )[1]
+
+
+def _check_loss(loss):
+  """Raises a ValueError for a loss that is not one exact number per example."""
+  rules.check_loss(loss)
+  if loss.dtype not in (tf.float32, tf.float64):
+    raise _mixed_precision(f'a loss of {loss.dtype.name}')
+
+
+def _check_weights(weights):
+  """Raises a ValueError for weights that would be broadcast."""
+  if weights.shape.rank != 1:
+    raise ValueError(
+      f'weights have shape {weights.shape}; they must be [batch], one for '
+      'each example.'
+    )
+
+
+def _mixed_precision(what):
+  """Returns the error that says why mixed precision is refused."""
+  return ValueError(
+    f'Mixed precision is refused: there is {what}. In half precision gradients '
+    'overflow beyond 65504 and norms round by parts in a thousand, so that '
+    'clipping bounds nothing. Use '
+    "tf.keras.mixed_precision.set_global_policy('float32') before the model "
+    'is made, and no LossScaleOptimizer.'
+  )
+
+
+def _refuse_mixed_precision_policy():
+  """Raises a ValueError where new layers would compute in half precision."""
+  policy = keras.mixed_precision.global_policy()
+  if policy.compute_dtype in ('float16', 'bfloat16'):
+    raise _mixed_precision(f'the global policy {policy.name!r}')
+
+
+def _refuse_tf32():
+  """Raises a ValueError where GPUs would multiply matrices in TensorFloat-32.
+
+  Squared norms are products too, and uses of one variable that cancel may
+  leave a gradient tens of times as long as the clip.
+  """
+  if (
+    tf.config.get_visible_devices('GPU')
+    and tf.config.experimental.tensor_float_32_execution_enabled()
+  ):
+    raise ValueError(
+      'TensorFloat-32 is refused: there is a GPU, whose matrix products would '
+      'round to 10 bits, so that clipping bounds nothing. Call '
+      'tf.config.experimental.enable_tensor_float_32_execution(False) before '
+      'training (it is on by default).'
+    )
+
+
+def _check_variables(variables, known):
+  """Raises a ValueError for variables in half precision, mixed or new.
+
+  Args:
+    variables: those of this update.
+    known: set of references to those of the first update.
+  """
+  for v in variables:
+    # Keras has such variables where a layer computes in another precision.
+    cast = type(v).__name__.startswith('AutoCast')
+    if cast or v.dtype not in (tf.float32, tf.float64):
+      raise _mixed_precision(f'the variable {v.name}')
+  first = variables[0]
+  for v in variables:
+    if v.dtype != first.dtype:
+      raise ValueError(
+        f'The variable {v.name} is {v.dtype.name}, and {first.name} is '
+        f'{first.dtype.name}: norms are taken over all of them. Make the whole '
+        'model in one dtype.'
+      )
+  new = [v.name for v in variables if v.ref() not in known]
+  if new:
+    raise ValueError(
+      f'The first update did not have the variables {new}: they were made, or '
+      'made trainable, after it. Build the whole model before it trains (call '
+      'it once on rows that are public), and take a new optimizer after '
+      'changing what is trainable.'
+    )

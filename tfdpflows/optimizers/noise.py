@@ -22,18 +22,28 @@ _SUPPORTED = (
 )
 
 
-class NoiseSource:
-  """What gives the updates of one optimizer their noise, once for each.
+class GeneratorNoise:
+  """A noise source for updates without a plan, on one replica.
+
+  What gives the updates of one optimizer their noise has three methods, called
+  in this order, and the two attributes; `training.steps` has the other one.
+
+  Args:
+    generator: a `tf.random.Generator`.
+    checkpointed: whether checkpoints keep its state. Secret noise must not go
+      back with a checkpoint, it was used; what is meant to be reproduced has
+      to.
 
   Attributes:
-    plan: the `TrainingPlan` whose steps the updates are, or `None`.
+    plan: the `TrainingPlan` whose steps the updates are: `None`.
     checkpointed: dict of what checkpoints of the optimizer keep, by name.
   """
 
   plan = None
 
-  def __init__(self):
-    self.checkpointed = {}
+  def __init__(self, generator, checkpointed):
+    self.generator = generator
+    self.checkpointed = {'noise': generator} if checkpointed else {}
 
   def check(self, optimizer, step):
     """Refuses an update for what is known without its rows.
@@ -45,44 +55,6 @@ class NoiseSource:
     Raises:
       ValueError: for an update that must not be made.
     """
-    raise NotImplementedError
-
-  def take(self, step):
-    """Returns the randomness of one update, for `add`.
-
-    Args:
-      step: see `check`.
-    """
-    raise NotImplementedError
-
-  def add(self, taken, total, stddev):
-    """Returns the sum over all replicas, with noise added once.
-
-    Args:
-      taken: what `take` returned for the update.
-      total: `[size]`, the sum over the examples of this replica.
-      stddev: standard deviation of the noise, a scalar.
-    """
-    raise NotImplementedError
-
-
-class GeneratorNoise(NoiseSource):
-  """Noise from a generator, on one replica, for updates without a plan.
-
-  Args:
-    generator: a `tf.random.Generator`.
-    checkpointed: whether checkpoints keep its state. Secret noise must not go
-      back with a checkpoint, it was used; what is meant to be reproduced has
-      to.
-  """
-
-  def __init__(self, generator, checkpointed):
-    super().__init__()
-    self.generator = generator
-    if checkpointed:
-      self.checkpointed['noise'] = generator
-
-  def check(self, optimizer, step):
     name = type(optimizer).__name__
     if step is not None:
       raise ValueError(
@@ -98,9 +70,17 @@ class GeneratorNoise(NoiseSource):
       )
 
   def take(self, step):
+    """Returns the randomness of one update, for `add`."""
     return self.generator
 
   def add(self, taken, total, stddev):
+    """Returns the sum over all replicas, with noise added once.
+
+    Args:
+      taken: what `take` returned for the update.
+      total: `[size]`, the sum over the examples of this replica.
+      stddev: standard deviation of the noise, a scalar.
+    """
     stddev = tf.cast(stddev, tf.float64)
     return total + normal(taken, total.shape[0], stddev, total.dtype)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dp_accounting
 import numpy as np
 
+from tfdpflows._checks import check_integer
+
 
 class FixedSizeSampler:
   """Draws the same number of rows for every batch, each set as likely.
@@ -48,16 +50,12 @@ class FixedSizeSampler:
   """
 
   def __init__(self, *, num_examples, batch_size):
-    if not (num_examples >= 1 and num_examples % 1 == 0):
-      raise ValueError(
-        f'num_examples is {num_examples}; it must be an integer >= 1.'
-      )
+    self.num_examples = check_integer('num_examples', num_examples)
     if not (1 <= batch_size <= num_examples and batch_size % 1 == 0):
       raise ValueError(
         f'batch_size is {batch_size}; it must be an integer in '
         f'[1, num_examples={num_examples}].'
       )
-    self.num_examples = int(num_examples)
     self.batch_size = int(batch_size)
 
   @property

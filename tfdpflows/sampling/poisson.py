@@ -5,6 +5,7 @@ from __future__ import annotations
 import dp_accounting
 import numpy as np
 
+from tfdpflows._checks import check_integer
 from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent, leaves
 
 # A cap that matters more often than this in a step is a mistake: it costs rows,
@@ -61,31 +62,24 @@ class PoissonSampler:
     chunk=None,
     max_batch_size=None,
   ):
-    if num_examples != int(num_examples) or num_examples < 1:
-      raise ValueError(
-        f'num_examples is {num_examples}; it must be an integer >= 1.'
-      )
+    self.num_examples = check_integer('num_examples', num_examples)
     if not 0 < sampling_probability <= 1:
       raise ValueError(
         f'sampling_probability is {sampling_probability}; it must be in (0, 1].'
       )
-    self.num_examples = int(num_examples)
     self.sampling_probability = float(sampling_probability)
     if chunk is None:
       # About one standard deviation of the size: a handful of shapes.
       chunk = 8 * (1 + int(np.sqrt(self.expected_batch_size) / 8))
-    if chunk < 1:
-      raise ValueError(f'chunk is {chunk}; it must be at least 1.')
-    self.chunk = int(chunk)
+    self.chunk = check_integer('chunk', chunk)
     self.max_batch_size = max_batch_size
     if max_batch_size is not None:
       self._check_cap()
 
   def _check_cap(self):
-    cap = self.max_batch_size
-    if not 1 <= cap < np.inf or cap != int(cap):
-      raise ValueError(f'max_batch_size is {cap}; it must be an integer >= 1.')
-    self.max_batch_size = int(cap)
+    cap = self.max_batch_size = check_integer(
+      'max_batch_size', self.max_batch_size
+    )
     overflow = self.overflow_probability
     if cap < self.expected_batch_size or overflow > _MAX_OVERFLOW:
       n, q = self.num_examples, self.sampling_probability

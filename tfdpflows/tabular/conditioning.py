@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import tensorflow as tf
 from scipy import special
 
-from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.encoding import EncodedColumn, TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 
 # Rows per call of a compiled function.
@@ -43,7 +46,9 @@ class Conditional:
   effective: float
 
 
-def encode_conditions(schema, conditions):
+def encode_conditions(
+  schema: TableSchema, conditions: dict[str, Any]
+) -> dict[int, float]:
   """Returns the code of each condition, as a dict by number of the column.
 
   Args:
@@ -73,7 +78,13 @@ def encode_conditions(schema, conditions):
   return codes
 
 
-def sample(density, columns, num_rows, codes, rng):
+def sample(
+  density: TableDensity,
+  columns: Sequence[EncodedColumn],
+  num_rows: int,
+  codes: dict[int, float],
+  rng: np.random.Generator,
+) -> Conditional:
   """Draws rows that meet conditions.
 
   Where every condition is on a category, an integer or a missing value, rows of
@@ -84,14 +95,11 @@ def sample(density, columns, num_rows, codes, rng):
   a few points each. That is right in the limit of many candidates.
 
   Args:
-    density: a `TableDensity`.
+    density: what is drawn from.
     columns: its encoded columns.
     num_rows: number of rows.
     codes: from `encode_conditions`.
-    rng: `np.random.Generator`.
-
-  Returns:
-    A `Conditional`.
+    rng: source of the draws.
   """
   wanted = {j: _region(columns[j], code) for j, code in codes.items()}
   if all(low < high for low, high in wanted.values()):

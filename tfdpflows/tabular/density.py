@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
 from tfdpflows import bijectors
 from tfdpflows._keras import tfp
+from tfdpflows.tabular.encoding import EncodedColumn
 
 tfb, tfd = tfp.bijectors, tfp.distributions
 
@@ -16,7 +19,7 @@ BATCH = 8192
 _DRAWS = 16
 
 
-def cells(columns):
+def cells(columns: Sequence[EncodedColumn]) -> list[int]:
   """Returns the number of cells of each encoded column, 0 for points."""
   return [round(c.size) if c.cell else 0 for c in columns]
 
@@ -41,11 +44,11 @@ class TableDensity(tf.Module):
 
   def __init__(
     self,
-    columns,
-    edges,
-    probabilities,
-    latent,
-    dequantization=None,
+    columns: Sequence[EncodedColumn],
+    edges: Sequence[Sequence[float]],
+    probabilities: Sequence[Sequence[float]],
+    latent: tfd.TransformedDistribution,
+    dequantization: bijectors.UniformDequantization | None = None,
   ):
     super().__init__(name='table_density')
     # As an array, which checkpoints do not look into.
@@ -63,12 +66,14 @@ class TableDensity(tf.Module):
     self.dequantization = dequantization
 
   @property
-  def trained(self):
+  def trained(self) -> list[tf.Variable]:
     """The variables that training changes, as a list."""
     placing = self.dequantization.trainable_variables
     return [*self.latent.trainable_variables, *placing]
 
-  def dequantize(self, x, uniform):
+  def dequantize(
+    self, x: tf.Tensor, uniform: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Places points in what codes stand for.
 
     Args:
@@ -89,7 +94,7 @@ class TableDensity(tf.Module):
     volume = tf.where(in_interval, log_width, tf.zeros_like(x))
     return spread, tf.reduce_sum(volume, -1), log_q
 
-  def gains(self, points):
+  def gains(self, points: tf.Tensor) -> tf.Tensor:
     """Returns what the flow adds to independent columns, in nats `[n]`.
 
     Args:
@@ -100,7 +105,7 @@ class TableDensity(tf.Module):
     independent = self.latent.distribution.log_prob(z)
     return self.latent.log_prob(tf.identity(z)) - independent
 
-  def sample(self, num_rows, rng):
+  def sample(self, num_rows: int, rng: np.random.Generator) -> np.ndarray:
     """Returns codes `[num_rows, d]`, drawn in compiled batches.
 
     Args:
@@ -118,7 +123,7 @@ class TableDensity(tf.Module):
   def _sample_batch(self, seed):
     return self.distribution.sample(BATCH, seed=seed)
 
-  def log_prob(self, x, rng):
+  def log_prob(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Returns the log of the mass (discrete) times density of rows.
 
     A discrete row's mass is the integral of the density over its cells. It is
@@ -146,7 +151,7 @@ class TableDensity(tf.Module):
     log_prob = self.distribution.log_prob(points) + volume - log_q
     return tf.reduce_logsumexp(log_prob, 0) - np.log(_DRAWS)
 
-  def export(self, path):
+  def export(self, path: str) -> None:
     """Writes a SavedModel that needs no tfdpflows.
 
     Signatures: `log_prob`, of points `x` float32 `[n, d]` (codes plus a

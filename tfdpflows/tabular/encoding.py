@@ -8,6 +8,8 @@ import math
 import numpy as np
 import pandas as pd
 
+from tfdpflows.tabular.schema import TableSchema
+
 # Wider integers are treated as continuous and rounded: float32 has no room
 # for a fraction beside a larger code.
 _WIDEST = 2**20
@@ -38,7 +40,7 @@ class EncodedColumn:
   resolution: float = 1.0
 
   @property
-  def value_size(self):
+  def value_size(self) -> float:
     """Where values end and, if there is one, the missing cell begins."""
     if not self.missing:
       return self.size
@@ -75,11 +77,11 @@ class TableEncoder:
   0   18   m
   """
 
-  def __init__(self, schema):
+  def __init__(self, schema: TableSchema):
     self.schema = schema
     self.columns = tuple(_encoded(field) for field in schema.fields)
 
-  def encode(self, df):
+  def encode(self, df: pd.DataFrame) -> np.ndarray:
     """Returns the codes of a validated table.
 
     Args:
@@ -94,7 +96,7 @@ class TableEncoder:
       result[:, i] = _encode_column(df[field.name], field, column)
     return result
 
-  def decode(self, x):
+  def decode(self, x: np.ndarray) -> pd.DataFrame:
     """Returns the table that codes stand for.
 
     Args:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 
 from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
@@ -108,27 +107,23 @@ def written_aside(model_dir, overwrite, workspace=None):
     parent = os.path.abspath(workspace)
   check_target(model_dir, overwrite)
   os.makedirs(parent, exist_ok=True)
-  aside = tempfile.mkdtemp(dir=parent, prefix=f'.{name}.')
-  replaced = f'{aside}.replaced'
-  if workspace is not None:
-    replaced = os.path.join(parent, _REPLACED)
-  try:
+  with atomic.folder_aside(parent, name) as aside:
     folder = ModelDirectory(aside, target if os.path.isdir(target) else None)
     yield folder
-    # mkdtemp makes folders private, and so does a ledger its file; these get
-    # what mkdir and open would have given.
+    # A new folder aside is private, and so is a ledger's file; these get what
+    # mkdir and open would have given.
     for path in (aside, *_ledgers(aside)):
       atomic.grant_default_mode(path)
     folder.flush()
     if os.path.isdir(target):
+      replaced = f'{aside}.replaced'
+      if workspace is not None:
+        replaced = os.path.join(parent, _REPLACED)
       os.rename(target, replaced)
       os.rename(aside, target)
       shutil.rmtree(replaced)
     else:
       os.rename(aside, target)
-  except BaseException:
-    shutil.rmtree(aside, ignore_errors=True)
-    raise
 
 
 def bring_back(model_dir, workspace):

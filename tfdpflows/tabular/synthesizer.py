@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 
 from tfdpflows import accounting
@@ -91,17 +93,17 @@ class TabularSynthesizer:
 
   def __init__(
     self,
-    schema,
-    epsilon=1.0,
-    delta=1e-5,
+    schema: TableSchema,
     *,
-    model='histogram',
-    target=None,
-    bounds_epsilon=None,
-    accountant='pld',
-    out_of_range='error',
-    seed=None,
-    **hyperparameters,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    model: str = 'histogram',
+    target: str | None = None,
+    bounds_epsilon: float | None = None,
+    accountant: str = 'pld',
+    out_of_range: str = 'error',
+    seed: int | None = None,
+    **hyperparameters: Any,
   ):
     self.schema = schema
     self.budget = accounting.PrivacyBudget(epsilon, delta)
@@ -146,7 +148,13 @@ class TabularSynthesizer:
       num_rows, len(self.schema.fields), **self._hyperparameters
     )
 
-  def fit(self, df, work_dir=None, resume=False, progress=True):
+  def fit(
+    self,
+    df: pd.DataFrame,
+    work_dir: str | os.PathLike | None = None,
+    resume: bool = False,
+    progress: bool = True,
+  ) -> TabularSynthesizer:
     """Fits the density.
 
     Args:
@@ -256,7 +264,12 @@ class TabularSynthesizer:
     if self._density is None:
       raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
 
-  def sample(self, num_rows, seed=None, conditions=None):
+  def sample(
+    self,
+    num_rows: int,
+    seed: int | None = None,
+    conditions: dict[str, Any] | None = None,
+  ) -> pd.DataFrame:
     """Draws synthetic rows.
 
     Args:
@@ -298,7 +311,7 @@ class TabularSynthesizer:
     }
     return table
 
-  def log_prob(self, df):
+  def log_prob(self, df: pd.DataFrame) -> np.ndarray:
     """Returns the log-density of rows, in nats.
 
     Categories, integers and missing values count with their probability,
@@ -327,7 +340,7 @@ class TabularSynthesizer:
       )
     return found
 
-  def privacy_statement(self):
+  def privacy_statement(self) -> accounting.PrivacyStatement:
     """Returns the `PrivacyStatement` of all that the fit spent."""
     if self.ledger is None:
       raise ValueError('Nothing was spent yet: call fit(df) first.')
@@ -354,7 +367,7 @@ class TabularSynthesizer:
       self.ledger, num_examples=self._num_rows, notes=notes, **extra
     )
 
-  def save(self, model_dir, overwrite=False):
+  def save(self, model_dir: str | os.PathLike, overwrite: bool = False) -> None:
     """Writes the model to a folder: complete, or not at all.
 
     Args:
@@ -399,7 +412,7 @@ class TabularSynthesizer:
     return tf.train.Checkpoint(**parts)
 
   @classmethod
-  def load(cls, model_dir):
+  def load(cls, model_dir: str | os.PathLike) -> TabularSynthesizer:
     """Reads a model that `save` wrote.
 
     Raises:
@@ -421,8 +434,8 @@ class TabularSynthesizer:
     settings = models.current_settings(model['settings'])
     self = cls(
       TableSchema.from_json(os.path.join(model_dir, 'schema.json')),
-      settings['epsilon'],
-      settings['delta'],
+      epsilon=settings['epsilon'],
+      delta=settings['delta'],
       model=settings['model'],
       bounds_epsilon=settings['bounds_epsilon'],
       accountant=settings['accountant'],
@@ -446,17 +459,17 @@ class TabularSynthesizer:
 
 
 def fit_to_directory(
-  table,
-  schema,
-  model_dir,
+  table: pd.DataFrame,
+  schema: TableSchema,
+  model_dir: str | os.PathLike,
   *,
-  epsilon,
-  delta,
-  overwrite=False,
-  resume=False,
-  progress=True,
-  **kwargs,
-):
+  epsilon: float,
+  delta: float,
+  overwrite: bool = False,
+  resume: bool = False,
+  progress: bool = True,
+  **kwargs: Any,
+) -> TabularSynthesizer:
   """Fits a synthesizer and writes it to a folder, in the way of a long job.
 
   Until the model is complete, all work stands in `model_dir + '.partial'`:
@@ -491,7 +504,9 @@ def fit_to_directory(
   complete = resume and model_directory.is_complete(model_dir, ledger)
   if not complete:
     model_directory.check_target(model_dir, overwrite)
-  synthesizer = TabularSynthesizer(schema, epsilon, delta, **kwargs)
+  synthesizer = TabularSynthesizer(
+    schema, epsilon=epsilon, delta=delta, **kwargs
+  )
   synthesizer._fit(table, work_dir, resume, progress, overwrite)
   with synthesizer.ledger:
     if not complete:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 
 @contextlib.contextmanager
-def of_file(path):
+def of_file(path: str) -> Iterator[None]:
   """Within it, an error of TensorFlow is one of reading or writing `path`.
 
   Raises:
@@ -27,7 +28,7 @@ def of_file(path):
 
 
 @contextlib.contextmanager
-def of_memory():
+def of_memory() -> Iterator[None]:
   """Within it, TensorFlow running out of memory is as Python running out of it.
 
   Raises:

@@ -12,12 +12,17 @@ import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.tabular import values
+from tfdpflows.tabular.schema import TableSchema
 
 # Rows that are turned into columns at one time.
 _BLOCK = 1 << 14
 
 
-def read_table(path, schema=None, out_of_range='error'):
+def read_table(
+  path: str | os.PathLike,
+  schema: TableSchema | None = None,
+  out_of_range: str = 'error',
+) -> pd.DataFrame:
   """Reads a CSV file: UTF-8, commas, a header, one row per line.
 
   Empty cells and the words NA, NaN and null are missing values, unless the
@@ -72,7 +77,7 @@ def read_table(path, schema=None, out_of_range='error'):
     raise ValueError(f'{path}: {error}') from error
 
 
-def write_table(df, path):
+def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:
   """Writes a table as CSV, all of it or nothing; replaces what was there.
 
   Missing values become empty cells (or the first of NA, NaN and null that is

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from tfdpflows import models
 from tfdpflows._keras import keras
 from tfdpflows.tabular import system_errors
+from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.models.base import TableModel
 from tfdpflows.tabular.progress import Progress
+from tfdpflows.training.plan import TrainingPlan
 
 
 class TableDensityModel(models.DensityModel):
@@ -16,9 +20,9 @@ class TableDensityModel(models.DensityModel):
   The loss is relative to the untrained model, which has the private marginals
   and independent columns: 0 at the start, negative where the flow has learned
   what columns say of each other, in nats per row, where a target may count
-  several times. It is a bound: that of the
-  log-probability from below (`bijectors.dequantization`), with one point per
-  row, whose place a variational dequantization learns along with the flow.
+  several times. It is a bound: that of the log-probability from below
+  (`bijectors.dequantization`), with one point per row, whose place a
+  variational dequantization learns along with the flow.
 
   Args:
     density: a `TableDensity`.
@@ -26,19 +30,24 @@ class TableDensityModel(models.DensityModel):
     ema_momentum: see `DensityModel`.
   """
 
-  def __init__(self, density, generator, ema_momentum):
+  def __init__(
+    self,
+    density: TableDensity,
+    generator: tf.random.Generator,
+    ema_momentum: float,
+  ):
     super().__init__(density.latent)
     self._density = density
     self._start_average(ema_momentum)
     # As an attribute it has its state in every checkpoint.
     self._generator = generator
 
-  def take_averages(self):
+  def take_averages(self) -> None:
     """Puts the averaged weights in place, as the end of `fit` does."""
     self._average.assign()
 
   @property
-  def trained(self):
+  def trained(self) -> list[tf.Variable]:
     """The variables that training changes, as a list."""
     return self._density.trained
 
@@ -52,26 +61,22 @@ class TableDensityModel(models.DensityModel):
 
 
 def train(
-  model,
-  plan,
-  codes,
+  model: TableDensityModel,
+  plan: TrainingPlan,
+  codes: np.ndarray,
   *,
-  learning_rate,
-  loss_bound,
-  num_draws,
-  folder,
-  resume,
-  progress,
-):
+  settings: TableModel,
+  folder: str | None,
+  resume: bool,
+  progress: bool,
+) -> None:
   """Trains to the end of the plan.
 
   Args:
-    model: a `TableDensityModel`.
-    plan: a `TrainingPlan`.
+    model: what is trained.
+    plan: how, and where it is charged.
     codes: float32 `[n, d]`.
-    learning_rate: of Adam, at the start.
-    loss_bound: see `DPOptimizer`.
-    num_draws: see `DPOptimizer`.
+    settings: the `TableModel`, for what the optimizer needs.
     folder: folder of checkpoints, one per epoch, or `None`.
     resume: whether to go on from the checkpoint there, or from the start if
       there is none yet.
@@ -82,13 +87,13 @@ def train(
     LedgerError: if the ledger cannot be written.
   """
   schedule = keras.optimizers.schedules.CosineDecay(
-    learning_rate, plan.steps, alpha=0.1
+    settings.learning_rate, plan.steps, alpha=0.1
   )
   optimizer = plan.optimizer(
     'adam',
     learning_rate=schedule,
-    loss_bound=loss_bound,
-    num_draws=num_draws,
+    loss_bound=settings.loss_bound,
+    augmentation_multiplicity=settings.augmentation_multiplicity,
   )
   model.compile(optimizer=optimizer)
   callbacks = []
@@ -109,15 +114,12 @@ def train(
   if not plan.remaining_steps:
     model.take_averages()
     return
-  shown = Progress(plan) if progress else None
-  if shown:
-    callbacks.append(shown)
+  shown = Progress(plan, progress)
   try:
     with system_errors.of_memory():
-      model.fit(codes, verbose=0, callbacks=callbacks)
+      model.fit(codes, verbose=0, callbacks=[*callbacks, shown])
   finally:
-    if shown:
-      shown.close()
+    shown.close()
 
 
 class _Checkpoints(keras.callbacks.Callback):

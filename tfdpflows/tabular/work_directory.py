@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 
 import pandas as pd
 
@@ -107,9 +106,8 @@ class WorkDirectory:
         'it. What it spent on these rows stays spent.'
       )
     self.randomness = Randomness(seed)
-    parent = os.path.dirname(os.path.abspath(path))
-    aside = tempfile.mkdtemp(dir=parent, prefix=f'.{os.path.basename(path)}.')
-    try:
+    parent, name = os.path.split(os.path.abspath(path))
+    with atomic.folder_aside(parent, name) as aside:
       PrivacyLedger(
         os.path.join(aside, LEDGER),
         budget=budget,
@@ -132,9 +130,6 @@ class WorkDirectory:
         _write_private(secret, self.randomness.secret)
       _take_earlier(_dropped(path), aside)
       os.rename(aside, path)
-    except BaseException:
-      shutil.rmtree(aside, ignore_errors=True)
-      raise
     shutil.rmtree(_dropped(path), ignore_errors=True)
 
   def _check(self, path, settings, table, seed):

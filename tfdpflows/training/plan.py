@@ -7,6 +7,7 @@ import math
 import dp_accounting
 
 from tfdpflows import accounting, gradients, optimizers, sampling
+from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.steps import StepNoise, TrainingSteps
 
@@ -90,18 +91,14 @@ class TrainingPlan:
         f'noise_multiplier is {noise_multiplier}; it must be positive. '
         'Without noise there is no finite epsilon.'
       )
-    if steps != int(steps) or steps < 1:
-      raise ValueError(f'steps is {steps}; it must be an integer >= 1.')
-    if not 0 < delta < 1:
-      raise ValueError(f'delta is {delta}; it must be in (0, 1).')
     if seed is not None and randomness is not None:
       raise ValueError('Give either `seed` or `randomness`, not both.')
     self.sampler = sampler
     self.clipping = clipping
     self.noise_multiplier = float(noise_multiplier)
-    self.steps = int(steps)
+    self.steps = check_integer('steps', steps)
     self.accountant = accountant
-    self.delta = float(delta)
+    self.delta = check_fraction('delta', delta)
     self.label = label
     self.randomness = Randomness(seed) if randomness is None else randomness
     self.randomness.claim('plan', label)

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows.accounting.ledger import randomness_id
-from tfdpflows.optimizers.noise import NoiseSource, current_strategy, normal
+from tfdpflows.optimizers.noise import current_strategy, normal
 from tfdpflows.training import batches, replicas
 
 # Arguments of an optimizer that change how sums are computed, not what of.
@@ -49,18 +49,22 @@ class TrainingSteps:
 
   #### States of the plan
 
-  | state    | what may happen                       | next state             |
-  |----------|---------------------------------------|------------------------|
-  | new      | `resume`, once; `dataset`             | idle, once it has paid |
-  | new,     | `train`, with an optimizer of the     | training               |
-  | idle     | plan, after the first update the same |                        |
-  | idle     | `dataset`, on the same table          | idle                   |
-  | training | `dataset`, `begin`, updates of the    | training               |
-  |          | one optimizer                         |                        |
-  | training | the end of `train`'s context          | idle                   |
+  | state    | call                                    | next state         |
+  |----------|-----------------------------------------|--------------------|
+  | new      | `resume`                                | new or idle: with  |
+  |          |                                         | `replay` it is the |
+  |          |                                         | dataset that pays  |
+  | new      | `dataset`                               | idle               |
+  | idle     | `dataset`, on the same table            | idle               |
+  | new or   | `train`, with an optimizer of the plan; | training           |
+  | idle     | with the same one after its first step  |                    |
+  | training | `dataset`, `begin`, `train_on`,         | training           |
+  |          | `epoch_and_batch`, updates              |                    |
+  | training | the end of `train`'s context            | idle               |
 
-  Everything else raises a ValueError, before anything is charged or drawn; an
-  update that is no open step is refused by `StepNoise`.
+  Everything else raises a ValueError before anything is charged or drawn; an
+  update that is no open step is refused by `StepNoise`. What pays is the first
+  `dataset`, or `resume` without `replay`: it reserves all steps in the ledger.
 
   Args:
     plan: the `TrainingPlan`.
@@ -88,7 +92,7 @@ class TrainingSteps:
 
   def resume(self, optimizer, *, replay: bool):
     """See `TrainingPlan.resume`."""
-    if self._reservation is not None:
+    if self._reservation is not None or self._training is not None:
       raise ValueError(
         'The plan has begun to draw batches; only a new plan with the same '
         'randomness can resume.'
@@ -160,7 +164,7 @@ class TrainingSteps:
     workers.agree(lambda: [None, None, step])
     with self._lock:
       self.next = step
-      self._training.noise.open(step)
+      self._current.noise.open(step)
 
   def is_trained(self, noise):
     """Whether the training that runs is that of a `StepNoise`."""
@@ -174,7 +178,7 @@ class TrainingSteps:
     first epoch, since Keras can begin in the middle of one.
     """
     per_epoch = self.plan.sampler.steps_per_epoch
-    return divmod(self.next + -self._training.stop % per_epoch, per_epoch)
+    return divmod(self.next + -self._current.stop % per_epoch, per_epoch)
 
   def dataset(self, x, steps: int | None = None):
     """See `TrainingPlan.dataset`."""
@@ -199,12 +203,18 @@ class TrainingSteps:
 
   def train_on(self, dataset):
     """Notes what the training that runs is on, a dataset of this plan."""
-    self._training.stop = dataset.origin.stop
+    self._current.stop = dataset.origin.stop
 
   def drew(self, dataset) -> bool:
     """Whether `dataset` comes from this plan, unchanged."""
     origin = getattr(dataset, 'origin', None)
     return origin is not None and origin.steps is self
+
+  @property
+  def _current(self):
+    if self._training is None:
+      raise ValueError('The plan trains no model right now: call fit.')
+    return self._training
 
   def _check(self, x, steps, workers):
     """Returns what all workers must have in common."""
@@ -316,7 +326,7 @@ class TrainingSteps:
 
   def _first_open(self):
     """Returns the first step that the optimizer in training may make."""
-    noise = self._training.noise
+    noise = self._current.noise
     done, unused = int(noise.done.numpy()), max(noise.unused, self._handed_out)
     if self.replays and done >= unused:
       return done
@@ -335,7 +345,7 @@ class TrainingSteps:
     )
 
 
-class StepNoise(NoiseSource):
+class StepNoise:
   """The noise of an optimizer's steps: the state machine, inside of the graph.
 
   Steps `[start, end)` are open: `open` sets the start, each charge moves the
@@ -403,7 +413,7 @@ class StepNoise(NoiseSource):
     self._end.assign(0)
 
   def check(self, optimizer, step):
-    """Refuses an update for what is known without its rows."""
+    """Refuses an update for what is known without its rows, its step."""
     if step is None or not self.steps.is_trained(self):
       raise ValueError(
         'The optimizer of a plan updates in PrivateModel.fit and '
@@ -415,7 +425,7 @@ class StepNoise(NoiseSource):
     replicas.check_state('plan', self.done)
 
   def take(self, step):
-    """Makes a step, once; see `NoiseSource`.
+    """Makes a step, once.
 
     Args:
       step: its number, int64 scalar.
@@ -453,6 +463,7 @@ class StepNoise(NoiseSource):
     return StepStream(self._key, step), factor
 
   def add(self, taken, total, stddev):
+    """Returns the sum over all replicas, with noise added once."""
     stream, factor = taken
     # One replica adds the noise of all, before anybody sees the whole sum.
     if replicas.is_first_replica():

@@ -29,7 +29,11 @@ def people():
 
 
 def _fit(people, model_dir, **arguments):
-  ours = {'num_blocks': 2, 'expected_batch_size': 100, 'num_draws': 2}
+  ours = {
+    'num_blocks': 2,
+    'expected_batch_size': 100,
+    'augmentation_multiplicity': 2,
+  }
   return fit_to_directory(
     people.table,
     people.schema,
@@ -58,7 +62,7 @@ def fitted(people, tmp_path_factory):
     with pytest.raises(KeyboardInterrupt):
       _fit(people, folder / 'model')
   with pytest.raises(ValueError, match='another hyperparameters'):
-    _fit(people, folder / 'model', resume=True, num_draws=1)
+    _fit(people, folder / 'model', resume=True, augmentation_multiplicity=1)
   resumed = _fit(people, folder / 'model', resume=True)
   return types.SimpleNamespace(
     model=resumed, folder=folder / 'model', averages=averages
@@ -218,7 +222,7 @@ def test_defaults_and_bad_arguments(people):
     ({'dequantization': 'none'}, "dequantization is 'none'"),
     ({'model': 'hflow', 'rank': 6}, 'rank is 6; the table has 5 columns'),
     ({'model': 'hflow', 'rank': 0}, 'rank is 0'),
-    ({'num_draws': 0}, 'num_draws is 0'),
+    ({'augmentation_multiplicity': 0}, 'augmentation_multiplicity is 0'),
   ):
     with pytest.raises(ValueError, match=message):
       TabularSynthesizer(people.schema, **arguments)
@@ -238,7 +242,13 @@ def test_older_models_are_of_the_default(fitted, tmp_path):
     settings = json.load(file)['settings']
   assert settings['model'] == 'hflow'
   h = settings['hyperparameters']
-  for name in ('shared', 'linear', 'rank', 'dequantization', 'num_draws'):
+  for name in (
+    'shared',
+    'linear',
+    'rank',
+    'dequantization',
+    'augmentation_multiplicity',
+  ):
     del h[name]
   del settings['model']
   settings = models.current_settings(settings)

@@ -198,6 +198,9 @@ class PrivacyLedger:
     self._state = entries_lib.LedgerState()
     self._resumable = entries_lib.ResumableEntries()
     self._lock = threading.RLock()
+    # Answers of `epsilon`, since the last record.
+    self._answers: dict[tuple, float] = {}
+    self._version = 0
     # A forked process has a copy, of which this one knows nothing.
     self._process = os.getpid()
 
@@ -404,8 +407,14 @@ class PrivacyLedger:
     if delta is None and self.budget is None:
       raise ValueError('A ledger without a budget has no delta; give one.')
     with self._lock:
+      key = (self._version, delta, accountant, data_dependent)
+      if key in self._answers:
+        return self._answers[key]
       event = self._state.charged(data_dependent)
-    return self._epsilon(event, delta, accountant)
+    epsilon = self._epsilon(event, delta, accountant)
+    with self._lock:
+      self._answers[key] = epsilon
+    return epsilon
 
   def release(self, label: str) -> int:
     """Gives up what a reservation has not charged, whoever made it.
@@ -654,6 +663,9 @@ class PrivacyLedger:
     self._check_process()
     self._check_chargeable()
     change = self._state.prepare(record)
+    # Before the change: an interrupt must leave no answer that is too low.
+    self._version += 1
+    self._answers.clear()
     if self._file is None:
       change()
     else:

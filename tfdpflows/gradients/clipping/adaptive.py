@@ -6,6 +6,7 @@ import math
 
 import tensorflow as tf
 
+from tfdpflows._checks import check_fraction, check_positive
 from tfdpflows.gradients.clipping import strategy
 
 
@@ -75,16 +76,11 @@ class AdaptiveQuantile(strategy.Strategy):
     count_stddev=None,
   ):
     strategy.check_clip(initial_clip=initial_clip)
-    strategy.check_positive(learning_rate=learning_rate)
-    if not 0 < target_quantile < 1:
-      raise ValueError(
-        f'target_quantile is {target_quantile}; it must be in (0, 1).'
-      )
+    check_positive('learning_rate', learning_rate)
     if count_stddev is not None:
-      strategy.check_positive(count_stddev=count_stddev)
-      count_stddev = float(count_stddev)
+      count_stddev = check_positive('count_stddev', count_stddev)
     self.initial_clip = float(initial_clip)
-    self.target_quantile = float(target_quantile)
+    self.target_quantile = check_fraction('target_quantile', target_quantile)
     self.learning_rate = float(learning_rate)
     self.count_stddev = count_stddev
     # The logarithm, over the initial threshold.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import tensorflow as tf
 
 
@@ -97,13 +95,6 @@ class Strategy:
       f'{k}={v:g}' if isinstance(v, float) else f'{k}={v}' for k, v in config
     )
     return f'{type(self).__name__}({values})'
-
-
-def check_positive(**values):
-  """Raises a ValueError for one that is not a positive, finite number."""
-  for name, value in values.items():
-    if not 0 < value < math.inf:
-      raise ValueError(f'{name} is {value}; it must be a positive number.')
 
 
 # Where the squares of gradients as long as C neither vanish nor overflow in

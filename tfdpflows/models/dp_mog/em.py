@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Optional
+from typing import Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -359,7 +359,9 @@ def _outer(vectors):
 
 
 def project_covariances(
-  covariances: np.ndarray, lowest, highest=np.inf
+  covariances: np.ndarray,
+  lowest: Union[float, np.ndarray],
+  highest: Union[float, np.ndarray] = np.inf,
 ) -> np.ndarray:
   """The nearest symmetric matrices with eigenvalues in a range.
 

@@ -12,7 +12,11 @@ MODELS = {
   'hflow': ('tfdpflows.tabular.models.hflow', 'HFlowModel'),
 }
 # Hyper-parameters that were called otherwise in files of earlier versions.
-_RENAMED = {'guides': 'adaptive_marginals', 'guide_share': 'adaptive_share'}
+_RENAMED = {
+  'guides': 'adaptive_marginals',
+  'guide_share': 'adaptive_share',
+  'num_draws': 'augmentation_multiplicity',
+}
 
 
 def model_class(name: str) -> type:

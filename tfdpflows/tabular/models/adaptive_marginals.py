@@ -21,8 +21,8 @@ from tfdpflows import accounting, mechanisms
 from tfdpflows._keras import keras
 from tfdpflows.mechanisms import marginals, smoothing
 from tfdpflows.randomness import Randomness
+from tfdpflows.tabular import progress as bars
 from tfdpflows.tabular.density import TableDensity
-from tfdpflows.tabular.progress import Line, Rounds
 
 # Of each round's budget, as in AIM.
 _SELECTION_SHARE = 0.1
@@ -189,8 +189,7 @@ def refine(
   columns = _column_targets(rows, sizes)
   # A marginal may be measured again: the later target knows the earlier one.
   targets = {}
-  line = Line(progress)
-  shown = Rounds('marginal', len(rounds), ledger, line)
+  shown = bars.bar('marginal', len(rounds), progress)
   for number, spent in enumerate(rounds):
     expected = [
       mechanisms.count(rows, sizes, group, weights) / _SAMPLE
@@ -220,19 +219,20 @@ def refine(
     )
     targets[groups[chosen]] = shrunken(seen, expected[chosen], num_rows)
     weights = rake(rows, sizes, [*targets.values(), *columns])
-    shown.done()
+    bars.add_one(shown, ledger)
+  shown.close()
   targets = list(targets.values())
-  shown = Rounds('distillation', _MOST_DISTILLATIONS, ledger, line)
+  shown = bars.bar('distillation', _MOST_DISTILLATIONS, progress)
   for _ in range(_MOST_DISTILLATIONS):
     seed = int(rng.integers(2**31))
     distill(density, points, weights, seed=seed, **_DISTILLATION)
     density.latent.bijector.match_marginals(seed=seed)
     points = density.sample(_SAMPLE, rng)
     weights = rake(density.bins(points), sizes, [*targets, *columns])
-    shown.done()
+    bars.add_one(shown, ledger)
     if effective_share(weights) > _ENOUGH:
       break
-  line.close()
+  shown.close()
   return targets
 
 

@@ -52,8 +52,8 @@ class TableModel(abc.ABC):
       nats.
     dequantization: how points are placed in the cells of discrete columns in
       training and for log-probabilities: 'uniform' or 'variational'.
-    num_draws: points per row and step, whose gradients are averaged before
-      they are clipped.
+    augmentation_multiplicity: points per row and step, whose gradients are
+      averaged before they are clipped.
 
   Raises:
     ValueError: for a value out of range.
@@ -73,7 +73,7 @@ class TableModel(abc.ABC):
   ema_momentum: float = 0.99
   loss_bound: float = 20.0
   dequantization: str = 'uniform'
-  num_draws: int = 1
+  augmentation_multiplicity: int = 1
 
   def __post_init__(self):
     object.__setattr__(self, 'hidden_units', tuple(self.hidden_units))
@@ -101,7 +101,7 @@ class TableModel(abc.ABC):
         "clipping='sparsification' drops coordinates."
       )
     self._check_whole('num_bins', 2)
-    self._check_whole('num_draws', 1)
+    self._check_whole('augmentation_multiplicity', 1)
     self._check_whole('hidden_units', 1)
 
   def _check_share(self, name):

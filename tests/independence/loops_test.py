@@ -1,0 +1,230 @@
+"""Loops whose length rows decide are accepted where they are sure to end."""
+
+import pytest
+import tensorflow as tf
+
+import tfdpflows
+from tfdpflows import optimizers
+from tfdpflows._keras import keras, tfp
+from tfdpflows.independence.loops import Loop
+
+L = keras.layers
+tfb, tfd, tfm = tfp.bijectors, tfp.distributions, tfp.math
+
+
+def _loops(function):
+  """Returns whether each loop of a function of rows is known to end."""
+  traced = tf.function(function).get_concrete_function(tf.TensorSpec([None]))
+  graph = traced.graph.as_graph_def()
+  functions = {f.signature.name: f for f in graph.library.function}
+  bodies = [graph.node, *(f.node_def for f in functions.values())]
+  return [
+    Loop(
+      node.attr['cond'].func.name, node.attr['body'].func.name, functions
+    ).counters([True] * len(node.attr['T'].list.type))
+    is not None
+    for nodes in bodies
+    for node in nodes
+    if node.op in ('While', 'StatelessWhile')
+  ]
+
+
+def _while(condition, body, *start, **kwargs):
+  return lambda x: tf.while_loop(
+    condition, body, [s(x) if callable(s) else s for s in start], **kwargs
+  )[-1]
+
+
+def _positive(x):
+  return tf.reduce_any(x > 0)
+
+
+def _with_a_break(x):
+  count = 0
+  while _positive(x):
+    x -= 1
+    count += 1
+    if count > 10:
+      break
+  return x
+
+
+def _with_a_function(x):
+  @tf.function
+  def goes_on(count, x):
+    return tf.logical_and(count < 9, _positive(x))
+
+  return tf.while_loop(goes_on, lambda i, x: (i + 1, x / 2), [0, x])[1]
+
+
+def _root(search, **kwargs):
+  return lambda x: search(lambda r: r**3 - x, **kwargs).estimated_root
+
+
+def _zeros(x):
+  return tf.zeros_like(x, tf.int32)
+
+
+_same = lambda x: x
+ENDS = {
+  'maximum': _while(_positive, lambda x: x, _same, maximum_iterations=9),
+  'count': _while(
+    lambda i, x: (i < 9) & _positive(x), lambda i, x: (i + 1, x), 0, _same
+  ),
+  'flag': _while(
+    lambda stop, i, x: ~stop,
+    lambda stop, i, x: (~_positive(x) | (i > 9), i + 1, x),
+    *(False, 0, _same),
+  ),
+  'by_element': _while(
+    lambda i, x: tf.reduce_any((i < 9) & (x > 0)),
+    lambda i, x: (tf.where((i < 9) & (x > 0), i + 1, i), x),
+    *(_zeros, _same),
+  ),
+  'break': _with_a_break,
+  'function': _with_a_function,
+  'chandrupatla': _root(tfm.find_root_chandrupatla, low=-9.0, high=9.0),
+  'secant': _root(tfm.find_root_secant, initial_position=tf.ones([3])),
+  'lambertw': tfm.lambertw,
+  'bessel': lambda x: tfm.bessel_kve(x, x),
+  'betaincinv': lambda x: tfd.StudentT(3.0, 0.0, 1.0).quantile(x),
+  'igammainv': lambda x: tfm.igammainv(x + 1, 0.3),
+  'owens_t': lambda x: tfm.owens_t(x, x),
+}
+MAY_NOT_END = {
+  'rows_alone': _while(_positive, lambda x: x / 2, _same),
+  'counts_for_nothing': _while(
+    lambda i, x: _positive(x), lambda i, x: (i + 1, x), 0, _same
+  ),
+  'either': _while(
+    lambda i, x: (i < 9) | _positive(x), lambda i, x: (i + 1, x), 0, _same
+  ),
+  'counts_at_times': _while(
+    lambda i, x: tf.reduce_any(i < 9),
+    lambda i, x: (tf.where(x > 0, i, i + 1), x),
+    *(_zeros, _same),
+  ),
+  'counts_back': _while(
+    lambda i, x: (i < 9) & _positive(x), lambda i, x: (i - 1, x), 0, _same
+  ),
+  'limit_moves': _while(
+    lambda i, n, x: (i < n) & _positive(x),
+    lambda i, n, x: (i + 1, n + 1, x),
+    *(0, 9, _same),
+  ),
+  'flag_falls': _while(
+    lambda stop, i, x: ~stop,
+    lambda stop, i, x: (tf.equal(i, 9) & _positive(x), i + 1, x),
+    *(False, 0, _same),
+  ),
+  'elements_of_others': _while(
+    lambda i, x: tf.reduce_any(x > 0) & tf.reduce_any(i < 9),
+    lambda i, x: (tf.where(tf.reverse(x, [0]) > 0, i, i + 1), x),
+    *(_zeros, _same),
+  ),
+  'random': lambda x: tfd.Gamma(x, 1.0).sample(seed=1),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', ENDS)
+def test_loops_that_end(name):
+  found = _loops(ENDS[name])
+  assert found and all(found)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', MAY_NOT_END)
+def test_loops_that_may_not_end(name):
+  found = _loops(MAY_NOT_END[name])
+  assert found and not all(found)
+
+
+def test_no_elements_are_no_reason_to_end():
+  """Of no elements, all count as past the limit and any as not."""
+  on = _while(
+    lambda i, x: ~tf.reduce_any(i > 9), lambda i, x: (i + 1, x), _zeros, _same
+  )
+  assert _loops(on) == [False]
+
+
+def _checked(function):
+  model = keras.Sequential([L.Dense(4), L.Lambda(function, name='bad')])
+  private = tfdpflows.PrivateModel(keras.Sequential([model, L.Dense(3)]))
+  optimizer = optimizers.DPKerasSGD(
+    l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=9
+  )
+  entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  private.compile(optimizer, entropy)
+  private._checker.check(
+    (tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int64))
+  )
+
+
+@pytest.mark.core
+def test_a_model_with_an_endless_loop_is_refused_and_not_run():
+  """It would never end on the first probe rows."""
+  endless = _while(lambda x: tf.reduce_all(x == x), lambda x: x + 1, _same)
+  with pytest.raises(ValueError, match='(?s)bad uses .*While.*maximum_iter'):
+    _checked(endless)
+  inner = lambda x: tf.cond(
+    tf.reduce_any(x > 17), lambda: _forever(x), lambda: x
+  )
+  with pytest.raises(ValueError, match='(?s)uses .*While.*maximum_iter'):
+    _checked(lambda x: tf.map_fn(inner, x))
+
+
+def _forever(x):
+  """That it is entered is for rows to say."""
+  turns = tf.while_loop(lambda i: i > -1, lambda i: (i + 0,), [0])[0]
+  return x + tf.cast(turns, x.dtype)
+
+
+@pytest.mark.core
+def test_models_with_loops_that_end_are_kept():
+  def halved(x):
+    each = _while(
+      lambda i, r: _positive(r),
+      lambda i, r: [i + 1, r / 2 - 0.01],
+      *(0, _same),
+      maximum_iterations=7,
+    )
+    return tf.map_fn(each, x)
+
+  _checked(halved)
+
+
+class _Cubic(tfb.Bijector):
+  """Inverts x^3 + exp(a) x by a search."""
+
+  def __init__(self):
+    parameters = dict(locals())
+    self.a = tf.Variable(0.0)
+    super().__init__(forward_min_event_ndims=0, parameters=parameters)
+
+  def _inverse(self, y):
+    slope = tf.exp(self.a)
+    bound = 1 + tf.abs(y)
+    found = tfm.find_root_chandrupatla(
+      lambda x: x**3 + slope * x - y, low=-bound, high=bound
+    )
+    x = tf.stop_gradient(found.estimated_root)
+    # A step of Newton's method has the derivatives of the root.
+    return x - (x**3 + slope * x - y) / tf.stop_gradient(3 * x**2 + slope)
+
+  def _inverse_log_det_jacobian(self, y):
+    x = self._inverse(y)
+    return -tf.math.log(3 * x**2 + tf.exp(self.a))
+
+
+def test_densities_may_search_for_roots():
+  density = tfd.TransformedDistribution(
+    tfd.MultivariateNormalDiag(tf.Variable([0.0, 0.0])), _Cubic()
+  )
+  model = tfdpflows.DensityModel(density)
+  model.compile(
+    optimizers.DPKerasSGD(
+      l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=9
+    )
+  )
+  model._checker.check(tf.TensorSpec([None, 2]))

@@ -1,0 +1,40 @@
+"""Checks of arguments that all parts share. No TensorFlow, no sibling."""
+
+from __future__ import annotations
+
+import math
+
+
+def check_positive(name: str, value: float) -> float:
+  """Returns `value` as a float, if it is positive and finite.
+
+  Args:
+    name: what it is called in the message.
+    value: a number.
+
+  Raises:
+    ValueError: if it is not positive and finite.
+
+  #### Example
+
+  >>> from tfdpflows import _checks
+  >>> _checks.check_positive('epsilon', 1)
+  1.0
+  """
+  if not (value > 0 and math.isfinite(value)):
+    raise ValueError(f'{name} is {value}; it must be positive and finite.')
+  return float(value)
+
+
+def check_integer(name: str, value: float, least: int = 1) -> int:
+  """Returns `value` as an int, if it is a whole number from `least` on."""
+  if not (value >= least and value % 1 == 0):
+    raise ValueError(f'{name} is {value}; it must be an integer >= {least}.')
+  return int(value)
+
+
+def check_fraction(name: str, value: float) -> float:
+  """Returns `value` as a float, if it is between 0 and 1, and neither."""
+  if not 0 < value < 1:
+    raise ValueError(f'{name} is {value}; it must be in (0, 1).')
+  return float(value)

@@ -1,0 +1,345 @@
+"""The checker that a model holds: before it trains, and around each step."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from concurrent import futures
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tfdpflows import gradients
+from tfdpflows.independence import (
+  comparison,
+  errors,
+  graph_scan,
+  keras_layers,
+  probe_rows,
+  rules,
+  runs,
+)
+
+
+class Checker:
+  """Checks that examples are independent, and that none can stop training.
+
+  Clipping bounds what an example adds to an update only where the loss of an
+  example depends on no other example, and where no variable keeps something of
+  the rows. And no epsilon covers that a row ends training. Before the first row
+  is read, each model is checked once for each kind of rows:
+
+  1. Layers that are known to break it are refused by name.
+  2. The step is traced, and refused for operations that may fail for some
+     values, write them down or keep them, see `graph_scan`.
+  3. It is run on probe rows, at several weights, and refused where an example
+     changes the loss, the gradient or a layer's output of another, see
+     `comparison`.
+  4. Rules of layers are compared with their layers, see `rules`.
+  5. The very sums that training takes are traced and scanned as in 2, and run
+     on rows of unusual values at the same weights.
+
+  That finds mistakes; it is no proof for a model that means to deceive.
+
+  Args:
+    model: the Keras model that holds this.
+    losses: a function of rows and `training` that returns losses `[batch]` and
+      a structure of the outputs they come from.
+    variables: a function that returns the trainable variables.
+    modules: what holds the Keras layers and bijectors that `losses` calls.
+    what: what computes the losses, at the start of a sentence.
+    example: public rows, or `None` for rows made up from shapes and dtypes.
+    independent: whether the user declares what cannot be compared.
+    use_rules: whether layers are computed by their rules in training, where
+      these hold.
+    when_built: a function that is called when all variables have been made.
+  """
+
+  def __init__(
+    self,
+    model,
+    losses,
+    variables,
+    modules,
+    what,
+    *,
+    example=None,
+    independent=False,
+    use_rules=False,
+    when_built=lambda: None,
+  ):
+    self._model, self._losses, self._variables = model, losses, variables
+    self._modules = [m for m in modules if m is not None]
+    self._what, self._example = what, example
+    self._independent, self._use_rules = bool(independent), use_rules
+    self._ruled, self._when_built = frozenset(), when_built
+    self.forget()
+
+  def forget(self):
+    """Forgets all checks: for a model that is compiled anew."""
+    self._known, self._checked = None, set()
+    self.untracked_randomness = ''
+
+  @property
+  def layers(self):
+    """The Keras layers of the model."""
+    return keras_layers.layers_of(*self._modules)
+
+  def check(self, spec):
+    """Checks the model once, and sees later that it is still the same.
+
+    Once for rows of one kind: of other dtypes or shapes it computes otherwise.
+
+    Args:
+      spec: structure of `tf.TensorSpec`, of a batch.
+
+    Raises:
+      ValueError: for a model that could not be private.
+    """
+    flat = tuple(tf.nest.flatten(spec))
+    if not any(_alike(flat, checked) for checked in self._checked):
+      scope = self._model.distribute_strategy.scope()
+      try:
+        with scope, tf.summary.record_if(False):
+          self._check(spec)
+      except tf.errors.OpError as error:
+        # Nothing private was read yet.
+        raise ValueError(
+          f'{self._model.name} cannot be computed on rows made up from shapes '
+          f'and dtypes: {error.message} If that is for the values of these '
+          'rows, give public ones that the model can work with: example=...'
+        ) from error
+      if self._known is None:
+        self._known = {v.ref() for v in self._variables()}
+      self._checked.add(flat)
+    now = {v.ref(): v.name for v in self._variables()}
+    if now.keys() != self._known:
+      new = sorted(now[v] for v in now.keys() - self._known) or 'fewer'
+      raise ValueError(
+        f'The trainable variables have changed since the first step: {new}. '
+        'Compile the model again.'
+      )
+
+  def check_before_plan(self, rows, replays):
+    """As `check`, before a plan charges anything.
+
+    Args:
+      rows: structure of arrays or of `tf.TensorSpec`.
+      replays: whether steps of an earlier process are made again.
+
+    Raises:
+      ValueError: under a replay also for random numbers of the model's own or
+        eager steps, which would not give the same sums again.
+    """
+    self.check(probe_rows.spec_of(rows))
+    name = self._model.name
+    if replays and self._model.run_eagerly:
+      raise ValueError(
+        f'The plan replays steps, and {name} runs eagerly: each step runs its '
+        'Python code again, and may draw random numbers that nothing keeps and '
+        'no check sees. A replayed step would give another sum the same noise. '
+        'Resume without `replay`.'
+      )
+    if replays and self.untracked_randomness:
+      raise ValueError(
+        f'The plan replays steps, and {name} draws random numbers that no '
+        f'checkpoint keeps ({self.untracked_randomness}): a replayed step '
+        'would give another sum the same noise, and their difference shows '
+        'what the noise should hide. Resume without `replay`.'
+      )
+
+  @tf.autograph.experimental.do_not_convert
+  def check_in_step(self, rows):
+    """As `check`, outside of the graph that is being traced, if one is."""
+    with futures.ThreadPoolExecutor(1) as thread:
+      thread.submit(self.check, probe_rows.spec_of(rows)).result()
+
+  def private_gradients(self, rows, weights, step):
+    """As `private_gradients_of` of the optimizer, for a model that is checked.
+
+    Nothing of the rows is written down: not in errors, and not by `tf.summary`
+    in a layer, which a TensorBoard callback would switch on.
+
+    Args:
+      rows: of a batch, as `losses` takes them.
+      weights: `[batch]`, or `None`.
+      step: of the plan, or `None`.
+
+    Returns:
+      Mean gradients, and the mean loss or `None`.
+    """
+    optimizer, variables = self._model.optimizer, list(self._variables())
+    # What is refused of a step without looking at rows is said in words.
+    optimizer.check_step(variables, step)
+    with tf.summary.record_if(False):
+      found = errors.call(
+        optimizer.private_gradients_of,
+        self._step_losses,
+        rows,
+        variables,
+        weights,
+        step,
+      )
+    keras_layers.refuse_batch_losses(self.layers)
+    return found
+
+  def _step_losses(self, rows):
+    """Returns the losses of a step, by the rules that hold."""
+    ruled = [layer for layer in self.layers if id(layer) in self._ruled]
+    with gradients.layer_rules(ruled):
+      return self._losses(rows, training=True)[0]
+
+  def _check(self, spec):
+    keras_layers.refuse_layers(*self._modules)
+    rows, others = probe_rows.rows_for(spec, self._example)
+    # Makes the variables, and layers that are made in `call`. Nothing is
+    # computed: it may fail, or never end.
+    infer = lambda rows: self._losses(rows, training=False)[0]
+    runs.trace(lambda rows, unused_weights: infer(rows), rows, tf.float64)
+    layers, variables = self.layers, list(self._variables())
+    keras_layers.refuse_layers(*self._modules)
+    keras_layers.refuse_batch_losses(layers)
+    keras_layers.penalties_of(layers)
+    if not variables:
+      raise ValueError(f'{self._model.name} has no trainable variables.')
+    self._when_built()
+    with _one_replica():
+      plain, inference, tracked = self._runs(layers, variables, rows)
+      graph_scan.refuse_operations(plain.traced, layers, self._what)
+      try:
+        comparison.refuse_changes(plain, inference, rows, others)
+        steps = self._weight_steps(plain, variables, rows)
+        comparison.check(
+          plain,
+          inference,
+          variables,
+          steps,
+          rows,
+          others,
+          declared=self._independent,
+          what=self._what,
+        )
+      finally:
+        plain.restore()
+        inference.restore()
+      # Replicas draw numbers of their own each, which nothing keeps.
+      alone = self._model.distribute_strategy.num_replicas_in_sync == 1
+      untracked = plain.untracked_randomness(tracked if alone else [])
+      self.untracked_randomness = ', '.join(untracked)
+      keras_layers.refuse_batch_losses(layers)
+      if self._use_rules:
+        step = steps[1] if len(steps) > 1 else None
+        ruled = rules.rules_that_hold(
+          infer, layers, rows, variables, inference, step
+        )
+        self._ruled = frozenset(map(id, ruled))
+      self._check_sums(layers, variables, steps, rows, spec)
+    keras_layers.refuse_batch_losses(layers)
+
+  def _runs(self, layers, variables, rows):
+    """Returns runs as in training; as in inference; and tracked variables."""
+    parts = tf.train.TrackableView(self._model).descendants()
+    tracked = [part for part in parts if isinstance(part, tf.Variable)]
+
+    def observed(rows):
+      outputs = []
+      with keras_layers.observed(layers, outputs):
+        losses, last = self._losses(rows, training=True)
+      last = [('The model', x) for x in tf.nest.flatten(last)]
+      return losses, outputs + last
+
+    def without_randomness(rows):
+      with keras_layers.without_randomness(layers):
+        return observed(rows)
+
+    plain = inference = runs.RepeatableRuns(observed, variables, rows, tracked)
+    if keras_layers.random_layers(layers):
+      inference = runs.RepeatableRuns(
+        without_randomness, variables, rows, tracked
+      )
+    return plain, inference, tracked
+
+  def _weight_steps(self, plain, variables, rows):
+    """Returns steps to the weights that the model is checked at."""
+
+    def is_finite():
+      pair = plain.pair(rows, rows, 0)
+      return all(np.all(np.isfinite(run.losses)) for run in pair)
+
+    if not is_finite():
+      raise ValueError(
+        f'{self._what} is not finite on rows made up from shapes and dtypes, '
+        'so that it cannot be found out whether examples are independent. Give '
+        'public rows that the model can work with: example=...'
+      )
+    steps = runs.weight_steps(variables, is_finite)
+    if len(steps) < 3:
+      logging.warning(
+        'tfdpflows: %s is not finite at other weights, on either side, on rows '
+        'made up for it; it was checked at %d settings of the weights, not 3.',
+        self._what.lower(),
+        len(steps),
+      )
+    return steps
+
+  def _check_sums(self, layers, variables, steps, rows, spec):
+    """Scans the sums that training takes, and runs them on unusual rows."""
+    sums = self._model.optimizer._sums_of
+
+    def run(rows, weights):
+      # Of this graph alone: it makes the seeds of operations with a state.
+      tf.random.set_seed(0)
+      return sums(self._step_losses, rows, variables, weights)
+
+    traced = runs.trace(run, spec, tf.float32)
+    # Loops are those of the plain step; vectorized, they cannot be followed.
+    graph_scan.refuse_operations(traced, layers, self._what, loops=False)
+    weights = tf.ones([tf.nest.flatten(rows)[0].shape[0]])
+    captured = runs.captured_variables(traced)
+    held = 'as they are made up'
+    try:
+      for step in steps:
+        with runs.moved(variables, step):
+          traced(rows, weights)
+          for unusual, values in probe_rows.unusual(rows):
+            held = values
+            traced(unusual, weights)
+    except tf.errors.OpError as error:
+      at = '' if step is None else ', at weights that training may come to'
+      place, said = _place_of(error, layers, self._what)
+      raise ValueError(
+        f'{place} cannot be computed where rows hold {held}{at} (made up: '
+        f'{said}). One such row would end training, and everybody would know '
+        'that it is there. Name the rows that can be used, usable=..., replace '
+        'the values in the model (tf.where, tf.clip_by_value), or use a layer '
+        'or loss with a rule (Embedding itself, SparseCategoricalCrossentropy).'
+      ) from None
+    finally:
+      runs.restore(captured)
+
+
+def _place_of(error, layers, what):
+  """Returns where an error on probe rows arose, and what it says."""
+  lines = [line.strip() for line in error.message.splitlines()]
+  lines = [line for line in lines if line] or [type(error).__name__]
+  node = re.search(r'{{node ([^}]*)}}', error.message)
+  said = next(
+    (a for a, b in zip(lines, lines[1:]) if b.startswith('[[{{')), lines[-1]
+  )
+  return graph_scan.place(node.group(1) if node else '', layers, what), said
+
+
+def _alike(spec, checked):
+  """Whether rows are such as a model was checked for."""
+  return len(spec) == len(checked) and all(
+    a.dtype == b.dtype and a.shape[1:].is_compatible_with(b.shape[1:])
+    for a, b in zip(spec, checked)
+  )
+
+
+def _one_replica():
+  """A context in which variables of several replicas are those of the first."""
+  if not tf.distribute.has_strategy():
+    return contextlib.nullcontext()
+  return tf.distribute.ReplicaContext(tf.distribute.get_strategy(), 0)
