@@ -20,6 +20,7 @@ import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.accounting import PrivacyStatement
+from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.evaluation import figures
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
@@ -151,15 +152,13 @@ def _claim(statement):
   if not math.isfinite(epsilon):
     return None
   # Four digits after the point, never fewer than was spent.
-  rounded = decimal.Decimal(epsilon).quantize(
-    decimal.Decimal('1e-4'), decimal.ROUND_CEILING
-  )
+  rounded = decimal.Decimal(round_up_decimals(epsilon)).normalize()
   hint = f'at δ = {delta:g}'
   if statement.get('guarantee', 'upper_bound') != 'upper_bound':
     hint += f'; {statement["guarantee"]}, not a proven bound'
   if statement.get('seeded'):
     hint += '; seeded: not private against anyone who knows the seed'
-  return {'epsilon': f'{rounded.normalize():f}', 'hint': hint}
+  return {'epsilon': f'{rounded:f}', 'hint': hint}
 
 
 def _statement_text(statement):

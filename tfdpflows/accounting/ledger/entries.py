@@ -241,10 +241,11 @@ class _Sums:
 
   def count(self, entry: Entry, more: int) -> None:
     if more:
-      self.events.setdefault(entry.key, [entry.event, 0])[1] += more
-      self.public_events.setdefault(entry.public_key, [entry.public_event, 0])[
-        1
-      ] += more
+      for counts, key, event in (
+        (self.events, entry.key, entry.event),
+        (self.public_events, entry.public_key, entry.public_event),
+      ):
+        counts.setdefault(key, [event, 0])[1] += more
     if entry.kind == 'charge':
       return
     if entry.released or entry.charged >= entry.limit:

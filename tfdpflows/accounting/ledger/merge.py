@@ -1,4 +1,7 @@
-"""Several ledgers over one table become one."""
+"""Several ledgers over one table become one.
+
+A part of the ledger, whose private methods it uses.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 
 from tfdpflows import accounting
-from tfdpflows.accounting import strategies
+from tfdpflows.accounting.mechanisms import matrix
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -70,7 +70,7 @@ def rows(matrix):
 @pytest.mark.parametrize('steps', [*range(1, 40), 63, 64, 65, 127, 128])
 def test_depth_of_a_tree(steps):
   nodes = np.sum(tree_matrix(steps), axis=0)
-  assert strategies.tree_depth(steps) == np.max(nodes)
+  assert matrix.tree_depth(steps) == np.max(nodes)
 
 
 @pytest.mark.parametrize(
@@ -98,18 +98,18 @@ def test_matrices(seed):
   banded = np.triu(matrix, -(width - 1))
   for b in range(1, steps + 1):
     for k in range(1, steps + 1):
-      found = strategies.matrix_sensitivity(rows(matrix), b, k)
+      found = matrix.matrix_sensitivity(rows(matrix), b, k)
       assert exact(matrix, b, k) <= found
       if k == 1:
         norms = np.linalg.norm(matrix, axis=0)
         assert found == pytest.approx(np.max(norms), rel=1e-12)
       if width <= b:
         # Columns that a row moves have no entry in common.
-        found = strategies.matrix_sensitivity(rows(banded), b, k)
+        found = matrix.matrix_sensitivity(rows(banded), b, k)
         true = exact(banded, b, k)
         assert true <= found <= true * (1 + 1e-12)
-    everything = strategies.matrix_sensitivity(rows(matrix), b, None)
-    assert everything == strategies.matrix_sensitivity(rows(matrix), b, steps)
+    everything = matrix.matrix_sensitivity(rows(matrix), b, None)
+    assert everything == matrix.matrix_sensitivity(rows(matrix), b, steps)
 
 
 @pytest.mark.parametrize('seed', range(12))
@@ -122,17 +122,15 @@ def test_toeplitz(seed):
   for b in range(1, steps + 1):
     for k in range(1, steps + 1):
       for coefficients in (signed, falling):
-        found = strategies.toeplitz_sensitivity(
-          tuple(coefficients), steps, b, k
-        )
+        found = matrix.toeplitz_sensitivity(tuple(coefficients), steps, b, k)
         true = exact(toeplitz(coefficients, steps), b, k)
         assert true <= found
         sharp = coefficients is falling or length <= b or k == 1
         if sharp:
           assert found <= true * (1 + 1e-12)
-    assert strategies.toeplitz_sensitivity(
+    assert matrix.toeplitz_sensitivity(
       tuple(signed), steps, b, None
-    ) == strategies.toeplitz_sensitivity(tuple(signed), steps, b, steps)
+    ) == matrix.toeplitz_sensitivity(tuple(signed), steps, b, steps)
 
 
 def test_square_root_of_prefix_sums():
@@ -173,11 +171,11 @@ def test_identity_is_the_gaussian_mechanism():
 
 def test_scale_does_not_leave_the_range_of_floats():
   for scale in (1e-200, 1e200):
-    found = strategies.matrix_sensitivity(((scale,), (scale, scale)), 1, 2)
+    found = matrix.matrix_sensitivity(((scale,), (scale, scale)), 1, 2)
     assert found == pytest.approx(scale * math.sqrt(5))
-    found = strategies.toeplitz_sensitivity((scale, scale), 2, 1, 2)
+    found = matrix.toeplitz_sensitivity((scale, scale), 2, 1, 2)
     assert found == pytest.approx(scale * math.sqrt(5))
-  assert strategies.matrix_sensitivity(((0.0,),)) == 0
+  assert matrix.matrix_sensitivity(((0.0,),)) == 0
   event = accounting.ToeplitzMechanismDpEvent(1.0, [0.0], 5)
   assert accounting.compute_epsilon(event, 1e-5, 'pld', SPECIAL) == 0
 

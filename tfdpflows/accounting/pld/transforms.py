@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import fft
 
-from tfdpflows.accounting import losses as losses_lib
+from tfdpflows.accounting.mechanisms import losses as losses_lib
 
 __all__ = ['GridTooFineError', 'LossSum', 'Parts', 'TiltedMasses']
 
@@ -90,8 +90,9 @@ class LossSum:
       finite losses at the orders `losses.UNIT_ORDERS / interval`.
 
   ```python
-  >>> mechanism = losses_lib.Mechanism('laplace', 1.0)
-  >>> part, _ = losses_lib.loss_distributions(mechanism, 0.01)
+  >>> from tfdpflows.accounting import mechanisms
+  >>> laplace = mechanisms.Laplace(1.0)
+  >>> part, _ = mechanisms.loss_distributions(laplace, 0.01)
   >>> tilted = LossSum([(part, 4)], 0.01).tilted_near(3.0)
   >>> bool(tilted.losses[-1] > 3.0)
   True

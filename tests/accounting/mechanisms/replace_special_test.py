@@ -11,8 +11,8 @@ from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from tfdpflows import accounting
-from tfdpflows.accounting import losses, renyi
-from tfdpflows.accounting.flatten import Mechanism, flatten
+from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting.mechanisms import Gaussian, NullRowGaussian, decompose
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -43,7 +43,7 @@ AS_IF_REMOVED = [
 
 @pytest.mark.parametrize('event', AS_IF_REMOVED, ids=repr)
 def test_costs_what_a_removed_row_does(event):
-  assert flatten(event, SPECIAL) == flatten(event, ADD)
+  assert decompose(event, SPECIAL) == decompose(event, ADD)
   for name in accounting.accountant_names():
     removed = accounting.create_accountant(name, ADD)
     null = accounting.create_accountant(name, SPECIAL)
@@ -64,15 +64,13 @@ VOTES = accounting.GNMaxDpEvent(4.0)
 def test_samples_of_fixed_size_are_as_of_a_replaced_row(noise):
   some = dp_accounting.SampledWithoutReplacementDpEvent(8, 2, noise)
   if noise is GAUSSIAN:
-    assert flatten(some, SPECIAL) == {
-      Mechanism('gaussian_or_null', 4.0, 0.25): 1
-    }
+    assert decompose(some, SPECIAL) == {NullRowGaussian(4.0, 0.25): 1}
   else:
-    assert flatten(some, SPECIAL) == flatten(some, REPLACE)
+    assert decompose(some, SPECIAL) == decompose(some, REPLACE)
   # Nearly all rows: as if it were known who is drawn.
   most = dp_accounting.SampledWithoutReplacementDpEvent(100, 99, noise)
   if noise in (LAPLACE, DISCRETE):
-    assert flatten(most, SPECIAL) == flatten(noise, SPECIAL)
+    assert decompose(most, SPECIAL) == decompose(noise, SPECIAL)
   for name in ('pld', 'rdp', 'basic', 'advanced'):
     null, replaced = (
       accounting.compute_epsilon(
@@ -83,9 +81,9 @@ def test_samples_of_fixed_size_are_as_of_a_replaced_row(noise):
     assert null <= replaced
   # Of all rows, nothing else takes the place of the row.
   whole = dp_accounting.SampledWithoutReplacementDpEvent(8, 8, noise)
-  assert flatten(whole, SPECIAL) == flatten(noise, ADD)
+  assert decompose(whole, SPECIAL) == decompose(noise, ADD)
   unamplified = accounting.without_amplification(some)
-  assert flatten(unamplified, SPECIAL) == flatten(noise, ADD)
+  assert decompose(unamplified, SPECIAL) == decompose(noise, ADD)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +331,7 @@ def test_renyi_divergences_of_a_null_row(q, noise, order):
       excess += (np.sum(values) - (values[0] + values[-1]) / 2) * (x[1] - x[0])
     true = max(true, float(np.log1p(excess) / (a - 1)))
     assert math.isfinite(true)
-  curve = renyi.renyi_curve(Mechanism('gaussian_or_null', noise, q), (order,))
+  curve = mechanisms.renyi_curve(NullRowGaussian(noise, q), (order,))
   assert true * (1 - 1e-7) <= curve[0] <= true * 1.01
 
 
@@ -341,8 +339,8 @@ def test_both_directions_of_a_null_row_in_a_sample():
   event = dp_accounting.SampledWithoutReplacementDpEvent(
     100, 20, dp_accounting.GaussianDpEvent(1.0)
   )
-  (mechanism,) = flatten(event, SPECIAL)
-  remove, add = losses.loss_distributions(mechanism, 1e-3)
+  (mechanism,) = decompose(event, SPECIAL)
+  remove, add = mechanisms.loss_distributions(mechanism, 1e-3)
   for one in (remove, add):
     x = 1e-3 * (one.lower + np.arange(len(one.masses)))
     assert np.sum(one.masses) + one.infinity == pytest.approx(1, rel=1e-12)
@@ -450,7 +448,7 @@ def test_command_line_names_the_relation(tmp_path):
 
 def test_mechanisms():
   event = dp_accounting.PoissonSampledDpEvent(0.25, GAUSSIAN)
-  assert flatten(event, SPECIAL) == {Mechanism('gaussian', 4.0, 0.25): 1}
+  assert decompose(event, SPECIAL) == {Gaussian(4.0, 0.25): 1}
 
 
 @pytest.mark.parametrize(
@@ -496,13 +494,13 @@ def test_beside_dp_accounting(event, pld, rdp):
 def test_a_null_row_takes_a_place_of_a_capped_sample(cap):
   """Only where others do not fill the sample is it as if it were removed."""
   event = accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, cap, 2.0)
-  (null,) = flatten(event, SPECIAL)
-  (replaced,) = flatten(event, REPLACE)
+  (null,) = decompose(event, SPECIAL)
+  (replaced,) = decompose(event, REPLACE)
   plain = dp_accounting.PoissonSampledDpEvent(
     0.1, dp_accounting.GaussianDpEvent(2.0)
   )
-  (uncapped,) = flatten(plain, REPLACE)
-  (removed,) = flatten(plain, SPECIAL)
+  (uncapped,) = decompose(plain, REPLACE)
+  (removed,) = decompose(plain, SPECIAL)
   assert dict(null.parts).keys() - dict(replaced.parts).keys() == {removed}
   assert dict(replaced.parts).keys() - dict(null.parts).keys() == {uncapped}
   epsilons = [

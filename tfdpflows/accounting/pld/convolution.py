@@ -2,7 +2,7 @@
 
 #### Formal guarantee
 `epsilon_at` and `delta_at` are upper bounds for the composition. All errors of
-the composed masses are bounded, see `tfdpflows.accounting.transforms`, and
+the composed masses are bounded, see `transforms`, and
 added to delta. Their absolute part is worth exp(log M(s) - s * epsilon) times
 itself there, M being the moment generating function and s the order of the
 tilt. That is small where Chernoff's bound is sharp. It is not where most of
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tfdpflows.accounting import losses as losses_lib
-from tfdpflows.accounting import transforms
-from tfdpflows.accounting.transforms import GridTooFineError, Parts
+from tfdpflows.accounting.mechanisms import losses as losses_lib
+from tfdpflows.accounting.pld import transforms
+from tfdpflows.accounting.pld.transforms import GridTooFineError, Parts
 
 __all__ = ['COARSEST', 'GridTooFineError', 'delta_at', 'epsilon_at']
 
@@ -63,8 +63,9 @@ def epsilon_at(
     GridTooFineError: If a larger interval is needed.
 
   ```python
-  >>> mechanism = losses_lib.Mechanism('laplace', 1.0)
-  >>> remove, _ = losses_lib.loss_distributions(mechanism, 1e-3)
+  >>> from tfdpflows.accounting import mechanisms
+  >>> laplace = mechanisms.Laplace(1.0)
+  >>> remove, _ = mechanisms.loss_distributions(laplace, 1e-3)
   >>> round(epsilon_at(1e-9, [(remove, 1)], 1e-3), 6)
   1.0
 
@@ -246,8 +247,9 @@ def delta_at(
     GridTooFineError: If a larger interval is needed.
 
   ```python
-  >>> mechanism = losses_lib.Mechanism('laplace', 1.0)
-  >>> remove, _ = losses_lib.loss_distributions(mechanism, 1e-3)
+  >>> from tfdpflows.accounting import mechanisms
+  >>> laplace = mechanisms.Laplace(1.0)
+  >>> remove, _ = mechanisms.loss_distributions(laplace, 1e-3)
   >>> round(delta_at(0.5, [(remove, 1)], 1e-3), 5)  # 1 - exp(-0.25)
   0.2212
 

@@ -10,8 +10,21 @@ from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from tfdpflows import accounting
-from tfdpflows.accounting.flatten import Mechanism, flatten
-from tfdpflows.accounting.mechanism import OPPOSITE, PRESENT
+from tfdpflows.accounting.mechanisms import (
+  OPPOSITE,
+  PRESENT,
+  BoundedRange,
+  DataDependentGNMax,
+  DataDependentLNMax,
+  DataDependentThreshold,
+  EpsilonDelta,
+  Gaussian,
+  Laplace,
+  NonPrivate,
+  Parallel,
+  RepeatAndSelect,
+  decompose,
+)
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -36,68 +49,68 @@ def confident(answered=True):
 @pytest.mark.parametrize(
   ('event', 'relation', 'counts'),
   [
-    (CHOICE, ADD, {Mechanism('bounded_range', 0.5): 1}),
+    (CHOICE, ADD, {BoundedRange(0.5): 1}),
     (
       accounting.ReportNoisyMaxDpEvent(0.5, 'gumbel'),
       REPLACE,
-      {Mechanism('bounded_range', 0.5): 1},
+      {BoundedRange(0.5): 1},
     ),
     (
       accounting.ReportNoisyMaxDpEvent(0.5, 'exponential'),
       ADD,
-      {Mechanism('epsilon_delta', 0.5): 1},
+      {EpsilonDelta(0.5): 1},
     ),
     (
       accounting.LNMaxDpEvent(0.25),
       REPLACE,
-      {Mechanism('epsilon_delta', 0.5): 1},
+      {EpsilonDelta(0.5): 1},
     ),
     (
       confident(),
       REPLACE,
       {
-        Mechanism('gaussian', 8.0): 1,
-        Mechanism('gaussian', math.nextafter(4.0 / math.sqrt(2), 0.0)): 1,
+        Gaussian(8.0): 1,
+        Gaussian(math.nextafter(4.0 / math.sqrt(2), 0.0)): 1,
       },
     ),
-    (confident(False), ADD, {Mechanism('gaussian', 8.0): 1}),
+    (confident(False), ADD, {Gaussian(8.0): 1}),
     (
       accounting.DataDependentDpEvent(confident(), -3.0, -0.5),
       ADD,
       {
-        Mechanism('data_dependent_threshold', 8.0, extra=-0.5): 1,
-        Mechanism('data_dependent_gnmax', 4.0, extra=-3.0): 1,
+        DataDependentThreshold(8.0, -0.5): 1,
+        DataDependentGNMax(4.0, -3.0): 1,
       },
     ),
     (
       accounting.DataDependentDpEvent(accounting.LNMaxDpEvent(0.2), -3.0),
       ADD,
-      {Mechanism('data_dependent_lnmax', 0.2, extra=-3.0): 1},
+      {DataDependentLNMax(0.2, -3.0): 1},
     ),
-    (poisson(CHOICE), ADD, {Mechanism('bounded_range', 0.5, 0.25): 1}),
+    (poisson(CHOICE), ADD, {BoundedRange(0.5, 0.25): 1}),
     (
       poisson(GAUSSIAN),
       REPLACE,
-      {Mechanism('gaussian', 2.0, 0.25, replaced=OPPOSITE): 1},
+      {Gaussian(2.0, 0.25, row=OPPOSITE): 1},
     ),
-    (fixed(GAUSSIAN), ADD, {Mechanism('gaussian', 2.0, 0.25): 1}),
+    (fixed(GAUSSIAN), ADD, {Gaussian(2.0, 0.25): 1}),
     (
       fixed(LAPLACE),
       REPLACE,
-      {Mechanism('laplace', 2.0, 0.25, replaced=True): 1},
+      {Laplace(2.0, 0.25, row=True): 1},
     ),
     (
       fixed(CHOICE),
       REPLACE,
-      {Mechanism('bounded_range', 0.5, 0.25, replaced=True): 1},
+      {BoundedRange(0.5, 0.25, row=True): 1},
     ),
-    (fixed(CHOICE, 8, 8), REPLACE, {Mechanism('bounded_range', 0.5): 1}),
+    (fixed(CHOICE, 8, 8), REPLACE, {BoundedRange(0.5): 1}),
     (fixed(GAUSSIAN, 8, 0), REPLACE, {}),
     (accounting.ParallelDpEvent([]), ADD, {}),
     (
       accounting.ParallelDpEvent([LAPLACE, dp_accounting.NoOpDpEvent()]),
       ADD,
-      {Mechanism('laplace', 4.0): 1},
+      {Laplace(4.0): 1},
     ),
     (
       # The worse of two is plain: more noise, and Gaussians as one.
@@ -108,50 +121,41 @@ def confident(answered=True):
         ]
       ),
       ADD,
-      {Mechanism('gaussian', 2.0): 1},
+      {Gaussian(2.0): 1},
     ),
     (
       accounting.ParallelDpEvent([GAUSSIAN, LAPLACE]),
       ADD,
       {
-        Mechanism(
-          'parallel',
-          0.0,
-          parts=(
-            ((Mechanism('gaussian', 4.0), 1),),
-            ((Mechanism('laplace', 4.0), 1),),
-          ),
+        Parallel(
+          (
+            ((Gaussian(4.0), 1),),
+            ((Laplace(4.0), 1),),
+          )
         ): 1
       },
     ),
     (
       accounting.ParallelDpEvent([GAUSSIAN, dp_accounting.NonPrivateDpEvent()]),
       ADD,
-      {Mechanism('non_private', math.inf): 1},
+      {NonPrivate(): 1},
     ),
     (
       accounting.RepeatAndSelectDpEvent(poisson(GAUSSIAN), 5.0, math.inf),
       ADD,
-      {
-        Mechanism(
-          'repeat_and_select',
-          5.0,
-          extra=math.inf,
-          parts=((Mechanism('gaussian', 4.0, 0.25), 1),),
-        ): 1
-      },
+      {RepeatAndSelect(5.0, math.inf, ((Gaussian(4.0, 0.25), 1),)): 1},
     ),
     (
       dp_accounting.GaussianDpEvent(0.0),
       ADD,
-      {Mechanism('non_private', 1e999): 1},
+      {NonPrivate(): 1},
     ),
   ],
 )
 def test_counts(event, relation, counts):
-  assert flatten(event, relation) == counts
+  assert decompose(event, relation) == counts
   thrice = dp_accounting.SelfComposedDpEvent(event, 3)
-  assert flatten(thrice, relation) == {m: 3 * n for m, n in counts.items()}
+  assert decompose(thrice, relation) == {m: 3 * n for m, n in counts.items()}
 
 
 def test_votes_on_a_sample_are_not_taken_for_opposite_rows():
@@ -159,10 +163,10 @@ def test_votes_on_a_sample_are_not_taken_for_opposite_rows():
   vote = accounting.GNMaxDpEvent(4.0)
   both = dp_accounting.ComposedDpEvent([vote, GAUSSIAN])
   for event in (vote, both):
-    (mechanism,) = flatten(poisson(event), REPLACE)
-    assert mechanism.replaced == PRESENT
-  (mechanism,) = flatten(poisson(GAUSSIAN), REPLACE)
-  assert mechanism.replaced == OPPOSITE
+    (mechanism,) = decompose(poisson(event), REPLACE)
+    assert mechanism.row == PRESENT
+  (mechanism,) = decompose(poisson(GAUSSIAN), REPLACE)
+  assert mechanism.row == OPPOSITE
   added = accounting.compute_epsilon(poisson(vote), 1e-5)
   assert accounting.compute_epsilon(
     poisson(vote), 1e-5, 'pld', REPLACE
@@ -171,10 +175,10 @@ def test_votes_on_a_sample_are_not_taken_for_opposite_rows():
 
 def test_a_cap_is_a_mixture():
   event = accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, 110, 1.5)
-  (mechanism,) = flatten(event, REPLACE)
-  assert mechanism.kind == 'mixture'
+  (mechanism,) = decompose(event, REPLACE)
+  assert mechanism.name == 'mixture'
   (plain, kept), (full, overflow) = mechanism.parts[:2]
-  assert plain == Mechanism('gaussian', 0.75, 0.1, replaced=OPPOSITE)
+  assert plain == Gaussian(0.75, 0.1, row=OPPOSITE)
   exact = stats.binom.sf(109, 999, 0.1)
   assert overflow == pytest.approx(exact, rel=1e-8)
   assert kept == pytest.approx(1 - exact, rel=1e-8)
@@ -182,11 +186,11 @@ def test_a_cap_is_a_mixture():
   # The mean of q cap / (k + 1) over k >= cap.
   k = np.arange(110, 1000)
   mean = np.sum(stats.binom.pmf(k, 999, 0.1) * 0.1 * 110 / (k + 1)) / exact
-  assert full.probability == pytest.approx(mean, rel=1e-8)
-  assert full.probability >= mean * (1 - 1e-12)
+  assert full.sampling_probability == pytest.approx(mean, rel=1e-8)
+  assert full.sampling_probability >= mean * (1 - 1e-12)
   for cap in (1001, 10**9):
     event = accounting.TruncatedSubsampledGaussianDpEvent(1000, 0.1, cap, 1.5)
-    assert list(flatten(event)) == [Mechanism('gaussian', 1.5, 0.1)]
+    assert list(decompose(event)) == [Gaussian(1.5, 0.1)]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_a_cap_is_a_mixture():
 )
 def test_parameters_out_of_range_are_named(event, words):
   with pytest.raises(ValueError, match=words):
-    flatten(event)
+    decompose(event)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +253,7 @@ def test_prices_from_votes_are_not_repeated():
   for inner in (votes, accounting.ParallelDpEvent([votes, LAPLACE])):
     event = accounting.RepeatAndSelectDpEvent(inner, 5.0, 1.0)
     with pytest.raises(ValueError, match='both'):
-      flatten(event)
+      decompose(event)
 
 
 def test_a_billion_releases_of_hardly_any_noise_have_a_price():

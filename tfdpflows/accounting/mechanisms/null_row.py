@@ -1,11 +1,10 @@
 """Gaussian noise on a sample of fixed size, where a row becomes the null row.
 
-The kind 'gaussian_or_null': m of n rows are drawn, q = m / n < 1, and noise N
-(0, sigma^2 I) is added to their sum, to which each row contributes a vector of
-norm 1 at most and the null row zero. One row x is null in one of the tables.
-Let S be m - 1 of the other rows with the sum s, and y one more of them; all
-these are equally likely. Then with x, and with the null row, the outputs are
-averages over S and y of
+Of n rows, m are drawn, q = m / n < 1, and noise N (0, sigma^2 I) is added to
+their sum, to which each row contributes a vector of norm 1 at most and the null
+row zero. One row x is null in one of the tables. Let S be m - 1 of the other
+rows with the sum s, and y one more of them; all these are equally likely. Then
+with x, and with the null row, the outputs are averages over S and y of
 
     A = (1 - q) N(s + y) + q N(s + x),   B = (1 - q) N(s + y) + q N(s).
 
@@ -20,9 +19,9 @@ On the right stand divergences E[f(sum of w_i exp(g_i - var(g_i) / 2))] of a
 Gaussian from a mixture of others, f being convex and the g_i jointly Gaussian:
 their covariances are, over sigma^2, the inner products of where the others lie,
 seen from the first. By Kahane's convexity inequality (1985; Ledoux and
-Talagrand 1991, section 3.3) that grows with every covariance. Above, the
-others are at y - x and -x, of norm 2 and 1 at most, below at y and x, of norm 1
-at most; and inner products are largest on one half-line. So
+Talagrand 1991, section 3.3) that grows with every covariance. Above, the others
+are at y - x and -x, of norm 2 and 1 at most, below at y and x, of norm 1 at
+most; and inner products are largest on one half-line. So
 
     H_a(A || B) <= H_a((1 - q) N(-1) + q N(1) || (1 - q) N(-1) + q N(0)),   (1)
     H_a(B || A) <= H_a((1 - q) N(0) + q N(1) || N(0)),                      (2)
@@ -49,15 +48,31 @@ sides.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 from scipy import special
 
-from tfdpflows.accounting import pairs
 from tfdpflows.accounting.logarithms import log_bernoulli, log_sum
+from tfdpflows.accounting.mechanisms import gaussian_profile, losses
+from tfdpflows.accounting.mechanisms.base import (
+  Mechanism,
+  amplified_epsilons,
+  lower_log,
+)
+from tfdpflows.accounting.mechanisms.gaussian import (
+  Gaussian,
+  gaussian_masses,
+  sampled_gaussian_renyi,
+)
+from tfdpflows.accounting.mechanisms.sampled import (
+  PRESENT,
+  sampled_loss,
+  unsampled_loss,
+)
 
-__all__ = ['loss_at', 'masses_between', 'renyi_of_null_row']
+__all__ = ['NullRowGaussian', 'loss_at', 'masses_between', 'null_row_renyi']
 
 # Beyond this many standard deviations or more (T), moments are bounded in
 # closed form.
@@ -67,6 +82,81 @@ _FURTHEST = 37.0
 _MOST_CELLS = 2**16
 _SLACK = 1e-10
 _EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclasses.dataclass(frozen=True)
+class NullRowGaussian(Mechanism):
+  """Gaussian noise on a sample of fixed size, with a row or the null row.
+
+  Attributes:
+    noise_multiplier: Standard deviation of the noise over the norm of a row.
+    sampling_probability: Share q of the rows that are drawn, inside (0, 1).
+  """
+
+  name = 'gaussian_or_null'
+  words = 'gaussian_or_null'
+  takes_delta = True
+  worst = {'noise_multiplier': min, 'sampling_probability': max}
+  on_sample = True
+  work = 3.0
+
+  noise_multiplier: float
+  sampling_probability: float
+
+  def renyi(self, orders: np.ndarray) -> np.ndarray:
+    sigma, q = self.noise_multiplier, self.sampling_probability
+    # As of a replaced row, or as if it were known who is drawn.
+    curve = np.fmin(
+      sampled_gaussian_renyi(orders, q, sigma / 2, PRESENT),
+      orders / 2 / sigma / sigma,
+    )
+    return np.fmin(curve, null_row_renyi(orders, q, sigma))
+
+  def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
+    # As of a replaced row, or with both outputs split by whether the row is
+    # drawn, which only delta gains from.
+    q = self.sampling_probability
+    log_share = lower_log(log_delta) - math.log(q)
+    mu = math.nextafter(1 / self.noise_multiplier, math.inf)
+    return np.minimum(
+      gaussian_profile.epsilon_at(log_share, mu),
+      amplified_epsilons(gaussian_profile.epsilon_at(log_share, 2 * mu), q),
+    )
+
+  def loss_range(self) -> tuple[float, float]:
+    sigma, q = self.noise_multiplier, self.sampling_probability
+    largest = loss_at(Gaussian(sigma).loss_bound(), q, sigma)
+    return -losses.outwards(largest), losses.outwards(largest)
+
+  def loss_scale(self) -> float:
+    return Gaussian(
+      self.noise_multiplier, self.sampling_probability
+    ).loss_scale()
+
+  def loss_distributions(
+    self, interval: float
+  ) -> tuple[losses.LossDistribution, losses.LossDistribution]:
+    """The pair, with the row on top and below."""
+    sigma, q = self.noise_multiplier, self.sampling_probability
+    largest = Gaussian(sigma).loss_bound()
+    masses = []
+    for row, high in (
+      (True, loss_at(largest, q, sigma)),
+      (False, sampled_loss(largest, q)),
+    ):
+      edges = np.arange(math.ceil(high / interval) + 1) * interval
+      edges = np.append(edges, np.inf)
+      if row:
+        masses.append(masses_between(edges, q, sigma))
+        continue
+      with_row, without = gaussian_masses(sigma, unsampled_loss(edges, q))
+      masses.append((q * with_row + (1 - q) * without, without))
+    row, null = masses
+    argument = 0.5 / sigma / sigma - math.log(q)
+    return (
+      losses.two_sided(row, null, interval, argument),
+      losses.two_sided(null, row, interval, argument),
+    )
 
 
 def loss_at(s: float, q: float, sigma: float) -> float:
@@ -123,12 +213,12 @@ def masses_between(
     s = np.log1p(0.5 * m * (1 + (2 + m + 4 * rest) / (root + 1)))
     # There the last summand does not matter, and y = 1 + m.
     s = np.where(losses > 300, losses + 0.0, s)
-  with_row, null = pairs.interval_masses('gaussian', sigma, s)
-  _, other = pairs.interval_masses('gaussian', sigma, s + 1 / sigma / sigma)
+  with_row, null = gaussian_masses(sigma, s)
+  _, other = gaussian_masses(sigma, s + 1 / sigma / sigma)
   return q * with_row + (1 - q) * other, q * null + (1 - q) * other
 
 
-def renyi_of_null_row(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
+def null_row_renyi(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
   """Renyi divergences of the pair, the larger of both directions.
 
   With r the ratio of both sides, the moments less one are E[r^b - 1 - b (r -
@@ -149,7 +239,7 @@ def renyi_of_null_row(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
     or masses leave the range of floats.
 
   ```python
-  >>> print(renyi_of_null_row(np.array([2.0]), 0.01, 1.0).round(4))
+  >>> print(null_row_renyi(np.array([2.0]), 0.01, 1.0).round(4))
   [0.003]
 
   ```
@@ -171,8 +261,8 @@ def _divergence(
 ) -> float:
   end = (order + reach * sigma) / sigma / sigma
   s = np.linspace(0.0, end, cells + 1)
-  with_row, null = pairs.interval_masses('gaussian', sigma, s)
-  _, other = pairs.interval_masses('gaussian', sigma, s + 1 / sigma / sigma)
+  with_row, null = gaussian_masses(sigma, s)
+  _, other = gaussian_masses(sigma, s + 1 / sigma / sigma)
   grown = np.expm1(s)
   # Of each cell, the part of the mass that goes to the far end: the top less
   # the near ratio times the mass below, over the difference of the ratios. The

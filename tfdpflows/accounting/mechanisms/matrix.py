@@ -1,4 +1,4 @@
-"""How far one row can move what a strategy matrix makes of a stream.
+"""Streams of sums with Gaussian noise: trees and matrix mechanisms.
 
 A matrix mechanism releases C x + z: row t of x [n, d] is the contribution of
 step t, a sum of rows of the table clipped to l2 norm 1, and z is Gaussian
@@ -27,6 +27,12 @@ bounded from above:
 
 Adaptive inputs, which depend on earlier outputs, change nothing if C is lower
 triangular (Denisov, McMahan, Rush, Smith and Thakurta 2022, theorem 2.1).
+
+#### Tree aggregation
+A row is in one leaf of one tree, and the sum of each node above it,
+`tree_depth` with the leaf, moves by C at most; Gaussian releases add up by
+their squares, so that all nodes are one release of sensitivity C sqrt(depth),
+whatever depends on earlier ones (Kairouz et al. 2021, appendix D).
 """
 
 from __future__ import annotations
@@ -35,13 +41,180 @@ import functools
 import math
 from typing import Optional
 
+import dp_accounting
 import numpy as np
 
-__all__ = ['matrix_sensitivity', 'toeplitz_sensitivity', 'tree_depth']
+from tfdpflows.accounting import events
+from tfdpflows.accounting.mechanisms.base import (
+  RefusedEventError,
+  Relation,
+  event_number,
+)
+from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
+from tfdpflows.accounting.mechanisms.gaussian import gaussian
 
+__all__ = [
+  'cyclic_blocks',
+  'has_stream',
+  'matrix_sensitivity',
+  'toeplitz_sensitivity',
+  'tree_depth',
+]
+
+# Events of which the order of the rows matters.
+_STREAMS = (
+  events.SingleEpochTreeAggregationDpEvent,
+  events.MatrixMechanismDpEvent,
+  events.ToeplitzMechanismDpEvent,
+)
+# Whole numbers up to this are floats.
+_LARGEST_WHOLE = 2**53
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_STEPS = 4096
 _MOST_PRODUCTS = 10**9
+
+
+@mechanisms_of.register(events.SingleEpochTreeAggregationDpEvent)
+@mechanisms_of.register(events.MatrixMechanismDpEvent)
+@mechanisms_of.register(events.ToeplitzMechanismDpEvent)
+def _(event, relation):
+  noise = event_number(event, 'noise_multiplier')
+  if relation is Relation.ADD_OR_REMOVE_ONE:
+    raise RefusedEventError(
+      event,
+      'a row that is removed from a stream may move all later ones to other '
+      'steps: streams are only supported with REPLACE_SPECIAL and REPLACE_ONE, '
+      f'not with {relation.name}.',
+    )
+  if isinstance(event, events.SingleEpochTreeAggregationDpEvent):
+    sensitivity = math.sqrt(_depth(event)) * (1 + 1e-15)
+  else:
+    separation = event.min_separation, event.max_participations
+    sensitivity = _sensitivity(event, *separation)
+  if sensitivity == 0:
+    return []
+  if relation is Relation.REPLACE_ONE:
+    noise = noise / 2
+  return gaussian(noise / sensitivity)
+
+
+@mechanisms_of.register(events.CyclicPoissonSampledDpEvent)
+def _(event, relation):
+  noise, count = cyclic_blocks(event)
+  q = event_number(event, 'sampling_probability', 0.0, 1.0)
+  if noise == math.inf:
+    return []
+  block = dp_accounting.PoissonSampledDpEvent(
+    q, dp_accounting.GaussianDpEvent(noise)
+  )
+  return decompose(block, relation, count).items()
+
+
+def _sensitivity(event: dp_accounting.DpEvent, *participations) -> float:
+  """That of a matrix mechanism; errors name the event."""
+  try:
+    if isinstance(event, events.ToeplitzMechanismDpEvent):
+      return toeplitz_sensitivity(
+        event.coefficients, event.steps, *participations
+      )
+    return matrix_sensitivity(event.strategy, *participations)
+  except ValueError as error:
+    name = type(event).__name__
+    raise ValueError(f'A {name} cannot be accounted: {error}') from error
+
+
+def has_stream(event: dp_accounting.DpEvent) -> bool:
+  """Whether an event is, or holds, tree aggregation or a matrix mechanism.
+
+  Args:
+    event: Any `DpEvent`.
+
+  Returns:
+    A boolean.
+
+  ```python
+  >>> has_stream(events.SingleEpochTreeAggregationDpEvent(4.0, 8))
+  True
+
+  ```
+  """
+  if isinstance(event, _STREAMS):
+    return True
+  parts = getattr(event, 'events', None) or [getattr(event, 'event', None)]
+  return any(
+    has_stream(x) for x in parts if isinstance(x, dp_accounting.DpEvent)
+  )
+
+
+def _depth(event: events.SingleEpochTreeAggregationDpEvent) -> int:
+  counts = event.step_counts
+  if not isinstance(counts, (list, tuple)):
+    counts = [counts]
+  if not counts or not all(
+    not isinstance(x, (str, bool)) and 0 <= x < math.inf and x == int(x)
+    for x in counts
+  ):
+    raise ValueError(
+      f'step_counts of {event!r} must be a whole number, zero or more, or a '
+      'list of such numbers, at least one.'
+    )
+  return max(tree_depth(int(x)) for x in counts)
+
+
+def cyclic_blocks(
+  event: events.CyclicPoissonSampledDpEvent,
+) -> tuple[float, int]:
+  """The noise of each block of a cyclic_blocks event, and how many there are.
+
+  Args:
+    event: The event.
+
+  Returns:
+    A pair: standard deviation over the sensitivity of a row that is drawn,
+    infinite if that is zero; and the largest number of steps of a part.
+
+  Raises:
+    RefusedEventError: If the event in it is no matrix mechanism.
+    ValueError: If a parameter is outside its range, or the strategy has more
+      bands than there are parts.
+
+  ```python
+  >>> banded = events.ToeplitzMechanismDpEvent(4.0, [2.0], steps=3)
+  >>> cyclic_blocks(events.CyclicPoissonSampledDpEvent(0.1, 2, banded))
+  (1.999..., 2)
+
+  ```
+  """
+  inner = event.event
+  parts = event_number(event, 'parts', 1, _LARGEST_WHOLE)
+  if parts != int(parts):
+    raise ValueError(f'parts of {event!r} must be a whole number.')
+  if isinstance(inner, events.ToeplitzMechanismDpEvent):
+    steps, norm = inner.steps, _sensitivity(inner)
+    kept = np.flatnonzero(inner.coefficients[:steps])
+    bands = int(kept[-1]) + 1 if kept.size else 0
+  elif isinstance(inner, events.MatrixMechanismDpEvent):
+    steps, norm = len(inner.strategy), _sensitivity(inner)
+    bands = max(
+      (
+        t - int(np.flatnonzero(row)[0]) + 1
+        for t, row in enumerate(inner.strategy)
+        if np.any(row)
+      ),
+      default=0,
+    )
+  else:
+    raise RefusedEventError(
+      event, 'only matrix mechanisms are taken on samples of parts in turn.'
+    )
+  if bands > parts:
+    raise ValueError(
+      f'The strategy has {bands} bands, more than there are parts '
+      f'({int(parts)}): what a row adds in two of its steps would overlap. '
+      'Take more parts, or a strategy with less bands.'
+    )
+  noise = event_number(inner, 'noise_multiplier')
+  return noise / norm if norm > 0 else math.inf, math.ceil(steps / parts)
 
 
 def tree_depth(steps: int) -> int:

@@ -10,8 +10,13 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from tfdpflows import accounting
-from tfdpflows.accounting import atoms, losses, renyi
-from tfdpflows.accounting.mechanism import Mechanism
+from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting.mechanisms import (
+  DiscreteLaplace,
+  RandomizedResponse,
+  RandomizedResponseOrNull,
+  discrete,
+)
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -271,29 +276,29 @@ def exact_renyi(pair, order):
   ('mechanism', 'pair'),
   [
     (
-      Mechanism('discrete_laplace', 0.5, extra=3.0),
+      DiscreteLaplace(0.5, 3.0),
       shifted_pair(0.5, 3),
     ),
     (
-      Mechanism('discrete_laplace', 2.0, extra=1.0),
+      DiscreteLaplace(2.0, 1.0),
       shifted_pair(2.0, 1, 9),
     ),
     (
-      Mechanism('randomized_response', 0.3, extra=5.0),
+      RandomizedResponse(0.3, 5.0),
       (response(0, 0.3, 5), response(1, 0.3, 5)),
     ),
     (
-      Mechanism('response_or_null', 0.3, extra=5.0),
+      RandomizedResponseOrNull(0.3, 5.0),
       (response(0, 0.3, 5), response(None, 0.3, 5)),
     ),
     (
-      Mechanism('response_or_null', 0.9, extra=2.0),
+      RandomizedResponseOrNull(0.9, 2.0),
       (response(0, 0.9, 2), response(None, 0.9, 2)),
     ),
   ],
 )
 def test_renyi_divergences(mechanism, pair, order):
-  (curve,) = renyi.renyi_curve(mechanism, (order,))
+  (curve,) = mechanisms.renyi_curve(mechanism, (order,))
   true = exact_renyi(pair, order)
   assert true * (1 - 1e-13) <= curve <= true * (1 + 1e-8)
 
@@ -301,16 +306,16 @@ def test_renyi_divergences(mechanism, pair, order):
 @pytest.mark.parametrize('a', [1e-9, 1e-3, 0.2, 1.0, 4.0, 50.0, 800.0])
 @pytest.mark.parametrize('shift', [1, 2, 3, 17, 1000])
 def test_closed_form_of_discrete_laplace(a, shift):
-  pair = atoms.atoms(Mechanism('discrete_laplace', a, extra=float(shift)))
+  pair = DiscreteLaplace(a, float(shift)).pair()
   assert np.sum(pair.upper) == pytest.approx(1, rel=1e-13)
   assert np.sum(pair.lower) == pytest.approx(1, rel=1e-13)
   orders = np.array([1.01, 1.5, 2.0, 10.0, 300.0])
-  summed = atoms.renyi_of_atoms(pair, orders)
-  closed = atoms.discrete_laplace_curve(a, float(shift), orders)
+  summed = discrete.renyi_of_pair(pair, orders)
+  closed = discrete.discrete_laplace_renyi(a, float(shift), orders)
   assert closed == pytest.approx(summed, rel=1e-6)
   assert np.all(closed >= summed * (1 - 1e-7))
   # The rho is the mean loss, and no divergence is above its line.
-  rho = atoms.discrete_laplace_rho(a, float(shift))
+  rho = discrete.discrete_laplace_rho(a, float(shift))
   mean = float(np.sum(pair.upper * pair.losses))
   assert rho == pytest.approx(mean, rel=1e-6 if a * shift > 1e-4 else 1e-2)
   assert np.all(summed <= orders * rho * (1 + 2e-8))
@@ -319,8 +324,8 @@ def test_closed_form_of_discrete_laplace(a, shift):
 @pytest.mark.parametrize('q', [1.0, 0.2])
 @pytest.mark.parametrize('replaced', [False, True])
 def test_grouped_losses_are_no_less(q, replaced):
-  mechanism = Mechanism('discrete_laplace', 1e-3, q, 2000.0, replaced)
-  fine, coarse = atoms.atoms(mechanism), atoms.atoms(mechanism, 50)
+  mechanism = DiscreteLaplace(1e-3, 2000.0, q, row=replaced)
+  fine, coarse = mechanism.pair(), mechanism.pair(50)
   assert len(coarse.losses) < 300 < len(fine.losses)
   for epsilon in np.linspace(0, 2.2, 23):
     for one, two in ((fine, coarse), (fine.swapped(), coarse.swapped())):
@@ -373,8 +378,8 @@ def test_both_directions_of_a_null_row_are_composed():
   pairs = [(response(0, 0.05, 2), response(None, 0.05, 2))] * 2
   pairs.append((response(0, 0.9, 6), response(None, 0.9, 6)))
   covered(event, SPECIAL, pairs, tight=1e-3)
-  remove, add = losses.loss_distributions(
-    Mechanism('response_or_null', 0.05, extra=2.0), 1e-3
+  remove, add = mechanisms.loss_distributions(
+    RandomizedResponseOrNull(0.05, 2.0), 1e-3
   )
   assert remove is not add and add.lower + len(add.masses) > 2900
 

@@ -10,9 +10,11 @@ import pytest
 from dp_accounting import NeighboringRelation
 from scipy import integrate, special, stats
 
-from tfdpflows.accounting import events, flatten, pate, rdp, renyi
+from tfdpflows.accounting import events, mechanisms, rdp
+from tfdpflows.accounting.mechanisms import DataDependentLNMax
+from tfdpflows.accounting.mechanisms import votes as pate
 
-ORACLES = pathlib.Path(__file__).parents[2].parent / 'shared' / 'oracles'
+ORACLES = pathlib.Path(__file__).parents[3].parent / 'shared' / 'oracles'
 ORDERS = np.array([1.01, 1.1, 1.5, 2, 3, 5, 8, 12, 20, 32, 64, 128, 1000.0])
 
 
@@ -138,10 +140,8 @@ def test_lnmax_of_two_classes_is_above_the_exact_divergence():
     gamma = float(10 ** rng.uniform(-2, 0.5))
     gap = float(rng.integers(0, int(15 / gamma) + 2))
     price = pate.data_dependent_event(events.LNMaxDpEvent(gamma), [gap, 0])
-    mechanism = flatten.Mechanism(
-      'data_dependent_lnmax', gamma, extra=price.log_q
-    )
-    curve = renyi.renyi_curve(mechanism, tuple(ORDERS.tolist()))
+    mechanism = DataDependentLNMax(gamma, price.log_q)
+    curve = mechanisms.renyi_curve(mechanism, tuple(ORDERS.tolist()))
     for other in (gap - 2, gap + 2):
       exact = divergences(outcome(gap, gamma), outcome(other, gamma))
       assert np.all(exact <= curve * (1 + 1e-9) + 1e-13)

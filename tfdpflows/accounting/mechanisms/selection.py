@@ -24,14 +24,91 @@ privacy".
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from scipy import special
 
-from tfdpflows.accounting import renyi_conversion
+from tfdpflows.accounting import events, renyi_conversion
+from tfdpflows.accounting.mechanisms import base
+from tfdpflows.accounting.mechanisms.base import (
+  Mechanism,
+  NonPrivate,
+  RefusedEventError,
+)
+from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
+from tfdpflows.accounting.mechanisms.votes import DataDependent
 
-__all__ = ['repeated_curve']
+__all__ = ['RepeatAndSelect', 'repeated_curve']
+
+_ROUNDING = 1e-14
+
+
+@dataclasses.dataclass(frozen=True)
+class RepeatAndSelect(Mechanism):
+  """The best of a random number of runs.
+
+  Attributes:
+    mean: Mean number of runs, 1 or more.
+    shape: Shape of the distribution of that number.
+    one_run: Sorted pairs of a mechanism and a count.
+  """
+
+  name = 'repeat_and_select'
+  words = 'repeat-and-select'
+
+  mean: float
+  shape: float
+  one_run: tuple[tuple[Mechanism, int], ...]
+
+  def inner(self) -> tuple[Mechanism, ...]:
+    return tuple(mechanism for mechanism, _ in self.one_run)
+
+  def renyi(self, orders: np.ndarray) -> np.ndarray:
+    once = base.total_curve(self.one_run, tuple(orders.tolist()))
+    return repeated_curve(orders, once, self.mean, self.shape)
+
+  def pure_epsilon(self) -> float:
+    """Theorem 2 of Papernot and Steinke 2022 at infinite orders.
+
+    What tells nothing tells nothing however often it is run, a Poisson number
+    of times too; else that has no bound.
+    """
+    once = base.pure_epsilon(self.one_run)
+    return (2 + self.shape) * once if once > 0 else 0.0
+
+  def failure(self) -> float:
+    once = base.failure(self.one_run)
+    return min(self.mean * once * (1 + _ROUNDING), 1.0)
+
+
+@mechanisms_of.register(events.RepeatAndSelectDpEvent)
+def _(event, relation):
+  mean, shape = float(event.mean), float(event.shape)
+  if not (1 <= mean < math.inf and shape >= 0):
+    raise ValueError(
+      f'mean of {event!r} must be a finite number, 1 or more, and shape zero '
+      'or more.'
+    )
+  one = decompose(event.event, relation)
+  if not one or NonPrivate() in one:
+    return list(one.items())
+  if any(isinstance(x, DataDependent) for x in _within(one)):
+    raise RefusedEventError(
+      event,
+      'prices from private votes hold in one direction, and the best of '
+      'several runs takes both; use `data_independent` of it.',
+    )
+  return [(RepeatAndSelect(mean, shape, tuple(sorted(one.items()))), 1)]
+
+
+def _within(mechanisms: Iterable[Mechanism]) -> Iterator[Mechanism]:
+  """Mechanisms and those that they are made of."""
+  for mechanism in mechanisms:
+    yield mechanism
+    yield from _within(mechanism.inner())
 
 
 def repeated_curve(

@@ -12,16 +12,30 @@ from dp_accounting.rdp import rdp_privacy_accountant as theirs
 from scipy import special
 
 from tfdpflows import accounting
-from tfdpflows.accounting import (
-  events,
-  pairs,
-  rdp,
-  renyi,
-  renyi_sampled,
-  repeat_and_select,
-)
+from tfdpflows.accounting import events, mechanisms, rdp
 from tfdpflows.accounting.cache import cached
-from tfdpflows.accounting.flatten import Mechanism
+from tfdpflows.accounting.mechanisms import (
+  PRESENT,
+  BoundedRange,
+  DataDependentGNMax,
+  DataDependentLNMax,
+  DataDependentThreshold,
+  EpsilonDelta,
+  Gaussian,
+  Laplace,
+  RepeatAndSelect,
+  ZeroConcentrated,
+  gaussian,
+  sampled,
+  selection,
+)
+
+CLASSES = {
+  'gaussian': Gaussian,
+  'laplace': Laplace,
+  'bounded_range': BoundedRange,
+  'epsilon_delta': EpsilonDelta,
+}
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 ORDERS = (1.01, 1.1, 1.5, 2.0, 2.5, 3.0, 5.0, 8.5, 16.0, 64.0, 300.0, 2048.0)
@@ -29,7 +43,8 @@ A = np.array(ORDERS)
 
 
 def curve(kind, parameter, orders=ORDERS, **fields):
-  return renyi.renyi_curve(Mechanism(kind, parameter, **fields), tuple(orders))
+  mechanism = CLASSES[kind](parameter, **fields)
+  return mechanisms.renyi_curve(mechanism, tuple(orders))
 
 
 def randoms(count, seed):
@@ -63,8 +78,10 @@ def test_sampled_gaussian_is_the_integral(rng):
     float(10 ** rng.uniform(-1, 2)),
   )
   order = float(1 + 10 ** rng.uniform(-1.5, 1.5))
-  plain = curve('gaussian', sigma, [order], probability=q)[0]
-  swapped = curve('gaussian', sigma, [order], probability=q, replaced=True)[0]
+  plain = curve('gaussian', sigma, [order], sampling_probability=q)[0]
+  swapped = curve(
+    'gaussian', sigma, [order], sampling_probability=q, row=PRESENT
+  )[0]
   with mpmath.workdps(30):
     share, noise = mpmath.mpf(q), mpmath.mpf(sigma)
 
@@ -102,7 +119,7 @@ def test_replaced_is_never_looser_than_dp_accounting(rng):
     float(10 ** rng.uniform(-0.7, 1)),
   )
   orders = [1.5, 2.0, 3.0, 7.0, 12.0, 40.0, 100.0, 256.0]
-  ours = curve('gaussian', sigma, orders, probability=q, replaced=True)
+  ours = curve('gaussian', sigma, orders, sampling_probability=q, row=PRESENT)
   known = theirs._compute_rdp_sample_wor_gaussian(q, sigma, orders)
   assert np.all(ours <= known * (1 + 1e-9))
   event = dp_accounting.SelfComposedDpEvent(
@@ -130,14 +147,16 @@ def test_sampled_gaussian_is_below_its_pair_moved_to_a_grid(rng, replaced):
   )
   bound = 14 / sigma + 30 / sigma**2
   edges = np.linspace(-bound, bound, 40_001)
-  upper, lower = pairs.interval_masses('gaussian', sigma, edges)
+  upper, lower = CLASSES['gaussian'](sigma).masses(edges)
   kept = (lower > 0) & (upper > 0)
   orders = np.array([1.2, 2.0, 4.5, 9.0])
   coarse = [
     moved(lower[kept], upper[kept] / lower[kept], q, order, replaced)
     for order in orders
   ]
-  ours = curve('gaussian', sigma, orders, probability=q, replaced=replaced)
+  ours = curve(
+    'gaussian', sigma, orders, sampling_probability=q, row=int(replaced)
+  )
   np.testing.assert_allclose(ours, coarse, rtol=2e-3, atol=1e-11)
 
 
@@ -146,7 +165,9 @@ def test_small_q_keeps_its_accuracy(replaced):
   # The excess of the moment is quadratic in q.
   for sigma in (0.5, 2.0, 300.0):
     values = [
-      curve('gaussian', sigma, [2.0], probability=q, replaced=replaced)[0]
+      curve(
+        'gaussian', sigma, [2.0], sampling_probability=q, row=int(replaced)
+      )[0]
       / q**2
       for q in (1e-6, 1e-9, 1e-12)
     ]
@@ -157,7 +178,9 @@ def test_sampling_all_rows_is_no_sampling():
   q = 1 - 1e-12
   for sigma in (0.05, 0.3, 3.0, 300.0):
     for replaced in (False, True):
-      sampled = curve('gaussian', sigma, probability=q, replaced=replaced)
+      sampled = curve(
+        'gaussian', sigma, sampling_probability=q, row=int(replaced)
+      )
       plain = curve('gaussian', sigma)
       assert np.all(sampled <= plain)
       np.testing.assert_allclose(
@@ -174,7 +197,9 @@ def test_sampling_helps_and_orders_cost_more(kind, lossy, replaced):
     plain = curve(kind, parameter)
     last = np.zeros(len(ORDERS))
     for q in (1e-12, 1e-4, 0.3, 0.999):
-      sampled = curve(kind, parameter, probability=q, replaced=replaced)
+      sampled = curve(
+        kind, parameter, sampling_probability=q, row=int(replaced)
+      )
       assert np.all(sampled <= plain * (1 + 2e-5) + lossy)
       assert np.all(sampled >= last * (1 - 1e-9))
       assert np.all(np.diff(sampled) >= -1e-6 * sampled[1:])
@@ -196,13 +221,13 @@ def test_sampled_pairs_are_the_integral(kind, rng, replaced):
   edges = np.linspace(-epsilon, epsilon, 100_001)
   inner = edges.copy()
   inner[0], inner[-1] = -np.inf, np.inf
-  upper, lower = pairs.interval_masses(kind, parameter, inner)
+  upper, lower = CLASSES[kind](parameter).masses(inner)
   ratios = upper / lower
-  ours = renyi_sampled.sampled_pair(kind, parameter, A[:9], q, replaced)
+  ours = sampled.sampled_renyi(CLASSES[kind](parameter, q, replaced), A[:9])
   for order, value in zip(A[:9], ours):
     exact = moved(lower, ratios, q, order, replaced)
     assert exact * (1 - 1e-4) - 1e-12 <= value <= exact * (1 + 2e-3) + 1e-12
-  both = curve(kind, parameter, probability=q, replaced=replaced)
+  both = curve(kind, parameter, sampling_probability=q, row=int(replaced))
   pure = curve('epsilon_delta', math.log1p(q * math.expm1(epsilon)))
   assert np.all(both <= pure * (1 + 1e-12))
 
@@ -279,7 +304,7 @@ def test_repeat_and_select_agrees_with_dp_accounting(rng, shape):
   orders = np.sort(1 + 10 ** rng.uniform(-1, 2.5, 20))
   once = orders * 10 ** rng.uniform(-4, 0)
   mean = 2 + float(10 ** rng.uniform(-1, 3))
-  ours = repeat_and_select.repeated_curve(orders, once, mean, shape)
+  ours = selection.repeated_curve(orders, once, mean, shape)
   known = theirs._compute_rdp_repeat_and_select(orders, once, mean, shape)
   # They leave this out for Poisson: a divergence grows with its order.
   known = np.minimum.accumulate(known[::-1])[::-1]
@@ -298,7 +323,7 @@ def test_repeat_and_select_is_above_the_exact_divergence(shape):
     k = np.arange(0, 400)
     weights = np.exp(k * math.log(mean) - mean - special.gammaln(k + 1))
   else:
-    x = repeat_and_select._log_inverse_halting(mean, shape)
+    x = selection._log_inverse_halting(mean, shape)
     gamma = math.exp(-x)
     logs = k * math.log1p(-gamma) - special.gammaln(k + 1)
     logs += special.gammaln(k + shape) - special.gammaln(1 + shape)
@@ -311,14 +336,9 @@ def test_repeat_and_select_is_above_the_exact_divergence(shape):
     return np.array([1 - lost, lost - none, none])
 
   up = 1 / (1 + math.exp(-epsilon))
-  mechanism = Mechanism(
-    'repeat_and_select',
-    mean,
-    extra=shape,
-    parts=((Mechanism('epsilon_delta', epsilon), 1),),
-  )
-  bound = renyi.renyi_curve(mechanism, ORDERS)
-  pure = renyi.pure_epsilon([(mechanism, 1)])
+  mechanism = RepeatAndSelect(mean, shape, ((EpsilonDelta(epsilon), 1),))
+  bound = mechanisms.renyi_curve(mechanism, ORDERS)
+  pure = mechanisms.pure_epsilon([(mechanism, 1)])
   for p, q in ((up, 1 - up), (1 - up, up)):
     first, second = best(p), best(q)
     some = first > 0
@@ -345,7 +365,7 @@ def test_repeat_and_select_is_above_the_exact_divergence(shape):
 )
 def test_bad_searches_are_refused_by_name(mean, shape, match):
   with pytest.raises(ValueError, match=f'^{match}'):
-    repeat_and_select.repeated_curve(A, A, mean, shape)
+    selection.repeated_curve(A, A, mean, shape)
   event = events.RepeatAndSelectDpEvent(
     dp_accounting.GaussianDpEvent(1.0), mean, shape
   )
@@ -356,7 +376,7 @@ def test_bad_searches_are_refused_by_name(mean, shape, match):
 @pytest.mark.parametrize('mean', [1.0, 1 + 1e-12, 1e9, 1e300])
 @pytest.mark.parametrize('shape', [0.0, 1e-300, 1.0, 1e9, math.inf])
 def test_extreme_searches_have_a_price(mean, shape):
-  value = repeat_and_select.repeated_curve(A, A * 1e-3, mean, shape)
+  value = selection.repeated_curve(A, A * 1e-3, mean, shape)
   assert np.all(value >= A * 1e-3) and not np.any(np.isnan(value))
 
 
@@ -448,7 +468,7 @@ def test_nan_is_never_small(monkeypatch):
   def broken(a, *args):
     return np.where(a > 3, math.nan, 0.1 * a)
 
-  monkeypatch.setattr(renyi_sampled, 'sampled_gaussian', broken)
+  monkeypatch.setattr(gaussian, 'sampled_gaussian_renyi', broken)
   made = rdp.RDPAccountant(orders=[2.0, 3.0, 4.0])
   step = dp_accounting.PoissonSampledDpEvent(
     0.1234567, dp_accounting.GaussianDpEvent(1.0)
@@ -464,24 +484,24 @@ def test_nan_is_never_small(monkeypatch):
 @pytest.mark.parametrize(
   'mechanism',
   [
-    Mechanism(kind, parameter, q, extra, replaced)
+    make(parameter)
     for parameter in (1e-300, 1e-5, 1.0, 1e5, 1e300)
-    for kind, q, extra, replaced in (
-      ('gaussian', 1.0, 0.0, False),
-      ('gaussian', 1e-300, 0.0, False),
-      ('gaussian', 0.5, 0.0, False),
-      ('gaussian', 1 - 1e-16, 0.0, True),
-      ('gaussian', 1e-300, 0.0, True),
-      ('laplace', 1.0, 0.0, False),
-      ('laplace', 1e-300, 0.0, False),
-      ('laplace', 0.5, 0.0, True),
-      ('bounded_range', 1.0, 0.0, False),
-      ('bounded_range', 1e-9, 0.0, True),
-      ('epsilon_delta', 1.0, 1e-300, False),
-      ('zcdp', 1.0, 1e-300, False),
-      ('data_dependent_gnmax', 1.0, -50.0, False),
-      ('data_dependent_lnmax', 1.0, -1e300, False),
-      ('data_dependent_threshold', 1.0, 0.0, False),
+    for make in (
+      Gaussian,
+      lambda x: Gaussian(x, 1e-300),
+      lambda x: Gaussian(x, 0.5),
+      lambda x: Gaussian(x, 1 - 1e-16, PRESENT),
+      lambda x: Gaussian(x, 1e-300, PRESENT),
+      Laplace,
+      lambda x: Laplace(x, 1e-300),
+      lambda x: Laplace(x, 0.5, PRESENT),
+      BoundedRange,
+      lambda x: BoundedRange(x, 1e-9, PRESENT),
+      lambda x: EpsilonDelta(x, 1e-300),
+      lambda x: ZeroConcentrated(x, 1e-300),
+      lambda x: DataDependentGNMax(x, -50.0),
+      lambda x: DataDependentLNMax(x, -1e300),
+      lambda x: DataDependentThreshold(x, 0.0),
     )
   ],
   ids=str,
@@ -563,21 +583,21 @@ def test_curves_of_more_mechanisms_than_are_remembered():
   remembered = cached(512)(counted)
   for _ in range(20):
     for i in range(600):
-      assert remembered(Mechanism('zcdp', 1.0 + i), (2.0,)).shape == (1,)
+      assert remembered(ZeroConcentrated(1.0 + i), (2.0,)).shape == (1,)
   assert 600 <= len(made) < 0.4 * 20 * 600
   made.clear()
   # And others take their place.
   for _ in range(20):
     for i in range(300):
-      remembered(Mechanism('zcdp', 1000.0 + i), (2.0,))
+      remembered(ZeroConcentrated(1000.0 + i), (2.0,))
   assert len(made) < 1200
 
 
 def test_curves_of_1000_mechanisms_are_computed_once():
-  noises = [Mechanism('laplace', 7.0 + i / 999) for i in range(1000)]
+  noises = [Laplace(7.0 + i / 999) for i in range(1000)]
   parts = [(noise, 1) for noise in noises]
-  first = renyi.total_curve(parts, ORDERS)
-  kept = [renyi.renyi_curve(noise, ORDERS) for noise in noises]
-  assert np.array_equal(renyi.total_curve(parts, ORDERS), first)
+  first = mechanisms.total_curve(parts, ORDERS)
+  kept = [mechanisms.renyi_curve(noise, ORDERS) for noise in noises]
+  assert np.array_equal(mechanisms.total_curve(parts, ORDERS), first)
   for noise, known in zip(noises, kept):
-    assert renyi.renyi_curve(noise, ORDERS) is known
+    assert mechanisms.renyi_curve(noise, ORDERS) is known

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from scipy import special
 
 from tfdpflows import accounting
-from tfdpflows.accounting import (
-  convolution,
-  flatten,
-  losses,
-  pairs,
-  pld,
-  registry,
-  transforms,
-)
-from tfdpflows.accounting.mechanism import Mechanism
+from tfdpflows.accounting import mechanisms, registry
+from tfdpflows.accounting.mechanisms import BoundedRange, Gaussian, Laplace
+from tfdpflows.accounting.pld import accountant as pld
+from tfdpflows.accounting.pld import convolution, transforms
+
+CLASSES = {
+  'gaussian': Gaussian,
+  'laplace': Laplace,
+  'bounded_range': BoundedRange,
+}
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 
@@ -141,11 +141,12 @@ def test_many_exponential_mechanisms_take_the_smaller_bound():
 @pytest.mark.parametrize('kind', sorted(TAILS))
 @pytest.mark.parametrize('parameter', [1e-3, 0.05, 0.4, 1.0, 7.0, 300.0])
 def test_masses_have_the_losses_of_their_interval(kind, parameter):
-  low, high = pairs.loss_bounds(kind, parameter)
+  high = CLASSES[kind](parameter).loss_bound()
+  low = -high
   for bins in (5, 300, 100000):
     inner = np.linspace(low, high, bins)
     edges = np.concatenate([[-np.inf], inner, [np.inf]])
-    p, q = pairs.interval_masses(kind, parameter, edges)
+    p, q = CLASSES[kind](parameter).masses(edges)
     assert np.sum(p) == pytest.approx(1, rel=1e-12)
     assert np.sum(q) == pytest.approx(1, rel=1e-12)
     seen = (p > 1e-280) & (q > 1e-280)
@@ -164,9 +165,7 @@ def test_masses_are_differences_of_tails(kind, parameter):
   edges = np.linspace(-0.7, 2.0, 50)
   tails = np.array([TAILS[kind](parameter, x) for x in edges])
   edges = np.concatenate([[-np.inf], edges, [np.inf]])
-  p, q = (
-    masses[1:-1] for masses in pairs.interval_masses(kind, parameter, edges)
-  )
+  p, q = (masses[1:-1] for masses in CLASSES[kind](parameter).masses(edges))
   np.testing.assert_allclose(p, -np.diff(tails[:, 0]), rtol=1e-9, atol=1e-13)
   np.testing.assert_allclose(q, -np.diff(tails[:, 1]), rtol=1e-9, atol=1e-13)
 
@@ -194,7 +193,7 @@ def test_one_sampled_run_is_the_closed_form(kind, parameter, q):
     10**6, round(q * 10**6), event
   )
   replaced = priced(fixed, REPLACE)
-  top = losses.loss_range(Mechanism(kind, parameter, q))[1]
+  top = CLASSES[kind](parameter, q).loss_range()[1]
   for share in (0.0, 0.2, 0.6):
     x = share * top
     exact = max(
@@ -225,7 +224,7 @@ def test_two_runs_under_replacement_are_the_integral(kind, parameter, q):
     1000, round(q * 1000), EVENTS[kind](scale)
   )
   made = priced(dp_accounting.SelfComposedDpEvent(event, 2), REPLACE)
-  top = losses.loss_range(Mechanism(kind, parameter, q))[1]
+  top = CLASSES[kind](parameter, q).loss_range()[1]
   grid = np.linspace(-top, top, 4001)
   tail = np.array([replaced_tail(kind, parameter, q, x) for x in grid])
   mass = np.concatenate([[1 - tail[0]], -np.diff(tail), [tail[-1]]])
@@ -252,11 +251,11 @@ def test_replaced_with_probability_one_is_unsampled(kind):
     assert priced(whole, REPLACE).get_epsilon(delta) == priced(
       event, REPLACE
     ).get_epsilon(delta)
-  plain = losses.loss_distributions(Mechanism(kind, 1.3), 1e-3)[0]
-  same = losses.loss_distributions(Mechanism(kind, 1.3, replaced=True), 1e-3)[0]
+  plain = mechanisms.loss_distributions(CLASSES[kind](1.3), 1e-3)[0]
+  same = mechanisms.loss_distributions(CLASSES[kind](1.3, row=True), 1e-3)[0]
   np.testing.assert_array_equal(same.masses, plain.masses)
-  near = losses.loss_distributions(
-    Mechanism(kind, 1.3, 1 - 1e-12, replaced=True), 1e-3
+  near = mechanisms.loss_distributions(
+    CLASSES[kind](1.3, 1 - 1e-12, row=True), 1e-3
   )[0]
   for x in (0.0, 0.2, 0.5):
     assert convolution.delta_at(x, [(near, 1)], 1e-3) == pytest.approx(
@@ -272,8 +271,8 @@ def test_replaced_with_probability_one_is_unsampled(kind):
 )
 def test_replaced_masses_are_a_symmetric_pair(kind, parameter, q):
   interval = 0.01
-  mechanism = Mechanism(kind, parameter, q, replaced=True)
-  one, other = losses.loss_distributions(mechanism, interval)
+  mechanism = CLASSES[kind](parameter, q, row=True)
+  one, other = mechanisms.loss_distributions(mechanism, interval)
   assert one is other
   total = float(np.sum(one.masses)) + one.infinity
   assert 1 <= total * (1 + 1e-15) <= 1 + 1e-12
@@ -328,13 +327,12 @@ def test_transforms_bound_the_direct_sum(seed):
   parts = []
   for _ in range(int(rng.integers(1, 4))):
     kind = str(rng.choice(['gaussian', 'laplace', 'bounded_range']))
-    mechanism = Mechanism(
-      kind,
+    mechanism = CLASSES[kind](
       float(10 ** rng.uniform(-0.3, 1)),
       float(10 ** rng.uniform(-6, 0)) if rng.random() < 0.7 else 1.0,
-      replaced=bool(rng.random() < 0.3),
+      row=bool(rng.random() < 0.3),
     )
-    one, other = losses.loss_distributions(mechanism, interval)
+    one, other = mechanisms.loss_distributions(mechanism, interval)
     parts.append(
       (other if rng.random() < 0.5 else one, int(rng.integers(1, 13)))
     )
@@ -569,11 +567,11 @@ def test_time_limit_holds_for_all_that_may_be_many(name):
 def test_coarser_mechanisms_of_every_kind_cost_no_less(name):
   relation, event = MANY[name]
   parts = [event(i) for i in range(0, 1000, 90)]
-  exact = flatten.flatten(dp_accounting.ComposedDpEvent(parts), relation)
+  exact = mechanisms.decompose(dp_accounting.ComposedDpEvent(parts), relation)
   rdp = accounting.RDPAccountant(relation)
   rdp._totals = exact
   curve = rdp.rdp
-  work = sum(map(pld._work, exact))
+  work = sum(x.work for x in exact)
   for share in (0.7, 0.1):
     coarse = pld._coarser(exact, share * work)
     assert len(coarse) < len(exact)
@@ -581,7 +579,7 @@ def test_coarser_mechanisms_of_every_kind_cost_no_less(name):
     rdp._totals = coarse
     assert np.all(rdp.rdp >= curve * (1 - 1e-9))
   # And loss distributions, of each.
-  dearest = functools.reduce(pld._dearest, exact)
+  dearest = functools.reduce(pld._worst_of, exact)
   for mechanism in list(exact)[::5]:
     for epsilon in (0.0, 0.3, 1.0):
       dear = exact_delta(dearest, epsilon)
@@ -589,7 +587,7 @@ def test_coarser_mechanisms_of_every_kind_cost_no_less(name):
 
 
 def exact_delta(mechanism, epsilon):
-  pair = losses.loss_distributions(mechanism, 1e-3)
+  pair = mechanisms.loss_distributions(mechanism, 1e-3)
   return max(convolution.delta_at(epsilon, [(x, 1)], 1e-3) for x in pair)
 
 
@@ -615,7 +613,7 @@ def test_coarser_mechanisms_cost_no_less(kind, relation, draw):
     else:
       one = dp_accounting.SampledWithoutReplacementDpEvent(1000, size, event)
     parts.append(dp_accounting.SelfComposedDpEvent(one, int(size % 7) + 1))
-  exact = flatten.flatten(dp_accounting.ComposedDpEvent(parts), relation)
+  exact = mechanisms.decompose(dp_accounting.ComposedDpEvent(parts), relation)
   assert pld._coarser(exact, 60) == exact
   rdp = accounting.RDPAccountant(relation)
   rdp._totals = exact
@@ -624,8 +622,8 @@ def test_coarser_mechanisms_cost_no_less(kind, relation, draw):
     coarse = pld._coarser(exact, most)
     assert len(coarse) <= most
     assert sum(coarse.values()) == sum(exact.values())
-    assert {x._replace(parameter=0.0, probability=0.0) for x in coarse} == {
-      x._replace(parameter=0.0, probability=0.0) for x in exact
+    assert {(type(x), x.row) for x in coarse} == {
+      (type(x), x.row) for x in exact
     }
     rdp._totals = coarse
     assert np.all(rdp.rdp >= curve * (1 - 1e-12))
@@ -635,7 +633,7 @@ def test_what_is_not_on_a_sample_is_not_made_coarser():
   parts = [dp_accounting.LaplaceDpEvent(3.0 + i) for i in range(50)]
   parts += [accounting.EpsilonDeltaDpEvent(0.1 + i, 1e-9) for i in range(50)]
   parts.append(sample(0.1, dp_accounting.GaussianDpEvent(1.0)))
-  exact = flatten.flatten(dp_accounting.ComposedDpEvent(parts))
+  exact = mechanisms.decompose(dp_accounting.ComposedDpEvent(parts))
   assert pld._coarser(exact, 1) is exact
 
 

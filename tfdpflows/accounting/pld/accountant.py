@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -11,19 +12,13 @@ from typing import NamedTuple, Optional
 
 import dp_accounting
 
-from tfdpflows.accounting import (
-  accountant,
-  bounded_range,
-  composition,
-  convolution,
-  rdp,
-  renyi,
-  zcdp,
-)
+from tfdpflows.accounting import accountant, composition, mechanisms, rdp, zcdp
 from tfdpflows.accounting import budget as budget_lib
-from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import flatten as flatten_lib
-from tfdpflows.accounting import losses as losses_lib
+from tfdpflows.accounting.mechanisms.bounded_range import (
+  BoundedRange,
+  adaptive_profile,
+)
+from tfdpflows.accounting.pld import convolution
 
 __all__ = ['PLDAccountant']
 
@@ -48,7 +43,7 @@ _WORTH_SAYING = 1e-3
 # Results kept, for the process and for an accountant.
 _REMEMBERED = 4096
 
-_Counts = tuple[tuple[flatten_lib.Mechanism, int], ...]
+_Counts = tuple[tuple[mechanisms.Mechanism, int], ...]
 
 
 class PLDAccountant(accountant.MechanismAccountant):
@@ -63,7 +58,7 @@ class PLDAccountant(accountant.MechanismAccountant):
   returned; `remarks` and `delta_remarks` say so. It is where the numerics take
   too long or end without a finite epsilon (a delta less than about 1e-29). For
   exponential mechanisms alone, all at one epsilon, the optimum over all
-  adaptive choices is computed, see `tfdpflows.accounting.bounded_range`.
+  adaptive choices is computed, see `mechanisms.bounded_range`.
 
   Args:
     neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
@@ -81,7 +76,7 @@ class PLDAccountant(accountant.MechanismAccountant):
   `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
   is (epsilon, delta)-differentially private. Discretization, truncation and the
   rounding of Fourier transforms are bounded and added; see
-  `tfdpflows.accounting.pairs`, `.losses`, `.transforms` and `.convolution`. So
+  `mechanisms.losses` and `pld.transforms`, `.convolution`. So
   is a result of another accountant, by its own guarantee; which one is the
   smallest depends on the events alone.
 
@@ -101,40 +96,7 @@ class PLDAccountant(accountant.MechanismAccountant):
 
   name = 'pld'
   guarantee = 'upper_bound'
-  kinds = frozenset(
-    {
-      'bounded_range',
-      'discrete_laplace',
-      'epsilon_delta',
-      'gaussian',
-      'gaussian_or_null',
-      'laplace',
-      'mixture',
-      'randomized_response',
-      'response_or_null',
-    }
-  )
-  events = (
-    dp_accounting.GaussianDpEvent,
-    dp_accounting.LaplaceDpEvent,
-    dp_accounting.PoissonSampledDpEvent,
-    dp_accounting.SampledWithoutReplacementDpEvent,
-    events_lib.EpsilonDeltaDpEvent,
-    events_lib.ExponentialMechanismDpEvent,
-    events_lib.DiscreteLaplaceDpEvent,
-    events_lib.RandomizedResponseDpEvent,
-    events_lib.PermuteAndFlipDpEvent,
-    events_lib.SingleEpochTreeAggregationDpEvent,
-    events_lib.MatrixMechanismDpEvent,
-    events_lib.ToeplitzMechanismDpEvent,
-    events_lib.CyclicPoissonSampledDpEvent,
-    events_lib.ReportNoisyMaxDpEvent,
-    events_lib.SparseVectorDpEvent,
-    events_lib.TruncatedSubsampledGaussianDpEvent,
-    events_lib.LNMaxDpEvent,
-    events_lib.GNMaxDpEvent,
-    events_lib.ConfidentGNMaxDpEvent,
-  )
+  question = 'loss_distributions'
 
   def __init__(
     self,
@@ -227,8 +189,10 @@ class PLDAccountant(accountant.MechanismAccountant):
       lambda other: other.get_epsilon(delta),
     )
     # The grid blurs the ends of bounded losses, and may end above their sum.
-    pure = renyi.pure_epsilon(self._totals.items())
-    if pure <= answer.value and renyi.failure(self._totals.items()) <= delta:
+    pure = mechanisms.pure_epsilon(self._totals.items())
+    if (
+      pure <= answer.value and mechanisms.failure(self._totals.items()) <= delta
+    ):
       return _Answer(pure)
     return answer
 
@@ -238,8 +202,8 @@ class PLDAccountant(accountant.MechanismAccountant):
       _Question(convolution.delta_at, epsilon, 1.0, f'epsilon={epsilon:g}'),
       lambda other: other.get_delta(epsilon),
     )
-    failure = abs(renyi.failure(self._totals.items()))
-    pure = renyi.pure_epsilon(self._totals.items())
+    failure = abs(mechanisms.failure(self._totals.items()))
+    pure = mechanisms.pure_epsilon(self._totals.items())
     if pure <= epsilon and failure <= answer.value:
       return _Answer(failure)
     return answer
@@ -298,11 +262,10 @@ class PLDAccountant(accountant.MechanismAccountant):
     # Divergences of mechanisms on a sample take longer than everything else,
     # and are no match for loss distributions but where those give up.
     # The pair of one exponential mechanism is too much for many.
-    sampled = any(
-      mechanism.probability < 1 or mechanism.kind == 'mixture'
-      for mechanism, _ in counts
+    sampled = any(mechanism.on_sample for mechanism, _ in counts)
+    envelope = any(
+      isinstance(mechanism, BoundedRange) for mechanism, _ in counts
     )
-    envelope = any(mechanism.kind == 'bounded_range' for mechanism, _ in counts)
     if answer.remark or envelope or not sampled:
       others.append(rdp.RDPAccountant)
     most = max(_COARSE, _COARSE_PER_SECOND * self._time_limit)
@@ -346,12 +309,14 @@ class PLDAccountant(accountant.MechanismAccountant):
 
   def _adaptive(self, question: _Question, counts: _Counts) -> float:
     """The optimum for exponential mechanisms alone, at the largest epsilon."""
-    kinds = {(mechanism.kind, mechanism.probability) for mechanism, _ in counts}
     number = sum(count for _, count in counts)
-    if kinds != {('bounded_range', 1.0)} or number < 2:
+    if number < 2 or not all(
+      isinstance(mechanism, BoundedRange) and not mechanism.on_sample
+      for mechanism, _ in counts
+    ):
       return question.nothing
-    epsilon = max(mechanism.parameter for mechanism, _ in counts)
-    profile = bounded_range.adaptive_profile(epsilon, number)
+    epsilon = max(mechanism.epsilon for mechanism, _ in counts)
+    profile = adaptive_profile(epsilon, number)
     if profile is None:
       return question.nothing
     if question.price is convolution.epsilon_at:
@@ -404,8 +369,8 @@ def _remember(results: dict, key: tuple, value) -> None:
 
 
 def _coarser(
-  totals: dict[flatten_lib.Mechanism, int], most: float
-) -> dict[flatten_lib.Mechanism, int]:
+  totals: dict[mechanisms.Mechanism, int], most: float
+) -> dict[mechanisms.Mechanism, int]:
   """Counts of mechanisms that cost no less, few of them on samples.
 
   Those on samples of about one size, with about one parameter, are counted as
@@ -431,9 +396,8 @@ def _coarser(
   Returns:
     Counts; `totals` itself if it holds no more than that.
   """
-  sampled = {x: _coordinates(x) for x in totals}
-  sampled = {x: found for x, found in sampled.items() if found is not None}
-  if sum(map(_work, sampled)) <= most:
+  sampled = {x: _coordinates(x) for x in totals if x.work}
+  if sum(x.work for x in sampled) <= most:
     return totals
   width = 1e-3
   logs = [[math.log(x) for x in numbers] for _, numbers in sampled.values()]
@@ -448,84 +412,56 @@ def _coarser(
         for number, low in zip(numbers, least)
       ]
       cells.setdefault((form, *place), []).append(mechanism)
-    work = sum(_work(members[0]) for members in cells.values())
+    work = sum(members[0].work for members in cells.values())
     if work <= most or width > 1e4:
       break
     width *= 2
   result = {x: totals[x] for x in totals if x not in sampled}
   for members in cells.values():
-    dearest = functools.reduce(_dearest, members)
+    worst = functools.reduce(_worst_of, members)
     count = sum(totals[x] for x in members)
-    result[dearest] = result.get(dearest, 0) + count
+    result[worst] = result.get(worst, 0) + count
   return result
 
 
-# The kinds whose curves 'rdp' integrates or sums where they are on a sample,
-# or always: for the parameter of each, and `extra`, what costs more, and how
-# long its curve takes, beside that of Gaussian noise on a sample.
-_GROUPED = {
-  'gaussian': (min, max, 1),
-  'gaussian_or_null': (min, max, 3),
-  'laplace': (min, max, 1),
-  'discrete_laplace': (max, max, 1),
-  'bounded_range': (max, max, 1),
-  'randomized_response': (min, max, 0.25),
-  'response_or_null': (min, max, 0.25),
-}
-_NEVER_SAMPLED = ('randomized_response', 'response_or_null')
-
-
-def _work(mechanism: flatten_lib.Mechanism) -> float:
-  if mechanism.kind == 'mixture':
-    return sum(_work(part) for part, _ in mechanism.parts)
-  return _GROUPED[mechanism.kind][-1]
-
-
 def _coordinates(
-  mechanism: flatten_lib.Mechanism,
-) -> Optional[tuple[tuple, tuple[float, ...]]]:
+  mechanism: mechanisms.Mechanism,
+) -> tuple[tuple, tuple[float, ...]]:
   """What mechanisms have to share to be grouped, and what to be near in."""
-  if mechanism.kind == 'mixture':
+  if isinstance(mechanism, mechanisms.Mixture):
     parts = [(_coordinates(part), weight) for part, weight in mechanism.parts]
-    numbers = [(*found[1], weight) for found, weight in parts if found]
-    form = ('mixture', *(found and found[0] for found, _ in parts))
-    return form, sum(numbers, ())
-  kind, parameter, probability, extra, replaced, _ = mechanism
-  if kind in _NEVER_SAMPLED:
-    return (kind, extra), (parameter,)
-  if kind not in _GROUPED or probability == 1:
-    return None
-  numbers = (
-    (parameter, probability, extra) if extra else (parameter, probability)
-  )
-  return (kind, replaced), numbers
+    form = (type(mechanism), *(shared for (shared, _), _ in parts))
+    return form, sum(((*near, weight) for (_, near), weight in parts), ())
+  fields = [field.name for field in dataclasses.fields(mechanism)]
+  shared = [getattr(mechanism, x) for x in fields if x not in mechanism.worst]
+  near = [getattr(mechanism, field) for field in mechanism.worst]
+  return (type(mechanism), *shared), tuple(near)
 
 
-def _dearest(
-  one: flatten_lib.Mechanism, other: flatten_lib.Mechanism
-) -> flatten_lib.Mechanism:
-  """A mechanism that costs no less than either of two of one form."""
-  if one.kind == 'mixture':
-    return one._replace(
-      parts=tuple(
-        (_dearest(part, as_well), max(weight, at_least))
-        for (part, weight), (as_well, at_least) in zip(one.parts, other.parts)
+def _worst_of(
+  one: mechanisms.Mechanism, other: mechanisms.Mechanism
+) -> mechanisms.Mechanism:
+  """A mechanism that costs no less than either of two that share a form."""
+  if isinstance(one, mechanisms.Mixture):
+    return mechanisms.Mixture(
+      tuple(
+        (_worst_of(part, another), max(weight, at_least))
+        for (part, weight), (another, at_least) in zip(one.parts, other.parts)
       )
     )
-  parameter, extra, _ = _GROUPED[one.kind]
-  return one._replace(
-    parameter=parameter(one.parameter, other.parameter),
-    probability=max(one.probability, other.probability),
-    extra=extra(one.extra, other.extra),
-  )
+  worst = {
+    field: worst(getattr(one, field), getattr(other, field))
+    for field, worst in one.worst.items()
+  }
+  return dataclasses.replace(one, **worst)
 
 
-def _canonical(totals: dict[flatten_lib.Mechanism, int]) -> _Counts:
+def _canonical(totals: dict[mechanisms.Mechanism, int]) -> _Counts:
   """Counts in a fixed order, with all plain Gaussians as one.
 
   That is no error, and one distribution less.
   """
-  return tuple(sorted(flatten_lib.merged(totals).items()))
+  return tuple(sorted(mechanisms.joined(totals).items()))
 
 
 def _worse_direction(
@@ -540,7 +476,7 @@ def _worse_direction(
   ranges = []
   for mechanism, _ in counts:
     check()
-    ranges.append(losses_lib.loss_range(mechanism))
+    ranges.append(mechanism.loss_range())
   width = max(high - low for low, high in ranges)
   interval = _fine_enough(counts, width, interval)
   while interval <= convolution.COARSEST:
@@ -550,7 +486,7 @@ def _worse_direction(
     pairs = []
     for mechanism, _ in counts:
       check()
-      pairs.append(losses_lib.loss_distributions(mechanism, interval))
+      pairs.append(mechanisms.loss_distributions(mechanism, interval))
     directions = [[pair[0] for pair in pairs]]
     if any(remove is not add for remove, add in pairs):
       directions.append([pair[1] for pair in pairs])
@@ -573,7 +509,7 @@ def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
   an upper bound; this only chooses a tighter one.
   """
   steps = sum(count for _, count in counts)
-  scales = [losses_lib.loss_scale(mechanism) for mechanism, _ in counts]
+  scales = [mechanism.loss_scale() for mechanism, _ in counts]
   # Not `scale**2`, which raises where this is infinite.
   variance = sum(x * x * count for x, (_, count) in zip(scales, counts))
   width = max(width, 20 * math.sqrt(variance))
@@ -584,12 +520,7 @@ def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
     and interval > _FINEST
   ):
     interval /= 2
-  if len(counts) == 1 and counts[0][0].kind not in ('gaussian', 'mixture'):
-    # An atom at the largest loss, or a last step in density, on a grid point.
-    largest = max(map(abs, losses_lib.loss_range(counts[0][0])))
-    if counts[0][0].kind == 'discrete_laplace':
-      # All its losses are multiples of this.
-      largest = counts[0][0].parameter
-    if interval < largest < interval * _MAX_POINTS:
-      interval = largest / math.ceil(largest / interval)
+  largest = counts[0][0].largest_step() if len(counts) == 1 else None
+  if largest is not None and interval < largest < interval * _MAX_POINTS:
+    interval = largest / math.ceil(largest / interval)
   return interval

@@ -1,4 +1,4 @@
-"""PATE: what a vote of teachers costs, given the votes.
+"""PATE: what a vote of teachers costs, whatever the votes and given them.
 
 Where nearly all teachers agree, hardly anything but the plurality can come out,
 whoever is added or removed, and a vote costs far less than its noise says.
@@ -34,6 +34,7 @@ learning with PATE".
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import dp_accounting
@@ -41,10 +42,26 @@ import numpy as np
 from numpy import typing as npt
 from scipy import special
 
-from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting import events
 from tfdpflows.accounting.logarithms import log_expm1
+from tfdpflows.accounting.mechanisms.base import (
+  Mechanism,
+  NonPrivate,
+  RefusedEventError,
+  event_number,
+)
+from tfdpflows.accounting.mechanisms.decompose import mechanisms_of
+from tfdpflows.accounting.mechanisms.epsilon_delta import (
+  epsilon_delta,
+  pure_renyi,
+)
+from tfdpflows.accounting.mechanisms.gaussian import gaussian
 
 __all__ = [
+  'DataDependent',
+  'DataDependentGNMax',
+  'DataDependentLNMax',
+  'DataDependentThreshold',
   'data_dependent_event',
   'gnmax_curve',
   'lnmax_curve',
@@ -54,6 +71,7 @@ __all__ = [
   'threshold_curve',
 ]
 
+
 # Logs of probabilities are kept finite; no smaller one is ever claimed.
 _LOWEST = -1e300
 # Rounding: of sums, and of a log relative to what it is made of.
@@ -61,9 +79,120 @@ _ROUNDING = 1e-12
 _ULPS = 2e-15
 
 
+class DataDependent(Mechanism):
+  """A vote at a cost computed from private votes, in one direction only."""
+
+  @property
+  def words(self) -> str:
+    return self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class DataDependentGNMax(DataDependent):
+  """One answer of GNMax, see `gnmax_curve`."""
+
+  name = 'data_dependent_gnmax'
+
+  sigma: float
+  log_q: float
+
+  def renyi(self, orders: np.ndarray) -> np.ndarray:
+    return gnmax_curve(self.log_q, self.sigma, orders)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataDependentThreshold(DataDependent):
+  """One check of Confident GNMax, see `threshold_curve`."""
+
+  name = 'data_dependent_threshold'
+
+  sigma_threshold: float
+  log_pr_answered: float
+
+  def renyi(self, orders: np.ndarray) -> np.ndarray:
+    return threshold_curve(self.log_pr_answered, self.sigma_threshold, orders)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataDependentLNMax(DataDependent):
+  """One answer of LNMax, see `lnmax_curve`."""
+
+  name = 'data_dependent_lnmax'
+
+  gamma: float
+  log_q: float
+
+  def renyi(self, orders: np.ndarray) -> np.ndarray:
+    curve = lnmax_curve(self.log_q, self.gamma, orders)
+    return np.fmin(curve, pure_renyi(2 * self.gamma, orders))
+
+  def pure_epsilon(self) -> float:
+    return 2 * self.gamma
+
+
+@mechanisms_of.register(events.LNMaxDpEvent)
+def _(event, relation):
+  return epsilon_delta(2 * event_number(event, 'gamma'))
+
+
+@mechanisms_of.register(events.GNMaxDpEvent)
+def _(event, relation):
+  # Two counts move by one each, under every relation: a row belongs to one
+  # teacher. Downwards.
+  sigma = event_number(event, 'sigma')
+  noise = math.nextafter(sigma / math.sqrt(2), 0.0)
+  return gaussian(max(noise, 5e-324 if sigma else 0.0))
+
+
+@mechanisms_of.register(events.ConfidentGNMaxDpEvent)
+def _(event, relation):
+  event_number(event, 'threshold', -math.inf)
+  check = gaussian(event_number(event, 'sigma_threshold'))
+  if not event.answered:
+    return check
+  return [*check, *mechanisms_of(events.GNMaxDpEvent(event.sigma), relation)]
+
+
+@mechanisms_of.register(events.DataDependentDpEvent)
+def _(event, relation):
+  inner = event.event
+  answered, checks = True, False
+  if isinstance(inner, events.LNMaxDpEvent):
+    answer, noise = DataDependentLNMax, inner.gamma
+  elif isinstance(inner, events.GNMaxDpEvent):
+    answer, noise = DataDependentGNMax, inner.sigma
+  elif isinstance(inner, events.ConfidentGNMaxDpEvent):
+    answer, noise = DataDependentGNMax, inner.sigma
+    answered, checks = inner.answered, True
+  else:
+    raise RefusedEventError(
+      event, 'only LNMax, GNMax and Confident GNMax have such a price.'
+    )
+  plain = mechanisms_of(inner, relation)  # Checks the parameters.
+  if not plain or (NonPrivate(), 1) in plain:
+    return plain
+
+  def log_of(field: str) -> float:
+    if getattr(event, field) is None:
+      raise ValueError(
+        f'{field} of {event!r} is missing: make the event from votes, with '
+        'data_dependent_event.'
+      )
+    return event_number(event, field, -math.inf)
+
+  found = []
+  if checks:
+    log_pr = log_of('log_pr_answered')
+    sigma = float(inner.sigma_threshold)
+    found.append((DataDependentThreshold(sigma, log_pr), 1))
+  if answered:
+    found.append((answer(float(noise), log_of('log_q')), 1))
+  return found
+
+
 def data_dependent_event(
   event: dp_accounting.DpEvent, votes: npt.ArrayLike
-) -> events_lib.DataDependentDpEvent:
+) -> events.DataDependentDpEvent:
   """An event of PATE at the price that its votes allow.
 
   Args:
@@ -78,22 +207,22 @@ def data_dependent_event(
     ValueError: If the votes are not counts, or there is no noise.
 
   ```python
-  >>> event = data_dependent_event(events_lib.GNMaxDpEvent(40.0), [10, 230, 10])
+  >>> event = data_dependent_event(events.GNMaxDpEvent(40.0), [10, 230, 10])
   >>> round(event.log_q, 3)
   -9.204
 
   ```
   """
-  if isinstance(event, events_lib.LNMaxDpEvent):
-    return events_lib.DataDependentDpEvent(
+  if isinstance(event, events.LNMaxDpEvent):
+    return events.DataDependentDpEvent(
       event, log_q=log_q_laplace(votes, event.gamma)
     )
-  if isinstance(event, events_lib.GNMaxDpEvent):
-    return events_lib.DataDependentDpEvent(
+  if isinstance(event, events.GNMaxDpEvent):
+    return events.DataDependentDpEvent(
       event, log_q=log_q_gaussian(votes, event.sigma)
     )
-  if isinstance(event, events_lib.ConfidentGNMaxDpEvent):
-    return events_lib.DataDependentDpEvent(
+  if isinstance(event, events.ConfidentGNMaxDpEvent):
+    return events.DataDependentDpEvent(
       event,
       log_q=log_q_gaussian(votes, event.sigma) if event.answered else None,
       log_pr_answered=log_pr_answered(
@@ -127,7 +256,7 @@ def log_q_laplace(votes: npt.ArrayLike, gamma: float) -> float:
 
   ```
   """
-  gamma = _checked('gamma', gamma, zero=True)
+  gamma = _noise('gamma', gamma, zero=True)
   # The terms fall with g, so that a smaller g is a bound.
   with np.errstate(over='ignore'):
     scaled = np.minimum(gamma * _gaps(votes), -_LOWEST)
@@ -155,7 +284,7 @@ def log_q_gaussian(votes: npt.ArrayLike, sigma: float) -> float:
 
   ```
   """
-  sigma = _checked('sigma', sigma)
+  sigma = _noise('sigma', sigma)
   with np.errstate(over='ignore'):
     scaled = _gaps(votes) / math.sqrt(2) / sigma
     return _union(special.log_ndtr(-scaled))
@@ -184,7 +313,7 @@ def log_pr_answered(
 
   ```
   """
-  sigma = _checked('sigma_threshold', sigma_threshold)
+  sigma = _noise('sigma_threshold', sigma_threshold)
   threshold = float(threshold)
   if not math.isfinite(threshold):
     raise ValueError(f'threshold must be a finite number, not {threshold}.')
@@ -349,7 +478,7 @@ def _counts(votes: npt.ArrayLike) -> np.ndarray:
   return counts
 
 
-def _checked(name: str, value: float, zero: bool = False) -> float:
+def _noise(name: str, value: float, zero: bool = False) -> float:
   value = float(value)
   if not (0 < value < math.inf or (zero and value == 0)):
     least = 'zero or more' if zero else 'above zero'
