@@ -21,15 +21,15 @@ class FixedSizeSampler:
   A Gaussian mechanism on a batch drawn like this costs
   `SampledWithoutReplacementDpEvent(num_examples, batch_size,
   GaussianDpEvent(...))`, under replacing one row, and under adding or removing
-  one (`accounting.flatten` has the proof). A batch that does not hold the row
-  holds another one in its place: the sum moves by up to twice the clipping
-  norm, and the accountants count the noise of the event half. So under adding
-  or removing a row it costs what `PoissonSampler` costs with half the noise,
-  and under replacing a row what that costs with the same noise. In numbers: 20
-  batches of 40 of 200 rows with noise multiplier 4 cost an epsilon of 1.84
-  under adding or removing (Poisson batches 0.74) and of 1.92 under replacing
-  (Poisson batches 1.92), at a delta of 1e-4 by the 'pld' accountant. The number
-  of rows is taken to be public.
+  one (`accounting.mechanisms.sampling` has the proof). A batch that does not
+  hold the row holds another one in its place: the sum moves by up to twice the
+  clipping norm, and the accountants count the noise of the event half. So under
+  adding or removing a row it costs what `PoissonSampler` costs with half the
+  noise, and under replacing a row what that costs with the same noise. In
+  numbers: 20 batches of 40 of 200 rows with noise multiplier 4 cost an epsilon
+  of 1.84 under adding or removing (Poisson batches 0.74) and of 1.92 under
+  replacing (Poisson batches 1.92), at a delta of 1e-4 by the 'pld' accountant.
+  The number of rows is taken to be public.
 
   Args:
     num_examples: number of rows n.

@@ -6,7 +6,8 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import check_integer
-from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent, leaves
+from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent
+from tfdpflows.accounting.mechanisms import overflow
 
 # A cap that matters more often than this in a step is a mistake: it costs rows,
 # and privacy in accountants that know no better than to count it as a failure.
@@ -106,7 +107,7 @@ class PoissonSampler:
     """Probability that a batch has to be cut, at most; 0 without a cap."""
     if self.max_batch_size is None:
       return 0.0
-    return leaves.overflow(self.event(1.0))
+    return overflow(self.event(1.0))
 
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """Returns the `DpEvent` of one noised sum over one batch."""
