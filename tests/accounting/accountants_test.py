@@ -10,8 +10,14 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import optimize, special
 
 from tfdpflows import accounting
-from tfdpflows.accounting import convolution, losses, renyi, renyi_sampled
-from tfdpflows.accounting.flatten import Mechanism
+from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting.mechanisms import (
+  EpsilonDelta,
+  Gaussian,
+  Laplace,
+  gaussian,
+)
+from tfdpflows.accounting.pld import convolution
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 
@@ -58,8 +64,8 @@ def test_gaussian_is_the_closed_form_from_above(noise, delta):
 @pytest.mark.parametrize('noise', [0.3, 1.0, 3.0])
 @pytest.mark.parametrize('delta', [1e-2, 1e-6, 1e-14])
 def test_convolution_is_the_closed_form_from_above(steps, noise, delta):
-  mechanism = Mechanism('gaussian', noise * math.sqrt(steps))
-  part, _ = losses.loss_distributions(mechanism, 1e-4)
+  mechanism = Gaussian(noise * math.sqrt(steps))
+  part, _ = mechanisms.loss_distributions(mechanism, 1e-4)
   epsilon = convolution.epsilon_at(delta, [(part, steps)], 1e-4)
   exact = gaussian_epsilon(delta, noise)
   assert exact <= epsilon <= exact * (1 + 3e-4)
@@ -234,20 +240,20 @@ def test_renyi_of_sampled_gaussian(q, noise):
   orders = (1.1, 1.5, 2.0, 2.5, 3.0, 5.5, 8.0, 32.0, 256.0)
   theirs = dp_accounting.rdp.RdpAccountant(orders=orders)
   theirs.compose(sampled(q, noise, 1))
-  curve = renyi.renyi_curve(Mechanism('gaussian', noise, q), orders)
+  curve = mechanisms.renyi_curve(Gaussian(noise, q), orders)
   np.testing.assert_allclose(curve, theirs.rdp, rtol=1e-4)
   # The integral at whole orders against the finite sum.
   whole = np.array([2.0, 3.0, 5.0, 8.0])
-  integral = renyi_sampled._integrated_moments(whole, q, noise)
-  exact = [renyi_sampled._whole_moment(int(a), q, noise) for a in whole]
+  integral = gaussian._integrated_moments(whole, q, noise)
+  exact = [gaussian._whole_moment(int(a), q, noise) for a in whole]
   np.testing.assert_allclose(integral, exact, rtol=1e-9, atol=1e-13)
 
 
 def test_renyi_chord_is_above_the_integral():
   # Below sigma 0.1 the chord between whole orders stands alone.
   orders = (1.3, 1.7, 2.5, 4.5)
-  curve = renyi.renyi_curve(Mechanism('gaussian', 0.1, 0.3), orders)
-  chord = renyi.renyi_curve(Mechanism('gaussian', 0.0999999, 0.3), orders)
+  curve = mechanisms.renyi_curve(Gaussian(0.1, 0.3), orders)
+  chord = mechanisms.renyi_curve(Gaussian(0.0999999, 0.3), orders)
   assert np.all(chord >= curve)
 
 
@@ -257,7 +263,7 @@ def test_renyi_of_laplace_is_the_integral():
   log_p = -np.abs(x) / scale
   log_q = -np.abs(x - 1) / scale
   for order, value in zip(
-    orders, renyi.renyi_curve(Mechanism('laplace', scale), orders)
+    orders, mechanisms.renyi_curve(Laplace(scale), orders)
   ):
     moment = np.trapezoid if hasattr(np, 'trapezoid') else np.trapz
     integral = moment(np.exp(order * log_p + (1 - order) * log_q), x)
@@ -268,7 +274,7 @@ def test_renyi_of_laplace_is_the_integral():
 def test_renyi_of_a_pure_mechanism_is_randomized_response():
   epsilon, orders = 1.3, (1.2, 2.0, 6.0, 500.0)
   p = 1 / (1 + math.exp(-epsilon))
-  curve = renyi.renyi_curve(Mechanism('epsilon_delta', epsilon), orders)
+  curve = mechanisms.renyi_curve(EpsilonDelta(epsilon), orders)
   for order, value in zip(orders[:-1], curve):
     moment = p**order * (1 - p) ** (1 - order)
     moment += (1 - p) ** order * p ** (1 - order)

@@ -4,7 +4,9 @@ import threading
 
 import dp_accounting
 
-from tfdpflows.accounting import cache, losses, pld
+from tfdpflows.accounting import cache
+from tfdpflows.accounting.mechanisms import losses
+from tfdpflows.accounting.pld import accountant as pld
 
 
 def counted(room, size_of=lambda _: 1):
@@ -64,13 +66,13 @@ def test_threads():
 def test_loss_distributions_of_many_parameters_are_kept(monkeypatch):
   """More than 24 were computed anew for every price."""
   computed = []
-  compute = losses._with_mgf
+  compute = losses.with_moments
 
   def count(*args):
     computed.append(args)
     return compute(*args)
 
-  monkeypatch.setattr(losses, '_with_mgf', count)
+  monkeypatch.setattr(losses, 'with_moments', count)
   parts = [dp_accounting.LaplaceDpEvent(31.0 + i / 64) for i in range(40)]
   made = pld.PLDAccountant().compose(dp_accounting.ComposedDpEvent(parts))
   made.get_epsilon(1e-6)

@@ -13,8 +13,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
 from tfdpflows import accounting
-from tfdpflows.accounting import gaussian
-from tfdpflows.accounting.flatten import flatten
+from tfdpflows.accounting.mechanisms import decompose, gaussian_profile
 
 ADD, REPLACE = list(NeighboringRelation)[:2]
 GRID = 5e-4
@@ -151,7 +150,7 @@ def test_no_bound_is_below_a_mechanism_that_has_the_events(seed, relation):
       assert epsilon >= lowest, name
   if 'pld' in found:
     above = {'basic', 'advanced'}
-    if all(m.kind != 'bounded_range' for m in flatten(event, relation)):
+    if all(m.name != 'bounded_range' for m in decompose(event, relation)):
       # There, the pair of pld is worse than any one mechanism.
       above |= {'rdp', 'zcdp'}
     for name in above & set(found):
@@ -176,7 +175,7 @@ def test_pure_gaussians_and_the_closed_form(relation):
     )
     mu = halved * math.sqrt(np.sum(counts / noises**2))
     delta = 10 ** rng.uniform(-12, -2)
-    exact = float(gaussian.epsilon_at(math.log(delta), mu))
+    exact = float(gaussian_profile.epsilon_at(math.log(delta), mu))
     found = upper_bounds(event, relation, delta)
     gdp = accounting.create_accountant('gdp', relation).compose(event)
     assert gdp.exact

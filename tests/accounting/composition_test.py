@@ -9,7 +9,8 @@ from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from tfdpflows import accounting
-from tfdpflows.accounting import AdvancedAccountant, BasicAccountant, gaussian
+from tfdpflows.accounting import AdvancedAccountant, BasicAccountant
+from tfdpflows.accounting.mechanisms import gaussian_profile
 
 ADD, REPLACE = list(NeighboringRelation)[:2]
 GAUSSIAN = dp_accounting.GaussianDpEvent
@@ -33,7 +34,7 @@ def advanced(event, delta, relation=ADD):
 
 
 def gaussian_epsilon(delta, noise):
-  return float(gaussian.epsilon_at(math.log(delta), 1 / noise))
+  return float(gaussian_profile.epsilon_at(math.log(delta), 1 / noise))
 
 
 class TestBasic:

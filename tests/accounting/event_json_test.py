@@ -8,7 +8,8 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 
 from tfdpflows import accounting
-from tfdpflows.accounting import flatten
+from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting.mechanisms import Gaussian
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -146,8 +147,8 @@ def test_equal_leaves_are_counted():
       dp_accounting.NoOpDpEvent(),
     ]
   )
-  counts = flatten.flatten(event, ADD)
-  assert counts == {flatten.Mechanism('gaussian', 2.0): 2 * 10**6 + 1}
+  counts = mechanisms.decompose(event, ADD)
+  assert counts == {Gaussian(2.0): 2 * 10**6 + 1}
 
 
 def test_one_sample_of_several_gaussians_is_one_gaussian():
@@ -158,9 +159,11 @@ def test_one_sample_of_several_gaussians_is_one_gaussian():
     ]
   )
   event = dp_accounting.PoissonSampledDpEvent(0.1, both)
-  (mechanism,) = flatten.flatten(event, ADD)
-  assert mechanism.parameter == pytest.approx(1 / math.sqrt(1 / 9 + 1 / 16))
-  assert mechanism.probability == 0.1
+  (mechanism,) = mechanisms.decompose(event, ADD)
+  assert mechanism.noise_multiplier == pytest.approx(
+    1 / math.sqrt(1 / 9 + 1 / 16)
+  )
+  assert mechanism.sampling_probability == 0.1
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from tfdpflows import accounting
-from tfdpflows.accounting import gaussian
 from tfdpflows.accounting.gdp import GDPAccountant
+from tfdpflows.accounting.mechanisms import gaussian_profile
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 GAUSSIAN = dp_accounting.GaussianDpEvent
@@ -118,7 +118,7 @@ def test_unsampled_gaussians_are_exact(relation):
   assert made.mu == pytest.approx(mu, rel=1e-14)
   assert made.remarks(1e-5)[0].startswith('exact:')
   epsilon = made.get_epsilon(1e-5)
-  exact = float(gaussian.epsilon_at(math.log(1e-5), mu))
+  exact = float(gaussian_profile.epsilon_at(math.log(1e-5), mu))
   assert exact <= epsilon * (1 + 1e-13)
   assert epsilon == pytest.approx(exact, rel=1e-10)
   assert made.get_delta(epsilon) == pytest.approx(1e-5, rel=1e-9)

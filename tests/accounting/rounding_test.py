@@ -13,17 +13,9 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from tfdpflows import accounting
-from tfdpflows.accounting import (
-  flatten,
-  leaves,
-  logarithms,
-  losses,
-  mechanism,
-  renyi,
-  renyi_conversion,
-  transforms,
-)
-from tfdpflows.accounting.mechanism import Mechanism
+from tfdpflows.accounting import logarithms, mechanisms, renyi_conversion
+from tfdpflows.accounting.mechanisms import Gaussian, Laplace, mechanisms_of
+from tfdpflows.accounting.pld import transforms
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 LAPLACE = dp_accounting.LaplaceDpEvent
@@ -40,12 +32,12 @@ LAPLACE = dp_accounting.LaplaceDpEvent
   ],
 )
 def test_largest_losses_are_not_below(noise, q, exact):
-  top = losses.loss_range(Mechanism('laplace', noise, q))[1]
+  top = Laplace(noise, q).loss_range()[1]
   truth = math.log1p(q * math.expm1(1 / noise))
   assert truth == pytest.approx(float(exact), rel=1e-12)
   # log1p and expm1 are off by a few units in the last place at most.
   assert truth * (1 + 1e-15) <= top <= truth * (1 + 1e-14)
-  low = losses.loss_range(Mechanism('laplace', noise, q))[0]
+  low = Laplace(noise, q).loss_range()[0]
   truth = math.log1p(q * math.expm1(-1 / noise))
   assert truth * (1 + 1e-14) <= low <= truth * (1 + 1e-15)
 
@@ -85,7 +77,7 @@ def test_replaced_delta_is_not_below_the_one_that_was_found_too_small():
   # Issue 19: 1.434e-16 for a true 1.604e-16, of log(1 + q (exp(2 / noise) - 1))
   # as the largest loss; that bound is no longer used for a Poisson sample, but
   # still for one of fixed size, here with the same largest loss.
-  pair = Mechanism('laplace', 8.953465175591386 / 2, 0.3051877823676093, 0.0, 1)
+  pair = Laplace(8.953465175591386 / 2, 0.3051877823676093, row=1)
   made = accounting.create_accountant('pld', REPLACE)
   made._totals = {pair: 1}
   assert 1.604e-16 <= made.get_delta(0.07360921727811476) < 1e-14
@@ -115,23 +107,23 @@ def test_search_among_runs_that_fail_is_a_number(mean, delta):
   made = accounting.create_accountant('rdp').compose(event)
   # The runs tell nothing but where they fail.
   assert at <= made.get_delta(0.0) <= at * (1 + 1e-12)
-  assert renyi.pure_epsilon(made._totals.items()) == 0
+  assert mechanisms.pure_epsilon(made._totals.items()) == 0
 
 
 def test_noise_is_rounded_downwards():
   rng = np.random.default_rng(0)
   for _ in range(300):
     sigma = float(10 ** rng.uniform(-3, 9))
-    (vote,) = leaves.leaf(accounting.GNMaxDpEvent(sigma), REPLACE)
-    assert 2 * Fraction(vote.parameter) ** 2 <= Fraction(sigma) ** 2
+    ((vote, _),) = mechanisms_of(accounting.GNMaxDpEvent(sigma), REPLACE)
+    assert 2 * Fraction(vote.noise_multiplier) ** 2 <= Fraction(sigma) ** 2
     many = {
-      Mechanism('gaussian', float(10 ** rng.uniform(-2, 4))): int(
-        rng.integers(1, 50)
-      )
+      Gaussian(float(10 ** rng.uniform(-2, 4))): int(rng.integers(1, 50))
       for _ in range(int(rng.integers(1, 14)))
     }
-    precision = sum(n / Fraction(m.parameter) ** 2 for m, n in many.items())
-    joint = Fraction(mechanism.joint_noise(many))
+    precision = sum(
+      n / Fraction(m.noise_multiplier) ** 2 for m, n in many.items()
+    )
+    joint = Fraction(mechanisms.joint_noise(many))
     assert 1 - 1e-14 <= joint**2 * precision <= 1
 
 
@@ -143,14 +135,14 @@ def test_shares_and_deltas_of_samples_are_rounded_upwards():
     event = dp_accounting.SampledWithoutReplacementDpEvent(
       n, m, dp_accounting.GaussianDpEvent(1.0)
     )
-    (sampled,) = flatten.flatten(event, REPLACE)
-    assert Fraction(sampled.probability) >= Fraction(m, n)
+    (sampled,) = mechanisms.decompose(event, REPLACE)
+    assert Fraction(sampled.sampling_probability) >= Fraction(m, n)
     q, delta = float(rng.uniform()), float(10 ** rng.uniform(-30, -1))
     event = dp_accounting.PoissonSampledDpEvent(
       q, accounting.EpsilonDeltaDpEvent(0.3, delta)
     )
-    (sampled,) = flatten.flatten(event)
-    assert Fraction(sampled.extra) >= Fraction(q) * Fraction(delta)
+    (sampled,) = mechanisms.decompose(event)
+    assert Fraction(sampled.delta) >= Fraction(q) * Fraction(delta)
 
 
 def test_probabilities_too_small_for_a_float_are_not_none():

@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdpflows import accounting
-from tfdpflows.accounting import (
-  amplification,
-  flatten,
-  registry,
-  rounding,
-)
+from tfdpflows.accounting import amplification, mechanisms, registry, rounding
 
 STEP = dp_accounting.PoissonSampledDpEvent(
   0.05, dp_accounting.GaussianDpEvent(2.0)
@@ -405,7 +400,7 @@ def test_what_was_merged_is_said(tmp_path):
     assert word in ' '.join(str(made).split())
 
 
-@pytest.mark.parametrize('relation', flatten.RELATIONS)
+@pytest.mark.parametrize('relation', mechanisms.RELATIONS)
 @pytest.mark.parametrize(
   'event',
   [

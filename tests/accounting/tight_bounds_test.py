@@ -10,8 +10,13 @@ from dp_accounting import NeighboringRelation
 from scipy import optimize, special, stats
 
 from tfdpflows import accounting
-from tfdpflows.accounting import bounded_range, gaussian, renyi
-from tfdpflows.accounting.mechanism import OPPOSITE, Mechanism
+from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting.mechanisms import (
+  OPPOSITE,
+  Gaussian,
+  bounded_range,
+  gaussian_profile,
+)
 
 ADD, REPLACE = list(NeighboringRelation)[:2]
 Truncated = accounting.TruncatedSubsampledGaussianDpEvent
@@ -121,9 +126,7 @@ def test_renyi_of_opposite_rows_is_the_integral(noise, q, order):
   logs = order * one + (1 - order) * other
   exact = special.logsumexp(logs) + math.log(x[1] - x[0])
   exact /= order - 1
-  curve = renyi.renyi_curve(
-    Mechanism('gaussian', noise / 2, q, replaced=OPPOSITE), (order,)
-  )
+  curve = mechanisms.renyi_curve(Gaussian(noise / 2, q, row=OPPOSITE), (order,))
   # The sum is off by about 1e-11.
   slack = 1e-10 / (order - 1)
   assert curve[0] >= exact * (1 - 1e-7) - slack
@@ -282,7 +285,7 @@ def test_tiny_deltas_of_gaussians_are_exact(noise, delta):
   for count in (1, 7):
     event = composed(dp_accounting.GaussianDpEvent(noise), count)
     exact = float(
-      gaussian.epsilon_at(math.log(delta), math.sqrt(count) / noise)
+      gaussian_profile.epsilon_at(math.log(delta), math.sqrt(count) / noise)
     )
     assert exact * (1 - 1e-9) <= epsilon(event, delta) <= exact * (1 + 1e-6)
 

@@ -9,7 +9,7 @@ from dp_accounting import NeighboringRelation
 from scipy import integrate, optimize
 
 from tfdpflows import accounting
-from tfdpflows.accounting import gaussian, zcdp
+from tfdpflows.accounting.mechanisms import gaussian_profile, zero_concentrated
 from tfdpflows.accounting.zcdp import ZCDPAccountant
 
 ADD, REPLACE = list(NeighboringRelation)[:2]
@@ -94,7 +94,7 @@ def test_what_adds_up():
     assert 0.5 <= made.xi <= 0.5 * (1 + 1e-12)
     assert made.get_epsilon(1e-6) == math.inf
     assert made.get_epsilon(2e-6) == pytest.approx(
-      float(zcdp.epsilon_at(rho, 0.5, math.log(1e-6))), rel=1e-6
+      float(zero_concentrated.zcdp_epsilon(rho, 0.5, math.log(1e-6))), rel=1e-6
     )
     assert made.get_delta(50.0) >= 1e-6
 
@@ -120,14 +120,14 @@ def test_conversion_takes_the_best_order():
     rho = 10 ** rng.uniform(-10, 4)
     xi = rng.choice([0.0, 10 ** rng.uniform(-4, 1)])
     log_delta = -(10 ** rng.uniform(-1, 2.8))
-    found = float(zcdp.epsilon_at(rho, xi, log_delta))
+    found = float(zero_concentrated.zcdp_epsilon(rho, xi, log_delta))
     x = np.exp(np.linspace(-40, 60, 20001))
     every = (1 + x) * rho + xi - np.log1p(1 / x)
     every = every - (log_delta + np.log1p(x)) / x
     assert found <= max(np.min(every), 0.0) * (1 + 1e-12) + 1e-13
     if found > 0:
       assert found >= np.min(every) * (1 - 1e-4)
-      log_back = zcdp.log_delta_at(rho, xi, found)
+      log_back = zero_concentrated.zcdp_log_delta(rho, xi, found)
       assert log_back == pytest.approx(log_delta, rel=1e-3)
       if rho > 1e-8:
         assert log_back <= log_delta + 1e-9 * (1 + abs(log_delta))
@@ -137,8 +137,10 @@ def test_a_gaussian_is_never_below_its_closed_form():
   rng = np.random.default_rng(2)
   noise = 10 ** rng.uniform(-2, 4, 500)
   log_delta = -(10 ** rng.uniform(-1, 2.8, 500))
-  found = zcdp.epsilon_at(0.5 / noise**2, 0.0, log_delta)
-  assert np.all(found >= gaussian.epsilon_at(log_delta, 1 / noise) * (1 - 1e-9))
+  found = zero_concentrated.zcdp_epsilon(0.5 / noise**2, 0.0, log_delta)
+  assert np.all(
+    found >= gaussian_profile.epsilon_at(log_delta, 1 / noise) * (1 - 1e-9)
+  )
 
 
 def test_a_pure_offset_is_pure():
@@ -217,4 +219,6 @@ def test_best_order_solves_its_equation():
   )
   x = optimize.brentq(lambda x: rho * x**2 + math.log1p(x) + log_delta, 1, 99)
   assert abs(f(x * 1.001) - f(x * 0.999)) < 1e-6
-  assert float(zcdp.epsilon_at(rho, 0.0, log_delta)) == pytest.approx(f(x))
+  assert float(
+    zero_concentrated.zcdp_epsilon(rho, 0.0, log_delta)
+  ) == pytest.approx(f(x))

@@ -23,7 +23,7 @@ from dp_accounting import NeighboringRelation
 
 from tfdpflows import accounting, flows, mechanisms, models
 from tfdpflows._keras import tfp
-from tfdpflows.accounting.flatten import flatten
+from tfdpflows.accounting.mechanisms import decompose
 from tfdpflows.mechanisms import checks, moments
 from tfdpflows.models.dp_mog import em as em_lib
 from tfdpflows.randomness import Randomness
@@ -130,18 +130,18 @@ def charged(ledger):
   """The `Price` of all entries of a ledger, under its relation."""
   price = Price()
   for entry in ledger.entries:
-    for mechanism, count in flatten(
+    for mechanism, count in decompose(
       entry.event, ledger.neighboring_relation
     ).items():
-      if mechanism.kind == 'gaussian':
-        price.gaussian += count / mechanism.parameter**2
-      elif mechanism.kind == 'laplace':
-        price.pure += count / mechanism.parameter
-      elif mechanism.kind == 'epsilon_delta':
-        price.pure += count * mechanism.parameter
+      if mechanism.name == 'gaussian':
+        price.gaussian += count / mechanism.noise_multiplier**2
+      elif mechanism.name == 'laplace':
+        price.pure += count / mechanism.noise_multiplier
+      elif mechanism.name == 'epsilon_delta':
+        price.pure += count * mechanism.epsilon
       else:
-        assert mechanism.kind == 'bounded_range'
-        price.chosen += count * mechanism.parameter
+        assert mechanism.name == 'bounded_range'
+        price.chosen += count * mechanism.epsilon
   return price
 
 
@@ -499,11 +499,11 @@ def test_categories(sizes, relation):
           continue
         (p, ledger), (q, _) = distribution(one), distribution(two)
         epsilon, delta = 0.0, 0.0
-        for mechanism, count in flatten(
+        for mechanism, count in decompose(
           ledger.entries[0].event, relation
         ).items():
-          epsilon += count * mechanism.parameter
-          delta += count * mechanism.extra
+          epsilon += count * mechanism.epsilon
+          delta += count * mechanism.delta
         assert (epsilon, delta) == pytest.approx((1.0, 0.01))
         lost = sum(max(p[s] - math.exp(epsilon) * q[s], 0.0) for s in p)
         assert lost <= delta * (1 + 1e-6), (one, two)

@@ -49,8 +49,8 @@ from tfdpflows.accounting.ledger import (
   Reservation,
   merge_ledgers,
 )
-from tfdpflows.accounting.pate import data_dependent_event
-from tfdpflows.accounting.pld import PLDAccountant
+from tfdpflows.accounting.mechanisms import data_dependent_event
+from tfdpflows.accounting.pld.accountant import PLDAccountant
 from tfdpflows.accounting.rdp import RDPAccountant
 from tfdpflows.accounting.registry import (
   BestEpsilon,

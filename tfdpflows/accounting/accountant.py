@@ -6,7 +6,7 @@ from typing import Optional
 
 import dp_accounting
 
-from tfdpflows.accounting import flatten as flatten_lib
+from tfdpflows.accounting import mechanisms
 from tfdpflows.accounting.event_bounds import check_event
 
 __all__ = ['MechanismAccountant']
@@ -22,7 +22,8 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
   """A `dp_accounting.PrivacyAccountant` that counts mechanisms.
 
   Composing is O(size of the event) and does no numerical work; that is done,
-  and remembered, when an epsilon is asked for. Subclasses price the counts.
+  and remembered, when an epsilon is asked for. Subclasses say how the answers
+  of mechanisms compose, and how an epsilon comes of them.
 
   Args:
     neighboring_relation: One of `neighboring_relations`; under any other, every
@@ -32,21 +33,20 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     name: The name in the registry.
     guarantee: 'upper_bound' or 'asymptotic'.
     neighboring_relations: What two neighbouring tables may be.
-    events: The classes of `DpEvent` it takes, besides compositions of them.
-    kinds: The kinds of `Mechanism` it can price.
+    question: The method of a `Mechanism` that it needs: mechanisms without it
+      are refused.
   """
 
   name = 'abstract'
   guarantee = 'upper_bound'
-  neighboring_relations = frozenset(flatten_lib.RELATIONS)
-  events: tuple[type, ...] = ()
-  kinds = frozenset()
+  neighboring_relations = frozenset(mechanisms.RELATIONS)
+  question: str
 
   def __init__(
     self, neighboring_relation: dp_accounting.NeighboringRelation = _RELATION
   ):
     super().__init__(neighboring_relation)
-    self._totals: dict[flatten_lib.Mechanism, int] = {}
+    self._totals: dict[mechanisms.Mechanism, int] = {}
 
   def compose(
     self, event: dp_accounting.DpEvent, count: int = 1
@@ -107,24 +107,20 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     del target_delta
     return ()
 
-  def _refusal(self, mechanism: flatten_lib.Mechanism) -> Optional[str]:
-    """Why a mechanism of a kind in `kinds` is not taken; None if it is."""
+  def _refusal(self, mechanism: mechanisms.Mechanism) -> Optional[str]:
+    """Why a mechanism that has an answer is not taken; None if it is."""
     del mechanism
     return None
 
-  def _reason(self, mechanism: flatten_lib.Mechanism) -> Optional[str]:
-    if mechanism.kind == 'non_private':
+  def _reason(self, mechanism: mechanisms.Mechanism) -> Optional[str]:
+    if isinstance(mechanism, mechanisms.NonPrivate):
       return None
-    if mechanism.kind not in self.kinds:
+    if not mechanism.answers(self.question):
       return f'the accountant {self.name!r} does not support this event.'
-    if mechanism.kind in ('parallel', 'repeat_and_select'):
-      nested = mechanism.parts
-      if mechanism.kind == 'repeat_and_select':
-        nested = (nested,)
-      for part, _ in (pair for parts in nested for pair in parts):
-        reason = self._reason(part)
-        if reason is not None:
-          return reason
+    for part in mechanism.inner():
+      reason = self._reason(part)
+      if reason is not None:
+        return reason
     return self._refusal(mechanism)
 
   def _maybe_compose(
@@ -138,19 +134,19 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
         f'relation {self.neighboring_relation.name}; use {" or ".join(names)}.',
       )
     try:
-      totals = flatten_lib.flatten(event, self.neighboring_relation, count)
-    except flatten_lib.RefusedEventError as refusal:
+      totals = mechanisms.decompose(event, self.neighboring_relation, count)
+    except mechanisms.RefusedEventError as refusal:
       return _Details(refusal.event, str(refusal))
     for mechanism in totals:
       reason = self._reason(mechanism)
       if reason is not None:
-        return _Details(self._first_of_kind(event, mechanism), reason)
+        return _Details(self._first_with(event, mechanism), reason)
     if do_compose:
       for mechanism, number in totals.items():
         self._totals[mechanism] = self._totals.get(mechanism, 0) + number
     return None
 
-  def _first_of_kind(self, event, mechanism) -> dp_accounting.DpEvent:
+  def _first_with(self, event, mechanism) -> dp_accounting.DpEvent:
     """The innermost event that became a mechanism."""
     if isinstance(event, dp_accounting.ComposedDpEvent):
       parts = event.events
@@ -159,12 +155,12 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     else:
       return event
     for part in parts:
-      if mechanism in flatten_lib.flatten(part, self.neighboring_relation):
-        return self._first_of_kind(part, mechanism)
+      if mechanism in mechanisms.decompose(part, self.neighboring_relation):
+        return self._first_with(part, mechanism)
     return event
 
   def _is_non_private(self) -> bool:
-    return any(mechanism.kind == 'non_private' for mechanism in self._totals)
+    return mechanisms.NonPrivate() in self._totals
 
 
 def _takes(cls, relation, event) -> bool:

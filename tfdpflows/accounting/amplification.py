@@ -8,8 +8,8 @@ import attr
 import dp_accounting
 
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import leaves
 from tfdpflows.accounting.event_bounds import check_event
+from tfdpflows.accounting.mechanisms import cyclic_blocks, overflow
 
 __all__ = ['without_amplification']
 
@@ -45,7 +45,7 @@ def without_amplification(
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
     return without_amplification(event.event)
   if isinstance(event, events_lib.CyclicPoissonSampledDpEvent):
-    noise, count = leaves.cyclic(event)
+    noise, count = cyclic_blocks(event)
     if noise == math.inf:
       return dp_accounting.NoOpDpEvent()
     step = dp_accounting.GaussianDpEvent(noise)
@@ -54,12 +54,12 @@ def without_amplification(
     inner = without_amplification(event.event)
     return dp_accounting.SampledWithoutReplacementDpEvent(1, 1, inner)
   if isinstance(event, events_lib.TruncatedSubsampledGaussianDpEvent):
-    overflow = leaves.overflow(event)
+    failure = overflow(event)
     step = dp_accounting.GaussianDpEvent(event.noise_multiplier)
-    if not overflow:
+    if not failure:
       return step
-    failure = events_lib.EpsilonDeltaDpEvent(0.0, overflow)
-    return dp_accounting.ComposedDpEvent([step, failure])
+    reveals = events_lib.EpsilonDeltaDpEvent(0.0, failure)
+    return dp_accounting.ComposedDpEvent([step, reveals])
   if isinstance(
     event, (dp_accounting.ComposedDpEvent, events_lib.ParallelDpEvent)
   ):

@@ -10,13 +10,11 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-import dp_accounting
 import numpy as np
 
-from tfdpflows.accounting import accountant, atoms, gaussian, renyi, zcdp
+from tfdpflows.accounting import accountant, mechanisms
 from tfdpflows.accounting import budget as budget_lib
-from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting.mechanism import Mechanism
+from tfdpflows.accounting.mechanisms.base import Mechanism, lower_log
 
 __all__ = ['AdvancedAccountant', 'BasicAccountant']
 
@@ -43,13 +41,14 @@ class BasicAccountant(accountant.MechanismAccountant):
   #### Formal guarantee
   `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
   is (epsilon, delta)-differentially private (Dwork et al. 2006, theorem 1).
-  Gaussian mechanisms are priced by theorem 8 of Balle and Wang 2018, mechanisms
-  on a sample, by log(1 + q (exp(epsilon) - 1)) at q delta, as in theorems 8 and
-  9 of Balle, Barthe and Gaboardi 2018 (see `tfdpflows.accounting.flatten` for
-  when a row is replaced), zCDP ones as in `tfdpflows.accounting.zcdp`, disjoint
-  shards by the dearest one.
+  Gaussian mechanisms are accounted by theorem 8 of Balle and Wang 2018,
+  mechanisms on a sample, by log(1 + q (exp(epsilon) - 1)) at q delta, as in
+  theorems 8 and 9 of Balle, Barthe and Gaboardi 2018 (see `mechanisms.sampling`
+  for when a row is replaced), zCDP ones as in `mechanisms.zero_concentrated`,
+  disjoint shards by the one that costs most.
 
   ```python
+  >>> import dp_accounting
   >>> accountant = BasicAccountant()
   >>> accountant.compose(dp_accounting.LaplaceDpEvent(4.0), 8).get_epsilon(1e-5)
   2.000...
@@ -59,44 +58,7 @@ class BasicAccountant(accountant.MechanismAccountant):
 
   name = 'basic'
   guarantee = 'upper_bound'
-  kinds = frozenset(
-    {
-      'bounded_range',
-      'discrete_laplace',
-      'epsilon_delta',
-      'gaussian',
-      'gaussian_or_null',
-      'laplace',
-      'mixture',
-      'parallel',
-      'randomized_response',
-      'response_or_null',
-      'zcdp',
-    }
-  )
-  events = (
-    dp_accounting.GaussianDpEvent,
-    dp_accounting.LaplaceDpEvent,
-    dp_accounting.PoissonSampledDpEvent,
-    dp_accounting.SampledWithoutReplacementDpEvent,
-    events_lib.TruncatedSubsampledGaussianDpEvent,
-    events_lib.EpsilonDeltaDpEvent,
-    events_lib.ZCDpEvent,
-    events_lib.ExponentialMechanismDpEvent,
-    events_lib.DiscreteLaplaceDpEvent,
-    events_lib.RandomizedResponseDpEvent,
-    events_lib.PermuteAndFlipDpEvent,
-    events_lib.SingleEpochTreeAggregationDpEvent,
-    events_lib.MatrixMechanismDpEvent,
-    events_lib.ToeplitzMechanismDpEvent,
-    events_lib.CyclicPoissonSampledDpEvent,
-    events_lib.ReportNoisyMaxDpEvent,
-    events_lib.SparseVectorDpEvent,
-    events_lib.LNMaxDpEvent,
-    events_lib.GNMaxDpEvent,
-    events_lib.ConfidentGNMaxDpEvent,
-    events_lib.ParallelDpEvent,
-  )
+  question = 'epsilon_at'
 
   def get_epsilon(self, target_delta: float) -> float:
     """The smallest epsilon known for a delta.
@@ -115,7 +77,7 @@ class BasicAccountant(accountant.MechanismAccountant):
       return math.inf
     best = math.inf
     for counts in _readings(sorted(self._totals.items())):
-      left = Fraction(target_delta) - _given(counts)
+      left = Fraction(target_delta) - mechanisms.given_delta(counts)
       if left >= 0:
         best = min(best, self._epsilon(counts, _log(left)))
     return best
@@ -139,7 +101,7 @@ class BasicAccountant(accountant.MechanismAccountant):
     return min(self._delta(x, target_epsilon) for x in _readings(counts))
 
   def _delta(self, counts: _Counts, target_epsilon: float) -> float:
-    given = _given(counts)
+    given = mechanisms.given_delta(counts)
     if given >= 1:
       return 1.0
     # What is seen to be enough is enough, whatever lies between.
@@ -156,7 +118,7 @@ class BasicAccountant(accountant.MechanismAccountant):
 
   def _epsilon(self, counts: _Counts, log_left: float) -> float:
     """Epsilon at a delta above those that are given."""
-    return float(_basic(counts, np.float64(log_left)))
+    return float(mechanisms.summed_epsilons(counts, np.float64(log_left)))
 
 
 class AdvancedAccountant(BasicAccountant):
@@ -182,6 +144,7 @@ class AdvancedAccountant(BasicAccountant):
   most exp(-c^2 / (2 S^2)) / (1 + c / S^2), which is at most s for both c.
 
   ```python
+  >>> import dp_accounting
   >>> accountant = AdvancedAccountant()
   >>> step = dp_accounting.LaplaceDpEvent(40.0)
   >>> accountant.compose(step, 80).get_epsilon(1e-5)
@@ -196,12 +159,12 @@ class AdvancedAccountant(BasicAccountant):
     basic = super()._epsilon(counts, log_left)
     if not counts or log_left == -math.inf:
       return basic
-    takers = _takers(counts)
+    takers = mechanisms.count_approximate(counts)
     slack, rest = (_SHARES, _SHARES[::-1]) if takers else (np.ones(1),) * 2
     with np.errstate(divide='ignore', over='ignore', invalid='ignore'):
       log_share = log_left + np.log(rest) - math.log(max(takers, 1))
       epsilons = np.array(
-        [_run(mechanism, log_share) for mechanism, _ in counts]
+        [mechanism.epsilon_at(log_share) for mechanism, _ in counts]
       )
       number = np.array([float(count) for _, count in counts])[:, None]
       # Relative to the largest, so that no square leaves the range of floats.
@@ -210,7 +173,7 @@ class AdvancedAccountant(BasicAccountant):
         np.sum(number * (epsilons / largest) ** 2, axis=0)
       )
       mean = np.sum(number * epsilons * np.tanh(epsilons / 2), axis=0)
-      log_slack = _down(log_left + np.log(slack))
+      log_slack = lower_log(log_left + np.log(slack))
       # log(exp(1) + S / s), without the range of floats being left either.
       second = np.logaddexp(1.0, np.log(scale) - log_slack)
       best = mean + scale * np.sqrt(2 * np.minimum(second, -log_slack))
@@ -218,87 +181,11 @@ class AdvancedAccountant(BasicAccountant):
     return min(basic, float(np.min(best, initial=math.inf)) * _UP)
 
 
-def _given(counts: _Counts) -> Fraction:
-  """The sum of the deltas that cannot be chosen, exactly."""
-  total = Fraction(0)
-  for mechanism, count in counts:
-    if mechanism.kind == 'epsilon_delta':
-      total += count * Fraction(mechanism.extra)
-    elif mechanism.kind == 'parallel':
-      total += count * max(_given(parts) for parts in mechanism.parts)
-  return total
-
-
 def _readings(counts: _Counts) -> list[_Counts]:
   """Counts that cover the same, with mixtures and without."""
-  if not any(mechanism.kind == 'mixture' for mechanism, _ in counts):
+  if not any(isinstance(x, mechanisms.Mixture) for x, _ in counts):
     return [counts]
-  return [counts, sorted(renyi.without_mixtures(counts).items())]
-
-
-def _takers(counts: _Counts) -> int:
-  """The number of runs whose epsilon depends on their share of delta."""
-  return sum(
-    count
-    for mechanism, count in counts
-    if mechanism.kind in ('gaussian', 'gaussian_or_null', 'mixture', 'zcdp')
-    or (
-      mechanism.kind == 'parallel'
-      and any(_takers(parts) for parts in mechanism.parts)
-    )
-  )
-
-
-def _basic(counts: _Counts, log_delta: np.ndarray) -> np.ndarray:
-  """The sum of the epsilons, at an even share of delta each."""
-  log_share = log_delta - math.log(max(_takers(counts), 1))
-  total = np.zeros_like(log_delta)
-  with np.errstate(over='ignore'):
-    for mechanism, count in counts:
-      total = total + float(count) * _run(mechanism, log_share)
-    return total * _UP
-
-
-def _run(mechanism: Mechanism, log_share: np.ndarray) -> np.ndarray:
-  """Epsilon of one run at its share of delta, above its given delta."""
-  kind, parameter, q, extra = mechanism[:4]
-  if kind == 'parallel':
-    return np.max([_basic(x, log_share) for x in mechanism.parts], axis=0)
-  if kind == 'mixture':
-    # The average of divergences is no more than the largest.
-    return np.max([_run(x, log_share) for x, _ in mechanism.parts], axis=0)
-  if kind == 'zcdp':
-    return zcdp.epsilon_at(parameter, extra, _down(log_share))
-  if kind == 'gaussian_or_null':
-    # As of a replaced row, or with both outputs split by whether the row is
-    # drawn, which only delta gains from.
-    log_share = _down(log_share) - math.log(q)
-    mu = math.nextafter(1 / parameter, math.inf)
-    return np.minimum(
-      gaussian.epsilon_at(log_share, mu),
-      _amplified(gaussian.epsilon_at(log_share, 2 * mu), q),
-    )
-  if kind == 'gaussian':
-    # One over the noise, upwards.
-    mu = math.nextafter(1 / parameter, math.inf)
-    epsilon = gaussian.epsilon_at(_down(log_share) - math.log(q), mu)
-  else:
-    if kind == 'laplace' and mechanism.replaced:
-      return np.full_like(log_share, renyi.pure_epsilon([(mechanism, 1)]))
-    if kind in atoms.KINDS:
-      parameter = atoms.pure_epsilon(mechanism)
-    elif kind == 'laplace':
-      parameter = math.nextafter(1 / parameter, math.inf)
-    epsilon = np.full_like(log_share, parameter)
-  return epsilon if q == 1 else _amplified(epsilon, q)
-
-
-def _amplified(epsilon: np.ndarray, q: float) -> np.ndarray:
-  """log(1 + q (exp(epsilon) - 1)) from above, for any epsilon."""
-  moderate = np.log1p(q * np.expm1(np.minimum(epsilon, 700.0)))
-  large = np.logaddexp(math.log1p(-q), math.log(q) + epsilon)
-  amplified = np.where(epsilon < 700, moderate, large) * _UP
-  return np.where(epsilon > 0, np.nextafter(amplified, np.inf), 0.0)
+  return [counts, sorted(mechanisms.without_mixtures(counts).items())]
 
 
 def _log(number: Fraction) -> float:
@@ -306,11 +193,6 @@ def _log(number: Fraction) -> float:
   if number <= 0:
     return -math.inf
   return math.log(number.numerator) - math.log(number.denominator)
-
-
-def _down(log: np.ndarray) -> np.ndarray:
-  """A log that came from a few sums of others, by more than their errors."""
-  return log - 1e-13 * (20 + np.abs(log))
 
 
 def _up(number: Fraction) -> float:

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 # dp_accounting 0.4.3 has them, and does not name them at its top. Of the tree,
-# `tfdpflows.accounting.leaves` has what its price rests on.
+# `tfdpflows.accounting.mechanisms.matrix` has what its cost rests on.
 RepeatAndSelectDpEvent = dp_event.RepeatAndSelectDpEvent
 SingleEpochTreeAggregationDpEvent = dp_event.SingleEpochTreeAggregationDpEvent
 
@@ -114,7 +114,7 @@ class DiscreteLaplaceDpEvent(dp_accounting.DpEvent):
       contributes; a replaced row may move the sum by twice that.
 
   #### Formal guarantee
-  The privacy losses are known one by one, see `tfdpflows.accounting.atoms`; the
+  The privacy losses are known one by one, see `mechanisms.discrete`; the
   mechanism is (a * sensitivity)-private (Ghosh, Roughgarden and Sundararajan
   2012).
 
@@ -175,7 +175,7 @@ class TruncatedSubsampledGaussianDpEvent(dp_accounting.DpEvent):
   Where the other rows do not fill the sample, accounted as the mechanism
   without the cap, else as one that replaces a row of the sample with the
   probability that the row in question is kept (Ganesh 2025);
-  `tfdpflows.accounting.flatten` has the proof.
+  `tfdpflows.accounting.mechanisms.capped` has the proof.
 
   ```python
   >>> TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 1.0).dataset_size
@@ -432,11 +432,11 @@ class MatrixMechanismDpEvent(dp_accounting.DpEvent):
 
   #### Formal guarantee
   A Gaussian mechanism with the sensitivity of
-  `tfdpflows.accounting.strategies`, also where sums depend on earlier outputs
-  (Denisov et al. 2022, theorem 2.1). Which steps a row takes part in must not
-  depend on other rows: so the event is for `REPLACE_SPECIAL` and, with the same
-  steps for both rows, `REPLACE_ONE`; a row that is removed from a stream may
-  move all later ones. Nothing is amplified by sampling.
+  `tfdpflows.accounting.mechanisms.matrix`, also where sums depend on earlier
+  outputs (Denisov et al. 2022, theorem 2.1). Which steps a row takes part in
+  must not depend on other rows: so the event is for `REPLACE_SPECIAL` and, with
+  the same steps for both rows, `REPLACE_ONE`; a row that is removed from a
+  stream may move all later ones. Nothing is amplified by sampling.
 
   ```python
   >>> MatrixMechanismDpEvent(4.0, [[1], [0.5, 1]]).strategy

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 
-import dp_accounting
-from scipy import special
-
-from tfdpflows.accounting import accountant, gaussian
+from tfdpflows.accounting import accountant
 from tfdpflows.accounting import budget as budget_lib
-from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting.logarithms import exp_upwards
-from tfdpflows.accounting.mechanism import OPPOSITE, PRESENT, Mechanism
+from tfdpflows.accounting.mechanisms import Gaussian, gaussian_profile
 
 __all__ = ['GDPAccountant']
 
@@ -48,6 +44,7 @@ class GDPAccountant(accountant.MechanismAccountant):
   epsilon and delta are the smallest ones, from above.
 
   ```python
+  >>> import dp_accounting
   >>> accountant = GDPAccountant()
   >>> step = dp_accounting.PoissonSampledDpEvent(
   ...     0.01, dp_accounting.GaussianDpEvent(1.0))
@@ -61,18 +58,7 @@ class GDPAccountant(accountant.MechanismAccountant):
 
   name = 'gdp'
   guarantee = 'asymptotic'
-  kinds = frozenset({'gaussian'})
-  events = (
-    dp_accounting.GaussianDpEvent,
-    dp_accounting.PoissonSampledDpEvent,
-    dp_accounting.SampledWithoutReplacementDpEvent,
-    events_lib.SingleEpochTreeAggregationDpEvent,
-    events_lib.MatrixMechanismDpEvent,
-    events_lib.ToeplitzMechanismDpEvent,
-    events_lib.CyclicPoissonSampledDpEvent,
-    events_lib.GNMaxDpEvent,
-    events_lib.ConfidentGNMaxDpEvent,
-  )
+  question = 'gaussian_mu'
 
   @property
   def mu(self) -> float:
@@ -80,7 +66,7 @@ class GDPAccountant(accountant.MechanismAccountant):
     if self._is_non_private():
       return math.inf
     parts = [
-      math.sqrt(count) * _mu(mechanism)
+      math.sqrt(count) * mechanism.gaussian_mu()
       for mechanism, count in sorted(self._totals.items())
     ]
     return math.hypot(*parts)
@@ -89,7 +75,7 @@ class GDPAccountant(accountant.MechanismAccountant):
   def exact(self) -> bool:
     """Whether no mechanism is on a sample, so that nothing is approximated."""
     return all(
-      mechanism.kind == 'gaussian' and mechanism.probability == 1
+      isinstance(mechanism, Gaussian) and not mechanism.on_sample
       for mechanism in self._totals
     )
 
@@ -127,7 +113,9 @@ class GDPAccountant(accountant.MechanismAccountant):
     """
     target_delta = budget_lib.check_delta(target_delta)
     mu = self.mu * (1 + _ROUNDING)
-    return float(gaussian.epsilon_at(math.log(target_delta) - _ROUNDING, mu))
+    return float(
+      gaussian_profile.epsilon_at(math.log(target_delta) - _ROUNDING, mu)
+    )
 
   def get_delta(self, target_epsilon: float) -> float:
     """Delta of the limit at an epsilon.
@@ -146,33 +134,5 @@ class GDPAccountant(accountant.MechanismAccountant):
     if mu == 0:
       return 0.0
     return min(
-      float(exp_upwards(gaussian.log_delta_at(target_epsilon, mu))), 1.0
+      float(exp_upwards(gaussian_profile.log_delta_at(target_epsilon, mu))), 1.0
     )
-
-
-def _mu(mechanism: Mechanism) -> float:
-  """The mu of one run."""
-  x, q = 1 / mechanism.parameter, mechanism.probability
-  if q == 1:
-    return x
-  # The log of mu^2 / q^2.
-  if mechanism.replaced == OPPOSITE and x >= 1e-5:
-    # Noise of 2 / x around 1 and around -1: 2 exp(x^2 / 4) - 2 exp(-x^2 / 4).
-    square = x * x / 4
-    log_square = math.log(2) + square + math.log(-math.expm1(-2 * square))
-  elif x < 1e-5:
-    # The first terms of both series; what follows is x^2 of them.
-    log_square = 2 * math.log(x)
-    if mechanism.replaced == PRESENT:
-      log_square += math.log1p(math.sqrt(2 / math.pi) * x)
-  elif not mechanism.replaced or x > 6:
-    # Above 6, Phi(3 x / 2) is one and the rest is nothing.
-    log_square = x * x + math.log(-math.expm1(-x * x))
-    log_square += math.log(2) if mechanism.replaced else 0.0
-  else:
-    # 3 Phi(-x / 2) - 2 cancels against Phi(3 x / 2).
-    y = x / math.sqrt(8)
-    square = 2 * math.expm1(x * x) * float(special.ndtr(1.5 * x))
-    log_square = math.log(square + math.erf(3 * y) - 3 * math.erf(y))
-  log_mu = math.log(q) + log_square / 2
-  return math.exp(log_mu) if log_mu < 700 else math.inf

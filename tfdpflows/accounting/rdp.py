@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import dp_accounting
 import numpy as np
 
-from tfdpflows.accounting import (
-  accountant,
-  renyi,
-  renyi_conversion,
-)
+from tfdpflows.accounting import accountant, mechanisms, renyi_conversion
 from tfdpflows.accounting import budget as budget_lib
-from tfdpflows.accounting import events as events_lib
 
 __all__ = ['RDPAccountant']
 
@@ -51,12 +47,12 @@ class RDPAccountant(accountant.MechanismAccountant):
   of their epsilons is returned if it is less.
 
   With a `DataDependentDpEvent` all this holds for the one table that its votes
-  came from; see `tfdpflows.accounting.pate`.
+  came from; see `tfdpflows.accounting.mechanisms.votes`.
 
   #### References
   Abadi et al. 2016; Mironov 2017; Mironov, Talwar and Zhang 2019; Papernot et
   al. 2018; Papernot and Steinke 2022. The curves are in
-  `tfdpflows.accounting.renyi`.
+  `tfdpflows.accounting.mechanisms`.
 
   ```python
   >>> accountant = RDPAccountant()
@@ -70,50 +66,7 @@ class RDPAccountant(accountant.MechanismAccountant):
 
   name = 'rdp'
   guarantee = 'upper_bound'
-  kinds = frozenset(
-    {
-      'bounded_range',
-      'data_dependent_gnmax',
-      'data_dependent_lnmax',
-      'data_dependent_threshold',
-      'discrete_laplace',
-      'epsilon_delta',
-      'gaussian',
-      'gaussian_or_null',
-      'laplace',
-      'mixture',
-      'parallel',
-      'randomized_response',
-      'repeat_and_select',
-      'response_or_null',
-      'zcdp',
-    }
-  )
-  events = (
-    dp_accounting.GaussianDpEvent,
-    dp_accounting.LaplaceDpEvent,
-    dp_accounting.PoissonSampledDpEvent,
-    dp_accounting.SampledWithoutReplacementDpEvent,
-    events_lib.RepeatAndSelectDpEvent,
-    events_lib.EpsilonDeltaDpEvent,
-    events_lib.ZCDpEvent,
-    events_lib.TruncatedSubsampledGaussianDpEvent,
-    events_lib.ExponentialMechanismDpEvent,
-    events_lib.DiscreteLaplaceDpEvent,
-    events_lib.RandomizedResponseDpEvent,
-    events_lib.PermuteAndFlipDpEvent,
-    events_lib.SingleEpochTreeAggregationDpEvent,
-    events_lib.MatrixMechanismDpEvent,
-    events_lib.ToeplitzMechanismDpEvent,
-    events_lib.CyclicPoissonSampledDpEvent,
-    events_lib.ReportNoisyMaxDpEvent,
-    events_lib.SparseVectorDpEvent,
-    events_lib.LNMaxDpEvent,
-    events_lib.GNMaxDpEvent,
-    events_lib.ConfidentGNMaxDpEvent,
-    events_lib.DataDependentDpEvent,
-    events_lib.ParallelDpEvent,
-  )
+  question = 'renyi'
 
   def __init__(
     self,
@@ -141,7 +94,7 @@ class RDPAccountant(accountant.MechanismAccountant):
     """
     if self._is_non_private():
       return np.full(len(self._orders), math.inf)
-    return renyi.total_curve(self._totals.items(), self._orders)
+    return mechanisms.total_curve(self._totals.items(), self._orders)
 
   def get_epsilon_and_optimal_order(self, target_delta: float):
     """The smallest epsilon known for a delta, and the order it rests on.
@@ -188,11 +141,11 @@ class RDPAccountant(accountant.MechanismAccountant):
       return 1.0
     best = 1.0
     for counts in self._readings():
-      failure = renyi.failure(counts.items())
-      if renyi.pure_epsilon(counts.items()) <= target_epsilon:
+      failure = mechanisms.failure(counts.items())
+      if mechanisms.pure_epsilon(counts.items()) <= target_epsilon:
         best = min(best, failure)
         continue
-      curve = renyi.total_curve(counts.items(), self._orders)
+      curve = mechanisms.total_curve(counts.items(), self._orders)
       found = renyi_conversion.deltas(self.orders, curve, target_epsilon)
       # Upwards.
       best = min(best, math.nextafter(float(np.min(found)) + failure, 2.0))
@@ -245,11 +198,11 @@ class RDPAccountant(accountant.MechanismAccountant):
     found = []
     for counts in self._readings():
       if counts is not self._totals:
-        curve = renyi.total_curve(counts.items(), self._orders)
-      failure = renyi.failure(counts.items())
+        curve = mechanisms.total_curve(counts.items(), self._orders)
+      failure = mechanisms.failure(counts.items())
       left, pure = delta, math.inf
       if failure <= delta:
-        pure = renyi.pure_epsilon(counts.items())
+        pure = mechanisms.pure_epsilon(counts.items())
       if failure > 0:
         # Downwards.
         left = math.nextafter(delta - failure, 0.0)
@@ -261,20 +214,20 @@ class RDPAccountant(accountant.MechanismAccountant):
     # Of equal ones, the first that rests on an order.
     return min(found, key=lambda pair: (pair[0], pair[1] == math.inf))
 
-  def _readings(self):
+  def _readings(self) -> Iterator[dict[mechanisms.Mechanism, int]]:
     """Counts that cover what was done, in one or two ways."""
     yield self._totals
-    if any(mechanism.kind == 'mixture' for mechanism in self._totals):
-      yield renyi.without_mixtures(self._totals.items())
+    if any(isinstance(x, mechanisms.Mixture) for x in self._totals):
+      yield mechanisms.without_mixtures(self._totals.items())
 
   def _left_out(self, failed: np.ndarray) -> str:
     """Says which orders have no divergence, and whose it is."""
     at = tuple(failed.tolist())
-    kinds = sorted(
+    names = sorted(
       {
-        mechanism.kind.replace('_', ' ')
+        mechanism.name.replace('_', ' ')
         for mechanism in self._totals
-        if not np.all(np.isfinite(renyi.renyi_curve(mechanism, at)))
+        if not np.all(np.isfinite(mechanisms.renyi_curve(mechanism, at)))
       }
     )
     shown = ', '.join(f'{order:g}' for order in failed[:3])
@@ -283,7 +236,7 @@ class RDPAccountant(accountant.MechanismAccountant):
     elif failed.size == 4:
       shown += f' and {failed[3]:g}'
     whose = (
-      f'that of a {" and a ".join(kinds)} mechanism' if kinds else 'the sum'
+      f'that of a {" and a ".join(names)} mechanism' if names else 'the sum'
     )
     return (
       f'rdp: left out order {shown}: the divergence, {whose}, is not a finite '

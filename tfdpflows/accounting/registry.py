@@ -11,8 +11,9 @@ import dp_accounting
 from tfdpflows.accounting import (
   accountant as accountant_lib,
 )
-from tfdpflows.accounting import composition, gdp, pld, rdp, zcdp
+from tfdpflows.accounting import composition, gdp, rdp, zcdp
 from tfdpflows.accounting import events as events_lib
+from tfdpflows.accounting.pld.accountant import PLDAccountant
 
 __all__ = [
   'BestEpsilon',
@@ -52,7 +53,7 @@ def register_accountant(
       class calls itself by another name; nothing is registered.
 
   ```python
-  >>> class Coarse(pld.PLDAccountant):
+  >>> class Coarse(PLDAccountant):
   ...   name = 'coarse'
   ...   def __init__(self, neighboring_relation):
   ...     super().__init__(neighboring_relation, 1e-2)
@@ -323,7 +324,7 @@ def best_epsilon(
   return min(found)
 
 
-register_accountant('pld', pld.PLDAccountant, aliases=('prv',))
+register_accountant('pld', PLDAccountant, aliases=('prv',))
 register_accountant('rdp', rdp.RDPAccountant, aliases=('moments', 'ma'))
 register_accountant('gdp', gdp.GDPAccountant)
 register_accountant('zcdp', zcdp.ZCDPAccountant)

@@ -14,7 +14,7 @@ import dp_accounting
 from tfdpflows.accounting import (
   amplification,
   events_json,
-  flatten,
+  mechanisms,
   registry,
 )
 from tfdpflows.accounting import budget as budget_lib
@@ -436,7 +436,7 @@ def privacy_statement(
       seeded,
       sharded='ParallelDpEvent' in repr(spent.event),
       null=ledger.neighboring_relation.name == 'REPLACE_SPECIAL',
-      streamed=flatten.has_stream(spent.event),
+      streamed=mechanisms.has_stream(spent.event),
     ),
     notes=tuple(str(note) for note in notes),
     trust_model=_TRUST_MODEL,

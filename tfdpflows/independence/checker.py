@@ -187,7 +187,7 @@ class Checker:
   def _step_losses(self, rows):
     """Returns the losses of a step, by the rules that hold."""
     ruled = [layer for layer in self.layers if id(layer) in self._ruled]
-    with gradients.layer_rules(ruled):
+    with gradients.layers.layer_rules(ruled):
       return self._losses(rows, training=True)[0]
 
   def _check(self, spec):

@@ -131,9 +131,11 @@ class TabularSynthesizer:
     self._hyperparameters = hyperparameters
     if target is not None:
       self._hyperparameters = {**hyperparameters, 'target': target}
-      if 'target' not in self._model_class.__dataclass_fields__:
+      takers = [name for name in models.MODELS if _takes_target(name)]
+      if model not in takers:
         raise ValueError(
-          f"target is {target!r}, which only model='histogram' takes."
+          f'target is {target!r}, which only model='
+          f'{" or ".join(map(repr, takers))} takes.'
         )
     self.model = self._model_for(1)
     self.ledger = None
@@ -456,6 +458,11 @@ class TabularSynthesizer:
     with system_errors.of_file(weights):
       self._checkpoint().read(weights).assert_existing_objects_matched()
     return self
+
+
+def _takes_target(name):
+  fields = dataclasses.fields(models.model_class(name))
+  return 'target' in {field.name for field in fields}
 
 
 def fit_to_directory(

@@ -18,7 +18,7 @@ import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import events_json, flatten, registry
+from tfdpflows.accounting import events_json, mechanisms, registry
 from tfdpflows.accounting.event_bounds import MAX_RUNS, check_event
 from tfdpflows.accounting.ledger import entries as entries_lib
 from tfdpflows.accounting.ledger import file as file_lib
@@ -184,7 +184,7 @@ class PrivacyLedger:
     budget = header['budget']
     self.budget = None if budget is None else budget_lib.PrivacyBudget(**budget)
     self.accountant = registry.resolve_name(header['accountant'])
-    names = {relation.name: relation for relation in flatten.RELATIONS}
+    names = {relation.name: relation for relation in mechanisms.RELATIONS}
     name = header['neighboring_relation']
     if name not in names:
       raise ValueError(
@@ -549,7 +549,7 @@ class PrivacyLedger:
     spent, budget = self._epsilon(before), self.budget
     hint = ' ' + self._describe_open() if self._state.sums.open else ''
     fix = 'Nothing was charged. Add noise, ask for less, or start with a larger'
-    if any(x.kind == 'non_private' for x in flatten.flatten(event, relation)):
+    if mechanisms.NonPrivate() in mechanisms.decompose(event, relation):
       what = events_lib.describe_event(event)
       refusal = (
         f'{what}, has no noise, so that its epsilon is infinite and no budget '

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from tfdpflows import accounting, bijectors, gradients
+from tfdpflows import accounting, flows, gradients
 from tfdpflows._keras import tfp
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import TableDensity, cells
@@ -24,14 +24,53 @@ _CLIPPING = {
 }
 
 
+def _checked(default, is_right, said):
+  metadata = {'is_right': is_right, 'said': said}
+  return dataclasses.field(default=default, metadata=metadata)
+
+
+def share(default: float) -> Any:
+  """A hyper-parameter between 0 and 1, neither of them."""
+  return _checked(default, lambda v: 0 < v < 1, 'must be in (0, 1)')
+
+
+def fraction(default: float) -> Any:
+  """A hyper-parameter from 0 to below 1."""
+  return _checked(default, lambda v: 0 <= v < 1, 'must be in [0, 1)')
+
+
+def positive(default: float) -> Any:
+  """A hyper-parameter above 0, and finite."""
+  return _checked(default, lambda v: 0 < v < math.inf, 'must be > 0')
+
+
+def whole(default: int, least: int) -> Any:
+  """A hyper-parameter that is a whole number."""
+  said = f'must be whole and at least {least}'
+  return _checked(default, lambda v: v == int(v) >= least, said)
+
+
+def widths(default: tuple) -> Any:
+  """A hyper-parameter of whole numbers, one for each hidden layer."""
+  is_right = lambda v: len(v) and all(w == int(w) >= 1 for w in v)
+  return _checked(default, is_right, 'must be whole numbers, one at least')
+
+
+def choice(default: str, choices: Sequence[str]) -> Any:
+  """A hyper-parameter that is one of some words."""
+  choices = tuple(choices)
+  return _checked(default, lambda v: v in choices, f'must be one of {choices}')
+
+
 @dataclasses.dataclass(frozen=True)
 class TableModel(abc.ABC):
   """A table model: its hyper-parameters, its flow, what it adds to a fit.
 
   A fit measures the marginals of all columns, trains the flow on what is left
   of the budget, and lets the model refine what was trained. A model says how:
-  by its hyper-parameters, `make_flow`, and `plan_refinement` with `refine`. It
-  has a row in `tabular.models.MODELS`.
+  by its hyper-parameters (declared with their defaults and what is right for
+  them: `share`, `positive`, `whole`, ...), by `make_flow`, and by
+  `plan_refinement` with `refine`. It has a row in `tabular.models.MODELS`.
 
   Attributes:
     name: name of the model.
@@ -61,72 +100,30 @@ class TableModel(abc.ABC):
 
   name: ClassVar[str]
 
-  marginal_share: float = 0.15
-  hidden_units: tuple = (128, 128)
-  num_bins: int = 8
-  expected_batch_size: float = 2000.0
-  epochs: float = 20.0
-  l2_norm_clip: float = 10.0
-  clipping: str = 'flat'
-  sparsity: float = 0.0
-  learning_rate: float = 2e-3
-  ema_momentum: float = 0.99
-  loss_bound: float = 20.0
-  dequantization: str = 'uniform'
-  augmentation_multiplicity: int = 1
+  marginal_share: float = share(0.15)
+  hidden_units: tuple = widths((128, 128))
+  num_bins: int = whole(8, 2)
+  expected_batch_size: float = positive(2000.0)
+  epochs: float = positive(20.0)
+  l2_norm_clip: float = positive(10.0)
+  clipping: str = choice('flat', _CLIPPING)
+  sparsity: float = fraction(0.0)
+  learning_rate: float = positive(2e-3)
+  ema_momentum: float = fraction(0.99)
+  loss_bound: float = positive(20.0)
+  dequantization: str = choice('uniform', ('uniform', 'variational'))
+  augmentation_multiplicity: int = whole(1, 1)
 
   def __post_init__(self):
     object.__setattr__(self, 'hidden_units', tuple(self.hidden_units))
-    self._check_share('marginal_share')
-    if not 0 <= self.ema_momentum < 1:
-      raise ValueError(
-        f'ema_momentum is {self.ema_momentum}; it must be in [0, 1).'
-      )
-    self._check_positive(
-      'expected_batch_size',
-      'epochs',
-      'l2_norm_clip',
-      'learning_rate',
-      'loss_bound',
-    )
-    if not self.hidden_units:
-      raise ValueError('hidden_units is empty; give at least one width.')
-    self._check_choice('clipping', tuple(_CLIPPING))
-    self._check_choice('dequantization', ('uniform', 'variational'))
-    if not 0 <= self.sparsity < 1:
-      raise ValueError(f'sparsity is {self.sparsity}; it must be in [0, 1).')
+    for field in dataclasses.fields(self):
+      value, metadata = getattr(self, field.name), field.metadata
+      if metadata and not metadata['is_right'](value):
+        raise ValueError(f'{field.name} is {value!r}; it {metadata["said"]}.')
     if self.sparsity and self.clipping != 'sparsification':
       raise ValueError(
         f'sparsity is {self.sparsity} and clipping {self.clipping!r}; only '
         "clipping='sparsification' drops coordinates."
-      )
-    self._check_whole('num_bins', 2)
-    self._check_whole('augmentation_multiplicity', 1)
-    self._check_whole('hidden_units', 1)
-
-  def _check_share(self, name):
-    if not 0 < getattr(self, name) < 1:
-      raise ValueError(
-        f'{name} is {getattr(self, name)}; it must be in (0, 1).'
-      )
-
-  def _check_positive(self, *names):
-    for name in names:
-      if not 0 < getattr(self, name) < math.inf:
-        raise ValueError(f'{name} is {getattr(self, name)}; it must be > 0.')
-
-  def _check_choice(self, name, choices):
-    if getattr(self, name) not in choices:
-      raise ValueError(
-        f'{name} is {getattr(self, name)!r}; it must be one of {choices}.'
-      )
-
-  def _check_whole(self, name, least):
-    value = getattr(self, name)
-    values = value if isinstance(value, tuple) else (value,)
-    if any(v != int(v) or v < least for v in values):
-      raise ValueError(
-        f'{name} is {value}; it must be whole and at least {least}.'
       )
 
   @classmethod
@@ -216,7 +213,7 @@ class TableModel(abc.ABC):
     dequantization = None
     # Of a table without discrete columns there is nothing to place.
     if self.dequantization == 'variational' and any(cells(columns)):
-      dequantization = bijectors.VariationalDequantization(
+      dequantization = flows.VariationalDequantization(
         cells(columns), seed=seed
       )
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from tfdpflows.tabular.models.base import choice, whole
 from tfdpflows.tabular.models.spline import SplineModel
 
 
@@ -20,6 +21,6 @@ class HFlowModel(SplineModel):
 
   name: ClassVar[str] = 'hflow'
 
-  num_blocks: int = 3
+  num_blocks: int = whole(3, 1)
   shared: bool = True
-  linear: str = 'low_rank'
+  linear: str = choice('low_rank', ('none', 'low_rank', 'lu'))

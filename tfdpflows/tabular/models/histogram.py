@@ -15,7 +15,13 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import BATCH, TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
-from tfdpflows.tabular.models.base import TableModel
+from tfdpflows.tabular.models.base import (
+  TableModel,
+  positive,
+  share,
+  whole,
+  widths,
+)
 
 # A bin is heavy, and starts a new part, with half of an even share.
 _HEAVY = 0.5
@@ -39,7 +45,7 @@ class HistogramModel(TableModel):
     matching: whether the trained columns are given the released histograms
       again.
     adaptive_marginals: how many joint marginals of columns are selected and
-      measured after training, and taught to the model (`adaptive_marginals`).
+      measured after training, and fitted by the model (`adaptive_marginals`).
     adaptive_share: share of the budget that goes to them, as `marginal_share`.
 
   #### Example
@@ -50,23 +56,20 @@ class HistogramModel(TableModel):
 
   name: ClassVar[str] = 'histogram'
 
-  marginal_share: float = 0.25
-  hidden_units: tuple = (64,)
-  num_bins: int = 16
-  epochs: float = 64.0
-  l2_norm_clip: float = 12.0
-  learning_rate: float = 0.015
+  marginal_share: float = share(0.25)
+  hidden_units: tuple = widths((64,))
+  num_bins: int = whole(16, 2)
+  epochs: float = positive(64.0)
+  l2_norm_clip: float = positive(12.0)
+  learning_rate: float = positive(0.015)
   target: str | None = None
-  target_weight: float = 4.0
+  target_weight: float = positive(4.0)
   matching: bool = True
-  adaptive_marginals: int = 0
-  adaptive_share: float = 0.2
+  adaptive_marginals: int = whole(0, 0)
+  adaptive_share: float = share(0.2)
 
   def __post_init__(self):
     super().__post_init__()
-    self._check_share('adaptive_share')
-    self._check_positive('target_weight')
-    self._check_whole('adaptive_marginals', 0)
     if not self.adaptive_marginals:
       return
     if self.marginal_share + self.adaptive_share >= 1:
@@ -131,10 +134,7 @@ class HistogramModel(TableModel):
     rounds: tuple,
     randomness: Randomness,
     ledger: accounting.PrivacyLedger,
-    *,
-    num_rows: int,
-    resume: bool,
-    progress: bool,
+    **options: Any,
   ) -> None:
     """See `TableModel`: matching, then the rounds."""
     if self.matching:
@@ -147,10 +147,8 @@ class HistogramModel(TableModel):
         rounds,
         randomness,
         ledger,
-        num_rows=num_rows,
         target=self._target_number(density.names),
-        resume=resume,
-        progress=progress,
+        **options,
       )
 
 
@@ -173,7 +171,7 @@ class HistogramDensity(TableDensity):
     edges: Sequence[Sequence[float]],
     probabilities: Sequence[Sequence[float]],
     latent: tfp.distributions.TransformedDistribution,
-    dequantization: bijectors.UniformDequantization | None = None,
+    dequantization: flows.UniformDequantization | None = None,
     weights: Sequence[float] | None = None,
   ):
     super().__init__(columns, edges, probabilities, latent, dequantization)

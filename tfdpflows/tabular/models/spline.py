@@ -9,7 +9,7 @@ from typing import ClassVar
 from tfdpflows import flows
 from tfdpflows._keras import tfp
 from tfdpflows.tabular.encoding import EncodedColumn
-from tfdpflows.tabular.models.base import TableModel
+from tfdpflows.tabular.models.base import TableModel, choice, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,16 +32,10 @@ class SplineModel(TableModel):
 
   name: ClassVar[str] = 'spline'
 
-  num_blocks: int = 2
+  num_blocks: int = whole(2, 1)
   shared: bool = False
-  linear: str = 'none'
-  rank: int = 1
-
-  def __post_init__(self):
-    super().__post_init__()
-    self._check_choice('linear', ('none', 'low_rank', 'lu'))
-    self._check_whole('num_blocks', 1)
-    self._check_whole('rank', 1)
+  linear: str = choice('none', ('none', 'low_rank', 'lu'))
+  rank: int = whole(1, 1)
 
   def check_columns(self, num_columns: int) -> None:
     """Refuses a rank above the number of columns."""

@@ -1,0 +1,137 @@
+"""Where points are placed in cells, and with which density."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdpflows import bijectors, gradients
+from tfdpflows.flows import UniformDequantization, VariationalDequantization
+
+pytestmark = pytest.mark.core
+SIZES = [3, 0, 40, 2]
+CELLS = [0, 2, 3]
+
+
+def _variational(moved=0.5, sizes=SIZES, **kwargs):
+  found = VariationalDequantization(
+    sizes, [6], 3, dtype='float64', seed=0, **kwargs
+  )
+  rng = np.random.default_rng(1)
+  for v in found.trainable_variables:
+    v.assign_add(tf.constant(rng.normal(size=v.shape) * moved, v.dtype))
+  return found
+
+
+def _rows(n=7, seed=0):
+  rng = np.random.default_rng(seed)
+  x = np.stack([rng.integers(k, size=n) for k in (3, 9, 40, 2)], 1)
+  x = x + [0, 0.3, 0, 0]
+  return tf.constant(x), tf.constant(rng.random([n, 4]))
+
+
+def test_starts_as_the_uniform_one():
+  x, uniform = _rows()
+  expected, log_q = UniformDequantization(SIZES, 'float64')(x, uniform)
+  np.testing.assert_array_equal(expected, uniform * [1, 0, 1, 1])
+  np.testing.assert_array_equal(log_q, np.zeros(7))
+  found, log_q = _variational(0.0)(x, uniform)
+  np.testing.assert_allclose(found, expected, atol=1e-12)
+  np.testing.assert_allclose(log_q, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize('num_layers', [1, 2, 3])
+def test_log_q_is_the_density_of_what_is_drawn(num_layers):
+  dequantization = _variational(num_layers=num_layers)
+  x, uniform = _rows()
+  with tf.GradientTape() as tape:
+    tape.watch(uniform)
+    u, log_q = dequantization(x, uniform)
+  assert np.all((u > 0) | (np.arange(4) == 1)) and np.all(u < 1)
+  jacobian = tape.batch_jacobian(u, uniform).numpy()
+  assert not jacobian[:, 1].any() and not jacobian[:, :, 1].any()
+  jacobian = jacobian[:, CELLS][:, :, CELLS]
+  expected = -np.linalg.slogdet(jacobian)[1]
+  np.testing.assert_allclose(log_q, expected, rtol=1e-8, atol=1e-10)
+  assert np.std(log_q) > 0.05
+
+
+def test_is_conditioned_on_codes_and_on_other_columns():
+  dequantization = _variational()
+  x, uniform = _rows(1)
+  u, _ = dequantization(x, uniform)
+  other, _ = dequantization(tf.constant([[0.0, 5.0, 39.0, 0.0]]), uniform)
+  assert np.all((np.abs(other - u) > 1e-3)[0, CELLS])
+  # A column of points says nothing.
+  same, _ = dequantization(x + [0, 1.5, 0, 0], uniform)
+  np.testing.assert_array_equal(same, u)
+  # Rows are drawn for by themselves, and codes are broadcast.
+  many, log_q = dequantization(x, tf.repeat(uniform, 3, 0)[:, None])
+  assert many.shape == [3, 1, 4] and log_q.shape == [3, 1]
+  np.testing.assert_allclose(many[2, 0], u[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize('xla', [False, True])
+def test_per_example_gradients_equal_jacobian_and_clip(xla):
+  dequantization = _variational()
+  x, uniform = _rows(5)
+  variables = dequantization.trainable_variables
+  assert len(variables) == 8
+
+  def losses():
+    u, log_q = dequantization(x, uniform)
+    return log_q + tf.reduce_sum(tf.sin(3 * u), -1)
+
+  with tf.GradientTape(persistent=True) as tape:
+    loss = losses()
+  jacobian = tape.jacobian(loss, variables)
+  squared = sum(tf.reduce_sum(tf.reshape(j * j, [5, -1]), 1) for j in jacobian)
+  clip = float(np.sqrt(np.median(squared)))
+  scale = tf.minimum(1, clip / tf.sqrt(squared))
+
+  @tf.function(jit_compile=xla)
+  def found():
+    with gradients.PerExampleTape() as tape:
+      loss = losses()
+    per_example = tape.per_example_gradients(loss, variables)
+    assert {type(r).__name__ for r in tape.records} == {'Linear'}
+    return gradients.Flat(clip).clip_and_sum(per_example)
+
+  for f, j in zip(found(), jacobian):
+    expected = tf.tensordot(scale, j, 1)
+    np.testing.assert_allclose(f, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_ends_stay_finite():
+  dequantization = VariationalDequantization([1, 2**20], seed=0)
+  for v in dequantization.trainable_variables:
+    v.assign_add(tf.random.stateless_normal(v.shape, [0, 1]) * 5)
+  x = tf.constant([[0.0, 2**20 - 1.0], [0.0, 0.0], [-1.0, 1e30]])
+  ends = tf.constant([[0.0, 1 - 2.0**-24], [1.0, 0.5], [0.0, 0.0]])
+  with tf.GradientTape() as tape:
+    u, log_q = dequantization(x, ends)
+  found = tape.gradient([u, log_q], dequantization.trainable_variables)
+  assert all(np.isfinite(g).all() for g in [u, log_q, *found])
+  assert np.all((u >= 0) & (u <= 1))
+
+
+def test_one_column():
+  dequantization = _variational(sizes=[4])
+  assert len(dequantization.trainable_variables) == 4
+  u, log_q = dequantization([[3.0]], [[0.2]])
+  assert u.shape == [1, 1] and log_q.shape == [1]
+  np.testing.assert_allclose(
+    dequantization([3.0], [0.2])[1], log_q[0], rtol=1e-12
+  )
+
+
+def test_bad_arguments_are_named():
+  for make, message in (
+    (lambda: UniformDequantization([2, 1.5]), 'Column 1 has 1.5 cells'),
+    (lambda: UniformDequantization([-1]), 'Column 0'),
+    (lambda: UniformDequantization([]), 'empty'),
+    (lambda: VariationalDequantization([0, None]), 'no column has cells'),
+    (lambda: VariationalDequantization([2], [0]), 'at least 1'),
+    (lambda: bijectors.LogisticMixtureCDF(tf.zeros([4])), 'needs 3 K'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      make()

@@ -1,0 +1,318 @@
+"""Gaussian noise on a Poisson sample whose size is capped, and mixtures.
+
+#### Formal guarantee
+A cap b on a Poisson sample of noise of the Gaussian kind (as in Ganesh 2025,
+"Tighter privacy analysis for truncated Poisson sampling"). Let k of the m other
+rows be drawn; k says nothing of the row that differs, so that the divergence is
+at most the average over k < b and over k >= b (joint convexity).
+
+- k < b, of probability 1 - t, t = P[Binomial(m, q) >= b]: the cap does not
+  apply, with the row that differs or without it. The pair is the one of the
+  Poisson sample.
+- k >= b: without the row that differs, b of the m others are kept, each set of
+  b being as likely as any other, whatever k; let that output be w0. The row is
+  kept with probability q b / (k + 1), on average over k >= b
+
+      p = b P[Binomial(m + 1, q) >= b + 1] / ((m + 1) t) <= q,
+
+and then it stands in the place of one of the b, each being as likely as any
+  other. So the output is (1 - p) w0 + p w1, w1 being an average over w0's sets
+  and over the row that is left out, and each of these replaces a row. Adding or
+  removing: the pair of sampling with p, at half the noise. Replacing: with w1
+  and w1' at most two from w0 and from each other, theorem 2 of Balle, Barthe
+  and Gaboardi 2018 gives what it gives for a fixed size (`sampling`). So it
+  does with the null row in place of x, which takes the place of one of the b as
+  well.
+
+Adding or removing, m is n or n - 1, whether the table of n rows is the smaller
+or the larger one. Both are covered by the smaller t for the second case with
+the larger p, the larger t for what is not the first, and for their difference
+the second case with q for p: that dominates both cases, as to replace the
+output by a fresh one of w0, with probability 1 - p / q, makes (1 - p) w0 + p w1
+of (1 - q) w0 + q w1. Where accountants do better without, a mixture counts as
+its likeliest part, and a failure with the probability of the others.
+
+One of several mechanisms is drawn, with probabilities that have nothing to do
+with the row that differs: by joint convexity the average of their divergences
+is a bound, and that is the divergence of the average of their distributions of
+losses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import dp_accounting
+import numpy as np
+from scipy import special
+
+from tfdpflows.accounting import events
+from tfdpflows.accounting.mechanisms import losses
+from tfdpflows.accounting.mechanisms.base import (
+  Composition,
+  Mechanism,
+  NonPrivate,
+  Relation,
+  event_number,
+  loss_distributions,
+  renyi_curve,
+)
+from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
+from tfdpflows.accounting.mechanisms.epsilon_delta import EpsilonDelta
+from tfdpflows.accounting.mechanisms.sampled import ABSENT, PRESENT
+
+__all__ = ['Cap', 'Mixture', 'cap', 'overflow', 'without_mixtures']
+
+_EPS = float(np.finfo(np.float64).eps)
+_ROUNDING = 1e-14
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture(Mechanism):
+  """One of several mechanisms, drawn without looking at the row that differs.
+
+  Attributes:
+    parts: Pairs of a mechanism and its probability, the likeliest first; their
+      sum may be slightly above one.
+  """
+
+  name = 'mixture'
+  words = 'capped Gaussian'
+  takes_delta = True
+  on_sample = True
+
+  parts: tuple[tuple[Mechanism, float], ...]
+
+  @property
+  def work(self) -> float:
+    return sum(part.work for part, _ in self.parts)
+
+  def inner(self) -> tuple[Mechanism, ...]:
+    return tuple(part for part, _ in self.parts)
+
+  def renyi(self, orders: np.ndarray) -> np.ndarray:
+    """The moment is the average of those of the parts."""
+    a, key = orders, tuple(orders.tolist())
+    moments = [
+      math.log(weight) + (a - 1) * renyi_curve(part, key)
+      for part, weight in self.parts
+    ]
+    moment = np.logaddexp.reduce(moments, axis=0)
+    return (moment + _ROUNDING * (1 + np.abs(moment))) / (a - 1)
+
+  def pure_epsilon(self) -> float:
+    return max(part.pure_epsilon() for part in self.inner())
+
+  def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
+    """The average of divergences is no more than the largest."""
+    return np.max([part.epsilon_at(log_delta) for part in self.inner()], axis=0)
+
+  def loss_range(self) -> tuple[float, float]:
+    ranges = [part.loss_range() for part in self.inner()]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+  def loss_scale(self) -> float:
+    scales = [
+      math.sqrt(weight) * part.loss_scale() for part, weight in self.parts
+    ]
+    return math.hypot(*scales)
+
+  def largest_step(self) -> None:
+    return None
+
+  def loss_distributions(
+    self, interval: float
+  ) -> tuple[losses.LossDistribution, losses.LossDistribution]:
+    """The average of the distributions of the parts."""
+    parts = [
+      (loss_distributions(part, interval), weight)
+      for part, weight in self.parts
+    ]
+    symmetric = all(remove is add for (remove, add), _ in parts)
+    found = []
+    for direction in range(1 if symmetric else 2):
+      each = [(pair[direction], weight) for pair, weight in parts]
+      lower = min(part.lower for part, _ in each)
+      size = max(part.lower + len(part.masses) for part, _ in each) - lower
+      masses, infinity = np.zeros(size), 0.0
+      for part, weight in each:
+        start = part.lower - lower
+        masses[start : start + len(part.masses)] += weight * part.masses
+        infinity += weight * part.infinity
+      infinity = min(infinity * (1 + 8 * _EPS), 1.0)
+      found.append(losses.with_moments(lower, masses, infinity))
+    return found[0], found[-1]
+
+
+def without_mixtures(composition: Composition) -> dict[Mechanism, int]:
+  """The likeliest part of each mixture, and a failure for the others.
+
+  Args:
+    composition: Pairs of a mechanism and how often it is run.
+
+  Returns:
+    Counts of mechanisms none of which is a mixture, but for those that are
+    parts of another; what is private for them is so for `composition`.
+
+  ```python
+  >>> from tfdpflows.accounting.mechanisms import Gaussian
+  >>> mixture = Mixture(((Gaussian(2.0), 0.75), (Gaussian(1.0), 0.25)))
+  >>> [mechanism.name for mechanism in without_mixtures([(mixture, 1)])]
+  ['gaussian', 'epsilon_delta']
+
+  ```
+  """
+  found: dict[Mechanism, int] = {}
+  for mechanism, count in composition:
+    left = [mechanism]
+    if isinstance(mechanism, Mixture):
+      rest = math.fsum(weight for _, weight in mechanism.parts[1:])
+      if len(mechanism.parts) > 2:
+        rest = min(math.nextafter(rest, 2.0), 1.0)
+      left = [mechanism.parts[0][0], EpsilonDelta(0.0, rest)]
+    for part in left:
+      found[part] = found.get(part, 0) + count
+  return found
+
+
+@mechanisms_of.register(events.TruncatedSubsampledGaussianDpEvent)
+def _(event, relation):
+  q = event_number(event, 'sampling_probability', 0.0, 1.0)
+  gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+  limit = cap(event, relation)
+  plain = decompose(dp_accounting.PoissonSampledDpEvent(q, gaussian), relation)
+  if limit.most == 0 or not plain or NonPrivate() in plain:
+    return list(plain.items())
+  (uncapped,) = plain
+  (exchange,) = decompose(gaussian, Relation.REPLACE_ONE)
+
+  def on_sample(probability: float) -> Mechanism:
+    if probability == 1:
+      return exchange
+    row = ABSENT if relation is Relation.ADD_OR_REMOVE_ONE else PRESENT
+    return dataclasses.replace(
+      exchange, sampling_probability=probability, row=row
+    )
+
+  weights: dict[Mechanism, float] = {}
+  for part, weight in (
+    (uncapped, 1 - limit.most if limit.most < 1 else 0.0),
+    (on_sample(limit.share), limit.least),
+    (on_sample(q), limit.most - limit.least),
+  ):
+    if weight > 0:
+      # Upwards: a sum of more than one is only more.
+      weight = min(math.nextafter(weight, 2.0), 1.0)
+      weights[part] = min(weights.get(part, 0.0) + weight, 1.0)
+  parts = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))
+  if len(parts) == 1:
+    return [(parts[0][0], 1)]
+  return [(Mixture(tuple(parts)), 1)]
+
+
+def overflow(event: events.TruncatedSubsampledGaussianDpEvent) -> float:
+  """Probability that the cap on a Poisson sample can matter.
+
+  Args:
+    event: The event of one sample.
+
+  Returns:
+    P[Binomial(n, q) >= cap], rounded upwards.
+
+  Raises:
+    ValueError: If a parameter is outside its range.
+
+  ```python
+  >>> overflow(events.TruncatedSubsampledGaussianDpEvent(3, 0.5, 3, 1.0))
+  0.125...
+
+  ```
+  """
+  n = event_number(event, 'dataset_size', 1, math.inf)
+  least = event_number(event, 'truncated_batch_size', 1, math.inf)
+  q = event_number(event, 'sampling_probability', 0.0, 1.0)
+  if n != int(n) or least != int(least):
+    raise ValueError(
+      f'dataset_size and truncated_batch_size of {event!r} must be whole '
+      'numbers.'
+    )
+  if least > n or q == 0:
+    return 0.0
+  tail = _binomial_tail(int(n), int(least), q)
+  return min(tail * (1 + _tail_error(n)) + 1e-300, 1.0)
+
+
+class Cap(NamedTuple):
+  """What a cap on a Poisson sample does, see the top.
+
+  Attributes:
+    least: Probability that the other rows fill the sample, from below.
+    most: The same from above.
+    share: Probability with which the row that differs is then kept, from above.
+  """
+
+  least: float
+  most: float
+  share: float
+
+
+def cap(
+  event: events.TruncatedSubsampledGaussianDpEvent,
+  relation: Relation,
+) -> Cap:
+  """What the cap on a Poisson sample does.
+
+  Args:
+    event: The event of one sample.
+    relation: What two neighbouring tables are.
+
+  Returns:
+    A `Cap`.
+
+  Raises:
+    ValueError: If a parameter is outside its range.
+
+  ```python
+  >>> relation = Relation.REPLACE_ONE
+  >>> event = events.TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0)
+  >>> cap(event, relation)
+  Cap(least=0.7499999..., most=0.7500000..., share=0.2222222...)
+
+  ```
+  """
+  most = overflow(event)  # Checks the parameters.
+  n, b = int(event.dataset_size), int(event.truncated_batch_size)
+  q = float(event.sampling_probability)
+  others = [n - 1]
+  if relation is Relation.ADD_OR_REMOVE_ONE:
+    others.append(n)
+  least, most, share = 1.0, 0.0, 0.0
+  for m in others:
+    full, error = _binomial_tail(m, b, q), _tail_error(m + 1)
+    least = min(least, max(full * (1 - error) - 1e-300, 0.0))
+    most = max(most, min(full * (1 + error) + 1e-300, 1.0))
+    if b > m or q == 0:
+      continue
+    kept = q
+    if full > 1e-290:
+      kept = b / (m + 1) * _binomial_tail(m + 1, b + 1, q) / full
+    share = max(share, min(kept * (1 + 3 * error), q))
+  if all(b > m for m in others) or q == 0:
+    return Cap(0.0, 0.0, q)
+  return Cap(least, most, share)
+
+
+def _tail_error(n: float) -> float:
+  """Of `_binomial_tail`, relative: beside 60 digits it was a tenth of this."""
+  return min(1e-9 + 4 * n * 2.0**-53, 0.1)
+
+
+def _binomial_tail(n: int, least: int, q: float) -> float:
+  """P[Binomial(n, q) >= least], up to a share of `_tail_error(n)`."""
+  if least <= 0:
+    return 1.0
+  if least > n or q == 0:
+    return 0.0
+  return float(special.betainc(least, n - least + 1, q))

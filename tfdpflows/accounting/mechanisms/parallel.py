@@ -1,0 +1,121 @@
+"""Mechanisms that each read their own shard of the rows.
+
+#### Formal guarantee
+A row that is added or removed touches one shard, so that all together cost what
+the one that costs most does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from tfdpflows.accounting import events
+from tfdpflows.accounting.mechanisms import base
+from tfdpflows.accounting.mechanisms.base import (
+  Mechanism,
+  NonPrivate,
+  RefusedEventError,
+  Relation,
+  ZCDPGuarantee,
+)
+from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
+from tfdpflows.accounting.mechanisms.gaussian import joined
+
+__all__ = ['Parallel']
+
+_Shard = tuple[tuple[Mechanism, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parallel(Mechanism):
+  """One of several compositions, whichever costs most.
+
+  Attributes:
+    shards: Each a sorted tuple of pairs of a mechanism and a count.
+  """
+
+  name = 'parallel'
+  words = 'sharded'
+
+  shards: tuple[_Shard, ...]
+
+  def inner(self) -> tuple[Mechanism, ...]:
+    return tuple(mechanism for shard in self.shards for mechanism, _ in shard)
+
+  def renyi(self, orders: np.ndarray) -> np.ndarray:
+    """Whoever is added or removed is in one of the shards."""
+    key = tuple(orders.tolist())
+    return np.max([base.total_curve(x, key) for x in self.shards], axis=0)
+
+  def zcdp(self) -> ZCDPGuarantee:
+    shards = [base.total_zcdp(shard) for shard in self.shards]
+    return ZCDPGuarantee(
+      max(shard.rho for shard in shards),
+      max(shard.xi for shard in shards),
+      min(shard.log_kept for shard in shards),
+    )
+
+  def pure_epsilon(self) -> float:
+    return max(base.pure_epsilon(shard) for shard in self.shards)
+
+  def failure(self) -> float:
+    return max(base.failure(shard) for shard in self.shards)
+
+  def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
+    return np.max(
+      [base.summed_epsilons(x, log_delta) for x in self.shards], axis=0
+    )
+
+  def given_delta(self) -> Fraction:
+    return max(base.given_delta(shard) for shard in self.shards)
+
+  def count_approximate(self) -> int:
+    return int(any(base.count_approximate(shard) for shard in self.shards))
+
+
+@mechanisms_of.register(events.ParallelDpEvent)
+def _(event, relation):
+  if relation is not Relation.ADD_OR_REMOVE_ONE:
+    raise RefusedEventError(
+      event,
+      'a row that is replaced may touch two shards, as may one that the null '
+      'row takes the place of: disjoint shards are only '
+      f'supported with ADD_OR_REMOVE_ONE, not with {relation.name}.',
+    )
+  shards = {
+    tuple(sorted(joined(decompose(part, relation)).items()))
+    for part in event.events
+  }
+  shards = sorted(shards - {()})
+  if not shards:
+    return []
+  for worst in shards:
+    if all(_covers(worst, other) for other in shards):
+      return list(worst)
+  return [(Parallel(tuple(shards)), 1)]
+
+
+def _covers(
+  worst: Sequence[tuple[Mechanism, int]], other: Sequence[tuple[Mechanism, int]]
+) -> bool:
+  """Whether each mechanism of one plainly costs at least as much."""
+  left = list(worst)
+  if any(isinstance(mechanism, NonPrivate) for mechanism, _ in left):
+    return True
+  for mechanism, count in other:
+    match = next(
+      (
+        (worse, number)
+        for worse, number in left
+        if number >= count and worse.costs_no_less(mechanism)
+      ),
+      None,
+    )
+    if match is None:
+      return False
+    left.remove(match)
+  return True

@@ -1,0 +1,347 @@
+"""Dequantization: from codes to points of their cells, and back.
+
+A code k stands for the cell [k, k + 1), and a density p over points gives it
+the mass `P(k) = int_0^1 p(k + u) du`. With u drawn from any density q(u | k),
+
+    log P(k) >= E_q[log p(k + u) - log q(u | k)]   (Jensen's inequality),
+
+with equality where q is proportional to p in the cell, and the mean of
+`p(k + u) / q(u | k)` is P(k) itself, without bias.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows import gradients
+from tfdpflows._checks import check_integer
+from tfdpflows._keras import tfp
+from tfdpflows.bijectors.logistic_mixture import LogisticMixtureCDF
+from tfdpflows.randomness import Randomness
+
+tfd = tfp.distributions
+
+
+class UniformDequantization(tf.Module):
+  """u uniform in [0, 1), whatever the code.
+
+  Args:
+    sizes: for each column the number of its cells, or 0 for a column of points,
+      which stay where they are.
+    dtype: of codes and points.
+
+  Raises:
+    ValueError: naming the column, for a size that is no whole number.
+
+  #### Example
+
+  >>> from tfdpflows import flows
+  >>> dequantization = flows.UniformDequantization([3, 0])
+  >>> u, log_q = dequantization([[2., 7.5]], [[.25, .25]])
+  >>> u.numpy().tolist(), log_q.numpy().tolist()
+  ([[0.25, 0.0]], [0.0])
+  """
+
+  def __init__(self, sizes, dtype=tf.float32, name='uniform_dequantization'):
+    super().__init__(name=name)
+    self.sizes = _checked(sizes)
+    self.dtype = tf.as_dtype(dtype)
+    self._cell = (self.sizes > 0).astype(self.dtype.as_numpy_dtype)
+
+  def __call__(self, x, uniform):
+    """Draws where in their cells codes are to lie.
+
+    Args:
+      x: codes `[..., d]`; they begin at 0.
+      uniform: random numbers, uniform in [0, 1), `[..., d]`; x broadcasts to
+        their shape.
+
+    Returns:
+      u `[..., d]`, 0 in columns of points, a differentiable function of the
+      variables, if any; and log q(u | x) `[...]`.
+    """
+    u = tf.convert_to_tensor(uniform, self.dtype) * self._cell
+    return u, tf.zeros_like(u[..., 0])
+
+
+class VariationalDequantization(UniformDequantization):
+  """u drawn given the whole row, by a flow that is trained with the density.
+
+  Ho et al. 2019, "Flow++", section 3.1: noise goes through coupling layers that
+  are conditioned on the row, each the logit of the CDF of a mixture of logistic
+  distributions (`LogisticMixtureCDF`), and through a sigmoid. A layer moves
+  every second one of the columns that have cells, by a network of the codes of
+  the row and of the other columns' u. The noise is logistic (theirs is
+  normal), so that q starts as the uniform distribution, exactly: the last
+  layers are zero.
+
+  The networks see a code as one of at most `max_features` indicators: those of
+  a column with more cells share them, neighbours with neighbours.
+
+  Everything that is trained goes through `gradients.linear`, so that a
+  `PerExampleTape` has its gradients of each example in closed form.
+
+  Args:
+    sizes: see `UniformDequantization`.
+    hidden_units: width of each hidden layer of a network.
+    num_components: components of each mixture.
+    num_layers: coupling layers.
+    max_features: most indicators per column.
+    dtype: of codes, points and variables.
+    seed: for the initial weights, or `None`.
+
+  Raises:
+    ValueError: if no column has cells; for sizes that are not positive.
+
+  #### Example
+
+  >>> import tensorflow as tf
+  >>> from tfdpflows import flows
+  >>> dequantization = flows.VariationalDequantization([3, 0, 2], seed=0)
+  >>> x = tf.constant([[2., 7.5, 1.]])
+  >>> u, log_q = dequantization(x, [[.25, .5, .75]])
+  >>> u.numpy().round(5).tolist(), abs(log_q.numpy().round(5)).tolist()
+  ([[0.25, 0.0, 0.75]], [0.0])
+  """
+
+  def __init__(
+    self,
+    sizes,
+    hidden_units=(32,),
+    num_components=4,
+    num_layers=2,
+    max_features=16,
+    dtype=tf.float32,
+    seed=None,
+    name='variational_dequantization',
+  ):
+    super().__init__(sizes, dtype, name)
+    if min([num_components, num_layers, max_features, *hidden_units]) < 1:
+      raise ValueError(
+        f'num_components={num_components}, num_layers={num_layers}, '
+        f'max_features={max_features} and hidden_units={list(hidden_units)} '
+        'must all be at least 1.'
+      )
+    self._columns = np.flatnonzero(self.sizes)
+    if not self._columns.size:
+      raise ValueError(
+        f'sizes={self.sizes.tolist()}: no column has cells to place points in. '
+        'Learn the density of the points as they are.'
+      )
+    self._num_components = int(num_components)
+    cells = self.sizes[self._columns]
+    self._features = np.minimum(cells, max_features)
+    self._per_cell = (self._features / cells).astype(np.float64)
+    rng = np.random.default_rng(seed)
+    self._networks = []
+    for layer in range(num_layers):
+      moved, kept, _ = self._halves(layer)
+      if not moved.size:
+        continue  # The second layer of a single column.
+      network = _Dense(
+        [self._features.sum() + kept.size, *hidden_units],
+        moved.size * LogisticMixtureCDF.num_params(self._num_components),
+        self.dtype,
+        rng,
+        name=f'coupling_{layer}',
+      )
+      self._networks.append(network)
+
+  def _halves(self, layer):
+    """Which columns a layer moves and keeps, and how to put them back."""
+    order = np.arange(self._columns.size)
+    moved = order[layer % 2 :: 2]
+    kept = np.setdiff1d(order, moved)
+    return moved, kept, np.argsort(np.concatenate([moved, kept]))
+
+  def __call__(self, x, uniform):
+    uniform = tf.convert_to_tensor(uniform, self.dtype)
+    x = tf.broadcast_to(tf.cast(x, self.dtype), tf.shape(uniform))
+    x = tf.ensure_shape(x, uniform.shape)
+    codes = self._encode(tf.gather(x, self._columns, axis=-1))
+    v, log_q = _logistic(tf.gather(uniform, self._columns, axis=-1))
+    for layer, network in enumerate(self._networks):
+      moved, kept, back = self._halves(layer)
+      chosen, rest = tf.gather(v, moved, axis=-1), tf.gather(v, kept, axis=-1)
+      params = network(tf.concat([codes, 2 * tf.sigmoid(rest) - 1], -1))
+      transform = self._transform(params, chosen)
+      log_det = transform.forward_log_det_jacobian(chosen, event_ndims=0)
+      log_q -= tf.reduce_sum(log_det, -1)
+      v = tf.concat([transform.forward(chosen), rest], -1)
+      v = tf.gather(v, back, axis=-1)
+    log_slope = tf.math.log_sigmoid(v) + tf.math.log_sigmoid(-v)
+    log_q -= tf.reduce_sum(log_slope, -1)
+    # Columns of points take the zero behind the others.
+    u = tf.concat([tf.sigmoid(v), tf.zeros_like(v[..., :1])], -1)
+    place = np.full(self.sizes.size, self._columns.size)
+    place[self._columns] = np.arange(self._columns.size)
+    return tf.gather(u, place, axis=-1), log_q
+
+  def _transform(self, params, x):
+    size = LogisticMixtureCDF.num_params(self._num_components)
+    params = tf.reshape(params, tf.concat([tf.shape(x), [size]], 0))
+    params = tf.ensure_shape(params, x.shape + [size])
+    return LogisticMixtureCDF(params, logit=True)
+
+  def _encode(self, codes):
+    """Returns the indicators of codes, side by side."""
+    place = tf.floor(codes * self._per_cell.astype(self.dtype.as_numpy_dtype))
+    top = tf.constant(self._features - 1, self.dtype)
+    place = tf.clip_by_value(place, 0, top)
+    return tf.concat(
+      [
+        tf.one_hot(tf.cast(place[..., j], tf.int32), int(n), dtype=self.dtype)
+        for j, n in enumerate(self._features)
+      ],
+      -1,
+    )
+
+
+class Dequantized(tfd.Distribution):
+  """Codes, as cells of points that have a density.
+
+  `log_prob` is an estimate, drawn anew at every call: the logarithm of the mean
+  of `p(x + u) / q(u | x)` over `num_importance_samples` draws of u. That mean
+  is the mass of the row without bias, and so its logarithm is, in expectation,
+  a lower bound of the log-probability: the evidence lower bound for one draw,
+  the importance weighted one (Burda et al. 2016) for more, closer with each
+  draw. Variables of the dequantization are trained with those of the density.
+  In training one draw is meant, and `augmentation_multiplicity` of the
+  optimizer for a mean of several.
+
+  Args:
+    distribution: a `tfd.Distribution` over points `[d]`.
+    dequantization: a `UniformDequantization`, or a
+      `VariationalDequantization`.
+    num_importance_samples: draws of u per row.
+    seed: of these draws, for tests; `None` for one that nobody knows.
+
+  Raises:
+    ValueError: if the two are over other numbers of columns, or
+      `num_importance_samples` is no positive integer.
+
+  #### Example
+
+  >>> import tensorflow as tf
+  >>> from tfdpflows import flows
+  >>> flow = flows.dp_hflow([2, 5], num_blocks=1)
+  >>> round(float(flow.log_prob([1., 3.])), 3)  # log(1 / 10)
+  -2.303
+  """
+
+  def __init__(
+    self,
+    distribution,
+    dequantization,
+    num_importance_samples=1,
+    seed=None,
+    validate_args=False,
+    allow_nan_stats=True,
+    name='dequantized',
+  ):
+    parameters = dict(locals())
+    size = dequantization.sizes.size
+    if distribution.event_shape.as_list() != [size]:
+      raise ValueError(
+        f'The distribution has event shape {distribution.event_shape}, the '
+        f'dequantization {size} columns.'
+      )
+    self.points = distribution
+    self.dequantization = dequantization
+    self.num_importance_samples = check_integer(
+      'num_importance_samples', num_importance_samples
+    )
+    # An attribute, so that checkpoints keep its state.
+    self._generator = Randomness(seed).tensorflow('dequantization')
+    super().__init__(
+      dtype=distribution.dtype,
+      reparameterization_type=tfd.NOT_REPARAMETERIZED,
+      validate_args=validate_args,
+      allow_nan_stats=allow_nan_stats,
+      parameters=parameters,
+      name=name,
+    )
+
+  @classmethod
+  def _parameter_properties(cls, dtype, num_classes=None):
+    return {}
+
+  def _batch_shape(self):
+    return tf.TensorShape([])
+
+  def _batch_shape_tensor(self):
+    return tf.constant([], tf.int32)
+
+  def _event_shape(self):
+    return self.points.event_shape
+
+  def _event_shape_tensor(self):
+    return self.points.event_shape_tensor()
+
+  def _log_prob(self, x):
+    if self.num_importance_samples == 1:
+      return self._draw(x)
+    # Draws behind the examples, where per-example gradients take them.
+    shape = tf.concat(
+      [tf.shape(x)[:-1], [self.num_importance_samples], tf.shape(x)[-1:]], 0
+    )
+    found = self._draw(tf.broadcast_to(x[..., None, :], shape))
+    return tf.reduce_logsumexp(found, -1) - np.log(self.num_importance_samples)
+
+  def _draw(self, x):
+    uniform = self._generator.uniform(tf.shape(x), dtype=self.dtype)
+    u, log_q = self.dequantization(x, tf.ensure_shape(uniform, x.shape))
+    return self.points.log_prob(x + u) - log_q
+
+  def _sample_n(self, n, seed=None):
+    points = self.points.sample(n, seed=seed)
+    sizes = self.dequantization.sizes
+    top = np.maximum(sizes - 1, 0).astype(self.dtype.as_numpy_dtype)
+    codes = tf.clip_by_value(tf.floor(points), 0, top)
+    return tf.where(sizes > 0, codes, points)
+
+
+def _logistic(uniform):
+  """Logistic noise of uniform numbers, and its log-density, added up."""
+  tiny = 2.0**-24
+  uniform = tf.clip_by_value(uniform, tiny, 1 - tiny)
+  v = tf.math.log(uniform) - tf.math.log1p(-uniform)
+  log_q = tf.math.log(uniform) + tf.math.log1p(-uniform)
+  return v, tf.reduce_sum(log_q, -1)
+
+
+class _Dense(tf.Module):
+  """A network of dense layers whose last one starts at zero."""
+
+  def __init__(self, sizes, outputs, dtype, rng, name):
+    super().__init__(name=name)
+    self._kernels, self._biases = [], []
+    sizes = [*sizes, outputs]
+    for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:])):
+      last = i == len(sizes) - 2
+      std = 0 if last else np.sqrt(2 / fan_in)
+      kernel = rng.normal(size=[fan_in, fan_out]) * std
+      self._kernels.append(tf.Variable(kernel, dtype=dtype, name=f'kernel_{i}'))
+      self._biases.append(
+        tf.Variable(tf.zeros([fan_out], dtype), name=f'bias_{i}')
+      )
+
+  def __call__(self, x):
+    h = x[None] if x.shape.rank == 1 else x
+    for i, (kernel, bias) in enumerate(zip(self._kernels, self._biases)):
+      h = gradients.linear(tf.nn.relu(h) if i else h, kernel, bias)
+    return h[0] if x.shape.rank == 1 else h
+
+
+def _checked(sizes):
+  found = [0 if size is None else size for size in sizes]
+  for j, size in enumerate(found):
+    if size != int(size) or size < 0:
+      raise ValueError(
+        f'Column {j} has {size} cells; give a whole number, 0 for a column of '
+        'points.'
+      )
+  if not found:
+    raise ValueError('sizes is empty; give the number of cells per column.')
+  return np.array(found, np.int64)

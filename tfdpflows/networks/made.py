@@ -1,0 +1,245 @@
+"""MADE: a network whose output i depends on inputs before i alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows import gradients
+
+
+class MADE(tf.Module):
+  """Masked autoencoder for distribution estimation (Germain et al. 2015).
+
+  Hidden units carry degrees 1..event_size-1 in ascending order; a weight is
+  kept where the degree of its input does not exceed that of its output (is
+  less, in the last layer). The masks are multiplied in the forward pass, so
+  that a masked weight never has a gradient: with DP-SGD, gradient on weights
+  that do nothing would use up the clipping norm. The last layer starts at
+  zero, which makes the identity of every transform in this package.
+
+  One network can serve several blocks of a flow (`num_conditions`), as in
+  DP-HFlow: it is told the number of the block by an embedding of it, a vector
+  added in the first layer. With DP-SGD fewer parameters are less noise.
+
+  A column may enter as several inputs, such as an indicator for each bin
+  (`inputs`). Direct connections lead past the hidden units (section 4.2 of the
+  paper).
+
+  Args:
+    params: number of outputs of each column; or a sequence, with a number for
+      each.
+    event_size: number of columns d.
+    hidden_units: width of each hidden layer.
+    activation: name of a function in `tf.nn`.
+    dtype: of the variables.
+    seed: for the initial weights, or `None`.
+    num_conditions: number of blocks that share the network; each takes
+      `conditioned(block)` in its place.
+    inputs: number of inputs of each column, a sequence; 1 by default. Several
+      are taken for indicators, of which one is 1.
+    direct: whether there are direct connections from inputs to outputs; or
+      what each input is multiplied by on them, a sequence. Without hidden
+      units all connections are direct, with 1.
+
+  Raises:
+    ValueError: for sizes that are not positive, or not one for each column.
+
+  #### Example
+
+  >>> import tensorflow as tf
+  >>> from tfdpflows import networks
+  >>> made = networks.MADE(params=2, event_size=3, hidden_units=[16])
+  >>> made(tf.zeros([5, 3])).shape
+  TensorShape([5, 3, 2])
+  """
+
+  def __init__(
+    self,
+    params,
+    event_size,
+    hidden_units=(100, 100),
+    activation='relu',
+    dtype=tf.float32,
+    seed=None,
+    num_conditions=1,
+    name='made',
+    *,
+    inputs=1,
+    direct=False,
+  ):
+    super().__init__(name=name)
+    sizes = [*np.ravel(params), *np.ravel(inputs), *hidden_units]
+    if min([*sizes, event_size, num_conditions]) < 1:
+      raise ValueError(
+        f'params={params}, event_size={event_size}, num_conditions='
+        f'{num_conditions}, inputs={inputs} and hidden_units='
+        f'{list(hidden_units)} must all be at least 1.'
+      )
+    for what, value in (('params', params), ('inputs', inputs)):
+      if np.ndim(value) and len(value) != event_size:
+        raise ValueError(
+          f'{what} has {len(value)} numbers; there are {event_size} columns.'
+        )
+    self.params = params if np.ndim(params) else int(params)
+    self.event_size = int(event_size)
+    # The column of every input and of every output.
+    columns = np.arange(event_size)
+    self._inputs, self._outputs = (
+      np.repeat(columns, np.broadcast_to(n, [event_size]))
+      for n in (inputs, params)
+    )
+    self.hidden_units = tuple(int(h) for h in hidden_units)
+    self._activation = getattr(tf.nn, activation)
+    rng = np.random.default_rng(seed)
+    dtype = tf.as_dtype(dtype)
+    masks = self._masks()
+    self._kernels, self._biases, self._masks = [], [], []
+    # Of the indicators of a column one is 1: together they are one input.
+    share = 1 / np.bincount(self._inputs)[self._inputs]
+    for i, mask in enumerate(masks):
+      last = i == len(masks) - 1
+      # He's scale, for the inputs that the mask leaves to each unit.
+      fan_in = mask.sum(0) if i else share @ mask
+      std = 0 if last else np.sqrt(2 / np.maximum(fan_in, 1))
+      kernel = mask * rng.normal(size=mask.shape) * std
+      self._kernels.append(tf.Variable(kernel, dtype=dtype, name=f'kernel_{i}'))
+      # In the first layer each condition has one of its own, made below.
+      if i or num_conditions == 1:
+        self._biases.append(
+          tf.Variable(tf.zeros([mask.shape[1]], dtype), name=f'bias_{i}')
+        )
+      with tf.init_scope():
+        self._masks.append(tf.constant(mask, dtype))
+    self._direct = self._direct_mask = self._direct_scale = None
+    if np.ndim(direct) and len(direct) != len(self._inputs):
+      raise ValueError(
+        f'direct has {len(direct)} numbers; there are {len(self._inputs)} '
+        'inputs.'
+      )
+    if np.any(direct) and hidden_units:
+      mask = self._inputs[:, None] < self._outputs
+      self._direct = tf.Variable(tf.zeros(mask.shape, dtype), name='direct')
+      scale = np.broadcast_to(np.asarray(direct, np.float64), [len(mask)])
+      with tf.init_scope():
+        self._direct_mask = tf.constant(mask, dtype)
+        self._direct_scale = tf.constant(scale, dtype)
+    # Conditions that start alike would be slow to part.
+    self._first_biases = self._biases[:1]
+    if num_conditions > 1:
+      std = 1.0 if hidden_units else 0.0
+      values = rng.normal(size=[num_conditions, masks[0].shape[1]]) * std
+      self._first_biases = [
+        tf.Variable(value, dtype=dtype, name=f'embedding_{i}')
+        for i, value in enumerate(values)
+      ]
+
+  def _degrees(self, units):
+    """Degrees 1..d-1 in ascending order, spread evenly over the units."""
+    return np.sort(np.arange(units) % max(self.event_size - 1, 1)) + 1
+
+  def _masks(self):
+    degrees = [self._inputs + 1] + [self._degrees(h) for h in self.hidden_units]
+    masks = [a[:, None] <= b for a, b in zip(degrees[:-1], degrees[1:])]
+    return masks + [degrees[-1][:, None] < self._outputs + 1]
+
+  def conditioned(self, number):
+    """Returns the network as block `number` of `num_conditions` has it."""
+    if not 0 <= number < len(self._first_biases):
+      raise ValueError(
+        f'There is no condition {number}; the network has '
+        f'{len(self._first_biases)}.'
+      )
+    return _Conditioned(self, number)
+
+  def _bias(self, layer, condition):
+    if layer == 0:
+      return self._first_biases[condition]
+    return self._biases[layer - len(self._kernels)]  # From the end.
+
+  def __call__(self, x, condition=0):
+    """Returns the parameters of every column.
+
+    Args:
+      x: `[..., event_size]`; or `[..., sum(inputs)]`, where there are several.
+      condition: number of the block that asks; see `conditioned`.
+
+    Returns:
+      `[..., event_size, params]`, or `[..., sum(params)]` where they are a
+      sequence.
+    """
+    inputs = h = x[None] if x.shape.rank == 1 else x
+    last = len(self._kernels) - 1
+    for i in range(last + 1):
+      bias = self._bias(i, condition)
+      h = gradients.linear(h, self._kernels[i], bias, self._masks[i])
+      if i < last:
+        h = self._activation(h)
+    if self._direct is not None:
+      inputs *= self._direct_scale
+      h += gradients.linear(inputs, self._direct, None, self._direct_mask)
+    event = [self.event_size, self.params]
+    if np.ndim(self.params):
+      event = [len(self._outputs)]
+    y = tf.reshape(h, tf.concat([tf.shape(x)[:-1], event], 0))
+    return tf.ensure_shape(y, x.shape[:-1] + event)
+
+  def columns(self, condition=0):
+    """Evaluates the network column by column, at the cost of one pass.
+
+    Yields, for each column j in turn, a function from the columns before it
+    (a list of j tensors `[n]`, or `[n, inputs]`) to its parameters, `[n,
+    params]`. Since degrees ascend, the units that column j adds are one slice
+    of every layer, and all others are known already: sampling d columns costs
+    one network pass and not d. The functions must be called in order.
+    """
+    starts = [0] * len(self.hidden_units)
+    known = [[] for _ in self.hidden_units]
+    for j in range(self.event_size):
+      ends = [
+        int(np.searchsorted(self._degrees(h), j, side='right'))
+        for h in self.hidden_units
+      ]
+      yield lambda x, j=j, s=tuple(starts), e=tuple(ends): self._column(
+        x, j, s, e, known, condition
+      )
+      starts = ends
+
+  def _column(self, x, j, starts, ends, known, condition):
+    """Adds the hidden units of degree j, returns the parameters of column j."""
+    before = np.searchsorted(self._inputs, j)
+    start, end = np.searchsorted(self._outputs, [j, j + 1])
+    out = self._bias(len(self._kernels) - 1, condition)[start:end]
+    if not x:
+      return out  # Column 0 depends on nothing.
+    x = tf.concat([tf.reshape(c, [tf.shape(c)[0], -1]) for c in x], 1)
+    h = tf.ensure_shape(x, [None, before])
+    for layer, (first, last) in enumerate(zip(starts, ends)):
+      if last > first:
+        kernel = self._kernels[layer][: h.shape[1], first:last]
+        bias = self._bias(layer, condition)[first:last]
+        known[layer].append(self._activation(tf.matmul(h, kernel) + bias))
+      if not known[layer]:
+        break
+      h = tf.concat(known[layer], 1)
+    else:
+      out += tf.matmul(h, self._kernels[-1][: h.shape[1], start:end])
+    if self._direct is not None:
+      x *= self._direct_scale[:before]
+      out += tf.matmul(x, self._direct[:before, start:end])
+    return out
+
+
+class _Conditioned(tf.Module):
+  """A `MADE` as one of the blocks that share it has it."""
+
+  def __init__(self, network, number):
+    super().__init__(name=f'{network.name}_{number}')
+    self._network, self._number = network, number
+    self.params, self.event_size = network.params, network.event_size
+
+  def __call__(self, x):
+    return self._network(x, self._number)
+
+  def columns(self):
+    return self._network.columns(self._number)
