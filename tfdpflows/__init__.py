@@ -22,6 +22,7 @@ _SUBPACKAGES = (
   'gradients',
   'mechanisms',
   'models',
+  'networks',
   'optimizers',
   'randomness',
   'sampling',

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from scipy import special, stats
 
-from tfdpflows import bijectors, flows
+from tfdpflows import bijectors, flows, networks
 
 KNOTS = [[0.3], [], [-1.0, 0.5, 2.0]]
 SIZES = [len(knots) + 1 for knots in KNOTS]
@@ -172,18 +172,18 @@ def test_bad_knots(knots, message):
 def test_sizes_are_one_for_each_column(name):
   sizes = {'params': [2, 2], 'inputs': [2, 2], name: [2, 2, 2]}
   with pytest.raises(ValueError, match=f'{name} has 3 numbers; .* 2 columns'):
-    bijectors.MADE(event_size=2, **sizes)
+    networks.MADE(event_size=2, **sizes)
 
 
 def test_direct_has_a_number_for_each_input():
   with pytest.raises(ValueError, match='direct has 3 numbers; there are 4 inp'):
-    bijectors.MADE(2, 2, [3], inputs=[2, 2], direct=[1.0, 2.0, 3.0])
+    networks.MADE(2, 2, [3], inputs=[2, 2], direct=[1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize('direct', [False, np.arange(1.0, 10)])
 @pytest.mark.parametrize('hidden', [(), (1,), (7,), (13, 5)])
 def test_columns_of_indicators_give_what_a_whole_pass_gives(hidden, direct):
-  made = bijectors.MADE(
+  made = networks.MADE(
     [2, 3, 4],
     3,
     hidden,

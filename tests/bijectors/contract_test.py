@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdpflows import bijectors, flows, gradients
+from tfdpflows import bijectors, flows, gradients, networks
 from tfdpflows._keras import tfp
 
 D = 3
@@ -21,7 +21,7 @@ def _moved(bijector, scale, seed=0):
 
 
 def _made(params, dtype, units=(12, 10)):
-  return bijectors.MADE(params, D, units, dtype=dtype, seed=1)
+  return networks.MADE(params, D, units, dtype=dtype, seed=1)
 
 
 def _maf(transform, dtype, units=(12, 10)):
@@ -53,10 +53,10 @@ def _histogram(dtype):
 BIJECTORS = {
   'actnorm': lambda t: bijectors.ActNorm(D, t),
   'spline': _spline,
-  'maf_affine': lambda t: _maf(bijectors.Affine(), t),
-  'maf_affine_linear': lambda t: _maf(bijectors.Affine(), t, ()),
-  'maf_spline': lambda t: _maf(bijectors.Spline(6, 4.0), t),
-  'maf_mixture': lambda t: _maf(bijectors.LogisticMixture(4), t),
+  'maf_affine': lambda t: _maf(flows.Affine(), t),
+  'maf_affine_linear': lambda t: _maf(flows.Affine(), t, ()),
+  'maf_spline': lambda t: _maf(flows.Spline(6, 4.0), t),
+  'maf_mixture': lambda t: _maf(flows.LogisticMixture(4), t),
   'logistic_mixture': _logistic_mixture,
   'marginal': _marginal,
   'histogram': _histogram,
@@ -300,7 +300,7 @@ def test_sampling_agrees_with_log_prob():
 
 
 def test_blocks_that_share_a_network_are_told_apart():
-  made = bijectors.MADE(2, 3, [8], seed=0, num_conditions=2)
+  made = networks.MADE(2, 3, [8], seed=0, num_conditions=2)
   x = _inputs('maf_affine', 'float32')
   _moved(made, 0.5)
   one, two = made.conditioned(0)(x), made.conditioned(1)(x)
@@ -309,7 +309,7 @@ def test_blocks_that_share_a_network_are_told_apart():
     with pytest.raises(ValueError, match='no condition.*the network has 2'):
       made.conditioned(number)
   with pytest.raises(ValueError, match='num_conditions=0'):
-    bijectors.MADE(2, 3, [8], num_conditions=0)
+    networks.MADE(2, 3, [8], num_conditions=0)
   flow = flows.neural_spline_flow(3, 4, [8], shared=True)
   alone = flows.neural_spline_flow(3, 1, [8])
   more = len(flow.trainable_variables) - len(alone.trainable_variables)
@@ -321,7 +321,7 @@ def test_blocks_that_share_a_network_are_told_apart():
 @pytest.mark.parametrize('condition', [None, 1])
 def test_columns_give_what_a_whole_pass_gives(hidden, event_size, condition):
   count = 1 if condition is None else 3
-  made = bijectors.MADE(
+  made = networks.MADE(
     2, event_size, hidden, dtype='float64', seed=0, num_conditions=count
   )
   _moved(made, 0.5)
@@ -346,9 +346,9 @@ def test_marginal_makes_its_histogram_standard_normal():
 
 def test_bad_input():
   with pytest.raises(ValueError, match='must all be at least 1'):
-    bijectors.MADE(2, 0, [4])
+    networks.MADE(2, 0, [4])
   with pytest.raises(ValueError, match='Affine takes 2'):
-    bijectors.MaskedAutoregressive(bijectors.MADE(3, 2, [4]))
+    bijectors.MaskedAutoregressive(networks.MADE(3, 2, [4]), flows.Affine())
   with pytest.raises(ValueError, match='3 K - 1'):
     bijectors.RationalQuadraticSpline(tf.zeros([4]))
   with pytest.raises(ValueError, match='Column 1.*ascending'):

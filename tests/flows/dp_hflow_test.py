@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
-from tfdpflows import bijectors, flows
+from tfdpflows import flows, networks
 from tfdpflows._keras import keras
 from tfdpflows.tabular import EncodedColumn
 
@@ -58,7 +58,7 @@ def toy():
   grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 1, 2)
   density = flow.points.log_prob((CELLS + grid).astype('float32'))
   mass = np.exp(density.numpy().astype(np.float64)).mean(0)
-  even = bijectors.UniformDequantization(SIZES)
+  even = flows.UniformDequantization(SIZES)
   return types.SimpleNamespace(
     flow=flow,
     mass=mass,
@@ -116,8 +116,8 @@ def test_blocks_are_the_papers():
   names = [type(part).__name__ for part in flow.bijector.bijectors]
   block = ['LowRankLinear', 'MaskedAutoregressive']
   assert names == block + (['Permute'] + block) * 2
-  networks = {id(m) for m in flow.submodules if isinstance(m, bijectors.MADE)}
-  assert len(networks) == 1
+  made = {id(m) for m in flow.submodules if isinstance(m, networks.MADE)}
+  assert len(made) == 1
   flow = flows.dp_hflow([2, 3], 1, [4], linear='lu', shared=False)
   names = [type(p).__name__ for p in flow.points.bijector.bijectors]
   assert names[1:] == ['LULinear', 'MaskedAutoregressive']
@@ -190,8 +190,8 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=message):
       flows.dp_hflow(*arguments, **kwargs)
   flow = flows.dp_hflow(2, 1, [4])
-  dequantization = bijectors.UniformDequantization([2, 3, 4])
+  dequantization = flows.UniformDequantization([2, 3, 4])
   with pytest.raises(ValueError, match='3 columns'):
     flows.Dequantized(flow, dequantization)
   with pytest.raises(ValueError, match='num_importance_samples is 0'):
-    flows.Dequantized(flow, bijectors.UniformDequantization([2, 3]), 0)
+    flows.Dequantized(flow, flows.UniformDequantization([2, 3]), 0)

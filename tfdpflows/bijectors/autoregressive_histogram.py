@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from tfdpflows.bijectors.made import MADE
 from tfdpflows.bijectors.one_pass import OnePassInverse
+from tfdpflows.networks.made import MADE
 
 # Logits stay within this, by a tanh, of those of the standard normal: no bin
 # ever has a probability of zero, and the exponentials need no largest one

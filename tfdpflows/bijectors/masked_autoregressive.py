@@ -5,7 +5,6 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdpflows.bijectors.one_pass import OnePassInverse
-from tfdpflows.bijectors.univariate import Affine
 
 
 class MaskedAutoregressive(OnePassInverse):
@@ -17,9 +16,10 @@ class MaskedAutoregressive(OnePassInverse):
   cost of one pass.
 
   Args:
-    network: a `MADE`, or anything that maps `[..., d]` to
+    network: a `networks.MADE`, or anything that maps `[..., d]` to
       `[..., d, transform.num_params]` autoregressively and has `columns()`.
-    transform: a univariate transform, `univariate.Affine()` by default.
+    transform: a callable from parameters `[..., num_params]` to a bijector over
+      `[...]`, with the attribute `num_params`, such as `flows.Affine()`.
 
   Raises:
     ValueError: if the network does not give the parameters that the transform
@@ -27,9 +27,9 @@ class MaskedAutoregressive(OnePassInverse):
 
   #### Example
 
-  >>> from tfdpflows import bijectors
-  >>> made = bijectors.MADE(params=2, event_size=3, hidden_units=[16])
-  >>> maf = bijectors.MaskedAutoregressive(made)
+  >>> from tfdpflows import bijectors, flows, networks
+  >>> made = networks.MADE(params=2, event_size=3, hidden_units=[16])
+  >>> maf = bijectors.MaskedAutoregressive(made, flows.Affine())
   >>> maf.inverse([[1., 2., 3.]]).numpy().tolist()
   [[1.0, 2.0, 3.0]]
   """
@@ -37,14 +37,14 @@ class MaskedAutoregressive(OnePassInverse):
   def __init__(
     self,
     network,
-    transform=None,
+    transform,
     validate_args=False,
     name='masked_autoregressive',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
       self._network = network
-      self._transform = Affine() if transform is None else transform
+      self._transform = transform
       if network.params != self._transform.num_params:
         raise ValueError(
           f'The network gives {network.params} parameters per column, '

@@ -1,17 +1,30 @@
-"""Recipes that assemble bijectors into `tfd.TransformedDistribution`s."""
+"""Recipes that assemble bijectors into `tfd.TransformedDistribution`s.
+
+With what they are made from besides: univariate transforms, dequantization.
+"""
 
 from tfdpflows.flows.autoregressive import (
   histogram_flow,
   masked_autoregressive_flow,
   neural_spline_flow,
 )
-from tfdpflows.flows.dequantized import Dequantized
+from tfdpflows.flows.dequantization import (
+  Dequantized,
+  UniformDequantization,
+  VariationalDequantization,
+)
 from tfdpflows.flows.dp_hflow import dp_hflow
 from tfdpflows.flows.dp_nf import dp_nf
 from tfdpflows.flows.initialization import initialize_privately
+from tfdpflows.flows.transforms import Affine, LogisticMixture, Spline
 
 __all__ = [
+  'Affine',
   'Dequantized',
+  'LogisticMixture',
+  'Spline',
+  'UniformDequantization',
+  'VariationalDequantization',
   'dp_hflow',
   'dp_nf',
   'histogram_flow',

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import bijectors
+from tfdpflows import bijectors, networks
 from tfdpflows._keras import tfp
+from tfdpflows.flows.transforms import Affine, Spline
 
 tfb, tfd = tfp.bijectors, tfp.distributions
 
@@ -37,7 +38,7 @@ def masked_autoregressive_flow(
     event_size: number of columns d.
     num_blocks: number of MADE blocks.
     hidden_units: width of each hidden layer of a block.
-    transform: a univariate transform, `bijectors.Affine()` by default.
+    transform: a univariate transform, `flows.Affine()` by default.
     shared: whether one network serves all blocks, told which by an embedding
       of the block's number (DP-HFlow): a fraction of the parameters, and so of
       the noise.
@@ -63,13 +64,13 @@ def masked_autoregressive_flow(
   TensorShape([5])
   """
   dtype = tf.as_dtype(dtype)
-  transform = bijectors.Affine() if transform is None else transform
+  transform = Affine() if transform is None else transform
   rng = np.random.default_rng(seed)
   reverse = np.arange(event_size)[::-1].astype(np.int32)
   parts = [] if marginal is None else [tfb.Invert(marginal)]
 
   def network(num_conditions, name):
-    return bijectors.MADE(
+    return networks.MADE(
       transform.num_params,
       event_size,
       hidden_units,
@@ -182,7 +183,7 @@ def neural_spline_flow(
     event_size,
     num_blocks,
     hidden_units,
-    transform=bijectors.Spline(num_bins, bound),
+    transform=Spline(num_bins, bound),
     name=name,
     **kwargs,
   )

@@ -7,7 +7,11 @@ import tensorflow as tf
 
 from tfdpflows import bijectors
 from tfdpflows.flows.autoregressive import neural_spline_flow
-from tfdpflows.flows.dequantized import Dequantized
+from tfdpflows.flows.dequantization import (
+  Dequantized,
+  UniformDequantization,
+  VariationalDequantization,
+)
 
 _LINEAR = ('low_rank', 'lu')
 _DEQUANTIZATIONS = ('uniform', 'variational')
@@ -120,11 +124,11 @@ def dp_hflow(
         'cells. Leave it out, or give `columns` as a list with the number of '
         'cells of each.'
       )
-    found = bijectors.VariationalDequantization(
+    found = VariationalDequantization(
       sizes, dtype=dtype, seed=dequantization_seed
     )
   else:
-    found = bijectors.UniformDequantization(sizes, dtype)
+    found = UniformDequantization(sizes, dtype)
   return Dequantized(flow, found, name=name) if cells else flow
 
 

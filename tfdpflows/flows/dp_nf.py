@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdpflows import bijectors
 from tfdpflows.flows.autoregressive import masked_autoregressive_flow
+from tfdpflows.flows.transforms import Affine, Spline
 
 
 def dp_nf(
@@ -81,8 +81,8 @@ def dp_nf(
   True
   """
   transforms = {
-    'affine': bijectors.Affine,
-    'spline': lambda: bijectors.Spline(num_bins, bound),
+    'affine': Affine,
+    'spline': lambda: Spline(num_bins, bound),
   }
   if transform not in transforms:
     raise ValueError(

@@ -187,7 +187,7 @@ class Checker:
   def _step_losses(self, rows):
     """Returns the losses of a step, by the rules that hold."""
     ruled = [layer for layer in self.layers if id(layer) in self._ruled]
-    with gradients.layer_rules(ruled):
+    with gradients.layers.layer_rules(ruled):
       return self._losses(rows, training=True)[0]
 
   def _check(self, spec):
@@ -207,19 +207,16 @@ class Checker:
     with _one_replica():
       plain, inference, tracked = self._runs(layers, variables, rows)
       graph_scan.refuse_operations(plain.traced, layers, self._what)
+      compared = comparison.Comparison(
+        plain, inference, rows, others, self._what
+      )
       try:
-        comparison.refuse_changes(plain, inference, rows, others)
+        compared.refuse_changes()
         steps = self._weight_steps(plain, variables, rows)
-        comparison.check(
-          plain,
-          inference,
-          variables,
-          steps,
-          rows,
-          others,
-          declared=self._independent,
-          what=self._what,
-        )
+        for step in steps:
+          with runs.moved(variables, step):
+            compared.check()
+        compared.refuse(self._independent)
       finally:
         plain.restore()
         inference.restore()

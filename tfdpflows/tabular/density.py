@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import bijectors
+from tfdpflows import bijectors, flows
 from tfdpflows._keras import tfp
 from tfdpflows.tabular.encoding import EncodedColumn
 
@@ -38,7 +38,7 @@ class TableDensity(tf.Module):
     edges: bin edges per column.
     probabilities: private bin probabilities per column.
     latent: a distribution over z, `[d]`.
-    dequantization: a `bijectors.VariationalDequantization` of the `cells` of
+    dequantization: a `flows.VariationalDequantization` of the `cells` of
       the columns; uniform by default.
   """
 
@@ -48,7 +48,7 @@ class TableDensity(tf.Module):
     edges: Sequence[Sequence[float]],
     probabilities: Sequence[Sequence[float]],
     latent: tfd.TransformedDistribution,
-    dequantization: bijectors.UniformDequantization | None = None,
+    dequantization: flows.UniformDequantization | None = None,
   ):
     super().__init__(name='table_density')
     # As an array, which checkpoints do not look into.
@@ -62,7 +62,7 @@ class TableDensity(tf.Module):
     self._width = np.array([_interval(c)[1] for c in columns], np.float32)
     self._cell = np.array([c.cell for c in columns], np.float32)
     if dequantization is None:
-      dequantization = bijectors.UniformDequantization(cells(columns))
+      dequantization = flows.UniformDequantization(cells(columns))
     self.dequantization = dequantization
 
   @property

@@ -21,7 +21,7 @@ class TableDensityModel(models.DensityModel):
   and independent columns: 0 at the start, negative where the flow has learned
   what columns say of each other, in nats per row, where a target may count
   several times. It is a bound: that of the log-probability from below
-  (`bijectors.dequantization`), with one point per row, whose place a
+  (`flows.dequantization`), with one point per row, whose place a
   variational dequantization learns along with the flow.
 
   Args:

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tabular import small_table
-from tfdpflows import bijectors
+from tfdpflows import flows
 from tfdpflows.tabular import Field, models
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.hflow import HFlowModel
@@ -193,7 +193,7 @@ def _listed(scale):
 @pytest.mark.core
 def test_log_prob_is_weighted_for_where_points_are_drawn():
   density, codes = _listed(0.05)
-  even = bijectors.UniformDequantization([4, 2, 4])
+  even = flows.UniformDequantization([4, 2, 4])
   found = []
   for dequantization in (density.dequantization, even):
     density.dequantization = dequantization

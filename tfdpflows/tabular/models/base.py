@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from tfdpflows import accounting, bijectors, gradients
+from tfdpflows import accounting, flows, gradients
 from tfdpflows._keras import tfp
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import TableDensity, cells
@@ -213,7 +213,7 @@ class TableModel(abc.ABC):
     dequantization = None
     # Of a table without discrete columns there is nothing to place.
     if self.dequantization == 'variational' and any(cells(columns)):
-      dequantization = bijectors.VariationalDequantization(
+      dequantization = flows.VariationalDequantization(
         cells(columns), seed=seed
       )
     return (

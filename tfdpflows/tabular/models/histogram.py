@@ -171,7 +171,7 @@ class HistogramDensity(TableDensity):
     edges: Sequence[Sequence[float]],
     probabilities: Sequence[Sequence[float]],
     latent: tfp.distributions.TransformedDistribution,
-    dequantization: bijectors.UniformDequantization | None = None,
+    dequantization: flows.UniformDequantization | None = None,
     weights: Sequence[float] | None = None,
   ):
     super().__init__(columns, edges, probabilities, latent, dequantization)

@@ -48,8 +48,8 @@ class MADE(tf.Module):
   #### Example
 
   >>> import tensorflow as tf
-  >>> from tfdpflows import bijectors
-  >>> made = bijectors.MADE(params=2, event_size=3, hidden_units=[16])
+  >>> from tfdpflows import networks
+  >>> made = networks.MADE(params=2, event_size=3, hidden_units=[16])
   >>> made(tf.zeros([5, 3])).shape
   TensorShape([5, 3, 2])
   """

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import bijectors, gradients
-from tfdpflows.bijectors import UniformDequantization, VariationalDequantization
+from tfdpflows.flows import UniformDequantization, VariationalDequantization
 
 pytestmark = pytest.mark.core
 SIZES = [3, 0, 40, 2]
