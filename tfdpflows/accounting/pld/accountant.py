@@ -65,7 +65,7 @@ class PLDAccountant(accountant.MechanismAccountant):
       `REPLACE_SPECIAL`.
     value_discretization_interval: Distance of the grid of losses, in nats. It
       is doubled until the arrays fit into memory, where losses are very large.
-time_limit: Seconds that one epsilon or delta may take, about; it is looked
+    time_limit: Seconds that one epsilon or delta may take, about; it is looked
       at between the pieces of work. May be infinite.
 
   Raises:
