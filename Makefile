@@ -103,6 +103,7 @@ lint: .venv/stamp-dev ## Check style and the BUILD files
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m tools.build_files --check
+	.venv/bin/python -m tools.api --check
 
 .PHONY: format
 format: .venv/stamp-dev ## Put the code in the style that lint checks

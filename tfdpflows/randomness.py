@@ -21,6 +21,8 @@ _SECRET_BYTES = 32
 # Rows that are copied at one time.
 _BLOCK = 1 << 16
 
+__all__ = ['Randomness']
+
 
 class Randomness:
   """Named, replayable streams of random numbers from one 256-bit secret.

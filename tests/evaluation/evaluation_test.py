@@ -225,7 +225,7 @@ class TestTrainOnSynthetic:
     scores = evaluation.train_on_synthetic(
       frame, frame.assign(member=True), SCHEMA, 'member'
     )
-    labels, _ = evaluation.target_labels(SCHEMA, 'member', frame)
+    labels, _ = model_scores.target_labels(SCHEMA, 'member', frame)
     guess = model_scores.constant_scores(labels[0])
     assert scores['auroc'].tolist() == [0.5] * 3
     assert scores['macro_f1'].iloc[0] == pytest.approx(guess['macro_f1'])
@@ -245,12 +245,12 @@ class TestTrainOnSynthetic:
 
   def test_targets(self):
     frame = table()
-    labels, words = evaluation.target_labels(SCHEMA, 'age', frame)
+    labels, words = model_scores.target_labels(SCHEMA, 'age', frame)
     assert labels[0].mean() == pytest.approx(0.5, abs=0.02)
     assert 'age is above' in words
-    labels, _ = evaluation.target_labels(SCHEMA, 'rate', frame)
+    labels, _ = model_scores.target_labels(SCHEMA, 'rate', frame)
     assert set(labels[0]) == {0, 1, 2}
-    labels, _ = evaluation.target_labels(SCHEMA, 'city', frame)
+    labels, _ = model_scores.target_labels(SCHEMA, 'city', frame)
     assert set(labels[0]) == {-1, 0, 1, 2}
 
   def test_errors_say_what_to_do(self):
@@ -262,7 +262,7 @@ class TestTrainOnSynthetic:
         frame.assign(member=False), frame, SCHEMA, 'member'
       )
     with pytest.raises(ValueError, match='is constant in the real'):
-      evaluation.target_labels(SCHEMA, 'age', frame.assign(age=7))
+      model_scores.target_labels(SCHEMA, 'age', frame.assign(age=7))
     with pytest.raises(ValueError, match="Give 'quick', 'all'"):
       evaluation.train_on_synthetic(
         frame, frame, SCHEMA, 'member', classifiers='magic'

@@ -153,7 +153,7 @@ def _jacobian(layer, x):
 
 
 def _fast(layer, x, clip):
-  with gradients.layer_rules(_all(layer)), gradients.PerExampleTape() as tape:
+  with rules.layer_rules(_all(layer)), gradients.PerExampleTape() as tape:
     loss = _loss(layer(x))
   found = tape.per_example_gradients(loss, layer.trainable_variables)
   return found.squared_norms(), gradients.Flat(clip).clip_and_sum(found)
@@ -164,7 +164,7 @@ def _fast(layer, x, clip):
 def test_rule_gives_the_layers_own_output(name):
   layer, x = _built(name)
   expected = layer(x)
-  with gradients.layer_rules(_all(layer)):
+  with rules.layer_rules(_all(layer)):
     found = layer(x)
     with gradients.PerExampleTape() as tape:
       recorded = layer(x)
@@ -240,7 +240,7 @@ def test_dropout_of_cells_is_one_draw():
   for layer in (L.GRU(3, dropout=0.5), L.LSTM(3, dropout=0.5)):
     x = tf.ones([BATCH, 4, 6])
     layer(x)
-    with gradients.layer_rules(_all(layer)), gradients.PerExampleTape() as tape:
+    with rules.layer_rules(_all(layer)), gradients.PerExampleTape() as tape:
       loss = _loss(layer(x, training=True))
     found = tape.per_example_gradients(loss, [layer.cell.kernel])
     (g,) = found.materialise()
@@ -282,7 +282,7 @@ def test_rules_end_with_the_context_also_after_an_error():
   layer, _ = _built('dense')
 
   def fail():
-    with gradients.layer_rules([layer]):
+    with rules.layer_rules([layer]):
       assert 'call' in vars(layer)
       raise RuntimeError
 
@@ -298,7 +298,7 @@ def test_positions_taken_for_examples_are_an_error():
   x = _floats(4, 2)
 
   def total(x):
-    with gradients.layer_rules([layer]), gradients.PerExampleTape() as tape:
+    with rules.layer_rules([layer]), gradients.PerExampleTape() as tape:
       y = layer(tf.reshape(x, [-1, 2]))
       loss = tf.reduce_sum(tf.reshape(y, [tf.shape(x)[0], -1]), 1)
     found = tape.per_example_gradients(loss, [layer.kernel])

@@ -36,7 +36,7 @@ def _cross_entropy():
   return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def _tried(layers, loss=None, **kwargs):
+def _checked(layers, loss=None, **kwargs):
   """Tries a classifier as the first step does."""
   model = keras.Sequential([L.Dense(4), *layers, L.Dense(3)])
   private = tfdpflows.PrivateModel(model, **kwargs)
@@ -70,7 +70,7 @@ class _StraightThrough(L.Layer):
 
 
 class _Mixup(L.Layer):
-  """In training each row is mixed with a row by chance."""
+  """In training each row is mixed with a random row."""
 
   def call(self, x, training=None):
     if not training:
@@ -109,7 +109,7 @@ MIXING = {
 @pytest.mark.parametrize('name', MIXING)
 def test_layers_that_mix_are_refused(name):
   with pytest.raises(ValueError, match='bad mixes examples'):
-    _tried([MIXING[name]()])
+    _checked([MIXING[name]()])
 
 
 @pytest.mark.core
@@ -121,14 +121,14 @@ def test_losses_that_count_the_batch_are_refused():
     return losses / tf.cast(tf.shape(p)[0], p.dtype)
 
   with pytest.raises(ValueError, match='size of the batch changes the loss'):
-    _tried([], shared)
+    _checked([], shared)
 
   def weighted(y, p):
     count = tf.reduce_sum(tf.cast(y == y[0], p.dtype))
     return tf.reduce_sum(tf.square(p), 1) * tf.stop_gradient(count)
 
   with pytest.raises(ValueError, match='The loss mixes examples'):
-    _tried([], weighted)
+    _checked([], weighted)
 
 
 class _Noisy(L.Layer):
@@ -158,27 +158,27 @@ RANDOM = ['legacy', 'seeded', 'tracked', 'hidden']
 
 @pytest.mark.core
 @pytest.mark.parametrize('how', RANDOM)
-def test_chance_of_ones_own_is_repeated_and_does_not_hide_mixing(how):
-  private = _tried([_Noisy(how)])
+def test_randomness_of_ones_own_is_repeated_and_does_not_hide_mixing(how):
+  private = _checked([_Noisy(how)])
   assert bool(private._checker.untracked_randomness) == (how != 'tracked')
   with pytest.raises(ValueError, match='bad mixes examples'):
-    _tried([_Noisy(how), _Gated()])
+    _checked([_Noisy(how), _Gated()])
 
 
 @pytest.mark.core
 @pytest.mark.parametrize('how', ['twice', 'numpy'])
-def test_what_cannot_be_tried_is_refused_unless_declared(how):
+def test_what_cannot_be_compared_is_refused_unless_declared(how):
   with pytest.raises(ValueError, match='declare it: examples_independent=True'):
-    _tried([_Noisy(how)])
-  _tried([_Noisy(how)], examples_independent=True)
+    _checked([_Noisy(how)])
+  _checked([_Noisy(how)], examples_independent=True)
   if how == 'twice':
     with pytest.raises(ValueError, match='bad mixes examples'):
-      _tried([_Noisy(how), _Gated()], examples_independent=True)
+      _checked([_Noisy(how), _Gated()], examples_independent=True)
 
 
 @pytest.mark.core
 def test_ordinary_random_layers_are_not_refused():
-  private = _tried(
+  private = _checked(
     [
       L.Dropout(0.5),
       L.GaussianNoise(0.1, seed=3),
@@ -221,9 +221,9 @@ def test_everything_is_as_before():
 def test_rows_that_the_model_cannot_use_are_asked_for():
   logarithm = lambda y, p: tf.math.log(tf.cast(y, p.dtype) - 5) + p[:, :1]
   with pytest.raises(ValueError, match='not finite on rows made up.*example='):
-    _tried([], logarithm)
+    _checked([], logarithm)
   example = np.zeros([3, 4]), np.array([6, 7, 8])
-  _tried([], logarithm, example=example)
+  _checked([], logarithm, example=example)
 
 
 def _density(distribution=None, **kwargs):
@@ -269,14 +269,14 @@ def test_densities_that_mix_rows_are_refused():
 
 
 @pytest.mark.core
-def test_densities_may_be_dequantised_by_chance():
+def test_densities_may_be_dequantised_at_random():
   generator = tf.random.Generator.from_seed(1)
-  for draw, chance in (
+  for draw, randomness in (
     (tf.random.uniform, 'RandomUniform'),
     (generator.uniform, 'tf.random.Generator'),
   ):
     model = _density(preprocessing=lambda x, draw=draw: x + draw(tf.shape(x)))
-    assert model._checker.untracked_randomness == chance
+    assert model._checker.untracked_randomness == randomness
 
 
 def test_densities_that_made_up_rows_do_not_fit():
@@ -305,7 +305,7 @@ def test_mixing_is_found_before_a_plan_charges_and_once_per_compile():
   )
   model.compile(plan.optimizer('sgd', learning_rate=0.1))
   model.fit(x, epochs=1, verbose=0)
-  # Traced for the trial and for training.
+  # Traced for the checks and for training.
   assert all(x.shape[0] is None for x in calls)
   before = len(calls)
   model._checker.check(SPEC[0])
@@ -322,7 +322,7 @@ def test_mixing_is_found_before_a_plan_charges_and_once_per_compile():
     (lambda: L.Activation('relu'), True),
   ],
 )
-def test_chance_that_no_checkpoint_keeps_cannot_replay(make, kept):
+def test_randomness_that_no_checkpoint_keeps_cannot_replay(make, kept):
   """A replayed step would put the same noise on another sum."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=[N, 4]).astype('float32'), rng.integers(0, 3, N)
@@ -342,7 +342,7 @@ def test_chance_that_no_checkpoint_keeps_cannot_replay(make, kept):
 
 @pytest.mark.core
 def test_a_replay_does_not_run_eagerly():
-  """Python code runs in each step, and no trial sees what it draws."""
+  """Python code runs in each step, and no check sees what it draws."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=[N, 4]).astype('float32'), rng.integers(0, 3, N)
   plan = _plan()

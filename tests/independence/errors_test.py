@@ -14,7 +14,7 @@ from tfdpflows.independence import errors
 L = keras.layers
 tfd = tfp.distributions
 N = 40
-# No trial can know of it.
+# No check can know of it.
 SECRET = 17171
 
 

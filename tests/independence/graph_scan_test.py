@@ -19,7 +19,7 @@ def _optimizer():
   )
 
 
-def _tried(*layers, dtype='float32', size=4, loss=None, **kwargs):
+def _checked(*layers, dtype='float32', size=4, loss=None, **kwargs):
   model = keras.Sequential(
     [keras.Input([size], dtype=dtype), *layers, L.Flatten(), L.Dense(3)]
   )
@@ -86,7 +86,7 @@ OPERATIONS = {
 def test_operations_that_fail_or_show_are_refused(name):
   layer = L.Lambda(OPERATIONS[name], name='bad')
   with pytest.raises(ValueError, match=f'The layer bad uses .* {name}, '):
-    _tried(layer, examples_independent=True)
+    _checked(layer, examples_independent=True)
 
 
 @pytest.mark.core
@@ -96,7 +96,7 @@ def test_operations_that_fail_or_show_are_refused(name):
 def test_also_in_branches_functions_and_backward_passes(function):
   bad = L.Lambda(function, name='bad')
   with pytest.raises(ValueError, match='uses the operation CheckNumerics'):
-    _tried(L.Dense(4), bad)
+    _checked(L.Dense(4), bad)
 
 
 LOOKUPS = {
@@ -119,7 +119,7 @@ LOOKUPS = {
 @pytest.mark.parametrize('name', LOOKUPS)
 def test_lookups_that_fail_are_refused(name):
   with pytest.raises(ValueError, match='uses .* Assert|rows hold -1'):
-    _tried(LOOKUPS[name](), dtype='int64', size=1)
+    _checked(LOOKUPS[name](), dtype='int64', size=1)
 
 
 @pytest.mark.core
@@ -127,13 +127,13 @@ def test_strings_that_fail_are_refused():
   words = {'vocabulary': ['a', 'b'], 'output_mode': 'one_hot'}
   strict = L.StringLookup(num_oov_indices=0, **words)
   with pytest.raises(ValueError, match='uses the operation Assert'):
-    _tried(strict, dtype='string', size=1)
+    _checked(strict, dtype='string', size=1)
   number = L.Lambda(tf.strings.to_number, name='number')
   example = np.array([['1'], ['2']]), np.array([0, 1])
   # Before it is run: it cannot be computed on what is made up.
   for rows in (None, example):
     with pytest.raises(ValueError, match='number uses .* StringToNumber'):
-      _tried(number, dtype='string', size=1, example=rows)
+      _checked(number, dtype='string', size=1, example=rows)
 
 
 FINE = {
@@ -170,7 +170,7 @@ FINE = {
 @pytest.mark.parametrize('name', FINE)
 def test_layers_that_take_any_value_are_kept(name):
   make, dtype = FINE[name]
-  _tried(make(), dtype=dtype, size=1)
+  _checked(make(), dtype=dtype, size=1)
 
 
 @pytest.mark.parametrize('length', [5, None])
@@ -197,7 +197,7 @@ def test_assertions_about_what_is_public_are_kept():
     tf.debugging.assert_greater(tf.shape(x)[0], -1)
     return x
 
-  _tried(L.Lambda(checked))
+  _checked(L.Lambda(checked))
 
 
 @pytest.mark.core
@@ -208,7 +208,7 @@ def test_assertions_about_how_many_rows_fit_are_refused():
     return x
 
   with pytest.raises(ValueError, match='The layer bad uses .* Assert'):
-    _tried(L.Lambda(checked, name='bad'))
+    _checked(L.Lambda(checked, name='bad'))
 
 
 @pytest.mark.core
@@ -239,15 +239,15 @@ def test_it_leaves_generators_where_they_were(monkeypatch):
       return x + self.generator.normal(tf.shape(x))
 
   layers = Noisy(), Noisy()
-  _tried(layers[0])
+  _checked(layers[0])
   monkeypatch.setattr(Checker, '_check_sums', lambda *unused_args: None)
-  _tried(layers[1])
+  _checked(layers[1])
   states = [layer.generator.state for layer in layers]
   np.testing.assert_array_equal(*states)
 
 
 @pytest.mark.core
-def test_rows_of_another_kind_are_tried_too():
+def test_rows_of_another_kind_are_checked_too():
   """An index may be in bounds as long as rows are floats."""
 
   class Model(keras.Model):
@@ -303,7 +303,7 @@ class _Keeps(L.Layer):
 @pytest.mark.parametrize('dtype', ['float32', 'int32'])
 def test_no_variable_keeps_rows(dtype):
   with pytest.raises(ValueError, match='keeps'):
-    _tried(_Keeps(), dtype=dtype)
+    _checked(_Keeps(), dtype=dtype)
 
 
 class _Index(L.Layer):
@@ -329,7 +329,7 @@ def test_an_index_that_leaves_its_range_at_other_weights_is_refused(sign):
   with pytest.raises(
     ValueError, match='rows hold .*, at weights that training'
   ):
-    _tried(_Index(sign))
+    _checked(_Index(sign))
 
 
 class _Counts(L.Layer):
@@ -352,13 +352,13 @@ class _Largest(_Counts):
 @pytest.mark.core
 def test_random_layers_are_kept_and_layers_that_write_a_variable_refused():
   noisy = L.GaussianNoise(0.1), L.Dropout(0.5), L.GaussianDropout(0.5)
-  _tried(L.Dense(4), *noisy)
+  _checked(L.Dense(4), *noisy)
   with pytest.raises(ValueError, match='Training changes counts/count:0'):
-    _tried(*noisy, _Counts(name='counts'))
+    _checked(*noisy, _Counts(name='counts'))
   with pytest.raises(
     ValueError, match='The layer largest uses .*Assign.*keeps'
   ):
-    _tried(*noisy, _Largest(name='largest'))
+    _checked(*noisy, _Largest(name='largest'))
 
 
 class _Positions(L.Layer):
@@ -375,7 +375,7 @@ def _text(*layers, length=None, mask_zero=False):
   )
   pooled = [L.GlobalAveragePooling1D()]
   embedding = L.Embedding(9, 8, mask_zero=mask_zero)
-  _tried(vectors, embedding, *layers, *pooled, dtype='string', size=1)
+  _checked(vectors, embedding, *layers, *pooled, dtype='string', size=1)
 
 
 def test_text_as_long_as_the_longest_is_refused():
@@ -399,8 +399,8 @@ def test_integers_that_decide_about_other_rows_are_refused():
   )
   for mixing in (scaled, branch):
     with pytest.raises(ValueError, match='integers times'):
-      _tried(L.Lambda(mixing), dtype='int32')
-  _tried(L.Lambda(lambda x: tf.cast(x, tf.float32) / 255), dtype='uint8')
+      _checked(L.Lambda(mixing), dtype='int32')
+  _checked(L.Lambda(lambda x: tf.cast(x, tf.float32) / 255), dtype='uint8')
 
 
 def test_empty_text_that_decides_about_other_rows_is_refused():
@@ -409,4 +409,4 @@ def test_empty_text_that_decides_about_other_rows_is_refused():
     return tf.cast(tf.strings.length(x), tf.float32) + some
 
   with pytest.raises(ValueError, match='bad mixes.* one that holds empty text'):
-    _tried(L.Lambda(any_empty, name='bad'), dtype='string', size=1)
+    _checked(L.Lambda(any_empty, name='bad'), dtype='string', size=1)

@@ -20,7 +20,7 @@ def _optimizer():
   )
 
 
-def _tried(*layers):
+def _checked(*layers):
   model = keras.Sequential([*layers, L.Dense(3)])
   private = tfdpflows.PrivateModel(model)
   private.compile(
@@ -48,7 +48,7 @@ MIXING = {
 @pytest.mark.parametrize('name', MIXING)
 def test_mixing_that_begins_above_a_size_is_refused(name):
   with pytest.raises(ValueError, match='mixes examples: one that holds'):
-    _tried(L.Lambda(MIXING[name], name='bad'))
+    _checked(L.Lambda(MIXING[name], name='bad'))
 
 
 def _with_gradient(function):
@@ -73,7 +73,7 @@ BACKWARD = {
 def test_backward_passes_that_mix_are_refused(name):
   bad = L.Lambda(_with_gradient(BACKWARD[name]))
   with pytest.raises(ValueError, match='mixes examples'):
-    _tried(L.Dense(8, 'relu'), bad)
+    _checked(L.Dense(8, 'relu'), bad)
 
 
 class _Shift(tfb.Bijector):
@@ -97,15 +97,15 @@ class _Shift(tfb.Bijector):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('apart', [False, True])
-def test_backward_passes_of_densities(apart):
-  axes = [1] if apart else None
+@pytest.mark.parametrize('by_row', [False, True])
+def test_backward_passes_of_densities(by_row):
+  axes = [1] if by_row else None
   shift = _Shift(lambda d: tf.clip_by_norm(d, 1.0, axes))
   model = tfdpflows.DensityModel(
     tfd.TransformedDistribution(tfd.MultivariateNormalDiag(tf.zeros(4)), shift)
   )
   model.compile(_optimizer())
-  if apart:
+  if by_row:
     model._checker.check(SPEC[0])
   else:
     with pytest.raises(ValueError, match='mixes examples in its backward pass'):
@@ -114,14 +114,14 @@ def test_backward_passes_of_densities(apart):
 
 @pytest.mark.core
 def test_losses_that_overflow_for_large_rows_are_kept():
-  _tried(L.Dense(4, 'exponential'), L.LayerNormalization())
+  _checked(L.Dense(4, 'exponential'), L.LayerNormalization())
 
 
 @pytest.mark.core
 def test_models_that_fail_for_some_rows_are_refused():
   finite = lambda x: tf.debugging.check_numerics(x, 'bad')
   with pytest.raises(ValueError, match='The layer finite uses .*CheckNumerics'):
-    _tried(L.Lambda(finite, name='finite'))
+    _checked(L.Lambda(finite, name='finite'))
 
 
 def test_floats_and_integers_are_made_extreme_by_themselves():

@@ -28,10 +28,10 @@ def _measured(codes, noise=2.0, seed=1, groups=GROUPS):
 
 def test_counts_are_those_of_a_crosstab():
   codes = _codes()
-  found = mechanisms.count(codes, SIZES, (2, 0))
+  found = marginals.count(codes, SIZES, (2, 0))
   expected = np.histogram2d(codes[:, 2], codes[:, 0], [range(5), range(3)])[0]
   np.testing.assert_array_equal(found, expected)
-  weighted = mechanisms.count(codes, SIZES, (2, 0), np.full(300, 0.5))
+  weighted = marginals.count(codes, SIZES, (2, 0), np.full(300, 0.5))
   np.testing.assert_array_equal(weighted, expected / 2)
 
 
@@ -64,7 +64,7 @@ def test_noise_has_the_stated_scale():
 def _utilities(codes, expected, noise_std):
   return np.array(
     [
-      np.abs(mechanisms.count(codes, SIZES, g) - e).sum()
+      np.abs(marginals.count(codes, SIZES, g) - e).sum()
       - np.sqrt(2 / np.pi) * noise_std * e.size
       for g, e in zip(GROUPS, expected)
     ]

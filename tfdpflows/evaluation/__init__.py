@@ -19,7 +19,6 @@ from tfdpflows.evaluation.query_errors import (
 )
 from tfdpflows.evaluation.scores import (
   regress_on_synthetic,
-  target_labels,
   train_on_synthetic,
 )
 
@@ -32,7 +31,6 @@ __all__ = [
   'marginal_errors',
   'range_query_errors',
   'regress_on_synthetic',
-  'target_labels',
   'train_on_synthetic',
   'write_report',
 ]

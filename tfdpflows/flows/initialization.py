@@ -91,8 +91,8 @@ def initialize_privately(
   num_layers` (`epsilon` in all), or Gaussian ones of `noise_multiplier *
   sqrt(num_layers)` (`GaussianDpEvent(noise_multiplier)` in all).
 
-  That the parts of the flow treat each row by itself is tried before anything
-  is charged, on made-up rows. That finds mistakes; it is no proof for a
+  That the parts of the flow treat each row by itself is checked on probe rows
+  before anything is charged. That finds mistakes; it is no proof for a
   bijector that means to deceive.
 
   #### Example

@@ -14,10 +14,7 @@ from tfdpflows.gradients.clipping import (
   Strategy,
 )
 from tfdpflows.gradients.layers import (
-  is_library_rule,
-  layer_rules,
   register_rule,
-  rule_of,
 )
 from tfdpflows.gradients.rules import PerExampleGradients
 from tfdpflows.gradients.tape import (
@@ -39,11 +36,8 @@ __all__ = [
   'StochasticSparsification',
   'Strategy',
   'embedding',
-  'is_library_rule',
-  'layer_rules',
   'linear',
   'per_example',
   'register_rule',
-  'rule_of',
   'shared',
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Sequence
 from concurrent import futures
 
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import gradients
+from tfdpflows._keras import keras
 from tfdpflows.independence import (
   comparison,
   errors,
@@ -58,16 +60,16 @@ class Checker:
 
   def __init__(
     self,
-    model,
-    losses,
-    variables,
-    modules,
-    what,
+    model: keras.Model,
+    losses: Callable,
+    variables: Callable,
+    modules: Sequence,
+    what: str,
     *,
     example=None,
-    independent=False,
-    use_rules=False,
-    when_built=lambda: None,
+    independent: bool = False,
+    use_rules: bool = False,
+    when_built: Callable = lambda: None,
   ):
     self._model, self._losses, self._variables = model, losses, variables
     self._modules = [m for m in modules if m is not None]
@@ -121,7 +123,7 @@ class Checker:
         'Compile the model again.'
       )
 
-  def check_before_plan(self, rows, replays):
+  def check_before_plan(self, rows, replays: bool):
     """As `check`, before a plan charges anything.
 
     Args:
@@ -187,7 +189,7 @@ class Checker:
   def _step_losses(self, rows):
     """Returns the losses of a step, by the rules that hold."""
     ruled = [layer for layer in self.layers if id(layer) in self._ruled]
-    with gradients.layer_rules(ruled):
+    with gradients.layers.layer_rules(ruled):
       return self._losses(rows, training=True)[0]
 
   def _check(self, spec):
@@ -207,19 +209,16 @@ class Checker:
     with _one_replica():
       plain, inference, tracked = self._runs(layers, variables, rows)
       graph_scan.refuse_operations(plain.traced, layers, self._what)
+      compared = comparison.Comparison(
+        plain, inference, rows, others, self._what
+      )
       try:
-        comparison.refuse_changes(plain, inference, rows, others)
+        compared.refuse_changes()
         steps = self._weight_steps(plain, variables, rows)
-        comparison.check(
-          plain,
-          inference,
-          variables,
-          steps,
-          rows,
-          others,
-          declared=self._independent,
-          what=self._what,
-        )
+        for step in steps:
+          with runs.moved(variables, step):
+            compared.check()
+        compared.refuse(self._independent)
       finally:
         plain.restore()
         inference.restore()

@@ -7,12 +7,14 @@ prove nothing. Where they cannot tell, the answer is no.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from tfdpflows.independence import probe_rows
-from tfdpflows.independence.runs import RepeatableRuns, moved
+from tfdpflows.independence.runs import RepeatableRuns
 
 # Losses may cancel to nothing but rounding; gradients tell of smaller ones.
 _LOSS = 0.1
@@ -26,66 +28,9 @@ _DECLARE = (
 )
 
 
-def check(
-  runs, without_randomness, variables, steps, rows, others, *, declared, what
+def check_function(
+  function: Callable, what: str, shape, dtype, variables: Sequence = ()
 ):
-  """Compares runs in which other examples change, at several weights.
-
-  Loss, gradient and layers' outputs of an example must stay when all other
-  examples change, become copies of it, large, or not finite, or one is
-  missing; its gradient must also stay when theirs are large.
-
-  Args:
-    runs: `RepeatableRuns` of the training step.
-    without_randomness: the same with random layers as in inference, for batches
-      of other sizes, which get other random numbers; or `runs` again.
-    variables: the trainable variables.
-    steps: to the weights to compare at, see `runs.weight_steps`.
-    rows: rows as the runs take them.
-    others: as `rows`, different in every row.
-    declared: whether the user declares what cannot be compared.
-    what: what computes the losses, at the start of a sentence.
-
-  Raises:
-    ValueError: naming the layer that mixes examples; or if it could not be
-      found out.
-  """
-  one = _Comparison(runs, without_randomness, rows, others, what)
-  for step in steps:
-    with moved(variables, step):
-      one.check()
-  # After all weights: those that open a gate tell which layer it is.
-  if one.mixing is not None:
-    raise one.mixing
-  if one.unknown is not None and not declared:
-    raise one.unknown
-
-
-def refuse_changes(runs, without_randomness, rows, others):
-  """Refuses what changes variables by itself; to be called first.
-
-  Args:
-    runs: `RepeatableRuns` of the training step.
-    without_randomness: see `check`.
-    rows: rows as the runs take them.
-    others: as `rows`, different in every row.
-
-  Raises:
-    ValueError: naming the variables.
-  """
-  changed = runs.find_changes(rows, others)
-  if without_randomness is not runs:
-    changed += without_randomness.find_changes(rows, others)
-  if changed:
-    raise ValueError(
-      f'Training changes {", ".join(dict.fromkeys(changed))} by itself, from '
-      'private rows and without noise. Set `trainable = False` on the layer, '
-      'if it then stops, or replace it (a recurrent layer must not be '
-      'stateful).'
-    )
-
-
-def check_function(function, what, shape, dtype, variables=()):
   """Refuses a function of rows that mixes them, keeps them, or is random.
 
   Args:
@@ -105,10 +50,11 @@ def check_function(function, what, shape, dtype, variables=()):
   def compute(rows):
     # TFP keeps results by input tensor.
     values = tf.convert_to_tensor(function(tf.identity(rows)))
-    if values.shape.rank == 0:
-      values = tf.fill(tf.shape(rows)[:1], values)
-    axes = list(range(1, values.shape.rank))
-    return tf.reduce_sum(values, axes), [(what, values)]
+    # One number is none for each row.
+    each = values if values.shape.rank else values[None]
+    return tf.reduce_sum(each, list(range(1, each.shape.rank))), [
+      (what, values)
+    ]
 
   runs = RepeatableRuns(compute, [], rows, variables)
   changed = runs.find_changes(rows, others)
@@ -129,15 +75,26 @@ def check_function(function, what, shape, dtype, variables=()):
       'one for each row, so that nobody can tell whether a row changes those '
       'of another. Take random layers out.'
     )
-  _Comparison(runs, runs, rows, others, what, tolerance).check(backward=False)
+  found = Comparison(runs, runs, rows, others, what, tolerance)
+  found.check(backward=False)
+  found.refuse(declared=False)
 
 
-class _Comparison:
-  """Compares at one setting of the weights after the other.
+class Comparison:
+  """Compares runs in which other examples change, at the weights as they are.
 
-  Attributes:
-    mixing: the error, where no layer is known by name.
-    unknown: the error that it could not be found out.
+  Loss, gradient and layers' outputs of an example must stay when all other
+  examples change, become copies of it, large, or not finite, or one is
+  missing; its gradient must also stay when theirs are large.
+
+  Args:
+    runs: `RepeatableRuns` of the training step, before it was run.
+    without_randomness: the same with random layers as in inference, for batches
+      of other sizes, which get other random numbers; or `runs` again.
+    rows: rows as the runs take them.
+    others: as `rows`, different in every row.
+    what: what computes the losses, at the start of a sentence.
+    tolerance: what counts as rounding, relative to the largest value.
   """
 
   def __init__(
@@ -146,9 +103,41 @@ class _Comparison:
     self._runs, self._resting = runs, without_randomness
     self._rows, self._others = rows, others
     self._what, self._tolerance = what, tolerance
-    self.mixing = self.unknown = None
+    # The error, where no layer is known by name; that nothing can be told.
+    self._mixing = self._unknown = None
+
+  def refuse_changes(self):
+    """Refuses what changes variables by itself; to be called first.
+
+    Raises:
+      ValueError: naming the variables.
+    """
+    changed = self._runs.find_changes(self._rows, self._others)
+    if self._resting is not self._runs:
+      changed += self._resting.find_changes(self._rows, self._others)
+    if changed:
+      raise ValueError(
+        f'Training changes {", ".join(dict.fromkeys(changed))} by itself, from '
+        'private rows and without noise. Set `trainable = False` on the layer, '
+        'if it then stops, or replace it (a recurrent layer must not be '
+        'stateful).'
+      )
+
+  def refuse(self, declared):
+    """Raises the error that `check` found, after it was called at all weights.
+
+    Those that open a gate tell which layer it is.
+
+    Args:
+      declared: whether the user declares what cannot be compared.
+    """
+    if self._mixing is not None:
+      raise self._mixing
+    if self._unknown is not None and not declared:
+      raise self._unknown
 
   def check(self, backward=True):
+    """Compares; raises an error for a layer that mixes examples, naming it."""
     rows, others = self._rows, self._others
     batch = tf.nest.flatten(rows)[0].shape[0]
     if not _alike(*self._runs.pair(rows, rows, 0), slice(None)):
@@ -244,7 +233,7 @@ class _Comparison:
         self._mixes_backward('somewhere')
 
   def _mixes_backward(self, where):
-    self.mixing = self.mixing or ValueError(
+    self._mixing = self._mixing or ValueError(
       f'{self._what} mixes examples in its backward pass ({where}): the '
       'gradient of one depends on how large those of others are, so that '
       'clipping each bounds nothing. A gradient by tf.custom_gradient must '
@@ -252,7 +241,7 @@ class _Comparison:
     )
 
   def _cannot_tell(self, why):
-    self.unknown = ValueError(
+    self._unknown = ValueError(
       f'{self._what} {why}, so that it cannot be found out whether an example '
       "changes another's. Take random numbers from one tf.random.Generator, "
       f'in one call for all rows. {_DECLARE}'
@@ -272,7 +261,7 @@ class _Comparison:
       part = 'loss'
       if _close(old.losses[row], new.losses[row], _LOSS):
         part = "gradient (not the loss) of the model's variables"
-      self.mixing = self.mixing or ValueError(
+      self._mixing = self._mixing or ValueError(
         f'{self._what} mixes examples: {_lower(how)} the {part} of another. It '
         'must treat each example by itself, and not average over the batch.'
       )

@@ -19,75 +19,40 @@ import tensorflow as tf
 
 from tfdpflows.independence.loops import Loop
 
-# What fails for some values of these inputs (all of them, where not said).
-_FAILING = {
-  'Assert': (0,),
-  'BandedTriangularSolve': (0,),
-  'CTCBeamSearchDecoder': (1,),
-  'CTCGreedyDecoder': (1,),
-  'CTCLoss': (1, 2, 3),
-  'CTCLossV2': (1, 2, 3),
-  'CheckNumerics': None,
-  'CheckNumericsV2': None,
-  'Cholesky': None,
-  'DecodeAndCropJpeg': None,
-  'DecodeBase64': None,
-  'DecodeBmp': None,
-  'DecodeCSV': None,
-  'DecodeCompressed': None,
-  'DecodeGif': None,
-  'DecodeImage': None,
-  'DecodeJSONExample': None,
-  'DecodeJpeg': None,
-  'DecodePaddedRaw': None,
-  'DecodePng': None,
-  'DecodeProtoV2': None,
-  'DecodeRaw': None,
-  'DecodeWav': None,
-  'Eig': None,
-  'Lu': None,
-  'MatchingFiles': None,
-  'MatrixInverse': None,
-  'MatrixLogarithm': None,
-  'MatrixSolve': (0,),
-  'MatrixSolveLs': None,
-  'MatrixTriangularSolve': (0,),
-  'ParseExample': None,
-  'ParseExampleV2': None,
-  'ParseSequenceExample': None,
-  'ParseSequenceExampleV2': None,
-  'ParseSingleExample': None,
-  'ParseSingleSequenceExample': None,
-  'ParseTensor': None,
-  'RandomUniformInt': (1, 2),
-  'ReadFile': None,
-  'RegexFullMatch': (1,),
-  'RegexReplace': (1,),
-  'SelfAdjointEig': None,
-  'SelfAdjointEigV2': None,
-  'StatefulUniformInt': (3, 4),
-  'StatelessRandomUniformInt': (2, 3),
-  'StatelessRandomUniformIntV2': (3, 4),
-  'StringToNumber': None,
-  'Substr': None,
-  'TridiagonalSolve': (0,),
+
+def _inputs_of(*rows):
+  """Returns the numbers of inputs for each operation named in the rows."""
+  return {op: places for places, ops in rows for op in ops.split()}
+
+
+# What fails for some values of these inputs; `None`: of any.
+_FAILING = _inputs_of(
+  (
+    None,
+    """
+    CheckNumerics CheckNumericsV2 Cholesky DecodeAndCropJpeg DecodeBase64
+    DecodeBmp DecodeCSV DecodeCompressed DecodeGif DecodeImage DecodeJSONExample
+    DecodeJpeg DecodePaddedRaw DecodePng DecodeProtoV2 DecodeRaw DecodeWav Eig
+    Lu MatchingFiles MatrixInverse MatrixLogarithm MatrixSolveLs ParseExample
+    ParseExampleV2 ParseSequenceExample ParseSequenceExampleV2
+    ParseSingleExample ParseSingleSequenceExample ParseTensor Range ReadFile
+    SelfAdjointEig SelfAdjointEigV2 StringToNumber Substr
+    """,
+  ),
+  ((0,), 'Assert BandedTriangularSolve MatrixSolve MatrixTriangularSolve'),
+  ((0,), 'TridiagonalSolve'),
+  ((1,), 'CTCBeamSearchDecoder CTCGreedyDecoder RegexFullMatch RegexReplace'),
+  ((1, 2), 'RandomUniformInt'),
+  ((1, 2, 3), 'CTCLoss CTCLossV2'),
+  ((2, 3), 'StatelessRandomUniformInt'),
+  ((3, 4), 'StatefulUniformInt StatelessRandomUniformIntV2'),
   # Sizes.
-  'BroadcastTo': (1,),
-  'Fill': (0,),
-  'LinSpace': (2,),
-  'MirrorPad': (1,),
-  'OneHot': (1,),
-  'Pad': (1,),
-  'PadV2': (1,),
-  'Range': None,
-  'Reshape': (1,),
-  'Slice': (1, 2),
-  'SplitV': (1,),
-  'TensorListReserve': (1,),
-  'Tile': (1,),
-  'TopKV2': (1,),
-  'Transpose': (1,),
-}
+  ((0,), 'Fill'),
+  ((1,), 'BroadcastTo MirrorPad OneHot Pad PadV2 Reshape SplitV'),
+  ((1,), 'TensorListReserve Tile TopKV2 Transpose'),
+  ((1, 2), 'Slice'),
+  ((2,), 'LinSpace'),
+)
 # Of integers: divisors, and exponents.
 _INTEGERS = {'Div', 'FloorDiv', 'FloorMod', 'Mod', 'Pow', 'TruncateDiv'}
 _INTEGERS |= {'TruncateMod'}
@@ -113,22 +78,14 @@ _SHAPING = re.compile(
   'Sparse(Bincount|Concat|Count|Cross|FillEmptyRows|Slice|Split|To)'
 )
 # Of these the inputs that say what shape comes out, or a part of it.
-_SHAPED_BY = {
-  'BroadcastTo': (1,),
-  'Fill': (0,),
-  'MirrorPad': (1,),
-  'Pad': (1,),
-  'PadV2': (1,),
-  'Range': (0, 1, 2),
-  'Reshape': (1,),
-  'ScatterNd': (2,),
-  'Slice': (1, 2),
-  'StridedSlice': (1, 2, 3),
-  'Tile': (1,),
-  'TopKV2': (1,),
-  'UnsortedSegmentMax': (2,),
-  'UnsortedSegmentSum': (2,),
-}
+_SHAPED_BY = _inputs_of(
+  ((0,), 'Fill'),
+  ((0, 1, 2), 'Range'),
+  ((1,), 'BroadcastTo MirrorPad Pad PadV2 Reshape Tile TopKV2'),
+  ((1, 2), 'Slice'),
+  ((1, 2, 3), 'StridedSlice'),
+  ((2,), 'ScatterNd UnsortedSegmentMax UnsortedSegmentSum'),
+)
 _SHAPED_WHOLLY = {'BroadcastTo', 'Fill', 'Range', 'ScatterNd'}
 _SHAPED_WHOLLY |= {'UnsortedSegmentMax', 'UnsortedSegmentSum'}
 _OURS = b'must be the examples of the loss'

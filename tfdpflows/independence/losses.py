@@ -158,9 +158,7 @@ def _labels(loss, y, output, mask):
     kept = tf.logical_or(known, ignored)
   fine = kept
   if mask is not None and mask.shape.rank <= kept.shape.rank:
-    missing = [1] * (kept.shape.rank - mask.shape.rank)
-    mask = tf.reshape(mask, tf.concat([tf.shape(mask), missing], 0))
-    fine = tf.logical_or(kept, tf.logical_not(tf.cast(mask, tf.bool)))
+    fine = tf.logical_or(kept, tf.logical_not(_of_rank(mask, kept, tf.bool)))
   usable = tf.reduce_all(fine, list(range(1, kept.shape.rank)))
   overridden = (
     isinstance(loss, keras.losses.Loss)
@@ -194,15 +192,16 @@ def _over_rows(loss, name, values, mask):
       values *= tf.cast(mask, values.dtype)
     reduce = tf.reduce_sum if summed else tf.reduce_mean
     return reduce(values, axes) if axes else values
-  mask = tf.cast(mask, values.dtype)
-  mask = tf.reshape(
-    mask,
-    tf.concat(
-      [tf.shape(mask), [1] * max(0, values.shape.rank - mask.shape.rank)], 0
-    ),
-  )
+  mask = _of_rank(mask, values, values.dtype)
   mask = tf.broadcast_to(mask, tf.shape(values))
   total = tf.reduce_sum(tf.where(mask > 0, values * mask, 0.0), axes)
   if summed:
     return total
   return tf.math.divide_no_nan(total, tf.reduce_sum(mask, axes))
+
+
+def _of_rank(mask, values, dtype):
+  """Returns a mask of the first axes of values, to broadcast with them."""
+  missing = [1] * max(0, values.shape.rank - mask.shape.rank)
+  shape = tf.concat([tf.shape(mask), missing], 0)
+  return tf.reshape(tf.cast(mask, dtype), shape)

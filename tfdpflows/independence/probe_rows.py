@@ -14,7 +14,7 @@ _UNUSUAL_INTEGERS = (0, -1, 2, 3, 10, 255, 1000, -1000, 10**6)
 _UNUSUAL_INTEGERS += (-(2**31), 2**31 - 1, -(2**63), 2**63 - 1)
 _UNUSUAL_STRINGS = ('', ' ', '-1', '7', 'nan', 'a b, c', '[UNK]', '\u00e9')
 _UNUSUAL_STRINGS += (b'\xff\xfe', b'{"a"', 100 * 'x', 100 * 'a ')
-# More of these than an axis of the data has, so that examples are told apart.
+# More of these than an axis of the data has, so that examples are distinct.
 _BATCHES = (3, 5, 7, 11, 13, 17)
 _UNKNOWN_LENGTH = 8
 # What sizes of other rows a model may look at: a maximum beyond 1, a clip of

@@ -40,7 +40,9 @@ def rules_that_hold(compute, layers, rows, variables, runs, step):
     # Other random numbers in every run: nothing to compare with. The rules of
     # the library have tests of their own.
     ruled, _, _ = _with_rules(again, layers, rows)
-    known = [layer for layer in ruled if gradients.is_library_rule(layer)]
+    known = [
+      layer for layer in ruled if gradients.layers.is_library_rule(layer)
+    ]
     left_out = [layer.name for layer in ruled if layer not in known]
     if left_out:
       logging.warning(
@@ -85,9 +87,14 @@ def _compared(compute, layers, rows, variables):
 
 def _with_rules(compute, layers, rows):
   """Computes with the rules of as many layers as possible, under a tape."""
-  ruled = [layer for layer in layers if gradients.rule_of(layer) is not None]
+  ruled = [
+    layer for layer in layers if gradients.layers.rule_of(layer) is not None
+  ]
   while True:
-    with gradients.layer_rules(ruled), gradients.PerExampleTape() as tape:
+    with (
+      gradients.layers.layer_rules(ruled),
+      gradients.PerExampleTape() as tape,
+    ):
       found = compute(rows)
     strange = {
       v.ref()

@@ -9,20 +9,15 @@ from tfdpflows.mechanisms.bounds import (
 )
 from tfdpflows.mechanisms.histograms import (
   Histogram,
-  histogram_events,
-  noise_stds,
-  noisy_histogram,
   noisy_histograms,
 )
 from tfdpflows.mechanisms.marginals import (
   Marginal,
-  count,
   marginals_event,
   noisy_marginals,
   select_marginal,
   selection_event,
 )
-from tfdpflows.mechanisms.moments import MomentNoise, Moments, noisy_moments
 from tfdpflows.mechanisms.normalization import (
   Normalization,
   normalization_event,
@@ -33,18 +28,11 @@ from tfdpflows.mechanisms.quantile import private_quantile, quantile_event
 __all__ = [
   'Histogram',
   'Marginal',
-  'MomentNoise',
-  'Moments',
   'Normalization',
   'bounds_event',
-  'count',
-  'histogram_events',
   'marginals_event',
-  'noise_stds',
-  'noisy_histogram',
   'noisy_histograms',
   'noisy_marginals',
-  'noisy_moments',
   'normalization_event',
   'private_bounds',
   'private_categories',

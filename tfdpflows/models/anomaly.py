@@ -156,7 +156,7 @@ class AnomalyDetector:
     #### Formal guarantee
 
     The model is fixed, so that a row has one score and changes no other one
-    (which is tried before on made-up rows: that finds mistakes, and is no
+    (which is checked before on probe rows: that finds mistakes, and is no
     proof): `mechanisms.private_quantile` of the scores at
     `1 - false_positive_rate`, `ExponentialMechanismDpEvent(epsilon)`.
     """

@@ -25,7 +25,7 @@ class DensityModel(keras.Model):
 
   Under a DP optimizer an update is that of `optimizers.DPOptimizer`, provided
   that the loss of a row, preprocessing included, depends on no other row.
-  Before the first step that is tried on a few made-up rows, at the initial
+  Before the first step that is checked on a few probe rows, at the initial
   weights and at others, and operations that some rows could bring to fail, or
   that write them down, are refused (`validate_args=True` makes such). That
   finds mistakes; it is no proof for a density that means to deceive.

@@ -40,7 +40,7 @@ class PrivateModel(keras.Model):
 
   An update is that of `optimizers.DPOptimizer`, provided that the loss of an
   example depends on no other example and that the layers keep nothing of what
-  they see. Before the first step both are tried on a few made-up rows, at the
+  they see. Before the first step both are checked on a few probe rows, at the
   initial weights and at others, with random layers at work; layers known to
   break it (batch normalization, losses and metrics added in `call`, stateful
   layers, half precision) are refused by name, and so are operations that fail

@@ -57,7 +57,11 @@ class DPKerasAdaBelief(DPOptimizer, VectorizedDPKerasAdamOptimizer):
   """
 
   def __init__(
-    self, *, noise_variance_correction=False, epsilon=1e-16, **kwargs
+    self,
+    *,
+    noise_variance_correction: bool = False,
+    epsilon: float = 1e-16,
+    **kwargs,
   ):
     if kwargs.pop('amsgrad', False):
       raise ValueError('DPKerasAdaBelief has no amsgrad.')

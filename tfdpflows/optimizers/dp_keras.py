@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -82,16 +84,16 @@ class DPOptimizer:
   def __init__(
     self,
     *,
-    noise_multiplier,
-    expected_batch_size,
-    l2_norm_clip=None,
-    clipping=None,
-    loss_bound=None,
-    augmentation_multiplicity=1,
-    chunk_size=None,
-    seed=None,
-    noise_generator=None,
-    noise_source=None,
+    noise_multiplier: float,
+    expected_batch_size: float,
+    l2_norm_clip: float | None = None,
+    clipping: gradients_lib.Strategy | None = None,
+    loss_bound: float | None = None,
+    augmentation_multiplicity: int = 1,
+    chunk_size: int | None = None,
+    seed: int | None = None,
+    noise_generator: tf.random.Generator | None = None,
+    noise_source: GeneratorNoise | None = None,
     **kwargs,
   ):
     if (l2_norm_clip is None) == (clipping is None):
@@ -159,7 +161,7 @@ class DPOptimizer:
     raise _mixed_precision(f'a LossScaleOptimizer around {self._name}')
 
   @property
-  def noise_stddev(self):
+  def noise_stddev(self) -> float:
     """Standard deviation of the noise on the sum of clipped gradients."""
     return self._noise_multipliers()[0] * self.clipping.l2_sensitivity
 
@@ -180,7 +182,14 @@ class DPOptimizer:
       gradient = (gradient**-2 - statistic**-2) ** -0.5
     return gradient, loss, statistic
 
-  def private_gradients(self, loss, variables, tape, weights=None, step=None):
+  def private_gradients(
+    self,
+    loss: tf.Tensor,
+    variables: Sequence[tf.Variable],
+    tape: tf.GradientTape,
+    weights: tf.Tensor | None = None,
+    step: tf.Tensor | int | None = None,
+  ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
     """Returns the noised mean gradients, and the noised mean loss or `None`.
 
     Args:
@@ -212,8 +221,13 @@ class DPOptimizer:
     return self._release(self._sums(loss, variables, tape, weights), step)
 
   def private_gradients_of(
-    self, losses, rows, variables, weights=None, step=None
-  ):
+    self,
+    losses: Callable,
+    rows,
+    variables: Sequence[tf.Variable],
+    weights: tf.Tensor | None = None,
+    step: tf.Tensor | int | None = None,
+  ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
     """As `private_gradients`, with draws and chunks.
 
     Args:
@@ -366,7 +380,7 @@ class DPOptimizer:
       '`minimize`, `model.fit` or `private_gradients`.'
     )
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     """Returns all arguments, those of privacy included (not the noise's)."""
     config = super().get_config()
     config.update(
@@ -383,7 +397,9 @@ class DPOptimizer:
     return config
 
   @classmethod
-  def from_config(cls, config, custom_objects=None):
+  def from_config(
+    cls, config: dict[str, Any], custom_objects: dict | None = None
+  ) -> DPOptimizer:
     """Makes an optimizer from `get_config()`, with fresh noise."""
     config = dict(config)
     clipping = config['clipping']

@@ -49,7 +49,7 @@ class FixedSizeSampler:
   (100, 1.0)
   """
 
-  def __init__(self, *, num_examples, batch_size):
+  def __init__(self, *, num_examples: int, batch_size: int):
     self.num_examples = check_integer('num_examples', num_examples)
     if not (1 <= batch_size <= num_examples and batch_size % 1 == 0):
       raise ValueError(
@@ -59,16 +59,16 @@ class FixedSizeSampler:
     self.batch_size = int(batch_size)
 
   @property
-  def expected_batch_size(self):
+  def expected_batch_size(self) -> float:
     """The public constant that a noised sum is divided by."""
     return float(self.batch_size)
 
   @property
-  def steps_per_epoch(self):
+  def steps_per_epoch(self) -> int:
     """Batches in which a row is drawn once on average."""
     return max(1, round(self.num_examples / self.batch_size))
 
-  def event(self, noise_multiplier):
+  def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """Returns the `DpEvent` of one noised sum over one batch.
 
     Args:
@@ -80,7 +80,7 @@ class FixedSizeSampler:
       self.num_examples, self.batch_size, gaussian
     )
 
-  def describe(self):
+  def describe(self) -> str:
     """Returns how batches are drawn, in words."""
     return (
       f'fixed size: each batch is {self.batch_size} of {self.num_examples} '
@@ -89,7 +89,9 @@ class FixedSizeSampler:
       'counts half'
     )
 
-  def batch(self, data, rng):
+  def batch(
+    self, data: np.ndarray, rng: np.random.Generator
+  ) -> tuple[np.ndarray, np.ndarray]:
     """Draws one batch.
 
     Args:

@@ -58,10 +58,10 @@ class PoissonSampler:
   def __init__(
     self,
     *,
-    num_examples,
-    sampling_probability,
-    chunk=None,
-    max_batch_size=None,
+    num_examples: int,
+    sampling_probability: float,
+    chunk: int | None = None,
+    max_batch_size: int | None = None,
   ):
     self.num_examples = check_integer('num_examples', num_examples)
     if not 0 < sampling_probability <= 1:
@@ -93,23 +93,23 @@ class PoissonSampler:
       )
 
   @property
-  def expected_batch_size(self):
+  def expected_batch_size(self) -> float:
     """The public constant that a noised sum is divided by."""
     return self.num_examples * self.sampling_probability
 
   @property
-  def steps_per_epoch(self):
+  def steps_per_epoch(self) -> int:
     """Batches in which a row is drawn once on average."""
     return max(1, round(1 / self.sampling_probability))
 
   @property
-  def overflow_probability(self):
+  def overflow_probability(self) -> float:
     """Probability that a batch has to be cut, at most; 0 without a cap."""
     if self.max_batch_size is None:
       return 0.0
     return overflow(self.event(1.0))
 
-  def event(self, noise_multiplier):
+  def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """Returns the `DpEvent` of one noised sum over one batch."""
     if self.max_batch_size is not None:
       return TruncatedSubsampledGaussianDpEvent(
@@ -123,7 +123,7 @@ class PoissonSampler:
       self.sampling_probability, gaussian
     )
 
-  def describe(self):
+  def describe(self) -> str:
     """Returns how batches are drawn, in words."""
     words = (
       'Poisson: each row joins each batch independently with probability '
@@ -135,11 +135,13 @@ class PoissonSampler:
       words += (
         f'; of more than {self.max_batch_size} rows a random subset of that '
         f'size is kept, which happens with probability '
-        f'{self.overflow_probability:.3g} and is in the price'
+        f'{self.overflow_probability:.3g} and is in the privacy cost'
       )
     return words
 
-  def batch(self, data, rng):
+  def batch(
+    self, data: np.ndarray, rng: np.random.Generator
+  ) -> tuple[np.ndarray, np.ndarray]:
     """Draws one batch.
 
     Args:

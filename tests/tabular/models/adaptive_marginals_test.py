@@ -7,6 +7,7 @@ from scipy import special
 
 from tests.tabular import small_table
 from tfdpflows import accounting, flows, mechanisms
+from tfdpflows.mechanisms import marginals
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import TabularSynthesizer
 from tfdpflows.tabular.encoding import EncodedColumn
@@ -50,7 +51,7 @@ def test_raking_meets_marginals_that_agree():
   weights = adaptive_marginals.rake(rows, [3] * 3, targets)
   assert weights.mean() == pytest.approx(1)
   for target in targets:
-    found = mechanisms.count(rows, [3] * 3, target.columns, weights) / 4000
+    found = marginals.count(rows, [3] * 3, target.columns, weights) / 4000
     np.testing.assert_allclose(found, target.probabilities, atol=2e-3)
 
 
@@ -124,8 +125,8 @@ def test_the_model_learns_what_it_got_wrong(monkeypatch):
   targets, ledger = _refined(density, codes, rounds)
   assert targets[0].columns == (0, 2)
   rows = density.bins(density.sample(20_000, rng))
-  found = mechanisms.count(rows, [4] * 4, (0, 2)) / 20_000
-  real = mechanisms.count(codes, [4] * 4, (0, 2)) / 5000
+  found = marginals.count(rows, [4] * 4, (0, 2)) / 20_000
+  real = marginals.count(codes, [4] * 4, (0, 2)) / 5000
   assert np.abs(found - real).sum() / 2 < 0.05
   assert ledger.epsilon(1e-5) == pytest.approx(
     _epsilon([r.event for r in rounds])

@@ -20,7 +20,7 @@ class AdaptiveQuantile(strategy.Strategy):
   #### Formal guarantee
 
   One step with noise multiplier z costs `GaussianDpEvent(z)`, as every other
-  step does: the count is in the price. With b_i = 1 for an example left
+  step does: the count is paid for. With b_i = 1 for an example left
   unclipped, the step releases
 
       sum_i clip(g_i) / C_t    sensitivity 1,    noise z_delta

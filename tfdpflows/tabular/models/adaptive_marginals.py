@@ -192,8 +192,7 @@ def refine(
   shown = bars.bar('marginal', len(rounds), progress)
   for number, spent in enumerate(rounds):
     expected = [
-      mechanisms.count(rows, sizes, group, weights) / _SAMPLE
-      for group in groups
+      marginals.count(rows, sizes, group, weights) / _SAMPLE for group in groups
     ]
     chosen = mechanisms.select_marginal(
       bins,
@@ -239,7 +238,7 @@ def refine(
 def _column_targets(rows, sizes):
   """Single columns were measured with less noise than any pair: they stay."""
   return [
-    Target((j,), mechanisms.count(rows, sizes, (j,)) / len(rows))
+    Target((j,), marginals.count(rows, sizes, (j,)) / len(rows))
     for j in range(len(sizes))
   ]
 
