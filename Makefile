@@ -62,6 +62,13 @@ venv: .venv/stamp-base ## Make .venv with the package installed editable
 test: .venv/stamp-test ## Run the tests
 	.venv/bin/python -m pytest $(PYTEST) -m '$(MARK)'
 
+# No TensorFlow but for reading its version: accountants, sampling, schemas.
+QUICK := tests/accounting tests/sampling tests/tabular/schema_test.py
+
+.PHONY: check
+check: lint .venv/stamp-test ## Run lint and the quick tests, in a minute
+	.venv/bin/python -m pytest $(PYTEST) -m 'not full and not slow' $(QUICK)
+
 .PHONY: test-full
 test-full: .venv/stamp-test ## Run the tests marked full: large grids and fuzzes
 	.venv/bin/python -m pytest $(PYTEST) -m full -rP

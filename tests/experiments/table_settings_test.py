@@ -132,7 +132,7 @@ def test_the_target_of_the_data_set_is_filled_in(monkeypatch):
 
 def test_only_the_settings_that_are_named(monkeypatch):
   def no_fit(synthesizer, *_):
-    raise InterruptedError(synthesizer.model)
+    raise InterruptedError(synthesizer.model.name)
 
   monkeypatch.setattr(table_settings.tabular_synthesis, 'one_run', no_fit)
   run = functools.partial(hflow_ablation.run, dataset='randhie', smoke=True)

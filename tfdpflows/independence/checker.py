@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Sequence
 from concurrent import futures
 
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import gradients
+from tfdpflows._keras import keras
 from tfdpflows.independence import (
   comparison,
   errors,
@@ -58,16 +60,16 @@ class Checker:
 
   def __init__(
     self,
-    model,
-    losses,
-    variables,
-    modules,
-    what,
+    model: keras.Model,
+    losses: Callable,
+    variables: Callable,
+    modules: Sequence,
+    what: str,
     *,
     example=None,
-    independent=False,
-    use_rules=False,
-    when_built=lambda: None,
+    independent: bool = False,
+    use_rules: bool = False,
+    when_built: Callable = lambda: None,
   ):
     self._model, self._losses, self._variables = model, losses, variables
     self._modules = [m for m in modules if m is not None]
@@ -121,7 +123,7 @@ class Checker:
         'Compile the model again.'
       )
 
-  def check_before_plan(self, rows, replays):
+  def check_before_plan(self, rows, replays: bool):
     """As `check`, before a plan charges anything.
 
     Args:

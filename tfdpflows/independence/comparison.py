@@ -7,6 +7,8 @@ prove nothing. Where they cannot tell, the answer is no.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -26,7 +28,9 @@ _DECLARE = (
 )
 
 
-def check_function(function, what, shape, dtype, variables=()):
+def check_function(
+  function: Callable, what: str, shape, dtype, variables: Sequence = ()
+):
   """Refuses a function of rows that mixes them, keeps them, or is random.
 
   Args:
