@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -120,8 +121,9 @@ class Mechanism:
     return 0.0
 
   def __lt__(self, other: Mechanism) -> bool:
-    return self._key() < other._key()
+    return self._key < other._key
 
+  @functools.cached_property
   def _key(self) -> tuple:
     fields = dataclasses.fields(self)
     return (self.name, *(getattr(self, field.name) for field in fields))

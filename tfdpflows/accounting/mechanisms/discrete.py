@@ -8,6 +8,7 @@ be integrated. P is of the table with the row.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -219,6 +220,7 @@ class DiscreteLaplace(DiscreteMechanism):
   def work(self) -> float:
     return 1.0 if self.on_sample else 0.0
 
+  @functools.cached_property
   def _key(self) -> tuple:
     return (
       self.name,

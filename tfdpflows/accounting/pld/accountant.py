@@ -75,10 +75,9 @@ class PLDAccountant(accountant.MechanismAccountant):
   #### Formal guarantee
   `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
   is (epsilon, delta)-differentially private. Discretization, truncation and the
-  rounding of Fourier transforms are bounded and added; see
-  `mechanisms.losses` and `pld.transforms`, `.convolution`. So
-  is a result of another accountant, by its own guarantee; which one is the
-  smallest depends on the events alone.
+  rounding of Fourier transforms are bounded and added; see `mechanisms.losses`
+  and `pld.transforms`, `.convolution`. So is a result of another accountant, by
+  its own guarantee; which one is the smallest depends on the events alone.
 
   #### References
   Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020; Doroshenko
