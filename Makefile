@@ -121,6 +121,10 @@ format: .venv/stamp-dev ## Put the code in the style that lint checks
 build-files: .venv/stamp-base ## Write the BUILD files from the imports
 	.venv/bin/python -m tools.build_files
 
+.PHONY: api
+api: .venv/stamp-base ## Write docs/api.md, the page of public names
+	.venv/bin/python -m tools.api
+
 .PHONY: clean
 clean: ## Remove what the other targets made
 	rm -rf .venv .venv-tf215 .venv-peers .venv-peers-tabular demo *.egg-info build dist .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """Writes docs/api.md: every public name, with the first line of its docstring.
 
-    python -m tools.api
+    make api
 
 `--check` writes nothing and fails where the page is not as it would be.
 """
@@ -20,7 +20,7 @@ PATH = pathlib.Path(__file__).resolve().parents[1] / 'docs' / 'api.md'
 _HEADER = """# Public names
 
 Everything that the library promises to keep. What is not here is private, and
-may change without notice. Written by `python -m tools.api`.
+may change without notice. Written by `make api`.
 """
 
 
@@ -75,7 +75,7 @@ def main() -> None:
   if not parser.parse_args().check:
     PATH.write_text(page())
   elif PATH.read_text() != page():
-    sys.exit('docs/api.md is not up to date: run `python -m tools.api`.')
+    sys.exit('docs/api.md is not up to date: run `make api`.')
 
 
 if __name__ == '__main__':

@@ -8,7 +8,7 @@ from tools import api
 
 
 def test_the_page_is_up_to_date():
-  assert api.PATH.read_text() == api.page(), 'run `python -m tools.api`'
+  assert api.PATH.read_text() == api.page(), 'run `make api`'
 
 
 @pytest.mark.parametrize('package', api.names())
