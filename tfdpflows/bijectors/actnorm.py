@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Union
+
 import tensorflow as tf
 
 from tfdpflows._keras import tfp
 from tfdpflows.bijectors.copies import copies
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
 tfb = tfp.bijectors
 
@@ -30,7 +35,11 @@ class ActNorm(tfb.Bijector):
   """
 
   def __init__(
-    self, event_size, dtype=tf.float32, validate_args=False, name='actnorm'
+    self,
+    event_size: int,
+    dtype: Union[tf.DType, str] = tf.float32,
+    validate_args: bool = False,
+    name: str = 'actnorm',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
@@ -46,7 +55,7 @@ class ActNorm(tfb.Bijector):
         name=name,
       )
 
-  def normalize(self, mean, std):
+  def normalize(self, mean: npt.ArrayLike, std: npt.ArrayLike) -> None:
     """Sets scale and shift to those of the columns of `forward`.
 
     `inverse` then takes columns of these means and standard deviations to

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Optional, Union
+
 import numpy as np
 import tensorflow as tf
 from scipy import special
 
 from tfdpflows.bijectors.one_pass import OnePassInverse
 from tfdpflows.networks.made import MADE
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
 # Logits stay within this, by a tanh, of those of the standard normal: no bin
 # ever has a probability of zero, and the exponentials need no largest one
@@ -73,13 +79,13 @@ class AutoregressiveHistogram(OnePassInverse):
 
   def __init__(
     self,
-    knots,
-    hidden_units=(64,),
-    dtype=tf.float32,
-    seed=None,
-    order=None,
-    validate_args=False,
-    name='autoregressive_histogram',
+    knots: Sequence[npt.ArrayLike],
+    hidden_units: Sequence[int] = (64,),
+    dtype: Union[tf.DType, str] = tf.float32,
+    seed: Optional[int] = None,
+    order: Optional[Sequence[int]] = None,
+    validate_args: bool = False,
+    name: str = 'autoregressive_histogram',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
@@ -154,7 +160,7 @@ class AutoregressiveHistogram(OnePassInverse):
     passed, here = self._indicators(z)
     return passed, here, self._weights(self._network(here))
 
-  def log_ratios(self, y):
+  def log_ratios(self, y: tf.Tensor) -> tf.Tensor:
     """Returns how much likelier each column's bin is than it was at the start.
 
     Args:
@@ -172,12 +178,12 @@ class AutoregressiveHistogram(OnePassInverse):
     )
 
   @property
-  def num_bins(self):
+  def num_bins(self) -> list[int]:
     """The number of bins of each column, a list in the order of the data."""
     sizes = np.diff(self._ends)
     return [int(sizes[j]) for j in self._back]
 
-  def bins(self, y):
+  def bins(self, y: tf.Tensor) -> tf.Tensor:
     """Returns the number of the bin of each column, int32 `[..., d]`.
 
     Args:
@@ -225,7 +231,12 @@ class AutoregressiveHistogram(OnePassInverse):
       indicators.append(here)
     return self._reordered(tf.stack(columns, 1) + flat - clipped, x)
 
-  def match_marginals(self, num_rows=32_768, seed=None, iterations=20):
+  def match_marginals(
+    self,
+    num_rows: int = 32_768,
+    seed: Optional[int] = None,
+    iterations: int = 20,
+  ) -> None:
     """Makes every column standard normal again, up to its bins, on average.
 
     Training with clipped gradients makes what is rare rarer. Where the columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -10,12 +11,12 @@ import tensorflow as tf
 FLOOR = 1e-3
 
 
-def positive(x):
+def positive(x: tf.Tensor) -> tf.Tensor:
   """A softplus that is 1 at zero and stays above `FLOOR`."""
   return FLOOR + tf.nn.softplus(x + math.log(math.expm1(1 - FLOOR)))
 
 
-def squeeze(t):
+def squeeze(t: tf.Tensor) -> tf.Tensor:
   """`f(t)` with `t f(t) > FLOOR - 1`, and f = 1 wherever t >= 0.
 
   Below zero t f(t) is a tanh: smooth, and t itself near zero.
@@ -28,7 +29,9 @@ def squeeze(t):
   return tf.where(t >= 0, tf.ones_like(t), tf.where(t < -1e-3, f, near))
 
 
-def solve_monotone(slope, shift, target):
+def solve_monotone(
+  slope: tf.Tensor, shift: tf.Tensor, target: tf.Tensor
+) -> tf.Tensor:
   """Returns a with `a + slope * tanh(a + shift) = target`.
 
   By bisection, and one step of Newton's method that has the gradients of the
@@ -49,7 +52,9 @@ def solve_monotone(slope, shift, target):
   return a - gap / tf.stop_gradient(1 + k * (1 - t * t))
 
 
-def bisect(above, low, high):
+def bisect(
+  above: Callable[[tf.Tensor], tf.Tensor], low: tf.Tensor, high: tf.Tensor
+) -> tf.Tensor:
   """Returns where a monotone function crosses, without gradients.
 
   Args:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Union
+
 import tensorflow as tf
 
 from tfdpflows import gradients
 
 
-def copies(parameter, x, axes=1):
+def copies(
+  parameter: Union[tf.Variable, tf.Tensor], x: tf.Tensor, axes: int = 1
+) -> tf.Tensor:
   """Returns a parameter in the shape in which it meets a batch.
 
   Args:
@@ -28,7 +33,11 @@ def copies(parameter, x, axes=1):
   return tf.reshape(found, shape) if between else found
 
 
-def shared(function, parameters, x):
+def shared(
+  function: Callable[..., list[tf.Tensor]],
+  parameters: Sequence[tf.Variable],
+  x: tf.Tensor,
+) -> list[tf.Tensor]:
   """Returns values of parameters alone, each in the shape of a batch.
 
   Args:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Optional, Union
+
 import numpy as np
 import tensorflow as tf
 
@@ -9,6 +11,9 @@ from tfdpflows import gradients
 from tfdpflows._keras import tfp
 from tfdpflows.bijectors.constraints import positive, squeeze
 from tfdpflows.bijectors.copies import copies, shared
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
 tfb = tfp.bijectors
 
@@ -41,11 +46,11 @@ class LULinear(tfb.Bijector):
 
   def __init__(
     self,
-    event_size,
-    permutation=None,
-    dtype=tf.float32,
-    validate_args=False,
-    name='lu_linear',
+    event_size: int,
+    permutation: Optional[npt.ArrayLike] = None,
+    dtype: Union[tf.DType, str] = tf.float32,
+    validate_args: bool = False,
+    name: str = 'lu_linear',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
@@ -139,12 +144,12 @@ class LowRankLinear(tfb.Bijector):
 
   def __init__(
     self,
-    event_size,
-    rank=1,
-    dtype=tf.float32,
-    seed=None,
-    validate_args=False,
-    name='low_rank_linear',
+    event_size: int,
+    rank: int = 1,
+    dtype: Union[tf.DType, str] = tf.float32,
+    seed: Optional[int] = None,
+    validate_args: bool = False,
+    name: str = 'low_rank_linear',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:

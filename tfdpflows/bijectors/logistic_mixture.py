@@ -58,10 +58,10 @@ class LogisticMixtureCDF(tfb.Bijector):
 
   def __init__(
     self,
-    params,
-    logit=False,
-    validate_args=False,
-    name='logistic_mixture_cdf',
+    params: tf.Tensor,
+    logit: bool = False,
+    validate_args: bool = False,
+    name: str = 'logistic_mixture_cdf',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
@@ -89,7 +89,7 @@ class LogisticMixtureCDF(tfb.Bijector):
       )
 
   @staticmethod
-  def num_params(num_components):
+  def num_params(num_components: int) -> int:
     """Returns how many parameters `num_components` components have."""
     return 3 * num_components
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Union
+
 import numpy as np
 import tensorflow as tf
 
 from tfdpflows._keras import tfp
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
 tfb = tfp.bijectors
 
@@ -46,11 +52,11 @@ class MarginalCDF(tfb.Bijector):
 
   def __init__(
     self,
-    edges,
-    probabilities,
-    dtype=tf.float32,
-    validate_args=False,
-    name='marginal_cdf',
+    edges: Sequence[npt.ArrayLike],
+    probabilities: Sequence[npt.ArrayLike],
+    dtype: Union[tf.DType, str] = tf.float32,
+    validate_args: bool = False,
+    name: str = 'marginal_cdf',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
 from tfdpflows.bijectors.one_pass import OnePassInverse
+
+if TYPE_CHECKING:
+  from tfdpflows._keras import tfp
 
 
 class MaskedAutoregressive(OnePassInverse):
@@ -36,10 +42,10 @@ class MaskedAutoregressive(OnePassInverse):
 
   def __init__(
     self,
-    network,
-    transform,
-    validate_args=False,
-    name='masked_autoregressive',
+    network: Callable[[tf.Tensor], tf.Tensor],
+    transform: Callable[[tf.Tensor], tfp.bijectors.Bijector],
+    validate_args: bool = False,
+    name: str = 'masked_autoregressive',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:

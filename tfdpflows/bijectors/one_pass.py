@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfdpflows._keras import tfp
 
 tfb = tfp.bijectors
@@ -21,7 +23,7 @@ class OnePassInverse(tfb.Bijector):
     **kwargs: of `tfb.Bijector`.
   """
 
-  def __init__(self, **kwargs):
+  def __init__(self, **kwargs: Any):
     self._left = None
     super().__init__(forward_min_event_ndims=1, **kwargs)
 

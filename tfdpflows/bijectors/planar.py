@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional, Union
+
 import numpy as np
 import tensorflow as tf
 
@@ -34,11 +36,11 @@ class Planar(OnePassInverse):
 
   def __init__(
     self,
-    event_size,
-    dtype=tf.float32,
-    seed=None,
-    validate_args=False,
-    name='planar',
+    event_size: int,
+    dtype: Union[tf.DType, str] = tf.float32,
+    seed: Optional[int] = None,
+    validate_args: bool = False,
+    name: str = 'planar',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:

@@ -45,12 +45,12 @@ class RationalQuadraticSpline(tfb.Bijector):
 
   def __init__(
     self,
-    params,
-    bound=5.0,
-    min_bin=1e-3,
-    min_slope=1e-3,
-    validate_args=False,
-    name='rational_quadratic_spline',
+    params: tf.Tensor,
+    bound: float = 5.0,
+    min_bin: float = 1e-3,
+    min_slope: float = 1e-3,
+    validate_args: bool = False,
+    name: str = 'rational_quadratic_spline',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
@@ -79,7 +79,7 @@ class RationalQuadraticSpline(tfb.Bijector):
       )
 
   @staticmethod
-  def num_params(num_bins):
+  def num_params(num_bins: int) -> int:
     """Returns how many parameters a spline with `num_bins` bins has."""
     return 3 * num_bins - 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional, Union
+
 import numpy as np
 import tensorflow as tf
 
@@ -43,13 +45,13 @@ class Sylvester(OnePassInverse):
 
   def __init__(
     self,
-    event_size,
-    units=None,
-    reflections=1,
-    dtype=tf.float32,
-    seed=None,
-    validate_args=False,
-    name='sylvester',
+    event_size: int,
+    units: Optional[int] = None,
+    reflections: int = 1,
+    dtype: Union[tf.DType, str] = tf.float32,
+    seed: Optional[int] = None,
+    validate_args: bool = False,
+    name: str = 'sylvester',
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:

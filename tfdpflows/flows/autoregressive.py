@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
 import numpy as np
 import tensorflow as tf
 
@@ -9,25 +12,28 @@ from tfdpflows import bijectors, networks
 from tfdpflows._keras import tfp
 from tfdpflows.flows.transforms import Affine, Spline
 
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
 tfb, tfd = tfp.bijectors, tfp.distributions
 
 
 def masked_autoregressive_flow(
-  event_size,
-  num_blocks=5,
-  hidden_units=(100, 100),
+  event_size: int,
+  num_blocks: int = 5,
+  hidden_units: Sequence[int] = (100, 100),
   *,
-  transform=None,
-  shared=False,
-  actnorm=False,
-  linear=None,
-  marginal=None,
-  base=None,
-  activation='relu',
-  dtype=tf.float32,
-  seed=None,
-  name='masked_autoregressive_flow',
-):
+  transform: Optional[Callable[[tf.Tensor], tfb.Bijector]] = None,
+  shared: bool = False,
+  actnorm: bool = False,
+  linear: Optional[Callable[[int], tfb.Bijector]] = None,
+  marginal: Optional[tfb.Bijector] = None,
+  base: Optional[tfd.Distribution] = None,
+  activation: str = 'relu',
+  dtype: Union[tf.DType, str] = tf.float32,
+  seed: Optional[int] = None,
+  name: str = 'masked_autoregressive_flow',
+) -> tfd.TransformedDistribution:
   """A stack of MADE blocks with the columns reversed in between (MAF).
 
   Papamakarios et al. 2017; with DP-SGD, Waites & Cummings 2021. It starts as
@@ -105,15 +111,15 @@ def masked_autoregressive_flow(
 
 
 def histogram_flow(
-  knots,
-  hidden_units=(64,),
+  knots: Sequence[npt.ArrayLike],
+  hidden_units: Sequence[int] = (64,),
   *,
-  order=None,
-  marginal=None,
-  dtype=tf.float32,
-  seed=None,
-  name='histogram_flow',
-):
+  order: Optional[Sequence[int]] = None,
+  marginal: Optional[tfb.Bijector] = None,
+  dtype: Union[tf.DType, str] = tf.float32,
+  seed: Optional[int] = None,
+  name: str = 'histogram_flow',
+) -> tfd.TransformedDistribution:
   """A flow of one autoregressive map of conditional histograms.
 
   Args:
@@ -146,15 +152,15 @@ def histogram_flow(
 
 
 def neural_spline_flow(
-  event_size,
-  num_blocks=2,
-  hidden_units=(128, 128),
+  event_size: int,
+  num_blocks: int = 2,
+  hidden_units: Sequence[int] = (128, 128),
   *,
-  num_bins=8,
-  bound=5.0,
-  name='neural_spline_flow',
-  **kwargs,
-):
+  num_bins: int = 8,
+  bound: float = 5.0,
+  name: str = 'neural_spline_flow',
+  **kwargs: Any,
+) -> tfd.TransformedDistribution:
   """A masked autoregressive flow of rational-quadratic splines.
 
   Durkan et al. 2019, "Neural spline flows", in its autoregressive form.

@@ -11,6 +11,9 @@ with equality where q is proportional to p in the cell, and the mean of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Optional, Union
+
 import numpy as np
 import tensorflow as tf
 
@@ -43,7 +46,12 @@ class UniformDequantization(tf.Module):
   ([[0.25, 0.0]], [0.0])
   """
 
-  def __init__(self, sizes, dtype=tf.float32, name='uniform_dequantization'):
+  def __init__(
+    self,
+    sizes: Sequence[int],
+    dtype: Union[tf.DType, str] = tf.float32,
+    name: str = 'uniform_dequantization',
+  ):
     super().__init__(name=name)
     self.sizes = _checked(sizes)
     self.dtype = tf.as_dtype(dtype)
@@ -107,14 +115,14 @@ class VariationalDequantization(UniformDequantization):
 
   def __init__(
     self,
-    sizes,
-    hidden_units=(32,),
-    num_components=4,
-    num_layers=2,
-    max_features=16,
-    dtype=tf.float32,
-    seed=None,
-    name='variational_dequantization',
+    sizes: Sequence[int],
+    hidden_units: Sequence[int] = (32,),
+    num_components: int = 4,
+    num_layers: int = 2,
+    max_features: int = 16,
+    dtype: Union[tf.DType, str] = tf.float32,
+    seed: Optional[int] = None,
+    name: str = 'variational_dequantization',
   ):
     super().__init__(sizes, dtype, name)
     if min([num_components, num_layers, max_features, *hidden_units]) < 1:
@@ -232,13 +240,13 @@ class Dequantized(tfd.Distribution):
 
   def __init__(
     self,
-    distribution,
-    dequantization,
-    num_importance_samples=1,
-    seed=None,
-    validate_args=False,
-    allow_nan_stats=True,
-    name='dequantized',
+    distribution: tfd.Distribution,
+    dequantization: UniformDequantization,
+    num_importance_samples: int = 1,
+    seed: Optional[int] = None,
+    validate_args: bool = False,
+    allow_nan_stats: bool = True,
+    name: str = 'dequantized',
   ):
     parameters = dict(locals())
     size = dequantization.sizes.size

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
 import numpy as np
 import tensorflow as tf
 
@@ -13,25 +16,29 @@ from tfdpflows.flows.dequantization import (
   VariationalDequantization,
 )
 
+if TYPE_CHECKING:
+  from tfdpflows._keras import tfp
+  from tfdpflows.tabular.encoding import EncodedColumn
+
 _LINEAR = ('low_rank', 'lu')
 _DEQUANTIZATIONS = ('uniform', 'variational')
 
 
 def dp_hflow(
-  columns,
-  num_blocks=3,
-  hidden_units=(128, 128),
+  columns: Union[int, Sequence[Union[int, tuple[float, float], EncodedColumn]]],
+  num_blocks: int = 3,
+  hidden_units: Sequence[int] = (128, 128),
   *,
-  linear='low_rank',
-  rank=1,
-  dequantization='uniform',
-  shared=True,
-  marginal=None,
-  dtype=tf.float32,
-  seed=None,
-  name='dp_hflow',
-  **kwargs,
-):
+  linear: str = 'low_rank',
+  rank: int = 1,
+  dequantization: str = 'uniform',
+  shared: bool = True,
+  marginal: Optional[tfp.bijectors.Bijector] = None,
+  dtype: Union[tf.DType, str] = tf.float32,
+  seed: Optional[int] = None,
+  name: str = 'dp_hflow',
+  **kwargs: Any,
+) -> Union[tfp.distributions.TransformedDistribution, Dequantized]:
   """The flow of DP-HFlow, for tables of categories and numbers.
 
   Lee et al. 2022, "Differentially private normalizing flows for synthetic

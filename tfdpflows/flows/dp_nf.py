@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
 import tensorflow as tf
 
 from tfdpflows.flows.autoregressive import masked_autoregressive_flow
 from tfdpflows.flows.transforms import Affine, Spline
 
+if TYPE_CHECKING:
+  from tfdpflows._keras import tfp
+
 
 def dp_nf(
-  event_size,
-  num_blocks=5,
-  hidden_units=(100, 100),
+  event_size: int,
+  num_blocks: int = 5,
+  hidden_units: Sequence[int] = (100, 100),
   *,
-  transform='affine',
-  base=None,
-  train_base=False,
-  num_bins=8,
-  bound=5.0,
-  dtype=None,
-  name='dp_nf',
-  **kwargs,
-):
+  transform: str = 'affine',
+  base: Optional[tfp.distributions.Distribution] = None,
+  train_base: bool = False,
+  num_bins: int = 8,
+  bound: float = 5.0,
+  dtype: Optional[Union[tf.DType, str]] = None,
+  name: str = 'dp_nf',
+  **kwargs: Any,
+) -> tfp.distributions.TransformedDistribution:
   """The recipe of DP-NF: MADE blocks with reversals, on a prior of choice.
 
   Waites & Cummings 2021, "Differentially private normalizing flows for

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Optional
+
 import numpy as np
 
 from tfdpflows import bijectors
@@ -12,6 +14,11 @@ from tfdpflows.mechanisms import normalization_event, private_normalization
 from tfdpflows.mechanisms.rows import as_numbers
 from tfdpflows.randomness import Randomness
 
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+
 tfb = tfp.bijectors
 
 # `tfb.Chain(...)` is of this class where a part is no CompositeTensor.
@@ -21,20 +28,20 @@ _CHUNK = 8192
 
 
 def initialize_privately(
-  flow,
-  x,
+  flow: tfp.distributions.TransformedDistribution,
+  x: npt.ArrayLike,
   *,
-  bound,
-  ledger,
-  epsilon=None,
-  noise_multiplier=None,
-  num_layers=None,
-  later_bound=4.0,
-  num_examples=None,
-  randomness=None,
-  label='initialization',
-  resume=False,
-):
+  bound: npt.ArrayLike,
+  ledger: PrivacyLedger,
+  epsilon: Optional[float] = None,
+  noise_multiplier: Optional[float] = None,
+  num_layers: Optional[int] = None,
+  later_bound: float = 4.0,
+  num_examples: Optional[int] = None,
+  randomness: Optional[Randomness] = None,
+  label: str = 'initialization',
+  resume: bool = False,
+) -> list[bijectors.ActNorm]:
   """Initialises the `ActNorm` layers of a flow from the data, privately.
 
   DP-NF-INIT of Waites & Cummings 2021: from the data to the base, the private

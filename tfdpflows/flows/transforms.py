@@ -26,7 +26,7 @@ class Affine:
 
   num_params = 2
 
-  def __init__(self, max_log_scale=5.0):
+  def __init__(self, max_log_scale: float = 5.0):
     self.max_log_scale = float(max_log_scale)
 
   def __call__(self, params):
@@ -46,7 +46,7 @@ class Spline:
     bound: the spline acts on [-bound, bound].
   """
 
-  def __init__(self, num_bins=8, bound=5.0):
+  def __init__(self, num_bins: int = 8, bound: float = 5.0):
     self.num_bins = int(num_bins)
     self.bound = float(bound)
     self.num_params = RationalQuadraticSpline.num_params(self.num_bins)
@@ -65,7 +65,7 @@ class LogisticMixture:
     num_components: components of the mixture.
   """
 
-  def __init__(self, num_components=8):
+  def __init__(self, num_components: int = 8):
     self.num_components = int(num_components)
     self.num_params = LogisticMixtureCDF.num_params(self.num_components)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -23,7 +25,12 @@ class EmbeddingTerm:
     gradients: output gradients `[batch, ..., dim]`, one per use.
   """
 
-  def __init__(self, table, ids, gradients):
+  def __init__(
+    self,
+    table: tf.Variable,
+    ids: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor],
+  ):
     self._shape = table.shape
     batch = tf.shape(gradients[0])[0]
     single = len(ids) == 1 and ids[0].shape[1:].num_elements() == 1
@@ -40,7 +47,7 @@ class EmbeddingTerm:
       ids, rows = _sum_equal(ids, rows)
     self._ids, self._rows = ids, rows
 
-  def squared_norms(self):
+  def squared_norms(self) -> tf.Tensor:
     rows = self._rows
     squared = tf.reduce_sum(rows * rows, [1, 2])
     # What the squares lost when they were rounded to zero.
@@ -48,11 +55,13 @@ class EmbeddingTerm:
     size = tf.shape(rows)[1] * tf.shape(rows)[2]
     return squared + tf.cast(size, rows.dtype) * lost
 
-  def weighted_sum(self, weights, clean):
+  def weighted_sum(
+    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
+  ) -> tf.Tensor:
     rows = clean(self._rows) * weights[:, None, None]
     return self._scatter(rows, self._ids, self._shape[0])
 
-  def materialise(self):
+  def materialise(self) -> tf.Tensor:
     batch, vocabulary = tf.shape(self._rows)[0], self._shape[0]
     start = tf.range(tf.cast(batch, tf.int64))[:, None] * vocabulary
     ids = tf.where(self._ids < 0, self._ids, self._ids + start)

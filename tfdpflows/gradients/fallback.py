@@ -9,12 +9,20 @@ Leaving all of them out would be no bounded change, so that is an error.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
 import tensorflow as tf
 from absl import logging
 from tensorflow.python.ops import control_flow_util
 
 
-def one_by_one(losses, rows, variables, draws=1):
+def one_by_one(
+  losses: Callable[[Any], tf.Tensor],
+  rows: Any,
+  variables: Sequence[tf.Variable],
+  draws: int = 1,
+) -> list[tf.Tensor]:
   """Returns the gradients of each example's loss, computed by itself.
 
   Args:
@@ -54,13 +62,15 @@ def _with_zeros(x, count):
   return tf.pad(x, [[0, count]] + [[0, 0]] * (x.shape.rank - 1))
 
 
-def by_example(x, draws):
+def by_example(x: tf.Tensor, draws: int) -> tf.Tensor:
   """Returns `[batch * draws, ...]` as `[batch, draws, ...]`."""
   sizes = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
   return tf.reshape(x, [-1, draws, *sizes[1:]])
 
 
-def jacobians(tape, loss, variables):
+def jacobians(
+  tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
+) -> list[Optional[tf.Tensor]]:
   """Returns `[batch] + variable.shape` for each, `None` if not connected.
 
   Args:
@@ -99,7 +109,7 @@ def _checked(jacobian, variable):
   )
 
 
-def nan_if_mixed(jacobians, dtype):
+def nan_if_mixed(jacobians: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
   """Returns 0, or nan where one of the jacobians is not finite.
 
   Where XLA takes a step over without being asked to (auto-clustering, or a
@@ -126,7 +136,7 @@ def _under_xla():
 _LOGGED = set()
 
 
-def log(variable):
+def log(variable: tf.Variable) -> None:
   """Says once that a variable takes the slow way."""
   if variable.name not in _LOGGED:
     _LOGGED.add(variable.name)

@@ -7,13 +7,16 @@ the same use what both compute.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from tfdpflows.gradients.terms import BiasTerm, LinearTerm
 
 
-def squared_norms(terms):
+def squared_norms(terms: Sequence[Any]) -> tf.Tensor:
   """Returns `[batch, len(terms)]`: the squared l2 norms, a column per term.
 
   Where one norm of an example is not finite, its others may be nan.
@@ -48,7 +51,11 @@ def squared_norms(terms):
   return tf.matmul(tf.concat(parts, 1), tf.constant(has, inputs.dtype))
 
 
-def weighted_sums(terms, weights, clean):
+def weighted_sums(
+  terms: Sequence[Any],
+  weights: Sequence[tf.Tensor],
+  clean: Callable[[tf.Tensor], tf.Tensor],
+) -> list[tf.Tensor]:
   """Returns `weighted_sum` of each term, with its own entry of `weights`."""
   places = {term: i for i, term in enumerate(terms)}
   found = [None] * len(terms)

@@ -7,6 +7,7 @@ Each gives what the `call` of its layer gives, with the layer's options. See
 from __future__ import annotations
 
 import contextlib
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -37,7 +38,7 @@ def _copies(parameter, x, rank=None):
   return copies
 
 
-def dense(layer, inputs):
+def dense(layer: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
   """`Dense`: one `linear`, then the activation."""
   if not _plain(layer, inputs):
     return NotImplemented
@@ -46,7 +47,7 @@ def dense(layer, inputs):
   return y if layer.activation is None else layer.activation(y)
 
 
-def lookup(layer, inputs):
+def lookup(layer: keras.layers.Embedding, inputs: tf.Tensor) -> tf.Tensor:
   """`Embedding`: one `embedding`, unless it multiplies by indicators."""
   one_hot = getattr(layer, '_use_one_hot_matmul', False)
   if not _plain(layer, inputs, 1) or one_hot or layer.sparse:
@@ -56,7 +57,9 @@ def lookup(layer, inputs):
   return embedding(inputs, layer.embeddings)
 
 
-def einsum_dense(layer, inputs):
+def einsum_dense(
+  layer: keras.layers.EinsumDense, inputs: tf.Tensor
+) -> tf.Tensor:
   """Equations such as 'abc,cde->abde': a matrix product after a reshape."""
   if not _plain(layer, inputs):
     return NotImplemented
@@ -102,7 +105,9 @@ def _kept_axes(equation, rank):
   return len(kept) if as_product else None
 
 
-def layer_normalization(layer, inputs):
+def layer_normalization(
+  layer: keras.layers.LayerNormalization, inputs: tf.Tensor
+) -> tf.Tensor:
   """`LayerNormalization`, with a copy of gamma and beta per example."""
   if not _plain(layer, inputs):
     return NotImplemented
@@ -136,7 +141,12 @@ def _dropped(layer, inputs, training, count):
   return inputs * masks[0]
 
 
-def gru_cell(layer, inputs, states, training=None):
+def gru_cell(
+  layer: keras.layers.GRUCell,
+  inputs: tf.Tensor,
+  states: Any,
+  training: Optional[bool] = None,
+) -> tuple[tf.Tensor, Any]:
   """`GRUCell` with `reset_after`: two products, and a copy of the biases."""
   if not _plain(layer, inputs) or not layer.reset_after or _by_gate(layer):
     return NotImplemented
@@ -155,7 +165,12 @@ def gru_cell(layer, inputs, states, training=None):
   return h, [h] if nested else h
 
 
-def lstm_cell(layer, inputs, states, training=None):
+def lstm_cell(
+  layer: keras.layers.LSTMCell,
+  inputs: tf.Tensor,
+  states: Any,
+  training: Optional[bool] = None,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
   """`LSTMCell`: the products of all four gates at once."""
   if not _plain(layer, inputs) or _by_gate(layer):
     return NotImplemented
@@ -171,7 +186,12 @@ def lstm_cell(layer, inputs, states, training=None):
   return h, [h, c]
 
 
-def simple_rnn_cell(layer, inputs, states, training=None):
+def simple_rnn_cell(
+  layer: keras.layers.SimpleRNNCell,
+  inputs: tf.Tensor,
+  states: Any,
+  training: Optional[bool] = None,
+) -> tuple[tf.Tensor, Any]:
   """`SimpleRNNCell`: a product of the inputs, and one of the state."""
   if not _plain(layer, inputs):
     return NotImplemented
@@ -187,7 +207,9 @@ def simple_rnn_cell(layer, inputs, states, training=None):
   return y, [y] if nested else y
 
 
-def recurrent(layer, inputs, *args, **kwargs):
+def recurrent(
+  layer: keras.layers.RNN, inputs: tf.Tensor, *args: Any, **kwargs: Any
+) -> Any:
   """Unrolls the loop: no tape sees the uses of a kernel inside of one."""
   x = tf.nest.flatten(inputs)[0]
   time = 0 if layer.time_major else 1
@@ -210,7 +232,12 @@ def _attributes(layer, **values):
     attributes.update(old)
 
 
-def time_distributed(layer, inputs, training=None, mask=None):
+def time_distributed(
+  layer: keras.layers.TimeDistributed,
+  inputs: tf.Tensor,
+  training: Optional[bool] = None,
+  mask: Optional[tf.Tensor] = None,
+) -> tf.Tensor:
   """Keras would fold the time into the batch; `Dense` does without."""
   if not _plain(layer, inputs, 3) or type(layer.layer) is not _layers.Dense:
     return NotImplemented

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 from absl import logging
+
+if TYPE_CHECKING:
+  from tfdpflows._keras import keras
 
 _RULES = {}
 _LOGGED = set()
 
 
-def register_rule(layer_class, rule=None):
+def register_rule(
+  layer_class: type[keras.layers.Layer],
+  rule: Optional[Callable[..., Any]] = None,
+) -> Optional[Callable[..., Any]]:
   """Registers how the call of a Keras layer is written with the primitives.
 
   A rule is a function `rule(layer, *args, **kwargs)` of the layer and of what
@@ -54,7 +62,7 @@ def _register(layer_class, rule):
   return rule
 
 
-def rule_of(layer):
+def rule_of(layer: keras.layers.Layer) -> Optional[Callable[..., Any]]:
   """Returns the rule of a layer, or `None`."""
   # A call that somebody put on the layer itself computes who knows what.
   if 'call' in vars(layer):
@@ -63,7 +71,7 @@ def rule_of(layer):
   return _library().get(type(layer)) if rule is None else rule
 
 
-def is_library_rule(layer):
+def is_library_rule(layer: keras.layers.Layer) -> bool:
   """Whether the rule of a layer is the one that comes with the library."""
   rule = rule_of(layer)
   return rule is not None and rule is _library().get(type(layer))
@@ -77,7 +85,7 @@ def _library():
 
 
 @contextlib.contextmanager
-def layer_rules(layers):
+def layer_rules(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
   """Lets those of the `layers` that have a rule compute by it, inside of it.
 
   Args:

@@ -49,6 +49,9 @@ bits are no such products: TensorFloat-32 is refused by the optimizers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
 import numpy as np
 import tensorflow as tf
 
@@ -59,7 +62,12 @@ _HIDDEN = 4e-6
 _RATIO = 8.0
 
 
-def with_hidden_length(squared, lengths, dtype, additions=0):
+def with_hidden_length(
+  squared: tf.Tensor,
+  lengths: tf.Tensor,
+  dtype: tf.DType,
+  additions: Union[int, tf.Tensor] = 0,
+) -> tf.Tensor:
   """Returns `[batch]`: squared norms that no parts escape by cancelling.
 
   Args:
@@ -73,14 +81,18 @@ def with_hidden_length(squared, lengths, dtype, additions=0):
   return tf.cast(tf.maximum(squared, 0) + hidden * lengths**2, dtype)
 
 
-def lengths_of(terms):
+def lengths_of(
+  terms: Sequence[Any],
+) -> list[Optional[tuple[tf.Tensor, tf.Tensor]]]:
   """Returns `lengths()` of each term, `None` where it has none to give."""
   return [
     term.lengths() if hasattr(term, 'lengths') else None for term in terms
   ]
 
 
-def of_products(a, d, factor=1.0):
+def of_products(
+  a: tf.Tensor, d: tf.Tensor, factor: Union[float, tf.Tensor] = 1.0
+) -> tuple[tf.Tensor, tf.Tensor]:
   """How long parts `a_t d_t^T` are, and what may be lost of them.
 
   Args:
@@ -99,7 +111,11 @@ def of_products(a, d, factor=1.0):
   return tuple(tf.reduce_sum(x, 1) * factor for x in (of_a * of_d, lost))
 
 
-def short(lengths, weights, squared):
+def short(
+  lengths: Sequence[Optional[tuple[tf.Tensor, tf.Tensor]]],
+  weights: Sequence[tf.Tensor],
+  squared: tf.Tensor,
+) -> tf.Tensor:
   """Returns `[batch]`: whether parts are not much longer than is clipped to.
 
   False where anything is not finite.

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import collections
 import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Union
 
 import tensorflow as tf
 
@@ -25,6 +27,9 @@ from tfdpflows.gradients.terms import (
   StoredTerm,
   linear_term,
 )
+
+if TYPE_CHECKING:
+  from tfdpflows.gradients.tape import PerExampleTape
 
 
 class PerExampleGradients:
@@ -47,7 +52,14 @@ class PerExampleGradients:
       used together, or whose names are alike up to the last `/`.
   """
 
-  def __init__(self, tape, loss, variables, records, draws=1):
+  def __init__(
+    self,
+    tape: PerExampleTape,
+    loss: tf.Tensor,
+    variables: Sequence[tf.Variable],
+    records: Sequence[Any],
+    draws: int = 1,
+  ):
     check_loss(loss)
     self.variables = list(variables)
     self._start(loss)
@@ -95,7 +107,12 @@ class PerExampleGradients:
     return {}, {v.ref(): g for v, g in zip(variables, self._jacobians)}
 
   @classmethod
-  def from_jacobian(cls, tape, loss, variables):
+  def from_jacobian(
+    cls,
+    tape: tf.GradientTape,
+    loss: tf.Tensor,
+    variables: Sequence[tf.Variable],
+  ) -> PerExampleGradients:
     """The slow way, for a plain `tf.GradientTape`, which it uses up.
 
     An example whose gradient is not finite is an error when it runs, and plain
@@ -114,17 +131,17 @@ class PerExampleGradients:
     self._terms = [StoredTerm(jacobian) for jacobian in self._jacobians]
     return self
 
-  def squared_norms(self):
+  def squared_norms(self) -> tf.Tensor:
     """Returns `[batch]`: the squared l2 norm over all variables together."""
     return tf.reduce_sum(self.variable_squared_norms(), 1)
 
-  def finite(self):
+  def finite(self) -> tf.Tensor:
     """Returns `[batch]`: whether all that enters an example's gradient is."""
     if self._finite is None:
       self._finite = tf.math.is_finite(self.squared_norms())
     return self._finite
 
-  def variable_squared_norms(self):
+  def variable_squared_norms(self) -> tf.Tensor:
     """Returns `[batch, variables]`: the squared l2 norms.
 
     Where one of an example is not finite, its others may be nan.
@@ -134,7 +151,9 @@ class PerExampleGradients:
       self._squared = _of_batch(squared, self._batch)
     return self._squared
 
-  def weighted_sum(self, weights):
+  def weighted_sum(
+    self, weights: Union[tf.Tensor, list[tf.Tensor]]
+  ) -> list[tf.Tensor]:
     """Returns `sum_i weights[i] * gradient_i`, one tensor per variable.
 
     Args:
@@ -172,7 +191,7 @@ class PerExampleGradients:
       totals = [t + self.nan_if_mixed(t.dtype) for t in totals]
     return [tf.reshape(t, v.shape) for t, v in zip(totals, self.variables)]
 
-  def nan_if_mixed(self, dtype):
+  def nan_if_mixed(self, dtype: tf.DType) -> tf.Tensor:
     """Returns 0, or nan where an example that is not finite spoilt others."""
     return fallback.nan_if_mixed(self._jacobians, dtype)
 
@@ -180,14 +199,16 @@ class PerExampleGradients:
     totals = joint.weighted_sums(self._terms, weights, clean)
     return [tf.cast(t, v.dtype) for t, v in zip(totals, self.variables)]
 
-  def by_unit(self):
+  def by_unit(self) -> PerExampleGradients:
     """Returns the same gradients, ready for `units`.
 
     A unit is an output of a layer: an index of the last axis of its variables.
     """
     return self._of(map(terms_lib.by_unit, self._terms))
 
-  def units(self):
+  def units(
+    self,
+  ) -> tuple[dict[tuple[int, int], terms_lib.Units], list[tuple[int, int]]]:
     """Returns the units of each layer, and which of them each variable has.
 
     After `by_unit` only. Variables of a layer that have the same number of
@@ -208,11 +229,13 @@ class PerExampleGradients:
     self._finite = tf.math.is_finite(tf.add_n(totals + squared))
     return units, keys
 
-  def times(self, masks):
+  def times(self, masks: Sequence[tf.Tensor]) -> PerExampleGradients:
     """Returns the same gradients, times one tensor for each variable."""
     return self._of(map(terms_lib.times, self._terms, masks))
 
-  def transformed(self, function, *others):
+  def transformed(
+    self, function: Callable[..., tf.Tensor], *others: Sequence[Any]
+  ) -> PerExampleGradients:
     """Returns the gradients that `function` makes of the stored ones.
 
     Args:
@@ -227,7 +250,7 @@ class PerExampleGradients:
     found._terms, found._squared, found._finite = list(terms), None, None
     return found
 
-  def materialise(self):
+  def materialise(self) -> list[tf.Tensor]:
     """Returns the gradients themselves: `[batch] + variable.shape` each."""
     return [
       _shaped(term.materialise(), variable)
@@ -319,7 +342,7 @@ def _term(variable, noted, draws, past):
   return StoredTerm(tf.add_n(stored))
 
 
-def check_loss(loss):
+def check_loss(loss: tf.Tensor) -> None:
   """Raises a ValueError for a loss that is not one per example."""
   if loss.shape.rank != 1:
     raise ValueError(

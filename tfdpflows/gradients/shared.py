@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -28,13 +30,19 @@ class SharedTerm:
     jacobians: of the shared values, `[k] + variable.shape`.
   """
 
-  def __init__(self, inputs, gradients, coefficients, jacobians):
+  def __init__(
+    self,
+    inputs: Optional[tf.Tensor],
+    gradients: Optional[tf.Tensor],
+    coefficients: tf.Tensor,
+    jacobians: tf.Tensor,
+  ):
     self._a, self._d = inputs, gradients
     self._c = coefficients
     self._shape = jacobians.shape[1:]
     self._j = tf.reshape(jacobians, [jacobians.shape[0], -1])
 
-  def squared_norms(self):
+  def squared_norms(self) -> tf.Tensor:
     c, j = tf.cast(self._c, tf.float64), tf.cast(self._j, tf.float64)
     products = tf.matmul(j, j, transpose_b=True)
     squared = tf.reduce_sum(tf.matmul(c, products) * c, 1)
@@ -55,7 +63,7 @@ class SharedTerm:
     lost = tf.cast(additions * tf.size(self._j), self._c.dtype)
     return squared + lost * np.finfo(self._c.dtype.as_numpy_dtype).tiny
 
-  def lengths(self):
+  def lengths(self) -> Optional[tuple[tf.Tensor, tf.Tensor]]:
     """Returns two of `[batch]`, or `None` where all is float64."""
     return None if self._c.dtype == tf.float64 else self._parts
 
@@ -68,7 +76,9 @@ class SharedTerm:
     products, lost = parts.of_products(self._a, self._d)
     return lengths + products, lost
 
-  def weighted_sum(self, weights, clean):
+  def weighted_sum(
+    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
+  ) -> tf.Tensor:
     # In float64: coefficients may be large where the Jacobian is small.
     c = tf.cast(clean(self._c), tf.float64)
     c = tf.linalg.matvec(c, tf.cast(weights, tf.float64), transpose_a=True)
@@ -81,7 +91,7 @@ class SharedTerm:
       total = products + tf.reshape(total, tf.shape(products))
     return total
 
-  def materialise(self):
+  def materialise(self) -> tf.Tensor:
     found = tf.matmul(self._c, self._j)
     if self._a is not None:
       products = tf.matmul(self._a, self._d, transpose_a=True)

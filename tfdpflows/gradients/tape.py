@@ -9,7 +9,8 @@ notes into norms and clipped sums (`rules.py`).
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
@@ -28,7 +29,7 @@ class Linear(NamedTuple):
   output: tf.Tensor  # [batch, ..., out]
 
   @property
-  def variables(self):
+  def variables(self) -> list[tf.Variable]:
     return _variables(self.kernel, self.bias)
 
 
@@ -39,7 +40,7 @@ class Copies(NamedTuple):
   output: tf.Tensor  # [batch] + parameter.shape
 
   @property
-  def variables(self):
+  def variables(self) -> list[tf.Variable]:
     return _variables(self.parameter)
 
 
@@ -51,7 +52,7 @@ class Lookup(NamedTuple):
   output: tf.Tensor  # [batch, ..., dim]
 
   @property
-  def variables(self):
+  def variables(self) -> list[tf.Variable]:
     return _variables(self.table)
 
 
@@ -63,7 +64,7 @@ class Shared(NamedTuple):
   output: tf.Tensor  # [batch, k]
 
   @property
-  def variables(self):
+  def variables(self) -> list[tf.Variable]:
     return _variables(*self.parameters)
 
 
@@ -114,7 +115,12 @@ class PerExampleTape(tf.GradientTape):
   [1.0, 9.0]
   """
 
-  def __init__(self, watch_accessed_variables=True, losses=None, rows=None):
+  def __init__(
+    self,
+    watch_accessed_variables: bool = True,
+    losses: Optional[Callable[[Any], tf.Tensor]] = None,
+    rows: Any = None,
+  ):
     super().__init__(
       persistent=True, watch_accessed_variables=watch_accessed_variables
     )
@@ -137,7 +143,9 @@ class PerExampleTape(tf.GradientTape):
     _stack().remove(self)
     return super().__exit__(typ, value, traceback)
 
-  def per_example_gradients(self, loss, variables):
+  def per_example_gradients(
+    self, loss: tf.Tensor, variables: Sequence[tf.Variable]
+  ) -> PerExampleGradients:
     """Returns the gradient of each example's loss, unevaluated.
 
     Args:
@@ -155,7 +163,12 @@ class PerExampleTape(tf.GradientTape):
     return PerExampleGradients(self, loss, variables, self.records)
 
 
-def linear(x, kernel, bias=None, mask=None):
+def linear(
+  x: tf.Tensor,
+  kernel: Union[tf.Variable, tf.Tensor],
+  bias: Optional[Union[tf.Variable, tf.Tensor]] = None,
+  mask: Optional[tf.Tensor] = None,
+) -> tf.Tensor:
   """`x @ (kernel * mask) + bias`, noted by the `PerExampleTape` in force.
 
   Args:
@@ -194,7 +207,9 @@ def linear(x, kernel, bias=None, mask=None):
   return y
 
 
-def per_example(parameter, batch):
+def per_example(
+  parameter: Union[tf.Variable, tf.Tensor], batch: Union[int, tf.Tensor]
+) -> tf.Tensor:
   """One copy of a small parameter per example: its gradient is per example.
 
   For biases, scales, low-rank and LU factors, spline logits: parameters that
@@ -219,7 +234,9 @@ def per_example(parameter, batch):
   return copies
 
 
-def embedding(ids, table):
+def embedding(
+  ids: tf.Tensor, table: Union[tf.Variable, tf.Tensor]
+) -> tf.Tensor:
   """Rows of a table, noted by the `PerExampleTape` in force.
 
   Args:
@@ -252,7 +269,11 @@ def embedding(ids, table):
   return y
 
 
-def shared(function, parameters, batch):
+def shared(
+  function: Callable[..., Sequence[tf.Tensor]],
+  parameters: Sequence[Union[tf.Variable, tf.Tensor]],
+  batch: Union[int, tf.Tensor],
+) -> tf.Tensor:
   """Values of parameters alone, such as a log-determinant, for every example.
 
   The gradient of example i by a parameter is `sum_k c_ik J_k`, with its

@@ -30,6 +30,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -37,13 +39,13 @@ import tensorflow as tf
 from tfdpflows.gradients import parts
 
 
-def by_unit(term):
+def by_unit(term: Any) -> Union[LinearTerm, BiasTerm, StoredTerm]:
   """Returns `term.by_unit()`, with a stored gradient where it has none."""
   view = getattr(term, 'by_unit', None)
   return StoredTerm(term.materialise()) if view is None else view()
 
 
-def times(term, mask):
+def times(term: Any, mask: tf.Tensor) -> Union[LinearTerm, StoredTerm]:
   """Returns `term.times(mask)`, with a stored gradient where it has none."""
   view = getattr(term, 'times', None)
   return StoredTerm(term.materialise() * mask) if view is None else view(mask)
@@ -59,13 +61,19 @@ class LinearTerm:
     varies: whether the mask is another one in each step.
   """
 
-  def __init__(self, mask, inputs, gradients, varies=False):
+  def __init__(
+    self,
+    mask: Optional[tf.Tensor],
+    inputs: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor],
+    varies: bool = False,
+  ):
     self._mask, self._varies = mask, varies
     self._a = inputs[0] if len(inputs) == 1 else tf.concat(inputs, 1)
     self._d = gradients[0] if len(inputs) == 1 else tf.concat(gradients, 1)
     self._uses = self._a.shape[1]
 
-  def squared_norms(self):
+  def squared_norms(self) -> tf.Tensor:
     a, d = self._a, self._d
     if self._uses == 1:
       # A tiny input can meet a huge gradient: what its square lost when it
@@ -97,7 +105,7 @@ class LinearTerm:
       squared, self._parts[0], self._a.dtype, additions
     )
 
-  def lengths(self):
+  def lengths(self) -> Optional[tuple[tf.Tensor, tf.Tensor]]:
     """Returns two of `[batch]`; `None` of one use and where all is float64."""
     if self._uses == 1 or self._a.dtype == tf.float64:
       return None
@@ -107,7 +115,7 @@ class LinearTerm:
   def _parts(self):
     return parts.of_products(self._a, self._d, self._largest_factor)
 
-  def input_squares(self):
+  def input_squares(self) -> tf.Tensor:
     """Returns `[batch, k]`, of one use: |a|^2 under each distinct column."""
     a = _rank_2(self._a)
     if self._mask is None:
@@ -118,7 +126,7 @@ class LinearTerm:
     # One chain of additions, which may all round downwards.
     return squares * (1 + a.shape[1] * np.finfo(a.dtype.as_numpy_dtype).eps / 2)
 
-  def output_squares(self):
+  def output_squares(self) -> tf.Tensor:
     """Returns `[batch, k]`, of one use: |d|^2 by group of equal columns."""
     d = _rank_2(self._d)
     if self._mask is None:
@@ -127,14 +135,14 @@ class LinearTerm:
     return d * d if members is None else tf.matmul(d * d, members)
 
   @property
-  def factors(self):
+  def factors(self) -> bool:
     """Whether the norm is a product of a few squares of inputs and outputs."""
     if self._uses != 1:
       return False
     return self._mask is None or self._column_groups()[1] is not None
 
   @property
-  def lost(self):
+  def lost(self) -> tf.Tensor:
     """What squares of inputs or outputs lost when rounded to zero, at most."""
     return (_lost(self._a, 2) + _lost(self._d, 2)) * self._largest_factor**2
 
@@ -148,7 +156,9 @@ class LinearTerm:
       return max(1.0, float(np.max(np.abs(values), initial=0.0)))
     return tf.maximum(tf.reduce_max(tf.abs(self._mask)), 1.0)
 
-  def weighted_sum(self, weights, clean):
+  def weighted_sum(
+    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
+  ) -> tf.Tensor:
     a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
     if self._uses != 1:
       weights = tf.repeat(weights, tf.shape(self._a)[1])
@@ -158,7 +168,9 @@ class LinearTerm:
       return self._masked(tf.matmul(a * weights, d, transpose_a=True))
     return self._masked(tf.matmul(a, d * weights, transpose_a=True))
 
-  def weighted_sums(self, weights, clean):
+  def weighted_sums(
+    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the weighted sums of kernel and bias, of one use, at once."""
     a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
     by_example = weights.shape.rank == 1
@@ -172,7 +184,7 @@ class LinearTerm:
     return self._masked(total), _column_sums(d, weights)
 
   @property
-  def one_output(self):
+  def one_output(self) -> Optional[tf.Tensor]:
     """The gradient at the output, if there is one use; or `None`."""
     return self._d if self._uses == 1 else None
 
@@ -187,18 +199,18 @@ class LinearTerm:
     # it.
     return (self._mask, None) if self._varies else column_groups(self._mask)
 
-  def materialise(self):
+  def materialise(self) -> tf.Tensor:
     gradients = tf.matmul(self._a, self._d, transpose_a=True)
     return gradients if self._mask is None else gradients * self._mask
 
-  def by_unit(self):
+  def by_unit(self) -> Union[LinearTerm, StoredTerm]:
     """Column o of one use is a_i d_io under the mask: its norms factor.
 
     Those of several uses do not (in l1, not at all).
     """
     return self if self._uses == 1 else StoredTerm(self.materialise())
 
-  def units(self):
+  def units(self) -> Units:
     a = _rank_2(self._a)
     if self._mask is None:
       l1 = tf.reduce_sum(tf.abs(a), 1, keepdims=True)
@@ -209,7 +221,7 @@ class LinearTerm:
     squared = self.input_squares() + _lost(a, 1) * self._largest_factor**2
     return Units(l1, squared, members, self._d)
 
-  def times(self, mask):
+  def times(self, mask: tf.Tensor) -> Union[LinearTerm, StoredTerm]:
     mask = tf.reshape(mask, [self._a.shape[2], self._d.shape[2]])
     if self._uses != 1:
       return StoredTerm(self.materialise() * mask)
@@ -226,29 +238,31 @@ class BiasTerm:
   Attributes:
   """
 
-  def __init__(self, gradients):
+  def __init__(self, gradients: tf.Tensor):
     self._d = gradients
 
   @property
-  def output(self):
+  def output(self) -> tf.Tensor:
     """The gradient at the output."""
     return self._d
 
-  def squared_norms(self):
+  def squared_norms(self) -> tf.Tensor:
     d = _rank_2(self._d)
     return tf.reduce_sum(d * d, 1) + _lost(d, 1)
 
-  def weighted_sum(self, weights, clean):
+  def weighted_sum(
+    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
+  ) -> tf.Tensor:
     weights = weights[:, None] if weights.shape.rank == 1 else weights
     return _column_sums(_rank_2(clean(self._d)), weights)
 
-  def materialise(self):
+  def materialise(self) -> tf.Tensor:
     return _rank_2(self._d)
 
-  def by_unit(self):
+  def by_unit(self) -> BiasTerm:
     return self
 
-  def units(self):
+  def units(self) -> Units:
     one = tf.ones_like(_rank_2(self._d)[:, :1])
     return Units(one, one, None, self._d)
 
@@ -256,34 +270,36 @@ class BiasTerm:
 class StoredTerm:
   """A variable whose per-example gradients exist as a tensor."""
 
-  def __init__(self, gradients):
+  def __init__(self, gradients: tf.Tensor):
     self._gradients = gradients
 
-  def squared_norms(self):
+  def squared_norms(self) -> tf.Tensor:
     g = self._gradients
     if g.shape.rank != 2:
       g = tf.reshape(g, [tf.shape(g)[0], -1])
     return tf.reduce_sum(g * g, 1) + _lost(g, 1)
 
-  def weighted_sum(self, weights, clean):
+  def weighted_sum(
+    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
+  ) -> tf.Tensor:
     g = clean(self._gradients)
     if weights.shape.rank == 1:
       return tf.tensordot(weights, g, 1)
     total = tf.reduce_sum(_units_last(g) * weights[:, None], 0)
     return tf.reshape(total, tf.shape(g)[1:])
 
-  def materialise(self):
+  def materialise(self) -> tf.Tensor:
     return self._gradients
 
-  def by_unit(self):
+  def by_unit(self) -> StoredTerm:
     return self
 
-  def units(self):
+  def units(self) -> Units:
     g = _units_last(self._gradients)
     squared = tf.reduce_sum(g * g, 1) + _lost(g, 1)
     return Units(tf.reduce_sum(tf.abs(g), 1), squared, None, None)
 
-  def times(self, mask):
+  def times(self, mask: tf.Tensor) -> StoredTerm:
     g = self._gradients
     return StoredTerm(g * tf.reshape(mask, tf.shape(g)[1:]))
 
@@ -298,11 +314,17 @@ class Units:
     d: `[batch, 1, units]`, or `None` for ones.
   """
 
-  def __init__(self, l1, squared, members, d):
+  def __init__(
+    self,
+    l1: tf.Tensor,
+    squared: tf.Tensor,
+    members: Optional[tf.Tensor],
+    d: Optional[tf.Tensor],
+  ):
     self._l1, self._squared, self._members, self._d = l1, squared, members, d
     self.count = l1.shape[1] if d is None else d.shape[2]
 
-  def joined(self, other):
+  def joined(self, other: Units) -> Units:
     """Returns the norms of units that have both gradients."""
     if self._d is not other._d:
       one, two = self._plain(), other._plain()
@@ -329,7 +351,7 @@ class Units:
       return x
     return tf.matmul(x, self._members, transpose_b=True)
 
-  def total(self):
+  def total(self) -> tf.Tensor:
     """Returns `[batch]`: the sum of the l1 norms."""
     if self._d is None:
       return tf.reduce_sum(self._l1, 1)
@@ -338,11 +360,11 @@ class Units:
       lengths = tf.matmul(lengths, self._members)
     return tf.reduce_sum(self._l1 * lengths, 1)
 
-  def sum_of_squares(self):
+  def sum_of_squares(self) -> tf.Tensor:
     """Returns `[batch]`, which is finite where the l2 norms are."""
     return tf.reduce_sum(self._squared, 1)
 
-  def scale(self, clip, present):
+  def scale(self, clip: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     """Returns `[batch, units]`: weights that clip each unit.
 
     Unit i is clipped to `clip sqrt(l1_i)` in l2.
@@ -361,7 +383,11 @@ class Units:
     return tf.minimum(present, scale)
 
 
-def linear_term(mask, inputs, gradients):
+def linear_term(
+  mask: Optional[tf.Tensor],
+  inputs: Sequence[tf.Tensor],
+  gradients: Sequence[tf.Tensor],
+) -> Union[LinearTerm, StoredTerm]:
   """Returns the term of a kernel, from all its uses under one mask.
 
   Args:
@@ -395,7 +421,9 @@ _GROUPS = {}
 _MAX_GROUPS = 64
 
 
-def column_groups(mask):
+def column_groups(
+  mask: Union[tf.Tensor, np.ndarray],
+) -> tuple[Union[tf.Tensor, np.ndarray], Optional[np.ndarray]]:
   """Returns a mask's distinct columns `[in, k]`, and who has them `[out, k]`.
 
   Outputs with equal columns share `a^2 M`, and the masks of autoregressive

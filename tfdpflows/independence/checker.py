@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Sequence
 from concurrent import futures
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -66,7 +67,7 @@ class Checker:
     modules: Sequence,
     what: str,
     *,
-    example=None,
+    example: Any = None,
     independent: bool = False,
     use_rules: bool = False,
     when_built: Callable = lambda: None,
@@ -78,17 +79,17 @@ class Checker:
     self._ruled, self._when_built = frozenset(), when_built
     self.forget()
 
-  def forget(self):
+  def forget(self) -> None:
     """Forgets all checks: for a model that is compiled anew."""
     self._known, self._checked = None, set()
     self.untracked_randomness = ''
 
   @property
-  def layers(self):
+  def layers(self) -> list[keras.layers.Layer]:
     """The Keras layers of the model."""
     return keras_layers.layers_of(*self._modules)
 
-  def check(self, spec):
+  def check(self, spec: Any) -> None:
     """Checks the model once, and sees later that it is still the same.
 
     Once for rows of one kind: of other dtypes or shapes it computes otherwise.
@@ -123,7 +124,7 @@ class Checker:
         'Compile the model again.'
       )
 
-  def check_before_plan(self, rows, replays: bool):
+  def check_before_plan(self, rows: Any, replays: bool) -> None:
     """As `check`, before a plan charges anything.
 
     Args:
@@ -152,12 +153,14 @@ class Checker:
       )
 
   @tf.autograph.experimental.do_not_convert
-  def check_in_step(self, rows):
+  def check_in_step(self, rows: Any) -> None:
     """As `check`, outside of the graph that is being traced, if one is."""
     with futures.ThreadPoolExecutor(1) as thread:
       thread.submit(self.check, probe_rows.spec_of(rows)).result()
 
-  def private_gradients(self, rows, weights, step):
+  def private_gradients(
+    self, rows: Any, weights: Optional[tf.Tensor], step: Optional[tf.Tensor]
+  ) -> tuple[list[tf.Tensor], Optional[tf.Tensor]]:
     """As `private_gradients_of` of the optimizer, for a model that is checked.
 
     Nothing of the rows is written down: not in errors, and not by `tf.summary`

@@ -8,6 +8,7 @@ prove nothing. Where they cannot tell, the answer is no.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,8 +30,12 @@ _DECLARE = (
 
 
 def check_function(
-  function: Callable, what: str, shape, dtype, variables: Sequence = ()
-):
+  function: Callable,
+  what: str,
+  shape: Sequence[int],
+  dtype: tf.DType,
+  variables: Sequence = (),
+) -> None:
   """Refuses a function of rows that mixes them, keeps them, or is random.
 
   Args:
@@ -98,7 +103,13 @@ class Comparison:
   """
 
   def __init__(
-    self, runs, without_randomness, rows, others, what, tolerance=_TOLERANCE
+    self,
+    runs: RepeatableRuns,
+    without_randomness: RepeatableRuns,
+    rows: Any,
+    others: Any,
+    what: str,
+    tolerance: float = _TOLERANCE,
   ):
     self._runs, self._resting = runs, without_randomness
     self._rows, self._others = rows, others
@@ -106,7 +117,7 @@ class Comparison:
     # The error, where no layer is known by name; that nothing can be told.
     self._mixing = self._unknown = None
 
-  def refuse_changes(self):
+  def refuse_changes(self) -> None:
     """Refuses what changes variables by itself; to be called first.
 
     Raises:
@@ -123,7 +134,7 @@ class Comparison:
         'stateful).'
       )
 
-  def refuse(self, declared):
+  def refuse(self, declared: bool) -> None:
     """Raises the error that `check` found, after it was called at all weights.
 
     Those that open a gate tell which layer it is.
@@ -136,7 +147,7 @@ class Comparison:
     if self._unknown is not None and not declared:
       raise self._unknown
 
-  def check(self, backward=True):
+  def check(self, backward: bool = True) -> None:
     """Compares; raises an error for a layer that mixes examples, naming it."""
     rows, others = self._rows, self._others
     batch = tf.nest.flatten(rows)[0].shape[0]

@@ -11,8 +11,13 @@ it: `graph_scan` refuses, before the first row, what could raise.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+
+if TYPE_CHECKING:
+  from tfdpflows._keras import keras
 
 _FAILED = (
   'A private batch could not be computed. What the error says is not shown: '
@@ -39,7 +44,7 @@ _KINDS = {
 }
 
 
-def without_rows(function):
+def without_rows(function: Callable[..., Any]) -> Callable[..., Any]:
   """Returns the function with errors of TensorFlow replaced.
 
   Errors of Python are left: outside of eager execution they come from making
@@ -64,7 +69,9 @@ def without_rows(function):
   return run
 
 
-def of_training(function, optimizer):
+def of_training(
+  function: Callable[..., Any], optimizer: keras.optimizers.Optimizer
+) -> Callable[..., Any]:
   """Returns the function that Keras calls for each batch, `without_rows`.
 
   Where the optimizer is not private it is left as it is.
@@ -76,7 +83,7 @@ def of_training(function, optimizer):
   return without_rows(function)
 
 
-def call(function, *args):
+def call(function: Callable[..., Any], *args: Any) -> Any:
   """Calls a function of private rows; any error is replaced.
 
   Where a graph is made nothing is: there are no values yet.

@@ -13,11 +13,15 @@ unusual rows, see `checker`.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from tfdpflows.independence.loops import Loop
+
+if TYPE_CHECKING:
+  from tfdpflows._keras import keras
 
 
 def _inputs_of(*rows):
@@ -132,7 +136,12 @@ class _Flow(NamedTuple):
     return _Flow(values, sizes, shape, turns)
 
 
-def refuse_operations(traced, layers, what, loops=True):
+def refuse_operations(
+  traced: tf.types.experimental.ConcreteFunction,
+  layers: Sequence[keras.layers.Layer],
+  what: str,
+  loops: bool = True,
+) -> None:
   """Refuses a graph in which rows reach what may fail, show or keep them.
 
   Args:
@@ -155,7 +164,7 @@ def refuse_operations(traced, layers, what, loops=True):
     )
 
 
-def place(path, layers, what):
+def place(path: str, layers: Sequence[keras.layers.Layer], what: str) -> str:
   """Returns what to call a node: its layer, or `what` and its path."""
   names = {layer.name for layer in layers}
   for part in reversed(re.split('[/:]', path)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -17,7 +19,7 @@ _BATCH_STATISTICS = (
 )
 
 
-def layers_of(*modules):
+def layers_of(*modules: Any) -> list[keras.layers.Layer]:
   """Returns the Keras layers among modules and all that is inside of them."""
   found = {}
   for module in modules:
@@ -31,7 +33,7 @@ def layers_of(*modules):
   ]
 
 
-def refuse_batch_statistics(*parts):
+def refuse_batch_statistics(*parts: Any) -> None:
   """Refuses layers that mix rows and keep their statistics, by name.
 
   Args:
@@ -50,7 +52,7 @@ def refuse_batch_statistics(*parts):
         )
 
 
-def refuse_layers(*modules):
+def refuse_layers(*modules: Any) -> None:
   """Refuses what is known, by name, to break the guarantee.
 
   Args:
@@ -86,7 +88,7 @@ def refuse_layers(*modules):
       )
 
 
-def refuse_batch_losses(layers):
+def refuse_batch_losses(layers: Sequence[keras.layers.Layer]) -> None:
   """Refuses what `call` adds beside the loss; after the layers have run.
 
   Raises:
@@ -106,7 +108,9 @@ def refuse_batch_losses(layers):
       )
 
 
-def penalties_of(layers):
+def penalties_of(
+  layers: Sequence[keras.layers.Layer],
+) -> list[Callable[[], tf.Tensor]]:
   """Returns the weight regularizers, as functions of nothing.
 
   They depend on weights alone, which are released anyway.
@@ -132,7 +136,9 @@ def penalties_of(layers):
   return found
 
 
-def random_layers(layers):
+def random_layers(
+  layers: Sequence[keras.layers.Layer],
+) -> list[keras.layers.Layer]:
   """Returns the layers that draw random numbers in training, as Keras does."""
   return [
     layer
@@ -142,7 +148,9 @@ def random_layers(layers):
   ]
 
 
-def without_randomness(layers):
+def without_randomness(
+  layers: Sequence[keras.layers.Layer],
+) -> contextlib.AbstractContextManager[None]:
   """Context in which random layers compute as in inference."""
   return _changed(
     random_layers(layers),
@@ -152,7 +160,9 @@ def without_randomness(layers):
   )
 
 
-def observed(layers, outputs):
+def observed(
+  layers: Sequence[keras.layers.Layer], outputs: list[tuple[str, tf.Tensor]]
+) -> contextlib.AbstractContextManager[None]:
   """Context in which the outputs of layers are recorded.
 
   Args:

@@ -23,6 +23,9 @@ which nothing is known counts as one that may not end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Optional
+
 import numpy as np
 import tensorflow as tf
 
@@ -52,7 +55,7 @@ class Loop:
     fixed: for each variable of the loop, whether it stays as it is.
   """
 
-  def __init__(self, condition, body, functions):
+  def __init__(self, condition: str, body: str, functions: dict[str, Any]):
     count = len(functions[body].signature.input_arg)
     self._terms = terms = _Terms(functions)
     self._arguments = [terms.make('argument', i) for i in range(count)]
@@ -60,7 +63,7 @@ class Loop:
     self._after = terms.of_function(body, self._arguments)
     self.fixed = [a == b for a, b in zip(self._after, self._arguments)]
 
-  def counters(self, public):
+  def counters(self, public: Sequence[bool]) -> Optional[list[int]]:
     """Returns the counters that show that a loop ends.
 
     Args:

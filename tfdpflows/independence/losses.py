@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import tensorflow as tf
 
@@ -25,7 +26,7 @@ class RowLosses:
     loss_weights: a list or dict of numbers, or `None`.
   """
 
-  def __init__(self, loss, loss_weights=None):
+  def __init__(self, loss: Any, loss_weights: Any = None):
     self._loss = loss
     self._loss_weights = loss_weights
 
@@ -60,7 +61,7 @@ class RowLosses:
     return total
 
 
-def left_out(losses, usable):
+def left_out(losses: tf.Tensor, usable: tf.Tensor) -> tf.Tensor:
   """Returns losses of which those not usable count for nothing.
 
   They are NaN, which no sum takes in, and no gradient flows to where they come

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -37,12 +39,12 @@ _TEXT = (
 )
 
 
-def spec_of(rows):
+def spec_of(rows: Any) -> Any:
   """Returns what is public of arrays or tensors: `tf.TensorSpec`s of them."""
   return tf.nest.map_structure(_spec, rows)
 
 
-def made_up(spec):
+def made_up(spec: Any) -> tuple[Any, Any]:
   """Returns rows for a structure of `tf.TensorSpec`, and as many others.
 
   Floats are in (0, 1), integers 0 or 1, strings 'a' or 'b'.
@@ -67,7 +69,9 @@ def made_up(spec):
   return pack(one), pack(other)
 
 
-def extreme(others, floats_only=False):
+def extreme(
+  others: Any, floats_only: bool = False
+) -> Iterator[tuple[Any, str]]:
   """Yields others that are no made-up rows, and what they hold.
 
   Args:
@@ -94,7 +98,7 @@ def extreme(others, floats_only=False):
       yield tf.nest.pack_sequence_as(others, changed), what
 
 
-def unusual(rows):
+def unusual(rows: Any) -> Iterator[tuple[Any, str]]:
   """Yields rows of which the first two are unusual, and what they hold.
 
   The first holds one value in all places, the second in its first place.
@@ -129,7 +133,7 @@ def _set(x, value):
   return tf.constant(array, x.dtype)
 
 
-def rows_for(spec, example):
+def rows_for(spec: Any, example: Any) -> tuple[Any, Any]:
   """Returns rows and others that differ in every row.
 
   Args:

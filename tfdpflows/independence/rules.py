@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -9,11 +12,22 @@ from absl import logging
 from tfdpflows import gradients
 from tfdpflows.independence.runs import moved
 
+if TYPE_CHECKING:
+  from tfdpflows._keras import keras
+  from tfdpflows.independence.runs import RepeatableRuns
+
 _ZERO = tf.UnconnectedGradients.ZERO
 _TOLERANCE = 1e-3
 
 
-def rules_that_hold(compute, layers, rows, variables, runs, step):
+def rules_that_hold(
+  compute: Callable[[Any], tf.Tensor],
+  layers: Sequence[keras.layers.Layer],
+  rows: Any,
+  variables: Sequence[tf.Variable],
+  runs: RepeatableRuns,
+  step: Optional[list[np.ndarray]],
+) -> list[keras.layers.Layer]:
   """Compares the rules with plain gradients; leaves out layers they misread.
 
   Args:

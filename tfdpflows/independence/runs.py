@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
 # Operations that keep a state of their own, which nothing can reset or save.
 # Those named Stateful have theirs in a variable.
@@ -53,7 +57,13 @@ class RepeatableRuns:
       of their own.
   """
 
-  def __init__(self, compute, variables, rows, named):
+  def __init__(
+    self,
+    compute: Callable[[Any], tuple[tf.Tensor, Any]],
+    variables: Sequence[tf.Variable],
+    rows: Any,
+    named: Sequence[tf.Variable],
+  ):
     names, floats = [], []
 
     def run(rows, weights):
@@ -91,11 +101,17 @@ class RepeatableRuns:
       again = trace(functools.partial(again), rows, tf.float64)
     self._instances = self.traced, again
 
-  def run(self, rows, weights):
+  def run(self, rows: Any, weights: npt.ArrayLike) -> Run:
     """Runs once, and lets the state go on from there."""
     return self._run(0, rows, weights)
 
-  def pair(self, rows, others, index, weights=None):
+  def pair(
+    self,
+    rows: Any,
+    others: Any,
+    index: int,
+    weights: Optional[npt.ArrayLike] = None,
+  ) -> tuple[Run, Run]:
     """Runs twice with the same random numbers.
 
     Args:
@@ -114,7 +130,9 @@ class RepeatableRuns:
       weights = _one_hot(others, index)
     return first, self._run(1, others, weights)
 
-  def with_weights(self, rows, weights):
+  def with_weights(
+    self, rows: Any, weights: Iterable[npt.ArrayLike]
+  ) -> list[Run]:
     """Runs on the same rows with the same random numbers.
 
     Not where there is `own_state`, which cannot be restored.
@@ -144,11 +162,11 @@ class RepeatableRuns:
       [(self._names[i], x.numpy()) for i, x in zip(self._floats, backward)],
     )
 
-  def restore(self):
+  def restore(self) -> None:
     """Gives what a run changes the values of the start."""
     restore(self._changing)
 
-  def find_changes(self, rows, others):
+  def find_changes(self, rows: Any, others: Any) -> list[str]:
     """Finds what a run changes; to be called first.
 
     Returns:
@@ -172,7 +190,7 @@ class RepeatableRuns:
       if not captured.is_generator or not np.array_equal(one, other)
     ]
 
-  def untracked_randomness(self, kept):
+  def untracked_randomness(self, kept: Sequence[tf.Variable]) -> list[str]:
     """Describes the random numbers of a run that no checkpoint keeps.
 
     Args:
@@ -186,12 +204,14 @@ class RepeatableRuns:
     return self.own_state + ['tf.random.Generator'] * bool(generators)
 
   @property
-  def random(self):
+  def random(self) -> bool:
     """Whether random numbers are drawn at all."""
     return bool(self.own_state or self._changing)
 
 
-def trace(function, rows, weights_dtype):
+def trace(
+  function: Callable[..., Any], rows: Any, weights_dtype: tf.DType
+) -> tf.types.experimental.ConcreteFunction:
   """Traces a function of rows and weights, for any number of rows."""
   spec = tf.nest.map_structure(
     lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), rows
@@ -218,7 +238,7 @@ class Captured:
     start: its value when this was made.
   """
 
-  def __init__(self, handle, name):
+  def __init__(self, handle: tf.Tensor, name: str):
     self.handle, self.name = handle, name
     self._dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
     self.start = self.value()
@@ -227,20 +247,23 @@ class Captured:
       (3,),
     )
 
-  def value(self):
+  def value(self) -> np.ndarray:
     value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
     return value.numpy()
 
-  def assign(self, value):
+  def assign(self, value: npt.ArrayLike) -> None:
     tf.raw_ops.AssignVariableOp(
       resource=self.handle, value=tf.constant(value, self._dtype)
     )
 
-  def is_start(self, value):
+  def is_start(self, value: npt.ArrayLike) -> bool:
     return np.array_equal(self.start, value)
 
 
-def captured_variables(traced, named=()):
+def captured_variables(
+  traced: tf.types.experimental.ConcreteFunction,
+  named: Sequence[tf.Variable] = (),
+) -> list[Captured]:
   """Returns what a concrete function captures of variables, no tables."""
   names = {id(v.handle): v.name for v in named}
   return [
@@ -260,14 +283,16 @@ def _assign(captured, values):
     one.assign(value)
 
 
-def restore(captured):
+def restore(captured: Sequence[Captured]) -> None:
   """Gives variables the values that they had when they were captured."""
   for one in captured:
     if not one.is_start(one.value()):
       one.assign(one.start)
 
 
-def weight_steps(variables, is_finite):
+def weight_steps(
+  variables: Sequence[tf.Variable], is_finite: Callable[[], bool]
+) -> list[Optional[list[np.ndarray]]]:
   """Finds steps to other weights, where what zeros hide at the start shows.
 
   A step moves every element away from zero. What one sign closes (a gate behind
@@ -300,7 +325,9 @@ def weight_steps(variables, is_finite):
 
 
 @contextlib.contextmanager
-def moved(variables, step):
+def moved(
+  variables: Sequence[tf.Variable], step: Optional[list[np.ndarray]]
+) -> Iterator[None]:
   """Context in which a step is added to the variables; `None` is no step."""
   if step is None:
     yield

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Optional
 
 import dp_accounting
 import numpy as np
@@ -15,6 +17,13 @@ from tfdpflows.accounting import events
 from tfdpflows.mechanisms.charges import charge_release
 from tfdpflows.mechanisms.checks import touched
 from tfdpflows.mechanisms.rows import as_numbers
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.randomness import Randomness
+  from tfdpflows.tabular.schema import TableSchema
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
 _NUMBER_EXPONENTS = (-32, 120)
@@ -31,7 +40,12 @@ _FOREIGN, _FRACTIONAL = 0.05, 0.01
 _RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
-def bounds_event(schema, epsilon, delta, neighboring_relation=_RELATION):
+def bounds_event(
+  schema: TableSchema,
+  epsilon: float,
+  delta: float,
+  neighboring_relation: NeighboringRelation = _RELATION,
+) -> dp_accounting.DpEvent:
   """Returns the `DpEvent` that `private_bounds` costs.
 
   Args:
@@ -62,16 +76,16 @@ def bounds_event(schema, epsilon, delta, neighboring_relation=_RELATION):
 
 
 def private_bounds(
-  df,
-  schema,
-  epsilon,
-  delta,
-  randomness,
-  ledger,
+  df: pd.DataFrame,
+  schema: TableSchema,
+  epsilon: float,
+  delta: float,
+  randomness: Optional[Randomness],
+  ledger: PrivacyLedger,
   *,
-  label='bounds',
-  resume=False,
-):
+  label: str = 'bounds',
+  resume: bool = False,
+) -> TableSchema:
   """Returns the schema with every mark replaced by a private estimate.
 
   Only what is not marked enters of `schema`, besides the names. The budget is
@@ -180,7 +194,13 @@ def private_bounds(
   return type(schema)(fields.get(field.name, field) for field in schema.fields)
 
 
-def private_type(kinds, *, epsilon, rng, neighboring_relation=_RELATION):
+def private_type(
+  kinds: Iterable[Any],
+  *,
+  epsilon: float,
+  rng: np.random.Generator,
+  neighboring_relation: NeighboringRelation = _RELATION,
+) -> Optional[str]:
   """Returns the type of a column, privately.
 
   Args:
@@ -230,8 +250,13 @@ def private_type(kinds, *, epsilon, rng, neighboring_relation=_RELATION):
 
 
 def private_range(
-  values, *, epsilon, rng, integer=False, neighboring_relation=_RELATION
-):
+  values: npt.ArrayLike,
+  *,
+  epsilon: float,
+  rng: np.random.Generator,
+  integer: bool = False,
+  neighboring_relation: NeighboringRelation = _RELATION,
+) -> Optional[tuple[float, float]]:
   """Returns a private range that holds nearly all values.
 
   Values are counted in bins that end at signed powers of two, noise is added,
@@ -296,8 +321,13 @@ def private_range(
 
 
 def private_categories(
-  column, *, epsilon, delta, rng, neighboring_relation=_RELATION
-):
+  column: Iterable[Any],
+  *,
+  epsilon: float,
+  delta: float,
+  rng: np.random.Generator,
+  neighboring_relation: NeighboringRelation = _RELATION,
+) -> tuple[Any, ...]:
   """Returns the categories that enough rows have, privately.
 
   Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dp_accounting import NeighboringRelation
 
 
-def touched(neighboring_relation):
+def touched(neighboring_relation: NeighboringRelation) -> int:
   """Returns how many rows two neighbouring tables differ in: 1 or 2.
 
   A table with one row replaced is the other with one row taken away and one

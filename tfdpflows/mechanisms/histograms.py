@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Optional
 
 import dp_accounting
 import numpy as np
@@ -12,6 +14,13 @@ from tfdpflows._checks import check_positive
 from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.charges import charge_release
 from tfdpflows.mechanisms.rows import as_numbers
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.randomness import Randomness
+  from tfdpflows.tabular.encoding import EncodedColumn
 
 _MAX_BINS = 64
 _LEVELS = 3
@@ -42,12 +51,14 @@ class Histogram:
   counts: np.ndarray
   std: float
 
-  def probabilities(self):
+  def probabilities(self) -> np.ndarray:
     """Returns float64 `[k]`: positive, of sum 1."""
     return self.counts / self.counts.sum()
 
 
-def histogram_events(columns, noise_multiplier):
+def histogram_events(
+  columns: Sequence[EncodedColumn], noise_multiplier: float
+) -> dp_accounting.DpEvent:
   """Returns the `DpEvent` that `noisy_histograms` costs, all levels included.
 
   Args:
@@ -65,8 +76,12 @@ def histogram_events(columns, noise_multiplier):
 
 
 def noise_stds(
-  columns, noise_multiplier, *, max_bins=_MAX_BINS, levels=_LEVELS
-):
+  columns: Sequence[EncodedColumn],
+  noise_multiplier: float,
+  *,
+  max_bins: int = _MAX_BINS,
+  levels: int = _LEVELS,
+) -> list[tuple[float, ...]]:
   """Returns the noise of every level of every column.
 
   The joint release of all levels is one Gaussian mechanism: with weights `w`,
@@ -104,17 +119,17 @@ def noise_stds(
 
 
 def noisy_histograms(
-  x,
-  columns,
-  noise_multiplier,
-  randomness,
-  ledger,
+  x: npt.ArrayLike,
+  columns: Sequence[EncodedColumn],
+  noise_multiplier: float,
+  randomness: Optional[Randomness],
+  ledger: PrivacyLedger,
   *,
-  label='marginals',
-  resume=False,
-  max_bins=_MAX_BINS,
-  levels=_LEVELS,
-):
+  label: str = 'marginals',
+  resume: bool = False,
+  max_bins: int = _MAX_BINS,
+  levels: int = _LEVELS,
+) -> list[Histogram]:
   """Returns a private histogram of every column of an encoded table.
 
   All of it is charged as one Gaussian release before anything is computed from
@@ -216,7 +231,14 @@ def noisy_histograms(
   ]
 
 
-def noisy_histogram(x, column, noise_std, rng, *, max_bins=_MAX_BINS):
+def noisy_histogram(
+  x: npt.ArrayLike,
+  column: EncodedColumn,
+  noise_std: npt.ArrayLike,
+  rng: np.random.Generator,
+  *,
+  max_bins: int = _MAX_BINS,
+) -> Histogram:
   """Returns a private histogram of one encoded column. Charges nothing.
 
   Args:

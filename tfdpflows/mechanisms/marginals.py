@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Optional
 
 import dp_accounting
 import numpy as np
@@ -12,6 +14,12 @@ from tfdpflows._checks import check_positive
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.charges import charge_release
 from tfdpflows.mechanisms.checks import touched
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.randomness import Randomness
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +38,7 @@ class Marginal:
   std: float
 
 
-def marginals_event(noise_multiplier):
+def marginals_event(noise_multiplier: float) -> dp_accounting.GaussianDpEvent:
   """Returns the `DpEvent` that `noisy_marginals` costs, however many.
 
   Raises:
@@ -42,16 +50,16 @@ def marginals_event(noise_multiplier):
 
 
 def noisy_marginals(
-  codes,
-  sizes,
-  groups,
-  noise_multiplier,
-  randomness,
-  ledger,
+  codes: npt.ArrayLike,
+  sizes: Sequence[int],
+  groups: Sequence[Sequence[int]],
+  noise_multiplier: float,
+  randomness: Optional[Randomness],
+  ledger: PrivacyLedger,
   *,
-  label='joint marginals',
-  resume=False,
-):
+  label: str = 'joint marginals',
+  resume: bool = False,
+) -> list[Marginal]:
   """Returns noisy marginals of groups of columns, all with the same noise.
 
   Args:
@@ -125,7 +133,7 @@ def noisy_marginals(
   )
 
 
-def selection_event(epsilon):
+def selection_event(epsilon: float) -> ExponentialMechanismDpEvent:
   """Returns the `DpEvent` that `select_marginal` costs.
 
   Raises:
@@ -135,18 +143,18 @@ def selection_event(epsilon):
 
 
 def select_marginal(
-  codes,
-  sizes,
-  groups,
-  expected,
-  noise_std,
-  epsilon,
-  randomness,
-  ledger,
+  codes: npt.ArrayLike,
+  sizes: Sequence[int],
+  groups: Sequence[Sequence[int]],
+  expected: Sequence[npt.ArrayLike],
+  noise_std: float,
+  epsilon: float,
+  randomness: Optional[Randomness],
+  ledger: PrivacyLedger,
   *,
-  label='selection',
-  resume=False,
-):
+  label: str = 'selection',
+  resume: bool = False,
+) -> int:
   """Chooses the group of columns that a model is most wrong about.
 
   McKenna et al. 2022, "AIM", equation 1: of the groups r it draws one by the
@@ -227,7 +235,12 @@ def select_marginal(
   return _choose(utilities, scale, randomness.numpy(str(label)))
 
 
-def count(codes, sizes, group, weights=None):
+def count(
+  codes: npt.ArrayLike,
+  sizes: Sequence[int],
+  group: Sequence[int],
+  weights: Optional[npt.ArrayLike] = None,
+) -> np.ndarray:
   """Returns how many rows are in every combination of bins. Charges nothing.
 
   Args:
@@ -251,7 +264,9 @@ def count(codes, sizes, group, weights=None):
   return flat.astype(np.float64).reshape(shape)
 
 
-def cells(codes, sizes, group):
+def cells(
+  codes: npt.ArrayLike, sizes: Sequence[int], group: Sequence[int]
+) -> np.ndarray:
   """Returns the number of each row's combination of bins, `[n]`."""
   codes = np.asarray(codes)
   return np.ravel_multi_index(

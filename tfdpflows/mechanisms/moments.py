@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import check_positive
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
 _KINDS = ('gaussian', 'laplace')
 # Squares outside of this range would underflow or overflow unseen, and a row
@@ -52,7 +57,7 @@ class MomentNoise:
       raise ValueError(f'noise is {self.kind!r}; choose one of {_KINDS}.')
 
   @property
-  def multipliers(self):
+  def multipliers(self) -> tuple[float, float, float]:
     """Noise over sensitivity of counts, means and second moments."""
     d = self.event_size
     # The l1 norm of means is up to sqrt(d) times as large, and the variance of
@@ -70,7 +75,7 @@ class MomentNoise:
     )
 
   @property
-  def stds(self):
+  def stds(self) -> tuple[float, float, float]:
     """Standard deviations of the noise in a count, a mean, a second moment.
 
     In rows times the first and second power of the unit of the vectors. The
@@ -83,7 +88,7 @@ class MomentNoise:
     return count, first * self.radius, second * self.radius**2
 
   @property
-  def event(self):
+  def event(self) -> dp_accounting.DpEvent:
     """The `DpEvent` that one call of `noisy_moments` costs."""
     if self.kind == 'gaussian':
       return dp_accounting.GaussianDpEvent(self.noise_multiplier)
@@ -112,7 +117,12 @@ class Moments:
   second: np.ndarray
 
 
-def noisy_moments(parts, num_components, noise, rng):
+def noisy_moments(
+  parts: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
+  num_components: int,
+  noise: MomentNoise,
+  rng: np.random.Generator,
+) -> Moments:
   """Returns noisy moments of weighted vectors. Charges nothing.
 
   The caller charges `noise.event` before the rows are read. Whatever comes in
@@ -214,7 +224,7 @@ def _bounded(weights, vectors, radius):
   return weights, clip_norms(vectors, radius)
 
 
-def check_radius(name, radius):
+def check_radius(name: str, radius: float) -> None:
   """Refuses a radius whose square could not be told from 0 or infinity.
 
   Args:
@@ -232,7 +242,7 @@ def check_radius(name, radius):
     )
 
 
-def clip_norms(vectors, radius):
+def clip_norms(vectors: np.ndarray, radius: float) -> np.ndarray:
   """Scales vectors `[..., d]` down to an l2 norm of at most `radius`.
 
   Args:

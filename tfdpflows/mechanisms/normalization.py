@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import dp_accounting
 import numpy as np
@@ -10,6 +10,12 @@ import numpy as np
 from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.mechanisms.charges import charge_release
 from tfdpflows.mechanisms.rows import as_numbers
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.randomness import Randomness
 
 # Where squares are counted from, as a share of the squared bound: see the
 # guarantee for why these need the least noise.
@@ -29,7 +35,9 @@ class Normalization(NamedTuple):
   std: np.ndarray
 
 
-def normalization_event(*, epsilon=None, noise_multiplier=None):
+def normalization_event(
+  *, epsilon: Optional[float] = None, noise_multiplier: Optional[float] = None
+) -> dp_accounting.DpEvent:
   """Returns the `DpEvent` that `private_normalization` costs.
 
   Args:
@@ -58,17 +66,17 @@ def normalization_event(*, epsilon=None, noise_multiplier=None):
 
 
 def private_normalization(
-  x,
+  x: npt.ArrayLike,
   *,
-  bound,
-  ledger,
-  epsilon=None,
-  noise_multiplier=None,
-  num_examples=None,
-  randomness=None,
-  label='normalization',
-  resume=False,
-):
+  bound: npt.ArrayLike,
+  ledger: PrivacyLedger,
+  epsilon: Optional[float] = None,
+  noise_multiplier: Optional[float] = None,
+  num_examples: Optional[int] = None,
+  randomness: Optional[Randomness] = None,
+  label: str = 'normalization',
+  resume: bool = False,
+) -> Normalization:
   """Returns a private mean and standard deviation of every column.
 
   Values are clipped to [-bound, bound], and those that are not finite count as

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 
@@ -12,8 +14,14 @@ from tfdpflows.mechanisms.charges import charge_release
 from tfdpflows.mechanisms.checks import touched
 from tfdpflows.mechanisms.rows import as_numbers
 
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
-def quantile_event(epsilon):
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.randomness import Randomness
+
+
+def quantile_event(epsilon: float) -> ExponentialMechanismDpEvent:
   """Returns the `DpEvent` that `private_quantile` costs.
 
   Raises:
@@ -23,19 +31,19 @@ def quantile_event(epsilon):
 
 
 def private_quantile(
-  values,
-  q,
+  values: Union[npt.ArrayLike, Callable[[], npt.ArrayLike]],
+  q: float,
   *,
-  lower,
-  upper,
-  epsilon,
-  ledger,
-  nan=None,
-  randomness=None,
-  label='quantile',
-  resume=False,
-  source=None,
-):
+  lower: float,
+  upper: float,
+  epsilon: float,
+  ledger: PrivacyLedger,
+  nan: Optional[float] = None,
+  randomness: Optional[Randomness] = None,
+  label: str = 'quantile',
+  resume: bool = False,
+  source: Optional[Sequence[npt.ArrayLike]] = None,
+) -> float:
   """Returns a number below which about a share `q` of the values lies.
 
   Smith 2011, algorithm 2, with the sharper sensitivity of neighbours that add

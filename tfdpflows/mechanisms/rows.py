@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
-def as_numbers(x, name='x'):
+
+def as_numbers(x: npt.ArrayLike, name: str = 'x') -> np.ndarray:
   """Returns `x` as an array of real numbers.
 
   NumPy clips and orders complex numbers by their real parts, so that the rest

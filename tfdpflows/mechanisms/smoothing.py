@@ -5,8 +5,13 @@ Everything here reads noisy releases only, never data, so it costs no privacy.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from scipy import special
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
 # Chances that a boundary between two neighbouring bins is a change point,
 # tried in turn and weighted by how well each explains the release.
@@ -16,7 +21,9 @@ _CHANGE_PROBABILITIES = (0.001, 0.01, 0.04, 0.15, 0.4, 0.8)
 _FLOOR = 0.001
 
 
-def posterior_counts(noisy, std, total, *, ordered):
+def posterior_counts(
+  noisy: npt.ArrayLike, std: float, total: float, *, ordered: bool
+) -> np.ndarray:
   """Returns nonnegative counts that sum to `total`, given noisy ones.
 
   Every true count (or, for ordered bins, the common count of a run of bins
@@ -55,7 +62,9 @@ def posterior_counts(noisy, std, total, *, ordered):
   return match_total(mean, variance, total, floor=_FLOOR * std)
 
 
-def is_flat(noisy, std, total, *, tests=1):
+def is_flat(
+  noisy: npt.ArrayLike, std: float, total: float, *, tests: int = 1
+) -> bool:
   """Whether noisy counts of neighbours could all be the same count.
 
   No run of neighbours departs from its share of the total by more than the
@@ -84,7 +93,9 @@ def is_flat(noisy, std, total, *, tests=1):
   return bool(np.abs(z).max() < np.sqrt(2 * np.log(max(k * tests, 2))) + 0.5)
 
 
-def match_total(mean, variance, total, floor=0.0):
+def match_total(
+  mean: npt.ArrayLike, variance: npt.ArrayLike, total: float, floor: float = 0.0
+) -> np.ndarray:
   """Moves `mean` to a given sum, the uncertain entries most.
 
   Args:

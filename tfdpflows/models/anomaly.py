@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,16 @@ from tfdpflows.independence.keras_layers import refuse_batch_statistics
 from tfdpflows.mechanisms import private_quantile
 from tfdpflows.mechanisms.rows import as_numbers
 from tfdpflows.models.anomaly_evaluation import evaluate_scores
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.atomic import PathLike
+  from tfdpflows.models.anomaly_evaluation import AnomalyEvaluation
+  from tfdpflows.models.density import DensityModel
+  from tfdpflows.models.dp_mog import DPMoG
+  from tfdpflows.randomness import Randomness
 
 # Rows that are scored at one time.
 _CHUNK = 8192
@@ -56,7 +67,11 @@ class AnomalyDetector:
   [False, True]
   """
 
-  def __init__(self, model, threshold):
+  def __init__(
+    self,
+    model: Union[tfp.distributions.Distribution, DensityModel, DPMoG],
+    threshold: float,
+  ):
     distribution = model
     # Flows have their base under that name.
     if not isinstance(model, tfp.distributions.Distribution):
@@ -83,7 +98,12 @@ class AnomalyDetector:
     self.threshold = float(rounded)
 
   @classmethod
-  def from_public(cls, model, x, false_positive_rate):
+  def from_public(
+    cls,
+    model: Union[tfp.distributions.Distribution, DensityModel, DPMoG],
+    x: npt.ArrayLike,
+    false_positive_rate: float,
+  ) -> AnomalyDetector:
     """Makes a detector with a threshold from rows that are public.
 
     Args:
@@ -115,17 +135,17 @@ class AnomalyDetector:
   @classmethod
   def from_private(
     cls,
-    model,
-    x,
+    model: Union[tfp.distributions.Distribution, DensityModel, DPMoG],
+    x: npt.ArrayLike,
     *,
-    false_positive_rate,
-    epsilon,
-    bounds,
-    ledger,
-    randomness=None,
-    label='anomaly threshold',
-    resume=False,
-  ):
+    false_positive_rate: float,
+    epsilon: float,
+    bounds: tuple[float, float],
+    ledger: PrivacyLedger,
+    randomness: Optional[Randomness] = None,
+    label: str = 'anomaly threshold',
+    resume: bool = False,
+  ) -> AnomalyDetector:
     """Makes a detector with a threshold from private rows, for a price.
 
     Args:
@@ -178,7 +198,7 @@ class AnomalyDetector:
     )
     return cls(model, threshold)
 
-  def score(self, x):
+  def score(self, x: npt.ArrayLike) -> np.ndarray:
     """Returns `-log_prob` of rows, in nats.
 
     Args:
@@ -199,11 +219,13 @@ class AnomalyDetector:
       )
     return self._scores(rows)
 
-  def predict(self, x):
+  def predict(self, x: npt.ArrayLike) -> np.ndarray:
     """Returns whether rows are anomalies, bool `[n]`; see `score`."""
     return self.score(x) > self.threshold
 
-  def evaluate(self, x, labels):
+  def evaluate(
+    self, x: npt.ArrayLike, labels: npt.ArrayLike
+  ) -> AnomalyEvaluation:
     """Returns how well the scores tell anomalies from other rows.
 
     Args:
@@ -219,7 +241,7 @@ class AnomalyDetector:
     """
     return evaluate_scores(self.score(x), labels, self.threshold)
 
-  def save(self, path):
+  def save(self, path: PathLike) -> None:
     """Writes a SavedModel that loads without this package.
 
     Its signature `score_anomaly` takes `rows` `[n, d]` and gives `score`,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +34,9 @@ class AnomalyEvaluation:
   true_positive_rate: float
 
 
-def evaluate_scores(scores, labels, threshold):
+def evaluate_scores(
+  scores: npt.ArrayLike, labels: npt.ArrayLike, threshold: float
+) -> AnomalyEvaluation:
   """Returns the `AnomalyEvaluation` of scores.
 
   Args:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 
@@ -21,7 +23,12 @@ class WeightAverage(tf.Module):
     ValueError: if `momentum` is out of range.
   """
 
-  def __init__(self, variables, momentum, name='weight_average'):
+  def __init__(
+    self,
+    variables: Sequence[tf.Variable],
+    momentum: float,
+    name: str = 'weight_average',
+  ):
     super().__init__(name=name)
     if not 0 <= momentum < 1:
       raise ValueError(f'momentum is {momentum}; it must be in [0, 1).')
@@ -35,11 +42,11 @@ class WeightAverage(tf.Module):
     self._step = tf.Variable(0, dtype=tf.int64, **kwargs)
     self._averages = [tf.Variable(v, **kwargs) for v in variables]
 
-  def is_of(self, variables):
+  def is_of(self, variables: Sequence[tf.Variable]) -> bool:
     """Whether these are the weights that are averaged."""
     return [v.ref() for v in variables] == [v.ref() for v in self._variables]
 
-  def update(self):
+  def update(self) -> None:
     """Takes in the present weights."""
     t = tf.cast(self._step.assign_add(1), tf.float32)
     momentum = tf.minimum(self.momentum, t / (9 + t))
@@ -47,7 +54,7 @@ class WeightAverage(tf.Module):
       rest = 1 - tf.cast(momentum, variable.dtype)
       average.assign_add(rest * (variable - average))
 
-  def assign(self):
+  def assign(self) -> None:
     """Puts the averages in the place of the weights, once there are any."""
     if self._step.numpy():
       for average, variable in zip(self._averages, self._variables):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
 import tensorflow as tf
 
 from tfdpflows._keras import keras
@@ -9,6 +12,11 @@ from tfdpflows.independence import Checker, errors
 from tfdpflows.models.averaging import WeightAverage
 from tfdpflows.optimizers import DPOptimizer
 from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows._keras import tfp
 
 
 class DensityModel(keras.Model):
@@ -65,13 +73,13 @@ class DensityModel(keras.Model):
 
   def __init__(
     self,
-    distribution,
-    preprocessing=None,
-    ema_momentum=None,
-    name=None,
+    distribution: tfp.distributions.Distribution,
+    preprocessing: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
+    ema_momentum: Optional[float] = None,
+    name: Optional[str] = None,
     *,
-    example=None,
-    examples_independent=False,
+    example: Optional[npt.ArrayLike] = None,
+    examples_independent: bool = False,
   ):
     super().__init__(name=name)
     self.distribution = distribution
@@ -98,14 +106,14 @@ class DensityModel(keras.Model):
       self._average = WeightAverage(self._private_variables(), momentum)
 
   @property
-  def metrics(self):
+  def metrics(self) -> list[keras.metrics.Metric]:
     return [self._loss]
 
-  def compile(self, *args, **kwargs):
+  def compile(self, *args: Any, **kwargs: Any) -> None:
     self._checker.forget()
     super().compile(*args, **kwargs)
 
-  def make_train_function(self, force=False):
+  def make_train_function(self, force: bool = False) -> Callable[..., Any]:
     """As in Keras; errors of private steps say nothing of the rows."""
     check_in_fit(self.optimizer)
     function = super().make_train_function(force)
@@ -116,16 +124,20 @@ class DensityModel(keras.Model):
     found = epoch_and_batch(self.optimizer)
     return found or super()._maybe_load_initial_counters_from_ckpt(*args)
 
-  def call(self, x):
+  def call(self, x: tf.Tensor) -> tf.Tensor:
     return self.log_prob(x)
 
-  def log_prob(self, x):
+  def log_prob(self, x: npt.ArrayLike) -> tf.Tensor:
     """Returns the log-density of rows `[..., event_size]`, in nats."""
     # TFP keeps results by input tensor: under another tape the same tensor
     # would give them without a gradient.
     return self.distribution.log_prob(tf.identity(x))
 
-  def sample(self, sample_shape=(), seed=None):
+  def sample(
+    self,
+    sample_shape: Union[int, Sequence[int]] = (),
+    seed: Optional[Union[int, tf.Tensor]] = None,
+  ) -> tf.Tensor:
     """Returns rows `sample_shape + [event_size]`, see TFP's `seed`."""
     return self.distribution.sample(sample_shape, seed=seed)
 
@@ -134,7 +146,7 @@ class DensityModel(keras.Model):
       x = self._preprocessing(x)
     return -self.log_prob(x)
 
-  def train_step(self, data):
+  def train_step(self, data: Any) -> dict[str, tf.Tensor]:
     variables = list(self._private_variables())
     if isinstance(self.optimizer, DPOptimizer):
       logs = self._private_step(data, variables)
@@ -181,15 +193,17 @@ class DensityModel(keras.Model):
     self._loss.update_state(losses)
     return {'loss': self._loss.result()}
 
-  def test_step(self, data):
+  def test_step(self, data: Any) -> dict[str, tf.Tensor]:
     x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
     self._loss.update_state(-self.log_prob(x), weights)
     return {'loss': self._loss.result()}
 
-  def predict_step(self, data):
+  def predict_step(self, data: Any) -> tf.Tensor:
     return self.log_prob(keras.utils.unpack_x_y_sample_weight(data)[0])
 
-  def fit(self, x=None, *args, **kwargs):
+  def fit(
+    self, x: Any = None, *args: Any, **kwargs: Any
+  ) -> keras.callbacks.History:
     """Trains, as `keras.Model.fit` does.
 
     Args:

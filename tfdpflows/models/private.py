@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Optional
+
 import tensorflow as tf
 
 from tfdpflows._keras import keras
@@ -90,13 +93,13 @@ class PrivateModel(keras.Model):
 
   def __init__(
     self,
-    model,
-    example=None,
+    model: keras.Model,
+    example: Optional[tuple[Any, Any]] = None,
     *,
-    examples_independent=False,
-    ema_momentum=None,
-    usable=None,
-    name=None,
+    examples_independent: bool = False,
+    ema_momentum: Optional[float] = None,
+    usable: Optional[Callable[[Any, Any], tf.Tensor]] = None,
+    name: Optional[str] = None,
   ):
     if isinstance(getattr(model, '_checker', None), Checker):
       raise ValueError(
@@ -124,7 +127,7 @@ class PrivateModel(keras.Model):
       when_built=self._begin_average,
     )
 
-  def make_train_function(self, force=False):
+  def make_train_function(self, force: bool = False) -> Callable[..., Any]:
     """As in Keras; errors of private steps say nothing of the rows."""
     check_in_fit(self.optimizer)
     function = super().make_train_function(force)
@@ -136,17 +139,24 @@ class PrivateModel(keras.Model):
     return found or super()._maybe_load_initial_counters_from_ckpt(*args)
 
   @property
-  def metrics(self):
+  def metrics(self) -> list[keras.metrics.Metric]:
     return [m for m in super().metrics if m is not self._released]
 
-  def reset_metrics(self):
+  def reset_metrics(self) -> None:
     super().reset_metrics()
     self._released.reset_state()
 
-  def call(self, inputs, training=None):
+  def call(self, inputs: Any, training: Optional[bool] = None) -> Any:
     return self.model(inputs, training=training)
 
-  def compile(self, optimizer, loss, metrics=None, loss_weights=None, **kwargs):
+  def compile(
+    self,
+    optimizer: DPOptimizer,
+    loss: Any,
+    metrics: Any = None,
+    loss_weights: Any = None,
+    **kwargs: Any,
+  ) -> None:
     """As in Keras.
 
     Args:
@@ -179,7 +189,9 @@ class PrivateModel(keras.Model):
       **kwargs,
     )
 
-  def fit(self, x=None, y=None, *args, **kwargs):
+  def fit(
+    self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
+  ) -> keras.callbacks.History:
     """Trains, as `keras.Model.fit` does.
 
     Args:
@@ -222,7 +234,7 @@ class PrivateModel(keras.Model):
       )
     self._checker.check_before_plan(rows, replays)
 
-  def train_step(self, data):
+  def train_step(self, data: Any) -> dict[str, tf.Tensor]:
     if self.optimizer.plan is None:
       rows = keras.utils.unpack_x_y_sample_weight(data)
       weights = step = None

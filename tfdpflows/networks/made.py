@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import Optional, Union
+
 import numpy as np
 import tensorflow as tf
 
@@ -56,17 +59,17 @@ class MADE(tf.Module):
 
   def __init__(
     self,
-    params,
-    event_size,
-    hidden_units=(100, 100),
-    activation='relu',
-    dtype=tf.float32,
-    seed=None,
-    num_conditions=1,
-    name='made',
+    params: Union[int, Sequence[int]],
+    event_size: int,
+    hidden_units: Sequence[int] = (100, 100),
+    activation: str = 'relu',
+    dtype: Union[tf.DType, str] = tf.float32,
+    seed: Optional[int] = None,
+    num_conditions: int = 1,
+    name: str = 'made',
     *,
-    inputs=1,
-    direct=False,
+    inputs: Union[int, Sequence[int]] = 1,
+    direct: Union[bool, Sequence[float]] = False,
   ):
     super().__init__(name=name)
     sizes = [*np.ravel(params), *np.ravel(inputs), *hidden_units]
@@ -143,7 +146,7 @@ class MADE(tf.Module):
     masks = [a[:, None] <= b for a, b in zip(degrees[:-1], degrees[1:])]
     return masks + [degrees[-1][:, None] < self._outputs + 1]
 
-  def conditioned(self, number):
+  def conditioned(self, number: int) -> _Conditioned:
     """Returns the network as block `number` of `num_conditions` has it."""
     if not 0 <= number < len(self._first_biases):
       raise ValueError(
@@ -184,7 +187,9 @@ class MADE(tf.Module):
     y = tf.reshape(h, tf.concat([tf.shape(x)[:-1], event], 0))
     return tf.ensure_shape(y, x.shape[:-1] + event)
 
-  def columns(self, condition=0):
+  def columns(
+    self, condition: int = 0
+  ) -> Iterator[Callable[[Sequence[tf.Tensor]], tf.Tensor]]:
     """Evaluates the network column by column, at the cost of one pass.
 
     Yields, for each column j in turn, a function from the columns before it

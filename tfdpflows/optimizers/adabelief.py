@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfdpflows._keras import VectorizedDPKerasAdamOptimizer
@@ -61,7 +63,7 @@ class DPKerasAdaBelief(DPOptimizer, VectorizedDPKerasAdamOptimizer):
     *,
     noise_variance_correction: bool = False,
     epsilon: float = 1e-16,
-    **kwargs,
+    **kwargs: Any,
   ):
     if kwargs.pop('amsgrad', False):
       raise ValueError('DPKerasAdaBelief has no amsgrad.')
@@ -106,7 +108,7 @@ class DPKerasAdaBelief(DPOptimizer, VectorizedDPKerasAdamOptimizer):
       'take it from private_gradients.'
     )
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     config = super().get_config()
     config['noise_variance_correction'] = self.noise_variance_correction
     return config

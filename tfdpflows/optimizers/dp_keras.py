@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -94,7 +94,7 @@ class DPOptimizer:
     seed: int | None = None,
     noise_generator: tf.random.Generator | None = None,
     noise_source: GeneratorNoise | None = None,
-    **kwargs,
+    **kwargs: Any,
   ):
     if (l2_norm_clip is None) == (clipping is None):
       raise ValueError('Give one of `l2_norm_clip` and `clipping`.')
@@ -223,7 +223,7 @@ class DPOptimizer:
   def private_gradients_of(
     self,
     losses: Callable,
-    rows,
+    rows: Any,
     variables: Sequence[tf.Variable],
     weights: tf.Tensor | None = None,
     step: tf.Tensor | int | None = None,
@@ -349,7 +349,9 @@ class DPOptimizer:
     bounded = tf.clip_by_value(loss, -self.loss_bound, self.loss_bound)
     return tf.reduce_sum(tf.where(usable, bounded, tf.zeros_like(loss)))
 
-  def check_step(self, variables, step):
+  def check_step(
+    self, variables: Sequence[tf.Variable], step: tf.Tensor | int | None
+  ) -> None:
     """Refuses a step for what is known without its rows; see there."""
     self.noise_source.check(self, step)
     _refuse_tf32()
@@ -374,7 +376,9 @@ class DPOptimizer:
     means, _ = self.private_gradients(loss, variables, tape)
     return list(zip(means, variables))
 
-  def get_gradients(self, loss, params):
+  def get_gradients(
+    self, loss: tf.Tensor, params: Sequence[tf.Variable]
+  ) -> NoReturn:
     raise ValueError(
       f'{type(self).__name__} works in TensorFlow 2 style only: use '
       '`minimize`, `model.fit` or `private_gradients`.'
@@ -454,7 +458,9 @@ class DPKerasAdagrad(DPOptimizer, VectorizedDPKerasAdagradOptimizer):
   """
 
 
-def sum_over_chunks(function, tensors, size, zeros):
+def sum_over_chunks(
+  function: Callable[[Any], Any], tensors: Any, size: int, zeros: Any
+) -> Any:
   """Returns the sum of `function(chunk)` over consecutive chunks of a batch.
 
   The chunks are of one length, as few as can be: a batch of 1,100 is two of

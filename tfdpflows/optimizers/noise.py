@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
+
+if TYPE_CHECKING:
+  from tfdpflows.optimizers import DPOptimizer
+  from tfdpflows.training.steps import StepStream
 
 # Per type of number: the words that are drawn, and their signed twins.
 _WORDS = {
@@ -41,11 +47,11 @@ class GeneratorNoise:
 
   plan = None
 
-  def __init__(self, generator, checkpointed):
+  def __init__(self, generator: tf.random.Generator, checkpointed: bool):
     self.generator = generator
     self.checkpointed = {'noise': generator} if checkpointed else {}
 
-  def check(self, optimizer, step):
+  def check(self, optimizer: DPOptimizer, step: tf.Tensor | int | None) -> None:
     """Refuses an update for what is known without its rows.
 
     Args:
@@ -69,11 +75,16 @@ class GeneratorNoise:
         'outside of the tf.distribute strategy.'
       )
 
-  def take(self, step):
+  def take(self, step: tf.Tensor | int | None) -> tf.random.Generator:
     """Returns the randomness of one update, for `add`."""
     return self.generator
 
-  def add(self, taken, total, stddev):
+  def add(
+    self,
+    taken: tf.random.Generator,
+    total: tf.Tensor,
+    stddev: tf.Tensor | float,
+  ) -> tf.Tensor:
     """Returns the sum over all replicas, with noise added once.
 
     Args:
@@ -85,7 +96,7 @@ class GeneratorNoise:
     return total + normal(taken, total.shape[0], stddev, total.dtype)
 
 
-def current_strategy():
+def current_strategy() -> tf.distribute.Strategy:
   """Returns the `tf.distribute` strategy in force.
 
   Raises:
@@ -102,7 +113,12 @@ def current_strategy():
   return strategy
 
 
-def normal(random, size, stddev, dtype):
+def normal(
+  random: tf.random.Generator | StepStream,
+  size: int,
+  stddev: tf.Tensor | float,
+  dtype: tf.DType,
+) -> tf.Tensor:
   """Returns `[size]`, independent normal numbers of mean zero.
 
   Box and Muller's transform of uniform numbers, written out: TensorFlow's own
@@ -128,7 +144,7 @@ def normal(random, size, stddev, dtype):
   return found[:size]
 
 
-def groups(tensors):
+def groups(tensors: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
   """Returns the tensors as lists of consecutive ones, to be noised together.
 
   Numbers of a group that fit into a cache are drawn faster and leave memory

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
@@ -29,26 +31,28 @@ class ModelDirectory:
     replaces: path of the model that it will replace, or `None`.
   """
 
-  def __init__(self, root, replaces):
+  def __init__(self, root: atomic.PathLike, replaces: atomic.PathLike | None):
     self._root = root
     self._replaces = replaces
 
-  def path(self, *parts):
+  def path(self, *parts: str) -> str:
     """Returns a path inside of the folder, whose own folder exists."""
     path = os.path.join(self._root, *parts)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     return path
 
-  def write_text(self, name, text):
+  def write_text(self, name: str, text: str) -> None:
     """Writes a text file."""
     with open(self.path(name), 'w', encoding='utf-8') as file:
       file.write(text)
 
-  def write_json(self, name, content):
+  def write_json(self, name: str, content: Any) -> None:
     """Writes a JSON file."""
     self.write_text(name, json.dumps(content, indent=1, allow_nan=False) + '\n')
 
-  def add_ledgers(self, ledger, earlier):
+  def add_ledgers(
+    self, ledger: PrivacyLedger, earlier: Sequence[str]
+  ) -> list[str]:
     """Puts a ledger in, and those of fits that came before on this path.
 
     Returns:
@@ -80,11 +84,11 @@ class ModelDirectory:
         work_directory.take_earlier([path], self._root)
     return work_directory.list_earlier(self._root)
 
-  def digests(self):
+  def digests(self) -> dict[str, str]:
     """Returns what changed, missing or added ledgers are found out by."""
     return _digests(self._root)
 
-  def flush(self):
+  def flush(self) -> None:
     """Returns when all files are on disk."""
     for folder, _, names in os.walk(self._root):
       for name in names:
@@ -92,7 +96,11 @@ class ModelDirectory:
 
 
 @contextlib.contextmanager
-def written_aside(model_dir, overwrite, workspace=None):
+def written_aside(
+  model_dir: atomic.PathLike,
+  overwrite: bool,
+  workspace: atomic.PathLike | None = None,
+) -> Iterator[ModelDirectory]:
   """Yields a `ModelDirectory` that becomes `model_dir` if all goes well.
 
   Args:
@@ -126,14 +134,14 @@ def written_aside(model_dir, overwrite, workspace=None):
       os.rename(aside, target)
 
 
-def bring_back(model_dir, workspace):
+def bring_back(model_dir: atomic.PathLike, workspace: atomic.PathLike) -> None:
   """Undoes half of a replacement: a kill came between its two renames."""
   replaced = os.path.join(workspace, _REPLACED)
   if os.path.isdir(replaced) and not os.path.lexists(model_dir):
     os.rename(replaced, model_dir)
 
 
-def is_complete(model_dir, ledger):
+def is_complete(model_dir: atomic.PathLike, ledger: atomic.PathLike) -> bool:
   """Whether `model_dir` holds the model of the fit that wrote `ledger`."""
   if not os.path.exists(os.path.join(model_dir, _MODEL)):
     return False
@@ -143,7 +151,7 @@ def is_complete(model_dir, ledger):
   )
 
 
-def check_target(model_dir, overwrite):
+def check_target(model_dir: atomic.PathLike, overwrite: bool) -> None:
   """Refuses a folder that exists, unless it is a model to be replaced.
 
   Raises:
@@ -162,7 +170,7 @@ def check_target(model_dir, overwrite):
     )
 
 
-def header(digests):
+def header(digests: dict[str, str]) -> dict[str, Any]:
   """Returns what every model.json begins with."""
   return {
     'format': _FORMAT,
@@ -172,7 +180,7 @@ def header(digests):
   }
 
 
-def read_model(model_dir):
+def read_model(model_dir: atomic.PathLike) -> dict[str, Any]:
   """Returns the content of model.json.
 
   Raises:
@@ -200,7 +208,9 @@ def read_model(model_dir):
   return model
 
 
-def read_ledger(model_dir, model):
+def read_ledger(
+  model_dir: atomic.PathLike, model: dict[str, Any]
+) -> tuple[PrivacyLedger, list[str]]:
   """Returns the ledger of a model, read-only, and paths of earlier ones.
 
   Raises:

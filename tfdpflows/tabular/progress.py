@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import math
 import sys
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -91,7 +92,9 @@ class Progress(keras.callbacks.Callback):
       accountant=plan.accountant,
     )
 
-  def on_train_batch_end(self, batch, logs=None):
+  def on_train_batch_end(
+    self, batch: int, logs: dict[str, Any] | None = None
+  ) -> None:
     if self._bar.disable:
       return
     if logs and 'loss' in logs:
@@ -103,7 +106,7 @@ class Progress(keras.callbacks.Callback):
     self._bar.set_postfix_str(self._text(step), refresh=False)
     self._bar.update(step - self._bar.n)
 
-  def close(self):
+  def close(self) -> None:
     """Ends the bar, so that what follows does not stand in its line."""
     self._bar.bar_format = _FORMAT + '{elapsed} taken'
     self._bar.close()

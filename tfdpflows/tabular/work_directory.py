@@ -7,6 +7,8 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -16,6 +18,9 @@ from tfdpflows.accounting.rounding import round_up
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import models
 from tfdpflows.version import __version__
+
+if TYPE_CHECKING:
+  from tfdpflows.accounting import PrivacyBudget
 
 LEDGER = 'ledger.jsonl'
 EARLIER = 'earlier_ledgers'
@@ -65,15 +70,15 @@ class WorkDirectory:
 
   def __init__(
     self,
-    path,
+    path: atomic.PathLike | None,
     *,
-    resume,
-    settings,
-    table,
-    seed,
-    budget,
-    accountant,
-    overwrite=False,
+    resume: bool,
+    settings: dict[str, Any],
+    table: pd.DataFrame,
+    seed: int | None,
+    budget: PrivacyBudget,
+    accountant: str,
+    overwrite: bool = False,
   ):
     # As they come back from JSON.
     settings = json.loads(json.dumps(settings))
@@ -169,14 +174,14 @@ class WorkDirectory:
       )
 
 
-def remove(path):
+def remove(path: atomic.PathLike) -> None:
   """Removes the folder of a fit that is complete, its secret first."""
   with contextlib.suppress(FileNotFoundError):
     os.unlink(os.path.join(path, _SECRET))
   shutil.rmtree(path)
 
 
-def list_earlier(folder):
+def list_earlier(folder: atomic.PathLike) -> list[str]:
   """Returns the paths of the ledgers that `folder` keeps of earlier fits."""
   earlier = os.path.join(folder, EARLIER)
   if not os.path.isdir(earlier):
@@ -184,7 +189,7 @@ def list_earlier(folder):
   return [os.path.join(earlier, name) for name in sorted(os.listdir(earlier))]
 
 
-def take_earlier(paths, folder):
+def take_earlier(paths: Sequence[str], folder: atomic.PathLike) -> None:
   """Copies ledgers of earlier fits into a folder, numbered on."""
   os.makedirs(os.path.join(folder, EARLIER), exist_ok=True)
   start = len(list_earlier(folder)) + 1
@@ -192,7 +197,7 @@ def take_earlier(paths, folder):
     shutil.copy(path, os.path.join(folder, EARLIER, f'{number:03}.jsonl'))
 
 
-def describe_earlier(path):
+def describe_earlier(path: atomic.PathLike) -> str:
   """Says in a sentence what the ledger of an earlier fit spent."""
   try:
     with PrivacyLedger.open(path, read_only=True) as ledger:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
+if TYPE_CHECKING:
+  from tfdpflows.sampling import FixedSizeSampler, PoissonSampler
+  from tfdpflows.training.replicas import Workers
 
-def dataset(x, sampler, workers, *, begin, randomness):
+
+def dataset(
+  x: Any,
+  sampler: PoissonSampler | FixedSizeSampler,
+  workers: Workers,
+  *,
+  begin: Callable[[], Callable[[], int | None]],
+  randomness: Callable[[int], np.random.Generator],
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
   """Returns the batches of steps, in their order, as they are asked for.
 
   Args:
@@ -56,21 +69,21 @@ def dataset(x, sampler, workers, *, begin, randomness):
   return found
 
 
-def arrays(x):
+def arrays(x: Any) -> Any:
   """Tuples and dicts, in any depth, of whatever makes an array, as arrays."""
   if isinstance(x, dict):
     return {key: arrays(value) for key, value in x.items()}
   return tuple(map(arrays, x)) if isinstance(x, tuple) else np.asarray(x)
 
 
-def signature(x):
+def signature(x: Any) -> Any:
   """`tf.TensorSpec` of any number of rows of every array."""
   return tf.nest.map_structure(
     lambda a: tf.TensorSpec((None,) + a.shape[1:], tf.as_dtype(a.dtype)), x
   )
 
 
-def take(x, drawn, weights):
+def take(x: Any, drawn: np.ndarray, weights: np.ndarray) -> Any:
   """Rows of every array by number; those of weight 0 are padding: zeros.
 
   What is text to TensorFlow comes as bytes, whatever it is in the array: on a

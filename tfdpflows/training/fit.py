@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -19,12 +20,12 @@ _REFUSED = (
 
 def fit(
   model: keras.Model,
-  data,
+  data: Any,
   check: Callable,
-  *args,
+  *args: Any,
   epochs: int | None = None,
-  **kwargs,
-):
+  **kwargs: Any,
+) -> keras.callbacks.History:
   """Trains a model under the plan that its optimizer carries.
 
   Data that the plan did not draw, and arguments that would draw other batches
@@ -90,7 +91,7 @@ def fit(
     raise failure
 
 
-def check_in_fit(optimizer):
+def check_in_fit(optimizer: keras.optimizers.Optimizer) -> None:
   """Refuses to make a step of a plan outside of `fit`, which draws its batch.
 
   For `keras.Model.make_train_function`: `train_on_batch` calls it too.
@@ -103,7 +104,9 @@ def check_in_fit(optimizer):
     raise ValueError(f'{_DRAWN}use fit(x).')
 
 
-def epoch_and_batch(optimizer):
+def epoch_and_batch(
+  optimizer: keras.optimizers.Optimizer,
+) -> tuple[int, int] | None:
   """Returns where a `fit` under a plan begins; `None` without one.
 
   For `keras.Model._maybe_load_initial_counters_from_ckpt`, which Keras calls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import dp_accounting
 
@@ -10,6 +11,9 @@ from tfdpflows import accounting, gradients, optimizers, sampling
 from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.steps import StepNoise, TrainingSteps
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _OPTIMIZERS = {
   'adabelief': optimizers.DPKerasAdaBelief,
@@ -74,7 +78,7 @@ class TrainingPlan:
 
   def __init__(
     self,
-    sampler,
+    sampler: sampling.PoissonSampler | sampling.FixedSizeSampler,
     clipping: gradients.Strategy,
     *,
     noise_multiplier: float,
@@ -114,12 +118,12 @@ class TrainingPlan:
     clipping: gradients.Strategy,
     num_examples: int | None = None,
     expected_batch_size: float | None = None,
-    sampler=None,
+    sampler: sampling.PoissonSampler | sampling.FixedSizeSampler | None = None,
     epochs: float | None = None,
     steps: int | None = None,
     accountant: str = 'pld',
     spent: dp_accounting.DpEvent | None = None,
-    **kwargs,
+    **kwargs: Any,
   ) -> TrainingPlan:
     """Makes a plan with the least noise for a budget.
 
@@ -243,7 +247,9 @@ class TrainingPlan:
       seeded=self.randomness.seeded,
     )
 
-  def optimizer(self, name: str = 'adam', **kwargs) -> optimizers.DPOptimizer:
+  def optimizer(
+    self, name: str = 'adam', **kwargs: Any
+  ) -> optimizers.DPOptimizer:
     """Makes the optimizer of this plan.
 
     Args:
@@ -269,7 +275,9 @@ class TrainingPlan:
     noise_source.belongs_to(optimizer)
     return optimizer
 
-  def resume(self, optimizer, *, replay: bool = False):
+  def resume(
+    self, optimizer: optimizers.DPOptimizer, *, replay: bool = False
+  ) -> None:
     """Goes on with a training that was interrupted, in a new process.
 
     The training goes on after all steps that the ledger has charged, with noise
@@ -315,7 +323,9 @@ class TrainingPlan:
     """
     self._steps.resume(optimizer, replay=replay)
 
-  def dataset(self, x, steps: int | None = None):
+  def dataset(
+    self, x: Any, steps: int | None = None
+  ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Returns the plan's next batches, each charged before it is drawn.
 
     In the scope of a `tf.distribute` strategy these are the shares of its

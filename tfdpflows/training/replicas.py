@@ -39,6 +39,8 @@ yet: the network between them has to be as safe as the table.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -51,7 +53,7 @@ _FACTS = ('random numbers', 'plan', 'step', 'table')
 _CHUNK = 8
 
 
-def check_state(name, state):
+def check_state(name: str, state: tf.Variable | None) -> None:
   """Checks that training here can keep `state` alike on all replicas.
 
   Args:
@@ -72,7 +74,7 @@ def check_state(name, state):
     )
 
 
-def is_first_replica():
+def is_first_replica() -> bool:
   """Whether this is the replica that adds the noise.
 
   Raises:
@@ -94,7 +96,7 @@ def is_first_replica():
   return int(number) == 0
 
 
-def sum_over_replicas(tensors):
+def sum_over_replicas(tensors: Any) -> Any:
   """Returns the sum of each tensor over all replicas, on every replica."""
   if tf.distribute.get_strategy().num_replicas_in_sync == 1:
     return tensors
@@ -114,7 +116,7 @@ class Workers:
     is_chief: whether this process has the first replica. It charges.
   """
 
-  def __init__(self, strategy):
+  def __init__(self, strategy: tf.distribute.Strategy):
     self._strategy = strategy
     self.num_replicas = strategy.num_replicas_in_sync
     self.replicas = [0]
@@ -124,7 +126,7 @@ class Workers:
     self.is_chief = 0 in self.replicas
     self.alone = len(self.replicas) == self.num_replicas
 
-  def agree(self, begin):
+  def agree(self, begin: Callable[[], Sequence[Any]]) -> None:
     """Calls `begin` in every process and compares what it returns.
 
     Where one process fails, all do: none is left waiting for another, and all
@@ -154,14 +156,16 @@ class Workers:
     if error is not None:
       raise error
 
-  def greatest(self, number):
+  def greatest(self, number: int) -> int:
     """Returns the greatest of the integers of all processes."""
     if self.alone:
       return number
     numbers = self._on_each(lambda unused_context: tf.constant([number]))
     return int(np.max(self._strategy.gather(numbers, axis=0).numpy()))
 
-  def distribute(self, dataset):
+  def distribute(
+    self, dataset: tf.data.Dataset
+  ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Returns a dataset that hands each element to one replica, in turn.
 
     Args:
@@ -174,7 +178,9 @@ class Workers:
       lambda unused_context: dataset
     )
 
-  def shares(self, drawn, weights):
+  def shares(
+    self, drawn: np.ndarray, weights: np.ndarray
+  ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Splits one batch by row: row i goes to replica i mod `num_replicas`.
 
     Args:

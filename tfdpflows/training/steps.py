@@ -7,7 +7,8 @@ import json
 import math
 import threading
 import types
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,10 @@ import tensorflow as tf
 from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.optimizers.noise import current_strategy, normal
 from tfdpflows.training import batches, replicas
+
+if TYPE_CHECKING:
+  from tfdpflows.optimizers import DPOptimizer
+  from tfdpflows.training.plan import TrainingPlan
 
 # Arguments of an optimizer that change how sums are computed, not what of.
 _FREE = ('name', 'chunk_size')
@@ -75,7 +80,7 @@ class TrainingSteps:
     replays: whether steps of an earlier process may be made again.
   """
 
-  def __init__(self, plan):
+  def __init__(self, plan: TrainingPlan):
     self.plan = plan
     self.next = 0
     self.replays = False
@@ -90,7 +95,7 @@ class TrainingSteps:
     self._trained = None
     self._lock = threading.Lock()
 
-  def resume(self, optimizer, *, replay: bool):
+  def resume(self, optimizer: DPOptimizer, *, replay: bool) -> None:
     """See `TrainingPlan.resume`."""
     if self._reservation is not None or self._training is not None:
       raise ValueError(
@@ -118,7 +123,7 @@ class TrainingSteps:
     self._charged_earlier = self.next = workers.greatest(steps)
 
   @contextlib.contextmanager
-  def train(self, optimizer):
+  def train(self, optimizer: DPOptimizer) -> Iterator[None]:
     """Returns a context in which `optimizer` may update, and no other.
 
     Each update has to be one that a batch was drawn and charged for, once.
@@ -151,7 +156,7 @@ class TrainingSteps:
           self._trained = noise
         self._training = None
 
-  def begin(self):
+  def begin(self) -> None:
     """Finds the step at which the training begins, before its first update.
 
     `train` has done it, and callbacks may have restored the optimizer since.
@@ -166,11 +171,11 @@ class TrainingSteps:
       self.next = step
       self._current.noise.open(step)
 
-  def is_trained(self, noise):
+  def is_trained(self, noise: StepNoise) -> bool:
     """Whether the training that runs is that of a `StepNoise`."""
     return self._training is not None and self._training.noise is noise
 
-  def epoch_and_batch(self):
+  def epoch_and_batch(self) -> tuple[int, int]:
     """Returns where the training begins: in which epoch, at which batch.
 
     Epochs are those of the plan, whoever trains from which step on. They are
@@ -180,7 +185,9 @@ class TrainingSteps:
     per_epoch = self.plan.sampler.steps_per_epoch
     return divmod(self.next + -self._current.stop % per_epoch, per_epoch)
 
-  def dataset(self, x, steps: int | None = None):
+  def dataset(
+    self, x: Any, steps: int | None = None
+  ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """See `TrainingPlan.dataset`."""
     x = batches.arrays(x)
     strategy = current_strategy()
@@ -201,11 +208,13 @@ class TrainingSteps:
     dataset.origin.strategy = strategy
     return dataset
 
-  def train_on(self, dataset):
+  def train_on(
+    self, dataset: tf.data.Dataset | tf.distribute.DistributedDataset
+  ) -> None:
     """Notes what the training that runs is on, a dataset of this plan."""
     self._current.stop = dataset.origin.stop
 
-  def drew(self, dataset) -> bool:
+  def drew(self, dataset: Any) -> bool:
     """Whether `dataset` comes from this plan, unchanged."""
     origin = getattr(dataset, 'origin', None)
     return origin is not None and origin.steps is self
@@ -372,7 +381,7 @@ class StepNoise:
       keep.
   """
 
-  def __init__(self, steps):
+  def __init__(self, steps: TrainingSteps):
     self.steps, self.plan = steps, steps.plan
     self.optimizer, self.facts = None, None
     key = self.plan.randomness.key('noise', self.plan.label)
@@ -383,7 +392,7 @@ class StepNoise:
     self._next, self._end = _variable(), _variable()
     self._start, self._made = 0, False
 
-  def belongs_to(self, optimizer):
+  def belongs_to(self, optimizer: DPOptimizer) -> None:
     """Notes the optimizer, as soon as it is made."""
     self.optimizer, self.facts = optimizer, _facts_of(optimizer)
 
@@ -397,22 +406,22 @@ class StepNoise:
     """Whether a step was ever made."""
     return self._made or self.unused > self._start
 
-  def open(self, start: int):
+  def open(self, start: int) -> None:
     """Lets steps from `start` on be made, as soon as they are charged."""
     self._made = self.made_any
     self._start = start
     self._next.assign(start)
     self._end.assign(start)
 
-  def charged(self, end: int):
+  def charged(self, end: int) -> None:
     """Lets steps below `end` be made too."""
     self._end.assign(end)
 
-  def close(self):
+  def close(self) -> None:
     """Lets no step be made from now on."""
     self._end.assign(0)
 
-  def check(self, optimizer, step):
+  def check(self, optimizer: DPOptimizer, step: tf.Tensor | int | None) -> None:
     """Refuses an update for what is known without its rows, its step."""
     if step is None or not self.steps.is_trained(self):
       raise ValueError(
@@ -424,7 +433,7 @@ class StepNoise:
     replicas.check_state('clipping', optimizer.clipping.state)
     replicas.check_state('plan', self.done)
 
-  def take(self, step):
+  def take(self, step: tf.Tensor) -> tuple[StepStream, tf.Tensor]:
     """Makes a step, once.
 
     Args:
@@ -462,7 +471,12 @@ class StepNoise:
       factor = factors[tf.cast(allowed, tf.int32)]
     return StepStream(self._key, step), factor
 
-  def add(self, taken, total, stddev):
+  def add(
+    self,
+    taken: tuple[StepStream, tf.Tensor],
+    total: tf.Tensor,
+    stddev: tf.Tensor | float,
+  ) -> tf.Tensor:
     """Returns the sum over all replicas, with noise added once."""
     stream, factor = taken
     # One replica adds the noise of all, before anybody sees the whole sum.
@@ -504,7 +518,7 @@ class StepStream:
   True
   """
 
-  def __init__(self, key: bytes, step):
+  def __init__(self, key: bytes, step: tf.Tensor | int):
     if len(key) != _KEY_BYTES:
       raise ValueError(f'The key has {len(key)} bytes; it needs {_KEY_BYTES}.')
     key = np.frombuffer(key, np.uint64)
@@ -515,7 +529,9 @@ class StepStream:
     self._high = key[2] + tf.cast(step, tf.uint64) * _DRAWS
     self._draws = 0
 
-  def uniform_full_int(self, shape, dtype=tf.uint64):
+  def uniform_full_int(
+    self, shape: Sequence[int], dtype: tf.DType = tf.uint64
+  ) -> tf.Tensor:
     """Returns random words, as `tf.random.Generator.uniform_full_int` does.
 
     Args:

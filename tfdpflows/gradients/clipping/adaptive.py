@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
 from tfdpflows._checks import check_fraction, check_positive
 from tfdpflows.gradients.clipping import strategy
+
+if TYPE_CHECKING:
+  from tfdpflows.gradients.rules import PerExampleGradients
 
 
 class AdaptiveQuantile(strategy.Strategy):
@@ -70,10 +74,10 @@ class AdaptiveQuantile(strategy.Strategy):
 
   def __init__(
     self,
-    initial_clip=1.0,
-    target_quantile=0.5,
-    learning_rate=0.2,
-    count_stddev=None,
+    initial_clip: float = 1.0,
+    target_quantile: float = 0.5,
+    learning_rate: float = 0.2,
+    count_stddev: Optional[float] = None,
   ):
     strategy.check_clip(initial_clip=initial_clip)
     check_positive('learning_rate', learning_rate)
@@ -87,17 +91,21 @@ class AdaptiveQuantile(strategy.Strategy):
     self.state = strategy.state(0.0, tf.float64)
 
   @property
-  def l2_sensitivity(self):
+  def l2_sensitivity(self) -> tf.Tensor:
     """The threshold of this step: a tensor."""
     return self.initial_clip * tf.exp(self.state)
 
-  def clip_and_sum(self, gradients, weights=None):
+  def clip_and_sum(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     squared = gradients.squared_norms()
     present = strategy.presence(gradients, weights)
     scale = strategy.scale_to(self.l2_sensitivity, strategy.norms(squared))
     return gradients.weighted_sum(scale * present)
 
-  def statistic(self, gradients, weights=None):
+  def statistic(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> tf.Tensor:
     """Returns `sum_i w_i (b_i - 1/2)`, b_i = 1 where |g_i| <= C_t."""
     squared = gradients.squared_norms()
     finite = tf.math.is_finite(squared)
@@ -108,7 +116,9 @@ class AdaptiveQuantile(strategy.Strategy):
     count = tf.reduce_sum(weight * (tf.cast(below, weight.dtype) - 0.5))
     return count + gradients.nan_if_mixed(count.dtype)
 
-  def statistic_stddev(self, noise_multiplier, expected_batch_size):
+  def statistic_stddev(
+    self, noise_multiplier: float, expected_batch_size: float
+  ) -> float:
     if self.count_stddev is None:
       return max(expected_batch_size / 20, 5 * noise_multiplier)
     if not self.count_stddev > noise_multiplier / 2:
@@ -119,7 +129,9 @@ class AdaptiveQuantile(strategy.Strategy):
       )
     return self.count_stddev
 
-  def finish(self, means, statistic=None):
+  def finish(
+    self, means: list[tf.Tensor], statistic: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     """Moves the threshold; see `Strategy.finish`."""
     share = tf.cast(statistic, tf.float64) + 0.5
     state = self.state - self.learning_rate * (share - self.target_quantile)
@@ -128,7 +140,7 @@ class AdaptiveQuantile(strategy.Strategy):
     self.state.assign(tf.clip_by_value(state, low, high))
     return means
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     return {
       'initial_clip': self.initial_clip,
       'target_quantile': self.target_quantile,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
 from tfdpflows.gradients.clipping import strategy
+
+if TYPE_CHECKING:
+  from tfdpflows.gradients.rules import PerExampleGradients
 
 
 class Flat(strategy.Strategy):
@@ -40,7 +44,9 @@ class Flat(strategy.Strategy):
   [[1.0], [2.0]]
   """
 
-  def clip_and_sum(self, gradients, weights=None):
+  def clip_and_sum(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     squared = gradients.squared_norms()
     present = strategy.presence(gradients, weights)
     scale = strategy.scale_to(self.l2_norm_clip, strategy.norms(squared))
@@ -87,7 +93,7 @@ class Automatic(strategy.Strategy):
   Learning Made Easier and Stronger. 2022, equation (4.1). arXiv:2206.07136
   """
 
-  def __init__(self, l2_norm_clip, gamma=0.01):
+  def __init__(self, l2_norm_clip: float, gamma: float = 0.01):
     super().__init__(l2_norm_clip)
     least = 1e-12 * max(1.0, self.l2_norm_clip)
     if not least <= gamma < math.inf:
@@ -97,12 +103,14 @@ class Automatic(strategy.Strategy):
       )
     self.gamma = float(gamma)
 
-  def clip_and_sum(self, gradients, weights=None):
+  def clip_and_sum(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     squared = gradients.squared_norms()
     present = strategy.presence(gradients, weights)
     clip = tf.cast(self.l2_norm_clip, squared.dtype)
     scale = clip / (strategy.norms(squared) + tf.cast(self.gamma, clip.dtype))
     return gradients.weighted_sum(scale * present)
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     return {'l2_norm_clip': self.l2_norm_clip, 'gamma': self.gamma}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Optional
 
 import tensorflow as tf
 
 from tfdpflows.gradients.clipping import strategy
+
+if TYPE_CHECKING:
+  from tfdpflows.gradients.rules import PerExampleGradients
 
 
 class PerLayer(strategy.Strategy):
@@ -53,7 +57,9 @@ class PerLayer(strategy.Strategy):
   Tabular Data Generation. AAAI 2022.
   """
 
-  def clip_and_sum(self, gradients, weights=None):
+  def clip_and_sum(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     squared = gradients.variable_squared_norms()
     present = strategy.presence(gradients, weights)
     clips = _clips(gradients, self.l2_norm_clip)
@@ -118,7 +124,9 @@ class PerUnit(strategy.Strategy):
   Tabular Data Generation. AAAI 2022.
   """
 
-  def clip_and_sum(self, gradients, weights=None):
+  def clip_and_sum(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     gradients = gradients.by_unit()
     units, keys = gradients.units()
     present = strategy.presence(gradients, weights)

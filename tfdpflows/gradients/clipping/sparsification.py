@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
 from tfdpflows.gradients.clipping import strategy
+
+if TYPE_CHECKING:
+  from tfdpflows.gradients.rules import PerExampleGradients
 
 
 class StochasticSparsification(strategy.Strategy):
@@ -69,7 +73,13 @@ class StochasticSparsification(strategy.Strategy):
   Gradients. 2021. arXiv:2112.00845
   """
 
-  def __init__(self, l2_norm_clip, sparsity, threshold=math.inf, seed=0):
+  def __init__(
+    self,
+    l2_norm_clip: float,
+    sparsity: float,
+    threshold: float = math.inf,
+    seed: int = 0,
+  ):
     super().__init__(l2_norm_clip)
     if not 0 <= sparsity < 1:
       raise ValueError(f'sparsity is {sparsity}; it must be in [0, 1).')
@@ -80,7 +90,9 @@ class StochasticSparsification(strategy.Strategy):
     self.seed = int(seed)
     self.state = strategy.state(0, tf.int32)
 
-  def clip_and_sum(self, gradients, weights=None):
+  def clip_and_sum(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     masks = self._masks(gradients.variables)
     if self.threshold == math.inf:
       gradients = gradients.times(masks)
@@ -91,7 +103,9 @@ class StochasticSparsification(strategy.Strategy):
     scale = strategy.scale_to(self.l2_norm_clip, strategy.norms(squared))
     return gradients.weighted_sum(scale * present)
 
-  def finish(self, means, statistic=None):
+  def finish(
+    self, means: list[tf.Tensor], statistic: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     if self.threshold == math.inf:
       kept = [mask > 0 for mask in self._masks(means)]
       means = [tf.where(k, m, tf.zeros_like(m)) for k, m in zip(kept, means)]
@@ -114,7 +128,7 @@ class StochasticSparsification(strategy.Strategy):
       masks.append(tf.cast(kept, x.dtype) / (1 - self.sparsity))
     return masks
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     return {
       'l2_norm_clip': self.l2_norm_clip,
       'sparsity': self.sparsity,

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Optional, Union
+
 import tensorflow as tf
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.gradients.rules import PerExampleGradients
 
 
 class Strategy:
@@ -37,16 +44,18 @@ class Strategy:
   # What one example can change of `statistic`; 0 for none.
   statistic_sensitivity = 0.0
 
-  def __init__(self, l2_norm_clip):
+  def __init__(self, l2_norm_clip: float):
     check_clip(l2_norm_clip=l2_norm_clip)
     self.l2_norm_clip = float(l2_norm_clip)
 
   @property
-  def l2_sensitivity(self):
+  def l2_sensitivity(self) -> Union[float, tf.Tensor]:
     """What one added or removed example can change, in l2 norm."""
     return self.l2_norm_clip
 
-  def clip_and_sum(self, gradients, weights=None):
+  def clip_and_sum(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     """Returns the clipped sum, one tensor per variable.
 
     Args:
@@ -56,15 +65,21 @@ class Strategy:
     """
     raise NotImplementedError
 
-  def statistic(self, gradients, weights=None):
+  def statistic(
+    self, gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+  ) -> Optional[tf.Tensor]:
     """Returns a number to release beside the sum, or `None`."""
     return None
 
-  def statistic_stddev(self, noise_multiplier, expected_batch_size):
+  def statistic_stddev(
+    self, noise_multiplier: float, expected_batch_size: float
+  ) -> float:
     """Returns the standard deviation of the noise on the statistic."""
     raise NotImplementedError
 
-  def finish(self, means, statistic=None):
+  def finish(
+    self, means: list[tf.Tensor], statistic: Optional[tf.Tensor] = None
+  ) -> list[tf.Tensor]:
     """Ends a step: changes the state, and what is released, by nothing private.
 
     Args:
@@ -77,7 +92,7 @@ class Strategy:
     """
     return means
 
-  def fresh(self):
+  def fresh(self) -> Strategy:
     """Returns this strategy in its first state, not shared with any other.
 
     A step that is replayed with the same noise must be the same step; a state
@@ -85,7 +100,7 @@ class Strategy:
     """
     return self if self.state is None else type(self)(**self.get_config())
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     """Returns the constructor's arguments."""
     return {'l2_norm_clip': self.l2_norm_clip}
 
@@ -102,7 +117,7 @@ class Strategy:
 SMALLEST_CLIP, LARGEST_CLIP = 1e-9, 1e9
 
 
-def check_clip(**values):
+def check_clip(**values: float) -> None:
   """Raises a ValueError for a bound that float32 cannot keep."""
   for name, value in values.items():
     if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
@@ -113,7 +128,7 @@ def check_clip(**values):
       )
 
 
-def state(value, dtype):
+def state(value: npt.ArrayLike, dtype: tf.DType) -> tf.Variable:
   """Returns a variable for the state of a strategy, alike on all replicas."""
   with tf.init_scope():
     return tf.Variable(
@@ -124,7 +139,9 @@ def state(value, dtype):
     )
 
 
-def presence(gradients, weights=None):
+def presence(
+  gradients: PerExampleGradients, weights: Optional[tf.Tensor] = None
+) -> tf.Tensor:
   """Returns `[batch]`: each example's weight in [0, 1].
 
   0 for one that is not finite, or whose weight is not.
@@ -137,7 +154,7 @@ def presence(gradients, weights=None):
   return present if weights is None else present * bounded(weights, present)
 
 
-def bounded(weights, like):
+def bounded(weights: Optional[npt.ArrayLike], like: tf.Tensor) -> tf.Tensor:
   """Returns weights in [0, 1], 0 where they are not finite; 1 by default.
 
   Args:
@@ -161,13 +178,13 @@ def bounded(weights, like):
   return tf.clip_by_value(weights, 0.0, 1.0)
 
 
-def norms(squared_norms):
+def norms(squared_norms: tf.Tensor) -> tf.Tensor:
   """Returns their roots, and 1 where they are not finite."""
   finite = tf.math.is_finite(squared_norms)
   return tf.sqrt(tf.where(finite, squared_norms, tf.ones_like(squared_norms)))
 
 
-def scale_to(clip, lengths):
+def scale_to(clip: Union[float, tf.Tensor], lengths: tf.Tensor) -> tf.Tensor:
   """Returns what makes `lengths` at most `clip`: min(1, clip / length)."""
   clip = tf.cast(clip, lengths.dtype)
   # Dividing by the larger of the two is exact for short gradients and needs

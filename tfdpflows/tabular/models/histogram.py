@@ -207,7 +207,12 @@ class HistogramDensity(TableDensity):
     return self.latent.bijector.bins(self.marginal.forward(middle))
 
 
-def knots(column, edges, probabilities, num_bins):
+def knots(
+  column: EncodedColumn,
+  edges: Sequence[float],
+  probabilities: Sequence[float],
+  num_bins: int,
+) -> np.ndarray:
   """Returns the places between the bins of a column, behind its private CDF.
 
   Bins of the private histogram are joined with their neighbours until they hold
