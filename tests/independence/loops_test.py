@@ -65,6 +65,14 @@ def _zeros(x):
   return tf.zeros_like(x, tf.int32)
 
 
+def _done(pairs, axis=1, **kwargs):
+  return tf.reduce_all(pairs > 0, axis, **kwargs)
+
+
+def _pairs(x):
+  return tf.reshape(tf.repeat(x, 3), [3, 3])
+
+
 _same = lambda x: x
 ENDS = {
   'maximum': _while(_positive, lambda x: x, _same, maximum_iterations=9),
@@ -123,6 +131,50 @@ MAY_NOT_END = {
     *(_zeros, _same),
   ),
   'random': lambda x: tfd.Gamma(x, 1.0).sample(seed=1),
+  # 1 + 1e-9 is 1 in float32.
+  'stands_still': _while(
+    lambda i, x: (i < 9.0) & _positive(x),
+    *(lambda i, x: (i + 1e-9, x), 1.0, _same),
+  ),
+  'rounded_away': _while(
+    lambda i, x: (i < 1e9) & _positive(x),
+    *(lambda i, x: (i + 1.0, x), 1.0, _same),
+  ),
+  'no_limit': _while(
+    lambda i, x: (i < float('inf')) & _positive(x),
+    *(lambda i, x: (i + 1.0, x), 1.0, _same),
+  ),
+  'begins_anew': _while(
+    lambda i, x: (tf.cast(i, tf.int32) < 300) & _positive(x),
+    lambda i, x: (i + tf.constant(1, tf.uint8), x),
+    *(lambda x: tf.constant(0, tf.uint8), _same),
+  ),
+  # [n, 1] with [n]: a row waits for all others.
+  'other_alignment': _while(
+    lambda i, x: tf.reduce_any(~_done(x, keepdims=True) & (i < 9)),
+    lambda i, x: (tf.where(_done(x), i, i + 1), x),
+    *(lambda x: tf.zeros([3], tf.int32), _pairs),
+  ),
+  'other_axis': _while(
+    lambda i, x: tf.reduce_any(~_done(x, axis=0) & (i < 9)),
+    lambda i, x: (tf.where(_done(x), i, i + 1), x),
+    *(lambda x: tf.zeros([3], tf.int32), _pairs),
+  ),
+  'aligned_at_the_left': _while(
+    lambda i, x: tf.reduce_any(~(x > 0) & (i < 9)),
+    lambda i, x: (tf.compat.v1.where(x > 0, i, i + 1), x),
+    *(lambda x: tf.zeros([3, 3], tf.int32), lambda x: tf.ensure_shape(x, [3])),
+  ),
+  'other_number': _while(
+    lambda i, x: tf.reduce_any(
+      ~(tf.cast(x, tf.int32) > tf.cast(x - 0.5, tf.int32)) & (i < 9)
+    ),
+    lambda i, x: (
+      tf.where(tf.cast(x, tf.float64) > tf.cast(x - 0.5, tf.float64), i, i + 1),
+      x,
+    ),
+    *(_zeros, _same),
+  ),
 }
 
 
@@ -172,6 +224,39 @@ def test_a_model_with_an_endless_loop_is_refused_and_not_run():
   )
   with pytest.raises(ValueError, match='(?s)uses .*While.*maximum_iter'):
     _checked(lambda x: tf.map_fn(inner, x))
+
+
+@pytest.mark.core
+def test_how_many_rows_are_left_is_for_rows_to_say():
+  """The condition looks at a shape only."""
+
+  def left(x):
+    over = tf.while_loop(
+      lambda rest: tf.size(rest) > 0,
+      lambda rest: [tf.boolean_mask(rest, tf.equal(rest, 12345.0))],
+      [tf.reshape(tf.stop_gradient(x), [-1])],
+      shape_invariants=[tf.TensorShape([None])],
+    )[0]
+    return x + tf.reduce_sum(over)
+
+  with pytest.raises(ValueError, match='(?s)bad uses .*While.*maximum_iter'):
+    _checked(left)
+
+
+@pytest.mark.core
+def test_rows_that_take_long_to_come_to_the_condition():
+  def passed_on(x):
+    # Here only after as many turns as there are variables.
+    large = tf.cast(tf.reduce_any(tf.equal(x, 12345.0)), tf.int32)
+    turns = tf.while_loop(
+      lambda i, *late: i < 100,
+      lambda i, *late: (i + tf.where(late[-1] > 0, 0, 1), large, *late[:-1]),
+      [0] * 61,
+    )[0]
+    return x + tf.cast(turns, x.dtype)
+
+  with pytest.raises(ValueError, match='(?s)bad uses .*While.*maximum_iter'):
+    _checked(passed_on)
 
 
 def _forever(x):

@@ -67,7 +67,7 @@ _SHOWING = re.compile(
   'Print(V2)?$|WriteFile$|Write.*Summary|.*Summary(V2)?$|Save(V2|Slices)?$|'
   'Queue(TryEnqueue|Enqueue)|.*QueueEnqueue|LookupTable(Insert|Import|Remove)|'
   'Stack?Push|Stage$|(Ordered)?Map(Unordered)?Stage$|Barrier.*Insert|'
-  'Assign.*Variable|Resource(Scatter|StridedSliceAssign)'
+  'Assign.*Variable|Resource(Scatter|StridedSliceAssign|(Sparse)?Apply)'
 )
 # A variable keeps what it was given, without noise.
 _VARIABLE = re.compile('Assign|Resource')
@@ -109,7 +109,6 @@ _COUNT = (
   'Give the loop a number of turns that ends it for every row: '
   'tf.while_loop(..., maximum_iterations=...).'
 )
-_FEW_TURNS = 50
 _LIST = tf.variant.as_datatype_enum
 
 
@@ -248,7 +247,7 @@ class _Scan:
     if node.op in ('While', 'StatelessWhile'):
       return self._loop(node, inputs, inside)
     if node.op in ('If', 'StatelessIf', 'Case', 'StatelessCase'):
-      chosen = inputs[0].values
+      chosen = inputs[0].values or inputs[0].sizes
       branches = [
         self._function(f, inputs[1:], inside or chosen) for f in functions
       ]
@@ -270,9 +269,11 @@ class _Scan:
     condition, body = node.attr['cond'].func.name, node.attr['body'].func.name
     loop = Loop(condition, body, self._functions)
     flows = list(inputs)
-    for _ in range(_FEW_TURNS):
+    # Ends: what depends on rows only grows.
+    while True:
       (more,) = self._function(condition, flows, inside)
-      after = self._function(body, flows, inside or more.values)
+      chosen = more.values or more.sizes
+      after = self._function(body, flows, inside or chosen)
       turns = _Flow(more.values, more.sizes)
       # Of a list of what was computed in each turn only the length.
       length = _Flow(shape=more.values or more.sizes)
@@ -285,7 +286,7 @@ class _Scan:
       if joined == flows:
         break
       flows = joined
-    if self._loops and (more.values or inside):
+    if self._loops and (chosen or inside):
       counters = loop.counters([not f.values or f.turns for f in inputs])
       if counters is None:
         why = 'goes on for as long as rows say, perhaps for ever'

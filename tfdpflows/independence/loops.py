@@ -15,7 +15,10 @@ would tell of the row. A loop is known to end where it counts its turns:
   limit; n never falls; so the turns are at most one more than elements times
   counts.
 
-Limits are constants, or do not change in the loop and do not come from rows.
+Limits are constants, or do not change in the loop and do not come from rows (of
+floats these are taken to be small). A counter is of int32 or int64: a short one begins anew before it is
+past a limit of another type. Or it is a float, with c >= 1, and constants so
+small that n + c is not rounded to n.
 Both are decided by evaluating the graphs of condition and body on "past every
 limit", true and false; what is not understood is unknown, so that a loop of
 which nothing is known counts as one that may not end.
@@ -35,9 +38,14 @@ _LESS = {'Less', 'LessEqual'}
 _GREATER = {'Greater', 'GreaterEqual'}
 _NUMBERS = {'Add', 'AddV2', 'Cast', 'Maximum', 'Minimum', 'Mul', 'Sub'}
 _KNOWN = {'All', 'Any', 'Equal', 'IsNan', 'LogicalAnd', 'LogicalNot'}
-_KNOWN |= {'LogicalOr', 'NotEqual', 'Select', 'SelectV2'}
+_KNOWN |= {'LogicalOr', 'NotEqual', 'SelectV2'}
 _KNOWN |= _LESS | _GREATER | _NUMBERS
 _SAME = {'BroadcastTo', 'Identity', 'Snapshot'}
+# The least constant c of counters by dtype, and the largest limit of floats.
+_COUNTING = {'<i4': 1, '<i8': 1, '<f4': 1.0, '<f8': 1.0}
+_LARGEST = 2.0**22
+# What is past all limits of its type stays so.
+_WIDE_CASTS = {f'Cast {t}' for t in ('int32', 'int64', 'float32', 'float64')}
 # A count reaches the condition through at most this many variables.
 _TURNS = 3
 _DEPTH = 100
@@ -59,7 +67,9 @@ class Loop:
     count = len(functions[body].signature.input_arg)
     self._terms = terms = _Terms(functions)
     self._arguments = [terms.make('argument', i) for i in range(count)]
-    (self._condition,) = terms.of_function(condition, self._arguments)
+    (self._condition,) = terms.of_function(
+      condition, self._arguments, is_condition=True
+    )
     self._after = terms.of_function(body, self._arguments)
     self.fixed = [a == b for a, b in zip(self._after, self._arguments)]
 
@@ -139,7 +149,7 @@ class _Terms:
       self._terms.append(term)
     return self._numbers[term]
 
-  def of_function(self, name, arguments, depth=0):
+  def of_function(self, name, arguments, depth=0, is_condition=False):
     """Returns the terms of what a function gives."""
     function = self._functions[name]
     names = [argument.name for argument in function.signature.input_arg]
@@ -162,7 +172,7 @@ class _Terms:
       inputs = [i for i in node.input if not i.startswith('^')]
       if node.op in _SAME:
         return of(inputs[0], depth)
-      if node.op == 'Squeeze' and depth == 1:
+      if node.op == 'Squeeze' and is_condition and depth == 1:
         # Of the whole condition, which is one number.
         return of(inputs[0], 0)
       if node.op == 'Const':
@@ -181,12 +191,15 @@ class _Terms:
           self.of_function(node.attr[b].func.name, inputs[1:], depth)[index]
           for b in ('then_branch', 'else_branch')
         ]
-        return self.make('Select', inputs[0], *branches)
-      if node.op not in _KNOWN:
+        return self.make('SelectV2', inputs[0], *branches)
+      # What keeps an axis is not aligned with what does not.
+      if node.op not in _KNOWN or node.attr['keep_dims'].b:
         return self.make(*opaque)
-      if node.op in ('All', 'Any'):
-        inputs = inputs[:1]
-      return self.make(node.op, *(of(i, depth) for i in inputs))
+      op = node.op
+      if op == 'Cast':
+        # To other types it gives other numbers.
+        op = f'Cast {tf.as_dtype(node.attr["DstT"].type).name}'
+      return self.make(op, *(of(i, depth) for i in inputs))
 
     return [of(function.ret[a.name]) for a in function.signature.output_arg]
 
@@ -214,13 +227,13 @@ class _Terms:
       `_ALWAYS` for what counts in every turn; `None` for what is no counter.
     """
     op, *inputs = self._terms[after]
-    if op in ('Select', 'SelectV2') and before in inputs[1:]:
+    if op == 'SelectV2' and before in inputs[1:]:
       counted = inputs[2 if inputs[1] == before else 1]
       if self.counts(counted, before) == _ALWAYS:
         return inputs[0], _TRUE if inputs[1] == before else _FALSE
     if op in ('Add', 'AddV2') and before in inputs:
       step = self._terms[inputs[1 - inputs.index(before)]]
-      if step[0] == 'constant' and _positive(step):
+      if step[0] == 'constant' and _positive(step[1:]):
         return _ALWAYS
     return None
 
@@ -228,10 +241,10 @@ class _Terms:
     if not isinstance(term, int):
       return False
     op, *inputs = self._terms[term]
-    return (
-      op == 'constant'
-      or term in self.limits
-      or (op in _NUMBERS and all(map(self.is_limit, inputs)))
+    if op == 'constant':
+      return _small(inputs)
+    return term in self.limits or (
+      _name(op) in _NUMBERS and all(map(self.is_limit, inputs))
     )
 
   def value(self, term, known, by_element):
@@ -279,7 +292,7 @@ class _Terms:
       # Of no elements any is false, and all is true.
       keeps = first == (_FALSE if op == 'Any' else _TRUE)
       return first if keeps and not by_element else self.make('opaque', simpler)
-    if op in ('Select', 'SelectV2'):
+    if op == 'SelectV2':
       if first in (_TRUE, _FALSE):
         return values[1] if first == _TRUE else last
       return last if values[1] == last else simpler
@@ -289,7 +302,7 @@ class _Terms:
       if op in ('Equal', 'NotEqual'):
         return _FALSE if op == 'Equal' else _TRUE
       return _TRUE if (op in _GREATER) == (first == _PAST) else _FALSE
-    if op in ('Add', 'AddV2', 'Cast') and past:
+    if (op in ('Add', 'AddV2') or op in _WIDE_CASTS) and past:
       return _PAST
     if op == 'Sub' and past and last != _PAST:
       return _PAST
@@ -311,7 +324,26 @@ def _bytes(value):
   return value.tobytes() if value.dtype != object else repr(value)
 
 
+def _name(op):
+  return op.split()[0]
+
+
+def _small(constant):
+  """Whether floats, if these are some, can be counted up to by ones."""
+  values = _values(constant)
+  return values.dtype.kind not in 'fc' or bool(
+    np.all(np.abs(values) <= _LARGEST)
+  )
+
+
 def _positive(constant):
-  _, dtype, _, data = constant
-  values = np.frombuffer(data, dtype) if isinstance(data, bytes) else ()
-  return len(values) > 0 and bool(np.all(values > 0))
+  values = _values(constant)
+  least = _COUNTING.get(values.dtype.str)
+  return least is not None and len(values) > 0 and bool(np.all(values >= least))
+
+
+def _values(constant):
+  dtype, _, data = constant
+  if not isinstance(data, bytes):
+    return np.array([], object)
+  return np.frombuffer(data, dtype)
