@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tfdpflows import accounting, gradients, optimizers, sampling
+from tfdpflows._keras import keras
 from tfdpflows.randomness import Randomness
 
 X = np.arange(200, dtype='float32')[:, None]
@@ -298,3 +299,19 @@ def test_bad_input():
   ):
     with pytest.raises(ValueError, match=message):
       tfdpflows.TrainingPlan.for_epsilon(**{**good, **arguments})
+
+
+def test_an_optimizer_of_other_noise_than_planned_is_refused():
+  plan = tfdpflows.TrainingPlan(
+    sampling.PoissonSampler(num_examples=40, sampling_probability=0.5),
+    gradients.Flat(1.0),
+    noise_multiplier=2.0,
+    steps=2,
+  )
+  optimizer = plan.optimizer('sgd', learning_rate=0.1)
+  layer = keras.layers.Dense(1)
+  model = tfdpflows.PrivateModel(keras.Sequential([layer]))
+  model.compile(optimizer, 'mse')
+  optimizer.noise_multiplier = 1e-6
+  with pytest.raises(ValueError, match='the plan charges for 2'):
+    model.fit(np.zeros([40, 3], 'f'), np.zeros([40, 1], 'f'), verbose=0)

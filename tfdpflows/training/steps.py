@@ -430,6 +430,12 @@ class StepNoise:
         'for, and with their `step`. For a loop of your own make the optimizer '
         f'by itself: {type(optimizer).__name__}(...).'
       )
+    if optimizer.noise_multiplier != self.plan.noise_multiplier:
+      raise ValueError(
+        f'The noise_multiplier of the optimizer is '
+        f'{optimizer.noise_multiplier:g}, and the plan charges for '
+        f'{self.plan.noise_multiplier:g}. Make a new plan for other noise.'
+      )
     replicas.check_state('clipping', optimizer.clipping.state)
     replicas.check_state('plan', self.done)
 
