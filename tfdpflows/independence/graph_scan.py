@@ -303,7 +303,7 @@ class _Scan:
       why = 'writes down, or keeps, what comes from rows'
       if _VARIABLE.match(node.op):
         why, fix = _CHANGES, _KEEPS
-    elif node.op in ('Assert', 'CheckNumerics') and inside:
+    elif node.op in ('Abort', 'Assert', 'CheckNumerics') and inside:
       why = 'fails for some rows'
     elif _fails(node, inputs):
       why = 'fails for some values, and gets them from rows'
