@@ -16,9 +16,10 @@ would tell of the row. A loop is known to end where it counts its turns:
   counts.
 
 Limits are constants, or do not change in the loop and do not come from rows (of
-floats these are taken to be small). A counter is of int32 or int64: a short one begins anew before it is
-past a limit of another type. Or it is a float, with c >= 1, and constants so
-small that n + c is not rounded to n.
+floats these are taken to be small). A counter is of int32 or int64: a short one
+begins anew before it is past a limit of another type. Or it is a float, with
+c >= 1, and constants so small that n + c is not rounded to n.
+
 Both are decided by evaluating the graphs of condition and body on "past every
 limit", true and false; what is not understood is unknown, so that a loop of
 which nothing is known counts as one that may not end.
