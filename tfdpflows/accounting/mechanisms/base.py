@@ -89,7 +89,7 @@ class Mechanism:
 
   A new mechanism is a subclass, with a function for its event that is
   registered with `decompose.mechanisms_of`, and a row in
-  `tests/accounting/mechanisms/contract_test.py`.
+  `tests/accounting/mechanisms/mechanism_contract_test.py`.
 
   Attributes:
     name: Name in remarks; mechanisms are summed in the order of their names,
