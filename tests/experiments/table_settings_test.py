@@ -16,6 +16,7 @@ from experiments import (
   synthesizer_ablation,
   table_settings,
 )
+from tests.grids import thinned
 
 pytest.importorskip('statsmodels')
 
@@ -59,7 +60,7 @@ def finished(settings, epsilons=(1.0, 2.0), seeds=(0, 1), **changes):
   }
 
 
-@pytest.mark.parametrize('name', BINARIES)
+@pytest.mark.parametrize('name', thinned(BINARIES, 1))
 def test_smoke(name, tmp_path, monkeypatch):
   module, *settings = BINARIES[name]
   output = tmp_path / 'results.json'

@@ -61,8 +61,8 @@ def test_calibrations():
       assert _number(found[key]) == pytest.approx(_number(expected), rel=1e-3)
 
 
-# Each flow and each strategy once.
-@pytest.mark.parametrize('case', _every(trainings.cases(), 7, name=' '.join))
+# Others in the full tests: each strategy with each flow.
+@pytest.mark.parametrize('case', _every(trainings.cases(), 14, name=' '.join))
 def test_weights_after_training(case):
   expected, _ = make.read('trainings')
   expected, found = expected[' '.join(case)], trainings.values(*case)
@@ -86,7 +86,7 @@ def _check_table(found, expected, same_machine):
     assert found['csv'] == expected['csv']
 
 
-@pytest.mark.parametrize('name', _every(tables.MODELS, 3))
+@pytest.mark.parametrize('name', _every(tables.MODELS, 4))
 def test_synthetic_tables(name):
   expected, same_machine = make.read('tables')
   found = tables.values(tables.fitted(name))

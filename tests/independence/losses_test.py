@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
+from tests.grids import thinned
 from tfdpflows import gradients, optimizers, sampling
 from tfdpflows._keras import keras
 
@@ -87,7 +88,7 @@ LOSSES = {
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('bad', [7, -1, 2**40])
+@pytest.mark.parametrize('bad', thinned([7, -1, 2**40], 1))
 @pytest.mark.parametrize('name', LOSSES)
 def test_a_label_that_is_no_class_adds_nothing(name, bad):
   """It ended training, with the labels of the whole batch in the error."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.grids import thinned
 from tfdpflows import _keras, gradients, optimizers
 
 keras = _keras.keras
@@ -29,7 +30,7 @@ def _losses(x, kernel, bias):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('xla', thinned([False, True], 1))
 @pytest.mark.parametrize('clipping', STRATEGIES)
 def test_batches_of_any_size_and_with_bad_rows(clipping, xla):
   """Empty, of one, and where nothing is finite: finite, noised updates."""
