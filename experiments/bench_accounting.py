@@ -191,7 +191,7 @@ def time_ledger(sizes=(10**3, 10**6), repeats=50):
     check, which prices all of the ledger; and a charge in memory after as many
     charges, each of its own.
   """
-  budget = accounting.PrivacyBudget(1e3, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1e3, delta=1e-5)
   result = {}
 
   def add(way, size, call, arguments):
@@ -214,8 +214,8 @@ def time_ledger(sizes=(10**3, 10**6), repeats=50):
         ('charge, fsync, budget checked by pld', budget),
       ):
         path = os.path.join(folder, f'{way} {size}')
-        with accounting.PrivacyLedger(path, limit) as ledger:
-          ledger.charge(_STEP, size, 'steps')
+        with accounting.PrivacyLedger(path, budget=limit) as ledger:
+          ledger.charge(_STEP, size, label='steps')
           add(way, size, ledger.charge, charges)
       ledger = accounting.PrivacyLedger()
       for _ in range(size):

@@ -168,7 +168,7 @@ def fit_dp_nf(
   x = np.asarray(x, np.float32)
   recipe = Recipe.for_rows(x.shape, epsilon) if recipe is None else recipe
   randomness = Randomness(seed)
-  budget = tfdpflows.PrivacyBudget(epsilon, delta)
+  budget = tfdpflows.PrivacyBudget(epsilon=epsilon, delta=delta)
   ledger = tfdpflows.PrivacyLedger(
     budget=budget,
     accountant=accountant,

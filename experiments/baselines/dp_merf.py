@@ -105,7 +105,7 @@ class DPMerf:
         f'steps is {steps} and batch_size {batch_size}; both must be >= 1.'
       )
     self.schema = schema
-    self.budget = accounting.PrivacyBudget(epsilon, delta)
+    self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
     self.accountant = accountant
     self.seed = seed
     self.ledger = None

@@ -100,7 +100,7 @@ class DpmmSynthesizer:
         f'There is no {python}: run `make peers-tabular`.'
       )
     self.schema = schema
-    self.budget = accounting.PrivacyBudget(epsilon, delta)
+    self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
     self.method = method
     self.ledger = self
     self.peak_mib = None

@@ -228,7 +228,7 @@ def test_order_and_grouping_do_not_matter():
 
 def test_more_steps_cost_more():
   values = accounting.epsilon_after(
-    sampled(0.02, 1.1, 1), [1, 10, 100, 1000, 10**4], 1e-5
+    sampled(0.02, 1.1, 1), [1, 10, 100, 1000, 10**4], delta=1e-5
   )
   assert values == sorted(values)
   assert len(set(values)) == 5

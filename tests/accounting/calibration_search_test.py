@@ -50,7 +50,7 @@ def test_search_on_powers(end, power, start, falling):
     return (x / 10**end) ** (sign * power)
 
   low, high = (1e9, 1e-9) if falling else (1e-9, 1e9)
-  found = calibration.last_affordable(cost, 1.0, low, high, 10**start)
+  found = calibration.last_affordable(cost, 1.0, low, high, start=10**start)
   assert cost(found) <= 1
   assert cost(found * (1.001 + 1e-12) ** sign) > 1
   assert cost(found) >= 1 - 1e-3
@@ -71,7 +71,7 @@ def test_search_on_whole_numbers(end, power, jump):
     assert x == int(x)
     return (x / (end + 0.5)) ** power + (jump if x > end else 0.0)
 
-  found = calibration.last_affordable(cost, 1.0, 1, 10**9, 1, whole=True)
+  found = calibration.last_affordable(cost, 1.0, 1, 10**9, start=1, whole=True)
   assert found == end
   assert isinstance(found, int)
   assert len(calls) < 50
@@ -109,9 +109,12 @@ def test_search_at_the_ends_and_on_prices_without_sense():
   ],
 )
 def test_one_step_more_is_too_many(q, sigma, epsilon, delta, spent, name):
-  budget = accounting.PrivacyBudget(epsilon, delta)
+  budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
   steps = calibration.calibrate_steps(
-    lambda steps: training(q, sigma, steps), budget, spent, name
+    lambda steps: training(q, sigma, steps),
+    budget,
+    spent=spent,
+    accountant=name,
   )
   assert isinstance(steps, int)
   assert price(training(q, sigma, steps), delta, spent, name) <= epsilon
@@ -120,7 +123,7 @@ def test_one_step_more_is_too_many(q, sigma, epsilon, delta, spent, name):
 
 
 def test_gaussian_steps_are_a_quotient_of_squares():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   one = calibration.calibrate_noise_multiplier(GAUSSIAN, budget, tolerance=1e-8)
   for relation, factor in ((ADD, 1), (REPLACE, 4)):
     steps = calibration.calibrate_steps(
@@ -133,7 +136,7 @@ def test_gaussian_steps_are_a_quotient_of_squares():
 
 
 def test_steps_without_end():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   free = lambda steps: dp_accounting.SelfComposedDpEvent(
     dp_accounting.NoOpDpEvent(), steps
   )
@@ -144,7 +147,7 @@ def test_steps_without_end():
 
 
 def test_not_even_one_step():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   with pytest.raises(
     accounting.BudgetExceededError,
     match=r'Not even one step fits.* from 0\.9\d+,.* to 1\.0\d+ at delta=1e-05',
@@ -168,7 +171,7 @@ def test_limits_that_make_no_sense(steps):
   with pytest.raises(ValueError, match='max_steps'):
     calibration.calibrate_steps(
       lambda n: training(1.0, 10.0, n),
-      accounting.PrivacyBudget(1.0, 1e-5),
+      accounting.PrivacyBudget(epsilon=1.0, delta=1e-5),
       max_steps=steps,
     )
 
@@ -191,9 +194,9 @@ def test_a_larger_probability_is_too_large(
 ):
   q = calibration.calibrate_sampling_probability(
     lambda q: training(q, sigma, steps),
-    accounting.PrivacyBudget(epsilon, delta),
-    spent,
-    name,
+    accounting.PrivacyBudget(epsilon=epsilon, delta=delta),
+    spent=spent,
+    accountant=name,
   )
   found = price(training(q, sigma, steps), delta, spent, name)
   assert epsilon * (1 - 1e-3) <= found <= epsilon
@@ -201,7 +204,7 @@ def test_a_larger_probability_is_too_large(
 
 
 def test_every_row_in_every_batch():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   q = calibration.calibrate_sampling_probability(
     lambda q: training(q, 1e3, 10), budget
   )
@@ -209,7 +212,7 @@ def test_every_row_in_every_batch():
 
 
 def test_no_probability_is_small_enough():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   with pytest.raises(
     accounting.BudgetExceededError, match=r'Not even a .* of 1e-12 fits'
   ):
@@ -233,16 +236,22 @@ def test_no_probability_is_small_enough():
 def test_a_budget_of_that_epsilon_admits_the_pipeline(q, sigma, steps, spent):
   delta, before = 1e-6, GAUSSIAN(spent)
   event = training(q, sigma, steps)
-  epsilon = calibration.calibrate_epsilon(event, delta, before, 'rdp')
+  epsilon = calibration.calibrate_epsilon(
+    event, delta, spent=before, accountant='rdp'
+  )
   assert epsilon <= price(event, delta, before, 'rdp') * (1 + 1e-8)
-  budget = accounting.PrivacyBudget(epsilon, delta)
+  budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
   ledger = accounting.PrivacyLedger(budget=budget, accountant='rdp')
   # Not in the order in which it was priced.
   ledger.reserve(event.event, steps, 'training').ensure(steps)
   ledger.charge(before, label='before')
   # And it is the way back from the number of steps.
   again = calibration.calibrate_steps(
-    lambda n: training(q, sigma, n), budget, before, 'rdp', max_steps=1000
+    lambda n: training(q, sigma, n),
+    budget,
+    spent=before,
+    accountant='rdp',
+    max_steps=1000,
   )
   assert again >= steps
 
@@ -264,7 +273,7 @@ def test_epsilon_of_what_costs_nothing_or_everything():
 
 
 def test_replacing_a_row_costs_more():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   for search, cheaper in (
     (calibration.calibrate_noise_multiplier, -1),
     (calibration.calibrate_epsilon, None),
@@ -287,7 +296,7 @@ def test_private_votes_do_not_decide():
   cheap = lambda sigma: accounting.DataDependentDpEvent(
     accounting.GNMaxDpEvent(sigma), log_q=-500.0
   )
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   one, two = (
     calibration.calibrate_noise_multiplier(make, budget)
     for make in (cheap, accounting.GNMaxDpEvent)
@@ -304,7 +313,7 @@ def test_private_votes_do_not_decide():
   ],
 )
 def test_parameters_that_make_no_sense(search):
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   with pytest.raises(ValueError, match="Did you mean 'pld'"):
     search(lambda x: GAUSSIAN(1.0), budget, accountant='pdl')
   with pytest.raises(dp_accounting.UnsupportedEventError):
@@ -321,7 +330,7 @@ def test_an_asymptotic_accountant_has_to_be_named():
     calibration.calibrate_sampling_probability,
     calibration.calibrate_epsilon,
   ):
-    default = search.__defaults__[1]
+    default = search.__kwdefaults__['accountant']
     assert accounting.create_accountant(default).guarantee == 'upper_bound'
 
 
@@ -354,14 +363,14 @@ def test_a_search_ends_with_the_best_point_when_it_is_over():
 
 @pytest.mark.parametrize('limit', [-1.0, math.nan])
 def test_time_limit_of_a_search_is_checked(limit):
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   with pytest.raises(ValueError, match='time_limit must be zero or more'):
     calibration.calibrate_noise_multiplier(GAUSSIAN, budget, time_limit=limit)
 
 
 def test_time_limit_is_that_of_the_whole_search():
   """At delta=0.5 a search took 150 s: each price was within its own 20 s."""
-  budget = accounting.PrivacyBudget(1.0, 0.5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=0.5)
   make_event = lambda sigma: training(0.01, sigma, 50)
   start = time.thread_time()
   with pytest.warns(RuntimeWarning, match='ended after 2 s, at .* within'):

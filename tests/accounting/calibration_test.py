@@ -36,7 +36,7 @@ def training(q, steps):
 def test_calibration(q, steps, epsilon, delta, spent, name):
   make_event, budget = (
     training(q, steps),
-    accounting.PrivacyBudget(epsilon, delta),
+    accounting.PrivacyBudget(epsilon=epsilon, delta=delta),
   )
   start = time.perf_counter()
   sigma = accounting.calibrate_noise_multiplier(
@@ -56,7 +56,7 @@ def test_calibration(q, steps, epsilon, delta, spent, name):
 
 
 def test_calibrated_pipeline_fits_a_ledger():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   histograms = GAUSSIAN(9.0)
   make_event = training(0.0625, 320)
   sigma = accounting.calibrate_noise_multiplier(
@@ -71,7 +71,7 @@ def test_calibrated_pipeline_fits_a_ledger():
 
 
 def test_a_budget_that_is_spent():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   with pytest.raises(
     accounting.BudgetExceededError, match='Nothing is left'
   ) as error:
@@ -91,7 +91,7 @@ def test_a_budget_that_is_spent():
 def test_an_event_that_costs_little_without_noise():
   sigma = accounting.calibrate_noise_multiplier(
     lambda sigma: accounting.EpsilonDeltaDpEvent(min(0.5, 1 / sigma), 0.0),
-    accounting.PrivacyBudget(1.0, 1e-5),
+    accounting.PrivacyBudget(epsilon=1.0, delta=1e-5),
   )
   assert sigma <= 1e-3
 
@@ -101,13 +101,13 @@ def test_a_jump_is_approached_from_the_safe_side():
     return GAUSSIAN(2.0 if noise_multiplier < 7.5 else 40.0)
 
   sigma = accounting.calibrate_noise_multiplier(
-    make_event, accounting.PrivacyBudget(1.0, 1e-5)
+    make_event, accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   )
   assert 7.5 <= sigma <= 7.5 * 1.001
 
 
 def test_bad_arguments():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   with pytest.raises(ValueError, match='tolerance'):
     accounting.calibrate_noise_multiplier(GAUSSIAN, budget, tolerance=0)
   with pytest.raises(ValueError, match='Unknown accountant'):
@@ -126,13 +126,13 @@ def test_bad_arguments():
     (1.0, math.nan),
   ):
     with pytest.raises(ValueError, match='must'):
-      accounting.PrivacyBudget(epsilon, delta)
+      accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
 
 
 def test_curve_of_epsilon():
   step = dp_accounting.PoissonSampledDpEvent(0.05, GAUSSIAN(2.0))
   spent = GAUSSIAN(8.0)
-  curve = accounting.epsilon_after(step, [0, 1, 50, 7], 1e-5, spent=spent)
+  curve = accounting.epsilon_after(step, [0, 1, 50, 7], delta=1e-5, spent=spent)
   assert curve[0] == accounting.compute_epsilon(spent, 1e-5)
   assert curve[2] == accounting.compute_epsilon(
     dp_accounting.ComposedDpEvent(
@@ -142,7 +142,7 @@ def test_curve_of_epsilon():
   )
   assert curve[0] < curve[1] < curve[3] < curve[2]
   start = time.perf_counter()
-  accounting.epsilon_after(step, range(0, 500, 10), 1e-5, spent=spent)
+  accounting.epsilon_after(step, range(0, 500, 10), delta=1e-5, spent=spent)
   assert time.perf_counter() - start < 4
 
 
@@ -151,7 +151,7 @@ def test_curve_does_not_depend_on_votes():
   priced = accounting.DataDependentDpEvent(vote, log_q=-50.0)
   for spent in (None, priced):
     assert accounting.epsilon_after(
-      priced, [100], 1e-6, spent=spent, accountant='rdp'
+      priced, [100], delta=1e-6, spent=spent, accountant='rdp'
     ) == accounting.epsilon_after(
-      vote, [100], 1e-6, spent=spent and vote, accountant='rdp'
+      vote, [100], delta=1e-6, spent=spent and vote, accountant='rdp'
     )

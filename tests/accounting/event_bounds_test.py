@@ -87,7 +87,7 @@ ENTRANCES = {
   'best_epsilon': lambda event: accounting.best_epsilon(event, 1e-5),
   'compute_epsilon': lambda event: accounting.compute_epsilon(event, 1e-5),
   'calibrate_epsilon': lambda e: accounting.calibrate_epsilon(e, 1e-5),
-  'epsilon_after': lambda e: accounting.epsilon_after(e, [1], 1e-5),
+  'epsilon_after': lambda e: accounting.epsilon_after(e, [1], delta=1e-5),
   **{
     f'{name} {what}': lambda event, name=name, what=what: getattr(
       accounting.create_accountant(name), what
@@ -148,7 +148,9 @@ def test_counts_of_accountants_are_bounded():
 
 def test_a_generator_is_not_free():
   """It was read by one look at it, and cost nothing at the next."""
-  ledger = PrivacyLedger(budget=accounting.PrivacyBudget(1.0, 1e-5))
+  ledger = PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
+  )
   for _ in range(3):
     with pytest.raises(TypeError, match='list or tuple, not in a generator'):
       ledger.charge(Composed(GAUSSIAN for _ in range(10)))

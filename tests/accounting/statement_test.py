@@ -28,7 +28,9 @@ def test_rounding_is_upwards(value, digits):
 
 @pytest.fixture
 def ledger():
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(1.0, 1e-5))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
+  )
   ledger.charge(dp_accounting.GaussianDpEvent(9.0), label='histograms')
   ledger.reserve(STEP, 50, 'training').ensure(20)
   return ledger
@@ -79,7 +81,8 @@ def test_statement_is_json(ledger):
 
 def test_seed_and_large_delta_are_said():
   ledger = accounting.PrivacyLedger(
-    budget=accounting.PrivacyBudget(1.0, 1e-3), metadata={'seeded': True}
+    budget=accounting.PrivacyBudget(epsilon=1.0, delta=1e-3),
+    metadata={'seeded': True},
   )
   made = accounting.privacy_statement(ledger, num_examples=1000)
   text = str(made)

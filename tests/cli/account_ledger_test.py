@@ -22,8 +22,8 @@ STEP = dp_accounting.PoissonSampledDpEvent(
 @pytest.fixture
 def path(tmp_path):
   path = tmp_path / 'ledger.jsonl'
-  budget = accounting.PrivacyBudget(3.0, 1e-5)
-  with accounting.PrivacyLedger(path, budget) as ledger:
+  budget = accounting.PrivacyBudget(epsilon=3.0, delta=1e-5)
+  with accounting.PrivacyLedger(path, budget=budget) as ledger:
     ledger.charge(dp_accounting.GaussianDpEvent(9.0), label='histograms')
     ledger.reserve(STEP, 50, 'training').ensure(20)
   return path

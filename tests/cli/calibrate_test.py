@@ -16,7 +16,7 @@ FLAGS = {
   'epsilon': '1',
   'delta': '1e-5',
 }
-BUDGET = accounting.PrivacyBudget(1.0, 1e-5)
+BUDGET = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 
@@ -63,7 +63,7 @@ def ledger(tmp_path):
 
   def make(budget=BUDGET, sigma=9.0, **kwargs):
     path = tmp_path / 'rows.ledger'
-    with accounting.PrivacyLedger(path, budget, **kwargs) as made:
+    with accounting.PrivacyLedger(path, budget=budget, **kwargs) as made:
       made.charge(GAUSSIAN(sigma), label='histograms')
       made.reserve(GAUSSIAN(50.0), 4, 'bounds').ensure(1)
     return str(path)
@@ -264,7 +264,7 @@ def test_contradictions_with_a_ledger(ledger, tmp_path, capsys):
 
 
 def test_a_full_ledger(ledger, capsys):
-  path = ledger(accounting.PrivacyBudget(0.55, 1e-5), sigma=8.0)
+  path = ledger(accounting.PrivacyBudget(epsilon=0.55, delta=1e-5), sigma=8.0)
   argv = [*_argv('steps', 'epsilon', 'delta'), f'--ledger={path}']
   argv.append('--noise_multiplier=0.5')
   argv.append('--sampling_probability=1')

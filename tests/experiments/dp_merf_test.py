@@ -115,7 +115,7 @@ class TestSensitivity:
   def test_charges_before_it_looks(self):
     blocks = mean_embedding.Blocks.of(SCHEMA, 'label')
     ledger = accounting.PrivacyLedger(
-      budget=accounting.PrivacyBudget(0.1, 1e-5)
+      budget=accounting.PrivacyBudget(epsilon=0.1, delta=1e-5)
     )
     with pytest.raises(BudgetExceededError):
       mean_embedding.noisy_embedding(

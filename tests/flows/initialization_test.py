@@ -106,7 +106,9 @@ def test_each_layer_is_charged_before_its_rows_are_read(monkeypatch):
 
 @pytest.mark.core
 def test_a_refused_layer_stays_as_it_was():
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(0.5, 1e-9))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=0.5, delta=1e-9)
+  )
   flow = _flow()
   with pytest.raises(accounting.BudgetExceededError, match='actnorm_1'):
     _initialize(flow, _data(200), ledger=ledger, epsilon=0.9)
@@ -197,7 +199,9 @@ def test_parts_that_mix_rows_are_refused(inverse):
 
 
 def test_what_it_takes_from_the_budget_is_missing_in_the_plan():
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(1.0, 1e-4))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=1.0, delta=1e-4)
+  )
   x, flow = _data(200), _flow()
   _initialize(flow, x, ledger=ledger, epsilon=0.3)
   plan = tfdpflows.TrainingPlan.for_epsilon(

@@ -157,7 +157,7 @@ def calibrations():
     return dp_accounting.SelfComposedDpEvent(step, int(steps))
 
   for epsilon, delta in ((0.5, 1e-6), (3.0, 1e-5)):
-    budget = accounting.PrivacyBudget(epsilon, delta)
+    budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
     for name in ('pld', 'rdp'):
       for what, value in (
         (

@@ -103,9 +103,9 @@ def _interrupted(folder):
 
 
 def _ledger(path):
-  budget = accounting.PrivacyBudget(9.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=9.0, delta=1e-5)
   cases = golden_accounting.cases()
-  with tfdpflows.PrivacyLedger(path, budget, accountant='rdp') as ledger:
+  with tfdpflows.PrivacyLedger(path, budget=budget, accountant='rdp') as ledger:
     for i, case in enumerate(cases[: 3 * 28 : 3]):
       event = accounting.event_from_dict(case['event'])
       if accounting.create_accountant('rdp').supports(event):

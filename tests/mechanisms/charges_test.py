@@ -94,7 +94,9 @@ def test_resume_repeats_and_pays_for_nothing_else(label, tmp_path):
 def test_a_refused_charge_leaves_the_randomness_as_it_was(label):
   release, _ = RELEASES[label]
   source = Randomness()
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(1e-3, 1e-9))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=1e-3, delta=1e-9)
+  )
   with pytest.raises(accounting.BudgetExceededError, match=label):
     release(X, ledger, randomness=source)
   assert ledger.entries == ()
@@ -109,8 +111,8 @@ def test_a_refused_charge_leaves_the_randomness_as_it_was(label):
 def test_a_seed_is_known_to_every_later_statement(label, tmp_path):
   release, _ = RELEASES[label]
   path = str(tmp_path / 'ledger')
-  budget = accounting.PrivacyBudget(20.0, 1e-5)
-  with accounting.PrivacyLedger(path, budget) as ledger:
+  budget = accounting.PrivacyBudget(epsilon=20.0, delta=1e-5)
+  with accounting.PrivacyLedger(path, budget=budget) as ledger:
     release(X, ledger, randomness=Randomness(), label='unknown')
     assert not accounting.privacy_statement(ledger).seeded
     release(X, ledger, randomness=Randomness(seed=0), label='known')

@@ -97,7 +97,9 @@ def test_charged_before_anything_is_read(kind, monkeypatch):
   def unread(*unused_args):
     raise AssertionError('The table was read.')
 
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(0.01, 1e-6))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=0.01, delta=1e-6)
+  )
   x = np.full([10, 2], np.nan)
   monkeypatch.setattr(normalization, '_sums', unread)
   with pytest.raises(accounting.BudgetExceededError, match='normalization'):

@@ -111,7 +111,9 @@ def test_charged_before_anything_is_read():
   def unread():
     raise AssertionError('The values were read.')
 
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(0.5, 1e-6))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=0.5, delta=1e-6)
+  )
   with pytest.raises(accounting.BudgetExceededError, match='quantile'):
     _find(unread, ledger=ledger)
   assert ledger.entries == ()

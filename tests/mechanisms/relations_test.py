@@ -565,7 +565,7 @@ def test_private_mixtures(kind, relation, monkeypatch):
   mixture.fit(np.zeros([4, 2]), epsilon=4.0, delta=1e-3, ledger=ledger, seed=0)
   em = mixture._calibrate(
     2,
-    accounting.PrivacyBudget(4.0, 1e-3),
+    accounting.PrivacyBudget(epsilon=4.0, delta=1e-3),
     accountant='pld',
     neighboring_relation=relation,
   )

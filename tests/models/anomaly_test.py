@@ -108,7 +108,9 @@ def test_refused_threshold_scores_nothing(monkeypatch):
     raise AssertionError('The rows were scored.')
 
   monkeypatch.setattr(AnomalyDetector, '_scores', unread)
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(0.5, 1e-6))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=0.5, delta=1e-6)
+  )
   with pytest.raises(accounting.BudgetExceededError):
     _private(_data(), ledger=ledger)
   assert ledger.entries == ()

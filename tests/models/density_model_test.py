@@ -205,8 +205,8 @@ def test_checkpoint_restores_model_optimizer_and_noise(tmp_path):
 
   whole = trained(2, restore=False)
   path = tmp_path / 'ledger.jsonl'
-  budget = accounting.PrivacyBudget(50.0, 1e-4)
-  with accounting.PrivacyLedger(path, budget) as ledger:
+  budget = accounting.PrivacyBudget(epsilon=50.0, delta=1e-4)
+  with accounting.PrivacyLedger(path, budget=budget) as ledger:
     trained(1, restore=False, ledger=ledger)
   with accounting.PrivacyLedger.open(path) as ledger:
     replayed = trained(1, restore=True, ledger=ledger)

@@ -116,7 +116,7 @@ def test_for_epsilon_calibrates_to_the_sampler_and_to_the_neighbours():
     'clipping': gradients.Flat(1.0),
     'epochs': 2,
   }
-  budget = accounting.PrivacyBudget(1.0, 1e-4)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-4)
   for relation in (RELATION.ADD_OR_REMOVE_ONE, RELATION.REPLACE_ONE):
     ledger = accounting.PrivacyLedger(
       budget=budget, neighboring_relation=relation

@@ -41,7 +41,9 @@ def model(one_column, tmp_path):
 
 def _ledger(label='marginals', fit=None):
   metadata = {} if fit is None else {'fit': fit}
-  ledger = PrivacyLedger(budget=PrivacyBudget(1.0, 1e-5), metadata=metadata)
+  ledger = PrivacyLedger(
+    budget=PrivacyBudget(epsilon=1.0, delta=1e-5), metadata=metadata
+  )
   ledger.charge(dp_accounting.GaussianDpEvent(10.0), label=label)
   return ledger
 

@@ -481,7 +481,7 @@ def test_resuming_takes_any_table(tmp_path):
     'settings': {},
     'table': table,
     'seed': None,
-    'budget': accounting.PrivacyBudget(1.0, 1e-5),
+    'budget': accounting.PrivacyBudget(epsilon=1.0, delta=1e-5),
     'accountant': 'pld',
   }
   path = str(tmp_path / 'work')

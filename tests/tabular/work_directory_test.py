@@ -19,7 +19,7 @@ ARGUMENTS = {
   'settings': SETTINGS,
   'table': TABLE,
   'seed': None,
-  'budget': PrivacyBudget(1.0, 1e-5),
+  'budget': PrivacyBudget(epsilon=1.0, delta=1e-5),
   'accountant': 'pld',
 }
 
@@ -97,7 +97,7 @@ def test_resume_with_something_else(changes, message, path):
 
 def test_another_budget_than_that_of_the_ledger(path):
   with pytest.raises(LedgerError, match='budget'):
-    _open(path, budget=PrivacyBudget(2.0, 1e-5))
+    _open(path, budget=PrivacyBudget(epsilon=2.0, delta=1e-5))
 
 
 def test_another_version(path):

@@ -38,7 +38,9 @@ def test_for_epsilon_keeps_the_budget_and_uses_it_up():
     )
     assert plan.steps == 30
     assert 0.998 < plan.epsilon() <= 1.0
-    assert plan.ledger.budget == accounting.PrivacyBudget(1.0, 1e-5)
+    assert plan.ledger.budget == accounting.PrivacyBudget(
+      epsilon=1.0, delta=1e-5
+    )
 
 
 def test_for_epsilon_pays_for_what_was_spent():
@@ -103,7 +105,9 @@ def test_nothing_tunes_the_batches():
 
 
 def test_ledger_refuses_what_its_budget_does_not_allow():
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(0.1, 1e-4))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=0.1, delta=1e-4)
+  )
   plan = _plan(ledger=ledger)
   with pytest.raises(accounting.BudgetExceededError):
     plan.dataset(X)
@@ -173,7 +177,7 @@ def test_a_ledger_goes_on_after_what_it_has_charged(tmp_path):
   randomness = Randomness(seed=3)
   plan = _plan(
     ledger=accounting.PrivacyLedger(
-      path, budget=accounting.PrivacyBudget(50.0, 1e-4)
+      path, budget=accounting.PrivacyBudget(epsilon=50.0, delta=1e-4)
     ),
     randomness=randomness,
   )
@@ -202,7 +206,7 @@ def test_a_ledger_goes_on_after_what_it_has_charged(tmp_path):
 
 def test_what_was_charged_without_an_optimizer_is_not_replayed(tmp_path):
   path = tmp_path / 'ledger.jsonl'
-  budget = accounting.PrivacyBudget(50.0, 1e-4)
+  budget = accounting.PrivacyBudget(epsilon=50.0, delta=1e-4)
   with accounting.PrivacyLedger(path, budget=budget) as ledger:
     _plan(ledger=ledger, seed=3).dataset(X)
   with accounting.PrivacyLedger.open(path) as ledger:

@@ -184,7 +184,7 @@ CLIPPING = {
 def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
   """From a checkpoint before the end of what was charged and released."""
   secret = bytes(range(32))
-  budget = accounting.PrivacyBudget(1000.0, 1e-3)
+  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
   kwargs = {'secret': secret, 'clipping': CLIPPING[clipping]}
 
   def saved(model):
@@ -221,7 +221,7 @@ def _checkpoint(model):
 def _ledger(path):
   if path.exists():
     return accounting.PrivacyLedger.open(path)
-  budget = accounting.PrivacyBudget(1000.0, 1e-3)
+  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
   return accounting.PrivacyLedger(path, budget=budget)
 
 
@@ -329,7 +329,7 @@ def test_a_ledger_that_knows_less_than_the_optimizer_is_refused(replay):
 def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
   """The same noise on other sums, or on what comes of other weights."""
   path = tmp_path / 'ledger.jsonl'
-  budget = accounting.PrivacyBudget(1000.0, 1e-3)
+  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
   ledger = accounting.PrivacyLedger(path, budget=budget)
 
   def train(ledger, x=None, name='sgd', clipping=None, resume=True, **kwargs):

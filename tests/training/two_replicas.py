@@ -56,7 +56,7 @@ def trained(tmp_path_factory):
     plan = small_training.plan(
       ledger=accounting.PrivacyLedger(
         pathlib.Path(folder) / 'ledger.jsonl',
-        accounting.PrivacyBudget(50.0, 1e-4),
+        budget=accounting.PrivacyBudget(epsilon=50.0, delta=1e-4),
       )
     )
     model = small_training.flow_model(plan, strategy)

@@ -55,7 +55,7 @@ class Worker:
     ):
       kwargs = mistake() if self.index == 1 else {}
       found.append(self._refusal(**{'x': x, **kwargs}))
-    budget = accounting.PrivacyBudget(0.1, 1e-4)
+    budget = accounting.PrivacyBudget(epsilon=0.1, delta=1e-4)
     poor = self._plan(lambda: accounting.PrivacyLedger(budget=budget)).ledger
     found.append(self._refusal(x, ledger=poor))
     self._write('refusals.json', found)
@@ -105,7 +105,7 @@ class Worker:
     return small_training.plan(ledger=ledger)
 
   def _ledger(self, name):
-    budget = accounting.PrivacyBudget(50.0, 1e-4)
+    budget = accounting.PrivacyBudget(epsilon=50.0, delta=1e-4)
     return accounting.PrivacyLedger(self.folder / name, budget=budget)
 
   def _refusal(self, x, **kwargs):

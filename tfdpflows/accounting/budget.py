@@ -73,7 +73,7 @@ def check_epsilon(epsilon: float) -> float:
   return epsilon
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class PrivacyBudget:
   """The largest (epsilon, delta) that all mechanisms together may cost.
 
@@ -94,15 +94,15 @@ class PrivacyBudget:
   epsilon: float
   delta: float
 
-  def __post_init__(self):
-    epsilon = _float(self.epsilon)
+  def __init__(self, *, epsilon: float, delta: float):
+    epsilon = _float(epsilon)
     if not (math.isfinite(epsilon) and epsilon > 0):
       raise ValueError(
         f'epsilon must be a finite number above zero, not {epsilon}. '
         'Values between 0.1 and 10 are usual.'
       )
     object.__setattr__(self, 'epsilon', epsilon)
-    object.__setattr__(self, 'delta', check_delta(self.delta))
+    object.__setattr__(self, 'delta', check_delta(delta))
 
 
 class BudgetExceededError(ValueError):

@@ -142,6 +142,7 @@ def _check_tolerance(tolerance: float) -> None:
 def calibrate_noise_multiplier(
   make_event: Callable[[float], dp_accounting.DpEvent],
   budget: budget_lib.PrivacyBudget,
+  *,
   spent: Optional[dp_accounting.DpEvent] = None,
   accountant: str = 'pld',
   tolerance: float = 1e-3,
@@ -177,8 +178,8 @@ def calibrate_noise_multiplier(
     ValueError: If a parameter is outside its range.
 
   ```python
-  >>> sigma = calibrate_noise_multiplier(
-  ...     dp_accounting.GaussianDpEvent, budget_lib.PrivacyBudget(1.0, 1e-5))
+  >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
+  >>> sigma = calibrate_noise_multiplier(dp_accounting.GaussianDpEvent, budget)
   >>> round(sigma, 2)  # the exact one is 3.7306...
   3.73
 
@@ -200,6 +201,7 @@ def calibrate_noise_multiplier(
 def calibrate_steps(
   make_event: Callable[[int], dp_accounting.DpEvent],
   budget: budget_lib.PrivacyBudget,
+  *,
   spent: Optional[dp_accounting.DpEvent] = None,
   accountant: str = 'pld',
   max_steps: int = 10**9,
@@ -234,10 +236,10 @@ def calibrate_steps(
     ValueError: If a parameter is outside its range.
 
   ```python
+  >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
   >>> step = dp_accounting.GaussianDpEvent(50.0)
-  >>> calibrate_steps(
-  ...     lambda steps: dp_accounting.SelfComposedDpEvent(step, steps),
-  ...     budget_lib.PrivacyBudget(1.0, 1e-5))  # (50 / 3.7306...) ** 2
+  >>> calibrate_steps(  # (50 / 3.7306...) ** 2
+  ...     lambda n: dp_accounting.SelfComposedDpEvent(step, n), budget)
   179
 
   ```
@@ -261,6 +263,7 @@ def calibrate_steps(
 def calibrate_sampling_probability(
   make_event: Callable[[float], dp_accounting.DpEvent],
   budget: budget_lib.PrivacyBudget,
+  *,
   spent: Optional[dp_accounting.DpEvent] = None,
   accountant: str = 'pld',
   tolerance: float = 1e-3,
@@ -301,7 +304,7 @@ def calibrate_sampling_probability(
   >>> q = calibrate_sampling_probability(
   ...     lambda q: dp_accounting.SelfComposedDpEvent(
   ...         dp_accounting.PoissonSampledDpEvent(q, step), 1000),
-  ...     budget_lib.PrivacyBudget(1.8283, 1e-5))
+  ...     budget_lib.PrivacyBudget(epsilon=1.8283, delta=1e-5))
   >>> round(q, 4)
   0.01
 
@@ -323,6 +326,7 @@ def calibrate_sampling_probability(
 def calibrate_epsilon(
   event: dp_accounting.DpEvent,
   delta: float,
+  *,
   spent: Optional[dp_accounting.DpEvent] = None,
   accountant: str = 'pld',
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
@@ -350,8 +354,7 @@ def calibrate_epsilon(
 
   ```python
   >>> event = dp_accounting.GaussianDpEvent(1.0)
-  >>> budget = budget_lib.PrivacyBudget(calibrate_epsilon(event, 1e-5), 1e-5)
-  >>> round(budget.epsilon, 4)
+  >>> round(calibrate_epsilon(event, 1e-5), 4)
   4.3772
 
   ```
@@ -371,6 +374,7 @@ def calibrate_epsilon(
 def epsilon_after(
   event: dp_accounting.DpEvent,
   counts: Sequence[int],
+  *,
   delta: float,
   spent: Optional[dp_accounting.DpEvent] = None,
   accountant: str = 'pld',

@@ -387,7 +387,7 @@ def privacy_statement(
 
   ```python
   >>> from tfdpflows.accounting import PrivacyBudget, PrivacyLedger
-  >>> ledger = PrivacyLedger(budget=PrivacyBudget(1.0, 1e-5))
+  >>> ledger = PrivacyLedger(budget=PrivacyBudget(epsilon=1.0, delta=1e-5))
   >>> _ = ledger.charge(dp_accounting.GaussianDpEvent(5.0), label='histograms')
   >>> privacy_statement(ledger).claim
   'epsilon <= 0.7256 at delta=1e-05 (pld, upper bound)'

@@ -206,7 +206,7 @@ def _solve(event, unknown, epsilon, delta, accountant, ledger, values):
     'steps': calibration.calibrate_steps,
     'sampling_probability': calibration.calibrate_sampling_probability,
   }[unknown]
-  budget = accounting.PrivacyBudget(epsilon, delta)
+  budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
   limit = {'max_steps': _MAX_STEPS} if unknown == 'steps' else {}
   try:
     return search(event, budget, **pricing, **limit)

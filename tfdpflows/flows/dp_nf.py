@@ -69,7 +69,7 @@ def dp_nf(
   >>> tfd = tfp.distributions
   >>> x = np.random.default_rng(0).normal(size=[500, 2]).astype('float32')
   >>> ledger = tfdpflows.PrivacyLedger(
-  ...   budget=tfdpflows.PrivacyBudget(1., 1e-4))
+  ...   budget=tfdpflows.PrivacyBudget(epsilon=1., delta=1e-4))
   >>> ledger.charge(dp_accounting.GaussianDpEvent(20.), label='prior')
   True
   >>> prior = tfd.MixtureSameFamily(  # Stands for what was paid.

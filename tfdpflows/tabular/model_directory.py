@@ -71,7 +71,7 @@ class ModelDirectory:
       ) as copy:
         for entry in ledger.entries:
           if entry.count:
-            copy.charge(entry.event, entry.count, entry.label)
+            copy.charge(entry.event, entry.count, label=entry.label)
     replaced = []
     if self._replaces is not None:
       replaced = work_directory.list_earlier(self._replaces)

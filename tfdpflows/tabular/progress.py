@@ -87,7 +87,7 @@ class Progress(keras.callbacks.Callback):
     self._epsilons = accounting.epsilon_after(
       plan.sampler.event(plan.noise_multiplier),
       self._steps.tolist(),
-      plan.delta,
+      delta=plan.delta,
       spent=dp_accounting.ComposedDpEvent(spent),
       accountant=plan.accountant,
     )

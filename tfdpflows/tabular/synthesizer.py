@@ -106,7 +106,7 @@ class TabularSynthesizer:
     **hyperparameters: Any,
   ):
     self.schema = schema
-    self.budget = accounting.PrivacyBudget(epsilon, delta)
+    self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
     self.accountant = accountant
     accounting.create_accountant(accountant)  # Refuses a name that is none.
     if out_of_range not in ('error', 'clip'):

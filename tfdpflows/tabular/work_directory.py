@@ -102,7 +102,7 @@ class WorkDirectory:
       self._create(path, settings, table, seed, budget, accountant)
     self.checkpoints = os.path.join(path, 'checkpoints')
     self.earlier_ledgers = list_earlier(path)
-    self.ledger = PrivacyLedger.open(os.path.join(path, LEDGER), budget)
+    self.ledger = PrivacyLedger.open(os.path.join(path, LEDGER), budget=budget)
 
   def _create(self, path, settings, table, seed, budget, accountant):
     if os.path.lexists(path):

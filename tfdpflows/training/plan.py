@@ -167,7 +167,7 @@ class TrainingPlan:
       )
     if steps is None:
       steps = max(1, round(epochs * sampler.steps_per_epoch))
-    budget = accounting.PrivacyBudget(epsilon, delta)
+    budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
     noise_multiplier = accounting.calibrate_noise_multiplier(
       lambda sigma: dp_accounting.SelfComposedDpEvent(
         sampler.event(sigma), steps
@@ -222,7 +222,7 @@ class TrainingPlan:
           f'noise_multiplier={self.noise_multiplier:g} is too little noise for '
           'any finite epsilon; give more, or TrainingPlan.for_epsilon.'
         )
-      budget = accounting.PrivacyBudget(epsilon, self.delta)
+      budget = accounting.PrivacyBudget(epsilon=epsilon, delta=self.delta)
       self._ledger = _own_ledger(budget, self.accountant, self.randomness)
     return self._ledger
 

@@ -17,7 +17,7 @@ GAUSSIAN = dp_accounting.GaussianDpEvent(5.0)
 STEP = dp_accounting.PoissonSampledDpEvent(
   0.05, dp_accounting.GaussianDpEvent(4.0)
 )
-BUDGET = accounting.PrivacyBudget(3.0, 1e-5)
+BUDGET = accounting.PrivacyBudget(epsilon=3.0, delta=1e-5)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def paths(tmp_path):
   """Two ledgers with one budget, and where to merge them."""
   for name in 'ab':
     (tmp_path / name).mkdir()
-    with PrivacyLedger(tmp_path / name / 'ledger', BUDGET) as ledger:
+    with PrivacyLedger(tmp_path / name / 'ledger', budget=BUDGET) as ledger:
       ledger.charge(GAUSSIAN, label='histograms')
       steps = ledger.reserve(STEP, 10, 'training', randomness_id=name)
       steps.ensure(4 if name == 'a' else 7)
@@ -59,7 +59,7 @@ def test_merged_ledger_holds_all_that_was_spent(paths):
     )
     assert 'a/ledger, b/ledger' in merged.notes[-1]
     entries = merged.entries
-  with PrivacyLedger.open(path, BUDGET) as merged:
+  with PrivacyLedger.open(path, budget=BUDGET) as merged:
     assert merged.entries == entries
   assert not [x for x in os.listdir(path.parent) if x.startswith('.')]
 
@@ -119,10 +119,10 @@ def test_reservations_are_resumed_with_their_randomness(paths):
 def test_charges_and_reservations_of_nobody_are_not_resumed(tmp_path):
   """One source may not have paid yet what another one has."""
   sources = [tmp_path / 'a', tmp_path / 'b']
-  with PrivacyLedger(sources[0], BUDGET) as ledger:
+  with PrivacyLedger(sources[0], budget=BUDGET) as ledger:
     ledger.charge(GAUSSIAN, label='histograms')
     ledger.reserve(STEP, 10, 'training').ensure(4)
-  PrivacyLedger(sources[1], BUDGET).close()
+  PrivacyLedger(sources[1], budget=BUDGET).close()
   with merge_ledgers(sources, tmp_path / 'merged') as merged:
     assert [x.label for x in merged.entries] == ['histograms', 'training']
     assert [x.reserved for x in merged.entries] == [1, 4]
@@ -179,7 +179,7 @@ def test_labels_stay_unique(tmp_path):
 def test_merged_ledgers_can_be_merged(paths, tmp_path):
   sources, path = paths
   merge_ledgers(sources, path).close()
-  with PrivacyLedger(tmp_path / 'c', BUDGET) as ledger:
+  with PrivacyLedger(tmp_path / 'c', budget=BUDGET) as ledger:
     ledger.charge(GAUSSIAN, label='histograms (2)')
   with merge_ledgers([path, tmp_path / 'c'], tmp_path / 'all') as merged:
     assert [x.count for x in merged.entries] == [1, 4, 1, 7, 1]
@@ -193,7 +193,9 @@ def test_budget_that_is_spent_already_is_refused(paths):
   with PrivacyLedger.open(sources[0], read_only=True) as one:
     alone = one.epsilon()
   with pytest.raises(accounting.BudgetExceededError) as refusal:
-    merge_ledgers(sources, path, accounting.PrivacyBudget(1.0, 1e-5))
+    merge_ledgers(
+      sources, path, budget=accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
+    )
   error = refusal.value
   assert alone < error.spent < error.asked
   for number in ('1 at', f'{error.spent:.7g}', f'{error.asked:.7g}'):
@@ -203,7 +205,7 @@ def test_budget_that_is_spent_already_is_refused(paths):
   for source in sources:
     PrivacyLedger.open(source).close()
   # The budget of each is no budget for both.
-  budget = accounting.PrivacyBudget(alone, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=alone, delta=1e-5)
   ledgers = [PrivacyLedger(budget=budget) for _ in range(2)]
   for ledger in ledgers:
     ledger.charge(GAUSSIAN)
@@ -231,7 +233,10 @@ def test_reservations_count_against_the_budget(tmp_path):
       },
       'in memory is ADD_OR_REMOVE_ONE.*REPLACE_ONE.*keep them apart',
     ),
-    ({'budget': accounting.PrivacyBudget(2.0, 1e-5)}, 'Give the budget'),
+    (
+      {'budget': accounting.PrivacyBudget(epsilon=2.0, delta=1e-5)},
+      'Give the budget',
+    ),
     ({'accountant': 'rdp'}, 'pld.*rdp.*Give the accountant'),
   ],
 )
@@ -310,7 +315,7 @@ def test_interrupted_merge_is_completed_by_the_same_call(paths, monkeypatch):
     PrivacyLedger.open(sources[0])
   with PrivacyLedger.open(sources[1]) as ledger:
     ledger.charge(GAUSSIAN, label='late')
-  PrivacyLedger(path.with_name('c'), BUDGET).close()
+  PrivacyLedger(path.with_name('c'), budget=BUDGET).close()
   for others in ([sources[0]], [*sources, path.with_name('c')]):
     with pytest.raises(LedgerError, match='merge the same ledgers'):
       merge_ledgers(others, path)
@@ -321,7 +326,7 @@ def test_interrupted_merge_is_completed_by_the_same_call(paths, monkeypatch):
     merged.charge(GAUSSIAN, label='after')
     count = len(merged.entries)
   # And once more, when all is done: nothing happens.
-  with merge_ledgers(reversed(sources), path, BUDGET) as merged:
+  with merge_ledgers(reversed(sources), path, budget=BUDGET) as merged:
     assert len(merged.entries) == count
   with pytest.raises(LedgerError, match='was merged into'):
     merge_ledgers(sources, path.with_name('other'))
@@ -396,7 +401,7 @@ def test_nothing_is_lost_whatever_was_charged(several):
     ledger = PrivacyLedger()
     for label, event, count, kind, name in entries:
       if kind == 'charge':
-        ledger.charge(event, count, label)
+        ledger.charge(event, count, label=label)
       elif all(x.label != label for x in ledger.entries):
         steps = ledger.reserve(event, 2 * count, label, randomness_id=name)
         steps.ensure(count)

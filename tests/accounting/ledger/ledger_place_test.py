@@ -15,7 +15,7 @@ from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.ledger import file as ledger_file
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(5.2)
-BUDGET = accounting.PrivacyBudget(1.0, 1e-5)
+BUDGET = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def ledger(path):
-  with PrivacyLedger(path, BUDGET) as made:
+  with PrivacyLedger(path, budget=BUDGET) as made:
     yield made
 
 

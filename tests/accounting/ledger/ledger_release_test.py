@@ -7,14 +7,14 @@ from tfdpflows import accounting, cli
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(50.0)
-BUDGET = accounting.PrivacyBudget(1.0, 1e-5)
+BUDGET = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
 
 
 @pytest.fixture
 def path(tmp_path):
   """A ledger with a reservation of nearly all, of a program that is gone."""
   path = tmp_path / 'ledger.jsonl'
-  with PrivacyLedger(path, BUDGET) as ledger:
+  with PrivacyLedger(path, budget=BUDGET) as ledger:
     ledger.reserve(GAUSSIAN, 170, 'training', randomness_id='gone').ensure(30)
   return path
 

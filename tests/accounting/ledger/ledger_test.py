@@ -20,7 +20,7 @@ STEP = dp_accounting.PoissonSampledDpEvent(
 
 @pytest.fixture
 def budget():
-  return accounting.PrivacyBudget(1.0, 1e-5)
+  return accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_charge_counts_and_says_so(budget):
 
 
 def test_overspending_is_refused_before_anything_is_written(budget, path):
-  with PrivacyLedger(path, budget) as ledger:
+  with PrivacyLedger(path, budget=budget) as ledger:
     ledger.charge(GAUSSIAN, label='first')
     before, spent = path.read_bytes(), ledger.epsilon()
     with pytest.raises(accounting.BudgetExceededError) as refusal:
@@ -90,7 +90,7 @@ def test_outstanding_reservations_count(budget):
 
 
 def test_ensure_writes_ahead_in_blocks(budget, path):
-  with PrivacyLedger(path, budget) as ledger:
+  with PrivacyLedger(path, budget=budget) as ledger:
     steps = ledger.reserve(STEP, 95, 'training')
     lines = len(path.read_text().splitlines())
     for step in range(95):
@@ -131,12 +131,12 @@ def test_labels_of_reservations_are_unique(budget):
 
 
 def test_reopened_ledger_resumes_without_paying_twice(budget, path):
-  with PrivacyLedger(path, budget, metadata={'seeded': True}) as ledger:
+  with PrivacyLedger(path, budget=budget, metadata={'seeded': True}) as ledger:
     assert ledger.charge(GAUSSIAN, label='histograms', resume=True)
     steps = ledger.reserve(STEP, 100, 'training')
     steps.ensure(37, block=20)
     spent, entries = ledger.epsilon(), ledger.entries
-  with PrivacyLedger.open(path, budget) as ledger:
+  with PrivacyLedger.open(path, budget=budget) as ledger:
     assert ledger.metadata == {'seeded': True}
     assert ledger.budget == budget
     assert ledger.entries == entries
@@ -155,7 +155,7 @@ def test_reopened_ledger_resumes_without_paying_twice(budget, path):
 
 
 def test_resuming_something_else_is_refused(budget, path):
-  with PrivacyLedger(path, budget) as ledger:
+  with PrivacyLedger(path, budget=budget) as ledger:
     ledger.charge(GAUSSIAN, label='histograms')
     ledger.reserve(STEP, 100, 'training')
   with PrivacyLedger.open(path) as ledger:
@@ -173,7 +173,9 @@ def test_resuming_something_else_is_refused(budget, path):
       ledger.charge(STEP, 100, label='training', resume=True)
     assert path.read_bytes() == before
   with pytest.raises(LedgerError, match='cannot become'):
-    PrivacyLedger.open(path, accounting.PrivacyBudget(2.0, 1e-5))
+    PrivacyLedger.open(
+      path, budget=accounting.PrivacyBudget(epsilon=2.0, delta=1e-5)
+    )
 
 
 def test_other_random_numbers_do_not_resume(path):
@@ -219,7 +221,7 @@ def test_a_charge_is_for_its_random_numbers(path):
 
 
 def test_released_reservation_is_paid_again_when_resumed(budget, path):
-  with PrivacyLedger(path, budget) as ledger:
+  with PrivacyLedger(path, budget=budget) as ledger:
     steps = ledger.reserve(STEP, 100, 'training')
     steps.ensure(30)
     steps.release()
@@ -237,12 +239,12 @@ def test_released_reservation_does_not_reopen_over_the_budget(path):
   needed = accounting.compute_epsilon(
     dp_accounting.SelfComposedDpEvent(STEP, 100), 1e-5
   )
-  budget = accounting.PrivacyBudget(needed, 1e-5)
-  with PrivacyLedger(path, budget) as ledger:
+  budget = accounting.PrivacyBudget(epsilon=needed, delta=1e-5)
+  with PrivacyLedger(path, budget=budget) as ledger:
     steps = ledger.reserve(STEP, 100, 'training')
     steps.ensure(50)
     steps.release()
-    ledger.charge(STEP, 10, 'else')
+    ledger.charge(STEP, 10, label='else')
   with PrivacyLedger.open(path) as ledger:
     before = path.read_bytes()
     with pytest.raises(accounting.BudgetExceededError):
@@ -255,7 +257,9 @@ def test_budget_that_is_met_exactly_is_not_exceeded():
     [GAUSSIAN, dp_accounting.SelfComposedDpEvent(STEP, 40)]
   )
   needed = accounting.compute_epsilon(event, 1e-5)
-  ledger = PrivacyLedger(budget=accounting.PrivacyBudget(needed, 1e-5))
+  ledger = PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=needed, delta=1e-5)
+  )
   steps = ledger.reserve(STEP, 40, 'training')
   steps.ensure(7)
   ledger.charge(GAUSSIAN, label='histograms')
@@ -268,11 +272,11 @@ def test_budget_that_is_met_exactly_is_not_exceeded():
   'count', [0, -1, 1.5, True, math.nan, math.inf, '2', None]
 )
 def test_bad_counts(budget, path, count):
-  ledger = PrivacyLedger(path, budget)
+  ledger = PrivacyLedger(path, budget=budget)
   before = path.read_bytes()
   steps = PrivacyLedger().reserve(STEP, 5, 'training')
   for charge in (
-    lambda: ledger.charge(GAUSSIAN, count, 'x'),
+    lambda: ledger.charge(GAUSSIAN, count, label='x'),
     lambda: ledger.reserve(GAUSSIAN, count, 'x'),
   ):
     with pytest.raises(ValueError, match="The count of 'x' must be a whole"):
@@ -298,7 +302,7 @@ def test_bad_counts(budget, path, count):
   ],
 )
 def test_bad_parameters_are_named(budget, path, event, field):
-  ledger = PrivacyLedger(path, budget)
+  ledger = PrivacyLedger(path, budget=budget)
   before = path.read_bytes()
   for charge in (
     lambda: ledger.charge(event, label='x'),
@@ -326,7 +330,7 @@ def test_numbers_that_are_none_are_refused(budget, number):
 @pytest.mark.parametrize('delta', [0.0, 1.0, -1e-5, 1.5, math.nan, math.inf])
 def test_bad_deltas_are_refused(delta):
   with pytest.raises(ValueError, match=r'delta must lie inside \(0, 1\)'):
-    accounting.PrivacyBudget(1.0, delta)
+    accounting.PrivacyBudget(epsilon=1.0, delta=delta)
   with pytest.raises(ValueError, match=r'delta must lie inside \(0, 1\)'):
     PrivacyLedger().epsilon(delta)
   with pytest.raises(ValueError, match=r'delta must lie inside \(0, 1\)'):
@@ -363,7 +367,7 @@ def test_too_much_delta_has_no_finite_epsilon(budget):
 
 
 def test_bad_arguments(budget, path):
-  ledger = PrivacyLedger(path, budget)
+  ledger = PrivacyLedger(path, budget=budget)
   before = path.read_bytes()
   with pytest.raises(dp_accounting.UnsupportedEventError, match='rdp'):
     ledger.charge(accounting.ZCDpEvent(0.1), label='x')
@@ -380,7 +384,7 @@ def test_bad_arguments(budget, path):
   with pytest.raises(ValueError, match='no delta'):
     PrivacyLedger().epsilon()
   assert path.read_bytes() == before
-  assert ledger.charge(GAUSSIAN, np.int64(1), 'numpy count')
+  assert ledger.charge(GAUSSIAN, np.int64(1), label='numpy count')
   ledger.close()
 
 
@@ -401,7 +405,9 @@ TINY = dp_accounting.PoissonSampledDpEvent(
 
 
 def test_million_steps_stay_fast():
-  ledger = PrivacyLedger(budget=accounting.PrivacyBudget(3.0, 1e-5))
+  ledger = PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=3.0, delta=1e-5)
+  )
   steps = ledger.reserve(TINY, 10**6, 'training')
   steps.ensure(10**6 - 1000)
   start = time.process_time()
@@ -479,12 +485,12 @@ LOW_COST = accounting.DataDependentDpEvent(VOTE, log_q=-60.0)
 
 def test_no_refusal_and_no_claim_depends_on_private_votes(path):
   budget = accounting.PrivacyBudget(
-    accounting.compute_epsilon(
+    epsilon=accounting.compute_epsilon(
       dp_accounting.SelfComposedDpEvent(VOTE, 5), 1e-5, 'rdp'
     ),
-    1e-5,
+    delta=1e-5,
   )
-  with PrivacyLedger(path, budget, accountant='rdp') as ledger:
+  with PrivacyLedger(path, budget=budget, accountant='rdp') as ledger:
     for number in range(4):
       ledger.charge(
         accounting.DataDependentDpEvent(VOTE, log_q=-60.0 - number),
@@ -513,7 +519,9 @@ def test_no_refusal_and_no_claim_depends_on_private_votes(path):
 
 def test_accountants_without_votes_take_the_charge():
   """The cost without votes is a plain Gaussian, whoever made the event."""
-  ledger = PrivacyLedger(budget=accounting.PrivacyBudget(3.0, 1e-5))
+  ledger = PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=3.0, delta=1e-5)
+  )
   ledger.charge(LOW_COST, label='query')
   assert ledger.epsilon() == accounting.compute_epsilon(VOTE, 1e-5)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='rdp'):
@@ -521,24 +529,30 @@ def test_accountants_without_votes_take_the_charge():
 
 
 def test_a_budget_below_what_is_spent_is_refused_with_the_numbers(path, budget):
-  with PrivacyLedger(path, budget) as ledger:
+  with PrivacyLedger(path, budget=budget) as ledger:
     ledger.charge(GAUSSIAN)
     spent = ledger.epsilon()
   before = path.read_bytes()
   with pytest.raises(
     LedgerError, match=f'lower than what is spent already: epsilon {spent:.7g}'
   ) as error:
-    PrivacyLedger.open(path, accounting.PrivacyBudget(0.5, 1e-5))
+    PrivacyLedger.open(
+      path, budget=accounting.PrivacyBudget(epsilon=0.5, delta=1e-5)
+    )
   assert 'epsilon=0.5' in str(error.value)
   with pytest.raises(LedgerError, match='cannot become') as error:
-    PrivacyLedger.open(path, accounting.PrivacyBudget(0.9, 1e-5))
+    PrivacyLedger.open(
+      path, budget=accounting.PrivacyBudget(epsilon=0.9, delta=1e-5)
+    )
   assert 'lower' not in str(error.value)
   assert path.read_bytes() == before
-  PrivacyLedger.open(path, budget).close()
+  PrivacyLedger.open(path, budget=budget).close()
 
 
 def test_file_is_json_lines_people_can_read(budget, path):
-  with PrivacyLedger(path, budget, metadata={'data': 'randhie'}) as ledger:
+  with PrivacyLedger(
+    path, budget=budget, metadata={'data': 'randhie'}
+  ) as ledger:
     ledger.charge(GAUSSIAN, label='histograms')
   header, line = map(json.loads, path.read_text().splitlines())
   assert header['format'] == 'tfdpflows-privacy-ledger'

@@ -588,7 +588,7 @@ def test_what_is_not_proven_is_refused_by_name(event, relation, words):
 
 
 def test_calibration():
-  budget = accounting.PrivacyBudget(1.0, 1e-6)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-6)
   scale = accounting.calibrate_noise_multiplier(
     lambda scale: dp_accounting.SelfComposedDpEvent(
       accounting.DiscreteLaplaceDpEvent(1 / scale, 2), 5

@@ -368,7 +368,7 @@ def test_bands_of_zeros_are_no_bands():
 
 
 def test_calibration():
-  budget = accounting.PrivacyBudget(2.0, 1e-6)
+  budget = accounting.PrivacyBudget(epsilon=2.0, delta=1e-6)
   for make in (
     lambda noise: Tree(noise, [100] * 3),
     lambda noise: accounting.ToeplitzMechanismDpEvent(noise, [1, 0.5], 100),

@@ -354,11 +354,11 @@ def test_both_directions_of_a_null_row_in_a_sample():
 
 def test_ledger_and_statement(tmp_path):
   path = tmp_path / 'ledger.jsonl'
-  budget = accounting.PrivacyBudget(5.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=5.0, delta=1e-5)
   tree = accounting.SingleEpochTreeAggregationDpEvent(6.0, [20, 20])
   response = accounting.RandomizedResponseDpEvent(0.8, 3)
   with accounting.PrivacyLedger(
-    path, budget, neighboring_relation=SPECIAL
+    path, budget=budget, neighboring_relation=SPECIAL
   ) as ledger:
     ledger.charge(tree, label='training')
     ledger.charge(response, label='survey')
@@ -392,7 +392,9 @@ def test_ledger_and_statement(tmp_path):
 
 
 def test_other_statements_do_not_speak_of_null_units():
-  ledger = accounting.PrivacyLedger(budget=accounting.PrivacyBudget(5.0, 1e-5))
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=5.0, delta=1e-5)
+  )
   ledger.charge(GAUSSIAN, label='sum')
   text = accounting.privacy_statement(ledger).to_text()
   assert 'null unit' not in text and 'stream' not in text
@@ -404,7 +406,7 @@ def test_ledgers_of_different_relations_are_not_merged(tmp_path):
     path = tmp_path / f'{i}.jsonl'
     with accounting.PrivacyLedger(
       path,
-      accounting.PrivacyBudget(5.0, 1e-5),
+      budget=accounting.PrivacyBudget(epsilon=5.0, delta=1e-5),
       neighboring_relation=relation,
     ) as ledger:
       ledger.charge(GAUSSIAN, label='sum')
@@ -414,7 +416,7 @@ def test_ledgers_of_different_relations_are_not_merged(tmp_path):
 
 
 def test_calibration_takes_the_relation():
-  budget = accounting.PrivacyBudget(1.0, 1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   found = [
     accounting.calibrate_noise_multiplier(
       dp_accounting.GaussianDpEvent, budget, neighboring_relation=relation
@@ -429,7 +431,9 @@ def test_command_line_names_the_relation(tmp_path):
 
   path = tmp_path / 'ledger.jsonl'
   with accounting.PrivacyLedger(
-    path, accounting.PrivacyBudget(5.0, 1e-5), neighboring_relation=SPECIAL
+    path,
+    budget=accounting.PrivacyBudget(epsilon=5.0, delta=1e-5),
+    neighboring_relation=SPECIAL,
   ) as ledger:
     ledger.charge(GAUSSIAN, label='sum')
   result = {

@@ -66,12 +66,12 @@ def shared(tmp_path):
   path = tmp_path / 'ledger.jsonl'
   ledger = accounting.PrivacyLedger(
     path,
-    budget=PrivacyBudget(9.0, 1e-5),
+    budget=PrivacyBudget(epsilon=9.0, delta=1e-5),
     metadata={'secret': 'of the table'},
   )
   votes = accounting.data_dependent_event(accounting.GNMaxDpEvent(40.0), _VOTES)
   assert isinstance(votes, accounting.DataDependentDpEvent)
-  ledger.charge(votes, 3, 'votes')
+  ledger.charge(votes, 3, label='votes')
   ledger.reserve(dp_accounting.GaussianDpEvent(9.0), 7, 'unused').release()
   training = ledger.reserve(dp_accounting.GaussianDpEvent(50.0), 9, 'training')
   training.ensure(4)

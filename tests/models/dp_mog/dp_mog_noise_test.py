@@ -62,7 +62,9 @@ def test_copies_of_one_randomness_share_no_noise(monkeypatch, copied):
 def test_a_refused_charge_leaves_the_random_numbers_unused(seed):
   x = four_clusters.make(50)[0]
   randomness = Randomness(seed)
-  ledger = accounting.PrivacyLedger(budget=PrivacyBudget(0.5, 1e-5))
+  ledger = accounting.PrivacyLedger(
+    budget=PrivacyBudget(epsilon=0.5, delta=1e-5)
+  )
   fit = lambda epsilon: models.DPMoG(1, 1).fit(
     x, epsilon=epsilon, delta=1e-5, ledger=ledger, randomness=randomness
   )
@@ -75,7 +77,9 @@ def test_a_refused_charge_leaves_the_random_numbers_unused(seed):
 def test_whoever_states_the_ledger_later_says_that_there_was_a_seed(tmp_path):
   x = four_clusters.make(50)[0]
   path = tmp_path / 'ledger.jsonl'
-  ledger = accounting.PrivacyLedger(path, budget=PrivacyBudget(1.0, 1e-5))
+  ledger = accounting.PrivacyLedger(
+    path, budget=PrivacyBudget(epsilon=1.0, delta=1e-5)
+  )
   fit = lambda **kwargs: models.DPMoG(1, 0, **kwargs.pop('config', {})).fit(
     x, epsilon=0.4, delta=1e-6, ledger=ledger, **kwargs
   )

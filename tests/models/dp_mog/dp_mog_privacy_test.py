@@ -12,7 +12,9 @@ from tfdpflows.models.dp_mog import em
 
 
 def test_is_charged_before_the_rows_are_looked_at(monkeypatch):
-  ledger = accounting.PrivacyLedger(budget=PrivacyBudget(1.0, 1e-5))
+  ledger = accounting.PrivacyLedger(
+    budget=PrivacyBudget(epsilon=1.0, delta=1e-5)
+  )
   look = moments.noisy_moments
 
   def check(*args):
@@ -29,7 +31,9 @@ def test_is_charged_before_the_rows_are_looked_at(monkeypatch):
 
 
 def test_a_ledger_that_is_spent_refuses_and_nothing_is_read(monkeypatch):
-  ledger = accounting.PrivacyLedger(budget=PrivacyBudget(1.0, 1e-5))
+  ledger = accounting.PrivacyLedger(
+    budget=PrivacyBudget(epsilon=1.0, delta=1e-5)
+  )
   ledger.charge(dp_accounting.GaussianDpEvent(5.0), label='before')
   monkeypatch.setattr(
     em, 'noisy_moments', lambda *args: pytest.fail('was read')
@@ -148,7 +152,7 @@ def test_noise_does_not_depend_on_the_number_of_components():
 
 
 def test_prior_and_flow_are_composed_and_not_added():
-  budget = PrivacyBudget(1.0, 1e-5)
+  budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
   ledger = accounting.PrivacyLedger(budget=budget)
   models.DPMoG(2, 2).fit(
     four_clusters.make(500)[0], epsilon=0.6, delta=5e-6, ledger=ledger
@@ -166,7 +170,7 @@ def test_a_row_replaced_is_paid_for(noise):
   multipliers = []
   for relation in ('ADD_OR_REMOVE_ONE', 'REPLACE_ONE'):
     ledger = accounting.PrivacyLedger(
-      budget=PrivacyBudget(1.0, 1e-5),
+      budget=PrivacyBudget(epsilon=1.0, delta=1e-5),
       accountant='rdp',
       neighboring_relation=dp_accounting.NeighboringRelation[relation],
     )
@@ -194,7 +198,9 @@ def test_the_statement_says_what_was_done():
 
 
 def test_the_statement_does_not_deny_the_samples_of_others():
-  ledger = accounting.PrivacyLedger(budget=PrivacyBudget(2.0, 1e-5))
+  ledger = accounting.PrivacyLedger(
+    budget=PrivacyBudget(epsilon=2.0, delta=1e-5)
+  )
   system = models.DPMoG(1, 1).fit(
     four_clusters.make(50)[0], **four_clusters.BUDGET, ledger=ledger
   )
@@ -203,7 +209,7 @@ def test_the_statement_does_not_deny_the_samples_of_others():
   sampled = dp_accounting.PoissonSampledDpEvent(
     0.01, dp_accounting.GaussianDpEvent(5.0)
   )
-  ledger.charge(sampled, 10, 'training')
+  ledger.charge(sampled, 10, label='training')
   after = system.privacy_statement()
   assert after.sampled
   assert after.sampling == accounting.privacy_statement(ledger).sampling

@@ -85,7 +85,8 @@ class PrivacyLedger:
   has to be kept as private as they are.
 
   ```python
-  >>> ledger = PrivacyLedger(budget=budget_lib.PrivacyBudget(1.0, 1e-5))
+  >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
+  >>> ledger = PrivacyLedger(budget=budget)
   >>> ledger.charge(dp_accounting.GaussianDpEvent(5.0), label='histograms')
   True
   >>> round(ledger.epsilon(), 4)
@@ -101,6 +102,7 @@ class PrivacyLedger:
   def __init__(
     self,
     path: Optional[PathLike] = None,
+    *,
     budget: Optional[budget_lib.PrivacyBudget] = None,
     accountant: str = 'pld',
     neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
@@ -124,6 +126,7 @@ class PrivacyLedger:
   def open(
     cls,
     path: PathLike,
+    *,
     budget: Optional[budget_lib.PrivacyBudget] = None,
     read_only: bool = False,
   ) -> PrivacyLedger:
@@ -208,9 +211,9 @@ class PrivacyLedger:
     self,
     event: dp_accounting.DpEvent,
     count: int = 1,
+    *,
     label: Optional[str] = None,
     resume: bool = False,
-    *,
     randomness_id: str = '',
     seeded: bool = False,
   ) -> bool:

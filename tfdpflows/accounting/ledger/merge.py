@@ -24,6 +24,7 @@ __all__ = ['merge_ledgers']
 def merge_ledgers(
   sources: Sequence[Union[PrivacyLedger, PathLike]],
   path: Optional[PathLike] = None,
+  *,
   budget: Optional[budget_lib.PrivacyBudget] = None,
   accountant: Optional[str] = None,
   metadata: Optional[dict[str, Any]] = None,
@@ -201,7 +202,7 @@ def _complete(
 ) -> PrivacyLedger:
   """The merged ledger of a call that was interrupted at its very end."""
   if not unmerged:
-    merged = PrivacyLedger.open(path, budget)
+    merged = PrivacyLedger.open(path, budget=budget)
     found = merged.metadata.get('merged_from', [])
     if sorted(x['path'] for x in found) == sorted(names):
       return merged

@@ -196,7 +196,7 @@ class DPMoG:
       )
     if seed is not None and randomness is not None:
       raise ValueError('Give either `seed` or `randomness`, not both.')
-    budget = accounting.PrivacyBudget(epsilon, delta)
+    budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
     if randomness is None:
       randomness = Randomness(seed)
     if ledger is None:
