@@ -9,7 +9,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows.evaluation import discretization
-from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.releases import charge_release
 
 _BLOCK = 4096
 

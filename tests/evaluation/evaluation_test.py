@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from tfdpflows import evaluation
-from tfdpflows.evaluation import discretization
+from tfdpflows.evaluation import association, discretization
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.tabular.schema import Field, TableSchema
 
@@ -141,7 +141,7 @@ class TestCompare:
 
 class TestAssociation:
   def test_matrix_is_symmetric_with_ones(self):
-    matrix = evaluation.association_matrix(table(), SCHEMA)
+    matrix = association.association_matrix(table(), SCHEMA)
     assert list(matrix.index) == list(SCHEMA.names)
     assert np.allclose(matrix, matrix.T)
     assert np.allclose(np.diag(matrix), 1)
@@ -150,7 +150,7 @@ class TestAssociation:
 
   def test_pearson_agrees_with_numpy(self):
     frame = table()
-    matrix = evaluation.association_matrix(frame, SCHEMA)
+    matrix = association.association_matrix(frame, SCHEMA)
     expected = np.corrcoef(frame['age'], frame['gain'])[0, 1]
     assert matrix.loc['age', 'gain'] == pytest.approx(expected)
 
@@ -171,15 +171,15 @@ class TestAssociation:
         'x': rng.random(1000),
       }
     )
-    matrix = evaluation.association_matrix(frame, schema)
+    matrix = association.association_matrix(frame, schema)
     assert matrix.loc['a', 'b'] < 0.08
     assert matrix.loc['a', 'x'] < 0.1
-    copied = evaluation.association_matrix(frame.assign(b=frame['a']), schema)
+    copied = association.association_matrix(frame.assign(b=frame['a']), schema)
     assert copied.loc['a', 'b'] > 0.99
 
   def test_constant_columns_have_no_association(self):
     frame = table().assign(age=3, member=True)
-    matrix = evaluation.association_matrix(frame, SCHEMA)
+    matrix = association.association_matrix(frame, SCHEMA)
     off = matrix.drop(columns='age').loc['age']
     assert np.allclose(off, 0)
     assert np.allclose(matrix.drop(columns='member').loc['member'], 0)

@@ -4,6 +4,7 @@ import pytest
 from scipy import stats
 
 from tfdpflows import evaluation
+from tfdpflows.evaluation import association
 from tfdpflows.tabular import Field, TableSchema
 
 SCHEMA = TableSchema(
@@ -34,7 +35,7 @@ def table(n=400, seed=0):
 class TestKendallMatrix:
   def test_agrees_with_scipy_without_missing_rows(self):
     frame = table()
-    matrix = evaluation.kendall_matrix(frame, SCHEMA)
+    matrix = association.kendall_matrix(frame, SCHEMA)
     assert list(matrix.index) == list(matrix.columns) == list(SCHEMA.names)
     assert np.allclose(matrix, matrix.T)
     assert np.allclose(np.diag(matrix), 1)
@@ -49,7 +50,7 @@ class TestKendallMatrix:
 
   def test_two_columns_of_two_values_have_their_correlation(self):
     frame = table().assign(z=lambda t: np.where(t['x'] > 5, 'low', 'high'))
-    tau = evaluation.kendall_matrix(frame, SCHEMA).loc['z', 'w']
+    tau = association.kendall_matrix(frame, SCHEMA).loc['z', 'w']
     expected = np.corrcoef(frame['z'] == 'high', frame['w'])[0, 1]
     assert tau == pytest.approx(expected)
 
@@ -57,32 +58,32 @@ class TestKendallMatrix:
     frame = table()
     bent = frame.assign(x=frame['x'] ** 3 / 100)
     pd.testing.assert_frame_equal(
-      evaluation.kendall_matrix(frame, SCHEMA),
-      evaluation.kendall_matrix(bent, SCHEMA),
+      association.kendall_matrix(frame, SCHEMA),
+      association.kendall_matrix(bent, SCHEMA),
     )
 
   def test_a_constant_column_has_no_order(self):
-    matrix = evaluation.kendall_matrix(table().assign(z='low'), SCHEMA)
+    matrix = association.kendall_matrix(table().assign(z='low'), SCHEMA)
     assert matrix['z'].drop('z').tolist() == [0, 0, 0]
 
   def test_rows_are_drawn_by_the_seed(self):
     frame = table(2000)
     draws = [
-      evaluation.kendall_matrix(frame, SCHEMA, max_rows=500, seed=seed)
+      association.kendall_matrix(frame, SCHEMA, max_rows=500, seed=seed)
       for seed in (0, 0, 1)
     ]
     assert draws[0].equals(draws[1])
     assert not draws[0].equals(draws[2])
-    whole = evaluation.kendall_matrix(frame, SCHEMA)
+    whole = association.kendall_matrix(frame, SCHEMA)
     assert np.allclose(draws[0], whole, atol=0.1)
 
   def test_errors_say_what_to_do(self):
     with pytest.raises(ValueError, match="Column 'x' of the schema"):
-      evaluation.kendall_matrix(table().drop(columns='x'), SCHEMA)
+      association.kendall_matrix(table().drop(columns='x'), SCHEMA)
     with pytest.raises(ValueError, match='no rows in the table'):
-      evaluation.kendall_matrix(table()[:0], SCHEMA)
+      association.kendall_matrix(table()[:0], SCHEMA)
     with pytest.raises(ValueError, match='max_rows is 1'):
-      evaluation.kendall_matrix(table(), SCHEMA, max_rows=1)
+      association.kendall_matrix(table(), SCHEMA, max_rows=1)
 
 
 class TestKendallErrors:
@@ -94,9 +95,9 @@ class TestKendallErrors:
     frame = table()
     rng = np.random.default_rng(1)
     shuffled = frame.assign(x=rng.permutation(frame['x']))
-    difference = evaluation.kendall_matrix(
+    difference = association.kendall_matrix(
       shuffled, SCHEMA
-    ) - evaluation.kendall_matrix(frame, SCHEMA)
+    ) - association.kendall_matrix(frame, SCHEMA)
     # Only the three pairs of x have changed, out of six.
     changed = difference.loc['x', ['y', 'z', 'w']]
     found = evaluation.kendall_errors(frame, shuffled, SCHEMA)

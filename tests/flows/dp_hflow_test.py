@@ -10,7 +10,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import flows, networks
 from tfdpflows._keras import keras
-from tfdpflows.tabular import EncodedColumn
+from tfdpflows.tabular.encoding import EncodedColumn
 
 SIZES = (3, 4)
 CELLS = np.array(list(itertools.product(*map(range, SIZES))), np.float32)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
+from tests.tabular import small_table
+from tfdpflows.tabular import TabularSynthesizer
 
-TINY = {
-  'epochs': 2,
-  'hidden_units': (16,),
-  'expected_batch_size': 50,
-}
+TINY = small_table.make().tiny
 MODELS = {
   'histogram': {'model': 'histogram'},
   'histogram_target': {'model': 'histogram', 'target': 'member'},
@@ -35,35 +31,9 @@ MODELS = {
 
 
 def table():
-  """A table of five kinds of columns, three with missing values, of 300 rows.
-
-  Returns:
-    A `DataFrame`, and its `TableSchema`.
-  """
-  rng, n = np.random.default_rng(5), 300
-  age = rng.integers(18, 90, n)
-  rows = pd.DataFrame(
-    {
-      'age': age,
-      'income': (age + rng.normal(0, 5, n)).clip(0, 200),
-      'visits': pd.array(rng.integers(0, 9, n), dtype='Int64'),
-      'city': rng.choice(['Bonn', 'Köln', 'Trier'], n),
-      'member': age > 50,
-    }
-  )
-  rows.loc[::20, 'income'] = np.nan
-  rows.loc[::25, 'visits'] = pd.NA
-  rows.loc[::30, 'city'] = None
-  schema = TableSchema(
-    [
-      Field('age', 'integer', minimum=0, maximum=99, required=True),
-      Field('income', 'number', minimum=0, maximum=200),
-      Field('visits', 'integer', minimum=0, maximum=12),
-      Field('city', 'string', enum=('Trier', 'Köln', 'Bonn')),
-      Field('member', 'boolean', required=True),
-    ]
-  )
-  return rows, schema
+  """Returns the small table of 300 rows, and its schema."""
+  people = small_table.make(num_rows=300, seed=5)
+  return people.table, people.schema
 
 
 def fitted(name):

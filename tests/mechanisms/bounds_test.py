@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from tfdpflows import mechanisms
+from tfdpflows.mechanisms import bounds
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
 
@@ -52,7 +53,7 @@ def test_marks_are_replaced_and_paid_for():
   assert clean['age'].max() == schema['age'].maximum
   [(event, label, _)] = ledger.charges
   assert label == 'bounds'
-  assert event == mechanisms.bounds_event(draft, 2.0, 1e-6)
+  assert event == bounds.bounds_event(draft, 2.0, 1e-6)
   spent = [
     1 / e.noise_multiplier
     if isinstance(e, dp_accounting.LaplaceDpEvent)
@@ -67,7 +68,7 @@ def test_marks_are_replaced_and_paid_for():
 def test_the_accountant_takes_the_event():
   from tfdpflows import accounting
 
-  event = mechanisms.bounds_event(TableSchema.draft(table()), 0.5, 1e-7)
+  event = bounds.bounds_event(TableSchema.draft(table()), 0.5, 1e-7)
   accountant = accounting.create_accountant('pld')
   accountant.compose(event)
   assert accountant.get_epsilon(2e-7) <= 0.5 * 1.001
@@ -104,9 +105,7 @@ def test_categories_are_known_by_type_and_value():
   rng = np.random.default_rng(0)
   for first in (0.0, -0.0, False, 0):
     column = [first, *[0] * 500, *[0.0] * 500, [1], float('nan'), None, b'x']
-    found = mechanisms.private_categories(
-      column, epsilon=1.0, delta=1e-6, rng=rng
-    )
+    found = bounds.private_categories(column, epsilon=1.0, delta=1e-6, rng=rng)
     assert [(type(c).__name__, str(c)) for c in found] == [
       ('float', '0.0'),
       ('int', '0'),
@@ -141,9 +140,9 @@ def test_too_little_data_says_what_to_do():
     )
   for epsilon in (0.0, -1.0, math.inf, math.nan):
     with pytest.raises(ValueError, match='epsilon'):
-      mechanisms.bounds_event(TableSchema.draft(df), epsilon, 1e-6)
+      bounds.bounds_event(TableSchema.draft(df), epsilon, 1e-6)
   with pytest.raises(ValueError, match='delta'):
-    mechanisms.bounds_event(TableSchema.draft(df), 1.0, 0.0)
+    bounds.bounds_event(TableSchema.draft(df), 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_too_little_data_says_what_to_do():
   ],
 )
 def test_ranges_hold_the_values(values, integer, low, high):
-  found = mechanisms.private_range(
+  found = bounds.private_range(
     values, epsilon=1.0, rng=np.random.default_rng(0), integer=integer
   )
   assert found == (low, high)
@@ -165,7 +164,7 @@ def test_ranges_hold_the_values(values, integer, low, high):
 def test_categories_of_a_categorical_column_need_rows():
   column = pd.Series(['a'] * 300).astype(pd.CategoricalDtype(['a', 'secret']))
   for seed in range(50):
-    found = mechanisms.private_categories(
+    found = bounds.private_categories(
       column, epsilon=0.1, delta=0.2, rng=np.random.default_rng(seed)
     )
     assert 'secret' not in found
@@ -175,7 +174,7 @@ def test_a_single_row_shows_with_chance_delta():
   epsilon, delta, runs = 1.0, 0.05, 4000
   shown = sum(
     bool(
-      mechanisms.private_categories(
+      bounds.private_categories(
         ['me'], epsilon=epsilon, delta=delta, rng=np.random.default_rng(s)
       )
     )
@@ -193,7 +192,7 @@ def test_neighbours_are_hard_to_tell_apart(rows):
     return np.mean(
       [
         bool(
-          mechanisms.private_categories(
+          bounds.private_categories(
             ['c'] * count,
             epsilon=epsilon,
             delta=delta,

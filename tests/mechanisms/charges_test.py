@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tfdpflows import accounting, mechanisms
-from tfdpflows.mechanisms.charges import charge_release
+from tfdpflows.mechanisms.releases import charge_release
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
 
@@ -154,7 +154,7 @@ def test_a_function_of_values_needs_its_source_to_resume():
 
 def test_the_ledger_does_not_tell_whether_two_tables_are_the_same():
   ledger, source = accounting.PrivacyLedger(), Randomness()
-  event = mechanisms.quantile_event(0.5)
+  event = accounting.ExponentialMechanismDpEvent(0.5)
   for label in ('a', 'b'):
     charge_release(
       ledger, event, label=label, randomness=source, facts={}, arrays=[X]

@@ -37,6 +37,14 @@ def column(
   )
 
 
+def noisy_histogram(x, col, stds, rng):
+  """A histogram of one column with given noise, which is not charged."""
+  stds = stds[: len(histograms._level_bins(col, 64))]
+  release = histograms._release(np.asarray(x), col, stds, rng, 64)
+  total = max(float(release[0][1].sum()), 1.0)
+  return histograms._estimate(release, col, stds, total)
+
+
 def total_variation(x, col, histogram):
   """Distance of the histogram from the rows, on a fine grid."""
   k = int(col.size) if col.cell else 256
@@ -97,7 +105,7 @@ def test_beats_a_plain_histogram(name):
   ours, theirs = [], []
   for seed in range(3):
     rng = np.random.default_rng(seed)
-    histogram = histograms.noisy_histogram(x, col, [37.0] * 3, rng)
+    histogram = noisy_histogram(x, col, [37.0] * 3, rng)
     p = histogram.probabilities()
     assert p.sum() == pytest.approx(1)
     assert (p > 0).all()
@@ -113,7 +121,7 @@ def test_beats_a_plain_histogram(name):
 def test_without_noise_every_atom_is_found():
   x, col, _ = shapes()['atoms in a wide range']
   rng = np.random.default_rng(0)
-  histogram = histograms.noisy_histogram(x, col, [1e-6] * 3, rng)
+  histogram = noisy_histogram(x, col, [1e-6] * 3, rng)
   assert total_variation(x, col, histogram) < 1e-6
   last = (histogram.edges >= 99999) & (histogram.edges < 100000)
   assert last.sum() == 1
@@ -130,7 +138,7 @@ def test_a_spike_is_told_from_the_tail(size, resolution, spike):
   tail = abs(spike - np.minimum(100 * rng.pareto(1.1, 20_000) + 5, size / 2))
   x = np.where(rng.random(20_000) < 0.5, spike, tail).astype(np.float32)
   (std,) = histograms.noise_stds([col], 10.0)
-  histogram = histograms.noisy_histogram(x, col, std, rng)
+  histogram = noisy_histogram(x, col, std, rng)
   place = np.searchsorted(histogram.edges, spike, 'right') - 1
   place = min(place, len(histogram.counts) - 1)
   p = histogram.probabilities()[place]
@@ -151,9 +159,7 @@ def test_missing_values_have_a_bin_of_their_own(cell):
   x = np.where(rng.random(20000) < 0.3, missing, 0.0)
   # The largest value, rounded up to float32, is still no missing one.
   x[:4000] = np.nextafter(np.float32(end), np.float32(np.inf)) - bool(cell)
-  histogram = histograms.noisy_histogram(
-    x.astype(np.float32), col, [20.0] * 3, rng
-  )
+  histogram = noisy_histogram(x.astype(np.float32), col, [20.0] * 3, rng)
   assert histogram.edges[-2] == pytest.approx(end)
   share = (x == missing).mean()
   assert histogram.probabilities()[-1] == pytest.approx(share, abs=0.01)
@@ -166,7 +172,7 @@ def test_missing_values_are_counted_as_well_as_their_bin_is():
   errors = []
   for seed in range(30):
     rng = np.random.default_rng(seed)
-    histogram = histograms.noisy_histogram(x, col, [10.0] * 3, rng)
+    histogram = noisy_histogram(x, col, [10.0] * 3, rng)
     errors.append(histogram.probabilities()[-1] * 2000 - 100)
   assert np.sqrt(np.mean(np.square(errors))) < 15
 
@@ -184,9 +190,6 @@ def test_noise_adds_up_to_the_joint_event():
   assert stds[3][3] == pytest.approx(2 * stds[3][2])
   precision = sum(1 / s**2 for row in stds for s in row)
   assert 1 / math.sqrt(precision) == pytest.approx(9.6)
-  event = histograms.histogram_events(columns, 9.6)
-  assert event == dp_accounting.GaussianDpEvent(9.6)
-  assert histograms.histogram_events([], 9.6) == dp_accounting.NoOpDpEvent()
 
 
 def test_noise_of_a_release_has_the_stated_scale():
@@ -266,7 +269,7 @@ def test_noise_is_used_once():
   histograms.noisy_histograms(x, columns, 2.0, source, Ledger())
   with pytest.raises(ValueError, match='used already'):
     histograms.noisy_histograms(x, columns, 4.0, source, Ledger())
-  with pytest.raises(ValueError, match='names of their own'):
+  with pytest.raises(ValueError, match='the same name'):
     histograms.noisy_histograms(
       np.zeros((40, 2), np.float32), columns * 2, 4.0, source, Ledger()
     )
@@ -278,7 +281,9 @@ def test_wrong_arguments_are_refused():
     histograms.noisy_histograms(np.zeros((3, 2)), columns, 1.0, None, Ledger())
   for bad in (0.0, -1.0, math.inf, math.nan):
     with pytest.raises(ValueError, match='noise_multiplier'):
-      histograms.histogram_events(columns, bad)
+      histograms.noisy_histograms(
+        np.zeros((3, 1)), columns, bad, None, Ledger()
+      )
 
 
 def test_nothing_but_noise_still_gives_a_distribution():
@@ -290,9 +295,7 @@ def test_nothing_but_noise_still_gives_a_distribution():
   ):
     for seed in range(5):
       rng = np.random.default_rng(seed)
-      histogram = histograms.noisy_histogram(
-        np.zeros(2), col, [1000.0] * 3, rng
-      )
+      histogram = noisy_histogram(np.zeros(2), col, [1000.0] * 3, rng)
       p = histogram.probabilities()
       assert np.isfinite(p).all()
       assert (p > 0).all()

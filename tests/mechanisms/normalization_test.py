@@ -109,7 +109,7 @@ def test_charged_before_anything_is_read(kind, monkeypatch):
   with pytest.raises(AssertionError, match='was read'):
     _find(x, ledger=ledger, **kind)
   (entry,) = ledger.entries
-  assert entry.event == mechanisms.normalization_event(**kind)
+  assert entry.event == normalization.normalization_event(**kind)
   expected = {
     'epsilon': lambda v: dp_accounting.LaplaceDpEvent(1 / v),
     'noise_multiplier': dp_accounting.GaussianDpEvent,

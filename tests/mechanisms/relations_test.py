@@ -24,7 +24,7 @@ from dp_accounting import NeighboringRelation
 from tfdpflows import accounting, flows, mechanisms, models
 from tfdpflows._keras import tfp
 from tfdpflows.accounting.mechanisms import decompose
-from tfdpflows.mechanisms import checks, moments
+from tfdpflows.mechanisms import moments, releases
 from tfdpflows.models.dp_mog import em as em_lib
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
@@ -634,18 +634,10 @@ def test_other_relations_are_refused_by_name():
   for run, rows, *_ in (*MECHANISMS.values(), (_initialization, [0.5, 1.0])):
     with pytest.raises(ValueError, match='REPLACE_SPECIAL is not supported'):
       run(rows[:2], Ledger(), Source(Noted()))
-  with pytest.raises(ValueError, match='REPLACE_SPECIAL is not supported'):
-    mechanisms.private_range(
-      [1.0], epsilon=1.0, rng=None, neighboring_relation=special
-    )
-  with pytest.raises(ValueError, match='REPLACE_SPECIAL is not supported'):
-    mechanisms.private_categories(
-      ['a'], epsilon=1.0, delta=0.1, rng=None, neighboring_relation=special
-    )
   for relation in NeighboringRelation:
     if relation not in RELATIONS:
       with pytest.raises(ValueError, match=relation.name):
-        checks.touched(relation)
+        releases.differing_rows(relation)
 
 
 def test_there_is_a_row_for_every_mechanism():
@@ -659,9 +651,6 @@ def test_there_is_a_row_for_every_mechanism():
     'select_marginal',
     'private_normalization',
     'private_bounds',
-    'private_range',
-    'private_categories',
-    'private_type',
     'private_quantile',
   }
   drawing = ('private_', 'noisy_', 'select_')

@@ -8,11 +8,9 @@ import pandas as pd
 from tfdpflows.tabular import Field
 from tfdpflows.tabular.schema import TableSchema
 
-NUM_ROWS = 400
 
-
-def make():
-  """Returns 400 rows of five kinds of columns, three with missing values.
+def make(num_rows=400, seed=0):
+  """Returns rows of five kinds of columns, three with missing values.
 
   Returns:
     A namespace of
@@ -21,14 +19,14 @@ def make():
     - tiny: hyper-parameters for 16 steps of a small flow;
     - budget: epsilon and delta.
   """
-  rng = np.random.default_rng(0)
-  age = rng.integers(18, 90, NUM_ROWS)
+  rng = np.random.default_rng(seed)
+  age = rng.integers(18, 90, num_rows)
   table = pd.DataFrame(
     {
       'age': age,
-      'income': (age + rng.normal(0, 5, NUM_ROWS)).clip(0, 200),
-      'visits': pd.array(rng.integers(0, 9, NUM_ROWS), dtype='Int64'),
-      'city': rng.choice(['Bonn', 'Köln', 'Trier'], NUM_ROWS),
+      'income': (age + rng.normal(0, 5, num_rows)).clip(0, 200),
+      'visits': pd.array(rng.integers(0, 9, num_rows), dtype='Int64'),
+      'city': rng.choice(['Bonn', 'Köln', 'Trier'], num_rows),
       'member': age > 50,
     }
   )

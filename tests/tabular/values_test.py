@@ -394,7 +394,7 @@ def test_the_type_of_a_draft_decides_nothing():
 def test_a_public_range_has_a_public_type():
   field = Field('a', 'integer', 0, 9, from_data=('maximum', 'type'))
   with pytest.raises(ValueError, match="'a' marks its type .* its minimum"):
-    mechanisms.bounds_event(TableSchema([field]), 1.0, 1e-6)
+    mechanisms.bounds.bounds_event(TableSchema([field]), 1.0, 1e-6)
 
 
 @pytest.fixture

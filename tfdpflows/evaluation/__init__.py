@@ -1,4 +1,4 @@
-"""How close a synthetic table is to a real one, and what it is good for.
+"""Scores of synthetic tables against real ones, and a report.
 
 None of these numbers is private: they are computed on real rows without noise.
 """
@@ -7,27 +7,18 @@ from __future__ import annotations
 
 import importlib
 
-from tfdpflows.evaluation.association import (
-  association_matrix,
-  kendall_errors,
-  kendall_matrix,
-)
+from tfdpflows.evaluation.association import kendall_errors
 from tfdpflows.evaluation.comparison import Comparison, compare
 from tfdpflows.evaluation.query_errors import (
   marginal_errors,
   range_query_errors,
 )
-from tfdpflows.evaluation.scores import (
-  regress_on_synthetic,
-  train_on_synthetic,
-)
+from tfdpflows.evaluation.scores import regress_on_synthetic, train_on_synthetic
 
 __all__ = [
   'Comparison',
-  'association_matrix',
   'compare',
   'kendall_errors',
-  'kendall_matrix',
   'marginal_errors',
   'range_query_errors',
   'regress_on_synthetic',
@@ -37,6 +28,6 @@ __all__ = [
 
 
 def __getattr__(name):
-  if name == 'write_report':  # Draws, with what is slow to import.
+  if name == 'write_report':  # matplotlib is slow to import.
     return importlib.import_module('tfdpflows.evaluation.report').write_report
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 
 from tfdpflows.evaluation import discretization
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.schema import TableSchema
 
 _MOST_ROWS = 20_000
 
@@ -17,22 +16,22 @@ _MOST_ROWS = 20_000
 def association_matrix(
   table: pd.DataFrame, schema: TableSchema
 ) -> pd.DataFrame:
-  """Measures the association of every pair of columns.
+  """Returns the association of every pair of columns.
 
   - two numeric columns: Pearson's correlation, in [-1, 1];
   - a numeric and a categorical column: the correlation ratio, in [0, 1];
   - two categorical columns: Cramer's V, in [0, 1].
 
-  The last two are corrected for their bias (which grows with the number of
-  categories and shrinks with the number of rows), so that tables of different
-  lengths can be compared. A missing category counts as a category of its own;
-  rows where a number is missing are left out of that number's pairs. A column
-  that is constant has association 0 with every other.
+  The last two are corrected for their bias (Kelley 1935; Bergsma 2013), which
+  grows with the number of categories and shrinks with the number of rows, so
+  that tables of different lengths can be compared. A missing category counts as
+  a category; rows where a number is missing are left out of that number's
+  pairs. A constant column has association 0 with every other.
 
   Args:
     table: DataFrame with the columns of `schema`, as `TableSchema.validate`
       returns it.
-    schema: The `TableSchema`; string and boolean fields are categorical.
+    schema: the `TableSchema`; string and boolean fields are categorical.
 
   Returns:
     DataFrame `[d, d]`, symmetric, with ones on the diagonal, rows and columns
@@ -40,29 +39,9 @@ def association_matrix(
 
   Raises:
     ValueError: if a column of the schema is not in the table.
-
-  #### References
-
-  - W. Bergsma (2013), *A bias-correction for Cramer's V and Tschuprow's T*.
-  - T. L. Kelley (1935), *An unbiased correlation ratio measure*.
-
-  #### Example
-
-  >>> import pandas as pd
-  >>> from tfdpflows.tabular.schema import TableSchema
-  >>> schema = TableSchema.from_dict({'fields': [
-  ...     {'name': 'age', 'type': 'integer',
-  ...      'constraints': {'minimum': 0, 'maximum': 9, 'required': True}},
-  ...     {'name': 'adult', 'type': 'boolean',
-  ...      'constraints': {'required': True}}]})
-  >>> table = pd.DataFrame({'age': [1, 2, 7, 8], 'adult': [False, False,
-  ...                                                      True, True]})
-  >>> round(float(association_matrix(table, schema).loc['age', 'adult']), 2)
-  0.98
   """
-  fields = list(schema.fields)
-  require_columns(table, fields, 'the table')
-  names = [field.name for field in fields]
+  require_columns(table, schema, 'the table')
+  fields, names = list(schema.fields), list(schema.names)
   numeric = [f for f in fields if f.is_numeric]
   codes = {f.name: _codes(table[f.name], f) for f in fields if f not in numeric}
   values = pd.DataFrame(
@@ -95,22 +74,21 @@ def kendall_matrix(
   max_rows: int = _MOST_ROWS,
   seed: int = 0,
 ) -> pd.DataFrame:
-  """Measures Kendall's tau-b of every pair of columns.
+  """Returns Kendall's tau-b (Kendall 1945) of every pair of columns.
 
   Unlike Pearson's correlation it does not change when a column is transformed
-  by an increasing function, and one value far out does not decide it. Booleans
-  and categories count by their place in the schema: between two columns of two
-  values that is their correlation, but with categories in no natural order it
-  only tells whether two tables agree, not how strong a dependence is. A pair
-  leaves out the rows where one of its values is missing. A column that is
-  constant has tau 0 with every other.
+  by an increasing function, and single outliers have little influence. Booleans
+  and categories count by their place in the schema: with categories in no
+  natural order tau only tells whether two tables agree, not how strong a
+  dependence is. A pair leaves out the rows where one of its values is missing.
+  A constant column has tau 0 with every other.
 
   Args:
     table: DataFrame `[n, d]` with the columns of `schema`.
-    schema: The `TableSchema`.
-    max_rows: Most rows to look at, drawn at random without replacement. With
+    schema: the `TableSchema`.
+    max_rows: largest number of rows, drawn at random without replacement. With
       20,000 a tau has a standard error of about 0.005.
-    seed: Seed of that draw.
+    seed: seed of that draw.
 
   Returns:
     DataFrame `[d, d]` in [-1, 1], symmetric, with ones on the diagonal.
@@ -118,26 +96,10 @@ def kendall_matrix(
   Raises:
     ValueError: if a column of the schema is not in the table, the table has no
       rows, or `max_rows` is less than 2.
-
-  #### References
-
-  M. Kendall (1945), *The treatment of ties in ranking problems*.
-
-  #### Example
-
-  >>> import pandas as pd
-  >>> from tfdpflows.tabular import Field, TableSchema
-  >>> schema = TableSchema([
-  ...     Field('age', 'integer', minimum=0, maximum=9, required=True),
-  ...     Field('adult', 'boolean', required=True)])
-  >>> table = pd.DataFrame({'age': [1, 2, 7, 8], 'adult': [0, 0, 1, 1]})
-  >>> round(float(kendall_matrix(table, schema).loc['age', 'adult']), 3)
-  0.816
   """
   from scipy import stats  # noqa: PLC0415 (slow to import)
 
-  fields = list(schema.fields)
-  require_columns(table, fields, 'the table')
+  require_columns(table, schema, 'the table')
   if not len(table):
     raise ValueError('There are no rows in the table; give at least two.')
   if max_rows < 2:
@@ -145,16 +107,15 @@ def kendall_matrix(
   if len(table) > max_rows:
     rng = np.random.default_rng(seed)
     table = table.iloc[rng.choice(len(table), max_rows, replace=False)]
-  ranks = [_ranks(table[field.name], field) for field in fields]
-  matrix = np.eye(len(fields))
+  ranks = [_ranks(table[field.name], field) for field in schema.fields]
+  matrix = np.eye(len(ranks))
   for i, first in enumerate(ranks):
     for j, second in enumerate(ranks[:i]):
       both = (first >= 0) & (second >= 0)
       tau, _ = stats.kendalltau(first[both], second[both])
       # A constant column has no order to agree with.
       matrix[i, j] = matrix[j, i] = 0.0 if np.isnan(tau) else tau
-  names = [field.name for field in fields]
-  return pd.DataFrame(matrix, index=names, columns=names)
+  return pd.DataFrame(matrix, index=schema.names, columns=schema.names)
 
 
 def kendall_errors(
@@ -165,14 +126,14 @@ def kendall_errors(
   max_rows: int = _MOST_ROWS,
   seed: int = 0,
 ) -> dict[str, float]:
-  """Compares the Kendall matrices of two tables.
+  """Compares Kendall's tau-b of all pairs of columns of two tables.
 
   Args:
     real: DataFrame `[n, d]` of real rows.
     synthetic: DataFrame `[m, d]` of synthetic rows.
-    schema: The `TableSchema` of both.
-    max_rows: See `kendall_matrix`.
-    seed: See `kendall_matrix`.
+    schema: the `TableSchema` of both.
+    max_rows: largest number of rows of each that are used.
+    seed: of their draw.
 
   Returns:
     A dict of `kendall_rmse` and `kendall_mae`: root mean square and mean
@@ -180,7 +141,8 @@ def kendall_errors(
     table of one column.
 
   Raises:
-    ValueError: as `kendall_matrix`.
+    ValueError: if a column of the schema is not in a table, a table has no
+      rows, or `max_rows` is less than 2.
 
   #### Example
 
@@ -208,10 +170,10 @@ def kendall_errors(
 
 
 def require_columns(
-  table: pd.DataFrame, fields: Iterable[Field], what: str
+  table: pd.DataFrame, schema: TableSchema, what: str
 ) -> None:
   """Raises a `ValueError` that names the columns `table` does not have."""
-  missing = [field.name for field in fields if field.name not in table.columns]
+  missing = [name for name in schema.names if name not in table.columns]
   if missing:
     raise ValueError(
       f'Column {", ".join(map(repr, missing))} of the schema is not in {what}.'
@@ -224,7 +186,7 @@ def require_tables(
 ) -> None:
   """Raises a `ValueError` if a table lacks a column of the schema, or rows."""
   for table, what in ((real, 'the real table'), (synthetic, 'the synthetic')):
-    require_columns(table, schema.fields, what)
+    require_columns(table, schema, what)
     if not len(table):
       raise ValueError(f'There are no rows in {what}; give at least one.')
 

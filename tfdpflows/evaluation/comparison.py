@@ -15,29 +15,27 @@ from tfdpflows.tabular.schema import TableSchema
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """What `compare` found.
+  """The result of `compare`.
 
   Attributes:
     marginals: DataFrame with one row per column of the table:
-      `type`; `total_variation` in [0, 1]; `by_chance`, the total variation
-      that two samples of these sizes from one and the same distribution would
-      have on average; `wasserstein`, the mean distance that a value has to be
-      moved, as a share of the declared range (NaN for categories);
-      `missing_real` and `missing_synthetic`, shares of the rows.
+      `type`; `total_variation` in [0, 1]; `by_chance`, the expected total
+      variation of two samples of these sizes from the same distribution;
+      `wasserstein`, the Wasserstein distance as a share of the declared range
+      (NaN for categories); `missing_real` and `missing_synthetic`, shares of
+      the rows.
     pairs: DataFrame `[d, d]`, total variation of every pair of columns, each
       cut into at most 8 bins (categories stay whole); 0 on the diagonal.
-    association_real: `association_matrix` of the real table.
-    association_synthetic: `association_matrix` of the synthetic table.
-    num_real: Rows of the real table.
-    num_synthetic: Rows of the synthetic table.
+    association_real: DataFrame `[d, d]`, how strongly the columns of the real
+      table depend on each other: Pearson's correlation of numbers, the
+      correlation ratio of a number and a category, Cramer's V of categories.
+    association_synthetic: that of the synthetic table.
   """
 
   marginals: pd.DataFrame
   pairs: pd.DataFrame
   association_real: pd.DataFrame
   association_synthetic: pd.DataFrame
-  num_real: int
-  num_synthetic: int
 
   def association_difference(self) -> pd.DataFrame:
     """Returns synthetic minus real association, DataFrame `[d, d]`."""
@@ -67,7 +65,7 @@ def compare(
     real: DataFrame `[n, d]` of real rows, best ones that were held out, as
       `TableSchema.validate` returns it.
     synthetic: DataFrame `[m, d]` of synthetic rows.
-    schema: The `TableSchema` of both.
+    schema: the `TableSchema` of both.
 
   Returns:
     A `Comparison`.
@@ -89,18 +87,15 @@ def compare(
   0.25
   """
   require_tables(real, synthetic, schema)
-  fields = list(schema.fields)
   marginals = pd.DataFrame(
-    [_marginal(real[f.name], synthetic[f.name], f) for f in fields],
-    index=pd.Index([f.name for f in fields], name='column'),
+    [_marginal(real[f.name], synthetic[f.name], f) for f in schema.fields],
+    index=pd.Index(schema.names, name='column'),
   )
   return Comparison(
     marginals=marginals,
     pairs=_pairs(real, synthetic, schema),
     association_real=association_matrix(real, schema),
     association_synthetic=association_matrix(synthetic, schema),
-    num_real=len(real),
-    num_synthetic=len(synthetic),
   )
 
 

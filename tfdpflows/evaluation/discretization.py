@@ -14,10 +14,9 @@ _BOOLEANS = {
 
 
 def declared_values(field: Field) -> tuple:
-  """Returns the values of a field in their declared order, `()` if open.
+  """Returns the values of a field, `()` for a range.
 
-  Numbers of an enum come in ascending order, because distances between them
-  mean something; categories keep the order of the schema.
+  Numbers of an enum are sorted; categories keep the order of the schema.
   """
   if field.type == 'boolean':
     return (False, True)
@@ -50,20 +49,12 @@ def category_codes(series: pd.Series, field: Field) -> np.ndarray:
 def bin_edges(values: np.ndarray, max_bins: int) -> np.ndarray:
   """Cuts the real line into at most `max_bins` bins of similar mass.
 
-  Cuts fall midway between neighbouring distinct values, never on one. A value
-  that many rows share (zero gains, a default of 40 hours) therefore lies well
-  inside its bin, and a synthetic table that reproduces it to within the
-  distance of its neighbours is not counted as wrong.
-
-  Args:
-    values: Float array `[n]`; NaN is ignored.
-    max_bins: Largest number of bins.
+  Cuts fall midway between neighbouring distinct values, so that a value that
+  many rows have lies well inside its bin, with synthetic values near it.
 
   Returns:
     Increasing inner edges, float64 `[k]` with `k < max_bins`, for
     `np.searchsorted`. Empty if there are fewer than two distinct values.
-
-  #### Example
 
   >>> bin_edges([0., 0., 0., 1., 5.], 8).tolist()
   [0.5, 3.0]
@@ -87,12 +78,6 @@ def common_bins(
 
   Each category and each number of an enum is a bin. Other numbers are cut by
   `bin_edges` of the real column. Missing values have the last bin.
-
-  Args:
-    real: Column of the real table, `[n]`.
-    synthetic: Column of the synthetic table, `[m]`.
-    field: The `Field` of the column.
-    max_bins: Largest number of bins that open ranges are cut into.
 
   Returns:
     `(real_codes [n], synthetic_codes [m], num_bins)`, codes in `[0, num_bins)`.
@@ -118,16 +103,6 @@ def common_bins(
 def common_shares(
   real: pd.Series, synthetic: pd.Series, field: Field, max_bins: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the shares of the rows in each bin of `common_bins`.
-
-  Args:
-    real: Column of the real table.
-    synthetic: Column of the synthetic table.
-    field: The `Field` of the column.
-    max_bins: Largest number of bins that open ranges are cut into.
-
-  Returns:
-    Two float64 arrays `[num_bins]`, each of sum 1.
-  """
+  """Returns the shares of both columns in the bins of `common_bins`."""
   *codes, size = common_bins(real, synthetic, field, max_bins)
   return tuple(np.bincount(c, minlength=size) / len(c) for c in codes)

@@ -51,14 +51,14 @@ def marginal_figure(real: pd.Series, synthetic: pd.Series, field: Field) -> str:
   """Draws one column of two tables over each other.
 
   Args:
-    real: Column of the real table.
-    synthetic: Column of the synthetic table.
-    field: The `Field` of the column.
+    real: column of the real table.
+    synthetic: column of the synthetic table.
+    field: the `Field` of the column.
 
   Returns:
     An `<svg>` element: bars for categories and short enums, otherwise a
-    histogram between the 0.2 % and 99.8 % quantiles of both columns (what is
-    outside is counted in the first and last bin).
+    histogram between the 0.2 % and 99.8 % quantiles of both columns, with other
+    values in the first and last bin.
   """
   declared = discretization.declared_values(field)
   if not field.is_numeric or 0 < len(declared) <= _MAX_BARS:
@@ -68,15 +68,12 @@ def marginal_figure(real: pd.Series, synthetic: pd.Series, field: Field) -> str:
   return _histogram(*columns, field)
 
 
-def matrix_figure(
-  matrix: pd.DataFrame, title: str, *, limit: float = 1.0
-) -> str:
-  """Draws a square matrix of values in [-limit, limit] as coloured cells.
+def matrix_figure(matrix: pd.DataFrame, title: str) -> str:
+  """Draws a square matrix of values in [-1, 1] as coloured cells.
 
   Args:
     matrix: DataFrame `[d, d]`.
-    title: What the matrix shows, for screen readers.
-    limit: Value of the strongest colour.
+    title: description for screen readers.
 
   Returns:
     An `<svg>` element; up to 12 columns the values are printed in the cells.
@@ -96,7 +93,7 @@ def matrix_figure(
   axes.xaxis.tick_top()
   axes.tick_params(length=0, pad=5)
   for (i, j), value in np.ndenumerate(matrix.to_numpy()):
-    strength = min(abs(value) / limit, 1.0) if np.isfinite(value) else 0.0
+    strength = min(abs(value), 1.0) if np.isfinite(value) else 0.0
     colour, alpha = _PLUS if value >= 0 else _MINUS, strength
     tip = f'{names[i]} and {names[j]}: {value:+.2f}'
     if i == j:

@@ -28,10 +28,9 @@ def marginal_errors(
 ) -> dict[tuple[str, ...], float]:
   """Returns how far marginals of several columns are from the real ones.
 
-  Half of the mean workload error of McKenna et al. (2022), *AIM* (section 2),
-  for the workload of all marginals of `order` columns with equal weights. Open
-  ranges are cut into at most 8 bins with similar numbers of real rows;
-  categories stay whole.
+  Ranges are cut into at most 8 bins with similar numbers of real rows;
+  categories stay whole. The mean is half of the error of McKenna et al. (2022),
+  *AIM*, section 2, for all marginals of `order` columns with equal weights.
 
   Args:
     real: DataFrame `[n, d]` of real rows.
@@ -42,7 +41,7 @@ def marginal_errors(
     seed: of that draw.
 
   Returns:
-    Total variation of each marginal, a dict by tuple of names.
+    The total variation distance of each marginal, a dict by tuple of names.
 
   Raises:
     ValueError: if a table has no rows or lacks a column, or `order` is not
@@ -91,11 +90,11 @@ def range_query_errors(
   order: int = 3,
   seed: int = 0,
 ) -> np.ndarray:
-  """Returns how wrong the answers to random counting queries are.
+  """Returns the errors of random counting queries.
 
-  A query is the share of rows that meet a condition on each of `order` columns
-  drawn at random: a number between two values drawn from the real rows, one of
-  a random half of the categories.
+  A query is the share of rows that meet a condition on each of `order` random
+  columns: a number between two values drawn from the real rows, or one of a
+  random half of the categories.
 
   Args:
     real: DataFrame `[n, d]` of real rows.
@@ -114,14 +113,21 @@ def range_query_errors(
   require_tables(real, synthetic, schema)
   fields = list(schema.fields)
   rng = np.random.default_rng(seed)
-  columns = {field.name: _values(field, real, synthetic) for field in fields}
+  columns = [
+    [
+      discretization.numbers(table[field.name])
+      if field.is_numeric
+      else discretization.category_codes(table[field.name], field)
+      for table in (real, synthetic)
+    ]
+    for field in fields
+  ]
   errors = np.empty(num_queries)
   for query in range(num_queries):
     chosen = rng.choice(len(fields), min(order, len(fields)), replace=False)
     meets = [np.ones(len(table), bool) for table in (real, synthetic)]
     for i in chosen:
-      values = columns[fields[i].name]
-      for all_of, some in zip(meets, _condition(fields[i], values, rng)):
+      for all_of, some in zip(meets, _condition(fields[i], columns[i], rng)):
         all_of &= some
     errors[query] = abs(meets[0].mean() - meets[1].mean())
   return errors
@@ -145,15 +151,6 @@ def _total_variation(first, second, size):
     size = joint.max() + 1
   p, q = (np.bincount(c, minlength=size) / len(c) for c in (first, second))
   return float(np.abs(p - q).sum() / 2)
-
-
-def _values(field, *tables):
-  if not field.is_numeric:
-    return [
-      discretization.category_codes(table[field.name], field)
-      for table in tables
-    ]
-  return [discretization.numbers(table[field.name]) for table in tables]
 
 
 def _condition(field, values, rng):

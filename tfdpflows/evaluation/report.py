@@ -52,28 +52,25 @@ def write_report(
 ) -> None:
   """Writes an HTML report that compares a synthetic table with a real one.
 
-  The file is complete in itself: it loads nothing and runs no script. It shows
-  the columns of both tables over each other, their associations side by side,
-  what classifiers learn from the synthetic rows, and the privacy statement.
-
-  The report itself is not private: it is computed on `real` without noise, and
-  says so at its top.
+  The file is self-contained and runs no script. It shows the columns of both
+  tables, their associations, scores of classifiers trained on the synthetic
+  rows, and the privacy statement. The report itself is not private: it is
+  computed on `real` without noise.
 
   Args:
-    path: File to write. It is written aside and renamed, so that nobody sees
-      half of it.
-    real: DataFrame of real rows, best ones that the synthesizer never saw.
+    path: file to write, atomically.
+    real: DataFrame of real rows, best ones that were held out from the fit.
     synthetic: DataFrame of synthetic rows.
-    schema: The `TableSchema` of both.
-    statement: A `PrivacyStatement`, its `dict`, or its text; `None` says that
-      nothing is claimed.
-    target: Name of the column that the classifiers predict; `None` leaves the
+    schema: the `TableSchema` of both.
+    statement: a `PrivacyStatement`, its `dict`, or its text; `None` if no
+      privacy is claimed.
+    target: name of the column that the classifiers predict; `None` leaves the
       scores out.
-    title: Heading of the page.
+    title: heading of the page.
     out_of_range: 'error', or 'clip' to move values of the real table to the
       nearest declared one.
-    classifiers: As for `evaluation.train_on_synthetic`.
-    seed: Seed of the classifiers and of the halves they are scored on.
+    classifiers: see `evaluation.train_on_synthetic`.
+    seed: seed of the classifiers and of the halves they are scored on.
 
   Raises:
     ValueError: if a table does not fit the schema, or the target cannot be
@@ -175,7 +172,7 @@ def _statement_text(statement):
 
 
 def _column(marginal, real, synthetic, field):
-  """Returns what the report says of one column."""
+  """Returns the variables of the template for one column."""
   far = max(_FAR * marginal['by_chance'], _LEAST)
   moved = marginal['wasserstein']
   figure = figures.marginal_figure(
@@ -195,14 +192,10 @@ def _associations(comparison):
   """Returns the matrices of association, and the pairs that differ most."""
   if len(comparison.marginals) < 2:
     return {'matrices': [], 'pairs': [], 'more_pairs': False}
-  real, synthetic = (
-    comparison.association_real,
-    comparison.association_synthetic,
-  )
   difference = comparison.association_difference()
   matrices = [
-    ('Real', real, 'in the real table'),
-    ('Synthetic', synthetic, 'in the synthetic table'),
+    ('Real', comparison.association_real, 'in the real table'),
+    ('Synthetic', comparison.association_synthetic, 'in the synthetic table'),
     ('Synthetic minus real', difference, 'synthetic minus real'),
   ]
   first, second = np.triu_indices(len(difference), k=1)
@@ -241,7 +234,7 @@ def _signed(value):
 
 
 def _scores(real, synthetic, schema, target, classifiers, seed):
-  """Returns what the report says of classifiers, and always guessing."""
+  """Returns the variables of the template for the scores of classifiers."""
   (labels,), description = model_scores.target_labels(schema, target, real)
   found = _mean_scores(
     real, synthetic, schema, target, labels, classifiers, seed

@@ -29,7 +29,6 @@ ALL_CLASSIFIERS = (
   'linear discriminant',
   'neural network',
 )
-REGRESSORS = ('ridge regression', 'random forest', 'gradient boosting')
 
 
 def train_on_synthetic(
@@ -53,15 +52,15 @@ def train_on_synthetic(
     real_holdout: DataFrame of real rows to score on; rows whose target is
       missing are left out.
     synthetic: DataFrame of synthetic rows to train on.
-    schema: The `TableSchema` of both.
-    target: Name of the column to predict from all others.
-    real_train: Optional DataFrame of other real rows: the same classifiers are
+    schema: the `TableSchema` of both.
+    target: name of the column to predict from all others.
+    real_train: optional DataFrame of other real rows: the same classifiers are
       also trained on them, for comparison.
     classifiers: 'quick' (3), 'all' (9), or a sequence of names out of
       `ALL_CLASSIFIERS`.
-    max_train: Largest number of rows to train on, drawn at random.
-    max_test: Largest number of rows to score on, drawn at random.
-    seed: Seed of the draws and of the classifiers.
+    max_train: largest number of rows to train on, drawn at random.
+    max_test: largest number of rows to score on, drawn at random.
+    seed: seed of the draws and of the classifiers.
 
   Returns:
     DataFrame with one row per classifier and the columns `macro_f1`, `auroc`
@@ -95,7 +94,7 @@ def train_on_synthetic(
   if real_train is not None:
     tables.append(real_train)
   for table in tables:
-    require_columns(table, schema.fields, 'one of the tables')
+    require_columns(table, schema, 'one of the tables')
   labels, _ = target_labels(schema, target, *tables)
   rng = np.random.default_rng(seed)
   limits = [max_test] + [max_train] * (len(tables) - 1)
@@ -139,9 +138,9 @@ def regress_on_synthetic(
     seed: seed of the draws and of the regressors.
 
   Returns:
-    DataFrame with one row for each of `REGRESSORS` and the columns `r2`, the
-    explained share of the variance, and `mae`, the mean absolute error in
-    units of the column.
+    DataFrame with the rows 'ridge regression', 'random forest' and 'gradient
+    boosting' and the columns `r2`, the explained share of the variance, and
+    `mae`, the mean absolute error in units of the column.
 
   Raises:
     ValueError: if `target` is not a numeric field, or a table has fewer than
@@ -172,7 +171,7 @@ def regress_on_synthetic(
     (real_holdout, max_test, 'the real table'),
     (synthetic, max_train, 'the synthetic table'),
   ):
-    require_columns(table, schema.fields, what)
+    require_columns(table, schema, what)
     y = discretization.numbers(table[target])
     known = np.isfinite(y)
     if known.sum() < 2:
@@ -182,13 +181,28 @@ def regress_on_synthetic(
       )
     kept.append(_drawn(table, schema, target, y, known, limit, rng))
   (test, truth), (x, y) = kept
-  from sklearn import metrics  # noqa: PLC0415 (slow to import)
-
-  scores = pd.DataFrame(
-    index=pd.Index(REGRESSORS, name='regressor'), columns=['r2', 'mae']
+  from sklearn import (  # noqa: PLC0415 (slow to import)
+    ensemble,
+    linear_model,
+    metrics,
+    pipeline,
+    preprocessing,
   )
-  for name in REGRESSORS:
-    model = _regressor(name, seed)
+
+  regressors = {
+    'ridge regression': linear_model.Ridge(),
+    'random forest': ensemble.RandomForestRegressor(
+      50, max_features=1 / 3, min_samples_leaf=5, random_state=seed
+    ),
+    'gradient boosting': ensemble.HistGradientBoostingRegressor(
+      random_state=seed
+    ),
+  }
+  scores = pd.DataFrame(
+    index=pd.Index(regressors, name='regressor'), columns=['r2', 'mae']
+  )
+  for name, regressor in regressors.items():
+    model = pipeline.make_pipeline(preprocessing.StandardScaler(), regressor)
     with warnings.catch_warnings():
       # Collinear columns, as one-hot ones are, are fitted as they are.
       warnings.simplefilter('ignore')
@@ -204,29 +218,17 @@ def target_labels(
   """Turns the target column into class labels.
 
   Args:
-    schema: The `TableSchema`.
-    target: Name of a column.
+    schema: the `TableSchema`.
+    target: name of a column.
     *tables: DataFrames; the first is the real one that sets the cut of a
       numeric target.
 
   Returns:
     `(labels, description)`: one int64 array `[n]` per table, -1 where the
-    target is missing, and a few words that say what is predicted.
+    target is missing, and a description of what is predicted.
 
   Raises:
     ValueError: if `target` is not a field, or has too few or too many classes.
-
-  #### Example
-
-  >>> import pandas as pd
-  >>> from tfdpflows.tabular.schema import TableSchema
-  >>> schema = TableSchema.from_dict({'fields': [
-  ...     {'name': 'age', 'type': 'integer',
-  ...      'constraints': {'minimum': 0, 'maximum': 99, 'required': True}}]})
-  >>> table = pd.DataFrame({'age': range(40)})
-  >>> labels, description = target_labels(schema, 'age', table)
-  >>> int(labels[0].sum()), description
-  (20, 'whether age is above 19')
   """
   fields = {field.name: field for field in schema.fields}
   if target not in fields:
@@ -278,10 +280,7 @@ def constant_scores(truth: np.ndarray) -> dict[str, float]:
   """Returns the scores of always guessing the most frequent class.
 
   Args:
-    truth: Int labels `[n]`; negative ones are ignored.
-
-  Returns:
-    A dict with `macro_f1`, `auroc` and `average_precision`.
+    truth: labels `[n]`, integers; negative ones are ignored.
   """
   truth = np.asarray(truth)
   shares = np.bincount(truth[truth >= 0]) / max((truth >= 0).sum(), 1)
@@ -333,7 +332,7 @@ def _classifier(name, seed):
     'AdaBoost': lambda: ensemble.AdaBoostClassifier(random_state=seed),
     'bagging': lambda: ensemble.BaggingClassifier(n_jobs=-1, random_state=seed),
     'naive Bayes': naive_bayes.GaussianNB,
-    'linear discriminant': (discriminant_analysis.LinearDiscriminantAnalysis),
+    'linear discriminant': discriminant_analysis.LinearDiscriminantAnalysis,
     'neural network': lambda: neural_network.MLPClassifier(
       (64,), max_iter=30, random_state=seed
     ),
@@ -371,26 +370,6 @@ def _score(name, x, y, features, truth, seed):
   ]
   f1 = metrics.f1_score(truth, predicted, average='macro')
   return [float(f1), *np.mean(areas, axis=0).tolist()]
-
-
-def _regressor(name, seed):
-  from sklearn import (  # noqa: PLC0415 (slow to import)
-    ensemble,
-    linear_model,
-    pipeline,
-    preprocessing,
-  )
-
-  model = {
-    'ridge regression': linear_model.Ridge(),
-    'random forest': ensemble.RandomForestRegressor(
-      50, max_features=1 / 3, min_samples_leaf=5, random_state=seed
-    ),
-    'gradient boosting': ensemble.HistGradientBoostingRegressor(
-      random_state=seed
-    ),
-  }[name]
-  return pipeline.make_pipeline(preprocessing.StandardScaler(), model)
 
 
 def _drawn(table, schema, target, y, known, limit, rng):

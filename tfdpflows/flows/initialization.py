@@ -10,8 +10,11 @@ from tfdpflows import bijectors
 from tfdpflows._keras import tfp
 from tfdpflows.independence.comparison import check_function
 from tfdpflows.independence.keras_layers import refuse_batch_statistics
-from tfdpflows.mechanisms import normalization_event, private_normalization
-from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.mechanisms.normalization import (
+  normalization_event,
+  private_normalization,
+)
+from tfdpflows.mechanisms.releases import as_numbers
 from tfdpflows.randomness import Randomness
 
 if TYPE_CHECKING:

@@ -1,46 +1,50 @@
-"""One-shot private releases: histograms, marginals, bounds, quantiles."""
+"""One-shot private releases: histograms, marginals, bounds, quantiles.
 
-from tfdpflows.mechanisms.bounds import (
-  bounds_event,
-  private_bounds,
-  private_categories,
-  private_range,
-  private_type,
-)
-from tfdpflows.mechanisms.histograms import (
-  Histogram,
-  noisy_histograms,
-)
+All of them take
+
+- `ledger`: the `PrivacyLedger` that is charged before anything is computed from
+  the table, except a fingerprint that tells nothing without the secret;
+- `randomness`: a `tfdpflows.randomness.Randomness`, of which the stream `label`
+  is used, or `None` for one that nobody knows;
+- `label`: the label of the charge;
+- `resume`: whether a charge of that label which is already in the ledger
+  covers this call: a repeated one, with the same table, parameters and
+  `randomness`, which releases the same numbers again;
+
+and raise
+
+- `ValueError` for arguments out of range, if `randomness` was used under this
+  label before, to resume without `randomness`, or for a neighbouring relation
+  that nothing is proven for;
+- `BudgetExceededError` if the ledger refuses the charge: nothing is released;
+- `LedgerError` to resume with another table, parameter or secret, or if the
+  same noise was charged before.
+
+Noise is drawn in floating point: no release is proof against floating-point
+attacks.
+"""
+
+from tfdpflows.mechanisms.bounds import private_bounds
+from tfdpflows.mechanisms.histograms import Histogram, noisy_histograms
 from tfdpflows.mechanisms.marginals import (
   Marginal,
-  marginals_event,
   noisy_marginals,
   select_marginal,
-  selection_event,
 )
 from tfdpflows.mechanisms.normalization import (
   Normalization,
-  normalization_event,
   private_normalization,
 )
-from tfdpflows.mechanisms.quantile import private_quantile, quantile_event
+from tfdpflows.mechanisms.quantile import private_quantile
 
 __all__ = [
   'Histogram',
   'Marginal',
   'Normalization',
-  'bounds_event',
-  'marginals_event',
   'noisy_histograms',
   'noisy_marginals',
-  'normalization_event',
   'private_bounds',
-  'private_categories',
   'private_normalization',
   'private_quantile',
-  'private_range',
-  'private_type',
-  'quantile_event',
   'select_marginal',
-  'selection_event',
 ]

@@ -12,8 +12,7 @@ import numpy as np
 
 from tfdpflows._checks import check_positive
 from tfdpflows.mechanisms import smoothing
-from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.mechanisms.releases import as_numbers, charge_release
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
 
 _MAX_BINS = 64
 _LEVELS = 3
-# What further levels weigh, as a share of the one before: they are there for
-# spikes, which stand out of more noise.
+# The weight of each further level as a share of the one before: they are there
+# for spikes, which stand out of more noise.
 _DEEPER = 0.25
-# One bin per cell needs no second level; up to this many times `max_bins`
-# cells that is the better bargain.
+# One bin per cell needs no second level, which is more accurate up to this many
+# times `max_bins` cells.
 _CELLS_PER_BIN = 4
-# A bin is worth looking into when this many standard deviations lie in it.
+# A bin is refined if its noisy count is at least this many standard deviations.
 _HEAVY = 4.0
 _MAX_SIZE = 256
 
@@ -56,25 +55,6 @@ class Histogram:
     return self.counts / self.counts.sum()
 
 
-def histogram_events(
-  columns: Sequence[EncodedColumn], noise_multiplier: float
-) -> dp_accounting.DpEvent:
-  """Returns the `DpEvent` that `noisy_histograms` costs, all levels included.
-
-  Args:
-    columns: sequence of encoded columns.
-    noise_multiplier: noise multiplier of the joint Gaussian release.
-
-  Returns:
-    A `dp_accounting.GaussianDpEvent`, or `NoOpDpEvent` without columns.
-  """
-  if not columns:
-    return dp_accounting.NoOpDpEvent()
-  return dp_accounting.GaussianDpEvent(
-    check_positive('noise_multiplier', noise_multiplier)
-  )
-
-
 def noise_stds(
   columns: Sequence[EncodedColumn],
   noise_multiplier: float,
@@ -82,7 +62,7 @@ def noise_stds(
   max_bins: int = _MAX_BINS,
   levels: int = _LEVELS,
 ) -> list[tuple[float, ...]]:
-  """Returns the noise of every level of every column.
+  """Returns the standard deviations of the noise, by column and level.
 
   The joint release of all levels is one Gaussian mechanism: with weights `w`,
   a level of weight `w_i` has standard deviation
@@ -90,14 +70,13 @@ def noise_stds(
   in units of the noise add up to `1 / noise_multiplier**2`. The weights follow
   from the public sizes alone: a level of `b` bins gets `b**(1/3)`, halfway
   between the same noise for every column and `b**(2/3)`, which would minimise
-  the summed absolute error of all bins at the cost of the small columns. Beyond
-  `levels`, which resolve a distribution, a level gets a quarter of that for
-  each one that is between: it tells a spike from what is near it.
+  the summed absolute error of all bins at the cost of the small columns. The
+  first `levels` resolve a distribution; each further one, which tells a spike
+  from its surroundings, has a quarter of the weight of the one before.
 
   Args:
-    columns: sequence of encoded columns (attributes `size`, `cell`, `missing`,
-      `ordered`, `resolution`).
-    noise_multiplier: noise multiplier of the joint Gaussian release.
+    columns: see `noisy_histograms`, as the other arguments.
+    noise_multiplier: of the joint release.
     max_bins: most bins per level.
     levels: how many levels have the full weight.
 
@@ -132,21 +111,16 @@ def noisy_histograms(
 ) -> list[Histogram]:
   """Returns a private histogram of every column of an encoded table.
 
-  All of it is charged as one Gaussian release before anything is computed from
-  the table, but for a fingerprint that says nothing without the secret.
-
   Args:
     x: float array `[n, d]`, an encoded table.
     columns: `d` encoded columns: `name`, `size`, `cell`, `missing`, `ordered`,
       `resolution`.
     noise_multiplier: noise multiplier of the joint release.
-    randomness: `tfdpflows.randomness.Randomness`; column `name` draws from
-      its stream `(label, name)`.
-    ledger: `PrivacyLedger` that is charged.
-    label: label of the charge.
-    resume: whether a charge of that label that is already in the ledger pays
-      for this call: a repeated one, with the same table, parameters and
-      `randomness`, which releases the same numbers again.
+    randomness: see `tfdpflows.mechanisms`, as the errors; column `name` draws
+      from its stream `(label, name)`.
+    ledger: see there; all columns and levels are one charge.
+    label: see there.
+    resume: see there.
     max_bins: most bins per level and parent.
     levels: how many levels have the full weight, see `noise_stds`.
 
@@ -154,41 +128,30 @@ def noisy_histograms(
     A list of `d` `Histogram`s.
 
   Raises:
-    ValueError: if shapes disagree, the noise multiplier is not positive, two
-      columns have one name, `x` holds other things than real numbers, or
-      `randomness` was used under this label before.
-    BudgetExceededError: if the ledger refuses the charge.
-    LedgerError: to resume with another table, parameter or secret.
+    ValueError: if shapes disagree, two columns have one name, or `x` holds
+      other things than real numbers.
 
   #### Formal guarantee
 
   Adding or removing one row changes one bin by one at every level of every
   column, so a level is a Gaussian mechanism of l2 sensitivity 1 (the square
   root of 2 where the ledger's neighbours replace a row, less than the 2 that
-  accountants take for that). Which bins the next level looks into depends on
-  earlier noisy counts alone. The
-  adaptive composition of Gaussian mechanisms whose noise is fixed beforehand
-  is dominated by the one Gaussian mechanism of the summed precision, which is
-  `GaussianDpEvent(noise_multiplier)`. Smoothing is post-processing. The noise
-  is drawn in floating point and is not proof against floating-point attacks.
+  accountants take for that). Which bins the next level refines depends on
+  earlier noisy counts alone. The adaptive composition of Gaussian mechanisms
+  whose noise is fixed beforehand is dominated by the one Gaussian mechanism of
+  the summed precision, which is `GaussianDpEvent(noise_multiplier)`. Smoothing
+  is post-processing.
   """
-  x = as_numbers(x)
-  if x.ndim != 2 or x.shape[1] != len(columns):
-    raise ValueError(
-      f'`x` has shape {x.shape}; with {len(columns)} columns it needs '
-      f'[num_rows, {len(columns)}].'
-    )
+  x = as_numbers(x, shape=('num_rows', len(columns)))
   if not columns:
     return []
   names = [column.name for column in columns]
   if len(set(names)) < len(names):
-    raise ValueError(
-      f'Columns need names of their own, each draws its noise by it: {names}.'
-    )
+    raise ValueError(f'Two columns have the same name: {names}.')
   stds = noise_stds(columns, noise_multiplier, max_bins=max_bins, levels=levels)
   randomness = charge_release(
     ledger,
-    histogram_events(columns, noise_multiplier),
+    dp_accounting.GaussianDpEvent(float(noise_multiplier)),
     label=label,
     randomness=randomness,
     facts={
@@ -197,14 +160,7 @@ def noisy_histograms(
       'max_bins': max_bins,
       'levels': levels,
       'columns': [
-        [
-          c.name,
-          c.size,
-          c.cell,
-          bool(c.missing),
-          bool(c.ordered),
-          c.resolution,
-        ]
+        [c.name, c.size, c.cell, bool(c.missing), bool(c.ordered), c.resolution]
         for c in columns
       ],
     },
@@ -229,35 +185,6 @@ def noisy_histograms(
     _estimate(release, column, std, total)
     for release, column, std in zip(releases, columns, stds)
   ]
-
-
-def noisy_histogram(
-  x: npt.ArrayLike,
-  column: EncodedColumn,
-  noise_std: npt.ArrayLike,
-  rng: np.random.Generator,
-  *,
-  max_bins: int = _MAX_BINS,
-) -> Histogram:
-  """Returns a private histogram of one encoded column. Charges nothing.
-
-  Args:
-    x: float array `[n]`, an encoded column.
-    column: the encoded column's `name`, `size`, `cell`, `missing`, `ordered`,
-      `resolution`.
-    noise_std: standard deviation of the noise per level, in rows: one number
-      per level, as in an entry of `noise_stds`.
-    rng: `np.random.Generator` of the noise.
-    max_bins: most bins per level and parent.
-
-  Returns:
-    A `Histogram`.
-  """
-  stds = tuple(np.atleast_1d(np.asarray(noise_std, np.float64)).tolist())
-  stds = stds[: len(_level_bins(column, max_bins))]
-  release = _release(np.asarray(x), column, stds, rng, max_bins)
-  total = max(float(release[0][1].sum()), 1.0)
-  return _estimate(release, column, stds, total)
 
 
 def _value_size(column):
@@ -375,11 +302,10 @@ def _estimate(levels, column, stds, total):
 
 
 def _first_level(noisy, std, total, column):
-  """Counts of the first level; missing values are no neighbour of others."""
+  """Counts of the first level; the missing bin is no neighbour of others."""
   if not (column.missing and column.ordered and len(noisy) > 2):
     return smoothing.posterior_counts(noisy, std, total, ordered=column.ordered)
-  # The sum of the others' noise is larger: it says nothing of the missing ones
-  # that the total does not say better.
+  # The total is known better than the sum of the other bins.
   missing = smoothing.posterior_counts(
     [total - noisy[-1], noisy[-1]], std, total, ordered=False
   )[1]
@@ -390,7 +316,7 @@ def _first_level(noisy, std, total, column):
 
 
 def _leaves(levels, counts, column):
-  """Bins that no level looked into, in order, few enough to work with."""
+  """Bins that no level refined, in order, merged if there are too many."""
   lows, masses = [], []
   for level, (bounds, _, _) in enumerate(levels):
     leaf = np.ones(len(bounds), bool)
@@ -406,7 +332,7 @@ def _leaves(levels, counts, column):
   return _merge(edges, masses[order], bool(column.missing))
 
 
-def _merge(edges, counts, keep_last, max_size=_MAX_SIZE):
+def _merge(edges, counts, keep_last):
   """Joins neighbours of nearly equal density until few enough are left."""
   total = counts.sum()
   limit = 1e-6 * total
@@ -422,7 +348,7 @@ def _merge(edges, counts, keep_last, max_size=_MAX_SIZE):
     behind = np.insert(cost[:-1], 0, np.inf)
     chosen = low & (cost < behind) & (cost <= ahead)
     if not chosen.any():
-      if len(counts) <= max_size:
+      if len(counts) <= _MAX_SIZE:
         return edges, counts
       limit *= 1.5
       continue

@@ -12,8 +12,7 @@ import numpy as np
 
 from tfdpflows._checks import check_positive
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
-from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import touched
+from tfdpflows.mechanisms.releases import charge_release, differing_rows
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -38,17 +37,6 @@ class Marginal:
   std: float
 
 
-def marginals_event(noise_multiplier: float) -> dp_accounting.GaussianDpEvent:
-  """Returns the `DpEvent` that `noisy_marginals` costs, however many.
-
-  Raises:
-    ValueError: if the noise multiplier is not positive and finite.
-  """
-  return dp_accounting.GaussianDpEvent(
-    check_positive('noise_multiplier', noise_multiplier)
-  )
-
-
 def noisy_marginals(
   codes: npt.ArrayLike,
   sizes: Sequence[int],
@@ -65,27 +53,22 @@ def noisy_marginals(
   Args:
     codes: integer array `[n, d]`, the bin of each row in each column.
     sizes: the public number of bins of each column, `[d]`; column j has codes
-      in `[0, sizes[j])`. What lies outside counts as the nearest bin: to refuse
-      it would tell of a row.
+      in `[0, sizes[j])`. A code out of range counts as the nearest bin:
+      refusing it would tell of a row.
     groups: sequence of tuples of different numbers of columns, such as
       `[(0, 3), (1, 2, 3)]`.
     noise_multiplier: noise multiplier of the joint release; each count gets
       noise of standard deviation `noise_multiplier * sqrt(len(groups))`.
-    randomness: `tfdpflows.randomness.Randomness`; the stream `label` is used.
-    ledger: `PrivacyLedger`, charged before anything is computed from `codes`,
-      but for a fingerprint that says nothing without the secret.
-    label: label of the charge.
-    resume: whether a charge of that label that is already in the ledger pays
-      for this call: a repeated one, which releases the same numbers again.
+    randomness: see `tfdpflows.mechanisms`, as the errors.
+    ledger: see there.
+    label: see there.
+    resume: see there.
 
   Returns:
     A list of `Marginal`s, one for each group.
 
   Raises:
-    ValueError: for codes that are no integers, groups out of range, or a noise
-      multiplier that is not positive.
-    BudgetExceededError: if the ledger refuses the charge.
-    LedgerError: to resume with another table, parameter or secret.
+    ValueError: for codes that are no integers, or groups out of range.
 
   #### Formal guarantee
 
@@ -108,7 +91,9 @@ def noisy_marginals(
   [[0, 1], [1, 2]]
   """
   codes, sizes, groups = _checked(codes, sizes, groups)
-  event = marginals_event(noise_multiplier)
+  event = dp_accounting.GaussianDpEvent(
+    check_positive('noise_multiplier', noise_multiplier)
+  )
   if not groups:
     return []
   randomness = charge_release(
@@ -128,18 +113,9 @@ def noisy_marginals(
   return _release(
     [count(codes, sizes, group) for group in groups],
     groups,
-    float(noise_multiplier) * math.sqrt(len(groups)),
+    event.noise_multiplier * math.sqrt(len(groups)),
     randomness.numpy(str(label)),
   )
-
-
-def selection_event(epsilon: float) -> ExponentialMechanismDpEvent:
-  """Returns the `DpEvent` that `select_marginal` costs.
-
-  Raises:
-    ValueError: if `epsilon` is not positive and finite.
-  """
-  return ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
 
 
 def select_marginal(
@@ -166,17 +142,17 @@ def select_marginal(
   put there.
 
   Args:
-    codes: see `noisy_marginals`.
-    sizes: see `noisy_marginals`.
-    groups: see `noisy_marginals`; one of them is chosen.
+    codes: see `noisy_marginals`, as `sizes`.
+    sizes: number of bins of each column.
+    groups: those to choose from.
     expected: for each group the counts that the model expects, of shape
       `sizes[group]`; public.
     noise_std: standard deviation of the noise that a measurement would have.
-    epsilon: what to spend.
-    randomness: see `noisy_marginals`.
-    ledger: see `noisy_marginals`.
-    label: label of the charge.
-    resume: see `noisy_marginals`.
+    epsilon: of the exponential mechanism.
+    randomness: see `tfdpflows.mechanisms`, as the errors.
+    ledger: see there.
+    label: see there.
+    resume: see there.
 
   Returns:
     The number of the chosen group.
@@ -184,8 +160,6 @@ def select_marginal(
   Raises:
     ValueError: for arguments that `noisy_marginals` refuses, no groups, or
       expected counts of another shape.
-    BudgetExceededError: if the ledger refuses the charge.
-    LedgerError: to resume with another table, parameter or secret.
 
   #### Formal guarantee
 
@@ -194,7 +168,7 @@ def select_marginal(
   `ExponentialMechanismDpEvent(epsilon)`, which composes by its bounded range.
   """
   codes, sizes, groups = _checked(codes, sizes, groups)
-  event = selection_event(epsilon)
+  event = ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
   noise_std = check_positive('noise_std', noise_std)
   if not groups or len(groups) != len(expected):
     raise ValueError(
@@ -231,7 +205,7 @@ def select_marginal(
       for group, e in zip(groups, expected)
     ]
   )
-  scale = epsilon / (2 * touched(ledger.neighboring_relation))
+  scale = epsilon / (2 * differing_rows(ledger.neighboring_relation))
   return _choose(utilities, scale, randomness.numpy(str(label)))
 
 
@@ -241,18 +215,13 @@ def count(
   group: Sequence[int],
   weights: Optional[npt.ArrayLike] = None,
 ) -> np.ndarray:
-  """Returns how many rows are in every combination of bins. Charges nothing.
+  """Returns the number of rows in each combination of bins, `sizes[group]`.
 
   Args:
     codes: integers `[n, d]`.
     sizes: number of bins of each column, `[d]`.
     group: numbers of the columns.
     weights: of the rows, `[n]`; 1 by default.
-
-  Returns:
-    float64 array of shape `sizes[group]`.
-
-  #### Example
 
   >>> count([[0, 1], [1, 1], [1, 1]], [2, 2], (0, 1)).tolist()
   [[0.0, 1.0], [0.0, 2.0]]
@@ -298,15 +267,12 @@ def _checked(codes, sizes, groups):
   if min(sizes, default=1) < 1:
     raise ValueError(f'sizes are {sizes}; a column has one bin at least.')
   codes = np.clip(codes, 0, np.array(sizes, np.int64) - 1)
-  return codes, sizes, [_group(group, len(sizes)) for group in groups]
-
-
-def _group(group, num_columns):
-  group = tuple(int(j) for j in group)
-  inside = all(0 <= j < num_columns for j in group)
-  if not group or len(set(group)) < len(group) or not inside:
-    raise ValueError(
-      f'The group {group} must name different columns, numbers in '
-      f'[0, {num_columns}).'
-    )
-  return group
+  groups = [tuple(int(j) for j in group) for group in groups]
+  for group in groups:
+    inside = all(0 <= j < len(sizes) for j in group)
+    if not group or len(set(group)) < len(group) or not inside:
+      raise ValueError(
+        f'The group {group} must name different columns, numbers in '
+        f'[0, {len(sizes)}).'
+      )
+  return codes, sizes, groups

@@ -23,13 +23,14 @@ _RADII = 1e-100, 1e100
 
 @dataclasses.dataclass(frozen=True)
 class MomentNoise:
-  """How much noise `noisy_moments` adds, and what that costs.
+  """The noise of `noisy_moments`, and its `DpEvent`.
 
   The noise multiplier is split over the three kinds of moments by the public
   `event_size` alone. If a component is a Gaussian, errors of the variances `A`
   (its count), `B` (each mean) and `C` (each second moment), in units of its own
-  scale, cost about `(d + 2) A / 4`, `d B / 2` and `d (d + 1) C / 8` nats per
-  row; the shares minimise that sum for rows of norm `sqrt(d)`.
+  scale, lower the log-likelihood by about `(d + 2) A / 4`, `d B / 2` and
+  `d (d + 1) C / 8` nats per row; the shares minimise that sum for rows of norm
+  `sqrt(d)`.
 
   Attributes:
     noise_multiplier: the noise of the joint release over its l2 sensitivity;
@@ -89,7 +90,7 @@ class MomentNoise:
 
   @property
   def event(self) -> dp_accounting.DpEvent:
-    """The `DpEvent` that one call of `noisy_moments` costs."""
+    """The `DpEvent` of one call of `noisy_moments`."""
     if self.kind == 'gaussian':
       return dp_accounting.GaussianDpEvent(self.noise_multiplier)
     count, first, second = self.multipliers
@@ -104,12 +105,12 @@ class MomentNoise:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moments:
-  """Sums over rows, each weighted by its part in a component.
+  """Sums over rows, float64, each weighted by its part in a component.
 
   Attributes:
-    counts: float64 `[k]`, sums of weights.
-    first: float64 `[k, d]`, sums of weighted vectors.
-    second: float64 `[k, d, d]`, sums of weighted outer products; symmetric.
+    counts: `[k]`, sums of weights.
+    first: `[k, d]`, sums of weighted vectors.
+    second: `[k, d, d]`, sums of weighted outer products; symmetric.
   """
 
   counts: np.ndarray
@@ -165,11 +166,10 @@ def noisy_moments(
   that is the trade-off function of their sum. The three parts are composed.
 
   Replacing a row moves every sum by at most twice what one row adds, which is
-  how the events are priced where neighbouring tables differ in this way.
+  how accountants take these events under `REPLACE_ONE`.
 
-  All of this holds for real numbers. Sums are rounded, and how the vectors of
-  one row are rounded may depend on how many rows there are; and the noise is
-  drawn in floating point and is not proof against floating-point attacks.
+  All of this holds for real numbers. Sums are rounded, and the rounding of one
+  row's vectors may depend on how many rows there are.
 
   #### Example
 
@@ -213,7 +213,7 @@ def _sums(parts, k, d, radius):
 
 
 def _bounded(weights, vectors, radius):
-  """Weights and vectors of a block, as small as the sensitivity needs."""
+  """Returns weights and vectors of a block that are within their bounds."""
   finite = np.isfinite(weights).all(1) & np.isfinite(vectors).all((0, 2))
   if not finite.all():
     # Replaced, not multiplied: 0 * nan is nan.
@@ -225,15 +225,7 @@ def _bounded(weights, vectors, radius):
 
 
 def check_radius(name: str, radius: float) -> None:
-  """Refuses a radius whose square could not be told from 0 or infinity.
-
-  Args:
-    name: what it is called in the message.
-    radius: the number.
-
-  Raises:
-    ValueError: if it is outside of [1e-100, 1e100].
-  """
+  """Raises a `ValueError` for a radius outside of [1e-100, 1e100]."""
   smallest, largest = _RADII
   if not smallest <= radius <= largest:
     raise ValueError(
@@ -245,15 +237,7 @@ def check_radius(name: str, radius: float) -> None:
 def clip_norms(vectors: np.ndarray, radius: float) -> np.ndarray:
   """Scales vectors `[..., d]` down to an l2 norm of at most `radius`.
 
-  Args:
-    vectors: float64 array `[..., d]`, finite; of any size, nothing overflows.
-    radius: in [1e-100, 1e100].
-
-  Returns:
-    An array of the same shape.
-
-  Raises:
-    ValueError: for another radius.
+  They must be finite; nothing overflows.
   """
   check_radius('radius', radius)
   with np.errstate(over='ignore'):

@@ -8,8 +8,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import check_integer, check_positive
-from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.mechanisms.releases import as_numbers, charge_release
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -38,31 +37,17 @@ class Normalization(NamedTuple):
 def normalization_event(
   *, epsilon: Optional[float] = None, noise_multiplier: Optional[float] = None
 ) -> dp_accounting.DpEvent:
-  """Returns the `DpEvent` that `private_normalization` costs.
-
-  Args:
-    epsilon: of Laplace noise, where a row is added or removed; the event costs
-      `2 * epsilon` under `REPLACE_ONE`; or
-    noise_multiplier: of Gaussian noise.
-
-  Returns:
-    A `dp_accounting.LaplaceDpEvent` or `dp_accounting.GaussianDpEvent`.
-
-  Raises:
-    ValueError: if not exactly one is given, or it is not positive.
-  """
+  """Returns the `DpEvent` of `private_normalization`; see its arguments."""
   if (epsilon is None) == (noise_multiplier is None):
     raise ValueError(
       'Give one of `epsilon`, for Laplace noise, and `noise_multiplier`, for '
       'Gaussian noise.'
     )
-  name, value = 'epsilon', epsilon
-  if epsilon is None:
-    name, value = 'noise_multiplier', noise_multiplier
-  value = check_positive(name, value)
-  if epsilon is None:
-    return dp_accounting.GaussianDpEvent(value)
-  return dp_accounting.LaplaceDpEvent(1 / value)
+  if epsilon is not None:
+    return dp_accounting.LaplaceDpEvent(1 / check_positive('epsilon', epsilon))
+  return dp_accounting.GaussianDpEvent(
+    check_positive('noise_multiplier', noise_multiplier)
+  )
 
 
 def private_normalization(
@@ -86,32 +71,23 @@ def private_normalization(
   Args:
     x: float array `[n, d]`.
     bound: the public bound, in the units of `x`: a number, or one per column.
-    ledger: `PrivacyLedger` that is charged before anything is computed from
-      `x`, but for a fingerprint that says nothing without the secret.
-    epsilon: adds Laplace noise, for this epsilon where a row is added or
-      removed, or replaced by the null row; where a row is replaced by another
-      (`REPLACE_ONE`), the ledger charges twice as much; or
-    noise_multiplier: adds Gaussian noise, which counts half under
-      `REPLACE_ONE`. To spend a budget on it,
-      `accounting.calibrate_noise_multiplier(
-      dp_accounting.GaussianDpEvent, budget)`.
+    ledger: see `tfdpflows.mechanisms`, as the errors.
+    epsilon: of Laplace noise, where a row is added or removed, or replaced by
+      the null row; where a row is replaced by another (`REPLACE_ONE`), the
+      ledger charges `LaplaceDpEvent(1 / epsilon)` at twice that; or
+    noise_multiplier: of Gaussian noise, charged as
+      `GaussianDpEvent(noise_multiplier)`.
     num_examples: the number of rows to divide by, taken to be public; that of
       `x` by default.
-    randomness: `tfdpflows.randomness.Randomness`, of which the stream `label`
-      is used; by default one that nobody knows.
-    label: label of the charge.
-    resume: whether a charge of that label that is already in the ledger pays
-      for this call: a repeated one, with the same table, parameters and
-      `randomness`, which releases the same numbers again.
+    randomness: see `tfdpflows.mechanisms`.
+    label: see there.
+    resume: see there.
 
   Returns:
     A `Normalization`.
 
   Raises:
-    ValueError: for a shape, dtype or number out of range; if `randomness` was
-      used under this label before; or to resume without it.
-    BudgetExceededError: if the ledger refuses the charge; nothing is released.
-    LedgerError: to resume with another table, parameter or secret.
+    ValueError: for a shape, dtype or number out of range.
 
   #### Formal guarantee
 
@@ -137,9 +113,7 @@ def private_normalization(
 
   Replacing a row moves the sums by at most twice that, so that under
   `REPLACE_ONE` the release costs `2 * epsilon`, or what half the
-  `noise_multiplier` costs, as the events say; the ledger charges that. The
-  noise is drawn in floating point and is not proof against floating-point
-  attacks.
+  `noise_multiplier` costs, which is how accountants take these events.
 
   #### Example
 
@@ -153,10 +127,10 @@ def private_normalization(
   >>> np.round(found.mean, 1).tolist()
   [3.0, 3.0]
   """
-  x = as_numbers(x)
-  if x.ndim != 2 or not x.shape[1]:
-    raise ValueError(f'x has shape {x.shape}; it must be [num_rows, columns].')
+  x = as_numbers(x, shape=('num_rows', 'columns'))
   size = x.shape[1]
+  if not size:
+    raise ValueError('x has no columns.')
   bound = _checked_bound(bound, size)
   count = len(x) if num_examples is None else num_examples
   count = check_integer('num_examples', count)

@@ -10,24 +10,17 @@ import numpy as np
 
 from tfdpflows._checks import check_positive
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
-from tfdpflows.mechanisms.charges import charge_release
-from tfdpflows.mechanisms.checks import touched
-from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.mechanisms.releases import (
+  as_numbers,
+  charge_release,
+  differing_rows,
+)
 
 if TYPE_CHECKING:
   import numpy.typing as npt
 
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
-
-
-def quantile_event(epsilon: float) -> ExponentialMechanismDpEvent:
-  """Returns the `DpEvent` that `private_quantile` costs.
-
-  Raises:
-    ValueError: if `epsilon` is not positive and finite.
-  """
-  return ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
 
 
 def private_quantile(
@@ -47,10 +40,10 @@ def private_quantile(
   """Returns a number below which about a share `q` of the values lies.
 
   Smith 2011, algorithm 2, with the sharper sensitivity of neighbours that add
-  or remove a row. It is off by about `2 log(w) / epsilon` rows, where w is how
-  many times wider the bounds are than the gaps between values there. Beyond the
-  last value lies one wide gap: a quantile that fewer rows than that are above
-  (or below) may end up in it.
+  or remove a row. The error in rank is about `2 log(w) / epsilon` rows, where w
+  is the ratio of the distance of the bounds to the gaps between values. A
+  quantile with fewer rows than that above (or below) it may be drawn from the
+  wide gap beyond the last value.
 
   Args:
     values: float array `[n]`, or a function that returns it and is called after
@@ -58,27 +51,20 @@ def private_quantile(
     q: the share, in [0, 1].
     lower: public lower bound of the values, finite.
     upper: public upper bound of the values, finite and larger.
-    epsilon: what to spend.
-    ledger: `PrivacyLedger` that is charged before anything is computed from
-      `values`, but for a fingerprint that says nothing without the secret.
+    epsilon: of the exponential mechanism.
+    ledger: see `tfdpflows.mechanisms`, as the errors.
     nan: the public value that NaN stands for; `upper` by default.
-    randomness: `tfdpflows.randomness.Randomness`, of which the stream `label`
-      is used; by default one that nobody knows.
-    label: label of the charge.
-    resume: whether a charge of that label that is already in the ledger pays
-      for this call: a repeated one, with the same values, parameters and
-      `randomness`, which releases the same number again.
-    source: where `values` is a function: a list of all arrays that it computes
-      the values from, by which `resume` knows them.
+    randomness: see `tfdpflows.mechanisms`.
+    label: see there.
+    resume: see there.
+    source: where `values` is a function: all arrays that it computes the values
+      from, which are compared to resume.
 
   Returns:
     A float in [lower, upper].
 
   Raises:
-    ValueError: for a shape, dtype or number out of range; if `randomness` was
-      used under this label before; or to resume without it.
-    BudgetExceededError: if the ledger refuses the charge; nothing is released.
-    LedgerError: to resume with other values, parameters or another secret.
+    ValueError: for a shape, dtype or number out of range.
 
   #### Formal guarantee
 
@@ -89,10 +75,9 @@ def private_quantile(
   `s = max(q, 1 - q)`; the number of values is not taken to be public. Where
   the ledger's neighbours replace a row, both change at once, and `s = 1`. So
   this is the exponential mechanism, `ExponentialMechanismDpEvent(epsilon)`. u
-  is constant between neighbouring values, so that
-  the density is drawn from exactly, but for floating point: an interval by its
-  length and u, then a point of it evenly. Values that are equal leave empty
-  intervals between them, which are never drawn.
+  is constant between neighbouring values, so that the density is drawn from
+  exactly, but for floating point: an interval by its length and u, then a
+  uniform point of it. Equal values leave empty intervals, never drawn.
 
   #### Example
 
@@ -116,9 +101,9 @@ def private_quantile(
   nan = upper if nan is None else nan
   if not lower <= nan <= upper:
     raise ValueError(f'nan is {nan}; it must be in [{lower}, {upper}].')
-  event = quantile_event(epsilon)
+  event = ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
   if not callable(values):
-    values = _checked(values)
+    values = as_numbers(values, 'values', ('n',))
     source = [values]
   elif source is None:
     if resume:
@@ -144,11 +129,11 @@ def private_quantile(
     resume=resume,
   )
   if callable(values):
-    values = _checked(values())
+    values = as_numbers(values(), 'values', ('n',))
   values = values.astype(np.float64)
   values = np.where(np.isnan(values), nan, values)
   # One row adds to `above` or to `below`; two are added to one, taken from one.
-  rows = touched(ledger.neighboring_relation)
+  rows = differing_rows(ledger.neighboring_relation)
   sensitivity = max(q, 1 - q) if rows == 1 else 1.0
   edges, log_weights = _intervals(
     values, q, lower, upper, epsilon / (2 * sensitivity)
@@ -158,13 +143,6 @@ def private_quantile(
   chosen = int(np.argmax(log_weights + rng.gumbel(size=len(log_weights))))
   low, high = edges[chosen], edges[chosen + 1]
   return float(np.clip(low + (high - low) * rng.random(), low, high))
-
-
-def _checked(values):
-  values = as_numbers(values, 'values')
-  if values.ndim != 1:
-    raise ValueError(f'values have shape {values.shape}; it must be [n].')
-  return values
 
 
 def _intervals(values, q, lower, upper, per_utility):

@@ -1,7 +1,4 @@
-"""Posterior means of counts that were released with Gaussian noise.
-
-Everything here reads noisy releases only, never data, so it costs no privacy.
-"""
+"""Posterior means of counts released with Gaussian noise: post-processing."""
 
 from __future__ import annotations
 
@@ -27,27 +24,20 @@ def posterior_counts(
   """Returns nonnegative counts that sum to `total`, given noisy ones.
 
   Every true count (or, for ordered bins, the common count of a run of bins
-  between two change points) is given a half-normal prior whose scale is
-  mixed over a grid from a fraction of the noise up to the total. Unordered
-  bins learn the mixture from the release itself (empirical Bayes). Ordered
-  bins are averaged over all partitions into runs, as in the product partition
-  model of Barry and Hartigan (1993), so that an isolated spike stays sharp
-  while a smooth stretch is averaged over many bins. The sum is then
-  moved to `total` by changing every count in proportion to its covariance with
-  the sum.
+  between two change points) is given a half-normal prior whose scale is mixed
+  over a grid from a fraction of the noise up to the total. Unordered bins learn
+  the mixture from the release itself (empirical Bayes). Ordered bins are
+  averaged over all partitions into runs, as in the product partition model of
+  Barry and Hartigan (1993), so that an isolated spike stays sharp while a
+  smooth stretch is averaged over many bins. The sum is then moved to `total` by
+  changing every count in proportion to its covariance with the sum.
 
   Args:
     noisy: float array `[k]`, counts plus independent `N(0, std**2)` noise.
     std: standard deviation of the noise, in rows.
-    total: what the counts sum to, in rows; nonnegative.
+    total: the sum of the counts, in rows; nonnegative.
     ordered: whether neighbouring bins are likely to have similar counts.
 
-  Returns:
-    float64 array `[k]`, positive wherever `total` is.
-
-  #### Example
-
-  >>> from tfdpflows.mechanisms.smoothing import posterior_counts
   >>> posterior_counts([990.0, -8.0, 3.0], 10.0, 1000.0, ordered=False).round()
   array([994.,   2.,   3.])
   """
@@ -65,23 +55,12 @@ def posterior_counts(
 def is_flat(
   noisy: npt.ArrayLike, std: float, total: float, *, tests: int = 1
 ) -> bool:
-  """Whether noisy counts of neighbours could all be the same count.
+  """Tests whether the counts of neighbouring bins could all be equal.
 
-  No run of neighbours departs from its share of the total by more than the
-  largest of that many normal variables would.
+  That is so if no run of neighbours departs from its share of the total by more
+  than the largest of that many normal variables would. `tests` is the number of
+  such tests that are made together; the rest is as in `posterior_counts`.
 
-  Args:
-    noisy: float array `[k]`, counts plus independent `N(0, std**2)` noise.
-    std: standard deviation of the noise, in rows.
-    total: what the counts sum to, in rows.
-    tests: how many such questions are asked together.
-
-  Returns:
-    A `bool`.
-
-  #### Example
-
-  >>> from tfdpflows.mechanisms.smoothing import is_flat
   >>> is_flat([4.0, 7.0, 5.0], 2.0, 16.0), is_flat([0.0, 16.0, 0.0], 2.0, 16.0)
   (True, False)
   """
@@ -96,17 +75,9 @@ def is_flat(
 def match_total(
   mean: npt.ArrayLike, variance: npt.ArrayLike, total: float, floor: float = 0.0
 ) -> np.ndarray:
-  """Moves `mean` to a given sum, the uncertain entries most.
+  """Moves estimates to a given sum, in proportion to their variances.
 
-  Args:
-    mean: float array `[k]`, estimates.
-    variance: float array `[k]`, their variances; positive.
-    total: the sum to reach; nonnegative.
-    floor: the least value of an entry, where the total allows it.
-
-  Returns:
-    float64 array `[k]` of sum `total` with entries of at least
-    `min(floor, total / (2 * k))`.
+  No entry becomes less than `floor`, or `total / (2 * k)` if that is less.
   """
   mean, variance = np.asarray(mean, float), np.asarray(variance, float)
   total = max(float(total), 0.0)
@@ -124,8 +95,8 @@ def match_total(
   result = np.maximum(result, floor)
   if total > 0 and floor > 0:
     above = result - floor
-    room = total - floor * len(result)
-    result = floor + above * (room / max(above.sum(), 1e-300))
+    rest = total - floor * len(result)
+    result = floor + above * (rest / max(above.sum(), 1e-300))
   return result
 
 
@@ -164,11 +135,7 @@ def _cells(noisy, std, top):
 
 
 def _runs(noisy, std, top):
-  """Posterior of ordered counts, averaged over all partitions into runs.
-
-  Returns:
-    Their means `[k]`, and covariances `[k]` with the sum of all.
-  """
+  """Returns means `[k]` of ordered counts, and covariances with their sum."""
   k = len(noisy)
   first, last = np.triu_indices(k)
   length = (last - first + 1).astype(np.float64)
@@ -190,8 +157,8 @@ def _runs(noisy, std, top):
   chance = np.tensordot(weights, chances, 1)[first, last]
   center = _cover(first, last, k, chance * run_mean)
   second = _cover(first, last, k, chance * run_mean**2)
-  # Bins of a run are wrong together: what the sum says of all of them it says
-  # that many times more clearly.
+  # The errors of the bins of a run are equal, so that their covariance with the
+  # sum is the variance times the length of the run.
   with_sum = _cover(first, last, k, chance * run_variance * length)
   return center, np.maximum(second - center**2 + with_sum, 1e-9 * std**2)
 
@@ -199,13 +166,9 @@ def _runs(noisy, std, top):
 def _partitions(table, change):
   """Weighs all partitions of `k` bins into runs.
 
-  Args:
-    table: float array `[k, k]`, log likelihood of the run from bin i to bin j.
-    change: float array `[c]`, chances of a change point at a boundary.
-
-  Returns:
-    Log evidence `[c]` of each chance, and the probability `[c, k, k]` of
-    every run given that chance.
+  `table [k, k]` has the log likelihood of the run from bin i to bin j, `change
+  [c]` the chances of a change point at a boundary. Returns the log evidence
+  `[c]` of each chance, and the probability `[c, k, k]` of every run given it.
   """
   k = len(table)
   steps = np.arange(k)

@@ -13,7 +13,7 @@ from tfdpflows.independence import errors
 from tfdpflows.independence.comparison import check_function
 from tfdpflows.independence.keras_layers import refuse_batch_statistics
 from tfdpflows.mechanisms import private_quantile
-from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.mechanisms.releases import as_numbers
 from tfdpflows.models.anomaly_evaluation import evaluate_scores
 
 if TYPE_CHECKING:

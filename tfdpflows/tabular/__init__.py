@@ -4,7 +4,6 @@ import importlib
 
 # The module that each name is of, imported when it is first asked for.
 _MODULES = {
-  'EncodedColumn': 'tfdpflows.tabular.encoding',
   'Field': 'tfdpflows.tabular.schema',
   'TableEncoder': 'tfdpflows.tabular.encoding',
   'TableSchema': 'tfdpflows.tabular.schema',

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows import accounting, mechanisms
+from tfdpflows.mechanisms.bounds import bounds_event
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.base import TableModel
@@ -86,7 +87,7 @@ def split_budget(
   bounds, spent = None, []
   if schema.is_draft:
     bounds = bounds_epsilon, budget.delta * _BOUNDS_DELTA_SHARE
-    spent = [mechanisms.bounds_event(schema, *bounds)]
+    spent = [bounds_event(schema, *bounds)]
   noise = accounting.calibrate_noise_multiplier(
     dp_accounting.GaussianDpEvent,
     budget,

@@ -14,9 +14,8 @@ import tensorflow as tf
 from tfdpflows import accounting
 from tfdpflows._keras import tfp
 from tfdpflows.atomic import PathLike
-from tfdpflows.mechanisms.checks import touched
 from tfdpflows.mechanisms.moments import MomentNoise, check_radius
-from tfdpflows.mechanisms.rows import as_numbers
+from tfdpflows.mechanisms.releases import as_numbers, differing_rows
 from tfdpflows.models.dp_mog import file as file_lib
 from tfdpflows.models.dp_mog.em import GaussianMixture, NoisyEM
 from tfdpflows.randomness import Randomness
@@ -205,7 +204,7 @@ class DPMoG:
         accountant=accountant or 'pld',
         metadata={'seeded': randomness.seeded},
       )
-    touched(ledger.neighboring_relation)  # Refuses what is not proven.
+    differing_rows(ledger.neighboring_relation)  # Refuses what is not proven.
     x = as_matrix(x)
     em = self._calibrate(
       x.shape[1],

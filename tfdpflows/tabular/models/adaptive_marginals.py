@@ -58,8 +58,8 @@ class Round:
     """The `DpEvent` of the round."""
     return dp_accounting.ComposedDpEvent(
       [
-        mechanisms.selection_event(self.epsilon),
-        mechanisms.marginals_event(self.noise_multiplier),
+        accounting.ExponentialMechanismDpEvent(self.epsilon),
+        dp_accounting.GaussianDpEvent(self.noise_multiplier),
       ]
     )
 

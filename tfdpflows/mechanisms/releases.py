@@ -1,0 +1,164 @@
+"""What one-shot releases share: checked rows, sensitivity and the charge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from tfdpflows.accounting.ledger import PrivacyLedger, randomness_id
+from tfdpflows.randomness import Randomness
+
+if TYPE_CHECKING:
+  import dp_accounting
+  import numpy.typing as npt
+
+_DIFFERING_ROWS = {
+  NeighboringRelation.ADD_OR_REMOVE_ONE: 1,
+  NeighboringRelation.REPLACE_ONE: 2,
+}
+
+
+def as_numbers(
+  x: npt.ArrayLike, name: str = 'x', shape: Optional[Sequence] = None
+) -> np.ndarray:
+  """Returns `x` as an array of real numbers.
+
+  NumPy clips and orders complex numbers by their real parts, so that their
+  imaginary parts would pass every bound. The dtype counts as public, as a
+  statement of the caller: that of a list depends on its values, so give
+  private ones as an array of numbers.
+
+  Args:
+    x: what NumPy makes an array of: bool, integers or floats.
+    name: what it is called in messages.
+    shape: the shape that it must have, with a name in place of any size that
+      is not fixed, such as `('n', 3)`; any shape by default.
+
+  Raises:
+    ValueError: for another dtype or shape, or a masked array.
+
+  #### Example
+
+  >>> from tfdpflows.mechanisms.releases import as_numbers
+  >>> as_numbers([[1, 2]], shape=('n', 2)).shape
+  (1, 2)
+  >>> as_numbers([1j])
+  Traceback (most recent call last):
+  ...
+  ValueError: x has dtype complex128; it must hold real numbers ...
+  """
+  if isinstance(x, np.ma.MaskedArray):
+    raise ValueError(
+      f'{name} is a masked array, and NumPy would count what is masked: fill '
+      'it first, such as with x.filled(np.nan).'
+    )
+  x = np.asarray(x)
+  if x.dtype.kind not in 'biuf':
+    raise ValueError(
+      f'{name} has dtype {x.dtype}; it must hold real numbers (bool, integers '
+      "or floats). Encode other columns first, or x.astype('float64')."
+    )
+  if shape is not None and (
+    x.ndim != len(shape)
+    or any(s != n for s, n in zip(shape, x.shape) if not isinstance(s, str))
+  ):
+    wanted = ', '.join(map(str, shape))
+    raise ValueError(f'{name} has shape {x.shape}; it must be [{wanted}].')
+  return x
+
+
+def differing_rows(neighboring_relation: NeighboringRelation) -> int:
+  """Returns by how many rows two neighbouring tables differ: 1 or 2.
+
+  A table with one row replaced is the other with one row removed and one
+  added: a sum of sensitivity 1 to one row has sensitivity 2 to both.
+
+  Raises:
+    ValueError: for `REPLACE_SPECIAL`, and whatever else mechanisms were not
+      proven for.
+
+  #### Example
+
+  >>> from dp_accounting import NeighboringRelation
+  >>> from tfdpflows.mechanisms.releases import differing_rows
+  >>> differing_rows(NeighboringRelation.REPLACE_ONE)
+  2
+  """
+  if neighboring_relation not in _DIFFERING_ROWS:
+    name = getattr(neighboring_relation, 'name', neighboring_relation)
+    names = ' or '.join(relation.name for relation in _DIFFERING_ROWS)
+    raise ValueError(
+      f'The neighbouring relation {name} is not supported: no sensitivity is '
+      f'known for it. Use {names}.'
+    )
+  return _DIFFERING_ROWS[neighboring_relation]
+
+
+def charge_release(
+  ledger: PrivacyLedger,
+  event: dp_accounting.DpEvent,
+  *,
+  label: str,
+  randomness: Optional[Randomness],
+  facts: dict[str, Any],
+  arrays: Iterable[npt.ArrayLike],
+  resume: bool = False,
+) -> Randomness:
+  """Charges a release before its noise is drawn.
+
+  Args:
+    ledger: see `tfdpflows.mechanisms`, as `label`, `randomness`, `resume` and
+      the errors.
+    event: the `DpEvent` of the release.
+    label: of the charge, and of the streams that the release draws from.
+    randomness: a `Randomness`, or `None` for one that nobody knows.
+    facts: all public parameters that the released numbers depend on, JSON-able
+      but for NumPy's types. They are written into the ledger.
+    arrays: the private arrays that the released numbers depend on. Their
+      fingerprint in the ledger tells nothing to anyone without the secret, not
+      even whether the arrays of two labels are the same.
+    resume: whether an earlier charge covers this release.
+
+  Returns:
+    The `Randomness` to draw from.
+
+  #### Formal guarantee
+
+  A charge covers one draw of noise on one sum: what resumes it has the same
+  secret, parameters and arrays, and releases the same numbers again. Noise of
+  one secret and label is charged once in a ledger. A refused charge leaves
+  `randomness` as it was.
+  """
+  differing_rows(ledger.neighboring_relation)
+  label = str(label)
+  if randomness is None:
+    if resume:
+      raise ValueError(
+        f'resume=True repeats the release {label!r}, which takes the same '
+        'random numbers: give the `randomness` of then, made from its `secret`.'
+      )
+    randomness = Randomness()
+  with randomness.claiming(label):
+    digest = randomness.table_fingerprint(arrays)
+    ledger.charge(
+      event,
+      label=label,
+      resume=resume,
+      randomness_id=randomness_id(
+        randomness.key('release', label).hex(),
+        {
+          **json.loads(json.dumps(facts, default=_plain)),
+          'table': randomness.key('table', label, digest).hex(),
+        },
+      ),
+      seeded=randomness.seeded,
+    )
+  return randomness
+
+
+def _plain(value):
+  return np.asarray(value).tolist()
