@@ -1,6 +1,6 @@
 """One of two worker processes; `workers_test.py` starts them.
 
-Usage: worker.py INDEX PORT,PORT FOLDER begin|resume
+Usage: worker.py INDEX PORT,PORT FOLDER whole|interrupted|resumed
 """
 
 import json
@@ -24,9 +24,10 @@ def main(index, ports, folder, phase):
   task = {'type': 'worker', 'index': int(index)}
   os.environ['TF_CONFIG'] = json.dumps({'cluster': cluster, 'task': task})
   worker = Worker(int(index), pathlib.Path(folder))
-  if phase == 'begin':
+  if phase == 'whole':
     worker.refusals()
     worker.whole()
+  elif phase == 'interrupted':
     worker.interrupted()
   else:
     worker.resumed()
