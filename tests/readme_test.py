@@ -23,28 +23,12 @@ def _examples():
   return found
 
 
-def _write_files(folder, num_rows):
+@pytest.mark.slow
+@pytest.mark.parametrize('number', range(len(_examples())))
+def test_example_runs(number, tmp_path):
   train, _, schema, _ = datasets.randhie()
-  train.head(num_rows).to_csv(folder / 'people.csv', index=False)
-  schema.to_json(folder / 'schema.json')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('number', range(len(_examples())))
-def test_example_runs(number, tmp_path, monkeypatch, capsys):
-  """In this process, with one epoch where the page has more."""
-  _write_files(tmp_path, 300)
-  monkeypatch.chdir(tmp_path)
-  code = re.sub(r'epochs=\d\d', 'epochs=1', _examples()[number])
-  exec(compile(code, f'example {number}', 'exec'), {'__name__': '__main__'})
-  assert 'Claim: epsilon <= ' in capsys.readouterr().out
-
-
-@pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.parametrize('number', range(len(_examples())))
-def test_example_runs_as_it_stands(number, tmp_path):
-  _write_files(tmp_path, 1500)
+  train.head(1500).to_csv(tmp_path / 'people.csv', index=False)
+  schema.to_json(tmp_path / 'schema.json')
   found = subprocess.run(
     [sys.executable, '-c', _examples()[number]],
     cwd=tmp_path,

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tfdpflows import cli
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import read_table
 
@@ -46,14 +45,6 @@ def _run(folder, *argv, code=0):
   )
   assert result.returncode == code, result.stderr
   return result
-
-
-def _run_here(capsys, *argv, code=0):
-  """Runs in this process; returns what was printed and the errors."""
-  found = cli.main(list(argv))
-  out, err = capsys.readouterr()
-  assert found == code, err
-  return out, err
 
 
 @pytest.fixture(scope='module')
@@ -132,7 +123,7 @@ def test_sample_score_and_report(folder):
 
 
 @pytest.mark.slow
-def test_a_draft_is_paid_for(folder, monkeypatch, capsys):
+def test_a_draft_is_paid_for(folder):
   """And a row that its types cannot hold neither ends the fit nor is read."""
   rows = (folder / 'people.csv').read_text(encoding='utf-8')
   (folder / 'more.csv').write_text(rows + 'my name,inf,"\n', encoding='utf-8')
@@ -146,9 +137,8 @@ def test_a_draft_is_paid_for(folder, monkeypatch, capsys):
     '--model_dir=paid',
     '--out_of_range=clip',
   ]
-  monkeypatch.chdir(folder)
-  assert 'is a draft' in _run_here(capsys, *fit, code=2)[1]
-  said, _ = _run_here(capsys, *fit, '--bounds_epsilon=40')
+  assert 'is a draft' in _run(folder, *fit, code=2).stderr
+  said = _run(folder, *fit, '--bounds_epsilon=40').stdout
   assert 'bounds' in said
   assert 'Refusals' not in said
   found = TableSchema.from_json(folder / 'paid' / 'schema.json')
@@ -157,16 +147,21 @@ def test_a_draft_is_paid_for(folder, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_tampered_ledger_is_named(folder, monkeypatch, capsys):
-  monkeypatch.chdir(folder)
+def test_a_tampered_ledger_is_named(folder):
   ledgers = [p for p in (folder / 'model').rglob('*') if 'ledger' in p.name]
   assert len(ledgers) == 1
   text = ledgers[0].read_text(encoding='utf-8')
   try:
     ledgers[0].write_text(text.replace('0', '1', 3), encoding='utf-8')
-    sample = ['sample', '--model_dir=model', '--num_rows=1']
-    _, err = _run_here(capsys, *sample, '--output=tampered.csv', code=2)
+    result = _run(
+      folder,
+      'sample',
+      '--model_dir=model',
+      '--num_rows=1',
+      '--output=tampered.csv',
+      code=2,
+    )
   finally:
     ledgers[0].write_text(text, encoding='utf-8')
-  assert 'ledger' in err
-  assert 'Traceback' not in err
+  assert 'ledger' in result.stderr
+  assert 'Traceback' not in result.stderr

@@ -41,9 +41,9 @@ def _case(dtype='float32', linear=True, stored=False):
 @pytest.mark.parametrize('stored', [False, True])
 def test_equals_jacobian_and_clip(mode, dtype, linear, stored):
   loss, variables = _case(dtype, linear, stored)
-  with tf.GradientTape() as tape:
+  with tf.GradientTape(persistent=True) as tape:
     value = loss()
-  jacobian = tape.jacobian(value, variables)
+  jacobian = [tape.jacobian(value, v) for v in variables]
   squared = sum(
     tf.reduce_sum(tf.reshape(j * j, [BATCH, -1]), 1) for j in jacobian
   )

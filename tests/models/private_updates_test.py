@@ -59,15 +59,16 @@ def _step(private, **kwargs):
 def test_draws_are_averaged_before_the_clip():
   model = _model()
   x, y = _data()
-  with tf.GradientTape() as tape:
+  with tf.GradientTape(persistent=True) as tape:
     losses = 0.5 * sum(
       keras.losses.sparse_categorical_crossentropy(
         y, model(x + move), from_logits=True
       )
       for move in (0.0, 1.0)
     )
-  jacobian = tape.jacobian(losses, model.trainable_variables)
-  jacobian = [j.numpy() for j in jacobian]
+  jacobian = [
+    tape.jacobian(losses, v).numpy() for v in model.trainable_variables
+  ]
   norms = np.sqrt(sum(np.sum(j.reshape(N, -1) ** 2, 1) for j in jacobian))
   scale = np.minimum(1, 0.5 / norms)
   assert np.any(scale < 1)

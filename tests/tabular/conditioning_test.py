@@ -68,7 +68,7 @@ def test_rows_that_agree_are_exact(density, rows):
 
 
 def test_importance_agrees_with_exact_rows(density, rows, monkeypatch):
-  monkeypatch.setattr(conditioning, '_wait', lambda *_: None)
+  monkeypatch.setattr(conditioning, '_reject', lambda *_: None)
   y, few = np.floor(rows[:, 0]) == 1, rows[:, 2] < 4
   for conditions, agree in (({'a': 'y'}, y), ({'a': 'y', 'b': 4}, None)):
     found = _sample(density, 4000, **conditions)
@@ -91,7 +91,7 @@ def test_values_of_continuous_columns_are_by_importance(density, rows):
   )
 
 
-def test_rare_rows_are_not_waited_for(density, monkeypatch):
+def test_rare_rows_are_not_rejected_for(density, monkeypatch):
   calls = []
 
   def never(num_rows, rng):
@@ -101,7 +101,7 @@ def test_rare_rows_are_not_waited_for(density, monkeypatch):
   monkeypatch.setattr(density, 'sample', never)
   wanted = {0: (1.0, 2.0)}
   rng = np.random.default_rng(0)
-  assert conditioning._wait(density, wanted, 10, rng) is None
+  assert conditioning._reject(density, wanted, 10, rng) is None
   assert len(calls) == conditioning._TRIED
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.grids import thinned
 from tests.tabular import small_table
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.ledger import file as ledger_file
@@ -58,6 +57,7 @@ synthesizer.fit_to_directory(
   **json.loads(arguments),
 )
 """
+_MOMENTS = ('first checkpoint', 'training', 'save')
 
 
 def _fit(people, model_dir, **arguments):
@@ -88,27 +88,33 @@ def reference(people, tmp_path_factory):
     return _fit(people, tmp_path_factory.mktemp('reference') / 'model')
 
 
-def _kill_a_fit(moment, people, folder):
-  """Leaves in `folder` what a fit had written that was killed."""
+@pytest.fixture(scope='module')
+def killed(people, tmp_path_factory):
+  """Folders of fits that were killed, by the moment."""
+  folder = tmp_path_factory.mktemp('killed')
   people.table.to_csv(folder / 'table.csv', index=False)
   people.schema.to_json(folder / 'schema.json')
   arguments = json.dumps({**people.budget, **people.tiny})
-  words = [moment, 'fit/model', 'table.csv', 'schema.json', arguments]
-  (folder / 'fit').mkdir()
-  process = subprocess.run(
-    [sys.executable, '-c', _FIT, *words],
-    cwd=folder,
-    env={
-      **os.environ,
-      'PYTHONPATH': os.pathsep.join(sys.path),
-      'TF_CPP_MIN_LOG_LEVEL': '3',
-    },
-    stderr=subprocess.PIPE,
-    text=True,
-    check=False,
-    timeout=300,
-  )
-  assert process.returncode == -signal.SIGKILL, process.stderr
+  processes = []
+  for moment in _MOMENTS:
+    (folder / moment).mkdir()
+    words = ['table.csv', 'schema.json', arguments]
+    process = subprocess.Popen(
+      [sys.executable, '-c', _FIT, moment, f'{moment}/model', *words],
+      cwd=folder,
+      env={
+        **os.environ,
+        'PYTHONPATH': os.pathsep.join(sys.path),
+        'TF_CPP_MIN_LOG_LEVEL': '3',
+      },
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    processes.append(process)
+  for process in processes:
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL, errors
+  return folder
 
 
 def _check(model_dir, reference, people):
@@ -132,15 +138,12 @@ def _charged(partial):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('moment', 'charged'),
-  thinned(
-    [('training', {14}), ('save', {16}), ('first checkpoint', range(8, 17))], 2
-  ),
+  [('first checkpoint', range(8, 17)), ('training', {14}), ('save', {16})],
 )
-def test_killed_fit_goes_on(moment, charged, tmp_path, reference, people):
-  _kill_a_fit(moment, people, tmp_path)
-  model_dir = tmp_path / 'fit' / 'model'
-  partial = tmp_path / 'fit' / 'model.partial'
-  assert os.listdir(tmp_path / 'fit') == ['model.partial']
+def test_killed_fit_goes_on(moment, charged, killed, reference, people):
+  model_dir = killed / moment / 'model'
+  partial = killed / moment / 'model.partial'
+  assert os.listdir(killed / moment) == ['model.partial']
   assert (partial / 'secret').exists()
   # Written ahead, in blocks of a step, since an epoch has eight.
   before = _charged(partial)

@@ -1,6 +1,6 @@
 """One of two worker processes; `workers_test.py` starts them.
 
-Usage: worker.py INDEX PORT,PORT FOLDER whole|interrupted|resumed
+Usage: worker.py INDEX PORT,PORT FOLDER begin|resume
 """
 
 import json
@@ -24,10 +24,9 @@ def main(index, ports, folder, phase):
   task = {'type': 'worker', 'index': int(index)}
   os.environ['TF_CONFIG'] = json.dumps({'cluster': cluster, 'task': task})
   worker = Worker(int(index), pathlib.Path(folder))
-  if phase == 'whole':
+  if phase == 'begin':
     worker.refusals()
     worker.whole()
-  elif phase == 'interrupted':
     worker.interrupted()
   else:
     worker.resumed()

@@ -63,16 +63,17 @@ def _pair(folder, phase):
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """Where a training was refused, and another was run whole."""
+  """Where a training was run whole, and another was killed and resumed."""
   folder = tmp_path_factory.mktemp('workers')
-  _run_to_the_end(folder, 'whole')
+  with _pair(folder, 'begin') as (chief, other):
+    assert other.wait(TIMEOUT) == -signal.SIGKILL, _log(folder, 'begin 1')
+    # It may notice or wait for ever; a cluster's manager would end it too.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      assert chief.wait(5) != 0, _log(folder, 'begin 0')
+  with _pair(folder, 'resume') as (chief, other):
+    assert other.wait(TIMEOUT) == 0, _log(folder, 'resume 1')
+    assert chief.wait(TIMEOUT) == 0, _log(folder, 'resume 0')
   return folder
-
-
-def _run_to_the_end(folder, phase):
-  with _pair(folder, phase) as (chief, other):
-    assert other.wait(TIMEOUT) == 0, _log(folder, f'{phase} 1')
-    assert chief.wait(TIMEOUT) == 0, _log(folder, f'{phase} 0')
 
 
 def _log(folder, name):
@@ -136,15 +137,7 @@ def test_what_one_worker_does_wrong_stops_both(folder):
   assert 'Worker 0 of 2 could not begin' in other[5]
 
 
-# `make test` interrupts and resumes the replicas of one process.
-@pytest.mark.full
 def test_killed_worker_resumes_from_checkpoint_and_ledger(folder):
-  with _pair(folder, 'interrupted') as (chief, other):
-    assert other.wait(TIMEOUT) == -signal.SIGKILL, _log(folder, 'interrupted 1')
-    # It may notice or wait for ever; a cluster's manager would end it too.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      assert chief.wait(5) != 0, _log(folder, 'interrupted 0')
-  _run_to_the_end(folder, 'resumed')
   assert not list(folder.glob('* went on'))
   # Of 12 steps 8 were paid for; 4 of them were saved and 4 are lost. The other
   # worker knows it from the chief: its own account begins anew, and ends with

@@ -48,17 +48,11 @@ _MAX_NUMBERED = 12
 
 
 def marginal_figure(real: pd.Series, synthetic: pd.Series, field: Field) -> str:
-  """Draws one column of two tables over each other.
+  """Draws one column of two tables over each other, as an `<svg>` element.
 
-  Args:
-    real: column of the real table.
-    synthetic: column of the synthetic table.
-    field: the `Field` of the column.
-
-  Returns:
-    An `<svg>` element: bars for categories and short enums, otherwise a
-    histogram between the 0.2 % and 99.8 % quantiles of both columns, with other
-    values in the first and last bin.
+  It has bars for categories and short enums, otherwise a histogram between the
+  0.2 % and 99.8 % quantiles of both columns, with other values in the first and
+  last bin.
   """
   declared = discretization.declared_values(field)
   if not field.is_numeric or 0 < len(declared) <= _MAX_BARS:
@@ -71,12 +65,8 @@ def marginal_figure(real: pd.Series, synthetic: pd.Series, field: Field) -> str:
 def matrix_figure(matrix: pd.DataFrame, title: str) -> str:
   """Draws a square matrix of values in [-1, 1] as coloured cells.
 
-  Args:
-    matrix: DataFrame `[d, d]`.
-    title: description for screen readers.
-
-  Returns:
-    An `<svg>` element; up to 12 columns the values are printed in the cells.
+  The `title` is for screen readers. Up to 12 columns the values are printed in
+  the cells. Returns an `<svg>` element.
   """
   names = [str(name) for name in matrix.index]
   numbered = len(names) <= _MAX_NUMBERED

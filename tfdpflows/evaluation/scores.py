@@ -215,13 +215,9 @@ def regress_on_synthetic(
 def target_labels(
   schema: TableSchema, target: str, *tables: pd.DataFrame
 ) -> tuple[list[np.ndarray], str]:
-  """Turns the target column into class labels.
+  """Turns the target column of tables into class labels.
 
-  Args:
-    schema: the `TableSchema`.
-    target: name of a column.
-    *tables: DataFrames; the first is the real one that sets the cut of a
-      numeric target.
+  A numeric column with many values is cut at one value, by the first table.
 
   Returns:
     `(labels, description)`: one int64 array `[n]` per table, -1 where the

@@ -175,20 +175,12 @@ def private_type(
   """Returns the narrowest type that holds all but a few values, privately.
 
   A few are as many as the noise may add, and 5 % of all where the others are
-  numbers (1 % where the others are whole). `epsilon`-private where a row is
-  added or removed, as `private_range`: four counts with Laplace noise, of which
-  a row changes one.
+  numbers (1 % where the others are whole). `kinds [n]` has the apparent type of
+  each value; entries that are no type are left out. `None` is returned if no
+  count rises above the noise.
 
-  Args:
-    kinds: array `[n]` of 'boolean', 'integer', 'number' and 'string', the
-      apparent type of each value; other entries are left out.
-    epsilon: of the release.
-    rng: generator of the noise.
-
-  Returns:
-    The type, or `None` if no count rises above the noise.
-
-  #### Example
+  `epsilon`-private where a row is added or removed, as `private_range`: four
+  counts with Laplace noise, of which a row changes one.
 
   >>> kinds = ['integer'] * 900 + ['number'] * 300 + ['string']
   >>> private_type(kinds, 0.5, np.random.default_rng(0))
@@ -218,23 +210,15 @@ def private_range(
   rng: np.random.Generator,
   integer: bool = False,
 ) -> Optional[tuple[float, float]]:
-  """Returns a private range that holds nearly all values.
+  """Returns a private range that holds nearly all values, `None` if too few.
 
   Values are counted in bins that end at signed powers of two, noise is added,
   and the range runs from the lowest bin to the highest one whose noisy count
-  passes a threshold that an empty histogram passes with probability 1 %. An
-  end that is near zero for the size of the other end is zero. The far end is
-  at most about twice what the values need; values in bins of few rows may lie
-  outside the range.
-
-  Args:
-    values: array `[n]` of numbers; NaN and infinite ones are left out.
-    epsilon: of the release.
-    rng: generator of the noise.
-    integer: whether values are whole; bounds are then whole too.
-
-  Returns:
-    `(low, high)`, or `None` if no bin passes the threshold.
+  passes a threshold that an empty histogram passes with probability 1 %. An end
+  that is near zero for the size of the other end is zero. The far end is at
+  most about twice what the values need; values in bins of few rows may lie
+  outside the range. NaN and infinite values are left out; bounds of an
+  `integer` column are whole.
 
   #### Formal guarantee
 
@@ -276,18 +260,10 @@ def private_range(
 def private_categories(
   column: Iterable[Any], epsilon: float, delta: float, rng: np.random.Generator
 ) -> tuple[Any, ...]:
-  """Returns the categories that enough rows have, privately.
+  """Returns the categories that enough rows have, privately, sorted.
 
-  Args:
-    column: `pandas.Series` or array `[n]` of strings, booleans and numbers;
-      missing values and whatever else there is are left out.
-    epsilon: of the release.
-    delta: of the release.
-    rng: generator of the noise.
-
-  Returns:
-    A sorted tuple of the categories whose noisy count passes
-    `1 + log(1 / (2 * delta)) / epsilon`.
+  These are the strings, booleans and numbers whose noisy count passes
+  `1 + log(1 / (2 * delta)) / epsilon`; other values are left out.
 
   #### Formal guarantee
 

@@ -73,15 +73,6 @@ def noise_stds(
   the summed absolute error of all bins at the cost of the small columns. The
   first `levels` resolve a distribution; each further one, which tells a spike
   from its surroundings, has a quarter of the weight of the one before.
-
-  Args:
-    columns: see `noisy_histograms`, as the other arguments.
-    noise_multiplier: of the joint release.
-    max_bins: most bins per level.
-    levels: how many levels have the full weight.
-
-  Returns:
-    A list with one tuple of standard deviations (in rows) per column.
   """
   weights = [
     [

@@ -36,20 +36,14 @@ def as_numbers(
     x: what NumPy makes an array of: bool, integers or floats.
     name: what it is called in messages.
     shape: the shape that it must have, with a name in place of any size that
-      is not fixed, such as `('n', 3)`; any shape by default.
+      is not fixed; any shape by default.
 
   Raises:
     ValueError: for another dtype or shape, or a masked array.
 
-  #### Example
-
   >>> from tfdpflows.mechanisms.releases import as_numbers
   >>> as_numbers([[1, 2]], shape=('n', 2)).shape
   (1, 2)
-  >>> as_numbers([1j])
-  Traceback (most recent call last):
-  ...
-  ValueError: x has dtype complex128; it must hold real numbers ...
   """
   if isinstance(x, np.ma.MaskedArray):
     raise ValueError(
@@ -78,15 +72,7 @@ def differing_rows(neighboring_relation: NeighboringRelation) -> int:
   added: a sum of sensitivity 1 to one row has sensitivity 2 to both.
 
   Raises:
-    ValueError: for `REPLACE_SPECIAL`, and whatever else mechanisms were not
-      proven for.
-
-  #### Example
-
-  >>> from dp_accounting import NeighboringRelation
-  >>> from tfdpflows.mechanisms.releases import differing_rows
-  >>> differing_rows(NeighboringRelation.REPLACE_ONE)
-  2
+    ValueError: for a relation that mechanisms were not proven for.
   """
   if neighboring_relation not in _DIFFERING_ROWS:
     name = getattr(neighboring_relation, 'name', neighboring_relation)

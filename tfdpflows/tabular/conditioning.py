@@ -1,44 +1,36 @@
-"""Rows that have given values in some columns: drawn exactly, or reweighted."""
+"""Rows with given values: by rejection sampling or importance resampling."""
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import tensorflow as tf
 from scipy import special
 
-from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.density import BATCH, TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn, TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 
-# Rows per call of a compiled function.
-_BATCH = 8192
-# Batches after which it is decided whether waiting for rows that agree is in
-# vain, and how many it may take in all.
+# Rejection sampling: after so many batches it is decided whether it would take
+# too long, and it draws at most so many.
 _TRIED, _MOST = 4, 64
-# Candidates for each row that is wanted, and how many at least.
-_PER_ROW, _LEAST = 4, 2 * _BATCH
-# Points over which a conditional probability is estimated, and candidates that
-# are weighted at one time.
+# Importance resampling: candidates per row, and how many at least; draws per
+# estimate of a conditional probability, and candidates per compiled call.
+_PER_ROW, _LEAST = 4, 2 * BATCH
 _DRAWS, _CHUNK = 32, 512
-# Below this share of the rows asked for the effective number is warned of.
+# Warned of is an effective sample size below this share of the rows.
 _FEW = 0.5
 
 
-@dataclasses.dataclass(frozen=True)
-class Conditional:
-  """Codes of rows that meet conditions, and how they were found.
+class Conditional(NamedTuple):
+  """Codes of rows that meet conditions, float32 `[n, d]`.
 
-  Attributes:
-    codes: float32 `[n, d]`.
-    method: 'exact', for rows of the model that happened to agree; or
-      'importance', for rows that were made to agree and resampled.
-    effective: the number of independent rows that these are worth: n if exact.
+  `method` is 'exact' (rejection sampling) or 'importance' (resampling), and
+  `effective` the effective sample size, n if exact.
   """
 
   codes: np.ndarray
@@ -56,8 +48,7 @@ def encode_conditions(
     conditions: dict from names of columns to values; `None` for missing.
 
   Raises:
-    ValueError: naming the column, if the schema has no such column or does not
-      declare the value.
+    ValueError: naming the column, for a condition that the schema rules out.
   """
   names = [field.name for field in schema.fields]
   codes = {}
@@ -87,26 +78,26 @@ def sample(
 ) -> Conditional:
   """Draws rows that meet conditions.
 
-  Where every condition is on a category, an integer or a missing value, rows of
-  the model are drawn until enough of them agree: exact, whatever the order of
-  the columns. Where that would take too long, or for the value of a continuous
-  column, which no row has, candidates from the model get the values that are
-  asked for and are resampled by `p(values | rest of the row)`, estimated from
-  a few points each. That is right in the limit of many candidates.
+  Where every condition is on a category, an integer or a missing value, it is
+  rejection sampling: exact, whatever the order of the columns. Where that would
+  take too long, or for the value of a continuous column, which has probability
+  zero, it is importance resampling: candidates from the model get the values
+  asked for and are resampled by `p(values | rest of the row)`, estimated from a
+  few points each. That is right in the limit of many candidates.
 
   Args:
-    density: what is drawn from.
+    density: the `TableDensity`.
     columns: its encoded columns.
     num_rows: number of rows.
     codes: from `encode_conditions`.
-    rng: source of the draws.
+    rng: generator of the draws.
   """
-  wanted = {j: _region(columns[j], code) for j, code in codes.items()}
+  wanted = {j: _interval(columns[j], code) for j, code in codes.items()}
   if all(low < high for low, high in wanted.values()):
-    found = _wait(density, wanted, num_rows, rng)
+    found = _reject(density, wanted, num_rows, rng)
     if found is not None:
       return Conditional(found, 'exact', float(num_rows))
-  found, effective = _reweigh(density, wanted, codes, num_rows, rng)
+  found, effective = _resample(density, wanted, codes, num_rows, rng)
   if effective < _FEW * num_rows:
     warnings.warn(
       f'The {num_rows} rows are worth about {effective:.0f} independent ones: '
@@ -117,8 +108,8 @@ def sample(
   return Conditional(found, 'importance', effective)
 
 
-def _region(column, code):
-  """Returns where the points of a code are: a cell, an interval or a point."""
+def _interval(column, code):
+  """Returns the bounds of the points that a code stands for."""
   if column.cell:
     return code, code + 1.0
   if column.missing and code >= column.value_size:
@@ -126,11 +117,11 @@ def _region(column, code):
   return code, code
 
 
-def _wait(density, wanted, num_rows, rng):
-  """Returns rows that agree, or `None` if they are too rare."""
+def _reject(density, wanted, num_rows, rng):
+  """Rejection sampling; returns `None` if the rows are too rare."""
   found, count = [], 0
   for batch in range(1, _MOST + 1):
-    rows = density.sample(_BATCH, rng)
+    rows = density.sample(BATCH, rng)
     agree = np.ones(len(rows), bool)
     for j, (low, high) in wanted.items():
       agree &= (rows[:, j] >= low) & (rows[:, j] < high)
@@ -143,7 +134,8 @@ def _wait(density, wanted, num_rows, rng):
   return None
 
 
-def _reweigh(density, wanted, codes, num_rows, rng):
+def _resample(density, wanted, codes, num_rows, rng):
+  """Importance resampling; returns rows and the effective sample size."""
   count = max(_LEAST, _PER_ROW * num_rows)
   rows = density.sample(count, rng)
   weights = np.empty(count)
@@ -163,10 +155,10 @@ def _reweigh(density, wanted, codes, num_rows, rng):
 def _log_weights(density, rows, wanted, rng):
   """Returns `log p(values | rest)` of rows, up to a constant.
 
-  With z the normal scores and N their standard normal density, it is the mean
-  of `p(z) / N(z_c)` over scores z_c of the conditions, evenly drawn from where
-  they are, over its mean where z_c are drawn from N: all that the marginals
-  add is the same above and below.
+  With z the normal scores and N the standard normal density, the numerator is
+  the mean of `p(z) / N(z_c)` over scores z_c of the conditions, drawn uniformly
+  from their intervals, and the denominator its mean over z_c drawn from N. The
+  marginals cancel.
   """
   points = np.broadcast_to(rows, (2, _DRAWS, *rows.shape)).copy()
   spread = np.zeros(points.shape[1:], np.float32)
@@ -185,9 +177,9 @@ def _log_weights(density, rows, wanted, rng):
 
 
 def _strata(count, rng):
-  """Returns numbers in (0, 1), one in each of equal parts, `[draws, count]`.
+  """Returns a stratified sample of (0, 1), `[draws, count]`.
 
-  In an order of its own for each column: a Latin hypercube for several.
+  Strata are permuted column by column: a Latin hypercube for several columns.
   """
   places = np.broadcast_to(np.arange(_DRAWS), (count, _DRAWS))
   places = rng.permuted(places, axis=1).T

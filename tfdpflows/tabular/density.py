@@ -27,11 +27,11 @@ def cells(columns: Sequence[EncodedColumn]) -> list[int]:
 class TableDensity(tf.Module):
   """A density over encoded rows.
 
-  A row of codes x stands for a product of cells and points (`TableEncoder`).
-  `x -> z` by each column's private CDF, then a spline flow over z that starts
-  at the standard normal: before training the columns are independent with
-  their private marginals. Where in the cells the points x are taken is left to
-  the dequantization.
+  A row of codes stands for a product of cells and points (`TableEncoder`); the
+  dequantization places points in the cells. Each column's private CDF maps a
+  point x to its normal score z, which has the density `latent`, a flow that
+  starts at the standard normal: before training the columns are independent
+  with their private marginals.
 
   Args:
     columns: encoded columns, from `TableEncoder.columns`.
@@ -58,8 +58,8 @@ class TableDensity(tf.Module):
     self.distribution = tfd.TransformedDistribution(
       self.latent, tfb.Invert(self.marginal), name='table'
     )
-    self._start = np.array([_interval(c)[0] for c in columns], np.float32)
-    self._width = np.array([_interval(c)[1] for c in columns], np.float32)
+    intervals = np.array([_missing_interval(c) for c in columns], np.float32)
+    self._start, self._width = intervals.T
     self._cell = np.array([c.cell for c in columns], np.float32)
     if dequantization is None:
       dequantization = flows.UniformDequantization(cells(columns))
@@ -74,20 +74,19 @@ class TableDensity(tf.Module):
   def dequantize(
     self, x: tf.Tensor, uniform: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Places points in what codes stand for.
+    """Places points in the cells of codes.
 
     Args:
       x: codes `[..., d]`.
       uniform: numbers in [0, 1), `[..., d]`, as many as there are points.
 
     Returns:
-      Points `[..., d]`; the log-volume `[...]` of what they were drawn from;
-      and the logarithm `[...]` of their density in it, as a multiple of that
-      of an even spread.
+      Points `[..., d]`; the log-volume `[...]` of the cells that they were
+      drawn from; and their log-density `[...]` relative to the uniform one.
     """
     in_interval = tf.logical_and(self._cell == 0, x >= self._start)
     u, log_q = self.dequantization(x, uniform)
-    # What rounding would take to the next cell stays in its own.
+    # Rounding must not reach the next cell.
     spread = tf.minimum(x + u, tf.math.nextafter(x + 1, x))
     spread = tf.where(in_interval, self._start + self._width * uniform, spread)
     log_width = np.log(np.where(self._width > 0, self._width, 1))
@@ -95,27 +94,23 @@ class TableDensity(tf.Module):
     return spread, tf.reduce_sum(volume, -1), log_q
 
   def gains(self, points: tf.Tensor) -> tf.Tensor:
-    """Returns what the flow adds to independent columns, in nats `[n]`.
+    """Returns log-densities relative to independent columns, in nats `[n]`.
 
     Args:
       points: from `dequantize`, `[n, d]`.
     """
-    # What the marginals and the volume add is in both densities.
+    # The marginals and the volume cancel.
     z = self.marginal.forward(points)
     independent = self.latent.distribution.log_prob(z)
     return self.latent.log_prob(tf.identity(z)) - independent
 
   def sample(self, num_rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns codes `[num_rows, d]`, drawn in compiled batches.
-
-    Args:
-      num_rows: number of rows.
-      rng: `np.random.Generator`.
-    """
+    """Returns codes `[num_rows, d]`, drawn in compiled batches."""
     # Made at once, so that a table too large for memory fails at once.
     rows = np.empty([num_rows, len(self._cell)], np.float32)
     for start in range(0, num_rows, BATCH):
-      part = self._sample_batch(_seed(rng)).numpy()
+      seed = tf.constant(rng.integers(-(2**31), 2**31, 2, dtype=np.int32))
+      part = self._sample_batch(seed).numpy()
       rows[start : start + BATCH] = part[: num_rows - start]
     return rows
 
@@ -124,16 +119,11 @@ class TableDensity(tf.Module):
     return self.distribution.sample(BATCH, seed=seed)
 
   def log_prob(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns the log of the mass (discrete) times density of rows.
+    """Returns the log of the mass (discrete) times density of codes `[n, d]`.
 
     A discrete row's mass is the integral of the density over its cells. It is
-    estimated from a few random points per row, each weighted by the density
-    that it was drawn from: the estimate of the mass is unbiased, its log a
-    little low, a lower bound in expectation (Burda et al. 2016).
-
-    Args:
-      x: codes `[n, d]`.
-      rng: `np.random.Generator`.
+    estimated without bias from 16 points per row, by importance sampling; its
+    log is a lower bound in expectation (Burda et al. 2016).
     """
     parts = []
     step = BATCH // _DRAWS
@@ -184,12 +174,7 @@ class TableDensity(tf.Module):
     )
 
 
-def _seed(rng):
-  """Returns a seed for TFP."""
-  return tf.constant(rng.integers(-(2**31), 2**31, 2, dtype=np.int32))
-
-
-def _interval(column):
+def _missing_interval(column):
   """Start and width of the interval of continuous missing values, if any."""
   if column.missing and not column.cell:
     return column.value_size, column.size - column.value_size

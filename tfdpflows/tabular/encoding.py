@@ -1,4 +1,4 @@
-"""Tables as arrays of codes that a density can be learned on, and back."""
+"""Encodes tables as arrays of codes, and decodes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MISSING_SHARE = 1 / 64
 
 @dataclasses.dataclass(frozen=True)
 class EncodedColumn:
-  """Where the codes of one column lie: `[0, size)`.
+  """An encoded column: codes in `[0, size)`.
 
   Attributes:
     name: name of the column.
@@ -82,14 +82,9 @@ class TableEncoder:
     self.columns = tuple(_encoded(field) for field in schema.fields)
 
   def encode(self, df: pd.DataFrame) -> np.ndarray:
-    """Returns the codes of a validated table.
+    """Returns the codes of a validated table, float32 `[n, d]`.
 
-    Args:
-      df: `DataFrame` as returned by `TableSchema.validate`.
-
-    Returns:
-      float32 array `[n, d]`. Continuous missing values are in the middle of
-      their interval.
+    Continuous missing values are in the middle of their interval.
     """
     result = np.empty((len(df), len(self.columns)), np.float32)
     for i, (field, column) in enumerate(zip(self.schema.fields, self.columns)):
@@ -97,14 +92,10 @@ class TableEncoder:
     return result
 
   def decode(self, x: np.ndarray) -> pd.DataFrame:
-    """Returns the table that codes stand for.
+    """Returns the table that codes `[n, d]` stand for.
 
-    Args:
-      x: array `[n, d]` of codes, dequantized (anywhere in their cell) or not.
-        What lies outside the support counts as its nearest end.
-
-    Returns:
-      A `DataFrame` of declared types with declared values only.
+    Codes may lie anywhere in their cells; out of range, the nearest end counts.
+    All values are declared ones.
 
     Raises:
       ValueError: if the shape is wrong or a code is not a number.
@@ -221,7 +212,7 @@ def _take(field, codes, missing):
   if field.type == 'string':
     if missing is not None:
       result[missing] = np.nan
-    # Said explicitly, for newer versions of pandas would guess another type.
+    # Newer versions of pandas would infer another type.
     return pd.Series(result, dtype=object)
   if missing is None:
     return result

@@ -24,12 +24,7 @@ _REPLACED = 'replaced_model'
 
 
 class ModelDirectory:
-  """A folder under construction.
-
-  Args:
-    root: the folder, which exists.
-    replaces: path of the model that it will replace, or `None`.
-  """
+  """A model's folder under construction, maybe in place of an earlier model."""
 
   def __init__(self, root: atomic.PathLike, replaces: atomic.PathLike | None):
     self._root = root
@@ -53,11 +48,7 @@ class ModelDirectory:
   def add_ledgers(
     self, ledger: PrivacyLedger, earlier: Sequence[str]
   ) -> list[str]:
-    """Puts a ledger in, and those of fits that came before on this path.
-
-    Returns:
-      The paths of the earlier ones, in the folder.
-    """
+    """Adds a ledger and those of earlier fits; returns the latter's paths."""
     target = self.path(work_directory.LEDGER)
     if ledger.path is not None:
       shutil.copy(ledger.path, target)
@@ -85,14 +76,8 @@ class ModelDirectory:
     return work_directory.list_earlier(self._root)
 
   def digests(self) -> dict[str, str]:
-    """Returns what changed, missing or added ledgers are found out by."""
+    """Returns the SHA-256 of every ledger."""
     return _digests(self._root)
-
-  def flush(self) -> None:
-    """Returns when all files are on disk."""
-    for folder, _, names in os.walk(self._root):
-      for name in names:
-        atomic.flush(os.path.join(folder, name))
 
 
 @contextlib.contextmanager
@@ -101,13 +86,10 @@ def written_aside(
   overwrite: bool,
   workspace: atomic.PathLike | None = None,
 ) -> Iterator[ModelDirectory]:
-  """Yields a `ModelDirectory` that becomes `model_dir` if all goes well.
+  """Yields a `ModelDirectory` that becomes `model_dir` unless an error occurs.
 
-  Args:
-    model_dir: the folder.
-    overwrite: whether it may replace a model.
-    workspace: a folder beside it that nobody else uses, where what a killed
-      process leaves does not matter; by default its own parent.
+  `workspace` is a folder beside it for files that a killed process may leave,
+  by default its parent.
   """
   target = os.path.abspath(model_dir)
   parent, name = os.path.split(target)
@@ -122,7 +104,9 @@ def written_aside(
     # mkdir and open would have given.
     for path in (aside, *_ledgers(aside)):
       atomic.grant_default_mode(path)
-    folder.flush()
+    for root, _, names in os.walk(aside):
+      for file in names:
+        atomic.flush(os.path.join(root, file))
     if os.path.isdir(target):
       replaced = f'{aside}.replaced'
       if workspace is not None:
@@ -135,7 +119,7 @@ def written_aside(
 
 
 def bring_back(model_dir: atomic.PathLike, workspace: atomic.PathLike) -> None:
-  """Undoes half of a replacement: a kill came between its two renames."""
+  """Undoes a replacement that was killed between its two renames."""
   replaced = os.path.join(workspace, _REPLACED)
   if os.path.isdir(replaced) and not os.path.lexists(model_dir):
     os.rename(replaced, model_dir)
@@ -152,11 +136,7 @@ def is_complete(model_dir: atomic.PathLike, ledger: atomic.PathLike) -> bool:
 
 
 def check_target(model_dir: atomic.PathLike, overwrite: bool) -> None:
-  """Refuses a folder that exists, unless it is a model to be replaced.
-
-  Raises:
-    FileExistsError: if `model_dir` exists and may not be replaced.
-  """
+  """Raises a `FileExistsError` for a folder that may not be replaced."""
   if not os.path.lexists(model_dir):
     return
   if not overwrite:
@@ -171,7 +151,7 @@ def check_target(model_dir: atomic.PathLike, overwrite: bool) -> None:
 
 
 def header(digests: dict[str, str]) -> dict[str, Any]:
-  """Returns what every model.json begins with."""
+  """Returns the first entries of model.json."""
   return {
     'format': _FORMAT,
     'format_version': _FORMAT_VERSION,
@@ -185,7 +165,7 @@ def read_model(model_dir: atomic.PathLike) -> dict[str, Any]:
 
   Raises:
     FileNotFoundError: if there is none.
-    ValueError: if it is of another format.
+    ValueError: if it is damaged or of another format.
   """
   path = os.path.join(model_dir, _MODEL)
   if not os.path.exists(path):
@@ -225,8 +205,7 @@ def read_ledger(
       raise LedgerError(
         f'{os.path.join(model_dir, name)} is not the ledger that this model '
         'was written with: it was replaced, cut, added or removed. Restore it '
-        'from a copy; without it nothing can be said of the privacy of the '
-        'model.'
+        'from a copy; without it no privacy statement can be made.'
       )
   return ledger, work_directory.list_earlier(model_dir)
 

@@ -1,4 +1,4 @@
-"""How far a fit is, in a terminal or notebook: bars of tqdm."""
+"""Progress bars of a fit, in a terminal or notebook."""
 
 from __future__ import annotations
 
@@ -28,13 +28,8 @@ def bar(what: str, total: int, wanted: bool = True, done: int = 0) -> tqdm.tqdm:
   Args:
     what: what is counted, one word.
     total: how many there are.
-    wanted: whether there is to be one.
+    wanted: whether to show one.
     done: how many are done already.
-
-  #### Example
-
-  >>> with bar('marginal', 2, wanted=False) as shown:
-  ...   _ = shown.update()
   """
   there = sys.stderr.isatty() or 'ipykernel' in sys.modules
   return tqdm.tqdm(
@@ -52,7 +47,7 @@ def bar(what: str, total: int, wanted: bool = True, done: int = 0) -> tqdm.tqdm:
 
 
 def add_one(shown: tqdm.tqdm, ledger: accounting.PrivacyLedger) -> None:
-  """Says that one more is done, and the epsilon of the ledger."""
+  """Advances the bar by one, and shows the epsilon of the ledger."""
   if not shown.disable:
     shown.set_postfix_str(f'epsilon {ledger.epsilon():.3g}', refresh=False)
     shown.update()
@@ -107,7 +102,7 @@ class Progress(keras.callbacks.Callback):
     self._bar.update(step - self._bar.n)
 
   def close(self) -> None:
-    """Ends the bar, so that what follows does not stand in its line."""
+    """Ends the bar, and its line."""
     self._bar.bar_format = _FORMAT + '{elapsed} taken'
     self._bar.close()
 

@@ -8,13 +8,13 @@ import math
 import numbers
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pandas as pd
 
 from tfdpflows import atomic
-from tfdpflows.tabular import validation, values
+from tfdpflows.tabular import values
 
 TYPES = ('integer', 'number', 'string', 'boolean')
 _CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
@@ -57,35 +57,89 @@ class Field:
     if not isinstance(self.name, str) or not self.name:
       raise ValueError(f'Field name {self.name!r}; give a non-empty string.')
     if self.type not in TYPES:
-      raise ValueError(
-        f'Field {self.name!r} has type {self.type!r}; use one of '
-        f'{", ".join(TYPES)}.'
+      raise self._error(
+        f'has type {self.type!r}; use one of {", ".join(TYPES)}'
       )
     object.__setattr__(self, 'from_data', tuple(self.from_data))
     for mark in self.from_data:
       if mark not in _MARKABLE:
-        raise ValueError(
-          f'Field {self.name!r} marks {mark!r} as read off the data; '
-          f'"fromData" may list {", ".join(_MARKABLE)}.'
+        raise self._error(
+          f'marks {mark!r} as read off the data; "fromData" may list '
+          f'{", ".join(_MARKABLE)}'
         )
     if not isinstance(self.required, bool):
-      raise ValueError(
-        f'Field {self.name!r} has required={self.required!r}; write true or '
-        'false.'
-      )
+      raise self._error(f'has required={self.required!r}; write true or false')
     if self.enum is not None:
-      object.__setattr__(self, 'enum', _checked_enum(self))
+      object.__setattr__(self, 'enum', self._checked_enum())
     if self.is_numeric and self.enum is None:
-      _check_range(self)
+      self._check_range()
     elif self.minimum is not None or self.maximum is not None:
-      raise ValueError(
-        f'Field {self.name!r} of type {self.type} has minimum or maximum '
-        'beside an enum, or is no number; remove minimum and maximum.'
+      raise self._error(
+        f'of type {self.type} has minimum or maximum beside an enum, or is no '
+        'number; remove minimum and maximum'
       )
     if self.type == 'string' and self.enum is None:
-      raise ValueError(
-        f'Field {self.name!r} is a string without "enum"; list its categories '
-        'or drop the column.'
+      raise self._error(
+        'is a string without "enum"; list its categories or drop the column'
+      )
+
+  def _error(self, text):
+    return ValueError(f'Field {self.name!r} {text}.')
+
+  def _checked_enum(self):
+    if not self.enum:
+      raise self._error('has an empty enum; list at least one value')
+    for value in self.enum:
+      ok = {
+        'string': isinstance(value, str),
+        'boolean': isinstance(value, bool),
+        'integer': _is_number(value) and float(value).is_integer(),
+        'number': _is_number(value),
+      }[self.type]
+      if not ok:
+        raise self._error(
+          f'of type {self.type} lists {value!r} in its enum; change the type '
+          'or the value'
+        )
+      if self.type == 'integer' and abs(value) > _LARGEST:
+        raise self._error(
+          f'lists the integer {value!r} in its enum, beyond 2**53; declare it '
+          'a string, or drop it if it is an identifier'
+        )
+      if self.type == 'string' and not _is_unicode(value):
+        raise self._error(
+          f'lists {value!r} in its enum, which is half of a character and '
+          'cannot be written as UTF-8; correct it'
+        )
+    # -0.0 is 0.0, here and in tables.
+    convert = {'integer': int, 'number': lambda v: float(v) + 0.0}
+    result = tuple(map(convert.get(self.type, lambda v: v), self.enum))
+    if len(set(result)) != len(result):
+      raise self._error('lists a value twice in its enum; remove one')
+    return result
+
+  def _check_range(self):
+    for key in ('minimum', 'maximum'):
+      value = getattr(self, key)
+      if value is None:
+        raise self._error(
+          f'of type {self.type} has no {key}; give minimum and maximum from '
+          'public knowledge, or an enum'
+        )
+      if not _is_number(value):
+        raise self._error(f'has {key} {value!r}; give a finite number')
+      if self.type == 'integer' and not float(value).is_integer():
+        raise self._error(f'has {key} {value!r}; give a whole number')
+      if self.type == 'integer' and abs(value) > _LARGEST:
+        raise self._error(
+          f'has the integer {key} {value!r}, beyond 2**53; declare it a '
+          'number, or drop it if it is an identifier'
+        )
+      convert = int if self.type == 'integer' else float
+      object.__setattr__(self, key, convert(value))
+    if self.minimum > self.maximum:
+      raise self._error(
+        f'has minimum {self.minimum} above maximum {self.maximum}; swap them'
       )
 
   @property
@@ -110,11 +164,10 @@ class Field:
   def to_dict(self) -> dict:
     """Returns the field as JSON-able `dict`."""
     constraints = {'required': self.required}
-    for key in ('minimum', 'maximum'):
-      if getattr(self, key) is not None:
-        constraints[key] = getattr(self, key)
-    if self.enum is not None:
-      constraints['enum'] = list(self.enum)
+    for key in ('minimum', 'maximum', 'enum'):
+      value = getattr(self, key)
+      if value is not None:
+        constraints[key] = list(value) if key == 'enum' else value
     result = {'name': self.name, 'type': self.type, 'constraints': constraints}
     if self.from_data:
       result['fromData'] = list(self.from_data)
@@ -127,43 +180,41 @@ class Field:
       raise ValueError(
         f'A field of the schema is {raw!r}; it needs "name" and "type".'
       )
-    constraints = raw.get('constraints', {})
+    name, constraints = raw['name'], raw.get('constraints', {})
     if not isinstance(constraints, dict):
       raise ValueError(
-        f'Field {raw["name"]!r}: "constraints" must be an object, as in '
+        f'Field {name!r}: "constraints" must be an object, as in '
         '{"minimum": 0, "maximum": 9}.'
       )
     unknown = sorted(set(constraints) - set(_CONSTRAINTS))
     if unknown:
       raise ValueError(
-        f'Field {raw["name"]!r} has the unknown constraint {unknown[0]!r}; '
-        f'known are {", ".join(_CONSTRAINTS)}.'
+        f'Field {name!r} has the unknown constraint {unknown[0]!r}; known are '
+        f'{", ".join(_CONSTRAINTS)}.'
       )
     enum = constraints.get('enum')
     if enum is not None and not isinstance(enum, (list, tuple)):
       raise ValueError(
-        f'Field {raw["name"]!r}: "enum" must be a list of the allowed values.'
+        f'Field {name!r}: "enum" must be a list of the allowed values.'
       )
     return cls(
-      name=raw['name'],
-      type=raw.get('type', 'string'),
-      minimum=constraints.get('minimum'),
-      maximum=constraints.get('maximum'),
-      enum=None if enum is None else tuple(enum),
-      required=constraints.get('required', False),
+      name,
+      raw.get('type', 'string'),
+      **{**constraints, 'enum': None if enum is None else tuple(enum)},
       from_data=tuple(raw.get('fromData', ())),
     )
 
 
+@dataclasses.dataclass(frozen=True)
 class TableSchema:
-  """The public description of a table that synthesis rests on.
+  """The public description of a table.
 
   Bounds and categories are statements by the owner of the data. What was read
-  off the data instead is marked, and nothing private is computed from it until
-  the marks are removed or paid for.
+  off the data instead is marked, and no model is fitted before the marks are
+  removed or replaced by private estimates (`mechanisms.private_bounds`).
 
-  Args:
-    fields: sequence of `Field`, in the order of the columns.
+  Attributes:
+    fields: tuple of `Field`, in the order of the columns.
 
   Raises:
     ValueError: if there is no field or two have the same name.
@@ -176,25 +227,19 @@ class TableSchema:
   (('sex',), False)
   """
 
-  def __init__(self, fields: Iterable[Field]):
-    self.fields = tuple(fields)
+  fields: tuple[Field, ...]
+
+  def __post_init__(self):
+    object.__setattr__(self, 'fields', tuple(self.fields))
     if not self.fields:
       raise ValueError(
         'The schema has no fields; describe at least one column.'
       )
-    seen = set()
-    for field in self.fields:
-      if field.name in seen:
+    for place, name in enumerate(self.names):
+      if name in self.names[:place]:
         raise ValueError(
-          f'The schema has two fields named {field.name!r}; rename one.'
+          f'The schema has two fields named {name!r}; rename one.'
         )
-      seen.add(field.name)
-
-  def __eq__(self, other):
-    return isinstance(other, TableSchema) and self.fields == other.fields
-
-  def __hash__(self):
-    return hash(self.fields)
 
   def __len__(self) -> int:
     return len(self.fields)
@@ -207,9 +252,6 @@ class TableSchema:
       if field.name == name:
         return field
     raise KeyError(f'The schema has no field {name!r}; it has {self.names}.')
-
-  def __repr__(self):
-    return f'TableSchema({list(self.fields)!r})'
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -238,13 +280,7 @@ class TableSchema:
 
   @classmethod
   def from_json(cls, path: str | os.PathLike) -> TableSchema:
-    """Reads a schema from a file.
-
-    Args:
-      path: path of a JSON file in UTF-8.
-
-    Returns:
-      A `TableSchema`.
+    """Reads a schema from a JSON file in UTF-8.
 
     Raises:
       ValueError: if the file is no JSON or describes no table; the message
@@ -263,11 +299,7 @@ class TableSchema:
       raise ValueError(f'{path}: {error}') from error
 
   def to_json(self, path: str | os.PathLike, overwrite: bool = False) -> None:
-    """Writes the schema to a file, all of it or nothing.
-
-    Args:
-      path: path to write.
-      overwrite: whether a file that is there may be replaced.
+    """Writes the schema to a file, atomically.
 
     Raises:
       FileExistsError: if the file is there and `overwrite` is false.
@@ -283,14 +315,7 @@ class TableSchema:
 
   @classmethod
   def draft(cls, df: pd.DataFrame) -> TableSchema:
-    """Returns a schema read off a table, with everything that was marked.
-
-    Args:
-      df: a `pandas.DataFrame`.
-
-    Returns:
-      A `TableSchema` whose types, bounds, categories and `required` are
-      marked.
+    """Returns a schema read off a table, with everything marked.
 
     Raises:
       ValueError: if the table is empty or a column cannot be described.
@@ -298,28 +323,23 @@ class TableSchema:
     return cls(_draft_field(df, name) for name in values.checked_names(df))
 
   def validate(
-    self,
-    df: pd.DataFrame,
-    out_of_range: str = 'error',
-    *,
-    fitting: bool = True,
+    self, df: pd.DataFrame, out_of_range: str = 'error', *, fitting: bool = True
   ) -> pd.DataFrame:
-    """Returns the table with declared types only, or says what is wrong.
+    """Returns the table in the declared types, or refuses it.
 
     Args:
       df: a `pandas.DataFrame` with the columns of the schema, in any order;
         values may be strings as read from a CSV file.
-      out_of_range: 'error' names the first cell that the schema does not
-        declare. 'clip' puts declared values in place of such cells and refuses
-        none, whatever it holds: numbers move to the nearest bound, whole
-        number or number of an enum; what is no number, no category or neither
-        true nor false becomes missing; and what is missing in a required
-        column the middle of the range or the first category. What a cell
-        becomes depends on no other cell.
+      out_of_range: 'error' refuses the first cell that the schema does not
+        declare. 'clip' refuses no cell, and replaces each by itself: numbers
+        move to the nearest bound, whole number or number of an enum; what is no
+        number, no category or neither true nor false becomes missing; and what
+        is missing in a required column becomes the middle of the range or the
+        first category.
       fitting: whether the table is to be learned from. It needs two rows then,
-        and under 'error' no column without values. And what is marked as read
-        off the data says nothing of which values there may be: it bounds none.
-        A column whose type is marked is returned as text.
+        and under 'error' a value in each column; what is marked as read off the
+        data restricts no value; and a column whose type is marked is returned
+        as text.
 
     Returns:
       A new `DataFrame` with columns in the order of the schema: integers as
@@ -330,71 +350,58 @@ class TableSchema:
       ValueError: naming the column, the first row and what to do about it.
         Under 'clip' for the columns and the number of rows alone.
     """
-    return validation.validated(self, df, out_of_range, fitting)
+    if out_of_range not in ('error', 'clip'):
+      raise ValueError(
+        f"out_of_range is {out_of_range!r}; it must be 'error' or 'clip'."
+      )
+    clip = out_of_range == 'clip'
+    names = [str(name) for name in values.checked_names(df)]
+    self._check_complete(names)
+    for name in names:
+      if name not in self.names:
+        raise ValueError(
+          f'The schema has no field {name!r}; describe it, or drop the column.'
+        )
+    if fitting and len(df) < 2:
+      raise ValueError(
+        'The table has one row; a distribution needs at least two.'
+      )
+    columns = {}
+    for field in self.fields:
+      marks = field.from_data if fitting else ()
+      column = _typed(df.iloc[:, names.index(field.name)], field, marks, clip)
+      if fitting:
+        _check_informative(column, field, clip)
+      columns[field.name] = _declared(column, field, marks, clip)
+    return pd.DataFrame(columns)
 
   def public_part(self, df: pd.DataFrame) -> pd.DataFrame:
-    """Returns a table of what the schema says without its marks.
+    """Returns what `validate` returns under 'clip' for fitting, for any rows.
 
     Args:
-      df: a `pandas.DataFrame` with the columns of the schema at least, of any
-        number of rows and any values.
-
-    Returns:
-      A new `DataFrame`, as `validate` returns it under 'clip' for fitting.
+      df: a `pandas.DataFrame` with at least the columns of the schema.
     """
-    return validation.public_part(self, df)
+    names = [str(name) for name in df.columns]
+    self._check_complete(names)
+    columns = {}
+    for field in self.fields:
+      column = df.iloc[:, names.index(field.name)]
+      column = _typed(column, field, field.from_data, clip=True)
+      columns[field.name] = _declared(column, field, field.from_data, clip=True)
+    return pd.DataFrame(columns)
+
+  def _check_complete(self, names):
+    for name in self.names:
+      if name not in names:
+        raise ValueError(
+          f'The table has no column {name!r}; add it, or remove the field from '
+          f'the schema. The table has {", ".join(map(repr, names))}.'
+        )
 
   @staticmethod
   def kinds(column: pd.Series) -> np.ndarray:
-    """Returns of which type every cell of a column looks.
-
-    Args:
-      column: a `pandas.Series` of strings, such as `public_part` gives of a
-        column whose type is marked.
-
-    Returns:
-      An object array `[n]` of 'boolean', 'integer', 'number', 'string', or
-      `None` for a missing value.
-    """
+    """Returns the apparent type of every cell; see `values.kinds`."""
     return values.kinds(column)
-
-
-def _checked_enum(field):
-  if not field.enum:
-    raise ValueError(
-      f'Field {field.name!r} has an empty enum; list at least one value.'
-    )
-  result = []
-  for value in field.enum:
-    ok = {
-      'string': isinstance(value, str),
-      'boolean': isinstance(value, bool),
-      'integer': _is_number(value) and float(value).is_integer(),
-      'number': _is_number(value),
-    }[field.type]
-    if not ok:
-      raise ValueError(
-        f'Field {field.name!r} of type {field.type} lists {value!r} in its '
-        'enum; change the type or the value.'
-      )
-    if field.type == 'integer' and abs(value) > _LARGEST:
-      raise ValueError(
-        f'Integer field {field.name!r} lists {value!r} in its enum, beyond '
-        '2**53; declare it a string, or drop it if it is an identifier.'
-      )
-    if field.type == 'string' and not _is_unicode(value):
-      raise ValueError(
-        f'Field {field.name!r} lists {value!r} in its enum, which is half of a '
-        'character and cannot be written as UTF-8; correct it.'
-      )
-    # -0.0 is 0.0, here and in tables.
-    convert = {'integer': int, 'number': lambda v: float(v) + 0.0}
-    result.append(convert.get(field.type, lambda v: v)(value))
-  if len(set(result)) != len(result):
-    raise ValueError(
-      f'Field {field.name!r} lists a value twice in its enum; remove one.'
-    )
-  return tuple(result)
 
 
 def _is_number(value):
@@ -411,38 +418,6 @@ def _is_unicode(text):
   except UnicodeEncodeError:
     return False
   return True
-
-
-def _check_range(field):
-  for key in ('minimum', 'maximum'):
-    value = getattr(field, key)
-    if value is None:
-      raise ValueError(
-        f'Field {field.name!r} of type {field.type} has no {key}; give minimum '
-        'and maximum from public knowledge, or an enum.'
-      )
-    if not _is_number(value):
-      raise ValueError(
-        f'Field {field.name!r} has {key} {value!r}; give a finite number.'
-      )
-    if field.type == 'integer':
-      if not float(value).is_integer():
-        raise ValueError(
-          f'Integer field {field.name!r} has {key} {value!r}; give a whole '
-          'number.'
-        )
-      if abs(value) > _LARGEST:
-        raise ValueError(
-          f'Integer field {field.name!r} has {key} {value!r}, beyond 2**53; '
-          'declare it a number, or drop it if it is an identifier.'
-        )
-    convert = int if field.type == 'integer' else float
-    object.__setattr__(field, key, convert(value))
-  if field.minimum > field.maximum:
-    raise ValueError(
-      f'Field {field.name!r} has minimum {field.minimum} above maximum '
-      f'{field.maximum}; swap them.'
-    )
 
 
 def _draft_field(df, name):
@@ -471,3 +446,118 @@ def _draft_field(df, name):
   marks = ('minimum', 'maximum', *marks)
   convert = int if kind == 'integer' else float
   return Field(name, kind, convert(low), convert(high), None, required, marks)
+
+
+def _check_informative(column, field, clip):
+  if not clip and column.isna().all():
+    raise ValueError(
+      f'Column {field.name!r} has no values, only missing ones; drop the '
+      'column and its field.'
+    )
+  if field.is_constant and field.required and not field.from_data:
+    warnings.warn(
+      f'Column {field.name!r} is declared to be constant; it is copied to the '
+      'synthetic table and nothing can be learned from it.',
+      stacklevel=3,
+    )
+
+
+def _typed(
+  column: pd.Series, field: Field, marks: Collection[str], clip: bool
+) -> pd.Series:
+  """The column in its type; as text where that is marked."""
+  enum = () if 'enum' in marks else field.enum or ()
+  if 'type' in marks:
+    return values.typed(column, 'string', field.name, clip=True)
+  return values.typed(column, field.type, field.name, enum, clip)
+
+
+def _declared(column, field, marks, clip):
+  """The column with values that are declared and not marked."""
+  if 'type' in marks:
+    return column
+  if clip:
+    column = _clipped(column, field, marks)
+  else:
+    _check_declared(column, field, marks)
+  if not field.required or 'required' in marks:
+    return column
+  missing = column.isna().to_numpy()
+  if missing.any():
+    if not clip:
+      row = values.name_row(np.flatnonzero(missing)[0])
+      raise ValueError(
+        f'Column {field.name!r}, {row}: the value is missing but the field is '
+        'required; set "required" to false, fill the value in, or set '
+        'out_of_range to clip.'
+      )
+    if {'minimum', 'maximum', 'enum'} & set(marks):
+      return column  # There is no public value to stand in.
+    column = column.where(~missing, _stand_in(field))
+  dtype = {'integer': 'int64', 'boolean': 'bool'}.get(field.type)
+  return column.astype(dtype) if dtype else column
+
+
+def _range(field, marks):
+  return (
+    -math.inf if 'minimum' in marks else field.minimum,
+    math.inf if 'maximum' in marks else field.maximum,
+  )
+
+
+def _undeclared(column, field):
+  """Which values are none of the enum, bool `[n]`."""
+  present = ~column.isna().to_numpy()
+  return present & ~column.isin(field.categories).to_numpy(bool)
+
+
+def _check_declared(column, field, marks):
+  if field.categories is None:
+    low, high = _range(field, marks)
+    number = column.to_numpy(np.float64, na_value=np.nan)
+    outside = (number < low) | (number > high)
+    said = f'is outside [{low}, {high}]; widen the bounds'
+  elif 'enum' not in marks:
+    outside = _undeclared(column, field)
+    said = 'is not in the enum; add it to the enum'
+  else:
+    return
+  if outside.any():
+    row = int(np.flatnonzero(outside)[0])
+    raise ValueError(
+      f'Column {field.name!r}, {values.name_row(row)}: {column.iloc[row]!r} '
+      f'{said}, or set out_of_range to clip.'
+    )
+
+
+def _clipped(column, field, marks):
+  if field.categories is None:
+    low, high = _range(field, marks)
+    # One side after the other: an infinite bound would make floats of integers.
+    if math.isfinite(low):
+      column = column.clip(lower=low)
+    return column.clip(upper=high) if math.isfinite(high) else column
+  if 'enum' in marks:
+    return column
+  outside = _undeclared(column, field)
+  if not field.is_numeric:
+    return column.mask(pd.Series(outside))
+  nearest = _nearest(column[outside].to_numpy(np.float64), field.enum)
+  column = column.copy()
+  column[outside] = nearest.astype(
+    np.int64 if field.type == 'integer' else np.float64
+  )
+  return column
+
+
+def _nearest(number, enum):
+  enum = np.sort(np.asarray(enum, np.float64))
+  middle = (enum[1:] + enum[:-1]) / 2
+  return enum[np.searchsorted(middle, number)]
+
+
+def _stand_in(field):
+  if field.categories is not None:
+    return field.categories[0]
+  middle = field.minimum / 2 + field.maximum / 2  # Their sum may overflow.
+  return int(middle) if field.type == 'integer' else middle

@@ -29,38 +29,34 @@ class TabularSynthesizer:
 
   Every column's distribution is measured by a noisy histogram and made
   standard normal by its CDF; an autoregressive flow, trained with DP-SGD,
-  learns the dependence of the columns. `model` says which (`tabular.models`):
+  learns the dependence of the columns. `model` chooses it (`tabular.models`):
   'histogram' gives each column a histogram that depends on the bins of those
   before it (`flows.histogram_flow`), 'spline' has blocks of splines, 'hflow' is
   DP-HFlow (`flows.dp_hflow`), with a linear layer before each block of splines
-  and one network for all of them. With `dequantization='variational'` the
-  places of discrete values in their cells are learned too, for a tighter bound
-  in training; the samples are not affected otherwise.
+  and one network for all of them.
 
   #### Formal guarantee
 
   What `fit` leaves behind (the model, samples, log-densities of rows that are
   not private, the progress it shows) is (epsilon, delta)-differentially
   private under adding or removing one row. Schema and number of rows count as
-  public. Every mechanism is in the `ledger`, charged before it ran. A `seed`,
-  log-densities of private rows, refusals under `out_of_range='error'`, and
-  floating-point attacks on the noise are outside of it.
+  public. Every mechanism is in the `ledger`, charged before it ran. Not covered
+  are a `seed`, log-densities of private rows, refusals under
+  `out_of_range='error'`, and floating-point attacks on the noise.
 
   Args:
     schema: a `TableSchema`. Its types, bounds and categories count as public,
-      except what is marked as read off the data: that is refused, or paid for.
+      except what is marked as read off the data, which needs `bounds_epsilon`.
     epsilon: the budget, with `delta`, for all that `fit` does.
     delta: see `epsilon`; should be well below one over the number of rows.
     model: 'histogram', 'spline' or 'hflow'.
-    target: name of the column that the synthetic rows are to predict from the
-      others, if there is one: more of the budget goes to it. For 'histogram'.
-    bounds_epsilon: what private bounds may cost, out of `epsilon`, where the
-      schema is a draft.
+    target: name of the column, if any, that matters most: the one to predict
+      from the others. For 'histogram'.
+    bounds_epsilon: the part of `epsilon` for private bounds, where the schema
+      is a draft.
     accountant: name of the accountant.
-    out_of_range: 'error' refuses values that the schema does not declare,
-      naming the first; that refusal is outside of the guarantee. 'clip' puts
-      declared values in their place and refuses none, see
-      `TableSchema.validate`: no row decides whether the fit ends.
+    out_of_range: 'error' refuses values that the schema does not declare;
+      'clip' replaces them, see `TableSchema.validate`.
     seed: for tests and papers: makes everything reproducible, and the result
       not private against anyone who knows the seed.
     **hyperparameters: of the model, see its class in `tabular.models`.
@@ -131,7 +127,11 @@ class TabularSynthesizer:
     self._hyperparameters = hyperparameters
     if target is not None:
       self._hyperparameters = {**hyperparameters, 'target': target}
-      takers = [name for name in models.MODELS if _takes_target(name)]
+      takers = [
+        name
+        for name in models.MODELS
+        if 'target' in models.model_class(name).__dataclass_fields__
+      ]
       if model not in takers:
         raise ValueError(
           f'target is {target!r}, which only model='
@@ -164,9 +164,9 @@ class TabularSynthesizer:
       work_dir: folder that does not exist yet, for the ledger and for
         checkpoints; it holds the secret that all noise derives from, until
         the caller deletes it. Without one all is in memory.
-      resume: go on with what an interrupted fit of the same table left in
-        `work_dir`. Steps that were paid are replayed with the same
-        randomness, not paid again.
+      resume: whether to continue an interrupted fit of the same table in
+        `work_dir`. Charged steps are replayed with the same randomness, not
+        charged again.
       progress: whether to show a progress bar, in a terminal or notebook.
 
     Returns:
@@ -206,7 +206,7 @@ class TabularSynthesizer:
         'as that. Choose delta well below.',
         stacklevel=3,
       )
-    # Whatever the budget cannot pay is refused before anything is written.
+    # A budget that is too small is refused before anything is written.
     spending = fitting.split_budget(
       self.schema,
       len(table),
@@ -244,7 +244,8 @@ class TabularSynthesizer:
     self.schema = fitted.schema
     self._marginals = fitted.marginals
     self._density = fitted.density
-    self._sampling = fitted.sampling
+    if spending.plan is not None:
+      self._sampling = spending.plan.sampler.describe()
     return self
 
   def _settings(self):
@@ -278,14 +279,14 @@ class TabularSynthesizer:
       num_rows: number of rows, 0 or more.
       seed: for rows that can be drawn again; `None` for fresh ones.
       conditions: dict of values that columns must have, such as `{'sex': 'f'}`,
-        `None` for missing. Rows of the model that agree are exact draws; where
-        they are too rare, and for values of continuous columns, rows are
-        resampled by importance (`conditioning.sample`), which is approximate.
+        `None` for missing. Rejection sampling is exact; where matching rows
+        are too rare, and for values of continuous columns, it is importance
+        resampling (`conditioning.sample`), which is approximate.
 
     Returns:
       A `DataFrame` with the columns, types and values of the schema. With
-      conditions, `attrs['conditions']` says by which `method`, 'exact' or
-      'importance', and how many independent rows they are worth.
+      conditions, `attrs['conditions']` has the `method`, 'exact' or
+      'importance', and the effective sample size, `effective_rows`.
 
     Raises:
       ValueError: for a number out of range, or a condition that the schema
@@ -314,20 +315,16 @@ class TabularSynthesizer:
     return table
 
   def log_prob(self, df: pd.DataFrame) -> np.ndarray:
-    """Returns the log-density of rows, in nats.
+    """Returns the log-density of rows, in nats, float32 `[n]`.
 
-    Categories, integers and missing values count with their probability,
-    other numbers with their density in the units of the column. Probabilities
-    are integrals over cells, estimated from 16 points each, drawn evenly or by
-    the variational dequantization and weighted for it, the same for each call:
-    the probability has no bias, so that its logarithm is, in expectation, a
-    lower bound. The result for private rows is not private.
+    Categories, integers and missing values count with their probability, other
+    numbers with their density in the units of the column. Probabilities are
+    estimated without bias from 16 points per row, the same for each call; their
+    logarithm is, in expectation, a lower bound. The result for private rows is
+    not private.
 
     Args:
       df: `DataFrame` with the columns of the schema.
-
-    Returns:
-      float32 array `[n]`.
     """
     self._check_fitted()
     table = self.schema.validate(df, self.out_of_range, fitting=False)
@@ -376,7 +373,7 @@ class TabularSynthesizer:
       model_dir: the folder. It gets the schema, the ledger, the statement,
         the weights, and a SavedModel that needs no tfdpflows.
       overwrite: whether to replace a model that is there. Its ledger is kept
-        in the new one, since what it spent stays spent.
+        in the new folder.
 
     Raises:
       FileExistsError: if `model_dir` exists and may not be replaced.
@@ -460,11 +457,6 @@ class TabularSynthesizer:
     return self
 
 
-def _takes_target(name):
-  fields = dataclasses.fields(models.model_class(name))
-  return 'target' in {field.name for field in fields}
-
-
 def fit_to_directory(
   table: pd.DataFrame,
   schema: TableSchema,
@@ -479,9 +471,9 @@ def fit_to_directory(
 ) -> TabularSynthesizer:
   """Fits a synthesizer and writes it to a folder, in the way of a long job.
 
-  Until the model is complete, all work stands in `model_dir + '.partial'`:
-  ledger, checkpoints, and the secret of the noise. A fit that was killed goes
-  on from there with `resume`, without paying twice.
+  Until the model is complete, ledger, checkpoints and the secret of the noise
+  are in `model_dir + '.partial'`. A fit that was killed continues from there
+  with `resume`, without charging anything twice.
 
   Args:
     table: `DataFrame` of private rows.
@@ -499,8 +491,8 @@ def fit_to_directory(
     The fitted `TabularSynthesizer`, as loaded from `model_dir`.
 
   Raises:
-    FileExistsError: if the model or unfinished work exists and neither
-      `overwrite` nor `resume` says what to do with it.
+    FileExistsError: if the model or unfinished work exists, without `overwrite`
+      or `resume`.
     FileNotFoundError: if there is nothing to resume.
   """
   model_dir = os.path.normpath(model_dir)

@@ -12,11 +12,7 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def of_file(path: str) -> Iterator[None]:
-  """Within it, an error of TensorFlow is one of reading or writing `path`.
-
-  Raises:
-    OSError: with the path, for any error that TensorFlow raises.
-  """
+  """Raises the errors of TensorFlow as an `OSError` with the path."""
   try:
     yield
   except tf.errors.OpError as error:
@@ -29,11 +25,7 @@ def of_file(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_memory() -> Iterator[None]:
-  """Within it, TensorFlow running out of memory is as Python running out of it.
-
-  Raises:
-    MemoryError: where TensorFlow ran out of it.
-  """
+  """Raises TensorFlow's exhaustion of memory as a `MemoryError`."""
   try:
     yield
   except tf.errors.ResourceExhaustedError as error:

@@ -30,16 +30,15 @@ def read_table(
 
   Args:
     path: path of the file; may end in '.gz'.
-    schema: `TableSchema` that says the types, or `None` to infer them:
-      boolean, integer and number where every value reads as one (a leading
-      zero makes a code, which stays text), string otherwise. A column whose
-      type is marked as read off the data stays text.
-    out_of_range: 'error' refuses what is no such table or of another type.
-      'clip' refuses no row, whatever it holds (with a schema): bytes that are
-      no UTF-8 become the character U+FFFD, cells that a line lacks are missing,
-      those it has too many are dropped, a quote that is never closed is an
-      ordinary character, and cells of another type become what
-      `TableSchema.validate` says.
+    schema: `TableSchema` with the types, or `None` to infer them: boolean,
+      integer and number where every value reads as one (a leading zero makes a
+      code, which stays text), string otherwise. A column whose type is marked
+      as read off the data stays text.
+    out_of_range: 'error' refuses other files and cells of another type. 'clip',
+      with a schema, refuses no row: bytes that are not UTF-8 become the
+      character U+FFFD, cells that a line lacks are missing, extra cells are
+      dropped, a quote that is never closed is an ordinary character, and for
+      cells of another type see `TableSchema.validate`.
 
   Returns:
     A `DataFrame` in the order of the file: `Int64` or `int64` integers,
@@ -78,7 +77,7 @@ def read_table(
 
 
 def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:
-  """Writes a table as CSV, all of it or nothing; replaces what was there.
+  """Writes a table as CSV atomically, and replaces an earlier file.
 
   Missing values become empty cells (or the first of NA, NaN and null that is
   no value of the table, when an empty string is one), booleans true and false.

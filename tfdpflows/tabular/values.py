@@ -1,4 +1,4 @@
-"""Columns of cells in the types of a schema: parsing and type inference."""
+"""Parses columns into the types of a schema, and infers these types."""
 
 from __future__ import annotations
 
@@ -66,14 +66,7 @@ def is_text(column: pd.Series) -> bool:
 
 
 def inferred(column: pd.Series, name: str) -> tuple[str, pd.Series]:
-  """Returns the type of a column and the column in that type.
-
-  Args:
-    column: `pandas.Series`, of strings or typed.
-    name: its name, for messages.
-
-  Returns:
-    A type of the schema, and a `Series` of that type with missing values.
+  """Returns the type of a column, and the column in that type.
 
   Raises:
     ValueError: if all values are missing.
@@ -125,7 +118,10 @@ def _kind_of(word):
 
 
 def kinds(column: pd.Series) -> np.ndarray:
-  """Returns of which type every cell looks; see `TableSchema.kinds`."""
+  """Returns the apparent type of each cell of a column of strings.
+
+  It is 'boolean', 'integer', 'number', 'string', or `None` if missing.
+  """
   missing = is_missing(column)
   words = _texts(column[~missing])
   known = {word: _kind_of(word) for word in set(words)}
@@ -151,23 +147,23 @@ def typed(
 ) -> pd.Series:
   """Returns a column in a type of the schema, missing values included.
 
-  What a cell becomes depends on the cell alone: not on the others, nor on the
-  type that pandas gave to the column for their sake.
+  Each cell is converted by itself: neither other cells matter, nor the type
+  that pandas gave to the column because of them.
 
   Args:
     column: `pandas.Series`, of strings or typed.
     kind: 'integer', 'number', 'string' or 'boolean'.
     name: its name, for messages.
     declared: values that are not taken for missing.
-    clip: whether no cell is refused: numbers between whole ones are rounded,
-      infinite ones kept for a bound, and all else that does not fit is missing.
+    clip: whether to refuse no cell: numbers are rounded to integers, infinite
+      ones kept for a bound, and all else that does not fit is missing.
 
   Returns:
     A `Series` of type `Int64`, `float64`, `object` or `boolean`, missing
     values as NA, indexed from 0.
 
   Raises:
-    ValueError: naming column, row and value of the first that does not fit.
+    ValueError: naming the first cell that does not fit.
   """
   column = column.reset_index(drop=True)
   missing = is_missing(column, declared)

@@ -1,4 +1,4 @@
-"""Where an unfinished fit stands: ledger, checkpoints, secret."""
+"""The folder of an unfinished fit: ledger, checkpoints, secret."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -26,7 +26,7 @@ LEDGER = 'ledger.jsonl'
 EARLIER = 'earlier_ledgers'
 _SETTINGS = 'settings.json'
 _SECRET = 'secret'
-# What is longer, such as a schema, has no place in a message.
+# Longer values, such as a schema, are left out of messages.
 _LONG = 80
 _DAMAGED = (
   '{} cannot be resumed: its {} is {}. Overwrite it to start again; what it '
@@ -38,21 +38,20 @@ class WorkDirectory:
   """Randomness, ledger and checkpoints of one fit, in a folder or in memory.
 
   A resumed fit replays what was interrupted with the same randomness on the
-  same table, so that nothing is revealed that was not paid for. Both are
-  checked: the settings, and a fingerprint of the table that is keyed with the
-  secret. The folder is made complete under another name and then renamed. It
-  is private to the user, and whoever reads the secret can undo the noise:
-  delete it when the fit ends.
+  same table, so that nothing is released that was not charged. The settings and
+  a fingerprint of the table, keyed with the secret, are checked. The folder is
+  private to the user, since the secret undoes the noise: delete it when the fit
+  ends.
 
   Args:
     path: the folder, or `None` for memory.
-    resume: whether it exists and is gone on with.
-    overwrite: whether one that exists makes way; its ledgers are kept.
+    resume: whether to continue the fit in it.
     settings: JSON-able dict that must be the same when resumed.
     table: the validated `DataFrame`.
     seed: seed instead of a secret, or `None`.
     budget: the `PrivacyBudget`.
     accountant: name of the accountant.
+    overwrite: whether to replace an unfinished fit; its ledgers are kept.
 
   Attributes:
     randomness: the `Randomness` of the fit.
@@ -133,9 +132,12 @@ class WorkDirectory:
       if seed is None:
         secret = os.path.join(aside, _SECRET)
         _write_private(secret, self.randomness.secret)
-      _take_earlier(_dropped(path), aside)
+      dropped = _dropped(path)
+      if os.path.isdir(dropped):
+        ledgers = [*list_earlier(dropped), os.path.join(dropped, LEDGER)]
+        take_earlier(filter(os.path.exists, ledgers), aside)
       os.rename(aside, path)
-    shutil.rmtree(_dropped(path), ignore_errors=True)
+    shutil.rmtree(dropped, ignore_errors=True)
 
   def _check(self, path, settings, table, seed):
     if not os.path.isdir(path):
@@ -189,7 +191,7 @@ def list_earlier(folder: atomic.PathLike) -> list[str]:
   return [os.path.join(earlier, name) for name in sorted(os.listdir(earlier))]
 
 
-def take_earlier(paths: Sequence[str], folder: atomic.PathLike) -> None:
+def take_earlier(paths: Iterable[str], folder: atomic.PathLike) -> None:
   """Copies ledgers of earlier fits into a folder, numbered on."""
   os.makedirs(os.path.join(folder, EARLIER), exist_ok=True)
   start = len(list_earlier(folder)) + 1
@@ -198,7 +200,7 @@ def take_earlier(paths: Sequence[str], folder: atomic.PathLike) -> None:
 
 
 def describe_earlier(path: atomic.PathLike) -> str:
-  """Says in a sentence what the ledger of an earlier fit spent."""
+  """Returns a sentence about the epsilon of an earlier fit."""
   try:
     with PrivacyLedger.open(path, read_only=True) as ledger:
       epsilon = round_up(ledger.epsilon())
@@ -213,7 +215,7 @@ def describe_earlier(path: atomic.PathLike) -> str:
 
 
 def _drop(path):
-  """Makes way for a new fit; its ledgers are kept for the one that follows."""
+  """Renames an unfinished fit; the next one takes its ledgers."""
   if not os.path.isdir(path):
     return
   try:
@@ -227,14 +229,8 @@ def _drop(path):
 
 
 def _metadata(randomness):
-  """What a ledger says of its fit, and a name to know it by in copies."""
+  """Metadata of a ledger, with a name that tells copies of it from others."""
   return {'seeded': randomness.seeded, 'fit': secrets.token_hex(8)}
-
-
-def _take_earlier(dropped, folder):
-  if os.path.isdir(dropped):
-    ledgers = [*list_earlier(dropped), os.path.join(dropped, LEDGER)]
-    take_earlier([path for path in ledgers if os.path.exists(path)], folder)
 
 
 def _dropped(path):

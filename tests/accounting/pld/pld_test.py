@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from tests.grids import thinned
 from tfdpflows import accounting
 from tfdpflows.accounting import mechanisms, registry
 from tfdpflows.accounting.mechanisms import BoundedRange, Gaussian, Laplace
@@ -174,26 +173,17 @@ def test_masses_are_differences_of_tails(kind, parameter):
 # ------------------------------------------------------------- sampling
 
 
+@pytest.mark.parametrize('q', [1e-6, 1e-3, 0.1, 0.7, 0.999999])
 @pytest.mark.parametrize(
-  ('kind', 'parameter', 'q'),
-  thinned(
-    [
-      (kind, parameter, q)
-      for q in (1e-6, 1e-3, 0.1, 0.7, 0.999999)
-      for kind, parameter in (
-        ('gaussian', 0.6),
-        ('gaussian', 8.0),
-        ('laplace', 0.4),
-        ('laplace', 5.0),
-        ('bounded_range', 0.2),
-        ('bounded_range', 3.0),
-      )
-    ],
-    lambda point: (
-      point[0] != 'gaussian'
-      or point[1:] in ((0.6, 1e-6), (0.6, 0.7), (8.0, 0.1))
-    ),
-  ),
+  ('kind', 'parameter'),
+  [
+    ('gaussian', 0.6),
+    ('gaussian', 8.0),
+    ('laplace', 0.4),
+    ('laplace', 5.0),
+    ('bounded_range', 0.2),
+    ('bounded_range', 3.0),
+  ],
 )
 def test_one_sampled_run_is_the_closed_form(kind, parameter, q):
   event = EVENTS[kind](parameter)
@@ -408,11 +398,7 @@ def random_sampled():
     )
 
 
-@pytest.mark.parametrize(
-  ('q', 'noise', 'steps', 'delta'),
-  # Further ones have windows of many points.
-  thinned(random_sampled(), lambda point: point[1] > 0.9 or point[2] == 4033),
-)
+@pytest.mark.parametrize(('q', 'noise', 'steps', 'delta'), random_sampled())
 def test_nowhere_looser_than_others(q, noise, steps, delta):
   event = sample(q, dp_accounting.GaussianDpEvent(noise), steps)
   ours = priced(event).get_epsilon(delta)
@@ -440,7 +426,7 @@ def test_large_windows_are_not_given_up(q, noise, steps, delta, expected):
   assert expected < accounting.compute_epsilon(event, delta, 'rdp')
 
 
-@pytest.mark.parametrize('steps', thinned([10**9, 10**8], 1))
+@pytest.mark.parametrize('steps', [10**8, 10**9])
 def test_a_billion_steps_stay_below_rdp(steps):
   event = sample(
     2.0 / math.sqrt(steps), dp_accounting.GaussianDpEvent(10.0), steps
@@ -514,7 +500,7 @@ def test_time_is_looked_at_between_mechanisms(monkeypatch):
   assert 'limit of 5 s was passed at delta=1e-06' in made.remarks(1e-6)[0]
 
 
-@pytest.mark.parametrize('limit', thinned([0.5, 2.0], 1))
+@pytest.mark.parametrize('limit', [0.5, 2.0])
 def test_time_limit_holds_for_what_takes_its_place(limit):
   """1,000 noises on samples took 31 s in place of 1."""
   parts = [
@@ -563,10 +549,10 @@ MANY = {
 
 @pytest.mark.parametrize('name', MANY)
 def test_time_limit_holds_for_all_that_may_be_many(name):
-  """1,000 of them took from 12 s to minutes."""
+  """1,000 of them took from 12 s to minutes in place of 1."""
   relation, event = MANY[name]
   parts = [event(i) for i in range(1000)]
-  made = priced(dp_accounting.ComposedDpEvent(parts), relation, time_limit=0.2)
+  made = priced(dp_accounting.ComposedDpEvent(parts), relation, time_limit=1.0)
   start = time.process_time()
   epsilon = made.get_epsilon(1e-5)
   assert time.process_time() - start < 6
@@ -619,7 +605,7 @@ COARSE = [
 def test_coarser_mechanisms_cost_no_less(kind, relation, draw):
   rng = np.random.default_rng(3)
   parts = []
-  for _ in range(30):
+  for _ in range(60):
     parameter, size = rng.uniform(0.5, 3.0), int(rng.integers(1, 900))
     event = EVENTS[kind](parameter)
     if draw == 'poisson':
@@ -628,11 +614,11 @@ def test_coarser_mechanisms_cost_no_less(kind, relation, draw):
       one = dp_accounting.SampledWithoutReplacementDpEvent(1000, size, event)
     parts.append(dp_accounting.SelfComposedDpEvent(one, int(size % 7) + 1))
   exact = mechanisms.decompose(dp_accounting.ComposedDpEvent(parts), relation)
-  assert pld._coarser(exact, 30) == exact
+  assert pld._coarser(exact, 60) == exact
   rdp = accounting.RDPAccountant(relation)
   rdp._totals = exact
   curve = rdp.rdp
-  for most in (20, 7, 1):
+  for most in (40, 7, 1):
     coarse = pld._coarser(exact, most)
     assert len(coarse) <= most
     assert sum(coarse.values()) == sum(exact.values())
@@ -690,20 +676,9 @@ def test_no_bound_at_all_is_said():
 
 @pytest.mark.filterwarnings('error')
 @pytest.mark.parametrize(
-  ('kind', 'parameter'),
-  thinned(
-    [
-      (kind, parameter)
-      for kind in sorted(TAILS)
-      for parameter in (5e-324, 1e-300, 1e-155, 1e-9, 1e-3, 1e3, 1e155, 1e300)
-    ],
-    # The others, between the extremes, take a second and more.
-    lambda point: (
-      point in (('bounded_range', 1e3), ('laplace', 1e-3), ('gaussian', 1e-9))
-      or not 1e-9 <= point[1] <= 1e3
-    ),
-  ),
+  'parameter', [5e-324, 1e-300, 1e-155, 1e-9, 1e-3, 1e3, 1e155, 1e300]
 )
+@pytest.mark.parametrize('kind', sorted(TAILS))
 def test_any_parameter_has_a_price(kind, parameter):
   event = EVENTS[kind](parameter)
   for one, relation in (

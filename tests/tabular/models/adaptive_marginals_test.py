@@ -219,7 +219,7 @@ def test_a_fit_that_was_killed_between_marginals_goes_on(fitted, tmp_path):
   [
     ({'model': 'spline'}, r"\['adaptive_marginals'\] of model 'spline'"),
     ({'matching': False}, 'and matching'),
-    ({'adaptive_share': 0.9}, 'leave something'),
+    ({'adaptive_share': 0.9}, 'leave a share'),
     ({'adaptive_marginals': 1.5}, 'whole'),
   ],
 )

@@ -16,9 +16,8 @@ from tests.tabular import small_table
 from tfdpflows import flows
 from tfdpflows.tabular import Field, models
 from tfdpflows.tabular.encoding import TableEncoder
-from tfdpflows.tabular.models.hflow import HFlowModel
 from tfdpflows.tabular.models.histogram import HistogramModel
-from tfdpflows.tabular.models.spline import SplineModel
+from tfdpflows.tabular.models.spline import HFlowModel, SplineModel
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 

@@ -1,4 +1,4 @@
-"""Table models: a file for each, and a row in `MODELS`."""
+"""Table models, each with a row in `MODELS`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import importlib
 MODELS = {
   'histogram': ('tfdpflows.tabular.models.histogram', 'HistogramModel'),
   'spline': ('tfdpflows.tabular.models.spline', 'SplineModel'),
-  'hflow': ('tfdpflows.tabular.models.hflow', 'HFlowModel'),
+  'hflow': ('tfdpflows.tabular.models.spline', 'HFlowModel'),
 }
 # Hyper-parameters that were called otherwise in files of earlier versions.
 _RENAMED = {
@@ -37,14 +37,10 @@ def model_class(name: str) -> type:
 
 
 def current_settings(settings: dict) -> dict:
-  """Returns settings that a file holds as this version writes them.
+  """Returns `settings` of a file of any version as this version writes them.
 
-  One class held the hyper-parameters of all models once, and `transform` said
-  which flow it was; before that there was one model, and no name.
-
-  Args:
-    settings: what `model.json`, or `settings.json` of an unfinished fit, has
-      under that name, written by this version or an earlier one.
+  Earlier versions had one class for the hyper-parameters of all models, with
+  the flow in `transform`; before that there was one model, without a name.
   """
   if 'hyperparameters' not in settings:
     return settings

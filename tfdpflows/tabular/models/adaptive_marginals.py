@@ -1,17 +1,18 @@
 """Adaptive marginals: measured where a trained model is most wrong.
 
-In rounds, as in AIM (McKenna et al. 2022): the marginal that the model is most
-wrong about is selected and measured. Rows of the model are raked to all that
-was measured, and the model is trained on the weighted rows (distillation).
+In rounds, as in AIM (McKenna et al. 2022), the marginal that the model is most
+wrong about is selected and measured. Rows of the model are raked (iterative
+proportional fitting) to all that was measured, and the model is trained on the
+weighted rows (distillation).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import warnings
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -24,31 +25,26 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import progress as bars
 from tfdpflows.tabular.density import TableDensity
 
-# Of each round's budget, as in AIM.
+# Share of the selection in the budget of a round, as in AIM.
 _SELECTION_SHARE = 0.1
-# The last round has so many times the budget of the first: the model is less
-# wrong by then, and only a finer measurement can say where.
+# Budget of the last round over that of the first: the model is less wrong by
+# then, and only a finer measurement can show where.
 _ANNEALING = 4.0
-# More cells than that are not worth their noise, and their time.
+# Larger marginals are not worth their noise and their time.
 _MOST_CELLS = 4096
 _SAMPLE = 1 << 17
-# The model is distilled until weighted rows are worth this share of even ones.
+# The model is distilled until the effective sample size of the weighted rows is
+# this share of their number.
 _ENOUGH, _MOST_DISTILLATIONS = 0.8, 3
 _DISTILLATION = {'steps': 500, 'batch_size': 2048, 'learning_rate': 1e-3}
-# Of raking: no pass moves the weight of a cell by a larger factor.
+# Raking: the largest factor of a cell's weight in one pass.
 _LARGEST_FACTOR = 5.0
 _PASSES, _CONVERGED = 50, 1e-4
 _TINY = 1e-12
 
 
-@dataclasses.dataclass(frozen=True)
-class Round:
-  """What a round spends.
-
-  Attributes:
-    epsilon: of the choice of columns.
-    noise_multiplier: of the measurement.
-  """
+class Round(NamedTuple):
+  """Epsilon of the selection, and noise multiplier of the measurement."""
 
   epsilon: float
   noise_multiplier: float
@@ -64,31 +60,19 @@ class Round:
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Target:
-  """A marginal that weighted rows should have.
-
-  Attributes:
-    columns: numbers of the columns, a tuple.
-    probabilities: of the combinations of their bins, of sum 1.
-  """
+class Target(NamedTuple):
+  """Probabilities, of sum 1, of the combinations of bins of some columns."""
 
   columns: tuple
   probabilities: np.ndarray
 
 
 def plan_rounds(num_rounds: int, noise_multiplier: float) -> tuple[Round, ...]:
-  """Returns the `Round`s that together cost as much as one Gaussian mechanism.
+  """Returns `Round`s with the same zCDP cost as one Gaussian mechanism.
 
-  As zero-concentrated privacy counts it: a Gaussian of noise multiplier s costs
-  `1 / (2 s^2)`, a choice of bounded range epsilon `epsilon^2 / 8` (Cesar and
-  Rogers 2021). The accountant of the fit adds up the events themselves.
-
-  Args:
-    num_rounds: number of rounds, 0 or more.
-    noise_multiplier: of that one mechanism.
-
-  #### Example
+  A Gaussian mechanism of noise multiplier s has `rho = 1 / (2 s^2)`, a
+  selection of bounded range epsilon `rho = epsilon^2 / 8` (Cesar and Rogers
+  2021). The accountant of the fit composes the events themselves.
 
   >>> one, = plan_rounds(1, 2.)
   >>> round(one.epsilon, 3), round(one.noise_multiplier, 3)
@@ -110,18 +94,9 @@ def plan_rounds(num_rounds: int, noise_multiplier: float) -> tuple[Round, ...]:
 def candidates(
   sizes: Sequence[int], target: int | None = None
 ) -> list[tuple[int, ...]]:
-  """Returns the groups of columns that a round chooses from, public ones.
+  """Returns the groups of columns that a round selects from.
 
-  Args:
-    sizes: number of bins of each column.
-    target: number of the column whose dependence on two others is a candidate
-      too; or `None`.
-
-  Returns:
-    A list of tuples: all pairs, and all triples with the target, that have
-    4,096 cells at most.
-
-  #### Example
+  These are all pairs, and all triples with the target, of at most 4,096 cells.
 
   >>> candidates([2, 3, 2], target=2)
   [(0, 1), (0, 2), (1, 2), (0, 1, 2)]
@@ -146,22 +121,18 @@ def refine(
   resume: bool,
   progress: bool = False,
 ) -> list[Target]:
-  """Measures what the model gets most wrong, and fits the model to it.
-
-  Each round selects, by the exponential mechanism, the marginal that rows of
-  the model are most wrong about, measures it, and rakes the rows to all that
-  was measured. At last the model is trained on the weighted rows.
+  """Runs the rounds, and trains the model on what they measured.
 
   Args:
-    density: a `HistogramDensity`, trained, whose single columns are right.
+    density: a trained `HistogramDensity` with the released marginals.
     codes: private codes, float32 `[n, d]`.
     rounds: from `plan_rounds`.
-    randomness: the `Randomness` of the fit.
-    ledger: charged for every round before it looks at `codes`.
+    randomness: see `TableModel.refine`, as the other arguments.
+    ledger: charged for every round.
     num_rows: the public number of rows.
-    target: see `candidates`.
-    resume: whether rounds that were paid are repeated.
-    progress: whether to show how far it is, in a terminal or notebook.
+    target: number of the target column, or `None`.
+    resume: whether rounds that were charged are repeated.
+    progress: whether to show progress bars.
 
   Returns:
     A list of `Target`s, one for each marginal that was measured.
@@ -169,7 +140,7 @@ def refine(
   #### Formal guarantee
 
   Only `mechanisms.select_marginal` and `mechanisms.noisy_marginals` see the
-  codes; all else is made of the model and of what they released.
+  codes; all else is post-processing.
   """
   sizes = density.latent.bijector.num_bins
   groups = candidates(sizes, target)
@@ -186,7 +157,11 @@ def refine(
   rng = randomness.numpy('guide rows')
   points = density.sample(_SAMPLE, rng)
   rows, weights = density.bins(points), np.ones(_SAMPLE)
-  columns = _column_targets(rows, sizes)
+  # Single columns were measured with less noise than any pair: they stay.
+  columns = [
+    Target((j,), marginals.count(rows, sizes, (j,)) / _SAMPLE)
+    for j in range(len(sizes))
+  ]
   # A marginal may be measured again: the later target knows the earlier one.
   targets = {}
   shown = bars.bar('marginal', len(rounds), progress)
@@ -235,34 +210,16 @@ def refine(
   return targets
 
 
-def _column_targets(rows, sizes):
-  """Single columns were measured with less noise than any pair: they stay."""
-  return [
-    Target((j,), marginals.count(rows, sizes, (j,)) / len(rows))
-    for j in range(len(sizes))
-  ]
-
-
 def shrunken(
   marginal: mechanisms.Marginal, expected: np.ndarray, num_rows: int
 ) -> Target:
-  """Shrinks a noisy marginal towards the model's: returns a `Target`.
+  """Returns a noisy marginal shrunk towards the model's, as a `Target`.
 
-  What the model misses in a cell is taken to have a variance in proportion to
-  the cell's share m, `v = c m`. How much, is estimated from how much farther
-  the measurement is from the model than its noise s would be. Each cell moves
-  by its part of the variance, `v / (v + s^2)`, and all together to a sum of 1:
-  where rows are the measurement is believed, where there are few the model.
-  Post-processing.
+  Empirical Bayes: the error of the model in a cell of probability m is given
+  the variance `v = c m`, with c estimated from how much farther the measurement
+  is from the model than its noise s explains. Each cell moves towards the
+  measurement by the share `v / (v + s^2)`, and all together to a sum of 1.
 
-  Args:
-    marginal: a `mechanisms.Marginal`.
-    expected: the model's probabilities, of the same shape.
-    num_rows: number of rows that were measured.
-
-  #### Example
-
-  >>> import numpy as np
   >>> from tfdpflows import mechanisms
   >>> seen = mechanisms.Marginal((0,), np.array([800., 200., 20.]), 20.)
   >>> shrunken(seen, np.array([.9, .1, 0.]), 1000).probabilities.round(2)
@@ -285,24 +242,12 @@ def shrunken(
 def rake(
   bins: np.ndarray, sizes: Sequence[int], targets: Sequence[Target]
 ) -> np.ndarray:
-  """Returns weights with which rows have the target marginals.
+  """Returns weights `[n]`, of mean 1, with which rows have the targets.
 
-  Iterative proportional fitting of the weights, marginal by marginal, which
-  among all weights that reach the targets finds those nearest to even ones in
-  relative entropy, the exponential tilt. Cells without rows stay empty.
+  Raking (iterative proportional fitting), marginal by marginal. Of all weights
+  that reach the targets it finds those of least relative entropy to equal ones.
+  Cells without rows stay empty; contradictory targets are met in turn.
 
-  Args:
-    bins: integers `[n, d]`, the bins of rows of the model.
-    sizes: number of bins of each column, `[d]`.
-    targets: sequence of `Target`s. Those that contradict each other are met
-      in turn.
-
-  Returns:
-    float64 weights `[n]` of mean 1.
-
-  #### Example
-
-  >>> import numpy as np
   >>> rows = np.array([[0], [1], [1], [1]])
   >>> rake(rows, [2], [Target((0,), np.array([.5, .5]))]).round(3)
   array([2.   , 0.667, 0.667, 0.667])
@@ -326,9 +271,7 @@ def rake(
 
 
 def effective_share(weights: np.ndarray) -> float:
-  """Returns how many even rows weighted ones are worth, as a share of all.
-
-  #### Example
+  """Returns the effective sample size of weighted rows, as a share of all.
 
   >>> effective_share([1., 1., 0., 0.])
   0.5
@@ -347,17 +290,7 @@ def distill(
   learning_rate: float,
   seed: int,
 ) -> None:
-  """Fits the flow to weighted rows of its own; needs no private rows.
-
-  Args:
-    density: the `TableDensity` whose flow is changed.
-    points: points `[n, d]`, drawn from it.
-    weights: `[n]`, by which they count.
-    steps: of Adam.
-    batch_size: rows of a step, drawn by weight.
-    learning_rate: at the start; decays along half a cosine.
-    seed: of the batches.
-  """
+  """Trains the flow of `density` on points drawn from it, by weight."""
   rng = np.random.default_rng(seed)
   optimizer = keras.optimizers.Adam(
     keras.optimizers.schedules.CosineDecay(learning_rate, steps, alpha=0.05)

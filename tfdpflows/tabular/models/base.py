@@ -1,4 +1,4 @@
-"""What every table model has: training, its defaults, and what a fit asks."""
+"""The base class of table models, and the fields of its hyper-parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import TableDensity, cells
 from tfdpflows.tabular.encoding import EncodedColumn
 
-# More than that is time which large tables do not pay back.
+# Larger tables gain nothing by larger batches or more steps.
 _LARGEST_BATCH, _MOST_STEPS = 4000.0, 1000
 _CLIPPING = {
   'flat': gradients.Flat,
@@ -24,8 +24,8 @@ _CLIPPING = {
 }
 
 
-def _checked(default, is_right, said):
-  metadata = {'is_right': is_right, 'said': said}
+def _checked(default, is_valid, message):
+  metadata = {'is_valid': is_valid, 'message': message}
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -46,14 +46,14 @@ def positive(default: float) -> Any:
 
 def whole(default: int, least: int) -> Any:
   """A hyper-parameter that is a whole number."""
-  said = f'must be whole and at least {least}'
-  return _checked(default, lambda v: v == int(v) >= least, said)
+  message = f'must be whole and at least {least}'
+  return _checked(default, lambda v: v == int(v) >= least, message)
 
 
 def widths(default: tuple) -> Any:
   """A hyper-parameter of whole numbers, one for each hidden layer."""
-  is_right = lambda v: len(v) and all(w == int(w) >= 1 for w in v)
-  return _checked(default, is_right, 'must be whole numbers, one at least')
+  is_valid = lambda v: len(v) and all(w == int(w) >= 1 for w in v)
+  return _checked(default, is_valid, 'must be whole numbers, one at least')
 
 
 def choice(default: str, choices: Sequence[str]) -> Any:
@@ -66,29 +66,28 @@ def choice(default: str, choices: Sequence[str]) -> Any:
 class TableModel(abc.ABC):
   """A table model: its hyper-parameters, its flow, what it adds to a fit.
 
-  A fit measures the marginals of all columns, trains the flow on what is left
-  of the budget, and lets the model refine what was trained. A model says how:
-  by its hyper-parameters (declared with their defaults and what is right for
-  them: `share`, `positive`, `whole`, ...), by `make_flow`, and by
-  `plan_refinement` with `refine`. It has a row in `tabular.models.MODELS`.
+  A fit measures the marginals of all columns, trains the flow with the rest of
+  the budget, and lets the model refine what was trained. A model declares its
+  hyper-parameters with defaults and valid values (`share`, `positive`, `whole`,
+  ...), and defines `make_flow` and, where needed, `plan_refinement` and
+  `refine`. It has a row in `tabular.models.MODELS`.
 
   Attributes:
     name: name of the model.
     marginal_share: share of the budget (of the squared signal-to-noise ratio)
       that goes to the private marginals; the rest trains the flow.
     hidden_units: width of each hidden layer.
-    num_bins: number of bins; what of is up to the model.
+    num_bins: number of bins, see the model.
     expected_batch_size: mean size of a Poisson batch.
     epochs: passes over the table, on average.
     l2_norm_clip: bound of one row's gradient.
-    clipping: what is clipped to it: the 'flat' gradient, its parts 'per_layer'
-      or 'per_unit', or what 'sparsification' leaves of it.
+    clipping: 'flat', 'per_layer', 'per_unit' or 'sparsification', see
+      `tfdpflows.gradients`.
     sparsity: share of the coordinates that each step drops, for clipping
       'sparsification'.
     learning_rate: of Adam, before it decays along half a cosine.
     ema_momentum: of the average of the weights over the steps.
-    loss_bound: bound of one row's loss in the progress that is released, in
-      nats.
+    loss_bound: bound of one row's loss in the released progress, in nats.
     dequantization: how points are placed in the cells of discrete columns in
       training and for log-probabilities: 'uniform' or 'variational'.
     augmentation_multiplicity: points per row and step, whose gradients are
@@ -118,8 +117,10 @@ class TableModel(abc.ABC):
     object.__setattr__(self, 'hidden_units', tuple(self.hidden_units))
     for field in dataclasses.fields(self):
       value, metadata = getattr(self, field.name), field.metadata
-      if metadata and not metadata['is_right'](value):
-        raise ValueError(f'{field.name} is {value!r}; it {metadata["said"]}.')
+      if metadata and not metadata['is_valid'](value):
+        raise ValueError(
+          f'{field.name} is {value!r}; it {metadata["message"]}.'
+        )
     if self.sparsity and self.clipping != 'sparsification':
       raise ValueError(
         f'sparsity is {self.sparsity} and clipping {self.clipping!r}; only '
@@ -138,10 +139,7 @@ class TableModel(abc.ABC):
       **hyperparameters: values that replace the defaults.
 
     Raises:
-      ValueError: for a name that is not a hyper-parameter of the model, or a
-        bad value.
-
-    #### Example
+      ValueError: for an unknown hyper-parameter or a bad value.
 
     >>> from tfdpflows.tabular.models.spline import SplineModel
     >>> SplineModel.for_table(32_561, 15, epochs=5).epochs
@@ -166,7 +164,7 @@ class TableModel(abc.ABC):
   def check_columns(  # noqa: B027 (most flows have all)
     self, num_columns: int
   ) -> None:
-    """Refuses a table of a number of columns that the flow cannot have."""
+    """Refuses a number of columns that the flow cannot have."""
 
   def clipping_strategy(self) -> gradients.Strategy:
     """Returns the `gradients.Strategy` of `clipping` and its settings."""
@@ -196,22 +194,15 @@ class TableModel(abc.ABC):
     marginals: Sequence[dict],
     seed: int | None = None,
   ) -> TableDensity:
-    """Returns the density of a table, its columns independent before training.
+    """Returns the density of a table; see `make_flow`.
 
-    Columns are points to the flow: what is discrete is placed in its cell
-    first.
-
-    Args:
-      columns: encoded columns.
-      marginals: for each a dict of its private `edges` and `probabilities`.
-      seed: of the initial weights, or `None`.
+    Its columns are independent before training.
     """
     return TableDensity(*self._density_arguments(columns, marginals, seed))
 
   def _density_arguments(self, columns, marginals, seed):
     flow = self.make_flow(columns, marginals, seed)
     dequantization = None
-    # Of a table without discrete columns there is nothing to place.
     if self.dequantization == 'variational' and any(cells(columns)):
       dequantization = flows.VariationalDequantization(
         cells(columns), seed=seed
@@ -225,14 +216,11 @@ class TableModel(abc.ABC):
     )
 
   def plan_refinement(self, noise_multiplier: float) -> tuple:
-    """Returns what the model measures after training, before any is paid.
+    """Returns the measurements that `refine` will make, each with its `event`.
 
     Args:
       noise_multiplier: of the Gaussian mechanism that would cost the whole
         budget.
-
-    Returns:
-      A tuple of objects whose `event` is the `DpEvent` of one measurement.
     """
     del noise_multiplier
     return ()
@@ -249,7 +237,7 @@ class TableModel(abc.ABC):
     resume: bool,
     progress: bool,
   ) -> None:
-    """Changes a trained density, by its own post-processing and `rounds`.
+    """Refines a trained density, by post-processing and further measurements.
 
     Args:
       density: from `make_density`, trained.
@@ -258,6 +246,6 @@ class TableModel(abc.ABC):
       randomness: the `Randomness` of the fit.
       ledger: charged for every mechanism before it looks at `codes`.
       num_rows: the public number of rows.
-      resume: whether mechanisms that were paid are repeated.
-      progress: whether to show how far it is, in a terminal or notebook.
+      resume: whether mechanisms that were charged are repeated.
+      progress: whether to show progress bars, in a terminal or notebook.
     """

@@ -23,10 +23,10 @@ from tfdpflows.tabular.models.base import (
   widths,
 )
 
-# A bin is heavy, and starts a new part, with half of an even share.
+# A bin with this multiple of an equal share is not joined to the ones before.
 _HEAVY = 0.5
-# Categories that are neighbours have nothing in common: they are joined only
-# where there are so many times more.
+# Neighbouring categories have nothing in common: they are joined only where
+# there are more than this many times `num_bins`.
 _CATEGORIES = 4
 
 
@@ -34,16 +34,14 @@ _CATEGORIES = 4
 class HistogramModel(TableModel):
   """One histogram for each column, a function of the bins before it.
 
-  `num_bins` is the most bins of an ordered column (`knots`). After training
-  the columns are given their released histograms again, and joint marginals
-  can be measured where the model is most wrong.
+  `num_bins` is the largest number of bins of an ordered column (`knots`).
 
   Attributes:
-    target: name of the column whose dependence on the others matters most. It
-      depends on all others.
+    target: name of the column to predict from the others; the last one in the
+      order of the flow, so that it depends on all others.
     target_weight: how many times its log-probability counts in training.
-    matching: whether the trained columns are given the released histograms
-      again.
+    matching: whether the marginals of the trained flow are set to the released
+      histograms.
     adaptive_marginals: how many joint marginals of columns are selected and
       measured after training, and fitted by the model (`adaptive_marginals`).
     adaptive_share: share of the budget that goes to them, as `marginal_share`.
@@ -75,12 +73,12 @@ class HistogramModel(TableModel):
     if self.marginal_share + self.adaptive_share >= 1:
       raise ValueError(
         f'marginal_share is {self.marginal_share} and adaptive_share '
-        f'{self.adaptive_share}; they must leave something to train with.'
+        f'{self.adaptive_share}; they must leave a share for training.'
       )
     if not self.matching:
       raise ValueError(
         f'adaptive_marginals is {self.adaptive_marginals} and matching '
-        f'{self.matching}; they need columns that have their histograms.'
+        f'{self.matching}; adaptive marginals need matching.'
       )
 
   def _target_number(self, names):
@@ -155,14 +153,8 @@ class HistogramModel(TableModel):
 class HistogramDensity(TableDensity):
   """A `TableDensity` whose flow is a `flows.histogram_flow`.
 
-  Args:
-    columns: see `TableDensity`.
-    edges: see `TableDensity`.
-    probabilities: see `TableDensity`.
-    latent: a `flows.histogram_flow`.
-    dequantization: see `TableDensity`.
-    weights: how many times the log-probability of each column counts in
-      training; by default each counts once.
+  `weights` are factors of the columns' log-probabilities in training, by
+  default 1.
   """
 
   def __init__(
@@ -185,14 +177,7 @@ class HistogramDensity(TableDensity):
     return tf.reduce_sum(ratios * self._weights, -1)
 
   def bins(self, x: np.ndarray) -> np.ndarray:
-    """Returns which bin of the flow every value is in.
-
-    Args:
-      x: codes `[n, d]`, or points in their cells.
-
-    Returns:
-      int32 array `[n, d]`.
-    """
+    """Returns the bin of each code or point `[n, d]`, int32 `[n, d]`."""
     parts = [np.zeros([0, len(self.names)], np.int32)]
     for start in range(0, len(x), BATCH):
       part = np.asarray(x[start : start + BATCH], np.float32)
@@ -213,25 +198,13 @@ def knots(
   probabilities: Sequence[float],
   num_bins: int,
 ) -> np.ndarray:
-  """Returns the places between the bins of a column, behind its private CDF.
+  """Returns the normal scores of the edges between the bins of a column.
 
-  Bins of the private histogram are joined with their neighbours until they hold
-  about one part in `num_bins` of the rows; heavy ones, such as a spike at zero,
-  stay apart. Where spikes leave a share r of the rows, that is cut into
-  `num_bins * sqrt(r)` parts: a rare tail is worth less than a whole column, and
-  more than its rows. Categories have bins of their own, up to four times as
-  many.
-
-  Args:
-    column: the `EncodedColumn`.
-    edges: bin edges of its private histogram, `[k + 1]`.
-    probabilities: their probabilities `[k]`.
-    num_bins: how many bins to aim at, where there are more.
-
-  Returns:
-    float64 array, ascending, of places on the line of `MarginalCDF`.
-
-  #### Example
+  Neighbouring bins of the private histogram are joined until they hold about
+  `1 / num_bins` of the rows; heavy ones, such as a spike at zero, stay single.
+  Where spikes leave a share r of the rows, these get `num_bins * sqrt(r)` bins:
+  fewer than a whole column, more than their share. Categories are not joined,
+  up to four times as many.
 
   >>> from tfdpflows.tabular.encoding import EncodedColumn
   >>> age = EncodedColumn('age', 8., 1., missing=False, ordered=True)

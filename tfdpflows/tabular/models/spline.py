@@ -1,4 +1,4 @@
-"""Blocks of autoregressive splines."""
+"""Neural spline flows: blocks of autoregressive splines, and DP-HFlow."""
 
 from __future__ import annotations
 
@@ -65,3 +65,20 @@ class SplineModel(TableModel):
       seed=seed,
       **options,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class HFlowModel(SplineModel):
+  """DP-HFlow (`flows.dp_hflow`): `SplineModel` with other defaults.
+
+  #### Example
+
+  >>> HFlowModel.for_table(32_000, 9).linear
+  'low_rank'
+  """
+
+  name: ClassVar[str] = 'hflow'
+
+  num_blocks: int = whole(3, 1)
+  shared: bool = True
+  linear: str = choice('low_rank', ('none', 'low_rank', 'lu'))
