@@ -1,4 +1,4 @@
-"""Checks of arguments that all parts share. No TensorFlow, no sibling."""
+"""Checks of arguments, for all packages. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ import math
 
 def check_positive(name: str, value: float) -> float:
   """Returns `value` as a float, if it is positive and finite.
-
-  Args:
-    name: what it is called in the message.
-    value: a number.
-
-  Raises:
-    ValueError: if it is not positive and finite.
 
   #### Example
 
@@ -34,7 +27,7 @@ def check_integer(name: str, value: float, least: int = 1) -> int:
 
 
 def check_fraction(name: str, value: float) -> float:
-  """Returns `value` as a float, if it is between 0 and 1, and neither."""
+  """Returns `value` as a float, if it is inside (0, 1)."""
   if not 0 < value < 1:
     raise ValueError(f'{name} is {value}; it must be in (0, 1).')
   return float(value)

@@ -1,4 +1,4 @@
-"""Files and folders that are in their place whole, or not at all."""
+"""Atomic writes: a file or folder appears whole, or not at all."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ PathLike = Union[str, 'os.PathLike[str]']
 def write_file(
   path: PathLike, write: Callable[[BinaryIO], object], *, private: bool = False
 ) -> None:
-  """Writes a file beside its place, then moves it there.
+  """Writes a file under a temporary name, then moves it to `path`.
 
   Args:
-    path: Its place; what is there is replaced.
-    write: Called with an open binary file; what it writes is the content.
+    path: Where; a file there is replaced, or kept on any error.
+    write: Writes the content to an open binary file.
     private: Whether only the user may read it.
-
-  Raises:
-    OSError: If it cannot be written; what was there stays.
   """
   folder, name = os.path.split(os.path.abspath(path))
   descriptor, aside = tempfile.mkstemp(
@@ -52,14 +49,9 @@ def write_file(
 
 @contextlib.contextmanager
 def folder_aside(parent: PathLike, name: str) -> Iterator[str]:
-  """Yields a new folder to be filled and renamed; removes it on any error.
+  """Yields a new private folder in `parent`; removes it on any error.
 
-  Args:
-    parent: The folder to make it in.
-    name: What it is called, with a dot before it and a token behind it.
-
-  Yields:
-    Its path. It is private to the user.
+  It is to be filled and renamed. Its name is `.{name}.` and a random token.
   """
   aside = tempfile.mkdtemp(dir=parent, prefix=f'.{name}.')
   try:
@@ -70,18 +62,14 @@ def folder_aside(parent: PathLike, name: str) -> Iterator[str]:
 
 
 def grant_default_mode(path: PathLike) -> None:
-  """Lets others read what `tempfile` made, as far as `open` and `mkdir` do.
-
-  Args:
-    path: A file or a folder.
-  """
+  """Gives what `tempfile` made the permissions of `open` and `mkdir`."""
   mask = os.umask(0)
   os.umask(mask)
   os.chmod(path, (0o777 if os.path.isdir(path) else 0o666) & ~mask)
 
 
 def flush(path: PathLike) -> None:
-  """Returns when a file, or the list of names in a folder, is on disk."""
+  """Flushes a file, or the list of names in a folder, to disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -90,15 +78,10 @@ def flush(path: PathLike) -> None:
 
 
 def publish(aside: PathLike, path: PathLike) -> None:
-  """Gives a complete file its name, and never replaces another file.
-
-  Args:
-    aside: The file, in the folder of `path`.
-    path: Its name to be.
+  """Renames the file `aside` to `path` in the same folder, on disk.
 
   Raises:
-    FileExistsError: If `path` exists.
-    OSError: If the system refuses.
+    FileExistsError: If `path` exists; nothing is replaced.
   """
   try:
     os.link(aside, path)

@@ -50,7 +50,7 @@ def test_search_on_powers(end, power, start, falling):
     return (x / 10**end) ** (sign * power)
 
   low, high = (1e9, 1e-9) if falling else (1e-9, 1e9)
-  found = calibration.last_affordable(cost, 1.0, low, high, start=10**start)
+  found = calibration.last_within(cost, 1.0, low, high, start=10**start)
   assert cost(found) <= 1
   assert cost(found * (1.001 + 1e-12) ** sign) > 1
   assert cost(found) >= 1 - 1e-3
@@ -71,14 +71,14 @@ def test_search_on_whole_numbers(end, power, jump):
     assert x == int(x)
     return (x / (end + 0.5)) ** power + (jump if x > end else 0.0)
 
-  found = calibration.last_affordable(cost, 1.0, 1, 10**9, start=1, whole=True)
+  found = calibration.last_within(cost, 1.0, 1, 10**9, start=1, whole=True)
   assert found == end
   assert isinstance(found, int)
   assert len(calls) < 50
 
 
 def test_search_at_the_ends_and_on_prices_without_sense():
-  find = calibration.last_affordable
+  find = calibration.last_within
   assert find(lambda x: 0.0, 1.0, 1, 100, 1, whole=True) == 100
   assert find(lambda x: x, 100, 1, 100, 1, whole=True) == 100
   assert find(lambda x: x, 99.5, 1, 100, 1, whole=True) == 99
@@ -344,7 +344,7 @@ def test_a_search_ends_with_the_best_point_when_it_is_over():
     calls.append(x)
     return x
 
-  find = lambda number, **kwargs: calibration.last_affordable(
+  find = lambda number, **kwargs: calibration.last_within(
     cost, 3.0, 1e-3, 1e3, is_over=lambda: len(calls) >= number, **kwargs
   )
   assert find(math.inf, start=1.0) == pytest.approx(3.0, rel=1e-3)

@@ -1,4 +1,4 @@
-"""What may be spent, and the error when more than that is asked for."""
+"""The privacy budget, and the error of a charge that exceeds it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,7 @@ def _float(number) -> float:
 
 
 def check_delta(delta: float) -> float:
-  """Returns delta as a float, or says why it is not a delta.
-
-  Args:
-    delta: A probability.
-
-  Returns:
-    `delta` as a Python float.
-
-  Raises:
-    ValueError: If it is not inside (0, 1).
-
-  ```python
-  >>> check_delta(1e-5)
-  1e-05
-
-  ```
-  """
+  """Returns delta as a float; raises `ValueError` if it is outside (0, 1)."""
   delta = _float(delta)
   if not 0 < delta < 1:
     raise ValueError(
@@ -50,23 +34,7 @@ def check_delta(delta: float) -> float:
 
 
 def check_epsilon(epsilon: float) -> float:
-  """Returns epsilon as a float, or says why no delta belongs to it.
-
-  Args:
-    epsilon: In nats.
-
-  Returns:
-    `epsilon` as a Python float.
-
-  Raises:
-    ValueError: If it is negative or not a number.
-
-  ```python
-  >>> check_epsilon(1)
-  1.0
-
-  ```
-  """
+  """Returns epsilon as a float; raises `ValueError` if negative or NaN."""
   epsilon = _float(epsilon)
   if not epsilon >= 0:
     raise ValueError(f'epsilon must be zero or more, not {epsilon}.')
@@ -75,7 +43,7 @@ def check_epsilon(epsilon: float) -> float:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class PrivacyBudget:
-  """The largest (epsilon, delta) that all mechanisms together may cost.
+  """The largest (epsilon, delta) of all mechanisms together.
 
   Attributes:
     epsilon: In nats; finite and above zero.
@@ -106,16 +74,15 @@ class PrivacyBudget:
 
 
 class BudgetExceededError(ValueError):
-  """A charge was refused because it would pass the budget.
+  """A charge was refused because it would exceed the budget.
 
-  Nothing was written and nothing may be run.
+  Nothing was written, and the mechanism must not run.
 
   Attributes:
     budget: The `PrivacyBudget`; None if the ledger has none.
     spent: Epsilon, at the delta of the budget, of all that was charged or
       reserved before; None if it is not known.
-    asked: Epsilon, at the same delta, of that together with what was asked
-      for; None if it is not known.
+    asked: The same with the refused charge; None if it is not known.
   """
 
   def __init__(

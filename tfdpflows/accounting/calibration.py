@@ -1,8 +1,8 @@
-"""What a budget has room for: noise, steps, sampling; and what it has to be.
+"""Calibration: the least noise, or the most steps, within a budget.
 
-Everything is accounted together with what was spent before, as epsilons do not
-add up. An accountant whose guarantee is 'asymptotic' calibrates only where its
-name is given, and what comes out of it may then cost more than the budget.
+Everything is composed with what was spent before, as epsilons do not add up.
+An accountant whose guarantee is 'asymptotic' calibrates only where its name is
+given, and the true epsilon may then exceed the budget.
 """
 
 from __future__ import annotations
@@ -34,109 +34,13 @@ _SMALLEST_PROBABILITY = 1e-12
 _SMALLEST_EPSILON = 1e-9
 # Of a whole search, in seconds.
 _TIME_LIMIT = 20.0
-# Searches stay this far, relatively, below a budget, and an epsilon that is to
-# be a budget is put twice as far above: another machine's last digit cannot
-# pass it.
+# Searches stay this far, relatively, below a budget, and `calibrate_epsilon`
+# twice as far above: another machine's last digit cannot exceed the budget.
 _MARGIN = 1e-9
-# Epsilons further from the target than exp(50) say no more than that.
+# Logarithms of epsilon over the target are cut off here.
 _FAR = 50.0
 # Points this close, relatively, are one point.
 _SAME = 1e-9
-
-
-class _Search:
-  """Epsilons of pipelines, and the last point of a range within a budget."""
-
-  def __init__(
-    self, budget, spent, accountant, neighboring_relation, time_limit
-  ):
-    if not float(time_limit) >= 0:
-      raise ValueError(
-        f'time_limit must be zero or more seconds, not {time_limit}.'
-      )
-    # Of this thread's own work: another process that keeps the machine busy
-    # does not change a result.
-    self._end = time.thread_time() + float(time_limit)
-    self._time_limit = float(time_limit)
-    self._budget = budget
-    self._spent = [] if spent is None else [spent]
-    self._accountant = accountant
-    self._relation = neighboring_relation
-    self._before = 0.0
-    if not self._spent:
-      return
-    self._before = self._epsilon_of([])
-    if not self._before < budget.epsilon:
-      raise budget_lib.BudgetExceededError(
-        budget,
-        self._before,
-        self._before,
-        message=(
-          f'What is paid besides costs epsilon {self._before:.7g} at '
-          f'delta={budget.delta:g}, and the whole budget is '
-          f'{budget.epsilon:.7g}. Nothing is left: add noise there, or start '
-          'with a larger budget.'
-        ),
-      )
-
-  def _epsilon_of(self, events) -> float:
-    return _epsilon(
-      [*self._spent, *events],
-      self._budget.delta,
-      self._accountant,
-      self._relation,
-    )
-
-  def last(self, make_event, first, last, refusal: str, **kwargs):
-    """`last_affordable`, or an error beginning with `refusal`."""
-    epsilon_of = lambda value: self._epsilon_of([make_event(value)])
-    late = False
-
-    def is_over():
-      nonlocal late
-      late = time.thread_time() >= self._end
-      return late
-
-    found = last_affordable(
-      epsilon_of,
-      self._budget.epsilon * (1 - _MARGIN),
-      first,
-      last,
-      is_over=is_over,
-      **kwargs,
-    )
-    if late:
-      warnings.warn(
-        f'The search ended after {self._time_limit:g} s, at {found:.7g}: that '
-        'is within the budget, and may not be the best that is. Raise '
-        'time_limit to search on.',
-        RuntimeWarning,
-        stacklevel=3,
-      )
-    if found is not None:
-      return found
-    asked = epsilon_of(first)
-    raise budget_lib.BudgetExceededError(
-      self._budget,
-      self._before,
-      asked,
-      message=(
-        f'{refusal}: it would bring epsilon from {self._before:.7g}, for what '
-        f'is paid besides, to {asked:.7g} at delta={self._budget.delta:g}, '
-        f'and the budget is {self._budget.epsilon:.7g}. Start with a larger '
-        'budget, or ask for less.'
-      ),
-    )
-
-
-def _epsilon(events, delta, accountant, relation) -> float:
-  event = events_lib.data_independent(dp_accounting.ComposedDpEvent(events))
-  return registry.compute_epsilon(event, delta, accountant, relation)
-
-
-def _check_tolerance(tolerance: float) -> None:
-  if not 0 < tolerance < 1:
-    raise ValueError(f'tolerance must lie inside (0, 1), not {tolerance}.')
 
 
 def calibrate_noise_multiplier(
@@ -149,30 +53,30 @@ def calibrate_noise_multiplier(
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
   time_limit: float = _TIME_LIMIT,
 ) -> float:
-  """The smallest noise multiplier that keeps a pipeline within a budget.
+  """Returns the smallest noise multiplier within a budget.
 
   Args:
     make_event: The `DpEvent` of all that is still to be done, given the noise
       multiplier (more noise must not cost more).
-    budget: What everything together may cost.
-    spent: The event of what is or will be paid besides, for example a
-      `PrivacyLedger.committed_event`; None for nothing.
+    budget: The `PrivacyBudget` of everything together.
+    spent: The event of what is charged separately, before or after, for example
+      a `PrivacyLedger.committed_event`; None for nothing.
     accountant: Name of an accountant.
     tolerance: The result is at most this much, relatively, above the smallest
       one, and its epsilon at most this much below the budget (unless epsilon
       jumps there).
     neighboring_relation: What two neighbouring tables are.
-    time_limit: Seconds of work after which the search ends with the best that
-      it has found to be within the budget, and a warning, whatever else is
-      said here. May be infinite.
+    time_limit: Seconds of processor time after which the search ends with a
+      warning and the best value found to be within the budget, whatever the
+      tolerance. May be infinite.
 
   Returns:
     A noise multiplier whose epsilon, by the same accountant, is at most
     `budget.epsilon`; 1e-3 if that is enough.
 
   Raises:
-    BudgetExceededError: If `spent` alone exceeds the budget, or leaves so
-      little that no noise multiplier up to 1e7 is enough.
+    BudgetExceededError: If `spent` alone exceeds the budget, or no noise
+      multiplier up to 1e7 is enough.
     dp_accounting.UnsupportedEventError: If the accountant does not support an
       event.
     ValueError: If a parameter is outside its range.
@@ -185,15 +89,16 @@ def calibrate_noise_multiplier(
 
   ```
   """
-  _check_tolerance(tolerance)
-  return _Search(
-    budget, spent, accountant, neighboring_relation, time_limit
-  ).last(
+  return _search(
     make_event,
+    budget,
     _LARGEST_NOISE,
     _SMALLEST_NOISE,
     f'No noise multiplier up to {_LARGEST_NOISE:g} is enough',
-    start=1.0,
+    spent=spent,
+    accountant=accountant,
+    neighboring_relation=neighboring_relation,
+    time_limit=time_limit,
     tolerance=tolerance,
   )
 
@@ -208,29 +113,21 @@ def calibrate_steps(
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
   time_limit: float = _TIME_LIMIT,
 ) -> int:
-  """The largest number of steps that a budget allows.
+  """Returns the largest number of steps within a budget.
 
   Args:
     make_event: The `DpEvent` of all that is still to be done, given the number
       of steps (more steps must not cost less).
-    budget: What everything together may cost.
-    spent: The event of what is or will be paid besides, for example a
-      `PrivacyLedger.committed_event`; None for nothing.
-    accountant: Name of an accountant.
-    max_steps: Where to stop looking, 1 or more.
-    neighboring_relation: What two neighbouring tables are.
-    time_limit: Seconds of work after which the search ends with the best that
-      it has found to be within the budget, and a warning, whatever else is
-      said here. May be infinite.
+    budget, spent, accountant, neighboring_relation, time_limit: As for
+      `calibrate_noise_multiplier`.
+    max_steps: Where the search ends.
 
   Returns:
     A number of steps whose epsilon, by the same accountant, is at most
-    `budget.epsilon`, while that of one step more is not; or `max_steps`, if
-    even as many as that fit.
+    `budget.epsilon`, while that of one step more is not; or `max_steps`.
 
   Raises:
-    BudgetExceededError: If `spent` alone exceeds the budget, or leaves so
-      little that not even one step fits.
+    BudgetExceededError: If `spent` alone, or with one step, exceeds the budget.
     dp_accounting.UnsupportedEventError: If the accountant does not support an
       event.
     ValueError: If a parameter is outside its range.
@@ -248,14 +145,16 @@ def calibrate_steps(
     raise ValueError(
       f'max_steps must be a whole number, 1 or more, not {max_steps}.'
     )
-  return _Search(
-    budget, spent, accountant, neighboring_relation, time_limit
-  ).last(
+  return _search(
     make_event,
+    budget,
     1,
     int(max_steps),
     'Not even one step fits',
-    start=1,
+    spent=spent,
+    accountant=accountant,
+    neighboring_relation=neighboring_relation,
+    time_limit=time_limit,
     whole=True,
   )
 
@@ -270,55 +169,48 @@ def calibrate_sampling_probability(
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
   time_limit: float = _TIME_LIMIT,
 ) -> float:
-  """The largest sampling probability that keeps a pipeline within a budget.
+  """Returns the largest sampling probability within a budget.
 
   Args:
     make_event: The `DpEvent` of all that is still to be done, given the
       probability with which a batch takes a row (a larger one must not cost
       less).
-    budget: What everything together may cost.
-    spent: The event of what is or will be paid besides, for example a
-      `PrivacyLedger.committed_event`; None for nothing.
-    accountant: Name of an accountant.
-    tolerance: The result is at most this much, relatively, below the largest
-      one, and its epsilon at most this much below the budget (unless epsilon
-      jumps there).
-    neighboring_relation: What two neighbouring tables are.
-    time_limit: Seconds of work after which the search ends with the best that
-      it has found to be within the budget, and a warning, whatever else is
-      said here. May be infinite.
+    budget, spent, accountant, neighboring_relation, time_limit: As for
+      `calibrate_noise_multiplier`.
+    tolerance: The same, below the largest probability.
 
   Returns:
     A probability whose epsilon, by the same accountant, is at most
     `budget.epsilon`; 1.0 if that fits.
 
   Raises:
-    BudgetExceededError: If `spent` alone exceeds the budget, or leaves so
-      little that not even a probability of 1e-12 fits.
+    BudgetExceededError: If `spent` alone, or with a probability of 1e-12,
+      exceeds the budget.
     dp_accounting.UnsupportedEventError: If the accountant does not support an
       event.
     ValueError: If a parameter is outside its range.
 
   ```python
+  >>> budget = budget_lib.PrivacyBudget(epsilon=1.8283, delta=1e-5)
   >>> step = dp_accounting.GaussianDpEvent(1.0)
   >>> q = calibrate_sampling_probability(
   ...     lambda q: dp_accounting.SelfComposedDpEvent(
-  ...         dp_accounting.PoissonSampledDpEvent(q, step), 1000),
-  ...     budget_lib.PrivacyBudget(epsilon=1.8283, delta=1e-5))
+  ...         dp_accounting.PoissonSampledDpEvent(q, step), 1000), budget)
   >>> round(q, 4)
   0.01
 
   ```
   """
-  _check_tolerance(tolerance)
-  return _Search(
-    budget, spent, accountant, neighboring_relation, time_limit
-  ).last(
+  return _search(
     make_event,
+    budget,
     _SMALLEST_PROBABILITY,
     1.0,
     f'Not even a sampling probability of {_SMALLEST_PROBABILITY:g} fits',
-    start=1.0,
+    spent=spent,
+    accountant=accountant,
+    neighboring_relation=neighboring_relation,
+    time_limit=time_limit,
     tolerance=tolerance,
   )
 
@@ -331,19 +223,17 @@ def calibrate_epsilon(
   accountant: str = 'pld',
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
 ) -> float:
-  """The smallest epsilon of a budget that a pipeline fits into.
+  """Returns the smallest epsilon of a budget that admits an event.
 
   Args:
     event: All that is still to be done.
     delta: Inside (0, 1).
-    spent: The event of what is or will be paid besides, for example a
-      `PrivacyLedger.committed_event`; None for nothing.
-    accountant: Name of an accountant.
-    neighboring_relation: What two neighbouring tables are.
+    spent, accountant, neighboring_relation: As for
+      `calibrate_noise_multiplier`.
 
   Returns:
-    Epsilon in nats, two parts in 10^9 above what the accountant says, so that
-    a ledger with that budget admits all of it. At least 1e-9, as no budget is
+    Epsilon in nats, two parts in 10^9 above that of the accountant, so that a
+    ledger with that budget admits all of it. At least 1e-9, as no budget is
     zero.
 
   Raises:
@@ -353,15 +243,13 @@ def calibrate_epsilon(
       known.
 
   ```python
-  >>> event = dp_accounting.GaussianDpEvent(1.0)
-  >>> round(calibrate_epsilon(event, 1e-5), 4)
+  >>> round(calibrate_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-5), 4)
   4.3772
 
   ```
   """
   delta = budget_lib.check_delta(delta)
-  events = [event] if spent is None else [spent, event]
-  epsilon = _epsilon(events, delta, accountant, neighboring_relation)
+  epsilon = _epsilon([event], spent, delta, accountant, neighboring_relation)
   if not epsilon < math.inf:
     raise ValueError(
       f'No finite epsilon is known at delta={delta:g}: something has no noise, '
@@ -380,23 +268,14 @@ def epsilon_after(
   accountant: str = 'pld',
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
 ) -> list[float]:
-  """Epsilon after numbers of runs, as a curve or a progress bar shows it.
+  """Returns epsilon after numbers of runs, for a curve or a progress bar.
 
   Args:
     event: One run.
     counts: Numbers of runs, zero or more, in any order.
     delta: Inside (0, 1).
-    spent: The event of what was paid before; None for nothing.
-    accountant: Name of an accountant.
-    neighboring_relation: What two neighbouring tables are.
-
-  Returns:
-    Epsilon in nats for each count.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If the accountant does not support an
-      event.
-    ValueError: If a parameter is outside its range.
+    spent, accountant, neighboring_relation: As for
+      `calibrate_noise_multiplier`.
 
   ```python
   >>> step = dp_accounting.GaussianDpEvent(10.0)
@@ -405,16 +284,94 @@ def epsilon_after(
 
   ```
   """
-  before = [] if spent is None else [spent]
+  runs = [dp_accounting.SelfComposedDpEvent(event, int(n)) for n in counts]
   return [
-    _epsilon(
-      [*before, dp_accounting.SelfComposedDpEvent(event, int(count))],
-      delta,
+    _epsilon([run], spent, delta, accountant, neighboring_relation)
+    for run in runs
+  ]
+
+
+def _epsilon(events, spent, delta, accountant, relation) -> float:
+  events = events if spent is None else [spent, *events]
+  event = events_lib.data_independent(dp_accounting.ComposedDpEvent(events))
+  return registry.compute_epsilon(event, delta, accountant, relation)
+
+
+def _search(
+  make_event,
+  budget: budget_lib.PrivacyBudget,
+  first,
+  last,
+  refusal: str,
+  *,
+  spent,
+  accountant,
+  neighboring_relation,
+  time_limit,
+  tolerance=1e-3,
+  whole=False,
+):
+  """`last_within` a budget, or an error that begins with `refusal`."""
+  if not 0 < tolerance < 1:
+    raise ValueError(f'tolerance must lie inside (0, 1), not {tolerance}.')
+  time_limit = float(time_limit)
+  if not time_limit >= 0:
+    raise ValueError(
+      f'time_limit must be zero or more seconds, not {time_limit}.'
+    )
+  # Of this thread's own work: another process that keeps the machine busy does
+  # not change a result.
+  end, late = time.thread_time() + time_limit, False
+  at_budget = (
+    f'at delta={budget.delta:g}, and the budget is {budget.epsilon:.7g}'
+  )
+
+  def epsilon_of(*values):
+    return _epsilon(
+      [make_event(value) for value in values],
+      spent,
+      budget.delta,
       accountant,
       neighboring_relation,
     )
-    for count in counts
-  ]
+
+  def is_over():
+    nonlocal late
+    late = time.thread_time() >= end
+    return late
+
+  before = 0.0 if spent is None else epsilon_of()
+  if not before < budget.epsilon:
+    raise budget_lib.BudgetExceededError(
+      budget,
+      before,
+      before,
+      f'What is charged separately has epsilon {before:.7g} {at_budget}. '
+      'Nothing is left: add noise there, or start with a larger budget.',
+    )
+  target = budget.epsilon * (1 - _MARGIN)
+  found = last_within(
+    epsilon_of, target, first, last, 1, tolerance, whole, is_over
+  )
+  if late:
+    warnings.warn(
+      f'The search ended after {time_limit:g} s, at {found:.7g}, which is '
+      'within the budget and may not be the best value. Raise time_limit to '
+      'search on.',
+      RuntimeWarning,
+      stacklevel=3,
+    )
+  if found is None:
+    asked = epsilon_of(first)
+    raise budget_lib.BudgetExceededError(
+      budget,
+      before,
+      asked,
+      f'{refusal}: it would bring epsilon from {before:.7g}, charged '
+      f'separately, to {asked:.7g} {at_budget}. Start with a larger budget, or '
+      'ask for less.',
+    )
+  return found
 
 
 class _Point(NamedTuple):
@@ -424,7 +381,7 @@ class _Point(NamedTuple):
   fits: bool
 
 
-def last_affordable(
+def last_within(
   epsilon_of: Callable[[float], float],
   target: float,
   first: float,
@@ -434,13 +391,13 @@ def last_affordable(
   whole: bool = False,
   is_over: Callable[[], bool] = lambda: False,
 ) -> Optional[float]:
-  """Goes from one end of a range towards the other as far as a target allows.
+  """Returns the last point of a range whose epsilon is within a target.
 
   Args:
     epsilon_of: Epsilon of a point. It should not fall on the way from `first`
       to `last`; where it does, the result is still a point whose epsilon was
       seen to be at most the target. NaN counts as too much.
-    target: What epsilon may be; above 0.
+    target: The largest epsilon allowed; above 0.
     first: One end of the range, above 0.
     last: The other end, above 0; larger or smaller.
     start: Where to look first, within the range.
@@ -454,12 +411,12 @@ def last_affordable(
       one.
 
   Returns:
-    The point; `last` itself if it is within the target; None if no point was.
+    The point; `last` itself if it is within the target; None if no point is.
 
   ```python
-  >>> 2.998 < last_affordable(lambda x: x * x, 9.0, 1e-3, 1e3, start=1.0) <= 3
+  >>> 2.998 < last_within(lambda x: x * x, 9.0, 1e-3, 1e3, start=1.0) <= 3
   True
-  >>> last_affordable(lambda x: x * x, 9.5, 1, 10**9, start=1, whole=True)
+  >>> last_within(lambda x: x * x, 9.5, 1, 10**9, start=1, whole=True)
   3
 
   ```
@@ -467,8 +424,21 @@ def last_affordable(
   origin = math.log(first)
   length = abs(math.log(last) - origin)
   sign = 1 if last > first else -1
+  good = bad = None
 
-  def point_of(value: float, place: float) -> _Point:
+  def at(place: float) -> _Point:
+    """The point at a place, between `good` and `bad` where there are any."""
+    if place >= length:
+      place, value = length, last
+    elif place <= 0:
+      place, value = 0.0, first
+    elif whole:
+      value = round(math.exp(origin + place))
+      value = max(value, first if good is None else good.value + 1)
+      value = min(value, last if bad is None else bad.value - 1)
+      place = math.log(value) - origin
+    else:
+      value = math.exp(origin + sign * place)
     epsilon = epsilon_of(value)
     fits = bool(epsilon <= target)
     excess = -_FAR if fits else _FAR
@@ -476,22 +446,8 @@ def last_affordable(
       excess = math.log(epsilon) - math.log(target)
     return _Point(place, value, min(max(excess, -_FAR), _FAR), fits)
 
-  def at(place: float, good=None, bad=None) -> _Point:
-    """The point at a place, between others where there are any."""
-    if place >= length:
-      return point_of(last, length)
-    if place <= 0:
-      return point_of(first, 0.0)
-    if not whole:
-      return point_of(math.exp(origin + sign * place), place)
-    value = round(math.exp(origin + place))
-    value = max(value, first if good is None else good.value + 1)
-    value = min(value, last if bad is None else bad.value - 1)
-    return point_of(value, math.log(value) - origin)
-
   # Outwards from the start in growing strides, until two points enclose the
   # last one within the target.
-  good = bad = None
   point, reach = at(abs(math.log(start) - origin)), math.log(8)
   while True:
     if point.fits:
@@ -509,7 +465,7 @@ def last_affordable(
     # Epsilons mostly grow like the point or its square root.
     stride = min(max(1.5 * abs(point.excess), 0.2), reach)
     reach *= 2
-    point = at(point.place + (stride if point.fits else -stride), good, bad)
+    point = at(point.place + (stride if point.fits else -stride))
 
   # The rule of false position (Illinois) on logs; bisection where a jump or a
   # bend makes that slow.
@@ -534,7 +490,7 @@ def last_affordable(
       aside = tolerance / 3 / slope / width
       share += aside if near else -aside
       share = min(max(share, min(aside, 0.25)), 1 - min(aside, 0.25))
-    point = at(good.place + share * width, good, bad)
+    point = at(good.place + share * width)
     weights[not point.fits] *= 0.5 if point.fits == before else 1.0
     weights[point.fits], before = 1.0, point.fits
     good, bad = (point, bad) if point.fits else (good, point)

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 
-from tfdpflows.accounting import (
-  accountant as accountant_lib,
-)
+from tfdpflows.accounting import accountant as accountant_lib
 from tfdpflows.accounting import composition, gdp, rdp, zcdp
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting.pld.accountant import PLDAccountant
@@ -36,7 +34,7 @@ _aliases: dict[str, str] = {}
 def register_accountant(
   name: str, cls: type, aliases: Sequence[str] = ()
 ) -> None:
-  """Makes an accountant known by a name.
+  """Registers an accountant under a name.
 
   Args:
     name: Lower-case name. Those of this package cannot be given to another
@@ -109,10 +107,7 @@ def _is_again(known: type, cls: type) -> bool:
 
 
 def accountant_names() -> tuple[str, ...]:
-  """The names of all accountants, without aliases.
-
-  Returns:
-    A sorted tuple.
+  """Returns the sorted names of all accountants, without aliases.
 
   ```python
   >>> accountant_names()
@@ -124,13 +119,7 @@ def accountant_names() -> tuple[str, ...]:
 
 
 def resolve_name(name: str) -> str:
-  """The name that a name or alias stands for.
-
-  Args:
-    name: A name or an alias.
-
-  Returns:
-    A name of `accountant_names()`.
+  """Returns the name that a name or alias stands for.
 
   Raises:
     ValueError: If it is unknown; names all and the nearest.
@@ -157,7 +146,7 @@ def create_accountant(
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
   **kwargs: Any,
 ) -> dp_accounting.PrivacyAccountant:
-  """Makes an accountant with nothing charged.
+  """Returns a new accountant.
 
   Args:
     name: 'pld' (alias 'prv'), 'rdp' (aliases 'moments', 'ma'), 'gdp', 'zcdp',
@@ -190,7 +179,7 @@ def compute_epsilon(
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
   **kwargs: Any,
 ) -> float:
-  """Epsilon of an event.
+  """Returns epsilon of an event.
 
   Args:
     event: All that was done. Costs from private votes are taken as they are;
@@ -225,21 +214,9 @@ def compose_event(
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
   **kwargs: Any,
 ) -> dp_accounting.PrivacyAccountant:
-  """An accountant that an event was handed to.
+  """Returns an accountant that has composed an event.
 
-  Args:
-    event: All that was done.
-    accountant: Name of an accountant.
-    neighboring_relation: What two neighbouring tables are.
-    **kwargs: For the accountant.
-
-  Returns:
-    The accountant.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If the accountant does not support the
-      event; names the part of it, and accountants that do.
-    ValueError: If a parameter is outside its range.
+  Args and errors are those of `compute_epsilon`.
 
   ```python
   >>> compose_event(dp_accounting.UnsupportedDpEvent())
@@ -254,14 +231,9 @@ def compose_event(
 
 
 class BestEpsilon(NamedTuple):
-  """The smallest upper bound, see `best_epsilon`.
+  """See `best_epsilon`."""
 
-  Attributes:
-    epsilon: In nats; infinite if no finite one is known.
-    accountant: Name of the accountant that it comes from.
-  """
-
-  epsilon: float
+  epsilon: float  # In nats; infinite if no finite one is known.
   accountant: str
 
 
@@ -270,7 +242,7 @@ def best_epsilon(
   delta: float,
   neighboring_relation: Optional[dp_accounting.NeighboringRelation] = None,
 ) -> BestEpsilon:
-  """The smallest epsilon that an accountant can vouch for.
+  """Returns the smallest upper bound on epsilon of all accountants.
 
   Args:
     ledger: A `PrivacyLedger`, for all that it has charged; or a `DpEvent`.
@@ -279,7 +251,8 @@ def best_epsilon(
       (ADD_OR_REMOVE_ONE if None); a ledger has its own.
 
   Returns:
-    A `BestEpsilon`. Costs that depend on private votes are not used.
+    A named tuple of `epsilon` and `accountant`. Costs that depend on private
+    votes are not used.
 
   Raises:
     dp_accounting.UnsupportedEventError: If no accountant supports all of it.
@@ -308,7 +281,15 @@ def best_epsilon(
       )
     neighboring_relation = ledger.neighboring_relation
   relation = _RELATION if neighboring_relation is None else neighboring_relation
-  event = events_lib.data_independent(event)
+  return smallest_epsilon(events_lib.data_independent(event), delta, relation)
+
+
+def smallest_epsilon(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  relation: dp_accounting.NeighboringRelation,
+) -> BestEpsilon:
+  """As `best_epsilon`, with costs from private votes as they are."""
   found, refusal = [], None
   for name in accountant_names():
     if _classes[name].guarantee != 'upper_bound':

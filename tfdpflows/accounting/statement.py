@@ -1,4 +1,4 @@
-"""What was promised, in words that can be checked."""
+"""The privacy statement: a claim, and what it rests on."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
-from tfdpflows.accounting import (
-  events_json,
-  mechanisms,
-  registry,
-)
+from tfdpflows.accounting import events_json, mechanisms, registry
 from tfdpflows.accounting.ledger import PrivacyLedger
 from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.rounding import round_up
@@ -102,34 +98,33 @@ _SECRET = (
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyStatement:
-  """A claim of privacy with all that it rests on; see `privacy_statement`.
+  """A privacy claim with all that it rests on; see `privacy_statement`.
 
   Attributes:
     epsilon: Epsilon of the claim, not rounded.
     delta: Delta of the claim.
     accountant: Name of the accountant of the claim.
     guarantee: Its guarantee, 'upper_bound' or 'asymptotic'.
-    unit: What one unit of privacy is.
+    unit: The unit of privacy.
     neighboring_relation: Name of the relation.
     sampling: How batches were drawn.
     mechanisms: For each, a dict with label, mechanism, event, count, reserved;
       at its data-independent cost.
     epsilons: For each accountant, a dict with accountant, guarantee, epsilon
-      (None if it supports not all events, or knows no finite one), is_claim,
-      reason (why it has no epsilon, or None) and remarks (what has to stand
-      beside its epsilon).
+      (None if it does not support all events, or knows no finite one),
+      is_claim, reason (why it has no epsilon, or None) and remarks on it.
     budget: Dict with epsilon and delta, or None.
     num_examples: Number of rows, or None.
     seeded: Whether the random numbers came from a seed that may be known.
-    assumptions: What must be true besides.
-    notes: What else there is to say.
+    assumptions: Conditions of the claim.
+    notes: Further remarks.
     trust_model: Who is trusted with what.
-    hyperparameter_search: What a search over hyper-parameters cost.
+    hyperparameter_search: Cost of a search over hyper-parameters.
     epsilon_by_delta: For each of several deltas, a dict with delta and epsilon
       of the accountant of the claim (None if no finite one is known).
     sampled: Whether a mechanism is amplified by sampling.
-    epsilon_without_amplification: Epsilon of the claim if sampling hid nothing;
-      None if the accountant does not support that.
+    epsilon_without_amplification: Epsilon of the claim without amplification by
+      sampling; None if the accountant does not support that.
     data_dependent: Dict with accountant, epsilon and warning where costs were
       computed from private votes, else None. It must not be published.
   """
@@ -170,11 +165,7 @@ class PrivacyStatement:
     )
 
   def to_dict(self) -> dict[str, Any]:
-    """The statement for JSON; an epsilon that is not finite is None.
-
-    Returns:
-      A dict of dicts, lists, strings, numbers, booleans and None.
-    """
+    """Returns a JSON-able dict; an epsilon that is not finite is None."""
     result = dataclasses.asdict(self)
     result['claim'] = self.claim
     for name, value in result.items():
@@ -185,15 +176,10 @@ class PrivacyStatement:
     return result
 
   def to_text(self) -> str:
-    """The statement for people.
-
-    Returns:
-      Lines of at most 80 columns, but for long words.
-    """
+    """Returns plain text in lines of at most 80 columns, but for long words."""
     lines = ['Privacy statement', '', f'Claim: {self.claim}']
     lines += [f'- {line}' for line in self._below_claim()]
-    lines.append('')
-    lines += [f'{name}: {text}' for name, text in self._facts()]
+    lines += ['', *(f'{name}: {text}' for name, text in self._facts())]
     lines += ['', 'Mechanisms charged:']
     for row in self.mechanisms:
       times = f'{row["count"]} x ' if row['count'] != 1 else ''
@@ -208,22 +194,14 @@ class PrivacyStatement:
       lines += [f'  {remark}' for remark in row['remarks']]
     lines += ['', self._unamplified()]
     lines += ['', f'Epsilon at other deltas ({self.accountant}):']
-    lines += [
-      f'- delta={row["delta"]:.6g}{self._marks(row["delta"])}: '
-      f'{_number(row["epsilon"])}'
-      for row in self.epsilon_by_delta
-    ]
+    lines += [f'- delta={x}: {epsilon}' for x, epsilon in self._by_delta()]
     lines += ['', 'Assumptions:', *(f'- {x}' for x in self.assumptions)]
     if self.notes:
       lines += ['', 'Notes:', *(f'- {note}' for note in self.notes)]
     return '\n'.join(map(_wrapped, lines))
 
   def to_markdown(self) -> str:
-    """The statement for a README, a model card or an issue.
-
-    Returns:
-      Markdown with a table of accountants, of deltas and of mechanisms.
-    """
+    """Returns Markdown, for a README or a model card."""
     blocks = [
       '# Privacy statement',
       f'**Claim:** {_escaped(self.claim)}',
@@ -233,35 +211,21 @@ class PrivacyStatement:
       _table(
         ('Label', 'Mechanism', 'Runs', 'Reserved, not used'),
         (
-          (
-            row['label'],
-            row['mechanism'],
-            row['count'],
-            row['reserved'] - row['count'],
-          )
-          for row in self.mechanisms
+          (x['label'], x['mechanism'], x['count'], x['reserved'] - x['count'])
+          for x in self.mechanisms
         ),
       ),
       f'## Epsilon at delta={self.delta!r} by accountant',
       _table(
         ('Accountant', 'Epsilon', 'Guarantee', 'Remarks'),
         (
-          (row['accountant'], _value(row), _kind(row), ' '.join(row['remarks']))
-          for row in self.epsilons
+          (x['accountant'], _value(x), _kind(x), ' '.join(x['remarks']))
+          for x in self.epsilons
         ),
       ),
       _escaped(self._unamplified()),
       f'## Epsilon at other deltas ({_escaped(self.accountant)})',
-      _table(
-        ('Delta', 'Epsilon'),
-        (
-          (
-            f'{row["delta"]:.6g}{self._marks(row["delta"])}',
-            _number(row['epsilon']),
-          )
-          for row in self.epsilon_by_delta
-        ),
-      ),
+      _table(('Delta', 'Epsilon'), self._by_delta()),
       '## Assumptions',
       _items(map(_escaped, self.assumptions)),
     ]
@@ -274,11 +238,10 @@ class PrivacyStatement:
 
   @property
   def _sign(self) -> str:
-    """How the claim relates to the true epsilon."""
     return '<=' if self.guarantee == 'upper_bound' else 'about'
 
   def _below_claim(self) -> list[str]:
-    """What may not be left out where the claim is repeated."""
+    """What must be repeated wherever the claim is."""
     claim = next(row for row in self.epsilons if row['is_claim'])
     lines = list(claim['remarks'])
     said = any('asymptotic' in line for line in lines)
@@ -315,24 +278,26 @@ class PrivacyStatement:
       facts.append(('Budget', text))
     return facts
 
-  def _marks(self, delta: float) -> str:
-    marks = []
-    if delta == self.delta:
-      marks.append('the claim')
-    n = self.num_examples
-    if n is not None and n > 1 and delta == 1 / n:
-      marks.append('one over the number of rows')
-    return f' ({", ".join(marks)})' if marks else ''
+  def _by_delta(self) -> list[tuple[str, str]]:
+    """Each of several deltas, with what it is, and its epsilon."""
+    rows = []
+    for row in self.epsilon_by_delta:
+      delta, marks = row['delta'], []
+      if delta == self.delta:
+        marks.append('the claim')
+      if (self.num_examples or 0) > 1 and delta == 1 / self.num_examples:
+        marks.append('one over the number of rows')
+      shown = f'{delta:.6g} ({", ".join(marks)})' if marks else f'{delta:.6g}'
+      rows.append((shown, _number(row['epsilon'])))
+    return rows
 
   def _unamplified(self) -> str:
     if not self.sampled:
       return 'No mechanism is amplified by sampling.'
-    epsilon = self.epsilon_without_amplification
+    epsilon, text = self.epsilon_without_amplification, 'no finite epsilon'
     if epsilon is None:
       text = 'not supported by this accountant'
-    elif math.isinf(epsilon):
-      text = 'no finite epsilon'
-    else:
+    elif math.isfinite(epsilon):
       text = f'epsilon {self._sign} {round_up(epsilon)}'
     return (
       f'Without amplification by sampling: {text} at delta={self.delta!r} '
@@ -352,25 +317,24 @@ def privacy_statement(
   hyperparameter_search: Optional[str] = None,
   data_dependent: bool = False,
 ) -> PrivacyStatement:
-  """States what the mechanisms of a ledger promise.
+  """Returns the privacy guarantee of the mechanisms of a ledger.
 
-  It says what NIST SP 800-226 (Near, Darais, Lefkovitz and Howarth 2025) asks
-  to be said of a guarantee, and what the statement of TF Privacy says.
+  It holds what NIST SP 800-226 (Near, Darais, Lefkovitz and Howarth 2025) asks
+  to be reported of a guarantee, and what the statement of TF Privacy does.
 
   Args:
     ledger: A `PrivacyLedger`.
-    unit: What one unit of privacy is.
-    num_examples: Number of rows, if it may be said.
-    sampling: How batches were drawn, as it was really done. If None, the
-      statement says what the mechanisms assume.
-    notes: More lines.
+    unit: The unit of privacy.
+    num_examples: Number of rows, if it may be published.
+    sampling: How batches were really drawn; what the mechanisms assume if None.
+    notes: Further remarks.
     delta: Inside (0, 1); that of the budget if None.
     seeded: Whether random numbers came from a seed that may be known; also
       taken from the ledger.
-    hyperparameter_search: What search there was, and what it cost. If None, the
-      statement says what the mechanisms pay for.
+    hyperparameter_search: The search over hyper-parameters, and its cost; what
+      the mechanisms are charged for if None.
     data_dependent: Whether to add the epsilon of costs that were computed from
-      private votes, where there are any. A statement with it is not public.
+      private votes, where there are any. A statement with it is private.
 
   Returns:
     A `PrivacyStatement`; its `str` is the text.
@@ -381,9 +345,9 @@ def privacy_statement(
   #### Formal guarantee
   The claim is the epsilon of the ledger's own accountant for all that is
   charged, at the delta of the budget, rounded upwards. It holds under the
-  assumptions that are listed, and says so where the guarantee of the accountant
-  is only asymptotic. Nothing but `data_dependent` depends on private votes. The
-  other deltas are a fixed list and one over the number of rows.
+  assumptions that are listed, and is marked where the guarantee of the
+  accountant is only asymptotic. Nothing but `data_dependent` depends on private
+  votes. The other deltas are a fixed list and one over the number of rows.
 
   ```python
   >>> from tfdpflows.accounting import PrivacyBudget, PrivacyLedger
@@ -399,7 +363,7 @@ def privacy_statement(
       raise ValueError('The ledger has no budget; give the delta of the claim.')
     delta = ledger.budget.delta
   delta = budget_lib.check_delta(delta)
-  # What is said below is all of one moment, whoever charges meanwhile.
+  # One snapshot, whoever charges meanwhile.
   spent = _Spent(ledger)
   seeded = bool(seeded or ledger.seeded)
   notes = [*notes, *ledger.notes]
@@ -416,6 +380,15 @@ def privacy_statement(
   epsilons = [
     _epsilon_row(spent, name, delta) for name in registry.accountant_names()
   ]
+  assumptions = list(_ASSUMPTIONS)
+  if 'ParallelDpEvent' in repr(spent.event):
+    assumptions.append(_SHARDS)
+  if ledger.neighboring_relation.name == 'REPLACE_SPECIAL':
+    assumptions.append(_NULL)
+  if mechanisms.has_stream(spent.event):
+    assumptions.append(_STREAM)
+  if not seeded:
+    assumptions.append(_SECRET)
   claim = next(row for row in epsilons if row['is_claim'])
   epsilon = math.inf if claim['epsilon'] is None else claim['epsilon']
   return PrivacyStatement(
@@ -431,12 +404,7 @@ def privacy_statement(
     budget=None if ledger.budget is None else dataclasses.asdict(ledger.budget),
     num_examples=None if num_examples is None else int(num_examples),
     seeded=seeded,
-    assumptions=_assumptions(
-      seeded,
-      sharded='ParallelDpEvent' in repr(spent.event),
-      null=ledger.neighboring_relation.name == 'REPLACE_SPECIAL',
-      streamed=mechanisms.has_stream(spent.event),
-    ),
+    assumptions=tuple(assumptions),
     notes=tuple(str(note) for note in notes),
     trust_model=_TRUST_MODEL,
     hyperparameter_search=_search(spent, hyperparameter_search),
@@ -499,10 +467,9 @@ def _epsilon_row(spent: _Spent, name: str, delta: float) -> dict[str, Any]:
   made.compose(spent.event)
   epsilon = float(made.get_epsilon(delta))
   row['remarks'] = list(getattr(made, 'remarks', lambda _: ())(delta))
-  if math.isinf(epsilon):
+  row['epsilon'] = _finite(epsilon)
+  if row['epsilon'] is None:
     row['reason'] = 'no finite epsilon'
-  else:
-    row['epsilon'] = epsilon
   return row
 
 
@@ -516,9 +483,7 @@ def _by_delta(
   rows = []
   for value in sorted(deltas, reverse=True):
     epsilon = float(made.get_epsilon(value))
-    rows.append(
-      {'delta': value, 'epsilon': None if math.isinf(epsilon) else epsilon}
-    )
+    rows.append({'delta': value, 'epsilon': _finite(epsilon)})
   return tuple(rows)
 
 
@@ -546,35 +511,21 @@ def _search(spent: _Spent, given: Optional[str]) -> str:
 
 
 def _data_dependent(spent: _Spent, delta: float) -> Optional[dict[str, Any]]:
-  event = spent.private_event
-  if event == spent.event:
+  if spent.private_event == spent.event:
     return None
-  found = []
-  for name in registry.accountant_names():
-    made = registry.create_accountant(name, spent.relation)
-    if made.guarantee == 'upper_bound' and made.supports(event):
-      epsilon = float(made.compose(event).get_epsilon(delta))
-      found.append((epsilon, name))
-  if not found or math.isinf(min(found)[0]):
+  try:
+    epsilon, name = registry.smallest_epsilon(
+      spent.private_event, delta, spent.relation
+    )
+  except dp_accounting.UnsupportedEventError:
     return None
-  epsilon, name = min(found)
-  return {
-    'accountant': name,
-    'epsilon': epsilon,
-    'warning': _NOT_PUBLIC,
-  }
+  if math.isinf(epsilon):
+    return None
+  return {'accountant': name, 'epsilon': epsilon, 'warning': _NOT_PUBLIC}
 
 
-def _assumptions(
-  seeded: bool, sharded: bool, null: bool, streamed: bool
-) -> tuple[str, ...]:
-  return (
-    *_ASSUMPTIONS,
-    *([_SHARDS] if sharded else []),
-    *([_NULL] if null else []),
-    *([_STREAM] if streamed else []),
-    *([] if seeded else [_SECRET]),
-  )
+def _finite(epsilon: float) -> Optional[float]:
+  return None if math.isinf(epsilon) else epsilon
 
 
 def _value(row: dict[str, Any]) -> str:

@@ -20,8 +20,7 @@ Usage: tfdpflows account --sampling_probability=N --noise_multiplier=N --steps=N
 
 def _define(options):
   options.section('Training')
-  training.add_steps(options, required=False)
-  training.add_noise(options, required=False)
+  training.add_steps(options)
   options.section('What was spent')
   options.text(
     'ledger',
@@ -80,21 +79,15 @@ def _run(values):
 
 
 def _release(values):
-  """Gives up what a reservation has not charged, before the statement."""
   if values.ledger is None:
     raise UsageError('--release is for a reservation of a --ledger=FILE.')
-  from tfdpflows.accounting import LedgerError, PrivacyLedger
-
-  try:
-    with PrivacyLedger.open(values.ledger) as ledger:
-      runs = ledger.release(values.release)
-  except LedgerError as error:
-    raise UsageError(f'--ledger={values.ledger}: {error}') from error
+  with training.open_ledger(values.ledger, read_only=False) as ledger:
+    runs = ledger.release(values.release)
   print(f'{values.release!r} gave up {runs:,} runs.', file=sys.stderr)
 
 
 def _statement(values):
-  """The statement of a ledger, as it is to be printed."""
+  """Returns the privacy statement of a ledger in the format asked for."""
   given = [x for x in (*_TRAINING, *_OF_LEDGERS) if values[x].present]
   if given:
     raise UsageError(
@@ -103,22 +96,15 @@ def _statement(values):
     )
   if values.delta is not None:
     training.check_delta(values.delta)
-  from tfdpflows.accounting import (
-    LedgerError,
-    PrivacyLedger,
-    privacy_statement,
-  )
+  from tfdpflows.accounting import privacy_statement
 
-  try:
-    with PrivacyLedger.open(values.ledger, read_only=True) as ledger:
-      if ledger.budget is None and values.delta is None:
-        raise UsageError(
-          f'--ledger={values.ledger} has no budget and so no delta: give one, '
-          'such as --delta=1e-5.'
-        )
-      statement = privacy_statement(ledger, delta=values.delta)
-  except LedgerError as error:
-    raise UsageError(f'--ledger={values.ledger}: {error}') from error
+  with training.open_ledger(values.ledger, read_only=True) as ledger:
+    if ledger.budget is None and values.delta is None:
+      raise UsageError(
+        f'--ledger={values.ledger} has no budget and so no delta: give one, '
+        'such as --delta=1e-5.'
+      )
+    statement = privacy_statement(ledger, delta=values.delta)
   if values.format == 'json':
     return json.dumps(statement.to_dict(), indent=2, allow_nan=False)
   if values.format == 'markdown':
@@ -127,7 +113,7 @@ def _statement(values):
 
 
 def _check(values):
-  """Refuses flags that say no training in full."""
+  """Refuses flags that do not determine a training."""
   missing = [
     f'--{name}=N'
     for name in (*_TRAINING, 'delta')
@@ -149,22 +135,14 @@ def _check(values):
     raise UsageError(
       '--noise_multiplier=0 adds no noise, and no epsilon holds without noise.'
     )
-
   training.check_delta(values.delta)
 
 
 def _result(values, name):
-  """What one accountant says of the training."""
+  """Returns the epsilons of the training by one accountant, for JSON."""
   from dp_accounting import UnsupportedEventError
 
   from tfdpflows.accounting import create_accountant
-
-  def event(sampling_probability):
-    return training.training_event(
-      sampling_probability=sampling_probability,
-      noise_multiplier=values.noise_multiplier,
-      steps=values.steps,
-    )
 
   relation = training.relation(values.neighboring_relation)
   made = create_accountant(name, relation)
@@ -180,22 +158,28 @@ def _result(values, name):
     'steps': values.steps,
     'epsilon_without_amplification': None,
   }
-  remarks = []
+  supported, remarks = True, []
   for key, probability in (
     ('epsilon_without_amplification', 1.0),
     ('epsilon', values.sampling_probability),
   ):
+    event = training.training_event(
+      sampling_probability=probability,
+      noise_multiplier=values.noise_multiplier,
+      steps=values.steps,
+    )
     try:
-      made = create_accountant(name, relation).compose(event(probability))
+      made = create_accountant(name, relation).compose(event)
     except UnsupportedEventError:
       if values.accountant != 'all':
         raise
-      remarks = ['does not support this training']
+      supported, remarks = False, ['does not support this training']
       continue
+    supported = True
     result[key] = training.finite(made.get_epsilon(values.delta))
     remarks = training.remarks(made, values.delta)
   if values.accountant == 'all':
-    result['supported'] = made.supports(event(values.sampling_probability))
+    result['supported'] = supported
   if remarks:
     result['remarks'] = list(remarks)
   return result

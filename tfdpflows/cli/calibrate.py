@@ -1,4 +1,4 @@
-"""`tfdpflows calibrate`: what a privacy budget has room for."""
+"""`tfdpflows calibrate`: noise, steps, sampling or epsilon of a training."""
 
 from __future__ import annotations
 
@@ -17,15 +17,30 @@ Usage: tfdpflows calibrate --delta=N [flags] and three of --epsilon=N
 
 def _define(options):
   options.section('Training')
-  training.add_steps(options, required=False)
-  training.add_noise(options, required=False)
+  training.add_steps(options)
   options.section('Accounting')
   options.number(
     'epsilon',
     'What everything together may cost, above 0. By default that of the budget '
     'of --ledger, if another flag is left out too.',
   )
-  training.add_accounting(options, required=False)
+  options.number(
+    'delta',
+    'Probability with which epsilon may not hold, such as 1e-5.',
+  )
+  options.text(
+    'accountant',
+    'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
+    '(asymptotic: no upper bound), or one that you registered.',
+    default='pld',
+    metavar='NAME',
+  )
+  options.choice(
+    'format',
+    ['text', 'json'],
+    'How the answer is printed.',
+    default='text',
+  )
   training.add_relation(options)
   options.text(
     'ledger',
@@ -39,9 +54,12 @@ def _define(options):
 def _run(values):
   from tfdpflows import accounting
 
-  ledger = _ledger(values)
-  known, unknown = _parameters(values, ledger)
-  delta = _delta(values, ledger)
+  ledger = budget = None
+  if values.ledger is not None:
+    with training.open_ledger(values.ledger, read_only=True) as ledger:
+      budget = ledger.budget
+  known, unknown = _parameters(values, budget)
+  delta = _delta(values, budget)
   name = _accountant(values, ledger)
   relation = _relation(values, ledger)
   accountant = accounting.create_accountant(name, training.relation(relation))
@@ -75,10 +93,15 @@ def _run(values):
   if ledger is not None:
     result['ledger'] = values.ledger
     result['epsilon_of_ledger'] = float(before)
-  remarks = [
-    *_remarks(known, unknown, ledger),
-    *training.remarks(accountant, delta),
-  ]
+  remarks = list(training.remarks(accountant, delta))
+  if unknown == 'steps' and found == _MAX_STEPS:
+    remarks.insert(0, 'The search ends there: more steps would fit.')
+  elif budget is not None and known['epsilon'] > budget.epsilon:
+    remarks.insert(
+      0,
+      f'The budget of the ledger is epsilon = {budget.epsilon:g}: it would '
+      'refuse these steps.',
+    )
   if remarks:
     result['remarks'] = remarks
   if values.format == 'json':
@@ -87,26 +110,12 @@ def _run(values):
     print(_text(result, unknown))
 
 
-def _ledger(values):
-  """The ledger that the flags name, if any."""
-  if values.ledger is None:
-    return None
-  from tfdpflows import accounting
-
-  try:
-    with accounting.PrivacyLedger.open(values.ledger, read_only=True) as ledger:
-      return ledger
-  except accounting.LedgerError as error:
-    raise UsageError(f'--ledger={values.ledger}: {error}') from error
-
-
-def _parameters(values, ledger):
-  """What is known, with None for the one that is not, and the name of that."""
+def _parameters(values, budget):
+  """Returns the parameters, None for the unknown one, and its name."""
   known = {name: values[name].value for name in _UNKNOWNS}
   for name, value in known.items():
     if value is not None and not 0 < value < math.inf:
       raise UsageError(f'--{name}={value:g} must be a finite number above 0.')
-  budget = None if ledger is None else ledger.budget
   missing = [name for name in _UNKNOWNS if known[name] is None]
   if budget is not None:
     if 'epsilon' in missing and len(missing) == 2:
@@ -130,28 +139,27 @@ def _parameters(values, ledger):
   )
 
 
-def _delta(values, ledger):
-  """The delta of the flag, or of the budget of the ledger."""
-  budget = None if ledger is None else ledger.budget
-  if values.delta is None:
-    if budget is None:
-      raise UsageError(
-        'Missing: --delta=N. See `tfdpflows calibrate --help`.'
-        if ledger is None
-        else f'Missing: --delta=N. --ledger={values.ledger} has no budget that '
-        'would say it.'
-      )
-    return budget.delta
-  if budget is not None and values.delta != budget.delta:
+def _delta(values, budget):
+  """Returns the delta of the flag, or of the budget of the ledger."""
+  if budget is None:
+    if values.delta is not None:
+      return training.check_delta(values.delta)
+    raise UsageError(
+      'Missing: --delta=N. See `tfdpflows calibrate --help`.'
+      if values.ledger is None
+      else f'Missing: --delta=N. --ledger={values.ledger} has no budget that '
+      'would say it.'
+    )
+  if values.delta not in (None, budget.delta):
     raise UsageError(
       f'--delta={values.delta:g} is not that of the budget of '
       f'--ledger={values.ledger}, {budget.delta:g}: leave it out.'
     )
-  return training.check_delta(values.delta)
+  return budget.delta
 
 
 def _accountant(values, ledger):
-  """The name of the accountant of the flag, or of the ledger."""
+  """Returns the name of the accountant of the flag, or of the ledger."""
   from tfdpflows.accounting import create_accountant
 
   name = create_accountant(values.accountant).name
@@ -172,7 +180,7 @@ def _accountant(values, ledger):
 
 
 def _relation(values, ledger):
-  """The name of the neighboring relation of the flag, or of the ledger."""
+  """Returns the name of the relation of the flag, or of the ledger."""
   name = values.neighboring_relation
   if ledger is None:
     return name
@@ -186,47 +194,32 @@ def _relation(values, ledger):
 
 
 def _solve(event, unknown, epsilon, delta, accountant, ledger, values):
-  """The number that is looked for."""
+  """Returns the value of the unknown parameter."""
   from tfdpflows import accounting
   from tfdpflows.accounting import calibration
 
-  pricing = {
+  kwargs = {
     'accountant': accountant.name,
     'neighboring_relation': accountant.neighboring_relation,
   }
   if ledger is not None:
-    pricing['spent'] = ledger.committed_event
+    kwargs['spent'] = ledger.committed_event
   if unknown == 'epsilon':
     try:
-      return calibration.calibrate_epsilon(event(), delta, **pricing)
+      return calibration.calibrate_epsilon(event(), delta, **kwargs)
     except ValueError as error:
       raise UsageError(f'--delta={delta:g}: {error}') from error
-  search = {
-    'noise_multiplier': calibration.calibrate_noise_multiplier,
-    'steps': calibration.calibrate_steps,
-    'sampling_probability': calibration.calibrate_sampling_probability,
-  }[unknown]
+  search = getattr(calibration, f'calibrate_{unknown}')
+  if unknown == 'steps':
+    kwargs['max_steps'] = _MAX_STEPS
   budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
-  limit = {'max_steps': _MAX_STEPS} if unknown == 'steps' else {}
   try:
-    return search(event, budget, **pricing, **limit)
+    return search(event, budget, **kwargs)
   except accounting.BudgetExceededError as error:
     flag = f'--epsilon={epsilon:g}'
     if values.epsilon is None:
       flag = f'--ledger={values.ledger}'
     raise UsageError(f'{flag}: {error}') from error
-
-
-def _remarks(known, unknown, ledger):
-  if unknown == 'steps' and known['steps'] == _MAX_STEPS:
-    return ['The search ends there: more steps would fit.']
-  budget = None if ledger is None else ledger.budget
-  if budget is not None and known['epsilon'] > budget.epsilon:
-    return [
-      f'The budget of the ledger is epsilon = {budget.epsilon:g}: it would '
-      'refuse these steps.'
-    ]
-  return []
 
 
 def _text(result, unknown):

@@ -63,15 +63,9 @@ class Options:
     required: bool = False,
     repeated: bool = False,
   ) -> None:
-    """Adds a flag for a word or a path.
+    """Adds a flag for a word or a path; `metavar` stands for it in the help.
 
-    Args:
-      name: name of the flag.
-      text: its line of help.
-      metavar: what stands for the value in the help.
-      default: its value when it is not given.
-      required: whether the command cannot do without it.
-      repeated: whether it may be given several times; its value is a list then.
+    If `repeated`, it may be given several times and its value is a list.
     """
     define = flags.DEFINE_multi_string if repeated else flags.DEFINE_string
     self._add(define, name, default, text, metavar, required)
@@ -85,15 +79,7 @@ class Options:
     required: bool = False,
     **bounds: float,
   ) -> None:
-    """Adds a flag for a number, without a default.
-
-    Args:
-      name: name of the flag.
-      text: its line of help.
-      whole: whether it is an integer.
-      required: whether the command cannot do without it.
-      **bounds: `lower_bound` and `upper_bound`, both allowed.
-    """
+    """Adds a flag for a number; `lower_bound` and `upper_bound` are allowed."""
     define = flags.DEFINE_integer if whole else flags.DEFINE_float
     self._add(define, name, None, text, 'N', required, **bounds)
     self._numbers.append(name)
@@ -127,13 +113,7 @@ class Options:
       self._required.append(name)
 
   def parse(self, arguments: Sequence[str]) -> flags.FlagValues:
-    """Returns the values of the flags in `arguments`.
-
-    Args:
-      arguments: list of strings such as '--epsilon=1'.
-
-    Returns:
-      The `flags.FlagValues`.
+    """Returns the values of the flags in arguments such as '--epsilon=1'.
 
     Raises:
       UsageError: if a flag is unknown, missing or has a bad value.
@@ -166,7 +146,7 @@ class Options:
     return self._values
 
   def _check_numbers(self, arguments, more):
-    """Refuses what Python takes for a number and nobody would type."""
+    """Refuses infinities, NaN and digits other than 0 to 9."""
     for name in self._numbers:
       value = self._values[name].value
       if value is not None and not math.isfinite(value):
@@ -217,35 +197,22 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-  """One subcommand of the program.
-
-  Attributes:
-    name: what is typed.
-    summary: its line in the list of commands.
-    description: what it does, in a few sentences.
-    example: one or more command lines.
-    define: function that adds its flags to an `Options`.
-    run: function of the parsed flags that does the work.
-    usage: how it is called, where no single flag is required.
-  """
+  """One subcommand of the program."""
 
   name: str
-  summary: str
+  summary: str  # Its line in the list of commands.
   description: str
-  example: str
-  define: Callable[[Options], None]
-  run: Callable[[flags.FlagValues], None]
-  usage: Optional[str] = None
+  example: str  # One or more command lines.
+  define: Callable[[Options], None]  # Adds its flags.
+  run: Callable[[flags.FlagValues], None]  # Does the work.
+  usage: Optional[str] = None  # Where no single flag is required.
 
   def options(self) -> Options:
     """Returns fresh `Options` with the flags of this command."""
     options = Options(self.name)
     self.define(options)
     options.section('Other')
-    options.switch(
-      'debug',
-      'Show where in the code an error comes from.',
-    )
+    options.switch('debug', 'Show where in the code an error comes from.')
     return options
 
   def help(self) -> str:
@@ -265,7 +232,7 @@ class Command:
 
 
 def _shortened(text):
-  """A message without most of the letters of a very long value."""
+  """Returns a message with very long words cut."""
   return re.sub(r'(\S{40})\S{40,}', r'\1...', text)
 
 

@@ -1,4 +1,4 @@
-"""Flags of files and folders, and what is asked of them before any work."""
+"""Flags of files and folders, and checks of them before any work."""
 
 from __future__ import annotations
 
@@ -20,26 +20,13 @@ def add_model_dir(
   options: Options, text: str = 'Folder that `tfdpflows fit` wrote.'
 ) -> None:
   """Adds `--model_dir`, of a model that exists, to the options of a command."""
-  options.text(
-    'model_dir',
-    text,
-    metavar='FOLDER',
-    required=True,
-  )
+  options.text('model_dir', text, metavar='FOLDER', required=True)
 
 
 def add_output(options: Options, text: str) -> None:
   """Adds `--output` and `--overwrite` to the options of a command."""
-  options.text(
-    'output',
-    text,
-    metavar='FILE',
-    required=True,
-  )
-  options.switch(
-    'overwrite',
-    'Replace the output where it exists already.',
-  )
+  options.text('output', text, metavar='FILE', required=True)
+  options.switch('overwrite', 'Replace the output where it exists already.')
 
 
 def add_out_of_range(options: Options) -> None:
@@ -57,35 +44,14 @@ def add_out_of_range(options: Options) -> None:
 
 
 def check_output(path: str, overwrite: bool) -> None:
-  """Refuses a file that cannot be written, before any work is done.
-
-  Args:
-    path: value of the flag `--output`.
-    overwrite: whether a file that exists may be replaced.
-
-  Raises:
-    UsageError: if it is no path of a file.
-    FileExistsError: if it exists and may not be replaced.
-    FileNotFoundError: if its folder does not exist.
-    PermissionError: if its folder does not allow writing.
-  """
+  """Refuses an `--output` that cannot be written, before any work is done."""
   if not path or os.path.isdir(path):
     raise UsageError(f'--output={path} is no file: give the name of one.')
   check_place(path, overwrite)
 
 
 def check_place(path: str, overwrite: bool) -> None:
-  """Refuses what cannot be made or replaced: a file or a folder.
-
-  Args:
-    path: its path.
-    overwrite: whether one that exists may be replaced.
-
-  Raises:
-    FileExistsError: if it exists and may not be replaced.
-    FileNotFoundError: if its folder does not exist.
-    PermissionError: if its folder does not allow writing.
-  """
+  """Refuses a file or folder that cannot be made or replaced."""
   if os.path.lexists(path) and not overwrite:
     raise FileExistsError(f'{path} exists: pass --overwrite to replace it.')
   folder = os.path.dirname(os.path.abspath(path))
@@ -100,20 +66,13 @@ def check_place(path: str, overwrite: bool) -> None:
 def read_rows(
   path: str, schema: TableSchema, out_of_range: str, fitting: bool = True
 ) -> pd.DataFrame:
-  """Reads a CSV file and checks it against a schema.
+  """Reads a CSV file and validates it; errors name the file, column and row.
 
   Args:
     path: path of the file.
     schema: `TableSchema`.
     out_of_range: value of the flag `--out_of_range`.
     fitting: see `TableSchema.validate`.
-
-  Returns:
-    The validated `DataFrame`.
-
-  Raises:
-    ValueError: naming the file, and the column and row that are wrong.
-    OSError: if the file cannot be read.
   """
   from tfdpflows.tabular.table import read_table
 
@@ -135,15 +94,7 @@ def load_model(model_dir: str) -> TabularSynthesizer:
 
 
 def check_model(model_dir: str) -> None:
-  """Refuses a folder that cannot be a saved model.
-
-  Args:
-    model_dir: value of the flag `--model_dir`.
-
-  Raises:
-    FileNotFoundError: if the folder does not exist; the message says whether
-      there is an unfinished one beside it.
-  """
+  """Refuses a `--model_dir` that is no saved model."""
   if os.path.isdir(model_dir):
     return
   if os.path.exists(model_dir):

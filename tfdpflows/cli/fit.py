@@ -160,7 +160,7 @@ def _run(values):
 
 
 def _check_marks(schema, values):
-  """Refuses a draft that nobody has vouched for or pays for."""
+  """Refuses a draft schema, unless its private bounds are charged."""
   if not schema.is_draft:
     if values.bounds_epsilon is not None:
       raise UsageError(

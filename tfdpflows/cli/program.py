@@ -1,4 +1,4 @@
-"""Dispatch to the subcommands, and what users see when something is wrong."""
+"""Dispatch to the subcommands, and their error messages."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ From a table to synthetic rows:
 """
 
 _HELP_FLAGS = frozenset({'--help', '-help', '-h', '--helpfull', '--helpshort'})
-# Errors that say what the user can do. Others are defects and keep their
-# traceback.
+# Errors with a message for the user. Others are defects and keep a traceback.
 _USER_ERRORS = (ValueError, OSError, ImportError, MemoryError)
 
 

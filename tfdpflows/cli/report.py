@@ -31,11 +31,7 @@ def _define(options):
     'Column that classifiers learn to predict from the synthetic rows.',
     metavar='COLUMN',
   )
-  options.text(
-    'title',
-    'Heading of the page.',
-    metavar='TEXT',
-  )
+  options.text('title', 'Heading of the page.', metavar='TEXT')
   files.add_output(options, 'HTML file to write.')
 
 

@@ -1,4 +1,4 @@
-"""`tfdpflows schema`: a draft to be turned into a public statement."""
+"""`tfdpflows schema`: a draft schema of a table."""
 
 from __future__ import annotations
 

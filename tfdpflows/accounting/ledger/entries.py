@@ -1,4 +1,4 @@
-"""What the lines of a ledger add up to, and which of them may be resumed."""
+"""The state of a ledger: its entries, replayed from records."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Entry:
     label: What it was for.
     event: The `DpEvent` of one run.
     public_event: The same at its data-independent cost.
+    key, public_key: These events as text, equal for equal events.
     limit: How many runs it is for.
     charged: How many runs are charged.
-    released: Whether the rest of a reservation was given up.
-    randomness_id: The `randomness_id` of what it pays for, or ''.
-    origin: Its label in the ledger that it was merged from; None if it was
-      begun in this one.
+    released: Whether the rest of a reservation was released.
+    randomness_id: Its `randomness_id`, or ''.
+    origin: Its label in the ledger that it was merged from, or None.
   """
 
   def __init__(self, record: dict[str, Any]):
@@ -49,7 +49,6 @@ class Entry:
       raise TypeError(f'the label {reprlib.repr(self.label)} is no text')
     self.event = events_json.event_from_dict(record['event'])
     self.public_event = events_lib.data_independent(self.event)
-    # As text, equal for equal events.
     self.key = _as_text(record['event'])
     self.public_key = _as_text(events_json.event_to_dict(self.public_event))
     self.limit = record['count']
@@ -65,19 +64,18 @@ class Entry:
 
 
 class LedgerState:
-  """Replays records, one after the other; the file and the live ledger agree.
+  """Applies records in order, those of a file and those of a live ledger.
 
   #### Formal guarantee
   An interrupt at any moment leaves a state that counts all records that were
   applied, and the one that was being applied either wholly or not at all. The
-  entries alone say what was spent, and a record changes them in one assignment;
-  all else is worked out from them, anew if that was interrupted.
+  entries alone determine what was spent, and a record changes them in one
+  assignment; all else is derived from them, anew if that was interrupted.
 
   Attributes:
     entries: All entries, in the order of their first record.
     seeded: Whether a charge was for random numbers from a known seed.
-    merged: The record of the merge that ended the ledger, with `into` and
-      `sources`; None while it goes on.
+    merged: `into` and `sources` of the merge that ended the ledger, or None.
 
   ```python
   >>> state = LedgerState()
@@ -98,7 +96,7 @@ class LedgerState:
 
   @property
   def sums(self) -> _Sums:
-    """What follows from the entries."""
+    """Derived from the entries."""
     if self._sums is None:
       sums = _Sums()
       for entry in self.entries:
@@ -109,50 +107,30 @@ class LedgerState:
   def charged(
     self, data_dependent: bool = False
   ) -> dp_accounting.ComposedDpEvent:
-    """All that is charged.
-
-    Args:
-      data_dependent: Whether to leave costs that depend on private votes as
-        they are.
-
-    Returns:
-      A composed event.
-    """
+    """Returns all that is charged, at its data-dependent cost if asked for."""
     sums = self.sums
     counts = sums.events if data_dependent else sums.public_events
     return composed(counts.values())
 
   def committed(self) -> dp_accounting.ComposedDpEvent:
-    """All that is charged or reserved, at its data-independent cost.
-
-    Returns:
-      A composed event.
-    """
+    """Returns what is charged or reserved, at its data-independent cost."""
     sums = self.sums
     rest = [(x.public_event, x.limit - x.charged) for x in sums.open.values()]
     return composed([*sums.public_events.values(), *rest])
 
   def apply(self, record: dict[str, Any]) -> None:
-    """Adds one record.
-
-    Args:
-      record: With the key `kind`, and those of its kind.
-
-    Raises:
-      KeyError, TypeError, ValueError: If it is not valid after the others; then
-        nothing changes.
-    """
+    """Adds one record; if it is not valid (see `prepare`), nothing changes."""
     self.prepare(record)()
 
   def prepare(self, record: dict[str, Any]) -> Callable[[], None]:
     """Checks a record, before it is written.
 
     Args:
-      record: As for `apply`.
+      record: With the key `kind`, and those of its kind.
 
     Returns:
-      What adds it, and raises nothing; to be called before any other record is
-      prepared.
+      A function that adds it, and raises nothing; to be called before any other
+      record is prepared.
 
     Raises:
       KeyError, TypeError, ValueError: If it is not valid after the others.
@@ -211,7 +189,7 @@ class LedgerState:
 
 
 class _Sums:
-  """What follows from the entries of a state.
+  """Derived from the entries of a state.
 
   Attributes:
     reserved: The reservations by their label.
@@ -219,8 +197,8 @@ class _Sums:
     labels: The labels of all entries.
     randomness_names: The names of the random numbers of all plain charges.
     events, public_events: For each key, an event and how often it is charged.
-      Equal events are counted together: as long as the list of mechanisms is
-      short, so is the event, however long the file.
+      Equal events are counted together, so that the composed event stays short
+      however long the file.
   """
 
   def __init__(self):
@@ -255,15 +233,12 @@ class _Sums:
 
 
 class ResumableEntries:
-  """Entries that an earlier process made, each to be resumed once.
+  """Entries of earlier processes, each to be resumed once.
 
   #### Formal guarantee
   Of what was merged in from another ledger, only entries with a `randomness_id`
-  may be resumed, and under the label that they had there. Without one, the work
-  of one source could be taken as paid by a charge of another one.
-
-  Args:
-    entries: All entries of the ledger before this process.
+  may be resumed, and under the label that they had there. Without one, work of
+  one source could be resumed by the charge of another one.
   """
 
   def __init__(self, entries: Iterable[Entry] = ()):
@@ -275,13 +250,10 @@ class ResumableEntries:
         self._by_label[entry.origin].append(entry)
 
   def take(self, record: dict[str, Any]) -> Optional[Entry]:
-    """Finds the entry that a record would be a repetition of.
-
-    Args:
-      record: Of the kind 'charge' or 'reserve'.
+    """Removes and returns the entry that a charge or reservation resumes.
 
     Returns:
-      The entry, which is not found again; None if there is none.
+      The entry; None if there is none.
 
     Raises:
       LedgerError: If there is one under its label for something else.
@@ -329,18 +301,15 @@ class ResumableEntries:
 
 
 def randomness_id(name: str, facts: dict[str, Any]) -> str:
-  """Says for which random numbers, and on which sums, a charge pays.
+  """Returns the `randomness_id` of `PrivacyLedger.charge` and `reserve`.
 
   Noise that enters two different sums can be subtracted from both. A training
   that is replayed may repeat its noise only where all that its sums depend on
-  is the same; what of it is known stands here.
+  is the same; `facts` holds what of it is known.
 
   Args:
-    name: Names the random numbers, without giving them away; no spaces.
+    name: Identifies the random numbers, without revealing them; no spaces.
     facts: What they are used for, JSON-able and public.
-
-  Returns:
-    The `randomness_id` of `PrivacyLedger.charge` and `reserve`.
 
   ```python
   >>> randomness_id('5f1e', {'clip': 2.0})
@@ -357,10 +326,10 @@ def name_of(identity: str) -> str:
 
 
 def _difference(one: str, other: str) -> str:
-  """Where the facts of two `randomness_id`s differ, in words.
+  """Describes where the facts of two `randomness_id`s differ.
 
-  '' if they name other random numbers, or no facts. What only one of them has
-  is named where they agree in all they share.
+  '' if their names differ or one has no facts. Facts that only one of them has
+  are listed where they agree in all they share.
   """
   name, _, facts = one.partition(' ')
   other_name, _, others = other.partition(' ')
@@ -378,7 +347,7 @@ def _difference(one: str, other: str) -> str:
 def composed(
   pairs: Iterable[tuple[dp_accounting.DpEvent, int]],
 ) -> dp_accounting.ComposedDpEvent:
-  """Pairs of an event and a count as one event."""
+  """Returns pairs of an event and a count as one event."""
   return dp_accounting.ComposedDpEvent(
     [
       event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)

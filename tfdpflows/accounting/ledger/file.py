@@ -111,16 +111,13 @@ class LedgerFile:
     records: Sequence[dict[str, Any]] = (),
     before: Callable[[], None] = lambda: None,
   ) -> LedgerFile:
-    """Makes a new file, on disk and locked, that appears whole or not at all.
+    """Creates a file, locked, that appears whole or not at all.
 
     Args:
       path: Must not exist.
       header: JSON-able fields of the first line.
       records: JSON-able fields of the lines that follow.
-      before: Called when all is on disk and the file has only to get its name.
-
-    Returns:
-      The open file.
+      before: Called when all is on disk, before the file gets its name.
 
     Raises:
       LedgerError: If the path exists or cannot be written.
@@ -159,14 +156,12 @@ class LedgerFile:
   def open(cls, path: atomic.PathLike, read_only: bool = False) -> LedgerFile:
     """Opens a file, verifies every line, and locks it unless only read.
 
+    A last line without an end, which a crash leaves, is completed if it is
+    whole and else removed, since its charge never returned; `notes` reports it.
+
     Args:
       path: Must exist.
       read_only: Whether to neither lock, repair nor append.
-
-    Returns:
-      The open file. A last line without an end, which a crash leaves, is
-      completed if it is whole and else removed, since the charge it belongs to
-      never returned; `notes` says so.
 
     Raises:
       LedgerError: If the file is missing, locked, or wrong anywhere; names the
@@ -208,8 +203,8 @@ class LedgerFile:
 
     Args:
       record: JSON-able fields.
-      then: Called when it is; notes it in memory. After an interrupt before the
-        end of that, nothing is appended any more.
+      then: Called when it is, to apply it in memory. After an interrupt before
+        its end, nothing is appended any more.
 
     Raises:
       LedgerError: If it could not be written; then it does not count and what
@@ -252,11 +247,9 @@ class LedgerFile:
       raise LedgerError(f'{what} Nothing was charged.')
 
   def displaced(self) -> Optional[str]:
-    """What happened to the file while it was open; None if all is well.
+    """Describes how others changed the file while it was open, or None.
 
-    Returns:
-      What happened, and what to do about it: it was replaced, deleted or
-      written to.
+    It may have been replaced, deleted or written to; the text says what to do.
     """
     if not self._placed or self._handle.closed:
       return None
@@ -301,7 +294,7 @@ class LedgerFile:
 
   @property
   def broken(self) -> bool:
-    """Whether it was said already that it has to be opened again."""
+    """Whether it was reported already that it must be opened again."""
     return self._broken is not None
 
   def _append(
@@ -375,29 +368,29 @@ class LedgerFile:
         'creation was interrupted before anything could be charged. If you '
         'know it to be new, delete it and start again.'
       )
-    head_lines, head_digest = None, None
+    head = 0, _START
     for line in lines:
       record, digest = self._verified(line)
-      if head_lines is None:
-        head_lines, head_digest = self._read_head(line)
-      self._accept(record, digest, len(line) + 1, head_lines, head_digest)
+      if not self._lines:
+        head = self._read_head(line)
+      self._accept(record, digest, len(line) + 1, head)
     if torn:
-      self._load_torn(torn, head_lines, head_digest)
-    if self._lines < head_lines:
+      self._load_torn(torn, head)
+    if self._lines < head[0]:
       raise LedgerError(
-        f'{self.path} ends after line {self._lines}, but {head_lines} '
+        f'{self.path} ends after line {self._lines}, but {head[0]} '
         'lines were written: lines were cut off. Restore the file.'
       )
     if not self._read_only:
       self._broken = self._write_head()
 
-  def _load_torn(self, torn: bytes, head_lines: int, head_digest: str) -> None:
+  def _load_torn(self, torn: bytes, head: tuple[int, str]) -> None:
     """A last line without its end."""
     number = self._lines + 1
     try:
       record, digest = self._verified(torn)
     except LedgerError as error:
-      if number <= head_lines:
+      if number <= head[0]:
         raise LedgerError(
           f'{self.path}, line {number}: the line was complete once and is cut '
           'off or edited now. Restore the file.'
@@ -414,13 +407,13 @@ class LedgerFile:
       f'Line {number} of {self.path} was complete but for its end when the '
       'process ended. It counts as charged.',
     )
-    self._accept(record, digest, len(torn) + 1, head_lines, head_digest)
+    self._accept(record, digest, len(torn) + 1, head)
     if not self._read_only:
       _write(self._descriptor, b'\n', self._size - 1)
       os.fsync(self._descriptor)
 
   def _verified(self, line: bytes) -> tuple[dict[str, Any], str]:
-    """The record and the hash of the next line, whose hash is right."""
+    """Returns the record and the hash of the next line, or refuses it."""
     number = self._lines + 1
     where = f'{self.path}, line {number}'
     try:
@@ -454,7 +447,7 @@ class LedgerFile:
     return fields, digest
 
   def _read_head(self, line: bytes) -> tuple[int, str]:
-    """The number of lines and the last hash that the first line tells."""
+    """Returns the number of lines and the last hash of the first line."""
     text = line[len(_PREFIX) : len(_PREFIX) + _HEAD_SIZE].decode('ascii')
     number, _, digest = text.partition(':')
     if not (number.isdigit() and int(number)):
@@ -465,18 +458,13 @@ class LedgerFile:
     return int(number), digest
 
   def _accept(
-    self,
-    record: dict[str, Any],
-    digest: str,
-    size: int,
-    head_lines: int,
-    head_digest: str,
+    self, record: dict[str, Any], digest: str, size: int, head: tuple[int, str]
   ) -> None:
     self._last = digest
     self._size += size
     self._lines += 1
     self.records.append(record)
-    if self._lines == head_lines and digest != head_digest:
+    if self._lines == head[0] and digest != head[1]:
       raise LedgerError(
         f'{self.path}, line {self._lines}: not the line that was written last. '
         'Lines were cut off and others added. Restore the file.'
@@ -484,15 +472,7 @@ class LedgerFile:
 
 
 def check_record(record: Any, what: str = 'The record') -> None:
-  """Refuses what could be written as JSON and not be read back.
-
-  Args:
-    record: Of dicts, lists, tuples, strings and numbers.
-    what: What it is, for the message.
-
-  Raises:
-    ValueError: If it is nested too deep, or a number in it is too long.
-  """
+  """Raises `ValueError` for what could be written as JSON and not read back."""
   left = [(record, 1)]
   while left:
     value, depth = left.pop()
@@ -546,7 +526,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _opened(path: atomic.PathLike, mode: str) -> io.FileIO:
-  """An open file, which also an interrupt cannot keep open for ever."""
+  """Returns an open file, which an interrupt cannot keep open for ever."""
 
   def opener(name, flags):
     # What is no file of lines, such as a pipe, must not be waited for.
@@ -560,7 +540,7 @@ def _opened(path: atomic.PathLike, mode: str) -> io.FileIO:
 
 
 def _new_aside(path: pathlib.Path) -> tuple[pathlib.Path, io.FileIO]:
-  """A new file beside `path`, locked: it is in use as long as it is."""
+  """Creates a file beside `path`, locked as a sign that it is in use."""
   for _ in range(_TRIES):
     token = f'{os.getpid()}-{secrets.token_hex(4)}'
     aside = path.with_name(f'.{path.name}.{token}.new')
@@ -579,10 +559,9 @@ def _new_aside(path: pathlib.Path) -> tuple[pathlib.Path, io.FileIO]:
 
 
 def _remove_stale(path: pathlib.Path, handle: io.FileIO) -> None:
-  """Removes what creations of `path` left behind that were killed.
+  """Removes files that interrupted creations of `path` left behind.
 
-  Nobody can need it: it had not got its name, or has it as well. Whoever is at
-  work on such a file has it locked.
+  They never got their name, or have it as well. One in use is locked.
   """
   name = re.compile(
     re.escape(f'.{path.name}.') + r'[0-9]+(-[0-9a-f]{8})?\.new', re.ASCII

@@ -1,4 +1,4 @@
-"""The ledger: what was spent on one table, known before it is spent."""
+"""The ledger of one table: every charge is recorded before it is spent."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class LedgerEntry:
 
   Attributes:
     label: What it was for.
-    event: The `DpEvent` of one run of it.
+    event: The `DpEvent` of one run.
     count: How many runs are charged.
     reserved: How many runs may be charged in all; `count` for plain charges and
-      for reservations that were released.
+      released reservations.
   """
 
   label: str
@@ -60,11 +60,11 @@ class LedgerEntry:
 
 
 class PrivacyLedger:
-  """Counts every mechanism that touches one table, and refuses to overspend.
+  """Records every mechanism run on one table, and enforces a budget.
 
   Args:
     path: A file that does not exist yet; None for a ledger in memory.
-    budget: What may be spent; None for no limit.
+    budget: A `PrivacyBudget`; None for no limit.
     accountant: Name of the accountant that enforces the budget.
     neighboring_relation: What two neighbouring tables are.
     metadata: JSON-able dict that is kept in the first line of the file.
@@ -77,12 +77,11 @@ class PrivacyLedger:
   If each mechanism runs only after its charge has returned, then at every
   moment `epsilon(delta)` is an upper bound for all that ran, whatever crashed
   in between, and the whole is (budget.epsilon, budget.delta)-differentially
-  private (where the accountant's guarantee is 'upper_bound'). What is asked of
-  the table may depend on earlier outputs; the noise, the sampling and the
-  number of runs may not, as numerical composition assumes these fixed. No
-  refusal depends on private votes: `DataDependentDpEvent`s count as their
-  data-independent twins. A file that holds such events tells of the votes and
-  has to be kept as private as they are.
+  private (where the accountant's guarantee is 'upper_bound'). Queries may
+  depend on earlier outputs; noise, sampling and number of runs may not, as
+  numerical composition assumes these fixed. No refusal depends on private
+  votes: `DataDependentDpEvent`s count at their data-independent cost. A file
+  that holds such events reveals the votes and must be kept as private as they.
 
   ```python
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
@@ -130,17 +129,14 @@ class PrivacyLedger:
     budget: Optional[budget_lib.PrivacyBudget] = None,
     read_only: bool = False,
   ) -> PrivacyLedger:
-    """Opens a ledger from a file, verifies every line of it, and continues it.
+    """Opens a ledger file, verifies every line, and continues it.
 
     Args:
       path: The file.
-      budget: If given, must equal the budget in the file. What was promised
-        does not change; `merge_ledgers` makes a new ledger with a new budget.
-      read_only: Whether to open it without a lock and refuse to charge, for
-        reading what was spent while somebody else writes.
-
-    Returns:
-      The ledger.
+      budget: If given, must equal the budget in the file, which never changes;
+        `merge_ledgers` makes a new ledger with a new budget.
+      read_only: Whether to open it without a lock and refuse to charge, to read
+        what was spent while another process writes.
 
     Raises:
       LedgerError: If the file is missing, in use, of another format version, or
@@ -161,7 +157,7 @@ class PrivacyLedger:
 
   @classmethod
   def _read(cls, path: PathLike, read_only: bool) -> PrivacyLedger:
-    """A ledger from a file, also one that was merged into another."""
+    """Reads a ledger file, also one that was merged into another."""
     file = file_lib.LedgerFile.open(path, read_only)
     try:
       ledger = cls.__new__(cls)
@@ -201,9 +197,8 @@ class PrivacyLedger:
     self._state = entries_lib.LedgerState()
     self._resumable = entries_lib.ResumableEntries()
     self._lock = threading.RLock()
-    # Answers of `epsilon`, since the last record.
+    # Results of `epsilon` since the last record.
     self._answers: dict[tuple, float] = {}
-    self._version = 0
     # A forked process has a copy, of which this one knows nothing.
     self._process = os.getpid()
 
@@ -220,26 +215,25 @@ class PrivacyLedger:
     """Charges a mechanism that is about to run.
 
     Args:
-      event: What one run costs.
+      event: The `DpEvent` of one run.
       count: How many runs.
-      label: What it is for; the event in words if None.
+      label: What it is for; a description of the event if None.
       resume: Whether a charge with this label that an earlier process wrote to
         the same file counts as this one. That is sound where the interrupted
         run published nothing, or where this one repeats it with the same random
         numbers. Of the charges that were merged in, only those with a
         `randomness_id` count.
-      randomness_id: Names the random numbers, without giving them away, and
-        what they are used for (`ledger.randomness_id`). What was charged for
-        one is not resumed by another, and random numbers of one name are
-        charged once.
+      randomness_id: Identifies the random numbers, without revealing them, and
+        their use (`ledger.randomness_id`). A charge for other ones is not
+        resumed, and the same random numbers are charged only once.
       seeded: Whether the random numbers come from a seed that may be known;
-        statements say so from then on.
+        privacy statements then report it.
 
     Returns:
       True if it was charged now, False if it had been charged before.
 
     Raises:
-      BudgetExceededError: If it would pass the budget; nothing is written.
+      BudgetExceededError: If it would exceed the budget; nothing is written.
       dp_accounting.UnsupportedEventError: If the accountant does not support
         the event; nothing is written.
       LedgerError: If it cannot be written, if `resume` finds another event,
@@ -281,23 +275,21 @@ class PrivacyLedger:
     """Checks the budget for many runs at once, to be charged as they happen.
 
     Args:
-      event: What one run costs.
+      event: The `DpEvent` of one run.
       count: How many runs at most.
       label: What it is for; unique in the ledger.
-      resume: Whether to go on with the reservation that an earlier process made
-        under this label in the same file, with what it has charged. That is
-        sound only where its runs are repeated with the same random numbers. A
-        reservation that was merged in is found by the label it had before.
-      randomness_id: Names the random numbers, without giving them away, and
-        what they are used for (`ledger.randomness_id`). What was reserved for
-        one is not resumed by another; a name alone resumes whatever it was used
-        for, and has to go on after all that was charged.
+      resume: Whether to continue the reservation that an earlier process made
+        under this label in the same file. That is sound only where its runs are
+        repeated with the same random numbers. A reservation that was merged in
+        is found by the label it had before.
+      randomness_id: As for `charge`. A name without facts resumes any use of
+        those random numbers, and must continue after all that was charged.
 
     Returns:
       A `Reservation`.
 
     Raises:
-      BudgetExceededError: If all that is charged and reserved would pass the
+      BudgetExceededError: If all that is charged and reserved would exceed the
         budget; nothing is written.
       dp_accounting.UnsupportedEventError: If the accountant does not support
         the event; nothing is written.
@@ -341,7 +333,7 @@ class PrivacyLedger:
 
   @property
   def event(self) -> dp_accounting.ComposedDpEvent:
-    """All that is charged, as one event, as it was charged."""
+    """All that is charged, as one event."""
     with self._lock:
       return self._state.charged(data_dependent=True)
 
@@ -353,10 +345,9 @@ class PrivacyLedger:
 
   @property
   def remaining(self) -> Optional[float]:
-    """Epsilon of the budget less that of all that is charged or reserved.
+    """Epsilon of the budget minus that of `committed_event`; None without one.
 
-    Epsilons do not add up: more noise than this suggests may still fit in. None
-    if there is no budget.
+    Epsilons do not add up: a mechanism with a larger epsilon may still fit.
     """
     if self.budget is None:
       return None
@@ -369,7 +360,7 @@ class PrivacyLedger:
 
   @property
   def notes(self) -> tuple[str, ...]:
-    """What there is to know of the file, in words."""
+    """Remarks on the file: repairs and merges."""
     notes = () if self._file is None else self._file.notes
     if self._state.merged is not None:
       notes += (self._describe_merge(),)
@@ -395,12 +386,11 @@ class PrivacyLedger:
     Args:
       delta: Inside (0, 1); that of the budget if None.
       accountant: Name of an accountant; that of the ledger if None.
-      data_dependent: Whether `DataDependentDpEvent`s cost what follows from
-        the votes they were made from. The result is then itself private.
+      data_dependent: Whether `DataDependentDpEvent`s count at their
+        data-dependent cost. The result is then itself private.
 
     Returns:
-      Epsilon in nats, infinite if no finite one is known. The same question is
-      answered from memory.
+      Epsilon in nats, infinite if no finite one is known; cached.
 
     Raises:
       dp_accounting.UnsupportedEventError: If the accountant does not support a
@@ -410,36 +400,34 @@ class PrivacyLedger:
     if delta is None and self.budget is None:
       raise ValueError('A ledger without a budget has no delta; give one.')
     with self._lock:
-      key = (self._version, delta, accountant, data_dependent)
-      if key in self._answers:
-        return self._answers[key]
+      answers, key = self._answers, (delta, accountant, data_dependent)
+      if key in answers:
+        return answers[key]
       event = self._state.charged(data_dependent)
-    epsilon = self._epsilon(event, delta, accountant)
-    with self._lock:
-      self._answers[key] = epsilon
+    answers[key] = epsilon = self._epsilon(event, delta, accountant)
     return epsilon
 
   def release(self, label: str) -> int:
-    """Gives up what a reservation has not charged, whoever made it.
+    """Releases what a reservation has not charged, whoever made it.
 
     For one whose program is gone and will not resume it, so that it does not
     hold a part of the budget for ever. What it has charged stays charged, as it
-    may have run. Its program can still go on, if the budget has room then: what
-    it gave up is paid for anew when it resumes.
+    may have run. If its program resumes after all, the released runs are
+    checked against the budget and charged anew.
 
     Args:
       label: Of the reservation.
 
     Returns:
-      How many runs were given up; 0 if all are charged or were given up before.
+      How many runs were released; 0 if all are charged or were released before.
 
     Raises:
       LedgerError: If there is no such reservation, or it cannot be written.
 
     #### Formal guarantee
-    A run is charged, on disk, before it begins, and as long as this ledger is
-    open nobody else can charge one. So what is given up has not run, and cannot
-    run without being paid for.
+    A run is charged, on disk, before it begins, and while this ledger is open
+    nobody else can charge one. So released runs have not run, and cannot run
+    without being charged.
 
     ```python
     >>> ledger = PrivacyLedger()
@@ -505,7 +493,7 @@ class PrivacyLedger:
       )
 
   def _describe_merge(self) -> str:
-    """Says which ledger goes on instead of this one."""
+    """Which ledger this one was merged into."""
     what = 'This ledger' if self.path is None else f'The ledger {self.path}'
     into = self._state.merged['into']
     if into is None:
@@ -575,7 +563,7 @@ class PrivacyLedger:
     raise budget_lib.BudgetExceededError(budget, spent, asked, message)
 
   def _describe_open(self) -> str:
-    """Says which reservations hold a part of the budget, and what helps."""
+    """Which reservations hold a part of the budget, and how to release it."""
     held = [
       f'{x.label!r} ({x.limit - x.charged:,} of {x.limit:,} runs)'
       for x in self._state.sums.open.values()
@@ -601,33 +589,6 @@ class PrivacyLedger:
       f'{budget}. {spent}Continue with the same epsilon and delta.'
     )
 
-  def _fill(
-    self,
-    records: Sequence[dict[str, Any]],
-    path: Optional[PathLike],
-    before: Callable[[], None],
-  ) -> None:
-    """Takes over the records of others, at the birth of this ledger.
-
-    Args:
-      records: What it begins with; may be resumed.
-      path: Where it is kept; None for in memory.
-      before: Called when it only has to get its name.
-
-    Raises:
-      BudgetExceededError: If the budget is lower than what is in them.
-      dp_accounting.UnsupportedEventError: If the accountant does not support
-        an event.
-    """
-    for record in records:
-      self._state.apply(record)
-    self._resumable = entries_lib.ResumableEntries(self._state.entries)
-    self._check_filled()
-    if path is None:
-      before()
-    else:
-      self._store(path, records, before)
-
   def _store(
     self,
     path: PathLike,
@@ -637,38 +598,14 @@ class PrivacyLedger:
     records = [{**record, 'time': _now()} for record in records]
     self._file = file_lib.LedgerFile.create(path, self._header, records, before)
 
-  def _check_filled(self) -> None:
-    committed = self.committed_event
-    if self.budget is None:
-      registry.compose_event(
-        committed, self.accountant, self.neighboring_relation
-      )
-      return
-    asked = self._epsilon(committed)
-    if asked <= self.budget.epsilon:
-      return
-    spent = self.epsilon()
-    raise budget_lib.BudgetExceededError(
-      self.budget,
-      spent,
-      asked,
-      message=(
-        f'The budget of epsilon {self.budget.epsilon:.7g} at '
-        f'delta={self.budget.delta:g} is lower than what is spent already: '
-        f'together the ledgers have charged {spent:.7g}, and {asked:.7g} with '
-        'what is reserved. Nothing was merged. Give a larger budget, or '
-        'release reservations first.'
-      ),
-    )
-
   def _write(self, record: dict[str, Any]) -> None:
     """On disk first, then in memory; nothing that is not valid."""
     self._check_process()
     self._check_chargeable()
     change = self._state.prepare(record)
-    # Before the change: an interrupt must leave no answer that is too low.
-    self._version += 1
-    self._answers.clear()
+    # Before the change: an interrupt must leave no answer that is too low. A
+    # new dict: `epsilon` may still be computing an answer for the old one.
+    self._answers = {}
     if self._file is None:
       change()
     else:
@@ -678,8 +615,8 @@ class PrivacyLedger:
 class Reservation:
   """A number of runs for which the budget was checked once.
 
-  Made by `PrivacyLedger.reserve`. Charging from it does no accounting and takes
-  the same time however many runs there were.
+  Made by `PrivacyLedger.reserve`. `ensure` does no accounting and takes the
+  same time however many runs there were.
 
   ```python
   >>> from tfdpflows.accounting import PrivacyLedger
@@ -702,12 +639,12 @@ class Reservation:
 
   @property
   def label(self) -> str:
-    """What it is for."""
+    """Its label."""
     return self._entry.label
 
   @property
   def event(self) -> dp_accounting.DpEvent:
-    """What one run costs."""
+    """The `DpEvent` of one run."""
     return self._entry.event
 
   @property
@@ -722,16 +659,17 @@ class Reservation:
 
   @property
   def released(self) -> bool:
-    """Whether the rest was given up."""
+    """Whether the rest was released."""
     return self._entry.released
 
   def ensure(self, total: int, block: int = 1) -> None:
-    """Makes sure that a number of runs is charged, ahead of them.
+    """Charges runs that are about to happen, if they are not charged yet.
 
     Args:
       total: How many runs there will have been, counted from the first.
-      block: A larger block writes to the disk less often; after a crash, up to
-        one block more is charged than was run, never less.
+      block: Runs are charged in multiples of it. A larger block writes to the
+        disk less often; after a crash, up to one block more is charged than was
+        run, never less.
 
     Raises:
       BudgetExceededError: If `total` is above `count`; nothing is charged.
@@ -768,7 +706,7 @@ class Reservation:
       )
 
   def release(self) -> None:
-    """Gives up what is not charged; does nothing if all is, or twice.
+    """Releases what is not charged; does nothing if all is, or twice.
 
     Raises:
       LedgerError: If it cannot be written.
@@ -801,7 +739,7 @@ class Reservation:
 def _record(
   kind: str, label: str, event: dp_accounting.DpEvent, count: int
 ) -> dict[str, Any]:
-  """The line of a charge or a reservation, as it is going to be read."""
+  """The record of a charge or a reservation, as it will be read back."""
   whole = isinstance(count, numbers.Real) and not isinstance(count, bool)
   # Compared, not converted: NaN and infinity cannot be, nor be printed what
   # has too many digits.

@@ -1,7 +1,4 @@
-"""Several ledgers over one table become one.
-
-A part of the ledger, whose private methods it uses.
-"""
+"""Merges ledgers of one table. Uses private methods of `PrivacyLedger`."""
 
 from __future__ import annotations
 
@@ -13,9 +10,10 @@ from typing import Any, Optional, Union
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events_json
-from tfdpflows.accounting.ledger.entries import Entry
+from tfdpflows.accounting.ledger.entries import Entry, ResumableEntries
 from tfdpflows.accounting.ledger.file import LedgerError
 from tfdpflows.accounting.ledger.ledger import PrivacyLedger
+from tfdpflows.accounting.registry import compose_event
 from tfdpflows.atomic import PathLike
 
 __all__ = ['merge_ledgers']
@@ -29,32 +27,29 @@ def merge_ledgers(
   accountant: Optional[str] = None,
   metadata: Optional[dict[str, Any]] = None,
 ) -> PrivacyLedger:
-  """Makes one ledger of several that were kept over the same table.
+  """Merges ledgers that were kept over the same table into a new one.
 
-  It holds all that they spent, and they are closed for good: whoever charges
-  one of them afterwards gets a `LedgerError` that says where it went. If the
-  merge is interrupted, even by a crash, some of them may be closed without it;
-  the same call again completes it.
+  It holds all that they spent, and they are closed for good: charging one of
+  them afterwards is a `LedgerError` that names the merged ledger. If the merge
+  is interrupted, even by a crash, some of them may be closed without it; the
+  same call again completes it.
 
-  Where several of them have a label, each gets the number of its source behind
-  it, as in 'training (2)'. Reservations with a `randomness_id` can be resumed,
-  with that and under the label that they had. What others reserved and did not
-  charge is released, and plain charges are not resumed, since nobody could tell
-  whose they are.
+  A label that several of them have gets the number of its source, as in
+  'training (2)'. Reservations with a `randomness_id` can be resumed, with that
+  and under the label that they had. What others reserved and did not charge is
+  released, and plain charges are not resumed, since nobody could tell whose
+  they are.
 
   Args:
     sources: `PrivacyLedger`s or paths of them: all on disk, or all in memory.
-      They are closed by whoever opened them.
+      The caller closes those that it opened.
     path: A file that does not exist yet; None for a ledger in memory, of
       ledgers in memory.
-    budget: What may be spent in all; if None, the budget that all of them have.
+    budget: The budget of all together; if None, the one that all of them have.
     accountant: Name of the accountant that enforces the budget; if None, the
       one that all of them have.
     metadata: JSON-able dict for the first line of the file, to which
       `merged_from` is added, and `seeded` where a source has it.
-
-  Returns:
-    The merged `PrivacyLedger`.
 
   Raises:
     BudgetExceededError: If the budget is lower than what they have charged and
@@ -105,14 +100,42 @@ def merge_ledgers(
       for ledger in unmerged:
         ledger._write(_last_record(ledger, path, names))
 
-    merged._fill(_records(ledgers), path, close_sources)
+    records = _records(ledgers)
+    for record in records:
+      merged._state.apply(record)
+    merged._resumable = ResumableEntries(merged._state.entries)
+    _check_budget(merged)
+    if path is None:
+      close_sources()
+    else:
+      merged._store(path, records, close_sources)
   return merged
+
+
+def _check_budget(merged: PrivacyLedger) -> None:
+  budget, committed = merged.budget, merged.committed_event
+  if budget is None:
+    compose_event(committed, merged.accountant, merged.neighboring_relation)
+    return
+  asked = merged._epsilon(committed)
+  if asked <= budget.epsilon:
+    return
+  spent = merged.epsilon()
+  raise budget_lib.BudgetExceededError(
+    budget,
+    spent,
+    asked,
+    f'The budget of epsilon {budget.epsilon:.7g} at delta={budget.delta:g} is '
+    'lower than what is spent already: together the ledgers have charged '
+    f'{spent:.7g}, and {asked:.7g} with what is reserved. Nothing was merged. '
+    'Give a larger budget, or release reservations first.',
+  )
 
 
 def _taken(
   sources: list, path: Optional[str], stack: contextlib.ExitStack
 ) -> list[PrivacyLedger]:
-  """The ledgers, open for writing and locked against other threads."""
+  """Opens the ledgers for writing and locks them against other threads."""
   if not sources:
     raise ValueError('There is nothing to merge: give one ledger or more.')
   keys = [
