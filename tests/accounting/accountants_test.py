@@ -11,7 +11,7 @@ from scipy import optimize, special
 
 from tests.grids import thinned
 from tfdpflows import accounting
-from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting import calibration, mechanisms
 from tfdpflows.accounting.mechanisms import (
   EpsilonDelta,
   Gaussian,
@@ -227,7 +227,7 @@ def test_order_and_grouping_do_not_matter():
 
 
 def test_more_steps_cost_more():
-  values = accounting.epsilon_after(
+  values = calibration.epsilon_after(
     sampled(0.02, 1.1, 1), [1, 10, 100, 1000, 10**4], delta=1e-5
   )
   assert values == sorted(values)

@@ -7,6 +7,7 @@ import dp_accounting
 import pytest
 
 from tfdpflows import accounting
+from tfdpflows.accounting import calibration
 
 GAUSSIAN = dp_accounting.GaussianDpEvent
 
@@ -132,7 +133,9 @@ def test_bad_arguments():
 def test_curve_of_epsilon():
   step = dp_accounting.PoissonSampledDpEvent(0.05, GAUSSIAN(2.0))
   spent = GAUSSIAN(8.0)
-  curve = accounting.epsilon_after(step, [0, 1, 50, 7], delta=1e-5, spent=spent)
+  curve = calibration.epsilon_after(
+    step, [0, 1, 50, 7], delta=1e-5, spent=spent
+  )
   assert curve[0] == accounting.compute_epsilon(spent, 1e-5)
   assert curve[2] == accounting.compute_epsilon(
     dp_accounting.ComposedDpEvent(
@@ -142,7 +145,7 @@ def test_curve_of_epsilon():
   )
   assert curve[0] < curve[1] < curve[3] < curve[2]
   start = time.perf_counter()
-  accounting.epsilon_after(step, range(0, 500, 10), delta=1e-5, spent=spent)
+  calibration.epsilon_after(step, range(0, 500, 10), delta=1e-5, spent=spent)
   assert time.perf_counter() - start < 4
 
 
@@ -150,8 +153,8 @@ def test_curve_does_not_depend_on_votes():
   vote = accounting.GNMaxDpEvent(40.0)
   priced = accounting.DataDependentDpEvent(vote, log_q=-50.0)
   for spent in (None, priced):
-    assert accounting.epsilon_after(
+    assert calibration.epsilon_after(
       priced, [100], delta=1e-6, spent=spent, accountant='rdp'
-    ) == accounting.epsilon_after(
+    ) == calibration.epsilon_after(
       vote, [100], delta=1e-6, spent=spent and vote, accountant='rdp'
     )

@@ -11,7 +11,9 @@ from tfdpflows import accounting
 from tfdpflows.accounting import (
   LedgerError,
   PrivacyLedger,
+  calibration,
   event_bounds,
+  events_json,
 )
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(100.0)
@@ -80,14 +82,14 @@ ENTRANCES = {
     event, label='a', resume=True
   ),
   'reserve': lambda event: PrivacyLedger().reserve(event, 1, 'training'),
-  'to_dict': accounting.event_to_dict,
+  'to_dict': events_json.event_to_dict,
   'describe': accounting.describe_event,
   'data_independent': accounting.data_independent,
   'without_amplification': accounting.without_amplification,
   'best_epsilon': lambda event: accounting.best_epsilon(event, 1e-5),
   'compute_epsilon': lambda event: accounting.compute_epsilon(event, 1e-5),
-  'calibrate_epsilon': lambda e: accounting.calibrate_epsilon(e, 1e-5),
-  'epsilon_after': lambda e: accounting.epsilon_after(e, [1], delta=1e-5),
+  'calibrate_epsilon': lambda e: calibration.calibrate_epsilon(e, 1e-5),
+  'epsilon_after': lambda e: calibration.epsilon_after(e, [1], delta=1e-5),
   **{
     f'{name} {what}': lambda event, name=name, what=what: getattr(
       accounting.create_accountant(name), what
@@ -196,7 +198,7 @@ def test_deep_json_is_refused(depth):
   try:
     data = json.loads(deep_json(min(depth, 3000)))
     with pytest.raises(ValueError, match='nested too deep'):
-      accounting.event_from_dict(data)
+      events_json.event_from_dict(data)
   finally:
     sys.setrecursionlimit(limit)
 
@@ -224,7 +226,7 @@ def test_deep_json_is_refused(depth):
 )
 def test_large_json_is_refused(data, message):
   with pytest.raises((TypeError, ValueError), match=message) as error:
-    accounting.event_from_dict(data)
+    events_json.event_from_dict(data)
   assert len(str(error.value)) < 1000
 
 

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 
 from tfdpflows import accounting
-from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting import events_json, mechanisms
 from tfdpflows.accounting.mechanisms import Gaussian
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -61,8 +61,8 @@ EVENTS = [
 
 @pytest.mark.parametrize('event', EVENTS, ids=repr)
 def test_json_round_trip_is_exact(event):
-  text = json.dumps(accounting.event_to_dict(event), allow_nan=False)
-  assert accounting.event_from_dict(json.loads(text)) == event
+  text = json.dumps(events_json.event_to_dict(event), allow_nan=False)
+  assert events_json.event_from_dict(json.loads(text)) == event
 
 
 @pytest.mark.parametrize('event', EVENTS, ids=repr)
@@ -73,10 +73,10 @@ def test_description_is_one_line(event):
 
 def test_unknown_event_is_refused_by_name():
   with pytest.raises(TypeError, match='UnsupportedDpEvent'):
-    accounting.event_to_dict(dp_accounting.UnsupportedDpEvent())
+    events_json.event_to_dict(dp_accounting.UnsupportedDpEvent())
   nested = dp_accounting.ComposedDpEvent([dp_accounting.UnsupportedDpEvent()])
   with pytest.raises(TypeError, match='UnsupportedDpEvent'):
-    accounting.event_to_dict(nested)
+    events_json.event_to_dict(nested)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_unknown_event_is_refused_by_name():
 )
 def test_bad_json_is_refused(data):
   with pytest.raises(ValueError):
-    accounting.event_from_dict(data)
+    events_json.event_from_dict(data)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_bad_json_is_refused(data):
 )
 def test_json_of_another_type_is_refused(data):
   with pytest.raises(TypeError):
-    accounting.event_from_dict(data)
+    events_json.event_from_dict(data)
 
 
 def test_equal_leaves_are_counted():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdpflows import accounting
-from tfdpflows.accounting import mechanisms, registry, rounding
+from tfdpflows.accounting import events_json, mechanisms, registry, rounding
 
 STEP = dp_accounting.PoissonSampledDpEvent(
   0.05, dp_accounting.GaussianDpEvent(2.0)
@@ -74,7 +74,7 @@ def test_statement_is_json(ledger):
   assert names == list(accounting.accountant_names())
   claims = [row['accountant'] for row in data['epsilons'] if row['is_claim']]
   assert claims == ['pld']
-  assert accounting.event_from_dict(data['mechanisms'][1]['event']) == STEP
+  assert events_json.event_from_dict(data['mechanisms'][1]['event']) == STEP
   assert data['mechanisms'][1]['count'] == 20
   assert 'not recorded' in data['sampling']
 

@@ -7,7 +7,7 @@ import dp_accounting
 import pytest
 
 from tfdpflows import accounting, cli
-from tfdpflows.accounting import event_bounds, rounding
+from tfdpflows.accounting import event_bounds, events_json, rounding
 from tfdpflows.cli import program, training
 
 pytestmark = pytest.mark.core
@@ -91,7 +91,7 @@ def test_the_next_number_of_steps_is_too_many(capsys):
     dp_accounting.GaussianDpEvent(1.0), training.MAX_STEPS
   )
   assert training.MAX_STEPS == event_bounds.MAX_RUNS
-  assert accounting.event_to_dict(event)
+  assert events_json.event_to_dict(event)
 
 
 @pytest.mark.parametrize('delta', ['2', '-1', '0', '1', 'nan', 'inf'])

@@ -8,6 +8,7 @@ import random
 import dp_accounting
 
 from tfdpflows import accounting
+from tfdpflows.accounting import calibration, events_json
 
 _NUMBER = 100
 _DELTAS = (1e-8, 1e-5, 1e-2)
@@ -107,7 +108,7 @@ def cases():
     Dicts of 'event', as ledgers write it, and 'relation'.
   """
   return [
-    {'relation': relation.name, 'event': accounting.event_to_dict(event)}
+    {'relation': relation.name, 'event': events_json.event_to_dict(event)}
     for event in _random_events(_NUMBER)
     for relation in dp_accounting.NeighboringRelation
   ]
@@ -123,7 +124,7 @@ def values(case):
     A dict of floats in hexadecimal digits, by accountant and question; or of
     the name of the error.
   """
-  event = accounting.event_from_dict(case['event'])
+  event = events_json.event_from_dict(case['event'])
   relation = dp_accounting.NeighboringRelation[case['relation']]
   found = {}
   for name in _ACCOUNTANTS:
@@ -178,7 +179,7 @@ def calibrations():
         ),
         (
           'epsilon',
-          accounting.calibrate_epsilon(sgd(), delta, accountant=name),
+          calibration.calibrate_epsilon(sgd(), delta, accountant=name),
         ),
       ):
         found[f'{what}, {name}, {epsilon}, {delta}'] = value

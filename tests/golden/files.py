@@ -19,6 +19,7 @@ import tfdpflows
 from tests.golden import accounting as golden_accounting
 from tests.golden import tables
 from tfdpflows import accounting
+from tfdpflows.accounting import events_json
 from tfdpflows.tabular import fit_to_directory
 
 FOLDER = pathlib.Path(__file__).with_name('files')
@@ -107,7 +108,7 @@ def _ledger(path):
   cases = golden_accounting.cases()
   with tfdpflows.PrivacyLedger(path, budget=budget, accountant='rdp') as ledger:
     for i, case in enumerate(cases[: 3 * 28 : 3]):
-      event = accounting.event_from_dict(case['event'])
+      event = events_json.event_from_dict(case['event'])
       if accounting.create_accountant('rdp').supports(event):
         try:
           ledger.charge(event, label=f'case {i}')

@@ -8,6 +8,7 @@ import pytest
 from tests.golden import accounting as golden_accounting
 from tests.golden import commands, files, make, refusals, tables, trainings
 from tfdpflows import accounting
+from tfdpflows.accounting import events_json
 from tfdpflows.tabular import TabularSynthesizer
 
 
@@ -47,8 +48,8 @@ def test_epsilons_and_deltas(number):
 
 def test_events_are_written_as_before():
   for case in ACCOUNTING['cases']:
-    event = accounting.event_from_dict(case['event'])
-    assert accounting.event_to_dict(event) == case['event']
+    event = events_json.event_from_dict(case['event'])
+    assert events_json.event_to_dict(event) == case['event']
 
 
 def test_calibrations():

@@ -6,11 +6,9 @@ Imports no TensorFlow. Everything is a `dp_accounting.DpEvent` or a
 
 from tfdpflows.accounting.budget import BudgetExceededError, PrivacyBudget
 from tfdpflows.accounting.calibration import (
-  calibrate_epsilon,
   calibrate_noise_multiplier,
   calibrate_sampling_probability,
   calibrate_steps,
-  epsilon_after,
 )
 from tfdpflows.accounting.composition import (
   AdvancedAccountant,
@@ -39,13 +37,10 @@ from tfdpflows.accounting.events import (
   data_independent,
   describe_event,
 )
-from tfdpflows.accounting.events_json import event_from_dict, event_to_dict
 from tfdpflows.accounting.gdp import GDPAccountant
 from tfdpflows.accounting.ledger import (
-  LedgerEntry,
   LedgerError,
   PrivacyLedger,
-  Reservation,
   merge_ledgers,
 )
 from tfdpflows.accounting.mechanisms import (
@@ -55,7 +50,6 @@ from tfdpflows.accounting.mechanisms import (
 from tfdpflows.accounting.pld.accountant import PLDAccountant
 from tfdpflows.accounting.rdp import RDPAccountant
 from tfdpflows.accounting.registry import (
-  BestEpsilon,
   accountant_names,
   best_epsilon,
   compute_epsilon,
@@ -68,7 +62,6 @@ from tfdpflows.accounting.zcdp import ZCDPAccountant
 __all__ = [
   'AdvancedAccountant',
   'BasicAccountant',
-  'BestEpsilon',
   'BudgetExceededError',
   'ConfidentGNMaxDpEvent',
   'CyclicPoissonSampledDpEvent',
@@ -79,7 +72,6 @@ __all__ = [
   'GDPAccountant',
   'GNMaxDpEvent',
   'LNMaxDpEvent',
-  'LedgerEntry',
   'LedgerError',
   'MatrixMechanismDpEvent',
   'PLDAccountant',
@@ -92,7 +84,6 @@ __all__ = [
   'RandomizedResponseDpEvent',
   'RepeatAndSelectDpEvent',
   'ReportNoisyMaxDpEvent',
-  'Reservation',
   'SingleEpochTreeAggregationDpEvent',
   'SparseVectorDpEvent',
   'ToeplitzMechanismDpEvent',
@@ -101,7 +92,6 @@ __all__ = [
   'ZCDpEvent',
   'accountant_names',
   'best_epsilon',
-  'calibrate_epsilon',
   'calibrate_noise_multiplier',
   'calibrate_sampling_probability',
   'calibrate_steps',
@@ -110,9 +100,6 @@ __all__ = [
   'data_dependent_event',
   'data_independent',
   'describe_event',
-  'epsilon_after',
-  'event_from_dict',
-  'event_to_dict',
   'merge_ledgers',
   'privacy_statement',
   'register_accountant',

@@ -13,6 +13,7 @@ import tqdm
 
 from tfdpflows import accounting
 from tfdpflows._keras import keras
+from tfdpflows.accounting import calibration
 from tfdpflows.training.plan import TrainingPlan
 
 # Points of the training at which the bar knows epsilon.
@@ -79,7 +80,7 @@ class Progress(keras.callbacks.Callback):
       for entry in plan.ledger.entries
       if entry.label != plan.label and entry.count
     ]
-    self._epsilons = accounting.epsilon_after(
+    self._epsilons = calibration.epsilon_after(
       plan.sampler.event(plan.noise_multiplier),
       self._steps.tolist(),
       delta=plan.delta,

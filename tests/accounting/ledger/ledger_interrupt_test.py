@@ -97,7 +97,7 @@ class Work:
       # In memory, nothing is resumed.
       if 'is taken' not in str(error):
         raise
-      reservation = accounting.Reservation(
+      reservation = ledger_lib.Reservation(
         self.ledger, self.ledger._state.sums.reserved[label]
       )
     for run in range(reservation.charged, reservation.charged + 2):

@@ -11,6 +11,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows import accounting, atomic
+from tfdpflows.accounting import events_json
 from tfdpflows.models.dp_mog.em import GaussianMixture
 from tfdpflows.version import __version__
 
@@ -98,7 +99,7 @@ def write(path: atomic.PathLike, config: dict[str, Any], fit: Fit) -> None:
     'library_version': __version__,
     'config': config,
     **{name: getattr(fit.parameters, name).tolist() for name in _ARRAYS},
-    'event': accounting.event_to_dict(fit.event),
+    'event': events_json.event_to_dict(fit.event),
     'seeded': fit.seeded,
     'budget': dataclasses.asdict(fit.budget),
     'ledger': _ledger_to_dict(fit.ledger),
@@ -135,7 +136,7 @@ def read(path: atomic.PathLike) -> tuple[dict[str, Any], Fit]:
     arrays = (np.array(content[name], np.float64) for name in _ARRAYS)
     return dict(content['config']), Fit(
       _checked(GaussianMixture(*arrays)),
-      accounting.event_from_dict(content['event']),
+      events_json.event_from_dict(content['event']),
       accounting.PrivacyBudget(**content['budget']),
       LedgerCopy(content['ledger'], path),
       bool(content['seeded']),
@@ -180,7 +181,7 @@ def _ledger_to_dict(ledger):
     'entries': [
       {
         'label': entry.label,
-        'event': accounting.event_to_dict(independent(entry.event)),
+        'event': events_json.event_to_dict(independent(entry.event)),
         'count': entry.count,
         'reserved': entry.reserved,
       }
