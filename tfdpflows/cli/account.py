@@ -31,7 +31,7 @@ def _define(options):
   options.text(
     'release',
     'Reservation of --ledger that nobody will resume: what it has not charged '
-    'is given back to the budget, and what it has charged stays. This alone '
+    'is returned to the budget, and what it has charged stays. Only this flag '
     'writes to the ledger, which must not be in use.',
     metavar='LABEL',
   )
@@ -83,7 +83,7 @@ def _release(values):
     raise UsageError('--release is for a reservation of a --ledger=FILE.')
   with training.open_ledger(values.ledger, read_only=False) as ledger:
     runs = ledger.release(values.release)
-  print(f'{values.release!r} gave up {runs:,} runs.', file=sys.stderr)
+  print(f'{values.release!r} released {runs:,} runs.', file=sys.stderr)
 
 
 def _statement(values):
@@ -91,8 +91,8 @@ def _statement(values):
   given = [x for x in (*_TRAINING, *_OF_LEDGERS) if values[x].present]
   if given:
     raise UsageError(
-      f'--{given[0]} does not go with --ledger, which says itself what was '
-      f'done and how it is accounted. Leave one of them out.'
+      f'--{given[0]} does not go with --ledger, which records what was done '
+      'and how it is accounted. Leave one of them out.'
     )
   if values.delta is not None:
     training.check_delta(values.delta)
@@ -257,11 +257,11 @@ COMMAND = Command(
   name='account',
   summary='Epsilon of a number of noisy steps',
   description="""
-    Says what DP-SGD costs: in each step every example enters the batch with
+    Computes epsilon of DP-SGD: in each step every example enters the batch with
     the same probability, gradients are clipped and Gaussian noise is added to
-    their sum. --neighboring_relation says which tables are neighbours.
+    their sum.
 
-    Or, with --ledger, says what was really spent: the privacy statement of a
+    Or, with --ledger, prints what was really spent: the privacy statement of a
     ledger, such as the ledger.jsonl of a model.
   """,
   example="""

@@ -21,8 +21,8 @@ def _define(options):
   options.section('Accounting')
   options.number(
     'epsilon',
-    'What everything together may cost, above 0. By default that of the budget '
-    'of --ledger, if another flag is left out too.',
+    'Largest epsilon of everything together, above 0. By default that of the '
+    'budget of --ledger, if another flag is left out too.',
   )
   options.number(
     'delta',
@@ -45,8 +45,8 @@ def _define(options):
   options.text(
     'ledger',
     'Ledger of the same rows: all that it has charged or reserved counts too. '
-    'It says the accountant and the neighboring relation, and its budget the '
-    'delta. It is only read.',
+    'Accountant, neighboring relation and the delta of its budget are used. It '
+    'is only read.',
     metavar='FILE',
   )
 
@@ -135,7 +135,7 @@ def _parameters(values, budget):
     )
   raise UsageError(
     f'Leave out one of {listed}: that one is looked for. With all of them '
-    'known, `tfdpflows account` says what the steps cost.'
+    'known, `tfdpflows account` computes epsilon.'
   )
 
 
@@ -147,8 +147,7 @@ def _delta(values, budget):
     raise UsageError(
       'Missing: --delta=N. See `tfdpflows calibrate --help`.'
       if values.ledger is None
-      else f'Missing: --delta=N. --ledger={values.ledger} has no budget that '
-      'would say it.'
+      else f'Missing: --delta=N. --ledger={values.ledger} has no budget.'
     )
   if values.delta not in (None, budget.delta):
     raise UsageError(
@@ -172,8 +171,8 @@ def _accountant(values, ledger):
     )
   if create_accountant(ledger.accountant).guarantee != 'upper_bound':
     raise UsageError(
-      f'--ledger={values.ledger} counts with {ledger.accountant}, which is '
-      'asymptotic: what it finds may cost more than it says. Ask for it with '
+      f'--ledger={values.ledger} is accounted by {ledger.accountant}, which is '
+      'asymptotic: the true epsilon may be larger. Ask for it with '
       f'--accountant={ledger.accountant}.'
     )
   return ledger.accountant
@@ -272,7 +271,7 @@ COMMAND = Command(
     --sampling_probability and --epsilon, leave out the one that is looked for.
     Finds the smallest noise multiplier, the largest number of steps or the
     largest sampling probability with which DP-SGD stays within a budget, or the
-    smallest budget. With --ledger, what was spent before is paid for too.
+    smallest budget. With --ledger, what was spent before counts too.
   """,
   example="""
     tfdpflows calibrate --epsilon=1 --delta=1e-5 --sampling_probability=0.01 \\

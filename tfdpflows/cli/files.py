@@ -35,7 +35,7 @@ def add_out_of_range(options: Options) -> None:
     'out_of_range',
     ['error', 'clip'],
     'What to do with a value that the schema does not allow: stop and name its '
-    'row and column (error), which tells of that row; or move a number to the '
+    'row and column (error), which reveals that row; or move a number to the '
     'nearest bound, take what is no number or no category for missing, and '
     'refuse no row, whatever it holds (clip).',
     default='error',

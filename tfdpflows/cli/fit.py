@@ -30,7 +30,7 @@ def _define(options):
   options.section('Privacy')
   options.number(
     'epsilon',
-    'The most that all mechanisms of the fit may cost together, above 0.',
+    'Largest epsilon of all mechanisms of the fit together, above 0.',
     required=True,
   )
   options.number(
@@ -84,8 +84,8 @@ def _define(options):
   )
   options.switch(
     'resume',
-    'Go on with the unfinished work in MODEL_DIR.partial, without paying twice '
-    'for the same steps.',
+    'Go on with the unfinished work in MODEL_DIR.partial, without charging the '
+    'same steps twice.',
   )
   options.switch(
     'progress',
@@ -188,7 +188,7 @@ def _how_to_resume(partial):
     return 'Nothing was written and nothing was spent.'
   return (
     f'Unfinished work and the ledger of what was spent are in {partial}: run '
-    'the same command with --resume to go on without paying twice.'
+    'the same command with --resume to go on without charging it twice.'
   )
 
 
@@ -196,11 +196,10 @@ COMMAND = Command(
   name='fit',
   summary='Learn a private model of a table',
   description="""
-    Learns the joint density of the columns, so that nothing the model says
-    depends much on any single row: the whole fit is differentially private at
-    (epsilon, delta), for tables that differ in one row. The privacy statement
-    that it prints is kept with the model. An error that names a row is outside
-    of that: with --out_of_range=clip there is none.
+    Learns the joint density of the columns. The whole fit is differentially
+    private at (epsilon, delta), for tables that differ in one row. The privacy
+    statement that it prints is kept with the model. Errors that name a row are
+    not covered: with --out_of_range=clip there are none.
 
     A fit that was interrupted goes on with --resume.
   """,

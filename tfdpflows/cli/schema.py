@@ -61,7 +61,7 @@ COMMAND = Command(
     A schema is public. What this command reads off the data is marked
     "fromData", types too, and fit refuses it until somebody who knows the data
     has replaced it by what may be known (ages 0 to 120, say, not 17 to 93) and
-    has removed the marks; or until fit is told to pay for it
+    has removed the marks; or until a part of epsilon is spent on it
     (--bounds_epsilon). Names of the columns count as public.
   """,
   example="""

@@ -55,9 +55,9 @@ def add_relation(options: Options) -> None:
   options.choice(
     'neighboring_relation',
     list(RELATIONS),
-    'What two tables that must look alike may differ by: one row added or '
-    'removed, replaced by another, or replaced by a null row, which counts as '
-    'a row and contributes nothing.',
+    'How two neighbouring tables differ: by one row added or removed, replaced '
+    'by another, or replaced by a null row, which counts as a row and '
+    'contributes nothing.',
     default='add_or_remove_one',
   )
 

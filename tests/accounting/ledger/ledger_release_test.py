@@ -82,7 +82,7 @@ def test_on_the_command_line(path, capsys):
     assert 'in use' in capsys.readouterr().err
   assert cli.main(argv) == 0
   out, err = capsys.readouterr()
-  assert "'training' gave up 140 runs" in err
+  assert "'training' released 140 runs" in err
   assert '30' in out
   assert cli.main([*argv[:2], '--release=x']) == 2
   assert f'--ledger={path}: There is no reservation' in capsys.readouterr().err
