@@ -288,7 +288,7 @@ class ResumableEntries:
         )
       raise LedgerError(
         f'What {label!r} has charged was for other random numbers: with new '
-        'ones its runs are new and have to be paid. Resume with the secret '
+        'ones its runs are new and must be charged. Resume with the secret '
         'that it was begun with, or reserve under another label.'
       )
     if same:

@@ -525,8 +525,7 @@ class PrivacyLedger:
   def _check_budget(
     self, event: dp_accounting.DpEvent, count: int, label: str
   ) -> None:
-    """Refuses a charge that would pass the budget, with the numbers."""
-    # At its cost without the votes that it may depend on.
+    """Refuses a charge that would exceed the budget, with the numbers."""
     event = events_lib.data_independent(event)
     more = entries_lib.composed([(event, count)])
     relation = self.neighboring_relation
@@ -544,7 +543,7 @@ class PrivacyLedger:
       what = events_lib.describe_event(event)
       refusal = (
         f'{what}, has no noise, so that its epsilon is infinite and no budget '
-        'can pay it. Nothing was charged. Add noise.'
+        'admits it. Nothing was charged. Add noise.'
       )
     elif math.isinf(asked):
       refusal = (
@@ -573,7 +572,7 @@ class PrivacyLedger:
     more = f' and {len(held) - 5} more' if len(held) > 5 else ''
     return (
       f'Reserved and not charged: {", ".join(held[:5])}{more}. '
-      'PrivacyLedger.release gives up what nobody will resume.'
+      'PrivacyLedger.release returns to the budget what nobody will resume.'
     )
 
   def _refuse_other_budget(self, budget: budget_lib.PrivacyBudget) -> None:

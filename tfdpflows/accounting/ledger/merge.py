@@ -85,15 +85,25 @@ def merge_ledgers(
   path = None if path is None else os.fspath(path)
   with contextlib.ExitStack() as stack:
     ledgers = _taken(list(sources), path, stack)
-    names = _source_names(ledgers, path)
+    names = [
+      'in memory' if ledger.path is None else _seen_from(path, ledger.path)
+      for ledger in ledgers
+    ]
     unmerged = _unmerged(ledgers, path, names)
     if path is not None and os.path.lexists(path):
       return _complete(path, unmerged, names, budget)
+    metadata = dict(metadata or {})
+    if any(ledger.seeded for ledger in ledgers):
+      metadata['seeded'] = True
+    metadata['merged_from'] = [
+      {'path': name, 'metadata': ledger.metadata}
+      for name, ledger in zip(names, ledgers)
+    ]
     merged = PrivacyLedger(
       budget=budget or _common(ledgers, 'budget'),
       accountant=accountant or _common(ledgers, 'accountant'),
       neighboring_relation=_common(ledgers, 'neighboring_relation'),
-      metadata=_metadata(ledgers, names, metadata),
+      metadata=metadata,
     )
 
     def close_sources():
@@ -173,38 +183,26 @@ def _path(source) -> Optional[str]:
   return source.path if isinstance(source, PrivacyLedger) else os.fspath(source)
 
 
-def _source_names(
-  ledgers: list[PrivacyLedger], into: Optional[str]
-) -> list[str]:
-  """The names of ledgers as seen from the one that they are merged into.
-
-  Relative paths, so that they hold when all is moved together.
-  """
-  return [
-    'in memory'
-    if ledger.path is None
-    else _seen_from(os.path.dirname(os.path.realpath(into)), ledger.path)
-    for ledger in ledgers
-  ]
-
-
 def _last_record(
   ledger: PrivacyLedger, into: Optional[str], names: list[str]
 ) -> dict[str, Any]:
-  """The record that closes a ledger that is merged."""
+  """Returns the record that closes a merged ledger."""
   if into is not None and ledger.path is not None:
-    into = _seen_from(os.path.dirname(os.path.realpath(ledger.path)), into)
+    into = _seen_from(ledger.path, into)
   return {'kind': 'seal', 'into': into, 'sources': sorted(names)}
 
 
-def _seen_from(folder: str, path: str) -> str:
-  return os.path.relpath(os.path.realpath(path), folder)
+def _seen_from(file: str, path: str) -> str:
+  """Returns a path relative to a file, which holds when both are moved."""
+  return os.path.relpath(
+    os.path.realpath(path), os.path.dirname(os.path.realpath(file))
+  )
 
 
 def _unmerged(
   ledgers: list[PrivacyLedger], path: Optional[str], names: list[str]
 ) -> list[PrivacyLedger]:
-  """Those that go on; refuses any that another merge has closed."""
+  """Returns the open ones; refuses any that another merge has closed."""
   result = []
   for ledger in ledgers:
     found = ledger._state.merged
@@ -223,7 +221,7 @@ def _complete(
   names: list[str],
   budget: Optional[budget_lib.PrivacyBudget],
 ) -> PrivacyLedger:
-  """The merged ledger of a call that was interrupted at its very end."""
+  """Returns the merged ledger of a call that was interrupted at its end."""
   if not unmerged:
     merged = PrivacyLedger.open(path, budget=budget)
     found = merged.metadata.get('merged_from', [])
@@ -237,7 +235,7 @@ def _complete(
 
 
 def _common(ledgers: list[PrivacyLedger], field: str) -> Any:
-  """What all ledgers agree on."""
+  """Returns the value of an attribute that all ledgers share."""
   values = [getattr(ledger, field) for ledger in ledgers]
   for ledger, value in zip(ledgers, values):
     if value == values[0]:
@@ -254,23 +252,8 @@ def _common(ledgers: list[PrivacyLedger], field: str) -> Any:
   return values[0]
 
 
-def _metadata(
-  ledgers: list[PrivacyLedger],
-  names: list[str],
-  metadata: Optional[dict[str, Any]],
-) -> dict[str, Any]:
-  result = dict(metadata or {})
-  if any(ledger.seeded for ledger in ledgers):
-    result['seeded'] = True
-  result['merged_from'] = [
-    {'path': name, 'metadata': ledger.metadata}
-    for name, ledger in zip(names, ledgers)
-  ]
-  return result
-
-
 def _records(ledgers: list[PrivacyLedger]) -> list[dict[str, Any]]:
-  """All entries of the ledgers as records of a new one."""
+  """Returns all entries of the ledgers as records of a new one."""
   shared = collections.Counter(
     label for ledger in ledgers for label in ledger._state.sums.labels
   )
