@@ -1,14 +1,13 @@
-"""Which Keras, TFP and TF Privacy this is: the only file that knows.
+"""The versions of Keras, TFP and TF Privacy: no other module depends on them.
 
-TFP 0.22 and TF Privacy 0.9 speak Keras 2. On TensorFlow 2.16 and later that
-is the package `tf-keras`, and `tf.keras` means it only when
-`TF_USE_LEGACY_KERAS=1` is in the environment before `tf.keras` is first
-touched. Under Keras 3 the variables of a flow are not tracked, without any
-error, so that is refused here.
+TFP 0.22 and TF Privacy 0.9 need Keras 2. On TensorFlow 2.16 and later that is
+the package `tf-keras`, which `tf.keras` is only if `TF_USE_LEGACY_KERAS=1` is
+in the environment before `tf.keras` is first accessed. Keras 3, which silently
+does not track the variables of a flow, is refused.
 
 Importing this module sets the variable (unless it is set already) and imports
-nothing; TensorFlow and the others follow when one of the names in `__all__` is
-first asked for.
+nothing; TensorFlow and the others are imported on first access to one of the
+names in `__all__`.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def _keras_2():
 
 
 def _tfp():
-  """Returns TFP, which finds Keras 2 or fails in places that do not say so."""
+  """Returns TFP, which without Keras 2 fails with obscure errors."""
   _keras_2()
   import tensorflow_probability as tfp  # noqa: PLC0415
 
@@ -64,9 +63,8 @@ def _tf_privacy_optimizers():
   """Returns TF Privacy's module of vectorized DP-Keras optimizers.
 
   `tensorflow_privacy/__init__.py` imports parts of tensorflow_estimator that
-  TensorFlow 2.16 and later no longer have. `sys.skip_tf_privacy_import` is
-  that file's own switch to do nothing. Where the whole package can be
-  imported it is, so that nobody finds an empty one later.
+  TensorFlow 2.16 and later no longer have; `sys.skip_tf_privacy_import` makes
+  it import nothing. Where the whole package can be imported, it is.
   """
   _keras_2()
   import tensorflow as tf  # noqa: PLC0415

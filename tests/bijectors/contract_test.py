@@ -42,7 +42,9 @@ def _spline(dtype):
 
 def _logistic_mixture(dtype, logit=True):
   params = np.random.default_rng(0).normal(size=[D, 9])
-  return bijectors.LogisticMixtureCDF(tf.constant(params, dtype), logit)
+  return bijectors.logistic_mixture.LogisticMixtureCDF(
+    tf.constant(params, dtype), logit
+  )
 
 
 def _histogram(dtype):

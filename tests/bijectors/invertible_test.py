@@ -169,7 +169,7 @@ def test_solve_monotone_and_its_gradients(dtype):
 
 
 def test_bad_input():
-  with pytest.raises(ValueError, match='no order of 3 columns'):
+  with pytest.raises(ValueError, match='no permutation of 3 columns'):
     bijectors.LULinear(3, [0, 1, 1])
   for rank in (0, 4):
     with pytest.raises(ValueError, match='rank is'):

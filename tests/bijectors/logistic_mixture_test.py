@@ -17,7 +17,9 @@ def _mixture(weights, means, scales, dtype='float64', logit=False):
   gains = np.linspace(0.5, 1.5, k)
   log_scales = np.arctanh(np.log(scales) / 4) * 4 / gains[::-1]
   params = np.concatenate([np.log(weights), means / gains, log_scales])
-  return bijectors.LogisticMixtureCDF(tf.constant(params, dtype), logit)
+  return bijectors.logistic_mixture.LogisticMixtureCDF(
+    tf.constant(params, dtype), logit
+  )
 
 
 def _expected(weights, means, scales):
@@ -98,7 +100,7 @@ def test_gradients_of_the_inverse_are_those_of_the_implicit_function():
   y = tf.constant([0.05, 0.4, 0.9], tf.float64)
 
   def inverse(params, y):
-    return bijectors.LogisticMixtureCDF(params).inverse(y)
+    return bijectors.logistic_mixture.LogisticMixtureCDF(params).inverse(y)
 
   with tf.GradientTape(persistent=True) as tape:
     tape.watch([params, y])
@@ -126,7 +128,7 @@ def test_components_that_start_alike_part():
   @tf.function
   def step():
     with tf.GradientTape() as tape:
-      cdf = bijectors.LogisticMixtureCDF(params, logit=True)
+      cdf = bijectors.logistic_mixture.LogisticMixtureCDF(params, logit=True)
       z = cdf.forward(x)
       log_p = tf.math.log_sigmoid(z) + tf.math.log_sigmoid(-z)
       log_p += cdf.forward_log_det_jacobian(tf.identity(x), 0)

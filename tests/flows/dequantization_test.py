@@ -5,7 +5,10 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import bijectors, gradients
-from tfdpflows.flows import UniformDequantization, VariationalDequantization
+from tfdpflows.flows.dequantization import (
+  UniformDequantization,
+  VariationalDequantization,
+)
 
 pytestmark = pytest.mark.core
 SIZES = [3, 0, 40, 2]
@@ -131,7 +134,10 @@ def test_bad_arguments_are_named():
     (lambda: UniformDequantization([]), 'empty'),
     (lambda: VariationalDequantization([0, None]), 'no column has cells'),
     (lambda: VariationalDequantization([2], [0]), 'at least 1'),
-    (lambda: bijectors.LogisticMixtureCDF(tf.zeros([4])), 'needs 3 K'),
+    (
+      lambda: bijectors.logistic_mixture.LogisticMixtureCDF(tf.zeros([4])),
+      'needs 3 K',
+    ),
   ):
     with pytest.raises(ValueError, match=message):
       make()

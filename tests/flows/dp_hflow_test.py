@@ -58,7 +58,7 @@ def toy():
   grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 1, 2)
   density = flow.points.log_prob((CELLS + grid).astype('float32'))
   mass = np.exp(density.numpy().astype(np.float64)).mean(0)
-  even = flows.UniformDequantization(SIZES)
+  even = flows.dequantization.UniformDequantization(SIZES)
   return types.SimpleNamespace(
     flow=flow,
     mass=mass,
@@ -92,7 +92,7 @@ def test_variational_bound_is_below_and_closer_than_the_uniform_one(toy):
 def test_log_prob_nears_the_mass_with_the_number_of_draws(toy):
   found = []
   for num_samples in (1, 300):
-    flow = flows.Dequantized(
+    flow = flows.dequantization.Dequantized(
       toy.flow.points, toy.flow.dequantization, num_samples, seed=0
     )
     log_prob = flow.log_prob(CELLS)
@@ -112,7 +112,7 @@ def test_samples_have_the_masses(toy):
 
 def test_blocks_are_the_papers():
   flow = flows.dp_hflow(3, 3, [4])
-  assert not isinstance(flow, flows.Dequantized)
+  assert not isinstance(flow, flows.dequantization.Dequantized)
   names = [type(part).__name__ for part in flow.bijector.bijectors]
   block = ['LowRankLinear', 'MaskedAutoregressive']
   assert names == block + (['Permute'] + block) * 2
@@ -178,7 +178,7 @@ def test_bad_arguments_are_named():
   for arguments, kwargs, message in (
     ([3], {'linear': 'dense'}, "linear is 'dense'.*low_rank"),
     ([3], {'dequantization': 'none'}, "dequantization is 'none'"),
-    ([3], {'dequantization': 'variational'}, 'no column is declared'),
+    ([3], {'dequantization': 'variational'}, 'no column has cells'),
     ([3], {'rank': 4}, r'rank is 4.*event_size=3'),
     ([0], {}, 'columns is 0'),
     ([[]], {}, 'columns is empty'),
@@ -190,8 +190,10 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=message):
       flows.dp_hflow(*arguments, **kwargs)
   flow = flows.dp_hflow(2, 1, [4])
-  dequantization = flows.UniformDequantization([2, 3, 4])
+  dequantization = flows.dequantization.UniformDequantization([2, 3, 4])
   with pytest.raises(ValueError, match='3 columns'):
-    flows.Dequantized(flow, dequantization)
+    flows.dequantization.Dequantized(flow, dequantization)
   with pytest.raises(ValueError, match='num_importance_samples is 0'):
-    flows.Dequantized(flow, flows.UniformDequantization([2, 3]), 0)
+    flows.dequantization.Dequantized(
+      flow, flows.dequantization.UniformDequantization([2, 3]), 0
+    )

@@ -160,7 +160,7 @@ def test_bad_arguments_are_named():
   for kwargs, message in (
     ({'transform': 'cubic'}, "'cubic'.*'affine' or 'spline'"),
     ({'base': tfd.Normal(0.0, 1.0)}, 'event shape'),
-    ({'base': tfd.MultivariateNormalDiag(tf.zeros([2]))}, r'over \[3\]'),
+    ({'base': tfd.MultivariateNormalDiag(tf.zeros([2]))}, r'must be \[3\]'),
     ({'base': tfd.MultivariateNormalDiag(tf.zeros([4, D]))}, 'batch shape'),
     ({'base': _mixture('float64'), 'dtype': tf.float32}, 'float64.*float32'),
   ):

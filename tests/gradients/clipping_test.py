@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import gradients
-from tfdpflows.gradients.clipping import layers
+from tfdpflows.gradients import clipping, terms
 
 BATCH = 6
 STRATEGIES = {
@@ -174,9 +174,7 @@ def test_the_slow_way_gives_the_same(name):
   fast = strategy.clip_and_sum(net.per_example(net.x))
   with tf.GradientTape(persistent=True) as tape:
     losses = net.losses(net.x)
-  slow = gradients.PerExampleGradients.from_jacobian(
-    tape, losses, net.variables
-  )
+  slow = gradients.PerExampleGradients(tape, losses, net.variables)
   # Without records the layers of variables without a scope are their own.
   if name not in ('per_layer', 'per_unit'):
     for a, b in zip(fast, strategy.clip_and_sum(slow)):
@@ -363,8 +361,8 @@ def test_thresholds_of_layers_do_not_depend_on_the_data(uses):
   for x in (net.x[1:], net.x[:0], bad, net.x * 1e30, net.x * 0):
     found = net.per_example(x)
     assert found.layers == expected.layers
-    assert layers._clips(found, 2.0) == layers._clips(expected, 2.0)
-  clips = layers._clips(expected, 2.0).values()
+    assert clipping._clips(found, 2.0) == clipping._clips(expected, 2.0)
+  clips = clipping._clips(expected, 2.0).values()
   np.testing.assert_allclose(_norm(clips), 2.0)
 
 
@@ -373,7 +371,7 @@ def test_thresholds_of_layers_do_not_depend_on_the_data(uses):
 def test_any_kind_of_term_works_with_every_strategy(name):
   """A term without the closed forms, and one for a kernel of rank 3."""
 
-  class Term:
+  class Term(terms.Term):
     def __init__(self, term):
       self.squared_norms = term.squared_norms
       self.weighted_sum = term.weighted_sum
@@ -409,9 +407,7 @@ def test_layers_come_from_uses_and_from_names():
   twice = [tf.Variable(1.0, name='made/kernel') for _ in range(2)]
   with tf.GradientTape(persistent=True) as tape:
     losses = tf.ones([2]) * tf.add_n(variables + twice)
-  found = gradients.PerExampleGradients.from_jacobian(
-    tape, losses, variables + twice
-  )
+  found = gradients.PerExampleGradients(tape, losses, variables + twice)
   # Two variables of one name are in two layers.
   assert found.layers == [0, 0, 1, 2, 3, 4, 5]
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import gradients
-from tfdpflows.gradients.embedding import EmbeddingTerm
+from tfdpflows.gradients.terms import EmbeddingTerm
 
 VOCABULARY, DIM = 5, 3
 IDS = np.array([[0, 1], [-1, -3], [5, 2**31 - 1], [4, -1], [2, 2]])

@@ -35,9 +35,7 @@ class _Net:
   def by_jacobian(self, x):
     with tf.GradientTape(persistent=True) as tape:
       loss = self.losses(tf.convert_to_tensor(x))
-    found = gradients.PerExampleGradients.from_jacobian(
-      tape, loss, self.variables
-    )
+    found = gradients.PerExampleGradients(tape, loss, self.variables)
     return gradients.Flat(1.0).clip_and_sum(found)
 
 
@@ -129,7 +127,7 @@ def test_draws_are_averaged(dtype):
       loss = net.losses(rows)
       loss = tf.reduce_mean(tf.reshape(loss, [-1, DRAWS]), 1)
     return gradients.PerExampleGradients(
-      tape, loss, net.variables, tape.records, DRAWS
+      tape, loss, net.variables, DRAWS
     ).materialise()
 
   for a, b in zip(found(losses=net.losses, rows=rows), found()):

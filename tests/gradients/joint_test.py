@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import uses
 
-from tfdpflows.gradients import joint, terms
+from tfdpflows.gradients import terms
 
 
 @pytest.mark.core
@@ -15,20 +15,20 @@ from tfdpflows.gradients import joint, terms
 def test_kernel_and_bias_share(sizes, masked, batch):
   a, d, mask = uses.use(batch, *sizes, masked)
   pair = [terms.LinearTerm(mask, [a], [d]), terms.BiasTerm(d)]
-  assert joint._kernels(pair) == [pair[0], pair[0]]
+  assert terms._kernels(pair) == [pair[0], pair[0]]
   weights = tf.constant(np.random.default_rng(1).random(batch), tf.float32)
   by_unit = weights[:, None] * tf.range(1.0, sizes[1] + 1)
   clean = lambda x: x
   by_hand = uses.by_hand(a, d, mask)
   norms = [np.sum(g**2, tuple(range(1, g.ndim))) for g in by_hand]
-  found = joint.squared_norms(pair)
+  found = terms.squared_norms(pair)
   np.testing.assert_allclose(found, np.stack(norms, 1), rtol=1e-5)
   for term, squared in zip(pair, norms):
     np.testing.assert_allclose(term.squared_norms(), squared, rtol=1e-5)
   # One weight for both, one for each, and one for each unit.
   cases = [weights] * 2, [weights, 2 * weights], [by_unit] * 2
   for case in cases:
-    found = joint.weighted_sums(pair, case, clean)
+    found = terms.weighted_sums(pair, case, clean)
     for total, w, g in zip(found, case, by_hand):
       w = np.reshape(w, [batch] + [1] * (g.ndim - w.ndim) + [*w.shape[1:]])
       w = w if w.ndim == g.ndim else w[..., None]
@@ -52,7 +52,7 @@ def _many():
 
 def test_bias_of_another_use_does_not_share():
   found = _many()
-  kernels = joint._kernels(found)
+  kernels = terms._kernels(found)
   assert kernels[0] is None
   assert kernels[5] is found[1]
 
@@ -61,13 +61,13 @@ def test_bias_of_another_use_does_not_share():
 def test_norms_of_many_kinds():
   found = _many()
   np.testing.assert_allclose(
-    joint.squared_norms(found),
+    terms.squared_norms(found),
     np.stack([t.squared_norms() for t in found], 1),
     rtol=1e-5,
   )
   for few in (found[:1], found[2:3], found[1:2], found[2:5]):
     expected = np.stack([t.squared_norms() for t in few], 1)
-    np.testing.assert_allclose(joint.squared_norms(few), expected, rtol=1e-5)
+    np.testing.assert_allclose(terms.squared_norms(few), expected, rtol=1e-5)
 
 
 @pytest.mark.core
@@ -78,7 +78,7 @@ def test_no_norm_of_zero_beside_a_huge_gradient():
   mask = np.float32([[1, 0], [1, 1]])
   for m in (None, mask):
     both = [terms.LinearTerm(m, [a], [d]), terms.BiasTerm(d)]
-    norms = np.sqrt(joint.squared_norms(both))
+    norms = np.sqrt(terms.squared_norms(both))
     assert norms[0, 0] >= 1e-6 * (2 if m is None else np.sqrt(3))
 
 
@@ -87,7 +87,7 @@ def test_an_example_that_is_not_finite_leaves_the_norms_of_others():
   a, d, mask = uses.use(4, 3, 5)
   bad = tf.tensor_scatter_nd_update(a, [[1, 0, 0]], [np.inf])
   pair = lambda a: [terms.LinearTerm(mask, [a], [d]), terms.BiasTerm(d)]
-  one, two = joint.squared_norms(pair(a)), joint.squared_norms(pair(bad))
+  one, two = terms.squared_norms(pair(a)), terms.squared_norms(pair(bad))
   kept = [0, 2, 3]
   np.testing.assert_array_equal(one.numpy()[kept], two.numpy()[kept])
   assert not np.all(np.isfinite(two[1]))

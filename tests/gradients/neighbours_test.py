@@ -70,7 +70,7 @@ class Parameter:
       elif self.kind == 'table':
         y = gradients.embedding(ids[:, t], self.variable)
       else:
-        values = gradients.shared(
+        values = gradients.tape.shared(
           lambda k: [tf.reduce_sum(k), 3 * k[0, 0]],
           [self.variable],
           tf.shape(a)[0],

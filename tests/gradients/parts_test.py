@@ -44,7 +44,7 @@ def _shared(uses, width):
   kernel = tf.Variable(tf.zeros([width, width]))
 
   def losses(a, d):
-    values = gradients.shared(
+    values = gradients.tape.shared(
       lambda k: [k[0, 0]] * uses, [kernel], tf.shape(a)[0]
     )
     cross = gradients.linear(a[:, 0], kernel)
@@ -149,7 +149,7 @@ def _short(a, d, weights=None):
   found = tape.per_example_gradients(loss, [kernel])
   squared = found.variable_squared_norms()
   weights = tf.ones([a.shape[0]]) if weights is None else weights
-  lengths = parts.lengths_of(found._terms)
+  lengths = [term.lengths() for term in found._terms]
   return bool(np.all(parts.short(lengths, [weights], squared)))
 
 

@@ -20,7 +20,7 @@ def _case(dtype='float32', linear=True, stored=False):
   ]
 
   def loss():
-    values = gradients.shared(function, [kernel, scale], BATCH)
+    values = gradients.tape.shared(function, [kernel, scale], BATCH)
     found = values[:, 0] * x[:, 0] + tf.sin(values[:, 1] * x[:, 1])
     if linear:
       found += tf.reduce_sum(gradients.linear(x, kernel) ** 2, 1)
@@ -97,7 +97,7 @@ def test_parts_that_cancel_do_not_escape_the_clip(scale, xla):
     with gradients.PerExampleTape() as tape:
       y = gradients.linear(tf.constant(a[None]), kernel)[:, 0]
       function = lambda k: [tf.reduce_sum(k * direction)]
-      value = gradients.shared(function, [kernel], 1)[:, 0]
+      value = gradients.tape.shared(function, [kernel], 1)[:, 0]
       loss = (y - value * (1 + 1e-7)) * factor
     found = tape.per_example_gradients(loss, [kernel])
     return gradients.Flat(0.5).clip_and_sum(found)[0]
@@ -110,7 +110,7 @@ def test_examples_that_are_not_finite_contribute_zero():
   kernel = tf.Variable([[1.0], [2.0]])
   x = tf.constant([[1.0, 0.0], [np.nan, 1.0]])
   with gradients.PerExampleTape() as tape:
-    value = gradients.shared(lambda k: [tf.reduce_sum(k**2)], [kernel], 2)
+    value = gradients.tape.shared(lambda k: [tf.reduce_sum(k**2)], [kernel], 2)
     loss = gradients.linear(x, kernel)[:, 0] + value[:, 0] * x[:, 0]
   found = tape.per_example_gradients(loss, [kernel])
   (total,) = gradients.Flat(100.0).clip_and_sum(found)
@@ -131,7 +131,7 @@ def test_stored_gradients_have_the_shape_of_the_variable(linear):
   assert {count for _, count in units} == {4}
   with tf.GradientTape(persistent=True) as tape:
     value = loss()
-  slow = gradients.PerExampleGradients.from_jacobian(tape, value, variables)
+  slow = gradients.PerExampleGradients(tape, value, variables)
   totals = (gradients.PerUnit(0.1).clip_and_sum(g) for g in (found, slow))
   for a, b in zip(*totals):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
@@ -160,7 +160,7 @@ def test_parts_that_cancel_leave_no_rounding_errors_above_the_clip(uses):
     with gradients.PerExampleTape() as tape:
       y = gradients.linear(ai, kernel)[..., 0]
       value = lambda k: tf.reduce_sum(k * direction)
-      values = gradients.shared(
+      values = gradients.tape.shared(
         lambda k: [value(k), value(k)], [kernel], ci.shape[0]
       )
       loss = tf.reduce_sum(y * di, 1) + tf.reduce_sum(values * ci, 1)
@@ -178,7 +178,7 @@ def test_other_variables_of_the_function_keep_their_gradient():
   def loss():
     computed = tf.sin(other)
     function = lambda k: [tf.reduce_sum(k) * other * computed]
-    return gradients.shared(function, [kernel], 4)[:, 0] * [1.0, 2, 3, 4]
+    return gradients.tape.shared(function, [kernel], 4)[:, 0] * [1.0, 2, 3, 4]
 
   with tf.GradientTape(persistent=True) as tape:
     value = loss()
@@ -206,7 +206,7 @@ def test_an_example_whose_parts_cancel_rounds_no_other_away(xla):
   def total(weights):
     value = lambda k: tf.reduce_sum(k * direction)
     with gradients.PerExampleTape() as tape:
-      values = gradients.shared(lambda k: [value(k)] * 2, [kernel], batch)
+      values = gradients.tape.shared(lambda k: [value(k)] * 2, [kernel], batch)
       loss = tf.reduce_sum(values * factors, 1)
     found = tape.per_example_gradients(loss, [kernel])
     return gradients.Flat(1.0).clip_and_sum(found, weights)[0]

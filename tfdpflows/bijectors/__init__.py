@@ -1,11 +1,10 @@
-"""Invertible maps, as TFP bijectors whose parameters have per-example rules."""
+"""TFP bijectors whose parameters have fast per-example gradients."""
 
 from tfdpflows.bijectors.actnorm import ActNorm
 from tfdpflows.bijectors.autoregressive_histogram import (
   AutoregressiveHistogram,
 )
 from tfdpflows.bijectors.linear import LowRankLinear, LULinear
-from tfdpflows.bijectors.logistic_mixture import LogisticMixtureCDF
 from tfdpflows.bijectors.marginal import MarginalCDF
 from tfdpflows.bijectors.masked_autoregressive import MaskedAutoregressive
 from tfdpflows.bijectors.planar import Planar
@@ -16,7 +15,6 @@ __all__ = [
   'ActNorm',
   'AutoregressiveHistogram',
   'LULinear',
-  'LogisticMixtureCDF',
   'LowRankLinear',
   'MarginalCDF',
   'MaskedAutoregressive',

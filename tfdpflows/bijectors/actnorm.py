@@ -1,8 +1,8 @@
-"""A scale and a shift per column that start at the identity."""
+"""A scale and a shift per column."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -18,9 +18,8 @@ tfb = tfp.bijectors
 class ActNorm(tfb.Bijector):
   """`y = x * exp(log_scale) + shift`, learned per column (Kingma et al. 2018).
 
-  Glow initialises it from the first batch, which reads private data without
-  paying; this one starts at the identity. `normalize` sets it from means and
-  standard deviations that are public or paid for, see
+  It is initialised as the identity, not from the first batch as in Glow, which
+  is private data. `normalize` sets it from public or private statistics, see
   `flows.initialize_privately`.
 
   Args:
@@ -37,7 +36,7 @@ class ActNorm(tfb.Bijector):
   def __init__(
     self,
     event_size: int,
-    dtype: Union[tf.DType, str] = tf.float32,
+    dtype: tf.DType | str = tf.float32,
     validate_args: bool = False,
     name: str = 'actnorm',
   ):
@@ -49,22 +48,18 @@ class ActNorm(tfb.Bijector):
       self.shift = tf.Variable(tf.zeros([event_size], dtype), name='shift')
       super().__init__(
         forward_min_event_ndims=1,
-        dtype=dtype,
+        dtype=self.shift.dtype,
         validate_args=validate_args,
         parameters=parameters,
         name=name,
       )
 
   def normalize(self, mean: npt.ArrayLike, std: npt.ArrayLike) -> None:
-    """Sets scale and shift to those of the columns of `forward`.
-
-    `inverse` then takes columns of these means and standard deviations to
-    means 0 and standard deviations 1.
+    """Sets shift and scale, so that `inverse` standardises the columns.
 
     Args:
-      mean: `[d]`.
-      std: `[d]`, positive. Nothing is checked: it must be public, or private
-        by a mechanism.
+      mean: `[d]`, public or released by a private mechanism, as `std`.
+      std: `[d]`, positive.
     """
     dtype = self.shift.dtype
     self.shift.assign(tf.cast(mean, dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -15,55 +15,52 @@ from tfdpflows.networks.made import MADE
 if TYPE_CHECKING:
   import numpy.typing as npt
 
-# Logits stay within this, by a tanh, of those of the standard normal: no bin
-# ever has a probability of zero, and the exponentials need no largest one
-# taken off.
+# A tanh bounds how far logits are from those of the standard normal: no bin
+# has probability zero, and the exponentials cannot overflow.
 _MOST = 20.0
 # Beyond so many standard deviations the map is a shift.
 _FAR = 10.0
 _TINY = 1e-30
-# Bins of less mass are as loud as if they had this much.
+# Bins of less mass are weighted as if they had this much.
 _RARE = 1e-3
 
 
 class AutoregressiveHistogram(OnePassInverse):
-  """Gives column j a histogram that depends on the bins of columns before j.
+  """Models each column by a histogram given the bins of earlier columns.
 
-  The line of each column is cut into bins at given knots. From data to base
-  (`inverse`) `x_j -> Phi^{-1}(F_j(Phi(x_j) | bins of x_1 ... x_{j-1}))`, with
-  Phi the standard normal CDF and F_j piecewise linear: bin k, of mass `w_k`
-  under a standard normal, gets the probability
+  The bins of each column are given by knots. From data to base (`inverse`),
+  `x_j -> Phi^{-1}(F_j(Phi(x_j) | bins of x_1 ... x_{j-1}))`, with Phi the
+  standard normal CDF and F_j piecewise linear: bin k, of mass `w_k` under a
+  standard normal, has the probability
 
       p_k = softmax_k(log w_k + MADE(bins before j)_jk),
 
-  and x_j has the shape of the standard normal within it. It is the piecewise
-  linear warp of Müller et al. 2019, "Neural importance sampling" (section 4.2),
-  with bins that are given and not of equal width, in the autoregressive order
-  of MADE, whose inputs are indicators of the bins. It starts as the identity.
+  and within it x_j is a truncated standard normal. It is the piecewise linear
+  warp of Müller et al. 2019, "Neural importance sampling" (section 4.2), with
+  given bins, in the autoregressive order of a MADE whose inputs are indicators
+  of the bins. It is initialised as the identity.
 
-  Behind a `MarginalCDF`, with knots where that has its categories, it is an
-  autoregressive model of categories with an exact density for numbers as well:
-  what a smooth map can only approach, that one category excludes another, is
-  one weight here. DP-SGD learns it from few steps.
+  After a `MarginalCDF`, with knots at the ends of its categories, it is an
+  autoregressive model of categories, and an exact density of numbers as well.
+  That one category excludes another takes a smooth map many weights; here it
+  takes one, which DP-SGD learns in few steps.
 
-  DP-SGD gives every weight the same noise, and a weight that belongs to a bin
-  gets a gradient from the rows in that bin only: from indicators of 0 and 1,
-  what rare bins say is learned late or never. On the direct connections the
-  indicator of bin k is therefore `w_k^(-1/4)` instead of 1 (over the root mean
-  square of that in its column): preconditioning by what the histograms,
-  released before, tell of frequencies (Li et al. 2022, "Private adaptive
-  optimization with side information"). It changes what is learned, not what can
-  be said.
+  DP-SGD adds the same noise to every weight, and the weights of a rare bin get
+  gradients from few rows. On the direct connections the indicator of bin k is
+  therefore `w_k^(-1/4)` instead of 1 (over the root mean square of that in its
+  column): preconditioning by the frequencies that the histograms, released
+  before, estimate (Li et al. 2022, "Private adaptive optimization with side
+  information"). It changes the optimization, not the set of densities.
 
   Args:
-    knots: one ascending array per column of the places between bins, on the
-      line; k bins have k - 1 of them.
+    knots: one ascending array per column, the boundaries between its bins; k
+      bins have k - 1 of them.
     hidden_units: width of each hidden layer of the `MADE`, which has direct
       connections as well.
     dtype: of the variables and the data.
     seed: for the initial weights, or `None`.
-    order: the columns in the order in which each depends on those before it,
-      a permutation of their numbers; by default as they are.
+    order: the autoregressive order, a permutation of the columns' numbers; by
+      default that of the data.
 
   Raises:
     ValueError: naming the column, if its knots do not ascend strictly or are
@@ -81,9 +78,9 @@ class AutoregressiveHistogram(OnePassInverse):
     self,
     knots: Sequence[npt.ArrayLike],
     hidden_units: Sequence[int] = (64,),
-    dtype: Union[tf.DType, str] = tf.float32,
-    seed: Optional[int] = None,
-    order: Optional[Sequence[int]] = None,
+    dtype: tf.DType | str = tf.float32,
+    seed: int | None = None,
+    order: Sequence[int] | None = None,
     validate_args: bool = False,
     name: str = 'autoregressive_histogram',
   ):
@@ -94,10 +91,10 @@ class AutoregressiveHistogram(OnePassInverse):
       order = range(len(knots)) if order is None else order
       if sorted(order) != list(range(len(knots))):
         raise ValueError(
-          f'order is {list(order)}; it must be a permutation of the numbers of '
+          f'order is {list(order)}; it must be a permutation of '
           f'{len(knots)} columns.'
         )
-      # From here on columns are in that order.
+      # Columns are in that order from here on.
       self._order, self._back = list(order), np.argsort(order).tolist()
       knots = [knots[j] for j in order]
       below, mass, above = _tables(knots)
@@ -122,7 +119,7 @@ class AutoregressiveHistogram(OnePassInverse):
         dtype=dtype,
         seed=seed,
         inputs=sizes,
-        direct=_loudness(mass, column),
+        direct=_indicator_scales(mass, column),
       )
       self._offset = tf.Variable(
         tf.zeros([len(column)], dtype), trainable=False, name='offset'
@@ -132,7 +129,7 @@ class AutoregressiveHistogram(OnePassInverse):
       )
 
   def _weights(self, outputs, bins=slice(None)):
-    """Returns what the probabilities of bins are proportional to."""
+    """Returns the unnormalised probabilities of bins."""
     bounded = _MOST * tf.tanh(outputs / _MOST)
     return self._mass[bins] * tf.exp(bounded + self._offset[bins])
 
@@ -148,34 +145,31 @@ class AutoregressiveHistogram(OnePassInverse):
     return tf.ensure_shape(y, like.shape)
 
   def _indicators(self, z):
-    """Returns which bins z `[n, d]` has passed, and which it is in."""
+    """Returns indicators of the bins below z `[n, d]`, and of its own."""
     u = tf.gather(_cdf(z), self._column, axis=1)
     reached = tf.cast(u >= self._below, z.dtype)
-    # Where the next bin is reached too; of a last bin there is none.
+    # Where the next bin is reached too; a last bin has none.
     passed = tf.roll(reached, -1, 1) * self._not_last
     return passed, reached - passed
 
   def _in_bins(self, z):
-    """Returns where z `[n, d]` is, as indicators of bins, and their weights."""
+    """Returns `_indicators(z)`, and the weights of all bins."""
     passed, here = self._indicators(z)
     return passed, here, self._weights(self._network(here))
 
   def log_ratios(self, y: tf.Tensor) -> tf.Tensor:
-    """Returns how much likelier each column's bin is than it was at the start.
+    """Returns `log(p_k / w_k)` for the bin of each column, `[..., d]`.
+
+    Their sum is the log-density of the row minus that of a standard normal.
 
     Args:
       y: data `[..., d]`.
-
-    Returns:
-      `[..., d]`, in nats: `log(p_k / w_k)`. Their sum is the log-density of the
-      row, less that of a standard normal.
     """
     z = tf.clip_by_value(self._ordered(y), -_FAR, _FAR)
     _, here, weights = self._in_bins(z)
     share = self._pick(weights * here) / self._pick(weights)
-    return self._reordered(
-      tf.math.log(share / self._pick(self._mass * here)), y
-    )
+    ratio = share / self._pick(self._mass * here)
+    return self._reordered(tf.math.log(ratio), y)
 
   @property
   def num_bins(self) -> list[int]:
@@ -234,20 +228,19 @@ class AutoregressiveHistogram(OnePassInverse):
   def match_marginals(
     self,
     num_rows: int = 32_768,
-    seed: Optional[int] = None,
+    seed: int | None = None,
     iterations: int = 20,
   ) -> None:
-    """Makes every column standard normal again, up to its bins, on average.
+    """Fits the marginal bin probabilities of the model to a standard normal.
 
-    Training with clipped gradients makes what is rare rarer. Where the columns
-    were standard normal by measurement (behind a `MarginalCDF`) that is known
-    to be wrong. Column by column, one number per bin is added to the logits, so
-    that over rows of the model the probability of each bin is its mass under a
-    standard normal: iterative proportional fitting. It sees the model alone,
-    nothing private.
+    Clipping biases DP-SGD against rare bins. After a `MarginalCDF` the marginal
+    of each column is known to be standard normal. Column by column, one number
+    per bin is added to the logits, so that over rows of the model the
+    probability of each bin is its mass under a standard normal (iterative
+    proportional fitting). This uses the model alone, no private data.
 
     Args:
-      num_rows: number of rows that are drawn.
+      num_rows: number of rows that are sampled.
       seed: for the rows, or `None`.
       iterations: of the fitting of each column.
     """
@@ -272,12 +265,10 @@ class AutoregressiveHistogram(OnePassInverse):
       moved /= tf.reduce_sum(moved, 1, keepdims=True)
       ratio = self._mass[bins] / tf.maximum(tf.reduce_mean(moved, 0), _TINY)
       add += tf.math.log(ratio)
-    # Beyond that a bin is as good as never seen by the model.
     return tf.clip_by_value(add, -_MOST, _MOST)
 
 
-def _loudness(mass, column):
-  """Returns what the indicator of each bin is multiplied by."""
+def _indicator_scales(mass, column):
   scale = np.maximum(mass, _RARE) ** -0.25
   return scale / np.sqrt(np.bincount(column, scale**2 * mass))[column]
 
@@ -290,14 +281,14 @@ def _checked(j, knots):
     )
   if not np.all(np.abs(knots) < _FAR):
     raise ValueError(
-      f'Column {j}: knots must lie between {-_FAR:g} and {_FAR:g}, where a '
-      f'standard normal is; got {knots.tolist()}.'
+      f'Column {j}: knots must lie between {-_FAR:g} and {_FAR:g}; got '
+      f'{knots.tolist()}.'
     )
   return knots
 
 
 def _tables(knots):
-  """Mass of a standard normal below, in and above every bin, in float64."""
+  """Returns standard normal mass below, in and above every bin, in float64."""
   tables = []
   for k in knots:
     upto = np.concatenate([[0], special.ndtr(k), [1]])
@@ -313,14 +304,14 @@ def _cdf(z):
 
 
 def _found(z, weights):
-  """Finds the bin of each `z[n]`, by bins' shares of a standard normal.
+  """Returns the bin of each z, given the masses of bins up to a factor.
 
   Args:
     z: `[n]`.
-    weights: `[n, k]`, what the shares are proportional to.
+    weights: `[n, k]`.
 
   Returns:
-    Its indicator `[n, k]`, and the shares `[n]` below, in and above it.
+    Its indicator `[n, k]`, and the masses `[n]` below, in and above it.
   """
   total = tf.reduce_sum(weights, 1, keepdims=True)
   shares = weights / total
@@ -332,12 +323,12 @@ def _found(z, weights):
 
 
 def _move(z, source, target):
-  """Moves z from one interval of the normal CDF to its place in another.
+  """Maps z linearly in Phi(z) from one interval to another.
 
   Args:
     z: any shape.
     source: mass of a standard normal below, in and above the interval of z.
-    target: of the interval to go to.
+    target: the same of the other interval.
   """
   below, mass, above = source
   place = tf.where(z < 0, _cdf(z) - below, mass - (_cdf(-z) - above))

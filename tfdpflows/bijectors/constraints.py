@@ -1,4 +1,4 @@
-"""Unconstrained numbers made into what keeps a map invertible."""
+"""Constraints that keep maps invertible, and inverses by bisection."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-# Diagonals stay above this, and slopes of monotone maps too.
+# Lower bound of diagonals and of slopes.
 FLOOR = 1e-3
 
 
 def positive(x: tf.Tensor) -> tf.Tensor:
-  """A softplus that is 1 at zero and stays above `FLOOR`."""
+  """Returns a softplus that is 1 at zero and above `FLOOR`."""
   return FLOOR + tf.nn.softplus(x + math.log(math.expm1(1 - FLOOR)))
 
 
 def squeeze(t: tf.Tensor) -> tf.Tensor:
-  """`f(t)` with `t f(t) > FLOOR - 1`, and f = 1 wherever t >= 0.
+  """Returns f(t) with `t f(t) > FLOOR - 1`, and f = 1 for t >= 0.
 
-  Below zero t f(t) is a tanh: smooth, and t itself near zero.
+  For t < 0, t f(t) is a tanh.
   """
   limit = 1 - FLOOR
-  # Away from zero, where the branch that is not taken would give 0 / 0.
+  # Bounded away from zero: the branch that is not taken must not be 0 / 0.
   below = tf.minimum(t, -1e-3)
   f = limit * tf.tanh(below / limit) / below
   near = 1 - tf.square(t / limit) / 3
@@ -34,8 +34,8 @@ def solve_monotone(
 ) -> tf.Tensor:
   """Returns a with `a + slope * tanh(a + shift) = target`.
 
-  By bisection, and one step of Newton's method that has the gradients of the
-  solution by all arguments.
+  By bisection, and one step of Newton's method that gives the gradients of the
+  solution.
 
   Args:
     slope: above -1; all arguments `[...]`, of shapes that broadcast.
@@ -55,10 +55,10 @@ def solve_monotone(
 def bisect(
   above: Callable[[tf.Tensor], tf.Tensor], low: tf.Tensor, high: tf.Tensor
 ) -> tf.Tensor:
-  """Returns where a monotone function crosses, without gradients.
+  """Returns the root of a monotone function, without gradients.
 
   Args:
-    above: function of `[...]`; whether each is above the crossing.
+    above: function of `[...]`; whether each is above the root.
     low: `[...]`, not above it.
     high: `[...]`, not below it.
   """

@@ -1,8 +1,8 @@
-"""Linear maps that are invertible whatever their parameters are."""
+"""Linear maps that are invertible for all values of their parameters."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +10,8 @@ import tensorflow as tf
 from tfdpflows import gradients
 from tfdpflows._keras import tfp
 from tfdpflows.bijectors.constraints import positive, squeeze
-from tfdpflows.bijectors.copies import copies, shared
+from tfdpflows.bijectors.copies import copies
+from tfdpflows.gradients import tape
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -21,21 +22,21 @@ tfb = tfp.bijectors
 class LULinear(tfb.Bijector):
   """`z = L U y` from data y to base z, L and U triangular (`inverse`).
 
-  The linear layer of Glow (Kingma & Dhariwal 2018, equation 10) in the
-  direction that training takes: L has a unit diagonal, that of U is a softplus
-  above `constraints.FLOOR`, and the log-determinant is the sum of its
-  logarithms. Starts as the identity. With d_z the gradient at z, those by the
-  parameters are `dL = d_z (U y)^T` and `dU = L^T d_z y^T` under the triangles'
-  masks, and none is stored per example.
+  The linear layer of Glow (Kingma & Dhariwal 2018, equation 10), without
+  solving in the direction of training: L has a unit diagonal, that of U is a
+  softplus above `constraints.FLOOR`, and the log-determinant is the sum of its
+  logarithms. It is initialised as the identity. With d_z the gradient at z,
+  those by the parameters are `dL = d_z (U y)^T` and `dU = L^T d_z y^T` under
+  the triangles' masks, and none is stored per example.
 
   Args:
     event_size: number of columns d.
-    permutation: the order in which columns enter the triangles, as integers
-      `[d]`; `z = P^T L U P y`. As given by default.
+    permutation: the order of the columns, integers `[d]`: `z = P^T L U P y`.
+      By default that of the data.
     dtype: of the variables.
 
   Raises:
-    ValueError: if `permutation` is none.
+    ValueError: if `permutation` is not a permutation of the columns.
 
   #### Example
 
@@ -47,8 +48,8 @@ class LULinear(tfb.Bijector):
   def __init__(
     self,
     event_size: int,
-    permutation: Optional[npt.ArrayLike] = None,
-    dtype: Union[tf.DType, str] = tf.float32,
+    permutation: npt.ArrayLike | None = None,
+    dtype: tf.DType | str = tf.float32,
     validate_args: bool = False,
     name: str = 'lu_linear',
   ):
@@ -58,7 +59,8 @@ class LULinear(tfb.Bijector):
       order = np.asarray(order)
       if sorted(order.tolist()) != list(range(event_size)):
         raise ValueError(
-          f'permutation={order.tolist()} is no order of {event_size} columns.'
+          f'permutation={order.tolist()} is no permutation of {event_size} '
+          'columns.'
         )
       self._order, self._back = order, np.argsort(order)
       make = lambda name, *shape: tf.Variable(tf.zeros(shape, dtype), name=name)
@@ -119,11 +121,11 @@ class LowRankLinear(tfb.Bijector):
 
       log|det| = sum(log s) + log det(I + f M)   (matrix determinant lemma),
 
-  with the inverse by Woodbury's identity. For rank 1 M is one number. Starts
-  as the identity: A is zero. The gradients by A and B are `d_z (B y)^T` and
-  `A^T d_z y^T`, plus what f and the log-determinant add, which is the same
-  matrix for every example up to a factor (`gradients.shared`): none is stored
-  per example.
+  with the inverse by Woodbury's identity. For rank 1 M is one number. It is
+  initialised as the identity: A is zero. The gradients by A and B are
+  `d_z (B y)^T` and `A^T d_z y^T`, plus those of f and of the log-determinant,
+  which are one matrix for all examples up to a factor: none is stored per
+  example.
 
   Args:
     event_size: number of columns d.
@@ -146,8 +148,8 @@ class LowRankLinear(tfb.Bijector):
     self,
     event_size: int,
     rank: int = 1,
-    dtype: Union[tf.DType, str] = tf.float32,
-    seed: Optional[int] = None,
+    dtype: tf.DType | str = tf.float32,
+    seed: int | None = None,
     validate_args: bool = False,
     name: str = 'low_rank_linear',
   ):
@@ -186,19 +188,26 @@ class LowRankLinear(tfb.Bijector):
     return f, tf.eye(m.shape[0], dtype=m.dtype) + f * m
 
   def _inverse(self, y):
-    parameters = [self.scale, self.down, self.up]
-    factor = lambda *p: [self._capacitance(*p)[0]]
-    (f,) = shared(factor, parameters, y)
+    f = self._shared(lambda *p: self._capacitance(*p)[0], y)
     scaled = y * positive(copies(self.scale, y))
     return scaled + f[..., None] * _linear(_linear(y, self.down), self.up)
 
   def _log_det(self, scale, down, up):
     _, m = self._capacitance(scale, down, up)
     total = tf.reduce_sum(tf.math.log(positive(scale)))
-    return [total + tf.add_n([tf.math.log(p) for p in _pivots(m)])]
+    return total + tf.add_n([tf.math.log(p) for p in _pivots(m)])
 
   def _inverse_log_det_jacobian(self, y):
-    return shared(self._log_det, [self.scale, self.down, self.up], y)[0]
+    return self._shared(self._log_det, y)
+
+  def _shared(self, function, y):
+    """Returns a number made of the parameters alone, for each example."""
+    parameters = [self.scale, self.down, self.up]
+    if y.shape.rank == 1:
+      return function(*parameters)
+    batch = tf.shape(y)[0]
+    value = tape.shared(lambda *p: [function(*p)], parameters, batch)
+    return tf.reshape(value, [batch] + [1] * (y.shape.rank - 2))
 
   def _forward(self, z):
     size = self.scale.shape[0]
@@ -213,14 +222,14 @@ class LowRankLinear(tfb.Bijector):
 
 
 def _linear(x, kernel, mask=None):
-  """`gradients.linear`, also of one example without a batch."""
+  """Returns `gradients.linear`, also of one example without a batch."""
   if x.shape.rank > 1:
     return gradients.linear(x, kernel, mask=mask)
   return gradients.linear(x[None], kernel, mask=mask)[0]
 
 
 def _pivots(m):
-  """Pivots of a matrix whose symmetric part is positive: all are positive."""
+  """Returns the pivots of a matrix, positive where its symmetric part is."""
   found = []
   while m.shape[0]:
     pivot = m[0, 0]

@@ -1,4 +1,4 @@
-"""The CDF of a mixture of logistic distributions, as a map of one column."""
+"""The CDF of a mixture of logistic distributions."""
 
 from __future__ import annotations
 
@@ -10,35 +10,34 @@ from tfdpflows.bijectors.constraints import bisect
 
 tfb = tfp.bijectors
 
-# Log-scales are squeezed into +-this by a tanh.
+# A tanh bounds the absolute values of log-scales by this.
 _MAX_LOG_SCALE = 4.0
-# Numbers beyond this share of the largest float count as that.
+# Inputs are clipped to this share of the largest float.
 _SHARE_OF_LARGEST = 1e-4
 
 
 class LogisticMixtureCDF(tfb.Bijector):
-  """`y = sum_k w_k sigmoid((x - m_k) / s_k)`, and its logit where asked for.
+  """`y = sum_k w_k sigmoid((x - m_k) / s_k)`, or its logit.
 
-  Ho et al. 2019, "Flow++", equation 13 (without the affine map after it, which
-  a mixture whose components agree is). It is computed from the logarithms of
-  both tails, so that neither end of the line is lost to rounding.
+  Ho et al. 2019, "Flow++", equation 13, without the affine map, which is the
+  case of equal components. Computed from the logarithms of both tails, so that
+  neither is lost to rounding.
 
-  The inverse bisects. With z the logit of y, x is between the smallest and the
-  largest of `m_k + s_k z`, which one component alone would give: the interval
-  is finite, and each step halves it, down to the last bit of the float. Its
+  The inverse is by bisection. With z the logit of y, x is between the smallest
+  and the largest of `m_k + s_k z`, the solutions for each component alone. Its
   gradients are those of the implicit function, `dx = (dz - df) / f'(x)`, with
   f' floored at the precision of the float: where components are so far apart
-  that f is flat between them, x is not known any better.
+  that f is flat between them, x is not known more precisely.
 
-  Parameters zero give, with `logit`, the identity. So that components which
-  start alike can part, the k-th mean moves by its parameter times a gain of
-  its own, from 0.5 to 1.5, and the k-th log-scale by one from 1.5 to 0.5.
+  With `logit`, parameters of zero give the identity. So that components do not
+  stay equal, the parameter of the k-th mean is multiplied by a gain, from 0.5
+  to 1.5, and that of the k-th log-scale by one from 1.5 to 0.5.
 
   Args:
     params: `[..., 3 * num_components]`: logits of the weights, means and
       log-scales, unconstrained.
-    logit: whether the logit of the CDF is given, as in a flow over the line;
-      without, y is in (0, 1).
+    logit: whether y is the logit of the CDF, as in a flow over the line, and
+      not in (0, 1).
 
   Raises:
     ValueError: if the last axis of `params` is no multiple of three.
@@ -46,9 +45,9 @@ class LogisticMixtureCDF(tfb.Bijector):
   #### Example
 
   >>> import tensorflow as tf
-  >>> from tfdpflows import bijectors
+  >>> from tfdpflows.bijectors.logistic_mixture import LogisticMixtureCDF
   >>> params = tf.constant([0., 1., -2., 2., 0., -1.])  # Means -1 and 3.
-  >>> cdf = bijectors.LogisticMixtureCDF(params)
+  >>> cdf = LogisticMixtureCDF(params)
   >>> y = cdf.forward([-3., 0., 3.])
   >>> [round(float(p), 2) for p in y]
   [0.03, 0.2, 0.63]
@@ -69,8 +68,8 @@ class LogisticMixtureCDF(tfb.Bijector):
       size = self._params.shape[-1]
       if size is None or size % 3 or not size:
         raise ValueError(
-          f'params has {size} values on its last axis; a mixture of K logistic '
-          'distributions needs 3 K.'
+          f'params has {size} values on its last axis; a mixture of K '
+          'components needs 3 K.'
         )
       self._logit = bool(logit)
       weights, means, scales = tf.split(self._params, 3, -1)
@@ -105,9 +104,9 @@ class LogisticMixtureCDF(tfb.Bijector):
     """Returns the logit of the CDF at x, and the logarithm of its slope.
 
     With a the tail that is at least a half and b the other one, z is +-(log a
-    - log b), and the slope `sum_k w_k a_k b_k / s_k / (a b)`, a mean over the
-    components of `a_k / s_k` by their shares in b, over a. No two large
-    numbers are subtracted.
+    - log b), and the slope is `sum_k w_k a_k b_k / s_k / (a b)`: the mean of
+    `a_k / s_k` over the components, weighted by their shares in b, over a. No
+    two large numbers are subtracted.
     """
     x = self._limited(x)[..., None]
     a = (x - self._means) * tf.exp(-self._log_scales)
@@ -141,7 +140,7 @@ class LogisticMixtureCDF(tfb.Bijector):
     found, log_slope = self._map(x)
     flat = np.log(np.finfo(self.dtype.as_numpy_dtype).eps)
     slope = tf.exp(tf.maximum(tf.stop_gradient(log_slope), flat))
-    # Zero in value: rounding in the gap, over a small slope, would spoil x.
+    # Of value zero: rounding in the gap, over a small slope, would change x.
     gap = found - z
     return x - (gap - tf.stop_gradient(gap)) / slope
 
@@ -151,7 +150,7 @@ class LogisticMixtureCDF(tfb.Bijector):
 
 
 def _safe_logit(y):
-  """The logit, of 0 and 1 and what is outside too."""
+  """Returns the logit of y clipped into (0, 1)."""
   kind = np.finfo(y.dtype.as_numpy_dtype)
   y = tf.clip_by_value(y, kind.tiny, 1 - kind.epsneg)
   return tf.math.log(y) - tf.math.log1p(-y)

@@ -1,9 +1,9 @@
-"""From a column to a standard normal, by a piecewise linear CDF."""
+"""Columns made standard normal, by piecewise linear CDFs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -15,22 +15,20 @@ if TYPE_CHECKING:
 
 tfb = tfp.bijectors
 
-# Leaves room between the ends of a column and u = 0, 1, where the probit is
-# infinite: |z| stays below 4.27.
+# u is in [_TAIL, 1 - _TAIL], where the probit is finite: |z| < 4.27.
 _TAIL = 1e-5
 
 
 class MarginalCDF(tfb.Bijector):
   """`x -> u = F_j(x_j) -> z = Phi^{-1}(u)`, with a piecewise linear F_j.
 
-  F_j comes from a histogram of column j: the mass of each bin is spread evenly
-  over it. With histograms that are private, so is everything computed behind
-  this bijector from their outputs alone. A flow behind it starts from columns
-  that are standard normal each, and has their dependence left to learn.
+  F_j is the CDF of a histogram of column j, uniform within each bin. If the
+  histograms are private, so is the bijector. A flow after it starts from
+  columns that are standard normal, and has their dependence to learn.
 
-  Exactly invertible on the support, the product of [edges[0], edges[-1]]; x
-  and z outside of it are clipped to it. (A standard normal has 2e-5 of its
-  mass outside of the image, which a density over x leaves out.)
+  Invertible on the product of [edges[0], edges[-1]], to which x and z are
+  clipped. (A standard normal has 2e-5 of its mass outside of the image, which
+  is missing in a density over x.)
 
   Args:
     edges: one ascending array of k_j + 1 bin edges per column.
@@ -54,7 +52,7 @@ class MarginalCDF(tfb.Bijector):
     self,
     edges: Sequence[npt.ArrayLike],
     probabilities: Sequence[npt.ArrayLike],
-    dtype: Union[tf.DType, str] = tf.float32,
+    dtype: tf.DType | str = tf.float32,
     validate_args: bool = False,
     name: str = 'marginal_cdf',
   ):
@@ -62,16 +60,16 @@ class MarginalCDF(tfb.Bijector):
     with tf.name_scope(name) as name:
       dtype = tf.as_dtype(dtype)
       edges, masses = _checked(edges, probabilities)
-      cdf = [_cumulative(p) for p in masses]
+      cdf = [np.concatenate([[0], np.cumsum(p)[:-1], [1]]) for p in masses]
       size = max(len(e) for e in edges)
-      # What is rare, or narrow, is lost in the difference of two numbers that
-      # are rounded; its density must not be zero.
+      # Differences of rounded CDFs would lose small masses; no density must be
+      # zero.
       least = np.finfo(dtype.as_numpy_dtype).tiny
       slopes = [
         np.maximum((1 - 2 * _TAIL) * p / np.diff(e), least)
         for e, p in zip(edges, masses)
       ]
-      # Columns of fewer bins repeat their last edge: bins that nothing is in.
+      # Columns of fewer bins repeat their last edge: bins of width zero.
       edges, cdf, slopes = (
         np.stack([np.pad(a, (0, wide - len(a)), 'edge') for a in arrays])
         for arrays, wide in ((edges, size), (cdf, size), (slopes, size - 1))
@@ -97,8 +95,7 @@ class MarginalCDF(tfb.Bijector):
     """Returns the piecewise linear map knots -> values, and its slope."""
     flat = tf.reshape(value, [-1, knots.shape[0]])
     flat = tf.clip_by_value(flat, knots[:, 0], knots[:, -1])
-    # Bins of width zero are behind the last edge: the count of inner knots
-    # that were passed stops before them.
+    # The count of passed inner knots ends before the bins of width zero.
     right = tf.searchsorted(knots, tf.transpose(flat), side='right')
     left = tf.searchsorted(knots, knots[:, -1:], side='left')
     here = tf.transpose(tf.clip_by_value(right, 1, left)) - 1
@@ -128,11 +125,11 @@ class MarginalCDF(tfb.Bijector):
 
 
 def _checked(edges, probabilities):
-  """Returns edges and probabilities of sum one per column, in float64."""
+  """Returns edges and normalised probabilities, in float64."""
   if len(edges) != len(probabilities) or not len(edges):
     raise ValueError(
       f'There are edges of {len(edges)} columns and probabilities of '
-      f'{len(probabilities)}; both must be given for each column.'
+      f'{len(probabilities)}.'
     )
   edges = [np.asarray(e, np.float64) for e in edges]
   masses = []
@@ -149,9 +146,3 @@ def _checked(edges, probabilities):
       )
     masses.append(p / p.sum())
   return edges, masses
-
-
-def _cumulative(masses):
-  cdf = np.concatenate([[0], np.cumsum(masses)])
-  cdf[-1] = 1
-  return cdf

@@ -1,4 +1,4 @@
-"""Autoregressive bijectors: each column transformed given those before it."""
+"""Masked autoregressive bijectors."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class MaskedAutoregressive(OnePassInverse):
-  """Transforms column j by parameters computed from columns before j.
+  """Transforms each column by parameters computed from the columns before it.
 
   `y_j = T(x_j; network(y)_j)`, as in MAF (Papamakarios et al. 2017): from data
-  to base (`inverse`, and with it `log_prob`) in one network pass, from base to
-  data (`forward`, sampling) column by column, which `MADE` also does at the
-  cost of one pass.
+  to base (`inverse`, `log_prob`) in one network pass, from base to data
+  (`forward`, sampling) column by column, which `MADE` also does at the cost of
+  one pass.
 
   Args:
-    network: a `networks.MADE`, or anything that maps `[..., d]` to
-      `[..., d, transform.num_params]` autoregressively and has `columns()`.
+    network: a `networks.MADE`, or another autoregressive map from `[..., d]`
+      to `[..., d, transform.num_params]` that has `columns()`.
     transform: a callable from parameters `[..., num_params]` to a bijector over
       `[...]`, with the attribute `num_params`, such as `flows.Affine()`.
 
   Raises:
-    ValueError: if the network does not give the parameters that the transform
-      takes.
+    ValueError: if the network has another number of parameters than the
+      transform.
 
   #### Example
 
@@ -65,7 +65,6 @@ class MaskedAutoregressive(OnePassInverse):
 
   def _inverse_and_log_det(self, y):
     column = self._transform(self._network(y))
-    # The spline's bijector evaluates once for both where TFP's cache serves.
     x = column.inverse(y)
     log_det = column.inverse_log_det_jacobian(y, event_ndims=0)
     return x, tf.reduce_sum(log_det, -1)

@@ -1,4 +1,4 @@
-"""Bijectors that give an inverse and its log-determinant in one pass."""
+"""Bijectors that compute an inverse and its log-determinant in one pass."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ tfb = tfp.bijectors
 
 
 class OnePassInverse(tfb.Bijector):
-  """A bijector over rows whose inverse and log-determinant come together.
+  """A bijector over rows that computes inverse and log-determinant together.
 
-  TFP asks for the two separately, with the same tensor. Without this a network
-  would run twice per layer and each of its parameters would count as used
-  twice. What one of the two leaves serves the other once, so that it cannot
-  outlive the tape it was computed under.
+  TFP calls the two methods separately, with the same tensor: a network would
+  run twice, and each of its parameters would count as used twice. The result
+  of the first call is kept for the second one, and for no other, so that it
+  does not outlive the tape it was computed under.
 
-  Subclasses give `_inverse_and_log_det(y)`, a pair, and `_forward`.
+  Subclasses implement `_inverse_and_log_det(y)`, a pair, and `_forward`.
 
   Args:
     **kwargs: of `tfb.Bijector`.

@@ -1,8 +1,6 @@
-"""Planar flows: one direction bent by a tanh."""
+"""Planar flows."""
 
 from __future__ import annotations
-
-from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -15,12 +13,12 @@ from tfdpflows.bijectors.one_pass import OnePassInverse
 class Planar(OnePassInverse):
   """`z = y + v tanh(w . y + b)` from data y to base z (`inverse`).
 
-  Rezende & Mohamed 2015, equation 10, in the direction that training takes,
-  with the log-determinant `log(1 + (w . v)(1 - tanh^2))` (equation 12). It is
-  invertible where `w . v > -1`. Their v adds to u a multiple of w / |w|^2,
-  which noise on the parameters can make huge; here `v = u f(w . u)` with f = 1
-  for `w . u >= 0` and a tanh below. The other direction solves for one number
-  per row. Starts as the identity: u is zero.
+  Rezende & Mohamed 2015, equation 10, in the direction of training, with the
+  log-determinant `log(1 + (w . v)(1 - tanh^2))` (equation 12). It is invertible
+  where `w . v > -1`. Their v adds to u a multiple of w / |w|^2, which noise on
+  the parameters can make huge; here `v = u f(w . u)` with f = 1 for
+  `w . u >= 0` and a tanh below. `forward` solves for one number per row. It is
+  initialised as the identity: u is zero.
 
   Args:
     event_size: number of columns d.
@@ -37,8 +35,8 @@ class Planar(OnePassInverse):
   def __init__(
     self,
     event_size: int,
-    dtype: Union[tf.DType, str] = tf.float32,
-    seed: Optional[int] = None,
+    dtype: tf.DType | str = tf.float32,
+    seed: int | None = None,
     validate_args: bool = False,
     name: str = 'planar',
   ):

@@ -1,4 +1,4 @@
-"""Monotone rational-quadratic splines that survive `vectorized_map` and XLA."""
+"""Monotone rational-quadratic splines, under `vectorized_map` and XLA too."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class RationalQuadraticSpline(tfb.Bijector):
 
       y = y0 + (y1-y0) (s t^2 + d0 t (1-t)) / (s + (d0 + d1 - 2s) t (1-t)),
 
-  and the identity outside of [-bound, bound], where the slope is 1. Widths,
-  heights (softmaxes) and slopes (softpluses of the parameters) are floored.
-  Parameters zero give the identity.
+  and the identity outside of [-bound, bound]. Widths, heights (softmaxes) and
+  slopes (softpluses of the parameters) are floored. Parameters of zero give the
+  identity.
 
   Args:
     params: `[..., 3 * num_bins - 1]`: num_bins widths, num_bins heights and
@@ -107,7 +107,7 @@ class RationalQuadraticSpline(tfb.Bijector):
     return tf.concat([-end, inner, end], -1)
 
   def _bin(self, value, knots):
-    """Returns a function: `[..., K + 1]` -> values at both ends of the bin."""
+    """Returns a function of `[..., K + 1]`, its values at the ends of bins."""
     passed = tf.cast(value[..., None] >= knots[..., 1:-1], value.dtype)
     one = tf.ones_like(passed[..., :1])
     lower = tf.concat([one, passed], -1)
@@ -125,8 +125,7 @@ class RationalQuadraticSpline(tfb.Bijector):
   def _inside(self, value):
     """Returns the value clipped to the interval, and where it was inside.
 
-    Clipped before, selected after: the branch that is not taken must not make
-    nan of the gradient of the one that is.
+    So that the branch of `tf.where` that is not taken has finite gradients.
     """
     clipped = tf.clip_by_value(value, -self._bound, self._bound)
     return clipped, tf.abs(value) < self._bound

@@ -1,8 +1,6 @@
-"""Sylvester flows: several directions bent at once, in triangular order."""
+"""Sylvester flows."""
 
 from __future__ import annotations
-
-from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -16,14 +14,14 @@ from tfdpflows.bijectors.one_pass import OnePassInverse
 class Sylvester(OnePassInverse):
   """`z = y + Q R tanh(S Q^T y + b)` from data y to base z (`inverse`).
 
-  Van den Berg et al. 2018, equation 13, in the direction that training takes.
+  Van den Berg et al. 2018, equation 13, in the direction of training.
   Q `[d, units]` has orthonormal columns, a product of Householder reflections
   (section 4.2); R and S are upper triangular. By their theorem 2 the map is
   invertible where S is and `R_ii S_ii > -1`; here S_ii is a softplus and R_ii
   the quotient of a number above `constraints.FLOOR - 1` and S_ii. The
-  log-determinant is `sum_i log(1 + R_ii S_ii (1 - tanh_i^2))`. The other
-  direction solves for one number per unit and row, from the last to the first.
-  Starts as the identity: R is zero.
+  log-determinant is `sum_i log(1 + R_ii S_ii (1 - tanh_i^2))`. `forward` solves
+  for one number per unit and row, from the last to the first. It is initialised
+  as the identity: R is zero.
 
   Args:
     event_size: number of columns d.
@@ -46,10 +44,10 @@ class Sylvester(OnePassInverse):
   def __init__(
     self,
     event_size: int,
-    units: Optional[int] = None,
+    units: int | None = None,
     reflections: int = 1,
-    dtype: Union[tf.DType, str] = tf.float32,
-    seed: Optional[int] = None,
+    dtype: tf.DType | str = tf.float32,
+    seed: int | None = None,
     validate_args: bool = False,
     name: str = 'sylvester',
   ):
@@ -102,7 +100,7 @@ class Sylvester(OnePassInverse):
     ]
 
   def _bent(self, y, bend):
-    """Returns `y + Q bend(Q^T y)`, and what else `bend` gives."""
+    """Returns `y + Q bend(Q^T y)`, and the other result of `bend`."""
     normals = self._normals(y)
     x = y
     for v in normals:

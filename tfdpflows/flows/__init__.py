@@ -1,17 +1,9 @@
-"""Recipes that assemble bijectors into `tfd.TransformedDistribution`s.
-
-With what they are made from besides: univariate transforms, dequantization.
-"""
+"""Flows as `tfd.TransformedDistribution`s, and transforms of one column."""
 
 from tfdpflows.flows.autoregressive import (
   histogram_flow,
   masked_autoregressive_flow,
   neural_spline_flow,
-)
-from tfdpflows.flows.dequantization import (
-  Dequantized,
-  UniformDequantization,
-  VariationalDequantization,
 )
 from tfdpflows.flows.dp_hflow import dp_hflow
 from tfdpflows.flows.dp_nf import dp_nf
@@ -20,11 +12,8 @@ from tfdpflows.flows.transforms import Affine, LogisticMixture, Spline
 
 __all__ = [
   'Affine',
-  'Dequantized',
   'LogisticMixture',
   'Spline',
-  'UniformDequantization',
-  'VariationalDequantization',
   'dp_hflow',
   'dp_nf',
   'histogram_flow',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,36 +23,34 @@ def masked_autoregressive_flow(
   num_blocks: int = 5,
   hidden_units: Sequence[int] = (100, 100),
   *,
-  transform: Optional[Callable[[tf.Tensor], tfb.Bijector]] = None,
+  transform: Callable[[tf.Tensor], tfb.Bijector] | None = None,
   shared: bool = False,
   actnorm: bool = False,
-  linear: Optional[Callable[[int], tfb.Bijector]] = None,
-  marginal: Optional[tfb.Bijector] = None,
-  base: Optional[tfd.Distribution] = None,
+  linear: Callable[[int], tfb.Bijector] | None = None,
+  marginal: tfb.Bijector | None = None,
+  base: tfd.Distribution | None = None,
   activation: str = 'relu',
-  dtype: Union[tf.DType, str] = tf.float32,
-  seed: Optional[int] = None,
+  dtype: tf.DType | str = tf.float32,
+  seed: int | None = None,
   name: str = 'masked_autoregressive_flow',
 ) -> tfd.TransformedDistribution:
-  """A stack of MADE blocks with the columns reversed in between (MAF).
+  """Returns a stack of MADE blocks with the columns reversed in between (MAF).
 
-  Papamakarios et al. 2017; with DP-SGD, Waites & Cummings 2021. It starts as
-  the identity: before training it is the base distribution (behind
-  `marginal`, where that is given).
+  Papamakarios et al. 2017; with DP-SGD, Waites & Cummings 2021. It is
+  initialised as the identity (after `marginal`, if that is given).
 
   Args:
     event_size: number of columns d.
     num_blocks: number of MADE blocks.
     hidden_units: width of each hidden layer of a block.
     transform: a univariate transform, `flows.Affine()` by default.
-    shared: whether one network serves all blocks, told which by an embedding
-      of the block's number (DP-HFlow): a fraction of the parameters, and so of
-      the noise.
-    actnorm: whether a learned scale and shift stands before each block.
-    linear: a function of the block's number, which gives the linear bijector
-      that stands before the block; `None` for none.
-    marginal: a bijector from data to something near the base, applied to the
-      data first, such as `bijectors.MarginalCDF`.
+    shared: whether all blocks share one network, given an embedding of the
+      block's number (DP-HFlow): fewer parameters, and so less noise.
+    actnorm: whether there is a learned scale and shift before each block.
+    linear: a function of the block's number that returns the linear bijector
+      before the block; `None` for none.
+    marginal: a bijector that is applied to the data first, such as
+      `bijectors.MarginalCDF`.
     base: a distribution over `[d]`; standard normal by default.
     activation: name of a function in `tf.nn`.
     dtype: of the variables and the data.
@@ -114,22 +112,22 @@ def histogram_flow(
   knots: Sequence[npt.ArrayLike],
   hidden_units: Sequence[int] = (64,),
   *,
-  order: Optional[Sequence[int]] = None,
-  marginal: Optional[tfb.Bijector] = None,
-  dtype: Union[tf.DType, str] = tf.float32,
-  seed: Optional[int] = None,
+  order: Sequence[int] | None = None,
+  marginal: tfb.Bijector | None = None,
+  dtype: tf.DType | str = tf.float32,
+  seed: int | None = None,
   name: str = 'histogram_flow',
 ) -> tfd.TransformedDistribution:
-  """A flow of one autoregressive map of conditional histograms.
+  """Returns a flow of one `bijectors.AutoregressiveHistogram`.
 
   Args:
-    knots: see `bijectors.AutoregressiveHistogram`, one array per column.
-    hidden_units: width of each hidden layer.
-    order: see `bijectors.AutoregressiveHistogram`.
-    marginal: a bijector from points to something near the base, such as
+    knots: as there, as `hidden_units`, `order`, `dtype` and `seed`.
+    hidden_units: see above.
+    order: see above.
+    marginal: a bijector that is applied to the data first, such as
       `bijectors.MarginalCDF`.
-    dtype: of the variables and the data.
-    seed: for the initial weights, or `None`.
+    dtype: see above.
+    seed: see above.
     name: of the distribution.
 
   Returns:
@@ -161,7 +159,7 @@ def neural_spline_flow(
   name: str = 'neural_spline_flow',
   **kwargs: Any,
 ) -> tfd.TransformedDistribution:
-  """A masked autoregressive flow of rational-quadratic splines.
+  """Returns a masked autoregressive flow of rational-quadratic splines.
 
   Durkan et al. 2019, "Neural spline flows", in its autoregressive form.
 

@@ -1,4 +1,4 @@
-"""Dequantization: from codes to points of their cells, and back.
+"""Densities of codes by dequantization.
 
 A code k stands for the cell [k, k + 1), and a density p over points gives it
 the mass `P(k) = int_0^1 p(k + u) du`. With u drawn from any density q(u | k),
@@ -12,7 +12,6 @@ with equality where q is proportional to p in the cell, and the mean of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -27,11 +26,11 @@ tfd = tfp.distributions
 
 
 class UniformDequantization(tf.Module):
-  """u uniform in [0, 1), whatever the code.
+  """Draws u uniformly in [0, 1).
 
   Args:
     sizes: for each column the number of its cells, or 0 for a column of points,
-      which stay where they are.
+      where u is 0.
     dtype: of codes and points.
 
   Raises:
@@ -39,8 +38,8 @@ class UniformDequantization(tf.Module):
 
   #### Example
 
-  >>> from tfdpflows import flows
-  >>> dequantization = flows.UniformDequantization([3, 0])
+  >>> from tfdpflows.flows.dequantization import UniformDequantization
+  >>> dequantization = UniformDequantization([3, 0])
   >>> u, log_q = dequantization([[2., 7.5]], [[.25, .25]])
   >>> u.numpy().tolist(), log_q.numpy().tolist()
   ([[0.25, 0.0]], [0.0])
@@ -49,7 +48,7 @@ class UniformDequantization(tf.Module):
   def __init__(
     self,
     sizes: Sequence[int],
-    dtype: Union[tf.DType, str] = tf.float32,
+    dtype: tf.DType | str = tf.float32,
     name: str = 'uniform_dequantization',
   ):
     super().__init__(name=name)
@@ -58,37 +57,29 @@ class UniformDequantization(tf.Module):
     self._cell = (self.sizes > 0).astype(self.dtype.as_numpy_dtype)
 
   def __call__(self, x, uniform):
-    """Draws where in their cells codes are to lie.
+    """Returns u `[..., d]` and log q(u | x) `[...]`.
 
     Args:
       x: codes `[..., d]`; they begin at 0.
       uniform: random numbers, uniform in [0, 1), `[..., d]`; x broadcasts to
         their shape.
-
-    Returns:
-      u `[..., d]`, 0 in columns of points, a differentiable function of the
-      variables, if any; and log q(u | x) `[...]`.
     """
     u = tf.convert_to_tensor(uniform, self.dtype) * self._cell
     return u, tf.zeros_like(u[..., 0])
 
 
 class VariationalDequantization(UniformDequantization):
-  """u drawn given the whole row, by a flow that is trained with the density.
+  """Draws u given the row, by a flow that is trained with the density.
 
-  Ho et al. 2019, "Flow++", section 3.1: noise goes through coupling layers that
-  are conditioned on the row, each the logit of the CDF of a mixture of logistic
-  distributions (`LogisticMixtureCDF`), and through a sigmoid. A layer moves
-  every second one of the columns that have cells, by a network of the codes of
-  the row and of the other columns' u. The noise is logistic (theirs is
-  normal), so that q starts as the uniform distribution, exactly: the last
-  layers are zero.
+  Ho et al. 2019, "Flow++", section 3.1: logistic noise goes through coupling
+  layers that are conditioned on the row, each the logit of the CDF of a mixture
+  of logistic distributions (`LogisticMixtureCDF`), and through a sigmoid. A
+  layer transforms every second one of the columns that have cells, by a network
+  of the codes of the row and of the other columns' u. With logistic noise
+  (theirs is normal) q is initially uniform: the last layers are zero.
 
-  The networks see a code as one of at most `max_features` indicators: those of
-  a column with more cells share them, neighbours with neighbours.
-
-  Everything that is trained goes through `gradients.linear`, so that a
-  `PerExampleTape` has its gradients of each example in closed form.
+  The input of the networks for a code is one of at most `max_features`
+  indicators, which adjacent cells share where there are more.
 
   Args:
     sizes: see `UniformDequantization`.
@@ -105,8 +96,8 @@ class VariationalDequantization(UniformDequantization):
   #### Example
 
   >>> import tensorflow as tf
-  >>> from tfdpflows import flows
-  >>> dequantization = flows.VariationalDequantization([3, 0, 2], seed=0)
+  >>> from tfdpflows.flows.dequantization import VariationalDequantization
+  >>> dequantization = VariationalDequantization([3, 0, 2], seed=0)
   >>> x = tf.constant([[2., 7.5, 1.]])
   >>> u, log_q = dequantization(x, [[.25, .5, .75]])
   >>> u.numpy().round(5).tolist(), abs(log_q.numpy().round(5)).tolist()
@@ -120,8 +111,8 @@ class VariationalDequantization(UniformDequantization):
     num_components: int = 4,
     num_layers: int = 2,
     max_features: int = 16,
-    dtype: Union[tf.DType, str] = tf.float32,
-    seed: Optional[int] = None,
+    dtype: tf.DType | str = tf.float32,
+    seed: int | None = None,
     name: str = 'variational_dequantization',
   ):
     super().__init__(sizes, dtype, name)
@@ -134,8 +125,8 @@ class VariationalDequantization(UniformDequantization):
     self._columns = np.flatnonzero(self.sizes)
     if not self._columns.size:
       raise ValueError(
-        f'sizes={self.sizes.tolist()}: no column has cells to place points in. '
-        'Learn the density of the points as they are.'
+        f'sizes={self.sizes.tolist()}: no column has cells, so that there is '
+        'nothing to dequantize.'
       )
     self._num_components = int(num_components)
     cells = self.sizes[self._columns]
@@ -157,7 +148,7 @@ class VariationalDequantization(UniformDequantization):
       self._networks.append(network)
 
   def _halves(self, layer):
-    """Which columns a layer moves and keeps, and how to put them back."""
+    """Returns which columns a layer moves and keeps, and the inverse order."""
     order = np.arange(self._columns.size)
     moved = order[layer % 2 :: 2]
     kept = np.setdiff1d(order, moved)
@@ -207,27 +198,27 @@ class VariationalDequantization(UniformDequantization):
 
 
 class Dequantized(tfd.Distribution):
-  """Codes, as cells of points that have a density.
+  """The distribution of codes whose cells have a density over points.
 
-  `log_prob` is an estimate, drawn anew at every call: the logarithm of the mean
-  of `p(x + u) / q(u | x)` over `num_importance_samples` draws of u. That mean
-  is the mass of the row without bias, and so its logarithm is, in expectation,
-  a lower bound of the log-probability: the evidence lower bound for one draw,
-  the importance weighted one (Burda et al. 2016) for more, closer with each
-  draw. Variables of the dequantization are trained with those of the density.
-  In training one draw is meant, and `augmentation_multiplicity` of the
-  optimizer for a mean of several.
+  `log_prob` is a random estimate: the logarithm of the mean of
+  `p(x + u) / q(u | x)` over `num_importance_samples` draws of u. The mean is an
+  unbiased estimate of the mass of the row, so that its logarithm is, in
+  expectation, a lower bound of the log-probability: the evidence lower bound
+  for one draw, the importance weighted one (Burda et al. 2016), which is
+  tighter, for more. Variables of the dequantization are trained with those of
+  the density. Train with one draw, and `augmentation_multiplicity` of the
+  optimizer for a mean over several.
 
   Args:
     distribution: a `tfd.Distribution` over points `[d]`.
     dequantization: a `UniformDequantization`, or a
       `VariationalDequantization`.
     num_importance_samples: draws of u per row.
-    seed: of these draws, for tests; `None` for one that nobody knows.
+    seed: of these draws, for tests; secret by default.
 
   Raises:
-    ValueError: if the two are over other numbers of columns, or
-      `num_importance_samples` is no positive integer.
+    ValueError: if the numbers of columns differ, or
+      `num_importance_samples` is not a positive integer.
 
   #### Example
 
@@ -243,7 +234,7 @@ class Dequantized(tfd.Distribution):
     distribution: tfd.Distribution,
     dequantization: UniformDequantization,
     num_importance_samples: int = 1,
-    seed: Optional[int] = None,
+    seed: int | None = None,
     validate_args: bool = False,
     allow_nan_stats: bool = True,
     name: str = 'dequantized',
@@ -290,7 +281,7 @@ class Dequantized(tfd.Distribution):
   def _log_prob(self, x):
     if self.num_importance_samples == 1:
       return self._draw(x)
-    # Draws behind the examples, where per-example gradients take them.
+    # Axis 0 must be the examples, for per-example gradients.
     shape = tf.concat(
       [tf.shape(x)[:-1], [self.num_importance_samples], tf.shape(x)[-1:]], 0
     )
@@ -311,7 +302,7 @@ class Dequantized(tfd.Distribution):
 
 
 def _logistic(uniform):
-  """Logistic noise of uniform numbers, and its log-density, added up."""
+  """Returns logistic noise from uniform numbers, and its joint log-density."""
   tiny = 2.0**-24
   uniform = tf.clip_by_value(uniform, tiny, 1 - tiny)
   v = tf.math.log(uniform) - tf.math.log1p(-uniform)
@@ -320,7 +311,7 @@ def _logistic(uniform):
 
 
 class _Dense(tf.Module):
-  """A network of dense layers whose last one starts at zero."""
+  """A network of dense layers; the last one is initialised with zeros."""
 
   def __init__(self, sizes, outputs, dtype, rng, name):
     super().__init__(name=name)

@@ -1,9 +1,9 @@
-"""DP-HFlow: splines that share a network, behind linear layers."""
+"""DP-HFlow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +25,7 @@ _DEQUANTIZATIONS = ('uniform', 'variational')
 
 
 def dp_hflow(
-  columns: Union[int, Sequence[Union[int, tuple[float, float], EncodedColumn]]],
+  columns: int | Sequence[int | tuple[float, float] | EncodedColumn],
   num_blocks: int = 3,
   hidden_units: Sequence[int] = (128, 128),
   *,
@@ -33,37 +33,37 @@ def dp_hflow(
   rank: int = 1,
   dequantization: str = 'uniform',
   shared: bool = True,
-  marginal: Optional[tfp.bijectors.Bijector] = None,
-  dtype: Union[tf.DType, str] = tf.float32,
-  seed: Optional[int] = None,
+  marginal: tfp.bijectors.Bijector | None = None,
+  dtype: tf.DType | str = tf.float32,
+  seed: int | None = None,
   name: str = 'dp_hflow',
   **kwargs: Any,
-) -> Union[tfp.distributions.TransformedDistribution, Dequantized]:
-  """The flow of DP-HFlow, for tables of categories and numbers.
+) -> tfp.distributions.TransformedDistribution | Dequantized:
+  """Returns the flow of DP-HFlow, for tables of categories and numbers.
 
   Lee et al. 2022, "Differentially private normalizing flows for synthetic
-  tabular data generation" (AAAI). From the data to the base each block is a
-  linear layer, which mixes the columns, and an autoregressive map of
-  rational-quadratic splines; the columns are reversed between blocks. One
-  network serves all blocks, told which by an embedding of the block's number:
-  fewer parameters are less noise. It starts as the identity, so that the
-  columns are independent and standard normal behind `marginal`.
+  tabular data generation" (AAAI). From data to base each block is a linear
+  layer, which mixes the columns, and an autoregressive map of
+  rational-quadratic splines; the columns are reversed between blocks. All
+  blocks share one network, given an embedding of the block's number: fewer
+  parameters, and so less noise. It is initialised as the identity, after
+  `marginal`.
 
   Args:
-    columns: number of columns of points on the whole line; or a list with, for
-      each column, its number of cells (categories or integers, coded from 0),
-      a pair `(low, high)` for numbers in between, or an `EncodedColumn`, as in
+    columns: number of columns of unbounded numbers; or a list with, for each
+      column, its number of cells (categories or integers, coded from 0), the
+      range `(low, high)` of a number, or an `EncodedColumn`, as in
       `tabular.TableEncoder(schema).columns`.
     num_blocks: number of blocks.
     hidden_units: width of each hidden layer of the network.
     linear: 'low_rank' for `bijectors.LowRankLinear`, 'lu' for `LULinear`.
     rank: of 'low_rank'.
-    dequantization: where columns have cells: 'uniform', or 'variational' for
-      points in the cells that are learned as well.
-    shared: whether one network serves all blocks.
-    marginal: a bijector from points to something near the base, such as
+    dequantization: of columns that have cells: 'uniform', or 'variational',
+      which is learned as well.
+    shared: whether all blocks share one network.
+    marginal: a bijector that is applied to the points first, such as
       `bijectors.MarginalCDF`. By default, for a list of columns, that of
-      columns evenly distributed over what is declared.
+      uniform distributions over their declared ranges.
     dtype: of the variables and the data.
     seed: for the initial weights, or `None`.
     name: of the distribution.
@@ -71,12 +71,11 @@ def dp_hflow(
 
   Returns:
     A `tfd.TransformedDistribution` over points `[d]`; where columns have cells,
-    a `flows.Dequantized` of one, over codes `[d]`, whose `log_prob` is a random
-    lower bound.
+    a distribution over codes `[d]`, whose `log_prob` is a random lower bound
+    (`dequantization.Dequantized`).
 
   Raises:
-    ValueError: naming the argument, or the number of the column, for what is
-      none of these.
+    ValueError: naming the argument, or the number of the column.
 
   #### Example
 
@@ -123,24 +122,19 @@ def dp_hflow(
     name=name,
     **kwargs,
   )
-  cells = any(sizes)
   if dequantization == 'variational':
-    if not cells:
-      raise ValueError(
-        "dequantization is 'variational', and no column is declared to have "
-        'cells. Leave it out, or give `columns` as a list with the number of '
-        'cells of each.'
-      )
     found = VariationalDequantization(
       sizes, dtype=dtype, seed=dequantization_seed
     )
-  else:
+  elif any(sizes):
     found = UniformDequantization(sizes, dtype)
-  return Dequantized(flow, found, name=name) if cells else flow
+  else:
+    return flow
+  return Dequantized(flow, found, name=name)
 
 
 def _declared(columns):
-  """Returns cells and edges of each column; no edges for the whole line."""
+  """Returns cells and edges of each column; no edges if unbounded."""
   if not isinstance(columns, (list, tuple, np.ndarray)):
     if isinstance(columns, (int, np.integer)) and columns >= 1:
       return [0] * int(columns), []
@@ -151,14 +145,9 @@ def _declared(columns):
       f'columns is {columns!r}; it must be a positive number, or a list with '
       f'one declaration for each column.{hint}'
     )
-  sizes, edges = [], []
-  for j, column in enumerate(columns):
-    size, end = _one(j, column)
-    sizes.append(size)
-    edges.append(end)
-  if not sizes:
+  if not len(columns):
     raise ValueError('columns is empty; declare at least one.')
-  return sizes, edges
+  return tuple(zip(*[_one(j, column) for j, column in enumerate(columns)]))
 
 
 def _one(j, column):

@@ -1,9 +1,9 @@
-"""DP-NF: the flow of Waites and Cummings, on any prior."""
+"""DP-NF."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -20,20 +20,20 @@ def dp_nf(
   hidden_units: Sequence[int] = (100, 100),
   *,
   transform: str = 'affine',
-  base: Optional[tfp.distributions.Distribution] = None,
+  base: tfp.distributions.Distribution | None = None,
   train_base: bool = False,
   num_bins: int = 8,
   bound: float = 5.0,
-  dtype: Optional[Union[tf.DType, str]] = None,
+  dtype: tf.DType | str | None = None,
   name: str = 'dp_nf',
   **kwargs: Any,
 ) -> tfp.distributions.TransformedDistribution:
-  """The recipe of DP-NF: MADE blocks with reversals, on a prior of choice.
+  """Returns the flow of DP-NF: MADE blocks with reversals, on a given prior.
 
   Waites & Cummings 2021, "Differentially private normalizing flows for
-  privacy-preserving density estimation". The prior may be one that was fitted
-  privately before, such as the mixture of a `models.DPMoG`. The flow starts as
-  the identity, so that training goes on from the density of the prior.
+  privacy-preserving density estimation". The prior may have been fitted
+  privately, such as the mixture of a `models.DPMoG`. The flow is initialised as
+  the identity, so that training begins with the density of the prior.
 
   Args:
     event_size: number of columns d.
@@ -41,7 +41,7 @@ def dp_nf(
     hidden_units: width of each hidden layer of a block.
     transform: 'affine' as in the paper, or 'spline'.
     base: the prior, a distribution over `[d]`; standard normal by default.
-    train_base: whether DP-SGD may go on training the variables of `base`.
+    train_base: whether DP-SGD may train the variables of `base`.
     num_bins: bins of each spline.
     bound: the splines act on [-bound, bound] and are the identity outside.
     dtype: of the variables and the data; that of `base`, or float32.
@@ -59,9 +59,8 @@ def dp_nf(
 
   #### Example
 
-  A prior at noise multiplier 20, and a flow for what that leaves of
-  (1, 1e-4). One ledger composes the two; adding epsilons would give the flow
-  less.
+  A prior at noise multiplier 20, and a flow with the rest of (1, 1e-4). One
+  ledger composes the two; adding epsilons would leave less for the flow.
 
   >>> import dp_accounting, numpy as np, tensorflow as tf
   >>> import tfdpflows
@@ -72,7 +71,7 @@ def dp_nf(
   ...   budget=tfdpflows.PrivacyBudget(epsilon=1., delta=1e-4))
   >>> ledger.charge(dp_accounting.GaussianDpEvent(20.), label='prior')
   True
-  >>> prior = tfd.MixtureSameFamily(  # Stands for what was paid.
+  >>> prior = tfd.MixtureSameFamily(  # Stands for the fitted one.
   ...   tfd.Categorical(probs=[.5, .5]),
   ...   tfd.MultivariateNormalDiag([[-1., 0.], [1., 0.]], [[1., 1.], [1., 1.]]))
   >>> flow = tfdpflows.flows.dp_nf(2, 2, [16], base=prior)
@@ -92,8 +91,8 @@ def dp_nf(
   }
   if transform not in transforms:
     raise ValueError(
-      f"transform is {transform!r}; it must be 'affine' or 'spline'. For "
-      'others there is flows.masked_autoregressive_flow.'
+      f"transform is {transform!r}; it must be 'affine' or 'spline'. "
+      'flows.masked_autoregressive_flow has others.'
     )
   if base is not None:
     dtype = base.dtype if dtype is None else tf.as_dtype(dtype)
@@ -115,18 +114,15 @@ def _check(base, event_size, dtype, train_base):
   if [s.rank for s in shapes] != [0, 1] or shapes[1][0] != event_size:
     raise ValueError(
       f'base has event shape {base.event_shape} and batch shape '
-      f'{base.batch_shape}; the flow is over [{event_size}], with batch shape '
-      '[].'
+      f'{base.batch_shape}; they must be [{event_size}] and [].'
     )
   if base.dtype != dtype:
     raise ValueError(
-      f'base is of {base.dtype.name} and the flow of {dtype.name}; give one '
-      'dtype to both.'
+      f'base is of {base.dtype.name} and the flow of {dtype.name}.'
     )
   if base.trainable_variables and not train_base:
     names = ', '.join(v.name for v in base.trainable_variables)
     raise ValueError(
-      f'base has trainable variables ({names}), and DP-SGD would train them '
-      'too. Make it of constants or of variables with trainable=False, or set '
-      'train_base=True.'
+      f'base has trainable variables ({names}). Make it of constants or of '
+      'variables with trainable=False, or set train_base=True.'
     )

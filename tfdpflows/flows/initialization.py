@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,74 +36,69 @@ def initialize_privately(
   *,
   bound: npt.ArrayLike,
   ledger: PrivacyLedger,
-  epsilon: Optional[float] = None,
-  noise_multiplier: Optional[float] = None,
-  num_layers: Optional[int] = None,
+  epsilon: float | None = None,
+  noise_multiplier: float | None = None,
+  num_layers: int | None = None,
   later_bound: float = 4.0,
-  num_examples: Optional[int] = None,
-  randomness: Optional[Randomness] = None,
+  num_examples: int | None = None,
+  randomness: Randomness | None = None,
   label: str = 'initialization',
   resume: bool = False,
 ) -> list[bijectors.ActNorm]:
   """Initialises the `ActNorm` layers of a flow from the data, privately.
 
-  DP-NF-INIT of Waites & Cummings 2021: from the data to the base, the private
-  mean and standard deviation of what reaches a layer become its shift and its
-  scale, and the rows pass through it to the next one. Do this before training,
+  DP-NF-INIT of Waites & Cummings 2021: from data to base, the private mean and
+  standard deviation of the inputs of a layer become its shift and its scale,
+  and the rows are passed through it to the next one. Do this before training,
   and before a `DensityModel` with `ema_momentum` is made of the flow.
 
-  Where blocks start as the identity, as those of this package do, later layers
-  see the same columns again, in units that are smaller by now: what the first
-  one left in its noise, since the bound is wide for the data, they refine (as
-  CoinPress does, Biswas et al. 2020). Where the bound fits, or the budget is
-  too small for several rounds, take fewer: `num_layers=1`.
+  Where blocks are initialised as the identity, as those of this package, later
+  layers refine the estimates of the first one with a tighter bound (as in
+  CoinPress, Biswas et al. 2020). Where the bound is tight already, or the
+  budget too small for several rounds, use `num_layers=1`.
 
   Args:
     flow: a `tfd.TransformedDistribution`, such as `flows.dp_nf(...,
       actnorm=True)`.
     x: float array `[n, d]`.
-    bound: public bound that what reaches the first layer is clipped to, in its
-      own units: a number, or one per column. (Behind `marginal` that is a
-      bound on normal scores.)
-    ledger: `PrivacyLedger`, charged for each layer before anything of its rows
-      is released.
-    epsilon: adds Laplace noise, for this epsilon in all; or
-    noise_multiplier: adds Gaussian noise, as of one release with this noise
-      multiplier in all.
+    bound: public bound that the inputs of the first layer are clipped to: a
+      number, or one per column. (After `marginal` these are normal scores.)
+    ledger: `PrivacyLedger`, charged for each layer before its release.
+    epsilon: adds Laplace noise, for this epsilon in total; or
+    noise_multiplier: adds Gaussian noise, for this noise multiplier in total.
     num_layers: how many layers, from the data on; all by default.
     later_bound: bound for the layers after the first, whose inputs have been
       normalised once.
     num_examples: the number of rows, taken to be public; that of `x` by
       default.
-    randomness: `tfdpflows.randomness.Randomness`; by default one that nobody
-      knows.
-    label: begins the labels of the charges.
-    resume: whether charges of these labels that are already in the ledger pay
-      for this call: a repeated one, with the same table, parameters, flow and
+    randomness: `tfdpflows.randomness.Randomness`; secret by default.
+    label: prefix of the labels of the charges.
+    resume: whether to use charges of these labels that are in the ledger
+      already: for a repeated call, with the same table, parameters, flow and
       `randomness`.
 
   Returns:
     A list of the layers that were initialised, `bijectors.ActNorm`s.
 
   Raises:
-    ValueError: if the flow has no `ActNorm` layer, one that a bijector hides
-      which is no chain, or a layer that mixes rows; for a shape, dtype or
+    ValueError: if the flow has no `ActNorm` layer, one inside of a bijector
+      that is not a chain, or a layer that mixes rows; for a shape, dtype or
       number out of range; or to resume without `randomness`.
     BudgetExceededError: if the ledger refuses a layer; those before it are
-      initialised and paid.
+      initialised and charged.
     LedgerError: to resume with another table, parameter, flow or secret.
 
   #### Formal guarantee
 
-  One release per layer, by `mechanisms.private_normalization`. What reaches a
-  layer is a function of a row and of earlier releases, row by row; so the whole
+  One release per layer, by `mechanisms.private_normalization`. The input of a
+  layer is, row by row, a function of the row and of earlier releases; so this
   is an adaptive composition of as many Laplace mechanisms of `epsilon /
-  num_layers` (`epsilon` in all), or Gaussian ones of `noise_multiplier *
-  sqrt(num_layers)` (`GaussianDpEvent(noise_multiplier)` in all).
+  num_layers` (`epsilon` in total), or Gaussian ones of `noise_multiplier *
+  sqrt(num_layers)` (`GaussianDpEvent(noise_multiplier)` in total).
 
-  That the parts of the flow treat each row by itself is checked on probe rows
-  before anything is charged. That finds mistakes; it is no proof for a
-  bijector that means to deceive.
+  That the parts of the flow treat each row by itself is tested on probe rows
+  before anything is charged. This finds mistakes; it is no proof for a
+  malicious bijector.
 
   #### Example
 
@@ -176,13 +171,11 @@ def _parts(flow):
   if hidden:
     raise ValueError(
       f'The layer {hidden[0].name} is inside of a bijector that is no '
-      'tfb.Chain, where what reaches it is not known. Put it into the chain '
-      'itself.'
+      'tfb.Chain. Put it into the chain itself.'
     )
   if not layers:
     raise ValueError(
-      f'{flow.name} has no ActNorm layer to initialise. Build the flow with '
-      'actnorm=True.'
+      f'{flow.name} has no ActNorm layer. Build it with actnorm=True.'
     )
   return parts, layers
 

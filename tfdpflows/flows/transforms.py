@@ -1,7 +1,7 @@
-"""Transforms of one column, as the argument of an autoregressive bijector.
+"""Univariate transforms, the argument of an autoregressive bijector.
 
 A univariate transform is a callable from parameters `[..., num_params]` to a
-TFP bijector over `[...]`, with the attribute `num_params`. Parameters zero
+TFP bijector over `[...]`, with the attribute `num_params`. Parameters of zero
 give the identity.
 """
 
@@ -20,8 +20,7 @@ class Affine:
   """`x -> x * exp(log_scale) + shift`: the transform of MAF.
 
   Args:
-    max_log_scale: the log-scale is squeezed into +-this by a tanh, so that no
-      column can blow up.
+    max_log_scale: bound of the absolute log-scale, by a tanh.
   """
 
   num_params = 2
@@ -38,8 +37,6 @@ class Affine:
 
 class Spline:
   """A monotone rational-quadratic spline, the identity outside an interval.
-
-  Its cheap direction is from data to base, the one that training takes.
 
   Args:
     num_bins: bins between the knots.
@@ -58,8 +55,7 @@ class Spline:
 class LogisticMixture:
   """The logit of the CDF of a mixture of logistic distributions (Flow++).
 
-  Its cheap direction is from data to base, as that of `Spline`; sampling
-  bisects. It acts on the whole line.
+  In closed form from data to base; sampling is by bisection.
 
   Args:
     num_components: components of the mixture.

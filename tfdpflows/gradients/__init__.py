@@ -1,7 +1,7 @@
 """Per-example gradients in one backward pass, and clipping.
 
-Knows nothing of privacy parameters: what it makes is a sum of bounded
-contributions, one per example. `tfdpflows.optimizers` adds the noise.
+The result is a sum of bounded contributions, one per example, without noise:
+`tfdpflows.optimizers` adds that.
 """
 
 from tfdpflows.gradients.clipping import (
@@ -13,16 +13,13 @@ from tfdpflows.gradients.clipping import (
   StochasticSparsification,
   Strategy,
 )
-from tfdpflows.gradients.layers import (
-  register_rule,
-)
+from tfdpflows.gradients.layers import register_rule
 from tfdpflows.gradients.rules import PerExampleGradients
 from tfdpflows.gradients.tape import (
   PerExampleTape,
   embedding,
   linear,
   per_example,
-  shared,
 )
 
 __all__ = [
@@ -39,5 +36,4 @@ __all__ = [
   'linear',
   'per_example',
   'register_rule',
-  'shared',
 ]

@@ -1,16 +1,16 @@
-"""Per-example gradients of variables that met the loss past the primitives.
+"""Per-example gradients of variables that were used without the primitives.
 
 Given the losses as a function of the rows, each example is computed by itself,
-one after the other, and nothing that it holds can reach another one. Without,
-`tape.jacobian` is left. It adds the whole batch up with weights 0 and 1: one
-example which is not finite makes all others nan, since `0 * nan` is nan.
-Leaving all of them out would be no bounded change, so that is an error.
+and nothing that it holds can reach another one. Otherwise `tape.jacobian` is
+used. It adds the whole batch up with weights 0 and 1: one example which is not
+finite makes all others nan, since `0 * nan` is nan. Leaving all of them out
+would be no bounded change, so that is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -28,7 +28,7 @@ def one_by_one(
   Args:
     losses: a function of rows, returns `[n]`, one loss per row.
     rows: structure of tensors `[batch * draws, ...]`; `None` stays out of it.
-    variables: list of variables, each of which the losses depend on.
+    variables: list of variables.
     draws: number of rows that an example has in a row; their losses are
       averaged.
 
@@ -41,7 +41,9 @@ def one_by_one(
   if not batch:
     # XLA cannot compile a loop over nothing: one example of zeros is added,
     # and its gradient left out at the end.
-    examples = [_with_zeros(x, draws) for x in examples]
+    examples = [
+      tf.pad(x, [[0, draws]] + [[0, 0]] * (x.shape.rank - 1)) for x in examples
+    ]
   examples = [by_example(x, draws) for x in examples]
 
   def gradients(example):
@@ -58,10 +60,6 @@ def one_by_one(
   return [g if batch else g[:-1] for g in found]
 
 
-def _with_zeros(x, count):
-  return tf.pad(x, [[0, count]] + [[0, 0]] * (x.shape.rank - 1))
-
-
 def by_example(x: tf.Tensor, draws: int) -> tf.Tensor:
   """Returns `[batch * draws, ...]` as `[batch, draws, ...]`."""
   sizes = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
@@ -70,13 +68,8 @@ def by_example(x: tf.Tensor, draws: int) -> tf.Tensor:
 
 def jacobians(
   tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
-) -> list[Optional[tf.Tensor]]:
+) -> list[tf.Tensor | None]:
   """Returns `[batch] + variable.shape` for each, `None` if not connected.
-
-  Args:
-    tape: a `tf.GradientTape`.
-    loss: `[batch]`.
-    variables: list of variables.
 
   Raises:
     ValueError: under XLA, which would drop the check of the values.
@@ -85,12 +78,12 @@ def jacobians(
   names = ', '.join(v.name for v in variables)
   if _under_xla():
     raise ValueError(
-      f'These variables met the loss past the primitives of tfdpflows.'
+      f'These variables were used without the primitives of tfdpflows.'
       f'gradients: {names}. Their per-example gradients would come from '
       'tape.jacobian, where an example that is not finite spoils all others, '
-      'and XLA drops the check for that. Use them through linear, per_example, '
-      'embedding or shared, make the tape by PerExampleTape(losses=..., '
-      'rows=...), or compile without jit_compile=True.'
+      'and XLA drops the check for that. Use linear, per_example or embedding, '
+      'PerExampleTape(losses=..., rows=...), or compile without '
+      'jit_compile=True.'
     )
   return [
     None if found is None else _checked(found, variable)
@@ -102,20 +95,19 @@ def _checked(jacobian, variable):
   return tf.debugging.check_numerics(
     tf.convert_to_tensor(jacobian),
     'A per-example gradient is not finite, and was mixed with the others in '
-    f'tape.jacobian for the variable {variable.name}. Use the variable through '
-    'tfdpflows.gradients.linear or per_example, which keep them apart, make '
-    'the tape by PerExampleTape(losses=..., rows=...), or leave the example '
-    'out before it meets the model',
+    f'tape.jacobian for the variable {variable.name}. Use it through '
+    'tfdpflows.gradients.linear or per_example, use PerExampleTape(losses=..., '
+    'rows=...), or remove the example',
   )
 
 
 def nan_if_mixed(jacobians: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-  """Returns 0, or nan where one of the jacobians is not finite.
+  """Returns 0, or nan where one of the Jacobians is not finite.
 
-  Where XLA takes a step over without being asked to (auto-clustering, or a
-  function that had been traced before) the check is dropped unseen. A sum
-  that is nan is as plain to see as the error would have been, where one of
-  zeros would look like that of an empty batch.
+  Where XLA compiles a step without being asked to (auto-clustering, or a
+  function that had been traced before) the check is dropped silently. A sum
+  that is nan is as visible as the error would have been, where one of zeros
+  would look like that of an empty batch.
   """
   if not jacobians:
     return tf.zeros([], dtype)
@@ -125,7 +117,7 @@ def nan_if_mixed(jacobians: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
 
 
 def _under_xla():
-  """Whether what is being traced is (part of) a jit-compiled function."""
+  """Returns whether a jit-compiled function, or a part of it, is traced."""
   # TensorFlow has no public name for it. Its own while loops ask the same.
   if tf.executing_eagerly():
     return False
@@ -137,13 +129,13 @@ _LOGGED = set()
 
 
 def log(variable: tf.Variable) -> None:
-  """Says once that a variable takes the slow way."""
+  """Logs once that a variable takes the slow way."""
   if variable.name not in _LOGGED:
     _LOGGED.add(variable.name)
     logging.info(
-      'tfdpflows: %s %s met the loss outside `linear` and `per_example`; '
-      'its per-example gradients are computed one by one, or come from '
-      'tape.jacobian, which is slower.',
+      'tfdpflows: %s %s is used without `linear` or `per_example`; its '
+      'per-example gradients are computed one by one, or by tape.jacobian, '
+      'which is slower.',
       variable.name,
       variable.shape,
     )

@@ -7,7 +7,7 @@ Each gives what the `call` of its layer gives, with the layer's options. See
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -145,7 +145,7 @@ def gru_cell(
   layer: keras.layers.GRUCell,
   inputs: tf.Tensor,
   states: Any,
-  training: Optional[bool] = None,
+  training: bool | None = None,
 ) -> tuple[tf.Tensor, Any]:
   """`GRUCell` with `reset_after`: two products, and a copy of the biases."""
   if not _plain(layer, inputs) or not layer.reset_after or _by_gate(layer):
@@ -169,7 +169,7 @@ def lstm_cell(
   layer: keras.layers.LSTMCell,
   inputs: tf.Tensor,
   states: Any,
-  training: Optional[bool] = None,
+  training: bool | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
   """`LSTMCell`: the products of all four gates at once."""
   if not _plain(layer, inputs) or _by_gate(layer):
@@ -190,7 +190,7 @@ def simple_rnn_cell(
   layer: keras.layers.SimpleRNNCell,
   inputs: tf.Tensor,
   states: Any,
-  training: Optional[bool] = None,
+  training: bool | None = None,
 ) -> tuple[tf.Tensor, Any]:
   """`SimpleRNNCell`: a product of the inputs, and one of the state."""
   if not _plain(layer, inputs):
@@ -235,8 +235,8 @@ def _attributes(layer, **values):
 def time_distributed(
   layer: keras.layers.TimeDistributed,
   inputs: tf.Tensor,
-  training: Optional[bool] = None,
-  mask: Optional[tf.Tensor] = None,
+  training: bool | None = None,
+  mask: tf.Tensor | None = None,
 ) -> tf.Tensor:
   """Keras would fold the time into the batch; `Dense` does without."""
   if not _plain(layer, inputs, 3) or type(layer.layer) is not _layers.Dense:

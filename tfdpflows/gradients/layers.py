@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
@@ -19,25 +19,24 @@ _LOGGED = set()
 
 def register_rule(
   layer_class: type[keras.layers.Layer],
-  rule: Optional[Callable[..., Any]] = None,
-) -> Optional[Callable[..., Any]]:
-  """Registers how the call of a Keras layer is written with the primitives.
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+  """Decorates the rule of a Keras layer: its call, written with the primitives.
 
-  A rule is a function `rule(layer, *args, **kwargs)` of the layer and of what
-  its `call` takes, which returns what `call` returns, computed with `linear`,
+  A rule is a function `rule(layer, *args, **kwargs)` that takes the arguments
+  of the layer's `call` and returns the same result, computed with `linear`,
   `per_example` and `embedding` wherever a variable of the layer meets the
-  batch. `tfdpflows.PrivateModel` then uses it in place of `call`, and the
-  variables of the layer get per-example gradients in one backward pass. For
-  options that it does not know a rule returns `NotImplemented`: the layer's
-  own `call` runs, and its variables take the slow way. Rules run without
-  AutoGraph, and may call `type(layer).call(layer, ...)`.
-
-  A rule holds for layers of exactly this class: a subclass may compute
-  something else, and needs a rule of its own.
+  batch. `tfdpflows.PrivateModel` uses it in place of `call`, and the variables
+  of the layer get per-example gradients in one backward pass. For options that
+  it does not support a rule returns `NotImplemented`: the layer's own `call`
+  runs, and its variables take the slow way. Rules run without AutoGraph, and
+  may call `type(layer).call(layer, ...)`. A rule holds for layers of exactly
+  this class, not of subclasses.
 
   Args:
     layer_class: a subclass of `tf.keras.layers.Layer`.
-    rule: the function; without it, a decorator is returned.
+
+  Returns:
+    A decorator, which returns the rule itself.
 
   #### Example
 
@@ -52,19 +51,17 @@ def register_rule(
   ... def scale(layer, x):
   ...   return x * tfdpflows.gradients.per_example(layer.factor, tf.shape(x)[0])
   """
-  if rule is None:
-    return functools.partial(_register, layer_class)
-  _register(layer_class, rule)
+
+  def register(rule):
+    _RULES[layer_class] = rule
+    return rule
+
+  return register
 
 
-def _register(layer_class, rule):
-  _RULES[layer_class] = rule
-  return rule
-
-
-def rule_of(layer: keras.layers.Layer) -> Optional[Callable[..., Any]]:
+def rule_of(layer: keras.layers.Layer) -> Callable[..., Any] | None:
   """Returns the rule of a layer, or `None`."""
-  # A call that somebody put on the layer itself computes who knows what.
+  # A call that was set on the layer itself may compute anything.
   if 'call' in vars(layer):
     return None
   rule = _RULES.get(type(layer))
@@ -72,7 +69,7 @@ def rule_of(layer: keras.layers.Layer) -> Optional[Callable[..., Any]]:
 
 
 def is_library_rule(layer: keras.layers.Layer) -> bool:
-  """Whether the rule of a layer is the one that comes with the library."""
+  """Returns whether the rule of a layer is one of `keras_rules`."""
   rule = rule_of(layer)
   return rule is not None and rule is _library().get(type(layer))
 
@@ -86,10 +83,10 @@ def _library():
 
 @contextlib.contextmanager
 def layer_rules(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
-  """Lets those of the `layers` that have a rule compute by it, inside of it.
+  """Replaces the calls of those of the `layers` that have a rule, meanwhile.
 
   Args:
-    layers: Keras layers, as a list; not reused by another thread meanwhile.
+    layers: Keras layers, as a list; not used by another thread meanwhile.
   """
   changed = []
   context = tf.__internal__.autograph.control_status_ctx()
@@ -125,8 +122,8 @@ def _log_options(layer):
   if layer.name not in _LOGGED:
     _LOGGED.add(layer.name)
     logging.info(
-      'tfdpflows: the rule of %s knows not all options of the layer %s; its '
-      'per-example gradients come from tape.jacobian, which is slower.',
+      'tfdpflows: the rule of %s does not support all options of the layer %s; '
+      'its per-example gradients come from tape.jacobian, which is slower.',
       type(layer).__name__,
       layer.name,
     )

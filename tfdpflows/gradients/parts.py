@@ -14,7 +14,7 @@ Two bounds keep that from happening, for any kind of part. With `l_i = sum_t
 1. `with_hidden_length` adds `l_i / K` to the norm, in quadrature, with
    K = 2.5e5, so that `c_i l_i <= K C` whatever cancels. A gradient with parts a
    hundred times as long as itself is clipped by 8e-8 more than it had to be.
-2. `short` says for which examples `c_i l_i <= R max_j c_j |g_j|`, with R = 8:
+2. `short` finds the examples with `c_i l_i <= R max_j c_j |g_j|`, with R = 8:
    those of ordinary data, whose parts are no more than a few times as long as
    their sum. They are added up in float32. The others are added up by
    themselves, in float64, in a step that has any.
@@ -50,7 +50,6 @@ bits are no such products: TensorFloat-32 is refused by the optimizers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -66,7 +65,7 @@ def with_hidden_length(
   squared: tf.Tensor,
   lengths: tf.Tensor,
   dtype: tf.DType,
-  additions: Union[int, tf.Tensor] = 0,
+  additions: int | tf.Tensor = 0,
 ) -> tf.Tensor:
   """Returns `[batch]`: squared norms that no parts escape by cancelling.
 
@@ -81,19 +80,10 @@ def with_hidden_length(
   return tf.cast(tf.maximum(squared, 0) + hidden * lengths**2, dtype)
 
 
-def lengths_of(
-  terms: Sequence[Any],
-) -> list[Optional[tuple[tf.Tensor, tf.Tensor]]]:
-  """Returns `lengths()` of each term, `None` where it has none to give."""
-  return [
-    term.lengths() if hasattr(term, 'lengths') else None for term in terms
-  ]
-
-
 def of_products(
-  a: tf.Tensor, d: tf.Tensor, factor: Union[float, tf.Tensor] = 1.0
+  a: tf.Tensor, d: tf.Tensor, factor: float | tf.Tensor = 1.0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """How long parts `a_t d_t^T` are, and what may be lost of them.
+  """Returns the sum of the lengths of parts `a_t d_t^T`, and what they lose.
 
   Args:
     a: `[batch, t, in]`, one factor of the parts.
@@ -112,7 +102,7 @@ def of_products(
 
 
 def short(
-  lengths: Sequence[Optional[tuple[tf.Tensor, tf.Tensor]]],
+  lengths: Sequence[tuple[tf.Tensor, tf.Tensor] | None],
   weights: Sequence[tf.Tensor],
   squared: tf.Tensor,
 ) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""From what a tape noted to per-example norms and weighted sums.
+"""From what a tape recorded to per-example norms and weighted sums.
 
 For one use of a masked linear map, with input `a_i` and output gradient `d_i`
 of example i and 0/1 mask M, the gradient by the kernel is `M * (a_i d_i^T)`:
@@ -13,23 +13,57 @@ from __future__ import annotations
 import collections
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdpflows.gradients import fallback, joint, parts
+from tfdpflows.gradients import fallback, parts
 from tfdpflows.gradients import terms as terms_lib
-from tfdpflows.gradients.embedding import EmbeddingTerm
-from tfdpflows.gradients.shared import SharedTerm
 from tfdpflows.gradients.terms import (
   BiasTerm,
+  EmbeddingTerm,
   LinearTerm,
+  SharedTerm,
   StoredTerm,
   linear_term,
 )
 
-if TYPE_CHECKING:
-  from tfdpflows.gradients.tape import PerExampleTape
+
+class Linear(NamedTuple):
+  """One use of `linear`."""
+
+  kernel: Any
+  bias: Any
+  mask: tf.Tensor | None
+  inputs: tf.Tensor  # [batch, ..., in]
+  output: tf.Tensor  # [batch, ..., out]
+  variables = property(lambda self: _variables(self.kernel, self.bias))
+
+
+class Copies(NamedTuple):
+  """One use of `per_example`."""
+
+  parameter: Any
+  output: tf.Tensor  # [batch] + parameter.shape
+  variables = property(lambda self: _variables(self.parameter))
+
+
+class Lookup(NamedTuple):
+  """One use of `embedding`."""
+
+  table: Any
+  ids: tf.Tensor  # [batch, ...]
+  output: tf.Tensor  # [batch, ..., dim]
+  variables = property(lambda self: _variables(self.table))
+
+
+class Shared(NamedTuple):
+  """One use of `shared`."""
+
+  parameters: Any
+  jacobians: Any  # [k] + parameter.shape, for each parameter
+  output: tf.Tensor  # [batch, k]
+  variables = property(lambda self: _variables(*self.parameters))
 
 
 class PerExampleGradients:
@@ -39,10 +73,13 @@ class PerExampleGradients:
   strategies of `tfdpflows.gradients` do, with norms and weighted sums.
 
   Args:
-    tape: a `PerExampleTape`.
+    tape: a `PerExampleTape`. A plain `tf.GradientTape`, which is used up, takes
+      the slow way: an example whose gradient is not finite is an error when it
+      runs, and visible to whoever sees that error, since `tape.jacobian`
+      cannot keep it apart from the others. It is refused under
+      `jit_compile=True`, which drops the check.
     loss: `[batch]`, the loss of each example.
     variables: the variables, as a flat list.
-    records: what the tape noted.
     draws: number of rows that each example has in a row: what met the
       parameters is `[batch * draws, ...]`.
 
@@ -54,82 +91,57 @@ class PerExampleGradients:
 
   def __init__(
     self,
-    tape: PerExampleTape,
+    tape: tf.GradientTape,
     loss: tf.Tensor,
     variables: Sequence[tf.Variable],
-    records: Sequence[Any],
     draws: int = 1,
   ):
     check_loss(loss)
     self.variables = list(variables)
-    self._start(loss)
-    known = {v.ref() for v in self.variables}
-    records = [r for r in records if known & {v.ref() for v in r.variables}]
-    rows = None if loss.shape[0] is None else loss.shape[0] * draws
-    for record in records:
-      if not record.output.shape[:1].is_compatible_with([rows]):
-        raise ValueError(
-          f'The loss has {rows} examples, but a parameter met a '
-          f'batch of shape {record.output.shape}: axis 0 must be the examples.'
-        )
-    self.layers = _layers(self.variables, records)
-    targets = [r.output for r in records] + self.variables
-    # One backward pass for all of it. What arrives at a variable itself came
-    # by a way that no primitive noted.
-    gradients = tape.gradient(loss, targets)
-    outputs, direct = gradients[: len(records)], gradients[len(records) :]
-    outputs = [_uses(r, g, draws) for r, g in zip(records, outputs)]
-    past = [v for v, g in zip(self.variables, direct) if g is not None]
-    whole, parts = self._past_the_primitives(tape, loss, past, draws)
-    for variable in self.variables:
-      if variable.ref() in whole:
-        term = StoredTerm(whole[variable.ref()])
-      else:
-        noted = zip(records, outputs)
-        term = _term(variable, noted, draws, parts.get(variable.ref()))
-      self._terms.append(term)
-
-  def _start(self, loss):
     self._squared = self._finite = None
     self._batch = tf.shape(loss)
-    self._terms, self._jacobians = [], []
+    self._jacobians = []
+    if not hasattr(tape, 'records'):
+      self.layers = _layers(self.variables, [])
+      whole = self._from_jacobian(tape, loss, self.variables)
+      noted, rest = [], {}
+    else:
+      known = {v.ref() for v in self.variables}
+      records = [
+        r for r in tape.records if known & {v.ref() for v in r.variables}
+      ]
+      _check_batch(loss, records, draws)
+      self.layers = _layers(self.variables, records)
+      # One backward pass for all of it. What arrives at a variable itself came
+      # by a way that no primitive recorded.
+      targets = [r.output for r in records] + self.variables
+      gradients = tape.gradient(loss, targets)
+      outputs, direct = gradients[: len(records)], gradients[len(records) :]
+      noted = [
+        (r, _by_use(r, g, draws))
+        for r, g in zip(records, outputs)
+        if g is not None  # Else the output never reached the loss.
+      ]
+      past = [v for v, g in zip(self.variables, direct) if g is not None]
+      for variable in past:
+        fallback.log(variable)
+      whole, rest = {}, {}
+      if past and tape.losses is not None:
+        found = fallback.one_by_one(tape.losses, tape.rows, past, draws)
+        whole = {v.ref(): g for v, g in zip(past, found)}
+      elif past:
+        rest = self._from_jacobian(tape, loss, past)
+    self._terms = [
+      StoredTerm(whole[v.ref()])
+      if v.ref() in whole
+      else _term(v, noted, draws, rest.get(v.ref()))
+      for v in self.variables
+    ]
 
-  def _past_the_primitives(self, tape, loss, variables, draws):
-    """Returns gradients of `variables` by all uses, or by those not noted."""
-    if not variables:
-      return {}, {}
-    for variable in variables:
-      fallback.log(variable)
-    if tape.losses is not None:
-      found = fallback.one_by_one(tape.losses, tape.rows, variables, draws)
-      return {v.ref(): g for v, g in zip(variables, found)}, {}
+  def _from_jacobian(self, tape, loss, variables):
     self._jacobians = fallback.jacobians(tape, loss, variables)
-    return {}, {v.ref(): g for v, g in zip(variables, self._jacobians)}
-
-  @classmethod
-  def from_jacobian(
-    cls,
-    tape: tf.GradientTape,
-    loss: tf.Tensor,
-    variables: Sequence[tf.Variable],
-  ) -> PerExampleGradients:
-    """The slow way, for a plain `tf.GradientTape`, which it uses up.
-
-    An example whose gradient is not finite is an error when it runs, and plain
-    to see for whoever sees that error: `tape.jacobian` cannot keep it apart
-    from the others. Refused under `jit_compile=True`, which drops the check.
-    """
-    check_loss(loss)
-    self = cls.__new__(cls)
-    self.variables = list(variables)
-    self.layers = _layers(self.variables, [])
-    self._start(loss)
-    self._jacobians = fallback.jacobians(tape, loss, self.variables)
-    for variable, jacobian in zip(self.variables, self._jacobians):
-      if jacobian is None:
-        raise _no_gradient(variable)
-    self._terms = [StoredTerm(jacobian) for jacobian in self._jacobians]
-    return self
+    found = zip(variables, self._jacobians)
+    return {v.ref(): g for v, g in found if g is not None}
 
   def squared_norms(self) -> tf.Tensor:
     """Returns `[batch]`: the squared l2 norm over all variables together."""
@@ -147,12 +159,12 @@ class PerExampleGradients:
     Where one of an example is not finite, its others may be nan.
     """
     if self._squared is None:
-      squared = joint.squared_norms(self._terms)
+      squared = terms_lib.squared_norms(self._terms)
       self._squared = _of_batch(squared, self._batch)
     return self._squared
 
   def weighted_sum(
-    self, weights: Union[tf.Tensor, list[tf.Tensor]]
+    self, weights: tf.Tensor | list[tf.Tensor]
   ) -> list[tf.Tensor]:
     """Returns `sum_i weights[i] * gradient_i`, one tensor per variable.
 
@@ -167,7 +179,7 @@ class PerExampleGradients:
     # That is rare, and leaving rows out costs a pass over all activations.
     # So are parts that cancel, and float64 costs more than that.
     finite = self.finite()
-    usual, lengths = finite, parts.lengths_of(self._terms)
+    usual, lengths = finite, [term.lengths() for term in self._terms]
     if any(length is not None for length in lengths):
       squared = self.variable_squared_norms()
       short = parts.short(lengths, weights, squared)
@@ -196,7 +208,7 @@ class PerExampleGradients:
     return fallback.nan_if_mixed(self._jacobians, dtype)
 
   def _sums(self, weights, clean):
-    totals = joint.weighted_sums(self._terms, weights, clean)
+    totals = terms_lib.weighted_sums(self._terms, weights, clean)
     return [tf.cast(t, v.dtype) for t, v in zip(totals, self.variables)]
 
   def by_unit(self) -> PerExampleGradients:
@@ -204,7 +216,7 @@ class PerExampleGradients:
 
     A unit is an output of a layer: an index of the last axis of its variables.
     """
-    return self._of(map(terms_lib.by_unit, self._terms))
+    return self._of(term.by_unit() for term in self._terms)
 
   def units(
     self,
@@ -231,7 +243,7 @@ class PerExampleGradients:
 
   def times(self, masks: Sequence[tf.Tensor]) -> PerExampleGradients:
     """Returns the same gradients, times one tensor for each variable."""
-    return self._of(map(terms_lib.times, self._terms, masks))
+    return self._of(t.times(mask) for t, mask in zip(self._terms, masks))
 
   def transformed(
     self, function: Callable[..., tf.Tensor], *others: Sequence[Any]
@@ -258,6 +270,26 @@ class PerExampleGradients:
     ]
 
 
+def check_loss(loss: tf.Tensor) -> None:
+  """Raises a ValueError for a loss that is not one per example."""
+  if loss.shape.rank != 1:
+    raise ValueError(
+      f'The loss has shape {loss.shape}; per-example gradients need one loss '
+      'per example, shape [batch]. Do not average it first (in Keras: '
+      '`reduction=NONE`).'
+    )
+
+
+def _check_batch(loss, records, draws):
+  rows = None if loss.shape[0] is None else loss.shape[0] * draws
+  for record in records:
+    if not record.output.shape[:1].is_compatible_with([rows]):
+      raise ValueError(
+        f'The loss has {rows} examples, but a parameter met a batch of shape '
+        f'{record.output.shape}: axis 0 must be the examples.'
+      )
+
+
 def _layers(variables, records):
   """Returns the number of the layer of each variable. Nothing private in it."""
   scopes = [v.name.rpartition('/')[0] for v in variables]
@@ -274,59 +306,52 @@ def _layers(variables, records):
   return [numbers[name] for name in names]
 
 
-def _term(variable, noted, draws, past):
+def _term(variable, noted, draws, rest):
   """Returns the term of one variable: all its uses, summed before the norm.
 
   Args:
     variable: the variable.
-    noted: pairs of records and the gradients at their outputs.
+    noted: pairs of records and the gradients at their outputs, as `_by_use`.
     draws: rows of an example.
-    past: its gradients by uses that were not noted, or `None`.
+    rest: its gradients by uses that were not recorded, or `None`.
   """
-  masks, inputs, outputs, stored = [], [], [], []
-  ids, found, factors, jacobians, biases = [], [], [], [], []
-  for record, gradient in noted:
-    if gradient is None:  # The output never reached the loss.
-      continue
-    if hasattr(record, 'parameter'):
-      if record.parameter is variable:
-        gradient = _grouped(gradient, draws)
-        stored.append(gradient if draws == 1 else tf.reduce_sum(gradient, 1))
-      continue
-    if hasattr(record, 'table'):
-      if record.table is variable:
-        ids.append(_grouped(record.ids, draws))
-        found.append(_grouped(gradient, draws))
-      continue
-    if hasattr(record, 'jacobians'):
-      for parameter, jacobian in zip(record.parameters, record.jacobians):
-        if parameter is variable:
-          gradient = _grouped(gradient, draws)
-          gradient = gradient if draws == 1 else tf.reduce_sum(gradient, 1)
-          factors.append(gradient)
-          jacobians.append(jacobian)
-      continue
-    if record.kernel is variable:
-      masks.append(record.mask)
-      inputs.append(_rank_3(_grouped(record.inputs, draws)))
-      outputs.append(gradient)
-    if record.bias is variable:
-      biases.append(gradient)
-  if past is not None:
-    stored.append(past)
-  others = inputs or stored or found or factors
+  of = lambda kind, name: [
+    (r, g)
+    for r, g in noted
+    if isinstance(r, kind) and getattr(r, name) is variable
+  ]
+  stored = [_over_draws(g, draws) for _, g in of(Copies, 'parameter')]
+  kernels = of(Linear, 'kernel')
+  masks = [r.mask for r, _ in kernels]
+  inputs = [_rank_3(_grouped(r.inputs, draws)) for r, _ in kernels]
+  outputs = [g for _, g in kernels]
+  biases = [g for _, g in of(Linear, 'bias')]
+  looked_up = of(Lookup, 'table')
+  shared = [
+    (_over_draws(g, draws), jacobian)
+    for r, g in noted
+    if isinstance(r, Shared)
+    for parameter, jacobian in zip(r.parameters, r.jacobians)
+    if parameter is variable
+  ]
+  if rest is not None:
+    stored.append(rest)
+  others = stored or kernels or looked_up or shared
   if not (others or biases):
-    raise _no_gradient(variable)
+    raise ValueError(
+      f'No gradient reaches the variable {variable.name}. Set '
+      '`trainable = False` on what holds it, or use it in the loss.'
+    )
   if not others and len(biases) == 1 and biases[0].shape[1] == 1:
     return BiasTerm(biases[0])
   stored += [tf.reduce_sum(gradient, 1) for gradient in biases]
-  one_mask = all(mask is masks[0] for mask in masks)
-  plain = not (stored or found)
-  if plain and one_mask and not factors:
+  plain = not (stored or looked_up)
+  if plain and not shared and all(mask is masks[0] for mask in masks):
     return linear_term(masks[0], inputs, outputs)
-  if factors:
-    factors, jacobians = tf.concat(factors, 1), tf.concat(jacobians, 0)
-    if plain and not any(mask is not None for mask in masks):
+  if shared:
+    factors = tf.concat([c for c, _ in shared], 1)
+    jacobians = tf.concat([j for _, j in shared], 0)
+    if plain and all(mask is None for mask in masks):
       a = tf.concat(inputs, 1) if inputs else None
       d = tf.concat(outputs, 1) if inputs else None
       return SharedTerm(a, d, factors, jacobians)
@@ -334,41 +359,32 @@ def _term(variable, noted, draws, past):
   for mask, a, d in zip(masks, inputs, outputs):
     gradient = LinearTerm(mask, [a], [d]).materialise()
     stored.append(_shaped(gradient, variable))
-  if found:
-    term = EmbeddingTerm(variable, ids, found)
+  if looked_up:
+    ids = [_grouped(r.ids, draws) for r, _ in looked_up]
+    term = EmbeddingTerm(variable, ids, [g for _, g in looked_up])
     if not stored:
       return term
     stored.append(term.materialise())
   return StoredTerm(tf.add_n(stored))
 
 
-def check_loss(loss: tf.Tensor) -> None:
-  """Raises a ValueError for a loss that is not one per example."""
-  if loss.shape.rank != 1:
-    raise ValueError(
-      f'The loss has shape {loss.shape}; per-example gradients need one loss '
-      'per example, shape [batch]. Do not average it first (in Keras: '
-      '`reduction=NONE`).'
-    )
+def _variables(*parts):
+  return [v for v in parts if isinstance(v, tf.Variable)]
 
 
-def _no_gradient(variable):
-  return ValueError(
-    f'No gradient reaches the variable {variable.name}. Set '
-    '`trainable = False` on what holds it, or use it in the loss.'
-  )
-
-
-def _uses(record, gradient, draws):
-  """The output gradient of `linear` as [batch, t, out], others as they are."""
-  if gradient is None or not hasattr(record, 'kernel'):
-    return gradient
-  return _rank_3(_grouped(gradient, draws))
+def _by_use(record, gradient, draws):
+  """The output gradient of `linear` as [batch, t, out], others by draw."""
+  gradient = _grouped(gradient, draws)
+  return _rank_3(gradient) if isinstance(record, Linear) else gradient
 
 
 def _grouped(x, draws):
   """[batch * draws, ...] as [batch, draws, ...]: an example's rows as uses."""
   return x if draws == 1 else fallback.by_example(x, draws)
+
+
+def _over_draws(x, draws):
+  return x if draws == 1 else tf.reduce_sum(x, 1)
 
 
 def _rank_3(x):

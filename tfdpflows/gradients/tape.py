@@ -1,83 +1,39 @@
-"""A gradient tape that sees per-example gradients, and its primitives.
+"""A gradient tape with per-example gradients, and its primitives.
 
 The gradient of a sum over examples mixes the examples at one place only: where
-a parameter meets the batch. The primitives here note what is needed to unmix
-them, so that one backward pass to their outputs is enough. Rules turn the
-notes into norms and clipped sums (`rules.py`).
+a parameter meets the batch. The primitives here record what is needed to
+separate them, so that one backward pass to their outputs is enough. `rules.py`
+turns the records into norms and clipped sums.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any
 
 import tensorflow as tf
 
-from tfdpflows.gradients.rules import PerExampleGradients
+from tfdpflows.gradients.rules import (
+  Copies,
+  Linear,
+  Lookup,
+  PerExampleGradients,
+  Shared,
+)
 
 _ACTIVE = threading.local()
 
 
-class Linear(NamedTuple):
-  """One use of `linear`: its input and its output."""
-
-  kernel: Any
-  bias: Any
-  mask: Optional[tf.Tensor]
-  inputs: tf.Tensor  # [batch, ..., in]
-  output: tf.Tensor  # [batch, ..., out]
-
-  @property
-  def variables(self) -> list[tf.Variable]:
-    return _variables(self.kernel, self.bias)
-
-
-class Copies(NamedTuple):
-  """One use of `per_example`: a copy of `parameter` for every example."""
-
-  parameter: Any
-  output: tf.Tensor  # [batch] + parameter.shape
-
-  @property
-  def variables(self) -> list[tf.Variable]:
-    return _variables(self.parameter)
-
-
-class Lookup(NamedTuple):
-  """One use of `embedding`: what was looked up and what was found."""
-
-  table: Any
-  ids: tf.Tensor  # [batch, ...]
-  output: tf.Tensor  # [batch, ..., dim]
-
-  @property
-  def variables(self) -> list[tf.Variable]:
-    return _variables(self.table)
-
-
-class Shared(NamedTuple):
-  """One use of `shared`: values that are the same for every example."""
-
-  parameters: Any
-  jacobians: Any  # [k] + parameter.shape, for each parameter
-  output: tf.Tensor  # [batch, k]
-
-  @property
-  def variables(self) -> list[tf.Variable]:
-    return _variables(*self.parameters)
-
-
 class PerExampleTape(tf.GradientTape):
-  """A `tf.GradientTape` that also yields per-example gradients.
+  """A `tf.GradientTape` that also gives per-example gradients.
 
-  While it records, the primitives note what they did. Those that run inside of
-  a nested `tf.function`, loop or branch are out of its sight; their variables
-  then take a slow way, with the same result. There are two:
+  It records the primitives (`linear`, `per_example`, `embedding`), except those
+  inside of a nested `tf.function`, loop or branch. Variables that are used
+  there, or without a primitive, take a slower way, with the same result:
 
-  - With `losses` and `rows`, the gradients of such variables are computed
-    example by example, from the rows again. Nothing an example holds reaches
-    another one.
+  - With `losses` and `rows`, their gradients are computed example by example,
+    from the rows again. Nothing an example holds reaches another one.
   - Without, they come from `tape.jacobian`, which cannot keep an example that
     is not finite apart from the others. Such an example is an error when it
     runs (whoever sees the error learns that the example is there), and under
@@ -86,18 +42,17 @@ class PerExampleTape(tf.GradientTape):
 
   #### Formal guarantee
 
-  The gradient of example i, as the strategies see it, is a function of row i
-  and of the parameters, whatever the other rows hold, if element i of the loss
-  is and the backward pass keeps rows apart, as that of TensorFlow's own
-  operations does (a `tf.custom_gradient` that clips the gradients of a whole
-  batch does not); variables that come from `tape.jacobian` are the exception
-  named above.
+  The gradient of example i is a function of row i and of the parameters,
+  whatever the other rows hold, if element i of the loss is and the backward
+  pass keeps rows apart, as that of TensorFlow's own operations does (a
+  `tf.custom_gradient` that clips the gradients of a whole batch does not);
+  variables that come from `tape.jacobian` are the exception named above.
 
   Args:
     watch_accessed_variables: as in `tf.GradientTape`.
-    losses: a function of the rows that returns `[batch]`, the loss of each;
-      what the tape records. Row i of the result depends on row i alone. If it
-      draws random numbers, those of the second computation are others.
+    losses: the function that the tape records: of the rows, returns `[batch]`,
+      of which element i depends on row i alone. If it draws random numbers,
+      those of the second computation are others.
     rows: structure of tensors `[batch, ...]`.
 
   Raises:
@@ -118,7 +73,7 @@ class PerExampleTape(tf.GradientTape):
   def __init__(
     self,
     watch_accessed_variables: bool = True,
-    losses: Optional[Callable[[Any], tf.Tensor]] = None,
+    losses: Callable[[Any], tf.Tensor] | None = None,
     rows: Any = None,
   ):
     super().__init__(
@@ -160,16 +115,16 @@ class PerExampleTape(tf.GradientTape):
       ValueError: if `loss` is not a vector, if its length differs from the
         batch that a primitive saw, or a variable has no gradient.
     """
-    return PerExampleGradients(self, loss, variables, self.records)
+    return PerExampleGradients(self, loss, variables)
 
 
 def linear(
   x: tf.Tensor,
-  kernel: Union[tf.Variable, tf.Tensor],
-  bias: Optional[Union[tf.Variable, tf.Tensor]] = None,
-  mask: Optional[tf.Tensor] = None,
+  kernel: tf.Variable | tf.Tensor,
+  bias: tf.Variable | tf.Tensor | None = None,
+  mask: tf.Tensor | None = None,
 ) -> tf.Tensor:
-  """`x @ (kernel * mask) + bias`, noted by the `PerExampleTape` in force.
+  """Returns `x @ (kernel * mask) + bias`, with per-example gradients.
 
   Args:
     x: `[batch, ..., in]`. Axis 0 is the axis of examples.
@@ -189,7 +144,7 @@ def linear(
   tape = _recording(kernel)
   weights, offset = kernel, bias
   if tape is not None:
-    # What is noted flows by the note alone; all else flows as it always does.
+    # Gradients of what is recorded flow by the record alone.
     weights = tf.stop_gradient(kernel)
     if isinstance(bias, tf.Variable):
       offset = tf.stop_gradient(bias)
@@ -208,12 +163,12 @@ def linear(
 
 
 def per_example(
-  parameter: Union[tf.Variable, tf.Tensor], batch: Union[int, tf.Tensor]
+  parameter: tf.Variable | tf.Tensor, batch: int | tf.Tensor
 ) -> tf.Tensor:
-  """One copy of a small parameter per example: its gradient is per example.
+  """Returns one copy of a parameter per example, with per-example gradients.
 
-  For biases, scales, low-rank and LU factors, spline logits: parameters that
-  are small enough to be stored once per example.
+  For parameters that are small enough to be stored once per example: biases,
+  scales, low-rank and LU factors, spline logits.
 
   Args:
     parameter: variable (or tensor) of any shape.
@@ -234,15 +189,13 @@ def per_example(
   return copies
 
 
-def embedding(
-  ids: tf.Tensor, table: Union[tf.Variable, tf.Tensor]
-) -> tf.Tensor:
-  """Rows of a table, noted by the `PerExampleTape` in force.
+def embedding(ids: tf.Tensor, table: tf.Variable | tf.Tensor) -> tf.Tensor:
+  """Returns rows of a table, with per-example gradients.
 
   Args:
-    ids: integer tensor `[batch, ...]`. Axis 0 is the axis of examples. An id
-      that is no row of the table finds zeros, on every device: an error would
-      show that some example has it.
+    ids: integer tensor `[batch, ...]`. Axis 0 is the axis of examples. The
+      result is zero for an id that is no row of the table, on every device: an
+      error would show that some example has it.
     table: variable (or tensor) `[vocabulary, dim]`.
 
   Returns:
@@ -271,13 +224,13 @@ def embedding(
 
 def shared(
   function: Callable[..., Sequence[tf.Tensor]],
-  parameters: Sequence[Union[tf.Variable, tf.Tensor]],
-  batch: Union[int, tf.Tensor],
+  parameters: Sequence[tf.Variable | tf.Tensor],
+  batch: int | tf.Tensor,
 ) -> tf.Tensor:
-  """Values of parameters alone, such as a log-determinant, for every example.
+  """Returns values of parameters alone, such as log-determinants, per example.
 
   The gradient of example i by a parameter is `sum_k c_ik J_k`, with its
-  gradient `c_i` at the k values and their jacobian J, which is computed once.
+  gradient `c_i` at the k values and their Jacobian J, which is computed once.
 
   Args:
     function: of the parameters, in this order; returns a list of k scalars.
@@ -292,10 +245,10 @@ def shared(
 
   >>> import tensorflow as tf
   >>> from tfdpflows import gradients
+  >>> from tfdpflows.gradients.tape import shared
   >>> log_scale = tf.Variable([1., 2.])
   >>> with gradients.PerExampleTape() as tape:
-  ...   total = gradients.shared(
-  ...     lambda s: [tf.reduce_sum(s)], [log_scale], 3)
+  ...   total = shared(lambda s: [tf.reduce_sum(s)], [log_scale], 3)
   ...   loss = total[:, 0] * [1., 2., 3.]
   >>> per_example = tape.per_example_gradients(loss, [log_scale])
   >>> per_example.squared_norms().numpy().tolist()
@@ -329,11 +282,7 @@ def _rows_of(table, ids):
 
 
 def _unseen(function):
-  """Returns the function, run as if no tape was recording.
-
-  Inside of the `with` block the tape would take what is computed for one
-  example for uses of its own.
-  """
+  """Returns the function, run without any tape recording it."""
 
   def run(*args):
     stack = _stack()
@@ -346,10 +295,6 @@ def _unseen(function):
   return run
 
 
-def _variables(*parts):
-  return [v for v in parts if isinstance(v, tf.Variable)]
-
-
 def _stack():
   if not hasattr(_ACTIVE, 'stack'):
     _ACTIVE.stack = []
@@ -357,7 +302,7 @@ def _stack():
 
 
 def _context():
-  """Identifies the graph in which operations are being recorded, if any."""
+  """Returns the graph that operations are added to, `None` when eager."""
   return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 

@@ -1,57 +1,72 @@
 """The per-example gradients of one variable, in whatever form they have.
 
-A term answers for all uses of its variable together. It has
-
-- `squared_norms()`: `[batch]`;
-- `weighted_sum(weights, clean)`: the sum over examples with `weights`
-  `[batch]`; `clean(x)` zeroes in x `[batch, ...]` the examples to be left out,
-  and gives what is left in the precision of the sum, which is that of the
-  `weights` too;
-- `materialise()`: `[batch] + variable.shape`, or of as many numbers;
-
-and, where an example's gradient is a sum of parts that are never added up by
-themselves, and may cancel,
-
-- `lengths()`: two of `[batch]`, in float64: the sum of the lengths of the
-  parts, and what may be lost of them. What `squared_norms` gives has a share
-  of the first in it, and both decide about the precision of the sum: `parts.py`
-  says why.
-
-Where a term has them in closed form, there are two views of itself. Without
-them a `StoredTerm` of what `materialise` gives stands in, so that a new kind of
-term works with every clipping strategy at once:
-
-- `by_unit()`: a term that has `units()`, the norms of the units, and takes
-  `weights` `[batch, units]`. Units are the last axis of the variable;
-- `times(mask)`: the gradients times a tensor of the variable's shape.
+`squared_norms` and `weighted_sums` at the end take the terms of all variables
+together: what is computed per example and term is a few numbers, so that on a
+CPU the number of operations costs more time than their size, and a bias shares
+with the kernel of the same use what both compute.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
 from tfdpflows.gradients import parts
 
-
-def by_unit(term: Any) -> Union[LinearTerm, BiasTerm, StoredTerm]:
-  """Returns `term.by_unit()`, with a stored gradient where it has none."""
-  view = getattr(term, 'by_unit', None)
-  return StoredTerm(term.materialise()) if view is None else view()
+Clean = Callable[[tf.Tensor], tf.Tensor]
 
 
-def times(term: Any, mask: tf.Tensor) -> Union[LinearTerm, StoredTerm]:
-  """Returns `term.times(mask)`, with a stored gradient where it has none."""
-  view = getattr(term, 'times', None)
-  return StoredTerm(term.materialise() * mask) if view is None else view(mask)
+class Term:
+  """The gradients of one variable, summed over all its uses.
+
+  Subclasses give the first three methods. The others have a default, through
+  the stored gradients, so that a new kind of term works with every strategy.
+  """
+
+  def squared_norms(self) -> tf.Tensor:
+    """Returns `[batch]`."""
+    raise NotImplementedError
+
+  def weighted_sum(self, weights: tf.Tensor, clean: Clean) -> tf.Tensor:
+    """Returns the sum over examples.
+
+    Args:
+      weights: `[batch]`.
+      clean: zeroes in a tensor `[batch, ...]` the examples to be left out, and
+        casts it to the precision of the sum, which is that of the weights too.
+    """
+    raise NotImplementedError
+
+  def materialise(self) -> tf.Tensor:
+    """Returns `[batch] + variable.shape`, or of as many numbers."""
+    raise NotImplementedError
+
+  def lengths(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """Returns the lengths of parts that may cancel, see `parts.of_products`.
+
+    `None` where gradients are no sums of parts, or all is float64.
+    `squared_norms` includes a share of the lengths, and both decide about the
+    precision of the sum: `parts.py` has the reasons.
+    """
+    return None
+
+  def by_unit(self) -> Term:
+    """Returns a term with `units()`, whose weights may be `[batch, units]`.
+
+    Units are the last axis of the variable.
+    """
+    return StoredTerm(self.materialise())
+
+  def times(self, mask: tf.Tensor) -> Term:
+    """Returns the gradients times a tensor of the variable's shape."""
+    g = self.materialise()
+    return StoredTerm(g * tf.reshape(mask, tf.shape(g)[1:]))
 
 
-class LinearTerm:
+class LinearTerm(Term):
   """Kernel of linear maps with one mask: k uses, each [batch, t, in/out].
 
   Args:
@@ -63,7 +78,7 @@ class LinearTerm:
 
   def __init__(
     self,
-    mask: Optional[tf.Tensor],
+    mask: tf.Tensor | None,
     inputs: Sequence[tf.Tensor],
     gradients: Sequence[tf.Tensor],
     varies: bool = False,
@@ -74,18 +89,15 @@ class LinearTerm:
     self._uses = self._a.shape[1]
 
   def squared_norms(self) -> tf.Tensor:
-    a, d = self._a, self._d
     if self._uses == 1:
       # A tiny input can meet a huge gradient: what its square lost when it
       # was rounded to zero is added again.
       a, d = self.input_squares() + self.lost, self.output_squares() + self.lost
       return tf.reduce_sum(a * d, 1)
     # Cross terms may cancel.
-    a, d = tf.cast(a, tf.float64), tf.cast(d, tf.float64)
+    a, d = tf.cast(self._a, tf.float64), tf.cast(self._d, tf.float64)
     if self._mask is None:
-      aa = tf.matmul(a, a, transpose_b=True)
-      dd = tf.matmul(d, d, transpose_b=True)
-      squared = tf.reduce_sum(aa * dd, [1, 2])
+      squared = _squared_norms_of_products(a, d)
     else:
       # |sum_t M * a_t d_t^T|^2: the masked products of all pairs of uses, each
       # pair once, and equal columns of the mask once.
@@ -93,7 +105,7 @@ class LinearTerm:
       pairs = lambda x: (
         tf.gather(x, first, axis=1) * tf.gather(x, second, axis=1)
       )
-      columns, members = self._column_groups()
+      columns, members = self._groups
       aa = tf.tensordot(pairs(a), tf.cast(columns, tf.float64) ** 2, 1)
       dd = pairs(d)
       if members is not None:
@@ -105,8 +117,7 @@ class LinearTerm:
       squared, self._parts[0], self._a.dtype, additions
     )
 
-  def lengths(self) -> Optional[tuple[tf.Tensor, tf.Tensor]]:
-    """Returns two of `[batch]`; `None` of one use and where all is float64."""
+  def lengths(self) -> tuple[tf.Tensor, tf.Tensor] | None:
     if self._uses == 1 or self._a.dtype == tf.float64:
       return None
     return self._parts
@@ -120,7 +131,7 @@ class LinearTerm:
     a = _rank_2(self._a)
     if self._mask is None:
       return tf.reduce_sum(a * a, 1, keepdims=True)
-    squares = tf.matmul(a * a, self._column_groups()[0] ** 2)
+    squares = tf.matmul(a * a, self._groups[0] ** 2)
     if (a.shape[1] or 0) <= _SHORT_CHAIN:
       return squares
     # One chain of additions, which may all round downwards.
@@ -131,7 +142,7 @@ class LinearTerm:
     d = _rank_2(self._d)
     if self._mask is None:
       return tf.reduce_sum(d * d, 1, keepdims=True)
-    members = self._column_groups()[1]
+    members = self._groups[1]
     return d * d if members is None else tf.matmul(d * d, members)
 
   @property
@@ -139,7 +150,7 @@ class LinearTerm:
     """Whether the norm is a product of a few squares of inputs and outputs."""
     if self._uses != 1:
       return False
-    return self._mask is None or self._column_groups()[1] is not None
+    return self._mask is None or self._groups[1] is not None
 
   @property
   def lost(self) -> tf.Tensor:
@@ -157,34 +168,29 @@ class LinearTerm:
     return tf.maximum(tf.reduce_max(tf.abs(self._mask)), 1.0)
 
   def weighted_sum(
-    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
-  ) -> tf.Tensor:
+    self,
+    weights: tf.Tensor,
+    clean: Clean,
+    with_bias: bool = False,
+  ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """See `Term`; of one use, on demand, with that of its bias as a pair."""
     a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
     if self._uses != 1:
       weights = tf.repeat(weights, tf.shape(self._a)[1])
     by_example = weights.shape.rank == 1
     weights = weights[:, None] if by_example else weights
     if by_example and _narrower(a, d):
-      return self._masked(tf.matmul(a * weights, d, transpose_a=True))
-    return self._masked(tf.matmul(a, d * weights, transpose_a=True))
-
-  def weighted_sums(
-    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the weighted sums of kernel and bias, of one use, at once."""
-    a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
-    by_example = weights.shape.rank == 1
-    weights = weights[:, None] if by_example else weights
-    if by_example and _narrower(a, d):
+      a = a * weights
+      if not with_bias:
+        return self._masked(tf.matmul(a, d, transpose_a=True))
       # One more column costs less than another pass over d.
-      a = tf.concat([a * weights, weights], 1)
-      both = tf.matmul(a, d, transpose_a=True)
+      both = tf.matmul(tf.concat([a, weights], 1), d, transpose_a=True)
       return self._masked(both[:-1]), both[-1]
-    total = tf.matmul(a, d * weights, transpose_a=True)
-    return self._masked(total), _column_sums(d, weights)
+    total = self._masked(tf.matmul(a, d * weights, transpose_a=True))
+    return (total, _column_sums(d, weights)) if with_bias else total
 
   @property
-  def one_output(self) -> Optional[tf.Tensor]:
+  def one_output(self) -> tf.Tensor | None:
     """The gradient at the output, if there is one use; or `None`."""
     return self._d if self._uses == 1 else None
 
@@ -194,80 +200,98 @@ class LinearTerm:
     # What the mask leaves out is in no norm, and may be infinite.
     return tf.math.multiply_no_nan(total, tf.cast(self._mask, total.dtype))
 
-  def _column_groups(self):
-    # Where each step has another mask, looking for equal columns is not worth
-    # it.
-    return (self._mask, None) if self._varies else column_groups(self._mask)
+  @functools.cached_property
+  def _groups(self):
+    """The mask's distinct columns `[in, k]`, and which each output has.
+
+    Outputs with equal columns share `a^2 M`, and the masks of autoregressive
+    networks have no more distinct columns than there are degrees. The second
+    is 0/1 `[out, k]`, or `None`, with the mask itself, where the mask is not
+    known before the step.
+    """
+    values = None if self._varies else tf.get_static_value(self._mask)
+    if values is None:
+      return self._mask, None
+    columns, inverse = np.unique(values, axis=1, return_inverse=True)
+    each = np.eye(columns.shape[1], dtype=columns.dtype)
+    return columns, each[inverse.ravel()]
 
   def materialise(self) -> tf.Tensor:
     gradients = tf.matmul(self._a, self._d, transpose_a=True)
     return gradients if self._mask is None else gradients * self._mask
 
-  def by_unit(self) -> Union[LinearTerm, StoredTerm]:
-    """Column o of one use is a_i d_io under the mask: its norms factor.
-
-    Those of several uses do not (in l1, not at all).
-    """
-    return self if self._uses == 1 else StoredTerm(self.materialise())
+  def by_unit(self) -> Term:
+    # Column o of one use is a_i d_io under the mask: its norms factor. Those
+    # of several uses do not (in l1, not at all).
+    return self if self._uses == 1 else super().by_unit()
 
   def units(self) -> Units:
     a = _rank_2(self._a)
     if self._mask is None:
-      l1 = tf.reduce_sum(tf.abs(a), 1, keepdims=True)
-      squared = tf.reduce_sum(a * a, 1, keepdims=True)
-      return Units(l1, squared + _lost(a, 1), None, self._d)
-    columns, members = self._column_groups()
-    l1 = tf.matmul(tf.abs(a), abs(columns))
+      l1, members = tf.reduce_sum(tf.abs(a), 1, keepdims=True), None
+    else:
+      columns, members = self._groups
+      l1 = tf.matmul(tf.abs(a), abs(columns))
     squared = self.input_squares() + _lost(a, 1) * self._largest_factor**2
     return Units(l1, squared, members, self._d)
 
-  def times(self, mask: tf.Tensor) -> Union[LinearTerm, StoredTerm]:
-    mask = tf.reshape(mask, [self._a.shape[2], self._d.shape[2]])
+  def times(self, mask: tf.Tensor) -> Term:
     if self._uses != 1:
-      return StoredTerm(self.materialise() * mask)
+      return super().times(mask)
+    mask = tf.reshape(mask, [self._a.shape[2], self._d.shape[2]])
     mask = mask if self._mask is None else self._mask * mask
     return LinearTerm(mask, [self._a], [self._d], varies=True)
 
 
-class BiasTerm:
-  """Bias of one use of a linear map: the gradient d at its output.
+def linear_term(
+  mask: tf.Tensor | None,
+  inputs: Sequence[tf.Tensor],
+  gradients: Sequence[tf.Tensor],
+) -> LinearTerm | StoredTerm:
+  """Returns a `LinearTerm`, stored where that takes less; same arguments."""
+  term = LinearTerm(mask, inputs, gradients)
+  uses = [a.shape[1] for a in inputs]
+  total = None if None in uses else sum(uses)
+  if mask is not None:
+    stored = total is None or total > _MAX_PAIRED_USES
+  else:
+    # No larger than the two matrices that its norm is computed from.
+    size = inputs[0].shape[-1] * gradients[0].shape[-1]
+    stored = total is not None and total > 1 and size <= 4 * total**2
+  # What is clipped and what is summed are then the same numbers.
+  return StoredTerm(term.materialise()) if stored else term
+
+
+class BiasTerm(Term):
+  """Bias of one use of a linear map: the gradient at its output.
 
   Args:
-    gradients: `[batch, 1, out]`.
-
-  Attributes:
+    output: `[batch, 1, out]`.
   """
 
-  def __init__(self, gradients: tf.Tensor):
-    self._d = gradients
-
-  @property
-  def output(self) -> tf.Tensor:
-    """The gradient at the output."""
-    return self._d
+  def __init__(self, output: tf.Tensor):
+    self.output = output
 
   def squared_norms(self) -> tf.Tensor:
-    d = _rank_2(self._d)
+    d = self.materialise()
     return tf.reduce_sum(d * d, 1) + _lost(d, 1)
 
-  def weighted_sum(
-    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
-  ) -> tf.Tensor:
+  def weighted_sum(self, weights: tf.Tensor, clean: Clean) -> tf.Tensor:
     weights = weights[:, None] if weights.shape.rank == 1 else weights
-    return _column_sums(_rank_2(clean(self._d)), weights)
+    return _column_sums(_rank_2(clean(self.output)), weights)
 
   def materialise(self) -> tf.Tensor:
-    return _rank_2(self._d)
+    return _rank_2(self.output)
 
   def by_unit(self) -> BiasTerm:
     return self
 
   def units(self) -> Units:
-    one = tf.ones_like(_rank_2(self._d)[:, :1])
-    return Units(one, one, None, self._d)
+    one = tf.ones_like(self.materialise()[:, :1])
+    return Units(one, one, None, self.output)
 
 
-class StoredTerm:
+class StoredTerm(Term):
   """A variable whose per-example gradients exist as a tensor."""
 
   def __init__(self, gradients: tf.Tensor):
@@ -279,9 +303,7 @@ class StoredTerm:
       g = tf.reshape(g, [tf.shape(g)[0], -1])
     return tf.reduce_sum(g * g, 1) + _lost(g, 1)
 
-  def weighted_sum(
-    self, weights: tf.Tensor, clean: Callable[[tf.Tensor], tf.Tensor]
-  ) -> tf.Tensor:
+  def weighted_sum(self, weights: tf.Tensor, clean: Clean) -> tf.Tensor:
     g = clean(self._gradients)
     if weights.shape.rank == 1:
       return tf.tensordot(weights, g, 1)
@@ -299,9 +321,149 @@ class StoredTerm:
     squared = tf.reduce_sum(g * g, 1) + _lost(g, 1)
     return Units(tf.reduce_sum(tf.abs(g), 1), squared, None, None)
 
-  def times(self, mask: tf.Tensor) -> StoredTerm:
-    g = self._gradients
-    return StoredTerm(g * tf.reshape(mask, tf.shape(g)[1:]))
+
+class EmbeddingTerm(Term):
+  """A table `[vocabulary, dim]`, of which example i used t rows.
+
+  Its gradient of one example is zero but for those rows, where it is the sum
+  of the output gradients at the positions that name the same row. These sums,
+  `[batch, t, dim]` as the output gradients themselves, are all that is kept:
+  `[batch, vocabulary, dim]` is never made. What is clipped and what is added
+  are the same numbers, so that positions which cancel cannot hide a length
+  from the norm. An id that is no row of the table names nothing: its position
+  is left out of the norm and of the sum.
+
+  Args:
+    table: the variable.
+    ids: integer tensors `[batch, ...]`, one per use.
+    gradients: output gradients `[batch, ..., dim]`, one per use.
+  """
+
+  def __init__(
+    self,
+    table: tf.Variable,
+    ids: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor],
+  ):
+    self._shape = table.shape
+    batch = tf.shape(gradients[0])[0]
+    single = len(ids) == 1 and ids[0].shape[1:].num_elements() == 1
+    shapes = [[batch, _positions(i), self._shape[1]] for i in ids]
+    ids = [tf.reshape(i, s[:2]) for i, s in zip(ids, shapes)]
+    ids = tf.concat([tf.cast(i, tf.int64) for i in ids], 1)
+    rows = tf.concat([tf.reshape(g, s) for g, s in zip(gradients, shapes)], 1)
+    # Where looking such an id up is no error (XLA, GPU), it must not end up in
+    # the rows of another example.
+    named = tf.logical_and(ids >= 0, ids < self._shape[0])
+    ids = tf.where(named, ids, -tf.ones_like(ids))
+    rows = tf.where(named[..., None], rows, tf.zeros_like(rows))
+    if not single:
+      ids, rows = _sum_equal(ids, rows)
+    self._ids, self._rows = ids, rows
+
+  def squared_norms(self) -> tf.Tensor:
+    rows = self._rows
+    squared = tf.reduce_sum(rows * rows, [1, 2])
+    # What the squares lost when they were rounded to zero.
+    size = tf.shape(rows)[1] * tf.shape(rows)[2]
+    return squared + tf.cast(size, rows.dtype) * _tiny(rows.dtype)
+
+  def weighted_sum(self, weights: tf.Tensor, clean: Clean) -> tf.Tensor:
+    rows = clean(self._rows) * weights[:, None, None]
+    return self._scatter(rows, self._ids, self._shape[0])
+
+  def materialise(self) -> tf.Tensor:
+    batch, vocabulary = tf.shape(self._rows)[0], self._shape[0]
+    start = tf.range(tf.cast(batch, tf.int64))[:, None] * vocabulary
+    ids = tf.where(self._ids < 0, self._ids, self._ids + start)
+    found = self._scatter(self._rows, ids, batch * vocabulary)
+    return tf.reshape(found, [batch, vocabulary, self._shape[1]])
+
+  def _scatter(self, rows, ids, size):
+    rows = tf.reshape(rows, [-1, self._shape[1]])
+    return tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), size)
+
+
+class SharedTerm(Term):
+  """`sum_t a_it d_it^T + sum_k c_ik J_k`: linear uses and shared values.
+
+  With the products of example i, and k x k numbers that are the same for all,
+
+      |g_i|^2 = |sum_t a_it d_it^T|^2 + 2 sum_kt c_ik a_it^T J_k d_it
+                + c_i^T (J J^T) c_i,
+
+  so that no example's gradient is stored. The three may cancel: `parts.py` has
+  what keeps that harmless.
+
+  Args:
+    inputs: `[batch, t, in]`, or `None` without linear uses.
+    gradients: at the outputs, `[batch, t, out]`, or `None`.
+    coefficients: gradients at the shared values, `[batch, k]`.
+    jacobians: of the shared values, `[k] + variable.shape`.
+  """
+
+  def __init__(
+    self,
+    inputs: tf.Tensor | None,
+    gradients: tf.Tensor | None,
+    coefficients: tf.Tensor,
+    jacobians: tf.Tensor,
+  ):
+    self._a, self._d = inputs, gradients
+    self._c = coefficients
+    self._shape = jacobians.shape[1:]
+    self._j = tf.reshape(jacobians, [jacobians.shape[0], -1])
+
+  def squared_norms(self) -> tf.Tensor:
+    c, j = tf.cast(self._c, tf.float64), tf.cast(self._j, tf.float64)
+    products = tf.matmul(j, j, transpose_b=True)
+    squared = tf.reduce_sum(tf.matmul(c, products) * c, 1)
+    additions = j.shape[0] + 2
+    if self._a is not None:
+      a, d = tf.cast(self._a, tf.float64), tf.cast(self._d, tf.float64)
+      squared += _squared_norms_of_products(a, d)
+      j = tf.reshape(j, [-1, a.shape[2], d.shape[2]])
+      inner = tf.einsum('kio,bto->bkti', j, d)
+      inner = tf.reduce_sum(inner * a[:, None], [2, 3])
+      squared += 2 * tf.reduce_sum(c * inner, 1)
+      additions += a.shape[2] + d.shape[2]
+    squared = parts.with_hidden_length(
+      squared, self._parts[0], self._c.dtype, additions
+    )
+    lost = tf.cast(additions * tf.size(self._j), self._c.dtype)
+    return squared + lost * _tiny(self._c.dtype)
+
+  def lengths(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+    return None if self._c.dtype == tf.float64 else self._parts
+
+  @functools.cached_property
+  def _parts(self):
+    c, j = tf.cast(self._c, tf.float64), tf.cast(self._j, tf.float64)
+    lengths = tf.linalg.matvec(tf.abs(c), tf.norm(j, axis=1))
+    if self._a is None:
+      return lengths, tf.zeros_like(lengths)
+    products, lost = parts.of_products(self._a, self._d)
+    return lengths + products, lost
+
+  def weighted_sum(self, weights: tf.Tensor, clean: Clean) -> tf.Tensor:
+    # In float64: coefficients may be large where the Jacobian is small.
+    c = tf.cast(clean(self._c), tf.float64)
+    c = tf.linalg.matvec(c, tf.cast(weights, tf.float64), transpose_a=True)
+    j = tf.cast(self._j, tf.float64)
+    total = tf.linalg.matvec(j, c, transpose_a=True)
+    if self._a is not None:
+      d = clean(self._d) * weights[:, None, None]
+      products = tf.tensordot(clean(self._a), d, [[0, 1], [0, 1]])
+      products = tf.cast(products, tf.float64)
+      total = products + tf.reshape(total, tf.shape(products))
+    return total
+
+  def materialise(self) -> tf.Tensor:
+    found = tf.matmul(self._c, self._j)
+    if self._a is not None:
+      products = tf.matmul(self._a, self._d, transpose_a=True)
+      found += tf.reshape(products, tf.shape(found))
+    return tf.reshape(found, [-1, *self._shape])
 
 
 class Units:
@@ -318,8 +480,8 @@ class Units:
     self,
     l1: tf.Tensor,
     squared: tf.Tensor,
-    members: Optional[tf.Tensor],
-    d: Optional[tf.Tensor],
+    members: tf.Tensor | None,
+    d: tf.Tensor | None,
   ):
     self._l1, self._squared, self._members, self._d = l1, squared, members, d
     self.count = l1.shape[1] if d is None else d.shape[2]
@@ -343,8 +505,8 @@ class Units:
     d = self._d[:, 0]
     l1, squared = self._by_unit(self._l1), self._by_unit(self._squared)
     # What the square of d lost when it was rounded to zero.
-    tiny = np.finfo(d.dtype.as_numpy_dtype).tiny
-    return Units(l1 * tf.abs(d), squared * (d * d + tiny), None, None)
+    squared = squared * (d * d + _tiny(d.dtype))
+    return Units(l1 * tf.abs(d), squared, None, None)
 
   def _by_unit(self, x):
     if self._members is None:
@@ -374,7 +536,7 @@ class Units:
       present: `[batch]`, what to multiply the weights by.
     """
     clip, present = clip[:, None], present[:, None]
-    tiny = np.finfo(clip.dtype.as_numpy_dtype).tiny
+    tiny = _tiny(clip.dtype)
     lengths = tf.sqrt(tf.maximum(self._squared, tiny))
     scale = present * (clip * tf.sqrt(self._l1) / lengths)
     if self._d is not None:
@@ -383,29 +545,69 @@ class Units:
     return tf.minimum(present, scale)
 
 
-def linear_term(
-  mask: Optional[tf.Tensor],
-  inputs: Sequence[tf.Tensor],
-  gradients: Sequence[tf.Tensor],
-) -> Union[LinearTerm, StoredTerm]:
-  """Returns the term of a kernel, from all its uses under one mask.
+def squared_norms(terms: Sequence[Term]) -> tf.Tensor:
+  """Returns `[batch, len(terms)]`: the squared l2 norms, a column per term.
 
-  Args:
-    mask: `[in, out]` or `None`.
-    inputs: `[batch, t, in]` each.
-    gradients: at the outputs, `[batch, t, out]` each.
+  Where one norm of an example is not finite, its others may be nan.
   """
-  term = LinearTerm(mask, inputs, gradients)
-  uses = [a.shape[1] for a in inputs]
-  total = None if None in uses else sum(uses)
-  if mask is not None:
-    stored = total is None or total > _MAX_PAIRED_USES
-  else:
-    # No larger than the two matrices that its norm is computed from.
-    size = inputs[0].shape[-1] * gradients[0].shape[-1]
-    stored = total is not None and total > 1 and size <= 4 * total**2
-  # What is clipped and what is summed are then the same numbers.
-  return StoredTerm(term.materialise()) if stored else term
+  kernels = _kernels(terms)
+  factored = [k for k in dict.fromkeys(kernels) if k and k.factors]
+  alone = [i for i, k in enumerate(kernels) if k not in factored]
+  norms = [terms[i].squared_norms() for i in alone]
+  if not factored:
+    return tf.stack(norms, 1)
+  inputs = [k.input_squares() for k in factored]
+  outputs = [k.output_squares() for k in factored]
+  sizes = [x.shape[1] for x in inputs]
+  starts = np.cumsum([0, *sizes])
+  # A tiny input can meet a huge gradient: what their squares lost when they
+  # were rounded to zero is added again.
+  rounded = sum(k.lost for k in factored)
+  inputs = tf.concat(inputs, 1) + rounded
+  outputs = tf.concat(outputs, 1) + rounded
+  values = [inputs * outputs, outputs]
+  values += [tf.stack(norms, 1)] if norms else []
+  # Which of these numbers each term's norm has.
+  total = starts[-1]
+  has = np.zeros([2 * total + len(alone), len(terms)])
+  for i, (term, kernel) in enumerate(zip(terms, kernels)):
+    if kernel in factored:
+      place = factored.index(kernel)
+      start = starts[place] + (0 if term is kernel else total)
+      has[start : start + sizes[place], i] = 1
+  for row, i in enumerate(alone, start=2 * total):
+    has[row, i] = 1
+  return tf.matmul(tf.concat(values, 1), tf.constant(has, inputs.dtype))
+
+
+def weighted_sums(
+  terms: Sequence[Term], weights: Sequence[tf.Tensor], clean: Clean
+) -> list[tf.Tensor]:
+  """Returns `weighted_sum` of each term, with its own entry of `weights`."""
+  places = {term: i for i, term in enumerate(terms)}
+  found = [None] * len(terms)
+  for i, (term, kernel) in enumerate(zip(terms, _kernels(terms))):
+    if kernel in (None, term) or weights[places[kernel]] is not weights[i]:
+      continue
+    both = kernel.weighted_sum(clean(weights[i]), clean, with_bias=True)
+    found[places[kernel]], found[i] = both
+  return [
+    term.weighted_sum(clean(w), clean) if total is None else total
+    for term, w, total in zip(terms, weights, found)
+  ]
+
+
+def _kernels(terms):
+  """Returns for each term the kernel of its use: of a kernel, itself."""
+  kernels = [t for t in terms if isinstance(t, LinearTerm)]
+  by_output = {id(t.one_output): t for t in kernels if t.one_output is not None}
+  found = []
+  for term in terms:
+    if isinstance(term, BiasTerm):
+      found.append(by_output.get(id(term.output)))
+    else:
+      found.append(term if isinstance(term, LinearTerm) else None)
+  return found
 
 
 # Rounding by this many additions is not worth a margin.
@@ -413,42 +615,6 @@ _SHORT_CHAIN = 1024
 # Above this many uses of one masked kernel, all pairs of uses cost more than
 # storing its per-example gradient.
 _MAX_PAIRED_USES = 8
-
-
-# The groups of masks by their content.
-_GROUPS = {}
-# Models have few masks, but a program may go through many models.
-_MAX_GROUPS = 64
-
-
-def column_groups(
-  mask: Union[tf.Tensor, np.ndarray],
-) -> tuple[Union[tf.Tensor, np.ndarray], Optional[np.ndarray]]:
-  """Returns a mask's distinct columns `[in, k]`, and who has them `[out, k]`.
-
-  Outputs with equal columns share `a^2 M`, and the masks of autoregressive
-  networks have no more distinct columns than there are degrees. A mask that is
-  not known before the step counts as all distinct: members are `None`.
-
-  Args:
-    mask: `[in, out]`, a tensor or an array.
-  """
-  values = tf.get_static_value(mask)
-  if values is None:
-    return mask, None
-  # By content: an array may be changed in place, and another one may get the
-  # address of one that is gone.
-  content = hashlib.sha256(np.ascontiguousarray(values)).digest()
-  key = values.shape, values.dtype.str, content
-  found = _GROUPS.get(key)
-  if found is None:
-    columns, inverse = np.unique(values, axis=1, return_inverse=True)
-    members = np.eye(columns.shape[1], dtype=columns.dtype)[inverse.ravel()]
-    found = columns, members
-    if len(_GROUPS) >= _MAX_GROUPS:
-      _GROUPS.clear()
-    _GROUPS[key] = found
-  return found
 
 
 def _column_sums(x, weights):
@@ -466,7 +632,18 @@ def _lost(x, axis):
   size = x.shape[axis]
   if size is None:
     size = tf.cast(tf.shape(x)[axis], x.dtype)
-  return size * np.finfo(x.dtype.as_numpy_dtype).tiny
+  return size * _tiny(x.dtype)
+
+
+def _tiny(dtype):
+  return np.finfo(dtype.as_numpy_dtype).tiny
+
+
+def _squared_norms_of_products(a, d):
+  """Returns |sum_t a_t d_t^T|^2, from the products of all pairs of t."""
+  aa = tf.matmul(a, a, transpose_b=True)
+  dd = tf.matmul(d, d, transpose_b=True)
+  return tf.reduce_sum(aa * dd, [1, 2])
 
 
 def _rank_2(x):
@@ -487,3 +664,32 @@ def _units_last(g):
   """[batch, ..., units] as [batch, n, units]; a scalar is one unit."""
   units = g.shape[-1] if g.shape.rank > 1 else 1
   return tf.reshape(g, [tf.shape(g)[0], -1, units])
+
+
+def _positions(ids):
+  """Number of ids per example, as an `int` where that is known."""
+  if ids.shape[1:].is_fully_defined():
+    return ids.shape[1:].num_elements()
+  return tf.reduce_prod(tf.shape(ids)[1:])
+
+
+def _sum_equal(ids, rows):
+  """Sums each example's rows of equal ids.
+
+  Returns:
+    ids `[batch, t]`, each but once and negative where nothing is left, and the
+    sums `[batch, t, dim]`.
+  """
+  batch, uses = tf.shape(ids)[0], tf.shape(ids)[1]
+  order = tf.argsort(ids, axis=1)
+  ids = tf.gather(ids, order, batch_dims=1)
+  rows = tf.gather(rows, order, batch_dims=1)
+  previous = tf.concat([ids[:, :1], ids[:, :-1]], 1)
+  group = tf.cumsum(tf.cast(ids != previous, tf.int32), 1)
+  group = tf.reshape(group + uses * tf.range(batch)[:, None], [-1])
+  shape = tf.shape(rows)
+  rows = tf.reshape(rows, [-1, shape[2]])
+  # The maximum over nothing is the least integer, and no row of the table.
+  ids = tf.math.unsorted_segment_max(tf.reshape(ids, [-1]), group, batch * uses)
+  rows = tf.math.unsorted_segment_sum(rows, group, batch * uses)
+  return tf.reshape(ids, shape[:2]), tf.reshape(rows, shape)

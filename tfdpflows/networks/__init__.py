@@ -1,4 +1,4 @@
-"""Networks that give the parameters of bijectors, with per-example rules."""
+"""Networks for the parameters of bijectors, with per-example gradients."""
 
 from tfdpflows.networks.made import MADE
 

@@ -1,9 +1,8 @@
-"""MADE: a network whose output i depends on inputs before i alone."""
+"""MADE: an autoregressive network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -14,20 +13,21 @@ from tfdpflows import gradients
 class MADE(tf.Module):
   """Masked autoencoder for distribution estimation (Germain et al. 2015).
 
-  Hidden units carry degrees 1..event_size-1 in ascending order; a weight is
-  kept where the degree of its input does not exceed that of its output (is
-  less, in the last layer). The masks are multiplied in the forward pass, so
-  that a masked weight never has a gradient: with DP-SGD, gradient on weights
-  that do nothing would use up the clipping norm. The last layer starts at
-  zero, which makes the identity of every transform in this package.
+  The outputs of column j depend on the columns before j. Hidden units have
+  degrees 1..event_size-1 in ascending order; a weight is kept where the degree
+  of its input does not exceed that of its output (is less, in the last layer).
+  The kernels are multiplied by masks in the forward pass, so that masked
+  weights have no gradients, which would add to the norm that is clipped. The
+  last layer is initialised with zeros: the identity for all transforms of this
+  package.
 
-  One network can serve several blocks of a flow (`num_conditions`), as in
-  DP-HFlow: it is told the number of the block by an embedding of it, a vector
-  added in the first layer. With DP-SGD fewer parameters are less noise.
+  One network can be shared by several blocks of a flow (`num_conditions`), as
+  in DP-HFlow, given an embedding of the block's number, a vector added in the
+  first layer. With DP-SGD fewer parameters mean less noise.
 
-  A column may enter as several inputs, such as an indicator for each bin
-  (`inputs`). Direct connections lead past the hidden units (section 4.2 of the
-  paper).
+  A column may have several inputs, such as an indicator for each bin
+  (`inputs`). Direct connections lead from inputs to outputs (section 4.2 of
+  the paper).
 
   Args:
     params: number of outputs of each column; or a sequence, with a number for
@@ -37,13 +37,13 @@ class MADE(tf.Module):
     activation: name of a function in `tf.nn`.
     dtype: of the variables.
     seed: for the initial weights, or `None`.
-    num_conditions: number of blocks that share the network; each takes
-      `conditioned(block)` in its place.
+    num_conditions: number of blocks that share the network; each uses
+      `conditioned(block)`.
     inputs: number of inputs of each column, a sequence; 1 by default. Several
-      are taken for indicators, of which one is 1.
-    direct: whether there are direct connections from inputs to outputs; or
-      what each input is multiplied by on them, a sequence. Without hidden
-      units all connections are direct, with 1.
+      are indicators, of which one is 1.
+    direct: whether there are direct connections from inputs to outputs; or a
+      sequence of the factor of each input on them. Without hidden units all
+      connections are direct, with factor 1.
 
   Raises:
     ValueError: for sizes that are not positive, or not one for each column.
@@ -59,17 +59,17 @@ class MADE(tf.Module):
 
   def __init__(
     self,
-    params: Union[int, Sequence[int]],
+    params: int | Sequence[int],
     event_size: int,
     hidden_units: Sequence[int] = (100, 100),
     activation: str = 'relu',
-    dtype: Union[tf.DType, str] = tf.float32,
-    seed: Optional[int] = None,
+    dtype: tf.DType | str = tf.float32,
+    seed: int | None = None,
     num_conditions: int = 1,
     name: str = 'made',
     *,
-    inputs: Union[int, Sequence[int]] = 1,
-    direct: Union[bool, Sequence[float]] = False,
+    inputs: int | Sequence[int] = 1,
+    direct: bool | Sequence[float] = False,
   ):
     super().__init__(name=name)
     sizes = [*np.ravel(params), *np.ravel(inputs), *hidden_units]
@@ -98,16 +98,16 @@ class MADE(tf.Module):
     dtype = tf.as_dtype(dtype)
     masks = self._masks()
     self._kernels, self._biases, self._masks = [], [], []
-    # Of the indicators of a column one is 1: together they are one input.
+    # The indicators of a column count as one input.
     share = 1 / np.bincount(self._inputs)[self._inputs]
     for i, mask in enumerate(masks):
       last = i == len(masks) - 1
-      # He's scale, for the inputs that the mask leaves to each unit.
+      # He initialisation, with the number of inputs under the mask.
       fan_in = mask.sum(0) if i else share @ mask
       std = 0 if last else np.sqrt(2 / np.maximum(fan_in, 1))
       kernel = mask * rng.normal(size=mask.shape) * std
       self._kernels.append(tf.Variable(kernel, dtype=dtype, name=f'kernel_{i}'))
-      # In the first layer each condition has one of its own, made below.
+      # The first layer has one for each condition, made below.
       if i or num_conditions == 1:
         self._biases.append(
           tf.Variable(tf.zeros([mask.shape[1]], dtype), name=f'bias_{i}')
@@ -127,7 +127,7 @@ class MADE(tf.Module):
       with tf.init_scope():
         self._direct_mask = tf.constant(mask, dtype)
         self._direct_scale = tf.constant(scale, dtype)
-    # Conditions that start alike would be slow to part.
+    # Conditions that start equal would differ only slowly.
     self._first_biases = self._biases[:1]
     if num_conditions > 1:
       std = 1.0 if hidden_units else 0.0
@@ -138,7 +138,7 @@ class MADE(tf.Module):
       ]
 
   def _degrees(self, units):
-    """Degrees 1..d-1 in ascending order, spread evenly over the units."""
+    """Returns degrees 1..d-1 in ascending order, equally often."""
     return np.sort(np.arange(units) % max(self.event_size - 1, 1)) + 1
 
   def _masks(self):
@@ -147,7 +147,7 @@ class MADE(tf.Module):
     return masks + [degrees[-1][:, None] < self._outputs + 1]
 
   def conditioned(self, number: int) -> _Conditioned:
-    """Returns the network as block `number` of `num_conditions` has it."""
+    """Returns the network for block `number` of `num_conditions`."""
     if not 0 <= number < len(self._first_biases):
       raise ValueError(
         f'There is no condition {number}; the network has '
@@ -165,7 +165,7 @@ class MADE(tf.Module):
 
     Args:
       x: `[..., event_size]`; or `[..., sum(inputs)]`, where there are several.
-      condition: number of the block that asks; see `conditioned`.
+      condition: number of the block; see `conditioned`.
 
     Returns:
       `[..., event_size, params]`, or `[..., sum(params)]` where they are a
@@ -192,11 +192,11 @@ class MADE(tf.Module):
   ) -> Iterator[Callable[[Sequence[tf.Tensor]], tf.Tensor]]:
     """Evaluates the network column by column, at the cost of one pass.
 
-    Yields, for each column j in turn, a function from the columns before it
-    (a list of j tensors `[n]`, or `[n, inputs]`) to its parameters, `[n,
-    params]`. Since degrees ascend, the units that column j adds are one slice
-    of every layer, and all others are known already: sampling d columns costs
-    one network pass and not d. The functions must be called in order.
+    Yields, for each column j, a function of the columns before it (a list of j
+    tensors `[n]`, or `[n, inputs]`) that returns its parameters, `[n, params]`.
+    Since degrees ascend, the units that column j adds are one slice of every
+    layer, and all others are known already: sampling d columns costs one
+    network pass and not d. The functions must be called in order.
     """
     starts = [0] * len(self.hidden_units)
     known = [[] for _ in self.hidden_units]
@@ -236,7 +236,7 @@ class MADE(tf.Module):
 
 
 class _Conditioned(tf.Module):
-  """A `MADE` as one of the blocks that share it has it."""
+  """A shared `MADE` for one of its blocks."""
 
   def __init__(self, network, number):
     super().__init__(name=f'{network.name}_{number}')

@@ -29,9 +29,9 @@ class DPKerasAdaBelief(DPOptimizer, VectorizedDPKerasAdamOptimizer):
   `g_t - m_t = beta_1 (g_t - m_{t-1})` holds noise of variance
   `beta_1^2 (sigma^2 + q_{t-1})`, where sigma is the noise of one mean gradient
   and `q_t = beta_1^2 q_{t-1} + (1 - beta_1)^2 sigma^2` that of m_t.
-  `noise_variance_correction` subtracts what of it is in s^, as Tang et al.
-  2023 do for Adam, down to a tenth of it at least. All of this is computed
-  from what is released, and costs no privacy.
+  `noise_variance_correction` subtracts its part in s^, as Tang et al. 2023 do
+  for Adam; the result is at least a tenth of it. This is post-processing of
+  what is released.
 
   Args:
     noise_variance_correction: whether to subtract the variance of the noise.
@@ -104,8 +104,8 @@ class DPKerasAdaBelief(DPOptimizer, VectorizedDPKerasAdamOptimizer):
 
   def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
     raise ValueError(
-      f'The gradient of {var.name} is sparse. Noise is in all of its rows: '
-      'take it from private_gradients.'
+      f'The gradient of {var.name} is sparse, and has no noise: take it from '
+      'private_gradients.'
     )
 
   def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""DP-SGD in the shape of Keras optimizers."""
+"""DP-SGD as Keras optimizers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tfdpflows.gradients import rules
 from tfdpflows.optimizers.noise import GeneratorNoise, groups
 from tfdpflows.randomness import Randomness
 
-# The share of the noise's scale that the released loss may claim: it adds half
-# a percent to the noise of the gradient.
+# Noise multiplier of the gradient over that of the loss: the noise of the
+# gradient grows by half a percent for it.
 _LOSS_SHARE = 0.1
-# Rows in memory at one time, where the batch is expected to be larger: with
-# more, a step on a CPU gets little faster.
+# Rows of a chunk by default; with more a step is hardly faster on a CPU.
 _CHUNK_ROWS = 2048
 
 
 class DPOptimizer:
-  """What the DP-Keras optimizers here add to those of TF Privacy.
+  """The base class of the DP-Keras optimizers.
 
-  Per-example gradients in one backward pass, any clipping strategy, and a
-  noised sum that is right for Poisson sampling: divided by the expected batch
-  size, a public constant, and noised also when the batch is empty.
+  It adds to those of TF Privacy: per-example gradients in one backward pass,
+  any clipping strategy, and a noised sum that is valid for Poisson sampling:
+  divided by the expected batch size, a public constant, and noised also when
+  the batch is empty.
 
   #### Formal guarantee
 
@@ -50,23 +50,22 @@ class DPOptimizer:
   Args:
     l2_norm_clip: the clipping norm, for `gradients.Flat(l2_norm_clip)`.
     noise_multiplier: standard deviation of the noise over the sensitivity.
-    expected_batch_size: what the noised sum is divided by.
+    expected_batch_size: the noised sum is divided by this.
     clipping: a clipping strategy, instead of `l2_norm_clip`.
     loss_bound: releases each batch's mean loss too, with each example's loss
       clipped to [-loss_bound, loss_bound]; the noise of the gradient grows by
       0.5 % for it. `None` releases no loss.
-    augmentation_multiplicity: rows that stand for one example in
-      `private_gradients_of` (De et al. 2022), such as draws of its augmentation
-      or dequantization: their gradients are averaged before the example is
-      clipped.
-    chunk_size: examples that `private_gradients_of` takes at one time, at most:
-      memory is that of a chunk, whatever the batch, and noise is added once. By
-      default all, where 2048 rows or fewer are expected; else 2048 rows.
-    seed: for tests and papers; noise that can be predicted protects nobody.
+    augmentation_multiplicity: rows per example in `private_gradients_of` (De et
+      al. 2022), such as draws of its augmentation or dequantization: their
+      gradients are averaged before the example is clipped.
+    chunk_size: largest number of examples that `private_gradients_of` computes
+      at one time: memory is that of a chunk, whatever the batch, and noise is
+      added once. By default 2048 rows, if more are expected.
+    seed: for tests and papers; predictable noise does not protect.
     noise_generator: a `tf.random.Generator` that replaces `seed`. No two
       optimizers may use the same stream: their noise would cancel. With it, or
       with `seed`, checkpoints keep the state of the noise, and restoring one
-      in the same process takes used noise back; else they do not.
+      in the same process repeats used noise; else they do not.
     noise_source: as `noise.GeneratorNoise`, replaces both: how a `TrainingPlan`
       makes its optimizers. Noise is then a function of the plan's secret and
       of the step alone.
@@ -98,22 +97,10 @@ class DPOptimizer:
   ):
     if (l2_norm_clip is None) == (clipping is None):
       raise ValueError('Give one of `l2_norm_clip` and `clipping`.')
-    if clipping is None:
-      clipping = gradients_lib.Flat(l2_norm_clip)
     if not 0 <= noise_multiplier < math.inf:
       raise ValueError(
         f'noise_multiplier is {noise_multiplier}; it must be a number >= 0.'
       )
-    expected_batch_size = check_positive(
-      'expected_batch_size', expected_batch_size
-    )
-    if loss_bound is not None:
-      loss_bound = check_positive('loss_bound', loss_bound)
-    augmentation_multiplicity = check_integer(
-      'augmentation_multiplicity', augmentation_multiplicity
-    )
-    if chunk_size is not None:
-      chunk_size = check_integer('chunk_size', chunk_size)
     sources = {
       'seed': seed,
       'noise_generator': noise_generator,
@@ -123,7 +110,7 @@ class DPOptimizer:
     if len(given) > 1:
       raise ValueError(f'Give either `{given[0]}` or `{given[1]}`, not both.')
     _refuse_mixed_precision_policy()
-    clipping = clipping.fresh()
+    clipping = (clipping or gradients_lib.Flat(l2_norm_clip)).fresh()
     super().__init__(
       l2_norm_clip=float(clipping.l2_sensitivity),
       noise_multiplier=noise_multiplier,
@@ -131,9 +118,17 @@ class DPOptimizer:
     )
     self.clipping = clipping
     self.noise_multiplier = float(noise_multiplier)
-    self.expected_batch_size = expected_batch_size
+    self.expected_batch_size = check_positive(
+      'expected_batch_size', expected_batch_size
+    )
+    if loss_bound is not None:
+      loss_bound = check_positive('loss_bound', loss_bound)
     self.loss_bound = loss_bound
-    self.augmentation_multiplicity = augmentation_multiplicity
+    self.augmentation_multiplicity = check_integer(
+      'augmentation_multiplicity', augmentation_multiplicity
+    )
+    if chunk_size is not None:
+      chunk_size = check_integer('chunk_size', chunk_size)
     self.chunk_size = chunk_size
     self._variables_of_first_update = None
     self._noise_multipliers()
@@ -190,32 +185,30 @@ class DPOptimizer:
     weights: tf.Tensor | None = None,
     step: tf.Tensor | int | None = None,
   ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
-    """Returns the noised mean gradients, and the noised mean loss or `None`.
+    """Returns the noised mean gradients and the noised mean loss, or `None`.
 
     Args:
       loss: `[batch]`, one loss per example.
       variables: flat list of variables.
       tape: a `PerExampleTape`; a plain `tf.GradientTape` takes the slow way.
       weights: `[batch]`, 0 for padding; all ones by default.
-      step: the number of the batch, as `plan.dataset` gives it; under a plan,
-        and only there.
+      step: the number of the batch, as `plan.dataset` gives it; with a plan
+        only.
 
     Raises:
       ValueError: if the loss is not one per example; for variables that the
-        first update did not have, of two dtypes or in mixed precision; under
-        more than one
-        replica without a plan, or an unsupported `tf.distribute` strategy; or
-        for the optimizer of a plan outside of `fit`, where nothing would be
-        charged, or without `step`.
-      tf.errors.InvalidArgumentError: for a step of the plan that was made
-        already, or is not to be made now.
+        first update did not have, of two dtypes or in mixed precision; with
+        several replicas but no plan, or an unsupported `tf.distribute`
+        strategy; or for the optimizer of a plan outside of `fit`, where nothing
+        is charged, or without `step`.
+      tf.errors.InvalidArgumentError: for a step that is not the next one of the
+        plan.
     """
     if self.augmentation_multiplicity > 1 or self.chunk_size is not None:
       raise ValueError(
         'augmentation_multiplicity and chunk_size need the losses as a '
         f'function of the rows: {type(self).__name__}.private_gradients_of, '
-        'which tfdpflows.DensityModel calls. A loss that was computed already '
-        'has neither draws nor chunks.'
+        'which tfdpflows.DensityModel calls.'
       )
     self.check_step(variables, step)
     return self._release(self._sums(loss, variables, tape, weights), step)
@@ -228,13 +221,13 @@ class DPOptimizer:
     weights: tf.Tensor | None = None,
     step: tf.Tensor | int | None = None,
   ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
-    """As `private_gradients`, with draws and chunks.
+    """Returns the same as `private_gradients`, with draws and chunks.
 
     Args:
-      losses: a function of rows that returns `[batch]`, one loss per row; row
-        i must depend on nothing but row i of what it is given. It is called
-        with each row `augmentation_multiplicity` times in a row, and with at
-        most `chunk_size` examples at one time, the last ones zeros of weight 0.
+      losses: a function of rows that returns `[batch]`, one loss per row, which
+        must depend on this row alone. It is called with each row repeated
+        `augmentation_multiplicity` times, and with at most `chunk_size`
+        examples at one time, the last ones zeros of weight 0.
       rows: a tensor `[batch, ...]`, or a structure of them.
       variables: flat list of variables.
       weights: `[batch]`, 0 for padding; all ones by default.
@@ -242,8 +235,8 @@ class DPOptimizer:
     """
     self.check_step(variables, step)
     rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
-    size = self._examples_at_a_time()
-    if size is None:
+    size = max(1, _CHUNK_ROWS // self.augmentation_multiplicity)
+    if self.chunk_size is None and self.expected_batch_size <= size:
       sums = self._sums_of(losses, rows, variables, weights)
       return self._release(sums, step)
     if weights is None:
@@ -252,17 +245,10 @@ class DPOptimizer:
     sums = sum_over_chunks(
       lambda part: self._sums_of(losses, part[0], variables, part[1]),
       (rows, tf.convert_to_tensor(weights)),
-      size,
+      self.chunk_size or size,
       self._no_sums(variables),
     )
     return self._release(sums, step)
-
-  def _examples_at_a_time(self):
-    """Returns the length of the longest chunk, or `None` for no chunks."""
-    largest = max(1, _CHUNK_ROWS // self.augmentation_multiplicity)
-    if self.chunk_size is None and self.expected_batch_size <= largest:
-      return None
-    return self.chunk_size or largest
 
   def _sums_of(self, losses, rows, variables, weights):
     draws = self.augmentation_multiplicity
@@ -276,32 +262,28 @@ class DPOptimizer:
     return self._sums(loss, variables, tape, weights)
 
   def _sums(self, loss, variables, tape, weights):
-    """Returns what is released, before the noise: sums over the examples."""
+    """Returns the sums over the examples that are released, before noise."""
     _check_loss(loss)
     if weights is not None:
       weights = tf.convert_to_tensor(weights)
-      _check_weights(weights)
-    if isinstance(tape, gradients_lib.PerExampleTape):
-      per_example = gradients_lib.PerExampleGradients(
-        tape, loss, variables, tape.records, self.augmentation_multiplicity
-      )
-    else:
-      per_example = gradients_lib.PerExampleGradients.from_jacobian(
-        tape, loss, variables
-      )
+      if weights.shape.rank != 1:
+        raise ValueError(
+          f'weights have shape {weights.shape}; they must be [batch], one for '
+          'each example.'
+        )
+    per_example = gradients_lib.PerExampleGradients(
+      tape, loss, variables, self.augmentation_multiplicity
+    )
     sums = {'gradients': self.clipping.clip_and_sum(per_example, weights)}
-    if self.loss_bound is not None:
-      sums['loss'] = self._bounded_loss(loss, weights)
-    if self.clipping.statistic_sensitivity:
-      sums['statistic'] = self.clipping.statistic(per_example, weights)
     dtype = variables[0].dtype
-    return {
-      name: value if name == 'gradients' else tf.cast(value, dtype)
-      for name, value in sums.items()
-    }
+    if self.loss_bound is not None:
+      sums['loss'] = tf.cast(self._bounded_loss(loss, weights), dtype)
+    if self.clipping.statistic_sensitivity:
+      statistic = self.clipping.statistic(per_example, weights)
+      sums['statistic'] = tf.cast(statistic, dtype)
+    return sums
 
   def _no_sums(self, variables):
-    """Returns the sums over no example."""
     sums = {'gradients': [tf.zeros(v.shape, v.dtype) for v in variables]}
     if self.loss_bound is not None:
       sums['loss'] = tf.zeros([], variables[0].dtype)
@@ -327,14 +309,14 @@ class DPOptimizer:
   def _noised_means(self, totals, stddev, taken):
     means = []
     for group in groups(totals):
-      # One after the other, and not before the sums: what the noise takes is
-      # then not in memory beside the activations.
+      # One group after the other, and after the sums: noise is not in memory
+      # together with the activations.
       with tf.control_dependencies(means[-1:] or group[:1]):
         means += self._noised_group(group, stddev, taken)
     return means
 
   def _noised_group(self, totals, stddev, taken):
-    # As one vector: a few operations, instead of as many for each tensor.
+    # As one vector: fewer operations than for each tensor.
     sizes = [t.shape.num_elements() for t in totals]
     flat = tf.concat([tf.reshape(t, [-1]) for t in totals], 0)
     flat = self.noise_source.add(taken, flat, stddev)
@@ -352,7 +334,7 @@ class DPOptimizer:
   def check_step(
     self, variables: Sequence[tf.Variable], step: tf.Tensor | int | None
   ) -> None:
-    """Refuses a step for what is known without its rows; see there."""
+    """Raises the errors of `private_gradients` that need no rows."""
     self.noise_source.check(self, step)
     _refuse_tf32()
     _refuse_mixed_precision_policy()
@@ -385,7 +367,7 @@ class DPOptimizer:
     )
 
   def get_config(self) -> dict[str, Any]:
-    """Returns all arguments, those of privacy included (not the noise's)."""
+    """Returns all arguments but those of the noise."""
     config = super().get_config()
     config.update(
       clipping={
@@ -463,14 +445,14 @@ def sum_over_chunks(
 ) -> Any:
   """Returns the sum of `function(chunk)` over consecutive chunks of a batch.
 
-  The chunks are of one length, as few as can be: a batch of 1,100 is two of
-  550, if `size` is 1,024.
+  There are as few as possible, of one length: a batch of 1,100 is two of 550,
+  if `size` is 1,024.
 
   Args:
     function: of a structure as `tensors`, with fewer rows.
     tensors: structure of tensors `[batch, ...]`; zeros are appended to them.
     size: length of the longest chunk.
-    zeros: structure of what the function returns, for no chunk at all.
+    zeros: the sum over no chunk.
   """
   first = tf.nest.flatten(tensors)[0]
   known = first.shape[0] is not None
@@ -504,21 +486,10 @@ def _check_loss(loss):
     raise _mixed_precision(f'a loss of {loss.dtype.name}')
 
 
-def _check_weights(weights):
-  """Raises a ValueError for weights that would be broadcast."""
-  if weights.shape.rank != 1:
-    raise ValueError(
-      f'weights have shape {weights.shape}; they must be [batch], one for '
-      'each example.'
-    )
-
-
 def _mixed_precision(what):
-  """Returns the error that says why mixed precision is refused."""
   return ValueError(
     f'Mixed precision is refused: there is {what}. In half precision gradients '
-    'overflow beyond 65504 and norms round by parts in a thousand, so that '
-    'clipping bounds nothing. Use '
+    'overflow and norms are too inexact for clipping to bound anything. Use '
     "tf.keras.mixed_precision.set_global_policy('float32') before the model "
     'is made, and no LossScaleOptimizer.'
   )
@@ -534,28 +505,22 @@ def _refuse_mixed_precision_policy():
 def _refuse_tf32():
   """Raises a ValueError where GPUs would multiply matrices in TensorFloat-32.
 
-  Squared norms are products too, and uses of one variable that cancel may
-  leave a gradient tens of times as long as the clip.
+  Squared norms are such products: where uses of a variable cancel, a gradient
+  could stay tens of times as long as the clip.
   """
   if (
     tf.config.get_visible_devices('GPU')
     and tf.config.experimental.tensor_float_32_execution_enabled()
   ):
     raise ValueError(
-      'TensorFloat-32 is refused: there is a GPU, whose matrix products would '
-      'round to 10 bits, so that clipping bounds nothing. Call '
-      'tf.config.experimental.enable_tensor_float_32_execution(False) before '
-      'training (it is on by default).'
+      'TensorFloat-32 is refused: matrix products on the GPU would round to 10 '
+      'bits, so that clipping bounds nothing. Call tf.config.experimental.'
+      'enable_tensor_float_32_execution(False) before training.'
     )
 
 
 def _check_variables(variables, known):
-  """Raises a ValueError for variables in half precision, mixed or new.
-
-  Args:
-    variables: those of this update.
-    known: set of references to those of the first update.
-  """
+  """Raises a ValueError for variables in half or mixed precision, or new."""
   for v in variables:
     # Keras has such variables where a layer computes in another precision.
     cast = type(v).__name__.startswith('AutoCast')
@@ -572,8 +537,7 @@ def _check_variables(variables, known):
   new = [v.name for v in variables if v.ref() not in known]
   if new:
     raise ValueError(
-      f'The first update did not have the variables {new}: they were made, or '
-      'made trainable, after it. Build the whole model before it trains (call '
-      'it once on rows that are public), and take a new optimizer after '
-      'changing what is trainable.'
+      f'The first update did not have the variables {new}. Build the whole '
+      'model before it trains (call it once on public rows), and take a new '
+      'optimizer after changing what is trainable.'
     )

@@ -1,4 +1,4 @@
-"""Gaussian noise, and where an optimizer takes it from."""
+"""Gaussian noise, and its sources for an optimizer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
   from tfdpflows.optimizers import DPOptimizer
   from tfdpflows.training.steps import StepStream
 
-# Per type of number: the words that are drawn, and their signed twins.
+# For each dtype, that of the words that are drawn, and the signed one.
 _WORDS = {
   tf.float32: (tf.uint32, tf.int32),
   tf.float64: (tf.uint64, tf.int64),
 }
 
-# Numbers that are drawn together, about.
+# Numbers that are drawn together, approximately.
 _GROUP = 2**17
 _MOST_GROUPS = 64
 _SUPPORTED = (
@@ -29,20 +29,19 @@ _SUPPORTED = (
 
 
 class GeneratorNoise:
-  """A noise source for updates without a plan, on one replica.
+  """The noise source of updates without a plan, on one replica.
 
-  What gives the updates of one optimizer their noise has three methods, called
-  in this order, and the two attributes; `training.steps` has the other one.
+  A noise source has these three methods, called in this order for each update,
+  and the two attributes. `training.steps` has the one of a plan.
 
   Args:
     generator: a `tf.random.Generator`.
-    checkpointed: whether checkpoints keep its state. Secret noise must not go
-      back with a checkpoint, it was used; what is meant to be reproduced has
-      to.
+    checkpointed: whether checkpoints keep its state. Secret noise was used and
+      must not be restored; noise that is to be reproduced must be.
 
   Attributes:
-    plan: the `TrainingPlan` whose steps the updates are: `None`.
-    checkpointed: dict of what checkpoints of the optimizer keep, by name.
+    plan: the `TrainingPlan` of the updates: `None`.
+    checkpointed: what checkpoints of the optimizer keep, a dict by name.
   """
 
   plan = None
@@ -52,14 +51,11 @@ class GeneratorNoise:
     self.checkpointed = {'noise': generator} if checkpointed else {}
 
   def check(self, optimizer: DPOptimizer, step: tf.Tensor | int | None) -> None:
-    """Refuses an update for what is known without its rows.
+    """Raises a ValueError for an update that must not be made.
 
     Args:
-      optimizer: the optimizer that is about to update.
+      optimizer: the optimizer of the update.
       step: number of the update in its plan, or `None`.
-
-    Raises:
-      ValueError: for an update that must not be made.
     """
     name = type(optimizer).__name__
     if step is not None:
@@ -70,9 +66,8 @@ class GeneratorNoise:
     replicas = current_strategy().num_replicas_in_sync
     if replicas > 1:
       raise ValueError(
-        f'{name} runs on one replica and finds {replicas}: nobody has dealt '
-        'the rows out to them. Take the optimizer of a TrainingPlan, or train '
-        'outside of the tf.distribute strategy.'
+        f'{name} runs on one replica and finds {replicas}. Take the optimizer '
+        'of a TrainingPlan, or train outside of the tf.distribute strategy.'
       )
 
   def take(self, step: tf.Tensor | int | None) -> tf.random.Generator:
@@ -88,7 +83,7 @@ class GeneratorNoise:
     """Returns the sum over all replicas, with noise added once.
 
     Args:
-      taken: what `take` returned for the update.
+      taken: the result of `take` for the update.
       total: `[size]`, the sum over the examples of this replica.
       stddev: standard deviation of the noise, a scalar.
     """
@@ -97,17 +92,17 @@ class GeneratorNoise:
 
 
 def current_strategy() -> tf.distribute.Strategy:
-  """Returns the `tf.distribute` strategy in force.
+  """Returns the current `tf.distribute` strategy.
 
   Raises:
-    ValueError: for a strategy whose replicas do not make every update
-      together, or of which this was never shown.
+    ValueError: for one whose replicas are not known to make every update
+      together.
   """
   strategy = tf.distribute.get_strategy()
   if tf.distribute.has_strategy() and not isinstance(strategy, _SUPPORTED):
     raise ValueError(
-      f'{type(strategy).__name__} is not supported for private training: the '
-      'noise of an update has to enter once, with all replicas in step. Use '
+      f'{type(strategy).__name__} is not supported for private training: noise '
+      'must be added once per update, with all replicas in step. Use '
       'tf.distribute.MirroredStrategy or MultiWorkerMirroredStrategy.'
     )
   return strategy
@@ -121,13 +116,12 @@ def normal(
 ) -> tf.Tensor:
   """Returns `[size]`, independent normal numbers of mean zero.
 
-  Box and Muller's transform of uniform numbers, written out: TensorFlow's own
-  `normal` takes about twice as long on a CPU, and ends at 5.7 standard
-  deviations.
+  By the Box-Muller transform: TensorFlow's own `normal` takes about twice as
+  long on a CPU, and has no numbers beyond 5.7 standard deviations.
 
   Args:
-    random: has `uniform_full_int(shape, dtype)`, as a `tf.random.Generator`;
-      words of tf.uint32 and tf.uint64 are drawn.
+    random: has `uniform_full_int(shape, dtype)` as a `tf.random.Generator`, for
+      tf.uint32 and tf.uint64.
     size: integer.
     stddev: standard deviation, a scalar.
     dtype: tf.float32 or tf.float64.
@@ -138,17 +132,17 @@ def normal(
   words = tf.bitcast(random.uniform_full_int([2, half], word), signed)
   radius = tf.sqrt(-2 * tf.math.log(_uniform(words, dtype)))
   radius *= tf.cast(stddev, dtype)
-  # The sign makes half a turn of it.
+  # With its sign, the second word is an angle in [-pi, pi].
   angle = tf.cast(words[1], dtype) * (math.pi / signed.max)
   found = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
   return found[:size]
 
 
 def groups(tensors: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
-  """Returns the tensors as lists of consecutive ones, to be noised together.
+  """Splits the tensors into lists of consecutive ones, to be noised together.
 
-  Numbers of a group that fit into a cache are drawn faster and leave memory
-  soon. There are at most twice `_MOST_GROUPS`.
+  Noise that fits into a cache is drawn faster and freed soon. There are at most
+  twice `_MOST_GROUPS` lists.
   """
   sizes = [t.shape.num_elements() for t in tensors]
   largest = max(_GROUP, sum(sizes) // _MOST_GROUPS)
@@ -165,10 +159,10 @@ def groups(tensors: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
 def _uniform(words, dtype):
   """Returns numbers in (0, 1], in steps of 2^-46 near 0 (2^-78 in float64).
 
-  The radius is as long as they are small: with the 23 bits of TensorFlow's
-  float32 noise would end at 5.7 standard deviations, and here does at 8.1.
-  Beyond the 31 bits of the first word come the lowest 15 of the second. In
-  the angle these are less than 1e-4, so that they can serve twice.
+  Small numbers give long radii: with the 23 bits of TensorFlow's float32 noise
+  would end at 5.7 standard deviations; here it does at 8.1. The 31 bits of the
+  first word are followed by the lowest 15 of the second, which change the
+  angle by less than 1e-4 and so can be used twice.
   """
   signed = words.dtype
   bits = 8 * signed.size - 1

@@ -38,7 +38,7 @@ class TableDensity(tf.Module):
     edges: bin edges per column.
     probabilities: private bin probabilities per column.
     latent: a distribution over z, `[d]`.
-    dequantization: a `flows.VariationalDequantization` of the `cells` of
+    dequantization: a `VariationalDequantization` of the `cells` of
       the columns; uniform by default.
   """
 
@@ -48,7 +48,7 @@ class TableDensity(tf.Module):
     edges: Sequence[Sequence[float]],
     probabilities: Sequence[Sequence[float]],
     latent: tfd.TransformedDistribution,
-    dequantization: flows.UniformDequantization | None = None,
+    dequantization: flows.dequantization.UniformDequantization | None = None,
   ):
     super().__init__(name='table_density')
     # As an array, which checkpoints do not look into.
@@ -62,7 +62,9 @@ class TableDensity(tf.Module):
     self._start, self._width = intervals.T
     self._cell = np.array([c.cell for c in columns], np.float32)
     if dequantization is None:
-      dequantization = flows.UniformDequantization(cells(columns))
+      dequantization = flows.dequantization.UniformDequantization(
+        cells(columns)
+      )
     self.dequantization = dequantization
 
   @property

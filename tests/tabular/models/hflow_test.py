@@ -192,7 +192,7 @@ def _listed(scale):
 @pytest.mark.core
 def test_log_prob_is_weighted_for_where_points_are_drawn():
   density, codes = _listed(0.05)
-  even = flows.UniformDequantization([4, 2, 4])
+  even = flows.dequantization.UniformDequantization([4, 2, 4])
   found = []
   for dequantization in (density.dequantization, even):
     density.dequantization = dequantization

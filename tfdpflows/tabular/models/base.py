@@ -204,7 +204,7 @@ class TableModel(abc.ABC):
     flow = self.make_flow(columns, marginals, seed)
     dequantization = None
     if self.dequantization == 'variational' and any(cells(columns)):
-      dequantization = flows.VariationalDequantization(
+      dequantization = flows.dequantization.VariationalDequantization(
         cells(columns), seed=seed
       )
     return (

@@ -163,7 +163,7 @@ class HistogramDensity(TableDensity):
     edges: Sequence[Sequence[float]],
     probabilities: Sequence[Sequence[float]],
     latent: tfp.distributions.TransformedDistribution,
-    dequantization: flows.UniformDequantization | None = None,
+    dequantization: flows.dequantization.UniformDequantization | None = None,
     weights: Sequence[float] | None = None,
   ):
     super().__init__(columns, edges, probabilities, latent, dequantization)
