@@ -73,7 +73,7 @@ class Strategy:
   def statistic(
     self, gradients: PerExampleGradients, weights: tf.Tensor | None = None
   ) -> tf.Tensor | None:
-    """Returns a number to release besides the sum, or `None`."""
+    """Returns a number to release with the sum, or `None`."""
     return None
 
   def statistic_stddev(

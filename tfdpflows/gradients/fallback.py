@@ -129,7 +129,7 @@ _LOGGED = set()
 
 
 def log(variable: tf.Variable) -> None:
-  """Logs once that a variable takes the slow way."""
+  """Logs once that a variable takes the slow path."""
   if variable.name not in _LOGGED:
     _LOGGED.add(variable.name)
     logging.info(

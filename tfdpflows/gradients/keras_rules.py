@@ -210,7 +210,7 @@ def simple_rnn_cell(
 def recurrent(
   layer: keras.layers.RNN, inputs: tf.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-  """Unrolls the loop: no tape sees the uses of a kernel inside of one."""
+  """Unrolls the loop: the tape cannot record the primitives inside of one."""
   x = tf.nest.flatten(inputs)[0]
   time = 0 if layer.time_major else 1
   known = isinstance(x, tf.Tensor) and x.shape.rank and x.shape[time]

@@ -24,13 +24,13 @@ def register_rule(
 
   A rule is a function `rule(layer, *args, **kwargs)` that takes the arguments
   of the layer's `call` and returns the same result, computed with `linear`,
-  `per_example` and `embedding` wherever a variable of the layer meets the
-  batch. `tfdpflows.PrivateModel` uses it in place of `call`, and the variables
-  of the layer get per-example gradients in one backward pass. For options that
-  it does not support a rule returns `NotImplemented`: the layer's own `call`
-  runs, and its variables take the slow way. Rules run without AutoGraph, and
-  may call `type(layer).call(layer, ...)`. A rule holds for layers of exactly
-  this class, not of subclasses.
+  `per_example` and `embedding` wherever a variable of the layer is applied to
+  the batch. `tfdpflows.PrivateModel` uses it in place of `call`, and the
+  variables of the layer get per-example gradients in one backward pass. For
+  options that it does not support a rule returns `NotImplemented`: the layer's
+  own `call` runs, and its variables take the slow path. Rules run without
+  AutoGraph, and may call `type(layer).call(layer, ...)`. A rule holds for
+  layers of exactly this class, not of subclasses.
 
   Args:
     layer_class: a subclass of `tf.keras.layers.Layer`.

@@ -32,15 +32,14 @@ or removing example i moves the sum, beside its own part of at most C, by
     float64:  D 2^-53 (K + 1) / 2 C  = 1.4e-11 D C, 1.4e-5 C for D = 1e6
 
 in l2 norm, to first order in u. 376 is the longest chain of additions in the
-matrix products of Eigen and oneDNN that was seen; longer ones add in
+matrix products of Eigen and oneDNN that was observed; longer ones add in
 proportion. A product that is too small for float32 is lost: `short` counts
 2^24 times what this may take from a part for a part of its length, so that no
 more than `R 2^-24 C` is lost.
 
 This is beside what every sum of n numbers in float32 is off by, `n u sum_i c_i
-l_i` at the most, whichever way they are added: with one use of each kernel
-`l_i = |g_i|`. Whether other examples are in it changes that error, too; see
-docs/gradients.md for how far that goes.
+l_i` at most, in any order: with one use of each kernel `l_i = |g_i|`. Other
+examples change that error, too; docs/gradients.md has by how much.
 
 It is assumed that products and sums are those of IEEE 754 in the precision of
 the activations, in any order. Matrix products that round their inputs to fewer

@@ -74,14 +74,14 @@ class PerExampleGradients:
 
   Args:
     tape: a `PerExampleTape`. A plain `tf.GradientTape`, which is used up, takes
-      the slow way: an example whose gradient is not finite is an error when it
+      the slow path: an example whose gradient is not finite is an error when it
       runs, and visible to whoever sees that error, since `tape.jacobian`
       cannot keep it apart from the others. It is refused under
       `jit_compile=True`, which drops the check.
     loss: `[batch]`, the loss of each example.
     variables: the variables, as a flat list.
-    draws: number of rows that each example has in a row: what met the
-      parameters is `[batch * draws, ...]`.
+    draws: number of consecutive rows of each example: inputs of the primitives
+      are `[batch * draws, ...]`.
 
   Attributes:
     variables: the variables, in the order of all lists below.
@@ -104,7 +104,7 @@ class PerExampleGradients:
     if not hasattr(tape, 'records'):
       self.layers = _layers(self.variables, [])
       whole = self._from_jacobian(tape, loss, self.variables)
-      noted, rest = [], {}
+      recorded, rest = [], {}
     else:
       known = {v.ref() for v in self.variables}
       records = [
@@ -112,12 +112,12 @@ class PerExampleGradients:
       ]
       _check_batch(loss, records, draws)
       self.layers = _layers(self.variables, records)
-      # One backward pass for all of it. What arrives at a variable itself came
-      # by a way that no primitive recorded.
+      # One backward pass for all. The gradient at a variable itself is that of
+      # uses without a primitive.
       targets = [r.output for r in records] + self.variables
       gradients = tape.gradient(loss, targets)
       outputs, direct = gradients[: len(records)], gradients[len(records) :]
-      noted = [
+      recorded = [
         (r, _by_use(r, g, draws))
         for r, g in zip(records, outputs)
         if g is not None  # Else the output never reached the loss.
@@ -134,7 +134,7 @@ class PerExampleGradients:
     self._terms = [
       StoredTerm(whole[v.ref()])
       if v.ref() in whole
-      else _term(v, noted, draws, rest.get(v.ref()))
+      else _term(v, recorded, draws, rest.get(v.ref()))
       for v in self.variables
     ]
 
@@ -306,18 +306,18 @@ def _layers(variables, records):
   return [numbers[name] for name in names]
 
 
-def _term(variable, noted, draws, rest):
+def _term(variable, recorded, draws, rest):
   """Returns the term of one variable: all its uses, summed before the norm.
 
   Args:
     variable: the variable.
-    noted: pairs of records and the gradients at their outputs, as `_by_use`.
+    recorded: pairs of records and the gradients at their outputs, as `_by_use`.
     draws: rows of an example.
     rest: its gradients by uses that were not recorded, or `None`.
   """
   of = lambda kind, name: [
     (r, g)
-    for r, g in noted
+    for r, g in recorded
     if isinstance(r, kind) and getattr(r, name) is variable
   ]
   stored = [_over_draws(g, draws) for _, g in of(Copies, 'parameter')]
@@ -329,7 +329,7 @@ def _term(variable, noted, draws, rest):
   looked_up = of(Lookup, 'table')
   shared = [
     (_over_draws(g, draws), jacobian)
-    for r, g in noted
+    for r, g in recorded
     if isinstance(r, Shared)
     for parameter, jacobian in zip(r.parameters, r.jacobians)
     if parameter is variable

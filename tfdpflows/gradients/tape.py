@@ -1,9 +1,9 @@
 """A gradient tape with per-example gradients, and its primitives.
 
 The gradient of a sum over examples mixes the examples at one place only: where
-a parameter meets the batch. The primitives here record what is needed to
-separate them, so that one backward pass to their outputs is enough. `rules.py`
-turns the records into norms and clipped sums.
+a parameter is applied to the batch. The primitives here record what is needed
+to separate them, so that one backward pass to their outputs is enough.
+`rules.py` turns the records into norms and clipped sums.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PerExampleTape(tf.GradientTape):
 
   It records the primitives (`linear`, `per_example`, `embedding`), except those
   inside of a nested `tf.function`, loop or branch. Variables that are used
-  there, or without a primitive, take a slower way, with the same result:
+  there, or without a primitive, take a slower path, with the same result:
 
   - With `losses` and `rows`, their gradients are computed example by example,
     from the rows again. Nothing an example holds reaches another one.
@@ -133,7 +133,7 @@ def linear(
     bias: variable (or tensor) `[out]`, or `None`.
     mask: 0/1 tensor `[in, out]`, or `None`. Multiplied in the forward pass, so
       that no masked weight ever has a gradient. Variables that the mask, or a
-      bias which is no variable, was computed from take the slow way.
+      bias which is no variable, was computed from take the slow path.
 
   Returns:
     `[batch, ..., out]`.
@@ -234,7 +234,7 @@ def shared(
 
   Args:
     function: of the parameters, in this order; returns a list of k scalars.
-      Other variables that it uses take the slow way.
+      Other variables that it uses take the slow path.
     parameters: list of variables (or tensors).
     batch: number of examples, a scalar integer.
 

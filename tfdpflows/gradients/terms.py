@@ -63,7 +63,9 @@ class Term:
   def times(self, mask: tf.Tensor) -> Term:
     """Returns the gradients times a tensor of the variable's shape."""
     g = self.materialise()
-    return StoredTerm(g * tf.reshape(mask, tf.shape(g)[1:]))
+    if mask.shape != g.shape[1:]:
+      mask = tf.reshape(mask, tf.shape(g)[1:])
+    return StoredTerm(g * mask)
 
 
 class LinearTerm(Term):

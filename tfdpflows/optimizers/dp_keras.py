@@ -190,7 +190,7 @@ class DPOptimizer:
     Args:
       loss: `[batch]`, one loss per example.
       variables: flat list of variables.
-      tape: a `PerExampleTape`; a plain `tf.GradientTape` takes the slow way.
+      tape: a `PerExampleTape`; a plain `tf.GradientTape` takes the slow path.
       weights: `[batch]`, 0 for padding; all ones by default.
       step: the number of the batch, as `plan.dataset` gives it; with a plan
         only.
