@@ -17,7 +17,8 @@ endif
 # Arguments of pytest: make test PYTEST='-q tests/cli'. Tests of one file stay
 # in one process, and share what they made. With MARK=core only those that are
 # marked so.
-PYTEST ?= -q --numprocesses auto --maxprocesses 4 --dist loadfile
+PYTEST ?= -q --numprocesses auto --maxprocesses 4 --dist loadfile \
+  --no-loadscope-reorder
 MARK ?= not full
 PIP := -m pip --disable-pip-version-check install -qq
 TF215 := tensorflow==2.15.1

@@ -27,6 +27,7 @@ LABELS = {
 }
 _SMOKE_ROWS, _SMOKE_COLUMNS = 600, 4
 _SMOKE = {'epochs': 1.0, 'hidden_units': (8,), 'num_bins': 4}
+_SMOKE_FLOW = {'num_blocks': 1, **_SMOKE}
 
 
 def run(
@@ -108,7 +109,8 @@ def run(
           continue
         given = {k: target if v == TARGET else v for k, v in arguments.items()}
         if smoke:
-          given.update(_SMOKE)
+          flow = given.get('model') in ('hflow', 'spline')
+          given.update(_SMOKE_FLOW if flow else _SMOKE)
         synthesizer = tabular.TabularSynthesizer(
           schema, epsilon=epsilon, delta=delta, seed=seed, **given
         )

@@ -39,11 +39,11 @@ def test_calibration(q, steps, epsilon, delta, spent, name):
     training(q, steps),
     accounting.PrivacyBudget(epsilon=epsilon, delta=delta),
   )
-  start = time.perf_counter()
+  start = time.process_time()
   sigma = accounting.calibrate_noise_multiplier(
     make_event, budget, spent=spent, accountant=name
   )
-  assert time.perf_counter() - start < 5
+  assert time.process_time() - start < 5
 
   def price(noise_multiplier):
     parts = [make_event(noise_multiplier)] + ([spent] if spent else [])
@@ -144,9 +144,9 @@ def test_curve_of_epsilon():
     1e-5,
   )
   assert curve[0] < curve[1] < curve[3] < curve[2]
-  start = time.perf_counter()
+  start = time.process_time()
   calibration.epsilon_after(step, range(0, 500, 10), delta=1e-5, spent=spent)
-  assert time.perf_counter() - start < 4
+  assert time.process_time() - start < 4
 
 
 def test_curve_does_not_depend_on_votes():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.grids import thinned
 from tfdpflows import bijectors, flows, gradients, networks
 from tfdpflows._keras import tfp
 
@@ -95,6 +96,8 @@ BIJECTORS = {
     ).bijector
   ),
 }
+# One of each kind of computation: what `make test` vectorizes, and compiles.
+COMPILED = 'actnorm', 'maf_spline', 'lu_permuted', 'sylvester_2', 'histogram'
 WITHOUT_VARIABLES = ('marginal', 'spline', 'logistic_mixture')
 IDENTITIES = [
   n for n in BIJECTORS if n not in (*WITHOUT_VARIABLES, 'marginal_flow')
@@ -191,8 +194,18 @@ def test_gradients_are_finite_at_the_edges(name):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('name', BIJECTORS)
-def test_function_xla_and_vectorized_map_equal_eager(name):
+@pytest.mark.parametrize(
+  ('name', 'mode'),
+  thinned(
+    [
+      (name, mode)
+      for name in BIJECTORS
+      for mode in ('function', 'vectorized_map', 'xla')
+    ],
+    lambda point: point[0] in COMPILED or point[1] == 'function',
+  ),
+)
+def test_function_xla_and_vectorized_map_equal_eager(name, mode):
   bijector = _make(name)
   x = _inputs(name, n=6)
 
@@ -202,22 +215,29 @@ def test_function_xla_and_vectorized_map_equal_eager(name):
     log_det = bijector.inverse_log_det_jacobian(_fresh(y), event_ndims=1)
     return y, z, tf.broadcast_to(log_det, tf.shape(x)[:-1])
 
-  expected = values(x)
-  for run in (
-    tf.function(values),
-    tf.function(values, jit_compile=True),
-    lambda x: tf.vectorized_map(values, x),
-  ):
-    for found, e in zip(run(x), expected):
-      np.testing.assert_allclose(found, e, rtol=1e-6, atol=1e-6)
+  run = {
+    'vectorized_map': lambda x: tf.vectorized_map(values, x),
+    'function': tf.function(values),
+    'xla': tf.function(values, jit_compile=True),
+  }[mode]
+  for found, e in zip(run(x), values(x)):
+    np.testing.assert_allclose(found, e, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.core
 @pytest.mark.parametrize(
-  'name', [n for n in BIJECTORS if n not in WITHOUT_VARIABLES]
+  ('name', 'mode'),
+  thinned(
+    [
+      (name, mode)
+      for name in BIJECTORS
+      for mode in ('eager', 'function', 'xla')
+      if name not in WITHOUT_VARIABLES
+    ],
+    lambda point: point[0] in COMPILED or point[1] == 'eager',
+  ),
 )
-@pytest.mark.parametrize('xla', [False, True])
-def test_per_example_gradients_equal_jacobian_and_clip(name, xla):
+def test_per_example_gradients_equal_jacobian_and_clip(name, mode):
   """In float64; test_float32_gradients has the contract's precision."""
   bijector = _make(name)
   base = tfd.MultivariateNormalDiag(tf.zeros(D, tf.float64))
@@ -232,8 +252,7 @@ def test_per_example_gradients_equal_jacobian_and_clip(name, xla):
   scale = tf.minimum(1, clip / tf.sqrt(squared))
   expected = [tf.tensordot(scale, j, 1) for j in jacobian]
 
-  @tf.function(jit_compile=xla)
-  def found():
+  def clipped():
     with gradients.PerExampleTape() as tape:
       loss = -flow.log_prob(_fresh(x))
     per_example = tape.per_example_gradients(loss, variables)
@@ -242,7 +261,9 @@ def test_per_example_gradients_equal_jacobian_and_clip(name, xla):
       gradients.Flat(clip).clip_and_sum(per_example),
     )
 
-  found_squared, found_sum = found()
+  if mode != 'eager':
+    clipped = tf.function(clipped, jit_compile=mode == 'xla')
+  found_squared, found_sum = clipped()
   np.testing.assert_allclose(found_squared, squared, rtol=1e-6)
   for f, e in zip(found_sum, expected):
     np.testing.assert_allclose(f, e, rtol=1e-6, atol=1e-6 * np.abs(e).max())

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from experiments import density_datasets, density_fitting
+from tests.grids import thinned
 
 SMALL = {'epochs': 1.0, 'num_blocks': 1, 'hidden_units': (8,)}
 
@@ -22,7 +23,9 @@ class TestFitting:
     assert fit.ledger.epsilon() > 0.99
     assert np.isfinite(fit.log_prob(x)).all()
 
-  @pytest.mark.parametrize('kind', ['duplicates', 'constant column', 'nan'])
+  @pytest.mark.parametrize(
+    'kind', thinned(['nan', 'duplicates', 'constant column'], 1)
+  )
   def test_odd_rows_leave_it_finite(self, kind):
     good = density_datasets.load('pinwheel').x[:200]
     x = {

@@ -102,8 +102,17 @@ def test_a_label_that_is_no_class_adds_nothing(name, bad):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('how', ['jit_compile', 'run_eagerly'])
-@pytest.mark.parametrize('bad', [7, np.nan, np.inf, -1])
+@pytest.mark.parametrize(
+  ('how', 'bad'),
+  thinned(
+    [
+      (how, bad)
+      for bad in (7, np.nan, np.inf, -1)
+      for how in ('run_eagerly', 'jit_compile')
+    ],
+    3,
+  ),
+)
 def test_labels_under_xla_and_eagerly(how, bad):
   make = lambda: _model(L.Dense(2))
   x, y = _x(), _labels(bad, 'float32')
@@ -112,7 +121,7 @@ def test_labels_under_xla_and_eagerly(how, bad):
   _same(found, _trained(make(), loss(), x, y, without=True)[0])
 
 
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
 def test_ignored_labels_are_no_bad_ones(jit_compile):
   """A position to ignore; one that is no class leaves its whole row out."""
   make = lambda: _model(L.Reshape([2, 2]), L.Dense(2))
@@ -175,7 +184,7 @@ def test_such_a_row_is_not_in_the_released_loss():
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
 def test_rows_of_a_loss_of_ones_own_are_named(jit_compile):
   """`usable`: the row meets neither the layers nor the loss."""
   make = lambda: _model(L.Dense(2))
@@ -202,7 +211,7 @@ def test_usable_must_look_at_each_row_alone():
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('name', ['hinge', 'squared_hinge'])
+@pytest.mark.parametrize('name', thinned(['hinge', 'squared_hinge'], 1))
 def test_hinge_losses_read_each_label_by_itself(name):
   """Keras reads 0 as -1 only where all labels of the batch are 0 or 1."""
   make = lambda: _model(L.Dense(1))
@@ -244,7 +253,9 @@ def test_under_a_plan_training_goes_on():
   _same(trained(_x(), _labels(7)), trained(x, _labels(1)))
 
 
-@pytest.mark.parametrize('loss', ['mse', 'binary_crossentropy', 'poisson'])
+@pytest.mark.parametrize(
+  'loss', thinned(['mse', 'binary_crossentropy', 'poisson'], 1)
+)
 def test_targets_features_and_weights_that_are_not_finite(loss):
   make = lambda: _model(L.Dense(1, 'sigmoid'))
   for bad in (np.nan, np.inf):

@@ -39,7 +39,7 @@ def test_batches_of_any_size_and_with_bad_rows(clipping, xla):
     bias = tf.Variable(np.ones(2, dtype))
     optimizer = _optimizer(clipping)
 
-    @tf.function(jit_compile=xla)
+    @tf.function(jit_compile=xla, reduce_retracing=True)
     def step(x, optimizer=optimizer, kernel=kernel, bias=bias):
       losses = lambda x: _losses(x, kernel, bias)
       return optimizer.private_gradients_of(losses, x, [kernel, bias])[0]

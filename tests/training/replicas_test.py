@@ -10,6 +10,7 @@ import pytest
 import small_training
 import tensorflow as tf
 
+from tests.grids import thinned
 from tfdpflows.training import replicas
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -49,11 +50,12 @@ def test_strategies_out_of_step_are_refused_by_name(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_virtual_cpus():
+@pytest.mark.parametrize('marks', thinned(['not full', 'full'], 1))
+def test_two_virtual_cpus(marks):
   """Runs `two_replicas.py`, where the tests are."""
   process = subprocess.run(
     [
-      *(sys.executable, '-m', 'pytest', '-q', '-x'),
+      *(sys.executable, '-m', 'pytest', '-q', '-x', '-m', marks),
       str(ROOT / 'tests' / 'training' / 'two_replicas.py'),
     ],
     cwd=ROOT,
@@ -61,7 +63,7 @@ def test_two_virtual_cpus():
     env={**os.environ, 'TFDPFLOWS_TWO_CPUS': '1', 'TF_CPP_MIN_LOG_LEVEL': '3'},
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=600,
   )
   assert process.returncode == 0, (
     process.stdout[-4000:] + process.stderr[-2000:]

@@ -155,7 +155,9 @@ def test_replicas_share_no_row_and_every_row_is_drawn_with_q():
   assert 1e-4 < scipy.stats.chi2.cdf(np.sum(z**2), rows) < 1 - 1e-4
 
 
-@pytest.mark.parametrize('after', [ONE, TWO], ids=['one', 'two'])
+@pytest.mark.parametrize(
+  'after', [TWO, pytest.param(ONE, marks=pytest.mark.full)], ids=['two', 'one']
+)
 def test_replays_from_checkpoint_on_any_number_of_replicas(
   after, trained, tmp_path
 ):

@@ -6,6 +6,10 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
+
+from tests.grids import thinned
+
 ROOT = pathlib.Path(__file__).parents[3]
 
 # Every script forks writers, kills them, and compares what the files say with
@@ -236,19 +240,22 @@ def run(kills, *scripts):
   return [int(word) for word in result.stdout.split()]
 
 
-def test_killed_writers_never_understate():
-  kills, steps, chapters = run(200, TRAINING)
-  assert kills == 200
+@pytest.mark.parametrize('kills', thinned([80, 200], 1))
+def test_killed_writers_never_understate(kills):
+  done, steps, chapters = run(kills, TRAINING)
+  assert done == kills
   assert steps > 20
   assert chapters > 3
 
 
-def test_killed_at_birth_leaves_a_whole_ledger_or_none():
-  assert run(60, BIRTH) == [60]
+@pytest.mark.parametrize('kills', thinned([30, 60], 1))
+def test_killed_at_birth_leaves_a_whole_ledger_or_none(kills):
+  assert run(kills, BIRTH) == [kills]
 
 
-def test_killed_merges_lose_nothing_and_can_be_completed():
-  assert run(50, MERGING, RANDOM_MERGES) == [50]
+@pytest.mark.parametrize('kills', thinned([20, 50], 1))
+def test_killed_merges_lose_nothing_and_can_be_completed(kills):
+  assert run(kills, MERGING, RANDOM_MERGES) == [kills]
 
 
 def test_a_merge_may_die_at_every_call_to_the_system():

@@ -1,0 +1,22 @@
+"""Order of the files, and what one leaves behind for the next."""
+
+import gc
+import sys
+
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+  """Puts files with slow tests first, so that none is left for the end."""
+  slow = {item.path for item in items if item.get_closest_marker('slow')}
+  items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _forget_models():
+  """Frees the graphs of a file, which Keras would keep to the end."""
+  yield
+  keras = sys.modules.get('tf_keras')
+  if keras is not None:
+    keras.backend.clear_session()
+  gc.collect()
