@@ -1,5 +1,7 @@
 """A whole fit, replayed on neighbouring tables with the same noise."""
 
+import contextlib
+import functools
 import types
 
 import numpy as np
@@ -37,14 +39,13 @@ class Releases:
 
   def __init__(self):
     self.counts, self.steps = [], {}
-    self.moved_counts, self.moved_steps = [], {}
     self.choices, self.joint = [], []
-    self.moved_choices, self.moved_joint = [], []
     self.replay = False
-    self._number = 0
 
   def start_replay(self):
     self.replay, self._number = True, 0
+    self.moved_counts, self.moved_steps = [], {}
+    self.moved_choices, self.moved_joint = [], []
     self._choices, self._joint = iter(self.choices), iter(self.joint)
 
   def histogram(self, original):
@@ -122,19 +123,41 @@ class Releases:
     return release
 
 
-@pytest.fixture
-def releases(monkeypatch):
-  releases = Releases()
-  for owner, name, wrap in (
-    (histograms, '_release', releases.histogram),
-    (dp_keras.DPOptimizer, '_release', releases.training),
-    (marginals, '_choose', releases.choice),
-    (marginals, '_release', releases.marginal),
-  ):
-    monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
-  monkeypatch.setattr(adaptive_marginals, '_SAMPLE', 2048)
-  monkeypatch.setitem(adaptive_marginals._DISTILLATION, 'steps', 5)
-  return releases
+@contextlib.contextmanager
+def watched(releases):
+  """Lets `releases` see what is released inside of the context."""
+  with pytest.MonkeyPatch.context() as patch:
+    for owner, name, wrap in (
+      (histograms, '_release', releases.histogram),
+      (dp_keras.DPOptimizer, '_release', releases.training),
+      (marginals, '_choose', releases.choice),
+      (marginals, '_release', releases.marginal),
+    ):
+      patch.setattr(owner, name, wrap(getattr(owner, name)))
+    patch.setattr(adaptive_marginals, '_SAMPLE', 2048)
+    patch.setitem(adaptive_marginals._DISTILLATION, 'steps', 5)
+    yield
+
+
+@pytest.fixture(scope='module')
+def record(people):
+  """Returns a function of a model and a row: table, releases, fit, spending.
+
+  Each fit is made and recorded once, and replayed in several tests.
+  """
+
+  @functools.cache
+  def record(name, row):
+    table = people.table.copy()
+    if row == 'extreme':
+      columns = ['age', 'income', 'visits', 'city']
+      table.loc[ROW, columns] = [0, 200, 12, 'Bonn']
+    releases = Releases()
+    with watched(releases):
+      fitted, spending = run(people, table, name)
+    return table, releases, fitted, spending
+
+  return record
 
 
 def run(people, table, name, without=None):
@@ -211,22 +234,19 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(a, b)
 
 
+CASES = [('adaptive', 'extreme'), ('hflow', 'ordinary')]
+
+
 @pytest.mark.parametrize(
-  'name, row',
-  thinned(
-    [('adaptive', 'extreme'), ('hflow', 'ordinary'), ('adaptive', 'ordinary')],
-    2,
-  ),
+  'name, row', thinned([*CASES, ('adaptive', 'ordinary')], len(CASES))
 )
 def test_one_row_moves_every_release_by_its_sensitivity(
-  people, name, row, releases
+  people, name, row, record
 ):
-  table = people.table.copy()
-  if row == 'extreme':
-    table.loc[ROW, ['age', 'income', 'visits', 'city']] = [0, 200, 12, 'Bonn']
-  fitted, spending = run(people, table, name)
+  table, releases, fitted, spending = record(name, row)
   releases.start_replay()
-  neighbour, _ = run(people, table, name, without=ROW)
+  with watched(releases):
+    neighbour, _ = run(people, table, name, without=ROW)
   assert len(releases.moved_steps) == spending.plan.steps == 16
   # One Gaussian mechanism over all columns and levels.
   counts = np.linalg.norm(releases.moved_counts)
@@ -245,13 +265,16 @@ def test_one_row_moves_every_release_by_its_sensitivity(
   assert_same(output(neighbour), output(fitted))
 
 
-@pytest.mark.parametrize('name', ['adaptive', 'hflow'])
-def test_nothing_but_the_releases_depends_on_the_rows(people, name, releases):
+@pytest.mark.parametrize('name, row', CASES)
+def test_nothing_but_the_releases_depends_on_the_rows(
+  people, name, row, record
+):
   """Other rows, the same releases: the same model."""
-  fitted, _ = run(people, people.table, name)
-  other = pd.concat([people.table[200:], people.table[:200]])
+  table, releases, fitted, _ = record(name, row)
+  other = pd.concat([table[200:], table[:200]])
   other['member'] = ~other['member'].astype(bool)
   releases.start_replay()
-  replayed, _ = run(people, other.reset_index(drop=True), name)
+  with watched(releases):
+    replayed, _ = run(people, other.reset_index(drop=True), name)
   assert max(releases.moved_steps.values()) > 1
   assert_same(output(replayed), output(fitted))
