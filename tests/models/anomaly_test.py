@@ -13,7 +13,7 @@ from tfdpflows import accounting, flows
 from tfdpflows._keras import tfp
 from tfdpflows.accounting.events import ExponentialMechanismDpEvent
 from tfdpflows.models import AnomalyDetector
-from tfdpflows.models.anomaly_evaluation import evaluate_scores
+from tfdpflows.models.anomaly import evaluate_scores
 from tfdpflows.randomness import Randomness
 
 tfb, tfd = tfp.bijectors, tfp.distributions

@@ -101,10 +101,10 @@ def test_data_that_the_plan_did_not_draw_is_refused():
   x = _data()
   own = tf.data.Dataset.from_tensor_slices(x).batch(10)
   for data in (own, plan.dataset(x).map(lambda *batch: batch)):
-    with pytest.raises(ValueError, match='not of its drawing'):
+    with pytest.raises(ValueError, match='did not draw this dataset'):
       model.fit(data, verbose=0)
   other = _plan().dataset(x)
-  with pytest.raises(ValueError, match='not of its drawing'):
+  with pytest.raises(ValueError, match='did not draw this dataset'):
     model.fit(other, verbose=0)
   for arguments in (
     {'batch_size': 10},

@@ -305,17 +305,82 @@ def test_bad_input():
       tfdpflows.TrainingPlan.for_epsilon(**{**good, **arguments})
 
 
-def test_an_optimizer_of_other_noise_than_planned_is_refused():
-  plan = tfdpflows.TrainingPlan(
-    sampling.PoissonSampler(num_examples=40, sampling_probability=0.5),
-    gradients.Flat(1.0),
-    noise_multiplier=2.0,
-    steps=2,
-  )
-  optimizer = plan.optimizer('sgd', learning_rate=0.1)
+def _classifier(optimizer):
   layer = keras.layers.Dense(1)
   model = tfdpflows.PrivateModel(keras.Sequential([layer]))
   model.compile(optimizer, 'mse')
-  optimizer.noise_multiplier = 1e-6
-  with pytest.raises(ValueError, match='the plan charges for 2'):
-    model.fit(np.zeros([40, 3], 'f'), np.zeros([40, 1], 'f'), verbose=0)
+  return model
+
+
+def _set(**values):
+  def change(optimizer):
+    for name, value in values.items():
+      setattr(optimizer, name, value)
+
+  return change
+
+
+def _clip_in_place(optimizer):
+  optimizer.clipping.l2_norm_clip = 30.0
+
+
+def _noise_of_plan_too(optimizer):
+  optimizer.noise_multiplier = optimizer.plan.noise_multiplier = 1e-6
+
+
+CHANGES = {
+  'noise_multiplier': _set(noise_multiplier=1e-6),
+  'noise_multiplier, of the plan too': _noise_of_plan_too,
+  'clipping': _set(clipping=gradients.Flat(30.0)),
+  'clipping, in place': _clip_in_place,
+  'loss_bound': _set(loss_bound=5.0),
+  'expected_batch_size': _set(expected_batch_size=1.0),
+  'augmentation_multiplicity': _set(augmentation_multiplicity=3),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('change', CHANGES)
+@pytest.mark.parametrize('after', ['planning', 'a fit', 'a step'])
+def test_an_optimizer_that_was_changed_is_refused(change, after):
+  """Ledger and statement, and the next process, know it as it was made."""
+  plan = _plan()
+  model = _classifier(plan.optimizer('sgd', learning_rate=0.1))
+  refused = pytest.raises(
+    ValueError, match=f'changed after.*{change.partition(",")[0]}'
+  )
+  y = np.zeros([200, 1], 'f')
+  if after == 'a step':
+    with plan._steps.train(model.optimizer):
+      CHANGES[change](model.optimizer)
+      with refused:
+        model.optimizer.check_step([], 0)
+    return
+  if after == 'a fit':
+    model.fit(X, y, epochs=1, verbose=0)
+  CHANGES[change](model.optimizer)
+  charged = [e.count for e in plan.ledger.entries]
+  with refused:
+    model.fit(X, y, verbose=0)
+  assert [e.count for e in plan.ledger.entries] == charged
+
+
+def test_a_plan_that_was_changed_makes_no_other_noise():
+  """What it has reserved is for the noise that it was made with."""
+  plan = _plan()
+  plan.dataset(X)
+  plan.noise_multiplier = 1e-6
+  model = _classifier(plan.optimizer('sgd', learning_rate=0.1))
+  with pytest.raises(ValueError, match='changed after.*noise_multiplier'):
+    model.fit(X, np.zeros([200, 1], 'f'), verbose=0)
+
+
+def test_learning_rates_may_change():
+  """What is made of releases is nobody's secret."""
+  plan = _plan()
+  model = _classifier(plan.optimizer('adam', learning_rate=0.1))
+  y = np.zeros([200, 1], 'f')
+  for learning_rate in (0.2, 0.01):
+    model.optimizer.learning_rate = learning_rate
+    model.fit(X, y, epochs=1, verbose=0)
+  assert plan.remaining_steps == 0

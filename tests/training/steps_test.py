@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import _keras, accounting, gradients, sampling
 from tfdpflows.randomness import Randomness
-from tfdpflows.training.steps import StepNoise
+from tfdpflows.training.step_noise import StepNoise
 
 keras = _keras.keras
 STEPS = 6
@@ -321,6 +321,8 @@ def test_a_ledger_that_knows_less_than_the_optimizer_is_refused(replay):
     ({'loss_bound': 4.0}, 'loss_bound: 3.0, and not 4.0'),
     ({'augmentation_multiplicity': 2}, 'num_draws: 1, and not 2'),
     ({'learning_rate': 0.1}, 'learning_rate: 0.5, and not 0.1'),
+    ({'set_to': 0.1}, 'learning_rate: 0.5, and not 0.1'),
+    ({'learning_rate': 0.1, 'set_to': 0.5}, None),
     ({'name': 'adam'}, 'DPKerasSGD.*and not.*DPKerasAdam'),
     ({'x': _rows(2.0)}, 'table: '),
     ({'chunk_size': 8}, None),
@@ -332,7 +334,15 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
   budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
   ledger = accounting.PrivacyLedger(path, budget=budget)
 
-  def train(ledger, x=None, name='sgd', clipping=None, resume=True, **kwargs):
+  def train(
+    ledger,
+    x=None,
+    name='sgd',
+    clipping=None,
+    resume=True,
+    set_to=None,
+    **kwargs,
+  ):
     plan = _plan(
       bytes(32), clipping=clipping or gradients.Flat(1.0), ledger=ledger
     )
@@ -343,6 +353,8 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
     model.compile(optimizer=optimizer)
     if resume:
       plan.resume(optimizer, replay=True)
+    if set_to is not None:
+      optimizer.learning_rate = set_to
     with plan._steps.train(optimizer):
       plan.dataset(_rows() if x is None else x)
 

@@ -6,7 +6,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tfdpflows.randomness import Randomness
-from tfdpflows.training.steps import StepStream
+from tfdpflows.training.step_noise import StepStream
 
 
 @pytest.mark.core

@@ -1,7 +1,6 @@
 """Keras models around distributions."""
 
-from tfdpflows.models.anomaly import AnomalyDetector
-from tfdpflows.models.anomaly_evaluation import AnomalyEvaluation
+from tfdpflows.models.anomaly import AnomalyDetector, AnomalyEvaluation
 from tfdpflows.models.density import DensityModel
 from tfdpflows.models.dp_mog import DPMoG
 from tfdpflows.models.private import PrivateModel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Optional, Union
 
@@ -14,14 +15,12 @@ from tfdpflows.independence.comparison import check_function
 from tfdpflows.independence.keras_layers import refuse_batch_statistics
 from tfdpflows.mechanisms import private_quantile
 from tfdpflows.mechanisms.releases import as_numbers
-from tfdpflows.models.anomaly_evaluation import evaluate_scores
 
 if TYPE_CHECKING:
   import numpy.typing as npt
 
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.atomic import PathLike
-  from tfdpflows.models.anomaly_evaluation import AnomalyEvaluation
   from tfdpflows.models.density import DensityModel
   from tfdpflows.models.dp_mog import DPMoG
   from tfdpflows.randomness import Randomness
@@ -30,6 +29,29 @@ if TYPE_CHECKING:
 _CHUNK = 8192
 # Rows that a model is known by, in what is kept of a charge.
 _NUM_ROWS = 7
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AnomalyEvaluation:
+  """The receiver operating characteristic of scores, and a point on it.
+
+  Attributes:
+    false_positive_rates: float64 `[k]`, rising from 0 to 1: the share of
+      ordinary rows with a score of `thresholds` or above.
+    true_positive_rates: float64 `[k]`, the same share of anomalies.
+    thresholds: float64 `[k]`, falling from infinity (which flags nothing).
+    auc: the area below that curve: the probability that an anomaly scores
+      above an ordinary row, equal scores counting half.
+    false_positive_rate: share of ordinary rows that the detector flags.
+    true_positive_rate: share of anomalies that the detector flags.
+  """
+
+  false_positive_rates: np.ndarray
+  true_positive_rates: np.ndarray
+  thresholds: np.ndarray
+  auc: float
+  false_positive_rate: float
+  true_positive_rate: float
 
 
 class AnomalyDetector:
@@ -146,23 +168,22 @@ class AnomalyDetector:
     label: str = 'anomaly threshold',
     resume: bool = False,
   ) -> AnomalyDetector:
-    """Makes a detector with a threshold from private rows, for a price.
+    """Makes a detector with a threshold from private rows, and charges it.
 
     Args:
       model: see the class.
       x: rows `[n, d]`; those that the model was trained on may serve.
       false_positive_rate: about the share of them to be flagged, in [0, 1).
-      epsilon: what to spend. `false_positive_rate * n` rows should be many more
-        than `10 / epsilon`, see `mechanisms.private_quantile`.
+      epsilon: of this release. `false_positive_rate * n` should be far above
+        `10 / epsilon`, see `mechanisms.private_quantile`.
       bounds: public bounds (lower, upper) of the threshold, in nats.
       ledger: `PrivacyLedger` that is charged before anything is computed from
         `x`, but for a fingerprint that says nothing without the secret.
       randomness: `tfdpflows.randomness.Randomness`; by default one that nobody
         knows.
       label: label of the charge.
-      resume: whether a charge of that label that is already in the ledger pays
-        for this call: a repeated one, with the same model, rows, parameters
-        and `randomness`.
+      resume: whether this call repeats one that the ledger has charged under
+        that label, with the same model, rows, parameters and `randomness`.
 
     Raises:
       ValueError: for a shape, dtype or number out of range; for a model that
@@ -236,10 +257,10 @@ class AnomalyDetector:
       An `AnomalyEvaluation`. It tells of the rows: it is public if they are.
 
     Raises:
-      ValueError: for other labels, or if there is only one kind; see also
-        `score`.
+      ValueError: for labels of another length or other values, or if there is
+        only one kind; see also `score`.
     """
-    return evaluate_scores(self.score(x), labels, self.threshold)
+    return evaluate_scores(self.score(x), np.asarray(labels), self.threshold)
 
   def save(self, path: PathLike) -> None:
     """Writes a SavedModel that loads without this package.
@@ -330,3 +351,35 @@ def _check_rate(rate):
     raise ValueError(
       f'false_positive_rate is {rate}; it must be a share in [0, 1).'
     )
+
+
+def evaluate_scores(
+  scores: np.ndarray, labels: np.ndarray, threshold: float
+) -> AnomalyEvaluation:
+  """Returns the `AnomalyEvaluation` of scores; above `threshold` is flagged."""
+  if labels.shape != scores.shape or not np.isin(labels, [0, 1]).all():
+    raise ValueError(
+      f'labels have shape {labels.shape} and values '
+      f'{np.unique(labels)[:5].tolist()}; they must be [{len(scores)}] of 0, '
+      'for ordinary rows, and 1, for anomalies.'
+    )
+  labels = labels.astype(bool)
+  if not 0 < labels.sum() < len(labels):
+    raise ValueError(
+      f'labels name {labels.sum()} anomalies and {(~labels).sum()} other rows; '
+      'both kinds are needed.'
+    )
+  from sklearn import metrics  # noqa: PLC0415 (slow to import)
+
+  # scikit-learn takes no infinite scores, but their ranks.
+  levels, ranks = np.unique(scores, return_inverse=True)
+  fpr, tpr, places = metrics.roc_curve(labels, ranks, drop_intermediate=False)
+  flagged = scores > threshold
+  return AnomalyEvaluation(
+    false_positive_rates=fpr,
+    true_positive_rates=tpr,
+    thresholds=np.append(np.inf, levels[places[1:].astype(int)]),
+    auc=float(metrics.auc(fpr, tpr)),
+    false_positive_rate=float(flagged[~labels].mean()),
+    true_positive_rate=float(flagged[labels].mean()),
+  )

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.independence import Checker, errors
-from tfdpflows.models.averaging import WeightAverage
+from tfdpflows.independence import Checker
+from tfdpflows.models.base import PrivatelyTrained
 from tfdpflows.optimizers import DPOptimizer
-from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
   from tfdpflows._keras import tfp
 
 
-class DensityModel(keras.Model):
+class DensityModel(PrivatelyTrained):
   """Fits a `tfd.Distribution` with trainable variables through `model.fit`.
 
   With an optimizer of a `TrainingPlan`, `fit(x)` trains on batches that the
@@ -88,7 +87,6 @@ class DensityModel(keras.Model):
         f'{distribution.name} has no trainable variables, nothing to fit.'
       )
     self._preprocessing = preprocessing
-    self._average = None
     self._start_average(ema_momentum)
     self._loss = keras.metrics.Mean(name='loss')
     self._checker = Checker(
@@ -101,10 +99,6 @@ class DensityModel(keras.Model):
       independent=examples_independent,
     )
 
-  def _start_average(self, momentum):
-    if momentum is not None:
-      self._average = WeightAverage(self._private_variables(), momentum)
-
   @property
   def metrics(self) -> list[keras.metrics.Metric]:
     return [self._loss]
@@ -112,17 +106,6 @@ class DensityModel(keras.Model):
   def compile(self, *args: Any, **kwargs: Any) -> None:
     self._checker.forget()
     super().compile(*args, **kwargs)
-
-  def make_train_function(self, force: bool = False) -> Callable[..., Any]:
-    """As in Keras; errors of private steps say nothing of the rows."""
-    check_in_fit(self.optimizer)
-    function = super().make_train_function(force)
-    self.train_function = errors.of_training(function, self.optimizer)
-    return self.train_function
-
-  def _maybe_load_initial_counters_from_ckpt(self, *args):
-    found = epoch_and_batch(self.optimizer)
-    return found or super()._maybe_load_initial_counters_from_ckpt(*args)
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
     return self.log_prob(x)
@@ -147,33 +130,28 @@ class DensityModel(keras.Model):
     return -self.log_prob(x)
 
   def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-    variables = list(self._private_variables())
     if isinstance(self.optimizer, DPOptimizer):
-      logs = self._private_step(data, variables)
+      logs = self._private_step(data)
     else:
-      logs = self._keras_step(data, variables)
+      logs = self._keras_step(data)
     if self._average is not None:
       self._average.update()
     return logs
 
-  def _private_step(self, data, variables):
+  def _private_step(self, data):
     if self.optimizer.plan is None:
       x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
       step = None
     else:
       x, weights, step = data
     self._checker.check_in_step(x)
-    means, loss = self._checker.private_gradients(x, weights, step)
-    self.optimizer.apply_gradients(zip(means, variables))
-    if loss is None:
-      return {}
-    self._loss.update_state(loss)
-    return {'loss': self._loss.result()}
+    return self._update(x, weights, step, self._loss)
 
   def _private_variables(self):
     return self.distribution.trainable_variables
 
-  def _keras_step(self, data, variables):
+  def _keras_step(self, data):
+    variables = list(self._private_variables())
     x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
     # TF Privacy's optimizers take the jacobian of a vector, others its mean.
     private = hasattr(self.optimizer, '_was_dp_gradients_called')
@@ -200,34 +178,3 @@ class DensityModel(keras.Model):
 
   def predict_step(self, data: Any) -> tf.Tensor:
     return self.log_prob(keras.utils.unpack_x_y_sample_weight(data)[0])
-
-  def fit(
-    self, x: Any = None, *args: Any, **kwargs: Any
-  ) -> keras.callbacks.History:
-    """Trains, as `keras.Model.fit` does.
-
-    Args:
-      x: rows `[n, event_size]`; or, under a plan, what `plan.dataset` gave.
-      *args: of `keras.Model.fit`, without a plan only.
-      **kwargs: of `keras.Model.fit`. Under a plan `epochs` says for how many
-        of the plan's epochs to train, by default for all that are left;
-        validation data count as public.
-
-    Returns:
-      Keras's `History`.
-
-    Raises:
-      ValueError: under a plan, for data that it did not draw or arguments
-        that would draw other batches than it says.
-      tf.errors.InvalidArgumentError: under a DP optimizer, if a batch cannot
-        be computed, with a text that is fixed. Do not publish it.
-      BudgetExceededError: if the plan's ledger refuses the training.
-      LedgerError: if the plan's ledger cannot be written.
-    """
-    if getattr(self.optimizer, 'plan', None) is None:
-      history = super().fit(x, *args, **kwargs)
-    else:
-      history = fit(self, x, self._checker.check_before_plan, *args, **kwargs)
-    if self._average is not None:
-      self._average.assign()
-    return history

@@ -8,14 +8,14 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tfdpflows._keras import keras
-from tfdpflows.independence import Checker, errors, keras_layers
+from tfdpflows.independence import Checker, keras_layers
 from tfdpflows.independence.losses import RowLosses, left_out
-from tfdpflows.models.averaging import WeightAverage
+from tfdpflows.models.base import PrivatelyTrained
 from tfdpflows.optimizers import DPOptimizer
-from tfdpflows.training.fit import check_in_fit, epoch_and_batch, fit
+from tfdpflows.training.fit import is_dataset
 
 
-class PrivateModel(keras.Model):
+class PrivateModel(PrivatelyTrained):
   """Trains a Keras model with per-example gradients in one backward pass.
 
   The model may be functional, Sequential or a subclass, and is itself what is
@@ -110,33 +110,20 @@ class PrivateModel(keras.Model):
     super().__init__(name=name or f'private_{model.name}')
     self.model = model
     self._usable = usable
-    self._ema_momentum = ema_momentum
-    self._average = None
     if model.built:
-      self._begin_average()
+      self._start_average(ema_momentum)
     self._released = keras.metrics.Mean(name='loss')
     self._checker = Checker(
       self,
       self._losses_of,
-      lambda: model.trainable_variables,
+      self._private_variables,
       [model],
       'The loss',
       example=example,
       independent=examples_independent,
       use_rules=True,
-      when_built=self._begin_average,
+      when_built=lambda: self._start_average(ema_momentum),
     )
-
-  def make_train_function(self, force: bool = False) -> Callable[..., Any]:
-    """As in Keras; errors of private steps say nothing of the rows."""
-    check_in_fit(self.optimizer)
-    function = super().make_train_function(force)
-    self.train_function = errors.of_training(function, self.optimizer)
-    return self.train_function
-
-  def _maybe_load_initial_counters_from_ckpt(self, *args):
-    found = epoch_and_batch(self.optimizer)
-    return found or super()._maybe_load_initial_counters_from_ckpt(*args)
 
   @property
   def metrics(self) -> list[keras.metrics.Metric]:
@@ -198,41 +185,24 @@ class PrivateModel(keras.Model):
       x: inputs, an array or a tuple, list or dict of arrays; or, under a plan,
         what `plan.dataset((x, y))` gave.
       y: targets, as `x`.
-      *args: of `keras.Model.fit`, without a plan only.
-      **kwargs: of `keras.Model.fit`. Under a plan `epochs` says for how many
-        of the plan's epochs to train, by default for all that are left;
-        validation data count as public.
-
-    Returns:
-      Keras's `History`.
-
-    Raises:
-      ValueError: for a model that could not be private, naming the layer; and
-        under a plan for data that it did not draw, or arguments that would
-        draw other batches than it says.
-      tf.errors.InvalidArgumentError: if a batch cannot be computed, with a text
-        that is fixed. It tells that there is such a row: do not publish it.
-      BudgetExceededError: if the plan's ledger refuses the training.
-      LedgerError: if the plan's ledger cannot be written.
+      *args: see `DensityModel.fit`, which has returns and errors too.
+      **kwargs: see `DensityModel.fit`.
     """
     if self.optimizer.plan is None:
-      history = super().fit(x, y, *args, **kwargs)
-    else:
-      data = x
-      if not isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-        data = _tuples(x), _tuples(y)
-      history = fit(self, data, self._check_pairs, *args, **kwargs)
-    if self._average is not None:
-      self._average.assign()
-    return history
+      return super().fit(x, y, *args, **kwargs)
+    data = x if is_dataset(x) else (_tuples(x), _tuples(y))
+    return super().fit(data, *args, **kwargs)
 
-  def _check_pairs(self, rows, replays):
+  def _private_variables(self):
+    return self.model.trainable_variables
+
+  def _check_rows(self, rows, replays):
     if not (isinstance(rows, tuple) and len(rows) == 2):
       raise ValueError(
         'The rows of the dataset are no pairs of inputs and targets: it must '
         'come from plan.dataset((x, y)).'
       )
-    self._checker.check_before_plan(rows, replays)
+    super()._check_rows(rows, replays)
 
   def train_step(self, data: Any) -> dict[str, tf.Tensor]:
     if self.optimizer.plan is None:
@@ -246,18 +216,12 @@ class PrivateModel(keras.Model):
     self._checker.check_in_step((x, y))
     if rows[-1] is None:
       rows = (x, y)
-    variables = self.model.trainable_variables
     penalties = keras_layers.penalties_of(self._checker.layers)
-    penalties = _gradients(penalties, variables)
-    means, loss = self._checker.private_gradients(rows, weights, step)
-    means = [m if p is None else m + p for m, p in zip(means, penalties)]
-    self.optimizer.apply_gradients(zip(means, variables))
+    penalties = _gradients(penalties, self._private_variables())
+    logs = self._update(rows, weights, step, self._released, penalties)
     if self._average is not None:
       self._average.update()
-    if loss is None:
-      return {}
-    self._released.update_state(loss)
-    return {'loss': self._released.result()}
+    return logs
 
   def _losses_of(self, rows, training):
     """Returns losses and outputs of rows (x, y) or (x, y, weights of rows)."""
@@ -282,13 +246,6 @@ class PrivateModel(keras.Model):
     if len(rows) > 2:
       losses *= tf.cast(rows[2], losses.dtype)
     return losses, outputs
-
-  def _begin_average(self):
-    variables = self.model.trainable_variables
-    if self._ema_momentum is None or not variables:
-      return
-    if self._average is None or not self._average.is_of(variables):
-      self._average = WeightAverage(variables, self._ema_momentum)
 
 
 def _zeroed(x, usable):

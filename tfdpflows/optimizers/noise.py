@@ -10,7 +10,7 @@ import tensorflow as tf
 
 if TYPE_CHECKING:
   from tfdpflows.optimizers import DPOptimizer
-  from tfdpflows.training.steps import StepStream
+  from tfdpflows.training.step_noise import StepStream
 
 # For each dtype, that of the words that are drawn, and the signed one.
 _WORDS = {
@@ -32,7 +32,7 @@ class GeneratorNoise:
   """The noise source of updates without a plan, on one replica.
 
   A noise source has these three methods, called in this order for each update,
-  and the two attributes. `training.steps` has the one of a plan.
+  and the two attributes. `training.step_noise` has the one of a plan.
 
   Args:
     generator: a `tf.random.Generator`.

@@ -1,9 +1,8 @@
 """Private training: its plan, and the batch, noise and charge of each step.
 
 `plan` is what users call. Behind it `steps` owns which step comes next, its
-batch (`batches`, dealt out by `replicas`), its noise and its charge. Optimizers
-call three methods of `steps.StepNoise` (check, take, add), Keras models three
-functions of `fit` (fit, check_in_fit, epoch_and_batch).
+batch (dealt out by `replicas`) and its charge, `step_noise` its noise. `fit`
+trains a Keras model under a plan.
 """
 
 from tfdpflows.training.plan import TrainingPlan

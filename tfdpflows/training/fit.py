@@ -11,7 +11,7 @@ from absl import logging
 from tfdpflows._keras import keras
 from tfdpflows.optimizers.noise import current_strategy
 
-_DRAWN = 'The optimizer carries a plan, which draws the batches: '
+DRAWN = 'The optimizer carries a plan, which draws the batches: '
 _REFUSED = (
   *('y', 'batch_size', 'shuffle', 'validation_split', 'class_weight'),
   *('sample_weight', 'steps_per_epoch', 'initial_epoch'),
@@ -28,17 +28,16 @@ def fit(
 ) -> keras.callbacks.History:
   """Trains a model under the plan that its optimizer carries.
 
-  Data that the plan did not draw, and arguments that would draw other batches
-  than it says, are refused. Callbacks see the number of an epoch of the plan,
-  not of this call.
+  Data that the plan did not draw, and arguments that would draw other batches,
+  are refused. Callbacks see the number of an epoch of the plan, not of this
+  call.
 
   Args:
-    model: compiled with the plan's optimizer; its methods that Keras calls
-      begin with `check_in_fit`, and where `epoch_and_batch` says.
+    model: compiled with the plan's optimizer.
     data: arrays, or what `plan.dataset` gave for them.
     check: a function of `data`, or of the `tf.TensorSpec`s of a dataset's rows,
-      and of whether steps of an earlier process are replayed; raises an error
-      for what the model cannot train on, before anything is charged.
+      and of whether steps are replayed; called before anything is charged,
+      raises an error for data that the model cannot train on.
     *args: refused.
     epochs: for how many of the plan's epochs to train; all that are left by
       default.
@@ -51,14 +50,14 @@ def fit(
   strategy = model.distribute_strategy
   with strategy.scope():
     current_strategy()  # Refuses those that are not supported.
-  if not _is_dataset(data):
+  if not is_dataset(data):
     check(data, steps.replays)
   elif steps.drew(data):
     check(data.origin.signature, steps.replays)
   given = [name for name in _REFUSED if kwargs.get(name) is not None]
   if args or given:
     given = ', '.join(sorted(given)) or 'positional arguments after the data'
-    raise ValueError(f'{_DRAWN}drop {given}.')
+    raise ValueError(f'{DRAWN}drop {given}.')
   if strategy.num_replicas_in_sync > 1 and model.jit_compile:
     raise ValueError(
       'XLA cannot compile an update of several replicas together: drop '
@@ -91,44 +90,18 @@ def fit(
     raise failure
 
 
-def check_in_fit(optimizer: keras.optimizers.Optimizer) -> None:
-  """Refuses to make a step of a plan outside of `fit`, which draws its batch.
-
-  For `keras.Model.make_train_function`: `train_on_batch` calls it too.
-
-  Raises:
-    ValueError: for the optimizer of a plan that does not train right now.
-  """
-  noise = getattr(optimizer, 'noise_source', None)
-  if getattr(noise, 'plan', None) and not noise.steps.is_trained(noise):
-    raise ValueError(f'{_DRAWN}use fit(x).')
-
-
-def epoch_and_batch(
-  optimizer: keras.optimizers.Optimizer,
-) -> tuple[int, int] | None:
-  """Returns where a `fit` under a plan begins; `None` without one.
-
-  For `keras.Model._maybe_load_initial_counters_from_ckpt`, which Keras calls
-  after `on_train_begin`. The plan counts its steps itself; what
-  `BackupAndRestore` has counted may be those of an earlier fit.
-  """
-  plan = getattr(optimizer, 'plan', None)
-  return plan and optimizer.noise_source.steps.epoch_and_batch()
-
-
 def _batches(steps, data, epochs, strategy):
   """Returns the plan's dataset of arrays, or `data` if it is one."""
-  if not _is_dataset(data):
+  if not is_dataset(data):
     number = steps.plan.remaining_steps
     if epochs is not None:
       number = epochs * steps.plan.sampler.steps_per_epoch
     return steps.dataset(data, number)
   if not steps.drew(data):
     raise ValueError(
-      'The optimizer carries a plan, and this dataset is not of its '
-      'drawing: its privacy could not be accounted for. Pass the array '
-      'itself, or what plan.dataset(x) returned, unchanged.'
+      'The optimizer carries a plan, which did not draw this dataset: its '
+      'privacy cannot be accounted for. Pass the array itself, or the '
+      'unchanged result of plan.dataset(x).'
     )
   origin = data.origin
   replicas = {s.num_replicas_in_sync for s in (origin.strategy, strategy)}
@@ -146,7 +119,8 @@ def _batches(steps, data, epochs, strategy):
   return data
 
 
-def _is_dataset(data):
+def is_dataset(data: Any) -> bool:
+  """Whether `data` is a dataset, not arrays."""
   return isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset))
 
 

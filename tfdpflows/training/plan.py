@@ -1,4 +1,4 @@
-"""One object that owns sampling, clipping, noise and what they cost."""
+"""The plan of a private training: sampling, clipping, noise and their cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import dp_accounting
 from tfdpflows import accounting, gradients, optimizers, sampling
 from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.randomness import Randomness
-from tfdpflows.training.steps import StepNoise, TrainingSteps
+from tfdpflows.training.step_noise import StepNoise
+from tfdpflows.training.steps import TrainingSteps
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -24,38 +25,36 @@ _OPTIMIZERS = {
 
 
 class TrainingPlan:
-  """How a model will be trained privately, and what that costs.
+  """How a model is trained privately, and what that costs.
 
-  The plan makes the optimizer, draws the batches and charges the ledger for
-  them, so that none of these can disagree with the others.
+  The plan makes the optimizer, draws the batches and charges the ledger, so
+  that none of these can disagree with the others.
 
   #### Formal guarantee
 
-  Whoever sees all updates of `steps` steps of the plan's optimizer on the
-  plan's batches learns what `event` allows, under the neighbouring relation of
-  the ledger (adding or removing one row, unless a given ledger says otherwise).
-  The ledger holds a charge for every batch before it is drawn, written in
-  blocks of a tenth of an epoch: after a crash it may count steps that never
-  ran, never the other way round.
+  All updates of the plan's optimizer on the plan's batches together cost
+  `event`, under the neighbouring relation of the ledger (by default adding or
+  removing one row). Every batch is charged before it is drawn, in blocks of a
+  tenth of an epoch: after a crash the ledger may count steps that never ran,
+  and never misses one that did.
 
   The noise of a step is a function of the secret and of the step's number
-  alone, which comes with its batch. One optimizer trains, and no step is made
-  twice: batches that were drawn and not trained on are drawn again, and whoever
-  takes weights back, from a checkpoint say, loses the steps in between. In a
-  new process, too: see `resume`, and what its `replay` takes for granted.
-
-  All of this also holds on several replicas of a `tf.distribute` strategy:
-  `tfdpflows.training.replicas` says how and why.
+  alone, which comes with its batch. One optimizer trains, as the plan made it:
+  changed clipping, noise or loss bounds are refused. No step is made twice:
+  batches that were drawn and not trained on are drawn again, and when weights
+  are taken back, from a checkpoint say, the steps in between are lost. For a
+  new process see `resume`, and the conditions of its `replay`; for several
+  replicas, where all of this holds too, `tfdpflows.training.replicas`.
 
   Args:
     sampler: a sampler, such as `sampling.PoissonSampler`.
     clipping: a clipping strategy, such as `gradients.Flat`.
     noise_multiplier: standard deviation of the noise over the sensitivity.
     steps: number of updates.
-    accountant: name of the accountant of the claim.
+    accountant: name of the accountant that computes epsilon.
     delta: the delta at which epsilon is stated.
-    ledger: the `PrivacyLedger` to charge; by default one in memory, with what
-      this plan costs as its budget.
+    ledger: the `PrivacyLedger` to charge; by default one in memory whose budget
+      is the cost of this plan.
     label: name of the training in the ledger.
     seed: for tests and papers; a seeded training is not private against
       anyone who knows the seed.
@@ -130,19 +129,20 @@ class TrainingPlan:
     Args:
       epsilon: the budget, together with `delta`.
       delta: see `epsilon`.
-      num_examples: number of rows, taken to be public, of Poisson batches; and
-      expected_batch_size: mean size of a batch; or
-      sampler: a sampler instead, such as `sampling.FixedSizeSampler`.
       clipping: a clipping strategy, such as `gradients.Flat(10.)`.
-      epochs: passes over the data, on average; or
-      steps: number of updates.
+      num_examples: number of rows, which is public, for Poisson batches.
+      expected_batch_size: mean size of a Poisson batch.
+      sampler: a sampler in place of these two, such as
+        `sampling.FixedSizeSampler`.
+      epochs: passes over the data, on average.
+      steps: number of updates, in place of `epochs`.
       accountant: name of the accountant.
-      spent: `DpEvent` of what the budget must pay besides.
+      spent: `DpEvent` of other mechanisms in the same budget.
       **kwargs: further arguments of the plan.
 
     Returns:
-      A `TrainingPlan` whose epsilon is at most `epsilon`, and within 0.1 % of
-      it.
+      A `TrainingPlan` whose epsilon, with `spent`, is at most `epsilon` and
+      within 0.1 % of it.
 
     Raises:
       ValueError: for values out of range, or a budget that `spent` exceeds.
@@ -184,7 +184,7 @@ class TrainingPlan:
       kwargs['randomness'] = randomness
       kwargs['ledger'] = _own_ledger(budget, accountant, randomness)
       if spent is not None:
-        kwargs['ledger'].charge(spent, label='spent besides')
+        kwargs['ledger'].charge(spent, label='other mechanisms')
     return cls(
       sampler,
       clipping,
@@ -280,44 +280,44 @@ class TrainingPlan:
   ) -> None:
     """Goes on with a training that was interrupted, in a new process.
 
-    The training goes on after all steps that the ledger has charged, with noise
-    that was never used, whatever model and optimizer are by now. Charged steps
-    that the checkpoint does not know of are lost (also those charged ahead, a
-    tenth of an epoch and what was prefetched): there are fewer updates than
-    planned, and what they cost stays as stated. Under several workers call this
-    in the scope of their strategy.
+    The training goes on after the last step that the ledger has charged, with
+    noise that was never used, in whatever state model and optimizer are.
+    Charged steps that the checkpoint does not have are lost (also those charged
+    ahead, a tenth of an epoch and what was prefetched): there are fewer updates
+    than planned, at the same cost. Under several workers call this in the scope
+    of their strategy.
 
     With `replay` these steps are made again instead: same batch, same noise,
     nothing new revealed, nothing charged again, and the result is that of a
-    training that was never interrupted. That is private only where all sums are
-    the same, or one noise hides two of them, and their difference is seen
-    without noise. The ledger checks the random numbers, the table, the
+    training that was never interrupted. That is private only where the sums of
+    these steps are the same as before: the difference of two sums with one
+    noise has no noise. The ledger checks the random numbers, the table, the
     sampling, the clipping and the arguments of the optimizer; batches have to
     be drawn by `fit`. The caller guarantees
 
-    - the weights: model and optimizer are restored from one checkpoint that the
-      interrupted training wrote, with all that depends on earlier steps
-      (averages), and nothing else changes them, before or after; without a
-      checkpoint they are those that it began with;
-    - the learning rate and other hyperparameters at each step: nothing sets
+    - the weights: model and optimizer are restored from one checkpoint of the
+      interrupted training, with all that depends on earlier steps (averages);
+      without a checkpoint they are those that it began with; and nothing but
+      its steps ever changed them;
+    - the hyperparameters, such as the learning rate, at each step: nothing sets
       them from outside, by counting epochs of one process for instance;
-    - callbacks: neither then nor now does one change weights or optimizer, nor
-      take them back (`BackupAndRestore`);
-    - the model and its loss, and their chance: it draws from generators that
-      the checkpoint keeps, as many numbers at a time as then. So `chunk_size`,
-      the padding of batches, XLA and the number of replicas are as they were
-      where there is any chance; elsewhere they change rounding only;
+    - callbacks: none has changed or restored weights or optimizer
+      (`BackupAndRestore`), and none does now;
+    - the model and its loss: they are the same, and their random numbers come
+      from generators that the checkpoint keeps, as many at a time as then. So
+      `chunk_size`, the padding of batches, XLA and the number of replicas are
+      as they were if random numbers are drawn; else they change rounding only;
     - the past: no process resumed it without `replay` after that checkpoint.
 
     Args:
-      optimizer: the optimizer of this plan, as restored from the checkpoint,
-        with its `plan_step`; fresh, if there was no checkpoint yet.
+      optimizer: the optimizer of this plan, restored from the checkpoint; as it
+        was made, if there is none.
       replay: see above.
 
     Raises:
       ValueError: if this plan has drawn batches already; for another plan's
-        optimizer, one whose checkpoint says nothing of the plan's steps, or one
-        that has made steps that the ledger does not know.
+        optimizer, one restored without its `plan_step`, or one that has made
+        more steps than the ledger has charged.
       BudgetExceededError: if the ledger refuses the whole training.
       LedgerError: if the ledger has charged for other random numbers.
     """
@@ -330,9 +330,9 @@ class TrainingPlan:
 
     In the scope of a `tf.distribute` strategy these are the shares of its
     replicas, as a `tf.distribute.DistributedDataset`. Batches that are drawn
-    outside of `fit` are not trained on by `fit`. A training whose first batches
-    come from here, and not from `fit(x)`, cannot be replayed: the ledger does
-    not say whose it was.
+    outside of `fit` are not trained on by `fit`. A training whose dataset is
+    made here, and not by `fit(x)`, cannot be replayed: the ledger does not know
+    its optimizer.
 
     Args:
       x: array `[num_examples, ...]`, or a tuple or dict of such arrays, in any
@@ -355,7 +355,7 @@ class TrainingPlan:
 
 
 def _relation(ledger):
-  """What neighbours are: as the ledger has it, else one row more or less."""
+  """Returns the neighbouring relation of a ledger, or the default."""
   if ledger is None:
     return dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   return ledger.neighboring_relation

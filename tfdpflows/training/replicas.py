@@ -14,26 +14,25 @@ of its own, so a replica's share is a Poisson sample of its rows with the plan's
 q, independent of the other shares, and the shares together are the very batch
 that one replica would have drawn. They have no row in common, so the sum of the
 clipped sums has the sensitivity of one replica's, and the noise enters it once.
-Event, ledger and, but for rounding, the weights are those of one replica, and a
-training may resume on another number of them. Where the loss itself draws
-random numbers (dropout, dequantization), each replica draws its own, which no
-checkpoint keeps: such a training is not replayed, see `TrainingPlan.resume`.
+Event, ledger and, up to rounding, weights are those of one replica, and a
+training may resume on another number of them. Where the loss draws random
+numbers (dropout, dequantization), each replica draws its own, which no
+checkpoint keeps: such a training cannot be replayed, see `TrainingPlan.resume`.
 
 #### Several workers
 
 Under `MultiWorkerMirroredStrategy` every worker runs the same program on the
 whole table (an `np.memmap` on a shared disk will do), with its rows in one
-order, and with the same secret: `randomness=Randomness(secret=...)`. These and
-what is planned are compared before a batch is drawn, since a row that stood at
-two places could enter a batch twice. Worker 0, the chief, is given the ledger
-and pays for all steps of a call before any worker draws one; the others keep a
-copy of the account in memory. No update comes about without the chief's part of
-the sum. To resume, all workers restore what the chief saved, and call
-`plan.resume` inside of `strategy.scope()`; all have to save, the others where
-it is thrown away. All steps of one call of `fit` are paid for ahead, and
-without a replay those of an interrupted call are lost: call
-`fit(x, epochs=1)` again and again. What workers send each other has no noise
-yet: the network between them has to be as safe as the table.
+order, and with the same secret: `randomness=Randomness(secret=...)`. Tables,
+secrets and plans are compared before a batch is drawn: a row at two places
+could enter a batch twice. Worker 0, the chief, is given the ledger and charges
+all steps of a call of `fit` before any worker draws one; the others keep a copy
+in memory. Every update needs the chief's part of the sum. To resume, all
+workers restore the checkpoint of the chief, and call `plan.resume` inside of
+`strategy.scope()`; TensorFlow needs all of them to save, the others to a folder
+that is thrown away. Without a replay the steps of an interrupted call of `fit`
+are lost: call `fit(x, epochs=1)` several times. Workers send each other sums
+without noise: the network between them has to be as safe as the table.
 """
 
 from __future__ import annotations

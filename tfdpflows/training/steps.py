@@ -1,87 +1,63 @@
-"""The steps of a training: the batch, the noise and the charge of each."""
+"""The steps of a training: their order, their batches and their charges."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdpflows.accounting.ledger import randomness_id
-from tfdpflows.optimizers.noise import current_strategy, normal
-from tfdpflows.training import batches, replicas
+from tfdpflows.optimizers.noise import current_strategy
+from tfdpflows.training import replicas
+from tfdpflows.training.step_noise import StepNoise
 
 if TYPE_CHECKING:
   from tfdpflows.optimizers import DPOptimizer
   from tfdpflows.training.plan import TrainingPlan
 
-# Arguments of an optimizer that change how sums are computed, not what of.
-_FREE = ('name', 'chunk_size')
-# Arguments that ledgers know by another name.
-_RECORDED_AS = {'augmentation_multiplicity': 'num_draws'}
-
 
 class TrainingSteps:
-  """Which step comes next, and who may make it: the state machine of a plan.
+  """The state machine of a plan: which step comes next, and who may make it.
 
-  #### States of a step
-
-  Steps are made in the order of their numbers. Each is in one of four states:
-
-  - planned: nothing of it has happened.
-  - charged: the ledger holds its charge.
-  - drawn: its batch was drawn, for the training that runs.
-  - done: its noise was used, or may have been. An optimizer never makes it
-    again in this process.
+  Steps are made in the order of their numbers. One is first *planned*; then
+  *charged* to the ledger, in blocks; then *drawn*, for the training that runs;
+  and *done* when its noise was used, or may have been: no optimizer makes it
+  again in this process. Other ways are
 
   | from    | to      | when                                                  |
   |---------|---------|-------------------------------------------------------|
-  | planned | charged | before its batch is drawn, in blocks                  |
-  | charged | drawn   | the dataset of the training is asked for a batch      |
-  | drawn   | done    | its update is computed, or that of a later step       |
-  | drawn   | charged | the training ends before that: it is drawn again      |
-  | charged | done    | its batch is drawn outside of any training: nobody    |
-  |         |         | knows what for                                        |
-  | charged | done    | `resume` finds that an earlier process has charged it |
+  | drawn   | done    | the update of a later step is computed                |
+  | drawn   | charged | the training ends before its update                   |
+  | charged | done    | its batch is drawn outside of any training; or        |
+  |         |         | `resume` finds that an earlier process has charged it |
   | done    | charged | `resume` with `replay` finds the optimizer before it, |
   |         |         | and this process has not made it                      |
 
-  #### States of the plan
-
-  | state    | call                                    | next state         |
-  |----------|-----------------------------------------|--------------------|
-  | new      | `resume`                                | new or idle: with  |
-  |          |                                         | `replay` it is the |
-  |          |                                         | dataset that pays  |
-  | new      | `dataset`                               | idle               |
-  | idle     | `dataset`, on the same table            | idle               |
-  | new or   | `train`, with an optimizer of the plan; | training           |
-  | idle     | with the same one after its first step  |                    |
-  | training | `dataset`, `begin`, `train_on`,         | training           |
-  |          | `epoch_and_batch`, updates              |                    |
-  | training | the end of `train`'s context            | idle               |
-
-  Everything else raises a ValueError before anything is charged or drawn; an
-  update that is no open step is refused by `StepNoise`. What pays is the first
-  `dataset`, or `resume` without `replay`: it reserves all steps in the ledger.
+  The plan reserves all steps in the ledger at its first `dataset`, or at
+  `resume` without `replay`; after either it cannot `resume`. All datasets are
+  of one table. One optimizer trains at a time, in the context of `train`, and
+  only the one that has made a step may train again. `begin`, `train_on`,
+  `epoch_and_batch` and updates are for that context. Everything else raises a
+  ValueError before anything is charged or drawn.
 
   Args:
     plan: the `TrainingPlan`.
 
   Attributes:
     plan: see above.
+    event: the `DpEvent` of a step, as the plan was made.
     next: number of the first step that is not drawn.
     replays: whether steps of an earlier process may be made again.
   """
 
   def __init__(self, plan: TrainingPlan):
     self.plan = plan
+    self.event = plan.sampler.event(plan.noise_multiplier)
     self.next = 0
     self.replays = False
     self._reservation = self._table = None
@@ -130,10 +106,10 @@ class TrainingSteps:
 
     Raises:
       ValueError: during another training; once another optimizer has trained;
-        for one that was not made by this plan, or that is not like the one
-        that steps were charged for.
+        for one that was not made by this plan, or was changed since.
     """
     noise = self._noise_of(optimizer)
+    noise.begin()
     current_strategy()  # Refuses those that are not supported.
     if self._training is not None:
       raise ValueError('The plan is training another model right now.')
@@ -142,7 +118,7 @@ class TrainingSteps:
         'Another optimizer of this plan has trained, '
         f'{self._trained.optimizer._name}: {optimizer._name} would see its '
         'batches again under other noise. Go on with that one, or make a new '
-        'plan, with its own budget.'
+        'plan.'
       )
     self._training = types.SimpleNamespace(noise=noise, stop=None)
     try:
@@ -189,23 +165,46 @@ class TrainingSteps:
     self, x: Any, steps: int | None = None
   ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """See `TrainingPlan.dataset`."""
-    x = batches.arrays(x)
-    strategy = current_strategy()
+    x = arrays(x)
+    strategy, plan = current_strategy(), self.plan
     workers = replicas.Workers(strategy)
-    steps = self.plan.remaining_steps if steps is None else steps
+    steps = plan.remaining_steps if steps is None else steps
     workers.agree(lambda: self._check(x, steps, workers))
     workers.agree(lambda: self._pay(x, steps, workers))
     stop = self.next + steps
-    plan = self.plan
-    dataset = batches.dataset(
-      x,
-      plan.sampler,
-      workers,
-      begin=lambda: self._drawing(stop),
-      randomness=lambda step: plan.randomness.numpy('batch', plan.label, step),
+    numbers, failures = np.arange(plan.sampler.num_examples), []
+
+    def draw():
+      failures.clear()
+      training = self._training
+      try:
+        while (step := self._draw(training, stop)) is not None:
+          random = plan.randomness.numpy('batch', plan.label, step)
+          drawn = plan.sampler.batch(numbers, random)
+          for share, weights in workers.shares(*drawn):
+            yield take(x, share, weights), weights, step
+      except Exception as error:
+        # Of which TensorFlow raises the text only.
+        failures.append(error)
+        raise
+
+    rows, weights = signature(x), tf.TensorSpec([None])
+    options = tf.data.Options()
+    # There is nothing to tune, and the thread that tunes can sleep for a minute
+    # before it lets an iterator go.
+    options.autotune.enabled = False
+    dataset = workers.distribute(
+      tf.data.Dataset.from_generator(
+        draw, output_signature=(rows, weights, tf.TensorSpec([], tf.int64))
+      ).with_options(options)
     )
-    dataset.origin.steps, dataset.origin.stop = self, stop
-    dataset.origin.strategy = strategy
+    dataset.origin = types.SimpleNamespace(
+      steps=self,
+      stop=stop,
+      strategy=strategy,
+      signature=rows,
+      failures=failures,
+    )
     return dataset
 
   def train_on(
@@ -248,11 +247,10 @@ class TrainingSteps:
         f'{plan.ledger.path} was given to a worker that is not the chief, and '
         'the chief charges for all. Give `ledger` to the plan of worker 0 only.'
       )
-    event = plan.sampler.event(plan.noise_multiplier)
     clipping = type(plan.clipping).__name__, plan.clipping.get_config()
     return [
       plan.randomness.key('workers', plan.label),
-      (event, clipping, self._facts, plan.steps, steps, plan.label),
+      (self.event, clipping, self._facts, plan.steps, steps, plan.label),
       self.next,
       plan.randomness.table_fingerprint(tf.nest.flatten(x)),
     ]
@@ -272,7 +270,7 @@ class TrainingSteps:
   def _reserve(self, identity, workers, resume):
     plan = self.plan
     reservation = plan.ledger.reserve(
-      plan.sampler.event(plan.noise_multiplier),
+      self.event,
       plan.steps,
       plan.label,
       resume=resume,
@@ -308,30 +306,24 @@ class TrainingSteps:
       self._reservation.ensure(self.next + steps)
     return []
 
-  def _drawing(self, stop):
-    """Returns a function that draws the next step below `stop`, charged.
+  def _draw(self, training, stop):
+    """Draws the next step below `stop`, charged; returns its number.
 
-    It returns `None` where there is none left. What draws for a training draws
-    nothing once that is over.
+    `None` where there is none left, or `training` is over.
     """
-    training = self._training
     # A block is what an interrupted training may lose, see `resume`.
     block = max(1, self.plan.sampler.steps_per_epoch // 10)
-
-    def draw():
-      with self._lock:
-        step = self.next
-        if step >= stop or self._training is not training:
-          return None
-        self._reservation.ensure(step + 1, block)
-        self.next = step + 1
-        if training is None:
-          self._handed_out = self.next
-        else:
-          training.noise.charged(self.next)
-        return step
-
-    return draw
+    with self._lock:
+      step = self.next
+      if step >= stop or self._training is not training:
+        return None
+      self._reservation.ensure(step + 1, block)
+      self.next = step + 1
+      if training is None:
+        self._handed_out = self.next
+      else:
+        training.noise.charged(self.next)
+      return step
 
   def _first_open(self):
     """Returns the first step that the optimizer in training may make."""
@@ -354,237 +346,43 @@ class TrainingSteps:
     )
 
 
-class StepNoise:
-  """The noise of an optimizer's steps: the state machine, inside of the graph.
+def arrays(x: Any) -> Any:
+  """Tuples and dicts, in any depth, of whatever makes an array, as arrays."""
+  if isinstance(x, dict):
+    return {key: arrays(value) for key, value in x.items()}
+  return tuple(map(arrays, x)) if isinstance(x, tuple) else np.asarray(x)
 
-  Steps `[start, end)` are open: `open` sets the start, each charge moves the
-  end, each update the start, and `close` leaves none. An update takes the noise
-  of an open step, which leaves that one and all before it done.
 
-  #### Formal guarantee
+def signature(x: Any) -> Any:
+  """`tf.TensorSpec` of any number of rows of every array."""
+  return tf.nest.map_structure(
+    lambda a: tf.TensorSpec((None,) + a.shape[1:], tf.as_dtype(a.dtype)), x
+  )
 
-  In one process no two updates have the noise of the same step, whatever is
-  restored in between, and none has that of a step which was not charged. What
-  is no open step is refused, and where XLA has dropped the refusal the update
-  is NaN. On several replicas the first one adds the noise of the whole update,
-  before anybody sees the sum.
 
-  Args:
-    steps: the `TrainingSteps` of the plan.
+def take(x: Any, drawn: np.ndarray, weights: np.ndarray) -> Any:
+  """Rows of every array by number; those of weight 0 are padding: zeros.
 
-  Attributes:
-    steps: see above.
-    plan: the `TrainingPlan`.
-    optimizer: the one optimizer that this is for.
-    facts: what its updates depend on, as it was made.
-    done: `tf.Variable`, the number of steps that are done, which checkpoints
-      keep.
+  What is text to TensorFlow comes as bytes, whatever it is in the array: on a
+  value that it cannot convert TensorFlow would end, and quote the batch.
   """
 
-  def __init__(self, steps: TrainingSteps):
-    self.steps, self.plan = steps, steps.plan
-    self.optimizer, self.facts = None, None
-    key = self.plan.randomness.key('noise', self.plan.label)
-    self._key = key[:_KEY_BYTES]
-    self.done = _variable()
-    self.checkpointed = {'plan_step': self.done}
-    # In no checkpoint: what was used stays used when weights are taken back.
-    self._next, self._end = _variable(), _variable()
-    self._start, self._made = 0, False
+  def rows_of(array):
+    rows = array[drawn]
+    rows[weights == 0] = b'' if array.dtype == object else array.dtype.type()
+    if array.dtype.kind not in 'OU':
+      return rows
+    text = np.empty(rows.shape, object)
+    text.reshape(-1)[:] = [_bytes(value) for value in rows.reshape(-1)]
+    return text
 
-  def belongs_to(self, optimizer: DPOptimizer) -> None:
-    """Notes the optimizer, as soon as it is made."""
-    self.optimizer, self.facts = optimizer, _facts_of(optimizer)
-
-  @property
-  def unused(self) -> int:
-    """The first step whose noise this process has not used."""
-    return int(self._next.numpy())
-
-  @property
-  def made_any(self) -> bool:
-    """Whether a step was ever made."""
-    return self._made or self.unused > self._start
-
-  def open(self, start: int) -> None:
-    """Lets steps from `start` on be made, as soon as they are charged."""
-    self._made = self.made_any
-    self._start = start
-    self._next.assign(start)
-    self._end.assign(start)
-
-  def charged(self, end: int) -> None:
-    """Lets steps below `end` be made too."""
-    self._end.assign(end)
-
-  def close(self) -> None:
-    """Lets no step be made from now on."""
-    self._end.assign(0)
-
-  def check(self, optimizer: DPOptimizer, step: tf.Tensor | int | None) -> None:
-    """Refuses an update for what is known without its rows, its step."""
-    if step is None or not self.steps.is_trained(self):
-      raise ValueError(
-        'The optimizer of a plan updates in PrivateModel.fit and '
-        'DensityModel.fit only, on batches that the plan draws and charges '
-        'for, and with their `step`. For a loop of your own make the optimizer '
-        f'by itself: {type(optimizer).__name__}(...).'
-      )
-    if optimizer.noise_multiplier != self.plan.noise_multiplier:
-      raise ValueError(
-        f'The noise_multiplier of the optimizer is '
-        f'{optimizer.noise_multiplier:g}, and the plan charges for '
-        f'{self.plan.noise_multiplier:g}. Make a new plan for other noise.'
-      )
-    replicas.check_state('clipping', optimizer.clipping.state)
-    replicas.check_state('plan', self.done)
-
-  def take(self, step: tf.Tensor) -> tuple[StepStream, tf.Tensor]:
-    """Makes a step, once.
-
-    Args:
-      step: its number, int64 scalar.
-
-    Returns:
-      Its `StepStream`, and 1, or NaN for a step that may not be made: a factor
-      of the noise, so that nothing is released.
-
-    Raises:
-      tf.errors.InvalidArgumentError: for a step that may not be made; where it
-        is computed, not where the graph is made.
-    """
-    step = tf.convert_to_tensor(step, tf.int64)
-    # A batch may be drawn, and charged, while the update is computed already.
-    with tf.control_dependencies([step]):
-      following, end = self._next.read_value(), self._end.read_value()
-    allowed = tf.logical_and(step >= following, step < end)
-    refusal = tf.debugging.Assert(
-      allowed,
-      [
-        'This is no step that the plan has open. It trains in fit only, each '
-        'step once. Step, first and end of the open ones:',
-        *(step, following, end),
-      ],
-    )
-    after = tf.where(allowed, step + 1, following)
-    self._next.assign(after)
-    self.done.assign(after)
-    # The factor waits for the refusal, if there is one, and until the step
-    # counts as made: an update that is broken off cannot leave it unused.
-    waits = [self._next.read_value()] + ([] if refusal is None else [refusal])
-    with tf.control_dependencies(waits):
-      factors = tf.constant([math.nan, 1.0], tf.float64)
-      factor = factors[tf.cast(allowed, tf.int32)]
-    return StepStream(self._key, step), factor
-
-  def add(
-    self,
-    taken: tuple[StepStream, tf.Tensor],
-    total: tf.Tensor,
-    stddev: tf.Tensor | float,
-  ) -> tf.Tensor:
-    """Returns the sum over all replicas, with noise added once."""
-    stream, factor = taken
-    # One replica adds the noise of all, before anybody sees the whole sum.
-    if replicas.is_first_replica():
-      stddev = tf.cast(stddev, tf.float64) * factor
-      total += normal(stream, total.shape[0], stddev, total.dtype)
-    return replicas.sum_over_replicas(total)
+  return tf.nest.map_structure(rows_of, x)
 
 
-_PHILOX = 1
-_KEY_BYTES = 24
-# Draws of one step: each has a counter of its own, and blocks without end.
-_DRAWS = 256
-
-
-class StepStream:
-  """Random numbers that are a function of a secret and of a step alone.
-
-  Philox (Salmon et al. 2011) with a counter of 128 bits for a state: nothing
-  is kept from step to step, so that no checkpoint, no restore and no batch
-  that was drawn in vain can put the noise of one step on the batch of another.
-  The numbers are the same in graphs, eagerly and compiled by XLA, which those
-  of `tf.random.stateless_uniform` are not. Each draw is independent of the
-  others.
-
-  Args:
-    key: 24 secret bytes: Philox's key, and where its counter starts.
-    step: the number of the step, an integer or a scalar tensor.
-
-  Raises:
-    ValueError: for another number of bytes.
-
-  #### Example
-
-  >>> from tfdpflows.training.steps import StepStream
-  >>> key = bytes(range(24))
-  >>> a = StepStream(key, 7).uniform_full_int([2])
-  >>> bool(tf.reduce_all(a == StepStream(key, 7).uniform_full_int([2])))
-  True
-  """
-
-  def __init__(self, key: bytes, step: tf.Tensor | int):
-    if len(key) != _KEY_BYTES:
-      raise ValueError(f'The key has {len(key)} bytes; it needs {_KEY_BYTES}.')
-    key = np.frombuffer(key, np.uint64)
-    self._key = key[:1]
-    # Draws differ in the upper half; the lower one counts blocks of a draw,
-    # of which there are far less than 2^64.
-    self._low = key[1]
-    self._high = key[2] + tf.cast(step, tf.uint64) * _DRAWS
-    self._draws = 0
-
-  def uniform_full_int(
-    self, shape: Sequence[int], dtype: tf.DType = tf.uint64
-  ) -> tf.Tensor:
-    """Returns random words, as `tf.random.Generator.uniform_full_int` does.
-
-    Args:
-      shape: of the result, a list of integers.
-      dtype: tf.uint32 or tf.uint64.
-
-    Raises:
-      ValueError: after 256 draws.
-    """
-    if self._draws == _DRAWS:
-      raise ValueError(
-        f'A step has {_DRAWS} draws, and they are used up: draw more numbers '
-        'at a time.'
-      )
-    counter = tf.stack([tf.constant(self._low), self._high + self._draws])
-    self._draws += 1
-    return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=shape, key=self._key, counter=counter, alg=_PHILOX, dtype=dtype
-    )
-
-
-def _variable():
-  with tf.init_scope():
-    return tf.Variable(
-      0,
-      dtype=tf.int64,
-      trainable=False,
-      # Alike on all replicas: one may speak for all.
-      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-    )
-
-
-def _facts_of(optimizer) -> dict[str, Any]:
-  """Returns what the updates of an optimizer depend on, JSON-able.
-
-  Besides what it releases (clipping, bound of the loss, augmentation) that is
-  how it makes weights of it: they are where the next gradients are taken.
-  """
-  config = {
-    _RECORDED_AS.get(name, name): value
-    for name, value in optimizer.get_config().items()
-    if name not in _FREE
-  }
-  config = {'optimizer': type(optimizer).__name__, **config}
-  return json.loads(json.dumps(config, default=_plain))
-
-
-def _plain(value):
-  array = np.asarray(value)
-  return repr(value) if array.dtype == object else array.tolist()
+def _bytes(value):
+  if isinstance(value, bytes):
+    return value
+  try:
+    return str(value).encode('utf-8', 'replace')
+  except Exception:
+    return b''

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows import accounting
+from tfdpflows._checks import check_integer
 from tfdpflows._keras import tfp
 from tfdpflows.atomic import PathLike
 from tfdpflows.mechanisms.moments import MomentNoise, check_radius
@@ -41,15 +42,14 @@ class DPMoG:
     covariance I, and clips them there. The noise is then as small as the
     component, not as large as the ball. (For one Gaussian: Biswas et al. 2020,
     "CoinPress".)
-  - What a round says is weighed against its noise; see `em.refine`.
+  - Each round's estimate is weighed against its noise; see `em.refine`.
 
   Args:
-    num_components: number of components K. By default as many as the noise
-      leaves room for, from 1 (a private full Gaussian) to 48: chosen from the
-      noisy count of the first rounds, which costs nothing, as the privacy cost
-      of a round does not depend on K. Time grows with K: where the noise leaves
-      room for 48 components, from about epsilon 2 for tens of thousands of
-      rows, a fit takes seconds.
+    num_components: number of components K. By default from 1 (a private full
+      Gaussian) to 48, the more the smaller the noise: chosen from the noisy
+      count of the first rounds, at no cost, since that of a round does not
+      depend on K. With 48, from about epsilon 2 for tens of thousands of rows,
+      a fit takes seconds.
     num_iterations: iterations after the first rounds; 0 for one Gaussian. Part
       of the cost, so it must not be chosen by looking at the rows.
     l2_norm_bound: public bound of the l2 norm of a row, in [1e-100, 1e100];
@@ -115,7 +115,7 @@ class DPMoG:
     name: str = 'DP-MoG',
   ):
     if num_components is not None:
-      num_components = _whole('num_components', num_components, 1)
+      num_components = check_integer('num_components', num_components)
     check_radius('l2_norm_bound', l2_norm_bound)
     if covariance_floor is None:
       covariance_floor = 1e-8 * l2_norm_bound**2
@@ -139,7 +139,7 @@ class DPMoG:
         f"{largest:g}; give dtype='float64', or the rows another unit."
       )
     self.num_components = num_components
-    self.num_iterations = _whole('num_iterations', num_iterations, 0)
+    self.num_iterations = check_integer('num_iterations', num_iterations, 0)
     self.l2_norm_bound = float(l2_norm_bound)
     self.noise = MomentNoise(1.0, 1, 1.0, noise).kind
     self.adaptive = bool(adaptive)
@@ -165,11 +165,10 @@ class DPMoG:
     Args:
       x: rows `[n, d]`, an array of numbers or a `DataFrame` of columns of
         numbers. The number of columns is public, the number of rows is not.
-      epsilon: what the fit may cost by itself, together with `delta`.
+      epsilon: of the fit by itself, together with `delta`.
       delta: see `epsilon`.
       ledger: `PrivacyLedger` to charge; by default one in memory with
-        (`epsilon`, `delta`) as its budget. What else its budget pays for is
-        composed by its accountant, not by adding.
+        (`epsilon`, `delta`) as its budget.
       accountant: name of the accountant that sets the noise; by default that of
         the ledger, or 'pld'.
       seed: for tests and papers; a seeded fit is not private against anyone
@@ -303,8 +302,8 @@ class DPMoG:
   def save(self, path: PathLike) -> None:
     """Writes the released mixture and what was spent to a JSON file.
 
-    Nothing in it depends on private votes or tells of the ledger's metadata:
-    the file may be published as the mixture may.
+    The file may be published as the mixture may: it holds neither costs that
+    depend on private votes nor the ledger's metadata.
 
     Args:
       path: the file; it is replaced.
@@ -337,7 +336,7 @@ class DPMoG:
     return self._fit
 
   def _calibrate(self, event_size, budget, **accounting_args):
-    """The `NoisyEM` with the least noise that the budget pays for."""
+    """Returns the `NoisyEM` with the least noise within the budget."""
 
     def make(noise_multiplier):
       return NoisyEM(
@@ -359,9 +358,8 @@ class DPMoG:
 def as_matrix(x: Any) -> np.ndarray:
   """Returns rows as a float64 array, with NaN where a value is missing.
 
-  Whether it raises depends on types and on the number of columns alone. A
-  refusal that depended on a value, such as one text among numbers, would tell
-  of that value, and nobody would have paid for it.
+  Whether it raises depends on types and on the number of columns alone: a
+  refusal of a value, such as one text among numbers, would reveal that value.
 
   Args:
     x: what NumPy makes an array `[n, d]` of and that has a dtype of bool,
@@ -399,11 +397,3 @@ def as_matrix(x: Any) -> np.ndarray:
       f'x has {rows.ndim} dimensions; it needs [num_rows, d], d > 0.'
     )
   return rows
-
-
-def _whole(name, value, least):
-  if isinstance(value, bool) or value != int(value) or value < least:
-    raise ValueError(
-      f'{name} is {value}; it must be a whole number >= {least}.'
-    )
-  return int(value)

@@ -110,7 +110,7 @@ class GaussianMixture:
     )
 
   def _terms(self, x):
-    """Log of weight times density `[b, k]`, and whitened rows `[k, b, d]`."""
+    """Returns log(weight * density) `[b, k]`, and whitened rows `[k, b, d]`."""
     inverses = np.linalg.inv(self.scales)
     vectors = (x[None] - self.means[:, None]) @ inverses.transpose(0, 2, 1)
     diagonals = np.diagonal(self.scales, axis1=1, axis2=2)
@@ -235,18 +235,18 @@ def refine(
   uncertainty: np.ndarray,
   floor: float,
 ) -> tuple[GaussianMixture, np.ndarray]:
-  """Components from moments of rows in the components' own coordinates.
+  """Returns components from moments of rows in the components' coordinates.
 
-  There a component that fits has mean 0 and covariance I. What the moments say
-  instead is weighed against its noise by a Kalman filter: where an error of
-  variance `v^2` per entry is expected and the noise has variance `s^2`, the
-  estimate is `v^2 / (v^2 + s^2)` of what they say, and leaves an error of
-  variance `v^2 s^2 / (v^2 + s^2)`, to which the drift is added.
+  There a component that fits has mean 0 and covariance I. The deviation from
+  these is estimated by a Kalman filter: where its expected variance is `v^2`
+  per entry and that of the noise `s^2`, the estimate is `v^2 / (v^2 + s^2)` of
+  the measured one, with an error of variance `v^2 s^2 / (v^2 + s^2)`, to which
+  the drift is added.
 
   Args:
     moments: of vectors from `mixture.assign`.
     noise: of their release.
-    mixture: the one that saw the rows so.
+    mixture: the one before.
     uncertainty: float64 `[2, k]`, the `v^2` of means and of covariances.
     floor: smallest eigenvalue allowed.
 
@@ -274,18 +274,17 @@ def refine(
 
 
 def _estimate(moments, noise, mixture, floor):
-  """Components from moments, about zero, of rows in their own units.
+  """Returns components from moments, about zero, of rows in their own units.
 
-  Covariances are moved to the nearest ones whose eigenvalues are at least the
-  size that the noise alone would give them, its spectral norm: about
-  `sqrt(2 d)` times the noise of a diagonal entry. Where there are too few rows
-  the component of `mixture` stays.
+  Eigenvalues of covariances are raised to at least the spectral norm of the
+  noise, about `sqrt(2 d)` times that of a diagonal entry. Where there are too
+  few rows the component of `mixture` stays.
   """
   counts, found = _trusted(moments, noise)
   means = moments.first / counts[:, None]
   covariances = moments.second / counts[:, None, None] - _outer(means)
   noise_size = noise.stds[2] * math.sqrt(2 * noise.event_size) / counts
-  # Noise larger than the ball says nothing; the ball does.
+  # No variance is larger than that of the ball.
   lowest = np.minimum(noise_size, noise.radius**2 / noise.event_size)
   covariances = project_covariances(
     covariances, np.maximum(lowest, floor), max(noise.radius**2, floor)
@@ -294,7 +293,7 @@ def _estimate(moments, noise, mixture, floor):
 
 
 def _as_wide_as(radius, event_size):
-  """One Gaussian as wide as the ball."""
+  """Returns one Gaussian as wide as the ball."""
   scale = radius / math.sqrt(event_size)
   return GaussianMixture(
     np.ones(1), np.zeros([1, event_size]), scale * np.eye(event_size)[None]
@@ -302,18 +301,18 @@ def _as_wide_as(radius, event_size):
 
 
 def _choose_num_components(count, noise):
-  """Number of components that the noise leaves room for.
+  """Returns a number of components that suits the noise: `s^(-3/4)`.
 
-  `s^(-3/4)`, where s is the noise of an entry of the covariance of all rows, in
-  its own units, in one iteration; found on covertype, UCI power, randhie,
-  Gowalla (New York) and two artificial mixtures at epsilon 0.2, 1 and 4.
+  s is the noise of an entry of the covariance of all rows, in its own units, in
+  one iteration. Found on covertype, UCI power, randhie, Gowalla (New York) and
+  two artificial mixtures at epsilon 0.2, 1 and 4.
   """
   relative = noise.stds[2] / max(count, 1.0)
   return int(np.clip(relative ** (-0.75), 1, _LARGEST_K))
 
 
 def _split(mixture, num_components, rng):
-  """Random components whose mixture looks about like one Gaussian."""
+  """Returns random components whose mixture is about one Gaussian."""
   d = mixture.means.shape[1]
   steps = math.sqrt(_SPREAD) * rng.normal(size=[num_components, d])
   scale = mixture.scales[0]
@@ -325,13 +324,13 @@ def _split(mixture, num_components, rng):
 
 
 def _trusted(moments, noise):
-  """Counts that may be divided by, and which of them are real."""
+  """Returns counts to divide by, and which of them are significant."""
   least = _SIGNIFICANT * noise.stds[0]
   return np.maximum(moments.counts, least), moments.counts > least
 
 
 def _replace(mixture, moments, noise, found, means, covariances):
-  """The new components where rows were found, and the old ones elsewhere."""
+  """Returns new components where rows were found, old ones elsewhere."""
   counts = np.maximum(moments.counts, noise.stds[0])
   least = min(_MIN_WEIGHT, 0.1 / len(counts))
   weights = np.maximum(counts / counts.sum(), least)
@@ -345,7 +344,7 @@ def _replace(mixture, moments, noise, found, means, covariances):
 
 
 def _not_whitened(mixture, x):
-  """How much of each row belongs to which component, and the row itself."""
+  """Yields as `assign` does, with the rows in their own coordinates."""
   for rows, (weights, vectors) in zip(_blocks(x), mixture.assign(x)):
     yield weights, np.broadcast_to(rows, vectors.shape)
 
@@ -363,7 +362,7 @@ def project_covariances(
   lowest: Union[float, np.ndarray],
   highest: Union[float, np.ndarray] = np.inf,
 ) -> np.ndarray:
-  """The nearest symmetric matrices with eigenvalues in a range.
+  """Returns the nearest symmetric matrices with eigenvalues in a range.
 
   Args:
     covariances: float64 `[..., d, d]`.

@@ -42,9 +42,7 @@ class Fit:
 
 
 class LedgerCopy(accounting.PrivacyLedger):
-  """What was spent on a saved mixture: a ledger that refuses charges.
-
-  A copy that could be charged would let a budget be spent once per copy.
+  """A ledger that refuses charges: with copies a budget could be spent twice.
 
   Args:
     content: what `_ledger_to_dict` made.
@@ -72,27 +70,19 @@ class LedgerCopy(accounting.PrivacyLedger):
     self._copy = str(path)
     for entry in content['entries']:
       for record in _records(entry):
-        # Not `charge`: what was spent is told, whether or not it fits a budget.
+        # Not `charge`: what was spent may be over the budget.
         self._state.apply(record)
 
   def _check_chargeable(self):
     raise accounting.LedgerError(
-      f'Nothing can be charged here: this is a copy, read from {self._copy}, '
-      'that tells what was spent. Charge the original ledger, '
+      f'This is a copy of a ledger, read from {self._copy}, and cannot be '
+      'charged. Charge the original ledger, '
       f'{self.original or "which was in memory"}.'
     )
 
 
 def write(path: atomic.PathLike, config: dict[str, Any], fit: Fit) -> None:
-  """Writes a fit, and the arguments of the constructor, to a file.
-
-  Nothing in it depends on private votes or tells of the ledger's metadata.
-
-  Args:
-    path: the file; it is replaced.
-    config: arguments of the constructor, JSON-able.
-    fit: what to write.
-  """
+  """Writes a fit, and the arguments of the constructor; see `DPMoG.save`."""
   content = {
     'format': _FORMAT,
     'format_version': _FORMAT_VERSION,
@@ -109,17 +99,7 @@ def write(path: atomic.PathLike, config: dict[str, Any], fit: Fit) -> None:
 
 
 def read(path: atomic.PathLike) -> tuple[dict[str, Any], Fit]:
-  """Reads what `write` wrote.
-
-  Args:
-    path: the file.
-
-  Returns:
-    The arguments of the constructor, and the `Fit`.
-
-  Raises:
-    ValueError: if it is of another kind or version, or damaged.
-  """
+  """Returns the arguments of the constructor, and the `Fit`; or refuses."""
   with open(path, encoding='utf-8') as file:
     text = file.read()
   try:
@@ -162,10 +142,10 @@ def _checked(parameters):
 
 
 def _ledger_to_dict(ledger):
-  """What a ledger spent and reserved, for JSON and for publication.
+  """Returns what a ledger spent and reserved, for JSON and for publication.
 
   Costs that depend on private votes are replaced by those that do not. Of the
-  metadata, only whether there was a seed is kept, and of the path, the name.
+  metadata only whether there was a seed is kept, of the path only the name.
   """
   if isinstance(ledger, LedgerCopy):
     original = ledger.original
@@ -192,7 +172,7 @@ def _ledger_to_dict(ledger):
 
 
 def _records(entry):
-  """The records of a ledger that make an entry as it was."""
+  """Returns the records of a ledger that make an entry as it was."""
   first = {name: entry[name] for name in ('label', 'event')}
   count, reserved = entry['count'], entry['reserved']
   if count == reserved:

@@ -1,0 +1,153 @@
+"""What the Keras models of this package have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdpflows._keras import keras
+from tfdpflows.independence import errors
+from tfdpflows.training import fit as fit_lib
+
+
+class PrivatelyTrained(keras.Model):
+  """A Keras model that trains under the plan of its optimizer.
+
+  Subclasses have a `Checker` as `_checker`, and `_private_variables`.
+  """
+
+  _average = None
+
+  def make_train_function(self, force: bool = False) -> Callable[..., Any]:
+    """As in Keras; errors of private steps say nothing of the rows."""
+    noise = getattr(self.optimizer, 'noise_source', None)
+    # `train_on_batch` comes here too.
+    if getattr(noise, 'plan', None) and not noise.steps.is_trained(noise):
+      raise ValueError(f'{fit_lib.DRAWN}use fit(x).')
+    function = super().make_train_function(force)
+    self.train_function = errors.of_training(function, self.optimizer)
+    return self.train_function
+
+  def _maybe_load_initial_counters_from_ckpt(self, *args):
+    # Where Keras begins. A plan counts its steps itself; what
+    # `BackupAndRestore` has counted may be those of an earlier fit.
+    if getattr(self.optimizer, 'plan', None):
+      return self.optimizer.noise_source.steps.epoch_and_batch()
+    return super()._maybe_load_initial_counters_from_ckpt(*args)
+
+  def fit(
+    self, x: Any = None, *args: Any, **kwargs: Any
+  ) -> keras.callbacks.History:
+    """Trains, as `keras.Model.fit` does.
+
+    Args:
+      x: rows; or, under a plan, what `plan.dataset` gave for them.
+      *args: of `keras.Model.fit`, without a plan only.
+      **kwargs: of `keras.Model.fit`. Under a plan `epochs` is for how many of
+        the plan's epochs to train, by default for all that are left;
+        validation data count as public.
+
+    Returns:
+      Keras's `History`.
+
+    Raises:
+      ValueError: for a model that could not be private; and under a plan, for
+        data that it did not draw or arguments that would draw other batches.
+      tf.errors.InvalidArgumentError: under a DP optimizer, if a batch cannot
+        be computed, with a text that is fixed. It tells that there is such a
+        row: do not publish it.
+      BudgetExceededError: if the plan's ledger refuses the training.
+      LedgerError: if the plan's ledger cannot be written.
+    """
+    if getattr(self.optimizer, 'plan', None) is None:
+      history = super().fit(x, *args, **kwargs)
+    else:
+      history = fit_lib.fit(self, x, self._check_rows, *args, **kwargs)
+    if self._average is not None:
+      self._average.assign()
+    return history
+
+  def _check_rows(self, rows, replays):
+    self._checker.check_before_plan(rows, replays)
+
+  def _update(self, rows, weights, step, metric, penalties=()):
+    """Makes a private step; returns its logs.
+
+    Args:
+      rows: as the checker takes them.
+      weights: `[batch]`, or `None`.
+      step: of the plan, or `None`.
+      metric: `keras.metrics.Mean` of the released losses.
+      penalties: gradients to add that hold nothing private, `None` for zero.
+    """
+    variables = list(self._private_variables())
+    means, loss = self._checker.private_gradients(rows, weights, step)
+    if penalties:
+      means = [m if p is None else m + p for m, p in zip(means, penalties)]
+    self.optimizer.apply_gradients(zip(means, variables))
+    if loss is None:
+      return {}
+    metric.update_state(loss)
+    return {'loss': metric.result()}
+
+  def _start_average(self, momentum):
+    """Averages the weights from now on, if there is a momentum, and weights."""
+    variables = [] if momentum is None else list(self._private_variables())
+    if variables and not (self._average and self._average.is_of(variables)):
+      self._average = WeightAverage(variables, momentum)
+
+
+class WeightAverage(tf.Module):
+  """An exponential moving average of weights over the steps of a training.
+
+  Computed from released weights alone, so it costs no privacy, and it takes
+  out much of the noise that DP-SGD left in them. The momentum grows with the
+  number of steps up to its limit, `min(momentum, (1 + t) / (10 + t))`, so that
+  the start is forgotten.
+
+  Args:
+    variables: the weights, as a list.
+    momentum: share of the average that one step leaves, in [0, 1).
+
+  Raises:
+    ValueError: if `momentum` is out of range.
+  """
+
+  def __init__(
+    self,
+    variables: Sequence[tf.Variable],
+    momentum: float,
+    name: str = 'weight_average',
+  ):
+    super().__init__(name=name)
+    if not 0 <= momentum < 1:
+      raise ValueError(f'momentum is {momentum}; it must be in [0, 1).')
+    self.momentum = float(momentum)
+    self._variables = list(variables)
+    # On several replicas each would make the same update; one is enough.
+    kwargs = {
+      'trainable': False,
+      'aggregation': tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    }
+    self._step = tf.Variable(0, dtype=tf.int64, **kwargs)
+    self._averages = [tf.Variable(v, **kwargs) for v in variables]
+
+  def is_of(self, variables: Sequence[tf.Variable]) -> bool:
+    """Whether these are the weights that are averaged."""
+    return [v.ref() for v in variables] == [v.ref() for v in self._variables]
+
+  def update(self) -> None:
+    """Takes in the present weights."""
+    t = tf.cast(self._step.assign_add(1), tf.float32)
+    momentum = tf.minimum(self.momentum, t / (9 + t))
+    for average, variable in zip(self._averages, self._variables):
+      rest = 1 - tf.cast(momentum, variable.dtype)
+      average.assign_add(rest * (variable - average))
+
+  def assign(self) -> None:
+    """Puts the averages in the place of the weights, once there are any."""
+    if self._step.numpy():
+      for average, variable in zip(self._averages, self._variables):
+        variable.assign(average)
