@@ -27,18 +27,16 @@ __all__ = ['Randomness']
 class Randomness:
   """Named, replayable streams of random numbers from one 256-bit secret.
 
-  The secret comes from the operating system, so that nobody can predict the
-  noise. Every stream is a fixed function of the secret and of its name: a fit
-  that was interrupted and goes on with the same secret and the same data draws
-  the same batches and the same noise again, reveals nothing twice and owes
-  nothing twice. A secret that is known undoes the privacy of whatever was
-  noised with it; whoever stores one deletes it when the fit ends.
+  The secret comes from the operating system. Every stream is a fixed function
+  of the secret and of its name: an interrupted fit that goes on with the same
+  secret and data draws the same batches and noise again, which reveals and
+  costs nothing more. Whoever knows the secret can remove the noise: if you
+  store it, delete it when the fit ends.
 
   Args:
-    seed: `None` for a secret from the operating system. An integer makes the
-      streams reproducible, for tests and papers: `seeded` is then true, and
-      what was released is not private against anyone who knows the seed.
-    secret: 32 bytes saved by `secret` earlier, to go on with the same streams.
+    seed: an integer in place of the secret, for tests and papers: `seeded` is
+      then true, and releases are not private against anyone who knows it.
+    secret: 32 bytes of an earlier `secret`, to go on with the same streams.
 
   Raises:
     ValueError: if both are given, or `secret` is not 32 bytes.
@@ -66,7 +64,7 @@ class Randomness:
 
   @property
   def secret(self) -> bytes:
-    """The 32 bytes that all streams derive from. Keep them from everyone."""
+    """The 32 bytes that all streams derive from; must be kept secret."""
     return self._secret
 
   def key(self, *path: Union[str, int]) -> bytes:
@@ -91,8 +89,7 @@ class Randomness:
     if name in self._claimed:
       raise ValueError(
         f'The random numbers {"/".join(map(str, path))!r} were used already: '
-        'noise must not be used twice. Give another label, or another '
-        'Randomness.'
+        'noise must not be used twice. Give another label or Randomness.'
       )
     self._claimed.add(name)
 
@@ -100,8 +97,8 @@ class Randomness:
   def claiming(self, *path: Union[str, int]) -> Iterator[None]:
     """Claims streams for a caller that may still be refused inside.
 
-    What raises in the context, such as a charge over the budget, gives them
-    back: nothing was drawn from them. Draw after the context.
+    If the context raises, such as for a charge over the budget, they are not
+    claimed. Draw from them after the context.
 
     Raises:
       ValueError: if they were claimed before.
@@ -127,7 +124,7 @@ class Randomness:
     return tf.random.Generator.from_state(state, alg='philox')
 
   def fingerprint(self, array: npt.ArrayLike) -> str:
-    """Returns a hex digest of `array` that says nothing without the secret."""
+    """Returns a hex digest of `array`, keyed by the secret."""
     array = np.asarray(array)
     if array.dtype == object:
       # Their bytes are where they lie in memory.

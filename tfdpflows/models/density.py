@@ -22,20 +22,19 @@ class DensityModel(PrivatelyTrained):
   """Fits a `tfd.Distribution` with trainable variables through `model.fit`.
 
   With an optimizer of a `TrainingPlan`, `fit(x)` trains on batches that the
-  plan draws and charges for; data that the plan did not draw is refused. The
-  training loss that Keras would show is computed from private rows: under a
-  plan it is shown only where the optimizer releases it with noise
+  plan draws and charges; other data are refused. The training loss is computed
+  from private rows, and is shown only if the optimizer releases it with noise
   (`loss_bound`). With any other optimizer the model trains as Keras models do,
-  and nothing is claimed.
+  without a privacy claim.
 
   #### Formal guarantee
 
   Under a DP optimizer an update is that of `optimizers.DPOptimizer`, provided
   that the loss of a row, preprocessing included, depends on no other row.
-  Before the first step that is checked on a few probe rows, at the initial
-  weights and at others, and operations that some rows could bring to fail, or
-  that write them down, are refused (`validate_args=True` makes such). That
-  finds mistakes; it is no proof for a density that means to deceive.
+  `independence.Checker` checks this before the first step, and refuses
+  operations that fail for some rows or write rows down (`validate_args=True`
+  makes such). That finds mistakes; it is no proof against a density that is
+  made to deceive.
 
   A row whose loss or gradient is not finite adds nothing. That there is an
   error in a step is outside of the guarantee; its text quotes no row.
@@ -49,8 +48,8 @@ class DensityModel(PrivatelyTrained):
     example: public rows to try the density on, at least two and no two of them
       alike; by default rows are made up from shape and dtype.
     examples_independent: `True` declares that no row changes the loss of
-      another where that cannot be found out, because random numbers are drawn
-      in a way that cannot be repeated. What is found is refused all the same.
+      another where this cannot be checked, because random numbers are drawn in
+      a way that cannot be repeated. What the checks find is refused anyway.
 
   Raises:
     ValueError: if `distribution` has no trainable variables.
@@ -112,8 +111,7 @@ class DensityModel(PrivatelyTrained):
 
   def log_prob(self, x: npt.ArrayLike) -> tf.Tensor:
     """Returns the log-density of rows `[..., event_size]`, in nats."""
-    # TFP keeps results by input tensor: under another tape the same tensor
-    # would give them without a gradient.
+    # TFP caches results by input tensor, without a gradient on another tape.
     return self.distribution.log_prob(tf.identity(x))
 
   def sample(

@@ -18,40 +18,37 @@ from tfdpflows.training.fit import is_dataset
 class PrivateModel(PrivatelyTrained):
   """Trains a Keras model with per-example gradients in one backward pass.
 
-  The model may be functional, Sequential or a subclass, and is itself what is
-  trained: keep it, save it, predict with it. Layers that have a rule
-  (`gradients.register_rule`) cost little more than without privacy; variables
-  of others come from `tape.jacobian`, slowly and with one log line each.
+  The model may be functional, Sequential or a subclass, and is itself trained:
+  save it, or predict with it. Layers with a rule (`gradients.register_rule`)
+  take little more time than without privacy; variables of others come from
+  `tape.jacobian`, slowly and with one log line each.
 
   Under the optimizer of a `TrainingPlan`, `fit(x, y)` trains on batches that
-  the plan draws and charges for. Losses and metrics of private batches are not
-  shown: the mean loss is where the optimizer releases it with noise
-  (`loss_bound`), metrics are those of `validation_data`, which count as
-  public. With another DP optimizer the model trains on what it is given, and
-  nothing is accounted for.
+  the plan draws and charges. The mean loss is shown only if the optimizer
+  releases it with noise (`loss_bound`), and metrics are computed for
+  `validation_data` only, which count as public. With another DP optimizer the
+  model trains on the batches it is given, and nothing is charged.
 
-  Every loss is taken for each example by itself, whatever its reduction, and
-  regularizers of weights add their gradient after the noise, since they depend
-  on nothing private.
+  Every loss is taken for each example by itself, whatever its reduction.
+  Regularizers of weights depend on nothing private, and add their gradient
+  after the noise.
 
-  With `augmentation_multiplicity` of the optimizer each example stands in the
-  batch several times in a row, and random layers (augmentation, dropout) draw
-  for each of these rows: the gradients are averaged over the draws before the
-  example is clipped, at no cost in privacy.
+  With `augmentation_multiplicity` of the optimizer each example is repeated in
+  the batch, and random layers (augmentation, dropout) draw for each copy: the
+  gradients are averaged before the example is clipped, at no privacy cost.
 
   #### Formal guarantee
 
   An update is that of `optimizers.DPOptimizer`, provided that the loss of an
-  example depends on no other example and that the layers keep nothing of what
-  they see. Before the first step both are checked on a few probe rows, at the
-  initial weights and at others, with random layers at work; layers known to
-  break it (batch normalization, losses and metrics added in `call`, stateful
-  layers, half precision) are refused by name, and so are operations that fail
-  for some values, or write them down, where they get these from the rows. That
-  finds mistakes; it is no proof for a model that means to deceive.
+  example depends on no other example and that the layers store nothing of the
+  rows. `independence.Checker` checks both before the first step, on probe rows
+  and at several weights. It refuses layers that violate them (batch
+  normalization, losses and metrics added in `call`, stateful layers, half
+  precision), and operations that fail for some rows or write rows down. That
+  finds mistakes; it is no proof against a model that is made to deceive.
 
   A row with a label that is no class, or with a loss or gradient that is not
-  finite, adds nothing, and nobody is told. That there is an error in a step is
+  finite, adds nothing, without a message. That there is an error in a step is
   outside of the guarantee; its text quotes no row.
 
   Args:
@@ -59,16 +56,15 @@ class PrivateModel(PrivatelyTrained):
     example: public rows (x, y) to try the model on, at least two and no two of
       them alike; by default rows are made up from shapes and dtypes.
     examples_independent: `True` declares that no example changes the loss of
-      another where that cannot be found out, because the model draws random
-      numbers in a way that cannot be repeated. What is found is refused all the
-      same.
+      another where this cannot be checked, because the model draws random
+      numbers in a way that cannot be repeated. What the checks find is refused
+      anyway.
     ema_momentum: if given, weights are averaged over steps with this momentum
       and `fit` ends with the averages.
     usable: a function of rows (x, y) that returns bool `[batch]`: whether a row
-      can be learnt from. Zeros take the place of all others before the model
-      sees them, and they add nothing to an update. For layers and losses of
-      your own that fail for some values, where an error would tell everybody of
-      the row. It must look at each row by itself.
+      can be learned from. The model gets zeros for all others, and they add
+      nothing to an update. It is for layers and losses of your own that fail
+      for some values, and must look at each row by itself.
 
   #### Example
 
@@ -148,9 +144,9 @@ class PrivateModel(PrivatelyTrained):
 
     Args:
       optimizer: of a plan, or a `DPOptimizer` by itself.
-      loss: as in Keras; the reduction does not matter. Rows with labels that
-        are no class add nothing where it is Keras's sparse cross-entropy; other
-        losses have to give every row a number, or see `usable`.
+      loss: as in Keras; the reduction does not matter. Keras's sparse
+        cross-entropy skips rows with labels that are no class; other losses
+        have to give every row a number, or see `usable`.
       metrics: as in Keras; computed for validation data and by `evaluate`.
       loss_weights: as in Keras.
       **kwargs: of `keras.Model.compile`.

@@ -9,8 +9,8 @@ from tfdpflows._checks import check_integer
 from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent
 from tfdpflows.accounting.mechanisms import overflow
 
-# A cap that matters more often than this in a step is a mistake: it costs rows,
-# and privacy in accountants that know no better than to count it as a failure.
+# A larger probability is a mistake: it costs rows, and privacy where an
+# accountant counts it as a failure.
 _MAX_OVERFLOW = 1e-3
 
 
@@ -18,10 +18,9 @@ class PoissonSampler:
   """Draws each row independently with one probability.
 
   The size of a batch is random. Batches are padded with rows of zeros and
-  weight 0 to a multiple of `chunk`, so that a compiled training step meets few
-  shapes. Nothing is cut off, unless there is a cap: of a batch that was drawn
-  larger than `max_batch_size`, that many rows are kept, each set of them with
-  the same probability. So no batch takes more than a known amount of memory.
+  weight 0 to a multiple of `chunk`, so that a training step is compiled for few
+  shapes. `max_batch_size` bounds the memory of a step: of a larger batch a
+  uniformly random subset of that size is kept.
 
   #### Formal guarantee
 
@@ -36,9 +35,8 @@ class PoissonSampler:
     num_examples: number of rows n.
     sampling_probability: probability of a row to join a batch.
     chunk: what batches are padded to a multiple of.
-    max_batch_size: the cap, well above the expected batch size: at some eight
-      standard deviations above it, the cost is too small to notice. None for no
-      cap.
+    max_batch_size: the cap, or None. Eight standard deviations above the
+      expected batch size it costs next to nothing.
 
   Raises:
     ValueError: for values out of range.

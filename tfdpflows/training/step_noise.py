@@ -194,12 +194,10 @@ class StepNoise:
 class StepStream:
   """Random numbers that are a function of a secret and of a step alone.
 
-  Philox (Salmon et al. 2011) with a counter of 128 bits for a state: nothing
-  is kept from step to step, so that no checkpoint, no restore and no batch
-  that was drawn in vain can put the noise of one step on the batch of another.
-  The numbers are the same in graphs, eagerly and compiled by XLA, which those
-  of `tf.random.stateless_uniform` are not. Each draw is independent of the
-  others.
+  Philox (Salmon et al. 2011) with a counter of 128 bits: there is no state from
+  step to step that a checkpoint could restore. The numbers are the same in
+  graphs, eagerly and compiled by XLA, which those of
+  `tf.random.stateless_uniform` are not. Draws are independent of each other.
 
   Args:
     key: 24 secret bytes: Philox's key, and where its counter starts.
@@ -266,8 +264,7 @@ def _variable():
 def _facts_of(optimizer) -> dict[str, Any]:
   """Returns what the updates of an optimizer depend on, JSON-able.
 
-  Besides what it releases (clipping, bound of the loss, augmentation) that is
-  how it makes weights of it: they are where the next gradients are taken.
+  The hyperparameters too: they decide where the next gradients are taken.
   """
   config = {
     _RECORDED_AS.get(name, name): value
