@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import sys
 import time
 
 import dp_accounting
@@ -27,7 +26,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments.run_record import versions, write_json
+from experiments.run_record import command_line, versions, write_json
 from tfdpflows import accounting
 
 # By epsilon, from above. Colours of Okabe and Ito.
@@ -342,7 +341,7 @@ def main(argv):
     options.plot,
     options.overwrite,
     options.smoke,
-    command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
+    command=command_line(),
   )
   for name, found in results['figures'].items():
     print(_TITLES[name])

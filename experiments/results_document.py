@@ -40,20 +40,6 @@ def load_results(folder, pattern):
   return found
 
 
-def write_section(path, name, script, section):
-  """Replaces a section of a file; see `replace_section`.
-
-  Args:
-    path: the document; it is made if it is not there.
-    name: see `replace_section`, as the others.
-    script: see there.
-    section: see there.
-  """
-  path = pathlib.Path(path)
-  text = path.read_text() if path.exists() else '# Results'
-  path.write_text(replace_section(text, name, script, section))
-
-
 def main(argv, name, script, section):
   """Replaces a section of the document that the flags name.
 
@@ -66,7 +52,10 @@ def main(argv, name, script, section):
   if len(argv) > 1:
     raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
   options = flags.FLAGS
-  write_section(options.document, name, script, section(options.folder))
+  path = pathlib.Path(options.document)
+  text = path.read_text() if path.exists() else '# Results'
+  found = section(options.folder)
+  path.write_text(replace_section(text, name, script, found))
 
 
 def replace_section(text, name, script, section):

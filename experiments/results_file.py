@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
-from experiments.run_record import versions
+from experiments.run_record import command_line, versions
 from tfdpflows import atomic
 
 
@@ -57,9 +56,7 @@ class ResultsFile:
     Args:
       run: JSON-able dict with all keys.
     """
-    # Python 3.9 knows only what follows the interpreter.
-    command = getattr(sys, 'orig_argv', sys.argv)
-    environment = _as_read({'command': command, 'versions': versions()})
+    environment = _as_read({'command': command_line(), 'versions': versions()})
     environments = self.content['environments']
     if environment not in environments:
       environments.append(environment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+import sys
 
 from tfdpflows import atomic
 
@@ -25,6 +26,12 @@ def write_json(path, content):
   """Writes JSON aside and renames it, so that `path` is always complete."""
   text = json.dumps(content, indent=2, allow_nan=False) + '\n'
   atomic.write_file(path, lambda file: file.write(text.encode()))
+
+
+def command_line():
+  """Returns the command line, as a list."""
+  # Python 3.9 knows only what follows the interpreter.
+  return getattr(sys, 'orig_argv', sys.argv)
 
 
 def versions():

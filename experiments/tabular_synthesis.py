@@ -17,14 +17,13 @@ import functools
 import json
 import os
 import platform
-import sys
 import time
 
 import numpy as np
 from absl import app, flags, logging
 
 from experiments import datasets, synthesis_scores
-from experiments.run_record import versions, write_json
+from experiments.run_record import command_line, versions, write_json
 
 METHODS = ('flow', 'dp_merf', 'mst', 'aim', 'privbayes')
 _SMOKE_ROWS = 1000
@@ -294,7 +293,7 @@ def main(argv):
     smoke=options.smoke,
     real_baseline=options.real_baseline,
     hyperparameters=hyperparameters,
-    command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
+    command=command_line(),
   )
   print(json.dumps(results['summary'], indent=2))
 

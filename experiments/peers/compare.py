@@ -11,12 +11,12 @@ environment that they run in.
 from __future__ import annotations
 
 import os
-import sys
 
 from absl import app, flags
 
 from experiments import datasets, tabular_synthesis
 from experiments.peers import dpmm_synthesizer
+from experiments.run_record import command_line
 
 
 def run(dataset, methods, output_dir, **arguments):
@@ -64,7 +64,7 @@ def main(argv):
     delta=options.delta,
     hyperparameters={'limit_s': options.limit_s} if options.limit_s else None,
     smoke=options.smoke,
-    command=sys.orig_argv if hasattr(sys, 'orig_argv') else sys.argv,
+    command=command_line(),
   )
   for method, summary in summaries.items():
     print(f'{method}: {summary}')

@@ -1,8 +1,8 @@
 import json
+import sys
 
 import pytest
 
-from experiments import results_file
 from experiments.results_file import ResultsFile
 
 
@@ -33,9 +33,7 @@ class TestResultsFile:
   def test_environments_are_kept_once(self, monkeypatch):
     results = ResultsFile(None, {}, ('k',))
     for k, command in enumerate(('one', 'one', 'other')):
-      monkeypatch.setattr(
-        results_file.sys, 'orig_argv', [command], raising=False
-      )
+      monkeypatch.setattr(sys, 'orig_argv', [command], raising=False)
       results.add({'k': k})
     assert [run['environment'] for run in results.runs] == [0, 0, 1]
     commands = [e['command'] for e in results.content['environments']]

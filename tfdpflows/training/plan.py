@@ -177,15 +177,7 @@ class TrainingPlan:
       accountant=accountant,
       neighboring_relation=_relation(kwargs.get('ledger')),
     )
-    if kwargs.get('ledger') is None:
-      randomness = kwargs.get('randomness') or Randomness(
-        kwargs.pop('seed', None)
-      )
-      kwargs['randomness'] = randomness
-      kwargs['ledger'] = _own_ledger(budget, accountant, randomness)
-      if spent is not None:
-        kwargs['ledger'].charge(spent, label='other mechanisms')
-    return cls(
+    plan = cls(
       sampler,
       clipping,
       noise_multiplier=noise_multiplier,
@@ -194,6 +186,11 @@ class TrainingPlan:
       delta=delta,
       **kwargs,
     )
+    if plan._ledger is None:
+      plan._make_ledger(budget)
+      if spent is not None:
+        plan.ledger.charge(spent, label='other mechanisms')
+    return plan
 
   @property
   def event(self) -> dp_accounting.DpEvent:
@@ -222,9 +219,17 @@ class TrainingPlan:
           f'noise_multiplier={self.noise_multiplier:g} is too little noise for '
           'any finite epsilon; give more, or TrainingPlan.for_epsilon.'
         )
-      budget = accounting.PrivacyBudget(epsilon=epsilon, delta=self.delta)
-      self._ledger = _own_ledger(budget, self.accountant, self.randomness)
+      self._make_ledger(
+        accounting.PrivacyBudget(epsilon=epsilon, delta=self.delta)
+      )
     return self._ledger
+
+  def _make_ledger(self, budget):
+    self._ledger = accounting.PrivacyLedger(
+      budget=budget,
+      accountant=self.accountant,
+      metadata={'seeded': self.randomness.seeded},
+    )
 
   def epsilon(self, steps: int | None = None) -> float:
     """Returns epsilon of this training alone, after `steps` or all steps.
@@ -359,11 +364,3 @@ def _relation(ledger):
   if ledger is None:
     return dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   return ledger.neighboring_relation
-
-
-def _own_ledger(budget, accountant, randomness):
-  return accounting.PrivacyLedger(
-    budget=budget,
-    accountant=accountant,
-    metadata={'seeded': randomness.seeded},
-  )
