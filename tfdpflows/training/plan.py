@@ -195,9 +195,7 @@ class TrainingPlan:
   @property
   def event(self) -> dp_accounting.DpEvent:
     """The `DpEvent` of the whole training."""
-    return dp_accounting.SelfComposedDpEvent(
-      self.sampler.event(self.noise_multiplier), self.steps
-    )
+    return dp_accounting.SelfComposedDpEvent(self._steps.event, self.steps)
 
   @property
   def step(self) -> int:
@@ -239,7 +237,7 @@ class TrainingPlan:
     relation = _relation(self._ledger)
     accountant = accounting.create_accountant(self.accountant, relation)
     steps = self.steps if steps is None else steps
-    accountant.compose(self.sampler.event(self.noise_multiplier), steps)
+    accountant.compose(self._steps.event, steps)
     return accountant.get_epsilon(self.delta)
 
   def privacy_statement(self) -> accounting.PrivacyStatement:
