@@ -152,7 +152,7 @@ def test_tf_privacys_own_optimizer_works():
   assert all((a != b).any() for a, b in zip(before, after))
 
 
-def test_weights_are_averaged_over_steps():
+def test_weights_are_averaged_over_steps(tmp_path):
   model = tfdpflows.DensityModel(_flow(), ema_momentum=0.5)
   model.compile(optimizer=keras.optimizers.legacy.SGD(1e-2))
   seen = []
@@ -168,6 +168,9 @@ def test_weights_are_averaged_over_steps():
   np.testing.assert_allclose(
     model.trainable_variables[0], average, rtol=1e-5, atol=1e-6
   )
+  path = tf.train.Checkpoint(model=model).write(str(tmp_path / 'c'))
+  names = [name for name, _ in tf.train.list_variables(path)]
+  assert any(name.startswith('model/_average/_averages/0') for name in names)
 
 
 def test_preprocessing_runs_in_training_only():

@@ -18,7 +18,10 @@ class PrivatelyTrained(keras.Model):
   Subclasses have a `Checker` as `_checker`, and `_private_variables`.
   """
 
-  _average = None
+  def __init__(self, name: str | None):
+    super().__init__(name=name)
+    # Not of the class: Keras keeps no such attributes in checkpoints.
+    self._average = None
 
   def make_train_function(self, force: bool = False) -> Callable[..., Any]:
     """As in Keras; errors of private steps say nothing of the rows."""
