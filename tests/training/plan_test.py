@@ -24,6 +24,35 @@ def _plan(steps=8, noise_multiplier=2.0, **kwargs):
   )
 
 
+def test_for_epsilon_goes_on_with_the_noise_that_was_charged():
+  """On another machine, calibration ends with other digits."""
+  kwargs = {
+    'epsilon': 1.0,
+    'delta': 1e-5,
+    'num_examples': 1000,
+    'expected_batch_size': 100,
+    'steps': 10,
+    'clipping': gradients.Flat(1.0),
+    'accountant': 'rdp',
+  }
+  plan = tfdpflows.TrainingPlan.for_epsilon(**kwargs)
+  calibrated = plan.noise_multiplier
+  for charged, label, same in (
+    (calibrated * (1 + 1e-9), 'DP-SGD', True),
+    (calibrated * (1 - 1e-7), 'DP-SGD', True),
+    (calibrated * 1.01, 'DP-SGD', False),
+    (calibrated * (1 + 1e-9), 'another', False),
+  ):
+    ledger = accounting.PrivacyLedger()
+    ledger.charge(plan.sampler.event(charged), 10, label=label)
+    found = tfdpflows.TrainingPlan.for_epsilon(**kwargs, ledger=ledger)
+    assert found.noise_multiplier == (charged if same else calibrated)
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(dp_accounting.GaussianDpEvent(calibrated), 10, label='DP-SGD')
+  found = tfdpflows.TrainingPlan.for_epsilon(**kwargs, ledger=ledger)
+  assert found.noise_multiplier == calibrated
+
+
 @pytest.mark.core
 def test_for_epsilon_keeps_the_budget_and_uses_it_up():
   for accountant in ('pld', 'rdp'):

@@ -11,13 +11,16 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import registry
+
+if TYPE_CHECKING:
+  from tfdpflows.accounting.ledger import PrivacyLedger
 
 __all__ = [
   'calibrate_epsilon',
@@ -39,6 +42,8 @@ _TIME_LIMIT = 20.0
 _MARGIN = 1e-9
 # Logarithms of epsilon over the target are cut off here.
 _FAR = 50.0
+# How far, relatively, results may be from the best.
+_TOLERANCE = 1e-3
 # Points this close, relatively, are one point.
 _SAME = 1e-9
 
@@ -49,7 +54,7 @@ def calibrate_noise_multiplier(
   *,
   spent: Optional[dp_accounting.DpEvent] = None,
   accountant: str = 'pld',
-  tolerance: float = 1e-3,
+  tolerance: float = _TOLERANCE,
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
   time_limit: float = _TIME_LIMIT,
 ) -> float:
@@ -165,7 +170,7 @@ def calibrate_sampling_probability(
   *,
   spent: Optional[dp_accounting.DpEvent] = None,
   accountant: str = 'pld',
-  tolerance: float = 1e-3,
+  tolerance: float = _TOLERANCE,
   neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
   time_limit: float = _TIME_LIMIT,
 ) -> float:
@@ -387,7 +392,7 @@ def last_within(
   first: float,
   last: float,
   start: float,
-  tolerance: float = 1e-3,
+  tolerance: float = _TOLERANCE,
   whole: bool = False,
   is_over: Callable[[], bool] = lambda: False,
 ) -> Optional[float]:
@@ -495,3 +500,39 @@ def last_within(
     weights[point.fits], before = 1.0, point.fits
     good, bad = (point, bad) if point.fits else (good, point)
   return good.value
+
+
+def charged_noise_multiplier(
+  make_event: Callable[[float], dp_accounting.DpEvent],
+  noise_multiplier: float,
+  *,
+  ledger: Optional[PrivacyLedger],
+  label: str,
+) -> float:
+  """Returns the noise multiplier that a ledger was charged for under a label.
+
+  A calibration ends with other digits on another machine. A mechanism that is
+  resumed needs the noise multiplier it was charged for, to the last bit.
+
+  Args:
+    make_event: The event of one run, given the noise multiplier.
+    noise_multiplier: What was calibrated now, by the default tolerance.
+    ledger: The ledger; None for a new one.
+    label: The label of the charge or reservation.
+
+  Returns:
+    The noise multiplier of the first such charge that differs in nothing else,
+    and there by less than the tolerance; else `noise_multiplier`.
+  """
+  for entry in () if ledger is None else ledger.entries:
+    innermost = entry.event
+    while hasattr(innermost, 'event'):
+      innermost = innermost.event
+    charged = getattr(innermost, 'noise_multiplier', math.nan)
+    if (
+      entry.label == label
+      and abs(charged - noise_multiplier) <= _TOLERANCE * noise_multiplier
+      and make_event(charged) == entry.event
+    ):
+      return charged
+  return noise_multiplier

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdpflows import accounting, mechanisms, models
 from tfdpflows._keras import keras
+from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms.bounds import bounds_event
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.density import TableDensity
@@ -128,7 +129,12 @@ def run_mechanisms(
   histograms = mechanisms.noisy_histograms(
     codes,
     encoder.columns,
-    spending.marginal_noise,
+    charged_noise_multiplier(
+      dp_accounting.GaussianDpEvent,
+      spending.marginal_noise,
+      ledger=ledger,
+      label='marginals',
+    ),
     randomness,
     ledger,
     resume=resume,
@@ -153,7 +159,12 @@ def run_mechanisms(
     TrainingPlan(
       plan.sampler,
       plan.clipping,
-      noise_multiplier=plan.noise_multiplier,
+      noise_multiplier=charged_noise_multiplier(
+        plan.sampler.event,
+        plan.noise_multiplier,
+        ledger=ledger,
+        label=plan.label,
+      ),
       steps=plan.steps,
       accountant=plan.accountant,
       delta=plan.delta,

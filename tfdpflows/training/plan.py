@@ -9,6 +9,7 @@ import dp_accounting
 
 from tfdpflows import accounting, gradients, optimizers, sampling
 from tfdpflows._checks import check_fraction, check_integer
+from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.step_noise import StepNoise
 from tfdpflows.training.steps import TrainingSteps
@@ -22,6 +23,7 @@ _OPTIMIZERS = {
   'adam': optimizers.DPKerasAdam,
   'sgd': optimizers.DPKerasSGD,
 }
+_LABEL = 'DP-SGD'
 
 
 class TrainingPlan:
@@ -85,7 +87,7 @@ class TrainingPlan:
     accountant: str = 'pld',
     delta: float = 1e-5,
     ledger: accounting.PrivacyLedger | None = None,
-    label: str = 'DP-SGD',
+    label: str = _LABEL,
     seed: int | None = None,
     randomness: Randomness | None = None,
   ):
@@ -142,7 +144,8 @@ class TrainingPlan:
 
     Returns:
       A `TrainingPlan` whose epsilon, with `spent`, is at most `epsilon` and
-      within 0.1 % of it.
+      within 0.1 % of it. Where `ledger` was charged for such a training under
+      its label, this one has the same noise, to the last bit.
 
     Raises:
       ValueError: for values out of range, or a budget that `spent` exceeds.
@@ -176,6 +179,12 @@ class TrainingPlan:
       spent=spent,
       accountant=accountant,
       neighboring_relation=_relation(kwargs.get('ledger')),
+    )
+    noise_multiplier = charged_noise_multiplier(
+      sampler.event,
+      noise_multiplier,
+      ledger=kwargs.get('ledger'),
+      label=kwargs.get('label', _LABEL),
     )
     plan = cls(
       sampler,
