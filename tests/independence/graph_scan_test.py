@@ -89,6 +89,109 @@ def test_operations_that_fail_or_show_are_refused(name):
     _checked(layer, examples_independent=True)
 
 
+def _unseen(function):
+  """Computes a function of rows for nothing, so that no comparison sees it."""
+
+  def added(x):
+    found = tf.cast(function(tf.stop_gradient(x)), tf.float32)
+    return x + tf.where(tf.reduce_sum(found) > 0, 0.0, 0.0)
+
+  return added
+
+
+def _each(function, dtype=tf.float32):
+  return lambda x: tf.map_fn(function, x, fn_output_signature=dtype)
+
+
+def _kept(x):
+  """Elements other than one that no made-up row has, as is 12345 below."""
+  return tf.boolean_mask(x, x < 12345)
+
+
+_rare = lambda x: tf.cast(tf.equal(x, 12345), tf.int32)
+_any = lambda x: tf.reduce_any(tf.equal(x, 12345))
+
+
+def _shorter(x):
+  """Loses a row in each turn of a loop that goes on for a rare row."""
+  return tf.while_loop(
+    lambda i, v: (i < 3) & _any(x),
+    lambda i, v: (i + 1, v[:-1]),
+    (0, x),
+    shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 4])),
+  )[1]
+
+
+def _read(x):
+  array = tf.TensorArray(tf.float32, 2).unstack(tf.zeros([2, 4]))
+  return array.read(tf.where(_any(x), 7, 0))
+
+
+# Each ended training at a row with 12345.
+SHAPES = {
+  'argmax': ('Where', _each(lambda r: tf.argmax(_kept(r)), tf.int64)),
+  'branches': (
+    'If',
+    lambda x: tf.cond(_any(x), lambda: x[:1], lambda: x)[:2] + x[:2],
+  ),
+  'bincount': ('DenseBincount', lambda x: tf.math.bincount(_rare(x))[:1]),
+  'first': ('Where', lambda x: tf.boolean_mask(x, x[:, 0] < 12345)[0]),
+  'list': ('TensorListGetItem', _read),
+  'loop': ('While', lambda x: _shorter(x) + x),
+  'partition': (
+    'DynamicPartition',
+    lambda x: tf.dynamic_partition(x, 1 - _rare(x), 2)[1][0],
+  ),
+  'ragged': (
+    'Where',
+    lambda x: tf.ragged.boolean_mask(x, x < 12345).to_tensor()[:, 3],
+  ),
+  'reshape': ('Where', lambda x: tf.reshape(_kept(x), [-1, 4])),
+  'reverse': (
+    'ReverseSequence',
+    lambda x: tf.reverse_sequence(x, 9 * _rare(x[:, 0]), 1),
+  ),
+  'segments': (
+    'SegmentSum',
+    lambda x: tf.math.segment_sum(x, _rare(x[:, 0]))[0],
+  ),
+  'slice': ('StridedSlice', lambda x: x[tf.reduce_sum(_rare(x)) :][2]),
+  'sparse': ('Where', lambda x: tf.sparse.from_dense(x - 12345).values[0]),
+  'square_root': (
+    'MatrixSquareRoot',
+    lambda x: tf.linalg.sqrtm(tf.linalg.diag(x)),
+  ),
+  'unique': (
+    'Unique',
+    _each(lambda r: tf.unique(_rare(r))[0] + tf.zeros([1], tf.int32), tf.int32),
+  ),
+  'where': ('Where', _each(lambda r: tf.where(r < 12345)[3], tf.int64)),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', SHAPES)
+def test_shapes_that_rows_decide_are_refused(name):
+  op, function = SHAPES[name]
+  bad = L.Lambda(_unseen(function), name='bad')
+  with pytest.raises(ValueError, match=f'bad uses the operation .*{op}, '):
+    _checked(bad, examples_independent=True)
+
+
+def test_shapes_that_rows_do_not_decide_are_kept():
+  def kept(x):
+    length = tf.shape(x)[1]
+    public = tf.boolean_mask(x, tf.range(length) < 3, axis=1)
+    chosen = tf.cond(_any(x), lambda: 2 * x, lambda: x)
+    counts = tf.math.bincount(
+      _rare(x), minlength=2, maxlength=2, axis=-1, dtype=tf.float32
+    )
+    public = tf.reshape(public, [-1, length - 1])
+    return chosen + tf.reduce_sum(public, 1)[:, None] + counts[:, :1]
+
+  _checked(L.Lambda(_unseen(kept)))
+
+
 @pytest.mark.core
 @pytest.mark.parametrize(
   'function', [_in_a_branch, _in_a_function, _checked_backward]
@@ -136,6 +239,15 @@ def test_strings_that_fail_are_refused():
       _checked(number, dtype='string', size=1, example=rows)
 
 
+class _Crossing(L.Layer):
+  def __init__(self):
+    super().__init__()
+    self.crossing = L.HashedCrossing(4, output_mode='one_hot')
+
+  def call(self, x):
+    return self.crossing((x, x + 1))
+
+
 FINE = {
   'embedding': (lambda: L.Embedding(3, 2), 'int64'),
   'one_hot': (lambda: L.Lambda(lambda i: tf.one_hot(i, 3)), 'int64'),
@@ -152,6 +264,7 @@ FINE = {
     lambda: L.StringLookup(vocabulary=['a'], output_mode='one_hot'),
     'string',
   ),
+  'crossing': (lambda: _Crossing(), 'int64'),
   'text': (
     lambda: L.TextVectorization(
       vocabulary=['a'], output_mode='multi_hot', output_sequence_length=None
@@ -323,13 +436,34 @@ class _Index(L.Layer):
     return x + self.scale + tf.gather(tf.ones([3]), tf.cast(index, tf.int32))
 
 
+class _FarIndex(_Index):
+  """Out of range at weights that are not tried."""
+
+  def call(self, x):
+    index = tf.where((self.scale > 5) & (tf.abs(x) < 9), x + 9, 0.0)
+    return x + self.scale + tf.gather(tf.ones([3]), tf.cast(index, tf.int32))
+
+
+class _ClippedIndex(_Index):
+  def call(self, x):
+    index = tf.cast(self.scale * x, tf.int32)
+    table = self.scale + tf.range(4.0)
+    found = tf.gather(table, tf.clip_by_value(index, 0, 3))
+    found += tf.gather(table, tf.argmax(self.scale * x, 1))[:, None]
+    found += tf.gather(table, tf.math.floormod(index, 4))
+    # Bins, as splines find them.
+    edges = tf.tile(table[None], [tf.shape(x)[0], 1])
+    bins = tf.searchsorted(edges, x, side='right') - 1
+    bins = tf.clip_by_value(bins, 0, 3)
+    return x + found + tf.gather(edges, bins, batch_dims=1)
+
+
 @pytest.mark.core
-@pytest.mark.parametrize('sign', [1.0, -1.0])
-def test_an_index_that_leaves_its_range_at_other_weights_is_refused(sign):
-  with pytest.raises(
-    ValueError, match='rows hold .*, at weights that training'
-  ):
-    _checked(_Index(sign))
+def test_indices_from_weights_that_may_leave_their_range_are_refused():
+  for layer in (_Index(1.0), _Index(-1.0), _FarIndex(1.0)):
+    with pytest.raises(ValueError, match='GatherV2.*Clip the index'):
+      _checked(layer)
+  _checked(_ClippedIndex(1.0))
 
 
 class _Counts(L.Layer):
@@ -380,7 +514,7 @@ def _text(*layers, length=None, mask_zero=False):
 
 def test_text_as_long_as_the_longest_is_refused():
   """Other rows are filled up with words that count, or that a mask hides."""
-  fix = 'mixes examples.*give TextVectorization an output_sequence_length'
+  fix = 'shapes that rows decide.*TextVectorization an output_sequence_length'
   with pytest.raises(ValueError, match=fix):
     _text()
   with pytest.raises(ValueError, match=fix):

@@ -211,7 +211,9 @@ class Checker:
     self._when_built()
     with _one_replica():
       plain, inference, tracked = self._runs(layers, variables, rows)
-      graph_scan.refuse_operations(plain.traced, layers, self._what)
+      graph_scan.refuse_operations(
+        plain.traced, layers, self._what, lambda: plain.traced_for(rows)
+      )
       compared = comparison.Comparison(
         plain, inference, rows, others, self._what
       )
@@ -296,7 +298,7 @@ class Checker:
 
     traced = runs.trace(run, spec, tf.float32)
     # Loops are those of the plain step; vectorized, they cannot be followed.
-    graph_scan.refuse_operations(traced, layers, self._what, loops=False)
+    graph_scan.refuse_operations(traced, layers, self._what)
     weights = tf.ones([tf.nest.flatten(rows)[0].shape[0]])
     captured = runs.captured_variables(traced)
     held = 'as they are made up'

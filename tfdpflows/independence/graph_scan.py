@@ -2,26 +2,29 @@
 
 Clipping and noise hide what a row adds to an update. They do not hide that a
 training ended, or goes on for ever, nor what its error says. So a step is
-traced, forward and backward, before anything is computed, and refused where an
-operation that is known to fail for some values, to write them down or to keep
-them gets values from the rows, or where rows decide how long a loop goes on and
-nothing shows that it ends, see `loops`. Indices (of a lookup, of labels) pass:
-where a model keeps them in bounds it is as good as any other. Those are run on
-unusual rows, see `checker`.
+traced, forward and backward, before anything is computed, and refused where
+
+- an operation that is known to fail for some values, to write them down or to
+  keep them gets values from rows;
+- rows decide the shape of a tensor: most operations fail for some shapes. This
+  stays within layers of Keras that work for all rows, see `_is_known`;
+- rows decide how long a loop goes on and nothing shows that it ends, see
+  `loops`;
+- a lookup gets an index that is computed from rows and weights and not known to
+  be in range: that it is at some weights says nothing of others. Indices from
+  rows alone are run on unusual rows, see `checker`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Optional
 
 import tensorflow as tf
 
-from tfdpflows.independence.loops import Loop
-
-if TYPE_CHECKING:
-  from tfdpflows._keras import keras
+from tfdpflows._keras import keras
+from tfdpflows.independence import loops, ranges
 
 
 def _inputs_of(*rows):
@@ -37,16 +40,20 @@ _FAILING = _inputs_of(
     CheckNumerics CheckNumericsV2 Cholesky DecodeAndCropJpeg DecodeBase64
     DecodeBmp DecodeCSV DecodeCompressed DecodeGif DecodeImage DecodeJSONExample
     DecodeJpeg DecodePaddedRaw DecodePng DecodeProtoV2 DecodeRaw DecodeWav Eig
-    Lu MatchingFiles MatrixInverse MatrixLogarithm MatrixSolveLs ParseExample
+    InvertPermutation Lu MatchingFiles MatrixInverse MatrixLogarithm
+    MatrixSolveLs MatrixSquareRoot ParameterizedTruncatedNormal ParseExample
     ParseExampleV2 ParseSequenceExample ParseSequenceExampleV2
     ParseSingleExample ParseSingleSequenceExample ParseTensor Range ReadFile
-    SelfAdjointEig SelfAdjointEigV2 StringToNumber Substr
+    SelfAdjointEig SelfAdjointEigV2 StatelessParameterizedTruncatedNormal
+    StringToNumber Substr
     """,
   ),
   ((0,), 'Assert BandedTriangularSolve MatrixSolve MatrixTriangularSolve'),
   ((0,), 'TridiagonalSolve'),
   ((1,), 'CTCBeamSearchDecoder CTCGreedyDecoder RegexFullMatch RegexReplace'),
-  ((1, 2), 'RandomUniformInt'),
+  ((1,), 'ReverseSequence TensorListGetItem TensorListSetItem'),
+  ((1, 2), 'CropAndResize QuantizeAndDequantizeV2 QuantizeAndDequantizeV3'),
+  ((1, 2), 'QuantizeAndDequantizeV4 RandomUniformInt'),
   ((1, 2, 3), 'CTCLoss CTCLossV2'),
   ((2, 3), 'StatelessRandomUniformInt'),
   ((3, 4), 'StatefulUniformInt StatelessRandomUniformIntV2'),
@@ -72,26 +79,45 @@ _SHOWING = re.compile(
 # A variable keeps what it was given, without noise.
 _VARIABLE = re.compile('Assign|Resource')
 _PYTHON = re.compile('.*PyFunc')
-# Give the shape of their input, and nothing of its values.
-_SHAPES = {'Rank', 'Shape', 'ShapeN', 'Size', 'TensorListLength'}
-_CONSTANT = {'OnesLike', 'ZerosLike'}
-# The shape of what they give depends on values of any input.
-_SHAPING = re.compile(
-  'Where$|Unique|DynamicPartition$|ListDiff$|NonMaxSuppression|StringSplit|'
-  'UnicodeDecode|Ragged|StringNGrams$|DenseTo|DenseCount|'
-  'Sparse(Bincount|Concat|Count|Cross|FillEmptyRows|Slice|Split|To)'
-)
-# Of these the inputs that say what shape comes out, or a part of it.
+# Give another shape for other values of these inputs.
 _SHAPED_BY = _inputs_of(
-  ((0,), 'Fill'),
-  ((0, 1, 2), 'Range'),
-  ((1,), 'BroadcastTo MirrorPad Pad PadV2 Reshape Tile TopKV2'),
-  ((1, 2), 'Slice'),
+  (
+    None,
+    """
+    CombinedNonMaxSuppression DenseCountSparseOutput DenseToDenseSetOperation
+    DenseToSparseSetOperation DynamicPartition ListDiff NonMaxSuppression
+    NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
+    NonMaxSuppressionV5 NonMaxSuppressionWithOverlaps RaggedCountSparseOutput
+    RaggedCross RaggedFillEmptyRows RaggedRange RaggedTensorFromVariant
+    RaggedTensorToSparse RaggedTensorToTensor StringNGrams StringSplit
+    StringSplitV2 UnicodeDecode UnicodeDecodeWithOffsets Unique UniqueV2
+    UniqueWithCounts UniqueWithCountsV2 Where
+    """,
+  ),
+  ((0,), 'DynamicStitch ParallelDynamicStitch RandomStandardNormal'),
+  ((0,), 'RandomUniform StatelessRandomNormalV2 StatelessRandomUniformV2'),
+  ((1,), 'Bincount DenseBincount RaggedBincount SegmentMax SegmentMean'),
+  ((1,), 'SegmentMin SegmentProd SegmentSum'),
+  ((2,), 'ScatterNd UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd'),
+  ((2,), 'UnsortedSegmentSum'),
   ((1, 2, 3), 'StridedSlice'),
-  ((2,), 'ScatterNd UnsortedSegmentMax UnsortedSegmentSum'),
 )
-_SHAPED_WHOLLY = {'BroadcastTo', 'Fill', 'Range', 'ScatterNd'}
-_SHAPED_WHOLLY |= {'UnsortedSegmentMax', 'UnsortedSegmentSum'}
+_SPARSE = re.compile('Sparse(?!Softmax)')
+# In layers that work for all rows these make one shape of what has many.
+_CLOSING = {'RaggedBincount', 'RaggedTensorToTensor', 'Reshape'}
+# Give the shape of their input, and nothing of its values.
+_SHAPES = {'Rank', 'Shape', 'ShapeN', 'Size'}
+_CONSTANT = {'OnesLike', 'ZerosLike'}
+_OF_ALL = re.compile('TensorList(Concat|Gather|Split|Stack)')
+# Index, table and axis (`None`: of another input); each fails out of range.
+_LOOKUPS = {
+  'Gather': (1, 0, 0),
+  'GatherV2': (1, 0, None),
+  'ResourceGather': (1, 0, 0),
+  'SparseSoftmaxCrossEntropyWithLogits': (1, 0, -1),
+}
+# Taken as limits of other loops.
+_COUNTS = 0, ranges.LARGEST
 _OURS = b'must be the examples of the loss'
 _REPLACE = (
   'Replace it by what gives every row some number (NaN will do: such a row is '
@@ -109,7 +135,18 @@ _COUNT = (
   'Give the loop a number of turns that ends it for every row: '
   'tf.while_loop(..., maximum_iterations=...).'
 )
-_LIST = tf.variant.as_datatype_enum
+_SHAPE = 'works on shapes that rows decide, and fails for some'
+_FIXED = (
+  'Keep the shape: tf.where with three arguments in place of tf.boolean_mask, '
+  'a mask to multiply by, padding to a fixed length. For text, give '
+  'TextVectorization an output_sequence_length.'
+)
+_INDEX = (
+  'looks up at an index computed from rows and weights, which may leave its '
+  'range'
+)
+_CLIP = 'Clip the index as an integer, after any cast: tf.clip_by_value.'
+_HANDLES = (tf.variant.as_datatype_enum, tf.resource.as_datatype_enum)
 
 
 class _Flow(NamedTuple):
@@ -117,29 +154,44 @@ class _Flow(NamedTuple):
 
   Attributes:
     values: its values.
-    sizes: its values, by shapes only.
+    weights: its values also depend on variables.
     shape: its shape.
+    length: the length of a list of tensors.
     turns: no more of its values than how many turns a loop made that ends:
       rows may decide about the number, but not make it endless.
+    span: the least and the largest of its numbers, if known.
+    dims: its static shape, if known.
   """
 
   values: bool = False
-  sizes: bool = False
+  weights: bool = False
   shape: bool = False
+  length: bool = False
   turns: bool = False
+  span: Optional[ranges.Span] = None
+  dims: Optional[tuple] = None
 
   def joined(self, *others):
     flows = self, *others
-    values, sizes, shape, _ = map(any, zip(*flows))
-    turns = values and all(flow.turns for flow in flows if flow.values)
-    return _Flow(values, sizes, shape, turns)
+    values = any(flow.values for flow in flows)
+    return _Flow(
+      values,
+      any(flow.weights for flow in flows),
+      any(flow.shape for flow in flows),
+      any(flow.length for flow in flows),
+      values and all(flow.turns for flow in flows if flow.values),
+      *(
+        a if all(a == b for b in rest) else None
+        for a, *rest in ([f[i] for f in flows] for i in (5, 6))
+      ),
+    )
 
 
 def refuse_operations(
   traced: tf.types.experimental.ConcreteFunction,
   layers: Sequence[keras.layers.Layer],
   what: str,
-  loops: bool = True,
+  retraced: Optional[Callable] = None,
 ) -> None:
   """Refuses a graph in which rows reach what may fail, show or keep them.
 
@@ -147,14 +199,17 @@ def refuse_operations(
     traced: a concrete function whose arguments are private.
     layers: the Keras layers, to name the one it is.
     what: what the graph computes, at the start of a sentence.
-    loops: whether to look at loops too, which must end.
+    retraced: a function that returns the same for a fixed number of rows, where
+      all shapes are known that rows do not decide. Without it loops, branches
+      and lookups are not looked at.
 
   Raises:
     ValueError: naming the operation, the layer if it is one's, and the fix.
   """
-  captured = {id(x) for x in traced.graph.internal_captures}
-  private = {x.op.name for x in traced.graph.inputs if id(x) not in captured}
-  found = _Scan(traced.graph.as_graph_def(), private, loops).found
+  scan = _Scan(traced, layers, strict=retraced is not None)
+  found = scan.found
+  if retraced is not None and scan.chooses and not found:
+    found = _Scan(retraced(), layers, strict=True, fixed=True).found
   for op, path, why, fix in found:
     raise ValueError(
       f'{place(path, layers, what)} uses the operation {op}, which {why}. '
@@ -176,21 +231,30 @@ class _Scan:
   """Follows what comes from rows through a graph and its functions.
 
   Args:
-    graph: a `GraphDef`.
-    private: names of the placeholders of rows.
-    loops: whether loops must end.
+    traced: a concrete function.
+    layers: the Keras layers.
+    strict: whether to look at loops, branches and lookups.
+    fixed: whether the shapes are known that rows do not decide.
 
   Attributes:
     found: (operation, path of its node, what it does, what to do about it), for
       each refused.
+    chooses: whether rows choose a branch or the length of a loop.
   """
 
-  def __init__(self, graph, private, loops):
-    self._loops = loops
+  def __init__(self, traced, layers, strict, fixed=False):
+    self._strict, self._fixed = strict, fixed
+    self._known = {layer.name for layer in layers if _is_known(layer)}
+    self._known -= {layer.name for layer in layers if not _is_known(layer)}
+    graph = traced.graph.as_graph_def(add_shapes=True)
     self._functions = {f.signature.name: f for f in graph.library.function}
     self._done = {}
-    self.found = []
-    self._nodes(graph.node, {n: [_Flow(values=True)] for n in private}, False)
+    self.found, self.chooses = [], False
+    known = {x.op.name: [_Flow(values=True)] for x in traced.graph.inputs}
+    for outer, inner in traced.graph.captures:
+      dims = _variable_dims(outer)
+      known[inner.op.name] = [_Flow(weights=dims is not None, dims=dims)]
+    self._nodes(graph.node, known, False)
 
   def _function(self, name, flows, inside):
     """Returns what the outputs of a function depend on."""
@@ -225,8 +289,10 @@ class _Scan:
       waiting.discard(node.name)
       said = {i.split(':')[0] for i in node.input}
       if node.op != 'Assert' or not ours & said:
-        found = [of(i) for i in _inputs(node)]
-        flows[node.name] = self._node(node, found, inside)
+        found = self._node(node, [of(i) for i in _inputs(node)], inside)
+        dims = _dims_of(node) or [None]
+        found = found if len(found) == len(dims) else found * len(dims)
+        flows[node.name] = [f._replace(dims=d) for f, d in zip(found, dims)]
 
     # Those of a function may stand in any order.
     while nodes:
@@ -242,19 +308,12 @@ class _Scan:
     return of
 
   def _node(self, node, inputs, inside):
-    functions = _functions_of(node)
-    functions = [f for f in functions if f in self._functions]
+    """Returns what the outputs of a node depend on; one for all alike."""
+    functions = [f for f in _functions_of(node) if f in self._functions]
     if node.op in ('While', 'StatelessWhile'):
       return self._loop(node, inputs, inside)
     if node.op in ('If', 'StatelessIf', 'Case', 'StatelessCase'):
-      chosen = inputs[0].values or inputs[0].sizes
-      branches = [
-        self._function(f, inputs[1:], inside or chosen) for f in functions
-      ]
-      joined = []
-      for outputs in zip(*branches):
-        joined.append(_Flow(chosen).joined(*outputs))
-      return joined or [_Flow(chosen)]
+      return self._branches(node, functions, inputs, inside)
     if functions and 'PartitionedCall' in node.op:
       return self._function(functions[0], inputs, inside) or [_Flow()]
     whole = _Flow().joined(*inputs)
@@ -262,97 +321,182 @@ class _Scan:
       # Of some operation that is not known: as if all was private.
       arguments = self._functions[function].signature.input_arg
       self._function(function, [whole] * len(arguments), inside)
-    self._refuse(node, inputs, whole, inside)
-    return [_after(node, inputs, whole)]
+    in_known = not self._known.isdisjoint(node.name.split('/'))
+    self._refuse(node, inputs, whole, inside, in_known)
+    return _after(node, inputs, whole, in_known)
+
+  def _branches(self, node, functions, inputs, inside):
+    chosen = inputs[0].values
+    branches = [
+      self._function(f, inputs[1:], inside or chosen) for f in functions
+    ]
+    if chosen:
+      self._refuse_shapes(node, node.attr['Tout'])
+    choice = _Flow(chosen, inputs[0].weights)
+    joined = [choice.joined(*outputs) for outputs in zip(*branches)]
+    return joined or [choice]
 
   def _loop(self, node, inputs, inside):
     condition, body = node.attr['cond'].func.name, node.attr['body'].func.name
-    loop = Loop(condition, body, self._functions)
+    loop = loops.Loop(condition, body, self._functions)
+    kinds = node.attr['T'].list.type
     flows = list(inputs)
     # Ends: what depends on rows only grows.
     while True:
       (more,) = self._function(condition, flows, inside)
-      chosen = more.values or more.sizes
+      chosen = more.values
       after = self._function(body, flows, inside or chosen)
-      turns = _Flow(more.values, more.sizes)
       # Of a list of what was computed in each turn only the length.
-      length = _Flow(shape=more.values or more.sizes)
       joined = [
-        a if fixed else a.joined(b, length if kind == _LIST else turns)
-        for a, b, fixed, kind in zip(
-          flows, after, loop.fixed, node.attr['T'].list.type
-        )
+        a
+        if fixed
+        else a.joined(b, _Flow(length=chosen))
+        if kind == _HANDLES[0]
+        else a.joined(b, _Flow(chosen, more.weights))
+        for a, b, fixed, kind in zip(flows, after, loop.fixed, kinds)
       ]
       if joined == flows:
         break
       flows = joined
-    if self._loops and (chosen or inside):
-      counters = loop.counters([not f.values or f.turns for f in inputs])
-      if counters is None:
-        why = 'goes on for as long as rows say, perhaps for ever'
-        self.found.append((node.op, node.name, why, _COUNT))
-      for i in counters or ():
-        flows[i] = flows[i]._replace(turns=True)
+    counters = loop.counters([ranges.is_small(f.span) for f in inputs])
+    if self._strict and (chosen or inside) and counters is None:
+      why = 'goes on for as long as rows say, perhaps for ever'
+      self.found.append((node.op, node.name, why, _COUNT))
+    if chosen:
+      self._refuse_shapes(node, node.attr['T'])
+    for i in counters or ():
+      flows[i] = flows[i]._replace(turns=flows[i].values, span=_COUNTS)
     return flows or [_Flow()]
 
-  def _refuse(self, node, inputs, whole, inside):
-    private, fix = any(whole), _REPLACE
-    if _PYTHON.match(node.op) and (private or inside):
+  def _refuse_shapes(self, node, kinds):
+    """Refuses what has another shape for another choice of rows."""
+    self.chooses = True
+    shapes = node.attr['output_shapes'].list.shape
+    known = [
+      kind in _HANDLES or tf.TensorShape(shape).is_fully_defined()
+      for kind, shape in zip(kinds.list.type, shapes)
+    ]
+    if self._fixed and not all(known):
+      self.found.append((node.op, node.name, _SHAPE, _FIXED))
+
+  def _refuse(self, node, inputs, whole, inside, in_known):
+    op = node.op
+    private, fix = whole.values or whole.shape or whole.length, _REPLACE
+    if _PYTHON.match(op) and (private or inside):
       why = 'runs Python on rows, which may fail or write them down'
-    elif _SHOWING.match(node.op) and (private or inside):
+    elif _SHOWING.match(op) and (private or inside):
       why = 'writes down, or keeps, what comes from rows'
-      if _VARIABLE.match(node.op):
+      if _VARIABLE.match(op):
         why, fix = _CHANGES, _KEEPS
-    elif node.op in ('Abort', 'Assert', 'CheckNumerics') and inside:
+    elif op in ('Abort', 'Assert', 'CheckNumerics') and inside:
       why = 'fails for some rows'
+    elif op != 'Assert' and in_known:
+      return
     elif _fails(node, inputs):
       why = 'fails for some values, and gets them from rows'
+    elif self._strict and _is_shaped(op, inputs, whole):
+      why, fix = _SHAPE, _FIXED
+    elif self._strict and _leaves_range(node, inputs):
+      why, fix = _INDEX, _CLIP
     else:
       return
-    self.found.append((node.op, node.name, why, fix))
+    self.found.append((op, node.name, why, fix))
+
+
+def _at(table, op, inputs):
+  """Returns the inputs that a table names for an operation."""
+  places = range(len(inputs)) if table[op] is None else table[op]
+  return [inputs[i] for i in places if i < len(inputs)]
 
 
 def _fails(node, inputs):
   op = node.op
-  if op == 'EnsureShape':
-    return inputs[0].shape
-  if op in _STRICT:
-    return inputs[0].values and node.attr['errors'].s == b'strict'
+  if op in _STRICT and node.attr['errors'].s == b'strict':
+    return inputs[0].values
   if op in _INTEGERS:
-    if not tf.as_dtype(node.attr['T'].type).is_integer:
-      return False
-    places = (1,)
-  elif op == 'StridedSlice':
+    return tf.as_dtype(node.attr['T'].type).is_integer and inputs[1].values
+  if op == 'StridedSlice' and node.attr['shrink_axis_mask'].i:
     # Ranges are cut to what there is; single places are not.
-    if not node.attr['shrink_axis_mask'].i:
-      return False
-    places = (1, 2)
-  elif op in _FAILING:
-    places = _FAILING[op] or range(len(inputs))
-  else:
+    return inputs[1].values
+  return op in _FAILING and any(f.values for f in _at(_FAILING, op, inputs))
+
+
+def _is_shaped(op, inputs, whole):
+  """Whether rows decide a shape that an operation takes or gives."""
+  if whole.shape and op not in _SHAPES:
+    return True
+  if op in _SHAPED_BY:
+    return any(f.values for f in _at(_SHAPED_BY, op, inputs))
+  if _SPARSE.match(op):
+    return whole.values
+  return whole.length and _OF_ALL.match(op)
+
+
+def _leaves_range(node, inputs):
+  if node.op not in _LOOKUPS:
     return False
-  found = [inputs[i] for i in places if i < len(inputs)]
-  # Sizes that come from shapes fit the shapes, as a rule.
-  by_sizes = op == 'Assert' and any(flow.sizes for flow in found)
-  return by_sizes or any(flow.values for flow in found)
+  place, table, axis = _LOOKUPS[node.op]
+  index, dims = inputs[place], inputs[table].dims
+  if not (index.values and index.weights):
+    return False
+  if axis is None:
+    axis = ranges.constant(inputs[2].span)
+  if index.span is None or dims is None or axis is None:
+    return True
+  size = dims[axis]
+  return size is None or index.span[0] < 0 or index.span[1] >= size
 
 
-def _after(node, inputs, whole):
+def _after(node, inputs, whole, in_known):
   """Returns what the outputs of a plain operation depend on."""
-  op = node.op
+  op, span = node.op, ranges.after(node, inputs, _dims_of(node))
   if op in _SHAPES:
-    return _Flow(sizes=whole.shape)
+    return [_Flow(values=whole.shape, span=span)]
+  if op == 'TensorListLength':
+    return [_Flow(values=whole.length)]
+  flow = whole._replace(span=span)
+  if ranges.constant(span) is not None:
+    flow = flow._replace(values=False, weights=False)
   if op in _CONSTANT:
-    return _Flow(shape=whole.shape)
-  shape = whole.shape
-  if _SHAPED_BY.get(op) is not None:
-    by = [inputs[i] for i in _SHAPED_BY[op] if i < len(inputs)]
-    shape = any(flow.values or flow.sizes for flow in by)
-    # All the others keep something of the shape of what they take.
-    shape |= op not in _SHAPED_WHOLLY and inputs[0].shape
-  elif _SHAPING.match(op):
-    shape |= whole.values or whole.sizes
-  return whole._replace(shape=shape)
+    flow = _Flow(shape=whole.shape, length=whole.length, span=span)
+  if op == 'TensorListPushBack':
+    flow = flow._replace(length=inputs[0].length)
+  if op == 'TensorListPopBack':
+    return [flow, flow._replace(length=False)]
+  if in_known:
+    flow = flow._replace(shape=_is_shaped(op, inputs, whole))
+    dims = _dims_of(node)[0] if op in _CLOSING else None
+    if dims and len(dims) > 1 and None not in dims[1:]:
+      flow = flow._replace(shape=False)
+  return [flow]
+
+
+def _is_known(layer):
+  """Whether a layer of Keras works for all rows, by no function of the user."""
+  if type(layer) is keras.layers.HashedCrossing:
+    return not layer.sparse
+  if type(layer) is not keras.layers.TextVectorization:
+    return False
+  options = layer.get_config()
+  return not callable(options['standardize']) and not callable(options['split'])
+
+
+def _dims_of(node):
+  """Returns the static shapes of the outputs of a node, where it has them."""
+  shapes = node.attr['_output_shapes'].list.shape
+  return [_dims(tf.TensorShape(shape)) for shape in shapes]
+
+
+def _variable_dims(handle):
+  """Returns the static shape of a variable; `None` for what is none."""
+  data = getattr(handle, '_handle_data', None)
+  if handle.dtype != tf.resource or data is None or not data.is_set:
+    return None
+  return _dims(tf.TensorShape(data.shape_and_type[0].shape))
+
+
+def _dims(shape):
+  return None if shape.rank is None else tuple(shape.as_list())
 
 
 def _inputs(node):

@@ -15,10 +15,10 @@ would tell of the row. A loop is known to end where it counts its turns:
   limit; n never falls; so the turns are at most one more than elements times
   counts.
 
-Limits are constants, or do not change in the loop and do not come from rows (of
-floats these are taken to be small). A counter is of int32 or int64: a short one
-begins anew before it is past a limit of another type. Or it is a float, with
-c >= 1, and constants so small that n + c is not rounded to n.
+Limits and what n begins with are constants of at most `ranges.LARGEST`, sizes
+of tensors, or counts of other loops. So n of int32 or int64 does not begin anew
+before it is past them, and n of float32 or float64, with c >= 1, is not rounded
+to itself. A short type, or a limit from weights, shows nothing.
 
 Both are decided by evaluating the graphs of condition and body on "past every
 limit", true and false; what is not understood is unknown, so that a loop of
@@ -33,18 +33,20 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows.independence import ranges
+
 _PAST, _TRUE, _FALSE = 'past', 'true', 'false'
 _ALWAYS = ()
 _LESS = {'Less', 'LessEqual'}
 _GREATER = {'Greater', 'GreaterEqual'}
-_NUMBERS = {'Add', 'AddV2', 'Cast', 'Maximum', 'Minimum', 'Mul', 'Sub'}
+_SUMS = {'Add', 'AddV2', 'Sub'}
+_NUMBERS = {'Cast', 'Maximum', 'Minimum', *_SUMS}
 _KNOWN = {'All', 'Any', 'Equal', 'IsNan', 'LogicalAnd', 'LogicalNot'}
 _KNOWN |= {'LogicalOr', 'NotEqual', 'SelectV2'}
 _KNOWN |= _LESS | _GREATER | _NUMBERS
 _SAME = {'BroadcastTo', 'Identity', 'Snapshot'}
-# The least constant c of counters by dtype, and the largest limit of floats.
+# The least constant c of counters, by dtype.
 _COUNTING = {'<i4': 1, '<i8': 1, '<f4': 1.0, '<f8': 1.0}
-_LARGEST = 2.0**22
 # What is past all limits of its type stays so.
 _WIDE_CASTS = {f'Cast {t}' for t in ('int32', 'int64', 'float32', 'float64')}
 # A count reaches the condition through at most this many variables.
@@ -74,27 +76,27 @@ class Loop:
     self._after = terms.of_function(body, self._arguments)
     self.fixed = [a == b for a, b in zip(self._after, self._arguments)]
 
-  def counters(self, public: Sequence[bool]) -> Optional[list[int]]:
+  def counters(self, small: Sequence[bool]) -> Optional[list[int]]:
     """Returns the counters that show that a loop ends.
 
     Args:
-      public: for each variable of the loop, whether rows do not decide what it
-        begins with.
+      small: for each variable of the loop, whether it begins with what
+        `ranges.is_small` holds for.
 
     Returns:
-      Numbers of the variables that count every turn from a public start; `None`
+      Numbers of the variables that count every turn from a small start; `None`
       for a loop that may not end.
     """
     terms = self._terms
     terms.limits = {
       argument
-      for argument, fixed, fine in zip(self._arguments, self.fixed, public)
+      for argument, fixed, fine in zip(self._arguments, self.fixed, small)
       if fixed and fine
     }
     found = {
       i: terms.counts(term, self._arguments[i])
       for i, term in enumerate(self._after)
-      if public[i]
+      if small[i]
     }
     masks = {i: mask for i, mask in found.items() if mask is not None}
     parts = terms.conjuncts(self._condition)
@@ -238,14 +240,20 @@ class _Terms:
         return _ALWAYS
     return None
 
-  def is_limit(self, term):
+  def is_limit(self, term, of_sums=False):
+    """Whether a term is small, or, within no sum, a sum of two of these."""
     if not isinstance(term, int):
       return False
     op, *inputs = self._terms[term]
     if op == 'constant':
-      return _small(inputs)
-    return term in self.limits or (
-      _name(op) in _NUMBERS and all(map(self.is_limit, inputs))
+      return _small(_values(inputs))
+    if term in self.limits:
+      return True
+    sums = of_sums or op in _SUMS
+    return (
+      _name(op) in _NUMBERS
+      and not (of_sums and op in _SUMS)
+      and all(self.is_limit(i, sums) for i in inputs)
     )
 
   def value(self, term, known, by_element):
@@ -303,10 +311,13 @@ class _Terms:
       if op in ('Equal', 'NotEqual'):
         return _FALSE if op == 'Equal' else _TRUE
       return _TRUE if (op in _GREATER) == (first == _PAST) else _FALSE
-    if (op in ('Add', 'AddV2') or op in _WIDE_CASTS) and past:
+    if op in _WIDE_CASTS and past:
       return _PAST
-    if op == 'Sub' and past and last != _PAST:
-      return _PAST
+    if op in _SUMS and past and (op != 'Sub' or last != _PAST):
+      # Of the counter itself, so that it is past a sum of few limits.
+      counter = inputs[values.index(_PAST)]
+      if _name(self._terms[counter][0]) in ('argument', 'Cast'):
+        return _PAST
     return simpler
 
   def _covers(self, term):
@@ -329,18 +340,17 @@ def _name(op):
   return op.split()[0]
 
 
-def _small(constant):
-  """Whether floats, if these are some, can be counted up to by ones."""
-  values = _values(constant)
-  return values.dtype.kind not in 'fc' or bool(
-    np.all(np.abs(values) <= _LARGEST)
+def _small(values):
+  known = values.size and values.dtype.kind in 'iuf'
+  return bool(known) and ranges.is_small(
+    (values.min().item(), values.max().item())
   )
 
 
 def _positive(constant):
   values = _values(constant)
   least = _COUNTING.get(values.dtype.str)
-  return least is not None and len(values) > 0 and bool(np.all(values >= least))
+  return least is not None and _small(values) and bool(np.all(values >= least))
 
 
 def _values(constant):

@@ -87,6 +87,7 @@ class RepeatableRuns:
       count = len(variables)
       return losses, found[:count], tensors, found[count:]
 
+    self._function = run
     self.traced = trace(run, rows, tf.float64)
     self._names, self._floats = list(names), list(floats)
     nodes = self.traced.graph.as_graph_def()
@@ -100,6 +101,10 @@ class RepeatableRuns:
       # Another instance, with the seeds of the first.
       again = trace(functools.partial(again), rows, tf.float64)
     self._instances = self.traced, again
+
+  def traced_for(self, rows: Any) -> tf.types.experimental.ConcreteFunction:
+    """Traces anew, for as many rows as these."""
+    return trace(self._function, rows, tf.float64, fixed=True)
 
   def run(self, rows: Any, weights: npt.ArrayLike) -> Run:
     """Runs once, and lets the state go on from there."""
@@ -210,15 +215,19 @@ class RepeatableRuns:
 
 
 def trace(
-  function: Callable[..., Any], rows: Any, weights_dtype: tf.DType
+  function: Callable[..., Any],
+  rows: Any,
+  weights_dtype: tf.DType,
+  fixed: bool = False,
 ) -> tf.types.experimental.ConcreteFunction:
-  """Traces a function of rows and weights, for any number of rows."""
+  """Traces a function of rows and weights, for any number of rows or this."""
+  batch = [tf.nest.flatten(rows)[0].shape[0]] if fixed else [None]
   spec = tf.nest.map_structure(
-    lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), rows
+    lambda x: tf.TensorSpec([*batch, *x.shape[1:]], x.dtype), rows
   )
   try:
     return tf.function(function).get_concrete_function(
-      spec, tf.TensorSpec([None], weights_dtype)
+      spec, tf.TensorSpec(batch, weights_dtype)
     )
   except Exception as error:
     # AutoGraph writes the lines of the program before what the error says.
