@@ -116,7 +116,7 @@ _LOOKUPS = {
   'ResourceGather': (1, 0, 0),
   'SparseSoftmaxCrossEntropyWithLogits': (1, 0, -1),
 }
-# Taken as limits of other loops.
+# Of turns: rows may decide about the number, but not make it endless.
 _COUNTS = 0, ranges.LARGEST
 _OURS = b'must be the examples of the loss'
 _REPLACE = (
@@ -157,8 +157,6 @@ class _Flow(NamedTuple):
     weights: its values also depend on variables.
     shape: its shape.
     length: the length of a list of tensors.
-    turns: no more of its values than how many turns a loop made that ends:
-      rows may decide about the number, but not make it endless.
     span: the least and the largest of its numbers, if known.
     dims: its static shape, if known.
   """
@@ -167,23 +165,15 @@ class _Flow(NamedTuple):
   weights: bool = False
   shape: bool = False
   length: bool = False
-  turns: bool = False
   span: Optional[ranges.Span] = None
   dims: Optional[tuple] = None
 
   def joined(self, *others):
     flows = self, *others
-    values = any(flow.values for flow in flows)
+    *depends, spans, dims = zip(*flows)
     return _Flow(
-      values,
-      any(flow.weights for flow in flows),
-      any(flow.shape for flow in flows),
-      any(flow.length for flow in flows),
-      values and all(flow.turns for flow in flows if flow.values),
-      *(
-        a if all(a == b for b in rest) else None
-        for a, *rest in ([f[i] for f in flows] for i in (5, 6))
-      ),
+      *map(any, depends),
+      *(x[0] if len(set(x)) == 1 else None for x in (spans, dims)),
     )
 
 
@@ -365,7 +355,7 @@ class _Scan:
     if chosen:
       self._refuse_shapes(node, node.attr['T'])
     for i in counters or ():
-      flows[i] = flows[i]._replace(turns=flows[i].values, span=_COUNTS)
+      flows[i] = flows[i]._replace(span=_COUNTS)
     return flows or [_Flow()]
 
   def _refuse_shapes(self, node, kinds):

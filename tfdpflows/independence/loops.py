@@ -99,16 +99,14 @@ class Loop:
       if small[i]
     }
     masks = {i: mask for i, mask in found.items() if mask is not None}
-    parts = terms.conjuncts(self._condition)
-    if not any(
-      self._ends(part, i, m) for part in parts for i, m in masks.items()
-    ):
+    if not any(self._ends(i, mask) for i, mask in masks.items()):
       return None
     return [i for i, mask in masks.items() if mask == _ALWAYS]
 
-  def _ends(self, asked, counter, mask):
-    """Whether a part of the condition ends a loop with this counter."""
+  def _ends(self, counter, mask):
+    """Whether the condition ends a loop with this counter."""
     terms, argument = self._terms, self._arguments[counter]
+    asked = self._condition
     by_element = mask != _ALWAYS
     if by_element:
       asked = terms.by_element(asked)
@@ -205,12 +203,6 @@ class _Terms:
       return self.make(op, *(of(i, depth) for i in inputs))
 
     return [of(function.ret[a.name]) for a in function.signature.output_arg]
-
-  def conjuncts(self, term):
-    op, *inputs = self._terms[term]
-    if op != 'LogicalAnd':
-      return [term]
-    return [c for i in inputs for c in self.conjuncts(i)]
 
   def by_element(self, term):
     """Returns X of "any of X", for a condition that asks for it."""
