@@ -353,3 +353,21 @@ def test_a_replay_does_not_run_eagerly():
   with pytest.raises(ValueError, match='replays.*runs eagerly'):
     private.fit(x, y, verbose=0)
   assert plan.ledger.entries == ()
+
+
+@pytest.mark.core
+def test_layers_that_begin_to_mix_while_a_model_trains_are_refused():
+  """Eager steps run Python again; this layer has no variables to train."""
+  normalization = L.BatchNormalization(center=False, scale=False)
+  normalization.trainable = False
+  model = keras.Sequential([L.Dense(4), normalization, L.Dense(3)])
+  private = tfdpflows.PrivateModel(model)
+  private.compile(_optimizer(), _cross_entropy(), run_eagerly=True)
+
+  def unfreeze(batch, logs):
+    normalization.trainable = True
+
+  callback = keras.callbacks.LambdaCallback(on_train_batch_end=unfreeze)
+  x, y = np.ones([18, 4], 'float32'), np.zeros([18], 'int64')
+  with pytest.raises(ValueError, match='have changed since the first step'):
+    private.fit(x, y, batch_size=9, verbose=0, callbacks=[callback])

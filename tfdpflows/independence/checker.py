@@ -81,7 +81,7 @@ class Checker:
 
   def forget(self) -> None:
     """Forgets all checks: for a model that is compiled anew."""
-    self._known, self._checked = None, set()
+    self._known, self._frozen, self._checked = None, [], set()
     self.untracked_randomness = ''
 
   @property
@@ -114,15 +114,21 @@ class Checker:
           'rows, give public ones that the model can work with: example=...'
         ) from error
       if self._known is None:
-        self._known = {v.ref() for v in self._variables()}
+        self._frozen = [x for x in self.layers if not x.trainable]
+        self._known = self._trained().keys()
       self._checked.add(flat)
-    now = {v.ref(): v.name for v in self._variables()}
+    now = self._trained()
     if now.keys() != self._known:
-      new = sorted(now[v] for v in now.keys() - self._known) or 'fewer'
+      new = sorted(now[x] for x in now.keys() - self._known) or 'fewer'
       raise ValueError(
         f'The trainable variables have changed since the first step: {new}. '
         'Compile the model again.'
       )
+
+  def _trained(self):
+    """Returns names of what is trained, and of layers that no longer rest."""
+    found = {v.ref(): v.name for v in self._variables()}
+    return found | {id(x): x.name for x in self._frozen if x.trainable}
 
   def check_before_plan(self, rows: Any, replays: bool) -> None:
     """As `check`, before a plan charges anything.

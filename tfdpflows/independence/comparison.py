@@ -118,11 +118,7 @@ class Comparison:
     self._mixing = self._unknown = None
 
   def refuse_changes(self) -> None:
-    """Refuses what changes variables by itself; to be called first.
-
-    Raises:
-      ValueError: naming the variables.
-    """
+    """Refuses what changes variables by itself; to be called first."""
     changed = self._runs.find_changes(self._rows, self._others)
     if self._resting is not self._runs:
       changed += self._resting.find_changes(self._rows, self._others)
@@ -137,10 +133,8 @@ class Comparison:
   def refuse(self, declared: bool) -> None:
     """Raises the error that `check` found, after it was called at all weights.
 
-    Those that open a gate tell which layer it is.
-
-    Args:
-      declared: whether the user declares what cannot be compared.
+    Those that open a gate tell which layer it is. What cannot be compared
+    passes if the user declares it.
     """
     if self._mixing is not None:
       raise self._mixing
@@ -309,14 +303,7 @@ def _alike(old, new, row):
 
 
 def _close(a, b, scale=0.0, tolerance=_TOLERANCE):
-  """Equal up to rounding, of whatever type.
-
-  Args:
-    a: number or array.
-    b: as `a`.
-    scale: what is a large value for elements of `a`.
-    tolerance: relative to that, or to the largest value of `a`.
-  """
+  """Equal up to rounding, relative to a scale or the largest value of `a`."""
   a, b = np.asarray(a), np.asarray(b)
   if a.shape != b.shape:
     return False

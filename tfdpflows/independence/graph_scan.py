@@ -190,8 +190,8 @@ def refuse_operations(
     layers: the Keras layers, to name the one it is.
     what: what the graph computes, at the start of a sentence.
     retraced: a function that returns the same for a fixed number of rows, where
-      all shapes are known that rows do not decide. Without it loops, branches
-      and lookups are not looked at.
+      all shapes are known that rows do not decide. Without it shapes, loops and
+      lookups are not looked at.
 
   Raises:
     ValueError: naming the operation, the layer if it is one's, and the fix.

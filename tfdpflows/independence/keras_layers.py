@@ -34,14 +34,7 @@ def layers_of(*modules: Any) -> list[keras.layers.Layer]:
 
 
 def refuse_batch_statistics(*parts: Any) -> None:
-  """Refuses layers that mix rows and keep their statistics, by name.
-
-  Args:
-    *parts: distributions, bijectors, layers, or anything else, which passes.
-
-  Raises:
-    ValueError: naming the layer.
-  """
+  """Refuses layers that mix rows and keep their statistics, by name."""
   for part in parts:
     for module in (part, *getattr(part, 'submodules', ())):
       if isinstance(module, _BATCH_STATISTICS):
@@ -53,14 +46,7 @@ def refuse_batch_statistics(*parts: Any) -> None:
 
 
 def refuse_layers(*modules: Any) -> None:
-  """Refuses what is known, by name, to break the guarantee.
-
-  Args:
-    *modules: Keras models, or distributions, bijectors and functions.
-
-  Raises:
-    ValueError: naming the layer and what to do.
-  """
+  """Refuses what is known, by name, to break the guarantee."""
   for module in modules:
     if not isinstance(module, keras.Model):
       refuse_batch_statistics(module)
@@ -89,11 +75,7 @@ def refuse_layers(*modules: Any) -> None:
 
 
 def refuse_batch_losses(layers: Sequence[keras.layers.Layer]) -> None:
-  """Refuses what `call` adds beside the loss; after the layers have run.
-
-  Raises:
-    ValueError: naming the layer and what to do.
-  """
+  """Refuses what `call` adds beside the loss; after the layers have run."""
   for layer in layers:
     if layer._eager_losses:
       raise ValueError(
@@ -113,10 +95,8 @@ def penalties_of(
 ) -> list[Callable[[], tf.Tensor]]:
   """Returns the weight regularizers, as functions of nothing.
 
-  They depend on weights alone, which are released anyway.
-
-  Raises:
-    ValueError: for another loss that a layer adds by a function.
+  They depend on weights alone, which are released anyway. Other losses that a
+  layer adds by a function are refused.
   """
   found = []
   for layer in layers:
@@ -163,12 +143,7 @@ def without_randomness(
 def observed(
   layers: Sequence[keras.layers.Layer], outputs: list[tuple[str, tf.Tensor]]
 ) -> contextlib.AbstractContextManager[None]:
-  """Context in which the outputs of layers are recorded.
-
-  Args:
-    layers: Keras layers.
-    outputs: list that gets pairs of a layer's description and a tensor.
-  """
+  """Context in which outputs get a layer's description and each tensor."""
 
   def change(layer, call):
     def recorded(*args, **kwargs):

@@ -251,10 +251,7 @@ class _Terms:
   def value(self, term, known, by_element):
     """Evaluates a term: 'past', 'true' or 'false', or a simpler term.
 
-    Args:
-      term: the number of a term.
-      known: values of some terms.
-      by_element: whether `known` is of one element, and not of all.
+    Some are known, all their elements or, `by_element`, one.
     """
     found = dict(known)
 
@@ -267,10 +264,8 @@ class _Terms:
 
   def _evaluated(self, term, of, by_element):
     op, *inputs = self._terms[term]
-    if op == 'constant' and inputs[0] == '|b1' and set(inputs[2]) == {1}:
-      return _TRUE
-    if op == 'constant' and inputs[0] == '|b1' and set(inputs[2]) == {0}:
-      return _FALSE
+    if op == 'constant' and inputs[0] == '|b1' and len(set(inputs[2])) == 1:
+      return _TRUE if inputs[2][0] else _FALSE
     if op in ('argument', 'constant', 'opaque'):
       return term
     values = [of(i) for i in inputs]

@@ -65,11 +65,7 @@ def left_out(losses: tf.Tensor, usable: tf.Tensor) -> tf.Tensor:
   """Returns losses of which those not usable count for nothing.
 
   They are NaN, which no sum takes in, and no gradient flows to where they come
-  from.
-
-  Args:
-    losses: `[batch]`.
-    usable: bool `[batch]`.
+  from. Both are `[batch]`.
   """
   nan = tf.fill(tf.shape(losses), tf.constant(float('nan'), losses.dtype))
   return tf.where(usable, losses, nan)
@@ -124,13 +120,7 @@ def _labels(loss, y, output, mask):
 
   Keras looks the output up at labels, and fails for all rows if one of them is
   no class. Such labels become 0. All else that losses make of unusual targets
-  is a number, or NaN.
-
-  Args:
-    loss: what `keras.losses.get` gave.
-    y: targets.
-    output: of the model.
-    mask: of the output: what it leaves out needs no class. Or `None`.
+  is a number, or NaN. What a mask of the output leaves out needs no class.
 
   Returns:
     The targets; bool `[batch]`, or `None` for all rows; and which labels are to

@@ -74,9 +74,7 @@ def extreme(
 ) -> Iterator[tuple[Any, str]]:
   """Yields others that are no made-up rows, and what they hold.
 
-  Args:
-    others: structure of tensors, as `rows_for` gives.
-    floats_only: whether to leave out what lookups fail at.
+  With `floats_only` without what lookups fail at.
   """
   flat = tf.nest.flatten(others)
   times = lambda factor: lambda x: x * tf.cast(factor, x.dtype)
@@ -102,9 +100,6 @@ def unusual(rows: Any) -> Iterator[tuple[Any, str]]:
   """Yields rows of which the first two are unusual, and what they hold.
 
   The first holds one value in all places, the second in its first place.
-
-  Args:
-    rows: structure of tensors.
   """
   flat = tf.nest.flatten(rows)
   kinds = (
@@ -134,15 +129,7 @@ def _set(x, value):
 
 
 def rows_for(spec: Any, example: Any) -> tuple[Any, Any]:
-  """Returns rows and others that differ in every row.
-
-  Args:
-    spec: structure of `tf.TensorSpec`.
-    example: rows that are public, as the spec says, or `None`.
-
-  Raises:
-    ValueError: if there is but one row in `example`.
-  """
+  """Returns rows, public ones if given, and others that differ in each."""
   if example is None:
     return made_up(spec)
   rows = [

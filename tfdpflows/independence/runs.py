@@ -117,16 +117,10 @@ class RepeatableRuns:
     index: int,
     weights: Optional[npt.ArrayLike] = None,
   ) -> tuple[Run, Run]:
-    """Runs twice with the same random numbers.
+    """Runs on rows and on others with the same random numbers.
 
-    Args:
-      rows: rows of the first run.
-      others: rows of the second run.
-      index: number of the loss whose gradient is returned.
-      weights: weights of the losses in the second run, if others.
-
-    Returns:
-      Two `Run`s.
+    The gradients are those of the loss with this index, or in the second run
+    of the losses with these weights.
     """
     start = [captured.value() for captured in self._changing]
     first = self._run(0, rows, _one_hot(rows, index))
@@ -138,16 +132,9 @@ class RepeatableRuns:
   def with_weights(
     self, rows: Any, weights: Iterable[npt.ArrayLike]
   ) -> list[Run]:
-    """Runs on the same rows with the same random numbers.
+    """Runs on the same rows with the same random numbers, for each weights.
 
     Not where there is `own_state`, which cannot be restored.
-
-    Args:
-      rows: rows of all runs.
-      weights: the weights of the losses `[batch]`, for each run.
-
-    Returns:
-      A `Run` for each.
     """
     start = [captured.value() for captured in self._changing]
     found = []
@@ -172,11 +159,9 @@ class RepeatableRuns:
     restore(self._changing)
 
   def find_changes(self, rows: Any, others: Any) -> list[str]:
-    """Finds what a run changes; to be called first.
+    """Returns names of variables that a run changes; to be called first.
 
-    Returns:
-      Names of the variables that a run changes, other than generators: a
-      generator is moved alike by all rows.
+    Generators are not among them, as all rows move them alike.
     """
     after = []
     for instance, data in enumerate((rows, others)):
@@ -196,14 +181,7 @@ class RepeatableRuns:
     ]
 
   def untracked_randomness(self, kept: Sequence[tf.Variable]) -> list[str]:
-    """Describes the random numbers of a run that no checkpoint keeps.
-
-    Args:
-      kept: the variables that checkpoints keep.
-
-    Returns:
-      Descriptions, none if there are no such numbers.
-    """
+    """Describes what random numbers are drawn, other than by those kept."""
     handles = {id(v.handle) for v in kept}
     generators = [c for c in self._changing if id(c.handle) not in handles]
     return self.own_state + ['tf.random.Generator'] * bool(generators)
