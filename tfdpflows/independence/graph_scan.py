@@ -116,8 +116,8 @@ _LOOKUPS = {
   'ResourceGather': (1, 0, 0),
   'SparseSoftmaxCrossEntropyWithLogits': (1, 0, -1),
 }
-# Of turns: rows may decide about the number, but not make it endless.
-_COUNTS = 0, ranges.LARGEST
+# Hand on what they are given.
+_HANDING = re.compile('Identity$|Optional|TensorList(PopBack|PushBack)')
 _OURS = b'must be the examples of the loss'
 _REPLACE = (
   'Replace it by what gives every row some number (NaN will do: such a row is '
@@ -157,6 +157,8 @@ class _Flow(NamedTuple):
     weights: its values also depend on variables.
     shape: its shape.
     length: the length of a list of tensors.
+    turns: it holds counts of turns of loops that end, and nothing computed from
+      rows or weights: these are limits of other loops.
     span: the least and the largest of its numbers, if known.
     dims: its static shape, if known.
   """
@@ -165,14 +167,17 @@ class _Flow(NamedTuple):
   weights: bool = False
   shape: bool = False
   length: bool = False
+  turns: bool = False
   span: Optional[ranges.Span] = None
   dims: Optional[tuple] = None
 
   def joined(self, *others):
     flows = self, *others
-    *depends, spans, dims = zip(*flows)
+    *depends, turns, spans, dims = zip(*flows)
+    others = [f for f in flows if (f.values or f.weights) and not f.turns]
     return _Flow(
       *map(any, depends),
+      any(turns) and not others,
       *(x[0] if len(set(x)) == 1 else None for x in (spans, dims)),
     )
 
@@ -200,7 +205,8 @@ def refuse_operations(
   found = scan.found
   if retraced is not None and scan.chooses and not found:
     found = _Scan(retraced(), layers, strict=True, fixed=True).found
-  for op, path, why, fix in found:
+  # What an assertion is made from tells less of the mistake.
+  for op, path, why, fix in sorted(found, key=lambda one: one[0] != 'Assert'):
     raise ValueError(
       f'{place(path, layers, what)} uses the operation {op}, which {why}. '
       'Private rows must not decide whether training goes on, nor be written '
@@ -313,6 +319,8 @@ class _Scan:
       self._function(function, [whole] * len(arguments), inside)
     in_known = not self._known.isdisjoint(node.name.split('/'))
     self._refuse(node, inputs, whole, inside, in_known)
+    if self._strict and _is_shaped(node.op, inputs, whole):
+      whole = whole._replace(shape=True)
     return _after(node, inputs, whole, in_known)
 
   def _branches(self, node, functions, inputs, inside):
@@ -348,14 +356,16 @@ class _Scan:
       if joined == flows:
         break
       flows = joined
-    counters = loop.counters([ranges.is_small(f.span) for f in inputs])
+    counters = loop.counters(
+      [f.turns or ranges.is_small(f.span) for f in inputs]
+    )
     if self._strict and (chosen or inside) and counters is None:
       why = 'goes on for as long as rows say, perhaps for ever'
       self.found.append((node.op, node.name, why, _COUNT))
     if chosen:
       self._refuse_shapes(node, node.attr['T'])
     for i in counters or ():
-      flows[i] = flows[i]._replace(span=_COUNTS)
+      flows[i] = flows[i]._replace(turns=True)
     return flows or [_Flow()]
 
   def _refuse_shapes(self, node, kinds):
@@ -444,7 +454,8 @@ def _after(node, inputs, whole, in_known):
     return [_Flow(values=whole.shape, span=span)]
   if op == 'TensorListLength':
     return [_Flow(values=whole.length)]
-  flow = whole._replace(span=span)
+  turns = whole.turns and bool(_HANDING.match(op))
+  flow = whole._replace(span=span, turns=turns)
   if ranges.constant(span) is not None:
     flow = flow._replace(values=False, weights=False)
   if op in _CONSTANT:
@@ -453,9 +464,8 @@ def _after(node, inputs, whole, in_known):
     flow = flow._replace(length=inputs[0].length)
   if op == 'TensorListPopBack':
     return [flow, flow._replace(length=False)]
-  if in_known:
-    flow = flow._replace(shape=_is_shaped(op, inputs, whole))
-    dims = _dims_of(node)[0] if op in _CLOSING else None
+  if in_known and op in _CLOSING:
+    dims = _dims_of(node)[0]
     if dims and len(dims) > 1 and None not in dims[1:]:
       flow = flow._replace(shape=False)
   return [flow]
