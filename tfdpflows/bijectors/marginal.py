@@ -99,10 +99,13 @@ class MarginalCDF(tfb.Bijector):
     right = tf.searchsorted(knots, tf.transpose(flat), side='right')
     left = tf.searchsorted(knots, knots[:, -1:], side='left')
     here = tf.transpose(tf.clip_by_value(right, 1, left)) - 1
-    pick = lambda table: tf.gather(
-      tf.reshape(table, [-1]),
-      here + tf.range(knots.shape[0]) * tf.shape(table)[1],
-    )
+
+    def pick(table):
+      flat = tf.reshape(table, [-1])
+      place = here + tf.range(knots.shape[0]) * tf.shape(table)[1]
+      # It is in range; clipped, the graph shows that too, see `independence`.
+      return tf.gather(flat, tf.clip_by_value(place, 0, flat.shape[0] - 1))
+
     x0, x1 = pick(knots[:, :-1]), pick(knots[:, 1:])
     y0, y1 = pick(values[:, :-1]), pick(values[:, 1:])
     slope = (y1 - y0) / (x1 - x0) if slopes is None else pick(slopes)
