@@ -7,6 +7,7 @@ import tensorflow as tf
 import tfdpflows
 from tfdpflows import gradients, optimizers, sampling
 from tfdpflows._keras import keras, tfp
+from tfdpflows.independence.comparison import check_function
 
 L = keras.layers
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -371,3 +372,33 @@ def test_layers_that_begin_to_mix_while_a_model_trains_are_refused():
   x, y = np.ones([18, 4], 'float32'), np.zeros([18], 'int64')
   with pytest.raises(ValueError, match='have changed since the first step'):
     private.fit(x, y, batch_size=9, verbose=0, callbacks=[callback])
+
+
+def _sensitive(x, rounding, mean):
+  """Enlarges the rounding of rows, which depends on how many there are."""
+  size = tf.cast(tf.shape(x)[0], x.dtype)
+  y = tf.sin(1e4 * tf.reduce_sum(x * (1 + rounding * size), 1))
+  return y + mean * tf.reduce_mean(y) if mean else y
+
+
+def test_rounding_that_a_function_enlarges_is_no_mixing():
+  check_function(lambda x: _sensitive(x, 1e-8, 0.0), 'f', [4], tf.float32)
+  with pytest.raises(ValueError, match='mixes examples'):
+    check_function(lambda x: _sensitive(x, 0.0, 0.1), 'f', [4], tf.float32)
+  # What is rounding of float32 is none of float64.
+  with pytest.raises(ValueError, match='mixes examples'):
+    check_function(lambda x: _sensitive(x, 1e-8, 0.0), 'f', [4], tf.float64)
+
+
+@pytest.mark.full
+def test_flows_of_readme_are_never_refused():
+  """One in ten was: far from the start, its gradients enlarge rounding."""
+  for seed in range(20):
+    tf.random.set_seed(seed)
+    flow = tfdpflows.flows.masked_autoregressive_flow(
+      event_size=10, num_blocks=5, hidden_units=[100, 100]
+    )
+    model = tfdpflows.DensityModel(flow)
+    model.compile(optimizer=_plan().optimizer('adam', learning_rate=1e-3))
+    model._checker.check(tf.TensorSpec([None, 10], tf.float32))
+    keras.backend.clear_session()

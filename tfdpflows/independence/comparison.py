@@ -19,8 +19,11 @@ from tfdpflows.independence.runs import RepeatableRuns
 
 # Losses may cancel to nothing but rounding; gradients tell of smaller ones.
 _LOSS = 0.1
-# What counts as rounding, relative to the largest value.
+# What counts as rounding, relative to the largest value; or this many times
+# what the last bits of rows change, up to a limit: one of a few rows that
+# changes a mean changes more.
 _TOLERANCE = 1e-4
+_ROUNDINGS, _MOST_ROUNDING = 16, 1e-2
 # Weight of other losses, so that one is nothing beside them.
 _HUGE = 1e6
 _DECLARE = (
@@ -114,6 +117,7 @@ class Comparison:
     self._runs, self._resting = runs, without_randomness
     self._rows, self._others = rows, others
     self._what, self._tolerance = what, tolerance
+    self._rounding = 0.0
     # The error, where no layer is known by name; that nothing can be told.
     self._mixing = self._unknown = None
 
@@ -145,11 +149,13 @@ class Comparison:
     """Compares; raises an error for a layer that mixes examples, naming it."""
     rows, others = self._rows, self._others
     batch = tf.nest.flatten(rows)[0].shape[0]
-    if not _alike(*self._runs.pair(rows, rows, 0), slice(None)):
+    self._rounding = 0.0
+    if not self._alike(*self._runs.pair(rows, rows, 0), slice(None)):
       self._cannot_tell(
         'draws random numbers in a way that could not be repeated'
       )
       return
+    self._rounding = self._find_rounding()
     for i in range(batch):
       self._compare(*self._runs.pair(rows, _kept(rows, others, i), i), i)
     copies = tf.nest.map_structure(
@@ -160,7 +166,7 @@ class Comparison:
     whole, part = self._resting.pair(rows, short, 0)
     # Both instances have drawn as much then, and stay in step.
     self._resting.pair(short, rows, 0)
-    if self._resting.random and not _alike(whole, part, 0):
+    if self._resting.random and not self._alike(whole, part, 0):
       self._cannot_tell(
         'draws other random numbers for a batch of another size'
       )
@@ -170,6 +176,28 @@ class Comparison:
       self._check_backward(batch)
     # Last: a run that fails leaves operations with a state out of step.
     self._check_extremes(batch)
+
+  def _find_rounding(self):
+    """What may be rounding at these weights, by what last bits of rows change.
+
+    Weights that training may come to can enlarge it: a batch of another size is
+    added up in another order.
+    """
+    largest = 0.0
+    for sign in (1, -1):
+      old, new = self._runs.pair(
+        self._rows, probe_rows.with_other_last_bits(self._rows, sign), 0
+      )
+      scale = 0.1 * max(map(_largest, old.gradient), default=0)
+      pairs = [(a, b, scale) for a, b in zip(old.gradient, new.gradient)]
+      pairs += [(old.losses, new.losses, _LOSS)]
+      pairs += [(a, b, 0) for (_, a), (_, b) in zip(old.outputs, new.outputs)]
+      for a, b, scale in pairs:
+        if a.dtype.kind == 'f' and a.shape == b.shape:
+          with np.errstate(invalid='ignore', over='ignore'):
+            moved = _largest(a - b)
+          largest = max(largest, moved / max(scale, _largest(a), 1e-300))
+    return min(_ROUNDINGS * largest, _MOST_ROUNDING)
 
   def _check_extremes(self, batch):
     """Other rows of sizes that made-up ones do not have."""
@@ -217,14 +245,13 @@ class Comparison:
 
   def _compare_backward(self, old, new, row):
     """Compares the gradient of one loss at what layers gave for its row."""
-    gradients = [g for _, g in old.output_gradients]
-    largest = max((np.max(_size(g), initial=0) for g in gradients), default=0)
+    largest = max((_largest(g) for _, g in old.output_gradients), default=0)
     for (name, before), (_, after) in zip(
       old.output_gradients, new.output_gradients
     ):
       if not before.ndim or before.shape[0] != len(old.losses):
         continue
-      if not _close(before[row], after[row], 0.1 * largest):
+      if not self._close(before[row], after[row], 0.1 * largest):
         self._mixes_backward(f'after {_lower(name)}')
 
   def _compare_sum(self, runs, whole):
@@ -234,7 +261,7 @@ class Comparison:
     largest = max((np.max(s, initial=0) for s in sizes), default=0)
     for gradients, size, found in zip(columns, sizes, whole.gradient):
       scale = max(np.max(size, initial=0), 0.1 * largest)
-      if not _close(sum(gradients), found, scale):
+      if not self._close(sum(gradients), found, scale):
         self._mixes_backward('somewhere')
 
   def _mixes_backward(self, where):
@@ -262,9 +289,9 @@ class Comparison:
           'that clipping each bounds nothing. Replace it by one that treats '
           'each example by itself.'
         )
-    if not _alike(old, new, row):
+    if not self._alike(old, new, row):
       part = 'loss'
-      if _close(old.losses[row], new.losses[row], _LOSS):
+      if self._close(old.losses[row], new.losses[row], _LOSS):
         part = "gradient (not the loss) of the model's variables"
       self._mixing = self._mixing or ValueError(
         f'{self._what} mixes examples: {_lower(how)} the {part} of another. It '
@@ -277,8 +304,19 @@ class Comparison:
       return True
     if (before.shape[0], after.shape[0]) != (batch, other_batch):
       return True
-    scale = np.max(_size(before), initial=0)
-    return _close(before[row], after[row], scale, self._tolerance)
+    tolerance = max(self._tolerance, self._rounding)
+    return _close(before[row], after[row], _largest(before), tolerance)
+
+  def _alike(self, old, new, row):
+    """Whether the loss of one row and its gradient are the same."""
+    largest = max(map(_largest, old.gradient), default=0)
+    return self._close(old.losses[row], new.losses[row], _LOSS) and all(
+      self._close(a, b, 0.1 * largest)
+      for a, b in zip(old.gradient, new.gradient)
+    )
+
+  def _close(self, a, b, scale=0.0):
+    return _close(a, b, scale, max(_TOLERANCE, self._rounding))
 
 
 def _lower(text):
@@ -292,16 +330,6 @@ def _kept(rows, others, i):
   )
 
 
-def _alike(old, new, row):
-  """Whether the loss of one row and its gradient are the same."""
-  if not _close(old.losses[row], new.losses[row], _LOSS):
-    return False
-  largest = max((np.max(_size(g), initial=0) for g in old.gradient), default=0)
-  return all(
-    _close(a, b, 0.1 * largest) for a, b in zip(old.gradient, new.gradient)
-  )
-
-
 def _close(a, b, scale=0.0, tolerance=_TOLERANCE):
   """Equal up to rounding, relative to a scale or the largest value of `a`."""
   a, b = np.asarray(a), np.asarray(b)
@@ -309,7 +337,7 @@ def _close(a, b, scale=0.0, tolerance=_TOLERANCE):
     return False
   if a.dtype.kind not in 'fc':
     return np.array_equal(a, b)
-  scale = max(scale, np.max(_size(a), initial=0))
+  scale = max(scale, _largest(a))
   return np.allclose(a, b, tolerance, tolerance * scale, equal_nan=True)
 
 
@@ -318,3 +346,7 @@ def _size(x):
   if x.dtype.kind not in 'fc':
     return np.zeros_like(x, float)
   return np.where(np.isfinite(x), np.abs(x), 0)
+
+
+def _largest(x):
+  return np.max(_size(x), initial=0)

@@ -69,6 +69,19 @@ def made_up(spec: Any) -> tuple[Any, Any]:
   return pack(one), pack(other)
 
 
+def with_other_last_bits(rows: Any, sign: int) -> Any:
+  """Returns rows of which each float is moved by its rounding, up or down."""
+
+  def move(x):
+    if not x.dtype.is_floating:
+      return x
+    signs = np.where(np.arange(np.prod(x.shape)) % 2, sign, -sign)
+    moved = 1 + np.finfo(x.dtype.as_numpy_dtype).eps * signs.reshape(x.shape)
+    return x * tf.cast(moved, x.dtype)
+
+  return tf.nest.map_structure(move, rows)
+
+
 def extreme(
   others: Any, floats_only: bool = False
 ) -> Iterator[tuple[Any, str]]:
