@@ -5,6 +5,7 @@ import re
 
 import dp_accounting
 import pytest
+from dp_accounting import dp_event
 
 from tfdpflows import accounting
 
@@ -32,7 +33,7 @@ EVENTS = [
   accounting.TruncatedSubsampledGaussianDpEvent(100, 0.1, 50, 2.0),
   BANDED,
   dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GAUSSIAN),
-  accounting.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0),
+  dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0),
   accounting.ParallelDpEvent([GAUSSIAN, GAUSSIAN]),
   accounting.ParallelDpEvent([GAUSSIAN, LAPLACE]),
 ]
@@ -76,7 +77,7 @@ BY_RELATION = [
     accounting.ConfidentGNMaxDpEvent(10.0, 10.0, 10.0),
   ],
   [accounting.RandomizedResponseDpEvent(0.5, 3)],
-  [accounting.SingleEpochTreeAggregationDpEvent(4.0, 8)],
+  [dp_event.SingleEpochTreeAggregationDpEvent(4.0, 8)],
   [
     accounting.MatrixMechanismDpEvent(4.0, [[1], [0.5, 1]]),
     accounting.ToeplitzMechanismDpEvent(4.0, [1, 0.5], 9, 3, None),
@@ -87,7 +88,7 @@ BY_RELATION = [
   fixed(GIVEN),
   [accounting.TruncatedSubsampledGaussianDpEvent(100, 0.1, 50, 2.0)],
   [BANDED],
-  [accounting.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0)],
+  [dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0)],
   [accounting.ParallelDpEvent([GAUSSIAN, GAUSSIAN])],
 ]
 

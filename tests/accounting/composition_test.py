@@ -5,11 +5,14 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation
+from dp_accounting import NeighboringRelation, dp_event
 from scipy import stats
 
 from tfdpflows import accounting
-from tfdpflows.accounting import AdvancedAccountant, BasicAccountant
+from tfdpflows.accounting.composition import (
+  AdvancedAccountant,
+  BasicAccountant,
+)
 from tfdpflows.accounting.mechanisms import gaussian_profile
 
 ADD, REPLACE = list(NeighboringRelation)[:2]
@@ -270,6 +273,6 @@ class TestBoth:
     assert found == pytest.approx(exact, rel=1e-10)
 
   def test_other_mechanisms_are_refused(self, cls):
-    event = accounting.RepeatAndSelectDpEvent(LAPLACE(1.0), 10, 1)
+    event = dp_event.RepeatAndSelectDpEvent(LAPLACE(1.0), 10, 1)
     with pytest.raises(dp_accounting.UnsupportedEventError):
       cls().compose(event)

@@ -13,7 +13,9 @@ from tfdpflows.accounting import (
   PrivacyLedger,
   calibration,
   event_bounds,
+  events,
   events_json,
+  mechanisms,
 )
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(100.0)
@@ -83,9 +85,9 @@ ENTRANCES = {
   ),
   'reserve': lambda event: PrivacyLedger().reserve(event, 1, 'training'),
   'to_dict': events_json.event_to_dict,
-  'describe': accounting.describe_event,
-  'data_independent': accounting.data_independent,
-  'without_amplification': accounting.without_amplification,
+  'describe': events.describe_event,
+  'data_independent': events.data_independent,
+  'without_amplification': mechanisms.without_amplification,
   'best_epsilon': lambda event: accounting.best_epsilon(event, 1e-5),
   'compute_epsilon': lambda event: accounting.compute_epsilon(event, 1e-5),
   'calibrate_epsilon': lambda e: calibration.calibrate_epsilon(e, 1e-5),

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 
 from tfdpflows import accounting
-from tfdpflows.accounting import events_json, mechanisms
+from tfdpflows.accounting import events, events_json, mechanisms
 from tfdpflows.accounting.mechanisms import Gaussian
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -22,8 +22,8 @@ EVENTS = [
   accounting.DiscreteLaplaceDpEvent(0.1 + 0.2, 3),
   accounting.RandomizedResponseDpEvent(1 / 3, 2),
   accounting.PermuteAndFlipDpEvent(0.3),
-  accounting.SingleEpochTreeAggregationDpEvent(4.0, 7),
-  accounting.SingleEpochTreeAggregationDpEvent(4.0, [7, 8]),
+  dp_event.SingleEpochTreeAggregationDpEvent(4.0, 7),
+  dp_event.SingleEpochTreeAggregationDpEvent(4.0, [7, 8]),
   accounting.MatrixMechanismDpEvent(4.0, [[1], [1 / 3, 1]], 2, None),
   accounting.ToeplitzMechanismDpEvent(4.0, [1, 1 / 3], 100, 10, 10),
   accounting.CyclicPoissonSampledDpEvent(
@@ -43,8 +43,8 @@ EVENTS = [
     accounting.ConfidentGNMaxDpEvent(300.0, 200.0, 40.0), -9.5, -0.25
   ),
   accounting.ParallelDpEvent([GAUSSIAN, dp_accounting.LaplaceDpEvent(2.0)]),
-  accounting.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 1.0),
-  accounting.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, math.inf),
+  dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 1.0),
+  dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, math.inf),
   dp_accounting.PoissonSampledDpEvent(1 / 3, GAUSSIAN),
   dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, GAUSSIAN),
   dp_accounting.SelfComposedDpEvent(GAUSSIAN, 10**7),
@@ -59,6 +59,16 @@ EVENTS = [
 ]
 
 
+def test_every_registered_event_has_a_row():
+  assert {type(event) for event in EVENTS} == set(events.KINDS.values())
+
+
+def test_the_kind_of_an_event_is_its_name():
+  kinds = {cls.__name__: kind for kind, cls in events.KINDS.items()}
+  assert kinds.pop('ZCDpEvent') == 'ZCDp'
+  assert kinds == {name: name[: -len('DpEvent')] for name in kinds}
+
+
 @pytest.mark.parametrize('event', EVENTS, ids=repr)
 def test_json_round_trip_is_exact(event):
   text = json.dumps(events_json.event_to_dict(event), allow_nan=False)
@@ -67,8 +77,8 @@ def test_json_round_trip_is_exact(event):
 
 @pytest.mark.parametrize('event', EVENTS, ids=repr)
 def test_description_is_one_line(event):
-  assert accounting.describe_event(event)
-  assert '\n' not in accounting.describe_event(event)
+  assert events.describe_event(event)
+  assert '\n' not in events.describe_event(event)
 
 
 def test_unknown_event_is_refused_by_name():

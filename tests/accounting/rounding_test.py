@@ -10,7 +10,7 @@ from fractions import Fraction
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation
+from dp_accounting import NeighboringRelation, dp_event
 
 from tfdpflows import accounting
 from tfdpflows.accounting import logarithms, mechanisms, renyi_conversion
@@ -95,7 +95,7 @@ def test_grid_points_are_upwards():
 @pytest.mark.parametrize('mean', [2, 3.5])
 @pytest.mark.parametrize('delta', [0.25, 0.1])
 def test_search_among_runs_that_fail_is_a_number(mean, delta):
-  event = accounting.RepeatAndSelectDpEvent(
+  event = dp_event.RepeatAndSelectDpEvent(
     accounting.EpsilonDeltaDpEvent(0.0, delta), mean, math.inf
   )
   at = mean * delta

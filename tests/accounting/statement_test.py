@@ -8,11 +8,14 @@ from fractions import Fraction
 
 import dp_accounting
 import pytest
+from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdpflows import accounting
 from tfdpflows.accounting import events_json, mechanisms, registry, rounding
+from tfdpflows.accounting.pld.accountant import PLDAccountant
+from tfdpflows.accounting.rdp import RDPAccountant
 
 STEP = dp_accounting.PoissonSampledDpEvent(
   0.05, dp_accounting.GaussianDpEvent(2.0)
@@ -132,7 +135,7 @@ def test_registry_names():
 
 
 def test_registration():
-  class Loose(accounting.RDPAccountant):
+  class Loose(RDPAccountant):
     name = 'loose'
     guarantee = 'asymptotic'
 
@@ -157,13 +160,13 @@ def test_registration():
   with pytest.raises(ValueError, match='guarantee'):
     accounting.register_accountant('x', Loose)
   with pytest.raises(ValueError, match='taken'):
-    accounting.register_accountant('prv', accounting.RDPAccountant)
+    accounting.register_accountant('prv', RDPAccountant)
 
 
 def test_accountants_of_the_package_are_not_replaced(monkeypatch):
   """A later `PLDAccountant` would otherwise price every ledger in silence."""
 
-  class Fake(accounting.PLDAccountant):
+  class Fake(PLDAccountant):
     name = 'pld'
 
     def get_epsilon(self, target_delta):
@@ -182,13 +185,13 @@ def test_accountants_of_the_package_are_not_replaced(monkeypatch):
       accounting.register_accountant('mine', Fake, aliases=[alias])
   # Nor by one that says that it is the same.
   Fake.name = 'pld'
-  Fake.__module__ = accounting.PLDAccountant.__module__
+  Fake.__module__ = PLDAccountant.__module__
   Fake.__qualname__ = 'PLDAccountant'
   with pytest.raises(ValueError, match="'pld' is taken"):
     accounting.register_accountant('pld', Fake)
   assert 'mine' not in accounting.accountant_names()
   assert registry.compute_epsilon(STEP, 1e-5) == before
-  accounting.register_accountant('pld', accounting.PLDAccountant)
+  accounting.register_accountant('pld', PLDAccountant)
 
 
 def test_only_the_same_class_is_registered_again(monkeypatch):
@@ -197,7 +200,7 @@ def test_only_the_same_class_is_registered_again(monkeypatch):
   del registry._classes['mine']
 
   def defined(epsilon):
-    class Mine(accounting.RDPAccountant):
+    class Mine(RDPAccountant):
       name = 'mine'
 
       def get_epsilon(self, target_delta):
@@ -205,7 +208,7 @@ def test_only_the_same_class_is_registered_again(monkeypatch):
 
     return Mine
 
-  class Other(accounting.RDPAccountant):
+  class Other(RDPAccountant):
     name = 'mine'
 
   accounting.register_accountant('mine', defined(1.0))
@@ -296,7 +299,7 @@ def test_epsilon_at_several_deltas(ledger):
 def test_search_over_hyperparameters_is_said():
   ledger = accounting.PrivacyLedger(accountant='rdp')
   ledger.charge(
-    accounting.RepeatAndSelectDpEvent(STEP, 10.0, math.inf), label='search'
+    dp_event.RepeatAndSelectDpEvent(STEP, 10.0, math.inf), label='search'
   )
   made = accounting.privacy_statement(
     ledger, delta=1e-5, hyperparameter_search='ten sizes of batches'
@@ -358,7 +361,7 @@ def test_markdown_is_well_formed(ledger):
 
 
 def test_remarks_of_accountants_are_repeated():
-  class Chatty(accounting.RDPAccountant):
+  class Chatty(RDPAccountant):
     name = 'chatty'
 
     def remarks(self, target_delta):
@@ -418,11 +421,11 @@ def test_what_was_merged_is_said(tmp_path):
 )
 def test_sampling_only_ever_helps(event, relation):
   event = dp_accounting.SelfComposedDpEvent(event, 3)
-  plain = accounting.without_amplification(event)
+  plain = mechanisms.without_amplification(event)
   assert 'Sampled' not in repr(plain).replace(
     'SampledWithoutReplacementDpEvent(source_dataset_size=1, sample_size=1', ''
   )
-  assert accounting.without_amplification(plain) == plain
+  assert mechanisms.without_amplification(plain) == plain
   for delta in (1e-3, 1e-6):
     amplified, unamplified = (
       accounting.compute_epsilon(

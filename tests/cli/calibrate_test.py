@@ -7,6 +7,7 @@ import dp_accounting
 import pytest
 
 from tfdpflows import accounting, cli
+from tfdpflows.accounting.rdp import RDPAccountant
 
 GAUSSIAN = dp_accounting.GaussianDpEvent
 FLAGS = {
@@ -159,7 +160,7 @@ def test_more_than_is_looked_for(capsys):
 
 
 def test_an_asymptotic_accountant_says_so(capsys, monkeypatch):
-  class Rough(accounting.RDPAccountant):
+  class Rough(RDPAccountant):
     name = 'rough'
     guarantee = 'asymptotic'
 

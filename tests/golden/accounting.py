@@ -6,9 +6,11 @@ import math
 import random
 
 import dp_accounting
+from dp_accounting import dp_event
 
 from tfdpflows import accounting
 from tfdpflows.accounting import calibration, events_json
+from tfdpflows.accounting.mechanisms import votes
 
 _NUMBER = 100
 _DELTAS = (1e-8, 1e-5, 1e-2)
@@ -60,10 +62,10 @@ def _random_events(number):
     lambda: accounting.RandomizedResponseDpEvent(
       power(-0.5, -0.05), rng.choice([2, 10])
     ),
-    lambda: accounting.RepeatAndSelectDpEvent(
+    lambda: dp_event.RepeatAndSelectDpEvent(
       gaussian(), power(0.3, 2), rng.choice([0.0, 1.0, math.inf])
     ),
-    lambda: accounting.SingleEpochTreeAggregationDpEvent(
+    lambda: dp_event.SingleEpochTreeAggregationDpEvent(
       power(0, 1), rng.choice([1, 8, 1000])
     ),
     lambda: accounting.MatrixMechanismDpEvent(
@@ -78,7 +80,7 @@ def _random_events(number):
     lambda: accounting.ConfidentGNMaxDpEvent(
       power(1, 2), 30.0, power(1, 2), rng.random() < 0.7
     ),
-    lambda: accounting.data_dependent_event(
+    lambda: votes.data_dependent_event(
       accounting.GNMaxDpEvent(power(1, 2)), [rng.randint(100, 200), 30, 5]
     ),
     lambda: accounting.ParallelDpEvent([gaussian(), gaussian()]),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdpflows import accounting, mechanisms
-from tfdpflows.accounting.events import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms import quantile
 from tfdpflows.randomness import Randomness
 

@@ -11,7 +11,7 @@ from sklearn import metrics
 import tfdpflows
 from tfdpflows import accounting, flows
 from tfdpflows._keras import tfp
-from tfdpflows.accounting.events import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.models import AnomalyDetector
 from tfdpflows.models.anomaly import evaluate_scores
 from tfdpflows.randomness import Randomness

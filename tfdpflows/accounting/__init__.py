@@ -10,45 +10,40 @@ from tfdpflows.accounting.calibration import (
   calibrate_sampling_probability,
   calibrate_steps,
 )
-from tfdpflows.accounting.composition import (
-  AdvancedAccountant,
-  BasicAccountant,
-)
-from tfdpflows.accounting.events import (
-  ConfidentGNMaxDpEvent,
-  CyclicPoissonSampledDpEvent,
-  DataDependentDpEvent,
-  DiscreteLaplaceDpEvent,
-  EpsilonDeltaDpEvent,
-  ExponentialMechanismDpEvent,
-  GNMaxDpEvent,
-  LNMaxDpEvent,
-  MatrixMechanismDpEvent,
-  ParallelDpEvent,
-  PermuteAndFlipDpEvent,
-  RandomizedResponseDpEvent,
-  RepeatAndSelectDpEvent,
-  ReportNoisyMaxDpEvent,
-  SingleEpochTreeAggregationDpEvent,
-  SparseVectorDpEvent,
-  ToeplitzMechanismDpEvent,
-  TruncatedSubsampledGaussianDpEvent,
-  ZCDpEvent,
-  data_independent,
-  describe_event,
-)
-from tfdpflows.accounting.gdp import GDPAccountant
 from tfdpflows.accounting.ledger import (
   LedgerError,
   PrivacyLedger,
   merge_ledgers,
 )
-from tfdpflows.accounting.mechanisms import (
-  data_dependent_event,
-  without_amplification,
+from tfdpflows.accounting.mechanisms.bounded_range import (
+  ExponentialMechanismDpEvent,
+  ReportNoisyMaxDpEvent,
 )
-from tfdpflows.accounting.pld.accountant import PLDAccountant
-from tfdpflows.accounting.rdp import RDPAccountant
+from tfdpflows.accounting.mechanisms.capped import (
+  TruncatedSubsampledGaussianDpEvent,
+)
+from tfdpflows.accounting.mechanisms.discrete import (
+  DiscreteLaplaceDpEvent,
+  RandomizedResponseDpEvent,
+)
+from tfdpflows.accounting.mechanisms.epsilon_delta import (
+  EpsilonDeltaDpEvent,
+  PermuteAndFlipDpEvent,
+  SparseVectorDpEvent,
+)
+from tfdpflows.accounting.mechanisms.matrix import (
+  CyclicPoissonSampledDpEvent,
+  MatrixMechanismDpEvent,
+  ToeplitzMechanismDpEvent,
+)
+from tfdpflows.accounting.mechanisms.parallel import ParallelDpEvent
+from tfdpflows.accounting.mechanisms.votes import (
+  ConfidentGNMaxDpEvent,
+  DataDependentDpEvent,
+  GNMaxDpEvent,
+  LNMaxDpEvent,
+)
+from tfdpflows.accounting.mechanisms.zero_concentrated import ZCDpEvent
 from tfdpflows.accounting.registry import (
   accountant_names,
   best_epsilon,
@@ -57,11 +52,8 @@ from tfdpflows.accounting.registry import (
   register_accountant,
 )
 from tfdpflows.accounting.statement import PrivacyStatement, privacy_statement
-from tfdpflows.accounting.zcdp import ZCDPAccountant
 
 __all__ = [
-  'AdvancedAccountant',
-  'BasicAccountant',
   'BudgetExceededError',
   'ConfidentGNMaxDpEvent',
   'CyclicPoissonSampledDpEvent',
@@ -69,26 +61,20 @@ __all__ = [
   'DiscreteLaplaceDpEvent',
   'EpsilonDeltaDpEvent',
   'ExponentialMechanismDpEvent',
-  'GDPAccountant',
   'GNMaxDpEvent',
   'LNMaxDpEvent',
   'LedgerError',
   'MatrixMechanismDpEvent',
-  'PLDAccountant',
   'ParallelDpEvent',
   'PermuteAndFlipDpEvent',
   'PrivacyBudget',
   'PrivacyLedger',
   'PrivacyStatement',
-  'RDPAccountant',
   'RandomizedResponseDpEvent',
-  'RepeatAndSelectDpEvent',
   'ReportNoisyMaxDpEvent',
-  'SingleEpochTreeAggregationDpEvent',
   'SparseVectorDpEvent',
   'ToeplitzMechanismDpEvent',
   'TruncatedSubsampledGaussianDpEvent',
-  'ZCDPAccountant',
   'ZCDpEvent',
   'accountant_names',
   'best_epsilon',
@@ -97,11 +83,7 @@ __all__ = [
   'calibrate_steps',
   'compute_epsilon',
   'create_accountant',
-  'data_dependent_event',
-  'data_independent',
-  'describe_event',
   'merge_ledgers',
   'privacy_statement',
   'register_accountant',
-  'without_amplification',
 ]

@@ -1,13 +1,17 @@
-"""What every accountant of this package has in common."""
+"""The base class of the accountants."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Optional
 
 import dp_accounting
 
 from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting.budget import check_delta, check_epsilon
 from tfdpflows.accounting.event_bounds import check_event
+from tfdpflows.accounting.events import RELATIONS, RefusedEventError, Relation
 
 __all__ = ['MechanismAccountant']
 
@@ -15,15 +19,14 @@ __all__ = ['MechanismAccountant']
 REGISTERED: dict[str, type] = {}
 
 _Details = dp_accounting.PrivacyAccountant.CompositionErrorDetails
-_RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 class MechanismAccountant(dp_accounting.PrivacyAccountant):
   """A `dp_accounting.PrivacyAccountant` that counts mechanisms.
 
   Composing is O(size of the event) and does no numerical work; that is done,
-  and remembered, when an epsilon is asked for. Subclasses say how the answers
-  of mechanisms compose, and how an epsilon comes of them.
+  and kept, when an epsilon is asked for. Subclasses have the numerics:
+  `_epsilon_at` and `_delta_at`.
 
   Args:
     neighboring_relation: One of `neighboring_relations`; under any other, every
@@ -35,15 +38,21 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     neighboring_relations: What two neighbouring tables may be.
     question: The method of a `Mechanism` that it needs: mechanisms without it
       are refused.
+
+  #### Formal guarantee
+  Where `guarantee` is 'upper_bound', the composition, adaptive or not, is
+  (`get_epsilon(delta)`, delta)-differentially private, rounding included. With
+  a `DataDependentDpEvent` this holds only for the table that its votes came
+  from, see `mechanisms.votes`.
   """
 
   name = 'abstract'
   guarantee = 'upper_bound'
-  neighboring_relations = frozenset(mechanisms.RELATIONS)
+  neighboring_relations = frozenset(RELATIONS)
   question: str
 
   def __init__(
-    self, neighboring_relation: dp_accounting.NeighboringRelation = _RELATION
+    self, neighboring_relation: Relation = Relation.ADD_OR_REMOVE_ONE
   ):
     super().__init__(neighboring_relation)
     self._totals: dict[mechanisms.Mechanism, int] = {}
@@ -82,33 +91,60 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       raise dp_accounting.UnsupportedEventError(f'{error} {hint}') from error
 
   def supports(self, event: dp_accounting.DpEvent) -> bool:
-    """Whether `compose` would take an event.
-
-    Args:
-      event: What might be done.
-
-    Returns:
-      Whether every part of it is supported.
-
-    Raises:
-      TypeError, ValueError: As `compose`.
-    """
+    """Returns whether `compose` takes an event; raises other errors as it."""
     return super().supports(check_event(event, composed=True))
 
-  def remarks(self, target_delta: float) -> tuple[str, ...]:
-    """What has to stand beside `get_epsilon(target_delta)`.
+  def get_epsilon(self, target_delta: float) -> float:
+    """Returns the smallest epsilon known for a delta.
 
     Args:
       target_delta: Inside (0, 1).
 
     Returns:
-      Sentences; none if the number says all.
+      Epsilon in nats; infinite if no finite one is known.
+
+    Raises:
+      ValueError: If the delta is not inside (0, 1).
     """
+    target_delta = check_delta(target_delta)
+    return (
+      math.inf if self._is_non_private() else self._epsilon_at(target_delta)
+    )
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """Returns the smallest delta known for an epsilon.
+
+    Args:
+      target_epsilon: Zero or more, in nats.
+
+    Returns:
+      Delta, in [0, 1].
+
+    Raises:
+      ValueError: If the epsilon is negative or not a number.
+    """
+    target_epsilon = check_epsilon(target_epsilon)
+    return 1.0 if self._is_non_private() else self._delta_at(target_epsilon)
+
+  def remarks(self, target_delta: float) -> tuple[str, ...]:
+    """Returns sentences that qualify `get_epsilon(target_delta)`, if any."""
     del target_delta
     return ()
 
+  def _epsilon_at(self, delta: float) -> float:
+    raise NotImplementedError
+
+  def _delta_at(self, epsilon: float) -> float:
+    raise NotImplementedError
+
+  def _readings(self) -> Iterator[dict[mechanisms.Mechanism, int]]:
+    """Yields counts that cover what was done, in one or two ways."""
+    yield self._totals
+    if any(isinstance(x, mechanisms.Mixture) for x in self._totals):
+      yield mechanisms.without_mixtures(self._totals.items())
+
   def _refusal(self, mechanism: mechanisms.Mechanism) -> Optional[str]:
-    """Why a mechanism that has an answer is not taken; None if it is."""
+    """Returns why a mechanism with an answer is refused; None if it is not."""
     del mechanism
     return None
 
@@ -135,7 +171,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       )
     try:
       totals = mechanisms.decompose(event, self.neighboring_relation, count)
-    except mechanisms.RefusedEventError as refusal:
+    except RefusedEventError as refusal:
       return _Details(refusal.event, str(refusal))
     for mechanism in totals:
       reason = self._reason(mechanism)
@@ -147,7 +183,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     return None
 
   def _first_with(self, event, mechanism) -> dp_accounting.DpEvent:
-    """The innermost event that became a mechanism."""
+    """Returns the innermost event that became a mechanism."""
     if isinstance(event, dp_accounting.ComposedDpEvent):
       parts = event.events
     elif isinstance(event, dp_accounting.SelfComposedDpEvent):

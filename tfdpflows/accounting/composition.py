@@ -1,7 +1,7 @@
-"""Accountants that know each mechanism by one (epsilon, delta) only.
+"""Accountants that use one (epsilon, delta) of each mechanism.
 
-They need no distributions and are easy to check by hand, which is what they are
-for; their epsilons are well above those of 'pld'.
+They need no distributions and are easy to check by hand; their epsilons are
+well above those of 'pld'.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from fractions import Fraction
 import numpy as np
 
 from tfdpflows.accounting import accountant, mechanisms
-from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting.mechanisms.base import Mechanism, lower_log
 
 __all__ = ['AdvancedAccountant', 'BasicAccountant']
@@ -31,21 +30,16 @@ class BasicAccountant(accountant.MechanismAccountant):
   """Accounts by adding epsilons and deltas.
 
   A mechanism that is private for many (epsilon, delta), such as a Gaussian one,
-  enters with its smallest epsilon at an even share of what delta is left over
-  by those of which the delta is given.
-
-  Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
-      `REPLACE_SPECIAL`.
+  enters with its smallest epsilon at an even share of the delta that mechanisms
+  with a given delta leave.
 
   #### Formal guarantee
-  `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
-  is (epsilon, delta)-differentially private (Dwork et al. 2006, theorem 1).
-  Gaussian mechanisms are accounted by theorem 8 of Balle and Wang 2018,
-  mechanisms on a sample, by log(1 + q (exp(epsilon) - 1)) at q delta, as in
-  theorems 8 and 9 of Balle, Barthe and Gaboardi 2018 (see `mechanisms.sampling`
-  for when a row is replaced), zCDP ones as in `mechanisms.zero_concentrated`,
-  disjoint shards by the one that costs most.
+  Epsilons and deltas add up (Dwork et al. 2006, theorem 1). Gaussian mechanisms
+  are accounted by theorem 8 of Balle and Wang 2018, mechanisms on a sample, by
+  log(1 + q (exp(epsilon) - 1)) at q delta, as in theorems 8 and 9 of Balle,
+  Barthe and Gaboardi 2018 (see `mechanisms.sampling` for when a row is
+  replaced), zCDP ones as in `mechanisms.zero_concentrated`, disjoint shards by
+  the one that costs most.
 
   ```python
   >>> import dp_accounting
@@ -60,45 +54,20 @@ class BasicAccountant(accountant.MechanismAccountant):
   guarantee = 'upper_bound'
   question = 'epsilon_at'
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """The smallest epsilon known for a delta.
-
-    Args:
-      target_delta: Inside (0, 1).
-
-    Returns:
-      Epsilon in nats; infinite if no finite one is known.
-
-    Raises:
-      ValueError: If the delta is not inside (0, 1).
-    """
-    target_delta = budget_lib.check_delta(target_delta)
-    if self._is_non_private():
-      return math.inf
+  def _epsilon_at(self, delta: float) -> float:
     best = math.inf
-    for counts in _readings(sorted(self._totals.items())):
-      left = Fraction(target_delta) - mechanisms.given_delta(counts)
+    for counts in self._sorted_readings():
+      left = Fraction(delta) - mechanisms.given_delta(counts)
       if left >= 0:
         best = min(best, self._epsilon(counts, _log(left)))
     return best
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """The smallest delta known for an epsilon.
+  def _delta_at(self, epsilon: float) -> float:
+    # Found by bisection: a millionth above the smallest.
+    return min(self._delta(x, epsilon) for x in self._sorted_readings())
 
-    Args:
-      target_epsilon: Zero or more, in nats.
-
-    Returns:
-      Delta, in [0, 1]; a millionth above the smallest with that epsilon.
-
-    Raises:
-      ValueError: If the epsilon is negative or not a number.
-    """
-    target_epsilon = budget_lib.check_epsilon(target_epsilon)
-    counts = sorted(self._totals.items())
-    if self._is_non_private():
-      return 1.0
-    return min(self._delta(x, target_epsilon) for x in _readings(counts))
+  def _sorted_readings(self) -> list[_Counts]:
+    return [sorted(counts.items()) for counts in self._readings()]
 
   def _delta(self, counts: _Counts, target_epsilon: float) -> float:
     given = mechanisms.given_delta(counts)
@@ -117,31 +86,26 @@ class BasicAccountant(accountant.MechanismAccountant):
     return min(_up(given + Fraction(math.exp(high) * _UP + 5e-324)), 1.0)
 
   def _epsilon(self, counts: _Counts, log_left: float) -> float:
-    """Epsilon at a delta above those that are given."""
+    """Returns epsilon at a delta above those that are given."""
     return float(mechanisms.summed_epsilons(counts, np.float64(log_left)))
 
 
 class AdvancedAccountant(BasicAccountant):
-  """Accounts by advanced composition, as 'strong composition' is called too.
+  """Accounts by advanced (or strong) composition.
 
-  A part of delta, the slack s, pays for the chance that losses add up to more
-  than they do mostly; the rest is shared as in 'basic'. The best of a fixed set
+  A part of delta, the slack s, covers the probability that losses add up to
+  more than a bound; the rest is shared as in 'basic'. The best of a fixed set
   of slacks is taken, and 'basic' where that is less.
 
-  Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
-      `REPLACE_SPECIAL`.
-
   #### Formal guarantee
-  `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
-  is (epsilon, delta)-differentially private: theorem 3.5 of Kairouz, Oh and
-  Viswanath 2015, the smallest of sum e, of B + S sqrt(2 log(exp(1) + S / s))
-  and of B + S sqrt(2 log(1 / s)), with B = sum e tanh(e / 2) and S^2 = sum e^2
-  over the epsilons e of all runs. In short: but for their deltas, runs lose
-  no more than randomized responses, of which B is the mean loss, and the loss
-  is more than B + c with probability exp(-c^2 / (2 S^2)) at most (Hoeffding).
-  So delta(B + c), the integral of P[loss > B + c + u] exp(-u) over u > 0, is at
-  most exp(-c^2 / (2 S^2)) / (1 + c / S^2), which is at most s for both c.
+  Theorem 3.5 of Kairouz, Oh and Viswanath 2015, the smallest of sum e, of B + S
+  sqrt(2 log(exp(1) + S / s)) and of B + S sqrt(2 log(1 / s)), with B = sum e
+  tanh(e / 2) and S^2 = sum e^2 over the epsilons e of all runs. In short: but
+  for their deltas, runs lose no more than randomized responses, of which B is
+  the mean loss, and the loss is more than B + c with probability exp(-c^2 / (2
+  S^2)) at most (Hoeffding). So delta(B + c), the integral of P[loss > B + c +
+  u] exp(-u) over u > 0, is at most exp(-c^2 / (2 S^2)) / (1 + c / S^2), which
+  is at most s for both c.
 
   ```python
   >>> import dp_accounting
@@ -181,21 +145,14 @@ class AdvancedAccountant(BasicAccountant):
     return min(basic, float(np.min(best, initial=math.inf)) * _UP)
 
 
-def _readings(counts: _Counts) -> list[_Counts]:
-  """Counts that cover the same, with mixtures and without."""
-  if not any(isinstance(x, mechanisms.Mixture) for x, _ in counts):
-    return [counts]
-  return [counts, sorted(mechanisms.without_mixtures(counts).items())]
-
-
 def _log(number: Fraction) -> float:
-  """The log of a number of [0, 1], also of one too small for a float."""
+  """Returns the log of a number in [0, 1], even if too small for a float."""
   if number <= 0:
     return -math.inf
   return math.log(number.numerator) - math.log(number.denominator)
 
 
 def _up(number: Fraction) -> float:
-  """A float that is not below."""
+  """Returns a float that is not below."""
   value = float(number)
   return value if Fraction(value) >= number else math.nextafter(value, math.inf)

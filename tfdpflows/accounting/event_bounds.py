@@ -1,10 +1,9 @@
-"""How deep and how large an event may be, wherever one enters.
+"""Bounds on the depth and the size of an event, checked wherever one enters.
 
-What is written has to be readable by any other process, whatever its stack and
-its version of Python: a JSON parser, `repr` and all that walks an event stop at
-some depth, Python prints no integer of more than 4,300 digits, and no float is
-above 2^1024. So events are looked at before anything else is done with them,
-by a walk that needs no stack.
+Any other process must be able to read what is written: a JSON parser, `repr`
+and every recursion over an event fail at some depth, Python prints no integer
+of more than 4,300 digits, and no float is above 2^1024. So events are checked
+first, without recursion.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _MAX_BITS = 1000
 def check_event(
   event: dp_accounting.DpEvent, *, runs: int = 1, composed: bool = False
 ) -> dp_accounting.DpEvent:
-  """Returns an event that is neither too deep nor too large to be accounted.
+  """Returns an event, or refuses it as too deep or too large.
 
   Args:
     event: A `DpEvent`.
@@ -48,7 +47,7 @@ def check_event(
     TypeError: If it is no `DpEvent`, or the parts of a composition are not in a
       list or tuple.
     ValueError: If it is nested too deep, has too many parts, or counts too many
-      runs; says the bound.
+      runs.
 
   ```python
   >>> event = dp_accounting.GaussianDpEvent(1.0)
@@ -96,7 +95,7 @@ def check_event(
 
 
 def _whole(count: Any, most: int) -> int:
-  """A count as an int, compared before it is converted or printed."""
+  """Returns a count as an int, compared before it is converted or printed."""
   if type(count) is int and 0 <= count <= most:
     return count
   if not isinstance(count, numbers.Real):
@@ -113,7 +112,7 @@ def _whole(count: Any, most: int) -> int:
 
 
 def _inner(event: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:
-  """The events that an event holds; looks at its numbers as well."""
+  """Returns the events that an event holds; checks its numbers as well."""
   found: list[dp_accounting.DpEvent] = []
   for name in _field_names(type(event)) or getattr(event, '__dict__', ()):
     value = getattr(event, name)

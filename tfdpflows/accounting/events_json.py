@@ -1,11 +1,13 @@
-"""Events to JSON and back, by a list of the classes that are known.
+"""Events to JSON and back.
 
-The list is closed on purpose: a file can name an event, never a class to be
-imported. What type a field has says the annotation of its class.
+The list of classes, `events.KINDS`, is closed on purpose: a file can name an
+event, never a class to be imported. The annotations of a class give the types
+of its fields.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import reprlib
 import typing
@@ -13,49 +15,19 @@ from typing import Any, Callable, Union
 
 import dp_accounting
 
-from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting.event_bounds import MAX_DEPTH, check_event
+from tfdpflows.accounting.events import KINDS
 
 __all__ = ['event_from_dict', 'event_to_dict']
 
-# By the name in files.
-_CLASSES = {
-  'NoOp': dp_accounting.NoOpDpEvent,
-  'NonPrivate': dp_accounting.NonPrivateDpEvent,
-  'Gaussian': dp_accounting.GaussianDpEvent,
-  'Laplace': dp_accounting.LaplaceDpEvent,
-  'DiscreteLaplace': events_lib.DiscreteLaplaceDpEvent,
-  'RandomizedResponse': events_lib.RandomizedResponseDpEvent,
-  'EpsilonDelta': events_lib.EpsilonDeltaDpEvent,
-  'ZCDp': events_lib.ZCDpEvent,
-  'ExponentialMechanism': events_lib.ExponentialMechanismDpEvent,
-  'PermuteAndFlip': events_lib.PermuteAndFlipDpEvent,
-  'SingleEpochTreeAggregation': events_lib.SingleEpochTreeAggregationDpEvent,
-  'MatrixMechanism': events_lib.MatrixMechanismDpEvent,
-  'ToeplitzMechanism': events_lib.ToeplitzMechanismDpEvent,
-  'CyclicPoissonSampled': events_lib.CyclicPoissonSampledDpEvent,
-  'ReportNoisyMax': events_lib.ReportNoisyMaxDpEvent,
-  'SparseVector': events_lib.SparseVectorDpEvent,
-  'LNMax': events_lib.LNMaxDpEvent,
-  'GNMax': events_lib.GNMaxDpEvent,
-  'ConfidentGNMax': events_lib.ConfidentGNMaxDpEvent,
-  'DataDependent': events_lib.DataDependentDpEvent,
-  'PoissonSampled': dp_accounting.PoissonSampledDpEvent,
-  'TruncatedSubsampledGaussian': events_lib.TruncatedSubsampledGaussianDpEvent,
-  'SampledWithoutReplacement': dp_accounting.SampledWithoutReplacementDpEvent,
-  'RepeatAndSelect': events_lib.RepeatAndSelectDpEvent,
-  'SelfComposed': dp_accounting.SelfComposedDpEvent,
-  'Composed': dp_accounting.ComposedDpEvent,
-  'Parallel': events_lib.ParallelDpEvent,
-}
-_NAMES = {cls: name for name, cls in _CLASSES.items()}
-_FIELDS = {name: typing.get_type_hints(x) for name, x in _CLASSES.items()}
 # JSON has no infinity; here it is the text 'inf'.
 _MAY_BE_INFINITE = ('RepeatAndSelect.shape',)
 
+_fields = functools.lru_cache(maxsize=None)(typing.get_type_hints)
+
 
 def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """Turns an event into a dict that `json.dumps` takes.
+  """Returns an event as a dict that `json.dumps` takes.
 
   Args:
     event: A `DpEvent` of one of the known classes.
@@ -78,14 +50,14 @@ def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
 
 def _to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  name = _NAMES.get(type(event))
+  name = next((x for x, cls in KINDS.items() if cls is type(event)), None)
   if name is None:
     raise TypeError(
       f'An event of class {type(event).__name__} cannot be written as JSON. '
-      f'Known events are: {", ".join(sorted(_CLASSES))}.'
+      f'Known events are: {", ".join(sorted(KINDS))}.'
     )
   result = {'kind': name}
-  for field, kind in _FIELDS[name].items():
+  for field, kind in _fields(KINDS[name]).items():
     value, where = getattr(event, field), f'{name}.{field}'
     if where in _MAY_BE_INFINITE and value == math.inf:
       result[field] = 'inf'
@@ -95,7 +67,7 @@ def _to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
 
 def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
-  """Turns what `event_to_dict` gave back into an equal event.
+  """Returns the event that `event_to_dict` gave a dict for.
 
   Args:
     data: A dict with the key `kind`.
@@ -128,12 +100,12 @@ def _from_dict(data: dict[str, Any], depth: int) -> dp_accounting.DpEvent:
       f'An event must be a JSON object, not a {type(data).__name__}.'
     )
   name = data.get('kind')
-  if not isinstance(name, str) or name not in _CLASSES:
+  if not isinstance(name, str) or name not in KINDS:
     raise ValueError(
       f'Unknown kind of event {reprlib.repr(name)}. '
-      f'Known kinds are: {", ".join(sorted(_CLASSES))}.'
+      f'Known kinds are: {", ".join(sorted(KINDS))}.'
     )
-  fields = _FIELDS[name]
+  fields = _fields(KINDS[name])
   if set(data) != {'kind', *fields}:
     raise ValueError(
       f'An event of kind {name} has the fields {sorted(fields)}, '
@@ -147,13 +119,13 @@ def _from_dict(data: dict[str, Any], depth: int) -> dp_accounting.DpEvent:
     else:
       inner = lambda part: _from_dict(part, depth + 1)
       values[field] = _converted(value, kind, where, inner)
-  return _CLASSES[name](**values)
+  return KINDS[name](**values)
 
 
 def _converted(
   value: Any, kind: Any, where: str, inner: Callable[[Any], Any]
 ) -> Any:
-  """A value of the annotated type `kind`; `inner` converts events in it."""
+  """Converts a value to the annotated type; `inner` converts its events."""
   args = typing.get_args(kind)
   if typing.get_origin(kind) is Union:
     if value is None and type(None) in args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from tfdpflows.accounting import accountant
-from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting.logarithms import exp_upwards
 from tfdpflows.accounting.mechanisms import Gaussian, gaussian_profile
 
@@ -31,15 +30,11 @@ class GDPAccountant(accountant.MechanismAccountant):
 
   Takes Gaussian mechanisms only, whole or on a sample.
 
-  Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
-      `REPLACE_SPECIAL`.
-
   #### Formal guarantee
   None where a mechanism is on a sample: epsilon is that of a limit, and may lie
   below the true one. In the example it does, by a tenth: the true one is above
   1.818, as the accountant of Gopi, Lee and Wutschitz 2021 certifies. If `exact`
-  is true there is nothing to approximate: several Gaussian releases are worth
+  is true nothing is approximated: several Gaussian releases equal
   one with mu^2 = sum 1 / sigma^2 (Dong, Roth and Su 2022, corollary 3.3), and
   epsilon and delta are the smallest ones, from above.
 
@@ -62,7 +57,7 @@ class GDPAccountant(accountant.MechanismAccountant):
 
   @property
   def mu(self) -> float:
-    """One over the noise of the Gaussian release that all is worth."""
+    """One over the noise of the one Gaussian release that equals all."""
     if self._is_non_private():
       return math.inf
     parts = [
@@ -80,14 +75,7 @@ class GDPAccountant(accountant.MechanismAccountant):
     )
 
   def remarks(self, target_delta: float) -> tuple[str, ...]:
-    """What has to stand beside `get_epsilon(target_delta)`.
-
-    Args:
-      target_delta: Inside (0, 1).
-
-    Returns:
-      One sentence.
-    """
+    """Returns one sentence that qualifies every epsilon."""
     del target_delta
     if self.exact:
       return (
@@ -99,40 +87,13 @@ class GDPAccountant(accountant.MechanismAccountant):
       'lie below the true epsilon.',
     )
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """Epsilon of the limit at a delta.
-
-    Args:
-      target_delta: Inside (0, 1).
-
-    Returns:
-      Epsilon in nats; infinite if no finite one is known.
-
-    Raises:
-      ValueError: If the delta is not inside (0, 1).
-    """
-    target_delta = budget_lib.check_delta(target_delta)
+  def _epsilon_at(self, delta: float) -> float:
     mu = self.mu * (1 + _ROUNDING)
-    return float(
-      gaussian_profile.epsilon_at(math.log(target_delta) - _ROUNDING, mu)
-    )
+    return float(gaussian_profile.epsilon_at(math.log(delta) - _ROUNDING, mu))
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """Delta of the limit at an epsilon.
-
-    Args:
-      target_epsilon: Zero or more, in nats.
-
-    Returns:
-      Delta, in [0, 1].
-
-    Raises:
-      ValueError: If the epsilon is negative or not a number.
-    """
-    target_epsilon = budget_lib.check_epsilon(target_epsilon)
+  def _delta_at(self, epsilon: float) -> float:
     mu = self.mu * (1 + _ROUNDING)
     if mu == 0:
       return 0.0
-    return min(
-      float(exp_upwards(gaussian_profile.log_delta_at(target_epsilon, mu))), 1.0
-    )
+    log_delta = gaussian_profile.log_delta_at(epsilon, mu)
+    return min(float(exp_upwards(log_delta)), 1.0)

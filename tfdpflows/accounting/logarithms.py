@@ -16,13 +16,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def log_expm1(x: npt.ArrayLike) -> np.ndarray:
-  """log(exp(x) - 1).
-
-  Args:
-    x: Zero or more.
-
-  Returns:
-    Float64, shaped as `x`; minus infinity at zero.
+  """Returns log(exp(x) - 1) for x >= 0, minus infinity at zero.
 
   ```python
   >>> print(log_expm1([1e-20, 1.0, 1e4]).round(4))
@@ -39,16 +33,15 @@ def log_expm1(x: npt.ArrayLike) -> np.ndarray:
 def log_bernoulli(
   exponent: float, v: np.ndarray, log_ratio: np.ndarray
 ) -> np.ndarray:
-  """log((1 + v)^b - 1 - b v), what Bernoulli's inequality leaves over.
+  """Returns log((1 + v)^b - 1 - b v), the excess in Bernoulli's inequality.
+
+  It is rounded upwards where it is not exact; relative errors of the number
+  itself are about 1e-11, times b / (b - 1) where b is near 1.
 
   Args:
     exponent: The exponent b, above 1 or below 0.
     v: Above -1.
     log_ratio: log(1 + v).
-
-  Returns:
-    Float64, shaped as `v`, from above where it is not exact; relative errors of
-    the number itself are about 1e-11, times b / (b - 1) where b is near 1.
 
   ```python
   >>> v = np.array([1e-9, 0.5])
@@ -71,14 +64,10 @@ def log_bernoulli(
 
 
 def exp_upwards(log: npt.ArrayLike) -> np.ndarray:
-  """exp(log), and never below it.
+  """Returns exp(log), a few units in the last place above.
 
-  Args:
-    log: Minus infinity for zero.
-
-  Returns:
-    Float64, shaped as `log`, a few units in the last place above; zero only for
-    minus infinity, as a probability that is too small for a float is not none.
+  Zero only for minus infinity: a probability that is too small for a float is
+  not zero.
 
   ```python
   >>> print(exp_upwards([-np.inf, -1000.0, 0.0]))
@@ -93,20 +82,7 @@ def exp_upwards(log: npt.ArrayLike) -> np.ndarray:
 
 
 def log_sum(logs: np.ndarray) -> float:
-  """Log of the sum of some numbers given by their logs.
-
-  Args:
-    logs: Float64 [k], at least one.
-
-  Returns:
-    A float. `scipy.special.logsumexp` does more, and takes longer.
-
-  ```python
-  >>> round(log_sum(np.array([1000.0, 1000.0])) - 1000, 6)
-  0.693147
-
-  ```
-  """
+  """Returns the log of a sum; `scipy.special.logsumexp` takes longer."""
   largest = float(np.max(logs))
   if not math.isfinite(largest):
     return largest

@@ -1,15 +1,16 @@
-"""The accountant of Renyi divergences: the moments accountant, and fast."""
+"""The accountant of Renyi divergences (the moments accountant)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Optional
 
-import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import accountant, mechanisms, renyi_conversion
-from tfdpflows.accounting import budget as budget_lib
+from tfdpflows.accounting.budget import check_delta
+from tfdpflows.accounting.events import Relation
 
 __all__ = ['RDPAccountant']
 
@@ -30,24 +31,19 @@ class RDPAccountant(accountant.MechanismAccountant):
   of 'pld'.
 
   Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
-      `REPLACE_SPECIAL`.
+    neighboring_relation: What two neighbouring tables are.
     orders: Orders of the divergences, each above 1; None for a good choice.
 
   Raises:
     ValueError: If an order is not above 1.
 
   #### Formal guarantee
-  `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
-  is (epsilon, delta)-differentially private: curves add up under composition
-  (Mironov 2017) and are converted by proposition 12 of Canonne, Kamath and
-  Steinke 2020. The deltas of (epsilon, delta) mechanisms are taken off the
-  target delta first, as such a mechanism is a pure one except with probability
-  delta (Kairouz, Oh and Viswanath 2015). Where every mechanism is pure, the sum
-  of their epsilons is returned if it is less.
-
-  With a `DataDependentDpEvent` all this holds for the one table that its votes
-  came from; see `tfdpflows.accounting.mechanisms.votes`.
+  Curves add up under composition (Mironov 2017) and are converted by
+  proposition 12 of Canonne, Kamath and Steinke 2020. The deltas of (epsilon,
+  delta) mechanisms are taken off the target delta first, as such a mechanism is
+  a pure one except with probability delta (Kairouz, Oh and Viswanath 2015).
+  Where every mechanism is pure, the sum of their epsilons is returned if it is
+  less.
 
   #### References
   Abadi et al. 2016; Mironov 2017; Mironov, Talwar and Zhang 2019; Papernot et
@@ -55,6 +51,7 @@ class RDPAccountant(accountant.MechanismAccountant):
   `tfdpflows.accounting.mechanisms`.
 
   ```python
+  >>> import dp_accounting
   >>> accountant = RDPAccountant()
   >>> step = dp_accounting.PoissonSampledDpEvent(
   ...     0.01, dp_accounting.GaussianDpEvent(1.0))
@@ -70,10 +67,9 @@ class RDPAccountant(accountant.MechanismAccountant):
 
   def __init__(
     self,
-    neighboring_relation: dp_accounting.NeighboringRelation = (
-      dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    ),
-    orders=None,
+    neighboring_relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    *,
+    orders: Optional[Sequence[float]] = None,
   ):
     super().__init__(neighboring_relation)
     orders = _DEFAULT_ORDERS if orders is None else orders
@@ -96,72 +92,36 @@ class RDPAccountant(accountant.MechanismAccountant):
       return np.full(len(self._orders), math.inf)
     return mechanisms.total_curve(self._totals.items(), self._orders)
 
-  def get_epsilon_and_optimal_order(self, target_delta: float):
-    """The smallest epsilon known for a delta, and the order it rests on.
+  def get_epsilon_and_optimal_order(
+    self, target_delta: float
+  ) -> tuple[float, float]:
+    """Returns `get_epsilon(target_delta)` and the order that it rests on."""
+    return self._best(check_delta(target_delta), self.rdp)
 
-    Args:
-      target_delta: Inside (0, 1).
+  def _epsilon_at(self, delta: float) -> float:
+    return self._best(delta, self.rdp)[0]
 
-    Returns:
-      A pair of floats. Epsilon is infinite if no finite one is known.
-
-    Raises:
-      ValueError: If the delta is not inside (0, 1).
-    """
-    return self._best(budget_lib.check_delta(target_delta), self.rdp)
-
-  def get_epsilon(self, target_delta: float) -> float:
-    """The smallest epsilon known for a delta.
-
-    Args:
-      target_delta: Inside (0, 1).
-
-    Returns:
-      Epsilon in nats; infinite if no finite one is known.
-
-    Raises:
-      ValueError: If the delta is not inside (0, 1).
-    """
-    return self.get_epsilon_and_optimal_order(target_delta)[0]
-
-  def get_delta(self, target_epsilon: float) -> float:
-    """The smallest delta known for an epsilon.
-
-    Args:
-      target_epsilon: Zero or more, in nats.
-
-    Returns:
-      Delta, in [0, 1].
-
-    Raises:
-      ValueError: If the epsilon is negative or not a number.
-    """
-    target_epsilon = budget_lib.check_epsilon(target_epsilon)
-    if self._is_non_private():
-      return 1.0
+  def _delta_at(self, epsilon: float) -> float:
     best = 1.0
     for counts in self._readings():
       failure = mechanisms.failure(counts.items())
-      if mechanisms.pure_epsilon(counts.items()) <= target_epsilon:
+      if mechanisms.pure_epsilon(counts.items()) <= epsilon:
         best = min(best, failure)
         continue
       curve = mechanisms.total_curve(counts.items(), self._orders)
-      found = renyi_conversion.deltas(self.orders, curve, target_epsilon)
+      found = renyi_conversion.deltas(self.orders, curve, epsilon)
       # Upwards.
       best = min(best, math.nextafter(float(np.min(found)) + failure, 2.0))
     return best
 
   def remarks(self, target_delta: float) -> tuple[str, ...]:
-    """What has to stand beside `get_epsilon(target_delta)`.
+    """Returns sentences that qualify `get_epsilon(target_delta)`, if any.
 
-    Args:
-      target_delta: Inside (0, 1).
-
-    Returns:
-      Sentences: that the best order is the first or the last, so that others
-      might give less; and which orders are left out, and why.
+    They state that the best order is the first or the last, so that others
+    might give less, and which orders are left out, and why.
 
     ```python
+    >>> import dp_accounting
     >>> accountant = RDPAccountant(orders=[2.0, 3.0])
     >>> event = dp_accounting.GaussianDpEvent(1.0)
     >>> accountant.compose(event).remarks(1e-6)
@@ -170,26 +130,26 @@ class RDPAccountant(accountant.MechanismAccountant):
 
     ```
     """
-    target_delta = budget_lib.check_delta(target_delta)
+    target_delta = check_delta(target_delta)
     if self._is_non_private():
       return ()
     curve, orders = self.rdp, self.orders
     epsilon, order = self._best(target_delta, curve)
-    said = []
+    sentences = []
     used = orders[np.isfinite(curve)]
     if 0 < epsilon < math.inf and order in (np.min(used), np.max(used)):
       end = 'smallest' if order == np.min(used) else 'largest'
-      said.append(
+      sentences.append(
         f'rdp: the value at delta={target_delta:g} rests on the {end} order '
         f'{order:g}: other orders might give a smaller epsilon.'
       )
     failed = orders[~np.isfinite(curve)]
     if failed.size:
-      said.append(self._left_out(failed))
-    return tuple(said)
+      sentences.append(self._left_out(failed))
+    return tuple(sentences)
 
   def _best(self, delta: float, curve: np.ndarray) -> tuple[float, float]:
-    """Epsilon, and its order; that is infinite for the pure guarantee."""
+    """Returns epsilon and its order, infinite for the pure guarantee."""
     orders = self.orders
     if self._is_non_private():
       return math.inf, float(orders[0])
@@ -214,14 +174,8 @@ class RDPAccountant(accountant.MechanismAccountant):
     # Of equal ones, the first that rests on an order.
     return min(found, key=lambda pair: (pair[0], pair[1] == math.inf))
 
-  def _readings(self) -> Iterator[dict[mechanisms.Mechanism, int]]:
-    """Counts that cover what was done, in one or two ways."""
-    yield self._totals
-    if any(isinstance(x, mechanisms.Mixture) for x in self._totals):
-      yield mechanisms.without_mixtures(self._totals.items())
-
   def _left_out(self, failed: np.ndarray) -> str:
-    """Says which orders have no divergence, and whose it is."""
+    """Returns a sentence about orders without a finite divergence."""
     at = tuple(failed.tolist())
     names = sorted(
       {

@@ -54,7 +54,8 @@ def register_accountant(
   >>> class Coarse(PLDAccountant):
   ...   name = 'coarse'
   ...   def __init__(self, neighboring_relation):
-  ...     super().__init__(neighboring_relation, 1e-2)
+  ...     super().__init__(
+  ...       neighboring_relation, value_discretization_interval=1e-2)
   >>> register_accountant('coarse', Coarse)
   >>> create_accountant('coarse').guarantee
   'upper_bound'

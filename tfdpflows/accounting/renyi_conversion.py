@@ -19,7 +19,7 @@ _ULPS = 2e-15
 
 
 def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
-  """The epsilon that each order gives for a delta.
+  """Returns the epsilon that each order gives for a delta.
 
   Args:
     orders: Above 1.
@@ -43,15 +43,7 @@ def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
 
 
 def deltas(orders: np.ndarray, curve: np.ndarray, epsilon: float) -> np.ndarray:
-  """The delta that each order gives for an epsilon.
-
-  Args:
-    orders: Above 1.
-    curve: Divergences at these orders, in nats.
-    epsilon: Zero or more, in nats.
-
-  Returns:
-    Float64, at most 1.
+  """Returns the delta that each order gives for an epsilon, at most 1.
 
   ```python
   >>> print(deltas(np.array([2.0]), np.array([0.5]), 3.719).round(3))
@@ -64,10 +56,10 @@ def deltas(orders: np.ndarray, curve: np.ndarray, epsilon: float) -> np.ndarray:
     logs -= np.log(orders)
     logs += _ULPS * ((orders - 1) * (curve + epsilon + 1) + np.log(orders))
     found = np.fmin(exp_upwards(logs), _distance(curve))
-  # What is not a number is no bound.
+  # NaN is no bound.
   return np.fmin(found, 1.0)
 
 
 def _distance(curve: np.ndarray) -> np.ndarray:
-  """Delta at epsilon zero, from above."""
+  """Returns delta at epsilon zero, from above."""
   return np.sqrt(-np.expm1(-curve)) * (1 + _ULPS)

@@ -1,4 +1,4 @@
-"""Numbers in claims, never below what they stand for."""
+"""Decimal text of numbers in claims, rounded to the safe side."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def round_up_decimals(value: float, decimals: int = 4) -> str:
     return str(value)
   exact = decimal.Decimal(float(value) + 0.0)  # Not -0.0.
   if exact >= 10**15:
-    # All digits of a float that large would say no more.
+    # More digits of a float that large carry no information.
     context = decimal.Context(prec=decimals, rounding=decimal.ROUND_CEILING)
     return str(context.plus(exact))
   context = decimal.Context(prec=50, rounding=decimal.ROUND_CEILING)

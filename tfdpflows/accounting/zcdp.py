@@ -6,7 +6,6 @@ import math
 from typing import Optional
 
 from tfdpflows.accounting import accountant, mechanisms
-from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting.logarithms import exp_upwards
 from tfdpflows.accounting.mechanisms.base import Mechanism, ZCDPGuarantee
 from tfdpflows.accounting.mechanisms.zero_concentrated import (
@@ -28,17 +27,12 @@ class ZCDPAccountant(accountant.MechanismAccountant):
   Mechanisms on a sample are refused: sampling does not amplify zCDP (Bun,
   Dwork, Rothblum and Steinke 2018).
 
-  Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
-      `REPLACE_SPECIAL`.
-
   #### Formal guarantee
-  `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
-  is (epsilon, delta)-differentially private: divergences add up (Mironov 2017,
-  proposition 1), and so do rho and xi; proposition 12 of Canonne, Kamath and
-  Steinke 2020 converts them, at the best order. The deltas of (epsilon, delta)
-  mechanisms are taken off the target delta first, as such a mechanism is a pure
-  one except with probability delta (Kairouz, Oh and Viswanath 2015).
+  Divergences add up (Mironov 2017, proposition 1), and so do rho and xi;
+  proposition 12 of Canonne, Kamath and Steinke 2020 converts them, at the best
+  order. The deltas of (epsilon, delta) mechanisms are taken off the target
+  delta first, as such a mechanism is a pure one except with probability delta
+  (Kairouz, Oh and Viswanath 2015).
 
   ```python
   >>> import dp_accounting
@@ -65,42 +59,18 @@ class ZCDPAccountant(accountant.MechanismAccountant):
     """The sum of all xi, from above."""
     return self._guarantee().xi
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """The smallest epsilon known for a delta.
-
-    Args:
-      target_delta: Inside (0, 1).
-
-    Returns:
-      Epsilon in nats; infinite if no finite one is known.
-
-    Raises:
-      ValueError: If the delta is not inside (0, 1).
-    """
-    target_delta = budget_lib.check_delta(target_delta)
+  def _epsilon_at(self, delta: float) -> float:
     rho, xi, log_kept = self._guarantee()
-    delta = (target_delta - _failure(log_kept)) * (1 - _ROUNDING)
+    delta = (delta - _failure(log_kept)) * (1 - _ROUNDING)
     if delta <= 0 or not math.isfinite(rho + xi):
       return math.inf
     return float(zcdp_epsilon(rho, xi, math.log(delta)))
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """The smallest delta known for an epsilon.
-
-    Args:
-      target_epsilon: Zero or more, in nats.
-
-    Returns:
-      Delta, in [0, 1].
-
-    Raises:
-      ValueError: If the epsilon is negative or not a number.
-    """
-    target_epsilon = budget_lib.check_epsilon(target_epsilon)
+  def _delta_at(self, epsilon: float) -> float:
     rho, xi, log_kept = self._guarantee()
     if not math.isfinite(rho + xi):
       return 1.0
-    delta = float(exp_upwards(zcdp_log_delta(rho, xi, target_epsilon)))
+    delta = float(exp_upwards(zcdp_log_delta(rho, xi, epsilon)))
     return min((delta + _failure(log_kept)) * (1 + _ROUNDING), 1.0)
 
   def _refusal(self, mechanism: Mechanism) -> Optional[str]:

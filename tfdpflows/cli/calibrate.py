@@ -65,7 +65,9 @@ def _run(values):
   accountant = accounting.create_accountant(name, training.relation(relation))
   before = 0.0
   if ledger is not None:
-    accountant.compose(accounting.data_independent(ledger.committed_event))
+    accountant.compose(
+      accounting.events.data_independent(ledger.committed_event)
+    )
     before = accountant.get_epsilon(delta)
 
   def event(value=None):

@@ -13,7 +13,7 @@ import pandas as pd
 from dp_accounting import NeighboringRelation
 
 from tfdpflows._checks import check_fraction, check_positive
-from tfdpflows.accounting import events
+from tfdpflows.accounting import EpsilonDeltaDpEvent
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
@@ -58,7 +58,7 @@ def bounds_event(
     # Accountants take the sum to change by as much as `rows` of them.
     dp_accounting.LaplaceDpEvent(rows / eps)
     if kind not in ('enum', 'domain')
-    else events.EpsilonDeltaDpEvent(eps, delta_part)
+    else EpsilonDeltaDpEvent(eps, delta_part)
     for _, kind, eps, delta_part in _plan(schema, epsilon, delta)
   ]
   if not parts:

@@ -11,7 +11,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import check_positive
-from tfdpflows.accounting.events import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.releases import charge_release, differing_rows
 
 if TYPE_CHECKING:

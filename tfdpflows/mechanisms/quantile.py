@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional, Union
 import numpy as np
 
 from tfdpflows._checks import check_positive
-from tfdpflows.accounting.events import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,

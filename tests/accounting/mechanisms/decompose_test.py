@@ -6,11 +6,12 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation
+from dp_accounting import NeighboringRelation, dp_event
 from scipy import stats
 
 from tests.grids import thinned
 from tfdpflows import accounting
+from tfdpflows.accounting import events
 from tfdpflows.accounting.mechanisms import (
   OPPOSITE,
   PRESENT,
@@ -142,7 +143,7 @@ def confident(answered=True):
       {NonPrivate(): 1},
     ),
     (
-      accounting.RepeatAndSelectDpEvent(poisson(GAUSSIAN), 5.0, math.inf),
+      dp_event.RepeatAndSelectDpEvent(poisson(GAUSSIAN), 5.0, math.inf),
       ADD,
       {RepeatAndSelect(5.0, math.inf, ((Gaussian(4.0, 0.25), 1),)): 1},
     ),
@@ -222,8 +223,8 @@ def test_a_cap_is_a_mixture():
       accounting.TruncatedSubsampledGaussianDpEvent(10, 1.1, 5, 1.0),
       'sampling_probability',
     ),
-    (accounting.RepeatAndSelectDpEvent(GAUSSIAN, 0.5, 1.0), 'mean'),
-    (accounting.RepeatAndSelectDpEvent(GAUSSIAN, 2.0, -1.0), 'shape'),
+    (dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 0.5, 1.0), 'mean'),
+    (dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 2.0, -1.0), 'shape'),
   ],
 )
 def test_parameters_out_of_range_are_named(event, words):
@@ -245,14 +246,14 @@ def test_parameters_out_of_range_are_named(event, words):
   ],
 )
 def test_data_independent_prices_are_those_of_an_answer(event):
-  text = repr(accounting.data_independent(event))
+  text = repr(events.data_independent(event))
   assert 'DataDependent' not in text and 'answered=False' not in text
 
 
 def test_prices_from_votes_are_not_repeated():
   votes = accounting.DataDependentDpEvent(accounting.GNMaxDpEvent(4.0), -5.0)
   for inner in (votes, accounting.ParallelDpEvent([votes, LAPLACE])):
-    event = accounting.RepeatAndSelectDpEvent(inner, 5.0, 1.0)
+    event = dp_event.RepeatAndSelectDpEvent(inner, 5.0, 1.0)
     with pytest.raises(ValueError, match='both'):
       decompose(event)
 

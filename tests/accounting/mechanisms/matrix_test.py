@@ -9,6 +9,7 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 
 from tfdpflows import accounting
+from tfdpflows.accounting import mechanisms
 from tfdpflows.accounting.mechanisms import matrix as streams
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -270,7 +271,7 @@ def test_banded_strategies_are_amplified(relation):
   ) == pytest.approx(
     accounting.compute_epsilon(cyclic(0.05, 2, banded), 1e-5, 'pld', relation)
   )
-  unamplified = accounting.without_amplification(cyclic(0.05, 2, banded))
+  unamplified = mechanisms.without_amplification(cyclic(0.05, 2, banded))
   assert accounting.compute_epsilon(
     unamplified, 1e-5, 'pld', relation
   ) == pytest.approx(

@@ -7,13 +7,12 @@ import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation
+from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.rdp import rdp_privacy_accountant as theirs
 from scipy import special
 
 from tfdpflows import accounting
-from tfdpflows.accounting import events, mechanisms, rdp
-from tfdpflows.accounting.cache import cached
+from tfdpflows.accounting import mechanisms, rdp
 from tfdpflows.accounting.mechanisms import (
   PRESENT,
   BoundedRange,
@@ -29,6 +28,7 @@ from tfdpflows.accounting.mechanisms import (
   sampled,
   selection,
 )
+from tfdpflows.accounting.mechanisms.base import cached
 
 CLASSES = {
   'gaussian': Gaussian,
@@ -280,17 +280,17 @@ def test_laplace_and_randomized_response_are_closed_forms(scale):
 
 
 def test_bounded_range_beats_pure_and_sparse_vector_does_not():
-  pure = rdp.RDPAccountant().compose(events.EpsilonDeltaDpEvent(0.1), 100)
+  pure = rdp.RDPAccountant().compose(accounting.EpsilonDeltaDpEvent(0.1), 100)
   chosen = rdp.RDPAccountant().compose(
-    events.ExponentialMechanismDpEvent(0.1), 100
+    accounting.ExponentialMechanismDpEvent(0.1), 100
   )
   above = rdp.RDPAccountant().compose(
-    events.SparseVectorDpEvent(0.05, 0.03, 0.02), 100
+    accounting.SparseVectorDpEvent(0.05, 0.03, 0.02), 100
   )
   assert chosen.get_epsilon(1e-6) < 0.6 * pure.get_epsilon(1e-6)
   assert above.get_epsilon(1e-6) == pytest.approx(pure.get_epsilon(1e-6))
   gumbel = rdp.RDPAccountant().compose(
-    events.ReportNoisyMaxDpEvent(0.1, 'gumbel'), 100
+    accounting.ReportNoisyMaxDpEvent(0.1, 'gumbel'), 100
   )
   assert gumbel.get_epsilon(1e-6) == chosen.get_epsilon(1e-6)
 
@@ -366,7 +366,7 @@ def test_repeat_and_select_is_above_the_exact_divergence(shape):
 def test_bad_searches_are_refused_by_name(mean, shape, match):
   with pytest.raises(ValueError, match=f'^{match}'):
     selection.repeated_curve(A, A, mean, shape)
-  event = events.RepeatAndSelectDpEvent(
+  event = dp_event.RepeatAndSelectDpEvent(
     dp_accounting.GaussianDpEvent(1.0), mean, shape
   )
   with pytest.raises(ValueError, match='mean'):
@@ -381,8 +381,8 @@ def test_extreme_searches_have_a_price(mean, shape):
 
 
 def test_failures_of_a_search_add_up():
-  once = events.EpsilonDeltaDpEvent(0.1, 1e-7)
-  event = events.RepeatAndSelectDpEvent(once, 10.0, 1.0)
+  once = accounting.EpsilonDeltaDpEvent(0.1, 1e-7)
+  event = dp_event.RepeatAndSelectDpEvent(once, 10.0, 1.0)
   made = rdp.RDPAccountant().compose(event, 3)
   assert made._best(3.1e-6, made.rdp)[0] < math.inf
   assert made.get_epsilon(2.9e-6) == math.inf
@@ -394,15 +394,15 @@ def test_parallel_costs_what_the_dearest_shard_costs():
     dp_accounting.GaussianDpEvent(4.0),
     dp_accounting.LaplaceDpEvent(3.0),
   )
-  event = events.ParallelDpEvent([gaussian, laplace, laplace])
+  event = accounting.ParallelDpEvent([gaussian, laplace, laplace])
   made = rdp.RDPAccountant().compose(event, 5).rdp
   single = [
     rdp.RDPAccountant().compose(part, 5).rdp for part in (gaussian, laplace)
   ]
   np.testing.assert_allclose(made, np.maximum(*single), rtol=1e-12)
   assert np.any(single[0] > single[1]) and np.any(single[0] < single[1])
-  pure = events.ParallelDpEvent(
-    [laplace, events.EpsilonDeltaDpEvent(0.2, 1e-6)]
+  pure = accounting.ParallelDpEvent(
+    [laplace, accounting.EpsilonDeltaDpEvent(0.2, 1e-6)]
   )
   made = rdp.RDPAccountant().compose(pure, 2)
   assert made.get_epsilon(1e-6) == math.inf
@@ -414,7 +414,7 @@ def test_parallel_costs_what_the_dearest_shard_costs():
 
 
 def test_delta_of_a_release_can_be_all_of_the_delta():
-  made = rdp.RDPAccountant().compose(events.EpsilonDeltaDpEvent(0.3, 1e-6))
+  made = rdp.RDPAccountant().compose(accounting.EpsilonDeltaDpEvent(0.3, 1e-6))
   assert made.get_epsilon(1e-6) == pytest.approx(0.3, rel=1e-12)
   assert made.get_epsilon(9.9e-7) == math.inf
   assert made.get_delta(0.3001) == 1e-6

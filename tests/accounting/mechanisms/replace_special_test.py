@@ -7,7 +7,7 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation
+from dp_accounting import NeighboringRelation, dp_event
 from scipy import stats
 
 from tests.grids import thinned
@@ -38,7 +38,7 @@ AS_IF_REMOVED = [
   dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
   dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE),
   dp_accounting.PoissonSampledDpEvent(0.1, DISCRETE),
-  accounting.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0),
+  dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0),
 ]
 
 
@@ -83,7 +83,7 @@ def test_samples_of_fixed_size_are_as_of_a_replaced_row(noise):
   # Of all rows, nothing else takes the place of the row.
   whole = dp_accounting.SampledWithoutReplacementDpEvent(8, 8, noise)
   assert decompose(whole, SPECIAL) == decompose(noise, ADD)
-  unamplified = accounting.without_amplification(some)
+  unamplified = mechanisms.without_amplification(some)
   assert decompose(unamplified, SPECIAL) == decompose(noise, ADD)
 
 
@@ -355,7 +355,7 @@ def test_both_directions_of_a_null_row_in_a_sample():
 def test_ledger_and_statement(tmp_path):
   path = tmp_path / 'ledger.jsonl'
   budget = accounting.PrivacyBudget(epsilon=5.0, delta=1e-5)
-  tree = accounting.SingleEpochTreeAggregationDpEvent(6.0, [20, 20])
+  tree = dp_event.SingleEpochTreeAggregationDpEvent(6.0, [20, 20])
   response = accounting.RandomizedResponseDpEvent(0.8, 3)
   with accounting.PrivacyLedger(
     path, budget=budget, neighboring_relation=SPECIAL

@@ -10,8 +10,13 @@ import pytest
 from dp_accounting import NeighboringRelation
 from scipy import integrate, special, stats
 
-from tfdpflows.accounting import events, mechanisms, rdp
-from tfdpflows.accounting.mechanisms import DataDependentLNMax
+from tfdpflows import accounting
+from tfdpflows.accounting import mechanisms, rdp
+from tfdpflows.accounting.mechanisms import (
+  DataDependentGNMax,
+  DataDependentLNMax,
+  DataDependentThreshold,
+)
 from tfdpflows.accounting.mechanisms import votes as pate
 
 ORACLES = pathlib.Path(__file__).parents[3].parent / 'shared' / 'oracles'
@@ -53,25 +58,28 @@ def test_every_value_of_the_analysis_code(orders, case):
     np.testing.assert_allclose(value, known, rtol=1e-9, atol=1e-290)
 
   votes, sigma = case['votes'], case['sigma']
+  orders = np.array(orders)
   log_q = pate.log_q_gaussian(votes, sigma)
   close(log_q, case['log_q_gaussian'])
-  close(pate.gnmax_curve(log_q, sigma, orders), case['rdp_gnmax'])
+  close(DataDependentGNMax(sigma, log_q).renyi(orders), case['rdp_gnmax'])
   noise = case['sigma_threshold']
   log_pr = pate.log_pr_answered(votes, case['threshold'], noise)
   close(log_pr, case['log_pr_answered'])
-  close(pate.threshold_curve(log_pr, noise, orders), case['rdp_threshold'])
+  close(
+    DataDependentThreshold(noise, log_pr).renyi(orders), case['rdp_threshold']
+  )
   # The oracle has log q of noise whose scale is gamma, and a curve for noise
   # whose scale is 1 / gamma; each is checked by itself. LNMax is the latter.
   gamma = case['gamma_laplace']
   log_q = pate.log_q_laplace(votes, 1 / gamma)
   close(log_q, case['log_q_laplace'])
-  close(pate.lnmax_curve(log_q, gamma, orders), case['rdp_lnmax'])
+  close(DataDependentLNMax(gamma, log_q).from_votes(orders), case['rdp_lnmax'])
 
 
 @pytest.mark.parametrize(('orders', 'case'), oracles())
 def test_the_accountant_prices_confident_gnmax_like_the_oracle(orders, case):
   event = pate.data_dependent_event(
-    events.ConfidentGNMaxDpEvent(
+    accounting.ConfidentGNMaxDpEvent(
       case['threshold'], case['sigma_threshold'], case['sigma']
     ),
     case['votes'],
@@ -116,9 +124,9 @@ def test_gnmax_of_two_classes_is_above_the_exact_divergence():
   for _ in range(300):
     sigma = float(10 ** rng.uniform(-0.3, 2))
     gap = float(rng.integers(0, int(20 * sigma) + 2))
-    event = events.GNMaxDpEvent(sigma)
+    event = accounting.GNMaxDpEvent(sigma)
     price = pate.data_dependent_event(event, [gap + 3, 3])
-    curve = pate.gnmax_curve(price.log_q, sigma, ORDERS)
+    curve = DataDependentGNMax(sigma, price.log_q).renyi(ORDERS)
     helped += int(np.any(curve < 0.9 * ORDERS / sigma**2))
     root = math.sqrt(2) * sigma
     here = special.log_ndtr(np.array([gap, -gap]) / root)
@@ -139,7 +147,7 @@ def test_lnmax_of_two_classes_is_above_the_exact_divergence():
   for _ in range(300):
     gamma = float(10 ** rng.uniform(-2, 0.5))
     gap = float(rng.integers(0, int(15 / gamma) + 2))
-    price = pate.data_dependent_event(events.LNMaxDpEvent(gamma), [gap, 0])
+    price = pate.data_dependent_event(accounting.LNMaxDpEvent(gamma), [gap, 0])
     mechanism = DataDependentLNMax(gamma, price.log_q)
     curve = mechanisms.renyi_curve(mechanism, tuple(ORDERS.tolist()))
     for other in (gap - 2, gap + 2):
@@ -154,7 +162,7 @@ def test_threshold_is_above_the_exact_divergence():
     top = float(rng.integers(0, 1000))
     threshold = top + float(rng.normal(0, 8 * sigma))
     log_pr = pate.log_pr_answered([top, 0], threshold, sigma)
-    curve = pate.threshold_curve(log_pr, sigma, ORDERS)
+    curve = DataDependentThreshold(sigma, log_pr).renyi(ORDERS)
     assert np.all(curve <= ORDERS / (2 * sigma**2) * (1 + 1e-12))
     here = special.log_ndtr(np.array([1, -1]) * (top - threshold) / sigma)
     for other in (top - 1, top + 1):
@@ -166,12 +174,12 @@ def test_threshold_is_above_the_exact_divergence():
 @pytest.mark.parametrize(('votes', 'sigma'), random_votes())
 def test_never_dearer_than_whatever_the_votes(votes, sigma):
   for event in (
-    events.GNMaxDpEvent(sigma),
-    events.LNMaxDpEvent(1 / sigma),
-    events.ConfidentGNMaxDpEvent(
+    accounting.GNMaxDpEvent(sigma),
+    accounting.LNMaxDpEvent(1 / sigma),
+    accounting.ConfidentGNMaxDpEvent(
       0.6 * float(np.sum(votes)), 1.5 * sigma, sigma
     ),
-    events.ConfidentGNMaxDpEvent(3.0, sigma, sigma, answered=False),
+    accounting.ConfidentGNMaxDpEvent(3.0, sigma, sigma, answered=False),
   ):
     price = pate.data_dependent_event(event, votes)
     dear = rdp.RDPAccountant(orders=ORDERS).compose(event).rdp
@@ -186,9 +194,11 @@ def test_never_dearer_than_whatever_the_votes(votes, sigma):
 def test_a_larger_bound_on_the_probability_never_costs_less(votes, sigma):
   del votes
   log_q = -np.geomspace(1e-3, 600.0, 200)[::-1]
-  curves = [pate.gnmax_curve(x, sigma, ORDERS) for x in log_q]
+  curves = [DataDependentGNMax(sigma, x).renyi(ORDERS) for x in log_q]
   assert np.all(np.diff(curves, axis=0) >= -1e-9 * np.array(curves)[1:])
-  curves = np.array([pate.lnmax_curve(x, 1 / sigma, ORDERS) for x in log_q])
+  curves = np.array(
+    [DataDependentLNMax(1 / sigma, x).from_votes(ORDERS) for x in log_q]
+  )
   finite = np.isfinite(curves)
   assert np.all(finite[:-1] | ~finite[1:])
   curves = np.where(finite, curves, 1e300)
@@ -202,10 +212,10 @@ def test_a_larger_bound_on_the_probability_never_costs_less(votes, sigma):
 @pytest.mark.parametrize('noise', [1e-150, 1e-3, 1.0, 40.0, 1e200])
 def test_odd_votes(votes, noise):
   for event in (
-    events.GNMaxDpEvent(noise),
-    events.LNMaxDpEvent(1 / noise),
-    events.ConfidentGNMaxDpEvent(2.0, noise, noise),
-    events.ConfidentGNMaxDpEvent(-1e308, noise, noise),
+    accounting.GNMaxDpEvent(noise),
+    accounting.LNMaxDpEvent(1 / noise),
+    accounting.ConfidentGNMaxDpEvent(2.0, noise, noise),
+    accounting.ConfidentGNMaxDpEvent(-1e308, noise, noise),
   ):
     price = pate.data_dependent_event(event, votes)
     accountant = rdp.RDPAccountant().compose(price, 10**9)
@@ -218,12 +228,12 @@ def test_odd_votes(votes, noise):
 
 
 def test_one_class_costs_next_to_nothing():
-  price = pate.data_dependent_event(events.GNMaxDpEvent(40.0), [250.0])
+  price = pate.data_dependent_event(accounting.GNMaxDpEvent(40.0), [250.0])
   assert rdp.RDPAccountant().compose(price, 10**9).get_epsilon(1e-6) == 0
 
 
 def test_unanimous_votes_are_nearly_free_and_ties_are_not():
-  event = events.GNMaxDpEvent(40.0)
+  event = accounting.GNMaxDpEvent(40.0)
 
   def cost(votes, count):
     price = pate.data_dependent_event(event, votes)
@@ -247,9 +257,9 @@ def test_unanimous_votes_are_nearly_free_and_ties_are_not():
 )
 def test_what_is_no_count_is_refused(votes, match):
   for event in (
-    events.GNMaxDpEvent(1.0),
-    events.LNMaxDpEvent(1.0),
-    events.ConfidentGNMaxDpEvent(1.0, 1.0, 1.0, answered=False),
+    accounting.GNMaxDpEvent(1.0),
+    accounting.LNMaxDpEvent(1.0),
+    accounting.ConfidentGNMaxDpEvent(1.0, 1.0, 1.0, answered=False),
   ):
     with pytest.raises(ValueError, match=match):
       pate.data_dependent_event(event, votes)
@@ -259,17 +269,17 @@ def test_what_is_no_count_is_refused(votes, match):
 def test_what_is_no_noise_is_refused(noise):
   votes = [3, 1]
   with pytest.raises(ValueError, match='sigma must be a finite number above'):
-    pate.data_dependent_event(events.GNMaxDpEvent(noise), votes)
+    pate.data_dependent_event(accounting.GNMaxDpEvent(noise), votes)
   with pytest.raises(ValueError, match='sigma_threshold must be a finite'):
     pate.data_dependent_event(
-      events.ConfidentGNMaxDpEvent(1.0, noise, 1.0), votes
+      accounting.ConfidentGNMaxDpEvent(1.0, noise, 1.0), votes
     )
   if noise != 0:
     with pytest.raises(ValueError, match='gamma must be a finite number zero'):
-      pate.data_dependent_event(events.LNMaxDpEvent(noise), votes)
+      pate.data_dependent_event(accounting.LNMaxDpEvent(noise), votes)
   with pytest.raises(ValueError, match='threshold must be a finite'):
     pate.data_dependent_event(
-      events.ConfidentGNMaxDpEvent(math.nan, 1.0, 1.0), votes
+      accounting.ConfidentGNMaxDpEvent(math.nan, 1.0, 1.0), votes
     )
   with pytest.raises(TypeError, match='event must be an LNMaxDpEvent'):
     pate.data_dependent_event(dp_accounting.GaussianDpEvent(1.0), votes)
@@ -277,7 +287,7 @@ def test_what_is_no_noise_is_refused(noise):
 
 def test_both_relations_cost_the_same():
   price = pate.data_dependent_event(
-    events.ConfidentGNMaxDpEvent(60.0, 20.0, 10.0), [90, 5, 5]
+    accounting.ConfidentGNMaxDpEvent(60.0, 20.0, 10.0), [90, 5, 5]
   )
   costs = {
     rdp.RDPAccountant(relation).compose(price, 100).get_epsilon(1e-5)

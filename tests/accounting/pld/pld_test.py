@@ -17,6 +17,7 @@ from tfdpflows.accounting import mechanisms, registry
 from tfdpflows.accounting.mechanisms import BoundedRange, Gaussian, Laplace
 from tfdpflows.accounting.pld import accountant as pld
 from tfdpflows.accounting.pld import convolution, transforms
+from tfdpflows.accounting.rdp import RDPAccountant
 
 CLASSES = {
   'gaussian': Gaussian,
@@ -568,7 +569,7 @@ def test_coarser_mechanisms_of_every_kind_cost_no_less(name):
   relation, event = MANY[name]
   parts = [event(i) for i in range(0, 1000, 90)]
   exact = mechanisms.decompose(dp_accounting.ComposedDpEvent(parts), relation)
-  rdp = accounting.RDPAccountant(relation)
+  rdp = RDPAccountant(relation)
   rdp._totals = exact
   curve = rdp.rdp
   work = sum(x.work for x in exact)
@@ -615,7 +616,7 @@ def test_coarser_mechanisms_cost_no_less(kind, relation, draw):
     parts.append(dp_accounting.SelfComposedDpEvent(one, int(size % 7) + 1))
   exact = mechanisms.decompose(dp_accounting.ComposedDpEvent(parts), relation)
   assert pld._coarser(exact, 60) == exact
-  rdp = accounting.RDPAccountant(relation)
+  rdp = RDPAccountant(relation)
   rdp._totals = exact
   curve = rdp.rdp
   for most in (40, 7, 1):

@@ -10,6 +10,7 @@ import pytest
 import tfdpflows
 from tfdpflows import accounting, models
 from tfdpflows.accounting import LedgerError, PrivacyBudget
+from tfdpflows.accounting.mechanisms.votes import data_dependent_event
 
 _VOTES = np.array([240, 5, 5])
 
@@ -69,7 +70,7 @@ def shared(tmp_path):
     budget=PrivacyBudget(epsilon=9.0, delta=1e-5),
     metadata={'secret': 'of the table'},
   )
-  votes = accounting.data_dependent_event(accounting.GNMaxDpEvent(40.0), _VOTES)
+  votes = data_dependent_event(accounting.GNMaxDpEvent(40.0), _VOTES)
   assert isinstance(votes, accounting.DataDependentDpEvent)
   ledger.charge(votes, 3, label='votes')
   ledger.reserve(dp_accounting.GaussianDpEvent(9.0), 7, 'unused').release()

@@ -3,15 +3,16 @@
 One class for each, in one file with its proofs and its events.
 """
 
-from tfdpflows.accounting.mechanisms.base import (
+from tfdpflows.accounting.events import (
   RELATIONS,
-  Composition,
+  RefusedEventError,
+  decompose,
+  mechanisms_of,
+)
+from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
   NonPrivate,
-  RefusedEventError,
-  Relation,
   ZCDPGuarantee,
-  amplified,
   count_approximate,
   failure,
   given_delta,
@@ -22,63 +23,36 @@ from tfdpflows.accounting.mechanisms.base import (
   total_curve,
   total_zcdp,
 )
-from tfdpflows.accounting.mechanisms.bounded_range import (
-  BoundedRange,
-)
+from tfdpflows.accounting.mechanisms.bounded_range import BoundedRange
 from tfdpflows.accounting.mechanisms.capped import (
   Mixture,
   overflow,
   without_mixtures,
-)
-from tfdpflows.accounting.mechanisms.decompose import (
-  decompose,
-  mechanisms_of,
 )
 from tfdpflows.accounting.mechanisms.discrete import (
   DiscreteLaplace,
   RandomizedResponse,
   RandomizedResponseOrNull,
 )
-from tfdpflows.accounting.mechanisms.epsilon_delta import (
-  EpsilonDelta,
-)
+from tfdpflows.accounting.mechanisms.epsilon_delta import EpsilonDelta
 from tfdpflows.accounting.mechanisms.gaussian import (
   Gaussian,
   joined,
   joint_noise,
 )
-from tfdpflows.accounting.mechanisms.laplace import (
-  Laplace,
-)
-from tfdpflows.accounting.mechanisms.matrix import (
-  cyclic_blocks,
-  has_stream,
-)
-from tfdpflows.accounting.mechanisms.null_row import (
-  NullRowGaussian,
-)
-from tfdpflows.accounting.mechanisms.parallel import (
-  Parallel,
-)
-from tfdpflows.accounting.mechanisms.sampled import (
-  ABSENT,
-  OPPOSITE,
-  PRESENT,
-  SampledMechanism,
-)
+from tfdpflows.accounting.mechanisms.laplace import Laplace
+from tfdpflows.accounting.mechanisms.matrix import has_stream
+from tfdpflows.accounting.mechanisms.null_row import NullRowGaussian
+from tfdpflows.accounting.mechanisms.parallel import Parallel
+from tfdpflows.accounting.mechanisms.sampled import ABSENT, OPPOSITE, PRESENT
 from tfdpflows.accounting.mechanisms.sampling import without_amplification
-from tfdpflows.accounting.mechanisms.selection import (
-  RepeatAndSelect,
-)
+from tfdpflows.accounting.mechanisms.selection import RepeatAndSelect
 from tfdpflows.accounting.mechanisms.votes import (
   DataDependentGNMax,
   DataDependentLNMax,
   DataDependentThreshold,
-  data_dependent_event,
 )
-from tfdpflows.accounting.mechanisms.zero_concentrated import (
-  ZeroConcentrated,
-)
+from tfdpflows.accounting.mechanisms.zero_concentrated import ZeroConcentrated
 
 __all__ = [
   'ABSENT',
@@ -86,7 +60,6 @@ __all__ = [
   'PRESENT',
   'RELATIONS',
   'BoundedRange',
-  'Composition',
   'DataDependentGNMax',
   'DataDependentLNMax',
   'DataDependentThreshold',
@@ -102,15 +75,10 @@ __all__ = [
   'RandomizedResponse',
   'RandomizedResponseOrNull',
   'RefusedEventError',
-  'Relation',
   'RepeatAndSelect',
-  'SampledMechanism',
   'ZCDPGuarantee',
   'ZeroConcentrated',
-  'amplified',
   'count_approximate',
-  'cyclic_blocks',
-  'data_dependent_event',
   'decompose',
   'failure',
   'given_delta',

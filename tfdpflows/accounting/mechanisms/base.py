@@ -5,28 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import random
+import threading
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Callable, ClassVar, NamedTuple, Optional
+from typing import Callable, ClassVar, NamedTuple, Optional, TypeVar
 
 import dp_accounting
 import numpy as np
 
-from tfdpflows.accounting.cache import cached
-from tfdpflows.accounting.mechanisms.losses import LossDistribution
+from tfdpflows.accounting import events
+from tfdpflows.accounting.mechanisms.losses import LossPair
 
 __all__ = [
-  'RELATIONS',
   'Composition',
   'Mechanism',
   'NonPrivate',
-  'RefusedEventError',
-  'Relation',
+  'PureMechanism',
   'ZCDPGuarantee',
   'amplified',
   'amplified_epsilons',
+  'cached',
   'count_approximate',
-  'event_number',
   'failure',
   'given_delta',
   'loss_distributions',
@@ -38,34 +38,21 @@ __all__ = [
   'total_zcdp',
 ]
 
-Relation = dp_accounting.NeighboringRelation
-RELATIONS = (
-  Relation.ADD_OR_REMOVE_ONE,
-  Relation.REPLACE_ONE,
-  Relation.REPLACE_SPECIAL,
-)
+_Function = TypeVar('_Function', bound=Callable)
 
 # Rounding of sums and of a few products, of amplified epsilons, and of curves.
 _ROUNDING = 1e-14
 _UP = 1 + 1e-12
 _ULPS = 2e-15
-# Nothing that is not free is said to cost less.
+# A divergence that is not zero is at least this.
 _LEAST = 1e-300
 # Curves that are kept, of some 2 KiB each, and bytes of loss distributions.
 _CURVES_KEPT = 8192
 _BYTES_KEPT = 2**28
 
 
-class RefusedEventError(ValueError):
-  """An event, or a part of it, that cannot be accounted."""
-
-  def __init__(self, event: dp_accounting.DpEvent, reason: str):
-    self.event = event
-    super().__init__(reason)
-
-
 class ZCDPGuarantee(NamedTuple):
-  """(xi, rho)-zCDP but for a failure, kept away with probability exp(log_kept).
+  """(xi, rho)-zCDP except with probability 1 - exp(log_kept).
 
   Attributes:
     rho: Zero or more.
@@ -77,33 +64,34 @@ class ZCDPGuarantee(NamedTuple):
   xi: float = 0.0
   log_kept: float = 0.0
 
+  @classmethod
+  def above(cls, rho: float) -> ZCDPGuarantee:
+    """Returns the guarantee with xi = 0 and the next float above a rho."""
+    return cls(math.nextafter(rho, math.inf))
+
 
 class Mechanism:
   """One mechanism, with sensitivity 1 under the relation accounted for.
 
-  Subclasses are frozen dataclasses. Each answers the questions that it can by
-  overriding a method; an accountant refuses a mechanism that does not answer
-  the one that the accountant asks. Divergences are the larger ones of both
-  directions, unless a subclass says otherwise. Every answer is an upper bound,
-  rounding included.
+  Subclasses are frozen dataclasses. An accountant asks one of five questions,
+  `renyi`, `zcdp`, `epsilon_at`, `loss_distributions` or `gaussian_mu`, and
+  refuses a mechanism that does not override that method. Every answer is an
+  upper bound, rounding included, and holds in both directions unless a subclass
+  states otherwise.
 
-  A new mechanism is a subclass, with a function for its event that is
-  registered with `decompose.mechanisms_of`, and a row in
+  A new mechanism is one file, with this class, the event, `events.register`
+  and the proof, and one row in
   `tests/accounting/mechanisms/mechanism_contract_test.py`.
 
   Attributes:
     name: Name in remarks; mechanisms are summed in the order of their names,
       then of their fields.
     words: Name in error messages.
-    on_sample: Whether it is a mechanism on a sample, which takes accountants
-      long.
     takes_delta: Whether `epsilon_at` depends on delta.
-    worst: For fields, `min` or `max`: what of several values costs most, the
-      other fields being equal. The first is the one that decides which of two
+    worst: For each field, which of two values costs more, `min` or `max`, the
+      other fields being equal.
+    shards_compare: Whether the first field in `worst` decides which of two
       shards costs more.
-    shards_compare: Whether it does.
-    work: How long a Renyi curve takes, relative to that of a Gaussian mechanism
-      on a sample; zero if it is next to nothing.
   """
 
   name: ClassVar[str]
@@ -114,11 +102,13 @@ class Mechanism:
 
   @property
   def on_sample(self) -> bool:
-    return False
+    """Whether it runs on a random sample of the rows."""
+    return getattr(self, 'sampling_probability', 1) < 1
 
   @property
   def work(self) -> float:
-    return 0.0
+    """Time of a Renyi curve, in units of that of a Gaussian on a sample."""
+    return 1.0 if self.on_sample else 0.0
 
   def __lt__(self, other: Mechanism) -> bool:
     return self._key < other._key
@@ -129,7 +119,7 @@ class Mechanism:
     return (self.name, *(getattr(self, field.name) for field in fields))
 
   def answers(self, question: str) -> bool:
-    """Whether the mechanism answers a question, the name of a method."""
+    """Whether the mechanism overrides the method of this name."""
     return getattr(type(self), question) is not getattr(Mechanism, question)
 
   def inner(self) -> tuple[Mechanism, ...]:
@@ -151,7 +141,7 @@ class Mechanism:
   # The questions of accountants.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
-    """Renyi divergences in nats at orders above 1, see `renyi_curve`."""
+    """Renyi divergences in nats at orders above 1."""
     raise NotImplementedError
 
   def zcdp(self) -> ZCDPGuarantee:
@@ -159,17 +149,19 @@ class Mechanism:
     raise NotImplementedError
 
   def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
-    """Epsilon at logs of delta, besides `given_delta`."""
+    """Epsilon at logs of delta, where `given_delta` comes on top."""
     raise NotImplementedError
 
-  def loss_distributions(
-    self, interval: float
-  ) -> tuple[LossDistribution, LossDistribution]:
-    """Distributions of the privacy loss, see the function of that name."""
+  def loss_distributions(self, interval: float) -> LossPair:
+    """Distributions of the privacy loss in both directions, on a grid.
+
+    The first is for the table with one more row on top (P), the second for that
+    table below (Q); the same object twice where the mechanism is symmetric.
+    """
     raise NotImplementedError
 
   def gaussian_mu(self) -> float:
-    """Mu of the Gaussian limit of many runs, for one of them."""
+    """Mu of one run in the Gaussian limit of many."""
     raise NotImplementedError
 
   # What goes with an answer.
@@ -183,7 +175,7 @@ class Mechanism:
     return 0.0
 
   def given_delta(self) -> Fraction:
-    """The delta that `epsilon_at` needs besides, exactly."""
+    """The delta that comes on top of that of `epsilon_at`, exactly."""
     return Fraction(0)
 
   def count_approximate(self) -> int:
@@ -199,13 +191,28 @@ class Mechanism:
     raise NotImplementedError
 
   def largest_step(self) -> Optional[float]:
-    """A loss that should be on the grid, where there are no other mechanisms.
-
-    It is the one where an atom or the last step of a density is.
-    """
+    """The loss of an atom; a grid for this mechanism alone should hold it."""
     return max(map(abs, self.loss_range()))
 
 
+class PureMechanism(Mechanism):
+  """A mechanism with a largest loss, which may be on a sample."""
+
+  sampling_probability = 1.0
+
+  def unsampled_epsilon(self) -> float:
+    """The largest absolute loss without a sample, from above."""
+    raise NotImplementedError
+
+  def pure_epsilon(self) -> float:
+    return amplified(self.unsampled_epsilon(), self.sampling_probability)
+
+  def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
+    epsilons = np.full_like(log_delta, self.unsampled_epsilon())
+    return amplified_epsilons(epsilons, self.sampling_probability)
+
+
+# Pairs of a mechanism and how often it is run.
 Composition = Iterable[tuple[Mechanism, int]]
 
 
@@ -217,9 +224,57 @@ class NonPrivate(Mechanism):
   words = 'non_private'
 
 
+@events.register(dp_accounting.NonPrivateDpEvent, 'a release without privacy')
+def _(event, relation):
+  return [(NonPrivate(), 1)]
+
+
+def cached(
+  capacity: int, size_of: Callable[..., int] = lambda _: 1
+) -> Callable[[_Function], _Function]:
+  """Returns a decorator that keeps results, which may not be None.
+
+  Beyond the capacity, results chosen at random are dropped: an LRU cache would
+  find nothing for a caller that asks for one more than the capacity, in the
+  same order again and again.
+
+  Args:
+    capacity: How much is kept, in the units of `size_of`.
+    size_of: Size of a result; by default every result is one.
+  """
+
+  def decorate(function: _Function) -> _Function:
+    results: dict[tuple, object] = {}
+    keys: list[tuple] = []
+    used = 0
+    lock, choice = threading.Lock(), random.Random(0)
+
+    @functools.wraps(function)
+    def asked(*args):
+      nonlocal used
+      found = results.get(args)
+      if found is not None:
+        return found
+      found = function(*args)
+      with lock:
+        if args not in results:
+          used += size_of(found)
+          while keys and used > capacity:
+            place = choice.randrange(len(keys))
+            keys[place], keys[-1] = keys[-1], keys[place]
+            used -= size_of(results.pop(keys.pop()))
+          keys.append(args)
+          results[args] = found
+      return found
+
+    return asked
+
+  return decorate
+
+
 @cached(_CURVES_KEPT)
 def renyi_curve(mechanism: Mechanism, orders: tuple[float, ...]) -> np.ndarray:
-  """Renyi divergences of a mechanism, the larger of both directions.
+  """Returns the Renyi divergences of a mechanism, larger of both directions.
 
   Args:
     mechanism: A mechanism. Of an (epsilon, delta) one, that of its pure part;
@@ -230,13 +285,6 @@ def renyi_curve(mechanism: Mechanism, orders: tuple[float, ...]) -> np.ndarray:
   Returns:
     Float64 [len(orders)], in nats; read-only. Infinite where no bound is known,
     or where the numerics fail.
-
-  ```python
-  >>> from tfdpflows.accounting.mechanisms import Gaussian
-  >>> print(renyi_curve(Gaussian(2.0), (2.0, 4.0)))
-  [0.25 0.5 ]
-
-  ```
   """
   a = np.array(orders, np.float64)
   with np.errstate(all='ignore'):
@@ -248,50 +296,15 @@ def renyi_curve(mechanism: Mechanism, orders: tuple[float, ...]) -> np.ndarray:
 
 
 @cached(_BYTES_KEPT, lambda pair: 16 * max(len(x.masses) for x in pair))
-def loss_distributions(
-  mechanism: Mechanism, interval: float
-) -> tuple[LossDistribution, LossDistribution]:
-  """The loss distributions of a mechanism, in both directions.
-
-  Args:
-    mechanism: One with loss distributions.
-    interval: Distance of the grid points, in nats.
-
-  Returns:
-    The distribution where the table with one more row is on top (P) and the one
-    where it is below (Q). They are the same object where the mechanism is
-    symmetric.
-
-  ```python
-  >>> from tfdpflows.accounting.mechanisms import Laplace
-  >>> remove, add = loss_distributions(Laplace(1.0), 0.01)
-  >>> remove is add, remove.lower, len(remove.masses)
-  (True, -100, 201)
-
-  ```
-  """
+def loss_distributions(mechanism: Mechanism, interval: float) -> LossPair:
+  """Returns `Mechanism.loss_distributions`, kept for the process."""
   return mechanism.loss_distributions(interval)
 
 
 def total_curve(
   composition: Composition, orders: tuple[float, ...]
 ) -> np.ndarray:
-  """Renyi divergences of a composition: the sum (Mironov 2017).
-
-  Args:
-    composition: Pairs of a mechanism and how often it is run.
-    orders: Orders above 1.
-
-  Returns:
-    Float64 [len(orders)], in nats.
-
-  ```python
-  >>> from tfdpflows.accounting.mechanisms import ZeroConcentrated
-  >>> print(total_curve([(ZeroConcentrated(0.1), 3)], (2.0,)))
-  [0.6]
-
-  ```
-  """
+  """Returns the Renyi divergences of a composition: the sum (Mironov 2017)."""
   curve = np.zeros(len(orders))
   # A fixed order of summands, whatever order they were composed in.
   composition = sorted(composition)
@@ -302,14 +315,7 @@ def total_curve(
 
 
 def total_zcdp(composition: Composition) -> ZCDPGuarantee:
-  """The sums of rho, xi and log_kept.
-
-  Args:
-    composition: Pairs of a mechanism and how often it is run.
-
-  Returns:
-    A `ZCDPGuarantee`, from above.
-  """
+  """Returns the sums of rho, xi and log_kept, from above."""
   each = [(mechanism.zcdp(), count) for mechanism, count in composition]
   upwards = 1 + _ROUNDING * (1 + len(each))
   return ZCDPGuarantee(
@@ -321,14 +327,10 @@ def total_zcdp(composition: Composition) -> ZCDPGuarantee:
 
 
 def pure_epsilon(composition: Composition) -> float:
-  """The divergence of infinite order, where every mechanism has one.
+  """Returns the divergence of infinite order, in nats.
 
-  Args:
-    composition: Pairs of a mechanism and how often it is run.
-
-  Returns:
-    Epsilon in nats: the composition is epsilon-private but for `failure`;
-    infinite if a mechanism is not pure.
+  The composition is private at this epsilon but for `failure`; it is infinite
+  if a mechanism is not pure.
 
   ```python
   >>> from tfdpflows.accounting.mechanisms import Laplace
@@ -348,16 +350,10 @@ def pure_epsilon(composition: Composition) -> float:
 
 
 def failure(composition: Composition) -> float:
-  """Probability that an (epsilon, delta) mechanism reveals everything.
+  """Returns the probability that a mechanism reveals everything, from above.
 
   An (epsilon, delta) mechanism is, with probability 1 - delta, a pure one
   (Kairouz, Oh and Viswanath 2015).
-
-  Args:
-    composition: Pairs of a mechanism and how often it is run.
-
-  Returns:
-    The probability that any one does, in [0, 1], from above.
 
   ```python
   >>> from tfdpflows.accounting.mechanisms import EpsilonDelta
@@ -380,15 +376,15 @@ def failure(composition: Composition) -> float:
 
 
 def given_delta(composition: Composition) -> Fraction:
-  """The sum of the deltas that cannot be chosen, exactly."""
-  total = Fraction(0)
-  for mechanism, count in composition:
-    total += count * mechanism.given_delta()
-  return total
+  """Returns the exact sum of the deltas that are given."""
+  return sum(
+    (count * mechanism.given_delta() for mechanism, count in composition),
+    Fraction(0),
+  )
 
 
 def count_approximate(composition: Composition) -> int:
-  """The number of runs whose epsilon depends on their share of delta."""
+  """Returns how many runs have an epsilon that depends on a share of delta."""
   return sum(
     count * mechanism.count_approximate() for mechanism, count in composition
   )
@@ -397,15 +393,7 @@ def count_approximate(composition: Composition) -> int:
 def summed_epsilons(
   composition: Composition, log_delta: np.ndarray
 ) -> np.ndarray:
-  """The sum of the epsilons, at an even share of delta each.
-
-  Args:
-    composition: Pairs of a mechanism and how often it is run.
-    log_delta: Logs of the delta of all, besides `given_delta`.
-
-  Returns:
-    Float64, shaped as `log_delta`, in nats.
-  """
+  """Returns the sum of the epsilons, at an even share of delta each."""
   log_share = log_delta - math.log(max(count_approximate(composition), 1))
   total = np.zeros_like(log_delta)
   with np.errstate(over='ignore'):
@@ -415,22 +403,10 @@ def summed_epsilons(
 
 
 def amplified(epsilon: float, probability: float) -> float:
-  """Epsilon of a pure mechanism on a sample, log(1 + q (exp(epsilon) - 1)).
+  """Returns epsilon of a pure mechanism on a sample, rounded upwards.
 
-  Balle, Barthe and Gaboardi 2018, theorems 8 and 9.
-
-  Args:
-    epsilon: Epsilon of the mechanism, in nats.
-    probability: Probability with which a row is sampled.
-
-  Returns:
-    Epsilon in nats, rounded upwards.
-
-  ```python
-  >>> round(amplified(1.0, 0.1), 4)
-  0.1586
-
-  ```
+  It is log(1 + q (exp(epsilon) - 1)) (Balle, Barthe and Gaboardi 2018, theorems
+  8 and 9).
   """
   if probability == 1:
     return epsilon
@@ -456,39 +432,5 @@ def amplified_epsilons(epsilon: np.ndarray, probability: float) -> np.ndarray:
 
 
 def lower_log(log: np.ndarray) -> np.ndarray:
-  """A log that came from a few sums of others, by more than their errors."""
+  """Returns a log less a bound on the rounding of a few sums of logs."""
   return log - 1e-13 * (20 + np.abs(log))
-
-
-def event_number(
-  event: dp_accounting.DpEvent,
-  field: str,
-  lowest: float = 0.0,
-  highest: float = math.inf,
-) -> float:
-  """A field of an event as a float.
-
-  Args:
-    event: A `DpEvent`.
-    field: Name of the field.
-    lowest: Smallest value allowed.
-    highest: Largest value allowed; may be infinite.
-
-  Returns:
-    The value.
-
-  Raises:
-    ValueError: If it is not a finite number in that range; names field and
-      event.
-  """
-  try:
-    value = float(getattr(event, field))
-  except OverflowError:
-    value = math.inf
-  if not (math.isfinite(value) and lowest <= value <= highest):
-    bound = 'a finite number'
-    if lowest > -math.inf:
-      bound += f' in [{lowest:g}, '
-      bound += f'{highest:g}]' if highest < math.inf else 'inf)'
-    raise ValueError(f'{field} of {event!r} must be {bound}.')
-  return value

@@ -50,17 +50,15 @@ import functools
 import math
 from typing import Optional
 
+import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
 from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
+  PureMechanism,
   ZCDPGuarantee,
-  amplified,
-  amplified_epsilons,
-  event_number,
 )
-from tfdpflows.accounting.mechanisms.decompose import mechanisms_of
 from tfdpflows.accounting.mechanisms.epsilon_delta import (
   epsilon_delta,
   pure_renyi,
@@ -73,7 +71,13 @@ from tfdpflows.accounting.mechanisms.sampled import (
   sampled_renyi,
 )
 
-__all__ = ['AdaptiveProfile', 'BoundedRange', 'adaptive_profile']
+__all__ = [
+  'AdaptiveProfile',
+  'BoundedRange',
+  'ExponentialMechanismDpEvent',
+  'ReportNoisyMaxDpEvent',
+  'adaptive_profile',
+]
 
 # Work is about the square of the number of points of all mechanisms together.
 _POINTS = 1600
@@ -87,7 +91,7 @@ _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class BoundedRange(SampledMechanism):
+class BoundedRange(SampledMechanism, PureMechanism):
   """A mechanism whose losses lie in an interval.
 
   Attributes:
@@ -131,24 +135,65 @@ class BoundedRange(SampledMechanism):
     epsilon^2 / 8 because K(-1) = 0.
     """
     rho = min(self.epsilon * self.epsilon / 8, pure_rho(self.epsilon))
-    return ZCDPGuarantee(math.nextafter(rho, math.inf))
+    return ZCDPGuarantee.above(rho)
 
-  def pure_epsilon(self) -> float:
-    return amplified(self.epsilon, self.sampling_probability)
-
-  def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
-    epsilons = np.full_like(log_delta, self.epsilon)
-    return amplified_epsilons(epsilons, self.sampling_probability)
+  def unsampled_epsilon(self) -> float:
+    return self.epsilon
 
 
-@mechanisms_of.register(events.ExponentialMechanismDpEvent)
+@events.event_class
+class ExponentialMechanismDpEvent(dp_accounting.DpEvent):
+  """A choice by the exponential mechanism (McSherry and Talwar 2007).
+
+  Attributes:
+    epsilon: The candidate r is chosen with probability proportional to
+      exp(epsilon * u(r) / (2 * sensitivity of u)); without the 2 for monotonic
+      u, where one more row can only raise every u(r), or only lower every u(r),
+      and neighbours add or remove a row or put the null row in its place.
+
+  #### Formal guarantee
+  Under the neighbouring relation that the sensitivity was taken for, the log
+  ratios of the probabilities of all candidates lie within an interval of length
+  epsilon: the mechanism is epsilon-bounded-range (Durfee and Rogers 2019),
+  which is epsilon-private and composes like an (epsilon / 2)-private one.
+  """
+
+  epsilon: float
+
+
+@events.register(
+  ExponentialMechanismDpEvent,
+  'exponential mechanism, epsilon {0.epsilon:.6g}',
+)
 def _(event, relation):
-  return _bounded_range(event_number(event, 'epsilon'))
+  return _bounded_range(events.event_number(event, 'epsilon'))
 
 
-@mechanisms_of.register(events.ReportNoisyMaxDpEvent)
+@events.event_class
+class ReportNoisyMaxDpEvent(dp_accounting.DpEvent):
+  """The index of the largest of several noisy scores, without its value.
+
+  Attributes:
+    epsilon: The noise has scale 2 * sensitivity / epsilon; half of that for
+      monotonic scores, as in `ExponentialMechanismDpEvent`.
+    noise: 'laplace', 'exponential' (the same law as permute-and-flip, McKenna
+      and Sheldon 2020) or 'gumbel' (the same law as the exponential mechanism).
+
+  #### Formal guarantee
+  epsilon-private (Dwork and Roth 2014, claim 3.9; Ding et al. 2021); with
+  Gumbel noise epsilon-bounded-range.
+  """
+
+  epsilon: float
+  noise: str = 'laplace'
+
+
+@events.register(
+  ReportNoisyMaxDpEvent,
+  'report noisy max, {0.noise} noise, epsilon {0.epsilon:.6g}',
+)
 def _(event, relation):
-  epsilon = event_number(event, 'epsilon')
+  epsilon = events.event_number(event, 'epsilon')
   if event.noise == 'gumbel':
     return _bounded_range(epsilon)
   if event.noise in ('laplace', 'exponential'):
@@ -164,7 +209,7 @@ def _bounded_range(epsilon: float) -> list[tuple[Mechanism, int]]:
 
 
 def _unsampled_renyi(epsilon: float, a: np.ndarray) -> np.ndarray:
-  """The worst mechanism whose losses lie in [t - E, t] for some t in [0, E].
+  """Returns divergences of the worst mechanism with losses in some [t - E, t].
 
   As the moment is convex in dP/dQ, the worst has only the losses t, with
   probability p = (e^E - e^t) / (e^E - 1), and t - E. Its moment is
@@ -198,23 +243,20 @@ class AdaptiveProfile:
     self._interval = interval
 
   def delta_at(self, epsilon: float) -> float:
-    """Delta at an epsilon, from above."""
+    """Returns delta at an epsilon, from above."""
     index = int(min(epsilon / self._interval, len(self._deltas)))
     # Rounding is on the side of the smaller epsilon.
     index = index - 1 if index * self._interval > epsilon else index
     if index + 1 >= len(self._deltas):
-      return (
-        0.0
-        if epsilon >= len(self._deltas) * self._interval
-        else (float(self._deltas[-1]))
-      )
+      beyond = epsilon >= len(self._deltas) * self._interval
+      return 0.0 if beyond else float(self._deltas[-1])
     rest = max((index + 1) * self._interval - epsilon, 0.0)
     share = math.expm1(-rest) / math.expm1(-self._interval) * (1 + 1e-12)
     left, right = self._deltas[index], self._deltas[index + 1]
     return float(min(right + min(share, 1.0) * (left - right), 1.0))
 
   def epsilon_at(self, delta: float) -> float:
-    """Epsilon at a delta, from above."""
+    """Returns epsilon at a delta, from above."""
     enough = np.flatnonzero(self._deltas <= delta)
     index = int(enough[0])
     if index == 0:
@@ -227,14 +269,11 @@ class AdaptiveProfile:
 
 @functools.lru_cache(maxsize=64)
 def adaptive_profile(epsilon: float, count: int) -> Optional[AdaptiveProfile]:
-  """The profile of exponential mechanisms, each chosen as one likes.
+  """Returns the profile of exponential mechanisms chosen one after another.
 
   Args:
     epsilon: The length of the interval of the losses of each, in nats.
-    count: How many there are.
-
-  Returns:
-    An `AdaptiveProfile`; None where there are too many for it.
+    count: How many there are; None is returned where that is too many.
 
   ```python
   >>> round(adaptive_profile(0.5, 10).epsilon_at(1e-6), 2)

@@ -3,8 +3,8 @@
 #### Formal guarantee
 A cap b on a Poisson sample of noise of the Gaussian kind (as in Ganesh 2025,
 "Tighter privacy analysis for truncated Poisson sampling"). Let k of the m other
-rows be drawn; k says nothing of the row that differs, so that the divergence is
-at most the average over k < b and over k >= b (joint convexity).
+rows be drawn; k is independent of the row that differs, so that the divergence
+is at most the average over k < b and over k >= b (joint convexity).
 
 - k < b, of probability 1 - t, t = P[Binomial(m, q) >= b]: the cap does not
   apply, with the row that differs or without it. The pair is the one of the
@@ -49,21 +49,26 @@ import numpy as np
 from scipy import special
 
 from tfdpflows.accounting import events
+from tfdpflows.accounting.events import Relation, decompose, event_number
 from tfdpflows.accounting.mechanisms import losses
 from tfdpflows.accounting.mechanisms.base import (
   Composition,
   Mechanism,
   NonPrivate,
-  Relation,
-  event_number,
   loss_distributions,
   renyi_curve,
 )
-from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
 from tfdpflows.accounting.mechanisms.epsilon_delta import EpsilonDelta
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, PRESENT
 
-__all__ = ['Cap', 'Mixture', 'cap', 'overflow', 'without_mixtures']
+__all__ = [
+  'Cap',
+  'Mixture',
+  'TruncatedSubsampledGaussianDpEvent',
+  'cap',
+  'overflow',
+  'without_mixtures',
+]
 
 _EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 1e-14
@@ -71,7 +76,7 @@ _ROUNDING = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class Mixture(Mechanism):
-  """One of several mechanisms, drawn without looking at the row that differs.
+  """One of several mechanisms, drawn independently of the row that differs.
 
   Attributes:
     parts: Pairs of a mechanism and its probability, the likeliest first; their
@@ -122,9 +127,7 @@ class Mixture(Mechanism):
   def largest_step(self) -> None:
     return None
 
-  def loss_distributions(
-    self, interval: float
-  ) -> tuple[losses.LossDistribution, losses.LossDistribution]:
+  def loss_distributions(self, interval: float) -> losses.LossPair:
     """The average of the distributions of the parts."""
     parts = [
       (loss_distributions(part, interval), weight)
@@ -147,14 +150,10 @@ class Mixture(Mechanism):
 
 
 def without_mixtures(composition: Composition) -> dict[Mechanism, int]:
-  """The likeliest part of each mixture, and a failure for the others.
+  """Returns the likeliest part of each mixture, and a failure for the others.
 
-  Args:
-    composition: Pairs of a mechanism and how often it is run.
-
-  Returns:
-    Counts of mechanisms none of which is a mixture, but for those that are
-    parts of another; what is private for them is so for `composition`.
+  What is private for these counts is so for `composition`. Mixtures that are
+  parts of other mechanisms stay.
 
   ```python
   >>> from tfdpflows.accounting.mechanisms import Gaussian
@@ -177,7 +176,38 @@ def without_mixtures(composition: Composition) -> dict[Mechanism, int]:
   return found
 
 
-@mechanisms_of.register(events.TruncatedSubsampledGaussianDpEvent)
+@events.event_class
+class TruncatedSubsampledGaussianDpEvent(dp_accounting.DpEvent):
+  """A Gaussian mechanism on a Poisson sample of capped size.
+
+  A sample of more than `truncated_batch_size` rows is cut down to that many,
+  chosen without looking at them.
+
+  Attributes:
+    dataset_size: Number of rows n; public.
+    sampling_probability: Probability q of each row to be drawn.
+    truncated_batch_size: The cap b.
+    noise_multiplier: Noise standard deviation over the clipping norm.
+
+  #### Formal guarantee
+  Where the other rows do not fill the sample, accounted as the mechanism
+  without the cap, else as one that replaces a row of the sample with the
+  probability that the row in question is kept (Ganesh 2025);
+  `tfdpflows.accounting.mechanisms.capped` has the proof.
+  """
+
+  dataset_size: int
+  sampling_probability: float
+  truncated_batch_size: int
+  noise_multiplier: float
+
+
+@events.register(
+  TruncatedSubsampledGaussianDpEvent,
+  'Gaussian mechanism, noise multiplier {0.noise_multiplier:.6g}, on '
+  'a Poisson sample with probability {0.sampling_probability:.6g} of '
+  '{0.dataset_size} rows, cut to {0.truncated_batch_size} rows',
+)
 def _(event, relation):
   q = event_number(event, 'sampling_probability', 0.0, 1.0)
   gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
@@ -212,20 +242,14 @@ def _(event, relation):
   return [(Mixture(tuple(parts)), 1)]
 
 
-def overflow(event: events.TruncatedSubsampledGaussianDpEvent) -> float:
-  """Probability that the cap on a Poisson sample can matter.
-
-  Args:
-    event: The event of one sample.
-
-  Returns:
-    P[Binomial(n, q) >= cap], rounded upwards.
+def overflow(event: TruncatedSubsampledGaussianDpEvent) -> float:
+  """Returns P[Binomial(n, q) >= cap], rounded upwards.
 
   Raises:
     ValueError: If a parameter is outside its range.
 
   ```python
-  >>> overflow(events.TruncatedSubsampledGaussianDpEvent(3, 0.5, 3, 1.0))
+  >>> overflow(TruncatedSubsampledGaussianDpEvent(3, 0.5, 3, 1.0))
   0.125...
 
   ```
@@ -245,7 +269,7 @@ def overflow(event: events.TruncatedSubsampledGaussianDpEvent) -> float:
 
 
 class Cap(NamedTuple):
-  """What a cap on a Poisson sample does, see the top.
+  """The effect of the cap, as in the proof above.
 
   Attributes:
     least: Probability that the other rows fill the sample, from below.
@@ -259,24 +283,17 @@ class Cap(NamedTuple):
 
 
 def cap(
-  event: events.TruncatedSubsampledGaussianDpEvent,
+  event: TruncatedSubsampledGaussianDpEvent,
   relation: Relation,
 ) -> Cap:
-  """What the cap on a Poisson sample does.
-
-  Args:
-    event: The event of one sample.
-    relation: What two neighbouring tables are.
-
-  Returns:
-    A `Cap`.
+  """Returns the effect of the cap of an event.
 
   Raises:
     ValueError: If a parameter is outside its range.
 
   ```python
   >>> relation = Relation.REPLACE_ONE
-  >>> event = events.TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0)
+  >>> event = TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0)
   >>> cap(event, relation)
   Cap(least=0.7499999..., most=0.7500000..., share=0.2222222...)
 
@@ -305,12 +322,15 @@ def cap(
 
 
 def _tail_error(n: float) -> float:
-  """Of `_binomial_tail`, relative: beside 60 digits it was a tenth of this."""
+  """Returns a bound on the relative error of `_binomial_tail`.
+
+  Against 60 digits the error was a tenth of this.
+  """
   return min(1e-9 + 4 * n * 2.0**-53, 0.1)
 
 
 def _binomial_tail(n: int, least: int, q: float) -> float:
-  """P[Binomial(n, q) >= least], up to a share of `_tail_error(n)`."""
+  """Returns P[Binomial(n, q) >= least], up to a share of `_tail_error(n)`."""
   if least <= 0:
     return 1.0
   if least > n or q == 0:

@@ -1,8 +1,8 @@
 """Discrete Laplace noise and randomized response: finitely many losses.
 
 A mechanism is dominated by a pair (P, Q) of distributions with finitely many
-outcomes, so that its losses log(P / Q) are known one by one and nothing has to
-be integrated. P is of the table with the row.
+outcomes, so that its losses log(P / Q) are a list and no integrals are needed.
+P is of the table with the row.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ import functools
 import math
 from typing import NamedTuple
 
+import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
+from tfdpflows.accounting.events import (
+  RefusedEventError,
+  Relation,
+  event_number,
+)
 from tfdpflows.accounting.logarithms import log_bernoulli, log_sum
 from tfdpflows.accounting.mechanisms import losses as losses_lib
 from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
   NonPrivate,
-  RefusedEventError,
-  Relation,
+  PureMechanism,
   ZCDPGuarantee,
-  amplified,
-  amplified_epsilons,
-  event_number,
 )
-from tfdpflows.accounting.mechanisms.decompose import mechanisms_of
 from tfdpflows.accounting.mechanisms.epsilon_delta import pure_renyi, pure_rho
 from tfdpflows.accounting.mechanisms.laplace import laplace_rho
-from tfdpflows.accounting.mechanisms.sampled import ABSENT
+from tfdpflows.accounting.mechanisms.sampled import ABSENT, log_mixed
 
 __all__ = [
   'DiscreteLaplace',
+  'DiscreteLaplaceDpEvent',
   'DiscreteMechanism',
   'DiscretePair',
   'RandomizedResponse',
+  'RandomizedResponseDpEvent',
   'RandomizedResponseOrNull',
   'discrete_laplace_renyi',
   'discrete_laplace_rho',
@@ -45,7 +47,7 @@ __all__ = [
 
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
-# How many losses are told apart, about, on a grid and in a Renyi curve.
+# The number of different losses, about, on a grid and in a Renyi curve.
 _MOST_LOSSES = 2**14
 _MOST_IN_CURVE = 1024
 # Above this loss, moments are sums of plain exponentials.
@@ -73,15 +75,10 @@ class DiscretePair(NamedTuple):
     return DiscretePair(-self.losses[::-1], self.lower[::-1], self.upper[::-1])
 
 
-class DiscreteMechanism(Mechanism):
+class DiscreteMechanism(PureMechanism):
   """A mechanism with finitely many losses, which may be on a sample."""
 
-  sampling_probability = 1.0
   row = ABSENT
-
-  @property
-  def on_sample(self) -> bool:
-    return self.sampling_probability < 1
 
   @property
   def symmetric(self) -> bool:
@@ -92,12 +89,8 @@ class DiscreteMechanism(Mechanism):
     """The pair without a sample; `most` as for `pair`."""
     raise NotImplementedError
 
-  def unsampled_epsilon(self) -> float:
-    """The largest absolute loss without a sample, from above."""
-    raise NotImplementedError
-
   def pair(self, most: int = _MOST_LOSSES) -> DiscretePair:
-    """The pair, with what sampling makes of it.
+    """Returns the pair on the sample: that of `sampled`.
 
     Args:
       most: About how many losses there may be. Where there would be more,
@@ -107,25 +100,14 @@ class DiscreteMechanism(Mechanism):
         3.3).
 
     Returns:
-      A `DiscretePair`: where the row is in one table only, (1 - q) Q + q P
-      against Q; where both hold one, the symmetric pair that is derived in
-      `sampled`.
-
-    ```python
-    >>> pair = DiscreteLaplace(1.0, 1.0).pair()
-    >>> print(pair.losses, pair.upper.round(3))
-    [-1.  1.] [0.269 0.731]
-
-    ```
+      A `DiscretePair`.
     """
     pair = self.unsampled_pair(most)
     q = self.sampling_probability
     if q == 1:
       return pair
-    small = np.log1p(q * np.expm1(np.minimum(pair.losses, 1.0)))
-    large = np.logaddexp(math.log1p(-q), math.log(q) + pair.losses)
     mixed = DiscretePair(
-      np.where(pair.losses < 1, small, large),
+      log_mixed(pair.losses, q),
       q * pair.upper + (1 - q) * pair.lower,
       pair.lower,
     )
@@ -151,9 +133,7 @@ class DiscreteMechanism(Mechanism):
     losses, upper, _ = self.pair()
     return math.sqrt(float(np.sum(upper * losses * losses)))
 
-  def loss_distributions(
-    self, interval: float
-  ) -> tuple[losses_lib.LossDistribution, losses_lib.LossDistribution]:
+  def loss_distributions(self, interval: float) -> losses_lib.LossPair:
     pair, q = self.pair(), self.sampling_probability
     # The largest logs that the losses were computed from, if not themselves.
     logs = 0.0 if q == 1 else self.unsampled_epsilon() - math.log(q)
@@ -167,16 +147,8 @@ class DiscreteMechanism(Mechanism):
     curve = renyi_of_pair(self.pair(_MOST_IN_CURVE), orders)
     return np.fmin(np.fmin(curve, epsilon), pure_renyi(epsilon, orders))
 
-  def pure_epsilon(self) -> float:
-    return amplified(self.unsampled_epsilon(), self.sampling_probability)
-
-  def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
-    epsilons = np.full_like(log_delta, self.unsampled_epsilon())
-    return amplified_epsilons(epsilons, self.sampling_probability)
-
   def zcdp(self) -> ZCDPGuarantee:
-    rho = pure_rho(self.unsampled_epsilon())
-    return ZCDPGuarantee(math.nextafter(rho, math.inf))
+    return ZCDPGuarantee.above(pure_rho(self.unsampled_epsilon()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,10 +188,6 @@ class DiscreteLaplace(DiscreteMechanism):
   sampling_probability: float = 1.0
   row: int = ABSENT
 
-  @property
-  def work(self) -> float:
-    return 1.0 if self.on_sample else 0.0
-
   @functools.cached_property
   def _key(self) -> tuple:
     return (
@@ -252,7 +220,7 @@ class DiscreteLaplace(DiscreteMechanism):
 
   def zcdp(self) -> ZCDPGuarantee:
     rho = discrete_laplace_rho(self.noise_parameter, self.sensitivity)
-    return ZCDPGuarantee(math.nextafter(rho, math.inf))
+    return ZCDPGuarantee.above(rho)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,13 +238,10 @@ class RandomizedResponse(DiscreteMechanism):
   name = 'randomized_response'
   words = 'randomized-response'
   worst = {'noise_parameter': min}
+  work = 0.25
 
   noise_parameter: float
   num_buckets: float
-
-  @property
-  def work(self) -> float:
-    return 0.25
 
   def _loss(self) -> float:
     p, k = self.noise_parameter, self.num_buckets
@@ -299,7 +264,7 @@ class RandomizedResponse(DiscreteMechanism):
 
 @dataclasses.dataclass(frozen=True)
 class RandomizedResponseOrNull(DiscreteMechanism):
-  """The answer of a row that is null in one table: any, equally likely.
+  """The answer of a row that is null in one table, with a uniform answer there.
 
   P is as for `RandomizedResponse`, Q is the uniform law. The losses are log(k
   (1 - p) + p) at the answer, and log(p) elsewhere.
@@ -313,13 +278,10 @@ class RandomizedResponseOrNull(DiscreteMechanism):
   words = 'randomized-response'
   worst = {'noise_parameter': min}
   symmetric = False
+  work = 0.25
 
   noise_parameter: float
   num_buckets: float
-
-  @property
-  def work(self) -> float:
-    return 0.25
 
   def unsampled_epsilon(self) -> float:
     p, k = self.noise_parameter, self.num_buckets
@@ -338,14 +300,39 @@ class RandomizedResponseOrNull(DiscreteMechanism):
     p, k = self.noise_parameter, self.num_buckets
     # Both losses, which have different signs, in an interval.
     length = -math.log(p) + math.log1p((k - 1) * (1 - p))
-    rho = min(
-      pure_rho(self.unsampled_epsilon()),
-      length * length / 8 * (1 + _ROUNDING),
+    hoeffding = length * length / 8 * (1 + _ROUNDING)
+    return ZCDPGuarantee.above(
+      min(pure_rho(self.unsampled_epsilon()), hoeffding)
     )
-    return ZCDPGuarantee(math.nextafter(rho, math.inf))
 
 
-@mechanisms_of.register(events.DiscreteLaplaceDpEvent)
+@events.event_class
+class DiscreteLaplaceDpEvent(dp_accounting.DpEvent):
+  """A sum of whole numbers with discrete Laplace (two-sided geometric) noise.
+
+  Each coordinate of the sum gets its own noise, which is z with probability
+  tanh(a/2) exp(-a |z|). It can be drawn exactly (Canonne, Kamath and Steinke
+  2020), so that no low-order bits of floats leak.
+
+  Attributes:
+    noise_parameter: a, above zero.
+    sensitivity: The largest l1 norm of the whole numbers that one row
+      contributes; a replaced row may move the sum by twice that.
+
+  #### Formal guarantee
+  The mechanism is (a * sensitivity)-private (Ghosh, Roughgarden and
+  Sundararajan 2012); its losses are those of `DiscreteLaplace`.
+  """
+
+  noise_parameter: float
+  sensitivity: int
+
+
+@events.register(
+  DiscreteLaplaceDpEvent,
+  'discrete Laplace mechanism, noise parameter {0.noise_parameter:.6g}, '
+  'sensitivity {0.sensitivity}',
+)
 def _(event, relation):
   a = event_number(event, 'noise_parameter')
   if a == 0:
@@ -365,7 +352,34 @@ def _(event, relation):
   return [(DiscreteLaplace(a, shift), 1)]
 
 
-@mechanisms_of.register(events.RandomizedResponseDpEvent)
+@events.event_class
+class RandomizedResponseDpEvent(dp_accounting.DpEvent):
+  """Randomized response of every row (Warner 1965).
+
+  The answer of a row is one of k buckets: with probability 1 - p the bucket of
+  the row, else any of the k, each with the same probability.
+
+  Attributes:
+    noise_parameter: p, in [0, 1]; at zero nothing is private.
+    num_buckets: k, 1 or more.
+
+  #### Formal guarantee
+  All answers may be published: only that of one row changes, and it is
+  independent of the others. The event is for rows replaced by another
+  (`REPLACE_ONE`) or by the null row (`REPLACE_SPECIAL`), which must answer each
+  bucket with the same probability. It is refused on a sample and with
+  `ADD_OR_REMOVE_ONE`, as the number of answers would reveal the row.
+  """
+
+  noise_parameter: float
+  num_buckets: int
+
+
+@events.register(
+  RandomizedResponseDpEvent,
+  'randomized response of every row over {0.num_buckets} buckets, '
+  'noise parameter {0.noise_parameter:.6g}',
+)
 def _(event, relation):
   p = event_number(event, 'noise_parameter', 0.0, 1.0)
   k = event_number(event, 'num_buckets', 1, _LARGEST_WHOLE)
@@ -388,18 +402,11 @@ def _(event, relation):
 
 
 def renyi_of_pair(pair: DiscretePair, a: np.ndarray) -> np.ndarray:
-  """Renyi divergences of a pair, the larger of both directions.
+  """Returns Renyi divergences of a pair, the larger of both directions.
 
   With r = P / Q = 1 + v, the moments less one are E_Q[r^b - 1 - b v] for b = a
   and b = 1 - a, sums of positive terms, as E_Q[v] = 0; so that nothing cancels
   where they are small.
-
-  Args:
-    pair: The pair.
-    a: Orders above 1.
-
-  Returns:
-    Divergences in nats, from above.
 
   ```python
   >>> pair = RandomizedResponse(0.5, 2.0).pair()
@@ -431,7 +438,7 @@ def renyi_of_pair(pair: DiscretePair, a: np.ndarray) -> np.ndarray:
 def discrete_laplace_renyi(
   parameter: float, shift: float, a: np.ndarray
 ) -> np.ndarray:
-  """Renyi divergences of a sum with discrete Laplace noise, without a sample.
+  """Returns Renyi divergences of discrete Laplace noise, without a sample.
 
   With t = a - 1, n = 2t + 1, y = exp(-parameter) and u = parameter * shift, the
   sum of the moments of all losses is
@@ -442,14 +449,6 @@ def discrete_laplace_renyi(
   as the masses between the ends make a geometric series. Towards y = 1 that is
   the Laplace mechanism (Mironov 2017, table II). Where it cancels,
   `discrete_laplace_rho` is taken.
-
-  Args:
-    parameter: Of the noise, above zero.
-    shift: A whole number, 1 or more.
-    a: Orders above 1.
-
-  Returns:
-    Divergences in nats, from above.
 
   ```python
   >>> print(discrete_laplace_renyi(1.0, 1.0, np.array([2.0])).round(6))
@@ -471,15 +470,10 @@ def discrete_laplace_renyi(
 
 
 def discrete_laplace_rho(parameter: float, shift: float) -> float:
-  """The rho of the zero-concentrated privacy of discrete Laplace noise.
+  """Returns the smallest rho of the zCDP of discrete Laplace noise, from above.
 
-  Args:
-    parameter: Of the noise, above zero; a below.
-    shift: A whole number, 1 or more.
-
-  Returns:
-    u - c (1 - exp(-u)) from above, with u = a * shift and c = a / sinh(a): the
-    mean loss, so that no smaller rho is true.
+  It is the mean loss u - c (1 - exp(-u)), with u = a * shift and c = a /
+  sinh(a), a being the parameter.
 
   #### Formal guarantee
   With M(u) = A exp(tu) + B exp(-(1 + t) u) of `discrete_laplace_renyi`, rho(u)

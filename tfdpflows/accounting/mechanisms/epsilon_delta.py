@@ -12,20 +12,28 @@ import math
 from fractions import Fraction
 from typing import Optional
 
+import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
+from tfdpflows.accounting.events import event_number
 from tfdpflows.accounting.logarithms import log_expm1
 from tfdpflows.accounting.mechanisms import losses
 from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
   ZCDPGuarantee,
   amplified,
-  event_number,
 )
-from tfdpflows.accounting.mechanisms.decompose import mechanisms_of
 
-__all__ = ['EpsilonDelta', 'epsilon_delta', 'pure_renyi', 'pure_rho']
+__all__ = [
+  'EpsilonDelta',
+  'EpsilonDeltaDpEvent',
+  'PermuteAndFlipDpEvent',
+  'SparseVectorDpEvent',
+  'epsilon_delta',
+  'pure_renyi',
+  'pure_rho',
+]
 
 _ROUNDING = 1e-14
 
@@ -84,9 +92,7 @@ class EpsilonDelta(Mechanism):
   def loss_scale(self) -> float:
     return self.epsilon
 
-  def loss_distributions(
-    self, interval: float
-  ) -> tuple[losses.LossDistribution, losses.LossDistribution]:
+  def loss_distributions(self, interval: float) -> losses.LossPair:
     epsilon, delta = self.epsilon, self.delta
     truth = (1 - delta) / (1 + math.exp(-epsilon))
     last = max(math.ceil(losses.outwards(epsilon) / interval), 1)
@@ -101,25 +107,112 @@ class EpsilonDelta(Mechanism):
 def epsilon_delta(
   epsilon: float, delta: float = 0.0
 ) -> list[tuple[Mechanism, int]]:
-  """One run, or none where it costs nothing."""
+  """Returns one run, or none where it costs nothing."""
   if epsilon == 0 and delta == 0:
     return []
   return [(EpsilonDelta(epsilon, delta), 1)]
 
 
-@mechanisms_of.register(events.EpsilonDeltaDpEvent)
+@events.event_class
+class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
+  """A mechanism of which only an (epsilon, delta) guarantee is known.
+
+  Attributes:
+    epsilon: The epsilon of the guarantee, in nats; zero or more.
+    delta: The delta of the guarantee, in [0, 1).
+
+  #### Formal guarantee
+  The mechanism must be (epsilon, delta)-differentially private under the
+  neighbouring relation of the accountant that the event is handed to. It is
+  accounted as the worst mechanism with that guarantee: with probability delta
+  it reveals everything, and else it is randomized response at epsilon (Kairouz,
+  Oh and Viswanath 2015).
+  """
+
+  epsilon: float
+  delta: float = 0.0
+
+
+def _describe_guarantee(event: EpsilonDeltaDpEvent) -> str:
+  parameters = f'{event.epsilon:.6g}'
+  if event.delta:
+    parameters = f'({parameters}, {event.delta:.6g})'
+  return f'{parameters}-differentially private mechanism'
+
+
+@events.register(EpsilonDeltaDpEvent, _describe_guarantee)
 def _(event, relation):
   return epsilon_delta(
     event_number(event, 'epsilon'), event_number(event, 'delta', 0.0, 1.0)
   )
 
 
-@mechanisms_of.register(events.PermuteAndFlipDpEvent)
+@events.event_class
+class PermuteAndFlipDpEvent(dp_accounting.DpEvent):
+  """A choice by permute-and-flip (McKenna and Sheldon 2020).
+
+  Attributes:
+    epsilon: Candidates are tried in random order, and the candidate r is
+      taken with probability exp(epsilon * (u(r) - largest u) / (2 * sensitivity
+      of u)); without the 2 for monotonic u, as in
+      `ExponentialMechanismDpEvent`.
+
+  #### Formal guarantee
+  Under the neighbouring relation that the sensitivity was taken for, epsilon-
+  private (theorem 1 there); the same law as report noisy max with exponential
+  noise (Ding et al. 2021). It is not epsilon-bounded-range: where one of two
+  candidates gains 2 on the other from a tie, at sensitivity 1, the log ratios
+  of their probabilities are log(2 - exp(-epsilon)) and -epsilon, further apart
+  than epsilon. So it is not composed like the exponential mechanism.
+  """
+
+  epsilon: float
+
+
+@events.register(
+  PermuteAndFlipDpEvent,
+  'permute-and-flip, epsilon {0.epsilon:.6g}',
+)
 def _(event, relation):
   return epsilon_delta(event_number(event, 'epsilon'))
 
 
-@mechanisms_of.register(events.SparseVectorDpEvent)
+@events.event_class
+class SparseVectorDpEvent(dp_accounting.DpEvent):
+  """The sparse vector technique: which queries are above a threshold.
+
+  In the form of Lyu, Su and Li 2017, algorithm 7, with queries of sensitivity D
+  and at most c positive answers, however many queries there are.
+
+  Attributes:
+    epsilon_threshold: The threshold is noised once, by Laplace noise of scale
+      D / epsilon_threshold.
+    epsilon_queries: Each query is noised by Laplace noise of scale
+      2 c D / epsilon_queries; half of that for monotonic queries, as in
+      `ExponentialMechanismDpEvent`.
+    epsilon_answers: Positive queries are answered with fresh Laplace noise of
+      scale c D / epsilon_answers; zero if they are not answered.
+
+  #### Formal guarantee
+  Private at the sum of the three (theorems 4 and 5 there).
+  """
+
+  epsilon_threshold: float
+  epsilon_queries: float
+  epsilon_answers: float = 0.0
+
+
+def _describe_sparse_vector(event: SparseVectorDpEvent) -> str:
+  text = (
+    f'sparse vector technique, epsilon {event.epsilon_threshold:.6g} for the '
+    f'threshold and {event.epsilon_queries:.6g} for the queries'
+  )
+  if event.epsilon_answers:
+    text += f' and {event.epsilon_answers:.6g} for the answers'
+  return text
+
+
+@events.register(SparseVectorDpEvent, _describe_sparse_vector)
 def _(event, relation):
   fields = ('epsilon_threshold', 'epsilon_queries', 'epsilon_answers')
   # The sum of three floats, upwards.
@@ -128,24 +221,20 @@ def _(event, relation):
 
 
 def pure_rho(epsilon: float) -> float:
-  """The rho of the zero-concentrated privacy of a pure mechanism.
+  """Returns the rho of the zCDP of a pure mechanism.
 
-  Args:
-    epsilon: In nats.
-
-  Returns:
-    epsilon tanh(epsilon / 2), which is less than epsilon^2 / 2 (Bun and Steinke
-    2016, proposition 1.4). Randomized response is the worst: the loss L is
-    epsilon with probability p = 1 / (1 + exp(-epsilon)), else -epsilon. Its
-    mean is rho, and by the inequality of Kearns and Saul (1998), log E[exp(t (X
-    - p))] <= t^2 (1 - 2p) / (4 log((1 - p) / p)) for a coin X, what is left of
-    log E[exp(s L)] is at most s^2 rho; so all of it is at most s (1 + s) rho.
+  It is epsilon tanh(epsilon / 2), less than epsilon^2 / 2 (Bun and Steinke
+  2016, proposition 1.4). Randomized response is the worst: the loss L is
+  epsilon with probability p = 1 / (1 + exp(-epsilon)), else -epsilon. Its mean
+  is rho, and by the inequality of Kearns and Saul (1998), log E[exp(t (X - p))]
+  <= t^2 (1 - 2p) / (4 log((1 - p) / p)) for a coin X, what is left of log
+  E[exp(s L)] is at most s^2 rho; so all of it is at most s (1 + s) rho.
   """
   return epsilon * math.tanh(epsilon / 2)
 
 
 def pure_renyi(epsilon: float, a: np.ndarray) -> np.ndarray:
-  """Randomized response, which dominates every pure mechanism.
+  """Returns the divergences of randomized response, which dominates all.
 
   With p = 1 / (1 + exp(-epsilon)), the moment p^a (1 - p)^(1 - a) + (1 - p)^a
   p^(1 - a) is one and

@@ -16,18 +16,16 @@ import dp_accounting
 import numpy as np
 from scipy import special
 
+from tfdpflows.accounting import events
 from tfdpflows.accounting.logarithms import log_bernoulli, log_expm1, log_sum
 from tfdpflows.accounting.mechanisms import gaussian_profile
 from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
   NonPrivate,
-  Relation,
   ZCDPGuarantee,
   amplified_epsilons,
-  event_number,
   lower_log,
 )
-from tfdpflows.accounting.mechanisms.decompose import mechanisms_of
 from tfdpflows.accounting.mechanisms.sampled import (
   ABSENT,
   OPPOSITE,
@@ -63,11 +61,10 @@ _INTEGRATED = 64.0
 _SUMMED = 2**20
 # Tails beyond this many standard deviations (1e-44) are left out.
 _TAIL = 14.0
-# More points than this are not worth it.
 _MOST_POINTS = 100_000
 # Orders below this are integrated for a row replaced in a Poisson sample.
 _FEW = 600.0
-# Moments beyond exp(30) need no integral to tell one from nothing.
+# Moments beyond exp(30) need no integral.
 _FAR = 30.0
 # Errors of an integrand and of its integral, relatively.
 _SLACK = 1e-10
@@ -163,8 +160,7 @@ class Gaussian(SampledMechanism):
   def zcdp(self) -> ZCDPGuarantee:
     """rho = 1 / (2 sigma^2), with equality."""
     rho = 0.5 / self.noise_multiplier / self.noise_multiplier
-    # Upwards, where the square of something small is zero.
-    return ZCDPGuarantee(math.nextafter(rho, math.inf))
+    return ZCDPGuarantee.above(rho)
 
   def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
     # One over the noise, upwards.
@@ -203,21 +199,24 @@ class Gaussian(SampledMechanism):
     return math.exp(log_mu) if log_mu < 700 else math.inf
 
 
-@mechanisms_of.register(dp_accounting.GaussianDpEvent)
+@events.register(
+  dp_accounting.GaussianDpEvent,
+  'Gaussian mechanism, noise multiplier {0.noise_multiplier:.6g}',
+)
 def _(event, relation):
-  noise = event_number(event, 'noise_multiplier')
-  if relation is Relation.REPLACE_ONE:
+  noise = events.event_number(event, 'noise_multiplier')
+  if relation is events.Relation.REPLACE_ONE:
     noise = noise / 2
   return gaussian_run(noise)
 
 
 def gaussian_run(noise: float) -> list[tuple[Mechanism, int]]:
-  """One run with a noise of zero or more."""
+  """Returns one run with a noise of zero or more."""
   return [(Gaussian(noise) if noise > 0 else NonPrivate(), 1)]
 
 
 def joint_noise(gaussians: dict[Gaussian, int]) -> float:
-  """Noise of the one Gaussian release that several are worth together.
+  """Returns the noise of the one Gaussian release that equals several.
 
   Args:
     gaussians: How often each of them happens; none is sampled.
@@ -256,7 +255,7 @@ def joint_noise(gaussians: dict[Gaussian, int]) -> float:
 
 
 def joined(counts: dict[Mechanism, int]) -> dict[Mechanism, int]:
-  """The same with all Gaussian mechanisms on the whole table as one."""
+  """Returns counts with all Gaussian mechanisms on the whole table as one."""
   plain = {
     mechanism: count
     for mechanism, count in counts.items()
@@ -271,25 +270,18 @@ def joined(counts: dict[Mechanism, int]) -> dict[Mechanism, int]:
 def sampled_gaussian_renyi(
   a: np.ndarray, q: float, sigma: float, row: int
 ) -> np.ndarray:
-  """The larger of both directions, for a Gaussian mechanism.
+  """Returns Renyi divergences, the larger of both directions, from above.
+
+  Adding or removing a row, M against Q is the larger one (Mironov, Talwar and
+  Zhang 2019, theorem 5): at whole orders a finite sum, between them the smaller
+  one of an integral and of the chord, as the log moment is convex. Never above
+  the divergence without sampling.
 
   Args:
     a: Orders above 1.
     q: Probability of sampling, inside (0, 1).
     sigma: Noise over sensitivity, above zero.
     row: As in `SampledMechanism`.
-
-  Returns:
-    Divergences in nats, from above. Adding or removing a row, M against Q is
-    the larger one (Mironov, Talwar and Zhang 2019, theorem 5): at whole orders
-    a finite sum, between them the smaller one of an integral and of the chord,
-    as the log moment is convex. Never above the divergence without sampling.
-
-  ```python
-  >>> print(sampled_gaussian_renyi(np.array([2.0, 8.0]), 0.01, 1.0, 0))
-  [0.00017181 0.00089364]
-
-  ```
   """
   moments = _one_sided(a, q, sigma)
   if row:
@@ -311,13 +303,7 @@ def sampled_gaussian_renyi(
 
 
 def _opposite_moments(a: np.ndarray, q: float, noise: float) -> np.ndarray:
-  """Log moments of M+ against M- for a Gaussian mechanism.
-
-  Args:
-    a: Orders above 1.
-    q: Probability of sampling, inside (0, 1).
-    noise: Standard deviation s; M+ and M- are mixtures of noise around 0 and
-      around 1 or -1.
+  """Returns log moments of M+ against M-, mixtures of noise s around 0 and +-1.
 
   The trapezoid rule over z = x / s. With y = z / s and c = 1 / (2 s^2), M+ is
   the normal density times 1 - q + q exp(y - c), and M- its mirror image. For
@@ -349,7 +335,7 @@ def _opposite_moments(a: np.ndarray, q: float, noise: float) -> np.ndarray:
 
 
 def _one_sided(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
-  """Log moments of M against Q for a Gaussian mechanism."""
+  """Returns log moments of M against Q."""
   lower, upper = np.floor(a), np.ceil(a)
   whole = {
     order: _whole_moment(int(order), q, sigma) if order <= _SUMMED else math.inf
@@ -394,7 +380,7 @@ def _log_factorials(bits: int) -> np.ndarray:
 
 
 def _integrated_moments(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
-  """Log moments of M against Q by the trapezoid rule.
+  """Returns log moments of M against Q by the trapezoid rule.
 
   With x = sigma y ~ N(0, sigma^2) the log of dP/dQ is y / sigma - 1 / (2
   sigma^2). The integrand is analytic for |Im y| < pi sigma, and grows there by
@@ -417,7 +403,7 @@ def _integrated_moments(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
 
 
 def _symmetric_moments(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
-  """Log moments of the symmetric pair of a Gaussian mechanism.
+  """Returns log moments of the symmetric pair.
 
   The integral over x > 1/2, with x = 1/2 + w log(1 + exp(t)), w = min(sigma,
   sigma^2), by the trapezoid rule over all t: the integrand falls like exp(3t)
@@ -444,6 +430,15 @@ def _symmetric_moments(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
 def gaussian_masses(
   sigma: float, edges: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the masses of N(1, sigma^2) and N(0, sigma^2) between losses.
+
+  Args:
+    sigma: Standard deviation of the noise over the sensitivity.
+    edges: Float64 [k + 1], losses in nats, increasing; may be infinite.
+
+  Returns:
+    Two float64 [k], with errors relative to each mass.
+  """
   shift = 0.5 / sigma
   with np.errstate(invalid='ignore', over='ignore'):
     width = sigma * np.diff(edges)
@@ -464,7 +459,7 @@ def gaussian_masses(
 
 
 def _narrow_masses(middle: np.ndarray, width: np.ndarray) -> np.ndarray:
-  """The normal density times the width, and three terms of Taylor's series.
+  """Returns the density times the width, with three terms of Taylor's series.
 
   Differences of distribution functions would leave an error of 1e-16 in each
   mass, which is not small when a million bins are composed a million times.

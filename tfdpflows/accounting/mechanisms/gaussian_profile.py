@@ -1,4 +1,4 @@
-"""What one Gaussian release costs, exactly, and never below that.
+"""Delta and epsilon of one Gaussian release, exactly, rounded upwards.
 
 With noise of standard deviation sigma per unit of sensitivity and mu = 1 /
 sigma, the smallest delta at an epsilon is (Balle and Wang 2018, theorem 8)
@@ -23,23 +23,23 @@ __all__ = ['epsilon_at', 'log_delta_at']
 
 _EPS = float(np.finfo(np.float64).eps)
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
-# Deltas of less than exp(-1000) are not told apart.
+# Deltas below exp(-1000) count as equal.
 _LOWEST = -1000.0
 _FAR = 50.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(14)
 
 
 def log_delta_at(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
-  """Log of the smallest delta at an epsilon.
+  """Returns the log of the smallest delta at an epsilon, from above.
 
   Args:
     epsilon: Zero or more, in nats.
     mu: One over the noise, above zero; broadcast against `epsilon`.
 
   Returns:
-    Float64, from above: at most 1e-9 more, or 1e-12 where delta is above 1e-20,
-    and what a change of epsilon in its last places makes. Where delta is below
-    exp(-1000), some bound that is so as well.
+    Float64, at most 1e-9 too large, or 1e-12 where delta is above 1e-20, plus
+    the effect of a change of epsilon in its last places. Where delta is below
+    exp(-1000), some bound below that.
 
   ```python
   >>> print(np.exp(log_delta_at(4.0, 1.0)).round(9))
@@ -53,7 +53,7 @@ def log_delta_at(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
 
 
 def epsilon_at(log_delta: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
-  """The smallest epsilon at a delta.
+  """Returns the smallest epsilon at a delta.
 
   Args:
     log_delta: Log of delta. Below -1000, the result is infinite.
@@ -108,9 +108,9 @@ def epsilon_at(log_delta: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
 def _log_delta_and_slope(
   epsilon: np.ndarray, mu: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Log of delta from above, and minus its derivative by epsilon."""
+  """Returns the log of delta from above, and minus its slope in epsilon."""
   with np.errstate(over='ignore', divide='ignore', invalid='ignore'):
-    # The rounding of a and b is worth less than this change of epsilon. Delta
+    # The rounding of a and b has less effect than this change of epsilon. Delta
     # falls with a, so that what is far out may be brought in.
     a = np.minimum(epsilon * (1 - 4 * _EPS) / mu - mu / 2, _FAR)
     density = -0.5 * a * a - _LOG_ROOT
@@ -129,7 +129,7 @@ def _log_delta_and_slope(
   # Errors of the density are a^2 units in the last place, and the difference of
   # both terms is at least 1 / a of them.
   slack = 4 * _EPS * (20 + np.maximum(a, 0.0) ** 3)
-  # What is not a number counts as a delta of one.
+  # NaN counts as a delta of one.
   return np.fmin(log_delta + slack, 0.0), np.exp(
     np.minimum(lost - log_delta, 700.0)
   )

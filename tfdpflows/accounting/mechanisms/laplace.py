@@ -13,15 +13,12 @@ import math
 import dp_accounting
 import numpy as np
 
+from tfdpflows.accounting import events
 from tfdpflows.accounting.mechanisms.base import (
   NonPrivate,
-  Relation,
+  PureMechanism,
   ZCDPGuarantee,
-  amplified,
-  amplified_epsilons,
-  event_number,
 )
-from tfdpflows.accounting.mechanisms.decompose import mechanisms_of
 from tfdpflows.accounting.mechanisms.epsilon_delta import pure_renyi
 from tfdpflows.accounting.mechanisms.sampled import (
   ABSENT,
@@ -29,6 +26,7 @@ from tfdpflows.accounting.mechanisms.sampled import (
   SampledMechanism,
   sampled_loss,
   sampled_renyi,
+  unsampled_loss,
 )
 
 __all__ = ['Laplace', 'exponential_masses', 'laplace_rho']
@@ -38,7 +36,7 @@ _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class Laplace(SampledMechanism):
+class Laplace(SampledMechanism, PureMechanism):
   """A sum with Laplace noise.
 
   Attributes:
@@ -75,10 +73,7 @@ class Laplace(SampledMechanism):
     q, whole = self.sampling_probability, Laplace(2 * self.noise_multiplier)
     top = 1 / whole.noise_multiplier
     low = -sampled_loss(-top, q)
-    with np.errstate(divide='ignore', over='ignore', invalid='ignore'):
-      rest = np.log(np.expm1(np.minimum(edges - low - math.log1p(-q), 40.0)))
-    rest += np.maximum(edges - low - math.log1p(-q) - 40.0, 0.0)
-    losses = rest + (math.log1p(-q) - math.log(q))
+    losses = unsampled_loss(edges - low, q)
     # Not the atom at the lowest loss, which is all of x < 0.
     losses[0] = math.nextafter(-top, math.inf)
     one, zero = whole.masses(np.append(-np.inf, losses))
@@ -111,47 +106,36 @@ class Laplace(SampledMechanism):
     + (n + 1) y^n - (n - 1) y^(n + 1), where h(1) = h'(1) = 0 and h'' = n (n^2 -
     1) y^(n - 2) (1 - y) >= 0, so that h >= 0 for y <= 1.
     """
-    rho = laplace_rho(1 / self.noise_multiplier)
-    return ZCDPGuarantee(math.nextafter(rho, math.inf))
+    return ZCDPGuarantee.above(laplace_rho(1 / self.noise_multiplier))
+
+  def unsampled_epsilon(self) -> float:
+    return math.nextafter(1 / self.noise_multiplier, math.inf)
 
   def pure_epsilon(self) -> float:
     if self.row == OPPOSITE:
       bound = self.opposite_bound()
       return math.nextafter(bound * (1 + _ROUNDING), math.inf)
-    epsilon = math.nextafter(1 / self.noise_multiplier, math.inf)
-    return amplified(epsilon, self.sampling_probability)
+    return super().pure_epsilon()
 
   def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
     if self.row:
       return np.full_like(log_delta, self.pure_epsilon())
-    epsilon = math.nextafter(1 / self.noise_multiplier, math.inf)
-    epsilons = np.full_like(log_delta, epsilon)
-    return amplified_epsilons(epsilons, self.sampling_probability)
+    return super().epsilon_at(log_delta)
 
 
-@mechanisms_of.register(dp_accounting.LaplaceDpEvent)
+@events.register(
+  dp_accounting.LaplaceDpEvent,
+  'Laplace mechanism, noise multiplier {0.noise_multiplier:.6g}',
+)
 def _(event, relation):
-  noise = event_number(event, 'noise_multiplier')
-  if relation is Relation.REPLACE_ONE:
+  noise = events.event_number(event, 'noise_multiplier')
+  if relation is events.Relation.REPLACE_ONE:
     noise = noise / 2
   return [(Laplace(noise) if noise > 0 else NonPrivate(), 1)]
 
 
 def laplace_rho(epsilon: float) -> float:
-  """epsilon + exp(-epsilon) - 1, from above.
-
-  Args:
-    epsilon: Zero or more.
-
-  Returns:
-    A float.
-
-  ```python
-  >>> round(laplace_rho(1.0), 6)
-  0.367879
-
-  ```
-  """
+  """Returns epsilon + exp(-epsilon) - 1, from above."""
   if epsilon > 0.1:
     return epsilon + math.expm1(-epsilon)
   # The series alternates: to stop after a positive term is an upper bound.
@@ -162,9 +146,10 @@ def laplace_rho(epsilon: float) -> float:
 def exponential_masses(
   bound: float, edges: np.ndarray, weight: float, atom: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Density weight exp(-(bound + loss)/2) / 2 under Q, and an atom at -bound.
+  """Returns masses of P and Q between losses, for a symmetric pair.
 
-  The atom at the other end has exp(-bound) times its mass.
+  Under Q there is the density weight exp(-(bound + loss)/2) / 2, and an atom at
+  -bound; the atom at the other end has exp(-bound) times its mass.
   """
   inner = np.clip(edges, -bound, bound)
   width = -np.expm1(-np.diff(inner) / 2) * weight

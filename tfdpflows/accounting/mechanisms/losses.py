@@ -33,11 +33,11 @@ from scipy import special
 __all__ = [
   'UNIT_ORDERS',
   'LossDistribution',
+  'LossPair',
   'discrete',
   'one_sided',
   'outwards',
   'shared',
-  'symmetric',
   'two_sided',
   'with_moments',
 ]
@@ -69,8 +69,12 @@ class LossDistribution(NamedTuple):
   log_mgf: np.ndarray
 
 
+# In both directions; the same object twice for a symmetric pair.
+LossPair = tuple[LossDistribution, LossDistribution]
+
+
 def outwards(loss: float) -> float:
-  """A loss further from zero, by more than a few units in the last place."""
+  """Returns a loss moved away from zero by a few units in the last place."""
   if loss == 0 or not math.isfinite(loss):
     return loss
   return math.nextafter(loss * (1 + 16 * _EPS), math.copysign(math.inf, loss))
@@ -83,7 +87,7 @@ def one_sided(
   interval: float,
   argument: float,
 ) -> LossDistribution:
-  """Shares masses between grid points.
+  """Returns a distribution, with masses shared between grid points.
 
   Args:
     upper: Float64 [k + 1], mass of P below the first grid point, between each
@@ -92,44 +96,10 @@ def one_sided(
     first: Index of the first grid point.
     interval: Distance of the grid points.
     argument: As in `shared`.
-
-  Returns:
-    The distribution on k grid points.
   """
   masses = shared(upper[1:-1], lower[1:-1], first, interval, argument)
   masses[0] += upper[0]
   return with_moments(first, masses, float(upper[-1]))
-
-
-def symmetric(
-  upper: np.ndarray,
-  lower: np.ndarray,
-  last: int,
-  interval: float,
-  argument: float,
-) -> LossDistribution:
-  """The symmetric pair of the losses above zero.
-
-  Args:
-    upper: Float64 [last + 2], mass of the upper distribution at losses below
-      zero, between each two grid points, and above the last.
-    lower: Float64 [last + 2], the same of the lower one.
-    last: Index of the last grid point.
-    interval: Distance of the grid points.
-    argument: As in `shared`.
-
-  Returns:
-    The distribution on 2 last + 1 grid points.
-  """
-  positive = shared(upper[1:-1], lower[1:-1], 0, interval, argument)
-  negative = shared(lower[-2:0:-1], upper[-2:0:-1], -last, interval, argument)
-  masses = np.zeros(2 * last + 1)
-  masses[last:] += positive
-  masses[: last + 1] += negative
-  masses[0] += lower[-1]
-  rest = 1 - float(np.sum(upper[1:])) - float(np.sum(lower[1:]))
-  masses[last] += max(rest, 0.0) + 16 * _EPS
-  return with_moments(-last, masses, float(upper[-1]))
 
 
 def two_sided(
@@ -138,7 +108,7 @@ def two_sided(
   interval: float,
   argument: float,
 ) -> LossDistribution:
-  """One pair at losses above zero, another one swapped below, the rest at zero.
+  """Returns one pair above zero, another swapped below, the rest at zero.
 
   Args:
     above: Two float64 [k + 1]: masses of both sides at losses between each two
@@ -146,9 +116,6 @@ def two_sided(
     below: The same of the other pair.
     interval: Distance of the grid points.
     argument: As in `shared`.
-
-  Returns:
-    The distribution.
   """
   upper, lower = above
   swapped, top = below
@@ -171,7 +138,7 @@ def discrete(
   logs: float,
   interval: float,
 ) -> LossDistribution:
-  """Puts each loss between two grid points, and shares it between them.
+  """Returns a distribution of given losses, shared between grid points.
 
   Args:
     losses: Float64 [k], increasing.
@@ -179,9 +146,6 @@ def discrete(
     lower: Float64 [k], masses of Q.
     logs: The largest log that the losses were computed from, if not themselves.
     interval: Distance of the grid points.
-
-  Returns:
-    The distribution.
   """
   # Where rounding leaves open which side of a grid point a loss is on, it is
   # above it, where it may be moved up; `shared` does so.
@@ -202,7 +166,7 @@ def shared(
   interval: float,
   argument: float = 0.0,
 ) -> np.ndarray:
-  """Masses at the grid points around each interval, see `one_sided`.
+  """Returns the masses at the ends of intervals with masses of P and Q.
 
   The edges are losses without sampling, and sums in which `argument` is a part
   that may cancel.
@@ -228,7 +192,7 @@ def shared(
 def with_moments(
   lower: int, masses: np.ndarray, infinity: float
 ) -> LossDistribution:
-  """A distribution without the zeros at its ends, and its moments."""
+  """Returns a distribution without the zeros at its ends."""
   kept = np.flatnonzero(masses)
   if len(kept) == 0:
     none = np.full(len(UNIT_ORDERS), -np.inf)
@@ -245,7 +209,7 @@ def _moments() -> np.ndarray:
 
 
 def _log_mgf(lower: int, masses: np.ndarray) -> np.ndarray:
-  """log sum masses * exp(order * loss), as one matrix product.
+  """Returns log sum masses * exp(order * loss), by one matrix product.
 
   The grid is cut into rows short enough for exp(order * loss) to keep within
   the range of floats in a row; the rows are then added in logs.

@@ -37,23 +37,29 @@ whatever depends on earlier ones (Kairouz et al. 2021, appendix D).
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
+from collections.abc import Sequence
 from typing import Optional
 
+import attr
 import dp_accounting
 import numpy as np
+from dp_accounting import dp_event
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.mechanisms.base import (
+from tfdpflows.accounting.events import (
   RefusedEventError,
   Relation,
   event_number,
 )
-from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
 from tfdpflows.accounting.mechanisms.gaussian import gaussian_run
 
 __all__ = [
+  'CyclicPoissonSampledDpEvent',
+  'MatrixMechanismDpEvent',
+  'ToeplitzMechanismDpEvent',
   'cyclic_blocks',
   'has_stream',
   'matrix_sensitivity',
@@ -61,12 +67,6 @@ __all__ = [
   'tree_depth',
 ]
 
-# Events of which the order of the rows matters.
-_STREAMS = (
-  events.SingleEpochTreeAggregationDpEvent,
-  events.MatrixMechanismDpEvent,
-  events.ToeplitzMechanismDpEvent,
-)
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
 _EPS = float(np.finfo(np.float64).eps)
@@ -74,9 +74,121 @@ _MOST_STEPS = 4096
 _MOST_PRODUCTS = 10**9
 
 
-@mechanisms_of.register(events.SingleEpochTreeAggregationDpEvent)
-@mechanisms_of.register(events.MatrixMechanismDpEvent)
-@mechanisms_of.register(events.ToeplitzMechanismDpEvent)
+def _rows(strategy: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+  return tuple(tuple(map(float, row)) for row in strategy)
+
+
+def _numbers(coefficients: Sequence[float]) -> tuple[float, ...]:
+  return tuple(map(float, coefficients))
+
+
+@events.event_class
+class MatrixMechanismDpEvent(dp_accounting.DpEvent):
+  """A stream of sums with correlated Gaussian noise: C x + z, or B (C x + z).
+
+  Row t of x is the sum of step t, to which each row of the table contributes a
+  vector of l2 norm C at most; z has independent coordinates.
+
+  Attributes:
+    noise_multiplier: Standard deviation of z over C.
+    strategy: The lower triangular matrix C, row by row, each with as many
+      numbers as there are steps or up to the diagonal only. B does not matter.
+    min_separation: The steps that one row takes part in are at least this far
+      apart.
+    max_participations: How many they are at most; None for as many as fit.
+
+  #### Formal guarantee
+  A Gaussian mechanism with the sensitivity of
+  `tfdpflows.accounting.mechanisms.matrix`, also where sums depend on earlier
+  outputs (Denisov et al. 2022, theorem 2.1). Which steps a row takes part in
+  must not depend on other rows: so the event is for `REPLACE_SPECIAL` and, with
+  the same steps for both rows, `REPLACE_ONE`; a row that is removed from a
+  stream may move all later ones. Nothing is amplified by sampling.
+
+  ```python
+  >>> MatrixMechanismDpEvent(4.0, [[1], [0.5, 1]]).strategy
+  ((1.0,), (0.5, 1.0))
+
+  ```
+  """
+
+  noise_multiplier: float
+  strategy: Sequence[Sequence[float]] = attr.ib(converter=_rows)
+  min_separation: int = 1
+  max_participations: Optional[int] = 1
+
+
+@events.event_class
+class ToeplitzMechanismDpEvent(dp_accounting.DpEvent):
+  """`MatrixMechanismDpEvent` with the same coefficients in every column.
+
+  Attributes:
+    noise_multiplier: As there.
+    coefficients: Of the first column of C, from the diagonal down; what is
+      missing is zero.
+    steps: Number of rows and columns of C.
+    min_separation: As there.
+    max_participations: As there.
+
+  #### Formal guarantee
+  As there; with coefficients that are not negative and do not grow, or no more
+  of them than `min_separation`, the sensitivity is exact.
+  """
+
+  noise_multiplier: float
+  coefficients: Sequence[float] = attr.ib(converter=_numbers)
+  steps: int
+  min_separation: int = 1
+  max_participations: Optional[int] = 1
+
+
+# Events of which the order of the rows matters.
+_STREAMS = (
+  dp_event.SingleEpochTreeAggregationDpEvent,
+  MatrixMechanismDpEvent,
+  ToeplitzMechanismDpEvent,
+)
+
+
+def _steps_in_words(step_counts) -> str:
+  counts = np.ravel(step_counts).tolist()
+  parts = collections.Counter(counts).items()
+  return ', '.join(
+    f'{steps}' if number == 1 else f'{number} x {steps}'
+    for steps, number in parts
+  )
+
+
+def _participation_in_words(event: dp_accounting.DpEvent) -> str:
+  if event.max_participations == 1:
+    return 'every row in one step'
+  most = event.max_participations
+  limit = '' if most is None else f'at most {most} '
+  return f'every row in {limit}steps at least {event.min_separation} apart'
+
+
+def _describe_matrix(event: dp_accounting.DpEvent) -> str:
+  if isinstance(event, ToeplitzMechanismDpEvent):
+    size = f'Toeplitz with {len(event.coefficients)} bands, {event.steps}'
+  else:
+    size = f'{len(event.strategy)}'
+  return (
+    f'matrix mechanism, {size} steps, noise multiplier '
+    f'{event.noise_multiplier:.6g} before the sensitivity of the strategy, '
+    f'{_participation_in_words(event)}'
+  )
+
+
+@events.register(
+  dp_event.SingleEpochTreeAggregationDpEvent,
+  lambda event: (
+    'tree aggregation, every row in one leaf, noise multiplier '
+    f'{event.noise_multiplier:.6g} at each node, steps of each tree: '
+    f'{_steps_in_words(event.step_counts)}'
+  ),
+)
+@events.register(MatrixMechanismDpEvent, _describe_matrix)
+@events.register(ToeplitzMechanismDpEvent, _describe_matrix)
 def _(event, relation):
   noise = event_number(event, 'noise_multiplier')
   if relation is Relation.ADD_OR_REMOVE_ONE:
@@ -86,7 +198,7 @@ def _(event, relation):
       'steps: streams are only supported with REPLACE_SPECIAL and REPLACE_ONE, '
       f'not with {relation.name}.',
     )
-  if isinstance(event, events.SingleEpochTreeAggregationDpEvent):
+  if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent):
     sensitivity = math.sqrt(_depth(event)) * (1 + 1e-15)
   else:
     separation = event.min_separation, event.max_participations
@@ -98,7 +210,48 @@ def _(event, relation):
   return gaussian_run(noise / sensitivity)
 
 
-@mechanisms_of.register(events.CyclicPoissonSampledDpEvent)
+@events.event_class
+class CyclicPoissonSampledDpEvent(dp_accounting.DpEvent):
+  """A banded matrix mechanism on Poisson samples of parts that take turns.
+
+  Step t draws each row of part t mod `parts` of the table, independently, with
+  probability `sampling_probability`, and no row of the others (Choquette-Choo
+  et al. 2023, '(Amplified) banded matrix factorization', algorithm 2).
+
+  Attributes:
+    sampling_probability: That of each row in the steps of its part.
+    parts: Number of parts, at least the number of bands of the strategy.
+    event: A `MatrixMechanismDpEvent` or `ToeplitzMechanismDpEvent`; its
+      participations, which the parts determine, are not used.
+
+  #### Formal guarantee
+  Which part a row belongs to must depend on chance or, with
+  `ADD_OR_REMOVE_ONE`, on nothing but the row itself; with the other relations,
+  whatever is in its place must belong to the same part. With n steps it is
+  ceil(n / parts) times a Gaussian mechanism on a Poisson sample, with the noise
+  over the largest norm of a column (theorem 4 there).
+
+  Proof. Let the coins of all other rows be known. A row may be drawn in steps
+  `parts` apart, and a draw moves the outputs of less than that many steps, from
+  its own one on. So these steps make a block, and blocks do not overlap. Given
+  all before the block, a row that is drawn adds one vector g, of norm C at
+  most, times the column of the step to the means of the block's outputs; all
+  else in these is a function of earlier outputs. So the ratio of densities is
+  that of two Gaussians at the distance |g| times the norm of the column, mixed
+  with the probability of the draw; and blocks compose.
+  """
+
+  sampling_probability: float
+  parts: int
+  event: dp_accounting.DpEvent
+
+
+@events.register(
+  CyclicPoissonSampledDpEvent,
+  '{inner}; for each step a Poisson sample '
+  'with probability {0.sampling_probability:.6g} of one of '
+  '{0.parts} parts in turn',
+)
 def _(event, relation):
   noise, count = cyclic_blocks(event)
   q = event_number(event, 'sampling_probability', 0.0, 1.0)
@@ -107,13 +260,13 @@ def _(event, relation):
   block = dp_accounting.PoissonSampledDpEvent(
     q, dp_accounting.GaussianDpEvent(noise)
   )
-  return decompose(block, relation, count).items()
+  return events.decompose(block, relation, count).items()
 
 
 def _sensitivity(event: dp_accounting.DpEvent, *participations) -> float:
-  """That of a matrix mechanism; errors name the event."""
+  """Returns the sensitivity of a matrix mechanism; errors name the event."""
   try:
-    if isinstance(event, events.ToeplitzMechanismDpEvent):
+    if isinstance(event, ToeplitzMechanismDpEvent):
       return toeplitz_sensitivity(
         event.coefficients, event.steps, *participations
       )
@@ -124,20 +277,7 @@ def _sensitivity(event: dp_accounting.DpEvent, *participations) -> float:
 
 
 def has_stream(event: dp_accounting.DpEvent) -> bool:
-  """Whether an event is, or holds, tree aggregation or a matrix mechanism.
-
-  Args:
-    event: Any `DpEvent`.
-
-  Returns:
-    A boolean.
-
-  ```python
-  >>> has_stream(events.SingleEpochTreeAggregationDpEvent(4.0, 8))
-  True
-
-  ```
-  """
+  """Returns whether an event holds tree aggregation or a matrix mechanism."""
   if isinstance(event, _STREAMS):
     return True
   parts = getattr(event, 'events', None) or [getattr(event, 'event', None)]
@@ -146,7 +286,7 @@ def has_stream(event: dp_accounting.DpEvent) -> bool:
   )
 
 
-def _depth(event: events.SingleEpochTreeAggregationDpEvent) -> int:
+def _depth(event: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
   counts = event.step_counts
   if not isinstance(counts, (list, tuple)):
     counts = [counts]
@@ -161,13 +301,16 @@ def _depth(event: events.SingleEpochTreeAggregationDpEvent) -> int:
   return max(tree_depth(int(x)) for x in counts)
 
 
-def cyclic_blocks(
-  event: events.CyclicPoissonSampledDpEvent,
-) -> tuple[float, int]:
-  """The noise of each block of a cyclic_blocks event, and how many there are.
+def tree_depth(steps: int) -> int:
+  """Returns how many nodes of a binary tree hold one leaf, the leaf included.
 
-  Args:
-    event: The event.
+  That is floor(log2(steps)) + 1, or zero without steps.
+  """
+  return steps.bit_length()
+
+
+def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
+  """Returns the noise of each block of steps, and the number of blocks.
 
   Returns:
     A pair: standard deviation over the sensitivity of a row that is drawn,
@@ -179,8 +322,8 @@ def cyclic_blocks(
       bands than there are parts.
 
   ```python
-  >>> banded = events.ToeplitzMechanismDpEvent(4.0, [2.0], steps=3)
-  >>> cyclic_blocks(events.CyclicPoissonSampledDpEvent(0.1, 2, banded))
+  >>> banded = ToeplitzMechanismDpEvent(4.0, [2.0], steps=3)
+  >>> cyclic_blocks(CyclicPoissonSampledDpEvent(0.1, 2, banded))
   (1.999..., 2)
 
   ```
@@ -189,11 +332,11 @@ def cyclic_blocks(
   parts = event_number(event, 'parts', 1, _LARGEST_WHOLE)
   if parts != int(parts):
     raise ValueError(f'parts of {event!r} must be a whole number.')
-  if isinstance(inner, events.ToeplitzMechanismDpEvent):
+  if isinstance(inner, ToeplitzMechanismDpEvent):
     steps, norm = inner.steps, _sensitivity(inner)
     kept = np.flatnonzero(inner.coefficients[:steps])
     bands = int(kept[-1]) + 1 if kept.size else 0
-  elif isinstance(inner, events.MatrixMechanismDpEvent):
+  elif isinstance(inner, MatrixMechanismDpEvent):
     steps, norm = len(inner.strategy), _sensitivity(inner)
     bands = max(
       (
@@ -217,32 +360,13 @@ def cyclic_blocks(
   return noise / norm if norm > 0 else math.inf, math.ceil(steps / parts)
 
 
-def tree_depth(steps: int) -> int:
-  """The number of nodes of a binary tree that one leaf is in.
-
-  Args:
-    steps: Number of leaves, zero or more, added one by one; a node is released
-      when all leaves under it are there.
-
-  Returns:
-    floor(log2(steps)) + 1, or zero without steps.
-
-  ```python
-  >>> [tree_depth(steps) for steps in (0, 1, 2, 3, 4, 1000)]
-  [0, 1, 2, 2, 3, 10]
-
-  ```
-  """
-  return int(steps).bit_length()
-
-
 @functools.lru_cache(maxsize=64)
 def matrix_sensitivity(
   strategy: tuple[tuple[float, ...], ...],
   min_separation: int = 1,
   max_participations: Optional[int] = 1,
 ) -> float:
-  """The l2 sensitivity of a strategy, for contributions of norm 1 at most.
+  """Returns the l2 sensitivity of a strategy for rows of norm 1, from above.
 
   Args:
     strategy: The rows of a lower triangular matrix, each with as many numbers
@@ -251,9 +375,6 @@ def matrix_sensitivity(
       apart, 1 or more.
     max_participations: How many there are at most, 1 or more; None for as many
       as fit.
-
-  Returns:
-    A number that is not below the sensitivity.
 
   Raises:
     ValueError: If the matrix is empty, too large, not lower triangular or not
@@ -300,20 +421,13 @@ def toeplitz_sensitivity(
   min_separation: int = 1,
   max_participations: Optional[int] = 1,
 ) -> float:
-  """`matrix_sensitivity` of the matrix with entries coefficients[s - t].
+  """Returns `matrix_sensitivity` of a matrix with entries coefficients[s - t].
 
   Args:
     coefficients: Those of the first column, from the diagonal down; zero below.
     steps: Number of rows and columns.
-    min_separation: As for `matrix_sensitivity`.
+    min_separation: As for `matrix_sensitivity`, as are the errors.
     max_participations: As for `matrix_sensitivity`.
-
-  Returns:
-    A number that is not below the sensitivity.
-
-  Raises:
-    ValueError: If there is no coefficient or one is not finite, or a number is
-      outside its range.
 
   ```python
   >>> round(toeplitz_sensitivity((1.0, 0.5), 4), 6)  # sqrt(1.25)
@@ -377,7 +491,7 @@ def _matrix(strategy: tuple[tuple[float, ...], ...]) -> np.ndarray:
 def _participations(
   min_separation: int, max_participations: Optional[int], steps: int
 ) -> tuple[int, int]:
-  """b and k; k is never more than fit."""
+  """Returns b and k, at most as many as fit."""
   for name, value in (
     ('min_separation', min_separation),
     ('max_participations', max_participations),
@@ -392,28 +506,13 @@ def _participations(
 
 
 def _largest_sums(weights: np.ndarray, b: int, k: int) -> np.ndarray:
-  """Largest sums of at most k entries of each row, at least b apart.
-
-  Args:
-    weights: Float64 [m, n], zero or more.
-    b: 1 or more.
-    k: Zero or more.
-
-  Returns:
-    Float64 [m].
-  """
+  """Returns the largest sums of at most k entries of each row, b apart."""
   rows, steps = weights.shape
-  if k * b >= steps:
-    # No more fit anyway.
-    best = np.zeros((rows, steps + b))
-    for t in range(steps):
-      best[:, t + b] = np.maximum(
-        best[:, t + b - 1], best[:, t] + weights[:, t]
-      )
-    return best[:, -1]
   best = np.zeros((rows, steps + b))
-  for _ in range(k):
-    more = np.zeros_like(best)
+  # No more than k fit anyway: one pass in place.
+  unlimited = k * b >= steps
+  for _ in range(1 if unlimited else k):
+    more = best if unlimited else np.zeros_like(best)
     for t in range(steps):
       more[:, t + b] = np.maximum(
         more[:, t + b - 1], best[:, t] + weights[:, t]

@@ -133,10 +133,8 @@ class NullRowGaussian(Mechanism):
       self.noise_multiplier, self.sampling_probability
     ).loss_scale()
 
-  def loss_distributions(
-    self, interval: float
-  ) -> tuple[losses.LossDistribution, losses.LossDistribution]:
-    """The pair, with the row on top and below."""
+  def loss_distributions(self, interval: float) -> losses.LossPair:
+    """First with the row on top, then with it below."""
     sigma, q = self.noise_multiplier, self.sampling_probability
     largest = Gaussian(sigma).loss_bound()
     masses = []
@@ -160,22 +158,10 @@ class NullRowGaussian(Mechanism):
 
 
 def loss_at(s: float, q: float, sigma: float) -> float:
-  """The loss of (1) where N(1) against N(0) has the loss s.
+  """Returns the loss of (1) where N(1) against N(0) has the loss s >= 0.
 
-  Args:
-    s: Zero or more.
-    q: Inside (0, 1).
-    sigma: Above zero.
-
-  Returns:
-    log(1 + (exp(s) - 1) q / (q + (1 - q) exp(-s - 1 / sigma^2))); it grows with
-    s.
-
-  ```python
-  >>> round(loss_at(1.0, 0.5, 1.0), 4)
-  0.9217
-
-  ```
+  That is log(1 + (exp(s) - 1) q / (q + (1 - q) exp(-s - 1 / sigma^2))); it
+  grows with s.
   """
   # Of what q / (q + ...) leaves of exp(s) - 1.
   share = 1 / (1 + math.exp(_log_rest(q, sigma) - s))
@@ -187,23 +173,9 @@ def loss_at(s: float, q: float, sigma: float) -> float:
 def masses_between(
   losses: np.ndarray, q: float, sigma: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Masses of both sides of (1) between losses.
+  """Returns the masses of both sides of (1) between losses, zero or more.
 
-  Args:
-    losses: Float64 [k + 1], increasing from zero or more; the last may be
-      infinite.
-    q: Inside (0, 1).
-    sigma: Above zero.
-
-  Returns:
-    Two float64 [k], with errors relative to each.
-
-  ```python
-  >>> upper, lower = masses_between(np.array([0.0, np.inf]), 0.5, 1.0)
-  >>> print(upper.round(4), lower.round(4))
-  [0.3791] [0.1877]
-
-  ```
+  Errors are relative to each mass; the last loss may be infinite.
   """
   with np.errstate(over='ignore', invalid='ignore'):
     m = np.expm1(losses)
@@ -219,7 +191,7 @@ def masses_between(
 
 
 def null_row_renyi(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
-  """Renyi divergences of the pair, the larger of both directions.
+  """Returns Renyi divergences of the pair, the larger of both directions.
 
   With r the ratio of both sides, the moments less one are E[r^b - 1 - b (r -
   1)], b = a or 1 - a, under the side below: an integral of a convex function of
@@ -229,14 +201,8 @@ def null_row_renyi(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
   / (2 sigma^2)) N(a) bounds the terms with a power above one, as r <= exp(s)
   and B <= N(0) there; all others are at most a times the mass of N(1).
 
-  Args:
-    a: Orders above 1.
-    q: Inside (0, 1).
-    sigma: Above zero.
-
-  Returns:
-    Divergences in nats, from above; infinite where the cells would be too many,
-    or masses leave the range of floats.
+  The result is infinite where the cells would be too many, or masses leave the
+  range of floats.
 
   ```python
   >>> print(null_row_renyi(np.array([2.0]), 0.01, 1.0).round(4))
@@ -302,5 +268,5 @@ def _divergence(
 
 
 def _log_rest(q: float, sigma: float) -> float:
-  """The log of (1 - q) / q exp(-1 / sigma^2)."""
+  """Returns the log of (1 - q) / q exp(-1 / sigma^2)."""
   return math.log1p(-q) - math.log(q) - 1 / sigma / sigma

@@ -7,10 +7,13 @@ the one that costs most does.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 from fractions import Fraction
 
+import attr
+import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
@@ -18,14 +21,11 @@ from tfdpflows.accounting.mechanisms import base
 from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
   NonPrivate,
-  RefusedEventError,
-  Relation,
   ZCDPGuarantee,
 )
-from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
 from tfdpflows.accounting.mechanisms.gaussian import joined
 
-__all__ = ['Parallel']
+__all__ = ['Parallel', 'ParallelDpEvent']
 
 _Shard = tuple[tuple[Mechanism, int], ...]
 
@@ -47,7 +47,7 @@ class Parallel(Mechanism):
     return tuple(mechanism for shard in self.shards for mechanism, _ in shard)
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
-    """Whoever is added or removed is in one of the shards."""
+    """A row that is added or removed is in one of the shards."""
     key = tuple(orders.tolist())
     return np.max([base.total_curve(x, key) for x in self.shards], axis=0)
 
@@ -77,17 +77,47 @@ class Parallel(Mechanism):
     return int(any(base.count_approximate(shard) for shard in self.shards))
 
 
-@mechanisms_of.register(events.ParallelDpEvent)
+@events.event_class
+class ParallelDpEvent(dp_accounting.DpEvent):
+  """Mechanisms that each read their own shard of the rows.
+
+  Attributes:
+    events: One event for each shard.
+
+  #### Formal guarantee
+  Which shard a row belongs to must depend on nothing but the row itself, or be
+  drawn at random without looking at the rows. A row that is added or removed
+  then touches one shard, and all together cost what the most expensive one does
+  (McSherry 2009, theorem 4). A row that is replaced may touch two, so that the
+  event is for `ADD_OR_REMOVE_ONE` only.
+
+  ```python
+  >>> ParallelDpEvent([dp_accounting.LaplaceDpEvent(1.0)] * 2).events
+  (LaplaceDpEvent(noise_multiplier=1.0), LaplaceDpEvent(noise_multiplier=1.0))
+
+  ```
+  """
+
+  events: Sequence[dp_accounting.DpEvent] = attr.ib(converter=tuple)
+
+
+def _describe(event: ParallelDpEvent) -> str:
+  parts = collections.Counter(events.describe_event(x) for x in event.events)
+  shards = [f'{n} x ({text})' for text, n in parts.items()]
+  return 'on disjoint shards of the rows: ' + ' | '.join(shards)
+
+
+@events.register(ParallelDpEvent, _describe)
 def _(event, relation):
-  if relation is not Relation.ADD_OR_REMOVE_ONE:
-    raise RefusedEventError(
+  if relation is not events.Relation.ADD_OR_REMOVE_ONE:
+    raise events.RefusedEventError(
       event,
       'a row that is replaced may touch two shards, as may one that the null '
       'row takes the place of: disjoint shards are only '
       f'supported with ADD_OR_REMOVE_ONE, not with {relation.name}.',
     )
   shards = {
-    tuple(sorted(joined(decompose(part, relation)).items()))
+    tuple(sorted(joined(events.decompose(part, relation)).items()))
     for part in event.events
   }
   shards = sorted(shards - {()})

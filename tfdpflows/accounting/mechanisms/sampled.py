@@ -106,14 +106,9 @@ class SampledMechanism(Mechanism):
   Attributes:
     sampling_probability: Probability q with which the sample takes a row; 1 if
       there is no sample.
-    row: What sampling does to the pair (P, Q) that dominates the mechanism
-      without it. If `ABSENT`, the dominating pairs are (1 - q) Q + q P against
-      Q, and the other way round. If `PRESENT`, both tables hold the row that
-      differs, and the profile is that of (1 - q) Q + q P against Q for epsilon
-      >= 0, in either direction. If `OPPOSITE`, besides, additive noise of twice
-      the `noise_multiplier` is around 0 in both where the row is not drawn, and
-      else around something at most 1 from 0. Then what is said of `PRESENT`
-      holds too, and is more.
+    row: `ABSENT`, `PRESENT` or `OPPOSITE`, as above. For `OPPOSITE` the noise
+      of w around w0 has twice the `noise_multiplier`; all that holds for
+      `PRESENT` holds for it as well, and more.
     bounded: Whether the losses have a largest one.
   """
 
@@ -121,35 +116,27 @@ class SampledMechanism(Mechanism):
   sampling_probability: float
   row: int
 
-  @property
-  def on_sample(self) -> bool:
-    return self.sampling_probability < 1
-
-  @property
-  def work(self) -> float:
-    return 1.0 if self.on_sample else 0.0
-
   # The pair (P, Q) without a sample.
 
   def loss_bound(self) -> float:
-    """The largest loss that needs a grid point, or infinity."""
+    """The largest loss without a sample that needs a grid point."""
     raise NotImplementedError
 
   def masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masses of both distributions between losses.
+    """Masses of P and of Q between losses.
 
     Args:
       edges: Float64 [k + 1], losses in nats, increasing; the first and the last
         may be infinite.
 
     Returns:
-      Two float64 [k]: the masses of P and of Q. Their errors are relative to
-      each mass, a few units in the last place times one plus its logarithm.
+      Two float64 [k]. Their errors are relative to each mass, a few units in
+      the last place times one plus its logarithm.
     """
     raise NotImplementedError
 
   def cancelling(self) -> float:
-    """The largest part of a loss that may cancel against another one."""
+    """The largest term of a loss that may cancel against another one."""
     return 0.0
 
   # The pair of `OPPOSITE`.
@@ -159,14 +146,9 @@ class SampledMechanism(Mechanism):
     raise NotImplementedError
 
   def opposite_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masses of (1 - q) K_0 + q K_1 and of (1 - q) K_0 + q K_-1.
+    """As `masses`, of (1 - q) K_0 + q K_1 and of (1 - q) K_0 + q K_-1.
 
-    Args:
-      edges: Float64 [k + 1], losses in nats, increasing, the first one zero;
-        the last may be infinite.
-
-    Returns:
-      Two float64 [k], with errors as in `masses`.
+    The first edge is zero; the last may be infinite.
     """
     raise NotImplementedError
 
@@ -186,9 +168,7 @@ class SampledMechanism(Mechanism):
   def loss_scale(self) -> float:
     return self.sampling_probability * self.loss_bound()
 
-  def loss_distributions(
-    self, interval: float
-  ) -> tuple[losses.LossDistribution, losses.LossDistribution]:
+  def loss_distributions(self, interval: float) -> losses.LossPair:
     q = self.sampling_probability
     low, high = self.loss_range()
     first, last = math.floor(low / interval), math.ceil(high / interval)
@@ -201,10 +181,8 @@ class SampledMechanism(Mechanism):
       if self.bounded:
         # No loss is above the last grid point.
         edges = np.append(edges[:-2], [np.inf, np.inf])
-      with_row, without = (
-        np.append(0.0, x) for x in self.opposite_masses(edges)
-      )
-      both = losses.symmetric(with_row, without, last, interval, argument)
+      pair = self.opposite_masses(edges)
+      both = losses.two_sided(pair, pair, interval, argument)
       return both, both
     replaced = self.row and q < 1
     if replaced:
@@ -220,7 +198,8 @@ class SampledMechanism(Mechanism):
     if q < 1:
       with_row = q * with_row + (1 - q) * without
     if replaced:
-      both = losses.symmetric(with_row, without, last, interval, argument)
+      pair = with_row[1:], without[1:]
+      both = losses.two_sided(pair, pair, interval, argument)
       return both, both
     remove = losses.one_sided(with_row, without, first, interval, argument)
     if q == 1:
@@ -232,21 +211,10 @@ class SampledMechanism(Mechanism):
 
 
 def sampled_loss(loss: float, q: float) -> float:
-  """log(1 - q + q exp(loss)), what sampling makes of a loss.
+  """Returns log(1 - q + q exp(loss)), the loss on a sample.
 
-  Args:
-    loss: In nats.
-    q: Probability of sampling, inside (0, 1].
-
-  Returns:
-    A float, a few units in the last place off: near zero the logarithm is not
-    taken of a rounded number near one.
-
-  ```python
-  >>> sampled_loss(1e-9, 0.5)
-  5.0000000012...e-10
-
-  ```
+  It is off by a few units in the last place: near zero the logarithm is not
+  taken of a rounded number near one.
   """
   if q == 1:
     return loss
@@ -259,7 +227,7 @@ def sampled_loss(loss: float, q: float) -> float:
 
 
 def unsampled_loss(loss: np.ndarray, q: float) -> np.ndarray:
-  """The inverse of `sampled_loss`; minus infinity below its range."""
+  """Returns the inverse of `sampled_loss`; minus infinity below its range."""
   if q == 1:
     return loss
   # log((exp(loss) - (1 - q)) / q), written so that nothing cancels.
@@ -271,16 +239,11 @@ def unsampled_loss(loss: np.ndarray, q: float) -> np.ndarray:
 
 
 def sampled_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
-  """Renyi divergences of a mechanism on a sample whose losses are bounded.
+  """Returns Renyi divergences on a sample for `bounded` losses, from above.
 
-  Args:
-    mechanism: A mechanism with `bounded` losses.
-    a: Orders above 1.
-
-  Returns:
-    Divergences in nats, from above: what Q has between two losses is moved to
-    these, so that the mean of dP/dQ stays, and the mean of a convex function of
-    it can only grow. Infinite where the losses are very large.
+  The mass of Q between two losses is moved to both of them, so that the mean of
+  dP/dQ stays, and the mean of a convex function of it can only grow. The result
+  is infinite where the losses are very large.
 
   ```python
   >>> from tfdpflows.accounting.mechanisms import Laplace
@@ -322,7 +285,7 @@ def sampled_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
 
 
 def _opposite_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
-  """`sampled_renyi` for a row replaced in a Poisson sample."""
+  """Returns `sampled_renyi` for a row replaced in a Poisson sample."""
   top = mechanism.opposite_bound() * (1 + 1e-14)
   edges = np.linspace(0.0, top, _CELLS // 2 + 1)
   ends = np.append(edges[:-1], np.inf)
@@ -341,20 +304,20 @@ def _opposite_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
 
 
 def log_symmetric(order: float, log_ratio: np.ndarray) -> np.ndarray:
-  """log((r^(a - 1) - 1) (r - r^(1 - a))) for r >= 1."""
+  """Returns log((r^(a - 1) - 1) (r - r^(1 - a))) for r >= 1."""
   with np.errstate(divide='ignore'):
     falling = np.log(-np.expm1(-order * log_ratio))
   return log_expm1((order - 1) * log_ratio) + log_ratio + falling
 
 
 def log_mixed(loss: np.ndarray, q: float) -> np.ndarray:
-  """log(1 + q (exp(loss) - 1))."""
+  """Returns log(1 + q (exp(loss) - 1))."""
   small = np.log1p(q * np.expm1(np.minimum(loss, 1.0)))
   large = np.logaddexp(math.log1p(-q), math.log(q) + loss)
   return np.where(loss < 1, small, large)
 
 
 def log_moment(log_excess: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """log(1 + excess), with the errors of a numerical integral."""
+  """Returns log(1 + excess), with the errors of a numerical integral."""
   slack = np.log1p(_SLACK * a / (a - 1))
   return np.logaddexp(0.0, log_excess + slack)

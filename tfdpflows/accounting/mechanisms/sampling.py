@@ -1,4 +1,4 @@
-"""Events on samples, as mechanisms, and what they cost without amplification.
+"""Events on random samples, with and without amplification.
 
 #### Formal guarantee
 One row x is added, removed, or replaced by x'. Given all other rows of the
@@ -39,27 +39,38 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
-import attr
 import dp_accounting
 
 from tfdpflows.accounting import events
 from tfdpflows.accounting.event_bounds import check_event
+from tfdpflows.accounting.events import (
+  RefusedEventError,
+  Relation,
+  decompose,
+  event_number,
+)
 from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
   NonPrivate,
-  RefusedEventError,
-  Relation,
   amplified,
-  event_number,
 )
 from tfdpflows.accounting.mechanisms.bounded_range import BoundedRange
-from tfdpflows.accounting.mechanisms.capped import overflow
-from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
+from tfdpflows.accounting.mechanisms.capped import (
+  TruncatedSubsampledGaussianDpEvent,
+  overflow,
+)
 from tfdpflows.accounting.mechanisms.discrete import DiscreteLaplace
-from tfdpflows.accounting.mechanisms.epsilon_delta import EpsilonDelta
+from tfdpflows.accounting.mechanisms.epsilon_delta import (
+  EpsilonDelta,
+  EpsilonDeltaDpEvent,
+)
 from tfdpflows.accounting.mechanisms.gaussian import Gaussian, joint_noise
 from tfdpflows.accounting.mechanisms.laplace import Laplace
-from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks, has_stream
+from tfdpflows.accounting.mechanisms.matrix import (
+  CyclicPoissonSampledDpEvent,
+  cyclic_blocks,
+  has_stream,
+)
 from tfdpflows.accounting.mechanisms.null_row import NullRowGaussian
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, OPPOSITE, PRESENT
 
@@ -69,13 +80,20 @@ __all__ = ['without_amplification']
 _ADDITIVE = (Gaussian, Laplace, DiscreteLaplace)
 
 
-@mechanisms_of.register(dp_accounting.PoissonSampledDpEvent)
+@events.register(
+  dp_accounting.PoissonSampledDpEvent,
+  '{inner}, on a Poisson sample with probability {0.sampling_probability:.6g}',
+)
 def _(event, relation):
   q = event_number(event, 'sampling_probability', 0.0, 1.0)
   return _sampled(event, relation, q, relation)
 
 
-@mechanisms_of.register(dp_accounting.SampledWithoutReplacementDpEvent)
+@events.register(
+  dp_accounting.SampledWithoutReplacementDpEvent,
+  '{inner}, on {0.sample_size} of '
+  '{0.source_dataset_size} rows drawn without replacement',
+)
 def _(event, relation):
   n = event_number(event, 'source_dataset_size', 1)
   m = event_number(event, 'sample_size', 0, n)
@@ -94,7 +112,7 @@ def _(event, relation):
 def _sampled(
   event, relation: Relation, probability: float, inner_relation: Relation
 ) -> Iterable[tuple[Mechanism, int]]:
-  """The mechanism of a sample, see the proof above."""
+  """Returns the mechanism of a sample, see the proof above."""
   if has_stream(event.event):
     raise RefusedEventError(
       event,
@@ -116,9 +134,9 @@ def _sampled(
     poisson and relation is Relation.REPLACE_SPECIAL
   ):
     row = ABSENT
-  # The proof needs another relation than that of the accountant here, and only
-  # additive noise says what it costs under both; or a null row that leaves no
-  # trace, as in a sum.
+  # The proof needs another relation than that of the accountant here, and the
+  # cost under both is known for additive noise only; or it needs a null row
+  # that adds nothing, as in a sum.
   taken = _ADDITIVE
   if (poisson, relation) in (
     (True, Relation.ADD_OR_REMOVE_ONE),
@@ -161,7 +179,7 @@ def _sampled(
 
 
 def _single(event, inner: dict[Mechanism, int]) -> Mechanism:
-  """Everything that happens on one sample as one mechanism."""
+  """Returns all that happens on one sample as one mechanism."""
   if NonPrivate() in inner:
     return NonPrivate()
   if len(inner) == 1 and all(count == 1 for count in inner.values()):
@@ -179,18 +197,12 @@ def _single(event, inner: dict[Mechanism, int]) -> Mechanism:
 def without_amplification(
   event: dp_accounting.DpEvent,
 ) -> dp_accounting.DpEvent:
-  """An event with every sampled mechanism as if it took every row.
-
-  Args:
-    event: Any `DpEvent`.
-
-  Returns:
-    An event without sampling.
+  """Returns an event in which every sampled mechanism takes every row.
 
   #### Formal guarantee
-  Whatever is private for the result is so for `event` even towards somebody who
-  knows which rows were drawn. Given these, and whether the row that differs was
-  drawn, a step is the mechanism itself or tells nothing of that row. Under
+  Whatever is private for the result is so for `event` even against an attacker
+  who knows which rows were drawn. Given these, and whether the row that differs
+  was drawn, a step is the mechanism itself or is independent of that row. Under
   ADD_OR_REMOVE_ONE, a sample of fixed size without the row has another one in
   its place, for which a sample of all of one row stands here. Where a Poisson
   sample was cut to size, the outputs differ by more only if the cap was
@@ -206,7 +218,7 @@ def without_amplification(
   check_event(event, composed=True)
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
     return without_amplification(event.event)
-  if isinstance(event, events.CyclicPoissonSampledDpEvent):
+  if isinstance(event, CyclicPoissonSampledDpEvent):
     noise, count = cyclic_blocks(event)
     if noise == math.inf:
       return dp_accounting.NoOpDpEvent()
@@ -215,16 +227,11 @@ def without_amplification(
   if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
     inner = without_amplification(event.event)
     return dp_accounting.SampledWithoutReplacementDpEvent(1, 1, inner)
-  if isinstance(event, events.TruncatedSubsampledGaussianDpEvent):
+  if isinstance(event, TruncatedSubsampledGaussianDpEvent):
     failure = overflow(event)
     step = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     if not failure:
       return step
-    reveals = events.EpsilonDeltaDpEvent(0.0, failure)
+    reveals = EpsilonDeltaDpEvent(0.0, failure)
     return dp_accounting.ComposedDpEvent([step, reveals])
-  if isinstance(event, (dp_accounting.ComposedDpEvent, events.ParallelDpEvent)):
-    parts = [without_amplification(part) for part in event.events]
-    return attr.evolve(event, events=parts)
-  if isinstance(getattr(event, 'event', None), dp_accounting.DpEvent):
-    return attr.evolve(event, event=without_amplification(event.event))
-  return event
+  return events.replace_inner(event, without_amplification)

@@ -29,16 +29,12 @@ import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from dp_accounting import dp_event
 from scipy import special
 
 from tfdpflows.accounting import events, renyi_conversion
 from tfdpflows.accounting.mechanisms import base
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  NonPrivate,
-  RefusedEventError,
-)
-from tfdpflows.accounting.mechanisms.decompose import decompose, mechanisms_of
+from tfdpflows.accounting.mechanisms.base import Mechanism, NonPrivate
 from tfdpflows.accounting.mechanisms.votes import DataDependent
 
 __all__ = ['RepeatAndSelect', 'repeated_curve']
@@ -73,8 +69,7 @@ class RepeatAndSelect(Mechanism):
   def pure_epsilon(self) -> float:
     """Theorem 2 of Papernot and Steinke 2022 at infinite orders.
 
-    What tells nothing tells nothing however often it is run, a Poisson number
-    of times too; else that has no bound.
+    A Poisson number of runs has no bound, unless one run costs nothing.
     """
     once = base.pure_epsilon(self.one_run)
     return (2 + self.shape) * once if once > 0 else 0.0
@@ -84,7 +79,11 @@ class RepeatAndSelect(Mechanism):
     return min(self.mean * once * (1 + _ROUNDING), 1.0)
 
 
-@mechanisms_of.register(events.RepeatAndSelectDpEvent)
+@events.register(
+  dp_event.RepeatAndSelectDpEvent,
+  'the best of a random number of runs (mean {0.mean:.6g}, shape '
+  '{0.shape:.6g}) of ({inner})',
+)
 def _(event, relation):
   mean, shape = float(event.mean), float(event.shape)
   if not (1 <= mean < math.inf and shape >= 0):
@@ -92,20 +91,20 @@ def _(event, relation):
       f'mean of {event!r} must be a finite number, 1 or more, and shape zero '
       'or more.'
     )
-  one = decompose(event.event, relation)
+  one = events.decompose(event.event, relation)
   if not one or NonPrivate() in one:
     return list(one.items())
   if any(isinstance(x, DataDependent) for x in _within(one)):
-    raise RefusedEventError(
+    raise events.RefusedEventError(
       event,
-      'prices from private votes hold in one direction, and the best of '
-      'several runs takes both; use `data_independent` of it.',
+      'costs from private votes hold in one direction, and the best of '
+      'several runs needs both; use `data_independent` of it.',
     )
   return [(RepeatAndSelect(mean, shape, tuple(sorted(one.items()))), 1)]
 
 
 def _within(mechanisms: Iterable[Mechanism]) -> Iterator[Mechanism]:
-  """Mechanisms and those that they are made of."""
+  """Yields mechanisms and those that they are made of."""
   for mechanism in mechanisms:
     yield mechanism
     yield from _within(mechanism.inner())
@@ -114,16 +113,13 @@ def _within(mechanisms: Iterable[Mechanism]) -> Iterator[Mechanism]:
 def repeated_curve(
   orders: np.ndarray, curve: np.ndarray, mean: float, shape: float
 ) -> np.ndarray:
-  """Renyi divergences of the best of K runs.
+  """Returns the Renyi divergences of the best of K runs, in nats.
 
   Args:
     orders: Above 1.
     curve: Divergences of one run at these orders, in nats.
     mean: Mean number of runs E[K], 1 or more.
     shape: Shape of the distribution of K, zero or more; infinite for Poisson.
-
-  Returns:
-    Float64 [len(orders)], in nats.
 
   Raises:
     ValueError: If mean or shape is outside its range.
@@ -169,7 +165,7 @@ def repeated_curve(
 
 
 def _log_inverse_halting(mean: float, shape: float) -> float:
-  """x = log(1 / g) such that K has a mean, from above.
+  """Returns x = log(1 / g) such that K has this mean, from above.
 
   The mean is shape (exp(x) - 1) / (1 - exp(-shape x)), or (exp(x) - 1) / x for
   shape 0; it grows with x, and is at least the latter.

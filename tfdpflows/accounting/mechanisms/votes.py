@@ -1,11 +1,11 @@
-"""PATE: what a vote of teachers costs, whatever the votes and given them.
+"""PATE votes of teachers, at a cost that holds for any votes or for given ones.
 
 Where nearly all teachers agree, hardly anything but the plurality can come out,
-whoever is added or removed, and a vote costs far less than its noise says.
-Every bound here holds for the table that the votes came from: it bounds the
-divergence of what comes out for that table from what comes out for any
-neighbour of it, and not the other way round, which can be far larger. It is
-computed from private votes, and may not be published as it is.
+whichever row is added or removed, and a vote costs far less than its noise
+alone guarantees. Each such bound holds for the table that the votes came from:
+it bounds the divergence of the output on that table from the output on any
+neighbour, and not the other direction, which can be far larger. It is computed
+from private votes, and may not be published as it is.
 
 #### Formal guarantee
 Let q bound the probability that anything but the plurality comes out. On a
@@ -26,31 +26,27 @@ the divergence of order a is at most
   q) and mu_1 = mu_2 + 1.
 
 #### References
-Papernot, Abadi, Erlingsson, Goodfellow and Talwar 2017, "Semi-supervised
-knowledge transfer for deep learning from private training data". Papernot,
-Song, Mironov, Raghunathan, Talwar and Erlingsson 2018, "Scalable private
-learning with PATE".
+Papernot et al. 2017, "Semi-supervised knowledge transfer for deep learning from
+private training data". Papernot et al. 2018, "Scalable private learning with
+PATE".
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Optional
 
+import attr
 import dp_accounting
 import numpy as np
 from numpy import typing as npt
 from scipy import special
 
 from tfdpflows.accounting import events
+from tfdpflows.accounting.events import event_number, mechanisms_of
 from tfdpflows.accounting.logarithms import log_expm1
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  NonPrivate,
-  RefusedEventError,
-  event_number,
-)
-from tfdpflows.accounting.mechanisms.decompose import mechanisms_of
+from tfdpflows.accounting.mechanisms.base import Mechanism, NonPrivate
 from tfdpflows.accounting.mechanisms.epsilon_delta import (
   epsilon_delta,
   pure_renyi,
@@ -58,17 +54,18 @@ from tfdpflows.accounting.mechanisms.epsilon_delta import (
 from tfdpflows.accounting.mechanisms.gaussian import gaussian_run
 
 __all__ = [
+  'ConfidentGNMaxDpEvent',
   'DataDependent',
+  'DataDependentDpEvent',
   'DataDependentGNMax',
   'DataDependentLNMax',
   'DataDependentThreshold',
+  'GNMaxDpEvent',
+  'LNMaxDpEvent',
   'data_dependent_event',
-  'gnmax_curve',
-  'lnmax_curve',
   'log_pr_answered',
   'log_q_gaussian',
   'log_q_laplace',
-  'threshold_curve',
 ]
 
 
@@ -89,7 +86,19 @@ class DataDependent(Mechanism):
 
 @dataclasses.dataclass(frozen=True)
 class DataDependentGNMax(DataDependent):
-  """One answer of GNMax, see `gnmax_curve`."""
+  """One answer of GNMax.
+
+  Attributes:
+    sigma: Standard deviation of the noise on each count, above zero.
+    log_q: Log of a bound on the probability of any answer but the plurality,
+      from `log_q_gaussian`.
+
+  ```python
+  >>> print(DataDependentGNMax(40.0, -30.0).renyi(np.array([2.0, 1000.0])))
+  [5.89...e-14 6.25000000e-01]
+
+  ```
+  """
 
   name = 'data_dependent_gnmax'
 
@@ -97,12 +106,36 @@ class DataDependentGNMax(DataDependent):
   log_q: float
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
-    return gnmax_curve(self.log_q, self.sigma, orders)
+    """Theorem 6 where it holds and is less than order / sigma^2."""
+    a, log_q, sigma = orders, self.log_q, self.sigma
+    independent = a / sigma / sigma
+    mu2 = sigma * math.sqrt(max(-log_q, 0.0))
+    if not mu2 > 1:
+      return independent
+    mu1 = mu2 + 1
+    epsilon1, epsilon2 = mu1 / sigma / sigma, mu2 / sigma / sigma
+    rising = (mu2 - 1) * epsilon2 - mu2 * (
+      math.log1p(1 / (mu1 - 1)) + math.log1p(1 / (mu2 - 1))
+    )
+    if not log_q <= rising:
+      return independent
+    curve = _curve(
+      log_q,
+      epsilon2 * (1 - 1 / mu2) - log_q / mu2,
+      epsilon1 - log_q / (mu1 - 1),
+      a,
+    )
+    return np.where(a <= mu1, np.fmin(curve, independent), independent)
 
 
 @dataclasses.dataclass(frozen=True)
 class DataDependentThreshold(DataDependent):
-  """One check of Confident GNMax, see `threshold_curve`."""
+  """One check of Confident GNMax.
+
+  Attributes:
+    sigma_threshold: Standard deviation of its noise, above zero.
+    log_pr_answered: Log of the probability that it is passed.
+  """
 
   name = 'data_dependent_threshold'
 
@@ -110,32 +143,88 @@ class DataDependentThreshold(DataDependent):
   log_pr_answered: float
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
-    return threshold_curve(self.log_pr_answered, self.sigma_threshold, orders)
+    """Theorem 6 for the likelier outcome, or order / (2 sigma_threshold^2)."""
+    log_pr = min(float(self.log_pr_answered), 0.0)
+    # Where the log has been rounded to zero, the outcome is not certain.
+    other = float(log_expm1(max(-log_pr, 1e-300))) + log_pr
+    # The vote that a row changes moves one count by one. In GNMax it moves two,
+    # which is as much as this with sqrt(2) of the noise.
+    sigma = math.sqrt(2) * self.sigma_threshold
+    return DataDependentGNMax(sigma, min(log_pr, other)).renyi(orders)
 
 
 @dataclasses.dataclass(frozen=True)
 class DataDependentLNMax(DataDependent):
-  """One answer of LNMax, see `lnmax_curve`."""
+  """One answer of LNMax.
+
+  Attributes:
+    gamma: The noise on each count has scale 1 / gamma.
+    log_q: Log of a bound on the probability of any answer but the plurality,
+      from `log_q_laplace`.
+  """
 
   name = 'data_dependent_lnmax'
 
   gamma: float
   log_q: float
 
+  def from_votes(self, orders: np.ndarray) -> np.ndarray:
+    """Renyi divergences by theorem 3, infinite where it does not hold."""
+    epsilon = 2 * self.gamma
+    if not self.log_q <= -np.logaddexp(0.0, epsilon):
+      return np.full_like(orders, math.inf)
+    return _curve(self.log_q, epsilon, epsilon, orders)
+
   def renyi(self, orders: np.ndarray) -> np.ndarray:
-    curve = lnmax_curve(self.log_q, self.gamma, orders)
-    return np.fmin(curve, pure_renyi(2 * self.gamma, orders))
+    """That of the votes, or of any 2 gamma-private mechanism."""
+    return np.fmin(self.from_votes(orders), pure_renyi(2 * self.gamma, orders))
 
   def pure_epsilon(self) -> float:
     return 2 * self.gamma
 
 
-@mechanisms_of.register(events.LNMaxDpEvent)
+@events.event_class
+class LNMaxDpEvent(dp_accounting.DpEvent):
+  """PATE: the label with most votes after Laplace noise.
+
+  Attributes:
+    gamma: The noise on each count has scale 1 / gamma.
+
+  #### Formal guarantee
+  2 gamma-private whatever the votes, as a row changes the vote of one teacher
+  (Papernot et al. 2017, section 2), under either neighbouring relation.
+  """
+
+  gamma: float
+
+
+@events.register(
+  LNMaxDpEvent,
+  'PATE vote with Laplace noise (LNMax), gamma {0.gamma:.6g}',
+)
 def _(event, relation):
   return epsilon_delta(2 * event_number(event, 'gamma'))
 
 
-@mechanisms_of.register(events.GNMaxDpEvent)
+@events.event_class
+class GNMaxDpEvent(dp_accounting.DpEvent):
+  """PATE: the label with most votes after Gaussian noise.
+
+  Attributes:
+    sigma: Standard deviation of the noise on each count.
+
+  #### Formal guarantee
+  Whatever the votes, a Gaussian mechanism of l2 sensitivity sqrt(2) (Papernot
+  et al. 2018, proposition 8), under either neighbouring relation.
+  """
+
+  sigma: float
+
+
+@events.register(
+  GNMaxDpEvent,
+  'PATE vote with Gaussian noise (GNMax), sigma {0.sigma:.6g}',
+)
 def _(event, relation):
   # Two counts move by one each, under every relation: a row belongs to one
   # teacher. Downwards.
@@ -144,29 +233,100 @@ def _(event, relation):
   return gaussian_run(max(noise, 5e-324 if sigma else 0.0))
 
 
-@mechanisms_of.register(events.ConfidentGNMaxDpEvent)
+@events.event_class
+class ConfidentGNMaxDpEvent(dp_accounting.DpEvent):
+  """PATE: GNMax, but only where the teachers agree.
+
+  Attributes:
+    threshold: The query is answered if the largest count and Gaussian noise of
+      standard deviation `sigma_threshold` reach this together.
+    sigma_threshold: The noise of that check.
+    sigma: The noise of the answer, as in `GNMaxDpEvent`.
+    answered: Whether to charge an answer. False is for a query that was turned
+      down, in an analysis after the fact. Claims charge an answer for every
+      query, as the votes decide how many there are.
+
+  #### Formal guarantee
+  The check is a Gaussian mechanism of sensitivity 1, the answer is `GNMax`
+  (Papernot et al. 2018, algorithm 1), under either neighbouring relation.
+
+  ```python
+  >>> ConfidentGNMaxDpEvent(300.0, sigma_threshold=200.0, sigma=40.0).answered
+  True
+
+  ```
+  """
+
+  threshold: float
+  sigma_threshold: float
+  sigma: float
+  answered: bool = True
+
+
+def _describe_confident(event: ConfidentGNMaxDpEvent) -> str:
+  down = '' if event.answered else ', turned down'
+  return (
+    f'PATE vote with a check (Confident GNMax{down}), threshold '
+    f'{event.threshold:.6g}, sigma {event.sigma_threshold:.6g} for the check '
+    f'and {event.sigma:.6g} for the vote'
+  )
+
+
+@events.register(
+  ConfidentGNMaxDpEvent,
+  _describe_confident,
+  independent=lambda event: attr.evolve(event, answered=True),
+)
 def _(event, relation):
   event_number(event, 'threshold', -math.inf)
   check = gaussian_run(event_number(event, 'sigma_threshold'))
   if not event.answered:
     return check
-  return [*check, *mechanisms_of(events.GNMaxDpEvent(event.sigma), relation)]
+  return [*check, *mechanisms_of(GNMaxDpEvent(event.sigma), relation)]
 
 
-@mechanisms_of.register(events.DataDependentDpEvent)
+@events.event_class
+class DataDependentDpEvent(dp_accounting.DpEvent):
+  """A PATE query at a cost computed from its votes.
+
+  `data_dependent_event` makes it from votes.
+
+  Attributes:
+    event: An `LNMaxDpEvent`, `GNMaxDpEvent` or `ConfidentGNMaxDpEvent`.
+    log_q: Log of a bound on the probability that the answer is not the label
+      with most votes; None where no answer is charged.
+    log_pr_answered: Log of the probability that the check of Confident GNMax is
+      passed; None without a check.
+
+  #### Formal guarantee
+  The cost bounds the divergence of the output for the table of these votes from
+  that for any neighbour, not the other direction (Papernot et al. 2018,
+  definition 5 and theorem 6). It is computed from private votes: neither this
+  event nor an epsilon that rests on it may be published as it is. Ledgers,
+  budgets and claims use `data_independent` of it.
+
+  ```python
+  >>> DataDependentDpEvent(GNMaxDpEvent(40.0), log_q=-20.0).event
+  GNMaxDpEvent(sigma=40.0)
+
+  ```
+  """
+
+  event: dp_accounting.DpEvent
+  log_q: Optional[float] = None
+  log_pr_answered: Optional[float] = None
+
+
+@events.register(
+  DataDependentDpEvent,
+  '{inner}, at a cost computed from private votes',
+  independent=lambda event: events.data_independent(event.event),
+)
 def _(event, relation):
   inner = event.event
-  answered, checks = True, False
-  if isinstance(inner, events.LNMaxDpEvent):
-    answer, noise = DataDependentLNMax, inner.gamma
-  elif isinstance(inner, events.GNMaxDpEvent):
-    answer, noise = DataDependentGNMax, inner.sigma
-  elif isinstance(inner, events.ConfidentGNMaxDpEvent):
-    answer, noise = DataDependentGNMax, inner.sigma
-    answered, checks = inner.answered, True
-  else:
-    raise RefusedEventError(
-      event, 'only LNMax, GNMax and Confident GNMax have such a price.'
+  if not isinstance(inner, (LNMaxDpEvent, GNMaxDpEvent, ConfidentGNMaxDpEvent)):
+    raise events.RefusedEventError(
+      event, 'only LNMax, GNMax and Confident GNMax have such a cost.'
     )
   plain = mechanisms_of(inner, relation)  # Checks the parameters.
   if not plain or (NonPrivate(), 1) in plain:
@@ -180,49 +340,47 @@ def _(event, relation):
       )
     return event_number(event, field, -math.inf)
 
+  if isinstance(inner, LNMaxDpEvent):
+    return [(DataDependentLNMax(float(inner.gamma), log_of('log_q')), 1)]
   found = []
-  if checks:
+  if isinstance(inner, ConfidentGNMaxDpEvent):
     log_pr = log_of('log_pr_answered')
     sigma = float(inner.sigma_threshold)
     found.append((DataDependentThreshold(sigma, log_pr), 1))
-  if answered:
-    found.append((answer(float(noise), log_of('log_q')), 1))
+  if getattr(inner, 'answered', True):
+    found.append((DataDependentGNMax(float(inner.sigma), log_of('log_q')), 1))
   return found
 
 
 def data_dependent_event(
   event: dp_accounting.DpEvent, votes: npt.ArrayLike
-) -> events.DataDependentDpEvent:
-  """An event of PATE at the cost that its votes allow.
+) -> DataDependentDpEvent:
+  """Returns an event of PATE at a cost computed from its votes.
 
   Args:
     event: An `LNMaxDpEvent`, `GNMaxDpEvent` or `ConfidentGNMaxDpEvent`.
     votes: [classes], how many teachers voted for each class.
 
   Returns:
-    A `DataDependentDpEvent`. It tells of the votes: keep it private.
+    A `DataDependentDpEvent`. It depends on the votes: keep it private.
 
   Raises:
     TypeError: If the event is none of these.
     ValueError: If the votes are not counts, or there is no noise.
 
   ```python
-  >>> event = data_dependent_event(events.GNMaxDpEvent(40.0), [10, 230, 10])
+  >>> event = data_dependent_event(GNMaxDpEvent(40.0), [10, 230, 10])
   >>> round(event.log_q, 3)
   -9.204
 
   ```
   """
-  if isinstance(event, events.LNMaxDpEvent):
-    return events.DataDependentDpEvent(
-      event, log_q=log_q_laplace(votes, event.gamma)
-    )
-  if isinstance(event, events.GNMaxDpEvent):
-    return events.DataDependentDpEvent(
-      event, log_q=log_q_gaussian(votes, event.sigma)
-    )
-  if isinstance(event, events.ConfidentGNMaxDpEvent):
-    return events.DataDependentDpEvent(
+  if isinstance(event, LNMaxDpEvent):
+    return DataDependentDpEvent(event, log_q=log_q_laplace(votes, event.gamma))
+  if isinstance(event, GNMaxDpEvent):
+    return DataDependentDpEvent(event, log_q=log_q_gaussian(votes, event.sigma))
+  if isinstance(event, ConfidentGNMaxDpEvent):
+    return DataDependentDpEvent(
       event,
       log_q=log_q_gaussian(votes, event.sigma) if event.answered else None,
       log_pr_answered=log_pr_answered(
@@ -236,19 +394,11 @@ def data_dependent_event(
 
 
 def log_q_laplace(votes: npt.ArrayLike, gamma: float) -> float:
-  """Bounds the probability that LNMax does not answer the plurality.
+  """Returns a log bound on the probability that LNMax misses the plurality.
 
-  Args:
-    votes: [classes], how many teachers voted for each class.
-    gamma: The noise on each count has scale 1 / gamma.
-
-  Returns:
-    Log of the bound: the sum over the other classes, whose count is lower by g,
-    of (2 + gamma g) / (4 exp(gamma g)) (Papernot et al. 2017, lemma 4), or 1 -
-    1 / classes.
-
-  Raises:
-    ValueError: If the votes are not counts, or gamma is not a number.
+  It is the sum over the other classes, whose count is lower by g, of (2 + gamma
+  g) / (4 exp(gamma g)) (Papernot et al. 2017, lemma 4), or 1 - 1 / classes.
+  Arguments and errors are those of `data_dependent_event` and of its event.
 
   ```python
   >>> round(log_q_laplace([30, 10], 0.5), 4)  # log(12 / (4 exp(10)))
@@ -264,19 +414,11 @@ def log_q_laplace(votes: npt.ArrayLike, gamma: float) -> float:
 
 
 def log_q_gaussian(votes: npt.ArrayLike, sigma: float) -> float:
-  """Bounds the probability that GNMax does not answer the plurality.
+  """Returns a log bound on the probability that GNMax misses the plurality.
 
-  Args:
-    votes: [classes], how many teachers voted for each class.
-    sigma: Standard deviation of the noise on each count.
-
-  Returns:
-    Log of the bound: the sum over the other classes, whose count is lower by g,
-    of the probability that normal noise is above g / (sqrt(2) sigma) (Papernot
-    et al. 2018, proposition 7), or 1 - 1 / classes.
-
-  Raises:
-    ValueError: If the votes are not counts, or sigma is not above zero.
+  It is the sum over the other classes, whose count is lower by g, of the
+  probability that normal noise is above g / (sqrt(2) sigma) (Papernot et al.
+  2018, proposition 7), or 1 - 1 / classes.
 
   ```python
   >>> round(math.exp(log_q_gaussian([5, 5], 3.0)), 12)
@@ -293,19 +435,7 @@ def log_q_gaussian(votes: npt.ArrayLike, sigma: float) -> float:
 def log_pr_answered(
   votes: npt.ArrayLike, threshold: float, sigma_threshold: float
 ) -> float:
-  """Probability that a query passes the check of Confident GNMax.
-
-  Args:
-    votes: [classes], how many teachers voted for each class.
-    threshold: What the largest count and the noise must reach together.
-    sigma_threshold: Standard deviation of that noise.
-
-  Returns:
-    Log of the probability.
-
-  Raises:
-    ValueError: If the votes are not counts, the threshold is not a finite
-      number, or the noise is not above zero.
+  """Returns the log probability that a query passes the check.
 
   ```python
   >>> math.exp(log_pr_answered([30, 10], 30.0, 5.0))
@@ -321,111 +451,13 @@ def log_pr_answered(
   return max(float(special.log_ndtr(above / sigma)), _LOWEST)
 
 
-def gnmax_curve(
-  log_q: float, sigma: float, orders: npt.ArrayLike
-) -> np.ndarray:
-  """Renyi divergences of one answer of GNMax.
-
-  Args:
-    log_q: Log of a bound on the probability of any answer but the plurality,
-      from `log_q_gaussian`.
-    sigma: Standard deviation of the noise on each count, above zero.
-    orders: Above 1.
-
-  Returns:
-    Float64, shaped as `orders`, in nats: theorem 6 where it holds and is less
-    than order / sigma^2, what an answer costs whatever the votes.
-
-  ```python
-  >>> print(gnmax_curve(-30.0, 40.0, [2.0, 1000.0]))
-  [5.89...e-14 6.25000000e-01]
-
-  ```
-  """
-  a = np.asarray(orders, np.float64)
-  independent = a / sigma / sigma
-  mu2 = sigma * math.sqrt(max(-log_q, 0.0))
-  if not mu2 > 1:
-    return independent
-  mu1 = mu2 + 1
-  epsilon1, epsilon2 = mu1 / sigma / sigma, mu2 / sigma / sigma
-  rising = (mu2 - 1) * epsilon2 - mu2 * (
-    math.log1p(1 / (mu1 - 1)) + math.log1p(1 / (mu2 - 1))
-  )
-  if not log_q <= rising:
-    return independent
-  curve = _curve(
-    log_q,
-    epsilon2 * (1 - 1 / mu2) - log_q / mu2,
-    epsilon1 - log_q / (mu1 - 1),
-    a,
-  )
-  return np.where(a <= mu1, np.fmin(curve, independent), independent)
-
-
-def threshold_curve(
-  log_pr_answered: float, sigma_threshold: float, orders: npt.ArrayLike
-) -> np.ndarray:
-  """Renyi divergences of the check of Confident GNMax.
-
-  Args:
-    log_pr_answered: Log of the probability that it is passed.
-    sigma_threshold: Standard deviation of its noise, above zero.
-    orders: Above 1.
-
-  Returns:
-    Float64, shaped as `orders`, in nats: theorem 6 for the likelier of the two
-    outcomes, or order / (2 sigma_threshold^2), which holds whatever the votes.
-
-  ```python
-  >>> print(threshold_curve(math.log(0.5), 40.0, [2.0]))  # not of any help
-  [0.000625]
-
-  ```
-  """
-  log_pr = min(float(log_pr_answered), 0.0)
-  # Where the log has been rounded to zero, not all is certain.
-  other = float(log_expm1(max(-log_pr, 1e-300))) + log_pr
-  # The vote that a row changes moves one count by one. In GNMax it moves two,
-  # which is as much as this with sqrt(2) of the noise.
-  return gnmax_curve(min(log_pr, other), math.sqrt(2) * sigma_threshold, orders)
-
-
-def lnmax_curve(
-  log_q: float, gamma: float, orders: npt.ArrayLike
-) -> np.ndarray:
-  """Renyi divergences of one answer of LNMax, as far as the votes say.
-
-  Args:
-    log_q: Log of a bound on the probability of any answer but the plurality,
-      from `log_q_laplace`.
-    gamma: The noise on each count has scale 1 / gamma.
-    orders: Above 1.
-
-  Returns:
-    Float64, shaped as `orders`, in nats; infinite where theorem 3 does not
-    hold. An answer is also 2 gamma-private, whatever the votes.
-
-  ```python
-  >>> print(lnmax_curve(-30.0, 0.05, [2.0]))
-  [1.96...e-14]
-
-  ```
-  """
-  a = np.asarray(orders, np.float64)
-  epsilon = 2 * gamma
-  if not log_q <= -np.logaddexp(0.0, epsilon):
-    return np.full_like(a, math.inf)
-  return _curve(log_q, epsilon, epsilon, a)
-
-
 def _curve(
   log_q: float, drop: float, growth: float, a: np.ndarray
 ) -> np.ndarray:
-  """The formula at the top, d and b of which are `drop` and `growth`.
+  """Returns the bound at the top, with d and b as `drop` and `growth`.
 
-  Both bases are written as one plus what is positive, so that a result of 1e-80
-  is as accurate as any.
+  Both bases are written as one plus a positive number, so that a result of
+  1e-80 is as accurate as any.
   """
   log_rest = float(log_expm1(-log_q)) + log_q  # log(1 - q)
   # (1 - q exp(d)) / (1 - q) = 1 - shift
@@ -440,7 +472,7 @@ def _curve(
 
 
 def _up(*logs):
-  """The sum of some logs, and of their rounding."""
+  """Returns the sum of some logs, rounding included."""
   total = sum(logs)
   with np.errstate(invalid='ignore'):
     above = total + _ULPS * sum(np.abs(x) for x in logs)
@@ -448,7 +480,7 @@ def _up(*logs):
 
 
 def _union(logs: np.ndarray) -> float:
-  """Log of a sum of probabilities, none if there is but one class."""
+  """Returns the log of a sum of probabilities; it is empty for one class."""
   if not logs.size:
     return _LOWEST
   log_q = max(float(special.logsumexp(logs)), _LOWEST)

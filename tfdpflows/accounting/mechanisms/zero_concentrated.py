@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import dp_accounting
 import numpy as np
 from numpy import typing as npt
 
@@ -18,12 +19,10 @@ from tfdpflows.accounting import events
 from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
   ZCDPGuarantee,
-  event_number,
   lower_log,
 )
-from tfdpflows.accounting.mechanisms.decompose import mechanisms_of
 
-__all__ = ['ZeroConcentrated', 'zcdp_epsilon', 'zcdp_log_delta']
+__all__ = ['ZCDpEvent', 'ZeroConcentrated', 'zcdp_epsilon', 'zcdp_log_delta']
 
 # Sums of a few terms, relative to the sum of their magnitudes.
 _ROUNDING = 1e-14
@@ -57,16 +56,39 @@ class ZeroConcentrated(Mechanism):
     return zcdp_epsilon(self.rho, self.xi, lower_log(log_delta))
 
 
-@mechanisms_of.register(events.ZCDpEvent)
+@events.event_class
+class ZCDpEvent(dp_accounting.DpEvent):
+  """A mechanism of which only a zero-concentrated guarantee is known.
+
+  Attributes:
+    rho: The Renyi divergence of every order alpha > 1 is at most
+      `xi + rho * alpha`; zero or more.
+    xi: The offset of that bound; zero or more.
+
+  #### Formal guarantee
+  The bound must hold in both directions under the neighbouring relation of the
+  accountant (Bun and Steinke 2016, definitions 1.1 and 8.1).
+  """
+
+  rho: float
+  xi: float = 0.0
+
+
+def _describe(event: ZCDpEvent) -> str:
+  offset = f' with offset {event.xi:.6g}' if event.xi else ''
+  return f'{event.rho:.6g}-zCDP mechanism{offset}'
+
+
+@events.register(ZCDpEvent, _describe, kind='ZCDp')
 def _(event, relation):
-  rho, xi = event_number(event, 'rho'), event_number(event, 'xi')
+  rho, xi = (events.event_number(event, field) for field in ('rho', 'xi'))
   return [(ZeroConcentrated(rho, xi), 1)] if rho or xi else []
 
 
 def zcdp_epsilon(
   rho: npt.ArrayLike, xi: npt.ArrayLike, log_delta: npt.ArrayLike
 ) -> np.ndarray:
-  """The smallest epsilon known of a zCDP mechanism.
+  """Returns the smallest epsilon known of a zCDP mechanism.
 
   Proposition 12 of Canonne, Kamath and Steinke 2020: with x = order - 1 > 0,
 
@@ -76,13 +98,8 @@ def zcdp_epsilon(
   Its derivative is rho + (log(1 + x) - log(1 / delta)) / x^2, so that the best
   x solves rho x^2 + log(1 + x) = log(1 / delta). Any x gives a bound.
 
-  Args:
-    rho: Zero or more, finite.
-    xi: Zero or more, finite.
-    log_delta: Log of delta, below zero; all broadcast against each other.
-
-  Returns:
-    Float64 in nats, from above.
+  Rho and xi are finite and zero or more, the log of delta is below zero, and
+  all broadcast against each other. The result is in nats, from above.
 
   ```python
   >>> print(zcdp_epsilon(0.125, 0.0, math.log(1e-5)).round(4))
@@ -116,19 +133,11 @@ def zcdp_epsilon(
 
 
 def zcdp_log_delta(rho: float, xi: float, epsilon: float) -> float:
-  """Log of the smallest delta known of a zCDP mechanism.
+  """Returns the log of the smallest delta known of a zCDP mechanism.
 
   By the same proposition, the log of delta is x (xi + (1 + x) rho - epsilon +
   log(x / (1 + x))) - log(1 + x), and the best x solves 2 rho x - log(1 + 1 / x)
   = epsilon - xi - rho.
-
-  Args:
-    rho: Zero or more, finite.
-    xi: Zero or more, finite.
-    epsilon: Zero or more, in nats.
-
-  Returns:
-    The log, from above.
 
   ```python
   >>> round(math.exp(zcdp_log_delta(0.125, 0.0, 2.0)), 7)
@@ -153,10 +162,10 @@ def zcdp_log_delta(rho: float, xi: float, epsilon: float) -> float:
 
 
 def _log_distance(rho: np.ndarray, xi: np.ndarray) -> np.ndarray:
-  """Log of a bound on the total variation distance, delta at epsilon zero.
+  """Returns the log of a bound on delta at epsilon zero, a total variation.
 
-  Of Pinsker and of Bretagnolle and Huber; the divergence of order one, which is
-  the limit of those above it, is at most xi + rho.
+  That of Pinsker or of Bretagnolle and Huber; the divergence of order one, the
+  limit of those above it, is at most xi + rho.
   """
   with np.errstate(divide='ignore', over='ignore'):
     divergence = (xi + rho) * (1 + _ROUNDING)

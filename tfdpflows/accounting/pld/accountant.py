@@ -13,7 +13,8 @@ from typing import NamedTuple, Optional
 import dp_accounting
 
 from tfdpflows.accounting import accountant, composition, mechanisms, rdp, zcdp
-from tfdpflows.accounting import budget as budget_lib
+from tfdpflows.accounting.budget import check_delta, check_epsilon
+from tfdpflows.accounting.events import Relation
 from tfdpflows.accounting.mechanisms.bounded_range import (
   BoundedRange,
   adaptive_profile,
@@ -29,9 +30,9 @@ _MAX_POINTS = 2**20
 _FINE_POINTS = 2**18
 _FINE_POINTS_PER_ROOT = 300
 
-# More losses than this, and rounding leaves nothing to be said.
+# Of more losses than this, rounding leaves no bound.
 _MOST_LOSSES = 10**15
-# Finer than this is never worth it, whatever the losses.
+# No grid is finer than this.
 _FINEST = 1e-12
 # Mechanisms on samples of which 'rdp' computes the curves when time is up: as
 # many anyway, and so many more for each second of the limit, which is a third
@@ -39,7 +40,7 @@ _FINEST = 1e-12
 _COARSE = 32
 _COARSE_PER_SECOND = 20
 # Another accountant is named where its value is less by more than this share.
-_WORTH_SAYING = 1e-3
+_NOTABLE = 1e-3
 # Results kept, for the process and for an accountant.
 _REMEMBERED = 4096
 
@@ -54,15 +55,14 @@ class PLDAccountant(accountant.MechanismAccountant):
   Results are remembered for the process, so that asking after each block of a
   training run takes next to no time.
 
-  Where another accountant of this package has a smaller bound, that is what is
-  returned; `remarks` and `delta_remarks` say so. It is where the numerics take
-  too long or end without a finite epsilon (a delta less than about 1e-29). For
-  exponential mechanisms alone, all at one epsilon, the optimum over all
+  Where another accountant of this package has a smaller bound, as when the
+  numerics take too long or end without a finite epsilon (at a delta below about
+  1e-29), that one is returned, with a sentence in `remarks` or `delta_remarks`.
+  For exponential mechanisms alone, all at one epsilon, the optimum over all
   adaptive choices is computed, see `mechanisms.bounded_range`.
 
   Args:
-    neighboring_relation: `ADD_OR_REMOVE_ONE`, `REPLACE_ONE` or
-      `REPLACE_SPECIAL`.
+    neighboring_relation: What two neighbouring tables are.
     value_discretization_interval: Distance of the grid of losses, in nats. It
       is doubled until the arrays fit into memory, where losses are very large.
     time_limit: Seconds that one epsilon or delta may take, about; it is looked
@@ -73,11 +73,10 @@ class PLDAccountant(accountant.MechanismAccountant):
       negative.
 
   #### Formal guarantee
-  `get_epsilon(delta)` is an epsilon for which the composition, adaptive or not,
-  is (epsilon, delta)-differentially private. Discretization, truncation and the
-  rounding of Fourier transforms are bounded and added; see `mechanisms.losses`
-  and `pld.transforms`, `.convolution`. So is a result of another accountant, by
-  its own guarantee; which one is the smallest depends on the events alone.
+  Discretization, truncation and the rounding of Fourier transforms are bounded
+  and added; see `mechanisms.losses` and `pld.transforms`, `.convolution`. A
+  result of another accountant has its own guarantee; which one is the smallest
+  depends on the events alone.
 
   #### References
   Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020; Doroshenko
@@ -99,9 +98,8 @@ class PLDAccountant(accountant.MechanismAccountant):
 
   def __init__(
     self,
-    neighboring_relation: dp_accounting.NeighboringRelation = (
-      dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    ),
+    neighboring_relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    *,
     value_discretization_interval: float = 1e-4,
     time_limit: float = 20.0,
   ):
@@ -121,42 +119,14 @@ class PLDAccountant(accountant.MechanismAccountant):
     # What was answered, so that values and remarks cannot disagree.
     self._answers: dict[tuple, _Answer] = {}
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """The smallest epsilon known for a delta.
+  def _epsilon_at(self, delta: float) -> float:
+    return self._epsilon(delta).value
 
-    Args:
-      target_delta: Inside (0, 1).
-
-    Returns:
-      Epsilon in nats; infinite if no finite one is known.
-
-    Raises:
-      ValueError: If the delta is not inside (0, 1).
-    """
-    return self._epsilon(budget_lib.check_delta(target_delta)).value
-
-  def get_delta(self, target_epsilon: float) -> float:
-    """The smallest delta known for an epsilon.
-
-    Args:
-      target_epsilon: Zero or more, in nats.
-
-    Returns:
-      Delta, in [0, 1].
-
-    Raises:
-      ValueError: If the epsilon is negative or not a number.
-    """
-    return self._delta(target_epsilon).value
+  def _delta_at(self, epsilon: float) -> float:
+    return self._delta(epsilon).value
 
   def remarks(self, target_delta: float) -> tuple[str, ...]:
-    """What has to stand beside `get_epsilon(target_delta)`.
-
-    Args:
-      target_delta: Inside (0, 1).
-
-    Returns:
-      Sentences; none if the number says all.
+    """Returns a sentence that qualifies `get_epsilon(target_delta)`, if any.
 
     ```python
     >>> accountant = PLDAccountant(time_limit=0.0)
@@ -167,70 +137,55 @@ class PLDAccountant(accountant.MechanismAccountant):
 
     ```
     """
-    remark = self._epsilon(budget_lib.check_delta(target_delta)).remark
+    remark = self._epsilon(check_delta(target_delta)).remark
     return (remark,) if remark else ()
 
   def delta_remarks(self, target_epsilon: float) -> tuple[str, ...]:
-    """What has to stand beside `get_delta(target_epsilon)`.
-
-    Args:
-      target_epsilon: Zero or more, in nats.
-
-    Returns:
-      Sentences; none if the number says all.
-    """
-    remark = self._delta(target_epsilon).remark
+    """Returns a sentence that qualifies `get_delta(target_epsilon)`, if any."""
+    remark = self._delta(check_epsilon(target_epsilon)).remark
     return (remark,) if remark else ()
 
   def _epsilon(self, delta: float) -> _Answer:
-    answer = self._answer(
-      _Question(convolution.epsilon_at, delta, math.inf, f'delta={delta:g}'),
-      lambda other: other.get_epsilon(delta),
-    )
+    answer = self._answer(_Question(True, delta, math.inf, f'delta={delta:g}'))
     # The grid blurs the ends of bounded losses, and may end above their sum.
     pure = mechanisms.pure_epsilon(self._totals.items())
-    if (
-      pure <= answer.value and mechanisms.failure(self._totals.items()) <= delta
-    ):
+    failure = mechanisms.failure(self._totals.items())
+    if pure <= answer.value and failure <= delta:
       return _Answer(pure)
     return answer
 
   def _delta(self, epsilon: float) -> _Answer:
-    epsilon = budget_lib.check_epsilon(epsilon)
     answer = self._answer(
-      _Question(convolution.delta_at, epsilon, 1.0, f'epsilon={epsilon:g}'),
-      lambda other: other.get_delta(epsilon),
+      _Question(False, epsilon, 1.0, f'epsilon={epsilon:g}')
     )
-    failure = abs(mechanisms.failure(self._totals.items()))
     pure = mechanisms.pure_epsilon(self._totals.items())
+    failure = abs(mechanisms.failure(self._totals.items()))
     if pure <= epsilon and failure <= answer.value:
       return _Answer(failure)
     return answer
 
-  def _answer(
-    self,
-    question: _Question,
-    ask: Callable[[accountant.MechanismAccountant], float],
-  ) -> _Answer:
-    """An epsilon or delta, that of another accountant if it is less."""
+  def _answer(self, question: _Question) -> _Answer:
+    """Returns an epsilon or delta, that of another accountant if it is less."""
     if self._is_non_private():
       return _Answer(question.nothing)
-    counts = _canonical(self._totals)
+    # All plain Gaussians as one: that is no error, and one distribution less.
+    counts = tuple(sorted(mechanisms.joined(self._totals).items()))
     if not counts:
       return _Answer(0.0)
     if (question, counts) not in self._answers:
-      answer = self._exact(question, counts)
-      answer = self._compared(question, answer, counts, ask)
+      answer = self._compared(question, self._exact(question, counts), counts)
       _remember(self._answers, (question, counts), answer)
     return self._answers[question, counts]
 
   def _exact(self, question: _Question, counts: _Counts) -> _Answer:
-    """By loss distributions, or the beginning of a sentence why not."""
+    """Returns the value by loss distributions, or half a sentence why not."""
     key = (question, counts, self._interval)
     if key not in _RESULTS:
-      clock = _Clock(self._time_limit)
+      check = functools.partial(
+        _check_time, time.monotonic() + self._time_limit
+      )
       try:
-        value = _worse_direction(counts, self._interval, question, clock.check)
+        value = _worse_direction(counts, self._interval, question, check)
       except _OutOfTimeError:
         return _Answer(
           question.nothing,
@@ -246,21 +201,17 @@ class PLDAccountant(accountant.MechanismAccountant):
     )
 
   def _compared(
-    self,
-    question: _Question,
-    answer: _Answer,
-    counts: _Counts,
-    ask: Callable[[accountant.MechanismAccountant], float],
+    self, question: _Question, answer: _Answer, counts: _Counts
   ) -> _Answer:
-    """An answer, or that of another accountant, if it is less."""
+    """Returns an answer, or that of another accountant if it is less."""
     others = [
       composition.BasicAccountant,
       composition.AdvancedAccountant,
       zcdp.ZCDPAccountant,
     ]
     # Divergences of mechanisms on a sample take longer than everything else,
-    # and are no match for loss distributions but where those give up.
-    # The pair of one exponential mechanism is too much for many.
+    # and are looser than loss distributions except where those give no bound.
+    # For many exponential mechanisms the pair of one is loose.
     sampled = any(mechanism.on_sample for mechanism, _ in counts)
     envelope = any(
       isinstance(mechanism, BoundedRange) for mechanism, _ in counts
@@ -277,37 +228,35 @@ class PLDAccountant(accountant.MechanismAccountant):
       if all(other._reason(mechanism) is None for mechanism, _ in counts):
         fast = answer.remark or cls is rdp.RDPAccountant
         other._totals = few if fast else totals
-        found = ask(other)
+        found = question.ask(other)
         # Not a number is no bound.
         if found < value:
           value, name = found, cls.name
-    better = value < answer.value
-    if better and name == 'bounded range':
-      remark = None
-    elif answer.remark and better:
+    if not value < answer.value:
+      if not answer.remark:
+        return answer
+      return answer._replace(
+        remark=f'{answer.remark}, and none from any other.'
+      )
+    remark = None
+    if name == 'bounded range':
+      pass
+    elif answer.remark:
       remark = f'{answer.remark}; the value is that of {name}, which is looser.'
       if len(few) < len(counts):
         remark += (
           f' To save time it counts {len(counts)} kinds of mechanisms as '
           f'{len(few)} that cost no less.'
         )
-    elif answer.remark:
-      return answer._replace(
-        remark=f'{answer.remark}, and none from any other.'
-      )
-    elif better and value < answer.value * (1 - _WORTH_SAYING):
+    elif value < answer.value * (1 - _NOTABLE):
       remark = (
         f'pld: the value at {question.where} is that of {name}, which is '
         'tighter here.'
       )
-    elif better:
-      remark = None
-    else:
-      return answer
     return _Answer(value, remark)
 
   def _adaptive(self, question: _Question, counts: _Counts) -> float:
-    """The optimum for exponential mechanisms alone, at the largest epsilon."""
+    """Returns the optimum if all are exponential, at the largest epsilon."""
     number = sum(count for _, count in counts)
     if number < 2 or not all(
       isinstance(mechanism, BoundedRange) and not mechanism.on_sample
@@ -318,25 +267,29 @@ class PLDAccountant(accountant.MechanismAccountant):
     profile = adaptive_profile(epsilon, number)
     if profile is None:
       return question.nothing
-    if question.bound is convolution.epsilon_at:
-      return profile.epsilon_at(question.at)
-    return profile.delta_at(question.at)
+    bound = profile.epsilon_at if question.of_epsilon else profile.delta_at
+    return bound(question.at)
 
 
 class _Question(NamedTuple):
-  """What is asked for.
+  """A request for an epsilon or a delta.
 
   Attributes:
-    bound: `convolution.epsilon_at` or `convolution.delta_at`.
+    of_epsilon: Whether epsilon is wanted, else delta.
     at: The delta or epsilon.
     nothing: The value that always holds.
     where: The delta or epsilon in words.
   """
 
-  bound: Callable[..., float]
+  of_epsilon: bool
   at: float
   nothing: float
   where: str
+
+  def ask(self, other: dp_accounting.PrivacyAccountant) -> float:
+    """Returns the value of another accountant."""
+    value = other.get_epsilon if self.of_epsilon else other.get_delta
+    return value(self.at)
 
 
 class _Answer(NamedTuple):
@@ -348,16 +301,12 @@ class _OutOfTimeError(Exception):
   """More time was spent than is allowed."""
 
 
-class _Clock:
-  def __init__(self, seconds: float):
-    self._end = time.monotonic() + seconds
-
-  def check(self) -> None:
-    if time.monotonic() >= self._end:
-      raise _OutOfTimeError()
+def _check_time(end: float) -> None:
+  if time.monotonic() >= end:
+    raise _OutOfTimeError()
 
 
-# Values by loss distributions alone, by what was asked.
+# Values by loss distributions alone, by question.
 _RESULTS: dict[tuple, float] = {}
 
 
@@ -370,7 +319,7 @@ def _remember(results: dict, key: tuple, value) -> None:
 def _coarser(
   totals: dict[mechanisms.Mechanism, int], most: float
 ) -> dict[mechanisms.Mechanism, int]:
-  """Counts of mechanisms that cost no less, few of them on samples.
+  """Returns counts of mechanisms that cost no less, few of them on samples.
 
   Those on samples of about one size, with about one parameter, are counted as
   the worst of these: with the largest probability q and the least noise or
@@ -388,12 +337,7 @@ def _coarser(
   - Of mixtures, each part counts as the worst of that place, with the largest
     of its weights: more than one in sum is only more.
 
-  Args:
-    totals: How often each mechanism happens.
-    most: How many mechanisms on samples there may be, about, or infinity.
-
-  Returns:
-    Counts; `totals` itself if it holds no more than that.
+  There are about `most` of these, or `totals` itself is returned.
   """
   sampled = {x: _coordinates(x) for x in totals if x.work}
   if sum(x.work for x in sampled) <= most:
@@ -426,7 +370,7 @@ def _coarser(
 def _coordinates(
   mechanism: mechanisms.Mechanism,
 ) -> tuple[tuple, tuple[float, ...]]:
-  """What mechanisms have to share to be grouped, and what to be near in."""
+  """Returns what mechanisms of a group share, and what they are close in."""
   if isinstance(mechanism, mechanisms.Mixture):
     parts = [(_coordinates(part), weight) for part, weight in mechanism.parts]
     form = (type(mechanism), *(shared for (shared, _), _ in parts))
@@ -440,7 +384,7 @@ def _coordinates(
 def _worst_of(
   one: mechanisms.Mechanism, other: mechanisms.Mechanism
 ) -> mechanisms.Mechanism:
-  """A mechanism that costs no less than either of two that share a form."""
+  """Returns a mechanism that costs no less than either of two of one form."""
   if isinstance(one, mechanisms.Mixture):
     return mechanisms.Mixture(
       tuple(
@@ -455,21 +399,13 @@ def _worst_of(
   return dataclasses.replace(one, **worst)
 
 
-def _canonical(totals: dict[mechanisms.Mechanism, int]) -> _Counts:
-  """Counts in a fixed order, with all plain Gaussians as one.
-
-  That is no error, and one distribution less.
-  """
-  return tuple(sorted(mechanisms.joined(totals).items()))
-
-
 def _worse_direction(
   counts: _Counts,
   interval: float,
   question: _Question,
   check: Callable[[], None],
 ) -> float:
-  """The larger value of the two directions, on the first grid that fits."""
+  """Returns the larger value of both directions, on a grid that fits."""
   if sum(count for _, count in counts) > _MOST_LOSSES:
     return question.nothing
   ranges = []
@@ -490,9 +426,12 @@ def _worse_direction(
     if any(remove is not add for remove, add in pairs):
       directions.append([pair[1] for pair in pairs])
     numbers = [count for _, count in counts]
+    bound = (
+      convolution.epsilon_at if question.of_epsilon else convolution.delta_at
+    )
     try:
       return max(
-        question.bound(question.at, list(zip(parts, numbers)), interval, check)
+        bound(question.at, list(zip(parts, numbers)), interval, check)
         for parts in directions
       )
     except convolution.GridTooFineError as error:
@@ -502,7 +441,7 @@ def _worse_direction(
 
 
 def _fine_enough(counts: _Counts, width: float, interval: float) -> float:
-  """Refines a grid that would blur losses much smaller than itself.
+  """Returns a finer interval where the grid would blur much smaller losses.
 
   A grid adds up to interval^2 / 4 to the variance of each loss. Any grid gives
   an upper bound; this only chooses a tighter one.

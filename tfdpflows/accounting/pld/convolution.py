@@ -2,9 +2,9 @@
 
 #### Formal guarantee
 `epsilon_at` and `delta_at` are upper bounds for the composition. All errors of
-the composed masses are bounded, see `transforms`, and
-added to delta. Their absolute part is worth exp(log M(s) - s * epsilon) times
-itself there, M being the moment generating function and s the order of the
+the composed masses are bounded, see `transforms`, and added to delta. Their
+absolute part is worth exp(log M(s) - s * epsilon) times itself there, M being
+the moment generating function and s the order of the
 tilt. That is small where Chernoff's bound is sharp. It is not where most of
 delta comes from rare large losses (a tiny sampling probability, a tiny delta):
 there the tilt is chosen anew at the epsilon that was found, in extended
@@ -38,17 +38,13 @@ _ROUNDS = 12
 _SMALL = (1e-4, 1e-3)
 
 
-def _never() -> None:
-  """No limit of time."""
-
-
 def epsilon_at(
   delta: float,
   parts: Parts,
   interval: float,
-  check: Callable[[], None] = _never,
+  check: Callable[[], None] = lambda: None,
 ) -> float:
-  """The smallest epsilon known to hold at a delta.
+  """Returns the smallest epsilon known to hold at a delta.
 
   Args:
     delta: Inside (0, 1).
@@ -99,7 +95,7 @@ def epsilon_at(
 
 
 def _first_anchors(delta: float, total: transforms.LossSum) -> Iterator[float]:
-  """Chernoff's bound, and before it smaller ones if its window is too large.
+  """Returns Chernoff's bound, after smaller ones if its window is too large.
 
   With rare large losses the bound is several of them, and the tilt for it has a
   tail of many. A smaller anchor may be all that is needed, or too small to be
@@ -122,17 +118,9 @@ def _first_anchors(delta: float, total: transforms.LossSum) -> Iterator[float]:
 def _epsilon_near(
   anchor: float, delta: float, total: transforms.LossSum, extended: bool
 ) -> tuple[float, float]:
-  """Epsilon by the tilt for an anchor.
+  """Returns epsilon by the tilt for an anchor, and the error in its delta.
 
-  Args:
-    anchor: A loss.
-    delta: Inside (0, 1).
-    total: The sum of all losses.
-    extended: Whether to use extended precision.
-
-  Returns:
-    Epsilon, and how much of delta is there for errors, which an anchor nearer
-    to it would make less.
+  An anchor nearer to epsilon would make that part of delta smaller.
   """
   tilted = total.tilted_near(anchor, extended)
   order = tilted.order
@@ -197,7 +185,7 @@ def _below_window(
   anchor: float,
   tilted: transforms.TiltedMasses,
 ) -> tuple[float, float]:
-  """Epsilon below all masses of the window, as `_epsilon_near`.
+  """Returns what `_epsilon_near` does, for an epsilon below the window.
 
   Args:
     room: What is left of delta at the lowest loss, apart from errors.
@@ -205,9 +193,6 @@ def _below_window(
     end: The lowest loss, less the anchor.
     anchor: A loss.
     tilted: The masses.
-
-  Returns:
-    Epsilon, and how much of delta is there for errors.
   """
 
   def error_at(excess: float) -> float:
@@ -230,21 +215,11 @@ def delta_at(
   epsilon: float,
   parts: Parts,
   interval: float,
-  check: Callable[[], None] = _never,
+  check: Callable[[], None] = lambda: None,
 ) -> float:
-  """The smallest delta known to hold at an epsilon.
+  """Returns the smallest delta known to hold at an epsilon.
 
-  Args:
-    epsilon: Zero or more, in nats.
-    parts: Pairs of a loss distribution and how often it is composed.
-    interval: Distance of the grid points, in nats.
-    check: Called between the pieces of work; may raise to end it.
-
-  Returns:
-    Delta, in [0, 1].
-
-  Raises:
-    GridTooFineError: If a larger interval is needed.
+  Arguments and errors are as in `epsilon_at`.
 
   ```python
   >>> from tfdpflows.accounting import mechanisms

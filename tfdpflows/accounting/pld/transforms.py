@@ -123,26 +123,16 @@ class LossSum:
     self.log_mgf = np.sum([count * p.log_mgf for p, count in parts], axis=0)
 
   def window_size(self, anchor: float) -> int:
-    """How many grid points `tilted_near` needs.
-
-    Args:
-      anchor: A loss in nats.
-
-    Returns:
-      A whole number.
-    """
+    """Returns how many grid points `tilted_near` needs."""
     low, high = self._window(self._tilt(anchor, 5.0), anchor)
     return high - low + 1
 
   def tilted_near(self, anchor: float, extended: bool = False) -> TiltedMasses:
-    """The masses, accurate around a loss and above it.
+    """Returns the masses, accurate around a loss and above it.
 
     Args:
       anchor: The loss, in nats.
       extended: Whether to use extended precision, if there is any.
-
-    Returns:
-      `TiltedMasses`.
 
     Raises:
       GridTooFineError: If a larger interval is needed.
@@ -203,13 +193,13 @@ class LossSum:
 
   @property
   def _weights(self) -> np.ndarray:
-    """Squared norms of w, by order; see `tilted_near`."""
+    """Returns squared norms of w, by order; see `tilted_near`."""
     with np.errstate(divide='ignore', over='ignore'):
       gap = -np.expm1(-2 * np.maximum(_UNIT_ORDERS, 0))
       return np.minimum(1 / gap, self.interval**2 * (2 - gap) / gap**3)
 
   def _tilt(self, anchor: float, margin: float) -> int:
-    """Index of the smallest positive order with nearly the smallest error.
+    """Returns the index of the smallest order with nearly the least error.
 
     A smaller order needs a smaller window. The margin is in nats.
     """
@@ -229,7 +219,7 @@ class LossSum:
 
 
 def _grid_points(indices, interval: float) -> np.ndarray:
-  """Indices times the interval, upwards; zero is exact."""
+  """Returns indices times the interval, upwards; zero is exact."""
   points = np.asarray(indices, np.float64) * interval
   return np.where(points == 0, 0.0, np.nextafter(points, np.inf))
 
@@ -237,7 +227,7 @@ def _grid_points(indices, interval: float) -> np.ndarray:
 def _tilted(
   part: losses_lib.LossDistribution, tilt: int
 ) -> tuple[np.ndarray, float]:
-  """Masses times exp(order * loss) / M(order), and the largest exponent."""
+  """Returns masses times exp(order * loss) / M(order) and the top exponent."""
   indices = part.lower + np.arange(len(part.masses))
   exponents = _UNIT_ORDERS[tilt] * indices - part.log_mgf[tilt]
   largest = float(max(abs(exponents[0]), abs(exponents[-1])))
@@ -246,7 +236,7 @@ def _tilted(
 
 
 def _wrapped(masses: np.ndarray, peak: int, size: int) -> np.ndarray:
-  """Masses on a circle, with the one at the index `peak` first."""
+  """Returns masses on a circle, with the one at the index `peak` first."""
   if len(masses) <= size:
     wrapped = np.zeros(size, masses.dtype)
     wrapped[: len(masses) - peak] = masses[peak:]
@@ -257,7 +247,7 @@ def _wrapped(masses: np.ndarray, peak: int, size: int) -> np.ndarray:
 
 
 def _power(masses: np.ndarray, count: int) -> tuple[np.ndarray, float]:
-  """The transform X of masses, to a power T, and a bound on its error.
+  """Returns the transform X of masses to a power T, and a bound on its error.
 
   With u the unit roundoff, the transform of x as it is computed is off by at
   most c ||x||_1 at each frequency and c ||x||_2 in the l2 norm, c = 8 u log2(N)
@@ -307,10 +297,10 @@ def _power(masses: np.ndarray, count: int) -> tuple[np.ndarray, float]:
 
 
 def _level(size: int, dtype: np.dtype) -> float:
-  """Error of a transform of real numbers, relative to its norm."""
+  """Returns the error of a transform of real numbers, relative to its norm."""
   return 4 * float(np.finfo(dtype).eps) * (math.log2(size) + 2)
 
 
 def _norm(half: np.ndarray) -> float:
-  """The l2 norm of a transform, from the half of it that is kept."""
+  """Returns the l2 norm of a transform, from the half of it that is kept."""
   return math.sqrt(2 * float(np.vdot(half, half).real))

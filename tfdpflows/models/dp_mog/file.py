@@ -151,7 +151,7 @@ def _ledger_to_dict(ledger):
     original = ledger.original
   else:
     original = ledger.path and os.path.basename(ledger.path)
-  budget, independent = ledger.budget, accounting.data_independent
+  budget, independent = ledger.budget, accounting.events.data_independent
   return {
     'original': original,
     'budget': None if budget is None else dataclasses.asdict(budget),

@@ -4,15 +4,14 @@ import threading
 
 import dp_accounting
 
-from tfdpflows.accounting import cache
-from tfdpflows.accounting.mechanisms import losses
+from tfdpflows.accounting.mechanisms import base, losses
 from tfdpflows.accounting.pld import accountant as pld
 
 
 def counted(room, size_of=lambda _: 1):
   calls = []
 
-  @cache.cached(room, size_of)
+  @base.cached(room, size_of)
   def function(x):
     calls.append(x)
     return [x]
