@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 
 def check_positive(name: str, value: float) -> float:
@@ -31,3 +32,18 @@ def check_fraction(name: str, value: float) -> float:
   if not 0 < value < 1:
     raise ValueError(f'{name} is {value}; it must be in (0, 1).')
   return float(value)
+
+
+class Fixed:
+  """A base of objects whose public attributes are set once.
+
+  What was charged was charged for what they were.
+  """
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    if not name.startswith('_') and name in self.__dict__:
+      raise AttributeError(
+        f'{name} of a {type(self).__name__} cannot be changed; make a new '
+        f'{type(self).__name__} instead.'
+      )
+    super().__setattr__(name, value)

@@ -466,6 +466,44 @@ def test_indices_from_weights_that_may_leave_their_range_are_refused():
   _checked(_ClippedIndex(1.0))
 
 
+def _bands(x, i):
+  return x + tf.linalg.band_part(tf.ones([3, 3]), tf.reduce_min(i), 1)[0, 0]
+
+
+def _coordinate(x, i):
+  return x + tf.cast(tf.unravel_index(i[0], [2, 2])[0], tf.float32)
+
+
+def _update(x, i):
+  return x + tf.tensor_scatter_nd_update(tf.ones([3]), i[:1, :1], x[0, :1])[0]
+
+
+# At an index in [0, 3), if it is clipped.
+OTHER_LOOKUPS = {
+  'GatherNd': lambda x, i: (
+    x + tf.gather_nd(tf.ones([3, 3]), tf.stack([i, i], -1))
+  ),
+  'TensorScatterUpdate': _update,
+  'UnravelIndex': _coordinate,
+  'MatrixBandPart': _bands,
+}
+
+
+@pytest.mark.parametrize('op', OTHER_LOOKUPS)
+def test_other_lookups_at_indices_from_weights_are_refused(op):
+  class Layer(_Index):
+    def call(self, x):
+      index = tf.cast(self.scale * x, tf.int32)
+      if self._sign > 0:
+        index = tf.clip_by_value(index, 0, 2)
+      return OTHER_LOOKUPS[op](x + self.scale, index)
+
+  with pytest.raises(ValueError, match=f'{op}.*Clip the index'):
+    _checked(Layer(-1.0))
+  if op == 'GatherNd':
+    _checked(Layer(1.0))
+
+
 class _Counts(L.Layer):
   """Writes a variable in each call, and not from rows."""
 

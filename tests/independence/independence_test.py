@@ -390,6 +390,30 @@ def test_rounding_that_a_function_enlarges_is_no_mixing():
     check_function(lambda x: _sensitive(x, 1e-8, 0.0), 'f', [4], tf.float64)
 
 
+class _FilledByMean(L.Layer):
+  """Puts the mean of the batch where a value is missing."""
+
+  def call(self, x):
+    known = tf.math.is_finite(x)
+    mean = tf.reduce_mean(tf.where(known, x, 0.0), 0)
+    return tf.where(known, x, mean)
+
+
+def test_missing_values_are_not_filled_by_those_of_other_rows():
+  with pytest.raises(ValueError, match='filled_by_mean.*mixes examples'):
+    _checked([_FilledByMean(name='filled_by_mean')])
+  _checked([L.Lambda(lambda x: tf.where(tf.math.is_finite(x), x, 0.0))])
+
+
+def test_an_output_that_is_but_rounding_hides_no_mixing():
+  def forgets(x):
+    noise = L.Lambda(lambda x: tf.math.log(tf.exp(x)) - x)(x)
+    return x + noise + 1e-3 * tf.reduce_max(x, 0, keepdims=True)
+
+  with pytest.raises(ValueError, match='mixes examples'):
+    _checked([L.Lambda(forgets)])
+
+
 @pytest.mark.full
 def test_flows_of_readme_are_never_refused():
   """One in ten was: far from the start, its gradients enlarge rounding."""

@@ -24,7 +24,7 @@ def _uncautious(n, q, cap):
   sampler = sampling.PoissonSampler(
     num_examples=n, sampling_probability=q, chunk=1
   )
-  sampler.max_batch_size = cap
+  vars(sampler)['max_batch_size'] = cap
   return sampler
 
 
@@ -66,7 +66,7 @@ def test_no_batch_and_no_shape_is_above_the_cap():
   rng = np.random.default_rng(0)
   for cap, chunk in ((40, 16), (48, 16), (50, 64), (60, 1)):
     sampler = _uncautious(500, 0.1, cap)
-    sampler.chunk = chunk
+    vars(sampler)['chunk'] = chunk
     sizes = set()
     for _ in range(200):
       rows, weights = sampler.batch(data, rng)

@@ -353,13 +353,8 @@ def _clip_in_place(optimizer):
   optimizer.clipping.l2_norm_clip = 30.0
 
 
-def _noise_of_plan_too(optimizer):
-  optimizer.noise_multiplier = optimizer.plan.noise_multiplier = 1e-6
-
-
 CHANGES = {
   'noise_multiplier': _set(noise_multiplier=1e-6),
-  'noise_multiplier, of the plan too': _noise_of_plan_too,
   'clipping': _set(clipping=gradients.Flat(30.0)),
   'clipping, in place': _clip_in_place,
   'loss_bound': _set(loss_bound=5.0),
@@ -394,14 +389,23 @@ def test_an_optimizer_that_was_changed_is_refused(change, after):
   assert [e.count for e in plan.ledger.entries] == charged
 
 
-def test_a_plan_that_was_changed_makes_no_other_noise():
-  """What it has reserved is for the noise that it was made with."""
+def test_a_plan_and_its_sampler_cannot_be_changed():
+  """What was charged was charged for them; one was exchanged in a callback."""
   plan = _plan()
-  plan.dataset(X)
-  plan.noise_multiplier = 1e-6
-  model = _classifier(plan.optimizer('sgd', learning_rate=0.1))
-  with pytest.raises(ValueError, match='changed after.*noise_multiplier'):
-    model.fit(X, np.zeros([200, 1], 'f'), verbose=0)
+  for value, names in (
+    (plan, 'sampler clipping noise_multiplier steps accountant delta label'),
+    (plan, 'randomness'),
+    (plan.sampler, 'num_examples sampling_probability chunk max_batch_size'),
+    (
+      sampling.FixedSizeSampler(num_examples=9, batch_size=3),
+      'num_examples batch_size',
+    ),
+  ):
+    for name in names.split():
+      before = getattr(value, name)
+      with pytest.raises(AttributeError, match=f'{name} of a .* make a new'):
+        setattr(value, name, 1.0)
+      assert getattr(value, name) is before
 
 
 def test_learning_rates_may_change():

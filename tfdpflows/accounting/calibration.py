@@ -44,6 +44,8 @@ _MARGIN = 1e-9
 _FAR = 50.0
 # How far, relatively, results may be from the best.
 _TOLERANCE = 1e-3
+# How far, relatively, results of two machines may be apart.
+_DIGITS = 1e-6
 # Points this close, relatively, are one point.
 _SAME = 1e-9
 
@@ -516,13 +518,13 @@ def charged_noise_multiplier(
 
   Args:
     make_event: The event of one run, given the noise multiplier.
-    noise_multiplier: What was calibrated now, by the default tolerance.
+    noise_multiplier: What was calibrated now.
     ledger: The ledger; None for a new one.
     label: The label of the charge or reservation.
 
   Returns:
     The noise multiplier of the first such charge that differs in nothing else,
-    and there by less than the tolerance; else `noise_multiplier`.
+    and there by less than a millionth; else `noise_multiplier`.
   """
   for entry in () if ledger is None else ledger.entries:
     innermost = entry.event
@@ -531,7 +533,7 @@ def charged_noise_multiplier(
     charged = getattr(innermost, 'noise_multiplier', math.nan)
     if (
       entry.label == label
-      and abs(charged - noise_multiplier) <= _TOLERANCE * noise_multiplier
+      and abs(charged - noise_multiplier) <= _DIGITS * noise_multiplier
       and make_event(charged) == entry.event
     ):
       return charged

@@ -158,6 +158,7 @@ class Comparison:
     self._rounding = self._find_rounding()
     for i in range(batch):
       self._compare(*self._runs.pair(rows, _kept(rows, others, i), i), i)
+    self._compare_missing()
     copies = tf.nest.map_structure(
       lambda x: tf.repeat(x[:1], batch, axis=0), rows
     )
@@ -177,6 +178,18 @@ class Comparison:
     # Last: a run that fails leaves operations with a state out of step.
     self._check_extremes(batch)
 
+  def _compare_missing(self):
+    """What stands in for missing values must not come from other rows."""
+    missing = probe_rows.missing(self._rows)
+    old, new = self._runs.pair(
+      _kept(missing, self._rows, 1), _kept(missing, self._others, 1), 1
+    )
+    if np.isfinite(old.losses[1]) or np.isfinite(new.losses[1]):
+      # As far as it is a number: 0 * nan is none.
+      if not all(np.all(np.isfinite(g)) for g in old.gradient + new.gradient):
+        new = new._replace(gradient=old.gradient)
+      self._compare(old, new, 1)
+
   def _find_rounding(self):
     """What may be rounding at these weights, by what last bits of rows change.
 
@@ -190,8 +203,8 @@ class Comparison:
       )
       scale = 0.1 * max(map(_largest, old.gradient), default=0)
       pairs = [(a, b, scale) for a, b in zip(old.gradient, new.gradient)]
+      # Not the outputs of layers: one may be nothing but rounding.
       pairs += [(old.losses, new.losses, _LOSS)]
-      pairs += [(a, b, 0) for (_, a), (_, b) in zip(old.outputs, new.outputs)]
       for a, b, scale in pairs:
         if a.dtype.kind == 'f' and a.shape == b.shape:
           with np.errstate(invalid='ignore', over='ignore'):

@@ -116,6 +116,14 @@ _LOOKUPS = {
   'ResourceGather': (1, 0, 0),
   'SparseSoftmaxCrossEntropyWithLogits': (1, 0, -1),
 }
+# Fail at other indices than a tensor has; the place of the index.
+_OTHER_LOOKUPS = {
+  **dict.fromkeys(
+    ('Bincount', 'DenseBincount', 'ScatterNd', 'UnravelIndex'), 0
+  ),
+  **{f'TensorScatter{k}': 1 for k in ('Add', 'Max', 'Min', 'Sub', 'Update')},
+  **dict.fromkeys(('GatherNd', 'MatrixBandPart'), 1),
+}
 # Hand on what they are given.
 _HANDING = re.compile('Identity$|Optional|TensorList(PopBack|PushBack)')
 _OURS = b'must be the examples of the loss'
@@ -433,6 +441,14 @@ def _is_shaped(op, inputs, whole):
 
 
 def _leaves_range(node, inputs):
+  if node.op in _OTHER_LOOKUPS:
+    index = inputs[_OTHER_LOOKUPS[node.op]]
+    if not (index.values and index.weights):
+      return False
+    # Which axis an index is for is not known: it must fit all.
+    dims = inputs[0].dims if node.op == 'GatherNd' else None
+    fits = index.span is not None and dims and None not in dims
+    return not (fits and index.span[0] >= 0 and index.span[1] < min(dims))
   if node.op not in _LOOKUPS:
     return False
   place, table, axis = _LOOKUPS[node.op]

@@ -82,6 +82,18 @@ def with_other_last_bits(rows: Any, sign: int) -> Any:
   return tf.nest.map_structure(move, rows)
 
 
+def missing(rows: Any) -> Any:
+  """Returns rows in which every second float is NaN."""
+
+  def remove(x):
+    if not x.dtype.is_floating:
+      return x
+    odd = np.arange(np.prod(x.shape)).reshape(x.shape) % 2 == 1
+    return tf.where(odd, tf.cast(float('nan'), x.dtype), x)
+
+  return tf.nest.map_structure(remove, rows)
+
+
 def extreme(
   others: Any, floats_only: bool = False
 ) -> Iterator[tuple[Any, str]]:

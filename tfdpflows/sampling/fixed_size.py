@@ -5,10 +5,10 @@ from __future__ import annotations
 import dp_accounting
 import numpy as np
 
-from tfdpflows._checks import check_integer
+from tfdpflows._checks import Fixed, check_integer
 
 
-class FixedSizeSampler:
+class FixedSizeSampler(Fixed):
   """Draws the same number of rows for every batch, each set as likely.
 
   Rows do not repeat within a batch; every batch is drawn afresh from all rows,

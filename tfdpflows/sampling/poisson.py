@@ -5,7 +5,7 @@ from __future__ import annotations
 import dp_accounting
 import numpy as np
 
-from tfdpflows._checks import check_integer
+from tfdpflows._checks import Fixed, check_integer
 from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent
 from tfdpflows.accounting.mechanisms import overflow
 
@@ -14,7 +14,7 @@ from tfdpflows.accounting.mechanisms import overflow
 _MAX_OVERFLOW = 1e-3
 
 
-class PoissonSampler:
+class PoissonSampler(Fixed):
   """Draws each row independently with one probability.
 
   The size of a batch is random. Batches are padded with rows of zeros and
@@ -71,15 +71,14 @@ class PoissonSampler:
       # About one standard deviation of the size: a handful of shapes.
       chunk = 8 * (1 + int(np.sqrt(self.expected_batch_size) / 8))
     self.chunk = check_integer('chunk', chunk)
+    if max_batch_size is not None:
+      max_batch_size = check_integer('max_batch_size', max_batch_size)
     self.max_batch_size = max_batch_size
     if max_batch_size is not None:
       self._check_cap()
 
   def _check_cap(self):
-    cap = self.max_batch_size = check_integer(
-      'max_batch_size', self.max_batch_size
-    )
-    overflow = self.overflow_probability
+    cap, overflow = self.max_batch_size, self.overflow_probability
     if cap < self.expected_batch_size or overflow > _MAX_OVERFLOW:
       n, q = self.num_examples, self.sampling_probability
       enough = self.expected_batch_size + 8 * np.sqrt(n * q * (1 - q))

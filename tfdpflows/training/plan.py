@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dp_accounting
 
 from tfdpflows import accounting, gradients, optimizers, sampling
-from tfdpflows._checks import check_fraction, check_integer
+from tfdpflows._checks import Fixed, check_fraction, check_integer
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.step_noise import StepNoise
@@ -26,7 +26,7 @@ _OPTIMIZERS = {
 _LABEL = 'DP-SGD'
 
 
-class TrainingPlan:
+class TrainingPlan(Fixed):
   """How a model is trained privately, and what that costs.
 
   The plan makes the optimizer, draws the batches and charges the ledger, so
@@ -145,7 +145,8 @@ class TrainingPlan:
     Returns:
       A `TrainingPlan` whose epsilon, with `spent`, is at most `epsilon` and
       within 0.1 % of it. Where `ledger` was charged for such a training under
-      its label, this one has the same noise, to the last bit.
+      its label, with the same noise but for rounding, it has the noise of that
+      charge, to the last bit.
 
     Raises:
       ValueError: for values out of range, or a budget that `spent` exceeds.
