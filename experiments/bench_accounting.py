@@ -188,8 +188,8 @@ def time_ledger(sizes=(10**3, 10**6), repeats=50):
   Returns:
     A dict of way -> size -> median seconds. The ways: the next step of a
     reservation, on disk; a charge of its own, on disk; that with a budget to
-    check, which prices all of the ledger; and a charge in memory after as many
-    charges, each of its own.
+    check, which computes the cost of the whole ledger; and a charge in memory
+    after as many charges, each of its own.
   """
   budget = accounting.PrivacyBudget(epsilon=1e3, delta=1e-5)
   result = {}
@@ -208,7 +208,7 @@ def time_ledger(sizes=(10**3, 10**6), repeats=50):
         add(
           'next step of a reservation, fsync', size, steps.ensure, zip(totals)
         )
-      charges = [(_STEP, 1, 'one more')] * repeats
+      charges = [(_STEP, 1)] * repeats
       for way, limit in (
         ('charge, fsync', None),
         ('charge, fsync, budget checked by pld', budget),

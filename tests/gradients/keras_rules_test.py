@@ -217,7 +217,7 @@ def test_what_no_rule_knows_falls_back(name):
 @pytest.mark.parametrize('name', ['conv1d', 'conv2d'])
 def test_layers_without_a_rule_are_logged_once_by_variable(name, caplog):
   layer, x = _built(name)
-  with caplog.at_level('INFO'):
+  with caplog.at_level('INFO', logger='absl'):
     for _ in range(2):
       _fast(layer, x, 1.0)
   for v in layer.trainable_variables:
@@ -228,7 +228,7 @@ def test_layers_without_a_rule_are_logged_once_by_variable(name, caplog):
 def test_options_without_a_rule_are_logged_once(caplog):
   layer, x = _built('gru_reset_before')
   rules._LOGGED.clear()
-  with caplog.at_level('INFO'):
+  with caplog.at_level('INFO', logger='absl'):
     for _ in range(2):
       _fast(layer, x, 1.0)
   lines = [r.message for r in caplog.records if 'not support all' in r.message]
