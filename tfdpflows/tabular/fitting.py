@@ -25,6 +25,8 @@ from tfdpflows.training.plan import TrainingPlan
 # The share of delta that private bounds may use; Gaussian noise and sampling
 # need most of it.
 _BOUNDS_DELTA_SHARE = 0.1
+# The label of their charge, and of their noise.
+_MARGINALS = 'marginals'
 
 
 class Spending(NamedTuple):
@@ -133,10 +135,11 @@ def run_mechanisms(
       dp_accounting.GaussianDpEvent,
       spending.marginal_noise,
       ledger=ledger,
-      label='marginals',
+      label=_MARGINALS,
     ),
     randomness,
     ledger,
+    label=_MARGINALS,
     resume=resume,
   )
   marginals = [
