@@ -15,6 +15,7 @@ _REQUIRES = [
   'absl-py>=1.0,<2',
   'dp-accounting==0.4.3',
   'jinja2>=3.0',
+  'joblib>=1.3',
   'matplotlib>=3.6',
   'numpy>=1.23.5,<2',
   'pandas>=1.5',
@@ -28,7 +29,9 @@ _REQUIRES = [
 ]
 # statsmodels carries the table of the demonstration.
 _DEMO = ['statsmodels>=0.14']
-_TEST = [*_DEMO, 'hypothesis>=6.80', 'pytest>=7.4', 'pytest-xdist>=3.3']
+# skops saves scikit-learn teachers without pickle.
+_PATE = ['skops>=0.9']
+_TEST = [*_DEMO, *_PATE, 'hypothesis>=6.80', 'pytest>=7.4', 'pytest-xdist>=3.3']
 _DEV = [*_TEST, 'ruff>=0.6']
 
 
@@ -52,7 +55,12 @@ setuptools.setup(
   packages=setuptools.find_packages(include=['tfdpflows', 'tfdpflows.*']),
   package_data={'': ['*.css', '*.html', '*.json', 'py.typed']},
   install_requires=_REQUIRES,
-  extras_require={'demo': _DEMO, 'dev': _DEV, 'test': _TEST},
+  extras_require={
+    'demo': _DEMO,
+    'dev': _DEV,
+    'pate': _PATE,
+    'test': _TEST,
+  },
   entry_points={'console_scripts': ['tfdpflows=tfdpflows.cli:main']},
   classifiers=[
     'Development Status :: 4 - Beta',

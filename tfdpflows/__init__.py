@@ -24,6 +24,7 @@ _SUBPACKAGES = (
   'models',
   'networks',
   'optimizers',
+  'pate',
   'randomness',
   'sampling',
   'tabular',

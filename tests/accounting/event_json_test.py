@@ -38,6 +38,7 @@ EVENTS = [
   accounting.LNMaxDpEvent(0.05),
   accounting.GNMaxDpEvent(40.0),
   accounting.ConfidentGNMaxDpEvent(300.0, 200.0, 40.0, answered=False),
+  accounting.VoteThresholdDpEvent(200.0),
   accounting.DataDependentDpEvent(accounting.GNMaxDpEvent(40.0), log_q=-9.5),
   accounting.DataDependentDpEvent(
     accounting.ConfidentGNMaxDpEvent(300.0, 200.0, 40.0), -9.5, -0.25

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfdpflows import gradients
-from tfdpflows.tabular import progress as bars
+from tfdpflows import progress as bars
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.progress import Progress
 from tfdpflows.training.plan import TrainingPlan

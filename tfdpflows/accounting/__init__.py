@@ -42,6 +42,7 @@ from tfdpflows.accounting.mechanisms.votes import (
   DataDependentDpEvent,
   GNMaxDpEvent,
   LNMaxDpEvent,
+  VoteThresholdDpEvent,
 )
 from tfdpflows.accounting.mechanisms.zero_concentrated import ZCDpEvent
 from tfdpflows.accounting.registry import (
@@ -75,6 +76,7 @@ __all__ = [
   'SparseVectorDpEvent',
   'ToeplitzMechanismDpEvent',
   'TruncatedSubsampledGaussianDpEvent',
+  'VoteThresholdDpEvent',
   'ZCDpEvent',
   'accountant_names',
   'best_epsilon',

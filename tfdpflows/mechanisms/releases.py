@@ -92,6 +92,7 @@ def charge_release(
   randomness: Optional[Randomness],
   facts: dict[str, Any],
   arrays: Iterable[npt.ArrayLike],
+  count: int = 1,
   resume: bool = False,
 ) -> Randomness:
   """Charges a release before its noise is drawn.
@@ -107,6 +108,7 @@ def charge_release(
     arrays: the private arrays that the released numbers depend on. Their
       fingerprint in the ledger tells nothing to anyone without the secret, not
       even whether the arrays of two labels are the same.
+    count: how many runs of the event the release is.
     resume: whether an earlier charge covers this release.
 
   Returns:
@@ -132,6 +134,7 @@ def charge_release(
     digest = randomness.table_fingerprint(arrays)
     ledger.charge(
       event,
+      count,
       label=label,
       resume=resume,
       randomness_id=randomness_id(

@@ -4,54 +4,18 @@ from __future__ import annotations
 
 import collections
 import math
-import sys
 from typing import Any
 
 import dp_accounting
 import numpy as np
-import tqdm
 
-from tfdpflows import accounting
 from tfdpflows._keras import keras
 from tfdpflows.accounting import calibration
+from tfdpflows.progress import FORMAT, bar
 from tfdpflows.training.plan import TrainingPlan
 
 # Points of the training at which the bar knows epsilon.
 _EPSILONS = 50
-# Seconds between two updates.
-_PAUSE = 0.1
-_FORMAT = '[{bar:12}] {desc} {n_fmt}/{total_fmt}{postfix}, '
-
-
-def bar(what: str, total: int, wanted: bool = True, done: int = 0) -> tqdm.tqdm:
-  """Returns a bar on stderr, shown where that is a terminal or a notebook.
-
-  Args:
-    what: what is counted, one word.
-    total: how many there are.
-    wanted: whether to show one.
-    done: how many are done already.
-  """
-  there = sys.stderr.isatty() or 'ipykernel' in sys.modules
-  return tqdm.tqdm(
-    desc=what,
-    total=total,
-    initial=done,
-    disable=not (wanted and there),
-    file=sys.stderr,
-    bar_format=_FORMAT + '{remaining} left',
-    ascii=' =',
-    dynamic_ncols=True,
-    mininterval=_PAUSE,
-    miniters=1,
-  )
-
-
-def add_one(shown: tqdm.tqdm, ledger: accounting.PrivacyLedger) -> None:
-  """Advances the bar by one, and shows the epsilon of the ledger."""
-  if not shown.disable:
-    shown.set_postfix_str(f'epsilon {ledger.epsilon():.3g}', refresh=False)
-    shown.update()
 
 
 class Progress(keras.callbacks.Callback):
@@ -104,7 +68,7 @@ class Progress(keras.callbacks.Callback):
 
   def close(self) -> None:
     """Ends the bar, and its line."""
-    self._bar.bar_format = _FORMAT + '{elapsed} taken'
+    self._bar.bar_format = FORMAT + '{elapsed} taken'
     self._bar.close()
 
   def _text(self, step):

@@ -35,6 +35,7 @@ AS_IF_REMOVED = [
   accounting.LNMaxDpEvent(0.1),
   accounting.GNMaxDpEvent(10.0),
   accounting.ConfidentGNMaxDpEvent(10.0, 10.0, 10.0),
+  accounting.VoteThresholdDpEvent(10.0),
   dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
   dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE),
   dp_accounting.PoissonSampledDpEvent(0.1, DISCRETE),

@@ -62,6 +62,7 @@ __all__ = [
   'DataDependentThreshold',
   'GNMaxDpEvent',
   'LNMaxDpEvent',
+  'VoteThresholdDpEvent',
   'data_dependent_event',
   'log_pr_answered',
   'log_q_gaussian',
@@ -283,6 +284,34 @@ def _(event, relation):
   if not event.answered:
     return check
   return [*check, *mechanisms_of(GNMaxDpEvent(event.sigma), relation)]
+
+
+@events.event_class
+class VoteThresholdDpEvent(dp_accounting.DpEvent):
+  """PATE: whether the teachers agree, without an answer.
+
+  The check of Confident GNMax by itself, for queries whose answers are charged
+  by another event.
+
+  Attributes:
+    sigma: Standard deviation of the noise on the largest count.
+
+  #### Formal guarantee
+  A Gaussian mechanism of sensitivity 1, as the row that one teacher has more
+  moves one vote, and the largest count by at most one, under either
+  neighbouring relation. The same holds for the largest difference of the counts
+  and public numbers (Interactive GNMax, Papernot et al. 2018, algorithm 2).
+  """
+
+  sigma: float
+
+
+@events.register(
+  VoteThresholdDpEvent,
+  'PATE check whether teachers agree, sigma {0.sigma:.6g}',
+)
+def _(event, relation):
+  return gaussian_run(event_number(event, 'sigma'))
 
 
 @events.event_class

@@ -19,10 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows import accounting, mechanisms
+from tfdpflows import progress as bars
 from tfdpflows._keras import keras
 from tfdpflows.mechanisms import marginals, smoothing
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular import progress as bars
 from tfdpflows.tabular.density import TableDensity
 
 # Share of the selection in the budget of a round, as in AIM.

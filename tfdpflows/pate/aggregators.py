@@ -1,0 +1,636 @@
+"""Private answers to queries, from the votes of teachers.
+
+Every aggregator is made with
+
+- `num_teachers` and `num_classes`: each teacher has one vote per query;
+- `ledger`: the `PrivacyLedger` that is charged before a query is answered;
+- `randomness`: a `tfdpflows.randomness.Randomness`, or `None` for one that
+  nobody knows;
+- `label`: name of its charges in the ledger and of its streams of random
+  numbers; one label serves one aggregator;
+- `resume`: whether queries that the ledger has charged under this label, by an
+  earlier process, are repeated: in the same order, with the same votes,
+  parameters and `randomness`, which gives the same answers again;
+
+and has one method, `query`. It takes votes, int `[queries, num_classes]`: how
+many teachers vote for each class. It returns answers, int64 `[queries]`: a
+class, or -1 where there is no answer. Queries of one call are charged together,
+and refused together.
+
+#### Formal guarantee
+
+The votes come from teachers of which each was trained on its own shard of the
+rows (`partition`), and are about inputs that depend on the rows through earlier
+answers alone. Then neighbouring tables change the vote of one teacher,
+the same one in all queries, and the answers are as private as the events that
+are charged for them. The votes themselves are private: they must go nowhere
+else. So is whether there is an error: a message names queries, no votes.
+
+Noise is drawn in floating point: no answer is proof against floating-point
+attacks.
+
+#### References
+
+Papernot et al. 2017, "Semi-supervised knowledge transfer for deep learning from
+private training data". Papernot et al. 2018, "Scalable private learning with
+PATE". Lyu, Su and Li 2017, "Understanding the sparse vector technique for
+differential privacy".
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+
+from tfdpflows._checks import check_integer, check_positive
+from tfdpflows.accounting import (
+  BudgetExceededError,
+  ExponentialMechanismDpEvent,
+  GNMaxDpEvent,
+  LNMaxDpEvent,
+  SparseVectorDpEvent,
+  VoteThresholdDpEvent,
+)
+from tfdpflows.mechanisms.releases import charge_release, differing_rows
+from tfdpflows.randomness import Randomness
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+
+NO_ANSWER = -1
+# Predictions that are counted at one time.
+_CHUNK = 1 << 24
+
+
+def count_votes(predictions: npt.ArrayLike, num_classes: int) -> np.ndarray:
+  """Returns how many teachers vote for each class.
+
+  Args:
+    predictions: int `[num_teachers, queries]`, the class that each votes for.
+    num_classes: number of classes.
+
+  Returns:
+    int32 `[queries, num_classes]`.
+
+  Raises:
+    ValueError: for another shape or dtype, or a class out of range.
+
+  #### Example
+
+  >>> from tfdpflows.pate import count_votes
+  >>> count_votes([[0, 2], [0, 1], [1, 2]], 3).tolist()
+  [[2, 1, 0], [0, 1, 2]]
+  """
+  predictions = np.asarray(predictions)
+  if predictions.ndim != 2 or predictions.dtype.kind not in 'iu':
+    raise ValueError(
+      f'predictions have shape {predictions.shape} and dtype '
+      f'{predictions.dtype}; they must be integers [teachers, queries].'
+    )
+  teachers, queries = predictions.shape
+  counts = np.zeros([queries, num_classes], np.int32)
+  step = max(_CHUNK // max(teachers, 1), 1)
+  for start in range(0, queries, step):
+    part = predictions[:, start : start + step]
+    for c in range(num_classes):
+      counts[start : start + step, c] = np.count_nonzero(part == c, axis=0)
+  if (counts.sum(1) != teachers).any():
+    raise ValueError(
+      f'A prediction is no class: all must be from 0 to {num_classes - 1}.'
+    )
+  return counts
+
+
+class Aggregator(abc.ABC):
+  """Answers queries from votes, privately; see the module `aggregators`.
+
+  A new one has its parameters, `_facts`, and `_answer`, which charges what it
+  runs before it draws noise.
+
+  Attributes:
+    num_teachers: number of votes on each query.
+    num_classes: number of classes.
+    ledger: the `PrivacyLedger`.
+    label: of its charges.
+  """
+
+  _LABEL = 'votes'
+
+  def __init__(
+    self,
+    *,
+    num_teachers: int,
+    num_classes: int,
+    ledger: PrivacyLedger,
+    randomness: Optional[Randomness] = None,
+    label: Optional[str] = None,
+    resume: bool = False,
+  ):
+    self.num_teachers = check_integer('num_teachers', num_teachers)
+    self.num_classes = check_integer('num_classes', num_classes, 2)
+    self.ledger = ledger
+    self.label = self._LABEL if label is None else str(label)
+    if resume and randomness is None:
+      raise ValueError(
+        'resume=True repeats queries, which takes the same random numbers: '
+        'give the `randomness` of then, made from its `secret`.'
+      )
+    differing_rows(ledger.neighboring_relation)
+    self._randomness = Randomness() if randomness is None else randomness
+    self._resume = resume
+    self._calls = 0
+
+  def query(self, votes: npt.ArrayLike) -> np.ndarray:
+    """Charges the ledger, then returns an answer to each query.
+
+    Args:
+      votes: int `[queries, num_classes]`; each row sums to `num_teachers`.
+
+    Returns:
+      int64 `[queries]`: a class, or -1 where there is no answer.
+
+    Raises:
+      ValueError: for votes that are none, or to repeat other queries.
+      BudgetExceededError: if the ledger refuses the charge, or nothing is left
+        of a number of answers: nothing is answered.
+      LedgerError: if the ledger is closed or cannot be written, or to repeat
+        queries with other votes, parameters or random numbers.
+    """
+    votes = self._checked(votes)
+    if not len(votes):
+      return np.zeros(0, np.int64)
+    return self._answer(votes)
+
+  @abc.abstractmethod
+  def _answer(self, votes: np.ndarray) -> np.ndarray:
+    """Returns answers to votes that are checked."""
+
+  def _facts(self) -> dict[str, Any]:
+    """Returns the public parameters, for the ledger."""
+    return {}
+
+  def _charged(
+    self,
+    event: DpEvent,
+    arrays: list,
+    count: int,
+    **facts: Any,
+  ) -> np.random.Generator:
+    """Charges runs of an event; returns random numbers for these alone."""
+    label = self._next_label()
+    charge_release(
+      self.ledger,
+      event,
+      label=label,
+      randomness=self._randomness,
+      facts={
+        'release': type(self).__name__,
+        'num_teachers': self.num_teachers,
+        'num_classes': self.num_classes,
+        **self._facts(),
+        **facts,
+      },
+      arrays=arrays,
+      count=count,
+      resume=self._resume,
+    )
+    return self._randomness.numpy(label)
+
+  def _next_label(self):
+    self._calls += 1
+    return f'{self.label} {self._calls}'
+
+  def _checked(self, votes):
+    votes = np.asarray(votes)
+    if votes.ndim != 2 or votes.shape[1] != self.num_classes:
+      raise ValueError(
+        f'votes have shape {list(votes.shape)}; they must be [queries, '
+        f'{self.num_classes}], how many teachers vote for each class.'
+      )
+    if votes.dtype.kind not in 'iu':
+      whole = votes.dtype.kind == 'f' and np.isfinite(votes).all()
+      if not (whole and (votes == np.floor(votes)).all()):
+        raise ValueError(
+          f'votes have dtype {votes.dtype} and are no counts: they must be '
+          'whole numbers, without NaN. Count votes with pate.count_votes.'
+        )
+    bad = (votes < 0).any(1) | (votes.sum(1) != self.num_teachers)
+    if bad.any():
+      raise ValueError(
+        f'The votes on query {int(np.argmax(bad))} are not those of '
+        f'{self.num_teachers} teachers, one each: counts must be zero or more '
+        'and have that sum.'
+      )
+    return votes.astype(np.int64)
+
+  def _used_up(self, what: str) -> BudgetExceededError:
+    return BudgetExceededError(
+      self.ledger.budget,
+      None,
+      None,
+      message=(
+        f'{self.label!r} has given its {what}; nothing was charged. Make '
+        'another aggregator, if the budget has room for it.'
+      ),
+    )
+
+
+class LNMax(Aggregator):
+  """The class with most votes after Laplace noise (Papernot et al. 2017).
+
+  Args:
+    gamma: the noise on each count has the scale `1 / gamma`.
+    **kwargs: see the module `aggregators`.
+
+  #### Formal guarantee
+
+  `LNMaxDpEvent(gamma)` per query, 2 gamma-private.
+
+  #### Example
+
+  >>> from tfdpflows import accounting, pate
+  >>> aggregator = pate.LNMax(
+  ...   gamma=.05, num_teachers=250, num_classes=3,
+  ...   ledger=accounting.PrivacyLedger())
+  >>> aggregator.query([[0, 250, 0], [250, 0, 0]]).tolist()
+  [1, 0]
+  """
+
+  def __init__(self, gamma: float, **kwargs: Any):
+    super().__init__(**kwargs)
+    self.gamma = check_positive('gamma', gamma)
+
+  def _facts(self):
+    return {'gamma': self.gamma}
+
+  def _answer(self, votes):
+    rng = self._charged(LNMaxDpEvent(self.gamma), [votes], len(votes))
+    noise = rng.laplace(scale=1 / self.gamma, size=votes.shape)
+    return np.argmax(votes + noise, axis=1)
+
+
+class GNMax(Aggregator):
+  """The class with most votes after Gaussian noise (Papernot et al. 2018).
+
+  Args:
+    sigma: standard deviation of the noise on each count.
+    **kwargs: see the module `aggregators`.
+
+  #### Formal guarantee
+
+  `GNMaxDpEvent(sigma)` per query: a Gaussian mechanism of l2 sensitivity
+  sqrt(2), as a vote that changes leaves one class and goes to another.
+
+  #### Example
+
+  >>> from tfdpflows import accounting, pate
+  >>> ledger = accounting.PrivacyLedger(
+  ...   budget=accounting.PrivacyBudget(epsilon=1., delta=1e-5))
+  >>> aggregator = pate.GNMax(
+  ...   sigma=40., num_teachers=250, num_classes=3, ledger=ledger)
+  >>> aggregator.query([[0, 250, 0], [250, 0, 0]]).tolist()
+  [1, 0]
+  >>> round(ledger.epsilon(), 3)
+  0.16
+  """
+
+  def __init__(self, sigma: float, **kwargs: Any):
+    super().__init__(**kwargs)
+    self.sigma = check_positive('sigma', sigma)
+
+  def _facts(self):
+    return {'sigma': self.sigma}
+
+  def _answer(self, votes):
+    rng = self._charged(GNMaxDpEvent(self.sigma), [votes], len(votes))
+    return np.argmax(votes + rng.normal(0, self.sigma, votes.shape), axis=1)
+
+
+class ExponentialVote(Aggregator):
+  """A class drawn by the exponential mechanism, the votes being its utility.
+
+  Class j is drawn with a probability proportional to `exp(epsilon n_j / 2)`, as
+  in DP-AD (Waites and Cummings 2021, algorithm 2).
+
+  Args:
+    epsilon: of one query.
+    **kwargs: see the module `aggregators`.
+
+  #### Formal guarantee
+
+  A vote that changes moves each count by at most 1, so that a query is
+  `ExponentialMechanismDpEvent(epsilon)`.
+
+  #### Example
+
+  >>> from tfdpflows import accounting, pate
+  >>> aggregator = pate.ExponentialVote(
+  ...   epsilon=1., num_teachers=100, num_classes=2,
+  ...   ledger=accounting.PrivacyLedger())
+  >>> aggregator.query([[98, 2]]).tolist()
+  [0]
+  """
+
+  def __init__(self, epsilon: float, **kwargs: Any):
+    super().__init__(**kwargs)
+    self.epsilon = check_positive('epsilon', epsilon)
+
+  def _facts(self):
+    return {'epsilon': self.epsilon}
+
+  def _answer(self, votes):
+    event = ExponentialMechanismDpEvent(self.epsilon)
+    rng = self._charged(event, [votes], len(votes))
+    utility = self.epsilon / 2 * votes
+    return np.argmax(utility + rng.gumbel(size=votes.shape), axis=1)
+
+
+class ConfidentGNMax(Aggregator):
+  """GNMax, for queries on which teachers agree (Papernot et al. 2018).
+
+  A query is answered if its largest count and Gaussian noise reach a threshold
+  together (algorithm 1), until `max_answers` were given.
+
+  Args:
+    threshold: on the largest count, such as 0.8 of the teachers.
+    sigma_threshold: standard deviation of the noise of that check.
+    sigma: standard deviation of the noise on each count of an answer.
+    max_answers: the largest number of answers; public. All of them are charged
+      with the first query, and each query for its check.
+    **kwargs: see the module `aggregators`.
+
+  Attributes:
+    num_answered: how many answers were given.
+
+  #### Formal guarantee
+
+  A query is a Gaussian mechanism of sensitivity 1 (`VoteThresholdDpEvent`);
+  where its outcome is positive, one of sensitivity sqrt(2) (`GNMaxDpEvent`)
+  follows. So noisy outcomes decide which queries have an answer. But where
+  Gaussian mechanisms are chosen one after another, by outcomes of earlier ones,
+  and `sum (sensitivity / sigma)^2` is bounded by a public number, all together
+  are as private as one Gaussian mechanism with that sum (Smith and Thakurta
+  2022, "Fully adaptive composition for Gaussian differential privacy"). That
+  is what is charged: a check for each query, and `max_answers` answers, whether
+  they are given or not.
+
+  #### Example
+
+  >>> from tfdpflows import accounting, pate
+  >>> aggregator = pate.ConfidentGNMax(
+  ...   threshold=200., sigma_threshold=10., sigma=20., max_answers=5,
+  ...   num_teachers=250, num_classes=3, ledger=accounting.PrivacyLedger())
+  >>> aggregator.query([[0, 250, 0], [100, 90, 60]]).tolist()
+  [1, -1]
+  """
+
+  def __init__(
+    self,
+    threshold: float,
+    sigma_threshold: float,
+    sigma: float,
+    max_answers: int,
+    **kwargs: Any,
+  ):
+    super().__init__(**kwargs)
+    self.threshold = float(threshold)
+    if not 0 <= self.threshold < np.inf:
+      raise ValueError(
+        f'threshold is {threshold}; it must be a number of votes, zero or more.'
+      )
+    self.sigma_threshold = check_positive('sigma_threshold', sigma_threshold)
+    self.sigma = check_positive('sigma', sigma)
+    self.max_answers = check_integer('max_answers', max_answers)
+    self.num_answered = 0
+    self._answers_charged = False
+
+  def _facts(self):
+    return {
+      'threshold': self.threshold,
+      'sigma_threshold': self.sigma_threshold,
+      'sigma': self.sigma,
+      'max_answers': self.max_answers,
+    }
+
+  def _answer(self, votes, public=None):
+    left = self.max_answers - self.num_answered
+    if not left:
+      raise self._used_up(f'{self.max_answers} answers')
+    event, count = VoteThresholdDpEvent(self.sigma_threshold), len(votes)
+    if not self._answers_charged:
+      answer = GNMaxDpEvent(self.sigma)
+      event = ComposedDpEvent(
+        [
+          SelfComposedDpEvent(answer, self.max_answers),
+          SelfComposedDpEvent(event, count),
+        ]
+      )
+      count = 1
+    given = [votes] if public is None else [votes, public]
+    rng = self._charged(event, given, count, answered=self.num_answered)
+    self._answers_charged = True
+    counts = votes if public is None else votes - public
+    noise = rng.normal(0, self.sigma_threshold, len(votes))
+    agreed = counts.max(1) + noise >= self.threshold
+    agreed &= np.cumsum(agreed) <= left
+    noise = rng.normal(0, self.sigma, votes.shape)
+    self.num_answered += int(agreed.sum())
+    return np.where(agreed, np.argmax(votes + noise, axis=1), NO_ANSWER)
+
+
+class InteractiveGNMax(ConfidentGNMax):
+  """GNMax, for queries where teachers contradict a student.
+
+  The student predicts first. Where the largest difference between votes and its
+  prediction, with noise, reaches the threshold, the teachers answer; elsewhere
+  its prediction is the answer, if it is sure of it (Papernot et al. 2018,
+  algorithm 2).
+
+  Args:
+    threshold: on the largest difference `n_j - num_teachers * p_j`, in votes.
+    sigma_threshold: as for `ConfidentGNMax`, as the next two.
+    sigma: see there.
+    max_answers: see there; for answers of the teachers.
+    confidence: the probability above which the student's prediction is taken.
+    **kwargs: see the module `aggregators`.
+
+  #### Formal guarantee
+
+  That of `ConfidentGNMax`: the predictions are those of a student trained on
+  earlier answers, and a vote that changes moves the largest difference by at
+  most 1.
+
+  #### Example
+
+  >>> from tfdpflows import accounting, pate
+  >>> aggregator = pate.InteractiveGNMax(
+  ...   threshold=150., sigma_threshold=10., sigma=20., max_answers=5,
+  ...   confidence=.9, num_teachers=250, num_classes=2,
+  ...   ledger=accounting.PrivacyLedger())
+  >>> votes = [[0, 250], [0, 250], [120, 130]]
+  >>> aggregator.query(votes, [[.9, .1], [.01, .99], [.5, .5]]).tolist()
+  [1, 1, -1]
+  >>> aggregator.num_answered
+  1
+  """
+
+  def __init__(
+    self,
+    threshold: float,
+    sigma_threshold: float,
+    sigma: float,
+    max_answers: int,
+    *,
+    confidence: float,
+    **kwargs: Any,
+  ):
+    super().__init__(threshold, sigma_threshold, sigma, max_answers, **kwargs)
+    if not 0 <= confidence <= 1:
+      raise ValueError(
+        f'confidence is {confidence}; it must be a probability, in [0, 1].'
+      )
+    self.confidence = float(confidence)
+
+  def _facts(self):
+    return {**super()._facts(), 'confidence': self.confidence}
+
+  def query(  # The student's prediction is a part of these queries.
+    self, votes: npt.ArrayLike, predictions: npt.ArrayLike
+  ) -> np.ndarray:
+    """As `Aggregator.query`.
+
+    Args:
+      votes: int `[queries, num_classes]`.
+      predictions: float `[queries, num_classes]`, the student's probabilities.
+    """
+    votes = self._checked(votes)
+    p = np.asarray(predictions, np.float64)
+    valid = p.shape == votes.shape and bool(((p >= 0) & (p <= 1)).all())
+    if not (valid and np.allclose(p.sum(1), 1, atol=1e-3)):
+      raise ValueError(
+        f'predictions have shape {list(p.shape)}; they must be probabilities '
+        f'{list(votes.shape)}, which sum to 1 for each query.'
+      )
+    if not len(votes):
+      return np.zeros(0, np.int64)
+    answers = self._answer(votes, self.num_teachers * p)
+    sure = (answers == NO_ANSWER) & (p.max(1) > self.confidence)
+    return np.where(sure, np.argmax(p, axis=1), answers)
+
+
+class SparseVector(Aggregator):
+  """Which queries have many votes for one class, for streams where few have.
+
+  The sparse vector technique (Lyu et al. 2017, algorithm 7): the cost is for
+  `max_positives` positive answers, however many queries there are.
+
+  Args:
+    threshold: a query is positive where the votes for `positive_class` are at
+      least this, with noise on both.
+    epsilon: of all queries together.
+    max_positives: the largest number of positive answers; public. After that
+      nothing is answered any more.
+    positive_class: the class that is rare.
+    threshold_share: share of `epsilon` for the noise on the threshold; by
+      default what leaves least noise on their difference, `1 / (1 + (2 c)^(2 /
+      3))` for c positive answers.
+    **kwargs: see the module `aggregators`; `num_classes` is 2 by default.
+
+  Attributes:
+    num_positives: how many positive answers were given.
+
+  #### Formal guarantee
+
+  A vote that changes moves the number of votes for one class by at most 1, in
+  some queries up and in others down. `SparseVectorDpEvent` with both shares of
+  `epsilon`, which is charged once, before the first query. The noise on the
+  threshold is drawn once.
+
+  #### Example
+
+  >>> from tfdpflows import accounting, pate
+  >>> ledger = accounting.PrivacyLedger()
+  >>> aggregator = pate.SparseVector(
+  ...   threshold=50., epsilon=1., max_positives=2, num_teachers=100,
+  ...   ledger=ledger)
+  >>> aggregator.query([[100, 0], [98, 2], [0, 100]]).tolist()
+  [0, 0, 1]
+  >>> len(ledger.entries)
+  1
+  """
+
+  def __init__(
+    self,
+    threshold: float,
+    epsilon: float,
+    max_positives: int,
+    *,
+    positive_class: int = 1,
+    threshold_share: Optional[float] = None,
+    num_classes: int = 2,
+    **kwargs: Any,
+  ):
+    super().__init__(num_classes=num_classes, **kwargs)
+    if self._resume:
+      raise ValueError(
+        'A stream of the sparse vector technique cannot be resumed: its ledger '
+        'does not know what was asked, and the same noise on other votes would '
+        'reveal their difference. Begin another one.'
+      )
+    self.threshold = float(threshold)
+    if not 0 <= self.threshold < np.inf:
+      raise ValueError(
+        f'threshold is {threshold}; it must be a number of votes, zero or more.'
+      )
+    self.epsilon = check_positive('epsilon', epsilon)
+    self.max_positives = check_integer('max_positives', max_positives)
+    self.positive_class = check_integer('positive_class', positive_class, 0)
+    if self.positive_class >= num_classes:
+      raise ValueError(
+        f'positive_class is {positive_class}; there are {num_classes} classes, '
+        'counted from 0.'
+      )
+    if threshold_share is None:
+      threshold_share = 1 / (1 + (2 * self.max_positives) ** (2 / 3))
+    if not 0 < threshold_share < 1:
+      raise ValueError(
+        f'threshold_share is {threshold_share}; it must be in (0, 1).'
+      )
+    self.threshold_share = float(threshold_share)
+    self.num_positives = 0
+    self._rng = None
+
+  def _facts(self):
+    return {
+      'threshold': self.threshold,
+      'epsilon': self.epsilon,
+      'max_positives': self.max_positives,
+      'positive_class': self.positive_class,
+      'threshold_share': self.threshold_share,
+    }
+
+  def _answer(self, votes):
+    left = self.max_positives - self.num_positives
+    if not left:
+      raise self._used_up(f'{self.max_positives} positive answers')
+    # Both parts are what the noise below is for, and their sum is charged.
+    first = self.epsilon * self.threshold_share
+    second = self.epsilon - first
+    if self._rng is None:
+      self._rng = self._charged(SparseVectorDpEvent(first, second), [], 1)
+      noise = self._rng.laplace(scale=1 / first)
+      self._noisy_threshold = self.threshold + noise
+    scale = 2 * self.max_positives / second
+    found = np.full(len(votes), NO_ANSWER, np.int64)
+    counts = votes[:, self.positive_class]
+    noisy = counts + self._rng.laplace(scale=scale, size=len(votes))
+    positive = noisy >= self._noisy_threshold
+    answered = np.cumsum(positive) - positive < left
+    found[answered] = positive[answered]
+    self.num_positives += int((positive & answered).sum())
+    return found
