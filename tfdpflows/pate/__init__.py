@@ -1,4 +1,4 @@
-"""PATE: teachers on disjoint shards, and private answers from their votes."""
+"""PATE: private answers to queries, from votes of teachers or of neighbours."""
 
 from tfdpflows.pate.aggregators import (
   Aggregator,
@@ -11,6 +11,7 @@ from tfdpflows.pate.aggregators import (
   count_votes,
 )
 from tfdpflows.pate.partition import partition
+from tfdpflows.pate.private_knn import PrivateKNN, private_knn_event
 from tfdpflows.pate.teachers import TeacherEnsemble
 
 __all__ = [
@@ -20,8 +21,10 @@ __all__ = [
   'GNMax',
   'InteractiveGNMax',
   'LNMax',
+  'PrivateKNN',
   'SparseVector',
   'TeacherEnsemble',
   'count_votes',
   'partition',
+  'private_knn_event',
 ]
