@@ -10,21 +10,33 @@ from tfdpflows.pate.aggregators import (
   SparseVector,
   count_votes,
 )
+from tfdpflows.pate.anomaly import AnomalyEnsemble
 from tfdpflows.pate.partition import partition
+from tfdpflows.pate.planning import (
+  QueryPlan,
+  data_dependent_epsilon,
+  plan_queries,
+)
 from tfdpflows.pate.private_knn import PrivateKNN, private_knn_event
+from tfdpflows.pate.students import fit_student
 from tfdpflows.pate.teachers import TeacherEnsemble
 
 __all__ = [
   'Aggregator',
+  'AnomalyEnsemble',
   'ConfidentGNMax',
   'ExponentialVote',
   'GNMax',
   'InteractiveGNMax',
   'LNMax',
   'PrivateKNN',
+  'QueryPlan',
   'SparseVector',
   'TeacherEnsemble',
   'count_votes',
+  'data_dependent_epsilon',
+  'fit_student',
   'partition',
+  'plan_queries',
   'private_knn_event',
 ]

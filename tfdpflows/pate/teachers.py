@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from tfdpflows import atomic
 from tfdpflows._checks import check_integer
+from tfdpflows._keras import keras
 from tfdpflows.mechanisms.releases import as_numbers
 from tfdpflows.pate.aggregators import count_votes
 from tfdpflows.pate.partition import partition
@@ -297,14 +301,24 @@ class TeacherEnsemble:
     try:
       with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        found = np.asarray(_predict(model, x))
-      if found.ndim == 2:
-        found = np.argmax(np.where(np.isnan(found), -np.inf, found), axis=1)
-      found = found.astype(np.int64)
+        found = self._classes(self._outputs(model, x), teacher.facts)
     except Exception:  # As in training.
       found = np.full(len(x), -1)
     valid = (found >= 0) & (found < self.num_classes)
     return np.where(valid, found, t % self.num_classes)
+
+  def _outputs(self, model, x):
+    """Returns what a model gives for rows: classes, or numbers for each."""
+    if hasattr(model, 'predict_on_batch'):
+      return np.asarray(model.predict_on_batch(x))
+    return np.asarray(model.predict(x))
+
+  def _classes(self, outputs, facts):
+    """Returns the classes that a teacher votes for, int `[n]`."""
+    del facts
+    if outputs.ndim == 2:
+      outputs = np.argmax(np.where(np.isnan(outputs), -np.inf, outputs), axis=1)
+    return outputs.astype(np.int64)
 
   def _facts_of(self, model, x):
     """Returns what a teacher learns of its shard besides its model."""
@@ -358,22 +372,15 @@ class TeacherEnsemble:
 
   def _fitted(self, x, y, seed):
     """Returns a teacher; raises what its model raises."""
-    import tensorflow as tf  # noqa: PLC0415 (not for scikit-learn's processes)
-
-    from tfdpflows._keras import keras  # noqa: PLC0415
-
-    tf.random.set_seed(seed)
-    np.random.seed(seed)
-    model = self._make_teacher()
-    options = dict(self._fit_options)
-    with warnings.catch_warnings():
+    with _seeded(seed), warnings.catch_warnings():
       warnings.simplefilter('ignore')
+      model = self._make_teacher()
       if isinstance(model, keras.Model):
-        model.fit(x, y, **{'verbose': 0, **options})
+        model.fit(x, y, **{'verbose': 0, **self._fit_options})
         facts = self._facts_of(model, x)
         return Teacher(model.get_weights(), facts)
       _seed_estimator(model, seed)
-      model.fit(*([x] if y is None else [x, y]), **options)
+      model.fit(*([x] if y is None else [x, y]), **self._fit_options)
       return Teacher(model, self._facts_of(model, x))
 
   def _try_one(self, x, y):
@@ -396,7 +403,7 @@ class TeacherEnsemble:
       teacher = self._fitted(*rows, seed=0)
       model = self._make_teacher() if isinstance(teacher.model, list) else None
       model = _with_weights(model, teacher, rows[0])
-      found = np.asarray(_predict(model, rows[0]))
+      found = self._outputs(model, rows[0])
     except Exception as error:
       raise ValueError(
         f'A teacher cannot be trained on rows made up from shapes and dtypes: '
@@ -474,12 +481,11 @@ class _Store:
 
   def try_saving(self, model):
     """Fails before training, where a teacher could not be saved after it."""
-    from tfdpflows._keras import keras  # noqa: PLC0415
-
     if not isinstance(model, keras.Model):
       try:
         skops = _skops()
         unknown = skops.get_untrusted_types(data=skops.dumps(model))
+        unknown = [name for name in unknown if not _is_known(name)]
         if unknown:
           raise ValueError(
             f'{type(model).__name__} has parts that skops does not load '
@@ -512,7 +518,9 @@ class _Store:
       raise ValueError(f'{path} is damaged: {error}') from error
     saved = path.with_suffix('.skops')
     if saved.exists():
-      model = _skops().loads(saved.read_bytes())
+      content, skops = saved.read_bytes(), _skops()
+      unknown = skops.get_untrusted_types(data=content)
+      model = skops.loads(content, trusted=list(filter(_is_known, unknown)))
     return Teacher(model if model != [] else None, facts)
 
   def finish(self):
@@ -550,11 +558,18 @@ def _with_weights(model, teacher, x):
   return model
 
 
-def _predict(model, x):
-  """Returns classes, or a number for each class."""
-  if hasattr(model, 'predict_on_batch'):
-    return model.predict_on_batch(x)
-  return model.predict(x)
+@contextlib.contextmanager
+def _seeded(seed):
+  """Seeds what models draw from, for the time of one training."""
+  states = random.getstate(), np.random.get_state()
+  keras.utils.set_random_seed(seed)
+  try:
+    yield
+  finally:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    # TensorFlow does not tell its seed of before; a known one must not stay.
+    tf.random.set_seed(int.from_bytes(os.urandom(4), 'big'))
 
 
 def _seed_estimator(model, seed):
@@ -563,6 +578,11 @@ def _seed_estimator(model, seed):
       n for n in model.get_params() if n.split('__')[-1] == 'random_state'
     ]
     model.set_params(**dict.fromkeys(names, seed))
+
+
+def _is_known(name):
+  # The folder is the user's own: trees are loaded, which skops asks about.
+  return name.startswith('sklearn.')
 
 
 def _skops():

@@ -1,0 +1,109 @@
+"""DP-AD: densities on shards, thresholds of their own, streams."""
+
+import numpy as np
+import pytest
+from sklearn.mixture import GaussianMixture
+
+from tfdpflows import accounting, flows, models, pate
+from tfdpflows._keras import keras
+from tfdpflows.randomness import Randomness
+
+
+def rows(n=500):
+  return np.random.default_rng(0).normal(size=[n, 2]).astype('float32')
+
+
+QUERIES = np.array([[0.0, 0.0], [0.5, -0.5], [8.0, 8.0], [-9.0, 5.0]])
+ANOMALIES = [0, 0, 1, 1]
+
+
+def flow():
+  model = models.DensityModel(
+    flows.masked_autoregressive_flow(2, num_blocks=1, hidden_units=[8])
+  )
+  model.compile(optimizer=keras.optimizers.Adam(1e-2))
+  return model
+
+
+@pytest.mark.parametrize(
+  ('make', 'options'),
+  [
+    (lambda: GaussianMixture(2), {}),
+    (flow, {'fit_options': {'epochs': 2, 'batch_size': 64}}),
+  ],
+  ids=['mixture', 'flow'],
+)
+@pytest.mark.parametrize(
+  'threshold', [{'threshold': -9.0}, {'false_positive_rate': 0.01}], ids=str
+)
+def test_densities_vote(make, options, threshold, tmp_path):
+  options = {'randomness': Randomness(seed=0), **options, **threshold}
+  ensemble = pate.AnomalyEnsemble(make, 4, **options)
+  folder = tmp_path / 'densities'
+  ensemble.fit(rows(), folder=folder, progress=False)
+  votes = ensemble.votes(QUERIES.astype('float32'))
+  assert np.argmax(votes, 1).tolist() == ANOMALIES
+  loaded = pate.AnomalyEnsemble.load(folder, make, 4, **options)
+  again = loaded.votes(QUERIES.astype('float32'))
+  np.testing.assert_array_equal(votes, again)
+
+
+def test_a_row_changes_one_vote():
+  x = rows()
+  other = x.copy()
+  other[-1] = 1e4
+  queries = 3 * rows(300)
+  votes = [
+    pate.AnomalyEnsemble(
+      GaussianMixture,
+      10,
+      false_positive_rate=0.05,
+      randomness=Randomness(seed=1),
+    )
+    .fit(table, progress=False)
+    .votes(queries)
+    for table in (x, other, x[:-1])
+  ]
+  for changed in votes[1:]:
+    assert np.abs(votes[0] - changed).max() <= 1
+
+
+def test_what_has_no_density_is_an_anomaly():
+  ensemble = pate.AnomalyEnsemble(GaussianMixture, 2, threshold=0.0)
+  found = ensemble._classes(np.array([np.nan, -np.inf, 0.0]), np.zeros(1))
+  assert found.tolist() == [1, 1, 0]
+
+
+def test_a_stream_with_few_anomalies():
+  ensemble = pate.AnomalyEnsemble(
+    GaussianMixture, 50, false_positive_rate=0.01
+  ).fit(rows(2000), progress=False)
+  stream = rows(400) * 0.5
+  stream[[50, 320]] = 20.0
+  ledger = accounting.PrivacyLedger()
+  aggregator = pate.SparseVector(25.0, 8.0, 3, num_teachers=50, ledger=ledger)
+  found = aggregator.query(ensemble.votes(stream))
+  assert np.flatnonzero(found == 1).tolist() == [50, 320]
+  assert ledger.epsilon(1e-9) <= 8.0 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({}, 'Give one of'),
+    ({'threshold': 1.0, 'false_positive_rate': 0.1}, 'Give one of'),
+    ({'threshold': np.inf}, 'must be finite'),
+    ({'false_positive_rate': 1.0}, r'in \(0, 1\)'),
+  ],
+)
+def test_bad_arguments(options, message):
+  with pytest.raises(ValueError, match=message):
+    pate.AnomalyEnsemble(GaussianMixture, 4, **options)
+
+
+def test_bad_rows():
+  ensemble = pate.AnomalyEnsemble(GaussianMixture, 4, threshold=0.0)
+  with pytest.raises(ValueError, match='rows alone'):
+    ensemble.fit(rows(), np.zeros(500, int), progress=False)
+  with pytest.raises(ValueError, match='2 rows for 4 shards'):
+    ensemble.fit(rows(2), progress=False)

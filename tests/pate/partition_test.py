@@ -1,0 +1,63 @@
+"""Shards: disjoint, drawn once, a unit in one of them."""
+
+import numpy as np
+import pytest
+
+from tfdpflows import pate
+from tfdpflows.randomness import Randomness
+
+
+def test_every_row_has_one_shard_and_shards_are_uniform():
+  shards = pate.partition(100_000, 10, randomness=Randomness(seed=0))
+  assert shards.shape == (100_000,)
+  counts = np.bincount(shards, minlength=10)
+  assert len(counts) == 10
+  assert np.all(np.abs(counts - 10_000) < 500)
+
+
+def test_one_row_more_moves_no_other():
+  rows = [
+    pate.partition(n, 7, randomness=Randomness(seed=1)) for n in (500, 501)
+  ]
+  np.testing.assert_array_equal(rows[0], rows[1][:500])
+
+
+def test_shards_are_drawn_once():
+  randomness = Randomness(seed=0)
+  pate.partition(10, 2, randomness=randomness)
+  with pytest.raises(ValueError, match='were used already'):
+    pate.partition(10, 2, randomness=randomness)
+
+
+def test_without_a_seed_shards_differ():
+  one, other = (pate.partition(1000, 50) for _ in range(2))
+  assert (one != other).any()
+
+
+@pytest.mark.parametrize('dtype', ['int64', 'U8'])
+def test_a_unit_is_in_one_shard_whatever_other_units_there_are(dtype):
+  rng = np.random.default_rng(0)
+  units = rng.integers(0, 300, 2000).astype(dtype)
+  shards = pate.partition(2000, 20, randomness=Randomness(seed=2), units=units)
+  for unit in np.unique(units):
+    assert len(set(shards[units == unit])) == 1
+  assert len(set(shards)) == 20
+  kept = units != units[0]
+  fewer = pate.partition(
+    int(kept.sum()), 20, randomness=Randomness(seed=2), units=units[kept]
+  )
+  np.testing.assert_array_equal(fewer, shards[kept])
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ({'num_rows': 3, 'num_shards': 4}, '3 rows for 4 shards'),
+    ({'num_rows': 3, 'num_shards': 0}, 'num_shards is 0'),
+    ({'num_rows': 3, 'num_shards': 2, 'units': [1, 2]}, r'must be \[3\]'),
+    ({'num_rows': 2, 'num_shards': 2, 'units': [1.0, np.nan]}, 'float64'),
+  ],
+)
+def test_bad_input(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    pate.partition(**arguments)

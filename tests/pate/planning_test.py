@@ -1,0 +1,87 @@
+"""Noise that fits into a budget, and what it means."""
+
+import numpy as np
+import pytest
+
+from tfdpflows import accounting, pate
+
+BUDGET = accounting.PrivacyBudget(epsilon=2.0, delta=1e-5)
+
+
+@pytest.mark.parametrize('max_answers', [None, 40])
+def test_a_plan_uses_its_budget(max_answers):
+  plan = pate.plan_queries(
+    BUDGET, num_teachers=250, num_queries=100, max_answers=max_answers
+  )
+  epsilon = accounting.compute_epsilon(plan.event, 1e-5)
+  assert 1.99 < epsilon <= 2.0
+  ledger = accounting.PrivacyLedger(budget=BUDGET)
+  aggregator = plan.aggregator(3, ledger=ledger)
+  votes = np.tile([250, 0, 0], [50, 1])
+  answers = aggregator.query(votes)
+  assert (answers >= 0).sum() <= (max_answers or 50)
+  if max_answers is None:
+    aggregator.query(votes)
+  assert ledger.epsilon() <= 2.0
+  if max_answers is None:
+    with pytest.raises(accounting.BudgetExceededError):
+      aggregator.query(votes[:1])
+
+
+def test_what_was_spent_counts():
+  spent = accounting.GNMaxDpEvent(10.0)
+  plans = [
+    pate.plan_queries(BUDGET, num_teachers=100, num_queries=10, spent=spent)
+    for spent in (None, spent)
+  ]
+  assert plans[1].sigma > plans[0].sigma
+
+
+def test_probabilities_are_those_of_the_mechanism():
+  plan = pate.plan_queries(
+    BUDGET, num_teachers=200, num_queries=60, max_answers=60, agreement=0.7
+  )
+  runs = 20_000
+  votes = np.tile([140, 60], [runs, 1])
+  free = {'ledger': accounting.PrivacyLedger()}
+  confident = pate.ConfidentGNMax(
+    plan.threshold,
+    plan.sigma_threshold,
+    plan.sigma,
+    runs,
+    num_teachers=200,
+    num_classes=2,
+    **free,
+  )
+  answers = confident.query(votes)
+  assert np.mean(answers >= 0) == pytest.approx(
+    plan.probability_answered, abs=0.02
+  )
+  given = answers[answers >= 0]
+  assert np.mean(given == 1) == pytest.approx(plan.probability_wrong, abs=0.02)
+
+
+def test_data_dependent_epsilon_is_less_where_teachers_agree():
+  event = accounting.GNMaxDpEvent(40.0)
+  agreed = pate.data_dependent_epsilon(event, [[250, 0, 0]] * 50, 1e-5)
+  divided = pate.data_dependent_epsilon(event, [[85, 85, 80]] * 50, 1e-5)
+  fixed = accounting.compute_epsilon(
+    accounting.PrivacyLedger().event, 1e-5, 'rdp'
+  )
+  assert fixed < agreed < divided / 3
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'agreement': 1.0}, 'agreement is 1.0'),
+    ({'check_share': 0.0}, 'check_share is 0.0'),
+    ({'max_answers': 11}, 'there are 10 queries'),
+    ({'max_answers': 0}, 'max_answers is 0'),
+    ({'num_queries': 0}, 'num_queries is 0'),
+  ],
+)
+def test_bad_arguments(options, message):
+  options = {'num_teachers': 100, 'num_queries': 10, **options}
+  with pytest.raises(ValueError, match=message):
+    pate.plan_queries(BUDGET, **options)

@@ -1,0 +1,345 @@
+"""Ensembles of teachers: one vote per row, resumption, bad input."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import NearestCentroid
+
+from tfdpflows import pate
+from tfdpflows._keras import keras
+from tfdpflows.pate import teachers as teachers_lib
+from tfdpflows.randomness import Randomness
+
+
+def table(n=600, seed=0):
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=[n, 3]).astype('float32')
+  return x, (x[:, 0] + 0.3 * rng.normal(size=n) > 0).astype('int64')
+
+
+def keras_teacher():
+  model = keras.Sequential([keras.layers.Dense(2)])
+  model.compile(
+    optimizer=keras.optimizers.SGD(0.3),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+  )
+  return model
+
+
+def ensemble(make=GaussianNB, num=10, **kwargs):
+  kwargs = {'randomness': Randomness(seed=0), **kwargs}
+  return pate.TeacherEnsemble(make, num, 2, **kwargs)
+
+
+def each_vote(trained, x):
+  """The votes of each teacher alone, [teachers, rows]."""
+  model = trained._make_teacher()
+  return np.array(
+    [
+      trained._vote(
+        t, teacher, teachers_lib._with_weights(model, teacher, x), x
+      )
+      for t, teacher in enumerate(trained._teachers)
+    ]
+  )
+
+
+MODELS = {
+  'bayes': (GaussianNB, {}),
+  'forest': (functools.partial(RandomForestClassifier, n_estimators=3), {}),
+  'keras': (keras_teacher, {'fit_options': {'epochs': 10}}),
+}
+
+
+@pytest.mark.parametrize('name', sorted(MODELS))
+def test_votes_of_every_kind_of_model(name):
+  make, options = MODELS[name]
+  x, y = table()
+  trained = ensemble(make, **options).fit(x, y, progress=False)
+  queries, labels = table(200, seed=1)
+  votes = trained.votes(queries)
+  assert votes.shape == (200, 2)
+  assert (votes.sum(1) == 10).all()
+  assert np.mean(np.argmax(votes, 1) == labels) > 0.8
+
+
+@pytest.mark.parametrize('name', ['bayes', 'forest', 'keras'])
+@pytest.mark.parametrize('how', ['remove', 'replace'])
+def test_a_row_changes_one_vote(name, how):
+  """The worst row that there is, and the same random numbers."""
+  make, options = MODELS[name]
+  x, y = table(200)
+  other_x, other_y = x.copy(), y.copy()
+  other_x[-1], other_y[-1] = 1e6, 1 - y[-1]
+  if how == 'remove':
+    x, y = x[:-1], y[:-1]
+  queries = table(50, seed=1)[0]
+  options = {'num': 4, **options}
+  votes = [
+    each_vote(ensemble(make, **options).fit(*rows, progress=False), queries)
+    for rows in ((x, y), (other_x, other_y))
+  ]
+  changed = (votes[0] != votes[1]).any(1)
+  assert changed.sum() <= 1
+
+
+def test_units_are_kept_together():
+  x, y = table(400)
+  units = np.arange(400) // 20
+  other_x, other_y = x.copy(), y.copy()
+  mine = units == 7
+  other_x[mine], other_y[mine] = 50.0, 1 - y[mine]
+  queries = table(50, seed=1)[0]
+  votes = [
+    each_vote(ensemble().fit(*rows, units=units, progress=False), queries)
+    for rows in ((x, y), (other_x, other_y))
+  ]
+  assert (votes[0] != votes[1]).any(1).sum() <= 1
+
+
+def test_processes_give_the_same_teachers():
+  x, y = table(200)
+  votes = [
+    ensemble(LogisticRegression, num=4)
+    .fit(x, y, num_processes=n, progress=False)
+    .votes(x + 0)
+    for n in (1, 2)
+  ]
+  np.testing.assert_array_equal(*votes)
+
+
+def test_shards_are_trained_once():
+  trained = ensemble().fit(*table(), progress=False)
+  with pytest.raises(ValueError, match='trained already'):
+    trained.fit(*table(), progress=False)
+
+
+def test_a_shard_of_one_class_votes_for_it():
+  x, y = table(300)
+  y[:] = 1
+  trained = ensemble(LogisticRegression).fit(x, y, progress=False)
+  assert trained.votes(x + 0).tolist() == [[0, 10]] * 300
+
+
+class Fails(GaussianNB):
+  """Fails for a row with 666, and shows it in the error."""
+
+  def fit(self, x, y):
+    if (x == 666).any():
+      raise ValueError(f'I saw {x}')
+    return super().fit(x, y)
+
+
+def test_no_row_ends_training(capfd):
+  """Nor is it in what is written."""
+  x, y = table()
+  x[5], x[6], x[7], y[8] = 666, np.nan, np.inf, 17
+  trained = ensemble(Fails).fit(x, y, progress=False)
+  assert (trained.votes(table(50)[0]).sum(1) == 10).all()
+  assert '666' not in ''.join(capfd.readouterr())
+
+
+def test_a_wrong_teacher_is_told_before_rows_are_read():
+  class Broken(GaussianNB):
+    def fit(self, x, y):
+      raise RuntimeError('no such thing')
+
+  with pytest.raises(ValueError, match='made up.*no such thing'):
+    ensemble(Broken).fit(*table(), progress=False)
+  wrong = lambda: keras.Sequential([keras.layers.Dense(5)])
+
+  def compiled():
+    model = wrong()
+    model.compile(
+      loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    return model
+
+  with pytest.raises(ValueError, match=r'\[40, 2\]'):
+    ensemble(compiled).fit(*table(), progress=False)
+
+
+def test_public_rows_to_try_on():
+  class Positive(GaussianNB):
+    def fit(self, x, y):
+      if (x < 0).any():
+        raise ValueError('negative')
+      return super().fit(x, y)
+
+  x, y = table()
+  x = np.abs(x)
+  with pytest.raises(ValueError, match=r'example=\(x, y\)'):
+    ensemble(Positive).fit(x, y, progress=False)
+  public = np.abs(table(40, seed=5)[0]), np.arange(40) % 2
+  ensemble(Positive, example=public).fit(x, y, progress=False)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (lambda x, y: (x[:5], y[:5]), '5 rows for 10 shards'),
+    (lambda x, y: (x, None), 'y is missing'),
+    (lambda x, y: (x, y[:-1]), r'must be integers \[600\]'),
+    (lambda x, y: (x, y.astype(float)), 'dtype float64'),
+    (lambda x, y: (x.astype(str), y), 'dtype <U'),
+  ],
+)
+def test_bad_rows(change, message):
+  with pytest.raises(ValueError, match=message):
+    ensemble().fit(*change(*table()), progress=False)
+
+
+def test_bad_queries():
+  x, y = table()
+  with pytest.raises(ValueError, match='not trained yet'):
+    ensemble().votes(x)
+  trained = ensemble().fit(x, y, progress=False)
+  for private in (x, x[10:20], x[:, ::-1]):
+    with pytest.raises(ValueError, match='shares its memory with the private'):
+      trained.votes(private)
+  with pytest.raises(ValueError, match=r'must be \[n, 3\]'):
+    trained.votes(np.zeros([4, 2]))
+  with pytest.raises(ValueError, match='Row 2 of x is not finite'):
+    trained.votes(np.array([[0.0] * 3, [1.0] * 3, [np.nan] * 3]))
+
+
+# Folders.
+
+
+@pytest.mark.parametrize('name', sorted(MODELS))
+def test_saved_and_loaded(name, tmp_path):
+  make, options = MODELS[name]
+  x, y = table()
+  y[:40] = 1
+  folder = tmp_path / 'teachers'
+  trained = ensemble(make, **options).fit(x, y, folder=folder, progress=False)
+  assert not any(path.suffix == '.pkl' for path in folder.iterdir())
+  assert not (folder / 'secret').exists()
+  assert (folder.stat().st_mode & 0o077) == 0
+  loaded = pate.TeacherEnsemble.load(folder, make, 10, 2, **options)
+  queries = table(100, seed=2)[0]
+  np.testing.assert_array_equal(loaded.votes(queries), trained.votes(queries))
+
+
+def test_resumed_after_an_interrupt(tmp_path, monkeypatch):
+  x, y = table()
+  folder = tmp_path / 'teachers'
+  calls, fit = [], GaussianNB.fit
+
+  def interrupted(self, x, y):
+    calls.append(len(x))
+    if len(calls) == 7:
+      raise KeyboardInterrupt
+    return fit(self, x, y)
+
+  monkeypatch.setattr(GaussianNB, 'fit', interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    ensemble(randomness=None).fit(x, y, folder=folder, progress=False)
+  monkeypatch.undo()
+  done = {path.name: path.read_bytes() for path in folder.glob('0*')}
+  assert done
+  with pytest.raises(FileExistsError, match='resume its training'):
+    ensemble(GaussianNB).fit(x, y, folder=folder, progress=False)
+  with pytest.raises(ValueError, match='other rows'):
+    ensemble().fit(x + 1, y, folder=folder, resume=True, progress=False)
+  with pytest.raises(ValueError, match='same arguments'):
+    ensemble(num=9).fit(x, y, folder=folder, resume=True, progress=False)
+  with pytest.raises(ValueError, match='resume=True'):
+    pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
+  secret = (folder / 'secret').read_bytes()
+  whole = ensemble(GaussianNB, randomness=Randomness(secret=secret))
+  whole.fit(x, y, progress=False)
+  resumed = ensemble(GaussianNB, randomness=None).fit(
+    x, y, folder=folder, resume=True, progress=False
+  )
+  for name, content in done.items():
+    assert (folder / name).read_bytes() == content
+  queries = table(100, seed=2)[0]
+  np.testing.assert_array_equal(resumed.votes(queries), whole.votes(queries))
+
+
+def test_resumed_after_a_kill(tmp_path):
+  folder = tmp_path / 'teachers'
+  code = f"""
+    import os, signal, numpy as np
+    from sklearn.naive_bayes import GaussianNB
+    from tfdpflows import pate
+    calls, fit = [], GaussianNB.fit
+    def killed(self, x, y):
+      calls.append(1)
+      if len(calls) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+      return fit(self, x, y)
+    GaussianNB.fit = killed
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=[600, 3]).astype('float32')
+    y = (x[:, 0] > 0).astype('int64')
+    pate.TeacherEnsemble(GaussianNB, 10, 2).fit(
+      x, y, folder={str(folder)!r}, progress=False)
+  """
+  done = subprocess.run(
+    [sys.executable, '-c', textwrap.dedent(code)],
+    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+    capture_output=True,
+    check=False,
+  )
+  assert done.returncode == -signal.SIGKILL, done.stderr
+  assert not json.loads((folder / 'settings.json').read_text())['finished']
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[600, 3]).astype('float32')
+  y = (x[:, 0] > 0).astype('int64')
+  trained = ensemble(randomness=None).fit(
+    x, y, folder=folder, resume=True, progress=False
+  )
+  assert np.mean(np.argmax(trained.votes(x + 0), 1) == y) > 0.9
+
+
+def test_damaged_folders(tmp_path):
+  x, y = table()
+  folder = tmp_path / 'teachers'
+  with pytest.raises(FileNotFoundError, match='has no ensemble'):
+    pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
+  ensemble().fit(x, y, folder=folder, progress=False)
+  with pytest.raises(ValueError, match='load it with the arguments'):
+    pate.TeacherEnsemble.load(folder, GaussianNB, 11, 2)
+  with pytest.raises(ValueError, match='is finished'):
+    ensemble().fit(x, y, folder=folder, resume=True, progress=False)
+  (folder / '00003.npz').write_bytes(b'no')
+  with pytest.raises(ValueError, match='00003.npz is damaged'):
+    pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
+  (folder / '00003.npz').unlink()
+  with pytest.raises(ValueError, match='no teacher 3'):
+    pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
+  (folder / 'settings.json').write_text('{')
+  with pytest.raises(ValueError, match='settings.json is damaged'):
+    pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
+  with pytest.raises(ValueError, match='no folder to resume'):
+    ensemble().fit(x, y, resume=True, progress=False)
+
+
+def test_what_cannot_be_saved_says_so_before_training(tmp_path, monkeypatch):
+  folder = tmp_path / 'teachers'
+  monkeypatch.setitem(sys.modules, 'skops.io', None)
+  monkeypatch.setitem(sys.modules, 'skops', None)
+  with pytest.raises(ImportError, match=r'tfdpflows\[pate\]'):
+    ensemble().fit(*table(), folder=folder, progress=False)
+  assert not folder.exists()
+  monkeypatch.undo()
+
+  with pytest.raises(ValueError, match='does not load without being told'):
+    ensemble(Fails).fit(*table(), folder=folder, progress=False)
+  assert not folder.exists()
+
+
+def test_nearest_centroid_has_no_seed():
+  ensemble(NearestCentroid).fit(*table(), progress=False)

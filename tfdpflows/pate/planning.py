@@ -1,0 +1,204 @@
+"""Noise of PATE, from a budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import numpy as np
+from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from scipy import special
+
+from tfdpflows._checks import check_fraction, check_integer
+from tfdpflows.accounting import (
+  GNMaxDpEvent,
+  VoteThresholdDpEvent,
+  calibrate_noise_multiplier,
+  compute_epsilon,
+)
+from tfdpflows.accounting.mechanisms.votes import data_dependent_event
+from tfdpflows.pate.aggregators import ConfidentGNMax, GNMax
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyBudget
+
+# How far the threshold is below the expected agreement, in standard deviations
+# of the noise: such a query passes with a probability of 84 %.
+_BELOW = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryPlan:
+  """Noise of GNMax or Confident GNMax; `plan_queries` makes it.
+
+  Attributes:
+    num_teachers: number of teachers.
+    num_queries: how many queries may be asked.
+    max_answers: how many of them are answered at most.
+    sigma: standard deviation of the noise on each count.
+    threshold: on the largest count; `None` for GNMax, without a check.
+    sigma_threshold: standard deviation of the noise of the check, or `None`.
+    probability_answered: of passing the check, at the expected agreement.
+    probability_wrong: of an answer that is not the plurality, at the expected
+      agreement with all other votes for one other class: a bound for two
+      classes; for more classes other votes are spread, and it is less.
+    event: the `DpEvent` of all.
+  """
+
+  num_teachers: int
+  num_queries: int
+  max_answers: int
+  sigma: float
+  threshold: Optional[float]
+  sigma_threshold: Optional[float]
+  probability_answered: float
+  probability_wrong: float
+  event: DpEvent
+
+  def aggregator(
+    self, num_classes: int, **kwargs: Any
+  ) -> Union[GNMax, ConfidentGNMax]:
+    """Returns the aggregator, see the module `aggregators` for arguments."""
+    kwargs = {
+      'num_teachers': self.num_teachers,
+      'num_classes': num_classes,
+      **kwargs,
+    }
+    if self.threshold is None:
+      return GNMax(self.sigma, **kwargs)
+    return ConfidentGNMax(
+      self.threshold,
+      self.sigma_threshold,
+      self.sigma,
+      self.max_answers,
+      **kwargs,
+    )
+
+
+def plan_queries(
+  budget: PrivacyBudget,
+  *,
+  num_teachers: int,
+  num_queries: int,
+  max_answers: Optional[int] = None,
+  agreement: float = 0.9,
+  check_share: float = 0.2,
+  spent: Optional[DpEvent] = None,
+  accountant: str = 'pld',
+) -> QueryPlan:
+  """Returns the noise with which queries fit into a budget.
+
+  The cost does not depend on the votes. Of the Gaussian budget, `sum
+  (sensitivity / sigma)^2`, the checks get `check_share`, the answers the rest.
+  The threshold is such that a query with the expected agreement passes with a
+  probability of 84 %. Checks are not cheap: with few teachers, or many queries
+  for each answer, their noise is above the agreement and they choose nothing;
+  then leave them out and ask less.
+
+  Args:
+    budget: of all queries.
+    num_teachers: number of teachers.
+    num_queries: how many queries may be asked.
+    max_answers: how many of them may be answered; all, without a check, if it
+      is `None`.
+    agreement: public guess of the share of teachers with the most frequent
+      vote, for queries that should be answered, in (0, 1).
+    check_share: share of the budget for checks, in (0, 1).
+    spent: what the budget has to cover besides, such as a ledger's
+      `committed_event`.
+    accountant: name of the accountant.
+
+  Raises:
+    BudgetExceededError: if `spent` alone exceeds the budget.
+    ValueError: for a number out of range.
+
+  #### Example
+
+  >>> from tfdpflows import accounting, pate
+  >>> budget = accounting.PrivacyBudget(epsilon=2., delta=1e-5)
+  >>> plan = pate.plan_queries(
+  ...   budget, num_teachers=250, num_queries=200, max_answers=100)
+  >>> round(plan.threshold), round(plan.sigma_threshold), round(plan.sigma)
+  (162, 63, 32)
+  """
+  num_teachers = check_integer('num_teachers', num_teachers)
+  num_queries = check_integer('num_queries', num_queries)
+  agreement = check_fraction('agreement', agreement)
+  check_share = check_fraction('check_share', check_share)
+  if max_answers is not None:
+    max_answers = check_integer('max_answers', max_answers)
+    if max_answers > num_queries:
+      raise ValueError(
+        f'max_answers is {max_answers}; there are {num_queries} queries.'
+      )
+  answers = num_queries if max_answers is None else max_answers
+  parts = [(GNMaxDpEvent, answers, math.sqrt(2 * answers))]
+  if max_answers is not None:
+    ratio = math.sqrt((1 - check_share) / check_share * num_queries)
+    parts = [
+      (GNMaxDpEvent, answers, math.sqrt(2 * answers)),
+      (VoteThresholdDpEvent, num_queries, ratio),
+    ]
+
+  def make_event(noise):
+    return ComposedDpEvent(
+      [
+        SelfComposedDpEvent(event(noise * scale), count)
+        for event, count, scale in parts
+      ]
+    )
+
+  noise = calibrate_noise_multiplier(
+    make_event, budget, spent=spent, accountant=accountant
+  )
+  sigmas = [noise * scale for _, _, scale in parts]
+  threshold = sigma_threshold = None
+  answered = 1.0
+  if max_answers is not None:
+    sigma_threshold = sigmas[1]
+    threshold = max(agreement * num_teachers - _BELOW * sigma_threshold, 0.0)
+    above = (agreement * num_teachers - threshold) / sigma_threshold
+    answered = float(special.ndtr(above))
+  gap = (2 * agreement - 1) * num_teachers
+  return QueryPlan(
+    num_teachers,
+    num_queries,
+    answers,
+    sigmas[0],
+    threshold,
+    sigma_threshold,
+    answered,
+    float(special.ndtr(-gap / math.sqrt(2) / sigmas[0])),
+    make_event(noise),
+  )
+
+
+def data_dependent_epsilon(
+  event: DpEvent, votes: npt.ArrayLike, delta: float
+) -> float:
+  """Returns epsilon of queries by their votes; private, not to be published.
+
+  It is computed from private votes, holds for these rows against their
+  neighbours and not the other way round, and depends on the rows itself: it
+  tells how much looser the published cost is. `smooth_sensitivity` publishes
+  such a number, at a cost.
+
+  Args:
+    event: of one query: an `LNMaxDpEvent`, `GNMaxDpEvent` or
+      `ConfidentGNMaxDpEvent`.
+    votes: `[queries, num_classes]`.
+    delta: inside (0, 1).
+
+  #### Example
+
+  >>> from tfdpflows import accounting, pate
+  >>> votes = [[248, 2, 0]] * 100
+  >>> round(pate.data_dependent_epsilon(
+  ...   accounting.GNMaxDpEvent(40.), votes, 1e-5), 2)
+  0.2
+  """
+  events = [data_dependent_event(event, row) for row in np.asarray(votes)]
+  return compute_epsilon(ComposedDpEvent(events), delta, 'rdp')
