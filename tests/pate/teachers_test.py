@@ -46,9 +46,7 @@ def each_vote(trained, x):
   model = trained._make_teacher()
   return np.array(
     [
-      trained._vote(
-        t, teacher, teachers_lib._with_weights(model, teacher, x), x
-      )
+      trained._vote(t, teacher, teachers_lib.with_weights(model, teacher, x), x)
       for t, teacher in enumerate(trained._teachers)
     ]
   )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from tfdpflows.pate.teachers import TeacherEnsemble
+from tfdpflows.pate.teachers import TeacherEnsemble, with_weights
 from tfdpflows.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -90,6 +90,27 @@ class AnomalyEnsemble(TeacherEnsemble):
     )
     self.threshold = threshold
     self.false_positive_rate = false_positive_rate
+
+  def scores(self, x: npt.ArrayLike) -> np.ndarray:
+    """Returns the log-density of each density; private, as the votes.
+
+    Args:
+      x: public rows `[queries, d]`.
+
+    Returns:
+      float64 `[num_teachers, queries]`, in nats, NaN where there is none.
+
+    Raises:
+      ValueError: as `votes`.
+    """
+    x = self._queries(x)
+    found = np.full([self.num_teachers, len(x)], np.nan)
+    model = self._make_teacher() if self._is_keras() else None
+    for t, teacher in enumerate(self._teachers):
+      if teacher.model is not None:
+        ready = with_weights(model, teacher, x)
+        found[t] = self._outputs(ready, x)
+    return found
 
   def _labels(self, x, y):
     if y is not None:

@@ -264,6 +264,18 @@ class TeacherEnsemble:
         for: an answer to whether there are some would not be private); or
         before `fit`.
     """
+    x = self._queries(x)
+    predictions = np.empty([self.num_teachers, len(x)], np.int16)
+    model = self._make_teacher() if self._is_keras() else None
+    for t, teacher in enumerate(self._teachers):
+      ready = with_weights(model, teacher, x)
+      for start in range(0, len(x), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        predictions[t, part] = self._vote(t, teacher, ready, x[part])
+    return count_votes(predictions, self.num_classes)
+
+  def _queries(self, x):
+    """Returns rows that may be asked for."""
     if self._teachers is None:
       raise ValueError(_NOT_FITTED)
     x = as_numbers(x)
@@ -284,15 +296,7 @@ class TeacherEnsemble:
         f'Row {int(np.argmax(bad))} of x is not finite: fill in what is '
         'missing, as for training.'
       )
-    predictions = np.empty([self.num_teachers, len(x)], np.int16)
-    model = self._make_teacher() if self._is_keras() else None
-    for t, teacher in enumerate(self._teachers):
-      for start in range(0, len(x), _CHUNK):
-        part = x[start : start + _CHUNK]
-        predictions[t, start : start + _CHUNK] = self._vote(
-          t, teacher, _with_weights(model, teacher, x), part
-        )
-    return count_votes(predictions, self.num_classes)
+    return x
 
   def _vote(self, t, teacher, model, x):
     """Returns the votes of teacher t, int `[n]`."""
@@ -402,7 +406,7 @@ class TeacherEnsemble:
     try:
       teacher = self._fitted(*rows, seed=0)
       model = self._make_teacher() if isinstance(teacher.model, list) else None
-      model = _with_weights(model, teacher, rows[0])
+      model = with_weights(model, teacher, rows[0])
       found = self._outputs(model, rows[0])
     except Exception as error:
       raise ValueError(
@@ -548,7 +552,7 @@ def _each(train, tasks, num_processes):
   yield from parallel(joblib.delayed(train)(task) for task in tasks)
 
 
-def _with_weights(model, teacher, x):
+def with_weights(model, teacher, x):
   """Returns the model of a teacher, ready to predict."""
   if not isinstance(teacher.model, list):
     return teacher.model
