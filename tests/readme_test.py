@@ -12,7 +12,12 @@ from experiments import datasets
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-PAGES = ('README.md', 'docs/accounting.md', 'docs/training.md')
+PAGES = (
+  'README.md',
+  'docs/accounting.md',
+  'docs/pate.md',
+  'docs/training.md',
+)
 
 
 def _examples():
