@@ -269,7 +269,7 @@ def _svc():
 
 
 def _regression():
-  from sklearn import linear_model  # noqa: PLC0415 (slow to import)
+  from sklearn import linear_model
 
   return linear_model.LogisticRegression(C=3.0, max_iter=100)
 
