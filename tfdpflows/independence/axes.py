@@ -1,0 +1,1019 @@
+"""Whether rows stay apart in a graph, at any weights and for any values.
+
+A run on probe rows shows that an example changes another; that it changed none
+shows nothing of other values, weights or numbers of rows. So the graph of the
+losses and of what clipping takes from the backward pass is followed from its
+rows on. Each tensor is
+
+- of no row: a constant, a variable, random numbers, a shape;
+- apart: along one axis, element i is of row i alone;
+- joined: an operation computed it from several rows, or from their number or
+  their order, which other rows change as well;
+- unknown: an operation without a rule got rows.
+
+`axis_rules` has the rules of operations. Here are those of functions, branches,
+loops and lists of tensors. A loop over rows, as `tf.map_fn` makes it, is
+followed too: what a turn computes from the row with its number is that row's.
+
+#### Formal guarantee
+
+If all that is asked for is apart, then for any number of rows, any values of
+them and of all variables, element i is a function of row i, of the variables
+and of random numbers which no other row changes, as TensorFlow documents its
+operations. It is assumed that
+
+- numbers drawn at random are independent of each other and of where they are
+  drawn, and no variable is written from rows: `graph_scan` refuses that;
+- no size of a tensor in the graph stands for the number of rows by chance: it
+  is a prime of five digits here;
+- training computes this graph. Python code that makes another one for a fixed
+  number of rows, or in eager steps, is not seen.
+
+Rounding is not considered: that of a matrix product may depend on how many rows
+it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from tfdpflows.independence import axis_rules, shape_arithmetic
+from tfdpflows.independence.axis_rules import (
+  APART,
+  EVEN,
+  JOINED,
+  LIST,
+  PLACE,
+  PUBLIC,
+  SIZED,
+  TURN,
+  UNKNOWN,
+  Call,
+  Finding,
+  JoinedError,
+  UnruledError,
+  Value,
+)
+from tfdpflows.independence.shape_arithmetic import ROWS, Numbers
+
+# Stands for sizes that are not known and not of rows.
+_LENGTH = 101
+_LARGEST = 4096
+_CALLS = {'PartitionedCall', 'StatefulPartitionedCall'}
+_BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
+_LOOPS = {'While', 'StatelessWhile'}
+# Have a state which no row changes, as far as `graph_scan` lets them.
+_STATEFUL = {
+  *(
+    'CheckNumerics',
+    'CheckNumericsV2',
+    'ReadVariableOp',
+    'ResourceGather',
+    'ResourceGatherNd',
+    'VarHandleOp',
+  ),
+  *('HashTableV2', 'LookupTableFindV2', 'LookupTableSizeV2', 'Multinomial'),
+  *('RandomShuffle', 'RngReadAndSkip', 'RngSkip', 'StatefulStandardNormalV2'),
+  *('StatefulTruncatedNormal', 'StatefulUniform', 'StatefulUniformFullInt'),
+  *('StatefulUniformInt', 'RandomUniform', 'RandomStandardNormal'),
+  *('RandomUniformInt', 'TruncatedNormal', 'RandomGamma', 'RandomPoissonV2'),
+  *('ParameterizedTruncatedNormal', 'VarIsInitializedOp', 'VariableShape'),
+}
+_TURNS = 30
+
+
+class Result(NamedTuple):
+  """What a graph does with rows.
+
+  Attributes:
+    joined: where rows meet in what was asked for, a `Finding` for each.
+    unknown: operations that got rows and have no rule.
+  """
+
+  joined: tuple[Finding, ...]
+  unknown: tuple[Finding, ...]
+
+  @property
+  def apart(self) -> bool:
+    """Whether it is proven that no row changes what is another's."""
+    return not (self.joined or self.unknown)
+
+
+def follow(
+  traced: tf.types.experimental.ConcreteFunction,
+  inputs: Sequence[int] = (0,),
+  of_rows: Optional[Sequence[tf.Tensor]] = None,
+  public: Sequence[tf.Tensor] = (),
+) -> Result:
+  """Follows rows through a graph.
+
+  Args:
+    traced: a concrete function that was traced for any number of rows.
+    inputs: which of its flat arguments are rows `[batch, ...]`; the others are
+      of no row.
+    of_rows: tensors of its graph which must be apart: `[batch, ...]`, or
+      `[batch * k, ...]` with those of a row together; its outputs by default.
+    public: tensors of its graph which must depend on no row.
+  """
+  graph = _Graph(traced, inputs)
+  joined, unknown = {}, {}
+  of_rows = traced.graph.outputs if of_rows is None else of_rows
+  for tensors, by_row in ((of_rows, True), (public, False)):
+    for tensor in tensors:
+      if isinstance(tensor, (np.ndarray, tf.__internal__.EagerTensor)):
+        continue  # A constant.
+      value = graph.value(tensor)
+      finding = _fault(value, tensor.op, by_row)
+      if finding is not None:
+        place = unknown if value.kind == UNKNOWN else joined
+        place[finding] = None
+  return Result(tuple(joined), tuple(unknown))
+
+
+def _fault(value, op, by_row):
+  """Returns what keeps a value from being what was asked for, or `None`."""
+  if value.finding is not None:
+    return value.finding
+  if value.kind == PUBLIC:
+    return None
+  apart = value.kind == APART and (value.axis, value.outer) == (0, 1)
+  even = value.kind == EVEN and value.shape[0] % ROWS == 0
+  if by_row and (apart or even):
+    return None
+  why = 'depends on rows' if not by_row else 'does not give each row its own'
+  return Finding(op.type, op.name, why)
+
+
+class _Graph:
+  """The tensors of a concrete function."""
+
+  def __init__(self, traced, inputs):
+    self._own = traced.graph
+    definition = traced.graph.as_graph_def(add_shapes=True)
+    self.functions = {f.signature.name: f for f in definition.library.function}
+    self.shapes = {}
+    known = {}
+    rows = set(inputs)
+    flat = list(traced.graph.inputs)
+    count = len(flat) - len(traced.graph.captures)
+    for i, tensor in enumerate(flat[:count]):
+      shape = tensor.shape.as_list() if tensor.shape.rank is not None else None
+      if i not in rows:
+        known[tensor.op.name] = [Value(PUBLIC, _filled_shape(shape, _LENGTH))]
+      elif shape is None or not shape or shape[0] is not None:
+        raise ValueError('Rows must be traced for any number of them.')
+      else:
+        whole = ROWS, *_filled_shape(shape[1:], _LENGTH)
+        known[tensor.op.name] = [Value(APART, whole)]
+    for outer, inner in traced.graph.captures:
+      known[inner.op.name] = [_captured(outer, inner)]
+    self._scope = _Scope(self, definition.node, known, in_function=False)
+
+  def fixed(self, body):
+    """Returns which arguments the body of a loop gives as it got them."""
+    function = self.functions[body]
+    nodes = {n.name: n for n in function.node_def}
+    found = set()
+    pairs = zip(function.signature.input_arg, function.signature.output_arg)
+    for i, (argument, output) in enumerate(pairs):
+      name = function.ret[output.name].split(':')[0]
+      while name in nodes and nodes[name].op == 'Identity':
+        name = nodes[name].input[0].split(':')[0]
+      if name == argument.name:
+        found.add(i)
+    return found
+
+  def value(self, tensor):
+    if tensor.graph is not self._own:
+      raise ValueError(f'{tensor.name} is no tensor of the graph.')
+    return self._scope.value(f'{tensor.op.name}:{tensor.value_index}')
+
+
+def _filled_shape(shape, length):
+  if shape is None:
+    return None
+  return tuple(length if n is None else n for n in shape)
+
+
+def _captured(outer, inner):
+  data = getattr(outer, '_handle_data', None)
+  if inner.dtype == tf.resource:
+    if data is not None and data.is_set and len(data.shape_and_type) == 1:
+      shape = tf.TensorShape(data.shape_and_type[0].shape)
+      if shape.is_fully_defined():
+        return Value(PUBLIC, (), tag=('variable', tuple(shape.as_list())))
+    return Value(PUBLIC, ())
+  if not inner.shape.is_fully_defined():
+    return Value(PUBLIC)
+  shape = tuple(inner.shape.as_list())
+  small = inner.dtype.is_integer or inner.dtype.is_bool
+  if small and math.prod(shape) <= _LARGEST and hasattr(outer, 'numpy'):
+    return Value(PUBLIC, shape, numbers=Numbers(outer.numpy()))
+  return Value(PUBLIC, shape)
+
+
+class _Scope:
+  """The nodes of one call of a function, or of the whole graph.
+
+  Args:
+    graph: the `_Graph`.
+    nodes: its `NodeDef`s.
+    known: values of its arguments.
+    in_function: whether nodes name their inputs as those of functions do.
+    path: of the call.
+  """
+
+  def __init__(self, graph, nodes, known, in_function, path=''):
+    self._graph, self._path = graph, path
+    self._nodes = {n.name: n for n in nodes}
+    self._values = dict(known)
+    self._in_function = in_function
+
+  def value(self, reference):
+    """Returns the value of `node:index`, or in a function `node:name:index`."""
+    name = reference.split(':')[0]
+    waiting = [name]
+    while waiting:
+      name = waiting[-1]
+      if name in self._values:
+        waiting.pop()
+        continue
+      node = self._nodes[name]
+      missing = [
+        i.split(':')[0]
+        for i in _inputs(node)
+        if i.split(':')[0] not in self._values
+      ]
+      if missing:
+        waiting += missing
+        continue
+      inputs = [self._known(i) for i in _inputs(node)]
+      self._values[name] = self._outputs(node, inputs)
+      waiting.pop()
+    return self._known(reference)
+
+  def _known(self, reference):
+    name, *rest = reference.split(':')
+    values = self._values[name]
+    index = int(rest[-1]) if rest else 0
+    if len(rest) == 2 and name in self._nodes:
+      names = shape_arithmetic.output_names(self._nodes[name])
+      index += names[rest[0]]
+    return values[index] if index < len(values) else values[-1]
+
+  def _outputs(self, node, inputs):
+    try:
+      return self._apply(node, inputs)
+    except JoinedError as error:
+      kind, why = JOINED, str(error)
+    except UnruledError:
+      kind, why = UNKNOWN, 'has no rule for how it is used here'
+    finding = Finding(node.op, self._path + node.name, why)
+    return [Value(kind, finding=finding)] * max(1, _count(node))
+
+  def _apply(self, node, inputs):
+    op = node.op
+    if op == 'Const':
+      return [_constant(node)]
+    if op in _CALLS:
+      return self._call(node.attr['f'].func.name, inputs, node.name)
+    if op in _BRANCHES:
+      return self._branches(node, inputs)
+    if op in _LOOPS:
+      return self._loop(node, inputs)
+    if op == 'IdentityN':
+      return list(inputs)
+    for found in (_bounded(node, inputs), _chosen(node, inputs)):
+      if found is not None:
+        return [found]
+    for kind in (JOINED, UNKNOWN):
+      for value in inputs:
+        if value.kind == kind:
+          return [value._replace(tag=None)] * max(1, _count(node))
+    reserved = any(v.tag == axis_rules.RESERVED for v in inputs)
+    if reserved and 'BatchNormGrad' not in op:
+      raise UnruledError
+    if op.startswith('TensorList') or op == 'EmptyTensorList':
+      return self._list(node, inputs)
+    if any(v.kind == LIST for v in inputs):
+      return [_lists(op, inputs)]
+    if _is_stateful(op) and op not in _STATEFUL:
+      raise UnruledError
+    if any(v.kind == TURN for v in inputs):
+      return self._in_turn(node, inputs)
+    if op == 'ReadVariableOp' and inputs[0].tag is not None:
+      return [Value(PUBLIC, inputs[0].tag[1])]
+    if op in ('Shape', 'ShapeN', 'Size', 'Rank'):
+      return [_sizes(node, v) for v in inputs]
+    if op == 'VariableShape' and inputs[0].tag is not None:
+      return [_numbers(Numbers(np.array(inputs[0].tag[1], np.int32)))]
+    if shape_arithmetic.is_folded(op) and all(
+      v.numbers is not None for v in inputs
+    ):
+      try:
+        folded = shape_arithmetic.fold(node, [v.numbers for v in inputs])
+      except (ValueError, tf.errors.OpError):
+        raise JoinedError('works for some numbers of rows only') from None
+      if folded is not None:
+        return [_numbers(n) for n in folded]
+    if op in ('OnesLike', 'ZerosLike'):
+      if inputs[0].shape is None:
+        return [Value(PUBLIC)] if inputs[0].kind == PUBLIC else _unruled()
+      return [axis_rules.filled(inputs[0].shape)]
+    if op in ('RngReadAndSkip', 'RngSkip'):
+      # The state moves by how much is drawn.
+      return [Value(PUBLIC, (3,)) for _ in range(_count(node))]
+    if op in axis_rules.PLACED and any(v.kind == PLACE for v in inputs):
+      call = Call(node, inputs, self._shapes(node, inputs))
+      return [axis_rules.PLACED[op](call)]
+    for found in (_is_turn(node, inputs), _row_of_turn(node, inputs)):
+      if found is not None:
+        return [found]
+    shaped = axis_rules.SHAPED.get(op, ())
+    if any(v.kind == SIZED and i not in shaped for i, v in enumerate(inputs)):
+      raise JoinedError(axis_rules.SIZE)
+    if all(v.kind == PUBLIC for v in inputs):
+      if op == 'Placeholder' or any(_functions_of(node)):
+        raise UnruledError
+      found = [Value(PUBLIC, s) for s in self._shapes(node, inputs)]
+      return [_counted(op, inputs, axis_rules.settled(v)) for v in found]
+    if any(v.kind == PLACE for v in inputs) and not _keeps_place(node):
+      raise JoinedError(axis_rules.PLACES)
+    rule = axis_rules.RULES.get(op)
+    if rule is None:
+      raise UnruledError
+    return rule(Call(node, inputs, self._shapes(node, inputs)))
+
+  def _in_turn(self, node, inputs):
+    """Any operation on one row alone gives what is of this row."""
+    if any(_functions_of(node)):
+      raise UnruledError
+    return [_of_turn(inputs)] * max(1, _count(node))
+
+  def _call(self, name, inputs, path):
+    function = self._graph.functions.get(name)
+    if function is None:
+      raise UnruledError
+    arguments = [a.name for a in function.signature.input_arg]
+    known = {a: [v] for a, v in zip(arguments, inputs)}
+    scope = _Scope(
+      self._graph, function.node_def, known, True, f'{self._path}{path}/'
+    )
+    return [
+      scope.value(function.ret[a.name]) for a in function.signature.output_arg
+    ]
+
+  def _branches(self, node, inputs):
+    choice, *arguments = inputs
+    if choice.kind in (JOINED, UNKNOWN):
+      return [choice] * max(1, _count(node))
+    if choice.kind == SIZED:
+      raise JoinedError('decides by the number of rows in the batch')
+    if choice.kind not in (PUBLIC, TURN):
+      raise JoinedError('lets rows decide what is computed for others')
+    names = [node.attr[b].func.name for b in ('then_branch', 'else_branch')]
+    if node.op.endswith('Case'):
+      names = [f.name for f in node.attr['branches'].list.func]
+    found = [self._call(n, arguments, node.name) for n in names]
+    joined = [self._join(node, values) for values in zip(*found)]
+    if choice.kind == TURN:
+      return [self._join(node, [choice, v]) for v in joined]
+    return joined
+
+  def _join(self, node, values):
+    """Returns a value that is one of several, as no row decides."""
+    try:
+      first, *others = values
+      for other in others:
+        first = _either(first, other)
+    except JoinedError as error:
+      return self._fault(JOINED, node, str(error))
+    except UnruledError:
+      return self._fault(UNKNOWN, node, 'has no rule for how it is used here')
+    return first
+
+  def _fault(self, kind, node, why):
+    return Value(kind, finding=Finding(node.op, self._path + node.name, why))
+
+  def _loop(self, node, inputs):
+    condition, body = (node.attr[n].func.name for n in ('cond', 'body'))
+    # One counter is as good as another, as all begin with 0.
+    loop = self._path + node.name
+    fixed = self._graph.fixed(body)
+    counts = {
+      i
+      for i, v in enumerate(inputs)
+      if i not in fixed and v.kind == PUBLIC and _is_zero(v.numbers)
+    }
+    values = list(inputs)
+    for _ in range(_TURNS):
+      start = [
+        v
+        if i in fixed
+        else Value(PUBLIC, (), tag=('turn', loop, 0))
+        if i in counts
+        else _changing(v)
+        for i, v in enumerate(values)
+      ]
+      (asked,) = self._call(condition, start, node.name)
+      after = self._call(body, start, node.name)
+      wrong = {i for i in counts if after[i].tag != ('turn', loop, 1)}
+      if wrong:
+        counts -= wrong
+        continue
+      after = [
+        self._carried(node, i) if v.kind == TURN and v.tag == loop else v
+        for i, v in enumerate(after)
+      ]
+      joined = [
+        a if i in fixed or i in counts else self._join(node, [a, _changing(b)])
+        for i, (a, b) in enumerate(zip(start, after))
+      ]
+      if joined == start:
+        return self._after_loop(node, asked, start, fixed, counts)
+      values = [
+        v if i in counts else j for i, (v, j) in enumerate(zip(values, joined))
+      ]
+    raise UnruledError
+
+  def _carried(self, node, place):
+    """Returns what one row leaves to the turn of the next."""
+    if node.attr['T'].list.type[place] == tf.variant.as_datatype_enum:
+      # Lists that the backward pass reads from the end, perhaps.
+      return self._fault(UNKNOWN, node, 'has no rule for how it is used here')
+    return self._fault(JOINED, node, 'carries on from one row to the next')
+
+  def _after_loop(self, node, asked, start, fixed, counts):
+    """Returns what a loop gives, of what it holds after any turn."""
+    turns = _tag(asked, 'below') == self._path + node.name
+    if asked.kind == SIZED:
+      why = 'changes with the number of turns, which is that of rows'
+      other = self._fault(JOINED, node, why)
+    else:
+      # What has converged may keep its value in all further turns, or not.
+      why = 'lets rows decide for how long a loop goes on for others'
+      other = self._fault(UNKNOWN, node, why)
+    found = []
+    for i, v in enumerate(start):
+      if i in fixed or v.kind in (JOINED, UNKNOWN):
+        found.append(v)
+      elif turns and i in counts:
+        rows = shape_arithmetic.of_shape([ROWS])
+        found.append(_numbers(_as(rows, np.int32, ())))
+      elif turns:
+        # All rows have had their turn.
+        found.append(v if v.kind == LIST and v.by_row else other)
+      elif asked.kind == PUBLIC:
+        v = v._replace(tag=None) if i in counts else v
+        some = v.kind == LIST and v.by_row
+        found.append(
+          self._fault(JOINED, node, 'takes some rows of the batch')
+          if some
+          else v
+        )
+      elif asked.kind == TURN:
+        v = v._replace(tag=None) if i in counts else v
+        found.append(self._join(node, [asked, v]))
+      else:
+        found.append(other)
+    return found
+
+  def _list(self, node, inputs):
+    op, first = node.op, inputs[0]
+    turn = [v for v in inputs if v.kind == TURN]
+    if op in ('EmptyTensorList', 'TensorListReserve') and turn:
+      return self._in_turn(node, inputs)
+    if op == 'EmptyTensorList':
+      return [Value(LIST, (), length=0)]
+    if op == 'TensorListReserve':
+      numbers = inputs[1].numbers
+      length = None if numbers is None else int(numbers.one)
+      if inputs[1].kind not in (PUBLIC, SIZED):
+        raise UnruledError
+      if numbers is None or (numbers.sized and not numbers.scales_as([ROWS])):
+        raise JoinedError(axis_rules.SIZE)
+      return [Value(LIST, (), length=length)]
+    # Lists of single tensors, which one row decides about, are this row's.
+    rows = first.kind == LIST and (first.by_row or _of_rows(first.length))
+    if turn and not (op == 'TensorListSetItem' and rows):
+      return [_of_turn(inputs)] * max(1, _count(node))
+    if op == 'TensorListFromTensor':
+      return [_unstacked(first)]
+    if first.kind != LIST:
+      raise UnruledError
+    if op == 'TensorListLength':
+      length = first.length
+      if first.by_row or _of_rows(length):
+        if length != ROWS:
+          raise UnruledError
+        numbers = shape_arithmetic.of_shape([ROWS])
+        return [_numbers(_as(numbers, np.int32, ()))]
+      if length is None:
+        raise UnruledError
+      return [_numbers(Numbers(np.array(length, np.int32)))]
+    if op == 'TensorListElementShape':
+      element = first.element
+      if element is None or element.shape is None:
+        raise UnruledError
+      return [_sizes(node, element)]
+    if op == 'TensorListGetItem':
+      index = inputs[1]
+      if index.kind != PUBLIC:
+        raise JoinedError('looks rows of the batch up')
+      if first.by_row:
+        if _turn_of(index) is None:
+          raise JoinedError('looks rows of the batch up')
+        return [Value(TURN, tag=_turn_of(index))]
+      if _of_rows(first.length):
+        raise JoinedError('looks rows of the batch up')
+      return [
+        self._zeros(node, inputs) if first.element is None else first.element
+      ]
+    if op == 'TensorListSetItem':
+      index, item = inputs[1:3]
+      if index.kind != PUBLIC:
+        raise JoinedError('puts rows at places which rows decide')
+      return [_set_item(first, index, item)]
+    if op == 'TensorListPushBack':
+      item = inputs[1]
+      if first.by_row or _of_rows(first.length):
+        raise UnruledError
+      return [_pushed(first, item)]
+    if op == 'TensorListPopBack':
+      if first.by_row or first.element is None or _of_rows(first.length):
+        raise UnruledError
+      return [first._replace(length=None), first.element]
+    if op == 'TensorListStack':
+      return [self._stacked(node, first, inputs)]
+    raise UnruledError
+
+  def _zeros(self, node, inputs):
+    sizes = inputs[-1].numbers
+    if sizes is None or np.any(sizes.one < 0):
+      raise UnruledError
+    return axis_rules.filled(tuple(sizes.list()))
+
+  def _stacked(self, node, first, inputs):
+    element, length = first.element, first.length
+    stated = node.attr['num_elements'].i
+    if length is None and stated >= 0:
+      length = stated
+    if first.by_row:
+      if first.length is None or first.length != ROWS:
+        raise UnruledError
+      shape = inputs[1].numbers
+      if shape is None or shape.sized or np.any(shape.one < 0):
+        raise UnruledError
+      return axis_rules.apart((ROWS, *shape.list()), 0)
+    if element is None:
+      element = self._zeros(node, inputs)
+    if length is None or element.shape is None:
+      raise UnruledError
+    if element.kind in (LIST, SIZED):
+      raise UnruledError
+    shape = length, *element.shape
+    if element.kind == PUBLIC:
+      return (
+        axis_rules.filled(shape)
+        if first.element is None
+        else (axis_rules.public(shape))
+      )
+    value = axis_rules.even_apart(element)
+    if value.kind != APART:
+      raise UnruledError
+    return axis_rules.apart(shape, value.axis + 1, value.outer, value.inner)
+
+  def _shapes(self, node, inputs):
+    """Returns the shape of each output, as TensorFlow computes it."""
+    op = node.op
+    if op in axis_rules.ELEMENTWISE and all(
+      v.shape is not None for v in inputs
+    ):
+      try:
+        return [np.broadcast_shapes(*(v.shape for v in inputs))]
+      except ValueError:
+        raise JoinedError('works for some numbers of rows only') from None
+    if op == 'ResourceGather' and inputs[0].tag and inputs[1].shape is not None:
+      skipped = node.attr['batch_dims'].i
+      shape = inputs[0].tag[1]
+      return [
+        (*shape[:skipped], *inputs[1].shape[skipped:], *shape[skipped + 1 :])
+      ]
+    if op == 'LookupTableFindV2' and inputs[2].shape == ():
+      return [inputs[1].shape]
+    plain = type(node)()
+    plain.CopyFrom(node)
+    plain.name, plain.device = 'node', ''
+    del plain.input[:]
+    for name in list(plain.attr):
+      if name.startswith('_'):
+        del plain.attr[name]
+    key = (
+      plain.SerializeToString(deterministic=True),
+      tuple(
+        (v.shape, None if v.numbers is None else str(v.numbers.one.tolist()))
+        for v in inputs
+      ),
+    )
+    if key not in self._graph.shapes:
+      self._graph.shapes[key] = _inferred(plain, inputs)
+    found = self._graph.shapes[key]
+    if found is None:
+      raise JoinedError('works for some numbers of rows only')
+    return found
+
+
+def _inferred(node, inputs):
+  """Returns the shapes of what a node gives, `None` where it cannot work."""
+  graph = tf.Graph()
+  with graph.as_default():
+    dtypes = _input_dtypes(node, len(inputs))
+    given = {}
+    definition = tf.compat.v1.GraphDef()
+    added = definition.node.add()
+    added.CopyFrom(node)
+    for i, (value, dtype) in enumerate(zip(inputs, dtypes)):
+      if value.numbers is not None and dtype != tf.resource:
+        x = tf.constant(value.numbers.one, dtype)
+      else:
+        x = tf.compat.v1.placeholder(dtype, value.shape)
+      given[f'i{i}'] = x
+      added.input.append(f'i{i}')
+    try:
+      (made,) = tf.graph_util.import_graph_def(
+        definition, given, return_elements=['node'], name=''
+      )
+    except (ValueError, tf.errors.OpError):
+      return None
+    return [
+      tuple(x.shape.as_list()) if x.shape.is_fully_defined() else None
+      for x in made.outputs
+    ]
+
+
+def _input_dtypes(node, count):
+  found = []
+  for argument in op_def_registry.get(node.op).input_arg:
+    if argument.type_list_attr:
+      found += node.attr[argument.type_list_attr].list.type
+      continue
+    dtype = argument.type or node.attr[argument.type_attr].type
+    repeat = node.attr[argument.number_attr].i if argument.number_attr else 1
+    found += [dtype] * repeat
+  return [tf.as_dtype(d) for d in found]
+
+
+def _unruled():
+  raise UnruledError
+
+
+def _inputs(node):
+  return [i for i in node.input if not i.startswith('^')]
+
+
+def _count(node):
+  if node.op in ('Placeholder', '_Arg'):
+    return 1
+  return shape_arithmetic.output_names(node)[None]
+
+
+def _functions_of(node):
+  return [a for a in node.attr.values() if a.HasField('func') or a.list.func]
+
+
+def _is_stateful(op):
+  definition = op_def_registry.get(op)
+  return definition is None or definition.is_stateful
+
+
+def _constant(node):
+  tensor = node.attr['value'].tensor
+  dtype = tf.as_dtype(tensor.dtype)
+  shape = tf.TensorShape(tensor.tensor_shape)
+  if not shape.is_fully_defined():
+    return Value(PUBLIC)
+  shape = tuple(shape.as_list())
+  small = dtype.is_integer or dtype.is_bool
+  if math.prod(shape) <= (_LARGEST if small else dtype.is_floating):
+    return Value(PUBLIC, shape, numbers=Numbers(tf.make_ndarray(tensor)))
+  return Value(PUBLIC, shape)
+
+
+def _numbers(numbers):
+  """Returns the value of known numbers."""
+  kind = SIZED if numbers.sized else PUBLIC
+  return Value(kind, numbers.one.shape, numbers=numbers)
+
+
+def _as(numbers, dtype, shape=None):
+  shape = numbers.one.shape if shape is None else shape
+  one, two = (
+    x.astype(dtype).reshape(shape) for x in (numbers.one, numbers.two)
+  )
+  return Numbers(one, two)
+
+
+def _sizes(node, value):
+  """Returns the value of a shape, rank or size."""
+  dtype = node.attr['out_type'].type or node.attr['shape_type'].type
+  dtype = tf.as_dtype(dtype or tf.int32.as_datatype_enum).as_numpy_dtype
+  if value.kind in (TURN, LIST) or value.shape is None:
+    if value.kind == TURN:
+      return Value(TURN)
+    return Value(PUBLIC) if value.kind == PUBLIC else _unruled()
+  sizes = shape_arithmetic.of_shape(value.shape)
+  if node.op == 'Rank':
+    return _numbers(Numbers(np.array(len(value.shape), dtype)))
+  if node.op == 'Size':
+    one, two = (np.array(np.prod(x), dtype) for x in (sizes.one, sizes.two))
+    return _numbers(Numbers(one, two))
+  return _numbers(_as(sizes, dtype))
+
+
+def _is_zero(numbers):
+  return (
+    numbers is not None
+    and not numbers.sized
+    and numbers.one.dtype.kind == 'i'
+    and numbers.one.tolist() == 0
+  )
+
+
+def _of_rows(length):
+  return bool(length) and length % ROWS == 0
+
+
+def _tag(value, kind, place=None):
+  """Returns the loop that a tag of some kind names, or `None`."""
+  tag = value.tag
+  if not isinstance(tag, tuple) or tag[0] != kind:
+    return None
+  return None if place is not None and tag[2] != place else tag[1]
+
+
+def _turn_of(value):
+  """Returns which loop's turn a number is that of, or `None`."""
+  return _tag(value, 'turn', 0)
+
+
+def _counted(op, inputs, value):
+  """Returns a value with a note of how it counts the turns of a loop."""
+  counters = [i for i, v in enumerate(inputs) if _tag(v, 'turn') is not None]
+  if len(counters) != 1:
+    return value
+  (place,) = counters
+  counter = inputs[place].tag
+  if op in ('Identity', 'StopGradient', 'Snapshot'):
+    return value._replace(tag=counter)
+  if op == 'Pack' and len(inputs) == 1 and value.shape == (1,):
+    return value._replace(tag=counter)
+  if op in ('Add', 'AddV2') and counter[2] == 0 and value.shape == ():
+    other = inputs[1 - place].numbers
+    if other is not None and not other.sized and other.one.tolist() == 1:
+      return value._replace(tag=(*counter[:2], 1))
+  return value
+
+
+def _is_turn(node, inputs):
+  """Returns whether there is a turn for each row, in a loop, or `None`."""
+  if node.op == 'Less':
+    index, limit = inputs
+    loop = _turn_of(index)
+    if loop is None or limit.numbers is None or limit.numbers.one.shape != ():
+      return None
+    if limit.kind == SIZED and _one_batch(limit.numbers):
+      return Value(SIZED, (), tag=('below', loop))
+  if node.op in ('LogicalAnd', 'Identity'):
+    loops = {_tag(v, 'below') for v in inputs}
+    if len(loops) == 1 and None not in loops:
+      return Value(SIZED, (), tag=('below', loops.pop()))
+  return None
+
+
+def _one_batch(numbers):
+  return Numbers([numbers.one], [numbers.two]).scales_as([ROWS])
+
+
+def _row_of_turn(node, inputs):
+  """Returns one row of this turn, where rows are looked up by its number."""
+  if node.op == 'GatherV2':
+    rows, index, axis = inputs
+    plain = (
+      _is_zero(axis.numbers)
+      and index.shape == ()
+      and not node.attr['batch_dims'].i
+    )
+  elif node.op == 'StridedSlice':
+    rows, index = inputs[:2]
+    others = 'ellipsis', 'new_axis'
+    plain = (
+      node.attr['shrink_axis_mask'].i == 1
+      and not any(node.attr[f'{m}_mask'].i for m in ('begin', *others))
+      and index.shape == (1,)
+    )
+  else:
+    return None
+  loop = _turn_of(index)
+  if loop is None or not plain:
+    return None
+  if rows.kind == APART and rows.layout == (0, 1, 1):
+    return Value(TURN, tag=loop)
+  return None
+
+
+def _of_turn(values):
+  """Returns what is computed from one row, and from what is of no row."""
+  loops = {v.tag for v in values if v.kind == TURN}
+  lists = [v for v in values if v.kind == LIST]
+  if len(loops) != 1 or any(
+    v.by_row
+    or _of_rows(v.length)
+    or (v.element is not None and v.element.kind != PUBLIC)
+    for v in lists
+  ):
+    raise JoinedError(axis_rules.TOGETHER)
+  if any(v.kind not in (PUBLIC, TURN, LIST) for v in values):
+    raise JoinedError(axis_rules.TOGETHER)
+  return Value(TURN, tag=loops.pop())
+
+
+def _bounded(node, inputs):
+  """Returns the one number between bounds that are alike, or `None`.
+
+  Integers from c on, or `JOINED` with the tag of this, to c are c.
+  """
+  op = node.op
+  if op not in ('Maximum', 'Minimum'):
+    return None
+  for x, bound in (inputs, inputs[::-1]):
+    numbers = bound.numbers
+    if bound.kind != PUBLIC or numbers is None or numbers.one.size != 1:
+      continue
+    if numbers.one.dtype.kind != 'i' or not _gives_one(node):
+      continue
+    least = int(numbers.one.reshape(-1)[0])
+    if op == 'Maximum' and x.kind in (JOINED, UNKNOWN):
+      return x._replace(tag=('least', least, None))
+    if op == 'Minimum' and (_tag(x, 'least') or -1) >= least:
+      return _numbers(Numbers(numbers.one.reshape(())))
+  return None
+
+
+def _gives_one(node):
+  shapes = node.attr['_output_shapes'].list.shape
+  return bool(shapes) and tf.TensorShape(shapes[0]).rank == 0
+
+
+def _chosen(node, inputs):
+  """Returns what does not depend on a choice, or `None`.
+
+  Either both choices are one number; or the rows' numbers are chosen where
+  there is more than one row, else 0, which is the same. TensorFlow's
+  vectorized maps do that.
+  """
+  if node.op == 'Greater':
+    many, one = (v.numbers for v in inputs)
+    if many is None or one is None or inputs[0].kind != SIZED:
+      return None
+    if many.one.shape == () and _one_batch(many) and one.one.tolist() == 1:
+      return Value(SIZED, (), tag=('many', None, None))
+  if node.op not in ('Select', 'SelectV2'):
+    return None
+  condition, first, second = inputs
+  if first.kind == second.kind == PUBLIC and _gives_one(node):
+    one, other = first.numbers, second.numbers
+    # Zeros of either sign are not the same.
+    if one is not None and one == other and one.alike(other):
+      return _numbers(one)
+  many = condition.tag == ('many', None, None)
+  numbers = first.kind == PLACE and first.shape == (ROWS,) and not first.tag
+  return first if many and numbers and _is_zero(second.numbers) else None
+
+
+def _keeps_place(node):
+  if node.op == 'Cast':
+    return tf.as_dtype(node.attr['DstT'].type) in (tf.int32, tf.int64)
+  return node.op in axis_rules.KEEPING_PLACE
+
+
+def _unstacked(value):
+  """Returns the list of what there is along axis 0."""
+  value = axis_rules.even_apart(value)
+  if value.kind not in (PUBLIC, APART) or value.shape is None:
+    raise UnruledError
+  length, *rest = value.shape
+  rest = tuple(rest)
+  if value.kind == PUBLIC:
+    return Value(LIST, (), element=Value(PUBLIC, rest), length=length)
+  if value.axis == 0:
+    if value.layout != (0, 1, 1):
+      raise UnruledError
+    element = Value(TURN)
+    return Value(LIST, (), element=element, by_row=True, length=length)
+  element = axis_rules.apart(rest, value.axis - 1, value.outer, value.inner)
+  return Value(LIST, (), element=element, length=length)
+
+
+def _set_item(first, index, item):
+  if item.kind == PLACE:
+    raise JoinedError(axis_rules.PLACES)
+  if first.by_row or _of_rows(first.length):
+    loop = _turn_of(index)
+    if loop is None or first.length != ROWS:
+      raise JoinedError('puts rows at the places of others')
+    if item.kind != PUBLIC and (item.kind, item.tag) != (TURN, loop):
+      raise JoinedError(axis_rules.TOGETHER)
+    if first.element is not None and not first.by_row:
+      raise UnruledError
+    return first._replace(element=Value(TURN), by_row=True)
+  return _pushed(first, item)._replace(length=first.length)
+
+
+def _pushed(first, item):
+  if item.kind == PLACE:
+    raise JoinedError(axis_rules.PLACES)
+  # Its numbers are those of all turns: what a turn changes has none.
+  element = _changing(item)._replace(numbers=item.numbers)
+  if first.element is not None:
+    element = _either(first.element, element)
+  length = None if first.length is None else first.length + 1
+  return first._replace(element=element, length=length)
+
+
+def _lists(op, inputs):
+  """Returns what plain operations make of lists."""
+  if op == 'ZerosLike':
+    return inputs[0]._replace(element=None, by_row=False)
+  if op in ('Identity', 'StopGradient'):
+    return inputs[0]
+  if op == 'AddN':
+    first, *others = inputs
+    for other in others:
+      first = _either(first, other)
+    return first
+  raise UnruledError
+
+
+def _changing(value):
+  """Returns a value without what holds in one turn of a loop only."""
+  tag = value.tag
+  if isinstance(tag, tuple) and tag[0] in ('turn', 'below'):
+    tag = None
+  return value._replace(numbers=None, tag=tag)
+
+
+def _either(a, b):
+  for kind in (JOINED, UNKNOWN):
+    for v in (a, b):
+      if v.kind == kind:
+        return v
+  if a == b:
+    return a
+  kinds = {a.kind, b.kind}
+  if TURN in kinds:
+    return _of_turn([a, b])
+  if SIZED in kinds:
+    if not kinds <= {SIZED, PUBLIC}:
+      raise JoinedError(axis_rules.SIZE)
+    return Value(SIZED)
+  if kinds == {LIST}:
+    return _either_list(a, b)
+  if LIST in kinds:
+    raise UnruledError
+  if kinds == {PUBLIC}:
+    shape = a.shape if a.shape == b.shape else None
+    tag = a.tag if a.tag == b.tag else None
+    if axis_rules.RESERVED in (a.tag, b.tag):
+      raise UnruledError
+    same = a.numbers is not None and a.numbers == b.numbers
+    return Value(PUBLIC, shape, numbers=a.numbers if same else None, tag=tag)
+  if PUBLIC in kinds or a.shape != b.shape:
+    raise UnruledError
+  if PLACE in kinds:
+    raise JoinedError(axis_rules.PLACES)
+  if kinds == {EVEN}:
+    return Value(EVEN, a.shape)
+  layouts = {v.layout for v in (a, b) if v.kind == APART}
+  if len(layouts) != 1:
+    raise JoinedError(axis_rules.TOGETHER)
+  return axis_rules.apart(a.shape, *layouts.pop())
+
+
+def _either_list(a, b):
+  length = a.length if a.length == b.length else None
+  if a.element is None or b.element is None:
+    one = b if a.element is None else a
+    if one.by_row and length is None:
+      raise UnruledError
+    return one._replace(length=length)
+  if a.by_row or b.by_row:
+    if a != b:
+      raise UnruledError
+    return a
+  return a._replace(element=_either(a.element, b.element), length=length)

@@ -1,0 +1,1273 @@
+"""Where the axis of rows goes in each operation of TensorFlow.
+
+A rule gets what is known of the inputs of one operation, and returns it for the
+outputs. It raises a `JoinedError` where an output may depend on several rows or
+on their number, and an `UnruledError` where it does not know. No value counts
+as apart that is not returned as such.
+
+The rules are about what the documentation of TensorFlow states of an operation:
+that row i of `tf.matmul(x, w)` is computed from row i of x, say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
+
+import tensorflow as tf
+
+from tfdpflows.independence.shape_arithmetic import (
+  ROWS,
+  Numbers,
+  attr_value,
+)
+
+# Kinds of values.
+PUBLIC = 'public'  # Of no row, nor of the number of rows.
+SIZED = 'sized'  # Of no row, but of the number of rows.
+EVEN = 'even'  # All elements are one number of no row; a size is of rows.
+APART = 'apart'  # Along one axis of row i each.
+PLACE = 'place'  # As `APART`, and it holds the number of the row.
+TURN = 'turn'  # Of one row alone, that of this turn of a loop over rows.
+LIST = 'list'  # A list of tensors.
+JOINED = 'joined'  # Perhaps of several rows, or of their number.
+UNKNOWN = 'unknown'  # Not known.
+
+# Tag of what only the gradient of an operation may read.
+RESERVED = 'reserved'
+_SIZE = 'computes with the number of rows in the batch'
+_PLACE = 'computes with the place of a row in the batch'
+_TOGETHER = 'takes rows together'
+
+
+class Finding(NamedTuple):
+  """Where rows meet, or what has no rule."""
+
+  op: str
+  path: str
+  why: str
+
+
+class Value(NamedTuple):
+  """What is known of a tensor.
+
+  Attributes:
+    kind: see above.
+    shape: for `ROWS` rows, `None` where not known.
+    axis: of `APART` and `PLACE`: the axis of the rows, which has `outer *
+      ROWS * inner` elements in this order.
+    numbers: a `Numbers`, where they are known.
+    element: of `LIST`, the value of each; `None` for zeros.
+    by_row: of `LIST`: element i is of row i, and `element` is a `TURN`.
+    length: of `LIST`, a size for `ROWS` rows or `None`.
+    tag: what else is known, see `axes`.
+    finding: of `JOINED` and `UNKNOWN`.
+  """
+
+  kind: str
+  shape: Optional[tuple[int, ...]] = None
+  axis: int = 0
+  outer: int = 1
+  inner: int = 1
+  numbers: Optional[Numbers] = None
+  element: Any = None
+  by_row: bool = False
+  length: Optional[int] = None
+  tag: Any = None
+  finding: Optional[Finding] = None
+
+  @property
+  def of_rows(self) -> bool:
+    return self.kind in (APART, PLACE)
+
+  @property
+  def layout(self):
+    return self.axis, self.outer, self.inner
+
+
+class JoinedError(Exception):
+  """Rows meet in an operation."""
+
+
+class UnruledError(Exception):
+  """An operation, or this use of it, has no rule."""
+
+
+class Call(NamedTuple):
+  """One operation with its inputs.
+
+  Attributes:
+    node: a `NodeDef`.
+    inputs: a `Value` for each input.
+    shapes: a shape for each output, `None` where not known.
+  """
+
+  node: Any
+  inputs: Sequence[Value]
+  shapes: Sequence[Optional[tuple[int, ...]]]
+
+  def attr(self, name: str, default: Any = None) -> Any:
+    if name not in self.node.attr:
+      return default
+    return attr_value(self.node.attr[name])
+
+  def numbers(self, place: int) -> Numbers:
+    found = self.inputs[place].numbers
+    if found is None:
+      raise UnruledError
+    return found
+
+  def fixed(self, place: int) -> list[int]:
+    """Returns numbers that must not depend on the number of rows."""
+    found = self.numbers(place)
+    if found.sized:
+      raise JoinedError(_SIZE)
+    return found.list()
+
+  def shape(self, place: int = 0) -> tuple[int, ...]:
+    """Returns the shape of an output."""
+    found = self.shapes[place]
+    if found is None:
+      raise UnruledError
+    return found
+
+
+def has_rows(shape: Optional[Sequence[int]]) -> bool:
+  """Whether a size in a shape for `ROWS` rows is that of rows."""
+  return shape is not None and any(n and n % ROWS == 0 for n in shape)
+
+
+def settled(value: Value) -> Value:
+  """Returns a value of a computed kind, or raises where sizes do not fit it."""
+  if value.kind in (PUBLIC, APART, PLACE, EVEN) and value.shape is not None:
+    sizes = [n for n in value.shape if n and n % ROWS == 0]
+    rest = math.prod(n // ROWS for n in sizes)
+    if value.kind == PUBLIC:
+      if sizes:
+        raise JoinedError(_SIZE)
+    elif len(sizes) != 1 or (rest and rest % ROWS == 0):
+      raise JoinedError(_SIZE)
+    elif value.kind != EVEN:
+      size = value.shape[value.axis]
+      if size != value.outer * ROWS * value.inner:
+        raise UnruledError
+  elif value.kind in (APART, PLACE, EVEN):
+    raise UnruledError
+  return value
+
+
+def even_apart(value: Value) -> Value:
+  """Returns a value of equal elements as one of which each is of a row."""
+  if value.kind != EVEN:
+    return value
+  (axis,) = (i for i, n in enumerate(value.shape) if n and n % ROWS == 0)
+  inner = value.shape[axis] // ROWS
+  return Value(APART, value.shape, axis, 1, inner)
+
+
+def public(shape: Optional[tuple[int, ...]], **kwargs: Any) -> Value:
+  return settled(Value(PUBLIC, shape, **kwargs))
+
+
+def apart(shape, axis, outer=1, inner=1, kind=APART, tag=None) -> Value:
+  """Returns a value of rows along an axis, after a look at its shape."""
+  if shape is None:
+    raise UnruledError
+  axis = axis + len(shape) if axis < 0 else axis
+  return settled(Value(kind, tuple(shape), axis, outer, inner, tag=tag))
+
+
+def filled(shape: Optional[tuple[int, ...]]) -> Value:
+  """Returns a value of which all elements are the same."""
+  if has_rows(shape):
+    return settled(Value(EVEN, shape))
+  return Value(PUBLIC, shape)
+
+
+def _drawn(shape):
+  """Returns random numbers, none of which belongs to another row."""
+  return even_apart(filled(shape))
+
+
+def _common(call, values, rank, left=()):
+  """Returns the layout that values of rows share, aligned from the right.
+
+  Args:
+    call: the operation, for messages.
+    values: those to be aligned.
+    rank: of the result.
+    left: those of these that are aligned from the left.
+  """
+  layout = None
+  for v in values:
+    if v.of_rows:
+      shift = 0 if v in left else rank - len(v.shape)
+      own = v.axis + shift, v.outer, v.inner
+      if layout is not None and own != layout:
+        raise JoinedError(_TOGETHER)
+      layout = own
+  for v in values:
+    if v.kind == EVEN:
+      even = even_apart(v)
+      axis = even.axis + (0 if v in left else rank - len(v.shape))
+      if layout is None:
+        layout = axis, even.outer, even.inner
+      elif layout[0] != axis:
+        raise JoinedError(_SIZE)
+  return layout
+
+
+def _elementwise(call):
+  """Broadcasts its inputs from the right."""
+  shape = call.shape()
+  layout = _common(call, call.inputs, len(shape))
+  values = [v for v in call.inputs if v.kind != PUBLIC]
+  single = all(
+    math.prod(v.shape) == 1 if v.shape is not None else False
+    for v in call.inputs
+    if v.kind == PUBLIC
+  )
+  if single and all(v.kind == EVEN for v in values):
+    return [settled(Value(EVEN, s)) for s in call.shapes]
+  return [apart(s, *layout) for s in call.shapes]
+
+
+def _select(call):
+  condition = call.inputs[0]
+  shape = call.shape()
+  if condition.shape is None:
+    raise UnruledError
+  left = ()
+  if len(condition.shape) == 1 and len(shape) > 1:
+    left = (condition,)
+  if condition.kind == PUBLIC and left:
+    raise UnruledError
+  layout = _common(call, call.inputs, len(shape), left)
+  return [apart(shape, *layout)]
+
+
+def _same(call):
+  """Gives the elements of its first input in their order."""
+  (value, *rest) = call.inputs
+  if any(v.kind not in (PUBLIC, SIZED) for v in rest):
+    raise UnruledError
+  if value.kind == EVEN:
+    return [settled(Value(EVEN, s)) for s in call.shapes]
+  return [_reshaped(value, s) for s in call.shapes]
+
+
+def _reshaped(value, shape):
+  """Returns a value in another shape, of the same elements in this order."""
+  if shape is None:
+    raise UnruledError
+  before = math.prod(value.shape[: value.axis]) * value.outer
+  after = value.inner * math.prod(value.shape[value.axis + 1 :])
+  axes = [i for i, n in enumerate(shape) if n and n % ROWS == 0]
+  if len(axes) != 1:
+    raise JoinedError('puts parts of rows together in a new shape')
+  (axis,) = axes
+  first, last = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+  if not (first and last and before % first == 0 and after % last == 0):
+    raise JoinedError('puts parts of rows together in a new shape')
+  outer, inner = before // first, after // last
+  if shape[axis] != outer * ROWS * inner:
+    raise JoinedError('puts parts of rows together in a new shape')
+  if value.tag == 'first' and tuple(shape) != value.shape:
+    raise JoinedError(_PLACE)
+  return apart(shape, axis, outer, inner, value.kind, value.tag)
+
+
+def _reshape(call):
+  numbers = call.numbers(1)
+  shape = call.shape()
+  for one, other, size in zip(numbers.list(), numbers.two.tolist(), shape):
+    if one == -1:
+      if other != -1:
+        raise JoinedError(_SIZE)
+    elif not Numbers([one], [other]).scales_as([size]):
+      raise JoinedError(_SIZE)
+  return _same(call._replace(inputs=call.inputs[:1]))
+
+
+def _cast(call):
+  found = _same(call._replace(inputs=call.inputs[:1]))
+  if call.node.op == 'Cast' and call.attr('DstT') not in (tf.int32, tf.int64):
+    return [v._replace(tag=None) for v in found]
+  return found
+
+
+def _bitcast(call):
+  if call.shape() != call.inputs[0].shape:
+    raise UnruledError
+  return _cast(call)
+
+
+def _each(call):
+  """Gives each input as it is."""
+  return list(call.inputs)
+
+
+def _public_rest(call, first=1):
+  """Raises unless inputs from some place on are of no row."""
+  if any(v.kind != PUBLIC for v in call.inputs[first:]):
+    raise JoinedError(_TOGETHER)
+
+
+def _axes(numbers, rank):
+  if any(not -rank <= n < rank for n in numbers):
+    raise UnruledError
+  return {n % rank for n in numbers}
+
+
+def _reduce(call):
+  value = even_apart(call.inputs[0])
+  if not value.of_rows or call.inputs[1].kind not in (PUBLIC, SIZED):
+    raise JoinedError(_TOGETHER)
+  rank = len(value.shape)
+  axes = _axes(call.fixed(1), rank)
+  if value.axis in axes:
+    raise JoinedError(_TOGETHER)
+  tag = None
+  if call.node.op.startswith('Arg'):
+    (axis,) = axes
+    tag = ('within', value.shape[axis])
+  keep = call.attr('keep_dims', False)
+  lost = 0 if keep else sum(a < value.axis for a in axes)
+  axis = value.axis - lost
+  return [
+    apart(s, axis, value.outer, value.inner, tag=tag) for s in call.shapes
+  ]
+
+
+def _along(axes_of, others=1):
+  """Returns the rule of what computes along some axes, which it keeps."""
+
+  def rule(call):
+    value = even_apart(call.inputs[0])
+    _public_rest(call, others)
+    axes = _axes(axes_of(call), len(value.shape))
+    if value.axis in axes:
+      raise JoinedError(_TOGETHER)
+    return [apart(s, *value.layout) for s in call.shapes]
+
+  return rule
+
+
+_LAST = lambda call: [-1]
+
+
+def _top(call):
+  found = _along(_LAST)(call)
+  size = call.inputs[0].shape[-1]
+  return [found[0], found[1]._replace(tag=('within', size))]
+
+
+def _einsum(call):
+  equation = call.attr('equation').decode()
+  return _contracted(call, equation)
+
+
+def _contracted(call, equation):
+  left, output = equation.replace(' ', '').split('->')
+  terms = left.split(',')
+  labels = []
+  ranks = []
+  for term, v in zip(terms, call.inputs):
+    if v.shape is None:
+      raise UnruledError
+    ranks.append(len(v.shape) - len(term.replace('...', '')))
+  extra = max([r for r, t in zip(ranks, terms) if '...' in t], default=0)
+  # Labels of the ellipsis, from the left; broadcast from the right.
+  dots = [f'.{i}' for i in range(extra)]
+  for term, rank in zip(terms, ranks):
+    head, _, tail = term.partition('...')
+    own = dots[extra - rank :] if '...' in term else []
+    labels.append([*head, *own, *tail])
+  head, found, tail = output.partition('...')
+  result = [*head, *(dots if found else []), *tail]
+  layout = None
+  for v, own in zip(call.inputs, labels):
+    v = even_apart(v)
+    if v.of_rows:
+      label = own[v.axis]
+      if own.count(label) > 1 or label not in result:
+        raise JoinedError(_TOGETHER)
+      if layout not in (None, (label, v.outer, v.inner)):
+        raise JoinedError(_TOGETHER)
+      layout = label, v.outer, v.inner
+  label, outer, inner = layout
+  if result.count(label) > 1:
+    raise JoinedError(_TOGETHER)
+  for v, own in zip(call.inputs, labels):
+    # What is of no row meets rows as one number, broadcast.
+    if v.kind == PUBLIC and label in own and v.shape[own.index(label)] != 1:
+      raise UnruledError
+  return [apart(call.shape(), result.index(label), outer, inner)]
+
+
+def _matmul(call):
+  a, b = 'ik', 'kj'
+  first = call.attr('transpose_a', False) or call.attr('adj_x', False)
+  second = call.attr('transpose_b', False) or call.attr('adj_y', False)
+  a, b = a[::-1] if first else a, b[::-1] if second else b
+  dots = '...' if call.node.op.startswith('Batch') else ''
+  return _contracted(call, f'{dots}{a},{dots}{b}->{dots}ij')
+
+
+def _transpose(call):
+  value = call.inputs[0]
+  order = call.fixed(1)
+  if value.kind == EVEN:
+    return [settled(Value(EVEN, call.shape()))]
+  rank = len(value.shape)
+  order = [n % rank for n in order]
+  if sorted(order) != list(range(rank)):
+    raise UnruledError
+  axis = order.index(value.axis)
+  return [apart(call.shape(), axis, value.outer, value.inner)]
+
+
+def _concat(call):
+  if call.node.op == 'Concat':
+    at, *values = call.inputs
+  else:
+    *values, at = call.inputs
+  if at.numbers is None or at.numbers.sized:
+    raise UnruledError
+  shape = call.shape()
+  axis = at.numbers.list()[0] % len(shape)
+  if all(v.kind == EVEN for v in values):
+    values = [even_apart(v) for v in values]
+  layout = _common(call, values, len(shape))
+  if layout[0] != axis:
+    return [_columns(apart(shape, *layout), values, axis)]
+  values = [even_apart(v) for v in values]
+  if not all(v.of_rows for v in values):
+    raise JoinedError(_TOGETHER)
+  # Whole batches, one after the other.
+  inner = values[0].inner
+  if any(v.inner != inner for v in values):
+    raise JoinedError(_TOGETHER)
+  if any(v.kind == PLACE for v in values):
+    raise JoinedError(_PLACE)
+  return [apart(shape, axis, sum(v.outer for v in values), inner)]
+
+
+def _columns(found, values, axis):
+  """Returns a value with a note of the row's number in the first column."""
+  if all(v.kind != PLACE for v in values):
+    return found
+  first = values[0]
+  size = 1 if len(first.shape) < len(found.shape) else first.shape[axis]
+  last = axis == len(found.shape) - 1
+  if not last or first.kind != PLACE or first.tag is not None or size != 1:
+    raise JoinedError(_PLACE)
+  if any(v.kind == PLACE for v in values[1:]):
+    raise JoinedError(_PLACE)
+  return found._replace(kind=PLACE, tag='first')
+
+
+def _pack(call):
+  shape = call.shape()
+  axis = call.attr('axis', 0) % len(shape)
+  values = call.inputs
+  if all(v.kind == EVEN for v in values):
+    values = [even_apart(v) for v in values]
+  layout = _common(call, values, len(shape) - 1)
+  place, outer, inner = layout
+  found = apart(shape, place + (place >= axis), outer, inner)
+  return [_columns(found, values, axis)]
+
+
+def _unpack(call):
+  value = even_apart(call.inputs[0])
+  axis = call.attr('axis', 0) % len(value.shape)
+  if axis == value.axis:
+    raise JoinedError('takes single rows out of the batch')
+  place = value.axis - (axis < value.axis)
+  return [apart(s, place, value.outer, value.inner) for s in call.shapes]
+
+
+def _split(call):
+  if call.node.op == 'Split':
+    axis, value = call.fixed(0)[0], call.inputs[1]
+  else:
+    axis, value = call.fixed(2)[0], call.inputs[0]
+    call.fixed(1)
+  value = even_apart(value)
+  if axis % len(value.shape) == value.axis:
+    count = len(call.shapes)
+    if call.node.op != 'Split' or value.outer % count:
+      raise JoinedError('splits the batch')
+    value = value._replace(outer=value.outer // count)
+  return [apart(s, *value.layout) for s in call.shapes]
+
+
+def _pad(call):
+  value = even_apart(call.inputs[0])
+  _public_rest(call._replace(inputs=call.inputs[2:]), 0)
+  pairs = call.fixed(1)
+  if pairs[2 * value.axis : 2 * value.axis + 2] != [0, 0]:
+    raise JoinedError('moves rows to the places of others')
+  return [apart(call.shape(), *value.layout)]
+
+
+def _slice(call):
+  value = even_apart(call.inputs[0])
+  begin, size = call.numbers(1), call.numbers(2)
+  if not value.of_rows:
+    raise JoinedError(_TOGETHER)
+  rank = len(value.shape)
+  rest = [i for i in range(rank) if i != value.axis]
+  a = value.axis
+  whole = size.one[a] == size.two[a] == -1 or Numbers(
+    size.one[a : a + 1], size.two[a : a + 1]
+  ).scales_as(value.shape[a : a + 1])
+  if begin.one[a] or begin.two[a] or not whole:
+    raise JoinedError('takes some rows of the batch')
+  if begin.mark.reshape(-1)[rest].any() or size.mark.reshape(-1)[rest].any():
+    raise JoinedError(_SIZE)
+  return [apart(call.shape(), *value.layout)]
+
+
+def _parsed(call, rank, first):
+  """Returns where axes of a strided slice come from.
+
+  Args:
+    call: the operation.
+    rank: of what is sliced.
+    first: the input with the begins; ends and strides follow.
+
+  Returns:
+    For each axis that is sliced whether it is whole, and its axis in the
+    result or `None`.
+  """
+  begin, end, stride = (call.inputs[first + i].numbers for i in range(3))
+  masks = {
+    name: call.attr(f'{name}_mask', 0) or 0
+    for name in ('begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')
+  }
+  has = lambda name, i: bool(masks[name] >> i & 1)
+  known = [x for x in (begin, end, stride) if x is not None]
+  if not known:
+    raise UnruledError
+  count = len(known[0].one)
+  news = sum(
+    has('new_axis', i) and not has('ellipsis', i) for i in range(count)
+  )
+  dots = [i for i in range(count) if has('ellipsis', i)]
+  if len(dots) > 1:
+    raise UnruledError
+  given = count - news - len(dots)
+  if given > rank:
+    raise UnruledError
+  found, place = [], 0
+  for i in range(count):
+    if has('ellipsis', i):
+      for _ in range(rank - given):
+        found.append((True, place))
+        place += 1
+    elif has('new_axis', i):
+      place += 1
+    elif has('shrink_axis', i):
+      found.append((False, None))
+    else:
+      whole = (
+        has('begin', i) or (begin is not None and _are(begin, i, 0))
+      ) and (stride is not None and _are(stride, i, 1))
+      found.append((whole and (has('end', i) or (end, i)), place))
+      place += 1
+  while len(found) < rank:
+    found.append((True, place))
+    place += 1
+  return found
+
+
+def _are(numbers, i, n):
+  return numbers.one[i] == numbers.two[i] == n and not numbers.mark[i]
+
+
+def _is_whole(whole, size):
+  """Whether a slice of rows takes all: to its end, or to their number."""
+  if isinstance(whole, tuple):
+    end, i = whole
+    if end is None:
+      return False
+    one = Numbers(end.one[i : i + 1], end.two[i : i + 1])
+    return one.scales_as([size])
+  return whole
+
+
+def _strided_slice(call):
+  value = even_apart(call.inputs[0])
+  if any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[1:]):
+    # An index computed from rows, on another axis or not.
+    raise JoinedError(_TOGETHER)
+  if not value.of_rows:
+    raise JoinedError(_SIZE)
+  whole, place = _parsed(call, len(value.shape), 1)[value.axis]
+  if not _is_whole(whole, value.shape[value.axis]):
+    raise JoinedError('takes some rows of the batch')
+  for v in call.inputs[1:]:
+    if v.kind == SIZED and v.numbers is None:
+      raise JoinedError(_SIZE)
+    if v.numbers is not None and v.numbers.sized:
+      marks = v.numbers.mark
+      if marks.sum() > 1 or not isinstance(whole, tuple):
+        raise JoinedError(_SIZE)
+      if not marks[whole[1]] or v is not call.inputs[2]:
+        raise JoinedError(_SIZE)
+  return [apart(call.shape(), place, value.outer, value.inner)]
+
+
+def _strided_slice_grad(call):
+  value = even_apart(call.inputs[4])
+  if any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[:4]):
+    raise JoinedError(_TOGETHER)
+  for i in (1, 2, 3):
+    if call.inputs[i].numbers is None or call.inputs[i].numbers.sized:
+      raise UnruledError
+  shape = call.shape()
+  if not call.numbers(0).scales_as(shape):
+    raise UnruledError
+  found = _parsed(call, len(shape), 1)
+  axes = [i for i, (_, place) in enumerate(found) if place == value.axis]
+  if len(axes) != 1:
+    raise JoinedError('puts rows at the places of others')
+  (axis,) = axes
+  if not _is_whole(found[axis][0], shape[axis]):
+    raise JoinedError('puts rows at the places of others')
+  return [apart(shape, axis, value.outer, value.inner)]
+
+
+def _tile(call):
+  value = call.inputs[0]
+  numbers = call.numbers(1)
+  shape = call.shape()
+  if value.kind == EVEN:
+    call.fixed(1)
+    return [settled(Value(EVEN, shape))]
+  if value.kind == PUBLIC:
+    if value.shape is None:
+      raise UnruledError
+    axes = [i for i, n in enumerate(numbers.list()) if n % ROWS == 0 and n]
+    if len(axes) != 1 or not _scale(numbers):
+      raise JoinedError(_SIZE)
+    (axis,) = axes
+    count = numbers.list()[axis] // ROWS
+    return [apart(shape, axis, count, value.shape[axis])]
+  times = call.fixed(1)[value.axis]
+  if value.kind == PLACE and (times != 1 or value.tag == 'first'):
+    raise JoinedError(_PLACE)
+  outer, tag = value.outer * times, value.tag
+  return [apart(shape, value.axis, outer, value.inner, value.kind, tag)]
+
+
+def _scale(numbers):
+  return numbers.scales_as(numbers.list())
+
+
+def _broadcast_to(call):
+  value = call.inputs[0]
+  numbers = call.numbers(1)
+  shape = call.shape()
+  if not numbers.scales_as(shape):
+    raise JoinedError(_SIZE)
+  if value.shape is None:
+    raise UnruledError
+  if value.kind == EVEN or (
+    math.prod(value.shape) == 1 and value.kind == PUBLIC
+  ):
+    return [filled(shape)]
+  if value.kind == PUBLIC:
+    return [_drawn(shape)]
+  if value.tag == 'first':
+    raise JoinedError(_PLACE)
+  axis = value.axis + len(shape) - len(value.shape)
+  return [apart(shape, axis, value.outer, value.inner, value.kind, value.tag)]
+
+
+def _fill(call):
+  if call.inputs[1].kind != PUBLIC:
+    raise UnruledError
+  numbers = call.numbers(0)
+  if not numbers.scales_as(call.shape()):
+    raise JoinedError(_SIZE)
+  return [filled(call.shape())]
+
+
+def _range(call):
+  if call.inputs[0].numbers is None or call.inputs[2].numbers is None:
+    raise UnruledError
+  start, step = call.fixed(0), call.fixed(2)
+  (step,) = step
+  if start != [0] or step < 1 or not call.numbers(1).scales_as([ROWS * step]):
+    raise JoinedError(_PLACE)
+  tag = None if step == 1 else ('flat', step)
+  return [apart((ROWS,), 0, kind=PLACE, tag=tag)]
+
+
+def _random(call):
+  """Draws numbers of a shape; of seeds and limits that are no row's."""
+  place = 2 if call.node.op in _OF_GENERATORS else 0
+  for i, v in enumerate(call.inputs):
+    if i != place and v.kind != PUBLIC:
+      raise JoinedError(_TOGETHER)
+  shape = call.shape()
+  if not call.numbers(place).scales_as(shape):
+    raise JoinedError(_SIZE)
+  return [_drawn(shape)]
+
+
+def _batch_first(*places):
+  """Returns the rule of what computes each index of axis 0 by itself.
+
+  Args:
+    *places: the inputs with that axis; all others are of no row.
+  """
+
+  def rule(call):
+    values = []
+    for i, v in enumerate(call.inputs):
+      if i in places:
+        values.append(even_apart(v))
+      elif v.kind not in (PUBLIC, SIZED):
+        raise JoinedError(_TOGETHER)
+    layouts = {v.layout for v in values if v.of_rows}
+    if len(layouts) != 1 or not all(v.of_rows for v in values):
+      raise JoinedError(_TOGETHER)
+    (layout,) = layouts
+    if layout[0] != 0:
+      raise JoinedError(_TOGETHER)
+    for name in ('ksize', 'strides', 'rates', 'dilations'):
+      if (call.attr(name) or [1])[0] != 1:
+        raise JoinedError(_TOGETHER)
+    if call.node.op == 'AdjustContrastv2' and len(call.shape()) < 4:
+      raise JoinedError(_TOGETHER)
+    for v in call.inputs:
+      if v.kind == SIZED and not (
+        v.numbers is not None and v.numbers.scales_as(call.shape())
+      ):
+        raise JoinedError(_SIZE)
+    return [apart(s, *layout) for s in call.shapes]
+
+  return rule
+
+
+def _transformed_images(call):
+  images, transforms, *rest = call.inputs
+  if any(v.kind != PUBLIC for v in rest):
+    raise JoinedError(_TOGETHER)
+  values = [even_apart(v) for v in (images, transforms) if v.kind != PUBLIC]
+  if images.kind == PUBLIC or any(v.layout != (0, 1, 1) for v in values):
+    raise JoinedError(_TOGETHER)
+  return [apart(call.shape(), 0)]
+
+
+def _normalized(call):
+  """Batch normalization, which joins all but the channels if it trains."""
+  value, *rest = [even_apart(v) for v in call.inputs]
+  grad = 'Grad' in call.node.op
+  training = call.attr('is_training', True)
+  data_format = (call.attr('data_format') or b'NHWC').decode()
+  channel = data_format.index('C')
+  images = [value] + ([rest[0]] if grad else [])
+  others = rest[1:] if grad else rest
+  layouts = {v.layout for v in images if v.of_rows}
+  if len(layouts) != 1:
+    raise JoinedError(_TOGETHER)
+  (layout,) = layouts
+  vectors = {v.layout for v in others if v.of_rows}
+  if layout == (channel, 1, 1):
+    if vectors - {(0, 1, 1)}:
+      raise JoinedError(_TOGETHER)
+    rest = [_of_channels(call, s) for s in call.shapes[1:]]
+  elif training or vectors:
+    raise JoinedError('normalises over the batch')
+  elif grad:
+    rest = [_of_channels(call, None) for s in call.shapes[1:]]
+  else:
+    rest = [Value(PUBLIC, s) for s in call.shapes[1:]]
+  return [apart(call.shapes[0], *layout), *rest]
+
+
+def _of_channels(call, shape):
+  if shape is not None and len(shape) == 1 and has_rows(shape):
+    return apart(shape, 0)
+  if 'Grad' not in call.node.op:
+    # For the gradient alone, in a form of its own.
+    return Value(PUBLIC, tag=RESERVED)
+  return Value(JOINED, finding=Finding(call.node.op, call.node.name, _TOGETHER))
+
+
+def _gather(call):
+  op = call.node.op
+  values, indices = call.inputs[:2]
+  batch_dims = call.attr('batch_dims', 0) or 0
+  axis = 0
+  if op == 'ResourceGather':
+    values = values._replace(shape=values.tag and values.tag[1])
+  if op == 'GatherV2':
+    (axis,) = call.fixed(2)
+  values, indices = even_apart(values), even_apart(indices)
+  if values.shape is None or indices.shape is None:
+    raise UnruledError
+  rank = len(values.shape)
+  axis = axis % rank
+  width = len(indices.shape)
+  if batch_dims < 0:
+    batch_dims += width
+  layouts = []
+  for v in (values, indices):
+    if v.kind == PLACE and v is values:
+      raise JoinedError(_PLACE)
+  if indices.kind == PLACE:
+    raise JoinedError(_PLACE)
+  if values.of_rows:
+    place = values.axis
+    if place == axis:
+      raise JoinedError('looks rows of the batch up')
+    if place > axis:
+      place += width - batch_dims - 1
+    layouts.append((place, values.outer, values.inner))
+  if indices.of_rows:
+    place = indices.axis
+    if place >= batch_dims:
+      place += axis - batch_dims
+      if values.of_rows:
+        raise JoinedError('looks rows of the batch up')
+    layouts.append((place, indices.outer, indices.inner))
+  if len(set(layouts)) != 1:
+    raise JoinedError('looks rows of the batch up')
+  return [apart(call.shape(), *layouts[0])]
+
+
+def _gather_nd(call):
+  values, indices = (even_apart(v) for v in call.inputs)
+  if values.kind == PUBLIC:
+    if indices.axis == len(indices.shape) - 1 or indices.kind == PLACE:
+      raise JoinedError(_TOGETHER)
+    return [apart(call.shape(), *indices.layout)]
+  if (
+    indices.kind == PLACE
+    and indices.tag == 'first'
+    and values.kind == APART
+    and values.layout == (0, 1, 1)
+    and (indices.outer, indices.inner) == (1, 1)
+  ):
+    return [apart(call.shape(), *indices.layout)]
+  raise JoinedError('looks rows of the batch up')
+
+
+def _one_hot(call):
+  indices, _, *rest = call.inputs
+  if any(v.kind != PUBLIC for v in rest):
+    raise UnruledError
+  call.fixed(1)
+  indices = even_apart(indices)
+  rank = len(indices.shape) + 1
+  axis = call.attr('axis', -1)
+  axis = rank - 1 if axis == -1 else axis
+  place = indices.axis + (indices.axis >= axis)
+  return [apart(call.shape(), place, indices.outer, indices.inner)]
+
+
+def _search(call):
+  table, values = (even_apart(v) for v in call.inputs)
+  if table.kind == PUBLIC:
+    return [apart(call.shape(), *values.layout)]
+  if not (table.of_rows and values.of_rows) or table.layout != values.layout:
+    raise JoinedError(_TOGETHER)
+  if table.axis != 0:
+    raise JoinedError(_TOGETHER)
+  return [apart(call.shape(), *table.layout)]
+
+
+def _segments(call):
+  data, ids = even_apart(call.inputs[0]), call.inputs[1]
+  if ids.kind != PUBLIC or ids.shape is None:
+    raise JoinedError('adds rows up by segments')
+  call.fixed(2) if len(call.inputs) > 2 else None
+  rank = len(ids.shape)
+  if data.axis < rank:
+    raise JoinedError('adds rows up by segments')
+  return [apart(call.shape(), data.axis - rank + 1, data.outer, data.inner)]
+
+
+def _matrices(call):
+  """Computes with the last two axes, of each matrix by itself."""
+  values = [even_apart(v) for v in call.inputs]
+  ranks = [len(v.shape) for v in values if v.shape is not None]
+  if len(ranks) < len(values):
+    raise UnruledError
+  rank = max(ranks)
+  layout = _common(call, values, rank)
+  op = call.node.op
+  columns = op in ('MatrixTriangularSolve', 'MatrixSolve')
+  if columns and values[0].kind == PUBLIC and layout[0] == rank - 1:
+    return [apart(call.shape(), *layout)]
+  if layout[0] >= rank - 2:
+    raise JoinedError(_TOGETHER)
+  return [apart(s, *layout) for s in call.shapes]
+
+
+def _diagonal(call):
+  """Makes a matrix of the last axis, or the other way round."""
+  value = even_apart(call.inputs[0])
+  _public_rest(call)
+  # One diagonal, or a band of several, which is a matrix itself.
+  band = len(call.inputs) > 1 and len(call.fixed(1)) > 1
+  taken = 2 if band or 'Part' in call.node.op else 1
+  if value.axis >= len(value.shape) - taken:
+    raise JoinedError(_TOGETHER)
+  return [apart(call.shape(), *value.layout)]
+
+
+def _lookup(call):
+  _, keys, default = call.inputs
+  if default.kind != PUBLIC:
+    raise UnruledError
+  keys = even_apart(keys)
+  return [apart(call.shape(), *keys.layout)]
+
+
+def _roll(call):
+  return _along(lambda call: call.fixed(2))(call)
+
+
+def _space_to_batch(call):
+  value = even_apart(call.inputs[0])
+  blocks = math.prod(call.fixed(1))
+  call.fixed(2)
+  if value.axis:
+    raise JoinedError(_TOGETHER)
+  if call.node.op == 'SpaceToBatchND':
+    outer = value.outer * blocks
+  elif value.outer % blocks:
+    raise JoinedError(_TOGETHER)
+  else:
+    outer = value.outer // blocks
+  return [apart(call.shape(), 0, outer, value.inner)]
+
+
+def _shuffle(call):
+  value = even_apart(call.inputs[0])
+  if value.axis == 0:
+    raise JoinedError('shuffles rows')
+  return [apart(call.shape(), *value.layout)]
+
+
+def _joins(call):
+  raise JoinedError(_TOGETHER)
+
+
+def _names(text):
+  return frozenset(text.split())
+
+
+ELEMENTWISE = _names("""
+  Abs Acos Acosh Add AddN AddV2 Angle ApproximateEqual Asin Asinh Atan Atan2
+  Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0
+  BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc BitwiseAnd BitwiseOr
+  BitwiseXor Bucketize Ceil ClipByValue Complex ComplexAbs Conj Cos Cosh Dawsn
+  Digamma Div DivNoNan Elu EluGrad Equal Erf Erfc Erfinv Exp Expint Expm1
+  Floor FloorDiv FloorMod FresnelCos FresnelSin Greater GreaterEqual Igamma
+  IgammaGradA Igammac Imag Inv InvGrad Invert IsFinite IsInf IsNan LeakyRelu
+  LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd
+  LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter
+  NotEqual Polygamma PopulationCount Pow Real RealDiv Reciprocal
+  ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad RightShift Rint Round Rsqrt
+  RsqrtGrad Selu SeluGrad SelectV2 Sigmoid SigmoidGrad Sign Sin Sinh Softplus
+  SoftplusGrad Softsign SoftsignGrad Spence Sqrt SqrtGrad Square
+  SquaredDifference Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy
+  Xlog1py Xlogy Zeta AccumulateNV2 StringJoin RandomGammaGrad
+""")
+_SAME = _names("""
+  Identity StopGradient PreventGradient Snapshot CheckNumerics EnsureShape
+  CheckNumericsV2 ExpandDims Squeeze PlaceholderWithDefault AsString
+  StringLower StringUpper StringStrip StringLength StaticRegexReplace
+  StaticRegexFullMatch StringToHashBucket StringToHashBucketFast
+  StringToHashBucketStrong StringToNumber EncodeBase64 DecodeBase64
+""")
+_REDUCING = _names("""
+  All Any Max Mean Min Prod Sum EuclideanNorm ArgMax ArgMin
+""")
+_SCANS = _names("""
+  Cumsum Cumprod CumulativeLogsumexp ReverseV2
+""")
+_LAST_AXIS = ['Softmax', 'LogSoftmax']
+_CONVOLVED = _names("""
+  Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D LRN
+  ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea Dilation2D
+  AdjustContrastv2 AdjustHue AdjustSaturation ExtractImagePatches SpaceToDepth
+  DepthToSpace DenseBincount Multinomial
+""")
+_RANDOM = _names("""
+  RandomUniform RandomStandardNormal TruncatedNormal RandomUniformInt
+  StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomNormal
+  StatelessRandomNormalV2 StatelessTruncatedNormal StatelessTruncatedNormalV2
+  StatelessRandomUniformInt StatelessRandomUniformIntV2
+  StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2
+  StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
+  StatefulUniformInt StatefulUniformFullInt
+""")
+_OF_GENERATORS = _names("""
+  StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
+  StatefulUniformInt StatefulUniformFullInt
+""")
+_MATRICES = _names("""
+  Cholesky CholeskyGrad MatrixInverse MatrixDeterminant LogMatrixDeterminant
+  MatrixSolve MatrixTriangularSolve MatrixBandPart Qr Svd SelfAdjointEigV2
+  MatrixExponential MatrixLogarithm MatrixSquareRoot
+""")
+_SEGMENTS = _names("""
+  SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd UnsortedSegmentSum
+  UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
+""")
+
+_JOINING = _names("""
+  BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 L2Loss
+  DepthwiseConv2dNativeBackpropFilter
+""")
+
+
+def _band(call):
+  value = even_apart(call.inputs[0])
+  _public_rest(call)
+  if value.axis >= len(value.shape) - 2:
+    raise JoinedError(_TOGETHER)
+  return [apart(call.shape(), *value.layout)]
+
+
+def _bias(call):
+  value, bias = (even_apart(v) for v in call.inputs)
+  if bias.kind != PUBLIC:
+    raise JoinedError(_TOGETHER)
+  return [apart(call.shape(), *value.layout)]
+
+
+def _cross_entropy(call):
+  logits, labels = (even_apart(v) for v in call.inputs)
+  rank = 1 if call.node.op.startswith('Sparse') else 2
+  layouts = []
+  for v, width in ((logits, 2), (labels, rank)):
+    if v.shape is None or len(v.shape) != width:
+      raise UnruledError
+    if v.of_rows:
+      layouts.append(v.layout)
+    elif v.shape[0] != 1:
+      raise UnruledError
+  if len(set(layouts)) != 1 or layouts[0][0] != 0:
+    raise JoinedError(_TOGETHER)
+  return [apart(s, *layouts[0]) for s in call.shapes]
+
+
+_BACK = {
+  'MaxPoolGrad': (0, 1, 2),
+  'MaxPool3DGrad': (0, 1, 2),
+  'MaxPoolGradGrad': (0, 1, 2),
+  'LRNGrad': (0, 1, 2),
+  'AvgPoolGrad': (1,),
+  'AvgPool3DGrad': (1,),
+  'Conv2DBackpropInput': (2,),
+  'Conv3DBackpropInputV2': (2,),
+  'DepthwiseConv2dNativeBackpropInput': (2,),
+  'ResizeBilinearGrad': (0, 1),
+  'ResizeNearestNeighborGrad': (0,),
+}
+
+
+def _resized(call):
+  if call.node.op == 'ResizeNearestNeighborGrad':
+    return _batch_first(0)(call)
+  gradient, image = (even_apart(v) for v in call.inputs)
+  if image.layout != gradient.layout or gradient.layout != (0, 1, 1):
+    raise JoinedError(_TOGETHER)
+  return [apart(call.shape(), 0)]
+
+
+RULES: dict[str, Callable[[Call], list[Value]]] = {
+  **dict.fromkeys(ELEMENTWISE, _elementwise),
+  **dict.fromkeys(_SAME, _cast),
+  **dict.fromkeys(_REDUCING, _reduce),
+  **dict.fromkeys(_SCANS, _along(lambda call: call.fixed(1))),
+  **dict.fromkeys(_LAST_AXIS, _along(_LAST)),
+  **dict.fromkeys(_CONVOLVED, _batch_first(0)),
+  **dict.fromkeys(_RANDOM, _random),
+  **dict.fromkeys(_MATRICES, _matrices),
+  **dict.fromkeys(_SEGMENTS, _segments),
+  **{op: _batch_first(*places) for op, places in _BACK.items()},
+  **dict.fromkeys(_JOINING, _joins),
+  'BatchMatMul': _matmul,
+  'BatchMatMulV2': _matmul,
+  'BatchMatMulV3': _matmul,
+  'BatchToSpaceND': _space_to_batch,
+  'BiasAdd': _bias,
+  'Bitcast': _bitcast,
+  'BroadcastTo': _broadcast_to,
+  'Cast': _cast,
+  'Concat': _concat,
+  'ConcatV2': _concat,
+  'Einsum': _einsum,
+  'Fill': _fill,
+  'FusedBatchNorm': _normalized,
+  'FusedBatchNormGrad': _normalized,
+  'FusedBatchNormGradV2': _normalized,
+  'FusedBatchNormGradV3': _normalized,
+  'FusedBatchNormV2': _normalized,
+  'FusedBatchNormV3': _normalized,
+  'Gather': _gather,
+  'GatherNd': _gather_nd,
+  'GatherV2': _gather,
+  'IdentityN': _each,
+  'ImageProjectiveTransformV2': _transformed_images,
+  'ImageProjectiveTransformV3': _transformed_images,
+  'LookupTableFindV2': _lookup,
+  'LowerBound': _search,
+  'MatMul': _matmul,
+  'MatrixBandPart': _band,
+  'MatrixDiag': _diagonal,
+  'MatrixDiagPart': _diagonal,
+  'MatrixDiagPartV2': _diagonal,
+  'MatrixDiagPartV3': _diagonal,
+  'MatrixDiagV2': _diagonal,
+  'MatrixDiagV3': _diagonal,
+  'MirrorPad': _pad,
+  'OneHot': _one_hot,
+  'Pack': _pack,
+  'Pad': _pad,
+  'PadV2': _pad,
+  'RandomShuffle': _shuffle,
+  'Range': _range,
+  'Reshape': _reshape,
+  'ResizeBilinearGrad': _resized,
+  'ResizeNearestNeighborGrad': _resized,
+  'ResourceGather': _gather,
+  'Roll': _roll,
+  'Select': _select,
+  'Slice': _slice,
+  'SoftmaxCrossEntropyWithLogits': _cross_entropy,
+  'SpaceToBatchND': _space_to_batch,
+  'SparseSoftmaxCrossEntropyWithLogits': _cross_entropy,
+  'Split': _split,
+  'SplitV': _split,
+  'StridedSlice': _strided_slice,
+  'StridedSliceGrad': _strided_slice_grad,
+  'Tile': _tile,
+  'TopK': _top,
+  'TopKV2': _top,
+  'Transpose': _transpose,
+  'Unpack': _unpack,
+  'UpperBound': _search,
+}
+
+
+def _times(call):
+  """Row numbers times k: where the k elements of each row begin."""
+  first, second = call.inputs
+  place, other = (first, second) if first.kind == PLACE else (second, first)
+  numbers = other.numbers
+  if other.kind != PUBLIC or numbers is None or numbers.one.size != 1:
+    raise JoinedError(_PLACE)
+  times = int(numbers.one.reshape(-1)[0])
+  if place.tag is not None or times < 1:
+    raise JoinedError(_PLACE)
+  layout = _common(call, call.inputs, len(call.shape()))
+  return apart(call.shape(), *layout, kind=PLACE, tag=('flat', times))
+
+
+def _plus(call):
+  """Where the elements of each row are: what is added is a place in the row."""
+  first, second = call.inputs
+  place, other = (first, second) if first.kind == PLACE else (second, first)
+  if place.tag is None or place.tag == 'first':
+    raise JoinedError(_PLACE)
+  layout = _common(call, call.inputs, len(call.shape()))
+  if _is_within(other, place.tag[1]):
+    return apart(call.shape(), *layout, kind=PLACE, tag=place.tag)
+  if other.kind == APART:
+    # Out of range it would be in another row. Nothing is known of its range.
+    raise UnruledError
+  raise JoinedError(_PLACE)
+
+
+def _is_within(value, size):
+  """Whether integers are known to be from 0 to less than a size."""
+  if value.kind == APART:
+    tag = value.tag
+    return isinstance(tag, tuple) and tag[0] == 'within' and tag[1] <= size
+  if value.kind != PUBLIC or value.numbers is None:
+    return False
+  one = value.numbers.one
+  return one.size > 0 and one.min() >= 0 and one.max() < size
+
+
+def _by_number(call):
+  """Looks each row up at its own number, or its elements at their places."""
+  rows, place = call.inputs[:2]
+  if rows.kind == PLACE or place.kind != PLACE or call.attr('batch_dims', 0):
+    raise JoinedError(_PLACE)
+  if rows.kind != APART or rows.axis or call.fixed(2) != [0]:
+    raise JoinedError('looks rows of the batch up')
+  size = 1 if place.tag is None else place.tag[1]
+  if place.tag == 'first' or (rows.outer, rows.inner) != (1, size):
+    raise JoinedError('looks rows of the batch up')
+  return apart(call.shape(), *place.layout)
+
+
+def _add_at(call):
+  """Adds elements of each row up at places of the same row."""
+  if call.node.op == 'ScatterNd':
+    place, data, size = call.inputs
+    flat = place.shape is not None and place.shape[1:] == (1,)
+  else:
+    data, place, size = call.inputs
+    flat = place.shape is not None and len(place.shape) == 1
+  data = even_apart(data)
+  if place.kind != PLACE or data.kind != APART or not flat:
+    raise JoinedError(_PLACE)
+  times = 1 if place.tag is None else place.tag[1]
+  if place.tag == 'first' or data.axis or place.axis:
+    raise JoinedError(_PLACE)
+  if (data.outer, data.inner) != (place.outer, place.inner):
+    raise JoinedError(_PLACE)
+  shape = call.shape()
+  if size.numbers is None or not Numbers(
+    size.numbers.one.reshape(-1)[:1], size.numbers.two.reshape(-1)[:1]
+  ).scales_as([ROWS * times]):
+    raise JoinedError(_PLACE)
+  return apart(shape, 0, 1, times)
+
+
+# With numbers of rows.
+PLACED: dict[str, Callable[[Call], Value]] = {
+  'Add': _plus,
+  'AddV2': _plus,
+  'GatherV2': _by_number,
+  'Mul': _times,
+  'ScatterNd': _add_at,
+  'UnsortedSegmentSum': _add_at,
+}
+# May hold a row's number as they hold what is computed from it.
+KEEPING_PLACE = _names("""
+  BroadcastTo Cast ConcatV2 ExpandDims GatherNd
+""")
+KEEPING_PLACE |= {'Identity', 'Pack', 'Reshape', 'Squeeze', 'Tile'}
+# Get sizes and places of these inputs.
+SHAPED = {
+  **dict.fromkeys(_names('BroadcastTo Pad PadV2 Reshape Tile'), frozenset([1])),
+  **dict.fromkeys(_RANDOM, frozenset([0])),
+  **dict.fromkeys(_OF_GENERATORS, frozenset([2])),
+  'Fill': {0},
+  'Range': {0, 1, 2},
+  'Slice': {1, 2},
+  'StridedSlice': {1, 2, 3},
+  'StridedSliceGrad': {0, 1, 2, 3},
+  'AvgPoolGrad': {0},
+  'AvgPool3DGrad': {0},
+  'Conv2DBackpropInput': {0},
+  'Conv3DBackpropInputV2': {0},
+  'DepthwiseConv2dNativeBackpropInput': {0},
+}
+SIZE, PLACES, TOGETHER = _SIZE, _PLACE, _TOGETHER
