@@ -1,0 +1,184 @@
+r"""Tables of the experiments on PATE, in RESULTS.md.
+
+python -m experiments.pate_tables
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+from absl import app
+
+from experiments import results_document
+
+_NAMES = {
+  'lnmax': 'LNMax',
+  'gnmax': 'GNMax',
+  'confident': 'Confident GNMax',
+  'exponential': 'exponential mechanism',
+}
+# Student accuracy in percent, and epsilon; data-dependent ones.
+_PUBLISHED = {
+  'mnist': [
+    ['published: LNMax', '2.04 (data-dependent)', '250', '100', '', '98.0'],
+    [
+      'published: Confident GNMax',
+      '1.97 (data-dependent)',
+      '250',
+      '286 of 640',
+      '',
+      '98.5',
+    ],
+  ],
+  'adult': [
+    ['published: LNMax', '2.66 (data-dependent)', '250', '500', '', '83.0'],
+    [
+      'published: Confident GNMax',
+      '1.90 (data-dependent)',
+      '250',
+      '924 of 1,500',
+      '',
+      '83.7',
+    ],
+  ],
+}
+_TEXTS = {
+  'mnist': (
+    'Teachers are support vector machines on histograms of oriented gradients; '
+    'queries are the images of the pool next to centres of clusters of the '
+    'pool; the student is label spreading.'
+  ),
+  'adult': 'Teachers and student are logistic regressions.',
+}
+
+
+def section(folder):
+  """Returns the section of the results in a folder, as Markdown."""
+  parts = ['## PATE']
+  for dataset in ('mnist', 'adult'):
+    found = _load(folder, f'pate_{dataset}.json')
+    if found is not None:
+      parts += _students(dataset, found)
+  found = _load(folder, 'anomaly_voting.json')
+  if found is not None:
+    parts += _voting(found)
+  return '\n\n'.join(parts)
+
+
+def median_cell(numbers, scale=100.0):
+  """Returns a median, and the least and largest, in percent.
+
+  #### Example
+
+  >>> median_cell([0.98, 0.985, 0.99])
+  '98.5 (98.0 to 99.0)'
+  """
+  numbers = scale * np.array(numbers)
+  middle = f'{np.median(numbers):.1f}'
+  if len(numbers) == 1:
+    return middle
+  return f'{middle} ({numbers.min():.1f} to {numbers.max():.1f})'
+
+
+def _students(dataset, found):
+  lines = [
+    [
+      'aggregator',
+      'epsilon',
+      'teachers',
+      'answers',
+      'answers right, %',
+      'student, %',
+      'data-dependent epsilon, not publishable',
+    ]
+  ]
+  keys = ('mechanism', 'num_queries', 'num_teachers', 'epsilon')
+  runs = found['runs']
+  for key in sorted({tuple(run[k] for k in keys) for run in runs}):
+    same = [run for run in runs if tuple(run[k] for k in keys) == key]
+    answers = f'{np.mean([run["answers"] for run in same]):.0f}'
+    if key[0] == 'confident':
+      answers += f' of {key[1]}'
+    costs = [run['data_dependent'] for run in same]
+    lines.append(
+      [
+        _NAMES[key[0]],
+        f'{max(run["spent"] for run in same):.2f}',
+        str(key[2]),
+        answers,
+        median_cell([run['correct'] for run in same]),
+        median_cell([run['accuracy'] for run in same]),
+        '' if None in costs else f'{np.median(costs):.2f}',
+      ]
+    )
+  lines += _PUBLISHED[dataset]
+  seeds = len({run['seed'] for run in runs})
+  return [
+    f'### {dataset}',
+    f'{found["note"]}. {_TEXTS[dataset]} Median of {seeds} seeds (least to '
+    f'largest) at delta {found["delta"]:g}, neighbours with one row more; '
+    'epsilon is the whole cost by the accountant pld, whatever the votes. '
+    'Published epsilons were computed from the votes, which is no claim.',
+    results_document.markdown_table(lines),
+    f'From `experiments/results/pate_{dataset}.json`.',
+  ]
+
+
+def _voting(found):
+  figure = [run for run in found['runs'] if run['part'] == 'figure']
+  queries = [run for run in found['runs'] if run['part'] == 'queries']
+  parts = [
+    '### DP-AD',
+    'The probability of a correct answer. Left: one query about half-moons, by '
+    'its epsilon, with ten shards (figure 8 of DP-NF). Right: Life Science, '
+    'with three columns of each anomaly from the tails, under epsilon 1 at delta '
+    f'{found["delta"]:g} for all queries together, beside `AnomalyDetector` on '
+    'a DP-NF of the same epsilon.',
+    '![Probability of a correct answer over epsilon, and over the number of '
+    'queries](../docs/anomaly_voting.png)',
+  ]
+  for runs, name, what in (
+    (figure, 'epsilons', 'half-moons, epsilon of one query'),
+    (queries, 'queries', 'Life Science, number of queries'),
+  ):
+    if not runs:
+      continue
+    lines = [[what, *(f'{x:g}' for x in runs[0][name])]]
+    for method in dict.fromkeys(run['method'] for run in runs):
+      same = [run['correct'] for run in runs if run['method'] == method]
+      lines.append(
+        [
+          method,
+          *(
+            results_document.mean_cell([row[i] for row in same])
+            for i in range(len(same[0]))
+          ),
+        ]
+      )
+    parts.append(results_document.markdown_table(lines))
+  seeds = len({run['seed'] for run in found['runs']})
+  parts.append(
+    f'Means of {seeds} seeds (standard deviation), from '
+    '`experiments/results/anomaly_voting.json`.'
+  )
+  return parts
+
+
+def _load(folder, name):
+  path = pathlib.Path(folder) / name
+  if not path.exists():
+    return None
+  found = json.loads(path.read_text())
+  return None if found['smoke'] or not found['runs'] else found
+
+
+def main(argv):
+  """Writes the section."""
+  results_document.main(argv, 'pate', 'experiments/pate_tables.py', section)
+
+
+if __name__ == '__main__':
+  results_document.define_flags()
+  app.run(main)
