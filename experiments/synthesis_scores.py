@@ -124,6 +124,8 @@ class Scorer:
     """
     if not hasattr(synthesizer, 'log_prob'):
       return None
+    if not synthesizer.model.has_density:
+      return None
     size = min(len(self._holdout), _MOST_LIKELIHOODS)
     rows = self._holdout.sample(size, random_state=0)
     return float(np.mean(synthesizer.log_prob(rows)))

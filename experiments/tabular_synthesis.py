@@ -25,7 +25,8 @@ from absl import app, flags, logging
 from experiments import datasets, synthesis_scores
 from experiments.run_record import command_line, versions, write_json
 
-METHODS = ('flow', 'dp_merf', 'mst', 'aim', 'privbayes')
+_GANS = ('dpgan', 'pategan')
+METHODS = ('flow', *_GANS, 'dp_merf', 'mst', 'aim', 'privbayes')
 _SMOKE_ROWS = 1000
 
 
@@ -62,8 +63,8 @@ def run(
       library's defaults are used for the rest.
     synthesizer_class: Class to use instead of that of `method`.
     command: Command line to note in the results.
-    method: One of `METHODS`: our flow, a baseline, or a peer in its own
-      environment.
+    method: One of `METHODS`: our flow, a model of ours without a density, a
+      baseline, or a peer in its own environment.
     resume: Whether to keep the runs that `output` has, and go on after them.
     figure: PNG file for histograms of the columns of the last run over those
       of the held-out rows, or `None`.
@@ -191,6 +192,10 @@ def _synthesizer_class(method, target):
       return tabular.TabularSynthesizer(schema, model=model, **arguments)
 
     return synthesizer
+  if method in _GANS:
+    from tfdpflows import tabular
+
+    return functools.partial(tabular.TabularSynthesizer, model=method)
   if method == 'dp_merf':
     from experiments.baselines import dp_merf
 

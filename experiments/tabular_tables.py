@@ -26,6 +26,8 @@ NOT_PRIVATE = 1e6
 METRICS = ('macro_f1', 'auroc', 'average_precision')
 NAMES = {
   'flow': 'TabularSynthesizer',
+  'dpgan': "TabularSynthesizer, model='dpgan'",
+  'pategan': "TabularSynthesizer, model='pategan'",
   'dp_merf': 'DP-MERF, written here',
   'mst': 'MST (dpmm)',
   'aim': 'AIM (dpmm)',

@@ -16,16 +16,22 @@ from tfdpflows.mechanisms import histograms, marginals
 from tfdpflows.optimizers import dp_keras
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import fitting, models
-from tfdpflows.tabular.models import adaptive_marginals
+from tfdpflows.tabular.models import adaptive_marginals, dp_sgd
 
 ROW = 7
 MODELS = {
-  'adaptive': {'target': 'member', 'adaptive_marginals': 3},
+  'adaptive': {
+    'model': 'histogram',
+    'target': 'member',
+    'adaptive_marginals': 3,
+  },
   'hflow': {
+    'model': 'hflow',
     'num_blocks': 1,
     'dequantization': 'variational',
     'clipping': 'per_layer',
   },
+  'dpgan': {'model': 'dpgan', 'discriminator_steps': 3},
 }
 
 
@@ -94,10 +100,11 @@ class Releases:
       means, loss = original(optimizer, sums, step)
       batch = optimizer.expected_batch_size
       of_gradient, of_loss, _ = optimizer._noise_multipliers()
-      units = (
-        of_gradient * optimizer.clipping.l2_sensitivity / batch,
-        of_loss * optimizer.loss_bound / batch,
-      )
+      unit = of_gradient * optimizer.clipping.l2_sensitivity / batch
+      flat, units = [*means], [unit] * len(means)
+      if loss is not None:
+        flat.append(loss)
+        units.append(of_loss * optimizer.loss_bound / batch)
 
       def look(step, *arrays):
         if not self.replay:
@@ -105,20 +112,16 @@ class Releases:
           return arrays
         theirs = self.steps[int(step)]
         squares = [
-          np.sum(np.square(a.astype(np.float64) - b))
-          for a, b in zip(arrays, theirs)
+          np.sum(np.square((a.astype(np.float64) - b) / unit))
+          for a, b, unit in zip(arrays, theirs, units)
         ]
-        self.moved_steps[int(step)] = np.hypot(
-          np.sqrt(sum(squares[:-1])) / units[0],
-          np.sqrt(squares[-1]) / units[1],
-        )
+        self.moved_steps[int(step)] = np.sqrt(sum(squares))
         return theirs
 
-      flat = [*means, loss]
       found = tf.numpy_function(look, [step, *flat], [t.dtype for t in flat])
       for tensor, like in zip(found, flat):
         tensor.set_shape(like.shape)
-      return found[:-1], found[-1]
+      return found[: len(means)], None if loss is None else found[-1]
 
     return release
 
@@ -166,9 +169,9 @@ def run(people, table, name, without=None):
   The number of rows is public, so that the sampler has its place: what is
   drawn from it is no number, which training leaves out.
   """
-  model = 'hflow' if name == 'hflow' else 'histogram'
-  model = models.model_class(model).for_table(
-    len(table), 5, **people.tiny, **MODELS[name]
+  settings = {**people.tiny, **MODELS[name]}
+  model = models.model_class(settings.pop('model')).for_table(
+    len(table), 5, **settings
   )
   budget = accounting.PrivacyBudget(**people.budget)
   spending = fitting.split_budget(
@@ -184,7 +187,7 @@ def run(people, table, name, without=None):
     ledger=accounting.PrivacyLedger(budget=budget),
     checkpoints=None,
   )
-  noisy, train = fitting.mechanisms.noisy_histograms, fitting.train
+  noisy, train = fitting.mechanisms.noisy_histograms, dp_sgd.train
   with pytest.MonkeyPatch.context() as patch:
     if without is not None:
       patch.setattr(
@@ -200,7 +203,7 @@ def run(people, table, name, without=None):
         codes[without] = np.nan
         train(model, plan, codes, **kwargs)
 
-      patch.setattr(fitting, 'train', train_without)
+      patch.setattr(dp_sgd, 'train', train_without)
       refine = adaptive_marginals.refine
       patch.setattr(
         adaptive_marginals,
@@ -223,8 +226,8 @@ def run(people, table, name, without=None):
 
 
 def output(fitted):
-  density = fitted.density
-  variables = [*density.trained, *density.latent.non_trainable_variables]
+  parts = fitted.distribution.saved_parts().values()
+  variables = [v for part in parts for v in part.variables]
   return [v.numpy() for v in variables], fitted.marginals
 
 
@@ -234,7 +237,11 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(a, b)
 
 
-CASES = [('adaptive', 'extreme'), ('hflow', 'ordinary')]
+CASES = [
+  ('adaptive', 'extreme'),
+  ('hflow', 'ordinary'),
+  ('dpgan', 'ordinary'),
+]
 
 
 @pytest.mark.parametrize(

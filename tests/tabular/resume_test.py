@@ -16,8 +16,9 @@ import pytest
 from tests.tabular import small_table
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.ledger import file as ledger_file
-from tfdpflows.tabular import fitting, work_directory
+from tfdpflows.tabular import work_directory
 from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.models import dp_sgd
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
@@ -29,6 +30,7 @@ import pandas as pd
 from tfdpflows.sampling import PoissonSampler
 from tfdpflows.tabular import TableSchema, synthesizer
 from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.models import dp_sgd
 import tensorflow as tf
 
 moment, model_dir, table, schema, arguments = sys.argv[1:]
@@ -230,7 +232,7 @@ def test_draft_is_resumed_and_overwritten(people, tmp_path, monkeypatch):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
-    patch.setattr(fitting, 'train', stop)
+    patch.setattr(dp_sgd, 'train', stop)
     with pytest.raises(KeyboardInterrupt):
       _fit(draft, tmp_path / 'model')
   assert _charged(tmp_path / 'model.partial') == {'bounds': 1, 'marginals': 1}

@@ -144,7 +144,7 @@ def test_saved_model_needs_no_tfdpflows(fitted, saved, people, tmp_path):
     timeout=120,
   )
   result = np.load(tmp_path / 'result.npz')
-  distribution = fitted._density.distribution
+  distribution = fitted._distribution.distribution
   np.testing.assert_allclose(
     result['log_prob'], distribution.log_prob(points), atol=1e-4
   )
@@ -361,7 +361,7 @@ def test_a_spike_at_zero_with_a_heavy_tail(field_type, maximum):
 
 def test_infinite_log_probabilities_are_told(fitted, people, monkeypatch):
   monkeypatch.setattr(
-    type(fitted._density), 'log_prob', lambda *_: np.array([0.0, -np.inf])
+    type(fitted._distribution), 'log_prob', lambda *_: np.array([0.0, -np.inf])
   )
   with pytest.warns(UserWarning, match='1 of 2 rows.*the first is row 2'):
     found = fitted.log_prob(people.table[:2])

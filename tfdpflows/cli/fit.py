@@ -60,8 +60,9 @@ def _define(options):
   options.choice(
     'model',
     list(MODELS),
-    'Which flow models the dependence between columns: conditional histograms, '
-    'splines whose blocks have networks of their own, or DP-HFlow.',
+    'What models the dependence between columns: conditional histograms, '
+    'splines whose blocks have networks of their own, DP-HFlow; or, for rows '
+    'but no densities, DP-GAN.',
     default='histogram',
   )
   options.text(

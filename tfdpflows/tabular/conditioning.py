@@ -11,7 +11,7 @@ import pandas as pd
 import tensorflow as tf
 from scipy import special
 
-from tfdpflows.tabular.density import BATCH, TableDensity
+from tfdpflows.tabular.density import BATCH, TableDensity, TableDistribution
 from tfdpflows.tabular.encoding import EncodedColumn, TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 
@@ -70,7 +70,7 @@ def encode_conditions(
 
 
 def sample(
-  density: TableDensity,
+  distribution: TableDistribution,
   columns: Sequence[EncodedColumn],
   num_rows: int,
   codes: dict[int, float],
@@ -86,18 +86,28 @@ def sample(
   few points each. That is right in the limit of many candidates.
 
   Args:
-    density: the `TableDensity`.
+    distribution: the `TableDistribution`.
     columns: its encoded columns.
     num_rows: number of rows.
     codes: from `encode_conditions`.
     rng: generator of the draws.
+
+  Raises:
+    ValueError: where rejection sampling does not do, for a distribution without
+      a density.
   """
   wanted = {j: _interval(columns[j], code) for j, code in codes.items()}
   if all(low < high for low, high in wanted.values()):
-    found = _reject(density, wanted, num_rows, rng)
+    found = _reject(distribution, wanted, num_rows, rng)
     if found is not None:
       return Conditional(found, 'exact', float(num_rows))
-  found, effective = _resample(density, wanted, codes, num_rows, rng)
+  if not isinstance(distribution, TableDensity):
+    raise ValueError(
+      'The conditions are on the value of a continuous column, or met by too '
+      'few rows of the model: such rows are resampled by their density, which '
+      'this model does not have.'
+    )
+  found, effective = _resample(distribution, wanted, codes, num_rows, rng)
   if effective < _FEW * num_rows:
     warnings.warn(
       f'The {num_rows} rows are worth about {effective:.0f} independent ones: '
@@ -117,11 +127,11 @@ def _interval(column, code):
   return code, code
 
 
-def _reject(density, wanted, num_rows, rng):
+def _reject(distribution, wanted, num_rows, rng):
   """Rejection sampling; returns `None` if the rows are too rare."""
   found, count = [], 0
   for batch in range(1, _MOST + 1):
-    rows = density.sample(BATCH, rng)
+    rows = distribution.sample(BATCH, rng)
     agree = np.ones(len(rows), bool)
     for j, (low, high) in wanted.items():
       agree &= (rows[:, j] >= low) & (rows[:, j] < high)

@@ -1,7 +1,8 @@
-"""The density of a table: private marginals, then a flow."""
+"""What a fit leaves: a distribution of rows, and one that has a density."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +25,73 @@ def cells(columns: Sequence[EncodedColumn]) -> list[int]:
   return [round(c.size) if c.cell else 0 for c in columns]
 
 
-class TableDensity(tf.Module):
+class TableDistribution(tf.Module, abc.ABC):
+  """A distribution over encoded rows, to draw from.
+
+  Args:
+    columns: encoded columns, from `TableEncoder.columns`.
+  """
+
+  def __init__(self, columns: Sequence[EncodedColumn], name: str):
+    super().__init__(name=name)
+    # As an array, which checkpoints do not look into.
+    self.names = np.array([c.name for c in columns], object)
+
+  def sample(self, num_rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns codes `[num_rows, d]`, drawn in compiled batches."""
+    # Made at once, so that a table too large for memory fails at once.
+    rows = np.empty([num_rows, len(self.names)], np.float32)
+    for start in range(0, num_rows, BATCH):
+      seed = tf.constant(rng.integers(-(2**31), 2**31, 2, dtype=np.int32))
+      part = self._sample_batch(seed).numpy()
+      rows[start : start + BATCH] = part[: num_rows - start]
+    return rows
+
+  @tf.function(autograph=False)
+  def _sample_batch(self, seed):
+    return self._draw([BATCH], seed)
+
+  @abc.abstractmethod
+  def _draw(self, shape, seed):
+    """Returns codes `shape + [d]`, for a shape `[num_rows]`."""
+
+  @abc.abstractmethod
+  def saved_parts(self) -> dict[str, tf.Module]:
+    """Returns what holds the weights, by its name in the saved model."""
+
+  def export(self, path: str) -> None:
+    """Writes a SavedModel that needs no tfdpflows.
+
+    It has the signature `sample`, of `num_rows` and a `seed` int32 `[2]`, which
+    gives codes `x` float32 `[num_rows, d]`, and those of `_signatures`.
+    """
+    d = len(self.names)
+
+    @tf.function(
+      autograph=False,
+      input_signature=[
+        tf.TensorSpec([], tf.int32, name='num_rows'),
+        tf.TensorSpec([2], tf.int32, name='seed'),
+      ],
+    )
+    def sample(num_rows, seed):
+      rows = self._draw(tf.reshape(num_rows, [1]), seed)
+      return {'x': tf.ensure_shape(rows, [None, d])}
+
+    module = tf.Module()
+    module.variables_ = self._exported_variables()
+    tf.saved_model.save(
+      module, path, signatures={**self._signatures(), 'sample': sample}
+    )
+
+  def _exported_variables(self):
+    return [v for part in self.saved_parts().values() for v in part.variables]
+
+  def _signatures(self):
+    return {}
+
+
+class TableDensity(TableDistribution):
   """A density over encoded rows.
 
   A row of codes stands for a product of cells and points (`TableEncoder`); the
@@ -50,9 +117,7 @@ class TableDensity(tf.Module):
     latent: tfd.TransformedDistribution,
     dequantization: flows.dequantization.UniformDequantization | None = None,
   ):
-    super().__init__(name='table_density')
-    # As an array, which checkpoints do not look into.
-    self.names = np.array([c.name for c in columns], object)
+    super().__init__(columns, name='table_density')
     self.marginal = bijectors.MarginalCDF(edges, probabilities)
     self.latent = latent
     self.distribution = tfd.TransformedDistribution(
@@ -106,19 +171,15 @@ class TableDensity(tf.Module):
     independent = self.latent.distribution.log_prob(z)
     return self.latent.log_prob(tf.identity(z)) - independent
 
-  def sample(self, num_rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns codes `[num_rows, d]`, drawn in compiled batches."""
-    # Made at once, so that a table too large for memory fails at once.
-    rows = np.empty([num_rows, len(self._cell)], np.float32)
-    for start in range(0, num_rows, BATCH):
-      seed = tf.constant(rng.integers(-(2**31), 2**31, 2, dtype=np.int32))
-      part = self._sample_batch(seed).numpy()
-      rows[start : start + BATCH] = part[: num_rows - start]
-    return rows
+  def _draw(self, shape, seed):
+    return self.distribution.sample(shape, seed=seed)
 
-  @tf.function(autograph=False)
-  def _sample_batch(self, seed):
-    return self.distribution.sample(BATCH, seed=seed)
+  def saved_parts(self) -> dict[str, tf.Module]:
+    """See `TableDistribution`."""
+    parts = {'flow': self.latent}
+    if self.dequantization.variables:
+      parts['dequantization'] = self.dequantization
+    return parts
 
   def log_prob(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Returns the log of the mass (discrete) times density of codes `[n, d]`.
@@ -143,37 +204,22 @@ class TableDensity(tf.Module):
     log_prob = self.distribution.log_prob(points) + volume - log_q
     return tf.reduce_logsumexp(log_prob, 0) - np.log(_DRAWS)
 
-  def export(self, path: str) -> None:
-    """Writes a SavedModel that needs no tfdpflows.
+  def _exported_variables(self):
+    return [*self.trained, *self.latent.non_trainable_variables]
 
-    Signatures: `log_prob`, of points `x` float32 `[n, d]` (codes plus a
-    uniform number for discrete columns), and `sample`, of `num_rows` and a
-    `seed` int32 `[2]`.
+  def _signatures(self):
+    """`log_prob` of points `x` float32 `[n, d]`: codes, plus a uniform number
+    for discrete columns.
     """
-    d = len(self._cell)
 
     @tf.function(
-      autograph=False, input_signature=[tf.TensorSpec([None, d], name='x')]
+      autograph=False,
+      input_signature=[tf.TensorSpec([None, len(self.names)], name='x')],
     )
     def log_prob(x):
       return {'log_prob': self.distribution.log_prob(tf.identity(x))}
 
-    @tf.function(
-      autograph=False,
-      input_signature=[
-        tf.TensorSpec([], tf.int32, name='num_rows'),
-        tf.TensorSpec([2], tf.int32, name='seed'),
-      ],
-    )
-    def sample(num_rows, seed):
-      rows = self.distribution.sample(tf.reshape(num_rows, [1]), seed=seed)
-      return {'x': tf.ensure_shape(rows, [None, d])}
-
-    module = tf.Module()
-    module.variables_ = [*self.trained, *self.latent.non_trainable_variables]
-    tf.saved_model.save(
-      module, path, signatures={'log_prob': log_prob, 'sample': sample}
-    )
+    return {'log_prob': log_prob}
 
 
 def _missing_interval(column):

@@ -1,26 +1,21 @@
-"""A fit: how its budget is split, its mechanisms, the training of the flow."""
+"""A fit: how its budget is split, and its mechanisms."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dp_accounting
 import numpy as np
 import pandas as pd
-import tensorflow as tf
 
-from tfdpflows import accounting, mechanisms, models
-from tfdpflows._keras import keras
+from tfdpflows import accounting, mechanisms
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms.bounds import bounds_event
-from tfdpflows.tabular import system_errors
-from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.base import TableModel
-from tfdpflows.tabular.progress import Progress
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.work_directory import WorkDirectory
-from tfdpflows.training.plan import TrainingPlan
 
 # The share of delta that private bounds may use; Gaussian noise and sampling
 # need most of it.
@@ -35,22 +30,23 @@ class Spending(NamedTuple):
   Attributes:
     bounds: `(epsilon, delta)` of private bounds; `None` for a public schema.
     marginal_noise: noise multiplier of the marginals.
-    plan: `TrainingPlan` of the flow, not to be run; `None` for one column.
+    plan: how the model is trained (`TableModel.plan_training`); `None` for one
+      column.
     rounds: measurements after training (`TableModel.plan_refinement`).
   """
 
   bounds: tuple | None
   marginal_noise: float
-  plan: TrainingPlan | None
+  plan: Any
   rounds: tuple = ()
 
 
 class Fitted(NamedTuple):
-  """A schema without marks, its columns' histograms, and their density."""
+  """A schema without marks, its columns' histograms, and what was learned."""
 
   schema: TableSchema
   marginals: list
-  density: TableDensity
+  distribution: TableDistribution
 
 
 def split_budget(
@@ -86,15 +82,11 @@ def split_budget(
   spent += [r.event for r in rounds]
   noise /= np.sqrt(model.marginal_share)
   spent.append(dp_accounting.GaussianDpEvent(noise))
-  plan = TrainingPlan.for_epsilon(
-    epsilon=budget.epsilon,
-    delta=budget.delta,
-    num_examples=num_rows,
-    expected_batch_size=model.expected_batch_size,
-    epochs=model.epochs,
-    clipping=model.clipping_strategy(),
-    accountant=accountant,
+  plan = model.plan_training(
+    num_rows,
+    budget=budget,
     spent=dp_accounting.ComposedDpEvent(spent),
+    accountant=accountant,
   )
   return Spending(bounds, noise, plan, rounds)
 
@@ -151,151 +143,10 @@ def run_mechanisms(
     for histogram in histograms
   ]
   seed = int(randomness.numpy('weights').integers(2**31))
-  density = model.make_density(encoder.columns, marginals, seed)
-  plan = spending.plan
-  if plan is None:
-    return Fitted(schema, marginals, density)
-  train(
-    TableDensityModel(
-      density, randomness.tensorflow('dequantization'), model.ema_momentum
-    ),
-    TrainingPlan(
-      plan.sampler,
-      plan.clipping,
-      noise_multiplier=charged_noise_multiplier(
-        plan.sampler.event,
-        plan.noise_multiplier,
-        ledger=ledger,
-        label=plan.label,
-      ),
-      steps=plan.steps,
-      accountant=plan.accountant,
-      delta=plan.delta,
-      ledger=ledger,
-      randomness=randomness,
-    ),
-    codes,
-    settings=model,
-    folder=work.checkpoints,
-    resume=resume,
-    progress=progress,
-  )
-  model.refine(
-    density,
-    codes,
-    spending.rounds,
-    randomness,
-    ledger,
-    num_rows=len(table),
-    resume=resume,
-    progress=progress,
-  )
-  return Fitted(schema, marginals, density)
-
-
-class TableDensityModel(models.DensityModel):
-  """Trains the flow of a `TableDensity` on rows of codes.
-
-  The loss, in nats per row, is relative to the untrained model, which has the
-  private marginals and independent columns: 0 at the start, negative where the
-  flow has learned how columns depend on each other. It is an upper bound
-  (`flows.dequantization`) with one point per row, whose place a variational
-  dequantization learns along with the flow. A target may count several times.
-
-  Args:
-    density: a `TableDensity`.
-    generator: `tf.random.Generator` of the dequantization.
-    ema_momentum: see `DensityModel`.
-  """
-
-  def __init__(
-    self,
-    density: TableDensity,
-    generator: tf.random.Generator,
-    ema_momentum: float,
-  ):
-    super().__init__(density.latent)
-    self._density = density
-    self._start_average(ema_momentum)
-    # As an attribute it has its state in every checkpoint.
-    self._generator = generator
-
-  def take_averages(self) -> None:
-    """Puts the averaged weights in place, as the end of `fit` does."""
-    self._average.assign()
-
-  def _private_variables(self):
-    return self._density.trained
-
-  def _row_losses(self, x):
-    uniform = tf.ensure_shape(self._generator.uniform(tf.shape(x)), x.shape)
-    points, _, log_q = self._density.dequantize(x, uniform)
-    return log_q - self._density.gains(points)
-
-
-def train(
-  model: TableDensityModel,
-  plan: TrainingPlan,
-  codes: np.ndarray,
-  *,
-  settings: TableModel,
-  folder: str | None,
-  resume: bool,
-  progress: bool,
-) -> None:
-  """Trains to the end of the plan.
-
-  Args:
-    model: the model to train.
-    plan: its plan, with a ledger.
-    codes: float32 `[n, d]`.
-    settings: the `TableModel`, with the settings of the optimizer.
-    folder: folder of checkpoints, one per epoch, or `None`.
-    resume: whether to continue from the checkpoint there, if there is one.
-    progress: whether to show a progress bar.
-  """
-  optimizer = plan.optimizer(
-    'adam',
-    learning_rate=keras.optimizers.schedules.CosineDecay(
-      settings.learning_rate, plan.steps, alpha=0.1
-    ),
-    loss_bound=settings.loss_bound,
-    augmentation_multiplicity=settings.augmentation_multiplicity,
-  )
-  model.compile(optimizer=optimizer)
-  callbacks = []
-  if folder is not None:
-    # The slots of Adam must exist to be restored.
-    optimizer._create_all_weights(model._private_variables())
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
-    latest = manager.latest_checkpoint
-    if latest:
-      with system_errors.of_file(latest):
-        checkpoint.restore(latest).assert_consumed()
-    if resume:
-      # Model, optimizer, their generators and averages are in the checkpoint,
-      # the work directory has checked the rest.
-      plan.resume(optimizer, replay=True)
-    callbacks.append(_Checkpoints(manager))
-  if not plan.remaining_steps:
-    model.take_averages()
-    return
-  shown = Progress(plan, progress)
-  try:
-    with system_errors.of_memory():
-      model.fit(codes, verbose=0, callbacks=[*callbacks, shown])
-  finally:
-    shown.close()
-
-
-class _Checkpoints(keras.callbacks.Callback):
-  """Saves after every epoch."""
-
-  def __init__(self, manager):
-    super().__init__()
-    self._manager = manager
-
-  def on_epoch_end(self, epoch, logs=None):
-    with system_errors.of_file(self._manager.directory):
-      self._manager.save()
+  distribution = model.make_distribution(encoder.columns, marginals, seed)
+  # Independent columns are all that there is to learn of one.
+  if spending.plan is not None:
+    model.train(
+      distribution, codes, spending, work, resume=resume, progress=progress
+    )
+  return Fitted(schema, marginals, distribution)

@@ -33,7 +33,8 @@ class TabularSynthesizer:
   'histogram' gives each column a histogram that depends on the bins of those
   before it (`flows.histogram_flow`), 'spline' has blocks of splines, 'hflow' is
   DP-HFlow (`flows.dp_hflow`), with a linear layer before each block of splines
-  and one network for all of them.
+  and one network for all of them. 'dpgan' has no density: a network makes rows
+  from noise, trained against a discriminator that DP-SGD trains.
 
   #### Formal guarantee
 
@@ -49,7 +50,7 @@ class TabularSynthesizer:
       except what is marked as read off the data, which needs `bounds_epsilon`.
     epsilon: the budget, with `delta`, for all that `fit` does.
     delta: see `epsilon`; should be well below one over the number of rows.
-    model: 'histogram', 'spline' or 'hflow'.
+    model: 'histogram', 'spline', 'hflow' or 'dpgan'.
     target: name of the column, if any, that matters most: the one to predict
       from the others. For 'histogram'.
     bounds_epsilon: the part of `epsilon` for private bounds, where the schema
@@ -143,7 +144,7 @@ class TabularSynthesizer:
     self._num_rows = None
     self._sampling = None
     self._marginals = None
-    self._density = None
+    self._distribution = None
 
   def _model_for(self, num_rows):
     return self._model_class.for_table(
@@ -243,9 +244,9 @@ class TabularSynthesizer:
       raise
     self.schema = fitted.schema
     self._marginals = fitted.marginals
-    self._density = fitted.density
+    self._distribution = fitted.distribution
     if spending.plan is not None:
-      self._sampling = spending.plan.sampler.describe()
+      self._sampling = self.model.describe_sampling(spending.plan)
     return self
 
   def _settings(self):
@@ -264,8 +265,17 @@ class TabularSynthesizer:
     }
 
   def _check_fitted(self):
-    if self._density is None:
+    if self._distribution is None:
       raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
+
+  def _check_density(self, what):
+    if not self.model.has_density:
+      names = [n for n in models.MODELS if models.model_class(n).has_density]
+      raise ValueError(
+        f'Model {self.model.name!r} has no density, and {what} needs one: rows '
+        'can only be drawn from it. Models with a density are '
+        f'{", ".join(map(repr, names))}.'
+      )
 
   def sample(
     self,
@@ -290,7 +300,8 @@ class TabularSynthesizer:
 
     Raises:
       ValueError: for a number out of range, or a condition that the schema
-        does not allow, naming the column.
+        does not allow, naming the column; for one that needs resampling, of a
+        model without a density.
     """
     self._check_fitted()
     if num_rows != int(num_rows) or num_rows < 0:
@@ -299,9 +310,9 @@ class TabularSynthesizer:
       raise ValueError(f'seed is {seed}; it must be 0 or more.')
     rng, encoder = np.random.default_rng(seed), TableEncoder(self.schema)
     if not conditions:
-      return encoder.decode(self._density.sample(int(num_rows), rng))
+      return encoder.decode(self._distribution.sample(int(num_rows), rng))
     found = conditioning.sample(
-      self._density,
+      self._distribution,
       encoder.columns,
       int(num_rows),
       conditioning.encode_conditions(self.schema, conditions),
@@ -325,11 +336,15 @@ class TabularSynthesizer:
 
     Args:
       df: `DataFrame` with the columns of the schema.
+
+    Raises:
+      ValueError: for a model without a density.
     """
+    self._check_density('log_prob')
     self._check_fitted()
     table = self.schema.validate(df, self.out_of_range, fitting=False)
     codes = TableEncoder(self.schema).encode(table)
-    found = self._density.log_prob(codes, np.random.default_rng(0))
+    found = self._distribution.log_prob(codes, np.random.default_rng(0))
     bad = np.flatnonzero(~np.isfinite(found))
     if len(bad):
       warnings.warn(
@@ -349,11 +364,8 @@ class TabularSynthesizer:
     notes, extra = [], {}
     if self._sampling is not None:
       extra = {'sampling': self._sampling}
-      notes.append(
-        f'Clipping: {self.model.clipping_strategy()!r}. Each step releases, '
-        'within the same mechanism, the mean loss of its batch too (each row '
-        f'clipped to +-{self.model.loss_bound:g} nats).'
-      )
+    if len(self.schema.fields) > 1:
+      notes += self.model.notes()
     if self.out_of_range == 'error':
       notes.append(
         "Refusals (out_of_range='error'): a value that the schema does not "
@@ -390,7 +402,7 @@ class TabularSynthesizer:
     with system_errors.of_file(weights):
       self._checkpoint().write(weights)
     with system_errors.of_file(exported):
-      self._density.export(exported)
+      self._distribution.export(exported)
     folder.write_json(
       'model.json',
       {
@@ -405,10 +417,7 @@ class TabularSynthesizer:
     folder.write_text('statement.txt', f'{statement}\n')
 
   def _checkpoint(self):
-    parts = {'flow': self._density.latent}
-    if self._density.dequantization.variables:
-      parts['dequantization'] = self._density.dequantization
-    return tf.train.Checkpoint(**parts)
+    return tf.train.Checkpoint(**self._distribution.saved_parts())
 
   @classmethod
   def load(cls, model_dir: str | os.PathLike) -> TabularSynthesizer:
@@ -448,7 +457,7 @@ class TabularSynthesizer:
     self._num_rows = settings['num_rows']
     self._sampling = model['sampling']
     self._marginals = model['marginals']
-    self._density = self.model.make_density(
+    self._distribution = self.model.make_distribution(
       TableEncoder(self.schema).columns, self._marginals
     )
     weights = os.path.join(model_dir, 'weights', 'flow')

@@ -207,10 +207,12 @@ def test_a_fit_that_was_killed_between_marginals_goes_on(fitted, tmp_path):
   assert resumed.ledger.epsilon() == fitted.ledger.epsilon()
   assert len(resumed.ledger.entries) == len(fitted.ledger.entries)
   np.testing.assert_array_equal(
-    resumed._density.bins(
-      resumed._density.sample(50, np.random.default_rng(0))
+    resumed._distribution.bins(
+      resumed._distribution.sample(50, np.random.default_rng(0))
     ),
-    fitted._density.bins(fitted._density.sample(50, np.random.default_rng(0))),
+    fitted._distribution.bins(
+      fitted._distribution.sample(50, np.random.default_rng(0))
+    ),
   )
 
 

@@ -82,10 +82,10 @@ def _averages(path):
 def test_goes_on_where_it_was_interrupted(fitted):
   model = fitted.model
   assert 0.99 * 8 < model.ledger.epsilon() <= 8
-  trained = model._density.trained
+  trained = model._distribution.trained
   first, last = fitted.averages
   # The flow and the places in the cells: all of it moved and came back.
-  placing = model._density.dequantization.trainable_variables
+  placing = model._distribution.dequantization.trainable_variables
   assert len(placing) == 8 and len(trained) == len(last) > 8
   assert {v.ref() for v in placing} <= {v.ref() for v in trained}
   for variable, before, after in zip(trained, first, last):
@@ -137,7 +137,7 @@ np.save(sys.argv[3], log_prob['log_prob'].numpy())
 
 
 def test_saved_model_needs_no_tfdpflows(fitted, tmp_path):
-  distribution = fitted.model._density.distribution
+  distribution = fitted.model._distribution.distribution
   points = distribution.sample(7, seed=(1, 2)).numpy()
   np.save(tmp_path / 'points.npy', points)
   subprocess.run(
@@ -179,7 +179,7 @@ def _listed(scale):
     hidden_units=(16,),
   )
   columns = TableEncoder(schema).columns
-  density = model.make_density(columns, marginals, seed=0)
+  density = model.make_distribution(columns, marginals, seed=0)
   rng = np.random.default_rng(0)
   for variable in density.trained:
     variable.assign_add(
@@ -231,7 +231,7 @@ def test_defaults_and_bad_arguments(people):
   )
   model = HistogramModel.for_table(100, 2, dequantization='variational')
   marginals = [{'edges': [0, 1], 'probabilities': [1]}] * 2
-  density = model.make_density(TableEncoder(schema).columns, marginals)
+  density = model.make_distribution(TableEncoder(schema).columns, marginals)
   assert not density.dequantization.variables
 
 

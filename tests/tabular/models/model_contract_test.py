@@ -14,11 +14,12 @@ from tfdpflows.tabular import models
 from tfdpflows.tabular.encoding import TableEncoder
 
 # Hyper-parameters that make each model small; a new model is one row.
-MODELS = {
+FLOWS = {
   'histogram': {'hidden_units': (8,), 'num_bins': 4},
   'spline': {'num_blocks': 1, 'hidden_units': (8,)},
   'hflow': {'num_blocks': 1, 'hidden_units': (8,)},
 }
+MODELS = {**FLOWS, 'dpgan': {'hidden_units': (8,), 'generator_units': (8,)}}
 
 
 @pytest.fixture(scope='module')
@@ -26,8 +27,8 @@ def people():
   return small_table.make()
 
 
-def _density(people, name, **changes):
-  """The model of a name, its density before training, and codes of rows."""
+def _made(people, name, **changes):
+  """The model of a name, its untrained distribution, and codes of rows."""
   model = models.model_class(name).for_table(
     len(people.table), 5, **{**MODELS[name], **changes}
   )
@@ -38,7 +39,7 @@ def _density(people, name, **changes):
     edges = [0.0, np.floor(middle) if column.cell else middle, column.size]
     marginals.append({'edges': edges, 'probabilities': [0.6, 0.4]})
   codes = encoder.encode(people.schema.validate(people.table))
-  return model, model.make_density(encoder.columns, marginals, 0), codes
+  return model, model.make_distribution(encoder.columns, marginals, 0), codes
 
 
 def test_every_model_has_a_row():
@@ -52,7 +53,7 @@ def test_every_model_has_a_row():
 @pytest.mark.parametrize('name', MODELS)
 class TestContract:
   def test_settings_come_back_from_a_file(self, people, name):
-    model = _density(people, name)[0]
+    model = _made(people, name)[0]
     settings = {'model': name, 'hyperparameters': dataclasses.asdict(model)}
     settings = json.loads(json.dumps(settings))
     found = models.current_settings(settings)
@@ -63,21 +64,47 @@ class TestContract:
     cls = models.model_class(name)
     with pytest.raises(ValueError, match=rf"\['depth'\] of model '{name}'"):
       cls.for_table(100, 5, depth=3)
-    with pytest.raises(ValueError, match='epochs is 0'):
-      cls.for_table(100, 5, epochs=0)
+    with pytest.raises(ValueError, match='marginal_share is 0'):
+      cls.for_table(100, 5, marginal_share=0)
 
   def test_columns_are_independent_before_training(self, people, name):
-    _, density, codes = _density(people, name)
+    """And have the marginals that they were made with."""
+    model, distribution, _ = _made(people, name)
+    assert model.has_density == (name in FLOWS)
+    rows = distribution.sample(20_000, np.random.default_rng(0))
+    assert rows.shape == (20_000, 5)
+    encoder = TableEncoder(people.schema)
+    middles = []
+    for column in encoder.columns:
+      middle = column.value_size / 2
+      middles.append(np.floor(middle) if column.cell else middle)
+    halves = rows < middles
+    np.testing.assert_allclose(halves.mean(0), 0.6, atol=0.02)
+    np.testing.assert_allclose(np.corrcoef(halves.T), np.eye(5), atol=0.03)
+    assert (rows >= 0).all()
+    assert (rows <= [c.size for c in encoder.columns]).all()
+
+  def test_the_first_of_equal_seeds_are_equal(self, people, name):
+    one, two = (_made(people, name)[1].saved_parts() for _ in range(2))
+    assert one.keys() == two.keys()
+    for part in one:
+      for a, b in zip(one[part].variables, two[part].variables):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize('name', FLOWS)
+class TestFlows:
+  def test_gains_and_densities_before_training(self, people, name):
+    _, density, codes = _made(people, name)
     points, *_ = density.dequantize(codes, np.full(codes.shape, 0.5, 'f4'))
     np.testing.assert_allclose(density.gains(points), 0, atol=1e-4)
-    assert density.sample(3, np.random.default_rng(0)).shape == (3, 5)
     assert np.isfinite(
       density.log_prob(codes[:4], np.random.default_rng(0))
     ).all()
 
   @pytest.mark.parametrize('dequantization', ['uniform', 'variational'])
   def test_every_variable_has_a_gradient(self, people, name, dequantization):
-    _, density, codes = _density(people, name, dequantization=dequantization)
+    _, density, codes = _made(people, name, dequantization=dequantization)
     rng = np.random.default_rng(1)
     for variable in density.trained:
       variable.assign_add(rng.normal(0, 0.1, variable.shape))
@@ -89,14 +116,9 @@ class TestContract:
       assert np.isfinite(gradient).all()
       assert np.any(gradient)
 
-  def test_the_first_of_equal_seeds_are_equal(self, people, name):
-    one, two = (_density(people, name)[1] for _ in range(2))
-    for a, b in zip(one.trained, two.trained):
-      np.testing.assert_array_equal(a, b)
-
   def test_refinement_is_paid_before_it_looks(self, people, name):
     """Without rounds nothing is charged, and the codes are not looked at."""
-    model, density, _ = _density(people, name)
+    model, density, _ = _made(people, name)
     assert model.plan_refinement(1.0) == ()
     ledger = accounting.PrivacyLedger()
     model.refine(

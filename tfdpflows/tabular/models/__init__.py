@@ -10,6 +10,7 @@ MODELS = {
   'histogram': ('tfdpflows.tabular.models.histogram', 'HistogramModel'),
   'spline': ('tfdpflows.tabular.models.spline', 'SplineModel'),
   'hflow': ('tfdpflows.tabular.models.spline', 'HFlowModel'),
+  'dpgan': ('tfdpflows.tabular.models.dpgan', 'DPGANModel'),
 }
 # Hyper-parameters that were called otherwise in files of earlier versions.
 _RENAMED = {

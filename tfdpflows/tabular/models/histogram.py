@@ -15,13 +15,8 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import BATCH, TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
-from tfdpflows.tabular.models.base import (
-  TableModel,
-  positive,
-  share,
-  whole,
-  widths,
-)
+from tfdpflows.tabular.models.base import positive, share, whole, widths
+from tfdpflows.tabular.models.flow import FlowModel
 
 # A bin with this multiple of an equal share is not joined to the ones before.
 _HEAVY = 0.5
@@ -31,7 +26,7 @@ _CATEGORIES = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class HistogramModel(TableModel):
+class HistogramModel(FlowModel):
   """One histogram for each column, a function of the bins before it.
 
   `num_bins` is the largest number of bins of an ordered column (`knots`).
@@ -104,7 +99,7 @@ class HistogramModel(TableModel):
       places, self.hidden_units, order=order, seed=seed
     )
 
-  def make_density(
+  def make_distribution(
     self,
     columns: Sequence[EncodedColumn],
     marginals: Sequence[dict],
@@ -200,27 +195,35 @@ def knots(
 ) -> np.ndarray:
   """Returns the normal scores of the edges between the bins of a column.
 
-  Neighbouring bins of the private histogram are joined until they hold about
-  `1 / num_bins` of the rows; heavy ones, such as a spike at zero, stay single.
-  Where spikes leave a share r of the rows, these get `num_bins * sqrt(r)` bins:
-  fewer than a whole column, more than their share. Categories are not joined,
-  up to four times as many.
-
   >>> from tfdpflows.tabular.encoding import EncodedColumn
   >>> age = EncodedColumn('age', 8., 1., missing=False, ordered=True)
   >>> knots(age, range(9), [1 / 8] * 8, num_bins=2)
   array([0.])
   """
   edges = np.asarray(edges, np.float64)
-  kept = np.arange(1, len(probabilities))
-  if column.cell and not column.ordered:
-    num_bins *= _CATEGORIES
-  if len(probabilities) > num_bins:
-    kept = _joined(np.asarray(probabilities), num_bins)
+  kept = kept_edges(column, probabilities, num_bins)
   if not len(kept):
     return np.zeros(0)
   cdf = bijectors.MarginalCDF([edges], [probabilities], tf.float64)
   return cdf.forward(edges[kept][:, None]).numpy()[:, 0]
+
+
+def kept_edges(
+  column: EncodedColumn, probabilities: Sequence[float], num_bins: int
+) -> np.ndarray:
+  """Returns the numbers of the inner edges of a histogram that bins keep.
+
+  Neighbouring bins of the private histogram are joined until they hold about
+  `1 / num_bins` of the rows; heavy ones, such as a spike at zero, stay single.
+  Where spikes leave a share r of the rows, these get `num_bins * sqrt(r)` bins:
+  fewer than a whole column, more than their share. Categories are not joined,
+  up to four times as many.
+  """
+  if column.cell and not column.ordered:
+    num_bins *= _CATEGORIES
+  if len(probabilities) > num_bins:
+    return _joined(np.asarray(probabilities), num_bins)
+  return np.arange(1, len(probabilities))
 
 
 def _joined(probabilities, num_bins):

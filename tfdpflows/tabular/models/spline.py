@@ -9,11 +9,12 @@ from typing import ClassVar
 from tfdpflows import flows
 from tfdpflows._keras import tfp
 from tfdpflows.tabular.encoding import EncodedColumn
-from tfdpflows.tabular.models.base import TableModel, choice, whole
+from tfdpflows.tabular.models.base import choice, whole
+from tfdpflows.tabular.models.flow import FlowModel
 
 
 @dataclasses.dataclass(frozen=True)
-class SplineModel(TableModel):
+class SplineModel(FlowModel):
   """A neural spline flow, of blocks with or without a linear layer.
 
   `num_bins` is the number of bins of each spline.

@@ -1,0 +1,186 @@
+"""Generative adversarial networks: whole fits of a small table."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.tabular import small_table
+from tfdpflows import sampling
+from tfdpflows.tabular import Field, models
+from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
+
+TINY = {
+  'dpgan': {
+    'epochs': 2,
+    'expected_batch_size': 50,
+    'hidden_units': (8,),
+    'discriminator_steps': 2,
+  },
+}
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make()
+
+
+def _fit(people, folder, name, **arguments):
+  return fit_to_directory(
+    people.table,
+    people.schema,
+    folder,
+    model=name,
+    progress=False,
+    **{**people.budget, **TINY[name], **arguments},
+  )
+
+
+@pytest.fixture(scope='module', params=TINY)
+def fitted(request, people, tmp_path_factory):
+  """A fitted synthesizer and the folder of its model."""
+  folder = tmp_path_factory.mktemp(request.param) / 'model'
+  return _fit(people, folder, request.param, seed=1), folder
+
+
+def test_rows_are_valid_and_come_back(fitted, people, tmp_path):
+  synthesizer, folder = fitted
+  rows = synthesizer.sample(3000, seed=0)
+  pd.testing.assert_frame_equal(people.schema.validate(rows), rows)
+  assert len(synthesizer.sample(0)) == 0
+  pd.testing.assert_frame_equal(rows[:40], synthesizer.sample(40, seed=0))
+  # The marginals are those that were released.
+  for name in ('income', 'visits', 'city'):
+    share = people.table[name].isna().mean()
+    assert rows[name].isna().mean() == pytest.approx(share, abs=0.05)
+  synthesizer.save(tmp_path / 'copy')
+  for path in (folder, tmp_path / 'copy'):
+    again = TabularSynthesizer.load(path)
+    assert again.model == synthesizer.model
+    pd.testing.assert_frame_equal(again.sample(3000, seed=0), rows)
+
+
+def test_budget_and_statement(fitted, people):
+  synthesizer, _ = fitted
+  assert 0.9 * people.budget['epsilon'] < synthesizer.ledger.epsilon()
+  assert synthesizer.ledger.epsilon() <= people.budget['epsilon']
+  statement = synthesizer.privacy_statement()
+  assert statement.epsilon <= people.budget['epsilon']
+  for note in synthesizer.model.notes():
+    assert note in statement.notes
+
+
+def test_no_density(fitted, people):
+  synthesizer, _ = fitted
+  message = (
+    f"'{synthesizer.model.name}' has no density.*'histogram', 'spline', 'hflow'"
+  )
+  with pytest.raises(ValueError, match=message):
+    synthesizer.log_prob(people.table)
+
+
+def test_conditions_are_met_by_rejection(fitted):
+  synthesizer, _ = fitted
+  rows = synthesizer.sample(50, seed=0, conditions={'city': 'Bonn'})
+  assert set(rows['city']) == {'Bonn'}
+  assert rows.attrs['conditions']['method'] == 'exact'
+  with pytest.raises(ValueError, match='value of a continuous column.*density'):
+    synthesizer.sample(50, seed=0, conditions={'income': 30.0})
+
+
+_WITHOUT_US = """
+import sys
+sys.modules['tfdpflows'] = None
+import tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+sample = model.signatures['sample'](
+  num_rows=tf.constant(7), seed=tf.constant([1, 2]))['x']
+assert sample.shape == (7, 5), sample.shape
+assert list(model.signatures) == ['sample']
+"""
+
+
+def test_saved_model_needs_no_tfdpflows(fitted):
+  subprocess.run(
+    [sys.executable, '-c', _WITHOUT_US, fitted[1] / 'saved_model'],
+    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+    check=True,
+    timeout=120,
+  )
+
+
+@pytest.mark.parametrize('name', TINY)
+def test_one_column_gets_the_whole_budget(people, name):
+  """And needs no training: its histogram is all there is to learn."""
+  schema = TableSchema([Field('age', 'integer', minimum=0, maximum=99)])
+  synthesizer = TabularSynthesizer(
+    schema, **people.budget, model=name, seed=2, **TINY[name]
+  )
+  synthesizer.fit(people.table[['age']], progress=False)
+  assert [e.label for e in synthesizer.ledger.entries] == ['marginals']
+  assert synthesizer.sample(500, seed=0)['age'].between(0, 99).all()
+  assert synthesizer.model.notes()[0] not in str(
+    synthesizer.privacy_statement()
+  )
+
+
+@pytest.mark.parametrize('name', TINY)
+def test_bad_arguments(people, name):
+  for arguments, message in (
+    ({'num_blocks': 2}, rf"\['num_blocks'\] of model '{name}'.*'noise_units'"),
+    ({'target': 'age'}, "only model='histogram'"),
+    ({'temperature': 0}, 'temperature is 0; it must be > 0'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      TabularSynthesizer(people.schema, model=name, **arguments)
+
+
+def test_interrupted_dpgan_goes_on(people, tmp_path, monkeypatch):
+  """Charged steps are made again: the same rows, and nothing charged twice."""
+  monkeypatch.setattr(os, 'urandom', lambda size: bytes(range(size)))
+  expected = _fit(people, tmp_path / 'expected', 'dpgan')
+  draw, drawn = sampling.PoissonSampler.batch, []
+
+  def batch(self, *args):
+    drawn.append(1)
+    if len(drawn) == 13:
+      raise OSError('no disk')
+    return draw(self, *args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(sampling.PoissonSampler, 'batch', batch)
+    with pytest.raises(OSError, match='no disk'):
+      _fit(people, tmp_path / 'model', 'dpgan')
+  assert (tmp_path / 'model.partial' / 'checkpoints').exists()
+  resumed = _fit(people, tmp_path / 'model', 'dpgan', resume=True)
+  assert resumed.ledger.entries == expected.ledger.entries
+  pd.testing.assert_frame_equal(
+    resumed.sample(500, seed=0), expected.sample(500, seed=0)
+  )
+
+
+def test_training_learns_what_columns_have_in_common(people):
+  """Without much noise: being a member follows from the age."""
+  synthesizer = TabularSynthesizer(
+    people.schema,
+    epsilon=200.0,
+    delta=1e-4,
+    model='dpgan',
+    seed=0,
+    expected_batch_size=100,
+    epochs=75,
+    discriminator_steps=1,
+    generator_learning_rate=3e-3,
+    learning_rate=1e-2,
+  )
+  rows = synthesizer.fit(people.table, progress=False).sample(4000, seed=0)
+  assert np.mean((rows['age'] > 50) == rows['member']) > 0.7
+
+
+def test_every_model_without_a_density_is_tested_here():
+  without = {n for n in models.MODELS if not models.model_class(n).has_density}
+  assert without == set(TINY)

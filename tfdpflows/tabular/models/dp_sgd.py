@@ -1,0 +1,207 @@
+"""Table models that DP-SGD trains."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import dp_accounting
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows import accounting, gradients
+from tfdpflows._keras import keras
+from tfdpflows.accounting.calibration import charged_noise_multiplier
+from tfdpflows.models.base import PrivatelyTrained
+from tfdpflows.tabular import system_errors
+from tfdpflows.tabular.models.base import (
+  TableModel,
+  choice,
+  fraction,
+  positive,
+  whole,
+)
+from tfdpflows.tabular.progress import Progress
+from tfdpflows.tabular.work_directory import WorkDirectory
+from tfdpflows.training.plan import TrainingPlan
+
+# Larger tables gain nothing by larger batches or more steps.
+_LARGEST_BATCH, _MOST_STEPS = 4000.0, 1000
+_CLIPPING = {
+  'flat': gradients.Flat,
+  'per_layer': gradients.PerLayer,
+  'per_unit': gradients.PerUnit,
+  'sparsification': gradients.StochasticSparsification,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DPSGDModel(TableModel):
+  """A table model that DP-SGD trains, under a `TrainingPlan`.
+
+  Attributes:
+    expected_batch_size: mean size of a Poisson batch.
+    epochs: passes over the table, on average.
+    l2_norm_clip: bound of one row's gradient.
+    clipping: 'flat', 'per_layer', 'per_unit' or 'sparsification', see
+      `tfdpflows.gradients`.
+    sparsity: share of the coordinates that each step drops, for clipping
+      'sparsification'.
+    learning_rate: of Adam, before it decays along half a cosine.
+    ema_momentum: of the average of the weights over the steps.
+    augmentation_multiplicity: points per row and step, whose gradients are
+      averaged before they are clipped.
+
+  Raises:
+    ValueError: for a value out of range.
+  """
+
+  expected_batch_size: float = positive(2000.0)
+  epochs: float = positive(20.0)
+  l2_norm_clip: float = positive(10.0)
+  clipping: str = choice('flat', _CLIPPING)
+  sparsity: float = fraction(0.0)
+  learning_rate: float = positive(2e-3)
+  ema_momentum: float = fraction(0.99)
+  augmentation_multiplicity: int = whole(1, 1)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.sparsity and self.clipping != 'sparsification':
+      raise ValueError(
+        f'sparsity is {self.sparsity} and clipping {self.clipping!r}; only '
+        "clipping='sparsification' drops coordinates."
+      )
+
+  @classmethod
+  def _for_rows(cls, num_examples, hyperparameters):
+    # A sixteenth of a small table, so that 16 steps make an epoch at most.
+    batch = max(1.0, min(_LARGEST_BATCH, num_examples / 16))
+    found = cls(**{'expected_batch_size': batch, **hyperparameters})
+    if 'epochs' not in hyperparameters:
+      most = _MOST_STEPS * found.expected_batch_size / max(num_examples, 1)
+      found = dataclasses.replace(found, epochs=min(found.epochs, most))
+    return found
+
+  def clipping_strategy(self) -> gradients.Strategy:
+    """Returns the `gradients.Strategy` of `clipping` and its settings."""
+    settings = {}
+    if self.clipping == 'sparsification':
+      settings['sparsity'] = self.sparsity
+    return _CLIPPING[self.clipping](self.l2_norm_clip, **settings)
+
+  def plan_training(
+    self,
+    num_rows: int,
+    *,
+    budget: accounting.PrivacyBudget,
+    spent: dp_accounting.DpEvent,
+    accountant: str,
+  ) -> TrainingPlan:
+    """See `TableModel`; the plan is not to be run."""
+    return TrainingPlan.for_epsilon(
+      epsilon=budget.epsilon,
+      delta=budget.delta,
+      num_examples=num_rows,
+      expected_batch_size=self.expected_batch_size,
+      epochs=self.epochs,
+      clipping=self.clipping_strategy(),
+      accountant=accountant,
+      spent=spent,
+    )
+
+  def describe_sampling(self, plan: TrainingPlan) -> str:
+    """See `TableModel`."""
+    return plan.sampler.describe()
+
+  def notes(self) -> list[str]:
+    """See `TableModel`."""
+    return [f'Clipping: {self.clipping_strategy()!r}.']
+
+
+def charged_plan(plan: TrainingPlan, work: WorkDirectory) -> TrainingPlan:
+  """Returns a plan to run, on the ledger of a fit and with its randomness."""
+  return TrainingPlan(
+    plan.sampler,
+    plan.clipping,
+    noise_multiplier=charged_noise_multiplier(
+      plan.sampler.event,
+      plan.noise_multiplier,
+      ledger=work.ledger,
+      label=plan.label,
+    ),
+    steps=plan.steps,
+    accountant=plan.accountant,
+    delta=plan.delta,
+    ledger=work.ledger,
+    randomness=work.randomness,
+  )
+
+
+def train(
+  model: PrivatelyTrained,
+  plan: TrainingPlan,
+  codes: np.ndarray,
+  *,
+  settings: DPSGDModel,
+  loss_bound: float | None,
+  folder: str | None,
+  resume: bool,
+  progress: bool,
+) -> None:
+  """Trains to the end of the plan.
+
+  Args:
+    model: the model to train, with `take_averages`.
+    plan: its plan, with a ledger.
+    codes: float32 `[n, d]`.
+    settings: the `DPSGDModel`, with the settings of the optimizer.
+    loss_bound: bound of one row's loss, to release its mean; or `None`.
+    folder: folder of checkpoints, one per epoch, or `None`.
+    resume: whether to continue from the checkpoint there, if there is one.
+    progress: whether to show a progress bar.
+  """
+  optimizer = plan.optimizer(
+    'adam',
+    learning_rate=keras.optimizers.schedules.CosineDecay(
+      settings.learning_rate, plan.steps, alpha=0.1
+    ),
+    loss_bound=loss_bound,
+    augmentation_multiplicity=settings.augmentation_multiplicity,
+  )
+  model.compile(optimizer=optimizer)
+  callbacks = []
+  if folder is not None:
+    # The slots of Adam must exist to be restored.
+    optimizer._create_all_weights(model._private_variables())
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
+    latest = manager.latest_checkpoint
+    if latest:
+      with system_errors.of_file(latest):
+        checkpoint.restore(latest).assert_consumed()
+    if resume:
+      # Model, optimizer, their generators and averages are in the checkpoint,
+      # the work directory has checked the rest.
+      plan.resume(optimizer, replay=True)
+    callbacks.append(_Checkpoints(manager))
+  if not plan.remaining_steps:
+    model.take_averages()
+    return
+  shown = Progress(plan, progress)
+  try:
+    with system_errors.of_memory():
+      model.fit(codes, verbose=0, callbacks=[*callbacks, shown])
+  finally:
+    shown.close()
+
+
+class _Checkpoints(keras.callbacks.Callback):
+  """Saves after every epoch."""
+
+  def __init__(self, manager):
+    super().__init__()
+    self._manager = manager
+
+  def on_epoch_end(self, epoch, logs=None):
+    with system_errors.of_file(self._manager.directory):
+      self._manager.save()
