@@ -62,7 +62,7 @@ def _define(options):
     list(MODELS),
     'What models the dependence between columns: conditional histograms, '
     'splines whose blocks have networks of their own, DP-HFlow; or, for rows '
-    'but no densities, DP-GAN.',
+    'but no densities, DP-GAN or PATE-GAN.',
     default='histogram',
   )
   options.text(

@@ -33,8 +33,9 @@ class TabularSynthesizer:
   'histogram' gives each column a histogram that depends on the bins of those
   before it (`flows.histogram_flow`), 'spline' has blocks of splines, 'hflow' is
   DP-HFlow (`flows.dp_hflow`), with a linear layer before each block of splines
-  and one network for all of them. 'dpgan' has no density: a network makes rows
-  from noise, trained against a discriminator that DP-SGD trains.
+  and one network for all of them. 'dpgan' and 'pategan' have no density: a
+  network makes rows from noise, trained against a discriminator that DP-SGD
+  trains, or against a student of teachers' noisy votes (PATE).
 
   #### Formal guarantee
 
@@ -50,7 +51,7 @@ class TabularSynthesizer:
       except what is marked as read off the data, which needs `bounds_epsilon`.
     epsilon: the budget, with `delta`, for all that `fit` does.
     delta: see `epsilon`; should be well below one over the number of rows.
-    model: 'histogram', 'spline', 'hflow' or 'dpgan'.
+    model: 'histogram', 'spline', 'hflow', 'dpgan' or 'pategan'.
     target: name of the column, if any, that matters most: the one to predict
       from the others. For 'histogram'.
     bounds_epsilon: the part of `epsilon` for private bounds, where the schema

@@ -21,6 +21,14 @@ TINY = {
     'hidden_units': (8,),
     'discriminator_steps': 2,
   },
+  'pategan': {
+    'num_teachers': 12,
+    'rounds': 3,
+    'queries': 8,
+    'teacher_steps': 3,
+    'student_steps': 2,
+    'generator_steps': 2,
+  },
 }
 
 

@@ -19,7 +19,11 @@ FLOWS = {
   'spline': {'num_blocks': 1, 'hidden_units': (8,)},
   'hflow': {'num_blocks': 1, 'hidden_units': (8,)},
 }
-MODELS = {**FLOWS, 'dpgan': {'hidden_units': (8,), 'generator_units': (8,)}}
+MODELS = {
+  **FLOWS,
+  'dpgan': {'hidden_units': (8,), 'generator_units': (8,)},
+  'pategan': {'num_teachers': 12, 'hidden_units': (8,)},
+}
 
 
 @pytest.fixture(scope='module')

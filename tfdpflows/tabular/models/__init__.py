@@ -11,6 +11,7 @@ MODELS = {
   'spline': ('tfdpflows.tabular.models.spline', 'SplineModel'),
   'hflow': ('tfdpflows.tabular.models.spline', 'HFlowModel'),
   'dpgan': ('tfdpflows.tabular.models.dpgan', 'DPGANModel'),
+  'pategan': ('tfdpflows.tabular.models.pategan', 'PATEGANModel'),
 }
 # Hyper-parameters that were called otherwise in files of earlier versions.
 _RENAMED = {
