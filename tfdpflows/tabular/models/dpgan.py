@@ -54,9 +54,9 @@ class DPGANModel(GANModel, dp_sgd.DPSGDModel):
   marginal_share: float = share(0.25)
   epochs: float = positive(64.0)
   l2_norm_clip: float = positive(1.0)
-  learning_rate: float = positive(0.03)
+  learning_rate: float = positive(0.01)
   generator_learning_rate: float = positive(3e-4)
-  discriminator_steps: int = whole(2, 1)
+  discriminator_steps: int = whole(1, 1)
   discriminator_momentum: float = fraction(0.9)
 
   def train(
