@@ -30,6 +30,8 @@ EVENTS = [
   accounting.ConfidentGNMaxDpEvent(10.0, 10.0, 10.0),
   accounting.VoteThresholdDpEvent(10.0),
   accounting.DataDependentDpEvent(accounting.GNMaxDpEvent(10.0), -9.0),
+  accounting.SmoothSensitivityDpEvent(10.0, 0.02),
+  accounting.RenyiDpEvent(20.0, 0.1),
   dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
   accounting.TruncatedSubsampledGaussianDpEvent(100, 0.1, 50, 2.0),
   BANDED,
@@ -70,7 +72,12 @@ def fixed(events):
 # The events of each row of the table of relations.
 BY_RELATION = [
   ADDITIVE,
-  [accounting.EpsilonDeltaDpEvent(0.1, 1e-9), accounting.ZCDpEvent(0.1)],
+  [
+    accounting.EpsilonDeltaDpEvent(0.1, 1e-9),
+    accounting.ZCDpEvent(0.1),
+    accounting.SmoothSensitivityDpEvent(10.0, 0.02),
+    accounting.RenyiDpEvent(20.0, 0.1),
+  ],
   CHOICES,
   [
     accounting.LNMaxDpEvent(0.1),

@@ -43,6 +43,8 @@ EVENTS = [
   accounting.DataDependentDpEvent(
     accounting.ConfidentGNMaxDpEvent(300.0, 200.0, 40.0), -9.5, -0.25
   ),
+  accounting.SmoothSensitivityDpEvent(10.0, 0.02, 30.0),
+  accounting.RenyiDpEvent(20.0, 0.1, 1e-6),
   accounting.ParallelDpEvent([GAUSSIAN, dp_accounting.LaplaceDpEvent(2.0)]),
   dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 1.0),
   dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, math.inf),

@@ -37,6 +37,10 @@ from tfdpflows.accounting.mechanisms.matrix import (
   ToeplitzMechanismDpEvent,
 )
 from tfdpflows.accounting.mechanisms.parallel import ParallelDpEvent
+from tfdpflows.accounting.mechanisms.smooth_sensitivity import (
+  RenyiDpEvent,
+  SmoothSensitivityDpEvent,
+)
 from tfdpflows.accounting.mechanisms.votes import (
   ConfidentGNMaxDpEvent,
   DataDependentDpEvent,
@@ -72,7 +76,9 @@ __all__ = [
   'PrivacyLedger',
   'PrivacyStatement',
   'RandomizedResponseDpEvent',
+  'RenyiDpEvent',
   'ReportNoisyMaxDpEvent',
+  'SmoothSensitivityDpEvent',
   'SparseVectorDpEvent',
   'ToeplitzMechanismDpEvent',
   'TruncatedSubsampledGaussianDpEvent',

@@ -18,12 +18,18 @@ from tfdpflows.pate.planning import (
   plan_queries,
 )
 from tfdpflows.pate.private_knn import PrivateKNN, private_knn_event
+from tfdpflows.pate.smooth_sensitivity import (
+  BoundedCostGNMax,
+  ReleasedCost,
+  release_vote_cost,
+)
 from tfdpflows.pate.students import fit_student
 from tfdpflows.pate.teachers import TeacherEnsemble
 
 __all__ = [
   'Aggregator',
   'AnomalyEnsemble',
+  'BoundedCostGNMax',
   'ConfidentGNMax',
   'ExponentialVote',
   'GNMax',
@@ -31,6 +37,7 @@ __all__ = [
   'LNMax',
   'PrivateKNN',
   'QueryPlan',
+  'ReleasedCost',
   'SparseVector',
   'TeacherEnsemble',
   'count_votes',
@@ -39,4 +46,5 @@ __all__ = [
   'partition',
   'plan_queries',
   'private_knn_event',
+  'release_vote_cost',
 ]

@@ -106,6 +106,37 @@ def count_votes(predictions: npt.ArrayLike, num_classes: int) -> np.ndarray:
   return counts
 
 
+def checked_votes(
+  votes: npt.ArrayLike, num_teachers: int, num_classes: int
+) -> np.ndarray:
+  """Returns votes as int64 `[queries, num_classes]`, if they are counts.
+
+  Raises:
+    ValueError: if a row is not one vote of each teacher.
+  """
+  votes = np.asarray(votes)
+  if votes.ndim != 2 or votes.shape[1] != num_classes:
+    raise ValueError(
+      f'votes have shape {list(votes.shape)}; they must be [queries, '
+      f'{num_classes}], how many teachers vote for each class.'
+    )
+  if votes.dtype.kind not in 'iu':
+    whole = votes.dtype.kind == 'f' and np.isfinite(votes).all()
+    if not (whole and (votes == np.floor(votes)).all()):
+      raise ValueError(
+        f'votes have dtype {votes.dtype} and are no counts: they must be '
+        'whole numbers, without NaN. Count votes with pate.count_votes.'
+      )
+  bad = (votes < 0).any(1) | (votes.sum(1) != num_teachers)
+  if bad.any():
+    raise ValueError(
+      f'The votes on query {int(np.argmax(bad))} are not those of '
+      f'{num_teachers} teachers, one each: counts must be zero or more '
+      'and have that sum.'
+    )
+  return votes.astype(np.int64)
+
+
 class Aggregator(abc.ABC):
   """Answers queries from votes, privately; see the module `aggregators`.
 
@@ -206,27 +237,7 @@ class Aggregator(abc.ABC):
     return f'{self.label} {self._calls}'
 
   def _checked(self, votes):
-    votes = np.asarray(votes)
-    if votes.ndim != 2 or votes.shape[1] != self.num_classes:
-      raise ValueError(
-        f'votes have shape {list(votes.shape)}; they must be [queries, '
-        f'{self.num_classes}], how many teachers vote for each class.'
-      )
-    if votes.dtype.kind not in 'iu':
-      whole = votes.dtype.kind == 'f' and np.isfinite(votes).all()
-      if not (whole and (votes == np.floor(votes)).all()):
-        raise ValueError(
-          f'votes have dtype {votes.dtype} and are no counts: they must be '
-          'whole numbers, without NaN. Count votes with pate.count_votes.'
-        )
-    bad = (votes < 0).any(1) | (votes.sum(1) != self.num_teachers)
-    if bad.any():
-      raise ValueError(
-        f'The votes on query {int(np.argmax(bad))} are not those of '
-        f'{self.num_teachers} teachers, one each: counts must be zero or more '
-        'and have that sum.'
-      )
-    return votes.astype(np.int64)
+    return checked_votes(votes, self.num_teachers, self.num_classes)
 
   def _used_up(self, what: str) -> BudgetExceededError:
     return BudgetExceededError(

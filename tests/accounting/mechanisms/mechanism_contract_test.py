@@ -32,7 +32,9 @@ from tfdpflows.accounting.mechanisms import (
   Parallel,
   RandomizedResponse,
   RandomizedResponseOrNull,
+  RenyiPrivate,
   RepeatAndSelect,
+  SmoothSensitivity,
   ZeroConcentrated,
 )
 
@@ -165,6 +167,26 @@ def null_rows(sigma, q):
   return found
 
 
+def rescaled(sigma, beta, shift):
+  """Smooth sensitivities of 1 and of exp(beta), and less of a difference."""
+  kappa, larger = 1 + shift * math.expm1(beta), math.exp(beta)
+  one = normal(0.0, sigma)
+  found = []
+  for scale, place in ((larger, kappa), (larger, 0.0), (1.0, 1.0)):
+    found += both(cells(normal(place, sigma * scale), one))
+  return found
+
+
+def some_at(order, divergence, delta):
+  """A Gaussian with this divergence, and a failure that reveals the table."""
+  sigma = math.sqrt(order / 2 / divergence)
+  found = []
+  for upper, lower in noises(normal, sigma):
+    kept = np.append((1 - delta) * upper, delta)
+    found.append((kept, np.append(lower, 0.0)))
+  return found
+
+
 def best_of_geometric(pairs, mean):
   """The outcome of the lowest number among a geometric number of runs."""
   found = []
@@ -239,6 +261,8 @@ ROWS = [
   # What has this guarantee with equality.
   (ZeroConcentrated(0.2), noises(normal, math.sqrt(2.5)), BOUNDS - {'pld'}),
   (MIXTURE, mixture(), ON_SAMPLE),
+  (SmoothSensitivity(4.0, 0.02, 3.0), rescaled(4.0, 0.02, 3.0), {'rdp'}),
+  (RenyiPrivate(16.0, 1.0, 0.01), some_at(16.0, 1.0, 0.01), {'rdp'}),
   (
     Parallel((((Gaussian(2.0), 1),), ((Laplace(2.0), 1),))),
     [*noises(normal, 2.0), *noises(laplace, 2.0)],

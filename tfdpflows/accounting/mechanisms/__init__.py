@@ -47,6 +47,10 @@ from tfdpflows.accounting.mechanisms.parallel import Parallel
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, OPPOSITE, PRESENT
 from tfdpflows.accounting.mechanisms.sampling import without_amplification
 from tfdpflows.accounting.mechanisms.selection import RepeatAndSelect
+from tfdpflows.accounting.mechanisms.smooth_sensitivity import (
+  RenyiPrivate,
+  SmoothSensitivity,
+)
 from tfdpflows.accounting.mechanisms.votes import (
   DataDependentGNMax,
   DataDependentLNMax,
@@ -75,7 +79,9 @@ __all__ = [
   'RandomizedResponse',
   'RandomizedResponseOrNull',
   'RefusedEventError',
+  'RenyiPrivate',
   'RepeatAndSelect',
+  'SmoothSensitivity',
   'ZCDPGuarantee',
   'ZeroConcentrated',
   'count_approximate',

@@ -35,6 +35,7 @@ from scipy import special
 from tfdpflows.accounting import events, renyi_conversion
 from tfdpflows.accounting.mechanisms import base
 from tfdpflows.accounting.mechanisms.base import Mechanism, NonPrivate
+from tfdpflows.accounting.mechanisms.smooth_sensitivity import RenyiPrivate
 from tfdpflows.accounting.mechanisms.votes import DataDependent
 
 __all__ = ['RepeatAndSelect', 'repeated_curve']
@@ -99,6 +100,12 @@ def _(event, relation):
       event,
       'costs from private votes hold in one direction, and the best of '
       'several runs needs both; use `data_independent` of it.',
+    )
+  if any(isinstance(x, RenyiPrivate) and x.delta for x in _within(one)):
+    raise events.RefusedEventError(
+      event,
+      'a Renyi divergence with a delta is that of one direction, and the best '
+      'of several runs needs both.',
     )
   return [(RepeatAndSelect(mean, shape, tuple(sorted(one.items()))), 1)]
 
