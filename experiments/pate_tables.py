@@ -133,7 +133,7 @@ def _voting(found):
     '### DP-AD',
     'The probability of a correct answer. Left: one query about half-moons, by '
     'its epsilon, with ten shards (figure 8 of DP-NF). Right: Life Science, '
-    'with three columns of each anomaly from the tails, under epsilon 1 at delta '
+    'with three columns of each anomaly from the tails, epsilon 1 at delta '
     f'{found["delta"]:g} for all queries together, beside `AnomalyDetector` on '
     'a DP-NF of the same epsilon.',
     '![Probability of a correct answer over epsilon, and over the number of '
