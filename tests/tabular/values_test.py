@@ -165,6 +165,9 @@ def _same_rows(one, two, rows):
 @example(NASTY, 'x', False, True, ())
 @example(NASTY, math.inf, True, True, ())
 @example([None, None], 1, True, True, ())
+@example([2**60 + 1, None], 7, False, True, ALL_MARKS)
+@example([pd.Interval(0, 1), None], pd.NA, False, True, ALL_MARKS)
+@example([pd.Interval(1, 2.5), None], 7, False, True, ALL_MARKS)
 def test_no_row_is_refused_or_changes_another(
   cells, other, required, inferred, marks
 ):

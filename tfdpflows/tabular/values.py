@@ -18,6 +18,8 @@ _FALSE = ('false', 'False', 'FALSE', '0')
 _WORDS = ('true', 'True', 'TRUE', 'false', 'False', 'FALSE')
 # More digits than one after a leading zero is a code, such as a postal code.
 _CODE = re.compile(r'^[+-]?0\d')
+# Whole numbers up to this are floats.
+_LARGEST_WHOLE = 2**53
 
 
 def name_row(row: int) -> str:
@@ -244,8 +246,10 @@ def _texts(present):
 def _text_of(value):
   try:
     # One missing value makes floats of a whole column of integers: no other
-    # row may read differently for it.
+    # row may read differently for it, nor lose digits.
     value = _real(value)
+    if isinstance(value, numbers.Integral) and abs(value) > _LARGEST_WHOLE:
+      value = _rounded(value)
     if isinstance(value, (float, np.floating)):
       value = float(value)
       value = int(value) if value.is_integer() else value
@@ -254,11 +258,31 @@ def _text_of(value):
       value = pd.Timestamp(value)
     elif isinstance(value, (np.timedelta64, datetime.timedelta)):
       value = pd.Timedelta(value)
+    if isinstance(value, pd.Interval):
+      value = _interval(value)
     text = str.__str__(str(value))
     # Half of a character has no UTF-8, and files and hashes need it.
     return text if text.isascii() else text.encode('utf-8', 'replace').decode()
   except Exception:  # Whatever a cell is, a table is not refused for it.
     return None
+
+
+def _rounded(value):
+  """A whole number with the digits that a float has."""
+  try:
+    return int(float(value))
+  except OverflowError:  # No column of floats could hold it.
+    return value
+
+
+def _interval(value):
+  """An interval with whole numbers as ends, or else with floats."""
+  ends = value.left, value.right
+  if not all(isinstance(end, numbers.Real) for end in ends):
+    return value
+  ends = [float(end) for end in ends]
+  kind = int if all(end.is_integer() for end in ends) else float
+  return pd.Interval(*map(kind, ends), closed=value.closed)
 
 
 def _booleans(present):
