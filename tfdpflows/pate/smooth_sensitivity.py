@@ -334,18 +334,19 @@ class BoundedCostGNMax(Aggregator):
   The test publishes f + S (shift + sigma_test Z), with the cost f and its
   smooth sensitivity S, which is `SmoothSensitivityDpEvent`; it passes if that
   is at most the bound. The answers are `RenyiDpEvent` at the order, the bound
-  and the failure:
+  and the failure. Let P and Q be the laws of what the test publishes together
+  with the answers, on this table and on a neighbour:
 
   - If f is at most the bound, the answers on this table have at most that
-    divergence from those on any neighbour, and given what the test published,
-    passing or not is decided on both alike.
-  - Else the test passes with a probability of at most `failure`. Given that it
-    fails there is no answer, and the law of what it published, given that, has
-    at most order / (order - 1) log(1 / (1 - failure)) more of a divergence;
-    the bound charged is at least this.
+    divergence from those on any neighbour; given what the test published,
+    whether there are any is decided on both alike. The integral of P^a Q^(1 -
+    a) is at most that of the test times exp((a - 1) max_divergence).
+  - Else the test passes with a probability of at most `failure`. Let P0 be P
+    where it fails and zero elsewhere: nothing is answered there under P or Q,
+    and the integral of P0^a Q^(1 - a) is at most that of the test.
 
   Either holds for each of two neighbours against the other one, which is
-  (epsilon, delta)-differential privacy (generalized propose-test-release).
+  (epsilon, delta)-differential privacy (a generalized propose-test-release).
 
   #### Example
 
@@ -383,10 +384,7 @@ class BoundedCostGNMax(Aggregator):
       self.num_teachers, sigma, order, threshold, sigma_threshold
     )
     self._test, _ = _release_event(order, beta, sigma_test, failure)
-    failed = -math.log1p(-failure) * order / (order - 1) * (1 + _ROUNDING)
-    self._answers = RenyiDpEvent(
-      order, max(self.max_divergence, failed), failure
-    )
+    self._answers = RenyiDpEvent(order, self.max_divergence, failure)
 
   def _facts(self):
     return {

@@ -168,11 +168,14 @@ class RenyiDpEvent(dp_accounting.DpEvent):
     delta: Probability of a failure, in [0, 1).
 
   #### Formal guarantee
-  For all neighbours, in each direction, the output on the one table must be
-  distributed as a mixture, with a share of at most `delta` of anything, and for
-  the rest of what has at most this divergence from the output on the other.
-  Every output of a composition is then, but for the sum of the shares, one of
-  mechanisms whose divergences add up.
+  For all neighbours, in each direction, the law P of the output on the one
+  table and the law Q on the other, P must be the sum of a measure of at most
+  `delta` and of a measure P0 where the integral of P0^a Q^(1 - a) is at most
+  exp((a - 1) divergence), for a up to the order. Under composition these
+  integrals multiply, and all of P but a mass of at most the sum of the deltas
+  is in the product of the P0. The conversion to epsilon is a bound on the
+  integral of (P0 - exp(epsilon) Q)_+ by that of P0^a Q^(1 - a), pointwise, and
+  needs no more. It is enough that this holds jointly with another event.
   """
 
   order: float
