@@ -175,6 +175,15 @@ def test_a_closed_ledger_answers_nothing(kind, tmp_path):
     made(kind, ledger).query(VOTES)
 
 
+def test_what_was_charged_cannot_be_changed(kind):
+  aggregator = made(kind)
+  names = [name for name in vars(aggregator) if not name.startswith('_')]
+  assert {'num_teachers', 'num_classes', 'ledger', 'label'} < set(names)
+  for name in names:
+    with pytest.raises(AttributeError, match='cannot be changed'):
+      setattr(aggregator, name, 1e-9)
+
+
 def test_no_queries_cost_nothing(kind):
   ledger = accounting.PrivacyLedger()
   assert made(kind, ledger).query(np.zeros([0, 3], int)).shape == (0,)

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
-from tfdpflows._checks import check_integer, check_positive
+from tfdpflows._checks import Fixed, check_integer, check_positive
 from tfdpflows.accounting import (
   BudgetExceededError,
   ExponentialMechanismDpEvent,
@@ -137,7 +137,7 @@ def checked_votes(
   return votes.astype(np.int64)
 
 
-class Aggregator(abc.ABC):
+class Aggregator(Fixed, abc.ABC):
   """Answers queries from votes, privately; see the module `aggregators`.
 
   A new one has its parameters, `_facts`, and `_answer`, which charges what it
@@ -375,9 +375,6 @@ class ConfidentGNMax(Aggregator):
       with the first query, and each query for its check.
     **kwargs: see the module `aggregators`.
 
-  Attributes:
-    num_answered: how many answers were given.
-
   #### Formal guarantee
 
   A query is a Gaussian mechanism of sensitivity 1 (`VoteThresholdDpEvent`);
@@ -417,8 +414,13 @@ class ConfidentGNMax(Aggregator):
     self.sigma_threshold = check_positive('sigma_threshold', sigma_threshold)
     self.sigma = check_positive('sigma', sigma)
     self.max_answers = check_integer('max_answers', max_answers)
-    self.num_answered = 0
+    self._num_answered = 0
     self._answers_charged = False
+
+  @property
+  def num_answered(self) -> int:
+    """How many answers the teachers have given."""
+    return self._num_answered
 
   def _facts(self):
     return {
@@ -429,7 +431,7 @@ class ConfidentGNMax(Aggregator):
     }
 
   def _answer(self, votes, public=None):
-    left = self.max_answers - self.num_answered
+    left = self.max_answers - self._num_answered
     if not left:
       raise self._used_up(f'{self.max_answers} answers')
     event, count = VoteThresholdDpEvent(self.sigma_threshold), len(votes)
@@ -443,14 +445,14 @@ class ConfidentGNMax(Aggregator):
       )
       count = 1
     given = [votes] if public is None else [votes, public]
-    rng = self._charged(event, given, count, answered=self.num_answered)
+    rng = self._charged(event, given, count, answered=self._num_answered)
     self._answers_charged = True
     counts = votes if public is None else votes - public
     noise = rng.normal(0, self.sigma_threshold, len(votes))
     agreed = counts.max(1) + noise >= self.threshold
     agreed &= np.cumsum(agreed) <= left
     noise = rng.normal(0, self.sigma, votes.shape)
-    self.num_answered += int(agreed.sum())
+    self._num_answered += int(agreed.sum())
     return np.where(agreed, np.argmax(votes + noise, axis=1), NO_ANSWER)
 
 
@@ -552,9 +554,6 @@ class SparseVector(Aggregator):
       3))` for c positive answers.
     **kwargs: see the module `aggregators`; `num_classes` is 2 by default.
 
-  Attributes:
-    num_positives: how many positive answers were given.
-
   #### Formal guarantee
 
   A vote that changes moves the number of votes for one class by at most 1, in
@@ -613,8 +612,13 @@ class SparseVector(Aggregator):
         f'threshold_share is {threshold_share}; it must be in (0, 1).'
       )
     self.threshold_share = float(threshold_share)
-    self.num_positives = 0
+    self._num_positives = 0
     self._rng = None
+
+  @property
+  def num_positives(self) -> int:
+    """How many positive answers were given."""
+    return self._num_positives
 
   def _facts(self):
     return {
@@ -626,7 +630,7 @@ class SparseVector(Aggregator):
     }
 
   def _answer(self, votes):
-    left = self.max_positives - self.num_positives
+    left = self.max_positives - self._num_positives
     if not left:
       raise self._used_up(f'{self.max_positives} positive answers')
     # Both parts are what the noise below is for, and their sum is charged.
@@ -643,5 +647,5 @@ class SparseVector(Aggregator):
     positive = noisy >= self._noisy_threshold
     answered = np.cumsum(positive) - positive < left
     found[answered] = positive[answered]
-    self.num_positives += int((positive & answered).sum())
+    self._num_positives += int((positive & answered).sum())
     return found

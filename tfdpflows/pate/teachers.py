@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import atomic
-from tfdpflows._checks import check_integer
+from tfdpflows._checks import Fixed, check_integer
 from tfdpflows._keras import keras
 from tfdpflows.mechanisms.releases import as_numbers
 from tfdpflows.pate.aggregators import count_votes
@@ -50,7 +50,7 @@ class Teacher(NamedTuple):
   facts: np.ndarray
 
 
-class TeacherEnsemble:
+class TeacherEnsemble(Fixed):
   """Teachers of PATE: models trained without noise, on disjoint shards.
 
   The ensemble owns the rows: `fit` draws the shards once, trains each teacher
