@@ -22,6 +22,7 @@ def one_by_one(
   rows: Any,
   variables: Sequence[tf.Variable],
   draws: int = 1,
+  padded: bool = True,
 ) -> list[tf.Tensor]:
   """Returns the gradients of each example's loss, computed by itself.
 
@@ -31,16 +32,16 @@ def one_by_one(
     variables: list of variables.
     draws: number of rows that an example has in a row; their losses are
       averaged.
+    padded: whether to compute one example of zeros besides, where there may be
+      none: XLA cannot compile a loop over nothing.
 
   Returns:
     `[batch] + variable.shape` for each variable.
   """
   flat = tf.nest.flatten(rows)
   examples = [tf.convert_to_tensor(x) for x in flat if x is not None]
-  batch = examples[0].shape[0]
-  if not batch:
-    # XLA cannot compile a loop over nothing: one example of zeros is added,
-    # and its gradient left out at the end.
+  padded = padded and not examples[0].shape[0]
+  if padded:
     examples = [
       tf.pad(x, [[0, draws]] + [[0, 0]] * (x.shape.rank - 1)) for x in examples
     ]
@@ -57,7 +58,7 @@ def one_by_one(
 
   signature = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
   found = tf.map_fn(gradients, examples, fn_output_signature=signature)
-  return [g if batch else g[:-1] for g in found]
+  return [g[:-1] if padded else g for g in found]
 
 
 def by_example(x: tf.Tensor, draws: int) -> tf.Tensor:

@@ -11,8 +11,10 @@ per-example gradient alone is stored.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -38,6 +40,8 @@ class Linear(NamedTuple):
   inputs: tf.Tensor  # [batch, ..., in]
   output: tf.Tensor  # [batch, ..., out]
   variables = property(lambda self: _variables(self.kernel, self.bias))
+  of_examples = property(lambda self: [self.inputs])
+  shared = property(lambda self: [] if self.mask is None else [self.mask])
 
 
 class Copies(NamedTuple):
@@ -46,6 +50,7 @@ class Copies(NamedTuple):
   parameter: Any
   output: tf.Tensor  # [batch] + parameter.shape
   variables = property(lambda self: _variables(self.parameter))
+  of_examples = shared = ()
 
 
 class Lookup(NamedTuple):
@@ -55,6 +60,8 @@ class Lookup(NamedTuple):
   ids: tf.Tensor  # [batch, ...]
   output: tf.Tensor  # [batch, ..., dim]
   variables = property(lambda self: _variables(self.table))
+  of_examples = property(lambda self: [self.ids])
+  shared = ()
 
 
 class Shared(NamedTuple):
@@ -64,6 +71,38 @@ class Shared(NamedTuple):
   jacobians: Any  # [k] + parameter.shape, for each parameter
   output: tf.Tensor  # [batch, k]
   variables = property(lambda self: _variables(*self.parameters))
+  of_examples = ()
+  shared = property(lambda self: list(self.jacobians))
+
+
+class Ingredients:
+  """What per-example gradients are made from, before anything is added up.
+
+  Attributes:
+    of_examples: tensors `[batch, ...]`, or `[batch * draws, ...]`.
+    shared: tensors that all examples share.
+  """
+
+  def __init__(self):
+    self.of_examples, self.shared = [], []
+
+
+_OBSERVING = threading.local()
+
+
+@contextlib.contextmanager
+def observed() -> Iterator[Ingredients]:
+  """Context in which `PerExampleGradients` tells what it is made from.
+
+  Row i of what is clipped and added up is a function of row i of one, and of
+  the other. No example of zeros is computed for an empty batch.
+  """
+  old = getattr(_OBSERVING, 'found', None)
+  _OBSERVING.found = found = Ingredients()
+  try:
+    yield found
+  finally:
+    _OBSERVING.found = old
 
 
 class PerExampleGradients:
@@ -101,6 +140,7 @@ class PerExampleGradients:
     self._squared = self._finite = None
     self._batch = tf.shape(loss)
     self._jacobians = []
+    seen = getattr(_OBSERVING, 'found', None)
     if not hasattr(tape, 'records'):
       self.layers = _layers(self.variables, [])
       whole = self._from_jacobian(tape, loss, self.variables)
@@ -127,10 +167,18 @@ class PerExampleGradients:
         fallback.log(variable)
       whole, rest = {}, {}
       if past and tape.losses is not None:
-        found = fallback.one_by_one(tape.losses, tape.rows, past, draws)
+        found = fallback.one_by_one(
+          tape.losses, tape.rows, past, draws, padded=seen is None
+        )
         whole = {v.ref(): g for v, g in zip(past, found)}
       elif past:
         rest = self._from_jacobian(tape, loss, past)
+    if seen is not None:
+      seen.of_examples += [loss, *whole.values(), *rest.values()]
+      for record, gradient in recorded:
+        gradient = tf.convert_to_tensor(gradient)
+        seen.of_examples += [gradient, *record.of_examples]
+        seen.shared += record.shared
     self._terms = [
       StoredTerm(whole[v.ref()])
       if v.ref() in whole

@@ -371,12 +371,8 @@ class _Scope:
 
   def _branches(self, node, inputs):
     choice, *arguments = inputs
-    if choice.kind in (JOINED, UNKNOWN):
-      return [choice] * max(1, _count(node))
     if choice.kind == SIZED:
       raise JoinedError('decides by the number of rows in the batch')
-    if choice.kind not in (PUBLIC, TURN):
-      raise JoinedError('lets rows decide what is computed for others')
     names = [node.attr[b].func.name for b in ('then_branch', 'else_branch')]
     if node.op.endswith('Case'):
       names = [f.name for f in node.attr['branches'].list.func]
@@ -384,7 +380,12 @@ class _Scope:
     joined = [self._join(node, values) for values in zip(*found)]
     if choice.kind == TURN:
       return [self._join(node, [choice, v]) for v in joined]
-    return joined
+    if choice.kind == PUBLIC:
+      return joined
+    # The branches may be alike for all that the rows can hold.
+    why = 'lets rows decide what is computed for others'
+    other = self._fault(UNKNOWN, node, why)
+    return [v if v.kind == JOINED else other for v in joined]
 
   def _join(self, node, values):
     """Returns a value that is one of several, as no row decides."""

@@ -26,7 +26,7 @@ _TOLERANCE = 1e-4
 _ROUNDINGS, _MOST_ROUNDING = 16, 1e-2
 # Weight of other losses, so that one is nothing beside them.
 _HUGE = 1e6
-_DECLARE = (
+DECLARE = (
   'If you know that no example changes the loss of another, whatever the size '
   'of the batch, declare it: examples_independent=True.'
 )
@@ -289,7 +289,7 @@ class Comparison:
     self._unknown = ValueError(
       f'{self._what} {why}, so that it cannot be found out whether an example '
       "changes another's. Take random numbers from one tf.random.Generator, "
-      f'in one call for all rows. {_DECLARE}'
+      f'in one call for all rows. {DECLARE}'
     )
 
   def _compare(self, old, new, row, how='One changes'):

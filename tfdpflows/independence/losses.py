@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -104,15 +105,34 @@ def _rows(loss, y, output):
     y = tf.cast(y, output.dtype)
   y, usable, ignored = _labels(loss, y, output, mask)
   call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+  function, options = _function(loss)
+  if function in _HINGES:
+    call = _by_label(loss, function)
   if ignored is None:
     values = call(y, output)
   else:
     # Keras would take such labels out of the batch, whose size XLA must know.
-    function, options = _function(loss)
     values = function(y, output, **{**options, 'ignore_class': None})
     ignored = tf.reshape(ignored, tf.shape(values))
     values = tf.where(ignored, tf.zeros_like(values), values)
   return _over_rows(loss, name, values, mask), usable
+
+
+def _by_label(loss, function):
+  """Returns a hinge loss that does not ask whether all labels are 0 or 1."""
+
+  def hinge(y, output):
+    return tf.reduce_mean(tf.maximum(1.0 - y * output, 0.0), -1)
+
+  def squared_hinge(y, output):
+    return tf.reduce_mean(tf.square(tf.maximum(1.0 - y * output, 0.0)), -1)
+
+  own = hinge if function is keras.losses.hinge else squared_hinge
+  if not isinstance(loss, keras.losses.Loss):
+    return own
+  loss = copy.copy(loss)
+  loss.fn = own
+  return loss.call
 
 
 def _labels(loss, y, output, mask):

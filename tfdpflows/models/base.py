@@ -23,6 +23,15 @@ class PrivatelyTrained(keras.Model):
     # Not of the class: Keras keeps no such attributes in checkpoints.
     self._average = None
 
+  @property
+  def checked_independence(self) -> str:
+    """Whether no example changes what another one adds to an update.
+
+    'proven', 'tested' or 'declared', see `independence.Checker`; '' before the
+    first step.
+    """
+    return self._checker.independence
+
   def make_train_function(self, force: bool = False) -> Callable[..., Any]:
     """As in Keras; errors of private steps say nothing of the rows."""
     noise = getattr(self.optimizer, 'noise_source', None)

@@ -31,10 +31,11 @@ class DensityModel(PrivatelyTrained):
 
   Under a DP optimizer an update is that of `optimizers.DPOptimizer`, provided
   that the loss of a row, preprocessing included, depends on no other row.
-  `independence.Checker` checks this before the first step, and refuses
-  operations that fail for some rows or write rows down (`validate_args=True`
-  makes such). That finds mistakes; it is no proof against a density that is
-  made to deceive.
+  `independence.Checker` checks this before the first step: it is proven, for
+  any weights and rows, where `checked_independence` is 'proven', and otherwise
+  tested on probe rows, which finds mistakes and proves nothing. Operations that
+  fail for some rows or write rows down (`validate_args=True` makes such) are
+  refused.
 
   A row whose loss or gradient is not finite adds nothing. That there is an
   error in a step is outside of the guarantee; its text quotes no row.
@@ -49,7 +50,8 @@ class DensityModel(PrivatelyTrained):
       alike; by default rows are made up from shape and dtype.
     examples_independent: `True` declares that no row changes the loss of
       another where this cannot be checked, because random numbers are drawn in
-      a way that cannot be repeated. What the checks find is refused anyway.
+      a way that cannot be repeated, or where an operation takes rows together
+      without a change to any. What runs on probe rows find is refused anyway.
 
   Raises:
     ValueError: if `distribution` has no trainable variables.

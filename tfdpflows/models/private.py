@@ -41,11 +41,12 @@ class PrivateModel(PrivatelyTrained):
 
   An update is that of `optimizers.DPOptimizer`, provided that the loss of an
   example depends on no other example and that the layers store nothing of the
-  rows. `independence.Checker` checks both before the first step, on probe rows
-  and at several weights. It refuses layers that violate them (batch
-  normalization, losses and metrics added in `call`, stateful layers, half
-  precision), and operations that fail for some rows or write rows down. That
-  finds mistakes; it is no proof against a model that is made to deceive.
+  rows. `independence.Checker` checks both before the first step. It refuses
+  layers that violate them (batch normalization, losses and metrics added in
+  `call`, stateful layers, half precision), and operations that fail for some
+  rows or write rows down. The first is proven, for any weights and rows, where
+  `checked_independence` is 'proven', and otherwise tested on probe rows, as
+  the second is: that finds mistakes and proves nothing.
 
   A row with a label that is no class, or with a loss or gradient that is not
   finite, adds nothing, without a message. That there is an error in a step is
@@ -57,8 +58,9 @@ class PrivateModel(PrivatelyTrained):
       them alike; by default rows are made up from shapes and dtypes.
     examples_independent: `True` declares that no example changes the loss of
       another where this cannot be checked, because the model draws random
-      numbers in a way that cannot be repeated. What the checks find is refused
-      anyway.
+      numbers in a way that cannot be repeated, or where an operation takes
+      examples together without a change to any. What runs on probe rows find is
+      refused anyway.
     ema_momentum: if given, weights are averaged over steps with this momentum
       and `fit` ends with the averages.
     usable: a function of rows (x, y) that returns bool `[batch]`: whether a row

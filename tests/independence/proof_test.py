@@ -1,0 +1,201 @@
+"""Models of which no run shows that rows meet, and those that are proven."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpflows
+from tfdpflows import flows, gradients, optimizers
+from tfdpflows._keras import keras
+
+L = keras.layers
+INTEGERS = tf.TensorSpec([None, 4], tf.int64), tf.TensorSpec([None], tf.int64)
+FLOATS = tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int64)
+
+
+def _optimizer(**kwargs):
+  return optimizers.DPKerasSGD(
+    l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=9, **kwargs
+  )
+
+
+def _entropy(y, p):
+  return keras.losses.sparse_categorical_crossentropy(y, p, from_logits=True)
+
+
+def _checked(layers, spec=FLOATS, loss=None, optimizer=None, **kwargs):
+  model = keras.Sequential(
+    [keras.Input([4], dtype=spec[0].dtype), *layers, L.Dense(3)]
+  )
+  private = tfdpflows.PrivateModel(model, **kwargs)
+  sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  private.compile(
+    _optimizer() if optimizer is None else optimizer,
+    sparse if loss is None else loss,
+  )
+  assert private.checked_independence == ''
+  private._checker.check(spec)
+  return private.checked_independence
+
+
+class _Masked(L.Layer):
+  """Adds the mean of the batch where a mask says so, which is 0 at first."""
+
+  def build(self, shape):
+    self.mask = self.add_weight(
+      'mask', [], tf.int64, initializer='zeros', trainable=False
+    )
+
+  def call(self, x):
+    x = tf.cast(x, tf.int64)
+    return tf.cast(x + self.mask * tf.reduce_max(x, 0), tf.float32)
+
+
+def _annealed(optimizer):
+  """Losses that come near to each other as training goes on."""
+
+  def loss(y, p):
+    losses = _entropy(y, p)
+    late = optimizer.iterations > 1000
+    return tf.where(late, losses - tf.reduce_mean(losses), losses)
+
+  return loss
+
+
+def _mined(y, p):
+  losses = _entropy(y, p)
+  count = tf.shape(losses)[0]
+  largest = tf.math.top_k(losses, tf.minimum(64, count)).values
+  return tf.where(losses >= largest[-1], losses, 0.0)
+
+
+def _lagged(x):
+  return x + tf.concat([0 * x[:7], x[:-7]], 0)
+
+
+def _within_deviations(x, y):
+  mean, variance = tf.nn.moments(x, [0])
+  return tf.reduce_all(tf.abs(x - mean) <= 3 * tf.sqrt(variance), 1)
+
+
+@pytest.mark.core
+def test_statistics_and_gates_of_the_batch_are_refused():
+  optimizer = _optimizer()
+  for layers, kwargs in (
+    ([_Masked()], {'spec': INTEGERS}),
+    ([L.Dense(4)], {'loss': _annealed(optimizer), 'optimizer': optimizer}),
+    ([L.Lambda(_lagged)], {}),
+    ([L.Dense(4)], {'loss': _mined}),
+    ([L.Dense(4)], {'usable': _within_deviations}),
+  ):
+    with pytest.raises(ValueError, match='mixes examples'):
+      _checked(layers, **kwargs)
+
+
+@pytest.mark.core
+def test_what_is_refused_names_layer_and_operation():
+  with pytest.raises(ValueError, match='layer mask mixes.*operation Max'):
+    _checked([_Masked(name='mask')], INTEGERS)
+
+
+@pytest.mark.core
+def test_what_changes_nothing_can_be_declared():
+  layers = [_Masked()]
+  assert _checked(layers, INTEGERS, examples_independent=True) == 'declared'
+
+
+@pytest.mark.core
+def test_what_has_no_rule_is_only_tested(caplog):
+  logger = logging.getLogger('absl')
+  old, logger.propagate = logger.propagate, True
+  try:
+    caplog.set_level(logging.WARNING, logger='absl')
+    layer = L.Lambda(lambda x: x + _until_small(x), name='searches')
+    assert _checked([layer]) == 'tested'
+  finally:
+    logger.propagate = old
+  said = [r.getMessage() for r in caplog.records if 'not proven' in r.message]
+  assert len(said) == 1 and 'The layer searches' in said[0]
+
+
+def _until_small(x):
+  """Each row halves what it has until it is small, however long others take."""
+
+  def halve(y):
+    return [tf.where(y > 0.1, y / 2, y)]
+
+  any_left = lambda y: tf.reduce_any(y > 0.1)
+  return tf.while_loop(any_left, halve, [x], maximum_iterations=100)[0]
+
+
+NETWORKS = {
+  'dense': lambda: [L.Dense(4, 'relu'), L.Dropout(0.5), L.LayerNormalization()],
+  'convolution': lambda: [
+    L.Reshape([2, 2, 1]),
+    L.Conv2D(3, 2, padding='same'),
+    L.GroupNormalization(3),
+    L.MaxPool2D(2, 1),
+    L.Flatten(),
+  ],
+  'recurrent': lambda: [L.Reshape([4, 1]), L.LSTM(3)],
+  'augmentation': lambda: [L.Reshape([2, 2, 1]), L.RandomFlip(), L.Flatten()],
+  'without a rule': lambda: [L.PReLU()],
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', NETWORKS)
+def test_ordinary_networks_are_proven(name):
+  assert _checked(NETWORKS[name]()) == 'proven'
+
+
+@pytest.mark.core
+def test_several_draws_of_an_example_are_proven():
+  optimizer = _optimizer(augmentation_multiplicity=2)
+  assert _checked([L.GaussianNoise(0.1), L.PReLU()], optimizer=optimizer) == (
+    'proven'
+  )
+
+
+@pytest.mark.core
+def test_embeddings_and_hinge_losses_are_proven():
+  layers = lambda: [L.Embedding(5, 3), L.Flatten()]
+  assert _checked(layers(), INTEGERS) == 'proven'
+  hinge = keras.losses.CategoricalHinge()
+  assert _checked([L.Dense(4)], loss=lambda y, p: hinge.fn(y, p)) == 'proven'
+  assert _checked([L.Dense(4)], loss=keras.losses.SquaredHinge()) == 'proven'
+
+
+@pytest.mark.core
+def test_flows_are_proven():
+  flow = flows.masked_autoregressive_flow(4, 2, [8], seed=0)
+  model = tfdpflows.DensityModel(flow)
+  model.compile(_optimizer())
+  model._checker.check(FLOATS[0])
+  assert model.checked_independence == 'proven'
+
+
+@pytest.mark.core
+def test_strategies_do_not_matter():
+  for clipping in (gradients.PerLayer(1.0), gradients.PerUnit(1.0)):
+    optimizer = optimizers.DPKerasSGD(
+      clipping=clipping, noise_multiplier=1.0, expected_batch_size=9
+    )
+    assert _checked([L.Dense(4)], optimizer=optimizer) == 'proven'
+
+
+@pytest.mark.core
+def test_made_anew_a_model_is_checked_anew():
+  model = keras.Sequential([L.Dense(3)])
+  private = tfdpflows.PrivateModel(model)
+  private.compile(_optimizer(), 'mse')
+  private._checker.check(FLOATS)
+  assert private.checked_independence == 'proven'
+  private._checker.forget()
+  assert private.checked_independence == ''
+  rows = np.zeros([9, 4], 'float32')
+  private.compile(_optimizer(), 'mse')
+  private.fit(rows, np.zeros([9, 3], 'float32'), batch_size=9, verbose=0)
+  assert private.checked_independence == 'proven'
