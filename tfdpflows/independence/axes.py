@@ -326,7 +326,9 @@ class _Scope:
       if inputs[0].shape is None:
         return [Value(PUBLIC)] if inputs[0].kind == PUBLIC else _unruled()
       return [axis_rules.filled(inputs[0].shape)]
-    if op in ('RngReadAndSkip', 'RngSkip'):
+    if op in ('RngReadAndSkip', 'RngSkip') and all(
+      v.kind in (PUBLIC, SIZED) for v in inputs
+    ):
       # The state moves by how much is drawn.
       return [Value(PUBLIC, (3,)) for _ in range(_count(node))]
     if op in axis_rules.PLACED and any(v.kind == PLACE for v in inputs):
