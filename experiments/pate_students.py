@@ -29,7 +29,14 @@ from tfdpflows.randomness import Randomness
 
 DELTA = 1e-5
 MECHANISMS = ('lnmax', 'gnmax', 'confident', 'exponential')
-_KEYS = ('mechanism', 'epsilon', 'num_teachers', 'num_queries', 'seed')
+_KEYS = (
+  'mechanism',
+  'epsilon',
+  'num_teachers',
+  'num_queries',
+  'agreement',
+  'seed',
+)
 # Chosen on training rows of each data set, 50,000 and 20,000 to train and the
 # rest in place of the pool and the test set: never on the test set.
 _NUM_QUERIES = {'digits': 40, 'mnist': 200, 'adult': 500}
@@ -44,7 +51,7 @@ def run(
   epsilons=(1.0,),
   num_teachers=(250,),
   num_queries=None,
-  threshold=None,
+  agreements=(None,),
   seeds=(0,),
   output=None,
   smoke=False,
@@ -57,8 +64,8 @@ def run(
     epsilons: budgets, each at `DELTA`.
     num_teachers: numbers of teachers.
     num_queries: numbers of queries; the default of the data set if `None`.
-    threshold: share of the teachers that 'confident' asks for; that of the plan
-      if `None`.
+    agreements: shares of the teachers that 'confident' asks for, as its
+      threshold; `None` for the threshold of the plan.
     seeds: of shards, teachers, noise and student.
     output: JSON file that is written after every run, or `None`.
     smoke: whether to use a few cheap teachers.
@@ -71,7 +78,6 @@ def run(
     'dataset': dataset,
     'note': data.note,
     'delta': DELTA,
-    'threshold': threshold,
     'smoke': smoke,
   }
   results = ResultsFile(output, header, _KEYS)
@@ -84,11 +90,13 @@ def run(
           'epsilon': epsilon,
           'num_teachers': teachers,
           'num_queries': queries,
+          'agreement': agreement,
           'seed': seed,
         }
         for mechanism in mechanisms
         for epsilon in epsilons
         for queries in num_queries
+        for agreement in (agreements if mechanism == 'confident' else (None,))
       ]
       cases = [case for case in cases if not results.has(**case)]
       if not cases:
@@ -98,7 +106,7 @@ def run(
       seconds = time.perf_counter() - start
       for case in cases:
         start = time.perf_counter()
-        found = answer(data, ensemble, threshold=threshold, **case)
+        found = answer(data, ensemble, **case)
         found['seconds'] = time.perf_counter() - start
         results.add({**case, **found, 'seconds_teachers': seconds})
         logging.info('%s: accuracy %.4f', case, found['accuracy'])
@@ -124,8 +132,8 @@ def answer(
   epsilon,
   num_teachers,
   num_queries,
+  agreement,
   seed,
-  threshold=None,
 ):
   """Answers queries under a budget and trains a student.
 
@@ -136,7 +144,7 @@ def answer(
   budget = accounting.PrivacyBudget(epsilon=epsilon, delta=DELTA)
   ledger = accounting.PrivacyLedger(budget=budget)
   aggregator, facts = _aggregator(
-    mechanism, budget, num_teachers, num_queries, threshold
+    mechanism, budget, num_teachers, num_queries, agreement
   )
   aggregator = aggregator(
     num_teachers=num_teachers,
@@ -193,7 +201,7 @@ def student_accuracy(data, answers, seed):
   return float(np.mean(predicted == data.test_y))
 
 
-def _aggregator(mechanism, budget, num_teachers, num_queries, threshold):
+def _aggregator(mechanism, budget, num_teachers, num_queries, agreement):
   """Returns a class with its parameters, and these."""
   if mechanism in ('gnmax', 'confident'):
     answers = None
@@ -214,8 +222,8 @@ def _aggregator(mechanism, budget, num_teachers, num_queries, threshold):
       'sigma': plan.sigma,
       'max_answers': answers,
     }
-    if threshold is not None:
-      facts['threshold'] = threshold * num_teachers
+    if agreement is not None:
+      facts['threshold'] = agreement * num_teachers
     return (lambda **kwargs: pate.ConfidentGNMax(**facts, **kwargs)), facts
   # Noise of scale 1 / gamma; an epsilon of each query for the other.
   events = {
@@ -311,7 +319,7 @@ def main(argv):
       epsilons=[float(epsilon) for epsilon in options.epsilon],
       num_teachers=numbers(options.num_teachers),
       num_queries=numbers(options.num_queries),
-      threshold=options.threshold,
+      agreements=[float(share) for share in options.agreement] or (None,),
       seeds=numbers(options.seeds),
       output=options.output,
       smoke=options.smoke,
@@ -334,7 +342,7 @@ def _define_flags():
   flags.DEFINE_list('epsilon', ['1'], f'Budgets, at delta {DELTA:g}.')
   flags.DEFINE_list('num_teachers', ['250'], 'Numbers of teachers.')
   flags.DEFINE_list('num_queries', [], 'Numbers of queries.')
-  flags.DEFINE_float('threshold', None, 'Share of teachers to agree.')
+  flags.DEFINE_list('agreement', [], 'Shares of teachers, as thresholds.')
   flags.DEFINE_list('seeds', ['0'], 'Seeds.')
   flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
   flags.DEFINE_bool('smoke', False, 'A quick run.')

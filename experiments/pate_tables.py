@@ -94,17 +94,20 @@ def _students(dataset, found):
       'data-dependent epsilon, not publishable',
     ]
   ]
-  keys = ('mechanism', 'num_queries', 'num_teachers', 'epsilon')
+  keys = ('mechanism', 'num_queries', 'num_teachers', 'epsilon', 'agreement')
   runs = found['runs']
-  for key in sorted({tuple(run[k] for k in keys) for run in runs}):
+  for key in sorted({tuple(run[k] for k in keys) for run in runs}, key=str):
     same = [run for run in runs if tuple(run[k] for k in keys) == key]
     answers = f'{np.mean([run["answers"] for run in same]):.0f}'
+    name = _NAMES[key[0]]
     if key[0] == 'confident':
       answers += f' of {key[1]}'
+      threshold = np.median([run['threshold'] for run in same])
+      name += f', threshold {threshold:.0f}'
     costs = [run['data_dependent'] for run in same]
     lines.append(
       [
-        _NAMES[key[0]],
+        name,
         f'{max(run["spent"] for run in same):.2f}',
         str(key[2]),
         answers,

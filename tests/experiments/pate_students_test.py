@@ -13,6 +13,7 @@ def test_smoke(tmp_path):
     'mechanisms': pate_students.MECHANISMS,
     'epsilons': (8.0,),
     'num_teachers': (10,),
+    'agreements': (0.6,),
     'smoke': True,
     'output': str(output),
   }
