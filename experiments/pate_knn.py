@@ -4,7 +4,7 @@ Queries are the inputs of the public pool next to the centres of k-means
 clusters, a student learns from the pool with their noisy answers, and all that
 is charged is in epsilon:
 
-    python -m experiments.pate_knn --dataset=mnist --epsilon=0.1,0.2,0.5 \
+    python -m experiments.pate_knn --dataset=mnist --epsilon=0.1,0.5 \
       --seeds=0,1,2,3,4 --output=experiments/results/pate_knn_mnist.json
 
 Numbers of queries and neighbours were chosen with `--stand_in`, on training
@@ -42,8 +42,8 @@ def run(
   dataset,
   *,
   epsilons=(0.5,),
-  num_queries=(100,),
-  num_neighbors=(800,),
+  num_queries=(50,),
+  num_neighbors=(2000,),
   sampling_probabilities=(1.0,),
   seeds=(0,),
   stand_in=False,
@@ -210,8 +210,8 @@ def main(argv):
 def _define_flags():
   flags.DEFINE_enum('dataset', 'mnist', DATASETS, 'Data set.')
   flags.DEFINE_list('epsilon', ['0.5'], f'Budgets, at delta {DELTA:g}.')
-  flags.DEFINE_list('num_queries', ['100'], 'Numbers of queries.')
-  flags.DEFINE_list('num_neighbors', ['800'], 'Numbers of neighbours.')
+  flags.DEFINE_list('num_queries', ['50'], 'Numbers of queries.')
+  flags.DEFINE_list('num_neighbors', ['2000'], 'Numbers of neighbours.')
   flags.DEFINE_list('sampling_probability', ['1'], 'Of each query.')
   flags.DEFINE_list('seeds', ['0'], 'Seeds.')
   flags.DEFINE_bool('stand_in', False, 'Training rows alone.')
