@@ -24,7 +24,6 @@ from absl import app, flags, logging
 from experiments import pate_data
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting, pate
-from tfdpflows.accounting.mechanisms.votes import data_dependent_event
 from tfdpflows.randomness import Randomness
 
 DELTA = 1e-5
@@ -146,9 +145,10 @@ def answer(
   aggregator, facts = _aggregator(
     mechanism, budget, num_teachers, num_queries, agreement
   )
-  aggregator = aggregator(
-    num_teachers=num_teachers,
-    num_classes=data.num_classes,
+  kind, parameters = aggregator
+  aggregator = ensemble.aggregator(
+    kind,
+    *parameters,
     ledger=ledger,
     # Of its own for each case: the ensemble has the streams of the seed.
     randomness=Randomness(seed=1000 + seed),
@@ -202,7 +202,7 @@ def student_accuracy(data, answers, seed):
 
 
 def _aggregator(mechanism, budget, num_teachers, num_queries, agreement):
-  """Returns a class with its parameters, and these."""
+  """Returns a class with its parameters, and these by name."""
   if mechanism in ('gnmax', 'confident'):
     answers = None
     if mechanism == 'confident':
@@ -210,12 +210,13 @@ def _aggregator(mechanism, budget, num_teachers, num_queries, agreement):
     plan = pate.plan_queries(
       budget,
       num_teachers=num_teachers,
+      num_classes=2,
       num_queries=num_queries,
       max_answers=answers,
     )
     if answers is None:
       facts = {'sigma': plan.sigma}
-      return (lambda **kwargs: pate.GNMax(**facts, **kwargs)), facts
+      return (pate.GNMax, facts.values()), facts
     facts = {
       'threshold': plan.threshold,
       'sigma_threshold': plan.sigma_threshold,
@@ -224,7 +225,7 @@ def _aggregator(mechanism, budget, num_teachers, num_queries, agreement):
     }
     if agreement is not None:
       facts['threshold'] = agreement * num_teachers
-    return (lambda **kwargs: pate.ConfidentGNMax(**facts, **kwargs)), facts
+    return (pate.ConfidentGNMax, facts.values()), facts
   # Noise of scale 1 / gamma; an epsilon of each query for the other.
   events = {
     'lnmax': accounting.LNMaxDpEvent,
@@ -238,9 +239,9 @@ def _aggregator(mechanism, budget, num_teachers, num_queries, agreement):
   )
   if mechanism == 'lnmax':
     facts = {'gamma': 1 / noise}
-    return (lambda **kwargs: pate.LNMax(**facts, **kwargs)), facts
+    return (pate.LNMax, facts.values()), facts
   facts = {'epsilon_per_query': 1 / noise}
-  return (lambda **kwargs: pate.ExponentialVote(1 / noise, **kwargs)), facts
+  return (pate.ExponentialVote, facts.values()), facts
 
 
 def _data_dependent(mechanism, facts, votes, given):
@@ -253,21 +254,10 @@ def _data_dependent(mechanism, facts, votes, given):
   if mechanism == 'gnmax':
     event = accounting.GNMaxDpEvent(facts['sigma'])
     return pate.data_dependent_epsilon(event, votes, DELTA)
-  events = [
-    data_dependent_event(
-      accounting.ConfidentGNMaxDpEvent(
-        facts['threshold'],
-        facts['sigma_threshold'],
-        facts['sigma'],
-        answered=bool(answered),
-      ),
-      row,
-    )
-    for row, answered in zip(votes, given)
-  ]
-  return accounting.compute_epsilon(
-    dp_accounting.ComposedDpEvent(events), DELTA, 'rdp'
+  event = accounting.ConfidentGNMaxDpEvent(
+    facts['threshold'], facts['sigma_threshold'], facts['sigma']
   )
+  return pate.data_dependent_epsilon(event, votes, DELTA, answered=given)
 
 
 def _svc():

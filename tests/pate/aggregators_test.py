@@ -1,6 +1,9 @@
 """Aggregators: charges before answers, noise as charged, refusals."""
 
+import copy
 import math
+import pickle
+from concurrent import futures
 
 import dp_accounting
 import numpy as np
@@ -229,6 +232,46 @@ def test_a_relation_without_a_proof_is_refused():
   ledger = accounting.PrivacyLedger(neighboring_relation=relation)
   with pytest.raises(ValueError, match='REPLACE_SPECIAL'):
     made('gnmax', ledger)
+
+
+@pytest.mark.parametrize('kind', ['confident', 'sparse'])
+def test_threads_share_the_number_of_answers(kind):
+  votes = np.tile([0, 100, 0], [3, 1])
+  aggregator = made(kind)
+  with futures.ThreadPoolExecutor(6) as pool:
+    tasks = [pool.submit(aggregator.query, votes) for _ in range(6)]
+  found = [task.result() for task in tasks if task.exception() is None]
+  answers = np.concatenate(found)
+  most = 4 if kind == 'confident' else 3
+  assert np.sum(answers == 1) <= most
+
+
+def test_copies_and_forks_are_refused(kind):
+  aggregator = made(kind)
+  aggregator.query(VOTES)
+  for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+    with pytest.raises(TypeError, match='cannot be copied'):
+      copied(aggregator)
+  aggregator._process = -1
+  with pytest.raises(accounting.LedgerError, match='forked'):
+    aggregator.query(VOTES)
+
+
+@pytest.mark.parametrize(
+  'votes',
+  [
+    np.array([[2**62, 2**62, 2**62, 2**62 + 10]]),
+    np.array([[2**64 - 1, 11, 0, 0]], np.uint64),
+    np.array([[2048, 1, 0, 0]], np.float16),
+    np.ma.array([[10, 0, 0, 0]], mask=[[0, 1, 0, 0]]),
+  ],
+  ids=['int64', 'uint64', 'float16', 'masked'],
+)
+def test_sums_that_wrap_are_no_votes(votes):
+  for teachers in (10, 2048):
+    aggregator = made('gnmax', num_teachers=teachers, num_classes=4)
+    with pytest.raises(ValueError, match='votes|query 0'):
+      aggregator.query(votes)
 
 
 # Distributions.

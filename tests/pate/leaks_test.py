@@ -251,5 +251,5 @@ def test_a_student_is_a_function_of_the_answers():
 def test_teachers_of_one_answer_vote_alone():
   teacher = teachers_lib.Teacher(None, np.array([1.0]))
   ensemble = pate.TeacherEnsemble(GaussianNB, 3, 2)
-  ensemble._teachers = [teacher] * 3
+  ensemble._teachers, ensemble._shape = [teacher] * 3, (5,)
   assert ensemble.votes(np.zeros([2, 5])).tolist() == [[0, 3], [0, 3]]

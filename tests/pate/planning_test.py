@@ -11,12 +11,16 @@ BUDGET = accounting.PrivacyBudget(epsilon=2.0, delta=1e-5)
 @pytest.mark.parametrize('max_answers', [None, 40])
 def test_a_plan_uses_its_budget(max_answers):
   plan = pate.plan_queries(
-    BUDGET, num_teachers=250, num_queries=100, max_answers=max_answers
+    BUDGET,
+    num_teachers=250,
+    num_classes=3,
+    num_queries=100,
+    max_answers=max_answers,
   )
   epsilon = accounting.compute_epsilon(plan.event, 1e-5)
   assert 1.99 < epsilon <= 2.0
   ledger = accounting.PrivacyLedger(budget=BUDGET)
-  aggregator = plan.aggregator(3, ledger=ledger)
+  aggregator = plan.aggregator(ledger=ledger)
   votes = np.tile([250, 0, 0], [50, 1])
   answers = aggregator.query(votes)
   assert (answers >= 0).sum() <= (max_answers or 50)
@@ -31,7 +35,9 @@ def test_a_plan_uses_its_budget(max_answers):
 def test_what_was_spent_counts():
   spent = accounting.GNMaxDpEvent(10.0)
   plans = [
-    pate.plan_queries(BUDGET, num_teachers=100, num_queries=10, spent=spent)
+    pate.plan_queries(
+      BUDGET, num_teachers=100, num_classes=2, num_queries=10, spent=spent
+    )
     for spent in (None, spent)
   ]
   assert plans[1].sigma > plans[0].sigma
@@ -39,7 +45,12 @@ def test_what_was_spent_counts():
 
 def test_probabilities_are_those_of_the_mechanism():
   plan = pate.plan_queries(
-    BUDGET, num_teachers=200, num_queries=60, max_answers=60, agreement=0.7
+    BUDGET,
+    num_teachers=200,
+    num_classes=2,
+    num_queries=60,
+    max_answers=60,
+    agreement=0.7,
   )
   runs = 20_000
   votes = np.tile([140, 60], [runs, 1])
@@ -59,6 +70,54 @@ def test_probabilities_are_those_of_the_mechanism():
   )
   given = answers[answers >= 0]
   assert np.mean(given == 1) == pytest.approx(plan.probability_wrong, abs=0.02)
+
+
+@pytest.mark.parametrize('classes', [3, 10])
+@pytest.mark.parametrize('agreement', [0.3, 0.6, 0.9])
+def test_the_probability_of_a_wrong_answer_is_a_bound(classes, agreement):
+  plan = pate.plan_queries(
+    BUDGET,
+    num_teachers=200,
+    num_classes=classes,
+    num_queries=400,
+    agreement=agreement,
+  )
+  most = round(200 * agreement)
+  rng = np.random.default_rng(0)
+  for concentration in (0.1, 100.0):
+    for _ in range(20):
+      others = rng.multinomial(
+        200 - most, rng.dirichlet(np.full(classes - 1, concentration))
+      )
+      if others.max() > most:
+        continue
+      votes = np.concatenate([[most], others])
+      noise = rng.normal(0, plan.sigma, [4000, classes])
+      wrong = np.mean(np.argmax(votes + noise, 1) != 0)
+      assert wrong <= plan.probability_wrong + 0.03
+
+
+def test_a_plan_is_for_its_teachers():
+  teachers = pate.TeacherEnsemble(object, 100, 3)
+  plan = pate.plan_queries(
+    BUDGET, num_teachers=100, num_classes=2, num_queries=10
+  )
+  with pytest.raises(ValueError, match='num_classes 2, and the ensemble has 3'):
+    plan.aggregator(teachers, ledger=accounting.PrivacyLedger())
+
+
+def test_data_dependent_epsilon_of_queries_without_an_answer():
+  event = accounting.ConfidentGNMaxDpEvent(200.0, 50.0, 10.0)
+  votes = [[130, 120]] * 20
+  epsilons = [
+    pate.data_dependent_epsilon(event, votes, 1e-5, answered=given)
+    for given in ([False] * 20, [True] * 20, None)
+  ]
+  assert epsilons[0] < epsilons[1] == epsilons[2]
+  with pytest.raises(ValueError, match=r'must be \[20\]'):
+    pate.data_dependent_epsilon(event, votes, 1e-5, answered=[True])
+  with pytest.raises(ValueError, match='no counts'):
+    pate.data_dependent_epsilon(event, [[248.7, 1.3]], 1e-5)
 
 
 def test_data_dependent_epsilon_is_less_where_teachers_agree():
@@ -82,6 +141,11 @@ def test_data_dependent_epsilon_is_less_where_teachers_agree():
   ],
 )
 def test_bad_arguments(options, message):
-  options = {'num_teachers': 100, 'num_queries': 10, **options}
+  options = {
+    'num_teachers': 100,
+    'num_classes': 2,
+    'num_queries': 10,
+    **options,
+  }
   with pytest.raises(ValueError, match=message):
     pate.plan_queries(BUDGET, **options)

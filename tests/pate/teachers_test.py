@@ -1,6 +1,7 @@
 """Ensembles of teachers: one vote per row, resumption, bad input."""
 
 import functools
+import itertools
 import json
 import os
 import signal
@@ -8,14 +9,16 @@ import subprocess
 import sys
 import textwrap
 
+import dp_accounting
 import numpy as np
 import pytest
+from sklearn import pipeline, preprocessing
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import NearestCentroid
 
-from tfdpflows import pate
+from tfdpflows import accounting, pate
 from tfdpflows._keras import keras
 from tfdpflows.pate import teachers as teachers_lib
 from tfdpflows.randomness import Randomness
@@ -43,12 +46,8 @@ def ensemble(make=GaussianNB, num=10, **kwargs):
 
 def each_vote(trained, x):
   """The votes of each teacher alone, [teachers, rows]."""
-  model = trained._make_teacher()
   return np.array(
-    [
-      trained._vote(t, teacher, teachers_lib.with_weights(model, teacher, x), x)
-      for t, teacher in enumerate(trained._teachers)
-    ]
+    [trained._vote(*each[:2], each[2], x) for each in trained._models(x)]
   )
 
 
@@ -248,9 +247,9 @@ def test_resumed_after_an_interrupt(tmp_path, monkeypatch):
   assert done
   with pytest.raises(FileExistsError, match='resume its training'):
     ensemble(GaussianNB).fit(x, y, folder=folder, progress=False)
-  with pytest.raises(ValueError, match='other rows'):
+  with pytest.raises(ValueError, match='another rows or units'):
     ensemble().fit(x + 1, y, folder=folder, resume=True, progress=False)
-  with pytest.raises(ValueError, match='same arguments'):
+  with pytest.raises(ValueError, match='another num_teachers'):
     ensemble(num=9).fit(x, y, folder=folder, resume=True, progress=False)
   with pytest.raises(ValueError, match='resume=True'):
     pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
@@ -271,7 +270,7 @@ def test_resumed_after_a_kill(tmp_path):
   code = f"""
     import os, signal, numpy as np
     from sklearn.naive_bayes import GaussianNB
-    from tfdpflows import pate
+    from tfdpflows import accounting, pate
     calls, fit = [], GaussianNB.fit
     def killed(self, x, y):
       calls.append(1)
@@ -337,6 +336,218 @@ def test_what_cannot_be_saved_says_so_before_training(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match='does not load without being told'):
     ensemble(Fails).fit(*table(), folder=folder, progress=False)
   assert not folder.exists()
+
+
+def test_resumed_with_the_same_units_and_models_alone(tmp_path, monkeypatch):
+  x, y = table()
+  units = np.arange(600) // 4
+  calls, fit = [], GaussianNB.fit
+
+  def interrupted(self, x, y):
+    calls.append(len(x))
+    if len(calls) == 6:
+      raise KeyboardInterrupt
+    return fit(self, x, y)
+
+  monkeypatch.setattr(GaussianNB, 'fit', interrupted)
+  folder = tmp_path / 'teachers'
+  with pytest.raises(KeyboardInterrupt):
+    ensemble().fit(x, y, units=units, folder=folder, progress=False)
+  monkeypatch.undo()
+  files = sorted(path.name for path in folder.iterdir())
+  resumed = {'folder': folder, 'resume': True, 'progress': False}
+  with pytest.raises(ValueError, match='another units'):
+    ensemble().fit(x, y, **resumed)
+  with pytest.raises(ValueError, match='another rows or units'):
+    ensemble().fit(x, y, units=units[::-1], **resumed)
+  for other in (LogisticRegression, lambda: GaussianNB(var_smoothing=1.0)):
+    with pytest.raises(ValueError, match='another model'):
+      ensemble(other).fit(x, y, units=units, **resumed)
+  with pytest.raises(ValueError, match='trust'):
+    ensemble(Fails).fit(x, y, units=units, **resumed)
+  assert sorted(path.name for path in folder.iterdir()) == files
+  ensemble().fit(x, y, units=units, **resumed)
+
+
+def changed(make, y=None, **options):
+  """How many teachers change for one row, the worst of two."""
+  x, labels = table(200)
+  labels = labels if y is None else y
+  queries = table(60, seed=1)[0]
+  votes = []
+  for value in (None, 1e4):
+    rows, marks = x.copy(), labels.copy()
+    if value is not None:
+      rows[-1], marks[-1] = value, 1 - marks[-1]
+    trained = ensemble(make, num=5, **options).fit(rows, marks, progress=False)
+    votes.append(each_vote(trained, queries))
+  return (votes[0] != votes[1]).any(1).sum()
+
+
+def test_parts_that_teachers_share_are_cloned():
+  scaler = preprocessing.StandardScaler()
+  one = GaussianNB()
+  assert changed(lambda: pipeline.make_pipeline(scaler, GaussianNB())) <= 1
+  assert changed(lambda: one) <= 1
+
+
+def test_a_function_that_counts_is_called_once_for_each_teacher():
+  def make():
+    models = itertools.cycle([GaussianNB, NearestCentroid])
+    return lambda: next(models)()
+
+  # The shard of one teacher has one class but for the row that changes.
+  y = table(200)[1]
+  y[:] = 1
+  assert changed(make(), y=y) <= 1
+  trained = ensemble(make(), num=4).fit(*table(), progress=False)
+  kinds = [type(teacher.model) for teacher in trained._teachers]
+  assert kinds == [GaussianNB, NearestCentroid] * 2
+
+
+def test_keras_models_that_share_are_refused():
+  shared = keras.layers.Dense(2)
+  optimizer = keras.optimizers.SGD(0.1)
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+  def of_one_layer():
+    model = keras.Sequential([shared])
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+    return model
+
+  def of_one_optimizer():
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile(optimizer=optimizer, loss=loss)
+    return model
+
+  for make in (of_one_layer, of_one_optimizer):
+    with pytest.raises(ValueError, match='share|cannot be trained'):
+      ensemble(make).fit(*table(), progress=False)
+
+
+def test_callbacks_are_copied_and_may_not_write(tmp_path):
+  with pytest.raises(ValueError, match='ModelCheckpoint writes files'):
+    ensemble(
+      keras_teacher,
+      fit_options={
+        'callbacks': [keras.callbacks.ModelCheckpoint(str(tmp_path / 'a'))]
+      },
+    )
+
+  class Counts(keras.callbacks.Callback):
+    trainings = 0
+
+    def on_train_begin(self, logs=None):
+      self.trainings += 1
+
+  callback = Counts()
+  ensemble(keras_teacher, num=2, fit_options={'callbacks': [callback]}).fit(
+    *table(), progress=False
+  )
+  assert not callback.trainings
+
+
+class AlwaysRandom(keras.layers.Layer):
+  """Dropout that does not stop."""
+
+  def __init__(self):
+    super().__init__()
+    self._dropout = keras.layers.Dropout(0.5)
+
+  def call(self, x):
+    return self._dropout(x, training=True)
+
+
+def test_random_predictions_are_those_of_each_teacher():
+  def make():
+    model = keras.Sequential([keras.layers.Dense(2), AlwaysRandom()])
+    model.compile(
+      optimizer=keras.optimizers.SGD(0.3),
+      loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model
+
+  y = table(200)[1]
+  shards = pate.partition(200, 5, randomness=Randomness(seed=0))
+  y[shards == shards[-1]] = y[-1]
+  assert changed(make, y=y) <= 1
+
+
+def test_what_the_logger_says_depends_on_no_row(caplog):
+  caplog.set_level('DEBUG')
+  texts = []
+  for label in (0, 1):
+    x, y = table(100)
+    y[:-1] = 1
+    y[-1] = label
+    caplog.clear()
+    trained = ensemble(keras_teacher, num=3).fit(x, y, progress=False)
+    trained.votes(x + 0)
+    texts.append(caplog.text)
+  assert 'retracing' not in ''.join(texts)
+
+
+def test_seeds_and_units_are_known_to_the_ledger(tmp_path):
+  x, y = table()
+  folder = tmp_path / 'teachers'
+  units = np.arange(600)
+  seeded = ensemble().fit(x, y, units=units, folder=folder, progress=False)
+  loaded = pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
+  free = ensemble(randomness=None).fit(x, y, progress=False)
+  for trained, expected in ((seeded, True), (loaded, True), (free, False)):
+    ledger = accounting.PrivacyLedger()
+    aggregator = trained.aggregator(pate.GNMax, sigma=5.0, ledger=ledger)
+    aggregator.query(trained.votes(x + 0))
+    assert ledger.seeded == expected
+  replace = accounting.PrivacyLedger(
+    neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+  )
+  for trained in (seeded, loaded):
+    with pytest.raises(ValueError, match='Shards follow units'):
+      trained.aggregator(pate.GNMax, sigma=5.0, ledger=replace)
+  free.aggregator(pate.GNMax, sigma=5.0, ledger=replace)
+
+
+def test_a_loaded_ensemble_knows_its_columns(tmp_path):
+  folder = tmp_path / 'teachers'
+  ensemble().fit(*table(), folder=folder, progress=False)
+  loaded = pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
+  with pytest.raises(ValueError, match=r'must be \[n, 3\]'):
+    loaded.votes(np.zeros([4, 2]))
+
+
+class Leaves(GaussianNB):
+  def fit(self, x, y):
+    if (x == 666).any():
+      sys.exit(f'SECRET {x}')
+    return super().fit(x, y)
+
+
+def test_a_model_cannot_leave_the_program(capfd):
+  x, y = table()
+  x[3] = 666
+  ensemble(Leaves).fit(x, y, progress=False)
+  assert 'SECRET' not in ''.join(capfd.readouterr())
+
+
+def test_many_arrays_of_weights_keep_their_order(tmp_path):
+  weights = [np.full(1, i) for i in range(1200)]
+  teachers_lib._write_settings(tmp_path, {})
+  store = teachers_lib._Store.__new__(teachers_lib._Store)
+  store._folder = tmp_path
+  store.save(0, teachers_lib.Teacher(weights, np.zeros(0)))
+  found = teachers_lib._load(tmp_path, 0)
+  np.testing.assert_array_equal(found.model, weights)
+
+
+def test_training_leaves_no_seed_behind():
+  numbers = set()
+  for _ in range(2):
+    ensemble(num=2).fit(*table(), progress=False)
+    dense = keras.layers.Dense(1)
+    dense.build([None, 1])
+    numbers.add(float(dense.kernel.numpy()))
+  assert len(numbers) == 2
 
 
 def test_nearest_centroid_has_no_seed():

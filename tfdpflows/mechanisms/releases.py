@@ -94,6 +94,7 @@ def charge_release(
   arrays: Iterable[npt.ArrayLike],
   count: int = 1,
   resume: bool = False,
+  seeded: bool = False,
 ) -> Randomness:
   """Charges a release before its noise is drawn.
 
@@ -110,6 +111,7 @@ def charge_release(
       even whether the arrays of two labels are the same.
     count: how many runs of the event the release is.
     resume: whether an earlier charge covers this release.
+    seeded: whether what it is computed from has random numbers of a seed.
 
   Returns:
     The `Randomness` to draw from.
@@ -144,7 +146,7 @@ def charge_release(
           'table': randomness.key('table', label, digest).hex(),
         },
       ),
-      seeded=randomness.seeded,
+      seeded=seeded or randomness.seeded,
     )
   return randomness
 

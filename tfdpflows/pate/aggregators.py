@@ -8,6 +8,8 @@ Every aggregator is made with
   nobody knows;
 - `label`: name of its charges in the ledger and of its streams of random
   numbers; one label serves one aggregator;
+- `seeded`: whether shards or teachers came from a seed that may be known, which
+  statements then report; `TeacherEnsemble.aggregator` knows it;
 - `resume`: whether queries that the ledger has charged under this label, by an
   earlier process, are repeated: in the same order, with the same votes,
   parameters and `randomness`, which gives the same answers again;
@@ -40,6 +42,8 @@ differential privacy".
 from __future__ import annotations
 
 import abc
+import os
+import threading
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -50,6 +54,7 @@ from tfdpflows.accounting import (
   BudgetExceededError,
   ExponentialMechanismDpEvent,
   GNMaxDpEvent,
+  LedgerError,
   LNMaxDpEvent,
   SparseVectorDpEvent,
   VoteThresholdDpEvent,
@@ -114,6 +119,8 @@ def checked_votes(
   Raises:
     ValueError: if a row is not one vote of each teacher.
   """
+  if isinstance(votes, np.ma.MaskedArray):
+    raise ValueError('votes are a masked array: fill it first.')
   votes = np.asarray(votes)
   if votes.ndim != 2 or votes.shape[1] != num_classes:
     raise ValueError(
@@ -127,7 +134,9 @@ def checked_votes(
         f'votes have dtype {votes.dtype} and are no counts: they must be '
         'whole numbers, without NaN. Count votes with pate.count_votes.'
       )
-  bad = (votes < 0).any(1) | (votes.sum(1) != num_teachers)
+  # Each by itself first: no sum is too large.
+  bad = ((votes < 0) | (votes > num_teachers)).any(1)
+  bad[~bad] = votes[~bad].astype(np.int64).sum(1) != num_teachers
   if bad.any():
     raise ValueError(
       f'The votes on query {int(np.argmax(bad))} are not those of '
@@ -137,7 +146,31 @@ def checked_votes(
   return votes.astype(np.int64)
 
 
-class Aggregator(Fixed, abc.ABC):
+class OneAtATime(Fixed):
+  """What counts its answers: in one process, and in one thread at a time.
+
+  Copies would count by themselves, and draw the same noise.
+  """
+
+  def __init__(self):
+    self._lock = threading.RLock()
+    self._process = os.getpid()
+
+  def __reduce_ex__(self, protocol):
+    raise TypeError(
+      f'A {type(self).__name__} counts its answers and cannot be copied: make '
+      'a new one, with a charge of its own.'
+    )
+
+  def _check_process(self):
+    if os.getpid() != self._process:
+      raise LedgerError(
+        f'This {type(self).__name__} was made by the process that this one was '
+        'forked from, which does not know what is answered here. Ask it there.'
+      )
+
+
+class Aggregator(OneAtATime, abc.ABC):
   """Answers queries from votes, privately; see the module `aggregators`.
 
   A new one has its parameters, `_facts`, and `_answer`, which charges what it
@@ -161,7 +194,9 @@ class Aggregator(Fixed, abc.ABC):
     randomness: Optional[Randomness] = None,
     label: Optional[str] = None,
     resume: bool = False,
+    seeded: bool = False,
   ):
+    super().__init__()
     self.num_teachers = check_integer('num_teachers', num_teachers)
     self.num_classes = check_integer('num_classes', num_classes, 2)
     self.ledger = ledger
@@ -174,6 +209,7 @@ class Aggregator(Fixed, abc.ABC):
     differing_rows(ledger.neighboring_relation)
     self._randomness = Randomness() if randomness is None else randomness
     self._resume = resume
+    self._seeded = bool(seeded)
     self._calls = 0
 
   def query(self, votes: npt.ArrayLike) -> np.ndarray:
@@ -193,9 +229,14 @@ class Aggregator(Fixed, abc.ABC):
         queries with other votes, parameters or random numbers.
     """
     votes = self._checked(votes)
+    return self._locked(votes)
+
+  def _locked(self, votes, *args):
     if not len(votes):
       return np.zeros(0, np.int64)
-    return self._answer(votes)
+    with self._lock:
+      self._check_process()
+      return self._answer(votes, *args)
 
   @abc.abstractmethod
   def _answer(self, votes: np.ndarray) -> np.ndarray:
@@ -229,6 +270,7 @@ class Aggregator(Fixed, abc.ABC):
       arrays=arrays,
       count=count,
       resume=self._resume,
+      seeded=self._seeded,
     )
     return self._randomness.numpy(label)
 
@@ -529,9 +571,7 @@ class InteractiveGNMax(ConfidentGNMax):
         f'predictions have shape {list(p.shape)}; they must be probabilities '
         f'{list(votes.shape)}, which sum to 1 for each query.'
       )
-    if not len(votes):
-      return np.zeros(0, np.int64)
-    answers = self._answer(votes, self.num_teachers * p)
+    answers = self._locked(votes, self.num_teachers * p)
     sure = (answers == NO_ANSWER) & (p.max(1) > self.confidence)
     return np.where(sure, np.argmax(p, axis=1), answers)
 

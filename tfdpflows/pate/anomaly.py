@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from tfdpflows.pate.teachers import TeacherEnsemble, with_weights
+from tfdpflows.pate.teachers import TeacherEnsemble
 from tfdpflows.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -105,11 +106,11 @@ class AnomalyEnsemble(TeacherEnsemble):
     """
     x = self._queries(x)
     found = np.full([self.num_teachers, len(x)], np.nan)
-    model = self._make_teacher() if self._is_keras() else None
-    for t, teacher in enumerate(self._teachers):
+    for t, teacher, model in self._models(x):
       if teacher.model is not None:
-        ready = with_weights(model, teacher, x)
-        found[t] = self._outputs(ready, x)
+        # As for votes: no row of a shard shows in an error.
+        with contextlib.suppress(Exception):
+          found[t] = self._outputs(model, x)
     return found
 
   def _labels(self, x, y):

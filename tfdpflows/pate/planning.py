@@ -6,24 +6,31 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+import attr
 import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from scipy import special
 
 from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.accounting import (
+  ConfidentGNMaxDpEvent,
   GNMaxDpEvent,
   VoteThresholdDpEvent,
   calibrate_noise_multiplier,
   compute_epsilon,
 )
 from tfdpflows.accounting.mechanisms.votes import data_dependent_event
-from tfdpflows.pate.aggregators import ConfidentGNMax, GNMax
+from tfdpflows.pate.aggregators import (
+  ConfidentGNMax,
+  GNMax,
+  checked_votes,
+)
 
 if TYPE_CHECKING:
   import numpy.typing as npt
 
   from tfdpflows.accounting import PrivacyBudget
+  from tfdpflows.pate.teachers import TeacherEnsemble
 
 # How far the threshold is below the expected agreement, in standard deviations
 # of the noise: such a query passes with a probability of 84 %.
@@ -36,19 +43,20 @@ class QueryPlan:
 
   Attributes:
     num_teachers: number of teachers.
+    num_classes: number of classes.
     num_queries: how many queries may be asked.
     max_answers: how many of them are answered at most.
     sigma: standard deviation of the noise on each count.
     threshold: on the largest count; `None` for GNMax, without a check.
     sigma_threshold: standard deviation of the noise of the check, or `None`.
     probability_answered: of passing the check, at the expected agreement.
-    probability_wrong: of an answer that is not the plurality, at the expected
-      agreement with all other votes for one other class: a bound for two
-      classes; for more classes other votes are spread, and it is less.
+    probability_wrong: a bound on the probability that an answer is not the
+      plurality, at the expected agreement, however other votes are spread.
     event: the `DpEvent` of all.
   """
 
   num_teachers: int
+  num_classes: int
   num_queries: int
   max_answers: int
   sigma: float
@@ -59,29 +67,43 @@ class QueryPlan:
   event: DpEvent
 
   def aggregator(
-    self, num_classes: int, **kwargs: Any
+    self, teachers: Optional[TeacherEnsemble] = None, **kwargs: Any
   ) -> Union[GNMax, ConfidentGNMax]:
-    """Returns the aggregator, see the module `aggregators` for arguments."""
-    kwargs = {
-      'num_teachers': self.num_teachers,
-      'num_classes': num_classes,
-      **kwargs,
-    }
-    if self.threshold is None:
-      return GNMax(self.sigma, **kwargs)
-    return ConfidentGNMax(
-      self.threshold,
-      self.sigma_threshold,
-      self.sigma,
-      self.max_answers,
-      **kwargs,
-    )
+    """Returns the aggregator.
+
+    Args:
+      teachers: whose votes they are; if it is `None`, say `seeded` yourself.
+      **kwargs: `ledger` and others, see the module `aggregators`.
+
+    Raises:
+      ValueError: for another number of teachers or classes than planned.
+    """
+    kind, parameters = GNMax, (self.sigma,)
+    if self.threshold is not None:
+      kind = ConfidentGNMax
+      parameters = (
+        self.threshold,
+        self.sigma_threshold,
+        self.sigma,
+        self.max_answers,
+      )
+    sizes = {'num_teachers': self.num_teachers, 'num_classes': self.num_classes}
+    if teachers is None:
+      return kind(*parameters, **sizes, **kwargs)
+    for name, planned in sizes.items():
+      if getattr(teachers, name) != planned:
+        raise ValueError(
+          f'The plan is for {name} {planned}, and the ensemble has '
+          f'{getattr(teachers, name)}.'
+        )
+    return teachers.aggregator(kind, *parameters, **kwargs)
 
 
 def plan_queries(
   budget: PrivacyBudget,
   *,
   num_teachers: int,
+  num_classes: int,
   num_queries: int,
   max_answers: Optional[int] = None,
   agreement: float = 0.9,
@@ -101,6 +123,7 @@ def plan_queries(
   Args:
     budget: of all queries.
     num_teachers: number of teachers.
+    num_classes: number of classes.
     num_queries: how many queries may be asked.
     max_answers: how many of them may be answered; all, without a check, if it
       is `None`.
@@ -120,11 +143,13 @@ def plan_queries(
   >>> from tfdpflows import accounting, pate
   >>> budget = accounting.PrivacyBudget(epsilon=2., delta=1e-5)
   >>> plan = pate.plan_queries(
-  ...   budget, num_teachers=250, num_queries=200, max_answers=100)
+  ...   budget, num_teachers=250, num_classes=10, num_queries=200,
+  ...   max_answers=100)
   >>> round(plan.threshold), round(plan.sigma_threshold), round(plan.sigma)
   (162, 63, 32)
   """
   num_teachers = check_integer('num_teachers', num_teachers)
+  num_classes = check_integer('num_classes', num_classes, 2)
   num_queries = check_integer('num_queries', num_queries)
   agreement = check_fraction('agreement', agreement)
   check_share = check_fraction('check_share', check_share)
@@ -162,22 +187,47 @@ def plan_queries(
     threshold = max(agreement * num_teachers - _BELOW * sigma_threshold, 0.0)
     above = (agreement * num_teachers - threshold) / sigma_threshold
     answered = float(special.ndtr(above))
-  gap = (2 * agreement - 1) * num_teachers
   return QueryPlan(
     num_teachers,
+    num_classes,
     num_queries,
     answers,
     sigmas[0],
     threshold,
     sigma_threshold,
     answered,
-    float(special.ndtr(-gap / math.sqrt(2) / sigmas[0])),
+    _probability_wrong(agreement, num_classes, num_teachers / sigmas[0]),
     make_event(noise),
   )
 
 
+def _probability_wrong(agreement, num_classes, teachers):
+  """Returns a bound on the probability that GNMax misses the plurality.
+
+  A union bound over the other classes, whose terms are convex in the number of
+  their votes: the sum is largest where as many as possible have as many votes
+  as the plurality, one has the rest and others none.
+
+  Args:
+    agreement: share of the votes for the plurality.
+    num_classes: number of classes.
+    teachers: number of teachers, over the standard deviation of the noise.
+  """
+  shares = np.zeros(num_classes - 1)
+  left = 1 - agreement
+  for i in range(num_classes - 1):
+    shares[i] = min(left, agreement)
+    left -= shares[i]
+  gaps = (agreement - shares) * teachers
+  return float(min(np.sum(special.ndtr(-gaps / math.sqrt(2))), 1.0))
+
+
 def data_dependent_epsilon(
-  event: DpEvent, votes: npt.ArrayLike, delta: float
+  event: DpEvent,
+  votes: npt.ArrayLike,
+  delta: float,
+  *,
+  answered: Optional[npt.ArrayLike] = None,
 ) -> float:
   """Returns epsilon of queries by their votes; private, not to be published.
 
@@ -189,8 +239,13 @@ def data_dependent_epsilon(
   Args:
     event: of one query: an `LNMaxDpEvent`, `GNMaxDpEvent` or
       `ConfidentGNMaxDpEvent`.
-    votes: `[queries, num_classes]`.
+    votes: int `[queries, num_classes]`.
     delta: inside (0, 1).
+    answered: bool `[queries]`, for `ConfidentGNMaxDpEvent`: which passed their
+      check; all by default.
+
+  Raises:
+    ValueError: for votes that are none, or `answered` of another shape.
 
   #### Example
 
@@ -200,5 +255,17 @@ def data_dependent_epsilon(
   ...   accounting.GNMaxDpEvent(40.), votes, 1e-5), 2)
   0.2
   """
-  events = [data_dependent_event(event, row) for row in np.asarray(votes)]
+  votes = np.asarray(votes)
+  votes = checked_votes(votes, int(np.sum(votes[:1])), votes.shape[-1])
+  events = [event] * len(votes)
+  if answered is not None:
+    answered = np.asarray(answered)
+    confident = isinstance(event, ConfidentGNMaxDpEvent)
+    if not confident or answered.shape != (len(votes),):
+      raise ValueError(
+        f'answered has shape {answered.shape}; it must be [{len(votes)}], and '
+        'the event a ConfidentGNMaxDpEvent.'
+      )
+    events = [attr.evolve(event, answered=bool(a)) for a in answered]
+  events = [data_dependent_event(*pair) for pair in zip(events, votes)]
   return compute_epsilon(ComposedDpEvent(events), delta, 'rdp')

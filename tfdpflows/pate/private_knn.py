@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import dp_accounting
 import numpy as np
 
-from tfdpflows._checks import Fixed, check_integer, check_positive
+from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.accounting import (
   BudgetExceededError,
   ConfidentGNMaxDpEvent,
@@ -23,7 +23,7 @@ from tfdpflows.mechanisms.releases import (
   charge_release,
   differing_rows,
 )
-from tfdpflows.pate.aggregators import NO_ANSWER
+from tfdpflows.pate.aggregators import NO_ANSWER, OneAtATime
 from tfdpflows.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _EXACT = 2**53
 _SCORES = 2**23
 
 
-class PrivateKNN(Fixed):
+class PrivateKNN(OneAtATime):
   """Answers queries by a noisy vote of the nearest private rows.
 
   Each query draws a fresh Poisson sample of the private rows. The nearest
@@ -156,6 +156,7 @@ class PrivateKNN(Fixed):
     randomness: Optional[Randomness] = None,
     label: str = 'private kNN',
   ):
+    super().__init__()
     self.num_classes = check_integer('num_classes', num_classes)
     self.num_neighbors = check_integer('num_neighbors', num_neighbors)
     self.sampling_probability = float(sampling_probability)
@@ -301,7 +302,12 @@ class PrivateKNN(Fixed):
       )
     if not len(queries):
       return np.zeros(0, np.int64)
-    if self._answered == self.max_answers:
+    with self._lock:
+      self._check_process()
+      return self._answers(self._rounded(queries), resume)
+
+  def _answers(self, queries, resume):
+    if self._is_used_up():
       raise BudgetExceededError(
         self.ledger.budget,
         None,
@@ -311,7 +317,6 @@ class PrivateKNN(Fixed):
           'was charged.'
         ),
       )
-    queries = self._rounded(queries)
     label = f'{self.label}, call {self._calls + 1}'
     charge_release(
       self.ledger,
@@ -342,6 +347,9 @@ class PrivateKNN(Fixed):
         answers[i] = self._answer(row, self._randomness.numpy(label, i))
     return answers
 
+  def _is_used_up(self):
+    return self.max_answers is not None and self._answered >= self.max_answers
+
   def _event_of_call(self, num_queries: int) -> dp_accounting.DpEvent:
     event = self.event(num_queries)
     if self._calls and self.max_answers is not None:
@@ -350,7 +358,7 @@ class PrivateKNN(Fixed):
     return event
 
   def _answer(self, scores: np.ndarray, rng: np.random.Generator) -> int:
-    if self._answered == self.max_answers:
+    if self._is_used_up():
       return NO_ANSWER
     votes = self._votes(scores, rng.random(len(scores)))
     if self.threshold is not None:
@@ -392,9 +400,9 @@ class PrivateKNN(Fixed):
 
   def _rounded(self, features: np.ndarray) -> np.ndarray:
     """Whole numbers in [-L, L], elementwise."""
-    features = np.clip(
-      features.astype(np.float64), -self.feature_bound, self.feature_bound
-    )
+    with np.errstate(over='ignore'):  # Of floats wider than these.
+      features = features.astype(np.float64)
+    features = np.clip(features, -self.feature_bound, self.feature_bound)
     features /= self.feature_bound
     features *= self._level
     return np.rint(features, out=features)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import hashlib
 import json
 import os
 import pathlib
 import random
-import shutil
+import re
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -19,8 +21,8 @@ from absl import logging
 from tfdpflows import atomic
 from tfdpflows._checks import Fixed, check_integer
 from tfdpflows._keras import keras
-from tfdpflows.mechanisms.releases import as_numbers
-from tfdpflows.pate.aggregators import count_votes
+from tfdpflows.mechanisms.releases import as_numbers, differing_rows
+from tfdpflows.pate.aggregators import Aggregator, count_votes
 from tfdpflows.pate.partition import partition
 from tfdpflows.progress import bar
 from tfdpflows.randomness import Randomness
@@ -29,11 +31,17 @@ from tfdpflows.version import __version__
 if TYPE_CHECKING:
   import numpy.typing as npt
 
+  from tfdpflows.accounting import PrivacyLedger
+
 _SETTINGS, _SECRET = 'settings.json', 'secret'
 # Made-up rows of each class that a teacher is tried on.
 _TRIAL_ROWS = 20
 # Rows whose votes are taken at one time.
 _CHUNK = 8192
+# What settings must have.
+_NAMES = ('version', 'class', 'shape', 'seeded', 'units', 'table', 'finished')
+# Callbacks of Keras that write files.
+_WRITING = ('BackupAndRestore', 'CSVLogger', 'ModelCheckpoint', 'TensorBoard')
 _NOT_FITTED = 'The teachers are not trained yet: call fit.'
 
 
@@ -66,10 +74,13 @@ class TeacherEnsemble(Fixed):
   Args:
     make_teacher: a function without arguments that returns a new model: a
       compiled Keras model with outputs `[batch, num_classes]`, or an estimator
-      of scikit-learn.
+      of scikit-learn. No two models may share anything: layers and optimizers
+      of Keras that they share are refused, estimators are cloned.
     num_teachers: number of teachers, and of shards.
     num_classes: number of classes; public.
-    fit_options: dict of arguments of the model's `fit`, such as `epochs`.
+    fit_options: dict of arguments of the model's `fit`, such as `epochs`,
+      copied for each teacher. Callbacks that write files are refused: a file
+      would carry something from one teacher to the next.
     randomness: `tfdpflows.randomness.Randomness` of the shards and of the
       teachers' seeds; by default one that nobody knows.
     example: public rows (x, y) to try a teacher on; by default rows are made up
@@ -117,6 +128,10 @@ class TeacherEnsemble(Fixed):
     self._example = example
     self._teachers: Optional[list[Teacher]] = None
     self._private_rows: Optional[np.ndarray] = None
+    self._shape: Optional[tuple[int, ...]] = None
+    self._seeded = self._randomness.seeded
+    self._has_units = False
+    _check_options(self._fit_options)
 
   def fit(
     self,
@@ -161,18 +176,22 @@ class TeacherEnsemble(Fixed):
       )
     x = as_numbers(x)
     y = self._labels(x, y)
+    self._try_two(x, y)
     store = None
     if folder is not None:
-      store = _Store(folder, resume, self._known_by(x, y), self._randomness)
+      store = _Store(folder, resume, self._make_teacher(), self._randomness)
       self._randomness = store.randomness
     elif resume:
       raise ValueError('There is no folder to resume from; give one.')
-    self._try_one(x, y)
     shards = partition(
       len(x), self.num_teachers, randomness=self._randomness, units=units
     )
+    self._shape, self._has_units = x.shape[1:], units is not None
+    self._seeded = self._randomness.seeded
     if store is not None:
-      store.try_saving(self._make_teacher())
+      # The shards too: with other units, rows would go to other teachers.
+      arrays = [part for part in (x, y, shards) if part is not None]
+      store.begin(self._settings(), arrays)
     teachers: list = [None] * self.num_teachers
     left = range(self.num_teachers)
     if store is not None:
@@ -230,23 +249,77 @@ class TeacherEnsemble(Fixed):
         a file is damaged.
     """
     ensemble = cls(make_teacher, *args, **kwargs)
-    settings = _Store.settings_of(folder)
-    if settings.get('ensemble') != ensemble._settings():
-      raise ValueError(
-        f'{folder} has another ensemble, {settings.get("ensemble")}, and not '
-        f'{ensemble._settings()}: load it with the arguments of then.'
-      )
+    settings = _settings_of(folder)
+    facts = ('shape', 'seeded', 'units')
+    for name, value in json.loads(json.dumps(ensemble._settings())).items():
+      if name not in facts and settings.get(name) != value:
+        raise ValueError(
+          f'{folder} has an ensemble with {name} {settings.get(name)}, and not '
+          f'{value}: load it with the arguments of then.'
+        )
     if not settings.get('finished'):
       raise ValueError(
         f'{folder} has the beginning of a training: fit with resume=True.'
       )
-    store = _Store.__new__(_Store)
-    store.folder = pathlib.Path(folder)
-    found = [store.load(t) for t in range(ensemble.num_teachers)]
+    found = [_load(folder, t) for t in range(ensemble.num_teachers)]
     if None in found:
       raise ValueError(f'{folder} has no teacher {found.index(None)} any more.')
     ensemble._teachers = found
+    ensemble._shape = tuple(settings['shape'])
+    ensemble._seeded = settings['seeded']
+    ensemble._has_units = settings['units']
     return ensemble
+
+  def aggregator(
+    self,
+    kind: type[Aggregator],
+    *args: Any,
+    ledger: PrivacyLedger,
+    **kwargs: Any,
+  ) -> Aggregator:
+    """Returns an aggregator of the votes of these teachers.
+
+    It knows how many they are, and whether their shards came from a seed: a
+    ledger's statement then says so.
+
+    Args:
+      kind: such as `pate.GNMax`.
+      *args: its parameters.
+      ledger: see the module `aggregators`.
+      **kwargs: its parameters, and those of all aggregators.
+
+    Raises:
+      ValueError: before `fit`; or where `units` have shards and the ledger's
+        neighbours replace a row, which may move it to the shard of another.
+
+    #### Example
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from tfdpflows import accounting, pate
+    >>> teachers = pate.TeacherEnsemble(LogisticRegression, 2, 2)
+    >>> teachers = teachers.fit(
+    ...   [[0.], [1.]] * 20, [0, 1] * 20, progress=False)
+    >>> aggregator = teachers.aggregator(
+    ...   pate.GNMax, sigma=1., ledger=accounting.PrivacyLedger())
+    >>> aggregator.num_teachers
+    2
+    """
+    if self._teachers is None:
+      raise ValueError(_NOT_FITTED)
+    if self._has_units and differing_rows(ledger.neighboring_relation) > 1:
+      raise ValueError(
+        'Shards follow units, and the neighbours of the ledger replace a row: '
+        'with another unit it would change two teachers. Take a ledger with '
+        'ADD_OR_REMOVE_ONE, where a neighbour is one unit more.'
+      )
+    return kind(
+      *args,
+      num_teachers=self.num_teachers,
+      num_classes=self.num_classes,
+      ledger=ledger,
+      seeded=self._seeded,
+      **kwargs,
+    )
 
   def votes(self, x: npt.ArrayLike) -> np.ndarray:
     """Returns how many teachers vote for each class; private.
@@ -265,31 +338,45 @@ class TeacherEnsemble(Fixed):
         before `fit`.
     """
     x = self._queries(x)
-    predictions = np.empty([self.num_teachers, len(x)], np.int16)
-    model = self._make_teacher() if self._is_keras() else None
-    for t, teacher in enumerate(self._teachers):
-      ready = with_weights(model, teacher, x)
+    predictions = np.empty([self.num_teachers, len(x)], np.int32)
+    for t, teacher, model in self._models(x):
       for start in range(0, len(x), _CHUNK):
         part = slice(start, start + _CHUNK)
-        predictions[t, part] = self._vote(t, teacher, ready, x[part])
+        predictions[t, part] = self._vote(t, teacher, model, x[part])
     return count_votes(predictions, self.num_classes)
+
+  def _models(self, x):
+    """Yields each teacher with its number and its model, ready to predict."""
+    keras_model = None
+    with _quiet():
+      if any(isinstance(t.model, list) for t in self._teachers):
+        keras_model = self._make_teacher()
+        keras_model(x[:1])
+      for t, teacher in enumerate(self._teachers):
+        # Where layers draw at random, each teacher has numbers of its own,
+        # however many the teachers before it have drawn.
+        with _seeded(t):
+          if isinstance(teacher.model, list):
+            keras_model.set_weights(teacher.model)
+          # One with a single answer is asked too, for that reason.
+          is_keras = teacher.model is None or isinstance(teacher.model, list)
+          yield t, teacher, keras_model if is_keras else teacher.model
 
   def _queries(self, x):
     """Returns rows that may be asked for."""
     if self._teachers is None:
       raise ValueError(_NOT_FITTED)
     x = as_numbers(x)
-    if self._private_rows is not None:
-      if np.shares_memory(x, self._private_rows):
-        raise ValueError(
-          'x shares its memory with the private rows that the teachers were '
-          'trained on. Queries must be public: which rows are asked for, and '
-          'the rows themselves, would be known to all who see the answers.'
-        )
-      wanted = self._private_rows.shape[1:]
-      if x.shape[1:] != wanted or x.ndim != len(wanted) + 1:
-        shape = ', '.join(map(str, ('n', *wanted)))
-        raise ValueError(f'x has shape {x.shape}; it must be [{shape}].')
+    rows = self._private_rows
+    if rows is not None and np.shares_memory(x, rows):
+      raise ValueError(
+        'x shares its memory with the private rows that the teachers were '
+        'trained on. Queries must be public: which rows are asked for, and '
+        'the rows themselves, would be known to all who see the answers.'
+      )
+    if x.ndim != len(self._shape) + 1 or x.shape[1:] != self._shape:
+      shape = ', '.join(map(str, ('n', *self._shape)))
+      raise ValueError(f'x has shape {x.shape}; it must be [{shape}].')
     if not np.isfinite(x).all():
       bad = ~np.isfinite(x.reshape(len(x), -1)).all(1)
       raise ValueError(
@@ -301,12 +388,17 @@ class TeacherEnsemble(Fixed):
   def _vote(self, t, teacher, model, x):
     """Returns the votes of teacher t, int `[n]`."""
     if teacher.model is None:
+      if model is not None:
+        with contextlib.suppress(Exception):
+          self._outputs(model, x)
       return np.full(len(x), int(teacher.facts[0]))
     try:
       with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         found = self._classes(self._outputs(model, x), teacher.facts)
-    except Exception:  # As in training.
+    except KeyboardInterrupt:
+      raise
+    except BaseException:  # As in training.
       found = np.full(len(x), -1)
     valid = (found >= 0) & (found < self.num_classes)
     return np.where(valid, found, t % self.num_classes)
@@ -335,11 +427,11 @@ class TeacherEnsemble(Fixed):
       'class': type(self).__name__,
       'num_teachers': self.num_teachers,
       'num_classes': self.num_classes,
+      'fit_options': sorted(self._fit_options),
+      'shape': list(self._shape or ()),
+      'seeded': self._seeded,
+      'units': self._has_units,
     }
-
-  def _known_by(self, x, y):
-    arrays = [x] if y is None else [x, y]
-    return self._settings(), arrays
 
   def _labels(self, x, y):
     if y is None:
@@ -355,40 +447,40 @@ class TeacherEnsemble(Fixed):
   def _seed(self, t):
     return int.from_bytes(self._randomness.key('teacher', t)[:4], 'big')
 
-  def _is_keras(self):
-    return any(isinstance(t.model, list) for t in self._teachers)
-
   def _train(self, task):
     """Trains one teacher; never fails for what is in the rows."""
     t, x, y, seed = task
-    if y is not None:
-      usable = (y >= 0) & (y < self.num_classes)
-      x, y = x[usable], y[usable]
-      classes = np.unique(y)
-      if len(classes) == 1:
-        return t, Teacher(None, classes.astype(np.float64))
-    try:
-      if not len(x):
-        raise ValueError
-      return t, self._fitted(x, y, seed)
-    except Exception:  # Whatever a row holds, training goes on.
-      return t, Teacher(None, np.array([float(t % self.num_classes)]))
-
-  def _fitted(self, x, y, seed):
-    """Returns a teacher; raises what its model raises."""
-    with _seeded(seed), warnings.catch_warnings():
-      warnings.simplefilter('ignore')
+    with _quiet(), _seeded(seed):
+      # Once for each teacher, whatever its shard holds: a function may count.
       model = self._make_teacher()
-      if isinstance(model, keras.Model):
-        model.fit(x, y, **{'verbose': 0, **self._fit_options})
-        facts = self._facts_of(model, x)
-        return Teacher(model.get_weights(), facts)
-      _seed_estimator(model, seed)
-      model.fit(*([x] if y is None else [x, y]), **self._fit_options)
-      return Teacher(model, self._facts_of(model, x))
+      if y is not None:
+        usable = (y >= 0) & (y < self.num_classes)
+        x, y = x[usable], y[usable]
+        classes = np.unique(y)
+        if len(classes) == 1:
+          return t, Teacher(None, classes.astype(np.float64))
+      try:
+        if not len(x):
+          raise ValueError
+        return t, self._fitted(model, x, y, seed)
+      except KeyboardInterrupt:
+        raise
+      except BaseException:  # Whatever a row holds, training goes on.
+        return t, Teacher(None, np.array([float(t % self.num_classes)]))
 
-  def _try_one(self, x, y):
-    """Trains a teacher on rows that are made up, where all may be seen."""
+  def _fitted(self, model, x, y, seed):
+    """Returns a teacher; raises what its model raises."""
+    options = copy.deepcopy(self._fit_options)
+    if isinstance(model, keras.Model):
+      model.fit(x, y, **{'verbose': 0, **options})
+      return Teacher(model.get_weights(), self._facts_of(model, x))
+    model = _own(model)
+    _seed_estimator(model, seed)
+    model.fit(*([x] if y is None else [x, y]), **options)
+    return Teacher(model, self._facts_of(model, x))
+
+  def _try_two(self, x, y):
+    """Trains two teachers on rows that are made up, where all may be seen."""
     if self._example is not None:
       rows = [
         None if part is None else np.asarray(part) for part in self._example
@@ -403,11 +495,15 @@ class TeacherEnsemble(Fixed):
         else made.astype(x.dtype),
         None if y is None else np.arange(n) % self.num_classes,
       ]
+    models = [self._make_teacher() for _ in range(2)]
     try:
-      teacher = self._fitted(*rows, seed=0)
-      model = self._make_teacher() if isinstance(teacher.model, list) else None
-      model = with_weights(model, teacher, rows[0])
-      found = self._outputs(model, rows[0])
+      for model in models:
+        with _seeded(0), warnings.catch_warnings():
+          warnings.simplefilter('ignore')
+          teacher = self._fitted(model, *rows, seed=0)
+          is_keras = isinstance(model, keras.Model)
+          ready = model if is_keras else teacher.model
+          found = self._outputs(ready, rows[0])
     except Exception as error:
       raise ValueError(
         f'A teacher cannot be trained on rows made up from shapes and dtypes: '
@@ -415,6 +511,12 @@ class TeacherEnsemble(Fixed):
         'that it can work with: example=(x, y).'
       ) from error
     self._check_outputs(found, len(rows[0]))
+    if is_keras and _shared(*models):
+      raise ValueError(
+        'Two models of make_teacher share variables or an optimizer: what one '
+        'teacher learns would be known to the next. Make all layers, and the '
+        'optimizer, inside of make_teacher.'
+      )
 
   def _check_outputs(self, found, n):
     classes = found.shape == (n,) and found.dtype.kind in 'biu'
@@ -427,118 +529,174 @@ class TeacherEnsemble(Fixed):
 
 
 class _Store:
-  """The folder of an ensemble: its settings, and each trained teacher."""
+  """The folder of an ensemble: its settings, and each trained teacher.
 
-  def __init__(self, folder, resume, known_by, randomness):
-    self.folder = pathlib.Path(folder)
-    settings, arrays = known_by
-    if resume:
-      found = self.settings_of(folder)
-      if found['ensemble'] != settings or found['version'] != __version__:
-        raise ValueError(
-          f'{folder} was begun as {found["ensemble"]} by tfdpflows '
-          f'{found["version"]}, this is {settings} of {__version__}. Resume '
-          'with the same arguments.'
-        )
-      if found['finished']:
-        raise ValueError(
-          f'{folder} is finished: TeacherEnsemble.load opens it.'
-        )
-      self.randomness = Randomness(secret=(self.folder / _SECRET).read_bytes())
-      if found['table'] != self.randomness.table_fingerprint(arrays):
-        raise ValueError(
-          f'{folder} was begun with other rows. Teachers of two tables would '
-          'not be those of disjoint shards: resume with the same rows.'
+  Args:
+    folder: where.
+    resume: whether there is one to go on with.
+    model: a model, to see that its like can be saved and is still the same.
+    randomness: of a new ensemble.
+
+  Attributes:
+    randomness: that of the ensemble.
+  """
+
+  def __init__(self, folder, resume, model, randomness):
+    _check_savable(model)
+    self._folder, self._resume = pathlib.Path(folder), resume
+    self._model = _describe(model)
+    self.randomness = randomness
+    if not resume:
+      if os.path.lexists(folder):
+        raise FileExistsError(
+          f'{folder} exists: resume its training, load it, or remove it.'
         )
       return
-    if os.path.lexists(folder):
-      raise FileExistsError(
-        f'{folder} exists: resume its training, load it, or remove it.'
-      )
-    self.randomness = randomness
-    parent, name = os.path.split(os.path.abspath(folder))
-    with atomic.folder_aside(parent, name) as aside:
-      self.folder = pathlib.Path(aside)
-      self._write(_SECRET, lambda file: file.write(randomness.secret))
-      self._settings = {
-        'version': __version__,
-        'ensemble': settings,
-        'table': randomness.table_fingerprint(arrays),
-        'finished': False,
-      }
-      self._write_settings()
-      os.rename(aside, folder)
-    self.folder = pathlib.Path(folder)
+    self._settings = _settings_of(folder)
+    if self._settings['finished']:
+      raise ValueError(f'{folder} is finished: TeacherEnsemble.load opens it.')
+    seeded = self._settings['seeded']
+    secret = (self._folder / _SECRET).read_bytes()
+    self.randomness = Randomness(secret=secret)
+    self.randomness.seeded = seeded
 
-  @staticmethod
-  def settings_of(folder):
-    path = pathlib.Path(folder) / _SETTINGS
-    try:
-      found = json.loads(path.read_text('utf-8'))
-      return {k: found[k] for k in ('version', 'ensemble', 'table', 'finished')}
-    except FileNotFoundError as error:
-      raise FileNotFoundError(
-        f'{folder} has no ensemble of teachers.'
-      ) from error
-    except (ValueError, KeyError, TypeError) as error:
-      raise ValueError(f'{path} is damaged: {error}') from error
-
-  def try_saving(self, model):
-    """Fails before training, where a teacher could not be saved after it."""
-    if not isinstance(model, keras.Model):
-      try:
-        skops = _skops()
-        unknown = skops.get_untrusted_types(data=skops.dumps(model))
-        unknown = [name for name in unknown if not _is_known(name)]
-        if unknown:
+  def begin(self, settings, arrays):
+    """Makes the folder, or sees that it was begun in the same way."""
+    settings = {
+      'version': __version__,
+      **settings,
+      'model': self._model,
+      'table': self.randomness.table_fingerprint(arrays),
+      'finished': False,
+    }
+    settings = json.loads(json.dumps(settings))
+    if self._resume:
+      names = {'table': 'rows or units', 'model': 'model or its parameters'}
+      for name, value in settings.items():
+        if self._settings.get(name) != value:
           raise ValueError(
-            f'{type(model).__name__} has parts that skops does not load '
-            f'without being told to trust them, {unknown}: give no folder.'
+            f'{self._folder} was begun with another {names.get(name, name)}. '
+            'Teachers of two trainings would not be those of disjoint shards: '
+            'resume with the same rows and arguments.'
           )
-      except (ImportError, ValueError):
-        shutil.rmtree(self.folder)
-        raise
+      return
+    parent, name = os.path.split(os.path.abspath(self._folder))
+    with atomic.folder_aside(parent, name) as aside:
+      _write(aside, _SECRET, lambda file: file.write(self.randomness.secret))
+      _write_settings(aside, settings)
+      os.rename(aside, self._folder)
+    self._settings = settings
 
   def save(self, t, teacher):
-    path = f'{t:05}.npz'
     weights = teacher.model if isinstance(teacher.model, list) else []
     if teacher.model is not None and not weights:
       content = _skops().dumps(teacher.model)
-      self._write(f'{t:05}.skops', lambda file: file.write(content))
-    arrays = {f'weight_{i:03}': w for i, w in enumerate(weights)}
-    self._write(
-      path, lambda file: np.savez(file, facts=teacher.facts, **arrays)
-    )
+      _write(self._folder, f'{t:05}.skops', lambda file: file.write(content))
+    arrays = {f'weight_{i:09}': w for i, w in enumerate(weights)}
+    arrays['facts'] = teacher.facts
+    _write(self._folder, f'{t:05}.npz', lambda file: np.savez(file, **arrays))
 
   def load(self, t):
-    path = self.folder / f'{t:05}.npz'
-    if not path.exists():
-      return None
-    try:
-      with np.load(path, allow_pickle=False) as file:
-        facts = file['facts']
-        model = [file[name] for name in sorted(file.files) if name != 'facts']
-    except (ValueError, KeyError, OSError, EOFError) as error:
-      raise ValueError(f'{path} is damaged: {error}') from error
-    saved = path.with_suffix('.skops')
-    if saved.exists():
-      content, skops = saved.read_bytes(), _skops()
-      unknown = skops.get_untrusted_types(data=content)
-      model = skops.loads(content, trusted=list(filter(_is_known, unknown)))
-    return Teacher(model if model != [] else None, facts)
+    return _load(self._folder, t)
 
   def finish(self):
-    self._settings = {**self.settings_of(self.folder), 'finished': True}
-    self._write_settings()
+    _write_settings(self._folder, {**self._settings, 'finished': True})
     # It would tell which rows a teacher was trained on.
-    (self.folder / _SECRET).unlink()
+    (self._folder / _SECRET).unlink()
 
-  def _write_settings(self):
-    text = json.dumps(self._settings, indent=1)
-    self._write(_SETTINGS, lambda file: file.write(text.encode()))
 
-  def _write(self, name, write):
-    atomic.write_file(self.folder / name, write, private=True)
+def _settings_of(folder):
+  path = pathlib.Path(folder) / _SETTINGS
+  try:
+    found = json.loads(path.read_text('utf-8'))
+    return {**found, **{name: found[name] for name in _NAMES}}
+  except FileNotFoundError as error:
+    raise FileNotFoundError(f'{folder} has no ensemble of teachers.') from error
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+
+
+def _load(folder, t):
+  path = pathlib.Path(folder) / f'{t:05}.npz'
+  if not path.exists():
+    return None
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      facts = file['facts']
+      model = [file[name] for name in sorted(file.files) if name != 'facts']
+  except (ValueError, KeyError, OSError, EOFError) as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+  saved = path.with_suffix('.skops')
+  if saved.exists():
+    content, skops = saved.read_bytes(), _skops()
+    unknown = skops.get_untrusted_types(data=content)
+    model = skops.loads(content, trusted=list(filter(_is_known, unknown)))
+  return Teacher(model if model != [] else None, facts)
+
+
+def _write_settings(folder, settings):
+  text = json.dumps(settings, indent=1)
+  _write(folder, _SETTINGS, lambda file: file.write(text.encode()))
+
+
+def _write(folder, name, write):
+  atomic.write_file(pathlib.Path(folder) / name, write, private=True)
+
+
+def _check_savable(model):
+  if isinstance(model, keras.Model):
+    return
+  skops = _skops()
+  unknown = skops.get_untrusted_types(data=skops.dumps(model))
+  unknown = [name for name in unknown if not _is_known(name)]
+  if unknown:
+    raise ValueError(
+      f'{type(model).__name__} has parts that skops does not load without '
+      f'being told to trust them, {unknown}: give no folder.'
+    )
+
+
+def _describe(model):
+  """Returns a digest of what kind of model it is."""
+  text = type(model).__qualname__
+  if isinstance(model, keras.Model):
+    with contextlib.suppress(NotImplementedError, TypeError, ValueError):
+      config = model.get_config()
+      config.pop('name', None)
+      # Keras numbers the names of layers.
+      text += re.sub(r'_\d+', '', repr(config))
+  elif hasattr(model, 'get_params'):
+    text += repr(sorted(model.get_params().items(), key=str))
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_options(options):
+  for callback in np.ravel(options.get('callbacks') or []):
+    if type(callback).__name__ in _WRITING:
+      raise ValueError(
+        f'{type(callback).__name__} writes files, which would carry something '
+        'from one teacher to the next. Leave it out of fit_options.'
+      )
+
+
+def _shared(one, other):
+  """Whether two Keras models share anything that training changes."""
+  parts = [
+    {v.ref() for v in (*m.variables, *m.optimizer.variables)}
+    if not callable(getattr(m.optimizer, 'variables', None))
+    else {v.ref() for v in (*m.variables, *m.optimizer.variables())}
+    for m in (one, other)
+  ]
+  return bool(parts[0] & parts[1]) or one.optimizer is other.optimizer
+
+
+def _own(model):
+  """Returns an estimator that shares nothing with others."""
+  if hasattr(model, 'get_params'):
+    from sklearn.base import clone  # noqa: PLC0415 (slow to import)
+
+    return clone(model)
+  return copy.deepcopy(model)
 
 
 def _each(train, tasks, num_processes):
@@ -548,18 +706,28 @@ def _each(train, tasks, num_processes):
     return
   import joblib  # noqa: PLC0415 (slow to import)
 
-  parallel = joblib.Parallel(num_processes, return_as='generator_unordered')
+  # One task at a time, each with copies of its own.
+  parallel = joblib.Parallel(
+    num_processes,
+    return_as='generator_unordered',
+    batch_size=1,
+    max_nbytes=None,
+  )
   yield from parallel(joblib.delayed(train)(task) for task in tasks)
 
 
-def with_weights(model, teacher, x):
-  """Returns the model of a teacher, ready to predict."""
-  if not isinstance(teacher.model, list):
-    return teacher.model
-  if not model.built:
-    model(x[:1])
-  model.set_weights(teacher.model)
-  return model
+@contextlib.contextmanager
+def _quiet():
+  """No log line of TensorFlow: some depend on what rows there are."""
+  logger = tf.get_logger()
+  level = logger.level
+  logger.setLevel('CRITICAL')
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      yield
+  finally:
+    logger.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -570,10 +738,10 @@ def _seeded(seed):
   try:
     yield
   finally:
+    # TensorFlow does not tell its seed of before; a known one must not stay.
+    keras.utils.set_random_seed(int.from_bytes(os.urandom(4), 'big'))
     random.setstate(states[0])
     np.random.set_state(states[1])
-    # TensorFlow does not tell its seed of before; a known one must not stay.
-    tf.random.set_seed(int.from_bytes(os.urandom(4), 'big'))
 
 
 def _seed_estimator(model, seed):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tfdpflows import accounting
 from tfdpflows.accounting import LedgerError, PrivacyLedger, merge_ledgers
+from tfdpflows.accounting.ledger import randomness_id
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(5.0)
 STEP = dp_accounting.PoissonSampledDpEvent(
@@ -416,3 +417,18 @@ def test_nothing_is_lost_whatever_was_charged(several):
     )
     assert spent == in_all
   assert len(merged.entries) == sum(len(x.entries) for x in ledgers)
+
+
+def test_the_same_noise_on_two_sums_is_not_merged():
+  """Their difference has none, and no epsilon holds for both."""
+
+  def ledger(facts):
+    made = PrivacyLedger()
+    identity = randomness_id('noise', facts)
+    made.charge(GAUSSIAN, label='votes', randomness_id=identity)
+    return made
+
+  with pytest.raises(LedgerError, match='Nothing was merged'):
+    merge_ledgers([ledger({'table': 1}), ledger({'table': 2})])
+  # Repeated as it was, it tells nothing new.
+  assert len(merge_ledgers([ledger({}), ledger({})]).entries) == 2

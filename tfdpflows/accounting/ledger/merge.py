@@ -10,7 +10,11 @@ from typing import Any, Optional, Union
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events_json
-from tfdpflows.accounting.ledger.entries import Entry, ResumableEntries
+from tfdpflows.accounting.ledger.entries import (
+  Entry,
+  ResumableEntries,
+  name_of,
+)
 from tfdpflows.accounting.ledger.file import LedgerError
 from tfdpflows.accounting.ledger.ledger import PrivacyLedger
 from tfdpflows.accounting.registry import compose_event
@@ -110,6 +114,7 @@ def merge_ledgers(
       for ledger in unmerged:
         ledger._write(_last_record(ledger, path, names))
 
+    _check_randomness(ledgers)
     records = _records(ledgers)
     for record in records:
       merged._state.apply(record)
@@ -120,6 +125,21 @@ def merge_ledgers(
     else:
       merged._store(path, records, close_sources)
   return merged
+
+
+def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
+  """Refuses the same noise on two sums: no epsilon covers their difference."""
+  known = {}
+  for ledger in ledgers:
+    for entry in ledger._state.entries:
+      identity = entry.randomness_id
+      name = name_of(identity)
+      if name != identity and known.setdefault(name, identity) != identity:
+        raise LedgerError(
+          f'The random numbers of {entry.label!r} were used for other sums in '
+          'another of these ledgers: their difference has no noise, and no '
+          'epsilon holds for both. Nothing was merged.'
+        )
 
 
 def _check_budget(merged: PrivacyLedger) -> None:
