@@ -455,13 +455,12 @@ class _Scope:
   def _after_loop(self, node, asked, start, fixed, counts):
     """Returns what a loop gives, of what it holds after any turn."""
     turns = _tag(asked, 'below') == self._path + node.name
+    # What has converged may keep its value in all further turns, or not; and
+    # the loop of `tf.map_fn` is not known by its gradient's form.
+    why = 'lets rows decide for how long a loop goes on for others'
     if asked.kind == SIZED:
       why = 'changes with the number of turns, which is that of rows'
-      other = self._fault(JOINED, node, why)
-    else:
-      # What has converged may keep its value in all further turns, or not.
-      why = 'lets rows decide for how long a loop goes on for others'
-      other = self._fault(UNKNOWN, node, why)
+    other = self._fault(UNKNOWN, node, why)
     found = []
     for i, v in enumerate(start):
       if i in fixed or v.kind in (JOINED, UNKNOWN):
