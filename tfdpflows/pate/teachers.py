@@ -188,6 +188,11 @@ class TeacherEnsemble(Fixed):
     )
     self._shape, self._has_units = x.shape[1:], units is not None
     self._seeded = self._randomness.seeded
+    if self._seeded:
+      logging.warning(
+        'tfdpflows: shards come from a seed: not private against anyone who '
+        'knows it. teachers.aggregator(...) tells the ledger.'
+      )
     if store is not None:
       # The shards too: with other units, rows would go to other teachers.
       arrays = [part for part in (x, y, shards) if part is not None]
