@@ -207,7 +207,7 @@ def _voting(found):
   parts.append(
     f'Seeds: {seeds}; means and, where there are several, standard deviations. '
     'From `experiments/results/anomaly_voting.json`. Flows are spline flows, '
-    'mixtures have eight components: no better and no worse, where the paper has '
+    'mixtures have eight components: no better, no worse, where the paper has '
     'flows above mixtures. The private density is ahead for any number of '
     'queries; DP-AD comes near it for few, with many shards.'
   )
