@@ -32,8 +32,8 @@ def _model(*layers):
   )
 
 
-def _private(model, **kwargs):
-  private = tfdpflows.PrivateModel(model)
+def _private(model, declared=False, **kwargs):
+  private = tfdpflows.PrivateModel(model, examples_independent=declared)
   optimizer = optimizers.DPKerasSGD(
     l2_norm_clip=0.5,
     noise_multiplier=0.0,
@@ -74,7 +74,11 @@ def test_draws_are_averaged_before_the_clip():
   assert np.any(scale < 1)
   for size in (None, 16):
     private = _private(
-      _model(_Augmented()), augmentation_multiplicity=2, chunk_size=size
+      _model(_Augmented()),
+      # It draws by the place in the batch, so that draws can be repeated.
+      declared=True,
+      augmentation_multiplicity=2,
+      chunk_size=size,
     )
     for found, j in zip(_step(private), jacobian):
       expected = np.tensordot(scale, j, 1) / N

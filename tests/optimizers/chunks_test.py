@@ -185,7 +185,10 @@ def test_density_model_takes_draws_and_chunks():
       rows.append(x.shape[0])
       return x + tf.range(tf.cast(tf.shape(x)[0], x.dtype))[:, None] % 4 / 4
 
-    model = tfdpflows.DensityModel(flow, preprocessing=dequantise)
+    # The draws are by the place in the batch, so that they can be repeated.
+    model = tfdpflows.DensityModel(
+      flow, preprocessing=dequantise, examples_independent=True
+    )
     optimizer = _optimizer(
       augmentation_multiplicity=draws,
       chunk_size=size,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import dp_accounting
 import numpy as np
@@ -21,8 +22,10 @@ from tfdpflows.tabular.models.base import (
   whole,
 )
 from tfdpflows.tabular.progress import Progress
-from tfdpflows.tabular.work_directory import WorkDirectory
 from tfdpflows.training.plan import TrainingPlan
+
+if TYPE_CHECKING:
+  from tfdpflows.tabular.work_directory import WorkDirectory
 
 # Larger tables gain nothing by larger batches or more steps.
 _LARGEST_BATCH, _MOST_STEPS = 4000.0, 1000

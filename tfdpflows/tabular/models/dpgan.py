@@ -24,10 +24,10 @@ from tfdpflows.tabular.models.gan import (
   Network,
   TableGenerator,
 )
-from tfdpflows.tabular.work_directory import WorkDirectory
 
 if TYPE_CHECKING:
   from tfdpflows.tabular.fitting import Spending
+  from tfdpflows.tabular.work_directory import WorkDirectory
 
 
 @dataclasses.dataclass(frozen=True)

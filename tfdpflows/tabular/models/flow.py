@@ -17,10 +17,10 @@ from tfdpflows.tabular.density import TableDensity, cells
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import dp_sgd
 from tfdpflows.tabular.models.base import choice, positive, whole, widths
-from tfdpflows.tabular.work_directory import WorkDirectory
 
 if TYPE_CHECKING:
   from tfdpflows.tabular.fitting import Spending
+  from tfdpflows.tabular.work_directory import WorkDirectory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,10 +23,10 @@ from tfdpflows.tabular.models.gan import (
   TableGenerator,
   adam,
 )
-from tfdpflows.tabular.work_directory import WorkDirectory
 
 if TYPE_CHECKING:
   from tfdpflows.tabular.fitting import Spending
+  from tfdpflows.tabular.work_directory import WorkDirectory
 
 # Rows per teacher of the default number of teachers, and how many at most.
 _ROWS_PER_TEACHER, _MOST_TEACHERS = 16, 1000
