@@ -111,28 +111,15 @@ def draw(runs):
   """Returns the figure of the runs."""
   figure = Figure(figsize=(11, 4), layout='constrained')
   left, right = figure.subplots(1, 2)
-  for method, name in _DENSITIES.items():
-    found = [
-      run['correct']
-      for run in runs
-      if (run['part'], run['method']) == ('figure', method)
-    ]
-    if found:
-      _band(left, EPSILONS, np.array(found), name)
+  _draw_part(left, runs, 'figure', EPSILONS, _DENSITIES)
   left.set(
     xscale='log',
     xlabel='epsilon of one query',
     ylabel='probability of a correct answer',
     title=f'Half-moons, {SHARDS} shards',
   )
-  for method in _METHODS['queries']:
-    found = [
-      run['correct']
-      for run in runs
-      if (run['part'], run['method']) == ('queries', method)
-    ]
-    if found:
-      _band(right, QUERIES, np.array(found), method)
+  names = {method: method for method in _METHODS['queries']}
+  _draw_part(right, runs, 'queries', QUERIES, names)
   right.set(
     xscale='log',
     xlabel='number of queries',
@@ -147,12 +134,21 @@ def draw(runs):
   return figure
 
 
-def _band(axes, x, found, label):
-  mean, spread = found.mean(0), found.std(0)
-  (line,) = axes.plot(x, mean, marker='o', markersize=3, label=label)
-  axes.fill_between(
-    x, mean - spread, mean + spread, alpha=0.2, color=line.get_color()
-  )
+def _draw_part(axes, runs, part, x, names):
+  """Draws the methods of one part, mean and standard deviation."""
+  for method, name in names.items():
+    found = [
+      run['correct']
+      for run in runs
+      if (run['part'], run['method']) == (part, method)
+    ]
+    if not found:
+      continue
+    mean, spread = np.mean(found, 0), np.std(found, 0)
+    (line,) = axes.plot(x, mean, marker='o', markersize=3, label=name)
+    axes.fill_between(
+      x, mean - spread, mean + spread, alpha=0.2, color=line.get_color()
+    )
 
 
 def _figure(density):

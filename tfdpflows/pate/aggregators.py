@@ -146,6 +146,14 @@ def checked_votes(
   return votes.astype(np.int64)
 
 
+def _checked_threshold(threshold):
+  if not 0 <= float(threshold) < np.inf:
+    raise ValueError(
+      f'threshold is {threshold}; it must be a number of votes, zero or more.'
+    )
+  return float(threshold)
+
+
 class OneAtATime(Fixed):
   """What counts its answers: in one process, and in one thread at a time.
 
@@ -448,11 +456,7 @@ class ConfidentGNMax(Aggregator):
     **kwargs: Any,
   ):
     super().__init__(**kwargs)
-    self.threshold = float(threshold)
-    if not 0 <= self.threshold < np.inf:
-      raise ValueError(
-        f'threshold is {threshold}; it must be a number of votes, zero or more.'
-      )
+    self.threshold = _checked_threshold(threshold)
     self.sigma_threshold = check_positive('sigma_threshold', sigma_threshold)
     self.sigma = check_positive('sigma', sigma)
     self.max_answers = check_integer('max_answers', max_answers)
@@ -632,11 +636,7 @@ class SparseVector(Aggregator):
         'does not know what was asked, and the same noise on other votes would '
         'reveal their difference. Begin another one.'
       )
-    self.threshold = float(threshold)
-    if not 0 <= self.threshold < np.inf:
-      raise ValueError(
-        f'threshold is {threshold}; it must be a number of votes, zero or more.'
-      )
+    self.threshold = _checked_threshold(threshold)
     self.epsilon = check_positive('epsilon', epsilon)
     self.max_positives = check_integer('max_positives', max_positives)
     self.positive_class = check_integer('positive_class', positive_class, 0)

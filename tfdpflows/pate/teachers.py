@@ -204,12 +204,12 @@ class TeacherEnsemble(Fixed):
         teachers[t] = store.load(t)
       left = [t for t in left if teachers[t] is None]
     order = np.argsort(shards, kind='stable')
-    ends = np.cumsum(np.bincount(shards, minlength=self.num_teachers))
-    starts = ends - np.bincount(shards, minlength=self.num_teachers)
+    sizes = np.bincount(shards, minlength=self.num_teachers)
+    ends = np.cumsum(sizes)
 
     def tasks():
       for t in left:
-        rows = order[starts[t] : ends[t]]
+        rows = order[ends[t] - sizes[t] : ends[t]]
         yield t, x[rows], None if y is None else y[rows], self._seed(t)
 
     shown = bar('teacher', self.num_teachers, progress)
@@ -398,9 +398,7 @@ class TeacherEnsemble(Fixed):
           self._outputs(model, x)
       return np.full(len(x), int(teacher.facts[0]))
     try:
-      with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        found = self._classes(self._outputs(model, x), teacher.facts)
+      found = self._classes(self._outputs(model, x), teacher.facts)
     except KeyboardInterrupt:
       raise
     except BaseException:  # As in training.
@@ -686,13 +684,14 @@ def _check_options(options):
 
 def _shared(one, other):
   """Whether two Keras models share anything that training changes."""
-  parts = [
-    {v.ref() for v in (*m.variables, *m.optimizer.variables)}
-    if not callable(getattr(m.optimizer, 'variables', None))
-    else {v.ref() for v in (*m.variables, *m.optimizer.variables())}
-    for m in (one, other)
-  ]
-  return bool(parts[0] & parts[1]) or one.optimizer is other.optimizer
+
+  def parts(model):
+    # A method of Keras's legacy optimizers, a property of others.
+    held = model.optimizer.variables
+    held = held() if callable(held) else held
+    return {v.ref() for v in (*model.variables, *held)}
+
+  return one.optimizer is other.optimizer or bool(parts(one) & parts(other))
 
 
 def _own(model):
