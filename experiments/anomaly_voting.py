@@ -7,7 +7,7 @@ anomalies of Life Science under a whole budget for a number of queries, beside a
 private density, which answers as many queries as one likes:
 
     python -m experiments.anomaly_voting --seeds=0,1,2,3,4 \
-      --output=experiments/results/anomaly_voting.json \
+      --output=experiments/results/pate_anomaly.json \
       --plot=docs/anomaly_voting.png
 
 Thresholds are chosen on half of the queries, which count as public, and results

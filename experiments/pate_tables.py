@@ -64,7 +64,7 @@ def section(folder):
   found = _load(folder, 'pate_knn_mnist.json')
   if found is not None:
     parts += _neighbors(found)
-  found = _load(folder, 'anomaly_voting.json')
+  found = _load(folder, 'pate_anomaly.json')
   if found is not None:
     parts += _voting(found)
   return '\n\n'.join(parts)
@@ -206,7 +206,7 @@ def _voting(found):
   seeds = len({run['seed'] for run in found['runs']})
   parts.append(
     f'Seeds: {seeds}; means and, where there are several, standard deviations. '
-    'From `experiments/results/anomaly_voting.json`. Flows are spline flows, '
+    'From `experiments/results/pate_anomaly.json`. Flows are spline flows, '
     'mixtures have eight components: no better, no worse, where the paper has '
     'flows above mixtures. The private density is ahead for any number of '
     'queries; DP-AD comes near it for few, with many shards.'

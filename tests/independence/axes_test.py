@@ -301,7 +301,7 @@ APART = {
   ),
   'loop over rows': _per_row_loop,
   'vectorized': lambda x: tf.vectorized_map(
-    lambda r: r * tf.reduce_sum(tf.sort(r)), x
+    lambda r: r * tf.reduce_sum(tf.exp(r)), x
   ),
   'loop': _inner_loop,
   'cond': lambda x: tf.cond(GATE > 0, lambda: x**2, lambda: -x),
@@ -354,6 +354,14 @@ def test_rows_that_stay_apart_are_proven(name):
 @pytest.mark.parametrize('name', SMOOTH)
 def test_backward_passes_are_followed(name):
   assert _follow(_gradient(APART[name])) == axes.Result((), ())
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('backward', [False, True])
+def test_a_vectorized_loop_without_a_converter_is_not_refused(backward):
+  # TensorFlow 2.15 loops over rows where it cannot vectorize TopK.
+  call = lambda x: tf.vectorized_map(lambda r: r * tf.reduce_sum(tf.sort(r)), x)
+  assert not _follow(_gradient(call) if backward else call).joined
 
 
 @pytest.mark.core

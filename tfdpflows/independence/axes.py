@@ -773,8 +773,8 @@ def _counted(op, inputs, value):
   counter = inputs[place].tag
   if op in ('Identity', 'StopGradient', 'Snapshot'):
     return value._replace(tag=counter)
-  if op == 'Pack' and len(inputs) == 1 and value.shape == (1,):
-    return value._replace(tag=counter)
+  if op == 'Pack' and place == 0 and value.shape == (len(inputs),):
+    return value._replace(tag=counter)  # Where a slice of one row begins.
   if op in ('Add', 'AddV2') and counter[2] == 0 and value.shape == ():
     other = inputs[1 - place].numbers
     if other is not None and not other.sized and other.one.tolist() == 1:
@@ -786,7 +786,7 @@ def _is_turn(node, inputs):
   """Returns whether there is a turn for each row, in a loop, or `None`."""
   if node.op == 'Less':
     index, limit = inputs
-    loop = _turn_of(index)
+    loop = _turn_of(index) if index.shape == () else None
     if loop is None or limit.numbers is None or limit.numbers.one.shape != ():
       return None
     if limit.kind == SIZED and _one_batch(limit.numbers):
@@ -813,11 +813,9 @@ def _row_of_turn(node, inputs):
     )
   elif node.op == 'StridedSlice':
     rows, index = inputs[:2]
-    others = 'ellipsis', 'new_axis'
-    plain = (
-      node.attr['shrink_axis_mask'].i == 1
-      and not any(node.attr[f'{m}_mask'].i for m in ('begin', *others))
-      and index.shape == (1,)
+    first = lambda mask: node.attr[f'{mask}_mask'].i & 1
+    plain = first('shrink_axis') and not any(
+      first(mask) for mask in ('begin', 'ellipsis', 'new_axis')
     )
   else:
     return None
