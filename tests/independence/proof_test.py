@@ -199,3 +199,41 @@ def test_made_anew_a_model_is_checked_anew():
   private.compile(_optimizer(), 'mse')
   private.fit(rows, np.zeros([9, 3], 'float32'), batch_size=9, verbose=0)
   assert private.checked_independence == 'proven'
+
+
+class _LaterMixing(L.Layer):
+  """Takes the mean of the batch, but not in the first calls in Python."""
+
+  def __init__(self, first):
+    super().__init__()
+    self.first, self.calls = first, 0
+
+  def call(self, x):
+    self.calls += 1
+    return x if self.calls <= self.first else tf.reduce_mean(x, 0) + 0 * x
+
+
+def _trained_with(layer, **kwargs):
+  x = np.ones([30, 4], 'float32')
+  plan = tfdpflows.TrainingPlan.for_epsilon(
+    epsilon=5.0,
+    delta=1e-4,
+    num_examples=30,
+    expected_batch_size=10,
+    steps=2,
+    clipping=gradients.Flat(1.0),
+  )
+  model = keras.Sequential([keras.Input([4]), layer, L.Dense(1)])
+  private = tfdpflows.PrivateModel(model)
+  private.compile(plan.optimizer('sgd', learning_rate=0.1), 'mse', **kwargs)
+  private.fit(x, np.ones([30, 1], 'float32'), verbose=0)
+  return layer.calls
+
+
+@pytest.mark.core
+def test_the_graph_that_was_checked_is_what_trains():
+  calls = _trained_with(_LaterMixing(10**6))
+  with pytest.raises(ValueError, match='mixes examples'):
+    _trained_with(_LaterMixing(calls - 1))
+  # Python would have mixed rows in the graph of the step, had it run again.
+  assert _trained_with(_LaterMixing(calls)) == calls

@@ -16,6 +16,8 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.ops import control_flow_util
 
+from tfdpflows._autograph import converted
+
 
 def one_by_one(
   losses: Callable[[Any], tf.Tensor],
@@ -38,6 +40,7 @@ def one_by_one(
   Returns:
     `[batch] + variable.shape` for each variable.
   """
+  call = converted(losses)
   flat = tf.nest.flatten(rows)
   examples = [tf.convert_to_tensor(x) for x in flat if x is not None]
   padded = padded and not examples[0].shape[0]
@@ -51,7 +54,7 @@ def one_by_one(
     found = iter(example)
     row = [None if x is None else next(found) for x in flat]
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean(losses(tf.nest.pack_sequence_as(rows, row)))
+      loss = tf.reduce_mean(call(tf.nest.pack_sequence_as(rows, row)))
     zero = tf.UnconnectedGradients.ZERO
     found = tape.gradient(loss, variables, unconnected_gradients=zero)
     return [tf.convert_to_tensor(g) for g in found]
@@ -77,7 +80,7 @@ def jacobians(
     tf.errors.InvalidArgumentError: when it runs, if a value is not finite.
   """
   names = ', '.join(v.name for v in variables)
-  if _under_xla():
+  if under_xla():
     raise ValueError(
       f'These variables were used without the primitives of tfdpflows.'
       f'gradients: {names}. Their per-example gradients would come from '
@@ -117,7 +120,7 @@ def nan_if_mixed(jacobians: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
   return tf.where(tf.reduce_all(kept), tf.zeros([], dtype), nan)
 
 
-def _under_xla():
+def under_xla() -> bool:
   """Returns whether a jit-compiled function, or a part of it, is traced."""
   # TensorFlow has no public name for it. Its own while loops ask the same.
   if tf.executing_eagerly():

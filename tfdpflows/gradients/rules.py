@@ -81,10 +81,12 @@ class Ingredients:
   Attributes:
     of_examples: tensors `[batch, ...]`, or `[batch * draws, ...]`.
     shared: tensors that all examples share.
+    padded: whether an example of zeros is computed for an empty batch, when
+      this is not observed.
   """
 
   def __init__(self):
-    self.of_examples, self.shared = [], []
+    self.of_examples, self.shared, self.padded = [], [], False
 
 
 _OBSERVING = threading.local()
@@ -175,6 +177,7 @@ class PerExampleGradients:
         rest = self._from_jacobian(tape, loss, past)
     if seen is not None:
       seen.of_examples += [loss, *whole.values(), *rest.values()]
+      seen.padded |= bool(whole)
       for record, gradient in recorded:
         gradient = tf.convert_to_tensor(gradient)
         seen.of_examples += [gradient, *record.of_examples]

@@ -26,8 +26,11 @@ operations. It is assumed that
   drawn, and no variable is written from rows: `graph_scan` refuses that;
 - no size of a tensor in the graph stands for the number of rows by chance: it
   is a prime of five digits here;
-- training computes this graph. Python code that makes another one for a fixed
-  number of rows, or in eager steps, is not seen.
+- training computes this graph. Under a plan `Checker` runs it in each step,
+  other than in eager steps, under XLA, on several replicas, for variables used
+  without a rule of `gradients`, and where operations draw random numbers from a
+  state of their own. There Python makes the graph anew, and what it makes then
+  is not seen.
 
 Rounding is not considered: that of a matrix product may depend on how many rows
 it has.

@@ -14,6 +14,7 @@ from absl import logging
 
 from tfdpflows import gradients
 from tfdpflows._keras import keras
+from tfdpflows.gradients import fallback
 from tfdpflows.gradients.rules import observed
 from tfdpflows.independence import (
   axes,
@@ -42,8 +43,9 @@ class Checker:
      changes the loss, the gradient or a layer's output of another, see
      `comparison`.
   4. Rules of layers are compared with their layers, see `rules`.
-  5. The very sums that training takes are traced and scanned as in 2, and run
-     on rows of unusual values at the same weights.
+  5. The sums that training takes are traced and scanned as in 2, and run on
+     rows of unusual values at the same weights. Steps then run this graph,
+     where they can: see `axes`.
   6. Their graph is followed from the rows to the losses and to all that is
      clipped, see `axes`, which finds every operation that joins rows, at any
      weights and for any values. Such models are refused as well.
@@ -101,6 +103,8 @@ class Checker:
   def forget(self) -> None:
     """Forgets all checks: for a model that is compiled anew."""
     self._known, self._frozen, self._checked = None, [], set()
+    # Of each kind of rows the graph that was checked; training runs that.
+    self._graphs = []
     self.independence = ''
     self.untracked_randomness = ''
 
@@ -203,17 +207,39 @@ class Checker:
     optimizer, variables = self._model.optimizer, list(self._variables())
     # What is refused of a step without looking at rows is said in words.
     optimizer.check_step(variables, step)
+
+    def sums(rows, weights):
+      graph = self._graph_for(rows, weights)
+      if graph is not None:
+        return graph(rows, weights)
+      return optimizer.sums_of(self._step_losses, rows, variables, weights)
+
     with tf.summary.record_if(False):
       found = errors.call(
-        optimizer.private_gradients_of,
-        self._step_losses,
-        rows,
-        variables,
-        weights,
-        step,
+        optimizer.noised, sums, rows, variables, weights, step
       )
     keras_layers.refuse_batch_losses(self.layers)
     return found
+
+  def _graph_for(self, rows, weights):
+    """Returns the graph that was checked for such rows, if a step can run it.
+
+    Only under a plan, whose optimizer clips as it did when this was made.
+    Replicas compute with variables of their own, eager steps in Python, and XLA
+    with other loops.
+    """
+    optimizer = self._model.optimizer
+    if tf.executing_eagerly() or optimizer.plan is None:
+      return None
+    if tf.distribute.has_strategy() or fallback.under_xla():
+      return None
+    flat = tuple(tf.nest.flatten(probe_rows.spec_of((rows, weights))))
+    for owner, spec, graph in self._graphs:
+      if owner is optimizer and _alike(flat, tf.nest.flatten(spec)):
+        return lambda *given: graph(
+          *tf.nest.pack_sequence_as(spec, tf.nest.flatten(given))
+        )
+    return None
 
   def _step_losses(self, rows):
     """Returns the losses of a step, by the rules that hold."""
@@ -264,7 +290,9 @@ class Checker:
           infer, layers, rows, variables, inference, step
         )
         self._ruled = frozenset(map(id, ruled))
-      self._check_sums(layers, variables, steps, rows, spec)
+      graph = self._check_sums(layers, variables, steps, rows, spec)
+      if graph is not None and not plain.own_state:
+        self._graphs.append((self._model.optimizer, *graph))
     keras_layers.refuse_batch_losses(layers)
 
   def _runs(self, layers, variables, rows):
@@ -344,8 +372,12 @@ class Checker:
     self.independence = max(self.independence, state, key=states.index)
 
   def _check_sums(self, layers, variables, steps, rows, spec):
-    """Scans the sums that training takes, and runs them on unusual rows."""
-    sums = self._model.optimizer._sums_of
+    """Scans the sums that training takes, and runs them on unusual rows.
+
+    Returns:
+      What the graph is called with, and the graph, if training can take it.
+    """
+    sums = self._model.optimizer.sums_of
 
     def run(rows, weights):
       # Of this graph alone: it makes the seeds of operations with a state.
@@ -379,6 +411,9 @@ class Checker:
       ) from None
     finally:
       runs.restore(captured)
+    if ingredients.padded:
+      return None  # Training adds an example to an empty batch.
+    return traced.structured_input_signature[0], traced
 
 
 def _place_of(error, layers, what):

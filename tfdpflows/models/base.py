@@ -83,6 +83,9 @@ class PrivatelyTrained(keras.Model):
 
   def _check_rows(self, rows, replays):
     self._checker.check_before_plan(rows, replays)
+    # A function of TensorFlow that makes variables is traced twice.
+    with self.distribute_strategy.scope():
+      self.optimizer._create_all_weights(list(self._private_variables()))
 
   def _update(self, rows, weights, step, metric, penalties=()):
     """Makes a private step; returns its logs.

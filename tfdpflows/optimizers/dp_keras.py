@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from tfdpflows import gradients as gradients_lib
+from tfdpflows._autograph import unconverted
 from tfdpflows._checks import check_integer, check_positive
 from tfdpflows._keras import (
   VectorizedDPKerasAdagradOptimizer,
@@ -233,24 +234,51 @@ class DPOptimizer:
       weights: `[batch]`, 0 for padding; all ones by default.
       step: see `private_gradients`.
     """
+    sums = lambda rows, weights: self.sums_of(losses, rows, variables, weights)
+    return self.noised(sums, rows, variables, weights, step)
+
+  def noised(
+    self,
+    sums: Callable,
+    rows: Any,
+    variables: Sequence[tf.Variable],
+    weights: tf.Tensor | None,
+    step: tf.Tensor | int | None,
+  ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
+    """As `private_gradients_of`, where `sums` computes `sums_of`.
+
+    Args:
+      sums: a function of rows and weights; `independence.Checker` gives the
+        graph that it has checked.
+      rows: see `private_gradients_of`.
+      variables: see there.
+      weights: see there.
+      step: see there.
+    """
     self.check_step(variables, step)
     rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
     size = max(1, _CHUNK_ROWS // self.augmentation_multiplicity)
     if self.chunk_size is None and self.expected_batch_size <= size:
-      sums = self._sums_of(losses, rows, variables, weights)
-      return self._release(sums, step)
+      return self._release(sums(rows, weights), step)
     if weights is None:
       batch = tf.shape(tf.nest.flatten(rows)[0])[:1]
       weights = tf.ones(batch, variables[0].dtype)
-    sums = sum_over_chunks(
-      lambda part: self._sums_of(losses, part[0], variables, part[1]),
+    total = sum_over_chunks(
+      lambda part: sums(*part),
       (rows, tf.convert_to_tensor(weights)),
       self.chunk_size or size,
       self._no_sums(variables),
     )
-    return self._release(sums, step)
+    return self._release(total, step)
 
-  def _sums_of(self, losses, rows, variables, weights):
+  def sums_of(
+    self,
+    losses: Callable,
+    rows: Any,
+    variables: Sequence[tf.Variable],
+    weights: tf.Tensor | None,
+  ) -> dict[str, Any]:
+    """Returns the sums over rows that a step releases, before noise."""
     draws = self.augmentation_multiplicity
     if draws > 1:
       rows = tf.nest.map_structure(lambda x: tf.repeat(x, draws, axis=0), rows)
@@ -261,6 +289,7 @@ class DPOptimizer:
         loss = tf.reduce_mean(tf.reshape(loss, [-1, draws]), 1)
     return self._sums(loss, variables, tape, weights)
 
+  @unconverted
   def _sums(self, loss, variables, tape, weights):
     """Returns the sums over the examples that are released, before noise."""
     _check_loss(loss)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+from tests.grids import thinned
 from tfdpflows import accounting
 from tfdpflows.accounting import mechanisms, registry
 from tfdpflows.accounting.mechanisms import BoundedRange, Gaussian, Laplace
@@ -602,7 +603,9 @@ COARSE = [
 ]
 
 
-@pytest.mark.parametrize(('kind', 'relation', 'draw'), COARSE)
+@pytest.mark.parametrize(
+  ('kind', 'relation', 'draw'), thinned(COARSE, lambda x: x[2] == 'poisson')
+)
 def test_coarser_mechanisms_cost_no_less(kind, relation, draw):
   rng = np.random.default_rng(3)
   parts = []
@@ -677,7 +680,8 @@ def test_no_bound_at_all_is_said():
 
 @pytest.mark.filterwarnings('error')
 @pytest.mark.parametrize(
-  'parameter', [5e-324, 1e-300, 1e-155, 1e-9, 1e-3, 1e3, 1e155, 1e300]
+  'parameter',
+  thinned([5e-324, 1e300, 1e-9, 1e-300, 1e-155, 1e-3, 1e3, 1e155], 3),
 )
 @pytest.mark.parametrize('kind', sorted(TAILS))
 def test_any_parameter_has_a_price(kind, parameter):

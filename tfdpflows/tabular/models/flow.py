@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows import accounting, flows, models
+from tfdpflows._autograph import unconverted
 from tfdpflows._keras import tfp
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import TableDensity, cells
@@ -188,6 +189,7 @@ class TableDensityModel(models.DensityModel):
   def _private_variables(self):
     return self._density.trained
 
+  @unconverted
   def _row_losses(self, x):
     uniform = tf.ensure_shape(self._generator.uniform(tf.shape(x)), x.shape)
     points, _, log_q = self._density.dequantize(x, uniform)
