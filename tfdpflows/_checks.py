@@ -47,3 +47,10 @@ class Fixed:
         f'{type(self).__name__} instead.'
       )
     super().__setattr__(name, value)
+
+  def __delattr__(self, name: str) -> None:
+    if not name.startswith('_'):
+      raise AttributeError(
+        f'{name} of a {type(self).__name__} cannot be removed.'
+      )
+    super().__delattr__(name)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import math
 import numbers
 import os
 from collections.abc import Iterable, Iterator
@@ -18,10 +19,35 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 _SECRET_BYTES = 32
+# How many numbers `np.random.Generator.random` draws from.
+_DRAWS = 2**53
 # Rows that are copied at one time.
 _BLOCK = 1 << 16
 
-__all__ = ['Randomness']
+__all__ = ['Randomness', 'drawn_below']
+
+
+def drawn_below(probability: float) -> float:
+  """Returns a number that `rng.random()` is below with a given probability.
+
+  The numbers of `np.random.Generator.random` are multiples of 2^-53: they are
+  below p with a probability of p rounded up to such a multiple, which is more
+  than an event with the probability p was charged for. They are below the
+  result with a probability of exactly the result.
+
+  Args:
+    probability: in [0, 1].
+
+  Returns:
+    The largest multiple of 2^-53 up to `probability`.
+
+  #### Example
+
+  >>> from tfdpflows import randomness
+  >>> randomness.drawn_below(.25), randomness.drawn_below(1e-20)
+  (0.25, 0.0)
+  """
+  return math.floor(probability * _DRAWS) / _DRAWS
 
 
 class Randomness:

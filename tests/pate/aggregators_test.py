@@ -398,3 +398,32 @@ def test_count_votes():
       pate.count_votes(bad, 4)
   with pytest.raises(ValueError, match='must be integers'):
     pate.count_votes([[0.5]], 2)
+
+
+class Calls(accounting.PrivacyLedger):
+  """Runs code of its user after a charge."""
+
+  after = staticmethod(lambda: None)
+
+  def charge(self, *args, **kwargs):
+    super().charge(*args, **kwargs)
+    self.after()
+
+
+@pytest.mark.parametrize('kind', sorted(KINDS))
+def test_a_query_inside_of_a_query_is_refused(kind):
+  """It would count answers up to `max_answers` that both of them give."""
+  ledger = Calls()
+  aggregator = made(kind, ledger)
+  ledger.after = lambda: aggregator.query(VOTES)
+  with pytest.raises(accounting.LedgerError, match='while it answers'):
+    aggregator.query(VOTES)
+  ledger.after = lambda: None
+  assert len(aggregator.query(VOTES)) == len(VOTES)
+
+
+@pytest.mark.parametrize('name', ['sigma', 'ledger', 'max_answers'])
+def test_what_is_charged_for_cannot_be_removed(name):
+  aggregator = made('confident')
+  with pytest.raises(AttributeError, match=f'{name} of a ConfidentGNMax'):
+    delattr(aggregator, name)

@@ -1,5 +1,6 @@
 """Noise that fits into a budget, and what it means."""
 
+import dp_accounting
 import numpy as np
 import pytest
 
@@ -149,3 +150,30 @@ def test_bad_arguments(options, message):
   }
   with pytest.raises(ValueError, match=message):
     pate.plan_queries(BUDGET, **options)
+
+
+def test_a_plan_is_for_the_relation_of_its_ledger():
+  relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+  ledger = accounting.PrivacyLedger(
+    budget=BUDGET, neighboring_relation=relation
+  )
+  ledger.charge(dp_accounting.GaussianDpEvent(4.0), label='before')
+  options = {
+    'num_teachers': 100,
+    'num_classes': 3,
+    'num_queries': 20,
+    'spent': ledger.committed_event,
+  }
+  other = pate.plan_queries(BUDGET, **options)
+  with pytest.raises(ValueError, match='neighboring_relation=ledger.neigh'):
+    other.aggregator(ledger=ledger)
+  plan = pate.plan_queries(BUDGET, neighboring_relation=relation, **options)
+  assert plan.sigma > 1.1 * other.sigma
+  plan.aggregator(ledger=ledger).query(np.tile([100, 0, 0], [20, 1]))
+  assert 1.99 < ledger.epsilon() <= 2.0
+  with pytest.raises(ValueError, match='SPECIAL'):
+    pate.plan_queries(
+      BUDGET,
+      neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+      **options,
+    )

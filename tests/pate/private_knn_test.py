@@ -521,3 +521,44 @@ def test_bad_queries_are_named_and_not_charged(tmp_path):
   ledger.close()
   with pytest.raises(accounting.LedgerError):
     made.query([[0.0, 0.0]])
+
+
+@pytest.mark.parametrize('dtype', [np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize('how', ['warn', 'raise'])
+def test_what_rows_hold_shows_in_no_warning(dtype, how, recwarn):
+  """Nor in an error, where NumPy is told to raise."""
+  signaling = np.array([0x7F800001], np.uint32).view(np.float32)[0]
+  largest = np.finfo(dtype).max
+  values = [np.nan, np.inf, -np.inf, signaling, largest, np.finfo(dtype).tiny]
+  with np.errstate(all=how):
+    for bound in (1e-310, 1.0, 1e308):
+      for value in values:
+        x, y = np.zeros([3, 2], dtype), np.zeros(3, dtype)
+        with np.errstate(all='ignore'):
+          x[0, 0] = y[1] = value
+        knn = pate.PrivateKNN(
+          x,
+          y,
+          num_classes=2,
+          num_neighbors=2,
+          sampling_probability=0.5,
+          sigma=1.0,
+          feature_bound=bound,
+          ledger=accounting.PrivacyLedger(),
+        )
+        knn.query(np.zeros([2, 2]))
+  assert not recwarn.list
+
+
+def test_no_row_is_drawn_with_more_than_its_probability():
+  """`rng.random()` is 0 with a probability of 2^-53."""
+  knn = pate.PrivateKNN(
+    np.zeros([4, 1]),
+    np.zeros(4),
+    num_classes=2,
+    num_neighbors=2,
+    sampling_probability=1e-30,
+    sigma=1.0,
+    ledger=accounting.PrivacyLedger(),
+  )
+  assert knn._votes(np.zeros(4), np.zeros(4)).tolist() == [0, 0]

@@ -1,11 +1,13 @@
 """Poisson batches: who is in them, and what they are padded with."""
 
+from fractions import Fraction
+
 import dp_accounting
 import numpy as np
 import pytest
 import scipy.stats
 
-from tfdpflows import sampling
+from tfdpflows import randomness, sampling
 
 
 def _sampler(n=500, q=0.1, **kwargs):
@@ -79,3 +81,20 @@ def test_bad_input():
   ):
     with pytest.raises(ValueError, match=message):
       _sampler(**arguments)
+
+
+class Lowest:
+  """Draws what `Generator.random` draws with a probability of 2^-53."""
+
+  def random(self, size):
+    return np.zeros(size)
+
+
+def test_no_row_is_drawn_with_more_than_its_probability():
+  _, weights = _sampler(q=1e-30).batch(np.ones([500, 1]), Lowest())
+  assert not weights.any()
+  for q in (1e-30, 1e-5, 0.1, 0.5, 1 - 2**-54, 1.0):
+    below = randomness.drawn_below(q)
+    assert (below * 2**53) % 1 == 0
+    # Not more, and less by less than what the numbers are multiples of.
+    assert 0 <= Fraction(q) - Fraction(below) < Fraction(1, 2**53)

@@ -42,8 +42,10 @@ differential privacy".
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -162,6 +164,7 @@ class OneAtATime(Fixed):
 
   def __init__(self):
     self._lock = threading.RLock()
+    self._answering = False
     self._process = os.getpid()
 
   def __reduce_ex__(self, protocol):
@@ -170,12 +173,29 @@ class OneAtATime(Fixed):
       'a new one, with a charge of its own.'
     )
 
-  def _check_process(self):
+  @contextlib.contextmanager
+  def _alone(self) -> Iterator[None]:
+    """Keeps other calls out until this one has counted what it answers.
+
+    Other threads wait. A call inside of another one, from a signal handler or a
+    ledger's code, cannot wait for it and is refused.
+    """
     if os.getpid() != self._process:
       raise LedgerError(
         f'This {type(self).__name__} was made by the process that this one was '
         'forked from, which does not know what is answered here. Ask it there.'
       )
+    with self._lock:
+      if self._answering:
+        raise LedgerError(
+          f'This {type(self).__name__} is asked while it answers an earlier '
+          'call of the same thread. Ask it again after that.'
+        )
+      self._answering = True
+      try:
+        yield
+      finally:
+        self._answering = False
 
 
 class Aggregator(OneAtATime, abc.ABC):
@@ -233,8 +253,9 @@ class Aggregator(OneAtATime, abc.ABC):
       ValueError: for votes that are none, or to repeat other queries.
       BudgetExceededError: if the ledger refuses the charge, or nothing is left
         of a number of answers: nothing is answered.
-      LedgerError: if the ledger is closed or cannot be written, or to repeat
-        queries with other votes, parameters or random numbers.
+      LedgerError: if the ledger is closed or cannot be written, to repeat
+        queries with other votes, parameters or random numbers, or for a call
+        inside of another one.
     """
     votes = self._checked(votes)
     return self._locked(votes)
@@ -242,8 +263,7 @@ class Aggregator(OneAtATime, abc.ABC):
   def _locked(self, votes, *args):
     if not len(votes):
       return np.zeros(0, np.int64)
-    with self._lock:
-      self._check_process()
+    with self._alone():
       return self._answer(votes, *args)
 
   @abc.abstractmethod

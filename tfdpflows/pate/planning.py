@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import attr
 import numpy as np
-from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from dp_accounting import (
+  ComposedDpEvent,
+  DpEvent,
+  NeighboringRelation,
+  SelfComposedDpEvent,
+)
 from scipy import special
 
 from tfdpflows._checks import check_fraction, check_integer
@@ -20,6 +25,7 @@ from tfdpflows.accounting import (
   compute_epsilon,
 )
 from tfdpflows.accounting.mechanisms.votes import data_dependent_event
+from tfdpflows.mechanisms.releases import differing_rows
 from tfdpflows.pate.aggregators import (
   ConfidentGNMax,
   GNMax,
@@ -29,7 +35,7 @@ from tfdpflows.pate.aggregators import (
 if TYPE_CHECKING:
   import numpy.typing as npt
 
-  from tfdpflows.accounting import PrivacyBudget
+  from tfdpflows.accounting import PrivacyBudget, PrivacyLedger
   from tfdpflows.pate.teachers import TeacherEnsemble
 
 # How far the threshold is below the expected agreement, in standard deviations
@@ -53,6 +59,7 @@ class QueryPlan:
     probability_wrong: a bound on the probability that an answer is not the
       plurality, at the expected agreement, however other votes are spread.
     event: the `DpEvent` of all.
+    neighboring_relation: for which the noise was calibrated.
   """
 
   num_teachers: int
@@ -65,19 +72,36 @@ class QueryPlan:
   probability_answered: float
   probability_wrong: float
   event: DpEvent
+  neighboring_relation: NeighboringRelation = (
+    NeighboringRelation.ADD_OR_REMOVE_ONE
+  )
 
   def aggregator(
-    self, teachers: Optional[TeacherEnsemble] = None, **kwargs: Any
+    self,
+    teachers: Optional[TeacherEnsemble] = None,
+    *,
+    ledger: PrivacyLedger,
+    **kwargs: Any,
   ) -> Union[GNMax, ConfidentGNMax]:
     """Returns the aggregator.
 
     Args:
       teachers: whose votes they are; if it is `None`, say `seeded` yourself.
-      **kwargs: `ledger` and others, see the module `aggregators`.
+      ledger: see the module `aggregators`.
+      **kwargs: see there.
 
     Raises:
-      ValueError: for another number of teachers or classes than planned.
+      ValueError: for another number of teachers or classes than planned, or a
+        ledger with another neighboring relation.
     """
+    planned, other = self.neighboring_relation, ledger.neighboring_relation
+    if planned != other:
+      raise ValueError(
+        f'The plan is for {planned.name}, and the ledger has {other.name}, '
+        'under which the same noise may cost more: give plan_queries '
+        'neighboring_relation=ledger.neighboring_relation.'
+      )
+    kwargs = {'ledger': ledger, **kwargs}
     kind, parameters = GNMax, (self.sigma,)
     if self.threshold is not None:
       kind = ConfidentGNMax
@@ -110,6 +134,9 @@ def plan_queries(
   check_share: float = 0.2,
   spent: Optional[DpEvent] = None,
   accountant: str = 'pld',
+  neighboring_relation: NeighboringRelation = (
+    NeighboringRelation.ADD_OR_REMOVE_ONE
+  ),
 ) -> QueryPlan:
   """Returns the noise with which queries fit into a budget.
 
@@ -133,10 +160,12 @@ def plan_queries(
     spent: what the budget has to cover besides, such as a ledger's
       `committed_event`.
     accountant: name of the accountant.
+    neighboring_relation: that of the ledger.
 
   Raises:
     BudgetExceededError: if `spent` alone exceeds the budget.
-    ValueError: for a number out of range.
+    ValueError: for a number out of range, or a neighboring relation for which
+      nothing is proven.
 
   #### Example
 
@@ -176,8 +205,13 @@ def plan_queries(
       ]
     )
 
+  differing_rows(neighboring_relation)  # Refuses what is not proven.
   noise = calibrate_noise_multiplier(
-    make_event, budget, spent=spent, accountant=accountant
+    make_event,
+    budget,
+    spent=spent,
+    accountant=accountant,
+    neighboring_relation=neighboring_relation,
   )
   sigmas = [noise * scale for _, _, scale in parts]
   threshold = sigma_threshold = None
@@ -198,6 +232,7 @@ def plan_queries(
     answered,
     _probability_wrong(agreement, num_classes, num_teachers / sigmas[0]),
     make_event(noise),
+    neighboring_relation,
   )
 
 

@@ -24,7 +24,7 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
 )
 from tfdpflows.pate.aggregators import NO_ANSWER, OneAtATime
-from tfdpflows.randomness import Randomness
+from tfdpflows.randomness import Randomness, drawn_below
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -97,10 +97,11 @@ class PrivateKNN(OneAtATime):
     float64 holds, in whatever order a matrix product adds them. In floats the
     last digits of a distance would depend on the other rows of its block, and a
     row that is removed could exchange more than one vote.
-  - Each row draws one uniform number per query. It is in the sample if that is
-    below `sampling_probability`, and the smaller number comes first among equal
-    distances. Given the numbers of all other rows, that of one more row changes
-    nothing about them.
+  - Each row draws one uniform number per query, a multiple of 2^-53. It is in
+    the sample if that is below `sampling_probability`, rounded down to such a
+    multiple, and the smaller number comes first among equal distances. Given
+    the numbers of all other rows, that of one more row changes nothing about
+    them.
 
   With `max_answers`, check and answer draw samples of their own. Which queries
   pass is an output, and whether a row was in the sample of a check may not be
@@ -171,6 +172,7 @@ class PrivateKNN(OneAtATime):
     self.label = str(label)
     differing_rows(ledger.neighboring_relation)
     self.event(1)  # Checks the parameters.
+    self._below = drawn_below(self.sampling_probability)
     features = as_numbers(features, 'features', ('n', 'd'))
     labels = as_numbers(labels, 'labels', (len(features),))
     self.num_features = features.shape[1]
@@ -180,12 +182,14 @@ class PrivateKNN(OneAtATime):
     self._repeatable = randomness is not None
     self._randomness = Randomness() if randomness is None else randomness
     self._table = self._randomness.table_fingerprint([features, labels])
-    usable = np.isfinite(features).all(1) & np.isfinite(labels)
-    usable &= (labels >= 0) & (labels < num_classes)
-    usable &= np.floor(labels) == labels
-    self._labels = labels[usable].astype(np.int64)
-    self._features = self._rounded(features[usable])
-    self._squares = np.sum(self._features**2, axis=1)
+    # Which warnings or errors of NumPy there are depends on the rows.
+    with np.errstate(all='ignore'):
+      usable = np.isfinite(features).all(1) & np.isfinite(labels)
+      usable &= (labels >= 0) & (labels < num_classes)
+      usable &= np.floor(labels) == labels
+      self._labels = labels[usable].astype(np.int64)
+      self._features = self._rounded(features[usable])
+      self._squares = np.sum(self._features**2, axis=1)
     self._calls = 0
     self._answered = 0
 
@@ -302,9 +306,9 @@ class PrivateKNN(OneAtATime):
       )
     if not len(queries):
       return np.zeros(0, np.int64)
-    with self._lock:
-      self._check_process()
-      return self._answers(self._rounded(queries), resume)
+    queries = self._rounded(queries)
+    with self._alone():
+      return self._answers(queries, resume)
 
   def _answers(self, queries, resume):
     if self._is_used_up():
@@ -380,7 +384,7 @@ class PrivateKNN(OneAtATime):
     Returns:
       int64 `[num_classes]`.
     """
-    sample = np.flatnonzero(draws < self.sampling_probability)
+    sample = np.flatnonzero(draws < self._below)
     near = scores[sample]
     if len(sample) > self.num_neighbors:
       last = np.partition(near, self.num_neighbors - 1)[self.num_neighbors - 1]
@@ -400,12 +404,12 @@ class PrivateKNN(OneAtATime):
 
   def _rounded(self, features: np.ndarray) -> np.ndarray:
     """Whole numbers in [-L, L], elementwise."""
-    with np.errstate(over='ignore'):  # Of floats wider than these.
+    with np.errstate(all='ignore'):
       features = features.astype(np.float64)
-    features = np.clip(features, -self.feature_bound, self.feature_bound)
-    features /= self.feature_bound
-    features *= self._level
-    return np.rint(features, out=features)
+      features = np.clip(features, -self.feature_bound, self.feature_bound)
+      features /= self.feature_bound
+      features *= self._level
+      return np.rint(features, out=features)
 
 
 def private_knn_event(

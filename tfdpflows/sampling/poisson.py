@@ -8,6 +8,7 @@ import numpy as np
 from tfdpflows._checks import Fixed, check_integer
 from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent
 from tfdpflows.accounting.mechanisms import overflow
+from tfdpflows.randomness import drawn_below
 
 # A larger probability is a mistake: it costs rows, and privacy where an
 # accountant counts it as a failure.
@@ -151,7 +152,7 @@ class PoissonSampler(Fixed):
       `max_batch_size` rounded up to a multiple of it.
     """
     drawn = np.flatnonzero(
-      rng.random(self.num_examples) < self.sampling_probability
+      rng.random(self.num_examples) < drawn_below(self.sampling_probability)
     )
     if self.max_batch_size is not None and len(drawn) > self.max_batch_size:
       drawn = rng.choice(
