@@ -32,6 +32,7 @@ EVENTS = [
   accounting.DataDependentDpEvent(accounting.GNMaxDpEvent(10.0), -9.0),
   accounting.SmoothSensitivityDpEvent(10.0, 0.02),
   accounting.RenyiDpEvent(20.0, 0.1),
+  accounting.ObjectivePerturbationDpEvent(10.0, 0.1),
   dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
   accounting.TruncatedSubsampledGaussianDpEvent(100, 0.1, 50, 2.0),
   BANDED,
@@ -85,6 +86,7 @@ BY_RELATION = [
     accounting.ConfidentGNMaxDpEvent(10.0, 10.0, 10.0),
     accounting.VoteThresholdDpEvent(10.0),
   ],
+  [accounting.ObjectivePerturbationDpEvent(10.0, 0.1)],
   [accounting.RandomizedResponseDpEvent(0.5, 3)],
   [dp_event.SingleEpochTreeAggregationDpEvent(4.0, 8)],
   [

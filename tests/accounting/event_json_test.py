@@ -45,6 +45,7 @@ EVENTS = [
   ),
   accounting.SmoothSensitivityDpEvent(10.0, 0.02, 30.0),
   accounting.RenyiDpEvent(20.0, 0.1, 1e-6),
+  accounting.ObjectivePerturbationDpEvent(10.0, 0.1),
   accounting.ParallelDpEvent([GAUSSIAN, dp_accounting.LaplaceDpEvent(2.0)]),
   dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 1.0),
   dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, math.inf),

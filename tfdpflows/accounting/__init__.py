@@ -36,6 +36,9 @@ from tfdpflows.accounting.mechanisms.matrix import (
   MatrixMechanismDpEvent,
   ToeplitzMechanismDpEvent,
 )
+from tfdpflows.accounting.mechanisms.objective_perturbation import (
+  ObjectivePerturbationDpEvent,
+)
 from tfdpflows.accounting.mechanisms.parallel import ParallelDpEvent
 from tfdpflows.accounting.mechanisms.smooth_sensitivity import (
   RenyiDpEvent,
@@ -70,6 +73,7 @@ __all__ = [
   'LNMaxDpEvent',
   'LedgerError',
   'MatrixMechanismDpEvent',
+  'ObjectivePerturbationDpEvent',
   'ParallelDpEvent',
   'PermuteAndFlipDpEvent',
   'PrivacyBudget',

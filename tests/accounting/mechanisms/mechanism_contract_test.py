@@ -30,6 +30,7 @@ from tfdpflows.accounting.mechanisms import (
   Laplace,
   Mixture,
   NullRowGaussian,
+  ObjectivePerturbation,
   Parallel,
   RandomizedResponse,
   RandomizedResponseOrNull,
@@ -178,6 +179,30 @@ def rescaled(sigma, beta, shift):
   return found
 
 
+def perturbed(sigma, regularization, replaced=False):
+  """Minimisers of logistic losses of rows in [-1, 1], on the line.
+
+  They fall with the linear term, whose value at a point is one less derivative.
+  """
+  points = np.sort(
+    np.concatenate([np.linspace(-40.0, 40.0, 4001), np.linspace(-3, 3, 4001)])
+  )
+
+  def law(rows):
+    slope = regularization * points
+    for row in rows:
+      slope = slope - row * special.expit(-row * points)
+    below, above = special.ndtr(slope / sigma), special.ndtr(-slope / sigma)
+    return np.where(slope[:-1] < 0, np.diff(below), -np.diff(above))
+
+  found = []
+  for rest in ([], [0.5], [1.0, -1.0], [1.0] * 4):
+    for one in (1.0, -1.0, 0.6):
+      other = [-one] if replaced else []
+      found += both((law([*rest, one]), law([*rest, *other])))
+  return found
+
+
 def some_at(order, divergence, delta):
   """A Gaussian with this divergence, and a failure that reveals the table."""
   sigma = math.sqrt(order / 2 / divergence)
@@ -262,6 +287,12 @@ ROWS = [
   # What has this guarantee with equality.
   (ZeroConcentrated(0.2), noises(normal, math.sqrt(2.5)), BOUNDS - {'pld'}),
   (MIXTURE, mixture(), ON_SAMPLE),
+  (ObjectivePerturbation(0.9, 2.5), perturbed(0.9, 0.4), BOUNDS - {'zcdp'}),
+  (
+    ObjectivePerturbation(2.0, 0.5, True),
+    perturbed(2.0, 2.0, replaced=True),
+    BOUNDS - {'zcdp'},
+  ),
   (SmoothSensitivity(4.0, 0.02, 3.0), rescaled(4.0, 0.02, 3.0), {'rdp'}),
   (RenyiPrivate(16.0, 1.0, 0.01), some_at(16.0, 1.0, 0.01), {'rdp'}),
   (

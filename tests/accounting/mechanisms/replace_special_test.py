@@ -38,6 +38,7 @@ AS_IF_REMOVED = [
   accounting.VoteThresholdDpEvent(10.0),
   accounting.SmoothSensitivityDpEvent(10.0, 0.02),
   accounting.RenyiDpEvent(20.0, 0.1),
+  accounting.ObjectivePerturbationDpEvent(10.0, 0.1),
   dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN),
   dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE),
   dp_accounting.PoissonSampledDpEvent(0.1, DISCRETE),

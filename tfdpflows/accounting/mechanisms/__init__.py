@@ -43,6 +43,9 @@ from tfdpflows.accounting.mechanisms.gaussian import (
 from tfdpflows.accounting.mechanisms.laplace import Laplace
 from tfdpflows.accounting.mechanisms.matrix import has_stream
 from tfdpflows.accounting.mechanisms.null_row import NullRowGaussian
+from tfdpflows.accounting.mechanisms.objective_perturbation import (
+  ObjectivePerturbation,
+)
 from tfdpflows.accounting.mechanisms.parallel import Parallel
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, OPPOSITE, PRESENT
 from tfdpflows.accounting.mechanisms.sampling import without_amplification
@@ -75,6 +78,7 @@ __all__ = [
   'Mixture',
   'NonPrivate',
   'NullRowGaussian',
+  'ObjectivePerturbation',
   'Parallel',
   'RandomizedResponse',
   'RandomizedResponseOrNull',
