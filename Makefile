@@ -98,17 +98,23 @@ bench-peers: .venv/stamp-base ## Time a training step beside Opacus and JAX, in 
 	.venv/bin/python -m experiments.bench_step --parts=peers \
 	  --output=experiments/results/bench_step.json
 
-# dpmm needs Python 3.10 or 3.11.
+# dpmm needs Python 3.10 or 3.11. CTGAN has an environment of its own, so that
+# neither changes the versions of the other's packages.
 .PHONY: peers-tabular
-peers-tabular: ## Install the synthesizers to compare with, in .venv-peers-tabular
+peers-tabular: ## Install the synthesizers to compare with, in .venv-peers-*
 	@$(call environment,.venv-peers-tabular)
 	@.venv-peers-tabular/bin/python $(PIP) 'dpmm==0.1.9' \
 	  || echo 'dpmm: cannot be installed, skipped.' >&2
+	@$(call environment,.venv-peers-ctgan)
+	@.venv-peers-ctgan/bin/python $(PIP) 'torch<=2.13.0' 'ctgan==0.12.1' \
+	  || echo 'ctgan: cannot be installed, skipped.' >&2
 
 .PHONY: bench-synthesizers
-bench-synthesizers: .venv/stamp-base peers-tabular ## Run MST and PrivBayes on Adult, scored as ours
+bench-synthesizers: .venv/stamp-base peers-tabular ## Run MST, PrivBayes and CTGAN on Adult, scored as ours
 	.venv/bin/python -m experiments.peers.compare --dataset=adult \
 	  --methods=mst --methods=privbayes --output_dir=experiments/results
+	.venv/bin/python -m experiments.peers.compare --dataset=adult \
+	  --methods=ctgan --epsilon=1e6 --output_dir=experiments/results
 
 .PHONY: lint
 lint: .venv/stamp-dev ## Check style and the BUILD files

@@ -138,7 +138,8 @@ def answer(
 
   Returns:
     A JSON-able dict: `accuracy` of the student, `answers`, their `correct`
-    share, the parameters of the aggregator, `spent` and `data_dependent`.
+    share, `refused`, how many of the `checked` queries failed the check, the
+    parameters of the aggregator, `spent` and `data_dependent`.
   """
   budget = accounting.PrivacyBudget(epsilon=epsilon, delta=DELTA)
   ledger = accounting.PrivacyLedger(budget=budget)
@@ -160,10 +161,16 @@ def answer(
   answers[chosen] = found
   given = found >= 0
   right = found == data.pool_labels[chosen]
+  checked = len(given)
+  if given.sum() == facts.get('max_answers'):
+    # After the last of all answers nothing is answered any more.
+    checked = int(np.flatnonzero(given)[-1]) + 1
   return {
     **facts,
     'accuracy': student_accuracy(data, answers, seed),
     'answers': int(given.sum()),
+    'checked': checked,
+    'refused': checked - int(given.sum()),
     'correct': float(right[given].mean()) if given.any() else None,
     'plurality_correct': float(
       np.mean(votes.argmax(1) == data.pool_labels[chosen])

@@ -26,7 +26,8 @@ from experiments import datasets, synthesis_scores
 from experiments.run_record import command_line, versions, write_json
 
 _GANS = ('dpgan', 'pategan')
-METHODS = ('flow', *_GANS, 'dp_merf', 'mst', 'aim', 'privbayes')
+_BASELINES = ('dp_merf', 'dp_cgan', 'gs_wgan')
+METHODS = ('flow', *_GANS, *_BASELINES, 'mst', 'aim', 'privbayes', 'ctgan')
 _SMOKE_ROWS = 1000
 
 
@@ -71,9 +72,10 @@ def run(
 
   Returns:
     A JSON-able dict: `runs` has an entry for each epsilon and seed with the
-    epsilon spent, scores, distances to the held-out rows, what the rows are
-    worth for other tasks, the mean log-density of held-out rows in nats, wall
-    times in seconds and the most memory held up to the end of sampling in MiB;
+    epsilon spent (`None` without privacy), scores, distances to the held-out
+    rows, what the rows are worth for other tasks, the mean log-density of
+    held-out rows in nats, wall times in seconds and the most memory held up to
+    the end of sampling in MiB;
     `summary` has mean and standard deviation over the seeds.
 
   Raises:
@@ -167,9 +169,10 @@ def summarize(runs):
   summary = []
   for epsilon in dict.fromkeys(run['epsilon'] for run in runs):
     same = [run for run in runs if run['epsilon'] == epsilon]
+    spent = [run['epsilon_spent'] for run in same]
     entry = {
       'epsilon': epsilon,
-      'largest_epsilon_spent': max(run['epsilon_spent'] for run in same),
+      'largest_epsilon_spent': None if None in spent else max(spent),
       'seeds': len(same),
     }
     for key in ('scores', 'seconds'):
@@ -200,6 +203,18 @@ def _synthesizer_class(method, target):
     from experiments.baselines import dp_merf
 
     return functools.partial(dp_merf.DPMerf, target=target)
+  if method == 'dp_cgan':
+    from experiments.baselines import dp_cgan
+
+    return functools.partial(dp_cgan.DPCGAN, target=target)
+  if method == 'gs_wgan':
+    from experiments.baselines import gs_wgan
+
+    return gs_wgan.GSWGAN
+  if method == 'ctgan':
+    from experiments.peers import ctgan_synthesizer
+
+    return ctgan_synthesizer.CtganSynthesizer
   if method in METHODS:
     from experiments.peers import dpmm_synthesizer
 
@@ -254,8 +269,9 @@ def one_run(synthesizer, train, scorer, seed):
   peak = synthesis_scores.peak_memory() if peak is None else peak
   scores = scorer(synthetic)
   times.append(time.perf_counter())
+  spent = float(synthesizer.ledger.epsilon())
   found = {
-    'epsilon_spent': float(synthesizer.ledger.epsilon()),
+    'epsilon_spent': spent if np.isfinite(spent) else None,
     'scores': scores,
     'distances': scorer.distances(synthetic),
     'tasks': scorer.tasks(synthetic),

@@ -29,9 +29,12 @@ NAMES = {
   'dpgan': "TabularSynthesizer, model='dpgan'",
   'pategan': "TabularSynthesizer, model='pategan'",
   'dp_merf': 'DP-MERF, written here',
+  'dp_cgan': 'DP-CGAN, written here',
+  'gs_wgan': 'GS-WGAN, written here',
   'mst': 'MST (dpmm)',
   'aim': 'AIM (dpmm)',
   'privbayes': 'PrivBayes (dpmm)',
+  'ctgan': 'CTGAN (ctgan)',
 }
 # Macro-F1, AUROC, average precision at epsilon 1: Lee, Kim, Jeong and Ro
 # (2022), DP-HFlow. Their Intrusion has classes grouped in a way of its own.
@@ -112,14 +115,17 @@ _DIFFERS = (
   'Census-Income, random 80/20 of the others); Intrusion is the five most '
   'frequent classes of the 10 % file, where the paper groups classes in its '
   'own way; Kendall tau is over all pairs of columns, categories by their '
-  'place in the schema, of at most 20,000 rows. TabularSynthesizer and '
-  'DP-MERF are told which column is the target, dpmm has no such argument. '
+  'place in the schema, of at most 20,000 rows. TabularSynthesizer, '
+  'DP-MERF and DP-CGAN are told which column is the target, other GANs and '
+  'dpmm have no such argument. '
   'AUROC and AP are computed from scores, for two classes only. Column TV is '
   'the mean total variation of single columns, pair TV that of all pairs, '
   'triple TV that of 200 triples, in at most 8 cells each way; range error '
   'is the mean error of 1,000 shares of rows with conditions on three columns; '
   'R2 that of three regressors of a numeric column, which learn from 20,000 '
-  'synthetic rows. "Not private" is epsilon 1e6 with the same clipping. Rows '
+  'synthetic rows. "Not private" is epsilon 1e6 with the same clipping, and '
+  'for CTGAN no privacy at all. Neighbours have one row more or less; for '
+  'GS-WGAN one row is replaced, which takes twice the noise on marginals. Rows '
   'marked "before" were measured earlier in this project with a domain read '
   'off the table, and are no part of the JSON files. Seeds make runs '
   'reproducible, hence not private. Where AIM has fewer than 80 MB for its '
@@ -240,12 +246,16 @@ def _privacy(content):
   """What the runs of a file spent, by whom accounted, and how rows came in."""
   runs = content['runs']
   statement = runs[0]['privacy_statement']
+  if any(run['epsilon_spent'] is None for run in runs):
+    return f'- {_name(content)}: not private at all.'
   shares = [run['epsilon_spent'] / run['epsilon'] for run in runs]
   words = [
     f'- {_name(content)}: {max(shares):.2%} of epsilon at most, delta = '
     f'{content["delta"]:g}, accountant: {statement["accountant"]}',
     f'sampling: {statement["sampling"]}',
   ]
+  if statement.get('neighboring_relation') == 'REPLACE_ONE':
+    words.append('neighbours with one row replaced')
   if content.get('note'):
     words.append(content['note'])
   return '; '.join(words) + '.'

@@ -5,7 +5,8 @@ r"""Runs the synthesizers of other libraries on a table, scored as ours.
 
 Writes `tabular_DATASET_METHOD.json` for each method, as
 `experiments.tabular_synthesis` writes them. `make peers-tabular` makes the
-environment that they run in.
+environments that they run in. CTGAN is not private, and takes --epsilon=1e6
+alone.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import os
 from absl import app, flags
 
 from experiments import datasets, tabular_synthesis
-from experiments.peers import dpmm_synthesizer
+from experiments.peers import ctgan_synthesizer, dpmm_synthesizer, peer
 from experiments.run_record import command_line
+
+METHODS = (*dpmm_synthesizer.METHODS, *ctgan_synthesizer.METHODS)
 
 
 def run(dataset, methods, output_dir, **arguments):
@@ -24,7 +27,7 @@ def run(dataset, methods, output_dir, **arguments):
 
   Args:
     dataset: one of `datasets.DATASETS`.
-    methods: some of `dpmm_synthesizer.METHODS`.
+    methods: some of `METHODS`.
     output_dir: folder of the JSON files; runs that are there are kept.
     **arguments: of `tabular_synthesis.run`.
 
@@ -40,8 +43,8 @@ def run(dataset, methods, output_dir, **arguments):
         dataset, method=method, output=path, resume=True, **arguments
       )
     except (
-      dpmm_synthesizer.PeerUnavailableError,
-      dpmm_synthesizer.PeerFailedError,
+      peer.PeerUnavailableError,
+      peer.PeerFailedError,
     ) as error:
       skipped[method] = str(error)
       continue
@@ -77,7 +80,7 @@ def _define_flags():
   flags.DEFINE_multi_enum(
     'methods',
     ['mst'],
-    dpmm_synthesizer.METHODS,
+    METHODS,
     'What to run; may be given several times.',
   )
   flags.DEFINE_list('epsilon', ['1'], 'Privacy budgets, comma-separated.')

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import subprocess
-import tempfile
 
-import pandas as pd
-
+from experiments.peers import peer
 from tfdpflows import accounting
 from tfdpflows.evaluation import discretization
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PYTHON = ROOT / '.venv-peers-tabular' / 'bin' / 'python'
+PYTHON = peer.ROOT / '.venv-peers-tabular' / 'bin' / 'python'
 METHODS = ('mst', 'aim', 'privbayes')
 _WORKER = pathlib.Path(__file__).resolve().parent / 'dpmm_worker.py'
 
 
-class PeerUnavailableError(RuntimeError):
-  """The environment of the peers is not there, or lacks dpmm."""
-
-
-class PeerFailedError(RuntimeError):
-  """A fit of a peer ended with an error, or took too long."""
-
-
-class DpmmSynthesizer:
+class DpmmSynthesizer(peer.Peer):
   """One of `METHODS`, fitted and sampled by a process of its own.
 
   It gets the same public domain as ours: categories and bounds of the schema.
@@ -89,23 +75,7 @@ class DpmmSynthesizer:
       )
     if rounds is not None and method != 'aim':
       raise ValueError(f'Only AIM has rounds, {method} has none.')
-    for field in schema:
-      if not field.required:
-        raise ValueError(
-          f'Column {field.name!r} may be missing, which dpmm would learn '
-          'without paying. Set "required" to true, or drop the column.'
-        )
-    if not os.path.exists(python):
-      raise PeerUnavailableError(
-        f'There is no {python}: run `make peers-tabular`.'
-      )
-    self.schema = schema
-    self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
-    self.method = method
-    self.ledger = self
-    self.peak_mib = None
-    self.details = None
-    self._request = {
+    request = {
       'method': method,
       'domain': domain(schema),
       'epsilon': epsilon,
@@ -118,61 +88,20 @@ class DpmmSynthesizer:
       'jobs': jobs,
       'seed': seed,
     }
-    self._python = str(python)
-    self._limit_s = limit_s
-    self._rows = None
-
-  def fit(self, df):
-    """Fits, and draws as many rows as there are, which `sample` gives out.
-
-    Args:
-      df: `DataFrame` with the columns of the schema.
-
-    Returns:
-      The synthesizer.
-
-    Raises:
-      ValueError: naming the column and row that the schema does not allow.
-      PeerFailedError: if the process fails or takes too long.
-      PeerUnavailableError: if its environment has no dpmm.
-    """
-    table = self.schema.validate(df)
-    with tempfile.TemporaryDirectory() as folder:
-      table.to_csv(os.path.join(folder, 'train.csv'), index=False)
-      request = {**self._request, 'num_rows': len(table)}
-      self.details = self._ask(folder, request)
-      rows = pd.read_csv(
-        os.path.join(folder, 'synthetic.csv'),
-        dtype={f.name: str for f in self.schema if not f.is_numeric},
-        keep_default_na=False,
-      )
-    self.peak_mib = self.details['peak_mib']
-    for field in self.schema:
-      if field.type == 'integer':
-        rows[field.name] = rows[field.name].round()
-    # Bins are wider than what they hold.
-    self._rows = self.schema.validate(rows, 'clip', fitting=False)
-    return self
-
-  def sample(self, num_rows, seed=None):
-    """Returns `num_rows` of the rows that were drawn, at most all of them."""
-    if self._rows is None:
-      raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
-    if not 0 <= num_rows <= len(self._rows):
-      raise ValueError(
-        f'num_rows is {num_rows}; {len(self._rows)} rows were drawn.'
-      )
-    if num_rows == len(self._rows):
-      return self._rows
-    return self._rows.sample(int(num_rows), random_state=seed)
+    super().__init__(
+      schema,
+      method,
+      package='dpmm',
+      worker=_WORKER,
+      request=request,
+      python=python,
+      limit_s=limit_s,
+    )
+    self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
 
   def epsilon(self):
     """Returns the epsilon that dpmm claims to have spent."""
     return self.budget.epsilon
-
-  def privacy_statement(self):
-    """Returns the synthesizer, whose `to_dict` says what dpmm claims."""
-    return self
 
   def to_dict(self):
     """Returns what dpmm claims: a JSON-able dict."""
@@ -185,30 +114,6 @@ class DpmmSynthesizer:
       'binning_epsilon': request['binning_epsilon'],
       'details': self.details,
     }
-
-  def _ask(self, folder, request):
-    try:
-      process = subprocess.run(
-        [self._python, str(_WORKER), folder, json.dumps(request)],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=self._limit_s,
-        # The path of this project is none of the other environment's.
-        env={k: v for k, v in os.environ.items() if k != 'PYTHONPATH'},
-      )
-    except subprocess.TimeoutExpired as error:
-      raise PeerFailedError(
-        f'{self.method} was given up after {self._limit_s} seconds.'
-      ) from error
-    last = ''.join(process.stderr.strip().splitlines()[-1:])
-    if "No module named 'dpmm'" in last:
-      raise PeerUnavailableError(
-        f'{self._python} has no dpmm: run `make peers-tabular`.'
-      )
-    if process.returncode:
-      raise PeerFailedError(f'{self.method} failed: {last}')
-    return json.loads(process.stdout.splitlines()[-1])
 
 
 def domain(schema):

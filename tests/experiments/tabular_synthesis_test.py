@@ -157,6 +157,22 @@ class TestRun:
     smoke(figure=figure)
     assert figure.read_bytes().startswith(b'\x89PNG')
 
+  @pytest.mark.parametrize(
+    'method, settings',
+    [
+      ('dp_cgan', {'epochs': 1, 'hidden_units': (8,)}),
+      ('gs_wgan', {'steps': 3, 'warm_up_steps': 1}),
+    ],
+  )
+  def test_baselines(self, method, settings):
+    results = tabular_synthesis.run(
+      'randhie', method=method, smoke=True, hyperparameters=settings
+    )
+    (run,) = results['runs']
+    assert 0.9 < run['epsilon_spent'] <= 1
+    assert run['log_likelihood'] is None
+    assert run['distances']['marginal_total_variation'] < 0.2
+
   def test_unknown_method(self):
     with pytest.raises(ValueError, match="No method 'magic'. Choose one of"):
       tabular_synthesis.run('randhie', smoke=True, method='magic')

@@ -73,6 +73,14 @@ class TestSection:
     assert '99.00% of epsilon at most, delta = 1e-05, accountant: pld' in text
     assert 'sampling: Poisson' in text
 
+  def test_what_is_not_private_claims_nothing(self, tmp_path):
+    runs = [run(0, epsilon=1e6, epsilon_spent=None)]
+    write(tmp_path, 'adult_ctgan', method='ctgan', runs=runs)
+    text = tabular_tables.section(tmp_path)
+    assert rows(text, 'CTGAN')[0][1] == 'not private'
+    assert '- CTGAN (ctgan): not private at all.' in text
+    assert 'of epsilon at most' not in text
+
   def test_all_tables_are_as_wide_as_their_heads(self, tmp_path):
     for name in ('adult', 'census', 'covertype', 'intrusion', 'randhie'):
       write(tmp_path, name, dataset=name, runs=[run(0)])

@@ -12,7 +12,7 @@ from tfdpflows import accounting, pate
 from tfdpflows.accounting import LedgerError
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.encoding import TableEncoder
-from tfdpflows.tabular.models import pategan
+from tfdpflows.tabular.models import pategan, stacked
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
 ROW = 7
@@ -71,7 +71,7 @@ def test_a_row_changes_its_own_teacher_alone(people, codes, monkeypatch):
     rows, places = codes, shards
     if without is not None:
       rows, places = np.delete(codes, ROW, 0), np.delete(shards, ROW)
-    sorted_rows = pategan._Shards(rows, places, 12)
+    sorted_rows = stacked.Shards(rows, places, 12)
     for _ in range(5):
       training._teacher_step(
         sorted_rows.codes, sorted_rows.starts, sorted_rows.sizes
@@ -148,7 +148,7 @@ def test_an_empty_shard_and_a_broken_teacher_vote_on(people, codes):
   training, _ = _training(people)
   initial = [v.numpy() for v in training._teachers.trained]
   shards = np.random.default_rng(0).integers(1, 12, size=400)  # None for 0.
-  rows = pategan._Shards(codes, shards, 12)
+  rows = stacked.Shards(codes, shards, 12)
   for _ in range(3):
     training._teacher_step(rows.codes, rows.starts, rows.sizes)
   for before, after in zip(initial, training._teachers.trained):

@@ -16,13 +16,13 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.models.base import positive, share, whole
 from tfdpflows.tabular.models.gan import (
-  LEAK,
   GANModel,
   GeneratorTraining,
   Network,
   TableGenerator,
   adam,
 )
+from tfdpflows.tabular.models.stacked import Shards, StackedNetworks, batch_rows
 
 if TYPE_CHECKING:
   from tfdpflows.tabular.fitting import Spending
@@ -210,11 +210,12 @@ class PATEGAN(tf.Module):
     self._settings = settings
     self._randomness = randomness
     inputs = generator.num_indicators
-    self._teachers = _Teachers(
+    self._teachers = StackedNetworks(
       settings.num_teachers,
       inputs,
       settings.teacher_units,
       randomness.numpy('teachers'),
+      name='teachers',
     )
     self._student = Network(
       [inputs, *settings.hidden_units, 1],
@@ -259,7 +260,7 @@ class PATEGAN(tf.Module):
     shards = pate.partition(
       len(codes), settings.num_teachers, randomness=self._randomness
     )
-    shards = _Shards(codes, shards, settings.num_teachers)
+    shards = Shards(codes, shards, settings.num_teachers)
     manager = self._manager(folder)
     start = int(self._answered.numpy())
     shown = bars.bar('round', settings.rounds, progress, start)
@@ -320,10 +321,7 @@ class PATEGAN(tf.Module):
     uniform = self._random.uniform(
       [settings.num_teachers, count], dtype=tf.float64
     )
-    inside = tf.floor(uniform * sizes[:, None])
-    inside = tf.minimum(inside, tf.maximum(sizes - 1, 0)[:, None])
-    rows = tf.cast(starts[:, None] + inside, tf.int32)
-    rows = tf.minimum(rows, tf.shape(codes)[0] - 1)
+    rows = batch_rows(uniform, starts, sizes, tf.shape(codes)[0])
     real = self._generator.indicators(tf.gather(codes, tf.reshape(rows, [-1])))
     real = tf.reshape(real, [settings.num_teachers, count, -1])
     is_empty = sizes[:, None, None] == 0
@@ -379,37 +377,3 @@ class PATEGAN(tf.Module):
   @tf.function(autograph=False)
   def _generator_step(self):
     self._training.step(self._student)
-
-
-class _Teachers(tf.Module):
-  """Networks with one hidden layer, one beside the other."""
-
-  def __init__(self, count, inputs, units, rng):
-    super().__init__(name='teachers')
-    self.trained = []
-    for fan_in, fan_out in ((inputs, units), (units, 1)):
-      kernel = rng.normal(size=[count, fan_in, fan_out], scale=fan_in**-0.5)
-      self.trained.append(tf.Variable(kernel, dtype=tf.float32))
-      self.trained.append(tf.Variable(tf.zeros([count, 1, fan_out])))
-
-  def __call__(self, x):
-    """Returns scores `[teachers, n]` of `[teachers, n, inputs]`."""
-    kernel, bias, last_kernel, last_bias = self.trained
-    x = tf.nn.leaky_relu(tf.matmul(x, kernel) + bias, LEAK)
-    return (tf.matmul(x, last_kernel) + last_bias)[..., 0]
-
-
-class _Shards:
-  """Codes in the order of their shards.
-
-  Attributes:
-    codes: `[n, d]`.
-    starts: `[teachers]`, where each shard begins.
-    sizes: `[teachers]`, how many rows it has.
-  """
-
-  def __init__(self, codes, shards, count):
-    sizes = np.bincount(shards, minlength=count)
-    self.codes = tf.constant(codes[np.argsort(shards, kind='stable')])
-    self.starts = tf.constant(np.cumsum(sizes) - sizes, tf.float64)
-    self.sizes = tf.constant(sizes, tf.float64)
