@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 from absl import app
 
-from experiments import results_document
+from experiments import pate_sweeps_figure, results_document
 
 _NAMES = {
   'lnmax': 'LNMax',
@@ -61,6 +61,9 @@ def section(folder):
     found = _load(folder, f'pate_{dataset}.json')
     if found is not None:
       parts += _students(dataset, found)
+  found = _load(folder, 'pate_sweeps_mnist.json')
+  if found is not None:
+    parts += _sweeps(found)
   found = _load(folder, 'pate_knn_mnist.json')
   if found is not None:
     parts += _neighbors(found)
@@ -130,6 +133,49 @@ def _students(dataset, found):
     results_document.markdown_table(lines),
     f'From `experiments/results/pate_{dataset}.json`.',
   ]
+
+
+def _sweeps(found):
+  """What changes with the number of teachers, and with the threshold."""
+  runs = found['runs']
+  seeds = len({run['seed'] for run in runs})
+  parts = [
+    '### Number of teachers and threshold, on mnist',
+    'Data, queries and student as above, 200 queries; mean of '
+    f'{seeds} seeds (standard deviation). Votes of more teachers are less '
+    'often outweighed by the noise, which the budget alone decides. With a '
+    'check, at most 150 queries are answered; the share that it refuses is of '
+    'the queries before the last answer.',
+    '![Accuracy of students over the number of teachers, and refused queries '
+    'over the threshold](../docs/pate_sweeps.png)',
+  ]
+  for mechanism, key, head in (
+    ('gnmax', 'num_teachers', 'GNMax: student, %, by teachers'),
+    ('confident', 'agreement', 'Confident GNMax, 250 teachers, by threshold'),
+  ):
+    same = [run for run in runs if run['mechanism'] == mechanism]
+    values = sorted({run[key] for run in same})
+    lines = [[head, *(f'{value:g}' for value in values)]]
+    for epsilon in sorted({run['epsilon'] for run in same}):
+      rows = {'student, %': lambda run: 100 * run['accuracy']}
+      if mechanism == 'confident':
+        rows['refused, %'] = lambda run: 100 * pate_sweeps_figure.refused(run)
+      for name, of in rows.items():
+        cells = [
+          results_document.mean_cell(
+            [
+              of(run)
+              for run in same
+              if run[key] == value and run['epsilon'] == epsilon
+            ],
+            1,
+          )
+          for value in values
+        ]
+        lines.append([f'epsilon {epsilon:g}, {name}', *cells])
+    parts.append(results_document.markdown_table(lines))
+  parts.append('From `experiments/results/pate_sweeps_mnist.json`.')
+  return parts
 
 
 def _neighbors(found):
