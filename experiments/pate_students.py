@@ -15,6 +15,7 @@ reproducible and therefore not private.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import dp_accounting
@@ -141,15 +142,15 @@ def answer(
     share, `refused`, how many of the `checked` queries failed the check, the
     parameters of the aggregator, `spent` and `data_dependent`.
   """
+  del num_teachers  # The ensemble has them.
   budget = accounting.PrivacyBudget(epsilon=epsilon, delta=DELTA)
   ledger = accounting.PrivacyLedger(budget=budget)
   aggregator, facts = _aggregator(
-    mechanism, budget, num_teachers, num_queries, agreement
-  )
-  kind, parameters = aggregator
-  aggregator = ensemble.aggregator(
-    kind,
-    *parameters,
+    mechanism,
+    budget,
+    ensemble,
+    num_queries,
+    agreement,
     ledger=ledger,
     # Of its own for each case: the ensemble has the streams of the seed.
     randomness=Randomness(seed=1000 + seed),
@@ -208,47 +209,48 @@ def student_accuracy(data, answers, seed):
   return float(np.mean(predicted == data.test_y))
 
 
-def _aggregator(mechanism, budget, num_teachers, num_queries, agreement):
-  """Returns a class with its parameters, and these by name."""
+def _aggregator(mechanism, budget, ensemble, num_queries, agreement, **given):
+  """Returns an aggregator of the votes, and its parameters by name."""
   if mechanism in ('gnmax', 'confident'):
     answers = None
     if mechanism == 'confident':
       answers = max(int(_ANSWERED * num_queries), 1)
     plan = pate.plan_queries(
       budget,
-      num_teachers=num_teachers,
-      num_classes=2,
+      num_teachers=ensemble.num_teachers,
+      num_classes=ensemble.num_classes,
       num_queries=num_queries,
       max_answers=answers,
     )
-    if answers is None:
-      facts = {'sigma': plan.sigma}
-      return (pate.GNMax, facts.values()), facts
-    facts = {
-      'threshold': plan.threshold,
-      'sigma_threshold': plan.sigma_threshold,
-      'sigma': plan.sigma,
-      'max_answers': answers,
-    }
-    if agreement is not None:
-      facts['threshold'] = agreement * num_teachers
-    return (pate.ConfidentGNMax, facts.values()), facts
+    facts = {'sigma': plan.sigma}
+    if answers is not None:
+      if agreement is not None:
+        # The noise does not depend on it.
+        threshold = agreement * ensemble.num_teachers
+        plan = dataclasses.replace(plan, threshold=threshold)
+      facts = {
+        'threshold': plan.threshold,
+        'sigma_threshold': plan.sigma_threshold,
+        'sigma': plan.sigma,
+        'max_answers': answers,
+      }
+    return plan.aggregator(ensemble, **given), facts
   # Noise of scale 1 / gamma; an epsilon of each query for the other.
-  events = {
-    'lnmax': accounting.LNMaxDpEvent,
-    'exponential': accounting.ExponentialMechanismDpEvent,
-  }
+  kind, name, event = {
+    'lnmax': (pate.LNMax, 'gamma', accounting.LNMaxDpEvent),
+    'exponential': (
+      pate.ExponentialVote,
+      'epsilon_per_query',
+      accounting.ExponentialMechanismDpEvent,
+    ),
+  }[mechanism]
   noise = accounting.calibrate_noise_multiplier(
     lambda scale: dp_accounting.SelfComposedDpEvent(
-      events[mechanism](1 / scale), num_queries
+      event(1 / scale), num_queries
     ),
     budget,
   )
-  if mechanism == 'lnmax':
-    facts = {'gamma': 1 / noise}
-    return (pate.LNMax, facts.values()), facts
-  facts = {'epsilon_per_query': 1 / noise}
-  return (pate.ExponentialVote, facts.values()), facts
+  return ensemble.aggregator(kind, 1 / noise, **given), {name: 1 / noise}
 
 
 def _data_dependent(mechanism, facts, votes, given):

@@ -168,7 +168,7 @@ def test_what_is_charged(people, codes):
   found = plan.plan_training(
     400, budget=budget, spent=accounting.GNMaxDpEvent(50.0), accountant='pld'
   )
-  assert found.queries == 24
+  assert found.num_queries == 24
   ledger = accounting.PrivacyLedger(budget=budget)
   ledger.charge(accounting.GNMaxDpEvent(50.0), label='before')
   training, _ = _training(people)

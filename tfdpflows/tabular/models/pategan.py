@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import dp_accounting
 import numpy as np
@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tfdpflows import accounting, pate
 from tfdpflows import progress as bars
-from tfdpflows.accounting import GNMaxDpEvent
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.models.base import positive, share, whole
@@ -33,25 +32,6 @@ _ROWS_PER_TEACHER, _MOST_TEACHERS = 16, 1000
 _LABEL = 'votes'
 # Answers in a step of the student.
 _STUDENT_BATCH = 64
-
-
-class QueryPlan(NamedTuple):
-  """Votes that the budget allows.
-
-  Attributes:
-    sigma: standard deviation of the noise on each count.
-    queries: number of generated rows that are voted on.
-  """
-
-  sigma: float
-  queries: int
-
-  @property
-  def event(self) -> dp_accounting.DpEvent:
-    """The `DpEvent` of all votes."""
-    return dp_accounting.SelfComposedDpEvent(
-      GNMaxDpEvent(self.sigma), self.queries
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +88,7 @@ class PATEGANModel(GANModel):
     budget: accounting.PrivacyBudget,
     spent: dp_accounting.DpEvent,
     accountant: str,
-  ) -> QueryPlan:
+  ) -> pate.QueryPlan:
     """See `TableModel`: the least noise for all votes.
 
     Raises:
@@ -119,14 +99,14 @@ class PATEGANModel(GANModel):
         f'num_teachers is {self.num_teachers}, and the table has {num_rows} '
         'rows: each teacher needs one at least, and should have many.'
       )
-    queries = self.rounds * self.queries
-    sigma = accounting.calibrate_noise_multiplier(
-      lambda sigma: QueryPlan(sigma, queries).event,
+    return pate.plan_queries(
       budget,
+      num_teachers=self.num_teachers,
+      num_classes=2,
+      num_queries=self.rounds * self.queries,
       spent=spent,
       accountant=accountant,
     )
-    return QueryPlan(sigma, queries)
 
   def train(
     self,
@@ -148,7 +128,7 @@ class PATEGANModel(GANModel):
       progress=progress,
     )
 
-  def describe_sampling(self, plan: QueryPlan) -> None:
+  def describe_sampling(self, plan: pate.QueryPlan) -> None:
     """See `TableModel`: no rows are sampled."""
 
   def notes(self) -> list[str]:
