@@ -15,6 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = (
   'README.md',
   'docs/accounting.md',
+  'docs/auditing.md',
   'docs/pate.md',
   'docs/training.md',
 )

@@ -16,6 +16,7 @@ from tfdpflows.version import __version__
 
 _SUBPACKAGES = (
   'accounting',
+  'audit',
   'bijectors',
   'evaluation',
   'flows',
