@@ -167,6 +167,7 @@ def even_apart(value: Value) -> Value:
 
 
 def public(shape: Optional[tuple[int, ...]], **kwargs: Any) -> Value:
+  """Returns a value of no row."""
   return settled(Value(PUBLIC, shape, **kwargs))
 
 
