@@ -13,6 +13,7 @@ _HERE = pathlib.Path(__file__).resolve().parent
 # own version, which pip finds because tf-keras names its TensorFlow.
 _REQUIRES = [
   'absl-py>=1.0,<2',
+  'cloudpickle>=1.3',
   'dp-accounting==0.4.3',
   'jinja2>=3.0',
   'joblib>=1.3',

@@ -104,9 +104,12 @@ class AnomalyEnsemble(TeacherEnsemble):
     Raises:
       ValueError: as `votes`.
     """
-    x = self._queries(x)
+    return self._asked('_scores', x)
+
+  def _scores(self, task):
+    x, teachers = task
     found = np.full([self.num_teachers, len(x)], np.nan)
-    for t, teacher, model in self._models(x):
+    for t, teacher, model in self._models(x, teachers):
       if teacher.model is not None:
         # As for votes: no row of a shard shows in an error.
         with contextlib.suppress(Exception):

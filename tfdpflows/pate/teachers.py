@@ -22,6 +22,7 @@ from tfdpflows import atomic
 from tfdpflows._checks import Fixed, check_integer
 from tfdpflows._keras import keras
 from tfdpflows.mechanisms.releases import as_numbers, differing_rows
+from tfdpflows.pate import processes
 from tfdpflows.pate.aggregators import Aggregator, count_votes
 from tfdpflows.pate.partition import partition
 from tfdpflows.progress import bar
@@ -40,8 +41,14 @@ _TRIAL_ROWS = 20
 _CHUNK = 8192
 # What settings must have.
 _NAMES = ('version', 'class', 'shape', 'seeded', 'units', 'table', 'finished')
-# Callbacks of Keras that write files.
-_WRITING = ('BackupAndRestore', 'CSVLogger', 'ModelCheckpoint', 'TensorBoard')
+# Callbacks of Keras that write files, or send what they learn elsewhere.
+_WRITING = (
+  'BackupAndRestore',
+  'CSVLogger',
+  'ModelCheckpoint',
+  'RemoteMonitor',
+  'TensorBoard',
+)
 _NOT_FITTED = 'The teachers are not trained yet: call fit.'
 
 
@@ -71,16 +78,25 @@ class TeacherEnsemble(Fixed):
   wrong with `make_teacher` itself shows before any row is read, on made-up
   rows. Rows with a label that is no class are left out.
 
+  Keras models are trained and asked in other processes, of which only weights
+  and votes come back: how long a teacher was trained would else show in the
+  numbers that TensorFlow gives to functions of models that are saved later, and
+  in its log.
+
   Args:
     make_teacher: a function without arguments that returns a new model: a
       compiled Keras model with outputs `[batch, num_classes]`, or an estimator
       of scikit-learn. No two models may share anything: layers and optimizers
-      of Keras that they share are refused, estimators are cloned.
+      of Keras that they share are refused, estimators are cloned. For Keras
+      models the function is pickled (by cloudpickle, which lambdas can be) and
+      called in another process: layers, and settings of Keras such as a policy
+      of mixed precision, must be made inside of it.
     num_teachers: number of teachers, and of shards.
     num_classes: number of classes; public.
     fit_options: dict of arguments of the model's `fit`, such as `epochs`,
-      copied for each teacher. Callbacks that write files are refused: a file
-      would carry something from one teacher to the next.
+      copied for each teacher. Callbacks that write files and `verbose` are
+      refused: what is written is computed from private rows, and a file would
+      carry something from one teacher to the next.
     randomness: `tfdpflows.randomness.Randomness` of the shards and of the
       teachers' seeds; by default one that nobody knows.
     example: public rows (x, y) to try a teacher on; by default rows are made up
@@ -131,6 +147,7 @@ class TeacherEnsemble(Fixed):
     self._shape: Optional[tuple[int, ...]] = None
     self._seeded = self._randomness.seeded
     self._has_units = False
+    self._is_keras = False
     _check_options(self._fit_options)
 
   def fit(
@@ -155,7 +172,8 @@ class TeacherEnsemble(Fixed):
         after a crash; made, for this user alone. It is as private as the rows.
       resume: whether to go on with a training that `folder` has the beginning
         of, on the same rows.
-      num_processes: how many teachers are trained at one time.
+      num_processes: how many teachers are trained at one time, each in another
+        process; with 1, Keras models too are trained in another process.
       progress: whether to show a progress bar, in a terminal or notebook.
 
     Returns:
@@ -163,8 +181,11 @@ class TeacherEnsemble(Fixed):
 
     Raises:
       ValueError: for rows or labels of another shape or dtype, for fewer rows
-        than teachers, if a teacher cannot be trained on made-up rows, if the
-        ensemble is trained already, or to resume with other rows or arguments.
+        than teachers, if a teacher cannot be trained on made-up rows, if
+        `make_teacher` or `fit_options` cannot be pickled for another process,
+        if the ensemble is trained already, or to resume with other rows or
+        arguments.
+      RuntimeError: if another process crashes or is killed.
       FileExistsError: if `folder` exists and is not to be resumed.
       ImportError: to save scikit-learn estimators without the package skops.
     """
@@ -176,10 +197,13 @@ class TeacherEnsemble(Fixed):
       )
     x = as_numbers(x)
     y = self._labels(x, y)
-    self._try_two(x, y)
+    model = self._make_teacher()
+    self._is_keras = isinstance(model, keras.Model)
+    for _ in self._each('_try_two', [self._trial_rows(x, y)]):
+      pass
     store = None
     if folder is not None:
-      store = _Store(folder, resume, self._make_teacher(), self._randomness)
+      store = _Store(folder, resume, model, self._randomness)
       self._randomness = store.randomness
     elif resume:
       raise ValueError('There is no folder to resume from; give one.')
@@ -216,7 +240,7 @@ class TeacherEnsemble(Fixed):
     shown.update(self.num_teachers - len(left))
     try:
       done = self.num_teachers - len(left)
-      for t, teacher in _each(self._train, tasks(), num_processes):
+      for t, teacher in self._each('_train', tasks(), num_processes):
         teachers[t] = teacher
         if store is not None:
           store.save(t, teacher)
@@ -254,6 +278,7 @@ class TeacherEnsemble(Fixed):
         a file is damaged.
     """
     ensemble = cls(make_teacher, *args, **kwargs)
+    ensemble._is_keras = isinstance(make_teacher(), keras.Model)
     settings = _settings_of(folder)
     facts = ('shape', 'seeded', 'units')
     for name, value in json.loads(json.dumps(ensemble._settings())).items():
@@ -341,23 +366,43 @@ class TeacherEnsemble(Fixed):
         its memory with the private rows (rows of equal values are not looked
         for: an answer to whether there are some would not be private); or
         before `fit`.
+      RuntimeError: if the process in which Keras models are asked crashes.
     """
-    x = self._queries(x)
+    return count_votes(self._asked('_predictions', x), self.num_classes)
+
+  def _asked(self, name, x):
+    """Returns what a method makes of rows and teachers."""
+    [found] = self._each(name, [(self._queries(x), self._teachers)])
+    return found
+
+  def _each(self, name, tasks, num_processes=1):
+    """Yields what a method returns for each task, maybe of other processes."""
+    check_integer('num_processes', num_processes)
+    if num_processes == 1 and not self._is_keras:
+      return map(getattr(self, name), tasks)
+    # No more than is needed there.
+    bare = copy.copy(self)
+    bare._teachers = bare._private_rows = bare._randomness = None
+    return processes.each(getattr(bare, name), tasks, int(num_processes))
+
+  def _predictions(self, task):
+    """Returns the class that each teacher votes for, int32 `[t, queries]`."""
+    x, teachers = task
     predictions = np.empty([self.num_teachers, len(x)], np.int32)
-    for t, teacher, model in self._models(x):
+    for t, teacher, model in self._models(x, teachers):
       for start in range(0, len(x), _CHUNK):
         part = slice(start, start + _CHUNK)
         predictions[t, part] = self._vote(t, teacher, model, x[part])
-    return count_votes(predictions, self.num_classes)
+    return predictions
 
-  def _models(self, x):
+  def _models(self, x, teachers):
     """Yields each teacher with its number and its model, ready to predict."""
     keras_model = None
     with _quiet():
-      if any(isinstance(t.model, list) for t in self._teachers):
+      if any(isinstance(t.model, list) for t in teachers):
         keras_model = self._make_teacher()
         keras_model(x[:1])
-      for t, teacher in enumerate(self._teachers):
+      for t, teacher in enumerate(teachers):
         # Where layers draw at random, each teacher has numbers of its own,
         # however many the teachers before it have drawn.
         with _seeded(t):
@@ -482,23 +527,27 @@ class TeacherEnsemble(Fixed):
     model.fit(*([x] if y is None else [x, y]), **options)
     return Teacher(model, self._facts_of(model, x))
 
-  def _try_two(self, x, y):
-    """Trains two teachers on rows that are made up, where all may be seen."""
+  def _trial_rows(self, x, y):
+    """Returns rows that are made up, or public."""
     if self._example is not None:
-      rows = [
+      return [
         None if part is None else np.asarray(part) for part in self._example
       ]
-    else:
-      rng = np.random.default_rng(0)
-      n = _TRIAL_ROWS * self.num_classes
-      made = rng.normal(size=[n, *x.shape[1:]])
-      rows = [
-        np.abs(made).round().astype(x.dtype)
-        if x.dtype.kind != 'f'
-        else made.astype(x.dtype),
-        None if y is None else np.arange(n) % self.num_classes,
-      ]
+    rng = np.random.default_rng(0)
+    n = _TRIAL_ROWS * self.num_classes
+    made = rng.normal(size=[n, *x.shape[1:]])
+    return [
+      np.abs(made).round().astype(x.dtype)
+      if x.dtype.kind != 'f'
+      else made.astype(x.dtype),
+      None if y is None else np.arange(n) % self.num_classes,
+    ]
+
+  def _try_two(self, rows):
+    """Trains two teachers on made-up rows, where all may be seen."""
     models = [self._make_teacher() for _ in range(2)]
+    if hasattr(models[0], 'get_params'):
+      _check_silent(models[0].get_params())
     try:
       for model in models:
         with _seeded(0), warnings.catch_warnings():
@@ -674,11 +723,32 @@ def _describe(model):
 
 
 def _check_options(options):
-  for callback in np.ravel(options.get('callbacks') or []):
-    if type(callback).__name__ in _WRITING:
+  _check_silent(options)
+  callbacks = options.get('callbacks') or []
+  if hasattr(callbacks, 'callbacks'):
+    raise ValueError(
+      f'callbacks are a {type(callbacks).__name__}: give a list of callbacks, '
+      'of which each teacher has copies.'
+    )
+  for callback in np.ravel(callbacks):
+    # By name: Keras 2, its tf-keras and Keras 3 each have these classes.
+    kinds = [kind.__name__ for kind in type(callback).__mro__]
+    if any(name in kinds for name in _WRITING):
       raise ValueError(
-        f'{type(callback).__name__} writes files, which would carry something '
-        'from one teacher to the next. Leave it out of fit_options.'
+        f'{kinds[0]} writes files or sends what it learns elsewhere, which '
+        'would carry something from one teacher to the next. Leave it out of '
+        'fit_options.'
+      )
+
+
+def _check_silent(options):
+  for name, value in options.items():
+    # Some libraries are silent for 0, others for -1.
+    silent = isinstance(value, (int, np.integer)) and value <= 0
+    if name.split('__')[-1] == 'verbose' and not silent:
+      raise ValueError(
+        f'{name} is {value!r}: what is printed in training is computed from '
+        f'private rows. Set it to 0.'
       )
 
 
@@ -703,26 +773,9 @@ def _own(model):
   return copy.deepcopy(model)
 
 
-def _each(train, tasks, num_processes):
-  """Yields what `train` returns for each task, in several processes."""
-  if check_integer('num_processes', num_processes) == 1:
-    yield from map(train, tasks)
-    return
-  import joblib  # noqa: PLC0415 (slow to import)
-
-  # One task at a time, each with copies of its own.
-  parallel = joblib.Parallel(
-    num_processes,
-    return_as='generator_unordered',
-    batch_size=1,
-    max_nbytes=None,
-  )
-  yield from parallel(joblib.delayed(train)(task) for task in tasks)
-
-
 @contextlib.contextmanager
 def _quiet():
-  """No log line of TensorFlow: some depend on what rows there are."""
+  """No warning, in Python: some depend on what rows there are."""
   logger = tf.get_logger()
   level = logger.level
   logger.setLevel('CRITICAL')
