@@ -87,7 +87,7 @@ def largest_movement(kind, uses, width, rows, size, pairs=2, xla=False):
   base = total(inputs, tf.constant(with_none)).numpy().astype('float64')
   worst = 0.0
   apart = [(uses - 2, 0), (uses - 1, 1), (0, uses - 1), (1, 0)]
-  for one, two in apart[:pairs]:
+  for one, two in [pair for pair in apart[:pairs] if pair[0] != pair[1]]:
     for place in range(rows - 1):
       e = d.copy()
       e[place] = 0
