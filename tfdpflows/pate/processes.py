@@ -8,11 +8,15 @@ returns comes back.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import os
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import cloudpickle
+
+from tfdpflows._keras import keras
 
 # Processes without work end after this time.
 _IDLE_SECONDS = 60
@@ -115,6 +119,15 @@ def _silence():
   for descriptor in (1, 2):
     os.dup2(nothing, descriptor)
   os.close(nothing)
+
+
+def _own_keras():
+  return keras
+
+
+if type(keras) is not types.ModuleType:
+  # TensorFlow 2.15 loads it late, by an object that has no pickle.
+  copyreg.pickle(type(keras), lambda _: (_own_keras, ()))
 
 
 def _run(content, task):
