@@ -16,6 +16,7 @@ PAGES = (
   'README.md',
   'docs/accounting.md',
   'docs/auditing.md',
+  'docs/expm.md',
   'docs/pate.md',
   'docs/training.md',
 )

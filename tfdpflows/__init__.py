@@ -19,6 +19,7 @@ _SUBPACKAGES = (
   'audit',
   'bijectors',
   'evaluation',
+  'expm',
   'flows',
   'gradients',
   'mechanisms',
@@ -32,6 +33,7 @@ _SUBPACKAGES = (
   'training',
 )
 _NAMES = {
+  'DPLogisticRegression': 'tfdpflows.models.dp_logistic_regression',
   'DensityModel': 'tfdpflows.models',
   'PrivacyBudget': 'tfdpflows.accounting',
   'PrivacyLedger': 'tfdpflows.accounting',

@@ -103,7 +103,7 @@ class ObjectivePerturbation(Mechanism):
   ```python
   >>> mechanism = ObjectivePerturbation(4.0, 0.5)
   >>> print(mechanism.epsilon_at(np.log([1e-5])).round(3))  # the Gaussian's
-  [0.929]
+  [0.926]
 
   ```
   """
