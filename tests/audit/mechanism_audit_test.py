@@ -232,8 +232,22 @@ def test_bad_arguments_are_named():
     audit.audit_mechanism(
       lambda table, runs: np.zeros(2), 0, 1, claim=event, delta=1e-5, num_runs=5
     )
-  with pytest.raises(ValueError, match='order is 1'):
-    audit.ErrorRates(0.1, 0.1, 0.95).renyi(1.0)
+  with pytest.raises(ValueError, match='has no entries'):
+    audit.audit_mechanism(
+      lambda table, runs: np.zeros(runs),
+      0,
+      1,
+      claim=accounting.PrivacyLedger(),
+      delta=DELTA,
+    )
+  for order in (1.0, math.inf):
+    with pytest.raises(ValueError, match=f'order is {order}'):
+      audit.ErrorRates(0.1, 0.1, 0.95).renyi(order)
+
+
+def test_rates_of_zero_leave_no_epsilon():
+  assert audit.ErrorRates(0.0, 0.5, 0.95).epsilon(0.0) == math.inf
+  assert audit.ErrorRates(1.0, 0.0, 0.95).epsilon(0.0) == 0.0
 
 
 def test_scores_without_a_difference_prove_nothing():

@@ -364,6 +364,21 @@ CHANGES = {
 
 
 @pytest.mark.core
+def test_a_change_that_was_refused_is_in_no_later_step():
+  plan = _plan(steps=1)
+  model = _classifier(plan.optimizer('sgd', learning_rate=1.0))
+  rows, y = 1e6 * X, np.zeros([200, 1], 'f')
+  clipping = model.optimizer.clipping
+  clipping.l2_norm_clip = 1e6
+  with pytest.raises(ValueError, match='changed after'):
+    model.fit(rows, y, verbose=0)
+  clipping.l2_norm_clip = 3.0
+  model.fit(rows, y, verbose=0)
+  # 50 rows of at most 3, and noise of 6, over 50; not 1e6 each.
+  assert np.abs(model.get_weights()[0]).max() < 10
+
+
+@pytest.mark.core
 @pytest.mark.parametrize('change', CHANGES)
 @pytest.mark.parametrize('after', ['planning', 'a fit', 'a step'])
 def test_an_optimizer_that_was_changed_is_refused(change, after):

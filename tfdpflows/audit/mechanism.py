@@ -88,7 +88,9 @@ def audit_mechanism(
     delta: inside (0, 1).
     num_runs: on each table. The bound on epsilon cannot be above about
       `log(num_runs / 8)`.
-    score: a function of what `run` returned, to `[num_runs]`.
+    score: a function of what `run` returned, to `[num_runs]`. It scores each
+      output by itself, and was chosen before the runs: scores that depend on
+      other outputs prove nothing.
     confidence: of each bound: the probability that it is one.
     accountant: that the claim is stated by.
     neighboring_relation: of the claim, for an event.
@@ -115,6 +117,10 @@ def audit_mechanism(
   """
   num_runs = check_integer('num_runs', num_runs, 20)
   if isinstance(claim, accounting.PrivacyLedger):
+    if not claim.entries:
+      raise ValueError(
+        'The ledger that is the claim has no entries. Charge one run to it.'
+      )
     neighboring_relation = claim.neighboring_relation
     claim = claim.committed_event
   claimed = registry.compute_epsilon(

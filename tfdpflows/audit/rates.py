@@ -87,14 +87,16 @@ class ErrorRates:
     That of the attack's answers, which processing cannot increase (van Erven
     and Harremoes 2014, theorem 9), in the worse direction.
     """
-    if not order > 1:
-      raise ValueError(f'order is {order}; it must be above 1.')
+    if not 1 + 1e-6 <= order < math.inf:
+      raise ValueError(
+        f'order is {order}; it must be finite, and at least 1 + 1e-6.'
+      )
     fp, fn = self.false_positive, self.false_negative
     if fp + fn >= 1:
       return 0.0
-    return max(
-      _binary_renyi(1 - fn, fp, order), _binary_renyi(1 - fp, fn, order)
-    )
+    pairs = (1 - fn, fp), (1 - fp, fn)
+    # Rounded down: near order 1 digits are lost.
+    return (1 - 1e-9) * max(_binary_renyi(*pair, order) for pair in pairs)
 
 
 def error_rates(
@@ -203,7 +205,9 @@ def _rates(first, second, thresholds, above, confidence):
 
 
 def _log_ratio(above, below):
-  return math.log(above / below) if above > 0 and below > 0 else -math.inf
+  if above <= 0:
+    return -math.inf
+  return math.log(above / below) if below > 0 else math.inf
 
 
 def _binary_renyi(p, q, order):

@@ -377,7 +377,11 @@ class Checker:
     Returns:
       What the graph is called with, and the graph, if training can take it.
     """
-    sums = self._model.optimizer.sums_of
+    optimizer = self._model.optimizer
+    if optimizer.plan is not None:
+      # Steps may run this graph: it clips as the plan has charged for.
+      optimizer.noise_source.check_settings(optimizer)
+    sums = optimizer.sums_of
 
     def run(rows, weights):
       # Of this graph alone: it makes the seeds of operations with a state.

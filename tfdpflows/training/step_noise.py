@@ -75,7 +75,7 @@ class StepNoise:
 
   def begin(self) -> None:
     """Refuses an optimizer that was changed, before a training of it."""
-    self._check_settings(self.optimizer)
+    self.check_settings(self.optimizer)
     # Once there are steps, its hyperparameters are those of the last one.
     if not int(self.done.numpy()):
       self.facts = _facts_of(self.optimizer)
@@ -114,11 +114,12 @@ class StepNoise:
         'for, and with their `step`. For a loop of your own make the optimizer '
         f'by itself: {type(optimizer).__name__}(...).'
       )
-    self._check_settings(optimizer)
+    self.check_settings(optimizer)
     replicas.check_state('clipping', optimizer.clipping.state)
     replicas.check_state('plan', self.done)
 
-  def _check_settings(self, optimizer):
+  def check_settings(self, optimizer: DPOptimizer) -> None:
+    """Refuses an optimizer that was changed since the plan made it."""
     now = self._settings_of(optimizer)
     changed = [name for name in now if now[name] != self._settings[name]]
     if changed:
