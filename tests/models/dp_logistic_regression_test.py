@@ -160,8 +160,18 @@ def test_minimiser_is_that_of_scikit_learn(regularization):
 def test_minimiser_that_is_not_certified_is_not_released(monkeypatch):
   monkeypatch.setattr(module, '_NEWTON_STEPS', 1)
   x, y = table(500)
-  with pytest.raises(RuntimeError, match='Nothing is released'):
+  with pytest.raises(RuntimeError, match='nothing is released') as caught:
     model(epsilon=8.0).fit(x, y)
+  # Nothing in it is computed from rows.
+  assert not any(c.isdigit() for c in str(caught.value))
+
+
+def test_statement_is_of_the_fit_and_not_of_parameters_set_since():
+  x, y = table()
+  fitted = model().fit(x, y)
+  before = str(fitted.privacy_statement())
+  fitted.set_params(row_norm=50.0, large_rows='error', delta=1e-9)
+  assert str(fitted.privacy_statement()) == before
 
 
 def test_minimiser_from_far_away():

@@ -246,9 +246,9 @@ def clip_norms(vectors: np.ndarray, radius: float) -> np.ndarray:
     largest = np.maximum(np.abs(vectors).max(axis=-1, keepdims=True), 1.0)
     scaled = vectors / largest
     norms = np.sqrt(np.einsum('...i,...i->...', scaled, scaled))[..., None]
-    return scaled * np.minimum(
-      largest, radius / np.maximum(norms, np.finfo(float).tiny)
-    )
+    with np.errstate(over='ignore'):
+      factor = radius / np.maximum(norms, np.finfo(float).tiny)
+    return scaled * np.minimum(largest, factor)
   norms = np.sqrt(squares)[..., None]
   if (norms <= radius).all():
     return vectors

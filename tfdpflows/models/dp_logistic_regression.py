@@ -17,6 +17,7 @@ from tfdpflows._checks import check_fraction, check_integer, check_positive
 from tfdpflows.expm import noisy_descent
 from tfdpflows.mechanisms import moments
 from tfdpflows.mechanisms.releases import as_numbers, charge_release
+from tfdpflows.randomness import drawn_below
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -238,8 +239,10 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         with `large_rows='error'`, too long; for labels that are not declared;
         or for more rows than `num_examples`. Nothing is charged.
       BudgetExceededError: if the ledger refuses the charge.
-      RuntimeError: if the minimiser cannot be certified, which takes rounding
-        errors of tens of millions of rows. Nothing is released.
+      RuntimeError: after the charge, if rounding may have kept the solver from
+        the minimiser: with tens of millions of rows, or a regularization below
+        about 1e-6 `row_norm`^2. Its text is fixed; that it is raised depends on
+        the rows, and is outside of the guarantee.
     """
     plan = self._plan()
     u = self._rows(X, y, plan)
@@ -262,7 +265,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
     )
     rng = randomness.numpy(str(label), 'noise')
     theta = _SOLVERS[plan.method](u, plan, rng)
-    self._released = plan
+    self._released, self._parameters = plan, self.get_params()
     self._seeded = randomness.seeded
     d = u.shape[1] - bool(self.fit_intercept)
     self.coef_ = theta[None, :d]
@@ -305,23 +308,25 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
   def privacy_statement(self) -> accounting.PrivacyStatement:
     """Returns all that the ledger spent, as a `PrivacyStatement`."""
     check_is_fitted(self, 'coef_')
-    plan = self._released
+    # Those of the fit: parameters may have been set since.
+    plan, fitted = self._released, self._parameters
+    norm = fitted['row_norm']
     rows = (
-      f'Rows are scaled down to an l2 norm of {self.row_norm:g}.'
-      if self.large_rows == 'clip'
-      else f'A row longer than {self.row_norm:g} ends a fit with an error; '
+      f'Rows are scaled down to an l2 norm of {norm:g}.'
+      if fitted['large_rows'] == 'clip'
+      else f'A row longer than {norm:g} ends a fit with an error; '
       "whether one did is outside of this guarantee. large_rows='clip' refuses "
       'no row for its length.'
     )
     return accounting.privacy_statement(
       self.ledger_,
-      num_examples=self.num_examples,
+      num_examples=fitted['num_examples'],
       notes=[
         f'Logistic regression by {plan.method.replace("_", " ")}, noise '
         f'multiplier {plan.noise_multiplier:.6g}. {rows}',
-        f'The classes {list(self.classes)!r} are public, as declared.',
+        f'The classes {list(fitted["classes"])!r} are public, as declared.',
       ],
-      delta=self.delta if self.ledger_.budget is None else None,
+      delta=fitted['delta'] if self.ledger_.budget is None else None,
       seeded=self._seeded,
     )
 
@@ -583,7 +588,7 @@ def _by_sgd(u, plan, rng):
   for step in range(plan.steps):
     taken = u
     if plan.sampling_probability < 1:
-      taken = u[rng.random(len(u)) < plan.sampling_probability]
+      taken = u[rng.random(len(u)) < drawn_below(plan.sampling_probability)]
     noise = rng.normal(scale=std, size=theta.shape)
     theta = theta - plan.rate * (_gradient(taken, theta) + noise)
     if step >= half:
@@ -652,10 +657,11 @@ def _minimise(
     )
   )
   if not norm + rounding <= largest:
+    # Fixed: numbers in it would be computed from the rows, without noise.
     raise RuntimeError(
-      f'The gradient at the end is {norm:.3g}, with an error of up to '
-      f'{rounding:.3g}; the proof needs {largest:.3g}. Nothing is released. '
-      'Take fewer rows, or a larger row_norm or regularization.'
+      'It could not be certified that the minimiser was found, for rounding, '
+      'and nothing is released. That it could not depends on the rows: do not '
+      'publish it. Take fewer rows, or a larger row_norm or regularization.'
     )
   return theta, largest / weight
 
