@@ -428,15 +428,25 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
   def _calibrated(self, plan, ledger, size):
     """Returns a plan with the least noise for the budget."""
     budget = accounting.PrivacyBudget(epsilon=self.epsilon, delta=self.delta)
-    gaussian = _calibrate(dp_accounting.GaussianDpEvent, budget, ledger)
-    make_plan = getattr(self, f'_{plan.method}')
-    return make_plan(plan, gaussian, budget, ledger, size)
 
-  def _objective_perturbation(self, plan, gaussian, budget, ledger, size):
+    def calibrate(make_event):
+      return accounting.calibrate_noise_multiplier(
+        make_event,
+        budget,
+        accountant=ledger.accountant,
+        neighboring_relation=ledger.neighboring_relation,
+        tolerance=1e-4,
+      )
+
+    return getattr(self, f'_{plan.method}')(plan, calibrate, size)
+
+  def _objective_perturbation(self, plan, calibrate, size):
     del size
-    regularization = self.regularization or plan.norm**2 * max(
-      1 / budget.epsilon, _OBJECTIVE * gaussian
-    )
+    regularization = self.regularization
+    if not regularization:
+      gaussian = calibrate(dp_accounting.GaussianDpEvent)
+      least = max(1 / self.epsilon, _OBJECTIVE * gaussian)
+      regularization = plan.norm**2 * least
     curvature = plan.norm**2 / regularization
 
     def make_event(noise):
@@ -447,19 +457,20 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         ]
       )
 
-    noise = _calibrate(make_event, budget, ledger)
+    noise = calibrate(make_event)
     return plan.with_noise(make_event(noise), noise, regularization)
 
-  def _output_perturbation(self, plan, gaussian, budget, ledger, size):
-    del budget, ledger
+  def _output_perturbation(self, plan, calibrate, size):
+    gaussian = calibrate(dp_accounting.GaussianDpEvent)
     regularization = self.regularization or (
       _OUTPUT * plan.norm**2 * gaussian * math.sqrt(size)
     )
     event = dp_accounting.GaussianDpEvent(gaussian)
     return plan.with_noise(event, gaussian, regularization)
 
-  def _noisy_gradient_descent(self, plan, gaussian, budget, ledger, size):
-    del budget, ledger, size
+  def _noisy_gradient_descent(self, plan, calibrate, size):
+    del size
+    gaussian = calibrate(dp_accounting.GaussianDpEvent)
     regularization = self.regularization or _DESCENT * plan.norm**2 * gaussian
     return self._descent(
       plan,
@@ -469,20 +480,25 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
       self.step_size or _DESCENT_STEP,
     )
 
-  def _exponential_mechanism(self, plan, gaussian, budget, ledger, size):
-    del budget, ledger, size
+  def _exponential_mechanism(self, plan, calibrate, size):
+    del size
+    gaussian = calibrate(dp_accounting.GaussianDpEvent)
     regularization = self.regularization or plan.norm**2 * max(
       _SAMPLING * gaussian, self.num_examples / 4 / _CONDITION
     )
     step_size = self.step_size or _SAMPLING_STEP
-    smoothness = regularization + self.num_examples * plan.norm**2 / 4
+    smoothness = self._smoothness(plan, regularization)
     steps = self.steps or math.ceil(
       _SETTLED * smoothness / (step_size * regularization)
     )
     return self._descent(plan, gaussian, regularization, steps, step_size)
 
+  def _smoothness(self, plan, regularization):
+    """Returns that of the objective of any table: a loss has B^2 / 4."""
+    return regularization + self.num_examples * plan.norm**2 / 4
+
   def _descent(self, plan, gaussian, regularization, steps, step_size):
-    smoothness = regularization + self.num_examples * plan.norm**2 / 4
+    smoothness = self._smoothness(plan, regularization)
     step_size = step_size / smoothness
     shrunk = noisy_descent.shrinkage(step_size, regularization, smoothness)
     descent = noisy_descent.NoisyDescent(
@@ -499,8 +515,8 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
     plan = dataclasses.replace(plan, descent=descent)
     return plan.with_noise(descent.event, gaussian, regularization)
 
-  def _dp_sgd(self, plan, gaussian, budget, ledger, size):
-    del gaussian, size
+  def _dp_sgd(self, plan, calibrate, size):
+    del size
     steps = self.steps or _SGD_STEPS
     probability = float(self.sampling_probability)
 
@@ -510,7 +526,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         event = dp_accounting.PoissonSampledDpEvent(probability, event)
       return dp_accounting.SelfComposedDpEvent(event, steps)
 
-    noise = _calibrate(make_event, budget, ledger)
+    noise = calibrate(make_event)
     plan = dataclasses.replace(
       plan,
       steps=steps,
@@ -550,16 +566,6 @@ def _check_finite(x):
       f'Row {wrong[0]} of X has NaN or infinity ({len(wrong)} of {len(x)} '
       'rows do). Drop such rows, or fill them in.'
     )
-
-
-def _calibrate(make_event, budget, ledger):
-  return accounting.calibrate_noise_multiplier(
-    make_event,
-    budget,
-    accountant=ledger.accountant,
-    neighboring_relation=ledger.neighboring_relation,
-    tolerance=1e-4,
-  )
 
 
 def _by_objective_perturbation(u, plan, rng):
