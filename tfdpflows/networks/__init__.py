@@ -1,5 +1,6 @@
-"""Networks for the parameters of bijectors, with per-example gradients."""
+"""Networks with per-example gradients: of bijectors' parameters, of series."""
 
+from tfdpflows.networks.grud import GRUD
 from tfdpflows.networks.made import MADE
 
-__all__ = ['MADE']
+__all__ = ['GRUD', 'MADE']
