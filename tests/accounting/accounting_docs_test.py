@@ -40,6 +40,7 @@ EVENTS = [
   dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0),
   accounting.ParallelDpEvent([GAUSSIAN, GAUSSIAN]),
   accounting.ParallelDpEvent([GAUSSIAN, LAPLACE]),
+  accounting.NoProofDpEvent('flow', 1.0),
 ]
 
 

@@ -22,6 +22,7 @@ EVENTS = [
   accounting.DiscreteLaplaceDpEvent(0.1 + 0.2, 3),
   accounting.RandomizedResponseDpEvent(1 / 3, 2),
   accounting.PermuteAndFlipDpEvent(0.3),
+  accounting.NoProofDpEvent('flow', 0.1 + 0.2),
   dp_event.SingleEpochTreeAggregationDpEvent(4.0, 7),
   dp_event.SingleEpochTreeAggregationDpEvent(4.0, [7, 8]),
   accounting.MatrixMechanismDpEvent(4.0, [[1], [1 / 3, 1]], 2, None),

@@ -36,6 +36,7 @@ from tfdpflows.accounting.mechanisms.matrix import (
   MatrixMechanismDpEvent,
   ToeplitzMechanismDpEvent,
 )
+from tfdpflows.accounting.mechanisms.no_proof import NoProofDpEvent
 from tfdpflows.accounting.mechanisms.objective_perturbation import (
   ObjectivePerturbationDpEvent,
 )
@@ -73,6 +74,7 @@ __all__ = [
   'LNMaxDpEvent',
   'LedgerError',
   'MatrixMechanismDpEvent',
+  'NoProofDpEvent',
   'ObjectivePerturbationDpEvent',
   'ParallelDpEvent',
   'PermuteAndFlipDpEvent',

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
+import attr
 import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
@@ -16,6 +17,7 @@ from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import events_json, mechanisms, registry
 from tfdpflows.accounting.ledger import PrivacyLedger
 from tfdpflows.accounting.ledger.entries import composed
+from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.accounting.rounding import round_up
 
 __all__ = ['PrivacyStatement', 'privacy_statement']
@@ -43,6 +45,11 @@ _SEEDED = 'seeded: not private against anyone who knows the seed'
 _ASYMPTOTIC = (
   'asymptotic: an approximation for many steps, which may lie below the truth; '
   'no proof of privacy'
+)
+_PROVEN = ' (proven releases alone)'
+_NOMINAL = (
+  'a nominal epsilon is a parameter of a method, and no guarantee: a release '
+  'without a privacy proof may reveal any row'
 )
 _RELATIONS = {
   'ADD_OR_REMOVE_ONE': (
@@ -101,7 +108,8 @@ class PrivacyStatement:
   """A privacy claim with all that it rests on; see `privacy_statement`.
 
   Attributes:
-    epsilon: Epsilon of the claim, not rounded.
+    epsilon: Epsilon of the claim, not rounded; infinite if a release has no
+      privacy proof.
     delta: Delta of the claim.
     accountant: Name of the accountant of the claim.
     guarantee: Its guarantee, 'upper_bound' or 'asymptotic'.
@@ -127,6 +135,10 @@ class PrivacyStatement:
       sampling; None if the accountant does not support that.
     data_dependent: Dict with accountant, epsilon and warning where costs were
       computed from private votes, else None. It must not be published.
+    no_proof: Dict with releases (how many have no privacy proof), mechanisms (a
+      dict with name, nominal_epsilon and count for each) and proven_epsilon (of
+      all others) where there are any, else None. Then the rows of `epsilons`
+      and `epsilon_by_delta` have an epsilon of None, and a proven_epsilon.
   """
 
   epsilon: float
@@ -149,18 +161,34 @@ class PrivacyStatement:
   sampled: bool
   epsilon_without_amplification: Optional[float]
   data_dependent: Optional[dict[str, Any]]
+  no_proof: Optional[dict[str, Any]] = None
 
   @property
   def claim(self) -> str:
     """The claim in one line, with epsilon rounded upwards."""
+    if self.no_proof is None:
+      return self._claimed(self.epsilon)
+    found = self.no_proof
+    count, proven = found['releases'], found['proven_epsilon']
+    each = ', '.join(
+      f'{x["count"]} x {x["name"]} (nominal epsilon {x["nominal_epsilon"]:.6g})'
+      for x in found['mechanisms']
+    )
+    return (
+      f'no privacy proof: {count} release{"s" * (count != 1)} not covered by '
+      f'any epsilon: {each}. Of the proven releases alone: '
+      + self._claimed(math.inf if proven is None else proven)
+    )
+
+  def _claimed(self, epsilon: float) -> str:
     words = self.guarantee.replace('_', ' ')
-    if math.isinf(self.epsilon):
+    if math.isinf(epsilon):
       return (
         f'no privacy: no finite epsilon holds at delta={self.delta!r} '
         f'({self.accountant}, {words})'
       )
     return (
-      f'epsilon {self._sign} {round_up(self.epsilon)} at '
+      f'epsilon {self._sign} {round_up(epsilon)} at '
       f'delta={self.delta!r} ({self.accountant}, {words})'
     )
 
@@ -168,6 +196,8 @@ class PrivacyStatement:
     """Returns a JSON-able dict; an epsilon that is not finite is None."""
     result = dataclasses.asdict(self)
     result['claim'] = self.claim
+    if self.no_proof is None:
+      del result['no_proof']
     for name, value in result.items():
       if isinstance(value, tuple):
         result[name] = list(value)
@@ -244,6 +274,8 @@ class PrivacyStatement:
     """What must be repeated wherever the claim is."""
     claim = next(row for row in self.epsilons if row['is_claim'])
     lines = list(claim['remarks'])
+    if self.no_proof is not None:
+      lines.insert(0, _NOMINAL)
     said = any('asymptotic' in line for line in lines)
     if self.guarantee == 'asymptotic' and not said:
       lines.append(_ASYMPTOTIC)
@@ -288,14 +320,19 @@ class PrivacyStatement:
       if (self.num_examples or 0) > 1 and delta == 1 / self.num_examples:
         marks.append('one over the number of rows')
       shown = f'{delta:.6g} ({", ".join(marks)})' if marks else f'{delta:.6g}'
-      rows.append((shown, _number(row['epsilon'])))
+      number = _number(row.get('proven_epsilon', row['epsilon']))
+      if self.no_proof is not None:
+        number += _PROVEN
+      rows.append((shown, number))
     return rows
 
   def _unamplified(self) -> str:
     if not self.sampled:
       return 'No mechanism is amplified by sampling.'
     epsilon, text = self.epsilon_without_amplification, 'no finite epsilon'
-    if epsilon is None:
+    if self.no_proof is not None:
+      text = 'no epsilon, as releases without a privacy proof are listed'
+    elif epsilon is None:
       text = 'not supported by this accountant'
     elif math.isfinite(epsilon):
       text = f'epsilon {self._sign} {round_up(epsilon)}'
@@ -348,6 +385,8 @@ def privacy_statement(
   assumptions that are listed, and is marked where the guarantee of the
   accountant is only asymptotic. Nothing but `data_dependent` depends on private
   votes. The other deltas are a fixed list and one over the number of rows.
+  Where the ledger lists a `NoProofDpEvent`, `epsilon` is infinite, and the
+  claim states how many releases have no proof before the epsilon of the others.
 
   ```python
   >>> from tfdpflows.accounting import PrivacyBudget, PrivacyLedger
@@ -391,6 +430,7 @@ def privacy_statement(
     assumptions.append(_SECRET)
   claim = next(row for row in epsilons if row['is_claim'])
   epsilon = math.inf if claim['epsilon'] is None else claim['epsilon']
+  listed = _no_proof(spent, claim)
   return PrivacyStatement(
     epsilon=epsilon,
     delta=delta,
@@ -411,9 +451,12 @@ def privacy_statement(
     epsilon_by_delta=_by_delta(spent, delta, num_examples),
     sampled=sampled,
     epsilon_without_amplification=(
-      _without_amplification(spent, unamplified, delta) if sampled else epsilon
+      _without_amplification(spent, unamplified, delta)
+      if sampled and not listed
+      else epsilon
     ),
     data_dependent=_data_dependent(spent, delta) if data_dependent else None,
+    no_proof=listed,
   )
 
 
@@ -442,7 +485,7 @@ class _Spent:
       if entry.count:
         events.append((entry.event, entry.count))
     self.mechanisms = tuple(mechanisms.values())
-    self.private_event = composed(events)
+    self.private_event, self.unproven = no_proof.split(composed(events))
     self.event = events_lib.data_independent(self.private_event)
 
 
@@ -457,7 +500,7 @@ def _epsilon_row(spent: _Spent, name: str, delta: float) -> dict[str, Any]:
     'remarks': [],
   }
   for mechanism in spent.mechanisms:
-    event = events_json.event_from_dict(mechanism['event'])
+    event, _ = no_proof.split(events_json.event_from_dict(mechanism['event']))
     if mechanism['count'] and not made.supports(event):
       row['reason'] = (
         'does not support every mechanism; the first that it refuses: '
@@ -470,6 +513,9 @@ def _epsilon_row(spent: _Spent, name: str, delta: float) -> dict[str, Any]:
   row['epsilon'] = _finite(epsilon)
   if row['epsilon'] is None:
     row['reason'] = 'no finite epsilon'
+  if spent.unproven:
+    row['reason'] = _number(row['epsilon']) + _PROVEN
+    row['proven_epsilon'], row['epsilon'] = row['epsilon'], None
   return row
 
 
@@ -484,6 +530,12 @@ def _by_delta(
   for value in sorted(deltas, reverse=True):
     epsilon = float(made.get_epsilon(value))
     rows.append({'delta': value, 'epsilon': _finite(epsilon)})
+    if spent.unproven:
+      rows[-1] = {
+        'delta': value,
+        'epsilon': None,
+        'proven_epsilon': _finite(epsilon),
+      }
   return tuple(rows)
 
 
@@ -511,7 +563,7 @@ def _search(spent: _Spent, given: Optional[str]) -> str:
 
 
 def _data_dependent(spent: _Spent, delta: float) -> Optional[dict[str, Any]]:
-  if spent.private_event == spent.event:
+  if spent.private_event == spent.event or spent.unproven:
     return None
   try:
     epsilon, name = registry.smallest_epsilon(
@@ -522,6 +574,21 @@ def _data_dependent(spent: _Spent, delta: float) -> Optional[dict[str, Any]]:
   if math.isinf(epsilon):
     return None
   return {'accountant': name, 'epsilon': epsilon, 'warning': _NOT_PUBLIC}
+
+
+def _no_proof(spent: _Spent, claim: dict[str, Any]) -> Optional[dict[str, Any]]:
+  if not spent.unproven:
+    return None
+  counts = {}
+  for event, count in spent.unproven:
+    counts[event] = counts.get(event, 0) + count
+  return {
+    'releases': sum(counts.values()),
+    'mechanisms': [
+      {**attr.asdict(event), 'count': count} for event, count in counts.items()
+    ],
+    'proven_epsilon': claim['proven_epsilon'],
+  }
 
 
 def _finite(epsilon: float) -> Optional[float]:

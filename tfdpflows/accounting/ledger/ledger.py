@@ -23,6 +23,7 @@ from tfdpflows.accounting.event_bounds import MAX_RUNS, check_event
 from tfdpflows.accounting.ledger import entries as entries_lib
 from tfdpflows.accounting.ledger import file as file_lib
 from tfdpflows.accounting.ledger.file import LedgerError
+from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.atomic import PathLike
 from tfdpflows.version import __version__
 
@@ -68,6 +69,9 @@ class PrivacyLedger:
     accountant: Name of the accountant that enforces the budget.
     neighboring_relation: What two neighbouring tables are.
     metadata: JSON-able dict that is kept in the first line of the file.
+    allow_no_proof: Whether a ledger with a budget takes a `NoProofDpEvent`,
+      which the budget does not limit; one without a budget always does. Kept in
+      the first line of the file.
 
   Raises:
     LedgerError: If the file exists or cannot be written.
@@ -82,6 +86,10 @@ class PrivacyLedger:
   numerical composition assumes these fixed. No refusal depends on private
   votes: `DataDependentDpEvent`s count at their data-independent cost. A file
   that holds such events reveals the votes and must be kept as private as they.
+
+  Of a `NoProofDpEvent` nothing is guaranteed: with one charged, `epsilon` is
+  infinite, `remaining` is zero, and the budget bounds the epsilon of all other
+  releases alone; `privacy_statement` lists both.
 
   ```python
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
@@ -106,6 +114,7 @@ class PrivacyLedger:
     accountant: str = 'pld',
     neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
     metadata: Optional[dict[str, Any]] = None,
+    allow_no_proof: bool = False,
   ):
     header = {
       'kind': 'header',
@@ -116,6 +125,8 @@ class PrivacyLedger:
       'metadata': dict(metadata or {}),
       'time': _now(),
     }
+    if allow_no_proof:
+      header['allow_no_proof'] = True
     file_lib.check_record(header, 'The metadata')
     self._set_up(json.loads(json.dumps(header, allow_nan=False)))
     if path is not None:
@@ -192,6 +203,7 @@ class PrivacyLedger:
       )
     self.neighboring_relation = names[name]
     self.metadata = dict(header['metadata'])
+    self.allow_no_proof = bool(header.get('allow_no_proof', False))
     self._header = header
     self._file: Optional[file_lib.LedgerFile] = None
     self._state = entries_lib.LedgerState()
@@ -233,7 +245,8 @@ class PrivacyLedger:
       True if it was charged now, False if it had been charged before.
 
     Raises:
-      BudgetExceededError: If it would exceed the budget; nothing is written.
+      BudgetExceededError: If it would exceed the budget, or has no privacy
+        proof and the ledger does not allow that; nothing is written.
       dp_accounting.UnsupportedEventError: If the accountant does not support
         the event; nothing is written.
       LedgerError: If it cannot be written, if `resume` finds another event,
@@ -348,6 +361,7 @@ class PrivacyLedger:
     """Epsilon of the budget minus that of `committed_event`; None without one.
 
     Epsilons do not add up: a mechanism with a larger epsilon may still fit.
+    Zero with a `NoProofDpEvent`, as then no epsilon holds for all.
     """
     if self.budget is None:
       return None
@@ -390,7 +404,8 @@ class PrivacyLedger:
         data-dependent cost. The result is then itself private.
 
     Returns:
-      Epsilon in nats, infinite if no finite one is known; cached.
+      Epsilon in nats, infinite if no finite one is known, as with a
+      `NoProofDpEvent`; cached.
 
     Raises:
       dp_accounting.UnsupportedEventError: If the accountant does not support a
@@ -515,31 +530,44 @@ class PrivacyLedger:
     delta: Optional[float] = None,
     accountant: Optional[str] = None,
   ) -> float:
-    return registry.compute_epsilon(
+    event, unproven = no_proof.split(event)
+    found = registry.compute_epsilon(
       event,
       self.budget.delta if delta is None else delta,
       self.accountant if accountant is None else accountant,
       self.neighboring_relation,
     )
+    # Never the epsilon of a part of what was released.
+    return math.inf if unproven else found
 
   def _check_budget(
     self, event: dp_accounting.DpEvent, count: int, label: str
   ) -> None:
     """Refuses a charge that would exceed the budget, with the numbers."""
     event = events_lib.data_independent(event)
-    more = entries_lib.composed([(event, count)])
+    more, unproven = no_proof.split(entries_lib.composed([(event, count)]))
     relation = self.neighboring_relation
+    if unproven and not (self.budget is None or self.allow_no_proof):
+      message = (
+        f'{label!r} is refused: it has no privacy proof, so that no budget '
+        'bounds it. Nothing was charged. A ledger made with '
+        'allow_no_proof=True lists it beside its budget.'
+      )
+      spent = self._epsilon(self.committed_event)
+      raise budget_lib.BudgetExceededError(
+        self.budget, spent, math.inf, message
+      )
     if self.budget is None:
       registry.compose_event(more, self.accountant, relation)
       return
-    before = self.committed_event
+    before, _ = no_proof.split(self.committed_event)
     asked = self._epsilon(entries_lib.composed([(before, 1), (more, 1)]))
     if asked <= self.budget.epsilon:
       return
     spent, budget = self._epsilon(before), self.budget
     hint = ' ' + self._describe_open() if self._state.sums.open else ''
     fix = 'Nothing was charged. Add noise, ask for less, or start with a larger'
-    if mechanisms.NonPrivate() in mechanisms.decompose(event, relation):
+    if mechanisms.NonPrivate() in mechanisms.decompose(more, relation):
       what = events_lib.describe_event(event)
       refusal = (
         f'{what}, has no noise, so that its epsilon is infinite and no budget '
@@ -577,7 +605,8 @@ class PrivacyLedger:
 
   def _refuse_other_budget(self, budget: budget_lib.PrivacyBudget) -> None:
     spent = ''
-    epsilon = self._epsilon(self.committed_event, budget.delta)
+    proven, _ = no_proof.split(self.committed_event)
+    epsilon = self._epsilon(proven, budget.delta)
     if not epsilon <= budget.epsilon:
       spent = (
         f'It is lower than what is spent already: epsilon {epsilon:.7g} at '

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import os
 from collections.abc import Sequence
 from typing import Any, Optional, Union
@@ -17,6 +18,7 @@ from tfdpflows.accounting.ledger.entries import (
 )
 from tfdpflows.accounting.ledger.file import LedgerError
 from tfdpflows.accounting.ledger.ledger import PrivacyLedger
+from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.accounting.registry import compose_event
 from tfdpflows.atomic import PathLike
 
@@ -53,7 +55,8 @@ def merge_ledgers(
     accountant: Name of the accountant that enforces the budget; if None, the
       one that all of them have.
     metadata: JSON-able dict for the first line of the file, to which
-      `merged_from` is added, and `seeded` where a source has it.
+      `merged_from` is added, and `seeded` where a source has it; it allows
+      releases without a proof where a source does.
 
   Raises:
     BudgetExceededError: If the budget is lower than what they have charged and
@@ -108,6 +111,7 @@ def merge_ledgers(
       accountant=accountant or _common(ledgers, 'accountant'),
       neighboring_relation=_common(ledgers, 'neighboring_relation'),
       metadata=metadata,
+      allow_no_proof=any(ledger.allow_no_proof for ledger in ledgers),
     )
 
     def close_sources():
@@ -143,14 +147,24 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
 
 
 def _check_budget(merged: PrivacyLedger) -> None:
-  budget, committed = merged.budget, merged.committed_event
+  budget = merged.budget
+  committed, unproven = no_proof.split(merged.committed_event)
   if budget is None:
     compose_event(committed, merged.accountant, merged.neighboring_relation)
     return
+  if unproven and not merged.allow_no_proof:
+    raise budget_lib.BudgetExceededError(
+      budget,
+      merged._epsilon(committed),
+      math.inf,
+      'A release without a privacy proof is in a ledger without a budget; no '
+      'budget bounds it. Nothing was merged. Merge it without a budget, or '
+      'with a ledger that was made with allow_no_proof=True.',
+    )
   asked = merged._epsilon(committed)
   if asked <= budget.epsilon:
     return
-  spent = merged.epsilon()
+  spent = merged._epsilon(no_proof.split(merged.event)[0])
   raise budget_lib.BudgetExceededError(
     budget,
     spent,
