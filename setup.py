@@ -32,6 +32,8 @@ _REQUIRES = [
 _DEMO = ['statsmodels>=0.14']
 # skops saves scikit-learn teachers without pickle.
 _PATE = ['skops>=0.9']
+# PyTables reads the files of MIMIC-Extract.
+_MIMIC = ['tables>=3.8']
 _TEST = [*_DEMO, *_PATE, 'hypothesis>=6.80', 'pytest>=7.4', 'pytest-xdist>=3.3']
 _DEV = [*_TEST, 'ruff>=0.6']
 
@@ -59,6 +61,7 @@ setuptools.setup(
   extras_require={
     'demo': _DEMO,
     'dev': _DEV,
+    'mimic': _MIMIC,
     'pate': _PATE,
     'test': _TEST,
   },

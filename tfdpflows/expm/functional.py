@@ -119,7 +119,7 @@ class LogisticRegression(FunctionalModel):
     return products + parameters[:, -1:]
 
   def keras_model(self, dropout: float = 0.0) -> keras.Model:
-    return _sequential([], self.row_shape, dropout)
+    return _sequential([], self.row_shape, dropout, 'zeros')
 
 
 class GRUD(FunctionalModel):
@@ -191,8 +191,9 @@ def _products(x, kernels):
   )
 
 
-def _sequential(layers, row_shape, dropout):
+def _sequential(layers, row_shape, dropout, initializer='glorot_uniform'):
   layers = [keras.layers.InputLayer(row_shape), *layers]
   if dropout:
     layers.append(keras.layers.Dropout(dropout))
-  return keras.Sequential([*layers, keras.layers.Dense(1)])
+  last = keras.layers.Dense(1, kernel_initializer=initializer)
+  return keras.Sequential([*layers, last])

@@ -67,14 +67,14 @@ class GRUD(keras.layers.Layer):
     self.units = int(units)
 
   def build(self, input_shape: Any) -> None:
-    steps, three, features = input_shape[1:]
-    if three != 3 or not steps or not features:
+    shape = tuple(input_shape)
+    if len(shape) != 4 or shape[2] != 3 or not (shape[1] and shape[3]):
       raise ValueError(
-        f'GRUD got {tuple(input_shape)}; it takes [batch, steps, 3, features] '
+        f'GRUD got {shape}; it takes [batch, steps, 3, features] '
         'with a known number of steps: values, masks and times.'
       )
-    for name, shape in grud_shapes(features, self.units).items():
-      weight = self.add_weight(name, shape, initializer=_INITIALIZERS[name]())
+    for name, sizes in grud_shapes(shape[3], self.units).items():
+      weight = self.add_weight(name, sizes, initializer=_INITIALIZERS[name]())
       setattr(self, name, weight)
     super().build(input_shape)
 
