@@ -60,6 +60,26 @@ class TestEachModel:
 
     assert np.all(np.any(slopes(parameters, x) != 0, axis=0))
 
+  def test_offset_is_the_logit_at_zero_and_stays_out_of_the_vector(self, name):
+    model, parameters, x = _case(name)
+    expected = model.logits(parameters, x) - 2
+    model.offset = -2.0
+    np.testing.assert_allclose(
+      model.logits(parameters, x), expected, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+      model.logits(0 * parameters, x), -2 * np.ones([3, 6])
+    )
+    keras_model = model.from_vector(parameters[0])
+    np.testing.assert_allclose(
+      keras_model(x)[:, 0], expected[0], rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+      model.to_vector(keras_model), parameters[0], rtol=1e-5
+    )
+    # A new one starts with it.
+    assert model.to_vector(model.keras_model())[-1] == 0
+
   def test_float64(self, name):
     model, parameters, x = _case(name)
     found = model(parameters.astype('float64'), x)

@@ -21,11 +21,19 @@ class FunctionalModel(abc.ABC):
   """A binary classifier as a function of a flat vector of parameters.
 
   The vector holds the weights of the Keras model in the order of its
-  `get_weights()`, each in the order of its elements.
+  `get_weights()`, each in the order of its elements. The last of them is the
+  bias of the logit, less `offset`: at a vector of zeros all logits are
+  `offset`.
   """
 
-  def __init__(self, shapes: dict[str, list[int]], row_shape: list[int]):
+  def __init__(
+    self,
+    shapes: dict[str, list[int]],
+    row_shape: list[int],
+    offset: float = 0.0,
+  ):
     self._shapes = shapes
+    self.offset = float(offset)
     self.row_shape = tuple(row_shape)
 
   @property
@@ -59,7 +67,9 @@ class FunctionalModel(abc.ABC):
 
   def to_vector(self, model: keras.Model) -> np.ndarray:
     """Returns the weights of a `keras_model` as one vector `[P]`."""
-    return np.concatenate([np.ravel(w) for w in model.get_weights()])
+    vector = np.concatenate([np.ravel(w) for w in model.get_weights()])
+    vector[-1] -= self.offset
+    return vector
 
   def from_vector(
     self, parameters: np.ndarray | tf.Tensor, dropout: float = 0.0
@@ -76,9 +86,22 @@ class FunctionalModel(abc.ABC):
         f'{self.num_parameters} of them.'
       )
     model = self.keras_model(dropout)
+    vector = vector.copy()
+    vector[-1] += self.offset
     split = self._split(vector[None])
     model.set_weights([np.asarray(weight[0]) for weight in split.values()])
     return model
+
+  def _sequential(self, layers, dropout, initializer='glorot_uniform'):
+    layers = [keras.layers.InputLayer(self.row_shape), *layers]
+    if dropout:
+      layers.append(keras.layers.Dropout(dropout))
+    last = keras.layers.Dense(
+      1,
+      kernel_initializer=initializer,
+      bias_initializer=keras.initializers.Constant(self.offset),
+    )
+    return keras.Sequential([*layers, last])
 
   def _split(self, parameters):
     """Returns the weights by name, each `[N] + shape`."""
@@ -97,6 +120,8 @@ class LogisticRegression(FunctionalModel):
 
   Args:
     num_features: number of features; rows are `[B, num_features]`.
+    offset: public constant in all logits, such as the logit of a share of class
+      1 that is known beforehand.
 
   #### Example
 
@@ -109,17 +134,18 @@ class LogisticRegression(FunctionalModel):
   TensorShape([3, 5])
   """
 
-  def __init__(self, num_features: int):
-    super().__init__({'kernel': [num_features, 1], 'bias': [1]}, [num_features])
+  def __init__(self, num_features: int, offset: float = 0.0):
+    shapes = {'kernel': [num_features, 1], 'bias': [1]}
+    super().__init__(shapes, [num_features], offset)
 
   def logits(self, parameters: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     parameters = tf.convert_to_tensor(parameters)
     x = tf.cast(x, parameters.dtype)
     products = tf.matmul(parameters[:, :-1], x, transpose_b=True)
-    return products + parameters[:, -1:]
+    return products + parameters[:, -1:] + self.offset
 
   def keras_model(self, dropout: float = 0.0) -> keras.Model:
-    return _sequential([], self.row_shape, dropout, 'zeros')
+    return self._sequential([], dropout, 'zeros')
 
 
 class GRUD(FunctionalModel):
@@ -129,6 +155,7 @@ class GRUD(FunctionalModel):
     num_features: number of variables.
     num_steps: number of steps, such as hours.
     units: size of the state.
+    offset: see `LogisticRegression`.
 
   #### Example
 
@@ -140,11 +167,17 @@ class GRUD(FunctionalModel):
   TensorShape([3, 5])
   """
 
-  def __init__(self, num_features: int, num_steps: int, units: int):
+  def __init__(
+    self,
+    num_features: int,
+    num_steps: int,
+    units: int,
+    offset: float = 0.0,
+  ):
     self.units = units
     shapes = grud_shapes(num_features, units)
     shapes.update(last_kernel=[units, 1], last_bias=[1])
-    super().__init__(shapes, [num_steps, 3, num_features])
+    super().__init__(shapes, [num_steps, 3, num_features], offset)
 
   def logits(self, parameters: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     weights = self._split(parameters)
@@ -158,10 +191,10 @@ class GRUD(FunctionalModel):
       return y + tf.reshape(weights[bias], shape)
 
     state = grud_states(x, product, lambda name: weights[name][:, None, None])
-    return product(state, 'last_kernel', 'last_bias')[..., 0]
+    return product(state, 'last_kernel', 'last_bias')[..., 0] + self.offset
 
   def keras_model(self, dropout: float = 0.0) -> keras.Model:
-    return _sequential([networks.GRUD(self.units)], self.row_shape, dropout)
+    return self._sequential([networks.GRUD(self.units)], dropout)
 
 
 def _products(x, kernels):
@@ -189,11 +222,3 @@ def _products(x, kernels):
   return tf.ensure_shape(
     y, [kernels.shape[0], *x.shape[1:-1].as_list(), outputs]
   )
-
-
-def _sequential(layers, row_shape, dropout, initializer='glorot_uniform'):
-  layers = [keras.layers.InputLayer(row_shape), *layers]
-  if dropout:
-    layers.append(keras.layers.Dropout(dropout))
-  last = keras.layers.Dense(1, kernel_initializer=initializer)
-  return keras.Sequential([*layers, last])
