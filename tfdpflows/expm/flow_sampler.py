@@ -71,8 +71,8 @@ class NoProofFlowSampler:
   None: no privacy is proven of a flow that approximates the exponential
   mechanism, and the epsilon of the mechanism is nominal. The flow depends on
   the rows in a way that nobody has bounded, and the paper found one much
-  narrower than its target. Each sample is charged as a `NoProofDpEvent`, which every ledger and
-  statement lists and no accountant composes.
+  narrower than its target. Each sample is charged as a `NoProofDpEvent`, which
+  every ledger and statement lists and no accountant composes.
 
   Only samples may be released. The flow itself, its variables, its density and
   the losses of the training are computed from the rows without any noise: they
