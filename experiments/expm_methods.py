@@ -326,12 +326,12 @@ _GRIDS = {
   'expm_nf': {
     'base_scale': (1e-3, 1e-2, 1e-1),
     'l2_over_epsilon': (0.1, 1.0, 10.0),
-    'layers': (1, 4, 10),
+    'layers': (1, 2, 4),
     'sylvester_units': (None, 4),
-    'steps': (500, 1000),
+    'steps': (500, 2000),
     'num_samples': (30,),
     'batch_size': (256, 1024),
-    'learning_rate': (1e-3, 3e-3, 1e-2),
+    'learning_rate': (3e-4, 1e-3, 3e-3),
   },
 }
 _GRIDS_OF_GRU_D = {
