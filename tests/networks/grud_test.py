@@ -24,7 +24,9 @@ def _model(seed=0):
   return MODEL.from_vector(vector)
 
 
-@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize(
+  'xla', [False, pytest.param(True, marks=pytest.mark.full)]
+)
 def test_per_example_gradients_are_those_of_the_jacobian(xla):
   model, x = _model(), _rows(5)
   with tf.GradientTape() as tape:
