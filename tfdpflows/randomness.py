@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 
+from tfdpflows import _observer
+
 if TYPE_CHECKING:
   import numpy.typing as npt
   import tensorflow as tf
@@ -82,6 +84,10 @@ class Randomness:
       raise ValueError('Give either `seed` or `secret`, not both.')
     if secret is not None and len(secret) != _SECRET_BYTES:
       raise ValueError(f'`secret` has {len(secret)} bytes; it needs 32.')
+    observer = _observer.current()
+    if observer is not None and seed is None and secret is None:
+      # Replayed, and therefore not private.
+      seed = observer.seed()
     self.seeded = seed is not None
     self._claimed = set()
     if seed is not None:
@@ -138,9 +144,11 @@ class Randomness:
 
   def numpy(self, *path: Union[str, int]) -> np.random.Generator:
     """Returns a fresh `np.random.Generator` at the start of stream `path`."""
-    return np.random.Generator(
-      np.random.Philox(key=np.frombuffer(self.key(*path)[:16], np.uint64))
-    )
+    bits = np.random.Philox(key=np.frombuffer(self.key(*path)[:16], np.uint64))
+    observer = _observer.current()
+    if observer is not None:
+      return observer.stream(bits, path)
+    return np.random.Generator(bits)
 
   def tensorflow(self, *path: Union[str, int]) -> tf.random.Generator:
     """Returns a fresh `tf.random.Generator` at the start of stream `path`."""

@@ -26,6 +26,7 @@ _DATA = {
   'experiments/public_tables.py': ('schemas/*.json',),
   'tests/golden/files.py': ('files/*',),
   'tests/golden/make.py': ('*.json',),
+  'tfdpflows/audit/page.py': ('page.html',),
   'tfdpflows/evaluation/report.py': ('report.css', 'report.html'),
 }
 _HEADER = '# Written by tools/build_files.py: run `make build-files`.\n'

@@ -9,6 +9,7 @@ from tfdpflows import cli
 
 COMMANDS = (
   'account',
+  'audit',
   'calibrate',
   'fit',
   'report',

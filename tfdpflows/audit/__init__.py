@@ -1,6 +1,7 @@
 """Audits: lower bounds on epsilon from attacks, beside the claim."""
 
 from tfdpflows.audit.canaries import Canaries, GradientCanaries, OneRunAudit
+from tfdpflows.audit.ledgers import AuditedEntry, LedgerAudit, audit_ledger
 from tfdpflows.audit.mechanism import MechanismAudit, audit_mechanism
 from tfdpflows.audit.one_run import (
   Guesses,
@@ -9,18 +10,26 @@ from tfdpflows.audit.one_run import (
   guess,
 )
 from tfdpflows.audit.rates import ErrorRates, Roc, error_rates
+from tfdpflows.audit.replaying import Replay, ReplayedEntry, fit_without, replay
 
 __all__ = [
+  'AuditedEntry',
   'Canaries',
   'ErrorRates',
   'GradientCanaries',
   'Guesses',
+  'LedgerAudit',
   'MechanismAudit',
   'OneRunAudit',
   'OneRunBounds',
+  'Replay',
+  'ReplayedEntry',
   'Roc',
+  'audit_ledger',
   'audit_mechanism',
   'audit_one_run',
   'error_rates',
+  'fit_without',
   'guess',
+  'replay',
 ]

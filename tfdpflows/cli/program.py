@@ -11,6 +11,7 @@ from typing import Optional
 
 from tfdpflows.cli import (
   account,
+  audit,
   calibrate,
   fit,
   quiet,
@@ -24,7 +25,16 @@ from tfdpflows.version import __version__
 
 _COMMANDS = {
   module.COMMAND.name: module.COMMAND
-  for module in (schema, fit, sample, score, report, account, calibrate)
+  for module in (
+    schema,
+    fit,
+    sample,
+    score,
+    report,
+    account,
+    calibrate,
+    audit,
+  )
 }
 
 _HELP = """\

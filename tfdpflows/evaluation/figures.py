@@ -131,6 +131,38 @@ def score_figure(synthetic: float, real: float, title: str) -> str:
   return drawing.svg(title, 'scores')
 
 
+def roc_figure(claimed: np.ndarray, seen: np.ndarray, title: str) -> str:
+  """Draws the ROC of an attack below that which a privacy claim allows.
+
+  Args:
+    claimed: `[n, 2]`, false-positive rates and the largest true-positive ones.
+    seen: `[m, 2]`, the same of the attack; empty if there is none.
+    title: for screen readers.
+
+  Returns:
+    An `<svg>` element.
+  """
+  drawing = _Drawing(420, 330)
+  axes = drawing.axes(52, 12, 270, 270)
+  axes.spines[['left', 'bottom']].set(visible=True)
+  axes.set(xlim=(0, 1), ylim=(0, 1))
+  axes.set_xticks(np.linspace(0, 1, 5))
+  axes.set_yticks(np.linspace(0, 1, 5))
+  axes.tick_params(labelsize=11)
+  axes.set_xlabel('false-positive rate', color=_TEXT, fontsize=11)
+  axes.set_ylabel('true-positive rate', color=_TEXT, fontsize=11)
+  axes.fill_between(claimed[:, 0], claimed[:, 1], color=_EMPTY, linewidth=0)
+  axes.plot([0, 1], [0, 1], color=_AXIS, linewidth=1.2, linestyle='--')
+  lines = [(claimed, _DOT, 'claim'), (seen, _SYNTHETIC, 'attack')]
+  for number, (line, colour, name) in enumerate(lines):
+    if len(line):
+      axes.plot(*line.T, color=colour, linewidth=2)
+      y = 0.94 - 0.08 * number
+      axes.plot([1.05, 1.1], [y, y], color=colour, linewidth=2)
+      axes.text(1.13, y, name, va='center', fontsize=11, color=_TEXT)
+  return drawing.svg(title, 'roc')
+
+
 def _category_shares(real, synthetic, field):
   """Shares in both tables and names of the categories that are drawn."""
   p, q = discretization.common_shares(real, synthetic, field)

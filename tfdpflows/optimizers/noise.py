@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfdpflows import _observer
+
 if TYPE_CHECKING:
   from tfdpflows.optimizers import DPOptimizer
   from tfdpflows.training.step_noise import StepStream
@@ -88,7 +90,7 @@ class GeneratorNoise:
       stddev: standard deviation of the noise, a scalar.
     """
     stddev = tf.cast(stddev, tf.float64)
-    return total + normal(taken, total.shape[0], stddev, total.dtype)
+    return noised(taken, total, stddev)
 
 
 def current_strategy() -> tf.distribute.Strategy:
@@ -106,6 +108,29 @@ def current_strategy() -> tf.distribute.Strategy:
       'tf.distribute.MirroredStrategy or MultiWorkerMirroredStrategy.'
     )
   return strategy
+
+
+def noised(
+  random: tf.random.Generator | StepStream,
+  total: tf.Tensor,
+  stddev: tf.Tensor,
+  label: str = '',
+) -> tf.Tensor:
+  """Returns a sum with Gaussian noise; what an optimizer releases.
+
+  Args:
+    random: see `normal`; `step` is the number of the step, if it has one.
+    total: `[size]`.
+    stddev: of the noise, a float64 scalar.
+    label: of the charge, for `audit.replay`.
+  """
+  noise = normal(random, total.shape[0], stddev, total.dtype)
+  observer = _observer.current()
+  if observer is None:
+    return total + noise
+  return observer.tensor(
+    total, noise, stddev, label, getattr(random, 'step', -1)
+  )
 
 
 def normal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import dp_accounting
@@ -14,6 +15,7 @@ from tfdpflows.mechanisms.bounds import bounds_event
 from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.base import TableModel
+from tfdpflows.tabular.models.dp_sgd import DPSGDModel
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.work_directory import WorkDirectory
 
@@ -100,6 +102,7 @@ def run_mechanisms(
   *,
   resume: bool,
   progress: bool,
+  absent: Sequence[int] = (),
 ) -> Fitted:
   """Runs all mechanisms of a fit, each charged to the ledger before.
 
@@ -111,17 +114,29 @@ def run_mechanisms(
     work: the `WorkDirectory`.
     resume: whether to repeat what was charged, with the same randomness.
     progress: whether to show progress bars, in a terminal or notebook.
+    absent: for audits, numbers of rows that no mechanism sees. The number of
+      rows stays that of the table, since it is public.
+
+  Raises:
+    ValueError: for absent rows and a model that DP-SGD does not train.
   """
+  absent = list(absent)
+  if absent and not isinstance(model, DPSGDModel):
+    raise ValueError(
+      f'Model {model.name!r} cannot be trained as if rows were absent: that is '
+      'known for models that DP-SGD trains. Replace a row instead.'
+    )
   randomness, ledger = work.randomness, work.ledger
   if spending.bounds is not None:
+    present = table.drop(index=table.index[absent])
     schema = mechanisms.private_bounds(
-      table, schema, *spending.bounds, randomness, ledger, resume=resume
+      present, schema, *spending.bounds, randomness, ledger, resume=resume
     )
     table = schema.validate(table, 'clip')
   encoder = TableEncoder(schema)
   codes = encoder.encode(table)
   histograms = mechanisms.noisy_histograms(
-    codes,
+    np.delete(codes, absent, 0) if absent else codes,
     encoder.columns,
     charged_noise_multiplier(
       dp_accounting.GaussianDpEvent,
@@ -146,6 +161,10 @@ def run_mechanisms(
   distribution = model.make_distribution(encoder.columns, marginals, seed)
   # Independent columns are all that there is to learn of one.
   if spending.plan is not None:
+    if absent:
+      # They keep their place in the sampler; their gradient, NaN, counts as 0.
+      codes = codes.copy()
+      codes[absent] = np.nan
     model.train(
       distribution, codes, spending, work, resume=resume, progress=progress
     )

@@ -184,8 +184,11 @@ class TabularSynthesizer:
     """
     return self._fit(df, work_dir, resume, progress)
 
-  def _fit(self, df, work_dir, resume, progress, overwrite=False):
-    """Fits; `overwrite` says whether to replace unfinished work."""
+  def _fit(self, df, work_dir, resume, progress, overwrite=False, absent=()):
+    """Fits; `overwrite` says whether to replace unfinished work.
+
+    `absent` has numbers of rows that no mechanism sees, for audits.
+    """
     if self.ledger is not None:
       raise ValueError(
         'This synthesizer is fitted, its budget spent. Make a new one; on the '
@@ -238,6 +241,7 @@ class TabularSynthesizer:
         work,
         resume=resume,
         progress=progress,
+        absent=absent,
       )
     except BaseException:
       # Unlocks it, so that another synthesizer can go on with it.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows.optimizers.noise import normal
+from tfdpflows.optimizers.noise import noised
 from tfdpflows.training import replicas
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class StepNoise:
     # One replica adds the noise of all, before anybody sees the whole sum.
     if replicas.is_first_replica():
       stddev = tf.cast(stddev, tf.float64) * factor
-      total += normal(stream, total.shape[0], stddev, total.dtype)
+      total = noised(stream, total, stddev, self.plan.label)
     return replicas.sum_over_replicas(total)
 
 
@@ -224,6 +224,7 @@ class StepStream:
     # Draws differ in the upper half; the lower one counts blocks of a draw,
     # of which there are far less than 2^64.
     self._low = key[1]
+    self.step = step
     self._high = key[2] + tf.cast(step, tf.uint64) * _DRAWS
     self._draws = 0
 

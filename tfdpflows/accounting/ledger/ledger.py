@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional
 
 import dp_accounting
 
+from tfdpflows import _observer
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import events_json, mechanisms, registry
@@ -638,6 +639,9 @@ class PrivacyLedger:
       change()
     else:
       self._file.append({**record, 'time': _now()}, change)
+    observer = _observer.current()
+    if observer is not None:
+      observer.charged(self, record)
 
 
 class Reservation:

@@ -125,7 +125,7 @@ def refine(
 
   Args:
     density: a trained `HistogramDensity` with the released marginals.
-    codes: private codes, float32 `[n, d]`.
+    codes: private codes, float32 `[n, d]`; rows with NaN are left out.
     rounds: from `plan_rounds`.
     randomness: see `TableModel.refine`, as the other arguments.
     ledger: charged for every round.
@@ -151,7 +151,8 @@ def refine(
       stacklevel=2,
     )
     return []
-  bins = density.bins(codes)
+  # Rows of NaN are absent, see `fitting.run_mechanisms`.
+  bins = density.bins(codes[~np.isnan(codes).any(1)])
   # Names of streams and ledger entries are those of the first version, so that
   # seeded fits, and fits that were interrupted, come out the same.
   rng = randomness.numpy('guide rows')

@@ -1,0 +1,129 @@
+"""Audits of ledgers: below every claim, near it, and honest about the rest."""
+
+import json
+
+import dp_accounting
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.grids import thinned
+from tfdpflows import accounting, audit
+from tfdpflows.audit import ledgers
+from tfdpflows.audit.page import write_page
+
+REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+GAUSSIAN = dp_accounting.GaussianDpEvent
+# Events, how often, and which part of the claim is to be reached: a floor for
+# these few runs at this confidence, below what was found.
+EVENTS = {
+  'Gaussian': (GAUSSIAN(1.0), 1, 0.6),
+  'composed Gaussians': (GAUSSIAN(4.0), 16, 0.6),
+  'Laplace': (dp_accounting.LaplaceDpEvent(1.0), 1, 0.8),
+  'Poisson': (dp_accounting.PoissonSampledDpEvent(0.2, GAUSSIAN(1.0)), 8, 0.4),
+  'fixed size': (
+    dp_accounting.SampledWithoutReplacementDpEvent(100, 20, GAUSSIAN(2.0)),
+    8,
+    0.4,
+  ),
+  'exponential': (accounting.ExponentialMechanismDpEvent(2.0), 1, 0.4),
+  'LNMax': (accounting.LNMaxDpEvent(0.5), 1, 0.4),
+  'GNMax': (accounting.GNMaxDpEvent(2.0), 1, 0.2),
+  'epsilon-delta': (accounting.EpsilonDeltaDpEvent(1.0, 1e-3), 1, 0.9),
+}
+
+
+# Most of the other relation are not for `make test`.
+CASES = [
+  *((name, 'add') for name in EVENTS),
+  *((name, 'replace') for name in EVENTS),
+]
+
+
+@pytest.mark.parametrize('name, relation', thinned(CASES, len(EVENTS) + 2))
+def test_no_claim_is_refuted(name, relation):
+  event, count, least = EVENTS[name]
+  relations = {'replace': {'neighboring_relation': REPLACE}}
+  ledger = accounting.PrivacyLedger(**relations.get(relation, {}))
+  ledger.charge(event, count, label=name)
+  found = audit.audit_ledger(
+    ledger, delta=0.01, num_runs=20_000, confidence=0.999, seed=0
+  )
+  assert not found.refuted
+  assert found.complete
+  # Votes move alike under both relations, and larger claims need more runs.
+  if relation == 'add' or name in ('Gaussian', 'Poisson'):
+    assert found.epsilon_lower >= least * min(found.epsilon_claimed, 6)
+  # Nothing that was seen is above the claim by more than chance.
+  assert (found.roc[:, 1] <= found.claimed_roc[:, 1] + 0.03).all()
+
+
+def ledger_of(*entries, **kwargs):
+  ledger = accounting.PrivacyLedger(**kwargs)
+  for label, event in entries:
+    ledger.charge(event, label=label)
+  return ledger
+
+
+MIXED = [
+  ('counts', GAUSSIAN(2.0)),
+  ('<b>teachers</b>', accounting.VoteThresholdDpEvent(40.0)),
+]
+
+
+def test_what_cannot_be_audited_is_listed():
+  found = audit.audit_ledger(ledger_of(*MIXED), delta=0.01, seed=0)
+  assert not found.complete
+  assert found.entries[1].epsilon_lower is None
+  assert 'no worst pair' in found.entries[1].reason
+  assert 0 < found.epsilon_lower <= found.epsilon_claimed
+  found = audit.audit_ledger(ledger_of(MIXED[1]), delta=0.01)
+  assert found.epsilon_lower == 0
+  assert found.rates is None
+
+
+def test_too_much_is_refuted(monkeypatch):
+  """Mechanisms with half of the noise that was charged."""
+  losses = ledgers._losses
+
+  def louder(event, *args):
+    return losses(GAUSSIAN(event.noise_multiplier / 2), *args)
+
+  monkeypatch.setattr(ledgers, '_losses', louder)
+  assert audit.audit_ledger(ledger_of(MIXED[0]), delta=0.01, seed=0).refuted
+
+
+def test_refusals():
+  with pytest.raises(ValueError, match='charged nothing'):
+    audit.audit_ledger(accounting.PrivacyLedger(), delta=0.01)
+  with pytest.raises(ValueError, match='no delta'):
+    audit.audit_ledger(ledger_of(MIXED[0]))
+
+
+def test_page(tmp_path):
+  found = audit.audit_ledger(ledger_of(*MIXED), delta=0.01, seed=0)
+  path = tmp_path / 'audit.html'
+  write_page(path, found, source='Of a test & more.')
+  page = path.read_text(encoding='utf-8')
+  assert '&lt;b&gt;teachers' in page and '<b>teachers' not in page
+  assert 'Of a test &amp; more.' in page
+  assert 'does not refute the claim' in page
+  content = json.loads((tmp_path / 'audit.json').read_text())
+  assert content['entries'][0]['label'] == 'counts'
+  assert content['complete'] is False
+  assert len(content['roc']['claimed']) == len(content['roc']['attack'])
+  with pytest.raises(ValueError, match='must end in'):
+    write_page(tmp_path / 'audit.htm', found, source='')
+  assert sorted(x.name for x in tmp_path.iterdir()) == [
+    'audit.html',
+    'audit.json',
+  ]
+
+
+def test_claimed_roc():
+  found = ledgers.claimed_roc(GAUSSIAN(1.0))
+  assert np.all(np.diff(found[:, 1]) >= 0)
+  # That of two Gaussians, up to the epsilons that are asked.
+  exact = stats.norm.cdf(stats.norm.ppf(found[1:-1, 0]) + 1)
+  assert np.all(found[1:-1, 1] >= exact - 1e-9)
+  assert np.max(found[1:-1, 1] - exact) < 0.03

@@ -1,0 +1,214 @@
+"""Replays of fits on neighbouring tables: what passes, and what must not."""
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tfdpflows import accounting, audit, gradients, mechanisms, pate, training
+from tfdpflows._keras import keras
+from tfdpflows.models import PrivateModel
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import PoissonSampler
+
+CODES = np.array([[0, 1], [1, 1], [1, 0], [1, 1]])
+RNG = np.random.default_rng(0)
+
+
+def marginals(codes, ledger=None, std=4.0, charged=4.0):
+  ledger = accounting.PrivacyLedger() if ledger is None else ledger
+  randomness = Randomness()
+  ledger.charge(dp_accounting.GaussianDpEvent(charged), label='counts')
+  counts = np.bincount(codes[:, 0], minlength=2)
+  return counts + std * randomness.numpy('counts').normal(size=2)
+
+
+def test_noise_of_the_charge_passes():
+  found = audit.replay(marginals, CODES, CODES[:-1])
+  assert found.passed, found
+  assert found.entries[0].moved == pytest.approx(1)
+  assert found.entries[0].norm == 'l2'
+  # A row that is replaced is two steps away, and moves a count less than both.
+  other = CODES.copy()
+  other[0] = 1, 0
+  assert not audit.replay(marginals, CODES, other).passed
+  found = audit.replay(marginals, CODES, other, distance=2)
+  assert found.passed
+  assert found.entries[0].moved == pytest.approx(0.5**0.5)
+
+
+def uncharged(codes):
+  return np.bincount(codes[:, 0], minlength=2) + Randomness().numpy(
+    'counts'
+  ).normal(size=2)
+
+
+def by_rows(codes):
+  """Leaks the first code in the result."""
+  return marginals(codes), codes[-1, 0] * codes[-1, 1] + len(codes)
+
+
+def adaptive_rounds(codes):
+  """As many rounds as there are rows."""
+  ledger, randomness = accounting.PrivacyLedger(), Randomness()
+  for i in range(len(codes)):
+    mechanisms.noisy_marginals(
+      codes, [2, 2], [(0,)], 4.0, randomness, ledger, label=f'round {i}'
+    )
+
+
+def rows_as_shape(codes):
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(dp_accounting.GaussianDpEvent(1.0), label='rows')
+  Randomness().numpy('rows').normal(loc=codes[:, 0] / 10)
+
+
+def twice(codes):
+  """Two releases for one charge."""
+  ledger, randomness = accounting.PrivacyLedger(), Randomness()
+  ledger.charge(dp_accounting.GaussianDpEvent(1.0), label='counts')
+  counts = np.bincount(codes[:, 0], minlength=2)
+  for i in range(2):
+    counts + randomness.numpy('counts', i).normal(size=2)
+
+
+def scaled_by_the_table(codes):
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(dp_accounting.GaussianDpEvent(1.0), label='counts')
+  counts = np.bincount(codes[:, 0], minlength=2)
+  return counts + len(codes) * Randomness().numpy('counts').normal(size=2)
+
+
+@pytest.mark.parametrize(
+  'fit, text',
+  [
+    (lambda codes: marginals(codes, std=2.0), 'EXCEEDS'),
+    (uncharged, 'nothing was charged'),
+    (by_rows, r'result\[1\] depends'),
+    (adaptive_rounds, 'charges depend'),
+    (rows_as_shape, 'shape of a release'),
+    (twice, 'EXCEEDS'),
+    (scaled_by_the_table, 'scale of the noise'),
+  ],
+  ids=lambda x: getattr(x, '__name__', ''),
+)
+def test_leaks_are_found(fit, text):
+  found = audit.replay(fit, CODES, CODES[:-1])
+  assert not found.passed
+  assert any(text.replace('\\', '') in line for line in str(found).split('\n'))
+
+
+def test_what_is_not_seen_is_listed():
+  def fit(codes):
+    ledger = accounting.PrivacyLedger()
+    ledger.charge(dp_accounting.GaussianDpEvent(1.0), label='elsewhere')
+
+  found = audit.replay(fit, CODES, CODES)
+  assert not found.passed
+  assert 'no release was observed' in str(found)
+
+
+def test_replays_do_not_nest_and_leave_nothing():
+  with pytest.raises(ValueError, match='do not nest'):
+    audit.replay(lambda x: audit.replay(marginals, x, x), CODES, CODES)
+  assert type(Randomness().numpy('a')) is np.random.Generator
+  with pytest.raises(ValueError, match='distance'):
+    audit.replay(marginals, CODES, CODES, distance=0)
+
+
+def test_mechanisms():
+  def fit(codes):
+    ledger = accounting.PrivacyLedger()
+    randomness = Randomness()
+    chosen = mechanisms.select_marginal(
+      codes,
+      [2, 2],
+      [(0,), (1,)],
+      [np.ones(2)] * 2,
+      1.0,
+      0.5,
+      randomness,
+      ledger,
+    )
+    found = mechanisms.private_normalization(
+      codes.astype(float),
+      bound=1.0,
+      ledger=ledger,
+      epsilon=1.0,
+      num_examples=4,
+      randomness=randomness,
+    )
+    aggregator = pate.GNMax(
+      4.0, num_teachers=len(CODES), num_classes=2, ledger=ledger
+    )
+    votes = np.bincount(codes[:, 1], minlength=2)
+    votes[0] += len(CODES) - votes.sum()
+    return chosen, found.mean, found.std, aggregator.query([votes])
+
+  other = CODES.copy()
+  other[-1] = 1, 0
+  found = audit.replay(fit, CODES, other, distance=2)
+  assert found.passed, found
+  assert [entry.norm for entry in found.entries] == ['range', 'l1', 'l2']
+  # A vote is moved: what GNMax is charged for.
+  assert found.entries[2].moved == pytest.approx(0.5)
+
+
+X = RNG.normal(size=[40, 3]).astype('float32')
+X[-1] = 30.0
+
+
+class Loose(gradients.Flat):
+  """Forgets half of its norm."""
+
+  def clip_and_sum(self, per_example, weights=None):
+    return [2 * x for x in super().clip_and_sum(per_example, weights)]
+
+
+def train(x, clipping=gradients.Flat, until=None):
+  """Trains a linear model under a plan."""
+  plan = training.TrainingPlan(
+    PoissonSampler(num_examples=len(X), sampling_probability=0.5),
+    clipping(1.0),
+    noise_multiplier=2.0,
+    steps=4,
+  )
+  keras.utils.set_random_seed(0)
+  inner = keras.Sequential([keras.layers.Dense(1)])
+  model = PrivateModel(inner)
+  model.model(X[:1])
+  optimizer = plan.optimizer('sgd', learning_rate=0.1, loss_bound=10.0)
+  model.compile(optimizer=optimizer, loss=keras.losses.MeanSquaredError())
+  epochs = None if until is None else until(x)
+  model.fit(x, np.ones([len(x), 1], 'float32'), verbose=0, epochs=epochs)
+  return inner.get_weights()
+
+
+def without_last(x):
+  x = x.copy()
+  x[-1] = np.nan
+  return x
+
+
+def test_training():
+  found = audit.replay(train, X, without_last(X))
+  assert found.passed, found
+  (entry,) = found.entries
+  # Of each step the gradient and the loss.
+  assert entry.releases == 8
+  assert 0.9 < entry.moved <= 1 + 1e-4
+  other = X.copy()
+  other[-1] *= -1
+  assert audit.replay(train, X, other, distance=2).passed
+
+
+def test_training_that_clips_too_little():
+  found = audit.replay(lambda x: train(x, Loose), X, without_last(X))
+  assert not found.passed
+  assert found.entries[0].exceeds
+
+
+@pytest.mark.full
+def test_training_that_ends_by_the_rows():
+  until = lambda x: 1 if np.isnan(x).any() else None
+  found = audit.replay(lambda x: train(x, until=until), X, without_last(X))
+  assert 'number of releases' in str(found)

@@ -1,0 +1,202 @@
+"""The page of an audit: one HTML file, and the same as JSON.
+
+`page.html` is the template; the style is that of the report.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Optional
+
+import jinja2
+import markupsafe
+
+from tfdpflows import atomic
+from tfdpflows.accounting.rounding import round_up_decimals
+from tfdpflows.version import __version__
+
+if TYPE_CHECKING:
+  from tfdpflows.audit.ledgers import LedgerAudit
+  from tfdpflows.audit.replaying import Replay
+
+_TITLE = 'Privacy audit'
+
+
+def write_page(
+  path: str | os.PathLike,
+  found: LedgerAudit,
+  *,
+  source: str,
+  replay: Optional[Replay] = None,
+  row: Optional[int] = None,
+) -> None:
+  """Writes an audit as HTML, and as JSON beside it, each complete or not.
+
+  Args:
+    path: of the HTML file, whose name ends in '.html'; that of the JSON file
+      ends in '.json' instead.
+    found: the audit of the ledger.
+    source: where the ledger is from, a sentence.
+    replay: of the fit without one row, if there was one.
+    row: the number of that row, from 1.
+
+  Raises:
+    ValueError: for another name.
+  """
+  content = as_dict(found, source=source, replay=replay, row=row)
+  page = _page(found, source, replay, row)
+  text = json.dumps(content, indent=1, allow_nan=False) + '\n'
+  atomic.write_file(json_path(path), lambda file: file.write(text.encode()))
+  atomic.write_file(path, lambda file: file.write(page.encode()))
+
+
+def json_path(path: str | os.PathLike) -> str:
+  """Returns the path of the JSON file beside an HTML file."""
+  root, end = os.path.splitext(os.fspath(path))
+  if end != '.html':
+    raise ValueError(
+      f'{path} must end in .html: a .json file is put beside it.'
+    )
+  return root + '.json'
+
+
+def as_dict(
+  found: LedgerAudit,
+  *,
+  source: str,
+  replay: Optional[Replay] = None,
+  row: Optional[int] = None,
+) -> dict[str, Any]:
+  """Returns an audit as a JSON-able dict; infinite numbers are `None`."""
+  finite = lambda x: x if x is None or math.isfinite(x) else None
+  content = {
+    'source': source,
+    'library_version': __version__,
+    'refuted': found.refuted,
+    'complete': found.complete,
+    'epsilon_claimed': finite(found.epsilon_claimed),
+    'epsilon_lower': finite(found.epsilon_lower),
+    'mu_lower': finite(found.mu_lower),
+    'delta': found.delta,
+    'confidence': found.confidence,
+    'accountant': found.accountant,
+    'neighboring_relation': found.neighboring_relation,
+    'num_runs': found.num_runs,
+    'seconds': round(found.seconds, 2),
+    'entries': [
+      {
+        **dataclasses.asdict(entry),
+        'epsilon_claimed': finite(entry.epsilon_claimed),
+        'epsilon_lower': finite(entry.epsilon_lower),
+      }
+      for entry in found.entries
+    ],
+    'roc': {
+      'false_positive': found.claimed_roc[:, 0].tolist(),
+      'claimed': found.claimed_roc[:, 1].tolist(),
+      'attack': found.roc[:, 1].tolist() if len(found.roc) else None,
+    },
+  }
+  if replay is not None:
+    content['replay'] = {
+      'row': row,
+      'passed': replay.passed,
+      'differences': list(replay.differences),
+      'entries': [
+        {
+          'label': entry.label,
+          'releases': entry.releases,
+          'norm': entry.norm,
+          'moved': entry.moved,
+          'problem': entry.problem,
+        }
+        for entry in replay.entries
+      ],
+    }
+  return content
+
+
+def _page(found, source, replay, row):
+  here = resources.files('tfdpflows.audit')
+  style = resources.files('tfdpflows.evaluation').joinpath('report.css')
+  template = jinja2.Environment(
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+  ).from_string(here.joinpath('page.html').read_text(encoding='utf-8'))
+  now = datetime.datetime.now(datetime.timezone.utc)
+  return template.render(
+    title=_TITLE,
+    css=markupsafe.Markup(style.read_text(encoding='utf-8')),
+    source=source,
+    audit=found,
+    verdict=_verdict(found, replay),
+    notes=_notes(found, replay),
+    claimed=_up(found.epsilon_claimed),
+    lower=_down(found.epsilon_lower),
+    delta=f'{found.delta:g}',
+    seconds=f'{found.seconds:.1f}',
+    most=f'{math.log(found.num_runs / 8):.1f}',
+    figure=markupsafe.Markup(_figure(found)),
+    entries=[
+      {
+        **dataclasses.asdict(entry),
+        'claimed': 'ε ≤ ' + _up(entry.epsilon_claimed),
+        'lower': '–'
+        if entry.epsilon_lower is None
+        else 'ε ≥ ' + _down(entry.epsilon_lower),
+      }
+      for entry in found.entries
+    ],
+    replay=None if replay is None else str(replay),
+    row=row,
+    now=f'{now:%Y-%m-%d %H:%M}',
+  )
+
+
+def _verdict(found, replay):
+  if found.refuted:
+    return 'The attack refutes the claim.'
+  if replay is not None and not replay.passed:
+    return 'The claim is not refuted, and the replay failed.'
+  return 'The attack does not refute the claim.'
+
+
+def _notes(found, replay):
+  notes = []
+  if not found.complete:
+    names = ', '.join(repr(x.label) for x in found.entries if x.reason)
+    notes.append(
+      f'Not audited, since no worst pair is known for them: {names}. The '
+      'attack is on the other entries alone, and the claim is for all.'
+    )
+  if replay is None:
+    notes.append(
+      'This page is about the ledger alone: the mechanisms that it records '
+      'were simulated, and no private row was read.'
+    )
+  return notes
+
+
+def _up(epsilon):
+  return 'inf' if math.isinf(epsilon) else round_up_decimals(epsilon)
+
+
+def _down(epsilon):
+  return (
+    'inf' if math.isinf(epsilon) else f'{math.floor(epsilon * 1e4) / 1e4:g}'
+  )
+
+
+def _figure(found):
+  from tfdpflows.evaluation.figures import roc_figure  # noqa: PLC0415
+
+  return roc_figure(
+    found.claimed_roc, found.roc, 'True- by false-positive rates of the attack'
+  )
