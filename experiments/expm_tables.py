@@ -92,6 +92,7 @@ def timing_table(summary):
       'whole, s',
       'quartiles',
       'one step, ms',
+      'load',
     ]
   ]
   for e in summary:
@@ -108,11 +109,13 @@ def timing_table(summary):
         f'{e["total"]:.2f}',
         f'{low:.2f} to {high:.2f}',
         f'{e["step"]:.2f}',
+        f'{e["load"]:.0f}',
       ]
     )
   text = (
     'Medians of whole trainings that ran by turns, tracing included. Methods '
-    'differ in the number of steps and the size of batches that were chosen.'
+    'differ in the number of steps and the size of batches that were chosen. '
+    'Where the load exceeds the number of cores, an idle machine is faster.'
   )
   return f'{text}\n\n{markdown_table(lines)}'
 

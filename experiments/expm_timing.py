@@ -132,7 +132,7 @@ def summarize(runs):
   Returns:
     A list of dicts: `model`, `task`, `method`, `loss`, `rounds`, medians
     `calibration`, `training` (with tracing), `total` (and their `quartiles`),
-    in seconds, and `step` in ms, without tracing.
+    in seconds, `step` in ms, without tracing, and the `load` of the machine.
   """
   found = []
   names = 'model', 'task', 'method', 'loss'
@@ -153,6 +153,7 @@ def summarize(runs):
           for run in same
         ),
         'total': median(run['total'] for run in same),
+        'load': median(run['load'] for run in same),
         'quartiles': np.quantile(
           [run['total'] for run in same], [0.25, 0.75]
         ).tolist(),
