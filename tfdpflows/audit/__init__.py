@@ -2,6 +2,12 @@
 
 from tfdpflows.audit.canaries import Canaries, GradientCanaries, OneRunAudit
 from tfdpflows.audit.ledgers import AuditedEntry, LedgerAudit, audit_ledger
+from tfdpflows.audit.lira import (
+  Lira,
+  ShadowScores,
+  logit_scores,
+  train_shadows,
+)
 from tfdpflows.audit.mechanism import MechanismAudit, audit_mechanism
 from tfdpflows.audit.one_run import (
   Guesses,
@@ -19,6 +25,7 @@ __all__ = [
   'GradientCanaries',
   'Guesses',
   'LedgerAudit',
+  'Lira',
   'MechanismAudit',
   'OneRunAudit',
   'OneRunBounds',
@@ -26,10 +33,13 @@ __all__ = [
   'ReplayedEntry',
   'Roc',
   'audit_ledger',
+  'ShadowScores',
   'audit_mechanism',
   'audit_one_run',
   'error_rates',
   'fit_without',
   'guess',
   'replay',
+  'logit_scores',
+  'train_shadows',
 ]
