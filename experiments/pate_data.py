@@ -83,7 +83,7 @@ def _digits():
 
 
 def _mnist():
-  x, y, test_x, test_y = _shared().mnist()
+  x, y, test_x, test_y = shared().mnist()
   features, test = hog.hog(x), hog.hog(test_x)
   test_y = test_y.astype(np.int64)
   return PateData(
@@ -101,7 +101,7 @@ def _mnist():
 
 
 def _adult():
-  table = _shared().adult()
+  table = shared().adult()
   label = table.columns[-2]
   y = table[label].str.contains('>50K').to_numpy().astype(np.int64)
   numbers = [
@@ -136,7 +136,8 @@ def _adult():
   )
 
 
-def _shared():
+def shared():
+  """Returns the module of readers of the shared folder."""
   path = SHARED / 'data' / 'load.py'
   if not path.exists():
     raise FileNotFoundError(
