@@ -13,10 +13,10 @@ from experiments.results_document import markdown_table
 _TEXT = (
   'PhysioNet 2012, first 24 hours; settings chosen on a fifth of set a, '
   'trained on set a, scored on set b (scores of trials on it had been seen '
-  'before the grids of SGD and DP-SGD were changed, on the fifth). The epsilon of ExpM+NF is the '
-  'parameter of the density that its flow approximates: **no privacy is '
-  'proven**. DP-SGD is private with the epsilon of its column and delta 1e-5, '
-  'but for the choice of the settings.'
+  'before the grids of SGD and DP-SGD were changed, on the fifth). The epsilon '
+  'of ExpM+NF is the parameter of the density that its flow approximates: **no '
+  'privacy is proven**. DP-SGD is private with the epsilon of its column and '
+  'delta 1e-5, but for the choice of the settings.'
 )
 _MODELS = {
   'lr': 'logistic regression',

@@ -78,9 +78,43 @@ def scaled_by_the_table(codes):
   return counts + len(codes) * Randomness().numpy('counts').normal(size=2)
 
 
+def sum_of_nan(codes):
+  """The neighbour has another sum, NaN."""
+  total = codes.sum(0) + (np.nan if len(codes) < 4 else 0)
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(dp_accounting.GaussianDpEvent(1.0), label='counts')
+  return total + Randomness().numpy('counts').normal(size=2)
+
+
+def without_noise(codes):
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(dp_accounting.GaussianDpEvent(1.0), label='counts')
+  return codes.sum(0) + Randomness().numpy('counts').normal(0.0, 0.0, size=2)
+
+
+class Fitted:
+  def __init__(self, mean):
+    self.mean_ = mean
+
+
+def beside_the_release(codes):
+  return marginals(codes), Fitted(codes.mean(0))
+
+
+def noise_used_twice(codes):
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(dp_accounting.GaussianDpEvent(1.0), count=2, label='counts')
+  noise = Randomness().numpy('counts').normal(size=2)
+  return codes[:2, 0] / 9 + noise, codes[-1] / 9 + noise
+
+
 @pytest.mark.parametrize(
   'fit, text',
   [
+    (sum_of_nan, 'EXCEEDS'),
+    (without_noise, 'no noise'),
+    (beside_the_release, r'result\[1\]'),
+    (noise_used_twice, 'used twice'),
     (lambda codes: marginals(codes, std=2.0), 'EXCEEDS'),
     (uncharged, 'nothing was charged'),
     (by_rows, r'result\[1\] depends'),

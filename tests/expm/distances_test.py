@@ -119,3 +119,11 @@ def test_bad_epsilons(bad):
       arguments[place] = bad
       with pytest.raises(ValueError, match='zero or more'):
         function(*arguments)
+
+
+def test_lipschitz_bounds_need_densities():
+  p, q = np.zeros(3), np.ones(3)
+  with pytest.raises(ValueError, match='normalize'):
+    expm.dp_distance(p, q, normalize=True, lipschitz=0.5, radius=0.1)
+  with pytest.raises(ValueError, match='zero at a point'):
+    expm.dp_distance(p, [0.0, 1.0, -np.inf], lipschitz=0.5, radius=0.1)

@@ -346,3 +346,32 @@ def test_bad_shapes():
   utility = expm.l2_utility(Raw(), np.zeros([2, 1]), [0, 1])
   with pytest.raises(ValueError, match='that of the utility'):
     expm.ExponentialMechanism(utility, sensitivity=0.5, epsilon=1.0)
+
+
+def test_models_that_mix_rows_are_refused():
+  class Centred:
+    num_parameters = 3
+
+    def __call__(self, parameters, x):
+      x = x - tf.reduce_mean(x, 0)
+      return tf.sigmoid(tf.matmul(parameters, x, transpose_b=True))
+
+  x, y = rows()
+  with pytest.raises(ValueError, match='depends on the other rows'):
+    expm.l2_utility(Centred(), x, y)
+
+
+def test_utilities_of_several_candidates_are_refused():
+  ledger = accounting.PrivacyLedger()
+  mechanism = expm.ExponentialMechanism(
+    lambda theta: theta[:, 0] - tf.reduce_max(theta[:, 0]),
+    sensitivity=1.0,
+    epsilon=EPSILON,
+  )
+  with pytest.raises(ValueError, match='which others'):
+    mechanism.sample_from(CANDIDATES, ledger=ledger)
+  with pytest.raises(ValueError, match='not finite'):
+    table([1e308, 9e307, 0, 0, 0], sensitivity=1e-3).sample_from(
+      CANDIDATES, ledger=ledger
+    )
+  assert not ledger.entries

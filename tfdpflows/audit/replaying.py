@@ -17,7 +17,7 @@ from typing import Any, Optional
 import dp_accounting
 import numpy as np
 
-from tfdpflows import _observer
+from tfdpflows import _observer, accounting
 from tfdpflows.accounting import mechanisms as mechanisms_lib
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.mechanisms.capped import (
@@ -277,7 +277,7 @@ class _Run:
   def __init__(self, first: Optional[_Run] = None):
     self._first = first
     self._ledgers, self._seeds = [], 0
-    self._used = {}
+    self._used, self._noises = {}, set()
     self.entries, self.releases, self.differences = [], {}, []
 
   # What the library asks.
@@ -368,8 +368,23 @@ class _Run:
     same = (made.total == theirs.total) | (
       np.isnan(made.total) & np.isnan(theirs.total)
     )
-    made.moved = np.where(same, 0.0, moved) / made.scale
+    if not np.all(made.scale > 0):
+      self.differences.append(f'A release of {_shown(made.name)} has no noise.')
+    with np.errstate(divide='ignore', invalid='ignore'):
+      moved = np.where(same, 0.0, moved) / made.scale
+    # NaN in one of the sums alone tells the tables apart.
+    made.moved = np.where(np.isnan(moved), np.inf, moved)
     return theirs.value
+
+  def uses(self, noise, path):
+    """Notes noise, in units of its scale: none may be used twice."""
+    digest = hashlib.sha256(np.round(noise, 12).tobytes()).digest()
+    if digest in self._noises:
+      self.differences.append(
+        f'Noise of {_shown(path)} is used twice: what it is added to differs '
+        'by sums without noise.'
+      )
+    self._noises.add(digest)
 
   def _differs(self, made, what):
     self.differences.append(
@@ -483,6 +498,9 @@ class _Noise(np.ndarray):
     total = np.broadcast_to(np.asarray(other, np.float64), value.shape)
     if ufunc is np.subtract and place == 0:
       total = -total
+    with np.errstate(divide='ignore', invalid='ignore'):
+      units = np.asarray(plain[place], np.float64) / self.scale
+    self.stream.observer.uses(units, self.stream.path)
     return self.stream.observer.release(
       self.stream.path, self.kind, total, self.scale, value
     )
@@ -607,8 +625,21 @@ def _different_outputs(found, other):
 
 
 def _leaves(value, name='', depth=0):
-  """Yields all arrays of a result, with their names."""
-  if value is None or hasattr(value, 'committed_event') or depth > 20:
+  """Yields all arrays of a result, with their names.
+
+  Raises:
+    TypeError: for what cannot be compared.
+  """
+  if depth > 20:
+    raise TypeError(
+      f'The result{name[:80]} is nested too deeply to be compared: give an '
+      '`output` that returns arrays.'
+    )
+  if value is None:
+    return
+  if isinstance(value, accounting.PrivacyLedger):
+    # Its charges are compared one by one.
+    yield f'{name}.metadata', np.asarray(str(value.metadata))
     return
   if hasattr(value, '_marginals') and hasattr(value, '_distribution'):
     parts = value._distribution.saved_parts().values()
@@ -628,8 +659,21 @@ def _leaves(value, name='', depth=0):
     yield name, np.asarray(value.numpy())
   elif hasattr(value, 'variables'):
     yield from _leaves(list(value.variables), f'{name}.variables', depth + 1)
+  elif hasattr(value, 'toarray'):
+    yield name, np.asarray(value.toarray())
+  elif isinstance(value, (set, frozenset)):
+    yield name, np.asarray(sorted(map(repr, value)))
   elif dataclasses.is_dataclass(value):
     for field in dataclasses.fields(value):
       yield from _leaves(
         getattr(value, field.name), f'{name}.{field.name}', depth + 1
       )
+  elif isinstance(value, dp_accounting.DpEvent):
+    yield name, np.asarray(repr(value))
+  elif hasattr(value, '__dict__') and not callable(value):
+    yield from _leaves(vars(value), name, depth + 1)
+  elif not callable(value):
+    raise TypeError(
+      f'The result{name} is a {type(value).__name__}, which cannot be '
+      'compared: give an `output` that returns arrays.'
+    )

@@ -38,6 +38,7 @@ def dp_distance(
       points. Needed for logs that are known up to a constant; what lies between
       and beyond the points is then not seen at all.
     lipschitz: a constant L with |f(a) - f(b)| <= L |a - b|, f = log p - log q.
+      Not with `normalize`, whose constants are not those of the densities.
     radius: how far a parameter may be from the nearest point.
 
   Returns:
@@ -49,7 +50,7 @@ def dp_distance(
 
   Raises:
     ValueError: for shapes that differ, no points, NaN, +inf, or negative
-      numbers.
+      numbers; or a Lipschitz constant with `normalize` or -inf.
 
   #### Formal guarantee
 
@@ -81,6 +82,17 @@ def dp_distance(
       raise ValueError(f'{name} has NaN or +inf.')
     if normalize and np.isneginf(value).all():
       raise ValueError(f'{name} is zero everywhere and cannot be normalized.')
+  if lipschitz * radius:
+    if normalize:
+      raise ValueError(
+        'lipschitz and radius bound a difference of normalized densities; with '
+        'normalize=True their constants are only estimated from the points.'
+      )
+    if np.isneginf(log_p).any() or np.isneginf(log_q).any():
+      raise ValueError(
+        'A density is zero at a point, where log p - log q has no Lipschitz '
+        'constant: leave out lipschitz and radius.'
+      )
   if normalize:
     log_p = log_p - special.logsumexp(log_p)
     log_q = log_q - special.logsumexp(log_q)

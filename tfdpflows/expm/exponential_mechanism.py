@@ -34,6 +34,10 @@ _OUT_OF_RANGE = (
   'The outputs of the model are not all in [0, 1], or are not finite, so that '
   'the sensitivity of the utility is not known. Nothing was charged.'
 )
+_NOT_POINTWISE = (
+  'The utility of a candidate depends on which others are evaluated with it, '
+  'so that its sensitivity is not that of one candidate. Nothing was charged.'
+)
 _TARGETS = 'The targets y must all be in [0, 1] and finite.'
 
 
@@ -43,7 +47,8 @@ class ExponentialMechanism(Fixed):
   Args:
     utility: function of parameters `[N, P]` that returns `[N]`, larger for
       better ones, such as `l2_utility`; or your own. TensorFlow operations if
-      gradients are needed, any otherwise.
+      gradients are needed, any otherwise. That of one theta may not depend on
+      the others.
     sensitivity: s, by which a row changes u(theta) at most, at any theta and
       for any table, under the neighbouring relation of the ledger. It is your
       statement, and not checked, but for a utility that has its own.
@@ -163,9 +168,11 @@ class ExponentialMechanism(Fixed):
     if eager and not np.isfinite(utility.numpy()).all():
       raise ValueError(_NOT_FINITE)
     scale = self.epsilon / (2 * self.sensitivity)
-    return scale * tf.cast(utility, parameters.dtype) + self.log_prior(
-      parameters
-    )
+    found = scale * tf.cast(utility, parameters.dtype)
+    found += self.log_prior(parameters)
+    if eager and not np.isfinite(found.numpy()).all():
+      raise ValueError(_NOT_FINITE)
+    return found
 
   def sample_from(
     self,
@@ -296,9 +303,13 @@ class ExponentialMechanism(Fixed):
         "method='permute_and_flip' is proven for a constant prior: leave l1 "
         "and l2 at zero, or choose 'exponential'."
       )
-    log_weights = np.concatenate(
-      [self.unnormalized_log_prob(block).numpy() for block in blocks]
-    ).astype(np.float64)
+    log_weights = []
+    for block in blocks:
+      found = self.unnormalized_log_prob(block).numpy().astype(np.float64)
+      if not log_weights:
+        self._check_pointwise(block, found)
+      log_weights.append(found)
+    log_weights = np.concatenate(log_weights)
     randomness = charge_release(
       ledger,
       METHODS[method](self.epsilon),
@@ -317,7 +328,16 @@ class ExponentialMechanism(Fixed):
     )
     rng = randomness.numpy(str(label))
     draw = rng.gumbel if method == 'exponential' else rng.exponential
+    # The largest is taken off: noise is lost in large numbers.
+    log_weights -= log_weights.max()
     return int(np.argmax(log_weights + draw(size=len(log_weights))))
+
+  def _check_pointwise(self, block, found):
+    """Refuses utilities that are normalized over the candidates, say."""
+    for i in {0, int(np.argmin(found)), int(np.argmax(found))}:
+      alone = float(self.unnormalized_log_prob(block[i : i + 1]).numpy()[0])
+      if not abs(alone - found[i]) <= 1e-4 * max(abs(alone), abs(found[i]), 1):
+        raise ValueError(_NOT_POINTWISE)
 
 
 class L2Utility(Fixed):
@@ -341,6 +361,7 @@ class L2Utility(Fixed):
       x = x.astype(np.float64)
     if not np.all((y >= 0) & (y <= 1)):
       raise ValueError(_TARGETS)
+    _check_rows_apart(model, self.num_parameters, x.shape[1:], x.dtype)
     self.num_examples = len(y)
     self._x, self._y = tf.constant(x), tf.constant(y.astype(x.dtype))
 
@@ -393,6 +414,23 @@ class L2Utility(Fixed):
     return outputs
 
 
+def _check_rows_apart(model, num_parameters, shape, dtype):
+  """Refuses a model that mixes rows, on rows that are made up."""
+  rng = np.random.default_rng(0)
+  parameters = tf.constant(rng.normal(size=[2, num_parameters]).astype(dtype))
+  rows = tf.constant(rng.uniform(size=[4, *shape]).astype(dtype))
+  together = model(parameters, rows).numpy()
+  if together.shape != (2, 4):
+    return  # Refused where it is used, with its name.
+  apart = [model(parameters, rows[i : i + 1]).numpy() for i in range(4)]
+  if not np.allclose(together, np.concatenate(apart, -1), 1e-3, 1e-4):
+    raise ValueError(
+      'The output of the model for a row depends on the other rows, so that '
+      'one row may change all outputs and the sensitivity is not 1. Statistics '
+      'of a batch have to be public constants.'
+    )
+
+
 def _loss(outputs, y):
   y = tf.cast(y, outputs.dtype)
   return tf.reduce_sum(tf.math.squared_difference(outputs, y), -1)
@@ -421,8 +459,8 @@ def l2_utility(
     It raises a `ValueError` if an output is not in [0, 1].
 
   Raises:
-    ValueError: for other shapes, or targets that are not all in [0, 1] (with a
-      fixed text: no row is named).
+    ValueError: for other shapes, targets that are not all in [0, 1] (with a
+      fixed text: no row is named), or a model that mixes rows.
 
   #### Formal guarantee
 
@@ -431,8 +469,10 @@ def l2_utility(
   theta (Bridges, Tombs and Stanley 2023, theorem 3.1). The outputs are checked
   on these rows, at the parameters that are evaluated; that they are in [0, 1]
   for all other rows is a property of `model`, and has to be true of it (a
-  sigmoid at the end). A sum over several outputs of a row, such as one-hot
-  targets and a softmax, has a sensitivity of 2, and is not covered.
+  sigmoid at the end). So is that the output of a row depends on theta and that
+  row alone, which is tried on rows that are made up. A sum over several outputs
+  of a row, such as one-hot targets and a softmax, has a sensitivity of 2, and
+  is not covered.
 
   #### Example
 
