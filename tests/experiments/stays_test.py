@@ -1,11 +1,20 @@
 """Stays in intensive care: PhysioNet 2012, and MIMIC-Extract's layout."""
 
-import importlib.util
+import importlib.metadata
 
 import numpy as np
 import pytest
 
 from experiments import mimic, physionet
+
+
+def _has_pytables():
+  # The name of the module is also that of a file beside some tests.
+  try:
+    importlib.metadata.version('tables')
+  except importlib.metadata.PackageNotFoundError:
+    return False
+  return True
 
 
 def _records(rows, outcomes):
@@ -116,7 +125,7 @@ def test_tables_of_mimic_extract():
 
 
 def test_file_of_mimic_extract(tmp_path):
-  if importlib.util.find_spec('tables') is None:
+  if not _has_pytables():
     pytest.skip('PyTables is not installed: pip install tfdpflows[mimic]')
   patients, hourly = mimic.made(12)
   path = tmp_path / 'all_hourly_data.h5'
@@ -128,9 +137,7 @@ def test_file_of_mimic_extract(tmp_path):
     np.testing.assert_array_equal(found.targets[task], expected.targets[task])
 
 
-@pytest.mark.skipif(
-  importlib.util.find_spec('tables') is not None, reason='PyTables is installed'
-)
+@pytest.mark.skipif(_has_pytables(), reason='PyTables is installed')
 def test_without_pytables_the_error_names_it(tmp_path):
   path = tmp_path / 'all_hourly_data.h5'
   path.write_bytes(b'')
