@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ZERO = tf.UnconnectedGradients.ZERO
 _TOLERANCE = 1e-3
+_LEAST = 1e-28
 
 
 def rules_that_hold(
@@ -133,6 +134,8 @@ def _with_rules(compute, layers, rows):
 
 def _compare(what, old, new, ruled, scale=0.0):
   old, new = np.asarray(old), np.asarray(new)
+  # Below that it is rounding alone, where all gradients should be zero.
+  scale = max(scale, _LEAST)
   scale = max(scale, np.max(np.abs(old), initial=0, where=np.isfinite(old)))
   if not np.allclose(old, new, _TOLERANCE, _TOLERANCE * scale, equal_nan=True):
     classes = sorted({type(layer).__name__ for layer in ruled})
