@@ -146,6 +146,8 @@ def run(
         name = f'{method}, epsilon {epsilon:g}'
         drawn = marginal_figure.draw(holdout, {name: rows}, schema)
         drawn.savefig(figure, dpi=80)
+  # Not only after a run: a file that is complete may be asked for again.
+  results['summary'] = summarize(results['runs'])
   return results
 
 

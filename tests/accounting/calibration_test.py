@@ -144,9 +144,15 @@ def test_curve_of_epsilon():
     1e-5,
   )
   assert curve[0] < curve[1] < curve[3] < curve[2]
-  start = time.process_time()
-  calibration.epsilon_after(step, range(0, 500, 10), delta=1e-5, spent=spent)
-  assert time.process_time() - start < 4
+
+  def seconds(counts):
+    start = time.process_time()
+    calibration.epsilon_after(step, counts, delta=1e-5, spent=spent)
+    return time.process_time() - start
+
+  # A ratio, because cores that are busy or slow slow both.
+  alone = min(seconds([count]) for count in (95, 245, 495))
+  assert seconds(range(0, 500, 10)) < 4 * 50 * alone
 
 
 def test_curve_does_not_depend_on_votes():

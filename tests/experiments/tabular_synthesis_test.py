@@ -146,6 +146,8 @@ class TestRun:
     assert results['earlier_commands'] == [['one']]
     smoke(seeds=(0,), output=output, resume=True, real_baseline=True)
     assert len(json.loads(output.read_text())['real']) == 3
+    again = smoke(seeds=(0, 1), output=output, resume=True)
+    assert again['summary'] == results['summary']
     assert [run['seed'] for run in results['runs']] == [0, 1]
     assert results['seeds'] == [0, 1]
     assert results['summary'][0]['seeds'] == 2
