@@ -5,12 +5,14 @@ import pytest
 from sklearn import metrics
 
 from experiments import (
+  expm_attacks,
   expm_auc,
   expm_bayes,
   expm_methods,
   expm_tables,
   expm_timing,
 )
+from tfdpflows import audit
 
 
 def test_auc_grows_cell_by_cell_and_is_drawn(tmp_path):
@@ -63,6 +65,32 @@ def test_bayes(tmp_path):
   assert sum(n for _, _, n in flow['map']['curve']) == 300
   expm_bayes.draw(results['runs']).savefig(tmp_path / 'figure.png')
   assert '| SGD |' in expm_tables.bayes_table(results['runs'])
+
+
+def test_attacks(tmp_path):
+  results = expm_attacks.run(
+    cells=[('sgd', None), ('expm_nf', 1.0)],
+    output=str(tmp_path / 'attacks.json'),
+    smoke=True,
+  )
+  for run in results['runs']:
+    assert len(run['one_run']['correct']) == 6
+    assert 0.3 < np.mean(run['one_run']['correct']) < 0.9
+    assert len(run['lira']['online']['band']) == 3
+  expm_attacks.draw(results).savefig(tmp_path / 'figure.png')
+  assert '| SGD' in expm_tables.attacks_table(results['runs'])
+
+
+def test_attacks_find_what_models_know_by_heart():
+  rng = np.random.default_rng(0)
+  included = rng.random([20, 400]) < 0.5
+  begin = np.zeros(400)
+  known = audit.ShadowScores(
+    4.0 * included + rng.normal(size=[20, 400]), included
+  )
+  unknown = audit.ShadowScores(rng.normal(size=[20, 400]), included)
+  assert expm_attacks.one_run(known, begin)['percentile_95']['delta_0'] > 2
+  assert expm_attacks.one_run(unknown, begin)['percentile_95']['delta_0'] < 0.3
 
 
 def test_settings_are_those_of_the_best_validation_at_the_nearest_budget():
