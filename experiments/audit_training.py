@@ -8,9 +8,10 @@ r"""Audits of trainings: Dirac canaries, one run, and LiRA; JSON and a figure.
   wrong labels (black box, by the loss). Batches are a quarter of the rows: the
   sum of a canary's gradients sees less of a training with rare batches, whose
   privacy loss is far from Gaussian (at epsilon 4, 118 batches of 1,024 rows,
-  a mean that is .28 standard deviations away where 80 of 15,000 have .85). `ideal` is the same audit of as many
-  Gaussian mechanisms with the mu of a Gaussian of the claimed (epsilon, delta):
-  more than any attack on the training can reach on average.
+  a mean that is .28 standard deviations away where 80 of 15,000 have .85).
+  `ideal` is the same audit of as many Gaussian mechanisms with the mu of a
+  Gaussian of the claimed (epsilon, delta): more than any attack on the training
+  can reach on average.
 - `steinke_preset`: black box as in the ExpM+NF paper: scores l(x, w0) - l(x,
   w1), m guesses, 95th percentile of the bounds of all runs.
 - `lira`: an MLP that overfits halves of 4,000 images, without privacy and at
