@@ -162,7 +162,11 @@ class TestRun:
   @pytest.mark.parametrize(
     'method, settings',
     [
-      ('dp_cgan', {'epochs': 1, 'hidden_units': (8,)}),
+      pytest.param(
+        'dp_cgan',
+        {'epochs': 1, 'hidden_units': (8,)},
+        marks=pytest.mark.full,
+      ),
       ('gs_wgan', {'steps': 3, 'warm_up_steps': 1}),
     ],
   )

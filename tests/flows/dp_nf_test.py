@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
+from tests.grids import thinned
 from tfdpflows import accounting, flows, gradients
 from tfdpflows._keras import tfp
 
@@ -39,8 +40,13 @@ def _data(n=300):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('transform', ['affine', 'spline'])
-@pytest.mark.parametrize('actnorm', [False, True])
+@pytest.mark.parametrize(
+  ('actnorm', 'transform'),
+  thinned(
+    [(False, 'affine'), (True, 'spline'), (True, 'affine'), (False, 'spline')],
+    2,
+  ),
+)
 def test_starts_as_its_prior_and_keeps_its_dtype(transform, actnorm):
   for dtype, num_blocks in (('float32', 2), ('float64', 3)):
     base = _mixture(dtype)
@@ -97,7 +103,10 @@ def test_clipped_sum_equals_the_jacobians(transform, jit_compile):
 
   with tf.GradientTape(persistent=True) as tape:
     loss = -flow.log_prob(tf.identity(x))
-  jacobian = [j.numpy() for j in tape.jacobian(loss, variables)]
+  jacobian = [
+    j.numpy()
+    for j in tape.jacobian(loss, variables, experimental_use_pfor=False)
+  ]
   norms = np.sqrt(sum(np.sum(j.reshape(6, -1) ** 2, 1) for j in jacobian))
   scale = np.minimum(1, 1 / norms)
   for found, j in zip(clipped(), jacobian):

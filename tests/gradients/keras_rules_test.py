@@ -125,6 +125,20 @@ SLOW = {
 }
 
 
+# Ways of the same rules: `make test` has `bidirectional`, `embedding_mask`,
+# `gru`, `gru_sequences`, `lstm` and the others.
+ALIKE = (
+  'gru_unroll',
+  'gru_no_bias',
+  'gru_implementation_1',
+  'rnn_stacked',
+  'rnn_of_cell',
+  'einsum_heads_back',
+  'layer_norm_no_center',
+)
+NAMES = thinned(CASES, lambda name: name not in ALIKE)
+
+
 def _built(name):
   make, x = {**CASES, **SLOW}[name]
   layer = make()
@@ -148,7 +162,8 @@ def _jacobian(layer, x):
   with tf.GradientTape(persistent=True) as tape:
     loss = _loss(layer(x))
   variables = layer.trainable_variables
-  found = [tf.convert_to_tensor(tape.jacobian(loss, v)) for v in variables]
+  found = tape.jacobian(loss, variables, experimental_use_pfor=False)
+  found = [tf.convert_to_tensor(j) for j in found]
   squared = sum(np.sum(np.reshape(j, [BATCH, -1]) ** 2, 1) for j in found)
   return found, squared
 
@@ -161,7 +176,7 @@ def _fast(layer, x, clip):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', NAMES)
 def test_rule_gives_the_layers_own_output(name):
   layer, x = _built(name)
   expected = layer(x)
@@ -178,7 +193,7 @@ def test_rule_gives_the_layers_own_output(name):
 
 @pytest.mark.core
 @pytest.mark.parametrize('mode', thinned(['function', 'eager', 'xla'], 1))
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', NAMES)
 def test_equals_jacobian_and_clip(name, mode):
   layer, x = _built(name)
   jacobian, squared = _jacobian(layer, x)

@@ -54,7 +54,9 @@ def test_equals_jacobian_and_clip(mode, dtype, linear, stored):
   loss, variables = _case(dtype, linear, stored)
   with tf.GradientTape(persistent=True) as tape:
     value = loss()
-  jacobian = [tape.jacobian(value, v) for v in variables]
+  jacobian = [
+    tape.jacobian(value, v, experimental_use_pfor=False) for v in variables
+  ]
   squared = sum(
     tf.reduce_sum(tf.reshape(j * j, [BATCH, -1]), 1) for j in jacobian
   )

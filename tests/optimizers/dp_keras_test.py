@@ -1,5 +1,6 @@
 """The DP-Keras optimizers: noise, clipping, and what TF Privacy's get wrong."""
 
+import itertools
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tests.grids import thinned
 from tfdpflows import _keras, gradients, optimizers
 
 OPTIMIZERS = {
@@ -173,9 +175,13 @@ def test_adaptive_threshold_moves_is_the_optimizers_own_and_is_saved(tmp_path):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
-@pytest.mark.parametrize('rows', [0, 1, 5])
-@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize(
+  ('xla', 'rows', 'dtype'),
+  thinned(
+    itertools.product([False, True], [0, 1, 5], ['float32', 'float64']),
+    lambda point: not point[0] or point[1:] in ((0, 'float32'), (5, 'float64')),
+  ),
+)
 def test_noise_has_the_planned_variance(dtype, rows, xla):
   """Chi-square, also for an empty batch, whatever the realised size."""
   kernel = tf.Variable(tf.zeros([100, 100], dtype))
