@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdpflows._checks import check_integer
 from tfdpflows._keras import keras
+from tfdpflows._memory import dataset_from_generator
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -103,9 +104,7 @@ def fit_student(
       yield x[some], answers[some], x[more]
 
   spec = lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype)
-  data = tf.data.Dataset.from_generator(
-    batches, output_signature=(spec(x), spec(answers), spec(x))
-  )
+  data = dataset_from_generator(batches, (spec(x), spec(answers), spec(x)))
   trainer = _FixMatch(
     model, augment or tf.identity, confidence, unlabeled_weight, unlabeled_ratio
   )

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdpflows import bijectors, flows
 from tfdpflows._keras import tfp
+from tfdpflows._memory import release_graph_tensors
 from tfdpflows.tabular.encoding import EncodedColumn
 
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -45,6 +46,7 @@ class TableDistribution(tf.Module, abc.ABC):
       seed = tf.constant(rng.integers(-(2**31), 2**31, 2, dtype=np.int32))
       part = self._sample_batch(seed).numpy()
       rows[start : start + BATCH] = part[: num_rows - start]
+    release_graph_tensors()
     return rows
 
   @tf.function(autograph=False)
@@ -196,6 +198,7 @@ class TableDensity(TableDistribution):
       uniform = rng.random((_DRAWS,) + padded.shape, np.float32)
       result = self._log_prob_batch(tf.constant(padded), tf.constant(uniform))
       parts.append(result.numpy()[: len(part)])
+    release_graph_tensors()
     return np.concatenate(parts) if parts else np.zeros([0], np.float32)
 
   @tf.function(autograph=False)

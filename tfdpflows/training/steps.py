@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows._memory import dataset_from_generator, release_graph_tensors
 from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.optimizers.noise import current_strategy
 from tfdpflows.training import replicas
@@ -131,6 +132,7 @@ class TrainingSteps:
         if noise.made_any:
           self._trained = noise
         self._training = None
+      release_graph_tensors()
 
   def begin(self) -> None:
     """Finds the step at which the training begins, before its first update.
@@ -194,8 +196,8 @@ class TrainingSteps:
     # before it lets an iterator go.
     options.autotune.enabled = False
     dataset = workers.distribute(
-      tf.data.Dataset.from_generator(
-        draw, output_signature=(rows, weights, tf.TensorSpec([], tf.int64))
+      dataset_from_generator(
+        draw, (rows, weights, tf.TensorSpec([], tf.int64))
       ).with_options(options)
     )
     dataset.origin = types.SimpleNamespace(
