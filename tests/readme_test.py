@@ -30,12 +30,26 @@ def _examples():
   return found
 
 
+@pytest.fixture(scope='module')
+def people():
+  train, _, schema, _ = datasets.randhie()
+  return train.head(1500), schema
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('number', range(len(_examples())))
-def test_example_runs(number, tmp_path):
-  train, _, schema, _ = datasets.randhie()
-  train.head(1500).to_csv(tmp_path / 'people.csv', index=False)
+def test_example_runs(number, people, tmp_path, monkeypatch, capsys):
+  """The first one as a program; the others where TensorFlow is imported."""
+  table, schema = people
+  table.to_csv(tmp_path / 'people.csv', index=False)
   schema.to_json(tmp_path / 'schema.json')
+  if number:
+    monkeypatch.chdir(tmp_path)
+    exec(
+      compile(_examples()[number], 'example', 'exec'), {'__name__': '__main__'}
+    )
+    assert 'Claim: epsilon <= ' in capsys.readouterr().out
+    return
   found = subprocess.run(
     [sys.executable, '-c', _examples()[number]],
     cwd=tmp_path,

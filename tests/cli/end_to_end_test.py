@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tfdpflows import cli
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import read_table
 
@@ -45,6 +46,21 @@ def _run(folder, *argv, code=0):
   )
   assert result.returncode == code, result.stderr
   return result
+
+
+@pytest.fixture
+def run_here(folder, monkeypatch, capsys):
+  """A function that runs a command in this process, and returns its output."""
+
+  def run(*argv, code=0):
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    found = cli.main(list(argv))
+    output = capsys.readouterr()
+    assert found == code, output.err
+    return output
+
+  return run
 
 
 @pytest.fixture(scope='module')
@@ -89,7 +105,7 @@ def test_fit_states_its_privacy_and_leaves_nothing_unfinished(folder):
 
 
 @pytest.mark.slow
-def test_sample_score_and_report(folder):
+def test_sample_score_and_report(folder, run_here):
   sample = ['sample', '--model_dir=model', f'--num_rows={NUM_ROWS}']
   result = _run(folder, *sample, '--output=synthetic.csv', '--seed=1')
   assert result.stderr == ''
@@ -97,8 +113,7 @@ def test_sample_score_and_report(folder):
   synthetic = schema.validate(read_table(folder / 'synthetic.csv', schema))
   assert len(synthetic) == NUM_ROWS
 
-  _run(
-    folder,
+  run_here(
     'score',
     '--model_dir=model',
     '--input=people.csv',
@@ -108,8 +123,7 @@ def test_sample_score_and_report(folder):
   assert len(scores) == NUM_ROWS
   assert np.isfinite(scores).all()
 
-  _run(
-    folder,
+  run_here(
     'report',
     '--model_dir=model',
     '--real=people.csv',
@@ -123,11 +137,11 @@ def test_sample_score_and_report(folder):
 
 
 @pytest.mark.slow
-def test_a_draft_is_paid_for(folder):
+def test_a_draft_is_paid_for(folder, run_here):
   """And a row that its types cannot hold neither ends the fit nor is read."""
   rows = (folder / 'people.csv').read_text(encoding='utf-8')
   (folder / 'more.csv').write_text(rows + 'my name,inf,"\n', encoding='utf-8')
-  _run(folder, 'schema', '--input=people.csv', '--output=draft.json')
+  run_here('schema', '--input=people.csv', '--output=draft.json')
   fit = [
     'fit',
     '--input=more.csv',
@@ -137,8 +151,8 @@ def test_a_draft_is_paid_for(folder):
     '--model_dir=paid',
     '--out_of_range=clip',
   ]
-  assert 'is a draft' in _run(folder, *fit, code=2).stderr
-  said = _run(folder, *fit, '--bounds_epsilon=40').stdout
+  assert 'is a draft' in run_here(*fit, code=2).err
+  said = run_here(*fit, '--bounds_epsilon=40').out
   assert 'bounds' in said
   assert 'Refusals' not in said
   found = TableSchema.from_json(folder / 'paid' / 'schema.json')
@@ -147,14 +161,13 @@ def test_a_draft_is_paid_for(folder):
 
 
 @pytest.mark.slow
-def test_a_tampered_ledger_is_named(folder):
+def test_a_tampered_ledger_is_named(folder, run_here):
   ledgers = [p for p in (folder / 'model').rglob('*') if 'ledger' in p.name]
   assert len(ledgers) == 1
   text = ledgers[0].read_text(encoding='utf-8')
   try:
     ledgers[0].write_text(text.replace('0', '1', 3), encoding='utf-8')
-    result = _run(
-      folder,
+    output = run_here(
       'sample',
       '--model_dir=model',
       '--num_rows=1',
@@ -163,5 +176,5 @@ def test_a_tampered_ledger_is_named(folder):
     )
   finally:
     ledgers[0].write_text(text, encoding='utf-8')
-  assert 'ledger' in result.stderr
-  assert 'Traceback' not in result.stderr
+  assert 'ledger' in output.err
+  assert 'Traceback' not in output.err
