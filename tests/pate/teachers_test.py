@@ -20,6 +20,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import NearestCentroid
 from tensorflow.python.framework import ops
 
+from tests.grids import thinned
 from tfdpflows import accounting, pate
 from tfdpflows._keras import keras
 from tfdpflows.pate import teachers as teachers_lib
@@ -62,16 +63,21 @@ MODELS = {
 def test_votes_of_every_kind_of_model(name):
   make, options = MODELS[name]
   x, y = table()
-  trained = ensemble(make, **options).fit(x, y, progress=False)
+  trained = ensemble(make, 5, **options).fit(x, y, progress=False)
   queries, labels = table(200, seed=1)
   votes = trained.votes(queries)
   assert votes.shape == (200, 2)
-  assert (votes.sum(1) == 10).all()
+  assert (votes.sum(1) == 5).all()
   assert np.mean(np.argmax(votes, 1) == labels) > 0.8
 
 
-@pytest.mark.parametrize('name', ['bayes', 'forest', 'keras'])
-@pytest.mark.parametrize('how', ['remove', 'replace'])
+@pytest.mark.parametrize(
+  ('how', 'name'),
+  thinned(
+    itertools.product(['remove', 'replace'], ['bayes', 'forest', 'keras']),
+    lambda point: point != ('remove', 'keras'),
+  ),
+)
 def test_a_row_changes_one_vote(name, how):
   """The worst row that there is, and the same random numbers."""
   make, options = MODELS[name]
@@ -219,11 +225,12 @@ def test_saved_and_loaded(name, tmp_path):
   x, y = table()
   y[:40] = 1
   folder = tmp_path / 'teachers'
-  trained = ensemble(make, **options).fit(x, y, folder=folder, progress=False)
+  trained = ensemble(make, 5, **options)
+  trained.fit(x, y, folder=folder, progress=False)
   assert not any(path.suffix == '.pkl' for path in folder.iterdir())
   assert not (folder / 'secret').exists()
   assert (folder.stat().st_mode & 0o077) == 0
-  loaded = pate.TeacherEnsemble.load(folder, make, 10, 2, **options)
+  loaded = pate.TeacherEnsemble.load(folder, make, 5, 2, **options)
   queries = table(100, seed=2)[0]
   np.testing.assert_array_equal(loaded.votes(queries), trained.votes(queries))
 
