@@ -93,6 +93,7 @@ def test_binary(tmp_path):
       '--smoke',
       '--dataset=randhie',
       '--seeds=0',
+      '--only=conditional histograms',
       f'--output={output}',
       f'--figure={figure}',
     ],
