@@ -290,6 +290,30 @@ def lines(results):
   return found
 
 
+def draw(runs):
+  """Returns a figure: the ROC of attacks on fits below that of the claim.
+
+  Args:
+    runs: of `run`.
+  """
+  from matplotlib.figure import Figure
+
+  figure = Figure(figsize=(4 * len(runs), 3.7), layout='constrained')
+  panels = figure.subplots(1, len(runs), squeeze=False)[0]
+  rates = np.linspace(0, 1, 101)
+  for panel, run in zip(panels, runs):
+    claim = stats.norm.cdf(stats.norm.ppf(rates) + run['mu'])
+    panel.plot(rates, claim, color='#d55e00', label=f'mu {run["mu"]:.2f}')
+    for i, attack in enumerate(run['attacks']):
+      panel.plot(rates, attack['roc'], color=f'C{i}', label=attack['attack'])
+    panel.plot([0, 1], [0, 1], ':', color='#888888', linewidth=1)
+    panel.set_title(f'{run["case"]}, {2 * run["num_runs"]:,} fits', fontsize=9)
+    panel.set_xlabel('false positives')
+    panel.legend(fontsize=7, frameon=False, loc='lower right')
+  panels[0].set_ylabel('true positives')
+  return figure
+
+
 def main(argv):
   """Runs what the flags ask for and prints a table."""
   del argv
@@ -303,6 +327,8 @@ def main(argv):
     values.cases, values.num_runs, values.num_jobs, values.output, values.smoke
   )
   print('\n'.join(lines(results)))
+  if values.figure:
+    draw(results['runs']).savefig(values.figure, dpi=100)
 
 
 if __name__ == '__main__':
@@ -310,5 +336,6 @@ if __name__ == '__main__':
   flags.DEFINE_integer('num_runs', 500, 'Fits of each table.', lower_bound=30)
   flags.DEFINE_integer('num_jobs', 1, 'Processes.', lower_bound=1)
   flags.DEFINE_string('output', None, 'JSON file of the results.')
+  flags.DEFINE_string('figure', None, 'PNG file to draw.')
   flags.DEFINE_boolean('smoke', False, 'Whether to run a few fits only.')
   app.run(main)

@@ -322,82 +322,107 @@ def draw(runs, path):
   figure.savefig(path, dpi=110)
 
 
-def main(unused_argv):
-  flag = flags.FLAGS
-  smoke = flag.smoke
-  results = ResultsFile(
-    flag.output,
-    {'delta': DELTA, 'smoke': smoke},
-    ('part', 'mu', 'epsilon', 'attack', 'run'),
-  )
+def run(
+  parts=_PARTS, *, num_runs=5, data_dir='', output=None, smoke=False, plot=None
+):
+  """Runs audits that a file of results does not have.
 
-  def add(function, part, mu=None, epsilon=None, attack=None, run=0, **kwargs):
-    key = {
-      'part': part,
-      'mu': mu,
-      'epsilon': epsilon,
-      'attack': attack,
-      'run': run,
-    }
-    if part not in flag.parts or results.has(**key):
-      return
-    start = time.time()
-    found = function(**kwargs)
-    wall = round(time.time() - start, 1)
-    results.add({**key, **found, 'settings': kwargs, 'wall_seconds': wall})
-    short = {k: v for k, v in found.items() if not isinstance(v, list)}
-    print(part, key, short, f'{wall} s', flush=True)
+  Args:
+    parts: some of 'white_box', 'one_run' and 'lira'.
+    num_runs: trainings of each one-run audit.
+    data_dir: where mnist.npz is; images are made up where it is not.
+    output: JSON file to go on with, or `None`.
+    smoke: tiny settings, to see that it runs.
+    plot: figure to draw, or `None`.
 
-  data = {'data_dir': flag.data_dir}
+  Returns:
+    A JSON-able dict with `runs`.
+  """
+  header = {'delta': DELTA, 'smoke': smoke}
+  keys = 'part', 'mu', 'epsilon', 'attack', 'run'
+  results = ResultsFile(output, header, keys)
+  for part in parts:
+    for key, function, settings in _PLANS[part](num_runs, smoke):
+      key = {**dict.fromkeys(keys), 'run': 0, 'part': part, **key}
+      if results.has(**key):
+        continue
+      start = time.time()
+      found = function(data_dir, **settings)
+      wall = round(time.time() - start, 1)
+      results.add({**key, **found, 'settings': settings, 'wall_seconds': wall})
+      short = {k: v for k, v in found.items() if not isinstance(v, list)}
+      logging.info('%s: %s, %s s', key, short, wall)
+  if plot:
+    draw(results.runs, plot)
+  return results.content
+
+
+def _white_boxes(num_runs, smoke):
+  """Yields the values that tell runs apart, what runs, and its settings."""
+  del num_runs
   for mu in (1.0,) if smoke else (0.5, 1.0, 2.0):
-    settings = {
-      'num_canaries': 300 if smoke else 4000,
-      # The smaller mu is, the more canaries a bound close to it needs.
-      'num_runs': 1 if smoke else {0.5: 20, 1.0: 10, 2.0: 5}[mu],
-      'num_rows': 100 if smoke else 1000,
-    }
-    add(
-      lambda mu=mu, **k: white_box(**data, mu=mu, **k),
-      'white_box',
-      mu=mu,
-      **settings,
+    yield (
+      {'mu': mu},
+      white_box,
+      {
+        'mu': mu,
+        'num_canaries': 300 if smoke else 4000,
+        # The smaller mu is, the more canaries a bound close to it needs.
+        'num_runs': 1 if smoke else {0.5: 20, 1.0: 10, 2.0: 5}[mu],
+        'num_rows': 100 if smoke else 1000,
+      },
     )
-  for run in range(1 if smoke else flag.num_runs):
+
+
+def _one_runs(num_runs, smoke):
+  for number in range(1 if smoke else num_runs):
     for epsilon in _EPSILONS[:1] if smoke else _EPSILONS:
       for attack in ('white_box', 'black_box'):
-        settings = {
-          'num_canaries': 50 if smoke else 1000,
-          'num_rows': 200 if smoke else 59_000,
-          'epochs': 1 if smoke else 20,
-        }
-        add(
-          lambda epsilon=epsilon, attack=attack, run=run, **k: one_run(
-            **data, epsilon=epsilon, attack=attack, run=run, **k
-          ),
-          'one_run',
-          epsilon=epsilon,
-          attack=attack,
-          run=run,
-          **settings,
+        key = {'epsilon': epsilon, 'attack': attack, 'run': number}
+        yield (
+          key,
+          one_run,
+          {
+            **key,
+            'num_canaries': 50 if smoke else 1000,
+            'num_rows': 200 if smoke else 59_000,
+            'epochs': 1 if smoke else 20,
+          },
         )
-  for epsilon in (None, 1.0):
-    settings = {
-      'num_models': 6 if smoke else 32,
-      'num_rows': 80 if smoke else 4000,
-      'epochs': 1 if smoke else (40 if epsilon is None else 20),
-      'num_processes': 1,
-    }
-    if smoke and epsilon:
-      continue
-    add(
-      lambda epsilon=epsilon, **k: lira(**data, epsilon=epsilon, **k),
-      'lira',
-      epsilon=epsilon,
-      **settings,
+
+
+def _liras(num_runs, smoke):
+  del num_runs
+  for epsilon in (None,) if smoke else (None, 1.0):
+    yield (
+      {'epsilon': epsilon},
+      lira,
+      {
+        'epsilon': epsilon,
+        'num_models': 6 if smoke else 32,
+        'num_rows': 80 if smoke else 4000,
+        'epochs': 1 if smoke else (40 if epsilon is None else 20),
+        'num_processes': 1,
+      },
     )
-  if flag.plot:
-    draw(results.runs, flag.plot)
-  return results
+
+
+_PLANS = {'white_box': _white_boxes, 'one_run': _one_runs, 'lira': _liras}
+
+
+def main(argv):
+  """Runs what the flags ask for."""
+  if len(argv) > 1:
+    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  options = flags.FLAGS
+  run(
+    options.parts,
+    num_runs=options.num_runs,
+    data_dir=options.data_dir,
+    output=options.output,
+    smoke=options.smoke,
+    plot=options.plot,
+  )
 
 
 def define_flags():
