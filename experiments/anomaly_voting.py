@@ -47,7 +47,7 @@ SHARDS = 10
 _MORE_SHARDS = (10, 50)
 _KEYS = ('part', 'method', 'seed')
 _DENSITIES = {'mixture': 'mixtures of Gaussians', 'flow': 'flows'}
-_SMOKE_ROWS = 900
+_SMOKE_ROWS, _SMOKE_SHARDS = 900, 3
 
 
 def run(parts=PARTS, *, seeds=(0,), output=None, plot=None, smoke=False):
@@ -58,7 +58,8 @@ def run(parts=PARTS, *, seeds=(0,), output=None, plot=None, smoke=False):
     seeds: of rows, shards and densities.
     output: JSON file that is written after every run, or `None`.
     plot: PNG file, or `None`.
-    smoke: whether to use 900 rows and half-moons in place of Life Science.
+    smoke: whether to use 900 rows, three shards, and half-moons in place of
+      Life Science.
 
   Returns:
     A JSON-able dict, with the `runs`.
@@ -160,7 +161,8 @@ def _figure(density):
     # Anomalies: uniform in the box of the rows.
     low, high = test.min(0), test.max(0)
     fake = rng.uniform(low, high, [2000, 2]).astype(np.float32)
-    scores, labels = _scores(_make(density, smoke), SHARDS, rows, test, fake)
+    shards = _SMOKE_SHARDS if smoke else SHARDS
+    scores, labels = _scores(_make(density, smoke), shards, rows, test, fake)
     votes, labels, threshold = _voted(scores, labels, seed)
     return {
       'threshold': threshold,
@@ -176,7 +178,8 @@ def _queries(shards):
   def one_run(seed, smoke):
     train, test, fake = _life_science(seed, smoke)
     make = _make('mixture', smoke)
-    scores, labels = _scores(make, shards, train, test, fake)
+    asked = _SMOKE_SHARDS if smoke else shards
+    scores, labels = _scores(make, asked, train, test, fake)
     votes, labels, threshold = _voted(scores, labels, seed)
     return {
       'threshold': threshold,
