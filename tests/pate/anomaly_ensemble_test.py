@@ -1,9 +1,12 @@
 """DP-AD: densities on shards, thresholds of their own, streams."""
 
+import itertools
+
 import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
+from tests.grids import thinned
 from tfdpflows import accounting, flows, models, pate
 from tfdpflows._keras import keras
 from tfdpflows.randomness import Randomness
@@ -25,18 +28,23 @@ def flow():
   return model
 
 
+DENSITIES = {
+  'mixture': (lambda: GaussianMixture(2), {}),
+  'flow': (flow, {'fit_options': {'epochs': 2, 'batch_size': 64}}),
+}
+THRESHOLDS = {'threshold': -9.0}, {'false_positive_rate': 0.01}
+
+
 @pytest.mark.parametrize(
-  ('make', 'options'),
-  [
-    (lambda: GaussianMixture(2), {}),
-    (flow, {'fit_options': {'epochs': 2, 'batch_size': 64}}),
-  ],
-  ids=['mixture', 'flow'],
+  ('threshold', 'name'),
+  thinned(
+    itertools.product(THRESHOLDS, DENSITIES),
+    lambda point: point != (THRESHOLDS[0], 'flow'),
+  ),
+  ids=str,
 )
-@pytest.mark.parametrize(
-  'threshold', [{'threshold': -9.0}, {'false_positive_rate': 0.01}], ids=str
-)
-def test_densities_vote(make, options, threshold, tmp_path):
+def test_densities_vote(threshold, name, tmp_path):
+  make, options = DENSITIES[name]
   options = {'randomness': Randomness(seed=0), **options, **threshold}
   ensemble = pate.AnomalyEnsemble(make, 4, **options)
   folder = tmp_path / 'densities'
