@@ -11,6 +11,7 @@ COMMANDS = (
   'account',
   'audit',
   'calibrate',
+  'export',
   'fit',
   'report',
   'sample',

@@ -18,7 +18,7 @@ tfb, tfd = tfp.bijectors, tfp.distributions
 # Rows that one call of a compiled function works on.
 BATCH = 8192
 # Points per cell over which a discrete row's density is averaged.
-_DRAWS = 16
+DRAWS = 16
 
 
 def cells(columns: Sequence[EncodedColumn]) -> list[int]:
@@ -51,10 +51,12 @@ class TableDistribution(tf.Module, abc.ABC):
 
   @tf.function(autograph=False)
   def _sample_batch(self, seed):
-    return self._draw([BATCH], seed)
+    return self.draw([BATCH], seed)
 
   @abc.abstractmethod
-  def _draw(self, shape, seed):
+  def draw(
+    self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor:
     """Returns codes `shape + [d]`, for a shape `[num_rows]`."""
 
   @abc.abstractmethod
@@ -77,16 +79,17 @@ class TableDistribution(tf.Module, abc.ABC):
       ],
     )
     def sample(num_rows, seed):
-      rows = self._draw(tf.reshape(num_rows, [1]), seed)
+      rows = self.draw(tf.reshape(num_rows, [1]), seed)
       return {'x': tf.ensure_shape(rows, [None, d])}
 
     module = tf.Module()
-    module.variables_ = self._exported_variables()
+    module.variables_ = self.exported_variables()
     tf.saved_model.save(
       module, path, signatures={**self._signatures(), 'sample': sample}
     )
 
-  def _exported_variables(self):
+  def exported_variables(self) -> list[tf.Variable]:
+    """Returns the variables that graphs of this distribution read."""
     return [v for part in self.saved_parts().values() for v in part.variables]
 
   def _signatures(self):
@@ -173,7 +176,10 @@ class TableDensity(TableDistribution):
     independent = self.latent.distribution.log_prob(z)
     return self.latent.log_prob(tf.identity(z)) - independent
 
-  def _draw(self, shape, seed):
+  def draw(
+    self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor:
+    """See `TableDistribution`."""
     return self.distribution.sample(shape, seed=seed)
 
   def saved_parts(self) -> dict[str, tf.Module]:
@@ -191,11 +197,11 @@ class TableDensity(TableDistribution):
     log is a lower bound in expectation (Burda et al. 2016).
     """
     parts = []
-    step = BATCH // _DRAWS
+    step = BATCH // DRAWS
     for start in range(0, len(x), step):
       part = x[start : start + step]
       padded = np.pad(part, ((0, step - len(part)), (0, 0)), 'edge')
-      uniform = rng.random((_DRAWS,) + padded.shape, np.float32)
+      uniform = rng.random((DRAWS,) + padded.shape, np.float32)
       result = self._log_prob_batch(tf.constant(padded), tf.constant(uniform))
       parts.append(result.numpy()[: len(part)])
     release_graph_tensors()
@@ -203,11 +209,21 @@ class TableDensity(TableDistribution):
 
   @tf.function(autograph=False)
   def _log_prob_batch(self, x, uniform):
+    return self.estimate_log_prob(x, uniform)
+
+  def estimate_log_prob(self, x: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Returns estimates `[n]` of the log-masses of codes `[n, d]`.
+
+    Args:
+      x: codes.
+      uniform: numbers in [0, 1), `[draws, n, d]`.
+    """
     points, volume, log_q = self.dequantize(x[None], uniform)
     log_prob = self.distribution.log_prob(points) + volume - log_q
-    return tf.reduce_logsumexp(log_prob, 0) - np.log(_DRAWS)
+    return tf.reduce_logsumexp(log_prob, 0) - np.log(DRAWS)
 
-  def _exported_variables(self):
+  def exported_variables(self) -> list[tf.Variable]:
+    """See `TableDistribution`."""
     return [*self.trained, *self.latent.non_trainable_variables]
 
   def _signatures(self):

@@ -132,7 +132,7 @@ def _encoded(field):
         f'Column {field.name!r} has a range of {size}, which float32 cannot '
         'hold; rescale the column.'
       )
-    resolution = 1.0 if field.type == 'integer' else 10.0 ** -_digits(size)
+    resolution = 1.0 if field.type == 'integer' else 10.0 ** -digits(size)
     size *= 1 + _MISSING_SHARE * missing
     return EncodedColumn(field.name, size, 0.0, missing, True, resolution)
   return EncodedColumn(
@@ -140,8 +140,12 @@ def _encoded(field):
   )
 
 
-def _digits(size):
-  """Digits behind the point that float32 carries of such a range: seven."""
+def digits(size: float) -> int:
+  """Returns how many digits behind the point float32 has for such a range.
+
+  >>> digits(99.0), digits(1e6)
+  (5, 1)
+  """
   return 7 - math.ceil(math.log10(size))
 
 
@@ -193,9 +197,9 @@ def _decode_column(x, field, column):
       number = np.rint(number).astype(np.int64)
     else:
       # More digits than float32 carries would be noise.
-      digits = _digits(column.value_size)
-      if abs(digits) < 16:
-        number = np.round(number, digits)
+      places = digits(column.value_size)
+      if abs(places) < 16:
+        number = np.round(number, places)
       number = np.clip(number, field.minimum, field.maximum)
   if field.type == 'number':
     number = np.asarray(number, np.float64)

@@ -9,6 +9,7 @@ import numbers
 import os
 import warnings
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -493,7 +494,7 @@ def _declared(column, field, marks, clip):
       )
     if {'minimum', 'maximum', 'enum'} & set(marks):
       return column  # There is no public value to stand in.
-    column = column.where(~missing, _stand_in(field))
+    column = column.where(~missing, stand_in(field))
   dtype = {'integer': 'int64', 'boolean': 'bool'}.get(field.type)
   return column.astype(dtype) if dtype else column
 
@@ -556,7 +557,8 @@ def _nearest(number, enum):
   return enum[np.searchsorted(middle, number)]
 
 
-def _stand_in(field):
+def stand_in(field: Field) -> Any:
+  """Returns what stands for a missing value of a required field."""
   if field.categories is not None:
     return field.categories[0]
   middle = field.minimum / 2 + field.maximum / 2  # Their sum may overflow.

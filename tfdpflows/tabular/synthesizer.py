@@ -15,8 +15,11 @@ from tfdpflows import accounting
 from tfdpflows.tabular import (
   conditioning,
   fitting,
+  model_card,
   model_directory,
   models,
+  raw_values,
+  serving,
   system_errors,
   work_directory,
 )
@@ -420,6 +423,94 @@ class TabularSynthesizer:
     statement = self._statement(earlier)
     folder.write_json('statement.json', statement.to_dict())
     folder.write_text('statement.txt', f'{statement}\n')
+
+  def export(
+    self,
+    path: str | os.PathLike,
+    overwrite: bool = False,
+    metrics: dict[str, float] | None = None,
+  ) -> None:
+    """Writes a SavedModel that takes and gives raw values, and a model card.
+
+    It needs TensorFlow alone, neither tfdpflows nor TensorFlow Probability nor
+    Keras, and has the signatures
+
+    - `sample`, of `num_rows` and `seed`, int64 scalars: one tensor for each
+      column, with the rows that `sample(num_rows, seed)` gives here;
+    - `log_prob`, of one tensor `[n]` for each column: `log_prob`, float32
+      `[n]`, as the method gives it here, up to rounding. Values that the schema
+      does not declare are an error, or replaced where `out_of_range` is 'clip'.
+      Models without a density ('dpgan', 'pategan') have no such signature.
+
+    Strings are `tf.string`, integers int64, numbers float64 and booleans bool.
+    Integers and booleans of columns that are not `required` are float64 too,
+    NaN where they are missing; a missing string is empty. Names of tensors are
+    those of columns, with `_` for what no identifier has; `model_card.json`
+    lists them. It and `model_card.md` have the schema, the public number of
+    rows, the privacy statement and the limits of the model.
+
+    #### Formal guarantee
+
+    The folder is post-processing of what the `ledger` was charged for. It holds
+    no counter of the process that wrote it, which might depend on how many
+    batches were empty, say: equal weights give equal bytes.
+
+    Args:
+      path: the folder.
+      overwrite: whether to replace an export that is there.
+      metrics: numbers for the card, by name. They are published with it: on
+        private rows they are private, unless they were charged for.
+
+    Raises:
+      FileExistsError: if `path` exists and may not be replaced.
+      ValueError: for a model that is not fitted, metrics that are not finite,
+        or a column with no word left for missing values.
+
+    #### Example
+
+    >>> import os, tempfile
+    >>> import numpy as np, pandas as pd, tensorflow as tf
+    >>> from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
+    >>> schema = TableSchema(
+    ...   [Field('sex', 'string', enum=('f', 'm'), required=True)])
+    >>> table = pd.DataFrame({'sex': ['f', 'm'] * 500})
+    >>> synthesizer = TabularSynthesizer(schema, epsilon=1., delta=1e-5)
+    >>> _ = synthesizer.fit(table, progress=False)
+    >>> path = os.path.join(tempfile.mkdtemp(), 'exported')
+    >>> synthesizer.export(path)
+    >>> model = tf.saved_model.load(path)
+    >>> rows = model.signatures['sample'](
+    ...   num_rows=tf.constant(5, tf.int64), seed=tf.constant(0, tf.int64))
+    >>> [x.decode() for x in rows['sex'].numpy()] == list(
+    ...   synthesizer.sample(5, seed=0)['sex'])
+    True
+    """
+    self._check_fitted()
+    table = raw_values.RawTable(
+      self.schema,
+      TableEncoder(self.schema).columns,
+      clip=self.out_of_range == 'clip',
+    )
+    statement = self.privacy_statement()
+    card = model_card.make(
+      model=self.model.name,
+      hyperparameters=dataclasses.asdict(self.model),
+      schema=self.schema.to_dict(),
+      num_rows=self._num_rows,
+      tensors=table.describe(),
+      statement=statement.to_dict(),
+      metrics=metrics,
+      limits=model_card.limits(
+        self.model.has_density, self.seed is not None, self.out_of_range
+      ),
+      has_density=self.model.has_density,
+    )
+    text = model_card.to_markdown(card, statement.to_markdown())
+    served = serving.ServedModel(self._distribution, table)
+    with serving.written_aside(path, overwrite) as folder:
+      with system_errors.of_file(folder):
+        served.save(folder)
+      serving.write_card(folder, card, text)
 
   def _checkpoint(self):
     return tf.train.Checkpoint(**self._distribution.saved_parts())

@@ -236,7 +236,10 @@ class TableGenerator(TableDistribution):
   def _logits(self, noise):
     return self.network(noise) + self._log_masses
 
-  def _draw(self, shape, seed):
+  def draw(
+    self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor:
+    """See `TableDistribution`."""
     seeds = tf.random.experimental.stateless_split(seed, 3)
     rows = shape[0]
     noise = tf.random.stateless_normal([rows, self._noise_units], seeds[0])

@@ -1,0 +1,240 @@
+"""Exported models: alone with TensorFlow, and equal to the library."""
+
+import filecmp
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+from tests.tabular import small_table
+from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.raw_values import RawTable
+from tfdpflows.tabular.synthesizer import TabularSynthesizer
+
+_ALONE = """
+import sys
+
+class Blocked:
+  def find_spec(self, name, path=None, target=None):
+    first = name.partition('.')[0]
+    if first in ('tfdpflows', 'tensorflow_probability', 'tf_keras'):
+      raise ImportError(f'{name} is blocked')
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+given = np.load(sys.argv[2])
+sample = model.signatures['sample'](
+  num_rows=tf.constant(9000, tf.int64), seed=tf.constant(5, tf.int64))
+arrays = {f'sample_{k}': v.numpy() for k, v in sample.items()}
+for k, v in arrays.items():
+  if v.dtype == object:
+    arrays[k] = np.array([x.decode() for x in v])
+if 'log_prob' in model.signatures:
+  arrays['log_prob'] = model.signatures['log_prob'](
+    **{k: tf.constant(v) for k, v in given.items()})['log_prob'].numpy()
+np.savez(sys.argv[3], **arrays)
+"""
+
+
+def _env():
+  # With the variable of tfdpflows, TensorFlow itself would look for tf_keras.
+  kept = {k: v for k, v in os.environ.items() if k != 'TF_USE_LEGACY_KERAS'}
+  return {**kept, 'TF_CPP_MIN_LOG_LEVEL': '3'}
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make()
+
+
+@pytest.fixture(scope='module')
+def fitted(people):
+  synthesizer = TabularSynthesizer(
+    people.schema, **people.budget, seed=0, **people.tiny
+  )
+  return synthesizer.fit(people.table, progress=False)
+
+
+@pytest.fixture(scope='module')
+def exported(fitted, tmp_path_factory):
+  path = tmp_path_factory.mktemp('exported') / '1'
+  fitted.export(path, metrics={'tstr_auc': 0.75})
+  return path
+
+
+def _raw(synthesizer):
+  schema = synthesizer.schema
+  return RawTable(schema, TableEncoder(schema).columns, clip=False)
+
+
+def _arrays(raw, table):
+  """The columns of a table as an exported model takes them."""
+  found = {}
+  for name, column, (_, cells) in zip(raw.names, raw.columns, table.items()):
+    cells = cells.astype(object)
+    if column.missing is not None:
+      cells = cells.where(~cells.isna(), column.missing)
+    kind = column.dtype.as_numpy_dtype
+    found[name] = cells.to_numpy(str if kind is object else kind)
+  return found
+
+
+def _run_alone(synthesizer, path, table, folder):
+  raw = _raw(synthesizer)
+  rows = synthesizer.schema.validate(table, fitting=False)
+  np.savez(folder / 'given.npz', **_arrays(raw, rows))
+  files = [path, folder / 'given.npz', folder / 'found.npz']
+  subprocess.run(
+    [sys.executable, '-c', _ALONE, *files],
+    env=_env(),
+    check=True,
+    timeout=300,
+  )
+  return raw, np.load(folder / 'found.npz')
+
+
+def _assert_same_sample(synthesizer, raw, found):
+  want = _arrays(raw, synthesizer.sample(9000, seed=5))
+  for name, values in want.items():
+    # Rounding of the flow may turn a last digit, or cross a cell's border.
+    if values.dtype == np.float64:
+      same = np.isclose(found[f'sample_{name}'], values, 1e-5, 1e-3, True)
+    else:
+      same = found[f'sample_{name}'] == values
+    assert np.mean(same) > 0.999, name
+
+
+@pytest.mark.core
+def test_alone_it_gives_what_the_library_gives(
+  fitted, exported, people, tmp_path
+):
+  # More rows than are worked on at once.
+  table = pd.concat([people.table] * 2, ignore_index=True)
+  raw, found = _run_alone(fitted, exported, table, tmp_path)
+  _assert_same_sample(fitted, raw, found)
+  np.testing.assert_allclose(
+    found['log_prob'], fitted.log_prob(table), rtol=1e-5, atol=1e-5
+  )
+
+
+def test_saved_model_cli_shows_the_signatures(exported):
+  tool = pathlib.Path(sys.executable).with_name('saved_model_cli')
+  if not tool.exists():
+    pytest.skip('There is no saved_model_cli beside this Python.')
+  shown = subprocess.run(
+    [tool, 'show', '--all', '--dir', exported],
+    env=_env(),
+    check=True,
+    timeout=300,
+    capture_output=True,
+    text=True,
+  ).stdout
+  for line in (
+    "signature_def['log_prob']",
+    "signature_def['sample']",
+    "inputs['city']",
+    "outputs['income']",
+  ):
+    assert line in shown
+
+
+def test_it_depends_on_nothing_but_the_weights(fitted, exported, tmp_path):
+  tf.function(lambda x: x + 1)(tf.constant(1))  # All counters move on.
+  fitted.sample(1)
+  fitted.export(tmp_path / 'again', metrics={'tstr_auc': 0.75})
+  files = sorted(
+    path.relative_to(exported) for path in exported.rglob('*') if path.is_file()
+  )
+  assert [str(f) for f in files] == [
+    'model_card.json',
+    'model_card.md',
+    'saved_model.pb',
+    'variables/variables.data-00000-of-00001',
+    'variables/variables.index',
+  ]
+  for file in files:
+    assert filecmp.cmp(exported / file, tmp_path / 'again' / file, False), file
+
+
+def test_model_card(fitted, exported):
+  card = json.loads((exported / 'model_card.json').read_text('utf-8'))
+  statement = fitted.privacy_statement()
+  assert card['privacy'] == json.loads(json.dumps(statement.to_dict()))
+  assert card['data']['num_rows'] == 400
+  assert card['data']['schema'] == fitted.schema.to_dict()
+  assert card['metrics'] == {'tstr_auc': 0.75}
+  assert card['tensors'][2] == {
+    'tensor': 'visits',
+    'column': 'visits',
+    'dtype': 'float64',
+    'missing': 'NaN',
+  }
+  text = (exported / 'model_card.md').read_text('utf-8')
+  parts = ('400 rows', statement.to_markdown().strip(), 'fit was seeded')
+  assert [part for part in parts if part not in text] == []
+  assert '| city | `city` | string | Trier, Köln, Bonn | empty |' in text
+
+
+def test_bad_requests_and_folders(fitted, exported, people, tmp_path):
+  signatures = tf.saved_model.load(str(exported)).signatures
+  with pytest.raises(tf.errors.InvalidArgumentError, match='num_rows'):
+    signatures['sample'](
+      num_rows=tf.constant(-1, tf.int64), seed=tf.constant(0, tf.int64)
+    )
+  rows = people.schema.validate(people.table, fitting=False)
+  given = _arrays(_raw(fitted), rows)
+  given['age'][3] = 100
+  tensors = {name: tf.constant(column) for name, column in given.items()}
+  with pytest.raises(tf.errors.InvalidArgumentError, match=r'age.*row\] \[4\]'):
+    signatures['log_prob'](**tensors)
+  none = {name: column[:0] for name, column in tensors.items()}
+  assert signatures['log_prob'](**none)['log_prob'].shape == [0]
+  with pytest.raises(FileExistsError, match='choose another name'):
+    fitted.export(exported)
+  (tmp_path / 'notes.txt').touch()
+  with pytest.raises(FileExistsError, match='no model that tfdpflows exported'):
+    fitted.export(tmp_path, overwrite=True)
+  fresh = TabularSynthesizer(people.schema, **people.budget)
+  with pytest.raises(ValueError, match='not fitted'):
+    fresh.export(tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+  ('model', 'options'),
+  [
+    ('histogram', {'adaptive_marginals': 2, 'out_of_range': 'clip'}),
+    ('spline', {'dequantization': 'variational'}),
+    ('hflow', {'linear': 'lu'}),
+    ('dpgan', {}),
+    ('pategan', {}),
+  ],
+)
+def test_every_model(people, model, options, tmp_path):
+  tiny = people.tiny if model in ('histogram', 'spline', 'hflow') else {}
+  synthesizer = TabularSynthesizer(
+    people.schema, **people.budget, model=model, seed=0, **tiny, **options
+  )
+  synthesizer.fit(people.table, progress=False)
+  path = tmp_path / 'exported'
+  synthesizer.export(path)
+  raw, found = _run_alone(synthesizer, path, people.table, tmp_path)
+  _assert_same_sample(synthesizer, raw, found)
+  assert ('log_prob' in found) == synthesizer.model.has_density
+  if synthesizer.model.has_density:
+    np.testing.assert_allclose(
+      found['log_prob'],
+      synthesizer.log_prob(people.table),
+      rtol=1e-5,
+      atol=1e-4,
+    )
+  else:
+    assert 'has no density' in (path / 'model_card.md').read_text()

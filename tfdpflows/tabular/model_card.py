@@ -1,0 +1,187 @@
+"""Model cards: what a model was made from, what it protects, its limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdpflows.version import __version__
+
+_FORMAT = 'tfdpflows model card'
+_SEEDED = (
+  'The fit was seeded: it is not private against anyone who knows the seed.'
+)
+
+
+def limits(has_density: bool, seeded: bool, out_of_range: str) -> list[str]:
+  """Returns the limits of a model, in sentences.
+
+  Args:
+    has_density: whether it has log-probabilities.
+    seeded: whether the fit was seeded.
+    out_of_range: how it treats undeclared values, see `TabularSynthesizer`.
+  """
+  found = [
+    'The guarantee covers the released model, and any number of rows drawn '
+    'from it. It holds for the unit and the neighboring relation of the '
+    'statement alone: where several rows belong to one person, a person is '
+    'protected less than a row.',
+    'Schema and number of rows were taken for public and are part of this '
+    'model.',
+    'Synthetic rows have the distribution of the model, which is that of the '
+    'table only approximately: check results on the table itself before '
+    'relying on them, rare categories and relations of many columns above all.',
+    'Rows are independent: links between rows, and rare rows as such, are not '
+    'reproduced.',
+  ]
+  if has_density:
+    found.append(
+      'Log-probabilities of private rows are private: no noise is added. They '
+      'are estimates from 16 points per row, whose logarithm is in expectation '
+      'a lower bound.'
+    )
+    rule = {
+      'error': 'is an error, which names the column and the row',
+      'clip': 'is replaced as `TableSchema.validate` does under clip',
+    }[out_of_range]
+    found.append(f'A value that the schema does not declare {rule}.')
+  else:
+    found.append(
+      'This kind of model has no density: rows can be drawn, and none be given '
+      'a probability, so there is no signature log_prob.'
+    )
+  return [_SEEDED, *found] if seeded else found
+
+
+def make(
+  *,
+  model: str,
+  hyperparameters: dict[str, Any],
+  schema: dict[str, Any],
+  num_rows: int,
+  tensors: list[dict[str, Any]],
+  statement: dict[str, Any],
+  metrics: dict[str, Any] | None,
+  limits: list[str],
+  has_density: bool,
+) -> dict[str, Any]:
+  """Returns the model card, a JSON-able dict.
+
+  Args:
+    model: name of the model.
+    hyperparameters: of the model.
+    schema: `TableSchema.to_dict`.
+    num_rows: the public number of rows.
+    tensors: `RawTable.describe`.
+    statement: `PrivacyStatement.to_dict`.
+    metrics: numbers to publish, or `None`.
+    limits: from `limits`.
+    has_density: whether there is a signature `log_prob`.
+
+  #### Example
+
+  >>> card = make(
+  ...   model='histogram', hyperparameters={}, schema={'fields': []},
+  ...   num_rows=10, tensors=[], statement={}, metrics=None, limits=[],
+  ...   has_density=True)
+  >>> card['data']['num_rows'], sorted(card['signatures'])
+  (10, ['log_prob', 'sample'])
+  """
+  signatures = {
+    'sample': {
+      'inputs': {
+        'num_rows': 'int64 [], 0 or more',
+        'seed': 'int64 [], 0 or more: the same rows for the same seed',
+      },
+      'outputs': 'one tensor [num_rows] for each column',
+    }
+  }
+  if has_density:
+    signatures['log_prob'] = {
+      'inputs': 'one tensor [n] for each column',
+      'outputs': {'log_prob': 'float32 [n], in nats'},
+    }
+  return {
+    'format': _FORMAT,
+    'format_version': 1,
+    'library_version': __version__,
+    'model': model,
+    'hyperparameters': hyperparameters,
+    'data': {
+      'num_rows': num_rows,
+      'num_columns': len(schema['fields']),
+      'schema': schema,
+    },
+    'signatures': signatures,
+    'tensors': tensors,
+    'privacy': statement,
+    'metrics': metrics,
+    'limits': limits,
+  }
+
+
+def to_markdown(card: dict[str, Any], statement: str) -> str:
+  """Returns a model card as Markdown.
+
+  Args:
+    card: from `make`.
+    statement: `PrivacyStatement.to_markdown`.
+  """
+  fields = {f['name']: f for f in card['data']['schema']['fields']}
+  lines = [
+    '# Model card',
+    '',
+    f'A model of a table under differential privacy, made by tfdpflows '
+    f'{card["library_version"]}, model `{card["model"]}`.',
+    '',
+    '## Data',
+    '',
+    f'{card["data"]["num_rows"]:,} rows (taken for public), '
+    f'{card["data"]["num_columns"]} columns.',
+    '',
+    '| column | tensor | dtype | values | missing value |',
+    '|---|---|---|---|---|',
+  ]
+  for tensor in card['tensors']:
+    missing = tensor['missing']
+    cells = [
+      tensor['column'],
+      f'`{tensor["tensor"]}`',
+      tensor['dtype'],
+      _values(fields[tensor['column']]),
+      'none' if missing is None else f'`{missing}`' if missing else 'empty',
+    ]
+    lines.append('| ' + ' | '.join(map(_cell, cells)) + ' |')
+  lines += ['', '## Signatures', '', _USE[len(card['signatures']) > 1], '']
+  lines += ['## Privacy', '', statement.strip(), '', '## Metrics', '']
+  lines += [
+    f'- {_cell(str(name))}: {value}'
+    for name, value in (card['metrics'] or {'none given': '-'}).items()
+  ]
+  lines += ['', '## Limits', '', *(f'- {limit}' for limit in card['limits'])]
+  return '\n'.join(lines) + '\n'
+
+
+_SAMPLE = (
+  '`sample(num_rows, seed)` draws rows, one tensor for each column of the '
+  'table above.'
+)
+_USE = {
+  False: _SAMPLE,
+  True: f'{_SAMPLE} `log_prob` takes such tensors and gives the log-density of '
+  'each row, in nats.',
+}
+
+
+def _values(field):
+  limits = field['constraints']
+  if 'enum' in limits:
+    shown = ', '.join(map(str, limits['enum'][:20]))
+    rest = len(limits['enum']) - 20
+    return f'{shown}, and {rest} more' if rest > 0 else shown
+  if 'minimum' in limits:
+    return f'{field["type"]}, {limits["minimum"]} to {limits["maximum"]}'
+  return field['type']
+
+
+def _cell(text):
+  return ' '.join(text.replace('|', '\\|').split())

@@ -1,0 +1,296 @@
+"""Values of a table as tensors, encoded and decoded by TensorFlow operations.
+
+What `TableSchema.validate` and `TableEncoder` do with a `DataFrame`, as a graph
+that needs nothing but TensorFlow.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows.tabular import encoding
+from tfdpflows.tabular.encoding import EncodedColumn
+from tfdpflows.tabular.schema import Field, TableSchema, stand_in
+from tfdpflows.tabular.values import MISSING
+
+# Name of the tables of categories, to which TensorFlow adds a counter.
+TABLE = 'table_of_categories'
+_OFFSET = 1e-6  # As in `TableEncoder.decode`.
+
+
+def tensor_names(names: Sequence[str]) -> list[str]:
+  """Returns a name for the tensor of each column, an ASCII identifier.
+
+  >>> tensor_names(['age', 'hours per week', 'hours-per-week', '2nd', 'class'])
+  ['age', 'hours_per_week', 'hours_per_week_2', 'column_2nd', 'column_class']
+  """
+  found = []
+  for name in names:
+    name = re.sub('[^0-9A-Za-z_]', '_', name)
+    if not name[0].isalpha() or keyword.iskeyword(name):
+      name = f'column_{name}'
+    unique, count = name, 1
+    while unique.lower() in (f.lower() for f in found):
+      count += 1
+      unique = f'{name}_{count}'
+    found.append(unique)
+  return found
+
+
+class RawColumn(tf.Module):
+  """A column of a schema as a tensor `[n]` of its values.
+
+  Strings are `tf.string`, integers `tf.int64`, numbers `tf.float64` and
+  booleans `tf.bool`. Where values may be missing, integers and booleans are
+  `tf.float64` too: NaN is a missing value, 1 is true and 0 is false. A missing
+  string is empty, or the first of NA, NaN and null where the empty string is a
+  category.
+
+  Args:
+    field: a `Field`.
+    column: its `EncodedColumn`.
+    clip: whether undeclared values are replaced, as by `TableSchema.validate`,
+      instead of an error.
+
+  Attributes:
+    dtype: of the tensor.
+    missing: what a missing value is, or `None` where there is none.
+
+  Raises:
+    ValueError: for a column of strings whose categories include all words for
+      a missing value, and that may have one.
+  """
+
+  def __init__(self, field: Field, column: EncodedColumn, clip: bool):
+    super().__init__(name='column')
+    self._field, self._column, self._clip = field, column, clip
+    self.missing = None
+    if field.type == 'string':
+      self.dtype = tf.string
+      words = [w for w in MISSING if w not in field.categories]
+      self._words = words
+      if not field.required:
+        if not words:
+          raise ValueError(
+            f'Column {field.name!r} may have missing values, and its '
+            f'categories include all of {MISSING}: no string is left for one. '
+            'Rename a category, or declare the field as required.'
+          )
+        self.missing = words[0]
+    elif field.required and field.type != 'number':
+      self.dtype = tf.int64 if field.type == 'integer' else tf.bool
+    else:
+      self.dtype = tf.float64
+      self.missing = None if field.required else math.nan
+    if field.categories is None:
+      # As variables, so that no optimizer of graphs makes a product of a
+      # quotient, which would round otherwise.
+      digits = encoding.digits(column.value_size) if not column.cell else 0
+      self._is_rounded = field.type == 'number' and abs(digits) < 16
+      self._scale = tf.Variable(10.0 ** abs(digits), False, dtype=tf.float64)
+      self._is_fraction = digits >= 0
+    elif field.type == 'string':
+      self._table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(
+          tf.constant(field.categories),
+          tf.range(len(field.categories), dtype=tf.int64),
+          name=TABLE,
+        ),
+        default_value=-1,
+      )
+
+  def describe(self) -> dict[str, Any]:
+    """Returns the column and the form of its tensor, as a JSON-able dict."""
+    missing = self.missing
+    if isinstance(missing, float):
+      missing = 'NaN'
+    return {
+      'column': self._field.name,
+      'dtype': self.dtype.name,
+      'missing': missing,
+    }
+
+  def encode(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns codes, float32 `[n]`; see `TableEncoder.encode`.
+
+    Raises:
+      InvalidArgumentError: when it runs, naming the column and the row, for a
+        value that the schema does not declare; unless it is clipped.
+    """
+    field, column = self._field, self._column
+    if field.categories is not None:
+      codes, missing, undeclared = self._categories(x)
+    else:
+      codes, missing, undeclared = self._range(x)
+    if not self._clip:
+      what = 'is none of the declared values'
+      if field.categories is None:
+        what = f'is no {field.type} in [{field.minimum}, {field.maximum}]'
+      self._check(undeclared, x, what)
+      if field.required:
+        self._check(missing, x, 'is missing, and the field is required')
+    if field.required:
+      blank = self._stand_in_code()
+    elif column.cell:
+      blank = column.value_size
+    else:
+      blank = (column.value_size + column.size) / 2
+    codes = tf.where(missing, np.float64(blank), codes)
+    return tf.cast(codes, tf.float32)
+
+  def _check(self, bad, x, what):
+    tf.debugging.Assert(
+      tf.logical_not(tf.reduce_any(bad)),
+      [
+        f'Column {self._field.name!r}, row',
+        tf.where(bad)[:1, 0] + 1,
+        ': a value',
+        tf.boolean_mask(x, bad)[:1],
+        f'{what}.',
+      ],
+    )
+
+  def _stand_in_code(self):
+    value = stand_in(self._field)
+    if self._field.categories is not None:
+      return 0.0
+    return float(value) - float(self._field.minimum)
+
+  def _categories(self, x):
+    """Codes float64, and what is missing and what is not declared."""
+    field = self._field
+    if field.type == 'string':
+      codes = self._table.lookup(x)
+      missing = tf.zeros_like(codes, tf.bool)
+      for word in self._words:
+        missing |= tf.equal(x, word)
+    else:
+      number = tf.cast(x, tf.float64)
+      missing = tf.math.is_nan(number)
+      values = np.array(field.categories, np.float64)
+      order = np.argsort(values, kind='stable')
+      if self._clip and field.is_numeric:
+        if field.type == 'integer':
+          number = tf.round(number)
+        # The middle between two belongs to the smaller one.
+        ends = (values[order][1:] + values[order][:-1]) / 2
+        place = tf.zeros_like(number, tf.int32)
+        if len(ends):
+          place = tf.searchsorted(tf.constant(ends), number)
+        return (
+          tf.cast(tf.gather(tf.constant(order), place), tf.float64),
+          missing,
+          tf.zeros_like(missing),
+        )
+      place = tf.searchsorted(tf.constant(values[order]), number)
+      place = tf.minimum(place, len(values) - 1)
+      is_same = tf.equal(tf.gather(tf.constant(values[order]), place), number)
+      codes = tf.gather(tf.constant(order.astype(np.int64)), place)
+      codes = tf.where(is_same, codes, -1)
+    undeclared = (codes < 0) & ~missing
+    if self._clip:
+      missing |= undeclared
+    return tf.cast(codes, tf.float64), missing, undeclared
+
+  def _range(self, x):
+    field = self._field
+    low, high = float(field.minimum), float(field.maximum)
+    number = tf.cast(x, tf.float64)
+    missing = tf.math.is_nan(number)
+    undeclared = (number < low) | (number > high)
+    if field.type == 'integer':
+      undeclared |= ~missing & (tf.floor(number) != number)
+      if self._clip:
+        number = tf.round(number)
+    if self._clip:
+      number = tf.clip_by_value(number, low, high)
+    return number - low, missing, undeclared
+
+  def decode(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns the values of codes `[n]`; see `TableEncoder.decode`."""
+    field, column = self._field, self._column
+    missing = None
+    if column.cell:
+      top = round(column.size) - 1
+      codes = tf.cast(tf.clip_by_value(tf.floor(x), 0, top), tf.int64)
+      if column.missing:
+        missing = tf.equal(codes, top)
+        codes = tf.minimum(codes, max(top - 1, 0))
+      if field.categories is not None:
+        value = tf.gather(self._values(), codes)
+      else:
+        value = tf.cast(codes, tf.float64) + float(field.minimum)
+    else:
+      number = tf.cast(x, tf.float64)
+      if column.missing:
+        missing = number > column.value_size * (1 + _OFFSET)
+      low, high = np.float64(field.minimum), np.float64(field.maximum)
+      value = tf.clip_by_value(number + low, low, high)
+      if field.type == 'integer':
+        value = tf.round(value)
+      elif self._is_rounded:
+        # As `np.round` has it.
+        if self._is_fraction:
+          value = tf.round(value * self._scale) / self._scale
+        else:
+          value = tf.round(value / self._scale) * self._scale
+        value = tf.clip_by_value(value, low, high)
+    value = tf.cast(value, self.dtype)
+    if missing is None:
+      return value
+    return tf.where(missing, tf.constant(self.missing, self.dtype), value)
+
+  def _values(self):
+    if self._field.type == 'string':
+      return tf.constant(self._field.categories)
+    number = np.array(self._field.categories, np.float64)
+    return tf.cast(tf.constant(number), self.dtype)
+
+
+class RawTable(tf.Module):
+  """The columns of a schema as tensors of values.
+
+  Args:
+    schema: a `TableSchema`.
+    columns: its encoded columns, from `TableEncoder.columns`.
+    clip: see `RawColumn`.
+
+  Attributes:
+    names: of the tensors, one for each column.
+    columns: the `RawColumn`s.
+  """
+
+  def __init__(
+    self, schema: TableSchema, columns: Sequence[EncodedColumn], clip: bool
+  ):
+    super().__init__(name='raw_table')
+    self.names = tuple(tensor_names(schema.names))
+    self.columns = [
+      RawColumn(field, column, clip) for field, column in zip(schema, columns)
+    ]
+
+  def encode(self, values: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns codes, float32 `[n, d]`, of a dict of tensors `[n]`."""
+    codes = [c.encode(values[n]) for n, c in zip(self.names, self.columns)]
+    return tf.stack(codes, 1)
+
+  def decode(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns a dict of tensors `[n]`, of codes `[n, d]`."""
+    return {
+      name: column.decode(x[:, i])
+      for i, (name, column) in enumerate(zip(self.names, self.columns))
+    }
+
+  def describe(self) -> list[dict[str, Any]]:
+    """Returns what the tensors are, a JSON-able list."""
+    return [
+      {'tensor': name, **column.describe()}
+      for name, column in zip(self.names, self.columns)
+    ]

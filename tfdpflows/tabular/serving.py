@@ -1,0 +1,322 @@
+"""SavedModels of table models that take and give raw values."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf import message
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+
+from tfdpflows import atomic
+from tfdpflows.tabular import numpy_streams
+from tfdpflows.tabular.density import (
+  BATCH,
+  DRAWS,
+  TableDensity,
+  TableDistribution,
+)
+from tfdpflows.tabular.raw_values import TABLE, RawTable
+
+CARD = 'model_card.json'
+_MOST_ROWS = 2**31 - 1
+_COUNTED = re.compile(rf'^(\^?{TABLE})\d+')
+
+
+class ServedModel(tf.Module):
+  """The functions of an exported model.
+
+  The random numbers are those that `TabularSynthesizer.sample` and `log_prob`
+  draw with NumPy.
+
+  Args:
+    distribution: a `TableDistribution`.
+    table: the `RawTable` of its columns.
+  """
+
+  def __init__(self, distribution: TableDistribution, table: RawTable):
+    super().__init__(name='served_model')
+    self._variables = distribution.exported_variables()
+    self._table = table
+    # Not attributes: what they are made of is no part of the exported model.
+    self._functions = _Functions(distribution, table)
+
+  def save(self, path: str | os.PathLike) -> None:
+    """Writes the SavedModel, the same bytes for the same weights."""
+    path = os.fspath(path)
+    tf.saved_model.save(self, path, signatures=self._functions.signatures())
+    _rename(path)
+
+
+class _Functions:
+  """Functions over raw values."""
+
+  def __init__(self, distribution, table):
+    self._distribution, self._table = distribution, table
+    self._d = len(table.names)
+
+  def signatures(self):
+    found = {
+      'sample': tf.function(
+        self._sample,
+        autograph=False,
+        input_signature=[
+          tf.TensorSpec([], tf.int64, name='num_rows'),
+          tf.TensorSpec([], tf.int64, name='seed'),
+        ],
+      )
+    }
+    if isinstance(self._distribution, TableDensity):
+      self._uniform = numpy_streams.UniformBlocks(
+        0, DRAWS, BATCH // DRAWS, self._d
+      )
+      found['log_prob'] = tf.function(
+        self._log_prob,
+        autograph=False,
+        input_signature=[
+          {
+            name: tf.TensorSpec([None], column.dtype, name=name)
+            for name, column in zip(self._table.names, self._table.columns)
+          }
+        ],
+      )
+    return found
+
+  def _sample(self, num_rows, seed):
+    for number, name in ((num_rows, 'num_rows'), (seed, 'seed')):
+      tf.debugging.Assert(
+        number >= 0, [f'{name} must be 0 or more, and is', number]
+      )
+    tf.debugging.Assert(
+      num_rows <= _MOST_ROWS, ['num_rows is too large:', num_rows]
+    )
+    num_rows = tf.cast(num_rows, tf.int32)
+    start, increment = numpy_streams.seeded(seed)
+
+    def draw(_, size, state):
+      state = numpy_streams.step(state, increment)
+      bits = numpy_streams.halves(numpy_streams.word(state))
+      # NumPy takes 2**31 from an unsigned number.
+      bits = tf.bitwise.bitwise_xor(bits, tf.constant(2**31, tf.uint32))
+      codes = self._distribution.draw(
+        tf.reshape(size, [1]), tf.bitcast(bits, tf.int32)
+      )
+      return tf.reshape(codes, [size, self._d]), state
+
+    codes = _in_parts(draw, num_rows, BATCH, [None, self._d], start)
+    return self._table.decode(codes)
+
+  def _log_prob(self, values):
+    codes = self._table.encode(values)
+    rows = BATCH // DRAWS
+
+    def estimate(part, size, state):
+      x = codes[part * rows : part * rows + size]
+      x = tf.reshape(x, [size, self._d])
+      uniform = tf.reshape(self._uniform(part, size), [DRAWS, size, self._d])
+      return self._distribution.estimate_log_prob(x, uniform), state
+
+    found = _in_parts(estimate, tf.shape(codes)[0], rows, [None], ())
+    return {'log_prob': found}
+
+
+@contextlib.contextmanager
+def written_aside(path: str | os.PathLike, overwrite: bool) -> Iterator[str]:
+  """Yields a folder that becomes `path` unless an error occurs.
+
+  Raises:
+    FileExistsError: if `path` exists, without `overwrite` or if it is no
+      exported model.
+  """
+  target = os.path.abspath(path)
+  parent, name = os.path.split(target)
+  if os.path.lexists(target):
+    if not overwrite:
+      raise FileExistsError(
+        f'{path} exists: choose another name, or overwrite it.'
+      )
+    if not os.path.exists(os.path.join(target, CARD)):
+      raise FileExistsError(
+        f'{path} exists and is no model that tfdpflows exported, so it is not '
+        'overwritten: choose another name.'
+      )
+  os.makedirs(parent, exist_ok=True)
+  with atomic.folder_aside(parent, name) as aside:
+    yield aside
+    atomic.grant_default_mode(aside)
+    for root, _, names in os.walk(aside):
+      for file in names:
+        atomic.flush(os.path.join(root, file))
+    if os.path.isdir(target):
+      replaced = f'{aside}.replaced'
+      os.rename(target, replaced)
+      os.rename(aside, target)
+      shutil.rmtree(replaced)
+    else:
+      os.rename(aside, target)
+
+
+def write_card(folder: str, card: dict[str, Any], text: str) -> None:
+  """Writes a model card, as JSON and as Markdown."""
+  content = json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False)
+  for name, written in ((CARD, f'{content}\n'), ('model_card.md', text)):
+    with open(os.path.join(folder, name), 'w', encoding='utf-8') as file:
+      file.write(written)
+
+
+def _in_parts(function, num_rows, size, shape, state):
+  """Concatenates what a function gives for parts of rows, one at a time.
+
+  It is called with the number of the part, how many rows it has, and a state
+  that it returns too.
+  """
+  count = tf.maximum((num_rows - 1) // size + 1, 1)
+  parts = tf.TensorArray(
+    tf.float32, count, infer_shape=False, element_shape=shape
+  )
+
+  def step(i, parts, state):
+    found, state = function(i, tf.minimum(num_rows - i * size, size), state)
+    return i + 1, parts.write(i, found), state
+
+  _, parts, _ = tf.while_loop(
+    lambda i, *_: i < count,
+    step,
+    (0, parts, state),
+    parallel_iterations=1,
+  )
+  return tf.ensure_shape(parts.concat(), shape)
+
+
+def _rename(path):
+  """Removes from a SavedModel what depends on the process that wrote it.
+
+  Functions are numbered, and tables named, by counters and random numbers that
+  depend on all that the process did before, the training included. An exported
+  model is a function of the released weights alone.
+  """
+  file = os.path.join(path, 'saved_model.pb')
+  with open(file, 'rb') as opened:
+    model = saved_model_pb2.SavedModel.FromString(opened.read())
+  (graph,) = model.meta_graphs
+  library = graph.graph_def.library.function
+  counted = sorted(
+    (_counter(f.signature.name), f.signature.name) for f in library
+  )
+  renamed = {
+    name: f'{name.rpartition("_")[0]}_{i}'
+    for i, (_, name) in enumerate(counted)
+  }
+  _replace(model, renamed)
+  for function in library:
+    if not function.signature.name.startswith('__'):
+      _rename_arguments(function)
+  _number_attributes(graph.graph_def)
+  ordered = sorted(library, key=lambda f: _counter(f.signature.name))
+  copies = [type(f).FromString(f.SerializeToString()) for f in ordered]
+  del library[:]
+  library.extend(copies)
+  with open(file, 'wb') as opened:
+    opened.write(model.SerializeToString(deterministic=True))
+  # It describes the file that was replaced.
+  fingerprint = os.path.join(path, 'fingerprint.pb')
+  if os.path.exists(fingerprint):
+    os.remove(fingerprint)
+
+
+def _rename_arguments(function):
+  """Numbers the arguments of a body or branch: their names have counters."""
+  signature = function.signature
+  inputs, outputs = {}, {}
+  for i, arg in enumerate(signature.input_arg):
+    inputs[arg.name] = arg.name = f'argument_{i}'
+  for i, arg in enumerate(signature.output_arg):
+    outputs[arg.name] = arg.name = f'result_{i}'
+
+  def renamed(reference):
+    name, colon, rest = reference.partition(':')
+    return inputs.get(name, name) + colon + rest
+
+  for node in function.node_def:
+    for i, reference in enumerate(node.input):
+      node.input[i] = renamed(reference)
+  for name, reference in list(function.ret.items()):
+    del function.ret[name]
+    function.ret[outputs[name]] = renamed(reference)
+
+
+def _number_attributes(graph):
+  """Numbers tables and captured tensors, whose names are counters alone."""
+  found = [
+    node.attr['shared_name']
+    for nodes in (graph.node, *(f.node_def for f in graph.library.function))
+    for node in nodes
+    if 'shared_name' in node.attr
+  ] + [
+    argument.attr['_user_specified_name']
+    for function in graph.library.function
+    for argument in function.arg_attr.values()
+    if '_user_specified_name' in argument.attr
+  ]
+  names = sorted({int(a.s) for a in found if a.s.isdigit()})
+  for attribute in found:
+    if attribute.s.isdigit():
+      attribute.s = b'%d' % names.index(int(attribute.s))
+
+
+def _counter(name):
+  """The number at the end of the name of a function, -1 without one."""
+  digits = name.rpartition('_')[2]
+  return int(digits) if digits.isdigit() else -1
+
+
+def _replace(found, renamed):
+  """Renames in all fields of a protocol buffer, keys of maps too."""
+  if isinstance(found, tensor_pb2.TensorProto):  # Values, not names.
+    return
+  for field, value in found.ListFields():
+    if field.message_type and field.message_type.GetOptions().map_entry:
+      _replace_in_map(field, value, renamed)
+    elif isinstance(value, message.Message):
+      _replace(value, renamed)
+    elif isinstance(value, (str, bytes)):
+      if _new(value, renamed) != value:
+        setattr(found, field.name, _new(value, renamed))
+    elif hasattr(value, '__len__'):
+      for i, item in enumerate(value):
+        if isinstance(item, message.Message):
+          _replace(item, renamed)
+        elif _new(item, renamed) != item:
+          value[i] = _new(item, renamed)
+
+
+def _replace_in_map(field, value, renamed):
+  if field.message_type.fields_by_name['value'].message_type:
+    for item in value.values():
+      _replace(item, renamed)
+    for key in [k for k in value if _new(k, renamed) != k]:
+      value[_new(key, renamed)].CopyFrom(value[key])
+      del value[key]
+    return
+  for key, item in list(value.items()):
+    new = _new(key, renamed), _new(item, renamed)
+    if new != (key, item):
+      del value[key]
+      value[new[0]] = new[1]
+
+
+def _new(value, renamed):
+  """The new name, of bytes too, and numbers as they are."""
+  if isinstance(value, bytes):
+    text = value.decode('latin1')
+    return _new(text, renamed).encode('latin1')
+  if not isinstance(value, str):
+    return value
+  return renamed.get(value) or _COUNTED.sub(r'\1', value)
