@@ -177,7 +177,13 @@ def test_model_card(fitted, exported):
     'missing': 'NaN',
   }
   text = (exported / 'model_card.md').read_text('utf-8')
-  parts = ('400 rows', statement.to_markdown().strip(), 'fit was seeded')
+  parts = (
+    '400 rows',
+    '## Privacy statement',
+    f'**Claim:** {statement.claim}',
+    'add or remove one',
+    'fit was seeded',
+  )
   assert [part for part in parts if part not in text] == []
   assert '| city | `city` | string | Trier, Köln, Bonn | empty |' in text
 

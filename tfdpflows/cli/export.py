@@ -32,7 +32,7 @@ COMMAND = Command(
   description="""
     Writes a SavedModel that takes and gives the values of the table, and needs
     TensorFlow alone: for TensorFlow Serving, and for programs without
-    tfdpflows. Its signature sample draws rows, log_prob gives their log-density.
+    tfdpflows. Its signature sample draws rows, log_prob gives log-densities.
     Beside it are model_card.md and model_card.json: the schema, the
     privacy statement, and the limits of the model.
   """,

@@ -152,7 +152,9 @@ def to_markdown(card: dict[str, Any], statement: str) -> str:
     ]
     lines.append('| ' + ' | '.join(map(_cell, cells)) + ' |')
   lines += ['', '## Signatures', '', _USE[len(card['signatures']) > 1], '']
-  lines += ['## Privacy', '', statement.strip(), '', '## Metrics', '']
+  # The statement has a title of its own.
+  lines += [f'#{x}' if x.startswith('#') else x for x in statement.split('\n')]
+  lines += ['', '## Metrics', '']
   lines += [
     f'- {_cell(str(name))}: {value}'
     for name, value in (card['metrics'] or {'none given': '-'}).items()
