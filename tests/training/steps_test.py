@@ -511,3 +511,29 @@ def test_xla_makes_nothing_of_a_free_update(step):
   assert take(tf.constant(3, tf.int64)) == 1
   assert steps.unused == int(steps.done) == 4
   assert np.isnan(take(tf.constant(3, tf.int64)))
+
+
+@pytest.mark.parametrize('probability', [0.02, 0.3])
+def test_steps_that_xla_compiles_see_few_sizes(probability):
+  x = np.arange(1.0, 2001.0, dtype=np.float32)[:, None] * np.ones([1, 4])
+  found = []
+  for few in (False, True):
+    plan = tfdpflows.TrainingPlan(
+      tfdpflows.sampling.PoissonSampler(
+        num_examples=2000, sampling_probability=probability
+      ),
+      tfdpflows.gradients.Flat(1.0),
+      noise_multiplier=1.0,
+      steps=80,
+      delta=1e-5,
+      seed=3,
+    )
+    dataset = plan._steps.dataset(x, few_sizes=few)
+    found.append(list(dataset.as_numpy_iterator()))
+  plain, padded = found
+  sizes = {len(weights) for _, weights, _ in padded}
+  mean = 2000 * probability
+  assert len(sizes) <= 2 and max(sizes) <= mean + 6 * mean**0.5 + 8
+  for (rows, weights, _), (others, wider, _) in zip(plain, padded):
+    np.testing.assert_array_equal(rows[weights > 0], others[wider > 0])
+    assert not others[wider == 0].any() and wider.sum() == weights.sum()

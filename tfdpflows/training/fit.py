@@ -69,7 +69,7 @@ def fit(
       'plan.optimizer(..., loss_bound=...) releases it with noise.'
     )
   with strategy.scope(), steps.train(model.optimizer):
-    dataset = _batches(steps, data, epochs, strategy)
+    dataset = _batches(steps, data, epochs, strategy, model.jit_compile)
     steps.train_on(dataset)
     per_epoch = steps.plan.sampler.steps_per_epoch
     callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
@@ -90,13 +90,13 @@ def fit(
     raise failure
 
 
-def _batches(steps, data, epochs, strategy):
+def _batches(steps, data, epochs, strategy, compiled):
   """Returns the plan's dataset of arrays, or `data` if it is one."""
   if not is_dataset(data):
     number = steps.plan.remaining_steps
     if epochs is not None:
       number = epochs * steps.plan.sampler.steps_per_epoch
-    return steps.dataset(data, number)
+    return steps.dataset(data, number, few_sizes=bool(compiled))
   if not steps.drew(data):
     raise ValueError(
       'The optimizer carries a plan, which did not draw this dataset: its '

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import types
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import tensorflow as tf
 from tfdpflows._memory import dataset_from_generator, release_graph_tensors
 from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.optimizers.noise import current_strategy
+from tfdpflows.sampling.poisson import PoissonSampler
 from tfdpflows.training import replicas
 from tfdpflows.training.step_noise import StepNoise
 
@@ -164,9 +166,16 @@ class TrainingSteps:
     return divmod(self.next + -self._current.stop % per_epoch, per_epoch)
 
   def dataset(
-    self, x: Any, steps: int | None = None
+    self, x: Any, steps: int | None = None, few_sizes: bool = False
   ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """See `TrainingPlan.dataset`."""
+    """See `TrainingPlan.dataset`.
+
+    Args:
+      x: arrays.
+      steps: number of batches, all that are left by default.
+      few_sizes: whether to pad batches to very few sizes, for steps that XLA
+        compiles anew for every size.
+    """
     x = arrays(x)
     strategy, plan = current_strategy(), self.plan
     workers = replicas.Workers(strategy)
@@ -175,6 +184,7 @@ class TrainingSteps:
     workers.agree(lambda: self._pay(x, steps, workers))
     stop = self.next + steps
     numbers, failures = np.arange(plan.sampler.num_examples), []
+    sizes = _sizes(plan.sampler) if few_sizes else ()
 
     def draw():
       failures.clear()
@@ -183,7 +193,7 @@ class TrainingSteps:
         while (step := self._draw(training, stop)) is not None:
           random = plan.randomness.numpy('batch', plan.label, step)
           drawn = plan.sampler.batch(numbers, random)
-          for share, weights in workers.shares(*drawn):
+          for share, weights in workers.shares(*_pad_to(sizes, *drawn)):
             yield take(x, share, weights), weights, step
       except Exception as error:
         # Of which TensorFlow raises the text only.
@@ -360,6 +370,29 @@ def signature(x: Any) -> Any:
   return tf.nest.map_structure(
     lambda a: tf.TensorSpec((None,) + a.shape[1:], tf.as_dtype(a.dtype)), x
   )
+
+
+def _sizes(sampler):
+  """Returns sizes that batches are padded to, none where all have one size.
+
+  Three standard deviations above the mean hold nearly every Poisson batch, and
+  six all but one in a billion.
+  """
+  if not isinstance(sampler, PoissonSampler):
+    return []
+  mean = sampler.expected_batch_size
+  sizes = [8 * math.ceil((mean + z * math.sqrt(mean)) / 8) for z in (3, 6)]
+  return [*sizes, *(sizes[-1] * 2**i for i in range(1, 64))]
+
+
+def _pad_to(sizes, drawn, weights):
+  """Pads a batch to the first of `sizes` that holds its rows, if any."""
+  count = np.count_nonzero(weights)  # Rows come first.
+  for size in sizes:
+    if size >= count:
+      padding = (0, size - count)
+      return np.pad(drawn[:count], padding), np.pad(weights[:count], padding)
+  return drawn, weights
 
 
 def take(x: Any, drawn: np.ndarray, weights: np.ndarray) -> Any:
