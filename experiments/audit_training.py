@@ -28,8 +28,6 @@ import math
 import os
 import time
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-
 import dp_accounting
 import numpy as np
 import tensorflow as tf
