@@ -1,6 +1,7 @@
 """What a fit keeps in memory after nobody has its result any more."""
 
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 
 from tfdpflows import _memory, tabular
+from tfdpflows._keras import tfp
 
 
 def _objects(kind):
@@ -53,6 +55,32 @@ def test_fits_leave_nothing_behind(model):
   assert _objects(func_graph.FuncGraph) <= graphs
   assert _objects(tf.Variable) <= variables
   assert found() is None
+
+
+def test_graphs_that_are_being_traced_keep_their_entries():
+  bijector = tfp.bijectors.Exp()
+  kept = []
+
+  @tf.function
+  def trace(x):
+    y = bijector.forward(x)
+    # Another thread executes eagerly.
+    thread = threading.Thread(target=_memory.release_graph_tensors)
+    thread.start()
+    thread.join()
+    kept.append(bijector.inverse(y) is x)
+    return y
+
+  trace(tf.constant(1.0))
+  assert kept == [True]
+  storage = tfp.bijectors.Bijector._cache.storage
+  _memory.release_graph_tensors()
+  assert not any(
+    tf.is_symbolic_tensor(reference())
+    for key in storage
+    for reference in key.ref_set
+    if tf.is_tensor(reference())
+  )
 
 
 def test_a_dataset_keeps_its_generator_and_nothing_else_does():

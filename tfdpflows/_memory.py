@@ -18,7 +18,9 @@ def dataset_from_generator(
 
   TensorFlow keeps the Python functions of datasets for ever, and with them the
   tables that they refer to. Here they live as long as the dataset does, or any
-  dataset or iterator that was made of it in Python.
+  dataset or iterator that was made of it in Python. A `tf.function` that
+  captured it, and what `tf.data` makes of it inside of others (`interleave`,
+  `flat_map`), do not keep it: keep a reference to it beside them.
 
   Args:
     generator: see `tf.data.Dataset.from_generator`.
@@ -53,8 +55,9 @@ def release_graph_tensors() -> None:
 
   TFP keeps what a bijector computes for as long as its input exists. The tensor
   of a graph exists as long as what was computed from it, so that graphs, and
-  their weights, would never go. The cache has no use after tracing; where a
-  graph is being traced, nothing is done.
+  their weights, would never go. The cache has no use after tracing. Nothing is
+  done while this thread traces a graph; of other threads, entries of functions
+  that are not traced to their end yet stay.
   """
   if not tf.executing_eagerly():
     return
@@ -62,6 +65,13 @@ def release_graph_tensors() -> None:
   storage = tfp.bijectors.Bijector._cache.storage
   for key in list(storage):
     tensors = [reference() for reference in key.ref_set]
-    if any(tf.is_symbolic_tensor(x) for x in tensors if tf.is_tensor(x)):
+    if any(_is_of_finished_graph(x) for x in tensors if tf.is_tensor(x)):
       key.cancel()
       storage.pop(key, None)
+
+
+def _is_of_finished_graph(tensor):
+  if not tf.is_symbolic_tensor(tensor):
+    return False
+  # A graph gets its outputs at the end of tracing.
+  return bool(getattr(tensor.graph, 'outputs', True))

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from typing import BinaryIO, Callable, Union
 
@@ -14,6 +15,7 @@ __all__ = [
   'folder_aside',
   'grant_default_mode',
   'publish',
+  'replace_folder',
   'write_file',
 ]
 
@@ -59,6 +61,31 @@ def folder_aside(parent: PathLike, name: str) -> Iterator[str]:
   except BaseException:
     shutil.rmtree(aside, ignore_errors=True)
     raise
+
+
+def replace_folder(aside: PathLike, path: PathLike, replaced: PathLike) -> None:
+  """Renames the folder `aside` to `path`, and removes the one that was there.
+
+  Args:
+    aside: A folder on the same file system.
+    path: Where; a folder there is kept on any error.
+    replaced: A name that is free, which the old folder has for a moment.
+  """
+  try:
+    os.rename(path, replaced)
+    os.rename(aside, path)
+  except BaseException:
+    if os.path.isdir(replaced) and not os.path.lexists(path):
+      os.rename(replaced, path)
+    raise
+  try:
+    shutil.rmtree(replaced)
+  except OSError as error:
+    warnings.warn(
+      f'{path} was replaced, but what was there before could not be removed: '
+      f'delete {replaced} ({error}).',
+      stacklevel=2,
+    )
 
 
 def grant_default_mode(path: PathLike) -> None:

@@ -91,6 +91,7 @@ def folder(tmp_path_factory):
     '--seed=1',
     '--model_dir=model',
   )
+  assert 'ledger' not in result.stderr  # As of a file that went while open.
   (folder / 'statement.txt').write_text(result.stdout, encoding='utf-8')
   return folder
 

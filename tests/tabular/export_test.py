@@ -4,6 +4,7 @@ import filecmp
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -207,10 +208,52 @@ def test_bad_requests_and_folders(fitted, exported, people, tmp_path):
   (tmp_path / 'notes.txt').touch()
   with pytest.raises(FileExistsError, match='no model that tfdpflows exported'):
     fitted.export(tmp_path, overwrite=True)
+  # A card of something else, and an export with a file of the user's.
+  (tmp_path / 'model_card.json').write_text('{"format": "other"}')
+  with pytest.raises(FileExistsError, match='no model that tfdpflows exported'):
+    fitted.export(tmp_path, overwrite=True)
+  shutil.copytree(exported, tmp_path / 'mixed')
+  (tmp_path / 'mixed' / 'notes.txt').touch()
+  with pytest.raises(FileExistsError, match=r'notes\.txt.*would be lost'):
+    fitted.export(tmp_path / 'mixed', overwrite=True)
+  (tmp_path / 'link').symlink_to(exported)
+  with pytest.raises(FileExistsError, match='symbolic link'):
+    fitted.export(tmp_path / 'link', overwrite=True)
   fresh = TabularSynthesizer(people.schema, **people.budget)
   with pytest.raises(ValueError, match='not fitted'):
     fresh.export(tmp_path / 'new')
+  for metrics in ({'auc': np.nan}, {'auc': '.8'}, {1: 0.5}):
+    with pytest.raises(ValueError, match='finite numbers by name'):
+      fitted.export(tmp_path / 'new', metrics=metrics)
   assert not (tmp_path / 'new').exists()
+
+
+def test_a_replacement_that_fails_leaves_what_was_there(
+  fitted, exported, tmp_path, monkeypatch
+):
+  path = tmp_path / 'model'
+  shutil.copytree(exported, path)
+  before = (path / 'saved_model.pb').read_bytes()
+  rename, calls = os.rename, []
+
+  def failing(source, target):
+    calls.append(source)
+    if len(calls) == 2:
+      raise OSError('no')
+    rename(source, target)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, 'rename', failing)
+    with pytest.raises(OSError, match='no'):
+      fitted.export(path, overwrite=True)
+  assert (path / 'saved_model.pb').read_bytes() == before
+  assert os.listdir(tmp_path) == ['model']
+  fitted.export(path, overwrite=True)
+  assert os.listdir(tmp_path) == ['model']
+  with monkeypatch.context() as patch:
+    patch.setattr(shutil, 'rmtree', lambda _: os.rmdir(tmp_path / 'none'))
+    with pytest.warns(UserWarning, match='was replaced, but'):
+      fitted.export(path, overwrite=True)
 
 
 @pytest.mark.full

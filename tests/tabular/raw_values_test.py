@@ -99,6 +99,16 @@ def test_clipped_values():
   np.testing.assert_array_equal(raw.encode(values), encoder.encode(want))
 
 
+def test_clipping_moves_no_declared_value():
+  # The middle of the two largest is rounded to the larger one.
+  enum = (2**53, 2**53 - 1, 5)
+  schema = TableSchema([Field('n', 'integer', enum=enum, required=True)])
+  raw = RawTable(schema, TableEncoder(schema).columns, clip=True)
+  np.testing.assert_array_equal(
+    raw.encode({'n': tf.constant([*enum, 6], tf.int64)})[:, 0], [0, 1, 2, 2]
+  )
+
+
 @pytest.mark.parametrize(
   ('name', 'value'),
   [

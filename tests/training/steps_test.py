@@ -325,6 +325,7 @@ def test_a_ledger_that_knows_less_than_the_optimizer_is_refused(replay):
     ({'learning_rate': 0.1, 'set_to': 0.5}, None),
     ({'name': 'adam'}, 'DPKerasSGD.*and not.*DPKerasAdam'),
     ({'x': _rows(2.0)}, 'table: '),
+    ({'compiled': True}, 'jit_compile'),
     ({'chunk_size': 8}, None),
   ],
 )
@@ -341,6 +342,7 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
     clipping=None,
     resume=True,
     set_to=None,
+    compiled=False,
     **kwargs,
   ):
     plan = _plan(
@@ -355,7 +357,7 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
       plan.resume(optimizer, replay=True)
     if set_to is not None:
       optimizer.learning_rate = set_to
-    with plan._steps.train(optimizer):
+    with plan._steps.train(optimizer, compiled):
       plan.dataset(_rows() if x is None else x)
 
   with ledger:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import math
+import numbers
 from typing import Any
 
 from tfdpflows.version import __version__
 
-_FORMAT = 'tfdpflows model card'
+FORMAT = 'tfdpflows model card'
+
 _SEEDED = (
   'The fit was seeded: it is not private against anyone who knows the seed.'
 )
@@ -73,9 +77,12 @@ def make(
     num_rows: the public number of rows.
     tensors: `RawTable.describe`.
     statement: `PrivacyStatement.to_dict`.
-    metrics: numbers to publish, or `None`.
+    metrics: finite numbers to publish, by name, or `None`.
     limits: from `limits`.
     has_density: whether there is a signature `log_prob`.
+
+  Raises:
+    ValueError: for metrics that are not finite numbers by name.
 
   #### Example
 
@@ -86,6 +93,16 @@ def make(
   >>> card['data']['num_rows'], sorted(card['signatures'])
   (10, ['log_prob', 'sample'])
   """
+  for name, value in (metrics or {}).items():
+    if not isinstance(name, str) or not (
+      isinstance(value, numbers.Real) and math.isfinite(value)
+    ):
+      raise ValueError(
+        f'metrics[{name!r}] is {value!r}: give finite numbers by name, such as '
+        "{'tstr_auc': 0.87}."
+      )
+  if metrics is not None:
+    metrics = {name: float(value) for name, value in metrics.items()}
   signatures = {
     'sample': {
       'inputs': {
@@ -101,7 +118,7 @@ def make(
       'outputs': {'log_prob': 'float32 [n], in nats'},
     }
   return {
-    'format': _FORMAT,
+    'format': FORMAT,
     'format_version': 1,
     'library_version': __version__,
     'model': model,
@@ -186,4 +203,5 @@ def _values(field):
 
 
 def _cell(text):
+  text = html.escape(text, quote=False)
   return ' '.join(text.replace('|', '\\|').split())

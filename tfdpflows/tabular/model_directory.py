@@ -111,9 +111,7 @@ def written_aside(
       replaced = f'{aside}.replaced'
       if workspace is not None:
         replaced = os.path.join(parent, _REPLACED)
-      os.rename(target, replaced)
-      os.rename(aside, target)
-      shutil.rmtree(replaced)
+      atomic.replace_folder(aside, target, replaced)
     else:
       os.rename(aside, target)
 
@@ -142,6 +140,11 @@ def check_target(model_dir: atomic.PathLike, overwrite: bool) -> None:
   if not overwrite:
     raise FileExistsError(
       f'{model_dir} exists: choose another name, or overwrite it.'
+    )
+  if os.path.islink(os.path.normpath(model_dir)):
+    raise FileExistsError(
+      f'{model_dir} is a symbolic link, which is not overwritten: name the '
+      'folder that it points to, or another one.'
     )
   if not os.path.exists(os.path.join(model_dir, _MODEL)):
     raise FileExistsError(

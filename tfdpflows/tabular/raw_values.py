@@ -176,22 +176,21 @@ class RawColumn(tf.Module):
       missing = tf.math.is_nan(number)
       values = np.array(field.categories, np.float64)
       order = np.argsort(values, kind='stable')
-      if self._clip and field.is_numeric:
-        if field.type == 'integer':
-          number = tf.round(number)
-        # The middle between two belongs to the smaller one.
-        ends = (values[order][1:] + values[order][:-1]) / 2
-        place = tf.zeros_like(number, tf.int32)
-        if len(ends):
-          place = tf.searchsorted(tf.constant(ends), number)
-        return (
-          tf.cast(tf.gather(tf.constant(order), place), tf.float64),
-          missing,
-          tf.zeros_like(missing),
-        )
+      moved = self._clip and field.is_numeric
+      if moved and field.type == 'integer':
+        number = tf.round(number)
       place = tf.searchsorted(tf.constant(values[order]), number)
       place = tf.minimum(place, len(values) - 1)
       is_same = tf.equal(tf.gather(tf.constant(values[order]), place), number)
+      if moved:
+        # The middle between two belongs to the smaller one. Middles are
+        # rounded: a declared value that is one of them stays what it is.
+        ends = (values[order][1:] + values[order][:-1]) / 2
+        nearest = tf.zeros_like(place)
+        if len(ends):
+          nearest = tf.searchsorted(tf.constant(ends), number)
+        place = tf.where(is_same, place, nearest)
+        is_same = tf.ones_like(is_same)
       codes = tf.gather(tf.constant(order.astype(np.int64)), place)
       codes = tf.where(is_same, codes, -1)
     undeclared = (codes < 0) & ~missing

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfdpflows import atomic
-from tfdpflows.tabular import numpy_streams
+from tfdpflows.tabular import model_card, numpy_streams
 from tfdpflows.tabular.density import (
   BATCH,
   DRAWS,
@@ -26,6 +25,9 @@ from tfdpflows.tabular.density import (
 from tfdpflows.tabular.raw_values import TABLE, RawTable
 
 CARD = 'model_card.json'
+_CARD_TEXT = 'model_card.md'
+# All that an export writes, in its folder.
+_EXPORTED = {CARD, _CARD_TEXT, 'saved_model.pb', 'variables', 'assets'}
 _MOST_ROWS = 2**31 - 1
 _COUNTED = re.compile(rf'^(\^?{TABLE})\d+')
 
@@ -90,14 +92,19 @@ class _Functions:
     return found
 
   def _sample(self, num_rows, seed):
-    for number, name in ((num_rows, 'num_rows'), (seed, 'seed')):
+    checks = [
       tf.debugging.Assert(
         number >= 0, [f'{name} must be 0 or more, and is', number]
       )
-    tf.debugging.Assert(
-      num_rows <= _MOST_ROWS, ['num_rows is too large:', num_rows]
+      for number, name in ((num_rows, 'num_rows'), (seed, 'seed'))
+    ]
+    checks.append(
+      tf.debugging.Assert(
+        num_rows <= _MOST_ROWS, ['num_rows is too large:', num_rows]
+      )
     )
-    num_rows = tf.cast(num_rows, tf.int32)
+    with tf.control_dependencies(checks):
+      num_rows = tf.cast(num_rows, tf.int32)
     start, increment = numpy_streams.seeded(seed)
 
     def draw(_, size, state):
@@ -142,11 +149,7 @@ def written_aside(path: str | os.PathLike, overwrite: bool) -> Iterator[str]:
       raise FileExistsError(
         f'{path} exists: choose another name, or overwrite it.'
       )
-    if not os.path.exists(os.path.join(target, CARD)):
-      raise FileExistsError(
-        f'{path} exists and is no model that tfdpflows exported, so it is not '
-        'overwritten: choose another name.'
-      )
+    _check_exported(target, path)
   os.makedirs(parent, exist_ok=True)
   with atomic.folder_aside(parent, name) as aside:
     yield aside
@@ -156,17 +159,40 @@ def written_aside(path: str | os.PathLike, overwrite: bool) -> Iterator[str]:
         atomic.flush(os.path.join(root, file))
     if os.path.isdir(target):
       replaced = f'{aside}.replaced'
-      os.rename(target, replaced)
-      os.rename(aside, target)
-      shutil.rmtree(replaced)
+      atomic.replace_folder(aside, target, replaced)
     else:
       os.rename(aside, target)
+
+
+def _check_exported(target, path):
+  """Raises a `FileExistsError` for what is not an export and nothing else."""
+  if os.path.islink(target):
+    raise FileExistsError(
+      f'{path} is a symbolic link, which is not overwritten: name the folder '
+      'that it points to, or another one.'
+    )
+  try:
+    with open(os.path.join(target, CARD), encoding='utf-8') as file:
+      card = json.load(file)
+  except (OSError, ValueError):
+    card = None
+  if not isinstance(card, dict) or card.get('format') != model_card.FORMAT:
+    raise FileExistsError(
+      f'{path} exists and is no model that tfdpflows exported, so it is not '
+      'overwritten: choose another name.'
+    )
+  other = sorted(set(os.listdir(target)) - _EXPORTED)
+  if other:
+    raise FileExistsError(
+      f'{path} holds an exported model and {other[0]!r}, which would be lost: '
+      'move that elsewhere, or choose another name.'
+    )
 
 
 def write_card(folder: str, card: dict[str, Any], text: str) -> None:
   """Writes a model card, as JSON and as Markdown."""
   content = json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False)
-  for name, written in ((CARD, f'{content}\n'), ('model_card.md', text)):
+  for name, written in ((CARD, f'{content}\n'), (_CARD_TEXT, text)):
     with open(os.path.join(folder, name), 'w', encoding='utf-8') as file:
       file.write(written)
 

@@ -618,5 +618,6 @@ def fit_to_directory(
         model_dir, overwrite, workspace=work_dir
       ) as folder:
         synthesizer._write(folder)
-    work_directory.remove(work_dir)
+  # A ledger whose file goes while it is open warns of it.
+  work_directory.remove(work_dir)
   return TabularSynthesizer.load(model_dir)

@@ -68,7 +68,7 @@ def fit(
       'The training loss is not shown: it is computed from private rows. '
       'plan.optimizer(..., loss_bound=...) releases it with noise.'
     )
-  with strategy.scope(), steps.train(model.optimizer):
+  with strategy.scope(), steps.train(model.optimizer, bool(model.jit_compile)):
     dataset = _batches(steps, data, epochs, strategy, model.jit_compile)
     steps.train_on(dataset)
     per_epoch = steps.plan.sampler.steps_per_epoch

@@ -102,10 +102,18 @@ class TrainingSteps:
     self._charged_earlier = self.next = workers.greatest(steps)
 
   @contextlib.contextmanager
-  def train(self, optimizer: DPOptimizer) -> Iterator[None]:
+  def train(
+    self, optimizer: DPOptimizer, compiled: bool = False
+  ) -> Iterator[None]:
     """Returns a context in which `optimizer` may update, and no other.
 
     Each update has to be one that a batch was drawn and charged for, once.
+
+    Args:
+      optimizer: made by this plan.
+      compiled: whether XLA compiles its steps. A training that is resumed has
+        to be compiled as it was before: operations on random numbers differ,
+        and steps that are made again with the same noise would too.
 
     Raises:
       ValueError: during another training; once another optimizer has trained;
@@ -123,7 +131,9 @@ class TrainingSteps:
         'batches again under other noise. Go on with that one, or make a new '
         'plan.'
       )
-    self._training = types.SimpleNamespace(noise=noise, stop=None)
+    self._training = types.SimpleNamespace(
+      noise=noise, stop=None, compiled=compiled
+    )
     try:
       self.begin()
       yield
@@ -277,7 +287,8 @@ class TrainingSteps:
     """What the updates of the training depend on; for the ledger."""
     if self._training is None:
       return {'optimizer': None}
-    return self._training.noise.facts
+    facts = self._training.noise.facts
+    return {**facts, 'jit_compile': True} if self._training.compiled else facts
 
   def _reserve(self, identity, workers, resume):
     plan = self.plan
