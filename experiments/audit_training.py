@@ -263,7 +263,8 @@ def draw(runs, path):
     xlabel='false positives',
     ylabel='true positives',
   )
-  roc.legend(loc='lower right', fontsize=8)
+  if roc.get_legend_handles_labels()[0]:
+    roc.legend(loc='lower right', fontsize=8)
   ones = [run for run in runs if run['part'] == 'one_run']
   epsilons = sorted({run['epsilon'] for run in ones})
   mean = lambda of: np.mean(of) if len(of) else 0.0
@@ -316,7 +317,8 @@ def draw(runs, path):
     ylabel='true positives',
     ylim=(5e-4, 1.2),
   )
-  attack.legend(loc='lower right', fontsize=8)
+  if attack.get_legend_handles_labels()[0]:
+    attack.legend(loc='lower right', fontsize=8)
   figure.savefig(path, dpi=110)
 
 

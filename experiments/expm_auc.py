@@ -266,6 +266,7 @@ def draw(summary):
     for entry in here:
       if entry['method'] == 'sgd':
         panel.axhline(entry['auc'], color='gray', ls='--', label=LABELS['sgd'])
+        panel.set_ylim(top=max(panel.get_ylim()[1], entry['auc'] + 0.01))
     panel.set_xticks(range(len(epsilons)), [f'{e:g}' for e in epsilons])
     panel.set_ylabel('test AUC')
     panel.set_title(f'{_NAMES[model]}, {task.replace("_", " ")}')
