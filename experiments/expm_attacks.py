@@ -1,4 +1,4 @@
-r"""Attacks on SGD, DP-SGD and ExpM+NF: section 6 of ExpM+NF.
+r"""Attacks on SGD, DP-SGD, ExpM+NF and what is proven: section 6 of ExpM+NF.
 
 Models are trained on random halves of set a of PhysioNet 2012, and each is
 attacked twice: by LiRA, the other models its shadows, and by the audit of one
@@ -16,15 +16,23 @@ depends on the rows and is not private.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import expm_auc, expm_methods, expm_timing, physionet
+from experiments import (
+  expm_auc,
+  expm_methods,
+  expm_timing,
+  logistic_data,
+  physionet,
+)
 from experiments.results_file import ResultsFile
-from tfdpflows import audit
+from tfdpflows import DPLogisticRegression, audit
+from tfdpflows.randomness import Randomness
 
 CELLS = (
   ('sgd', None),
@@ -34,6 +42,8 @@ CELLS = (
   ('expm_nf', 1.0),
   ('expm_nf', 10.0),
 )
+# Methods of `DPLogisticRegression`, for logistic regression on summaries.
+PROVEN = (('objective_perturbation', 1.0), ('exponential_mechanism', 1.0))
 _KEYS = ('model', 'task', 'method', 'epsilon')
 _RATES = np.geomspace(1e-3, 1.0, 25)
 
@@ -86,25 +96,24 @@ def run(
     key = {'model': model, 'task': task, 'method': method, 'epsilon': epsilon}
     if results.has(**key):
       continue
-    given = expm_timing.settings_of(settings, model, task, method, epsilon)
-    if smoke:
-      given = expm_auc.smoke_settings(given)
     start = time.perf_counter()
-
-    def train(included, seed, method=method, epsilon=epsilon, given=given):
+    if method in dict(PROVEN):
+      given = {}
+      train = functools.partial(_train_proven, x, y, method, epsilon)
+      begin = np.zeros(len(y))
+    else:
+      given = expm_timing.settings_of(settings, model, task, method, epsilon)
+      if smoke:
+        given = expm_auc.smoke_settings(given)
+      train = functools.partial(_train, rows, method, epsilon, given)
       functional = rows.functional(given.get('units', 10))
-      fit = expm_methods.fit(
-        method, functional, (x[included], y[included]), given, epsilon, seed
-      )
-      return _scores(functional, fit.parameters(1), x, y)
-
+      begin = functional.to_vector(functional.keras_model())[None]
+      begin = _scores(functional, begin, x, y)
     shadows = audit.train_shadows(
       train, len(y), num_models, num_processes=num_processes
     )
-    functional = rows.functional(given.get('units', 10))
-    begin = functional.to_vector(functional.keras_model())[None]
     found = {
-      'one_run': one_run(shadows, _scores(functional, begin, x, y)),
+      'one_run': one_run(shadows, begin),
       'lira': {
         'online': _lira(shadows, True),
         'offline': _lira(shadows, False),
@@ -115,6 +124,29 @@ def run(
     results.add({**key, **found, 'settings': given, 'seconds': seconds})
     logging.info('%s: %s', key, found['one_run']['percentile_95'])
   return results.content
+
+
+def _train(rows, method, epsilon, given, included, seed):
+  x, y = rows.parts['all']
+  functional = rows.functional(given.get('units', 10))
+  fit = expm_methods.fit(
+    method, functional, (x[included], y[included]), given, epsilon, seed
+  )
+  return _scores(functional, fit.parameters(1), x, y)
+
+
+def _train_proven(x, y, method, epsilon, included, seed):
+  x = logistic_data.unit_rows(x)
+  model = DPLogisticRegression(
+    epsilon,
+    expm_methods.DELTA,
+    method=method,
+    num_examples=int(np.sum(included)),
+  )
+  model.fit(
+    x[included], y[included].astype(int), randomness=Randomness(seed=seed)
+  )
+  return np.where(np.asarray(y) > 0.5, 1, -1) * model.decision_function(x)
 
 
 def _scores(functional, parameters, x, y):
@@ -211,6 +243,7 @@ def main(argv):
     results = run(
       options.model,
       options.task,
+      CELLS + (PROVEN if options.model == 'lr_summary' else ()),
       settings=settings,
       num_models=options.num_models,
       num_processes=options.num_processes,

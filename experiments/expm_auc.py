@@ -278,6 +278,8 @@ def draw(summary):
 LABELS = {
   'sgd': 'SGD, not private',
   'dp_sgd': 'DP-SGD',
+  'objective_perturbation': 'objective perturbation',
+  'exponential_mechanism': 'exponential mechanism (Langevin chain)',
   'expm_nf': 'ExpM+NF, no privacy proof',
 }
 _NAMES = {

@@ -58,10 +58,13 @@ def load(name):
   else:
     found = _physionet(name.partition('_')[2])
   x, y, test_x, test_y = found
-  return Rows(_unit(x), y.astype(int), _unit(test_x), test_y.astype(int))
+  return Rows(
+    unit_rows(x), y.astype(int), unit_rows(test_x), test_y.astype(int)
+  )
 
 
-def _unit(x):
+def unit_rows(x):
+  """Returns rows divided by their l2 norms, float64."""
   x = np.asarray(x, np.float64)
   return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 

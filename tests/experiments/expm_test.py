@@ -69,7 +69,7 @@ def test_bayes(tmp_path):
 
 def test_attacks(tmp_path):
   results = expm_attacks.run(
-    cells=[('sgd', None), ('expm_nf', 1.0)],
+    cells=[('sgd', None), ('expm_nf', 1.0), expm_attacks.PROVEN[0]],
     output=str(tmp_path / 'attacks.json'),
     smoke=True,
   )
@@ -79,6 +79,16 @@ def test_attacks(tmp_path):
     assert len(run['lira']['online']['band']) == 3
   expm_attacks.draw(results).savefig(tmp_path / 'figure.png')
   assert '| SGD' in expm_tables.attacks_table(results['runs'])
+  proven = {
+    'part': 'scores',
+    'dataset': 'physionet_mortality',
+    'method': expm_attacks.PROVEN[0][0],
+    'epsilon': 1.0,
+    'auc': 0.7574,
+    'seconds': 2.0,
+  }
+  table = expm_tables.proofs_table(results['runs'], [], [proven])
+  assert '| objective perturbation | 1 | 0.757 | 1 | 2.0 |' in table
 
 
 def test_attacks_find_what_models_know_by_heart():
