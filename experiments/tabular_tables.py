@@ -151,7 +151,37 @@ def section(folder):
       parts += _dataset(dataset, contents.pop(dataset))
   for dataset, found in contents.items():
     parts += _dataset(dataset, found)
+  for content, _ in load_results(folder, 'bench_serving_*.json'):
+    parts.append(serving_table(content['runs']))
   return '\n\n'.join(parts)
+
+
+def serving_table(runs):
+  """Returns latency and throughput, of the runs of `bench_serving`."""
+  first = runs[0]
+  lines = [
+    ['function', 'rows', 'median, ms', 'first call, ms', 'rows/s', 'difference']
+  ]
+  for run in runs:
+    lines.append(
+      [
+        f'`{run["function"]}`',
+        f'{run["size"]:,}',
+        f'{1000 * run["latency"]:.1f}',
+        f'{1000 * run["first_call"]:.0f}',
+        f'{run["rows_per_second"]:,.0f}',
+        f'{run["difference"]:.1g}',
+      ]
+    )
+  text = (
+    f'An exported model of {first["dataset"]}, '
+    f'{first["bytes_on_disk"] / 1e6:.2f} MB, in a process without tfdpflows '
+    f'and TensorFlow Probability; loaded in {first["load_seconds"]:.1f} s, '
+    f'{first["peak_mib"]:,.0f} MiB at most. Difference to the library: the '
+    'largest of log-probabilities, or the share of sampled cells that differ. '
+    'Two cores, on which other experiments ran.'
+  )
+  return f'### Exported models\n\n{text}\n\n{markdown_table(lines)}'
 
 
 def _dataset(dataset, found):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from experiments import results_document, tabular_tables
+from experiments import bench_serving, results_document, tabular_tables
 
 
 def run(seed, **changes):
@@ -128,3 +128,15 @@ class TestReplaceSection:
       results_document.replace_section(
         text.replace('<!-- a:end -->', ''), 'a', 'a.py', 'new'
       )
+
+
+def test_exported_models_are_served_as_they_are(tmp_path):
+  results = bench_serving.run(
+    'randhie', output=str(tmp_path / 'serving.json'), smoke=True
+  )
+  assert [run['function'] for run in results['runs']] == 2 * [
+    'sample',
+    'log_prob',
+  ]
+  assert max(run['difference'] for run in results['runs']) < 1e-3
+  assert '| `log_prob` | 20 |' in tabular_tables.serving_table(results['runs'])
