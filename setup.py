@@ -63,6 +63,7 @@ setuptools.setup(
     'dev': _DEV,
     'mimic': _MIMIC,
     'pate': _PATE,
+    'tensorboard': ['tensorboard'],
     'test': _TEST,
   },
   entry_points={'console_scripts': ['tfdpflows=tfdpflows.cli:main']},

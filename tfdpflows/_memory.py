@@ -70,6 +70,14 @@ def release_graph_tensors() -> None:
       storage.pop(key, None)
 
 
+def forget_bijector_results() -> None:
+  """Empties the cache in which TFP's bijectors keep results, by tensor."""
+  storage = tfp.bijectors.Bijector._cache.storage
+  for key in list(storage):
+    key.cancel()
+    storage.pop(key, None)
+
+
 def _is_of_finished_graph(tensor):
   if not tf.is_symbolic_tensor(tensor):
     return False

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.grids import thinned
-from tfdpflows import gradients
+from tfdpflows import flows, gradients
 
 _rng = np.random.default_rng(0)
 BATCH = 7
@@ -399,3 +399,17 @@ def test_uses_that_cancel_leave_no_rounding_errors_above_the_clip(uses):
 
   change = clipped((a, d)) - clipped((a[1:], d[1:]))
   assert np.linalg.norm(change) <= 1.05e-3
+
+
+@pytest.mark.core
+def test_a_flow_takes_the_same_tensor_again():
+  # TFP's bijectors keep what they computed of a tensor.
+  x = tf.constant([[1.0, 0.0], [0.0, 3.0]])
+  flow = flows.masked_autoregressive_flow(2, 1, [4], seed=0)
+  norms = []
+  for _ in range(3):
+    with gradients.PerExampleTape() as tape:
+      loss = -flow.log_prob(x)
+    found = tape.per_example_gradients(loss, flow.trainable_variables)
+    norms.append(found.squared_norms().numpy())
+  np.testing.assert_array_equal(norms[1:], [norms[0]] * 2)

@@ -1,5 +1,6 @@
 """`PrivateModel`: ordinary Keras models under a plan, and what is refused."""
 
+import importlib.util
 import itertools
 
 import numpy as np
@@ -584,3 +585,100 @@ def test_a_private_model_of_a_private_model_is_refused():
   inner = tfdpflows.PrivateModel(keras.Sequential([keras.layers.Dense(2)]))
   with pytest.raises(ValueError, match='is a PrivateModel and trains priv'):
     tfdpflows.PrivateModel(inner)
+
+
+@pytest.mark.core
+def test_keras_saves_and_loads_what_is_trained(tmp_path):
+  x, y = _data()
+  model = _classifier()
+  private = _private(model, _plan(steps=20), metrics=['accuracy'])
+  folder = str(tmp_path)
+  callbacks = [
+    keras.callbacks.ModelCheckpoint(f'{folder}/whole{{epoch}}'),
+    keras.callbacks.ModelCheckpoint(f'{folder}/{{epoch}}.keras'),
+    keras.callbacks.ModelCheckpoint(
+      f'{folder}/{{epoch}}.weights.h5', save_weights_only=True
+    ),
+    keras.callbacks.BackupAndRestore(f'{folder}/backup'),
+  ]
+  private(x)  # BackupAndRestore asks for a model that is built.
+  private.fit(x, y, verbose=0, callbacks=callbacks)
+  last = -(-20 // private.optimizer.plan.sampler.steps_per_epoch)
+  private.save(f'{folder}/by_hand.keras')
+  for name in (f'whole{last}', f'{last}.keras', 'by_hand.keras'):
+    loaded = keras.models.load_model(f'{folder}/{name}')
+    np.testing.assert_allclose(loaded(x), model(x), rtol=1e-6)
+  other = _private(_classifier())
+  other(x)
+  other.load_weights(f'{folder}/{last}.weights.h5')
+  np.testing.assert_allclose(other(x), model(x), rtol=1e-6)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda c: {'callbacks': c.EarlyStopping('loss')}, "'loss'.*never act"),
+    (lambda c: {'callbacks': [c.EarlyStopping()]}, "'val_loss'.*never act"),
+    (
+      lambda c: {'callbacks': c.ReduceLROnPlateau('val_accuracy')},
+      "'val_accuracy'.*never act",
+    ),
+    (lambda _: {'class_weight': {0: 2.0}}, 'class_weight.*into the loss'),
+    (lambda _: {'sample_weight': np.ones(9)}, 'sample_weight.*into the loss'),
+  ],
+)
+def test_what_would_fail_or_never_act_is_refused_uncharged(make, message):
+  x, y = _data()
+  private = _private(_classifier())
+  with pytest.raises(ValueError, match=message):
+    private.fit(x, y, verbose=0, **make(keras.callbacks))
+  assert not private.optimizer.plan.ledger.entries
+
+
+def test_early_stopping_on_a_released_loss():
+  x, y = _data()
+  plan = _plan(steps=40)
+  private = tfdpflows.PrivateModel(_classifier())
+  private.compile(
+    plan.optimizer('sgd', learning_rate=0.0, loss_bound=5.0), _cross_entropy()
+  )
+  stop = keras.callbacks.EarlyStopping('loss', min_delta=100.0, patience=1)
+  history = private.fit(x, y, verbose=0, callbacks=[stop]).history
+  assert len(history['loss']) == 2
+  per_epoch = plan.sampler.steps_per_epoch
+  assert plan.remaining_steps == 40 - 2 * per_epoch
+
+
+def test_tensorboard(tmp_path, monkeypatch):
+  x, y = _data()
+  private = _private(_classifier())
+  board = keras.callbacks.TensorBoard(str(tmp_path))
+  with monkeypatch.context() as patch:
+    patch.setattr(importlib.util, 'find_spec', lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r'tfdpflows\[tensorboard\]'):
+      private.fit(x, y, verbose=0, callbacks=[board])
+  assert not private.optimizer.plan.ledger.entries
+  pytest.importorskip('tensorboard')
+  private.fit(x, y, verbose=0, callbacks=[board])
+  assert list(tmp_path.rglob('events*'))
+
+
+def test_epochs_beside_a_dataset_and_after_the_last_step():
+  x, y = _data()
+  plan = _plan()
+  private = _private(_classifier(), plan)
+  with pytest.raises(ValueError, match='drop epochs'):
+    private.fit(plan.dataset((x, y)), epochs=1000, verbose=0)
+  private.fit(x, y, verbose=0)
+  with pytest.raises(ValueError, match='All .* steps of the plan were made'):
+    private.fit(x, y, verbose=0)
+
+
+def test_models_of_keras_3_are_refused():
+  class Model:  # Keras 3 is not installed with every TensorFlow.
+    name = 'classifier'
+
+  Model.__module__ = 'keras.src.models.model'
+  with pytest.raises(TypeError, match=r'tf_keras.*keras\.src\.models'):
+    tfdpflows.PrivateModel(Model())

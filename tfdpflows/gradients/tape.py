@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdpflows import _memory
 from tfdpflows.gradients.rules import (
   Copies,
   Linear,
@@ -90,6 +91,9 @@ class PerExampleTape(tf.GradientTape):
     self._context = None
 
   def __enter__(self):
+    if tf.executing_eagerly():
+      # Of the same tensors, or no gradient reaches what they were made of.
+      _memory.forget_bijector_results()
     _stack().append(self)
     self._context = _context()
     return super().__enter__()

@@ -81,6 +81,17 @@ class PrivatelyTrained(keras.Model):
       self._average.assign()
     return history
 
+  # Whether `save` writes a file from which Keras makes a model.
+  saves_whole = False
+
+  def save(self, *args: Any, **kwargs: Any) -> None:
+    """Raises a `NotImplementedError`, unless a subclass can be saved whole."""
+    raise NotImplementedError(
+      f'Keras has no file for a whole {type(self).__name__}: write its weights '
+      'with save_weights(path), and load them into one that was made the same '
+      'way.'
+    )
+
   def _check_rows(self, rows, replays):
     self._checker.check_before_plan(rows, replays)
     # A function of TensorFlow that makes variables is traced twice.

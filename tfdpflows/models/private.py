@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 import tensorflow as tf
+from absl import logging
 
 from tfdpflows._keras import keras
 from tfdpflows.independence import Checker, keras_layers
@@ -99,6 +100,12 @@ class PrivateModel(PrivatelyTrained):
     usable: Optional[Callable[[Any, Any], tf.Tensor]] = None,
     name: Optional[str] = None,
   ):
+    if not isinstance(model, keras.Model):
+      raise TypeError(
+        f'PrivateModel trains models of tf_keras (Keras 2), and this is a '
+        f'{type(model).__module__}.{type(model).__qualname__}. Build it with '
+        'tf_keras, or with tf.keras after importing tfdpflows first.'
+      )
     if isinstance(getattr(model, '_checker', None), Checker):
       raise ValueError(
         f'{model.name} is a {type(model).__name__} and trains privately by '
@@ -188,8 +195,29 @@ class PrivateModel(PrivatelyTrained):
     """
     if self.optimizer.plan is None:
       return super().fit(x, y, *args, **kwargs)
+    metrics = self.compiled_metrics and self.compiled_metrics._user_metrics
+    if metrics and kwargs.get('validation_data') is None:
+      logging.warning(
+        'Metrics are not computed in training, since they would show private '
+        'rows: the history has none. They are computed for validation_data, '
+        'which count as public.'
+      )
     data = x if is_dataset(x) else (_tuples(x), _tuples(y))
     return super().fit(data, *args, **kwargs)
+
+  saves_whole = True
+
+  def save(self, *args: Any, **kwargs: Any) -> None:
+    """Saves the Keras model that is trained, without the optimizer.
+
+    `keras.models.load_model` gives that model. To go on with a training, see
+    `TrainingPlan.resume`.
+
+    Args:
+      *args: of `keras.Model.save`.
+      **kwargs: of `keras.Model.save`.
+    """
+    self.model.save(*args, **kwargs)
 
   def _private_variables(self):
     return self.model.trainable_variables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,10 @@ from tfdpflows.optimizers.noise import current_strategy
 
 DRAWN = 'The optimizer carries a plan, which draws the batches: '
 _REFUSED = (
-  *('y', 'batch_size', 'shuffle', 'validation_split', 'class_weight'),
-  *('sample_weight', 'steps_per_epoch', 'initial_epoch'),
+  *('y', 'batch_size', 'shuffle', 'validation_split'),
+  *('steps_per_epoch', 'initial_epoch'),
 )
+_WEIGHTS = ('class_weight', 'sample_weight')
 
 
 def fit(
@@ -58,6 +60,16 @@ def fit(
   if args or given:
     given = ', '.join(sorted(given)) or 'positional arguments after the data'
     raise ValueError(f'{DRAWN}drop {given}.')
+  given = [name for name in _WEIGHTS if kwargs.pop(name, None) is not None]
+  if given:
+    raise ValueError(
+      f'{given[0]} multiplies gradients after they are clipped: a row of '
+      'weight 2 would move the sum by twice the bound that is charged. Put '
+      'weights into the loss, where clipping comes after them: a function of '
+      'labels and predictions that returns the weighted loss of each row.'
+    )
+  callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
+  _check_callbacks(callbacks, model, kwargs.get('validation_data') is not None)
   if strategy.num_replicas_in_sync > 1 and model.jit_compile:
     raise ValueError(
       'XLA cannot compile an update of several replicas together: drop '
@@ -72,7 +84,6 @@ def fit(
     dataset = _batches(steps, data, epochs, strategy, model.jit_compile)
     steps.train_on(dataset)
     per_epoch = steps.plan.sampler.steps_per_epoch
-    callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
     try:
       return keras.Model.fit(
         model,
@@ -104,6 +115,14 @@ def _batches(steps, data, epochs, strategy, compiled):
       'unchanged result of plan.dataset(x).'
     )
   origin = data.origin
+  number = origin.stop - steps.next
+  per_epoch = steps.plan.sampler.steps_per_epoch
+  if epochs is not None and epochs * per_epoch != number:
+    raise ValueError(
+      f'The dataset ends after {number} more steps, whatever epochs is: drop '
+      'epochs, or pass the arrays themselves, of which fit draws as many '
+      'batches as epochs asks for.'
+    )
   replicas = {s.num_replicas_in_sync for s in (origin.strategy, strategy)}
   if origin.strategy is not strategy and replicas != {1}:
     raise ValueError(
@@ -117,6 +136,39 @@ def _batches(steps, data, epochs, strategy, compiled):
       f'and the plan is at step {steps.next}. Pass the array itself.'
     )
   return data
+
+
+def _check_callbacks(callbacks, model, validated):
+  """Refuses callbacks that would fail, or never act, after the charge."""
+  for callback in callbacks:
+    name = type(callback).__name__
+    if isinstance(callback, keras.callbacks.TensorBoard) and (
+      importlib.util.find_spec('tensorboard') is None
+    ):
+      raise ModuleNotFoundError(
+        f"{name} needs TensorBoard: pip install 'tfdpflows[tensorboard]'."
+      )
+    checkpoint = isinstance(callback, keras.callbacks.ModelCheckpoint)
+    if checkpoint and not callback.save_weights_only and not model.saves_whole:
+      raise ValueError(
+        f'{name} would save the whole model, which a {type(model).__name__} '
+        'has no file for: set save_weights_only=True.'
+      )
+    if checkpoint and not callback.save_best_only:
+      continue
+    monitor = getattr(callback, 'monitor', None)
+    if monitor == 'loss' and model.optimizer.loss_bound is None:
+      raise ValueError(
+        f"{name}(monitor='loss') would never act: the training loss is "
+        'computed from private rows, and is not shown. plan.optimizer(..., '
+        'loss_bound=...) releases it with noise.'
+      )
+    if str(monitor).startswith('val_') and not validated:
+      raise ValueError(
+        f'{name}(monitor={monitor!r}) would never act without validation_data. '
+        "Give rows that are public, or set monitor='loss' and release the loss "
+        'with noise: plan.optimizer(..., loss_bound=...).'
+      )
 
 
 def is_dataset(data: Any) -> bool:

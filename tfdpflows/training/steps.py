@@ -256,6 +256,11 @@ class TrainingSteps:
           f'{plan.sampler.num_examples}. '
           'Make a new plan with num_examples=len(x).'
         )
+    if not plan.remaining_steps:
+      raise ValueError(
+        f'All {plan.steps} steps of the plan were made, and are charged. To '
+        'train longer, make a new plan with its own budget.'
+      )
     if not 0 < steps <= plan.remaining_steps:
       raise ValueError(
         f'The plan has {plan.remaining_steps} of {plan.steps} steps left, '
