@@ -59,10 +59,11 @@ def test_fits_leave_nothing_behind(model):
 
 def test_graphs_that_are_being_traced_keep_their_entries():
   bijector = tfp.bijectors.Exp()
-  kept = []
+  kept, graphs = [], []
 
   @tf.function
   def trace(x):
+    graphs.append(x.graph)
     y = bijector.forward(x)
     # Another thread executes eagerly.
     thread = threading.Thread(target=_memory.release_graph_tensors)
@@ -73,14 +74,18 @@ def test_graphs_that_are_being_traced_keep_their_entries():
 
   trace(tf.constant(1.0))
   assert kept == [True]
-  storage = tfp.bijectors.Bijector._cache.storage
+
+  def count():
+    return sum(
+      getattr(reference(), 'graph', None) is graphs[0]
+      for key in list(tfp.bijectors.Bijector._cache.storage)
+      for reference in key.ref_set
+      if tf.is_symbolic_tensor(reference())
+    )
+
+  assert count()
   _memory.release_graph_tensors()
-  assert not any(
-    tf.is_symbolic_tensor(reference())
-    for key in storage
-    for reference in key.ref_set
-    if tf.is_tensor(reference())
-  )
+  assert not count()
 
 
 def test_a_dataset_keeps_its_generator_and_nothing_else_does():

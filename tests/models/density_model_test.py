@@ -92,7 +92,7 @@ def test_plan_trains_all_its_steps_or_the_epochs_that_are_asked():
   assert plan.step == 10
   assert int(model.optimizer.iterations) == 10
   assert plan.ledger.entries[0].count == 10
-  with pytest.raises(ValueError, match='0 of 10 steps left'):
+  with pytest.raises(ValueError, match='All 10 steps of the plan were made'):
     model.fit(_data(), verbose=0)
 
 

@@ -127,7 +127,7 @@ def test_steps_run_out_over_all_datasets():
   dataset = plan.dataset(X)
   assert len(list(dataset)) == 3
   assert len(list(dataset)) == 0  # Iterating again draws nothing new.
-  with pytest.raises(ValueError, match='0 of 8 steps left'):
+  with pytest.raises(ValueError, match='All 8 steps of the plan were made'):
     plan.dataset(X)
 
 

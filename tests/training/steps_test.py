@@ -210,7 +210,7 @@ def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
     np.testing.assert_array_equal(again.found, updates.found[2:])
     np.testing.assert_array_equal(model.distribution.kernel, expected)
     assert [e.count for e in ledger.entries] == [STEPS]
-    with pytest.raises(ValueError, match='0 of 6 steps left'):
+    with pytest.raises(ValueError, match='All 6 steps of the plan were made'):
       model.fit(_rows(), verbose=0)
 
 
