@@ -25,6 +25,9 @@ def _number(text):
 
 
 ACCOUNTING, SAME_MACHINE = make.read('accounting')
+# Processors of two makers with the same instructions differ by up to 1e-13 in
+# sums of thousands of exponentials; others by more.
+TOLERANCE = 1e-11 if SAME_MACHINE else 1e-6
 
 
 # 25 has no factor in common with the 28 events and 3 relations.
@@ -32,9 +35,6 @@ ACCOUNTING, SAME_MACHINE = make.read('accounting')
 def test_epsilons_and_deltas(number):
   case = ACCOUNTING['cases'][number]
   found = golden_accounting.values(case)
-  if SAME_MACHINE:
-    assert found == case['values']
-    return
   assert found.keys() == case['values'].keys()
   for name, expected in case['values'].items():
     if isinstance(expected, str):
@@ -42,7 +42,7 @@ def test_epsilons_and_deltas(number):
       continue
     for key, values in expected.items():
       assert list(map(_number, found[name][key])) == pytest.approx(
-        list(map(_number, values)), rel=1e-6, abs=1e-12
+        list(map(_number, values)), rel=TOLERANCE, abs=1e-12
       ), (name, key)
 
 
@@ -56,10 +56,9 @@ def test_calibrations():
   found = golden_accounting.calibrations()
   assert found.keys() == ACCOUNTING['calibrations'].keys()
   for key, expected in ACCOUNTING['calibrations'].items():
-    if SAME_MACHINE:
-      assert found[key] == expected, key
-    else:
-      assert _number(found[key]) == pytest.approx(_number(expected), rel=1e-3)
+    # Elsewhere the search for them ends within its own tolerance.
+    rel = TOLERANCE if SAME_MACHINE else 1e-3
+    assert _number(found[key]) == pytest.approx(_number(expected), rel=rel), key
 
 
 # Others in the full tests: each strategy with each flow.

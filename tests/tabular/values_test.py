@@ -165,6 +165,8 @@ def _same_rows(one, two, rows):
 @example(NASTY, 'x', False, True, ())
 @example(NASTY, math.inf, True, True, ())
 @example([None, None], 1, True, True, ())
+@example([math.inf, 'a', 'a\0b'], None, False, False, ALL_MARKS)
+@example(['a', 'a\0b', 'c'], 'a\0c', False, False, ALL_MARKS)
 @example([2**60 + 1, None], 7, False, True, ALL_MARKS)
 @example([pd.Interval(0, 1), None], pd.NA, False, True, ALL_MARKS)
 @example([pd.Interval(1, 2.5), None], 7, False, True, ALL_MARKS)

@@ -112,6 +112,11 @@ class Field:
           f'lists {value!r} in its enum, which is half of a character and '
           'cannot be written as UTF-8; correct it'
         )
+      if self.type == 'string' and '\0' in value:
+        raise self._error(
+          f'lists {value!r} in its enum, with a NUL character, which cells '
+          'are read without; write U+FFFD in its place'
+        )
     # -0.0 is 0.0, here and in tables.
     convert = {'integer': int, 'number': lambda v: float(v) + 0.0}
     result = tuple(map(convert.get(self.type, lambda v: v), self.enum))

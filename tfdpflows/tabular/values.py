@@ -232,10 +232,9 @@ def _each(cells, function):
   # Other cells may hold what can neither be compared nor hashed.
   if pd.api.types.infer_dtype(cells, skipna=False) != 'string':
     return [function(value) for value in cells]
-  codes, distinct = pd.factorize(cells)
-  found = np.empty(len(distinct), object)
-  found[:] = [function(value) for value in distinct]
-  return found[codes].tolist()
+  # pandas takes texts for equal that are so up to a NUL character.
+  known = {text: function(text) for text in set(cells)}
+  return [known[text] for text in cells]
 
 
 def _texts(present):
@@ -261,6 +260,8 @@ def _text_of(value):
     if isinstance(value, pd.Interval):
       value = _interval(value)
     text = str.__str__(str(value))
+    # The hashes of pandas end at a NUL character.
+    text = text.replace('\0', '\ufffd')
     # Half of a character has no UTF-8, and files and hashes need it.
     return text if text.isascii() else text.encode('utf-8', 'replace').decode()
   except Exception:  # Whatever a cell is, a table is not refused for it.
