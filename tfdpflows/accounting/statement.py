@@ -68,9 +68,6 @@ _RELATIONS = {
 _ASSUMPTIONS = (
   'The schema (columns, types, bounds, categories) was public or chosen '
   'without looking at the table, except where a mechanism above pays for it.',
-  'The number of rows is public.',
-  'Every unit contributes one row at most; for whoever is in more rows, the '
-  'guarantee is weaker.',
   'Every mechanism bounds what a unit contributes (clipping, sensitivity) and '
   'adds its noise as described above.',
   'Nothing that was computed from the table was released or used to choose '
@@ -84,6 +81,17 @@ _ASSUMPTIONS = (
   'The table, logs, checkpoints and everything else that is no output of a '
   'mechanism are kept from the readers of the results, and for no longer than '
   'needed; the guarantee does not protect them, nor how they were collected.',
+)
+_ROWS = (
+  'The number of rows is public.',
+  'Every unit contributes one row at most; for whoever is in more rows, the '
+  'guarantee is weaker.',
+)
+_UNITS = (
+  'The number of units is public; that of rows is not.',
+  'All rows of a unit have its identifier, and which identifier a row has does '
+  'not depend on other units. For whoever has several identifiers, the '
+  'guarantee is weaker.',
 )
 _SHARDS = (
   'Which shard a row belongs to depends on nothing but the row itself, or was '
@@ -122,7 +130,7 @@ class PrivacyStatement:
       (None if it does not support all events, or knows no finite one),
       is_claim, reason (why it has no epsilon, or None) and remarks on it.
     budget: Dict with epsilon and delta, or None.
-    num_examples: Number of rows, or None.
+    num_examples: Number of rows, or of units of several rows; or None.
     seeded: Whether the random numbers came from a seed that may be known.
     assumptions: Conditions of the claim.
     notes: Further remarks.
@@ -135,6 +143,8 @@ class PrivacyStatement:
       sampling; None if the accountant does not support that.
     data_dependent: Dict with accountant, epsilon and warning where costs were
       computed from private votes, else None. It must not be published.
+    privacy_unit: Name of the column whose values are the units of privacy, or
+      None for rows.
     no_proof: Dict with releases (how many have no privacy proof), mechanisms (a
       dict with name, nominal_epsilon and count for each) and proven_epsilon (of
       all others) where there are any, else None. Then the rows of `epsilons`
@@ -162,6 +172,7 @@ class PrivacyStatement:
   epsilon_without_amplification: Optional[float]
   data_dependent: Optional[dict[str, Any]]
   no_proof: Optional[dict[str, Any]] = None
+  privacy_unit: Optional[str] = None
 
   @property
   def claim(self) -> str:
@@ -196,8 +207,9 @@ class PrivacyStatement:
     """Returns a JSON-able dict; an epsilon that is not finite is None."""
     result = dataclasses.asdict(self)
     result['claim'] = self.claim
-    if self.no_proof is None:
-      del result['no_proof']
+    for name in ('no_proof', 'privacy_unit'):
+      if result[name] is None:
+        del result[name]
     for name, value in result.items():
       if isinstance(value, tuple):
         result[name] = list(value)
@@ -267,6 +279,10 @@ class PrivacyStatement:
     return self.to_text()
 
   @property
+  def _examples(self) -> str:
+    return 'rows' if self.privacy_unit is None else 'units'
+
+  @property
   def _sign(self) -> str:
     return '<=' if self.guarantee == 'upper_bound' else 'about'
 
@@ -303,7 +319,7 @@ class PrivacyStatement:
       ('Hyper-parameters', self.hyperparameter_search),
     ]
     if self.num_examples is not None:
-      facts.append(('Number of rows', str(self.num_examples)))
+      facts.append((f'Number of {self._examples}', str(self.num_examples)))
     if self.budget is not None:
       budget = self.budget
       text = f'epsilon {budget["epsilon"]!r} at delta={budget["delta"]!r}'
@@ -318,7 +334,7 @@ class PrivacyStatement:
       if delta == self.delta:
         marks.append('the claim')
       if (self.num_examples or 0) > 1 and delta == 1 / self.num_examples:
-        marks.append('one over the number of rows')
+        marks.append(f'one over the number of {self._examples}')
       shown = f'{delta:.6g} ({", ".join(marks)})' if marks else f'{delta:.6g}'
       number = _number(row.get('proven_epsilon', row['epsilon']))
       if self.no_proof is not None:
@@ -345,7 +361,7 @@ class PrivacyStatement:
 def privacy_statement(
   ledger: PrivacyLedger,
   *,
-  unit: str = 'one row of the table',
+  unit: Optional[str] = None,
   num_examples: Optional[int] = None,
   sampling: Optional[str] = None,
   notes: Sequence[str] = (),
@@ -361,8 +377,9 @@ def privacy_statement(
 
   Args:
     ledger: A `PrivacyLedger`.
-    unit: The unit of privacy.
-    num_examples: Number of rows, if it may be published.
+    unit: The unit of privacy; that of the ledger if None.
+    num_examples: Number of rows, or of the units of the ledger, if it may be
+      published.
     sampling: How batches were really drawn; what the mechanisms assume if None.
     notes: Further remarks.
     delta: Inside (0, 1); that of the budget if None.
@@ -408,9 +425,10 @@ def privacy_statement(
   notes = [*notes, *ledger.notes]
   if num_examples is not None and delta * num_examples >= 1:
     notes.append(
-      f'delta={delta:g} is not below one over the number of rows '
-      f'({1 / num_examples:.3g}): a mechanism that publishes one row in full '
-      'could satisfy this claim.'
+      f'delta={delta:g} is not below one over the number of '
+      f'{"rows" if ledger.privacy_unit is None else "units"} '
+      f'({1 / num_examples:.3g}): a mechanism that publishes one of them in '
+      'full could satisfy this claim.'
     )
   unamplified = mechanisms.without_amplification(spent.event)
   sampled = unamplified != spent.event
@@ -419,7 +437,11 @@ def privacy_statement(
   epsilons = [
     _epsilon_row(spent, name, delta) for name in registry.accountant_names()
   ]
-  assumptions = list(_ASSUMPTIONS)
+  assumptions = [
+    _ASSUMPTIONS[0],
+    *(_ROWS if ledger.privacy_unit is None else _UNITS),
+    *_ASSUMPTIONS[1:],
+  ]
   if 'ParallelDpEvent' in repr(spent.event):
     assumptions.append(_SHARDS)
   if ledger.neighboring_relation.name == 'REPLACE_SPECIAL':
@@ -436,7 +458,7 @@ def privacy_statement(
     delta=delta,
     accountant=ledger.accountant,
     guarantee=claim['guarantee'],
-    unit=str(unit),
+    unit=_unit_of(ledger) if unit is None else str(unit),
     neighboring_relation=ledger.neighboring_relation.name,
     sampling=str(sampling),
     mechanisms=spent.mechanisms,
@@ -457,7 +479,14 @@ def privacy_statement(
     ),
     data_dependent=_data_dependent(spent, delta) if data_dependent else None,
     no_proof=listed,
+    privacy_unit=ledger.privacy_unit,
   )
+
+
+def _unit_of(ledger: PrivacyLedger) -> str:
+  if ledger.privacy_unit is None:
+    return 'one row of the table'
+  return f'all rows of the table with one value of {ledger.privacy_unit!r}'
 
 
 class _Spent:

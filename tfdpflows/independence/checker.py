@@ -158,7 +158,8 @@ class Checker:
     """As `check`, before a plan charges anything.
 
     Args:
-      rows: structure of arrays or of `tf.TensorSpec`.
+      rows: structure of arrays or of `tf.TensorSpec`, also where the plan
+        protects units of several rows.
       replays: whether steps of an earlier process are made again.
 
     Raises:
@@ -185,8 +186,20 @@ class Checker:
   @tf.autograph.experimental.do_not_convert
   def check_in_step(self, rows: Any) -> None:
     """As `check`, outside of the graph that is being traced, if one is."""
+    spec = probe_rows.spec_of(rows)
+    if self._rows_per_unit is not None:
+      spec = tf.nest.map_structure(
+        lambda s: tf.TensorSpec([None, *s.shape[2:]], s.dtype), spec
+      )
     with futures.ThreadPoolExecutor(1) as thread:
-      thread.submit(self.check, probe_rows.spec_of(rows)).result()
+      thread.submit(self.check, spec).result()
+
+  @property
+  def _rows_per_unit(self):
+    """Rows of an example of the plan, `None` where examples are rows."""
+    plan = getattr(self._model.optimizer, 'plan', None)
+    units = getattr(plan, 'units', None)
+    return None if units is None else units.max_rows_per_unit
 
   def private_gradients(
     self, rows: Any, weights: Optional[tf.Tensor], step: Optional[tf.Tensor]
@@ -197,8 +210,9 @@ class Checker:
     in a layer, which a TensorBoard callback would switch on.
 
     Args:
-      rows: of a batch, as `losses` takes them.
-      weights: `[batch]`, or `None`.
+      rows: of a batch, as `losses` takes them; `[batch, k, ...]` where examples
+        are units of k rows.
+      weights: `[batch]`, or `[batch, k]`, or `None`.
       step: of the plan, or `None`.
 
     Returns:
@@ -342,7 +356,10 @@ class Checker:
     return steps
 
   def _follow(self, traced, ingredients, layers, count):
-    """Follows rows through the graph of the sums; refuses where they meet."""
+    """Follows rows through the graph of the sums; refuses where they meet.
+
+    Those of one unit may meet. `count` is how many arguments are of examples.
+    """
     found = axes.follow(
       traced, range(count), ingredients.of_examples, ingredients.shared
     )
@@ -388,21 +405,28 @@ class Checker:
       tf.random.set_seed(0)
       return sums(self._step_losses, rows, variables, weights)
 
+    shape, count = [], len(tf.nest.flatten(spec))
+    if self._rows_per_unit is not None:
+      # Weights of rows are their unit's.
+      shape, count = [self._rows_per_unit], count + 1
+    of_units = lambda rows: tf.nest.map_structure(
+      lambda x: probe_rows.repeated(x, shape), rows
+    )
     with observed() as ingredients:
-      traced = runs.trace(run, spec, tf.float32)
+      traced = runs.trace(run, of_units(spec), tf.float32, weights_shape=shape)
     # Loops are those of the plain step; vectorized, they cannot be followed.
     graph_scan.refuse_operations(traced, layers, self._what)
-    self._follow(traced, ingredients, layers, len(tf.nest.flatten(spec)))
-    weights = tf.ones([tf.nest.flatten(rows)[0].shape[0]])
+    self._follow(traced, ingredients, layers, count)
+    weights = tf.ones([tf.nest.flatten(rows)[0].shape[0], *shape])
     captured = runs.captured_variables(traced)
     held = 'as they are made up'
     try:
       for step in steps:
         with runs.moved(variables, step):
-          traced(rows, weights)
+          traced(of_units(rows), weights)
           for unusual, values in probe_rows.unusual(rows):
             held = values
-            traced(unusual, weights)
+            traced(of_units(unusual), weights)
     except tf.errors.OpError as error:
       at = '' if step is None else ', at weights that training may come to'
       place, said = _place_of(error, layers, self._what)

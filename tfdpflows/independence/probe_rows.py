@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,16 @@ def made_up(spec: Any) -> tuple[Any, Any]:
       into.append(tf.cast(tf.constant(values), s.dtype))
   pack = functools.partial(tf.nest.pack_sequence_as, spec)
   return pack(one), pack(other)
+
+
+def repeated(x: Any, shape: Sequence[int]) -> Any:
+  """Returns rows, or their `tf.TensorSpec`, as `[batch, *shape, ...]`."""
+  shape = [x.shape[0], *shape, *x.shape[1:]]
+  if isinstance(x, tf.TensorSpec):
+    return tf.TensorSpec(shape, x.dtype)
+  for axis in range(1, len(shape) - x.shape.rank + 1):
+    x = tf.expand_dims(x, axis)
+  return tf.broadcast_to(x, shape)
 
 
 def with_other_last_bits(rows: Any, sign: int) -> Any:

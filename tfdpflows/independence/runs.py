@@ -197,15 +197,19 @@ def trace(
   rows: Any,
   weights_dtype: tf.DType,
   fixed: bool = False,
+  weights_shape: Sequence[int] = (),
 ) -> tf.types.experimental.ConcreteFunction:
-  """Traces a function of rows and weights, for any number of rows or this."""
+  """Traces a function of rows and weights, for any number of rows or this.
+
+  `weights_shape` is that of an example's weights.
+  """
   batch = [tf.nest.flatten(rows)[0].shape[0]] if fixed else [None]
   spec = tf.nest.map_structure(
     lambda x: tf.TensorSpec([*batch, *x.shape[1:]], x.dtype), rows
   )
   try:
     return tf.function(function).get_concrete_function(
-      spec, tf.TensorSpec(batch, weights_dtype)
+      spec, tf.TensorSpec([*batch, *weights_shape], weights_dtype)
     )
   except Exception as error:
     # AutoGraph writes the lines of the program before what the error says.

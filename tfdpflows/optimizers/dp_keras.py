@@ -231,7 +231,11 @@ class DPOptimizer:
         examples at one time, the last ones zeros of weight 0.
       rows: a tensor `[batch, ...]`, or a structure of them.
       variables: flat list of variables.
-      weights: `[batch]`, 0 for padding; all ones by default.
+      weights: `[batch]`, 0 for padding; all ones by default. Or `[batch, k]`,
+        where an example has k rows (`sampling.Units`): weights of its rows,
+        all 0 for padding. `rows` are then `[batch, k, ...]`, `losses` is called
+        with `[n, ...]` all the same, and the weighted sum of the losses of an
+        example is what its gradient is taken of.
       step: see `private_gradients`.
     """
     sums = lambda rows, weights: self.sums_of(losses, rows, variables, weights)
@@ -257,7 +261,8 @@ class DPOptimizer:
     """
     self.check_step(variables, step)
     rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
-    size = max(1, _CHUNK_ROWS // self.augmentation_multiplicity)
+    rows_of_one = self.augmentation_multiplicity * _rows_per_example(weights)
+    size = max(1, _CHUNK_ROWS // rows_of_one)
     if self.chunk_size is None and self.expected_batch_size <= size:
       return self._release(sums(rows, weights), step)
     if weights is None:
@@ -279,18 +284,21 @@ class DPOptimizer:
     weights: tf.Tensor | None,
   ) -> dict[str, Any]:
     """Returns the sums over rows that a step releases, before noise."""
-    draws = self.augmentation_multiplicity
+    draws, count = self.augmentation_multiplicity, _rows_per_example(weights)
+    if weights is not None and weights.shape.rank == 2:
+      losses, rows = _weighted_rows(losses, rows, weights)
+      weights = tf.cast(tf.reduce_any(weights > 0, 1), weights.dtype)
     if draws > 1:
       rows = tf.nest.map_structure(lambda x: tf.repeat(x, draws, axis=0), rows)
     with gradients_lib.PerExampleTape(losses=losses, rows=rows) as tape:
       loss = losses(rows)
-      if draws > 1:
+      if draws * count > 1:
         _check_loss(loss)
-        loss = tf.reduce_mean(tf.reshape(loss, [-1, draws]), 1)
-    return self._sums(loss, variables, tape, weights)
+        loss = tf.reduce_mean(tf.reshape(loss, [-1, draws * count]), 1)
+    return self._sums(loss, variables, tape, weights, draws * count)
 
   @unconverted
-  def _sums(self, loss, variables, tape, weights):
+  def _sums(self, loss, variables, tape, weights, draws=1):
     """Returns the sums over the examples that are released, before noise."""
     _check_loss(loss)
     if weights is not None:
@@ -301,7 +309,7 @@ class DPOptimizer:
           'each example.'
         )
     per_example = gradients_lib.PerExampleGradients(
-      tape, loss, variables, self.augmentation_multiplicity
+      tape, loss, variables, draws
     )
     sums = {'gradients': self.clipping.clip_and_sum(per_example, weights)}
     dtype = variables[0].dtype
@@ -506,6 +514,37 @@ def sum_over_chunks(
   return tf.while_loop(
     lambda i, unused_sums: i < count, body, (0, zeros), parallel_iterations=1
   )[1]
+
+
+def _rows_per_example(weights):
+  if weights is None or weights.shape.rank != 2:
+    return 1
+  return weights.shape[1]
+
+
+def _weighted_rows(losses, rows, weights):
+  """Returns losses of rows, with a weight each, whose mean is an example's.
+
+  Args:
+    losses: a function of rows `[n, ...]`.
+    rows: structure of tensors `[batch, k, ...]`.
+    weights: `[batch, k]`.
+
+  Returns:
+    A function of pairs of rows and weights, and the pair, `[batch * k, ...]`.
+  """
+
+  def flat(x):
+    sizes = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
+    return tf.reshape(x, [-1, *sizes[2:]])
+
+  def weighted(pair):
+    rows, factors = pair
+    loss = losses(rows)
+    return loss * tf.cast(factors, loss.dtype)
+
+  rows = tf.nest.map_structure(lambda x: flat(tf.convert_to_tensor(x)), rows)
+  return weighted, (rows, flat(weights * weights.shape[1]))
 
 
 def _check_loss(loss):

@@ -2,5 +2,6 @@
 
 from tfdpflows.sampling.fixed_size import FixedSizeSampler
 from tfdpflows.sampling.poisson import PoissonSampler
+from tfdpflows.sampling.units import Units
 
-__all__ = ['FixedSizeSampler', 'PoissonSampler']
+__all__ = ['FixedSizeSampler', 'PoissonSampler', 'Units']

@@ -6,6 +6,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import Fixed, check_integer
+from tfdpflows.sampling.units import in_words
 
 
 class FixedSizeSampler(Fixed):
@@ -80,12 +81,17 @@ class FixedSizeSampler(Fixed):
       self.num_examples, self.batch_size, gaussian
     )
 
-  def describe(self) -> str:
-    """Returns how batches are drawn, in words."""
+  def describe(self, unit: str | None = None) -> str:
+    """Returns how batches are drawn, in words.
+
+    Args:
+      unit: what an example is; a row by default.
+    """
+    one, all_ = in_words(unit)
     return (
       f'fixed size: each batch is {self.batch_size} of {self.num_examples} '
-      'rows, drawn uniformly without replacement and afresh for every step; '
-      'where one row leaves a batch another one comes in, so that the noise '
+      f'{all_}, drawn uniformly without replacement and afresh for every step; '
+      f'where one {one} leaves a batch another one comes in, so that the noise '
       'counts half'
     )
 

@@ -9,6 +9,7 @@ from tfdpflows._checks import Fixed, check_integer
 from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent
 from tfdpflows.accounting.mechanisms import overflow
 from tfdpflows.randomness import drawn_below
+from tfdpflows.sampling.units import in_words
 
 # A larger probability is a mistake: it costs rows, and privacy where an
 # accountant counts it as a failure.
@@ -121,17 +122,22 @@ class PoissonSampler(Fixed):
       self.sampling_probability, gaussian
     )
 
-  def describe(self) -> str:
-    """Returns how batches are drawn, in words."""
+  def describe(self, unit: str | None = None) -> str:
+    """Returns how batches are drawn, in words.
+
+    Args:
+      unit: what an example is; a row by default.
+    """
+    one, all_ = in_words(unit)
     words = (
-      'Poisson: each row joins each batch independently with probability '
+      f'Poisson: each {one} joins each batch independently with probability '
       f'{self.sampling_probability:.6g}, drawn afresh for every step '
       f'(expected batch {self.expected_batch_size:.6g} of '
-      f'{self.num_examples} rows)'
+      f'{self.num_examples} {all_})'
     )
     if self.max_batch_size is not None:
       words += (
-        f'; of more than {self.max_batch_size} rows a random subset of that '
+        f'; of more than {self.max_batch_size} {all_} a random subset of that '
         f'size is kept, which happens with probability '
         f'{self.overflow_probability:.3g} and is in the privacy cost'
       )

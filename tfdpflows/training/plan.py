@@ -48,6 +48,12 @@ class TrainingPlan(Fixed):
   new process see `resume`, and the conditions of its `replay`; for several
   replicas, where all of this holds too, `tfdpflows.training.replicas`.
 
+  With `units` the plan draws units in place of rows, each example is a unit
+  with the rows that are used of it, and neighbours differ by one unit:
+  `sampling.Units`. The loss of a unit is the weighted sum of its rows' losses,
+  whose gradient is clipped as a whole. The charge is marked with the name of
+  the unit, and a ledger of rows refuses it.
+
   Args:
     sampler: a sampler, such as `sampling.PoissonSampler`.
     clipping: a clipping strategy, such as `gradients.Flat`.
@@ -61,9 +67,11 @@ class TrainingPlan(Fixed):
     seed: for tests and papers; a seeded training is not private against
       anyone who knows the seed.
     randomness: a `Randomness` that replaces `seed`.
+    units: the `sampling.Units` that are protected, in place of rows; the
+      sampler then draws `units.num_units` examples.
 
   Raises:
-    ValueError: for values out of range.
+    ValueError: for values out of range, or a ledger of another privacy unit.
 
   #### Example
 
@@ -90,6 +98,7 @@ class TrainingPlan(Fixed):
     label: str = _LABEL,
     seed: int | None = None,
     randomness: Randomness | None = None,
+    units: sampling.Units | None = None,
   ):
     if not noise_multiplier > 0:
       raise ValueError(
@@ -98,7 +107,14 @@ class TrainingPlan(Fixed):
       )
     if seed is not None and randomness is not None:
       raise ValueError('Give either `seed` or `randomness`, not both.')
+    if units is not None and units.num_units != sampler.num_examples:
+      raise ValueError(
+        f'The sampler draws from {sampler.num_examples} examples, and there '
+        f'are {units.num_units} units. Make it with num_examples='
+        'units.num_units.'
+      )
     self.sampler = sampler
+    self.units = units
     self.clipping = clipping
     self.noise_multiplier = float(noise_multiplier)
     self.steps = check_integer('steps', steps)
@@ -124,6 +140,7 @@ class TrainingPlan(Fixed):
     steps: int | None = None,
     accountant: str = 'pld',
     spent: dp_accounting.DpEvent | None = None,
+    units: sampling.Units | None = None,
     **kwargs: Any,
   ) -> TrainingPlan:
     """Makes a plan with the least noise for a budget.
@@ -132,14 +149,17 @@ class TrainingPlan(Fixed):
       epsilon: the budget, together with `delta`.
       delta: see `epsilon`.
       clipping: a clipping strategy, such as `gradients.Flat(10.)`.
-      num_examples: number of rows, which is public, for Poisson batches.
-      expected_batch_size: mean size of a Poisson batch.
+      num_examples: number of rows, which is public, for Poisson batches; by
+        default that of `units`.
+      expected_batch_size: mean size of a Poisson batch, in units if there are
+        any.
       sampler: a sampler in place of these two, such as
         `sampling.FixedSizeSampler`.
       epochs: passes over the data, on average.
       steps: number of updates, in place of `epochs`.
       accountant: name of the accountant.
       spent: `DpEvent` of other mechanisms in the same budget.
+      units: see the class.
       **kwargs: further arguments of the plan.
 
     Returns:
@@ -153,6 +173,8 @@ class TrainingPlan(Fixed):
     """
     if (epochs is None) == (steps is None):
       raise ValueError('Give one of `epochs` and `steps`.')
+    if units is not None and sampler is None and num_examples is None:
+      num_examples = units.num_units
     sizes = num_examples, expected_batch_size
     if sizes.count(None) != (0 if sampler is None else 2):
       raise ValueError(
@@ -194,12 +216,15 @@ class TrainingPlan(Fixed):
       steps=steps,
       accountant=accountant,
       delta=delta,
+      units=units,
       **kwargs,
     )
     if plan._ledger is None:
       plan._make_ledger(budget)
       if spent is not None:
-        plan.ledger.charge(spent, label='other mechanisms')
+        plan.ledger.charge(
+          spent, label='other mechanisms', privacy_unit=plan.privacy_unit
+        )
     return plan
 
   @property
@@ -232,10 +257,16 @@ class TrainingPlan(Fixed):
       )
     return self._ledger
 
+  @property
+  def privacy_unit(self) -> str | None:
+    """The name of the units that are protected, `None` for rows."""
+    return None if self.units is None else self.units.name
+
   def _make_ledger(self, budget):
     self._ledger = accounting.PrivacyLedger(
       budget=budget,
       accountant=self.accountant,
+      privacy_unit=self.privacy_unit,
       metadata={'seeded': self.randomness.seeded},
     )
 
@@ -252,11 +283,14 @@ class TrainingPlan(Fixed):
 
   def privacy_statement(self) -> accounting.PrivacyStatement:
     """Returns what has been spent so far, as a `PrivacyStatement`."""
+    notes = [f'Clipping: {self.clipping!r}.']
+    if self.units is not None:
+      notes.append(f'Units: {self.units.describe()}.')
     return accounting.privacy_statement(
       self.ledger,
       num_examples=self.sampler.num_examples,
-      sampling=self.sampler.describe(),
-      notes=[f'Clipping: {self.clipping!r}.'],
+      sampling=self.sampler.describe(self.privacy_unit),
+      notes=notes,
       seeded=self.randomness.seeded,
     )
 
@@ -348,14 +382,15 @@ class TrainingPlan(Fixed):
     its optimizer.
 
     Args:
-      x: array `[num_examples, ...]`, or a tuple or dict of such arrays, in any
-        depth, that belong together row by row.
+      x: array `[num_rows, ...]`, all rows of the table, or a tuple or dict of
+        such arrays, in any depth, that belong together row by row.
       steps: number of batches; all that are left by default.
 
     Returns:
       A `tf.data.Dataset` of (rows, weights, step): see the sampler; rows have
       the structure of `x`, and step is the number of the batch, an int64
-      scalar.
+      scalar. With `units` see `Units.batch`: rows are `[batch, k, ...]`, and
+      weights `[batch, k]`.
 
     Raises:
       ValueError: if `x` has another number of rows than planned, or is not the

@@ -204,6 +204,8 @@ class TrainingSteps:
           random = plan.randomness.numpy('batch', plan.label, step)
           drawn = plan.sampler.batch(numbers, random)
           for share, weights in workers.shares(*_pad_to(sizes, *drawn)):
+            if plan.units is not None:
+              share, weights = plan.units.batch(share, weights)
             yield take(x, share, weights), weights, step
       except Exception as error:
         # Of which TensorFlow raises the text only.
@@ -211,13 +213,19 @@ class TrainingSteps:
         raise
 
     rows, weights = signature(x), tf.TensorSpec([None])
+    elements = rows
+    if plan.units is not None:
+      weights = tf.TensorSpec([None, plan.units.max_rows_per_unit])
+      elements = tf.nest.map_structure(
+        lambda s: tf.TensorSpec(weights.shape + s.shape[1:], s.dtype), rows
+      )
     options = tf.data.Options()
     # There is nothing to tune, and the thread that tunes can sleep for a minute
     # before it lets an iterator go.
     options.autotune.enabled = False
     dataset = workers.distribute(
       dataset_from_generator(
-        draw, (rows, weights, tf.TensorSpec([], tf.int64))
+        draw, (elements, weights, tf.TensorSpec([], tf.int64))
       ).with_options(options)
     )
     dataset.origin = types.SimpleNamespace(
@@ -248,9 +256,14 @@ class TrainingSteps:
 
   def _check(self, x, steps, workers):
     """Returns what all workers must have in common."""
-    plan = self.plan
+    plan, units = self.plan, self.plan.units
     for array in tf.nest.flatten(x):
-      if len(array) != plan.sampler.num_examples:
+      if units is not None and len(array) != units.num_rows:
+        raise ValueError(
+          f'x has {len(array)} rows, and the units of the plan are those of '
+          f'{units.num_rows}. Make Units, and a plan, of the ids of these rows.'
+        )
+      if units is None and len(array) != plan.sampler.num_examples:
         raise ValueError(
           f'x has {len(array)} rows, the plan is for '
           f'{plan.sampler.num_examples}. '
@@ -279,8 +292,15 @@ class TrainingSteps:
       plan.randomness.key('workers', plan.label),
       (self.event, clipping, self._facts, plan.steps, steps, plan.label),
       self.next,
-      plan.randomness.table_fingerprint(tf.nest.flatten(x)),
+      self._fingerprint(x),
     ]
+
+  def _fingerprint(self, x):
+    arrays = tf.nest.flatten(x)
+    if self.plan.units is not None:
+      arrays.append(self.plan.units.row_weights())
+      arrays.append(self.plan.units.rows)
+    return self.plan.randomness.table_fingerprint(arrays)
 
   @property
   def _random_name(self):
@@ -303,6 +323,7 @@ class TrainingSteps:
       plan.label,
       resume=resume,
       randomness_id=identity,
+      privacy_unit=plan.privacy_unit,
     )
     # The account of a worker that is not the chief begins anew.
     if resume and workers.is_chief and reservation.charged < self.next:
@@ -316,7 +337,7 @@ class TrainingSteps:
     return []
 
   def _pay(self, x, steps, workers):
-    table = self.plan.randomness.table_fingerprint(tf.nest.flatten(x))
+    table = self._fingerprint(x)
     if self._reservation is None:
       facts = {**self._facts, 'table': table}
       identity = randomness_id(self._random_name, facts)
@@ -412,15 +433,16 @@ def _pad_to(sizes, drawn, weights):
 
 
 def take(x: Any, drawn: np.ndarray, weights: np.ndarray) -> Any:
-  """Rows of every array by number; those of weight 0 are padding: zeros.
+  """Rows of every array by number; examples of weight 0 are padding: zeros.
 
   What is text to TensorFlow comes as bytes, whatever it is in the array: on a
   value that it cannot convert TensorFlow would end, and quote the batch.
   """
+  padding = weights == 0 if weights.ndim == 1 else (weights == 0).all(1)
 
   def rows_of(array):
     rows = array[drawn]
-    rows[weights == 0] = b'' if array.dtype == object else array.dtype.type()
+    rows[padding] = b'' if array.dtype == object else array.dtype.type()
     if array.dtype.kind not in 'OU':
       return rows
     text = np.empty(rows.shape, object)

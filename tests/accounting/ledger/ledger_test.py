@@ -609,3 +609,35 @@ def test_no_resume_depends_on_votes(tmp_path):
   with accounting.PrivacyLedger.open(path) as ledger:
     event = accounting.DataDependentDpEvent(vote, -19.0)
     assert not ledger.charge(event, label='vote', resume=True)
+
+
+def test_a_ledger_is_for_one_privacy_unit(tmp_path):
+  path = str(tmp_path / 'ledger.jsonl')
+  event = dp_accounting.GaussianDpEvent(5.0)
+  with accounting.PrivacyLedger(path, privacy_unit='person') as people:
+    people.charge(event, label='a', privacy_unit='person')
+    people.reserve(event, 2, 'b', privacy_unit='person').ensure(1)
+    for unit in (None, 'household'):
+      with pytest.raises(ValueError, match="this ledger is for units 'person'"):
+        people.charge(event, label='c', privacy_unit=unit)
+      with pytest.raises(ValueError, match="this ledger is for units 'person'"):
+        people.reserve(event, 2, 'd', privacy_unit=unit)
+  with accounting.PrivacyLedger.open(path) as people:
+    assert people.privacy_unit == 'person'
+    assert [entry.label for entry in people.entries] == ['a', 'b']
+  rows = accounting.PrivacyLedger()
+  with pytest.raises(ValueError, match='this ledger is for rows'):
+    rows.charge(event, privacy_unit='person')
+  memory = accounting.PrivacyLedger(privacy_unit='person')
+  memory.charge(event, label='c', privacy_unit='person')
+  with pytest.raises(ValueError, match='privacy_unit of the ledger'):
+    accounting.merge_ledgers([memory, rows])
+  other = accounting.PrivacyLedger(privacy_unit='person')
+  merged = accounting.merge_ledgers([memory, other])
+  assert merged.privacy_unit == 'person'
+  statement = accounting.privacy_statement(merged, delta=1e-5)
+  assert statement.to_dict()['privacy_unit'] == 'person'
+  assert (
+    'privacy_unit'
+    not in accounting.privacy_statement(rows, delta=1e-5).to_dict()
+  )

@@ -73,6 +73,9 @@ class PrivacyLedger:
     allow_no_proof: Whether a ledger with a budget takes a `NoProofDpEvent`,
       which the budget does not limit; one without a budget always does. Kept in
       the first line of the file.
+    privacy_unit: Name of the column whose values are the units of privacy, such
+      as 'person_id', where neighbours differ by a unit with all its rows; None
+      for rows. Kept in the first line of the file.
 
   Raises:
     LedgerError: If the file exists or cannot be written.
@@ -84,7 +87,8 @@ class PrivacyLedger:
   in between, and the whole is (budget.epsilon, budget.delta)-differentially
   private (where the accountant's guarantee is 'upper_bound'). Queries may
   depend on earlier outputs; noise, sampling and number of runs may not, as
-  numerical composition assumes these fixed. No refusal depends on private
+  numerical composition assumes these fixed. A mechanism that says it protects
+  another unit than the ledger is refused. No refusal depends on private
   votes: `DataDependentDpEvent`s count at their data-independent cost. A file
   that holds such events reveals the votes and must be kept as private as they.
 
@@ -116,6 +120,7 @@ class PrivacyLedger:
     neighboring_relation: dp_accounting.NeighboringRelation = _RELATION,
     metadata: Optional[dict[str, Any]] = None,
     allow_no_proof: bool = False,
+    privacy_unit: Optional[str] = None,
   ):
     header = {
       'kind': 'header',
@@ -128,6 +133,8 @@ class PrivacyLedger:
     }
     if allow_no_proof:
       header['allow_no_proof'] = True
+    if privacy_unit is not None:
+      header['privacy_unit'] = str(privacy_unit)
     file_lib.check_record(header, 'The metadata')
     self._set_up(json.loads(json.dumps(header, allow_nan=False)))
     if path is not None:
@@ -205,6 +212,7 @@ class PrivacyLedger:
     self.neighboring_relation = names[name]
     self.metadata = dict(header['metadata'])
     self.allow_no_proof = bool(header.get('allow_no_proof', False))
+    self.privacy_unit: Optional[str] = header.get('privacy_unit')
     self._header = header
     self._file: Optional[file_lib.LedgerFile] = None
     self._state = entries_lib.LedgerState()
@@ -224,6 +232,7 @@ class PrivacyLedger:
     resume: bool = False,
     randomness_id: str = '',
     seeded: bool = False,
+    privacy_unit: Optional[str] = None,
   ) -> bool:
     """Charges a mechanism that is about to run.
 
@@ -241,6 +250,8 @@ class PrivacyLedger:
         resumed, and the same random numbers are charged only once.
       seeded: Whether the random numbers come from a seed that may be known;
         privacy statements then report it.
+      privacy_unit: Name of the units that the mechanism protects, `None` for
+        rows.
 
     Returns:
       True if it was charged now, False if it had been charged before.
@@ -253,10 +264,12 @@ class PrivacyLedger:
       LedgerError: If it cannot be written, if `resume` finds another event,
         count or `randomness_id` under the label, or if its random numbers were
         charged before and it does not resume.
-      ValueError: If a parameter is outside its range.
+      ValueError: If a parameter is outside its range, or the ledger has another
+        privacy unit.
     """
     self._check_usable()
     label = events_lib.describe_event(event) if label is None else str(label)
+    self._check_unit(privacy_unit, label)
     record = _record('charge', label, event, count)
     if randomness_id:
       record['owner'] = randomness_id
@@ -285,6 +298,7 @@ class PrivacyLedger:
     *,
     resume: bool = False,
     randomness_id: str = '',
+    privacy_unit: Optional[str] = None,
   ) -> Reservation:
     """Checks the budget for many runs at once, to be charged as they happen.
 
@@ -298,6 +312,7 @@ class PrivacyLedger:
         is found by the label it had before.
       randomness_id: As for `charge`. A name without facts resumes any use of
         those random numbers, and must continue after all that was charged.
+      privacy_unit: As for `charge`.
 
     Returns:
       A `Reservation`.
@@ -309,10 +324,12 @@ class PrivacyLedger:
         the event; nothing is written.
       LedgerError: If the label is taken, or `resume` finds another event, count
         or `randomness_id` under it.
-      ValueError: If a parameter is outside its range.
+      ValueError: If a parameter is outside its range, or the ledger has another
+        privacy unit.
     """
     self._check_usable()
     label = str(label)
+    self._check_unit(privacy_unit, label)
     record = _record('reserve', label, event, count)
     record['owner'] = randomness_id
     with self._lock:
@@ -501,6 +518,17 @@ class PrivacyLedger:
         'which does not know what is charged or run here. Charge it there, '
         'before the fork; or close it there and open its file here.'
       )
+
+  def _check_unit(self, privacy_unit: Optional[str], label: str) -> None:
+    if privacy_unit == self.privacy_unit:
+      return
+    named = lambda unit: 'rows' if unit is None else f'units {unit!r}'
+    raise ValueError(
+      f'{label!r} is refused: it protects {named(privacy_unit)}, and this '
+      f'ledger is for {named(self.privacy_unit)}. Nothing was charged. Give '
+      'the mechanism the `units` of the ledger, or keep two ledgers, with two '
+      'claims.'
+    )
 
   def _check_chargeable(self) -> None:
     if self._state.merged is not None:

@@ -66,7 +66,8 @@ def merge_ledgers(
     LedgerError: If one of them is missing, in use, damaged or merged elsewhere,
       or if the new one exists or cannot be written.
     ValueError: If there are none, one is there twice, or they differ in their
-      neighbouring relation, or in a budget or accountant that is not given.
+      neighbouring relation or privacy unit, or in a budget or accountant that
+      is not given.
 
   #### Formal guarantee
   What was charged to a source at any time, before or after a crash at any
@@ -112,6 +113,7 @@ def merge_ledgers(
       neighboring_relation=_common(ledgers, 'neighboring_relation'),
       metadata=metadata,
       allow_no_proof=any(ledger.allow_no_proof for ledger in ledgers),
+      privacy_unit=_common(ledgers, 'privacy_unit'),
     )
 
     def close_sources():
@@ -276,8 +278,8 @@ def _common(ledgers: list[PrivacyLedger], field: str) -> Any:
       continue
     first, other = (x.path or 'in memory' for x in (ledgers[0], ledger))
     fix = f'Give the {field} of the merged ledger.'
-    if field == 'neighboring_relation':
-      values[0], value = values[0].name, value.name
+    if field in ('neighboring_relation', 'privacy_unit'):
+      values[0], value = (getattr(x, 'name', x) for x in (values[0], value))
       fix = 'What they spent cannot be added up; keep them apart.'
     raise ValueError(
       f'The {field} of the ledger {first} is {values[0]}, that of the ledger '

@@ -1,0 +1,128 @@
+"""Which rows of a unit are used, what they weigh, and who changes that."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows import sampling
+
+WEIGHTINGS = ['rows', 'units']
+
+
+def _table(seed=0, people=40):
+  """Identifiers with 1 to 12 rows each, shuffled."""
+  rng = np.random.default_rng(seed)
+  ids = np.repeat(np.arange(people), rng.integers(1, 13, people))
+  return rng.permutation(ids)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('weighting', WEIGHTINGS)
+@pytest.mark.parametrize('most', [1, 3, 100])
+def test_a_unit_weighs_one_at_most(most, weighting):
+  ids = _table()
+  units = sampling.Units(ids, max_rows_per_unit=most, weighting=weighting)
+  assert (units.num_rows, units.num_units) == (len(ids), 40)
+  weights, counts = units.row_weights(), np.bincount(ids)
+  used = np.minimum(counts, most)
+  found = np.bincount(ids, weights)
+  np.testing.assert_allclose(
+    found, used / most if weighting == 'rows' else np.ones(40)
+  )
+  np.testing.assert_array_equal(np.bincount(ids, weights > 0), used)
+  for rows in units.rows:
+    own = rows[rows >= 0]
+    assert len(set(own)) == len(own)
+    assert len(set(ids[own])) == 1
+
+
+@pytest.mark.parametrize('weighting', WEIGHTINGS)
+def test_other_units_and_their_order_change_nothing(weighting):
+  ids = _table()
+  of = lambda ids: sampling.Units(
+    ids, max_rows_per_unit=3, weighting=weighting
+  ).row_weights()
+  for person in range(0, 40, 7):
+    kept = ids != person
+    np.testing.assert_array_equal(of(ids)[kept], of(ids[kept]))
+  # Rows keep their order within each unit.
+  order = np.argsort(ids, kind='stable')
+  np.testing.assert_array_equal(of(ids)[order], of(ids[order]))
+
+
+def test_every_row_of_a_unit_is_as_likely_to_be_used():
+  ids = np.repeat(np.arange(4000), 5)
+  units = sampling.Units(ids, max_rows_per_unit=2)
+  share = (units.row_weights() > 0).reshape(4000, 5).mean(0)
+  np.testing.assert_allclose(share, 0.4, atol=4 * np.sqrt(0.24 / 4000))
+
+
+@pytest.mark.parametrize('weighting', WEIGHTINGS)
+def test_batches_hold_the_rows_of_their_units(weighting):
+  ids = np.array([3, 5, 3, 9, 3])
+  units = sampling.Units(ids, max_rows_per_unit=4, weighting=weighting)
+  rows, weights = units.batch(np.array([2, 0, 1]), np.array([1.0, 1.0, 0.0]))
+  assert rows.shape == weights.shape == (3, 4)
+  assert weights.dtype == np.float32
+  # A row that is not there is one of the same unit, with weight 0.
+  assert set(rows[0]) == {3}
+  assert set(rows[1]) == {0, 2, 4}
+  each = 1 / 4 if weighting == 'rows' else 1 / 3
+  np.testing.assert_allclose(sorted(weights[1]), [0, each, each, each])
+  assert not weights[2].any()
+
+
+def test_units_that_are_absent_keep_their_number():
+  ids = _table()
+  units = sampling.Units(ids, max_rows_per_unit=3)
+  one = units.without(np.flatnonzero(ids == 8))
+  assert one.num_units == units.num_units
+  np.testing.assert_array_equal(
+    one.row_weights(), np.where(ids == 8, 0, units.row_weights())
+  )
+  number = np.flatnonzero((units.rows != one.rows).any(1))
+  _, weights = one.batch(number, np.ones(1))
+  assert not weights.any()
+
+
+@pytest.mark.parametrize(
+  'ids',
+  [
+    ['a', 'b', 'a'],
+    np.array(['a', 'b', 'a']),
+    np.array([b'a', b'b', b'a'], object),
+    pd.Series(['a', 'b', 'a']),
+    pd.Series(['a', 'b', 'a'], dtype='category'),
+    pd.Series([1, 2, 1], dtype='Int64'),
+    [2.5, 3.5, 2.5],
+    [True, False, True],
+  ],
+)
+def test_identifiers_of_one_type(ids):
+  units = sampling.Units(ids, max_rows_per_unit=2)
+  assert units.rows.tolist() == [[0, 2], [1, -1]] or (
+    units.rows.tolist() == [[2, 0], [1, -1]]
+  )
+
+
+def test_texts_that_pandas_takes_for_equal_are_two_units():
+  assert sampling.Units(['a', 'a\0b'], max_rows_per_unit=1).num_units == 2
+
+
+@pytest.mark.parametrize(
+  'ids, kwargs, message',
+  [
+    ([1], {'max_rows_per_unit': 0}, 'max_rows_per_unit is 0'),
+    ([1], {'max_rows_per_unit': 1.5}, 'max_rows_per_unit is 1.5'),
+    ([1], {'weighting': 'mean'}, "weighting is 'mean'"),
+    ([], {}, 'ids are empty'),
+    (np.array([[1, 2]]), {}, r'shape \(1, 2\)'),
+    (['a', None, 'b', None], {}, r"unit 'person' of row 2 is missing \(2 of 4"),
+    ([1.0, np.nan], {}, 'row 2 is missing'),
+    (np.array([7, '7'], object), {}, 'of several types'),
+  ],
+)
+def test_bad_input_is_named(ids, kwargs, message):
+  kwargs = {'max_rows_per_unit': 2, 'name': 'person', **kwargs}
+  with pytest.raises(ValueError, match=message):
+    sampling.Units(ids, **kwargs)
