@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 from dp_accounting import NeighboringRelation
 
-from tfdpflows import accounting, flows, mechanisms, models
+from tfdpflows import accounting, flows, mechanisms, models, sampling
 from tfdpflows._keras import tfp
 from tfdpflows.accounting.mechanisms import decompose
 from tfdpflows.mechanisms import moments, releases
@@ -187,23 +187,27 @@ COLUMNS = [
 ]
 
 
-def _histograms(table, ledger, source):
+def _histograms(table, ledger, source, **units):
   x = np.reshape(np.array(table, np.float32), [-1, 2])
-  mechanisms.noisy_histograms(x, COLUMNS, 2.0, source, ledger, max_bins=4)
+  mechanisms.noisy_histograms(
+    x, COLUMNS, 2.0, source, ledger, max_bins=4, **units
+  )
 
 
-def _marginals(table, ledger, source):
+def _marginals(table, ledger, source, **units):
   codes = np.reshape(np.array(table, int), [-1, 2])
   groups = [(0,), (1,), (0, 1)]
-  mechanisms.noisy_marginals(codes, [2, 3], groups, 2.0, source, ledger)
+  mechanisms.noisy_marginals(
+    codes, [2, 3], groups, 2.0, source, ledger, **units
+  )
 
 
-def _selection(table, ledger, source):
+def _selection(table, ledger, source, **units):
   codes = np.reshape(np.array(table, int), [-1, 2])
   groups = [(0,), (1,), (0, 1)]
   expected = [np.full(shape, 0.5) for shape in (2, 3, (2, 3))]
   mechanisms.select_marginal(
-    codes, [2, 3], groups, expected, 1.0, 0.5, source, ledger
+    codes, [2, 3], groups, expected, 1.0, 0.5, source, ledger, **units
   )
 
 
@@ -226,7 +230,7 @@ def _gaussian(table, ledger, source):
   )
 
 
-def _bounds(table, ledger, source):
+def _bounds(table, ledger, source, **units):
   """Ranges, and whether values are missing."""
   marks = ('minimum', 'maximum', 'required')
   schema = TableSchema(
@@ -238,7 +242,7 @@ def _bounds(table, ledger, source):
   df = pd.DataFrame(table, columns=['a', 'b'])
   df['a'] = df['a'].astype('Int64')
   df['b'] = df['b'].astype(float)
-  mechanisms.private_bounds(df, schema, 0.5, 0.0, source, ledger)
+  mechanisms.private_bounds(df, schema, 0.5, 0.0, source, ledger, **units)
 
 
 def _initialization(table, ledger, source):
@@ -254,12 +258,12 @@ def _initialization(table, ledger, source):
   )
 
 
-def _types(table, ledger, source):
+def _types(table, ledger, source, **units):
   """Types, the ranges of what they turn out to be, and missing values."""
   marks = ('enum', 'required', 'type')
   schema = TableSchema([Field('a', 'string', enum=('?',), from_data=marks)])
   df = pd.DataFrame({'a': table}, dtype=object)
-  mechanisms.private_bounds(df, schema, 0.5, 0.01, source, ledger)
+  mechanisms.private_bounds(df, schema, 0.5, 0.01, source, ledger, **units)
 
 
 MECHANISMS = {
@@ -338,20 +342,19 @@ def random_neighbours(draw, pairs, relation):
       yield table, [draw(rng), *table]
 
 
-def _check(run, tables, relation, first=None, least=0.2):
+def _check(run, tables, relation, first=None, least=0.2, **of_ledger):
   worst, of, pairs = Price(), None, 0
   for one, two in tables:
     pairs += 1
     if one != of:
       of, noted = one, Noted(first=first)
-      ledger = accounting.PrivacyLedger(neighboring_relation=relation)
+      ledger = accounting.PrivacyLedger(
+        neighboring_relation=relation, **of_ledger
+      )
       run(one, ledger, Source(noted))
     replayed = Noted(noted)
-    run(
-      two,
-      accounting.PrivacyLedger(neighboring_relation=relation),
-      Source(replayed),
-    )
+    again = accounting.PrivacyLedger(neighboring_relation=relation, **of_ledger)
+    run(two, again, Source(replayed))
     price = charged(ledger)
     found = apart(noted, replayed)
     assert price.covers(found), (one, two, price, found)
@@ -398,6 +401,71 @@ def test_no_random_pair_is_either(name, pairs, relation):
   run, _, *first = MECHANISMS[name]
   tables = random_neighbours(ROWS[name], pairs, relation)
   _print(name, relation, *_check(run, tables, relation, *first, least=0))
+
+
+# Units of several rows: tables are dicts of the rows of each identifier.
+
+
+def _of_units(run, **kwargs):
+  def of_units(table, ledger, source):
+    rows = [row for unit in table.values() for row in unit]
+    ids = np.repeat(list(table), [len(unit) for unit in table.values()])
+    units = sampling.Units(ids, name='person', **kwargs)
+    run(rows, ledger, source, units=units)
+
+  return of_units
+
+
+def unit_neighbours(draw, pairs, relation):
+  """Pairs of tables of 2 to 8 units of 1 to 6 rows, half of them all alike."""
+  rng = np.random.default_rng(0)
+
+  def unit():
+    count = rng.integers(1, 7)
+    if rng.random() < 0.5:
+      return [draw(rng)] * count
+    return [draw(rng) for _ in range(count)]
+
+  for number in range(pairs):
+    if number % 5 == 0:
+      table = {int(name): unit() for name in range(rng.integers(2, 9))}
+    name = int(rng.integers(len(table)))
+    rest = {key: table[key] for key in table if key != name}
+    if relation is NeighboringRelation.REPLACE_ONE:
+      # Under its own identifier, or another one.
+      yield table, {**rest, int(rng.choice([name, 9])): unit()}
+    elif number % 2:
+      yield table, rest
+    else:
+      yield table, {9: unit(), **table}
+
+
+@BOTH
+@pytest.mark.parametrize('most', [1, 4])
+@pytest.mark.parametrize('weighting', ['rows', 'units'])
+@pytest.mark.parametrize('name', [n for n in MECHANISMS if 'normal' not in n])
+def test_no_pair_that_differs_by_a_unit_is_either(
+  name, weighting, most, relation
+):
+  run, _, *first = MECHANISMS[name]
+  run = _of_units(run, weighting=weighting, max_rows_per_unit=most)
+  tables = unit_neighbours(ROWS[name], 20, relation)
+  kwargs = {'least': 0, 'privacy_unit': 'person'}
+  _print(name, relation, *_check(run, tables, relation, *first, **kwargs))
+
+
+def test_max_rows():
+  """The number of units is public: one is replaced."""
+  relation = NeighboringRelation.REPLACE_ONE
+
+  def run(table, ledger, source):
+    ids = np.repeat(list(table), [len(unit) for unit in table.values()])
+    mechanisms.private_max_rows(
+      ids, upper=5, epsilon=0.5, name='person', ledger=ledger, randomness=source
+    )
+
+  tables = unit_neighbours(ROWS['marginals'], 40, relation)
+  _check(run, tables, relation, least=0.9, privacy_unit='person')
 
 
 @BOTH
@@ -495,7 +563,7 @@ class Scripted:
     return self._script(size)
 
 
-def _shown(table, place, noise, relation):
+def _shown(table, place, noise, relation, ids=None):
   """Whether a category of a table is shown, given its noise; and the scale."""
   schema = TableSchema([Field('c', 'string', enum=('x',), from_data=('enum',))])
 
@@ -505,11 +573,18 @@ def _shown(table, place, noise, relation):
     return drawn
 
   source = Source(Scripted(script))
-  ledger = accounting.PrivacyLedger(neighboring_relation=relation)
+  units = None
+  if ids is not None:
+    units = sampling.Units(ids, max_rows_per_unit=3, name='person')
+  ledger = accounting.PrivacyLedger(
+    neighboring_relation=relation, privacy_unit=units and units.name
+  )
   df = pd.DataFrame({'c': table}, dtype=object)
   shown = True
   try:
-    mechanisms.private_bounds(df, schema, 1.0, 0.01, source, ledger)
+    mechanisms.private_bounds(
+      df, schema, 1.0, 0.01, source, ledger, units=units
+    )
   except ValueError as error:
     if 'no enum rises above the noise' not in str(error):
       raise
@@ -517,7 +592,7 @@ def _shown(table, place, noise, relation):
   return shown, source._stream.scale, ledger
 
 
-def _distribution(table, categories, relation):
+def _distribution(table, categories, relation, ids=None):
   """The chance of every set of categories, and the ledger."""
   seen = sorted(set(table))
   chances, ledger = {}, None
@@ -525,7 +600,7 @@ def _distribution(table, categories, relation):
     low, high = -30.0, 30.0
     for _ in range(32):
       middle = (low + high) / 2
-      shown, scale, ledger = _shown(table, place, middle, relation)
+      shown, scale, ledger = _shown(table, place, middle, relation, ids)
       low, high = (low, middle) if shown else (middle, high)
     tail = 0.5 * math.exp(-abs(low) / scale)
     chances[category] = tail if low > 0 else 1 - tail
@@ -574,6 +649,23 @@ def test_categories(sizes, relation):
         assert lost <= delta * (1 + 1e-6), (one, two)
         worst = max(worst, lost)
   assert worst > 0.2 * delta
+
+
+@pytest.mark.parametrize('own', ['d', 'de', 'def', 'ddd', 'ade', 'aad'])
+def test_categories_of_a_unit(own):
+  """A unit that alone has several categories, or shares some of them."""
+  relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+  categories = ('a', 'b', 'd', 'e', 'f')
+  common = 'aaaaabb'
+  ids = [*range(len(common)), *[99] * len(own)]
+  p, _ = _distribution([*common, *own], categories, relation, ids)
+  q, _ = _distribution([*common], categories, relation, ids[: len(common)])
+  for one, two in ((p, q), (q, p)):
+    lost = sum(max(one[s] - math.exp(1.0) * two[s], 0.0) for s in one)
+    assert lost <= 0.01 * (1 + 1e-6)
+  if own == 'ddd':
+    lost = sum(max(p[s] - math.exp(1.0) * q[s], 0.0) for s in p)
+    assert lost > 0.2 * 0.01
 
 
 # Moments, of which a private mixture is made.
@@ -716,6 +808,7 @@ def test_there_is_a_row_for_every_mechanism():
     'select_marginal',
     'private_normalization',
     'private_bounds',
+    'private_max_rows',
     'private_quantile',
   }
   drawing = ('private_', 'noisy_', 'select_')

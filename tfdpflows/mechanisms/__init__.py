@@ -11,11 +11,17 @@ All of them take
   covers this call: a repeated one, with the same table, parameters and
   `randomness`, which releases the same numbers again;
 
+those that count rows also
+
+- `units`: the `sampling.Units` that are protected in place of rows. A row then
+  counts by its weight, and a unit, with all its rows, as much as a row does
+  without; the ledger must be one for these units (`privacy_unit`);
+
 and raise
 
 - `ValueError` for arguments out of range, if `randomness` was used under this
-  label before, to resume without `randomness`, or for a neighbouring relation
-  that nothing is proven for;
+  label before, to resume without `randomness`, for a ledger of another privacy
+  unit, or for a neighbouring relation that nothing is proven for;
 - `BudgetExceededError` if the ledger refuses the charge: nothing is released;
 - `LedgerError` to resume with another table, parameter or secret, or if the
   same noise was charged before.
@@ -31,6 +37,7 @@ from tfdpflows.mechanisms.marginals import (
   noisy_marginals,
   select_marginal,
 )
+from tfdpflows.mechanisms.max_rows import private_max_rows
 from tfdpflows.mechanisms.normalization import (
   Normalization,
   private_normalization,
@@ -44,6 +51,7 @@ __all__ = [
   'noisy_histograms',
   'noisy_marginals',
   'private_bounds',
+  'private_max_rows',
   'private_normalization',
   'private_quantile',
   'select_marginal',

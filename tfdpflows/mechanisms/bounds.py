@@ -18,6 +18,7 @@ from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
   differing_rows,
+  row_weights,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
+  from tfdpflows.sampling import Units
   from tfdpflows.tabular.schema import TableSchema
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
@@ -76,6 +78,7 @@ def private_bounds(
   *,
   label: str = 'bounds',
   resume: bool = False,
+  units: Optional[Units] = None,
 ) -> TableSchema:
   """Returns the schema with every mark replaced by a private estimate.
 
@@ -97,6 +100,7 @@ def private_bounds(
     ledger: see there.
     label: see there.
     resume: see there.
+    units: see there; counts are sums of weights then.
 
   Returns:
     A `TableSchema` without marks.
@@ -115,7 +119,9 @@ def private_bounds(
   released type, and either costs no more than what is charged. Whether values
   are missing is one count with Laplace noise of scale `1 / epsilon_i`; given
   type and categories it changes by at most 1, whether a row is added, removed
-  or replaced. The release is their composition, `bounds_event`, and is
+  or replaced. A unit counts as a row does: its weights add up to 1 at most, and
+  the categories that it alone has, as many as its rows, share `delta_i`. The
+  release is their composition, `bounds_event`, and is
   `(epsilon, delta)`-private by basic composition.
   """
   relation = ledger.neighboring_relation
@@ -124,6 +130,11 @@ def private_bounds(
     return schema
   fields = {field.name: field for field, *_ in plan}
   table = type(schema)(fields.values()).public_part(df)
+  weights = row_weights(units, len(df))
+  # Rows of weight 0 are not there.
+  table = table[weights > 0].reset_index(drop=True)
+  weights = weights[weights > 0]
+  most = 1 if units is None else units.max_rows_per_unit
   randomness = charge_release(
     ledger,
     bounds_event(schema, epsilon, delta, relation),
@@ -140,6 +151,7 @@ def private_bounds(
       for name in fields
     ],
     resume=resume,
+    units=units,
   )
   rng, rows = randomness.numpy(str(label)), differing_rows(relation)
   for name, kind, eps, delta_part in [(f.name, *rest) for f, *rest in plan]:
@@ -148,17 +160,19 @@ def private_bounds(
       kind = {'string': 'enum', 'boolean': None}.get(field.type, 'range')
     changes, found = {}, True
     if kind == 'type':
-      found = private_type(schema.kinds(column), eps / rows, rng)
+      found = private_type(schema.kinds(column), eps / rows, rng, weights)
       if found:
         field = _of_type(field, found)
         table[name] = type(schema)([field]).public_part(table[[name]])[name]
     elif kind == 'range':
-      changes = found = _range_of(column, field, eps / rows, rng)
+      changes = found = _range_of(column, weights, field, eps / rows, rng)
     elif kind == 'enum':
-      found = private_categories(column, eps / rows, delta_part / rows, rng)
+      found = private_categories(
+        column, eps / rows, delta_part / rows / most, rng, weights
+      )
       changes = {'enum': found}
     elif kind == 'required':
-      changes = {'required': _is_required(column, field, eps, rng)}
+      changes = {'required': _is_required(column, weights, field, eps, rng)}
     if not found:
       raise ValueError(
         f'Column {name!r}: no {kind} rises above the noise; spend more on '
@@ -170,14 +184,17 @@ def private_bounds(
 
 
 def private_type(
-  kinds: Iterable[Any], epsilon: float, rng: np.random.Generator
+  kinds: Iterable[Any],
+  epsilon: float,
+  rng: np.random.Generator,
+  weights: Optional[npt.ArrayLike] = None,
 ) -> Optional[str]:
   """Returns the narrowest type that holds all but a few values, privately.
 
   A few are as many as the noise may add, and 5 % of all where the others are
   numbers (1 % where the others are whole). `kinds [n]` has the apparent type of
-  each value; entries that are no type are left out. `None` is returned if no
-  count rises above the noise.
+  each value; entries that are no type are left out. `weights [n]` is what each
+  counts, 1 by default. `None` is returned if no count rises above the noise.
 
   `epsilon`-private where a row is added or removed, as `private_range`: four
   counts with Laplace noise, of which a row changes one.
@@ -187,8 +204,11 @@ def private_type(
   'number'
   """
   scale = 1 / epsilon
-  kinds = [kind for kind in kinds if isinstance(kind, str)]
-  counts = np.array([kinds.count(kind) for kind in _KINDS], np.float64)
+  counts = dict.fromkeys(_KINDS, 0.0)
+  for kind, weight in zip(kinds, _weights(weights, kinds)):
+    if kind in counts:
+      counts[kind] += weight
+  counts = np.array([*counts.values()])
   noisy = counts + rng.laplace(scale=scale, size=len(counts))
   boolean, integer, number, string = noisy
   noise = math.log(1 / (2 * _FALSE_ALARM)) * scale
@@ -209,6 +229,7 @@ def private_range(
   epsilon: float,
   rng: np.random.Generator,
   integer: bool = False,
+  weights: Optional[npt.ArrayLike] = None,
 ) -> Optional[tuple[float, float]]:
   """Returns a private range that holds nearly all values, `None` if too few.
 
@@ -236,9 +257,10 @@ def private_range(
   positive = np.append(0.0, 2.0 ** np.arange(low, high + 1))
   edges = np.concatenate([-positive[:0:-1], positive])
   values = as_numbers(values, 'values').astype(np.float64)
+  weights = _weights(weights, values)[np.isfinite(values)]
   values = values[np.isfinite(values)]
   values = np.clip(values, edges[0], np.nextafter(edges[-1], 0))
-  counts = np.histogram(values, edges)[0]
+  counts = np.histogram(values, edges, weights=weights)[0]
   scale = 1 / epsilon
   noisy = counts + rng.laplace(scale=scale, size=len(counts))
   passed = noisy > math.log(len(counts) / (2 * _FALSE_ALARM)) * scale
@@ -258,12 +280,17 @@ def private_range(
 
 
 def private_categories(
-  column: Iterable[Any], epsilon: float, delta: float, rng: np.random.Generator
+  column: Iterable[Any],
+  epsilon: float,
+  delta: float,
+  rng: np.random.Generator,
+  weights: Optional[npt.ArrayLike] = None,
 ) -> tuple[Any, ...]:
   """Returns the categories that enough rows have, privately, sorted.
 
   These are the strings, booleans and numbers whose noisy count passes
-  `1 + log(1 / (2 * delta)) / epsilon`; other values are left out.
+  `1 + log(1 / (2 * delta)) / epsilon`; other values are left out. `weights [n]`
+  is what each counts, 1 by default.
 
   #### Formal guarantee
 
@@ -272,6 +299,8 @@ def private_categories(
   Laplace mechanism; if the row is the only one, the category is released with
   probability `delta` at most. Replacing a row changes two categories, whose
   noise is independent: then the release is a composition of two such ones.
+  Where a unit of k rows, whose weights add up to 1, is added or removed, it is
+  the only one in k categories at most: `(epsilon, k delta)`-private.
 
   #### Example
 
@@ -279,24 +308,28 @@ def private_categories(
   >>> private_categories(colours, 0.5, 1e-6, np.random.default_rng(0))
   ('blue', 'red')
   """
-  categories, counts = _counted(column)
+  categories, counts = _counted(column, _weights(weights, column))
   noise = rng.laplace(scale=1 / epsilon, size=len(counts))
   passed = counts + noise >= 1 - math.log(2 * delta) / epsilon
   return tuple(c for c, shown in zip(categories, passed) if shown)
 
 
-def _counted(column):
-  """Returns the categories of a column in order, and how many rows have each.
+def _weights(weights, values):
+  return np.ones(len(values)) if weights is None else np.asarray(weights)
+
+
+def _counted(column, weights):
+  """Returns the categories of a column in order, and the weight of each.
 
   Categories that Python takes for equal (1, 1.0 and True) are told apart: which
   of them stood first, and gave the name, would tell of a row.
   """
   counts = {}
-  for value in column:
+  for value, weight in zip(column, weights):
     value = _plain(value)
     if value is not None:
       key = type(value).__name__, value
-      counts[key] = counts.get(key, 0) + 1
+      counts[key] = counts.get(key, 0.0) + weight
   keys = sorted(counts)
   return [value for _, value in keys], np.array([counts[k] for k in keys])
 
@@ -380,13 +413,13 @@ def _facts(field, kind):
   return [field.name, known, kind, *bounds]
 
 
-def _range_of(column, field, epsilon, rng):
+def _range_of(column, weights, field, epsilon, rng):
   values = column.to_numpy(np.float64, na_value=np.nan)
   # A bound that is public still holds.
   low = -np.inf if 'minimum' in field.from_data else field.minimum
   high = np.inf if 'maximum' in field.from_data else field.maximum
   found = private_range(
-    np.clip(values, low, high), epsilon, rng, field.type == 'integer'
+    np.clip(values, low, high), epsilon, rng, field.type == 'integer', weights
   )
   if found is None:
     return None
@@ -396,10 +429,10 @@ def _range_of(column, field, epsilon, rng):
   }
 
 
-def _is_required(column, field, epsilon, rng):
+def _is_required(column, weights, field, epsilon, rng):
   missing = column.isna()
   if field.enum is not None:
     missing |= ~column.isin(field.enum)
-  noisy = int(missing.sum()) + rng.laplace(scale=1 / epsilon)
+  noisy = weights[missing.to_numpy(bool)].sum() + rng.laplace(scale=1 / epsilon)
   # A table without missing values fails this with probability 10 %.
   return bool(noisy <= math.log(5) / epsilon)

@@ -12,13 +12,18 @@ import numpy as np
 
 from tfdpflows._checks import check_positive
 from tfdpflows.mechanisms import smoothing
-from tfdpflows.mechanisms.releases import as_numbers, charge_release
+from tfdpflows.mechanisms.releases import (
+  as_numbers,
+  charge_release,
+  row_weights,
+)
 
 if TYPE_CHECKING:
   import numpy.typing as npt
 
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
+  from tfdpflows.sampling import Units
   from tfdpflows.tabular.encoding import EncodedColumn
 
 _MAX_BINS = 64
@@ -99,6 +104,7 @@ def noisy_histograms(
   resume: bool = False,
   max_bins: int = _MAX_BINS,
   levels: int = _LEVELS,
+  units: Optional[Units] = None,
 ) -> list[Histogram]:
   """Returns a private histogram of every column of an encoded table.
 
@@ -114,6 +120,7 @@ def noisy_histograms(
     resume: see there.
     max_bins: most bins per level and parent.
     levels: how many levels have the full weight, see `noise_stds`.
+    units: see `tfdpflows.mechanisms`; counts are sums of weights then.
 
   Returns:
     A list of `d` `Histogram`s.
@@ -125,8 +132,9 @@ def noisy_histograms(
   #### Formal guarantee
 
   Adding or removing one row changes one bin by one at every level of every
-  column, so a level is a Gaussian mechanism of l2 sensitivity 1 (the square
-  root of 2 where the ledger's neighbours replace a row, less than the 2 that
+  column, so a level is a Gaussian mechanism of l2 sensitivity 1; so it is where
+  a unit is added or removed, whose weights add up to 1 at most (the square root
+  of 2 where the ledger's neighbours replace a row, less than the 2 that
   accountants take for that). Which bins the next level refines depends on
   earlier noisy counts alone. The adaptive composition of Gaussian mechanisms
   whose noise is fixed beforehand is dominated by the one Gaussian mechanism of
@@ -136,6 +144,7 @@ def noisy_histograms(
   x = as_numbers(x, shape=('num_rows', len(columns)))
   if not columns:
     return []
+  weights = row_weights(units, len(x))
   names = [column.name for column in columns]
   if len(set(names)) < len(names):
     raise ValueError(f'Two columns have the same name: {names}.')
@@ -157,6 +166,7 @@ def noisy_histograms(
     },
     arrays=[x],
     resume=resume,
+    units=units,
   )
   releases = [
     _release(
@@ -165,6 +175,7 @@ def noisy_histograms(
       stds[i],
       randomness.numpy(str(label), column.name),
       max_bins,
+      weights,
     )
     for i, column in enumerate(columns)
   ]
@@ -214,7 +225,7 @@ def _split(low, high, cell, bins):
   return np.append(np.arange(low, high - cell / 2, width), high)
 
 
-def _release(x, column, stds, rng, max_bins):
+def _release(x, column, stds, rng, max_bins, weights=None):
   """All levels of one column: `[(edges [m, 2], counts [m], parent [m])]`."""
   end = _value_size(column)
   values = np.asarray(x, np.float64)
@@ -224,7 +235,12 @@ def _release(x, column, stds, rng, max_bins):
     is_value = values <= end + (column.size - end) / 4
     last = np.nextafter(end, 0.0)
     values = np.where(is_value, np.minimum(values, last), values)
-  values = np.sort(values)
+  order = np.argsort(values, kind='stable')
+  values = values[order]
+  # The weight of all rows before each one.
+  below = np.arange(len(values) + 1.0)
+  if weights is not None:
+    below = np.append(0.0, np.cumsum(weights[order]))
   bins = _level_bins(column, max_bins)[0] - bool(column.missing)
   edges = _split(0.0, end, column.cell, bins)
   bounds = np.stack([edges[:-1], edges[1:]], axis=-1)
@@ -235,7 +251,8 @@ def _release(x, column, stds, rng, max_bins):
   for level, std in enumerate(stds):
     places = np.searchsorted(values, bounds)
     places[:, 1][bounds[:, 1] >= column.size] = len(values)
-    noisy = places[:, 1] - places[:, 0] + std * rng.normal(size=len(bounds))
+    counts = below[places[:, 1]] - below[places[:, 0]]
+    noisy = counts + std * rng.normal(size=len(bounds))
     levels.append((bounds, noisy, parent))
     if level + 1 == len(stds):
       break

@@ -12,13 +12,18 @@ import numpy as np
 
 from tfdpflows._checks import check_positive
 from tfdpflows.accounting import ExponentialMechanismDpEvent
-from tfdpflows.mechanisms.releases import charge_release, differing_rows
+from tfdpflows.mechanisms.releases import (
+  charge_release,
+  differing_rows,
+  row_weights,
+)
 
 if TYPE_CHECKING:
   import numpy.typing as npt
 
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
+  from tfdpflows.sampling import Units
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,6 +52,7 @@ def noisy_marginals(
   *,
   label: str = 'joint marginals',
   resume: bool = False,
+  units: Optional[Units] = None,
 ) -> list[Marginal]:
   """Returns noisy marginals of groups of columns, all with the same noise.
 
@@ -63,6 +69,7 @@ def noisy_marginals(
     ledger: see there.
     label: see there.
     resume: see there.
+    units: see there.
 
   Returns:
     A list of `Marginal`s, one for each group.
@@ -72,11 +79,12 @@ def noisy_marginals(
 
   #### Formal guarantee
 
-  One row more or less changes one count of every group by one: the l2
-  sensitivity of all counts together is `sqrt(len(groups))`, and this is
-  `GaussianDpEvent(noise_multiplier)`. Where the ledger's neighbours replace a
-  row two counts of a group change, less than the twice as much that accountants
-  take for that. Nothing is clipped, rounded or made consistent here.
+  One row more or less changes one count of every group by one, and one unit the
+  counts of a group by one in all: the l2 sensitivity of all counts together is
+  `sqrt(len(groups))`, and this is `GaussianDpEvent(noise_multiplier)`. Where
+  the ledger's neighbours replace a row two counts of a group change, less than
+  the twice as much that accountants take for that. Nothing is clipped, rounded
+  or made consistent here.
 
   #### Example
 
@@ -91,6 +99,7 @@ def noisy_marginals(
   [[0, 1], [1, 2]]
   """
   codes, sizes, groups = _checked(codes, sizes, groups)
+  weights = row_weights(units, len(codes))
   event = dp_accounting.GaussianDpEvent(
     check_positive('noise_multiplier', noise_multiplier)
   )
@@ -109,9 +118,10 @@ def noisy_marginals(
     },
     arrays=[codes],
     resume=resume,
+    units=units,
   )
   return _release(
-    [count(codes, sizes, group) for group in groups],
+    [count(codes, sizes, group, weights) for group in groups],
     groups,
     event.noise_multiplier * math.sqrt(len(groups)),
     randomness.numpy(str(label)),
@@ -130,6 +140,7 @@ def select_marginal(
   *,
   label: str = 'selection',
   resume: bool = False,
+  units: Optional[Units] = None,
 ) -> int:
   """Chooses the group of columns that a model is most wrong about.
 
@@ -153,6 +164,7 @@ def select_marginal(
     ledger: see there.
     label: see there.
     resume: see there.
+    units: see there.
 
   Returns:
     The number of the chosen group.
@@ -163,11 +175,13 @@ def select_marginal(
 
   #### Formal guarantee
 
-  One row more or less moves every u by 1 at most, up or down, two where a row
-  is replaced. With that as the sensitivity it is the exponential mechanism,
-  `ExponentialMechanismDpEvent(epsilon)`, which composes by its bounded range.
+  One row or unit more or less moves every u by 1 at most, up or down, two where
+  a row is replaced. With that as the sensitivity it is the exponential
+  mechanism, `ExponentialMechanismDpEvent(epsilon)`, which composes by its
+  bounded range.
   """
   codes, sizes, groups = _checked(codes, sizes, groups)
+  weights = row_weights(units, len(codes))
   event = ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
   noise_std = check_positive('noise_std', noise_std)
   if not groups or len(groups) != len(expected):
@@ -197,10 +211,11 @@ def select_marginal(
     },
     arrays=[codes, *(e.ravel() for e in expected)],
     resume=resume,
+    units=units,
   )
   utilities = np.array(
     [
-      np.abs(count(codes, sizes, group) - e).sum()
+      np.abs(count(codes, sizes, group, weights) - e).sum()
       - math.sqrt(2 / math.pi) * noise_std * e.size
       for group, e in zip(groups, expected)
     ]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
   import dp_accounting
   import numpy.typing as npt
 
+  from tfdpflows.sampling import Units
+
 _DIFFERING_ROWS = {
   NeighboringRelation.ADD_OR_REMOVE_ONE: 1,
   NeighboringRelation.REPLACE_ONE: 2,
@@ -65,6 +67,22 @@ def as_numbers(
   return x
 
 
+def row_weights(units: Optional[Units], num_rows: int) -> np.ndarray:
+  """Returns what each row counts, float64 `[num_rows]`; 1 without units.
+
+  Raises:
+    ValueError: for the units of another number of rows.
+  """
+  if units is None:
+    return np.ones(num_rows)
+  if units.num_rows != num_rows:
+    raise ValueError(
+      f'The table has {num_rows} rows, and the units are those of '
+      f'{units.num_rows}. Make Units of the ids of these rows.'
+    )
+  return units.row_weights()
+
+
 def differing_rows(neighboring_relation: NeighboringRelation) -> int:
   """Returns by how many rows two neighbouring tables differ: 1 or 2.
 
@@ -95,6 +113,7 @@ def charge_release(
   count: int = 1,
   resume: bool = False,
   seeded: bool = False,
+  units: Optional[Units] = None,
 ) -> Randomness:
   """Charges a release before its noise is drawn.
 
@@ -112,6 +131,7 @@ def charge_release(
     count: how many runs of the event the release is.
     resume: whether an earlier charge covers this release.
     seeded: whether what it is computed from has random numbers of a seed.
+    units: the `sampling.Units` that the release protects, if not rows.
 
   Returns:
     The `Randomness` to draw from.
@@ -125,6 +145,10 @@ def charge_release(
   """
   differing_rows(ledger.neighboring_relation)
   label = str(label)
+  privacy_unit = None
+  if units is not None:
+    privacy_unit = units.name
+    arrays = [*arrays, units.row_weights()]
   if randomness is None:
     if resume:
       raise ValueError(
@@ -147,6 +171,7 @@ def charge_release(
         },
       ),
       seeded=seeded or randomness.seeded,
+      privacy_unit=privacy_unit,
     )
   return randomness
 

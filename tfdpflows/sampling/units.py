@@ -56,6 +56,7 @@ class Units(Fixed):
   Attributes:
     num_rows: number of rows of the table. It tells of units: not public.
     num_units: number of units, public.
+    rows_per_unit: number of rows of each unit, int64 `[num_units]`. Private.
     max_rows_per_unit: see above.
     weighting: see above.
     name: see above.
@@ -92,6 +93,7 @@ class Units(Fixed):
     codes, identifiers = _factorized(ids, self.name)
     self.num_rows = len(codes)
     self.num_units = len(identifiers)
+    self.rows_per_unit = np.bincount(codes, minlength=len(identifiers))
     self._rows = _chosen(codes, identifiers, self.max_rows_per_unit)
 
   @property

@@ -525,9 +525,9 @@ class PrivacyLedger:
     named = lambda unit: 'rows' if unit is None else f'units {unit!r}'
     raise ValueError(
       f'{label!r} is refused: it protects {named(privacy_unit)}, and this '
-      f'ledger is for {named(self.privacy_unit)}. Nothing was charged. Give '
-      'the mechanism the `units` of the ledger, or keep two ledgers, with two '
-      'claims.'
+      f'ledger is for {named(self.privacy_unit)}. Nothing was charged. Use a '
+      'mechanism that takes `units`, with those of the ledger; or keep two '
+      'ledgers, with two claims.'
     )
 
   def _check_chargeable(self) -> None:

@@ -1,0 +1,106 @@
+"""How many rows of a unit to use, chosen privately."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Optional
+
+import numpy as np
+
+from tfdpflows import sampling
+from tfdpflows._checks import check_fraction, check_integer, check_positive
+from tfdpflows.accounting import ExponentialMechanismDpEvent
+from tfdpflows.mechanisms.releases import charge_release
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.randomness import Randomness
+
+
+def private_max_rows(
+  ids: npt.ArrayLike,
+  *,
+  upper: int,
+  epsilon: float,
+  ledger: PrivacyLedger,
+  share_per_doubling: float = 0.1,
+  name: str = 'unit',
+  randomness: Optional[Randomness] = None,
+  label: str = 'max rows per unit',
+  resume: bool = False,
+) -> int:
+  """Returns a number of rows for `sampling.Units(max_rows_per_unit=...)`.
+
+  Twice the number doubles the noise over the weight of a row, and must be worth
+  that: it has to cover at least a share of all units with all their rows.
+
+  Args:
+    ids: the identifier of the unit of each row, `[n]`, as `Units` takes them.
+    upper: the largest number to return; public.
+    epsilon: of the exponential mechanism.
+    ledger: see `tfdpflows.mechanisms`, as the errors; its `privacy_unit` is
+      `name`.
+    share_per_doubling: the share of the units, in (0, 1).
+    name: of the identifier.
+    randomness: see `tfdpflows.mechanisms`.
+    label: see there.
+    resume: see there.
+
+  Returns:
+    An integer in [1, upper].
+
+  Raises:
+    ValueError: for a number out of range, and identifiers that `Units` refuses.
+
+  #### Formal guarantee
+
+  The number k is drawn with probability proportional to `exp(epsilon u(k))`,
+
+      u(k) = -(number of units with more than k rows)
+             - share_per_doubling num_units log2(k).
+
+  The number of units is public. One unit more makes u(k) smaller by 1 for k
+  below its number of rows and changes it for no other k; one that is replaced
+  moves all u(k) that change by 1 in one direction. So the bounded range of the
+  mechanism is epsilon, `ExponentialMechanismDpEvent(epsilon)`.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows import accounting, mechanisms
+  >>> from tfdpflows.randomness import Randomness
+  >>> ids = np.repeat(np.arange(1000), [*[2] * 900, *[50] * 100])
+  >>> ledger = accounting.PrivacyLedger(privacy_unit='person')
+  >>> mechanisms.private_max_rows(
+  ...   ids, upper=100, epsilon=.5, ledger=ledger, name='person',
+  ...   randomness=Randomness(seed=0))
+  2
+  """
+  upper = check_integer('upper', upper)
+  share = check_fraction('share_per_doubling', share_per_doubling)
+  units = sampling.Units(ids, max_rows_per_unit=1, name=name)
+  randomness = charge_release(
+    ledger,
+    ExponentialMechanismDpEvent(check_positive('epsilon', epsilon)),
+    label=label,
+    randomness=randomness,
+    facts={
+      'release': 'max rows per unit',
+      'share_per_doubling': share,
+      'upper': upper,
+      'epsilon': epsilon,
+    },
+    arrays=[units.rows_per_unit],
+    resume=resume,
+    units=units,
+  )
+  counts = np.minimum(units.rows_per_unit, upper)
+  covered = np.cumsum(np.bincount(counts, minlength=upper + 1))[1:]
+  doublings = [math.log2(k) for k in range(1, upper + 1)]
+  utilities = covered - units.num_units * (1 + share * np.array(doublings))
+  rng = randomness.numpy(str(label))
+  # The largest of these is a number drawn by weight, with no sum to overflow.
+  drawn = epsilon * utilities + rng.gumbel(size=upper)
+  return int(np.argmax(drawn)) + 1
