@@ -119,7 +119,7 @@ class DPMerf:
       'batch_size': batch_size,
       'learning_rate': learning_rate,
     }
-    self._num_rows = None
+    self.num_examples = None
     self._shares = None
     self._generator = None
 
@@ -152,7 +152,7 @@ class DPMerf:
     self.ledger = accounting.PrivacyLedger(
       budget=self.budget, accountant=self.accountant
     )
-    self._num_rows = len(table)
+    self.num_examples = len(table)
     counts, sums = mean_embedding.noisy_embedding(
       features,
       *self._blocks.encode(table),
@@ -210,7 +210,7 @@ class DPMerf:
       raise ValueError('Nothing was spent yet: call fit(df) first.')
     return accounting.privacy_statement(
       self.ledger,
-      num_examples=self._num_rows,
+      num_examples=self.num_examples,
       sampling='none: every row is used, once',
     )
 

@@ -116,17 +116,17 @@ class GSWGANModel(GANModel):
     )
 
   def train(
-    self, distribution, codes, spending, work, *, resume, progress
+    self, distribution, codes, spending, work, *, units, total, resume, progress
   ) -> None:
     """See `TableModel`; nothing is resumed."""
-    del resume
+    del units, total, resume
     GSWGANTraining(distribution, self, work.randomness).fit(
       codes, spending.plan, work.ledger, progress=progress
     )
 
-  def describe_sampling(self, plan: float) -> str:
+  def describe_sampling(self, plan: float, privacy_unit: None) -> str:
     """See `TableModel`."""
-    del plan
+    del plan, privacy_unit
     return (
       f'one of {self.num_discriminators} disjoint shards for each step, drawn '
       'uniformly and afresh; which one is secret'
@@ -378,7 +378,7 @@ class GSWGAN(TabularSynthesizer):
       )
     table = self.schema.validate(df, self.out_of_range)
     self.model = self._model_for(len(table))
-    self._num_rows = len(table)
+    self.num_examples = len(table)
     spending = self._split_budget(len(table))
     randomness = Randomness(self.seed)
     self.ledger = accounting.PrivacyLedger(
@@ -399,7 +399,7 @@ class GSWGAN(TabularSynthesizer):
     self._marginals = fitted.marginals
     self._distribution = fitted.distribution
     if spending.plan is not None:
-      self._sampling = self.model.describe_sampling(spending.plan)
+      self._sampling = self.model.describe_sampling(spending.plan, None)
     return self
 
   def _split_budget(self, num_rows):

@@ -460,8 +460,9 @@ def test_max_rows():
 
   def run(table, ledger, source):
     ids = np.repeat(list(table), [len(unit) for unit in table.values()])
+    units = sampling.Units(ids, max_rows_per_unit=5, name='person')
     mechanisms.private_max_rows(
-      ids, upper=5, epsilon=0.5, name='person', ledger=ledger, randomness=source
+      units, epsilon=0.5, ledger=ledger, randomness=source
     )
 
   tables = unit_neighbours(ROWS['marginals'], 40, relation)

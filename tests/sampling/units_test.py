@@ -85,6 +85,18 @@ def test_units_that_are_absent_keep_their_number():
   assert not weights.any()
 
 
+def test_fewer_rows_are_those_that_were_chosen_first():
+  ids = _table()
+  many = sampling.Units(ids, max_rows_per_unit=9)
+  few = many.limited(2)
+  np.testing.assert_array_equal(
+    few.row_weights(), sampling.Units(ids, max_rows_per_unit=2).row_weights()
+  )
+  assert (many.max_rows_per_unit, few.max_rows_per_unit) == (9, 2)
+  with pytest.raises(ValueError, match='these units have 2 at most'):
+    few.limited(3)
+
+
 @pytest.mark.parametrize(
   'ids',
   [

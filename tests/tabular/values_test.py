@@ -547,7 +547,7 @@ def test_the_statement_says_that_a_refusal_is_outside(people):
   synthesizer.ledger = accounting.PrivacyLedger(
     budget=accounting.PrivacyBudget(**people.budget)
   )
-  synthesizer._num_rows = 400
+  synthesizer.num_examples = 400
   statement = str(synthesizer.privacy_statement())
   said = ' '.join(statement.split())
   assert 'is outside of this guarantee' in said

@@ -154,10 +154,12 @@ def _check_ledger(ledger, values):
 
 def _row(synthesizer, rows, values):
   """Returns the number, from 0, of the row that is left out."""
-  if len(rows) != synthesizer._num_rows:
+  count = synthesizer._count_examples(rows)
+  if count != synthesizer.num_examples:
+    what = 'rows' if synthesizer.schema.privacy_unit is None else 'units'
     raise UsageError(
-      f'--data={values.data} has {len(rows)} rows, and the model was fitted on '
-      f'{synthesizer._num_rows}: give the file that it was fitted on.'
+      f'--data={values.data} has {count} {what}, and the model was fitted on '
+      f'{synthesizer.num_examples}: give the file that it was fitted on.'
     )
   if values.row is not None:
     if values.row > len(rows):
@@ -174,21 +176,13 @@ def _row(synthesizer, rows, values):
 def _replay(synthesizer, rows, row):
   """Fits again, as the model in the folder was, and without one row."""
   with quiet.importing():
-    import dataclasses
-
     from tfdpflows.audit import fit_without, replay
     from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
   def fit(absent):
     # Its bounds are public by now: what found them is not run again.
     again = TabularSynthesizer(
-      synthesizer.schema,
-      epsilon=synthesizer.budget.epsilon,
-      delta=synthesizer.budget.delta,
-      accountant=synthesizer.accountant,
-      out_of_range=synthesizer.out_of_range,
-      model=synthesizer.model.name,
-      **dataclasses.asdict(synthesizer.model),
+      synthesizer.schema, **synthesizer._refit_arguments()
     )
     return fit_without(again, rows, absent)
 

@@ -68,6 +68,8 @@ def read_rows(
 ) -> pd.DataFrame:
   """Reads a CSV file and validates it; errors name the file, column and row.
 
+  For fitting it has the identifiers of a privacy unit, too.
+
   Args:
     path: path of the file.
     schema: `TableSchema`.
@@ -80,7 +82,11 @@ def read_rows(
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # The fit itself gives them.
-      return schema.validate(table, out_of_range, fitting=fitting)
+      if not fitting or schema.privacy_unit is None:
+        return schema.validate(table, out_of_range, fitting=fitting)
+      table, ids = schema.rows_of_units(table, out_of_range)
+      table = schema.validate(table, out_of_range)
+      return table.assign(**{schema.privacy_unit: ids.to_numpy()})
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 

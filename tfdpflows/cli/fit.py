@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -16,7 +17,7 @@ def _define(options):
   options.text(
     'input',
     'CSV file with the private rows: UTF-8, commas, a header line. A row is '
-    'the unit of privacy.',
+    'the unit of privacy, unless there is a --privacy_unit.',
     metavar='FILE',
     required=True,
   )
@@ -43,6 +44,32 @@ def _define(options):
     'bounds_epsilon',
     'Share of epsilon to spend on types, ranges and categories that the schema '
     'marks "fromData". Without it such a schema is refused.',
+  )
+  options.text(
+    'privacy_unit',
+    'Column with the identifier of whom to protect, such as person_id: all '
+    'rows with one value are protected together. It is not learned. By default '
+    'that of the schema, "privacyUnit".',
+    metavar='COLUMN',
+  )
+  options.number(
+    'max_rows_per_unit',
+    'Largest number of rows of one unit that are used, of others some are '
+    'dropped. Public; needed with a privacy unit.',
+    whole=True,
+  )
+  options.number(
+    'max_rows_epsilon',
+    'Share of epsilon to spend on choosing a smaller number of rows per unit '
+    'privately.',
+  )
+  options.choice(
+    'unit_weighting',
+    ['rows', 'units'],
+    'Whether the model is of the rows that are used, or of a random row of a '
+    'random unit: where units have many rows that is more accurate, and not '
+    'what the table has.',
+    default='rows',
   )
   options.text(
     'accountant',
@@ -120,7 +147,10 @@ def _run(values):
   accounting.PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
   accounting.create_accountant(values.accountant)
   schema = TableSchema.from_json(values.schema)
+  if values.privacy_unit is not None:
+    schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
   _check_marks(schema, values)
+  _check_units(schema, values)
   table = files.read_rows(values.input, schema, values.out_of_range)
   with quiet.importing():
     import tensorflow as tf
@@ -140,6 +170,10 @@ def _run(values):
       target=values.target,
       bounds_epsilon=values.bounds_epsilon,
       out_of_range=values.out_of_range,
+      privacy_unit=values.privacy_unit,
+      max_rows_per_unit=values.max_rows_per_unit,
+      max_rows_epsilon=values.max_rows_epsilon,
+      unit_weighting=values.unit_weighting,
       accountant=values.accountant,
       seed=values.seed,
       overwrite=values.overwrite,
@@ -153,10 +187,14 @@ def _run(values):
       print(_how_to_resume(partial), file=sys.stderr)
     raise
   print(synthesizer.privacy_statement())
+  # The number of rows is not public where units are protected.
+  rows = len(table)
+  if schema.privacy_unit is not None:
+    rows = synthesizer.num_examples
   print(f'Wrote the model to {values.model_dir}. Draw rows from it with')
   print(
     f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
-    f'--num_rows={len(table)} --output=synthetic.csv'
+    f'--num_rows={rows} --output=synthetic.csv'
   )
 
 
@@ -184,6 +222,24 @@ def _check_marks(schema, values):
     )
 
 
+def _check_units(schema, values):
+  """Refuses units without a number of rows, and the other way round."""
+  if schema.privacy_unit is None:
+    for flag in ('max_rows_per_unit', 'max_rows_epsilon'):
+      if values[flag].value is not None:
+        raise UsageError(
+          f'--{flag} is for people, or other units, with several rows: name '
+          'the column of their identifier, --privacy_unit=COLUMN.'
+        )
+  elif values.max_rows_per_unit is None:
+    raise UsageError(
+      f'The privacy unit is {schema.privacy_unit!r}: give '
+      '--max_rows_per_unit, the largest number of rows of one unit that are '
+      'used, from public knowledge. --max_rows_epsilon chooses a smaller one '
+      'privately.'
+    )
+
+
 def _how_to_resume(partial):
   if not os.path.isdir(partial):
     return 'Nothing was written and nothing was spent.'
@@ -198,9 +254,10 @@ COMMAND = Command(
   summary='Learn a private model of a table',
   description="""
     Learns the joint density of the columns. The whole fit is differentially
-    private at (epsilon, delta), for tables that differ in one row. The privacy
-    statement that it prints is kept with the model. Errors that name a row are
-    not covered: with --out_of_range=clip there are none.
+    private at (epsilon, delta), for tables that differ in one row, or in all
+    rows of one person with --privacy_unit. The privacy statement that it prints
+    is kept with the model. Errors that name a row are not covered: with
+    --out_of_range=clip there are none.
 
     A fit that was interrupted goes on with --resume.
   """,

@@ -16,6 +16,12 @@ def _define(options):
     metavar='FILE',
     required=True,
   )
+  options.text(
+    'privacy_unit',
+    'Column with the identifier of whom to protect, such as person_id, if one '
+    'has several rows. It is named in the schema and not described.',
+    metavar='COLUMN',
+  )
   files.add_output(options, 'JSON file to write.')
 
 
@@ -24,7 +30,7 @@ def _run(values):
   from tfdpflows.tabular.schema import TableSchema
   from tfdpflows.tabular.table import read_table
 
-  schema = TableSchema.draft(read_table(values.input))
+  schema = TableSchema.draft(read_table(values.input), values.privacy_unit)
   schema.to_json(values.output, overwrite=values.overwrite)
   width = max(len(name) for name in schema.names)
   for field in schema:

@@ -180,7 +180,9 @@ def private_bounds(
       )
     marks = set(field.from_data) - {kind, *changes}
     fields[name] = dataclasses.replace(field, from_data=marks, **changes)
-  return type(schema)(fields.get(field.name, field) for field in schema.fields)
+  return dataclasses.replace(
+    schema, fields=[fields.get(field.name, field) for field in schema.fields]
+  )
 
 
 def private_type(

@@ -7,52 +7,45 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
-from tfdpflows import sampling
-from tfdpflows._checks import check_fraction, check_integer, check_positive
+from tfdpflows._checks import check_fraction, check_positive
 from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.releases import charge_release
 
 if TYPE_CHECKING:
-  import numpy.typing as npt
-
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
+  from tfdpflows.sampling import Units
 
 
 def private_max_rows(
-  ids: npt.ArrayLike,
+  units: Units,
   *,
-  upper: int,
   epsilon: float,
   ledger: PrivacyLedger,
   share_per_doubling: float = 0.1,
-  name: str = 'unit',
   randomness: Optional[Randomness] = None,
   label: str = 'max rows per unit',
   resume: bool = False,
 ) -> int:
-  """Returns a number of rows for `sampling.Units(max_rows_per_unit=...)`.
+  """Returns how many rows of a unit to use, for `units.limited`.
 
   Twice the number doubles the noise over the weight of a row, and must be worth
   that: it has to cover at least a share of all units with all their rows.
 
   Args:
-    ids: the identifier of the unit of each row, `[n]`, as `Units` takes them.
-    upper: the largest number to return; public.
+    units: the `sampling.Units`, with the largest number of rows to return.
     epsilon: of the exponential mechanism.
-    ledger: see `tfdpflows.mechanisms`, as the errors; its `privacy_unit` is
-      `name`.
+    ledger: see `tfdpflows.mechanisms`, as the errors.
     share_per_doubling: the share of the units, in (0, 1).
-    name: of the identifier.
     randomness: see `tfdpflows.mechanisms`.
     label: see there.
     resume: see there.
 
   Returns:
-    An integer in [1, upper].
+    An integer in [1, units.max_rows_per_unit].
 
   Raises:
-    ValueError: for a number out of range, and identifiers that `Units` refuses.
+    ValueError: for a number out of range.
 
   #### Formal guarantee
 
@@ -69,18 +62,18 @@ def private_max_rows(
   #### Example
 
   >>> import numpy as np
-  >>> from tfdpflows import accounting, mechanisms
+  >>> from tfdpflows import accounting, mechanisms, sampling
   >>> from tfdpflows.randomness import Randomness
   >>> ids = np.repeat(np.arange(1000), [*[2] * 900, *[50] * 100])
+  >>> units = sampling.Units(ids, max_rows_per_unit=100, name='person')
   >>> ledger = accounting.PrivacyLedger(privacy_unit='person')
-  >>> mechanisms.private_max_rows(
-  ...   ids, upper=100, epsilon=.5, ledger=ledger, name='person',
-  ...   randomness=Randomness(seed=0))
+  >>> most = mechanisms.private_max_rows(
+  ...   units, epsilon=.5, ledger=ledger, randomness=Randomness(seed=0))
+  >>> units.limited(most).max_rows_per_unit
   2
   """
-  upper = check_integer('upper', upper)
   share = check_fraction('share_per_doubling', share_per_doubling)
-  units = sampling.Units(ids, max_rows_per_unit=1, name=name)
+  upper = units.max_rows_per_unit
   randomness = charge_release(
     ledger,
     ExponentialMechanismDpEvent(check_positive('epsilon', epsilon)),

@@ -84,16 +84,13 @@ class Units(Fixed):
     self.max_rows_per_unit = check_integer(
       'max_rows_per_unit', max_rows_per_unit
     )
-    if weighting not in _WEIGHTINGS:
-      raise ValueError(
-        f'weighting is {weighting!r}; it must be one of {_WEIGHTINGS}.'
-      )
-    self.weighting = weighting
+    self.weighting = check_weighting(weighting)
     self.name = str(name)
     codes, identifiers = _factorized(ids, self.name)
     self.num_rows = len(codes)
     self.num_units = len(identifiers)
     self.rows_per_unit = np.bincount(codes, minlength=len(identifiers))
+    self._unit_of_row = codes
     self._rows = _chosen(codes, identifiers, self.max_rows_per_unit)
 
   @property
@@ -143,9 +140,31 @@ class Units(Fixed):
       rows: numbers of rows, of one unit or several: these units keep their
         number, and nothing is used of them.
     """
+    absent = np.unique(self._unit_of_row[np.fromiter(rows, np.int64)])
+    used, counts = self._rows.copy(), self.rows_per_unit.copy()
+    used[absent], counts[absent] = -1, 0
+    return self._changed(_rows=used, rows_per_unit=counts)
+
+  def limited(self, max_rows_per_unit: int) -> Units:
+    """Returns the units with fewer of their rows: the first that were chosen.
+
+    Args:
+      max_rows_per_unit: at most as many as now.
+
+    Raises:
+      ValueError: for a number out of range.
+    """
+    most = check_integer('max_rows_per_unit', max_rows_per_unit)
+    if most > self.max_rows_per_unit:
+      raise ValueError(
+        f'max_rows_per_unit is {most}, and these units have '
+        f'{self.max_rows_per_unit} at most. Make new Units of their ids.'
+      )
+    return self._changed(max_rows_per_unit=most, _rows=self._rows[:, :most])
+
+  def _changed(self, **attributes):
     found = copy.copy(self)
-    absent = np.isin(self._rows, np.fromiter(rows, np.int64)).any(1)
-    found._rows = np.where(absent[:, None], -1, self._rows)
+    found.__dict__.update(attributes)
     return found
 
   def describe(self) -> str:
@@ -166,6 +185,15 @@ class Units(Fixed):
     if self.weighting == 'rows':
       return used / self.max_rows_per_unit
     return used / np.maximum(used.sum(1, keepdims=True), 1)
+
+
+def check_weighting(weighting: str) -> str:
+  """Returns the name of a weighting of rows, if it is one."""
+  if weighting not in _WEIGHTINGS:
+    raise ValueError(
+      f'weighting is {weighting!r}; it must be one of {_WEIGHTINGS}.'
+    )
+  return weighting
 
 
 def in_words(unit: str | None) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import dp_accounting
 import numpy as np
 import pandas as pd
 
-from tfdpflows import accounting, mechanisms
+from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms.bounds import bounds_event
 from tfdpflows.tabular.density import TableDistribution
@@ -26,6 +26,32 @@ _BOUNDS_DELTA_SHARE = 0.1
 _MARGINALS = 'marginals'
 
 
+class UnitSettings(NamedTuple):
+  """Units of privacy that have several rows, and how many of them are used.
+
+  Attributes:
+    name: the column of the identifier.
+    max_rows_per_unit: the largest number of rows of a unit.
+    weighting: see `sampling.Units`.
+    max_rows_epsilon: epsilon of choosing a smaller number privately; `None` to
+      take the largest.
+  """
+
+  name: str
+  max_rows_per_unit: int
+  weighting: str
+  max_rows_epsilon: float | None
+
+  def units(self, ids: pd.Series) -> sampling.Units:
+    """Returns the units, before a smaller number of rows is chosen."""
+    return sampling.Units(
+      ids,
+      max_rows_per_unit=self.max_rows_per_unit,
+      weighting=self.weighting,
+      name=self.name,
+    )
+
+
 class Spending(NamedTuple):
   """A budget that is split, before any of it is spent.
 
@@ -35,35 +61,45 @@ class Spending(NamedTuple):
     plan: how the model is trained (`TableModel.plan_training`); `None` for one
       column.
     rounds: measurements after training (`TableModel.plan_refinement`).
+    max_rows_epsilon: epsilon of choosing how many rows of a unit are used, or
+      `None`.
   """
 
   bounds: tuple | None
   marginal_noise: float
   plan: Any
   rounds: tuple = ()
+  max_rows_epsilon: float | None = None
 
 
 class Fitted(NamedTuple):
-  """A schema without marks, its columns' histograms, and what was learned."""
+  """A schema without marks, its columns' histograms, and what was learned.
+
+  `units` has the units whose rows were used, `None` where rows are protected.
+  """
 
   schema: TableSchema
   marginals: list
   distribution: TableDistribution
+  units: sampling.Units | None
 
 
 def split_budget(
   schema: TableSchema,
-  num_rows: int,
+  num_examples: int,
   model: TableModel,
   *,
   budget: accounting.PrivacyBudget,
   bounds_epsilon: float | None,
   accountant: str,
+  max_rows_epsilon: float | None = None,
 ) -> Spending:
   """Returns the `Spending` of a fit.
 
   The marginals get their share of a Gaussian mechanism's budget, training the
-  rest. `bounds_epsilon` is the epsilon of private bounds, for a draft schema.
+  rest. `num_examples` is the public number of rows, or of units.
+  `bounds_epsilon` is the epsilon of private bounds, for a draft schema, and
+  `max_rows_epsilon` that of a private number of rows per unit.
 
   Raises:
     ValueError: if the budget is too small.
@@ -72,6 +108,8 @@ def split_budget(
   if schema.is_draft:
     bounds = bounds_epsilon, budget.delta * _BOUNDS_DELTA_SHARE
     spent = [bounds_event(schema, *bounds)]
+  if max_rows_epsilon is not None:
+    spent.append(accounting.ExponentialMechanismDpEvent(max_rows_epsilon))
   noise = accounting.calibrate_noise_multiplier(
     dp_accounting.GaussianDpEvent,
     budget,
@@ -79,18 +117,18 @@ def split_budget(
     accountant=accountant,
   )
   if len(schema.fields) == 1:
-    return Spending(bounds, noise, None)
+    return Spending(bounds, noise, None, (), max_rows_epsilon)
   rounds = model.plan_refinement(noise)
   spent += [r.event for r in rounds]
   noise /= np.sqrt(model.marginal_share)
   spent.append(dp_accounting.GaussianDpEvent(noise))
   plan = model.plan_training(
-    num_rows,
+    num_examples,
     budget=budget,
     spent=dp_accounting.ComposedDpEvent(spent),
     accountant=accountant,
   )
-  return Spending(bounds, noise, plan, rounds)
+  return Spending(bounds, noise, plan, rounds, max_rows_epsilon)
 
 
 def run_mechanisms(
@@ -102,6 +140,7 @@ def run_mechanisms(
   *,
   resume: bool,
   progress: bool,
+  units: sampling.Units | None = None,
   absent: Sequence[int] = (),
 ) -> Fitted:
   """Runs all mechanisms of a fit, each charged to the ledger before.
@@ -114,8 +153,10 @@ def run_mechanisms(
     work: the `WorkDirectory`.
     resume: whether to repeat what was charged, with the same randomness.
     progress: whether to show progress bars, in a terminal or notebook.
-    absent: for audits, numbers of rows that no mechanism sees. The number of
-      rows stays that of the table, since it is public.
+    units: the units that are protected, if not rows.
+    absent: for audits, numbers of rows that no mechanism sees; with units, all
+      rows of the units that these are of. The number of rows, or of units,
+      stays that of the table, since it is public.
 
   Raises:
     ValueError: for absent rows and a model that DP-SGD does not train.
@@ -127,10 +168,28 @@ def run_mechanisms(
       'known for models that DP-SGD trains. Replace a row instead.'
     )
   randomness, ledger = work.randomness, work.ledger
+  if units is not None:
+    # Their rows stay, and weigh nothing.
+    units, absent = units.without(absent), []
+    if spending.max_rows_epsilon is not None:
+      most = mechanisms.private_max_rows(
+        units,
+        epsilon=spending.max_rows_epsilon,
+        ledger=ledger,
+        randomness=randomness,
+        resume=resume,
+      )
+      units = units.limited(most)
   if spending.bounds is not None:
     present = table.drop(index=table.index[absent])
     schema = mechanisms.private_bounds(
-      present, schema, *spending.bounds, randomness, ledger, resume=resume
+      present,
+      schema,
+      *spending.bounds,
+      randomness,
+      ledger,
+      resume=resume,
+      units=units,
     )
     table = schema.validate(table, 'clip')
   encoder = TableEncoder(schema)
@@ -148,6 +207,7 @@ def run_mechanisms(
     ledger,
     label=_MARGINALS,
     resume=resume,
+    units=units,
   )
   marginals = [
     {
@@ -165,7 +225,16 @@ def run_mechanisms(
       # They keep their place in the sampler; their gradient, NaN, counts as 0.
       codes = codes.copy()
       codes[absent] = np.nan
+    # How much the rows of units weigh in all is private, and was released.
+    total = len(codes) if units is None else float(histograms[0].counts.sum())
     model.train(
-      distribution, codes, spending, work, resume=resume, progress=progress
+      distribution,
+      codes,
+      spending,
+      work,
+      units=units,
+      total=total,
+      resume=resume,
+      progress=progress,
     )
-  return Fitted(schema, marginals, distribution)
+  return Fitted(schema, marginals, distribution, units)

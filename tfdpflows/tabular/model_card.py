@@ -16,21 +16,33 @@ _SEEDED = (
 )
 
 
-def limits(has_density: bool, seeded: bool, out_of_range: str) -> list[str]:
+def limits(
+  has_density: bool,
+  seeded: bool,
+  out_of_range: str,
+  privacy_unit: str | None = None,
+) -> list[str]:
   """Returns the limits of a model, in sentences.
 
   Args:
     has_density: whether it has log-probabilities.
     seeded: whether the fit was seeded.
     out_of_range: how it treats undeclared values, see `TabularSynthesizer`.
+    privacy_unit: name of the column of the units, `None` for rows.
   """
+  if privacy_unit is None:
+    several = 'where several rows belong to one person, a person is protected'
+    several += ' less than a row'
+  else:
+    several = f'where several values of {privacy_unit!r} belong to one person, '
+    several += 'the person is protected less'
+  examples = 'rows' if privacy_unit is None else 'units'
   found = [
     'The guarantee covers the released model, and any number of rows drawn '
     'from it. It holds for the unit and the neighboring relation of the '
-    'statement alone: where several rows belong to one person, a person is '
-    'protected less than a row.',
-    'Schema and number of rows were taken for public and are part of this '
-    'model.',
+    f'statement alone: {several}.',
+    f'Schema and number of {examples} were taken for public and are part of '
+    'this model.',
     'Synthetic rows have the distribution of the model, which is that of the '
     'table only approximately: check results on the table itself before '
     'relying on them, rare categories and relations of many columns above all.',
@@ -61,7 +73,8 @@ def make(
   model: str,
   hyperparameters: dict[str, Any],
   schema: dict[str, Any],
-  num_rows: int,
+  num_examples: int,
+  privacy_unit: str | None,
   tensors: list[dict[str, Any]],
   statement: dict[str, Any],
   metrics: dict[str, Any] | None,
@@ -74,7 +87,8 @@ def make(
     model: name of the model.
     hyperparameters: of the model.
     schema: `TableSchema.to_dict`.
-    num_rows: the public number of rows.
+    num_examples: the public number of rows, or of units.
+    privacy_unit: name of the column of the units, `None` for rows.
     tensors: `RawTable.describe`.
     statement: `PrivacyStatement.to_dict`.
     metrics: finite numbers to publish, by name, or `None`.
@@ -88,8 +102,8 @@ def make(
 
   >>> card = make(
   ...   model='histogram', hyperparameters={}, schema={'fields': []},
-  ...   num_rows=10, tensors=[], statement={}, metrics=None, limits=[],
-  ...   has_density=True)
+  ...   num_examples=10, privacy_unit=None, tensors=[], statement={},
+  ...   metrics=None, limits=[], has_density=True)
   >>> card['data']['num_rows'], sorted(card['signatures'])
   (10, ['log_prob', 'sample'])
   """
@@ -124,7 +138,7 @@ def make(
     'model': model,
     'hyperparameters': hyperparameters,
     'data': {
-      'num_rows': num_rows,
+      **_examples(num_examples, privacy_unit),
       'num_columns': len(schema['fields']),
       'schema': schema,
     },
@@ -152,7 +166,7 @@ def to_markdown(card: dict[str, Any], statement: str) -> str:
     '',
     '## Data',
     '',
-    f'{card["data"]["num_rows"]:,} rows (taken for public), '
+    f'{_described(card["data"])} (taken for public), '
     f'{card["data"]["num_columns"]} columns.',
     '',
     '| column | tensor | dtype | values | missing value |',
@@ -205,3 +219,15 @@ def _values(field):
 def _cell(text):
   text = html.escape(text, quote=False)
   return ' '.join(text.replace('|', '\\|').split())
+
+
+def _examples(number, privacy_unit):
+  if privacy_unit is None:
+    return {'num_rows': number}
+  return {'num_units': number, 'privacy_unit': privacy_unit}
+
+
+def _described(data):
+  if 'num_rows' in data:
+    return f'{data["num_rows"]:,} rows'
+  return f'Rows of {data["num_units"]:,} values of `{data["privacy_unit"]}`'

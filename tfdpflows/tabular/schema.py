@@ -221,9 +221,13 @@ class TableSchema:
 
   Attributes:
     fields: tuple of `Field`, in the order of the columns.
+    privacy_unit: name of the column that tells whose rows are whose, where
+      people (or other units) with several rows are to be protected. It is no
+      field: what it holds is not learned.
 
   Raises:
-    ValueError: if there is no field or two have the same name.
+    ValueError: if there is no field, two have the same name, or one that of
+      the privacy unit.
 
   #### Example
 
@@ -234,9 +238,22 @@ class TableSchema:
   """
 
   fields: tuple[Field, ...]
+  privacy_unit: str | None = None
 
   def __post_init__(self):
     object.__setattr__(self, 'fields', tuple(self.fields))
+    if self.privacy_unit is not None and not (
+      isinstance(self.privacy_unit, str) and self.privacy_unit
+    ):
+      raise ValueError(
+        f'The privacy unit of the schema is {self.privacy_unit!r}; give the '
+        'name of a column.'
+      )
+    if self.privacy_unit in self.names:
+      raise ValueError(
+        f'The schema has a field {self.privacy_unit!r}, which is its privacy '
+        'unit: identifiers are not learned. Remove the field.'
+      )
     if not self.fields:
       raise ValueError(
         'The schema has no fields; describe at least one column.'
@@ -278,11 +295,17 @@ class TableSchema:
     """Returns the schema that a `dict` with key 'fields' describes."""
     if not isinstance(raw, dict) or not isinstance(raw.get('fields'), list):
       raise ValueError('A schema is an object with a list named "fields".')
-    return cls(Field.from_dict(field) for field in raw['fields'])
+    return cls(
+      (Field.from_dict(field) for field in raw['fields']),
+      raw.get('privacyUnit'),
+    )
 
   def to_dict(self) -> dict:
     """Returns the schema as a JSON-able `dict`."""
-    return {'fields': [field.to_dict() for field in self.fields]}
+    found = {'fields': [field.to_dict() for field in self.fields]}
+    if self.privacy_unit is not None:
+      found['privacyUnit'] = self.privacy_unit
+    return found
 
   @classmethod
   def from_json(cls, path: str | os.PathLike) -> TableSchema:
@@ -320,13 +343,25 @@ class TableSchema:
     atomic.write_file(path, lambda file: file.write(f'{text}\n'.encode()))
 
   @classmethod
-  def draft(cls, df: pd.DataFrame) -> TableSchema:
+  def draft(
+    cls, df: pd.DataFrame, privacy_unit: str | None = None
+  ) -> TableSchema:
     """Returns a schema read off a table, with everything marked.
+
+    Args:
+      df: a `pandas.DataFrame`.
+      privacy_unit: name of the column with the privacy unit, if there is one.
 
     Raises:
       ValueError: if the table is empty or a column cannot be described.
     """
-    return cls(_draft_field(df, name) for name in values.checked_names(df))
+    names = values.checked_names(df)
+    if privacy_unit is not None and privacy_unit not in names:
+      raise ValueError(_no_unit(privacy_unit, names))
+    return cls(
+      (_draft_field(df, name) for name in names if name != privacy_unit),
+      privacy_unit,
+    )
 
   def validate(
     self, df: pd.DataFrame, out_of_range: str = 'error', *, fitting: bool = True
@@ -335,7 +370,8 @@ class TableSchema:
 
     Args:
       df: a `pandas.DataFrame` with the columns of the schema, in any order;
-        values may be strings as read from a CSV file.
+        values may be strings as read from a CSV file. It may have the column of
+        the privacy unit, which the result has not.
       out_of_range: 'error' refuses the first cell that the schema does not
         declare. 'clip' refuses no cell, and replaces each by itself: numbers
         move to the nearest bound, whole number or number of an enum; what is no
@@ -364,7 +400,7 @@ class TableSchema:
     names = [str(name) for name in values.checked_names(df)]
     self._check_complete(names)
     for name in names:
-      if name not in self.names:
+      if name not in (*self.names, self.privacy_unit):
         raise ValueError(
           f'The schema has no field {name!r}; describe it, or drop the column.'
         )
@@ -380,6 +416,45 @@ class TableSchema:
         _check_informative(column, field, clip)
       columns[field.name] = _declared(column, field, marks, clip)
     return pd.DataFrame(columns)
+
+  def rows_of_units(
+    self, df: pd.DataFrame, out_of_range: str = 'error'
+  ) -> tuple[pd.DataFrame, pd.Series]:
+    """Returns the rows of known units, and the identifier of each.
+
+    Args:
+      df: a `pandas.DataFrame` with the column of the privacy unit.
+      out_of_range: 'error' refuses a missing identifier. 'clip' drops its row:
+        whoever's it is adds nothing with it.
+
+    Returns:
+      A `DataFrame`, and as many identifiers as text: 7, 7.0 and '7' are one.
+
+    Raises:
+      ValueError: without the column; under 'error', naming a row without an
+        identifier; if no row has one.
+    """
+    names = [str(name) for name in values.checked_names(df)]
+    if self.privacy_unit not in names:
+      raise ValueError(_no_unit(self.privacy_unit, names))
+    column = df.iloc[:, names.index(self.privacy_unit)]
+    clip = out_of_range == 'clip'
+    ids = values.typed(column, 'string', self.privacy_unit, clip=clip)
+    missing = ids.isna().to_numpy()
+    if missing.any() and not clip:
+      raise ValueError(
+        f'Column {self.privacy_unit!r}, '
+        f'{values.name_row(int(np.flatnonzero(missing)[0]))}: the identifier '
+        f'is missing ({missing.sum()} of {len(ids)} are), and whose row it is '
+        'is not known. Fill it in, or set out_of_range to clip, which drops '
+        'such rows.'
+      )
+    if missing.all():
+      raise ValueError(
+        f'Column {self.privacy_unit!r} has no values, only missing ones; name '
+        'another privacy unit.'
+      )
+    return df[~missing].reset_index(drop=True), ids[~missing]
 
   def public_part(self, df: pd.DataFrame) -> pd.DataFrame:
     """Returns what `validate` returns under 'clip' for fitting, for any rows.
@@ -408,6 +483,13 @@ class TableSchema:
   def kinds(column: pd.Series) -> np.ndarray:
     """Returns the apparent type of every cell; see `values.kinds`."""
     return values.kinds(column)
+
+
+def _no_unit(privacy_unit, names):
+  return (
+    f'The table has no column {privacy_unit!r}, which is the privacy unit. It '
+    f'has {", ".join(map(repr, names))}.'
+  )
 
 
 def _is_number(value):

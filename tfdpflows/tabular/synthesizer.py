@@ -12,6 +12,8 @@ import pandas as pd
 import tensorflow as tf
 
 from tfdpflows import accounting
+from tfdpflows._checks import check_integer
+from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
   conditioning,
   fitting,
@@ -45,9 +47,12 @@ class TabularSynthesizer:
   What `fit` leaves behind (the model, samples, log-densities of rows that are
   not private, the progress it shows) is (epsilon, delta)-differentially
   private under adding or removing one row. Schema and number of rows count as
-  public. Every mechanism is in the `ledger`, charged before it ran. Not covered
-  are a `seed`, log-densities of private rows, refusals under
-  `out_of_range='error'`, and floating-point attacks on the noise.
+  public. With a `privacy_unit` it is so under adding or removing all rows with
+  one value of that column; the number of its values counts as public, and that
+  of rows does not (`sampling.Units`). Every mechanism is in the `ledger`,
+  charged before it ran. Not covered are a `seed`, log-densities of private
+  rows, refusals under `out_of_range='error'`, and floating-point attacks on the
+  noise.
 
   Args:
     schema: a `TableSchema`. Its types, bounds and categories count as public,
@@ -62,6 +67,14 @@ class TabularSynthesizer:
     accountant: name of the accountant.
     out_of_range: 'error' refuses values that the schema does not declare;
       'clip' replaces them, see `TableSchema.validate`.
+    privacy_unit: name of the column whose values are the units of privacy, such
+      as 'person_id'; by default that of the schema. It is not learned.
+    max_rows_per_unit: the largest number of rows of a unit that are used;
+      public, and needed where there is a `privacy_unit`.
+    max_rows_epsilon: the part of `epsilon` for choosing a smaller number
+      privately, see `mechanisms.private_max_rows`; by default none is chosen.
+    unit_weighting: 'rows' learns the distribution of the rows that are used,
+      'units' that of a random row of a random unit, see `sampling.Units`.
     seed: for tests and papers: makes everything reproducible, and the result
       not private against anyone who knows the seed.
     **hyperparameters: of the model, see its class in `tabular.models`.
@@ -70,6 +83,7 @@ class TabularSynthesizer:
     model: the `TableModel` with its hyper-parameters; those that depend on the
       number of rows are right once it is fitted.
     ledger: the `PrivacyLedger`, once it is fitted.
+    num_examples: the public number of rows, or of units, once it is fitted.
 
   Raises:
     ValueError: for arguments out of range.
@@ -103,9 +117,15 @@ class TabularSynthesizer:
     bounds_epsilon: float | None = None,
     accountant: str = 'pld',
     out_of_range: str = 'error',
+    privacy_unit: str | None = None,
+    max_rows_per_unit: int | None = None,
+    max_rows_epsilon: float | None = None,
+    unit_weighting: str = 'rows',
     seed: int | None = None,
     **hyperparameters: Any,
   ):
+    if privacy_unit is not None:
+      schema = dataclasses.replace(schema, privacy_unit=privacy_unit)
     self.schema = schema
     self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
     self.accountant = accountant
@@ -121,6 +141,13 @@ class TabularSynthesizer:
         f'must be between 0 and {epsilon}.'
       )
     self.bounds_epsilon = bounds_epsilon
+    self._unit_settings = _unit_settings(
+      schema.privacy_unit,
+      max_rows_per_unit,
+      unit_weighting,
+      max_rows_epsilon,
+      epsilon - (bounds_epsilon or 0.0),
+    )
     self.seed = None if seed is None else int(seed)
     if target is not None and target not in self.schema.names:
       raise ValueError(
@@ -129,6 +156,12 @@ class TabularSynthesizer:
       )
     self.target = target
     self._model_class = models.model_class(model)
+    if self._unit_settings is not None and not self._model_class.takes_units:
+      takers = [n for n in models.MODELS if models.model_class(n).takes_units]
+      raise ValueError(
+        f'Model {model!r} protects rows, and the privacy unit is '
+        f'{schema.privacy_unit!r}. Use one of {takers}.'
+      )
     self._hyperparameters = hyperparameters
     if target is not None:
       self._hyperparameters = {**hyperparameters, 'target': target}
@@ -145,14 +178,15 @@ class TabularSynthesizer:
     self.model = self._model_for(1)
     self.ledger = None
     self._earlier_ledgers = []
-    self._num_rows = None
+    self.num_examples = None
+    self._units = None
     self._sampling = None
     self._marginals = None
     self._distribution = None
 
-  def _model_for(self, num_rows):
+  def _model_for(self, num_examples):
     return self._model_class.for_table(
-      num_rows, len(self.schema.fields), **self._hyperparameters
+      num_examples, len(self.schema.fields), **self._hyperparameters
     )
 
   def fit(
@@ -204,34 +238,43 @@ class TabularSynthesizer:
         'came from the data. Replace them by public knowledge and remove the '
         'marks, or pay for private bounds with bounds_epsilon.'
       )
+    units, columns = None, {}
+    if self._unit_settings is not None:
+      df, ids = self.schema.rows_of_units(df, self.out_of_range)
+      units = self._unit_settings.units(ids)
+      columns = {self.schema.privacy_unit: ids.to_numpy()}
     table = self.schema.validate(df, self.out_of_range)
-    self.model = self._model_for(len(table))
-    self._num_rows = len(table)
-    if self.budget.delta * len(table) >= 1:
+    examples = len(table) if units is None else units.num_units
+    self.model = self._model_for(examples)
+    self.num_examples = examples
+    if self.budget.delta * examples >= 1:
+      what = 'row' if units is None else 'unit'
       warnings.warn(
-        f'delta is {self.budget.delta:g}, and one over the number of rows '
-        f'{1 / len(table):.2g}: publishing one row in full would be as private '
-        'as that. Choose delta well below.',
+        f'delta is {self.budget.delta:g}, and one over the number of {what}s '
+        f'{1 / examples:.2g}: publishing one {what} in full would be as '
+        'private as that. Choose delta well below.',
         stacklevel=3,
       )
     # A budget that is too small is refused before anything is written.
     spending = fitting.split_budget(
       self.schema,
-      len(table),
+      examples,
       self.model,
       budget=self.budget,
       bounds_epsilon=self.bounds_epsilon,
       accountant=self.accountant,
+      max_rows_epsilon=self._max_rows_epsilon,
     )
     work = work_directory.WorkDirectory(
       work_dir,
       resume=resume,
       overwrite=overwrite,
       settings=self._settings(),
-      table=table,
+      table=table.assign(**columns),
       seed=self.seed,
       budget=self.budget,
       accountant=self.accountant,
+      privacy_unit=self.schema.privacy_unit,
     )
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
@@ -244,6 +287,7 @@ class TabularSynthesizer:
         work,
         resume=resume,
         progress=progress,
+        units=units,
         absent=absent,
       )
     except BaseException:
@@ -253,9 +297,40 @@ class TabularSynthesizer:
     self.schema = fitted.schema
     self._marginals = fitted.marginals
     self._distribution = fitted.distribution
+    if units is not None:
+      self._units = fitted.units.describe()
     if spending.plan is not None:
-      self._sampling = self.model.describe_sampling(spending.plan)
+      self._sampling = self.model.describe_sampling(
+        spending.plan, self.schema.privacy_unit
+      )
     return self
+
+  @property
+  def _max_rows_epsilon(self):
+    settings = self._unit_settings
+    return None if settings is None else settings.max_rows_epsilon
+
+  def _refit_arguments(self):
+    """Arguments of a synthesizer that fits as this one, with public bounds."""
+    units = self._unit_settings
+    return {
+      'epsilon': self.budget.epsilon,
+      'delta': self.budget.delta,
+      'accountant': self.accountant,
+      'out_of_range': self.out_of_range,
+      'max_rows_per_unit': units and units.max_rows_per_unit,
+      'max_rows_epsilon': units and units.max_rows_epsilon,
+      'unit_weighting': units.weighting if units else 'rows',
+      'model': self.model.name,
+      **dataclasses.asdict(self.model),
+    }
+
+  def _count_examples(self, df):
+    """Returns the number of rows of a table, or of its units."""
+    if self._unit_settings is None:
+      return len(df)
+    _, ids = self.schema.rows_of_units(df, self.out_of_range)
+    return self._unit_settings.units(ids).num_units
 
   def _settings(self):
     """What a resumed fit must agree with."""
@@ -267,7 +342,9 @@ class TabularSynthesizer:
       'accountant': self.accountant,
       'out_of_range': self.out_of_range,
       'seed': self.seed,
-      'num_rows': self._num_rows,
+      # The number of units, where there are any.
+      'num_rows': self.num_examples,
+      'units': self._unit_settings and self._unit_settings._asdict(),
       'model': self.model.name,
       'hyperparameters': dataclasses.asdict(self.model),
     }
@@ -381,9 +458,11 @@ class TabularSynthesizer:
         'and what the error says, is outside of this guarantee; '
         "out_of_range='clip' refuses no value."
       )
+    if self._units is not None:
+      notes.append(f'Units: {self._units}.')
     notes += [work_directory.describe_earlier(path) for path in earlier]
     return accounting.privacy_statement(
-      self.ledger, num_examples=self._num_rows, notes=notes, **extra
+      self.ledger, num_examples=self.num_examples, notes=notes, **extra
     )
 
   def save(self, model_dir: str | os.PathLike, overwrite: bool = False) -> None:
@@ -417,6 +496,7 @@ class TabularSynthesizer:
         **model_directory.header(folder.digests()),
         'settings': self._settings(),
         'sampling': self._sampling,
+        'units': self._units,
         'marginals': self._marginals,
       },
     )
@@ -496,12 +576,16 @@ class TabularSynthesizer:
       model=self.model.name,
       hyperparameters=dataclasses.asdict(self.model),
       schema=self.schema.to_dict(),
-      num_rows=self._num_rows,
+      num_examples=self.num_examples,
+      privacy_unit=self.schema.privacy_unit,
       tensors=table.describe(),
       statement=statement.to_dict(),
       metrics=metrics,
       limits=model_card.limits(
-        self.model.has_density, self.seed is not None, self.out_of_range
+        self.model.has_density,
+        self.seed is not None,
+        self.out_of_range,
+        self.schema.privacy_unit,
       ),
       has_density=self.model.has_density,
     )
@@ -536,6 +620,7 @@ class TabularSynthesizer:
   @classmethod
   def _from_directory(cls, model_dir, model):
     settings = models.current_settings(model['settings'])
+    units = settings.get('units') or {}
     self = cls(
       TableSchema.from_json(os.path.join(model_dir, 'schema.json')),
       epsilon=settings['epsilon'],
@@ -544,14 +629,18 @@ class TabularSynthesizer:
       bounds_epsilon=settings['bounds_epsilon'],
       accountant=settings['accountant'],
       out_of_range=settings['out_of_range'],
+      max_rows_per_unit=units.get('max_rows_per_unit'),
+      max_rows_epsilon=units.get('max_rows_epsilon'),
+      unit_weighting=units.get('weighting', 'rows'),
       seed=settings['seed'],
       **settings['hyperparameters'],
     )
     self.ledger, self._earlier_ledgers = model_directory.read_ledger(
       model_dir, model
     )
-    self._num_rows = settings['num_rows']
+    self.num_examples = settings['num_rows']
     self._sampling = model['sampling']
+    self._units = model.get('units')
     self._marginals = model['marginals']
     self._distribution = self.model.make_distribution(
       TableEncoder(self.schema).columns, self._marginals
@@ -560,6 +649,33 @@ class TabularSynthesizer:
     with system_errors.of_file(weights):
       self._checkpoint().read(weights).assert_existing_objects_matched()
     return self
+
+
+def _unit_settings(name, most, weighting, epsilon, budget):
+  """Returns `fitting.UnitSettings`, `None` for rows; checks the arguments."""
+  if name is None:
+    given = {'max_rows_per_unit': most, 'max_rows_epsilon': epsilon}
+    for argument, value in given.items():
+      if value is not None:
+        raise ValueError(
+          f'{argument} is {value}, and there is no privacy_unit: name the '
+          'column of the identifier.'
+        )
+    return None
+  if most is None:
+    raise ValueError(
+      f'The privacy unit is {name!r}: give max_rows_per_unit, the largest '
+      'number of rows of one unit that are used. It must be known without the '
+      'data; max_rows_epsilon chooses a smaller one privately.'
+    )
+  if epsilon is not None and not 0 < epsilon < budget:
+    raise ValueError(
+      f'max_rows_epsilon is {epsilon}; it is a part of epsilon, and must be '
+      f'above 0 and below {budget:g}, what is left of it.'
+    )
+  most = check_integer('max_rows_per_unit', most)
+  sampling.check_weighting(weighting)
+  return fitting.UnitSettings(name, most, weighting, epsilon)
 
 
 def fit_to_directory(

@@ -216,6 +216,8 @@ def _is_open(lines):
 
 
 def _typed(column, name, schema, clip):
+  if schema is not None and name == schema.privacy_unit:
+    return values.typed(column, 'string', name, clip=clip)
   if schema is not None and name in schema.names:
     field = schema[name]
     declared = () if 'enum' in field.from_data else field.enum or ()

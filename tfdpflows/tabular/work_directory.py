@@ -47,10 +47,11 @@ class WorkDirectory:
     path: the folder, or `None` for memory.
     resume: whether to continue the fit in it.
     settings: JSON-able dict that must be the same when resumed.
-    table: the validated `DataFrame`.
+    table: the validated `DataFrame`, with the identifiers of units.
     seed: seed instead of a secret, or `None`.
     budget: the `PrivacyBudget`.
     accountant: name of the accountant.
+    privacy_unit: name of the units that are protected, `None` for rows.
     overwrite: whether to replace an unfinished fit; its ledgers are kept.
 
   Attributes:
@@ -77,6 +78,7 @@ class WorkDirectory:
     seed: int | None,
     budget: PrivacyBudget,
     accountant: str,
+    privacy_unit: str | None = None,
     overwrite: bool = False,
   ):
     # As they come back from JSON.
@@ -91,6 +93,7 @@ class WorkDirectory:
         budget=budget,
         accountant=accountant,
         metadata=_metadata(self.randomness),
+        privacy_unit=privacy_unit,
       )
       return
     if resume:
@@ -98,12 +101,16 @@ class WorkDirectory:
     else:
       if overwrite:
         _drop(path)
-      self._create(path, settings, table, seed, budget, accountant)
+      self._create(
+        path, settings, table, seed, budget, accountant, privacy_unit
+      )
     self.checkpoints = os.path.join(path, 'checkpoints')
     self.earlier_ledgers = list_earlier(path)
     self.ledger = PrivacyLedger.open(os.path.join(path, LEDGER), budget=budget)
 
-  def _create(self, path, settings, table, seed, budget, accountant):
+  def _create(
+    self, path, settings, table, seed, budget, accountant, privacy_unit
+  ):
     if os.path.lexists(path):
       raise FileExistsError(
         f'{path} holds a fit that was not finished: resume it, or overwrite '
@@ -117,6 +124,7 @@ class WorkDirectory:
         budget=budget,
         accountant=accountant,
         metadata=_metadata(self.randomness),
+        privacy_unit=privacy_unit,
       ).close()
       _write_private(
         os.path.join(aside, _SETTINGS),

@@ -108,7 +108,7 @@ def _refined(density, codes, rounds):
   ledger = accounting.PrivacyLedger()
   targets = adaptive_marginals.refine(
     density, codes.astype(np.float32), rounds, Randomness(seed=0), ledger,
-    num_rows=5000, target=None, resume=False,
+    total=5000, units=None, target=None, resume=False,
   )  # fmt: skip
   return targets, ledger
 

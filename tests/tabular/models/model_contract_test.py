@@ -127,6 +127,6 @@ class TestFlows:
     ledger = accounting.PrivacyLedger()
     model.refine(
       density, None, (), Randomness(seed=0), ledger,
-      num_rows=400, resume=False, progress=False,
+      total=400, units=None, resume=False, progress=False,
     )  # fmt: skip
     assert not ledger.entries

@@ -18,7 +18,7 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, mechanisms
+from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows import progress as bars
 from tfdpflows._keras import keras
 from tfdpflows.mechanisms import marginals, smoothing
@@ -116,7 +116,8 @@ def refine(
   randomness: Randomness,
   ledger: accounting.PrivacyLedger,
   *,
-  num_rows: int,
+  total: float,
+  units: sampling.Units | None,
   target: int | None,
   resume: bool,
   progress: bool = False,
@@ -129,7 +130,8 @@ def refine(
     rounds: from `plan_rounds`.
     randomness: see `TableModel.refine`, as the other arguments.
     ledger: charged for every round.
-    num_rows: the public number of rows.
+    total: see `TableModel.train`.
+    units: see there.
     target: number of the target column, or `None`.
     resume: whether rounds that were charged are repeated.
     progress: whether to show progress bars.
@@ -174,13 +176,14 @@ def refine(
       bins,
       sizes,
       groups,
-      [num_rows * e for e in expected],
+      [total * e for e in expected],
       spent.noise_multiplier,
       spent.epsilon,
       randomness,
       ledger,
       label=f'guide {number}: choice',
       resume=resume,
+      units=units,
     )
     (seen,) = mechanisms.noisy_marginals(
       bins,
@@ -191,8 +194,9 @@ def refine(
       ledger,
       label=f'guide {number}: marginal',
       resume=resume,
+      units=units,
     )
-    targets[groups[chosen]] = shrunken(seen, expected[chosen], num_rows)
+    targets[groups[chosen]] = shrunken(seen, expected[chosen], total)
     weights = rake(rows, sizes, [*targets.values(), *columns])
     bars.add_one(shown, ledger)
   shown.close()
@@ -212,7 +216,7 @@ def refine(
 
 
 def shrunken(
-  marginal: mechanisms.Marginal, expected: np.ndarray, num_rows: int
+  marginal: mechanisms.Marginal, expected: np.ndarray, total: float
 ) -> Target:
   """Returns a noisy marginal shrunk towards the model's, as a `Target`.
 
@@ -227,8 +231,8 @@ def shrunken(
   array([0.81, 0.19, 0.  ])
   """
   expected = np.asarray(expected, np.float64)
-  noise = marginal.std / num_rows
-  gap = marginal.counts / num_rows - expected
+  noise = marginal.std / total
+  gap = marginal.counts / total - expected
   excess = np.sum(gap**2) - gap.size * noise**2
   if excess <= 0:
     return Target(tuple(marginal.columns), expected / expected.sum())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dp_accounting
 import numpy as np
 
-from tfdpflows import accounting
+from tfdpflows import accounting, sampling
 from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import EncodedColumn
 
@@ -72,6 +72,7 @@ class TableModel(abc.ABC):
   Attributes:
     name: name of the model.
     has_density: whether its distribution has a `log_prob`.
+    takes_units: whether `train` protects units of several rows.
     marginal_share: share of the budget (of the squared signal-to-noise ratio)
       that goes to the private marginals; the rest trains the model.
 
@@ -81,6 +82,7 @@ class TableModel(abc.ABC):
 
   name: ClassVar[str]
   has_density: ClassVar[bool]
+  takes_units: ClassVar[bool] = False
 
   marginal_share: float = share(0.15)
 
@@ -105,7 +107,7 @@ class TableModel(abc.ABC):
     """Returns the model for a table, a function of public sizes alone.
 
     Args:
-      num_examples: number of rows.
+      num_examples: number of rows, or of units.
       num_columns: number of columns.
       **hyperparameters: values that replace the defaults.
 
@@ -156,7 +158,7 @@ class TableModel(abc.ABC):
   @abc.abstractmethod
   def plan_training(
     self,
-    num_rows: int,
+    num_examples: int,
     *,
     budget: accounting.PrivacyBudget,
     spent: dp_accounting.DpEvent,
@@ -165,7 +167,7 @@ class TableModel(abc.ABC):
     """Returns how the model is trained with what is left of a budget.
 
     Args:
-      num_rows: the public number of rows.
+      num_examples: the public number of rows, or of units.
       budget: the budget of the whole fit.
       spent: all other mechanisms of the fit.
       accountant: name of the accountant.
@@ -194,6 +196,8 @@ class TableModel(abc.ABC):
     spending: Spending,
     work: WorkDirectory,
     *,
+    units: sampling.Units | None,
+    total: float,
     resume: bool,
     progress: bool,
   ) -> None:
@@ -205,13 +209,18 @@ class TableModel(abc.ABC):
       spending: the budget, with `plan_training` in `plan` and
         `plan_refinement` in `rounds`.
       work: randomness, ledger and checkpoints of the fit.
+      units: the units that are protected, `None` for rows.
+      total: the public number of rows; or the weight of the rows of all units,
+        as it was released.
       resume: whether to go on with what was interrupted.
       progress: whether to show progress bars, in a terminal or notebook.
     """
 
   @abc.abstractmethod
-  def describe_sampling(self, plan: Any) -> str | None:
-    """Returns how batches of rows are drawn, or `None` if none are."""
+  def describe_sampling(
+    self, plan: Any, privacy_unit: str | None
+  ) -> str | None:
+    """Returns how batches are drawn, or `None` if none are."""
 
   @abc.abstractmethod
   def notes(self) -> list[str]:

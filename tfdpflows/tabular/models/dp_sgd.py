@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, gradients
+from tfdpflows import accounting, gradients, sampling
 from tfdpflows._keras import keras
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.models.base import PrivatelyTrained
@@ -58,6 +58,8 @@ class DPSGDModel(TableModel):
     ValueError: for a value out of range.
   """
 
+  takes_units: ClassVar[bool] = True
+
   expected_batch_size: float = positive(2000.0)
   epochs: float = positive(20.0)
   l2_norm_clip: float = positive(10.0)
@@ -94,7 +96,7 @@ class DPSGDModel(TableModel):
 
   def plan_training(
     self,
-    num_rows: int,
+    num_examples: int,
     *,
     budget: accounting.PrivacyBudget,
     spent: dp_accounting.DpEvent,
@@ -104,7 +106,7 @@ class DPSGDModel(TableModel):
     return TrainingPlan.for_epsilon(
       epsilon=budget.epsilon,
       delta=budget.delta,
-      num_examples=num_rows,
+      num_examples=num_examples,
       expected_batch_size=self.expected_batch_size,
       epochs=self.epochs,
       clipping=self.clipping_strategy(),
@@ -112,16 +114,20 @@ class DPSGDModel(TableModel):
       spent=spent,
     )
 
-  def describe_sampling(self, plan: TrainingPlan) -> str:
+  def describe_sampling(
+    self, plan: TrainingPlan, privacy_unit: str | None
+  ) -> str:
     """See `TableModel`."""
-    return plan.sampler.describe()
+    return plan.sampler.describe(privacy_unit)
 
   def notes(self) -> list[str]:
     """See `TableModel`."""
     return [f'Clipping: {self.clipping_strategy()!r}.']
 
 
-def charged_plan(plan: TrainingPlan, work: WorkDirectory) -> TrainingPlan:
+def charged_plan(
+  plan: TrainingPlan, work: WorkDirectory, units: sampling.Units | None
+) -> TrainingPlan:
   """Returns a plan to run, on the ledger of a fit and with its randomness."""
   return TrainingPlan(
     plan.sampler,
@@ -137,6 +143,7 @@ def charged_plan(plan: TrainingPlan, work: WorkDirectory) -> TrainingPlan:
     delta=plan.delta,
     ledger=work.ledger,
     randomness=work.randomness,
+    units=units,
   )
 
 

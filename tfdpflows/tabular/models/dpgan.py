@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows import sampling
 from tfdpflows.independence import Checker
 from tfdpflows.models.base import PrivatelyTrained
 from tfdpflows.randomness import Randomness
@@ -66,14 +67,17 @@ class DPGANModel(GANModel, dp_sgd.DPSGDModel):
     spending: Spending,
     work: WorkDirectory,
     *,
+    units: sampling.Units | None,
+    total: float,
     resume: bool,
     progress: bool,
   ) -> None:
     """See `TableModel`."""
+    del total
     training = DPGAN(distribution, self, work.randomness)
     dp_sgd.train(
       training,
-      dp_sgd.charged_plan(spending.plan, work),
+      dp_sgd.charged_plan(spending.plan, work, units),
       codes,
       settings=self,
       loss_bound=None,

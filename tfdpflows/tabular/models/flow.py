@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, flows, models
+from tfdpflows import accounting, flows, models, sampling
 from tfdpflows._autograph import unconverted
 from tfdpflows._keras import tfp
 from tfdpflows.randomness import Randomness
@@ -92,6 +92,8 @@ class FlowModel(dp_sgd.DPSGDModel):
     spending: Spending,
     work: WorkDirectory,
     *,
+    units: sampling.Units | None,
+    total: float,
     resume: bool,
     progress: bool,
   ) -> None:
@@ -102,7 +104,7 @@ class FlowModel(dp_sgd.DPSGDModel):
         work.randomness.tensorflow('dequantization'),
         self.ema_momentum,
       ),
-      dp_sgd.charged_plan(spending.plan, work),
+      dp_sgd.charged_plan(spending.plan, work, units),
       codes,
       settings=self,
       loss_bound=self.loss_bound,
@@ -116,7 +118,8 @@ class FlowModel(dp_sgd.DPSGDModel):
       spending.rounds,
       work.randomness,
       work.ledger,
-      num_rows=len(codes),
+      total=total,
+      units=units,
       resume=resume,
       progress=progress,
     )
@@ -137,7 +140,8 @@ class FlowModel(dp_sgd.DPSGDModel):
     randomness: Randomness,
     ledger: accounting.PrivacyLedger,
     *,
-    num_rows: int,
+    total: float,
+    units: sampling.Units | None,
     resume: bool,
     progress: bool,
   ) -> None:
@@ -149,7 +153,8 @@ class FlowModel(dp_sgd.DPSGDModel):
       rounds: from `plan_refinement`.
       randomness: the `Randomness` of the fit.
       ledger: charged for every mechanism before it looks at `codes`.
-      num_rows: the public number of rows.
+      total: see `train`.
+      units: see `train`.
       resume: whether mechanisms that were charged are repeated.
       progress: whether to show progress bars, in a terminal or notebook.
     """

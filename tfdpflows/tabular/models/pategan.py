@@ -9,7 +9,7 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, pate
+from tfdpflows import accounting, pate, sampling
 from tfdpflows import progress as bars
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import system_errors
@@ -83,7 +83,7 @@ class PATEGANModel(GANModel):
 
   def plan_training(
     self,
-    num_rows: int,
+    num_examples: int,
     *,
     budget: accounting.PrivacyBudget,
     spent: dp_accounting.DpEvent,
@@ -94,10 +94,11 @@ class PATEGANModel(GANModel):
     Raises:
       ValueError: if there are fewer rows than teachers.
     """
-    if num_rows < self.num_teachers:
+    if num_examples < self.num_teachers:
       raise ValueError(
-        f'num_teachers is {self.num_teachers}, and the table has {num_rows} '
-        'rows: each teacher needs one at least, and should have many.'
+        f'num_teachers is {self.num_teachers}, and the table has '
+        f'{num_examples} rows: each teacher needs one at least, and should '
+        'have many.'
       )
     return pate.plan_queries(
       budget,
@@ -115,10 +116,13 @@ class PATEGANModel(GANModel):
     spending: Spending,
     work: WorkDirectory,
     *,
+    units: sampling.Units | None,
+    total: float,
     resume: bool,
     progress: bool,
   ) -> None:
     """See `TableModel`."""
+    del units, total  # Shards are of rows.
     PATEGAN(distribution, self, work.randomness).fit(
       codes,
       spending.plan.sigma,
@@ -128,7 +132,9 @@ class PATEGANModel(GANModel):
       progress=progress,
     )
 
-  def describe_sampling(self, plan: pate.QueryPlan) -> None:
+  def describe_sampling(
+    self, plan: pate.QueryPlan, privacy_unit: str | None
+  ) -> None:
     """See `TableModel`: no rows are sampled."""
 
   def notes(self) -> list[str]:

@@ -1,0 +1,276 @@
+"""Fits that protect people with several rows: replays, files, bad input."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+from tests.tabular import small_table
+from tests.tabular.pipeline_privacy_test import small
+from tfdpflows import accounting, audit
+from tfdpflows.audit import replaying
+from tfdpflows.tabular import TableSchema, TabularSynthesizer
+from tfdpflows.tabular.synthesizer import fit_to_directory
+
+PERSON = 'person'
+BUDGET = {'epsilon': 8.0, 'delta': 1e-3}
+
+
+@pytest.fixture(scope='module')
+def people():
+  """The small table, with 80 people of 1 to 9 rows; one has a third of all."""
+  made = small_table.make()
+  rng = np.random.default_rng(0)
+  ids = rng.permutation(np.repeat(np.arange(80), rng.integers(1, 10, 80))[:270])
+  ids = np.concatenate([ids, np.full(400 - len(ids), 5)])
+  made.table[PERSON] = rng.permutation(ids)
+  made.schema = dataclasses.replace(made.schema, privacy_unit=PERSON)
+  made.arguments = {**BUDGET, **made.tiny, 'max_rows_per_unit': 3}
+  return made
+
+
+MODELS = {
+  'adaptive': {
+    'model': 'histogram',
+    'target': 'member',
+    'adaptive_marginals': 2,
+    'max_rows_epsilon': 0.2,
+  },
+  'units': {'model': 'histogram', 'unit_weighting': 'units'},
+  'dpgan': {'model': 'dpgan', 'discriminator_steps': 3},
+  'hflow': {
+    'model': 'hflow',
+    'num_blocks': 1,
+    'dequantization': 'variational',
+    'clipping': 'per_unit',
+  },
+}
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'adaptive',
+    *(
+      pytest.param(n, marks=pytest.mark.full) for n in MODELS if n != 'adaptive'
+    ),
+  ],
+)
+def test_one_person_moves_every_release_by_its_sensitivity(people, name):
+  """Of the person with most rows; they are made extreme."""
+  table = people.table.copy()
+  rows = np.flatnonzero(table[PERSON] == 5)
+  table.loc[rows, table.columns[:-1]] = [0, 200, 12, 'Bonn', False]
+
+  def fit(absent):
+    synthesizer = TabularSynthesizer(
+      people.schema, **{**people.arguments, **MODELS[name]}
+    )
+    return audit.fit_without(synthesizer, table, absent)
+
+  with small():
+    found = replaying.record(fit, []).replay(rows[:1])
+  assert found.passed, found
+  moved = {entry.label: entry.moved for entry in found.entries}
+  assert moved['DP-SGD'] > 0.01
+  # All three rows that are used are in one bin of each column and level.
+  assert 0.5 < moved['marginals'] <= 1 + 1e-6
+  if name == 'adaptive':
+    assert moved['max rows per unit'] == pytest.approx(1)
+    assert len(moved) == 3 + 2 * 2
+
+
+def test_rows_that_are_not_used_change_nothing(people):
+  """A person's further rows: how many there are, and what they hold."""
+  table = people.table
+  # Of equal rows any may be used.
+  own = table[table[PERSON] == 5]
+  table = pd.concat([table[table[PERSON] != 5], *[own.iloc[:1]] * 4])
+
+  def fit(more):
+    given = pd.concat([table, *[own.iloc[:1]] * more], ignore_index=True)
+    return TabularSynthesizer(people.schema, **people.arguments).fit(
+      given, progress=False
+    )
+
+  found = audit.replay(fit, 0, 100)
+  assert found.passed, found
+  assert max(entry.moved for entry in found.entries) < 1e-6
+
+
+@pytest.mark.parametrize(
+  'how', ['shuffled units', 'numbers and texts', 'columns in another order']
+)
+def test_the_same_people_give_the_same_model(people, how):
+  table = people.table
+  other = {
+    'shuffled units': table.sort_values(PERSON, kind='stable'),
+    'numbers and texts': table.assign(
+      **{
+        PERSON: [
+          str(x) if i % 2 else float(x) for i, x in enumerate(table[PERSON])
+        ]
+      }
+    ),
+    'columns in another order': table[table.columns[::-1]],
+  }[how]
+  fit = lambda given: TabularSynthesizer(
+    people.schema, seed=0, **people.arguments
+  ).fit(given.reset_index(drop=True), progress=False)
+  one, two = fit(table), fit(other)
+  assert one._marginals == two._marginals
+  assert one.num_examples == two.num_examples == table[PERSON].nunique()
+
+
+def test_drafts_are_paid_for_by_people(people):
+  draft = TableSchema.draft(people.table, privacy_unit=PERSON)
+  assert PERSON not in draft.names
+  arguments = {**people.arguments, 'epsilon': 40.0, 'unit_weighting': 'units'}
+  fit = lambda absent: audit.fit_without(
+    TabularSynthesizer(draft, bounds_epsilon=30.0, **arguments),
+    people.table,
+    absent,
+  )
+  rows = np.flatnonzero(people.table[PERSON] == 5)
+  found = audit.replay(fit, [], rows)
+  entries = {entry.label: entry for entry in found.entries}
+  assert entries['bounds'].problem or not entries['bounds'].exceeds
+  assert not any(entry.exceeds for entry in found.entries), found
+  fitted = fit([])
+  assert fitted.schema.privacy_unit == PERSON
+  assert not fitted.schema.is_draft
+  assert fitted.ledger.epsilon() <= arguments['epsilon']
+
+
+def test_files(people, tmp_path):
+  """Saved, loaded, exported and stated."""
+  path = str(tmp_path / 'model')
+  fit_to_directory(
+    people.table,
+    people.schema,
+    path,
+    progress=False,
+    max_rows_epsilon=0.2,
+    seed=0,
+    **people.arguments,
+  )
+  loaded = TabularSynthesizer.load(path)
+  assert PERSON not in loaded.sample(5)
+  assert loaded.num_examples == people.table[PERSON].nunique()
+  assert loaded.ledger.privacy_unit == PERSON
+  statement = ' '.join(str(loaded.privacy_statement()).split())
+  for part in (
+    "Unit of privacy: all rows of the table with one value of 'person'",
+    f'Number of units: {loaded.num_examples}',
+    'The number of units is public; that of rows is not.',
+    'each value of person joins each batch',
+    'of its rows are used, and each row counts the same',
+    'max rows per unit: exponential mechanism',
+  ):
+    assert part in statement
+  for given in (people.table, people.table.drop(columns=PERSON)):
+    assert np.isfinite(loaded.log_prob(given)).all()
+  # That there are 400 rows is nowhere.
+  model = json.loads((tmp_path / 'model' / 'model.json').read_text())
+  assert model['settings']['num_rows'] == loaded.num_examples
+  export = str(tmp_path / 'exported')
+  loaded.export(export)
+  card = json.loads((tmp_path / 'exported' / 'model_card.json').read_text())
+  assert card['data']['num_units'] == loaded.num_examples
+  assert card['data']['privacy_unit'] == PERSON
+  assert 'num_rows' not in card['data']
+  assert set(tf.saved_model.load(export).signatures) == {'sample', 'log_prob'}
+  loaded.ledger.close()
+
+
+def test_a_fit_of_other_people_is_not_resumed(people, tmp_path):
+  path = str(tmp_path / 'work')
+  make = lambda **kwargs: TabularSynthesizer(
+    people.schema, **{**people.arguments, **kwargs}
+  )
+  make().fit(people.table, work_dir=path, progress=False).ledger.close()
+  other = people.table.assign(**{PERSON: people.table[PERSON][::-1].to_numpy()})
+  with pytest.raises(ValueError, match='begun with another table'):
+    make().fit(other, work_dir=path, resume=True, progress=False)
+  with pytest.raises(ValueError, match='begun with another units'):
+    make(max_rows_per_unit=2).fit(
+      people.table, work_dir=path, resume=True, progress=False
+    )
+  again = make().fit(people.table, work_dir=path, resume=True, progress=False)
+  assert [entry.label for entry in again.ledger.entries] == [
+    'marginals',
+    'DP-SGD',
+  ]
+  again.ledger.close()
+
+
+def test_missing_identifiers(people):
+  table = people.table.astype({PERSON: object})
+  table.loc[[3, 8], PERSON] = None
+  table.loc[9, PERSON] = 'NA'
+  make = lambda **kwargs: TabularSynthesizer(
+    people.schema, seed=0, **people.arguments, **kwargs
+  )
+  with pytest.raises(ValueError, match=r"'person', row 4 .*\(3 of 400 are\)"):
+    make().fit(table, progress=False)
+  # Under 'clip' their rows are not there.
+  found = make(out_of_range='clip').fit(table, progress=False)
+  other = make(out_of_range='clip').fit(
+    people.table.drop([3, 8, 9]).reset_index(drop=True), progress=False
+  )
+  assert found._marginals == other._marginals
+  with pytest.raises(ValueError, match='only missing ones'):
+    make(out_of_range='clip').fit(
+      people.table.assign(**{PERSON: None}), progress=False
+    )
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    ({'max_rows_per_unit': None}, "unit is 'person': give max_rows_per_unit"),
+    ({'max_rows_per_unit': 0}, 'max_rows_per_unit is 0'),
+    ({'max_rows_epsilon': 9.0}, 'max_rows_epsilon is 9.0; it is a part of'),
+    ({'unit_weighting': 'mean'}, "weighting is 'mean'"),
+    ({'model': 'pategan'}, "'pategan' protects rows, and the privacy unit"),
+    ({'privacy_unit': 'age'}, "has a field 'age', which is its privacy unit"),
+  ],
+)
+def test_bad_arguments_are_named(people, arguments, message):
+  arguments = {**BUDGET, 'max_rows_per_unit': 3, **arguments}
+  with pytest.raises(ValueError, match=message):
+    TabularSynthesizer(people.schema, **arguments)
+
+
+def test_bad_tables_are_named(people):
+  rows = dataclasses.replace(people.schema, privacy_unit=None)
+  with pytest.raises(ValueError, match='there is no privacy_unit'):
+    TabularSynthesizer(rows, max_rows_per_unit=3)
+  synthesizer = TabularSynthesizer(
+    rows, privacy_unit='household', **people.arguments
+  )
+  with pytest.raises(ValueError, match="no column 'household'"):
+    synthesizer.fit(people.table, progress=False)
+  with pytest.raises(ValueError, match="no column 'household'"):
+    TableSchema.draft(people.table, privacy_unit='household')
+  with pytest.raises(ValueError, match='privacy unit of the schema is 7'):
+    TableSchema.from_dict({**rows.to_dict(), 'privacyUnit': 7})
+  # A delta of one over the number of people is too large.
+  with pytest.warns(UserWarning, match='one over the number of units'):
+    TabularSynthesizer(
+      people.schema, **{**people.arguments, 'delta': 0.05, 'epochs': 1}
+    ).fit(people.table, progress=False)
+
+
+def test_a_schema_names_its_unit(people, tmp_path):
+  path = tmp_path / 'schema.json'
+  people.schema.to_json(path)
+  assert TableSchema.from_json(path) == people.schema
+  assert json.loads(path.read_text())['privacyUnit'] == PERSON
+  with pytest.raises(ValueError, match='this ledger is for rows'):
+    accounting.PrivacyLedger().charge(
+      accounting.EpsilonDeltaDpEvent(1.0, 0.0), privacy_unit=PERSON
+    )
