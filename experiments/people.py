@@ -97,7 +97,15 @@ def _gowalla():
       'weekday': when.dt.day_name(),
     }
   )
-  days = 'Monday Tuesday Wednesday Thursday Friday Saturday Sunday'.split()
+  days = [
+    'Monday',
+    'Tuesday',
+    'Wednesday',
+    'Thursday',
+    'Friday',
+    'Saturday',
+    'Sunday',
+  ]
   schema = TableSchema(
     [
       # The box that the check-ins were taken from.
