@@ -289,7 +289,7 @@ def run(
           method, train, schema, k, epsilon, delta, seed, hyperparameters
         )
         seconds = time.perf_counter() - start
-        found = _scores(fitted, holdout, schema, people.target, seed, smoke)
+        found = _scores(fitted, holdout, schema, people.target, seed)
         results.add({**key, **found, 'fit_seconds': round(seconds, 1)})
         logging.info('%s: %s', key, found)
   return results
@@ -320,13 +320,12 @@ def _fitted(method, train, schema, k, epsilon, delta, seed, hyperparameters):
   ).fit(used.reset_index(drop=True), progress=False)
 
 
-def _scores(fitted, holdout, schema, target, seed, smoke):
+def _scores(fitted, holdout, schema, target, seed):
   rows = fitted.sample(len(holdout), seed=seed)
   compared = evaluation.compare(holdout, rows, schema).summary()
   scored = evaluation.train_on_synthetic(
     holdout, rows, schema, target, classifiers='quick'
   )
-  del smoke
   return {
     'nats': float(np.mean(fitted.log_prob(holdout))),
     'auroc': float(scored['auroc'].mean()),

@@ -18,6 +18,7 @@ PAGES = (
   'docs/auditing.md',
   'docs/expm.md',
   'docs/pate.md',
+  'docs/people.md',
   'docs/training.md',
 )
 

@@ -181,3 +181,35 @@ def test_a_tampered_ledger_is_named(folder, run_here):
     ledgers[0].write_text(text, encoding='utf-8')
   assert 'ledger' in output.err
   assert 'Traceback' not in output.err
+
+
+def test_people_with_several_rows(folder, run_here):
+  """Drafted, fitted and audited by person; the number of rows is not told."""
+  people = pd.read_csv(folder / 'people.csv')
+  people['person'] = [f'p{i // 3}' for i in range(len(people))]
+  people.iloc[:-1].to_csv(folder / 'visits.csv', index=False)
+  draft = ('--input=visits.csv', '--output=draft.json', '--privacy_unit=person')
+  run_here('schema', *draft)
+  assert TableSchema.from_json(folder / 'draft.json').privacy_unit == 'person'
+  fit = (
+    'fit',
+    '--input=visits.csv',
+    '--schema=schema.json',
+    '--epsilon=2',
+    '--delta=1e-4',
+    '--privacy_unit=person',
+    '--model_dir=visits',
+  )
+  assert '--max_rows_per_unit' in run_here(*fit, code=2).err
+  output = run_here(*fit, '--max_rows_per_unit=2', '--noprogress')
+  shown = output.out + output.err
+  assert "value of 'person'" in shown
+  assert 'Number of units: 200' in shown
+  assert '--num_rows=200 ' in shown
+  assert str(NUM_ROWS - 1) not in shown
+  run_here('sample', '--model_dir=visits', '--num_rows=50', '--output=v.csv')
+  assert 'person' not in read_table(folder / 'v.csv')
+  score = ('--model_dir=visits', '--input=visits.csv', '--output=v_score.csv')
+  run_here('score', *score)
+  other = fit[:-2] + ('--model_dir=other', '--max_rows_per_unit=2')
+  assert 'name the column' in run_here(*other, code=2).err
