@@ -67,7 +67,7 @@ def test_batches_hold_the_rows_of_their_units(weighting):
   # A row that is not there is one of the same unit, with weight 0.
   assert set(rows[0]) == {3}
   assert set(rows[1]) == {0, 2, 4}
-  each = 1 / 4 if weighting == 'rows' else 1 / 3
+  each = 1 if weighting == 'rows' else 4 / 3
   np.testing.assert_allclose(sorted(weights[1]), [0, each, each, each])
   assert not weights[2].any()
 

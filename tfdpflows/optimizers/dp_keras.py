@@ -232,10 +232,11 @@ class DPOptimizer:
       rows: a tensor `[batch, ...]`, or a structure of them.
       variables: flat list of variables.
       weights: `[batch]`, 0 for padding; all ones by default. Or `[batch, k]`,
-        where an example has k rows (`sampling.Units`): weights of its rows,
-        all 0 for padding. `rows` are then `[batch, k, ...]`, `losses` is called
-        with `[n, ...]` all the same, and the weighted sum of the losses of an
-        example is what its gradient is taken of.
+        where an example has k rows (`sampling.Units.batch`): factors of the
+        losses of its rows, all 0 for padding. `rows` are then `[batch, k,
+        ...]`, `losses` is called with `[n, ...]` all the same, and the gradient
+        of an example is that of the sum of its rows' losses times their
+        factors. A k-th of that sum is the loss that `loss_bound` releases.
       step: see `private_gradients`.
     """
     sums = lambda rows, weights: self.sums_of(losses, rows, variables, weights)
@@ -295,11 +296,14 @@ class DPOptimizer:
       if draws * count > 1:
         _check_loss(loss)
         loss = tf.reduce_mean(tf.reshape(loss, [-1, draws * count]), 1)
-    return self._sums(loss, variables, tape, weights, draws * count)
+    return self._sums(loss, variables, tape, weights, draws, count)
 
   @unconverted
-  def _sums(self, loss, variables, tape, weights, draws=1):
-    """Returns the sums over the examples that are released, before noise."""
+  def _sums(self, loss, variables, tape, weights, draws=1, rows=1):
+    """Returns the sums over the examples that are released, before noise.
+
+    `draws` is the number of draws of each of the `rows` of an example.
+    """
     _check_loss(loss)
     if weights is not None:
       weights = tf.convert_to_tensor(weights)
@@ -309,12 +313,13 @@ class DPOptimizer:
           'each example.'
         )
     per_example = gradients_lib.PerExampleGradients(
-      tape, loss, variables, draws
+      tape, loss, variables, draws * rows
     )
     sums = {'gradients': self.clipping.clip_and_sum(per_example, weights)}
     dtype = variables[0].dtype
     if self.loss_bound is not None:
-      sums['loss'] = tf.cast(self._bounded_loss(loss, weights), dtype)
+      total = self._bounded_loss(loss / rows, weights)
+      sums['loss'] = tf.cast(total, dtype)
     if self.clipping.statistic_sensitivity:
       statistic = self.clipping.statistic(per_example, weights)
       sums['statistic'] = tf.cast(statistic, dtype)

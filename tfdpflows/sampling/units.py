@@ -27,7 +27,7 @@ class Units(Fixed):
   units hold changes nothing.
 
   A `TrainingPlan` with `units` draws units in place of rows, and clips the
-  weighted sum of the gradients of a unit's rows; the releases of
+  weighted sum of the gradients of a unit's rows as a whole; the releases of
   `tfdpflows.mechanisms` count rows by their weights. A row weighs
 
   - `1 / max_rows_per_unit` under `weighting='rows'`: what is learned is the
@@ -121,15 +121,18 @@ class Units(Fixed):
       weights: `[batch]`, 0 for padding.
 
     Returns:
-      numbers of rows, int64 `[batch, max_rows_per_unit]`, and their weights,
-      float32, of the same shape. A unit with fewer rows has its first one
-      again, with weight 0; padding, and units without rows, have weights 0
-      alone.
+      numbers of rows, int64 `[batch, max_rows_per_unit]`, and the factors of
+      their losses, float32, of the same shape: their weights times
+      `max_rows_per_unit`, so that those of 'rows' are 1. (What a unit adds is
+      clipped after that, to as much as one row adds without units.) A unit with
+      fewer rows has its first one again, with 0; padding, and units without
+      rows, have 0 alone.
     """
     rows = self._rows[units]
     missing = self.max_rows_per_unit - rows.shape[1]
     rows = np.pad(rows, ((0, 0), (0, missing)), constant_values=-1)
-    found = self._weights(rows) * (weights[:, None] > 0)
+    found = self._weights(rows) * self.max_rows_per_unit
+    found *= weights[:, None] > 0
     first = np.maximum(rows[:, :1], 0)
     return np.where(rows >= 0, rows, first), found.astype(np.float32)
 
