@@ -308,7 +308,7 @@ def _fitted(method, train, schema, k, epsilon, delta, seed, hyperparameters):
       **chosen,
       **hyperparameters,
     ).fit(train, progress=False)
-  units = sampling.Units(train[PERSON], max_rows_per_unit=k)
+  units = sampling.Units(train[PERSON], name=PERSON, max_rows_per_unit=k)
   used = train[units.row_weights() > 0].drop(columns=PERSON)
   epsilon, delta = of_rows(epsilon, delta, k)
   return TabularSynthesizer(

@@ -188,9 +188,9 @@ def test_people_with_several_rows(folder, run_here):
   people = pd.read_csv(folder / 'people.csv')
   people['person'] = [f'p{i // 3}' for i in range(len(people))]
   people.iloc[:-1].to_csv(folder / 'visits.csv', index=False)
-  draft = ('--input=visits.csv', '--output=draft.json', '--privacy_unit=person')
+  draft = ('--input=visits.csv', '--output=v.json', '--privacy_unit=person')
   run_here('schema', *draft)
-  assert TableSchema.from_json(folder / 'draft.json').privacy_unit == 'person'
+  assert TableSchema.from_json(folder / 'v.json').privacy_unit == 'person'
   fit = (
     'fit',
     '--input=visits.csv',
@@ -211,5 +211,7 @@ def test_people_with_several_rows(folder, run_here):
   assert 'person' not in read_table(folder / 'v.csv')
   score = ('--model_dir=visits', '--input=visits.csv', '--output=v_score.csv')
   run_here('score', *score)
+  report = ('--synthetic=v.csv', '--real=visits.csv', '--output=v.html')
+  run_here('report', '--model_dir=visits', *report)
   other = fit[:-2] + ('--model_dir=other', '--max_rows_per_unit=2')
   assert 'name the column' in run_here(*other, code=2).err

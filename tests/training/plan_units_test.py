@@ -92,7 +92,9 @@ def _check_sums(losses, variables, x, weights, clip, **kwargs):
 @pytest.mark.parametrize('draws', [1, 2])
 def test_the_gradient_of_a_unit_is_clipped_as_a_whole(weighting, draws):
   ids = _ids()
-  units = sampling.Units(ids, max_rows_per_unit=3, weighting=weighting)
+  units = sampling.Units(
+    ids, name='unit', max_rows_per_unit=3, weighting=weighting
+  )
   numbers, weights = units.batch(np.arange(12), np.arange(12) < 10)
   flow = _flow()
   _check_sums(
@@ -107,7 +109,9 @@ def test_the_gradient_of_a_unit_is_clipped_as_a_whole(weighting, draws):
 
 @pytest.mark.parametrize('chunk', [None, 3])
 def test_variables_without_a_rule_and_chunks_give_the_same(chunk):
-  units = sampling.Units(_ids(), max_rows_per_unit=3, weighting='units')
+  units = sampling.Units(
+    _ids(), name='unit', max_rows_per_unit=3, weighting='units'
+  )
   numbers, weights = units.batch(np.arange(10), np.ones(10))
   scale = tf.Variable([[0.5, -1.0, 2.0]])
   _check_sums(
@@ -149,7 +153,9 @@ def test_one_person_moves_a_step_by_the_clip_at_most(clipping, weighting):
   x[person] *= 100
 
   def fit(absent):
-    units = sampling.Units(ids, max_rows_per_unit=3, weighting=weighting)
+    units = sampling.Units(
+      ids, name='unit', max_rows_per_unit=3, weighting=weighting
+    )
     plan = _plan(
       units.without(person) if absent else units,
       clipping=CLIPPINGS[clipping],
@@ -174,7 +180,9 @@ def test_a_person_with_one_row_or_with_many_is_one_person():
     more = np.full(extra, 7)
     rows = np.concatenate([x, np.tile(x[ids == 7][:1], [extra, 1])])
     rows[np.concatenate([ids, more]) == 7] = x[ids == 7][0]
-    units = sampling.Units(np.concatenate([ids, more]), max_rows_per_unit=1)
+    units = sampling.Units(
+      np.concatenate([ids, more]), name='unit', max_rows_per_unit=1
+    )
     model = _model(_plan(units, seed=None))
     model.fit(rows, verbose=0)
     return model.distribution
@@ -186,7 +194,7 @@ def test_a_person_with_one_row_or_with_many_is_one_person():
 
 def test_keras_models_train_on_units():
   ids, x = _ids(), _rows(_ids())
-  units = sampling.Units(ids, max_rows_per_unit=3)
+  units = sampling.Units(ids, name='unit', max_rows_per_unit=3)
   plan = _plan(units)
   network = keras.Sequential(
     [keras.layers.Dense(4, 'tanh'), keras.layers.Dense(2)]
@@ -201,7 +209,7 @@ def test_keras_models_train_on_units():
 
 def test_models_that_mix_rows_are_refused():
   ids = _ids()
-  plan = _plan(sampling.Units(ids, max_rows_per_unit=3))
+  plan = _plan(sampling.Units(ids, name='unit', max_rows_per_unit=3))
   flow = _flow()
 
   class Mixing(tf.Module):
@@ -220,7 +228,7 @@ def test_models_that_mix_rows_are_refused():
 
 def test_a_fit_goes_on_and_other_units_are_refused(tmp_path):
   ids, x = _ids(), _rows(_ids())
-  units = lambda most: sampling.Units(ids, max_rows_per_unit=most)
+  units = lambda most: sampling.Units(ids, name='unit', max_rows_per_unit=most)
   whole = _model(_plan(units(3)))
   whole.fit(x, verbose=0)
 
@@ -254,7 +262,7 @@ def test_xla_compiles_units():
   ids = _ids()
   found = []
   for compiled in (False, True):
-    plan = _plan(sampling.Units(ids, max_rows_per_unit=3))
+    plan = _plan(sampling.Units(ids, name='unit', max_rows_per_unit=3))
     model = tfdpflows.DensityModel(_flow())
     model.compile(plan.optimizer('sgd'), jit_compile=compiled)
     model.fit(_rows(ids), verbose=0)

@@ -97,6 +97,10 @@ _SHARDS = (
   'Which shard a row belongs to depends on nothing but the row itself, or was '
   'drawn at random without looking at the rows.'
 )
+_SHARDS_OF_UNITS = (
+  'All rows of a unit are in one shard, and which one that is depends on nothing '
+  'but the unit itself, or was drawn at random without looking at the rows.'
+)
 _NULL = (
   'A null unit adds nothing to a sum or count and changes no score or vote; '
   'asked for an answer of its own, it gives any with the same probability.'
@@ -354,7 +358,8 @@ class PrivacyStatement:
       text = f'epsilon {self._sign} {round_up(epsilon)}'
     return (
       f'Without amplification by sampling: {text} at delta={self.delta!r} '
-      f'({self.accountant}), towards anyone who knows which rows were drawn.'
+      f'({self.accountant}), towards anyone who knows which {self._examples} '
+      'were drawn.'
     )
 
 
@@ -443,7 +448,8 @@ def privacy_statement(
     *_ASSUMPTIONS[1:],
   ]
   if 'ParallelDpEvent' in repr(spent.event):
-    assumptions.append(_SHARDS)
+    rows = ledger.privacy_unit is None
+    assumptions.append(_SHARDS if rows else _SHARDS_OF_UNITS)
   if ledger.neighboring_relation.name == 'REPLACE_SPECIAL':
     assumptions.append(_NULL)
   if mechanisms.has_stream(spent.event):

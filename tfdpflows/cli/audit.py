@@ -95,7 +95,10 @@ def _run(values):
     if values.data is not None:
       # Before anything that takes time.
       rows = files.read_rows(
-        values.data, synthesizer.schema, synthesizer.out_of_range
+        values.data,
+        synthesizer.schema,
+        synthesizer.out_of_range,
+        units=synthesizer.schema.privacy_unit is not None,
       )
       row = _row(synthesizer, rows, values)
     _check_ledger(synthesizer.ledger, values)

@@ -64,17 +64,20 @@ def check_place(path: str, overwrite: bool) -> None:
 
 
 def read_rows(
-  path: str, schema: TableSchema, out_of_range: str, fitting: bool = True
+  path: str,
+  schema: TableSchema,
+  out_of_range: str,
+  fitting: bool = True,
+  units: bool = False,
 ) -> pd.DataFrame:
   """Reads a CSV file and validates it; errors name the file, column and row.
-
-  For fitting it has the identifiers of a privacy unit, too.
 
   Args:
     path: path of the file.
     schema: `TableSchema`.
     out_of_range: value of the flag `--out_of_range`.
     fitting: see `TableSchema.validate`.
+    units: whether the result has the identifiers of the privacy unit.
   """
   from tfdpflows.tabular.table import read_table
 
@@ -82,11 +85,11 @@ def read_rows(
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # The fit itself gives them.
-      if not fitting or schema.privacy_unit is None:
-        return schema.validate(table, out_of_range, fitting=fitting)
-      table, ids = schema.rows_of_units(table, out_of_range)
-      table = schema.validate(table, out_of_range)
-      return table.assign(**{schema.privacy_unit: ids.to_numpy()})
+      found = schema.validate(table, out_of_range, fitting=fitting)
+      if not units:
+        return found
+      ids = schema.unit_ids(table, out_of_range)
+      return found.assign(**{schema.privacy_unit: ids.to_numpy()})
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 

@@ -151,7 +151,12 @@ def _run(values):
     schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
   _check_marks(schema, values)
   _check_units(schema, values)
-  table = files.read_rows(values.input, schema, values.out_of_range)
+  table = files.read_rows(
+    values.input,
+    schema,
+    values.out_of_range,
+    units=schema.privacy_unit is not None,
+  )
   with quiet.importing():
     import tensorflow as tf
 

@@ -42,7 +42,8 @@ def _run(values):
     'one row can decide whether a column\nlooks like integers. Then run\n'
     f'  tfdpflows fit --input={shlex.quote(values.input)} '
     f'--schema={shlex.quote(values.output)} --epsilon=1 --delta=1e-5 '
-    '--model_dir=model'
+    + ('--max_rows_per_unit=4 ' if schema.privacy_unit is not None else '')
+    + '--model_dir=model'
   )
 
 

@@ -145,6 +145,7 @@ def private_bounds(
       'epsilon': epsilon,
       'delta': delta,
       'parts': [_facts(field, kind) for field, kind, *_ in plan],
+      **({} if units is None else {'max_rows_per_unit': most}),
     },
     arrays=[
       pd.util.hash_pandas_object(table[name], index=False).to_numpy()

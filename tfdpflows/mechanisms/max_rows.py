@@ -89,8 +89,8 @@ def private_max_rows(
     resume=resume,
     units=units,
   )
-  counts = np.minimum(units.rows_per_unit, upper)
-  covered = np.cumsum(np.bincount(counts, minlength=upper + 1))[1:]
+  counts = np.minimum(units.rows_per_unit, upper + 1)
+  covered = np.cumsum(np.bincount(counts, minlength=upper + 2))[1:-1]
   doublings = [math.log2(k) for k in range(1, upper + 1)]
   utilities = covered - units.num_units * (1 + share * np.array(doublings))
   rng = randomness.numpy(str(label))

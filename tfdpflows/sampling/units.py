@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
   import numpy.typing as npt
 
 _WEIGHTINGS = ('rows', 'units')
+_MOST_ROWS = 1000
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -45,13 +47,15 @@ class Units(Fixed):
   be public, as the number of rows is without units. The number of rows is not.
 
   Args:
-    ids: the identifier of the unit of each row, `[n]`: integers or strings, or
-      anything of one type that pandas groups by. Rows of a person under two
-      identifiers are two units.
-    max_rows_per_unit: the largest number of rows of a unit that is used, public
-      or released by a mechanism (`mechanisms.private_max_rows`).
+    ids: the identifier of the unit of each row, `[n]`: integers, strings, or
+      other values by their `str`. Each is read by itself: 7, 7.0 and '7' are
+      one. (A column that pandas made floats of has lost the last digits of
+      integers beyond 2^53: give those as text.)
+    max_rows_per_unit: the largest number of rows of a unit that is used, at
+      most 1,000; public, or released by a mechanism
+      (`mechanisms.private_max_rows`).
+    name: of the identifier, for ledgers and statements: that of its column.
     weighting: 'rows' or 'units', see above.
-    name: of the identifier, for statements: the name of its column.
 
   Attributes:
     num_rows: number of rows of the table. It tells of units: not public.
@@ -68,7 +72,8 @@ class Units(Fixed):
   #### Example
 
   >>> from tfdpflows import sampling
-  >>> units = sampling.Units(['ann', 'bob', 'ann', 'ann'], max_rows_per_unit=2)
+  >>> units = sampling.Units(
+  ...   ['ann', 'bob', 'ann', 'ann'], max_rows_per_unit=2, name='person')
   >>> units.num_units, units.row_weights().tolist().count(0.5)
   (2, 3)
   """
@@ -78,38 +83,35 @@ class Units(Fixed):
     ids: npt.ArrayLike,
     *,
     max_rows_per_unit: int,
+    name: str,
     weighting: str = 'rows',
-    name: str = 'unit',
   ):
-    self.max_rows_per_unit = check_integer(
-      'max_rows_per_unit', max_rows_per_unit
-    )
+    self.max_rows_per_unit = check_max_rows(max_rows_per_unit)
     self.weighting = check_weighting(weighting)
     self.name = str(name)
-    codes, identifiers = _factorized(ids, self.name)
+    codes, texts = _factorized(ids, self.name)
     self.num_rows = len(codes)
-    self.num_units = len(identifiers)
-    self.rows_per_unit = np.bincount(codes, minlength=len(identifiers))
+    self.num_units = len(texts)
+    self.rows_per_unit = np.bincount(codes, minlength=len(texts))
     self._unit_of_row = codes
-    self._rows = _chosen(codes, identifiers, self.max_rows_per_unit)
-
-  @property
-  def rows(self) -> np.ndarray:
-    """The rows that are used, int64 `[num_units, k]`; -1 where there is none.
-
-    k is the largest number of rows of a unit, `max_rows_per_unit` at most.
-    """
-    return self._rows
+    # Where the rows of each unit begin, which stand in the order of choice.
+    self._starts = np.cumsum(self.rows_per_unit) - self.rows_per_unit
+    self._rows = _in_order(codes, texts, self._starts)
 
   def row_weights(self) -> np.ndarray:
     """Returns the weight of each row of the table, float64 `[num_rows]`.
 
     It is 0 for a row that is not used.
     """
+    unit = self._unit_of_row[self._rows]
+    place = np.arange(self.num_rows) - self._starts[unit]
     weights = np.zeros(self.num_rows)
-    used = self._rows >= 0
-    weights[self._rows[used]] = self._weights(self._rows)[used]
+    weights[self._rows] = (place < self._used()[unit]) * self._weights()[unit]
     return weights
+
+  def arrays(self) -> list[np.ndarray]:
+    """Returns what tells these units from others of as many rows."""
+    return [self._unit_of_row, self.row_weights()]
 
   def batch(
     self, units: np.ndarray, weights: np.ndarray
@@ -128,13 +130,13 @@ class Units(Fixed):
       fewer rows has its first one again, with 0; padding, and units without
       rows, have 0 alone.
     """
-    rows = self._rows[units]
-    missing = self.max_rows_per_unit - rows.shape[1]
-    rows = np.pad(rows, ((0, 0), (0, missing)), constant_values=-1)
-    found = self._weights(rows) * self.max_rows_per_unit
-    found *= weights[:, None] > 0
-    first = np.maximum(rows[:, :1], 0)
-    return np.where(rows >= 0, rows, first), found.astype(np.float32)
+    place = np.arange(self.max_rows_per_unit)
+    used = (place < self._used()[units, None]) & (weights[:, None] > 0)
+    # Of a unit without rows some row, which padding replaces.
+    rows = np.where(used, self._starts[units, None] + place, 0)
+    rows = np.where(used, rows, rows[:, :1])
+    factors = used * (self._weights()[units, None] * self.max_rows_per_unit)
+    return self._rows[rows], factors.astype(np.float32)
 
   def without(self, rows: Iterable[int]) -> Units:
     """Returns the units of a neighbour, for audits.
@@ -143,10 +145,9 @@ class Units(Fixed):
       rows: numbers of rows, of one unit or several: these units keep their
         number, and nothing is used of them.
     """
-    absent = np.unique(self._unit_of_row[np.fromiter(rows, np.int64)])
-    used, counts = self._rows.copy(), self.rows_per_unit.copy()
-    used[absent], counts[absent] = -1, 0
-    return self._changed(_rows=used, rows_per_unit=counts)
+    counts = self.rows_per_unit.copy()
+    counts[self._unit_of_row[np.fromiter(rows, np.int64)]] = 0
+    return self._changed(rows_per_unit=counts)
 
   def limited(self, max_rows_per_unit: int) -> Units:
     """Returns the units with fewer of their rows: the first that were chosen.
@@ -157,18 +158,13 @@ class Units(Fixed):
     Raises:
       ValueError: for a number out of range.
     """
-    most = check_integer('max_rows_per_unit', max_rows_per_unit)
+    most = check_max_rows(max_rows_per_unit)
     if most > self.max_rows_per_unit:
       raise ValueError(
         f'max_rows_per_unit is {most}, and these units have '
         f'{self.max_rows_per_unit} at most. Make new Units of their ids.'
       )
-    return self._changed(max_rows_per_unit=most, _rows=self._rows[:, :most])
-
-  def _changed(self, **attributes):
-    found = copy.copy(self)
-    found.__dict__.update(attributes)
-    return found
+    return self._changed(max_rows_per_unit=most)
 
   def describe(self) -> str:
     """Returns what a unit is and what is used of it, in words."""
@@ -182,12 +178,31 @@ class Units(Fixed):
       f'are used, and {weight}'
     )
 
-  def _weights(self, rows):
-    """Returns weights of rows `[batch, k]`; 0 where there is no row."""
-    used = rows >= 0
+  def _used(self):
+    """Returns how many rows of each unit are used."""
+    return np.minimum(self.rows_per_unit, self.max_rows_per_unit)
+
+  def _weights(self):
+    """Returns the weight of each row that is used, by unit."""
     if self.weighting == 'rows':
-      return used / self.max_rows_per_unit
-    return used / np.maximum(used.sum(1, keepdims=True), 1)
+      return np.full(self.num_units, 1 / self.max_rows_per_unit)
+    return 1 / np.maximum(self._used(), 1)
+
+  def _changed(self, **attributes):
+    found = copy.copy(self)
+    found.__dict__.update(attributes)
+    return found
+
+
+def check_max_rows(most: int) -> int:
+  """Returns `max_rows_per_unit`, if it is in range."""
+  most = check_integer('max_rows_per_unit', most)
+  if most > _MOST_ROWS:
+    # Each unit of a batch is padded to as many.
+    raise ValueError(
+      f'max_rows_per_unit is {most}; it must be at most {_MOST_ROWS}.'
+    )
+  return most
 
 
 def check_weighting(weighting: str) -> str:
@@ -207,54 +222,90 @@ def in_words(unit: str | None) -> tuple[str, str]:
 
 
 def _factorized(ids, name):
-  """Returns the number of each row's unit, and the identifiers by number."""
-  if getattr(ids, 'ndim', 1) != 1:
+  """Returns the number of each row's unit, and a text of each unit."""
+  if isinstance(ids, (str, bytes, dict, set)) or getattr(ids, 'ndim', 1) != 1:
     raise ValueError(
-      f'ids have shape {ids.shape}; give one identifier for each row, [n].'
+      f'ids are a {type(ids).__name__} of shape {np.shape(ids)}; give one '
+      'identifier for each row, [n].'
     )
-  ids = pd.Series(ids).reset_index(drop=True)
-  if not len(ids):
+  cells = _cells(ids)
+  if not len(cells):
     raise ValueError('ids are empty; a table has at least one row.')
-  missing = ids.isna().to_numpy()
+  # What other cells hold must not decide how one is read.
+  codes, distinct = _distinct(cells)
+  missing = np.array([_is_missing(value) for value in distinct])
   if missing.any():
+    rows = np.flatnonzero(missing[codes])
     raise ValueError(
-      f'The unit {name!r} of row {np.flatnonzero(missing)[0] + 1} is missing '
-      f'({missing.sum()} of {len(ids)} are). Whose rows these are is not '
-      'known: drop them, or give each its identifier.'
+      f'The unit {name!r} of row {rows[0] + 1} is missing ({len(rows)} of '
+      f'{len(codes)} are). Whose rows these are is not known: drop them, or '
+      'give each its identifier.'
     )
-  if ids.dtype == object and pd.api.types.infer_dtype(ids) not in (
-    'string',
-    'integer',
-    'bytes',
-  ):
-    # 7 and '7' would be two units, and the person protected half.
-    raise ValueError(
-      f'The units {name!r} are of several types, or of one that is not '
-      "supported (object). Make them strings: ids.astype('str')."
-    )
-  if pd.api.types.is_numeric_dtype(ids.dtype):
-    return pd.factorize(ids)
-  # pandas takes texts for equal that are so up to a NUL character.
   known = {}
-  codes = [known.setdefault(x, len(known)) for x in ids.astype(object)]
-  return np.array(codes, np.int64), np.array([*known, None], object)[:-1]
+  units = np.array(
+    [known.setdefault(_text(value), len(known)) for value in distinct]
+  )
+  return units[codes], list(known)
 
 
-def _chosen(codes, identifiers, most):
-  """Returns numbers of rows `[units, k]`, -1 where there is none."""
+def _cells(ids):
+  """Returns an array: of numbers as it is, of anything else of objects."""
+  dtype = getattr(ids, 'dtype', None)
+  if isinstance(dtype, np.dtype) and dtype.kind in 'biuf':
+    return np.asarray(ids)
+  values = list(ids)
+  cells = np.empty(len(values), object)
+  cells[:] = values
+  return cells
+
+
+def _distinct(cells):
+  """Returns the number of the distinct value of each cell, and the values."""
+  if cells.dtype != object:
+    codes, distinct = pd.factorize(cells, use_na_sentinel=False)
+    return codes, distinct.tolist()
+  # Equal numbers of several types have one text. What has no hash, and nan, is
+  # told apart by place.
+  known, codes, distinct = {}, [], []
+  for number, value in enumerate(cells):
+    try:
+      key = type(value).__name__, value
+      place = known.setdefault(key, len(distinct))
+    except TypeError:
+      place = known.setdefault(number, len(distinct))
+    if place == len(distinct):
+      distinct.append(value)
+    codes.append(place)
+  return np.array(codes, np.int64), distinct
+
+
+def _is_missing(value):
+  return pd.api.types.is_scalar(value) and bool(pd.isna(value))
+
+
+def _text(value):
+  """Returns the text of an identifier, a function of that alone."""
+  if isinstance(value, bytes):
+    return value.decode('utf-8', 'surrogateescape')
+  if isinstance(value, (float, np.floating)) and float(value).is_integer():
+    value = int(value)
+  return str(value)
+
+
+def _in_order(codes, texts, starts):
+  """Returns row numbers by unit, those of each in the order of choice."""
   # Rows by unit, in the order of the table.
   by_unit = np.argsort(codes, kind='stable')
-  counts = np.bincount(codes, minlength=len(identifiers))
-  starts = np.cumsum(counts) - counts
   place = np.empty(len(codes), np.uint64)
-  place[by_unit] = np.arange(len(codes)) - np.repeat(starts, counts)
-  hashed = pd.util.hash_array(np.asarray(identifiers))[codes]
-  order = np.lexsort((_mixed(hashed + _MIX * place), codes))
-  place[order] = np.arange(len(codes)) - np.repeat(starts, counts)
-  used = order[place[order] < most]
-  found = np.full([len(identifiers), min(most, counts.max())], -1)
-  found[codes[used], place[used].astype(np.int64)] = used
-  return found
+  place[by_unit] = np.arange(len(codes)) - starts[codes[by_unit]]
+  hashes = np.array([_hash(text) for text in texts])[codes]
+  return np.lexsort((_mixed(hashes + _MIX * place), codes))
+
+
+def _hash(text):
+  data = text.encode('utf-8', 'surrogatepass')
+  digest = hashlib.blake2b(data, digest_size=8).digest()
+  return np.uint64(int.from_bytes(digest, 'little'))
 
 
 def _mixed(x):

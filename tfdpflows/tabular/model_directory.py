@@ -59,10 +59,16 @@ class ModelDirectory:
         accountant=ledger.accountant,
         neighboring_relation=ledger.neighboring_relation,
         metadata=ledger.metadata,
+        privacy_unit=ledger.privacy_unit,
       ) as copy:
         for entry in ledger.entries:
           if entry.count:
-            copy.charge(entry.event, entry.count, label=entry.label)
+            copy.charge(
+              entry.event,
+              entry.count,
+              label=entry.label,
+              privacy_unit=ledger.privacy_unit,
+            )
     replaced = []
     if self._replaces is not None:
       replaced = work_directory.list_earlier(self._replaces)

@@ -295,6 +295,10 @@ class TableSchema:
     """Returns the schema that a `dict` with key 'fields' describes."""
     if not isinstance(raw, dict) or not isinstance(raw.get('fields'), list):
       raise ValueError('A schema is an object with a list named "fields".')
+    if 'privacy_unit' in raw:
+      raise ValueError(
+        'The schema has "privacy_unit"; in JSON it is named "privacyUnit".'
+      )
     return cls(
       (Field.from_dict(field) for field in raw['fields']),
       raw.get('privacyUnit'),
@@ -356,11 +360,11 @@ class TableSchema:
       ValueError: if the table is empty or a column cannot be described.
     """
     names = values.checked_names(df)
-    if privacy_unit is not None and privacy_unit not in names:
-      raise ValueError(_no_unit(privacy_unit, names))
+    unit = None if privacy_unit is None else str(privacy_unit)
+    if unit is not None and unit not in map(str, names):
+      raise ValueError(_no_unit(unit, names))
     return cls(
-      (_draft_field(df, name) for name in names if name != privacy_unit),
-      privacy_unit,
+      (_draft_field(df, name) for name in names if str(name) != unit), unit
     )
 
   def validate(
@@ -417,44 +421,61 @@ class TableSchema:
       columns[field.name] = _declared(column, field, marks, clip)
     return pd.DataFrame(columns)
 
-  def rows_of_units(
+  def unit_ids(
     self, df: pd.DataFrame, out_of_range: str = 'error'
-  ) -> tuple[pd.DataFrame, pd.Series]:
-    """Returns the rows of known units, and the identifier of each.
+  ) -> pd.Series:
+    """Returns the identifier of each row's unit, as text.
+
+    Whole numbers are written without '.0', also where they are texts, and
+    texts without blanks around them: 7, 7.0, '7', '7.0' and ' 7' are one unit.
+    Other texts are different units ('007').
 
     Args:
       df: a `pandas.DataFrame` with the column of the privacy unit.
-      out_of_range: 'error' refuses a missing identifier. 'clip' drops its row:
-        whoever's it is adds nothing with it.
+      out_of_range: 'error' refuses a missing identifier, and an integer beyond
+        2^53, whose last digits floats do not have. Under 'clip' the first is
+        missing in the result (its row is not used: whoever's it is adds nothing
+        with it), and the second is rounded.
 
     Returns:
-      A `DataFrame`, and as many identifiers as text: 7, 7.0 and '7' are one.
+      A `Series` of texts, indexed from 0; NaN where the identifier is missing.
 
     Raises:
-      ValueError: without the column; under 'error', naming a row without an
-        identifier; if no row has one.
+      ValueError: without the column; under 'error', naming a row; if no row has
+        an identifier.
     """
     names = [str(name) for name in values.checked_names(df)]
     if self.privacy_unit not in names:
       raise ValueError(_no_unit(self.privacy_unit, names))
-    column = df.iloc[:, names.index(self.privacy_unit)]
+    column = df.iloc[:, names.index(self.privacy_unit)].reset_index(drop=True)
     clip = out_of_range == 'clip'
     ids = values.typed(column, 'string', self.privacy_unit, clip=clip)
+    ids = values.identifiers(ids)
     missing = ids.isna().to_numpy()
-    if missing.any() and not clip:
-      raise ValueError(
-        f'Column {self.privacy_unit!r}, '
-        f'{values.name_row(int(np.flatnonzero(missing)[0]))}: the identifier '
-        f'is missing ({missing.sum()} of {len(ids)} are), and whose row it is '
-        'is not known. Fill it in, or set out_of_range to clip, which drops '
-        'such rows.'
-      )
     if missing.all():
       raise ValueError(
         f'Column {self.privacy_unit!r} has no values, only missing ones; name '
         'another privacy unit.'
       )
-    return df[~missing].reset_index(drop=True), ids[~missing]
+    if clip:
+      return ids
+    if missing.any():
+      raise ValueError(
+        f'Column {self.privacy_unit!r}, '
+        f'{values.name_row(int(np.flatnonzero(missing)[0]))}: the identifier '
+        f'is missing ({missing.sum()} of {len(ids)} are), and whose row it is '
+        'is not known. Fill it in, or set out_of_range to clip, which leaves '
+        'such rows out.'
+      )
+    rounded = values.beyond_floats(column)
+    if rounded.any():
+      raise ValueError(
+        f'Column {self.privacy_unit!r}, '
+        f'{values.name_row(int(np.flatnonzero(rounded)[0]))}: the identifier '
+        'is beyond 2**53, and would be rounded to that of others. Give the '
+        "column as text: df[...].astype('str')."
+      )
+    return ids
 
   def public_part(self, df: pd.DataFrame) -> pd.DataFrame:
     """Returns what `validate` returns under 'clip' for fitting, for any rows.

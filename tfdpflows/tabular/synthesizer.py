@@ -240,7 +240,12 @@ class TabularSynthesizer:
       )
     units, columns = None, {}
     if self._unit_settings is not None:
-      df, ids = self.schema.rows_of_units(df, self.out_of_range)
+      ids = self.schema.unit_ids(df, self.out_of_range)
+      known = ids.notna().to_numpy()
+      df, ids = df[known].reset_index(drop=True), ids[known]
+      # Numbers of rows among those whose unit is known.
+      places = np.cumsum(known) - 1
+      absent = [int(places[row]) for row in absent if known[row]]
       units = self._unit_settings.units(ids)
       columns = {self.schema.privacy_unit: ids.to_numpy()}
     table = self.schema.validate(df, self.out_of_range)
@@ -329,8 +334,8 @@ class TabularSynthesizer:
     """Returns the number of rows of a table, or of its units."""
     if self._unit_settings is None:
       return len(df)
-    _, ids = self.schema.rows_of_units(df, self.out_of_range)
-    return self._unit_settings.units(ids).num_units
+    ids = self.schema.unit_ids(df, self.out_of_range)
+    return self._unit_settings.units(ids.dropna()).num_units
 
   def _settings(self):
     """What a resumed fit must agree with."""
@@ -460,6 +465,11 @@ class TabularSynthesizer:
       )
     if self._units is not None:
       notes.append(f'Units: {self._units}.')
+      if self.out_of_range == 'error':
+        notes.append(
+          'The same holds of an identifier that is missing or cannot be read, '
+          "which out_of_range='clip' leaves out with its row."
+        )
     notes += [work_directory.describe_earlier(path) for path in earlier]
     return accounting.privacy_statement(
       self.ledger, num_examples=self.num_examples, notes=notes, **extra
@@ -638,6 +648,13 @@ class TabularSynthesizer:
     self.ledger, self._earlier_ledgers = model_directory.read_ledger(
       model_dir, model
     )
+    if self.ledger.privacy_unit != self.schema.privacy_unit:
+      self.ledger.close()
+      raise ValueError(
+        f'{model_dir}/schema.json has the privacy unit '
+        f'{self.schema.privacy_unit!r}, and the ledger of the model '
+        f'{self.ledger.privacy_unit!r}. Restore the schema from a copy.'
+      )
     self.num_examples = settings['num_rows']
     self._sampling = model['sampling']
     self._units = model.get('units')

@@ -18,6 +18,8 @@ _FALSE = ('false', 'False', 'FALSE', '0')
 _WORDS = ('true', 'True', 'TRUE', 'false', 'False', 'FALSE')
 # More digits than one after a leading zero is a code, such as a postal code.
 _CODE = re.compile(r'^[+-]?0\d')
+# Whole numbers as floats are written.
+_WHOLE = re.compile(r'^([+-]?\d+)\.0*$')
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
 
@@ -206,6 +208,28 @@ def typed(
   ).astype(np.int64)
   result[missing] = pd.NA
   return pd.Series(result, name=name)
+
+
+def identifiers(texts: pd.Series) -> pd.Series:
+  """Returns texts without blanks around them, and whole numbers without '.0'.
+
+  >>> identifiers(pd.Series([' 7', '7.0', '007', np.nan])).tolist()
+  ['7', '7', '007', nan]
+  """
+  known = {
+    text: _WHOLE.sub(r'\1', text.strip()) for text in set(texts.dropna())
+  }
+  return texts.map(lambda text: known.get(text, text))
+
+
+def beyond_floats(column: pd.Series) -> np.ndarray:
+  """Returns bool `[n]`: whole numbers with digits that a float has not."""
+  if _holds_numbers(column) and column.dtype.kind not in 'iu':
+    return np.zeros(len(column), bool)
+  is_large = lambda value: (
+    isinstance(value, numbers.Integral) and abs(value) > _LARGEST_WHOLE
+  )
+  return np.array([is_large(value) for value in _objects(column)], bool)
 
 
 def _holds_numbers(column):

@@ -213,6 +213,8 @@ def describe_earlier(path: atomic.PathLike) -> str:
     with PrivacyLedger.open(path, read_only=True) as ledger:
       epsilon = round_up(ledger.epsilon())
       spent = f'epsilon {epsilon} at delta {ledger.budget.delta:g}'
+      if ledger.privacy_unit is not None:
+        spent += f' for all rows with one value of {ledger.privacy_unit!r}'
   except LedgerError as error:
     spent = f'an amount that cannot be read any more ({error})'
   return (

@@ -298,8 +298,7 @@ class TrainingSteps:
   def _fingerprint(self, x):
     arrays = tf.nest.flatten(x)
     if self.plan.units is not None:
-      arrays.append(self.plan.units.row_weights())
-      arrays.append(self.plan.units.rows)
+      arrays += self.plan.units.arrays()
     return self.plan.randomness.table_fingerprint(arrays)
 
   @property

@@ -44,7 +44,7 @@ class DPSGDModel(TableModel):
   Attributes:
     expected_batch_size: mean size of a Poisson batch.
     epochs: passes over the table, on average.
-    l2_norm_clip: bound of one row's gradient.
+    l2_norm_clip: bound of the gradient of a row, or of a unit.
     clipping: 'flat', 'per_layer', 'per_unit' or 'sparsification', see
       `tfdpflows.gradients`.
     sparsity: share of the coordinates that each step drops, for clipping
