@@ -31,8 +31,9 @@ def section(folder):
     'At most k rows of each person are used. "Rows, by group privacy" is a fit '
     'of rows, of the same rows, at the epsilon and delta of which k rows have '
     'those that are stated. All are scored on all rows of a fifth of the '
-    'people, who were held out, at most 20,000. "Private k" is `max_rows_epsilon`, a '
-    'twentieth of epsilon. Three quick classifiers predict the target.',
+    'people, who were held out, at most 20,000. "Private k" is '
+    '`max_rows_epsilon`, a twentieth of epsilon. Three quick classifiers '
+    'predict the target.',
   ]
   for content, _ in results_document.load_results(folder, 'people_*.json'):
     parts.append(_table(content))

@@ -98,8 +98,9 @@ _SHARDS = (
   'drawn at random without looking at the rows.'
 )
 _SHARDS_OF_UNITS = (
-  'All rows of a unit are in one shard, and which one that is depends on nothing '
-  'but the unit itself, or was drawn at random without looking at the rows.'
+  'All rows of a unit are in one shard, and which one that is depends on '
+  'nothing but the unit itself, or was drawn at random without looking at the '
+  'rows.'
 )
 _NULL = (
   'A null unit adds nothing to a sum or count and changes no score or vote; '
