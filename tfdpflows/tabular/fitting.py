@@ -12,6 +12,7 @@ import pandas as pd
 from tfdpflows import accounting, mechanisms
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms.bounds import bounds_event
+from tfdpflows.progress import log_charge
 from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.base import TableModel
@@ -22,8 +23,8 @@ from tfdpflows.tabular.work_directory import WorkDirectory
 # The share of delta that private bounds may use; Gaussian noise and sampling
 # need most of it.
 _BOUNDS_DELTA_SHARE = 0.1
-# The label of their charge, and of their noise.
-_MARGINALS = 'marginals'
+# The labels of charges, and of their noise.
+_BOUNDS, _MARGINALS = 'bounds', 'marginals'
 
 
 class Spending(NamedTuple):
@@ -113,7 +114,8 @@ def run_mechanisms(
     model: the `TableModel`.
     work: the `WorkDirectory`.
     resume: whether to repeat what was charged, with the same randomness.
-    progress: whether to show progress bars, in a terminal or notebook.
+    progress: whether to show progress: bars in a terminal or notebook, lines of
+      the log elsewhere.
     absent: for audits, numbers of rows that no mechanism sees. The number of
       rows stays that of the table, since it is public.
 
@@ -130,8 +132,15 @@ def run_mechanisms(
   if spending.bounds is not None:
     present = table.drop(index=table.index[absent])
     schema = mechanisms.private_bounds(
-      present, schema, *spending.bounds, randomness, ledger, resume=resume
+      present,
+      schema,
+      *spending.bounds,
+      randomness,
+      ledger,
+      label=_BOUNDS,
+      resume=resume,
     )
+    log_charge('Types, ranges and categories', ledger, _BOUNDS)
     table = schema.validate(table, 'clip')
   encoder = TableEncoder(schema)
   codes = encoder.encode(table)
@@ -149,6 +158,7 @@ def run_mechanisms(
     label=_MARGINALS,
     resume=resume,
   )
+  log_charge('Histograms of all columns', ledger, _MARGINALS)
   marginals = [
     {
       'name': histogram.name,
