@@ -196,7 +196,7 @@ def _check_callbacks(callbacks, model, validated):
 
 
 def _is_known(callback):
-  """Whether a callback is one of Keras, which adds nothing to watch, or ours."""
+  """Whether a callback is of Keras, which adds nothing to watch, or ours."""
   module = type(callback).__module__
   return module.startswith(('keras.', 'tf_keras.', 'tfdpflows.'))
 
