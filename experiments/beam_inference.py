@@ -51,15 +51,15 @@ class LogProb(ModelHandler):
   def load_model(self):
     model = tf.saved_model.load(self._path)
     with open(os.path.join(self._path, 'model_card.json'), 'rb') as file:
-      tensors = json.load(file)['tensors']
-    return model, [(t['tensor'], t['column'], t['dtype']) for t in tensors]
+      model.card = json.load(file)
+    return model
 
   def run_inference(self, batch, model, inference_args=None):
-    model, tensors = model
-    columns = {
-      tensor: tf.constant([_value(row[column], dtype) for row in batch], dtype)
-      for tensor, column, dtype in tensors
-    }
+    columns = {}
+    for tensor in model.card['tensors']:
+      column, dtype = tensor['column'], tensor['dtype']
+      cells = [_value(row[column], dtype) for row in batch]
+      columns[tensor['tensor']] = tf.constant(cells, dtype)
     yield from model.signatures['log_prob'](**columns)['log_prob'].numpy()
 
 
