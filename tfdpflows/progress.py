@@ -1,35 +1,52 @@
-"""Progress bars, in a terminal or notebook."""
+"""Progress: bars in a terminal or notebook, elsewhere lines of the log."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import tqdm
+from absl import logging
+
+from tfdpflows.accounting.events import describe_event
 
 if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyLedger
 
-# Seconds between two updates.
-_PAUSE = 0.1
+# Seconds between two updates of a bar; to the first line of a log, which says
+# how long it will take, and between two others.
+_PAUSE, _FIRST_LINE, _LINE_PAUSE = 0.1, 5.0, 30.0
 FORMAT = '[{bar:12}] {desc} {n_fmt}/{total_fmt}{postfix}, '
 
 
-def bar(what: str, total: int, wanted: bool = True, done: int = 0) -> tqdm.tqdm:
+def bar(
+  what: str,
+  total: int,
+  wanted: bool = True,
+  done: int = 0,
+  lines_only: bool = False,
+) -> tqdm.tqdm | Lines:
   """Returns a bar on stderr, shown where that is a terminal or a notebook.
+
+  Elsewhere, as in the log file of a batch job, it is `Lines` of absl's log, if
+  that has level INFO.
 
   Args:
     what: what is counted, one word.
     total: how many there are.
     wanted: whether to show one.
     done: how many are done already.
+    lines_only: whether to write lines in a terminal too.
   """
   there = sys.stderr.isatty() or 'ipykernel' in sys.modules
+  if lines_only or not there:
+    return Lines(what, total, wanted and is_logged(), done)
   return tqdm.tqdm(
     desc=what,
     total=total,
     initial=done,
-    disable=not (wanted and there),
+    disable=not wanted,
     file=sys.stderr,
     bar_format=FORMAT + '{remaining} left',
     ascii=' =',
@@ -39,7 +56,80 @@ def bar(what: str, total: int, wanted: bool = True, done: int = 0) -> tqdm.tqdm:
   )
 
 
-def add_one(shown: tqdm.tqdm, ledger: PrivacyLedger) -> None:
+def is_logged() -> bool:
+  """Whether absl logs at level INFO."""
+  return logging.get_verbosity() >= logging.INFO
+
+
+class Lines:
+  """Has the methods of a bar that are needed, and logs a line now and then.
+
+  Args:
+    what: see `bar`.
+    total: see `bar`.
+    wanted: see `bar`.
+    done: see `bar`.
+  """
+
+  def __init__(self, what: str, total: int, wanted: bool, done: int):
+    self.disable, self.n = not wanted, done
+    self._what, self._total, self._first = what, total, done
+    self._postfix, self._ended = '', False
+    self._start = time.monotonic()
+    self._next = self._start + _FIRST_LINE
+
+  def __enter__(self) -> Lines:
+    return self
+
+  def __exit__(self, *unused_args: Any) -> None:
+    self.close()
+
+  def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+    """Sets what a line says besides, such as epsilon."""
+    del refresh
+    self._postfix = f', {text}' if text else ''
+
+  def update(self, n: int = 1) -> None:
+    """Counts, and logs a line if it is time."""
+    self.n += n
+    now = time.monotonic()
+    if self.disable or now < self._next or self.n <= self._first:
+      return
+    self._next = now + _LINE_PAUSE
+    rate = (self.n - self._first) / max(now - self._start, 1e-9)
+    left = tqdm.tqdm.format_interval((self._total - self.n) / rate)
+    self._log(f'{rate:.3g} per second, {left} left')
+
+  def close(self) -> None:
+    """Logs a last line."""
+    if not (self.disable or self._ended):
+      taken = time.monotonic() - self._start
+      self._log(f'{tqdm.tqdm.format_interval(taken)} taken')
+    self._ended = True
+
+  def _log(self, text):
+    logging.info(
+      '%s %d/%d%s, %s', self._what, self.n, self._total, self._postfix, text
+    )
+
+
+def log_charge(what: str, ledger: PrivacyLedger, label: str) -> None:
+  """Logs in a line what a mechanism has charged, and epsilon so far.
+
+  Args:
+    what: the phase of the work, at the start of a sentence.
+    ledger: what was charged.
+    label: of the entry.
+  """
+  if is_logged():
+    events = [e.event for e in ledger.entries if e.label == label and e.count]
+    charged = '; '.join(map(describe_event, events)) or 'nothing'
+    logging.info(
+      '%s: charged %s. Epsilon is %.3g so far.', what, charged, ledger.epsilon()
+    )
+
+
+def add_one(shown: tqdm.tqdm | Lines, ledger: PrivacyLedger) -> None:
   """Advances the bar by one, and shows the epsilon of the ledger."""
   if not shown.disable:
     shown.set_postfix_str(f'epsilon {ledger.epsilon():.3g}', refresh=False)

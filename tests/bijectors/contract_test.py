@@ -30,6 +30,33 @@ def _maf(transform, dtype, units=(12, 10)):
   return bijectors.MaskedAutoregressive(network, transform)
 
 
+class _Given(tfb.Bijector):
+  """A conditional bijector at one value of its conditional input."""
+
+  def __init__(self, bijector, c):
+    parameters = dict(locals())
+    self._bijector = bijector
+    self._given = {'conditional_input': tf.constant(c, bijector.dtype)}
+    super().__init__(forward_min_event_ndims=1, parameters=parameters)
+
+  def _forward(self, x):
+    return self._bijector.forward(x, **self._given)
+
+  def _inverse(self, y):
+    return self._bijector.inverse(y, **self._given)
+
+  def _inverse_log_det_jacobian(self, y):
+    return self._bijector.inverse_log_det_jacobian(y, 1, **self._given)
+
+
+def _conditional(dtype):
+  made = networks.MADE(
+    2, D, [9, 7], dtype=dtype, seed=1, conditional_event_size=2
+  )
+  maf = bijectors.MaskedAutoregressive(made, flows.Affine())
+  return _Given(maf, np.array([0.7, -0.4], dtype.as_numpy_dtype))
+
+
 def _marginal(dtype):
   edges = [[0, 1, 2], [0, 0.5, 4, 9, 10], np.arange(41) / 4]
   masses = [[0.9, 0.1], [1, 2, 3, 4], np.arange(1, 41) ** 2]
@@ -60,6 +87,7 @@ BIJECTORS = {
   'maf_affine_linear': lambda t: _maf(flows.Affine(), t, ()),
   'maf_spline': lambda t: _maf(flows.Spline(6, 4.0), t),
   'maf_mixture': lambda t: _maf(flows.LogisticMixture(4), t),
+  'maf_conditional': _conditional,
   'logistic_mixture': _logistic_mixture,
   'marginal': _marginal,
   'histogram': _histogram,
@@ -279,6 +307,109 @@ def test_per_example_gradients_equal_jacobian_and_clip(name, mode):
     np.testing.assert_allclose(f, e, rtol=1e-6, atol=1e-6 * np.abs(e).max())
 
 
+CONDITIONAL = {
+  'affine': lambda **kwargs: flows.masked_autoregressive_flow(
+    D, 2, [9], actnorm=True, **kwargs
+  ),
+  'spline_shared': lambda **kwargs: flows.neural_spline_flow(
+    D, 2, [9], shared=True, **kwargs
+  ),
+  'one_column': lambda **kwargs: flows.dp_nf(1, 1, [9, 9], **kwargs),
+}
+
+
+def _conditional_flow(name, dtype='float64'):
+  flow = CONDITIONAL[name](conditional_event_size=2, dtype=dtype, seed=2)
+  _moved(flow.bijector, 0.3)
+  rng = np.random.default_rng(5)
+  x = tf.constant(rng.normal(size=[9, *flow.event_shape]), dtype)
+  return flow, x, tf.constant(rng.normal(size=[9, 2]), dtype)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('mode', ['eager', 'function', 'xla'])
+@pytest.mark.parametrize('name', CONDITIONAL)
+def test_per_example_gradients_of_conditional_densities(name, mode):
+  flow, x, c = _conditional_flow(name)
+  variables = flow.trainable_variables
+  with tf.GradientTape(persistent=True) as tape:
+    loss = -flow.log_prob(_fresh(x), conditional_input=c)
+  jacobian = tape.jacobian(loss, variables, experimental_use_pfor=False)
+  squared = sum(tf.reduce_sum(tf.reshape(j * j, [9, -1]), 1) for j in jacobian)
+  clip = float(np.sqrt(np.median(squared)))
+  scale = tf.minimum(1, clip / tf.sqrt(squared))
+
+  def clipped(x, c):
+    with gradients.PerExampleTape() as tape:
+      loss = -flow.log_prob(_fresh(x), conditional_input=c)
+    per_example = tape.per_example_gradients(loss, variables)
+    return (
+      per_example.squared_norms(),
+      gradients.Flat(clip).clip_and_sum(per_example),
+    )
+
+  if mode != 'eager':
+    clipped = tf.function(clipped, jit_compile=mode == 'xla')
+  found_squared, found_sum = clipped(x, c)
+  np.testing.assert_allclose(found_squared, squared, rtol=1e-6)
+  for f, j in zip(found_sum, jacobian):
+    e = tf.tensordot(scale, j, 1)
+    np.testing.assert_allclose(f, e, rtol=1e-6, atol=1e-6 * np.abs(e).max())
+
+
+@pytest.mark.parametrize('name', CONDITIONAL)
+def test_a_conditional_flow_is_a_flow_at_each_value_of_its_input(name):
+  flow, x, c = _conditional_flow(name)
+  found = flow.log_prob(_fresh(x), conditional_input=c)
+  alone = [flow.log_prob(x[i], conditional_input=c[i]) for i in range(9)]
+  np.testing.assert_allclose(found, alone, rtol=1e-10)
+  one = flow.log_prob(_fresh(x), conditional_input=c[0])
+  assert np.min(np.abs(one - found)[1:]) > 1e-3
+  # As TFP has it, a block at a time.
+  names = [b.name for b in flow.bijector.bijectors if 'block' in b.name]
+  given = {name: {'conditional_input': c} for name in names}
+  np.testing.assert_allclose(
+    flow.log_prob(_fresh(x), bijector_kwargs=given), found, rtol=1e-12
+  )
+  z = flow.bijector.inverse(_fresh(x), **given)
+  back = flow.bijector.forward(_fresh(z), **given)
+  np.testing.assert_allclose(back, x, rtol=1e-6, atol=1e-6)
+  # The samples of row i are those of c[i].
+  y = flow.sample([4000, 9], seed=0, conditional_input=c)
+  one = flow.sample(4000, seed=1, conditional_input=c[3])
+  np.testing.assert_allclose(
+    np.mean(y[:, 3], 0), np.mean(one, 0), atol=0.1 * np.std(one)
+  )
+
+
+def test_the_first_column_is_a_nonlinear_function_of_the_conditional_input():
+  made = networks.MADE(1, 2, [6], seed=0, conditional_event_size=1)
+  _moved(made, 0.5)
+  x = tf.zeros([3, 2])
+  first = made(x, conditional_input=tf.constant([[-1.0], [0.0], [1.0]]))[:, 0]
+  assert abs(first[0] - 2 * first[1] + first[2]) > 0.01
+  c = tf.constant([[0.5], [0.5]])
+  other = made(tf.constant([[0.0, 1.0], [3.0, 5.0]]), conditional_input=c)
+  np.testing.assert_array_equal(other[0, 0], other[1, 0])
+  assert abs(other[0, 1] - other[1, 1]) > 0.01
+
+
+def test_conditional_input_of_another_shape_is_refused():
+  made = networks.MADE(2, D, [4], name='m', conditional_event_size=2)
+  maf = bijectors.MaskedAutoregressive(made, flows.Affine())
+  x = _inputs('maf', 'float32')
+  for direction in (maf.forward, maf.inverse):
+    with pytest.raises(ValueError, match='m is conditional and needs'):
+      direction(x)
+    with pytest.raises(ValueError, match=r'must be \[..., 2\]'):
+      direction(x, conditional_input=x)
+  plain = _maf(flows.Affine(), tf.float32)
+  with pytest.raises(ValueError, match='takes no conditional_input'):
+    plain.inverse(x, conditional_input=x)
+  with pytest.raises(ValueError, match='conditional_event_size is -1'):
+    networks.MADE(2, D, [4], conditional_event_size=-1)
+
+
 @pytest.mark.parametrize(
   'name', thinned(['marginal_flow', 'maf_flow', 'spline_flow'], 1)
 )
@@ -302,6 +433,10 @@ def test_each_network_runs_once_per_log_prob():
   with gradients.PerExampleTape() as tape:
     flow.log_prob(tf.zeros([5, D]))
   assert len(tape.records) == 3 * 2  # Two layers in each of three networks.
+  flow = flows.masked_autoregressive_flow(D, 3, [8], conditional_event_size=1)
+  with gradients.PerExampleTape() as tape:
+    flow.log_prob(tf.zeros([5, D]), conditional_input=np.zeros([5, 1]))
+  assert len(tape.records) == 3 * 2
 
 
 @pytest.mark.parametrize('marginal', [False, True])
@@ -354,17 +489,30 @@ def test_blocks_that_share_a_network_are_told_apart():
 @pytest.mark.parametrize('hidden', [(), (1,), (7,), (13, 5), (4, 9, 6)])
 @pytest.mark.parametrize('event_size', [1, 2, 5])
 @pytest.mark.parametrize('condition', [None, 1])
-def test_columns_give_what_a_whole_pass_gives(hidden, event_size, condition):
-  count = 1 if condition is None else 3
+@pytest.mark.parametrize('conditional', [0, 2])
+def test_columns_give_what_a_whole_pass_gives(
+  hidden, event_size, condition, conditional
+):
   made = networks.MADE(
-    2, event_size, hidden, dtype='float64', seed=0, num_conditions=count
+    2,
+    event_size,
+    hidden,
+    dtype='float64',
+    seed=0,
+    num_conditions=1 if condition is None else 3,
+    conditional_event_size=conditional,
+    direct=True,
   )
   _moved(made, 0.5)
   if condition is not None:
     made = made.conditioned(condition)
   x = tf.constant(np.random.default_rng(0).normal(size=[6, event_size]))
-  expected = made(x)
-  for j, params_of in enumerate(made.columns()):
+  given = {}
+  if conditional:
+    c = np.random.default_rng(1).normal(size=[6, conditional])
+    given = {'conditional_input': tf.constant(c)}
+  expected = made(x, **given)
+  for j, params_of in enumerate(made.columns(**given)):
     found = tf.broadcast_to(params_of(tf.unstack(x, axis=1)[:j]), [6, 2])
     np.testing.assert_allclose(found, expected[:, j], rtol=1e-10, atol=1e-12)
 

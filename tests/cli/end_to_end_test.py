@@ -1,6 +1,7 @@
 """The commands one after another, with the real synthesizer."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -91,9 +92,35 @@ def folder(tmp_path_factory):
     '--seed=1',
     '--model_dir=model',
   )
-  assert 'ledger' not in result.stderr  # As of a file that went while open.
+  assert 'went' not in result.stderr  # As of a file that went while open.
+  (folder / 'log.txt').write_text(result.stderr, encoding='utf-8')
   (folder / 'statement.txt').write_text(result.stdout, encoding='utf-8')
   return folder
+
+
+@pytest.mark.slow
+def test_the_log_of_a_fit_has_a_line_for_each_phase(folder):
+  lines = (folder / 'log.txt').read_text(encoding='utf-8').splitlines()
+  assert all(line.startswith('tfdpflows: ') for line in lines)
+  for line, match in (
+    (
+      lines[0],
+      r'Fit: .* within epsilon 2 at delta 0.0001 .* model\.partial\.$',
+    ),
+    (
+      lines[1],
+      r'Histograms of all columns: charged Gaussian mechanism, .* Epsilon is '
+      r'0\.\d+ so far\.$',
+    ),
+    (
+      lines[2],
+      r'Training: (\d+) of \1 steps are left\. Each .* and 2 at the end, at '
+      r'delta 0\.0001 \(pld\)\. Ledger: .*model\.partial.ledger\.jsonl\.$',
+    ),
+    (lines[-2], r'step (\d+)/\1, epsilon 2, .*nats gained, .* taken$'),
+    (lines[-1], r'Fit: done\. Epsilon is 2\. Model: model\.$'),
+  ):
+    assert re.match(f'tfdpflows: {match}', line), line
 
 
 @pytest.mark.slow

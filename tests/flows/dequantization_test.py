@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tests.grids import thinned
-from tfdpflows import bijectors, gradients
+from tfdpflows import bijectors, flows, gradients
 from tfdpflows.flows.dequantization import (
+  Dequantized,
   UniformDequantization,
   VariationalDequantization,
 )
@@ -142,3 +143,21 @@ def test_bad_arguments_are_named():
   ):
     with pytest.raises(ValueError, match=message):
       make()
+
+
+def test_a_conditional_input_is_passed_on():
+  flow = flows.dp_hflow([2, 3], 1, [8], conditional_event_size=1, seed=0)
+  many = Dequantized(
+    flow.points, flow.dequantization, num_importance_samples=5000, seed=0
+  )
+  for variable in flow.trainable_variables:
+    variable.assign_add(
+      0.05 * tf.random.stateless_normal(variable.shape, [0, 1])
+    )
+  x = tf.constant([[0.0, 1.0], [1.0, 2.0], [1.0, 2.0]])
+  c = tf.constant([[-2.0], [-2.0], [2.0]])
+  found = many.log_prob(x, conditional_input=c)
+  one = [many.log_prob(x[i], conditional_input=c[i]) for i in range(3)]
+  np.testing.assert_allclose(found, one, atol=0.05)
+  assert abs(found[1] - found[2]) > 0.02
+  assert flow.sample([4, 3], conditional_input=c).shape == [4, 3, 2]

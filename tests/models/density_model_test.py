@@ -263,3 +263,188 @@ def test_what_the_ledger_refuses_while_training_is_its_own_error(tmp_path):
 
   with pytest.raises(accounting.LedgerError, match='ledger'):
     model.fit(_data(), verbose=0, callbacks=[Close()])
+
+
+def _pairs(n=300):
+  rng = np.random.default_rng(1)
+  c = rng.normal(size=[n, 1])
+  x = c**2 + 0.3 * rng.normal(size=[n, 2])
+  return x.astype('float32'), c.astype('float32')
+
+
+def _conditional(**kwargs):
+  return _flow(2, conditional_event_size=1, **kwargs)
+
+
+@pytest.mark.core
+def test_a_conditional_density_is_learned():
+  x, c = _pairs(1000)
+  losses = {}
+  for name, flow, rows in (
+    ('alone', _flow(2), x),
+    ('given', _conditional(), (x, c)),
+  ):
+    model = tfdpflows.DensityModel(flow)
+    model.compile(optimizer=keras.optimizers.legacy.Adam(2e-2))
+    model.fit(rows, epochs=30, batch_size=100, verbose=0)
+    losses[name] = model.evaluate(rows, verbose=0)
+  assert losses['given'] < losses['alone'] - 0.5
+  np.testing.assert_allclose(
+    losses['given'], -np.mean(model.log_prob(x, c)), rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    model.predict((x, c), verbose=0), model.log_prob(x, c), rtol=1e-4, atol=1e-4
+  )
+  # Pairs as Keras has them: inputs and targets.
+  pairs = tf.data.Dataset.from_tensor_slices((x, c)).batch(100)
+  for found in (
+    model.evaluate(pairs, verbose=0),
+    model.evaluate(x, c, verbose=0),
+    model.fit((x, c), validation_data=(x, c), verbose=0).history['val_loss'][0],
+  ):
+    assert abs(found - losses['given']) < 0.3
+  near, far = (
+    np.mean(model.sample(500, seed=0, conditional_input=[value]))
+    for value in (0.0, 1.5)
+  )
+  assert near < 0.8 and far > 1.5
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_a_conditional_density_under_a_plan_is_proven(jit_compile):
+  x, c = _pairs()
+  plan = _plan()
+  model = tfdpflows.DensityModel(_conditional())
+  model.compile(
+    plan.optimizer('adam', learning_rate=1e-2), jit_compile=jit_compile
+  )
+  before = [v.numpy() for v in model.trainable_variables]
+  model.fit((x, c), epochs=1, validation_data=(x, c), verbose=0)
+  assert model.checked_independence == 'proven'
+  model.fit(plan.dataset((x, c)), verbose=0)
+  assert plan.remaining_steps == 0
+  assert plan.ledger.entries[0].count == 8
+  for old, new in zip(before, model.trainable_variables):
+    assert np.any(old != new)
+
+
+def test_rows_of_a_conditional_density_are_one_table():
+  """Another conditional input is another table, with the noise used before."""
+  x, c = _pairs()
+  plan = _plan()
+  model = tfdpflows.DensityModel(_conditional())
+  model.compile(plan.optimizer('sgd', learning_rate=1e-2))
+  model.fit((x, c), epochs=1, verbose=0)
+  with pytest.raises(ValueError, match='not the table'):
+    model.fit((x, c + 1), verbose=0)
+  with pytest.raises(ValueError, match='x has 299 rows'):
+    model.fit((x, c[1:]), verbose=0)
+
+
+def test_the_shape_of_conditional_samples():
+  x, c = _pairs(5)
+  model = tfdpflows.DensityModel(_conditional())
+  for shape, given, expected in (
+    ((), c, [5, 2]),
+    (4, c, [4, 5, 2]),
+    ([4, 3], c, [4, 3, 5, 2]),
+    (4, [1.0], [4, 2]),
+  ):
+    found = model.sample(shape, seed=0, conditional_input=given)
+    assert found.shape == expected
+  np.testing.assert_allclose(
+    model.log_prob(x, [0.5]), model.log_prob(x, np.full([5, 1], 0.5))
+  )
+
+
+@pytest.mark.core
+def test_rows_that_are_no_pairs_are_refused_before_the_charge():
+  x, c = _pairs()
+  for flow, rows, match in (
+    (_flow(2), (x, c), 'takes no conditional_input'),
+    (_conditional(), x, 'is conditional and needs conditional_input'),
+    (_conditional(), (x, c[:, 0]), r'c\[..., tf.newaxis\]'),
+    (_conditional(), (x, x), r'must be \[..., 1\]'),
+    (_conditional(), (x, c, c), 'Rows are a tuple of 3'),
+    (_conditional(), {'x': x, 'c': c}, 'Rows are a dict of 2.*preprocessing'),
+  ):
+    plan = _plan()
+    model = tfdpflows.DensityModel(flow)
+    model.compile(plan.optimizer('sgd', learning_rate=0.1))
+    with pytest.raises(ValueError, match=match):
+      model.fit(rows, verbose=0)
+    assert plan.ledger.entries == ()
+
+
+@pytest.mark.core
+def test_rows_of_any_structure_with_preprocessing():
+  x, c = _pairs()
+  rows = {'x': x, 'more': (c, np.arange(300) % 3)}
+
+  def preprocessing(rows):
+    c, group = rows['more']
+    return rows['x'], tf.concat([c, tf.one_hot(group, 3)], -1)
+
+  plan = _plan()
+  model = tfdpflows.DensityModel(
+    _flow(2, conditional_event_size=4), preprocessing
+  )
+  model.compile(plan.optimizer('sgd', learning_rate=0.01))
+  model.fit(rows, epochs=1, verbose=0)
+  model.fit(plan.dataset(rows), verbose=0)
+  assert model.checked_independence == 'proven'
+  assert plan.remaining_steps == 0
+
+
+def test_a_conditional_input_that_looks_at_other_rows_is_refused():
+  x, c = _pairs()
+  plan = _plan()
+  model = tfdpflows.DensityModel(
+    _conditional(), lambda rows: (rows[0], rows[1] - tf.reduce_mean(rows[1]))
+  )
+  model.compile(plan.optimizer('sgd', learning_rate=0.1))
+  with pytest.raises(ValueError, match='another|mixes'):
+    model.fit((x, c), verbose=0)
+  assert plan.ledger.entries == ()
+
+
+def test_conditional_flows_of_tfp():
+  """Any distribution whose methods take `conditional_input`."""
+  tfb, tfd = tfp.bijectors, tfp.distributions
+  network = tfb.AutoregressiveNetwork(
+    2,
+    event_shape=[2],
+    hidden_units=[8],
+    conditional=True,
+    conditional_event_shape=[1],
+  )
+  flow = tfd.TransformedDistribution(
+    tfd.MultivariateNormalDiag([0.0, 0.0]),
+    tfb.MaskedAutoregressiveFlow(network),
+    kwargs_split_fn=lambda kwargs: ({}, kwargs),
+  )
+  x, c = _pairs()
+  flow.log_prob(x, conditional_input=c)  # Makes its variables.
+  plan = _plan(steps=2)
+  model = tfdpflows.DensityModel(flow)
+  model.compile(plan.optimizer('sgd', learning_rate=0.1))
+  model.fit((x, c), verbose=0)
+  assert model.checked_independence == 'proven'
+  assert model.sample(3, conditional_input=c[0]).shape == [3, 2]
+
+
+def test_saved_model_of_a_conditional_density(tmp_path):
+  model = tfdpflows.DensityModel(_conditional())
+  x, c = _pairs(5)
+  rows, given = tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])
+  model.score = tf.function(model.log_prob, input_signature=[rows, given])
+  model.draw = tf.function(
+    lambda c: model.sample(conditional_input=c), input_signature=[given]
+  )
+  tf.saved_model.save(model, str(tmp_path))
+  loaded = tf.saved_model.load(str(tmp_path))
+  np.testing.assert_allclose(
+    loaded.score(x, c), model.log_prob(x, c), rtol=1e-5
+  )
+  assert loaded.draw(c).shape == [5, 2]

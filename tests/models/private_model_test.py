@@ -624,6 +624,11 @@ def test_keras_saves_and_loads_what_is_trained(tmp_path):
       lambda c: {'callbacks': c.ReduceLROnPlateau('val_accuracy')},
       "'val_accuracy'.*never act",
     ),
+    (
+      lambda c: {'callbacks': c.EarlyStopping('accuracy', mode='max')},
+      "'accuracy'.*never act.*monitor='val_accuracy'",
+    ),
+    (lambda c: {'callbacks': c.EarlyStopping('epsilon')}, 'EpsilonLogger'),
     (lambda _: {'class_weight': {0: 2.0}}, 'class_weight.*into the loss'),
     (lambda _: {'sample_weight': np.ones(9)}, 'sample_weight.*into the loss'),
   ],

@@ -125,18 +125,28 @@ def test_alone_it_gives_what_the_library_gives(
   )
 
 
-def test_saved_model_cli_shows_the_signatures(exported):
+@pytest.fixture(scope='module')
+def saved_model_cli():
+  """A function that runs the tool of TensorFlow, and returns its output."""
   tool = pathlib.Path(sys.executable).with_name('saved_model_cli')
   if not tool.exists():
     pytest.skip('There is no saved_model_cli beside this Python.')
-  shown = subprocess.run(
-    [tool, 'show', '--all', '--dir', exported],
-    env=_env(),
-    check=True,
-    timeout=300,
-    capture_output=True,
-    text=True,
-  ).stdout
+
+  def run(*argv):
+    return subprocess.run(
+      [tool, *argv],
+      env=_env(),
+      check=True,
+      timeout=300,
+      capture_output=True,
+      text=True,
+    ).stdout
+
+  return run
+
+
+def test_saved_model_cli_shows_the_signatures(exported, saved_model_cli):
+  shown = saved_model_cli('show', '--all', '--dir', exported)
   for line in (
     "signature_def['log_prob']",
     "signature_def['sample']",
@@ -144,6 +154,39 @@ def test_saved_model_cli_shows_the_signatures(exported):
     "outputs['income']",
   ):
     assert line in shown
+
+
+def test_saved_model_cli_runs_the_signatures(
+  fitted, exported, people, saved_model_cli, tmp_path
+):
+  def run(signature, expressions):
+    saved_model_cli(
+      'run',
+      f'--dir={exported}',
+      '--tag_set=serve',
+      f'--signature_def={signature}',
+      f'--input_exprs={expressions}',
+      f'--outdir={tmp_path / signature}',
+    )
+    return {
+      path.stem: np.load(path, allow_pickle=True)
+      for path in (tmp_path / signature).glob('*.npy')
+    }
+
+  raw = _raw(fitted)
+  found = run('sample', 'num_rows=20;seed=5')
+  want = _arrays(raw, fitted.sample(20, seed=5))
+  assert sorted(found) == sorted(want)
+  np.testing.assert_array_equal(found['age'], want['age'])
+  cities = [city.decode() for city in found['city']]
+  assert cities == want['city'].tolist()
+  rows = people.schema.validate(people.table[1:4], fitting=False)
+  given = _arrays(raw, rows)
+  lists = ';'.join(f'{k}={v.tolist()!r}' for k, v in given.items())
+  found = run('log_prob', lists)
+  np.testing.assert_allclose(
+    found['log_prob'], fitted.log_prob(people.table[1:4]), rtol=1e-5, atol=1e-5
+  )
 
 
 def test_it_depends_on_nothing_but_the_weights(fitted, exported, tmp_path):

@@ -40,13 +40,13 @@ def _lines(plan, terminal, monkeypatch, first=0):
   monkeypatch.setattr(sys, 'stderr', terminal)
   monkeypatch.setattr(bars, '_PAUSE', 0)
   progress = Progress(plan)
-  optimizer = types.SimpleNamespace(iterations=first)
+  optimizer = types.SimpleNamespace(plan_step=first)
   progress.set_model(types.SimpleNamespace(optimizer=optimizer))
   total = 0.0
   for step in range(first, STEPS):
     batch = (step - first) % 10  # Keras starts its mean anew in every epoch.
     total = total * bool(batch) + 3 - step / 10
-    optimizer.iterations = step + 1
+    optimizer.plan_step = step + 1
     progress.on_train_batch_end(batch, {'loss': total / (batch + 1)})
   progress.close()
   return terminal.getvalue()

@@ -515,6 +515,25 @@ def test_xla_makes_nothing_of_a_free_update(step):
   assert np.isnan(take(tf.constant(3, tf.int64)))
 
 
+def test_xla_compiles_one_program_for_all_steps():
+  """The number of a step is a parameter of the program, not a constant."""
+  steps = StepNoise(_plan()._steps)
+  steps.open(1_234_560)
+  steps.charged(1_234_599)
+  optimizer = keras.optimizers.legacy.SGD(1.0)
+  weights = tf.Variable([1.0, 2.0])
+
+  @tf.function(jit_compile=True)
+  def update(step):
+    taken = steps.take(step)
+    optimizer.apply_gradients([(steps.add(taken, weights, 1.0), weights)])
+
+  step = tf.constant(1_234_567, tf.int64)
+  program = update.experimental_get_compiler_ir(step)(stage='hlo')
+  assert 'parameter(0)' in program and 'constant(' in program
+  assert not any(f'({number})' in program for number in range(1234560, 1234600))
+
+
 @pytest.mark.parametrize('probability', [0.02, 0.3])
 def test_steps_that_xla_compiles_see_few_sizes(probability):
   x = np.arange(1.0, 2001.0, dtype=np.float32)[:, None] * np.ones([1, 4])

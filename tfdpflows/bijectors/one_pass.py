@@ -17,7 +17,8 @@ class OnePassInverse(tfb.Bijector):
   of the first call is kept for the second one, and for no other, so that it
   does not outlive the tape it was computed under.
 
-  Subclasses implement `_inverse_and_log_det(y)`, a pair, and `_forward`.
+  Subclasses implement `_inverse_and_log_det(y)`, a pair, and `_forward`; both
+  may take further keyword arguments, such as `conditional_input`.
 
   Args:
     **kwargs: of `tfb.Bijector`.
@@ -31,19 +32,25 @@ class OnePassInverse(tfb.Bijector):
   def _parameter_properties(cls, dtype):
     return {}
 
-  def _inverse_and_log_det(self, y):
+  def _inverse_and_log_det(self, y, **kwargs):
     raise NotImplementedError
 
-  def _inverse(self, y):
-    return self._part(y, 0)
+  def _inverse(self, y, **kwargs):
+    return self._part(y, kwargs, 0)
 
-  def _inverse_log_det_jacobian(self, y):
-    return self._part(y, 1)
+  def _inverse_log_det_jacobian(self, y, **kwargs):
+    return self._part(y, kwargs, 1)
 
-  def _part(self, y, part):
+  def _part(self, y, kwargs, part):
+    # Compared by identity: tensors have no other equality.
+    given = [y, *sorted(kwargs), *(kwargs[key] for key in sorted(kwargs))]
     left, self._left = self._left, None
-    if left is not None and left[0] is y and left[1] != part:
+    if left is not None and left[1] != part and _are(left[0], given):
       return left[2][part]
-    result = self._inverse_and_log_det(y)
-    self._left = (y, part, result)
+    result = self._inverse_and_log_det(y, **kwargs)
+    self._left = (given, part, result)
     return result[part]
+
+
+def _are(one, other):
+  return len(one) == len(other) and all(a is b for a, b in zip(one, other))

@@ -117,7 +117,8 @@ def _define(options):
   )
   options.switch(
     'progress',
-    'Show step, epsilon spent, nats and the time left.',
+    'Show what each phase charges, step, epsilon spent, nats and the time '
+    'left: a bar in a terminal, lines of a log elsewhere.',
     default=True,
   )
 
@@ -162,6 +163,8 @@ def _run(values):
 
     from tfdpflows.tabular.synthesizer import fit_to_directory
 
+  if values.progress:
+    quiet.show_info()
   # On GPUs it is on by default, and refused by the optimizer.
   tf.config.experimental.enable_tensor_float_32_execution(False)
   try:

@@ -45,11 +45,18 @@ def configure() -> None:
   # Not errors either: they are about missing GPUs. Real ones are raised.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   logging.use_absl_handler()
+  # Or the first message would come after one that there is no flag of absl's.
+  logging._warn_preinit_stderr = False
   logging.set_verbosity(logging.WARNING)
   handler = logging.get_absl_handler()
   handler.setFormatter(python_logging.Formatter('tfdpflows: %(message)s'))
   handler.addFilter(_is_ours)
   warnings.formatwarning = lambda message, *_: f'tfdpflows: {message}\n'
+
+
+def show_info() -> None:
+  """Shows what tfdpflows tells of its work too, not warnings only."""
+  logging.set_verbosity(logging.INFO)
 
 
 def _is_ours(record):

@@ -30,6 +30,7 @@ def masked_autoregressive_flow(
   marginal: tfb.Bijector | None = None,
   base: tfd.Distribution | None = None,
   activation: str = 'relu',
+  conditional_event_size: int = 0,
   dtype: tf.DType | str = tf.float32,
   seed: int | None = None,
   name: str = 'masked_autoregressive_flow',
@@ -38,6 +39,9 @@ def masked_autoregressive_flow(
 
   Papamakarios et al. 2017; with DP-SGD, Waites & Cummings 2021. It is
   initialised as the identity (after `marginal`, if that is given).
+
+  With `conditional_event_size` it is a conditional density p(x | c), whose
+  methods take `conditional_input=c`.
 
   Args:
     event_size: number of columns d.
@@ -53,6 +57,11 @@ def masked_autoregressive_flow(
       `bijectors.MarginalCDF`.
     base: a distribution over `[d]`; standard normal by default.
     activation: name of a function in `tf.nn`.
+    conditional_event_size: number k of values of a conditional input; 0 for a
+      density that is not conditional. `log_prob(x, conditional_input=c)` takes
+      c `[..., k]`, which is broadcast to the rows of x, and
+      `sample(sample_shape, conditional_input=c)` is broadcast to
+      `sample_shape`.
     dtype: of the variables and the data.
     seed: for the initial weights, or `None`.
 
@@ -66,6 +75,11 @@ def masked_autoregressive_flow(
   >>> flow = flows.masked_autoregressive_flow(event_size=2, num_blocks=2)
   >>> flow.log_prob(tf.zeros([5, 2])).shape
   TensorShape([5])
+  >>> flow = flows.masked_autoregressive_flow(2, 2, conditional_event_size=3)
+  >>> flow.log_prob(tf.zeros([5, 2]), conditional_input=tf.ones([5, 3])).shape
+  TensorShape([5])
+  >>> flow.sample(4, conditional_input=tf.ones([3])).shape
+  TensorShape([4, 2])
   """
   dtype = tf.as_dtype(dtype)
   transform = Affine() if transform is None else transform
@@ -82,6 +96,7 @@ def masked_autoregressive_flow(
       dtype=dtype,
       seed=int(rng.integers(2**31)),
       num_conditions=num_conditions,
+      conditional_event_size=conditional_event_size,
       name=name,
     )
 
@@ -105,7 +120,29 @@ def masked_autoregressive_flow(
   elif num_blocks % 2 == 0:
     # So that the columns of the base are those of the data.
     parts.append(tfb.Permute(reverse, name='reverse_back'))
-  return tfd.TransformedDistribution(base, tfb.Chain(parts), name=name)
+  kwargs = {}
+  if conditional_event_size:
+    blocks = [
+      part.name
+      for part in parts
+      if isinstance(part, bijectors.MaskedAutoregressive)
+    ]
+    kwargs['kwargs_split_fn'] = lambda given: _split(given, blocks)
+  return tfd.TransformedDistribution(
+    base, tfb.Chain(parts), name=name, **kwargs
+  )
+
+
+def _split(kwargs, blocks):
+  """Splits keyword arguments into those of the base and of the bijector.
+
+  As TFP does by default, with a conditional input given to each block.
+  """
+  found = dict(kwargs.get('bijector_kwargs', {}))
+  if 'conditional_input' in kwargs:
+    c = {'conditional_input': kwargs['conditional_input']}
+    found = {**dict.fromkeys(blocks, c), **found}
+  return kwargs.get('distribution_kwargs', {}), found
 
 
 def histogram_flow(

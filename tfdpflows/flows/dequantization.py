@@ -206,8 +206,8 @@ class Dequantized(tfd.Distribution):
   expectation, a lower bound of the log-probability: the evidence lower bound
   for one draw, the importance weighted one (Burda et al. 2016), which is
   tighter, for more. Variables of the dequantization are trained with those of
-  the density. Train with one draw, and `augmentation_multiplicity` of the
-  optimizer for a mean over several.
+  the density, and a conditional input is passed on to it. Train with one draw,
+  and `augmentation_multiplicity` of the optimizer for a mean over several.
 
   Args:
     distribution: a `tfd.Distribution` over points `[d]`.
@@ -278,27 +278,36 @@ class Dequantized(tfd.Distribution):
   def _event_shape_tensor(self):
     return self.points.event_shape_tensor()
 
-  def _log_prob(self, x):
+  def _log_prob(self, x, **kwargs):
     if self.num_importance_samples == 1:
-      return self._draw(x)
+      return self._draw(x, **kwargs)
     # Axis 0 must be the examples, for per-example gradients.
     shape = tf.concat(
       [tf.shape(x)[:-1], [self.num_importance_samples], tf.shape(x)[-1:]], 0
     )
-    found = self._draw(tf.broadcast_to(x[..., None, :], shape))
+    of_draws = {key: _for_draws(c) for key, c in kwargs.items()}
+    found = self._draw(tf.broadcast_to(x[..., None, :], shape), **of_draws)
     return tf.reduce_logsumexp(found, -1) - np.log(self.num_importance_samples)
 
-  def _draw(self, x):
+  def _draw(self, x, **kwargs):
     uniform = self._generator.uniform(tf.shape(x), dtype=self.dtype)
     u, log_q = self.dequantization(x, tf.ensure_shape(uniform, x.shape))
-    return self.points.log_prob(x + u) - log_q
+    return self.points.log_prob(x + u, **kwargs) - log_q
 
-  def _sample_n(self, n, seed=None):
-    points = self.points.sample(n, seed=seed)
+  def _call_sample_n(self, sample_shape, seed, **kwargs):
+    # Not `_sample_n`, whose rows are all on one axis: a conditional input is
+    # broadcast to `sample_shape`.
+    points = self.points.sample(sample_shape, seed=seed, **kwargs)
     sizes = self.dequantization.sizes
     top = np.maximum(sizes - 1, 0).astype(self.dtype.as_numpy_dtype)
     codes = tf.clip_by_value(tf.floor(points), 0, top)
     return tf.where(sizes > 0, codes, points)
+
+
+def _for_draws(c):
+  """Returns a conditional input for rows that are repeated."""
+  c = tf.convert_to_tensor(c)
+  return c if c.shape.rank == 1 else c[..., None, :]
 
 
 def _logistic(uniform):

@@ -27,6 +27,12 @@ class DensityModel(PrivatelyTrained):
   (`loss_bound`). With any other optimizer the model trains as Keras models do,
   without a privacy claim.
 
+  Where rows are pairs, `fit((x, c))` learns the conditional density p(x | c),
+  of a distribution whose methods take `conditional_input=c`: the flows of this
+  package made with `conditional_event_size`, or any `tfd.Distribution`, such as
+  a `tfd.TransformedDistribution` whose `kwargs_split_fn` passes it on to its
+  bijector. Then c is as private as x.
+
   #### Formal guarantee
 
   Under a DP optimizer an update is that of `optimizers.DPOptimizer`, provided
@@ -43,7 +49,9 @@ class DensityModel(PrivatelyTrained):
   Args:
     distribution: a `tfd.Distribution` over `[event_size]`, such as a flow.
     preprocessing: a function of rows, applied to each batch before `log_prob`
-      in training, such as dequantization. It must treat each row alone.
+      in training, such as dequantization. It must treat each row alone. Rows
+      have the structure that `fit` or `plan.dataset` was given (arrays, tuples,
+      dicts); it returns x, or (x, c).
     ema_momentum: if given, weights are averaged over steps with this momentum
       and `fit` ends with the averages.
     example: public rows to try the density on, at least two and no two of them
@@ -69,6 +77,23 @@ class DensityModel(PrivatelyTrained):
   >>> history = model.fit(x, verbose=0)
   >>> model.log_prob(x[:3]).shape
   TensorShape([3])
+
+  The density of the second column given the first:
+
+  >>> flow = tfdpflows.flows.masked_autoregressive_flow(
+  ...   1, num_blocks=1, conditional_event_size=1)
+  >>> plan = tfdpflows.TrainingPlan.for_epsilon(
+  ...   epsilon=1., delta=1e-4, num_examples=500, expected_batch_size=100,
+  ...   epochs=1, clipping=tfdpflows.gradients.Flat(5.))
+  >>> model = tfdpflows.DensityModel(flow)
+  >>> model.compile(optimizer=plan.optimizer('adam', learning_rate=1e-3))
+  >>> history = model.fit((x[:, 1:], x[:, :1]), verbose=0)
+  >>> model.checked_independence
+  'proven'
+  >>> model.log_prob(x[:3, 1:], x[:3, :1]).shape
+  TensorShape([3])
+  >>> model.sample(4, conditional_input=[0.5]).shape
+  TensorShape([4, 1])
   """
 
   def __init__(
@@ -108,26 +133,87 @@ class DensityModel(PrivatelyTrained):
     self._checker.forget()
     super().compile(*args, **kwargs)
 
-  def call(self, x: tf.Tensor) -> tf.Tensor:
-    return self.log_prob(x)
+  def call(self, x: Any) -> tf.Tensor:
+    return self._log_prob_of(x)
 
-  def log_prob(self, x: npt.ArrayLike) -> tf.Tensor:
-    """Returns the log-density of rows `[..., event_size]`, in nats."""
+  def log_prob(
+    self, x: npt.ArrayLike, conditional_input: Optional[npt.ArrayLike] = None
+  ) -> tf.Tensor:
+    """Returns the log-density of rows, in nats.
+
+    Args:
+      x: rows `[..., event_size]`.
+      conditional_input: `[..., conditional_event_size]`, which is broadcast to
+        the rows; of a conditional density only.
+
+    Raises:
+      ValueError: without a conditional input where one is needed, or with one
+        where none is.
+    """
     # TFP caches results by input tensor, without a gradient on another tape.
-    return self.distribution.log_prob(tf.identity(x))
+    given = self._given(conditional_input)
+    return self.distribution.log_prob(tf.identity(x), **given)
 
   def sample(
     self,
     sample_shape: Union[int, Sequence[int]] = (),
     seed: Optional[Union[int, tf.Tensor]] = None,
+    conditional_input: Optional[npt.ArrayLike] = None,
   ) -> tf.Tensor:
-    """Returns rows `sample_shape + [event_size]`, see TFP's `seed`."""
-    return self.distribution.sample(sample_shape, seed=seed)
+    """Returns rows of the density.
 
-  def _row_losses(self, x):
+    Args:
+      sample_shape: how many.
+      seed: see TFP.
+      conditional_input: `[..., conditional_event_size]`, for so many rows of
+        each value; of a conditional density only.
+
+    Returns:
+      `sample_shape + [event_size]`; with a conditional input `sample_shape +
+      conditional_input.shape[:-1] + [event_size]`.
+
+    Raises:
+      ValueError: see `log_prob`.
+    """
+    given = self._given(conditional_input)
+    if given:
+      shape = tf.reshape(tf.cast(sample_shape, tf.int32), [-1])
+      of_each = tf.shape(given['conditional_input'])[:-1]
+      sample_shape = tf.concat([shape, of_each], 0)
+    return self.distribution.sample(sample_shape, seed=seed, **given)
+
+  def _given(self, conditional_input):
+    """Returns the keyword arguments of the distribution's methods."""
+    if conditional_input is None:
+      return {}
+    given = {'conditional_input': tf.convert_to_tensor(conditional_input)}
+    # The default of TFP drops what it does not know.
+    split = getattr(self.distribution, '_kwargs_split_fn', lambda x: x)
+    if not tf.nest.flatten(split(given)):
+      raise ValueError(
+        f'{self.distribution.name} takes no conditional_input. Make a flow '
+        'with conditional_event_size=..., or a tfd.TransformedDistribution '
+        'whose kwargs_split_fn passes it on to its bijector.'
+      )
+    return given
+
+  def _log_prob_of(self, rows):
+    """Returns the log-density of x, or (x, c), as Keras and plans give it."""
+    if not tf.nest.is_nested(rows):
+      return self.log_prob(rows)
+    if isinstance(rows, (tuple, list)) and len(rows) == 2:
+      return self.log_prob(*rows)
+    kind = type(rows).__name__
+    raise ValueError(
+      f'Rows are a {kind} of {len(rows)}, and a density is of x, or of the '
+      'pair (x, c) if it is conditional: DensityModel(distribution, '
+      'preprocessing=...) takes a function that returns one or the other.'
+    )
+
+  def _row_losses(self, rows):
     if self._preprocessing is not None:
-      x = self._preprocessing(x)
-    return -self.log_prob(x)
+      rows = self._preprocessing(rows)
+    return -self._log_prob_of(rows)
 
   def train_step(self, data: Any) -> dict[str, tf.Tensor]:
     if isinstance(self.optimizer, DPOptimizer):
@@ -140,19 +226,19 @@ class DensityModel(PrivatelyTrained):
 
   def _private_step(self, data):
     if self.optimizer.plan is None:
-      x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
+      rows, weights = _unpacked(data)
       step = None
     else:
-      x, weights, step = data
-    self._checker.check_in_step(x)
-    return self._update(x, weights, step, self._loss)
+      rows, weights, step = data
+    self._checker.check_in_step(rows)
+    return self._update(rows, weights, step, self._loss)
 
   def _private_variables(self):
     return self.distribution.trainable_variables
 
   def _keras_step(self, data):
     variables = list(self._private_variables())
-    x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
+    rows, weights = _unpacked(data)
     # TF Privacy's optimizers take the jacobian of a vector, others its mean.
     private = hasattr(self.optimizer, '_was_dp_gradients_called')
     replicas = self.distribute_strategy.num_replicas_in_sync
@@ -163,7 +249,7 @@ class DensityModel(PrivatelyTrained):
         'TrainingPlan, or train outside of the tf.distribute strategy.'
       )
     with tf.GradientTape(persistent=private) as tape:
-      losses = self._row_losses(x)
+      losses = self._row_losses(rows)
       if weights is not None:
         losses *= tf.cast(weights, losses.dtype)
       loss = losses if private else tf.reduce_mean(losses) / replicas
@@ -172,9 +258,15 @@ class DensityModel(PrivatelyTrained):
     return {'loss': self._loss.result()}
 
   def test_step(self, data: Any) -> dict[str, tf.Tensor]:
-    x, _, weights = keras.utils.unpack_x_y_sample_weight(data)
-    self._loss.update_state(-self.log_prob(x), weights)
+    rows, weights = _unpacked(data)
+    self._loss.update_state(-self._log_prob_of(rows), weights)
     return {'loss': self._loss.result()}
 
   def predict_step(self, data: Any) -> tf.Tensor:
-    return self.log_prob(keras.utils.unpack_x_y_sample_weight(data)[0])
+    return self._log_prob_of(_unpacked(data)[0])
+
+
+def _unpacked(data):
+  """Returns rows and weights; pairs come as Keras's inputs and targets."""
+  x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+  return (x if y is None else (x, y)), weights

@@ -29,6 +29,11 @@ class MADE(tf.Module):
   (`inputs`). Direct connections lead from inputs to outputs (section 4.2 of
   the paper).
 
+  For a conditional density p(x | c) all columns depend on a further input c
+  (`conditional_event_size`), which has degree 0, before the first column.
+  Hidden units then have degrees 0..event_size-1, so that the first column too
+  is a nonlinear function of c.
+
   Args:
     params: number of outputs of each column; or a sequence, with a number for
       each.
@@ -44,6 +49,8 @@ class MADE(tf.Module):
     direct: whether there are direct connections from inputs to outputs; or a
       sequence of the factor of each input on them. Without hidden units all
       connections are direct, with factor 1.
+    conditional_event_size: number of values of `conditional_input`; 0 for a
+      network without.
 
   Raises:
     ValueError: for sizes that are not positive, or not one for each column.
@@ -54,6 +61,9 @@ class MADE(tf.Module):
   >>> from tfdpflows import networks
   >>> made = networks.MADE(params=2, event_size=3, hidden_units=[16])
   >>> made(tf.zeros([5, 3])).shape
+  TensorShape([5, 3, 2])
+  >>> made = networks.MADE(2, 3, [16], conditional_event_size=4)
+  >>> made(tf.zeros([5, 3]), conditional_input=tf.ones([5, 4])).shape
   TensorShape([5, 3, 2])
   """
 
@@ -70,6 +80,7 @@ class MADE(tf.Module):
     *,
     inputs: int | Sequence[int] = 1,
     direct: bool | Sequence[float] = False,
+    conditional_event_size: int = 0,
   ):
     super().__init__(name=name)
     sizes = [*np.ravel(params), *np.ravel(inputs), *hidden_units]
@@ -79,6 +90,11 @@ class MADE(tf.Module):
         f'{num_conditions}, inputs={inputs} and hidden_units='
         f'{list(hidden_units)} must all be at least 1.'
       )
+    if conditional_event_size < 0:
+      raise ValueError(
+        f'conditional_event_size is {conditional_event_size}; it must be a '
+        'number of values, 0 for a density that is not conditional.'
+      )
     for what, value in (('params', params), ('inputs', inputs)):
       if np.ndim(value) and len(value) != event_size:
         raise ValueError(
@@ -86,20 +102,24 @@ class MADE(tf.Module):
         )
     self.params = params if np.ndim(params) else int(params)
     self.event_size = int(event_size)
+    self.conditional_event_size = int(conditional_event_size)
     # The column of every input and of every output.
     columns = np.arange(event_size)
     self._inputs, self._outputs = (
       np.repeat(columns, np.broadcast_to(n, [event_size]))
       for n in (inputs, params)
     )
+    # The indicators of a column count as one input.
+    share = 1 / np.bincount(self._inputs)[self._inputs]
+    before = np.full(self.conditional_event_size, -1)
+    self._inputs = np.concatenate([before, self._inputs])
+    share = np.concatenate([np.ones(len(before)), share])
     self.hidden_units = tuple(int(h) for h in hidden_units)
     self._activation = getattr(tf.nn, activation)
     rng = np.random.default_rng(seed)
     dtype = tf.as_dtype(dtype)
     masks = self._masks()
     self._kernels, self._biases, self._masks = [], [], []
-    # The indicators of a column count as one input.
-    share = 1 / np.bincount(self._inputs)[self._inputs]
     for i, mask in enumerate(masks):
       last = i == len(masks) - 1
       # He initialisation, with the number of inputs under the mask.
@@ -115,15 +135,17 @@ class MADE(tf.Module):
       with tf.init_scope():
         self._masks.append(tf.constant(mask, dtype))
     self._direct = self._direct_mask = self._direct_scale = None
-    if np.ndim(direct) and len(direct) != len(self._inputs):
+    columns_inputs = len(self._inputs) - self.conditional_event_size
+    if np.ndim(direct) and len(direct) != columns_inputs:
       raise ValueError(
-        f'direct has {len(direct)} numbers; there are {len(self._inputs)} '
-        'inputs.'
+        f'direct has {len(direct)} numbers; there are {columns_inputs} inputs.'
       )
     if np.any(direct) and hidden_units:
       mask = self._inputs[:, None] < self._outputs
       self._direct = tf.Variable(tf.zeros(mask.shape, dtype), name='direct')
-      scale = np.broadcast_to(np.asarray(direct, np.float64), [len(mask)])
+      scale = np.asarray(direct, np.float64)
+      scale = np.broadcast_to(scale, [columns_inputs])
+      scale = np.concatenate([np.ones(self.conditional_event_size), scale])
       with tf.init_scope():
         self._direct_mask = tf.constant(mask, dtype)
         self._direct_scale = tf.constant(scale, dtype)
@@ -138,7 +160,12 @@ class MADE(tf.Module):
       ]
 
   def _degrees(self, units):
-    """Returns degrees 1..d-1 in ascending order, equally often."""
+    """Returns degrees 1..d-1 in ascending order, equally often.
+
+    From 0 on where there is a conditional input.
+    """
+    if self.conditional_event_size:
+      return np.sort(np.arange(units) % self.event_size)
     return np.sort(np.arange(units) % max(self.event_size - 1, 1)) + 1
 
   def _masks(self):
@@ -160,17 +187,46 @@ class MADE(tf.Module):
       return self._first_biases[condition]
     return self._biases[layer - len(self._kernels)]  # From the end.
 
-  def __call__(self, x, condition=0):
+  def _check_conditional(self, conditional_input):
+    size = self.conditional_event_size
+    if conditional_input is None:
+      if size:
+        raise ValueError(
+          f'{self.name} is conditional and needs conditional_input, of shape '
+          f'[..., {size}]: log_prob(x, conditional_input=c).'
+        )
+    elif not size:
+      raise ValueError(
+        f'{self.name} is not conditional and takes no conditional_input: build '
+        'it with conditional_event_size=...'
+      )
+    elif conditional_input.shape[-1] != size:
+      raise ValueError(
+        f'conditional_input has shape {conditional_input.shape}, for the rows '
+        f'of x; {self.name} was built with conditional_event_size={size}: it '
+        f'must be [..., {size}]. (One value for each row is c[:, tf.newaxis].)'
+      )
+
+  def __call__(self, x, condition=0, conditional_input=None):
     """Returns the parameters of every column.
 
     Args:
       x: `[..., event_size]`; or `[..., sum(inputs)]`, where there are several.
       condition: number of the block; see `conditioned`.
+      conditional_input: `[..., conditional_event_size]`, with the axes and the
+        dtype of x, where the network is conditional.
 
     Returns:
       `[..., event_size, params]`, or `[..., sum(params)]` where they are a
       sequence.
+
+    Raises:
+      ValueError: without a conditional input where one is needed, for one where
+        none is, or one of another shape.
     """
+    self._check_conditional(conditional_input)
+    if conditional_input is not None:
+      x = tf.concat([conditional_input, x], -1)
     inputs = h = x[None] if x.shape.rank == 1 else x
     last = len(self._kernels) - 1
     for i in range(last + 1):
@@ -188,7 +244,7 @@ class MADE(tf.Module):
     return tf.ensure_shape(y, x.shape[:-1] + event)
 
   def columns(
-    self, condition: int = 0
+    self, condition: int = 0, conditional_input: tf.Tensor | None = None
   ) -> Iterator[Callable[[Sequence[tf.Tensor]], tf.Tensor]]:
     """Evaluates the network column by column, at the cost of one pass.
 
@@ -197,7 +253,13 @@ class MADE(tf.Module):
     Since degrees ascend, the units that column j adds are one slice of every
     layer, and all others are known already: sampling d columns costs one
     network pass and not d. The functions must be called in order.
+
+    Args:
+      condition: number of the block; see `conditioned`.
+      conditional_input: `[n, conditional_event_size]`, where the network is
+        conditional.
     """
+    self._check_conditional(conditional_input)
     starts = [0] * len(self.hidden_units)
     known = [[] for _ in self.hidden_units]
     for j in range(self.event_size):
@@ -206,15 +268,17 @@ class MADE(tf.Module):
         for h in self.hidden_units
       ]
       yield lambda x, j=j, s=tuple(starts), e=tuple(ends): self._column(
-        x, j, s, e, known, condition
+        x, j, s, e, known, condition, conditional_input
       )
       starts = ends
 
-  def _column(self, x, j, starts, ends, known, condition):
+  def _column(self, x, j, starts, ends, known, condition, conditional_input):
     """Adds the hidden units of degree j, returns the parameters of column j."""
     before = np.searchsorted(self._inputs, j)
     start, end = np.searchsorted(self._outputs, [j, j + 1])
     out = self._bias(len(self._kernels) - 1, condition)[start:end]
+    if conditional_input is not None:
+      x = [conditional_input, *x]
     if not x:
       return out  # Column 0 depends on nothing.
     x = tf.concat([tf.reshape(c, [tf.shape(c)[0], -1]) for c in x], 1)
@@ -243,8 +307,8 @@ class _Conditioned(tf.Module):
     self._network, self._number = network, number
     self.params, self.event_size = network.params, network.event_size
 
-  def __call__(self, x):
-    return self._network(x, self._number)
+  def __call__(self, x, conditional_input=None):
+    return self._network(x, self._number, conditional_input)
 
-  def columns(self):
-    return self._network.columns(self._number)
+  def columns(self, conditional_input=None):
+    return self._network.columns(self._number, conditional_input)

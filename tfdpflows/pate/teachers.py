@@ -239,15 +239,11 @@ class TeacherEnsemble(Fixed):
     shown = bar('teacher', self.num_teachers, progress)
     shown.update(self.num_teachers - len(left))
     try:
-      done = self.num_teachers - len(left)
       for t, teacher in self._each('_train', tasks(), num_processes):
         teachers[t] = teacher
         if store is not None:
           store.save(t, teacher)
         shown.update()
-        done += 1
-        if done % max(self.num_teachers // 10, 1) == 0:
-          logging.info('tfdpflows: teacher %d of %d', done, self.num_teachers)
     finally:
       shown.close()
     self._teachers = teachers

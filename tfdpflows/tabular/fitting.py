@@ -12,6 +12,7 @@ import pandas as pd
 from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms.bounds import bounds_event
+from tfdpflows.progress import log_charge
 from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.base import TableModel
@@ -22,8 +23,8 @@ from tfdpflows.tabular.work_directory import WorkDirectory
 # The share of delta that private bounds may use; Gaussian noise and sampling
 # need most of it.
 _BOUNDS_DELTA_SHARE = 0.1
-# The label of their charge, and of their noise.
-_MARGINALS = 'marginals'
+# The labels of charges, and of their noise.
+_BOUNDS, _MARGINALS, _MAX_ROWS = 'bounds', 'marginals', 'max rows per unit'
 
 
 class UnitSettings(NamedTuple):
@@ -152,7 +153,8 @@ def run_mechanisms(
     model: the `TableModel`.
     work: the `WorkDirectory`.
     resume: whether to repeat what was charged, with the same randomness.
-    progress: whether to show progress bars, in a terminal or notebook.
+    progress: whether to show progress: bars in a terminal or notebook, lines of
+      the log elsewhere.
     units: the units that are protected, if not rows.
     absent: for audits, numbers of rows that no mechanism sees; with units, all
       rows of the units that these are of. The number of rows, or of units,
@@ -177,8 +179,10 @@ def run_mechanisms(
         epsilon=spending.max_rows_epsilon,
         ledger=ledger,
         randomness=randomness,
+        label=_MAX_ROWS,
         resume=resume,
       )
+      log_charge(f'At most {most} rows of a unit', ledger, _MAX_ROWS)
       units = units.limited(most)
   if spending.bounds is not None:
     present = table.drop(index=table.index[absent])
@@ -188,9 +192,11 @@ def run_mechanisms(
       *spending.bounds,
       randomness,
       ledger,
+      label=_BOUNDS,
       resume=resume,
       units=units,
     )
+    log_charge('Types, ranges and categories', ledger, _BOUNDS)
     table = schema.validate(table, 'clip')
   encoder = TableEncoder(schema)
   codes = encoder.encode(table)
@@ -209,6 +215,7 @@ def run_mechanisms(
     resume=resume,
     units=units,
   )
+  log_charge('Histograms of all columns', ledger, _MARGINALS)
   marginals = [
     {
       'name': histogram.name,

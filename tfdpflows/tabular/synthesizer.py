@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tensorflow as tf
+from absl import logging
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer
@@ -206,7 +207,8 @@ class TabularSynthesizer:
       resume: whether to continue an interrupted fit of the same table in
         `work_dir`. Charged steps are replayed with the same randomness, not
         charged again.
-      progress: whether to show a progress bar, in a terminal or notebook.
+      progress: whether to show progress: a bar in a terminal or notebook,
+        elsewhere lines of absl's log at INFO.
 
     Returns:
       The synthesizer.
@@ -280,6 +282,17 @@ class TabularSynthesizer:
       budget=self.budget,
       accountant=self.accountant,
       privacy_unit=self.schema.privacy_unit,
+    )
+    logging.info(
+      'Fit: %d rows, %d columns, model %s, within epsilon %g at delta %g (%s). '
+      'Ledger and unfinished work: %s.',
+      len(table),
+      len(self.schema.fields),
+      self.model.name,
+      self.budget.epsilon,
+      self.budget.delta,
+      self.accountant,
+      'in memory' if work_dir is None else os.fspath(work_dir),
     )
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
@@ -722,7 +735,8 @@ def fit_to_directory(
     overwrite: whether to replace a model that exists, and to drop unfinished
       work. The ledgers of both are kept.
     resume: whether to go on with unfinished work.
-    progress: whether to show a progress bar, in a terminal or notebook.
+    progress: whether to show progress: a bar in a terminal or notebook,
+      elsewhere lines of absl's log at INFO.
     **kwargs: further arguments of `TabularSynthesizer`.
 
   Returns:
@@ -751,6 +765,11 @@ def fit_to_directory(
         model_dir, overwrite, workspace=work_dir
       ) as folder:
         synthesizer._write(folder)
+    logging.info(
+      'Fit: done. Epsilon is %.3g. Model: %s.',
+      synthesizer.ledger.epsilon(),
+      model_dir,
+    )
   # A ledger whose file goes while it is open warns of it.
   work_directory.remove(work_dir)
   return TabularSynthesizer.load(model_dir)

@@ -11,6 +11,8 @@ from absl import logging
 
 from tfdpflows._keras import keras
 from tfdpflows.optimizers.noise import current_strategy
+from tfdpflows.progress import is_logged
+from tfdpflows.training.progress import EpsilonLogger, Progress
 
 DRAWN = 'The optimizer carries a plan, which draws the batches: '
 _REFUSED = (
@@ -80,6 +82,8 @@ def fit(
       'The training loss is not shown: it is computed from private rows. '
       'plan.optimizer(..., loss_bound=...) releases it with noise.'
     )
+  if is_logged() and not any(isinstance(c, Progress) for c in callbacks):
+    callbacks.append(Progress(steps.plan, lines_only=True))
   with strategy.scope(), steps.train(model.optimizer, bool(model.jit_compile)):
     dataset = _batches(steps, data, epochs, strategy, model.jit_compile)
     steps.train_on(dataset)
@@ -140,8 +144,11 @@ def _batches(steps, data, epochs, strategy, compiled):
 
 def _check_callbacks(callbacks, model, validated):
   """Refuses callbacks that would fail, or never act, after the charge."""
+  logged = set()
   for callback in callbacks:
     name = type(callback).__name__
+    if isinstance(callback, EpsilonLogger):
+      logged.update(callback.names)
     if isinstance(callback, keras.callbacks.TensorBoard) and (
       importlib.util.find_spec('tensorboard') is None
     ):
@@ -169,6 +176,29 @@ def _check_callbacks(callbacks, model, validated):
         "Give rows that are public, or set monitor='loss' and release the loss "
         'with noise: plan.optimizer(..., loss_bound=...).'
       )
+    if monitor in EpsilonLogger.names and monitor not in logged:
+      raise ValueError(
+        f'{name}(monitor={monitor!r}) would never act: put a '
+        'tfdpflows.training.EpsilonLogger() before it in the list of callbacks.'
+      )
+    shown = {'loss', 'lr', *logged}
+    if (
+      isinstance(monitor, str)
+      and not monitor.startswith('val_')
+      and monitor not in shown
+      and all(map(_is_known, callbacks))
+    ):
+      raise ValueError(
+        f'{name}(monitor={monitor!r}) would never act: metrics of training '
+        'rows are not computed, since they would show private rows. Give '
+        f"validation_data, which count as public, and monitor='val_{monitor}'."
+      )
+
+
+def _is_known(callback):
+  """Whether a callback is of Keras, which adds nothing to watch, or ours."""
+  module = type(callback).__module__
+  return module.startswith(('keras.', 'tf_keras.', 'tfdpflows.'))
 
 
 def is_dataset(data: Any) -> bool:

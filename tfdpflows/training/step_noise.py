@@ -173,8 +173,9 @@ class StepNoise:
     # counts as made: an update that is broken off cannot leave it unused.
     waits = [self._next.read_value()] + ([] if refusal is None else [refusal])
     with tf.control_dependencies(waits):
-      factors = tf.constant([math.nan, 1.0], tf.float64)
-      factor = factors[tf.cast(allowed, tf.int32)]
+      # Not by an index, of which XLA would compile each value.
+      one = tf.constant(1.0, tf.float64)
+      factor = tf.where(allowed, one, tf.constant(math.nan, tf.float64))
     return StepStream(self._key, step), factor
 
   def add(

@@ -17,10 +17,12 @@ from typing import NamedTuple
 import dp_accounting
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows import progress as bars
 from tfdpflows._keras import keras
+from tfdpflows.accounting.events import describe_event
 from tfdpflows.mechanisms import marginals, smoothing
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import TableDensity
@@ -167,6 +169,11 @@ def refine(
   ]
   # A marginal may be measured again: the later target knows the earlier one.
   targets = {}
+  logging.info(
+    'Refinement: %d marginals are chosen and measured, each charged as: %s.',
+    len(rounds),
+    describe_event(rounds[0].event),
+  )
   shown = bars.bar('marginal', len(rounds), progress)
   for number, spent in enumerate(rounds):
     expected = [

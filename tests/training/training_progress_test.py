@@ -1,0 +1,178 @@
+"""What a training tells of itself: epsilon in the logs, lines of a log file."""
+
+import csv
+import logging as python_logging
+import re
+
+import numpy as np
+import pytest
+from absl import logging
+
+import tfdpflows
+from tfdpflows import gradients, progress, sampling
+from tfdpflows._keras import keras
+from tfdpflows.training import EpsilonLogger
+from tfdpflows.training.progress import epsilon_after
+
+pytestmark = pytest.mark.core
+STEPS = 10
+
+
+def _x():
+  return np.random.default_rng(0).normal(size=[300, 2]).astype('float32')
+
+
+def _plan(**kwargs):
+  return tfdpflows.TrainingPlan(
+    sampling.PoissonSampler(num_examples=300, sampling_probability=0.25),
+    gradients.Flat(3.0),
+    noise_multiplier=2.0,
+    steps=STEPS,
+    delta=1e-4,
+    seed=0,
+    **kwargs,
+  )
+
+
+def _model(optimizer):
+  flow = tfdpflows.flows.masked_autoregressive_flow(2, 1, [8], seed=0)
+  model = tfdpflows.DensityModel(flow)
+  model.compile(optimizer)
+  return model
+
+
+@pytest.fixture
+def lines(monkeypatch):
+  """The list of what is logged at INFO, which is on."""
+  found = []
+
+  class Handler(python_logging.Handler):
+    def emit(self, record):
+      found.append(record.getMessage())
+
+  handler = Handler()
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.INFO)
+  logging.get_absl_logger().addHandler(handler)
+  yield found
+  logging.get_absl_logger().removeHandler(handler)
+  logging.set_verbosity(verbosity)
+
+
+def test_epsilon_is_in_the_logs_of_an_epoch(tmp_path):
+  plan = _plan()
+  model = _model(plan.optimizer('sgd', learning_rate=0.01))
+  callbacks = [
+    EpsilonLogger(),
+    keras.callbacks.CSVLogger(str(tmp_path / 'log.csv')),
+  ]
+  history = model.fit(_x(), verbose=0, callbacks=callbacks).history
+  # What is left over of epochs of four steps is in the first one.
+  expected = [plan.epsilon(n) for n in (2, 6, 10)]
+  np.testing.assert_allclose(history['epsilon'], expected)
+  assert all(rate > 0 for rate in history['steps_per_second'])
+  with open(tmp_path / 'log.csv', newline='', encoding='utf-8') as file:
+    rows = list(csv.DictReader(file))
+  np.testing.assert_allclose([float(r['epsilon']) for r in rows], expected)
+
+
+def test_other_mechanisms_of_the_ledger_count():
+  plan = _plan()
+  alone = epsilon_after(plan, 4)
+  assert alone == pytest.approx(plan.epsilon(4))
+  budget = tfdpflows.PrivacyBudget(epsilon=20.0, delta=1e-4)
+  ledger = tfdpflows.PrivacyLedger(budget=budget)
+  ledger.charge(plan.sampler.event(1.0), label='before')
+  plan = _plan(ledger=ledger)
+  assert epsilon_after(plan, 0) == pytest.approx(ledger.epsilon())
+  assert epsilon_after(plan, 4) > max(alone, ledger.epsilon())
+
+
+def test_tensorboard_shows_epsilon(tmp_path):
+  pytest.importorskip('tensorboard')
+  from tensorboard.backend.event_processing import event_accumulator
+
+  plan = _plan()
+  model = _model(plan.optimizer('sgd', learning_rate=0.01, loss_bound=9.0))
+  callbacks = [EpsilonLogger(), keras.callbacks.TensorBoard(str(tmp_path))]
+  model.fit(_x(), verbose=0, callbacks=callbacks)
+  events = event_accumulator.EventAccumulator(str(tmp_path / 'train'))
+  events.Reload()
+  tags = set(events.Tags()['tensors'])
+  assert {'epoch_epsilon', 'epoch_steps_per_second', 'epoch_loss'} <= tags
+
+
+def test_a_training_can_stop_at_an_epsilon():
+  class Stop(keras.callbacks.EarlyStopping):
+    def on_epoch_end(self, epoch, logs=None):
+      self.model.stop_training = self.get_monitor_value(logs) > limit
+
+  plan = _plan()
+  limit = plan.epsilon(3)
+  model = _model(plan.optimizer('sgd', learning_rate=0.01))
+  model.fit(_x(), verbose=0, callbacks=[EpsilonLogger(), Stop('epsilon')])
+  assert plan.remaining_steps == 4  # After the second epoch, six steps.
+  with pytest.raises(ValueError, match='put a .*EpsilonLogger.* before it'):
+    model.fit(_x(), verbose=0, callbacks=[Stop('epsilon'), EpsilonLogger()])
+  assert plan.remaining_steps == 4
+
+
+def test_epsilon_without_a_plan_is_refused():
+  model = _model(keras.optimizers.legacy.SGD(0.01))
+  with pytest.raises(ValueError, match=r'compile the model with plan\.opt'):
+    model.fit(_x(), verbose=0, callbacks=[EpsilonLogger()])
+
+
+def test_a_training_is_logged_in_lines(lines, monkeypatch):
+  monkeypatch.setattr(progress, '_FIRST_LINE', 0.0)
+  monkeypatch.setattr(progress, '_LINE_PAUSE', 0.0)
+  plan = _plan()
+  model = _model(plan.optimizer('sgd', learning_rate=0.01, loss_bound=9.0))
+  model.fit(_x(), epochs=1, verbose=0)
+  begin, *steps, end = (x for x in lines if re.match('Training: |step ', x))
+  assert re.fullmatch(
+    r'Training: 10 of 10 steps are left\. Each is charged as: Gaussian '
+    r'mechanism, noise multiplier 2, on a Poisson sample with probability '
+    r'0\.25\. Epsilon is 0 now and [\d.]+ at the end, at delta 0\.0001 '
+    r'\(pld\)\. Ledger: in memory\.',
+    begin,
+  )
+  assert len(steps) == 4
+  for number, line in enumerate(steps, 1):
+    epsilon = f'{plan.epsilon(number):.3g}'
+    assert line.startswith(f'step {number}/10, epsilon {epsilon}')
+    assert re.search(r' per second, 00:\d\d left$', line)
+  assert ', loss ' in steps[-1]
+  assert re.search(r'^step 4/10, epsilon .* taken$', end)
+  lines.clear()
+  model.fit(_x(), verbose=0)
+  assert 'Training: 6 of 10 steps are left' in lines[0]
+
+
+def test_without_level_info_nothing_is_computed(monkeypatch):
+  def fail(*args):
+    raise AssertionError('epsilon is computed')
+
+  monkeypatch.setattr('tfdpflows.training.progress.epsilon_after', fail)
+  monkeypatch.setattr(progress, 'is_logged', lambda: False)
+  monkeypatch.setattr('tfdpflows.training.fit.is_logged', lambda: False)
+  plan = _plan()
+  model = _model(plan.optimizer('sgd', learning_rate=0.01))
+  model.fit(_x(), verbose=0)
+  assert plan.remaining_steps == 0
+
+
+def test_lines_come_now_and_then(lines, monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr('time.monotonic', lambda: now[0])
+  with progress.bar('marginal', 100, done=20, lines_only=True) as shown:
+    for _ in range(80):
+      now[0] += 1.0
+      shown.set_postfix_str('epsilon 0.5')
+      shown.update()
+  assert lines == [
+    'marginal 25/100, epsilon 0.5, 1 per second, 01:15 left',
+    'marginal 55/100, epsilon 0.5, 1 per second, 00:45 left',
+    'marginal 85/100, epsilon 0.5, 1 per second, 00:15 left',
+    'marginal 100/100, epsilon 0.5, 01:20 taken',
+  ]

@@ -1,0 +1,197 @@
+"""Callbacks that tell how far a training is, and what it has spent."""
+
+from __future__ import annotations
+
+import collections
+import math
+import time
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from absl import logging
+
+from tfdpflows import progress
+from tfdpflows._keras import keras
+from tfdpflows.accounting import calibration
+from tfdpflows.accounting.events import describe_event
+from tfdpflows.training.plan import TrainingPlan
+
+# Points of the training at which a progress bar knows epsilon.
+_EPSILONS = 50
+
+
+class EpsilonLogger(keras.callbacks.Callback):
+  """Adds what is spent, and the speed, to the logs of each epoch.
+
+  At the end of an epoch `epsilon` is that of all in the plan's ledger with the
+  steps made so far, at the plan's delta, and `steps_per_second` the mean over
+  the epoch. Keras's `History` has both, and so have callbacks that come after
+  this one in the list: `TensorBoard`, `CSVLogger`, an `EarlyStopping` of
+  `monitor='epsilon'`.
+
+  The ledger is charged ahead, by a tenth of an epoch and what is prefetched:
+  where a training is stopped, the plan's `privacy_statement()` may say a little
+  more.
+
+  Raises:
+    ValueError: when training begins, if the optimizer has no `TrainingPlan`.
+
+  #### Example
+
+  >>> import numpy as np, tfdpflows
+  >>> x = np.random.default_rng(0).normal(size=[500, 2]).astype('float32')
+  >>> plan = tfdpflows.TrainingPlan.for_epsilon(
+  ...   epsilon=1., delta=1e-4, num_examples=500, expected_batch_size=100,
+  ...   epochs=2, clipping=tfdpflows.gradients.Flat(5.))
+  >>> flow = tfdpflows.flows.masked_autoregressive_flow(2, num_blocks=1)
+  >>> model = tfdpflows.DensityModel(flow)
+  >>> model.compile(optimizer=plan.optimizer('adam', learning_rate=1e-3))
+  >>> callbacks = [tfdpflows.training.EpsilonLogger()]
+  >>> history = model.fit(x, verbose=0, callbacks=callbacks).history
+  >>> [round(epsilon, 2) for epsilon in history['epsilon']]
+  [0.72, 1.0]
+  """
+
+  # What it adds to the logs.
+  names = 'epsilon', 'steps_per_second'
+
+  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    """See Keras."""
+    if getattr(self.model.optimizer, 'plan', None) is None:
+      raise ValueError(
+        'EpsilonLogger logs what a TrainingPlan has spent: compile the model '
+        'with plan.optimizer(...).'
+      )
+
+  def on_epoch_begin(
+    self, epoch: int, logs: dict[str, Any] | None = None
+  ) -> None:
+    """See Keras."""
+    self._begin = time.monotonic(), _steps_done(self.model.optimizer)
+
+  def on_epoch_end(
+    self, epoch: int, logs: dict[str, Any] | None = None
+  ) -> None:
+    """See Keras."""
+    if logs is None:
+      return
+    start, first = self._begin
+    done = _steps_done(self.model.optimizer)
+    values = (
+      epsilon_after(self.model.optimizer.plan, done),
+      (done - first) / max(time.monotonic() - start, 1e-9),
+    )
+    logs.update(zip(self.names, values))
+
+
+class Progress(keras.callbacks.Callback):
+  """Shows step, epsilon spent so far, the released loss and the time left.
+
+  Epsilon is that of the whole ledger. The loss is what the optimizer releases
+  with noise, as a mean over the last epoch and its standard error. What is
+  charged, and to which ledger, is logged at INFO when training begins.
+
+  Args:
+    plan: the `TrainingPlan` of the training.
+    wanted: whether to show anything.
+    lines_only: whether to log lines in a terminal too, and show no bar.
+  """
+
+  def __init__(
+    self, plan: TrainingPlan, wanted: bool = True, lines_only: bool = False
+  ):
+    super().__init__()
+    self._plan = plan
+    done = plan.steps - plan.remaining_steps
+    self._bar = progress.bar('step', plan.steps, wanted, done, lines_only)
+    self._sum = 0.0
+    self._losses = collections.deque(
+      maxlen=max(plan.sampler.steps_per_epoch, 2)
+    )
+    points = np.linspace(0, plan.steps, _EPSILONS + 1).round()
+    self._points, self._epsilons = np.unique(points.astype(int)), {}
+
+  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    """See Keras."""
+    if self._bar.disable or not progress.is_logged():
+      return
+    plan, done = self._plan, _steps_done(self.model.optimizer)
+    logging.info(
+      'Training: %d of %d steps are left. Each is charged as: %s. Epsilon is '
+      '%.3g now and %.3g at the end, at delta %g (%s). Ledger: %s.',
+      plan.steps - done,
+      plan.steps,
+      describe_event(plan.sampler.event(plan.noise_multiplier)),
+      epsilon_after(plan, done),
+      epsilon_after(plan, plan.steps),
+      plan.delta,
+      plan.accountant,
+      plan.ledger.path or 'in memory',
+    )
+
+  def on_train_batch_end(
+    self, batch: int, logs: dict[str, Any] | None = None
+  ) -> None:
+    """See Keras."""
+    if self._bar.disable:
+      return
+    if logs and 'loss' in logs:
+      # Keras gives the mean since the start of its epoch.
+      before = self._sum if batch else 0.0
+      self._sum = float(logs['loss']) * (batch + 1)
+      self._losses.append(self._sum - before)
+    step = _steps_done(self.model.optimizer)
+    self._bar.set_postfix_str(self._text(step), refresh=False)
+    self._bar.update(step - self._bar.n)
+
+  def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    """See Keras."""
+    self.close()
+
+  def close(self) -> None:
+    """Ends the bar, and its line."""
+    self._bar.bar_format = progress.FORMAT + '{elapsed} taken'
+    self._bar.close()
+
+  def _text(self, step):
+    # The epsilon of the next point that is known: never too small.
+    point = int(self._points[np.searchsorted(self._points, step)])
+    if point not in self._epsilons:
+      self._epsilons[point] = epsilon_after(self._plan, point)
+    text = f'epsilon {self._epsilons[point]:.3g}'
+    if len(self._losses) > 1:
+      error = np.std(self._losses) / math.sqrt(len(self._losses))
+      text += f', {self._loss_text(np.mean(self._losses), error)}'
+    return text
+
+  def _loss_text(self, mean, error):
+    return f'loss {mean:.3g} ± {error:.2g}'
+
+
+def epsilon_after(plan: TrainingPlan, steps: int) -> float:
+  """Returns epsilon of a plan's ledger after so many steps of the plan.
+
+  Args:
+    plan: the `TrainingPlan`.
+    steps: number of its steps.
+  """
+  ledger = plan.ledger
+  spent = [
+    dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
+    for entry in ledger.entries
+    if entry.label != plan.label and entry.count
+  ]
+  (epsilon,) = calibration.epsilon_after(
+    plan.sampler.event(plan.noise_multiplier),
+    [steps],
+    delta=plan.delta,
+    spent=dp_accounting.ComposedDpEvent(spent),
+    accountant=plan.accountant,
+    neighboring_relation=ledger.neighboring_relation,
+  )
+  return epsilon
+
+
+def _steps_done(optimizer):
+  return int(optimizer.plan_step)
