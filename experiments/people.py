@@ -9,6 +9,10 @@ that of a person. Scores are on all rows of people who were held out:
     python -m experiments.people --dataset=gowalla --seeds=0,1,2 \
       --output=experiments/results/people_gowalla.json
 
+`--dataset=gowalla_density` fits a flow to the places alone instead
+(`flows.neural_spline_flow`, under a `TrainingPlan`), and scores its nats per
+row, of degrees scaled to [-1, 1].
+
 Seeds make the results reproducible and therefore not private.
 """
 
@@ -24,13 +28,16 @@ import numpy as np
 import pandas as pd
 from absl import app, flags, logging
 
+import tfdpflows
 from experiments import datasets
 from experiments.results_file import ResultsFile
 from tfdpflows import evaluation, sampling
+from tfdpflows._keras import keras
 from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
 
 PERSON = 'person'
-DATASETS = ('gowalla', 'physionet', 'made')
+_DENSITY = 'gowalla_density'
+DATASETS = ('gowalla', _DENSITY, 'physionet', 'made')
 METHODS = ('people', 'people, units', 'rows')
 ROWS_PER_PERSON = (1, 2, 4, 8)
 _MAX_ROWS_EPSILON = 0.05  # Of the privately chosen number of rows.
@@ -67,6 +74,7 @@ def load(name, smoke=False):
   else:
     table, schema, target = {
       'gowalla': _gowalla,
+      _DENSITY: _gowalla,
       'physionet': _physionet,
       'made': lambda: _made(100_000),
     }[name]()
@@ -285,11 +293,15 @@ def run(
         if results.has(**key) or (method == 'rows' and k < 2):
           continue
         start = time.perf_counter()
-        fitted = _fitted(
-          method, train, schema, k, epsilon, delta, seed, hyperparameters
-        )
-        seconds = time.perf_counter() - start
-        found = _scores(fitted, holdout, schema, people.target, seed)
+        if dataset == _DENSITY:
+          found = _density(method, train, holdout, k, epsilon, delta, seed)
+          seconds = time.perf_counter() - start
+        else:
+          fitted = _fitted(
+            method, train, schema, k, epsilon, delta, seed, hyperparameters
+          )
+          seconds = time.perf_counter() - start
+          found = _scores(fitted, holdout, schema, people.target, seed)
         results.add({**key, **found, 'fit_seconds': round(seconds, 1)})
         logging.info('%s: %s', key, found)
   return results
@@ -318,6 +330,52 @@ def _fitted(method, train, schema, k, epsilon, delta, seed, hyperparameters):
     seed=seed,
     **hyperparameters,
   ).fit(used.reset_index(drop=True), progress=False)
+
+
+def _density(method, train, holdout, k, epsilon, delta, seed):
+  """Returns the scores of a flow of the places, in nats per row."""
+  if not k:
+    raise ValueError('The density takes a given number of rows per person.')
+  units = sampling.Units(
+    train[PERSON],
+    max_rows_per_unit=k,
+    name=PERSON,
+    weighting='units' if method == 'people, units' else 'rows',
+  )
+  x = _places(train)
+  if method == 'rows':
+    x, units = x[units.row_weights() > 0], None
+    epsilon, delta = of_rows(epsilon, delta, k)
+  examples = len(x) if units is None else units.num_units
+  plan = tfdpflows.TrainingPlan.for_epsilon(
+    epsilon=epsilon,
+    delta=delta,
+    num_examples=examples,
+    # Settings of `density_fitting`, for this number of columns.
+    expected_batch_size=examples / 22,
+    epochs=15,
+    clipping=tfdpflows.gradients.Flat(100.0),
+    units=units,
+    seed=seed,
+  )
+  flow = tfdpflows.flows.neural_spline_flow(
+    2, num_blocks=2, hidden_units=[64], seed=seed
+  )
+  model = tfdpflows.DensityModel(flow, ema_momentum=0.99)
+  schedule = keras.optimizers.schedules.CosineDecay(3e-3, plan.steps, alpha=0.1)
+  model.compile(optimizer=plan.optimizer('adam', learning_rate=schedule))
+  model.fit(x, verbose=0)
+  return {
+    'nats': float(np.mean(model.log_prob(_places(holdout)))),
+    'epsilon_spent': plan.ledger.epsilon(),
+    'used': None if units is None else units.describe(),
+  }
+
+
+def _places(table):
+  """Returns longitude and latitude, scaled by the public box to [-1, 1]."""
+  center, half = np.array([-73.98, 40.701]), np.array([0.279, 0.217])
+  return ((table[['lon', 'lat']] - center) / half).to_numpy(np.float32)
 
 
 def _scores(fitted, holdout, schema, target, seed):

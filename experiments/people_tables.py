@@ -76,7 +76,11 @@ def draw(contents):
   for row, content in zip(axes, contents):
     for axis, score in zip(row, ('nats', 'pair_total_variation')):
       for method in people.METHODS:
-        runs = [run for run in content['runs'] if run['method'] == method]
+        runs = [
+          run
+          for run in content['runs']
+          if run['method'] == method and score in run
+        ]
         ks = sorted({r['rows_per_person'] for r in runs} - {0})
         if not ks:
           continue
