@@ -228,7 +228,7 @@ def test_people_with_several_rows(folder, run_here):
     '--model_dir=visits',
   )
   assert '--max_rows_per_unit' in run_here(*fit, code=2).err
-  output = run_here(*fit, '--max_rows_per_unit=2', '--noprogress')
+  output = run_here(*fit, '--max_rows_per_unit=2')
   shown = output.out + output.err
   assert "value of 'person'" in shown
   assert 'Number of units: 200' in shown

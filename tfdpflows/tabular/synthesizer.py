@@ -284,9 +284,10 @@ class TabularSynthesizer:
       privacy_unit=self.schema.privacy_unit,
     )
     logging.info(
-      'Fit: %d rows, %d columns, model %s, within epsilon %g at delta %g (%s). '
+      'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g (%s). '
       'Ledger and unfinished work: %s.',
-      len(table),
+      examples,
+      'rows' if units is None else f'values of {units.name}',
       len(self.schema.fields),
       self.model.name,
       self.budget.epsilon,
