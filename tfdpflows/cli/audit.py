@@ -37,8 +37,8 @@ def _define(options):
   )
   options.number(
     'row',
-    'Number of the row of --data that is left out, from 1, with all rows of its '
-    'privacy unit. By default the one that the model finds least likely.',
+    'Number of the row of --data that is left out, from 1, with all rows of '
+    'its privacy unit. By default the one that the model finds least likely.',
     whole=True,
     lower_bound=1,
   )
