@@ -30,7 +30,8 @@ def private_max_rows(
   """Returns how many rows of a unit to use, for `units.limited`.
 
   Twice the number doubles the noise over the weight of a row, and must be worth
-  that: it has to cover at least a share of all units with all their rows.
+  that: it has to cover at least a share of all units, with all their rows or
+  with as many as may be used.
 
   Args:
     units: the `sampling.Units`, with the largest number of rows to return.
@@ -52,9 +53,10 @@ def private_max_rows(
   The number k is drawn with probability proportional to `exp(epsilon u(k))`,
 
       u(k) = -(number of units with more than k rows)
-             - share_per_doubling num_units log2(k).
+             - share_per_doubling num_units log2(k),
 
-  The number of units is public. One unit more makes u(k) smaller by 1 for k
+  where rows beyond the largest number count for nothing: with that all units
+  are covered. The number of units is public. One unit more makes u(k) smaller by 1 for k
   below its number of rows and changes it for no other k; one that is replaced
   moves all u(k) that change by 1 in one direction. So the bounded range of the
   mechanism is epsilon, `ExponentialMechanismDpEvent(epsilon)`.
@@ -89,8 +91,8 @@ def private_max_rows(
     resume=resume,
     units=units,
   )
-  counts = np.minimum(units.rows_per_unit, upper + 1)
-  covered = np.cumsum(np.bincount(counts, minlength=upper + 2))[1:-1]
+  counts = np.minimum(units.rows_per_unit, upper)
+  covered = np.cumsum(np.bincount(counts, minlength=upper + 1))[1:]
   doublings = [math.log2(k) for k in range(1, upper + 1)]
   utilities = covered - units.num_units * (1 + share * np.array(doublings))
   rng = randomness.numpy(str(label))
