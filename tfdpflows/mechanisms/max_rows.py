@@ -56,10 +56,10 @@ def private_max_rows(
              - share_per_doubling num_units log2(k),
 
   where rows beyond the largest number count for nothing: with that all units
-  are covered. The number of units is public. One unit more makes u(k) smaller by 1 for k
-  below its number of rows and changes it for no other k; one that is replaced
-  moves all u(k) that change by 1 in one direction. So the bounded range of the
-  mechanism is epsilon, `ExponentialMechanismDpEvent(epsilon)`.
+  are covered. The number of units is public. One unit more makes u(k) smaller
+  by 1 for k below its number of rows and changes it for no other k; one that is
+  replaced moves all u(k) that change by 1 in one direction. So the bounded
+  range of the mechanism is epsilon, `ExponentialMechanismDpEvent(epsilon)`.
 
   #### Example
 
