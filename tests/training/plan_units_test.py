@@ -296,6 +296,19 @@ def test_what_does_not_fit_together_is_refused():
   assert not ledger.entries
 
 
+def test_weights_of_rows_are_those_of_a_plan():
+  """Of others nothing was checked for examples of several rows."""
+  model = tfdpflows.DensityModel(_flow())
+  model.compile(
+    optimizers.DPKerasSGD(
+      l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=8.0
+    )
+  )
+  x = np.zeros([8, COLUMNS], 'float32')
+  with pytest.raises(ValueError, match='weights have shape'):
+    model.fit(x, sample_weight=np.ones_like(x), verbose=0)
+
+
 def test_for_epsilon_counts_units():
   units = sampling.Units(_ids(), max_rows_per_unit=3, name='person')
   make = lambda **kwargs: tfdpflows.TrainingPlan.for_epsilon(

@@ -25,6 +25,7 @@ from tfdpflows import (  # noqa: E402
   accounting,
   gradients,
   optimizers,
+  sampling,
 )
 from tfdpflows.training import replicas  # noqa: E402
 
@@ -113,6 +114,27 @@ def test_labels_that_are_no_class_and_errors_on_two_replicas():
   assert 'A private batch could not be computed' in str(info.value)
   assert str(secret) not in str(info.value)
   assert info.value.__context__ is None
+
+
+def test_units_of_several_rows_are_shared_out_whole():
+  ids = np.repeat(np.arange(100), 3)
+  found = []
+  for strategy in (ONE, TWO):
+    units = sampling.Units(ids, max_rows_per_unit=2, name='person')
+    plan = small_training.plan(rows=100, units=units)
+    model = small_training.flow_model(plan, strategy)
+    model.fit(small_training.table(), verbose=0)
+    found.append((plan, model))
+  (one, trained), (two, other) = found
+  _assert_same_weights(other, trained)
+  assert two.ledger.entries == one.ledger.entries
+  with TWO.scope():
+    plan = small_training.plan(rows=100, units=units)
+    shares = iter(plan.dataset(small_training.table()))
+  rows, weights, _ = next(shares)
+  for x, w in zip(rows.values, weights.values):
+    assert x.shape[1:] == [2, 3]
+    assert w.shape == x.shape[:2]
 
 
 def test_noise_has_the_planned_scale_once():

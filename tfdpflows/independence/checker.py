@@ -219,6 +219,13 @@ class Checker:
       Mean gradients, and the mean loss or `None`.
     """
     optimizer, variables = self._model.optimizer, list(self._variables())
+    if weights is not None and weights.shape.rank != (
+      1 if self._rows_per_unit is None else 2
+    ):
+      raise ValueError(
+        f'weights have shape {weights.shape}; they must be [batch], one for '
+        'each example.'
+      )
     # What is refused of a step without looking at rows is said in words.
     optimizer.check_step(variables, step)
 
