@@ -305,8 +305,9 @@ def test_weights_of_rows_are_those_of_a_plan():
     )
   )
   x = np.zeros([8, COLUMNS], 'float32')
+  data = tf.data.Dataset.from_tensor_slices((x, np.zeros(8), np.ones_like(x)))
   with pytest.raises(ValueError, match='weights have shape'):
-    model.fit(x, sample_weight=np.ones_like(x), verbose=0)
+    model.fit(data.batch(8), verbose=0)
 
 
 def test_for_epsilon_counts_units():
