@@ -298,14 +298,17 @@ def test_what_does_not_fit_together_is_refused():
 
 def test_weights_of_rows_are_those_of_a_plan():
   """Of others nothing was checked for examples of several rows."""
-  model = tfdpflows.DensityModel(_flow())
+  flow = tfdpflows.flows.masked_autoregressive_flow(
+    COLUMNS, num_blocks=1, hidden_units=[8], conditional_event_size=1
+  )
+  model = tfdpflows.DensityModel(flow)
   model.compile(
     optimizers.DPKerasSGD(
       l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=8.0
     )
   )
   x = np.zeros([8, COLUMNS], 'float32')
-  data = tf.data.Dataset.from_tensor_slices((x, np.zeros(8), np.ones_like(x)))
+  data = tf.data.Dataset.from_tensor_slices((x, x[:, :1], np.ones_like(x)))
   with pytest.raises(ValueError, match='weights have shape'):
     model.fit(data.batch(8), verbose=0)
 
