@@ -186,7 +186,16 @@ class Checker:
   def check_in_step(self, rows: Any) -> None:
     """As `check`, outside of the graph that is being traced, if one is."""
     with futures.ThreadPoolExecutor(1) as thread:
-      thread.submit(self.check, probe_rows.spec_of(rows)).result()
+      thread.submit(self._check_in_step, probe_rows.spec_of(rows)).result()
+
+  def _check_in_step(self, spec):
+    self.check(spec)
+    optimizer = self._model.optimizer
+    if optimizer.plan is None:
+      # A function of TensorFlow that makes variables is traced twice.
+      scope = self._model.distribute_strategy.scope()
+      with scope, tf.name_scope(optimizer._name):
+        optimizer._create_all_weights(list(self._variables()))
 
   def private_gradients(
     self, rows: Any, weights: Optional[tf.Tensor], step: Optional[tf.Tensor]
