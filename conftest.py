@@ -12,6 +12,17 @@ def pytest_collection_modifyitems(items):
   items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_configure():
+  gc.disable()  # While all is imported.
+
+
+def pytest_collection_finish():
+  """Takes what was imported out of the searches for garbage, which it slows."""
+  gc.collect()
+  gc.freeze()
+  gc.enable()
+
+
 @pytest.fixture(autouse=True, scope='module')
 def _forget_models():
   """Frees the graphs of a file, which Keras would keep to the end."""

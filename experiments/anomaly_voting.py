@@ -47,7 +47,7 @@ SHARDS = 10
 _MORE_SHARDS = (10, 50)
 _KEYS = ('part', 'method', 'seed')
 _DENSITIES = {'mixture': 'mixtures of Gaussians', 'flow': 'flows'}
-_SMOKE_ROWS, _SMOKE_SHARDS = 900, 3
+_SMOKE_ROWS, _SMOKE_SHARDS = 600, 2
 
 
 def run(parts=PARTS, *, seeds=(0,), output=None, plot=None, smoke=False):
@@ -58,7 +58,7 @@ def run(parts=PARTS, *, seeds=(0,), output=None, plot=None, smoke=False):
     seeds: of rows, shards and densities.
     output: JSON file that is written after every run, or `None`.
     plot: PNG file, or `None`.
-    smoke: whether to use 900 rows, three shards, and half-moons in place of
+    smoke: whether to use 600 rows, two shards, and half-moons in place of
       Life Science.
 
   Returns:

@@ -29,8 +29,8 @@ def flow():
 
 
 DENSITIES = {
-  'mixture': (lambda: GaussianMixture(2), {}),
-  'flow': (flow, {'fit_options': {'epochs': 2, 'batch_size': 64}}),
+  'mixture': (lambda: GaussianMixture(2), 4, {}),
+  'flow': (flow, 2, {'fit_options': {'epochs': 2, 'batch_size': 64}}),
 }
 THRESHOLDS = {'threshold': -9.0}, {'false_positive_rate': 0.01}
 
@@ -44,14 +44,14 @@ THRESHOLDS = {'threshold': -9.0}, {'false_positive_rate': 0.01}
   ids=str,
 )
 def test_densities_vote(threshold, name, tmp_path):
-  make, options = DENSITIES[name]
+  make, number, options = DENSITIES[name]
   options = {'randomness': Randomness(seed=0), **options, **threshold}
-  ensemble = pate.AnomalyEnsemble(make, 4, **options)
+  ensemble = pate.AnomalyEnsemble(make, number, **options)
   folder = tmp_path / 'densities'
   ensemble.fit(rows(), folder=folder, progress=False)
   votes = ensemble.votes(QUERIES.astype('float32'))
   assert np.argmax(votes, 1).tolist() == ANOMALIES
-  loaded = pate.AnomalyEnsemble.load(folder, make, 4, **options)
+  loaded = pate.AnomalyEnsemble.load(folder, make, number, **options)
   again = loaded.votes(QUERIES.astype('float32'))
   np.testing.assert_array_equal(votes, again)
 

@@ -59,11 +59,20 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize('name', sorted(MODELS))
-def test_votes_of_every_kind_of_model(name):
-  make, options = MODELS[name]
+@pytest.fixture(scope='module', params=sorted(MODELS))
+def in_folder(request, tmp_path_factory):
+  """A kind of model, five trained teachers of it, and their folder."""
+  make, options = MODELS[request.param]
   x, y = table()
-  trained = ensemble(make, 5, **options).fit(x, y, progress=False)
+  y[:40] = 1
+  folder = tmp_path_factory.mktemp(request.param) / 'teachers'
+  trained = ensemble(make, 5, **options)
+  trained.fit(x, y, folder=folder, progress=False)
+  return request.param, trained, folder
+
+
+def test_votes_of_every_kind_of_model(in_folder):
+  _, trained, _ = in_folder
   queries, labels = table(200, seed=1)
   votes = trained.votes(queries)
   assert votes.shape == (200, 2)
@@ -219,14 +228,9 @@ def test_bad_queries():
 # Folders.
 
 
-@pytest.mark.parametrize('name', sorted(MODELS))
-def test_saved_and_loaded(name, tmp_path):
+def test_saved_and_loaded(in_folder):
+  name, trained, folder = in_folder
   make, options = MODELS[name]
-  x, y = table()
-  y[:40] = 1
-  folder = tmp_path / 'teachers'
-  trained = ensemble(make, 5, **options)
-  trained.fit(x, y, folder=folder, progress=False)
   assert not any(path.suffix == '.pkl' for path in folder.iterdir())
   assert not (folder / 'secret').exists()
   assert (folder.stat().st_mode & 0o077) == 0

@@ -350,7 +350,13 @@ def test_a_spike_at_zero_with_a_heavy_tail(field_type, maximum):
   field = Field('gain', field_type, minimum=0, maximum=maximum, required=True)
   schema = TableSchema([field, Field('member', 'boolean', required=True)])
   fitted = TabularSynthesizer(
-    schema, epsilon=4.0, delta=1e-5, seed=0, epochs=1, expected_batch_size=100
+    schema,
+    epsilon=4.0,
+    delta=1e-5,
+    seed=0,
+    epochs=1,
+    hidden_units=(16,),
+    expected_batch_size=100,
   ).fit(table, progress=False)
   rows = fitted.sample(4000, seed=1)
   assert (rows['gain'] == 0).mean() == pytest.approx(0.9, abs=0.05)
@@ -381,7 +387,14 @@ def test_values_that_are_very_rare_have_a_log_probability():
     ]
   )
   fitted = TabularSynthesizer(
-    schema, epsilon=1e6, delta=1e-5, seed=1, epochs=1, expected_batch_size=100
+    schema,
+    epsilon=1e6,
+    delta=1e-5,
+    seed=1,
+    accountant='rdp',
+    epochs=1,
+    hidden_units=(16,),
+    expected_batch_size=100,
   ).fit(table, progress=False)
   rare = pd.DataFrame({'age': [89, 85], 'member': [True, False]})
   assert np.isfinite(fitted.log_prob(rare)).all()

@@ -503,10 +503,9 @@ def people():
 
 
 ODD_CELLS = {
-  'numbers': {
-    name: [math.inf, -math.inf, 3.5, 'abc'] for name in ('age', 'income')
-  },
-  'objects': {
+  'numbers and objects': {
+    'age': [math.inf, -math.inf, 3.5, 'abc'],
+    'income': [math.inf, -math.inf, 3.5, 'abc'],
     'visits': [10**400, 'x', [1], None],
     'city': [b'x', {}, 7, '\ud800'],
   },
@@ -522,7 +521,7 @@ ODD_CELLS = {
 }
 
 
-@pytest.mark.parametrize('name', thinned(ODD_CELLS, 2))
+@pytest.mark.parametrize('name', thinned(ODD_CELLS, 1))
 def test_a_fit_goes_on_whatever_the_cells_hold(people, name):
   table = people.table.astype(object)
   for column, cells in ODD_CELLS[name].items():

@@ -263,6 +263,7 @@ def test_xla_is_refused_before_anything_is_charged():
   assert plan.ledger.entries == ()
 
 
+@pytest.mark.full
 def test_an_ordinary_keras_model_trains_as_on_one():
   rng = np.random.default_rng(0)
   x = rng.normal(size=[small_training.ROWS, 5]).astype('float32')

@@ -192,7 +192,16 @@ class Checker:
         lambda s: tf.TensorSpec([None, *s.shape[2:]], s.dtype), spec
       )
     with futures.ThreadPoolExecutor(1) as thread:
-      thread.submit(self.check, spec).result()
+      thread.submit(self._check_in_step, spec).result()
+
+  def _check_in_step(self, spec):
+    self.check(spec)
+    optimizer = self._model.optimizer
+    if optimizer.plan is None:
+      # A function of TensorFlow that makes variables is traced twice.
+      scope = self._model.distribute_strategy.scope()
+      with scope, tf.name_scope(optimizer._name):
+        optimizer._create_all_weights(list(self._variables()))
 
   @property
   def _rows_per_unit(self):

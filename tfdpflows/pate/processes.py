@@ -83,6 +83,11 @@ def each(
     for future in loky.as_completed(waiting):
       yield future.result()
   except BaseException as error:
+    failed = isinstance(error, Exception) and not isinstance(
+      error, loky.BrokenProcessPool
+    )
+    if failed and all(future.done() for future in waiting):
+      raise  # The process is as good as after a result.
     # No work goes on that nobody waits for.
     _executors.pop(key, None)
     executor.shutdown(wait=False, kill_workers=True)

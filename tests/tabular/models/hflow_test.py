@@ -29,7 +29,7 @@ def people():
 
 def _fit(people, model_dir, **arguments):
   ours = {
-    'num_blocks': 2,
+    'num_blocks': 1,
     'expected_batch_size': 100,
     'augmentation_multiplicity': 2,
   }
