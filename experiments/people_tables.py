@@ -18,10 +18,12 @@ _SCORES = {
   'pair_total_variation': 'pair TV',
 }
 _NAMES = {
-  'people': "people, rows count the same (`'rows'`)",
-  'people, units': "people, a random row of each (`'units'`)",
+  'people': "people, rows count the same ('rows')",
+  'people, units': "people, a random row of each ('units')",
   'rows': 'rows, by group privacy',
 }
+# Lines that lie on each other show both.
+_STYLES = {'people': 'C0o-', 'people, units': 'C1s--', 'rows': 'C2^:'}
 
 
 def section(folder):
@@ -51,7 +53,9 @@ def _table(content):
       ]
       if not runs:
         continue
-      cells = [mean_cell([run[score] for run in runs], 3) for score in _SCORES]
+      cells = [
+        mean_cell([run.get(score) for run in runs], 3) for score in _SCORES
+      ]
       seconds = np.mean([run['fit_seconds'] for run in runs])
       lines.append(
         [str(k or 'private'), _NAMES[method], *cells, f'{seconds:.0f}']
@@ -87,7 +91,12 @@ def draw(contents):
         of = lambda k, runs=runs, score=score: np.mean(
           [run[score] for run in runs if run['rows_per_person'] == k]
         )
-        axis.plot(ks, [of(k) for k in ks], 'o-', label=_NAMES[method])
+        axis.plot(
+          ks, [of(k) for k in ks], _STYLES[method], label=_NAMES[method]
+        )
+      if not axis.lines:
+        axis.set_axis_off()
+        continue
       axis.set_xscale('log', base=2)
       axis.set_xticks(people.ROWS_PER_PERSON, people.ROWS_PER_PERSON)
       axis.set_xlabel('rows of a person that are used')
@@ -99,7 +108,8 @@ def draw(contents):
 
 
 def main(argv):
-  results_document.main(argv, 'people', 'people_tables', section)
+  script = 'experiments/people_tables.py'
+  results_document.main(argv, 'people', script, section)
   if flags.FLAGS.figure:
     found = results_document.load_results(flags.FLAGS.folder, 'people_*.json')
     draw([content for content, _ in found]).savefig(flags.FLAGS.figure, dpi=100)
