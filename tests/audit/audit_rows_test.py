@@ -16,7 +16,7 @@ import pytest
 from dp_accounting import dp_event
 from scipy import stats
 
-from tfdpflows import accounting, audit, expm, mechanisms, pate
+from tfdpflows import accounting, audit, expm, mechanisms, pate, sampling
 from tfdpflows.accounting import events
 from tfdpflows.pate import smooth_sensitivity
 from tfdpflows.randomness import Randomness
@@ -422,6 +422,16 @@ def _selection(rows, ledger, randomness):
   )
 
 
+def _max_rows(counts, ledger, randomness):
+  """Of one more unit, with many rows, in place of one with one row."""
+  ids = np.repeat(np.arange(len(counts)), counts)
+  units = sampling.Units(ids, max_rows_per_unit=2, name='person')
+  ledger = accounting.PrivacyLedger(accountant='rdp', privacy_unit='person')
+  return mechanisms.private_max_rows(
+    units, epsilon=1.0, ledger=ledger, randomness=randomness
+  )
+
+
 def _quantile(rows, ledger, randomness):
   values = np.full(rows, 0.9)
   return mechanisms.private_quantile(
@@ -585,6 +595,10 @@ MECHANISMS = {
   mechanisms.noisy_marginals: _small(_marginal, 5, 6, least=0.1),
   mechanisms.select_marginal: _small(_selection, 5, 6),
   mechanisms.private_quantile: _small(_quantile, 3, 4),
+  mechanisms.private_max_rows: dataclasses.replace(
+    _small(_max_rows, [1, 1, 2], [1, 2, 2]),
+    claim=lambda: accounting.ExponentialMechanismDpEvent(1.0),
+  ),
   mechanisms.private_normalization: _small(_normalization, 4, 5, least=0.1),
   pate.LNMax: Row(
     accounting.LNMaxDpEvent(0.5),
