@@ -67,8 +67,8 @@ def _define(options):
     'unit_weighting',
     ['rows', 'units'],
     'Whether the model is of the rows that are used, or of a random row of a '
-    'random unit: where units have many rows that is more accurate, and not '
-    'what the table has.',
+    'random unit: that needs less noise, and is unlike the table where units '
+    'with many rows are unlike those with few.',
     default='rows',
   )
   options.text(

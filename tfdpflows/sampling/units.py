@@ -35,9 +35,9 @@ class Units(Fixed):
   - `1 / max_rows_per_unit` under `weighting='rows'`: what is learned is the
     distribution of the rows that are used, whoever they belong to;
   - one over the number of rows used of its unit under `weighting='units'`: what
-    is learned is the distribution of a random row of a random unit. More rows
-    per unit cost no accuracy then, but where units with many rows differ from
-    those with few, the result differs from the table.
+    is learned is the distribution of a random row of a random unit. Counts need
+    no more noise for more rows per unit then, but where units with many rows
+    differ from those with few, the result differs from the table.
 
   #### Formal guarantee
 
