@@ -105,8 +105,9 @@ class Units(Fixed):
     """
     unit = self._unit_of_row[self._rows]
     place = np.arange(self.num_rows) - self._starts[unit]
+    used, weight = self._used(unit)
     weights = np.zeros(self.num_rows)
-    weights[self._rows] = (place < self._used()[unit]) * self._weights()[unit]
+    weights[self._rows] = (place < used) * weight
     return weights
 
   def arrays(self) -> list[np.ndarray]:
@@ -131,11 +132,12 @@ class Units(Fixed):
       rows, have 0 alone.
     """
     place = np.arange(self.max_rows_per_unit)
-    used = (place < self._used()[units, None]) & (weights[:, None] > 0)
+    counts, weight = self._used(units)
+    used = (place < counts[:, None]) & (weights[:, None] > 0)
     # Of a unit without rows some row, which padding replaces.
     rows = np.where(used, self._starts[units, None] + place, 0)
     rows = np.where(used, rows, rows[:, :1])
-    factors = used * (self._weights()[units, None] * self.max_rows_per_unit)
+    factors = used * (weight[:, None] * self.max_rows_per_unit)
     return self._rows[rows], factors.astype(np.float32)
 
   def without(self, rows: Iterable[int]) -> Units:
@@ -178,15 +180,12 @@ class Units(Fixed):
       f'are used, and {weight}'
     )
 
-  def _used(self):
-    """Returns how many rows of each unit are used."""
-    return np.minimum(self.rows_per_unit, self.max_rows_per_unit)
-
-  def _weights(self):
-    """Returns the weight of each row that is used, by unit."""
+  def _used(self, units):
+    """Returns how many rows of units are used, and the weight of each."""
+    used = np.minimum(self.rows_per_unit[units], self.max_rows_per_unit)
     if self.weighting == 'rows':
-      return np.full(self.num_units, 1 / self.max_rows_per_unit)
-    return 1 / np.maximum(self._used(), 1)
+      return used, np.full(len(used), 1 / self.max_rows_per_unit)
+    return used, 1 / np.maximum(used, 1)
 
   def _changed(self, **attributes):
     found = copy.copy(self)
