@@ -216,10 +216,9 @@ def test_a_fit_of_other_people_is_not_resumed(people, tmp_path):
       people.table, work_dir=path, resume=True, progress=False
     )
   again = make().fit(people.table, work_dir=path, resume=True, progress=False)
-  assert [entry.label for entry in again.ledger.entries] == [
-    'marginals',
-    'DP-SGD',
-  ]
+  labels = [entry.label for entry in again.ledger.entries]
+  assert len(labels) == len(set(labels))
+  assert (labels[0], labels[-1]) == ('marginals', 'DP-SGD')
   again.ledger.close()
 
 

@@ -60,8 +60,7 @@ def record(people):
 def small():
   """Makes what is trained on measured marginals quick."""
   patch = pytest.MonkeyPatch()
-  patch.setattr(adaptive_marginals, '_SAMPLE', 2048)
-  patch.setitem(adaptive_marginals._DISTILLATION, 'steps', 5)
+  patch.setattr(adaptive_marginals, '_STEPS', 60)
   return contextlib.closing(types.SimpleNamespace(close=patch.undo))
 
 
@@ -91,7 +90,7 @@ def test_one_row_moves_every_release_by_its_sensitivity(
   with small():
     found = record(name, row).replay({'absent': [ROW]})
   assert found.passed, found
-  counts, training, *rounds = found.entries
+  counts, *rounds, training = found.entries
   # One Gaussian mechanism over all columns and levels.
   assert counts.releases >= len(people.schema.fields)
   assert 0.5 < counts.moved <= 1 + 1e-6
@@ -120,4 +119,4 @@ def test_nothing_but_the_releases_depends_on_the_rows(
     found = record(name, row).replay({'table': other.reset_index(drop=True)})
   assert not found.differences
   assert not any(entry.problem for entry in found.entries)
-  assert found.entries[1].moved > 1
+  assert found.entries[-1].moved > 1

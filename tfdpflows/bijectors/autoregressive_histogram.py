@@ -110,6 +110,8 @@ class AutoregressiveHistogram(OnePassInverse):
         self._not_last = tf.constant(above > 0, dtype)
         within = np.concatenate([np.arange(size) for size in sizes])
         self._within = tf.constant(within, dtype)
+        middles = special.ndtri(below + mass / 2)
+        self._middles = tf.constant(np.clip(middles, -_FAR, _FAR), dtype)
         # Sums over the bins of each column.
         self._sums = tf.constant(np.eye(len(sizes))[column], dtype)
       self._network = MADE(
@@ -172,6 +174,15 @@ class AutoregressiveHistogram(OnePassInverse):
     return self._reordered(tf.math.log(ratio), y)
 
   @property
+  def masses(self) -> list[np.ndarray]:
+    """The masses of the bins of each column under a standard normal.
+
+    A list of arrays in the order of the data.
+    """
+    masses = np.split(self._mass.numpy(), self._ends[1:-1])
+    return [masses[j] for j in self._back]
+
+  @property
   def num_bins(self) -> list[int]:
     """The number of bins of each column, a list in the order of the data."""
     sizes = np.diff(self._ends)
@@ -187,6 +198,15 @@ class AutoregressiveHistogram(OnePassInverse):
     here = self._indicators(z)[1]
     found = self._reordered(self._pick(here * self._within), y)
     return tf.cast(tf.round(found), tf.int32)
+
+  def middle(self, bins: tf.Tensor) -> tf.Tensor:
+    """Returns data `[..., d]` in the middles of bins, by normal mass.
+
+    Args:
+      bins: their numbers, integers `[..., d]`.
+    """
+    starts = tf.constant([self._ends[j] for j in self._back], tf.int32)
+    return tf.gather(self._middles, tf.cast(bins, tf.int32) + starts)
 
   def _inverse_and_log_det(self, y):
     flat = self._ordered(y)
@@ -230,40 +250,53 @@ class AutoregressiveHistogram(OnePassInverse):
     num_rows: int = 32_768,
     seed: int | None = None,
     iterations: int = 20,
+    probabilities: Sequence[npt.ArrayLike] | None = None,
   ) -> None:
-    """Fits the marginal bin probabilities of the model to a standard normal.
+    """Fits the probabilities of the bins of single columns to given ones.
 
     Clipping biases DP-SGD against rare bins. After a `MarginalCDF` the marginal
     of each column is known to be standard normal. Column by column, one number
-    per bin is added to the logits, so that over rows of the model the
-    probability of each bin is its mass under a standard normal (iterative
-    proportional fitting). This uses the model alone, no private data.
+    per bin is added to the logits, so that over rows of the model each bin has
+    its probability (iterative proportional fitting). This uses the model
+    alone, no private data.
 
     Args:
       num_rows: number of rows that are sampled.
       seed: for the rows, or `None`.
       iterations: of the fitting of each column.
+      probabilities: for each column, in the order of the data, positive
+        probabilities of its bins, of sum 1; by default the `masses`.
     """
+    if probabilities is None:
+      wanted = self._mass
+    else:
+      ordered = [np.asarray(probabilities[j]) for j in self._order]
+      if [len(p) for p in ordered] != np.diff(self._ends).tolist():
+        raise ValueError(
+          f'There are probabilities of {[len(p) for p in probabilities]} bins '
+          f'in each column; give them for {self.num_bins}.'
+        )
+      wanted = tf.constant(np.concatenate(ordered), self._mass.dtype)
     rng = np.random.default_rng(seed)
     indicators = []
     for j, outputs_of in enumerate(self._network.columns()):
       bins = slice(self._ends[j], self._ends[j + 1])
       outputs = outputs_of(indicators)
-      add = self._fit_offset(outputs, bins, iterations)
+      add = self._fit_offset(outputs, bins, wanted[bins], iterations)
       self._offset[bins].assign(self._offset[bins] + add)
       weights = self._weights(outputs, bins)
       weights = tf.broadcast_to(weights, [num_rows, weights.shape[-1]])
       z = tf.constant(rng.normal(size=num_rows), weights.dtype)
       indicators.append(_found(z, weights)[0])
 
-  def _fit_offset(self, outputs, bins, iterations):
+  def _fit_offset(self, outputs, bins, wanted, iterations):
     weights = self._weights(outputs, bins)
     weights = tf.reshape(weights, [-1, weights.shape[-1]])
-    add = tf.zeros_like(self._mass[bins])
+    add = tf.zeros_like(wanted)
     for _ in range(iterations):
       moved = weights * tf.exp(add)
       moved /= tf.reduce_sum(moved, 1, keepdims=True)
-      ratio = self._mass[bins] / tf.maximum(tf.reduce_mean(moved, 0), _TINY)
+      ratio = wanted / tf.maximum(tf.reduce_mean(moved, 0), _TINY)
       add += tf.math.log(ratio)
     return tf.clip_by_value(add, -_MOST, _MOST)
 

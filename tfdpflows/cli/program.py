@@ -80,7 +80,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
   >>> from tfdpflows import cli
   >>> cli.main(['--version'])
-  tfdpflows 0.1.0
+  tfdpflows 0.2.0.dev0
   0
   """
   argv = list(sys.argv[1:] if argv is None else argv)

@@ -196,6 +196,21 @@ def _value_size(column):
   return float(column.size - (column.cell or column.size / 65))
 
 
+def below_end(x: npt.ArrayLike, column: EncodedColumn) -> np.ndarray:
+  """Returns codes of a column as float64, the largest value below its end.
+
+  It belongs to the last bin, not to the missing ones, and the rounding of
+  float32 must not carry it over.
+  """
+  values = np.asarray(x, np.float64)
+  if column.cell:
+    return values
+  end = _value_size(column)
+  is_value = values <= end + (column.size - end) / 4
+  last = np.nextafter(end, 0.0)
+  return np.where(is_value, np.minimum(values, last), values)
+
+
 def _level_bins(column, max_bins):
   """Bins per parent at every level; a function of public sizes alone."""
   cells = math.ceil(_value_size(column) / _finest(column))
@@ -228,13 +243,7 @@ def _split(low, high, cell, bins):
 def _release(x, column, stds, rng, max_bins, weights=None):
   """All levels of one column: `[(edges [m, 2], counts [m], parent [m])]`."""
   end = _value_size(column)
-  values = np.asarray(x, np.float64)
-  if not column.cell:
-    # The largest value belongs to the last bin, not to the missing ones, and
-    # the rounding of float32 must not carry it over.
-    is_value = values <= end + (column.size - end) / 4
-    last = np.nextafter(end, 0.0)
-    values = np.where(is_value, np.minimum(values, last), values)
+  values = below_end(x, column)
   order = np.argsort(values, kind='stable')
   values = values[order]
   # The weight of all rows before each one.

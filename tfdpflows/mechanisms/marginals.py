@@ -42,8 +42,40 @@ class Marginal:
   std: float
 
 
+class BinnedRows:
+  """Bins of rows, whose marginals are counted once each.
+
+  For mechanisms that look at the same rows many times. It holds private counts:
+  only mechanisms may read it.
+
+  Args:
+    codes: see `noisy_marginals`, as the errors.
+    sizes: see there.
+    units: see there.
+  """
+
+  def __init__(
+    self,
+    codes: npt.ArrayLike,
+    sizes: Sequence[int],
+    units: Optional[Units] = None,
+  ):
+    self.codes, self.sizes = _checked(codes, sizes)
+    self.units = units
+    self._weights = row_weights(units, len(self.codes))
+    self._counts = {}
+
+  def count(self, group: tuple[int, ...]) -> np.ndarray:
+    """Returns the number (or weight) of rows per combination of bins."""
+    if group not in self._counts:
+      self._counts[group] = count(
+        self.codes, self.sizes, group, self._weights
+      )
+    return self._counts[group]
+
+
 def noisy_marginals(
-  codes: npt.ArrayLike,
+  codes: npt.ArrayLike | BinnedRows,
   sizes: Sequence[int],
   groups: Sequence[Sequence[int]],
   noise_multiplier: float,
@@ -57,7 +89,8 @@ def noisy_marginals(
   """Returns noisy marginals of groups of columns, all with the same noise.
 
   Args:
-    codes: integer array `[n, d]`, the bin of each row in each column.
+    codes: integer array `[n, d]`, the bin of each row in each column; or
+      `BinnedRows` of it, with these sizes and units.
     sizes: the public number of bins of each column, `[d]`; column j has codes
       in `[0, sizes[j])`. A code out of range counts as the nearest bin:
       refusing it would tell of a row.
@@ -98,8 +131,8 @@ def noisy_marginals(
   >>> pair.counts.round().astype(int).tolist()
   [[0, 1], [1, 2]]
   """
-  codes, sizes, groups = _checked(codes, sizes, groups)
-  weights = row_weights(units, len(codes))
+  rows = _binned(codes, sizes, units)
+  groups = _checked_groups(groups, rows.sizes)
   event = dp_accounting.GaussianDpEvent(
     check_positive('noise_multiplier', noise_multiplier)
   )
@@ -113,15 +146,15 @@ def noisy_marginals(
     facts={
       'release': 'joint marginals',
       'noise_multiplier': noise_multiplier,
-      'sizes': sizes,
+      'sizes': rows.sizes,
       'groups': groups,
     },
-    arrays=[codes],
+    arrays=[rows.codes],
     resume=resume,
     units=units,
   )
   return _release(
-    [count(codes, sizes, group, weights) for group in groups],
+    [rows.count(group) for group in groups],
     groups,
     event.noise_multiplier * math.sqrt(len(groups)),
     randomness.numpy(str(label)),
@@ -129,7 +162,7 @@ def noisy_marginals(
 
 
 def select_marginal(
-  codes: npt.ArrayLike,
+  codes: npt.ArrayLike | BinnedRows,
   sizes: Sequence[int],
   groups: Sequence[Sequence[int]],
   expected: Sequence[npt.ArrayLike],
@@ -141,16 +174,17 @@ def select_marginal(
   label: str = 'selection',
   resume: bool = False,
   units: Optional[Units] = None,
+  weights: Optional[Sequence[float]] = None,
 ) -> int:
   """Chooses the group of columns that a model is most wrong about.
 
   McKenna et al. 2022, "AIM", equation 1: of the groups r it draws one by the
   exponential mechanism with the utility
 
-      u(r) = |counts_r - expected_r|_1 - sqrt(2 / pi) noise_std cells_r,
+      u(r) = w_r (|counts_r - expected_r|_1 - sqrt(2 / pi) noise_std cells_r),
 
   the error that a measurement could remove, less the one that its noise would
-  put there.
+  put there, times the weight of the group.
 
   Args:
     codes: see `noisy_marginals`, as `sizes`.
@@ -165,6 +199,7 @@ def select_marginal(
     label: see there.
     resume: see there.
     units: see there.
+    weights: positive weights of the groups, public; 1 by default.
 
   Returns:
     The number of the chosen group.
@@ -175,19 +210,28 @@ def select_marginal(
 
   #### Formal guarantee
 
-  One row or unit more or less moves every u by 1 at most, up or down, two where
-  a row is replaced. With that as the sensitivity it is the exponential
-  mechanism, `ExponentialMechanismDpEvent(epsilon)`, which composes by its
+  One row or unit more or less moves every u by its weight at most, up or down,
+  twice that where a row is replaced. With the largest weight as the sensitivity
+  it is the exponential mechanism, `ExponentialMechanismDpEvent(epsilon)`, which composes by its
   bounded range.
   """
-  codes, sizes, groups = _checked(codes, sizes, groups)
-  weights = row_weights(units, len(codes))
+  rows = _binned(codes, sizes, units)
+  sizes = rows.sizes
+  groups = _checked_groups(groups, sizes)
   event = ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
   noise_std = check_positive('noise_std', noise_std)
   if not groups or len(groups) != len(expected):
     raise ValueError(
       f'There are {len(groups)} groups and {len(expected)} arrays of expected '
       'counts; give one for each, and at least one.'
+    )
+  weights = np.ones(len(groups)) if weights is None else np.array(weights)
+  if weights.shape != (len(groups),) or not (
+    np.isfinite(weights).all() and (weights > 0).all()
+  ):
+    raise ValueError(
+      f'weights are {weights.tolist()}; give a positive number for each of the '
+      f'{len(groups)} groups.'
     )
   expected = [np.asarray(e, np.float64) for e in expected]
   for group, e in zip(groups, expected):
@@ -209,17 +253,17 @@ def select_marginal(
       'sizes': sizes,
       'groups': groups,
     },
-    arrays=[codes, *(e.ravel() for e in expected)],
+    arrays=[rows.codes, weights, *(e.ravel() for e in expected)],
     resume=resume,
     units=units,
   )
-  utilities = np.array(
-    [
-      np.abs(count(codes, sizes, group, weights) - e).sum()
-      - math.sqrt(2 / math.pi) * noise_std * e.size
-      for group, e in zip(groups, expected)
-    ]
-  )
+  utilities = weights * [
+    np.abs(rows.count(group) - e).sum()
+    - math.sqrt(2 / math.pi) * noise_std * e.size
+    for group, e in zip(groups, expected)
+  ]
+  # With sensitivity 1.
+  utilities /= weights.max()
   scale = epsilon / (2 * differing_rows(ledger.neighboring_relation))
   return _choose(utilities, scale, randomness.numpy(str(label)))
 
@@ -270,7 +314,18 @@ def _choose(utilities, scale, rng):
   return int(np.argmax(scale * utilities + rng.gumbel(size=len(utilities))))
 
 
-def _checked(codes, sizes, groups):
+def _binned(codes, sizes, units):
+  """Returns `BinnedRows` of codes, or those that were given."""
+  if not isinstance(codes, BinnedRows):
+    return BinnedRows(codes, sizes, units)
+  if tuple(sizes) != codes.sizes or units is not codes.units:
+    raise ValueError(
+      'sizes or units are not those that the BinnedRows were made with.'
+    )
+  return codes
+
+
+def _checked(codes, sizes):
   codes = np.asarray(codes)
   sizes = tuple(int(size) for size in sizes)
   integers = np.issubdtype(codes.dtype, np.integer)
@@ -281,7 +336,10 @@ def _checked(codes, sizes, groups):
     )
   if min(sizes, default=1) < 1:
     raise ValueError(f'sizes are {sizes}; a column has one bin at least.')
-  codes = np.clip(codes, 0, np.array(sizes, np.int64) - 1)
+  return np.clip(codes, 0, np.array(sizes, np.int64) - 1), sizes
+
+
+def _checked_groups(groups, sizes):
   groups = [tuple(int(j) for j in group) for group in groups]
   for group in groups:
     inside = all(0 <= j < len(sizes) for j in group)
@@ -290,4 +348,4 @@ def _checked(codes, sizes, groups):
         f'The group {group} must name different columns, numbers in '
         f'[0, {len(sizes)}).'
       )
-  return codes, sizes, groups
+  return groups

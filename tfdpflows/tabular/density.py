@@ -176,6 +176,20 @@ class TableDensity(TableDistribution):
     independent = self.latent.distribution.log_prob(z)
     return self.latent.log_prob(tf.identity(z)) - independent
 
+  def training_rows(self, codes: np.ndarray) -> np.ndarray:
+    """Returns what `row_losses` takes of codes `[n, d]`, float32 `[n, d]`."""
+    return codes
+
+  def row_losses(self, rows: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Returns upper bounds `[n]` of the negative `gains` of rows.
+
+    Args:
+      rows: some of `training_rows`.
+      uniform: numbers in [0, 1), `[n, d]`.
+    """
+    points, _, log_q = self.dequantize(rows, uniform)
+    return log_q - self.gains(points)
+
   def draw(
     self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
   ) -> tf.Tensor:

@@ -61,7 +61,7 @@ class Spending(NamedTuple):
     marginal_noise: noise multiplier of the marginals.
     plan: how the model is trained (`TableModel.plan_training`); `None` for one
       column.
-    rounds: measurements after training (`TableModel.plan_refinement`).
+    rounds: measurements before training (`TableModel.plan_start`).
     max_rows_epsilon: epsilon of choosing how many rows of a unit are used, or
       `None`.
   """
@@ -83,6 +83,19 @@ class Fitted(NamedTuple):
   marginals: list
   distribution: TableDistribution
   units: sampling.Units | None
+
+
+def whole_noise_multiplier(budget: accounting.PrivacyBudget) -> float:
+  """Returns the noise of the Gaussian mechanism that costs a whole budget.
+
+  >>> from tfdpflows import accounting
+  >>> round(whole_noise_multiplier(
+  ...   accounting.PrivacyBudget(epsilon=1., delta=1e-5)), 2)
+  3.73
+  """
+  return accounting.calibrate_noise_multiplier(
+    dp_accounting.GaussianDpEvent, budget, accountant='gdp'
+  )
 
 
 def split_budget(
@@ -119,7 +132,7 @@ def split_budget(
   )
   if len(schema.fields) == 1:
     return Spending(bounds, noise, None, (), max_rows_epsilon)
-  rounds = model.plan_refinement(noise)
+  rounds = model.plan_start(noise)
   spent += [r.event for r in rounds]
   noise /= np.sqrt(model.marginal_share)
   spent.append(dp_accounting.GaussianDpEvent(noise))

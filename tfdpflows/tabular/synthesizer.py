@@ -187,7 +187,10 @@ class TabularSynthesizer:
 
   def _model_for(self, num_examples):
     return self._model_class.for_table(
-      num_examples, len(self.schema.fields), **self._hyperparameters
+      num_examples,
+      len(self.schema.fields),
+      fitting.whole_noise_multiplier(self.budget),
+      **self._hyperparameters,
     )
 
   def fit(

@@ -12,7 +12,7 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import TabularSynthesizer
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
-from tfdpflows.tabular.models.adaptive_marginals import Target, candidates
+from tfdpflows.tabular.models.adaptive_marginals import Measured, candidates
 from tfdpflows.tabular.models.histogram import HistogramDensity
 
 
@@ -36,31 +36,14 @@ def test_rounds_cost_as_much_as_one_gaussian_mechanism():
 def test_groups_with_too_many_cells_are_no_candidates():
   assert candidates([70, 70, 2]) == [(0, 2), (1, 2)]
   assert candidates([5]) == candidates([5000, 2]) == []
-  assert candidates([2, 2, 2], 0)[-1] == (1, 2, 0)
 
 
-def test_raking_meets_marginals_that_agree():
-  rng = np.random.default_rng(0)
-  rows = rng.integers(0, 3, [4000, 3])
-  truth = rng.dirichlet(np.ones(27)).reshape(3, 3, 3)
-  targets = [
-    Target((0, 1), truth.sum(2)),
-    Target((1, 2), truth.sum(0)),
-    Target((2,), truth.sum((0, 1))),
-  ]
-  weights = adaptive_marginals.rake(rows, [3] * 3, targets)
-  assert weights.mean() == pytest.approx(1)
-  for target in targets:
-    found = marginals.count(rows, [3] * 3, target.columns, weights) / 4000
-    np.testing.assert_allclose(found, target.probabilities, atol=2e-3)
-
-
-def test_cells_without_rows_stay_empty():
-  rows = np.zeros([10, 1], int)
-  weights = adaptive_marginals.rake(
-    rows, [2], [Target((0,), np.array([0.5, 0.5]))]
-  )
-  np.testing.assert_allclose(weights, 1)
+def test_triples_hold_the_target_or_a_pair_that_was_measured():
+  pairs = [(0, 1), (0, 2), (1, 2)]
+  assert candidates([2, 2, 2]) == pairs
+  assert candidates([2, 2, 2], target=0) == [*pairs, (0, 1, 2)]
+  found = candidates([2] * 4, [(1, 3), (0, 1, 2)])
+  assert found[6:] == [(0, 1, 3), (1, 2, 3)]
 
 
 def test_a_measurement_is_believed_where_rows_are():
@@ -71,13 +54,12 @@ def test_a_measurement_is_believed_where_rows_are():
   for _ in range(30):
     truth = np.maximum(model * (1 + 0.3 * rng.normal(size=60)), 0)
     truth /= truth.sum()
-    seen = mechanisms.Marginal(
-      (0,), 1000 * truth + 10 * rng.normal(size=60), 10.0
-    )
-    both = adaptive_marginals.shrunken(seen, model, 1000).probabilities
+    seen = Measured(truth + 0.01 * rng.normal(size=60), 0.01)
+    both = adaptive_marginals.shrunken(seen, model)
     assert both.sum() == pytest.approx(1)
+    assert both.min() > 0
     errors.append(
-      [np.sum((p - truth) ** 2) for p in (both, model, seen.counts / 1000)]
+      [np.sum((p - truth) ** 2) for p in (both, model, seen.probabilities)]
     )
   both, alone, noisy = np.mean(errors, 0)
   assert both < 0.8 * min(alone, noisy)
@@ -85,10 +67,51 @@ def test_a_measurement_is_believed_where_rows_are():
 
 def test_without_a_difference_the_model_stays():
   model = np.array([0.5, 0.3, 0.2])
-  seen = mechanisms.Marginal((0,), 1000 * model, 10.0)
-  np.testing.assert_allclose(
-    adaptive_marginals.shrunken(seen, model, 1000).probabilities, model
-  )
+  seen = Measured(model, 0.01)
+  np.testing.assert_allclose(adaptive_marginals.shrunken(seen, model), model)
+
+
+def test_marginals_agree_about_the_columns_that_they_share():
+  """And know more of them than each does, and than the histogram."""
+  rng, errors = np.random.default_rng(0), []
+  truth = np.array([0.4, 0.3, 0.2, 0.1])
+  for _ in range(20):
+    histogram = np.abs(truth + 0.05 * rng.normal(size=4))
+    estimate = adaptive_marginals.Estimate(
+      [histogram / histogram.sum(), [0.5, 0.5], [0.5, 0.5]], 1000, rng
+    )
+    seen = []
+    for j in (1, 2):
+      counts = 1000 * np.outer(truth, [0.5, 0.5])
+      counts += 40 * rng.normal(size=[4, 2])
+      estimate.add(mechanisms.Marginal((0, j), counts, 40.0))
+      seen.append(counts.sum(1) / 1000)
+    for _ in range(5):
+      estimate.model.fit()
+    for j in (1, 2):
+      np.testing.assert_allclose(
+        estimate.model.marginal((0, j)).sum(1), estimate.columns[0], atol=0.02
+      )
+    found = (estimate.columns[0], histogram, *seen)
+    errors.append([np.sum((p - truth) ** 2) for p in found])
+  best, *others = np.mean(errors, 0)
+  assert best < 0.8 * min(others)
+  assert estimate.groups == [(0, 1), (0, 2)]
+
+
+def test_a_marginal_that_is_measured_again_counts_once_and_for_more():
+  def after(stds):
+    estimate = adaptive_marginals.Estimate(
+      [[0.5, 0.5]] * 2, 1000, np.random.default_rng(0)
+    )
+    for std in stds:
+      counts = np.array([[400.0, 100.0], [100.0, 400.0]])
+      estimate.add(mechanisms.Marginal((0, 1), counts, std))
+    return estimate
+
+  assert after([50.0, 50.0]).groups == [(0, 1)]
+  measured = after([30.0, 40.0])._measured[0, 1]
+  assert measured.std == pytest.approx(24 / 1000)
 
 
 def _independent():
@@ -100,66 +123,58 @@ def _independent():
   even = special.ndtri([0.25, 0.5, 0.75])
   return HistogramDensity(
     columns, [np.arange(5.0)] * 4, [np.full(4, 0.25)] * 4,
-    flows.histogram_flow([even] * 4, [8], seed=0),
+    flows.histogram_flow([even] * 4, [8], seed=0), None, [[1.0, 2.0, 3.0]] * 4,
   )  # fmt: skip
 
 
-def _refined(density, codes, rounds):
-  ledger = accounting.PrivacyLedger()
-  targets = adaptive_marginals.refine(
-    density, codes.astype(np.float32), rounds, Randomness(seed=0), ledger,
-    total=5000, units=None, target=None, resume=False,
+def _started(codes, rounds, target=None):
+  density, ledger = _independent(), accounting.PrivacyLedger()
+  flow, rng = density.latent.bijector, np.random.default_rng(1)
+  estimate = adaptive_marginals.Estimate(flow.masses, 5000, rng)
+  adaptive_marginals.measure(
+    codes, flow.num_bins, estimate, rounds, Randomness(seed=0), ledger,
+    target=target,
   )  # fmt: skip
-  return targets, ledger
+  adaptive_marginals.learn_rows(flow, estimate.model, 0)
+  return density, estimate, ledger
 
 
-def test_the_model_learns_what_it_got_wrong(monkeypatch):
-  """Independent columns to begin with; one pair is not."""
-  monkeypatch.setattr(adaptive_marginals, '_SAMPLE', 8192)
-  faster = {'steps': 200, 'batch_size': 512, 'learning_rate': 0.02}
-  monkeypatch.setattr(adaptive_marginals, '_DISTILLATION', faster)
+def test_a_flow_learns_the_pair_that_is_not_independent():
   rng = np.random.default_rng(0)
   codes = rng.integers(0, 4, [5000, 4])
   codes[:, 2] = np.where(rng.random(5000) < 0.7, codes[:, 0], codes[:, 2])
-  density, rounds = _independent(), adaptive_marginals.plan_rounds(2, 3.0)
-  targets, ledger = _refined(density, codes, rounds)
-  assert targets[0].columns == (0, 2)
+  rounds = adaptive_marginals.plan_rounds(2, 3.0)
+  density, estimate, ledger = _started(codes, rounds)
+  assert estimate.groups[0] == (0, 2)
   rows = density.bins(density.sample(20_000, rng))
   found = marginals.count(rows, [4] * 4, (0, 2)) / 20_000
   real = marginals.count(codes, [4] * 4, (0, 2)) / 5000
-  assert np.abs(found - real).sum() / 2 < 0.05
+  assert np.abs(found - real).sum() / 2 < 0.03
   assert ledger.epsilon(1e-5) == pytest.approx(
     _epsilon([r.event for r in rounds])
   )
 
 
-def test_a_marginal_that_is_measured_again_counts_once(monkeypatch):
-  monkeypatch.setattr(adaptive_marginals, '_SAMPLE', 1024)
-  monkeypatch.setitem(adaptive_marginals._DISTILLATION, 'steps', 1)
-  monkeypatch.setattr(adaptive_marginals, 'candidates', lambda *_: [(0, 1)])
-  targets, ledger = _refined(
-    _independent(), np.zeros([5000, 4]), adaptive_marginals.plan_rounds(3, 3.0)
-  )
-  assert [t.columns for t in targets] == [(0, 1)]
-  assert len(ledger.entries) == 6
+def test_a_flow_learns_what_no_pair_shows():
+  """The target is the parity of two columns."""
+  rng = np.random.default_rng(0)
+  codes = rng.integers(0, 4, [5000, 4])
+  codes[:, 3] = 2 * ((codes[:, 0] // 2) ^ (codes[:, 1] // 2))
+  codes[:, 3] += rng.integers(0, 2, 5000)
+  rounds = adaptive_marginals.plan_rounds(1, 3.0)
+  density, estimate, _ = _started(codes, rounds, target=3)
+  assert estimate.groups == [(0, 1, 3)]
+  rows = density.bins(density.sample(20_000, rng)) // 2
+  assert np.mean(rows[:, 3] == rows[:, 0] ^ rows[:, 1]) > 0.9
 
 
 def test_without_pairs_it_says_that_nothing_is_spent(monkeypatch):
   monkeypatch.setattr(adaptive_marginals, '_MOST_CELLS', 8)
+  rounds = adaptive_marginals.plan_rounds(1, 3.0)
   with pytest.warns(UserWarning, match='Lower num_bins'):
-    targets, ledger = _refined(
-      _independent(), np.zeros([10, 4]), adaptive_marginals.plan_rounds(1, 3.0)
-    )
-  assert not targets
+    _, estimate, ledger = _started(np.zeros([10, 4], int), rounds)
+  assert not estimate.groups
   assert not ledger.entries
-
-
-@pytest.fixture(scope='module')
-def fast():
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(adaptive_marginals, '_SAMPLE', 2048)
-    patch.setitem(adaptive_marginals._DISTILLATION, 'steps', 5)
-    yield
 
 
 def _fit(work_dir, resume=False):
@@ -176,15 +191,14 @@ def _fit(work_dir, resume=False):
 
 
 @pytest.fixture(scope='module')
-def fitted(fast, tmp_path_factory):
+def fitted(tmp_path_factory):
   return _fit(tmp_path_factory.mktemp('fitted') / 'work')
 
 
 def test_a_fit_pays_for_its_marginals(fitted):
   labels = [entry.label for entry in fitted.ledger.entries]
-  assert labels[-4:] == [
-    'guide 0: choice', 'guide 0: marginal', 'guide 1: choice',
-    'guide 1: marginal',
+  assert labels[:5] == [
+    'marginals', 'selection 1', 'marginal 1', 'selection 2', 'marginal 2',
   ]  # fmt: skip
   assert 0.95 * 8 < fitted.ledger.epsilon() <= 8
 
@@ -220,7 +234,6 @@ def test_a_fit_that_was_killed_between_marginals_goes_on(fitted, tmp_path):
   'wrong, message',
   [
     ({'model': 'spline'}, r"\['adaptive_marginals'\] of model 'spline'"),
-    ({'matching': False}, 'and matching'),
     ({'adaptive_share': 0.9}, 'leave a share'),
     ({'adaptive_marginals': 1.5}, 'whole'),
   ],

@@ -23,12 +23,33 @@ def people():
 def test_batch_and_epochs_are_a_function_of_the_rows(num_rows, batch, epochs):
   h = SplineModel.for_table(num_rows, 9)
   assert (h.expected_batch_size, h.epochs) == (batch, epochs)
-  h = HistogramModel.for_table(num_rows, 9)
+  h = HistogramModel.for_table(num_rows, 9, adaptive_marginals=0)
   steps = h.epochs * num_rows / h.expected_batch_size
   assert steps == (64 if num_rows == 1 else 1000)
   h = HistogramModel.for_table(400_000, 9, expected_batch_size=2000)
   assert h.epochs == 5
   assert HistogramModel.for_table(400_000, 9, epochs=30).epochs == 30
+
+
+@pytest.mark.parametrize(
+  'num_rows, noise, bins',
+  [(1, 3.7, 4), (4000, 3.7, 4), (32_000, 3.7, 12), (32_000, 37.0, 4),
+   (32_000, 0.9, 16), (10**9, 3.7, 16)],
+)  # fmt: skip
+def test_bins_are_a_function_of_rows_and_noise(num_rows, noise, bins):
+  found = HistogramModel.for_table(num_rows, 9, noise)
+  assert found.num_bins == bins
+  assert HistogramModel.for_table(num_rows, 9, noise, num_bins=9).num_bins == 9
+
+
+@pytest.mark.parametrize('columns, rounds', [(1, 2), (9, 18), (200, 80)])
+def test_marginals_are_a_function_of_the_columns(columns, rounds):
+  found = HistogramModel.for_table(1000, columns)
+  assert found.adaptive_marginals == rounds
+  assert found.epochs == 32
+  # Training that starts at independent columns has farther to go.
+  far = HistogramModel.for_table(1000, columns, adaptive_marginals=0)
+  assert far.epochs > found.epochs and far.learning_rate > found.learning_rate
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def fitted(people, tmp_path_factory):
   def stop(self, *args, **kwargs):
     path = save(self, *args, **kwargs)
     averages.append(_averages(path))
-    if len(averages) == 2:
+    if len(averages) == 3:
       raise KeyboardInterrupt
 
   with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +83,8 @@ def test_goes_on_where_it_was_interrupted(fitted):
   model = fitted.model
   assert 0.99 * 8 < model.ledger.epsilon() <= 8
   trained = model._distribution.trained
-  first, last = fitted.averages
+  # The first is of the start.
+  _, first, last = fitted.averages
   # The flow and the places in the cells: all of it moved and came back.
   placing = model._distribution.dequantization.trainable_variables
   assert len(placing) == 8 and len(trained) == len(last) > 8

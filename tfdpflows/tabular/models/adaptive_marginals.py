@@ -1,9 +1,8 @@
-"""Adaptive marginals: measured where a trained model is most wrong.
+"""Adaptive marginals: measured where a model is most wrong, and fitted.
 
-In rounds, as in AIM (McKenna et al. 2022), the marginal that the model is most
-wrong about is selected and measured. Rows of the model are raked (iterative
-proportional fitting) to all that was measured, and the model is trained on the
-weighted rows (distillation).
+In rounds, as in AIM (McKenna, Mullins, Sheldon and Miklau 2022), the marginal
+that a model is most wrong about is selected and measured. The model is a
+`LogLinearModel` of all that was measured before; a flow learns its rows.
 """
 
 from __future__ import annotations
@@ -18,31 +17,32 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from scipy import special
 
-from tfdpflows import accounting, mechanisms, sampling
+from tfdpflows import accounting, bijectors, mechanisms, sampling
 from tfdpflows import progress as bars
 from tfdpflows._keras import keras
 from tfdpflows.accounting.events import describe_event
-from tfdpflows.mechanisms import marginals, smoothing
+from tfdpflows.mechanisms import smoothing
+from tfdpflows.mechanisms.marginals import BinnedRows
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.models.log_linear import LogLinearModel
 
 # Share of the selection in the budget of a round, as in AIM.
 _SELECTION_SHARE = 0.1
 # Budget of the last round over that of the first: the model is less wrong by
 # then, and only a finer measurement can show where.
 _ANNEALING = 4.0
+# Rows of the model for each of the table, the fewest and the most: their error
+# of sampling is to be small beside the noise.
+_ROWS_PER_ROW, _FEWEST_ROWS, _MOST_ROWS = 16, 4096, 1 << 15
 # Larger marginals are not worth their noise and their time.
 _MOST_CELLS = 4096
-_SAMPLE = 1 << 17
-# The model is distilled until the effective sample size of the weighted rows is
-# this share of their number.
-_ENOUGH, _MOST_DISTILLATIONS = 0.8, 3
-_DISTILLATION = {'steps': 500, 'batch_size': 2048, 'learning_rate': 1e-3}
-# Raking: the largest factor of a cell's weight in one pass.
-_LARGEST_FACTOR = 5.0
-_PASSES, _CONVERGED = 50, 1e-4
+# After the last measurement.
+_LAST_FITS = 6
 _TINY = 1e-12
+# Learning rows: steps of Adam, and how many of them see the same rows.
+_STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
 
 
 class Round(NamedTuple):
@@ -62,11 +62,11 @@ class Round(NamedTuple):
     )
 
 
-class Target(NamedTuple):
-  """Probabilities, of sum 1, of the combinations of bins of some columns."""
+class Measured(NamedTuple):
+  """Measured probabilities, of unknown sum, and the std of their noise."""
 
-  columns: tuple
   probabilities: np.ndarray
+  std: float
 
 
 def plan_rounds(num_rounds: int, noise_multiplier: float) -> tuple[Round, ...]:
@@ -94,230 +94,280 @@ def plan_rounds(num_rounds: int, noise_multiplier: float) -> tuple[Round, ...]:
 
 
 def candidates(
-  sizes: Sequence[int], target: int | None = None
+  sizes: Sequence[int],
+  measured: Sequence[tuple[int, ...]] = (),
+  target: int | None = None,
 ) -> list[tuple[int, ...]]:
   """Returns the groups of columns that a round selects from.
 
-  These are all pairs, and all triples with the target, of at most 4,096 cells.
+  These are all pairs, all triples with the target, and the triples that hold a
+  pair which was measured; of at most 4,096 cells each.
 
-  >>> candidates([2, 3, 2], target=2)
-  [(0, 1), (0, 2), (1, 2), (0, 1, 2)]
+  Args:
+    sizes: number of bins of each column.
+    measured: groups that were measured before.
+    target: number of the target column, or `None`.
+
+  >>> candidates([2, 3, 2, 2], [(0, 1)])[-3:]
+  [(2, 3), (0, 1, 2), (0, 1, 3)]
   """
   columns = range(len(sizes))
-  groups = list(itertools.combinations(columns, 2))
+  pairs = list(itertools.combinations(columns, 2))
+  triples = set()
   if target is not None:
     others = [j for j in columns if j != target]
-    groups += [(*pair, target) for pair in itertools.combinations(others, 2)]
+    triples.update(
+      tuple(sorted((*pair, target)))
+      for pair in itertools.combinations(others, 2)
+    )
+  for group in measured:
+    if len(group) == 2:
+      triples.update(
+        tuple(sorted((*group, j))) for j in columns if j not in group
+      )
+  groups = [*pairs, *sorted(triples)]
   return [g for g in groups if math.prod(sizes[j] for j in g) <= _MOST_CELLS]
 
 
-def refine(
-  density: TableDensity,
-  codes: np.ndarray,
+class Estimate:
+  """What is known of a table's marginals, and a model that has them.
+
+  Args:
+    probabilities: for each column those of its bins, as they were released.
+    total: number of rows of the table.
+    rng: `np.random.Generator` of the model's rows.
+
+  Attributes:
+    model: the `LogLinearModel`.
+    columns: for each column the probabilities of its bins, as they are known
+      from all that was measured: float64 arrays of sum 1.
+  """
+
+  def __init__(
+    self,
+    probabilities: Sequence[np.ndarray],
+    total: float,
+    rng: np.random.Generator,
+  ):
+    self._total = total
+    self._released = [np.asarray(p, np.float64) for p in probabilities]
+    self._measured = {}
+    self._targets = {}
+    self.columns = list(self._released)
+    rows = np.clip(_ROWS_PER_ROW * total, _FEWEST_ROWS, _MOST_ROWS)
+    self.model = LogLinearModel(self.columns, rng, int(rows))
+
+  @property
+  def groups(self) -> list[tuple[int, ...]]:
+    """The groups of columns that were measured."""
+    return list(self._measured)
+
+  def expected(self, group: Sequence[int]) -> np.ndarray:
+    """Returns the counts that the model expects, `sizes[group]`."""
+    return self._total * self.model.marginal(group)
+
+  def add(self, marginal: mechanisms.Marginal) -> None:
+    """Adds a noisy marginal of the table, and fits the model."""
+    group = tuple(marginal.columns)
+    new = Measured(marginal.counts / self._total, marginal.std / self._total)
+    self._targets[group] = shrunken(new, self.model.marginal(group))
+    if group in self._measured:
+      new = _average([self._measured[group], new])
+    self._measured[group] = new
+    # Noise makes marginals that share a column disagree about it. All are set
+    # to one estimate.
+    for j in group:
+      self.columns[j] = self._column(j)
+    for known, target in self._targets.items():
+      wanted = [self.columns[j] for j in known]
+      self._targets[known] = with_columns(target, wanted)
+      self.model.set_marginal(known, self._targets[known])
+    for j, column in enumerate(self.columns):
+      self.model.set_marginal((j,), column)
+    self.model.fit()
+
+  def _column(self, j):
+    """Returns what a histogram and the marginals say of a column together."""
+    seen = []
+    for group, measured in self._measured.items():
+      if j in group:
+        p = measured.probabilities
+        column = p.sum(tuple(i for i, other in enumerate(group) if other != j))
+        std = measured.std * math.sqrt(p.size / column.size)
+        seen.append(Measured(column / column.sum(), std))
+    return shrunken(_average(seen), self._released[j])
+
+
+def measure(
+  bins: np.ndarray,
+  sizes: Sequence[int],
+  estimate: Estimate,
   rounds: Sequence[Round],
   randomness: Randomness,
   ledger: accounting.PrivacyLedger,
   *,
-  total: float,
-  units: sampling.Units | None,
-  target: int | None,
-  resume: bool,
+  units: sampling.Units | None = None,
+  target: int | None = None,
+  resume: bool = False,
   progress: bool = False,
-) -> list[Target]:
-  """Runs the rounds, and trains the model on what they measured.
+) -> None:
+  """Runs the rounds: each selects a marginal and adds it to an estimate.
 
   Args:
-    density: a trained `HistogramDensity` with the released marginals.
-    codes: private codes, float32 `[n, d]`; rows with NaN are left out.
+    bins: private bins of the rows, int `[n, d]`.
+    sizes: number of bins of each column.
+    estimate: an `Estimate`.
     rounds: from `plan_rounds`.
-    randomness: see `TableModel.refine`, as the other arguments.
+    randomness: see `TableModel.train`, as the other arguments.
     ledger: charged for every round.
-    total: see `TableModel.train`.
-    units: see there.
+    units: see `TableModel.train`.
     target: number of the target column, or `None`.
     resume: whether rounds that were charged are repeated.
-    progress: whether to show progress bars.
-
-  Returns:
-    A list of `Target`s, one for each marginal that was measured.
+    progress: whether to show a progress bar.
 
   #### Formal guarantee
 
   Only `mechanisms.select_marginal` and `mechanisms.noisy_marginals` see the
-  codes; all else is post-processing.
+  bins; all else is post-processing.
   """
-  sizes = density.latent.bijector.num_bins
-  groups = candidates(sizes, target)
-  if not groups:
+  sizes = tuple(sizes)
+  if not candidates(sizes):
     warnings.warn(
       f'No pair of columns has {_MOST_CELLS} cells or fewer, so that no '
       'marginal is measured and its budget is not spent. Lower num_bins.',
       stacklevel=2,
     )
-    return []
-  # Rows of NaN are absent, see `fitting.run_mechanisms`.
-  bins = density.bins(codes[~np.isnan(codes).any(1)])
-  # Names of streams and ledger entries are those of the first version, so that
-  # seeded fits, and fits that were interrupted, come out the same.
-  rng = randomness.numpy('guide rows')
-  points = density.sample(_SAMPLE, rng)
-  rows, weights = density.bins(points), np.ones(_SAMPLE)
-  # Single columns were measured with less noise than any pair: they stay.
-  columns = [
-    Target((j,), marginals.count(rows, sizes, (j,)) / _SAMPLE)
-    for j in range(len(sizes))
-  ]
-  # A marginal may be measured again: the later target knows the earlier one.
-  targets = {}
+    return
   logging.info(
-    'Refinement: %d marginals are chosen and measured, each charged as: %s.',
+    'Marginals: %d are chosen and measured, the first charged as: %s.',
     len(rounds),
     describe_event(rounds[0].event),
   )
+  rows = BinnedRows(bins, sizes, units)
   shown = bars.bar('marginal', len(rounds), progress)
-  for number, spent in enumerate(rounds):
-    expected = [
-      marginals.count(rows, sizes, group, weights) / _SAMPLE for group in groups
-    ]
+  for number, spent in enumerate(rounds, 1):
+    groups = candidates(sizes, estimate.groups, target)
     chosen = mechanisms.select_marginal(
-      bins,
+      rows,
       sizes,
       groups,
-      [total * e for e in expected],
+      [estimate.expected(group) for group in groups],
       spent.noise_multiplier,
       spent.epsilon,
       randomness,
       ledger,
-      label=f'guide {number}: choice',
+      label=f'selection {number}',
       resume=resume,
       units=units,
     )
     (seen,) = mechanisms.noisy_marginals(
-      bins,
+      rows,
       sizes,
       [groups[chosen]],
       spent.noise_multiplier,
       randomness,
       ledger,
-      label=f'guide {number}: marginal',
+      label=f'marginal {number}',
       resume=resume,
       units=units,
     )
-    targets[groups[chosen]] = shrunken(seen, expected[chosen], total)
-    weights = rake(rows, sizes, [*targets.values(), *columns])
+    estimate.add(seen)
     bars.add_one(shown, ledger)
   shown.close()
-  targets = list(targets.values())
-  shown = bars.bar('distillation', _MOST_DISTILLATIONS, progress)
-  for _ in range(_MOST_DISTILLATIONS):
-    seed = int(rng.integers(2**31))
-    distill(density, points, weights, seed=seed, **_DISTILLATION)
-    density.latent.bijector.match_marginals(seed=seed)
-    points = density.sample(_SAMPLE, rng)
-    weights = rake(density.bins(points), sizes, [*targets, *columns])
-    bars.add_one(shown, ledger)
-    if effective_share(weights) > _ENOUGH:
-      break
-  shown.close()
-  return targets
+  for number in range(_LAST_FITS):
+    estimate.model.fit(rate=1 / (number + 1))
 
 
-def shrunken(
-  marginal: mechanisms.Marginal, expected: np.ndarray, total: float
-) -> Target:
-  """Returns a noisy marginal shrunk towards the model's, as a `Target`.
+def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
+  """Returns probabilities between what was measured and what was expected.
 
-  Empirical Bayes: the error of the model in a cell of probability m is given
-  the variance `v = c m`, with c estimated from how much farther the measurement
-  is from the model than its noise s explains. Each cell moves towards the
-  measurement by the share `v / (v + s^2)`, and all together to a sum of 1.
+  Empirical Bayes: the error of the expectation in a cell of probability m is
+  given the variance `v = c m`, with c estimated from how much farther the
+  measurement is from it than its noise s explains. The posterior given that no
+  probability is negative has mean and variance of a truncated normal; cells
+  move to a sum of 1 by their variance.
 
-  >>> from tfdpflows import mechanisms
-  >>> seen = mechanisms.Marginal((0,), np.array([800., 200., 20.]), 20.)
-  >>> shrunken(seen, np.array([.9, .1, 0.]), 1000).probabilities.round(2)
+  Args:
+    measured: the `Measured` marginal.
+    expected: probabilities of a model, of the same shape.
+
+  >>> seen = Measured(np.array([.8, .2, .02]), .02)
+  >>> shrunken(seen, np.array([.9, .1, 0.])).round(2)
   array([0.81, 0.19, 0.  ])
   """
-  expected = np.asarray(expected, np.float64)
-  noise = marginal.std / total
-  gap = marginal.counts / total - expected
-  excess = np.sum(gap**2) - gap.size * noise**2
+  expected = np.maximum(np.asarray(expected, np.float64), _TINY)
+  gap = measured.probabilities - expected
+  excess = np.sum(gap**2) - gap.size * measured.std**2
   if excess <= 0:
-    return Target(tuple(marginal.columns), expected / expected.sum())
+    return expected / expected.sum()
   variance = excess * expected
-  trust = variance / (variance + noise**2)
-  found = smoothing.match_total(
-    (expected + trust * gap).ravel(), trust.ravel() + _TINY, 1.0
-  )
-  return Target(tuple(marginal.columns), found.reshape(expected.shape))
+  trust = variance / (variance + measured.std**2)
+  mean = expected + trust * gap
+  std = np.sqrt(trust) * measured.std
+  # The mean of what is above zero: mean plus std times the inverse Mills ratio.
+  z = mean / std
+  hazard = np.exp(-(z**2) / 2 - special.log_ndtr(z)) / math.sqrt(2 * math.pi)
+  mean = np.maximum(mean + std * hazard, _TINY)
+  found = smoothing.match_total(mean.ravel(), trust.ravel() + _TINY, 1.0)
+  return found.reshape(expected.shape)
 
 
-def rake(
-  bins: np.ndarray, sizes: Sequence[int], targets: Sequence[Target]
+def with_columns(
+  probabilities: np.ndarray, columns: Sequence[np.ndarray], passes: int = 3
 ) -> np.ndarray:
-  """Returns weights `[n]`, of mean 1, with which rows have the targets.
+  """Returns a marginal whose columns have given probabilities (raking).
 
-  Raking (iterative proportional fitting), marginal by marginal. Of all weights
-  that reach the targets it finds those of least relative entropy to equal ones.
-  Cells without rows stay empty; contradictory targets are met in turn.
-
-  >>> rows = np.array([[0], [1], [1], [1]])
-  >>> rake(rows, [2], [Target((0,), np.array([.5, .5]))]).round(3)
-  array([2.   , 0.667, 0.667, 0.667])
+  >>> with_columns(np.full([2, 2], .25), [[.5, .5], [.9, .1]]).round(2)
+  array([[0.45, 0.05],
+         [0.45, 0.05]])
   """
-  weights = np.full(len(bins), 1 / max(len(bins), 1))
-  cells = [marginals.cells(bins, sizes, t.columns) for t in targets]
-  for _ in range(_PASSES):
-    largest = 0.0
-    for cell, target in zip(cells, targets):
-      wanted = target.probabilities.ravel()
-      share = np.bincount(cell, weights, minlength=len(wanted))
-      factor = np.ones_like(share)
-      np.divide(wanted, share, out=factor, where=share > 0)
-      factor = np.clip(factor, 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
-      largest = max(largest, np.sum(share * np.abs(factor - 1)))
-      weights *= factor[cell]
-      weights /= weights.sum()
-    if largest < _CONVERGED:
-      break
-  return weights * len(bins)
+  found = np.maximum(probabilities, _TINY)
+  for _ in range(passes):
+    for axis, wanted in enumerate(columns):
+      rest = tuple(i for i in range(found.ndim) if i != axis)
+      ratio = np.asarray(wanted) / found.sum(rest)
+      found = found * np.expand_dims(ratio, rest)
+  return found / found.sum()
 
 
-def effective_share(weights: np.ndarray) -> float:
-  """Returns the effective sample size of weighted rows, as a share of all.
-
-  >>> effective_share([1., 1., 0., 0.])
-  0.5
-  """
-  weights = np.asarray(weights, np.float64)
-  return float(weights.sum() ** 2 / (np.sum(weights**2) * len(weights)))
-
-
-def distill(
-  density: TableDensity,
-  points: np.ndarray,
-  weights: np.ndarray,
-  *,
-  steps: int,
-  batch_size: int,
-  learning_rate: float,
+def learn_rows(
+  flow: bijectors.AutoregressiveHistogram,
+  model: LogLinearModel,
   seed: int,
+  progress: bool = False,
 ) -> None:
-  """Trains the flow of `density` on points drawn from it, by weight."""
+  """Trains a flow on rows of a log-linear model, by maximum likelihood.
+
+  Args:
+    flow: over the columns of the model, with its bins.
+    model: the `LogLinearModel`; its rows move on.
+    seed: of the batches.
+    progress: whether to show a progress bar.
+  """
   rng = np.random.default_rng(seed)
   optimizer = keras.optimizers.Adam(
-    keras.optimizers.schedules.CosineDecay(learning_rate, steps, alpha=0.05)
+    keras.optimizers.schedules.CosineDecay(_LEARNING_RATE, _STEPS, alpha=0.02)
   )
-  variables = density.latent.trainable_variables
+  variables = flow.trainable_variables
 
   @tf.function(autograph=False)
-  def step(x):
+  def step(bins):
     with tf.GradientTape() as tape:
-      loss = -tf.reduce_mean(density.gains(x))
+      ratios = flow.log_ratios(flow.middle(bins))
+      loss = -tf.reduce_mean(tf.reduce_sum(ratios, -1))
     optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-  # Drawn at once: choosing by weight costs as much for one row as for many.
-  chosen = rng.choice(
-    len(points), (steps, batch_size), p=weights / np.sum(weights)
-  )
-  for rows in chosen:
-    step(tf.constant(points[rows]))
+  shown = bars.bar('learning', _STEPS // _SAME_ROWS, progress)
+  for _ in range(_STEPS // _SAME_ROWS):
+    for _ in range(_SAME_ROWS):
+      step(tf.constant(rng.choice(model.rows, _BATCH)))
+    model.fit(rate=1 / _LAST_FITS)
+    shown.update()
+  shown.close()
+
+
+def _average(measured):
+  """Returns the mean of some `Measured`, by precision."""
+  precision = np.array([m.std**-2 for m in measured])
+  mean = sum(m.probabilities * p for m, p in zip(measured, precision))
+  return Measured(mean / precision.sum(), float(precision.sum() ** -0.5))

@@ -102,13 +102,19 @@ class TableModel(abc.ABC):
 
   @classmethod
   def for_table(
-    cls, num_examples: int, num_columns: int, **hyperparameters: Any
+    cls,
+    num_examples: int,
+    num_columns: int,
+    noise_multiplier: float | None = None,
+    **hyperparameters: Any,
   ) -> TableModel:
-    """Returns the model for a table, a function of public sizes alone.
+    """Returns the model for a table, a function of public numbers alone.
 
     Args:
       num_examples: number of rows, or of units.
       num_columns: number of columns.
+      noise_multiplier: of the Gaussian mechanism that would cost the whole
+        budget; `None` if that is not known.
       **hyperparameters: values that replace the defaults.
 
     Raises:
@@ -125,9 +131,20 @@ class TableModel(abc.ABC):
         f'Unknown hyper-parameters {unknown} of model {cls.name!r}; it has '
         f'{sorted(names)}.'
       )
-    found = cls._for_rows(num_examples, hyperparameters)
+    defaults = cls._defaults(
+      num_examples, num_columns, noise_multiplier, hyperparameters
+    )
+    found = cls._for_rows(num_examples, {**defaults, **hyperparameters})
     found.check_columns(num_columns)
     return found
+
+  @classmethod
+  def _defaults(
+    cls, num_examples, num_columns, noise_multiplier, hyperparameters
+  ):
+    """Returns the defaults that are functions of `for_table`'s arguments."""
+    del num_examples, num_columns, noise_multiplier, hyperparameters
+    return {}
 
   @classmethod
   def _for_rows(cls, num_examples, hyperparameters):
@@ -145,8 +162,8 @@ class TableModel(abc.ABC):
   ) -> None:
     """Refuses a number of rows that the model cannot be trained on."""
 
-  def plan_refinement(self, noise_multiplier: float) -> tuple:
-    """Returns measurements to make after training, each with its `event`.
+  def plan_start(self, noise_multiplier: float) -> tuple:
+    """Returns measurements to make before training, each with its `event`.
 
     Args:
       noise_multiplier: of the Gaussian mechanism that would cost the whole
@@ -207,7 +224,7 @@ class TableModel(abc.ABC):
       distribution: from `make_distribution`.
       codes: private codes, float32 `[n, d]`.
       spending: the budget, with `plan_training` in `plan` and
-        `plan_refinement` in `rounds`.
+        `plan_start` in `rounds`.
       work: randomness, ledger and checkpoints of the fit.
       units: the units that are protected, `None` for rows.
       total: the public number of rows; or the weight of the rows of all units,

@@ -186,7 +186,11 @@ def train(
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
     latest = manager.latest_checkpoint
-    if latest:
+    if not latest:
+      # Steps that are repeated begin at the same weights, to the last bit.
+      with system_errors.of_file(folder):
+        manager.save()
+    else:
       with system_errors.of_file(latest):
         checkpoint.restore(latest).assert_consumed()
     if resume:

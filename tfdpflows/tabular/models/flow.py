@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class FlowModel(dp_sgd.DPSGDModel):
   """A table model that is a flow, trained by maximum likelihood.
 
-  A subclass defines `make_flow` and, where needed, `plan_refinement` and
-  `refine`.
+  A subclass defines `make_flow` and, where needed, `plan_start`, `start` and
+  `finish`.
 
   Attributes:
     hidden_units: width of each hidden layer.
@@ -97,22 +97,8 @@ class FlowModel(dp_sgd.DPSGDModel):
     resume: bool,
     progress: bool,
   ) -> None:
-    """See `TableModel`: DP-SGD, then `refine`."""
-    dp_sgd.train(
-      TableDensityModel(
-        distribution,
-        work.randomness.tensorflow('dequantization'),
-        self.ema_momentum,
-      ),
-      dp_sgd.charged_plan(spending.plan, work, units),
-      codes,
-      settings=self,
-      loss_bound=self.loss_bound,
-      folder=work.checkpoints,
-      resume=resume,
-      progress=progress,
-    )
-    self.refine(
+    """See `TableModel`: `start`, DP-SGD, then `finish`."""
+    known = self.start(
       distribution,
       codes,
       spending.rounds,
@@ -123,6 +109,21 @@ class FlowModel(dp_sgd.DPSGDModel):
       resume=resume,
       progress=progress,
     )
+    dp_sgd.train(
+      TableDensityModel(
+        distribution,
+        work.randomness.tensorflow('dequantization'),
+        self.ema_momentum,
+      ),
+      dp_sgd.charged_plan(spending.plan, work, units),
+      distribution.training_rows(codes),
+      settings=self,
+      loss_bound=self.loss_bound,
+      folder=work.checkpoints,
+      resume=resume,
+      progress=progress,
+    )
+    self.finish(distribution, known, work.randomness)
 
   def notes(self) -> list[str]:
     """See `TableModel`."""
@@ -132,10 +133,10 @@ class FlowModel(dp_sgd.DPSGDModel):
       f'clipped to +-{self.loss_bound:g} nats).'
     ]
 
-  def refine(
+  def start(
     self,
     density: TableDensity,
-    codes: Any,
+    codes: np.ndarray,
     rounds: tuple,
     randomness: Randomness,
     ledger: accounting.PrivacyLedger,
@@ -144,24 +145,38 @@ class FlowModel(dp_sgd.DPSGDModel):
     units: sampling.Units | None,
     resume: bool,
     progress: bool,
-  ) -> None:
-    """Refines a trained density, by post-processing and further measurements.
+  ) -> Any:
+    """Brings a density near to the table before DP-SGD, by measurements.
 
     Args:
-      density: from `make_distribution`, trained.
+      density: from `make_distribution`, not trained.
       codes: private codes, float32 `[n, d]`: for mechanisms in `rounds` only.
-      rounds: from `plan_refinement`.
+      rounds: from `plan_start`.
       randomness: the `Randomness` of the fit.
       ledger: charged for every mechanism before it looks at `codes`.
       total: see `train`.
-      units: see `train`.
+      units: see there.
       resume: whether mechanisms that were charged are repeated.
       progress: whether to show progress bars, in a terminal or notebook.
+
+    Returns:
+      What `finish` is to know.
+    """
+
+  def finish(
+    self, density: TableDensity, known: Any, randomness: Randomness
+  ) -> None:
+    """Changes a trained density, by post-processing.
+
+    Args:
+      density: the density.
+      known: what `start` returned.
+      randomness: the `Randomness` of the fit.
     """
 
 
 class TableDensityModel(models.DensityModel):
-  """Trains the flow of a `TableDensity` on rows of codes.
+  """Trains the flow of a `TableDensity` on its `training_rows`.
 
   The loss, in nats per row, is relative to the untrained model, which has the
   private marginals and independent columns: 0 at the start, negative where the
@@ -197,5 +212,4 @@ class TableDensityModel(models.DensityModel):
   @unconverted
   def _row_losses(self, x):
     uniform = tf.ensure_shape(self._generator.uniform(tf.shape(x)), x.shape)
-    points, _, log_q = self._density.dequantize(x, uniform)
-    return log_q - self._density.gains(points)
+    return self._density.row_losses(x, uniform)

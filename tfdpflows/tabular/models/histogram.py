@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, bijectors, flows
+from tfdpflows import accounting, bijectors, flows, sampling
 from tfdpflows._keras import tfp
+from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular.density import BATCH, TableDensity
+from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
 from tfdpflows.tabular.models.base import positive, share, whole, widths
 from tfdpflows.tabular.models.flow import FlowModel
 
+# Defaults: bins per square root of the number of rows over the noise of a count
+# that costs the whole budget, and the fewest and most; rounds per column, and
+# the most.
+_BINS_PER_SIGNAL, _FEWEST_BINS, _MOST_BINS = 1 / 8, 4, 16
+_ROUNDS_PER_COLUMN, _MOST_ROUNDS = 2, 80
+# Without measurements training starts at independent columns, farther away.
+_FROM_INDEPENDENCE = {
+  'marginal_share': 0.25,
+  'epochs': 64.0,
+  'learning_rate': 0.015,
+}
 # A bin with this multiple of an equal share is not joined to the ones before.
 _HEAVY = 0.5
 # Neighbouring categories have nothing in common: they are joined only where
@@ -29,52 +42,71 @@ _CATEGORIES = 4
 class HistogramModel(FlowModel):
   """One histogram for each column, a function of the bins before it.
 
+  Marginals of pairs and triples of columns are selected and measured
+  (`adaptive_marginals`); the network learns rows of a log-linear model that has
+  them, and DP-SGD trains it from there.
+
+  `for_table` sets the number of bins to `sqrt(n / s) / 8`, from 4 to 16, for n
+  rows and a count's noise of standard deviation s, had it the whole budget: a
+  pair of columns has the square of that number of cells, so that their mean
+  count is in a fixed ratio to the noise of a measurement.
+
   `num_bins` is the largest number of bins of an ordered column (`knots`).
 
   Attributes:
     target: name of the column to predict from the others; the last one in the
       order of the flow, so that it depends on all others.
     target_weight: how many times its log-probability counts in training.
-    matching: whether the marginals of the trained flow are set to the released
-      histograms.
+    matching: whether the marginals of the trained flow are set to what is known
+      of them.
     adaptive_marginals: how many joint marginals of columns are selected and
-      measured after training, and fitted by the model (`adaptive_marginals`).
+      measured; 0 for none, then training starts at independent columns.
     adaptive_share: share of the budget that goes to them, as `marginal_share`.
 
   #### Example
 
-  >>> HistogramModel.for_table(32_000, 9).epochs
-  62.5
+  >>> model = HistogramModel.for_table(32_000, 9, noise_multiplier=3.73)
+  >>> model.num_bins, model.adaptive_marginals
+  (12, 18)
   """
 
   name: ClassVar[str] = 'histogram'
 
-  marginal_share: float = share(0.25)
+  marginal_share: float = share(0.35)
   hidden_units: tuple = widths((64,))
   num_bins: int = whole(16, 2)
-  epochs: float = positive(64.0)
+  epochs: float = positive(32.0)
   l2_norm_clip: float = positive(12.0)
-  learning_rate: float = positive(0.015)
+  learning_rate: float = positive(0.003)
   target: str | None = None
   target_weight: float = positive(4.0)
   matching: bool = True
   adaptive_marginals: int = whole(0, 0)
-  adaptive_share: float = share(0.2)
+  adaptive_share: float = share(0.4)
 
   def __post_init__(self):
     super().__post_init__()
-    if not self.adaptive_marginals:
-      return
-    if self.marginal_share + self.adaptive_share >= 1:
+    shares = self.marginal_share + self.adaptive_share
+    if self.adaptive_marginals and shares >= 1:
       raise ValueError(
         f'marginal_share is {self.marginal_share} and adaptive_share '
         f'{self.adaptive_share}; they must leave a share for training.'
       )
-    if not self.matching:
-      raise ValueError(
-        f'adaptive_marginals is {self.adaptive_marginals} and matching '
-        f'{self.matching}; adaptive marginals need matching.'
-      )
+
+  @classmethod
+  def _defaults(
+    cls, num_examples, num_columns, noise_multiplier, hyperparameters
+  ):
+    found = {
+      'adaptive_marginals': min(_ROUNDS_PER_COLUMN * num_columns, _MOST_ROUNDS)
+    }
+    if noise_multiplier is not None:
+      signal = np.sqrt(num_examples / noise_multiplier)
+      bins = int(np.round(_BINS_PER_SIGNAL * signal))
+      found['num_bins'] = int(np.clip(bins, _FEWEST_BINS, _MOST_BINS))
+    if not {**found, **hyperparameters}['adaptive_marginals']:
+      found.update(_FROM_INDEPENDENCE)
+    return found
 
   def _target_number(self, names):
     """Returns the number of the target, or `None`."""
@@ -110,46 +142,90 @@ class HistogramModel(FlowModel):
     target = self._target_number(c.name for c in columns)
     if target is not None:
       weights[target] = self.target_weight
+    cuts = [
+      np.asarray(m['edges'], np.float64)[
+        kept_edges(column, m['probabilities'], self.num_bins)
+      ]
+      for column, m in zip(columns, marginals)
+    ]
     return HistogramDensity(
-      *self._density_arguments(columns, marginals, seed), weights
+      *self._density_arguments(columns, marginals, seed), cuts, weights
     )
 
-  def plan_refinement(self, noise_multiplier: float) -> tuple:
+  def plan_start(self, noise_multiplier: float) -> tuple:
     """See `TableModel`: the rounds of adaptive measurement."""
+    if not self.adaptive_marginals:
+      return ()
     return adaptive_marginals.plan_rounds(
       self.adaptive_marginals, noise_multiplier / np.sqrt(self.adaptive_share)
     )
 
-  def refine(
+  def start(
     self,
     density: HistogramDensity,
-    codes: Any,
+    codes: np.ndarray,
     rounds: tuple,
     randomness: Randomness,
     ledger: accounting.PrivacyLedger,
-    **options: Any,
+    *,
+    total: float,
+    units: sampling.Units | None,
+    resume: bool,
+    progress: bool,
+  ) -> list[np.ndarray] | None:
+    """See `FlowModel`: measures marginals and learns them.
+
+    Returns:
+      The probabilities of the bins of each column, `None` without rounds.
+    """
+    if not rounds:
+      return None
+    flow = density.latent.bijector
+    estimate = adaptive_marginals.Estimate(
+      flow.masses, total, randomness.numpy('log-linear model')
+    )
+    adaptive_marginals.measure(
+      # Rows of NaN are absent, see `fitting.run_mechanisms`.
+      density.bins(codes[~np.isnan(codes).any(1)]),
+      flow.num_bins,
+      estimate,
+      rounds,
+      randomness,
+      ledger,
+      units=units,
+      target=self._target_number(density.names),
+      resume=resume,
+      progress=progress,
+    )
+    seed = int(randomness.numpy('learning rows').integers(2**31))
+    adaptive_marginals.learn_rows(flow, estimate.model, seed, progress)
+    return estimate.columns
+
+  def finish(
+    self,
+    density: HistogramDensity,
+    known: list[np.ndarray] | None,
+    randomness: Randomness,
   ) -> None:
-    """See `TableModel`: matching, then the rounds."""
+    """See `FlowModel`: matching."""
     if self.matching:
       seed = int(randomness.numpy('matching').integers(2**31))
-      density.latent.bijector.match_marginals(seed=seed)
-    if rounds:
-      adaptive_marginals.refine(
-        density,
-        codes,
-        rounds,
-        randomness,
-        ledger,
-        target=self._target_number(density.names),
-        **options,
-      )
+      density.latent.bijector.match_marginals(seed=seed, probabilities=known)
 
 
 class HistogramDensity(TableDensity):
   """A `TableDensity` whose flow is a `flows.histogram_flow`.
 
-  `weights` are factors of the columns' log-probabilities in training, by
-  default 1.
+  Args:
+    columns: see `TableDensity`.
+    edges: see there.
+    probabilities: see there.
+    latent: see there, a `flows.histogram_flow`.
+    dequantization: see there.
+    cuts: for each column the codes where its bins meet, float64; the knots of
+      the flow are their normal scores.
+    weights: factors of the columns' log-probabilities in training, by default
+      1.
   """
 
   def __init__(
@@ -158,33 +234,54 @@ class HistogramDensity(TableDensity):
     edges: Sequence[Sequence[float]],
     probabilities: Sequence[Sequence[float]],
     latent: tfp.distributions.TransformedDistribution,
-    dequantization: flows.dequantization.UniformDequantization | None = None,
+    dequantization: flows.dequantization.UniformDequantization | None,
+    cuts: Sequence[np.ndarray],
     weights: Sequence[float] | None = None,
   ):
     super().__init__(columns, edges, probabilities, latent, dequantization)
     if weights is None:
       weights = [1.0] * len(columns)
     self._weights = np.array(weights, np.float32)
+    # As functions, which checkpoints do not look into.
+    self._bins = [
+      functools.partial(_bins, column, cut)
+      for column, cut in zip(columns, cuts)
+    ]
 
   def gains(self, points: tf.Tensor) -> tf.Tensor:
     """See `TableDensity`; here columns count by their weights."""
-    ratios = self.latent.bijector.log_ratios(self.marginal.forward(points))
-    return tf.reduce_sum(ratios * self._weights, -1)
+    return self._weighted(self.marginal.forward(points))
 
   def bins(self, x: np.ndarray) -> np.ndarray:
-    """Returns the bin of each code or point `[n, d]`, int32 `[n, d]`."""
-    parts = [np.zeros([0, len(self.names)], np.int32)]
-    for start in range(0, len(x), BATCH):
-      part = np.asarray(x[start : start + BATCH], np.float32)
-      padded = np.pad(part, ((0, BATCH - len(part)), (0, 0)), 'edge')
-      parts.append(self._bins_batch(tf.constant(padded)).numpy()[: len(part)])
-    return np.concatenate(parts)
+    """Returns the bin of each code `[n, d]`, int32 `[n, d]`.
 
-  @tf.function(autograph=False)
-  def _bins_batch(self, x):
-    # Edges lie between cells, so that any point of a cell will do.
-    middle = tf.where(self._cell > 0, tf.floor(x) + 0.5 * self._cell, x)
-    return self.latent.bijector.bins(self.marginal.forward(middle))
+    Exactly, where normal scores in float32 are not: a spike of a continuous
+    column is a bin of a few units in the last place of its codes.
+    """
+    found = [bins(x[:, j]) for j, bins in enumerate(self._bins)]
+    return np.stack(found, 1).astype(np.int32)
+
+  def training_rows(self, codes: np.ndarray) -> np.ndarray:
+    """See `TableDensity`: normal scores in the middles of the bins."""
+    if self.dequantization.variables:
+      return codes
+    rows = self.latent.bijector.middle(self.bins(codes)).numpy()
+    # Rows that are absent stay so.
+    return np.where(np.isnan(codes), np.nan, rows).astype(np.float32)
+
+  def row_losses(self, rows: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """See `TableDensity`."""
+    if self.dequantization.variables:
+      return super().row_losses(rows, uniform)
+    return -self._weighted(rows)
+
+  def _weighted(self, scores):
+    ratios = self.latent.bijector.log_ratios(scores)
+    return tf.reduce_sum(ratios * self._weights, -1)
+
+
+def _bins(column, cuts, x):
+  return np.searchsorted(cuts, histograms.below_end(x, column), side='right')
 
 
 def knots(
