@@ -194,7 +194,7 @@ def test_a_bad_day(reference, people, tmp_path, monkeypatch):
 
   # It is full when a checkpoint is written, by TensorFlow too.
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+  resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
   try:
     with pytest.raises(OSError, match='checkpoints'):
       _fit(people, model_dir, resume=True)
