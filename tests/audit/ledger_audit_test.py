@@ -58,6 +58,21 @@ def test_no_claim_is_refuted(name, relation):
   assert (found.roc[:, 1] <= found.claimed_roc[:, 1] + 0.03).all()
 
 
+@pytest.mark.parametrize('sample_size', [1, 4])
+def test_samples_of_a_fixed_size_beside_rows_of_zeros(sample_size):
+  """No row takes the place of another one: sums move by one row."""
+  relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+  event = dp_accounting.SampledWithoutReplacementDpEvent(
+    4, sample_size, GAUSSIAN(1.0)
+  )
+  ledger = ledger_of(('sample', event), neighboring_relation=relation)
+  found = audit.audit_ledger(
+    ledger, delta=0.05, num_runs=50_000, confidence=0.999, seed=0
+  )
+  assert not found.refuted
+  assert found.epsilon_lower > 0.1 * found.epsilon_claimed
+
+
 def ledger_of(*entries, **kwargs):
   ledger = accounting.PrivacyLedger(**kwargs)
   for label, event in entries:
@@ -118,6 +133,43 @@ def test_page(tmp_path):
     'audit.html',
     'audit.json',
   ]
+
+
+def test_roc_is_below_the_claim_where_nothing_was_seen():
+  """Some outputs are of one table only, in so few runs."""
+  found = audit.audit_ledger(
+    ledger_of(('a', GAUSSIAN(0.3))), delta=0.01, seed=0
+  )
+  assert (found.roc[:, 1] <= found.claimed_roc[:, 1] + 0.03).all()
+
+
+def test_bar_counts_all_runs(monkeypatch):
+  class Shown:
+    n, total, closed = 0, None, False
+
+    def update(self, number=1):
+      self.n += number
+
+    def close(self):
+      self.closed = True
+
+  shown = Shown()
+
+  def bar(what, total, wanted):
+    shown.total = total
+    return shown
+
+  monkeypatch.setattr(ledgers.progress, 'bar', bar)
+  sampled = dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN(1.0))
+  laplace = dp_accounting.LaplaceDpEvent(1.0)
+  twice = dp_accounting.SelfComposedDpEvent(
+    dp_accounting.ComposedDpEvent([laplace, GAUSSIAN(1.0)]), 2
+  )
+  ledger = ledger_of(*MIXED, ('laplace', twice))
+  ledger.charge(sampled, 7, label='steps')
+  audit.audit_ledger(ledger, delta=0.01, num_runs=100)
+  assert shown.closed
+  assert shown.n == shown.total == 2 * (1 + 1 + 3 + 7)
 
 
 def test_claimed_roc():
