@@ -9,8 +9,7 @@ from scipy import stats
 
 from tests.grids import thinned
 from tfdpflows import accounting, audit
-from tfdpflows.audit import ledgers
-from tfdpflows.audit.page import write_page
+from tfdpflows.audit import ledgers, page
 
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 GAUSSIAN = dp_accounting.GaussianDpEvent
@@ -113,26 +112,44 @@ def test_refusals():
     audit.audit_ledger(accounting.PrivacyLedger(), delta=0.01)
   with pytest.raises(ValueError, match='no delta'):
     audit.audit_ledger(ledger_of(MIXED[0]))
+  for delta in (0.0, 1.0):
+    with pytest.raises(ValueError, match=f'delta is {delta}'):
+      audit.audit_ledger(ledger_of(MIXED[0]), delta=delta)
 
 
 def test_page(tmp_path):
   found = audit.audit_ledger(ledger_of(*MIXED), delta=0.01, seed=0)
   path = tmp_path / 'audit.html'
-  write_page(path, found, source='Of a test & more.')
-  page = path.read_text(encoding='utf-8')
-  assert '&lt;b&gt;teachers' in page and '<b>teachers' not in page
-  assert 'Of a test &amp; more.' in page
-  assert 'does not refute the claim' in page
+  page.write_page(path, found, source='Of a test & more.')
+  text = path.read_text(encoding='utf-8')
+  assert '&lt;b&gt;teachers' in text and '<b>teachers' not in text
+  assert 'Of a test &amp; more.' in text
+  assert 'does not refute the claim' in text
   content = json.loads((tmp_path / 'audit.json').read_text())
   assert content['entries'][0]['label'] == 'counts'
   assert content['complete'] is False
   assert len(content['roc']['claimed']) == len(content['roc']['attack'])
   with pytest.raises(ValueError, match='must end in'):
-    write_page(tmp_path / 'audit.htm', found, source='')
+    page.write_page(tmp_path / 'audit.htm', found, source='')
   assert sorted(x.name for x in tmp_path.iterdir()) == [
     'audit.html',
     'audit.json',
   ]
+
+
+def test_a_page_that_cannot_be_written_leaves_no_json(tmp_path, monkeypatch):
+  found = audit.audit_ledger(ledger_of(MIXED[0]), delta=0.01, num_runs=100)
+  write = page.atomic.write_file
+
+  def full(path, content):
+    if str(path).endswith('.html'):
+      raise OSError('No space left on device')
+    write(path, content)
+
+  monkeypatch.setattr(page.atomic, 'write_file', full)
+  with pytest.raises(OSError, match='No space'):
+    page.write_page(tmp_path / 'audit.html', found, source='')
+  assert not list(tmp_path.iterdir())
 
 
 def test_roc_is_below_the_claim_where_nothing_was_seen():

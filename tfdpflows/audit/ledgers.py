@@ -157,6 +157,7 @@ def audit_ledger(
     if ledger.budget is None:
       raise ValueError('A ledger without a budget has no delta; give one.')
     delta = ledger.budget.delta
+  check_fraction('delta', delta)
   # Every bound may fail with its share: one for each entry, two for them all.
   each = 1 - (1 - confidence) / (len(entries) + 2)
   rng = np.random.default_rng(seed)
