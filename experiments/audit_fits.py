@@ -6,8 +6,10 @@ Attacks tell the fits apart by the released histograms, by the log-probability
 of the row that differs, or by synthetic rows alone; what they prove is put
 beside what the ledger claims:
 
-    python -m experiments.audit_fits --cases=column_1,pair_4_outlier \
-      --num_runs=2000 --output=experiments/results/audit_fits.json
+    python -m experiments.audit_fits --num_runs=2000 \
+      --cases=column_4,column_4_few \
+      --output=experiments/results/audit_fits.json \
+      --figure=docs/audit_fits.png
 
 `--smoke` runs every case a few times and proves nothing.
 """
@@ -350,7 +352,12 @@ def main(argv):
   )
   print('\n'.join(lines(results)))
   if values.figure:
-    draw(results['runs']).savefig(values.figure, dpi=100)
+    shown = [
+      run
+      for run in results['runs']
+      if (run['case'] in values.cases and run['num_runs'] == values.num_runs)
+    ]
+    draw(shown).savefig(values.figure, dpi=100)
 
 
 if __name__ == '__main__':
