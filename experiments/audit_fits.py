@@ -6,8 +6,10 @@ Attacks tell the fits apart by the released histograms, by the log-probability
 of the row that differs, or by synthetic rows alone; what they prove is put
 beside what the ledger claims:
 
-    python -m experiments.audit_fits --cases=column_1,pair_4_outlier \
-      --num_runs=2000 --output=experiments/results/audit_fits.json
+    python -m experiments.audit_fits --num_runs=2000 \
+      --cases=column_4,column_4_few \
+      --output=experiments/results/audit_fits.json \
+      --figure=docs/audit_fits.png
 
 `--smoke` runs every case a few times and proves nothing.
 """
@@ -37,6 +39,9 @@ CASES = {
   'column_1': (1, 1.0, 'outlier', {}),
   'column_4': (1, 4.0, 'outlier', {}),
   'column_1_unit': (1, 1.0, 'unit', {}),
+  'column_1_few': (1, 1.0, 'cell of few', {}),
+  'column_4_few': (1, 4.0, 'cell of few', {}),
+  'column_4_common': (1, 4.0, 'common cell', {}),
   'pair_1_outlier': (2, 1.0, 'outlier', SMALL),
   'pair_4_outlier': (2, 4.0, 'outlier', SMALL),
   'pair_4_empty_cell': (2, 4.0, 'empty cell', SMALL),
@@ -46,6 +51,11 @@ UNIT = 3
 SCORES = ('histograms', 'log_prob', 'share', 'nearest', 'density')
 # Of synthetic rows alone.
 _BLACK_BOX = ('share', 'nearest', 'density')
+# Of one column; the others are functions of its histogram. Rows are cheap.
+_COLUMN_SCORES = ('histograms', 'share of 4,096 rows')
+_COLUMN_SYNTHETIC = 4096
+# Other rows in a cell of few: next to never cut off at 0, and a small share.
+_FEW = 4
 _CONFIDENCE = 0.95
 
 
@@ -55,8 +65,16 @@ def table_of(columns, kind):
   a = rng.integers(0, 3, NUM_ROWS)
   b = np.where(a == 2, 'x', rng.choice(['x', 'y'], NUM_ROWS))
   differ = UNIT if kind == 'unit' else 1
-  # Far from all others; or two common values that no other row has together.
-  a[-differ:], b[-differ:] = (2, 'y') if kind == 'empty cell' else (7, 'z')
+  if kind == 'cell of few':
+    a[:_FEW] = 5
+  # Far from all others; two common values that no other row has together; or
+  # a row like some of the others, whose count is rarely cut off at 0.
+  places = {
+    'empty cell': (2, 'y'),
+    'common cell': (1, 'x'),
+    'cell of few': (5, 'x'),
+  }
+  a[-differ:], b[-differ:] = places.get(kind, (7, 'z'))
   table = pd.DataFrame({'a': a, 'b': b})
   return table[['a', 'b'][:columns]], differ
 
@@ -97,7 +115,7 @@ def fits(case, absent, count):
 def _scores(synthesizer, canary, columns):
   """Returns each of `SCORES`: large where the canary was in the table.
 
-  Of one column only the first: the others are functions of the histogram.
+  Of one column, each of `_COLUMN_SCORES`.
   """
   places = {'x': 0, 'y': 1, 'z': 2}
   codes = lambda table: np.stack(
@@ -112,11 +130,12 @@ def _scores(synthesizer, canary, columns):
   for marginal, code in zip(synthesizer._marginals, target):
     place = np.searchsorted(marginal['edges'], code, side='right') - 1
     histograms += np.log(max(marginal['probabilities'][place], 1e-12))
-  if columns == 1:
-    return [histograms]
-  log_prob = float(synthesizer.log_prob(canary)[0])
-  rows = codes(synthesizer.sample(NUM_SYNTHETIC))
+  number = _COLUMN_SYNTHETIC if columns == 1 else NUM_SYNTHETIC
+  rows = codes(synthesizer.sample(number))
   distances = np.abs(rows - target).sum(1)
+  if columns == 1:
+    return [histograms, np.mean(distances == 0)]
+  log_prob = float(synthesizer.log_prob(canary)[0])
   return [
     histograms,
     log_prob,
@@ -165,6 +184,11 @@ def claim_of(case, event):
   return epsilon, optimize.brentq(lambda mu: gaussian(mu) - epsilon, 1e-2, 50)
 
 
+def names_of(number):
+  """Returns the names of so many scores of a fit."""
+  return {len(x): x for x in (SCORES, _COLUMN_SCORES)}[number]
+
+
 def audits(first, second):
   """Returns what each attack proves, a list of dicts.
 
@@ -177,11 +201,11 @@ def audits(first, second):
 
   scores = {
     name: (first[:, i], second[:, i])
-    for i, name in enumerate(SCORES[: first.shape[1]])
+    for i, name in enumerate(names_of(first.shape[1]))
   }
   third = len(first) // 3
   learned = (('learned', SCORES), ('learned, rows', _BLACK_BOX))
-  for name, used in learned if len(scores) > 1 else ():
+  for name, used in learned if len(scores) == len(SCORES) else ():
     columns = [SCORES.index(x) for x in used]
     train = np.concatenate([first[:third, columns], second[:third, columns]])
     model = make_pipeline(StandardScaler(), LogisticRegression())
@@ -328,7 +352,12 @@ def main(argv):
   )
   print('\n'.join(lines(results)))
   if values.figure:
-    draw(results['runs']).savefig(values.figure, dpi=100)
+    shown = [
+      run
+      for run in results['runs']
+      if (run['case'] in values.cases and run['num_runs'] == values.num_runs)
+    ]
+    draw(shown).savefig(values.figure, dpi=100)
 
 
 if __name__ == '__main__':

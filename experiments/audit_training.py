@@ -12,8 +12,8 @@ r"""Audits of trainings: Dirac canaries, one run, and LiRA; JSON and a figure.
   `ideal` is the same audit of as many Gaussian mechanisms with the mu of a
   Gaussian of the claimed (epsilon, delta): more than any attack on the training
   can reach on average.
-- `steinke_preset`: black box as in the ExpM+NF paper: scores l(x, w0) - l(x,
-  w1), m guesses, 95th percentile of the bounds of all runs.
+- `preset` of each run of `one_run` is its part of the protocol of the ExpM+NF
+  paper (`audit.audit_repeated_runs`): scores l(x, w0) - l(x, w1), m guesses.
 - `lira`: an MLP that overfits halves of 4,000 images, without privacy and at
   epsilon 1.
 
@@ -250,8 +250,8 @@ def _chance(included):
 
 def draw(runs, path):
   """Draws the figure of docs/auditing.md."""
-  figure = Figure(figsize=(12, 3.6), layout='constrained')
-  roc, bars, attack = figure.subplots(1, 3)
+  figure = Figure(figsize=(10, 7), layout='constrained')
+  (roc, bars), (attack, points) = figure.subplots(2, 2)
   colors = ('#0072b2', '#d55e00', '#009e73')
   whites = [run for run in runs if run['part'] == 'white_box']
   for run, color in zip(whites, colors):
@@ -305,6 +305,7 @@ def draw(runs, path):
     [run for run in runs if run['part'] == 'lira'], colors[::-1]
   ):
     name = f'ε = {run["epsilon"]:g}' if run['epsilon'] else 'not private'
+    points.plot(*run['quantiles'], '.', color=color, label=name)
     low, median, high = np.maximum(run['online'], 1e-4)
     attack.loglog(run['false_positive'], median, color, label=name)
     attack.fill_between(
@@ -319,6 +320,14 @@ def draw(runs, path):
   )
   if attack.get_legend_handles_labels()[0]:
     attack.legend(loc='lower right', fontsize=8)
+  points.plot([-3, 3], [-3, 3], '#999999', linestyle=':')
+  points.set(
+    title='LiRA: Q-Q plot of scores of rows that were not in',
+    xlabel='quantiles of the standard normal',
+    ylabel='standardised scores',
+  )
+  if points.get_legend_handles_labels()[0]:
+    points.legend(loc='lower right', fontsize=8)
   figure.savefig(path, dpi=110)
 
 

@@ -7,11 +7,13 @@ mechanism as it is. No bound may be above the claim.
 import dataclasses
 import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
 import dp_accounting
 import numpy as np
+import pandas as pd
 import pytest
 from dp_accounting import dp_event
 from scipy import stats
@@ -20,6 +22,7 @@ from tfdpflows import accounting, audit, expm, mechanisms, pate, sampling
 from tfdpflows.accounting import events
 from tfdpflows.pate import smooth_sensitivity
 from tfdpflows.randomness import Randomness
+from tfdpflows.tabular import Field, TableSchema
 
 DELTA = 1e-5
 ADD = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -422,6 +425,41 @@ def _selection(rows, ledger, randomness):
   )
 
 
+def _histogram(rows, ledger, randomness):
+  column = types.SimpleNamespace(
+    name='x', size=2.0, cell=1.0, missing=False, ordered=False, resolution=1.0
+  )
+  (found,) = mechanisms.noisy_histograms(
+    np.zeros([rows, 1]), [column], 1.0, randomness, ledger
+  )
+  return found.counts[0]
+
+
+BOUNDS = TableSchema(
+  [Field('x', 'integer', 0, 9, from_data=('minimum', 'maximum'), required=True)]
+)
+
+
+def _bounds(rows, ledger, randomness):
+  """So many rows far out, where about 8 rise above the threshold."""
+  df = pd.DataFrame({'x': [3] * 30 + [2**20] * rows})
+  schema = mechanisms.private_bounds(df, BOUNDS, 1.0, 0.0, randomness, ledger)
+  return np.log2(schema['x'].maximum)
+
+
+def _exponential(votes, ledger, randomness):
+  votes = np.array(votes)
+  mechanism = expm.ExponentialMechanism(
+    lambda chosen: votes[np.asarray(chosen)[:, 0].astype(int)],
+    sensitivity=1.0,
+    epsilon=1.0,
+  )
+  found = mechanism.sample_from(
+    [[0], [1]], ledger=ledger, randomness=randomness
+  )
+  return found[0]
+
+
 def _max_rows(counts, ledger, randomness):
   """Of one more unit, with many rows, in place of one with one row."""
   ids = np.repeat(np.arange(len(counts)), counts)
@@ -593,6 +631,8 @@ def _small(release, table, neighbor, least=0.0, **kwargs):
 
 MECHANISMS = {
   mechanisms.noisy_marginals: _small(_marginal, 5, 6, least=0.1),
+  mechanisms.noisy_histograms: _small(_histogram, 20, 21, least=0.1),
+  mechanisms.private_bounds: _small(_bounds, 7, 8),
   mechanisms.select_marginal: _small(_selection, 5, 6),
   mechanisms.private_quantile: _small(_quantile, 3, 4),
   mechanisms.private_max_rows: dataclasses.replace(
@@ -641,6 +681,9 @@ MECHANISMS = {
   pate.BoundedCostGNMax: _small(_bounded_cost, (12, 8), (11, 9)),
   pate.release_vote_cost: _small(_vote_cost, (12, 8), (11, 9)),
   pate.PrivateKNN: _small(_neighbours, 1, 2),
+  expm.ExponentialMechanism: _small(
+    _exponential, (4.0, 3.0), (3.0, 4.0), least=0.1
+  ),
   expm.NoisyDescent: Row(DESCENT.event, _descent, delta=0.01, mu=0.9),
   expm.exponential_mechanism_mu: Row(
     Gaussian(1 / expm.exponential_mechanism_mu(1.0, 1.0)),
@@ -653,9 +696,6 @@ NO_MECHANISM = {
   mechanisms.Histogram: 'a result',
   mechanisms.Marginal: 'a result',
   mechanisms.Normalization: 'a result',
-  mechanisms.noisy_histograms: 'by experiments/audit_fits.py, not here',
-  mechanisms.private_bounds: 'no attack yet',
-  expm.ExponentialMechanism: 'no attack yet',
   expm.NoProofFlowSampler: 'of which no privacy is claimed',
   expm.dp_distance: 'computes distances',
   expm.epsilon_of_close: 'computes costs',

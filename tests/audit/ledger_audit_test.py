@@ -9,8 +9,7 @@ from scipy import stats
 
 from tests.grids import thinned
 from tfdpflows import accounting, audit
-from tfdpflows.audit import ledgers
-from tfdpflows.audit.page import write_page
+from tfdpflows.audit import ledgers, page
 
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 GAUSSIAN = dp_accounting.GaussianDpEvent
@@ -58,6 +57,21 @@ def test_no_claim_is_refuted(name, relation):
   assert (found.roc[:, 1] <= found.claimed_roc[:, 1] + 0.03).all()
 
 
+@pytest.mark.parametrize('sample_size', [1, 4])
+def test_samples_of_a_fixed_size_beside_rows_of_zeros(sample_size):
+  """No row takes the place of another one: sums move by one row."""
+  relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+  event = dp_accounting.SampledWithoutReplacementDpEvent(
+    4, sample_size, GAUSSIAN(1.0)
+  )
+  ledger = ledger_of(('sample', event), neighboring_relation=relation)
+  found = audit.audit_ledger(
+    ledger, delta=0.05, num_runs=50_000, confidence=0.999, seed=0
+  )
+  assert not found.refuted
+  assert found.epsilon_lower > 0.1 * found.epsilon_claimed
+
+
 def ledger_of(*entries, **kwargs):
   ledger = accounting.PrivacyLedger(**kwargs)
   for label, event in entries:
@@ -98,26 +112,81 @@ def test_refusals():
     audit.audit_ledger(accounting.PrivacyLedger(), delta=0.01)
   with pytest.raises(ValueError, match='no delta'):
     audit.audit_ledger(ledger_of(MIXED[0]))
+  for delta in (0.0, 1.0):
+    with pytest.raises(ValueError, match=f'delta is {delta}'):
+      audit.audit_ledger(ledger_of(MIXED[0]), delta=delta)
 
 
 def test_page(tmp_path):
   found = audit.audit_ledger(ledger_of(*MIXED), delta=0.01, seed=0)
   path = tmp_path / 'audit.html'
-  write_page(path, found, source='Of a test & more.')
-  page = path.read_text(encoding='utf-8')
-  assert '&lt;b&gt;teachers' in page and '<b>teachers' not in page
-  assert 'Of a test &amp; more.' in page
-  assert 'does not refute the claim' in page
+  page.write_page(path, found, source='Of a test & more.')
+  text = path.read_text(encoding='utf-8')
+  assert '&lt;b&gt;teachers' in text and '<b>teachers' not in text
+  assert 'Of a test &amp; more.' in text
+  assert 'does not refute the claim' in text
   content = json.loads((tmp_path / 'audit.json').read_text())
   assert content['entries'][0]['label'] == 'counts'
   assert content['complete'] is False
   assert len(content['roc']['claimed']) == len(content['roc']['attack'])
   with pytest.raises(ValueError, match='must end in'):
-    write_page(tmp_path / 'audit.htm', found, source='')
+    page.write_page(tmp_path / 'audit.htm', found, source='')
   assert sorted(x.name for x in tmp_path.iterdir()) == [
     'audit.html',
     'audit.json',
   ]
+
+
+def test_a_page_that_cannot_be_written_leaves_no_json(tmp_path, monkeypatch):
+  found = audit.audit_ledger(ledger_of(MIXED[0]), delta=0.01, num_runs=100)
+  write = page.atomic.write_file
+
+  def full(path, content):
+    if str(path).endswith('.html'):
+      raise OSError('No space left on device')
+    write(path, content)
+
+  monkeypatch.setattr(page.atomic, 'write_file', full)
+  with pytest.raises(OSError, match='No space'):
+    page.write_page(tmp_path / 'audit.html', found, source='')
+  assert not list(tmp_path.iterdir())
+
+
+def test_roc_is_below_the_claim_where_nothing_was_seen():
+  """Some outputs are of one table only, in so few runs."""
+  found = audit.audit_ledger(
+    ledger_of(('a', GAUSSIAN(0.3))), delta=0.01, seed=0
+  )
+  assert (found.roc[:, 1] <= found.claimed_roc[:, 1] + 0.03).all()
+
+
+def test_bar_counts_all_runs(monkeypatch):
+  class Shown:
+    n, total, closed = 0, None, False
+
+    def update(self, number=1):
+      self.n += number
+
+    def close(self):
+      self.closed = True
+
+  shown = Shown()
+
+  def bar(what, total, wanted):
+    shown.total = total
+    return shown
+
+  monkeypatch.setattr(ledgers.progress, 'bar', bar)
+  sampled = dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN(1.0))
+  laplace = dp_accounting.LaplaceDpEvent(1.0)
+  twice = dp_accounting.SelfComposedDpEvent(
+    dp_accounting.ComposedDpEvent([laplace, GAUSSIAN(1.0)]), 2
+  )
+  ledger = ledger_of(*MIXED, ('laplace', twice))
+  ledger.charge(sampled, 7, label='steps')
+  audit.audit_ledger(ledger, delta=0.01, num_runs=100)
+  assert shown.closed
+  assert shown.n == shown.total == 2 * (1 + 1 + 3 + 7)
 
 
 def test_claimed_roc():

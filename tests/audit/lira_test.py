@@ -142,6 +142,10 @@ def test_bad_shadows_are_named():
       'not finite',
     ),
     (
+      lambda: audit.ShadowScores(np.ones([4, 3]), np.ones([4, 3], int)),
+      'not bool',
+    ),
+    (
       lambda: audit.Lira(
         audit.ShadowScores(np.ones([4, 3]), np.ones([4, 3], bool))
       ),

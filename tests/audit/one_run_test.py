@@ -115,6 +115,49 @@ def test_false_claims_are_refuted(ledger):
   assert found.refuted and found.p_value < 1e-3 and 'REFUTED' in str(found)
 
 
+def test_repeated_runs_report_the_third_largest_of_50():
+  rng = np.random.default_rng(0)
+  trained = []
+
+  def train(number):
+    trained.append(number)
+    return _gaussian(rng, 100, 0.7)
+
+  found = audit.audit_repeated_runs(train, delta=1e-3)
+  assert trained == [*range(50)]
+  assert found.bounds.shape == (50, 2)
+  for bounds, reported in zip(
+    found.bounds.T, (found.epsilon_lower_pure, found.epsilon_lower)
+  ):
+    assert reported == np.sort(bounds)[-3] > 0
+  assert (found.bounds[:, 1] <= found.bounds[:, 0]).all()
+  assert 'no bound' in str(found)
+  with pytest.raises(ValueError, match='num_runs is 0'):
+    audit.audit_repeated_runs(train, num_runs=0)
+  with pytest.raises(ValueError, match='delta is 0'):
+    audit.audit_repeated_runs(train, delta=0.0)
+
+
+def test_p_values_are_those_of_the_reference():
+  """Appendix D of Steinke, Nasr and Jagielski 2023, as it is printed."""
+
+  def reference(m, r, v, epsilon, delta):
+    q = 1 / (1 + np.exp(-epsilon))
+    beta = stats.binom.sf(v - 1, r, q)
+    alpha = total = 0.0
+    for i in range(1, v + 1):
+      total += stats.binom.pmf(v - i, r, q)
+      alpha = max(alpha, total / i)
+    return min(beta + alpha * delta * 2 * m, 1.0)
+
+  for m, r, v in ((1000, 100, 90), (1000, 1000, 560), (50, 20, 20)):
+    for epsilon in (0.1, 1.0, 3.0):
+      for delta in (0.0, 1e-5, 1e-2):
+        assert audit.Guesses(m, r, v).p_value(epsilon, delta) == pytest.approx(
+          reference(m, r, v, epsilon, delta), rel=1e-6
+        )
+
+
 def test_profile_of_pure_privacy_is_that_of_randomized_response():
   """Without delta the test of the profile is nearly that of epsilon."""
   guesses = audit.Guesses(200, 200, 160)

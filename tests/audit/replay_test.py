@@ -1,10 +1,21 @@
 """Replays of fits on neighbouring tables: what passes, and what must not."""
 
+import functools
+
 import dp_accounting
 import numpy as np
+import pandas as pd
 import pytest
 
-from tfdpflows import accounting, audit, gradients, mechanisms, pate, training
+from tfdpflows import (
+  accounting,
+  audit,
+  gradients,
+  mechanisms,
+  optimizers,
+  pate,
+  training,
+)
 from tfdpflows._keras import keras
 from tfdpflows.models import PrivateModel
 from tfdpflows.randomness import Randomness
@@ -101,6 +112,56 @@ def beside_the_release(codes):
   return marginals(codes), Fitted(codes.mean(0))
 
 
+def in_a_function(codes):
+  mean = codes.mean(0)
+  return marginals(codes), lambda x: x - mean
+
+
+class Called(Fitted):
+  def __call__(self, x):
+    return x - self.mean_
+
+
+def in_an_object_that_is_called(codes):
+  return marginals(codes), Called(codes.mean(0))
+
+
+def in_a_method(codes):
+  return marginals(codes), Called(codes.mean(0)).__call__
+
+
+def in_a_partial(codes):
+  return marginals(codes), functools.partial(np.subtract, codes.mean(0))
+
+
+def in_the_index(codes):
+  return pd.Series(marginals(codes), index=[0, codes.sum()])
+
+
+def in_the_columns(codes):
+  return pd.DataFrame([marginals(codes)], columns=['a', str(codes.sum())])
+
+
+def chosen_by_the_table(codes):
+  p = len(codes) / 10
+  return marginals(codes), Randomness().numpy('choice').choice(2, p=[p, 1 - p])
+
+
+def drawn_up_to_the_table(codes):
+  drawn = Randomness().numpy('drawn').integers(0, high=10**6 * len(codes))
+  return marginals(codes), drawn // 10**9
+
+
+def scores_of_a_choice(codes):
+  """The noisy scores are released, and only the choice is charged."""
+  ledger = accounting.PrivacyLedger()
+  event = accounting.ExponentialMechanismDpEvent(1.0)
+  ledger.charge(event, label='choice')
+  scores = np.bincount(codes[:, 0], minlength=2) / 2
+  noisy = scores + Randomness().numpy('choice').gumbel(size=2)
+  return np.argmax(noisy), noisy.max()
+
+
 def noise_used_twice(codes):
   ledger = accounting.PrivacyLedger()
   ledger.charge(dp_accounting.GaussianDpEvent(1.0), count=2, label='counts')
@@ -115,6 +176,15 @@ def noise_used_twice(codes):
     (without_noise, 'no noise'),
     (beside_the_release, r'result\[1\]'),
     (noise_used_twice, 'used twice'),
+    (scores_of_a_choice, r'result\[1\] depends'),
+    (in_a_function, r'result\[1\][0][0]'),
+    (in_an_object_that_is_called, r"result\[1\]['mean_']"),
+    (in_a_method, r"result\[1\]['mean_']"),
+    (in_a_partial, r'result\[1\][1][0]'),
+    (in_the_index, 'result.index depends'),
+    (in_the_columns, 'result.columns depends'),
+    (chosen_by_the_table, 'parameters of a draw of choice by `choice`'),
+    (drawn_up_to_the_table, 'parameters of a draw of drawn by `integers`'),
     (lambda codes: marginals(codes, std=2.0), 'EXCEEDS'),
     (uncharged, 'nothing was charged'),
     (by_rows, r'result\[1\] depends'),
@@ -129,6 +199,18 @@ def test_leaks_are_found(fit, text):
   found = audit.replay(fit, CODES, CODES[:-1])
   assert not found.passed
   assert any(text.replace('\\', '') in line for line in str(found).split('\n'))
+
+
+def test_draws_that_do_not_depend_on_the_table_pass():
+  def fit(codes):
+    rng = Randomness().numpy('draws')
+    rng.permutation(codes), rng.choice(codes, 2), rng.integers(5)
+    weights = np.maximum(marginals(codes), 0) + 1
+    chosen = rng.choice(2, 3, p=weights / weights.sum())
+    return chosen, rng.uniform(size=2), {'draw': lambda: rng.random()}
+
+  found = audit.replay(fit, CODES, CODES[:-1])
+  assert found.passed, found
 
 
 def test_what_is_not_seen_is_listed():
@@ -239,6 +321,29 @@ def test_training_that_clips_too_little():
   found = audit.replay(lambda x: train(x, Loose), X, without_last(X))
   assert not found.passed
   assert found.entries[0].exceeds
+
+
+def test_steps_that_are_not_charged():
+  """An optimizer without a plan, for which the user charges too few steps."""
+
+  def fit(x, charged=8):
+    ledger = accounting.PrivacyLedger()
+    ledger.charge(dp_accounting.GaussianDpEvent(2.0), charged, label='steps')
+    inner = keras.Sequential([keras.layers.Dense(1)])
+    model = PrivateModel(inner)
+    keras.utils.set_random_seed(0)
+    model.model(X[:1])
+    optimizer = optimizers.DPKerasSGD(
+      l2_norm_clip=1.0, noise_multiplier=2.0, expected_batch_size=40.0
+    )
+    model.compile(optimizer, keras.losses.MeanSquaredError())
+    ones = np.ones([len(x), 1], 'float32')
+    model.fit(x, ones, batch_size=len(x), epochs=8, verbose=0)
+    return inner.get_weights()
+
+  assert audit.replay(fit, X, without_last(X)).passed
+  few = functools.partial(fit, charged=2)
+  assert not audit.replay(few, X, without_last(X)).passed
 
 
 @pytest.mark.full

@@ -39,18 +39,23 @@ def test_writes_a_page_and_json(ledger, tmp_path, capsys):
     (['--ledger={ledger}', '--row=1'], '--row is a row of --data'),
     (['--ledger={ledger}', '--confidence=1'], '--confidence=1 must be'),
     (['--ledger={ledger}', '--delta=2'], '--delta'),
-    (['--ledger={folder}/none'], '--ledger='),
+    (['--ledger={folder}/none'], 'There is no ledger at'),
+    (['--ledger={cut}'], 'is cut off or edited now'),
+    (['--ledger={ledger}', '--output={folder}/no/a.html'], 'does not exist'),
     (['--model_dir={folder}/none'], 'correct --model_dir'),
     (['--ledger={ledger}', '--output={folder}/a.txt'], 'must end in .html'),
   ],
 )
 def test_refusals_leave_nothing(flags, message, ledger, tmp_path, capsys):
-  places = {'ledger': ledger, 'folder': tmp_path}
+  cut = tmp_path / 'cut.jsonl'
+  cut.write_bytes(ledger.read_bytes()[:-40])
+  places = {'ledger': ledger, 'folder': tmp_path, 'cut': cut}
   given = ['--output={folder}/a.html', *flags]
   code = cli.main(['audit', *(flag.format(**places) for flag in given)])
   assert code == 2
   assert message in capsys.readouterr().err
-  assert [x.name for x in tmp_path.iterdir()] == ['ledger.jsonl']
+  left = sorted(x.name for x in tmp_path.iterdir())
+  assert left == ['cut.jsonl', 'ledger.jsonl']
 
 
 def test_an_empty_ledger(tmp_path, capsys):

@@ -12,7 +12,9 @@ from tfdpflows.audit.mechanism import MechanismAudit, audit_mechanism
 from tfdpflows.audit.one_run import (
   Guesses,
   OneRunBounds,
+  RepeatedBounds,
   audit_one_run,
+  audit_repeated_runs,
   guess,
 )
 from tfdpflows.audit.rates import ErrorRates, Roc, error_rates
@@ -29,6 +31,7 @@ __all__ = [
   'MechanismAudit',
   'OneRunAudit',
   'OneRunBounds',
+  'RepeatedBounds',
   'Replay',
   'ReplayedEntry',
   'Roc',
@@ -36,6 +39,7 @@ __all__ = [
   'ShadowScores',
   'audit_mechanism',
   'audit_one_run',
+  'audit_repeated_runs',
   'error_rates',
   'fit_without',
   'guess',

@@ -27,6 +27,7 @@ from tfdpflows.accounting.mechanisms.capped import (
 from tfdpflows.audit.rates import ErrorRates, error_rates
 
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+_SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 # Points of a ROC.
 _POINTS = 201
 # Epsilons whose deltas bound the error rates of any attack; an accountant may
@@ -156,13 +157,15 @@ def audit_ledger(
     if ledger.budget is None:
       raise ValueError('A ledger without a budget has no delta; give one.')
     delta = ledger.budget.delta
+  check_fraction('delta', delta)
   # Every bound may fail with its share: one for each entry, two for them all.
   each = 1 - (1 - confidence) / (len(entries) + 2)
   rng = np.random.default_rng(seed)
   relation = ledger.neighboring_relation
-  shown = progress.bar('entry', len(entries), show_progress)
+  numbers = [2 * _draws(entry.event, entry.count) for entry in entries]
+  shown = progress.bar('run', sum(numbers), show_progress)
   audited, losses = [], [np.zeros(num_runs), np.zeros(num_runs)]
-  for entry in entries:
+  for number, entry in enumerate(entries):
     event = dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
     try:
       claimed = registry.compute_epsilon(
@@ -176,7 +179,13 @@ def audit_ledger(
         # Rounded: the last digits of a sum tell what was added, and losses that
         # are equal in theory would differ by them.
         _losses(
-          entry.event, relation, entry.count, present, num_runs, rng
+          entry.event,
+          relation,
+          entry.count,
+          present,
+          num_runs,
+          rng,
+          shown.update,
         ).round(9)
         for present in (False, True)
       ]
@@ -196,7 +205,8 @@ def audit_ledger(
         reason,
       )
     )
-    shown.update()
+    # With what was not drawn one by one.
+    shown.update(max(sum(numbers[: number + 1]) - shown.n, 0))
   shown.close()
   rates, mu, epsilon, roc = None, 0.0, 0.0, np.zeros([0, 2])
   if any(not x.reason for x in audited):
@@ -256,7 +266,11 @@ def claimed_roc(
 
 
 def roc_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-  """Returns the ROC of scores of two tables, float64 `[_POINTS, 2]`."""
+  """Returns the ROC of scores of two tables, float64 `[_POINTS, 2]`.
+
+  A false-positive rate of which there is no run is taken for one in all runs:
+  not seen is not impossible.
+  """
   thresholds = np.unique(np.concatenate([first, second]))[::-1]
   if len(thresholds) > 4000:
     thresholds = thresholds[:: len(thresholds) // 4000]
@@ -264,6 +278,7 @@ def roc_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     np.searchsorted(np.sort(-x), -thresholds, side='right') / len(x)
     for x in (first, second)
   ]
+  rates[0] = np.maximum(rates[0], 1 / len(first))
   false, true = (np.concatenate([[0.0], x, [1.0]]) for x in rates)
   at = np.linspace(0, 1, _POINTS)
   return np.stack([at, np.interp(at, false, true)], -1)
@@ -273,22 +288,36 @@ class _UnknownError(ValueError):
   """An event of which no worst pair is known here."""
 
 
-def _losses(event, relation, count, present, num_runs, rng):
+def _draws(event, count):
+  """Returns how many times `_losses` draws, at most."""
+  if isinstance(event, dp_accounting.SelfComposedDpEvent):
+    return _draws(event.event, count * event.count)
+  if isinstance(event, dp_accounting.ComposedDpEvent):
+    return sum(_draws(x, count) for x in event.events)
+  if isinstance(
+    event, (dp_accounting.NoOpDpEvent, dp_accounting.GaussianDpEvent)
+  ):
+    return 1
+  return int(count)
+
+
+def _losses(event, relation, count, present, num_runs, rng, drawn):
   """Returns privacy losses of `count` runs together, float64 `[num_runs]`.
 
   The logarithm of the likelihood of an output on the second table over that on
-  the first, on outputs of the second (`present`) or of the first.
+  the first, on outputs of the second (`present`) or of the first. `drawn` is
+  called after each draw, for progress.
   """
   if isinstance(event, dp_accounting.NoOpDpEvent):
     return np.zeros(num_runs)
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     return _losses(
-      event.event, relation, count * event.count, present, num_runs, rng
+      event.event, relation, count * event.count, present, num_runs, rng, drawn
     )
   if isinstance(event, dp_accounting.ComposedDpEvent):
     return sum(
       (
-        _losses(x, relation, count, present, num_runs, rng)
+        _losses(x, relation, count, present, num_runs, rng, drawn)
         for x in event.events
       ),
       np.zeros(num_runs),
@@ -302,6 +331,7 @@ def _losses(event, relation, count, present, num_runs, rng):
   total = np.zeros(num_runs)
   for _ in range(int(count)):
     total += draw(num_runs, rng)
+    drawn()
   return total
 
 
@@ -321,9 +351,11 @@ def _once(event, relation, present) -> Callable:
       )
     if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
       # Where the row is drawn it takes the place of another one, or of the row
-      # that it replaces: the sum moves by twice the norm of a row.
+      # that it replaces: the sum moves by twice the norm of a row. Only a row
+      # of zeros in its place is nearer.
+      moved = 1 if relation is _SPECIAL else 2
       share = event.sample_size / event.source_dataset_size
-      return _sampled(share, inner.noise_multiplier / 2, 1, present)
+      return _sampled(share, inner.noise_multiplier / moved, 1, present)
   if isinstance(event, dp_accounting.LaplaceDpEvent):
     scale = event.noise_multiplier / rows
 

@@ -46,6 +46,8 @@ class ShadowScores:
       )
     if not np.isfinite(self.scores).all():
       raise ValueError('scores holds numbers that are not finite.')
+    if self.included.dtype != bool:
+      raise ValueError(f'included holds {self.included.dtype}, not bool.')
 
 
 def train_shadows(

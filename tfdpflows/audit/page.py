@@ -51,8 +51,15 @@ def write_page(
   content = as_dict(found, source=source, replay=replay, row=row)
   page = _page(found, source, replay, row)
   text = json.dumps(content, indent=1, allow_nan=False) + '\n'
-  atomic.write_file(json_path(path), lambda file: file.write(text.encode()))
-  atomic.write_file(path, lambda file: file.write(page.encode()))
+  beside = json_path(path)
+  was_there = os.path.lexists(beside)
+  atomic.write_file(beside, lambda file: file.write(text.encode()))
+  try:
+    atomic.write_file(path, lambda file: file.write(page.encode()))
+  except BaseException:
+    if not was_there:
+      os.unlink(beside)
+    raise
 
 
 def json_path(path: str | os.PathLike) -> str:

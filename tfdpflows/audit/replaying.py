@@ -8,9 +8,12 @@ what was released before.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import numbers
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -29,6 +32,30 @@ _NORMS = {
   'gaussian': ('l2', lambda x: np.sum(np.square(x))),
   'laplace': ('l1', lambda x: np.sum(np.abs(x))),
   'gumbel': ('range', lambda x: np.ptp(x) if x.size else 0.0),
+}
+# Other draws, and their parameters in order: no release is measured of them, so
+# that these must not depend on the table. Sizes may, as do rows to choose from.
+_PARAMETERS = {
+  'beta': ('a', 'b'),
+  'binomial': ('n', 'p'),
+  'chisquare': ('df',),
+  'choice': ('a', 'size', 'replace', 'p'),
+  'dirichlet': ('alpha',),
+  'exponential': ('scale',),
+  'gamma': ('shape', 'scale'),
+  'geometric': ('p',),
+  'hypergeometric': ('ngood', 'nbad', 'nsample'),
+  'integers': ('low', 'high'),
+  'logistic': ('loc', 'scale'),
+  'lognormal': ('mean', 'sigma'),
+  'multinomial': ('n', 'pvals'),
+  'multivariate_normal': ('mean', 'cov'),
+  'negative_binomial': ('n', 'p'),
+  'poisson': ('lam',),
+  'standard_gamma': ('shape',),
+  'standard_t': ('df',),
+  'triangular': ('left', 'mode', 'right'),
+  'uniform': ('low', 'high'),
 }
 # Sums of float32 are rounded.
 _SLACK = 1e-4
@@ -164,7 +191,12 @@ def replay(
 
   None: this is a test. Noise that other libraries draw, or that is not added by
   `+` to what NumPy's generator of a `Randomness` drew, is not seen; its entry
-  is then listed with a problem, and the replay fails.
+  is then listed with a problem, and the replay fails. It also fails where the
+  parameters of another draw depend on the table, such as the probabilities of
+  a `choice`. What passes although it may be wrong: `rng.random() < p`, where p
+  depends on the table and the two fits fall on the same side; a charge for a
+  sample of the rows where all of them were used; and what `fit` writes to files
+  or other places, and does not return.
 
   #### Example
 
@@ -277,7 +309,7 @@ class _Run:
   def __init__(self, first: Optional[_Run] = None):
     self._first = first
     self._ledgers, self._seeds = [], 0
-    self._used, self._noises = {}, set()
+    self._used, self._noises, self._draws = {}, set(), {}
     self.entries, self.releases, self.differences = [], {}, []
 
   # What the library asks.
@@ -374,7 +406,24 @@ class _Run:
       moved = np.where(same, 0.0, moved) / made.scale
     # NaN in one of the sums alone tells the tables apart.
     made.moved = np.where(np.isnan(moved), np.inf, moved)
-    return theirs.value
+    # Of Gumbel noise only what is the largest is charged, not how large it is:
+    # a result that depends on that differs.
+    return 2 * theirs.value + 1 if kind == 'gumbel' else theirs.value
+
+  def draws(self, path, method, parameters):
+    """Notes the parameters of a draw of which no release is measured."""
+    made = self._draws.setdefault((path, method), [])
+    made.append(parameters)
+    earlier = (
+      () if self._first is None else self._first._draws.get((path, method), ())
+    )
+    if len(made) <= len(earlier) and not _same_parameters(
+      parameters, earlier[len(made) - 1]
+    ):
+      self.differences.append(
+        f'The parameters of a draw of {_shown(path)} by `{method}` depend on '
+        'the table: what that reveals is not measured.'
+      )
 
   def uses(self, noise, path):
     """Notes noise, in units of its scale: none may be used twice."""
@@ -423,6 +472,8 @@ class _Stream(np.random.Generator):
 
   path: tuple
   observer: _Run
+  # Inside of a draw, which may use others.
+  drawing = False
 
   def normal(self, loc=0.0, scale=1.0, size=None):
     return self._noise('gaussian', super().normal, loc, scale, size)
@@ -449,6 +500,42 @@ class _Stream(np.random.Generator):
     noise.kind, noise.scale = kind, np.asarray(scale, np.float64)
     noise.stream = self
     return noise
+
+
+def _watched(method):
+  """Returns a method of `_Stream` that tells its parameters."""
+  draw, names = getattr(np.random.Generator, method), _PARAMETERS[method]
+
+  def watched(self, *args, **kwargs):
+    if self.drawing:
+      return draw(self, *args, **kwargs)
+    given = {**dict(zip(names, args)), **kwargs}
+    compared = [
+      np.array(given[name])
+      for name in names
+      if given.get(name) is not None
+      # Of a choice, rows and their number are what is sampled from.
+      and not (method == 'choice' and name != 'p' and np.ndim(given[name]))
+      and name not in ('size', 'replace')
+    ]
+    self.observer.draws(self.path, method, compared)
+    self.drawing = True
+    try:
+      return draw(self, *args, **kwargs)
+    finally:
+      self.drawing = False
+
+  return watched
+
+
+for _method in _PARAMETERS:
+  setattr(_Stream, _method, _watched(_method))
+
+
+def _same_parameters(some, others):
+  return len(some) == len(others) and all(
+    np.array_equal(x, y) for x, y in zip(some, others)
+  )
 
 
 class _Noise(np.ndarray):
@@ -565,6 +652,9 @@ def _measured(entry, releases, distance):
         most *= runs
       found.append(float(size / most))
     movements.append(max(found))
+  number = sum(step >= 0 for step in steps)
+  if number > max(entry.count, 1):
+    problem = f'{number} steps were released, and {entry.count} are charged'
   return ReplayedEntry(
     entry.label,
     entry.event,
@@ -624,56 +714,78 @@ def _different_outputs(found, other):
       )
 
 
-def _leaves(value, name='', depth=0):
+def _leaves(value, name='', within=()):
   """Yields all arrays of a result, with their names.
 
   Raises:
     TypeError: for what cannot be compared.
   """
-  if depth > 20:
+  if len(within) > 20:
     raise TypeError(
       f'The result{name[:80]} is nested too deeply to be compared: give an '
       '`output` that returns arrays.'
     )
-  if value is None:
+  if value is None or id(value) in within:
     return
+  leaves = functools.partial(_leaves, within=(*within, id(value)))
   if isinstance(value, accounting.PrivacyLedger):
     # Its charges are compared one by one.
     yield f'{name}.metadata', np.asarray(str(value.metadata))
+  elif isinstance(value, (np.random.Generator, type, types.ModuleType)):
     return
-  if hasattr(value, '_marginals') and hasattr(value, '_distribution'):
+  elif hasattr(value, '_marginals') and hasattr(value, '_distribution'):
     parts = value._distribution.saved_parts().values()
     variables = [v for part in parts for v in part.variables]
-    yield from _leaves([value._marginals, variables], name, depth + 1)
+    yield from leaves([value._marginals, variables], name)
   elif isinstance(value, dict):
     for key in value:
-      yield from _leaves(value[key], f'{name}[{key!r}]', depth + 1)
+      yield from leaves(value[key], f'{name}[{key!r}]')
   elif isinstance(value, (list, tuple)):
     for number, part in enumerate(value):
-      yield from _leaves(part, f'{name}[{number}]', depth + 1)
+      yield from leaves(part, f'{name}[{number}]')
   elif isinstance(value, (str, bytes, numbers.Number, np.ndarray, np.generic)):
     yield name, np.asarray(value)
   elif hasattr(value, 'to_numpy'):
     yield name, np.asarray(value.to_numpy())
+    # Which categories there are, say.
+    for label in ('columns', 'index'):
+      if hasattr(getattr(value, label, None), 'to_numpy'):
+        yield f'{name}.{label}', np.asarray(getattr(value, label).to_numpy())
   elif hasattr(value, 'numpy'):
     yield name, np.asarray(value.numpy())
   elif hasattr(value, 'variables'):
-    yield from _leaves(list(value.variables), f'{name}.variables', depth + 1)
+    yield from leaves(list(value.variables), f'{name}.variables')
   elif hasattr(value, 'toarray'):
     yield name, np.asarray(value.toarray())
   elif isinstance(value, (set, frozenset)):
     yield name, np.asarray(sorted(map(repr, value)))
   elif dataclasses.is_dataclass(value):
     for field in dataclasses.fields(value):
-      yield from _leaves(
-        getattr(value, field.name), f'{name}.{field.name}', depth + 1
-      )
+      yield from leaves(getattr(value, field.name), f'{name}.{field.name}')
   elif isinstance(value, dp_accounting.DpEvent):
     yield name, np.asarray(repr(value))
-  elif hasattr(value, '__dict__') and not callable(value):
-    yield from _leaves(vars(value), name, depth + 1)
-  elif not callable(value):
+  elif callable(value):
+    yield from leaves(_held(value), name)
+  elif hasattr(value, '__dict__'):
+    yield from leaves(vars(value), name)
+  else:
     raise TypeError(
       f'The result{name} is a {type(value).__name__}, which cannot be '
       'compared: give an `output` that returns arrays.'
     )
+
+
+def _held(value):
+  """Returns what a callable computes with, a structure."""
+  if isinstance(value, functools.partial):
+    return [value.func, value.args, value.keywords]
+  if isinstance(value, types.MethodType):
+    return value.__self__
+  if isinstance(value, types.FunctionType):
+    cells = []
+    for cell in value.__closure__ or ():
+      # One that is not filled yet has no content.
+      with contextlib.suppress(ValueError):
+        cells.append(cell.cell_contents)
+    return [cells, value.__defaults__, value.__kwdefaults__]
+  return getattr(value, '__dict__', None)

@@ -73,9 +73,6 @@ def _define(options):
 
 def _run(values):
   _check(values)
-  from tfdpflows.audit.ledgers import audit_ledger
-  from tfdpflows.audit.page import write_page
-
   settings = {
     'delta': values.delta,
     'num_runs': values.num_runs or 20_000,
@@ -87,7 +84,7 @@ def _run(values):
   if values.ledger is not None:
     with training.open_ledger(values.ledger, read_only=True) as ledger:
       _check_ledger(ledger, values)
-      found = audit_ledger(ledger, **settings)
+      found = _audit(ledger, settings)
     source = f'Of the ledger {values.ledger}.'
   else:
     synthesizer = files.load_model(values.model_dir)
@@ -102,13 +99,22 @@ def _run(values):
       )
       row = _row(synthesizer, rows, values)
     _check_ledger(synthesizer.ledger, values)
-    found = audit_ledger(synthesizer.ledger, **settings)
+    found = _audit(synthesizer.ledger, settings)
     source = f'Of the model in {values.model_dir}.'
     if rows is not None:
       replay = _replay(synthesizer, rows, row)
       row += 1
+  from tfdpflows.audit.page import write_page
+
   write_page(values.output, found, source=source, replay=replay, row=row)
   _report(found, replay, values)
+
+
+def _audit(ledger, settings):
+  with quiet.importing():
+    from tfdpflows.audit.ledgers import audit_ledger
+
+  return audit_ledger(ledger, **settings)
 
 
 def _check(values):
