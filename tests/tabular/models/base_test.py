@@ -42,12 +42,22 @@ def test_bins_are_a_function_of_rows_and_noise(num_rows, noise, bins):
   assert HistogramModel.for_table(num_rows, 9, noise, num_bins=9).num_bins == 9
 
 
-@pytest.mark.parametrize('columns, rounds', [(1, 2), (9, 18), (200, 80)])
-def test_marginals_are_a_function_of_the_columns(columns, rounds):
-  found = HistogramModel.for_table(1000, columns)
+@pytest.mark.parametrize(
+  'num_rows, columns, rounds',
+  [(10**4, 1, 2), (10**4, 9, 18), (10**4, 200, 80), (10**9, 9, 18),
+   (1000, 15, 12), (100, 15, 2), (1, 15, 2)],
+)  # fmt: skip
+def test_rounds_are_a_function_of_columns_rows_and_noise(
+  num_rows, columns, rounds
+):
+  found = HistogramModel.for_table(num_rows, columns, 3.73)
   assert found.adaptive_marginals == rounds
+
+
+@pytest.mark.parametrize('columns', [1, 9])
+def test_training_alone_has_farther_to_go(columns):
+  found = HistogramModel.for_table(1000, columns)
   assert found.epochs == 32
-  # Training that starts at independent columns has farther to go.
   far = HistogramModel.for_table(1000, columns, adaptive_marginals=0)
   assert far.epochs > found.epochs and far.learning_rate > found.learning_rate
 

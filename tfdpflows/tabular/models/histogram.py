@@ -21,10 +21,12 @@ from tfdpflows.tabular.models.base import positive, share, whole, widths
 from tfdpflows.tabular.models.flow import FlowModel
 
 # Defaults: bins per square root of the number of rows over the noise of a count
-# that costs the whole budget, and the fewest and most; rounds per column, and
-# the most.
+# that costs the whole budget, and the fewest and most.
 _BINS_PER_SIGNAL, _FEWEST_BINS, _MOST_BINS = 1 / 8, 4, 16
-_ROUNDS_PER_COLUMN, _MOST_ROUNDS = 2, 80
+# Rounds: for each column, the fewest and the most, and how many standard
+# deviations of the noise the mean count of a pair of columns is at least.
+_ROUNDS_PER_COLUMN, _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 2, 80
+_LEAST_SIGNAL = 3.0
 # Without measurements training starts at independent columns, farther away.
 _FROM_INDEPENDENCE = {
   'marginal_share': 0.25,
@@ -49,7 +51,9 @@ class HistogramModel(FlowModel):
   `for_table` sets the number of bins to `sqrt(n / s) / 8`, from 4 to 16, for n
   rows and a count's noise of standard deviation s, had it the whole budget: a
   pair of columns has the square of that number of cells, so that their mean
-  count is in a fixed ratio to the noise of a measurement.
+  count is in a fixed ratio to the noise of a measurement. There are two rounds
+  for each column; fewer where that mean count would be less than 3 standard
+  deviations of the noise.
 
   `num_bins` is the largest number of bins of an ordered column (`knots`).
 
@@ -97,13 +101,16 @@ class HistogramModel(FlowModel):
   def _defaults(
     cls, num_examples, num_columns, noise_multiplier, hyperparameters
   ):
-    found = {
-      'adaptive_marginals': min(_ROUNDS_PER_COLUMN * num_columns, _MOST_ROUNDS)
-    }
+    rounds, found = min(_ROUNDS_PER_COLUMN * num_columns, _MOST_ROUNDS), {}
     if noise_multiplier is not None:
-      signal = np.sqrt(num_examples / noise_multiplier)
-      bins = int(np.round(_BINS_PER_SIGNAL * signal))
-      found['num_bins'] = int(np.clip(bins, _FEWEST_BINS, _MOST_BINS))
+      signal = num_examples / noise_multiplier
+      bins = np.round(_BINS_PER_SIGNAL * np.sqrt(signal))
+      bins = int(np.clip(bins, _FEWEST_BINS, _MOST_BINS))
+      # Of R rounds each has noise sqrt(R / share) times that of the budget.
+      most = cls.adaptive_share * (signal / (_LEAST_SIGNAL * bins**2)) ** 2
+      rounds = int(np.clip(most, _FEWEST_ROUNDS, rounds))
+      found['num_bins'] = bins
+    found['adaptive_marginals'] = rounds
     if not {**found, **hyperparameters}['adaptive_marginals']:
       found.update(_FROM_INDEPENDENCE)
     return found
