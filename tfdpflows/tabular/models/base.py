@@ -134,7 +134,7 @@ class TableModel(abc.ABC):
     defaults = cls._defaults(
       num_examples, num_columns, noise_multiplier, hyperparameters
     )
-    found = cls._for_rows(num_examples, {**defaults, **hyperparameters})
+    found = cls(**{**defaults, **hyperparameters})
     found.check_columns(num_columns)
     return found
 
@@ -145,12 +145,6 @@ class TableModel(abc.ABC):
     """Returns the defaults that are functions of `for_table`'s arguments."""
     del num_examples, num_columns, noise_multiplier, hyperparameters
     return {}
-
-  @classmethod
-  def _for_rows(cls, num_examples, hyperparameters):
-    """Returns the model with the defaults for a number of rows."""
-    del num_examples
-    return cls(**hyperparameters)
 
   def check_columns(  # noqa: B027 (most models have all)
     self, num_columns: int

@@ -78,14 +78,18 @@ class DPSGDModel(TableModel):
       )
 
   @classmethod
-  def _for_rows(cls, num_examples, hyperparameters):
+  def _defaults(
+    cls, num_examples, num_columns, noise_multiplier, hyperparameters
+  ):
     # A sixteenth of a small table, so that 16 steps make an epoch at most.
     batch = max(1.0, min(_LARGEST_BATCH, num_examples / 16))
-    found = cls(**{'expected_batch_size': batch, **hyperparameters})
-    if 'epochs' not in hyperparameters:
-      most = _MOST_STEPS * found.expected_batch_size / max(num_examples, 1)
-      found = dataclasses.replace(found, epochs=min(found.epochs, most))
-    return found
+    given = hyperparameters.get('expected_batch_size', batch)
+    most = cls._most_epochs(num_examples, given)
+    return {'expected_batch_size': batch, 'epochs': min(cls.epochs, most)}
+
+  @staticmethod
+  def _most_epochs(num_examples, batch):
+    return _MOST_STEPS * batch / max(num_examples, 1)
 
   def clipping_strategy(self) -> gradients.Strategy:
     """Returns the `gradients.Strategy` of `clipping` and its settings."""

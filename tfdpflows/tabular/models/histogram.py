@@ -28,11 +28,8 @@ _BINS_PER_SIGNAL, _FEWEST_BINS, _MOST_BINS = 1 / 8, 4, 16
 _ROUNDS_PER_COLUMN, _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 2, 80
 _LEAST_SIGNAL = 3.0
 # Without measurements training starts at independent columns, farther away.
-_FROM_INDEPENDENCE = {
-  'marginal_share': 0.25,
-  'epochs': 64.0,
-  'learning_rate': 0.015,
-}
+_FROM_INDEPENDENCE = {'marginal_share': 0.25, 'learning_rate': 0.015}
+_EPOCHS_ALONE = 64.0
 # A bin with this multiple of an equal share is not joined to the ones before.
 _HEAVY = 0.5
 # Neighbouring categories have nothing in common: they are joined only where
@@ -101,7 +98,10 @@ class HistogramModel(FlowModel):
   def _defaults(
     cls, num_examples, num_columns, noise_multiplier, hyperparameters
   ):
-    rounds, found = min(_ROUNDS_PER_COLUMN * num_columns, _MOST_ROUNDS), {}
+    found = super()._defaults(
+      num_examples, num_columns, noise_multiplier, hyperparameters
+    )
+    rounds = min(_ROUNDS_PER_COLUMN * num_columns, _MOST_ROUNDS)
     if noise_multiplier is not None:
       signal = num_examples / noise_multiplier
       bins = np.round(_BINS_PER_SIGNAL * np.sqrt(signal))
@@ -111,8 +111,10 @@ class HistogramModel(FlowModel):
       rounds = int(np.clip(most, _FEWEST_ROUNDS, rounds))
       found['num_bins'] = bins
     found['adaptive_marginals'] = rounds
-    if not {**found, **hyperparameters}['adaptive_marginals']:
-      found.update(_FROM_INDEPENDENCE)
+    given = {**found, **hyperparameters}
+    if not given['adaptive_marginals']:
+      most = cls._most_epochs(num_examples, given['expected_batch_size'])
+      found.update(_FROM_INDEPENDENCE, epochs=min(_EPOCHS_ALONE, most))
     return found
 
   def _target_number(self, names):

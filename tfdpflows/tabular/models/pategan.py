@@ -77,9 +77,9 @@ class PATEGANModel(GANModel):
   generator_steps: int = whole(5, 1)
 
   @classmethod
-  def _for_rows(cls, num_examples, hyperparameters):
+  def _defaults(cls, num_examples, *unused_args):
     teachers = min(num_examples // _ROWS_PER_TEACHER, _MOST_TEACHERS)
-    return cls(**{'num_teachers': max(teachers, 2), **hyperparameters})
+    return {'num_teachers': max(teachers, 2)}
 
   def plan_training(
     self,
