@@ -172,9 +172,13 @@ def run(
       for seed in seeds:
         for method, settings in METHODS.items():
           for told in (False, True):
-            key = dict(
-              table=name, epsilon=epsilon, seed=seed, method=method, told=told
-            )
+            key = {
+              'table': name,
+              'epsilon': epsilon,
+              'seed': seed,
+              'method': method,
+              'told': told,
+            }
             if results.has(**key):
               continue
             start = time.perf_counter()
@@ -188,7 +192,10 @@ def run(
             ).fit(table.train, progress=False)
             seconds = time.perf_counter() - start
             found = _scores(fitted, table, seed)
-            sizes = dict(rows=len(table.train), columns=len(table.schema.names))
+            sizes = {
+              'rows': len(table.train),
+              'columns': len(table.schema.names),
+            }
             results.add(
               {**key, **sizes, **found, 'fit_seconds': round(seconds, 1)}
             )

@@ -68,9 +68,7 @@ class BinnedRows:
   def count(self, group: tuple[int, ...]) -> np.ndarray:
     """Returns the number (or weight) of rows per combination of bins."""
     if group not in self._counts:
-      self._counts[group] = count(
-        self.codes, self.sizes, group, self._weights
-      )
+      self._counts[group] = count(self.codes, self.sizes, group, self._weights)
     return self._counts[group]
 
 
@@ -212,8 +210,8 @@ def select_marginal(
 
   One row or unit more or less moves every u by its weight at most, up or down,
   twice that where a row is replaced. With the largest weight as the sensitivity
-  it is the exponential mechanism, `ExponentialMechanismDpEvent(epsilon)`, which composes by its
-  bounded range.
+  it is the exponential mechanism, `ExponentialMechanismDpEvent(epsilon)`, which
+  composes by its bounded range.
   """
   rows = _binned(codes, sizes, units)
   sizes = rows.sizes

@@ -31,9 +31,7 @@ def test_it_has_the_marginals_that_it_was_given():
   given = {(0, 1): truth.sum(2), (1, 2): truth.sum(0), (2,): truth.sum((0, 1))}
   model = _fitted(given, [3] * 3)
   for group, probabilities in given.items():
-    np.testing.assert_allclose(
-      model.marginal(group), probabilities, atol=0.01
-    )
+    np.testing.assert_allclose(model.marginal(group), probabilities, atol=0.01)
 
 
 def test_of_all_such_distributions_it_has_the_largest_entropy():
@@ -52,13 +50,11 @@ def test_groups_may_overlap_in_a_circle():
   given = {(0, 1): truth.sum(2), (1, 2): truth.sum(0), (0, 2): truth.sum(1)}
   model = _fitted(given, [3] * 3, rounds=30)
   for group, probabilities in given.items():
-    np.testing.assert_allclose(
-      model.marginal(group), probabilities, atol=0.01
-    )
+    np.testing.assert_allclose(model.marginal(group), probabilities, atol=0.01)
 
 
 def test_marginals_that_disagree_do_not_drive_it_apart():
-  """Two say that column 1 is equal to another one, but not how often it is 1."""
+  """Both say that two columns are equal, and disagree about how often 1."""
   given = {(0, 1): np.diag([0.7, 0.3]), (1, 2): np.diag([0.3, 0.7])}
   model = _fitted(given, [2] * 3, rounds=60)
   assert 0.2 < model.marginal((1,))[0] < 0.8

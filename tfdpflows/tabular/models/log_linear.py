@@ -98,9 +98,7 @@ class LogLinearModel:
     """Moves the log-weights; returns weights of the rows, of sum 1."""
     added = _ADDED_ROWS / len(self.rows)
     weights = np.full(len(self.rows), 1 / len(self.rows))
-    cells = {
-      g: marginals.cells(self.rows, self.sizes, g) for g in self._given
-    }
+    cells = {g: marginals.cells(self.rows, self.sizes, g) for g in self._given}
     moved = {g: np.zeros(given.size) for g, given in self._given.items()}
     for _ in range(_PASSES):
       furthest = 0.0
