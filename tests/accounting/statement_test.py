@@ -434,3 +434,38 @@ def test_sampling_only_ever_helps(event, relation):
       for x in (event, plain)
     )
     assert amplified <= unamplified * (1 + 1e-6)
+
+
+def test_like_mechanisms_are_one_line():
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(dp_accounting.GaussianDpEvent(2.0), label='histograms')
+  for number, noise in enumerate((40.0, 30.0, 20.5), 1):
+    ledger.charge(
+      accounting.ExponentialMechanismDpEvent(0.125), label=f'selection {number}'
+    )
+    ledger.charge(
+      dp_accounting.GaussianDpEvent(noise), label=f'marginal {number}'
+    )
+  ledger.charge(dp_accounting.GaussianDpEvent(9.0), label='column 7', count=2)
+  statement = accounting.privacy_statement(ledger, delta=1e-5)
+  text = ' '.join(statement.to_text().split())
+  listed = text[text.index('charged:') : text.index('Epsilon at')]
+  assert listed.count('- ') == 4
+  assert '- selection 1 to 3: 3 x exponential mechanism' in listed.lower()
+  assert (
+    '- marginal 1 to 3: 3 x Gaussian mechanism, noise multiplier 20.5 to 40 '
+    in listed
+  )
+  assert '- column 7: 2 x Gaussian mechanism, noise multiplier 9' in listed
+  assert '| marginal 1 to 3 |' in statement.to_markdown()
+  # The data have all of them.
+  assert len(statement.to_dict()['mechanisms']) == 8
+
+
+def test_unlike_mechanisms_stay_apart():
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(dp_accounting.GaussianDpEvent(2.0), label='round 1')
+  ledger.charge(dp_accounting.LaplaceDpEvent(2.0), label='round 2')
+  ledger.charge(dp_accounting.GaussianDpEvent(2.0), label='sound 3')
+  text = accounting.privacy_statement(ledger, delta=1e-5).to_text()
+  assert all(f'- {x}:' in text for x in ('round 1', 'round 2', 'sound 3'))

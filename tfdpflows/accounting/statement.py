@@ -22,6 +22,9 @@ from tfdpflows.accounting.rounding import round_up
 
 __all__ = ['PrivacyStatement', 'privacy_statement']
 
+# A label with a number at its end, if there is one, and a number in a text.
+_NUMBERED = re.compile(r'(.*?)(?: (\d+))?', re.DOTALL)
+_NUMBER = re.compile(r'(?<!\w)\d+(?:\.\d+)?(?:e[+-]?\d+)?')
 _DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 _TRUST_MODEL = (
   'central: whoever runs the code sees the table and all random numbers, and '
@@ -228,11 +231,10 @@ class PrivacyStatement:
     lines += [f'- {line}' for line in self._below_claim()]
     lines += ['', *(f'{name}: {text}' for name, text in self._facts())]
     lines += ['', 'Mechanisms charged:']
-    for row in self.mechanisms:
-      times = f'{row["count"]} x ' if row['count'] != 1 else ''
-      rest = row['reserved'] - row['count']
+    for label, mechanism, count, rest in _grouped(self.mechanisms):
+      times = f'{count} x ' if count != 1 else ''
       unused = f'; {rest} more reserved and not used' if rest else ''
-      lines.append(f'- {row["label"]}: {times}{row["mechanism"]}{unused}')
+      lines.append(f'- {label}: {times}{mechanism}{unused}')
     if not self.mechanisms:
       lines.append('- none')
     lines += ['', f'Epsilon at delta={self.delta!r} by accountant:']
@@ -257,10 +259,7 @@ class PrivacyStatement:
       '## Mechanisms charged',
       _table(
         ('Label', 'Mechanism', 'Runs', 'Reserved, not used'),
-        (
-          (x['label'], x['mechanism'], x['count'], x['reserved'] - x['count'])
-          for x in self.mechanisms
-        ),
+        _grouped(self.mechanisms),
       ),
       f'## Epsilon at delta={self.delta!r} by accountant',
       _table(
@@ -362,6 +361,41 @@ class PrivacyStatement:
       f'({self.accountant}), towards anyone who knows which {self._examples} '
       'were drawn.'
     )
+
+
+def _grouped(mechanisms):
+  """Returns (label, mechanism, count, rest); like ones as one.
+
+  Those are like whose labels differ in a number at the end, and whose texts
+  differ in numbers: 'marginal 1' and 'marginal 2' become 'marginal 1 to 2',
+  with the least and the largest of their numbers.
+  """
+  groups = {}
+  for row in mechanisms:
+    stem, number = _NUMBERED.fullmatch(row['label']).groups()
+    pattern = _NUMBER.sub('#', row['mechanism'])
+    alone = None if number else row['label']
+    groups.setdefault((stem, pattern, alone), []).append((number, row))
+  found = []
+  for (stem, pattern, _), rows in groups.items():
+    label, mechanism = rows[0][1]['label'], rows[0][1]['mechanism']
+    if len(rows) > 1:
+      label = f'{stem} {rows[0][0]} to {rows[-1][0]}'
+      texts = zip(*(_NUMBER.findall(row['mechanism']) for _, row in rows))
+      parts = pattern.split('#')
+      mechanism = ''.join(
+        part + _range(numbers) for part, numbers in zip(parts, texts)
+      )
+      mechanism += parts[-1]
+    count = sum(row['count'] for _, row in rows)
+    rest = sum(row['reserved'] for _, row in rows) - count
+    found.append((label, mechanism, count, rest))
+  return found
+
+
+def _range(numbers):
+  least, largest = min(numbers, key=float), max(numbers, key=float)
+  return least if least == largest else f'{least} to {largest}'
 
 
 def privacy_statement(
