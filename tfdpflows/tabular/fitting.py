@@ -136,6 +136,8 @@ def split_budget(
   spent += [r.event for r in rounds]
   noise /= np.sqrt(model.marginal_share)
   spent.append(dp_accounting.GaussianDpEvent(noise))
+  if rounds:
+    _check_rounds(spent, budget, accountant)
   plan = model.plan_training(
     num_examples,
     budget=budget,
@@ -143,6 +145,23 @@ def split_budget(
     accountant=accountant,
   )
   return Spending(bounds, noise, plan, rounds, max_rows_epsilon)
+
+
+def _check_rounds(spent, budget, accountant):
+  """Refuses an accountant that charges measurements for the whole budget."""
+  found = accounting.create_accountant(accountant)
+  event = dp_accounting.ComposedDpEvent(spent)
+  if found.supports(event):
+    found.compose(event)
+    if found.get_epsilon(budget.delta) < budget.epsilon:
+      return
+    problem = 'counts the measurements of marginals as the whole budget'
+  else:
+    problem = 'cannot count the selection of marginals'
+  raise ValueError(
+    f"The accountant {accountant!r} {problem}. Use 'pld' or 'rdp', or "
+    'adaptive_marginals=0 for training alone.'
+  )
 
 
 def run_mechanisms(
