@@ -35,7 +35,7 @@ def settings():
     'a tenth of the budget to marginals': {**target, 'marginal_share': 0.1},
     '8 bins': {**target, 'num_bins': 8},
     '32 bins': {**target, 'num_bins': 32},
-    '16 joint marginals as guides': {**target, 'adaptive_marginals': 16},
+    'training alone': {**target, 'adaptive_marginals': 0, 'num_bins': 16},
     'without a target': {},
     'splines': {'model': 'spline'},
     'DP-HFlow': {'model': 'hflow'},

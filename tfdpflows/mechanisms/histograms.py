@@ -205,10 +205,17 @@ def below_end(x: npt.ArrayLike, column: EncodedColumn) -> np.ndarray:
   values = np.asarray(x, np.float64)
   if column.cell:
     return values
+  most_value, last = ends(column)
+  return np.where(values <= most_value, np.minimum(values, last), values)
+
+
+def ends(column: EncodedColumn) -> tuple[float, float]:
+  """Returns the largest code taken for a value, and the last one of its bins.
+
+  Larger ones are missing values.
+  """
   end = _value_size(column)
-  is_value = values <= end + (column.size - end) / 4
-  last = np.nextafter(end, 0.0)
-  return np.where(is_value, np.minimum(values, last), values)
+  return end + (column.size - end) / 4, float(np.nextafter(end, 0.0))
 
 
 def _level_bins(column, max_bins):

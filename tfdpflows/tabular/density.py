@@ -156,14 +156,24 @@ class TableDensity(TableDistribution):
       Points `[..., d]`; the log-volume `[...]` of the cells that they were
       drawn from; and their log-density `[...]` relative to the uniform one.
     """
-    in_interval = tf.logical_and(self._cell == 0, x >= self._start)
+    in_interval = self._in_interval(x)
     u, log_q = self.dequantization(x, uniform)
     # Rounding must not reach the next cell.
     spread = tf.minimum(x + u, tf.math.nextafter(x + 1, x))
+    # Nor may the largest value be taken for a missing one, where it ends.
+    spread = tf.minimum(spread, np.nextafter(self._start, np.float32(0)))
     spread = tf.where(in_interval, self._start + self._width * uniform, spread)
+    return spread, self.volume(x), log_q
+
+  def volume(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns the log-volumes `[...]` of the cells of codes `[..., d]`."""
     log_width = np.log(np.where(self._width > 0, self._width, 1))
-    volume = tf.where(in_interval, log_width, tf.zeros_like(x))
-    return spread, tf.reduce_sum(volume, -1), log_q
+    volume = tf.where(self._in_interval(x), log_width, tf.zeros_like(x))
+    return tf.reduce_sum(volume, -1)
+
+  def _in_interval(self, x):
+    """Whether codes are missing values that have an interval."""
+    return tf.logical_and(self._cell == 0, x > self._start + self._width / 4)
 
   def gains(self, points: tf.Tensor) -> tf.Tensor:
     """Returns log-densities relative to independent columns, in nats `[n]`.
