@@ -110,10 +110,14 @@ def test_the_log_of_a_fit_has_a_line_for_each_phase(folder):
     (
       lines[1],
       r'Histograms of all columns: charged Gaussian mechanism, .* Epsilon is '
-      r'0\.\d+ so far\.$',
+      r'1\.\d+ so far\.$',
     ),
     (
       lines[2],
+      r'Marginals: \d+ are chosen and measured, the first charged as: .*',
+    ),
+    (
+      next(line for line in lines if 'Training' in line),
       r'Training: (\d+) of \1 steps are left\. Each .* and 2 at the end, at '
       r'delta 0\.0001 \(pld\)\. Ledger: .*model\.partial.ledger\.jsonl\.$',
     ),
