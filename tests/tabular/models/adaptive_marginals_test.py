@@ -71,6 +71,25 @@ def test_without_a_difference_the_model_stays():
   np.testing.assert_allclose(adaptive_marginals.shrunken(seen, model), model)
 
 
+@pytest.mark.filterwarnings('error')
+def test_no_bin_is_left_without_any_probability():
+  """Noise that says less than nothing of a bin made the model NaN."""
+  seen = Measured(np.array([0.6, 0.5, -0.02]), 0.01)
+  found = adaptive_marginals.shrunken(seen, np.array([0.5, 0.49, 0.01]))
+  assert found.min() > 0
+  assert found.sum() == pytest.approx(1)
+  estimate = adaptive_marginals.Estimate(
+    [[0.3, 0.69, 0.01], [0.5, 0.5]], 1000, np.random.default_rng(0)
+  )
+  counts = np.array([[600.0, 0.0], [0.0, 400.0], [-5.0, -5.0]])
+  for _ in range(5):
+    estimate.add(mechanisms.Marginal((0, 1), counts, 5.0))
+  assert min(column.min() for column in estimate.columns) > 0
+  np.testing.assert_allclose(
+    estimate.model.marginal((0, 1)), counts / 1000, atol=0.1
+  )
+
+
 def test_marginals_agree_about_the_columns_that_they_share():
   """And know more of them than each does, and than the histogram."""
   rng, errors = np.random.default_rng(0), []

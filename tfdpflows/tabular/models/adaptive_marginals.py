@@ -285,7 +285,8 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   given the variance `v = c m`, with c estimated from how much farther the
   measurement is from it than its noise s explains. The posterior given that no
   probability is negative has mean and variance of a truncated normal; cells
-  move to a sum of 1 by their variance.
+  move to a sum of 1 by their variance. All are positive: a bin without any
+  could not be raked (`with_columns`).
 
   Args:
     measured: the `Measured` marginal.
@@ -309,7 +310,7 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   hazard = np.exp(-(z**2) / 2 - special.log_ndtr(z)) / math.sqrt(2 * math.pi)
   mean = np.maximum(mean + std * hazard, _TINY)
   found = smoothing.match_total(mean.ravel(), trust.ravel() + _TINY, 1.0)
-  return found.reshape(expected.shape)
+  return np.maximum(found, _TINY).reshape(expected.shape)
 
 
 def with_columns(
