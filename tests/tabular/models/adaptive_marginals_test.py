@@ -1,5 +1,7 @@
 """Adaptive marginals: their budget, raking, and a model that learns them."""
 
+import shutil
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -247,6 +249,20 @@ def test_a_fit_that_was_killed_between_marginals_goes_on(fitted, tmp_path):
       fitted._distribution.sample(50, np.random.default_rng(0))
     ),
   )
+
+
+def test_steps_are_not_repeated_from_other_weights(tmp_path):
+  """Without a checkpoint rows are learned anew, and elsewhere otherwise."""
+  work = tmp_path / 'work'
+  _fit(work).ledger.close()
+  shutil.rmtree(work / 'checkpoints')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(adaptive_marginals, '_LEARNING_RATE', 4.9e-3)
+    with pytest.raises(ValueError, match='begin at other weights'):
+      _fit(work, resume=True)
+  assert not list(work.glob('checkpoints/*.index'))
+  resumed = _fit(work, resume=True)
+  assert 0.95 * 8 < resumed.ledger.epsilon() <= 8
 
 
 @pytest.mark.parametrize(
