@@ -120,6 +120,22 @@ def test_marginals_agree_about_the_columns_that_they_share():
   assert estimate.groups == [(0, 1), (0, 2)]
 
 
+def test_noise_larger_than_the_table_does_not_spoil_a_column():
+  """The sum of a noisy marginal may be 0, and is nothing to divide by."""
+  rng, errors = np.random.default_rng(0), []
+  truth = np.array([0.4, 0.3, 0.2, 0.1])
+  for _ in range(20):
+    histogram = np.maximum(truth + 0.1 * rng.normal(size=4), 0.01)
+    histogram /= histogram.sum()
+    estimate = adaptive_marginals.Estimate([histogram, [0.25] * 4], 500, rng)
+    counts = 500 * np.outer(truth, [0.25] * 4) + 150 * rng.normal(size=[4, 4])
+    estimate.add(mechanisms.Marginal((0, 1), counts, 150.0))
+    found = (estimate.columns[0], histogram)
+    errors.append([np.abs(p - truth).sum() for p in found])
+  errors = np.mean(errors, 0)
+  assert errors[0] < 1.2 * errors[1]
+
+
 def test_a_marginal_that_is_measured_again_counts_once_and_for_more():
   def after(stds):
     estimate = adaptive_marginals.Estimate(

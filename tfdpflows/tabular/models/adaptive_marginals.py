@@ -194,7 +194,10 @@ class Estimate:
         p = measured.probabilities
         column = p.sum(tuple(i for i, other in enumerate(group) if other != j))
         std = measured.std * math.sqrt(p.size / column.size)
-        seen.append(Measured(column / column.sum(), std))
+        # Divided by their sum, which may be near 0 or less, they would be off
+        # by much more than that.
+        column = column + (1 - column.sum()) / column.size
+        seen.append(Measured(column, std))
     return shrunken(_average(seen), self._released[j])
 
 
