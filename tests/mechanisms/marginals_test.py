@@ -105,6 +105,48 @@ def test_log_ratios_of_neighbours_have_the_bounded_range():
     assert np.ptp(epsilon / 2 * moved) <= epsilon
 
 
+@pytest.mark.parametrize('weights', [[1e308, 1e308], [5e-324, 5e-324]])
+def test_weights_of_any_size_leave_the_sensitivity(monkeypatch, weights):
+  """Products with them would be infinite, or rounded to whole rows."""
+  seen = []
+  monkeypatch.setattr(
+    marginals, '_choose', lambda utilities, *_: seen.append(utilities) or 0
+  )
+  for codes in (_codes(), _codes()[:-1]):
+    for factors in (weights, [1.0, 1.0]):
+      mechanisms.select_marginal(
+        codes, SIZES, GROUPS[:2], [np.full([2, 3], 0.7), np.full([3, 4], 0.3)],
+        2.0, 1.0, Randomness(seed=0), accounting.PrivacyLedger(),
+        weights=factors,
+      )  # fmt: skip
+  np.testing.assert_allclose(seen[::2], seen[1::2])
+  assert np.abs(seen[0] - seen[2]).max() <= 1 + 1e-9
+
+
+def test_weights_count_relative_to_the_largest(monkeypatch):
+  seen = []
+  monkeypatch.setattr(
+    marginals, '_choose', lambda utilities, *_: seen.append(utilities) or 0
+  )
+  for weights in (None, [3, 6]):
+    mechanisms.select_marginal(
+      _codes(), SIZES, GROUPS[:2], [np.zeros([2, 3]), np.zeros([3, 4])],
+      2.0, 1.0, Randomness(seed=0), accounting.PrivacyLedger(),
+      weights=weights,
+    )  # fmt: skip
+  np.testing.assert_allclose(seen[1], seen[0] * [0.5, 1.0])
+
+
+@pytest.mark.parametrize('dtype', ['uint64', 'int8'])
+def test_codes_may_be_of_any_integer_type(dtype):
+  codes = np.array([[0, 1, 3], [1, 2, 100]], dtype)
+  if dtype == 'uint64':
+    codes[1, 2] = 2**64 - 1
+  found = marginals.BinnedRows(codes, SIZES)
+  assert found.codes.tolist() == [[0, 1, 3], [1, 2, 3]]
+  assert found.count((2,)).tolist() == [0, 0, 0, 2]
+
+
 def test_no_code_is_refused_for_its_value():
   codes = _codes()
   expected, _ = _measured(codes)

@@ -223,7 +223,7 @@ def select_marginal(
       f'There are {len(groups)} groups and {len(expected)} arrays of expected '
       'counts; give one for each, and at least one.'
     )
-  weights = np.ones(len(groups)) if weights is None else np.array(weights)
+  weights = np.array([1.0] * len(groups) if weights is None else weights, float)
   if weights.shape != (len(groups),) or not (
     np.isfinite(weights).all() and (weights > 0).all()
   ):
@@ -255,13 +255,13 @@ def select_marginal(
     resume=resume,
     units=units,
   )
-  utilities = weights * [
+  # With sensitivity 1. Weights are divided first: products with those that were
+  # given may be rounded to whole ones or to infinity, which moves by more.
+  utilities = (weights / weights.max()) * [
     np.abs(rows.count(group) - e).sum()
     - math.sqrt(2 / math.pi) * noise_std * e.size
     for group, e in zip(groups, expected)
   ]
-  # With sensitivity 1.
-  utilities /= weights.max()
   scale = epsilon / (2 * differing_rows(ledger.neighboring_relation))
   return _choose(utilities, scale, randomness.numpy(str(label)))
 
@@ -334,6 +334,10 @@ def _checked(codes, sizes):
     )
   if min(sizes, default=1) < 1:
     raise ValueError(f'sizes are {sizes}; a column has one bin at least.')
+  if codes.dtype == np.uint64:
+    # With int64 they would become floats.
+    codes = np.minimum(codes, np.uint64(np.iinfo(np.int64).max))
+  codes = codes.astype(np.int64)
   return np.clip(codes, 0, np.array(sizes, np.int64) - 1), sizes
 
 

@@ -1,5 +1,7 @@
 """Adaptive marginals: their budget, raking, and a model that learns them."""
 
+import shutil
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -71,6 +73,25 @@ def test_without_a_difference_the_model_stays():
   np.testing.assert_allclose(adaptive_marginals.shrunken(seen, model), model)
 
 
+@pytest.mark.filterwarnings('error')
+def test_no_bin_is_left_without_any_probability():
+  """Noise that says less than nothing of a bin made the model NaN."""
+  seen = Measured(np.array([0.6, 0.5, -0.02]), 0.01)
+  found = adaptive_marginals.shrunken(seen, np.array([0.5, 0.49, 0.01]))
+  assert found.min() > 0
+  assert found.sum() == pytest.approx(1)
+  estimate = adaptive_marginals.Estimate(
+    [[0.3, 0.69, 0.01], [0.5, 0.5]], 1000, np.random.default_rng(0)
+  )
+  counts = np.array([[600.0, 0.0], [0.0, 400.0], [-5.0, -5.0]])
+  for _ in range(5):
+    estimate.add(mechanisms.Marginal((0, 1), counts, 5.0))
+  assert min(column.min() for column in estimate.columns) > 0
+  np.testing.assert_allclose(
+    estimate.model.marginal((0, 1)), counts / 1000, atol=0.1
+  )
+
+
 def test_marginals_agree_about_the_columns_that_they_share():
   """And know more of them than each does, and than the histogram."""
   rng, errors = np.random.default_rng(0), []
@@ -97,6 +118,22 @@ def test_marginals_agree_about_the_columns_that_they_share():
   best, *others = np.mean(errors, 0)
   assert best < 0.8 * min(others)
   assert estimate.groups == [(0, 1), (0, 2)]
+
+
+def test_noise_larger_than_the_table_does_not_spoil_a_column():
+  """The sum of a noisy marginal may be 0, and is nothing to divide by."""
+  rng, errors = np.random.default_rng(0), []
+  truth = np.array([0.4, 0.3, 0.2, 0.1])
+  for _ in range(20):
+    histogram = np.maximum(truth + 0.1 * rng.normal(size=4), 0.01)
+    histogram /= histogram.sum()
+    estimate = adaptive_marginals.Estimate([histogram, [0.25] * 4], 500, rng)
+    counts = 500 * np.outer(truth, [0.25] * 4) + 150 * rng.normal(size=[4, 4])
+    estimate.add(mechanisms.Marginal((0, 1), counts, 150.0))
+    found = (estimate.columns[0], histogram)
+    errors.append([np.abs(p - truth).sum() for p in found])
+  errors = np.mean(errors, 0)
+  assert errors[0] < 1.2 * errors[1]
 
 
 def test_a_marginal_that_is_measured_again_counts_once_and_for_more():
@@ -228,6 +265,20 @@ def test_a_fit_that_was_killed_between_marginals_goes_on(fitted, tmp_path):
       fitted._distribution.sample(50, np.random.default_rng(0))
     ),
   )
+
+
+def test_steps_are_not_repeated_from_other_weights(tmp_path):
+  """Without a checkpoint rows are learned anew, and elsewhere otherwise."""
+  work = tmp_path / 'work'
+  _fit(work).ledger.close()
+  shutil.rmtree(work / 'checkpoints')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(adaptive_marginals, '_LEARNING_RATE', 4.9e-3)
+    with pytest.raises(ValueError, match='begin at other weights'):
+      _fit(work, resume=True)
+  assert not list(work.glob('checkpoints/*.index'))
+  resumed = _fit(work, resume=True)
+  assert 0.95 * 8 < resumed.ledger.epsilon() <= 8
 
 
 @pytest.mark.parametrize(

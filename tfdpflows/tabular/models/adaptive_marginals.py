@@ -194,7 +194,10 @@ class Estimate:
         p = measured.probabilities
         column = p.sum(tuple(i for i, other in enumerate(group) if other != j))
         std = measured.std * math.sqrt(p.size / column.size)
-        seen.append(Measured(column / column.sum(), std))
+        # Divided by their sum, which may be near 0 or less, they would be off
+        # by much more than that.
+        column = column + (1 - column.sum()) / column.size
+        seen.append(Measured(column, std))
     return shrunken(_average(seen), self._released[j])
 
 
@@ -285,7 +288,8 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   given the variance `v = c m`, with c estimated from how much farther the
   measurement is from it than its noise s explains. The posterior given that no
   probability is negative has mean and variance of a truncated normal; cells
-  move to a sum of 1 by their variance.
+  move to a sum of 1 by their variance. All are positive: a bin without any
+  could not be raked (`with_columns`).
 
   Args:
     measured: the `Measured` marginal.
@@ -309,7 +313,7 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   hazard = np.exp(-(z**2) / 2 - special.log_ndtr(z)) / math.sqrt(2 * math.pi)
   mean = np.maximum(mean + std * hazard, _TINY)
   found = smoothing.match_total(mean.ravel(), trust.ravel() + _TINY, 1.0)
-  return found.reshape(expected.shape)
+  return np.maximum(found, _TINY).reshape(expected.shape)
 
 
 def with_columns(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, ClassVar
 
 import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, gradients, sampling
+from tfdpflows import accounting, atomic, gradients, sampling
 from tfdpflows._keras import keras
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.models.base import PrivatelyTrained
@@ -173,6 +174,10 @@ def train(
     folder: folder of checkpoints, one per epoch, or `None`.
     resume: whether to continue from the checkpoint there, if there is one.
     progress: whether to show a progress bar.
+
+  Raises:
+    ValueError: if steps were charged, their checkpoint is gone, and what comes
+      before training has ended at other weights.
   """
   optimizer = plan.optimizer(
     'adam',
@@ -193,6 +198,7 @@ def train(
     if not latest:
       # Steps that are repeated begin at the same weights, to the last bit.
       with system_errors.of_file(folder):
+        _check_start(model, plan, folder)
         manager.save()
     else:
       with system_errors.of_file(latest):
@@ -211,6 +217,33 @@ def train(
       model.fit(codes, verbose=0, callbacks=[*callbacks, shown])
   finally:
     shown.close()
+
+
+def _check_start(model, plan, folder):
+  """Refuses to repeat steps from other weights than they were made from.
+
+  Without a checkpoint all that comes before training is computed again, which
+  other processors and libraries round otherwise: the same noise on two sums
+  would reveal their difference. So beside the folder is a fingerprint.
+  """
+  path = f'{folder}.start'
+  weights = [v.numpy().ravel() for v in model._private_variables()]
+  start = plan.randomness.table_fingerprint(weights).encode()
+  entries = plan.ledger.entries
+  if any(entry.label == plan.label and entry.count for entry in entries):
+    known = None
+    if os.path.exists(path):
+      with open(path, 'rb') as file:
+        known = file.read()
+    if known != start:
+      raise ValueError(
+        f'{folder} has no checkpoint, and its steps cannot be repeated without '
+        'one: training would begin at other weights than it did. Restore it, '
+        'resume where the fit was begun, or overwrite it; what it spent on '
+        'these rows stays spent.'
+      )
+  else:
+    atomic.write_file(path, lambda file: file.write(start), private=True)
 
 
 class _Checkpoints(keras.callbacks.Callback):
