@@ -287,7 +287,9 @@ class HistogramDensity(TableDensity):
         values = tf.where(is_value, tf.minimum(values, last), values)
       inner = tf.constant(table.edges[1:-1])
       cell = tf.searchsorted(inner, values, side='right')
-      bins.append(tf.searchsorted(tf.constant(table.cuts), values, side='right'))
+      bins.append(
+        tf.searchsorted(tf.constant(table.cuts), values, side='right')
+      )
       density = np.log(table.probabilities / np.diff(table.edges))
       densities.append(tf.gather(tf.constant(density), cell))
     scores = self.latent.bijector.middle(tf.stack(bins, 1))
