@@ -355,16 +355,18 @@ def learn_rows(
   variables = flow.trainable_variables
 
   @tf.function(autograph=False)
-  def step(bins):
+  def gradients(bins):
     with tf.GradientTape() as tape:
       ratios = flow.log_ratios(flow.middle(bins))
       loss = -tf.reduce_mean(tf.reduce_sum(ratios, -1))
-    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    return tape.gradient(loss, variables)
 
   shown = bars.bar('learning', _STEPS // _SAME_ROWS, progress)
   for _ in range(_STEPS // _SAME_ROWS):
     for _ in range(_SAME_ROWS):
-      step(tf.constant(rng.choice(model.rows, _BATCH)))
+      found = gradients(tf.constant(rng.choice(model.rows, _BATCH)))
+      # Not in the graph, which Keras would keep for ever.
+      optimizer.apply_gradients(zip(found, variables))
     model.fit(rate=1 / _LAST_FITS)
     shown.update()
   shown.close()
