@@ -263,8 +263,6 @@ def draw(runs, path):
     xlabel='false positives',
     ylabel='true positives',
   )
-  if roc.get_legend_handles_labels()[0]:
-    roc.legend(loc='lower right', fontsize=8)
   ones = [run for run in runs if run['part'] == 'one_run']
   epsilons = sorted({run['epsilon'] for run in ones})
   mean = lambda of: np.mean(of) if len(of) else 0.0
@@ -318,16 +316,15 @@ def draw(runs, path):
     ylabel='true positives',
     ylim=(5e-4, 1.2),
   )
-  if attack.get_legend_handles_labels()[0]:
-    attack.legend(loc='lower right', fontsize=8)
   points.plot([-3, 3], [-3, 3], '#999999', linestyle=':')
   points.set(
     title='LiRA: Q-Q plot of scores of rows that were not in',
     xlabel='quantiles of the standard normal',
     ylabel='standardised scores',
   )
-  if points.get_legend_handles_labels()[0]:
-    points.legend(loc='lower right', fontsize=8)
+  for axes in (roc, attack, points):
+    if axes.get_legend_handles_labels()[0]:
+      axes.legend(loc='lower right', fontsize=8)
   figure.savefig(path, dpi=110)
 
 

@@ -7,11 +7,13 @@ As a binary, writes one as CSV files with its schema, for the command line:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import pathlib
 
 import numpy as np
+import pandas as pd
 from absl import app, flags
 
 from experiments import public_tables
@@ -29,6 +31,23 @@ NUMERIC_TARGETS = {
   'covertype': 'Elevation',
   'intrusion': 'count',
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """A table in two parts.
+
+  Attributes:
+    train: DataFrame to learn from.
+    holdout: DataFrame of other rows.
+    schema: their `TableSchema`.
+    target: the column that classifiers predict.
+  """
+
+  train: pd.DataFrame
+  holdout: pd.DataFrame
+  schema: TableSchema
+  target: str
 
 
 def randhie():

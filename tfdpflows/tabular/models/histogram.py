@@ -252,8 +252,14 @@ class HistogramDensity(TableDensity):
     self._weights = np.array(weights, np.float32)
     # As one function, which checkpoints do not look into.
     tables = [
-      _Column(column, *(np.asarray(part, np.float64) for part in parts))
-      for column, *parts in zip(columns, edges, probabilities, cuts)
+      _Tables(
+        histograms.search_edges(edge[1:-1], column),
+        np.log(np.asarray(probability) / np.diff(edge)),
+        histograms.search_edges(cut, column),
+      )
+      for column, edge, probability, cut in zip(
+        columns, edges, probabilities, cuts
+      )
     ]
     self._tables = lambda: tables
 
@@ -268,9 +274,7 @@ class HistogramDensity(TableDensity):
     column is a bin of a few units in the last place of its codes.
     """
     found = [
-      np.searchsorted(
-        table.cuts, histograms.below_end(x[:, j], table.column), side='right'
-      )
+      np.searchsorted(table.cuts, np.float64(x[:, j]), side='right')
       for j, table in enumerate(self._tables())
     ]
     return np.stack(found, 1).astype(np.int32)
@@ -280,18 +284,11 @@ class HistogramDensity(TableDensity):
     del uniform
     bins, densities = [], []
     for j, table in enumerate(self._tables()):
+      cells, density, cuts = map(tf.constant, table)
       values = tf.cast(x[:, j], tf.float64)
-      if not table.column.cell:
-        most_value, last = histograms.ends(table.column)
-        is_value = values <= most_value
-        values = tf.where(is_value, tf.minimum(values, last), values)
-      inner = tf.constant(table.edges[1:-1])
-      cell = tf.searchsorted(inner, values, side='right')
-      bins.append(
-        tf.searchsorted(tf.constant(table.cuts), values, side='right')
-      )
-      density = np.log(table.probabilities / np.diff(table.edges))
-      densities.append(tf.gather(tf.constant(density), cell))
+      bins.append(tf.searchsorted(cuts, values, side='right'))
+      cell = tf.searchsorted(cells, values, side='right')
+      densities.append(tf.gather(density, cell))
     scores = self.latent.bijector.middle(tf.stack(bins, 1))
     ratios = tf.reduce_sum(self.latent.bijector.log_ratios(scores), -1)
     density = tf.cast(tf.add_n(densities), ratios.dtype)
@@ -316,12 +313,13 @@ class HistogramDensity(TableDensity):
     return tf.reduce_sum(ratios * self._weights, -1)
 
 
-class _Column(NamedTuple):
-  """A column, its histogram, and the codes where its bins meet."""
+class _Tables(NamedTuple):
+  """Of a column: where cells of its histogram meet, their log-densities, and
+  where bins meet; float64.
+  """
 
-  column: EncodedColumn
-  edges: np.ndarray
-  probabilities: np.ndarray
+  cells: np.ndarray
+  log_densities: np.ndarray
   cuts: np.ndarray
 
 
