@@ -43,6 +43,7 @@ _LAST_FITS = 6
 _TINY = 1e-12
 # Learning rows: steps of Adam, and how many of them see the same rows.
 _STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
+_BETA_1, _BETA_2 = 0.9, 0.999
 
 
 class Round(NamedTuple):
@@ -349,26 +350,45 @@ def learn_rows(
     progress: whether to show a progress bar.
   """
   rng = np.random.default_rng(seed)
-  optimizer = keras.optimizers.Adam(
-    keras.optimizers.schedules.CosineDecay(_LEARNING_RATE, _STEPS, alpha=0.02)
-  )
   variables = flow.trainable_variables
+  adam = [
+    (tf.Variable(tf.zeros_like(v)), tf.Variable(tf.zeros_like(v)))
+    for v in variables
+  ]
+  rate = keras.optimizers.schedules.CosineDecay(
+    _LEARNING_RATE, _STEPS, alpha=0.02
+  )
 
+  # TensorFlow's kernel of Adam: a Keras optimizer in a graph keeps the graph
+  # for ever, and outside of one takes most of the time of a small table.
   @tf.function(autograph=False)
-  def gradients(bins):
+  def update(bins, step):
     with tf.GradientTape() as tape:
       ratios = flow.log_ratios(flow.middle(bins))
       loss = -tf.reduce_mean(tf.reduce_sum(ratios, -1))
-    return tape.gradient(loss, variables)
+    for v, (m, s), g in zip(variables, adam, tape.gradient(loss, variables)):
+      tf.raw_ops.ResourceApplyAdam(
+        var=v.handle,
+        m=m.handle,
+        v=s.handle,
+        beta1_power=_BETA_1 ** (step + 1),
+        beta2_power=_BETA_2 ** (step + 1),
+        lr=rate(step),
+        beta1=_BETA_1,
+        beta2=_BETA_2,
+        epsilon=1e-7,
+        grad=g,
+      )
 
   shown = bars.bar('learning', _STEPS // _SAME_ROWS, progress)
-  for _ in range(_STEPS // _SAME_ROWS):
-    for _ in range(_SAME_ROWS):
-      found = gradients(tf.constant(rng.choice(model.rows, _BATCH)))
-      # Not in the graph, which Keras would keep for ever.
-      optimizer.apply_gradients(zip(found, variables))
-    model.fit(rate=1 / _LAST_FITS)
-    shown.update()
+  for step in range(_STEPS):
+    update(
+      tf.constant(rng.choice(model.rows, _BATCH)),
+      tf.constant(step, tf.float32),
+    )
+    if (step + 1) % _SAME_ROWS == 0:
+      model.fit(rate=1 / _LAST_FITS)
+      shown.update()
   shown.close()
 
 
