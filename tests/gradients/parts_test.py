@@ -130,6 +130,7 @@ def test_xla():
   assert largest_movement(*CASES[2], 1e5, xla=True) <= 1e-4
 
 
+@pytest.mark.full
 def test_the_other_library_of_matrix_products():
   used = os.environ.get('TF_ENABLE_ONEDNN_OPTS', '1') != '0'
   path = os.pathsep.join([os.getcwd(), os.environ.get('PYTHONPATH', '')])

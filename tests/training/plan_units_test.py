@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
+from tests.grids import thinned
 from tfdpflows import _keras, accounting, audit, gradients, optimizers, sampling
 
 keras = _keras.keras
@@ -145,7 +146,7 @@ def test_batches_are_of_units_and_the_model_is_proven():
 CASES = [(name, 'rows') for name in CLIPPINGS] + [('flat', 'units')]
 
 
-@pytest.mark.parametrize('clipping, weighting', CASES)
+@pytest.mark.parametrize('clipping, weighting', thinned(CASES, 1))
 def test_one_person_moves_a_step_by_the_clip_at_most(clipping, weighting):
   """The worst of several neighbours, with the same noise."""
   ids, x = _ids(), _rows(_ids())
