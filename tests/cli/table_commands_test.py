@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 
 from tfdpflows import accounting, cli
+from tfdpflows.tabular.code_store import CodeStore
+from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import read_table
 
@@ -28,6 +30,7 @@ class Synthesizer:
   def __init__(self, schema, table):
     self.schema = schema
     self.table = table
+    self.num_examples = len(table)
 
   def privacy_statement(self):
     return 'epsilon <= 1 at delta=1e-05'
@@ -69,6 +72,8 @@ def folder(tmp_path, monkeypatch):
   fitted = {}
 
   def fit_to_directory(table, schema, model_dir, **arguments):
+    if isinstance(table, CodeStore):
+      table = TableEncoder(schema).decode(table[:])
     Synthesizer.calls.append(('fit', len(table), model_dir, arguments))
     (tmp_path / model_dir).mkdir(exist_ok=True)
     (tmp_path / model_dir / 'model.json').touch()
@@ -228,7 +233,8 @@ def test_fit_that_stops_says_how_to_go_on(folder, monkeypatch, capsys):
 
   stop(KeyboardInterrupt(), partial=False)
   assert cli.main(FIT) == 130
-  assert 'Nothing was written and nothing was spent.' in capsys.readouterr().err
+  err = capsys.readouterr().err
+  assert 'Nothing was spent. The rows that were read are in model.pa' in err
   stop(OSError(28, 'No space left on device', 'model.partial/x'), partial=True)
   assert cli.main(FIT) == 2
   err = capsys.readouterr().err

@@ -249,7 +249,7 @@ def test_texts_of_other_classes_are_texts(marks):
   cells = ['7', 'true', 'a', 'é', 'NA', 'null', '\ud800', '']
   plain = pd.DataFrame(dict.fromkeys(schema.names, cells), dtype=object)
   hostile = pd.DataFrame(
-    dict.fromkeys(schema.names, [_Hostile(cell) for cell in cells]),
+    {name: [_Hostile(cell) for cell in cells] for name in schema.names},
     dtype=object,
   )
   expected = schema.validate(plain, 'clip')

@@ -13,6 +13,7 @@ from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms.bounds import bounds_event
 from tfdpflows.progress import log_charge
+from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.base import TableModel
@@ -165,7 +166,7 @@ def _check_rounds(spent, budget, accountant):
 
 
 def run_mechanisms(
-  table: pd.DataFrame,
+  table: pd.DataFrame | StoredRows,
   schema: TableSchema,
   spending: Spending,
   model: TableModel,
@@ -179,7 +180,8 @@ def run_mechanisms(
   """Runs all mechanisms of a fit, each charged to the ledger before.
 
   Args:
-    table: validated `DataFrame`.
+    table: validated `DataFrame`; or its codes, `StoredRows`, of a schema
+      without marks.
     schema: `TableSchema`.
     spending: from `split_budget`.
     model: the `TableModel`.
@@ -231,7 +233,11 @@ def run_mechanisms(
     log_charge('Types, ranges and categories', ledger, _BOUNDS)
     table = schema.validate(table, 'clip')
   encoder = TableEncoder(schema)
-  codes = encoder.encode(table)
+  codes = table
+  if not isinstance(table, StoredRows):
+    codes = encoder.encode(table)
+  elif not model.takes_stored:
+    codes = table[:]
   histograms = mechanisms.noisy_histograms(
     np.delete(codes, absent, 0) if absent else codes,
     encoder.columns,

@@ -16,6 +16,7 @@ from tfdpflows import accounting
 from tfdpflows._checks import check_integer
 from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
+  code_store,
   conditioning,
   fitting,
   model_card,
@@ -28,6 +29,7 @@ from tfdpflows.tabular import (
 )
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.sources import Source
 
 
 class TabularSynthesizer:
@@ -195,7 +197,7 @@ class TabularSynthesizer:
 
   def fit(
     self,
-    df: pd.DataFrame,
+    data: Any,
     work_dir: str | os.PathLike | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -203,7 +205,10 @@ class TabularSynthesizer:
     """Fits the density.
 
     Args:
-      df: `DataFrame` with the columns of the schema.
+      data: the rows, with the columns of the schema: a `DataFrame`; or what
+        `tabular.sources.Source.of` takes, such as the path of a CSV, Parquet,
+        Arrow or TFRecord file, a list, pattern or folder of them, a
+        `tf.data.Dataset` of dicts, or a table of pyarrow.
       work_dir: folder that does not exist yet, for the ledger and for
         checkpoints; it holds the secret that all noise derives from, until
         the caller deletes it. Without one all is in memory.
@@ -224,9 +229,9 @@ class TabularSynthesizer:
       LedgerError: if the ledger in `work_dir` was edited, or cannot be written.
       OSError: if `work_dir` cannot be written.
     """
-    return self._fit(df, work_dir, resume, progress)
+    return self._fit(data, work_dir, resume, progress)
 
-  def _fit(self, df, work_dir, resume, progress, overwrite=False, absent=()):
+  def _fit(self, data, work_dir, resume, progress, overwrite=False, absent=()):
     """Fits; `overwrite` says whether to replace unfinished work.
 
     `absent` has numbers of rows that no mechanism sees, for audits.
@@ -243,49 +248,25 @@ class TabularSynthesizer:
         'came from the data. Replace them by public knowledge and remove the '
         'marks, or pay for private bounds with bounds_epsilon.'
       )
-    units, columns = None, {}
-    if self._unit_settings is not None:
-      ids = self.schema.unit_ids(df, self.out_of_range)
-      known = ids.notna().to_numpy()
-      df, ids = df[known].reset_index(drop=True), ids[known]
-      # Numbers of rows among those whose unit is known.
-      places = np.cumsum(known) - 1
-      absent = [int(places[row]) for row in absent if known[row]]
-      units = self._unit_settings.units(ids)
-      columns = {self.schema.privacy_unit: ids.to_numpy()}
-    table = self.schema.validate(df, self.out_of_range)
+    data = self._read(data, work_dir, resume, overwrite)
+    if isinstance(data, pd.DataFrame):
+      table, units, columns, absent = self._validated(data, absent)
+    else:
+      table, units, columns = data, None, {}
     examples = len(table) if units is None else units.num_units
-    self.model = self._model_for(examples)
-    self.num_examples = examples
-    if self.budget.delta * examples >= 1:
-      what = 'row' if units is None else 'unit'
-      warnings.warn(
-        f'delta is {self.budget.delta:g}, and one over the number of {what}s '
-        f'{1 / examples:.2g}: publishing one {what} in full would be as '
-        'private as that. Choose delta well below.',
-        stacklevel=3,
+    try:
+      spending, work = self._begin(
+        table.assign(**columns) if columns else table,
+        examples,
+        units,
+        work_dir,
+        resume,
+        overwrite,
       )
-    # A budget that is too small is refused before anything is written.
-    spending = fitting.split_budget(
-      self.schema,
-      examples,
-      self.model,
-      budget=self.budget,
-      bounds_epsilon=self.bounds_epsilon,
-      accountant=self.accountant,
-      max_rows_epsilon=self._max_rows_epsilon,
-    )
-    work = work_directory.WorkDirectory(
-      work_dir,
-      resume=resume,
-      overwrite=overwrite,
-      settings=self._settings(),
-      table=table.assign(**columns),
-      seed=self.seed,
-      budget=self.budget,
-      accountant=self.accountant,
-      privacy_unit=self.schema.privacy_unit,
-    )
+    except ValueError:
+      if isinstance(table, code_store.CodeStore) and work_dir is not None:
+        table.discard(os.fspath(work_dir))
+      raise
     logging.info(
       'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g (%s). '
       'Ledger and unfinished work: %s.',
@@ -301,6 +282,8 @@ class TabularSynthesizer:
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
     try:
+      if work_dir is not None and isinstance(table, code_store.CodeStore):
+        table.move(os.path.join(os.fspath(work_dir), code_store.ROWS))
       fitted = fitting.run_mechanisms(
         table,
         self.schema,
@@ -326,6 +309,72 @@ class TabularSynthesizer:
         spending.plan, self.schema.privacy_unit
       )
     return self
+
+  def _begin(self, table, examples, units, work_dir, resume, overwrite):
+    """Returns the `Spending` of a fit and its `WorkDirectory`."""
+    self.model = self._model_for(examples)
+    self.num_examples = examples
+    if self.budget.delta * examples >= 1:
+      what = 'row' if units is None else 'unit'
+      warnings.warn(
+        f'delta is {self.budget.delta:g}, and one over the number of {what}s '
+        f'{1 / examples:.2g}: publishing one {what} in full would be as '
+        'private as that. Choose delta well below.',
+        stacklevel=4,
+      )
+    # A budget that is too small is refused before anything is written.
+    spending = fitting.split_budget(
+      self.schema,
+      examples,
+      self.model,
+      budget=self.budget,
+      bounds_epsilon=self.bounds_epsilon,
+      accountant=self.accountant,
+      max_rows_epsilon=self._max_rows_epsilon,
+    )
+    work = work_directory.WorkDirectory(
+      work_dir,
+      resume=resume,
+      overwrite=overwrite,
+      settings=self._settings(),
+      table=table,
+      seed=self.seed,
+      budget=self.budget,
+      accountant=self.accountant,
+      privacy_unit=self.schema.privacy_unit,
+    )
+    return spending, work
+
+  def _validated(self, df, absent):
+    """Returns the validated table, its units, further columns, absent rows."""
+    units, columns = None, {}
+    if self._unit_settings is not None:
+      ids = self.schema.unit_ids(df, self.out_of_range)
+      known = ids.notna().to_numpy()
+      df, ids = df[known].reset_index(drop=True), ids[known]
+      # Numbers of rows among those whose unit is known.
+      places = np.cumsum(known) - 1
+      absent = [int(places[row]) for row in absent if known[row]]
+      units = self._unit_settings.units(ids)
+      columns = {self.schema.privacy_unit: ids.to_numpy()}
+    table = self.schema.validate(df, self.out_of_range)
+    return table, units, columns, absent
+
+  def _read(self, data, work_dir, resume, overwrite):
+    """Returns a table as a `DataFrame`, or its codes."""
+    if isinstance(data, (pd.DataFrame, code_store.CodeStore)):
+      return data
+    source = Source.of(data)
+    if not code_store.takes(self.schema):
+      return source.to_frame(self.schema, self.out_of_range)
+    return code_store.stored(
+      source,
+      self.schema,
+      self.out_of_range,
+      None if work_dir is None else os.fspath(work_dir),
+      resume=resume,
+      overwrite=overwrite,
+    )
 
   @property
   def _max_rows_epsilon(self):
@@ -713,7 +762,7 @@ def _unit_settings(name, most, weighting, epsilon, budget):
 
 
 def fit_to_directory(
-  table: pd.DataFrame,
+  table: Any,
   schema: TableSchema,
   model_dir: str | os.PathLike,
   *,
@@ -731,7 +780,7 @@ def fit_to_directory(
   with `resume`, without charging anything twice.
 
   Args:
-    table: `DataFrame` of private rows.
+    table: the private rows, see `TabularSynthesizer.fit`.
     schema: `TableSchema`.
     model_dir: the folder to write.
     epsilon: see `TabularSynthesizer`.
