@@ -94,6 +94,7 @@ def read_private(
   *,
   resume: bool,
   overwrite: bool,
+  max_rows_per_unit: int | None,
 ) -> pd.DataFrame | CodeStore:
   """Reads the table of a fit; errors name the file, column and row.
 
@@ -104,6 +105,7 @@ def read_private(
     partial: the folder of the fit.
     resume: whether it goes on with what was interrupted.
     overwrite: whether to drop that.
+    max_rows_per_unit: value of the flag.
 
   Returns:
     What was read and validated: of a schema with marks all rows, else their
@@ -115,7 +117,7 @@ def read_private(
   source = Source.of(paths)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # The fit itself gives them.
-    if code_store.takes(schema):
+    if not schema.is_draft:
       return code_store.stored(
         source,
         schema,
@@ -123,6 +125,7 @@ def read_private(
         partial,
         resume=resume,
         overwrite=overwrite,
+        max_rows_per_unit=max_rows_per_unit,
       )
   table = source.to_frame(schema, out_of_range)
   name = ', '.join(paths)

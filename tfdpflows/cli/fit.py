@@ -186,6 +186,7 @@ def _fit(schema, values, partial):
     partial,
     resume=values.resume,
     overwrite=values.overwrite,
+    max_rows_per_unit=values.max_rows_per_unit,
   )
   with quiet.importing():
     import tensorflow as tf

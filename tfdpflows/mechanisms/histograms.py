@@ -15,6 +15,7 @@ from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
+  check_rows,
   row_weights,
 )
 from tfdpflows.stored_rows import BLOCK, StoredRows
@@ -148,6 +149,7 @@ def noisy_histograms(
     x = as_numbers(x, shape=('num_rows', len(columns)))
   if not columns:
     return []
+  check_rows(units, len(x))
   names = [column.name for column in columns]
   if len(set(names)) < len(names):
     raise ValueError(f'Two columns have the same name: {names}.')

@@ -14,6 +14,7 @@ from tfdpflows._checks import check_positive
 from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.releases import (
   charge_release,
+  check_rows,
   differing_rows,
   row_weights,
 )
@@ -68,6 +69,7 @@ class BinnedRows:
   ):
     self.codes, self.sizes = _checked(codes, sizes)
     self.units = units
+    check_rows(units, len(self.codes))
     self._stored = isinstance(codes, StoredRows)
     if not self._stored:
       self._weights = row_weights(units, len(self.codes))

@@ -8,6 +8,7 @@ is stored, to the last bit.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -20,16 +21,18 @@ import pandas as pd
 from absl import logging
 
 from tfdpflows import atomic
+from tfdpflows.sampling import units
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular import schema as schemas
-from tfdpflows.tabular import values
+from tfdpflows.tabular import unit_order, values
 from tfdpflows.tabular.encoding import TableEncoder, encode_column
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import Chunk, Distinct, Part, Source, wanted
 
 # The folder of the codes in that of a fit.
 ROWS = 'rows'
-_CODES, _STATE = 'codes', 'state.json'
+_CODES, _IDS, _COUNTS, _STATE = 'codes', 'ids', 'counts', 'state.json'
+_ORDERED = 'ordered'
 # Changes when files of an earlier format cannot be read any more.
 _FORMAT = 1
 _DIGESTED = 1 << 22
@@ -40,15 +43,24 @@ class CodeStore(StoredRows):
 
   Args:
     encoder: the `TableEncoder` of the columns.
-    data: path of the file, or a bytearray of what would be in it.
+    data: path of the file, or the bytes that would be in it.
+    rows_per_unit: where units are protected, of which the rows stand together:
+      how many of each there are.
 
   Attributes:
     path: of the file, or `None`.
+    rows_per_unit: see above, or `None`.
   """
 
   dtype = np.dtype(np.float32)
 
-  def __init__(self, encoder: TableEncoder, data: str | bytearray):
+  def __init__(
+    self,
+    encoder: TableEncoder,
+    data: str | bytes | bytearray,
+    rows_per_unit: np.ndarray | None = None,
+  ):
+    self.rows_per_unit = rows_per_unit
     self._record = record_dtype(encoder)
     self.path = data if isinstance(data, str) else None
     self._records = None
@@ -90,7 +102,7 @@ class CodeStore(StoredRows):
       return
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(os.path.dirname(self.path), folder)
-    self.path = os.path.join(folder, _CODES)
+    self.path = os.path.join(folder, os.path.basename(self.path))
 
   def discard(self, work_dir: str) -> None:
     """Removes the store, unless a fit has begun with it in a folder."""
@@ -102,6 +114,9 @@ class CodeStore(StoredRows):
 
   def _digest(self):
     digest = hashlib.sha256(repr(self._record).encode())
+    if self.rows_per_unit is not None:
+      digest.update(f'{len(self.rows_per_unit)} units'.encode())
+      digest.update(self.rows_per_unit.tobytes())
     if self._records is not None:
       digest.update(self._records.view(np.uint8).data)
     else:
@@ -135,17 +150,22 @@ def read(
   schema: TableSchema,
   out_of_range: str,
   folder: str | None = None,
+  max_rows_per_unit: int | None = None,
 ) -> CodeStore:
   """Validates and encodes a table in one pass, chunk by chunk.
 
   A pass that was interrupted, in a folder, goes on after the last file that it
   has read whole. Nothing is charged for it: it releases nothing.
 
+  Where units are protected their rows are brought together afterwards, and
+  those that are not used are dropped (`unit_order`).
+
   Args:
     source: the `Source`.
     schema: `TableSchema` without marks.
     out_of_range: see `TableSchema.validate`.
     folder: where to store the codes, private to the user; `None` for memory.
+    max_rows_per_unit: largest number of rows of a unit, if the schema has one.
 
   Returns:
     The `CodeStore`.
@@ -157,43 +177,52 @@ def read(
       read is kept for another try.
   """
   encode = ChunkEncoder(schema, out_of_range)
-  if folder is None:
-    data = bytearray()
-    for part in source.parts:
-      for records in _records_of(part, schema, out_of_range, encode):
-        data += records.tobytes()
-    encode.check()
+  if folder is not None:
+    try:
+      return _read_to_folder(source, encode, folder, max_rows_per_unit)
+    except ValueError:
+      shutil.rmtree(folder, ignore_errors=True)
+      raise
+  data, ids = bytearray(), bytearray()
+  for part in source.parts:
+    for records, of_rows in _records_of(part, encode):
+      data += records.tobytes()
+      ids += of_rows.tobytes()
+  encode.check()
+  if schema.privacy_unit is None:
     return CodeStore(encode.encoder, data)
-  try:
-    return _read_to_folder(source, schema, out_of_range, folder, encode)
-  except ValueError:
-    shutil.rmtree(folder, ignore_errors=True)
-    raise
+  records, counts = unit_order.in_memory(
+    np.frombuffer(data, encode.dtype),
+    np.frombuffer(ids, units.IDENTITY),
+    max_rows_per_unit,
+  )
+  return CodeStore(encode.encoder, records.tobytes(), counts)
 
 
-def _read_to_folder(source, schema, out_of_range, folder, encode):
+def _read_to_folder(source, encode, folder, max_rows):
   os.makedirs(folder, mode=0o700, exist_ok=True)
-  path = os.path.join(folder, _CODES)
-  facts = _facts(schema, out_of_range)
+  path = functools.partial(os.path.join, folder)
+  facts = _facts(encode.schema, encode.out_of_range, max_rows)
   state = _state(folder)
-  if state is None or state['facts'] != facts:
+  if state is None or state['facts'] != facts or state['complete']:
+    # What is complete, and of other files or damaged, is read again.
     state = {'facts': facts, 'parts': [], 'complete': False}
   done = _done(state['parts'], source.parts)
   state['parts'] = state['parts'][:done]
-  size = 0
   if done:
     encode.rows, encode.present = state['parts'][-1]['sums']
-    size = encode.rows * encode.dtype.itemsize
-  with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), 'r+b') as file:
-    if os.path.getsize(path) < size:
-      raise OSError(f'{path} is shorter than it was. Remove {folder}.')
-    file.truncate(size)
-    file.seek(size)
+  with contextlib.ExitStack() as opened:
+    files = [
+      opened.enter_context(_continued(path(name), encode.rows, dtype))
+      for name, dtype in ((_CODES, encode.dtype), (_IDS, encode.id_dtype))
+    ]
     for number, part in enumerate(source.parts[done:], done + 1):
-      for records in _records_of(part, schema, out_of_range, encode):
-        file.write(records.tobytes())
-      file.flush()
-      os.fsync(file.fileno())
+      for found in _records_of(part, encode):
+        for file, records in zip(files, found):
+          file.write(records.tobytes())
+      for file in files:
+        file.flush()
+        os.fsync(file.fileno())
       sums = [encode.rows, encode.present]
       state['parts'].append({'identity': part.identity, 'sums': sums})
       _write_state(folder, state)
@@ -205,19 +234,50 @@ def _read_to_folder(source, schema, out_of_range, folder, encode):
         len(source.parts),
       )
   encode.check()
-  store = CodeStore(encode.encoder, path)
-  state['complete'] = True
+  if max_rows is not None:
+    unit_order.on_disk(
+      path(_CODES),
+      path(_IDS),
+      encode.dtype,
+      max_rows,
+      ordered=path(_ORDERED),
+      counts=path(_COUNTS),
+    )
+  size = os.path.getsize(path(_file(max_rows)))
+  state.update(complete=True, size=size)
   _write_state(folder, state)
-  return store
+  # Not before: a pass that goes on takes them for what it has written.
+  os.unlink(path(_IDS))
+  if max_rows is not None:
+    os.unlink(path(_CODES))
+  return _open(encode.encoder, folder, max_rows)
 
 
-def takes(schema: TableSchema) -> bool:
-  """Whether the codes of a table are known before any mechanism runs.
+def _file(max_rows):
+  """The name of the file that holds the codes in the end."""
+  return _CODES if max_rows is None else _ORDERED
 
-  Under a schema with marks types and ranges are found privately first, and all
-  rows have to be in memory.
-  """
-  return not schema.is_draft and schema.privacy_unit is None
+
+@contextlib.contextmanager
+def _continued(path, rows, dtype):
+  """Opens a file of records behind the first rows of it."""
+  size = rows * dtype.itemsize
+  with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), 'r+b') as file:
+    if os.path.getsize(path) < size:
+      raise OSError(
+        f'{path} is shorter than it was. Remove {os.path.dirname(path)}.'
+      )
+    file.truncate(size)
+    file.seek(size)
+    yield file
+
+
+def _open(encoder, folder, max_rows):
+  counts = None
+  if max_rows is not None:
+    path = os.path.join(folder, _COUNTS)
+    counts = np.fromfile(path, unit_order.COUNT)
+  return CodeStore(encoder, os.path.join(folder, _file(max_rows)), counts)
 
 
 def stored(
@@ -228,6 +288,7 @@ def stored(
   *,
   resume: bool,
   overwrite: bool,
+  max_rows_per_unit: int | None = None,
 ) -> CodeStore:
   """Returns the codes of a table for a fit that works in a folder.
 
@@ -242,6 +303,7 @@ def stored(
     work_dir: the folder, `None` for memory.
     resume: whether to go on with what was interrupted.
     overwrite: whether to drop it.
+    max_rows_per_unit: see `read`.
 
   Raises:
     FileExistsError: if there is a fit that was begun, without either. What was
@@ -249,7 +311,7 @@ def stored(
     FileNotFoundError: if there is nothing to resume.
   """
   if work_dir is None:
-    return read(source, schema, out_of_range)
+    return read(source, schema, out_of_range, None, max_rows_per_unit)
   begun = os.path.join(work_dir, ROWS)
   folder = f'{os.path.normpath(work_dir)}.{ROWS}'
   if resume:
@@ -257,20 +319,20 @@ def stored(
       raise FileNotFoundError(
         f'There is nothing to resume: {work_dir} does not exist.'
       )
-    # A kill may have come before the codes were moved.
-    for place in (begun, folder):
-      found = _reopen(source, schema, out_of_range, place)
-      if found is not None:
-        return found
   elif os.path.lexists(work_dir) and not overwrite:
     raise FileExistsError(
       f'{work_dir} holds a fit that was not finished: resume it, or overwrite '
       'it. What it spent on these rows stays spent.'
     )
-  return read(source, schema, out_of_range, folder)
+  # A kill may have come before the codes were moved.
+  for place in (begun, folder) if resume else (folder,):
+    found = _reopen(source, schema, out_of_range, place, max_rows_per_unit)
+    if found is not None:
+      return found
+  return read(source, schema, out_of_range, folder, max_rows_per_unit)
 
 
-def _reopen(source, schema, out_of_range, folder):
+def _reopen(source, schema, out_of_range, folder, max_rows):
   """Returns what a pass over the same files stored, `None` without such.
 
   Files are the same if their paths, sizes and times are; a table in no files
@@ -280,23 +342,23 @@ def _reopen(source, schema, out_of_range, folder):
   if (
     state is None
     or not state['complete']
-    or state['facts'] != _facts(schema, out_of_range)
+    or state['facts'] != _facts(schema, out_of_range, max_rows)
     or source.identity is None
     or source.identity != [part['identity'] for part in state['parts']]
   ):
     return None
-  encoder = TableEncoder(schema)
-  path = os.path.join(folder, _CODES)
-  rows = state['parts'][-1]['sums'][0]
-  if not os.path.exists(path) or (
-    os.path.getsize(path) != rows * record_dtype(encoder).itemsize
-  ):
+  path = os.path.join(folder, _file(max_rows))
+  if not os.path.exists(path) or os.path.getsize(path) != state['size']:
     return None
-  return CodeStore(encoder, path)
+  found = _open(TableEncoder(schema), folder, max_rows)
+  if max_rows is not None and found.rows_per_unit.sum() != len(found):
+    return None
+  return found
 
 
-def _facts(schema, out_of_range):
-  return json.loads(json.dumps([_FORMAT, schema.to_dict(), out_of_range]))
+def _facts(schema, out_of_range, max_rows):
+  facts = [_FORMAT, schema.to_dict(), out_of_range, max_rows]
+  return json.loads(json.dumps(facts))
 
 
 def _state(folder):
@@ -322,18 +384,17 @@ def _done(stored, parts):
   return min(len(stored), len(parts))
 
 
-def _records_of(part, schema, out_of_range, encode):
-  """Yields the records of a part; errors name its rows."""
+def _records_of(part, encode):
+  """Yields records and identities of a part; errors name its rows."""
   first, names = 0, None
-  for chunk in part.read(wanted(schema), out_of_range == 'clip'):
-    if names is None:
-      with _of_part(part):
-        schema.check_columns(list(chunk))
-    names = names or list(chunk)
+  clip = encode.out_of_range == 'clip'
+  for chunk in part.read(wanted(encode.schema), clip):
     with _of_part(part, first):
-      records = encode(chunk)
+      if names is None:
+        encode.schema.check_columns(names := list(chunk))
+      found = encode(chunk)
     first += encode.chunk_rows
-    yield records
+    yield found
 
 
 @contextlib.contextmanager
@@ -355,52 +416,97 @@ class ChunkEncoder:
     out_of_range: see `TableSchema.validate`.
 
   Attributes:
+    schema: see above.
+    out_of_range: see above.
     encoder: the `TableEncoder`.
     dtype: of a record.
+    id_dtype: of what names the unit of a row: `units.IDENTITY`, empty without
+      units.
     rows: how many rows were stored so far.
     present: for each column, whether it had a value so far.
-    chunk_rows: number of rows of the last chunk.
+    chunk_rows: number of rows of the last chunk, also of those without a unit.
   """
 
   def __init__(self, schema: TableSchema, out_of_range: str):
-    self._schema, self._out_of_range = schema, out_of_range
+    self.schema, self.out_of_range = schema, out_of_range
     self.encoder = TableEncoder(schema)
     self.dtype = record_dtype(self.encoder)
+    self.id_dtype = np.dtype([])
+    if schema.privacy_unit is not None:
+      self.id_dtype = units.IDENTITY
     self.rows = self.chunk_rows = 0
     self.present = [False] * len(schema)
 
-  def __call__(self, chunk: Chunk) -> np.ndarray:
-    """Returns the records of a chunk, a structured array.
+  def __call__(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the records of a chunk and the identities of their units.
+
+    Rows without a unit are left out.
 
     Raises:
       CellError: for the first cell of a column that is refused.
     """
     column = next(iter(chunk.values()))
     self.chunk_rows = len(getattr(column, 'places', column))
-    records = np.empty(self.chunk_rows, self.dtype)
-    for i, field in enumerate(self._schema):
+    ids = np.empty(self.chunk_rows, self.id_dtype)
+    if self.schema.privacy_unit is not None:
+      known, ids = self._identities(chunk[self.schema.privacy_unit])
+      if not known.all():
+        chunk = {name: _some(c, known) for name, c in chunk.items()}
+        ids = ids[known]
+    records = np.empty(len(ids), self.dtype)
+    for i, field in enumerate(self.schema):
       records[f'{i}'] = self._codes(i, field, chunk[field.name])
-    self.rows += self.chunk_rows
-    return records
+    self.rows += len(ids)
+    return records, ids
 
   def check(self) -> None:
     """Refuses a table of which nothing can be learned, once it is read."""
-    self._schema.warn_of_constants()
+    self.schema.warn_of_constants()
+    if not self.rows and self.schema.privacy_unit is not None:
+      raise self.schema.no_identifiers()
     if not self.rows:
       raise ValueError('The table has no rows; give it at least two.')
     schemas.check_num_rows(self.rows)
-    if self._out_of_range != 'clip':
-      for present, field in zip(self.present, self._schema):
+    if self.out_of_range != 'clip':
+      for present, field in zip(self.present, self.schema):
         schemas.check_informative(present, field)
 
   def _codes(self, i, field, column):
     if isinstance(column, Distinct):
       return of_distinct(column, lambda cells: self._codes(i, field, cells))
-    column = self._schema.validate_column(
-      field.name, column, self._out_of_range
-    )
+    column = self.schema.validate_column(field.name, column, self.out_of_range)
     self.present[i] = self.present[i] or bool(column.notna().any())
     return encode_column(column, field, self.encoder.columns[i])
+
+  def _identities(self, column):
+    """Returns which rows have a unit, and its identity."""
+    if not isinstance(column, Distinct):
+      column = _distinct(column)
+
+    def identities(cells):
+      texts = self.schema.unit_ids_of(cells, self.out_of_range)
+      found = np.zeros(len(texts), [('known', bool), ('id', units.IDENTITY)])
+      found['known'] = texts.notna()
+      found['id'][found['known']] = units.identities(texts.dropna())
+      return found
+
+    found = of_distinct(column, identities)
+    return found['known'], found['id']
+
+
+def _distinct(column):
+  """Returns a column of numbers or other cells as `Distinct`."""
+  if isinstance(column.dtype, np.dtype) and column.dtype.kind in 'biuf':
+    places, found = pd.factorize(column.to_numpy(), use_na_sentinel=False)
+    return Distinct(found.astype(object), places)
+  found = column.astype(object).to_numpy(object)
+  return Distinct(found, np.arange(len(found)))
+
+
+def _some(column, which):
+  if isinstance(column, Distinct):
+    return Distinct(column.values, column.places[which])
+  return column[which].reset_index(drop=True)
 
 
 def of_distinct(column: Distinct, function: Any) -> np.ndarray:

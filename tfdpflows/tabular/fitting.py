@@ -13,6 +13,7 @@ from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms.bounds import bounds_event
 from tfdpflows.progress import log_charge
+from tfdpflows.sampling.units import SortedUnits
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder
@@ -48,6 +49,15 @@ class UnitSettings(NamedTuple):
     """Returns the units, before a smaller number of rows is chosen."""
     return sampling.Units(
       ids,
+      max_rows_per_unit=self.max_rows_per_unit,
+      weighting=self.weighting,
+      name=self.name,
+    )
+
+  def sorted_units(self, rows_per_unit: np.ndarray) -> sampling.Units:
+    """Returns `units` where the rows of each stand together in the table."""
+    return SortedUnits(
+      rows_per_unit,
       max_rows_per_unit=self.max_rows_per_unit,
       weighting=self.weighting,
       name=self.name,

@@ -132,6 +132,8 @@ class Source(NamedTuple):
       OSError: for a file that does not exist.
       ImportError: if pyarrow is needed and missing.
     """
+    if isinstance(data, cls):
+      return data
     if isinstance(data, (str, os.PathLike)):
       data = [data]
     if isinstance(data, (list, tuple)):

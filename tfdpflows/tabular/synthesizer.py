@@ -253,6 +253,8 @@ class TabularSynthesizer:
       table, units, columns, absent = self._validated(data, absent)
     else:
       table, units, columns = data, None, {}
+      if self._unit_settings is not None:
+        units = self._unit_settings.sorted_units(data.rows_per_unit)
     examples = len(table) if units is None else units.num_units
     try:
       spending, work = self._begin(
@@ -365,7 +367,8 @@ class TabularSynthesizer:
     if isinstance(data, (pd.DataFrame, code_store.CodeStore)):
       return data
     source = Source.of(data)
-    if not code_store.takes(self.schema):
+    if self.schema.is_draft:
+      # Types and ranges are found privately first, of all rows in memory.
       return source.to_frame(self.schema, self.out_of_range)
     return code_store.stored(
       source,
@@ -374,6 +377,9 @@ class TabularSynthesizer:
       None if work_dir is None else os.fspath(work_dir),
       resume=resume,
       overwrite=overwrite,
+      max_rows_per_unit=(
+        self._unit_settings and self._unit_settings.max_rows_per_unit
+      ),
     )
 
   @property
