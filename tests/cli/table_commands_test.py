@@ -43,6 +43,9 @@ class Synthesizer:
       rows.attrs['conditions'] = {'method': method, 'effective_rows': 3.2}
     return rows
 
+  def sample_frames(self, num_rows, seed=None):
+    yield self.sample(num_rows, seed, {})
+
   def log_prob(self, df):
     return np.linspace(-2.0, -1.0, len(df))
 

@@ -251,7 +251,7 @@ def _files_below(folder):
     found += [
       os.path.join(place, name)
       for name in sorted(names)
-      if name[0] not in '._' and _format(name) is not None
+      if name[0] not in '._' and _known_format(name) is not None
     ]
   if not found:
     raise FileNotFoundError(
@@ -261,7 +261,18 @@ def _files_below(folder):
   return found
 
 
-def _format(path):
+def file_format(path: str) -> str:
+  """Returns the format that a name stands for.
+
+  It is 'csv', 'parquet', 'ipc' (Arrow's, also of Feather) or 'tfrecord'.
+
+  >>> file_format('people.csv.gz'), file_format('people.pq')
+  ('csv', 'parquet')
+  """
+  return _known_format(path) or 'csv'
+
+
+def _known_format(path):
   for end, kind in _FORMATS.items():
     if path.lower().endswith(end):
       return kind
@@ -269,10 +280,10 @@ def _format(path):
 
 
 def _file_part(path, folder=None):
-  kind = _format(path) or 'csv'
+  kind = file_format(path)
   read = {'csv': _read_csv, 'tfrecord': _read_tfrecord}.get(kind)
   if read is None:
-    _arrow()
+    import_arrow()
     read = lambda path, *args: _read_arrow_file(path, kind, *args)
   partition = {} if folder is None else _partition(path, folder)
 
@@ -316,7 +327,7 @@ def _read_csv(path, names, clip):
 
 
 def _read_arrow_file(path, kind, names, clip):
-  pa, dataset = _arrow()
+  pa, dataset = import_arrow()
   form = kind
   if kind == 'parquet':
     found = dataset.dataset(path, format='parquet').schema
@@ -329,8 +340,12 @@ def _read_arrow_file(path, kind, names, clip):
 # Arrow.
 
 
-def _arrow():
-  """Returns pyarrow and its module of datasets."""
+def import_arrow() -> tuple[Any, Any]:
+  """Returns pyarrow and its module of datasets.
+
+  Raises:
+    ImportError: saying how to install it.
+  """
   try:
     import pyarrow as pa  # noqa: PLC0415 (an extra)
     from pyarrow import dataset  # noqa: PLC0415
@@ -372,7 +387,7 @@ def _is_text(pa, kind):
 
 def _arrow_column(array, clip):
   """Returns a column as pandas has it, texts as `Distinct`."""
-  pa, _ = _arrow()
+  pa, _ = import_arrow()
   types, kind = pa.types, array.type
   if _is_text(pa, kind) or types.is_binary(kind):
     array = array.dictionary_encode()
@@ -424,7 +439,7 @@ def _part_of_object(data):
       'The dataset', None, lambda names, clip: _read_dataset(data, clip)
     )
   if module == 'pyarrow':
-    pa, dataset = _arrow()
+    pa, dataset = import_arrow()
     if isinstance(data, dataset.Dataset):
       return _arrow_part(lambda: data, 'dataset')
     if isinstance(data, pa.RecordBatch):
@@ -432,7 +447,7 @@ def _part_of_object(data):
     if isinstance(data, pa.Table):
       return _arrow_part(lambda: data.to_batches(max_chunksize=CHUNK))
   if hasattr(data, '__arrow_c_stream__'):
-    pa, _ = _arrow()
+    pa, _ = import_arrow()
     reader = data
     if not isinstance(data, pa.RecordBatchReader):
       reader = pa.RecordBatchReader.from_stream(data)

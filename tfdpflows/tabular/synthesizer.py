@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,9 @@ from tfdpflows.tabular import (
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import Source
+
+# Rows of a part of a sample.
+_FRAME = 1 << 16
 
 
 class TabularSynthesizer:
@@ -465,12 +469,8 @@ class TabularSynthesizer:
         does not allow, naming the column; for one that needs resampling, of a
         model without a density.
     """
-    self._check_fitted()
-    if num_rows != int(num_rows) or num_rows < 0:
-      raise ValueError(f'num_rows is {num_rows}; it must be an integer >= 0.')
-    if seed is not None and seed < 0:
-      raise ValueError(f'seed is {seed}; it must be 0 or more.')
-    rng, encoder = np.random.default_rng(seed), TableEncoder(self.schema)
+    rng = self._sampling_rng(num_rows, seed)
+    encoder = TableEncoder(self.schema)
     if not conditions:
       return encoder.decode(self._distribution.sample(int(num_rows), rng))
     found = conditioning.sample(
@@ -486,6 +486,41 @@ class TabularSynthesizer:
       'effective_rows': found.effective,
     }
     return table
+
+  def sample_frames(
+    self, num_rows: int, seed: int | None = None
+  ) -> Iterator[pd.DataFrame]:
+    """Yields the rows of `sample`, without conditions, in parts.
+
+    So many as `sinks.write_frames` writes to a file need no memory.
+
+    Args:
+      num_rows: see `sample`, as the errors.
+      seed: see there.
+    """
+    rng = self._sampling_rng(num_rows, seed)
+    return self._frames(int(num_rows), rng)
+
+  def _frames(self, num_rows, rng):
+    encoder, parts, waiting = TableEncoder(self.schema), [], 0
+    for part in self._distribution.sample_blocks(num_rows, rng):
+      parts.append(part)
+      waiting += len(part)
+      if waiting >= _FRAME:
+        yield encoder.decode(np.concatenate(parts))
+        parts, waiting = [], 0
+    if parts or not num_rows:
+      empty = np.empty([0, len(self.schema)], np.float32)
+      yield encoder.decode(np.concatenate([empty, *parts]))
+
+  def _sampling_rng(self, num_rows, seed):
+    """Returns the generator of `sample`, and checks its arguments."""
+    self._check_fitted()
+    if num_rows != int(num_rows) or num_rows < 0:
+      raise ValueError(f'num_rows is {num_rows}; it must be an integer >= 0.')
+    if seed is not None and seed < 0:
+      raise ValueError(f'seed is {seed}; it must be 0 or more.')
+    return np.random.default_rng(seed)
 
   def log_prob(self, df: pd.DataFrame) -> np.ndarray:
     """Returns the log-density of rows, in nats, float32 `[n]`.

@@ -8,6 +8,7 @@ import gzip
 import io
 import os
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import pandas as pd
 
@@ -116,31 +117,45 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:
     OSError: if it cannot be written; a file that was there is left alone.
   """
   path = os.fspath(path)
-  columns = {}
   used = set()
   for name in values.checked_names(df, allow_empty=True):
     column = df[name]
-    if pd.api.types.is_bool_dtype(column.dtype):
-      column = column.astype(object).map({True: 'true', False: 'false'})
-    elif values.is_text(column):
+    is_bool = pd.api.types.is_bool_dtype(column.dtype)
+    if values.is_text(column) and not is_bool:
       used.update(column.dropna().unique())
-    columns[name] = column
   missing = next((word for word in values.MISSING if word not in used), '')
-  frame = pd.DataFrame(columns)
 
   def write(file):
     if path.endswith('.gz'):
       with gzip.GzipFile(fileobj=file, mode='wb', filename='') as packed:
-        _write_text(frame, packed, missing)
+        write_csv(df, packed, missing)
     else:
-      _write_text(frame, file, missing)
+      write_csv(df, file, missing)
 
   atomic.write_file(path, write)
 
 
-def _write_text(frame, file, missing):
+def write_csv(
+  df: pd.DataFrame, file: BinaryIO, missing: str, header: bool = True
+) -> None:
+  """Writes rows of CSV to an open file.
+
+  Args:
+    df: a `DataFrame`.
+    file: binary.
+    missing: what stands for a missing value.
+    header: whether the names of the columns come first.
+  """
+  columns = {}
+  for name in df.columns:
+    column = df[name]
+    if pd.api.types.is_bool_dtype(column.dtype):
+      column = column.astype(object).map({True: 'true', False: 'false'})
+    columns[name] = column
   text = io.TextIOWrapper(file, encoding='utf-8', newline='')
-  frame.to_csv(text, index=False, na_rep=missing, lineterminator='\n')
+  pd.DataFrame(columns).to_csv(
+    text, index=False, na_rep=missing, lineterminator='\n', header=header
+  )
   text.flush()
   text.detach()
 
