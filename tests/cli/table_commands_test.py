@@ -133,6 +133,29 @@ def test_schema_writes_a_draft_that_fit_refuses(folder, capsys):
   _refused([*draft, '--bounds_epsilon=0', '--overwrite'], 'above 0', capsys)
 
 
+def test_all_formats_are_read_and_written(folder, capsys):
+  for name in ('a.parquet', 'a.tfrecord', 'a.csv.gz'):
+    cli.main([*FIT, '--overwrite'])
+    argv = ['sample', '--model_dir=model', '--num_rows=9', f'--output={name}']
+    assert cli.main([*argv, '--seed=5']) == 0
+    assert f'Wrote 9 rows to {name}' in capsys.readouterr().out
+    argv = ['schema', f'--input={name}', '--output=draft.json', '--overwrite']
+    assert cli.main(argv) == 0
+    assert 'sex     string, 2 values: f, m' in capsys.readouterr().out
+    fit = [*FIT[:1], f'--input={name}', '--input=people.csv', *FIT[2:]]
+    assert cli.main([*fit, '--overwrite']) == 0
+    assert Synthesizer.calls[-1][:2] == ('fit', 9 + ROWS)
+  (folder / 'parts').mkdir()
+  shutil.copy('people.csv', 'parts/1.csv')
+  shutil.copy('people.csv', 'parts/2.csv')
+  for given in ('parts', 'parts/*.csv'):
+    fit = [*FIT[:1], f'--input={given}', *FIT[2:], '--overwrite']
+    assert cli.main(fit) == 0
+    assert Synthesizer.calls[-1][:2] == ('fit', 2 * ROWS)
+  (folder / 'parts' / '2.csv').write_text('age,income,sex\n30,20.5,f\n30,1,x\n')
+  _refused(fit, "parts/2.csv: Column 'sex', row 2 (line 3 of", capsys)
+
+
 def test_no_row_decides_whether_a_fit_ends(folder, capsys):
   people = folder / 'people.csv'
   whole = people.read_bytes()

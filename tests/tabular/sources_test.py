@@ -365,6 +365,12 @@ def test_text_that_is_not_utf8(tmp_path):
   assert store[:].ravel().tolist() == [0, 1]
 
 
+def test_a_table_of_any_kind_has_a_draft(people, tmp_path):
+  table = Source.of(_parquet(people, tmp_path)).to_frame()
+  kinds = {field.name: field.type for field in TableSchema.draft(table)}
+  assert kinds == {f.name: f.type for f in people.schema}
+
+
 def test_distinct_cells_keep_what_pandas_would_join():
   column = Distinct.of(['a\0b', 'a', 'a\0c', 'a'])
   assert column.values.tolist() == ['a\0b', 'a', 'a\0c']
@@ -393,6 +399,7 @@ def test_cells_of_arrow_are_those_of_pandas(out_of_range):
     ([None, None], pa.null()),
     ([day, None], pa.date32()),
     ([[1, 2], None], pa.list_(pa.int64())),
+    ([datetime.datetime(9999, 1, 1), None], pa.timestamp('us')),
   ):
     values = [np.float16(v) for v in values] if kind == pa.float16() else values
     table = pa.table({'x': pa.array(values, kind)})

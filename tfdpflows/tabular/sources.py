@@ -158,11 +158,14 @@ class Source(NamedTuple):
     found = [part.identity for part in self.parts]
     return None if None in found else found
 
-  def to_frame(self, schema: TableSchema, out_of_range: str) -> pd.DataFrame:
+  def to_frame(
+    self, schema: TableSchema | None = None, out_of_range: str = 'error'
+  ) -> pd.DataFrame:
     """Returns all rows in memory, with the cells as they are.
 
     Args:
-      schema: `TableSchema`.
+      schema: `TableSchema` with the columns that records may lack; by default
+        there are those of the first record.
       out_of_range: see `read_table`.
 
     Raises:
@@ -170,8 +173,9 @@ class Source(NamedTuple):
       OSError: if one cannot be read.
     """
     columns, names = {}, None
+    expected = () if schema is None else wanted(schema)
     for part in self.parts:
-      for chunk in part.read(wanted(schema), out_of_range == 'clip'):
+      for chunk in part.read(expected, out_of_range == 'clip'):
         if names is None:
           names = list(chunk)
         elif set(names) != set(chunk):
@@ -411,7 +415,9 @@ def _arrow_column(array, clip):
     return pd.Series(array.cast(pa.float64()).to_numpy(zero_copy_only=False))
   if types.is_null(kind):
     return Distinct(_objects([None]), np.zeros(len(array), np.int64))
-  return array.to_pandas()
+  # As objects: pandas refuses a column for one time that is too far away.
+  cells = array.to_pandas(timestamp_as_object=True)
+  return pd.Series(_objects(cells), dtype=object)
 
 
 def _texts(pa, array, clip):

@@ -256,6 +256,8 @@ class TabularSynthesizer:
     if isinstance(data, pd.DataFrame):
       table, units, columns, absent = self._validated(data, absent)
     else:
+      if absent:
+        raise ValueError('Rows can be absent from a DataFrame only.')
       table, units, columns = data, None, {}
       if self._unit_settings is not None:
         units = self._unit_settings.sorted_units(data.rows_per_unit)
