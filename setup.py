@@ -28,13 +28,22 @@ _REQUIRES = [
   'tf-keras>=2.15.1,<3',
   'tqdm>=4.60',
 ]
+# Later ones need NumPy 2.
+_ARROW = ['pyarrow>=14,<23']
 # statsmodels carries the table of the demonstration.
 _DEMO = ['statsmodels>=0.14']
 # skops saves scikit-learn teachers without pickle.
 _PATE = ['skops>=0.9']
 # PyTables reads the files of MIMIC-Extract.
 _MIMIC = ['tables>=3.8']
-_TEST = [*_DEMO, *_PATE, 'hypothesis>=6.80', 'pytest>=7.4', 'pytest-xdist>=3.3']
+_TEST = [
+  *_ARROW,
+  *_DEMO,
+  *_PATE,
+  'hypothesis>=6.80',
+  'pytest>=7.4',
+  'pytest-xdist>=3.3',
+]
 _DEV = [*_TEST, 'ruff>=0.6']
 
 
@@ -59,6 +68,7 @@ setuptools.setup(
   package_data={'': ['*.css', '*.html', '*.json', 'py.typed']},
   install_requires=_REQUIRES,
   extras_require={
+    'arrow': _ARROW,
     'demo': _DEMO,
     'dev': _DEV,
     'mimic': _MIMIC,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Callable, Union
 
 __all__ = [
+  'file_aside',
   'flush',
   'folder_aside',
   'grant_default_mode',
@@ -32,15 +33,26 @@ def write_file(
     write: Writes the content to an open binary file.
     private: Whether only the user may read it.
   """
+  with file_aside(path, private=private) as aside, open(aside, 'wb') as file:
+    write(file)
+
+
+@contextlib.contextmanager
+def file_aside(path: PathLike, *, private: bool = False) -> Iterator[str]:
+  """Yields a new file in the folder of `path`, which then replaces `path`.
+
+  Args:
+    path: Where; a file there is kept on any error.
+    private: Whether only the user may read it.
+  """
   folder, name = os.path.split(os.path.abspath(path))
   descriptor, aside = tempfile.mkstemp(
     dir=folder, prefix=f'{name}.', suffix='.partial'
   )
+  os.close(descriptor)
   try:
-    with os.fdopen(descriptor, 'wb') as file:
-      write(file)
-      file.flush()
-      os.fsync(file.fileno())
+    yield aside
+    flush(aside)
     if not private:
       grant_default_mode(aside)
     os.replace(aside, path)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Optional, Union
 import numpy as np
 
 from tfdpflows import _observer
+from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -172,14 +173,21 @@ class Randomness:
   def table_fingerprint(self, arrays: Iterable[npt.ArrayLike]) -> str:
     """Returns a hex digest of several arrays, as `fingerprint` of one.
 
-    Block by block: an array may be a file that is larger than the memory.
+    Block by block: an array may be a file that is larger than the memory. For
+    `StoredRows` stands their own digest.
     """
     parts = [
       self.fingerprint(array[start : start + _BLOCK])
-      for array in map(np.atleast_1d, arrays)
+      for array in map(_digest_or_array, arrays)
       for start in range(0, max(len(array), 1), _BLOCK)
     ]
     return hashlib.sha256('\n'.join(parts).encode()).hexdigest()
+
+
+def _digest_or_array(array):
+  if isinstance(array, StoredRows):
+    return array.digest
+  return np.atleast_1d(array)
 
 
 def _repr(value):

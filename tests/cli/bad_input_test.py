@@ -109,7 +109,10 @@ def _edited(change):
       lambda t: t.assign(age=t['age'].where(t.index != 4, 'old')),
       "'age', row 5 (line 6 of a CSV file): 'old' is no integer",
     ),
-    (lambda t: t.assign(wage=np.nan), "'wage' has no values"),
+    (
+      lambda t: t.assign(wage=np.nan),
+      "'wage', row 1 (line 2 of a CSV file): the value is missing",
+    ),
   ],
 )
 def test_bad_tables(content, message, folder, capsys):

@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 
 from tfdpflows import accounting, cli
+from tfdpflows.tabular.code_store import CodeStore
+from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import read_table
 
@@ -28,6 +30,7 @@ class Synthesizer:
   def __init__(self, schema, table):
     self.schema = schema
     self.table = table
+    self.num_examples = len(table)
 
   def privacy_statement(self):
     return 'epsilon <= 1 at delta=1e-05'
@@ -39,6 +42,9 @@ class Synthesizer:
       method = 'exact' if len(conditions) == 1 else 'importance'
       rows.attrs['conditions'] = {'method': method, 'effective_rows': 3.2}
     return rows
+
+  def sample_frames(self, num_rows, seed=None):
+    yield self.sample(num_rows, seed, {})
 
   def log_prob(self, df):
     return np.linspace(-2.0, -1.0, len(df))
@@ -69,6 +75,8 @@ def folder(tmp_path, monkeypatch):
   fitted = {}
 
   def fit_to_directory(table, schema, model_dir, **arguments):
+    if isinstance(table, CodeStore):
+      table = TableEncoder(schema).decode(table[:])
     Synthesizer.calls.append(('fit', len(table), model_dir, arguments))
     (tmp_path / model_dir).mkdir(exist_ok=True)
     (tmp_path / model_dir / 'model.json').touch()
@@ -123,6 +131,29 @@ def test_schema_writes_a_draft_that_fit_refuses(folder, capsys):
   assert Synthesizer.calls[0][3]['bounds_epsilon'] == 0.1
   _refused([*draft, '--bounds_epsilon=1', '--overwrite'], 'below', capsys)
   _refused([*draft, '--bounds_epsilon=0', '--overwrite'], 'above 0', capsys)
+
+
+def test_all_formats_are_read_and_written(folder, capsys):
+  for name in ('a.parquet', 'a.tfrecord', 'a.csv.gz'):
+    cli.main([*FIT, '--overwrite'])
+    argv = ['sample', '--model_dir=model', '--num_rows=9', f'--output={name}']
+    assert cli.main([*argv, '--seed=5']) == 0
+    assert f'Wrote 9 rows to {name}' in capsys.readouterr().out
+    argv = ['schema', f'--input={name}', '--output=draft.json', '--overwrite']
+    assert cli.main(argv) == 0
+    assert 'sex     string, 2 values: f, m' in capsys.readouterr().out
+    fit = [*FIT[:1], f'--input={name}', '--input=people.csv', *FIT[2:]]
+    assert cli.main([*fit, '--overwrite']) == 0
+    assert Synthesizer.calls[-1][:2] == ('fit', 9 + ROWS)
+  (folder / 'parts').mkdir()
+  shutil.copy('people.csv', 'parts/1.csv')
+  shutil.copy('people.csv', 'parts/2.csv')
+  for given in ('parts', 'parts/*.csv'):
+    fit = [*FIT[:1], f'--input={given}', *FIT[2:], '--overwrite']
+    assert cli.main(fit) == 0
+    assert Synthesizer.calls[-1][:2] == ('fit', 2 * ROWS)
+  (folder / 'parts' / '2.csv').write_text('age,income,sex\n30,20.5,f\n30,1,x\n')
+  _refused(fit, "parts/2.csv: Column 'sex', row 2 (line 3 of", capsys)
 
 
 def test_no_row_decides_whether_a_fit_ends(folder, capsys):
@@ -228,7 +259,8 @@ def test_fit_that_stops_says_how_to_go_on(folder, monkeypatch, capsys):
 
   stop(KeyboardInterrupt(), partial=False)
   assert cli.main(FIT) == 130
-  assert 'Nothing was written and nothing was spent.' in capsys.readouterr().err
+  err = capsys.readouterr().err
+  assert 'Nothing was spent. The rows that were read are in model.pa' in err
   stop(OSError(28, 'No space left on device', 'model.partial/x'), partial=True)
   assert cli.main(FIT) == 2
   err = capsys.readouterr().err

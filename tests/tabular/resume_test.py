@@ -49,12 +49,12 @@ def save(self, *args, **kwargs):
   saves.append(1)
   return keep(self, *args, **kwargs) if len(saves) == 1 else kill()
 
-draw, keep = PoissonSampler.batch, tf.train.CheckpointManager.save
+draw, keep = PoissonSampler.draw, tf.train.CheckpointManager.save
 if moment == 'first epoch':
   # The first one is of the start.
   tf.train.CheckpointManager.save = save
 elif moment == 'training':
-  PoissonSampler.batch = batch
+  PoissonSampler.draw = batch
 elif moment == 'save':
   TableDensity.export = kill
 synthesizer.fit_to_directory(

@@ -12,6 +12,7 @@ from tfdpflows.cli.command import Options, UsageError
 if TYPE_CHECKING:
   import pandas as pd
 
+  from tfdpflows.tabular.code_store import CodeStore
   from tfdpflows.tabular.schema import TableSchema
   from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
@@ -82,6 +83,57 @@ def read_rows(
   from tfdpflows.tabular.table import read_table
 
   table = read_table(path, schema, out_of_range)
+  return _validated(path, table, schema, out_of_range, fitting, units)
+
+
+def read_private(
+  paths: list[str],
+  schema: TableSchema,
+  out_of_range: str,
+  partial: str,
+  *,
+  resume: bool,
+  overwrite: bool,
+  max_rows_per_unit: int | None,
+) -> pd.DataFrame | CodeStore:
+  """Reads the table of a fit; errors name the file, column and row.
+
+  Args:
+    paths: values of the flag `--input`.
+    schema: `TableSchema`.
+    out_of_range: value of the flag `--out_of_range`.
+    partial: the folder of the fit.
+    resume: whether it goes on with what was interrupted.
+    overwrite: whether to drop that.
+    max_rows_per_unit: value of the flag.
+
+  Returns:
+    What was read and validated: of a schema with marks all rows, else their
+    codes.
+  """
+  from tfdpflows.tabular import code_store
+  from tfdpflows.tabular.sources import Source
+
+  source = Source.of(paths)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # The fit itself gives them.
+    if not schema.is_draft:
+      return code_store.stored(
+        source,
+        schema,
+        out_of_range,
+        partial,
+        resume=resume,
+        overwrite=overwrite,
+        max_rows_per_unit=max_rows_per_unit,
+      )
+  table = source.to_frame(schema, out_of_range)
+  name = ', '.join(paths)
+  units = schema.privacy_unit is not None
+  return _validated(name, table, schema, out_of_range, True, units)
+
+
+def _validated(name, table, schema, out_of_range, fitting, units):
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # The fit itself gives them.
@@ -91,7 +143,7 @@ def read_rows(
       ids = schema.unit_ids(table, out_of_range)
       return found.assign(**{schema.privacy_unit: ids.to_numpy()})
   except ValueError as error:
-    raise ValueError(f'{path}: {error}') from error
+    raise ValueError(f'{name}: {error}') from error
 
 
 def load_model(model_dir: str) -> TabularSynthesizer:
@@ -126,3 +178,8 @@ def check_model(model_dir: str) -> None:
 def partial_dir(model_dir: str) -> str:
   """Returns the folder where a fit works until its model is complete."""
   return os.path.normpath(model_dir) + '.partial'
+
+
+def rows_dir(partial: str) -> str:
+  """Returns the folder of rows that a fit reads before it begins."""
+  return f'{partial}.rows'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import shutil
 import sys
 
 from tfdpflows.cli import files, quiet
@@ -16,9 +17,13 @@ def _define(options):
   options.section('Data')
   options.text(
     'input',
-    'CSV file with the private rows: UTF-8, commas, a header line. A row is '
-    'the unit of privacy, unless there is a --privacy_unit.',
+    'The private rows: a CSV file (UTF-8, commas, a header line; compressed if '
+    'its name ends in .gz) or a .parquet, .arrow, .feather or .tfrecord file; '
+    'a pattern such as "2026-*.csv", or a folder of such files. May be given '
+    'several times. A row is the unit of privacy, unless there is a '
+    '--privacy_unit.',
     metavar='FILE',
+    repeated=True,
     required=True,
   )
   options.text(
@@ -125,7 +130,7 @@ def _define(options):
 
 def _run(values):
   partial = files.partial_dir(values.model_dir)
-  if values.resume and not os.path.isdir(partial):
+  if values.resume and not _has_begun(partial):
     raise UsageError(
       f'There is nothing to resume: {partial} does not exist. Leave --resume '
       'out to start a fit.'
@@ -152,11 +157,36 @@ def _run(values):
     schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
   _check_marks(schema, values)
   _check_units(schema, values)
-  table = files.read_rows(
+  try:
+    synthesizer = _fit(schema, values, partial)
+  except KeyboardInterrupt:
+    raise KeyboardInterrupt(_how_to_resume(partial)) from None
+  except (OSError, accounting.LedgerError) as error:
+    told = values.resume or isinstance(error, FileExistsError)
+    if _has_begun(partial) and not told:
+      print(_how_to_resume(partial), file=sys.stderr)
+    raise
+  except Exception:
+    # What was read, and no fit has begun with.
+    shutil.rmtree(files.rows_dir(partial), ignore_errors=True)
+    raise
+  print(synthesizer.privacy_statement())
+  print(f'Wrote the model to {values.model_dir}. Draw rows from it with')
+  print(
+    f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
+    f'--num_rows={synthesizer.num_examples} --output=synthetic.csv'
+  )
+
+
+def _fit(schema, values, partial):
+  table = files.read_private(
     values.input,
     schema,
     values.out_of_range,
-    units=schema.privacy_unit is not None,
+    partial,
+    resume=values.resume,
+    overwrite=values.overwrite,
+    max_rows_per_unit=values.max_rows_per_unit,
   )
   with quiet.importing():
     import tensorflow as tf
@@ -167,42 +197,25 @@ def _run(values):
     quiet.show_info()
   # On GPUs it is on by default, and refused by the optimizer.
   tf.config.experimental.enable_tensor_float_32_execution(False)
-  try:
-    synthesizer = fit_to_directory(
-      table,
-      schema,
-      values.model_dir,
-      epsilon=values.epsilon,
-      delta=values.delta,
-      model=values.model,
-      target=values.target,
-      bounds_epsilon=values.bounds_epsilon,
-      out_of_range=values.out_of_range,
-      privacy_unit=values.privacy_unit,
-      max_rows_per_unit=values.max_rows_per_unit,
-      max_rows_epsilon=values.max_rows_epsilon,
-      unit_weighting=values.unit_weighting,
-      accountant=values.accountant,
-      seed=values.seed,
-      overwrite=values.overwrite,
-      resume=values.resume,
-      progress=values.progress,
-    )
-  except KeyboardInterrupt:
-    raise KeyboardInterrupt(_how_to_resume(partial)) from None
-  except (OSError, accounting.LedgerError) as error:
-    if not (values.resume or isinstance(error, FileExistsError)):
-      print(_how_to_resume(partial), file=sys.stderr)
-    raise
-  print(synthesizer.privacy_statement())
-  # The number of rows is not public where units are protected.
-  rows = len(table)
-  if schema.privacy_unit is not None:
-    rows = synthesizer.num_examples
-  print(f'Wrote the model to {values.model_dir}. Draw rows from it with')
-  print(
-    f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
-    f'--num_rows={rows} --output=synthetic.csv'
+  return fit_to_directory(
+    table,
+    schema,
+    values.model_dir,
+    epsilon=values.epsilon,
+    delta=values.delta,
+    model=values.model,
+    target=values.target,
+    bounds_epsilon=values.bounds_epsilon,
+    out_of_range=values.out_of_range,
+    privacy_unit=values.privacy_unit,
+    max_rows_per_unit=values.max_rows_per_unit,
+    max_rows_epsilon=values.max_rows_epsilon,
+    unit_weighting=values.unit_weighting,
+    accountant=values.accountant,
+    seed=values.seed,
+    overwrite=values.overwrite,
+    resume=values.resume,
+    progress=values.progress,
   )
 
 
@@ -248,9 +261,20 @@ def _check_units(schema, values):
     )
 
 
+def _has_begun(partial):
+  """Whether there is unfinished work, or rows that were read for it."""
+  return any(map(os.path.isdir, (partial, files.rows_dir(partial))))
+
+
 def _how_to_resume(partial):
-  if not os.path.isdir(partial):
+  if not _has_begun(partial):
     return 'Nothing was written and nothing was spent.'
+  if not os.path.isdir(partial):
+    return (
+      f'Nothing was spent. The rows that were read are in '
+      f'{files.rows_dir(partial)}: run the same command again to read on, or '
+      'remove them.'
+    )
   return (
     f'Unfinished work and the ledger of what was spent are in {partial}: run '
     'the same command with --resume to go on without charging it twice.'

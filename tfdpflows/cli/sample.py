@@ -33,7 +33,9 @@ def _define(options):
     metavar='COLUMN=VALUE',
   )
   files.add_output(
-    options, 'CSV file to write; compressed if its name ends in .gz.'
+    options,
+    'File to write: CSV, compressed if its name ends in .gz; or by its name '
+    'Parquet (.parquet), Arrow (.arrow, .feather) or TFRecord (.tfrecord).',
   )
 
 
@@ -55,18 +57,21 @@ def _run(values):
   conditions = _conditions(values.condition)
   files.check_model(values.model_dir)
   files.check_output(values.output, values.overwrite)
-  from tfdpflows.tabular.table import write_table
+  from tfdpflows.tabular import sinks
 
+  sinks.check_format(values.output)
   synthesizer = files.load_model(values.model_dir)
   start = time.perf_counter()
-  table = synthesizer.sample(
-    values.num_rows, seed=values.seed, conditions=conditions
-  )
+  if conditions:
+    table = synthesizer.sample(
+      values.num_rows, seed=values.seed, conditions=conditions
+    )
+    frames = [table]
+  else:
+    frames = synthesizer.sample_frames(values.num_rows, seed=values.seed)
+  rows = sinks.write_frames(frames, values.output, synthesizer.schema)
   seconds = time.perf_counter() - start
-  write_table(table, values.output)
-  print(
-    f'Wrote {len(table):,} rows to {values.output} (drawn in {seconds:.1f} s).'
-  )
+  print(f'Wrote {rows:,} rows to {values.output} in {seconds:.1f} s.')
   if conditions:
     print(_how(table.attrs['conditions']))
 

@@ -12,7 +12,8 @@ def _define(options):
   options.section('Data')
   options.text(
     'input',
-    'CSV file to describe: UTF-8, commas, a header line.',
+    'File to describe: CSV (UTF-8, commas, a header line), or by its name '
+    'Parquet, Arrow, Feather or TFRecord. Of several that are alike give one.',
     metavar='FILE',
     required=True,
   )
@@ -28,9 +29,14 @@ def _define(options):
 def _run(values):
   files.check_output(values.output, values.overwrite)
   from tfdpflows.tabular.schema import TableSchema
+  from tfdpflows.tabular.sources import Source, file_format
   from tfdpflows.tabular.table import read_table
 
-  schema = TableSchema.draft(read_table(values.input), values.privacy_unit)
+  if file_format(values.input) == 'csv':
+    table = read_table(values.input)
+  else:
+    table = Source.of(values.input).to_frame()
+  schema = TableSchema.draft(table, values.privacy_unit)
   schema.to_json(values.output, overwrite=values.overwrite)
   width = max(len(name) for name in schema.names)
   for field in schema:

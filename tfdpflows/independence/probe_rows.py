@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows.stored_rows import StoredRows
+
 # What a model may not expect, and a table may hold.
 _UNUSUAL_FLOATS = (0.0, -0.5, -1.0, 2.0, 30.0, -1e3, 1e6, 1e30, -1e30)
 _UNUSUAL_FLOATS += (float('nan'), float('inf'), float('-inf'))
@@ -179,7 +181,7 @@ def rows_for(spec: Any, example: Any) -> tuple[Any, Any]:
 
 
 def _spec(x):
-  if isinstance(x, (tf.Tensor, tf.TensorSpec)):
+  if isinstance(x, (tf.Tensor, tf.TensorSpec, StoredRows)):
     return tf.TensorSpec([None, *x.shape[1:]], x.dtype)
   x = np.asarray(x)
   return tf.TensorSpec((None,) + x.shape[1:], tf.as_dtype(x.dtype))

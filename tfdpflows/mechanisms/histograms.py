@@ -15,8 +15,10 @@ from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
+  check_rows,
   row_weights,
 )
+from tfdpflows.stored_rows import BLOCK, StoredRows
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -109,7 +111,8 @@ def noisy_histograms(
   """Returns a private histogram of every column of an encoded table.
 
   Args:
-    x: float array `[n, d]`, an encoded table.
+    x: float array `[n, d]`, an encoded table; or `StoredRows` of it, which are
+      counted block by block, to the same numbers.
     columns: `d` encoded columns: `name`, `size`, `cell`, `missing`, `ordered`,
       `resolution`.
     noise_multiplier: noise multiplier of the joint release.
@@ -141,10 +144,12 @@ def noisy_histograms(
   the summed precision, which is `GaussianDpEvent(noise_multiplier)`. Smoothing
   is post-processing.
   """
-  x = as_numbers(x, shape=('num_rows', len(columns)))
+  stored = isinstance(x, StoredRows)
+  if not stored:
+    x = as_numbers(x, shape=('num_rows', len(columns)))
   if not columns:
     return []
-  weights = row_weights(units, len(x))
+  check_rows(units, len(x))
   names = [column.name for column in columns]
   if len(set(names)) < len(names):
     raise ValueError(f'Two columns have the same name: {names}.')
@@ -168,17 +173,15 @@ def noisy_histograms(
     resume=resume,
     units=units,
   )
-  releases = [
-    _release(
-      x[:, i],
-      column,
-      stds[i],
-      randomness.numpy(str(label), column.name),
-      max_bins,
-      weights,
-    )
-    for i, column in enumerate(columns)
-  ]
+  rngs = [randomness.numpy(str(label), column.name) for column in columns]
+  if stored:
+    releases = _release_stored(x, columns, stds, rngs, max_bins, units)
+  else:
+    weights = row_weights(units, len(x))
+    releases = [
+      _release(x[:, i], column, stds[i], rngs[i], max_bins, weights)
+      for i, column in enumerate(columns)
+    ]
   # All columns count the same rows, so their totals are pooled.
   precision = [1 / (len(r[0][1]) * s[0] ** 2) for r, s in zip(releases, stds)]
   totals = [r[0][1].sum() for r in releases]
@@ -254,18 +257,91 @@ def _split(low, high, cell, bins):
 
 def _release(x, column, stds, rng, max_bins, weights=None):
   """All levels of one column: `[(edges [m, 2], counts [m], parent [m])]`."""
-  end = _value_size(column)
-  values = np.asarray(x, np.float64)
-  if not column.cell:
-    is_value = values <= _largest_value(column)
-    last = np.nextafter(end, 0.0)
-    values = np.where(is_value, np.minimum(values, last), values)
+  values = _counted(np.asarray(x, np.float64), column)
   order = np.argsort(values, kind='stable')
   values = values[order]
   # The weight of all rows before each one.
   below = np.arange(len(values) + 1.0)
   if weights is not None:
     below = np.append(0.0, np.cumsum(weights[order]))
+  levels = _levels(column, stds, rng, max_bins)
+  bounds = next(levels)
+  while True:
+    places = np.searchsorted(values, bounds)
+    places[:, 1][bounds[:, 1] >= column.size] = len(values)
+    counts = below[places[:, 1]] - below[places[:, 0]]
+    try:
+      bounds = levels.send(counts)
+    except StopIteration as stop:
+      return stop.value
+
+
+def _release_stored(x, columns, stds, rngs, max_bins, units):
+  """What `_release` gives of each column of `StoredRows`.
+
+  All columns are counted in one pass over the rows, and refined together.
+  """
+  levels = [_levels(*of, max_bins) for of in zip(columns, stds, rngs)]
+  releases = [None] * len(columns)
+  bounds = {i: next(level) for i, level in enumerate(levels)}
+  # How many rows have each code says all at once, where codes are cells.
+  edges = {
+    i: np.arange(round(c.size) + 1.0) for i, c in enumerate(columns) if c.cell
+  }
+  below = {}
+  while bounds:
+    points = {i: np.unique(b) for i, b in bounds.items() if not columns[i].cell}
+    edges.update(points)
+    below.update(_weights_below(x, points if below else edges, columns, units))
+    waiting, bounds = bounds, {}
+    for i, bound in waiting.items():
+      found = below[i][np.searchsorted(edges[i], bound)]
+      found[:, 1][bound[:, 1] >= columns[i].size] = below[i][-1]
+      try:
+        bounds[i] = levels[i].send(found[:, 1] - found[:, 0])
+      except StopIteration as stop:
+        releases[i] = stop.value
+  return releases
+
+
+def _weights_below(x, edges, columns, units):
+  """The weight of the rows below each edge, and last of all rows.
+
+  Args:
+    x: `StoredRows`.
+    edges: increasing, for some columns by number.
+    columns: encoded columns.
+    units: the units, or `None`.
+  """
+  counts = {i: np.zeros(len(edge) + 1) for i, edge in edges.items()}
+  for start in range(0, len(x) if edges else 0, BLOCK):
+    block = x[start : start + BLOCK]
+    weights = None if units is None else units.weights_of(start, len(block))
+    for i, edge in edges.items():
+      if columns[i].cell:
+        place = block[:, i].astype(np.int64) + 1
+      else:
+        values = _counted(block[:, i].astype(np.float64), columns[i])
+        place = np.searchsorted(edge, values, side='right')
+      counts[i] += np.bincount(place, weights, len(edge) + 1)
+  return {i: np.cumsum(count) for i, count in counts.items()}
+
+
+def _counted(values, column):
+  """Values as they are counted, float64."""
+  if column.cell:
+    return values
+  is_value = values <= _largest_value(column)
+  last = np.nextafter(_value_size(column), 0.0)
+  return np.where(is_value, np.minimum(values, last), values)
+
+
+def _levels(column, stds, rng, max_bins):
+  """Yields the bounds of the bins of a level, and takes the counts of them.
+
+  Returns all levels: `[(edges [m, 2], noisy counts [m], parent [m])]`.
+  """
+  end = _value_size(column)
   bins = _level_bins(column, max_bins)[0] - bool(column.missing)
   edges = _split(0.0, end, column.cell, bins)
   bounds = np.stack([edges[:-1], edges[1:]], axis=-1)
@@ -274,9 +350,7 @@ def _release(x, column, stds, rng, max_bins, weights=None):
   parent = np.full(len(bounds), -1)
   levels = []
   for level, std in enumerate(stds):
-    places = np.searchsorted(values, bounds)
-    places[:, 1][bounds[:, 1] >= column.size] = len(values)
-    counts = below[places[:, 1]] - below[places[:, 0]]
+    counts = yield bounds
     noisy = counts + std * rng.normal(size=len(bounds))
     levels.append((bounds, noisy, parent))
     if level + 1 == len(stds):

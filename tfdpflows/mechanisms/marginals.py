@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Optional
 
 import dp_accounting
@@ -14,9 +14,11 @@ from tfdpflows._checks import check_positive
 from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.releases import (
   charge_release,
+  check_rows,
   differing_rows,
   row_weights,
 )
+from tfdpflows.stored_rows import BLOCK, StoredRows
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -52,6 +54,11 @@ class BinnedRows:
     codes: see `noisy_marginals`, as the errors.
     sizes: see there.
     units: see there.
+
+  Attributes:
+    codes: the codes, in range; `StoredRows` if they are so.
+    sizes: a tuple.
+    units: see above.
   """
 
   def __init__(
@@ -62,14 +69,26 @@ class BinnedRows:
   ):
     self.codes, self.sizes = _checked(codes, sizes)
     self.units = units
-    self._weights = row_weights(units, len(self.codes))
+    check_rows(units, len(self.codes))
+    self._stored = isinstance(codes, StoredRows)
+    if not self._stored:
+      self._weights = row_weights(units, len(self.codes))
     self._counts = {}
 
   def count(self, group: tuple[int, ...]) -> np.ndarray:
     """Returns the number (or weight) of rows per combination of bins."""
-    if group not in self._counts:
-      self._counts[group] = count(self.codes, self.sizes, group, self._weights)
+    self.count_all([group])
     return self._counts[group]
+
+  def count_all(self, groups: Iterable[tuple[int, ...]]) -> None:
+    """Counts several groups at once, in one pass over stored rows."""
+    groups = [g for g in dict.fromkeys(groups) if g not in self._counts]
+    if self._stored:
+      found = _count_stored(self.codes, self.sizes, groups, self.units)
+      self._counts.update(found)
+      return
+    for group in groups:
+      self._counts[group] = count(self.codes, self.sizes, group, self._weights)
 
 
 def noisy_marginals(
@@ -87,8 +106,8 @@ def noisy_marginals(
   """Returns noisy marginals of groups of columns, all with the same noise.
 
   Args:
-    codes: integer array `[n, d]`, the bin of each row in each column; or
-      `BinnedRows` of it, with these sizes and units.
+    codes: integer array `[n, d]`, the bin of each row in each column, or
+      `StoredRows` of it; or `BinnedRows` of it, with these sizes and units.
     sizes: the public number of bins of each column, `[d]`; column j has codes
       in `[0, sizes[j])`. A code out of range counts as the nearest bin:
       refusing it would tell of a row.
@@ -151,6 +170,7 @@ def noisy_marginals(
     resume=resume,
     units=units,
   )
+  rows.count_all(groups)
   return _release(
     [rows.count(group) for group in groups],
     groups,
@@ -255,6 +275,7 @@ def select_marginal(
     resume=resume,
     units=units,
   )
+  rows.count_all(groups)
   # With sensitivity 1. Weights are divided first: products with those that were
   # given may be rounded to whole ones or to infinity, which moves by more.
   utilities = (weights / weights.max()) * [
@@ -300,6 +321,26 @@ def cells(
   )
 
 
+def _count_stored(codes, sizes, groups, units):
+  """What `count` gives of `StoredRows`, for each group."""
+  shapes = {group: tuple(sizes[j] for j in group) for group in groups}
+  counts = {g: np.zeros(math.prod(shape)) for g, shape in shapes.items()}
+  used = sorted({j for group in groups for j in group})
+  for start in range(0, len(codes) if groups else 0, BLOCK):
+    block = codes[start : start + BLOCK]
+    weights = None if units is None else units.weights_of(start, len(block))
+    # As `_checked` has them.
+    columns = {
+      j: np.clip(block[:, j].astype(np.int64), 0, sizes[j] - 1) for j in used
+    }
+    for group, count_ in counts.items():
+      cell = columns[group[0]]
+      for j in group[1:]:
+        cell = cell * sizes[j] + columns[j]
+      count_ += np.bincount(cell, weights, len(count_))
+  return {g: c.reshape(shapes[g]) for g, c in counts.items()}
+
+
 def _release(counts, groups, std, rng):
   return [
     Marginal(group, c + std * rng.normal(size=c.shape), std)
@@ -324,7 +365,8 @@ def _binned(codes, sizes, units):
 
 
 def _checked(codes, sizes):
-  codes = np.asarray(codes)
+  if not isinstance(codes, StoredRows):
+    codes = np.asarray(codes)
   sizes = tuple(int(size) for size in sizes)
   integers = np.issubdtype(codes.dtype, np.integer)
   if codes.ndim != 2 or codes.shape[1] != len(sizes) or not integers:
@@ -334,6 +376,8 @@ def _checked(codes, sizes):
     )
   if min(sizes, default=1) < 1:
     raise ValueError(f'sizes are {sizes}; a column has one bin at least.')
+  if isinstance(codes, StoredRows):
+    return codes, sizes
   if codes.dtype == np.uint64:
     # With int64 they would become floats.
     codes = np.minimum(codes, np.uint64(np.iinfo(np.int64).max))

@@ -75,12 +75,17 @@ def row_weights(units: Optional[Units], num_rows: int) -> np.ndarray:
   """
   if units is None:
     return np.ones(num_rows)
-  if units.num_rows != num_rows:
+  check_rows(units, num_rows)
+  return units.row_weights()
+
+
+def check_rows(units: Optional[Units], num_rows: int) -> None:
+  """Refuses the units of another number of rows."""
+  if units is not None and units.num_rows != num_rows:
     raise ValueError(
       f'The table has {num_rows} rows, and the units are those of '
       f'{units.num_rows}. Make Units of the ids of these rows.'
     )
-  return units.row_weights()
 
 
 def differing_rows(neighboring_relation: NeighboringRelation) -> int:
@@ -148,7 +153,7 @@ def charge_release(
   privacy_unit = None
   if units is not None:
     privacy_unit = units.name
-    arrays = [*arrays, units.row_weights()]
+    arrays = [*arrays, *units.weight_arrays()]
   if randomness is None:
     if resume:
       raise ValueError(

@@ -95,6 +95,20 @@ class FixedSizeSampler(Fixed):
       'counts half'
     )
 
+  def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draws one batch, as numbers of rows.
+
+    Args:
+      rng: `np.random.Generator`.
+
+    Returns:
+      int64 `[batch_size]` and weights float32 `[batch_size]`, all 1.
+    """
+    drawn = rng.choice(
+      self.num_examples, self.batch_size, replace=False, shuffle=False
+    )
+    return drawn, np.ones(self.batch_size, np.float32)
+
   def batch(
     self, data: np.ndarray, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
@@ -105,9 +119,7 @@ class FixedSizeSampler(Fixed):
       rng: `np.random.Generator`.
 
     Returns:
-      rows `[batch_size, ...]` and weights float32 `[batch_size]`, all 1.
+      rows `[batch_size, ...]` and weights, see `draw`.
     """
-    drawn = rng.choice(
-      self.num_examples, self.batch_size, replace=False, shuffle=False
-    )
-    return data[drawn], np.ones(self.batch_size, np.float32)
+    drawn, weights = self.draw(rng)
+    return data[drawn], weights

@@ -110,9 +110,17 @@ class Units(Fixed):
     weights[self._rows] = (place < used) * weight
     return weights
 
+  def weights_of(self, start: int, count: int) -> np.ndarray:
+    """Returns some of `row_weights`: those of `count` rows from `start` on."""
+    return self.row_weights()[start : start + count]
+
+  def weight_arrays(self) -> list[np.ndarray]:
+    """Returns what `row_weights` are a function of."""
+    return [self.row_weights()]
+
   def arrays(self) -> list[np.ndarray]:
     """Returns what tells these units from others of as many rows."""
-    return [self._unit_of_row, self.row_weights()]
+    return [self._unit_of_row, *self.weight_arrays()]
 
   def batch(
     self, units: np.ndarray, weights: np.ndarray
@@ -138,7 +146,7 @@ class Units(Fixed):
     rows = np.where(used, self._starts[units, None] + place, 0)
     rows = np.where(used, rows, rows[:, :1])
     factors = used * (weight[:, None] * self.max_rows_per_unit)
-    return self._rows[rows], factors.astype(np.float32)
+    return self._numbers(rows), factors.astype(np.float32)
 
   def without(self, rows: Iterable[int]) -> Units:
     """Returns the units of a neighbour, for audits.
@@ -148,7 +156,7 @@ class Units(Fixed):
         number, and nothing is used of them.
     """
     counts = self.rows_per_unit.copy()
-    counts[self._unit_of_row[np.fromiter(rows, np.int64)]] = 0
+    counts[self._units_of(np.fromiter(rows, np.int64))] = 0
     return self._changed(rows_per_unit=counts)
 
   def limited(self, max_rows_per_unit: int) -> Units:
@@ -180,6 +188,13 @@ class Units(Fixed):
       f'are used, and {weight}'
     )
 
+  def _numbers(self, places):
+    """Returns the numbers of the rows at places in the order of choice."""
+    return self._rows[places]
+
+  def _units_of(self, rows):
+    return self._unit_of_row[rows]
+
   def _used(self, units):
     """Returns how many rows of units are used, and the weight of each."""
     used = np.minimum(self.rows_per_unit[units], self.max_rows_per_unit)
@@ -191,6 +206,118 @@ class Units(Fixed):
     found = copy.copy(self)
     found.__dict__.update(attributes)
     return found
+
+
+class SortedUnits(Units):
+  """Units whose rows stand together in the table, in the order of choice.
+
+  For tables that are not in memory: what is kept is a number for each unit, and
+  rows that are not used are not in the table.
+
+  Args:
+    rows_per_unit: number of rows of each unit in the table, `[num_units]`, at
+      least one.
+    max_rows_per_unit: see `Units`, as the others.
+    name: see there.
+    weighting: see there.
+
+  #### Example
+
+  >>> units = SortedUnits(np.array([2, 1]), max_rows_per_unit=2, name='person')
+  >>> units.row_weights().tolist()
+  [0.5, 0.5, 0.5]
+  """
+
+  def __init__(
+    self,
+    rows_per_unit: np.ndarray,
+    *,
+    max_rows_per_unit: int,
+    name: str,
+    weighting: str = 'rows',
+  ):
+    self.max_rows_per_unit = check_max_rows(max_rows_per_unit)
+    self.weighting = check_weighting(weighting)
+    self.name = str(name)
+    self.rows_per_unit = np.asarray(rows_per_unit)
+    self.num_units = len(self.rows_per_unit)
+    ends = np.cumsum(self.rows_per_unit, dtype=np.int64)
+    self.num_rows = int(ends[-1])
+    self._starts = ends - self.rows_per_unit
+
+  def row_weights(self) -> np.ndarray:
+    """See `Units`."""
+    return self.weights_of(0, self.num_rows)
+
+  def weights_of(self, start: int, count: int) -> np.ndarray:
+    """See `Units`."""
+    rows = np.arange(start, start + count)
+    units = self._units_of(rows)
+    used, weight = self._used(units)
+    return (rows - self._starts[units] < used) * weight
+
+  def weight_arrays(self) -> list[np.ndarray]:
+    """See `Units`."""
+    settings = [self.max_rows_per_unit, _WEIGHTINGS.index(self.weighting)]
+    return [self.rows_per_unit, np.array(settings)]
+
+  def arrays(self) -> list[np.ndarray]:
+    """See `Units`."""
+    return self.weight_arrays()
+
+  def _numbers(self, places):
+    return places
+
+  def _units_of(self, rows):
+    return np.searchsorted(self._starts, rows, side='right') - 1
+
+
+# Of a row: a digest that names its unit, and a hash that chooses among rows.
+IDENTITY = np.dtype([('high', 'u8'), ('low', 'u8'), ('order', 'u8')])
+
+
+def identities(texts: Iterable[str]) -> np.ndarray:
+  """Returns the `IDENTITY` of units, by their texts.
+
+  Two texts have the same digest of 128 bits with a probability of 2^-128.
+  """
+  found = []
+  for text in texts:
+    data = text.encode('utf-8', 'surrogatepass')
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    high, low = np.frombuffer(digest, '<u8')
+    found.append((high, low, _hash(text)))
+  return np.array(found, IDENTITY)
+
+
+def chosen_rows(
+  rows: np.ndarray, ids: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Chooses the rows that `Units` uses, of units with all their rows.
+
+  Args:
+    rows: their numbers, increasing, int64 `[n]`.
+    ids: `IDENTITY` of the unit of each, `[n]`.
+    most: largest number of rows of a unit.
+
+  Returns:
+    For each unit the number of its first row and how many are used; and the
+    numbers of those, unit by unit, in the order of choice.
+  """
+  by_unit = np.lexsort((ids['low'], ids['high']))
+  rows, ids = rows[by_unit], ids[by_unit]
+  new = np.ones(len(rows), bool)
+  new[1:] = (ids['high'][1:] != ids['high'][:-1]) | (
+    ids['low'][1:] != ids['low'][:-1]
+  )
+  starts = np.flatnonzero(new)
+  unit = np.cumsum(new) - 1
+  place = np.arange(len(rows)) - starts[unit]
+  hashes = _mixed(ids['order'] + _MIX * place.astype(np.uint64))
+  order = np.lexsort((hashes, unit))
+  counts = np.diff(np.append(starts, len(rows)))
+  # Units stand where they stood: the same places are those of the choice.
+  return rows[starts], np.minimum(counts, most), rows[order[place < most]]
 
 
 def check_max_rows(most: int) -> int:

@@ -1,15 +1,17 @@
-"""Synthetic tables: schema, CSV files, encoding, models, synthesizer."""
+"""Synthetic tables: schema, files, encoding, models, synthesizer."""
 
 import importlib
 
 # The module that each name is of, imported when it is first asked for.
 _MODULES = {
   'Field': 'tfdpflows.tabular.schema',
+  'Source': 'tfdpflows.tabular.sources',
   'TableEncoder': 'tfdpflows.tabular.encoding',
   'TableSchema': 'tfdpflows.tabular.schema',
   'TabularSynthesizer': 'tfdpflows.tabular.synthesizer',
   'fit_to_directory': 'tfdpflows.tabular.synthesizer',
   'read_table': 'tfdpflows.tabular.table',
+  'write_frames': 'tfdpflows.tabular.sinks',
   'write_table': 'tfdpflows.tabular.table',
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import collections
+from collections.abc import Iterator, Sequence
+from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +19,8 @@ tfb, tfd = tfp.bijectors, tfp.distributions
 
 # Rows that one call of a compiled function works on.
 BATCH = 8192
+# Calls ahead of what is asked for.
+_AHEAD = 4
 # Points per cell over which a discrete row's density is averaged.
 DRAWS = 16
 
@@ -42,12 +46,36 @@ class TableDistribution(tf.Module, abc.ABC):
     """Returns codes `[num_rows, d]`, drawn in compiled batches."""
     # Made at once, so that a table too large for memory fails at once.
     rows = np.empty([num_rows, len(self.names)], np.float32)
-    for start in range(0, num_rows, BATCH):
-      seed = tf.constant(rng.integers(-(2**31), 2**31, 2, dtype=np.int32))
-      part = self._sample_batch(seed).numpy()
-      rows[start : start + BATCH] = part[: num_rows - start]
-    release_graph_tensors()
+    start = 0
+    for part in self.sample_blocks(num_rows, rng):
+      rows[start : start + len(part)] = part
+      start += len(part)
     return rows
+
+  def sample_blocks(
+    self, num_rows: int, rng: np.random.Generator
+  ) -> Iterator[np.ndarray]:
+    """Yields the codes that `sample` returns, some rows at a time.
+
+    The next ones are drawn while the caller works on these.
+    """
+    count = -(-num_rows // BATCH)
+    if count:
+      # Traced in this thread; the other one only runs it.
+      self._sample_batch.get_concrete_function(tf.TensorSpec([2], tf.int32))
+
+    def draw():
+      seed = rng.integers(-(2**31), 2**31, 2, dtype=np.int32)
+      return self._sample_batch(tf.constant(seed)).numpy()
+
+    # In one thread, and so in order.
+    with futures.ThreadPoolExecutor(1) as thread:
+      drawn = collections.deque()
+      for number in range(count):
+        while number + len(drawn) < count and len(drawn) < _AHEAD:
+          drawn.append(thread.submit(draw))
+        yield drawn.popleft().result()[: num_rows - number * BATCH]
+    release_graph_tensors()
 
   @tf.function(autograph=False)
   def _sample_batch(self, seed):

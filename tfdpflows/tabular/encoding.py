@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.schema import Field, TableSchema
 
 # Wider integers are treated as continuous and rounded: float32 has no room
 # for a fraction beside a larger code.
@@ -88,7 +88,7 @@ class TableEncoder:
     """
     result = np.empty((len(df), len(self.columns)), np.float32)
     for i, (field, column) in enumerate(zip(self.schema.fields, self.columns)):
-      result[:, i] = _encode_column(df[field.name], field, column)
+      result[:, i] = encode_column(df[field.name], field, column)
     return result
 
   def decode(self, x: np.ndarray) -> pd.DataFrame:
@@ -149,7 +149,10 @@ def digits(size: float) -> int:
   return 7 - math.ceil(math.log10(size))
 
 
-def _encode_column(values, field, column):
+def encode_column(
+  values: pd.Series, field: Field, column: EncodedColumn
+) -> np.ndarray:
+  """Returns the codes of some validated values of a column, float32 `[n]`."""
   missing = values.isna().to_numpy()
   if column.missing and column.cell:
     blank = column.value_size

@@ -13,6 +13,8 @@ from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms.bounds import bounds_event
 from tfdpflows.progress import log_charge
+from tfdpflows.sampling.units import SortedUnits
+from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.base import TableModel
@@ -47,6 +49,15 @@ class UnitSettings(NamedTuple):
     """Returns the units, before a smaller number of rows is chosen."""
     return sampling.Units(
       ids,
+      max_rows_per_unit=self.max_rows_per_unit,
+      weighting=self.weighting,
+      name=self.name,
+    )
+
+  def sorted_units(self, rows_per_unit: np.ndarray) -> sampling.Units:
+    """Returns `units` where the rows of each stand together in the table."""
+    return SortedUnits(
+      rows_per_unit,
       max_rows_per_unit=self.max_rows_per_unit,
       weighting=self.weighting,
       name=self.name,
@@ -165,7 +176,7 @@ def _check_rounds(spent, budget, accountant):
 
 
 def run_mechanisms(
-  table: pd.DataFrame,
+  table: pd.DataFrame | StoredRows,
   schema: TableSchema,
   spending: Spending,
   model: TableModel,
@@ -179,7 +190,8 @@ def run_mechanisms(
   """Runs all mechanisms of a fit, each charged to the ledger before.
 
   Args:
-    table: validated `DataFrame`.
+    table: validated `DataFrame`; or its codes, `StoredRows`, of a schema
+      without marks.
     schema: `TableSchema`.
     spending: from `split_budget`.
     model: the `TableModel`.
@@ -231,7 +243,11 @@ def run_mechanisms(
     log_charge('Types, ranges and categories', ledger, _BOUNDS)
     table = schema.validate(table, 'clip')
   encoder = TableEncoder(schema)
-  codes = encoder.encode(table)
+  codes = table
+  if not isinstance(table, StoredRows):
+    codes = encoder.encode(table)
+  elif not model.takes_stored:
+    codes = table[:]
   histograms = mechanisms.noisy_histograms(
     np.delete(codes, absent, 0) if absent else codes,
     encoder.columns,

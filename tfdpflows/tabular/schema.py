@@ -402,24 +402,52 @@ class TableSchema:
       )
     clip = out_of_range == 'clip'
     names = [str(name) for name in values.checked_names(df)]
+    self.check_columns(names)
+    if fitting:
+      check_num_rows(len(df))
+      self.warn_of_constants()
+    columns = {}
+    for field in self.fields:
+      marks = field.from_data if fitting else ()
+      column = _typed(df.iloc[:, names.index(field.name)], field, marks, clip)
+      if fitting and not clip:
+        check_informative(not column.isna().all(), field)
+      columns[field.name] = _declared(column, field, marks, clip)
+    return pd.DataFrame(columns)
+
+  def check_columns(self, names: Collection[str]) -> None:
+    """Refuses a table with other columns than the schema.
+
+    Raises:
+      ValueError: naming a column that is missing, or has no field.
+    """
     self._check_complete(names)
     for name in names:
       if name not in (*self.names, self.privacy_unit):
         raise ValueError(
           f'The schema has no field {name!r}; describe it, or drop the column.'
         )
-    if fitting and len(df) < 2:
-      raise ValueError(
-        'The table has one row; a distribution needs at least two.'
-      )
-    columns = {}
+
+  def warn_of_constants(self) -> None:
+    """Warns of columns that are declared to have one value only."""
     for field in self.fields:
-      marks = field.from_data if fitting else ()
-      column = _typed(df.iloc[:, names.index(field.name)], field, marks, clip)
-      if fitting:
-        _check_informative(column, field, clip)
-      columns[field.name] = _declared(column, field, marks, clip)
-    return pd.DataFrame(columns)
+      if field.is_constant and field.required and not field.from_data:
+        warnings.warn(
+          f'Column {field.name!r} is declared to be constant; it is copied to '
+          'the synthetic table and nothing can be learned from it.',
+          stacklevel=4,
+        )
+
+  def validate_column(
+    self, name: str, column: pd.Series, out_of_range: str
+  ) -> pd.Series:
+    """Returns some cells of a column as `validate` does, of a public field.
+
+    Raises:
+      CellError: under 'error', for the first cell that is not declared.
+    """
+    field, clip = self[name], out_of_range == 'clip'
+    return _declared(_typed(column, field, (), clip), field, (), clip)
 
   def unit_ids(
     self, df: pd.DataFrame, out_of_range: str = 'error'
@@ -447,33 +475,48 @@ class TableSchema:
     names = [str(name) for name in values.checked_names(df)]
     if self.privacy_unit not in names:
       raise ValueError(_no_unit(self.privacy_unit, names))
-    column = df.iloc[:, names.index(self.privacy_unit)].reset_index(drop=True)
+    column = df.iloc[:, names.index(self.privacy_unit)]
+    if values.is_missing(column).all():
+      raise self.no_identifiers()
+    ids = self.unit_ids_of(column, out_of_range)
+    if ids.isna().all():
+      raise self.no_identifiers()
+    return ids
+
+  def no_identifiers(self) -> ValueError:
+    """Returns the error of a table in which no row has an identifier."""
+    return ValueError(
+      f'Column {self.privacy_unit!r} has no values, only missing ones; name '
+      'another privacy unit.'
+    )
+
+  def unit_ids_of(self, column: pd.Series, out_of_range: str) -> pd.Series:
+    """Returns the identifiers of some cells of their column; see `unit_ids`.
+
+    Raises:
+      CellError: under 'error', for the first cell without one.
+    """
+    column = column.reset_index(drop=True)
     clip = out_of_range == 'clip'
     ids = values.typed(column, 'string', self.privacy_unit, clip=clip)
     ids = values.identifiers(ids)
-    missing = ids.isna().to_numpy()
-    if missing.all():
-      raise ValueError(
-        f'Column {self.privacy_unit!r} has no values, only missing ones; name '
-        'another privacy unit.'
-      )
     if clip:
       return ids
+    missing = ids.isna().to_numpy()
     if missing.any():
-      raise ValueError(
-        f'Column {self.privacy_unit!r}, '
-        f'{values.name_row(int(np.flatnonzero(missing)[0]))}: the identifier '
-        f'is missing ({missing.sum()} of {len(ids)} are), and whose row it is '
-        'is not known. Fill it in, or set out_of_range to clip, which leaves '
-        'such rows out.'
+      raise values.CellError(
+        self.privacy_unit,
+        np.flatnonzero(missing)[0],
+        'the identifier is missing, and whose row it is is not known. Fill it '
+        'in, or set out_of_range to clip, which leaves such rows out.',
       )
     rounded = values.beyond_floats(column)
     if rounded.any():
-      raise ValueError(
-        f'Column {self.privacy_unit!r}, '
-        f'{values.name_row(int(np.flatnonzero(rounded)[0]))}: the identifier '
-        'is beyond 2**53, and would be rounded to that of others. Give the '
-        "column as text: df[...].astype('str')."
+      raise values.CellError(
+        self.privacy_unit,
+        np.flatnonzero(rounded)[0],
+        'the identifier is beyond 2**53, and would be rounded to that of '
+        "others. Give the column as text: df[...].astype('str').",
       )
     return ids
 
@@ -557,17 +600,20 @@ def _draft_field(df, name):
   return Field(name, kind, convert(low), convert(high), None, required, marks)
 
 
-def _check_informative(column, field, clip):
-  if not clip and column.isna().all():
+def check_num_rows(num_rows: int) -> None:
+  """Refuses a table of which nothing can be learned."""
+  if num_rows < 2:
+    raise ValueError(
+      'The table has one row; a distribution needs at least two.'
+    )
+
+
+def check_informative(any_present: bool, field: Field) -> None:
+  """Refuses a column without values."""
+  if not any_present:
     raise ValueError(
       f'Column {field.name!r} has no values, only missing ones; drop the '
       'column and its field.'
-    )
-  if field.is_constant and field.required and not field.from_data:
-    warnings.warn(
-      f'Column {field.name!r} is declared to be constant; it is copied to the '
-      'synthetic table and nothing can be learned from it.',
-      stacklevel=3,
     )
 
 
@@ -594,11 +640,11 @@ def _declared(column, field, marks, clip):
   missing = column.isna().to_numpy()
   if missing.any():
     if not clip:
-      row = values.name_row(np.flatnonzero(missing)[0])
-      raise ValueError(
-        f'Column {field.name!r}, {row}: the value is missing but the field is '
-        'required; set "required" to false, fill the value in, or set '
-        'out_of_range to clip.'
+      raise values.CellError(
+        field.name,
+        np.flatnonzero(missing)[0],
+        'the value is missing but the field is required; set "required" to '
+        'false, fill the value in, or set out_of_range to clip.',
       )
     if {'minimum', 'maximum', 'enum'} & set(marks):
       return column  # There is no public value to stand in.
@@ -633,9 +679,10 @@ def _check_declared(column, field, marks):
     return
   if outside.any():
     row = int(np.flatnonzero(outside)[0])
-    raise ValueError(
-      f'Column {field.name!r}, {values.name_row(row)}: {column.iloc[row]!r} '
-      f'{said}, or set out_of_range to clip.'
+    raise values.CellError(
+      field.name,
+      row,
+      f'{column.iloc[row]!r} {said}, or set out_of_range to clip.',
     )
 
 

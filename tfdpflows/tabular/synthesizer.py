@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tfdpflows import accounting
 from tfdpflows._checks import check_integer
 from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
+  code_store,
   conditioning,
   fitting,
   model_card,
@@ -28,6 +30,10 @@ from tfdpflows.tabular import (
 )
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.sources import Source
+
+# Rows of a part of a sample.
+_FRAME = 1 << 16
 
 
 class TabularSynthesizer:
@@ -195,7 +201,7 @@ class TabularSynthesizer:
 
   def fit(
     self,
-    df: pd.DataFrame,
+    data: Any,
     work_dir: str | os.PathLike | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -203,7 +209,10 @@ class TabularSynthesizer:
     """Fits the density.
 
     Args:
-      df: `DataFrame` with the columns of the schema.
+      data: the rows, with the columns of the schema: a `DataFrame`; or what
+        `tabular.sources.Source.of` takes, such as the path of a CSV, Parquet,
+        Arrow or TFRecord file, a list, pattern or folder of them, a
+        `tf.data.Dataset` of dicts, or a table of pyarrow.
       work_dir: folder that does not exist yet, for the ledger and for
         checkpoints; it holds the secret that all noise derives from, until
         the caller deletes it. Without one all is in memory.
@@ -224,9 +233,9 @@ class TabularSynthesizer:
       LedgerError: if the ledger in `work_dir` was edited, or cannot be written.
       OSError: if `work_dir` cannot be written.
     """
-    return self._fit(df, work_dir, resume, progress)
+    return self._fit(data, work_dir, resume, progress)
 
-  def _fit(self, df, work_dir, resume, progress, overwrite=False, absent=()):
+  def _fit(self, data, work_dir, resume, progress, overwrite=False, absent=()):
     """Fits; `overwrite` says whether to replace unfinished work.
 
     `absent` has numbers of rows that no mechanism sees, for audits.
@@ -243,49 +252,29 @@ class TabularSynthesizer:
         'came from the data. Replace them by public knowledge and remove the '
         'marks, or pay for private bounds with bounds_epsilon.'
       )
-    units, columns = None, {}
-    if self._unit_settings is not None:
-      ids = self.schema.unit_ids(df, self.out_of_range)
-      known = ids.notna().to_numpy()
-      df, ids = df[known].reset_index(drop=True), ids[known]
-      # Numbers of rows among those whose unit is known.
-      places = np.cumsum(known) - 1
-      absent = [int(places[row]) for row in absent if known[row]]
-      units = self._unit_settings.units(ids)
-      columns = {self.schema.privacy_unit: ids.to_numpy()}
-    table = self.schema.validate(df, self.out_of_range)
+    data = self._read(data, work_dir, resume, overwrite)
+    if isinstance(data, pd.DataFrame):
+      table, units, columns, absent = self._validated(data, absent)
+    else:
+      if absent:
+        raise ValueError('Rows can be absent from a DataFrame only.')
+      table, units, columns = data, None, {}
+      if self._unit_settings is not None:
+        units = self._unit_settings.sorted_units(data.rows_per_unit)
     examples = len(table) if units is None else units.num_units
-    self.model = self._model_for(examples)
-    self.num_examples = examples
-    if self.budget.delta * examples >= 1:
-      what = 'row' if units is None else 'unit'
-      warnings.warn(
-        f'delta is {self.budget.delta:g}, and one over the number of {what}s '
-        f'{1 / examples:.2g}: publishing one {what} in full would be as '
-        'private as that. Choose delta well below.',
-        stacklevel=3,
+    try:
+      spending, work = self._begin(
+        table.assign(**columns) if columns else table,
+        examples,
+        units,
+        work_dir,
+        resume,
+        overwrite,
       )
-    # A budget that is too small is refused before anything is written.
-    spending = fitting.split_budget(
-      self.schema,
-      examples,
-      self.model,
-      budget=self.budget,
-      bounds_epsilon=self.bounds_epsilon,
-      accountant=self.accountant,
-      max_rows_epsilon=self._max_rows_epsilon,
-    )
-    work = work_directory.WorkDirectory(
-      work_dir,
-      resume=resume,
-      overwrite=overwrite,
-      settings=self._settings(),
-      table=table.assign(**columns),
-      seed=self.seed,
-      budget=self.budget,
-      accountant=self.accountant,
-      privacy_unit=self.schema.privacy_unit,
-    )
+    except ValueError:
+      if isinstance(table, code_store.CodeStore) and work_dir is not None:
+        table.discard(os.fspath(work_dir))
+      raise
     logging.info(
       'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g (%s). '
       'Ledger and unfinished work: %s.',
@@ -301,6 +290,8 @@ class TabularSynthesizer:
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
     try:
+      if work_dir is not None and isinstance(table, code_store.CodeStore):
+        table.move(os.path.join(os.fspath(work_dir), code_store.ROWS))
       fitted = fitting.run_mechanisms(
         table,
         self.schema,
@@ -326,6 +317,76 @@ class TabularSynthesizer:
         spending.plan, self.schema.privacy_unit
       )
     return self
+
+  def _begin(self, table, examples, units, work_dir, resume, overwrite):
+    """Returns the `Spending` of a fit and its `WorkDirectory`."""
+    self.model = self._model_for(examples)
+    self.num_examples = examples
+    if self.budget.delta * examples >= 1:
+      what = 'row' if units is None else 'unit'
+      warnings.warn(
+        f'delta is {self.budget.delta:g}, and one over the number of {what}s '
+        f'{1 / examples:.2g}: publishing one {what} in full would be as '
+        'private as that. Choose delta well below.',
+        stacklevel=4,
+      )
+    # A budget that is too small is refused before anything is written.
+    spending = fitting.split_budget(
+      self.schema,
+      examples,
+      self.model,
+      budget=self.budget,
+      bounds_epsilon=self.bounds_epsilon,
+      accountant=self.accountant,
+      max_rows_epsilon=self._max_rows_epsilon,
+    )
+    work = work_directory.WorkDirectory(
+      work_dir,
+      resume=resume,
+      overwrite=overwrite,
+      settings=self._settings(),
+      table=table,
+      seed=self.seed,
+      budget=self.budget,
+      accountant=self.accountant,
+      privacy_unit=self.schema.privacy_unit,
+    )
+    return spending, work
+
+  def _validated(self, df, absent):
+    """Returns the validated table, its units, further columns, absent rows."""
+    units, columns = None, {}
+    if self._unit_settings is not None:
+      ids = self.schema.unit_ids(df, self.out_of_range)
+      known = ids.notna().to_numpy()
+      df, ids = df[known].reset_index(drop=True), ids[known]
+      # Numbers of rows among those whose unit is known.
+      places = np.cumsum(known) - 1
+      absent = [int(places[row]) for row in absent if known[row]]
+      units = self._unit_settings.units(ids)
+      columns = {self.schema.privacy_unit: ids.to_numpy()}
+    table = self.schema.validate(df, self.out_of_range)
+    return table, units, columns, absent
+
+  def _read(self, data, work_dir, resume, overwrite):
+    """Returns a table as a `DataFrame`, or its codes."""
+    if isinstance(data, (pd.DataFrame, code_store.CodeStore)):
+      return data
+    source = Source.of(data)
+    if self.schema.is_draft:
+      # Types and ranges are found privately first, of all rows in memory.
+      return source.to_frame(self.schema, self.out_of_range)
+    return code_store.stored(
+      source,
+      self.schema,
+      self.out_of_range,
+      None if work_dir is None else os.fspath(work_dir),
+      resume=resume,
+      overwrite=overwrite,
+      max_rows_per_unit=(
+        self._unit_settings and self._unit_settings.max_rows_per_unit
+      ),
+    )
 
   @property
   def _max_rows_epsilon(self):
@@ -410,12 +471,8 @@ class TabularSynthesizer:
         does not allow, naming the column; for one that needs resampling, of a
         model without a density.
     """
-    self._check_fitted()
-    if num_rows != int(num_rows) or num_rows < 0:
-      raise ValueError(f'num_rows is {num_rows}; it must be an integer >= 0.')
-    if seed is not None and seed < 0:
-      raise ValueError(f'seed is {seed}; it must be 0 or more.')
-    rng, encoder = np.random.default_rng(seed), TableEncoder(self.schema)
+    rng = self._sampling_rng(num_rows, seed)
+    encoder = TableEncoder(self.schema)
     if not conditions:
       return encoder.decode(self._distribution.sample(int(num_rows), rng))
     found = conditioning.sample(
@@ -431,6 +488,41 @@ class TabularSynthesizer:
       'effective_rows': found.effective,
     }
     return table
+
+  def sample_frames(
+    self, num_rows: int, seed: int | None = None
+  ) -> Iterator[pd.DataFrame]:
+    """Yields the rows of `sample`, without conditions, in parts.
+
+    So many as `sinks.write_frames` writes to a file need no memory.
+
+    Args:
+      num_rows: see `sample`, as the errors.
+      seed: see there.
+    """
+    rng = self._sampling_rng(num_rows, seed)
+    return self._frames(int(num_rows), rng)
+
+  def _frames(self, num_rows, rng):
+    encoder, parts, waiting = TableEncoder(self.schema), [], 0
+    for part in self._distribution.sample_blocks(num_rows, rng):
+      parts.append(part)
+      waiting += len(part)
+      if waiting >= _FRAME:
+        yield encoder.decode(np.concatenate(parts))
+        parts, waiting = [], 0
+    if parts or not num_rows:
+      empty = np.empty([0, len(self.schema)], np.float32)
+      yield encoder.decode(np.concatenate([empty, *parts]))
+
+  def _sampling_rng(self, num_rows, seed):
+    """Returns the generator of `sample`, and checks its arguments."""
+    self._check_fitted()
+    if num_rows != int(num_rows) or num_rows < 0:
+      raise ValueError(f'num_rows is {num_rows}; it must be an integer >= 0.')
+    if seed is not None and seed < 0:
+      raise ValueError(f'seed is {seed}; it must be 0 or more.')
+    return np.random.default_rng(seed)
 
   def log_prob(self, df: pd.DataFrame) -> np.ndarray:
     """Returns the log-density of rows, in nats, float32 `[n]`.
@@ -713,7 +805,7 @@ def _unit_settings(name, most, weighting, epsilon, budget):
 
 
 def fit_to_directory(
-  table: pd.DataFrame,
+  table: Any,
   schema: TableSchema,
   model_dir: str | os.PathLike,
   *,
@@ -731,7 +823,7 @@ def fit_to_directory(
   with `resume`, without charging anything twice.
 
   Args:
-    table: `DataFrame` of private rows.
+    table: the private rows, see `TabularSynthesizer.fit`.
     schema: `TableSchema`.
     model_dir: the folder to write.
     epsilon: see `TabularSynthesizer`.

@@ -7,6 +7,8 @@ import csv
 import gzip
 import io
 import os
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import pandas as pd
 
@@ -64,14 +66,39 @@ def read_table(
   """
   path = os.fspath(path)
   clip = out_of_range == 'clip'
+  names, columns, known = [], [], []
+  for names, cells in csv_blocks(path, clip):
+    columns = columns or [[] for _ in names]
+    # Equal cells share one string.
+    known = known or [{} for _ in names]
+    for column, seen, part in zip(columns, known, cells):
+      column.extend(map(seen.setdefault, part, part))
   try:
-    names, columns = _columns(_text(path, clip), clip)
     return pd.DataFrame(
       {
         name: _typed(pd.Series(cells, dtype=object), name, schema, clip)
         for name, cells in zip(names, columns)
       }
     )
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
+
+
+def csv_blocks(
+  path: str, clip: bool, size: int = _BLOCK
+) -> Iterator[tuple[list[str], list[tuple[str, ...]]]]:
+  """Yields the names of the columns, and the cells of some rows by column.
+
+  Args:
+    path: see `read_table`, as the errors.
+    clip: whether no row is refused.
+    size: most rows of a block.
+  """
+  try:
+    with _cells_of_any_length():
+      yield from _blocks(_lines(_physical(path, clip), clip), clip, size)
+  except UnicodeDecodeError as error:
+    raise ValueError(f'{path}: {_not_utf8(path)}') from error
   except (ValueError, csv.Error) as error:
     raise ValueError(f'{path}: {error}') from error
 
@@ -90,93 +117,97 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:
     OSError: if it cannot be written; a file that was there is left alone.
   """
   path = os.fspath(path)
-  columns = {}
   used = set()
   for name in values.checked_names(df, allow_empty=True):
     column = df[name]
-    if pd.api.types.is_bool_dtype(column.dtype):
-      column = column.astype(object).map({True: 'true', False: 'false'})
-    elif values.is_text(column):
+    is_bool = pd.api.types.is_bool_dtype(column.dtype)
+    if values.is_text(column) and not is_bool:
       used.update(column.dropna().unique())
-    columns[name] = column
   missing = next((word for word in values.MISSING if word not in used), '')
-  frame = pd.DataFrame(columns)
 
   def write(file):
     if path.endswith('.gz'):
       with gzip.GzipFile(fileobj=file, mode='wb', filename='') as packed:
-        _write_text(frame, packed, missing)
+        write_csv(df, packed, missing)
     else:
-      _write_text(frame, file, missing)
+      write_csv(df, file, missing)
 
   atomic.write_file(path, write)
 
 
-def _write_text(frame, file, missing):
+def write_csv(
+  df: pd.DataFrame, file: BinaryIO, missing: str, header: bool = True
+) -> None:
+  """Writes rows of CSV to an open file.
+
+  Args:
+    df: a `DataFrame`.
+    file: binary.
+    missing: what stands for a missing value.
+    header: whether the names of the columns come first.
+  """
+  columns = {}
+  for name in df.columns:
+    column = df[name]
+    if pd.api.types.is_bool_dtype(column.dtype):
+      column = column.astype(object).map({True: 'true', False: 'false'})
+    columns[name] = column
   text = io.TextIOWrapper(file, encoding='utf-8', newline='')
-  frame.to_csv(text, index=False, na_rep=missing, lineterminator='\n')
+  pd.DataFrame(columns).to_csv(
+    text, index=False, na_rep=missing, lineterminator='\n', header=header
+  )
   text.flush()
   text.detach()
 
 
-def _text(path, clip):
-  opened = gzip.open if path.endswith('.gz') else open
-  with opened(path, 'rb') as file:
-    content = file.read()
-  if clip:
-    # Python 3.9 and 3.10 read no file with NUL characters.
-    return content.decode('utf-8-sig', 'replace').replace('\0', '\ufffd')
-  try:
-    return content.decode('utf-8-sig')
-  except UnicodeDecodeError as error:
-    line = content.count(b'\n', 0, error.start) + 1
-    raise ValueError(
-      f'line {line} is not UTF-8 (byte 0x{content[error.start]:02x}); convert '
-      'the file, for instance with iconv -f latin1 -t utf-8.'
-    ) from error
+def _not_utf8(path):
+  """Says which line of a file is not UTF-8."""
+  with _opened(path) as file:
+    for number, line in enumerate(file, 1):
+      try:
+        line.decode('utf-8')
+      except UnicodeDecodeError as error:
+        return (
+          f'line {number} is not UTF-8 (byte 0x{line[error.start]:02x}); '
+          'convert the file, for instance with iconv -f latin1 -t utf-8.'
+        )
+  return 'the file is not UTF-8, or changed while it was read.'
 
 
-def _columns(text, clip):
-  """Returns the names of the columns, and their cells: a list for each."""
-  with _cells_of_any_length():
-    lines = _lines(text, clip)
-    _, names = next((line for line in lines if line[1]), (0, None))
-    if names is None:
-      raise ValueError('the file is empty; it needs a header and rows.')
-    for place, name in enumerate(names):
-      if not name.strip():
-        raise ValueError(f'column {place + 1} has no name; name it in line 1.')
-      if name in names[:place]:
-        raise ValueError(f'two columns are named {name!r}; rename one.')
-    columns = [[] for _ in names]
-    # Equal cells share one string.
-    known = [{} for _ in names]
-    block = []
-    for number, cells in lines:
-      # An empty line is a missing value of a single column, else no row at all.
-      if not cells and len(names) > 1:
-        continue
-      if len(cells) != len(names):
-        if cells and not clip:
-          raise ValueError(
-            f'line {number} has {len(cells)} cells, the header has '
-            f'{len(names)}; quote cells that contain commas.'
-          )
-        cells = [*cells, *[''] * len(names)][: len(names)]
-      block.append(cells)
-      if len(block) == _BLOCK:
-        _take(block, columns, known)
-    _take(block, columns, known)
-  if not columns[0]:
+def _opened(path):
+  return (gzip.open if path.endswith('.gz') else open)(path, 'rb')
+
+
+def _blocks(lines, clip, size):
+  _, names = next((line for line in lines if line[1]), (0, None))
+  if names is None:
+    raise ValueError('the file is empty; it needs a header and rows.')
+  for place, name in enumerate(names):
+    if not name.strip():
+      raise ValueError(f'column {place + 1} has no name; name it in line 1.')
+    if name in names[:place]:
+      raise ValueError(f'two columns are named {name!r}; rename one.')
+  block, is_empty = [], True
+  for number, cells in lines:
+    # An empty line is a missing value of a single column, else no row at all.
+    if not cells and len(names) > 1:
+      continue
+    if len(cells) != len(names):
+      if cells and not clip:
+        raise ValueError(
+          f'line {number} has {len(cells)} cells, the header has '
+          f'{len(names)}; quote cells that contain commas.'
+        )
+      cells = [*cells, *[''] * len(names)][: len(names)]
+    block.append(cells)
+    if len(block) == size:
+      is_empty = False
+      yield names, list(zip(*block))
+      block.clear()
+  if block:
+    yield names, list(zip(*block))
+  elif is_empty:
     raise ValueError('the file has a header but no rows; add rows.')
-  return names, columns
-
-
-def _take(block, columns, known):
-  """Moves rows to columns."""
-  for column, seen, cells in zip(columns, known, zip(*block)):
-    column.extend(map(seen.setdefault, cells, cells))
-  block.clear()
 
 
 @contextlib.contextmanager
@@ -188,26 +219,64 @@ def _cells_of_any_length():
     csv.field_size_limit(limit)
 
 
-def _lines(text, clip):
+def _physical(path, clip):
+  """Yields the lines of a file as text."""
+  with _opened(path) as file:
+    errors = 'replace' if clip else 'strict'
+    for line in io.TextIOWrapper(file, 'utf-8-sig', errors, newline=''):
+      # Python 3.9 and 3.10 read no file with NUL characters.
+      yield line.replace('\0', '\ufffd') if clip else line
+
+
+def _lines(physical, clip):
   """Yields the number of a line of a CSV file, and its cells."""
   if not clip:
-    lines = csv.reader(io.StringIO(text, newline=''), strict=True)
+    lines = csv.reader(physical, strict=True)
     for cells in lines:
       yield lines.line_num, cells
     return
-  physical = list(io.StringIO(text, newline=''))
+  physical = _Physical(physical)
   lines = csv.reader(physical)
   start = 0  # Where the row begins that is read next.
   for cells in lines:
-    if lines.line_num == len(physical) and _is_open(physical[start:]):
+    if physical.ended and _is_open(physical.of_row):
       break
     yield lines.line_num, cells
     start = lines.line_num
+    physical.of_row.clear()
   # A quote swallowed all that follows. None of these lines closes a quote that
   # an earlier one leaves open: each is a row, those with such a quote as is.
-  for number, line in enumerate(physical[start:], start + 1):
+  for number, line in enumerate(physical.of_row, start + 1):
     quoting = csv.QUOTE_NONE if _is_open([line]) else csv.QUOTE_MINIMAL
     yield number, next(csv.reader([line], quoting=quoting))
+
+
+class _Physical:
+  """Lines, of which it is known which make a row and whether one is the last.
+
+  Attributes:
+    of_row: the lines that were read since this list was cleared.
+  """
+
+  def __init__(self, lines):
+    self._lines = iter(lines)
+    self._next = next(self._lines, None)
+    self.of_row = []
+
+  @property
+  def ended(self):
+    return self._next is None
+
+  def __iter__(self):
+    return self
+
+  def __next__(self):
+    line = self._next
+    if line is None:
+      raise StopIteration
+    self._next = next(self._lines, None)
+    self.of_row.append(line)
+    return line
 
 
 def _is_open(lines):

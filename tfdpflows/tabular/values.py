@@ -29,6 +29,25 @@ def name_row(row: int) -> str:
   return f'row {row + 1} (line {row + 2} of a CSV file)'
 
 
+class CellError(ValueError):
+  """A cell that cannot be used.
+
+  Args:
+    column: name of its column.
+    row: number of its row.
+    problem: what is wrong, and what to do.
+
+  Attributes:
+    column: see above, as the others.
+    row: see above.
+    problem: see above.
+  """
+
+  def __init__(self, column: str, row: int, problem: str):
+    super().__init__(f'Column {column!r}, {name_row(row)}: {problem}')
+    self.column, self.row, self.problem = column, int(row), problem
+
+
 def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
   """Returns the names of the columns of a table that has some rows."""
   names = [str(name) for name in df.columns]
@@ -89,9 +108,7 @@ def inferred(column: pd.Series, name: str) -> tuple[str, pd.Series]:
     present = column[~missing].to_numpy(np.float64)
     if not np.isfinite(present).all():
       row = int(np.flatnonzero(~missing)[~np.isfinite(present)][0])
-      raise ValueError(
-        f'Column {name!r}, {name_row(row)}: the value is infinite; replace it.'
-      )
+      raise CellError(name, row, 'the value is infinite; replace it.')
     whole = (np.floor(present) == present).all()
     kind = 'integer' if whole else 'number'
   else:
@@ -356,8 +373,8 @@ def _number_of(value):
 def _refuse(bad, present, kind, name, fix):
   if bad.any():
     place = int(np.flatnonzero(bad)[0])
-    row = int(present.index[place])
-    raise ValueError(
-      f'Column {name!r}, {name_row(row)}: {present.iloc[place]!r} is no '
-      f'{kind}; {fix}.'
+    raise CellError(
+      name,
+      present.index[place],
+      f'{present.iloc[place]!r} is no {kind}; {fix}.',
     )

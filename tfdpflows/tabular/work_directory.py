@@ -16,6 +16,7 @@ from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.rounding import round_up
 from tfdpflows.randomness import Randomness
+from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular import models
 from tfdpflows.version import __version__
 
@@ -47,7 +48,8 @@ class WorkDirectory:
     path: the folder, or `None` for memory.
     resume: whether to continue the fit in it.
     settings: JSON-able dict that must be the same when resumed.
-    table: the validated `DataFrame`, with the identifiers of units.
+    table: the validated `DataFrame`, with the identifiers of units; or its
+      codes, `StoredRows`.
     seed: seed instead of a secret, or `None`.
     budget: the `PrivacyBudget`.
     accountant: name of the accountant.
@@ -74,7 +76,7 @@ class WorkDirectory:
     *,
     resume: bool,
     settings: dict[str, Any],
-    table: pd.DataFrame,
+    table: pd.DataFrame | StoredRows,
     seed: int | None,
     budget: PrivacyBudget,
     accountant: str,
@@ -268,6 +270,8 @@ def _parse(content):
 
 
 def _fingerprint(table, randomness):
+  if isinstance(table, StoredRows):
+    return randomness.fingerprint(table.digest)
   hashes = pd.util.hash_pandas_object(table, index=False).to_numpy()
   return randomness.fingerprint(hashes)
 

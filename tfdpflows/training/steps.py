@@ -16,6 +16,7 @@ from tfdpflows._memory import dataset_from_generator, release_graph_tensors
 from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.optimizers.noise import current_strategy
 from tfdpflows.sampling.poisson import PoissonSampler
+from tfdpflows.stored_rows import StoredRows
 from tfdpflows.training import replicas
 from tfdpflows.training.step_noise import StepNoise
 
@@ -193,7 +194,7 @@ class TrainingSteps:
     workers.agree(lambda: self._check(x, steps, workers))
     workers.agree(lambda: self._pay(x, steps, workers))
     stop = self.next + steps
-    numbers, failures = np.arange(plan.sampler.num_examples), []
+    failures = []
     sizes = _sizes(plan.sampler) if few_sizes else ()
 
     def draw():
@@ -202,7 +203,7 @@ class TrainingSteps:
       try:
         while (step := self._draw(training, stop)) is not None:
           random = plan.randomness.numpy('batch', plan.label, step)
-          drawn = plan.sampler.batch(numbers, random)
+          drawn = plan.sampler.draw(random)
           for share, weights in workers.shares(*_pad_to(sizes, *drawn)):
             if plan.units is not None:
               share, weights = plan.units.batch(share, weights)
@@ -395,7 +396,12 @@ class TrainingSteps:
 
 
 def arrays(x: Any) -> Any:
-  """Tuples and dicts, in any depth, of whatever makes an array, as arrays."""
+  """Tuples and dicts, in any depth, of whatever makes an array, as arrays.
+
+  `StoredRows` stay what they are.
+  """
+  if isinstance(x, StoredRows):
+    return x
   if isinstance(x, dict):
     return {key: arrays(value) for key, value in x.items()}
   return tuple(map(arrays, x)) if isinstance(x, tuple) else np.asarray(x)

@@ -151,7 +151,7 @@ def test_interrupted_dpgan_goes_on(people, tmp_path, monkeypatch):
   """Charged steps are made again: the same rows, and nothing charged twice."""
   monkeypatch.setattr(os, 'urandom', lambda size: bytes(range(size)))
   expected = _fit(people, tmp_path / 'expected', 'dpgan')
-  draw, drawn = sampling.PoissonSampler.batch, []
+  draw, drawn = sampling.PoissonSampler.draw, []
 
   def batch(self, *args):
     drawn.append(1)
@@ -160,7 +160,7 @@ def test_interrupted_dpgan_goes_on(people, tmp_path, monkeypatch):
     return draw(self, *args)
 
   with monkeypatch.context() as patch:
-    patch.setattr(sampling.PoissonSampler, 'batch', batch)
+    patch.setattr(sampling.PoissonSampler, 'draw', batch)
     with pytest.raises(OSError, match='no disk'):
       _fit(people, tmp_path / 'model', 'dpgan')
   assert (tmp_path / 'model.partial' / 'checkpoints').exists()

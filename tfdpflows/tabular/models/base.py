@@ -73,6 +73,8 @@ class TableModel(abc.ABC):
     name: name of the model.
     has_density: whether its distribution has a `log_prob`.
     takes_units: whether `train` protects units of several rows.
+    takes_stored: whether `train` takes codes as `StoredRows`, which are not in
+      memory.
     marginal_share: share of the budget (of the squared signal-to-noise ratio)
       that goes to the private marginals; the rest trains the model.
 
@@ -83,6 +85,7 @@ class TableModel(abc.ABC):
   name: ClassVar[str]
   has_density: ClassVar[bool]
   takes_units: ClassVar[bool] = False
+  takes_stored: ClassVar[bool] = False
 
   marginal_share: float = share(0.15)
 
@@ -216,7 +219,8 @@ class TableModel(abc.ABC):
 
     Args:
       distribution: from `make_distribution`.
-      codes: private codes, float32 `[n, d]`.
+      codes: private codes, float32 `[n, d]`, as an array or, if it
+        `takes_stored`, as `StoredRows`.
       spending: the budget, with `plan_training` in `plan` and
         `plan_start` in `rounds`.
       work: randomness, ledger and checkpoints of the fit.

@@ -40,6 +40,7 @@ class FlowModel(dp_sgd.DPSGDModel):
   """
 
   has_density: ClassVar[bool] = True
+  takes_stored: ClassVar[bool] = True
 
   hidden_units: tuple = widths((128, 128))
   num_bins: int = whole(8, 2)

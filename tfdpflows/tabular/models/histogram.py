@@ -13,6 +13,7 @@ from tfdpflows import accounting, bijectors, flows, sampling
 from tfdpflows._keras import tfp
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
+from tfdpflows.stored_rows import MappedRows, StoredRows
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
@@ -192,9 +193,13 @@ class HistogramModel(FlowModel):
     estimate = adaptive_marginals.Estimate(
       flow.masses, total, randomness.numpy('log-linear model')
     )
-    adaptive_marginals.measure(
+    if isinstance(codes, StoredRows):
+      bins = density.stored_bins(codes)
+    else:
       # Rows of NaN are absent, see `fitting.run_mechanisms`.
-      density.bins(codes[~np.isnan(codes).any(1)]),
+      bins = density.bins(codes[~np.isnan(codes).any(1)])
+    adaptive_marginals.measure(
+      bins,
       flow.num_bins,
       estimate,
       rounds,
@@ -274,10 +279,35 @@ class HistogramDensity(TableDensity):
     column is a bin of a few units in the last place of its codes.
     """
     found = [
-      np.searchsorted(table.cuts, np.float64(x[:, j]), side='right')
+      np.searchsorted(table.cuts, x[:, j].astype(np.float64), side='right')
       for j, table in enumerate(self._tables())
     ]
     return np.stack(found, 1).astype(np.int32)
+
+  def stored_bins(self, x: StoredRows) -> StoredRows:
+    """Returns what `bins` does, of stored codes: uint16 `[n, d]`."""
+    cuts = [table.cuts for table in self._tables()]
+    # The bin of each code where codes are cells; higher ones are in the last.
+    tables = [
+      np.searchsorted(
+        cut, np.arange(np.ceil(cut.max(initial=0)) + 1), side='right'
+      ).astype(np.uint16)
+      for cut in cuts
+    ]
+
+    def bins(x):
+      found = np.empty(x.shape, np.uint16, order='F')
+      for j, (cut, table) in enumerate(zip(cuts, tables)):
+        if self._cell[j]:
+          codes = np.minimum(x[:, j].astype(np.int64), len(table) - 1)
+          found[:, j] = table[codes]
+        else:
+          found[:, j] = np.searchsorted(
+            cut, x[:, j].astype(np.float64), side='right'
+          )
+      return found
+
+    return MappedRows(x, bins, cuts)
 
   def estimate_log_prob(self, x: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """See `TableDensity`; exactly, since densities are even within cells."""
@@ -298,6 +328,12 @@ class HistogramDensity(TableDensity):
     """See `TableDensity`: normal scores in the middles of the bins."""
     if self.dequantization.variables:
       return codes
+    if isinstance(codes, StoredRows):
+      return MappedRows(
+        codes,
+        lambda x: self.latent.bijector.middle(self.bins(x)).numpy(),
+        [*(t.cuts for t in self._tables()), *self.latent.bijector.masses],
+      )
     rows = self.latent.bijector.middle(self.bins(codes)).numpy()
     # Rows that are absent stay so.
     return np.where(np.isnan(codes), np.nan, rows).astype(np.float32)

@@ -1,0 +1,59 @@
+r"""Writes the section of RESULTS.md on large tables:
+
+python -m experiments.scale_tables
+"""
+
+from __future__ import annotations
+
+from absl import app
+
+from experiments import results_document
+
+_HEADER = (
+  '| table | rows | Parquet | codes | written | read | peak of reading | fit | '
+  'peak of the fit |\n'
+  '|---|---|---|---|---|---|---|---|---|'
+)
+
+
+def section(folder):
+  """Returns the section, of the results of `experiments.scale` in a folder."""
+  lines = []
+  for content, name in results_document.load_results(folder, 'scale*.json'):
+    lines += [
+      '',
+      f'From `{name}`; epsilon {content["epsilon"]:g}, delta '
+      f'{content["delta"]:g}, the default model. Rows are those of a fitted '
+      'model of the small table. "Fit" is all of it, reading included, in a '
+      'process by itself; other work was running on the machine, of two cores '
+      '(load average '
+      + ', '.join(f'{r["load_average"]:.1f}' for r in content['runs'])
+      + ').',
+      '',
+      _HEADER,
+      *map(_row, content['runs']),
+    ]
+  return '\n'.join(['## Large tables', *lines])
+
+
+def _row(run):
+  mib = 2**20
+  return (
+    f'| {run["dataset"]} | {run["rows"]:,} | '
+    f'{run["bytes_of_parquet"] / mib:,.0f} MiB | '
+    f'{run["bytes_of_codes"] / mib:,.0f} MiB | '
+    f'{run["rows_per_second_made"]:,.0f} rows/s | '
+    f'{run["rows_per_second_read"]:,.0f} rows/s | '
+    f'{run["pass_peak_mib"]:,.0f} MiB | {run["fit_seconds"]:,.0f} s | '
+    f'{run["fit_peak_mib"]:,.0f} MiB |'
+  )
+
+
+def main(argv):
+  """Replaces the section of the document that the flags name."""
+  results_document.main(argv, 'scale', 'experiments/scale_tables.py', section)
+
+
+if __name__ == '__main__':
+  results_document.define_flags()
+  app.run(main)

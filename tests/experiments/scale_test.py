@@ -1,0 +1,21 @@
+"""The measurement of large tables runs, and its section is written."""
+
+import json
+import os
+
+from experiments import scale, scale_tables
+
+
+def test_smoke(tmp_path):
+  path = tmp_path / 'scale.json'
+  content = scale.run('randhie', output=str(path), smoke=True)
+  (run,) = content['runs']
+  assert run['rows'] == 300
+  assert run['rows_per_second_read'] > 0
+  assert 0.9 < run['epsilon_spent'] <= 1
+  assert json.loads(path.read_text()) == content
+  assert os.listdir(tmp_path) == ['scale.json']
+  # A run that is there is not made again.
+  assert scale.run('randhie', output=str(path), smoke=True) == content
+  path.write_text(json.dumps({**content, 'smoke': False}))
+  assert '| randhie | 300 |' in scale_tables.section(tmp_path)

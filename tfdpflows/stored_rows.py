@@ -1,0 +1,102 @@
+"""Rows of a table that are not in memory."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Union
+
+import numpy as np
+
+# Rows that are read at one time.
+BLOCK = 1 << 16
+
+__all__ = ['BLOCK', 'MappedRows', 'StoredRows']
+
+
+class StoredRows(abc.ABC):
+  """Rows `[n, d]` that are read when they are asked for.
+
+  `rows[numbers]` and `rows[start:stop]` are arrays in memory. Mechanisms that
+  take an array of rows and say so take these too, and read them block by block.
+
+  Attributes:
+    shape: `(n, d)`.
+    dtype: of the arrays.
+    digest: uint8 `[32]`, a SHA-256 of all that the rows are a function of.
+      Rows that differ have different ones.
+  """
+
+  shape: tuple[int, int]
+  dtype: np.dtype
+  digest: np.ndarray
+
+  def __len__(self) -> int:
+    return self.shape[0]
+
+  @property
+  def ndim(self) -> int:
+    """Number of dimensions."""
+    return len(self.shape)
+
+  @abc.abstractmethod
+  def __getitem__(self, which: Union[slice, np.ndarray]) -> np.ndarray:
+    """Returns rows in memory.
+
+    Args:
+      which: a slice without a step, or numbers of rows, an array of any shape.
+    """
+
+  def __array__(self, *args, **kwargs):
+    # NumPy would read all rows, one by one.
+    raise TypeError('These rows are read in parts; rows[:] has all in memory.')
+
+  def blocks(self) -> Iterator[np.ndarray]:
+    """Yields all rows, some at a time."""
+    for start in range(0, len(self), BLOCK):
+      yield self[start : start + BLOCK]
+
+
+class MappedRows(StoredRows):
+  """A function of stored rows, row by row.
+
+  Args:
+    rows: `StoredRows`.
+    function: of rows `[n, d]`; returns as many, `[n, k]`.
+    facts: arrays that tell this function from others.
+
+  #### Example
+
+  >>> class Numbers(StoredRows):
+  ...   shape, dtype = (5, 1), np.dtype('int64')
+  ...   digest = np.zeros(32, np.uint8)
+  ...   def __getitem__(self, which):
+  ...     return np.arange(5)[which][..., None]
+  >>> MappedRows(Numbers(), lambda x: 2. * x, [2.])[1:3].tolist()
+  [[2.0], [4.0]]
+  """
+
+  def __init__(
+    self,
+    rows: StoredRows,
+    function: Callable[[np.ndarray], np.ndarray],
+    facts: Iterable[np.ndarray],
+  ):
+    self._rows, self._function = rows, function
+    probe = function(rows[:1])
+    self.shape = (len(rows), probe.shape[1])
+    self.dtype = probe.dtype
+    digest = hashlib.sha256(rows.digest.tobytes())
+    for fact in facts:
+      fact = np.ascontiguousarray(fact)
+      digest.update(f'{fact.dtype}{fact.shape}'.encode())
+      digest.update(fact.tobytes())
+    self.digest = np.frombuffer(digest.digest(), np.uint8)
+
+  def __getitem__(self, which):
+    found = self._rows[which]
+    if found.ndim == 2:
+      return self._function(found)
+    flat = self._function(found.reshape(-1, found.shape[-1]))
+    return flat.reshape(*found.shape[:-1], -1)

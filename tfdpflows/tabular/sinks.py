@@ -1,0 +1,167 @@
+"""Files that tables are written to part by part: CSV, Parquet, TFRecord."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from tfdpflows import atomic
+from tfdpflows.tabular import table, values
+from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.sources import file_format, import_arrow
+
+
+def check_format(path: str) -> None:
+  """Refuses a file that cannot be written for want of a package.
+
+  Raises:
+    ImportError: for a format of Arrow without pyarrow.
+  """
+  if file_format(path) in ('parquet', 'ipc'):
+    import_arrow()
+
+
+def write_frames(
+  frames: Iterable[pd.DataFrame], path: str | os.PathLike, schema: TableSchema
+) -> int:
+  """Writes a table that comes in parts; it appears whole, or not at all.
+
+  The end of the name decides on the format, as for `sources.Source.of`: CSV,
+  compressed by `.gz`, Parquet, Arrow or Feather, or TFRecord of `tf.Example`,
+  in which a missing value is a feature without a value. In a CSV file it is an
+  empty cell, or the first of NA, NaN and null that is no category, where the
+  empty string is one.
+
+  Args:
+    frames: parts of the table, in the types that `TableSchema.validate` gives.
+    path: path of the file; one that is there is replaced.
+    schema: the `TableSchema` of the parts.
+
+  Returns:
+    The number of rows.
+
+  Raises:
+    OSError: if it cannot be written; a file that was there is left alone.
+    ImportError: see `check_format`.
+
+  #### Example
+
+  >>> import os, tempfile
+  >>> import pandas as pd
+  >>> from tfdpflows.tabular import Field, TableSchema, read_table, sinks
+  >>> schema = TableSchema([Field('age', 'integer', minimum=0, maximum=99)])
+  >>> path = os.path.join(tempfile.mkdtemp(), 'ages.csv')
+  >>> sinks.write_frames(
+  ...   (pd.DataFrame({'age': [age]}) for age in (31, 64)), path, schema)
+  2
+  >>> read_table(path)['age'].tolist()
+  [31, 64]
+  """
+  path = os.fspath(path)
+  write = {
+    'csv': _write_csv,
+    'tfrecord': _write_records,
+  }.get(file_format(path), _write_arrow)
+  counted = _Counted(frames)
+  with atomic.file_aside(path) as aside:
+    write(counted, path, aside, schema)
+  return counted.rows
+
+
+class _Counted:
+  """Parts of a table, and how many rows they had."""
+
+  def __init__(self, frames):
+    self._frames = frames
+    self.rows = 0
+
+  def __iter__(self):
+    for frame in self._frames:
+      self.rows += len(frame)
+      yield frame
+
+
+def _write_csv(frames, path, aside, schema):
+  missing = missing_word(schema)
+  with open(aside, 'wb') as raw:
+    file = raw
+    if path.endswith('.gz'):
+      file = gzip.GzipFile(fileobj=raw, mode='wb', filename='')
+    header = True
+    for frame in frames:
+      table.write_csv(frame, file, missing, header)
+      header = False
+    if file is not raw:
+      file.close()
+
+
+def missing_word(schema: TableSchema) -> str:
+  """Returns what stands for a missing value in a CSV file."""
+  used = {
+    word
+    for field in schema
+    if field.type == 'string'
+    for word in field.categories
+  }
+  return next((word for word in values.MISSING if word not in used), '')
+
+
+def _write_arrow(frames, path, aside, schema):
+  pa, _ = import_arrow()
+  kinds = {
+    'integer': pa.int64(),
+    'number': pa.float64(),
+    'string': pa.string(),
+    'boolean': pa.bool_(),
+  }
+  columns = pa.schema(
+    [pa.field(f.name, kinds[f.type], not f.required) for f in schema]
+  )
+  if file_format(path) == 'parquet':
+    from pyarrow import parquet  # noqa: PLC0415 (an extra)
+
+    writer = parquet.ParquetWriter(aside, columns)
+  else:
+    writer = pa.ipc.new_file(aside, columns)
+  with writer:
+    for frame in frames:
+      # A float that is missing is null, as are cells of the other types.
+      writer.write_table(
+        pa.Table.from_pandas(
+          frame[list(schema.names)], columns, preserve_index=False
+        )
+      )
+
+
+def _write_records(frames, path, aside, schema):
+  import tensorflow as tf  # noqa: PLC0415 (not before it is needed)
+
+  options = 'GZIP' if path.endswith('.gz') else ''
+  with tf.io.TFRecordWriter(aside, options) as writer:
+    for frame in frames:
+      columns = [_features(tf, frame[field.name], field) for field in schema]
+      for row in zip(*columns):
+        features = tf.train.Features(feature=dict(zip(schema.names, row)))
+        example = tf.train.Example(features=features)
+        writer.write(example.SerializeToString(deterministic=True))
+
+
+def _features(tf, column: pd.Series, field: Field) -> list:
+  """The `tf.train.Feature` of each cell; equal cells share one."""
+  empty = tf.train.Feature()
+  present = column.notna().to_numpy()
+  cells = column.to_numpy(object)[present]
+  if field.type == 'string':
+    make = lambda v: {'bytes_list': tf.train.BytesList(value=[v.encode()])}
+  elif field.type == 'number':
+    make = lambda v: {'float_list': tf.train.FloatList(value=[v])}
+  else:
+    make = lambda v: {'int64_list': tf.train.Int64List(value=[int(v)])}
+  known = {v: tf.train.Feature(**make(v)) for v in set(cells)}
+  found = np.full(len(column), empty, object)
+  found[present] = [known[cell] for cell in cells]
+  return list(found)

@@ -1,0 +1,596 @@
+"""Tables wherever they are: files, Arrow, TensorFlow; read in parts."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import stat
+import urllib.parse
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+import numpy as np
+import pandas as pd
+
+from tfdpflows.tabular import table
+
+if TYPE_CHECKING:
+  from tfdpflows.tabular.schema import TableSchema
+
+# Rows that are worked on at one time.
+CHUNK = 1 << 16
+# By the end of a file's name; all other files are CSV.
+_FORMATS = {
+  '.csv': 'csv',
+  '.csv.gz': 'csv',
+  '.parquet': 'parquet',
+  '.pq': 'parquet',
+  '.arrow': 'ipc',
+  '.feather': 'ipc',
+  '.ipc': 'ipc',
+  '.tfrecord': 'tfrecord',
+  '.tfrecord.gz': 'tfrecord',
+  '.tfrecords': 'tfrecord',
+  '.tfrecords.gz': 'tfrecord',
+}
+_NO_PARTITION = '__HIVE_DEFAULT_PARTITION__'
+_KINDS = ('bytes_list', 'float_list', 'int64_list')
+
+
+class Distinct(NamedTuple):
+  """A column of few different cells.
+
+  Attributes:
+    values: object array, the cells without repetition.
+    places: integers `[n]`, which of them each row has.
+  """
+
+  values: np.ndarray
+  places: np.ndarray
+
+  @classmethod
+  def of(cls, cells: Iterable[Any]) -> Distinct:
+    """Returns the column of some cells, which can be hashed."""
+    known = {}
+    places = [known.setdefault(cell, len(known)) for cell in cells]
+    return cls(_objects(known), np.array(places, np.int64))
+
+
+# Columns of some rows by name.
+Chunk = dict[str, Union[pd.Series, Distinct]]
+
+
+class Part(NamedTuple):
+  """A file of a table, or all of one that is no file.
+
+  Attributes:
+    name: path of the file, or what else it is, for messages.
+    identity: JSON-able list that tells the file from others and from what it
+      was at another time; `None` for what is no file.
+    chunks: a function of the wanted names of columns, and of whether no cell is
+      refused, that yields `Chunk`s. They may have further columns.
+  """
+
+  name: str
+  identity: list | None
+  chunks: Callable[[Sequence[str], bool], Iterator[Chunk]]
+
+  def read(self, names: Sequence[str], clip: bool) -> Iterator[Chunk]:
+    """Yields the chunks; errors begin with the name.
+
+    Raises:
+      ValueError: if the part is damaged, or changed while it was read.
+      OSError: if it cannot be read.
+    """
+    with _named(self.name):
+      yield from self.chunks(names, clip)
+      if self.identity is not None and _identity(self.name) != self.identity:
+        raise ValueError(
+          'the file changed while it was read. Read it when nothing writes it.'
+        )
+
+
+class Source(NamedTuple):
+  """A table that is read in parts, in a fixed order.
+
+  Attributes:
+    parts: its `Part`s.
+
+  #### Example
+
+  >>> import os, tempfile
+  >>> from tfdpflows.tabular import sources
+  >>> folder = tempfile.mkdtemp()
+  >>> for number in range(2):
+  ...   with open(os.path.join(folder, f'{number}.csv'), 'w') as file:
+  ...     _ = file.write(f'age,sex\\n3{number},f\\n')
+  >>> source = sources.Source.of(os.path.join(folder, '*.csv'))
+  >>> [os.path.basename(part.name) for part in source.parts]
+  ['0.csv', '1.csv']
+  """
+
+  parts: tuple[Part, ...]
+
+  @classmethod
+  def of(cls, data: Any) -> Source:
+    """Returns the source of a table.
+
+    Args:
+      data: a path or glob pattern, or a list of such: of CSV files (`.csv` or
+        any other name, `.csv.gz`), Parquet (`.parquet`, `.pq`), Arrow IPC and
+        Feather (`.arrow`, `.feather`, `.ipc`) or TFRecord of `tf.Example`
+        (`.tfrecord`, also with `.gz`), or of folders of them; folders below one
+        that are named `column=value`, as Hive's, give that column. Or a
+        `tf.data.Dataset` of dicts, of rows or of batches; a `pyarrow` `Table`,
+        `RecordBatch`, `RecordBatchReader` or `dataset`; or anything with an
+        Arrow stream, such as a relation of DuckDB.
+
+    Raises:
+      ValueError: for anything else.
+      OSError: for a file that does not exist.
+      ImportError: if pyarrow is needed and missing.
+    """
+    if isinstance(data, cls):
+      return data
+    if isinstance(data, (str, os.PathLike)):
+      data = [data]
+    if isinstance(data, (list, tuple)):
+      if not data or not all(isinstance(p, (str, os.PathLike)) for p in data):
+        raise ValueError(
+          'A table is given as a list, and not of paths: give the paths of its '
+          'files, or one table.'
+        )
+      parts = [part for path in data for part in _file_parts(os.fspath(path))]
+      names = [part.name for part in parts]
+      for name in names:
+        if names.count(name) > 1:
+          raise ValueError(
+            f'{name} is given twice: its rows would count twice.'
+          )
+      return cls(tuple(parts))
+    return cls((_part_of_object(data),))
+
+  @property
+  def identity(self) -> list | None:
+    """Of all files, in order; `None` if the table is in no files."""
+    found = [part.identity for part in self.parts]
+    return None if None in found else found
+
+  def to_frame(
+    self, schema: TableSchema | None = None, out_of_range: str = 'error'
+  ) -> pd.DataFrame:
+    """Returns all rows in memory, with the cells as they are.
+
+    Args:
+      schema: `TableSchema` with the columns that records may lack; by default
+        there are those of the first record.
+      out_of_range: see `read_table`.
+
+    Raises:
+      ValueError: for damaged files, and files with different columns.
+      OSError: if one cannot be read.
+    """
+    columns, names = {}, None
+    expected = () if schema is None else wanted(schema)
+    for part in self.parts:
+      for chunk in part.read(expected, out_of_range == 'clip'):
+        if names is None:
+          names = list(chunk)
+        elif set(names) != set(chunk):
+          raise ValueError(
+            f'{part.name} has the columns {list(chunk)}, and '
+            f'{self.parts[0].name} has {names}: give files with the same ones.'
+          )
+        for name, column in chunk.items():
+          columns.setdefault(name, []).append(cells(column))
+    return pd.DataFrame({name: _joined(c) for name, c in columns.items()})
+
+
+def wanted(schema: TableSchema) -> tuple[str, ...]:
+  """Returns the names of the columns that a schema has a use for."""
+  unit = schema.privacy_unit
+  return schema.names if unit is None else (*schema.names, unit)
+
+
+def cells(column: pd.Series | Distinct) -> pd.Series:
+  """Returns the cells of a column."""
+  if isinstance(column, Distinct):
+    return pd.Series(column.values[column.places], dtype=object)
+  return column
+
+
+def _joined(columns):
+  if len({column.dtype for column in columns}) > 1:
+    # As each of them is, without digits that another type has not.
+    columns = [column.astype(object) for column in columns]
+  return pd.concat(columns, ignore_index=True)
+
+
+def _objects(values):
+  found = np.empty(len(values), object)
+  found[:] = list(values)
+  return found
+
+
+@contextlib.contextmanager
+def _named(name):
+  """Begins the text of an error with the name of a part."""
+  try:
+    yield
+  except (EOFError, zlib.error) as error:
+    raise ValueError(f'{name}: the file is damaged ({error}).') from error
+  except ValueError as error:
+    if str(error).startswith(name):
+      raise
+    raise ValueError(f'{name}: {error}') from error
+  except OSError as error:
+    # Those of Python have the path; those of Arrow have not.
+    if error.filename is not None or name in str(error):
+      raise
+    raise OSError(f'{name}: {error}') from error
+
+
+# Files.
+
+
+def _file_parts(given):
+  """The parts of a path, folder or pattern."""
+  if os.path.isdir(given):
+    return [_file_part(path, given) for path in _files_below(given)]
+  if glob.has_magic(given) and not os.path.exists(given):
+    paths = sorted(glob.glob(given, recursive=True))
+    if not paths:
+      raise FileNotFoundError(f'No file is named like {given}.')
+    return [p for path in paths for p in _file_parts(path)]
+  return [_file_part(given)]
+
+
+def _files_below(folder):
+  found = []
+  for place, folders, names in os.walk(folder):
+    # Of those that begin so Hive and Spark say that they are no data.
+    folders[:] = sorted(n for n in folders if n[0] not in '._')
+    found += [
+      os.path.join(place, name)
+      for name in sorted(names)
+      if name[0] not in '._' and _known_format(name) is not None
+    ]
+  if not found:
+    raise FileNotFoundError(
+      f'The folder {folder} has no file whose name ends in '
+      f'{", ".join(_FORMATS)}.'
+    )
+  return found
+
+
+def file_format(path: str) -> str:
+  """Returns the format that a name stands for.
+
+  It is 'csv', 'parquet', 'ipc' (Arrow's, also of Feather) or 'tfrecord'.
+
+  >>> file_format('people.csv.gz'), file_format('people.pq')
+  ('csv', 'parquet')
+  """
+  return _known_format(path) or 'csv'
+
+
+def _known_format(path):
+  for end, kind in _FORMATS.items():
+    if path.lower().endswith(end):
+      return kind
+  return None
+
+
+def _file_part(path, folder=None):
+  kind = file_format(path)
+  read = {'csv': _read_csv, 'tfrecord': _read_tfrecord}.get(kind)
+  if read is None:
+    import_arrow()
+    read = lambda path, *args: _read_arrow_file(path, kind, *args)
+  partition = {} if folder is None else _partition(path, folder)
+
+  def chunks(names, clip):
+    for chunk in read(path, names, clip):
+      count = len(getattr(c := next(iter(chunk.values())), 'places', c))
+      for name, value in partition.items():
+        if name in chunk:
+          raise ValueError(
+            f'the column {name!r} is in the file and in the name of its folder.'
+          )
+        chunk[name] = Distinct(_objects([value]), np.zeros(count, np.int64))
+      yield chunk
+
+  return Part(path, _identity(path), chunks)
+
+
+def _identity(path):
+  """What tells a file from others; `None` of a pipe, which is read once."""
+  found = os.stat(path)
+  if not stat.S_ISREG(found.st_mode):
+    return None
+  return [os.path.abspath(path), found.st_size, found.st_mtime_ns]
+
+
+def _partition(path, folder):
+  """Columns that are named by the folders of a file, as text."""
+  found = {}
+  for word in os.path.relpath(path, folder).split(os.sep)[:-1]:
+    name, equals, value = word.partition('=')
+    if equals:
+      value = None if value == _NO_PARTITION else urllib.parse.unquote(value)
+      found[urllib.parse.unquote(name)] = value
+  return found
+
+
+def _read_csv(path, names, clip):
+  del names
+  for header, columns in table.csv_blocks(path, clip, CHUNK):
+    yield {name: Distinct.of(cells) for name, cells in zip(header, columns)}
+
+
+def _read_arrow_file(path, kind, names, clip):
+  pa, dataset = import_arrow()
+  form = kind
+  if kind == 'parquet':
+    found = dataset.dataset(path, format='parquet').schema
+    texts = [f.name for f in found if _is_text(pa, f.type)]
+    # Text comes as the file has it, each word once.
+    form = dataset.ParquetFileFormat(dictionary_columns=texts)
+  yield from _batches_of_dataset(dataset.dataset(path, format=form), clip)
+
+
+# Arrow.
+
+
+def import_arrow() -> tuple[Any, Any]:
+  """Returns pyarrow and its module of datasets.
+
+  Raises:
+    ImportError: saying how to install it.
+  """
+  try:
+    import pyarrow as pa  # noqa: PLC0415 (an extra)
+    from pyarrow import dataset  # noqa: PLC0415
+  except ImportError as error:
+    raise ImportError(
+      "Parquet, Arrow and Feather need pyarrow: pip install 'tfdpflows[arrow]'."
+    ) from error
+  return pa, dataset
+
+
+def _batches_of_dataset(dataset, clip):
+  # Little is read ahead: a table may be far larger than the memory.
+  batches = dataset.to_batches(
+    batch_size=CHUNK, batch_readahead=4, fragment_readahead=1
+  )
+  yield from _chunks_of_batches(batches, clip)
+
+
+def _chunks_of_batches(batches, clip):
+  for batch in batches:
+    for start in range(0, batch.num_rows, CHUNK):
+      part = batch.slice(start, CHUNK)
+      _check_names(part.schema.names)
+      yield {
+        name: _arrow_column(array, clip)
+        for name, array in zip(part.schema.names, part.columns)
+      }
+
+
+def _check_names(names):
+  for name in names:
+    if names.count(name) > 1:
+      raise ValueError(f'two columns are named {name!r}; rename one.')
+
+
+def _is_text(pa, kind):
+  return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _arrow_column(array, clip):
+  """Returns a column as pandas has it, texts as `Distinct`."""
+  pa, _ = import_arrow()
+  types, kind = pa.types, array.type
+  if _is_text(pa, kind) or types.is_binary(kind):
+    array = array.dictionary_encode()
+  if types.is_dictionary(array.type):
+    values, places = _texts(pa, array.dictionary, clip), array.indices
+    if array.null_count:
+      places = places.cast(pa.int64()).fill_null(len(values))
+      values = [*values, None]
+    return Distinct(_objects(values), places.to_numpy(zero_copy_only=False))
+  if types.is_integer(kind) or types.is_boolean(kind):
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    filled = array.fill_null(False if types.is_boolean(kind) else 0)
+    filled = filled.to_numpy(zero_copy_only=False)
+    if not array.null_count:
+      return pd.Series(filled)
+    masked = pd.arrays.IntegerArray
+    if types.is_boolean(kind):
+      masked = pd.arrays.BooleanArray
+    return pd.Series(masked(filled.copy(), missing.copy()))
+  if types.is_floating(kind):
+    return pd.Series(array.cast(pa.float64()).to_numpy(zero_copy_only=False))
+  if types.is_null(kind):
+    return Distinct(_objects([None]), np.zeros(len(array), np.int64))
+  # As objects: pandas refuses a column for one time that is too far away.
+  cells = array.to_pandas(timestamp_as_object=True)
+  return pd.Series(_objects(cells), dtype=object)
+
+
+def _texts(pa, array, clip):
+  """The values of a dictionary, as a list."""
+  try:
+    return array.to_pylist()
+  except UnicodeDecodeError as error:
+    if not clip:
+      raise ValueError(
+        'a text is not UTF-8. Write the column as UTF-8.'
+      ) from error
+    return [
+      None if value is None else value.decode('utf-8', 'replace')
+      for value in array.cast(pa.binary()).to_pylist()
+    ]
+
+
+# What is no file.
+
+
+def _part_of_object(data):
+  module = type(data).__module__.partition('.')[0]
+  if module == 'tensorflow' and hasattr(data, 'element_spec'):
+    return Part(
+      'The dataset', None, lambda names, clip: _read_dataset(data, clip)
+    )
+  if module == 'pyarrow':
+    pa, dataset = import_arrow()
+    if isinstance(data, dataset.Dataset):
+      return _arrow_part(lambda: data, 'dataset')
+    if isinstance(data, pa.RecordBatch):
+      return _arrow_part(lambda: [data])
+    if isinstance(data, pa.Table):
+      return _arrow_part(lambda: data.to_batches(max_chunksize=CHUNK))
+  if hasattr(data, '__arrow_c_stream__'):
+    pa, _ = import_arrow()
+    reader = data
+    if not isinstance(data, pa.RecordBatchReader):
+      reader = pa.RecordBatchReader.from_stream(data)
+    return _arrow_part(lambda: reader)
+  raise ValueError(
+    f'A table cannot be a {type(data).__name__}: give a DataFrame, the paths '
+    'of files, a tf.data.Dataset of dicts, or a table, dataset or reader of '
+    'pyarrow.'
+  )
+
+
+def _arrow_part(get, kind='batches'):
+  read = _batches_of_dataset if kind == 'dataset' else _chunks_of_batches
+  return Part('The table', None, lambda names, clip: read(get(), clip))
+
+
+def _read_dataset(dataset, clip):
+  """Yields the chunks of a `tf.data.Dataset` of dicts."""
+  spec = dataset.element_spec
+  ranks = set()
+  if isinstance(spec, dict):
+    ranks = {
+      getattr(getattr(s, 'shape', None), 'rank', None) for s in spec.values()
+    }
+  if len(ranks) != 1 or not ranks <= {0, 1}:
+    raise ValueError(
+      'its elements must be dicts of tensors, all scalars (a row) or all '
+      f'vectors (a batch of rows); they are {spec}.'
+    )
+  if ranks == {0}:
+    dataset = dataset.batch(CHUNK)
+  for batch in dataset.as_numpy_iterator():
+    if len({len(array) for array in batch.values()}) > 1:
+      raise ValueError('the columns of a batch have different numbers of rows.')
+    yield {name: _numpy_column(array, clip) for name, array in batch.items()}
+
+
+def _numpy_column(array, clip):
+  if array.dtype == object:
+    return Distinct.of(_decoded(value, clip) for value in array)
+  return pd.Series(array)
+
+
+def _decoded(value, clip):
+  """A text as `str`: TensorFlow has bytes."""
+  if not isinstance(value, bytes):
+    return value
+  try:
+    return value.decode('utf-8', 'replace' if clip else 'strict')
+  except UnicodeDecodeError as error:
+    raise ValueError('a text is not UTF-8. Write it as UTF-8.') from error
+
+
+# Records of tf.Example.
+
+
+def _read_tfrecord(path, names, clip):
+  import tensorflow as tf  # noqa: PLC0415 (not before it is needed)
+
+  compression = 'GZIP' if path.lower().endswith('.gz') else ''
+  records = tf.data.TFRecordDataset(path, compression)
+  try:
+    for batch in records.batch(CHUNK // 8).as_numpy_iterator():
+      yield _parsed(tf, batch, names, clip)
+  except tf.errors.NotFoundError as error:
+    raise FileNotFoundError(f'{path} does not exist.') from error
+  except tf.errors.OpError as error:
+    raise ValueError(
+      f'the file is damaged, or holds no tf.Example ({error.message.strip()}).'
+    ) from error
+
+
+def _parsed(tf, batch, names, clip):
+  """Returns the chunk of some serialized records."""
+  known = _kinds_of_features(tf, batch, names)
+  absent = Distinct(_objects([None]), np.zeros(len(batch), np.int64))
+  columns = {name: absent for name in names if name not in known}
+  dtypes = {
+    'bytes_list': tf.string,
+    'float_list': tf.float32,
+    'int64_list': tf.int64,
+  }
+  spec = {n: tf.io.VarLenFeature(dtypes[kind]) for n, kind in known.items()}
+  try:
+    found = tf.io.parse_example(batch, spec) if spec else {}
+    sizes = [
+      np.bincount(x.indices.numpy()[:, 0], minlength=len(batch))
+      for x in found.values()
+    ]
+    if any((size > 1).any() for size in sizes):
+      return {**columns, **_one_by_one(tf, batch, known, clip)}
+  except tf.errors.InvalidArgumentError:
+    # A record has another type than the others.
+    return {**columns, **_one_by_one(tf, batch, known, clip)}
+  for (name, sparse), size in zip(found.items(), sizes):
+    values, present = sparse.values.numpy(), size == 1
+    if present.all():
+      columns[name] = _numpy_column(values, clip)
+    else:
+      whole = np.full(len(batch), None, object)
+      whole[present] = values.tolist()
+      columns[name] = _numpy_column(whole, clip)
+  return columns
+
+
+def _kinds_of_features(tf, batch, names):
+  """Which features a batch has, and of what kind.
+
+  All of the first record, and those that are wanted of the first one that has
+  them.
+  """
+  known, rest = {}, set(names)
+  for number, record in enumerate(batch):
+    features = tf.train.Example.FromString(record).features.feature
+    for name in features if number == 0 else rest & set(features):
+      kind = features[name].WhichOneof('kind')
+      if kind is not None:
+        known[name] = kind
+        rest.discard(name)
+      elif number == 0 and name not in names:
+        known[name] = _KINDS[0]
+    if not rest:
+      break
+  return known
+
+
+def _one_by_one(tf, batch, known, clip):
+  """The chunk of records of which some are unlike the others."""
+  columns = {name: [] for name in known}
+  for record in batch:
+    features = tf.train.Example.FromString(record).features.feature
+    for name, column in columns.items():
+      values = ()
+      if name in features and features[name].WhichOneof('kind') is not None:
+        feature = features[name]
+        values = getattr(feature, feature.WhichOneof('kind')).value
+      cells = tuple(_decoded(value, clip) for value in values)
+      # Several values are one cell, which fits no type.
+      column.append(cells if len(cells) > 1 else (*cells, None)[0])
+  return {name: Distinct.of(column) for name, column in columns.items()}
