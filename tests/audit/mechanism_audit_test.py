@@ -180,6 +180,20 @@ def test_confidence_is_kept():
   assert wrong <= 107
 
 
+def test_few_runs_prove_something():
+  """Where no bound at all thresholds together holds, the best guess does."""
+  rng = np.random.default_rng(0)
+  found = [
+    audit.error_rates(
+      rng.normal(size=250), 1 + rng.normal(size=250), delta=0.0, by='mu'
+    ).mu()
+    for _ in range(100)
+  ]
+  assert np.mean(found) > 0.4
+  # 5 expected at most.
+  assert np.sum(np.array(found) > 1) <= 12
+
+
 def test_rates_of_a_gaussian():
   fp, fn = special.ndtr([-1.5, 0.5])
   rates = audit.ErrorRates(fp, fn, confidence=1.0)

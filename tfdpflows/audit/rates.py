@@ -18,6 +18,8 @@ from tfdpflows._checks import check_fraction
 
 # Thresholds that are tried on the first half of the runs.
 _THRESHOLDS = 400
+# Confidence of their bounds, the next one where those before find nothing.
+_CERTAIN = (1 - 1e-3 / _THRESHOLDS, 0.99, 0.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,9 +145,13 @@ def error_rates(
   )
   halves = [np.array_split(x, 2) for x in (first, second)]
   value = lambda rates: rates.epsilon(delta) if by == 'epsilon' else rates.mu()
-  # The best of many is one that was lucky, unless all bounds hold.
-  candidates = _candidates(halves[0][0], halves[1][0], 1 - 1e-3 / _THRESHOLDS)
-  chosen = max(candidates, key=value)
+  # The best of many is one that was lucky, unless all bounds hold; of few runs
+  # none then says anything, and a lucky one is better than any.
+  for certain in _CERTAIN:
+    candidates = _candidates(halves[0][0], halves[1][0], certain)
+    chosen = max(candidates, key=value)
+    if value(chosen) > 0:
+      break
   thresholds = np.array([chosen.threshold])
   (found,) = _rates(
     halves[0][1], halves[1][1], thresholds, chosen.above, confidence
