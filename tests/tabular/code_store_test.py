@@ -173,13 +173,13 @@ def test_a_pass_that_was_killed_goes_on_after_its_last_file(
   assert read == ['2.parquet']
   np.testing.assert_array_equal(store[:], people.codes)
 
-  # What changed since is read again, with all that comes after it.
+  # All is read again where a file of a whole pass has changed since.
   read.clear()
   pa.parquet.write_table(pa.parquet.read_table(shards[1])[:-1], shards[1])
   store = _read(shards, people, folder)
-  assert read == ['1.parquet', '2.parquet']
+  assert read == ['0.parquet', '1.parquet', '2.parquet']
   np.testing.assert_array_equal(store[:], np.delete(people.codes, 299, 0))
-  # And all of it for another schema, or without what was stored.
+  # And for another schema, or without what was stored.
   read.clear()
   assert len(_read(shards, people, folder, 'clip')) == 399
   (folder / 'state.json').write_text('{')
