@@ -1,5 +1,6 @@
 """The codes of a table on disk: the pass, its faults, and what is counted."""
 
+import errno
 import json
 import os
 import pathlib
@@ -444,3 +445,95 @@ def test_sorted_rows_change_nothing_but_their_order(people, tmp_path):
   store = code_store.read(_source(table), people.schema, 'error')
   order = np.argsort(people.table['member'], kind='stable')
   np.testing.assert_array_equal(store[:], people.codes[order])
+
+
+def test_one_row_of_a_part_does_not_decide_whether_a_fit_is_refused(tmp_path):
+  schema = TableSchema([Field('age', 'integer', minimum=0, maximum=99)])
+  (tmp_path / '0.csv').write_text('age\n1\n2\n')
+  (tmp_path / '1.csv').write_text('age\n')
+  store = code_store.read(Source.of(str(tmp_path)), schema, 'clip')
+  assert len(store) == 2
+  # Times that no calendar has.
+  cells = pa.array([1, 2**61], pa.timestamp('us'))
+  pa.parquet.write_table(pa.table({'age': cells}), tmp_path / 'a.parquet')
+  source = Source.of(str(tmp_path / 'a.parquet'))
+  assert len(code_store.read(source, schema, 'clip')) == 2
+  with pytest.raises(ValueError, match='a time is out of range') as caught:
+    code_store.read(source, schema, 'error')
+  assert caught.value.__cause__.__cause__ is None
+
+
+@pytest.mark.parametrize(
+  'spellings',
+  [
+    [pa.array([b'ann'], pa.binary()), pa.array(['ann'])],
+    [pa.array([9007199254740993]), pa.array(['9007199254740993'])],
+    [pa.array([7]), pa.array(['7']), pa.array([7.0]), pa.array([' 7'])],
+  ],
+)
+def test_a_person_is_one_unit_in_files_of_all_types(spellings, tmp_path):
+  schema = TableSchema(
+    [Field('age', 'integer', minimum=0, maximum=99)], privacy_unit='id'
+  )
+  for number, ids in enumerate(spellings):
+    rows = pa.table({'age': [1, 2], 'id': pa.concat_arrays([ids, ids])})
+    pa.parquet.write_table(rows, tmp_path / f'{number}.parquet')
+  # Another person: a table has two.
+  (tmp_path / 'x.csv').write_text('age,id\n3,bob\n')
+  store = code_store.read(
+    Source.of(str(tmp_path)), schema, 'clip', None, max_rows_per_unit=1
+  )
+  assert store.rows_per_unit.tolist() == [1, 1]
+
+
+def test_identifiers_that_files_spell_differently_are_none(tmp_path):
+  schema = TableSchema(
+    [Field('age', 'integer', minimum=0, maximum=99)], privacy_unit='id'
+  )
+  (tmp_path / 'x.csv').write_text('age,id\n3,bob\n4,ann\n')
+  times = pa.array([0, 1], pa.timestamp('us'))
+  for ids in (pa.array([True, False]), times, times.cast(pa.date32(), False)):
+    rows = pa.table({'age': [1, 2], 'id': ids})
+    pa.parquet.write_table(rows, tmp_path / 'y.parquet')
+    source = Source.of(str(tmp_path))
+    store = code_store.read(source, schema, 'clip', None, 1)
+    assert store.rows_per_unit.tolist() == [1, 1]
+    with pytest.raises(ValueError, match='text or a whole number'):
+      code_store.read(source, schema, 'error', None, 1)
+
+
+def test_a_folder_that_others_have_made_is_refused(people, shards, tmp_path):
+  folder = tmp_path / 'rows'
+  folder.mkdir()
+  folder.chmod(0o777)
+  with pytest.raises(PermissionError, match='open to others'):
+    _read(shards, people, folder)
+  folder.rmdir()
+  folder.symlink_to(tmp_path)
+  with pytest.raises(PermissionError, match='is a link'):
+    _read(shards, people, folder)
+
+
+def test_what_was_written_over_is_not_taken_for_what_it_was(
+  people, shards, tmp_path, monkeypatch
+):
+  folder = tmp_path / 'rows'
+  first = _read(shards, people, folder)[:]
+  other = [shards[1], shards[0], shards[2]]
+  write, calls = code_store._write_state, []
+
+  def full(*args):
+    calls.append(1)
+    if len(calls) > 1:
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    write(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(code_store, '_write_state', full)
+    with pytest.raises(OSError, match='No space'):
+      _read(other, people, folder)
+  np.testing.assert_array_equal(_read(shards, people, folder)[:], first)
+  stored = code_store._reopen(
+    Source.of(shards), people.schema, 'error', str(folder), None
+  )
+  np.testing.assert_array_equal(stored[:], first)

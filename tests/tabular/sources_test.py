@@ -422,3 +422,53 @@ def _or_error(function, data):
     return function(data)
   except ValueError as error:
     return str(error).split(' is ')[-1].split(';')[-1]
+
+
+def test_a_file_is_not_read_twice_under_two_names(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'd').mkdir()
+  (tmp_path / 'd' / '0.csv').write_text('age\n1\n')
+  for other in (
+    'd/0.csv',
+    './d/0.csv',
+    'd/../d/0.csv',
+    'd',
+    str(tmp_path / 'd'),
+  ):
+    with pytest.raises(ValueError, match=r'0\.csv is given twice'):
+      Source.of(['d/0.csv', other])
+  (tmp_path / 'd' / 'latest.csv').symlink_to('0.csv')
+  with pytest.raises(ValueError, match='given twice, also as'):
+    Source.of('d')
+
+
+def test_records_that_are_none_are_not_shown(tmp_path):
+  tf = pytest.importorskip('tensorflow')
+  path = str(tmp_path / 'x.tfrecord')
+  good = tf.train.Example()
+  good.features.feature['age'].int64_list.value.append(3)
+  for secret in (b'ann;31;HIV+', b'\xff\xfeann\x81'):
+    for records in ([good.SerializeToString(), secret], [secret]):
+      with tf.io.TFRecordWriter(path) as writer:
+        for record in records:
+          writer.write(record)
+      with pytest.raises(ValueError, match='damaged') as caught:
+        list(Source.of(path).parts[0].read(['age'], True))
+      error = caught.value
+      while error is not None:
+        assert 'ann' not in str(error)
+        error = error.__context__
+
+
+def test_clip_refuses_no_record_for_features_that_nobody_asked_for(tmp_path):
+  tf = pytest.importorskip('tensorflow')
+  path = str(tmp_path / 'x.tfrecord')
+  with tf.io.TFRecordWriter(path) as writer:
+    for names in (['age', 'hiv'], ['age']):
+      example = tf.train.Example()
+      for name in names:
+        example.features.feature[name].int64_list.value.append(3)
+      writer.write(example.SerializeToString())
+  part = Source.of(path).parts[0]
+  assert [list(c) for c in part.read(['age'], True)] == [['age']]
+  assert [list(c) for c in part.read(['age'], False)] == [['age', 'hiv']]

@@ -8,11 +8,15 @@ is stored, to the last bit.
 from __future__ import annotations
 
 import contextlib
+import decimal
 import functools
 import hashlib
 import json
+import math
+import numbers
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from typing import Any
 
@@ -178,17 +182,20 @@ def read(
   """
   encode = ChunkEncoder(schema, out_of_range)
   if folder is not None:
+    _make_private(folder)
     try:
       return _read_to_folder(source, encode, folder, max_rows_per_unit)
-    except ValueError:
-      shutil.rmtree(folder, ignore_errors=True)
+    except Exception as error:
+      # A full disk, or one that cannot be reached, has a number.
+      if not isinstance(error, OSError) or error.errno is None:
+        shutil.rmtree(folder, ignore_errors=True)
       raise
   data, ids = bytearray(), bytearray()
   for part in source.parts:
     for records, of_rows in _records_of(part, encode):
       data += records.tobytes()
       ids += of_rows.tobytes()
-  encode.check()
+  encode.check(source)
   if schema.privacy_unit is None:
     return CodeStore(encode.encoder, data)
   records, counts = unit_order.in_memory(
@@ -200,7 +207,6 @@ def read(
 
 
 def _read_to_folder(source, encode, folder, max_rows):
-  os.makedirs(folder, mode=0o700, exist_ok=True)
   path = functools.partial(os.path.join, folder)
   facts = _facts(encode.schema, encode.out_of_range, max_rows)
   state = _state(folder)
@@ -211,6 +217,8 @@ def _read_to_folder(source, encode, folder, max_rows):
   state['parts'] = state['parts'][:done]
   if done:
     encode.rows, encode.present = state['parts'][-1]['sums']
+  # Before any code is written over: what is there is no longer what it was.
+  _write_state(folder, state)
   with contextlib.ExitStack() as opened:
     files = [
       opened.enter_context(_continued(path(name), encode.rows, dtype))
@@ -233,7 +241,7 @@ def _read_to_folder(source, encode, folder, max_rows):
         number,
         len(source.parts),
       )
-  encode.check()
+  encode.check(source)
   if max_rows is not None:
     unit_order.on_disk(
       path(_CODES),
@@ -258,11 +266,31 @@ def _file(max_rows):
   return _CODES if max_rows is None else _ORDERED
 
 
+def _make_private(folder):
+  """Makes a folder, or refuses one that others have made or can read."""
+  os.makedirs(folder, mode=0o700, exist_ok=True)
+  if not _is_private(folder):
+    raise PermissionError(
+      f'{folder} is there already, and is a link, of another user, or open to '
+      'others. Remove it, or choose another folder.'
+    )
+
+
+def _is_private(folder):
+  found = os.lstat(folder)
+  return (
+    stat.S_ISDIR(found.st_mode)
+    and not found.st_mode & 0o077
+    and found.st_uid == os.geteuid()
+  )
+
+
 @contextlib.contextmanager
 def _continued(path, rows, dtype):
   """Opens a file of records behind the first rows of it."""
   size = rows * dtype.itemsize
-  with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), 'r+b') as file:
+  flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+  with open(os.open(path, flags, 0o600), 'r+b') as file:
     if os.path.getsize(path) < size:
       raise OSError(
         f'{path} is shorter than it was. Remove {os.path.dirname(path)}.'
@@ -328,6 +356,9 @@ def stored(
   for place in (begun, folder) if resume else (folder,):
     found = _reopen(source, schema, out_of_range, place, max_rows_per_unit)
     if found is not None:
+      if place == begun:
+        # Of another try, which was read and never begun.
+        shutil.rmtree(folder, ignore_errors=True)
       return found
   return read(source, schema, out_of_range, folder, max_rows_per_unit)
 
@@ -341,6 +372,7 @@ def _reopen(source, schema, out_of_range, folder, max_rows):
   state = _state(folder)
   if (
     state is None
+    or not _is_private(folder)
     or not state['complete']
     or state['facts'] != _facts(schema, out_of_range, max_rows)
     or source.identity is None
@@ -392,6 +424,8 @@ def _records_of(part, encode):
     with _of_part(part, first):
       if names is None:
         encode.schema.check_columns(names := list(chunk))
+      if not _num_rows(next(iter(chunk.values()))):
+        continue
       found = encode(chunk)
     first += encode.chunk_rows
     yield found
@@ -445,8 +479,7 @@ class ChunkEncoder:
     Raises:
       CellError: for the first cell of a column that is refused.
     """
-    column = next(iter(chunk.values()))
-    self.chunk_rows = len(getattr(column, 'places', column))
+    self.chunk_rows = _num_rows(next(iter(chunk.values())))
     ids = np.empty(self.chunk_rows, self.id_dtype)
     if self.schema.privacy_unit is not None:
       known, ids = self._identities(chunk[self.schema.privacy_unit])
@@ -459,13 +492,14 @@ class ChunkEncoder:
     self.rows += len(ids)
     return records, ids
 
-  def check(self) -> None:
+  def check(self, source: Source) -> None:
     """Refuses a table of which nothing can be learned, once it is read."""
     self.schema.warn_of_constants()
     if not self.rows and self.schema.privacy_unit is not None:
       raise self.schema.no_identifiers()
     if not self.rows:
-      raise ValueError('The table has no rows; give it at least two.')
+      names = ', '.join(part.name for part in source.parts)
+      raise ValueError(f'The table has no rows; {names}: a header but no rows.')
     schemas.check_num_rows(self.rows)
     if self.out_of_range != 'clip':
       for present, field in zip(self.present, self.schema):
@@ -479,11 +513,15 @@ class ChunkEncoder:
     return encode_column(column, field, self.encoder.columns[i])
 
   def _identities(self, column):
-    """Returns which rows have a unit, and its identity."""
+    """Returns which rows have a unit, and its identity.
+
+    Only of texts and whole numbers, which are the same in all kinds of files.
+    """
     if not isinstance(column, Distinct):
       column = _distinct(column)
 
     def identities(cells):
+      cells = cells.map(_known_everywhere)
       texts = self.schema.unit_ids_of(cells, self.out_of_range)
       found = np.zeros(len(texts), [('known', bool), ('id', units.IDENTITY)])
       found['known'] = texts.notna()
@@ -492,6 +530,21 @@ class ChunkEncoder:
 
     found = of_distinct(column, identities)
     return found['known'], found['id']
+
+
+def _num_rows(column):
+  return len(getattr(column, 'places', column))
+
+
+def _known_everywhere(cell):
+  """Returns the identifier; `None` for one that files spell differently."""
+  if isinstance(cell, bool) or not isinstance(
+    cell, (str, numbers.Integral, numbers.Real, decimal.Decimal)
+  ):
+    return None
+  if isinstance(cell, (str, numbers.Integral)):
+    return cell
+  return int(cell) if math.isfinite(cell) and cell == int(cell) else None
 
 
 def _distinct(column):

@@ -501,14 +501,15 @@ class TableSchema:
     ids = values.typed(column, 'string', self.privacy_unit, clip=clip)
     ids = values.identifiers(ids)
     if clip:
-      return ids
+      return values.rounded_digits(ids)
     missing = ids.isna().to_numpy()
     if missing.any():
       raise values.CellError(
         self.privacy_unit,
         np.flatnonzero(missing)[0],
         'the identifier is missing, and whose row it is is not known. Fill it '
-        'in, or set out_of_range to clip, which leaves such rows out.',
+        'in, with text or a whole number, or set out_of_range to clip, which '
+        'leaves such rows out.',
       )
     rounded = values.beyond_floats(column)
     if rounded.any():

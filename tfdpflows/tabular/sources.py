@@ -143,12 +143,7 @@ class Source(NamedTuple):
           'files, or one table.'
         )
       parts = [part for path in data for part in _file_parts(os.fspath(path))]
-      names = [part.name for part in parts]
-      for name in names:
-        if names.count(name) > 1:
-          raise ValueError(
-            f'{name} is given twice: its rows would count twice.'
-          )
+      _check_different(parts)
       return cls(tuple(parts))
     return cls((_part_of_object(data),))
 
@@ -233,6 +228,23 @@ def _named(name):
 
 
 # Files.
+
+
+def _check_different(parts):
+  """Refuses a file that is given twice, also by other names."""
+  known = {}
+  for part in parts:
+    found = os.stat(part.name)
+    if not stat.S_ISREG(found.st_mode):
+      continue
+    place = found.st_dev, found.st_ino
+    other = known.get(place)
+    known[place] = part.name
+    if other is not None:
+      also = '' if other == part.name else f', also as {other}'
+      raise ValueError(
+        f'{part.name} is given twice{also}: its rows would count twice.'
+      )
 
 
 def _file_parts(given):
@@ -393,7 +405,7 @@ def _arrow_column(array, clip):
   """Returns a column as pandas has it, texts as `Distinct`."""
   pa, _ = import_arrow()
   types, kind = pa.types, array.type
-  if _is_text(pa, kind) or types.is_binary(kind):
+  if _is_text(pa, kind) or _is_bytes(pa, kind):
     array = array.dictionary_encode()
   if types.is_dictionary(array.type):
     values, places = _texts(pa, array.dictionary, clip), array.indices
@@ -415,13 +427,37 @@ def _arrow_column(array, clip):
     return pd.Series(array.cast(pa.float64()).to_numpy(zero_copy_only=False))
   if types.is_null(kind):
     return Distinct(_objects([None]), np.zeros(len(array), np.int64))
-  # As objects: pandas refuses a column for one time that is too far away.
-  cells = array.to_pandas(timestamp_as_object=True)
-  return pd.Series(_objects(cells), dtype=object)
+  return pd.Series(_objects(_cells_of(array, clip)), dtype=object)
+
+
+def _is_bytes(pa, kind):
+  types = pa.types
+  return (
+    types.is_binary(kind)
+    or types.is_large_binary(kind)
+    or types.is_fixed_size_binary(kind)
+  )
+
+
+def _cells_of(array, clip):
+  """The cells of other types, each by itself: some times are too far away."""
+  found = []
+  for cell in array:
+    try:
+      found.append(cell.as_py())
+    except (ValueError, OverflowError):
+      if not clip:
+        raise ValueError('a time is out of range of the calendar.') from None
+      found.append(None)
+  return found
 
 
 def _texts(pa, array, clip):
   """The values of a dictionary, as a list."""
+  if _is_bytes(pa, array.type):
+    return [_decoded(value, clip) for value in array.to_pylist()]
+  if not _is_text(pa, array.type):
+    return _cells_of(array, clip)
   try:
     return array.to_pylist()
   except UnicodeDecodeError as error:
@@ -514,21 +550,22 @@ def _read_tfrecord(path, names, clip):
   import tensorflow as tf  # noqa: PLC0415 (not before it is needed)
 
   compression = 'GZIP' if path.lower().endswith('.gz') else ''
-  records = tf.data.TFRecordDataset(path, compression)
+  records, damaged = tf.data.TFRecordDataset(path, compression), False
   try:
     for batch in records.batch(CHUNK // 8).as_numpy_iterator():
       yield _parsed(tf, batch, names, clip)
   except tf.errors.NotFoundError as error:
     raise FileNotFoundError(f'{path} does not exist.') from error
-  except tf.errors.OpError as error:
-    raise ValueError(
-      f'the file is damaged, or holds no tf.Example ({error.message.strip()}).'
-    ) from error
+  except tf.errors.OpError:
+    damaged = True
+  if damaged:
+    # Not in the `except`: what TensorFlow says may have parts of a record.
+    raise ValueError('the file is damaged, or holds no records.')
 
 
 def _parsed(tf, batch, names, clip):
   """Returns the chunk of some serialized records."""
-  known = _kinds_of_features(tf, batch, names)
+  known = _kinds_of_features(tf, batch, names, clip)
   absent = Distinct(_objects([None]), np.zeros(len(batch), np.int64))
   columns = {name: absent for name in names if name not in known}
   dtypes = {
@@ -537,16 +574,12 @@ def _parsed(tf, batch, names, clip):
     'int64_list': tf.int64,
   }
   spec = {n: tf.io.VarLenFeature(dtypes[kind]) for n, kind in known.items()}
-  try:
-    found = tf.io.parse_example(batch, spec) if spec else {}
-    sizes = [
-      np.bincount(x.indices.numpy()[:, 0], minlength=len(batch))
-      for x in found.values()
-    ]
-    if any((size > 1).any() for size in sizes):
-      return {**columns, **_one_by_one(tf, batch, known, clip)}
-  except tf.errors.InvalidArgumentError:
-    # A record has another type than the others.
+  found = _together(tf, batch, spec)
+  sizes = [
+    np.bincount(x.indices.numpy()[:, 0], minlength=len(batch))
+    for x in (found or {}).values()
+  ]
+  if found is None or any((size > 1).any() for size in sizes):
     return {**columns, **_one_by_one(tf, batch, known, clip)}
   for (name, sparse), size in zip(found.items(), sizes):
     values, present = sparse.values.numpy(), size == 1
@@ -559,16 +592,36 @@ def _parsed(tf, batch, names, clip):
   return columns
 
 
-def _kinds_of_features(tf, batch, names):
+def _together(tf, batch, spec):
+  """Returns the features of records, `None` if some have other types."""
+  try:
+    return tf.io.parse_example(batch, spec) if spec else {}
+  except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
+    return None  # What TensorFlow says of it has the whole record.
+
+
+def _features_of(tf, record):
+  from google.protobuf.message import DecodeError  # noqa: PLC0415 (TensorFlow's)
+
+  try:
+    return tf.train.Example.FromString(record).features.feature
+  except DecodeError:
+    pass
+  # Not in the `except`: what it says may have parts of the record.
+  raise ValueError('the file is damaged: a record is no tf.Example.')
+
+
+def _kinds_of_features(tf, batch, names, clip):
   """Which features a batch has, and of what kind.
 
-  All of the first record, and those that are wanted of the first one that has
-  them.
+  Those that are wanted of the first record that has them. Where rows may be
+  refused also all others of the first one: the schema may not have them.
   """
   known, rest = {}, set(names)
   for number, record in enumerate(batch):
-    features = tf.train.Example.FromString(record).features.feature
-    for name in features if number == 0 else rest & set(features):
+    features = _features_of(tf, record)
+    is_all = number == 0 and not (clip and names)
+    for name in features if is_all else rest & set(features):
       kind = features[name].WhichOneof('kind')
       if kind is not None:
         known[name] = kind
@@ -584,7 +637,7 @@ def _one_by_one(tf, batch, known, clip):
   """The chunk of records of which some are unlike the others."""
   columns = {name: [] for name in known}
   for record in batch:
-    features = tf.train.Example.FromString(record).features.feature
+    features = _features_of(tf, record)
     for name, column in columns.items():
       values = ()
       if name in features and features[name].WhichOneof('kind') is not None:

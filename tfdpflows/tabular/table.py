@@ -73,6 +73,8 @@ def read_table(
     known = known or [{} for _ in names]
     for column, seen, part in zip(columns, known, cells):
       column.extend(map(seen.setdefault, part, part))
+  if not columns[0]:
+    raise ValueError(f'{path}: the file has a header but no rows; add rows.')
   try:
     return pd.DataFrame(
       {
@@ -88,6 +90,8 @@ def csv_blocks(
   path: str, clip: bool, size: int = _BLOCK
 ) -> Iterator[tuple[list[str], list[tuple[str, ...]]]]:
   """Yields the names of the columns, and the cells of some rows by column.
+
+  Of a file without rows one empty block.
 
   Args:
     path: see `read_table`, as the errors.
@@ -207,7 +211,7 @@ def _blocks(lines, clip, size):
   if block:
     yield names, list(zip(*block))
   elif is_empty:
-    raise ValueError('the file has a header but no rows; add rows.')
+    yield names, [()] * len(names)
 
 
 @contextlib.contextmanager

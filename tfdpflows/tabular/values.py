@@ -22,6 +22,8 @@ _CODE = re.compile(r'^[+-]?0\d')
 _WHOLE = re.compile(r'^([+-]?\d+)\.0*$')
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
+# What may be a larger one; beyond its length no float is.
+_LONG = re.compile('-?[1-9][0-9]{15,308}')
 
 
 def name_row(row: int) -> str:
@@ -237,6 +239,22 @@ def identifiers(texts: pd.Series) -> pd.Series:
     text: _WHOLE.sub(r'\1', text.strip()) for text in set(texts.dropna())
   }
   return texts.map(lambda text: known.get(text, text))
+
+
+def rounded_digits(texts: pd.Series) -> pd.Series:
+  """Returns identifiers, digits of whole numbers as floats have them.
+
+  A file may have as text what another has as a number, which is rounded.
+
+  >>> rounded_digits(pd.Series(['9007199254740993', '007', 'x'])).tolist()
+  ['9007199254740992', '007', 'x']
+  """
+
+  def read(text):
+    is_long = isinstance(text, str) and _LONG.fullmatch(text)
+    return str(_rounded(int(text))) if is_long else text
+
+  return texts.map(read)
 
 
 def beyond_floats(column: pd.Series) -> np.ndarray:
