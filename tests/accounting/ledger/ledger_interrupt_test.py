@@ -203,13 +203,14 @@ def test_signals_at_random_leave_a_ledger_that_knows_all(folder):
       work = Work(folder / f'{number}')
       signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 1e-2))
       try:
-        work.run()
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+          work.run()
+        finally:
+          # The signal may arrive here too, and ends in this call.
+          signal.setitimer(signal.ITIMER_REAL, 0)
       except KeyboardInterrupt:
-        # While an earlier one was being dealt with.
+        # While an earlier one was being dealt with, or at the end.
         pass
-      finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
       hit += work.interrupts
       work.check()
   finally:
