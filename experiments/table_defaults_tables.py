@@ -5,6 +5,8 @@ python -m experiments.table_defaults_tables
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from absl import app
 
@@ -19,17 +21,29 @@ _SCORES = {
 }
 
 
+_NAMES = {
+  'swift': 'SWIFT (dpsynth)',
+  'aim_gdp': 'AIM-GDP (dpsynth)',
+  'dpsynth_aim': 'AIM (dpsynth)',
+  'dpsynth_mst': 'MST (dpsynth)',
+}
+
+
 def section(folder):
   """Returns the section of the results in a folder, as Markdown."""
   parts = [
     '## The defaults on other tables',
     'Tables of health, work and schooling, with a fifth of the rows held out, '
     'told which column is the target or not. "Training alone" is DP-SGD from '
-    'independent columns with 16 bins, the default before. Categories and '
-    'bounds are those of the whole table, for both alike. Three quick '
-    'classifiers learn from at most 20,000 synthetic rows; pair TV is to the '
-    'rows that were learned from; nats are of held-out rows. Mean (standard '
-    'deviation) over seeds.',
+    'independent columns with 16 bins, the default before. Mechanisms of '
+    'dpsynth (google/dpsynth) have its defaults; told, their workload is all '
+    'pairs and all triples with the target, of weight 1 each. Categories and '
+    'bounds are those of the whole table, for all alike; `name@n` is a table '
+    'of which n rows are learned from. Three quick classifiers learn from at '
+    'most 20,000 synthetic rows; pair TV is to the rows that were learned '
+    'from; nats are of held-out rows, where a method has a density. Mean '
+    '(standard deviation) over seeds. Times are of two cores that other work '
+    'shared.',
   ]
   for content, _ in results_document.load_results(
     folder, 'table_defaults*.json'
@@ -48,47 +62,70 @@ def _table(content, epsilon, told):
     if (run['epsilon'], run['told']) == (epsilon, told)
   ]
   names = [name for name, _ in _SCORES.values()]
-  lines = [['table', 'rows x columns', 'method', *names, 'fit, s']]
+  lines = [['table', 'rows x columns', 'method', 'seeds', *names, 'fit, s']]
+  tables = dict.fromkeys(run['table'] for run in runs)
+  chosen = [t for t in tables if t.split('@')[0] in table_defaults.CHOSEN]
   groups = {
-    'defaults were chosen on these': table_defaults.CHOSEN,
-    'held out': [
-      t for t in table_defaults.TABLES if t not in table_defaults.CHOSEN
-    ],
+    'defaults were chosen on these': chosen,
+    'held out': [t for t in tables if t not in chosen],
   }
-  for group, tables in groups.items():
-    found = {m: {s: [] for s in _SCORES} for m in table_defaults.METHODS}
-    for table in tables:
-      for method in table_defaults.METHODS:
-        own = [r for r in runs if (r['table'], r['method']) == (table, method)]
-        if not own:
-          continue
-        for score in _SCORES:
-          found[method][score].append(np.mean([r[score] for r in own]))
-        lines.append(
-          [
-            table,
-            f'{own[0]["rows"]:,} x {own[0]["columns"]}',
-            method,
-            *(
-              mean_cell([r[score] for r in own], digits)
-              for score, (_, digits) in _SCORES.items()
-            ),
-            f'{np.mean([r["fit_seconds"] for r in own]):.0f}',
-          ]
-        )
-    for method, scores in found.items():
-      if scores['auroc']:
-        means = [
-          f'**{np.mean(scores[score]):.{digits}f}**'
-          for score, (_, digits) in _SCORES.items()
+  for group, members in groups.items():
+    found = {method: {} for method in table_defaults.METHODS}
+    for table, method in itertools.product(members, found):
+      own = [r for r in runs if (r['table'], r['method']) == (table, method)]
+      if not own:
+        continue
+      found[method][table] = {
+        score: _mean(run[score] for run in own) for score in _SCORES
+      }
+      lines.append(
+        [
+          table,
+          f'{own[0]["rows"]:,} x {own[0]["columns"]}',
+          _NAMES.get(method, method),
+          str(len(own)),
+          *(
+            mean_cell([r[score] for r in own], digits)
+            for score, (_, digits) in _SCORES.items()
+          ),
+          f'{np.mean([r["fit_seconds"] for r in own]):.0f}',
         ]
-        lines.append([f'**mean: {group}**', '', method, *means, ''])
-  seeds = len({run['seed'] for run in runs})
+      )
+    lines += _means(group, found)
   return (
     f'### epsilon {epsilon:g}, {"told the target" if told else "no target"}'
-    f'\n\ndelta {content["delta"]:g}, {seeds} seed{"s" * (seeds != 1)}.\n\n'
-    f'{markdown_table(lines)}'
+    f'\n\ndelta {content["delta"]:g}.\n\n{markdown_table(lines)}'
   )
+
+
+def _means(group, found):
+  """Lines of means over tables: of a method, and of the default on the same."""
+  subsets = {}
+  for method, scores in found.items():
+    subsets.setdefault(tuple(scores), []).append(method)
+  for tables, methods in subsets.items():
+    if not tables:
+      continue
+    every = len(tables) == max(map(len, subsets))
+    label = group if every else ', '.join(tables)
+    if 'default' not in methods and set(tables) <= set(found['default']):
+      methods = ['default', *methods]
+    for method in methods:
+      yield [
+        f'**mean: {label}**',
+        '',
+        _NAMES.get(method, method),
+        '',
+        *(
+          mean_cell([_mean(found[method][t][score] for t in tables)], digits)
+          for score, (_, digits) in _SCORES.items()
+        ),
+      ]
+
+
+def _mean(numbers):
+  numbers = [number for number in numbers if number is not None]
+  return float(np.mean(numbers)) if numbers else None
 
 
 if __name__ == '__main__':

@@ -32,21 +32,31 @@ class Peer:
     request: JSON-able dict; `fit` adds `num_rows`.
     python: interpreter of the environment of the peers.
     limit_s: seconds after which a fit is given up, or `None`.
+    takes_missing: whether fields may be missing.
 
   Attributes:
     peak_mib: after `fit`, the most memory that the process held.
     details: after `fit`, the answer of the process.
 
   Raises:
-    ValueError: for a field that may be missing.
+    ValueError: for a field that may be missing, unless `takes_missing`.
     PeerUnavailableError: if there is no such environment.
   """
 
   def __init__(
-    self, schema, method, *, package, worker, request, python, limit_s
+    self,
+    schema,
+    method,
+    *,
+    package,
+    worker,
+    request,
+    python,
+    limit_s,
+    takes_missing=False,
   ):
     for field in schema:
-      if not field.required:
+      if not field.required and not takes_missing:
         raise ValueError(
           f'Column {field.name!r} may be missing, which {package} would learn '
           'without paying. Set "required" to true, or drop the column.'
@@ -90,6 +100,7 @@ class Peer:
         os.path.join(folder, 'synthetic.csv'),
         dtype={f.name: str for f in self.schema if not f.is_numeric},
         keep_default_na=False,
+        na_values={f.name: [''] for f in self.schema if not f.required},
       )
     self.peak_mib = self.details['peak_mib']
     for field in self.schema:
@@ -99,10 +110,15 @@ class Peer:
     self._rows = self.schema.validate(rows, 'clip', fitting=False)
     return self
 
+  @property
+  def num_rows(self):
+    """How many rows were drawn."""
+    self._check_fitted()
+    return len(self._rows)
+
   def sample(self, num_rows, seed=None):
     """Returns `num_rows` of the rows that were drawn, at most all of them."""
-    if self._rows is None:
-      raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
+    self._check_fitted()
     if not 0 <= num_rows <= len(self._rows):
       raise ValueError(
         f'num_rows is {num_rows}; {len(self._rows)} rows were drawn.'
@@ -114,6 +130,10 @@ class Peer:
   def privacy_statement(self):
     """Returns the synthesizer, whose `to_dict` has what its library claims."""
     return self
+
+  def _check_fitted(self):
+    if self._rows is None:
+      raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
 
   def _ask(self, folder, request):
     try:

@@ -29,6 +29,42 @@ def test_smoke(names, tmp_path):
     assert section.count(f'| {name} |') == 4
 
 
+def test_peers_are_beside_ours_on_the_tables_that_they_ran_on(tmp_path):
+  run = {
+    'epsilon': 1.0,
+    'seed': 0,
+    'told': False,
+    'rows': 10,
+    'columns': 2,
+    'average_precision': 0.5,
+    'pair_total_variation': 0.01,
+    'fit_seconds': 1.0,
+  }
+  ours = [
+    {**run, 'table': t, 'method': 'default', 'auroc': a, 'nats': -1.0}
+    for t, a in (('ret', 0.5), ('k401', 0.7), ('adult@1000', 0.9))
+  ]
+  peer = {**run, 'table': 'ret', 'method': 'swift', 'auroc': 0.6, 'nats': None}
+  (tmp_path / 'table_defaults.json').write_text(
+    json.dumps({'delta': 1e-5, 'smoke': False, 'runs': [*ours, peer]})
+  )
+  section = table_defaults_tables.section(tmp_path)
+  assert '| **mean: held out** |  | default |  | 0.600 | 0.500 |' in section
+  assert '| **mean: ret** |  | default |  | 0.500 |' in section
+  assert '| **mean: ret** |  | SWIFT (dpsynth) |  | 0.600 |' in section
+  assert (
+    '| **mean: defaults were chosen on these** |  | default |  | 0.900 |'
+    in section
+  )
+
+
+def test_a_table_of_few_rows_to_learn_from():
+  table = table_defaults.load('ret@50', smoke=True)
+  assert len(table.train) == 50
+  with pytest.raises(ValueError, match="No table 'rett'"):
+    table_defaults.load('rett@50', smoke=True)
+
+
 def test_tables_are_known():
   assert set(table_defaults.CHOSEN) < set(table_defaults.TABLES)
   try:
