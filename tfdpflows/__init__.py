@@ -31,6 +31,7 @@ _SUBPACKAGES = (
   'sampling',
   'tabular',
   'training',
+  'tuning',
 )
 _NAMES = {
   'DPLogisticRegression': 'tfdpflows.models.dp_logistic_regression',

@@ -1,4 +1,4 @@
-"""One-shot private releases: histograms, marginals, bounds, quantiles.
+"""One-shot private releases: histograms, marginals, bounds, quantiles, means.
 
 All of them take
 
@@ -38,6 +38,7 @@ from tfdpflows.mechanisms.marginals import (
   select_marginal,
 )
 from tfdpflows.mechanisms.max_rows import private_max_rows
+from tfdpflows.mechanisms.mean import noisy_mean
 from tfdpflows.mechanisms.normalization import (
   Normalization,
   private_normalization,
@@ -50,6 +51,7 @@ __all__ = [
   'Normalization',
   'noisy_histograms',
   'noisy_marginals',
+  'noisy_mean',
   'private_bounds',
   'private_max_rows',
   'private_normalization',

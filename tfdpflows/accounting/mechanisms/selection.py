@@ -38,7 +38,7 @@ from tfdpflows.accounting.mechanisms.base import Mechanism, NonPrivate
 from tfdpflows.accounting.mechanisms.smooth_sensitivity import RenyiPrivate
 from tfdpflows.accounting.mechanisms.votes import DataDependent
 
-__all__ = ['RepeatAndSelect', 'repeated_curve']
+__all__ = ['RepeatAndSelect', 'halting_probability', 'repeated_curve']
 
 _ROUNDING = 1e-14
 
@@ -138,17 +138,7 @@ def repeated_curve(
 
   ```
   """
-  mean, shape = float(mean), float(shape)
-  if not 1 <= mean < math.inf:
-    raise ValueError(
-      f'mean, of the number of runs, must be a finite number, 1 or more, not '
-      f'{mean}.'
-    )
-  if not shape >= 0:
-    raise ValueError(
-      'shape must be 0 (logarithmic), 1 (geometric), any other positive number '
-      f'(negative binomial) or infinite (Poisson), not {shape}.'
-    )
+  mean, shape = _checked(float(mean), float(shape))
   found = curve + math.log(mean) / (orders - 1)
   if shape == math.inf:
     # Downwards, where delta is larger.
@@ -169,6 +159,42 @@ def repeated_curve(
   result = np.empty_like(found)
   result[upwards] = least
   return result
+
+
+def _checked(mean, shape):
+  if not 1 <= mean < math.inf:
+    raise ValueError(
+      f'mean, of the number of runs, must be a finite number, 1 or more, not '
+      f'{mean}.'
+    )
+  if not shape >= 0:
+    raise ValueError(
+      'shape must be 0 (logarithmic), 1 (geometric), any other positive number '
+      f'(negative binomial) or infinite (Poisson), not {shape}.'
+    )
+  return mean, shape
+
+
+def halting_probability(mean: float, shape: float) -> float:
+  """Returns g such that K has this mean or, by rounding, a smaller one.
+
+  Args:
+    mean: As for `repeated_curve`.
+    shape: As there, but finite.
+
+  Raises:
+    ValueError: If mean or shape is outside its range.
+
+  ```python
+  >>> round(halting_probability(4.0, 1.0), 6)
+  0.25
+
+  ```
+  """
+  mean, shape = _checked(float(mean), float(shape))
+  # The other end of the bisection.
+  log_inverse = _log_inverse_halting(mean, shape) * (1 - 4e-13) - 4e-14
+  return math.exp(-max(log_inverse, 0.0))
 
 
 def _log_inverse_halting(mean: float, shape: float) -> float:

@@ -1,0 +1,109 @@
+"""A noisy mean of bounded values, such as a score of a model."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Optional
+
+import dp_accounting
+import numpy as np
+
+from tfdpflows._checks import check_positive
+from tfdpflows.mechanisms.releases import (
+  as_numbers,
+  charge_release,
+  row_weights,
+)
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.randomness import Randomness
+  from tfdpflows.sampling import Units
+
+
+def noisy_mean(
+  values: npt.ArrayLike,
+  *,
+  lower: float,
+  upper: float,
+  noise_multiplier: float,
+  ledger: PrivacyLedger,
+  randomness: Optional[Randomness] = None,
+  label: str = 'mean',
+  resume: bool = False,
+  units: Optional[Units] = None,
+) -> float:
+  """Returns the mean of values, one for each row, with Gaussian noise.
+
+  Its standard deviation is `noise_multiplier (upper - lower) / (2 n)` for n
+  rows, or units, whose number is public. The values may depend on what was
+  released before, such as the log-density of each row under a private model.
+
+  Args:
+    values: float array `[n]`. They are clipped to the bounds; NaN is `lower`.
+    lower: public lower bound.
+    upper: public upper bound, above `lower`.
+    noise_multiplier: noise per half the distance of the bounds.
+    ledger: see `tfdpflows.mechanisms`, as the errors.
+    randomness: see there.
+    label: see there.
+    resume: see there.
+    units: see there; a unit then counts by the mean of its rows' values, by
+      weight.
+
+  Returns:
+    A float; noise may bring it outside of the bounds.
+
+  Raises:
+    ValueError: for a shape, dtype or number out of range, or no values.
+
+  #### Formal guarantee
+
+  With the middle m of the bounds and half their distance r, adding or removing
+  a row moves `sum (clip(v) - m)` by at most r, and so does a unit, whose
+  weights add up to 1 at most: `GaussianDpEvent(noise_multiplier)` under noise
+  of `noise_multiplier * r`. Replacing one moves it by 2 r, which is how
+  accountants take the event.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows import accounting, mechanisms
+  >>> found = mechanisms.noisy_mean(
+  ...   np.full(5000, .25), lower=0., upper=1., noise_multiplier=4.,
+  ...   ledger=accounting.PrivacyLedger())
+  >>> abs(found - .25) < .01
+  True
+  """
+  values = as_numbers(values, 'values', ('n',)).astype(np.float64)
+  if not len(values):
+    raise ValueError('values is empty, and has no mean.')
+  if not (lower < upper and math.isfinite(upper - lower)):
+    raise ValueError(
+      f'lower is {lower} and upper {upper}; they must be finite, lower below '
+      'upper, and public.'
+    )
+  noise_multiplier = check_positive('noise_multiplier', noise_multiplier)
+  weights = row_weights(units, len(values))
+  randomness = charge_release(
+    ledger,
+    dp_accounting.GaussianDpEvent(noise_multiplier),
+    label=label,
+    randomness=randomness,
+    facts={
+      'release': 'mean',
+      'lower': lower,
+      'upper': upper,
+      'noise_multiplier': noise_multiplier,
+    },
+    arrays=[values],
+    resume=resume,
+    units=units,
+  )
+  middle, radius = (lower + upper) / 2, (upper - lower) / 2
+  clipped = np.clip(np.where(np.isnan(values), lower, values), lower, upper)
+  noise = randomness.numpy(str(label)).normal(scale=noise_multiplier * radius)
+  count = len(values) if units is None else units.num_units
+  return float(middle + (((clipped - middle) * weights).sum() + noise) / count)
