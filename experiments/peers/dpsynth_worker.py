@@ -47,7 +47,9 @@ def main(folder, request):
   domain = request['domain']
   texts = {c: str for c, known in domain.items() if 'categories' in known}
   table = pd.read_csv(
-    os.path.join(folder, 'train.csv'), dtype=texts, keep_default_na=False,
+    os.path.join(folder, 'train.csv'),
+    dtype=texts,
+    keep_default_na=False,
     na_values={c: [''] for c in domain if c not in texts},
   )
   options = dict(request['options'])

@@ -483,6 +483,19 @@ def _quantile(rows, ledger, randomness):
   )
 
 
+def _mean(rows, ledger, randomness):
+  # The number of rows is public: one more row adds the largest value.
+  values = np.append(np.ones(rows), np.zeros(10 - rows))
+  return mechanisms.noisy_mean(
+    values,
+    lower=-1.0,
+    upper=1.0,
+    noise_multiplier=1.0,
+    ledger=ledger,
+    randomness=randomness,
+  )
+
+
 def _normalization(rows, ledger, randomness):
   x = np.ones([rows, 1])
   found = mechanisms.private_normalization(
@@ -639,6 +652,7 @@ MECHANISMS = {
     _small(_max_rows, [1, 1, 2], [1, 2, 2]),
     claim=lambda: accounting.ExponentialMechanismDpEvent(1.0),
   ),
+  mechanisms.noisy_mean: _small(_mean, 4, 5, least=0.1),
   mechanisms.private_normalization: _small(_normalization, 4, 5, least=0.1),
   pate.LNMax: Row(
     accounting.LNMaxDpEvent(0.5),

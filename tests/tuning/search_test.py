@@ -68,8 +68,11 @@ def test_the_number_of_trials_has_its_law(mean, shape):
 
 def test_the_best_score_wins_and_missing_scores_lose():
   found = _search(
-    _charging(lambda t: t.hyperparameters['x'] if t.hyperparameters['x'] < 3
-              else math.nan),
+    _charging(
+      lambda t: (
+        t.hyperparameters['x'] if t.hyperparameters['x'] < 3 else math.nan
+      )
+    ),
     mean_trials=30.0,
     shape=1.0,
   )
@@ -109,13 +112,15 @@ def test_budgets_of_trials_and_of_the_search():
   )
   _search(
     lambda t: (
-      t.ledger.charge(
-        EpsilonDeltaDpEvent(t.budget.epsilon, t.budget.delta),
-        privacy_unit='who',
-      ),
-      seen.append(t),
-    )
-    and (None, 0.0),
+      (
+        t.ledger.charge(
+          EpsilonDeltaDpEvent(t.budget.epsilon, t.budget.delta),
+          privacy_unit='who',
+        ),
+        seen.append(t),
+      )
+      and (None, 0.0)
+    ),
     ledger=ledger,
     mean_trials=5.0,
     shape=1.0,

@@ -149,7 +149,10 @@ def random_search(
   True
   """
   candidates = _Space(space)
-  epsilon, delta = check_positive('epsilon', epsilon), check_fraction('delta', delta)
+  epsilon, delta = (
+    check_positive('epsilon', epsilon),
+    check_fraction('delta', delta),
+  )
   # Refuses a mean and a shape that are out of range before the charge.
   draw_num_trials(mean_trials, shape, np.random.default_rng(0))
   budget = accounting.PrivacyBudget(

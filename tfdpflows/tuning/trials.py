@@ -9,9 +9,7 @@ import numpy as np
 from tfdpflows.accounting.mechanisms.selection import halting_probability
 
 
-def draw_num_trials(
-  mean: float, shape: float, rng: np.random.Generator
-) -> int:
+def draw_num_trials(mean: float, shape: float, rng: np.random.Generator) -> int:
   """Draws from the truncated negative binomial distribution.
 
   It is the law of `dp_accounting.RepeatAndSelectDpEvent`, with probabilities
