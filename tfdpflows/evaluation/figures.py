@@ -42,6 +42,8 @@ _ON_PAGE = {
 }
 _WIDTH, _HEIGHT = 270, 168
 _LETTERS = 16  # of a name, at most
+# Width of a letter of a label in pixels.
+_LETTER = 6.5
 _MAX_BARS = 8
 _MAX_BINS = 40
 _MAX_NUMBERED = 12
@@ -116,12 +118,15 @@ def matrix_figure(matrix: pd.DataFrame, title: str) -> str:
 
 
 def score_figure(synthetic: float, real: float, title: str) -> str:
-  """Draws two scores in [0, 1] as dots on a line."""
+  """Draws two AUROCs as dots on a line from 0.5, that of guessing, to 1."""
   drawing = _Drawing(160, 22)
   axes = drawing.axes(0, 0, 160, 22)
   axes.set(xlim=(0, 160), ylim=(0, 22))
   axes.set_axis_off()
-  at = [6 + 148 * min(max(score, 0.0), 1.0) for score in (synthetic, real)]
+  at = [
+    6 + 148 * (min(max(score, 0.5), 1.0) - 0.5) / 0.5
+    for score in (synthetic, real)
+  ]
   axes.plot([6, 154], [11, 11], color=_AXIS, linewidth=1.2)
   axes.plot(at, [11, 11], color=_TEXT, linewidth=2, alpha=0.6)
   for x, colour in zip(reversed(at), (_DOT, _SYNTHETIC)):
@@ -252,7 +257,7 @@ def _histogram(real, synthetic, field):
     )
   axes.stairs(q**power, edges, color=_SYNTHETIC, linewidth=1.9)
   axes.set_yticks([])
-  ticks = _ticks(edges[0], edges[-1], field.type == 'integer')
+  ticks = _ticks(edges[0], edges[-1], field.type == 'integer', _WIDTH - 16)
   axes.set_xticks(ticks, map(_label, ticks), fontsize=11)
   axes.tick_params(length=0, pad=6)
   axes.spines['bottom'].set_visible(True)
@@ -280,10 +285,19 @@ def _histogram_edges(pooled, field):
   return np.linspace(low, high, _MAX_BINS + 1)
 
 
-def _ticks(low, high, whole):
-  locator = ticker.MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=whole)
-  ticks = locator.tick_values(low, high)
-  return ticks[(ticks >= low) & (ticks <= high)]
+def _ticks(low, high, whole, width):
+  """Returns as many ticks as there is room for their labels in pixels."""
+  for most in range(6, 0, -1):
+    locator = ticker.MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=whole)
+    ticks = locator.tick_values(low, high)
+    ticks = ticks[(ticks >= low) & (ticks <= high)]
+    widths = [_LETTER * len(_label(tick)) for tick in ticks]
+    at = (ticks - low) / (high - low) * width
+    # Half a label may stand out over each end.
+    gaps = np.diff(at) - (np.array(widths[:-1]) + widths[1:]) / 2
+    if not len(gaps) or gaps.min() >= _LETTER:
+      break
+  return ticks
 
 
 class _Drawing:

@@ -21,13 +21,16 @@ import pandas as pd
 from tfdpflows import atomic
 from tfdpflows.accounting import PrivacyStatement
 from tfdpflows.accounting.rounding import round_up_decimals
-from tfdpflows.evaluation import figures
+from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
+from tfdpflows.evaluation.nearest_rows import nearest_rows
+from tfdpflows.evaluation.rare_groups import rare_groups
 from tfdpflows.tabular.schema import TableSchema
 
 _TITLE = 'Synthetic table report'
 _LISTED_PAIRS = 10
+_LISTED_GROUPS = 12
 # A column is pointed out when it is off by more than chance explains.
 _FAR, _LEAST = 2.0, 0.05
 _METRICS = {
@@ -95,17 +98,26 @@ def write_report(
   scores = None
   if target is not None:
     scores = _scores(real, synthetic, schema, target, classifiers, seed)
+  columns = [
+    _column(comparison.marginals.loc[f.name], real, synthetic, f)
+    for f in schema.fields
+  ]
+  groups = rare_groups(real, synthetic, schema)
+  facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
+  facts = facts if isinstance(facts, dict) else None
   page = _template().render(
+    verdicts=_verdicts(facts, columns, comparison, scores, groups),
+    plain_privacy=verdict.plain_privacy(facts),
+    groups=_listed(groups),
+    num_groups=len(groups),
+    nearest=_nearest(real, synthetic, schema, seed),
     title=title or _TITLE,
     num_real=len(real),
     num_synthetic=len(synthetic),
     summary=comparison.summary(),
     claim=_claim(statement),
     statement=_statement_text(statement),
-    columns=[
-      _column(comparison.marginals.loc[f.name], real, synthetic, f)
-      for f in schema.fields
-    ],
+    columns=columns,
     **_associations(comparison),
     scores=scores,
     now=f'{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d at %H:%M}',
@@ -186,6 +198,50 @@ def _column(marginal, real, synthetic, field):
     'has_missing': marginal['missing_real'] or marginal['missing_synthetic'],
     'figure': markupsafe.Markup(figure),
   }
+
+
+def _verdicts(facts, columns, comparison, scores, groups):
+  far = sorted(
+    (c for c in columns if c['is_far']), key=lambda c: -c['total_variation']
+  )
+  found = [
+    verdict.privacy_verdict(facts),
+    verdict.column_verdict([c['name'] for c in far], len(columns)),
+  ]
+  if len(columns) > 1:
+    found.append(verdict.pair_verdict(comparison))
+  if scores is not None:
+    found.append(
+      verdict.target_verdict(
+        scores['target'], scores['auroc'], scores['real_auroc']
+      )
+    )
+  return [*found, verdict.rare_verdict(groups)]
+
+
+def _listed(groups):
+  """The rare groups whose shares are most wrong, for the page."""
+  ratio = groups['synthetic'] / groups['real']
+  wrong = np.abs(np.log(np.maximum(ratio, 1e-3)))
+  order = np.argsort(-wrong.to_numpy().round(9), kind='stable')
+  return groups.iloc[order[:_LISTED_GROUPS]].to_dict('records')
+
+
+def _nearest(real, synthetic, schema, seed):
+  found = nearest_rows(real, synthetic, schema, seed)
+  if not len(found.real):
+    return None
+  return [
+    {
+      'name': name,
+      'same': float(np.mean(distances < 1e-9)),
+      'quantiles': np.quantile(distances, [0.05, 0.5, 0.95]).tolist(),
+    }
+    for name, distances in (
+      ('synthetic rows, to the nearest real one', found.synthetic),
+      ('real rows, to the nearest other real one', found.real),
+    )
+  ]
 
 
 def _associations(comparison):

@@ -1,0 +1,169 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows import accounting
+from tfdpflows.evaluation import compare, verdict
+from tfdpflows.evaluation.nearest_rows import nearest_rows
+from tfdpflows.evaluation.rare_groups import rare_groups
+from tfdpflows.tabular.schema import Field, TableSchema
+
+SCHEMA = TableSchema(
+  [
+    Field('x', 'number', 0.0, 10.0),
+    Field('y', 'integer', 0, 10, required=True),
+    Field('kind', 'string', enum=('a', 'b', 'c')),
+    Field('member', 'boolean', required=True),
+  ]
+)
+
+
+def table(n=2000, seed=0, noise=0.3, rare=0.02):
+  rng = np.random.default_rng(seed)
+  y = rng.integers(0, 11, n)
+  kind = np.where(rng.random(n) < rare, 'c', np.where(y > 5, 'a', 'b'))
+  return SCHEMA.validate(
+    pd.DataFrame(
+      {
+        'x': np.clip(y + rng.normal(0, noise, n), 0, 10),
+        'y': y,
+        'kind': kind,
+        'member': rng.random(n) < 0.5,
+      }
+    )
+  )
+
+
+def judged(synthetic):
+  comparison = compare(table(), synthetic, SCHEMA)
+  return verdict.pair_verdict(comparison)
+
+
+def test_pairs_are_judged_by_those_that_depend():
+  assert judged(table(seed=1)).level == 'good'
+  shuffled = table(seed=1)
+  shuffled['x'] = shuffled['x'].to_numpy()[::-1]
+  found = judged(shuffled)
+  assert found.level == 'poor'
+  assert 'of 3 pairs' in found.answer
+  alone = table()[['member']].assign(other=table(seed=3)['member'])
+  schema = TableSchema(
+    [Field(name, 'boolean', required=True) for name in alone]
+  )
+  open_ = verdict.pair_verdict(compare(alone, alone, schema))
+  assert open_.level == 'none'
+
+
+def test_columns():
+  assert verdict.column_verdict([], 3).level == 'good'
+  assert verdict.column_verdict(['a'], 3).level == 'poor'
+  found = verdict.column_verdict(list('abcd'), 40)
+  assert found.level == 'fair'
+  assert 'a, b, c, ...' in found.answer
+
+
+@pytest.mark.parametrize(
+  ('auroc', 'real', 'level'),
+  [
+    (0.89, 0.9, 'good'),
+    (0.85, 0.9, 'fair'),
+    (0.6, 0.9, 'poor'),
+    (0.4, 0.9, 'poor'),
+    (0.95, 0.9, 'good'),
+    (0.5, 0.52, 'none'),
+    (0.5, float('nan'), 'none'),
+  ],
+)
+def test_targets(auroc, real, level):
+  assert verdict.target_verdict('t', auroc, real).level == level
+
+
+def test_rare_groups_are_found_and_judged():
+  real = table()
+  groups = rare_groups(real, table(seed=1), SCHEMA)
+  count = int((real['kind'] == 'c').sum())
+  row = groups[groups['group'] == 'kind = c'].iloc[0]
+  assert row['rows'] == count
+  assert row['real'] == pytest.approx(count / 2000)
+  assert (groups['rows'] >= 20).all()
+  assert (groups['real'] <= 0.05).all()
+  assert groups['rows'].is_monotonic_increasing
+  assert verdict.rare_verdict(groups).level == 'good'
+  missing = rare_groups(real, table(seed=1, rare=0.0), SCHEMA)
+  found = verdict.rare_verdict(missing)
+  assert found.level == 'poor'
+  assert found.answer.startswith('0 of')
+  assert verdict.rare_verdict(groups[:0]).level == 'none'
+
+
+def test_missing_values_are_no_group():
+  real = table()
+  real.loc[:99, 'kind'] = None
+  groups = rare_groups(real, real, SCHEMA)
+  assert not groups['group'].str.contains('None|nan').any()
+
+
+@pytest.mark.parametrize(
+  ('statement', 'level', 'words'),
+  [
+    ({'epsilon': 0.99991, 'delta': 1e-5}, 'good', 'ε ≤ 1 at δ = 1e-05'),
+    ({'epsilon': 1.00001, 'delta': 1e-5}, 'fair', 'ε ≤ 1.0001'),
+    ({'epsilon': 11.0, 'delta': 1e-5}, 'poor', '11'),
+    ({'epsilon': math.inf}, 'poor', 'No finite epsilon'),
+    ({'epsilon': None}, 'poor', 'No finite epsilon'),
+    (None, 'poor', 'No finite epsilon'),
+    ({'epsilon': 1.0, 'delta': 1e-5, 'seeded': True}, 'poor', 'seed'),
+    (
+      {'epsilon': 1.0, 'delta': 1e-5, 'guarantee': 'asymptotic'},
+      'poor',
+      'asymptotic',
+    ),
+    (
+      {'epsilon': 1.0, 'delta': 1e-2, 'num_examples': 100},
+      'poor',
+      'one over the 100 rows',
+    ),
+  ],
+)
+def test_privacy(statement, level, words):
+  found = verdict.privacy_verdict(statement)
+  assert found.level == level
+  assert words in found.answer
+
+
+def test_plain_words_come_from_the_statement():
+  ledger = accounting.PrivacyLedger()
+  ledger.charge(accounting.EpsilonDeltaDpEvent(1.0, 1e-6), label='bounds')
+  statement = accounting.privacy_statement(
+    ledger, delta=1e-5, num_examples=1000
+  ).to_dict()
+  found = dict(verdict.plain_privacy(statement, clipped=1234))
+  assert 'Whether a row had a part' in found['One person']
+  assert 'factor of 2.8 at most' in found['One person']
+  assert 'k rows' in found['Several rows of a person']
+  assert 'paid for' in found['Ranges and categories']
+  assert '1,234 values' in found['Values outside of them']
+  assert verdict.plain_privacy(None) == []
+  units = dict(
+    verdict.plain_privacy({'epsilon': 30.0, 'unit': 'a person, with all rows'})
+  )
+  assert 'more than 100 million' in units['One person']
+  assert 'however many rows' in units['Several rows of a person']
+  assert 'count as public' in units['Ranges and categories']
+  assert units['Values outside of them'].startswith('None')
+
+
+def test_nearest_rows():
+  real = table(300)
+  copies = nearest_rows(real, real, SCHEMA)
+  assert (copies.synthetic == 0).all()
+  assert (copies.real > 0).any()
+  far = real.assign(x=np.nan)
+  found = nearest_rows(real, far, SCHEMA)
+  # One column of four is missing on one side.
+  assert (found.synthetic >= 0.25 - 1e-9).all()
+  both = nearest_rows(far, far, SCHEMA)
+  assert (both.synthetic == 0).all()
+  assert not len(nearest_rows(real[:1], real, SCHEMA).real)

@@ -1,0 +1,86 @@
+"""Groups of few rows: whether a synthetic table has them, and how many."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+
+from tfdpflows.evaluation import discretization
+from tfdpflows.tabular.schema import TableSchema
+
+# Shares of the real rows that a group may have, and the fewest rows: the share
+# of fewer is not known well in either table.
+_LARGEST, _FEWEST = 0.05, 20
+# Pairs of more columns would take long and fill the page.
+_MOST_COLUMNS = 24
+
+
+def rare_groups(
+  real: pd.DataFrame, synthetic: pd.DataFrame, schema: TableSchema
+) -> pd.DataFrame:
+  """Compares the shares of rare categories, and of rare pairs of them.
+
+  Args:
+    real: DataFrame `[n, d]` of real rows, as `TableSchema.validate` returns it.
+    synthetic: DataFrame `[m, d]` of synthetic rows.
+    schema: the `TableSchema` of both.
+
+  Returns:
+    DataFrame with a row for each group of at most 5 % and at least 20 of the
+    real rows, the smallest first: `group`, text that names columns and values;
+    `rows`, the number of real rows; `real` and `synthetic`, shares.
+
+  #### Example
+
+  >>> import pandas as pd
+  >>> from tfdpflows.evaluation.rare_groups import rare_groups
+  >>> from tfdpflows.tabular.schema import Field, TableSchema
+  >>> schema = TableSchema([Field('a', 'string', enum=('x', 'y'))])
+  >>> real = pd.DataFrame({'a': ['x'] * 960 + ['y'] * 40})
+  >>> synthetic = pd.DataFrame({'a': ['x'] * 99 + ['y']})
+  >>> rare_groups(real, synthetic, schema).to_dict('records')
+  [{'group': 'a = y', 'rows': 40, 'real': 0.04, 'synthetic': 0.01}]
+  """
+  columns = []
+  for field in schema.fields:
+    values = discretization.declared_values(field)
+    if field.is_numeric or len(values) < 2 or len(columns) == _MOST_COLUMNS:
+      continue
+    codes = [
+      discretization.category_codes(table[field.name], field)
+      for table in (real, synthetic)
+    ]
+    columns.append((field.name, values, codes))
+  found = []
+  for group in [(c,) for c in columns] + list(
+    itertools.combinations(columns, 2)
+  ):
+    sizes = [len(values) for _, values, _ in group]
+    counts = [
+      _counts([codes[i] for _, _, codes in group], sizes) for i in (0, 1)
+    ]
+    shares = [c / max(len(t), 1) for c, t in zip(counts, (real, synthetic))]
+    rare = (counts[0] >= _FEWEST) & (shares[0] <= _LARGEST)
+    for place in np.argwhere(rare):
+      names = [
+        f'{name} = {values[k]}' for (name, values, _), k in zip(group, place)
+      ]
+      at = tuple(place)
+      found.append(
+        {
+          'group': ', '.join(names),
+          'rows': int(counts[0][at]),
+          'real': float(shares[0][at]),
+          'synthetic': float(shares[1][at]),
+        }
+      )
+  table = pd.DataFrame(found, columns=['group', 'rows', 'real', 'synthetic'])
+  return table.sort_values('rows', kind='stable', ignore_index=True)
+
+
+def _counts(codes, sizes):
+  known = np.all([c >= 0 for c in codes], axis=0)
+  cells = np.ravel_multi_index([c[known] for c in codes], sizes)
+  return np.bincount(cells, minlength=int(np.prod(sizes))).reshape(sizes)

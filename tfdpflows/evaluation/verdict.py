@@ -1,0 +1,271 @@
+"""What a report says first: an answer to each question, and privacy in words.
+
+The borders between answers are conventions of this page, written beside each.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tfdpflows.accounting.rounding import round_up_decimals
+from tfdpflows.evaluation.comparison import Comparison
+
+# Pairs that depend on each other, and how far their association may be off.
+_STRONG, _NEAR = 0.2, 0.1
+# A group is there if its share is wrong by at most this factor.
+_FACTOR = 2.0
+# Epsilons up to which a guarantee is called strong, and moderate.
+_STRICT, _MODERATE = 1.0, 10.0
+# The unit of statements in a sentence about the table.
+_IN_A_SENTENCE = {'one row of the table': 'a row'}
+
+
+class Verdict(NamedTuple):
+  """The answer to one question.
+
+  Attributes:
+    question: for instance 'Pairs'.
+    level: 'good', 'fair', 'poor' or 'none'.
+    answer: one sentence with the number that it rests on.
+    meaning: what to make of it.
+  """
+
+  question: str
+  level: str
+  answer: str
+  meaning: str
+
+
+def column_verdict(far: list[str], num_columns: int) -> Verdict:
+  """Judges single columns by those that are farther off than chance explains.
+
+  Args:
+    far: their names, the worst first.
+    num_columns: of the table.
+
+  >>> column_verdict(['age'], 10).level
+  'fair'
+  """
+  if not far:
+    return Verdict(
+      'Columns',
+      'good',
+      f'All {num_columns} columns have about the shares of the real ones.',
+      'Counts and means of one column can be used as they are.',
+    )
+  names = ', '.join(far[:3]) + (', ...' if len(far) > 3 else '')
+  return Verdict(
+    'Columns',
+    'fair' if len(far) <= num_columns / 5 else 'poor',
+    f'{len(far)} of {num_columns} are farther off than chance explains: '
+    f'{names}.',
+    'Look at these columns below before you use them.',
+  )
+
+
+def pair_verdict(comparison: Comparison) -> Verdict:
+  """Judges pairs by the associations of those that depend on each other."""
+  upper = np.triu_indices(len(comparison.association_real), k=1)
+  real = comparison.association_real.to_numpy()[upper]
+  off = np.abs(comparison.association_difference().to_numpy()[upper])
+  strong = np.abs(real) >= _STRONG
+  if not strong.any():
+    return Verdict(
+      'Pairs',
+      'none',
+      f'No two columns have an association of {_STRONG:g} or more.',
+      'There is little dependence to reproduce.',
+    )
+  share = np.mean(off[strong] <= _NEAR)
+  count = int(np.sum(off[strong] <= _NEAR))
+  return Verdict(
+    'Pairs',
+    'good' if share >= 0.9 else 'fair' if share >= 0.6 else 'poor',
+    f'{count} of {int(strong.sum())} pairs that depend on each other '
+    f'(association of {_STRONG:g} or more) come within {_NEAR:g} of it.',
+    'Cross tables and correlations can be used.'
+    if share >= 0.9
+    else 'Look up a pair in the list below before you rely on it.',
+  )
+
+
+def target_verdict(target: str, auroc: float, real: float) -> Verdict:
+  """Judges a target by what is left of the AUROC above that of guessing.
+
+  >>> target_verdict('income', .86, .89).level
+  'fair'
+  """
+  question = f'Predicting {target}'
+  if not real > 0.55:
+    return Verdict(
+      question,
+      'none',
+      f'Real rows hardly predict it (AUROC {real:.2f}).',
+      'There is nothing to compare with.',
+    )
+  kept = max((auroc - 0.5) / (real - 0.5), 0.0)
+  return Verdict(
+    question,
+    'good' if kept >= 0.95 else 'fair' if kept >= 0.8 else 'poor',
+    f'AUROC {auroc:.3f} where real rows give {real:.3f}: {min(kept, 1):.0%} of '
+    'what they have above guessing.',
+    {
+      True: 'Models may be developed on the synthetic rows.',
+      False: 'Models may be tried out on the synthetic rows, and need real '
+      'rows in the end.',
+    }[kept >= 0.95],
+  )
+
+
+def rare_verdict(groups: pd.DataFrame) -> Verdict:
+  """Judges the groups of `rare_groups`."""
+  if groups.empty:
+    return Verdict(
+      'Rare groups',
+      'none',
+      'There is no group of 20 rows or more and at most 5 % of them.',
+      'Numbers are not looked at here.',
+    )
+  ratio = groups['synthetic'] / groups['real']
+  kept = int(((ratio >= 1 / _FACTOR) & (ratio <= _FACTOR)).sum())
+  share = kept / len(groups)
+  return Verdict(
+    'Rare groups',
+    'good' if share >= 0.9 else 'fair' if share >= 0.6 else 'poor',
+    f'{kept} of {len(groups)} groups of at most 5 % of the rows have between '
+    'half and twice their share.',
+    'Small groups can be studied.'
+    if share >= 0.9
+    else 'Do not study small groups in the synthetic rows: noise hides few '
+    'people, which is its purpose.',
+  )
+
+
+def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
+  """Judges what a statement claims.
+
+  >>> privacy_verdict({'epsilon': 1.0, 'delta': 1e-5}).level
+  'good'
+  """
+  question = 'Privacy'
+  epsilon = (statement or {}).get('epsilon')
+  if not isinstance(epsilon, (int, float)) or not math.isfinite(epsilon):
+    return Verdict(
+      question,
+      'poor',
+      'No finite epsilon is claimed.',
+      'Treat the synthetic table like the real one.',
+    )
+  delta = statement.get('delta')
+  text = f'ε ≤ {_up(epsilon)}'
+  if isinstance(delta, (int, float)):
+    text += f' at δ = {delta:g}'
+  if statement.get('seeded'):
+    return Verdict(
+      question,
+      'poor',
+      f'{text}, but the noise came from a seed.',
+      'Whoever knows the seed can remove the noise: fit again without one.',
+    )
+  if statement.get('guarantee', 'upper_bound') != 'upper_bound':
+    return Verdict(
+      question,
+      'poor',
+      f'{text}, {statement["guarantee"]}: no proven bound.',
+      'Compute epsilon with an accountant that is an upper bound.',
+    )
+  rows = statement.get('num_examples') or 0
+  if isinstance(delta, (int, float)) and delta * rows >= 1:
+    return Verdict(
+      question,
+      'poor',
+      f'{text}; δ is as large as one over the {rows:,} rows.',
+      'Publishing one row in full is as private as that: choose a smaller δ.',
+    )
+  if epsilon <= _STRICT:
+    level, meaning = 'good', 'A strong guarantee for every person.'
+  elif epsilon <= _MODERATE:
+    level, meaning = 'fair', 'A guarantee in common use, and no strong one.'
+  else:
+    level, meaning = 'poor', 'A guarantee that excludes little.'
+  return Verdict(question, level, f'{text}.', meaning)
+
+
+def plain_privacy(
+  statement: dict[str, Any] | None, clipped: int = 0
+) -> list[tuple[str, str]]:
+  """Returns what a statement means for people, as pairs of topic and text.
+
+  Args:
+    statement: `PrivacyStatement.to_dict()`, or `None`.
+    clipped: how many real values the schema does not allow.
+  """
+  if not statement or not isinstance(statement.get('epsilon'), (int, float)):
+    return []
+  epsilon = statement['epsilon']
+  unit = statement.get('unit', 'one row of the table')
+  labels = {m.get('label') for m in statement.get('mechanisms', ())}
+  found = []
+  if math.isfinite(epsilon):
+    found.append(
+      (
+        'One person',
+        f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
+        'changes the odds of whatever anybody concludes from the synthetic '
+        f'rows by a factor of {_factor(epsilon)} at most, but for a '
+        f'probability of {statement.get("delta", 0):g}.',
+      )
+    )
+  found.append(
+    (
+      'Several rows of a person',
+      'The guarantee is for one row. Whoever has k rows is protected about k '
+      'times less; use a privacy unit where people have several.'
+      if unit in _IN_A_SENTENCE
+      else f'The guarantee is for {unit}, however many rows that is.',
+    )
+  )
+  found.append(
+    (
+      'Ranges and categories',
+      'Some were found in the rows; that is paid for within epsilon.'
+      if 'bounds' in labels
+      else 'They count as public: whoever wrote the schema must not have read '
+      'them off the rows.',
+    )
+  )
+  found.append(
+    (
+      'Values outside of them',
+      f'{clipped:,} values of the real table compared here are outside; a fit '
+      'moves such values to the nearest bound or takes them for missing.'
+      if clipped
+      else 'None in the real table compared here.',
+    )
+  )
+  found.append(
+    (
+      'Who may have what',
+      'The synthetic rows and the model may be given to anybody whom this '
+      'epsilon is meant for. This report, logs and unfinished work may not: '
+      'keep them with the real rows.',
+    )
+  )
+  return found
+
+
+def _up(epsilon):
+  text = round_up_decimals(epsilon)
+  return text.rstrip('0').rstrip('.') if '.' in text else text
+
+
+def _factor(epsilon):
+  if epsilon > 20:
+    return 'more than 100 million'
+  factor = math.exp(epsilon)
+  # Never less than it is.
+  return f'{math.ceil(factor * 10) / 10:,.1f}'
