@@ -241,6 +241,12 @@ def _check_marks(schema, values):
       f'--bounds_epsilon={values.bounds_epsilon:g} must be above 0 and below '
       f'--epsilon={values.epsilon:g}, of which it is a part.'
     )
+  if not schema.for_bounds().is_draft:
+    raise UsageError(
+      f'{values.schema} marks nothing but decimals, which --bounds_epsilon '
+      'does not pay for: state them from public knowledge, or remove them, and '
+      'leave it out.'
+    )
 
 
 def _check_units(schema, values):

@@ -60,6 +60,8 @@ def _describe(field):
     domain = f'{count} values: {shown}{", ..." if count > 4 else ""}'
   else:
     domain = f'{field.minimum} to {field.maximum}'
+  if field.decimals is not None:
+    domain += f', {field.decimals} decimals'
   missing = '' if field.required else ', may be missing'
   return f'{field.type}, {domain}{missing}'
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 
 from tfdpflows.tabular import encoding
@@ -93,6 +94,8 @@ class RawColumn(tf.Module):
       # As variables, so that no optimizer of graphs makes a product of a
       # quotient, which would round otherwise.
       digits = encoding.digits(column.value_size) if not column.cell else 0
+      if field.decimals is not None:
+        digits = field.decimals
       self._is_rounded = field.type == 'number' and abs(digits) < 16
       self._scale = tf.Variable(10.0 ** abs(digits), False, dtype=tf.float64)
       self._is_fraction = digits >= 0
@@ -161,6 +164,9 @@ class RawColumn(tf.Module):
     value = stand_in(self._field)
     if self._field.categories is not None:
       return 0.0
+    if self._field.grid is not None:
+      steps = encoding.steps(pd.Series([value]), self._field)
+      return float(steps[0]) - self._field.grid[0]
     return float(value) - float(self._field.minimum)
 
   def _categories(self, x):
@@ -210,7 +216,21 @@ class RawColumn(tf.Module):
         number = tf.round(number)
     if self._clip:
       number = tf.clip_by_value(number, low, high)
+    if field.decimals is not None:
+      low, high = map(float, field.grid)
+      number = tf.clip_by_value(self._steps(number), low, high)
     return number - low, missing, undeclared
+
+  def _steps(self, number):
+    """Numbers as multiples of their step, as `encoding.steps` has them."""
+    if self._is_fraction:
+      return tf.round(number * self._scale)
+    return tf.round(number / self._scale)
+
+  def _of_steps(self, number):
+    if self._is_fraction:
+      return number / self._scale
+    return number * self._scale
 
   def decode(self, x: tf.Tensor) -> tf.Tensor:
     """Returns the values of codes `[n]`; see `TableEncoder.decode`."""
@@ -225,26 +245,31 @@ class RawColumn(tf.Module):
       if field.categories is not None:
         value = tf.gather(self._values(), codes)
       else:
-        value = tf.cast(codes, tf.float64) + float(field.minimum)
+        low = field.minimum if field.grid is None else field.grid[0]
+        value = tf.cast(codes, tf.float64) + float(low)
+        if field.decimals is not None:
+          value = self._clipped(self._of_steps(value))
     else:
       number = tf.cast(x, tf.float64)
       if column.missing:
         missing = number > column.value_size * (1 + _OFFSET)
-      low, high = np.float64(field.minimum), np.float64(field.maximum)
+      low, high = map(np.float64, field.grid or (field.minimum, field.maximum))
       value = tf.clip_by_value(number + low, low, high)
-      if field.type == 'integer':
+      if field.decimals is not None:
+        value = self._clipped(self._of_steps(tf.round(value)))
+      elif field.type == 'integer':
         value = tf.round(value)
       elif self._is_rounded:
         # As `np.round` has it.
-        if self._is_fraction:
-          value = tf.round(value * self._scale) / self._scale
-        else:
-          value = tf.round(value / self._scale) * self._scale
-        value = tf.clip_by_value(value, low, high)
+        value = self._clipped(self._of_steps(self._steps(value)))
     value = tf.cast(value, self.dtype)
     if missing is None:
       return value
     return tf.where(missing, tf.constant(self.missing, self.dtype), value)
+
+  def _clipped(self, value):
+    low, high = self._field.minimum, self._field.maximum
+    return tf.clip_by_value(value, np.float64(low), np.float64(high))
 
   def _values(self):
     if self._field.type == 'string':

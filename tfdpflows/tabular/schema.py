@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import json
 import math
 import numbers
@@ -19,9 +20,11 @@ from tfdpflows.tabular import values
 
 TYPES = ('integer', 'number', 'string', 'boolean')
 _CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
-_MARKABLE = (*_CONSTRAINTS, 'type')
+_MARKABLE = (*_CONSTRAINTS, 'decimals', 'type')
 # Larger whole numbers have no exact float.
 _LARGEST = 2**53
+# Of ten to the power of so many, and of their quotients, floats are exact.
+_MOST_DECIMALS = 15
 _MOST_CATEGORIES = 1000
 
 
@@ -36,6 +39,9 @@ class Field:
     maximum: largest value of an integer or number.
     enum: the allowed values; needed for strings, implied for booleans.
     required: whether a missing value is an error.
+    decimals: how many digits behind the point a number has: values are rounded
+      to them, and are multiples of `10**-decimals` within the bounds; -3 is for
+      thousands. By default a number has as many as float32 has room for.
     from_data: names of the constraints that were read off private data and
       are therefore no public statement yet; 'type' for the type.
 
@@ -53,6 +59,7 @@ class Field:
   enum: tuple | None = None
   required: bool = False
   from_data: tuple = ()
+  decimals: int | None = None
 
   def __post_init__(self):
     if not isinstance(self.name, str) or not self.name:
@@ -79,6 +86,8 @@ class Field:
         f'of type {self.type} has minimum or maximum beside an enum, or is no '
         'number; remove minimum and maximum'
       )
+    if self.decimals is not None:
+      self._check_decimals()
     if self.type == 'string' and self.enum is None:
       raise self._error(
         'is a string without "enum"; list its categories or drop the column'
@@ -148,6 +157,56 @@ class Field:
         f'has minimum {self.minimum} above maximum {self.maximum}; swap them'
       )
 
+  def _check_decimals(self):
+    if self.type != 'number' or self.enum is not None:
+      raise self._error(
+        f'of type {self.type} has "decimals"; only numbers with minimum and '
+        'maximum have, remove it'
+      )
+    if type(self.decimals) is not int or abs(self.decimals) > _MOST_DECIMALS:
+      raise self._error(
+        f'has decimals={self.decimals!r}; give a whole number of digits, at '
+        f'most {_MOST_DECIMALS}'
+      )
+    if 'type' in self.from_data and 'decimals' not in self.from_data:
+      raise self._error(
+        'states its decimals, and marks its type as read off the data: state '
+        'the type too, and remove "type" from its "fromData"'
+      )
+    first, last = self.grid
+    if first > last:
+      raise self._error(
+        f'has no value with {self.decimals} decimals between '
+        f'{self.minimum} and {self.maximum}; widen the bounds'
+      )
+    if max(abs(first), abs(last)) > _LARGEST:
+      raise self._error(
+        f'has more than 2**53 values with {self.decimals} decimals; give fewer'
+      )
+
+  @property
+  def grid(self) -> tuple[int, int] | None:
+    """The first and last value as multiples of the step between values.
+
+    `None` for numbers without a step, and for categories. The step of integers
+    is 1, that of numbers `10**-decimals`.
+
+    >>> Field('price', 'number', 0.25, 9.99, decimals=1).grid
+    (3, 99)
+    """
+    if self.categories is not None:
+      return None
+    if self.type == 'integer':
+      return self.minimum, self.maximum
+    if self.decimals is None:
+      return None
+    # Exactly, by the digits that are written: 0.3 is 3 tenths.
+    low, high = (
+      decimal.Decimal(repr(bound)).scaleb(self.decimals)
+      for bound in (self.minimum, self.maximum)
+    )
+    return math.ceil(low), math.floor(high)
+
   @property
   def is_numeric(self) -> bool:
     """Whether values are integers or numbers."""
@@ -165,6 +224,8 @@ class Field:
     """Whether the declaration allows one value only."""
     if self.categories is not None:
       return len(self.categories) == 1
+    if self.grid is not None:
+      return self.grid[0] == self.grid[1]
     return self.minimum == self.maximum
 
   def to_dict(self) -> dict:
@@ -175,6 +236,8 @@ class Field:
       if value is not None:
         constraints[key] = list(value) if key == 'enum' else value
     result = {'name': self.name, 'type': self.type, 'constraints': constraints}
+    if self.decimals is not None:
+      result['decimals'] = self.decimals
     if self.from_data:
       result['fromData'] = list(self.from_data)
     return result
@@ -208,6 +271,7 @@ class Field:
       raw.get('type', 'string'),
       **{**constraints, 'enum': None if enum is None else tuple(enum)},
       from_data=tuple(raw.get('fromData', ())),
+      decimals=raw.get('decimals'),
     )
 
 
@@ -285,6 +349,22 @@ class TableSchema:
   def is_draft(self) -> bool:
     """Whether anything in it was read off the data."""
     return any(field.from_data for field in self.fields)
+
+  def for_bounds(self) -> TableSchema:
+    """Returns the schema without marked `decimals`, which no budget pays for.
+
+    How many digits the values of a column have is then not used: numbers have
+    as many as float32 has room for.
+    """
+    fields = [
+      dataclasses.replace(
+        f, decimals=None, from_data=set(f.from_data) - {'decimals'}
+      )
+      if 'decimals' in f.from_data
+      else f
+      for f in self.fields
+    ]
+    return dataclasses.replace(self, fields=fields)
 
   def draft_marks(self) -> dict[str, tuple[str, ...]]:
     """Returns `{column: names of the constraints read off the data}`."""
@@ -531,6 +611,12 @@ class TableSchema:
     self._check_complete(names)
     columns = {}
     for field in self.fields:
+      if 'decimals' in field.from_data:
+        raise ValueError(
+          f'Column {field.name!r} marks its decimals as read off the data, and '
+          'no budget pays for them: state them from public knowledge, or '
+          'remove them (`TableSchema.for_bounds`).'
+        )
       column = df.iloc[:, names.index(field.name)]
       column = _typed(column, field, field.from_data, clip=True)
       columns[field.name] = _declared(column, field, field.from_data, clip=True)
@@ -597,8 +683,13 @@ def _draft_field(df, name):
     return Field(name, kind, enum=enum, required=required, from_data=marks)
   low, high = present.min(), present.max()
   marks = ('minimum', 'maximum', *marks)
-  convert = int if kind == 'integer' else float
-  return Field(name, kind, convert(low), convert(high), None, required, marks)
+  if kind == 'integer':
+    return Field(name, kind, int(low), int(high), None, required, marks)
+  places = values.decimals(present)
+  if places is not None:
+    marks = ('decimals', *marks)
+  low, high = float(low), float(high)
+  return Field(name, kind, low, high, None, required, marks, places)
 
 
 def check_num_rows(num_rows: int) -> None:

@@ -148,6 +148,8 @@ class TabularSynthesizer:
         f'must be between 0 and {epsilon}.'
       )
     self.bounds_epsilon = bounds_epsilon
+    if bounds_epsilon is not None:
+      schema = self.schema = schema.for_bounds()
     self._unit_settings = _unit_settings(
       schema.privacy_unit,
       max_rows_per_unit,

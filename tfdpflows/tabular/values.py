@@ -20,6 +20,8 @@ _WORDS = ('true', 'True', 'TRUE', 'false', 'False', 'FALSE')
 _CODE = re.compile(r'^[+-]?0\d')
 # Whole numbers as floats are written.
 _WHOLE = re.compile(r'^([+-]?\d+)\.0*$')
+# More digits behind the point come from arithmetic.
+_MOST_DECIMALS = 6
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
 # What may be a larger one; beyond its length no float is.
@@ -227,6 +229,22 @@ def typed(
   ).astype(np.int64)
   result[missing] = pd.NA
   return pd.Series(result, name=name)
+
+
+def decimals(numbers: pd.Series) -> int | None:
+  """Returns the most digits behind the point; `None` where they are noise.
+
+  >>> decimals(pd.Series([170.2, 3.0])), decimals(pd.Series([1 / 3]))
+  (1, None)
+  """
+  most = 0
+  for number in numbers.unique().tolist():
+    places = -decimal.Decimal(repr(number)).normalize().as_tuple().exponent
+    most = max(most, places)
+    # That many are the marks of arithmetic, not of a measurement.
+    if most > _MOST_DECIMALS:
+      return None
+  return most
 
 
 def identifiers(texts: pd.Series) -> pd.Series:
