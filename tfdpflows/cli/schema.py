@@ -12,8 +12,8 @@ def _define(options):
   options.section('Data')
   options.text(
     'input',
-    'File to describe: CSV (UTF-8, commas, a header line), or by its name '
-    'Parquet, Arrow, Feather or TFRecord. Of several that are alike give one.',
+    'File to describe: CSV with a header line, or by its name Parquet, Arrow, '
+    'Feather or TFRecord. Of several that are alike give one.',
     metavar='FILE',
     required=True,
   )
@@ -24,23 +24,71 @@ def _define(options):
     metavar='COLUMN',
   )
   files.add_output(options, 'JSON file to write.')
+  options.section('How the file is written')
+  options.text(
+    'delimiter',
+    'Character between the cells of a CSV file; by default that of comma, '
+    'semicolon, tab and | which is most often in its header.',
+    metavar='CHAR',
+  )
+  options.text(
+    'encoding',
+    'Encoding of a CSV file, such as cp1252; by default that of its byte order '
+    'mark, or UTF-8.',
+    metavar='NAME',
+  )
+  options.text(
+    'decimal_char', 'Decimal point of numbers.', default='.', metavar='CHAR'
+  )
+  options.text(
+    'group_char',
+    'What separates groups of digits, such as the comma in 1,234.5.',
+    metavar='CHAR',
+  )
+  options.switch(
+    'bare_number',
+    'Numbers stand alone. With --nobare_number what is around them is dropped, '
+    'such as a currency or %.',
+    default=True,
+  )
+  options.text(
+    'missing_values',
+    'What stands for a missing value, such as -99; may be given several times. '
+    'By default an empty cell, NA, NaN and null.',
+    repeated=True,
+    metavar='TEXT',
+  )
 
 
 def _run(values):
   files.check_output(values.output, values.overwrite)
+  from tfdpflows.tabular.dialect import COMMAS, MISSING, CellFormat, Dialect
   from tfdpflows.tabular.schema import TableSchema
   from tfdpflows.tabular.sources import Source, file_format
-  from tfdpflows.tabular.table import read_table
 
+  dialect = COMMAS
   if file_format(values.input) == 'csv':
-    table = read_table(values.input)
-  else:
-    table = Source.of(values.input).to_frame()
-  schema = TableSchema.draft(table, values.privacy_unit)
+    delimiter = values.delimiter and values.delimiter.replace('\\t', '\t')
+    dialect = Dialect.of_file(values.input, delimiter, values.encoding)
+  cells = CellFormat(
+    missing_values=tuple(values.missing_values or MISSING),
+    decimal_char=values.decimal_char,
+    group_char=values.group_char,
+    bare_number=values.bare_number,
+  )
+  table = Source.of(values.input, dialect).to_frame()
+  schema = TableSchema.draft(
+    table, values.privacy_unit, dialect=dialect, cells=cells
+  )
   schema.to_json(values.output, overwrite=values.overwrite)
   width = max(len(name) for name in schema.names)
   for field in schema:
     print(f'  {field.name:<{width}}  {_describe(field)}')
+  if dialect != COMMAS:
+    print(
+      f'The file is {dialect.encoding} with {dialect.delimiter!r} between the '
+      'cells, by its first\nbytes and its header, or as you said.'
+    )
   print(
     f'Wrote a draft for {len(schema)} columns to {values.output}.\n'
     'Types, ranges and categories were read off the data and are marked '

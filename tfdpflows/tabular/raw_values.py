@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfdpflows.tabular import encoding
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.schema import Field, TableSchema, stand_in
-from tfdpflows.tabular.values import MISSING
+from tfdpflows.tabular.values import missing_numbers
 
 # Name of the tables of categories, to which TensorFlow adds a counter.
 TABLE = 'table_of_categories'
@@ -75,13 +75,14 @@ class RawColumn(tf.Module):
     self.missing = None
     if field.type == 'string':
       self.dtype = tf.string
-      words = [w for w in MISSING if w not in field.categories]
+      given = field.cells.missing_values
+      words = [w for w in given if w not in field.categories]
       self._words = words
       if not field.required:
         if not words:
           raise ValueError(
             f'Column {field.name!r} may have missing values, and its '
-            f'categories include all of {MISSING}: no string is left for one. '
+            f'categories include all of {given}: no string is left for one. '
             'Rename a category, or declare the field as required.'
           )
         self.missing = words[0]
@@ -90,6 +91,9 @@ class RawColumn(tf.Module):
     else:
       self.dtype = tf.float64
       self.missing = None if field.required else math.nan
+    self._absent = missing_numbers(
+      set(field.cells.missing_values) - {*(field.enum or ())}, field.enum or ()
+    )
     if field.categories is None:
       # As variables, so that no optimizer of graphs makes a product of a
       # quotient, which would round otherwise.
@@ -179,7 +183,7 @@ class RawColumn(tf.Module):
         missing |= tf.equal(x, word)
     else:
       number = tf.cast(x, tf.float64)
-      missing = tf.math.is_nan(number)
+      missing = self._is_missing(number)
       values = np.array(field.categories, np.float64)
       order = np.argsort(values, kind='stable')
       moved = self._clip and field.is_numeric
@@ -204,12 +208,19 @@ class RawColumn(tf.Module):
       missing |= undeclared
     return tf.cast(codes, tf.float64), missing, undeclared
 
+  def _is_missing(self, number):
+    missing = tf.math.is_nan(number)
+    if self._field.is_numeric:
+      for value in self._absent:
+        missing |= tf.equal(number, value)
+    return missing
+
   def _range(self, x):
     field = self._field
     low, high = float(field.minimum), float(field.maximum)
     number = tf.cast(x, tf.float64)
-    missing = tf.math.is_nan(number)
-    undeclared = (number < low) | (number > high)
+    missing = self._is_missing(number)
+    undeclared = ~missing & ((number < low) | (number > high))
     if field.type == 'integer':
       undeclared |= ~missing & (tf.floor(number) != number)
       if self._clip:

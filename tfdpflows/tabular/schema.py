@@ -17,6 +17,13 @@ import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.tabular import values
+from tfdpflows.tabular.dialect import (
+  COMMAS,
+  MISSING,
+  PLAIN,
+  CellFormat,
+  Dialect,
+)
 
 TYPES = ('integer', 'number', 'string', 'boolean')
 _CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
@@ -42,6 +49,7 @@ class Field:
     decimals: how many digits behind the point a number has: values are rounded
       to them, and are multiples of `10**-decimals` within the bounds; -3 is for
       thousands. By default a number has as many as float32 has room for.
+    cells: the `CellFormat`, how a file writes the values.
     from_data: names of the constraints that were read off private data and
       are therefore no public statement yet; 'type' for the type.
 
@@ -60,6 +68,7 @@ class Field:
   required: bool = False
   from_data: tuple = ()
   decimals: int | None = None
+  cells: CellFormat = PLAIN
 
   def __post_init__(self):
     if not isinstance(self.name, str) or not self.name:
@@ -238,6 +247,7 @@ class Field:
     result = {'name': self.name, 'type': self.type, 'constraints': constraints}
     if self.decimals is not None:
       result['decimals'] = self.decimals
+    result.update(self.cells.to_dict())
     if self.from_data:
       result['fromData'] = list(self.from_data)
     return result
@@ -266,12 +276,17 @@ class Field:
       raise ValueError(
         f'Field {name!r}: "enum" must be a list of the allowed values.'
       )
+    try:
+      cells = CellFormat.from_dict(raw)
+    except ValueError as error:
+      raise ValueError(f'Field {name!r}: {error}') from error
     return cls(
       name,
       raw.get('type', 'string'),
       **{**constraints, 'enum': None if enum is None else tuple(enum)},
       from_data=tuple(raw.get('fromData', ())),
       decimals=raw.get('decimals'),
+      cells=cells,
     )
 
 
@@ -288,6 +303,7 @@ class TableSchema:
     privacy_unit: name of the column that tells whose rows are whose, where
       people (or other units) with several rows are to be protected. It is no
       field: what it holds is not learned.
+    dialect: the `Dialect` of CSV files of the table.
 
   Raises:
     ValueError: if there is no field, two have the same name, or one that of
@@ -303,9 +319,17 @@ class TableSchema:
 
   fields: tuple[Field, ...]
   privacy_unit: str | None = None
+  dialect: Dialect = COMMAS
 
   def __post_init__(self):
     object.__setattr__(self, 'fields', tuple(self.fields))
+    for field in self.fields:
+      for text in (field.name, *(field.enum or ())):
+        if isinstance(text, str) and not self._can_write(text):
+          raise ValueError(
+            f'Field {field.name!r} has {text!r}, which the encoding '
+            f'{self.dialect.encoding!r} cannot write; choose another encoding.'
+          )
     if self.privacy_unit is not None and not (
       isinstance(self.privacy_unit, str) and self.privacy_unit
     ):
@@ -327,6 +351,13 @@ class TableSchema:
         raise ValueError(
           f'The schema has two fields named {name!r}; rename one.'
         )
+
+  def _can_write(self, text):
+    try:
+      text.encode(self.dialect.encoding)
+    except UnicodeEncodeError:
+      return False
+    return True
 
   def __len__(self) -> int:
     return len(self.fields)
@@ -379,17 +410,28 @@ class TableSchema:
       raise ValueError(
         'The schema has "privacy_unit"; in JSON it is named "privacyUnit".'
       )
+    fields = raw['fields']
+    if 'missingValues' in raw:
+      # Of all fields that have no words of their own.
+      words = {'missingValues': raw['missingValues']}
+      fields = [{**words, **f} if isinstance(f, dict) else f for f in fields]
     return cls(
-      (Field.from_dict(field) for field in raw['fields']),
+      (Field.from_dict(field) for field in fields),
       raw.get('privacyUnit'),
+      Dialect.from_dict(raw),
     )
 
   def to_dict(self) -> dict:
     """Returns the schema as a JSON-able `dict`."""
     found = {'fields': [field.to_dict() for field in self.fields]}
+    words = {field.cells.missing_values for field in self.fields}
+    if len(words) == 1 and words != {MISSING}:
+      found['missingValues'] = list(*words)
+      for field in found['fields']:
+        del field['missingValues']
     if self.privacy_unit is not None:
       found['privacyUnit'] = self.privacy_unit
-    return found
+    return {**found, **self.dialect.to_dict()}
 
   @classmethod
   def from_json(cls, path: str | os.PathLike) -> TableSchema:
@@ -428,13 +470,20 @@ class TableSchema:
 
   @classmethod
   def draft(
-    cls, df: pd.DataFrame, privacy_unit: str | None = None
+    cls,
+    df: pd.DataFrame,
+    privacy_unit: str | None = None,
+    *,
+    dialect: Dialect = COMMAS,
+    cells: CellFormat = PLAIN,
   ) -> TableSchema:
     """Returns a schema read off a table, with everything marked.
 
     Args:
       df: a `pandas.DataFrame`.
       privacy_unit: name of the column with the privacy unit, if there is one.
+      dialect: the `Dialect` of its CSV files.
+      cells: the `CellFormat` of all columns.
 
     Raises:
       ValueError: if the table is empty or a column cannot be described.
@@ -444,7 +493,9 @@ class TableSchema:
     if unit is not None and unit not in map(str, names):
       raise ValueError(_no_unit(unit, names))
     return cls(
-      (_draft_field(df, name) for name in names if str(name) != unit), unit
+      (_draft_field(df, name, cells) for name in names if str(name) != unit),
+      unit,
+      dialect,
     )
 
   def validate(
@@ -489,7 +540,7 @@ class TableSchema:
     columns = {}
     for field in self.fields:
       marks = field.from_data if fitting else ()
-      column = _typed(df.iloc[:, names.index(field.name)], field, marks, clip)
+      column = typed(df.iloc[:, names.index(field.name)], field, marks, clip)
       if fitting and not clip:
         check_informative(not column.isna().all(), field)
       columns[field.name] = _declared(column, field, marks, clip)
@@ -527,7 +578,7 @@ class TableSchema:
       CellError: under 'error', for the first cell that is not declared.
     """
     field, clip = self[name], out_of_range == 'clip'
-    return _declared(_typed(column, field, (), clip), field, (), clip)
+    return _declared(typed(column, field, (), clip), field, (), clip)
 
   def unit_ids(
     self, df: pd.DataFrame, out_of_range: str = 'error'
@@ -556,12 +607,17 @@ class TableSchema:
     if self.privacy_unit not in names:
       raise ValueError(_no_unit(self.privacy_unit, names))
     column = df.iloc[:, names.index(self.privacy_unit)]
-    if values.is_missing(column).all():
+    if values.is_missing(column, (), self._words()).all():
       raise self.no_identifiers()
     ids = self.unit_ids_of(column, out_of_range)
     if ids.isna().all():
       raise self.no_identifiers()
     return ids
+
+  def _words(self):
+    """The words for a missing value of all columns."""
+    words = [MISSING, *(field.cells.missing_values for field in self.fields)]
+    return tuple(dict.fromkeys(word for some in words for word in some))
 
   def no_identifiers(self) -> ValueError:
     """Returns the error of a table in which no row has an identifier."""
@@ -578,7 +634,10 @@ class TableSchema:
     """
     column = column.reset_index(drop=True)
     clip = out_of_range == 'clip'
-    ids = values.typed(column, 'string', self.privacy_unit, clip=clip)
+    cells = CellFormat(missing_values=self._words())
+    ids = values.typed(
+      column, 'string', self.privacy_unit, clip=clip, cells=cells
+    )
     ids = values.identifiers(ids)
     if clip:
       return values.rounded_digits(ids)
@@ -618,7 +677,7 @@ class TableSchema:
           'remove them (`TableSchema.for_bounds`).'
         )
       column = df.iloc[:, names.index(field.name)]
-      column = _typed(column, field, field.from_data, clip=True)
+      column = typed(column, field, field.from_data, clip=True)
       columns[field.name] = _declared(column, field, field.from_data, clip=True)
     return pd.DataFrame(columns)
 
@@ -630,10 +689,12 @@ class TableSchema:
           f'the schema. The table has {", ".join(map(repr, names))}.'
         )
 
-  @staticmethod
-  def kinds(column: pd.Series) -> np.ndarray:
-    """Returns the apparent type of every cell; see `values.kinds`."""
-    return values.kinds(column)
+  def kinds(self, column: pd.Series) -> np.ndarray:
+    """Returns the apparent type of every cell of a column, by its name.
+
+    See `values.kinds`.
+    """
+    return values.kinds(column, self[column.name].cells)
 
 
 def _no_unit(privacy_unit, names):
@@ -659,8 +720,8 @@ def _is_unicode(text):
   return True
 
 
-def _draft_field(df, name):
-  kind, column = values.inferred(df[name], name)
+def _draft_field(df, name, cells):
+  kind, column = values.inferred(df[name], name, cells)
   present = column.dropna()
   required = len(present) == len(column)
   if present.nunique() == 1:
@@ -671,7 +732,7 @@ def _draft_field(df, name):
     )
   marks = ('required', 'type')
   if kind == 'boolean':
-    return Field(name, kind, required=required, from_data=marks)
+    return Field(name, kind, required=required, from_data=marks, cells=cells)
   if kind == 'string':
     enum = tuple(sorted(present.unique().tolist()))
     if len(enum) > _MOST_CATEGORIES:
@@ -680,16 +741,17 @@ def _draft_field(df, name):
         f'{_MOST_CATEGORIES}; drop it or group its values.'
       )
     marks = ('enum', *marks)
-    return Field(name, kind, enum=enum, required=required, from_data=marks)
+    return Field(name, kind, None, None, enum, required, marks, cells=cells)
   low, high = present.min(), present.max()
   marks = ('minimum', 'maximum', *marks)
   if kind == 'integer':
-    return Field(name, kind, int(low), int(high), None, required, marks)
+    low, high = int(low), int(high)
+    return Field(name, kind, low, high, None, required, marks, cells=cells)
   places = values.decimals(present)
   if places is not None:
     marks = ('decimals', *marks)
   low, high = float(low), float(high)
-  return Field(name, kind, low, high, None, required, marks, places)
+  return Field(name, kind, low, high, None, required, marks, places, cells)
 
 
 def check_num_rows(num_rows: int) -> None:
@@ -709,14 +771,23 @@ def check_informative(any_present: bool, field: Field) -> None:
     )
 
 
-def _typed(
+def typed(
   column: pd.Series, field: Field, marks: Collection[str], clip: bool
 ) -> pd.Series:
-  """The column in its type; as text where that is marked."""
+  """Returns a column in the type of its field; as text where that is marked.
+
+  Args:
+    column: the cells.
+    field: the `Field`.
+    marks: the marks that count.
+    clip: see `values.typed`, as the errors.
+  """
   enum = () if 'enum' in marks else field.enum or ()
   if 'type' in marks:
-    return values.typed(column, 'string', field.name, clip=True)
-  return values.typed(column, field.type, field.name, enum, clip)
+    return values.typed(
+      column, 'string', field.name, clip=True, cells=field.cells
+    )
+  return values.typed(column, field.type, field.name, enum, clip, field.cells)
 
 
 def _declared(column, field, marks, clip):

@@ -374,7 +374,7 @@ class TabularSynthesizer:
     """Returns a table as a `DataFrame`, or its codes."""
     if isinstance(data, (pd.DataFrame, code_store.CodeStore)):
       return data
-    source = Source.of(data)
+    source = Source.of(data, self.schema.dialect)
     if self.schema.is_draft:
       # Types and ranges are found privately first, of all rows in memory.
       return source.to_frame(self.schema, self.out_of_range)

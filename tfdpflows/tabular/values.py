@@ -12,10 +12,10 @@ from collections.abc import Collection
 import numpy as np
 import pandas as pd
 
-MISSING = ('', 'NA', 'NaN', 'null')
-_TRUE = ('true', 'True', 'TRUE', '1')
-_FALSE = ('false', 'False', 'FALSE', '0')
-_WORDS = ('true', 'True', 'TRUE', 'false', 'False', 'FALSE')
+from tfdpflows.tabular.dialect import MISSING, PLAIN, CellFormat
+
+# 1 and 0 are numbers before they are booleans.
+_NO_WORDS = ('1', '0')
 # More digits than one after a leading zero is a code, such as a postal code.
 _CODE = re.compile(r'^[+-]?0\d')
 # Whole numbers as floats are written.
@@ -65,17 +65,41 @@ def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
   return list(df.columns)
 
 
-def is_missing(column: pd.Series, declared: Collection = ()) -> np.ndarray:
-  """Returns bool `[n]`: NaN, or a word for missing that is not declared."""
+def is_missing(
+  column: pd.Series,
+  declared: Collection = (),
+  words: Collection[str] = MISSING,
+) -> np.ndarray:
+  """Returns bool `[n]`: NaN, or a word for missing that is not declared.
+
+  Cells that are numbers are missing too where a word is that number.
+  """
   try:
     missing = np.array(column.isna(), bool)
   except Exception:  # Of decimals that refuse to be compared.
     missing = np.array([_is_blank(v) for v in _objects(column)], bool)
+  words = {word for word in words if word not in declared}
+  numbers = missing_numbers(words, declared)
   if is_text(column):
-    words = {word for word in MISSING if word not in declared}
-    is_word = lambda value: type(value) is str and value in words
+
+    def is_word(value):
+      if type(value) is str:
+        return value in words
+      return bool(numbers) and _number_of(value) in numbers
+
     missing = missing | np.array(_each(_objects(column), is_word), bool)
+  elif numbers and _holds_numbers(column):
+    found = column[~missing].to_numpy(np.float64)
+    missing[~missing] = np.isin(found, numbers)
   return missing
+
+
+def missing_numbers(
+  words: Collection[str], declared: Collection = ()
+) -> list[float]:
+  """Returns the numbers that stand for a missing value, a list."""
+  found = {_number_of(word) for word in words} - {*map(_number_of, declared)}
+  return [number for number in found if math.isfinite(number)]
 
 
 def _is_blank(value):
@@ -92,20 +116,22 @@ def is_text(column: pd.Series) -> bool:
   )
 
 
-def inferred(column: pd.Series, name: str) -> tuple[str, pd.Series]:
+def inferred(
+  column: pd.Series, name: str, cells: CellFormat = PLAIN
+) -> tuple[str, pd.Series]:
   """Returns the type of a column, and the column in that type.
 
   Raises:
     ValueError: if all values are missing.
   """
-  missing = is_missing(column)
+  missing = is_missing(column, (), cells.missing_values)
   if missing.all():
     raise ValueError(
       f'Column {name!r} has no values, only missing ones; drop the column.'
     )
   column = column.reset_index(drop=True)
   if is_text(column):
-    kind = _kind_of_words(set(_texts(column[~missing])))
+    kind = _kind_of_words(set(_texts(column[~missing], cells)), cells)
   elif pd.api.types.is_bool_dtype(column.dtype):
     kind = 'boolean'
   elif _holds_numbers(column):
@@ -120,11 +146,11 @@ def inferred(column: pd.Series, name: str) -> tuple[str, pd.Series]:
       f'Column {name!r} has type {column.dtype}; convert it to numbers or '
       'strings, or drop it.'
     )
-  return kind, typed(column, kind, name)
+  return kind, typed(column, kind, name, cells=cells)
 
 
-def _kind_of_words(words):
-  found = {_kind_of(word) for word in words}
+def _kind_of_words(words, cells):
+  found = {_kind_of(word, cells) for word in words}
   if found == {'boolean'}:
     return 'boolean'
   if found & {'boolean', 'string'}:
@@ -132,9 +158,11 @@ def _kind_of_words(words):
   return 'number' if 'number' in found else 'integer'
 
 
-def _kind_of(word):
-  if word in _WORDS:
+def _kind_of(word, cells):
+  is_word = word in cells.true_values or word in cells.false_values
+  if is_word and word not in _NO_WORDS:
     return 'boolean'
+  word = None if word is None else cells.plain(word)
   if word is None or _CODE.match(word):
     return 'string'
   if _is_integer(word):
@@ -142,14 +170,14 @@ def _kind_of(word):
   return 'number' if _is_float(word) else 'string'
 
 
-def kinds(column: pd.Series) -> np.ndarray:
+def kinds(column: pd.Series, cells: CellFormat = PLAIN) -> np.ndarray:
   """Returns the apparent type of each cell of a column of strings.
 
   It is 'boolean', 'integer', 'number', 'string', or `None` if missing.
   """
-  missing = is_missing(column)
-  words = _texts(column[~missing])
-  known = {word: _kind_of(word) for word in set(words)}
+  missing = is_missing(column, (), cells.missing_values)
+  words = _texts(column[~missing], cells)
+  known = {word: _kind_of(word, cells) for word in set(words)}
   found = np.full(len(column), None, object)
   found[~missing] = [known[word] for word in words]
   return found
@@ -169,6 +197,7 @@ def typed(
   name: str,
   declared: Collection = (),
   clip: bool = False,
+  cells: CellFormat = PLAIN,
 ) -> pd.Series:
   """Returns a column in a type of the schema, missing values included.
 
@@ -182,6 +211,7 @@ def typed(
     declared: values that are not taken for missing.
     clip: whether to refuse no cell: numbers are rounded to integers, infinite
       ones kept for a bound, and all else that does not fit is missing.
+    cells: how texts stand for values.
 
   Returns:
     A `Series` of type `Int64`, `float64`, `object` or `boolean`, missing
@@ -191,11 +221,11 @@ def typed(
     ValueError: naming the first cell that does not fit.
   """
   column = column.reset_index(drop=True)
-  missing = is_missing(column, declared)
+  missing = is_missing(column, declared, cells.missing_values)
   present = column[~missing]
   if kind == 'string':
     result = pd.Series(np.nan, index=column.index, dtype=object)
-    words = _texts(present)
+    words = _texts(present, cells)
     unreadable = np.array([word is None for word in words], bool)
     if not clip:
       _refuse(unreadable, present, kind, name, 'give it as text')
@@ -203,15 +233,16 @@ def typed(
     result[result.isna()] = np.nan
     return result.rename(name)
   if kind == 'boolean':
-    codes = _booleans(present)
+    codes = _booleans(present, cells)
     if not clip:
-      _refuse(np.isnan(codes), present, kind, name, 'write true or false')
+      fix = f'write {cells.true_values[0]} or {cells.false_values[0]}'
+      _refuse(np.isnan(codes), present, kind, name, fix)
     missing[~missing] = np.isnan(codes)
     result = pd.array(np.zeros(len(column), bool), dtype='boolean')
     result[~missing] = codes[~np.isnan(codes)].astype(bool)
     result[missing] = pd.NA
     return pd.Series(result, name=name)
-  number = _numbers(present)
+  number = _numbers(present, cells)
   if not clip:
     fix = f'correct it, or declare the column of another type than {kind}'
     _refuse(~np.isfinite(number), present, kind, name, fix)
@@ -220,6 +251,8 @@ def typed(
   all_numbers = np.full(len(column), np.nan)
   # -0.0 is 0.0: one row must not decide how zero is written.
   all_numbers[~missing] = number + 0.0
+  absent = missing_numbers(set(cells.missing_values) - {*declared}, declared)
+  all_numbers[np.isin(all_numbers, absent)] = np.nan
   if kind == 'number':
     return pd.Series(all_numbers, name=name)
   missing = np.isnan(all_numbers)
@@ -314,9 +347,17 @@ def _each(cells, function):
   return [known[text] for text in cells]
 
 
-def _texts(present):
+def _texts(present, cells=PLAIN):
   """The texts of cells, a list; `None` for what has none."""
-  return _each(_objects(present), _text_of)
+
+  def text_of(value):
+    text = _text_of(value)
+    # A file of the same format has this text in place of the number.
+    is_float = isinstance(_real(value), (float, np.floating))
+    return text.replace('.', cells.decimal_char) if is_float and text else text
+
+  is_plain = cells.decimal_char == '.'
+  return _each(_objects(present), _text_of if is_plain else text_of)
 
 
 def _text_of(value):
@@ -363,21 +404,34 @@ def _interval(value):
   return pd.Interval(*map(kind, ends), closed=value.closed)
 
 
-def _booleans(present):
+def _booleans(present, cells):
   if _holds_numbers(present):
-    number = _numbers(present)
+    number = _numbers(present, cells)
     return np.where((number == 0) | (number == 1), number, np.nan)
-  table = dict.fromkeys(_TRUE, 1.0)
-  table.update(dict.fromkeys(_FALSE, 0.0))
-  return np.array([table.get(t, np.nan) for t in _texts(present)], np.float64)
+  words, plain = (
+    {**dict.fromkeys(f.true_values, 1.0), **dict.fromkeys(f.false_values, 0.0)}
+    for f in (cells, PLAIN)
+  )
+
+  def boolean_of(value):
+    known = words if isinstance(value, str) else plain
+    return known.get(_text_of(value), np.nan)
+
+  return np.array(_each(_objects(present), boolean_of), np.float64)
 
 
-def _numbers(present):
+def _numbers(present, cells):
   """The numbers of cells, float64 `[n]`: infinite ones too, or NaN."""
   if _holds_numbers(present):
     with np.errstate(over='ignore'):  # Of floats wider than these.
       return present.to_numpy(np.float64)
-  return np.array(_each(_objects(present), _number_of), np.float64)
+
+  def number_of(value):
+    if type(value) is str:
+      value = cells.plain(value)
+    return _number_of(value)
+
+  return np.array(_each(_objects(present), number_of), np.float64)
 
 
 def _real(value):
