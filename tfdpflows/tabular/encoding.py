@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.schema import Field, TableSchema, typed
 
 # Wider integers are treated as continuous and rounded: float32 has no room
 # for a fraction beside a larger code.
@@ -54,8 +54,8 @@ class TableEncoder:
 
   Categories, booleans and integers become codes (an integer its distance to
   the minimum, a category its place in the enum), numbers their distance to
-  the minimum. Numbers with `decimals` are counted in steps, as integers are.
-  Missing values have a cell of their own at the end.
+  the minimum. Numbers with `decimals` are counted in steps, and types of time
+  in units, as integers are. Missing values have a cell of their own at the end.
 
   Args:
     schema: a `TableSchema`.
@@ -117,7 +117,7 @@ class TableEncoder:
 
 def _encoded(field):
   missing = not field.required
-  ordered = field.is_numeric
+  ordered = field.is_numeric or field.is_temporal
   if field.categories is not None:
     cells = len(field.categories)
     if field.is_numeric:
@@ -162,6 +162,8 @@ def steps(values: pd.Series, field: Field) -> np.ndarray:
   >>> steps(pd.Series([0.3, 7.96]), price)
   array([ 3., 80.])
   """
+  if field.is_temporal:
+    values = typed(values, field, (), clip=True)
   number = values.to_numpy(np.float64, na_value=np.nan)
   if field.decimals is None:
     return number
@@ -199,12 +201,13 @@ def encode_column(
     codes = codes.astype(np.float64)
     bad = (codes < 0) & ~missing
   else:
-    number = values.to_numpy(np.float64, na_value=np.nan)
-    bad = (number < field.minimum) | (number > field.maximum)
+    low, high = field.grid or (field.minimum, field.maximum)
     if field.grid is None:
-      codes = number - field.minimum
+      number = values.to_numpy(np.float64, na_value=np.nan)
     else:
-      codes = steps(values, field) - field.grid[0]
+      number = steps(values, field)
+    codes = number - low
+    bad = (number < low) | (number > high)
   bad |= missing & (not column.missing)
   if bad.any():
     raise ValueError(
@@ -240,6 +243,8 @@ def _decode_column(x, field, column):
       if abs(places) < 16:
         number = np.round(number, places)
       number = np.clip(number, field.minimum, field.maximum)
+  if field.is_temporal:
+    return field.scale.values(number, missing)
   if field.type == 'number':
     number = np.asarray(number, np.float64)
     return number if missing is None else np.where(missing, np.nan, number)

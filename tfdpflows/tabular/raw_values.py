@@ -52,7 +52,9 @@ class RawColumn(tf.Module):
   booleans `tf.bool`. Where values may be missing, integers and booleans are
   `tf.float64` too: NaN is a missing value, 1 is true and 0 is false. A missing
   string is empty, or the first of NA, NaN and null where the empty string is a
-  category.
+  category. TensorFlow has no types of time: these are their whole units, as
+  integers are, since 1970 in UTC (of datetimes without a time zone, since 1970
+  where they are), since midnight, or of the duration.
 
   Args:
     field: a `Field`.
@@ -87,7 +89,7 @@ class RawColumn(tf.Module):
           )
         self.missing = words[0]
     elif field.required and field.type != 'number':
-      self.dtype = tf.int64 if field.type == 'integer' else tf.bool
+      self.dtype = tf.bool if field.type == 'boolean' else tf.int64
     else:
       self.dtype = tf.float64
       self.missing = None if field.required else math.nan
@@ -118,11 +120,17 @@ class RawColumn(tf.Module):
     missing = self.missing
     if isinstance(missing, float):
       missing = 'NaN'
-    return {
+    found = {
       'column': self._field.name,
       'dtype': self.dtype.name,
       'missing': missing,
     }
+    if self._field.is_temporal:
+      since = {'time': ' since midnight', 'duration': ''}
+      found['unit'] = f'{self._field.scale.unit}s' + since.get(
+        self._field.type, ' since 1970-01-01'
+      )
+    return found
 
   def encode(self, x: tf.Tensor) -> tf.Tensor:
     """Returns codes, float32 `[n]`; see `TableEncoder.encode`.
@@ -139,7 +147,8 @@ class RawColumn(tf.Module):
     if not self._clip:
       what = 'is none of the declared values'
       if field.categories is None:
-        what = f'is no {field.type} in [{field.minimum}, {field.maximum}]'
+        low, high = self._ends()
+        what = f'is no {field.type} in [{low}, {high}]'
       self._check(undeclared, x, what)
       if field.required:
         self._check(missing, x, 'is missing, and the field is required')
@@ -168,6 +177,8 @@ class RawColumn(tf.Module):
     value = stand_in(self._field)
     if self._field.categories is not None:
       return 0.0
+    if self._field.is_temporal:
+      return float(value - self._field.grid[0])
     if self._field.grid is not None:
       steps = encoding.steps(pd.Series([value]), self._field)
       return float(steps[0]) - self._field.grid[0]
@@ -208,6 +219,10 @@ class RawColumn(tf.Module):
       missing |= undeclared
     return tf.cast(codes, tf.float64), missing, undeclared
 
+  def _ends(self):
+    field = self._field
+    return field.grid if field.is_temporal else (field.minimum, field.maximum)
+
   def _is_missing(self, number):
     missing = tf.math.is_nan(number)
     if self._field.is_numeric:
@@ -217,11 +232,11 @@ class RawColumn(tf.Module):
 
   def _range(self, x):
     field = self._field
-    low, high = float(field.minimum), float(field.maximum)
+    low, high = map(float, self._ends())
     number = tf.cast(x, tf.float64)
     missing = self._is_missing(number)
     undeclared = ~missing & ((number < low) | (number > high))
-    if field.type == 'integer':
+    if field.type == 'integer' or field.is_temporal:
       undeclared |= ~missing & (tf.floor(number) != number)
       if self._clip:
         number = tf.round(number)
@@ -268,7 +283,7 @@ class RawColumn(tf.Module):
       value = tf.clip_by_value(number + low, low, high)
       if field.decimals is not None:
         value = self._clipped(self._of_steps(tf.round(value)))
-      elif field.type == 'integer':
+      elif field.type == 'integer' or field.is_temporal:
         value = tf.round(value)
       elif self._is_rounded:
         # As `np.round` has it.

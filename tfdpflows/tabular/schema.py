@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows import atomic
-from tfdpflows.tabular import values
+from tfdpflows.tabular import times, values
 from tfdpflows.tabular.dialect import (
   COMMAS,
   MISSING,
@@ -25,7 +25,7 @@ from tfdpflows.tabular.dialect import (
   Dialect,
 )
 
-TYPES = ('integer', 'number', 'string', 'boolean')
+TYPES = ('integer', 'number', 'string', 'boolean', *times.TYPES)
 _CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
 _MARKABLE = (*_CONSTRAINTS, 'decimals', 'type')
 # Larger whole numbers have no exact float.
@@ -33,6 +33,14 @@ _LARGEST = 2**53
 # Of ten to the power of so many, and of their quotients, floats are exact.
 _MOST_DECIMALS = 15
 _MOST_CATEGORIES = 1000
+_OF_TIMES = ('unit', 'format', 'timezone')
+_LAST_MICROSECOND = 86_400_000_000 - 1
+_EXAMPLES = {
+  'date': '2026-11-25',
+  'datetime': '2026-11-25T13:45:00',
+  'time': '13:45:00',
+  'duration': 'P1DT2H30M',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +49,21 @@ class Field:
 
   Attributes:
     name: name of the column.
-    type: 'integer', 'number', 'string' or 'boolean'.
-    minimum: least value of an integer or number.
-    maximum: largest value of an integer or number.
+    type: 'integer', 'number', 'string', 'boolean', 'date', 'datetime', 'time'
+      or 'duration'.
+    minimum: least value of a number, or of a type of time: as text of ISO 8601
+      or in the `format`, or as a value such as a `datetime.date`. It is kept as
+      text. By default a time is any of a day.
+    maximum: largest value.
     enum: the allowed values; needed for strings, implied for booleans.
     required: whether a missing value is an error.
     decimals: how many digits behind the point a number has: values are rounded
       to them, and are multiples of `10**-decimals` within the bounds; -3 is for
       thousands. By default a number has as many as float32 has room for.
     cells: the `CellFormat`, how a file writes the values.
+    unit: of a type of time, see `times.TimeScale`.
+    format: see there.
+    timezone: see there.
     from_data: names of the constraints that were read off private data and
       are therefore no public statement yet; 'type' for the type.
 
@@ -62,13 +76,16 @@ class Field:
 
   name: str
   type: str
-  minimum: float | None = None
-  maximum: float | None = None
+  minimum: float | str | None = None
+  maximum: float | str | None = None
   enum: tuple | None = None
   required: bool = False
   from_data: tuple = ()
   decimals: int | None = None
   cells: CellFormat = PLAIN
+  unit: str | None = None
+  format: str | None = None
+  timezone: str | None = None
 
   def __post_init__(self):
     if not isinstance(self.name, str) or not self.name:
@@ -86,9 +103,11 @@ class Field:
         )
     if not isinstance(self.required, bool):
       raise self._error(f'has required={self.required!r}; write true or false')
-    if self.enum is not None:
+    if self.enum is not None and not self.is_temporal:
       object.__setattr__(self, 'enum', self._checked_enum())
-    if self.is_numeric and self.enum is None:
+    if self.is_temporal:
+      self._check_times()
+    elif self.is_numeric and self.enum is None:
       self._check_range()
     elif self.minimum is not None or self.maximum is not None:
       raise self._error(
@@ -166,6 +185,63 @@ class Field:
         f'has minimum {self.minimum} above maximum {self.maximum}; swap them'
       )
 
+  def _check_times(self):
+    if self.enum is not None:
+      raise self._error(
+        f'of type {self.type} has an enum; give minimum and maximum, or '
+        'declare it a string'
+      )
+    try:
+      scale = self.scale
+    except ValueError as error:
+      raise self._error(str(error)) from error
+    if self.type == 'time':
+      # What there is in a day is no secret.
+      for key, value in (('minimum', 0), ('maximum', _LAST_MICROSECOND)):
+        if getattr(self, key) is None:
+          text = scale.text(scale.floor(value))
+          object.__setattr__(self, key, text)
+    for key in ('minimum', 'maximum'):
+      value = getattr(self, key)
+      if value is None:
+        raise self._error(
+          f'of type {self.type} has no {key}; give minimum and maximum from '
+          'public knowledge'
+        )
+      count = scale.count(value)
+      if count is None:
+        raise self._error(
+          f'has {key} {value!r}, which is no {self.type}; write it as '
+          f'{_EXAMPLES[self.type]}'
+        )
+      if key == 'minimum' and not scale.is_whole(value):
+        raise self._error(
+          f'has minimum {value!r}, which is no whole {scale.unit}; change it, '
+          'or give a finer unit'
+        )
+      if abs(count) > _LARGEST:
+        raise self._error(
+          f'has {key} {value!r}, beyond 2**53 {scale.unit}s; give a coarser '
+          'unit'
+        )
+      object.__setattr__(self, key, scale.text(count, iso=True))
+    if self.grid[0] > self.grid[1]:
+      raise self._error(
+        f'has minimum {self.minimum} above maximum {self.maximum}; swap them'
+      )
+
+  @property
+  def is_temporal(self) -> bool:
+    """Whether values are dates, datetimes, times or durations."""
+    return self.type in times.TYPES
+
+  @property
+  def scale(self) -> times.TimeScale | None:
+    """The `times.TimeScale` of a type of time, else `None`."""
+    if not self.is_temporal:
+      return None
+    return times.TimeScale(self.type, self.unit, self.format, self.timezone)
+
   def _check_decimals(self):
     if self.type != 'number' or self.enum is not None:
       raise self._error(
@@ -198,7 +274,7 @@ class Field:
     """The first and last value as multiples of the step between values.
 
     `None` for numbers without a step, and for categories. The step of integers
-    is 1, that of numbers `10**-decimals`.
+    is 1, that of numbers `10**-decimals`, that of types of time their unit.
 
     >>> Field('price', 'number', 0.25, 9.99, decimals=1).grid
     (3, 99)
@@ -207,6 +283,8 @@ class Field:
       return None
     if self.type == 'integer':
       return self.minimum, self.maximum
+    if self.is_temporal:
+      return self.scale.count(self.minimum), self.scale.count(self.maximum)
     if self.decimals is None:
       return None
     # Exactly, by the digits that are written: 0.3 is 3 tenths.
@@ -247,6 +325,9 @@ class Field:
     result = {'name': self.name, 'type': self.type, 'constraints': constraints}
     if self.decimals is not None:
       result['decimals'] = self.decimals
+    for key in _OF_TIMES:
+      if getattr(self, key) is not None:
+        result[key] = getattr(self, key)
     result.update(self.cells.to_dict())
     if self.from_data:
       result['fromData'] = list(self.from_data)
@@ -287,6 +368,8 @@ class Field:
       from_data=tuple(raw.get('fromData', ())),
       decimals=raw.get('decimals'),
       cells=cells,
+      # Frictionless has formats of other types, which change no value.
+      **{k: raw.get(k) for k in _OF_TIMES if raw.get('type') in times.TYPES},
     )
 
 
@@ -386,7 +469,12 @@ class TableSchema:
 
     How many digits the values of a column have is then not used: numbers have
     as many as float32 has room for.
+
+    Raises:
+      ValueError: for a type of time that is marked, or its range: private
+        bounds know numbers and categories.
     """
+    self._check_payable()
     fields = [
       dataclasses.replace(
         f, decimals=None, from_data=set(f.from_data) - {'decimals'}
@@ -396,6 +484,18 @@ class TableSchema:
       for f in self.fields
     ]
     return dataclasses.replace(self, fields=fields)
+
+  def _check_payable(self):
+    for field in self.fields:
+      marks = set(field.from_data) & {'type', 'minimum', 'maximum'}
+      if field.is_temporal and marks:
+        raise ValueError(
+          f'Column {field.name!r} of type {field.type} marks '
+          f'{", ".join(sorted(marks))} as read off the data, and no budget '
+          'pays for that: private bounds are of numbers and categories. State '
+          'the type, minimum and maximum from public knowledge, and remove '
+          'their marks.'
+        )
 
   def draft_marks(self) -> dict[str, tuple[str, ...]]:
     """Returns `{column: names of the constraints read off the data}`."""
@@ -521,7 +621,8 @@ class TableSchema:
     Returns:
       A new `DataFrame` with columns in the order of the schema: integers as
       `int64` (`Int64` unless required), numbers as `float64`, booleans as
-      `bool` (`boolean` unless required), strings as `object`.
+      `bool` (`boolean` unless required), strings as `object`, and types of time
+      as `times.TimeScale.values` has them.
 
     Raises:
       ValueError: naming the column, the first row and what to do about it.
@@ -668,6 +769,7 @@ class TableSchema:
     """
     names = [str(name) for name in df.columns]
     self._check_complete(names)
+    self._check_payable()
     columns = {}
     for field in self.fields:
       if 'decimals' in field.from_data:
@@ -780,20 +882,34 @@ def typed(
     column: the cells.
     field: the `Field`.
     marks: the marks that count.
-    clip: see `values.typed`, as the errors.
+    clip: see `values.typed`, as the errors and the result.
   """
   enum = () if 'enum' in marks else field.enum or ()
   if 'type' in marks:
     return values.typed(
       column, 'string', field.name, clip=True, cells=field.cells
     )
-  return values.typed(column, field.type, field.name, enum, clip, field.cells)
+  return values.typed(
+    column, field.type, field.name, enum, clip, field.cells, field.scale
+  )
 
 
 def _declared(column, field, marks, clip):
   """The column with values that are declared and not marked."""
   if 'type' in marks:
     return column
+  column = _checked(column, field, marks, clip)
+  return of_counts(column, field) if field.is_temporal else column
+
+
+def of_counts(column: pd.Series, field: Field) -> pd.Series:
+  """Returns the values of whole units, of a field with a type of time."""
+  missing = column.isna().to_numpy(bool)
+  counts = column.to_numpy(np.int64, na_value=0)
+  return field.scale.values(counts, missing).rename(field.name)
+
+
+def _checked(column, field, marks, clip):
   if clip:
     column = _clipped(column, field, marks)
   else:
@@ -817,9 +933,12 @@ def _declared(column, field, marks, clip):
 
 
 def _range(field, marks):
+  low, high = field.minimum, field.maximum
+  if field.is_temporal:
+    low, high = field.grid
   return (
-    -math.inf if 'minimum' in marks else field.minimum,
-    math.inf if 'maximum' in marks else field.maximum,
+    -math.inf if 'minimum' in marks else low,
+    math.inf if 'maximum' in marks else high,
   )
 
 
@@ -834,6 +953,8 @@ def _check_declared(column, field, marks):
     low, high = _range(field, marks)
     number = column.to_numpy(np.float64, na_value=np.nan)
     outside = (number < low) | (number > high)
+    if field.is_temporal:
+      low, high = field.minimum, field.maximum
     said = f'is outside [{low}, {high}]; widen the bounds'
   elif 'enum' not in marks:
     outside = _undeclared(column, field)
@@ -842,10 +963,11 @@ def _check_declared(column, field, marks):
     return
   if outside.any():
     row = int(np.flatnonzero(outside)[0])
+    cell = column.iloc[row]
+    if field.is_temporal:
+      cell = field.scale.values(np.array([cell])).astype(str)[0]
     raise values.CellError(
-      field.name,
-      row,
-      f'{column.iloc[row]!r} {said}, or set out_of_range to clip.',
+      field.name, row, f'{cell!r} {said}, or set out_of_range to clip.'
     )
 
 
@@ -876,7 +998,12 @@ def _nearest(number, enum):
 
 
 def stand_in(field: Field) -> Any:
-  """Returns what stands for a missing value of a required field."""
+  """Returns what stands for a missing value of a required field.
+
+  Of a type of time it is the number of units.
+  """
+  if field.is_temporal:
+    return sum(field.grid) // 2
   if field.categories is not None:
     return field.categories[0]
   middle = field.minimum / 2 + field.maximum / 2  # Their sum may overflow.

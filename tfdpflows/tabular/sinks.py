@@ -121,6 +121,8 @@ def _texts(column, field, word, missing):
   elif field.type == 'number' and cells.decimal_char != '.':
     texts = lambda number: cells.written(float(number))
     column = column.astype(object).map(texts, na_action='ignore')
+  elif field.is_temporal:
+    column = field.scale.texts(column)
   if word != missing:
     column = column.astype(object).where(column.notna(), word)
   return column
@@ -145,13 +147,17 @@ def missing_words(schema: TableSchema) -> dict[str, str]:
 def _write_arrow(frames, path, aside, schema):
   pa, _ = import_arrow()
   kinds = {
+    'date': pa.date32(),
     'integer': pa.int64(),
     'number': pa.float64(),
     'string': pa.string(),
     'boolean': pa.bool_(),
   }
   columns = pa.schema(
-    [pa.field(f.name, kinds[f.type], not f.required) for f in schema]
+    [
+      pa.field(f.name, kinds.get(f.type) or _time_type(pa, f), not f.required)
+      for f in schema
+    ]
   )
   if file_format(path) == 'parquet':
     from pyarrow import parquet  # noqa: PLC0415 (an extra)
@@ -167,6 +173,15 @@ def _write_arrow(frames, path, aside, schema):
           frame[list(schema.names)], columns, preserve_index=False
         )
       )
+
+
+def _time_type(pa, field):
+  unit = field.scale.resolution
+  if field.type == 'time':
+    return pa.time64(unit) if unit == 'us' else pa.time32(unit)
+  if field.type == 'duration':
+    return pa.duration(unit)
+  return pa.timestamp(unit, field.timezone)
 
 
 def _write_records(frames, path, aside, schema):
@@ -185,9 +200,11 @@ def _write_records(frames, path, aside, schema):
 def _features(tf, column: pd.Series, field: Field) -> list:
   """The `tf.train.Feature` of each cell; equal cells share one."""
   empty = tf.train.Feature()
+  if field.is_temporal:
+    column = field.scale.texts(column)
   present = column.notna().to_numpy()
   cells = column.to_numpy(object)[present]
-  if field.type == 'string':
+  if field.type == 'string' or field.is_temporal:
     make = lambda v: {'bytes_list': tf.train.BytesList(value=[v.encode()])}
   elif field.type == 'number':
     make = lambda v: {'float_list': tf.train.FloatList(value=[v])}

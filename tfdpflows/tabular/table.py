@@ -15,7 +15,7 @@ import pandas as pd
 from tfdpflows import atomic
 from tfdpflows.tabular import values
 from tfdpflows.tabular.dialect import COMMAS, MISSING, Dialect
-from tfdpflows.tabular.schema import TableSchema, typed
+from tfdpflows.tabular.schema import TableSchema, of_counts, typed
 
 # Rows that are turned into columns at one time.
 _BLOCK = 1 << 14
@@ -321,7 +321,10 @@ def _typed(column, name, schema, clip):
     return values.typed(column, 'string', name, clip=clip)
   if schema is not None and name in schema.names:
     field = schema[name]
-    return _dense(typed(column, field, field.from_data, clip))
+    column = typed(column, field, field.from_data, clip)
+    if field.is_temporal and 'type' not in field.from_data:
+      return of_counts(column, field)
+    return _dense(column)
   if values.is_missing(column).all():
     return pd.Series(float('nan'), index=column.index, name=name)
   return _dense(values.inferred(column, name)[1])

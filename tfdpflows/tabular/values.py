@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular.dialect import MISSING, PLAIN, CellFormat
+from tfdpflows.tabular.times import TimeScale
 
 # 1 and 0 are numbers before they are booleans.
 _NO_WORDS = ('1', '0')
@@ -198,6 +199,7 @@ def typed(
   declared: Collection = (),
   clip: bool = False,
   cells: CellFormat = PLAIN,
+  scale: TimeScale | None = None,
 ) -> pd.Series:
   """Returns a column in a type of the schema, missing values included.
 
@@ -206,16 +208,17 @@ def typed(
 
   Args:
     column: `pandas.Series`, of strings or typed.
-    kind: 'integer', 'number', 'string' or 'boolean'.
+    kind: 'integer', 'number', 'string', 'boolean', or a type of time.
     name: its name, for messages.
     declared: values that are not taken for missing.
     clip: whether to refuse no cell: numbers are rounded to integers, infinite
       ones kept for a bound, and all else that does not fit is missing.
     cells: how texts stand for values.
+    scale: the `TimeScale` of a type of time.
 
   Returns:
     A `Series` of type `Int64`, `float64`, `object` or `boolean`, missing
-    values as NA, indexed from 0.
+    values as NA, indexed from 0. Of a type of time it has the whole units.
 
   Raises:
     ValueError: naming the first cell that does not fit.
@@ -242,6 +245,15 @@ def typed(
     result[~missing] = codes[~np.isnan(codes)].astype(bool)
     result[missing] = pd.NA
     return pd.Series(result, name=name)
+  if scale is not None:
+    counts, bad = scale.counts(present, clip)
+    if not clip:
+      _refuse(bad, present, kind, name, _time_fix(scale))
+    missing[~missing] = bad
+    result = pd.array(np.zeros(len(column), np.int64), dtype='Int64')
+    result[~missing] = counts[~bad]
+    result[missing] = pd.NA
+    return pd.Series(result, name=name)
   number = _numbers(present, cells)
   if not clip:
     fix = f'correct it, or declare the column of another type than {kind}'
@@ -262,6 +274,17 @@ def typed(
   ).astype(np.int64)
   result[missing] = pd.NA
   return pd.Series(result, name=name)
+
+
+def _time_fix(scale):
+  if scale.type == 'duration':
+    return 'write it as P1DT2H3M4S'
+  zone = 'has no timezone' if scale.timezone is None else 'has a timezone'
+  zone = f' The field {zone}.' if scale.type == 'datetime' else ''
+  form = f'as {scale.format} or ' if scale.format is not None else ''
+  return f'write it {form}as ISO 8601 has it, or declare its "format".{zone}'[
+    :-1
+  ]
 
 
 def decimals(numbers: pd.Series) -> int | None:
