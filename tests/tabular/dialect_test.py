@@ -14,6 +14,7 @@ from tfdpflows.tabular import (
   TableSchema,
   code_store,
   read_table,
+  values,
   write_frames,
 )
 from tfdpflows.tabular.dialect import CellFormat, Dialect
@@ -223,6 +224,12 @@ def test_private_types_read_the_format():
   # Numbers that are no texts have those of the file.
   text = schema.public_part(pd.DataFrame({'x': [1234.5, 7.0]}))['x']
   assert text.tolist() == ['1234,5', '7']
+
+
+def test_a_sentence_with_a_number_is_no_number():
+  texts = pd.Series(['EUR 5', '5kg', 'R$ 5', 'A12', '5 times a day', '7'])
+  kinds = [*['integer'] * 3, 'string', 'string', 'integer']
+  assert values.kinds(texts, EUROS).tolist() == kinds
 
 
 def test_an_identifier_that_says_missing_is_none():

@@ -32,7 +32,7 @@ _MARKABLE = (*_CONSTRAINTS, 'decimals', 'type')
 _LARGEST = 2**53
 # Of ten to the power of so many, and of their quotients, floats are exact.
 _MOST_DECIMALS = 15
-_MOST_CATEGORIES = 1000
+_MATCHES = ('equal', 'subset')
 _OF_TIMES = ('unit', 'format', 'timezone')
 _LAST_MICROSECOND = 86_400_000_000 - 1
 _EXAMPLES = {
@@ -106,6 +106,8 @@ class Field:
     if self.enum is not None and not self.is_temporal:
       object.__setattr__(self, 'enum', self._checked_enum())
     if self.is_temporal:
+      if self.format == 'default':
+        object.__setattr__(self, 'format', None)
       self._check_times()
     elif self.is_numeric and self.enum is None:
       self._check_range()
@@ -387,6 +389,8 @@ class TableSchema:
       people (or other units) with several rows are to be protected. It is no
       field: what it holds is not learned.
     dialect: the `Dialect` of CSV files of the table.
+    fields_match: 'equal' if a table has the columns of the schema and no
+      others, 'subset' if others are to be left out.
 
   Raises:
     ValueError: if there is no field, two have the same name, or one that of
@@ -403,9 +407,15 @@ class TableSchema:
   fields: tuple[Field, ...]
   privacy_unit: str | None = None
   dialect: Dialect = COMMAS
+  fields_match: str = 'equal'
 
   def __post_init__(self):
     object.__setattr__(self, 'fields', tuple(self.fields))
+    if self.fields_match not in _MATCHES:
+      raise ValueError(
+        f'"fieldsMatch" of the schema is {self.fields_match!r}; use '
+        f'{" or ".join(_MATCHES)}.'
+      )
     for field in self.fields:
       for text in (field.name, *(field.enum or ())):
         if isinstance(text, str) and not self._can_write(text):
@@ -519,6 +529,7 @@ class TableSchema:
       (Field.from_dict(field) for field in fields),
       raw.get('privacyUnit'),
       Dialect.from_dict(raw),
+      raw.get('fieldsMatch', 'equal'),
     )
 
   def to_dict(self) -> dict:
@@ -531,6 +542,8 @@ class TableSchema:
         del field['missingValues']
     if self.privacy_unit is not None:
       found['privacyUnit'] = self.privacy_unit
+    if self.fields_match != 'equal':
+      found['fieldsMatch'] = self.fields_match
     return {**found, **self.dialect.to_dict()}
 
   @classmethod
@@ -570,33 +583,33 @@ class TableSchema:
 
   @classmethod
   def draft(
-    cls,
-    df: pd.DataFrame,
-    privacy_unit: str | None = None,
-    *,
-    dialect: Dialect = COMMAS,
-    cells: CellFormat = PLAIN,
+    cls, df: pd.DataFrame, privacy_unit: str | None = None, **options: Any
   ) -> TableSchema:
     """Returns a schema read off a table, with everything marked.
 
     Args:
       df: a `pandas.DataFrame`.
       privacy_unit: name of the column with the privacy unit, if there is one.
-      dialect: the `Dialect` of its CSV files.
-      cells: the `CellFormat` of all columns.
+      **options: see `drafting.draft`, which tells of all columns what is the
+        matter.
 
     Raises:
-      ValueError: if the table is empty or a column cannot be described.
+      ValueError: if the table is empty, or naming the columns that cannot be
+        described.
     """
-    names = values.checked_names(df)
-    unit = None if privacy_unit is None else str(privacy_unit)
-    if unit is not None and unit not in map(str, names):
-      raise ValueError(_no_unit(unit, names))
-    return cls(
-      (_draft_field(df, name, cells) for name in names if str(name) != unit),
-      unit,
-      dialect,
-    )
+    from tfdpflows.tabular import drafting  # noqa: PLC0415 (it imports this)
+
+    found = drafting.draft(df, privacy_unit, **options)
+    bad = [finding for finding in found.findings if not finding.is_drafted]
+    if bad or found.schema is None:
+      raise ValueError(
+        '\n'.join(f'Column {f.column!r}: {f.problem}; drop it.' for f in bad)
+      )
+    for finding in found.findings:
+      warnings.warn(
+        f'Column {finding.column!r}: {finding.problem}.', stacklevel=2
+      )
+    return found.schema
 
   def validate(
     self, df: pd.DataFrame, out_of_range: str = 'error', *, fitting: bool = True
@@ -654,10 +667,11 @@ class TableSchema:
       ValueError: naming a column that is missing, or has no field.
     """
     self._check_complete(names)
-    for name in names:
+    for name in names if self.fields_match == 'equal' else ():
       if name not in (*self.names, self.privacy_unit):
         raise ValueError(
-          f'The schema has no field {name!r}; describe it, or drop the column.'
+          f'The schema has no field {name!r}; describe it, or drop the column: '
+          'with "fieldsMatch": "subset" the schema leaves others out.'
         )
 
   def warn_of_constants(self) -> None:
@@ -820,40 +834,6 @@ def _is_unicode(text):
   except UnicodeEncodeError:
     return False
   return True
-
-
-def _draft_field(df, name, cells):
-  kind, column = values.inferred(df[name], name, cells)
-  present = column.dropna()
-  required = len(present) == len(column)
-  if present.nunique() == 1:
-    warnings.warn(
-      f'Column {name!r} has a single value; nothing can be learned from it, '
-      'consider dropping it.',
-      stacklevel=4,
-    )
-  marks = ('required', 'type')
-  if kind == 'boolean':
-    return Field(name, kind, required=required, from_data=marks, cells=cells)
-  if kind == 'string':
-    enum = tuple(sorted(present.unique().tolist()))
-    if len(enum) > _MOST_CATEGORIES:
-      raise ValueError(
-        f'Column {name!r} has {len(enum)} different strings, more than '
-        f'{_MOST_CATEGORIES}; drop it or group its values.'
-      )
-    marks = ('enum', *marks)
-    return Field(name, kind, None, None, enum, required, marks, cells=cells)
-  low, high = present.min(), present.max()
-  marks = ('minimum', 'maximum', *marks)
-  if kind == 'integer':
-    low, high = int(low), int(high)
-    return Field(name, kind, low, high, None, required, marks, cells=cells)
-  places = values.decimals(present)
-  if places is not None:
-    marks = ('decimals', *marks)
-  low, high = float(low), float(high)
-  return Field(name, kind, low, high, None, required, marks, places, cells)
 
 
 def check_num_rows(num_rows: int) -> None:

@@ -82,6 +82,8 @@ class TimeScale:
 
   def __post_init__(self):
     default = 'day' if self.type == 'date' else 'second'
+    if self.format == 'default':  # As Frictionless names it.
+      object.__setattr__(self, 'format', None)
     if self.unit is None:
       object.__setattr__(self, 'unit', default)
     if self.unit not in _UNITS or (self.type == 'date' and self.unit != 'day'):

@@ -19,6 +19,8 @@ from tfdpflows.tabular.times import TimeScale
 _NO_WORDS = ('1', '0')
 # More digits than one after a leading zero is a code, such as a postal code.
 _CODE = re.compile(r'^[+-]?0\d')
+# Beside a number these are no currency or unit: sentences, and codes as A12.
+_NO_UNIT = re.compile(r'(?:[^\W\d_].*){5}|(?<![^\W\d_])[^\W\d_]\d', re.DOTALL)
 # Whole numbers as floats are written.
 _WHOLE = re.compile(r'^([+-]?\d+)\.0*$')
 # More digits behind the point come from arithmetic.
@@ -163,6 +165,8 @@ def _kind_of(word, cells):
   is_word = word in cells.true_values or word in cells.false_values
   if is_word and word not in _NO_WORDS:
     return 'boolean'
+  if word is not None and not cells.bare_number and _NO_UNIT.search(word):
+    return 'string'
   word = None if word is None else cells.plain(word)
   if word is None or _CODE.match(word):
     return 'string'
