@@ -174,7 +174,7 @@ def test_schema_of_a_file_as_it_comes(folder, capsys):
   more = ['--drop=Kunde', '--drop=Notiz', '--overrides=public.csv']
   assert cli.main([*argv, *more]) == 0
   out = capsys.readouterr().out
-  assert 'draft for 4 columns' in out
+  assert 'schema for 4 columns' in out
   assert 'fromData' not in out
   assert not TableSchema.from_json('messy.json').is_draft
   assert cli.main(draft) == 0

@@ -99,6 +99,10 @@ def test_a_schema_in_json_has_the_words_of_frictionless():
   assert raw['fields'][0]['bareNumber'] is False
   assert raw['fields'][4]['trueValues'] == ['ja']
   assert TableSchema.from_dict(raw) == SCHEMA
+  # What Frictionless writes by default changes nothing.
+  raw['dialect']['quoteChar'] = '"'
+  raw['fieldsMatch'] = 'exact'
+  assert TableSchema.from_dict(raw) == SCHEMA
   # Of the whole table, where a column has no words of its own.
   raw['missingValues'] = ['?']
   found = TableSchema.from_dict(raw)
@@ -170,6 +174,7 @@ def test_a_dialect_is_found_by_the_byte_order_mark(tmp_path):
   [
     ({'dialect': {'delimiter': ';;'}}, 'delimiter'),
     ({'dialect': {'quoteChar': "'"}}, 'quoteChar'),
+    ({'dialect': ';'}, 'an object'),
     ({'encoding': 'rot13'}, 'rot13'),
     ({'encoding': 'ascii', 'name': 'é'}, "'é'.* cannot write"),
     ({'decimalChar': '5'}, 'decimalChar'),

@@ -131,7 +131,8 @@ def _run(values):
     )
   _print_findings(findings)
   out = [finding.column for finding in findings if not finding.is_drafted]
-  print(f'Wrote a draft for {len(schema)} columns to {values.output}.')
+  what = 'draft' if schema.is_draft else 'schema'
+  print(f'Wrote a {what} for {len(schema)} columns to {values.output}.')
   if out:
     names = ' '.join(f'--drop={shlex.quote(name)}' for name in out)
     print(

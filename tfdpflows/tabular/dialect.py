@@ -23,6 +23,8 @@ _BYTE_ORDER_MARKS = {
   codecs.BOM_UTF16_BE: 'utf-16',
 }
 _START = 1 << 16
+# Properties of Frictionless whose default is how files are read.
+_FIXED = {'quoteChar': '"', 'doubleQuote': True, 'header': True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +89,17 @@ class Dialect:
   def from_dict(cls, raw: dict[str, Any]) -> Dialect:
     """Returns the dialect in the `dict` of a schema."""
     found = raw.get('dialect', {})
-    if not isinstance(found, dict) or set(found) - {'delimiter'}:
+    if not isinstance(found, dict):
       raise ValueError(
         f'The dialect of the schema is {found!r}; give an object with '
         '"delimiter". The encoding stands beside it, in "encoding".'
       )
+    for key, value in found.items():
+      if key != 'delimiter' and _FIXED.get(key) != value:
+        raise ValueError(
+          f'The dialect of the schema has {key!r}: {value!r}, in which no file '
+          'is read here; remove it, or write the file otherwise.'
+        )
     return cls(found.get('delimiter', ','), raw.get('encoding', 'utf-8'))
 
   @classmethod

@@ -529,7 +529,8 @@ class TableSchema:
       (Field.from_dict(field) for field in fields),
       raw.get('privacyUnit'),
       Dialect.from_dict(raw),
-      raw.get('fieldsMatch', 'equal'),
+      # Their order has never mattered.
+      _same_match(raw.get('fieldsMatch', 'equal')),
     )
 
   def to_dict(self) -> dict:
@@ -811,6 +812,10 @@ class TableSchema:
     See `values.kinds`.
     """
     return values.kinds(column, self[column.name].cells)
+
+
+def _same_match(word):
+  return 'equal' if word == 'exact' else word
 
 
 def _no_unit(privacy_unit, names):
