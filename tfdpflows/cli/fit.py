@@ -19,9 +19,9 @@ def _define(options):
     'input',
     'The private rows: a CSV file (with a header line, in the dialect of the '
     'schema; compressed if its name ends in .gz) or a .parquet, .arrow, '
-    '.feather or .tfrecord file; a pattern such as "2026-*.csv", or a folder of such files. May be given '
-    'several times. A row is the unit of privacy, unless there is a '
-    '--privacy_unit.',
+    '.feather or .tfrecord file; a pattern such as "2026-*.csv", or a folder '
+    'of such files. May be given several times. A row is the unit of privacy, '
+    'unless there is a --privacy_unit.',
     metavar='FILE',
     repeated=True,
     required=True,
