@@ -173,3 +173,5 @@ def test_170_2_comes_back_as_170_2():
   encoder = TableEncoder(TableSchema([field]))
   codes = encoder.encode(pd.DataFrame({'x': [170.2, 170.24, 0.0]}))
   assert encoder.decode(codes + 0.7)['x'].tolist() == [170.2, 170.2, 0.0]
+  with pytest.raises(ValueError, match='does not declare'):
+    encoder.encode(pd.DataFrame({'x': [300.04]}))

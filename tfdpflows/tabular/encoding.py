@@ -201,13 +201,16 @@ def encode_column(
     codes = codes.astype(np.float64)
     bad = (codes < 0) & ~missing
   else:
-    low, high = field.grid or (field.minimum, field.maximum)
-    if field.grid is None:
-      number = values.to_numpy(np.float64, na_value=np.nan)
-    else:
+    low, high = field.minimum, field.maximum
+    if field.is_temporal:
+      low, high = field.grid
       number = steps(values, field)
-    codes = number - low
+    else:
+      number = values.to_numpy(np.float64, na_value=np.nan)
     bad = (number < low) | (number > high)
+    if field.decimals is not None:
+      number, low = steps(values, field), field.grid[0]
+    codes = number - low
   bad |= missing & (not column.missing)
   if bad.any():
     raise ValueError(
