@@ -229,6 +229,11 @@ def test_private_types_read_the_format():
   # Numbers that are no texts have those of the file.
   text = schema.public_part(pd.DataFrame({'x': [1234.5, 7.0]}))['x']
   assert text.tolist() == ['1234,5', '7']
+  marked = ('type', 'required')
+  schema = TableSchema([Field('x', 'boolean', from_data=marked, cells=WORDS)])
+  text = schema.public_part(pd.DataFrame({'x': [True, False]}))['x']
+  assert text.tolist() == ['ja', 'nein']
+  assert schema.kinds(text).tolist() == ['boolean'] * 2
 
 
 def test_a_sentence_with_a_number_is_no_number():

@@ -487,7 +487,9 @@ class TableSchema:
     self._check_payable()
     fields = [
       dataclasses.replace(
-        f, decimals=None, from_data=set(f.from_data) - {'decimals'}
+        f,
+        decimals=None,
+        from_data=[mark for mark in f.from_data if mark != 'decimals'],
       )
       if 'decimals' in f.from_data
       else f

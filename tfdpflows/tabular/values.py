@@ -377,13 +377,19 @@ def _each(cells, function):
 def _texts(present, cells=PLAIN):
   """The texts of cells, a list; `None` for what has none."""
 
+  # A file of the same format has these texts in place of the values.
   def text_of(value):
+    if has_words and isinstance(value, (bool, np.bool_)):
+      return (cells.true_values if value else cells.false_values)[0]
     text = _text_of(value)
-    # A file of the same format has this text in place of the number.
     is_float = isinstance(_real(value), (float, np.floating))
     return text.replace('.', cells.decimal_char) if is_float and text else text
 
-  is_plain = cells.decimal_char == '.'
+  has_words = (cells.true_values, cells.false_values) != (
+    PLAIN.true_values,
+    PLAIN.false_values,
+  )
+  is_plain = cells.decimal_char == '.' and not has_words
   return _each(_objects(present), _text_of if is_plain else text_of)
 
 
