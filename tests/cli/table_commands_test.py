@@ -133,6 +133,74 @@ def test_schema_writes_a_draft_that_fit_refuses(folder, capsys):
   _refused([*draft, '--bounds_epsilon=0', '--overwrite'], 'above 0', capsys)
 
 
+MESSY = 'Kunde;Alter;Lohn;Beginn;Mitglied;Notiz\n' + ''.join(
+  f'K{i:03};{20 + i % 7};1.{i:03},5{i % 3} €;{i % 28 + 1:02}.03.2024;'
+  f'{"ja" if i % 2 else "nein"};kam am Tag {i} an\n'
+  for i in range(ROWS)
+)
+
+
+def test_schema_of_a_file_as_it_comes(folder, capsys):
+  (folder / 'messy.csv').write_text(MESSY, encoding='utf-8-sig')
+  argv = [
+    'schema',
+    '--input=messy.csv',
+    '--output=messy.json',
+    '--decimal_char=,',
+    '--group_char=.',
+    '--nobare_number',
+    '--date_format=%d.%m.%Y',
+    '--overwrite',
+  ]
+  assert cli.main(argv) == 0
+  out = capsys.readouterr().out
+  assert "utf-8-sig with ';' between" in out
+  assert 'Lohn      number, 1000.5 to 1039.5' in out
+  assert 'Beginn    date, 2024-03-01 to 2024-03-28' in out
+  assert 'an identifier: 40 different texts in 40 rows' in out
+  assert '  --drop=Kunde --drop=Notiz' in out
+  draft = [w.replace('schema.json', 'messy.json') for w in FIT]
+  draft[1] = '--input=messy.csv'
+  paid = [*draft, '--bounds_epsilon=0.1']
+  _refused(paid, "'Beginn' of type date marks maximum, minimum, type", capsys)
+
+  (folder / 'public.csv').write_text(
+    'name,type,minimum,maximum,enum,required,decimals,trueValues,falseValues\n'
+    'Alter,integer,0,120,,true,,,\n'
+    'Lohn,number,0,1e5,,true,2,,\n'
+    'Beginn,date,2020-01-01,2030-01-01,,true,,,\n'
+    'Mitglied,boolean,,,,true,,ja,nein\n'
+  )
+  more = ['--drop=Kunde', '--drop=Notiz', '--overrides=public.csv']
+  assert cli.main([*argv, *more]) == 0
+  out = capsys.readouterr().out
+  assert 'schema for 4 columns' in out
+  assert 'fromData' not in out
+  assert not TableSchema.from_json('messy.json').is_draft
+  assert cli.main(draft) == 0
+  argv = ['sample', '--model_dir=model', '--num_rows=5', '--output=new.csv']
+  assert cli.main(argv) == 0
+  lines = (folder / 'new.csv').read_text('utf-8').splitlines()
+  assert lines[0] == '\ufeffAlter;Lohn;Beginn;Mitglied'
+  assert lines[1].split(';')[1].partition(',')[2]
+  assert lines[1].split(';')[2].endswith('.03.2024')
+  assert lines[1].split(';')[3] in ('ja', 'nein')
+  argv = ['score', '--model_dir=model', '--output=log_prob.csv']
+  for name in ('messy.csv', 'new.csv'):
+    assert cli.main([*argv, f'--input={name}', '--overwrite']) == 0
+  _refused(
+    ['schema', '--input=messy.csv', '--output=a.json', '--drop=age'],
+    "no column 'age'",
+    capsys,
+  )
+  argv = ['schema', '--input=messy.csv', '--output=a.json', '--columns=Kunde']
+  assert cli.main(argv) == 2
+  out, err = capsys.readouterr()
+  assert 'Kunde   an identifier' in out
+  assert 'No column of messy.csv can be described' in err
+  assert not (folder / 'a.json').exists()
+
+
 def test_all_formats_are_read_and_written(folder, capsys):
   for name in ('a.parquet', 'a.tfrecord', 'a.csv.gz'):
     cli.main([*FIT, '--overwrite'])

@@ -240,14 +240,14 @@ class TestFigures:
     ('low', 'high'), [(0, 1), (-0.5, 9.5), (0.001, 0.0012), (-3e6, 4e9)]
   )
   def test_ticks_are_few_and_inside(self, low, high):
-    ticks = figures._ticks(low, high, False, 250)
+    ticks = figures._ticks(low, high, False, 250, figures._label)
     assert 2 <= len(ticks) <= 7
     assert min(ticks) >= low - 1e-12
     assert max(ticks) <= high * (1 + 1e-12)
 
   def test_labels_of_ticks_do_not_collide(self):
     for low, high in [(-3e8, 3e8), (1.00001, 1.00002), (0, 123456789)]:
-      ticks = figures._ticks(low, high, False, 250)
+      ticks = figures._ticks(low, high, False, 250, figures._label)
       at = (ticks - low) / (high - low) * 250
       longest = max(len(figures._label(tick)) for tick in ticks)
       assert len(ticks) == 1 or np.diff(at).min() >= 6 * longest

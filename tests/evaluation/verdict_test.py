@@ -167,3 +167,22 @@ def test_nearest_rows():
   both = nearest_rows(far, far, SCHEMA)
   assert (both.synthetic == 0).all()
   assert not len(nearest_rows(real[:1], real, SCHEMA).real)
+
+
+def test_dates_are_compared_as_numbers():
+  schema = TableSchema(
+    [
+      Field(
+        'day',
+        'date',
+        minimum='2020-01-01',
+        maximum='2020-12-31',
+        required=True,
+      )
+    ]
+  )
+  real = schema.validate(pd.DataFrame({'day': ['2020-01-01', '2020-07-01']}))
+  found = nearest_rows(real, real, schema)
+  assert (found.synthetic == 0).all()
+  assert found.real[0] == pytest.approx(182 / 365)
+  assert rare_groups(real, real, schema).empty

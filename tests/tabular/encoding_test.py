@@ -141,3 +141,37 @@ def test_no_tensorflow_is_imported():
     "sys.exit('tensorflow' in sys.modules)"
   )
   subprocess.run([sys.executable, '-c', code], check=True)
+
+
+@pytest.mark.parametrize(
+  ('minimum', 'maximum', 'places'),
+  [(0, 300, 1), (-0.35, 0.95, 1), (0, 1e7, 3), (-1e6, 1e6, -3), (0.1, 0.3, 1)],
+)
+def test_decimals_are_kept(minimum, maximum, places):
+  field = Field('x', 'number', minimum, maximum, decimals=places)
+  schema = TableSchema([field])
+  encoder = TableEncoder(schema)
+  (column,) = encoder.columns
+  x = np.random.default_rng(0).uniform(0, column.value_size, 2000)
+  x[:2] = 0, column.value_size - column.cell / 2
+  found = encoder.decode(x.astype(np.float32)[:, None])['x'].dropna()
+  assert found.between(minimum, maximum).all()
+  assert (found == found.round(places)).all()
+  scale = 10.0**-places
+  assert found.min() < minimum + scale
+  assert found.max() > maximum - scale
+  if column.cell:
+    # To the last bit, whatever is given between.
+    pd.testing.assert_series_equal(
+      encoder.decode(encoder.encode(schema.validate(found.to_frame())))['x'],
+      found.reset_index(drop=True),
+    )
+
+
+def test_170_2_comes_back_as_170_2():
+  field = Field('x', 'number', 0, 300, required=True, decimals=1)
+  encoder = TableEncoder(TableSchema([field]))
+  codes = encoder.encode(pd.DataFrame({'x': [170.2, 170.24, 0.0]}))
+  assert encoder.decode(codes + 0.7)['x'].tolist() == [170.2, 170.2, 0.0]
+  with pytest.raises(ValueError, match='does not declare'):
+    encoder.encode(pd.DataFrame({'x': [300.04]}))

@@ -49,11 +49,12 @@ def test_draft_marks_what_it_read_off_the_data():
   assert schema.is_draft
   assert schema.draft_marks() == {
     'age': ('minimum', 'maximum', 'required', 'type'),
-    'height': ('minimum', 'maximum', 'required', 'type'),
+    'height': ('decimals', 'minimum', 'maximum', 'required', 'type'),
     'city': ('enum', 'required', 'type'),
     'member': ('required', 'type'),
   }
   assert schema['age'].minimum == 30
+  assert schema['height'].decimals == 2
   assert schema['city'].enum == ('Lima', 'Oslo')
   assert schema['city'].required
   assert not schema['height'].required
@@ -74,7 +75,7 @@ def test_one_missing_value_changes_no_other_row():
 def test_draft_warns_of_a_constant_column_and_refuses_a_blank_one():
   with pytest.warns(UserWarning, match='single value'):
     TableSchema.draft(table(age=7))
-  with pytest.raises(ValueError, match="'height' has no values"):
+  with pytest.raises(ValueError, match="'height': all values are missing"):
     TableSchema.draft(table(height=np.nan))
   with pytest.raises(ValueError, match='no rows'):
     TableSchema.draft(table().iloc[:0])
@@ -175,7 +176,8 @@ def test_a_declared_constant_is_legal_and_warned_of():
   ('raw', 'message'),
   [
     ({'type': 'string'}, 'needs "name"'),
-    ({'name': 'x', 'type': 'date'}, 'use one of integer'),
+    ({'name': 'x', 'type': 'year'}, 'use one of integer'),
+    ({'name': 'x', 'type': 'date'}, 'has no minimum'),
     ({'name': 'x', 'type': 'string'}, 'without "enum"'),
     ({'name': 'x', 'type': 'integer'}, 'has no minimum'),
     (
@@ -211,6 +213,33 @@ def test_a_declared_constant_is_legal_and_warned_of():
 def test_bad_fields_are_refused_by_name(raw, message):
   with pytest.raises(ValueError, match=message):
     TableSchema.from_dict({'fields': [raw]})
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'decimals': 1.5}, 'whole number of digits'),
+    ({'decimals': 99}, 'whole number of digits'),
+    ({'type': 'integer', 'decimals': 1}, 'only numbers'),
+    ({'maximum': 0.04, 'minimum': 0.01, 'decimals': 1}, 'no value with 1'),
+    ({'decimals': 15, 'maximum': 1e6}, r'2\*\*53'),
+    ({'decimals': 1, 'from_data': ('type',)}, 'state the type too'),
+  ],
+)
+def test_decimals_that_are_refused(changes, message):
+  field = {'name': 'x', 'type': 'number', 'minimum': 0, 'maximum': 9}
+  with pytest.raises(ValueError, match=message):
+    Field(**{**field, **changes})
+
+
+def test_no_budget_pays_for_decimals():
+  schema = TableSchema.draft(table())
+  found = schema.for_bounds()
+  assert found['height'].decimals is None
+  assert 'decimals' not in found['height'].from_data
+  assert found['age'] == schema['age']
+  with pytest.raises(ValueError, match='no budget pays'):
+    schema.public_part(table())
 
 
 def test_bad_files_are_refused(tmp_path):

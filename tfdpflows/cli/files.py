@@ -114,7 +114,7 @@ def read_private(
   from tfdpflows.tabular import code_store
   from tfdpflows.tabular.sources import Source
 
-  source = Source.of(paths)
+  source = Source.of(paths, schema.dialect)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # The fit itself gives them.
     if not schema.is_draft:

@@ -17,11 +17,11 @@ def _define(options):
   options.section('Data')
   options.text(
     'input',
-    'The private rows: a CSV file (UTF-8, commas, a header line; compressed if '
-    'its name ends in .gz) or a .parquet, .arrow, .feather or .tfrecord file; '
-    'a pattern such as "2026-*.csv", or a folder of such files. May be given '
-    'several times. A row is the unit of privacy, unless there is a '
-    '--privacy_unit.',
+    'The private rows: a CSV file (with a header line, in the dialect of the '
+    'schema; compressed if its name ends in .gz) or a .parquet, .arrow, '
+    '.feather or .tfrecord file; a pattern such as "2026-*.csv", or a folder '
+    'of such files. May be given several times. A row is the unit of privacy, '
+    'unless there is a --privacy_unit.',
     metavar='FILE',
     repeated=True,
     required=True,
@@ -240,6 +240,12 @@ def _check_marks(schema, values):
     raise UsageError(
       f'--bounds_epsilon={values.bounds_epsilon:g} must be above 0 and below '
       f'--epsilon={values.epsilon:g}, of which it is a part.'
+    )
+  if not schema.for_bounds().is_draft:
+    raise UsageError(
+      f'{values.schema} marks nothing but decimals, which --bounds_epsilon '
+      'does not pay for: state them from public knowledge, or remove them, and '
+      'leave it out.'
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 
 from tfdpflows.cli import files
-from tfdpflows.cli.command import Command
+from tfdpflows.cli.command import Command, UsageError
 
 
 def _define(options):
   options.section('Data')
   options.text(
     'input',
-    'File to describe: CSV (UTF-8, commas, a header line), or by its name '
-    'Parquet, Arrow, Feather or TFRecord. Of several that are alike give one.',
+    'File to describe: CSV with a header line, or by its name Parquet, Arrow, '
+    'Feather or TFRecord. Of several that are alike give one.',
     metavar='FILE',
     required=True,
   )
@@ -23,34 +23,150 @@ def _define(options):
     'has several rows. It is named in the schema and not described.',
     metavar='COLUMN',
   )
+  options.text(
+    'columns',
+    'Column to describe; may be given several times. By default all. What is '
+    'left out is not learned, and fit takes files that have it.',
+    repeated=True,
+    metavar='COLUMN',
+  )
+  options.text(
+    'drop',
+    'Column to leave out, likewise.',
+    repeated=True,
+    metavar='COLUMN',
+  )
+  options.text(
+    'overrides',
+    'CSV file of what is public: name, type, minimum, maximum, enum (a|b), '
+    'required, decimals, unit, format, timezone. It is filled in, and not '
+    'marked.',
+    metavar='FILE',
+  )
   files.add_output(options, 'JSON file to write.')
+  options.section('How the file is written')
+  options.text(
+    'delimiter',
+    'Character between the cells of a CSV file; by default that of comma, '
+    'semicolon, tab and | which is most often in its header.',
+    metavar='CHAR',
+  )
+  options.text(
+    'encoding',
+    'Encoding of a CSV file, such as cp1252; by default that of its byte order '
+    'mark, or UTF-8.',
+    metavar='NAME',
+  )
+  options.text(
+    'decimal_char', 'Decimal point of numbers.', default='.', metavar='CHAR'
+  )
+  options.text(
+    'group_char',
+    'What separates groups of digits, such as the comma in 1,234.5.',
+    metavar='CHAR',
+  )
+  options.switch(
+    'bare_number',
+    'Numbers stand alone. With --nobare_number what is around them is dropped, '
+    'such as a currency or %.',
+    default=True,
+  )
+  options.text(
+    'missing_values',
+    'What stands for a missing value, such as -99; may be given several times. '
+    'By default an empty cell, NA, NaN and null.',
+    repeated=True,
+    metavar='TEXT',
+  )
+  options.text(
+    'date_format',
+    'How dates are written, such as %d.%m.%Y; by default as in 2026-11-25.',
+    metavar='FORMAT',
+  )
 
 
 def _run(values):
   files.check_output(values.output, values.overwrite)
-  from tfdpflows.tabular.schema import TableSchema
+  from tfdpflows.tabular import drafting
+  from tfdpflows.tabular.dialect import COMMAS, MISSING, CellFormat, Dialect
   from tfdpflows.tabular.sources import Source, file_format
-  from tfdpflows.tabular.table import read_table
 
+  dialect = COMMAS
   if file_format(values.input) == 'csv':
-    table = read_table(values.input)
-  else:
-    table = Source.of(values.input).to_frame()
-  schema = TableSchema.draft(table, values.privacy_unit)
+    delimiter = values.delimiter and values.delimiter.replace('\\t', '\t')
+    dialect = Dialect.of_file(values.input, delimiter, values.encoding)
+  cells = CellFormat(
+    missing_values=tuple(values.missing_values or MISSING),
+    decimal_char=values.decimal_char,
+    group_char=values.group_char,
+    bare_number=values.bare_number,
+  )
+  table = Source.of(values.input, dialect).to_frame()
+  overrides = {}
+  if values.overrides is not None:
+    overrides = drafting.read_overrides(values.overrides)
+  schema, findings = drafting.draft(
+    table,
+    values.privacy_unit,
+    columns=values.columns or (),
+    drop=values.drop or (),
+    overrides=overrides,
+    dialect=dialect,
+    cells=cells,
+    date_format=values.date_format,
+  )
+  if schema is None:
+    _print_findings(findings)
+    raise UsageError(
+      f'No column of {values.input} can be described: see what is printed.'
+    )
   schema.to_json(values.output, overwrite=values.overwrite)
   width = max(len(name) for name in schema.names)
   for field in schema:
     print(f'  {field.name:<{width}}  {_describe(field)}')
+  if dialect != COMMAS:
+    print(
+      f'The file is {dialect.encoding} with {dialect.delimiter!r} between the '
+      'cells, by its first\nbytes and its header, or as you said.'
+    )
+  _print_findings(findings)
+  out = [finding.column for finding in findings if not finding.is_drafted]
+  what = 'draft' if schema.is_draft else 'schema'
+  print(f'Wrote a {what} for {len(schema)} columns to {values.output}.')
+  if out:
+    names = ' '.join(f'--drop={shlex.quote(name)}' for name in out)
+    print(
+      f'{len(out)} are not in it, and fit refuses a file with columns that are '
+      f'not. Decide on\neach; to leave them out, run this again with\n  {names}'
+    )
+  if schema.is_draft:
+    print(
+      'Types, ranges and categories were read off the data and are marked '
+      '"fromData". Replace\nthem by what is publicly known and remove the '
+      'marks, or fill them in from a file of what\nis public (--overrides): '
+      'one row can decide whether a column looks like integers.'
+    )
   print(
-    f'Wrote a draft for {len(schema)} columns to {values.output}.\n'
-    'Types, ranges and categories were read off the data and are marked '
-    '"fromData". Replace\nthem by what is publicly known and remove the marks: '
-    'one row can decide whether a column\nlooks like integers. Then run\n'
+    'Then run\n'
     f'  tfdpflows fit --input={shlex.quote(values.input)} '
     f'--schema={shlex.quote(values.output)} --epsilon=1 --delta=1e-5 '
     + ('--max_rows_per_unit=4 ' if schema.privacy_unit is not None else '')
     + '--model_dir=model'
   )
+
+
+def _print_findings(findings):
+  """Prints what somebody has to decide, as one table."""
+  if not findings:
+    return
+  rows = [('column', 'what there is', 'what to do')]
+  rows += [
+    (f.column, f.problem + ' (drafted)' * f.is_drafted, f.fix) for f in findings
+  ]
+  widths = [max(len(row[i]) for row in rows) for i in range(2)]
+  print('To decide:')
+  for name, problem, fix in rows:
+    print(f'  {name:<{widths[0]}}  {problem:<{widths[1]}}  {fix}'.rstrip())
 
 
 def _describe(field):
@@ -60,6 +176,8 @@ def _describe(field):
     domain = f'{count} values: {shown}{", ..." if count > 4 else ""}'
   else:
     domain = f'{field.minimum} to {field.maximum}'
+  if field.decimals is not None:
+    domain += f', decimals: {field.decimals}'
   missing = '' if field.required else ', may be missing'
   return f'{field.type}, {domain}{missing}'
 
@@ -76,6 +194,9 @@ COMMAND = Command(
     has replaced it by what may be known (ages 0 to 120, say, not 17 to 93) and
     has removed the marks; or until a part of epsilon is spent on it
     (--bounds_epsilon). Names of the columns count as public.
+
+    Columns that cannot be described, such as identifiers and free text, are
+    left out and listed, with what to do.
   """,
   example="""
     tfdpflows schema --input=people.csv --output=schema.json

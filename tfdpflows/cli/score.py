@@ -52,8 +52,8 @@ COMMAND = Command(
   description="""
     Writes log p(row) in nats for every row of a CSV file: high for rows like
     those that the model learned from, low for unusual ones. Probabilities
-    count for categories and integers, densities in the units of the column for
-    numbers.
+    count for categories, integers, dates and numbers with decimals, densities
+    in the units of the column for other numbers.
 
     Scores of private rows are private themselves: no noise is added.
   """,

@@ -41,6 +41,7 @@ def association_matrix(
     ValueError: if a column of the schema is not in the table.
   """
   require_columns(table, schema, 'the table')
+  schema, table = discretization.numeric(schema, table)
   fields, names = list(schema.fields), list(schema.names)
   numeric = [f for f in fields if f.is_numeric]
   codes = {f.name: _codes(table[f.name], f) for f in fields if f not in numeric}
@@ -100,6 +101,7 @@ def kendall_matrix(
   from scipy import stats  # noqa: PLC0415 (slow to import)
 
   require_columns(table, schema, 'the table')
+  schema, table = discretization.numeric(schema, table)
   if not len(table):
     raise ValueError('There are no rows in the table; give at least two.')
   if max_rows < 2:

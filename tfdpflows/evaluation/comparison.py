@@ -87,10 +87,12 @@ def compare(
   0.25
   """
   require_tables(real, synthetic, schema)
+  types = [field.type for field in schema.fields]
+  schema, real, synthetic = discretization.numeric(schema, real, synthetic)
   marginals = pd.DataFrame(
     [_marginal(real[f.name], synthetic[f.name], f) for f in schema.fields],
     index=pd.Index(schema.names, name='column'),
-  )
+  ).assign(type=types)
   return Comparison(
     marginals=marginals,
     pairs=_pairs(real, synthetic, schema),

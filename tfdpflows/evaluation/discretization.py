@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.schema import Field
+from tfdpflows.tabular.schema import Field, TableSchema, typed
 
 _BOOLEANS = {
   'true': 1, '1': 1, '1.0': 1,
@@ -32,6 +32,32 @@ def numbers(series: pd.Series) -> np.ndarray:
   return pd.to_numeric(series, errors='coerce').to_numpy(
     dtype=np.float64, na_value=np.nan
   )
+
+
+def numeric(
+  schema: TableSchema, *tables: pd.DataFrame
+) -> tuple[TableSchema, ...]:
+  """Returns schema and tables with types of time as whole numbers of units."""
+  times = [field for field in schema.fields if field.is_temporal]
+  if not times:
+    return (schema, *tables)
+  fields = [numeric_field(field) for field in schema.fields]
+  return (
+    TableSchema(fields, schema.privacy_unit),
+    *(
+      table.assign(
+        **{f.name: typed(table[f.name], f, (), True).to_numpy() for f in times}
+      )
+      for table in tables
+    ),
+  )
+
+
+def numeric_field(field: Field) -> Field:
+  """Returns a field with a type of time as an integer of units."""
+  if not field.is_temporal:
+    return field
+  return Field(field.name, 'integer', *field.grid, required=field.required)
 
 
 def category_codes(series: pd.Series, field: Field) -> np.ndarray:

@@ -20,7 +20,7 @@ from matplotlib import patches, ticker
 from matplotlib.figure import Figure
 
 from tfdpflows.evaluation import discretization
-from tfdpflows.tabular.schema import Field
+from tfdpflows.tabular.schema import Field, TableSchema
 
 # Colours while matplotlib draws, and what the page has in their place.
 _REAL, _SYNTHETIC, _DOT = '#a9c8e8', '#d3541a', '#3f7fc1'
@@ -56,12 +56,24 @@ def marginal_figure(real: pd.Series, synthetic: pd.Series, field: Field) -> str:
   0.2 % and 99.8 % quantiles of both columns, with other values in the first and
   last bin.
   """
-  declared = discretization.declared_values(field)
+  label = _label
+  if field.is_temporal:
+    scale = field.scale
+    label = lambda count: scale.text(round(float(count)))
+    schema = TableSchema([field])
+    _, *columns = discretization.numeric(
+      schema, real.to_frame(field.name), synthetic.to_frame(field.name)
+    )
+    real, synthetic = (column[field.name] for column in columns)
+  field, declared = (
+    discretization.numeric_field(field),
+    discretization.declared_values(field),
+  )
   if not field.is_numeric or 0 < len(declared) <= _MAX_BARS:
     return _bars(*_category_shares(real, synthetic, field), field.name)
   columns = [discretization.numbers(column) for column in (real, synthetic)]
   columns = [column[np.isfinite(column)] for column in columns]
-  return _histogram(*columns, field)
+  return _histogram(*columns, field, label)
 
 
 def matrix_figure(matrix: pd.DataFrame, title: str) -> str:
@@ -223,7 +235,7 @@ def _bars(p, q, labels, name):
   return drawing.svg(f'Shares of the categories of {name}')
 
 
-def _histogram(real, synthetic, field):
+def _histogram(real, synthetic, field, label):
   title = f'Histogram of {field.name}'
   drawing = _Drawing(_WIDTH, _HEIGHT)
   if not len(real) or not len(synthetic):
@@ -249,7 +261,7 @@ def _histogram(real, synthetic, field):
   axes.stairs(p**power, edges, fill=True, color=_REAL)
   for low, high, *shares in zip(edges, edges[1:], p, q):
     tip = (
-      f'{_label(low)} to {_label(high)}: real {shares[0]:.2%}, '
+      f'{label(low)} to {label(high)}: real {shares[0]:.2%}, '
       f'synthetic {shares[1]:.2%}'
     )
     axes.axvspan(
@@ -257,8 +269,9 @@ def _histogram(real, synthetic, field):
     )
   axes.stairs(q**power, edges, color=_SYNTHETIC, linewidth=1.9)
   axes.set_yticks([])
-  ticks = _ticks(edges[0], edges[-1], field.type == 'integer', _WIDTH - 16)
-  axes.set_xticks(ticks, map(_label, ticks), fontsize=11)
+  whole = field.type == 'integer'
+  ticks = _ticks(edges[0], edges[-1], whole, _WIDTH - 16, label)
+  axes.set_xticks(ticks, map(label, ticks), fontsize=11)
   axes.tick_params(length=0, pad=6)
   axes.spines['bottom'].set_visible(True)
   drawing.figure.text(
@@ -285,13 +298,13 @@ def _histogram_edges(pooled, field):
   return np.linspace(low, high, _MAX_BINS + 1)
 
 
-def _ticks(low, high, whole, width):
+def _ticks(low, high, whole, width, label):
   """Returns as many ticks as there is room for their labels in pixels."""
   for most in range(6, 0, -1):
     locator = ticker.MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=whole)
     ticks = locator.tick_values(low, high)
     ticks = ticks[(ticks >= low) & (ticks <= high)]
-    widths = [_LETTER * len(_label(tick)) for tick in ticks]
+    widths = [_LETTER * len(label(tick)) for tick in ticks]
     at = (ticks - low) / (high - low) * width
     # Half a label may stand out over each end.
     gaps = np.diff(at) - (np.array(widths[:-1]) + widths[1:]) / 2

@@ -62,6 +62,7 @@ def nearest_rows(
   >>> found.synthetic.round(2), found.real.round(2)
   (array([0.1]), array([0.4, 0.4]))
   """
+  schema, real, synthetic = discretization.numeric(schema, real, synthetic)
   rng = np.random.default_rng(seed)
   real, synthetic = (
     table.iloc[rng.permutation(len(table))[:_MOST_ROWS]]

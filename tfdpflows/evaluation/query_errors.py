@@ -58,6 +58,7 @@ def marginal_errors(
   {('a', 'b'): 1.0}
   """
   require_tables(real, synthetic, schema)
+  schema, real, synthetic = discretization.numeric(schema, real, synthetic)
   fields = list(schema.fields)
   if not 1 <= order <= len(fields):
     raise ValueError(
@@ -111,6 +112,7 @@ def range_query_errors(
     ValueError: if a table has no rows or lacks a column.
   """
   require_tables(real, synthetic, schema)
+  schema, real, synthetic = discretization.numeric(schema, real, synthetic)
   fields = list(schema.fields)
   rng = np.random.default_rng(seed)
   columns = [

@@ -43,6 +43,7 @@ def rare_groups(
   >>> rare_groups(real, synthetic, schema).to_dict('records')
   [{'group': 'a = y', 'rows': 40, 'real': 0.04, 'synthetic': 0.01}]
   """
+  schema, real, synthetic = discretization.numeric(schema, real, synthetic)
   columns = []
   for field in schema.fields:
     values = discretization.declared_values(field)

@@ -95,6 +95,7 @@ def train_on_synthetic(
     tables.append(real_train)
   for table in tables:
     require_columns(table, schema, 'one of the tables')
+  schema, *tables = discretization.numeric(schema, *tables)
   labels, _ = target_labels(schema, target, *tables)
   rng = np.random.default_rng(seed)
   limits = [max_test] + [max_train] * (len(tables) - 1)
@@ -158,20 +159,27 @@ def regress_on_synthetic(
   >>> bool(scores.loc['ridge regression', 'r2'] > .95)
   True
   """
-  fields = {field.name: field for field in schema.fields}
+  fields = {f.name: discretization.numeric_field(f) for f in schema.fields}
   if target not in fields or not fields[target].is_numeric:
-    numeric = [f.name for f in schema.fields if f.is_numeric]
+    numeric = [f.name for f in fields.values() if f.is_numeric]
     raise ValueError(
       f'The target {target!r} is not a numeric column of the schema. Those '
       f'are: {", ".join(numeric) or "none"}.'
     )
+  for table, what in (
+    (real_holdout, 'the real table'),
+    (synthetic, 'the synthetic table'),
+  ):
+    require_columns(table, schema, what)
+  schema, real_holdout, synthetic = discretization.numeric(
+    schema, real_holdout, synthetic
+  )
   rng = np.random.default_rng(seed)
   kept = []
   for table, limit, what in (
     (real_holdout, max_test, 'the real table'),
     (synthetic, max_train, 'the synthetic table'),
   ):
-    require_columns(table, schema, what)
     y = discretization.numbers(table[target])
     known = np.isfinite(y)
     if known.sum() < 2:
@@ -232,7 +240,8 @@ def target_labels(
       f'The target {target!r} is not a column of the schema. Its columns are: '
       f'{", ".join(fields)}.'
     )
-  field = fields[target]
+  schema, *tables = discretization.numeric(schema, *tables)
+  field = schema[target]
   columns = [table[target] for table in tables]
   if not field.is_numeric:
     size = len(discretization.declared_values(field))

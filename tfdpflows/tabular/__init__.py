@@ -4,6 +4,8 @@ import importlib
 
 # The module that each name is of, imported when it is first asked for.
 _MODULES = {
+  'CellFormat': 'tfdpflows.tabular.dialect',
+  'Dialect': 'tfdpflows.tabular.dialect',
   'Field': 'tfdpflows.tabular.schema',
   'Source': 'tfdpflows.tabular.sources',
   'TableEncoder': 'tfdpflows.tabular.encoding',

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.schema import Field, TableSchema, typed
 
 # Wider integers are treated as continuous and rounded: float32 has no room
 # for a fraction beside a larger code.
@@ -54,7 +54,8 @@ class TableEncoder:
 
   Categories, booleans and integers become codes (an integer its distance to
   the minimum, a category its place in the enum), numbers their distance to
-  the minimum. Missing values have a cell of their own at the end.
+  the minimum. Numbers with `decimals` are counted in steps, and types of time
+  in units, as integers are. Missing values have a cell of their own at the end.
 
   Args:
     schema: a `TableSchema`.
@@ -116,23 +117,24 @@ class TableEncoder:
 
 def _encoded(field):
   missing = not field.required
-  ordered = field.is_numeric
+  ordered = field.is_numeric or field.is_temporal
   if field.categories is not None:
     cells = len(field.categories)
     if field.is_numeric:
       ordered = list(field.enum) == sorted(field.enum)
   elif field.is_constant:
     cells = 1
-  elif field.type == 'integer' and field.maximum - field.minimum < _WIDEST:
-    cells = field.maximum - field.minimum + 1
+  elif field.grid is not None and field.grid[1] - field.grid[0] < _WIDEST:
+    cells = field.grid[1] - field.grid[0] + 1
   else:
-    size = float(field.maximum) - float(field.minimum)
+    low, high = field.grid or (field.minimum, field.maximum)
+    size = float(high) - float(low)
     if not math.isfinite(size) or size > 1e37 or size < 1e-37:
       raise ValueError(
         f'Column {field.name!r} has a range of {size}, which float32 cannot '
         'hold; rescale the column.'
       )
-    resolution = 1.0 if field.type == 'integer' else 10.0 ** -digits(size)
+    resolution = 10.0 ** -digits(size) if field.grid is None else 1.0
     size *= 1 + _MISSING_SHARE * missing
     return EncodedColumn(field.name, size, 0.0, missing, True, resolution)
   return EncodedColumn(
@@ -147,6 +149,37 @@ def digits(size: float) -> int:
   (5, 1)
   """
   return 7 - math.ceil(math.log10(size))
+
+
+def steps(values: pd.Series, field: Field) -> np.ndarray:
+  """Returns validated values of a field with a `grid` as multiples of its step.
+
+  Returns:
+    float64 `[n]`, NaN where the value is missing.
+
+  >>> from tfdpflows.tabular import Field
+  >>> price = Field('price', 'number', minimum=0, maximum=9, decimals=1)
+  >>> steps(pd.Series([0.3, 7.96]), price)
+  array([ 3., 80.])
+  """
+  if field.is_temporal:
+    values = typed(values, field, (), clip=True)
+  number = values.to_numpy(np.float64, na_value=np.nan)
+  if field.decimals is None:
+    return number
+  scale = 10.0 ** abs(field.decimals)
+  number = number * scale if field.decimals >= 0 else number / scale
+  return np.clip(np.rint(number), *field.grid)
+
+
+def _of_steps(number, field):
+  """What multiples of the step are; the inverse of `steps`."""
+  if field.decimals is None:
+    return number
+  # The float nearest to the digits: both numbers are exact.
+  scale = 10.0 ** abs(field.decimals)
+  number = number / scale if field.decimals >= 0 else number * scale
+  return np.clip(number, field.minimum, field.maximum) + 0.0
 
 
 def encode_column(
@@ -168,9 +201,16 @@ def encode_column(
     codes = codes.astype(np.float64)
     bad = (codes < 0) & ~missing
   else:
-    number = values.to_numpy(np.float64, na_value=np.nan)
-    codes = number - field.minimum
-    bad = (number < field.minimum) | (number > field.maximum)
+    low, high = field.minimum, field.maximum
+    if field.is_temporal:
+      low, high = field.grid
+      number = steps(values, field)
+    else:
+      number = values.to_numpy(np.float64, na_value=np.nan)
+    bad = (number < low) | (number > high)
+    if field.decimals is not None:
+      number, low = steps(values, field), field.grid[0]
+    codes = number - low
   bad |= missing & (not column.missing)
   if bad.any():
     raise ValueError(
@@ -190,20 +230,24 @@ def _decode_column(x, field, column):
       codes = np.minimum(codes, max(top - 1, 0))
     if field.categories is not None:
       return _take(field, codes, missing)
-    number = codes + field.minimum
+    number = codes + (field.minimum if field.grid is None else field.grid[0])
+    number = _of_steps(number, field)
   else:
     x = x.astype(np.float64)
     if column.missing:
       missing = x > column.value_size * (1 + 1e-6)
-    number = np.clip(x + field.minimum, field.minimum, field.maximum)
-    if field.type == 'integer':
-      number = np.rint(number).astype(np.int64)
+    if field.grid is not None:
+      number = np.rint(np.clip(x + field.grid[0], *field.grid))
+      number = _of_steps(number.astype(np.int64), field)
     else:
+      number = np.clip(x + field.minimum, field.minimum, field.maximum)
       # More digits than float32 carries would be noise.
       places = digits(column.value_size)
       if abs(places) < 16:
         number = np.round(number, places)
       number = np.clip(number, field.minimum, field.maximum)
+  if field.is_temporal:
+    return field.scale.values(number, missing)
   if field.type == 'number':
     number = np.asarray(number, np.float64)
     return number if missing is None else np.where(missing, np.nan, number)

@@ -177,7 +177,7 @@ def to_markdown(card: dict[str, Any], statement: str) -> str:
     cells = [
       tensor['column'],
       f'`{tensor["tensor"]}`',
-      tensor['dtype'],
+      ', '.join(filter(None, (tensor['dtype'], tensor.get('unit')))),
       _values(fields[tensor['column']]),
       'none' if missing is None else f'`{missing}`' if missing else 'empty',
     ]

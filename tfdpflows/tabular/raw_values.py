@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 
 from tfdpflows.tabular import encoding
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.schema import Field, TableSchema, stand_in
-from tfdpflows.tabular.values import MISSING
+from tfdpflows.tabular.values import missing_numbers
 
 # Name of the tables of categories, to which TensorFlow adds a counter.
 TABLE = 'table_of_categories'
@@ -51,7 +52,9 @@ class RawColumn(tf.Module):
   booleans `tf.bool`. Where values may be missing, integers and booleans are
   `tf.float64` too: NaN is a missing value, 1 is true and 0 is false. A missing
   string is empty, or the first of NA, NaN and null where the empty string is a
-  category.
+  category. TensorFlow has no types of time: these are their whole units, as
+  integers are, since 1970 in UTC (of datetimes without a time zone, since 1970
+  where they are), since midnight, or of the duration.
 
   Args:
     field: a `Field`.
@@ -74,25 +77,31 @@ class RawColumn(tf.Module):
     self.missing = None
     if field.type == 'string':
       self.dtype = tf.string
-      words = [w for w in MISSING if w not in field.categories]
+      given = field.cells.missing_values
+      words = [w for w in given if w not in field.categories]
       self._words = words
       if not field.required:
         if not words:
           raise ValueError(
             f'Column {field.name!r} may have missing values, and its '
-            f'categories include all of {MISSING}: no string is left for one. '
+            f'categories include all of {given}: no string is left for one. '
             'Rename a category, or declare the field as required.'
           )
         self.missing = words[0]
     elif field.required and field.type != 'number':
-      self.dtype = tf.int64 if field.type == 'integer' else tf.bool
+      self.dtype = tf.bool if field.type == 'boolean' else tf.int64
     else:
       self.dtype = tf.float64
       self.missing = None if field.required else math.nan
+    self._absent = missing_numbers(
+      set(field.cells.missing_values) - {*(field.enum or ())}, field.enum or ()
+    )
     if field.categories is None:
       # As variables, so that no optimizer of graphs makes a product of a
       # quotient, which would round otherwise.
       digits = encoding.digits(column.value_size) if not column.cell else 0
+      if field.decimals is not None:
+        digits = field.decimals
       self._is_rounded = field.type == 'number' and abs(digits) < 16
       self._scale = tf.Variable(10.0 ** abs(digits), False, dtype=tf.float64)
       self._is_fraction = digits >= 0
@@ -111,11 +120,17 @@ class RawColumn(tf.Module):
     missing = self.missing
     if isinstance(missing, float):
       missing = 'NaN'
-    return {
+    found = {
       'column': self._field.name,
       'dtype': self.dtype.name,
       'missing': missing,
     }
+    if self._field.is_temporal:
+      since = {'time': ' since midnight', 'duration': ''}
+      found['unit'] = f'{self._field.scale.unit}s' + since.get(
+        self._field.type, ' since 1970-01-01'
+      )
+    return found
 
   def encode(self, x: tf.Tensor) -> tf.Tensor:
     """Returns codes, float32 `[n]`; see `TableEncoder.encode`.
@@ -132,7 +147,8 @@ class RawColumn(tf.Module):
     if not self._clip:
       what = 'is none of the declared values'
       if field.categories is None:
-        what = f'is no {field.type} in [{field.minimum}, {field.maximum}]'
+        low, high = self._ends()
+        what = f'is no {field.type} in [{low}, {high}]'
       self._check(undeclared, x, what)
       if field.required:
         self._check(missing, x, 'is missing, and the field is required')
@@ -161,6 +177,11 @@ class RawColumn(tf.Module):
     value = stand_in(self._field)
     if self._field.categories is not None:
       return 0.0
+    if self._field.is_temporal:
+      return float(value - self._field.grid[0])
+    if self._field.grid is not None:
+      steps = encoding.steps(pd.Series([value]), self._field)
+      return float(steps[0]) - self._field.grid[0]
     return float(value) - float(self._field.minimum)
 
   def _categories(self, x):
@@ -173,7 +194,7 @@ class RawColumn(tf.Module):
         missing |= tf.equal(x, word)
     else:
       number = tf.cast(x, tf.float64)
-      missing = tf.math.is_nan(number)
+      missing = self._is_missing(number)
       values = np.array(field.categories, np.float64)
       order = np.argsort(values, kind='stable')
       moved = self._clip and field.is_numeric
@@ -198,19 +219,44 @@ class RawColumn(tf.Module):
       missing |= undeclared
     return tf.cast(codes, tf.float64), missing, undeclared
 
+  def _ends(self):
+    field = self._field
+    return field.grid if field.is_temporal else (field.minimum, field.maximum)
+
+  def _is_missing(self, number):
+    missing = tf.math.is_nan(number)
+    if self._field.is_numeric:
+      for value in self._absent:
+        missing |= tf.equal(number, value)
+    return missing
+
   def _range(self, x):
     field = self._field
-    low, high = float(field.minimum), float(field.maximum)
+    low, high = map(float, self._ends())
     number = tf.cast(x, tf.float64)
-    missing = tf.math.is_nan(number)
-    undeclared = (number < low) | (number > high)
-    if field.type == 'integer':
+    missing = self._is_missing(number)
+    undeclared = ~missing & ((number < low) | (number > high))
+    if field.type == 'integer' or field.is_temporal:
       undeclared |= ~missing & (tf.floor(number) != number)
       if self._clip:
         number = tf.round(number)
     if self._clip:
       number = tf.clip_by_value(number, low, high)
+    if field.decimals is not None:
+      low, high = map(float, field.grid)
+      number = tf.clip_by_value(self._steps(number), low, high)
     return number - low, missing, undeclared
+
+  def _steps(self, number):
+    """Numbers as multiples of their step, as `encoding.steps` has them."""
+    if self._is_fraction:
+      return tf.round(number * self._scale)
+    return tf.round(number / self._scale)
+
+  def _of_steps(self, number):
+    if self._is_fraction:
+      return number / self._scale
+    return number * self._scale
 
   def decode(self, x: tf.Tensor) -> tf.Tensor:
     """Returns the values of codes `[n]`; see `TableEncoder.decode`."""
@@ -225,26 +271,31 @@ class RawColumn(tf.Module):
       if field.categories is not None:
         value = tf.gather(self._values(), codes)
       else:
-        value = tf.cast(codes, tf.float64) + float(field.minimum)
+        low = field.minimum if field.grid is None else field.grid[0]
+        value = tf.cast(codes, tf.float64) + float(low)
+        if field.decimals is not None:
+          value = self._clipped(self._of_steps(value))
     else:
       number = tf.cast(x, tf.float64)
       if column.missing:
         missing = number > column.value_size * (1 + _OFFSET)
-      low, high = np.float64(field.minimum), np.float64(field.maximum)
+      low, high = map(np.float64, field.grid or (field.minimum, field.maximum))
       value = tf.clip_by_value(number + low, low, high)
-      if field.type == 'integer':
+      if field.decimals is not None:
+        value = self._clipped(self._of_steps(tf.round(value)))
+      elif field.type == 'integer' or field.is_temporal:
         value = tf.round(value)
       elif self._is_rounded:
         # As `np.round` has it.
-        if self._is_fraction:
-          value = tf.round(value * self._scale) / self._scale
-        else:
-          value = tf.round(value / self._scale) * self._scale
-        value = tf.clip_by_value(value, low, high)
+        value = self._clipped(self._of_steps(self._steps(value)))
     value = tf.cast(value, self.dtype)
     if missing is None:
       return value
     return tf.where(missing, tf.constant(self.missing, self.dtype), value)
+
+  def _clipped(self, value):
+    low, high = self._field.minimum, self._field.maximum
+    return tf.clip_by_value(value, np.float64(low), np.float64(high))
 
   def _values(self):
     if self._field.type == 'string':

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import json
 import math
 import numbers
@@ -15,14 +16,31 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows import atomic
-from tfdpflows.tabular import values
+from tfdpflows.tabular import times, values
+from tfdpflows.tabular.dialect import (
+  COMMAS,
+  MISSING,
+  PLAIN,
+  CellFormat,
+  Dialect,
+)
 
-TYPES = ('integer', 'number', 'string', 'boolean')
+TYPES = ('integer', 'number', 'string', 'boolean', *times.TYPES)
 _CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
-_MARKABLE = (*_CONSTRAINTS, 'type')
+_MARKABLE = (*_CONSTRAINTS, 'decimals', 'type')
 # Larger whole numbers have no exact float.
 _LARGEST = 2**53
-_MOST_CATEGORIES = 1000
+# Of ten to the power of so many, and of their quotients, floats are exact.
+_MOST_DECIMALS = 15
+_MATCHES = ('equal', 'subset')
+_OF_TIMES = ('unit', 'format', 'timezone')
+_LAST_MICROSECOND = 86_400_000_000 - 1
+_EXAMPLES = {
+  'date': '2026-11-25',
+  'datetime': '2026-11-25T13:45:00',
+  'time': '13:45:00',
+  'duration': 'P1DT2H30M',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +49,21 @@ class Field:
 
   Attributes:
     name: name of the column.
-    type: 'integer', 'number', 'string' or 'boolean'.
-    minimum: least value of an integer or number.
-    maximum: largest value of an integer or number.
+    type: 'integer', 'number', 'string', 'boolean', 'date', 'datetime', 'time'
+      or 'duration'.
+    minimum: least value of a number, or of a type of time: as text of ISO 8601
+      or in the `format`, or as a value such as a `datetime.date`. It is kept as
+      text. By default a time is any of a day.
+    maximum: largest value.
     enum: the allowed values; needed for strings, implied for booleans.
     required: whether a missing value is an error.
+    decimals: how many digits behind the point a number has: values are rounded
+      to them, and are multiples of `10**-decimals` within the bounds; -3 is for
+      thousands. By default a number has as many as float32 has room for.
+    cells: the `CellFormat`, how a file writes the values.
+    unit: of a type of time, see `times.TimeScale`.
+    format: see there.
+    timezone: see there.
     from_data: names of the constraints that were read off private data and
       are therefore no public statement yet; 'type' for the type.
 
@@ -48,11 +76,16 @@ class Field:
 
   name: str
   type: str
-  minimum: float | None = None
-  maximum: float | None = None
+  minimum: float | str | None = None
+  maximum: float | str | None = None
   enum: tuple | None = None
   required: bool = False
   from_data: tuple = ()
+  decimals: int | None = None
+  cells: CellFormat = PLAIN
+  unit: str | None = None
+  format: str | None = None
+  timezone: str | None = None
 
   def __post_init__(self):
     if not isinstance(self.name, str) or not self.name:
@@ -70,15 +103,21 @@ class Field:
         )
     if not isinstance(self.required, bool):
       raise self._error(f'has required={self.required!r}; write true or false')
-    if self.enum is not None:
+    if self.enum is not None and not self.is_temporal:
       object.__setattr__(self, 'enum', self._checked_enum())
-    if self.is_numeric and self.enum is None:
+    if self.is_temporal:
+      if self.format == 'default':
+        object.__setattr__(self, 'format', None)
+      self._check_times()
+    elif self.is_numeric and self.enum is None:
       self._check_range()
     elif self.minimum is not None or self.maximum is not None:
       raise self._error(
         f'of type {self.type} has minimum or maximum beside an enum, or is no '
         'number; remove minimum and maximum'
       )
+    if self.decimals is not None:
+      self._check_decimals()
     if self.type == 'string' and self.enum is None:
       raise self._error(
         'is a string without "enum"; list its categories or drop the column'
@@ -148,6 +187,115 @@ class Field:
         f'has minimum {self.minimum} above maximum {self.maximum}; swap them'
       )
 
+  def _check_times(self):
+    if self.enum is not None:
+      raise self._error(
+        f'of type {self.type} has an enum; give minimum and maximum, or '
+        'declare it a string'
+      )
+    try:
+      scale = self.scale
+    except ValueError as error:
+      raise self._error(str(error)) from error
+    if self.type == 'time':
+      # What there is in a day is no secret.
+      for key, value in (('minimum', 0), ('maximum', _LAST_MICROSECOND)):
+        if getattr(self, key) is None:
+          text = scale.text(scale.floor(value))
+          object.__setattr__(self, key, text)
+    for key in ('minimum', 'maximum'):
+      value = getattr(self, key)
+      if value is None:
+        raise self._error(
+          f'of type {self.type} has no {key}; give minimum and maximum from '
+          'public knowledge'
+        )
+      count = scale.count(value)
+      if count is None:
+        raise self._error(
+          f'has {key} {value!r}, which is no {self.type}; write it as '
+          f'{_EXAMPLES[self.type]}'
+        )
+      if key == 'minimum' and not scale.is_whole(value):
+        raise self._error(
+          f'has minimum {value!r}, which is no whole {scale.unit}; change it, '
+          'or give a finer unit'
+        )
+      if abs(count) > _LARGEST:
+        raise self._error(
+          f'has {key} {value!r}, beyond 2**53 {scale.unit}s; give a coarser '
+          'unit'
+        )
+      object.__setattr__(self, key, scale.text(count, iso=True))
+    if self.grid[0] > self.grid[1]:
+      raise self._error(
+        f'has minimum {self.minimum} above maximum {self.maximum}; swap them'
+      )
+
+  @property
+  def is_temporal(self) -> bool:
+    """Whether values are dates, datetimes, times or durations."""
+    return self.type in times.TYPES
+
+  @property
+  def scale(self) -> times.TimeScale | None:
+    """The `times.TimeScale` of a type of time, else `None`."""
+    if not self.is_temporal:
+      return None
+    return times.TimeScale(self.type, self.unit, self.format, self.timezone)
+
+  def _check_decimals(self):
+    if self.type != 'number' or self.enum is not None:
+      raise self._error(
+        f'of type {self.type} has "decimals"; only numbers with minimum and '
+        'maximum have, remove it'
+      )
+    if type(self.decimals) is not int or abs(self.decimals) > _MOST_DECIMALS:
+      raise self._error(
+        f'has decimals={self.decimals!r}; give a whole number of digits, at '
+        f'most {_MOST_DECIMALS}'
+      )
+    if 'type' in self.from_data and 'decimals' not in self.from_data:
+      raise self._error(
+        'states its decimals, and marks its type as read off the data: state '
+        'the type too, and remove "type" from its "fromData"'
+      )
+    first, last = self.grid
+    if first > last:
+      raise self._error(
+        f'has no value with {self.decimals} decimals between '
+        f'{self.minimum} and {self.maximum}; widen the bounds'
+      )
+    if max(abs(first), abs(last)) > _LARGEST:
+      raise self._error(
+        f'has more than 2**53 values with {self.decimals} decimals; give fewer'
+      )
+
+  @property
+  def grid(self) -> tuple[int, int] | None:
+    """The first and last value as multiples of the step between values.
+
+    `None` for numbers without a step, and for categories. The step of integers
+    is 1, that of numbers `10**-decimals`, that of types of time their unit.
+
+    >>> Field('price', 'number', 0.25, 9.99, decimals=1).grid
+    (3, 99)
+    """
+    if self.categories is not None:
+      return None
+    if self.type == 'integer':
+      return self.minimum, self.maximum
+    if self.is_temporal:
+      return self.scale.count(self.minimum), self.scale.count(self.maximum)
+    if self.decimals is None:
+      return None
+    # Exactly, by the digits that are written: 0.3 is 3 tenths.
+    low, high = (
+      decimal.Decimal(repr(bound)).scaleb(self.decimals)
+      for bound in (self.minimum, self.maximum)
+    )
+    return math.ceil(low), math.floor(high)
+
   @property
   def is_numeric(self) -> bool:
     """Whether values are integers or numbers."""
@@ -165,6 +313,8 @@ class Field:
     """Whether the declaration allows one value only."""
     if self.categories is not None:
       return len(self.categories) == 1
+    if self.grid is not None:
+      return self.grid[0] == self.grid[1]
     return self.minimum == self.maximum
 
   def to_dict(self) -> dict:
@@ -175,6 +325,12 @@ class Field:
       if value is not None:
         constraints[key] = list(value) if key == 'enum' else value
     result = {'name': self.name, 'type': self.type, 'constraints': constraints}
+    if self.decimals is not None:
+      result['decimals'] = self.decimals
+    for key in _OF_TIMES:
+      if getattr(self, key) is not None:
+        result[key] = getattr(self, key)
+    result.update(self.cells.to_dict())
     if self.from_data:
       result['fromData'] = list(self.from_data)
     return result
@@ -203,11 +359,19 @@ class Field:
       raise ValueError(
         f'Field {name!r}: "enum" must be a list of the allowed values.'
       )
+    try:
+      cells = CellFormat.from_dict(raw)
+    except ValueError as error:
+      raise ValueError(f'Field {name!r}: {error}') from error
     return cls(
       name,
       raw.get('type', 'string'),
       **{**constraints, 'enum': None if enum is None else tuple(enum)},
       from_data=tuple(raw.get('fromData', ())),
+      decimals=raw.get('decimals'),
+      cells=cells,
+      # Frictionless has formats of other types, which change no value.
+      **{k: raw.get(k) for k in _OF_TIMES if raw.get('type') in times.TYPES},
     )
 
 
@@ -224,6 +388,9 @@ class TableSchema:
     privacy_unit: name of the column that tells whose rows are whose, where
       people (or other units) with several rows are to be protected. It is no
       field: what it holds is not learned.
+    dialect: the `Dialect` of CSV files of the table.
+    fields_match: 'equal' if a table has the columns of the schema and no
+      others, 'subset' if others are to be left out.
 
   Raises:
     ValueError: if there is no field, two have the same name, or one that of
@@ -239,9 +406,23 @@ class TableSchema:
 
   fields: tuple[Field, ...]
   privacy_unit: str | None = None
+  dialect: Dialect = COMMAS
+  fields_match: str = 'equal'
 
   def __post_init__(self):
     object.__setattr__(self, 'fields', tuple(self.fields))
+    if self.fields_match not in _MATCHES:
+      raise ValueError(
+        f'"fieldsMatch" of the schema is {self.fields_match!r}; use '
+        f'{" or ".join(_MATCHES)}.'
+      )
+    for field in self.fields:
+      for text in (field.name, *(field.enum or ())):
+        if isinstance(text, str) and not self._can_write(text):
+          raise ValueError(
+            f'Field {field.name!r} has {text!r}, which the encoding '
+            f'{self.dialect.encoding!r} cannot write; choose another encoding.'
+          )
     if self.privacy_unit is not None and not (
       isinstance(self.privacy_unit, str) and self.privacy_unit
     ):
@@ -263,6 +444,13 @@ class TableSchema:
         raise ValueError(
           f'The schema has two fields named {name!r}; rename one.'
         )
+
+  def _can_write(self, text):
+    try:
+      text.encode(self.dialect.encoding)
+    except UnicodeEncodeError:
+      return False
+    return True
 
   def __len__(self) -> int:
     return len(self.fields)
@@ -286,6 +474,41 @@ class TableSchema:
     """Whether anything in it was read off the data."""
     return any(field.from_data for field in self.fields)
 
+  def for_bounds(self) -> TableSchema:
+    """Returns the schema without marked `decimals`, which no budget pays for.
+
+    How many digits the values of a column have is then not used: numbers have
+    as many as float32 has room for.
+
+    Raises:
+      ValueError: for a type of time that is marked, or its range: private
+        bounds know numbers and categories.
+    """
+    self._check_payable()
+    fields = [
+      dataclasses.replace(
+        f,
+        decimals=None,
+        from_data=[mark for mark in f.from_data if mark != 'decimals'],
+      )
+      if 'decimals' in f.from_data
+      else f
+      for f in self.fields
+    ]
+    return dataclasses.replace(self, fields=fields)
+
+  def _check_payable(self):
+    for field in self.fields:
+      marks = set(field.from_data) & {'type', 'minimum', 'maximum'}
+      if field.is_temporal and marks:
+        raise ValueError(
+          f'Column {field.name!r} of type {field.type} marks '
+          f'{", ".join(sorted(marks))} as read off the data, and no budget '
+          'pays for that: private bounds are of numbers and categories. State '
+          'the type, minimum and maximum from public knowledge, and remove '
+          'their marks.'
+        )
+
   def draft_marks(self) -> dict[str, tuple[str, ...]]:
     """Returns `{column: names of the constraints read off the data}`."""
     return {f.name: f.from_data for f in self.fields if f.from_data}
@@ -299,17 +522,32 @@ class TableSchema:
       raise ValueError(
         'The schema has "privacy_unit"; in JSON it is named "privacyUnit".'
       )
+    fields = raw['fields']
+    if 'missingValues' in raw:
+      # Of all fields that have no words of their own.
+      words = {'missingValues': raw['missingValues']}
+      fields = [{**words, **f} if isinstance(f, dict) else f for f in fields]
     return cls(
-      (Field.from_dict(field) for field in raw['fields']),
+      (Field.from_dict(field) for field in fields),
       raw.get('privacyUnit'),
+      Dialect.from_dict(raw),
+      # Their order has never mattered.
+      _same_match(raw.get('fieldsMatch', 'equal')),
     )
 
   def to_dict(self) -> dict:
     """Returns the schema as a JSON-able `dict`."""
     found = {'fields': [field.to_dict() for field in self.fields]}
+    words = {field.cells.missing_values for field in self.fields}
+    if len(words) == 1 and words != {MISSING}:
+      found['missingValues'] = list(*words)
+      for field in found['fields']:
+        del field['missingValues']
     if self.privacy_unit is not None:
       found['privacyUnit'] = self.privacy_unit
-    return found
+    if self.fields_match != 'equal':
+      found['fieldsMatch'] = self.fields_match
+    return {**found, **self.dialect.to_dict()}
 
   @classmethod
   def from_json(cls, path: str | os.PathLike) -> TableSchema:
@@ -348,24 +586,33 @@ class TableSchema:
 
   @classmethod
   def draft(
-    cls, df: pd.DataFrame, privacy_unit: str | None = None
+    cls, df: pd.DataFrame, privacy_unit: str | None = None, **options: Any
   ) -> TableSchema:
     """Returns a schema read off a table, with everything marked.
 
     Args:
       df: a `pandas.DataFrame`.
       privacy_unit: name of the column with the privacy unit, if there is one.
+      **options: see `drafting.draft`, which tells of all columns what is the
+        matter.
 
     Raises:
-      ValueError: if the table is empty or a column cannot be described.
+      ValueError: if the table is empty, or naming the columns that cannot be
+        described.
     """
-    names = values.checked_names(df)
-    unit = None if privacy_unit is None else str(privacy_unit)
-    if unit is not None and unit not in map(str, names):
-      raise ValueError(_no_unit(unit, names))
-    return cls(
-      (_draft_field(df, name) for name in names if str(name) != unit), unit
-    )
+    from tfdpflows.tabular import drafting  # noqa: PLC0415 (it imports this)
+
+    found = drafting.draft(df, privacy_unit, **options)
+    bad = [finding for finding in found.findings if not finding.is_drafted]
+    if bad or found.schema is None:
+      raise ValueError(
+        '\n'.join(f'Column {f.column!r}: {f.problem}; drop it.' for f in bad)
+      )
+    for finding in found.findings:
+      warnings.warn(
+        f'Column {finding.column!r}: {finding.problem}.', stacklevel=2
+      )
+    return found.schema
 
   def validate(
     self, df: pd.DataFrame, out_of_range: str = 'error', *, fitting: bool = True
@@ -390,7 +637,8 @@ class TableSchema:
     Returns:
       A new `DataFrame` with columns in the order of the schema: integers as
       `int64` (`Int64` unless required), numbers as `float64`, booleans as
-      `bool` (`boolean` unless required), strings as `object`.
+      `bool` (`boolean` unless required), strings as `object`, and types of time
+      as `times.TimeScale.values` has them.
 
     Raises:
       ValueError: naming the column, the first row and what to do about it.
@@ -409,7 +657,7 @@ class TableSchema:
     columns = {}
     for field in self.fields:
       marks = field.from_data if fitting else ()
-      column = _typed(df.iloc[:, names.index(field.name)], field, marks, clip)
+      column = typed(df.iloc[:, names.index(field.name)], field, marks, clip)
       if fitting and not clip:
         check_informative(not column.isna().all(), field)
       columns[field.name] = _declared(column, field, marks, clip)
@@ -422,10 +670,11 @@ class TableSchema:
       ValueError: naming a column that is missing, or has no field.
     """
     self._check_complete(names)
-    for name in names:
+    for name in names if self.fields_match == 'equal' else ():
       if name not in (*self.names, self.privacy_unit):
         raise ValueError(
-          f'The schema has no field {name!r}; describe it, or drop the column.'
+          f'The schema has no field {name!r}; describe it, or drop the column: '
+          'with "fieldsMatch": "subset" the schema leaves others out.'
         )
 
   def warn_of_constants(self) -> None:
@@ -447,7 +696,7 @@ class TableSchema:
       CellError: under 'error', for the first cell that is not declared.
     """
     field, clip = self[name], out_of_range == 'clip'
-    return _declared(_typed(column, field, (), clip), field, (), clip)
+    return _declared(typed(column, field, (), clip), field, (), clip)
 
   def unit_ids(
     self, df: pd.DataFrame, out_of_range: str = 'error'
@@ -476,12 +725,17 @@ class TableSchema:
     if self.privacy_unit not in names:
       raise ValueError(_no_unit(self.privacy_unit, names))
     column = df.iloc[:, names.index(self.privacy_unit)]
-    if values.is_missing(column).all():
+    if values.is_missing(column, (), self._words()).all():
       raise self.no_identifiers()
     ids = self.unit_ids_of(column, out_of_range)
     if ids.isna().all():
       raise self.no_identifiers()
     return ids
+
+  def _words(self):
+    """The words for a missing value of all columns."""
+    words = [MISSING, *(field.cells.missing_values for field in self.fields)]
+    return tuple(dict.fromkeys(word for some in words for word in some))
 
   def no_identifiers(self) -> ValueError:
     """Returns the error of a table in which no row has an identifier."""
@@ -498,7 +752,10 @@ class TableSchema:
     """
     column = column.reset_index(drop=True)
     clip = out_of_range == 'clip'
-    ids = values.typed(column, 'string', self.privacy_unit, clip=clip)
+    cells = CellFormat(missing_values=self._words())
+    ids = values.typed(
+      column, 'string', self.privacy_unit, clip=clip, cells=cells
+    )
     ids = values.identifiers(ids)
     if clip:
       return values.rounded_digits(ids)
@@ -529,10 +786,17 @@ class TableSchema:
     """
     names = [str(name) for name in df.columns]
     self._check_complete(names)
+    self._check_payable()
     columns = {}
     for field in self.fields:
+      if 'decimals' in field.from_data:
+        raise ValueError(
+          f'Column {field.name!r} marks its decimals as read off the data, and '
+          'no budget pays for them: state them from public knowledge, or '
+          'remove them (`TableSchema.for_bounds`).'
+        )
       column = df.iloc[:, names.index(field.name)]
-      column = _typed(column, field, field.from_data, clip=True)
+      column = typed(column, field, field.from_data, clip=True)
       columns[field.name] = _declared(column, field, field.from_data, clip=True)
     return pd.DataFrame(columns)
 
@@ -544,10 +808,16 @@ class TableSchema:
           f'the schema. The table has {", ".join(map(repr, names))}.'
         )
 
-  @staticmethod
-  def kinds(column: pd.Series) -> np.ndarray:
-    """Returns the apparent type of every cell; see `values.kinds`."""
-    return values.kinds(column)
+  def kinds(self, column: pd.Series) -> np.ndarray:
+    """Returns the apparent type of every cell of a column, by its name.
+
+    See `values.kinds`.
+    """
+    return values.kinds(column, self[column.name].cells)
+
+
+def _same_match(word):
+  return 'equal' if word == 'exact' else word
 
 
 def _no_unit(privacy_unit, names):
@@ -573,34 +843,6 @@ def _is_unicode(text):
   return True
 
 
-def _draft_field(df, name):
-  kind, column = values.inferred(df[name], name)
-  present = column.dropna()
-  required = len(present) == len(column)
-  if present.nunique() == 1:
-    warnings.warn(
-      f'Column {name!r} has a single value; nothing can be learned from it, '
-      'consider dropping it.',
-      stacklevel=4,
-    )
-  marks = ('required', 'type')
-  if kind == 'boolean':
-    return Field(name, kind, required=required, from_data=marks)
-  if kind == 'string':
-    enum = tuple(sorted(present.unique().tolist()))
-    if len(enum) > _MOST_CATEGORIES:
-      raise ValueError(
-        f'Column {name!r} has {len(enum)} different strings, more than '
-        f'{_MOST_CATEGORIES}; drop it or group its values.'
-      )
-    marks = ('enum', *marks)
-    return Field(name, kind, enum=enum, required=required, from_data=marks)
-  low, high = present.min(), present.max()
-  marks = ('minimum', 'maximum', *marks)
-  convert = int if kind == 'integer' else float
-  return Field(name, kind, convert(low), convert(high), None, required, marks)
-
-
 def check_num_rows(num_rows: int) -> None:
   """Refuses a table of which nothing can be learned."""
   if num_rows < 2:
@@ -618,20 +860,43 @@ def check_informative(any_present: bool, field: Field) -> None:
     )
 
 
-def _typed(
+def typed(
   column: pd.Series, field: Field, marks: Collection[str], clip: bool
 ) -> pd.Series:
-  """The column in its type; as text where that is marked."""
+  """Returns a column in the type of its field; as text where that is marked.
+
+  Args:
+    column: the cells.
+    field: the `Field`.
+    marks: the marks that count.
+    clip: see `values.typed`, as the errors and the result.
+  """
   enum = () if 'enum' in marks else field.enum or ()
   if 'type' in marks:
-    return values.typed(column, 'string', field.name, clip=True)
-  return values.typed(column, field.type, field.name, enum, clip)
+    return values.typed(
+      column, 'string', field.name, clip=True, cells=field.cells
+    )
+  return values.typed(
+    column, field.type, field.name, enum, clip, field.cells, field.scale
+  )
 
 
 def _declared(column, field, marks, clip):
   """The column with values that are declared and not marked."""
   if 'type' in marks:
     return column
+  column = _checked(column, field, marks, clip)
+  return of_counts(column, field) if field.is_temporal else column
+
+
+def of_counts(column: pd.Series, field: Field) -> pd.Series:
+  """Returns the values of whole units, of a field with a type of time."""
+  missing = column.isna().to_numpy(bool)
+  counts = column.to_numpy(np.int64, na_value=0)
+  return field.scale.values(counts, missing).rename(field.name)
+
+
+def _checked(column, field, marks, clip):
   if clip:
     column = _clipped(column, field, marks)
   else:
@@ -655,9 +920,12 @@ def _declared(column, field, marks, clip):
 
 
 def _range(field, marks):
+  low, high = field.minimum, field.maximum
+  if field.is_temporal:
+    low, high = field.grid
   return (
-    -math.inf if 'minimum' in marks else field.minimum,
-    math.inf if 'maximum' in marks else field.maximum,
+    -math.inf if 'minimum' in marks else low,
+    math.inf if 'maximum' in marks else high,
   )
 
 
@@ -672,6 +940,8 @@ def _check_declared(column, field, marks):
     low, high = _range(field, marks)
     number = column.to_numpy(np.float64, na_value=np.nan)
     outside = (number < low) | (number > high)
+    if field.is_temporal:
+      low, high = field.minimum, field.maximum
     said = f'is outside [{low}, {high}]; widen the bounds'
   elif 'enum' not in marks:
     outside = _undeclared(column, field)
@@ -680,10 +950,11 @@ def _check_declared(column, field, marks):
     return
   if outside.any():
     row = int(np.flatnonzero(outside)[0])
+    cell = column.iloc[row]
+    if field.is_temporal:
+      cell = field.scale.values(np.array([cell])).astype(str)[0]
     raise values.CellError(
-      field.name,
-      row,
-      f'{column.iloc[row]!r} {said}, or set out_of_range to clip.',
+      field.name, row, f'{cell!r} {said}, or set out_of_range to clip.'
     )
 
 
@@ -714,7 +985,12 @@ def _nearest(number, enum):
 
 
 def stand_in(field: Field) -> Any:
-  """Returns what stands for a missing value of a required field."""
+  """Returns what stands for a missing value of a required field.
+
+  Of a type of time it is the number of units.
+  """
+  if field.is_temporal:
+    return sum(field.grid) // 2
   if field.categories is not None:
     return field.categories[0]
   middle = field.minimum / 2 + field.maximum / 2  # Their sum may overflow.

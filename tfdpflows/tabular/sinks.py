@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows import atomic
-from tfdpflows.tabular import table, values
+from tfdpflows.tabular import table
 from tfdpflows.tabular.schema import Field, TableSchema
 from tfdpflows.tabular.sources import file_format, import_arrow
 
@@ -32,9 +32,13 @@ def write_frames(
 
   The end of the name decides on the format, as for `sources.Source.of`: CSV,
   compressed by `.gz`, Parquet, Arrow or Feather, or TFRecord of `tf.Example`,
-  in which a missing value is a feature without a value. In a CSV file it is an
-  empty cell, or the first of NA, NaN and null that is no category, where the
-  empty string is one.
+  in which a missing value is a feature without a value. In a CSV file it is the
+  first word for missing values of the column that is no category: an empty
+  cell by default, or NA, NaN or null.
+
+  A CSV file is one that the schema reads, in its dialect: its delimiter,
+  encoding, decimal point, true and false. Digits are not grouped, and numbers
+  stand alone, without a currency or %.
 
   Args:
     frames: parts of the table, in the types that `TableSchema.validate` gives.
@@ -86,40 +90,74 @@ class _Counted:
 
 
 def _write_csv(frames, path, aside, schema):
-  missing = missing_word(schema)
+  words = missing_words(schema)
+  missing = next(iter(words.values()))
   with open(aside, 'wb') as raw:
     file = raw
     if path.endswith('.gz'):
       file = gzip.GzipFile(fileobj=raw, mode='wb', filename='')
     header = True
     for frame in frames:
-      table.write_csv(frame, file, missing, header)
+      columns = {
+        f.name: _texts(frame[f.name], f, words[f.name], missing) for f in schema
+      }
+      table.write_csv(
+        pd.DataFrame(columns), file, missing, header, schema.dialect
+      )
       header = False
     if file is not raw:
       file.close()
 
 
-def missing_word(schema: TableSchema) -> str:
-  """Returns what stands for a missing value in a CSV file."""
+def _texts(column, field, word, missing):
+  """The column as a file of the schema has it, where it is written otherwise.
+
+  `missing` is what all missing values become that are none yet.
+  """
+  cells = field.cells
+  if field.type == 'boolean':
+    names = {True: cells.true_values[0], False: cells.false_values[0]}
+    column = column.astype(object).map(names, na_action='ignore')
+  elif field.type == 'number' and cells.decimal_char != '.':
+    texts = lambda number: cells.written(float(number))
+    column = column.astype(object).map(texts, na_action='ignore')
+  elif field.is_temporal:
+    column = field.scale.texts(column)
+  if word != missing:
+    column = column.astype(object).where(column.notna(), word)
+  return column
+
+
+def missing_words(schema: TableSchema) -> dict[str, str]:
+  """Returns what stands for a missing value of each column in a CSV file."""
   used = {
     word
     for field in schema
     if field.type == 'string'
     for word in field.categories
   }
-  return next((word for word in values.MISSING if word not in used), '')
+  return {
+    field.name: next(
+      (w for w in field.cells.missing_values if w not in used), ''
+    )
+    for field in schema
+  }
 
 
 def _write_arrow(frames, path, aside, schema):
   pa, _ = import_arrow()
   kinds = {
+    'date': pa.date32(),
     'integer': pa.int64(),
     'number': pa.float64(),
     'string': pa.string(),
     'boolean': pa.bool_(),
   }
   columns = pa.schema(
-    [pa.field(f.name, kinds[f.type], not f.required) for f in schema]
+    [
+      pa.field(f.name, kinds.get(f.type) or _time_type(pa, f), not f.required)
+      for f in schema
+    ]
   )
   if file_format(path) == 'parquet':
     from pyarrow import parquet  # noqa: PLC0415 (an extra)
@@ -135,6 +173,15 @@ def _write_arrow(frames, path, aside, schema):
           frame[list(schema.names)], columns, preserve_index=False
         )
       )
+
+
+def _time_type(pa, field):
+  unit = field.scale.resolution
+  if field.type == 'time':
+    return pa.time64(unit) if unit == 'us' else pa.time32(unit)
+  if field.type == 'duration':
+    return pa.duration(unit)
+  return pa.timestamp(unit, field.timezone)
 
 
 def _write_records(frames, path, aside, schema):
@@ -153,9 +200,11 @@ def _write_records(frames, path, aside, schema):
 def _features(tf, column: pd.Series, field: Field) -> list:
   """The `tf.train.Feature` of each cell; equal cells share one."""
   empty = tf.train.Feature()
+  if field.is_temporal:
+    column = field.scale.texts(column)
   present = column.notna().to_numpy()
   cells = column.to_numpy(object)[present]
-  if field.type == 'string':
+  if field.type == 'string' or field.is_temporal:
     make = lambda v: {'bytes_list': tf.train.BytesList(value=[v.encode()])}
   elif field.type == 'number':
     make = lambda v: {'float_list': tf.train.FloatList(value=[v])}

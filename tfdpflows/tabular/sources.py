@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular import table
+from tfdpflows.tabular.dialect import COMMAS, Dialect
 
 if TYPE_CHECKING:
   from tfdpflows.tabular.schema import TableSchema
@@ -114,7 +115,7 @@ class Source(NamedTuple):
   parts: tuple[Part, ...]
 
   @classmethod
-  def of(cls, data: Any) -> Source:
+  def of(cls, data: Any, dialect: Dialect = COMMAS) -> Source:
     """Returns the source of a table.
 
     Args:
@@ -126,6 +127,7 @@ class Source(NamedTuple):
         `tf.data.Dataset` of dicts, of rows or of batches; a `pyarrow` `Table`,
         `RecordBatch`, `RecordBatchReader` or `dataset`; or anything with an
         Arrow stream, such as a relation of DuckDB.
+      dialect: of CSV files, `TableSchema.dialect`.
 
     Raises:
       ValueError: for anything else.
@@ -142,7 +144,9 @@ class Source(NamedTuple):
           'A table is given as a list, and not of paths: give the paths of its '
           'files, or one table.'
         )
-      parts = [part for path in data for part in _file_parts(os.fspath(path))]
+      parts = [
+        part for path in data for part in _file_parts(os.fspath(path), dialect)
+      ]
       _check_different(parts)
       return cls(tuple(parts))
     return cls((_part_of_object(data),))
@@ -247,16 +251,16 @@ def _check_different(parts):
       )
 
 
-def _file_parts(given):
+def _file_parts(given, dialect):
   """The parts of a path, folder or pattern."""
   if os.path.isdir(given):
-    return [_file_part(path, given) for path in _files_below(given)]
+    return [_file_part(path, dialect, given) for path in _files_below(given)]
   if glob.has_magic(given) and not os.path.exists(given):
     paths = sorted(glob.glob(given, recursive=True))
     if not paths:
       raise FileNotFoundError(f'No file is named like {given}.')
-    return [p for path in paths for p in _file_parts(path)]
-  return [_file_part(given)]
+    return [p for path in paths for p in _file_parts(path, dialect)]
+  return [_file_part(given, dialect)]
 
 
 def _files_below(folder):
@@ -295,10 +299,12 @@ def _known_format(path):
   return None
 
 
-def _file_part(path, folder=None):
+def _file_part(path, dialect, folder=None):
   kind = file_format(path)
-  read = {'csv': _read_csv, 'tfrecord': _read_tfrecord}.get(kind)
-  if read is None:
+  read = _read_tfrecord
+  if kind == 'csv':
+    read = lambda path, names, clip: _read_csv(path, clip, dialect)
+  elif kind != 'tfrecord':
     import_arrow()
     read = lambda path, *args: _read_arrow_file(path, kind, *args)
   partition = {} if folder is None else _partition(path, folder)
@@ -336,9 +342,8 @@ def _partition(path, folder):
   return found
 
 
-def _read_csv(path, names, clip):
-  del names
-  for header, columns in table.csv_blocks(path, clip, CHUNK):
+def _read_csv(path, clip, dialect):
+  for header, columns in table.csv_blocks(path, clip, dialect, CHUNK):
     yield {name: Distinct.of(cells) for name, cells in zip(header, columns)}
 
 

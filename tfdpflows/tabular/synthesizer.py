@@ -148,6 +148,8 @@ class TabularSynthesizer:
         f'must be between 0 and {epsilon}.'
       )
     self.bounds_epsilon = bounds_epsilon
+    if bounds_epsilon is not None:
+      schema = self.schema = schema.for_bounds()
     self._unit_settings = _unit_settings(
       schema.privacy_unit,
       max_rows_per_unit,
@@ -372,7 +374,7 @@ class TabularSynthesizer:
     """Returns a table as a `DataFrame`, or its codes."""
     if isinstance(data, (pd.DataFrame, code_store.CodeStore)):
       return data
-    source = Source.of(data)
+    source = Source.of(data, self.schema.dialect)
     if self.schema.is_draft:
       # Types and ranges are found privately first, of all rows in memory.
       return source.to_frame(self.schema, self.out_of_range)

@@ -14,7 +14,8 @@ import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.tabular import values
-from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.dialect import COMMAS, MISSING, Dialect
+from tfdpflows.tabular.schema import TableSchema, of_counts, typed
 
 # Rows that are turned into columns at one time.
 _BLOCK = 1 << 14
@@ -25,10 +26,11 @@ def read_table(
   schema: TableSchema | None = None,
   out_of_range: str = 'error',
 ) -> pd.DataFrame:
-  """Reads a CSV file: UTF-8, commas, a header, one row per line.
+  """Reads a CSV file: a header, one row per line.
 
-  Empty cells and the words NA, NaN and null are missing values, unless the
-  schema lists them among the categories of the column.
+  It is of UTF-8 with commas, and empty cells and the words NA, NaN and null are
+  missing values, unless the schema says otherwise: by its dialect, by the
+  formats of its columns, or by listing a word among the categories.
 
   Args:
     path: path of the file; may end in '.gz'.
@@ -67,7 +69,8 @@ def read_table(
   path = os.fspath(path)
   clip = out_of_range == 'clip'
   names, columns, known = [], [], []
-  for names, cells in csv_blocks(path, clip):
+  dialect = COMMAS if schema is None else schema.dialect
+  for names, cells in csv_blocks(path, clip, dialect):
     columns = columns or [[] for _ in names]
     # Equal cells share one string.
     known = known or [{} for _ in names]
@@ -87,7 +90,7 @@ def read_table(
 
 
 def csv_blocks(
-  path: str, clip: bool, size: int = _BLOCK
+  path: str, clip: bool, dialect: Dialect, size: int = _BLOCK
 ) -> Iterator[tuple[list[str], list[tuple[str, ...]]]]:
   """Yields the names of the columns, and the cells of some rows by column.
 
@@ -96,13 +99,16 @@ def csv_blocks(
   Args:
     path: see `read_table`, as the errors.
     clip: whether no row is refused.
+    dialect: the `Dialect` of the file.
     size: most rows of a block.
   """
   try:
     with _cells_of_any_length():
-      yield from _blocks(_lines(_physical(path, clip), clip), clip, size)
+      physical = _physical(path, clip, dialect.reads)
+      lines = _lines(physical, clip, dialect.delimiter)
+      yield from _blocks(lines, clip, size, dialect.delimiter)
   except UnicodeDecodeError as error:
-    raise ValueError(f'{path}: {_not_utf8(path)}') from error
+    raise ValueError(f'{path}: {_not_decoded(path, dialect)}') from error
   except (ValueError, csv.Error) as error:
     raise ValueError(f'{path}: {error}') from error
 
@@ -127,7 +133,7 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:
     is_bool = pd.api.types.is_bool_dtype(column.dtype)
     if values.is_text(column) and not is_bool:
       used.update(column.dropna().unique())
-  missing = next((word for word in values.MISSING if word not in used), '')
+  missing = next((word for word in MISSING if word not in used), '')
 
   def write(file):
     if path.endswith('.gz'):
@@ -140,7 +146,11 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:
 
 
 def write_csv(
-  df: pd.DataFrame, file: BinaryIO, missing: str, header: bool = True
+  df: pd.DataFrame,
+  file: BinaryIO,
+  missing: str,
+  header: bool = True,
+  dialect: Dialect = COMMAS,
 ) -> None:
   """Writes rows of CSV to an open file.
 
@@ -149,6 +159,7 @@ def write_csv(
     file: binary.
     missing: what stands for a missing value.
     header: whether the names of the columns come first.
+    dialect: the `Dialect` to write in.
   """
   columns = {}
   for name in df.columns:
@@ -156,33 +167,43 @@ def write_csv(
     if pd.api.types.is_bool_dtype(column.dtype):
       column = column.astype(object).map({True: 'true', False: 'false'})
     columns[name] = column
-  text = io.TextIOWrapper(file, encoding='utf-8', newline='')
+  text = io.TextIOWrapper(file, encoding=dialect.encoding, newline='')
   pd.DataFrame(columns).to_csv(
-    text, index=False, na_rep=missing, lineterminator='\n', header=header
+    text,
+    index=False,
+    na_rep=missing,
+    lineterminator='\n',
+    header=header,
+    sep=dialect.delimiter,
   )
   text.flush()
   text.detach()
 
 
-def _not_utf8(path):
-  """Says which line of a file is not UTF-8."""
+def _not_decoded(path, dialect):
+  """Says which line of a file is not in its encoding."""
+  name = dialect.encoding.upper()
+  fix = (
+    'name its encoding in the schema ("encoding": "cp1252"), or convert the '
+    'file, for instance with iconv -f latin1 -t utf-8.'
+  )
   with _opened(path) as file:
     for number, line in enumerate(file, 1):
       try:
-        line.decode('utf-8')
+        line.decode(dialect.encoding)
       except UnicodeDecodeError as error:
-        return (
-          f'line {number} is not UTF-8 (byte 0x{line[error.start]:02x}); '
-          'convert the file, for instance with iconv -f latin1 -t utf-8.'
-        )
-  return 'the file is not UTF-8, or changed while it was read.'
+        if not name.startswith('UTF-8'):
+          break  # Lines of bytes may be none of characters.
+        byte = line[error.start]
+        return f'line {number} is not {name} (byte 0x{byte:02x}); {fix}'
+  return f'the file is not {name}; {fix}'
 
 
 def _opened(path):
   return (gzip.open if path.endswith('.gz') else open)(path, 'rb')
 
 
-def _blocks(lines, clip, size):
+def _blocks(lines, clip, size, delimiter):
   _, names = next((line for line in lines if line[1]), (0, None))
   if names is None:
     raise ValueError('the file is empty; it needs a header and rows.')
@@ -200,7 +221,7 @@ def _blocks(lines, clip, size):
       if cells and not clip:
         raise ValueError(
           f'line {number} has {len(cells)} cells, the header has '
-          f'{len(names)}; quote cells that contain commas.'
+          f'{len(names)}; quote cells that contain {_words(delimiter)}.'
         )
       cells = [*cells, *[''] * len(names)][: len(names)]
     block.append(cells)
@@ -214,6 +235,11 @@ def _blocks(lines, clip, size):
     yield names, [()] * len(names)
 
 
+def _words(delimiter):
+  known = {',': 'commas', ';': 'semicolons', '\t': 'tabs'}
+  return known.get(delimiter, delimiter)
+
+
 @contextlib.contextmanager
 def _cells_of_any_length():
   limit = csv.field_size_limit(2**31 - 1)
@@ -223,27 +249,27 @@ def _cells_of_any_length():
     csv.field_size_limit(limit)
 
 
-def _physical(path, clip):
+def _physical(path, clip, encoding):
   """Yields the lines of a file as text."""
   with _opened(path) as file:
     errors = 'replace' if clip else 'strict'
-    for line in io.TextIOWrapper(file, 'utf-8-sig', errors, newline=''):
+    for line in io.TextIOWrapper(file, encoding, errors, newline=''):
       # Python 3.9 and 3.10 read no file with NUL characters.
       yield line.replace('\0', '\ufffd') if clip else line
 
 
-def _lines(physical, clip):
+def _lines(physical, clip, delimiter=','):
   """Yields the number of a line of a CSV file, and its cells."""
   if not clip:
-    lines = csv.reader(physical, strict=True)
+    lines = csv.reader(physical, strict=True, delimiter=delimiter)
     for cells in lines:
       yield lines.line_num, cells
     return
   physical = _Physical(physical)
-  lines = csv.reader(physical)
+  lines = csv.reader(physical, delimiter=delimiter)
   start = 0  # Where the row begins that is read next.
   for cells in lines:
-    if physical.ended and _is_open(physical.of_row):
+    if physical.ended and _is_open(physical.of_row, delimiter):
       break
     yield lines.line_num, cells
     start = lines.line_num
@@ -251,8 +277,10 @@ def _lines(physical, clip):
   # A quote swallowed all that follows. None of these lines closes a quote that
   # an earlier one leaves open: each is a row, those with such a quote as is.
   for number, line in enumerate(physical.of_row, start + 1):
-    quoting = csv.QUOTE_NONE if _is_open([line]) else csv.QUOTE_MINIMAL
-    yield number, next(csv.reader([line], quoting=quoting))
+    is_open = _is_open([line], delimiter)
+    quoting = csv.QUOTE_NONE if is_open else csv.QUOTE_MINIMAL
+    row = csv.reader([line], quoting=quoting, delimiter=delimiter)
+    yield number, next(row)
 
 
 class _Physical:
@@ -283,9 +311,9 @@ class _Physical:
     return line
 
 
-def _is_open(lines):
+def _is_open(lines, delimiter=','):
   """Whether a quote in the last row of a file is never closed."""
-  return len(list(csv.reader([*lines, 'x']))) == 1
+  return len(list(csv.reader([*lines, 'x'], delimiter=delimiter))) == 1
 
 
 def _typed(column, name, schema, clip):
@@ -293,9 +321,10 @@ def _typed(column, name, schema, clip):
     return values.typed(column, 'string', name, clip=clip)
   if schema is not None and name in schema.names:
     field = schema[name]
-    declared = () if 'enum' in field.from_data else field.enum or ()
-    kind = 'string' if 'type' in field.from_data else field.type
-    return _dense(values.typed(column, kind, name, declared, clip))
+    column = typed(column, field, field.from_data, clip)
+    if field.is_temporal and 'type' not in field.from_data:
+      return of_counts(column, field)
+    return _dense(column)
   if values.is_missing(column).all():
     return pd.Series(float('nan'), index=column.index, name=name)
   return _dense(values.inferred(column, name)[1])

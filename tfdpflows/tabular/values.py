@@ -12,14 +12,19 @@ from collections.abc import Collection
 import numpy as np
 import pandas as pd
 
-MISSING = ('', 'NA', 'NaN', 'null')
-_TRUE = ('true', 'True', 'TRUE', '1')
-_FALSE = ('false', 'False', 'FALSE', '0')
-_WORDS = ('true', 'True', 'TRUE', 'false', 'False', 'FALSE')
+from tfdpflows.tabular.dialect import MISSING, PLAIN, CellFormat
+from tfdpflows.tabular.times import TimeScale
+
+# 1 and 0 are numbers before they are booleans.
+_NO_WORDS = ('1', '0')
 # More digits than one after a leading zero is a code, such as a postal code.
 _CODE = re.compile(r'^[+-]?0\d')
+# Beside a number these are no currency or unit: sentences, and codes as A12.
+_NO_UNIT = re.compile(r'(?:[^\W\d_].*){5}|(?<![^\W\d_])[^\W\d_]\d', re.DOTALL)
 # Whole numbers as floats are written.
 _WHOLE = re.compile(r'^([+-]?\d+)\.0*$')
+# More digits behind the point come from arithmetic.
+_MOST_DECIMALS = 6
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
 # What may be a larger one; beyond its length no float is.
@@ -63,17 +68,41 @@ def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
   return list(df.columns)
 
 
-def is_missing(column: pd.Series, declared: Collection = ()) -> np.ndarray:
-  """Returns bool `[n]`: NaN, or a word for missing that is not declared."""
+def is_missing(
+  column: pd.Series,
+  declared: Collection = (),
+  words: Collection[str] = MISSING,
+) -> np.ndarray:
+  """Returns bool `[n]`: NaN, or a word for missing that is not declared.
+
+  Cells that are numbers are missing too where a word is that number.
+  """
   try:
     missing = np.array(column.isna(), bool)
   except Exception:  # Of decimals that refuse to be compared.
     missing = np.array([_is_blank(v) for v in _objects(column)], bool)
+  words = {word for word in words if word not in declared}
+  numbers = missing_numbers(words, declared)
   if is_text(column):
-    words = {word for word in MISSING if word not in declared}
-    is_word = lambda value: type(value) is str and value in words
+
+    def is_word(value):
+      if type(value) is str:
+        return value in words
+      return bool(numbers) and _number_of(value) in numbers
+
     missing = missing | np.array(_each(_objects(column), is_word), bool)
+  elif numbers and _holds_numbers(column):
+    found = column[~missing].to_numpy(np.float64)
+    missing[~missing] = np.isin(found, numbers)
   return missing
+
+
+def missing_numbers(
+  words: Collection[str], declared: Collection = ()
+) -> list[float]:
+  """Returns the numbers that stand for a missing value, a list."""
+  found = {_number_of(word) for word in words} - {*map(_number_of, declared)}
+  return [number for number in found if math.isfinite(number)]
 
 
 def _is_blank(value):
@@ -90,20 +119,22 @@ def is_text(column: pd.Series) -> bool:
   )
 
 
-def inferred(column: pd.Series, name: str) -> tuple[str, pd.Series]:
+def inferred(
+  column: pd.Series, name: str, cells: CellFormat = PLAIN
+) -> tuple[str, pd.Series]:
   """Returns the type of a column, and the column in that type.
 
   Raises:
     ValueError: if all values are missing.
   """
-  missing = is_missing(column)
+  missing = is_missing(column, (), cells.missing_values)
   if missing.all():
     raise ValueError(
       f'Column {name!r} has no values, only missing ones; drop the column.'
     )
   column = column.reset_index(drop=True)
   if is_text(column):
-    kind = _kind_of_words(set(_texts(column[~missing])))
+    kind = _kind_of_words(set(_texts(column[~missing], cells)), cells)
   elif pd.api.types.is_bool_dtype(column.dtype):
     kind = 'boolean'
   elif _holds_numbers(column):
@@ -118,11 +149,11 @@ def inferred(column: pd.Series, name: str) -> tuple[str, pd.Series]:
       f'Column {name!r} has type {column.dtype}; convert it to numbers or '
       'strings, or drop it.'
     )
-  return kind, typed(column, kind, name)
+  return kind, typed(column, kind, name, cells=cells)
 
 
-def _kind_of_words(words):
-  found = {_kind_of(word) for word in words}
+def _kind_of_words(words, cells):
+  found = {_kind_of(word, cells) for word in words}
   if found == {'boolean'}:
     return 'boolean'
   if found & {'boolean', 'string'}:
@@ -130,9 +161,13 @@ def _kind_of_words(words):
   return 'number' if 'number' in found else 'integer'
 
 
-def _kind_of(word):
-  if word in _WORDS:
+def _kind_of(word, cells):
+  is_word = word in cells.true_values or word in cells.false_values
+  if is_word and word not in _NO_WORDS:
     return 'boolean'
+  if word is not None and not cells.bare_number and _NO_UNIT.search(word):
+    return 'string'
+  word = None if word is None else cells.plain(word)
   if word is None or _CODE.match(word):
     return 'string'
   if _is_integer(word):
@@ -140,14 +175,14 @@ def _kind_of(word):
   return 'number' if _is_float(word) else 'string'
 
 
-def kinds(column: pd.Series) -> np.ndarray:
+def kinds(column: pd.Series, cells: CellFormat = PLAIN) -> np.ndarray:
   """Returns the apparent type of each cell of a column of strings.
 
   It is 'boolean', 'integer', 'number', 'string', or `None` if missing.
   """
-  missing = is_missing(column)
-  words = _texts(column[~missing])
-  known = {word: _kind_of(word) for word in set(words)}
+  missing = is_missing(column, (), cells.missing_values)
+  words = _texts(column[~missing], cells)
+  known = {word: _kind_of(word, cells) for word in set(words)}
   found = np.full(len(column), None, object)
   found[~missing] = [known[word] for word in words]
   return found
@@ -167,6 +202,8 @@ def typed(
   name: str,
   declared: Collection = (),
   clip: bool = False,
+  cells: CellFormat = PLAIN,
+  scale: TimeScale | None = None,
 ) -> pd.Series:
   """Returns a column in a type of the schema, missing values included.
 
@@ -175,25 +212,27 @@ def typed(
 
   Args:
     column: `pandas.Series`, of strings or typed.
-    kind: 'integer', 'number', 'string' or 'boolean'.
+    kind: 'integer', 'number', 'string', 'boolean', or a type of time.
     name: its name, for messages.
     declared: values that are not taken for missing.
     clip: whether to refuse no cell: numbers are rounded to integers, infinite
       ones kept for a bound, and all else that does not fit is missing.
+    cells: how texts stand for values.
+    scale: the `TimeScale` of a type of time.
 
   Returns:
     A `Series` of type `Int64`, `float64`, `object` or `boolean`, missing
-    values as NA, indexed from 0.
+    values as NA, indexed from 0. Of a type of time it has the whole units.
 
   Raises:
     ValueError: naming the first cell that does not fit.
   """
   column = column.reset_index(drop=True)
-  missing = is_missing(column, declared)
+  missing = is_missing(column, declared, cells.missing_values)
   present = column[~missing]
   if kind == 'string':
     result = pd.Series(np.nan, index=column.index, dtype=object)
-    words = _texts(present)
+    words = _texts(present, cells)
     unreadable = np.array([word is None for word in words], bool)
     if not clip:
       _refuse(unreadable, present, kind, name, 'give it as text')
@@ -201,15 +240,25 @@ def typed(
     result[result.isna()] = np.nan
     return result.rename(name)
   if kind == 'boolean':
-    codes = _booleans(present)
+    codes = _booleans(present, cells)
     if not clip:
-      _refuse(np.isnan(codes), present, kind, name, 'write true or false')
+      fix = f'write {cells.true_values[0]} or {cells.false_values[0]}'
+      _refuse(np.isnan(codes), present, kind, name, fix)
     missing[~missing] = np.isnan(codes)
     result = pd.array(np.zeros(len(column), bool), dtype='boolean')
     result[~missing] = codes[~np.isnan(codes)].astype(bool)
     result[missing] = pd.NA
     return pd.Series(result, name=name)
-  number = _numbers(present)
+  if scale is not None:
+    counts, bad = scale.counts(present, clip)
+    if not clip:
+      _refuse(bad, present, kind, name, _time_fix(scale))
+    missing[~missing] = bad
+    result = pd.array(np.zeros(len(column), np.int64), dtype='Int64')
+    result[~missing] = counts[~bad]
+    result[missing] = pd.NA
+    return pd.Series(result, name=name)
+  number = _numbers(present, cells)
   if not clip:
     fix = f'correct it, or declare the column of another type than {kind}'
     _refuse(~np.isfinite(number), present, kind, name, fix)
@@ -218,6 +267,8 @@ def typed(
   all_numbers = np.full(len(column), np.nan)
   # -0.0 is 0.0: one row must not decide how zero is written.
   all_numbers[~missing] = number + 0.0
+  absent = missing_numbers(set(cells.missing_values) - {*declared}, declared)
+  all_numbers[np.isin(all_numbers, absent)] = np.nan
   if kind == 'number':
     return pd.Series(all_numbers, name=name)
   missing = np.isnan(all_numbers)
@@ -227,6 +278,33 @@ def typed(
   ).astype(np.int64)
   result[missing] = pd.NA
   return pd.Series(result, name=name)
+
+
+def _time_fix(scale):
+  if scale.type == 'duration':
+    return 'write it as P1DT2H3M4S'
+  zone = 'has no timezone' if scale.timezone is None else 'has a timezone'
+  zone = f' The field {zone}.' if scale.type == 'datetime' else ''
+  form = f'as {scale.format} or ' if scale.format is not None else ''
+  return f'write it {form}as ISO 8601 has it, or declare its "format".{zone}'[
+    :-1
+  ]
+
+
+def decimals(numbers: pd.Series) -> int | None:
+  """Returns the most digits behind the point; `None` where they are noise.
+
+  >>> decimals(pd.Series([170.2, 3.0])), decimals(pd.Series([1 / 3]))
+  (1, None)
+  """
+  most = 0
+  for number in numbers.unique().tolist():
+    places = -decimal.Decimal(repr(number)).normalize().as_tuple().exponent
+    most = max(most, places)
+    # That many are the marks of arithmetic, not of a measurement.
+    if most > _MOST_DECIMALS:
+      return None
+  return most
 
 
 def identifiers(texts: pd.Series) -> pd.Series:
@@ -296,9 +374,23 @@ def _each(cells, function):
   return [known[text] for text in cells]
 
 
-def _texts(present):
+def _texts(present, cells=PLAIN):
   """The texts of cells, a list; `None` for what has none."""
-  return _each(_objects(present), _text_of)
+
+  # A file of the same format has these texts in place of the values.
+  def text_of(value):
+    if has_words and isinstance(value, (bool, np.bool_)):
+      return (cells.true_values if value else cells.false_values)[0]
+    text = _text_of(value)
+    is_float = isinstance(_real(value), (float, np.floating))
+    return text.replace('.', cells.decimal_char) if is_float and text else text
+
+  has_words = (cells.true_values, cells.false_values) != (
+    PLAIN.true_values,
+    PLAIN.false_values,
+  )
+  is_plain = cells.decimal_char == '.' and not has_words
+  return _each(_objects(present), _text_of if is_plain else text_of)
 
 
 def _text_of(value):
@@ -345,21 +437,34 @@ def _interval(value):
   return pd.Interval(*map(kind, ends), closed=value.closed)
 
 
-def _booleans(present):
+def _booleans(present, cells):
   if _holds_numbers(present):
-    number = _numbers(present)
+    number = _numbers(present, cells)
     return np.where((number == 0) | (number == 1), number, np.nan)
-  table = dict.fromkeys(_TRUE, 1.0)
-  table.update(dict.fromkeys(_FALSE, 0.0))
-  return np.array([table.get(t, np.nan) for t in _texts(present)], np.float64)
+  words, plain = (
+    {**dict.fromkeys(f.true_values, 1.0), **dict.fromkeys(f.false_values, 0.0)}
+    for f in (cells, PLAIN)
+  )
+
+  def boolean_of(value):
+    known = words if isinstance(value, str) else plain
+    return known.get(_text_of(value), np.nan)
+
+  return np.array(_each(_objects(present), boolean_of), np.float64)
 
 
-def _numbers(present):
+def _numbers(present, cells):
   """The numbers of cells, float64 `[n]`: infinite ones too, or NaN."""
   if _holds_numbers(present):
     with np.errstate(over='ignore'):  # Of floats wider than these.
       return present.to_numpy(np.float64)
-  return np.array(_each(_objects(present), _number_of), np.float64)
+
+  def number_of(value):
+    if type(value) is str:
+      value = cells.plain(value)
+    return _number_of(value)
+
+  return np.array(_each(_objects(present), number_of), np.float64)
 
 
 def _real(value):

@@ -1,0 +1,213 @@
+"""Drafts: all that can be described, and a list of what cannot."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfdpflows.tabular import TableSchema, drafting
+from tfdpflows.tabular.dialect import CellFormat
+
+ROWS = 40
+RANGE = ('minimum', 'maximum', 'required', 'type')
+
+
+def _table():
+  rng = np.random.default_rng(0)
+  days = pd.date_range('2024-01-01', periods=ROWS).strftime('%d.%m.%Y')
+  return pd.DataFrame(
+    {
+      'id': [f'A{i:04}' for i in range(ROWS)],
+      'number': np.arange(ROWS) + 1000,
+      'note': [f'came on day {i} and left' for i in range(ROWS)],
+      'nothing': ['', None] * (ROWS // 2),
+      'one': ['x'] * ROWS,
+      'age': rng.integers(18, 90, ROWS),
+      'price': [f'{i},{i + 10} €' for i in range(ROWS)],
+      'day': days,
+      'city': rng.choice(['Bonn', 'Köln'], ROWS),
+    }
+  )
+
+
+def test_all_that_can_be_described_is_and_the_rest_is_listed():
+  schema, findings = drafting.draft(_table())
+  assert schema.names == ('number', 'one', 'age', 'city')
+  found = {f.column: f for f in findings}
+  assert list(found) == [
+    'id',
+    'number',
+    'note',
+    'nothing',
+    'one',
+    'price',
+    'day',
+  ]
+  assert [f.column for f in findings if f.is_drafted] == ['number', 'one']
+  assert 'an identifier: 40 different' in found['id'].problem
+  assert 'free text' in found['note'].problem
+  assert 'missing' in found['nothing'].problem
+  assert 'single value' in found['one'].problem
+  assert '--decimal_char=, --nobare_number' in found['price'].fix
+  assert '--date_format' in found['day'].fix
+  assert all('--drop=' in f.fix for f in findings)
+  # A file that has them is refused, not read without them.
+  with pytest.raises(ValueError, match="no field 'id'.*fieldsMatch"):
+    schema.validate(_table())
+  with pytest.raises(ValueError, match="'id'.*\n.*'note'.*\n.*'nothing'"):
+    TableSchema.draft(_table())
+
+
+def test_what_is_dropped_by_name_may_be_in_a_file():
+  names = ('age', 'city')
+  others = [name for name in _table() if name not in names]
+  for options in ({'columns': names}, {'drop': others}):
+    schema, findings = drafting.draft(_table(), **options)
+    assert schema.names == names
+    assert schema.fields_match == 'subset'
+    assert not findings
+    assert len(schema.validate(_table(), fitting=False)) == ROWS
+    assert TableSchema.from_dict(schema.to_dict()) == schema
+  with pytest.raises(ValueError, match="no column 'agee'. It has 'id'"):
+    drafting.draft(_table(), drop=['agee'])
+  with pytest.raises(ValueError, match='one list'):
+    drafting.draft(_table(), drop=['age'], columns=['city'])
+
+
+def test_a_format_makes_columns_of_texts():
+  schema, _ = drafting.draft(
+    _table(),
+    columns=('price', 'day'),
+    cells=CellFormat(decimal_char=',', bare_number=False),
+    date_format='%d.%m.%Y',
+  )
+  price, day = schema
+  assert (price.type, price.decimals) == ('number', 2)
+  assert price.from_data == ('decimals', *RANGE)
+  assert (day.type, day.format) == ('date', '%d.%m.%Y')
+  assert (day.minimum, day.maximum) == ('2024-01-01', '2024-02-09')
+  assert day.from_data == RANGE
+  table = pd.DataFrame({'x': ['2024-01-01'] * 2})
+  given = {'type': 'date', 'minimum': '2020-01-01', 'maximum': '2030-01-01'}
+  for changes, expected in (
+    (None, None),
+    ({}, '%d.%m.%Y'),
+    ({'format': 'default'}, None),
+  ):
+    overrides = {} if changes is None else {'x': {**given, **changes}}
+    schema, _ = drafting.draft(
+      table, overrides=overrides, date_format='%d.%m.%Y'
+    )
+    assert schema['x'].format == expected
+
+
+@pytest.mark.parametrize(
+  ('cells', 'expected'),
+  [
+    (['2024-01-01', '2024-01-02'], ('date', '2024-01-01', '2024-01-02')),
+    (
+      ['2024-01-01', '2024-01-02 10:00'],
+      ('datetime', '2024-01-01T00:00:00', '2024-01-02T10:00:00'),
+    ),
+    (
+      ['2024-01-01T00:00Z', '2024-01-02T10:00+02:00'],
+      ('datetime', '2024-01-01T00:00:00+00:00', '2024-01-02T08:00:00+00:00'),
+    ),
+    (
+      pd.to_datetime(['2024-01-01', None, '2024-01-02']),
+      ('date', '2024-01-01', '2024-01-02'),
+    ),
+    (
+      pd.to_datetime(['2024-07-01']).tz_localize('Europe/Berlin'),
+      ('datetime', *['2024-07-01T00:00:00+02:00'] * 2),
+    ),
+    (['10:00', '08:30:00'], ('time', '08:30:00', '10:00:00')),
+    (['P1D', '26:00:00'], ('duration', 'P1D', 'P1DT2H')),
+    (pd.to_timedelta(['1h', '2h']), ('duration', 'PT1H', 'PT2H')),
+    ([datetime.time(1), None], ('time', '01:00:00', '01:00:00')),
+    (['2024', '2025'], ('integer', 2024, 2025)),
+  ],
+)
+def test_types_of_time(cells, expected):
+  (field,), _ = drafting.draft(pd.DataFrame({'x': cells}))
+  assert (field.type, field.minimum, field.maximum) == expected
+  assert field.from_data == RANGE
+
+
+PUBLIC = """name;type;minimum;maximum;enum;required;decimals;format
+age;integer;0;120;;true;;
+price;number;0;100;;true;2;
+city;string;;;Köln|Bonn|Trier;false;;
+day;date;01.01.2020;31.12.2029;;true;;%d.%m.%Y
+id;string;;;A|B;false;;
+number;integer;1;;;;;
+"""
+
+
+def test_overrides_are_filled_in_and_not_marked(tmp_path):
+  path = tmp_path / 'public.csv'
+  path.write_text(PUBLIC, encoding='utf-8-sig')
+  overrides = drafting.read_overrides(path)
+  overrides['price'].update(decimalChar=',', bareNumber=False)
+  schema, findings = drafting.draft(_table(), overrides=overrides)
+  assert [f.column for f in findings if not f.is_drafted] == ['note', 'nothing']
+  assert set(schema.draft_marks()) == {'number', 'one'}
+  assert schema['age'].to_dict() == {
+    'name': 'age',
+    'type': 'integer',
+    'constraints': {'required': True, 'minimum': 0, 'maximum': 120},
+  }
+  assert schema['day'].maximum == '2029-12-31'
+  assert schema['price'].decimals == 2
+  assert schema['city'].enum == ('Köln', 'Bonn', 'Trier')
+  assert schema['id'].enum == ('A', 'B')
+  number = schema['number']
+  assert (number.minimum, number.maximum) == (1, 1000 + ROWS - 1)
+  assert number.from_data == ('maximum', 'required')
+
+
+def test_what_is_public_is_not_read():
+  """Where all is given, rows of any kind give the same field."""
+  given = {
+    'x': {'type': 'integer', 'minimum': 0, 'maximum': 9, 'required': False}
+  }
+  for cells in ([1, 2], ['a', None], [np.inf, 1e300]):
+    schema, findings = drafting.draft(
+      pd.DataFrame({'x': cells}), overrides=given
+    )
+    assert not schema.is_draft
+    assert not findings
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    ('name,mean\nage,3\n', "'mean' is no property"),
+    ('type\ninteger\n', 'no column "name"'),
+    ('name,type\n,integer\n', 'row 1.*empty or there twice'),
+    ('name,type\nage,integer\nage,number\n', 'row 2.*twice'),
+    ('name,minimum\nage,0\n', 'row 1.*give the type too'),
+    ('name,type,minimum\nage,integer,zero\n', "row 1.*'zero'"),
+    ('name,required\nage,perhaps\n', 'write true or false'),
+    ('name,decimals\nage,two\n', "'two'"),
+    ('name\n"age\n', 'public.csv'),
+  ],
+)
+def test_bad_overrides_are_refused(text, message, tmp_path):
+  path = tmp_path / 'public.csv'
+  path.write_text(text)
+  with pytest.raises(ValueError, match=message):
+    drafting.read_overrides(path)
+
+
+def test_overrides_that_do_not_fit_end_the_draft():
+  for given in (
+    {'type': 'integer', 'minimum': 9, 'maximum': 0},
+    {'type': 'year'},
+    {'average': 3},
+  ):
+    with pytest.raises(ValueError, match="'age'"):
+      drafting.draft(_table(), overrides={'age': given})
+  with pytest.raises(ValueError, match="no column 'wage'"):
+    drafting.draft(_table(), overrides={'wage': {}})

@@ -1,0 +1,473 @@
+"""Drafts of schemas: what is read off a table, marked, and what cannot be."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tfdpflows.tabular import times, values
+from tfdpflows.tabular.dialect import COMMAS, PLAIN, CellFormat, Dialect
+from tfdpflows.tabular.schema import Field, TableSchema
+
+_MOST_CATEGORIES = 1000
+# Of so many values, nearly all different ones name rows.
+_FEW = 20
+_NEARLY_ALL = 0.9
+_TRIED = 100
+_LISTS = ('enum', 'trueValues', 'falseValues', 'missingValues')
+_TEXTS = ('type', 'unit', 'format', 'timezone', 'decimalChar', 'groupChar')
+_WORDS = ('required', 'bareNumber')
+_OF_RANGES = ('minimum', 'maximum', 'decimals')
+_GIVEN = ('name', *_TEXTS, *_OF_RANGES, *_WORDS, *_LISTS)
+# What says more than how cells are written: of which type these are.
+_OF_TYPES = ('minimum', 'maximum', 'decimals', 'enum', 'unit', 'timezone')
+_LIKE_A_DATE = re.compile(r'\d{1,4}[./-]\d{1,2}[./-]\d{1,4}(?:[T ][\d:.]+)?')
+# A leading zero makes a code.
+_LIKE_A_NUMBER = re.compile(
+  r"(?![+-]?0\d)[\s.,'\u2019%\u20ac$\u00a3\u00a5+\u2212-]*\d"
+  r"[\d\s.,'\u2019%\u20ac$\u00a3\u00a5-]*"
+)
+_LIKE_NUMBERS = (
+  (CellFormat(bare_number=False), '--nobare_number'),
+  (CellFormat(group_char=',', bare_number=False), '--group_char=,'),
+  (CellFormat(decimal_char=',', bare_number=False), '--decimal_char=,'),
+  (
+    CellFormat(decimal_char=',', group_char='.', bare_number=False),
+    '--decimal_char=, --group_char=.',
+  ),
+)
+
+
+class Finding(NamedTuple):
+  """What somebody has to decide about a column.
+
+  Attributes:
+    column: its name.
+    problem: what there is.
+    fix: what to do.
+    is_drafted: whether the schema has the column all the same.
+  """
+
+  column: str
+  problem: str
+  fix: str
+  is_drafted: bool
+
+
+class Draft(NamedTuple):
+  """A schema that was read off a table.
+
+  Attributes:
+    schema: the `TableSchema`, with all that came from rows marked; `None` if no
+      column can be described.
+    findings: what cannot be described, or should be looked at.
+  """
+
+  schema: TableSchema | None
+  findings: list[Finding]
+
+
+def draft(
+  df: pd.DataFrame,
+  privacy_unit: str | None = None,
+  *,
+  columns: Collection[str] = (),
+  drop: Collection[str] = (),
+  overrides: dict[str, dict[str, Any]] | None = None,
+  dialect: Dialect = COMMAS,
+  cells: CellFormat = PLAIN,
+  date_format: str | None = None,
+) -> Draft:
+  """Reads a schema off a table, column by column.
+
+  Args:
+    df: a `pandas.DataFrame`.
+    privacy_unit: name of the column with the privacy unit, if there is one.
+    columns: the columns to describe; all by default. If there are others, the
+      schema says that the table may have them.
+    drop: the columns that are not described, likewise.
+    overrides: `{column: what is public of it}`, as `read_overrides` gives it.
+      It is taken as it is, and not marked.
+    dialect: the `Dialect` of CSV files.
+    cells: the `CellFormat` of all columns.
+    date_format: of dates that are not written as in ISO 8601, and of those that
+      are overridden without a format; see `times.TimeScale`.
+
+  Raises:
+    ValueError: if the table is empty, or has not a column that is named.
+
+  #### Example
+
+  >>> import pandas as pd
+  >>> from tfdpflows.tabular import drafting
+  >>> table = pd.DataFrame({'age': [31, 64], 'note': ['', '']})
+  >>> found = drafting.draft(table, overrides={'age': {
+  ...   'type': 'integer', 'minimum': 0, 'maximum': 120, 'required': True}})
+  >>> found.schema['age'].maximum, found.schema.is_draft
+  (120, False)
+  >>> found.findings[0].column, found.findings[0].problem
+  ('note', 'all values are missing')
+  """
+  names = [str(name) for name in values.checked_names(df)]
+  overrides = overrides or {}
+  unit = None if privacy_unit is None else str(privacy_unit)
+  if columns and drop:
+    raise ValueError('Columns are to be described and dropped; give one list.')
+  for name in (*columns, *drop, *overrides, *([] if unit is None else [unit])):
+    if name not in names:
+      is_unit = ', which is the privacy unit' if name == unit else ''
+      raise ValueError(
+        f'The table has no column {name!r}{is_unit}. It has '
+        f'{", ".join(map(repr, names))}.'
+      )
+  wanted = [
+    name
+    for name in names
+    if name != unit and name not in drop and (not columns or name in columns)
+  ]
+  fields, findings = [], []
+  for name in wanted:
+    column = df.iloc[:, names.index(name)].reset_index(drop=True)
+    try:
+      field = _Column(name, column, cells, date_format).field(
+        overrides.get(name, {}), findings
+      )
+    except ValueError as error:
+      if name in overrides:
+        raise
+      text = re.sub(r'^(Column|Field) .*?\'[:,]? ', '', str(error))
+      findings.append(Finding(name, text, _drop(name), False))
+      continue
+    if field is not None:
+      fields.append(field)
+  if not fields:
+    return Draft(None, findings)
+  others = len(wanted) + (unit is not None) < len(names)
+  match = 'subset' if others else 'equal'
+  return Draft(TableSchema(fields, unit, dialect, match), findings)
+
+
+class _Column:
+  """A column and what is read off it.
+
+  Args:
+    name: its name.
+    cells: of the column, indexed from 0.
+    cell_format: the `CellFormat`.
+    date_format: of dates.
+  """
+
+  def __init__(self, name, cells, cell_format, date_format):
+    self._name, self._cells = name, cells
+    self._cell_format, self._date_format = cell_format, date_format
+
+  def field(self, given, findings):
+    """Returns the `Field`, `None` for what cannot be described."""
+    given = dict(given)
+    if given:
+      # As in a schema, so that it is checked in the same way.
+      _check_given(self._name, given)
+      own = {**self._cell_format.to_dict(), **given}
+      self._cell_format = CellFormat.from_dict(own)
+    kind, marks = given.get('type'), []
+    if kind == 'date':
+      given.setdefault('format', self._date_format)
+    if kind is None:
+      missing = values.is_missing(
+        self._cells, (), self._cell_format.missing_values
+      )
+      if missing.all():
+        self._find(findings, 'all values are missing', self._drop)
+        return None
+      found = self._temporal(self._cells[~missing])
+      if found is None:
+        kind, _ = values.inferred(self._cells, self._name, self._cell_format)
+      else:
+        kind = found.pop('type')
+        given.update(found)
+      marks.append('type')
+    constraints = {k: given[k] for k in ('required', 'enum') if k in given}
+    has_enum = kind == 'string' or 'enum' in given
+    if kind not in ('boolean', 'string') and not has_enum:
+      self._range(kind, given, constraints, marks)
+    elif kind == 'string' and 'enum' not in given:
+      enum = self._enum(findings)
+      if enum is None:
+        return None
+      constraints['enum'] = enum
+      marks.append('enum')
+    if 'required' not in given:
+      typed = self._typed(kind, given)
+      constraints['required'] = not typed.isna().any()
+      marks.append('required')
+    decimals = constraints.pop('decimals', None)
+    field = Field(
+      self._name,
+      kind,
+      **{k: tuple(v) if k == 'enum' else v for k, v in constraints.items()},
+      from_data=tuple(m for m in _ORDER if m in marks),
+      decimals=decimals,
+      cells=self._cell_format,
+      **{k: given.get(k) for k in ('unit', 'format', 'timezone')},
+    )
+    if marks:
+      self._note(field, findings)
+    return field
+
+  @property
+  def _drop(self):
+    return _drop(self._name)
+
+  def _find(self, findings, problem, fix, is_drafted=False):
+    findings.append(Finding(self._name, problem, fix, is_drafted))
+
+  def _typed(self, kind, given):
+    """The values in a type; whole units of a type of time."""
+    scale = None
+    if kind in times.TYPES:
+      options = (given.get(k) for k in ('unit', 'format', 'timezone'))
+      scale = times.TimeScale(kind, *options)
+    enum = given.get('enum', ())
+    return values.typed(
+      self._cells, kind, self._name, enum, True, self._cell_format, scale
+    )
+
+  def _temporal(self, present):
+    """The type of time of all cells, with its format; `None` if there is none.
+
+    Numbers, and texts of numbers, are none.
+    """
+    zone = getattr(present.dtype, 'tz', None)
+    tries = [
+      {'type': 'date'},
+      {'type': 'datetime'},
+      {'type': 'datetime', 'timezone': 'UTC'},
+      {'type': 'time'},
+      {'type': 'duration'},
+    ]
+    if zone is not None:
+      tries.insert(0, {'type': 'datetime', 'timezone': str(zone)})
+    if self._date_format is not None:
+      tries.insert(-4, {'type': 'date', 'format': self._date_format})
+    for found in tries:
+      kind, *options = (
+        found.get(k) for k in ('type', 'unit', 'format', 'timezone')
+      )
+      try:
+        scale = times.TimeScale(kind, *options)
+      except ValueError:
+        if found.get('format') is not None:
+          raise
+        continue  # A time zone that is an offset.
+      if not any(
+        scale.counts(some, clip=False)[1].any()
+        for some in (present[:_TRIED], present)
+      ):
+        return found
+    return None
+
+  def _range(self, kind, given, constraints, marks):
+    """Adds minimum, maximum and decimals, given or read."""
+    for key in _OF_RANGES:
+      if key in given:
+        constraints[key] = given[key]
+    if kind == 'time' and 'type' in given:
+      return  # Any of a day.
+    missing = [k for k in ('minimum', 'maximum') if k not in given]
+    if kind == 'number' and 'decimals' not in given:
+      missing.append('decimals')
+    if not missing:
+      return
+    present = self._typed(kind, given).dropna()
+    if not len(present):
+      raise ValueError('no value is of the type')
+    for key in missing:
+      if key == 'decimals':
+        constraints[key] = values.decimals(present)
+        if constraints[key] is None:
+          continue
+      else:
+        value = present.min() if key == 'minimum' else present.max()
+        constraints[key] = self._written(kind, value, given)
+      marks.append(key)
+
+  @staticmethod
+  def _written(kind, value, given):
+    if kind not in times.TYPES:
+      return float(value) if kind == 'number' else int(value)
+    options = (given.get(k) for k in ('unit', 'format', 'timezone'))
+    return times.TimeScale(kind, *options).text(int(value), iso=True)
+
+  def _enum(self, findings):
+    """The different texts; `None` where they are no categories."""
+    present = self._typed('string', {}).dropna()
+    texts = sorted(present.unique().tolist())
+    if not texts:
+      raise ValueError('no value is of the type')
+    many = len(texts) > _MOST_CATEGORIES
+    distinct = len(texts) > _NEARLY_ALL * len(present) and len(present) >= _FEW
+    if not (many or distinct):
+      return texts
+    what = f'{len(texts)} different texts in {len(present)} rows'
+    blanks = np.mean([' ' in text.strip() for text in texts[:_TRIED]])
+    fix = self._hint(texts)
+    if not fix and blanks > 0.5:
+      what = f'free text: {what}'
+      fix = 'or make categories of it: free text is not learned'
+    elif not fix and distinct:
+      what = f'an identifier: {what}'
+      unit = shlex.quote(self._name)
+      fix = f'or --privacy_unit={unit} if it says whose rows are whose'
+    elif not fix:
+      fix = f'or group them into at most {_MOST_CATEGORIES} categories'
+    self._find(findings, what, f'{self._drop}, {fix}')
+    return None
+
+  def _hint(self, texts):
+    """What texts may be that are written in another way, '' if nothing."""
+    some = texts[:_TRIED]
+    if all(_LIKE_A_DATE.fullmatch(text.strip()) for text in some):
+      return 'or --date_format=%d.%m.%Y if they are dates'
+    if not all(_LIKE_A_NUMBER.fullmatch(text.strip()) for text in some):
+      return ''
+    for cells, flags in _LIKE_NUMBERS:
+      if all(cells.plain(text) for text in some):
+        bare = CellFormat(
+          cells.missing_values, cells.decimal_char, cells.group_char
+        )
+        if not all(bare.plain(text) for text in some) and 'bare' not in flags:
+          flags += ' --nobare_number'
+        return f'or {flags} if they are numbers'
+    return ''
+
+  def _note(self, field, findings):
+    """Notes what was drafted, and should be looked at."""
+    if field.is_constant:
+      what = 'a single value; nothing can be learned from it'
+      self._find(findings, what, self._drop, True)
+    elif field.type == 'string' and 'enum' in field.from_data:
+      hint = self._hint(list(field.enum))
+      if hint:
+        what = f'{len(field.enum)} texts that look like something else'
+        self._find(findings, what, hint.replace('or ', ''), True)
+    elif field.type == 'integer' and 'type' in field.from_data:
+      present = self._typed('integer', {}).dropna()
+      if len(present) >= _FEW and present.is_unique:
+        what = 'all values are different: an identifier?'
+        self._find(findings, what, f'{self._drop} if it is', True)
+
+
+def _drop(name):
+  return f'--drop={shlex.quote(name)}'
+
+
+# In which marks are written.
+_ORDER = ('decimals', 'minimum', 'maximum', 'enum', 'required', 'type')
+
+
+def _check_given(name, given):
+  for key in given:
+    if key not in _GIVEN:
+      raise ValueError(
+        f'Column {name!r}: {key!r} is no property; known are '
+        f'{", ".join(_GIVEN)}.'
+      )
+  of_type = [key for key in _OF_TYPES if key in given]
+  if of_type and 'type' not in given:
+    raise ValueError(
+      f'Column {name!r}: {of_type[0]} is given, and no type; give the type too.'
+    )
+
+
+def read_overrides(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
+  """Reads what is publicly known of some columns from a CSV file.
+
+  A row is a column of the table: `name`, and any of `type`, `minimum`,
+  `maximum`, `enum`, `required`, `decimals`, `unit`, `format`, `timezone`,
+  `decimalChar`, `groupChar`, `bareNumber`, `trueValues`, `falseValues`,
+  `missingValues`. An empty cell says nothing. Lists are separated by |. A row
+  with a range or an enum has the type too.
+
+  Raises:
+    ValueError: naming the file, and the row and what to do.
+    OSError: if it cannot be read.
+
+  #### Example
+
+  >>> import os, tempfile
+  >>> path = os.path.join(tempfile.mkdtemp(), 'public.csv')
+  >>> with open(path, 'w') as file:
+  ...   _ = file.write('name,type,minimum,maximum,enum\\n'
+  ...                  'age,integer,0,120,\\nsex,string,,,f|m\\n')
+  >>> read_overrides(path)['sex']
+  {'type': 'string', 'enum': ['f', 'm']}
+  """
+  dialect = Dialect.of_file(path)
+  try:
+    table = pd.read_csv(
+      path,
+      sep=dialect.delimiter,
+      encoding=dialect.reads,
+      dtype=str,
+      keep_default_na=False,
+      index_col=False,
+    )
+  except (ValueError, pd.errors.ParserError) as error:
+    raise ValueError(f'{path}: {error}') from error
+  found = {}
+  for key in table.columns:
+    if key not in _GIVEN:
+      raise ValueError(
+        f'{path}: {key!r} is no property; known are {", ".join(_GIVEN)}.'
+      )
+  if 'name' not in table.columns:
+    raise ValueError(f'{path}: there is no column "name"; name the columns.')
+  for row, line in enumerate(table.to_dict('records')):
+    name = line.pop('name')
+    if not name or name in found:
+      raise ValueError(
+        f'{path}, row {row + 1}: the name {name!r} is empty or there twice.'
+      )
+    try:
+      given = {k: v for k, v in line.items() if v != ''}
+      kind = given.get('type')
+      given = {k: _read_given(k, v, kind) for k, v in given.items()}
+      _check_given(name, given)
+    except ValueError as error:
+      raise ValueError(f'{path}, row {row + 1}: {error}') from error
+    found[name] = given
+  return found
+
+
+def _read_given(key, text, kind):
+  if key in _TEXTS:
+    return text
+  if key in _WORDS:
+    if text.lower() not in ('true', 'false'):
+      raise ValueError(f'{key} is {text!r}; write true or false.')
+    return text.lower() == 'true'
+  if key in _LISTS:
+    texts = text.split('|')
+    if key == 'enum' and kind in ('integer', 'number'):
+      return [_number(key, text) for text in texts]
+    return texts
+  if key == 'decimals' or kind not in times.TYPES:
+    return _number(key, text)
+  return text
+
+
+def _number(key, text):
+  try:
+    return int(text)
+  except ValueError:
+    pass
+  try:
+    return float(text)
+  except ValueError:
+    raise ValueError(f'{key} has {text!r}; give a number.') from None
