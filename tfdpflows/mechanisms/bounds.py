@@ -40,6 +40,9 @@ _KINDS = ('boolean', 'integer', 'number', 'string')
 # The largest share of other values in a column of numbers, and of values that
 # are not whole in a column of integers.
 _FOREIGN, _FRACTIONAL = 0.05, 0.01
+# Of domains there are two looks; the second one is divided by how many of the
+# rows the first one leaves unexplained, and this share of them more.
+_LOOKS, _NEED = 2, 0.01
 # What a column's counts weigh: of the kinds of its cells, of its domain, and of
 # what the domain leaves out.
 _WEIGHTS = {'type': 0.3, 'domain': 1.0, 'outcome': 0.25}
@@ -302,17 +305,17 @@ def release_bounds(
       fields[name] = _of_type(field, found)
       typed = type(schema)([fields[name]]).public_part(table[[name]])
       table[name] = typed[name]
-  for (name, kind), share in plan.domain_shares(fields.values()).items():
-    field, noise = fields[name], plan.noise(share, rows)
-    if kind == 'range':
-      found = changes = _range_of(table[name], weights, field, noise, rng)
-    else:
-      delta_part = plan.delta_of_column / rows / most
-      found = private_categories(table[name], noise, delta_part, rng, weights)
-      changes = {'enum': found}
-    if not found:
-      raise _too_little(name, kind)
-    marks = set(field.from_data) - {kind, *changes}
+  domains = _domains(fields, table, weights, plan.delta_of_column / rows / most)
+  for shares in _two_looks(domains, plan.shares['domain']):
+    for name, share in shares.items():
+      domains[name].measure(plan.noise(share, rows), rng)
+  for name, domain in domains.items():
+    changes = domain.constraints()
+    if changes is None:
+      raise _too_little(name, domain.kind)
+    # A bound that is public still holds.
+    field = fields[name]
+    marks = set(field.from_data) & {'required'}
     fields[name] = dataclasses.replace(field, from_data=marks, **changes)
   noise = plan.noise('outcome', rows)
   outcomes = {
@@ -375,11 +378,11 @@ def check_rows_for_bounds(
   plan = _plan(schema, epsilon, delta)
   if not plan.fields:
     return
-  share = min(plan.domain_shares(plan.fields.values()).values(), default=None)
-  if share is None:
+  marked = [f for f in plan.fields.values() if set(f.from_data) - {'required'}]
+  if not marked:
     return
-  noise = plan.noise(share, 1)
-  needed = noise.quantile(_FAR_ALARM / _num_bins('number'))
+  noise = plan.noise(plan.shares['domain'] / len(marked), 1)
+  needed = noise.quantile(_FAR_ALARM / len(_WINDOWS) / len(_edges('number')))
   if needed <= _LARGE * num_rows:
     return
   enough = needed / _LARGE
@@ -440,63 +443,106 @@ def private_type(
   return 'number' if number > high + _FRACTIONAL * total else 'integer'
 
 
-def private_range(
-  values: npt.ArrayLike,
-  noise: Noise,
-  rng: np.random.Generator,
-  integer: bool = False,
-  weights: Optional[npt.ArrayLike] = None,
-) -> Optional[tuple[float, float]]:
-  """Returns a private range that holds nearly all values, `None` if too few.
+class Bins:
+  """Noisy counts of numbers by powers of two, and a range that is read off.
 
-  Values are counted in bins that end at signed powers of two, and noise is
-  added. The range holds all bins that stand out of it, and goes on outwards:
-  over bins close by that stand out less, and then as far as one value in a
-  thousand is expected, had each further bin the share of the one before that
-  the last two have, but no more than four bins: a range that is too wide costs
-  later histograms little, and one that is too narrow costs rows. An end that
-  is nearer to zero than the other one is zero where they have one sign. NaN
-  and infinite values are left out; bounds of an `integer` column are whole.
+  Args:
+    values: numbers; NaN and infinite ones count as missing.
+    integer: whether bounds are to be whole.
+    weights: what each value counts, 1 by default.
+    limits: public bounds, infinite where there is none.
 
-  A row changes one count, by 1; all else is post-processing.
+  A row changes one count, by 1; all that is read off them is post-processing.
 
   #### Example
 
   >>> ages = np.random.default_rng(0).integers(18, 91, 5000)
-  >>> private_range(ages, Noise(2.0), np.random.default_rng(1), integer=True)
+  >>> bins = Bins(ages, integer=True)
+  >>> bins.measure(Noise(2.0), np.random.default_rng(1))
+  >>> bins.range()
   (0, 127)
   """
-  edges = _edges('integer' if integer else 'number')
-  values = as_numbers(values, 'values').astype(np.float64)
-  weights = _weights(weights, values)[np.isfinite(values)]
-  values = values[np.isfinite(values)]
-  values = np.clip(values, edges[0], np.nextafter(edges[-1], 0))
-  counts = np.histogram(values, edges, weights=weights)[0]
-  noisy = noise.add(counts, rng)
-  # Bins by their distance from zero: of each sign, the one next to it first.
-  zero = len(edges) // 2
-  sides = [noisy[:zero][::-1], noisy[zero:]]
-  far = noise.quantile(_FAR_ALARM / len(noisy) / len(_WINDOWS))
-  seen = [_seen(side, far, noise.std) for side in sides]
-  if not any(places.any() for places in seen):
-    return None
-  ends = [*map(_last, seen)]
-  total = sum(side[places].sum() for side, places in zip(sides, seen))
-  # As small values of the other sign cost little, less has to be seen of them.
-  highest = max(ends)
-  below = noise.quantile(_BELOW_ALARM / highest)
-  ends = [
-    max(end, _last(side[:highest] > below)) for side, end in zip(sides, ends)
-  ]
-  ends = [
-    _further(side, end, noise, total) if end else 0
-    for side, end in zip(sides, ends)
-  ]
-  low, high = -edges[zero + ends[0]], edges[zero + ends[1]]
-  if integer:
-    # The last bin ends before its edge, except where it is a lone zero.
-    return int(low), int(max(high - 1, low, 0 if ends[1] else low))
-  return float(low) + 0.0, float(high)
+
+  kind = 'range'
+
+  def __init__(
+    self,
+    values: npt.ArrayLike,
+    integer: bool = False,
+    weights: Optional[npt.ArrayLike] = None,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+  ):
+    values = as_numbers(values, 'values').astype(np.float64)
+    weights = _weights(weights, values)
+    known = np.isfinite(values)
+    self._edges = edges = _edges('integer' if integer else 'number')
+    self._integer, self._limits = integer, limits
+    values = np.clip(np.clip(values[known], *limits), *edges[[0, -1]])
+    values = np.minimum(values, np.nextafter(edges[-1], 0))
+    counts = np.histogram(values, edges, weights=weights[known])[0]
+    self._measured = _Measured(np.append(counts, weights[~known].sum()))
+
+  def measure(self, noise: Noise, rng: np.random.Generator) -> None:
+    """Counts with noise; more than once to be more exact."""
+    self._measured.measure(noise, rng)
+
+  def explained(self) -> float:
+    """About how many rows are missing, or in bins that stand out."""
+    sides, seen = self._sides()
+    inside = sum(side[places].sum() for side, places in zip(sides, seen))
+    return inside + self._measured.noisy[-1]
+
+  def range(self) -> Optional[tuple[float, float]]:
+    """Returns a range that holds nearly all values, `None` if too few.
+
+    It holds all bins that stand out of the noise, alone or with neighbours, and
+    goes on outwards: over bins close by that stand out less, and then as far as
+    one value in a thousand is expected, had each further bin the share of the
+    one before that the last two have, but by no more than four bins. A range
+    that is too wide costs later histograms little, and one that is too narrow
+    costs rows. Of the ends of a range of one sign the nearer one is zero.
+    """
+    noise, (sides, seen) = self._measured.noise, self._sides()
+    if not any(places.any() for places in seen):
+      return None
+    ends = [*map(_last, seen)]
+    total = sum(side[places].sum() for side, places in zip(sides, seen))
+    # As small values of the other sign cost little, less has to be seen of
+    # them.
+    highest = max(ends)
+    below = noise.quantile(_BELOW_ALARM / highest)
+    ends = [
+      max(end, _last(side[:highest] > below)) for side, end in zip(sides, ends)
+    ]
+    ends = [
+      _further(side, end, noise, total) if end else 0
+      for side, end in zip(sides, ends)
+    ]
+    zero = len(self._edges) // 2
+    low, high = self._edges[zero - ends[0]], self._edges[zero + ends[1]]
+    if self._integer:
+      # The last bin ends before its edge.
+      return int(low), int(max(high - 1, low))
+    return float(low), float(high)
+
+  def constraints(self) -> Optional[dict[str, float]]:
+    """Returns those of a field, within the limits."""
+    found = self.range()
+    if found is None:
+      return None
+    low, high = self._limits
+    return {
+      'minimum': min(max(found[0], low), high),
+      'maximum': max(min(found[1], high), low),
+    }
+
+  def _sides(self):
+    """Bins by distance from zero, the nearest first, and which stand out."""
+    noisy, noise = self._measured.noisy[:-1], self._measured.noise
+    zero = len(noisy) // 2
+    sides = noisy[:zero][::-1], noisy[zero:]
+    far = noise.quantile(_FAR_ALARM / len(noisy) / len(_WINDOWS))
+    return sides, [_seen(side, far, noise.std) for side in sides]
 
 
 def _seen(counts, threshold, std):
@@ -541,42 +587,125 @@ def _edges(kind):
   return np.concatenate([-positive[:0:-1], positive])
 
 
-def _num_bins(kind):
-  return len(_edges(kind)) - 1
+class Categories:
+  """Noisy counts of the categories that rows have, and those that many have.
 
+  Categories are strings, booleans and numbers; other values count as missing.
 
-def private_categories(
-  column: Iterable[Any],
-  noise: Noise,
-  delta: float,
-  rng: np.random.Generator,
-  weights: Optional[npt.ArrayLike] = None,
-) -> tuple[Any, ...]:
-  """Returns the categories that enough rows have, privately, sorted.
-
-  These are the strings, booleans and numbers whose noisy count is 1 above what
-  the noise exceeds with probability `delta`; other values are left out.
-  `weights [n]` is what each counts, 1 by default.
+  Args:
+    column: the values.
+    weights: what each value counts, 1 by default.
+    delta: probability with which a category that one row alone has may be shown
+      in a look.
 
   #### Formal guarantee
 
   A row has one category (Korolova et al., 2009). If others have it too, it
-  changes one noisy count by 1. If the row is the only one, the category is
-  released with probability `delta` at most; but for that, its count is as good
-  as absent. Replacing a row changes two categories, whose noise is independent,
-  and either may be shown. Where a unit of k rows, whose weights add up to 1, is
-  added or removed, it is the only one in k categories at most, of which any is
-  shown with probability `k delta`.
+  changes one noisy count by 1. If the row is the only one, it passes what the
+  noise exceeds with probability `delta`, and 1 more, with probability `delta`
+  at most in each of `looks`; but for that, its count is as good as absent.
+  Replacing a row changes two categories, whose noise is independent, and either
+  may be shown. Where a unit of k rows, whose weights add up to 1, is added or
+  removed, it is the only one in k categories at most, of which any is shown
+  with probability `k delta`.
 
   #### Example
 
   >>> colours = ['red'] * 500 + ['blue'] * 400 + ['my name']
-  >>> private_categories(colours, Noise(2.), 1e-6, np.random.default_rng(0))
+  >>> categories = Categories(colours, delta=1e-6)
+  >>> categories.measure(Noise(2.0), np.random.default_rng(0))
+  >>> categories.enum()
   ('blue', 'red')
   """
-  categories, counts = _counted(column, _weights(weights, column))
-  passed = noise.add(counts, rng) >= 1 + noise.quantile(delta)
-  return tuple(c for c, shown in zip(categories, passed) if shown)
+
+  kind = 'enum'
+
+  def __init__(
+    self,
+    column: Iterable[Any],
+    weights: Optional[npt.ArrayLike] = None,
+    *,
+    delta: float,
+  ):
+    self._names, counts, missing = _counted(column, _weights(weights, column))
+    self._delta = delta
+    self._measured = _Measured(np.append(counts, missing))
+
+  def measure(self, noise: Noise, rng: np.random.Generator) -> None:
+    """Counts with noise; more than once to be more exact."""
+    self._measured.measure(noise, rng)
+
+  def explained(self) -> float:
+    """About how many rows are missing, or in categories that are shown."""
+    return float(self._measured.noisy[np.append(self._shown(), True)].sum())
+
+  def enum(self) -> tuple[Any, ...]:
+    """Returns the categories that enough rows have, sorted."""
+    return tuple(n for n, shown in zip(self._names, self._shown()) if shown)
+
+  def constraints(self) -> Optional[dict[str, tuple]]:
+    """Returns that of a field."""
+    found = self.enum()
+    return {'enum': found} if found else None
+
+  def _shown(self):
+    threshold = 1 + self._measured.noise.quantile(self._delta)
+    return self._measured.noisy[:-1] >= threshold
+
+
+class _Measured:
+  """Counts, and what is known of them: the mean of noisy ones by precision."""
+
+  def __init__(self, counts):
+    self._counts = np.asarray(counts, np.float64)
+    self.noisy, self.noise = None, None
+
+  def measure(self, noise, rng):
+    noisy = noise.add(self._counts, rng)
+    if self.noise is not None:
+      first, second = self.noise.scale**-2, noise.scale**-2
+      noisy = (first * self.noisy + second * noisy) / (first + second)
+      # Sums of Laplace noise have lighter tails than it has.
+      noise = Noise((first + second) ** -0.5, noise.gaussian)
+    self.noisy, self.noise = noisy, noise
+
+
+def _domains(fields, table, weights, delta):
+  """The `Bins` or `Categories` of each field of which a domain is marked."""
+  found = {}
+  for name, field in fields.items():
+    marks, column = set(field.from_data), table[name]
+    if 'enum' in marks:
+      found[name] = Categories(column, weights, delta=delta / _LOOKS)
+    elif marks & {'minimum', 'maximum'}:
+      limits = (
+        -math.inf if 'minimum' in marks else field.minimum,
+        math.inf if 'maximum' in marks else field.maximum,
+      )
+      values = column.to_numpy(np.float64, na_value=np.nan)
+      found[name] = Bins(values, field.type == 'integer', weights, limits)
+  return found
+
+
+def _two_looks(domains, share):
+  """Yields how a share is divided among columns: evenly, then by need."""
+  if not domains:
+    return
+  weights = {name: _DOMAIN_WEIGHTS[d.kind] for name, d in domains.items()}
+  yield _divided(weights, share / _LOOKS)
+  explained = {name: d.explained() for name, d in domains.items()}
+  # All columns have the same rows, of which nearly all are explained in most.
+  rows = max(float(np.quantile([*explained.values()], 0.75)), 1.0)
+  weights = {
+    name: weights[name] * (max(1 - part / rows, 0) + _NEED) ** 2
+    for name, part in explained.items()
+  }
+  yield _divided(weights, share / _LOOKS)
+
+
+def _divided(weights, share):
+  total = sum(weights.values())
+  return {name: share * weight / total for name, weight in weights.items()}
 
 
 def _weights(weights, values):
@@ -584,19 +713,21 @@ def _weights(weights, values):
 
 
 def _counted(column, weights):
-  """Returns the categories of a column in order, and the weight of each.
+  """Returns the categories of a column in order, their weights, and the rest.
 
   Categories that Python takes for equal (1, 1.0 and True) are told apart: which
   of them stood first, and gave the name, would tell of a row.
   """
-  counts = {}
+  counts, rest = {}, 0.0
   for value, weight in zip(column, weights):
     value = _plain(value)
-    if value is not None:
+    if value is None:
+      rest += weight
+    else:
       key = type(value).__name__, value
       counts[key] = counts.get(key, 0.0) + weight
   keys = sorted(counts)
-  return [value for _, value in keys], np.array([counts[k] for k in keys])
+  return [value for _, value in keys], [counts[k] for k in keys], rest
 
 
 def _plain(value):
@@ -655,20 +786,6 @@ class _Plan(NamedTuple):
     share = self.shares.get(share, share)
     part = math.sqrt(share) if self.gaussian else share
     return Noise(rows * self.multiplier / part, self.gaussian)
-
-  def domain_shares(self, fields):
-    """Shares of ranges and enums, by names of columns and these kinds."""
-    kinds = {
-      (field.name, 'enum' if 'enum' in field.from_data else 'range'): None
-      for field in fields
-      if set(field.from_data) - {'required', 'type'}
-    }
-    weights = {key: _DOMAIN_WEIGHTS[key[1]] for key in kinds}
-    total = sum(weights.values())
-    return {
-      key: self.shares['domain'] * weight / total
-      for key, weight in weights.items()
-    }
 
 
 def _plan(schema, epsilon, delta):
@@ -735,22 +852,6 @@ def _facts(field):
   ]
   known = None if 'type' in field.from_data else field.type
   return [field.name, known, sorted(field.from_data), bounds]
-
-
-def _range_of(column, weights, field, noise, rng):
-  values = column.to_numpy(np.float64, na_value=np.nan)
-  # A bound that is public still holds.
-  low = -np.inf if 'minimum' in field.from_data else field.minimum
-  high = np.inf if 'maximum' in field.from_data else field.maximum
-  found = private_range(
-    np.clip(values, low, high), noise, rng, field.type == 'integer', weights
-  )
-  if found is None:
-    return None
-  return {
-    'minimum': min(max(found[0], low), high),
-    'maximum': max(min(found[1], high), low),
-  }
 
 
 def _outcome(field, column, were_present, weights):
