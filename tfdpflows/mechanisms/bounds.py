@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
 _NUMBER_EXPONENTS = (-32, 120)
 _INTEGER_EXPONENTS = (0, 53)
-_OUTCOMES = ('were missing', 'become missing', 'are moved', 'are held')
+# What becomes of a cell: `None` before, clipped or made missing, kept.
+_OUTCOMES = ('missing', 'outside', 'inside')
 _KINDS = ('boolean', 'integer', 'number', 'string')
 # The largest share of other values in a column of numbers, and of values that
 # are not whole in a column of integers.
@@ -45,7 +46,7 @@ _FOREIGN, _FRACTIONAL = 0.05, 0.01
 _LOOKS, _NEED = 2, 0.01
 # What a column's counts weigh: of the kinds of its cells, of its domain, and of
 # what the domain leaves out.
-_WEIGHTS = {'type': 0.3, 'domain': 1.0, 'outcome': 0.25}
+_WEIGHTS = {'type': 0.3, 'domain': 1.0, 'outcome': 0.4}
 # A category must stand higher above the noise than the end of a range, which is
 # moved outwards.
 _DOMAIN_WEIGHTS = {'enum': 2.0, 'range': 1.0}
@@ -66,8 +67,8 @@ _NEAR, _TAIL, _MOST_FURTHER = 3, 1e-3, 4
 _SLOWEST_DECAY = 0.75
 # A column may be required if it is shown that no more are missing.
 _MISSING = 0.01
-# The share of rows outside that is warned of, with the noise in standard
-# deviations that it must stand out of.
+# The share of rows outside that is warned of, where there may be as many, and
+# the noise, in standard deviations, that they must stand out of.
 _LARGE, _SURE = 0.05, 2.5
 
 
@@ -124,7 +125,7 @@ class ColumnBounds(NamedTuple):
   @property
   def is_large(self) -> bool:
     """Whether it stands out of the noise, and may be more than 5 %."""
-    most = self.outside + 2 * self.std
+    most = self.outside + self.std
     return self.outside > _SURE * self.std and most > _LARGE * self.rows
 
   def __str__(self) -> str:
@@ -328,14 +329,13 @@ def release_bounds(
   total = max(float(np.mean([*outcomes.values()]) * len(_OUTCOMES)), 1.0)
   two = Noise(math.sqrt(2) * noise.scale, noise.gaussian)
   columns = []
-  for name, (were_missing, become_missing, moved, _) in outcomes.items():
+  for name, (missing, outside, _) in outcomes.items():
     field = fields[name]
-    if set(plan.fields[name].from_data) - {'required'}:
-      outside = float(become_missing + moved)
-      columns.append(ColumnBounds(name, outside, noise.std * 2**0.5, total))
+    if name in domains or 'type' in plan.fields[name].from_data:
+      columns.append(ColumnBounds(name, float(outside), noise.std, total))
     if 'required' in field.from_data:
-      missing = were_missing + become_missing + two.quantile(0.1)
-      required = bool(missing <= _MISSING * total)
+      most_missing = missing + outside + two.quantile(0.1)
+      required = bool(most_missing <= _MISSING * total)
       fields[name] = dataclasses.replace(field, required=required, from_data=())
   return Bounds(
     dataclasses.replace(
@@ -350,18 +350,18 @@ def warn_of_outside(columns: Iterable[ColumnBounds], epsilon: float) -> None:
   large = [column for column in columns if column.is_large]
   if large:
     named = '; '.join(f'{column.name!r}, {column}' for column in large)
-    # What is left out shrinks with the noise, in proportion to epsilon.
-    factor = max(c.outside / c.rows for c in large) / _LARGE * 2
+    # What is not seen shrinks as the noise does.
+    factor = 2 * max(c.outside / c.rows for c in large) / _LARGE
     warnings.warn(
-      f'Private bounds leave out many rows of {named}: these are clipped or '
-      'become missing. State ranges or categories in the schema from public '
-      f'knowledge; or spend about {max(factor, 2) * epsilon:.2g} on bounds in '
-      f'place of {epsilon:g}.',
+      f'Private bounds may leave out more than 5 % of {named}: these are '
+      'clipped or become missing. State ranges or categories in the schema '
+      'from public knowledge; or spend about '
+      f'{max(factor, 2) * epsilon:.2g} on bounds in place of {epsilon:g}.',
       stacklevel=3,
     )
 
 
-def check_rows_for_bounds(
+def check_num_rows(
   schema: TableSchema, epsilon: float, delta: float, num_rows: int
 ) -> None:
   """Refuses bounds of so few rows that they say nothing; warns of few rows.
@@ -565,18 +565,19 @@ def _last(passed):
 
 def _further(counts, end, noise, total):
   """Moves an end outwards: bins are counted from zero, `end` is how many."""
-  near, moved = noise.quantile(_NEAR_ALARM), True
+  near, few, moved = noise.quantile(_NEAR_ALARM), _TAIL * total, True
   while moved:
     ahead = np.cumsum(counts[end : end + _NEAR])
-    stand_out = ahead > near * np.sqrt(np.arange(len(ahead)) + 1)
-    moved = _last(stand_out)
+    # Nor is less followed than is given up in the end.
+    least = np.maximum(near * np.sqrt(np.arange(len(ahead)) + 1), few)
+    moved = _last(ahead > least)
     end += moved
   last = max(counts[end - 1], noise.std)
   following = counts[end] if end < len(counts) else 0.0
   ratio = (max(following, 0.0) + noise.std) / last
   ratio = min(ratio, _SLOWEST_DECAY)
   expected, further = last * ratio / (1 - ratio), 0
-  while expected > _TAIL * total and further < _MOST_FURTHER:
+  while expected > few and further < _MOST_FURTHER:
     expected, further = expected * ratio, further + 1
   return min(end + further, len(counts))
 
@@ -771,7 +772,8 @@ class _Plan(NamedTuple):
     gaussian: which noise.
     delta_of_column: delta of the categories of a column.
     delta: of all columns.
-    shares: for each kind of count, and the domains of all columns together.
+    shares: of the type and the outcome of each column, and of the domains of
+      all columns together.
   """
 
   fields: dict[str, Field]
@@ -794,18 +796,20 @@ def _plan(schema, epsilon, delta):
   if not fields:
     return _Plan(fields)
   check_positive('epsilon', epsilon)
-  weights = dict.fromkeys(_WEIGHTS, 0.0)
+  counts = dict.fromkeys(_WEIGHTS, 0)
   num_enums = 0
   for field in fields.values():
     marks = set(field.from_data)
     if 'type' in marks:
       _check_domain_is_marked(field)
     num_enums += bool(marks & {'type', 'enum'})
-    weights['type'] += _WEIGHTS['type'] * ('type' in marks)
-    weights['domain'] += _WEIGHTS['domain'] * (marks != {'required'})
-    weights['outcome'] += _WEIGHTS['outcome']
-  total = sum(weights.values())
-  shares = {name: weight / total for name, weight in weights.items()}
+    counts['type'] += 'type' in marks
+    counts['domain'] += marks != {'required'}
+    counts['outcome'] += 1
+  total = sum(_WEIGHTS[name] * count for name, count in counts.items())
+  shares = {name: weight / total for name, weight in _WEIGHTS.items()}
+  # Which of the columns have which part of this, looks at them tell.
+  shares['domain'] *= counts['domain']
   if delta or num_enums:
     check_fraction('delta', delta)
   if not delta:
@@ -855,23 +859,14 @@ def _facts(field):
 
 
 def _outcome(field, column, were_present, weights):
-  """How many rows the domain of a field leaves out, by `_OUTCOMES`."""
-  missing = column.isna().to_numpy(bool)
-  outside = np.zeros(len(column), bool)
+  """How many rows there are of each of `_OUTCOMES`."""
+  were_present = were_present.to_numpy(bool)
+  held = column.notna().to_numpy(bool)
   if field.enum is not None:
-    outside = ~missing & ~column.isin(field.enum).to_numpy(bool)
-    if not field.is_numeric:
-      missing, outside = missing | outside, np.zeros(len(column), bool)
+    held = held & column.isin(field.enum).to_numpy(bool)
   elif field.is_numeric:
     values = column.to_numpy(np.float64, na_value=np.nan)
-    outside = (values < field.minimum) | (values > field.maximum)
-  were_present = were_present.to_numpy(bool)
+    held = held & (values >= field.minimum) & (values <= field.maximum)
   return [
-    weights[rows].sum()
-    for rows in (
-      missing & ~were_present,
-      missing & were_present,
-      outside,
-      ~missing & ~outside,
-    )
+    weights[rows].sum() for rows in (~were_present, were_present & ~held, held)
   ]
