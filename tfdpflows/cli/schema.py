@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 from tfdpflows.cli import files
 from tfdpflows.cli.command import Command
+
+if TYPE_CHECKING:
+  from tfdpflows.tabular.schema import Field
 
 
 def _define(options):
@@ -40,7 +44,7 @@ def _run(values):
   schema.to_json(values.output, overwrite=values.overwrite)
   width = max(len(name) for name in schema.names)
   for field in schema:
-    print(f'  {field.name:<{width}}  {_describe(field)}')
+    print(f'  {field.name:<{width}}  {describe_field(field)}')
   print(
     f'Wrote a draft for {len(schema)} columns to {values.output}.\n'
     'Types, ranges and categories were read off the data and are marked '
@@ -53,7 +57,8 @@ def _run(values):
   )
 
 
-def _describe(field):
+def describe_field(field: Field) -> str:
+  """Returns type and domain of a field in a few words."""
   if field.categories is not None:
     count = len(field.categories)
     shown = ', '.join(str(value) for value in field.categories[:4])

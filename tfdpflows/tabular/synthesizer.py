@@ -547,7 +547,9 @@ class TabularSynthesizer:
       raise ValueError(f'seed is {seed}; it must be 0 or more.')
     return np.random.default_rng(seed)
 
-  def log_prob(self, df: pd.DataFrame) -> np.ndarray:
+  def log_prob(
+    self, df: pd.DataFrame, out_of_range: str | None = None
+  ) -> np.ndarray:
     """Returns the log-density of rows, in nats, float32 `[n]`.
 
     Categories, integers and missing values count with their probability, other
@@ -558,13 +560,19 @@ class TabularSynthesizer:
 
     Args:
       df: `DataFrame` with the columns of the schema.
+      out_of_range: what to do with values that the schema does not declare: see
+        there, and by default what the fit did. Under 'clip' a row has the
+        density of the row that it becomes.
 
     Raises:
-      ValueError: for a model without a density.
+      ValueError: for a model without a density; under 'error' for a value that
+        is not declared.
     """
     self._check_density('log_prob')
     self._check_fitted()
-    table = self.schema.validate(df, self.out_of_range, fitting=False)
+    table = self.schema.validate(
+      df, out_of_range or self.out_of_range, fitting=False
+    )
     codes = TableEncoder(self.schema).encode(table)
     found = self._distribution.log_prob(codes, np.random.default_rng(0))
     bad = np.flatnonzero(~np.isfinite(found))
