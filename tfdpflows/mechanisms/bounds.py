@@ -849,13 +849,15 @@ def _check_domain_is_marked(field):
 
 def _facts(field):
   """The public facts about a marked field that its estimate depends on."""
+  marks = set(field.from_data)
+  if 'type' in marks:  # The domain that is marked beside it tells of the data.
+    return [field.name, None, 'required' in marks]
   bounds = [
     getattr(field, name)
     for name in ('minimum', 'maximum', 'enum')
-    if name not in field.from_data and 'type' not in field.from_data
+    if name not in marks
   ]
-  known = None if 'type' in field.from_data else field.type
-  return [field.name, known, sorted(field.from_data), bounds]
+  return [field.name, field.type, sorted(marks), bounds]
 
 
 def _outcome(field, column, were_present, weights):
