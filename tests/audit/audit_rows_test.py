@@ -441,8 +441,8 @@ BOUNDS = TableSchema(
 
 
 def _bounds(rows, ledger, randomness):
-  """So many rows far out, where about 8 rise above the threshold."""
-  df = pd.DataFrame({'x': [3] * 30 + [2**20] * rows})
+  """So many rows far out, where about 22 rise above the threshold."""
+  df = pd.DataFrame({'x': [3] * 300 + [2**20] * rows})
   schema = mechanisms.private_bounds(df, BOUNDS, 1.0, 0.0, randomness, ledger)
   return np.log2(schema['x'].maximum)
 
@@ -645,7 +645,7 @@ def _small(release, table, neighbor, least=0.0, **kwargs):
 MECHANISMS = {
   mechanisms.noisy_marginals: _small(_marginal, 5, 6, least=0.1),
   mechanisms.noisy_histograms: _small(_histogram, 20, 21, least=0.1),
-  mechanisms.private_bounds: _small(_bounds, 7, 8),
+  mechanisms.private_bounds: _small(_bounds, 22, 23),
   mechanisms.select_marginal: _small(_selection, 5, 6),
   mechanisms.private_quantile: _small(_quantile, 3, 4),
   mechanisms.private_max_rows: dataclasses.replace(
@@ -742,6 +742,8 @@ def test_every_mechanism_has_a_row():
   assert not public - covered, 'A mechanism without a row: give it one.'
 
 
+# Of the few rows, which it says each time.
+@pytest.mark.filterwarnings('ignore:Private bounds may leave')
 @pytest.mark.parametrize(
   'mechanism', MECHANISMS, ids=lambda found: found.__name__
 )

@@ -188,6 +188,7 @@ def test_a_draft_is_paid_for(folder, run_here):
   assert 'is a draft' in run_here(*fit, code=2).err
   said = run_here(*fit, '--bounds_epsilon=40').out
   assert 'bounds' in said
+  assert re.search(r'age +integer, .*: about [\d,]+ of 6\d\d rows', said)
   assert 'Refusals' not in said
   found = TableSchema.from_json(folder / 'paid' / 'schema.json')
   assert [field.type for field in found] == ['integer', 'number', 'string']

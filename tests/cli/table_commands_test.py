@@ -31,6 +31,7 @@ class Synthesizer:
     self.schema = schema
     self.table = table
     self.num_examples = len(table)
+    self.bounds = ()
 
   def privacy_statement(self):
     return 'epsilon <= 1 at delta=1e-05'
@@ -267,6 +268,7 @@ def test_fit_passes_the_flags_on(folder, capsys):
         'max_rows_epsilon': None,
         'unit_weighting': 'rows',
         'accountant': 'rdp',
+        'allow_large_delta': False,
         'seed': 3,
         'overwrite': False,
         'resume': False,
@@ -400,12 +402,15 @@ def test_score(folder, capsys):
     scores['log_prob'], np.linspace(-2, -1, ROWS), rtol=1e-12
   )
 
-  # One row can be scored; one that the schema does not allow is named.
+  # One row can be scored; what the schema does not allow is counted, or named.
   (folder / 'one.csv').write_text('age,income,sex\n130,3.5,f\n')
   argv = ['score', '--model_dir=model', '--output=one_log_prob.csv']
-  _refused([*argv, '--input=one.csv'], "'age'", capsys)
+  argv.append('--input=one.csv')
+  said = "'age', row 1 (line 2 of a CSV file): 130 is outside [0, 120]; set out"
+  _refused([*argv, '--out_of_range=error'], said, capsys)
   assert not (folder / 'one_log_prob.csv').exists()
-  assert cli.main([*argv, '--input=one.csv', '--out_of_range=clip']) == 0
+  assert cli.main(argv) == 0
+  assert 'age  1 (100.00% of the rows)' in capsys.readouterr().out
 
 
 def test_report(folder, capsys):
@@ -418,10 +423,19 @@ def test_report(folder, capsys):
     '--output=report.html',
   ]
   _refused([*argv, '--target=wage'], 'it has age, income, sex', capsys)
-  # Of two tables, the one that is wrong is named.
-  (folder / 'other.csv').write_text('age,income,sex\n130,3.5,f\n' * 2)
+  # Synthetic rows are those of the model; real ones are compared as they are.
+  (folder / 'other.csv').write_text(
+    'age,income,sex\n' + '130,3.5,x\n30,1e6,f\n40,none,m\n' * 2
+  )
+  other = [*argv, '--output=other.html', '--out_of_range=error']
   for flag in ('--real', '--synthetic'):
-    _refused([*argv, f'{flag}=other.csv'], "other.csv: Column 'age'", capsys)
+    _refused([*other, f'{flag}=other.csv'], "other.csv: Column '", capsys)
+  assert cli.main([*other[:-1], '--real=other.csv']) == 0
+  out = capsys.readouterr().out
+  assert 'age     2 (33.33% of the rows)' in out
+  assert 'income  4 (66.67% of the rows)' in out
+  html = (folder / 'other.html').read_text(encoding='utf-8')
+  assert 'outside, real' in html and '2 (33.33%)' in html
   assert cli.main([*argv, '--title=People & incomes']) == 0
   assert 'Wrote report.html' in capsys.readouterr().out
   html = (folder / 'report.html').read_text(encoding='utf-8')

@@ -208,13 +208,17 @@ class TestReport:
     assert path.read_text() == 'before'
     assert [p.name for p in tmp_path.iterdir()] == ['report.html']
 
-  def test_real_values_outside_can_be_clipped(self, tmp_path):
+  def test_real_values_outside_are_counted_and_compared_as_they_are(
+    self, tmp_path
+  ):
     real = table()
     real.loc[3, 'age'] = 120
     tables = {'real': real, 'synthetic': table(), 'schema': schema()}
     with pytest.raises(ValueError, match="The real table: Column 'age', row 4"):
       report.write_report(tmp_path / 'report.html', **tables)
-    report.write_report(tmp_path / 'report.html', out_of_range='clip', **tables)
+    path = tmp_path / 'report.html'
+    report.write_report(path, out_of_range='clip', **tables)
+    assert '1 (' in path.read_text().partition('outside, real')[2]
 
   def test_rare_classes_are_scored_in_both_halves(self, tmp_path):
     real = table(60)

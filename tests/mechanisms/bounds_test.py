@@ -1,11 +1,12 @@
 import math
+import warnings
 
 import dp_accounting
 import numpy as np
 import pandas as pd
 import pytest
 
-from tfdpflows import mechanisms
+from tfdpflows import accounting, mechanisms
 from tfdpflows.mechanisms import bounds
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
@@ -19,6 +20,9 @@ class Ledger:
 
   def charge(self, event, count=1, *, label, **extra):
     self.charges.append((event, label, extra))
+
+
+AGE = Field('age', 'integer', 0, 9, from_data=('minimum', 'maximum'))
 
 
 def table(n=4000, seed=0):
@@ -44,7 +48,7 @@ def test_marks_are_replaced_and_paid_for():
   assert not schema.is_draft
   assert 0 <= schema['age'].minimum <= 18
   assert 90 <= schema['age'].maximum < 256
-  assert -1024 <= schema['debt'].minimum <= -900
+  assert -4096 <= schema['debt'].minimum <= -900
   assert schema['debt'].maximum == 0
   assert not schema['debt'].required
   assert schema['city'].enum == ('Lima', 'Oslo', 'Rome')
@@ -54,24 +58,32 @@ def test_marks_are_replaced_and_paid_for():
   [(event, label, _)] = ledger.charges
   assert label == 'bounds'
   assert event == bounds.bounds_event(draft, 2.0, 1e-6)
-  spent = [
-    1 / e.noise_multiplier
-    if isinstance(e, dp_accounting.LaplaceDpEvent)
-    else e.epsilon
-    for e in event.events
-  ]
-  assert sum(spent) == pytest.approx(2.0)
-  deltas = [getattr(e, 'delta', 0.0) for e in event.events]
-  assert sum(deltas) == pytest.approx(1e-6)
 
 
-def test_the_accountant_takes_the_event():
-  from tfdpflows import accounting
-
-  event = bounds.bounds_event(TableSchema.draft(table()), 0.5, 1e-7)
+@pytest.mark.parametrize('relation', ['ADD_OR_REMOVE_ONE', 'REPLACE_ONE'])
+def test_the_event_costs_what_is_given(relation):
+  relation = dp_accounting.NeighboringRelation[relation]
+  drafts = [TableSchema.draft(table()), TableSchema([AGE])]
+  for schema, delta in ((drafts[0], 1e-6), (drafts[1], 1e-6), (drafts[1], 0.0)):
+    event = bounds.bounds_event(schema, 0.5, delta, relation)
+    accountant = accounting.create_accountant('pld', relation)
+    accountant.compose(event)
+    found = accountant.get_epsilon(max(delta, 1e-12))
+    assert 0.49 < found <= 0.5 * 1.001
+  # With others it is composed as Gaussian noise is: 1.05 is a third of what
+  # epsilons would add up to.
   accountant = accounting.create_accountant('pld')
-  accountant.compose(event)
-  assert accountant.get_epsilon(2e-7) <= 0.5 * 1.001
+  accountant.compose(bounds.bounds_event(drafts[0], 0.1, 1e-5))
+  accountant.compose(dp_accounting.GaussianDpEvent(3.76))
+  assert accountant.get_epsilon(1e-5) < 1.01
+
+
+def test_all_accountants_that_fits_can_use_take_the_event():
+  event = bounds.bounds_event(TableSchema.draft(table()), 0.1, 1e-5)
+  for name, most in (('rdp', 0.12), ('zcdp', 0.12), ('basic', 0.101)):
+    accountant = accounting.create_accountant(name)
+    accountant.compose(event)
+    assert 0.099 < accountant.get_epsilon(1e-5) < most
 
 
 def test_what_is_public_stays_and_costs_nothing():
@@ -100,12 +112,18 @@ def test_a_column_that_is_not_there_is_named():
     )
 
 
+def _categories(column, std, delta, rng):
+  categories = bounds.Categories(column, delta=delta)
+  categories.measure(bounds.Noise(std), rng)
+  return categories.enum()
+
+
 def test_categories_are_known_by_type_and_value():
   """Which of two equal values stood first must not give them their name."""
   rng = np.random.default_rng(0)
   for first in (0.0, -0.0, False, 0):
     column = [first, *[0] * 500, *[0.0] * 500, [1], float('nan'), None, b'x']
-    found = bounds.private_categories(column, epsilon=1.0, delta=1e-6, rng=rng)
+    found = _categories(column, 1.0, 1e-6, rng)
     assert [(type(c).__name__, str(c)) for c in found] == [
       ('float', '0.0'),
       ('int', '0'),
@@ -149,61 +167,136 @@ def test_too_little_data_says_what_to_do():
   ('values', 'integer', 'low', 'high'),
   [
     (np.zeros(500), True, 0, 0),
-    (np.full(500, -7.0), True, -8, -5),
-    (np.full(500, 0.01), False, 2**-7, 2**-6),
-    (np.full(500, 1e300), False, 2.0**119, 2.0**120),
+    (np.full(500, -7.0), True, -8, -1),
+    (np.full(500, 0.01), False, 0, 2**-6),
+    (np.full(500, 1e300), False, 0, 2.0**120),
+    (np.array([-5.0, 5.0, np.nan, np.inf] * 500), False, -8, 8),
   ],
 )
 def test_ranges_hold_the_values(values, integer, low, high):
-  found = bounds.private_range(
-    values, epsilon=1.0, rng=np.random.default_rng(0), integer=integer
+  bins = bounds.Bins(values, integer)
+  bins.measure(bounds.Noise(0.1), np.random.default_rng(1))
+  assert bins.range() == (low, high)
+
+
+def test_a_look_more_is_as_good_as_less_noise():
+  once, twice = bounds.Bins([3.0] * 9), bounds.Bins([3.0] * 9)
+  once.measure(bounds.Noise(1.0), np.random.default_rng(0))
+  for std in (1.25, 5 / 3):
+    twice.measure(bounds.Noise(std), np.random.default_rng(0))
+  assert twice._measured.noise.scale == pytest.approx(1.0)
+  np.testing.assert_allclose(
+    twice._measured.noisy - once._measured.noisy, 0, atol=8
   )
-  assert found == (low, high)
 
 
 def test_categories_of_a_categorical_column_need_rows():
   column = pd.Series(['a'] * 300).astype(pd.CategoricalDtype(['a', 'secret']))
   for seed in range(50):
-    found = bounds.private_categories(
-      column, epsilon=0.1, delta=0.2, rng=np.random.default_rng(seed)
-    )
+    found = _categories(column, 10.0, 0.2, np.random.default_rng(seed))
     assert 'secret' not in found
 
 
 def test_a_single_row_shows_with_chance_delta():
-  epsilon, delta, runs = 1.0, 0.05, 4000
+  delta, runs = 0.05, 4000
   shown = sum(
-    bool(
-      bounds.private_categories(
-        ['me'], epsilon=epsilon, delta=delta, rng=np.random.default_rng(s)
-      )
-    )
+    bool(_categories(['me'], 1.0, delta, np.random.default_rng(s)))
     for s in range(runs)
   )
   assert shown / runs == pytest.approx(delta, abs=5 * math.sqrt(delta / runs))
 
 
-@pytest.mark.parametrize('rows', [3, 5, 8])
-def test_neighbours_are_hard_to_tell_apart(rows):
-  # Empirical check of (epsilon, delta) on the outcome 'is selected'.
-  epsilon, delta, runs = 0.8, 0.01, 4000
+# What was asked of: at a tenth of epsilon 1 the median column loses less than
+# .5 % of its rows and the worst one less than 5 %.
 
-  def shown(count, first_seed):
-    return np.mean(
-      [
-        bool(
-          bounds.private_categories(
-            ['c'] * count,
-            epsilon=epsilon,
-            delta=delta,
-            rng=np.random.default_rng(first_seed + s),
-          )
-        )
-        for s in range(runs)
-      ]
+
+def credit(n=24_000, seed=0):
+  """22 columns as of credit cards: codes, limits, bills and payments."""
+  rng = np.random.default_rng(seed)
+  limit = np.exp(rng.normal(11.8, 0.95, n)).clip(1e4, 1e6).round(-4)
+  used = limit * rng.beta(0.6, 1.2, n)
+  late = [0.1, 0.19, 0.5, 0.11, 0.08, 0.014, 0.006]
+  columns = {
+    'limit': limit,
+    'education': rng.choice(4, n, p=[0.02, 0.35, 0.47, 0.16]),
+    'married': rng.random(n) < 0.4,
+    'age': (21 + rng.gamma(2.2, 6.5, n)).clip(21, 79) // 1,
+  }
+  for month in range(6):
+    columns[f'late {month}'] = rng.choice(np.arange(-2, 5), n, p=late)
+    bill = np.where(rng.random(n) < 0.08, 0, used * rng.uniform(0.5, 1.3, n))
+    credit = -np.exp(rng.normal(5, 2.2, n))
+    columns[f'bill {month}'] = np.where(rng.random(n) < 0.02, credit, bill)
+    paid = np.exp(rng.normal(7.7, 1.35, n)).round()
+    columns[f'paid {month}'] = np.where(rng.random(n) < 0.2, 0, paid)
+  return pd.DataFrame(columns)
+
+
+def test_a_table_of_credit_cards_keeps_its_rows():
+  df = credit()
+  draft = TableSchema.draft(df)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    bounds.check_num_rows(draft, 0.1, 1e-5, len(df))
+  for seed in range(5):
+    found = bounds.release_bounds(
+      df, draft, 0.1, 1e-5, Randomness(seed=seed), Ledger()
     )
+    assert [f.type for f in found.schema] == [f.type for f in draft]
+    lost = {
+      field.name: np.mean(
+        (df[field.name] < field.minimum) | (df[field.name] > field.maximum)
+      )
+      for field in found.schema
+      if field.is_numeric
+    }
+    assert len(lost) == 21
+    assert np.median([*lost.values()]) < 0.001
+    assert max(lost.values()) < 0.03
+    # What is told of it is so.
+    for column in found.columns:
+      truth = lost.get(column.name, 0.0) * len(df)
+      assert abs(column.outside - truth) < 5 * column.std
+      assert abs(column.rows - len(df)) < 0.1 * len(df)
+      assert not column.is_large or column.name.startswith('bill')
+    assert found.schema['paid 0'].maximum < 64 * df['paid 0'].max()
 
-  one, two = shown(rows, 0), shown(rows + 1, runs)
-  slack = 5 / math.sqrt(runs)
-  for p, q in ((one, two), (two, one), (1 - one, 1 - two), (1 - two, 1 - one)):
-    assert p <= math.exp(epsilon) * q + delta + slack
+
+def test_few_rows_are_warned_of_or_refused_before_anything_is_read():
+  draft = TableSchema.draft(credit(2000))
+  with pytest.warns(UserWarning, match=r'Give about 1\d,\d{3} rows, or spend'):
+    bounds.check_num_rows(draft, 0.1, 1e-5, 8000)
+  with pytest.raises(ValueError, match='22 columns .* 800: too few to find'):
+    bounds.check_num_rows(draft, 0.1, 1e-5, 800)
+  # What is public needs no rows.
+  bounds.check_num_rows(
+    TableSchema([Field('age', 'integer', 0, 9)]), 0.1, 1e-5, 10
+  )
+
+
+def test_what_is_left_out_is_counted_and_warned_of():
+  """A far tail that no power of two has much of."""
+  rng = np.random.default_rng(0)
+  tail = 10.0 ** rng.uniform(3, 30, 3000)
+  df = pd.DataFrame({'x': np.append(np.ones(20_000), tail)})
+  schema = TableSchema(
+    [Field('x', 'number', 0, 9, from_data=('minimum', 'maximum'))]
+  )
+  with pytest.warns(UserWarning, match=r"'x', about \d,\d{3} of 2\d,"):
+    found = mechanisms.private_bounds(
+      df, schema, 0.1, 1e-5, Randomness(seed=0), Ledger()
+    )
+  assert (df['x'] > found['x'].maximum).mean() > 0.05
+
+
+def test_few_missing_values_may_still_be_missing():
+  """A column is required only if that replaces hardly a row."""
+  for missing, required in ((0, True), (2000, False)):
+    df = table(40_000)[['age']].astype('Int64')
+    df.loc[: missing - 1, 'age'] = pd.NA
+    marks = ('minimum', 'maximum', 'required')
+    schema = TableSchema([Field('age', 'integer', 0, 9, from_data=marks)])
+    found = mechanisms.private_bounds(
+      df, schema, 0.5, 1e-5, Randomness(seed=0), Ledger()
+    )
+    assert found['age'].required == required

@@ -13,7 +13,6 @@ from tfdpflows.tabular import Field, TableSchema
 
 X = np.random.default_rng(0).normal(size=[200, 1])
 MARKS = ('minimum', 'maximum')
-DRAFT = TableSchema([Field('a', 'number', -9.0, 9.0, from_data=MARKS)])
 COLUMN = types.SimpleNamespace(
   name='a', size=4.0, cell=1.0, missing=False, ordered=True, resolution=1.0
 )
@@ -39,10 +38,11 @@ def _histogram(x, ledger, max_bins=64, randomness=None, **kwargs):
   return found.counts
 
 
-def _bounds(x, ledger, delta=0.0, randomness=None, **kwargs):
+def _bounds(x, ledger, parts=MARKS, randomness=None, **kwargs):
   df = pd.DataFrame({'a': x[:, 0]})
+  draft = TableSchema([Field('a', 'number', -9.0, 9.0, from_data=parts)])
   found = mechanisms.private_bounds(
-    df, DRAFT, 5.0, delta, randomness, ledger, **kwargs
+    df, draft, 5.0, 1e-6, randomness, ledger, **kwargs
   )
   return found['a'].maximum
 
@@ -51,7 +51,7 @@ RELEASES = {
   'normalization': (_normalization, {'bound': 2.0}),
   'quantile': (_quantile, {'q': 0.9}),
   'marginals': (_histogram, {'max_bins': 2}),
-  'bounds': (_bounds, {'delta': 0.1}),
+  'bounds': (_bounds, {'parts': MARKS[:1]}),
 }
 EACH = pytest.mark.parametrize('label', RELEASES)
 

@@ -317,7 +317,7 @@ def test_bad_tables_are_named(people):
   with pytest.raises(ValueError, match='privacy unit of the schema is 7'):
     TableSchema.from_dict({**rows.to_dict(), 'privacyUnit': 7})
   # A delta of one over the number of people is too large.
-  with pytest.warns(UserWarning, match='one over the number of units'):
+  with pytest.raises(ValueError, match='one over the number of units'):
     TabularSynthesizer(
       people.schema, **{**people.arguments, 'delta': 0.05, 'epochs': 1}
     ).fit(people.table, progress=False)

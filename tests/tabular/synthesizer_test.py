@@ -308,14 +308,20 @@ def test_what_cannot_be_planned_writes_nothing(people, tmp_path):
   assert too_large.ledger is None
 
 
-def test_delta_of_one_row_is_warned_of(people, monkeypatch):
+def test_delta_of_one_row_is_refused_or_warned_of(people, monkeypatch):
   def stop(*args, **kwargs):
     raise InterruptedError
 
   monkeypatch.setattr(fitting, 'split_budget', stop)
-  synthesizer = TabularSynthesizer(people.schema, epsilon=1.0, delta=1 / 400)
+  said = r'one over the number of rows 0\.0025'
+  budget = {'epsilon': 1.0, 'delta': 1 / 400}
+  with pytest.raises(ValueError, match=f'{said}.*--allow_large_delta'):
+    TabularSynthesizer(people.schema, **budget).fit(people.table)
+  synthesizer = TabularSynthesizer(
+    people.schema, **budget, allow_large_delta=True
+  )
   with (
-    pytest.warns(UserWarning, match=r'one over the number of rows 0\.0025'),
+    pytest.warns(UserWarning, match=said),
     pytest.raises(InterruptedError),
   ):
     synthesizer.fit(people.table)

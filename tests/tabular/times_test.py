@@ -295,3 +295,40 @@ def test_texts_of_durations_are_read_again():
   scale = TimeScale('duration', unit='microsecond')
   for count in (0, 1, -1, 10**6, -90 * 10**9, 86_400_000_000, 123_456_789_012):
     assert scale.count(scale.text(count)) == count
+
+
+def test_values_outside_are_counted_and_schemas_widened():
+  schema = TableSchema(
+    [
+      Field('day', 'date', '2020-01-01', '2020-12-31', format='%d.%m.%Y'),
+      Field('span', 'duration', 'P0D', 'P2D', unit='hour'),
+      Field(
+        'at',
+        'datetime',
+        '2020-01-01T00:00:00',
+        '2020-12-31T00:00:00',
+        timezone='Europe/Berlin',
+        unit='minute',
+      ),
+    ]
+  )
+  rows = pd.DataFrame(
+    {
+      'day': ['05.03.2020', '31.12.2019', '02.02.2022', 'no day', None],
+      'span': ['P1D', 'P3D', '-P1D', None, 'P1DT30M'],
+      'at': [
+        '2020-06-01T12:00:00',
+        '2021-06-01T12:00:00+02:00',
+        '2019-06-01T12:00:00',
+        None,
+        None,
+      ],
+    }
+  )
+  assert schema.count_clipped(rows) == {'day': 3, 'span': 2, 'at': 2}
+  wide = schema.widened(rows)
+  assert wide.count_clipped(rows) == {'day': 1}
+  assert schema.widened(rows[:1]) == schema
+  read = wide.validate(rows, 'clip', fitting=False)
+  assert str(read['day'].max().date()) == '2022-02-02'
+  assert read['span'].max() == pd.Timedelta(days=3)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from tfdpflows.cli import quiet
 from tfdpflows.cli.command import Options, UsageError
@@ -30,18 +31,31 @@ def add_output(options: Options, text: str) -> None:
   options.switch('overwrite', 'Replace the output where it exists already.')
 
 
-def add_out_of_range(options: Options) -> None:
+def add_out_of_range(
+  options: Options, default: str = 'error', text: Optional[str] = None
+) -> None:
   """Adds `--out_of_range` to the options of a command."""
   options.choice(
     'out_of_range',
     ['error', 'clip'],
-    'What to do with a value that the schema does not allow: stop and name its '
-    'row and column (error), which reveals that row; or move a number to the '
-    'nearest bound, take what is no number or no category for missing, and '
+    text
+    or 'What to do with a value that the schema does not allow: stop and name '
+    'its row and column (error), which reveals that row; or move a number to '
+    'the nearest bound, take what is no number or no category for missing, and '
     'refuse no row, whatever it holds (clip).',
-    default='error',
+    default=default,
     metavar='clip|error',
   )
+
+
+def print_clipped(counts: dict[str, int], num_rows: int, what: str) -> None:
+  """Prints how many values of which columns the schema does not allow."""
+  if not counts:
+    return
+  width = max(map(len, counts))
+  print(f'Values that the schema of the model does not allow {what}:')
+  for name, count in counts.items():
+    print(f'  {name:<{width}}  {count:,} ({count / num_rows:.2%} of the rows)')
 
 
 def check_output(path: str, overwrite: bool) -> None:
@@ -84,6 +98,29 @@ def read_rows(
 
   table = read_table(path, schema, out_of_range)
   return _validated(path, table, schema, out_of_range, fitting, units)
+
+
+def read_any_rows(
+  path: str, schema: TableSchema, fitting: bool = True
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+  """Reads a CSV file, of which no row is refused.
+
+  Args:
+    path: path of the file.
+    schema: `TableSchema`.
+    fitting: see `TableSchema.validate`.
+
+  Returns:
+    The cells as text, and what 'clip' makes of them.
+  """
+  from tfdpflows.tabular.table import read_table
+
+  # Cells of another type would be missing before anybody has counted them.
+  as_text = dataclasses.replace(
+    schema, fields=[dataclasses.replace(f, from_data=('type',)) for f in schema]
+  )
+  table = read_table(path, as_text, 'clip')
+  return table, _validated(path, table, schema, 'clip', fitting, False)
 
 
 def read_private(

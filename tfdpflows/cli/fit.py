@@ -10,6 +10,7 @@ import sys
 
 from tfdpflows.cli import files, quiet
 from tfdpflows.cli.command import Command, UsageError
+from tfdpflows.cli.schema import describe_field
 from tfdpflows.tabular.models import MODELS
 
 
@@ -45,10 +46,17 @@ def _define(options):
     'number of rows.',
     required=True,
   )
+  options.switch(
+    'allow_large_delta',
+    'Warn of a delta that is not below one over the number of rows, or of '
+    'people, and fit nonetheless. Publishing one row in full would be as '
+    'private as that.',
+  )
   options.number(
     'bounds_epsilon',
     'Share of epsilon to spend on types, ranges and categories that the schema '
-    'marks "fromData". Without it such a schema is refused.',
+    'marks "fromData". Without it such a schema is refused. A tenth is enough '
+    'for 20 columns of 20,000 rows; with fewer rows it says what is needed.',
   )
   options.text(
     'privacy_unit',
@@ -171,11 +179,24 @@ def _run(values):
     shutil.rmtree(files.rows_dir(partial), ignore_errors=True)
     raise
   print(synthesizer.privacy_statement())
+  _print_bounds(synthesizer)
   print(f'Wrote the model to {values.model_dir}. Draw rows from it with')
   print(
     f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
     f'--num_rows={synthesizer.num_examples} --output=synthetic.csv'
   )
+
+
+def _print_bounds(synthesizer):
+  """Prints the domains that were found privately, and what they leave out."""
+  found = synthesizer.bounds
+  if not found:
+    return
+  width = max(len(column.name) for column in found)
+  print('Found privately, at two standard deviations of the noise:')
+  for column in found:
+    domain = describe_field(synthesizer.schema[column.name])
+    print(f'  {column.name:<{width}}  {domain}: {column}')
 
 
 def _fit(schema, values, partial):
@@ -212,6 +233,7 @@ def _fit(schema, values, partial):
     max_rows_epsilon=values.max_rows_epsilon,
     unit_weighting=values.unit_weighting,
     accountant=values.accountant,
+    allow_large_delta=values.allow_large_delta,
     seed=values.seed,
     overwrite=values.overwrite,
     resume=values.resume,

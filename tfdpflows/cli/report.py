@@ -24,7 +24,13 @@ def _define(options):
     metavar='FILE',
     required=True,
   )
-  files.add_out_of_range(options)
+  files.add_out_of_range(
+    options,
+    'clip',
+    'What to do with a value of a real row that the schema does not allow: '
+    'compare it as it is, and show how many of each column a fit would have '
+    'clipped (clip); or stop and name its row and column (error).',
+  )
   options.section('Report')
   options.text(
     'target',
@@ -47,10 +53,13 @@ def _run(values):
       f'--target={values.target} is no column of the model; it has '
       f'{", ".join(schema.names)}.'
     )
-  real, synthetic = (
-    files.read_rows(path, schema, values.out_of_range)
-    for path in (values.real, values.synthetic)
-  )
+  counts = {}
+  if values.out_of_range == 'clip':
+    real, _ = files.read_any_rows(values.real, schema)
+    counts = schema.count_clipped(real)
+  else:
+    real = files.read_rows(values.real, schema, 'error')
+  synthetic = files.read_rows(values.synthetic, schema, 'error')
   write_report(
     values.output,
     real=real,
@@ -59,7 +68,9 @@ def _run(values):
     statement=synthesizer.privacy_statement(),
     target=values.target,
     title=values.title,
+    out_of_range=values.out_of_range,
   )
+  files.print_clipped(counts, len(real), 'are compared as they are')
   print(
     f'Wrote {values.output}. It is computed from the real rows without noise: '
     'where they are\nprivate, so is the report.'

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 from tfdpflows.cli import files
 from tfdpflows.cli.command import Command, UsageError
+
+if TYPE_CHECKING:
+  from tfdpflows.tabular.schema import Field
 
 
 def _define(options):
@@ -123,7 +127,7 @@ def _run(values):
   schema.to_json(values.output, overwrite=values.overwrite)
   width = max(len(name) for name in schema.names)
   for field in schema:
-    print(f'  {field.name:<{width}}  {_describe(field)}')
+    print(f'  {field.name:<{width}}  {describe_field(field)}')
   if dialect != COMMAS:
     print(
       f'The file is {dialect.encoding} with {dialect.delimiter!r} between the '
@@ -169,7 +173,8 @@ def _print_findings(findings):
     print(f'  {name:<{widths[0]}}  {problem:<{widths[1]}}  {fix}'.rstrip())
 
 
-def _describe(field):
+def describe_field(field: Field) -> str:
+  """Returns type and domain of a field in a few words."""
   if field.categories is not None:
     count = len(field.categories)
     shown = ', '.join(str(value) for value in field.categories[:4])

@@ -15,7 +15,14 @@ def _define(options):
     metavar='FILE',
     required=True,
   )
-  files.add_out_of_range(options)
+  files.add_out_of_range(
+    options,
+    'clip',
+    'What to do with a value that the schema does not allow: score the row as '
+    'if a number were the nearest bound, and what is no number or no category '
+    'missing, and say how many there are (clip); or stop and name its row and '
+    'column (error).',
+  )
   files.add_output(
     options,
     'CSV file to write: one column, log_prob, in the order of the rows.',
@@ -31,15 +38,19 @@ def _run(values):
   from tfdpflows.tabular.table import write_table
 
   synthesizer = files.load_model(values.model_dir)
-  table = files.read_rows(
-    values.input, synthesizer.schema, values.out_of_range, fitting=False
-  )
+  schema, counts = synthesizer.schema, {}
+  if values.out_of_range == 'clip':
+    cells, table = files.read_any_rows(values.input, schema, fitting=False)
+    counts = schema.count_clipped(cells)
+  else:
+    table = files.read_rows(values.input, schema, 'error', fitting=False)
   log_prob = synthesizer.log_prob(table)
   write_table(pd.DataFrame({'log_prob': log_prob}), values.output)
   print(
     f'Wrote {len(table):,} log-densities to {values.output}: '
     f'{np.mean(log_prob):.4f} nats per row on average.'
   )
+  files.print_clipped(counts, len(table), 'were clipped')
   print(
     'They are computed from these rows without noise: where the rows are '
     'private, so\nare the scores.'

@@ -70,8 +70,10 @@ def write_report(
     target: name of the column that the classifiers predict; `None` leaves the
       scores out.
     title: heading of the page.
-    out_of_range: 'error', or 'clip' to move values of the real table to the
-      nearest declared one.
+    out_of_range: what to do with values of the real table that the schema does
+      not declare. 'error' refuses them; 'clip' compares them as they are (of
+      further categories the 64 most frequent of a column, others as missing),
+      and shows how many of each column clipping would replace.
     classifiers: see `evaluation.train_on_synthetic`.
     seed: seed of the classifiers and of the halves they are scored on.
 
@@ -92,14 +94,20 @@ def write_report(
   ...   print(open(path, encoding='utf-8').readline().strip())
   <!doctype html>
   """
-  real = _validated(real, schema, 'real', out_of_range)
   synthetic = _validated(synthetic, schema, 'synthetic', 'error')
+  clipped = {}
+  if out_of_range == 'clip':
+    clipped, schema = schema.count_clipped(real), schema.widened(real)
+  real = _validated(real, schema, 'real', out_of_range)
   comparison = compare(real, synthetic, schema)
   scores = None
   if target is not None:
     scores = _scores(real, synthetic, schema, target, classifiers, seed)
   columns = [
-    _column(comparison.marginals.loc[f.name], real, synthetic, f)
+    {
+      **_column(comparison.marginals.loc[f.name], real, synthetic, f),
+      'clipped': clipped.get(f.name, 0),
+    }
     for f in schema.fields
   ]
   groups = rare_groups(real, synthetic, schema)
@@ -107,7 +115,7 @@ def write_report(
   facts = facts if isinstance(facts, dict) else None
   page = _template().render(
     verdicts=_verdicts(facts, columns, comparison, scores, groups),
-    plain_privacy=verdict.plain_privacy(facts),
+    plain_privacy=verdict.plain_privacy(facts, sum(clipped.values())),
     groups=_listed(groups),
     num_groups=len(groups),
     nearest=_nearest(real, synthetic, schema, seed),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import statistics
+import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import dp_accounting
 import numpy as np
 import pandas as pd
 from dp_accounting import NeighboringRelation
 
+from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_positive
-from tfdpflows.accounting import EpsilonDeltaDpEvent
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
@@ -27,20 +30,117 @@ if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
   from tfdpflows.sampling import Units
-  from tfdpflows.tabular.schema import TableSchema
+  from tfdpflows.tabular.schema import Field, TableSchema
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
 _NUMBER_EXPONENTS = (-32, 120)
 _INTEGER_EXPONENTS = (0, 53)
-# Probability that an empty bin of the whole histogram passes the threshold.
-_FALSE_ALARM = 0.01
-# To decide on a type, or whether values are missing, needs less than to find a
-# domain.
-_WEIGHTS = {'required': 0.5, 'type': 0.5}
+# What becomes of a cell: `None` before, clipped or made missing, kept.
+_OUTCOMES = ('missing', 'outside', 'inside')
 _KINDS = ('boolean', 'integer', 'number', 'string')
 # The largest share of other values in a column of numbers, and of values that
 # are not whole in a column of integers.
 _FOREIGN, _FRACTIONAL = 0.05, 0.01
+# Of domains there are two looks; the second one is divided by how many of the
+# rows the first one leaves unexplained, and this share of them more.
+_LOOKS, _NEED = 2, 0.01
+# What a column's counts weigh: of the kinds of its cells, of its domain, and of
+# what the domain leaves out.
+_WEIGHTS = {'type': 0.3, 'domain': 1.0, 'outcome': 0.4}
+# A category must stand higher above the noise than the end of a range, which is
+# moved outwards.
+_DOMAIN_WEIGHTS = {'enum': 2.0, 'range': 1.0}
+# The share of delta for categories that one row alone has.
+_CATEGORIES_DELTA = 0.1
+# Probability that an empty count passes for a type.
+_TYPE_ALARM = 0.01
+# Probabilities that an empty bin passes: of all bins of a column together,
+# where it would make the range absurd; of those of the other sign, where it
+# makes it twice as wide; and next to the end of what is seen.
+_FAR_ALARM, _BELOW_ALARM, _NEAR_ALARM = 1e-3, 2e-2, 5e-3
+# Numbers of bins that are looked at together.
+_WINDOWS = (1, 2, 4)
+# So many bins are looked at together beyond an end, which is moved further out
+# until no more than a share of the rows is expected there, if bins go on to
+# become emptier as they do; but no more than so many bins.
+_NEAR, _TAIL, _MOST_FURTHER = 3, 1e-3, 4
+_SLOWEST_DECAY = 0.75
+# A column may be required if it is shown that no more are missing.
+_MISSING = 0.01
+# The share of rows outside that is warned of, where there may be as many, and
+# the noise, in standard deviations, that they must stand out of.
+_LARGE, _SURE = 0.05, 2.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+  """Noise on counts of which a row changes one by 1.
+
+  Attributes:
+    scale: of the noise: the standard deviation of a Gaussian, or the `1 /
+      epsilon` of Laplace noise.
+    gaussian: whether it is Gaussian, or else Laplace noise.
+
+  >>> round(Noise(10.0).quantile(0.01), 1)
+  23.3
+  """
+
+  scale: float
+  gaussian: bool = True
+
+  @property
+  def std(self) -> float:
+    """Its standard deviation."""
+    return self.scale if self.gaussian else math.sqrt(2) * self.scale
+
+  def add(self, counts: npt.ArrayLike, rng: np.random.Generator) -> np.ndarray:
+    """Returns counts with noise."""
+    counts = np.asarray(counts, np.float64)
+    draw = rng.normal if self.gaussian else rng.laplace
+    return counts + draw(scale=self.scale, size=counts.shape)
+
+  def quantile(self, probability: float) -> float:
+    """Returns what it exceeds with this probability, below 1/2."""
+    if self.gaussian:
+      return -statistics.NormalDist().inv_cdf(probability) * self.scale
+    return -math.log(2 * probability) * self.scale
+
+
+class ColumnBounds(NamedTuple):
+  """What was released of the rows that a private domain leaves out.
+
+  Attributes:
+    name: name of the column.
+    outside: about how many rows have a value that the schema found does not
+      hold: numbers that clipping moves, others that it makes missing.
+    std: standard deviation of the noise of `outside`, in rows.
+    rows: about how many rows the table has; with units, their weight.
+  """
+
+  name: str
+  outside: float
+  std: float
+  rows: float
+
+  @property
+  def is_large(self) -> bool:
+    """Whether it stands out of the noise, and may be more than 5 %."""
+    most = self.outside + self.std
+    return self.outside > _SURE * self.std and most > _LARGE * self.rows
+
+  def __str__(self) -> str:
+    outside = max(self.outside, 0.0)
+    return (
+      f'about {outside:,.0f} of {self.rows:,.0f} rows outside (+- '
+      f'{2 * self.std:,.0f})'
+    )
+
+
+class Bounds(NamedTuple):
+  """A `TableSchema` without marks, and `ColumnBounds` of those that had one."""
+
+  schema: TableSchema
+  columns: tuple[ColumnBounds, ...]
 
 
 def bounds_event(
@@ -53,19 +153,24 @@ def bounds_event(
 ) -> dp_accounting.DpEvent:
   """Returns the `DpEvent` of `private_bounds`, `NoOpDpEvent` without marks.
 
-  It costs (`epsilon`, `delta`) where an accountant takes the same relation.
+  Its mechanism is (`epsilon`, `delta`)-private: one Gaussian mechanism, and a
+  tenth of `delta` where there may be categories. It composes with others as
+  these do, for which `pld` is tight; accountants that are not may charge more
+  for it alone, such as .111 for .1 under `rdp` and `zcdp`.
   """
   rows = differing_rows(neighboring_relation)
-  parts = [
-    # Accountants take the sum to change by as much as `rows` of them.
-    dp_accounting.LaplaceDpEvent(rows / eps)
-    if kind not in ('enum', 'domain')
-    else EpsilonDeltaDpEvent(eps, delta_part)
-    for _, kind, eps, delta_part in _plan(schema, epsilon, delta)
-  ]
-  if not parts:
+  plan = _plan(schema, epsilon, delta)
+  if not plan.fields:
     return dp_accounting.NoOpDpEvent()
-  return dp_accounting.ComposedDpEvent(parts)
+  if not plan.gaussian:
+    return accounting.EpsilonDeltaDpEvent(epsilon)
+  # Accountants take the sum to change by as much as `rows` of them.
+  event = dp_accounting.GaussianDpEvent(rows * plan.multiplier)
+  if not plan.delta:
+    return event
+  return dp_accounting.ComposedDpEvent(
+    [event, accounting.EpsilonDeltaDpEvent(0.0, plan.delta)]
+  )
 
 
 def private_bounds(
@@ -82,20 +187,22 @@ def private_bounds(
 ) -> TableSchema:
   """Returns the schema with every mark replaced by a private estimate.
 
-  Of `schema`, only what is not marked is used, and the names. The budget is
-  split evenly over the marked ranges and enums, with half a share for each
-  marked `required` and each marked type. A column whose type is marked has a
-  share for the type, and one for the range or the enum of that type. Rows
-  outside of the new bounds have to be clipped afterwards (`schema.validate(df,
-  out_of_range='clip')`): rare categories become missing values, numbers move to
-  the nearest bound.
+  Of `schema`, only what is not marked is used, and the names. Three counts are
+  made of a column: of the kinds of its cells, where the type is marked; of its
+  values, by powers of two or by categories; and of the rows that the domain
+  found leaves out. Rows outside of the new bounds have to be clipped afterwards
+  (`schema.validate(df, out_of_range='clip')`): rare categories become missing
+  values, numbers move to the nearest bound. A warning names the columns where
+  this may be more than one row in twenty.
 
   Args:
     df: `DataFrame` with at least the marked columns. No value is refused; what
       the type of a column cannot hold counts as missing.
     schema: `TableSchema` with marks.
     epsilon: epsilon of all marks together.
-    delta: delta of all marked enums and types together.
+    delta: delta of all marks together. With 0, for ranges and `required` of
+      columns whose types are public, the noise is that of Laplace, which is
+      larger where there are more than a few columns.
     randomness: see `tfdpflows.mechanisms`, as the errors.
     ledger: see there.
     label: see there.
@@ -112,23 +219,57 @@ def private_bounds(
 
   #### Formal guarantee
 
-  Where a row is added or removed, `private_type` and `private_range` are
-  `epsilon_i`-private, and `private_categories` is `(epsilon_i,
-  delta_i)`-private; where a row is replaced, they are run with half of both.
-  Which of the last two a column of a private type goes through depends on the
-  released type, and either costs no more than what is charged. Whether values
-  are missing is one count with Laplace noise of scale `1 / epsilon_i`; given
-  type and categories it changes by at most 1, whether a row is added, removed
-  or replaced. A unit counts as a row does: its weights add up to 1 at most, and
-  the categories that it alone has, as many as its rows, share `delta_i`. The
-  release is their composition, `bounds_event`, and is
-  `(epsilon, delta)`-private by basic composition.
+  All counts are one Gaussian mechanism. Adding or removing a row changes one
+  count by 1 among the kinds of each column, one among its bins or categories
+  and one of the last three; so does a unit, whose weights add up to 1 at most,
+  in the l2 norm. With precisions (one over the variance of the noise) that add
+  up to `1 / z**2` over all of these, the release is that of noise multiplier z:
+  how the precision for bins and categories is shared among columns depends on
+  the kinds released before, and not how much it is (Smith and Thakurta 2022,
+  fully adaptive composition of Gaussian mechanisms). A category is counted
+  only where some row has it (Korolova et al. 2009): where it is one row's, it
+  is shown with probability `delta_i` at most, and these add up to a tenth of
+  `delta` over columns, and over the categories that a unit alone has, as many
+  as its rows. z is that of an (`epsilon`, `.9 delta`)-private Gaussian
+  mechanism, or of all of `delta` where there can be no categories. Where a row
+  is replaced, z and one over `delta_i` are twice what they are else. With
+  `delta` 0 the scales of Laplace noise take the place of precisions, and add up
+  to `epsilon`.
   """
+  found = release_bounds(
+    df,
+    schema,
+    epsilon,
+    delta,
+    randomness,
+    ledger,
+    label=label,
+    resume=resume,
+    units=units,
+  )
+  warn_of_outside(found.columns, epsilon)
+  return found.schema
+
+
+def release_bounds(
+  df: pd.DataFrame,
+  schema: TableSchema,
+  epsilon: float,
+  delta: float,
+  randomness: Optional[Randomness],
+  ledger: PrivacyLedger,
+  *,
+  label: str = 'bounds',
+  resume: bool = False,
+  units: Optional[Units] = None,
+) -> Bounds:
+  """Returns what `private_bounds` does, and how many rows are outside."""
   relation = ledger.neighboring_relation
+  rows = differing_rows(relation)
   plan = _plan(schema, epsilon, delta)
-  if not plan:
-    return schema
-  fields = {field.name: field for field, *_ in plan}
+  if not plan.fields:
+    return Bounds(schema, ())
+  fields = dict(plan.fields)
   table = type(schema)(fields.values()).public_part(df)
   weights = row_weights(units, len(df))
   # Rows of weight 0 are not there.
@@ -144,7 +285,7 @@ def private_bounds(
       'release': 'bounds',
       'epsilon': epsilon,
       'delta': delta,
-      'parts': [_facts(field, kind) for field, kind, *_ in plan],
+      'parts': [_facts(field) for field in fields.values()],
       **({} if units is None else {'max_rows_per_unit': most}),
     },
     arrays=[
@@ -154,41 +295,119 @@ def private_bounds(
     resume=resume,
     units=units,
   )
-  rng, rows = randomness.numpy(str(label)), differing_rows(relation)
-  for name, kind, eps, delta_part in [(f.name, *rest) for f, *rest in plan]:
-    field, column = fields[name], table[name]
-    if kind == 'domain':
-      kind = {'string': 'enum', 'boolean': None}.get(field.type, 'range')
-    changes, found = {}, True
-    if kind == 'type':
-      found = private_type(schema.kinds(column), eps / rows, rng, weights)
-      if found:
-        field = _of_type(field, found)
-        table[name] = type(schema)([field]).public_part(table[[name]])[name]
-    elif kind == 'range':
-      changes = found = _range_of(column, weights, field, eps / rows, rng)
-    elif kind == 'enum':
-      found = private_categories(
-        column, eps / rows, delta_part / rows / most, rng, weights
+  rng, were_present = randomness.numpy(str(label)), table.notna()
+  for name, field in fields.items():
+    if 'type' in field.from_data:
+      found = private_type(
+        schema.kinds(table[name]), plan.noise('type', rows), rng, weights
       )
-      changes = {'enum': found}
-    elif kind == 'required':
-      changes = {'required': _is_required(column, weights, field, eps, rng)}
-    if not found:
-      raise ValueError(
-        f'Column {name!r}: no {kind} rises above the noise; spend more on '
-        'bounds, or state them in the schema from public knowledge.'
-      )
-    marks = set(field.from_data) - {kind, *changes}
+      if not found:
+        raise _too_little(name, 'type')
+      fields[name] = _of_type(field, found)
+      typed = type(schema)([fields[name]]).public_part(table[[name]])
+      table[name] = typed[name]
+  domains = _domains(fields, table, weights, plan.delta_of_column / rows / most)
+  for shares in _two_looks(domains, plan.shares['domain']):
+    for name, share in shares.items():
+      domains[name].measure(plan.noise(share, rows), rng)
+  for name, domain in domains.items():
+    changes = domain.constraints()
+    if changes is None:
+      raise _too_little(name, domain.kind)
+    # A bound that is public still holds.
+    field = fields[name]
+    marks = set(field.from_data) & {'required'}
     fields[name] = dataclasses.replace(field, from_data=marks, **changes)
-  return dataclasses.replace(
-    schema, fields=[fields.get(field.name, field) for field in schema.fields]
+  noise = plan.noise('outcome', rows)
+  outcomes = {
+    name: noise.add(
+      _outcome(field, table[name], were_present[name], weights), rng
+    )
+    for name, field in fields.items()
+  }
+  # All columns have the same rows.
+  total = max(float(np.mean([*outcomes.values()]) * len(_OUTCOMES)), 1.0)
+  two = Noise(math.sqrt(2) * noise.scale, noise.gaussian)
+  columns = []
+  for name, (missing, outside, _) in outcomes.items():
+    field = fields[name]
+    if name in domains or 'type' in plan.fields[name].from_data:
+      columns.append(ColumnBounds(name, float(outside), noise.std, total))
+    if 'required' in field.from_data:
+      most_missing = missing + outside + two.quantile(0.1)
+      required = bool(most_missing <= _MISSING * total)
+      fields[name] = dataclasses.replace(field, required=required, from_data=())
+  return Bounds(
+    dataclasses.replace(
+      schema, fields=[fields.get(field.name, field) for field in schema.fields]
+    ),
+    tuple(columns),
+  )
+
+
+def warn_of_outside(columns: Iterable[ColumnBounds], epsilon: float) -> None:
+  """Warns of columns of which bounds leave out more than one row in twenty."""
+  large = [column for column in columns if column.is_large]
+  if large:
+    named = '; '.join(f'{column.name!r}, {column}' for column in large)
+    # What is not seen shrinks as the noise does.
+    factor = 2 * max(c.outside / c.rows for c in large) / _LARGE
+    warnings.warn(
+      f'Private bounds may leave out more than 5 % of {named}: these are '
+      'clipped or become missing. State ranges or categories in the schema '
+      'from public knowledge; or spend about '
+      f'{max(factor, 2) * epsilon:.2g} on bounds in place of {epsilon:g}.',
+      stacklevel=3,
+    )
+
+
+def check_num_rows(
+  schema: TableSchema, epsilon: float, delta: float, num_rows: int
+) -> None:
+  """Refuses bounds of so few rows that they say nothing; warns of few rows.
+
+  Args:
+    schema: see `private_bounds`.
+    epsilon: see there.
+    delta: see there.
+    num_rows: the public number of rows, or of units.
+
+  Raises:
+    ValueError: if a value needs half of the rows to be seen.
+  """
+  plan = _plan(schema, epsilon, delta)
+  if not plan.fields:
+    return
+  marked = [f for f in plan.fields.values() if set(f.from_data) - {'required'}]
+  if not marked:
+    return
+  noise = plan.noise(plan.shares['domain'] / len(marked), 1)
+  needed = noise.quantile(_FAR_ALARM / len(_WINDOWS) / len(_edges('number')))
+  if needed <= _LARGE * num_rows:
+    return
+  enough = needed / _LARGE
+  said = (
+    f'Private bounds of {len(plan.fields)} columns at epsilon {epsilon:g} see '
+    f'values that {needed:,.0f} rows or more have, and there are '
+    f'{num_rows:,}: %s. Give about {enough:,.0f} rows, or spend about '
+    f'{epsilon * enough / num_rows:.2g} on bounds; or state ranges, categories '
+    'and types in the schema from public knowledge.'
+  )
+  if needed > num_rows / 2:
+    raise ValueError(said % 'too few to find any')
+  warnings.warn(said % 'ranges may leave out more than 5 %', stacklevel=5)
+
+
+def _too_little(name, kind):
+  return ValueError(
+    f'Column {name!r}: no {kind} rises above the noise; spend more on bounds, '
+    'or state them in the schema from public knowledge.'
   )
 
 
 def private_type(
   kinds: Iterable[Any],
-  epsilon: float,
+  noise: Noise,
   rng: np.random.Generator,
   weights: Optional[npt.ArrayLike] = None,
 ) -> Optional[str]:
@@ -199,122 +418,295 @@ def private_type(
   each value; entries that are no type are left out. `weights [n]` is what each
   counts, 1 by default. `None` is returned if no count rises above the noise.
 
-  `epsilon`-private where a row is added or removed, as `private_range`: four
-  counts with Laplace noise, of which a row changes one.
+  A row changes one of the four counts, by 1.
 
   >>> kinds = ['integer'] * 900 + ['number'] * 300 + ['string']
-  >>> private_type(kinds, 0.5, np.random.default_rng(0))
+  >>> private_type(kinds, Noise(2.0), np.random.default_rng(0))
   'number'
   """
-  scale = 1 / epsilon
   counts = dict.fromkeys(_KINDS, 0.0)
   for kind, weight in zip(kinds, _weights(weights, kinds)):
     if kind in counts:
       counts[kind] += weight
-  counts = np.array([*counts.values()])
-  noisy = counts + rng.laplace(scale=scale, size=len(counts))
+  noisy = noise.add([*counts.values()], rng)
   boolean, integer, number, string = noisy
-  noise = math.log(1 / (2 * _FALSE_ALARM)) * scale
+  high = noise.quantile(_TYPE_ALARM)
   total = max(noisy.sum(), 0.0)
-  foreign = noise + _FOREIGN * total
-  if noisy.max() <= noise:
+  foreign = high + _FOREIGN * total
+  if noisy.max() <= high:
     return None
   numeric = integer + number
   if string > foreign or (boolean > foreign and numeric > foreign):
     return 'string'
   if boolean > numeric:
     return 'boolean'
-  return 'number' if number > noise + _FRACTIONAL * total else 'integer'
+  return 'number' if number > high + _FRACTIONAL * total else 'integer'
 
 
-def private_range(
-  values: npt.ArrayLike,
-  epsilon: float,
-  rng: np.random.Generator,
-  integer: bool = False,
-  weights: Optional[npt.ArrayLike] = None,
-) -> Optional[tuple[float, float]]:
-  """Returns a private range that holds nearly all values, `None` if too few.
+class Bins:
+  """Noisy counts of numbers by powers of two, and a range that is read off.
 
-  Values are counted in bins that end at signed powers of two, noise is added,
-  and the range runs from the lowest bin to the highest one whose noisy count
-  passes a threshold that an empty histogram passes with probability 1 %. An end
-  that is near zero for the size of the other end is zero. The far end is at
-  most about twice what the values need; values in bins of few rows may lie
-  outside the range. NaN and infinite values are left out; bounds of an
-  `integer` column are whole.
+  Args:
+    values: numbers; NaN and infinite ones count as missing.
+    integer: whether bounds are to be whole.
+    weights: what each value counts, 1 by default.
+    limits: public bounds, infinite where there is none.
 
-  #### Formal guarantee
-
-  `epsilon`-private where a row is added or removed: the bins are disjoint and
-  fixed, so that a row changes one count by 1, and the noise has the scale
-  `1 / epsilon`. Reading a range off the noisy counts is post-processing.
+  A row changes one count, by 1; all that is read off them is post-processing.
 
   #### Example
 
   >>> ages = np.random.default_rng(0).integers(18, 91, 5000)
-  >>> private_range(ages, 0.5, np.random.default_rng(1), integer=True)
+  >>> bins = Bins(ages, integer=True)
+  >>> bins.measure(Noise(2.0), np.random.default_rng(1))
+  >>> bins.range()
   (0, 127)
   """
-  low, high = _INTEGER_EXPONENTS if integer else _NUMBER_EXPONENTS
-  positive = np.append(0.0, 2.0 ** np.arange(low, high + 1))
-  edges = np.concatenate([-positive[:0:-1], positive])
-  values = as_numbers(values, 'values').astype(np.float64)
-  weights = _weights(weights, values)[np.isfinite(values)]
-  values = values[np.isfinite(values)]
-  values = np.clip(values, edges[0], np.nextafter(edges[-1], 0))
-  counts = np.histogram(values, edges, weights=weights)[0]
-  scale = 1 / epsilon
-  noisy = counts + rng.laplace(scale=scale, size=len(counts))
-  passed = noisy > math.log(len(counts) / (2 * _FALSE_ALARM)) * scale
-  if not passed.any():
-    return None
+
+  kind = 'range'
+
+  def __init__(
+    self,
+    values: npt.ArrayLike,
+    integer: bool = False,
+    weights: Optional[npt.ArrayLike] = None,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+  ):
+    values = as_numbers(values, 'values').astype(np.float64)
+    weights = _weights(weights, values)
+    known = np.isfinite(values)
+    self._edges = edges = _edges('integer' if integer else 'number')
+    self._integer, self._limits = integer, limits
+    values = np.clip(np.clip(values[known], *limits), *edges[[0, -1]])
+    values = np.minimum(values, np.nextafter(edges[-1], 0))
+    counts = np.histogram(values, edges, weights=weights[known])[0]
+    self._measured = _Measured(np.append(counts, weights[~known].sum()))
+
+  def measure(self, noise: Noise, rng: np.random.Generator) -> None:
+    """Counts with noise; more than once to be more exact."""
+    self._measured.measure(noise, rng)
+
+  def explained(self) -> float:
+    """About how many rows are missing, or in bins that stand out."""
+    sides, seen = self._sides()
+    inside = sum(side[places].sum() for side, places in zip(sides, seen))
+    return inside + self._measured.noisy[-1]
+
+  def range(self) -> Optional[tuple[float, float]]:
+    """Returns a range that holds nearly all values, `None` if too few.
+
+    It holds all bins that stand out of the noise, alone or with neighbours, and
+    goes on outwards: over bins close by that stand out less, and then as far as
+    one value in a thousand is expected, had each further bin the share of the
+    one before that the last two have, but by no more than four bins. A range
+    that is too wide costs later histograms little, and one that is too narrow
+    costs rows. Of the ends of a range of one sign the nearer one is zero.
+    """
+    noise, (sides, seen) = self._measured.noise, self._sides()
+    if not any(places.any() for places in seen):
+      return None
+    ends = [*map(_last, seen)]
+    total = sum(side[places].sum() for side, places in zip(sides, seen))
+    # As small values of the other sign cost little, less has to be seen of
+    # them.
+    highest = max(ends)
+    below = noise.quantile(_BELOW_ALARM / highest)
+    ends = [
+      max(end, _last(side[:highest] > below)) for side, end in zip(sides, ends)
+    ]
+    ends = [
+      _further(side, end, noise, total) if end else 0
+      for side, end in zip(sides, ends)
+    ]
+    zero = len(self._edges) // 2
+    low, high = self._edges[zero - ends[0]], self._edges[zero + ends[1]]
+    if self._integer:
+      # The last bin ends before its edge.
+      return int(low), int(max(high - 1, low))
+    return float(low), float(high)
+
+  def constraints(self) -> Optional[dict[str, float]]:
+    """Returns those of a field, within the limits."""
+    found = self.range()
+    if found is None:
+      return None
+    low, high = self._limits
+    return {
+      'minimum': min(max(found[0], low), high),
+      'maximum': max(min(found[1], high), low),
+    }
+
+  def _sides(self):
+    """Bins by distance from zero, the nearest first, and which stand out."""
+    noisy, noise = self._measured.noisy[:-1], self._measured.noise
+    zero = len(noisy) // 2
+    sides = noisy[:zero][::-1], noisy[zero:]
+    far = noise.quantile(_FAR_ALARM / len(noisy) / len(_WINDOWS))
+    return sides, [_seen(side, far, noise.std) for side in sides]
+
+
+def _seen(counts, threshold, std):
+  """Which bins stand out of the noise, alone or with their neighbours."""
+  seen = counts > threshold
+  for width in _WINDOWS[1:]:
+    left = np.where(seen, 0.0, counts)
+    sums = np.convolve(left, np.ones(width), 'valid')
+    for first in np.flatnonzero(sums > threshold * math.sqrt(width)):
+      # Those of them that are likely to hold something.
+      seen[first : first + width] |= left[first : first + width] > std
+  return seen
+
+
+def _last(passed):
+  """How many bins lie up to the last one that passed."""
   places = np.flatnonzero(passed)
-  found = edges[places[0]], edges[places[-1] + 1]
-  # Bins near zero are narrow and hide below the threshold what they hold.
-  if 0 < found[0] <= found[1] / 8:
-    found = 0.0, found[1]
-  if 0 > found[1] >= found[0] / 8:
-    found = found[0], 0.0
-  if integer:
-    # The last bin ends before its edge, except where it is a lone zero or one.
-    return int(found[0]), int(max(found[1] - 1, found[0]))
-  return float(found[0]), float(found[1])
+  return int(places[-1]) + 1 if len(places) else 0
 
 
-def private_categories(
-  column: Iterable[Any],
-  epsilon: float,
-  delta: float,
-  rng: np.random.Generator,
-  weights: Optional[npt.ArrayLike] = None,
-) -> tuple[Any, ...]:
-  """Returns the categories that enough rows have, privately, sorted.
+def _further(counts, end, noise, total):
+  """Moves an end outwards: bins are counted from zero, `end` is how many."""
+  near, few, moved = noise.quantile(_NEAR_ALARM), _TAIL * total, True
+  while moved:
+    ahead = np.cumsum(counts[end : end + _NEAR])
+    # Nor is less followed than is given up in the end.
+    least = np.maximum(near * np.sqrt(np.arange(len(ahead)) + 1), few)
+    moved = _last(ahead > least)
+    end += moved
+  last = max(counts[end - 1], noise.std)
+  following = counts[end] if end < len(counts) else 0.0
+  ratio = (max(following, 0.0) + noise.std) / last
+  ratio = min(ratio, _SLOWEST_DECAY)
+  expected, further = last * ratio / (1 - ratio), 0
+  while expected > few and further < _MOST_FURTHER:
+    expected, further = expected * ratio, further + 1
+  return min(end + further, len(counts))
 
-  These are the strings, booleans and numbers whose noisy count passes
-  `1 + log(1 / (2 * delta)) / epsilon`; other values are left out. `weights [n]`
-  is what each counts, 1 by default.
+
+def _edges(kind):
+  low, high = _INTEGER_EXPONENTS if kind == 'integer' else _NUMBER_EXPONENTS
+  positive = np.append(0.0, 2.0 ** np.arange(low, high + 1))
+  return np.concatenate([-positive[:0:-1], positive])
+
+
+class Categories:
+  """Noisy counts of the categories that rows have, and those that many have.
+
+  Categories are strings, booleans and numbers; other values count as missing.
+
+  Args:
+    column: the values.
+    weights: what each value counts, 1 by default.
+    delta: probability with which a category that one row alone has may be shown
+      in a look.
 
   #### Formal guarantee
 
-  `(epsilon, delta)`-private where a row is added or removed (Korolova et al.,
-  2009). The row has one category. If others have it too, its noisy count is a
-  Laplace mechanism; if the row is the only one, the category is released with
-  probability `delta` at most. Replacing a row changes two categories, whose
-  noise is independent: then the release is a composition of two such ones.
-  Where a unit of k rows, whose weights add up to 1, is added or removed, it is
-  the only one in k categories at most: `(epsilon, k delta)`-private.
+  A row has one category (Korolova et al., 2009). If others have it too, it
+  changes one noisy count by 1. If the row is the only one, it passes what the
+  noise exceeds with probability `delta`, and 1 more, with probability `delta`
+  at most in each of `looks`; but for that, its count is as good as absent.
+  Replacing a row changes two categories, whose noise is independent, and either
+  may be shown. Where a unit of k rows, whose weights add up to 1, is added or
+  removed, it is the only one in k categories at most, of which any is shown
+  with probability `k delta`.
 
   #### Example
 
   >>> colours = ['red'] * 500 + ['blue'] * 400 + ['my name']
-  >>> private_categories(colours, 0.5, 1e-6, np.random.default_rng(0))
+  >>> categories = Categories(colours, delta=1e-6)
+  >>> categories.measure(Noise(2.0), np.random.default_rng(0))
+  >>> categories.enum()
   ('blue', 'red')
   """
-  categories, counts = _counted(column, _weights(weights, column))
-  noise = rng.laplace(scale=1 / epsilon, size=len(counts))
-  passed = counts + noise >= 1 - math.log(2 * delta) / epsilon
-  return tuple(c for c, shown in zip(categories, passed) if shown)
+
+  kind = 'enum'
+
+  def __init__(
+    self,
+    column: Iterable[Any],
+    weights: Optional[npt.ArrayLike] = None,
+    *,
+    delta: float,
+  ):
+    self._names, counts, missing = _counted(column, _weights(weights, column))
+    self._delta = delta
+    self._measured = _Measured(np.append(counts, missing))
+
+  def measure(self, noise: Noise, rng: np.random.Generator) -> None:
+    """Counts with noise; more than once to be more exact."""
+    self._measured.measure(noise, rng)
+
+  def explained(self) -> float:
+    """About how many rows are missing, or in categories that are shown."""
+    return float(self._measured.noisy[np.append(self._shown(), True)].sum())
+
+  def enum(self) -> tuple[Any, ...]:
+    """Returns the categories that enough rows have, sorted."""
+    return tuple(n for n, shown in zip(self._names, self._shown()) if shown)
+
+  def constraints(self) -> Optional[dict[str, tuple]]:
+    """Returns that of a field."""
+    found = self.enum()
+    return {'enum': found} if found else None
+
+  def _shown(self):
+    threshold = 1 + self._measured.noise.quantile(self._delta)
+    return self._measured.noisy[:-1] >= threshold
+
+
+class _Measured:
+  """Counts, and what is known of them: the mean of noisy ones by precision."""
+
+  def __init__(self, counts):
+    self._counts = np.asarray(counts, np.float64)
+    self.noisy, self.noise = None, None
+
+  def measure(self, noise, rng):
+    noisy = noise.add(self._counts, rng)
+    if self.noise is not None:
+      first, second = self.noise.scale**-2, noise.scale**-2
+      noisy = (first * self.noisy + second * noisy) / (first + second)
+      # Sums of Laplace noise have lighter tails than it has.
+      noise = Noise((first + second) ** -0.5, noise.gaussian)
+    self.noisy, self.noise = noisy, noise
+
+
+def _domains(fields, table, weights, delta):
+  """The `Bins` or `Categories` of each field of which a domain is marked."""
+  found = {}
+  for name, field in fields.items():
+    marks, column = set(field.from_data), table[name]
+    if 'enum' in marks:
+      found[name] = Categories(column, weights, delta=delta / _LOOKS)
+    elif marks & {'minimum', 'maximum'}:
+      limits = (
+        -math.inf if 'minimum' in marks else field.minimum,
+        math.inf if 'maximum' in marks else field.maximum,
+      )
+      values = column.to_numpy(np.float64, na_value=np.nan)
+      found[name] = Bins(values, field.type == 'integer', weights, limits)
+  return found
+
+
+def _two_looks(domains, share):
+  """Yields how a share is divided among columns: evenly, then by need."""
+  if not domains:
+    return
+  weights = {name: _DOMAIN_WEIGHTS[d.kind] for name, d in domains.items()}
+  yield _divided(weights, share / _LOOKS)
+  explained = {name: d.explained() for name, d in domains.items()}
+  # All columns have the same rows, of which nearly all are explained in most.
+  rows = max(float(np.quantile([*explained.values()], 0.75)), 1.0)
+  weights = {
+    name: weights[name] * (max(1 - part / rows, 0) + _NEED) ** 2
+    for name, part in explained.items()
+  }
+  yield _divided(weights, share / _LOOKS)
+
+
+def _divided(weights, share):
+  total = sum(weights.values())
+  return {name: share * weight / total for name, weight in weights.items()}
 
 
 def _weights(weights, values):
@@ -322,19 +714,21 @@ def _weights(weights, values):
 
 
 def _counted(column, weights):
-  """Returns the categories of a column in order, and the weight of each.
+  """Returns the categories of a column in order, their weights, and the rest.
 
   Categories that Python takes for equal (1, 1.0 and True) are told apart: which
   of them stood first, and gave the name, would tell of a row.
   """
-  counts = {}
+  counts, rest = {}, 0.0
   for value, weight in zip(column, weights):
     value = _plain(value)
-    if value is not None:
+    if value is None:
+      rest += weight
+    else:
       key = type(value).__name__, value
       counts[key] = counts.get(key, 0.0) + weight
   keys = sorted(counts)
-  return [value for _, value in keys], np.array([counts[k] for k in keys])
+  return [value for _, value in keys], [counts[k] for k in keys], rest
 
 
 def _plain(value):
@@ -368,31 +762,79 @@ def _of_type(field, found):
   )
 
 
+class _Plan(NamedTuple):
+  """How precision is shared among the counts of columns.
+
+  Attributes:
+    fields: the marked fields, by name.
+    multiplier: the Gaussian noise of a count that had all of it; or one over
+      epsilon, for Laplace noise.
+    gaussian: which noise.
+    delta_of_column: delta of the categories of a column.
+    delta: of all columns.
+    shares: of the type and the outcome of each column, and of the domains of
+      all columns together.
+  """
+
+  fields: dict[str, Field]
+  multiplier: float = 0.0
+  gaussian: bool = True
+  delta_of_column: float = 0.0
+  delta: float = 0.0
+  shares: Any = None
+
+  def noise(self, share, rows):
+    """The `Noise` of a share, by name or as a number."""
+    share = self.shares.get(share, share)
+    part = math.sqrt(share) if self.gaussian else share
+    return Noise(rows * self.multiplier / part, self.gaussian)
+
+
 def _plan(schema, epsilon, delta):
-  """The marked parts `(field, kind, epsilon, delta)` and their budgets."""
-  parts = []
-  for field in schema.fields:
-    if 'type' in field.from_data:
-      _check_domain_is_marked(field)
-      parts += [(field, 'type'), (field, 'domain')]
-    elif {'minimum', 'maximum'} & set(field.from_data):
-      parts.append((field, 'range'))
-    elif 'enum' in field.from_data:
-      parts.append((field, 'enum'))
-    if 'required' in field.from_data:
-      parts.append((field, 'required'))
-  if not parts:
-    return []
+  """The `_Plan` of the marks of a schema."""
+  fields = {field.name: field for field in schema.fields if field.from_data}
+  if not fields:
+    return _Plan(fields)
   check_positive('epsilon', epsilon)
-  enums = [kind in ('enum', 'domain') for _, kind in parts]
-  if any(enums):
+  counts = dict.fromkeys(_WEIGHTS, 0)
+  num_enums = 0
+  for field in fields.values():
+    marks = set(field.from_data)
+    if 'type' in marks:
+      _check_domain_is_marked(field)
+    num_enums += bool(marks & {'type', 'enum'})
+    counts['type'] += 'type' in marks
+    counts['domain'] += marks != {'required'}
+    counts['outcome'] += 1
+  total = sum(_WEIGHTS[name] * count for name, count in counts.items())
+  shares = {name: weight / total for name, weight in _WEIGHTS.items()}
+  # Which of the columns have which part of this, looks at them tell.
+  shares['domain'] *= counts['domain']
+  if delta or num_enums:
     check_fraction('delta', delta)
-  weights = [_WEIGHTS.get(kind, 1.0) for _, kind in parts]
-  total = sum(weights)
-  return [
-    (field, kind, epsilon * w / total, delta / sum(enums) if enum else 0.0)
-    for (field, kind), w, enum in zip(parts, weights, enums)
-  ]
+  if not delta:
+    return _Plan(fields, 1 / epsilon, False, 0.0, 0.0, shares)
+  of_categories = _CATEGORIES_DELTA * delta if num_enums else 0.0
+  multiplier = _gaussian_noise(epsilon, delta - of_categories)
+  return _Plan(
+    fields,
+    multiplier,
+    True,
+    of_categories / max(num_enums, 1),
+    of_categories,
+    shares,
+  )
+
+
+@functools.lru_cache
+def _gaussian_noise(epsilon, delta):
+  """The noise multiplier of an (epsilon, delta)-private Gaussian mechanism."""
+  return accounting.calibrate_noise_multiplier(
+    dp_accounting.GaussianDpEvent,
+    accounting.PrivacyBudget(epsilon=epsilon, delta=delta),
+    # Of one Gaussian mechanism it is exact.
+    accountant='gdp',
+  )
 
 
 def _check_domain_is_marked(field):
@@ -405,37 +847,28 @@ def _check_domain_is_marked(field):
       )
 
 
-def _facts(field, kind):
+def _facts(field):
   """The public facts about a marked field that its estimate depends on."""
+  marks = set(field.from_data)
+  if 'type' in marks:  # The domain that is marked beside it tells of the data.
+    return [field.name, None, 'required' in marks]
   bounds = [
     getattr(field, name)
-    for name in ('minimum', 'maximum')
-    if kind == 'range' and name not in field.from_data
+    for name in ('minimum', 'maximum', 'enum')
+    if name not in marks
   ]
-  known = None if 'type' in field.from_data else field.type
-  return [field.name, known, kind, *bounds]
+  return [field.name, field.type, sorted(marks), bounds]
 
 
-def _range_of(column, weights, field, epsilon, rng):
-  values = column.to_numpy(np.float64, na_value=np.nan)
-  # A bound that is public still holds.
-  low = -np.inf if 'minimum' in field.from_data else field.minimum
-  high = np.inf if 'maximum' in field.from_data else field.maximum
-  found = private_range(
-    np.clip(values, low, high), epsilon, rng, field.type == 'integer', weights
-  )
-  if found is None:
-    return None
-  return {
-    'minimum': min(max(found[0], low), high),
-    'maximum': max(min(found[1], high), low),
-  }
-
-
-def _is_required(column, weights, field, epsilon, rng):
-  missing = column.isna()
+def _outcome(field, column, were_present, weights):
+  """How many rows there are of each of `_OUTCOMES`."""
+  were_present = were_present.to_numpy(bool)
+  held = column.notna().to_numpy(bool)
   if field.enum is not None:
-    missing |= ~column.isin(field.enum)
-  noisy = weights[missing.to_numpy(bool)].sum() + rng.laplace(scale=1 / epsilon)
-  # A table without missing values fails this with probability 10 %.
-  return bool(noisy <= math.log(5) / epsilon)
+    held = held & column.isin(field.enum).to_numpy(bool)
+  elif field.is_numeric:
+    values = column.to_numpy(np.float64, na_value=np.nan)
+    held = held & (values >= field.minimum) & (values <= field.maximum)
+  return [
+    weights[rows].sum() for rows in (~were_present, were_present & ~held, held)
+  ]

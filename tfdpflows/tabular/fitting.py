@@ -11,7 +11,7 @@ import pandas as pd
 
 from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.accounting.calibration import charged_noise_multiplier
-from tfdpflows.mechanisms.bounds import bounds_event
+from tfdpflows.mechanisms import bounds as bounds_lib
 from tfdpflows.progress import log_charge
 from tfdpflows.sampling.units import SortedUnits
 from tfdpflows.stored_rows import StoredRows
@@ -22,9 +22,6 @@ from tfdpflows.tabular.models.dp_sgd import DPSGDModel
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.work_directory import WorkDirectory
 
-# The share of delta that private bounds may use; Gaussian noise and sampling
-# need most of it.
-_BOUNDS_DELTA_SHARE = 0.1
 # The labels of charges, and of their noise.
 _BOUNDS, _MARGINALS, _MAX_ROWS = 'bounds', 'marginals', 'max rows per unit'
 
@@ -87,13 +84,15 @@ class Spending(NamedTuple):
 class Fitted(NamedTuple):
   """A schema without marks, its columns' histograms, and what was learned.
 
-  `units` has the units whose rows were used, `None` where rows are protected.
+  `units` has the units whose rows were used, `None` where rows are protected,
+  and `bounds` what private bounds leave out (`mechanisms.bounds.ColumnBounds`).
   """
 
   schema: TableSchema
   marginals: list
   distribution: TableDistribution
   units: sampling.Units | None
+  bounds: tuple = ()
 
 
 def whole_noise_multiplier(budget: accounting.PrivacyBudget) -> float:
@@ -131,8 +130,10 @@ def split_budget(
   """
   bounds, spent = None, []
   if schema.is_draft:
-    bounds = bounds_epsilon, budget.delta * _BOUNDS_DELTA_SHARE
-    spent = [bounds_event(schema, *bounds)]
+    # As Gaussian noise they leave most of delta to what follows.
+    bounds = bounds_epsilon, budget.delta
+    bounds_lib.check_num_rows(schema, *bounds, num_examples)
+    spent = [bounds_lib.bounds_event(schema, *bounds)]
   if max_rows_epsilon is not None:
     spent.append(accounting.ExponentialMechanismDpEvent(max_rows_epsilon))
   noise = accounting.calibrate_noise_multiplier(
@@ -213,7 +214,7 @@ def run_mechanisms(
       f'Model {model.name!r} cannot be trained as if rows were absent: that is '
       'known for models that DP-SGD trains. Replace a row instead.'
     )
-  randomness, ledger = work.randomness, work.ledger
+  randomness, ledger, bounds = work.randomness, work.ledger, ()
   if units is not None:
     # Their rows stay, and weigh nothing.
     units, absent = units.without(absent), []
@@ -230,7 +231,7 @@ def run_mechanisms(
       units = units.limited(most)
   if spending.bounds is not None:
     present = table.drop(index=table.index[absent])
-    schema = mechanisms.private_bounds(
+    schema, bounds = bounds_lib.release_bounds(
       present,
       schema,
       *spending.bounds,
@@ -241,6 +242,7 @@ def run_mechanisms(
       units=units,
     )
     log_charge('Types, ranges and categories', ledger, _BOUNDS)
+    bounds_lib.warn_of_outside(bounds, spending.bounds[0])
     table = schema.validate(table, 'clip')
   encoder = TableEncoder(schema)
   codes = table
@@ -292,4 +294,4 @@ def run_mechanisms(
       resume=resume,
       progress=progress,
     )
-  return Fitted(schema, marginals, distribution, units)
+  return Fitted(schema, marginals, distribution, units, bounds)

@@ -660,7 +660,7 @@ class TableSchema:
       column = typed(df.iloc[:, names.index(field.name)], field, marks, clip)
       if fitting and not clip:
         check_informative(not column.isna().all(), field)
-      columns[field.name] = _declared(column, field, marks, clip)
+      columns[field.name] = _declared(column, field, marks, clip, fitting)
     return pd.DataFrame(columns)
 
   def check_columns(self, names: Collection[str]) -> None:
@@ -697,6 +697,68 @@ class TableSchema:
     """
     field, clip = self[name], out_of_range == 'clip'
     return _declared(typed(column, field, (), clip), field, (), clip)
+
+  def count_clipped(self, df: pd.DataFrame) -> dict[str, int]:
+    """Returns `{column: cells that 'clip' replaces}`, without columns of none.
+
+    A value is replaced where it is moved, rounded or made missing, and a
+    missing one where the column is required (`validate`).
+
+    >>> schema = TableSchema([Field('age', 'integer', 0, 120)])
+    >>> schema.count_clipped(pd.DataFrame({'age': ['7', '130', '0.5', None]}))
+    {'age': 2}
+    """
+    names = [str(name) for name in df.columns]
+    self._check_complete(names)
+    counts = {}
+    for field in self.fields:
+      column = df.iloc[:, names.index(field.name)].reset_index(drop=True)
+      kind = 'number' if field.is_numeric else field.type
+      before = values.typed(
+        column,
+        kind,
+        field.name,
+        field.enum or (),
+        clip=True,
+        cells=field.cells,
+        scale=field.scale,
+      )
+      after = self.validate_column(field.name, column, 'clip')
+      if field.is_temporal:
+        before = of_counts(before, field)
+      read, missing = (x.isna().to_numpy(bool) for x in (before, after))
+      there = ~values.is_missing(
+        column, field.enum or (), field.cells.missing_values
+      )
+      # What cannot be read becomes missing, or what stands in for that.
+      replaced = (there & read) | (read != missing)
+      both = ~read & ~missing
+      first, second = (x[both].to_numpy(object) for x in (before, after))
+      replaced[both] = first != second
+      if replaced.any():
+        counts[field.name] = int(replaced.sum())
+    return counts
+
+  def widened(self, df: pd.DataFrame, most: int = 64) -> TableSchema:
+    """Returns a schema that also allows what the cells of a table hold.
+
+    Ranges reach to all finite numbers, and enums have the most frequent `most`
+    of the further values. No column is required in which a value is missing, or
+    cannot be read. It describes this table alone, and is as private as it is.
+
+    >>> schema = TableSchema([Field('age', 'integer', 0, 120)])
+    >>> schema.widened(pd.DataFrame({'age': [7, 130]}))['age'].maximum
+    130
+    """
+    names = [str(name) for name in df.columns]
+    self._check_complete(names)
+    return dataclasses.replace(
+      self,
+      fields=[
+        _widened(field, df.iloc[:, names.index(field.name)], most)
+        for field in self.fields
+      ],
+    )
 
   def unit_ids(
     self, df: pd.DataFrame, out_of_range: str = 'error'
@@ -881,11 +943,11 @@ def typed(
   )
 
 
-def _declared(column, field, marks, clip):
+def _declared(column, field, marks, clip, fitting=True):
   """The column with values that are declared and not marked."""
   if 'type' in marks:
     return column
-  column = _checked(column, field, marks, clip)
+  column = _checked(column, field, marks, clip, fitting)
   return of_counts(column, field) if field.is_temporal else column
 
 
@@ -896,11 +958,11 @@ def of_counts(column: pd.Series, field: Field) -> pd.Series:
   return field.scale.values(counts, missing).rename(field.name)
 
 
-def _checked(column, field, marks, clip):
+def _checked(column, field, marks, clip, fitting):
   if clip:
     column = _clipped(column, field, marks)
   else:
-    _check_declared(column, field, marks)
+    _check_declared(column, field, marks, fitting)
   if not field.required or 'required' in marks:
     return column
   missing = column.isna().to_numpy()
@@ -935,17 +997,17 @@ def _undeclared(column, field):
   return present & ~column.isin(field.categories).to_numpy(bool)
 
 
-def _check_declared(column, field, marks):
+def _check_declared(column, field, marks, fitting):
   if field.categories is None:
     low, high = _range(field, marks)
     number = column.to_numpy(np.float64, na_value=np.nan)
     outside = (number < low) | (number > high)
     if field.is_temporal:
       low, high = field.minimum, field.maximum
-    said = f'is outside [{low}, {high}]; widen the bounds'
+    said, mend = f'is outside [{low}, {high}]', 'widen the bounds, or '
   elif 'enum' not in marks:
     outside = _undeclared(column, field)
-    said = 'is not in the enum; add it to the enum'
+    said, mend = 'is not in the enum', 'add it to the enum, or '
   else:
     return
   if outside.any():
@@ -954,7 +1016,10 @@ def _check_declared(column, field, marks):
     if field.is_temporal:
       cell = field.scale.values(np.array([cell])).astype(str)[0]
     raise values.CellError(
-      field.name, row, f'{cell!r} {said}, or set out_of_range to clip.'
+      field.name,
+      row,
+      # The schema of a model is settled.
+      f'{cell!r} {said}; {mend if fitting else ""}set out_of_range to clip.',
     )
 
 
@@ -976,6 +1041,38 @@ def _clipped(column, field, marks):
     np.int64 if field.type == 'integer' else np.float64
   )
   return column
+
+
+def _widened(field, column, most):
+  column = typed(column, field, (), clip=True)
+  changes = {}
+  if field.enum is not None:
+    further = column[_undeclared(column, field)]
+    if field.is_numeric:
+      further = further[np.isfinite(further.to_numpy(np.float64))]
+    changes['enum'] = (*field.enum, *further.value_counts().index[:most])
+  elif field.is_numeric:
+    number = column.to_numpy(np.float64, na_value=np.nan)
+    number = number[np.isfinite(number)]
+    if field.type == 'integer':
+      number = np.clip(number, -_LARGEST, _LARGEST)
+    low = min([field.minimum, *number[number < field.minimum]])
+    high = max([field.maximum, *number[number > field.maximum]])
+    changes = {'minimum': low, 'maximum': high}
+  elif field.is_temporal:
+    low, high = field.grid
+    counts = column.dropna().to_numpy(np.int64)
+    ends = {'minimum': counts[counts < low], 'maximum': counts[counts > high]}
+    changes = {
+      name: of_counts(pd.Series(found), field)
+      .sort_values()
+      .astype(str)
+      .iloc[at]
+      for (name, found), at in zip(ends.items(), (0, -1))
+      if len(found)
+    }
+  required = field.required and not column.isna().any()
+  return dataclasses.replace(field, required=required, **changes)
 
 
 def _nearest(number, enum):

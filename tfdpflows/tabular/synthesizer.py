@@ -15,6 +15,7 @@ from absl import logging
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer
+from tfdpflows.mechanisms import bounds
 from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
   code_store,
@@ -65,13 +66,17 @@ class TabularSynthesizer:
     schema: a `TableSchema`. Its types, bounds and categories count as public,
       except what is marked as read off the data, which needs `bounds_epsilon`.
     epsilon: the budget, with `delta`, for all that `fit` does.
-    delta: see `epsilon`; should be well below one over the number of rows.
+    delta: see `epsilon`; must be below one over the number of rows, or of
+      units, and should be well below.
     model: 'histogram', 'spline', 'hflow', 'dpgan' or 'pategan'.
     target: name of the column, if any, that matters most: the one to predict
       from the others. For 'histogram'.
     bounds_epsilon: the part of `epsilon` for private bounds, where the schema
       is a draft.
     accountant: name of the accountant.
+    allow_large_delta: whether a delta of one over the number of rows, or more,
+      is warned of and not refused: publishing one row in full, drawn at random,
+      would be as private as that.
     out_of_range: 'error' refuses values that the schema does not declare;
       'clip' replaces them, see `TableSchema.validate`.
     privacy_unit: name of the column whose values are the units of privacy, such
@@ -91,6 +96,9 @@ class TabularSynthesizer:
       number of rows are right once it is fitted.
     ledger: the `PrivacyLedger`, once it is fitted.
     num_examples: the public number of rows, or of units, once it is fitted.
+    bounds: for each column of which a draft schema marked a domain, what is
+      known of the rows that the private one leaves out
+      (`mechanisms.bounds.ColumnBounds`), once it is fitted.
 
   Raises:
     ValueError: for arguments out of range.
@@ -123,6 +131,7 @@ class TabularSynthesizer:
     target: str | None = None,
     bounds_epsilon: float | None = None,
     accountant: str = 'pld',
+    allow_large_delta: bool = False,
     out_of_range: str = 'error',
     privacy_unit: str | None = None,
     max_rows_per_unit: int | None = None,
@@ -136,6 +145,7 @@ class TabularSynthesizer:
     self.schema = schema
     self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
     self.accountant = accountant
+    self.allow_large_delta = allow_large_delta
     accounting.create_accountant(accountant)  # Refuses a name that is none.
     if out_of_range not in ('error', 'clip'):
       raise ValueError(
@@ -188,6 +198,7 @@ class TabularSynthesizer:
     self.ledger = None
     self._earlier_ledgers = []
     self.num_examples = None
+    self.bounds = ()
     self._units = None
     self._sampling = None
     self._marginals = None
@@ -230,7 +241,8 @@ class TabularSynthesizer:
     Raises:
       ValueError: for wrong columns or no rows; under 'error', naming the column
         and row that the schema does not allow; for a draft schema without
-        `bounds_epsilon`; for a synthesizer that is fitted.
+        `bounds_epsilon`, or with too few rows for it; for a delta that is not
+        below one over the number of rows; for a synthesizer that is fitted.
       BudgetExceededError: if the budget is too small to do anything.
       LedgerError: if the ledger in `work_dir` was edited, or cannot be written.
       OSError: if `work_dir` cannot be written.
@@ -309,7 +321,7 @@ class TabularSynthesizer:
       # Unlocks it, so that another synthesizer can go on with it.
       self.ledger.close()
       raise
-    self.schema = fitted.schema
+    self.schema, self.bounds = fitted.schema, fitted.bounds
     self._marginals = fitted.marginals
     self._distribution = fitted.distribution
     if units is not None:
@@ -324,14 +336,7 @@ class TabularSynthesizer:
     """Returns the `Spending` of a fit and its `WorkDirectory`."""
     self.model = self._model_for(examples)
     self.num_examples = examples
-    if self.budget.delta * examples >= 1:
-      what = 'row' if units is None else 'unit'
-      warnings.warn(
-        f'delta is {self.budget.delta:g}, and one over the number of {what}s '
-        f'{1 / examples:.2g}: publishing one {what} in full would be as '
-        'private as that. Choose delta well below.',
-        stacklevel=4,
-      )
+    self._check_delta(examples, 'row' if units is None else 'unit')
     # A budget that is too small is refused before anything is written.
     spending = fitting.split_budget(
       self.schema,
@@ -354,6 +359,22 @@ class TabularSynthesizer:
       privacy_unit=self.schema.privacy_unit,
     )
     return spending, work
+
+  def _check_delta(self, examples, what):
+    """Refuses a delta that allows to publish a row, unless that is allowed."""
+    if self.budget.delta * examples < 1:
+      return
+    said = (
+      f'delta is {self.budget.delta:g}, and one over the number of {what}s '
+      f'{1 / examples:.2g}: publishing one {what} in full would be as private '
+      'as that. Choose delta well below'
+    )
+    if not self.allow_large_delta:
+      raise ValueError(
+        f'{said}, or set allow_large_delta (--allow_large_delta) if this is '
+        'what you want.'
+      )
+    warnings.warn(f'{said}.', stacklevel=5)
 
   def _validated(self, df, absent):
     """Returns the validated table, its units, further columns, absent rows."""
@@ -402,6 +423,8 @@ class TabularSynthesizer:
       'epsilon': self.budget.epsilon,
       'delta': self.budget.delta,
       'accountant': self.accountant,
+      # That was settled when it was fitted.
+      'allow_large_delta': True,
       'out_of_range': self.out_of_range,
       'max_rows_per_unit': units and units.max_rows_per_unit,
       'max_rows_epsilon': units and units.max_rows_epsilon,
@@ -526,7 +549,9 @@ class TabularSynthesizer:
       raise ValueError(f'seed is {seed}; it must be 0 or more.')
     return np.random.default_rng(seed)
 
-  def log_prob(self, df: pd.DataFrame) -> np.ndarray:
+  def log_prob(
+    self, df: pd.DataFrame, out_of_range: str | None = None
+  ) -> np.ndarray:
     """Returns the log-density of rows, in nats, float32 `[n]`.
 
     Categories, integers and missing values count with their probability, other
@@ -537,13 +562,19 @@ class TabularSynthesizer:
 
     Args:
       df: `DataFrame` with the columns of the schema.
+      out_of_range: what to do with values that the schema does not declare: see
+        there, and by default what the fit did. Under 'clip' a row has the
+        density of the row that it becomes.
 
     Raises:
-      ValueError: for a model without a density.
+      ValueError: for a model without a density; under 'error' for a value that
+        is not declared.
     """
     self._check_density('log_prob')
     self._check_fitted()
-    table = self.schema.validate(df, self.out_of_range, fitting=False)
+    table = self.schema.validate(
+      df, out_of_range or self.out_of_range, fitting=False
+    )
     codes = TableEncoder(self.schema).encode(table)
     found = self._distribution.log_prob(codes, np.random.default_rng(0))
     bad = np.flatnonzero(~np.isfinite(found))
@@ -618,6 +649,7 @@ class TabularSynthesizer:
         'settings': self._settings(),
         'sampling': self._sampling,
         'units': self._units,
+        'bounds': [found._asdict() for found in self.bounds],
         'marginals': self._marginals,
       },
     )
@@ -769,6 +801,9 @@ class TabularSynthesizer:
     self.num_examples = settings['num_rows']
     self._sampling = model['sampling']
     self._units = model.get('units')
+    self.bounds = tuple(
+      bounds.ColumnBounds(**found) for found in model.get('bounds', ())
+    )
     self._marginals = model['marginals']
     self._distribution = self.model.make_distribution(
       TableEncoder(self.schema).columns, self._marginals
