@@ -213,7 +213,10 @@ def run(
     start = time.perf_counter()
     if method in _OURS:
       fitted = TabularSynthesizer(
-        table.schema, **{**arguments, **_OURS[method], **hyperparameters}
+        table.schema,
+        # One delta for tables of all sizes, to compare them.
+        allow_large_delta=True,
+        **{**arguments, **_OURS[method], **hyperparameters},
       ).fit(table.train, progress=False)
     else:
       fitted = dpsynth_synthesizer.DpsynthSynthesizer(

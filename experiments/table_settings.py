@@ -112,7 +112,12 @@ def run(
           flow = given.get('model') in ('hflow', 'spline')
           given.update(_SMOKE_FLOW if flow else _SMOKE)
         synthesizer = tabular.TabularSynthesizer(
-          schema, epsilon=epsilon, delta=delta, seed=seed, **given
+          schema,
+          epsilon=epsilon,
+          delta=delta,
+          allow_large_delta=True,
+          seed=seed,
+          **given,
         )
         found, rows = tabular_synthesis.one_run(
           synthesizer, train, scorer, seed

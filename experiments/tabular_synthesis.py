@@ -194,13 +194,21 @@ def _synthesizer_class(method, target):
     def synthesizer(schema, model='histogram', **arguments):
       if model == 'histogram':  # The others know no target.
         arguments = {'target': target, **arguments}
-      return tabular.TabularSynthesizer(schema, model=model, **arguments)
+      return tabular.TabularSynthesizer(
+        # One delta for tables of all sizes, to compare them.
+        schema,
+        model=model,
+        allow_large_delta=True,
+        **arguments,
+      )
 
     return synthesizer
   if method in _GANS:
     from tfdpflows import tabular
 
-    return functools.partial(tabular.TabularSynthesizer, model=method)
+    return functools.partial(
+      tabular.TabularSynthesizer, model=method, allow_large_delta=True
+    )
   if method == 'dp_merf':
     from experiments.baselines import dp_merf
 

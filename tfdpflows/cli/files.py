@@ -117,7 +117,10 @@ def read_any_rows(
 
   # Cells of another type would be missing before anybody has counted them.
   as_text = dataclasses.replace(
-    schema, fields=[dataclasses.replace(f, from_data=('type',)) for f in schema]
+    schema,
+    fields=[
+      dataclasses.replace(f, decimals=None, from_data=('type',)) for f in schema
+    ],
   )
   table = read_table(path, as_text, 'clip')
   return table, _validated(path, table, schema, 'clip', fitting, False)
