@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
 
 from tfdpflows.cli import files
@@ -27,8 +29,10 @@ def _define(options):
   )
   options.text(
     'condition',
-    'A column and the value that it is to have in every row, such as sex=f; '
-    'nothing behind the = for a missing value. May be given several times.',
+    'What a column is to have in every row: a value, such as sex=f, and '
+    'nothing behind the = where it is to be missing; one of several, such as '
+    "'city=Bonn|Ulm'; or a range, such as 'age>=65', with >, >=, < or <=. May "
+    'be given several times.',
     repeated=True,
     metavar='COLUMN=VALUE',
   )
@@ -40,27 +44,71 @@ def _define(options):
 
 
 def _conditions(given):
-  conditions = {}
+  """Returns values by column, and the two ends of ranges by column."""
+  values, ends = {}, {}
   for text in given or ():
-    name, equals, value = text.partition('=')
-    if not equals:
+    found = re.fullmatch(r'(.*?)(>=|<=|=|>|<)(.*)', text, re.DOTALL)
+    if not found:
       raise UsageError(
-        f'--condition={text} has no =; write the column, =, and its value.'
+        f'--condition={text} has no =, >=, <=, > or <; write the column, one '
+        'of these, and a value.'
       )
-    if name in conditions:
+    name, comparison, value = found.groups()
+    side = comparison[0]
+    if name in values or (name in ends and (side == '=' or side in ends[name])):
       raise UsageError(f'There are two conditions on column {name!r}.')
-    conditions[name] = value or None
-  return conditions
+    if side == '=':
+      values[name] = value.split('|') if '|' in value else value or None
+    else:
+      ends.setdefault(name, {})[side] = value, comparison.endswith('=')
+  return values, ends
+
+
+def _interval(schema, name, ends):
+  """Returns the `pandas.Interval` between the ends of a range."""
+  import pandas as pd
+
+  if name not in schema.names:
+    raise UsageError(
+      f'There is a condition on column {name!r}; the model has '
+      f'{", ".join(schema.names)}.'
+    )
+  field, numbers = schema[name], {'>': -math.inf, '<': math.inf}
+  for side, (text, _) in ends.items():
+    try:
+      numbers[side] = float(
+        field.scale.count(text) if field.is_temporal else text
+      )
+    except (TypeError, ValueError) as error:
+      raise UsageError(
+        f'--condition: {name}{side}{text} is a range, and {text!r} is no '
+        f'{field.type if field.is_temporal else "number"}.'
+      ) from error
+  closed = {side: ends.get(side, (None, True))[1] for side in '><'}
+  if not numbers['>'] <= numbers['<']:
+    raise UsageError(f'--condition: no value of {name!r} meets both ends.')
+  return pd.Interval(
+    numbers['>'],
+    numbers['<'],
+    {
+      (True, True): 'both',
+      (True, False): 'left',
+      (False, True): 'right',
+      (False, False): 'neither',
+    }[closed['>'], closed['<']],
+  )
 
 
 def _run(values):
-  conditions = _conditions(values.condition)
+  conditions, ends = _conditions(values.condition)
   files.check_model(values.model_dir)
   files.check_output(values.output, values.overwrite)
   from tfdpflows.tabular import sinks
 
   sinks.check_format(values.output)
   synthesizer = files.load_model(values.model_dir)
+  for name, found in ends.items():
+    conditions[name] = _interval(synthesizer.schema, name, found)
   start = time.perf_counter()
   if conditions:
     table = synthesizer.sample(
@@ -92,9 +140,10 @@ COMMAND = Command(
     Draws rows with the columns, types, ranges and categories of the schema.
     However many are drawn, they cost no privacy beyond that of the fit.
 
-    With conditions, rows of the model that meet them are kept. Where those are
-    too rare, and for values of continuous columns, rows are made to meet them
-    and resampled by importance; which of the two it was is printed.
+    With conditions, rows of the model that meet them are kept. Where those that
+    have a value are too rare, and for values of continuous columns, rows are
+    made to meet them and resampled by importance; which of the two it was is
+    printed.
   """,
   example="""
     tfdpflows sample --model_dir=model --num_rows=10000 --output=synthetic.csv

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +75,7 @@ def sample(
   num_rows: int,
   codes: dict[int, float],
   rng: np.random.Generator,
+  keep: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Conditional:
   """Draws rows that meet conditions.
 
@@ -83,7 +84,8 @@ def sample(
   take too long, or for the value of a continuous column, which has probability
   zero, it is importance resampling: candidates from the model get the values
   asked for and are resampled by `p(values | rest of the row)`, estimated from a
-  few points each. That is right in the limit of many candidates.
+  few points each. That is right in the limit of many candidates. Other
+  conditions (`keep`) are met by rejection sampling alone.
 
   Args:
     distribution: the `TableDistribution`.
@@ -91,16 +93,25 @@ def sample(
     num_rows: number of rows.
     codes: from `encode_conditions`.
     rng: generator of the draws.
+    keep: function from codes `[m, d]` to whether a row meets the other
+      conditions, bool `[m]`.
 
   Raises:
     ValueError: where rejection sampling does not do, for a distribution without
-      a density.
+      a density, or other conditions.
   """
   wanted = {j: _interval(columns[j], code) for j, code in codes.items()}
   if all(low < high for low, high in wanted.values()):
-    found = _reject(distribution, wanted, num_rows, rng)
+    found = _reject(distribution, wanted, num_rows, rng, keep)
     if found is not None:
       return Conditional(found, 'exact', float(num_rows))
+  if keep is not None:
+    raise ValueError(
+      'Rows of the model that meet the conditions are too rare, or one is on '
+      'the value of a continuous column, and such rows are not resampled where '
+      'there are ranges or several values. Ask for fewer rows, or for wider '
+      'ranges.'
+    )
   if not isinstance(distribution, TableDensity):
     raise ValueError(
       'The conditions are on the value of a continuous column, or met by too '
@@ -127,7 +138,7 @@ def _interval(column, code):
   return code, code
 
 
-def _reject(distribution, wanted, num_rows, rng):
+def _reject(distribution, wanted, num_rows, rng, keep):
   """Rejection sampling; returns `None` if the rows are too rare."""
   found, count = [], 0
   for batch in range(1, _MOST + 1):
@@ -135,6 +146,8 @@ def _reject(distribution, wanted, num_rows, rng):
     agree = np.ones(len(rows), bool)
     for j, (low, high) in wanted.items():
       agree &= (rows[:, j] >= low) & (rows[:, j] < high)
+    if keep is not None:
+      agree[agree] = keep(rows[agree])
     found.append(rows[agree])
     count += agree.sum()
     if count >= num_rows:

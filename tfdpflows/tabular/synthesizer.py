@@ -30,6 +30,7 @@ from tfdpflows.tabular import (
   work_directory,
 )
 from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.row_filter import is_filter, row_filter
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import Source
 
@@ -482,9 +483,11 @@ class TabularSynthesizer:
       num_rows: number of rows, 0 or more.
       seed: for rows that can be drawn again; `None` for fresh ones.
       conditions: dict of values that columns must have, such as `{'sex': 'f'}`,
-        `None` for missing. Rejection sampling is exact; where matching rows
-        are too rare, and for values of continuous columns, it is importance
-        resampling (`conditioning.sample`), which is approximate.
+        `None` for missing; a list of values, of which it must have one; or a
+        `pandas.Interval`, such as `pd.Interval(65, np.inf, 'both')`. Rejection
+        sampling is exact; where rows that have values are too rare, and for
+        values of continuous columns, it is importance resampling
+        (`conditioning.sample`), which is approximate.
 
     Returns:
       A `DataFrame` with the columns, types and values of the schema. With
@@ -494,18 +497,23 @@ class TabularSynthesizer:
     Raises:
       ValueError: for a number out of range, or a condition that the schema
         does not allow, naming the column; for one that needs resampling, of a
-        model without a density.
+        model without a density; or where rows in a range are too rare.
     """
     rng = self._sampling_rng(num_rows, seed)
     encoder = TableEncoder(self.schema)
     if not conditions:
       return encoder.decode(self._distribution.sample(int(num_rows), rng))
+    filters = {n: c for n, c in conditions.items() if is_filter(c)}
+    values = {n: c for n, c in conditions.items() if n not in filters}
+    codes = conditioning.encode_conditions(self.schema, values)
+    met = row_filter(self.schema, filters)
     found = conditioning.sample(
       self._distribution,
       encoder.columns,
       int(num_rows),
-      conditioning.encode_conditions(self.schema, conditions),
+      codes,
       rng,
+      None if met is None else lambda rows: met(encoder.decode(rows)),
     )
     table = encoder.decode(found.codes)
     table.attrs['conditions'] = {

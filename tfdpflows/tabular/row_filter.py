@@ -1,0 +1,146 @@
+"""Conditions on rows other than equality: ranges, and one of several values."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tfdpflows.tabular.schema import Field, TableSchema, typed
+
+# What stands for a row in a decoded table: bool [n].
+RowFilter = Callable[[pd.DataFrame], np.ndarray]
+_MANY = (list, tuple, set, frozenset)
+
+
+def is_filter(condition: Any) -> bool:
+  """Whether a condition is a range or several values."""
+  return isinstance(condition, (pd.Interval, *_MANY))
+
+
+def row_filter(
+  schema: TableSchema, conditions: dict[str, Any]
+) -> RowFilter | None:
+  """Returns which rows of a table meet conditions, `None` without any.
+
+  Args:
+    schema: `TableSchema`.
+    conditions: dict from names of columns to conditions (`is_filter`): a
+      `pandas.Interval` of numbers or times, which missing values are not in
+      (of a type of time also in its units), or a list, tuple or set of values,
+      `None` for missing.
+
+  Raises:
+    ValueError: naming the column, for a condition that the schema rules out.
+
+  #### Example
+
+  >>> import pandas as pd
+  >>> from tfdpflows.tabular import Field, TableSchema
+  >>> from tfdpflows.tabular.row_filter import row_filter
+  >>> schema = TableSchema([Field('age', 'integer', 0, 99)])
+  >>> over = row_filter(schema, {'age': pd.Interval(65, np.inf, 'both')})
+  >>> over(pd.DataFrame({'age': [64, 65, None]}))
+  array([False,  True, False])
+  """
+  found = {}
+  for name, condition in conditions.items():
+    if name not in schema.names:
+      raise ValueError(
+        f'There is a condition on column {name!r}; the schema has '
+        f'{list(schema.names)}.'
+      )
+    field = schema[name]
+    if isinstance(condition, pd.Interval):
+      found[name] = _inside(field, condition)
+    else:
+      found[name] = _one_of(schema, field, list(condition))
+  if not found:
+    return None
+
+  def keep(table):
+    met = np.ones(len(table), bool)
+    for name, condition in found.items():
+      met &= condition(table[name])
+    return met
+
+  return keep
+
+
+def _inside(field: Field, interval: pd.Interval):
+  if not (field.is_numeric or field.is_temporal):
+    raise ValueError(
+      f'The condition on column {field.name!r} is a range, and its type is '
+      f'{field.type}: give a value, or several.'
+    )
+  low, high = (_number(field, end) for end in (interval.left, interval.right))
+  first, last = _domain(field)
+  empty = low == high and interval.closed != 'both'
+  if (
+    empty
+    or high < first
+    or low > last
+    or (low == last and interval.open_left)
+    or (high == first and interval.open_right)
+  ):
+    raise ValueError(
+      f'The condition on column {field.name!r} is {interval}, in which no '
+      'value of the schema is.'
+    )
+
+  def met(column):
+    found = typed(column, field, (), clip=True)
+    found = found.to_numpy(np.float64, na_value=np.nan)
+    above = found > low if interval.open_left else found >= low
+    below = found < high if interval.open_right else found <= high
+    return above & below
+
+  return met
+
+
+def _number(field, end):
+  """An end of a range as a number; of a type of time, in units."""
+  try:
+    if field.is_temporal and not isinstance(end, numbers.Real):
+      return float(field.scale.count(end))
+    return float(end)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f'The condition on column {field.name!r} ends at {end!r}, which is no '
+      f'{field.type}.'
+    ) from error
+
+
+def _domain(field):
+  if field.is_temporal:
+    return field.grid
+  if field.enum is not None:
+    return min(field.enum), max(field.enum)
+  return field.minimum, field.maximum
+
+
+def _one_of(schema, field, values):
+  if not values:
+    raise ValueError(
+      f'The condition on column {field.name!r} has no value: give some.'
+    )
+  one = TableSchema([field])
+  table = pd.DataFrame({field.name: pd.Series(values, dtype=object)})
+  try:
+    wanted = one.validate(table, fitting=False)[field.name]
+  except ValueError as error:
+    raise ValueError(
+      f'The condition on column {field.name!r} is outside of the schema. '
+      f'{error}'
+    ) from error
+  missing = wanted.isna().any()
+
+  def met(column):
+    return column.isin(wanted.dropna()).to_numpy(bool) | (
+      missing & column.isna().to_numpy(bool)
+    )
+
+  return met
