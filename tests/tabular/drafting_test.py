@@ -211,3 +211,14 @@ def test_overrides_that_do_not_fit_end_the_draft():
       drafting.draft(_table(), overrides={'age': given})
   with pytest.raises(ValueError, match="no column 'wage'"):
     drafting.draft(_table(), overrides={'wage': {}})
+
+
+def test_words_between_numbers_are_pointed_out():
+  ages = [*map(str, range(20, 80)), 'unknown', '?'] * 3
+  found = drafting.draft(pd.DataFrame({'age': ages}))
+  (finding,) = found.findings
+  assert finding.is_drafted
+  assert finding.problem == '62 texts, of which 2 are no numbers'
+  assert "--missing_values='?,unknown' if" in finding.fix
+  few = drafting.draft(pd.DataFrame({'age': ['1', '2', 'x', 'y'] * 5}))
+  assert not few.findings

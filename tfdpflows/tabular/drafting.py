@@ -19,6 +19,8 @@ _MOST_CATEGORIES = 1000
 # Of so many values, nearly all different ones name rows.
 _FEW = 20
 _NEARLY_ALL = 0.9
+# Words of a column that a message names.
+_SHOWN = 4
 _TRIED = 100
 _LISTS = ('enum', 'trueValues', 'falseValues', 'missingValues')
 _TEXTS = ('type', 'unit', 'format', 'timezone', 'decimalChar', 'groupChar')
@@ -356,11 +358,25 @@ class _Column:
       if hint:
         what = f'{len(field.enum)} texts that look like something else'
         self._find(findings, what, hint.replace('or ', ''), True)
+      else:
+        self._note_words(field.enum, findings)
     elif field.type == 'integer' and 'type' in field.from_data:
       present = self._typed('integer', {}).dropna()
       if len(present) >= _FEW and present.is_unique:
         what = 'all values are different: an identifier?'
         self._find(findings, what, f'{self._drop} if it is', True)
+
+  def _note_words(self, enum, findings):
+    """Notes a column of numbers with a few words between them."""
+    words = [text for text in enum if not _LIKE_A_NUMBER.fullmatch(text)]
+    if len(words) <= len(enum) / 4:
+      shown = ','.join(words[:_SHOWN]) + ',...' * (len(words) > _SHOWN)
+      self._find(
+        findings,
+        f'{len(enum)} texts, of which {len(words)} are no numbers',
+        f'--missing_values={shlex.quote(shown)} if these are missing values',
+        True,
+      )
 
 
 def _drop(name):
