@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import tfdpflows
 from experiments import datasets
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -61,3 +62,20 @@ def test_example_runs(number, people, tmp_path, monkeypatch, capsys):
   )
   assert found.returncode == 0, found.stderr
   assert 'Claim: epsilon <= ' in found.stdout
+
+
+@pytest.mark.core
+def test_contributing_names_what_is_there():
+  with open(os.path.join(ROOT, 'CONTRIBUTING.md'), encoding='utf-8') as file:
+    named = re.findall(
+      r'`((?:tfdpflows|tests|experiments)/[\w/.]+)`', file.read()
+    )
+  assert len(named) > 8
+  missing = [n for n in named if not os.path.exists(os.path.join(ROOT, n))]
+  assert not missing
+
+
+@pytest.mark.core
+def test_the_citation_is_of_this_version():
+  with open(os.path.join(ROOT, 'CITATION.cff'), encoding='utf-8') as file:
+    assert f'\nversion: {tfdpflows.__version__}\n' in file.read()
