@@ -221,12 +221,19 @@ class Field:
           f'has minimum {value!r}, which is no whole {scale.unit}; change it, '
           'or give a finer unit'
         )
-      if abs(count) > _LARGEST:
+      if abs(count) > scale.largest:
         raise self._error(
-          f'has {key} {value!r}, beyond 2**53 {scale.unit}s; give a coarser '
-          'unit'
+          f'has {key} {value!r}, beyond 2**53 {scale.unit}s or 2**62 '
+          'microseconds; give a coarser unit, or a nearer bound'
         )
-      object.__setattr__(self, key, scale.text(count, iso=True))
+      try:
+        text = scale.text(count, iso=True)
+      except OverflowError:
+        raise self._error(
+          f'has {key} {value!r}, which is out of the calendar in UTC; give a '
+          'nearer bound'
+        ) from None
+      object.__setattr__(self, key, text)
     if self.grid[0] > self.grid[1]:
       raise self._error(
         f'has minimum {self.minimum} above maximum {self.maximum}; swap them'
