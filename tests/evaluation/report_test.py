@@ -214,7 +214,42 @@ class TestReport:
     tables = {'real': real, 'synthetic': table(), 'schema': schema()}
     with pytest.raises(ValueError, match="The real table: Column 'age', row 4"):
       report.write_report(tmp_path / 'report.html', **tables)
-    report.write_report(tmp_path / 'report.html', out_of_range='clip', **tables)
+    statement = {'epsilon': 1.0, 'delta': 1e-5}
+    report.write_report(
+      tmp_path / 'report.html',
+      out_of_range='clip',
+      statement=statement,
+      **tables,
+    )
+    text = read(tmp_path / 'report.html')[0]
+    assert '1 values of the real table compared here are outside' in text
+    report.write_report(
+      tmp_path / 'report.html',
+      statement=statement,
+      **{**tables, 'real': table()},
+    )
+    assert 'None in the real table' in read(tmp_path / 'report.html')[0]
+
+  def test_values_outside_are_counted_in_all_types(self):
+    fields = [
+      Field('n', 'number', 0, 9, decimals=1),
+      Field('e', 'integer', enum=(1, 5)),
+      Field('s', 'string', enum=('a', 'b'), required=True),
+      Field('b', 'boolean'),
+      Field('d', 'date', '2020-01-01', '2020-12-31'),
+    ]
+    given = pd.DataFrame(
+      {
+        'n': [1.23, 10, np.nan, 'x'],
+        'e': ['5', 3, 'NA', 'x'],
+        's': ['a', 'c', None, 'b'],
+        'b': [True, 'x', '', 0],
+        'd': ['2020-01-01', '2021-01-01', None, 'x'],
+      }
+    )
+    schema_ = TableSchema(fields)
+    real = schema_.validate(given, 'clip', fitting=False)
+    assert report._num_outside(given, real, schema_) == 8
 
   def test_rare_classes_are_scored_in_both_halves(self, tmp_path):
     real = table(60)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import json
@@ -26,7 +27,8 @@ from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
 from tfdpflows.evaluation.nearest_rows import nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
-from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular import values
+from tfdpflows.tabular.schema import TableSchema, typed
 
 _TITLE = 'Synthetic table report'
 _LISTED_PAIRS = 10
@@ -92,7 +94,7 @@ def write_report(
   ...   print(open(path, encoding='utf-8').readline().strip())
   <!doctype html>
   """
-  real = _validated(real, schema, 'real', out_of_range)
+  given, real = real, _validated(real, schema, 'real', out_of_range)
   synthetic = _validated(synthetic, schema, 'synthetic', 'error')
   comparison = compare(real, synthetic, schema)
   scores = None
@@ -107,7 +109,9 @@ def write_report(
   facts = facts if isinstance(facts, dict) else None
   page = _template().render(
     verdicts=_verdicts(facts, columns, comparison, scores, groups),
-    plain_privacy=verdict.plain_privacy(facts),
+    plain_privacy=verdict.plain_privacy(
+      facts, _num_outside(given, real, schema)
+    ),
     groups=_listed(groups),
     num_groups=len(groups),
     nearest=_nearest(real, synthetic, schema, seed),
@@ -147,6 +151,21 @@ def _validated(table, schema, name, out_of_range):
     return schema.validate(table, out_of_range, fitting=False)
   except ValueError as error:
     raise ValueError(f'The {name} table: {error}') from error
+
+
+def _num_outside(given, real, schema):
+  """How many cells of a table were no values of the schema, or missing."""
+  names, count = [str(name) for name in given.columns], 0
+  for field in schema.fields:
+    cells = given.iloc[:, names.index(field.name)].reset_index(drop=True)
+    words = field.cells.missing_values
+    present = ~values.is_missing(cells, field.enum or (), words)
+    one = dataclasses.replace(field, required=False, from_data=())
+    found = typed(cells, one, (), clip=True)
+    kept = typed(real[field.name], one, (), clip=True)
+    same = (found == kept).fillna(False).to_numpy(bool)
+    count += int((present & ~same).sum())
+  return count
 
 
 def _claim(statement):
