@@ -23,6 +23,7 @@ from tfdpflows.tabular.dialect import (
   PLAIN,
   CellFormat,
   Dialect,
+  can_write,
 )
 
 TYPES = ('integer', 'number', 'string', 'boolean', *times.TYPES)
@@ -116,6 +117,8 @@ class Field:
         f'of type {self.type} has minimum or maximum beside an enum, or is no '
         'number; remove minimum and maximum'
       )
+    if self.type == 'boolean':
+      self._check_booleans()
     if self.decimals is not None:
       self._check_decimals()
     if self.type == 'string' and self.enum is None:
@@ -162,6 +165,15 @@ class Field:
     if len(set(result)) != len(result):
       raise self._error('lists a value twice in its enum; remove one')
     return result
+
+  def _check_booleans(self):
+    cells = self.cells
+    for word in (*cells.true_values, *cells.false_values):
+      if word in cells.missing_values:
+        raise self._error(
+          f'takes {word!r} for a value, and for a missing one; remove it from '
+          '"missingValues", which are empty cells, NA, NaN and null by default'
+        )
 
   def _check_range(self):
     for key in ('minimum', 'maximum'):
@@ -424,8 +436,14 @@ class TableSchema:
         f'{" or ".join(_MATCHES)}.'
       )
     for field in self.fields:
-      for text in (field.name, *(field.enum or ())):
-        if isinstance(text, str) and not self._can_write(text):
+      cells = field.cells
+      words = (field.name, *(field.enum or ()), *cells.missing_values)
+      if field.type == 'boolean':
+        words += cells.true_values[0], cells.false_values[0]
+      elif field.type == 'number':
+        words += (cells.decimal_char,)
+      for text in words:
+        if isinstance(text, str) and not can_write(text, self.dialect.encoding):
           raise ValueError(
             f'Field {field.name!r} has {text!r}, which the encoding '
             f'{self.dialect.encoding!r} cannot write; choose another encoding.'
@@ -451,13 +469,6 @@ class TableSchema:
         raise ValueError(
           f'The schema has two fields named {name!r}; rename one.'
         )
-
-  def _can_write(self, text):
-    try:
-      text.encode(self.dialect.encoding)
-    except UnicodeEncodeError:
-      return False
-    return True
 
   def __len__(self) -> int:
     return len(self.fields)

@@ -123,6 +123,12 @@ def _texts(column, field, word, missing):
     column = column.astype(object).map(texts, na_action='ignore')
   elif field.is_temporal:
     column = field.scale.texts(column)
+  is_taken = field.type == 'string' and word in field.categories
+  if is_taken and column.isna().any():
+    raise ValueError(
+      f'Column {field.name!r} has missing values, and its categories include '
+      'all words for one; give another word in "missingValues".'
+    )
   if word != missing:
     column = column.astype(object).where(column.notna(), word)
   return column
@@ -136,12 +142,17 @@ def missing_words(schema: TableSchema) -> dict[str, str]:
     if field.type == 'string'
     for word in field.categories
   }
-  return {
-    field.name: next(
-      (w for w in field.cells.missing_values if w not in used), ''
-    )
-    for field in schema
-  }
+  found = {}
+  for field in schema:
+    own = field.categories if field.type == 'string' else ()
+    words = [
+      word
+      for avoided in (used, own)
+      for word in field.cells.missing_values
+      if word not in avoided
+    ]
+    found[field.name] = words[0] if words else ''
+  return found
 
 
 def _write_arrow(frames, path, aside, schema):
