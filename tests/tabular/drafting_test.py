@@ -211,3 +211,10 @@ def test_overrides_that_do_not_fit_end_the_draft():
       drafting.draft(_table(), overrides={'age': given})
   with pytest.raises(ValueError, match="no column 'wage'"):
     drafting.draft(_table(), overrides={'wage': {}})
+
+
+def test_times_beyond_the_calendar_are_a_finding():
+  far = np.array(['12000-01-01', '2000-01-01'], 'M8[s]')
+  found = drafting.draft(pd.DataFrame({'far': far, 'x': [1, 2]}))
+  assert found.schema.names == ('x',)
+  assert 'out of range of the calendar' in found.findings[0].problem
