@@ -151,3 +151,13 @@ def test_a_missing_value_that_no_word_is_left_for_is_refused(tmp_path):
   table.loc[0, 's'] = np.nan
   with pytest.raises(ValueError, match='include all words for one'):
     sinks.write_frames([table], path, schema)
+
+
+def test_records_round_no_number_out_of_its_bounds(tmp_path):
+  fields = [Field('n', 'number', -0.1, 0.1), Field('x', 'integer', 0, 9)]
+  schema = TableSchema(fields)
+  table = pd.DataFrame({'n': [0.1, -0.1], 'x': [1, 2]})
+  path = tmp_path / 'table.tfrecord'
+  sinks.write_frames([table], path, schema)
+  found = schema.validate(sources.Source.of(path).to_frame(schema))
+  assert np.allclose(found['n'], table['n'])

@@ -218,10 +218,22 @@ def _features(tf, column: pd.Series, field: Field) -> list:
   if field.type == 'string' or field.is_temporal:
     make = lambda v: {'bytes_list': tf.train.BytesList(value=[v.encode()])}
   elif field.type == 'number':
-    make = lambda v: {'float_list': tf.train.FloatList(value=[v])}
+    make = lambda v: {
+      'float_list': tf.train.FloatList(value=[_float_within(v, field)])
+    }
   else:
     make = lambda v: {'int64_list': tf.train.Int64List(value=[int(v)])}
   known = {v: tf.train.Feature(**make(v)) for v in set(cells)}
   found = np.full(len(column), empty, object)
   found[present] = [known[cell] for cell in cells]
   return list(found)
+
+
+def _float_within(number, field):
+  """The nearest float of 32 bits that is within the bounds of a field."""
+  found = np.float32(number)
+  if field.maximum is not None and float(found) > field.maximum:
+    found = np.nextafter(found, np.float32(-np.inf))
+  if field.minimum is not None and float(found) < field.minimum:
+    found = np.nextafter(found, np.float32(np.inf))
+  return float(found)
