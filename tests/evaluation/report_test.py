@@ -217,8 +217,16 @@ class TestReport:
     with pytest.raises(ValueError, match="The real table: Column 'age', row 4"):
       report.write_report(tmp_path / 'report.html', **tables)
     path = tmp_path / 'report.html'
-    report.write_report(path, out_of_range='clip', **tables)
-    assert '1 (' in path.read_text().partition('outside, real')[2]
+    statement = {'epsilon': 1.0, 'delta': 1e-5}
+    report.write_report(
+      path, out_of_range='clip', statement=statement, **tables
+    )
+    text = read(path)[0]
+    assert '1 (' in text.partition('outside, real')[2]
+    assert '1 values of the real table compared here are outside' in text
+    tables['real'] = table()
+    report.write_report(path, statement=statement, **tables)
+    assert 'None in the real table' in read(path)[0]
 
   def test_rare_classes_are_scored_in_both_halves(self, tmp_path):
     real = table(60)

@@ -186,3 +186,27 @@ def test_dates_are_compared_as_numbers():
   assert (found.synthetic == 0).all()
   assert found.real[0] == pytest.approx(182 / 365)
   assert rare_groups(real, real, schema).empty
+
+
+@pytest.mark.parametrize(
+  'statement',
+  [
+    {'epsilon': 1.0, 'delta': None, 'mechanisms': None, 'num_examples': '12'},
+    {'epsilon': 1.0, 'delta': 1e-5, 'mechanisms': ['a'], 'num_examples': '12'},
+    {'epsilon': 1.0, 'delta': '1e-5', 'unit': None},
+  ],
+)
+def test_statements_of_other_programs(statement):
+  assert verdict.privacy_verdict(statement).question == 'Privacy'
+  topics = dict(verdict.plain_privacy(statement))
+  assert ('One person' in topics) == isinstance(statement['delta'], float)
+
+
+def test_rare_groups_of_very_many_categories():
+  # A table of all pairs would take gigabytes.
+  names = tuple(map(str, range(100_000)))
+  fields = [Field(name, 'string', enum=names) for name in 'ab']
+  table = pd.DataFrame({name: ['1'] * 40 + ['2'] * 960 for name in 'ab'})
+  groups = rare_groups(table, table[::2], TableSchema(fields))
+  assert groups['group'].tolist() == ['a = 1', 'b = 1', 'a = 1, b = 1']
+  assert groups['real'].tolist() == groups['synthetic'].tolist() == [0.04] * 3

@@ -30,6 +30,38 @@ def test_a_row_moves_the_sum_by_no_more_than_the_noise_is_scaled_by():
     assert abs(whole - part) <= 2 + 1e-9
 
 
+@pytest.mark.parametrize(
+  ('lower', 'upper'),
+  [
+    (0.0, 5e-324),
+    (1.0, 1.0 + 2.0**-52),
+    (-8e307, 8e307),
+    (1e308, 1.5e308),
+    (np.float32(0.1), np.float32(0.3)),
+  ],
+)
+def test_a_row_weighs_as_much_between_bounds_that_floats_hardly_tell_apart(
+  lower, upper
+):
+  # With more noise than rows nobody knows whether all of them are at a bound.
+  low, high = (
+    _mean([bound] * 9, lower=lower, upper=upper, noise_multiplier=1e-9)
+    for bound in (lower, upper)
+  )
+  near = {'rel': 1e-6, 'abs': 5e-323}
+  assert (low, high) == pytest.approx((lower, upper), **near)
+  noisy = [
+    _mean([bound] * 9, lower=lower, upper=upper, noise_multiplier=100.0)
+    for bound in (lower, upper)
+  ]
+  drawn = Randomness(seed=0).numpy('mean').normal(scale=100.0) / 9
+  for found, sign in zip(noisy, (-1, 1)):
+    half = (float(upper) - float(lower)) / 2
+    expected = float(lower) / 2 + float(upper) / 2 + half * (sign + drawn)
+    step = np.spacing(max(abs(float(lower)), abs(float(upper))))
+    assert found == pytest.approx(expected, rel=1e-6, abs=4 * step)
+
+
 def test_the_noise_has_the_scale_that_is_charged():
   ledger = accounting.PrivacyLedger()
   found = [

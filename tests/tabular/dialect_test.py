@@ -258,3 +258,32 @@ def test_a_draft_in_a_dialect():
   ]
   # It says nothing of the rows which columns have the format.
   assert {f.cells for f in schema} == {EUROS}
+
+
+@pytest.mark.parametrize(
+  'encoding', ['utf-7', 'iso2022_jp', 'iso-2022-kr', 'hz', 'unicode_escape']
+)
+def test_encodings_in_which_cells_change_later_ones_are_refused(encoding):
+  with pytest.raises(ValueError, match='how others are read'):
+    Dialect(',', encoding)
+
+
+def test_what_cannot_be_written_or_told_apart_is_refused():
+  with pytest.raises(ValueError, match='cannot write the delimiter'):
+    Dialect('€', 'latin-1')
+  for field in (
+    Field('b', 'boolean', cells=CellFormat(true_values=('✓',))),
+    Field('n', 'number', 0, 9, cells=CellFormat(decimal_char='€')),
+    Field('i', 'integer', 0, 9, cells=CellFormat(missing_values=('–',))),
+  ):
+    with pytest.raises(ValueError, match='cannot write'):
+      TableSchema([field], dialect=Dialect(';', 'latin-1'))
+  with pytest.raises(ValueError, match="'NA' for a value, and for a missing"):
+    Field('b', 'boolean', cells=CellFormat(false_values=('NA', 'no')))
+  cells = CellFormat(missing_values=('NA',), false_values=('',))
+  found = TableSchema([Field('b', 'boolean', cells=cells)]).validate(
+    pd.DataFrame({'b': ['true', '', 'NA']}), fitting=False
+  )
+  assert found['b'].tolist() == [True, False, pd.NA]
+  with pytest.raises(ValueError, match='without NUL'):
+    CellFormat(true_values=('a\0',))

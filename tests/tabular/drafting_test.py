@@ -222,3 +222,10 @@ def test_words_between_numbers_are_pointed_out():
   assert "--missing_values='?,unknown' if" in finding.fix
   few = drafting.draft(pd.DataFrame({'age': ['1', '2', 'x', 'y'] * 5}))
   assert not few.findings
+
+
+def test_times_beyond_the_calendar_are_a_finding():
+  far = np.array(['12000-01-01', '2000-01-01'], 'M8[s]')
+  found = drafting.draft(pd.DataFrame({'far': far, 'x': [1, 2]}))
+  assert found.schema.names == ('x',)
+  assert 'out of range of the calendar' in found.findings[0].problem

@@ -18,7 +18,7 @@ from tfdpflows.tabular import (
   sinks,
   sources,
 )
-from tfdpflows.tabular.table import write_table
+from tfdpflows.tabular.table import read_table, write_table
 
 pytestmark = pytest.mark.core
 NAMES = (
@@ -122,3 +122,42 @@ def test_the_generator_is_used_as_far_as_it_was(people):
     for _ in range(-(-count // density.BATCH)):
       expected.integers(-(2**31), 2**31, 2, dtype=np.int32)
     assert rng.random() == expected.random()
+
+
+def test_a_carriage_return_ends_no_row(tmp_path):
+  schema = TableSchema(
+    [
+      Field('s', 'string', enum=('a\rb', '\r', 'c')),
+      Field('x', 'integer', 0, 9),
+    ]
+  )
+  table = pd.DataFrame(
+    {'s': ['a\rb', '\r', 'c', np.nan], 'x': pd.array([1, 2, None, 4], 'Int64')}
+  )
+  path = tmp_path / 'table.csv'
+  sinks.write_frames([table[:2], table[2:]], path, schema)
+  found = read_table(path, schema)
+  assert (
+    found.astype(object).astype(str).equals(table.astype(object).astype(str))
+  )
+
+
+def test_a_missing_value_that_no_word_is_left_for_is_refused(tmp_path):
+  field = Field('s', 'string', enum=('', 'NA', 'NaN', 'null'))
+  schema = TableSchema([field, Field('x', 'integer', 0, 9)])
+  table = pd.DataFrame({'s': ['', 'NA'], 'x': pd.array([1, None], 'Int64')})
+  path = tmp_path / 'table.csv'
+  sinks.write_frames([table], path, schema)
+  table.loc[0, 's'] = np.nan
+  with pytest.raises(ValueError, match='include all words for one'):
+    sinks.write_frames([table], path, schema)
+
+
+def test_records_round_no_number_out_of_its_bounds(tmp_path):
+  fields = [Field('n', 'number', -0.1, 0.1), Field('x', 'integer', 0, 9)]
+  schema = TableSchema(fields)
+  table = pd.DataFrame({'n': [0.1, -0.1], 'x': [1, 2]})
+  path = tmp_path / 'table.tfrecord'
+  sinks.write_frames([table], path, schema)
+  found = schema.validate(sources.Source.of(path).to_frame(schema))
+  assert np.allclose(found['n'], table['n'])

@@ -472,3 +472,13 @@ def test_clip_refuses_no_record_for_features_that_nobody_asked_for(tmp_path):
   part = Source.of(path).parts[0]
   assert [list(c) for c in part.read(['age'], True)] == [['age']]
   assert [list(c) for c in part.read(['age'], False)] == [['age', 'hiv']]
+
+
+def test_times_beyond_the_calendar_are_as_in_a_dataframe():
+  far = np.array(['12000-01-01', '2000-01-01', '-0500-01-01'], 'M8[s]')
+  schema = TableSchema([Field('x', 'datetime', '1900-01-01', '2100-01-01')])
+  expected = schema.validate(pd.DataFrame({'x': far}), 'clip')
+  source = Source.of(pa.table({'x': pa.array(far)}))
+  found = schema.validate(source.to_frame(schema, 'clip'), 'clip')
+  assert found.equals(expected)
+  assert found['x'].dt.year.tolist() == [2100, 2000, 1900]

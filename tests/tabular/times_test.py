@@ -332,3 +332,81 @@ def test_values_outside_are_counted_and_schemas_widened():
   read = wide.validate(rows, 'clip', fitting=False)
   assert str(read['day'].max().date()) == '2022-02-02'
   assert read['span'].max() == pd.Timedelta(days=3)
+
+
+@pytest.mark.parametrize(
+  ('kind', 'unit', 'form'),
+  [
+    ('time', None, '%I:%M:%S'),
+    ('datetime', 'minute', '%d.%m.%Y %I:%M'),
+    ('time', 'millisecond', '%H:%M:%S'),
+    # The bounds are kept as ISO 8601, which this would read otherwise.
+    ('date', None, '%Y-%d-%m'),
+  ],
+)
+def test_formats_that_lose_something_are_refused(kind, unit, form):
+  with pytest.raises(ValueError, match='written and read again'):
+    TimeScale(kind, unit, form)
+
+
+@pytest.mark.parametrize(
+  ('scale', 'first', 'last'),
+  [
+    (TimeScale('date', format='%d.%m.%Y'), '0001-01-01', '0001-02-01'),
+    (TimeScale('date', format='%d.%m.%y'), '1967-12-20', '1969-01-10'),
+    (
+      TimeScale('datetime', 'minute', '%d.%m.%Y %H:%M', 'Europe/Berlin'),
+      '2025-10-26T00:00Z',
+      '2025-10-26T02:00Z',
+    ),
+  ],
+)
+def test_what_is_written_in_a_format_is_read_as_the_same_value(
+  scale, first, last
+):
+  counts = range(scale.count(first), scale.count(last))
+  assert [scale.count(scale.text(count)) for count in counts] == list(counts)
+
+
+def test_no_other_cell_decides_how_a_time_is_read():
+  # pandas keeps the types of Python only beside cells of other types.
+  berlin = TimeScale('datetime', timezone='Europe/Berlin')
+  early = datetime.timezone(datetime.timedelta(hours=14))
+  for value in (
+    datetime.datetime(2025, 10, 26, 2, 30, fold=1),
+    datetime.datetime(1, 1, 1, tzinfo=early),
+  ):
+    alone, _ = berlin.counts(pd.Series([value]), True)
+    beside, bad = berlin.counts(pd.Series([value, 'x'], dtype=object), True)
+    assert (alone[0], bad[0]) == (beside[0], False)
+
+
+def test_values_beyond_the_room_for_them_stay_beyond():
+  scale = TimeScale('datetime')
+  far = pd.Series(np.array([2**62, -(2**62)], 'M8[s]'))
+  for cells in (far, far.astype(object)):
+    counts, bad = scale.counts(cells, True)
+    assert not bad.any()
+    assert counts[0] > scale.count('9999-12-31') > 0 > counts[1]
+  with pytest.raises(ValueError, match='beyond'):
+    Field('x', 'duration', 'PT0S', 'P99999999D', unit='day')
+  with pytest.raises(ValueError, match='out of the calendar'):
+    Field('x', 'datetime', '0001-01-01', '2000-01-01', timezone='Europe/Berlin')
+
+
+def test_text_of_a_negative_duration_is_cut_as_its_value():
+  scale = TimeScale('duration')
+  for value in ('-PT0.0000005S', '-00:00:00.0000005', pd.Timedelta(-500, 'ns')):
+    assert scale.count(value) == -1
+  assert scale.count('-PT1.0000000S') == -1
+
+
+def test_types_of_arrow_with_a_time_zone():
+  pa = pytest.importorskip('pyarrow')
+  dtype = pd.ArrowDtype(pa.timestamp('us', 'Europe/Berlin'))
+  cells = pd.Series([pd.Timestamp('2020-07-01T12:00Z')]).astype(dtype)
+  _, bad = TimeScale('datetime').counts(cells, False)
+  assert bad.all()
+  counts, bad = TimeScale('datetime', timezone='UTC').counts(cells, False)
+  assert not bad.any()
+  assert counts[0] == 1593604800

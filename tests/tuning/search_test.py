@@ -182,6 +182,29 @@ def test_a_trial_that_spends_too_much_or_nothing_is_refused():
     _search(lambda trial: (None, 0.0))
 
 
+def test_noise_of_a_seed_is_no_secret_of_a_search_without_one():
+  # The same noise in each trial, and a ledger that would not say so.
+  def fit(trial):
+    mean = mechanisms.noisy_mean(
+      np.zeros(5),
+      lower=0.0,
+      upper=1.0,
+      noise_multiplier=1e3,
+      ledger=trial.ledger,
+      randomness=Randomness(seed=3),
+    )
+    return mean, mean
+
+  arguments = {'epsilon': 1.0, 'delta': 1e-5}
+  with pytest.raises(ValueError, match='noise from a seed'):
+    tuning.random_search(
+      fit, [{}], ledger=accounting.PrivacyLedger(), **arguments
+    )
+  ledger = accounting.PrivacyLedger()
+  _search(fit, ledger=ledger)
+  assert ledger.seeded
+
+
 def test_a_seed_repeats_a_search_and_noise_is_used_once():
   def fit(trial):
     trial.ledger.charge(EpsilonDeltaDpEvent(1e-3, 1e-9))

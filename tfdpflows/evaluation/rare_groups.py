@@ -59,22 +59,22 @@ def rare_groups(
     itertools.combinations(columns, 2)
   ):
     sizes = [len(values) for _, values, _ in group]
-    counts = [
+    counts, others = (
       _counts([codes[i] for _, _, codes in group], sizes) for i in (0, 1)
-    ]
-    shares = [c / max(len(t), 1) for c, t in zip(counts, (real, synthetic))]
-    rare = (counts[0] >= _FEWEST) & (shares[0] <= _LARGEST)
-    for place in np.argwhere(rare):
+    )
+    for cell, rows in counts.items():
+      if rows < _FEWEST or rows / len(real) > _LARGEST:
+        continue
       names = [
-        f'{name} = {values[k]}' for (name, values, _), k in zip(group, place)
+        f'{name} = {values[k]}'
+        for (name, values, _), k in zip(group, np.unravel_index(cell, sizes))
       ]
-      at = tuple(place)
       found.append(
         {
           'group': ', '.join(names),
-          'rows': int(counts[0][at]),
-          'real': float(shares[0][at]),
-          'synthetic': float(shares[1][at]),
+          'rows': rows,
+          'real': rows / len(real),
+          'synthetic': others.get(cell, 0) / max(len(synthetic), 1),
         }
       )
   table = pd.DataFrame(found, columns=['group', 'rows', 'real', 'synthetic'])
@@ -82,6 +82,7 @@ def rare_groups(
 
 
 def _counts(codes, sizes):
+  """Numbers of rows of the cells that have any, in order: there are many."""
   known = np.all([c >= 0 for c in codes], axis=0)
   cells = np.ravel_multi_index([c[known] for c in codes], sizes)
-  return np.bincount(cells, minlength=int(np.prod(sizes))).reshape(sizes)
+  return dict(zip(*(a.tolist() for a in np.unique(cells, return_counts=True))))

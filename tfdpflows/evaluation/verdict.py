@@ -178,7 +178,8 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
       f'{text}, {statement["guarantee"]}: no proven bound.',
       'Compute epsilon with an accountant that is an upper bound.',
     )
-  rows = statement.get('num_examples') or 0
+  rows = statement.get('num_examples')
+  rows = rows if isinstance(rows, (int, float)) else 0
   if isinstance(delta, (int, float)) and delta * rows >= 1:
     return Verdict(
       question,
@@ -208,16 +209,18 @@ def plain_privacy(
     return []
   epsilon = statement['epsilon']
   unit = statement.get('unit', 'one row of the table')
-  labels = {m.get('label') for m in statement.get('mechanisms', ())}
+  mechanisms = statement.get('mechanisms') or ()
+  labels = {m.get('label') for m in mechanisms if isinstance(m, dict)}
+  delta = statement.get('delta', 0)
   found = []
-  if math.isfinite(epsilon):
+  if math.isfinite(epsilon) and isinstance(delta, (int, float)):
     found.append(
       (
         'One person',
         f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
         'changes the odds of whatever anybody concludes from the synthetic '
         f'rows by a factor of {_factor(epsilon)} at most, but for a '
-        f'probability of {statement.get("delta", 0):g}.',
+        f'probability of {delta:g}.',
       )
     )
   found.append(

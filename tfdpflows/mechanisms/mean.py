@@ -62,10 +62,10 @@ def noisy_mean(
   #### Formal guarantee
 
   With the middle m of the bounds and half their distance r, adding or removing
-  a row moves `sum (clip(v) - m)` by at most r, and so does a unit, whose
+  a row moves `sum (clip(v) - m) / r` by at most 1, and so does a unit, whose
   weights add up to 1 at most: `GaussianDpEvent(noise_multiplier)` under noise
-  of `noise_multiplier * r`. Replacing one moves it by 2 r, which is how
-  accountants take the event.
+  of `noise_multiplier`. Replacing one moves it by 2, which is how accountants
+  take the event. In floats too each row is in [-1, 1], whatever the bounds.
 
   #### Example
 
@@ -78,6 +78,7 @@ def noisy_mean(
   True
   """
   values = as_numbers(values, 'values', ('n',)).astype(np.float64)
+  lower, upper = float(lower), float(upper)
   if not len(values):
     raise ValueError('values is empty, and has no mean.')
   if not (lower < upper and math.isfinite(upper - lower)):
@@ -102,8 +103,11 @@ def noisy_mean(
     resume=resume,
     units=units,
   )
-  middle, radius = (lower + upper) / 2, (upper - lower) / 2
   clipped = np.clip(np.where(np.isnan(values), lower, values), lower, upper)
-  noise = randomness.numpy(str(label)).normal(scale=noise_multiplier * radius)
+  # Sums of the values themselves could overflow, and their distance to a
+  # rounded middle be twice half that of the bounds.
+  parts = 2 * ((clipped - lower) / (upper - lower)) - 1
+  noise = randomness.numpy(str(label)).normal(scale=noise_multiplier)
   count = len(values) if units is None else units.num_units
-  return float(middle + (((clipped - middle) * weights).sum() + noise) / count)
+  mean = float((parts * weights).sum() + noise) / count
+  return lower + (upper - lower) * ((mean + 1) / 2)

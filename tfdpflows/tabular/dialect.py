@@ -23,6 +23,8 @@ _BYTE_ORDER_MARKS = {
   codecs.BOM_UTF16_BE: 'utf-16',
 }
 _START = 1 << 16
+# In these a cell may change what the bytes of all later ones stand for.
+_SHIFTED = ('iso2022', 'hz', 'utf_7', 'unicode_escape', 'raw_unicode_escape')
 # Properties of Frictionless whose default is how files are read.
 _FIXED = {'quoteChar': '"', 'doubleQuote': True, 'header': True}
 
@@ -69,6 +71,16 @@ class Dialect:
         f'The encoding {self.encoding!r} is not known; give one such as utf-8, '
         'cp1252, latin-1 or utf-16.'
       ) from None
+    if codecs.lookup(self.encoding).name.replace('-', '_').startswith(_SHIFTED):
+      raise ValueError(
+        f'In the encoding {self.encoding!r} one cell may change how others are '
+        'read; write the file in UTF-8.'
+      )
+    if not can_write(self.delimiter, self.encoding):
+      raise ValueError(
+        f'The encoding {self.encoding!r} cannot write the delimiter '
+        f'{self.delimiter!r}; choose another one.'
+      )
 
   @property
   def reads(self) -> str:
@@ -143,10 +155,21 @@ class Dialect:
     return cls(delimiter, encoding)
 
 
+def can_write(text: str, encoding: str) -> bool:
+  """Whether a text can be written in an encoding."""
+  try:
+    text.encode(encoding)
+  except UnicodeEncodeError:
+    return False
+  return True
+
+
 COMMAS = Dialect()
 
 
 def _cells(header, delimiter):
+  # Python 3.9 and 3.10 read no NUL characters.
+  header = header.replace('\0', '')
   return len(next(csv.reader([header], delimiter=delimiter), ()))
 
 
@@ -196,6 +219,10 @@ class CellFormat:
       ):
         raise ValueError(
           f'{_JSON[name]} is {words!r}; give a list of one text or more.'
+        )
+      if any('\0' in word for word in words):
+        raise ValueError(
+          f'{_JSON[name]} is {words!r}; cells are read without NUL characters.'
         )
       object.__setattr__(self, name, tuple(words))
     both = set(self.true_values) & set(self.false_values)

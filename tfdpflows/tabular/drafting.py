@@ -304,7 +304,10 @@ class _Column:
     if kind not in times.TYPES:
       return float(value) if kind == 'number' else int(value)
     options = (given.get(k) for k in ('unit', 'format', 'timezone'))
-    return times.TimeScale(kind, *options).text(int(value), iso=True)
+    try:
+      return times.TimeScale(kind, *options).text(int(value), iso=True)
+    except OverflowError:
+      raise ValueError('a time is out of range of the calendar') from None
 
   def _enum(self, findings):
     """The different texts; `None` where they are no categories."""

@@ -23,6 +23,7 @@ from tfdpflows.tabular.dialect import (
   PLAIN,
   CellFormat,
   Dialect,
+  can_write,
 )
 
 TYPES = ('integer', 'number', 'string', 'boolean', *times.TYPES)
@@ -116,6 +117,8 @@ class Field:
         f'of type {self.type} has minimum or maximum beside an enum, or is no '
         'number; remove minimum and maximum'
       )
+    if self.type == 'boolean':
+      self._check_booleans()
     if self.decimals is not None:
       self._check_decimals()
     if self.type == 'string' and self.enum is None:
@@ -162,6 +165,15 @@ class Field:
     if len(set(result)) != len(result):
       raise self._error('lists a value twice in its enum; remove one')
     return result
+
+  def _check_booleans(self):
+    cells = self.cells
+    for word in (*cells.true_values, *cells.false_values):
+      if word in cells.missing_values:
+        raise self._error(
+          f'takes {word!r} for a value, and for a missing one; remove it from '
+          '"missingValues", which are empty cells, NA, NaN and null by default'
+        )
 
   def _check_range(self):
     for key in ('minimum', 'maximum'):
@@ -221,12 +233,19 @@ class Field:
           f'has minimum {value!r}, which is no whole {scale.unit}; change it, '
           'or give a finer unit'
         )
-      if abs(count) > _LARGEST:
+      if abs(count) > scale.largest:
         raise self._error(
-          f'has {key} {value!r}, beyond 2**53 {scale.unit}s; give a coarser '
-          'unit'
+          f'has {key} {value!r}, beyond 2**53 {scale.unit}s or 2**62 '
+          'microseconds; give a coarser unit, or a nearer bound'
         )
-      object.__setattr__(self, key, scale.text(count, iso=True))
+      try:
+        text = scale.text(count, iso=True)
+      except OverflowError:
+        raise self._error(
+          f'has {key} {value!r}, which is out of the calendar in UTC; give a '
+          'nearer bound'
+        ) from None
+      object.__setattr__(self, key, text)
     if self.grid[0] > self.grid[1]:
       raise self._error(
         f'has minimum {self.minimum} above maximum {self.maximum}; swap them'
@@ -417,8 +436,14 @@ class TableSchema:
         f'{" or ".join(_MATCHES)}.'
       )
     for field in self.fields:
-      for text in (field.name, *(field.enum or ())):
-        if isinstance(text, str) and not self._can_write(text):
+      cells = field.cells
+      words = (field.name, *(field.enum or ()), *cells.missing_values)
+      if field.type == 'boolean':
+        words += cells.true_values[0], cells.false_values[0]
+      elif field.type == 'number':
+        words += (cells.decimal_char,)
+      for text in words:
+        if isinstance(text, str) and not can_write(text, self.dialect.encoding):
           raise ValueError(
             f'Field {field.name!r} has {text!r}, which the encoding '
             f'{self.dialect.encoding!r} cannot write; choose another encoding.'
@@ -444,13 +469,6 @@ class TableSchema:
         raise ValueError(
           f'The schema has two fields named {name!r}; rename one.'
         )
-
-  def _can_write(self, text):
-    try:
-      text.encode(self.dialect.encoding)
-    except UnicodeEncodeError:
-      return False
-    return True
 
   def __len__(self) -> int:
     return len(self.fields)

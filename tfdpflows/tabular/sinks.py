@@ -123,6 +123,12 @@ def _texts(column, field, word, missing):
     column = column.astype(object).map(texts, na_action='ignore')
   elif field.is_temporal:
     column = field.scale.texts(column)
+  is_taken = field.type == 'string' and word in field.categories
+  if is_taken and column.isna().any():
+    raise ValueError(
+      f'Column {field.name!r} has missing values, and its categories include '
+      'all words for one; give another word in "missingValues".'
+    )
   if word != missing:
     column = column.astype(object).where(column.notna(), word)
   return column
@@ -136,12 +142,17 @@ def missing_words(schema: TableSchema) -> dict[str, str]:
     if field.type == 'string'
     for word in field.categories
   }
-  return {
-    field.name: next(
-      (w for w in field.cells.missing_values if w not in used), ''
-    )
-    for field in schema
-  }
+  found = {}
+  for field in schema:
+    own = field.categories if field.type == 'string' else ()
+    words = [
+      word
+      for avoided in (used, own)
+      for word in field.cells.missing_values
+      if word not in avoided
+    ]
+    found[field.name] = words[0] if words else ''
+  return found
 
 
 def _write_arrow(frames, path, aside, schema):
@@ -207,10 +218,22 @@ def _features(tf, column: pd.Series, field: Field) -> list:
   if field.type == 'string' or field.is_temporal:
     make = lambda v: {'bytes_list': tf.train.BytesList(value=[v.encode()])}
   elif field.type == 'number':
-    make = lambda v: {'float_list': tf.train.FloatList(value=[v])}
+    make = lambda v: {
+      'float_list': tf.train.FloatList(value=[_float_within(v, field)])
+    }
   else:
     make = lambda v: {'int64_list': tf.train.Int64List(value=[int(v)])}
   known = {v: tf.train.Feature(**make(v)) for v in set(cells)}
   found = np.full(len(column), empty, object)
   found[present] = [known[cell] for cell in cells]
   return list(found)
+
+
+def _float_within(number, field):
+  """The nearest float of 32 bits that is within the bounds of a field."""
+  found = np.float32(number)
+  if field.maximum is not None and float(found) > field.maximum:
+    found = np.nextafter(found, np.float32(-np.inf))
+  if field.minimum is not None and float(found) < field.minimum:
+    found = np.nextafter(found, np.float32(np.inf))
+  return float(found)

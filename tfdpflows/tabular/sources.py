@@ -453,8 +453,23 @@ def _cells_of(array, clip):
     except (ValueError, OverflowError):
       if not clip:
         raise ValueError('a time is out of range of the calendar.') from None
-      found.append(None)
+      found.append(_far_time(cell))
   return found
+
+
+def _far_time(cell):
+  """A time beyond the calendar of Python, as a DataFrame has it."""
+  pa, _ = import_arrow()
+  try:
+    if pa.types.is_timestamp(cell.type):
+      found = pd.Timestamp(np.datetime64(cell.value, cell.type.unit))
+      zone = cell.type.tz
+      return found if zone is None else found.tz_localize('UTC')
+    if pa.types.is_duration(cell.type):
+      return pd.Timedelta(np.timedelta64(cell.value, cell.type.unit))
+  except Exception:  # Too far for pandas too.
+    pass
+  return None
 
 
 def _texts(pa, array, clip):

@@ -167,6 +167,12 @@ def write_csv(
     if pd.api.types.is_bool_dtype(column.dtype):
       column = column.astype(object).map({True: 'true', False: 'false'})
     columns[name] = column
+  texts = [str(name) for name in columns]
+  for column in columns.values():
+    if values.is_text(column):
+      texts += [text for text in column.unique() if isinstance(text, str)]
+  # Python quotes no carriage return, and reads it as the end of a row.
+  has_returns = any('\r' in text for text in texts)
   text = io.TextIOWrapper(file, encoding=dialect.encoding, newline='')
   pd.DataFrame(columns).to_csv(
     text,
@@ -175,6 +181,7 @@ def write_csv(
     lineterminator='\n',
     header=header,
     sep=dialect.delimiter,
+    quoting=csv.QUOTE_ALL if has_returns else csv.QUOTE_MINIMAL,
   )
   text.flush()
   text.detach()

@@ -59,7 +59,9 @@ class TimeScale:
     unit: 'day', 'hour', 'minute', 'second', 'millisecond' or 'microsecond'; a
       day for dates, by default a second for the others.
     format: how text is written, for `datetime.strptime`, such as '%d.%m.%Y';
-      by default that of ISO 8601. ISO 8601 is read in any case.
+      by default that of ISO 8601. ISO 8601 is read in any case, and written
+      where the format would be read as another value: of two hours of the same
+      name when clocks are set back, and years that %y has not.
     timezone: of datetimes, such as 'Europe/Berlin': those with an offset are
       moved to it, and those without are of it. By default there are none with
       an offset.
@@ -105,11 +107,16 @@ class TimeScale:
       self._check_format()
 
   def _check_format(self):
-    some = {'date': 13_880 * _DAY, 'time': 37_230_000_000}
-    some = self.floor(some.get(self.type, 1_199_269_830_000_000))
+    # 2 January 2008, after noon and with all digits of a second.
+    day, clock = 13_880 * _DAY, 56_430_987_654
+    some = {'date': day, 'time': clock}.get(self.type, day + clock)
+    some = self.floor(some)
     try:
-      same = self.type != 'duration' and self._micros(self.text(some)) == (
-        some * self._size
+      value = self._python(some)
+      texts = value.strftime(self.format), value.isoformat()
+      # ISO 8601 is how bounds are kept: it must not mean another day.
+      same = self.type != 'duration' and all(
+        self.count(text) == some for text in texts
       )
     except Exception:
       same = False
@@ -118,6 +125,11 @@ class TimeScale:
         f'has format {self.format!r}, in which no {self.type} can be written '
         "and read again; give one such as '%d.%m.%Y', or remove it"
       )
+
+  @property
+  def largest(self) -> int:
+    """The most units that there is room for."""
+    return min(_LARGEST // self._size, 2**53)
 
   @property
   def _size(self):
@@ -156,11 +168,13 @@ class TimeScale:
     dtype = cells.dtype
     kind = getattr(dtype, 'kind', 'O')
     is_aware = isinstance(dtype, pd.DatetimeTZDtype)
+    # Types of Arrow have a time zone or not, and do not say so.
+    is_known = is_aware or isinstance(dtype, np.dtype)
     wanted = {'date': 'M', 'datetime': 'M', 'duration': 'm'}.get(self.type)
-    if kind == wanted and is_aware == (self.timezone is not None):
+    if is_known and kind == wanted and is_aware == (self.timezone is not None):
       if is_aware:
         cells = cells.dt.tz_convert('UTC').dt.tz_localize(None)
-      micros = cells.to_numpy().astype(f'{kind}8[us]').astype(np.int64)
+      micros = _micros_of_array(cells.to_numpy())
       bad = np.zeros(len(micros), bool)
     else:
       found = cells.astype(object)
@@ -168,13 +182,14 @@ class TimeScale:
       micros = np.zeros(len(found), np.int64)
       bad = np.zeros(len(found), bool)
       for i, cell in enumerate(found):
-        # Only texts are told apart by their hashes.
-        if type(cell) is not str:
+        if not issubclass(type(cell), str):
           value = self._micros(cell)
-        elif cell in known:
-          value = known[cell]
         else:
-          value = known[cell] = self._micros(cell)
+          # Only texts are told apart by their hashes, and plain ones at that.
+          cell = str.__str__(cell)
+          if cell not in known:
+            known[cell] = self._micros(cell)
+          value = known[cell]
         bad[i] = value is None
         micros[i] = min(max(value or 0, -_LARGEST), _LARGEST)
     if self.type == 'date' and not clip:
@@ -201,16 +216,18 @@ class TimeScale:
           return None
         if value.tzinfo is not None:
           value = value.tz_convert('UTC').tz_localize(None)
-        return int(value.asm8.astype('M8[us]').astype(np.int64))
+        return int(_micros_of_array(np.array([value.asm8]))[0])
     if isinstance(value, datetime.datetime):
       if value.tzinfo is None:
         if self.timezone is None:
           return (value - _START) // _MICROSECOND
-        value = value.replace(tzinfo=self._zone)
+        # pandas has no fold, unless other cells are no datetimes.
+        value = value.replace(tzinfo=self._zone, fold=0)
       elif self.timezone is None:
         return None
-      value = value.astimezone(_UTC).replace(tzinfo=None)
-      return (value - _START) // _MICROSECOND
+      # That of UTC may be out of the calendar of Python.
+      offset = value.utcoffset()
+      return (value.replace(tzinfo=None) - _START - offset) // _MICROSECOND
     if isinstance(value, datetime.date):
       return self._of_datetime(datetime.datetime(*value.timetuple()[:3]))
     return None
@@ -269,7 +286,9 @@ class TimeScale:
       return _duration_text(count * self._size)
     value = self._python(count)
     if self.format is not None and not iso:
-      return value.strftime(self.format)
+      text = value.strftime(self.format)
+      if self.count(text) == count:
+        return text
     return value.isoformat()
 
   def _python(self, count):
@@ -339,8 +358,10 @@ def _micros_of(part):
 
 def _of_duration(value):
   if isinstance(value, (np.timedelta64, pd.Timedelta)):
-    value = pd.Timedelta(value).asm8.astype('m8[us]')
-    return None if np.isnat(value) else int(value.astype(np.int64))
+    value = pd.Timedelta(value).asm8
+    return (
+      None if np.isnat(value) else int(_micros_of_array(np.array([value]))[0])
+    )
   if isinstance(value, datetime.timedelta):
     return value // _MICROSECOND
   if not isinstance(value, str):
@@ -351,13 +372,30 @@ def _of_duration(value):
     sign, *parts, part = found.groups()
     weeks, days, hours, minutes, seconds = (int(p or 0) for p in parts)
     whole = _whole(weeks * 7 + days, hours, minutes, seconds, part)
-    return -whole if sign == '-' else whole
+    return _signed(whole, sign, part)
   found = _CLOCK_DURATION.fullmatch(text)
   if not found or not any(found.groups()):
     return None
   days, sign, *parts, part = found.groups()
   clock = _whole(0, *(int(p or 0) for p in parts), part)
-  return int(days or 0) * _DAY + (-clock if sign == '-' else clock)
+  return int(days or 0) * _DAY + _signed(clock, sign, part)
+
+
+def _signed(micros, sign, part):
+  """With its sign; further digits are cut off downwards, as of numbers."""
+  if sign != '-':
+    return micros
+  return -micros - bool((part or '')[6:].strip('0'))
+
+
+def _micros_of_array(array):
+  """The microseconds of values of NumPy, int64, as far as there is room."""
+  unit, numbers = np.datetime_data(array.dtype)[0], array.astype(np.int64)
+  if unit == 'ns':
+    return numbers // 1000
+  factor = {'s': 1_000_000, 'ms': 1000, 'us': 1}[unit]
+  most = _LARGEST // factor
+  return np.clip(numbers, -most, most) * factor
 
 
 def _whole(days, hours, minutes, seconds, part):

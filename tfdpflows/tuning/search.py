@@ -98,8 +98,8 @@ def random_search(
 
   Raises:
     ValueError: for arguments out of range, an empty `space`, a fit that
-      charged nothing to the ledger of its trial, or a `randomness` that was
-      used under this label before.
+      charged nothing to the ledger of its trial, or noise of a seed in a search
+      without one, or a `randomness` that was used under this label before.
     BudgetExceededError: if `ledger` refuses the search, before any trial; or a
       trial asks for more than its budget.
 
@@ -201,6 +201,12 @@ def random_search(
         'The fit charged nothing to trial.ledger, so that nothing shows what '
         'it cost. Pass trial.ledger to whatever reads private rows, or charge '
         'it with what another ledger counted.'
+      )
+    if trial.ledger.seeded and not randomness.seeded:
+      raise ValueError(
+        'The fit drew noise from a seed, perhaps the same in each trial, which '
+        'the charge of the search does not say. Draw from trial.randomness, or '
+        'give the search a Randomness with a seed.'
       )
     score = -math.inf if math.isnan(score) else float(score)
     key = score, rng.random()
