@@ -304,8 +304,9 @@ def release_bounds(
       if not found:
         raise _too_little(name, 'type')
       fields[name] = _of_type(field, found)
-      typed = type(schema)([fields[name]]).public_part(table[[name]])
-      table[name] = typed[name]
+      # Nothing stands in for what is missing: it would be counted twice.
+      typed = dataclasses.replace(fields[name], required=False)
+      table[name] = type(schema)([typed]).public_part(table[[name]])[name]
   domains = _domains(fields, table, weights, plan.delta_of_column / rows / most)
   for shares in _two_looks(domains, plan.shares['domain']):
     for name, share in shares.items():
