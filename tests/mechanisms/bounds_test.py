@@ -11,6 +11,7 @@ from tfdpflows import accounting, mechanisms
 from tfdpflows.mechanisms import bounds
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
+from tfdpflows.tabular.dialect import CellFormat
 
 
 class Ledger:
@@ -341,3 +342,25 @@ def test_a_missing_cell_of_a_required_column_counts_once(monkeypatch):
   event = bounds.bounds_event(schema, 5.0, 1e-3)
   allowed = 1 / event.events[0].noise_multiplier
   assert np.linalg.norm(second - first) <= allowed * (1 + 1e-9)
+
+
+def test_a_release_is_not_repeated_of_cells_that_are_read_otherwise(tmp_path):
+  """The same noise on both told how many rows had the word, exactly."""
+  df = pd.DataFrame({'a': ['true'] * 300 + ['yes'] * 13})
+
+  def release(ledger, secret, words, resume=False):
+    cells = CellFormat(true_values=words)
+    schema = TableSchema(
+      [Field('a', 'boolean', from_data=('type',), cells=cells)]
+    )
+    return bounds.release_bounds(
+      df, schema, 2.0, 1e-3, Randomness(secret=secret), ledger, resume=resume
+    )
+
+  path, secret = str(tmp_path / 'ledger'), Randomness().secret
+  with accounting.PrivacyLedger(path) as ledger:
+    first = release(ledger, secret, ('true',))
+  with accounting.PrivacyLedger.open(path) as ledger:
+    with pytest.raises(accounting.LedgerError, match='another parts'):
+      release(ledger, secret, ('true', 'yes'), resume=True)
+    assert release(ledger, secret, ('true',), resume=True) == first

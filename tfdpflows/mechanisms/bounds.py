@@ -852,7 +852,8 @@ def _facts(field):
   """The public facts about a marked field that its estimate depends on."""
   marks = set(field.from_data)
   if 'type' in marks:  # The domain that is marked beside it tells of the data.
-    return [field.name, None, 'required' in marks]
+    # Of equal texts, how they are read makes other values.
+    return [field.name, None, 'required' in marks, field.cells.to_dict()]
   bounds = [
     getattr(field, name)
     for name in ('minimum', 'maximum', 'enum')
