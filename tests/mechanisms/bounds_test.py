@@ -364,3 +364,35 @@ def test_a_release_is_not_repeated_of_cells_that_are_read_otherwise(tmp_path):
     with pytest.raises(accounting.LedgerError, match='another parts'):
       release(ledger, secret, ('true', 'yes'), resume=True)
     assert release(ledger, secret, ('true',), resume=True) == first
+
+
+@pytest.mark.parametrize(
+  'field',
+  [
+    Field('a', 'string', enum=('x',), from_data=('minimum', 'maximum')),
+    Field('a', 'number', enum=(1, 2), from_data=('maximum',)),
+    Field('a', 'number', 0, 9, from_data=('enum',)),
+    Field('a', 'boolean', from_data=('minimum',)),
+  ],
+)
+def test_marks_of_what_a_field_has_not_are_refused_before_a_charge(field):
+  """As of a draft whose type was changed: an error told a cell, once paid."""
+  df, ledger = pd.DataFrame({'a': ['my name'] * 99}), Ledger()
+  mark = field.from_data[0]
+  with pytest.raises(ValueError, match=f"'a' marks its {mark} .* has none"):
+    mechanisms.private_bounds(
+      df, TableSchema([field]), 1.0, 1e-5, Randomness(seed=0), ledger
+    )
+  assert not ledger.charges
+
+
+def test_large_integers_are_no_categories():
+  """No field has them, and the fit ended once it had paid."""
+  df = pd.DataFrame({'a': [2**60, 5, 2**53] * 500})
+  schema = TableSchema([Field('a', 'integer', enum=(1,), from_data=('enum',))])
+  found = bounds.release_bounds(
+    df, schema, 1.0, 1e-5, Randomness(seed=0), Ledger()
+  )
+  assert found.schema['a'].enum == (5, 2**53)
+  [column] = found.columns
+  assert abs(column.outside - 500) < 5 * column.std
