@@ -251,3 +251,18 @@ def test_bad_files_are_refused(tmp_path):
   field = Field('x', 'boolean')
   with pytest.raises(ValueError, match="two fields named 'x'"):
     TableSchema([field, field])
+
+
+@pytest.mark.parametrize('decimals', [-3, 1, 6, 15])
+def test_widened_schemas_hold_what_their_fields_can(decimals):
+  """One cell that no field can have refused the report of a table."""
+  field = Field('x', 'number', 0.0, 1.0, decimals=decimals)
+  if decimals < 0:
+    field = Field('x', 'number', 0.0, 9000.0, decimals=decimals)
+  df = pd.DataFrame({'x': [0.0, 1e300, -1e300]})
+  low, high = TableSchema([field]).widened(df)['x'].grid
+  assert 2**53 - 8 < -low <= 2**53
+  assert 2**53 - 8 < high <= 2**53
+  whole = TableSchema([Field('x', 'integer', enum=(1,))])
+  df = pd.DataFrame({'x': [2**60, 2**53, 1, -(2**61)]})
+  assert whole.widened(df)['x'].enum == (1, 2**53)

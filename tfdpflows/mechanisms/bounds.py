@@ -214,8 +214,8 @@ def private_bounds(
 
   Raises:
     ValueError: if nothing of a column rises above the noise, which is read off
-      what was released; or if the type of a column is marked, but not its
-      range or enum.
+      what was released; if the type of a column is marked, but not its range or
+      enum; or if a range or enum is marked that a column has not.
 
   #### Formal guarantee
 
@@ -304,8 +304,9 @@ def release_bounds(
       if not found:
         raise _too_little(name, 'type')
       fields[name] = _of_type(field, found)
-      typed = type(schema)([fields[name]]).public_part(table[[name]])
-      table[name] = typed[name]
+      # Nothing stands in for what is missing: it would be counted twice.
+      typed = dataclasses.replace(fields[name], required=False)
+      table[name] = type(schema)([typed]).public_part(table[[name]])[name]
   domains = _domains(fields, table, weights, plan.delta_of_column / rows / most)
   for shares in _two_looks(domains, plan.shares['domain']):
     for name, share in shares.items():
@@ -591,7 +592,8 @@ def _edges(kind):
 class Categories:
   """Noisy counts of the categories that rows have, and those that many have.
 
-  Categories are strings, booleans and numbers; other values count as missing.
+  Categories are strings, booleans and numbers, integers up to 2**53; other
+  values count as missing.
 
   Args:
     column: the values.
@@ -738,7 +740,8 @@ def _plain(value):
   if isinstance(value, (bool, np.bool_)):
     return bool(value)
   if isinstance(value, (int, np.integer)):
-    return int(value)
+    # Fields have no larger ones.
+    return int(value) if abs(value) <= 2 ** _INTEGER_EXPONENTS[1] else None
   if isinstance(value, (float, np.floating)) and np.isfinite(value):
     return float(value) + 0.0
   return None
@@ -802,6 +805,8 @@ def _plan(schema, epsilon, delta):
     marks = set(field.from_data)
     if 'type' in marks:
       _check_domain_is_marked(field)
+    else:
+      _check_marks_are_of_it(field)
     num_enums += bool(marks & {'type', 'enum'})
     counts['type'] += 'type' in marks
     counts['domain'] += marks != {'required'}
@@ -847,11 +852,24 @@ def _check_domain_is_marked(field):
       )
 
 
+def _check_marks_are_of_it(field):
+  """Refuses the mark of a range or enum that a field has not."""
+  for name in ('minimum', 'maximum', 'enum'):
+    is_implied = name == 'enum' and field.type == 'boolean'
+    marked = name in field.from_data and not is_implied
+    if marked and getattr(field, name) is None:
+      raise ValueError(
+        f'Column {field.name!r} marks its {name} as read off the data, and has '
+        f'none: give {name}, or remove it from its "fromData".'
+      )
+
+
 def _facts(field):
   """The public facts about a marked field that its estimate depends on."""
   marks = set(field.from_data)
   if 'type' in marks:  # The domain that is marked beside it tells of the data.
-    return [field.name, None, 'required' in marks]
+    # Of equal texts, how they are read makes other values.
+    return [field.name, None, 'required' in marks, field.cells.to_dict()]
   bounds = [
     getattr(field, name)
     for name in ('minimum', 'maximum', 'enum')

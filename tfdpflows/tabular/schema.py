@@ -760,9 +760,10 @@ class TableSchema:
   def widened(self, df: pd.DataFrame, most: int = 64) -> TableSchema:
     """Returns a schema that also allows what the cells of a table hold.
 
-    Ranges reach to all finite numbers, and enums have the most frequent `most`
-    of the further values. No column is required in which a value is missing, or
-    cannot be read. It describes this table alone, and is as private as it is.
+    Ranges reach to all finite numbers that a field can have, and enums have the
+    most frequent `most` of such further values. No column is required in which
+    a value is missing, or cannot be read. It describes this table alone, and is
+    as private as it is.
 
     >>> schema = TableSchema([Field('age', 'integer', 0, 120)])
     >>> schema.widened(pd.DataFrame({'age': [7, 130]}))['age'].maximum
@@ -1067,13 +1068,20 @@ def _widened(field, column, most):
   if field.enum is not None:
     further = column[_undeclared(column, field)]
     if field.is_numeric:
-      further = further[np.isfinite(further.to_numpy(np.float64))]
+      number = further.to_numpy(np.float64)
+      is_whole = field.type == 'integer'
+      largest = _LARGEST if is_whole else np.finfo(np.float64).max
+      further = further[np.abs(number) <= largest]
     changes['enum'] = (*field.enum, *further.value_counts().index[:most])
   elif field.is_numeric:
     number = column.to_numpy(np.float64, na_value=np.nan)
     number = number[np.isfinite(number)]
-    if field.type == 'integer':
-      number = np.clip(number, -_LARGEST, _LARGEST)
+    places = 0 if field.type == 'integer' else field.decimals
+    if places is not None:
+      largest = float(decimal.Decimal(_LARGEST).scaleb(-places))
+      # As rounded it may be above.
+      largest = np.nextafter(largest, 0) if places else largest
+      number = np.clip(number, -largest, largest)
     low = min([field.minimum, *number[number < field.minimum]])
     high = max([field.maximum, *number[number > field.maximum]])
     changes = {'minimum': low, 'maximum': high}
