@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import decimal
 import json
@@ -27,8 +26,7 @@ from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
 from tfdpflows.evaluation.nearest_rows import nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
-from tfdpflows.tabular import values
-from tfdpflows.tabular.schema import TableSchema, typed
+from tfdpflows.tabular.schema import TableSchema
 
 _TITLE = 'Synthetic table report'
 _LISTED_PAIRS = 10
