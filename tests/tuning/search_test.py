@@ -236,6 +236,7 @@ def test_a_seed_repeats_a_search_and_noise_is_used_once():
     ({'shape': -1.0}, 'shape must be 0'),
     ({'shape': math.inf}, 'Poisson number of trials has no bound'),
     ({'shape': math.nan}, 'shape'),
+    ({'shape': 1e-12}, 'Use 0'),
     ({'accountant': 'gdp'}, 'no upper bound'),
     ({'accountant': 'none'}, 'none'),
   ],
@@ -245,3 +246,22 @@ def test_bad_arguments_charge_nothing(kwargs, message):
   with pytest.raises(ValueError, match=message):
     _search(_charging(lambda t: 0.0), ledger=ledger, **kwargs)
   assert not ledger.entries
+
+
+def test_trials_do_not_share_what_they_are_given():
+  space = {'units': [[4], [4]]}
+
+  def fit(trial):
+    trial.ledger.charge(EpsilonDeltaDpEvent(1e-3, 1e-9))
+    trial.hyperparameters['units'].append(1)
+    return len(trial.hyperparameters['units']), 0.0
+
+  assert _search(fit, space, mean_trials=20.0).result == 2
+  assert _search(fit, [{'units': [4]}], mean_trials=20.0).result == 2
+  assert space == {'units': [[4], [4]]}
+
+
+@pytest.mark.parametrize('score', ['high', None, 10**400, 1j])
+def test_a_score_that_is_no_number_is_refused(score):
+  with pytest.raises(ValueError, match='no number that a float holds'):
+    _search(_charging(lambda t: score))

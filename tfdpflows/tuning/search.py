@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,8 @@ class Selected:
   Attributes:
     hyperparameters: dict of those of the trial.
     score: its score, a float.
-    result: what its fit returned.
+    result: what its fit returned. A privacy statement of its own tells the
+      epsilon of one trial: that of the search is in the ledger of the table.
   """
 
   hyperparameters: dict[str, Any]
@@ -208,7 +210,7 @@ def random_search(
         'the charge of the search does not say. Draw from trial.randomness, or '
         'give the search a Randomness with a seed.'
       )
-    score = -math.inf if math.isnan(score) else float(score)
+    score = _checked_score(score)
     key = score, rng.random()
     if best is None or key > best[0]:
       best = key, Selected(trial.hyperparameters, score, result)
@@ -232,11 +234,25 @@ class _Space:
 
   def draw(self, rng):
     if self._independent:
-      return {
+      drawn = {
         name: values[rng.integers(len(values))]
         for name, values in self._space.items()
       }
-    return dict(self._space[rng.integers(len(self._space))])
+    else:
+      drawn = self._space[rng.integers(len(self._space))]
+    # A fit that changes what it is given must not change what others draw.
+    return copy.deepcopy(drawn)
+
+
+def _checked_score(score):
+  try:
+    score = float(score)
+  except (OverflowError, TypeError, ValueError) as error:
+    raise ValueError(
+      'The score of a fit is no number that a float holds: return (result, '
+      'score), and NaN where there is none.'
+    ) from error
+  return -math.inf if math.isnan(score) else score
 
 
 def _inner(randomness, *path):

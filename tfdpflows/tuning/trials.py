@@ -8,6 +8,9 @@ import numpy as np
 
 from tfdpflows.accounting.mechanisms.selection import halting_probability
 
+# Numbers of trials are drawn until one is above zero: about 1 / shape times.
+_SMALLEST_SHAPE = 1e-3
+
 
 def draw_num_trials(mean: float, shape: float, rng: np.random.Generator) -> int:
   """Draws from the truncated negative binomial distribution.
@@ -42,6 +45,11 @@ def draw_num_trials(mean: float, shape: float, rng: np.random.Generator) -> int:
   >>> min(drawn), 4.6 < np.mean(drawn) < 5.4
   (1, True)
   """
+  if 0 < shape < _SMALLEST_SHAPE:
+    raise ValueError(
+      f'shape is {shape}; that is as good as 0, and would take long to draw '
+      'from. Use 0.'
+    )
   if not shape < math.inf:
     raise ValueError(
       f'shape is {shape}; a Poisson number of trials has no bound without a '

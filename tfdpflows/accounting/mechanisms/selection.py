@@ -25,6 +25,7 @@ privacy".
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -197,6 +198,7 @@ def halting_probability(mean: float, shape: float) -> float:
   return math.exp(-max(log_inverse, 0.0))
 
 
+@functools.lru_cache(maxsize=256)
 def _log_inverse_halting(mean: float, shape: float) -> float:
   """Returns x = log(1 / g) such that K has this mean, from above.
 
