@@ -205,6 +205,29 @@ def test_a_flow_learns_what_no_pair_shows():
   assert np.mean(rows[:, 3] == rows[:, 0] ^ rows[:, 1]) > 0.9
 
 
+def test_a_round_of_a_wide_table_selects_from_some_groups(monkeypatch):
+  seen, select = [], mechanisms.select_marginal
+
+  def spy(rows, sizes, groups, *args, **kwargs):
+    seen.append(list(groups))
+    return select(rows, sizes, groups, *args, **kwargs)
+
+  monkeypatch.setattr(mechanisms, 'select_marginal', spy)
+  monkeypatch.setattr(adaptive_marginals, '_MOST_CANDIDATES', 3)
+  rounds = adaptive_marginals.plan_rounds(6, 3.0)
+  codes = np.random.default_rng(0).integers(0, 4, [200, 4])
+  _, estimate, _ = _started(codes, rounds)
+  assert all(len(set(groups)) == 3 for groups in seen)
+  assert all(groups == sorted(groups, key=len) for groups in seen)
+  assert len({tuple(groups) for groups in seen}) > 1
+  first = list(seen)
+  seen.clear()
+  # Not by the rows: the same for others.
+  _started(codes[::-1] // 2, rounds[:1])
+  assert seen == first[:1]
+  assert set(estimate.groups) <= {g for groups in first for g in groups}
+
+
 def test_without_pairs_it_says_that_nothing_is_spent(monkeypatch):
   monkeypatch.setattr(adaptive_marginals, '_MOST_CELLS', 8)
   rounds = adaptive_marginals.plan_rounds(1, 3.0)

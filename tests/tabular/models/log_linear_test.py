@@ -86,3 +86,14 @@ def test_equal_seeds_give_equal_rows():
   given = {(0, 1): np.array([[0.4, 0.1], [0.2, 0.3]])}
   one, two = (_fitted(given, [2, 2], rounds=3, seed=5) for _ in range(2))
   np.testing.assert_array_equal(one.rows, two.rows)
+
+
+def test_marginals_are_those_of_the_rows():
+  model = LogLinearModel(
+    [[0.2, 0.8], [0.1, 0.4, 0.5], [0.5, 0.5]], np.random.default_rng(0), 500
+  )
+  groups = [(0, 1), (2, 1), (0, 1, 2), (1,)]
+  for group, found in zip(groups, model.marginals(groups)):
+    wanted = marginals.count(model.rows, model.sizes, group) / 500
+    assert (found == wanted).all()
+    assert (model.marginal(group) == wanted).all()

@@ -38,6 +38,8 @@ _ANNEALING = 4.0
 _ROWS_PER_ROW, _FEWEST_ROWS, _MOST_ROWS = 16, 4096, 1 << 15
 # Larger marginals are not worth their noise and their time.
 _MOST_CELLS = 4096
+# Groups that a round selects from.
+_MOST_CANDIDATES = 4096
 # After the last measurement.
 _LAST_FITS = 6
 _TINY = 1e-12
@@ -163,9 +165,9 @@ class Estimate:
     """The groups of columns that were measured."""
     return list(self._measured)
 
-  def expected(self, group: Sequence[int]) -> np.ndarray:
-    """Returns the counts that the model expects, `sizes[group]`."""
-    return self._total * self.model.marginal(group)
+  def expected(self, groups: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Returns the counts that the model expects, each `sizes[group]`."""
+    return [self._total * p for p in self.model.marginals(groups)]
 
   def add(self, marginal: mechanisms.Marginal) -> None:
     """Adds a noisy marginal of the table, and fits the model."""
@@ -251,11 +253,16 @@ def measure(
   shown = bars.bar('marginal', len(rounds), progress)
   for number, spent in enumerate(rounds, 1):
     groups = candidates(sizes, estimate.groups, target)
+    if len(groups) > _MOST_CANDIDATES:
+      # Drawn without the rows: of a wide table all would take minutes.
+      rng = randomness.numpy('candidates', number)
+      kept = rng.choice(len(groups), _MOST_CANDIDATES, replace=False)
+      groups = [groups[i] for i in np.sort(kept)]
     chosen = mechanisms.select_marginal(
       rows,
       sizes,
       groups,
-      [estimate.expected(group) for group in groups],
+      estimate.expected(groups),
       spent.noise_multiplier,
       spent.epsilon,
       randomness,
