@@ -10,6 +10,7 @@ from tfdpflows import accounting
 from tfdpflows.accounting import BudgetExceededError
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
+from tfdpflows.tabular.drafting import draft_schema
 
 SCHEMA = TableSchema(
   [
@@ -200,7 +201,7 @@ class TestDPMerf:
 
   def test_refuses_drafts_and_unfitted_use(self):
     with pytest.raises(ValueError, match='schema is a draft'):
-      dp_merf.DPMerf(TableSchema.draft(table()), target='label')
+      dp_merf.DPMerf(draft_schema(table()), target='label')
     model = dp_merf.DPMerf(SCHEMA, target='label')
     with pytest.raises(ValueError, match='not fitted yet'):
       model.sample(3)

@@ -12,6 +12,7 @@ from tfdpflows.mechanisms import bounds
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
 from tfdpflows.tabular.dialect import CellFormat
+from tfdpflows.tabular.drafting import draft_schema
 
 
 class Ledger:
@@ -43,7 +44,7 @@ def test_marks_are_replaced_and_paid_for():
   df = table()
   df.loc[0, 'city'] = 'my full name'
   df.loc[1, 'age'] = 10**9
-  draft = TableSchema.draft(df)
+  draft = draft_schema(df)
   ledger = Ledger()
   source = Randomness(seed=1)
   schema = mechanisms.private_bounds(df, draft, 2.0, 1e-6, source, ledger)
@@ -65,7 +66,7 @@ def test_marks_are_replaced_and_paid_for():
 @pytest.mark.parametrize('relation', ['ADD_OR_REMOVE_ONE', 'REPLACE_ONE'])
 def test_the_event_costs_what_is_given(relation):
   relation = dp_accounting.NeighboringRelation[relation]
-  drafts = [TableSchema.draft(table()), TableSchema([AGE])]
+  drafts = [draft_schema(table()), TableSchema([AGE])]
   for schema, delta in ((drafts[0], 1e-6), (drafts[1], 1e-6), (drafts[1], 0.0)):
     event = bounds.bounds_event(schema, 0.5, delta, relation)
     accountant = accounting.create_accountant('pld', relation)
@@ -81,7 +82,7 @@ def test_the_event_costs_what_is_given(relation):
 
 
 def test_all_accountants_that_fits_can_use_take_the_event():
-  event = bounds.bounds_event(TableSchema.draft(table()), 0.1, 1e-5)
+  event = bounds.bounds_event(draft_schema(table()), 0.1, 1e-5)
   for name, most in (('rdp', 0.12), ('zcdp', 0.12), ('basic', 0.101)):
     accountant = accounting.create_accountant(name)
     accountant.compose(event)
@@ -107,7 +108,7 @@ def test_what_is_public_stays_and_costs_nothing():
 
 
 def test_a_column_that_is_not_there_is_named():
-  schema = TableSchema.draft(table()[['age', 'city']])
+  schema = draft_schema(table()[['age', 'city']])
   with pytest.raises(ValueError, match="no column 'city'"):
     mechanisms.private_bounds(
       table()[['age']], schema, 1.0, 1e-6, Randomness(seed=0), Ledger()
@@ -152,7 +153,7 @@ def test_too_little_data_says_what_to_do():
   with pytest.raises(ValueError, match="'age': no type rises above"):
     mechanisms.private_bounds(
       df,
-      TableSchema.draft(df),
+      draft_schema(df),
       0.1,
       1e-6,
       Randomness(seed=0),
@@ -160,9 +161,9 @@ def test_too_little_data_says_what_to_do():
     )
   for epsilon in (0.0, -1.0, math.inf, math.nan):
     with pytest.raises(ValueError, match='epsilon'):
-      bounds.bounds_event(TableSchema.draft(df), epsilon, 1e-6)
+      bounds.bounds_event(draft_schema(df), epsilon, 1e-6)
   with pytest.raises(ValueError, match='delta'):
-    bounds.bounds_event(TableSchema.draft(df), 1.0, 0.0)
+    bounds.bounds_event(draft_schema(df), 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ def credit(n=24_000, seed=0):
 
 def test_a_table_of_credit_cards_keeps_its_rows():
   df = credit()
-  draft = TableSchema.draft(df)
+  draft = draft_schema(df)
   with warnings.catch_warnings():
     warnings.simplefilter('error')
     bounds.check_num_rows(draft, 0.1, 1e-5, len(df))
@@ -265,7 +266,7 @@ def test_a_table_of_credit_cards_keeps_its_rows():
 
 
 def test_few_rows_are_warned_of_or_refused_before_anything_is_read():
-  draft = TableSchema.draft(credit(2000))
+  draft = draft_schema(credit(2000))
   with pytest.warns(UserWarning, match=r'Give about 1\d,\d{3} rows, or spend'):
     bounds.check_num_rows(draft, 0.1, 1e-5, 8000)
   with pytest.raises(ValueError, match='22 columns .* 800: too few to find'):

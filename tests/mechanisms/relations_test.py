@@ -206,6 +206,19 @@ def _marginals(table, ledger, source, **units):
   )
 
 
+def _mean(table, ledger, source, **units):
+  mechanisms.noisy_mean(
+    np.array(table, float),
+    lower=-1.0,
+    upper=2.0,
+    noise_multiplier=0.5,
+    num_examples=4,
+    ledger=ledger,
+    randomness=source,
+    **units,
+  )
+
+
 def _selection(table, ledger, source, **units):
   codes = np.reshape(np.array(table, int), [-1, 2])
   groups = [(0,), (1,), (0, 1)]
@@ -278,6 +291,7 @@ MECHANISMS = {
     [(0, 0.0), (3, 9.0), (4, 5.0), (np.nan, -1.0)],
   ),
   'marginals': (_marginals, [(0, 0), (0, 1), (1, 1), (1, 2)]),
+  'mean': (_mean, [-1.0, 2.0, 0.5, 7.0, -np.inf, np.nan]),
   'selection': (_selection, [(0, 0), (0, 1), (1, 1), (1, 2)]),
   'normalization, Laplace': (
     _laplace,
@@ -323,6 +337,7 @@ ROWS = {
     _number(rng),
   ),
   'marginals': lambda rng: tuple(rng.integers(-2, 5, 2)),
+  'mean': _number,
   'selection': lambda rng: tuple(rng.integers(-2, 5, 2)),
   'normalization, Laplace': lambda rng: (_number(rng), _number(rng)),
   'normalization, Gaussian': lambda rng: (_number(rng), _number(rng)),
@@ -815,6 +830,7 @@ def test_there_is_a_row_for_every_mechanism():
   tried = {
     'noisy_histograms',
     'noisy_marginals',
+    'noisy_mean',
     'select_marginal',
     'private_normalization',
     'private_bounds',

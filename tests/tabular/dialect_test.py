@@ -18,6 +18,7 @@ from tfdpflows.tabular import (
   write_frames,
 )
 from tfdpflows.tabular.dialect import CellFormat, Dialect
+from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.sources import Source
 
 EUROS = CellFormat(
@@ -251,7 +252,7 @@ def test_an_identifier_that_says_missing_is_none():
 def test_a_draft_in_a_dialect():
   columns = [line.split(';') for line in ('a;b', '1,5;12 %', '2;-99')]
   table = pd.DataFrame(columns[1:], columns=columns[0])
-  schema = TableSchema.draft(table, dialect=Dialect(';'), cells=EUROS)
+  schema = draft_schema(table, dialect=Dialect(';'), cells=EUROS)
   assert [(f.name, f.type, f.minimum, f.maximum) for f in schema] == [
     ('a', 'number', 1.5, 2.0),
     ('b', 'integer', 12, 12),

@@ -8,6 +8,7 @@ import pytest
 
 from tfdpflows.tabular import TableSchema, drafting
 from tfdpflows.tabular.dialect import CellFormat
+from tfdpflows.tabular.drafting import draft_schema
 
 ROWS = 40
 RANGE = ('minimum', 'maximum', 'required', 'type')
@@ -56,7 +57,7 @@ def test_all_that_can_be_described_is_and_the_rest_is_listed():
   with pytest.raises(ValueError, match="no field 'id'.*fieldsMatch"):
     schema.validate(_table())
   with pytest.raises(ValueError, match="'id'.*\n.*'note'.*\n.*'nothing'"):
-    TableSchema.draft(_table())
+    draft_schema(_table())
 
 
 def test_what_is_dropped_by_name_may_be_in_a_file():

@@ -13,6 +13,7 @@ from tests.tabular.pipeline_privacy_test import small
 from tfdpflows import accounting, audit
 from tfdpflows.audit import replaying
 from tfdpflows.tabular import TableSchema, TabularSynthesizer, fitting
+from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.synthesizer import fit_to_directory
 
 PERSON = 'person'
@@ -127,7 +128,7 @@ def test_the_same_people_give_the_same_model(people, how):
 
 
 def test_drafts_are_paid_for_by_people(people):
-  draft = TableSchema.draft(people.table, privacy_unit=PERSON)
+  draft = draft_schema(people.table, privacy_unit=PERSON)
   assert PERSON not in draft.names
   arguments = {
     **people.arguments,
@@ -311,7 +312,7 @@ def test_bad_tables_are_named(people):
   with pytest.raises(ValueError, match="no column 'household'"):
     synthesizer.fit(people.table, progress=False)
   with pytest.raises(ValueError, match="no column 'household'"):
-    TableSchema.draft(people.table, privacy_unit='household')
+    draft_schema(people.table, privacy_unit='household')
   with pytest.raises(ValueError, match='it is named "privacyUnit"'):
     TableSchema.from_dict({**rows.to_dict(), 'privacy_unit': PERSON})
   with pytest.raises(ValueError, match='privacy unit of the schema is 7'):

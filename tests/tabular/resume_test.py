@@ -19,6 +19,7 @@ from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.ledger import file as ledger_file
 from tfdpflows.tabular import work_directory
 from tfdpflows.tabular.density import TableDensity
+from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.models import dp_sgd
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
@@ -227,7 +228,7 @@ def test_draft_is_resumed_and_overwritten(people, tmp_path, monkeypatch):
   table = people.table[['age', 'city']]
   draft = types.SimpleNamespace(
     table=table,
-    schema=TableSchema.draft(table),
+    schema=draft_schema(table),
     budget=people.budget,
     tiny={**people.tiny, 'bounds_epsilon': 4.0},
   )

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from tfdpflows.tabular import Field, TableSchema
+from tfdpflows.tabular.drafting import draft_schema
 
 
 def people():
@@ -45,7 +46,7 @@ def test_json_round_trip(tmp_path):
 
 
 def test_draft_marks_what_it_read_off_the_data():
-  schema = TableSchema.draft(table())
+  schema = draft_schema(table())
   assert schema.is_draft
   assert schema.draft_marks() == {
     'age': ('minimum', 'maximum', 'required', 'type'),
@@ -74,11 +75,11 @@ def test_one_missing_value_changes_no_other_row():
 
 def test_draft_warns_of_a_constant_column_and_refuses_a_blank_one():
   with pytest.warns(UserWarning, match='single value'):
-    TableSchema.draft(table(age=7))
+    draft_schema(table(age=7))
   with pytest.raises(ValueError, match="'height': all values are missing"):
-    TableSchema.draft(table(height=np.nan))
+    draft_schema(table(height=np.nan))
   with pytest.raises(ValueError, match='no rows'):
-    TableSchema.draft(table().iloc[:0])
+    draft_schema(table().iloc[:0])
 
 
 def test_validate_types_and_order():
@@ -233,7 +234,7 @@ def test_decimals_that_are_refused(changes, message):
 
 
 def test_no_budget_pays_for_decimals():
-  schema = TableSchema.draft(table())
+  schema = draft_schema(table())
   found = schema.for_bounds()
   assert found['height'].decimals is None
   assert 'decimals' not in found['height'].from_data

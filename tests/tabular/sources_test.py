@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tests.tabular import small_table
 from tfdpflows.tabular import Field, TableEncoder, TableSchema, code_store
+from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.sources import Distinct, Source
 from tfdpflows.tabular.table import write_table
 
@@ -367,7 +368,7 @@ def test_text_that_is_not_utf8(tmp_path):
 
 def test_a_table_of_any_kind_has_a_draft(people, tmp_path):
   table = Source.of(_parquet(people, tmp_path)).to_frame()
-  kinds = {field.name: field.type for field in TableSchema.draft(table)}
+  kinds = {field.name: field.type for field in draft_schema(table)}
   assert kinds == {f.name: f.type for f in people.schema}
 
 

@@ -13,6 +13,7 @@ from tests.tabular import small_table
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, fitting
+from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
@@ -261,7 +262,7 @@ def test_table_of_one_column(field, people):
 
 def test_draft_is_refused_or_paid_for(people):
   table = people.table[['age', 'city']]
-  draft = TableSchema.draft(table)
+  draft = draft_schema(table)
   with pytest.raises(ValueError, match="draft: of column 'age', minimum"):
     TabularSynthesizer(draft, **people.budget).fit(table)
   synthesizer = TabularSynthesizer(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional
 import dp_accounting
 import numpy as np
 
-from tfdpflows._checks import check_positive
+from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
@@ -30,6 +30,7 @@ def noisy_mean(
   upper: float,
   noise_multiplier: float,
   ledger: PrivacyLedger,
+  num_examples: Optional[int] = None,
   randomness: Optional[Randomness] = None,
   label: str = 'mean',
   resume: bool = False,
@@ -47,6 +48,8 @@ def noisy_mean(
     upper: public upper bound, above `lower`.
     noise_multiplier: noise per half the distance of the bounds.
     ledger: see `tfdpflows.mechanisms`, as the errors.
+    num_examples: the number to divide by, taken to be public; that of the
+      values, or of the units, by default.
     randomness: see there.
     label: see there.
     resume: see there.
@@ -79,8 +82,6 @@ def noisy_mean(
   """
   values = as_numbers(values, 'values', ('n',)).astype(np.float64)
   lower, upper = float(lower), float(upper)
-  if not len(values):
-    raise ValueError('values is empty, and has no mean.')
   if not (lower < upper and math.isfinite(upper - lower)):
     raise ValueError(
       f'lower is {lower} and upper {upper}; they must be finite, lower below '
@@ -88,6 +89,11 @@ def noisy_mean(
     )
   noise_multiplier = check_positive('noise_multiplier', noise_multiplier)
   weights = row_weights(units, len(values))
+  if num_examples is None:
+    num_examples = len(values) if units is None else units.num_units
+    if not num_examples:
+      raise ValueError('values is empty, and has no mean.')
+  count = check_integer('num_examples', num_examples)
   randomness = charge_release(
     ledger,
     dp_accounting.GaussianDpEvent(noise_multiplier),
@@ -98,6 +104,7 @@ def noisy_mean(
       'lower': lower,
       'upper': upper,
       'noise_multiplier': noise_multiplier,
+      'num_examples': count,
     },
     arrays=[values],
     resume=resume,
@@ -108,6 +115,5 @@ def noisy_mean(
   # rounded middle be twice half that of the bounds.
   parts = 2 * ((clipped - lower) / (upper - lower)) - 1
   noise = randomness.numpy(str(label)).normal(scale=noise_multiplier)
-  count = len(values) if units is None else units.num_units
   mean = float((parts * weights).sum() + noise) / count
   return lower + (upper - lower) * ((mean + 1) / 2)

@@ -11,6 +11,7 @@ _MODULES = {
   'TableEncoder': 'tfdpflows.tabular.encoding',
   'TableSchema': 'tfdpflows.tabular.schema',
   'TabularSynthesizer': 'tfdpflows.tabular.synthesizer',
+  'draft_schema': 'tfdpflows.tabular.drafting',
   'fit_to_directory': 'tfdpflows.tabular.synthesizer',
   'read_table': 'tfdpflows.tabular.table',
   'write_frames': 'tfdpflows.tabular.sinks',

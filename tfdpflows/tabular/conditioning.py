@@ -138,7 +138,7 @@ def _interval(column, code):
   return code, code
 
 
-def _reject(distribution, wanted, num_rows, rng, keep):
+def _reject(distribution, wanted, num_rows, rng, keep=None):
   """Rejection sampling; returns `None` if the rows are too rare."""
   found, count = [], 0
   for batch in range(1, _MOST + 1):

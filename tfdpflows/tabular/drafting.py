@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import warnings
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -73,6 +74,40 @@ class Draft(NamedTuple):
 
   schema: TableSchema | None
   findings: list[Finding]
+
+
+def draft_schema(
+  df: pd.DataFrame, privacy_unit: str | None = None, **options: Any
+) -> TableSchema:
+  """Returns a schema read off a table, of all columns, with everything marked.
+
+  Args:
+    df: a `pandas.DataFrame`.
+    privacy_unit: name of the column with the privacy unit, if there is one.
+    **options: see `draft`, which tells of all columns what is the matter.
+
+  Raises:
+    ValueError: if the table is empty, or naming the columns that cannot be
+      described.
+
+  #### Example
+
+  >>> import pandas as pd
+  >>> from tfdpflows.tabular import draft_schema
+  >>> draft_schema(pd.DataFrame({'age': [31, 64, 64]})).draft_marks()
+  {'age': ('minimum', 'maximum', 'required', 'type')}
+  """
+  found = draft(df, privacy_unit, **options)
+  bad = [finding for finding in found.findings if not finding.is_drafted]
+  if bad or found.schema is None:
+    raise ValueError(
+      '\n'.join(f'Column {f.column!r}: {f.problem}; drop it.' for f in bad)
+    )
+  for finding in found.findings:
+    warnings.warn(
+      f'Column {finding.column!r}: {finding.problem}.', stacklevel=2
+    )
+  return found.schema
 
 
 def draft(

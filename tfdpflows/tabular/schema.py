@@ -602,36 +602,6 @@ class TableSchema:
     )
     atomic.write_file(path, lambda file: file.write(f'{text}\n'.encode()))
 
-  @classmethod
-  def draft(
-    cls, df: pd.DataFrame, privacy_unit: str | None = None, **options: Any
-  ) -> TableSchema:
-    """Returns a schema read off a table, with everything marked.
-
-    Args:
-      df: a `pandas.DataFrame`.
-      privacy_unit: name of the column with the privacy unit, if there is one.
-      **options: see `drafting.draft`, which tells of all columns what is the
-        matter.
-
-    Raises:
-      ValueError: if the table is empty, or naming the columns that cannot be
-        described.
-    """
-    from tfdpflows.tabular import drafting  # noqa: PLC0415 (it imports this)
-
-    found = drafting.draft(df, privacy_unit, **options)
-    bad = [finding for finding in found.findings if not finding.is_drafted]
-    if bad or found.schema is None:
-      raise ValueError(
-        '\n'.join(f'Column {f.column!r}: {f.problem}; drop it.' for f in bad)
-      )
-    for finding in found.findings:
-      warnings.warn(
-        f'Column {finding.column!r}: {finding.problem}.', stacklevel=2
-      )
-    return found.schema
-
   def validate(
     self, df: pd.DataFrame, out_of_range: str = 'error', *, fitting: bool = True
   ) -> pd.DataFrame:
