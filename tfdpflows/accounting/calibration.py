@@ -7,6 +7,7 @@ given, and the true epsilon may then exceed the budget.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import warnings
@@ -502,6 +503,25 @@ def last_within(
     weights[point.fits], before = 1.0, point.fits
     good, bad = (point, bad) if point.fits else (good, point)
   return good.value
+
+
+@functools.lru_cache
+def whole_noise_multiplier(budget: budget_lib.PrivacyBudget) -> float:
+  """Returns the noise of the Gaussian mechanism that costs a whole budget.
+
+  ```python
+  >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
+  >>> round(whole_noise_multiplier(budget), 2)
+  3.73
+
+  ```
+  """
+  return calibrate_noise_multiplier(
+    dp_accounting.GaussianDpEvent,
+    budget,
+    # Of one Gaussian mechanism it is exact.
+    accountant='gdp',
+  )
 
 
 def charged_noise_multiplier(

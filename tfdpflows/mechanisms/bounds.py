@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
 import warnings
@@ -17,6 +16,7 @@ from dp_accounting import NeighboringRelation
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_positive
+from tfdpflows.accounting.calibration import whole_noise_multiplier
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
@@ -820,7 +820,9 @@ def _plan(schema, epsilon, delta):
   if not delta:
     return _Plan(fields, 1 / epsilon, False, 0.0, 0.0, shares)
   of_categories = _CATEGORIES_DELTA * delta if num_enums else 0.0
-  multiplier = _gaussian_noise(epsilon, delta - of_categories)
+  multiplier = whole_noise_multiplier(
+    accounting.PrivacyBudget(epsilon=epsilon, delta=delta - of_categories)
+  )
   return _Plan(
     fields,
     multiplier,
@@ -828,17 +830,6 @@ def _plan(schema, epsilon, delta):
     of_categories / max(num_enums, 1),
     of_categories,
     shares,
-  )
-
-
-@functools.lru_cache
-def _gaussian_noise(epsilon, delta):
-  """The noise multiplier of an (epsilon, delta)-private Gaussian mechanism."""
-  return accounting.calibrate_noise_multiplier(
-    dp_accounting.GaussianDpEvent,
-    accounting.PrivacyBudget(epsilon=epsilon, delta=delta),
-    # Of one Gaussian mechanism it is exact.
-    accountant='gdp',
   )
 
 

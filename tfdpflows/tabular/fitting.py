@@ -95,19 +95,6 @@ class Fitted(NamedTuple):
   bounds: tuple = ()
 
 
-def whole_noise_multiplier(budget: accounting.PrivacyBudget) -> float:
-  """Returns the noise of the Gaussian mechanism that costs a whole budget.
-
-  >>> from tfdpflows import accounting
-  >>> round(whole_noise_multiplier(
-  ...   accounting.PrivacyBudget(epsilon=1., delta=1e-5)), 2)
-  3.73
-  """
-  return accounting.calibrate_noise_multiplier(
-    dp_accounting.GaussianDpEvent, budget, accountant='gdp'
-  )
-
-
 def split_budget(
   schema: TableSchema,
   num_examples: int,

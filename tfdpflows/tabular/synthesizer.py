@@ -15,6 +15,7 @@ from absl import logging
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer
+from tfdpflows.accounting.calibration import whole_noise_multiplier
 from tfdpflows.mechanisms import bounds
 from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
@@ -209,7 +210,7 @@ class TabularSynthesizer:
     return self._model_class.for_table(
       num_examples,
       len(self.schema.fields),
-      fitting.whole_noise_multiplier(self.budget),
+      whole_noise_multiplier(self.budget),
       **self._hyperparameters,
     )
 
