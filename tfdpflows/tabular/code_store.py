@@ -27,11 +27,18 @@ from absl import logging
 from tfdpflows import atomic
 from tfdpflows.sampling import units
 from tfdpflows.stored_rows import StoredRows
+from tfdpflows.tabular import constraints, unit_order, values
 from tfdpflows.tabular import schema as schemas
-from tfdpflows.tabular import unit_order, values
 from tfdpflows.tabular.encoding import TableEncoder, encode_column
 from tfdpflows.tabular.schema import TableSchema
-from tfdpflows.tabular.sources import Chunk, Distinct, Part, Source, wanted
+from tfdpflows.tabular.sources import (
+  Chunk,
+  Distinct,
+  Part,
+  Source,
+  cells,
+  wanted,
+)
 
 # The folder of the codes in that of a fit.
 ROWS = 'rows'
@@ -487,8 +494,20 @@ class ChunkEncoder:
         chunk = {name: _some(c, known) for name, c in chunk.items()}
         ids = ids[known]
     records = np.empty(len(ids), self.dtype)
-    for i, field in enumerate(self.schema):
-      records[f'{i}'] = self._codes(i, field, chunk[field.name])
+    if self.schema.constraints:
+      # Which are about several cells of a row.
+      columns = {
+        field.name: self._validated(i, field, cells(chunk[field.name]))
+        for i, field in enumerate(self.schema)
+      }
+      table = constraints.meet(
+        pd.DataFrame(columns), self.schema, self.out_of_range
+      )
+      for i in range(len(self.encoder.columns)):
+        records[f'{i}'] = self.encoder.encode_part(i, table)
+    else:
+      for i, field in enumerate(self.schema):
+        records[f'{i}'] = self._codes(i, field, chunk[field.name])
     self.rows += len(ids)
     return records, ids
 
@@ -508,9 +527,13 @@ class ChunkEncoder:
   def _codes(self, i, field, column):
     if isinstance(column, Distinct):
       return of_distinct(column, lambda cells: self._codes(i, field, cells))
+    column = self._validated(i, field, column)
+    return encode_column(column, field, self.encoder.columns[i])
+
+  def _validated(self, i, field, column):
     column = self.schema.validate_column(field.name, column, self.out_of_range)
     self.present[i] = self.present[i] or bool(column.notna().any())
-    return encode_column(column, field, self.encoder.columns[i])
+    return column
 
   def _identities(self, column):
     """Returns which rows have a unit, and its identity.

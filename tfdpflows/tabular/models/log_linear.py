@@ -15,6 +15,8 @@ _PASSES, _CONVERGED = 5, 1e-3
 # before ratios are taken, and no log-weight moves by more in one fit.
 _ADDED_ROWS, _LARGEST_MOVE = 10.0, 1.5
 _TINY = 1e-12
+# Log-weight of what is ruled out, and fits after that.
+_IMPOSSIBLE, _FITS = -60.0, 8
 
 
 class LogLinearModel:
@@ -99,6 +101,21 @@ class LogLinearModel:
     probabilities = np.asarray(probabilities, np.float64)
     self._given[group] = probabilities
     self._theta.setdefault(group, np.zeros(probabilities.shape))
+
+  def forbid(self, pair: Sequence[int], impossible: np.ndarray) -> None:
+    """Rules out bins of two columns together; rows that have them move.
+
+    Args:
+      pair: numbers of the columns.
+      impossible: bool, `sizes[pair]`.
+    """
+    pair = tuple(pair)
+    if pair != tuple(sorted(pair)):
+      pair, impossible = pair[::-1], np.transpose(impossible)
+    known = self._theta.get(pair, np.zeros(impossible.shape))
+    self._theta[pair] = np.where(impossible, _IMPOSSIBLE, known)
+    for _ in range(_FITS):
+      self.fit()
 
   def fit(self, rate: float = 1.0) -> None:
     """Moves the model towards the marginals that were given, once.
