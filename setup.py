@@ -36,9 +36,12 @@ _DEMO = ['statsmodels>=0.14']
 _PATE = ['skops>=0.9']
 # PyTables reads the files of MIMIC-Extract.
 _MIMIC = ['tables>=3.8']
+# The site, and its reference from docstrings.
+_DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'mkdocstrings-python>=1.10']
 _TEST = [
   *_ARROW,
   *_DEMO,
+  *_DOCS,
   *_PATE,
   'hypothesis>=6.80',
   'pytest>=7.4',
@@ -71,6 +74,7 @@ setuptools.setup(
     'arrow': _ARROW,
     'demo': _DEMO,
     'dev': _DEV,
+    'docs': _DOCS,
     'mimic': _MIMIC,
     'pate': _PATE,
     'tensorboard': ['tensorboard'],

@@ -4,10 +4,11 @@
 
 runs the blocks of every page that has any: Python, and commands of `tfdpflows`
 in blocks of `bash`. A block of `text` right behind one of these is what it
-prints, and is written anew; one that ends with a line `...` shows as many of the
-first lines as it has. Pictures that a page saves are put beside it. `--check`
-writes nothing, and fails where the output is not as it is shown: the same words,
-and numbers within a tenth of theirs, or within two of the last digit shown.
+prints, and is written anew where that has changed; one that ends with a line
+`...` shows as many of the first lines as it has. Pictures that a page saves are
+put beside it. `--check` writes nothing, and fails where output has changed: it
+has other words, or numbers that are not within a tenth of those shown, or
+within two of their last digit.
 
 Pages whose blocks stand for themselves are run by tests/readme_test.py.
 """
@@ -213,9 +214,7 @@ def update(path: pathlib.Path, write: bool) -> str:
         lineterm='',
       )
     )
-    return (
-      f'```{found["kind"]}\n{found["code"]}```{found["between"]}{new}```'
-    )
+    return f'```{found["kind"]}\n{found["code"]}```{found["between"]}{new}```'
 
   text = _BLOCK.sub(replaced, text)
   if write:

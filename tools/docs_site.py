@@ -3,8 +3,8 @@
 MkDocs loads this file by its path (`hooks` in mkdocs.yml). Files such as
 experiments/RESULTS.md, which scripts write where they are, become pages whole;
 the reference is made from the public names and from `--help`. Links between
-Markdown files are written for the repository; those that leave docs/ are changed
-to where the page is on the site.
+Markdown files are written for the repository; those that leave docs/ are
+changed to where the page is on the site.
 """
 
 from __future__ import annotations
