@@ -11,8 +11,13 @@ import re
 
 import griffe
 
-_HEADING = re.compile(r'^#### (.+)$', re.MULTILINE)
-_DOCTEST = re.compile(r'(?:^>>> .*\n(?:^(?!\s*$).*\n?)*)', re.MULTILINE)
+_HEADING = re.compile(r'^#### (.+)\n+', re.MULTILINE)
+# A block between fences, or a doctest without.
+_EXAMPLE = re.compile(
+  r'^```(?P<language>\w*)\n(?P<code>.*?)^```$'
+  r'|(?P<doctest>^>>> [^\n]*\n(?:^(?![ ]*$)[^\n]*\n?)*)',
+  re.MULTILINE | re.DOTALL,
+)
 
 
 def for_markdown(text: str) -> str:
@@ -24,10 +29,17 @@ def for_markdown(text: str) -> str:
   Returns:
     The text; doctests that only an empty line divides are blocks of their own.
   """
-  text = _HEADING.sub(r'**\1**', text)
-  return _DOCTEST.sub(
-    lambda found: f'```pycon\n{found[0].rstrip()}\n```\n', text + '\n'
-  ).rstrip()
+  text = _HEADING.sub(r'**\1**\n\n', text + '\n')
+  return _EXAMPLE.sub(_fenced, text).rstrip()
+
+
+def _fenced(found):
+  if found['doctest']:
+    return f'```pycon\n{found["doctest"].rstrip()}\n```\n'
+  language, code = found['language'], found['code']
+  if code.startswith('>>> '):
+    language = 'pycon'
+  return f'```{language}\n{code}```'
 
 
 class Examples(griffe.Extension):

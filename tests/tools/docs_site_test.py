@@ -65,3 +65,4 @@ def test_the_reference_has_the_examples_of_docstrings(site):
   assert 'PrivacyLedger' in page
   assert 'class="language-pycon highlight"' in page
   assert '<blockquote>' not in page
+  assert '```' not in page
