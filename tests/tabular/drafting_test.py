@@ -234,9 +234,7 @@ def test_times_beyond_the_calendar_are_a_finding():
 
 def test_identifiers_are_not_described_and_made_anew():
   table = pd.DataFrame({'id': [f'A{i}' for i in range(30)], 'age': range(30)})
-  (finding,) = (
-    f for f in drafting.draft(table).findings if f.column == 'id'
-  )
+  (finding,) = (f for f in drafting.draft(table).findings if f.column == 'id')
   assert '--identifier=' in finding.fix
   found = drafting.draft(table, identifiers={'id': 'A{}'})
   assert found.schema.names == ('age',)
