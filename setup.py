@@ -30,6 +30,8 @@ _REQUIRES = [
 ]
 # Later ones need NumPy 2.
 _ARROW = ['pyarrow>=14,<23']
+# For tables that many machines encode.
+_BEAM = ['apache-beam>=2.60', *_ARROW]
 # statsmodels carries the table of the demonstration.
 _DEMO = ['statsmodels>=0.14']
 # skops saves scikit-learn teachers without pickle.
@@ -72,6 +74,7 @@ setuptools.setup(
   install_requires=_REQUIRES,
   extras_require={
     'arrow': _ARROW,
+    'beam': _BEAM,
     'demo': _DEMO,
     'dev': _DEV,
     'docs': _DOCS,

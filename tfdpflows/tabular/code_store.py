@@ -189,7 +189,7 @@ def read(
   """
   encode = ChunkEncoder(schema, out_of_range)
   if folder is not None:
-    _make_private(folder)
+    make_private(folder)
     try:
       return _read_to_folder(source, encode, folder, max_rows_per_unit)
     except Exception as error:
@@ -199,7 +199,7 @@ def read(
       raise
   data, ids = bytearray(), bytearray()
   for part in source.parts:
-    for records, of_rows in _records_of(part, encode):
+    for records, of_rows in records_of(part, encode):
       data += records.tobytes()
       ids += of_rows.tobytes()
   encode.check(source)
@@ -215,11 +215,11 @@ def read(
 
 def _read_to_folder(source, encode, folder, max_rows):
   path = functools.partial(os.path.join, folder)
-  facts = _facts(encode.schema, encode.out_of_range, max_rows)
+  known = facts(encode.schema, encode.out_of_range, max_rows)
   state = _state(folder)
-  if state is None or state['facts'] != facts or state['complete']:
+  if state is None or state['facts'] != known or state['complete']:
     # What is complete, and of other files or damaged, is read again.
-    state = {'facts': facts, 'parts': [], 'complete': False}
+    state = {'facts': known, 'parts': [], 'complete': False}
   done = _done(state['parts'], source.parts)
   state['parts'] = state['parts'][:done]
   if done:
@@ -232,7 +232,7 @@ def _read_to_folder(source, encode, folder, max_rows):
       for name, dtype in ((_CODES, encode.dtype), (_IDS, encode.id_dtype))
     ]
     for number, part in enumerate(source.parts[done:], done + 1):
-      for found in _records_of(part, encode):
+      for found in records_of(part, encode):
         for file, records in zip(files, found):
           file.write(records.tobytes())
       for file in files:
@@ -273,7 +273,7 @@ def _file(max_rows):
   return _CODES if max_rows is None else _ORDERED
 
 
-def _make_private(folder):
+def make_private(folder: str) -> None:
   """Makes a folder, or refuses one that others have made or can read."""
   os.makedirs(folder, mode=0o700, exist_ok=True)
   if not _is_private(folder):
@@ -381,7 +381,7 @@ def _reopen(source, schema, out_of_range, folder, max_rows):
     state is None
     or not _is_private(folder)
     or not state['complete']
-    or state['facts'] != _facts(schema, out_of_range, max_rows)
+    or state['facts'] != facts(schema, out_of_range, max_rows)
     or source.identity is None
     or source.identity != [part['identity'] for part in state['parts']]
   ):
@@ -395,9 +395,12 @@ def _reopen(source, schema, out_of_range, folder, max_rows):
   return found
 
 
-def _facts(schema, out_of_range, max_rows):
-  facts = [_FORMAT, schema.to_dict(), out_of_range, max_rows]
-  return json.loads(json.dumps(facts))
+def facts(
+  schema: TableSchema, out_of_range: str, max_rows: int | None = None
+) -> list:
+  """Returns what codes depend on beside the files, a JSON-able list."""
+  found = [_FORMAT, schema.to_dict(), out_of_range, max_rows]
+  return json.loads(json.dumps(found))
 
 
 def _state(folder):
@@ -423,8 +426,18 @@ def _done(stored, parts):
   return min(len(stored), len(parts))
 
 
-def _records_of(part, encode):
-  """Yields records and identities of a part; errors name its rows."""
+def records_of(
+  part: Part, encode: ChunkEncoder
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yields records and identities of a part; errors name its rows.
+
+  Raises:
+    ValueError: for what `TableSchema.validate` refuses, naming the part too.
+  """
+  if hasattr(part, 'records'):
+    # It was encoded by others (`beam_encoding`).
+    yield from part.records(encode)
+    return
   first, names = 0, None
   clip = encode.out_of_range == 'clip'
   for chunk in part.read(wanted(encode.schema), clip):

@@ -165,9 +165,9 @@ class FixedCombinations(Constraint):
   ...    Field('state', 'string', enum=('BW', 'NW'), required=True)],
   ...   constraints=[FixedCombinations(
   ...     ['city', 'state'], [['Bonn', 'NW'], ['Ulm', 'BW']])])
-  >>> table = pd.DataFrame({'city': ['Ulm'], 'state': ['NW']})
+  >>> table = pd.DataFrame({'city': ['Bonn', 'Ulm'], 'state': ['NW', 'NW']})
   >>> schema.validate(table, 'clip').values.tolist()
-  [['Bonn', 'NW']]
+  [['Bonn', 'NW'], ['Bonn', 'NW']]
   """
 
   kind: ClassVar[str] = 'fixedCombinations'
