@@ -39,7 +39,7 @@ _PATE = ['skops>=0.9']
 # PyTables reads the files of MIMIC-Extract.
 _MIMIC = ['tables>=3.8']
 # The site, and its reference from docstrings.
-_DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'mkdocstrings-python>=1.10']
+_DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'mkdocstrings-python>=1.18']
 _TEST = [
   *_ARROW,
   *_DEMO,
