@@ -232,11 +232,11 @@ def private_bounds(
   (`measure_left`). A category is counted only where some row has it (Korolova
   et al. 2009): where it is one row's, it is shown with probability `delta_i` at
   most, and these add up to a tenth of `delta` over columns, and over the
-  categories that a unit alone has, as many as its rows. z is that of an (`epsilon`, `.9 delta`)-private Gaussian
-  mechanism, or of all of `delta` where there can be no categories. Where a row
-  is replaced, z and one over `delta_i` are twice what they are else. With
-  `delta` 0 the scales of Laplace noise take the place of precisions, and add up
-  to `epsilon`.
+  categories that a unit alone has, as many as its rows. z is that of an
+  (`epsilon`, `.9 delta`)-private Gaussian mechanism, or of all of `delta` where
+  there can be no categories. Where a row is replaced, z and one over `delta_i`
+  are twice what they are else. With `delta` 0 the scales of Laplace noise take
+  the place of precisions, and add up to `epsilon`.
   """
   found = release_bounds(
     df,
