@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tfdpflows.mechanisms import marginals
-
 # One fit: passes of iterative proportional fitting, and when they end early.
 _PASSES, _CONVERGED = 5, 1e-3
 # Weights of cells with few rows are uncertain: so many rows are added to a cell
@@ -37,10 +35,13 @@ class LogLinearModel:
     probabilities: for each column the positive probabilities of its bins.
     rng: `np.random.Generator` of the rows.
     num_rows: number of rows.
+    lazy: whether columns that are in no group of several stay as they were
+      drawn, until `redraw_others`. They are independent of all others, so that
+      nothing is lost; without them a fit takes a time that grows with the
+      number of groups, and not with that of the columns.
 
   Attributes:
     sizes: number of bins of each column.
-    rows: int32 `[num_rows, d]`, bins.
 
   #### Example
 
@@ -59,18 +60,27 @@ class LogLinearModel:
     probabilities: Sequence[Sequence[float]],
     rng: np.random.Generator,
     num_rows: int = 1 << 15,
+    lazy: bool = False,
   ):
     shares = [np.asarray(p, np.float64) for p in probabilities]
     shares = [p / p.sum() for p in shares]
     self.sizes = [len(p) for p in shares]
-    self._rng = rng
+    self._rng, self._lazy = rng, lazy
     self._given = {(j,): p for j, p in enumerate(shares)}
     self._theta = {
       (j,): np.log(np.maximum(p, _TINY)) for j, p in enumerate(shares)
     }
-    self.rows = np.stack(
-      [rng.choice(len(p), num_rows, p=p) for p in shares], 1
-    ).astype(np.int32)
+    # Of each column the groups that it is in, in the order they were given.
+    self._groups = [[(j,)] for j in range(len(shares))]
+    # Each column in one piece: of a wide table they would be far apart.
+    self._columns = np.empty([len(shares), num_rows], np.int32)
+    for j, p in enumerate(shares):
+      self._columns[j] = rng.choice(len(p), num_rows, p=p)
+
+  @property
+  def rows(self) -> np.ndarray:
+    """The rows, int32 `[num_rows, d]`, bins."""
+    return self._columns.T
 
   def marginal(self, group: Sequence[int]) -> np.ndarray:
     """Returns the model's probabilities, `sizes[group]`."""
@@ -79,16 +89,11 @@ class LogLinearModel:
 
   def marginals(self, groups: Iterable[Sequence[int]]) -> list[np.ndarray]:
     """Returns the model's probabilities of several groups of columns."""
-    # Each column in one piece: of a wide table they would be far apart.
-    columns = np.ascontiguousarray(self.rows.T, np.intp)
     found = []
     for group in groups:
       shape = [self.sizes[j] for j in group]
-      cell = columns[group[0]]
-      for j in group[1:]:
-        cell = cell * self.sizes[j] + columns[j]
-      counts = np.bincount(cell, minlength=math.prod(shape))
-      found.append(counts.reshape(shape) / len(self.rows))
+      counts = np.bincount(self._cells(group), minlength=math.prod(shape))
+      found.append(counts.reshape(shape) / self._columns.shape[1])
     return found
 
   def set_marginal(
@@ -97,6 +102,9 @@ class LogLinearModel:
     """Gives the probabilities, of sum 1, of the bins of a group of columns."""
     group = tuple(group)
     probabilities = np.asarray(probabilities, np.float64)
+    if group not in self._given:
+      for j in group:
+        self._groups[j].append(group)
     self._given[group] = probabilities
     self._theta.setdefault(group, np.zeros(probabilities.shape))
 
@@ -108,19 +116,43 @@ class LogLinearModel:
         average out what sampling the rows does to the log-weights.
     """
     self._resample(self._fit_weights(rate))
-    for j in self._rng.permutation(len(self.sizes)):
+    drawn = self._joined() if self._lazy else len(self.sizes)
+    for j in self._rng.permutation(drawn):
       self._draw(j)
+
+  def redraw_others(self) -> None:
+    """Draws the columns anew that are in no group, where the model is lazy."""
+    if self._lazy:
+      for j, groups in enumerate(self._groups):
+        if len(groups) == 1:
+          self._draw(j)
+
+  def _joined(self):
+    """Returns the numbers of the columns that are in a group of several."""
+    return [j for j, groups in enumerate(self._groups) if len(groups) > 1]
+
+  def _cells(self, group):
+    """Returns the number of each row's combination of bins, `[num_rows]`."""
+    cell = self._columns[group[0]]
+    for j in group[1:]:
+      cell = cell * np.intp(self.sizes[j])
+      cell += self._columns[j]
+    return cell
 
   def _fit_weights(self, rate):
     """Moves the log-weights; returns weights of the rows, of sum 1."""
-    added = _ADDED_ROWS / len(self.rows)
-    weights = np.full(len(self.rows), 1 / len(self.rows))
-    cells = {g: marginals.cells(self.rows, self.sizes, g) for g in self._given}
-    moved = {g: np.zeros(given.size) for g, given in self._given.items()}
+    n = self._columns.shape[1]
+    added = _ADDED_ROWS / n
+    weights = np.full(n, 1 / n)
+    fitted = self._given
+    if self._lazy:
+      fitted = [g for g in fitted if len(self._groups[g[0]]) > 1]
+    cells = {g: self._cells(g).astype(np.intp) for g in fitted}
+    moved = {g: np.zeros(self._given[g].size) for g in fitted}
     for _ in range(_PASSES):
       furthest = 0.0
-      for group, given in self._given.items():
-        wanted = given.ravel()
+      for group in fitted:
+        wanted = self._given[group].ravel()
         share = np.bincount(cells[group], weights, minlength=len(wanted))
         furthest = max(furthest, np.abs(wanted - share).sum())
         move = np.clip(
@@ -128,7 +160,7 @@ class LogLinearModel:
           -_LARGEST_MOVE,
           _LARGEST_MOVE,
         )
-        weights *= np.exp(move - moved[group])[cells[group]]
+        weights *= np.exp(move - moved[group]).take(cells[group])
         weights /= weights.sum()
         moved[group] = move
       if furthest < _CONVERGED:
@@ -143,25 +175,31 @@ class LogLinearModel:
     n = len(weights)
     places = (np.arange(n) + self._rng.random()) / n
     chosen = np.searchsorted(np.cumsum(weights), places)
-    self.rows = self.rows[np.minimum(chosen, n - 1)]
+    chosen = np.minimum(chosen, n - 1)
+    for j in self._joined() if self._lazy else range(len(self.sizes)):
+      self._columns[j] = self._columns[j].take(chosen)
 
   def _draw(self, j):
     """Draws column j of every row given the other columns."""
-    size = self.sizes[j]
-    logits = np.zeros((len(self.rows), size), np.float32)
-    for group, theta in self._theta.items():
-      if j not in group:
-        continue
-      others = [i for i in group if i != j]
-      table = np.moveaxis(theta, group.index(j), -1).reshape(-1, size)
-      table = table.astype(np.float32)
-      if others:
-        cell = marginals.cells(self.rows, self.sizes, others)
-        logits += table[cell]
-      else:
-        logits += table
-    logits -= logits.max(1, keepdims=True)
-    upto = np.cumsum(np.exp(logits, out=logits), 1)
-    place = self._rng.random(len(upto), np.float32) * upto[:, -1]
-    drawn = (upto <= place[:, None]).sum(1)
-    self.rows[:, j] = np.minimum(drawn, size - 1)
+    own, *groups = self._groups[j]
+    logits = self._theta[own].astype(np.float32)
+    if groups:
+      # A bin in each row: sums over few bins of many rows take less time so.
+      logits = np.repeat(logits[:, None], self._columns.shape[1], 1)
+    for group in groups:
+      place = group.index(j)
+      table = np.moveaxis(self._theta[group], place, 0)
+      table = table.reshape(self.sizes[j], -1).astype(np.float32)
+      cell = self._cells(group[:place] + group[place + 1 :])
+      for k, row in enumerate(table):
+        logits[k] += row.take(cell)
+    logits -= logits.max(0)
+    upto = np.exp(logits, out=logits)
+    for k in range(1, len(upto)):  # np.cumsum takes ten times as long.
+      upto[k] += upto[k - 1]
+    place = self._rng.random(self._columns.shape[1], np.float32) * upto[-1]
+    if groups:
+      drawn = np.count_nonzero(upto <= place, 0)
+    else:
+      drawn = np.searchsorted(upto, place, side='right')
+    self._columns[j] = np.minimum(drawn, self.sizes[j] - 1)
