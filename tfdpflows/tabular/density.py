@@ -87,6 +87,13 @@ class TableDistribution(tf.Module, abc.ABC):
   ) -> tf.Tensor:
     """Returns codes `shape + [d]`, for a shape `[num_rows]`."""
 
+  def learned(self) -> list[dict]:
+    """Returns what `TableModel.make_distribution` is to know of each column.
+
+    Beside its histogram, of a distribution that was learned; released numbers.
+    """
+    return [{} for _ in self.names]
+
   @abc.abstractmethod
   def saved_parts(self) -> dict[str, tf.Module]:
     """Returns what holds the weights, by its name in the saved model."""

@@ -281,4 +281,6 @@ def run_mechanisms(
       resume=resume,
       progress=progress,
     )
+    for marginal, learned in zip(marginals, distribution.learned()):
+      marginal.update(learned)
   return Fitted(schema, marginals, distribution, units, bounds)

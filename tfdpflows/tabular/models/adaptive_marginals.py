@@ -415,7 +415,7 @@ def learn_rows(
   shown = bars.bar('learning', _STEPS // _SAME_ROWS, progress)
   for step in range(_STEPS):
     update(
-      tf.constant(rng.choice(model.rows, _BATCH)),
+      tf.constant(model.batch(rng, _BATCH)),
       tf.constant(step, tf.float32),
     )
     if (step + 1) % _SAME_ROWS == 0:

@@ -17,7 +17,13 @@ from tfdpflows.stored_rows import MappedRows, StoredRows
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
-from tfdpflows.tabular.models.base import positive, share, whole, widths
+from tfdpflows.tabular.models.base import (
+  choice,
+  positive,
+  share,
+  whole,
+  widths,
+)
 from tfdpflows.tabular.models.flow import FlowModel
 
 # Defaults: bins per square root of the number of rows over the noise of a count
@@ -27,6 +33,8 @@ _BINS_PER_SIGNAL, _FEWEST_BINS, _MOST_BINS = 1 / 8, 4, 16
 # deviations of the noise the mean count of a pair of columns is at least.
 _ROUNDS_PER_COLUMN, _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 2, 80
 _LEAST_SIGNAL = 3.0
+# Columns, beyond which only those that were measured together are connected.
+_WIDE = 90
 # Without measurements training starts at independent columns, farther away.
 _FROM_INDEPENDENCE = {'marginal_share': 0.25, 'learning_rate': 0.015}
 _EPOCHS_ALONE = 64.0
@@ -63,6 +71,11 @@ class HistogramModel(FlowModel):
     adaptive_marginals: how many joint marginals of columns are selected and
       measured; 0 for none, then training starts at independent columns.
     adaptive_share: share of the budget that goes to them, as `marginal_share`.
+    connections: which columns the network connects directly, beside those that
+      its hidden units do: 'all', whose number grows with the square of that of
+      all bins; or 'measured', those that were measured together, with which a
+      table of hundreds of columns is learned in minutes. By default 'measured'
+      beyond 90 columns.
 
   #### Example
 
@@ -84,6 +97,7 @@ class HistogramModel(FlowModel):
   matching: bool = True
   adaptive_marginals: int = whole(0, 0)
   adaptive_share: float = share(0.4)
+  connections: str = choice('all', ('all', 'measured'))
 
   def __post_init__(self):
     super().__post_init__()
@@ -112,6 +126,8 @@ class HistogramModel(FlowModel):
       found['num_bins'] = bins
     found['adaptive_marginals'] = rounds
     given = {**found, **hyperparameters}
+    if num_columns > _WIDE and given['adaptive_marginals']:
+      found['connections'] = 'measured'
     if not given['adaptive_marginals']:
       most = cls._most_epochs(num_examples, given['expected_batch_size'])
       found.update(_FROM_INDEPENDENCE, epochs=min(_EPOCHS_ALONE, most))
@@ -136,8 +152,16 @@ class HistogramModel(FlowModel):
     target = self._target_number(c.name for c in columns)
     if target is not None:
       order.append(order.pop(target))
+    connections = None
+    if self.connections == 'measured':
+      # Of a model that was learned; before, there are none.
+      connections = [m.get('connected', []) for m in marginals]
     return flows.histogram_flow(
-      places, self.hidden_units, order=order, seed=seed
+      places,
+      self.hidden_units,
+      order=order,
+      seed=seed,
+      connections=connections,
     )
 
   def make_distribution(
@@ -191,7 +215,10 @@ class HistogramModel(FlowModel):
       return None
     flow = density.latent.bijector
     estimate = adaptive_marginals.Estimate(
-      flow.masses, total, randomness.numpy('log-linear model')
+      flow.masses,
+      total,
+      randomness.numpy('log-linear model'),
+      lazy=self.connections == 'measured',
     )
     if isinstance(codes, StoredRows):
       bins = density.stored_bins(codes)
@@ -210,6 +237,8 @@ class HistogramModel(FlowModel):
       resume=resume,
       progress=progress,
     )
+    if self.connections == 'measured':
+      density.connect(estimate.groups)
     seed = int(randomness.numpy('learning rows').integers(2**31))
     adaptive_marginals.learn_rows(flow, estimate.model, seed, progress)
     return estimate.columns
@@ -255,6 +284,7 @@ class HistogramDensity(TableDensity):
     if weights is None:
       weights = [1.0] * len(columns)
     self._weights = np.array(weights, np.float32)
+    self._connected = None
     # As one function, which checkpoints do not look into.
     tables = [
       _Tables(
@@ -267,6 +297,27 @@ class HistogramDensity(TableDensity):
       )
     ]
     self._tables = lambda: tables
+
+  def connect(self, groups: Sequence[Sequence[int]]) -> None:
+    """Connects the columns of groups directly with each other.
+
+    Args:
+      groups: tuples of numbers of columns, as they were measured.
+    """
+    found = [set() for _ in self.names]
+    for group in groups:
+      for j in group:
+        found[j].update(i for i in group if i != j)
+    connected = [sorted(others) for others in found]
+    self.latent.bijector.connect(connected)
+    # As a function: see above.
+    self._connected = lambda: connected
+
+  def learned(self) -> list[dict]:
+    """See `TableDistribution`."""
+    if self._connected is None:
+      return super().learned()
+    return [{'connected': others} for others in self._connected()]
 
   def gains(self, points: tf.Tensor) -> tf.Tensor:
     """See `TableDensity`; here columns count by their weights."""

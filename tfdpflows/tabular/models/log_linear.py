@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -88,13 +89,49 @@ class LogLinearModel:
     return found
 
   def marginals(self, groups: Iterable[Sequence[int]]) -> list[np.ndarray]:
-    """Returns the model's probabilities of several groups of columns."""
-    found = []
+    """Returns the model's probabilities of several groups of columns.
+
+    Where the model is lazy they are products of those of columns that nothing
+    connects, and have no error of sampling.
+    """
+    if not self._lazy:
+      return [self._counted(group) for group in groups]
+    parts, known, found = self._parts(), {}, []
     for group in groups:
-      shape = [self.sizes[j] for j in group]
-      counts = np.bincount(self._cells(group), minlength=math.prod(shape))
-      found.append(counts.reshape(shape) / self._columns.shape[1])
+      product = np.ones(())
+      # Columns of a part need not be beside each other in the group.
+      order = sorted(group, key=lambda j: parts[j])
+      for _, members in itertools.groupby(order, key=lambda j: parts[j]):
+        members = tuple(members)
+        if members not in known:
+          known[members] = self._counted(members)
+        product = np.multiply.outer(product, known[members])
+      axes = [order.index(j) for j in group]
+      found.append(product.transpose(axes))
     return found
+
+  def batch(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Returns some of the rows, drawn with replacement: int32 `[size, d]`."""
+    chosen = rng.choice(self._columns.shape[1], size)
+    return np.ascontiguousarray(self._columns.take(chosen, 1).T)
+
+  def _counted(self, group):
+    """Returns the shares of rows in each combination of bins of a group."""
+    shape = [self.sizes[j] for j in group]
+    if len(group) == 1 and len(self._groups[group[0]]) == 1 and self._lazy:
+      return self._given[tuple(group)]
+    counts = np.bincount(self._cells(group), minlength=math.prod(shape))
+    return counts.reshape(shape) / self._columns.shape[1]
+
+  def _parts(self):
+    """Returns a number for each column: equal where groups connect them."""
+    parts = list(range(len(self.sizes)))
+    for group in self._given:
+      merged = {parts[j] for j in group}
+      if len(merged) > 1:
+        least = min(merged)
+        parts = [least if part in merged else part for part in parts]
+    return parts
 
   def set_marginal(
     self, group: Sequence[int], probabilities: np.ndarray
