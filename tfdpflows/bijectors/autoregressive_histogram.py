@@ -23,8 +23,9 @@ _FAR = 10.0
 _TINY = 1e-30
 # Bins of less mass are weighted as if they had this much.
 _RARE = 1e-3
-# Columns whose bins are summed together, with `connections`.
-_BLOCK = 16
+# With `connections`: columns whose bins are summed together, and the change of
+# a logit at which matching ends early.
+_BLOCK, _MATCHED = 16, 1e-3
 
 
 class AutoregressiveHistogram(OnePassInverse):
@@ -294,7 +295,7 @@ class AutoregressiveHistogram(OnePassInverse):
   def _forward(self, x):
     flat = self._ordered(x)
     clipped = tf.clip_by_value(flat, -_FAR, _FAR)
-    columns, indicators = [], []
+    columns, indicators, moves = [], [], []
     for j, outputs_of in enumerate(self._network.columns()):
       bins = slice(self._ends[j], self._ends[j + 1])
       z = clipped[:, j]
@@ -305,9 +306,18 @@ class AutoregressiveHistogram(OnePassInverse):
         tf.reduce_sum(table[bins] * here, 1)
         for table in (self._below, self._mass, self._above)
       ]
-      columns.append(_move(z, source, target))
       indicators.append(here)
-    return self._reordered(tf.stack(columns, 1) + flat - clipped, x)
+      if len(self._sums) == 1:
+        columns.append(_move(z, source, target))
+      else:
+        moves.append([*source, *target])
+    if moves:
+      # All columns at once: most operations of a wide table would be these.
+      parts = [tf.stack(part, 1) for part in zip(*moves)]
+      moved = _move(clipped, parts[:3], parts[3:])
+    else:
+      moved = tf.stack(columns, 1)
+    return self._reordered(moved + flat - clipped, x)
 
   def match_marginals(
     self,
@@ -362,6 +372,8 @@ class AutoregressiveHistogram(OnePassInverse):
       moved /= tf.reduce_sum(moved, 1, keepdims=True)
       ratio = wanted / tf.maximum(tf.reduce_mean(moved, 0), _TINY)
       add += tf.math.log(ratio)
+      if len(self._sums) > 1 and np.abs(np.log(ratio.numpy())).max() < _MATCHED:
+        break
     return tf.clip_by_value(add, -_MOST, _MOST)
 
 

@@ -122,11 +122,14 @@ class BinnedRows:
 
   def _count(self, group):
     """What `count` gives of a group, of columns in one piece each."""
-    cell = self.codes[:, group[0]].astype(np.intp)
-    for j in group[1:]:
-      cell *= self.sizes[j]
-      cell += self.codes[:, j]
     shape = tuple(self.sizes[j] for j in group)
+    # Of small numbers a register holds more.
+    small = math.prod(shape) <= 1 << 16
+    cell = self.codes[:, group[0]].astype(np.uint16 if small else np.intp)
+    for j, size in zip(group[1:], shape[1:]):
+      # Every sum up to here is below the number of cells.
+      cell *= cell.dtype.type(size)
+      cell += self.codes[:, j].astype(cell.dtype, copy=False)
     found = np.bincount(cell, self._weights, math.prod(shape))
     return found.astype(np.float64).reshape(shape)
 

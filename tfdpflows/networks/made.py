@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tfdpflows import gradients
+
+# Weights of a part of the direct connections of few columns: in more parts less
+# of them is masked, and there are more operations.
+_JOINED = 1 << 15
 
 
 class MADE(tf.Module):
@@ -198,19 +202,27 @@ class MADE(tf.Module):
         raise ValueError(f'Column {j} is connected with {sorted(others)}.')
       for i in others:
         before[i].add(j)
-    targets = {}
-    for j, others in enumerate(before):
-      columns = tuple(sorted(i for i in others if i < j))
-      if columns:
-        targets.setdefault(columns, []).append(j)
-    # Columns with the same ones before them share a kernel.
+    targets = {
+      j: sorted(i for i in others if i < j) for j, others in enumerate(before)
+    }
+    # Of those with the same columns before them first.
+    order = sorted((j for j in targets if targets[j]), key=targets.get)
+    parts, part, columns = [], [], set()
+    for j in order:
+      wider = columns.union(targets[j])
+      size = len(self.bins_of(wider, True)) * len(self.bins_of([*part, j]))
+      if part and size > _JOINED:
+        parts.append(part)
+        part, wider = [], set(targets[j])
+      part, columns = [*part, j], wider
+    parts += [part] if part else []
     self._joined = [
-      _Joined(self, columns, after, self._joined_scale)
-      for columns, after in targets.items()
+      _Joined(self, {j: targets[j] for j in part}, self._joined_scale)
+      for part in parts
     ]
 
-  def bins_of(self, columns: Sequence[int], inputs: bool) -> np.ndarray:
-    """Returns the numbers of the inputs, or outputs, of some columns."""
+  def bins_of(self, columns: Iterable[int], inputs: bool = False) -> np.ndarray:
+    """Returns the numbers of the outputs, or inputs, of some columns."""
     of = self._inputs if inputs else self._outputs
     ends = np.searchsorted(of, [[j, j + 1] for j in columns])
     return np.concatenate([np.arange(*pair) for pair in ends])
@@ -401,29 +413,42 @@ class MADE(tf.Module):
 
 
 class _Joined(tf.Module):
-  """Direct connections from some columns to others."""
+  """Direct connections of a few columns with few before them, as one kernel."""
 
-  def __init__(self, network, columns, targets, scale):
-    super().__init__(name=f'direct_{targets[0]}')
-    self.columns, self.targets = tuple(columns), tuple(targets)
+  def __init__(self, network, before, scale):
+    super().__init__(name=f'direct_{min(before)}')
+    columns = sorted({i for others in before.values() for i in others})
+    self.targets = tuple(before)
+    self._before = tuple(tuple(others) for others in before.values())
     self._inputs = network.bins_of(columns, inputs=True)
-    self.outputs = network.bins_of(targets, inputs=False)
-    sizes = [len(network.bins_of([j], inputs=False)) for j in targets]
+    self.outputs = network.bins_of(self.targets)
+    sizes = [len(network.bins_of([j])) for j in self.targets]
     self._ends = np.cumsum([0, *sizes])
+    self._rows = tuple(
+      np.flatnonzero(
+        np.isin(self._inputs, network.bins_of(others, inputs=True))
+      )
+      for others in self._before
+    )
+    mask = np.zeros([len(self._inputs), len(self.outputs)])
+    for rows, start, end in zip(self._rows, self._ends[:-1], self._ends[1:]):
+      mask[rows, start:end] = 1
     self._scale = scale[self._inputs]
-    shape = [len(self._inputs), len(self.outputs)]
-    self._kernel = tf.Variable(tf.zeros(shape, scale.dtype), name='direct')
+    self._mask = mask.astype(scale.dtype)
+    self._kernel = tf.Variable(tf.zeros(mask.shape, scale.dtype), name='direct')
 
   def __call__(self, inputs):
     x = tf.gather(inputs, self._inputs, axis=-1) * self._scale
-    return gradients.linear(x, self._kernel)
+    return gradients.linear(x, self._kernel, None, tf.constant(self._mask))
 
   def column(self, before, target):
     """Returns what is added to a target, given all columns before it."""
-    x = tf.concat([before[i] for i in self.columns], 1) * self._scale
     place = self.targets.index(target)
     start, end = self._ends[place : place + 2]
-    return tf.matmul(x, self._kernel[:, start:end])
+    rows = self._rows[place]
+    x = tf.concat([before[i] for i in self._before[place]], 1)
+    kernel = tf.gather(self._kernel[:, start:end], rows)
+    return tf.matmul(x * self._scale[rows], kernel)
 
 
 class _Conditioned(tf.Module):

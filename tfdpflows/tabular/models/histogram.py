@@ -33,8 +33,9 @@ _BINS_PER_SIGNAL, _FEWEST_BINS, _MOST_BINS = 1 / 8, 4, 16
 # deviations of the noise the mean count of a pair of columns is at least.
 _ROUNDS_PER_COLUMN, _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 2, 80
 _LEAST_SIGNAL = 3.0
-# Columns, beyond which only those that were measured together are connected.
-_WIDE = 90
+# Columns, beyond which only those that were measured together are connected,
+# and the most steps of training then.
+_WIDE, _WIDE_STEPS = 90, 400
 # Without measurements training starts at independent columns, farther away.
 _FROM_INDEPENDENCE = {'marginal_share': 0.25, 'learning_rate': 0.015}
 _EPOCHS_ALONE = 64.0
@@ -128,6 +129,8 @@ class HistogramModel(FlowModel):
     given = {**found, **hyperparameters}
     if num_columns > _WIDE and given['adaptive_marginals']:
       found['connections'] = 'measured'
+      most = _WIDE_STEPS * given['expected_batch_size'] / max(num_examples, 1)
+      found['epochs'] = min(found['epochs'], most)
     if not given['adaptive_marginals']:
       most = cls._most_epochs(num_examples, given['expected_batch_size'])
       found.update(_FROM_INDEPENDENCE, epochs=min(_EPOCHS_ALONE, most))
