@@ -243,7 +243,7 @@ def test_a_round_of_a_wide_table_selects_from_some_groups(monkeypatch):
     return select(rows, sizes, groups, *args, **kwargs)
 
   monkeypatch.setattr(mechanisms, 'select_marginal', spy)
-  monkeypatch.setattr(adaptive_marginals, '_MOST_CANDIDATES', 3)
+  monkeypatch.setattr(adaptive_marginals, 'MOST_CANDIDATES', 3)
   rounds = adaptive_marginals.plan_rounds(6, 3.0)
   codes = np.random.default_rng(0).integers(0, 4, [200, 4])
   _, estimate, _ = _started(codes, rounds)

@@ -1,5 +1,7 @@
 """Bins that other columns can depend on."""
 
+import types
+
 import numpy as np
 from scipy import special
 
@@ -86,3 +88,24 @@ def test_a_saved_model_has_the_connections_that_were_measured(tmp_path):
   )
   assert loaded.sample(9, seed=1).equals(synthesizer.sample(9, seed=1))
   synthesizer.export(tmp_path / 'exported')
+
+
+def test_the_expected_time_grows_with_what_is_public():
+  """Of rows, columns, bins and steps: the table is not looked at."""
+
+  def seconds(d, n, **settings):
+    model = histogram.HistogramModel.for_table(n, d, 4.0, **settings)
+    plan = types.SimpleNamespace(
+      steps=model.epochs * n / model.expected_batch_size
+    )
+    spending = types.SimpleNamespace(
+      rounds=(None,) * model.adaptive_marginals, plan=plan
+    )
+    columns = [EncodedColumn(f'{j}', 16.0, 1.0, False, True) for j in range(d)]
+    return model.expected_seconds(columns, n, spending)
+
+  assert 20 < seconds(15, 32_000) < 120
+  assert seconds(15, 32_000) < seconds(40, 32_000) < seconds(80, 32_000)
+  assert seconds(15, 32_000) < seconds(15, 10_000_000)
+  assert seconds(500, 10_000) < seconds(500, 10_000, connections='all') / 3
+  assert seconds(1000, 10_000) < 3600

@@ -38,13 +38,14 @@ _ROWS_PER_ROW, _FEWEST_ROWS, _MOST_ROWS = 16, 4096, 1 << 15
 # Larger marginals are not worth their noise and their time.
 _MOST_CELLS = 4096
 # Groups that a round selects from.
-_MOST_CANDIDATES = 4096
+MOST_CANDIDATES = 4096
 # After the last measurement.
 _LAST_FITS = 6
 _TINY = 1e-12
 # Learning rows: steps of Adam, and how many of them see the same rows.
 _STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
 _BETA_1, _BETA_2 = 0.9, 0.999
+LEARNED_ROWS = _STEPS * _BATCH
 
 
 class Round(NamedTuple):
@@ -277,10 +278,10 @@ def measure(
   shown = bars.bar('marginal', len(rounds), progress)
   for number, spent in enumerate(rounds, 1):
     kept = np.arange(len(candidates))
-    if len(kept) > _MOST_CANDIDATES:
+    if len(kept) > MOST_CANDIDATES:
       # Drawn without the rows: of a wide table all would take minutes.
       rng = randomness.numpy('candidates', number)
-      kept = np.sort(rng.choice(len(kept), _MOST_CANDIDATES, replace=False))
+      kept = np.sort(rng.choice(len(kept), MOST_CANDIDATES, replace=False))
     groups = candidates.some(kept)
     chosen = mechanisms.select_marginal(
       rows,
