@@ -136,6 +136,15 @@ build-files: .venv/stamp-base ## Write the BUILD files from the imports
 api: .venv/stamp-base ## Write docs/api.md, the page of public names
 	.venv/bin/python -m tools.api
 
+.PHONY: docs
+docs: .venv/stamp-docs ## Build the documentation into site/; broken links are errors
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --quiet
+	@echo 'See it by: .venv/bin/python -m http.server --directory=site'
+
+.PHONY: pages
+pages: .venv/stamp-test ## Run the pages of docs/, and write what they print
+	.venv/bin/python -m tools.doc_pages
+
 .PHONY: clean
 clean: ## Remove what the other targets made
-	rm -rf .venv .venv-tf215 .venv-peers .venv-peers-tabular demo *.egg-info build dist .ruff_cache .hypothesis
+	rm -rf .venv .venv-tf215 .venv-peers .venv-peers-tabular demo site *.egg-info build dist .ruff_cache .hypothesis

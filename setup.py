@@ -30,15 +30,20 @@ _REQUIRES = [
 ]
 # Later ones need NumPy 2.
 _ARROW = ['pyarrow>=14,<23']
+# For tables that many machines encode.
+_BEAM = ['apache-beam>=2.60', *_ARROW]
 # statsmodels carries the table of the demonstration.
 _DEMO = ['statsmodels>=0.14']
 # skops saves scikit-learn teachers without pickle.
 _PATE = ['skops>=0.9']
 # PyTables reads the files of MIMIC-Extract.
 _MIMIC = ['tables>=3.8']
+# The site, and its reference from docstrings.
+_DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'mkdocstrings-python>=1.18']
 _TEST = [
   *_ARROW,
   *_DEMO,
+  *_DOCS,
   *_PATE,
   'hypothesis>=6.80',
   'pytest>=7.4',
@@ -69,8 +74,10 @@ setuptools.setup(
   install_requires=_REQUIRES,
   extras_require={
     'arrow': _ARROW,
+    'beam': _BEAM,
     'demo': _DEMO,
     'dev': _DEV,
+    'docs': _DOCS,
     'mimic': _MIMIC,
     'pate': _PATE,
     'tensorboard': ['tensorboard'],

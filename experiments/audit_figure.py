@@ -1,4 +1,4 @@
-r"""Draws attacks on mechanisms beside their claims, for docs/auditing.md.
+r"""Draws attacks on mechanisms beside their claims, for the page on audits.
 
 python -m experiments.audit_figure --output=docs/auditing.png
 """

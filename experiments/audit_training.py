@@ -249,7 +249,7 @@ def _chance(included):
 
 
 def draw(runs, path):
-  """Draws the figure of docs/auditing.md."""
+  """Draws the figure of docs/understand/auditing.md."""
   figure = Figure(figsize=(10, 7), layout='constrained')
   (roc, bars), (attack, points) = figure.subplots(2, 2)
   colors = ('#0072b2', '#d55e00', '#009e73')

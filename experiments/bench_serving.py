@@ -24,7 +24,7 @@ from absl import app, flags
 
 from experiments import datasets
 from experiments.results_file import ResultsFile
-from tfdpflows.tabular import TableEncoder, TabularSynthesizer
+from tfdpflows.tabular import TabularSynthesizer
 from tfdpflows.tabular.raw_values import RawTable
 
 SIZES = (1, 1024, 100_000)
@@ -123,7 +123,7 @@ def run(
       for root, _, names in os.walk(path)
       for name in names
     )
-    raw = RawTable(schema, TableEncoder(schema).columns, clip=False)
+    raw = RawTable(schema, clip=False)
     np.savez(os.path.join(folder, 'rows.npz'), **_arrays(raw, rows))
     answer = _serve(path, folder, sizes, repeats=3 if smoke else 30)
     found = dict(np.load(os.path.join(folder, 'found.npz')))

@@ -7,7 +7,7 @@ All parts, a table and a figure, in about 15 minutes on two cores:
 
   python -m experiments.bench_step --all \\
     --output=experiments/results/bench_step.json \\
-    --render=docs/gradients.md --plot=docs/step.png
+    --render=docs/understand/gradients.md --plot=docs/step.png
 
 `--parts=steps,sweeps,tracing,memory,peers` measures some of them and leaves
 the others in the file as they are; `peers` needs `make bench-peers`. With
@@ -215,7 +215,9 @@ def main(argv):
   if FLAGS.plot:
     bench_step_report.draw(results).savefig(FLAGS.plot, dpi=110)
   if FLAGS.render:
-    figure = os.path.basename(FLAGS.plot) if FLAGS.plot else None
+    figure = None
+    if FLAGS.plot:
+      figure = os.path.relpath(FLAGS.plot, os.path.dirname(FLAGS.render))
     bench_step_report.write_section(FLAGS.render, results, figure)
 
 

@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 
 from tfdpflows import accounting
 
-PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'accounting.md'
+PAGE = pathlib.Path(__file__).parents[2] / 'docs/understand/accounting.md'
 GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
 LAPLACE = dp_accounting.LaplaceDpEvent(2.0)
 BANDED = accounting.CyclicPoissonSampledDpEvent(

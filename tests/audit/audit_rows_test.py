@@ -7,6 +7,7 @@ mechanism as it is. No bound may be above the claim.
 import dataclasses
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -483,6 +484,12 @@ def _quantile(rows, ledger, randomness):
   )
 
 
+def _counts(rows, ledger, randomness):
+  counts = {'a': np.array([rows, 2]), 'b': np.array([1, rows])}
+  found = mechanisms.from_exact_counts(counts, 1.0, randomness, ledger)
+  return (found['a'][0] + found['b'][1]) / math.sqrt(2)
+
+
 def _mean(rows, ledger, randomness):
   # The number of rows is public: one more row adds the largest value.
   values = np.append(np.ones(rows), np.zeros(10 - rows))
@@ -652,6 +659,7 @@ MECHANISMS = {
     _small(_max_rows, [1, 1, 2], [1, 2, 2]),
     claim=lambda: accounting.ExponentialMechanismDpEvent(1.0),
   ),
+  mechanisms.from_exact_counts: _small(_counts, 4, 5, least=0.1),
   mechanisms.noisy_mean: _small(_mean, 4, 5, least=0.1),
   mechanisms.private_normalization: _small(_normalization, 4, 5, least=0.1),
   pate.LNMax: Row(

@@ -1,6 +1,6 @@
 """Twelve classic bugs, put into our code one by one: the audits find each.
 
-`python -m tests.audit.broken_test` writes the table in docs/auditing.md.
+`python -m tests.audit.broken_test` writes the table in `PAGE`.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.sampling import PoissonSampler
 from tfdpflows.training import TrainingPlan
 
-PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'auditing.md'
+PAGE = pathlib.Path(__file__).parents[2] / 'docs/understand/auditing.md'
 KINDS = ('many runs', 'one run', 'replay', 'guard')
 DELTA = 1e-3
 SIGMA = 2.0
@@ -577,7 +577,7 @@ def test_what_an_audit_does_not_find(check):
 
 
 def table() -> str:
-  """Returns the table of docs/auditing.md."""
+  """Returns the table of docs/understand/auditing.md."""
   lines = [
     f'| bug | what is patched | {" | ".join(KINDS)} |',
     '|---|---|' + '---|' * len(KINDS),

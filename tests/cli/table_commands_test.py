@@ -442,3 +442,11 @@ def test_report(folder, capsys):
   assert 'People &amp; incomes' in html
   assert 'epsilon &lt;= 1' in html
   _refused(argv, 'report.html exists: pass --overwrite', capsys)
+  # The same columns, which another model may have at another epsilon.
+  several = [*argv[:-1], '--output=several.html', '--compare=again']
+  _refused(several, 'again', capsys)
+  shutil.copytree('model', 'again')
+  assert cli.main(several) == 0
+  html = (folder / 'several.html').read_text(encoding='utf-8')
+  assert 'Several fits' in html
+  assert '<th scope="row">again</th><td>–' in html

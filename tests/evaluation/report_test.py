@@ -141,6 +141,38 @@ class TestReport:
     for name in ('logistic regression', 'random forest', 'mean'):
       assert f'<th scope="row">{name}</th>' in text
 
+  def test_several_fits_are_compared(self, tmp_path):
+    path = tmp_path / 'report.html'
+    other = report.SyntheticTable(table(seed=2), {'epsilon': 3, 'delta': 1e-5})
+    report.write_report(
+      path,
+      real=table(),
+      synthetic=table(seed=1),
+      schema=schema(),
+      target='member',
+      name='mine',
+      others={EVIL: other, 'bare': report.SyntheticTable(table(seed=3))},
+    )
+    text, checker = read(path)
+    part = text[text.index('id="several"') :]
+    part = part[: part.index('</section>')]
+    assert part.count('<th scope="row">') == 3
+    assert '<th scope="row">mine</th><td>–</td>' in part
+    assert '≤ 3<' in part
+    assert 5 <= part.count('<b>') <= 18
+    assert EVIL in ''.join(checker.text)
+
+  def test_a_fit_of_other_columns_is_named(self, tmp_path):
+    with pytest.raises(ValueError, match="The synthetic table 'other'"):
+      report.write_report(
+        tmp_path / 'report.html',
+        real=table(),
+        synthetic=table(seed=1),
+        schema=schema(),
+        others={'other': report.SyntheticTable(pd.DataFrame({'x': [1]}))},
+      )
+    assert not (tmp_path / 'report.html').exists()
+
   def test_without_statement_and_target(self, tmp_path):
     path = tmp_path / 'report.html'
     report.write_report(

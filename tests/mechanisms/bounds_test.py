@@ -397,3 +397,63 @@ def test_large_integers_are_no_categories():
   assert found.schema['a'].enum == (5, 2**53)
   [column] = found.columns
   assert abs(column.outside - 500) < 5 * column.std
+
+
+class TestLeft:
+  """The second look, at the rows whose categories were not shown."""
+
+  COLUMNS = (
+    ['red'] * 400 + ['blue'] * 30 + ['green'] * 3 + ['grey'],
+    ['one'] * 403 + ['two'] * 30 + [None],
+    [str(number % 40) for number in range(434)],
+  )
+  SHARES = (0.2, 0.5, 0.3)
+
+  def test_a_row_changes_all_counts_by_one_at_most(self):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+      columns = [list(rng.permutation(c)) for c in self.COLUMNS]
+      weights = np.where(rng.random(434) < 0.3, rng.random(434), 1.0)
+      some = [bounds.Categories(c, weights, delta=1e-6) for c in columns]
+      shown = [rng.random(len(s._names)) < 0.4 for s in some]
+      counted = []
+      for s, mask in zip(some, shown):
+        s._shown = lambda mask=mask: mask
+        s._noisy = np.zeros(len(mask) + 1)
+        s._scales = np.ones(len(mask) + 1)
+        s.measure_left = lambda parts, noise, rng, s=s, into=counted: (
+          into.append(s._weights * parts)
+        )
+      bounds.measure_left(some, self.SHARES, bounds.Noise(1.0), rng)
+      moved = np.stack(counted, 1)
+      norms = np.sqrt((moved**2).sum(1))
+      assert (norms <= weights).all()
+      left = np.stack([s.left() for s in some], 1)
+      np.testing.assert_allclose(norms[left.any(1)], weights[left.any(1)])
+      assert not moved[~left].any()
+
+  def test_what_one_column_has_left_is_counted_whole(self):
+    columns = [['a'] * 500 + ['b'] * 60 + ['c'] * 2, ['x'] * 562]
+    some = [bounds.Categories(c, delta=1e-6) for c in columns]
+    rng = np.random.default_rng(0)
+    for s in some:
+      s.measure(bounds.Noise(40.0), rng)
+    assert [s.enum() for s in some] == [('a',), ('x',)]
+    bounds.measure_left(some, [0.5, 0.5], bounds.Noise(5.0), rng)
+    assert [s.enum() for s in some] == [('a', 'b'), ('x',)]
+    # What was shown is not measured again.
+    assert some[0]._scales.round(1).tolist() == [40.0, 5.0, 5.0, 40.0]
+
+  def test_a_category_of_one_row_is_shown_as_rarely_as_is_claimed(self):
+    rng, delta, shown = np.random.default_rng(0), 0.01, 0
+    for _ in range(4000):
+      some = [
+        bounds.Categories(c, delta=delta / 2)
+        for c in (['a'] * 99 + ['only'], ['x'] * 99 + ['y'])
+      ]
+      for s in some:
+        s.measure(bounds.Noise(3.0), rng)
+      bounds.measure_left(some, [0.9, 0.1], bounds.Noise(2.0), rng)
+      shown += 'only' in some[0].enum()
+    assert shown / 4000 <= delta + 4 * np.sqrt(delta / 4000)
+    assert shown

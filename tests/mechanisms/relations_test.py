@@ -206,6 +206,15 @@ def _marginals(table, ledger, source, **units):
   )
 
 
+def _counts(table, ledger, source):
+  rows = np.reshape(np.array(table, int), [-1, 2])
+  counts = {
+    name: np.bincount(rows[:, j], minlength=3)
+    for j, name in enumerate(('a', 'b'))
+  }
+  mechanisms.from_exact_counts(counts, 2.0, source, ledger)
+
+
 def _mean(table, ledger, source, **units):
   mechanisms.noisy_mean(
     np.array(table, float),
@@ -291,6 +300,7 @@ MECHANISMS = {
     [(0, 0.0), (3, 9.0), (4, 5.0), (np.nan, -1.0)],
   ),
   'marginals': (_marginals, [(0, 0), (0, 1), (1, 1), (1, 2)]),
+  'exact counts': (_counts, [(0, 0), (0, 1), (1, 1), (2, 2)]),
   'mean': (_mean, [-1.0, 2.0, 0.5, 7.0, -np.inf, np.nan]),
   'selection': (_selection, [(0, 0), (0, 1), (1, 1), (1, 2)]),
   'normalization, Laplace': (
@@ -337,6 +347,7 @@ ROWS = {
     _number(rng),
   ),
   'marginals': lambda rng: tuple(rng.integers(-2, 5, 2)),
+  'exact counts': lambda rng: tuple(rng.integers(0, 3, 2)),
   'mean': _number,
   'selection': lambda rng: tuple(rng.integers(-2, 5, 2)),
   'normalization, Laplace': lambda rng: (_number(rng), _number(rng)),
@@ -467,7 +478,10 @@ def unit_neighbours(draw, pairs, relation):
 @BOTH
 @pytest.mark.parametrize('most', [1, 4])
 @pytest.mark.parametrize('weighting', ['rows', 'units'])
-@pytest.mark.parametrize('name', [n for n in MECHANISMS if 'normal' not in n])
+@pytest.mark.parametrize(
+  'name',
+  [n for n in MECHANISMS if 'normal' not in n and n != 'exact counts'],
+)
 def test_no_pair_that_differs_by_a_unit_is_either(
   name, weighting, most, relation
 ):
@@ -828,6 +842,7 @@ def test_there_is_a_row_for_every_mechanism():
   So is `moments.noisy_moments`, which mixtures charge for.
   """
   tried = {
+    'from_exact_counts',
     'noisy_histograms',
     'noisy_marginals',
     'noisy_mean',
@@ -837,5 +852,5 @@ def test_there_is_a_row_for_every_mechanism():
     'private_max_rows',
     'private_quantile',
   }
-  drawing = ('private_', 'noisy_', 'select_')
+  drawing = ('private_', 'noisy_', 'select_', 'from_')
   assert {n for n in mechanisms.__all__ if n.startswith(drawing)} == tried

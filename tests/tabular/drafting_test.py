@@ -230,3 +230,16 @@ def test_times_beyond_the_calendar_are_a_finding():
   found = drafting.draft(pd.DataFrame({'far': far, 'x': [1, 2]}))
   assert found.schema.names == ('x',)
   assert 'out of range of the calendar' in found.findings[0].problem
+
+
+def test_identifiers_are_not_described_and_made_anew():
+  table = pd.DataFrame({'id': [f'A{i}' for i in range(30)], 'age': range(30)})
+  (finding,) = (f for f in drafting.draft(table).findings if f.column == 'id')
+  assert '--identifier=' in finding.fix
+  found = drafting.draft(table, identifiers={'id': 'A{}'})
+  assert found.schema.names == ('age',)
+  assert found.schema.identifiers == {'id': 'A{}'}
+  assert found.schema.fields_match == 'equal'
+  assert 'id' not in [f.column for f in found.findings]
+  with pytest.raises(ValueError, match="no column 'key'"):
+    drafting.draft(table, identifiers={'key': 'A{}'})

@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 from tests.tabular import small_table
-from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.raw_values import RawTable
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
@@ -72,7 +71,7 @@ def exported(fitted, tmp_path_factory):
 
 def _raw(synthesizer):
   schema = synthesizer.schema
-  return RawTable(schema, TableEncoder(schema).columns, clip=False)
+  return RawTable(schema, clip=False)
 
 
 def _arrays(raw, table):

@@ -31,7 +31,7 @@ SCHEMA = TableSchema(
 
 def _table(clip):
   encoder = TableEncoder(SCHEMA)
-  return encoder, RawTable(SCHEMA, encoder.columns, clip)
+  return encoder, RawTable(SCHEMA, clip)
 
 
 def tensors(raw, df):
@@ -109,7 +109,7 @@ def test_clipping_moves_no_declared_value():
   # The middle of the two largest is rounded to the larger one.
   enum = (2**53, 2**53 - 1, 5)
   schema = TableSchema([Field('n', 'integer', enum=enum, required=True)])
-  raw = RawTable(schema, TableEncoder(schema).columns, clip=True)
+  raw = RawTable(schema, clip=True)
   np.testing.assert_array_equal(
     raw.encode({'n': tf.constant([*enum, 6], tf.int64)})[:, 0], [0, 1, 2, 2]
   )
@@ -148,7 +148,7 @@ def test_a_column_needs_a_word_for_missing_values():
     [Field('x', 'string', enum=('', 'NA', 'NaN', 'null', 'a'))]
   )
   with pytest.raises(ValueError, match="Column 'x' may have missing values"):
-    RawTable(schema, TableEncoder(schema).columns, clip=False)
+    RawTable(schema, clip=False)
 
 
 def test_names_are_unique_identifiers():

@@ -109,7 +109,7 @@ def test_the_generator_is_used_as_far_as_it_was(people):
     def __init__(self):
       super().__init__(TableEncoder(people.schema).columns, 'rows')
 
-    def draw(self, shape, seed):
+    def _draw(self, shape, seed):
       del seed
       return np.zeros([*shape, 5], np.float32)
 

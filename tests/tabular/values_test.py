@@ -261,7 +261,7 @@ def test_texts_of_other_classes_are_texts(marks):
 
 
 def test_what_cells_become():
-  """The table in docs/tables.md."""
+  """The table in docs/how-to/columns.md."""
   cells = ['7', 7, 7.5, math.inf, '-inf', -3, 'x', 'true', True, b'7', None]
   clean = _schema(False).validate(_table(cells), 'clip')
   na = None

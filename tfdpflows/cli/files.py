@@ -118,6 +118,7 @@ def read_any_rows(
   # Cells of another type would be missing before anybody has counted them.
   as_text = dataclasses.replace(
     schema,
+    constraints=(),
     fields=[
       dataclasses.replace(f, decimals=None, from_data=('type',)) for f in schema
     ],

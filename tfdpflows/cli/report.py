@@ -38,11 +38,38 @@ def _define(options):
     metavar='COLUMN',
   )
   options.text('title', 'Heading of the page.', metavar='TEXT')
+  options.text(
+    'compare',
+    'Folder of another model of the same columns, to compare with: as many '
+    'rows are drawn from it. May be given several times.',
+    repeated=True,
+    metavar='DIR',
+  )
   files.add_output(options, 'HTML file to write.')
 
 
+def _others(paths, schema, num_rows):
+  """Returns rows and statement of other models, by their folders."""
+  from tfdpflows.evaluation import SyntheticTable
+
+  found = {}
+  for path in paths:
+    other = files.load_model(path)
+    if set(other.schema.names) != set(schema.names):
+      raise UsageError(
+        f'--compare={path} has the columns {", ".join(other.schema.names)}, '
+        f'and --model_dir {", ".join(schema.names)}: fits of the same columns '
+        'can be compared.'
+      )
+    rows = other.sample(num_rows, seed=0)
+    found[path] = SyntheticTable(rows, other.privacy_statement())
+  return found
+
+
 def _run(values):
-  files.check_model(values.model_dir)
+  compared = list(dict.fromkeys(values.compare or ()))
+  for path in (values.model_dir, *compared):
+    files.check_model(path)
   files.check_output(values.output, values.overwrite)
   from tfdpflows.evaluation.report import write_report
 
@@ -60,6 +87,7 @@ def _run(values):
   else:
     real = files.read_rows(values.real, schema, 'error')
   synthetic = files.read_rows(values.synthetic, schema, 'error')
+  others = _others(compared, schema, len(synthetic))
   write_report(
     values.output,
     real=real,
@@ -69,6 +97,8 @@ def _run(values):
     target=values.target,
     title=values.title,
     out_of_range=values.out_of_range,
+    name=values.model_dir,
+    others=others,
   )
   files.print_clipped(counts, len(real), 'are compared as they are')
   print(

@@ -41,6 +41,13 @@ def _define(options):
     metavar='COLUMN',
   )
   options.text(
+    'identifier',
+    'Column that is not described, and of which synthetic rows get new values, '
+    "such as 'id=P{:06d}' for P000001 and so on. May be given several times.",
+    repeated=True,
+    metavar='COLUMN=TEXT',
+  )
+  options.text(
     'overrides',
     'CSV file of what is public: name, type, minimum, maximum, enum (a|b), '
     'required, decimals, unit, format, timezone. It is filled in, and not '
@@ -89,6 +96,19 @@ def _define(options):
   )
 
 
+def _identifiers(given):
+  found = {}
+  for text in given or ():
+    name, sign, template = text.partition('=')
+    if not sign or name in found:
+      raise UsageError(
+        f'--identifier={text} has no = or is there twice; write the column, =, '
+        'and a text with {} for the number of the row.'
+      )
+    found[name] = template
+  return found
+
+
 def _run(values):
   files.check_output(values.output, values.overwrite)
   from tfdpflows.tabular import drafting
@@ -118,6 +138,7 @@ def _run(values):
     dialect=dialect,
     cells=cells,
     date_format=values.date_format,
+    identifiers=_identifiers(values.identifier),
   )
   if schema is None:
     _print_findings(findings)

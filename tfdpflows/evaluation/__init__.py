@@ -14,10 +14,13 @@ from tfdpflows.evaluation.query_errors import (
   range_query_errors,
 )
 from tfdpflows.evaluation.scores import regress_on_synthetic, train_on_synthetic
+from tfdpflows.evaluation.several import SyntheticTable, compare_fits
 
 __all__ = [
   'Comparison',
+  'SyntheticTable',
   'compare',
+  'compare_fits',
   'kendall_errors',
   'marginal_errors',
   'range_query_errors',

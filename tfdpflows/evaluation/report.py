@@ -10,7 +10,7 @@ import decimal
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import jinja2
@@ -26,6 +26,7 @@ from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
 from tfdpflows.evaluation.nearest_rows import nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
+from tfdpflows.evaluation.several import SyntheticTable, compare_fits
 from tfdpflows.tabular.schema import TableSchema
 
 _TITLE = 'Synthetic table report'
@@ -35,6 +36,20 @@ _LISTED_GROUPS = 12
 _FAR, _LEAST = 2.0, 0.05
 _METRICS = {
   'macro_f1': 'macro F1',
+  'auroc': 'AUROC',
+  'average_precision': 'average precision',
+}
+# Of several fits; of the first ones less is better.
+_LOWER = (
+  'marginal_total_variation',
+  'pair_total_variation',
+  'association_error',
+)
+_COMPARED = {
+  'marginal_total_variation': 'distance of columns',
+  'pair_total_variation': 'of pairs',
+  'association_error': 'error of associations',
+  'rare_groups_kept': 'rare groups kept',
   'auroc': 'AUROC',
   'average_precision': 'average precision',
 }
@@ -52,6 +67,8 @@ def write_report(
   out_of_range: str = 'error',
   classifiers: str | Sequence[str] = 'quick',
   seed: int = 0,
+  name: str = 'this one',
+  others: Mapping[str, SyntheticTable] | None = None,
 ) -> None:
   """Writes an HTML report that compares a synthetic table with a real one.
 
@@ -76,6 +93,9 @@ def write_report(
       and shows how many of each column clipping would replace.
     classifiers: see `evaluation.train_on_synthetic`.
     seed: seed of the classifiers and of the halves they are scored on.
+    name: name of the synthetic table among others.
+    others: rows of other models, to compare with, by their names
+      (`evaluation.compare_fits`).
 
   Raises:
     ValueError: if a table does not fit the schema, or the target cannot be
@@ -111,6 +131,16 @@ def write_report(
     for f in schema.fields
   ]
   groups = rare_groups(real, synthetic, schema)
+  several = []
+  if others:
+    several = _several(
+      real,
+      {name: SyntheticTable(synthetic, statement), **others},
+      schema,
+      target,
+      classifiers,
+      seed,
+    )
   facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
   facts = facts if isinstance(facts, dict) else None
   page = _template().render(
@@ -119,6 +149,7 @@ def write_report(
     groups=_listed(groups),
     num_groups=len(groups),
     nearest=_nearest(real, synthetic, schema, seed),
+    several=several,
     title=title or _TITLE,
     num_real=len(real),
     num_synthetic=len(synthetic),
@@ -225,6 +256,29 @@ def _verdicts(facts, columns, comparison, scores, groups):
       )
     )
   return [*found, verdict.rare_verdict(groups)]
+
+
+def _several(real, fits, schema, target, classifiers, seed):
+  """Returns the variables of the template for each of several fits."""
+  found = compare_fits(
+    real, fits, schema, target=target, classifiers=classifiers, seed=seed
+  )
+  best = {
+    column: values.min() if column in _LOWER else values.max()
+    for column, values in found.items()
+  }
+  return [
+    {
+      'name': name,
+      'claim': _claim(fits[name].statement),
+      'numbers': [
+        (label, row[column], row[column] == best[column])
+        for column, label in _COMPARED.items()
+        if column in found
+      ],
+    }
+    for name, row in found.iterrows()
+  ]
 
 
 def _listed(groups):

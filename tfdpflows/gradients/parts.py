@@ -39,7 +39,7 @@ more than `R 2^-24 C` is lost.
 
 This is beside what every sum of n numbers in float32 is off by, `n u sum_i c_i
 l_i` at most, in any order: with one use of each kernel `l_i = |g_i|`. Other
-examples change that error, too; docs/gradients.md has by how much.
+examples change that error, too; docs/understand/gradients.md has by how much.
 
 It is assumed that products and sums are those of IEEE 754 in the precision of
 the activations, in any order. Matrix products that round their inputs to fewer

@@ -31,6 +31,7 @@ attacks.
 """
 
 from tfdpflows.mechanisms.bounds import private_bounds
+from tfdpflows.mechanisms.exact_counts import from_exact_counts
 from tfdpflows.mechanisms.histograms import Histogram, noisy_histograms
 from tfdpflows.mechanisms.marginals import (
   Marginal,
@@ -49,6 +50,7 @@ __all__ = [
   'Histogram',
   'Marginal',
   'Normalization',
+  'from_exact_counts',
   'noisy_histograms',
   'noisy_marginals',
   'noisy_mean',

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import dp_accounting
@@ -43,7 +43,7 @@ _KINDS = ('boolean', 'integer', 'number', 'string')
 _FOREIGN, _FRACTIONAL = 0.05, 0.01
 # Of domains there are two looks; the second one is divided by how many of the
 # rows the first one leaves unexplained, and this share of them more.
-_LOOKS, _NEED = 2, 0.01
+_LOOKS, _FIRST, _NEED = 2, 0.5, 0.01
 # What a column's counts weigh: of the kinds of its cells, of its domain, and of
 # what the domain leaves out.
 _WEIGHTS = {'type': 0.3, 'domain': 1.0, 'outcome': 0.4}
@@ -226,15 +226,17 @@ def private_bounds(
   up to `1 / z**2` over all of these, the release is that of noise multiplier z:
   how the precision for bins and categories is shared among columns depends on
   the kinds released before, and not how much it is (Smith and Thakurta 2022,
-  fully adaptive composition of Gaussian mechanisms). A category is counted
-  only where some row has it (Korolova et al. 2009): where it is one row's, it
-  is shown with probability `delta_i` at most, and these add up to a tenth of
-  `delta` over columns, and over the categories that a unit alone has, as many
-  as its rows. z is that of an (`epsilon`, `.9 delta`)-private Gaussian
-  mechanism, or of all of `delta` where there can be no categories. Where a row
-  is replaced, z and one over `delta_i` are twice what they are else. With
-  `delta` 0 the scales of Laplace noise take the place of precisions, and add up
-  to `epsilon`.
+  fully adaptive composition of Gaussian mechanisms). The second look at
+  categories is at those of all columns together, and only at rows whose
+  category was not shown, which is one mechanism with all of their precision
+  (`measure_left`). A category is counted only where some row has it (Korolova
+  et al. 2009): where it is one row's, it is shown with probability `delta_i` at
+  most, and these add up to a tenth of `delta` over columns, and over the
+  categories that a unit alone has, as many as its rows. z is that of an
+  (`epsilon`, `.9 delta`)-private Gaussian mechanism, or of all of `delta` where
+  there can be no categories. Where a row is replaced, z and one over `delta_i`
+  are twice what they are else. With `delta` 0 the scales of Laplace noise take
+  the place of precisions, and add up to `epsilon`.
   """
   found = release_bounds(
     df,
@@ -308,9 +310,21 @@ def release_bounds(
       typed = dataclasses.replace(fields[name], required=False)
       table[name] = type(schema)([typed]).public_part(table[[name]])[name]
   domains = _domains(fields, table, weights, plan.delta_of_column / rows / most)
-  for shares in _two_looks(domains, plan.shares['domain']):
-    for name, share in shares.items():
+  first, second = _two_looks(domains, plan.shares['domain'])
+  for name, share in first.items():
+    domains[name].measure(plan.noise(share, rows), rng)
+  shares = second()
+  for name, share in shares.items():
+    if isinstance(domains[name], Bins):
       domains[name].measure(plan.noise(share, rows), rng)
+  left = {n: s for n, s in shares.items() if isinstance(domains[n], Categories)}
+  if left:
+    measure_left(
+      [domains[name] for name in left],
+      [*left.values()],
+      plan.noise(sum(left.values()), rows),
+      rng,
+    )
   for name, domain in domains.items():
     changes = domain.constraints()
     if changes is None:
@@ -630,17 +644,39 @@ class Categories:
     *,
     delta: float,
   ):
-    self._names, counts, missing = _counted(column, _weights(weights, column))
-    self._delta = delta
-    self._measured = _Measured(np.append(counts, missing))
+    self._names, self._places = _placed(column)
+    self._weights, self._delta = _weights(weights, column), delta
+    # Of each category, and of what is missing: noisy counts, and the scale of
+    # the noise of each.
+    self._noisy = self._scales = None
 
   def measure(self, noise: Noise, rng: np.random.Generator) -> None:
-    """Counts with noise; more than once to be more exact."""
-    self._measured.measure(noise, rng)
+    """Counts all rows with noise."""
+    self._noisy = noise.add(self._counts(self._weights), rng)
+    self._scales = np.full(self._noisy.shape, noise.scale)
+
+  def _counts(self, weights):
+    return np.bincount(self._places, weights, len(self._names) + 1)
+
+  def left(self) -> np.ndarray:
+    """Returns which rows have a category that is not shown, bool `[n]`."""
+    return np.append(~self._shown(), False)[self._places]
+
+  def measure_left(
+    self, parts: np.ndarray, noise: Noise, rng: np.random.Generator
+  ) -> None:
+    """Counts parts of the rows that are `left`, see `measure_left`."""
+    again = np.append(~self._shown(), False)
+    noisy = noise.add(self._counts(self._weights * parts), rng)
+    first, second = self._scales**-2, noise.scale**-2
+    both = (first * self._noisy + second * noisy) / (first + second)
+    self._noisy = np.where(again, both, self._noisy)
+    scales = (first + second) ** -0.5
+    self._scales = np.where(again, scales, self._scales)
 
   def explained(self) -> float:
     """About how many rows are missing, or in categories that are shown."""
-    return float(self._measured.noisy[np.append(self._shown(), True)].sum())
+    return float(self._noisy[np.append(self._shown(), True)].sum())
 
   def enum(self) -> tuple[Any, ...]:
     """Returns the categories that enough rows have, sorted."""
@@ -652,8 +688,42 @@ class Categories:
     return {'enum': found} if found else None
 
   def _shown(self):
-    threshold = 1 + self._measured.noise.quantile(self._delta)
-    return self._measured.noisy[:-1] >= threshold
+    threshold = 1 + Noise(1.0).quantile(self._delta) * self._scales[:-1]
+    return self._noisy[:-1] >= threshold
+
+
+def measure_left(
+  categories: Sequence[Categories],
+  shares: Sequence[float],
+  noise: Noise,
+  rng: np.random.Generator,
+) -> None:
+  """Measures the categories of several columns that are not shown, together.
+
+  Few rows have such a value, and most of them in one column: there it counts
+  for as much as all columns have together. In several it counts by the square
+  roots of the shares, divided by their l2 norm.
+
+  Args:
+    categories: of the columns of a table.
+    shares: positive, one for each.
+    noise: on each of the counts.
+    rng: its generator.
+
+  #### Formal guarantee
+
+  A row changes all these counts together by at most 1 in the l2 norm, whatever
+  is shown before: this is one Gaussian mechanism. So it is for a unit, whose
+  weights add up to 1 at most. A category that one row alone has is counted by
+  at most 1; see `Categories`.
+  """
+  left = np.stack([some.left() for some in categories], 1)
+  parts = left * np.sqrt(np.asarray(shares, np.float64))
+  norms = np.sqrt((parts**2).sum(1, keepdims=True))
+  # Rounded, a quotient may have a norm above 1.
+  parts = parts / np.where(norms > 0, norms * (1 + 1e-12), 1.0)
+  for some, part in zip(categories, parts.T):
+    some.measure_left(part, noise, rng)
 
 
 class _Measured:
@@ -691,19 +761,23 @@ def _domains(fields, table, weights, delta):
 
 
 def _two_looks(domains, share):
-  """Yields how a share is divided among columns: evenly, then by need."""
-  if not domains:
-    return
+  """Returns how a share is divided among columns, evenly and then by need.
+
+  The second is a function, to be called when the first look was taken.
+  """
   weights = {name: _DOMAIN_WEIGHTS[d.kind] for name, d in domains.items()}
-  yield _divided(weights, share / _LOOKS)
-  explained = {name: d.explained() for name, d in domains.items()}
-  # All columns have the same rows, of which nearly all are explained in most.
-  rows = max(float(np.quantile([*explained.values()], 0.75)), 1.0)
-  weights = {
-    name: weights[name] * (max(1 - part / rows, 0) + _NEED) ** 2
-    for name, part in explained.items()
-  }
-  yield _divided(weights, share / _LOOKS)
+
+  def second():
+    explained = {name: d.explained() for name, d in domains.items()}
+    # All columns have the same rows, of which nearly all are explained in most.
+    rows = max(float(np.quantile([*explained.values(), 1.0], 0.75)), 1.0)
+    needs = {
+      name: weights[name] * (max(1 - part / rows, 0) + _NEED) ** 2
+      for name, part in explained.items()
+    }
+    return _divided(needs, (1 - _FIRST) * share)
+
+  return _divided(weights, _FIRST * share), second
 
 
 def _divided(weights, share):
@@ -715,22 +789,21 @@ def _weights(weights, values):
   return np.ones(len(values)) if weights is None else np.asarray(weights)
 
 
-def _counted(column, weights):
-  """Returns the categories of a column in order, their weights, and the rest.
+def _placed(column):
+  """Returns the categories of a column in order, and which each row has.
+
+  The number of categories stands for none.
 
   Categories that Python takes for equal (1, 1.0 and True) are told apart: which
   of them stood first, and gave the name, would tell of a row.
   """
-  counts, rest = {}, 0.0
-  for value, weight in zip(column, weights):
-    value = _plain(value)
-    if value is None:
-      rest += weight
-    else:
-      key = type(value).__name__, value
-      counts[key] = counts.get(key, 0.0) + weight
-  keys = sorted(counts)
-  return [value for _, value in keys], [counts[k] for k in keys], rest
+  cells = [_plain(value) for value in column]
+  keys = [None if c is None else (type(c).__name__, c) for c in cells]
+  known = sorted({key for key in keys if key is not None})
+  numbers = {key: number for number, key in enumerate(known)}
+  numbers[None] = len(known)
+  places = np.array([numbers[key] for key in keys], np.int64)
+  return [value for _, value in known], places
 
 
 def _plain(value):

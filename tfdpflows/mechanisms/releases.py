@@ -119,6 +119,7 @@ def charge_release(
   resume: bool = False,
   seeded: bool = False,
   units: Optional[Units] = None,
+  privacy_unit: Optional[str] = None,
 ) -> Randomness:
   """Charges a release before its noise is drawn.
 
@@ -137,6 +138,7 @@ def charge_release(
     resume: whether an earlier charge covers this release.
     seeded: whether what it is computed from has random numbers of a seed.
     units: the `sampling.Units` that the release protects, if not rows.
+    privacy_unit: their name, where they are not in memory.
 
   Returns:
     The `Randomness` to draw from.
@@ -150,7 +152,6 @@ def charge_release(
   """
   differing_rows(ledger.neighboring_relation)
   label = str(label)
-  privacy_unit = None
   if units is not None:
     privacy_unit = units.name
     arrays = [*arrays, *units.weight_arrays()]

@@ -5,8 +5,12 @@ import importlib
 # The module that each name is of, imported when it is first asked for.
 _MODULES = {
   'CellFormat': 'tfdpflows.tabular.dialect',
+  'Computed': 'tfdpflows.tabular.constraints',
   'Dialect': 'tfdpflows.tabular.dialect',
+  'ExcludedCombinations': 'tfdpflows.tabular.constraints',
   'Field': 'tfdpflows.tabular.schema',
+  'FixedCombinations': 'tfdpflows.tabular.constraints',
+  'Inequality': 'tfdpflows.tabular.constraints',
   'Source': 'tfdpflows.tabular.sources',
   'TableEncoder': 'tfdpflows.tabular.encoding',
   'TableSchema': 'tfdpflows.tabular.schema',

@@ -27,11 +27,18 @@ from absl import logging
 from tfdpflows import atomic
 from tfdpflows.sampling import units
 from tfdpflows.stored_rows import StoredRows
+from tfdpflows.tabular import constraints, unit_order, values
 from tfdpflows.tabular import schema as schemas
-from tfdpflows.tabular import unit_order, values
 from tfdpflows.tabular.encoding import TableEncoder, encode_column
 from tfdpflows.tabular.schema import TableSchema
-from tfdpflows.tabular.sources import Chunk, Distinct, Part, Source, wanted
+from tfdpflows.tabular.sources import (
+  Chunk,
+  Distinct,
+  Part,
+  Source,
+  cells,
+  wanted,
+)
 
 # The folder of the codes in that of a fit.
 ROWS = 'rows'
@@ -182,7 +189,7 @@ def read(
   """
   encode = ChunkEncoder(schema, out_of_range)
   if folder is not None:
-    _make_private(folder)
+    make_private(folder)
     try:
       return _read_to_folder(source, encode, folder, max_rows_per_unit)
     except Exception as error:
@@ -192,7 +199,7 @@ def read(
       raise
   data, ids = bytearray(), bytearray()
   for part in source.parts:
-    for records, of_rows in _records_of(part, encode):
+    for records, of_rows in records_of(part, encode):
       data += records.tobytes()
       ids += of_rows.tobytes()
   encode.check(source)
@@ -208,11 +215,11 @@ def read(
 
 def _read_to_folder(source, encode, folder, max_rows):
   path = functools.partial(os.path.join, folder)
-  facts = _facts(encode.schema, encode.out_of_range, max_rows)
+  known = facts(encode.schema, encode.out_of_range, max_rows)
   state = _state(folder)
-  if state is None or state['facts'] != facts or state['complete']:
+  if state is None or state['facts'] != known or state['complete']:
     # What is complete, and of other files or damaged, is read again.
-    state = {'facts': facts, 'parts': [], 'complete': False}
+    state = {'facts': known, 'parts': [], 'complete': False}
   done = _done(state['parts'], source.parts)
   state['parts'] = state['parts'][:done]
   if done:
@@ -225,7 +232,7 @@ def _read_to_folder(source, encode, folder, max_rows):
       for name, dtype in ((_CODES, encode.dtype), (_IDS, encode.id_dtype))
     ]
     for number, part in enumerate(source.parts[done:], done + 1):
-      for found in _records_of(part, encode):
+      for found in records_of(part, encode):
         for file, records in zip(files, found):
           file.write(records.tobytes())
       for file in files:
@@ -266,7 +273,7 @@ def _file(max_rows):
   return _CODES if max_rows is None else _ORDERED
 
 
-def _make_private(folder):
+def make_private(folder: str) -> None:
   """Makes a folder, or refuses one that others have made or can read."""
   os.makedirs(folder, mode=0o700, exist_ok=True)
   if not _is_private(folder):
@@ -374,7 +381,7 @@ def _reopen(source, schema, out_of_range, folder, max_rows):
     state is None
     or not _is_private(folder)
     or not state['complete']
-    or state['facts'] != _facts(schema, out_of_range, max_rows)
+    or state['facts'] != facts(schema, out_of_range, max_rows)
     or source.identity is None
     or source.identity != [part['identity'] for part in state['parts']]
   ):
@@ -388,9 +395,12 @@ def _reopen(source, schema, out_of_range, folder, max_rows):
   return found
 
 
-def _facts(schema, out_of_range, max_rows):
-  facts = [_FORMAT, schema.to_dict(), out_of_range, max_rows]
-  return json.loads(json.dumps(facts))
+def facts(
+  schema: TableSchema, out_of_range: str, max_rows: int | None = None
+) -> list:
+  """Returns what codes depend on beside the files, a JSON-able list."""
+  found = [_FORMAT, schema.to_dict(), out_of_range, max_rows]
+  return json.loads(json.dumps(found))
 
 
 def _state(folder):
@@ -416,8 +426,18 @@ def _done(stored, parts):
   return min(len(stored), len(parts))
 
 
-def _records_of(part, encode):
-  """Yields records and identities of a part; errors name its rows."""
+def records_of(
+  part: Part, encode: ChunkEncoder
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yields records and identities of a part; errors name its rows.
+
+  Raises:
+    ValueError: for what `TableSchema.validate` refuses, naming the part too.
+  """
+  if hasattr(part, 'records'):
+    # It was encoded by others (`beam_encoding`).
+    yield from part.records(encode)
+    return
   first, names = 0, None
   clip = encode.out_of_range == 'clip'
   for chunk in part.read(wanted(encode.schema), clip):
@@ -487,8 +507,20 @@ class ChunkEncoder:
         chunk = {name: _some(c, known) for name, c in chunk.items()}
         ids = ids[known]
     records = np.empty(len(ids), self.dtype)
-    for i, field in enumerate(self.schema):
-      records[f'{i}'] = self._codes(i, field, chunk[field.name])
+    if self.schema.constraints:
+      # Which are about several cells of a row.
+      columns = {
+        field.name: self._validated(i, field, cells(chunk[field.name]))
+        for i, field in enumerate(self.schema)
+      }
+      table = constraints.meet(
+        pd.DataFrame(columns), self.schema, self.out_of_range
+      )
+      for i in range(len(self.encoder.columns)):
+        records[f'{i}'] = self.encoder.encode_part(i, table)
+    else:
+      for i, field in enumerate(self.schema):
+        records[f'{i}'] = self._codes(i, field, chunk[field.name])
     self.rows += len(ids)
     return records, ids
 
@@ -508,9 +540,13 @@ class ChunkEncoder:
   def _codes(self, i, field, column):
     if isinstance(column, Distinct):
       return of_distinct(column, lambda cells: self._codes(i, field, cells))
+    column = self._validated(i, field, column)
+    return encode_column(column, field, self.encoder.columns[i])
+
+  def _validated(self, i, field, column):
     column = self.schema.validate_column(field.name, column, self.out_of_range)
     self.present[i] = self.present[i] or bool(column.notna().any())
-    return encode_column(column, field, self.encoder.columns[i])
+    return column
 
   def _identities(self, column):
     """Returns which rows have a unit, and its identity.

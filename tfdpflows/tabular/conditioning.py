@@ -45,17 +45,19 @@ def encode_conditions(
 
   Args:
     schema: `TableSchema`.
-    conditions: dict from names of columns to values; `None` for missing.
+    conditions: dict from names of columns to values; `None` for missing. The
+      columns are encoded by themselves (`TableEncoder.is_alone`).
 
   Raises:
     ValueError: naming the column, for a condition that the schema rules out.
   """
-  names = [field.name for field in schema.fields]
+  numbers = {c.name: i for i, c in enumerate(TableEncoder(schema).columns)}
   codes = {}
   for name, value in conditions.items():
-    if name not in names:
+    if name not in schema.names:
       raise ValueError(
-        f'There is a condition on column {name!r}; the schema has {names}.'
+        f'There is a condition on column {name!r}; the schema has '
+        f'{list(schema.names)}.'
       )
     one = TableSchema([schema[name]])
     table = pd.DataFrame({name: pd.Series([value], dtype=object)})
@@ -65,7 +67,7 @@ def encode_conditions(
       raise ValueError(
         f'The condition {name!r}: {value!r} is outside of the schema. {error}'
       ) from error
-    codes[names.index(name)] = float(TableEncoder(one).encode(table)[0, 0])
+    codes[numbers[name]] = float(TableEncoder(one).encode(table)[0, 0])
   return codes
 
 
@@ -167,11 +169,17 @@ def _resample(density, wanted, codes, num_rows, rng):
     padded = np.pad(part, ((0, _CHUNK - len(part)), (0, 0)), 'edge')
     found = _log_weights(density, padded, wanted, rng)
     weights[start : start + _CHUNK] = found[: len(part)]
+  for j, code in codes.items():
+    rows[:, j] = code
+  weights[density.is_broken(rows)] = -np.inf
+  if not np.isfinite(weights).any():
+    raise ValueError(
+      'No row of the model meets the conditions and the inequalities of the '
+      'schema together: ask for other values.'
+    )
   weights = np.exp(weights - weights.max())
   weights /= weights.sum()
   chosen = rows[rng.choice(count, num_rows, p=weights)]
-  for j, code in codes.items():
-    chosen[:, j] = code
   return chosen, 1 / np.sum(weights**2)
 
 

@@ -14,6 +14,7 @@ from tfdpflows import bijectors, flows
 from tfdpflows._keras import tfp
 from tfdpflows._memory import release_graph_tensors
 from tfdpflows.tabular.encoding import EncodedColumn
+from tfdpflows.tabular.ordered_codes import OrderedCodes
 
 tfb, tfd = tfp.bijectors, tfp.distributions
 
@@ -23,6 +24,9 @@ BATCH = 8192
 _AHEAD = 4
 # Points per cell over which a discrete row's density is averaged.
 DRAWS = 16
+# Where inequalities are to be met: how often rows are drawn at most, and
+# batches by which the share of rows that meet them is estimated.
+_MOST_DRAWS, _COUNTED = 100, 16
 
 
 def cells(columns: Sequence[EncodedColumn]) -> list[int]:
@@ -35,17 +39,35 @@ class TableDistribution(tf.Module, abc.ABC):
 
   Args:
     columns: encoded columns, from `TableEncoder.columns`.
+
+  Attributes:
+    columns: see above, as an array.
   """
 
   def __init__(self, columns: Sequence[EncodedColumn], name: str):
     super().__init__(name=name)
-    # As an array, which checkpoints do not look into.
-    self.names = np.array([c.name for c in columns], object)
+    # An array is what checkpoints do not look into.
+    self.columns = np.empty(len(columns), object)
+    self.columns[:] = list(columns)
+    self._order = None
+
+  def constrain(self, order: OrderedCodes) -> None:
+    """Lets all rows meet some inequalities.
+
+    What is drawn are rows of the model that do.
+    """
+    self._order = order if order.pairs else None
+
+  def is_broken(self, x: np.ndarray) -> np.ndarray:
+    """Returns which rows of codes `[n, d]` break an inequality, bool `[n]`."""
+    if self._order is None:
+      return np.zeros(len(x), bool)
+    return self._order.broken(tf.constant(x)).numpy()
 
   def sample(self, num_rows: int, rng: np.random.Generator) -> np.ndarray:
     """Returns codes `[num_rows, d]`, drawn in compiled batches."""
     # Made at once, so that a table too large for memory fails at once.
-    rows = np.empty([num_rows, len(self.names)], np.float32)
+    rows = np.empty([num_rows, len(self.columns)], np.float32)
     start = 0
     for part in self.sample_blocks(num_rows, rng):
       rows[start : start + len(part)] = part
@@ -81,18 +103,58 @@ class TableDistribution(tf.Module, abc.ABC):
   def _sample_batch(self, seed):
     return self.draw([BATCH], seed)
 
-  @abc.abstractmethod
   def draw(
     self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
   ) -> tf.Tensor:
     """Returns codes `shape + [d]`, for a shape `[num_rows]`."""
+    if self._order is None:
+      return self._draw(shape, seed)
+    wanted = tf.convert_to_tensor(shape)[0]
+
+    most = _MOST_DRAWS * (1 + wanted // BATCH)
+
+    def more(number, rows):
+      return (tf.shape(rows)[0] < wanted) & (number < most)
+
+    def add(number, rows):
+      # The first rows are those that are drawn where nothing is to be met.
+      other = tf.random.experimental.stateless_fold_in(seed, number)
+      # As many at once however few are wanted: the same rows come first.
+      new = self._draw([BATCH], tf.where(number > 0, other, seed))
+      new = tf.boolean_mask(new, ~self._order.broken(new))
+      return number + 1, tf.concat([rows, new], 0)
+
+    d = len(self.columns)
+    _, rows = tf.while_loop(
+      more,
+      add,
+      [tf.constant(0), tf.zeros([0, d])],
+      shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, d])],
+    )
+    check = tf.debugging.Assert(
+      tf.shape(rows)[0] >= wanted,
+      [
+        'The model has too few rows that meet the inequalities of the schema '
+        f'to draw, in {_MOST_DRAWS} times as many:',
+        tf.shape(rows)[0],
+      ],
+    )
+    with tf.control_dependencies([check]):
+      rows = rows[:wanted]
+    return tf.reshape(rows, tf.concat([shape, [d]], 0))
+
+  @abc.abstractmethod
+  def _draw(
+    self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns `draw`, of rows that need not meet inequalities."""
 
   def learned(self) -> list[dict]:
     """Returns what `TableModel.make_distribution` is to know of each column.
 
     Beside its histogram, of a distribution that was learned; released numbers.
     """
-    return [{} for _ in self.names]
+    return [{} for _ in self.columns]
 
   @abc.abstractmethod
   def saved_parts(self) -> dict[str, tf.Module]:
@@ -104,7 +166,7 @@ class TableDistribution(tf.Module, abc.ABC):
     It has the signature `sample`, of `num_rows` and a `seed` int32 `[2]`, which
     gives codes `x` float32 `[num_rows, d]`, and those of `_signatures`.
     """
-    d = len(self.names)
+    d = len(self.columns)
 
     @tf.function(
       autograph=False,
@@ -171,6 +233,7 @@ class TableDensity(TableDistribution):
         cells(columns)
       )
     self.dequantization = dequantization
+    self._log_normalizer = None
 
   @property
   def trained(self) -> list[tf.Variable]:
@@ -235,11 +298,48 @@ class TableDensity(TableDistribution):
     points, _, log_q = self.dequantize(rows, uniform)
     return log_q - self.gains(points)
 
-  def draw(
+  def _draw(
     self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
   ) -> tf.Tensor:
-    """See `TableDistribution`."""
     return self.distribution.sample(shape, seed=seed)
+
+  def _can_meet(self, rows):
+    """Which of the rows of `_draw` stand for rows that `draw` keeps."""
+    return ~self._order.broken(rows)
+
+  @property
+  def log_normalizer(self) -> float:
+    """The log of the share of the rows of `_draw` that `draw` keeps.
+
+    It is estimated from 131,072 rows, the same ones at each call; 0 where there
+    is nothing to meet.
+    """
+    if self._order is None:
+      return 0.0
+    if self._log_normalizer is None:
+      with tf.init_scope():
+        shares = [
+          self._share(tf.constant([number, 0])).numpy()
+          for number in range(_COUNTED)
+        ]
+      self._log_normalizer = float(np.log(max(np.mean(shares), 1e-9)))
+    return self._log_normalizer
+
+  @tf.function(autograph=False)
+  def _share(self, seed):
+    met = self._can_meet(self._draw([BATCH], seed))
+    return tf.reduce_mean(tf.cast(met, tf.float64))
+
+  def log_correction(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns what inequalities add to log-densities of codes `[n, d]`.
+
+    Returns:
+      float32 `[n]`, -inf for rows that break one.
+    """
+    if self._order is None:
+      return tf.zeros(tf.shape(x)[:1])
+    met = tf.fill(tf.shape(x)[:1], -self.log_normalizer)
+    return tf.where(self._order.broken(x), -np.inf, met)
 
   def saved_parts(self) -> dict[str, tf.Module]:
     """See `TableDistribution`."""
@@ -279,7 +379,8 @@ class TableDensity(TableDistribution):
     """
     points, volume, log_q = self.dequantize(x[None], uniform)
     log_prob = self.distribution.log_prob(points) + volume - log_q
-    return tf.reduce_logsumexp(log_prob, 0) - np.log(DRAWS)
+    found = tf.reduce_logsumexp(log_prob, 0) - np.log(DRAWS)
+    return found + self.log_correction(x)
 
   def exported_variables(self) -> list[tf.Variable]:
     """See `TableDistribution`."""
@@ -292,10 +393,11 @@ class TableDensity(TableDistribution):
 
     @tf.function(
       autograph=False,
-      input_signature=[tf.TensorSpec([None, len(self.names)], name='x')],
+      input_signature=[tf.TensorSpec([None, len(self.columns)], name='x')],
     )
     def log_prob(x):
-      return {'log_prob': self.distribution.log_prob(tf.identity(x))}
+      found = self.distribution.log_prob(tf.identity(x))
+      return {'log_prob': found + self.log_correction(x)}
 
     return {'log_prob': log_prob}
 

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,6 +120,7 @@ def draft(
   dialect: Dialect = COMMAS,
   cells: CellFormat = PLAIN,
   date_format: str | None = None,
+  identifiers: Mapping[str, str] | None = None,
 ) -> Draft:
   """Reads a schema off a table, column by column.
 
@@ -135,6 +136,8 @@ def draft(
     cells: the `CellFormat` of all columns.
     date_format: of dates that are not written as in ISO 8601, and of those that
       are overridden without a format; see `times.TimeScale`.
+    identifiers: of the schema, see `TableSchema`: columns that are not
+      described, and of which synthetic rows get new values.
 
   Raises:
     ValueError: if the table is empty, or has not a column that is named.
@@ -152,11 +155,12 @@ def draft(
   ('note', 'all values are missing')
   """
   names = [str(name) for name in values.checked_names(df)]
-  overrides = overrides or {}
+  overrides, identifiers = overrides or {}, dict(identifiers or {})
   unit = None if privacy_unit is None else str(privacy_unit)
   if columns and drop:
     raise ValueError('Columns are to be described and dropped; give one list.')
-  for name in (*columns, *drop, *overrides, *([] if unit is None else [unit])):
+  named = (*columns, *drop, *overrides, *identifiers)
+  for name in (*named, *([] if unit is None else [unit])):
     if name not in names:
       is_unit = ', which is the privacy unit' if name == unit else ''
       raise ValueError(
@@ -166,7 +170,8 @@ def draft(
   wanted = [
     name
     for name in names
-    if name != unit and name not in drop and (not columns or name in columns)
+    if name not in (unit, *identifiers, *drop)
+    and (not columns or name in columns)
   ]
   fields, findings = [], []
   for name in wanted:
@@ -185,9 +190,10 @@ def draft(
       fields.append(field)
   if not fields:
     return Draft(None, findings)
-  others = len(wanted) + (unit is not None) < len(names)
-  match = 'subset' if others else 'equal'
-  return Draft(TableSchema(fields, unit, dialect, match), findings)
+  known = {*wanted, *identifiers, unit}
+  match = 'equal' if known.issuperset(names) else 'subset'
+  schema = TableSchema(fields, unit, dialect, match, identifiers=identifiers)
+  return Draft(schema, findings)
 
 
 class _Column:
@@ -363,7 +369,11 @@ class _Column:
     elif not fix and distinct:
       what = f'an identifier: {what}'
       unit = shlex.quote(self._name)
-      fix = f'or --privacy_unit={unit} if it says whose rows are whose'
+      new = shlex.quote(f'{self._name}={{:06d}}')
+      fix = (
+        f'or --identifier={new} for new ones, or --privacy_unit={unit} if it '
+        'says whose rows are whose'
+      )
     elif not fix:
       fix = f'or group them into at most {_MOST_CATEGORIES} categories'
     self._find(findings, what, f'{self._drop}, {fix}')

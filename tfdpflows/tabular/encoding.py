@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.schema import Field, TableSchema, typed
+from tfdpflows.tabular import constraints, values
+from tfdpflows.tabular.schema import Field, TableSchema
 
 # Wider integers are treated as continuous and rounded: float32 has no room
 # for a fraction beside a larger code.
@@ -30,6 +31,8 @@ class EncodedColumn:
       missing values.
     ordered: whether neighbouring codes are neighbouring values.
     resolution: the least difference between values that decoding keeps.
+    fields: names of the fields that it has the values of; by default that of
+      its name.
   """
 
   name: str
@@ -38,6 +41,10 @@ class EncodedColumn:
   missing: bool
   ordered: bool
   resolution: float = 1.0
+  fields: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    object.__setattr__(self, 'fields', tuple(self.fields) or (self.name,))
 
   @property
   def value_size(self) -> float:
@@ -50,7 +57,11 @@ class EncodedColumn:
 
 
 class TableEncoder:
-  """Encodes every field of a schema as one float32 column, and decodes.
+  """Encodes the fields of a schema as float32 columns, and decodes.
+
+  Each is one column, but for what constraints say: fields of fixed or excluded
+  combinations are one column together, whose categories are the combinations
+  that are allowed, and fields that are computed are none.
 
   Categories, booleans and integers become codes (an integer its distance to
   the minimum, a category its place in the enum), numbers their distance to
@@ -59,6 +70,12 @@ class TableEncoder:
 
   Args:
     schema: a `TableSchema`.
+
+  Attributes:
+    schema: see above.
+    columns: the `EncodedColumn`s.
+    parts: what each is of, a `Field` or `constraints.Combinations`.
+    computed: the `Computed` constraints.
 
   #### Example
 
@@ -80,17 +97,49 @@ class TableEncoder:
 
   def __init__(self, schema: TableSchema):
     self.schema = schema
-    self.columns = tuple(_encoded(field) for field in schema.fields)
+    combined = {
+      c.fields[0]: constraints.Combinations(c, schema)
+      for c in schema.constraints
+      if isinstance(c, constraints.FixedCombinations)
+    }
+    self.computed = [
+      c for c in schema.constraints if isinstance(c, constraints.Computed)
+    ]
+    others = {f.name for c in combined.values() for f in c.fields[1:]}
+    others.update(c.field for c in self.computed)
+    self.parts = [
+      combined.get(field.name, field)
+      for field in schema
+      if field.name not in others
+    ]
+    self.columns = tuple(map(encoded_column, self.parts))
+
+  def is_alone(self, name: str) -> bool:
+    """Whether a field is a column by itself, and no others are in it."""
+    return any(column.fields == (name,) for column in self.columns)
 
   def encode(self, df: pd.DataFrame) -> np.ndarray:
     """Returns the codes of a validated table, float32 `[n, d]`.
 
     Continuous missing values are in the middle of their interval.
+
+    Raises:
+      ValueError: for values or combinations that the schema does not declare.
     """
     result = np.empty((len(df), len(self.columns)), np.float32)
-    for i, (field, column) in enumerate(zip(self.schema.fields, self.columns)):
-      result[:, i] = encode_column(df[field.name], field, column)
+    for i in range(len(self.columns)):
+      result[:, i] = self.encode_part(i, df)
     return result
+
+  def encode_part(self, number: int, df: pd.DataFrame) -> np.ndarray:
+    """Returns one column of `encode`, of a table with its fields at least."""
+    part, column = self.parts[number], self.columns[number]
+    if isinstance(part, Field):
+      return encode_column(df[part.name], part, column)
+    found, exact = part.find(df)
+    if not exact.all():
+      raise _undeclared(column.name)
+    return found.astype(np.float32)
 
   def decode(self, x: np.ndarray) -> pd.DataFrame:
     """Returns the table that codes `[n, d]` stand for.
@@ -108,14 +157,65 @@ class TableEncoder:
       )
     if np.isnan(x).any():
       raise ValueError('`x` holds NaN; codes are numbers.')
-    series = {
-      field.name: _decode_column(x[:, i], field, column)
-      for i, (field, column) in enumerate(zip(self.schema.fields, self.columns))
-    }
-    return pd.DataFrame(series, copy=False)
+    series = {}
+    for i, (part, column) in enumerate(zip(self.parts, self.columns)):
+      if isinstance(part, Field):
+        series[part.name] = _decode_column(x[:, i], part, column)
+        continue
+      codes = np.clip(np.floor(x[:, i]), 0, column.size - 1).astype(np.int64)
+      for field, known in zip(part.fields, self.combined_codes(part)):
+        series[field.name] = _decode_column(
+          known[codes], field, encoded_column(field)
+        )
+    for one in self.computed:
+      number = constraints.computed_steps(
+        one, self.schema, pd.DataFrame(series, copy=False)
+      )
+      field = self.schema[one.field]
+      series[field.name] = constraints.computed_values(number, field)
+    ordered = {name: series[name] for name in self.schema.names}
+    return pd.DataFrame(ordered, copy=False)
+
+  @staticmethod
+  def combined_codes(part: constraints.Combinations) -> np.ndarray:
+    """Returns the code of each field in each combination, `[fields, rows]`."""
+    return np.stack(
+      [
+        encode_column(
+          values.typed(part.frame[f.name], f.type, f.name, f.enum or ()),
+          f,
+          encoded_column(f),
+        )
+        for f in part.fields
+      ]
+    )
 
 
-def _encoded(field):
+def num_columns(schema: TableSchema) -> int:
+  """Returns how many columns a `TableEncoder` has, also of a draft."""
+  computed = combined = 0
+  for constraint in schema.constraints:
+    computed += isinstance(constraint, constraints.Computed)
+    if isinstance(constraint, constraints.FixedCombinations):
+      combined += len(constraint.fields) - 1
+  return len(schema) - computed - combined
+
+
+def _undeclared(name):
+  return ValueError(
+    f'Column {name!r} holds values that the schema does not declare; pass the '
+    'table through `TableSchema.validate` first.'
+  )
+
+
+def encoded_column(field: Field | constraints.Combinations) -> EncodedColumn:
+  """Returns the `EncodedColumn` of a field, or of fields combined."""
+  if isinstance(field, constraints.Combinations):
+    names = [f.name for f in field.fields]
+    size = float(len(field.rows))
+    return EncodedColumn(
+      ' & '.join(names), size, 1.0, False, False, fields=names
+    )
   missing = not field.required
   ordered = field.is_numeric or field.is_temporal
   if field.categories is not None:
@@ -151,42 +251,11 @@ def digits(size: float) -> int:
   return 7 - math.ceil(math.log10(size))
 
 
-def steps(values: pd.Series, field: Field) -> np.ndarray:
-  """Returns validated values of a field with a `grid` as multiples of its step.
-
-  Returns:
-    float64 `[n]`, NaN where the value is missing.
-
-  >>> from tfdpflows.tabular import Field
-  >>> price = Field('price', 'number', minimum=0, maximum=9, decimals=1)
-  >>> steps(pd.Series([0.3, 7.96]), price)
-  array([ 3., 80.])
-  """
-  if field.is_temporal:
-    values = typed(values, field, (), clip=True)
-  number = values.to_numpy(np.float64, na_value=np.nan)
-  if field.decimals is None:
-    return number
-  scale = 10.0 ** abs(field.decimals)
-  number = number * scale if field.decimals >= 0 else number / scale
-  return np.clip(np.rint(number), *field.grid)
-
-
-def _of_steps(number, field):
-  """What multiples of the step are; the inverse of `steps`."""
-  if field.decimals is None:
-    return number
-  # The float nearest to the digits: both numbers are exact.
-  scale = 10.0 ** abs(field.decimals)
-  number = number / scale if field.decimals >= 0 else number * scale
-  return np.clip(number, field.minimum, field.maximum) + 0.0
-
-
 def encode_column(
-  values: pd.Series, field: Field, column: EncodedColumn
+  cells: pd.Series, field: Field, column: EncodedColumn
 ) -> np.ndarray:
   """Returns the codes of some validated values of a column, float32 `[n]`."""
-  missing = values.isna().to_numpy()
+  missing = cells.isna().to_numpy()
   if column.missing and column.cell:
     blank = column.value_size
   else:
@@ -194,29 +263,26 @@ def encode_column(
   if field.categories is not None:
     index = pd.Index(list(field.categories))
     if field.type == 'boolean':
-      codes = values.fillna(field.categories[0]).to_numpy(bool)
+      codes = cells.fillna(field.categories[0]).to_numpy(bool)
       codes = index.get_indexer(codes)
     else:
-      codes = index.get_indexer(values)
+      codes = index.get_indexer(cells)
     codes = codes.astype(np.float64)
     bad = (codes < 0) & ~missing
   else:
     low, high = field.minimum, field.maximum
     if field.is_temporal:
       low, high = field.grid
-      number = steps(values, field)
+      number = field.steps(cells)
     else:
-      number = values.to_numpy(np.float64, na_value=np.nan)
+      number = cells.to_numpy(np.float64, na_value=np.nan)
     bad = (number < low) | (number > high)
     if field.decimals is not None:
-      number, low = steps(values, field), field.grid[0]
+      number, low = field.steps(cells), field.grid[0]
     codes = number - low
   bad |= missing & (not column.missing)
   if bad.any():
-    raise ValueError(
-      f'Column {field.name!r} holds values that the schema does not declare; '
-      'pass the table through `TableSchema.validate` first.'
-    )
+    raise _undeclared(field.name)
   return np.where(missing, blank, codes).astype(np.float32)
 
 
@@ -231,14 +297,15 @@ def _decode_column(x, field, column):
     if field.categories is not None:
       return _take(field, codes, missing)
     number = codes + (field.minimum if field.grid is None else field.grid[0])
-    number = _of_steps(number, field)
+    if field.grid is not None:
+      number = field.of_steps(number, missing)
   else:
     x = x.astype(np.float64)
     if column.missing:
       missing = x > column.value_size * (1 + 1e-6)
     if field.grid is not None:
       number = np.rint(np.clip(x + field.grid[0], *field.grid))
-      number = _of_steps(number.astype(np.int64), field)
+      number = field.of_steps(number.astype(np.int64), missing)
     else:
       number = np.clip(x + field.minimum, field.minimum, field.maximum)
       # More digits than float32 carries would be noise.
@@ -247,7 +314,7 @@ def _decode_column(x, field, column):
         number = np.round(number, places)
       number = np.clip(number, field.minimum, field.maximum)
   if field.is_temporal:
-    return field.scale.values(number, missing)
+    return number
   if field.type == 'number':
     number = np.asarray(number, np.float64)
     return number if missing is None else np.where(missing, np.nan, number)

@@ -16,9 +16,10 @@ from tfdpflows.progress import about, log_charge
 from tfdpflows.sampling.units import SortedUnits
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular.density import TableDistribution
-from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.encoding import TableEncoder, num_columns
 from tfdpflows.tabular.models.base import TableModel
 from tfdpflows.tabular.models.dp_sgd import DPSGDModel
+from tfdpflows.tabular.ordered_codes import OrderedCodes
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.work_directory import WorkDirectory
 
@@ -129,7 +130,7 @@ def split_budget(
     spent=dp_accounting.ComposedDpEvent(spent) if spent else None,
     accountant=accountant,
   )
-  if len(schema.fields) == 1:
+  if num_columns(schema) == 1:
     return Spending(bounds, noise, None, (), max_rows_epsilon)
   rounds = model.plan_start(noise)
   spent += [r.event for r in rounds]
@@ -283,6 +284,7 @@ def run_mechanisms(
   ]
   seed = int(randomness.numpy('weights').integers(2**31))
   distribution = model.make_distribution(encoder.columns, marginals, seed)
+  distribution.constrain(OrderedCodes(encoder))
   # Independent columns are all that there is to learn of one.
   if spending.plan is not None:
     if absent:

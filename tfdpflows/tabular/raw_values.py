@@ -17,6 +17,7 @@ import pandas as pd
 import tensorflow as tf
 
 from tfdpflows.tabular import encoding
+from tfdpflows.tabular.constraints import Combinations, Order
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.schema import Field, TableSchema, stand_in
 from tfdpflows.tabular.values import missing_numbers
@@ -74,6 +75,7 @@ class RawColumn(tf.Module):
   def __init__(self, field: Field, column: EncodedColumn, clip: bool):
     super().__init__(name='column')
     self._field, self._column, self._clip = field, column, clip
+    self.encoded = column
     self.missing = None
     if field.type == 'string':
       self.dtype = tf.string
@@ -180,7 +182,7 @@ class RawColumn(tf.Module):
     if self._field.is_temporal:
       return float(value - self._field.grid[0])
     if self._field.grid is not None:
-      steps = encoding.steps(pd.Series([value]), self._field)
+      steps = self._field.steps(pd.Series([value]))
       return float(steps[0]) - self._field.grid[0]
     return float(value) - float(self._field.minimum)
 
@@ -248,7 +250,7 @@ class RawColumn(tf.Module):
     return number - low, missing, undeclared
 
   def _steps(self, number):
-    """Numbers as multiples of their step, as `encoding.steps` has them."""
+    """Numbers as multiples of their step, as `Field.steps` has them."""
     if self._is_fraction:
       return tf.round(number * self._scale)
     return tf.round(number / self._scale)
@@ -304,38 +306,204 @@ class RawColumn(tf.Module):
     return tf.cast(tf.constant(number), self.dtype)
 
 
+class _Constrained:
+  """Codes of fields as codes of columns, where constraints make them others.
+
+  What `constraints.meet` and `TableEncoder` do with a `DataFrame`.
+  """
+
+  def __init__(self, encoder, columns, clip):
+    self._encoder, self._clip = encoder, clip
+    schema = encoder.schema
+    self._fields = dict(zip(schema.names, columns))
+    self._order = Order(schema.constraints)
+    self._grids = {n: schema[n].grid for n in self._order.columns}
+    self._highest = self._order.highest(schema) if self._order.pairs else {}
+
+  def encode(self, codes):
+    """Returns codes `[n, d]` of a dict of codes of fields, `[n]`."""
+    codes = dict(codes)
+    if self._order.pairs:
+      codes.update(self._ordered(codes))
+    for constraint in self._encoder.computed if not self._clip else ():
+      self._check_computed(constraint, codes)
+    parts = []
+    for part in self._encoder.parts:
+      if isinstance(part, Combinations):
+        parts.append(self._combined(part, codes))
+      else:
+        parts.append(codes[part.name])
+    return tf.stack(parts, 1)
+
+  def decode(self, x):
+    """Returns a dict of codes of fields, of codes `[n, d]`."""
+    codes = {}
+    for i, part in enumerate(self._encoder.parts):
+      if isinstance(part, Combinations):
+        known = self._encoder.combined_codes(part)
+        place = tf.clip_by_value(tf.floor(x[:, i]), 0, known.shape[1] - 1)
+        for field, table in zip(part.fields, known):
+          place = tf.cast(place, tf.int32)
+          codes[field.name] = tf.gather(tf.constant(table), place)
+      else:
+        codes[part.name] = x[:, i]
+    for constraint in self._encoder.computed:
+      codes[constraint.field] = self._computed(constraint, codes)
+    return codes
+
+  def _assert(self, bad, columns, what):
+    tf.debugging.Assert(
+      tf.logical_not(tf.reduce_any(bad)),
+      [
+        f'Columns {", ".join(map(repr, columns))}, row',
+        tf.where(bad)[:1, 0] + 1,
+        f': {what}.',
+      ],
+    )
+
+  def _steps(self, code, name):
+    """Codes of a column as its steps, NaN where it is missing."""
+    column = self._fields[name].encoded
+    first, last = self._grids[name]
+    number = tf.cast(code, tf.float64)
+    found = tf.round(tf.clip_by_value(number + first, first, last))
+    if not column.missing:
+      return found
+    return tf.where(number >= column.value_size, np.float64(np.nan), found)
+
+  def _ordered(self, codes):
+    steps = {name: self._steps(codes[name], name) for name in self._grids}
+    pairs = self._order.pairs
+    broken = tf.reduce_any(
+      [steps[low] + gap > steps[high] for low, high, gap in pairs], 0
+    )
+    if not self._clip:
+      self._assert(broken, self._grids, 'an inequality of the schema is broken')
+      return {}
+    # As `Order.repaired`; NaN takes no part in minima and maxima.
+    choose = lambda own, other, better: tf.where(
+      tf.math.is_nan(own) | tf.math.is_nan(other), own, better(own, other)
+    )
+    for low, high, gap in pairs:
+      steps[high] = choose(steps[high], steps[low] + gap, tf.maximum)
+    for name, top in self._highest.items():
+      steps[name] = choose(steps[name], np.float64(top), tf.minimum)
+    for low, high, gap in reversed(pairs):
+      steps[low] = choose(steps[low], steps[high] - gap, tf.minimum)
+    found = {}
+    for name, number in steps.items():
+      code = tf.cast(number - self._grids[name][0], tf.float32)
+      moved = broken & ~tf.math.is_nan(number)
+      found[name] = tf.where(moved, code, codes[name])
+    return found
+
+  def _combined(self, part, codes):
+    known = self._encoder.combined_codes(part).astype(np.int64)
+    given = [tf.cast(codes[field.name], tf.int64) for field in part.fields]
+    sizes = [round(self._fields[f.name].encoded.size) for f in part.fields]
+    strides = np.cumprod([1, *sizes[:0:-1]], dtype=np.int64)[::-1]
+    keys = strides @ known
+    order = np.argsort(keys)
+    key = tf.add_n([g * s for g, s in zip(given, strides)])
+    place = tf.searchsorted(tf.constant(keys[order]), key)
+    number = tf.gather(tf.constant(order), tf.minimum(place, len(keys) - 1))
+    exact = tf.equal(tf.gather(tf.constant(keys), number), key)
+    if not self._clip:
+      names = [field.name for field in part.fields]
+      self._assert(~exact, names, 'the combination is not allowed')
+      return tf.cast(number, tf.float32)
+    # As `Combinations.find`: the first with as many of the values as any.
+    others = tf.boolean_mask(tf.stack(given, 1), ~exact)
+    agree = tf.reduce_sum(
+      tf.cast(tf.equal(others[:, :, None], known[None]), tf.int32), 1
+    )
+    number = tf.tensor_scatter_nd_update(
+      number, tf.where(~exact), tf.argmax(agree, 1)
+    )
+    return tf.cast(number, tf.float32)
+
+  def _computed(self, constraint, codes):
+    """Codes of a computed column, from those of others."""
+    field = self._encoder.schema[constraint.field]
+    column = self._fields[field.name].encoded
+    number, missing = self._number(constraint, codes)
+    if field.type == 'boolean':
+      code, middle = tf.cast(tf.not_equal(number, 0), tf.float64), 0.0
+    elif field.grid is not None:
+      first, last = field.grid
+      number = tf.where(missing, np.float64(first), field.scaled(number))
+      code = tf.clip_by_value(tf.round(number), first, last) - first
+      middle = float(sum(field.grid) // 2 - first)
+    else:
+      low, high = float(field.minimum), float(field.maximum)
+      code = tf.clip_by_value(number, low, high) - low
+      middle = field.minimum / 2 + field.maximum / 2 - low
+    if not field.required:
+      middle = column.value_size
+      if not column.cell:
+        middle = (column.value_size + column.size) / 2
+    return tf.cast(tf.where(missing, np.float64(middle), code), tf.float32)
+
+  def _number(self, constraint, codes):
+    """The result of an expression, float64, and where it is missing."""
+    operands, missing = {}, tf.zeros(tf.shape(next(iter(codes.values()))), bool)
+    for name in constraint.parsed.names:
+      number = tf.cast(self._fields[name].decode(codes[name]), tf.float64)
+      operands[name] = number
+      missing |= tf.math.is_nan(number)
+    number = tf.cast(constraint.parsed(operands, tf), tf.float64)
+    return number, missing | ~tf.math.is_finite(number)
+
+  def _check_computed(self, constraint, codes):
+    field = self._encoder.schema[constraint.field]
+    given, found = codes[field.name], self._computed(constraint, codes)
+    allowed = 1.0 if field.type != 'boolean' else 0.0
+    if field.type != 'boolean' and field.grid is None:
+      allowed = 1e-6 * (field.maximum - field.minimum)
+    self._assert(
+      tf.abs(given - found) > allowed,
+      [field.name],
+      f'the value is not {constraint.expression}',
+    )
+
+
 class RawTable(tf.Module):
   """The columns of a schema as tensors of values.
 
+  Identifiers are none of them.
+
   Args:
     schema: a `TableSchema`.
-    columns: its encoded columns, from `TableEncoder.columns`.
-    clip: see `RawColumn`.
+    clip: see `RawColumn`; rows that break a constraint are changed too.
 
   Attributes:
-    names: of the tensors, one for each column.
+    names: of the tensors, one for each field.
     columns: the `RawColumn`s.
   """
 
-  def __init__(
-    self, schema: TableSchema, columns: Sequence[EncodedColumn], clip: bool
-  ):
+  def __init__(self, schema: TableSchema, clip: bool):
     super().__init__(name='raw_table')
     self.names = tuple(tensor_names(schema.names))
+    encoder = encoding.TableEncoder(schema)
     self.columns = [
-      RawColumn(field, column, clip) for field, column in zip(schema, columns)
+      RawColumn(field, encoding.encoded_column(field), clip) for field in schema
     ]
+    # As one function: what they are made of is no part of the exported model.
+    rows = _Constrained(encoder, self.columns, clip)
+    self._rows = lambda: rows
+    self._fields = schema.names
 
   def encode(self, values: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns codes, float32 `[n, d]`, of a dict of tensors `[n]`."""
     codes = [c.encode(values[n]) for n, c in zip(self.names, self.columns)]
-    return tf.stack(codes, 1)
+    return self._rows().encode(dict(zip(self._fields, codes)))
 
   def decode(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns a dict of tensors `[n]`, of codes `[n, d]`."""
+    codes = self._rows().decode(x)
     return {
-      name: column.decode(x[:, i])
-      for i, (name, column) in enumerate(zip(self.names, self.columns))
+      name: column.decode(codes[field])
+      for name, column, field in zip(self.names, self.columns, self._fields)
     }
 
   def describe(self) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows import atomic
-from tfdpflows.tabular import times, values
+from tfdpflows.tabular import constraints, times, values
 from tfdpflows.tabular.dialect import (
   COMMAS,
   MISSING,
@@ -315,6 +315,50 @@ class Field:
     )
     return math.ceil(low), math.floor(high)
 
+  def scaled(self, number: np.ndarray) -> np.ndarray:
+    """Returns numbers of a field with a `grid` in steps, not rounded."""
+    if self.decimals is None:
+      return number
+    scale = 10.0 ** abs(self.decimals)
+    return number * scale if self.decimals >= 0 else number / scale
+
+  def steps(self, column: pd.Series) -> np.ndarray:
+    """Returns validated values of a field with a `grid` as multiples of it.
+
+    Returns:
+      float64 `[n]`, NaN where the value is missing.
+
+    >>> price = Field('price', 'number', minimum=0, maximum=9, decimals=1)
+    >>> price.steps(pd.Series([0.3, 7.96]))
+    array([ 3., 80.])
+    """
+    if self.is_temporal:
+      column = typed(column, self, (), clip=True)
+    number = column.to_numpy(np.float64, na_value=np.nan)
+    if self.decimals is None:
+      return number
+    return np.clip(np.rint(self.scaled(number)), *self.grid)
+
+  def of_steps(
+    self, number: np.ndarray, missing: np.ndarray | None = None
+  ) -> Any:
+    """Returns what multiples of the step are, the inverse of `steps`.
+
+    Args:
+      number: integers `[n]`.
+      missing: of types of time and of numbers with decimals, which are missing,
+        bool `[n]`.
+    """
+    if self.is_temporal:
+      return self.scale.values(number, missing)
+    if self.decimals is None:
+      return number
+    # The float nearest to the digits: both numbers are exact.
+    scale = 10.0 ** abs(self.decimals)
+    number = number / scale if self.decimals >= 0 else number * scale
+    number = np.clip(number, self.minimum, self.maximum) + 0.0
+    return number if missing is None else np.where(missing, np.nan, number)
+
   @property
   def is_numeric(self) -> bool:
     """Whether values are integers or numbers."""
@@ -410,10 +454,15 @@ class TableSchema:
     dialect: the `Dialect` of CSV files of the table.
     fields_match: 'equal' if a table has the columns of the schema and no
       others, 'subset' if others are to be left out.
+    constraints: what is publicly known of several columns together: tuple of
+      `Inequality`, `FixedCombinations`, `ExcludedCombinations` and `Computed`.
+    identifiers: dict of columns that are not read, and of which synthetic rows
+      get new values: from the name to a text with the number of the row, such
+      as 'P{:06d}'. They come first. A table may have them or not.
 
   Raises:
     ValueError: if there is no field, two have the same name, or one that of
-      the privacy unit.
+      the privacy unit or of an identifier; for constraints that cannot be met.
 
   #### Example
 
@@ -427,9 +476,15 @@ class TableSchema:
   privacy_unit: str | None = None
   dialect: Dialect = COMMAS
   fields_match: str = 'equal'
+  constraints: tuple[constraints.Constraint, ...] = ()
+  identifiers: dict[str, str] = dataclasses.field(
+    default_factory=dict, hash=False
+  )
 
   def __post_init__(self):
     object.__setattr__(self, 'fields', tuple(self.fields))
+    object.__setattr__(self, 'constraints', tuple(self.constraints))
+    object.__setattr__(self, 'identifiers', dict(self.identifiers))
     if self.fields_match not in _MATCHES:
       raise ValueError(
         f'"fieldsMatch" of the schema is {self.fields_match!r}; use '
@@ -469,6 +524,28 @@ class TableSchema:
         raise ValueError(
           f'The schema has two fields named {name!r}; rename one.'
         )
+    for name, text in self.identifiers.items():
+      self._check_identifier(name, text)
+    constraints.check(self.constraints, self)
+
+  def _check_identifier(self, name, text):
+    if name in self.names or name == self.privacy_unit or not name:
+      raise ValueError(
+        f'The identifier {name!r} of the schema has no name, that of a field, '
+        'or that of the privacy unit; an identifier is not learned, and the '
+        'privacy unit is not made anew. Rename or remove one.'
+      )
+    try:
+      found = [text.format(number) for number in (1, 2)]
+    except (AttributeError, IndexError, KeyError, ValueError, TypeError):
+      found = []
+    if len(set(found)) < 2 or not all(
+      can_write(one, self.dialect.encoding) for one in (name, *found)
+    ):
+      raise ValueError(
+        f'The identifier {name!r} of the schema is written as {text!r}; give a '
+        "text with {} for the number of the row, such as 'P{:06d}'."
+      )
 
   def __len__(self) -> int:
     return len(self.fields)
@@ -551,6 +628,8 @@ class TableSchema:
       Dialect.from_dict(raw),
       # Their order has never mattered.
       _same_match(raw.get('fieldsMatch', 'equal')),
+      _listed(raw),
+      _identifiers(raw),
     )
 
   def to_dict(self) -> dict:
@@ -565,6 +644,10 @@ class TableSchema:
       found['privacyUnit'] = self.privacy_unit
     if self.fields_match != 'equal':
       found['fieldsMatch'] = self.fields_match
+    if self.constraints:
+      found['constraints'] = [c.to_dict() for c in self.constraints]
+    if self.identifiers:
+      found['identifiers'] = self.identifiers
     return {**found, **self.dialect.to_dict()}
 
   @classmethod
@@ -616,7 +699,8 @@ class TableSchema:
         move to the nearest bound, whole number or number of an enum; what is no
         number, no category or neither true nor false becomes missing; and what
         is missing in a required column becomes the middle of the range or the
-        first category.
+        first category. A row that then breaks a constraint is changed so that
+        it meets it (`constraints.meet`).
       fitting: whether the table is to be learned from. It needs two rows then,
         and under 'error' a value in each column; what is marked as read off the
         data restricts no value; and a column whose type is marked is returned
@@ -649,7 +733,7 @@ class TableSchema:
       if fitting and not clip:
         check_informative(not column.isna().all(), field)
       columns[field.name] = _declared(column, field, marks, clip, fitting)
-    return pd.DataFrame(columns)
+    return constraints.meet(pd.DataFrame(columns), self, out_of_range)
 
   def check_columns(self, names: Collection[str]) -> None:
     """Refuses a table with other columns than the schema.
@@ -658,8 +742,9 @@ class TableSchema:
       ValueError: naming a column that is missing, or has no field.
     """
     self._check_complete(names)
+    known = {*self.names, *self.identifiers, self.privacy_unit}
     for name in names if self.fields_match == 'equal' else ():
-      if name not in (*self.names, self.privacy_unit):
+      if name not in known:
         raise ValueError(
           f'The schema has no field {name!r}; describe it, or drop the column: '
           'with "fieldsMatch": "subset" the schema leaves others out.'
@@ -689,8 +774,9 @@ class TableSchema:
   def count_clipped(self, df: pd.DataFrame) -> dict[str, int]:
     """Returns `{column: cells that 'clip' replaces}`, without columns of none.
 
-    A value is replaced where it is moved, rounded or made missing, and a
-    missing one where the column is required (`validate`).
+    A value is replaced where it is moved, rounded or made missing, a missing
+    one where the column is required, and one with which its row would break a
+    constraint (`validate`).
 
     >>> schema = TableSchema([Field('age', 'integer', 0, 120)])
     >>> schema.count_clipped(pd.DataFrame({'age': ['7', '130', '0.5', None]}))
@@ -698,9 +784,18 @@ class TableSchema:
     """
     names = [str(name) for name in df.columns]
     self._check_complete(names)
+    cells = {
+      name: df.iloc[:, names.index(name)].reset_index(drop=True)
+      for name in self.names
+    }
+    columns = {
+      name: self.validate_column(name, column, 'clip')
+      for name, column in cells.items()
+    }
+    met = constraints.meet(pd.DataFrame(columns), self, 'clip')
     counts = {}
     for field in self.fields:
-      column = df.iloc[:, names.index(field.name)].reset_index(drop=True)
+      column = cells[field.name]
       kind = 'number' if field.is_numeric else field.type
       before = values.typed(
         column,
@@ -711,7 +806,7 @@ class TableSchema:
         cells=field.cells,
         scale=field.scale,
       )
-      after = self.validate_column(field.name, column, 'clip')
+      after = met[field.name]
       if field.is_temporal:
         before = of_counts(before, field)
       read, missing = (x.isna().to_numpy(bool) for x in (before, after))
@@ -730,10 +825,10 @@ class TableSchema:
   def widened(self, df: pd.DataFrame, most: int = 64) -> TableSchema:
     """Returns a schema that also allows what the cells of a table hold.
 
-    Ranges reach to all finite numbers that a field can have, and enums have the
-    most frequent `most` of such further values. No column is required in which
-    a value is missing, or cannot be read. It describes this table alone, and is
-    as private as it is.
+    It has no constraints, ranges reach to all finite numbers that a field can
+    have, and enums have the most frequent `most` of such further values. No
+    column is required in which a value is missing, or cannot be read. It
+    describes this table alone, and is as private as it is.
 
     >>> schema = TableSchema([Field('age', 'integer', 0, 120)])
     >>> schema.widened(pd.DataFrame({'age': [7, 130]}))['age'].maximum
@@ -743,6 +838,7 @@ class TableSchema:
     self._check_complete(names)
     return dataclasses.replace(
       self,
+      constraints=(),
       fields=[
         _widened(field, df.iloc[:, names.index(field.name)], most)
         for field in self.fields
@@ -865,6 +961,25 @@ class TableSchema:
     See `values.kinds`.
     """
     return values.kinds(column, self[column.name].cells)
+
+
+def _listed(raw):
+  found = raw.get('constraints', ())
+  if not isinstance(found, (list, tuple)):
+    raise ValueError(
+      f'The schema has the constraints {found!r}; give a list of objects.'
+    )
+  return [constraints.from_dict(one) for one in found]
+
+
+def _identifiers(raw):
+  found = raw.get('identifiers', {})
+  if not isinstance(found, dict):
+    raise ValueError(
+      f'The schema has the identifiers {found!r}; give an object, such as '
+      '{"id": "P{:06d}"}.'
+    )
+  return found
 
 
 def _same_match(word):

@@ -62,7 +62,7 @@ class _Functions:
 
   def __init__(self, distribution, table):
     self._distribution, self._table = distribution, table
-    self._d = len(table.names)
+    self._d = len(distribution.columns)
 
   def signatures(self):
     found = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 from collections.abc import Iterable
 
@@ -41,7 +42,8 @@ def write_frames(
   stand alone, without a currency or %.
 
   Args:
-    frames: parts of the table, in the types that `TableSchema.validate` gives.
+    frames: parts of the table, in the types that `TableSchema.validate` gives,
+      with the identifiers of the schema, or without.
     path: path of the file; one that is there is replaced.
     schema: the `TableSchema` of the parts.
 
@@ -70,9 +72,12 @@ def write_frames(
     'csv': _write_csv,
     'tfrecord': _write_records,
   }.get(file_format(path), _write_arrow)
-  counted = _Counted(frames)
+  frames = iter(frames)
+  first = list(itertools.islice(frames, 1))
+  identifiers = [n for n in schema.identifiers if first and n in first[0]]
+  counted = _Counted(itertools.chain(first, frames))
   with atomic.file_aside(path) as aside:
-    write(counted, path, aside, schema)
+    write(counted, path, aside, schema, identifiers)
   return counted.rows
 
 
@@ -89,7 +94,7 @@ class _Counted:
       yield frame
 
 
-def _write_csv(frames, path, aside, schema):
+def _write_csv(frames, path, aside, schema, identifiers):
   words = missing_words(schema)
   missing = next(iter(words.values()))
   with open(aside, 'wb') as raw:
@@ -98,9 +103,11 @@ def _write_csv(frames, path, aside, schema):
       file = gzip.GzipFile(fileobj=raw, mode='wb', filename='')
     header = True
     for frame in frames:
-      columns = {
-        f.name: _texts(frame[f.name], f, words[f.name], missing) for f in schema
-      }
+      columns = {name: frame[name] for name in identifiers}
+      columns.update(
+        (f.name, _texts(frame[f.name], f, words[f.name], missing))
+        for f in schema
+      )
       table.write_csv(
         pd.DataFrame(columns), file, missing, header, schema.dialect
       )
@@ -155,7 +162,7 @@ def missing_words(schema: TableSchema) -> dict[str, str]:
   return found
 
 
-def _write_arrow(frames, path, aside, schema):
+def _write_arrow(frames, path, aside, schema, identifiers):
   pa, _ = import_arrow()
   kinds = {
     'date': pa.date32(),
@@ -166,8 +173,11 @@ def _write_arrow(frames, path, aside, schema):
   }
   columns = pa.schema(
     [
-      pa.field(f.name, kinds.get(f.type) or _time_type(pa, f), not f.required)
-      for f in schema
+      *(pa.field(name, pa.string(), False) for name in identifiers),
+      *(
+        pa.field(f.name, kinds.get(f.type) or _time_type(pa, f), not f.required)
+        for f in schema
+      ),
     ]
   )
   if file_format(path) == 'parquet':
@@ -181,7 +191,7 @@ def _write_arrow(frames, path, aside, schema):
       # A float that is missing is null, as are cells of the other types.
       writer.write_table(
         pa.Table.from_pandas(
-          frame[list(schema.names)], columns, preserve_index=False
+          frame[columns.names], columns, preserve_index=False
         )
       )
 
@@ -195,17 +205,25 @@ def _time_type(pa, field):
   return pa.timestamp(unit, field.timezone)
 
 
-def _write_records(frames, path, aside, schema):
+def _write_records(frames, path, aside, schema, identifiers):
   import tensorflow as tf  # noqa: PLC0415 (not before it is needed)
 
   options = 'GZIP' if path.endswith('.gz') else ''
   with tf.io.TFRecordWriter(aside, options) as writer:
     for frame in frames:
-      columns = [_features(tf, frame[field.name], field) for field in schema]
-      for row in zip(*columns):
-        features = tf.train.Features(feature=dict(zip(schema.names, row)))
+      columns = {name: _texts_of(tf, frame[name]) for name in identifiers}
+      columns.update((f.name, _features(tf, frame[f.name], f)) for f in schema)
+      for row in zip(*columns.values()):
+        features = tf.train.Features(feature=dict(zip(columns, row)))
         example = tf.train.Example(features=features)
         writer.write(example.SerializeToString(deterministic=True))
+
+
+def _texts_of(tf, column):
+  return [
+    tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+    for text in column
+  ]
 
 
 def _features(tf, column: pd.Series, field: Field) -> list:

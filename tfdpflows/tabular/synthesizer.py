@@ -30,7 +30,8 @@ from tfdpflows.tabular import (
   system_errors,
   work_directory,
 )
-from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.encoding import TableEncoder, num_columns
+from tfdpflows.tabular.ordered_codes import OrderedCodes
 from tfdpflows.tabular.row_filter import is_filter, row_filter
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import Source
@@ -175,6 +176,13 @@ class TabularSynthesizer:
         f'target is {target!r}, which is no column of the schema. Its columns '
         f'are {list(self.schema.names)}.'
       )
+    if any(
+      target == c.columns[0] for c in schema.constraints if c.kind == 'computed'
+    ):
+      raise ValueError(
+        f'target is {target!r}, which is computed from other columns, and not '
+        'learned: leave that constraint out, or name another target.'
+      )
     self.target = target
     self._model_class = models.model_class(model)
     if self._unit_settings is not None and not self._model_class.takes_units:
@@ -209,7 +217,7 @@ class TabularSynthesizer:
   def _model_for(self, num_examples):
     return self._model_class.for_table(
       num_examples,
-      len(self.schema.fields),
+      num_columns(self.schema),
       whole_noise_multiplier(self.budget),
       **self._hyperparameters,
     )
@@ -492,9 +500,10 @@ class TabularSynthesizer:
         (`conditioning.sample`), which is approximate.
 
     Returns:
-      A `DataFrame` with the columns, types and values of the schema. With
-      conditions, `attrs['conditions']` has the `method`, 'exact' or
-      'importance', and the effective sample size, `effective_rows`.
+      A `DataFrame` with the columns, types and values of the schema, before
+      which are its identifiers. With conditions, `attrs['conditions']` has the
+      `method`, 'exact' or 'importance', and the effective sample size,
+      `effective_rows`.
 
     Raises:
       ValueError: for a number out of range, or a condition that the schema
@@ -504,8 +513,14 @@ class TabularSynthesizer:
     rng = self._sampling_rng(num_rows, seed)
     encoder = TableEncoder(self.schema)
     if not conditions:
-      return encoder.decode(self._distribution.sample(int(num_rows), rng))
-    filters = {n: c for n, c in conditions.items() if is_filter(c)}
+      codes = self._distribution.sample(int(num_rows), rng)
+      return self._with_identifiers(encoder.decode(codes))
+    filters = {
+      # Of columns that are encoded with others, rows are told by their values.
+      n: c if is_filter(c) else [c]
+      for n, c in conditions.items()
+      if is_filter(c) or not encoder.is_alone(n)
+    }
     values = {n: c for n, c in conditions.items() if n not in filters}
     codes = conditioning.encode_conditions(self.schema, values)
     met = row_filter(self.schema, filters)
@@ -517,7 +532,7 @@ class TabularSynthesizer:
       rng,
       None if met is None else lambda rows: met(encoder.decode(rows)),
     )
-    table = encoder.decode(found.codes)
+    table = self._with_identifiers(encoder.decode(found.codes))
     table.attrs['conditions'] = {
       'method': found.method,
       'effective_rows': found.effective,
@@ -539,16 +554,26 @@ class TabularSynthesizer:
     return self._frames(int(num_rows), rng)
 
   def _frames(self, num_rows, rng):
-    encoder, parts, waiting = TableEncoder(self.schema), [], 0
+    encoder, parts, waiting, made = TableEncoder(self.schema), [], 0, 0
     for part in self._distribution.sample_blocks(num_rows, rng):
       parts.append(part)
       waiting += len(part)
       if waiting >= _FRAME:
-        yield encoder.decode(np.concatenate(parts))
-        parts, waiting = [], 0
+        table = encoder.decode(np.concatenate(parts))
+        yield self._with_identifiers(table, made)
+        parts, waiting, made = [], 0, made + waiting
     if parts or not num_rows:
-      empty = np.empty([0, len(self.schema)], np.float32)
-      yield encoder.decode(np.concatenate([empty, *parts]))
+      empty = np.empty([0, len(encoder.columns)], np.float32)
+      table = encoder.decode(np.concatenate([empty, *parts]))
+      yield self._with_identifiers(table, made)
+
+  def _with_identifiers(self, table, made=0):
+    """Puts new identifiers before the columns of rows, after `made` others."""
+    for name, text in reversed(self.schema.identifiers.items()):
+      numbers = range(made + 1, made + 1 + len(table))
+      cells = pd.Series(map(text.format, numbers), table.index, object)
+      table.insert(0, name, cells)
+    return table
 
   def _sampling_rng(self, num_rows, seed):
     """Returns the generator of `sample`, and checks its arguments."""
@@ -606,7 +631,7 @@ class TabularSynthesizer:
     notes, extra = [], {}
     if self._sampling is not None:
       extra = {'sampling': self._sampling}
-    if len(self.schema.fields) > 1:
+    if num_columns(self.schema) > 1:
       notes += self.model.notes()
     if self.out_of_range == 'error':
       notes.append(
@@ -729,11 +754,7 @@ class TabularSynthesizer:
     True
     """
     self._check_fitted()
-    table = raw_values.RawTable(
-      self.schema,
-      TableEncoder(self.schema).columns,
-      clip=self.out_of_range == 'clip',
-    )
+    table = raw_values.RawTable(self.schema, clip=self.out_of_range == 'clip')
     statement = self.privacy_statement()
     card = model_card.make(
       model=self.model.name,
@@ -815,9 +836,11 @@ class TabularSynthesizer:
       bounds.ColumnBounds(**found) for found in model.get('bounds', ())
     )
     self._marginals = model['marginals']
+    encoder = TableEncoder(self.schema)
     self._distribution = self.model.make_distribution(
-      TableEncoder(self.schema).columns, self._marginals
+      encoder.columns, self._marginals
     )
+    self._distribution.constrain(OrderedCodes(encoder))
     weights = os.path.join(model_dir, 'weights', 'flow')
     with system_errors.of_file(weights):
       self._checkpoint().read(weights).assert_existing_objects_matched()

@@ -236,10 +236,9 @@ class TableGenerator(TableDistribution):
   def _logits(self, noise):
     return self.network(noise) + self._log_masses
 
-  def draw(
+  def _draw(
     self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
   ) -> tf.Tensor:
-    """See `TableDistribution`."""
     seeds = tf.random.experimental.stateless_split(seed, 3)
     rows = shape[0]
     noise = tf.random.stateless_normal([rows, self._noise_units], seeds[0])
@@ -258,7 +257,7 @@ class TableGenerator(TableDistribution):
     chosen = tf.stack(chosen, 1)
     low = tf.gather(tf.constant(self._fine_low), chosen)
     high = tf.gather(tf.constant(self._fine_high), chosen)
-    place = tf.random.stateless_uniform([rows, len(self.names)], seeds[2])
+    place = tf.random.stateless_uniform([rows, len(self.columns)], seeds[2])
     # Rounding must not reach the next bin.
     last = tf.math.nextafter(high, low)
     return tf.minimum(low + place * (high - low), last)

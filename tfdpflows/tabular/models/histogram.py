@@ -25,6 +25,12 @@ from tfdpflows.tabular.models.base import (
   widths,
 )
 from tfdpflows.tabular.models.flow import FlowModel
+from tfdpflows.tabular.ordered_codes import (
+  Bins,
+  OrderedBins,
+  OrderedCodes,
+  Pair,
+)
 
 if TYPE_CHECKING:
   from tfdpflows.tabular.fitting import Spending
@@ -44,6 +50,8 @@ _FROM_INDEPENDENCE = {'marginal_share': 0.25, 'learning_rate': 0.015}
 _EPOCHS_ALONE = 64.0
 # A bin with this multiple of an equal share is not joined to the ones before.
 _HEAVY = 0.5
+# How often values within bins are drawn again, to meet inequalities.
+_MOST_MOVES = 200
 # Neighbouring categories have nothing in common: they are joined only where
 # there are more than this many times `num_bins`.
 _CATEGORIES = 4
@@ -168,9 +176,11 @@ class HistogramModel(FlowModel):
       seconds += spending.plan.steps * (0.01 + 1.5 * batch * row)
     return seconds
 
-  def _target_number(self, names):
-    """Returns the number of the target, or `None`."""
-    return None if self.target is None else list(names).index(self.target)
+  def _target_number(self, columns):
+    """Returns the number of the column with the target, or `None`."""
+    if self.target is None:
+      return None
+    return [self.target in column.fields for column in columns].index(True)
 
   def make_flow(
     self,
@@ -184,7 +194,7 @@ class HistogramModel(FlowModel):
       for column, m in zip(columns, marginals)
     ]
     order = list(range(len(columns)))
-    target = self._target_number(c.name for c in columns)
+    target = self._target_number(columns)
     if target is not None:
       order.append(order.pop(target))
     connections = None
@@ -207,7 +217,7 @@ class HistogramModel(FlowModel):
   ) -> HistogramDensity:
     """See `TableModel`."""
     weights = [1.0] * len(columns)
-    target = self._target_number(c.name for c in columns)
+    target = self._target_number(columns)
     if target is not None:
       weights[target] = self.target_weight
     cuts = [
@@ -255,6 +265,8 @@ class HistogramModel(FlowModel):
       randomness.numpy('log-linear model'),
       lazy=self.connections == 'measured',
     )
+    for pair, possible in density.possible_bins().items():
+      estimate.model.forbid(pair[:2], ~possible)
     if isinstance(codes, StoredRows):
       bins = density.stored_bins(codes)
     else:
@@ -268,12 +280,13 @@ class HistogramModel(FlowModel):
       randomness,
       ledger,
       units=units,
-      target=self._target_number(density.names),
+      target=self._target_number(density.columns),
       resume=resume,
       progress=progress,
     )
     if self.connections == 'measured':
-      density.connect(estimate.groups)
+      possible = [pair[:2] for pair in density.possible_bins()]
+      density.connect([*estimate.groups, *possible])
     seed = int(randomness.numpy('learning rows').integers(2**31))
     adaptive_marginals.learn_rows(flow, estimate.model, seed, progress)
     return estimate.columns
@@ -332,6 +345,61 @@ class HistogramDensity(TableDensity):
       )
     ]
     self._tables = lambda: tables
+    histogram = [
+      Bins(table.cuts, np.asarray(edge, np.float64), np.asarray(p, np.float64))
+      for table, edge, p in zip(tables, edges, probabilities)
+    ]
+    self._histograms = lambda: histogram
+    self._ordered = None
+
+  def constrain(self, order: OrderedCodes) -> None:
+    """See `TableDistribution`.
+
+    Rows keep their bins, where these can meet the inequalities, and get other
+    values within them: no bin becomes less probable for being one in which few
+    values meet them.
+    """
+    super().constrain(order)
+    if self._order is not None:
+      bins = {j: self._histograms()[j] for j in order.columns}
+      self._ordered = OrderedBins(order, bins)
+
+  def possible_bins(self) -> dict[Pair, np.ndarray]:
+    """Returns which bins of two columns can meet an inequality, by `Pair`."""
+    return {} if self._ordered is None else self._ordered.possible
+
+  def _draw(
+    self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor:
+    rows = super()._draw(shape, seed)
+    if self._ordered is None:
+      return rows
+
+    def again(rows):
+      return self._order.broken(rows) & self._ordered.is_possible(rows)
+
+    def move(number, rows):
+      # Other numbers than those of other rows.
+      other = tf.random.experimental.stateless_fold_in(seed, -1 - number)
+      return number + 1, self._ordered.moved(rows, again(rows), other)
+
+    _, rows = tf.while_loop(
+      lambda number, rows: (number < _MOST_MOVES) & tf.reduce_any(again(rows)),
+      move,
+      [tf.constant(0), rows],
+    )
+    return rows
+
+  def _can_meet(self, rows):
+    return self._ordered.is_possible(rows)
+
+  def log_correction(self, x: tf.Tensor) -> tf.Tensor:
+    """See `TableDensity`."""
+    if self._ordered is None:
+      return super().log_correction(x)
+    share = tf.cast(self._ordered.log_share(x), tf.float32)
+    met = ~self._order.broken(x) & (share > -np.inf)
+    return tf.where(met, -share - self.log_normalizer, -np.inf)
 
   def connect(self, groups: Sequence[Sequence[int]]) -> None:
     """Connects the columns of groups directly with each other.
@@ -339,7 +407,7 @@ class HistogramDensity(TableDensity):
     Args:
       groups: tuples of numbers of columns, as they were measured.
     """
-    found = [set() for _ in self.names]
+    found = [set() for _ in self.columns]
     for group in groups:
       for j in group:
         found[j].update(i for i in group if i != j)
@@ -408,7 +476,7 @@ class HistogramDensity(TableDensity):
     scores = self.latent.bijector.middle(tf.stack(bins, 1))
     ratios = tf.reduce_sum(self.latent.bijector.log_ratios(scores), -1)
     density = tf.cast(tf.add_n(densities), ratios.dtype)
-    return ratios + density + self.volume(x)
+    return ratios + density + self.volume(x) + self.log_correction(x)
 
   def training_rows(self, codes: np.ndarray) -> np.ndarray:
     """See `TableDensity`: normal scores in the middles of the bins."""

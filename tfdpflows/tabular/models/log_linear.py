@@ -14,6 +14,8 @@ _PASSES, _CONVERGED = 5, 1e-3
 # before ratios are taken, and no log-weight moves by more in one fit.
 _ADDED_ROWS, _LARGEST_MOVE = 10.0, 1.5
 _TINY = 1e-12
+# Log-weight of what is ruled out, and fits after that.
+_IMPOSSIBLE, _FITS = -60.0, 8
 
 
 class LogLinearModel:
@@ -126,7 +128,7 @@ class LogLinearModel:
   def _parts(self):
     """Returns a number for each column: equal where groups connect them."""
     parts = list(range(len(self.sizes)))
-    for group in self._given:
+    for group in self._theta:
       merged = {parts[j] for j in group}
       if len(merged) > 1:
         least = min(merged)
@@ -139,11 +141,30 @@ class LogLinearModel:
     """Gives the probabilities, of sum 1, of the bins of a group of columns."""
     group = tuple(group)
     probabilities = np.asarray(probabilities, np.float64)
-    if group not in self._given:
+    self._given[group] = probabilities
+    self._add(group, probabilities.shape)
+
+  def forbid(self, pair: Sequence[int], impossible: np.ndarray) -> None:
+    """Rules out bins of two columns together; rows that have them move.
+
+    Args:
+      pair: numbers of the columns.
+      impossible: bool, `sizes[pair]`.
+    """
+    pair = tuple(pair)
+    if pair != tuple(sorted(pair)):
+      pair, impossible = pair[::-1], np.transpose(impossible)
+    self._add(pair, impossible.shape)
+    self._theta[pair] = np.where(impossible, _IMPOSSIBLE, self._theta[pair])
+    for _ in range(_FITS):
+      self.fit()
+
+  def _add(self, group, shape):
+    """Gives a group log-weights of zero, if it has none."""
+    if group not in self._theta:
+      self._theta[group] = np.zeros(shape)
       for j in group:
         self._groups[j].append(group)
-    self._given[group] = probabilities
-    self._theta.setdefault(group, np.zeros(probabilities.shape))
 
   def fit(self, rate: float = 1.0) -> None:
     """Moves the model towards the marginals that were given, once.

@@ -1,0 +1,102 @@
+"""Numbers of the README and of docs/measured.md are those of the results."""
+
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from experiments import table_defaults_tables
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RESULTS = ROOT / 'experiments' / 'results'
+PAGES = ('README.md', 'docs/measured.md')
+SCORES = ('macro_f1', 'auroc', 'average_precision')
+
+
+def load(name):
+  return json.loads((RESULTS / f'{name}.json').read_text('utf-8'))
+
+
+def short(value):
+  return f'{value:.3f}'.lstrip('0')
+
+
+def adult(name):
+  """The cells of a method on Adult at epsilon 1, but its name."""
+  runs = [run for run in load(name)['runs'] if run['epsilon'] == 1]
+  cells = []
+  for score in SCORES:
+    values = [run['scores'][score] for run in runs]
+    spread = f' ({short(np.std(values, ddof=1))})' if len(values) > 1 else ''
+    cells.append(f'{short(np.mean(values))}{spread}')
+  seconds = [run['seconds']['fit'] for run in runs]
+  ends = (f'{end:,.0f}' for end in (min(seconds), max(seconds)))
+  cells.append(' to '.join(dict.fromkeys(ends)) + ' s')
+  return cells
+
+
+def rows(page, start):
+  """The cells of the lines of a page that begin so, but the first."""
+  text = (ROOT / page).read_text('utf-8')
+  lines = [x for x in text.splitlines() if x.startswith(f'| {start}')]
+  return [re.split(r' ?\| ?', line)[2:-1] for line in lines]
+
+
+@pytest.mark.parametrize('page', PAGES)
+@pytest.mark.parametrize(
+  'start, name',
+  [
+    ("tfdpflows, `target='income'`, mean of 5 seeds", 'tabular_adult'),
+    ('AIM (dpmm, 32 bins, 80 MB), one seed', 'tabular_adult_aim'),
+    ('MST (dpmm), one seed', 'tabular_adult_mst'),
+  ],
+)
+def test_adult(page, start, name):
+  assert rows(page, start) == [adult(name)]
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_real_rows_of_adult(page):
+  real = load('tabular_adult')['real']
+  assert rows(page, 'real rows') == [[short(real[s]) for s in SCORES] + ['']]
+
+
+def test_means_over_tables():
+  """Those that the section of experiments/RESULTS.md has."""
+  section = table_defaults_tables.section(RESULTS)
+  means = []
+  # The first table is that of fits that were not told the target.
+  for line in section.splitlines():
+    cells = re.split(r' ?\| ?', line)[1:-1]
+    if cells and cells[0].startswith('**mean: k401, ret, docaus, student'):
+      numbers = [float(cell) for cell in cells[4:7]]
+      means.append((cells[2], [short(round(x, 3)) for x in numbers]))
+  page = 'docs/measured.md'
+  for start in ('tfdpflows, 4 tables', 'tfdpflows, 5 tables'):
+    (found,) = rows(page, start)
+    assert any('default' in n and m == found[:3] for n, m in means), means
+  for start in ('AIM-GDP', 'SWIFT'):
+    (found,) = rows(page, start)
+    assert any(start in n and m == found[:3] for n, m in means), means
+
+
+@pytest.mark.parametrize(
+  'start, variant',
+  [
+    ('TensorFlow, not private', 'not private'),
+    ('tfdpflows, `DPKerasAdam`', 'tfdpflows Flat'),
+    ('TF Privacy, `DPModel`', 'TF Privacy DPModel'),
+    ('TF Privacy, `Vectorized', 'TF Privacy VectorizedDPKerasAdam'),
+  ],
+)
+def test_training_step(start, variant):
+  steps = load('bench_step')['steps']['found']['maf']
+  found = steps['variants'][variant]
+  (cells,) = rows('docs/measured.md', start)
+  median, ratio = found['median_ms'], found['ratio']
+  assert cells == [
+    f'{median:,.0f} ms' if median > 100 else f'{median:.1f} ms',
+    f'{ratio:.0f}' if ratio in (1.0,) or ratio > 10 else f'{ratio:.2f}',
+  ]

@@ -1,0 +1,126 @@
+"""Noise on counts that another engine has computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Optional
+
+import dp_accounting
+import numpy as np
+
+from tfdpflows._checks import check_positive
+from tfdpflows.mechanisms.releases import (
+  as_numbers,
+  charge_release,
+  differing_rows,
+)
+
+if TYPE_CHECKING:
+  import numpy.typing as npt
+
+  from tfdpflows.accounting import PrivacyLedger
+  from tfdpflows.randomness import Randomness
+
+
+def from_exact_counts(
+  counts: Mapping[str, npt.ArrayLike],
+  noise_multiplier: float,
+  randomness: Optional[Randomness],
+  ledger: PrivacyLedger,
+  *,
+  l2_sensitivity: Optional[float] = None,
+  label: str = 'counts',
+  resume: bool = False,
+) -> dict[str, np.ndarray]:
+  """Returns counts with Gaussian noise, that a distributed engine has computed.
+
+  Spark, BigQuery, Beam or PipelineDP count exactly; noise is added here, once,
+  by the process that has the ledger. Every array has a count for each of a
+  public list of groups: also of those that no row is in, since a group that is
+  left out would tell of that. Keep the exact counts private, and throw them
+  away.
+
+  Args:
+    counts: for each name an array of counts (or sums), of any shape.
+    noise_multiplier: noise multiplier of the joint release; each count gets
+      noise of standard deviation `noise_multiplier * l2_sensitivity`.
+    randomness: see `tfdpflows.mechanisms`, as the errors; each array draws from
+      its stream `(label, name)`.
+    ledger: see there. Of one for units that have several rows, give
+      `l2_sensitivity` for all the rows of a unit.
+    l2_sensitivity: by how much a row (or unit) changes all counts together, in
+      the l2 norm: a statement of the caller about the query. By default a row
+      is counted at most once in each array, so that it is the square root of
+      their number.
+    label: see there.
+    resume: see there.
+
+  Returns:
+    A dict of float64 arrays; they may be negative.
+
+  Raises:
+    ValueError: for counts that are no finite numbers, a number that is not
+      positive, or a ledger of units without `l2_sensitivity`.
+
+  #### Formal guarantee
+
+  If adding or removing a row moves the counts by at most `l2_sensitivity`, this
+  is `GaussianDpEvent(noise_multiplier)`. Where the ledger's neighbours replace
+  a row, it moves them by at most twice as much, which is how accountants take
+  the event.
+
+  #### Example
+
+  >>> from tfdpflows import accounting, mechanisms
+  >>> by_age = [120, 340, 0, 77]  # SELECT age_group, COUNT(*) ...
+  >>> found = mechanisms.from_exact_counts(
+  ...   {'age_group': by_age}, 2., None, accounting.PrivacyLedger())
+  >>> found['age_group'].shape
+  (4,)
+  """
+  differing_rows(ledger.neighboring_relation)  # Refuses others.
+  noise_multiplier = check_positive('noise_multiplier', noise_multiplier)
+  arrays = {
+    str(name): as_numbers(some, f'counts[{name!r}]').astype(np.float64)
+    for name, some in counts.items()
+  }
+  if l2_sensitivity is None:
+    if ledger.privacy_unit is not None:
+      raise ValueError(
+        f'The ledger protects units ({ledger.privacy_unit}), which may have '
+        'several rows: give the l2_sensitivity of the counts to all rows of a '
+        'unit.'
+      )
+    l2_sensitivity = math.sqrt(max(len(arrays), 1))
+  l2_sensitivity = check_positive('l2_sensitivity', l2_sensitivity)
+  for name, some in arrays.items():
+    # NaN and infinity would pass any noise; they tell of a failed query.
+    if not np.isfinite(some).all():
+      raise ValueError(
+        f'counts[{name!r}] has a count that is no finite number; count again, '
+        'with 0 where no row is.'
+      )
+  if not arrays:
+    return {}
+  randomness = charge_release(
+    ledger,
+    dp_accounting.GaussianDpEvent(noise_multiplier),
+    label=label,
+    randomness=randomness,
+    facts={
+      'release': 'exact counts',
+      'noise_multiplier': noise_multiplier,
+      'l2_sensitivity': l2_sensitivity,
+      'shapes': {name: list(some.shape) for name, some in arrays.items()},
+    },
+    arrays=list(arrays.values()),
+    resume=resume,
+    privacy_unit=ledger.privacy_unit,
+  )
+  std = noise_multiplier * l2_sensitivity
+  return {
+    name: some
+    + randomness.numpy(str(label), name).normal(scale=std, size=some.shape)
+    for name, some in arrays.items()
+  }
