@@ -10,6 +10,12 @@ of codes, and another one fits a model to them:
 
 The data are deleted at the end of each run. Seeds make the results reproducible
 and therefore not private.
+
+Wide tables are made as well, of columns that depend on three hidden numbers: a
+process by itself fits a model to one, and draws 3,000 rows of it:
+
+    python -m experiments.scale --wide=200x3000 --wide=136x137000 \
+      --output=experiments/results/wide.json
 """
 
 from __future__ import annotations
@@ -21,15 +27,20 @@ import sys
 import tempfile
 import time
 
+import numpy as np
+import pandas as pd
 from absl import app, flags
 
 from experiments import datasets
 from experiments.results_file import ResultsFile
-from tfdpflows.tabular import TabularSynthesizer, sinks
+from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer, sinks
 
 EPSILON, DELTA = 1.0, 1e-9
 _SEED = 0
-_KEYS = ('dataset', 'rows')
+_KEYS = ('dataset', 'columns', 'rows')
+# Of wide tables: all columns the answers to questions, from 1 to 5; or a third
+# of each these, numbers from 0 to 100, and 2 to 40 categories.
+KINDS = ('answers', 'mixed')
 # Rows of a file.
 _SHARD = 1_000_000
 # Seconds and the peak of memory of a process that has nothing else to do.
@@ -55,6 +66,30 @@ seconds = time.perf_counter() - start
 with open('/proc/self/status') as file:
   (peak,) = [int(l.split()[1]) / 1024 for l in file if l.startswith('VmHWM')]
 print(json.dumps({'result': result, 'seconds': seconds, 'peak_mib': peak}))
+"""
+
+
+_MEASURED_WIDE = """
+import json, sys, time
+from experiments import scale
+
+kind, columns, rows, arguments = sys.argv[1:]
+table, schema = scale.wide_table(kind, int(columns), int(rows))
+from tfdpflows.tabular import TabularSynthesizer
+synthesizer = TabularSynthesizer(schema, **json.loads(arguments))
+start, cpu = time.perf_counter(), time.process_time()
+synthesizer.fit(table, progress=False)
+fitted, used = time.perf_counter(), time.process_time() - cpu
+synthesizer.sample(3000, seed=0)
+with open('/proc/self/status') as file:
+  (peak,) = [int(l.split()[1]) / 1024 for l in file if l.startswith('VmHWM')]
+print(json.dumps({
+  'fit_seconds': fitted - start,
+  'fit_cpu_seconds': used,
+  'sample_seconds': time.perf_counter() - fitted,
+  'peak_mib': peak,
+  'epsilon_spent': synthesizer.ledger.epsilon(),
+}))
 """
 
 
@@ -87,12 +122,77 @@ def run(dataset='adult', *, rows=(1_000_000,), output=None, smoke=False):
   )
   small.fit(train, progress=False)
   for count in rows:
-    if results.has(dataset=dataset, rows=count):
+    known = {'dataset': dataset, 'columns': len(schema), 'rows': count}
+    if results.has(**known):
       continue
     with tempfile.TemporaryDirectory() as folder:
       found = _measure(small, count, shard, folder, tiny)
-    results.add({'dataset': dataset, 'rows': count, **found})
+    results.add({**known, **found})
   return results.content
+
+
+def run_wide(sizes, *, kinds=KINDS, output=None, smoke=False):
+  """Fits models to wide tables, and measures time and memory.
+
+  Args:
+    sizes: pairs of a number of columns and one of rows.
+    kinds: of the tables, some of `KINDS`.
+    output: JSON file to go on with, or `None`.
+    smoke: whether to fit tiny models.
+
+  Returns:
+    A JSON-able dict with `runs`.
+  """
+  tiny = {'epochs': 1, 'hidden_units': [4], 'adaptive_marginals': 2}
+  results = ResultsFile(
+    output, {'epsilon': EPSILON, 'delta': 1e-6, 'smoke': smoke}, _KEYS
+  )
+  arguments = {'epsilon': EPSILON, 'delta': 1e-6, 'seed': _SEED}
+  for columns, rows in sizes:
+    for kind in kinds:
+      known = {'dataset': f'wide, {kind}', 'columns': columns, 'rows': rows}
+      if results.has(**known):
+        continue
+      found = _process(
+        kind,
+        str(columns),
+        str(rows),
+        {**arguments, **(tiny if smoke else {})},
+        script=_MEASURED_WIDE,
+      )
+      results.add({**known, **found, 'load_average': os.getloadavg()[1]})
+  return results.content
+
+
+def wide_table(kind, columns, rows, seed=0):
+  """Returns a wide table whose columns depend on each other, and its schema.
+
+  Args:
+    kind: one of `KINDS`.
+    columns: their number.
+    rows: their number.
+    seed: of the numbers.
+  """
+  rng = np.random.default_rng(seed)
+  hidden = rng.normal(size=[rows, 3])
+  table, fields = {}, []
+  for j in range(columns):
+    name = f'q{j}'
+    x = hidden @ rng.normal(0, 0.6, 3) + rng.normal(size=rows)
+    number = j % 3 if kind == 'mixed' else 0
+    if number == 1:
+      table[name] = np.clip(np.round(50 + 15 * x), 0, 100).astype(int)
+      fields.append(Field(name, 'integer', 0, 100, required=True))
+    elif number == 2:
+      size = int(rng.integers(2, 41))
+      names = tuple(f'c{k}' for k in rng.permutation(size))
+      cuts = np.quantile(x, np.arange(1, size) / size)
+      table[name] = np.array(names, object)[np.searchsorted(cuts, x)]
+      fields.append(Field(name, 'string', enum=names, required=True))
+    else:
+      table[name] = np.clip(np.round(3 + x), 1, 5).astype(int)
+      fields.append(Field(name, 'integer', 1, 5, required=True))
+  return pd.DataFrame(table), TableSchema(fields)
 
 
 def _measure(small, count, shard, folder, tiny):
@@ -116,7 +216,6 @@ def _measure(small, count, shard, folder, tiny):
     os.unlink(os.path.join(codes, name))
   fitted = _process('fit', data, schema, model, arguments)
   return {
-    'columns': len(small.schema),
     'make_seconds': made,
     'rows_per_second_made': count / made,
     'bytes_of_parquet': sum(
@@ -133,10 +232,10 @@ def _measure(small, count, shard, folder, tiny):
   }
 
 
-def _process(*arguments):
+def _process(*arguments, script=_MEASURED):
   *words, settings = arguments
   done = subprocess.run(
-    [sys.executable, '-c', _MEASURED, *words, json.dumps(settings)],
+    [sys.executable, '-c', script, *words, json.dumps(settings)],
     check=True,
     capture_output=True,
     text=True,
@@ -149,6 +248,20 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
   options = flags.FLAGS
+  if options.wide:
+    sizes = [tuple(map(int, size.split('x'))) for size in options.wide]
+    kinds = options.kind or KINDS
+    results = run_wide(
+      sizes, kinds=kinds, output=options.output, smoke=options.smoke
+    )
+    for entry in results['runs']:
+      print(
+        f'{entry["dataset"]}, {entry["columns"]} columns, {entry["rows"]:,} '
+        f'rows: fitted in {entry["fit_seconds"]:.0f} s '
+        f'({entry["fit_cpu_seconds"]:.0f} s of processors) with '
+        f'{entry["peak_mib"]:,.0f} MiB'
+      )
+    return
   try:
     results = run(
       options.dataset,
@@ -170,6 +283,10 @@ def main(argv):
 def _define_flags():
   flags.DEFINE_enum('dataset', 'adult', datasets.DATASETS, 'Small table.')
   flags.DEFINE_multi_integer('rows', [1_000_000], 'Rows of a large one.')
+  flags.DEFINE_multi_string(
+    'wide', [], 'Columns and rows of a wide table, such as 200x3000, instead.'
+  )
+  flags.DEFINE_multi_enum('kind', [], KINDS, 'Wide tables; all by default.')
   flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
   flags.DEFINE_bool('smoke', False, 'A quick run.')
 

@@ -56,6 +56,21 @@ def bar(
   )
 
 
+def about(seconds: float) -> str:
+  """Returns a time in words, as exact as an estimate is.
+
+  Args:
+    seconds: the time.
+
+  >>> about(42.), about(95.), about(5000.)
+  ('1 minute', '2 minutes', '1.5 hours')
+  """
+  if seconds >= 3600:
+    return f'{round(2 * seconds / 3600) / 2:g} hours'
+  minutes = max(round(seconds / 60), 1)
+  return f'{minutes} minute' + ('s' if minutes > 1 else '')
+
+
 def is_logged() -> bool:
   """Whether absl logs at level INFO."""
   return logging.get_verbosity() >= logging.INFO

@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 from scipy import special, stats
 
-from tfdpflows import bijectors, flows, networks
+from tfdpflows import bijectors, flows, gradients, networks
+from tfdpflows.bijectors import autoregressive_histogram
+from tfdpflows.networks import made as made_lib
 
 KNOTS = [[0.3], [], [-1.0, 0.5, 2.0]]
 SIZES = [len(knots) + 1 for knots in KNOTS]
@@ -237,3 +239,112 @@ def test_order_says_what_depends_on_what():
   )
   with pytest.raises(ValueError, match='order is .*permutation.* 3 columns'):
     flows.histogram_flow(KNOTS, order=[0, 1, 1])
+
+
+_CONNECTED = [[3], [3, 5], [4, 6], [0, 1, 5], [2, 6], [1, 3], [2, 4]]
+
+
+def _connected(order, dtype='float64'):
+  """A flow with some direct connections, random weights, and one with all."""
+  rng = np.random.default_rng(0)
+  knots = [np.sort(rng.normal(size=k)) for k in (1, 3, 0, 2, 4, 1, 2)]
+  flow, dense = (
+    flows.histogram_flow(
+      knots, [9], order=order, dtype=dtype, seed=1, connections=connections
+    )
+    for connections in ([[]] * 7, None)
+  )
+  flow.bijector.connect(_CONNECTED)
+  for variable in flow.trainable_variables:
+    variable.assign_add(
+      tf.constant(rng.normal(0, 0.5, variable.shape), variable.dtype)
+    )
+  network, other = flow.bijector._network, dense.bijector._network
+  for name in ('_kernels', '_biases'):
+    for one, two in zip(getattr(network, name), getattr(other, name)):
+      two.assign(one)
+  kernel = np.zeros(other._direct.shape)
+  for joined in network._joined:
+    place = np.ix_(joined._inputs, joined.outputs)
+    kernel[place] += (joined._kernel * joined._mask).numpy()
+  other._direct.assign(kernel)
+  return flow, dense
+
+
+@pytest.mark.parametrize('size', [1, 40, 1 << 15])
+@pytest.mark.parametrize('order', [None, [6, 2, 0, 3, 1, 5, 4]])
+def test_some_connections_are_all_of_which_the_others_are_zero(
+  order, size, monkeypatch
+):
+  monkeypatch.setattr(autoregressive_histogram, '_BLOCK', 3)
+  monkeypatch.setattr(made_lib, '_JOINED', size)
+  flow, dense = _connected(order)
+  x = np.random.default_rng(3).normal(size=[40, 7])
+  np.testing.assert_allclose(flow.log_prob(x), dense.log_prob(x), atol=1e-9)
+  np.testing.assert_allclose(
+    flow.bijector.log_ratios(tf.constant(x)),
+    dense.bijector.log_ratios(tf.constant(x)),
+    atol=1e-9,
+  )
+  y = flow.bijector.forward(x)
+  np.testing.assert_allclose(y, dense.bijector.forward(x), atol=1e-9)
+  np.testing.assert_allclose(flow.bijector.inverse(tf.identity(y)), x)
+  for each in (flow, dense):
+    each.bijector.match_marginals(num_rows=20_000, seed=5)
+  np.testing.assert_allclose(
+    flow.bijector._offset, dense.bijector._offset, atol=5e-3
+  )
+
+
+def test_norms_of_some_connections_are_those_of_the_jacobian(monkeypatch):
+  monkeypatch.setattr(autoregressive_histogram, '_BLOCK', 3)
+  monkeypatch.setattr(made_lib, '_JOINED', 40)
+  flow, _ = _connected(None)
+  x = tf.constant(np.random.default_rng(3).normal(size=[6, 7]))
+  variables = flow.trainable_variables
+  with tf.GradientTape(persistent=True) as tape:
+    loss = tf.reduce_sum(flow.bijector.log_ratios(x), -1)
+  expected = sum(
+    tf.reduce_sum(tf.reshape(tape.jacobian(loss, v), [6, -1]) ** 2, 1)
+    for v in variables
+  )
+
+  @tf.function(autograph=False)
+  def norms(x):
+    with gradients.PerExampleTape() as tape:
+      loss = tf.reduce_sum(flow.bijector.log_ratios(x), -1)
+    return tape.per_example_gradients(loss, variables).squared_norms()
+
+  found = norms.get_concrete_function(tf.TensorSpec([None, 7], tf.float64))(x)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_hidden_units_of_a_wide_network_hear_of_all_columns():
+  made = networks.MADE(1, 50, [7], direct=True, connections=[[]] * 50)
+  degrees = made._degrees(7)
+  assert len(degrees) == 7
+  assert degrees[-1] == 49
+  assert np.ptp(np.diff(degrees)) <= 1
+
+
+@pytest.mark.parametrize(
+  ('connections', 'message'),
+  [
+    ([[]], 'of 1 columns'),
+    ([[1], [2]], r'connected with \[.*2\]'),
+  ],
+)
+def test_wrong_connections_are_refused(connections, message):
+  with pytest.raises(ValueError, match=message):
+    bijectors.AutoregressiveHistogram([[0.0], [0.0]], connections=connections)
+  with pytest.raises(ValueError, match=message):
+    networks.MADE(1, 2, [3], direct=True, connections=connections)
+
+
+def test_a_network_of_all_connections_is_not_connected():
+  with pytest.raises(ValueError, match='from the start'):
+    networks.MADE(1, 2, [3], direct=True).connect([[], []])
+  with pytest.raises(ValueError, match='conditional'):
+    networks.MADE(
+      1, 2, [3], direct=True, conditional_event_size=1, connections=[[], []]
+    )

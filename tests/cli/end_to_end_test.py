@@ -105,7 +105,8 @@ def test_the_log_of_a_fit_has_a_line_for_each_phase(folder):
   for line, match in (
     (
       lines[0],
-      r'Fit: .* within epsilon 2 at delta 0.0001 .* model\.partial\.$',
+      r'Fit: .* within epsilon 2 at delta 0.0001 \(pld\)\. It takes about 1 '
+      r'minute on two free cores\. .* model\.partial\.$',
     ),
     (
       lines[1],

@@ -209,6 +209,51 @@ class TestTrainOnSynthetic:
     assert scores.to_numpy().min() > 0
     assert scores.to_numpy().max() <= 1
 
+  def test_many_features_are_learned_from_few_rows(self, monkeypatch):
+    train, holdout = table(600), table(300, seed=5)
+    monkeypatch.setattr(model_scores, '_LARGE', 10)
+    monkeypatch.setattr(model_scores, '_LARGE_TRAIN', 400)
+    sizes, classifier = [], model_scores._classifier
+
+    def look(name, seed, large):
+      found = classifier(name, seed, large)
+      fit = found.fit
+      found.fit = lambda x, y: sizes.append(len(x)) or fit(x, y)
+      return found
+
+    monkeypatch.setattr(model_scores, '_classifier', look)
+    scores = evaluation.train_on_synthetic(
+      holdout, train, SCHEMA, 'city', real_train=train
+    )
+    assert scores.attrs['few_rows'] == 400
+    assert sizes == [400] * 6
+    # Two classes are as much work as one.
+    monkeypatch.setattr(model_scores, '_LARGE', 100)
+    scores = evaluation.train_on_synthetic(holdout, train, SCHEMA, 'member')
+    assert scores.attrs['few_rows'] is None
+
+  def test_what_is_learned_from_the_same_rows_is_not_learned_again(self):
+    train, holdout, other = table(300), table(200, seed=5), table(200, seed=6)
+    fits = {}
+    for half in (holdout, other):
+      known = dict(fits)
+      found = model_scores.score(
+        half,
+        train,
+        SCHEMA,
+        'city',
+        real_train=other,
+        classifiers='quick',
+        seed=3,
+        fits=fits,
+      )
+      expected = evaluation.train_on_synthetic(
+        half, train, SCHEMA, 'city', real_train=other, seed=3
+      )
+      pd.testing.assert_frame_equal(found, expected)
+      assert len(fits) == 3
+      assert all(fits[key] is known[key] for key in known)
+
   def test_all_nine_classifiers_run_and_repeat(self):
     frame = table(300)
     first, second = (

@@ -19,3 +19,20 @@ def test_smoke(tmp_path):
   assert scale.run('randhie', output=str(path), smoke=True) == content
   path.write_text(json.dumps({**content, 'smoke': False}))
   assert '| randhie | 300 |' in scale_tables.section(tmp_path)
+
+
+def test_smoke_of_wide_tables(tmp_path):
+  path = tmp_path / 'wide.json'
+  content = scale.run_wide(
+    [(6, 300)], kinds=['mixed'], output=str(path), smoke=True
+  )
+  (run,) = content['runs']
+  assert run['dataset'] == 'wide, mixed'
+  assert run['fit_cpu_seconds'] > 0
+  assert 0.9 < run['epsilon_spent'] <= 1
+  again = scale.run_wide(
+    [(6, 300)], kinds=['mixed'], output=str(path), smoke=True
+  )
+  assert again == content
+  path.write_text(json.dumps({**content, 'smoke': False}))
+  assert '| wide, mixed | 6 | 300 |' in scale_tables.section(tmp_path)

@@ -23,6 +23,9 @@ _FAR = 10.0
 _TINY = 1e-30
 # Bins of less mass are weighted as if they had this much.
 _RARE = 1e-3
+# With `connections`: columns whose bins are summed together, and the change of
+# a logit at which matching ends early.
+_BLOCK, _MATCHED = 16, 1e-3
 
 
 class AutoregressiveHistogram(OnePassInverse):
@@ -61,10 +64,13 @@ class AutoregressiveHistogram(OnePassInverse):
     seed: for the initial weights, or `None`.
     order: the autoregressive order, a permutation of the columns' numbers; by
       default that of the data.
+    connections: for each column the numbers of those that it has direct
+      connections with, see `MADE`; all by default.
 
   Raises:
     ValueError: naming the column, if its knots do not ascend strictly or are
-      beyond 10 standard deviations; for an order that is no permutation.
+      beyond 10 standard deviations; for an order that is no permutation, or
+      connections with columns that are not there.
 
   #### Example
 
@@ -83,6 +89,7 @@ class AutoregressiveHistogram(OnePassInverse):
     order: Sequence[int] | None = None,
     validate_args: bool = False,
     name: str = 'autoregressive_histogram',
+    connections: Sequence[Sequence[int]] | None = None,
   ):
     parameters = dict(locals())
     with tf.name_scope(name) as name:
@@ -108,12 +115,21 @@ class AutoregressiveHistogram(OnePassInverse):
         self._above = tf.constant(above, dtype)
         self._column = tf.constant(column)
         self._not_last = tf.constant(above > 0, dtype)
+        # Where the next bin of the column begins; nowhere, after the last.
+        after = np.where(above > 0, np.roll(below, -1), np.inf)
+        self._after = tf.constant(after, dtype)
         within = np.concatenate([np.arange(size) for size in sizes])
         self._within = tf.constant(within, dtype)
         middles = special.ndtri(below + mass / 2)
         self._middles = tf.constant(np.clip(middles, -_FAR, _FAR), dtype)
-        # Sums over the bins of each column.
-        self._sums = tf.constant(np.eye(len(sizes))[column], dtype)
+        # Sums over the bins of each column; with `connections` of a few at a
+        # time, since most of one matrix would be zeros.
+        step = len(sizes) if connections is None else _BLOCK
+        self._starts = range(0, len(sizes), step)
+        self._sums = [
+          tf.constant(np.repeat(np.eye(len(few)), few, axis=0), dtype)
+          for few in (sizes[j : j + step] for j in self._starts)
+        ]
       self._network = MADE(
         sizes,
         len(sizes),
@@ -122,6 +138,7 @@ class AutoregressiveHistogram(OnePassInverse):
         seed=seed,
         inputs=sizes,
         direct=_indicator_scales(mass, column),
+        connections=connections and self._in_order(connections),
       )
       self._offset = tf.Variable(
         tf.zeros([len(column)], dtype), trainable=False, name='offset'
@@ -135,8 +152,50 @@ class AutoregressiveHistogram(OnePassInverse):
     bounded = _MOST * tf.tanh(outputs / _MOST)
     return self._mass[bins] * tf.exp(bounded + self._offset[bins])
 
+  def connect(self, connections: Sequence[Sequence[int]]) -> None:
+    """Replaces the direct connections, where there are `connections`.
+
+    The new ones are zero.
+
+    Args:
+      connections: for each column the numbers of those that it has direct
+        connections with, in the order of the data.
+
+    Raises:
+      ValueError: for another number of columns, or one that is not there.
+    """
+    self._network.connect(self._in_order(connections))
+
+  def _in_order(self, connections):
+    if len(connections) != len(self._order):
+      raise ValueError(
+        f'There are connections of {len(connections)} columns; give them for '
+        f'each of the {len(self._order)}.'
+      )
+    place = dict(zip(self._order, range(len(self._order))))
+    wrong = {i for others in connections for i in others} - place.keys()
+    if wrong:
+      raise ValueError(f'Columns are connected with {sorted(wrong)}.')
+    return [[place[i] for i in connections[j]] for j in self._order]
+
   def _pick(self, values):
-    return tf.matmul(values, self._sums)
+    if len(self._sums) == 1:
+      return tf.matmul(values, self._sums[0])
+    sizes = [int(sums.shape[0]) for sums in self._sums]
+    parts = tf.split(values, sizes, 1)
+    return tf.concat([tf.matmul(*pair) for pair in zip(parts, self._sums)], 1)
+
+  def _repeated(self, values):
+    """Returns the value of each column for all of its bins, `[n, bins]`."""
+    sizes = [int(sums.shape[1]) for sums in self._sums]
+    parts = tf.split(values, sizes, 1)
+    return tf.concat(
+      [
+        tf.matmul(part, sums, transpose_b=True)
+        for part, sums in zip(parts, self._sums)
+      ],
+      1,
+    )
 
   def _ordered(self, y):
     flat = tf.reshape(y, [-1, len(self._order)])
@@ -148,6 +207,12 @@ class AutoregressiveHistogram(OnePassInverse):
 
   def _indicators(self, z):
     """Returns indicators of the bins below z `[n, d]`, and of its own."""
+    if len(self._sums) > 1:
+      # Fewer operations on as many numbers as there are bins.
+      u = self._repeated(_cdf(z))
+      passed = u >= self._after
+      here = tf.logical_and(u >= self._below, tf.logical_not(passed))
+      return tf.cast(passed, z.dtype), tf.cast(here, z.dtype)
     u = tf.gather(_cdf(z), self._column, axis=1)
     reached = tf.cast(u >= self._below, z.dtype)
     # Where the next bin is reached too; a last bin has none.
@@ -230,7 +295,7 @@ class AutoregressiveHistogram(OnePassInverse):
   def _forward(self, x):
     flat = self._ordered(x)
     clipped = tf.clip_by_value(flat, -_FAR, _FAR)
-    columns, indicators = [], []
+    columns, indicators, moves = [], [], []
     for j, outputs_of in enumerate(self._network.columns()):
       bins = slice(self._ends[j], self._ends[j + 1])
       z = clipped[:, j]
@@ -241,9 +306,18 @@ class AutoregressiveHistogram(OnePassInverse):
         tf.reduce_sum(table[bins] * here, 1)
         for table in (self._below, self._mass, self._above)
       ]
-      columns.append(_move(z, source, target))
       indicators.append(here)
-    return self._reordered(tf.stack(columns, 1) + flat - clipped, x)
+      if len(self._sums) == 1:
+        columns.append(_move(z, source, target))
+      else:
+        moves.append([*source, *target])
+    if moves:
+      # All columns at once: most operations of a wide table would be these.
+      parts = [tf.stack(part, 1) for part in zip(*moves)]
+      moved = _move(clipped, parts[:3], parts[3:])
+    else:
+      moved = tf.stack(columns, 1)
+    return self._reordered(moved + flat - clipped, x)
 
   def match_marginals(
     self,
@@ -298,6 +372,8 @@ class AutoregressiveHistogram(OnePassInverse):
       moved /= tf.reduce_sum(moved, 1, keepdims=True)
       ratio = wanted / tf.maximum(tf.reduce_mean(moved, 0), _TINY)
       add += tf.math.log(ratio)
+      if len(self._sums) > 1 and np.abs(np.log(ratio.numpy())).max() < _MATCHED:
+        break
     return tf.clip_by_value(add, -_MOST, _MOST)
 
 

@@ -357,6 +357,7 @@ def _scores(real, synthetic, schema, target, classifiers, seed):
   found = _mean_scores(
     real, synthetic, schema, target, labels, classifiers, seed
   )
+  few_rows = found.attrs['few_rows']
   mean = found.mean()
   if len(found) > 1:
     found.loc['mean'] = mean
@@ -373,6 +374,7 @@ def _scores(real, synthetic, schema, target, classifiers, seed):
   return {
     'target': target,
     'description': description,
+    'few_rows': few_rows,
     'auroc': mean['auroc'],
     'real_auroc': mean['real_auroc'],
     'metrics': list(_METRICS.values()),
@@ -401,8 +403,9 @@ def _mean_scores(real, synthetic, schema, target, labels, classifiers, seed):
   order = np.lexsort([np.random.default_rng(seed).random(len(real)), labels])
   halves = np.empty(len(real), int)
   halves[order] = np.arange(len(real)) % 2
+  fits = {}
   scored = [
-    model_scores.train_on_synthetic(
+    model_scores.score(
       real[halves == half],
       synthetic,
       schema,
@@ -410,7 +413,10 @@ def _mean_scores(real, synthetic, schema, target, labels, classifiers, seed):
       real_train=real[halves != half],
       classifiers=classifiers,
       seed=seed,
+      fits=fits,
     )
     for half in (0, 1)
   ]
-  return (scored[0] + scored[1]) / 2
+  mean = (scored[0] + scored[1]) / 2
+  mean.attrs.update(scored[0].attrs)
+  return mean

@@ -14,6 +14,9 @@ from tfdpflows.tabular.schema import TableSchema
 
 _MAX_CLASSES = 20
 _SMALL = 4_000_000
+# Features times classes, beyond which classifiers take many minutes: they then
+# learn from fewer rows, and boosting stops early.
+_LARGE, _LARGE_TRAIN = 2500, 5000
 _METRICS = ('macro_f1', 'auroc', 'average_precision')
 QUICK_CLASSIFIERS = (
   'logistic regression',
@@ -48,6 +51,11 @@ def train_on_synthetic(
   A numeric target with more than 20 values is replaced by whether the value is
   above the cut that halves the real rows most evenly (`target_labels`).
 
+  With more than 2,500 features times classes, the features being numbers and
+  categories one by one, classifiers learn from 5,000 rows at most, real and
+  synthetic ones alike, and gradient boosting has coarser bins and stops early:
+  both scores are somewhat lower, and comparable.
+
   Args:
     real_holdout: DataFrame of real rows to score on; rows whose target is
       missing are left out.
@@ -67,7 +75,9 @@ def train_on_synthetic(
     and `average_precision`; with `real_train` also `real_macro_f1`,
     `real_auroc` and `real_average_precision`. For two classes, the average
     precision is that of the class which is rarer in `real_holdout`; for more,
-    both areas are means over the classes, one against the rest.
+    both areas are means over the classes, one against the rest. Its
+    `attrs['few_rows']` is 5,000 where that is how many rows are learned from,
+    else `None`.
 
   Raises:
     ValueError: if `target` is not in the schema, cannot be a class label, or
@@ -89,6 +99,48 @@ def train_on_synthetic(
   >>> scores.round(2).to_dict('index')['decision tree']['auroc']
   1.0
   """
+  return score(
+    real_holdout,
+    synthetic,
+    schema,
+    target,
+    real_train=real_train,
+    classifiers=classifiers,
+    max_train=max_train,
+    max_test=max_test,
+    seed=seed,
+    fits={},
+  )
+
+
+def score(
+  real_holdout: pd.DataFrame,
+  synthetic: pd.DataFrame,
+  schema: TableSchema,
+  target: str,
+  *,
+  real_train: pd.DataFrame | None,
+  classifiers: str | Sequence[str],
+  max_train: int = 50_000,
+  max_test: int = 20_000,
+  seed: int,
+  fits: dict,
+) -> pd.DataFrame:
+  """Does what `train_on_synthetic` does, and keeps what it learned.
+
+  Args:
+    real_holdout: see there, as all others.
+    synthetic: see there.
+    schema: see there.
+    target: see there.
+    real_train: see there.
+    classifiers: see there.
+    max_train: see there.
+    max_test: see there.
+    seed: see there.
+    fits: what was learned from synthetic rows, to be added to. From the same
+      rows nothing is learned again.
+  """
   names = _names(classifiers)
   tables = [real_holdout, synthetic]
   if real_train is not None:
@@ -108,11 +160,18 @@ def train_on_synthetic(
       f'The real rows have a single class of {target!r}; scores need at least '
       'two. Choose another target column, or more real rows.'
     )
+  classes = max(int(y.max(initial=0)) for _, y in trainings) + 1
+  large = features.shape[1] * (classes if classes > 2 else 1) > _LARGE
+  if large:
+    trainings = [_fewer(x, y, rng) for x, y in trainings]
   scores = pd.DataFrame(index=pd.Index(names, name='classifier'))
   for prefix, (x, y) in zip(('', 'real_'), trainings):
     for name in names:
-      values = _score(name, x, y, features, truth, seed)
+      # Of real rows no second score is asked for.
+      known = {} if prefix else fits
+      values = _score(name, x, y, features, truth, seed, large, known)
       scores.loc[name, [prefix + metric for metric in _METRICS]] = values
+  scores.attrs['few_rows'] = _LARGE_TRAIN if large else None
   return scores
 
 
@@ -309,7 +368,15 @@ def _names(classifiers):
   return list(classifiers)
 
 
-def _classifier(name, seed):
+def _fewer(x, y, rng):
+  """Returns as many rows as classifiers of many features take."""
+  if len(y) <= _LARGE_TRAIN:
+    return x, y
+  rows = np.sort(rng.choice(len(y), _LARGE_TRAIN, replace=False))
+  return x[rows], y[rows]
+
+
+def _classifier(name, seed, large=False):
   from sklearn import (  # noqa: PLC0415 (slow to import)
     discriminant_analysis,
     ensemble,
@@ -321,15 +388,17 @@ def _classifier(name, seed):
     tree,
   )
 
+  few = {'max_iter': 25, 'learning_rate': 0.2, 'max_bins': 32}
+  few = {**few, 'max_leaf_nodes': 15, 'early_stopping': True}
   make = {
     'logistic regression': lambda: linear_model.LogisticRegression(
-      max_iter=500
+      max_iter=100 if large else 500
     ),
     'random forest': lambda: ensemble.RandomForestClassifier(
       100, min_samples_leaf=3, n_jobs=-1, random_state=seed
     ),
     'gradient boosting': lambda: ensemble.HistGradientBoostingClassifier(
-      random_state=seed
+      random_state=seed, **(few if large else {})
     ),
     'decision tree': lambda: tree.DecisionTreeClassifier(
       max_depth=12, random_state=seed
@@ -345,10 +414,20 @@ def _classifier(name, seed):
   return pipeline.make_pipeline(preprocessing.StandardScaler(), make[name]())
 
 
-def _score(name, x, y, features, truth, seed):
+def _fitted(name, rows, seed, large, fits):
+  """Returns a classifier of rows: one of `fits`, if they are the same."""
+  if (name, large) in fits:
+    known, model = fits[name, large]
+    if all(np.array_equal(a, b) for a, b in zip(known, rows)):
+      return model
+  model = _classifier(name, seed, large).fit(*rows)
+  fits[name, large] = (rows, model)
+  return model
+
+
+def _score(name, x, y, features, truth, seed, large, fits):
   if len(np.unique(y)) < 2:
     return list(constant_scores(truth).values())
-  model = _classifier(name, seed)
   import threadpoolctl  # noqa: PLC0415 (comes with scikit-learn)
   from sklearn import metrics  # noqa: PLC0415 (slow to import)
 
@@ -358,7 +437,7 @@ def _score(name, x, y, features, truth, seed):
   with limits, warnings.catch_warnings():
     # Unconverged or collinear fits are scored as they are.
     warnings.simplefilter('ignore')
-    model.fit(x, y)
+    model = _fitted(name, (x, y), seed, large, fits)
     predicted = model.predict(features)
     known = model.predict_proba(features)
   probabilities = np.zeros([len(truth), max(truth.max(), y.max()) + 1])

@@ -153,18 +153,21 @@ def histogram_flow(
   marginal: tfb.Bijector | None = None,
   dtype: tf.DType | str = tf.float32,
   seed: int | None = None,
+  connections: Sequence[Sequence[int]] | None = None,
   name: str = 'histogram_flow',
 ) -> tfd.TransformedDistribution:
   """Returns a flow of one `bijectors.AutoregressiveHistogram`.
 
   Args:
-    knots: as there, as `hidden_units`, `order`, `dtype` and `seed`.
+    knots: as there, as `hidden_units`, `order`, `dtype`, `seed` and
+      `connections`.
     hidden_units: see above.
     order: see above.
     marginal: a bijector that is applied to the data first, such as
       `bijectors.MarginalCDF`.
     dtype: see above.
     seed: see above.
+    connections: see above.
     name: of the distribution.
 
   Returns:
@@ -178,7 +181,12 @@ def histogram_flow(
   """
   dtype = tf.as_dtype(dtype)
   histogram = bijectors.AutoregressiveHistogram(
-    knots, hidden_units, dtype, seed=seed, order=order
+    knots,
+    hidden_units,
+    dtype,
+    seed=seed,
+    order=order,
+    connections=connections,
   )
   if marginal is not None:
     histogram = tfb.Chain([tfb.Invert(marginal), histogram])

@@ -159,6 +159,10 @@ class PerExampleGradients:
       targets = [r.output for r in records] + self.variables
       gradients = tape.gradient(loss, targets)
       outputs, direct = gradients[: len(records)], gradients[len(records) :]
+      for record, gradient in zip(records, outputs):
+        # Gradients of a concatenation have lost it.
+        if isinstance(gradient, tf.Tensor):
+          gradient.set_shape(record.output.shape)
       recorded = [
         (r, _by_use(r, g, draws))
         for r, g in zip(records, outputs)

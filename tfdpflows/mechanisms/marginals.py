@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Optional
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
   from tfdpflows.sampling import Units
+
+# Cells of counts that are kept, and groups that a ledger lists.
+_MOST_KEPT, _MOST_LISTED = 1 << 25, 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,7 +61,8 @@ class BinnedRows:
     units: see there.
 
   Attributes:
-    codes: the codes, in range; `StoredRows` if they are so.
+    codes: the codes, in range, in a small type of integers; `StoredRows` if
+      they are so.
     sizes: a tuple.
     units: see above.
   """
@@ -67,28 +73,65 @@ class BinnedRows:
     sizes: Sequence[int],
     units: Optional[Units] = None,
   ):
-    self.codes, self.sizes = _checked(codes, sizes)
+    codes, self.sizes = _checked(codes, sizes)
     self.units = units
-    check_rows(units, len(self.codes))
+    check_rows(units, len(codes))
     self._stored = isinstance(codes, StoredRows)
+    self.codes, self._weights = codes, None
     if not self._stored:
-      self._weights = row_weights(units, len(self.codes))
-    self._counts = {}
+      self.codes = _compact(codes, self.sizes)
+      if units is not None:
+        self._weights = row_weights(units, len(codes))
+    self._counts, self._kept, self._digests = {}, 0, {}
+
+  def fingerprint(self, randomness: Optional[Randomness]) -> np.ndarray:
+    """Returns what stands for the codes in a fingerprint: computed once.
+
+    Args:
+      randomness: the `Randomness` that keys it; `None` for the codes.
+    """
+    if randomness is None:
+      return self.codes
+    key = randomness.key('fingerprint')
+    if key not in self._digests:
+      found = randomness.table_fingerprint([self.codes])
+      self._digests[key] = np.frombuffer(bytes.fromhex(found), np.uint8)
+    return self._digests[key]
 
   def count(self, group: tuple[int, ...]) -> np.ndarray:
     """Returns the number (or weight) of rows per combination of bins."""
-    self.count_all([group])
-    return self._counts[group]
+    (found,) = self.count_all([group])
+    return found
 
-  def count_all(self, groups: Iterable[tuple[int, ...]]) -> None:
-    """Counts several groups at once, in one pass over stored rows."""
-    groups = [g for g in dict.fromkeys(groups) if g not in self._counts]
+  def count_all(self, groups: Iterable[tuple[int, ...]]) -> list[np.ndarray]:
+    """Counts several groups at once, in one pass over stored rows.
+
+    As long as they are few, counts are kept.
+    """
+    groups = list(groups)
+    new = [g for g in dict.fromkeys(groups) if g not in self._counts]
     if self._stored:
-      found = _count_stored(self.codes, self.sizes, groups, self.units)
-      self._counts.update(found)
-      return
-    for group in groups:
-      self._counts[group] = count(self.codes, self.sizes, group, self._weights)
+      found = _count_stored(self.codes, self.sizes, new, self.units)
+    else:
+      found = {group: self._count(group) for group in new}
+    for group, counts in found.items():
+      if self._kept + counts.size <= _MOST_KEPT:
+        self._kept += counts.size
+        self._counts[group] = counts
+    return [found[g] if g in found else self._counts[g] for g in groups]
+
+  def _count(self, group):
+    """What `count` gives of a group, of columns in one piece each."""
+    shape = tuple(self.sizes[j] for j in group)
+    # Of small numbers a register holds more.
+    small = math.prod(shape) <= 1 << 16
+    cell = self.codes[:, group[0]].astype(np.uint16 if small else np.intp)
+    for j, size in zip(group[1:], shape[1:]):
+      # Every sum up to here is below the number of cells.
+      cell *= cell.dtype.type(size)
+      cell += self.codes[:, j].astype(cell.dtype, copy=False)
+    found = np.bincount(cell, self._weights, math.prod(shape))
+    return found.astype(np.float64).reshape(shape)
 
 
 def noisy_marginals(
@@ -166,13 +209,12 @@ def noisy_marginals(
       'sizes': rows.sizes,
       'groups': groups,
     },
-    arrays=[rows.codes],
+    arrays=[rows.fingerprint(randomness)],
     resume=resume,
     units=units,
   )
-  rows.count_all(groups)
   return _release(
-    [rows.count(group) for group in groups],
+    rows.count_all(groups),
     groups,
     event.noise_multiplier * math.sqrt(len(groups)),
     randomness.numpy(str(label)),
@@ -269,19 +311,22 @@ def select_marginal(
       'epsilon': epsilon,
       'noise_std': noise_std,
       'sizes': sizes,
-      'groups': groups,
+      'groups': _listed(groups),
     },
-    arrays=[rows.codes, weights, *(e.ravel() for e in expected)],
+    arrays=[
+      rows.fingerprint(randomness),
+      weights,
+      np.concatenate([e.ravel() for e in expected]),
+    ],
     resume=resume,
     units=units,
   )
-  rows.count_all(groups)
+  counts = rows.count_all(groups)
   # With sensitivity 1. Weights are divided first: products with those that were
   # given may be rounded to whole ones or to infinity, which moves by more.
   utilities = (weights / weights.max()) * [
-    np.abs(rows.count(group) - e).sum()
-    - math.sqrt(2 / math.pi) * noise_std * e.size
-    for group, e in zip(groups, expected)
+    np.abs(c - e).sum() - math.sqrt(2 / math.pi) * noise_std * e.size
+    for c, e in zip(counts, expected)
   ]
   scale = epsilon / (2 * differing_rows(ledger.neighboring_relation))
   return _choose(utilities, scale, randomness.numpy(str(label)))
@@ -378,11 +423,28 @@ def _checked(codes, sizes):
     raise ValueError(f'sizes are {sizes}; a column has one bin at least.')
   if isinstance(codes, StoredRows):
     return codes, sizes
-  if codes.dtype == np.uint64:
-    # With int64 they would become floats.
-    codes = np.minimum(codes, np.uint64(np.iinfo(np.int64).max))
-  codes = codes.astype(np.int64)
-  return np.clip(codes, 0, np.array(sizes, np.int64) - 1), sizes
+  return codes, sizes
+
+
+def _compact(codes, sizes):
+  """Returns codes in range, `[n, d]`, each column in one piece."""
+  dtype = np.min_scalar_type(max(sizes, default=1) - 1)
+  found = np.empty(codes.shape[::-1], dtype)
+  for j, size in enumerate(sizes):
+    column = codes[:, j]
+    if column.dtype == np.uint64:
+      # With int64 they would become floats.
+      column = np.minimum(column, np.uint64(np.iinfo(np.int64).max))
+    found[j] = np.clip(column.astype(np.int64), 0, size - 1)
+  return found.T
+
+
+def _listed(groups):
+  """Returns groups for a ledger: many of them by their number and a hash."""
+  if len(groups) <= _MOST_LISTED:
+    return groups
+  text = json.dumps(groups).encode()
+  return {'number': len(groups), 'sha256': hashlib.sha256(text).hexdigest()}
 
 
 def _checked_groups(groups, sizes):

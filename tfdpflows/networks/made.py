@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tfdpflows import gradients
+
+# Weights of a part of the direct connections of few columns: in more parts less
+# of them is masked, and there are more operations.
+_JOINED = 1 << 15
 
 
 class MADE(tf.Module):
@@ -51,9 +55,15 @@ class MADE(tf.Module):
       connections are direct, with factor 1.
     conditional_event_size: number of values of `conditional_input`; 0 for a
       network without.
+    connections: for each column the numbers of those that it has direct
+      connections with, in either direction; all by default. A network of many
+      columns then takes a time and memory that grow with their number, and not
+      with its square; where they are more than the hidden units of a layer,
+      the degrees of these are spread over all columns, not over the first ones.
 
   Raises:
-    ValueError: for sizes that are not positive, or not one for each column.
+    ValueError: for sizes that are not positive, or not one for each column; for
+      `connections` of a conditional network, or with other columns.
 
   #### Example
 
@@ -81,6 +91,7 @@ class MADE(tf.Module):
     inputs: int | Sequence[int] = 1,
     direct: bool | Sequence[float] = False,
     conditional_event_size: int = 0,
+    connections: Sequence[Sequence[int]] | None = None,
   ):
     super().__init__(name=name)
     sizes = [*np.ravel(params), *np.ravel(inputs), *hidden_units]
@@ -103,6 +114,9 @@ class MADE(tf.Module):
     self.params = params if np.ndim(params) else int(params)
     self.event_size = int(event_size)
     self.conditional_event_size = int(conditional_event_size)
+    if connections is not None and conditional_event_size:
+      raise ValueError('A conditional network has all direct connections.')
+    self._spread = connections is not None
     # The column of every input and of every output.
     columns = np.arange(event_size)
     self._inputs, self._outputs = (
@@ -140,7 +154,13 @@ class MADE(tf.Module):
       raise ValueError(
         f'direct has {len(direct)} numbers; there are {columns_inputs} inputs.'
       )
-    if np.any(direct) and hidden_units:
+    self._joined = []
+    if np.any(direct) and hidden_units and self._spread:
+      self._joined_scale = np.broadcast_to(
+        np.asarray(direct, dtype.as_numpy_dtype), [columns_inputs]
+      )
+      self.connect(connections)
+    elif np.any(direct) and hidden_units:
       mask = self._inputs[:, None] < self._outputs
       self._direct = tf.Variable(tf.zeros(mask.shape, dtype), name='direct')
       scale = np.asarray(direct, np.float64)
@@ -159,11 +179,62 @@ class MADE(tf.Module):
         for i, value in enumerate(values)
       ]
 
+  def connect(self, connections: Sequence[Sequence[int]]) -> None:
+    """Replaces the direct connections, of a network with `connections`.
+
+    The new ones are zero.
+
+    Args:
+      connections: see `MADE`.
+
+    Raises:
+      ValueError: for another number of columns, or one that is not there.
+    """
+    d = self.event_size
+    if not self._spread or len(connections) != d:
+      raise ValueError(
+        f'There are connections of {len(connections)} columns, for a network '
+        f'of {d}; give them for each column, from the start.'
+      )
+    before = [{int(i) for i in others} for others in connections]
+    for j, others in enumerate(before):
+      if not others <= set(range(d)):
+        raise ValueError(f'Column {j} is connected with {sorted(others)}.')
+      for i in others:
+        before[i].add(j)
+    targets = {
+      j: sorted(i for i in others if i < j) for j, others in enumerate(before)
+    }
+    # Of those with the same columns before them first.
+    order = sorted((j for j in targets if targets[j]), key=targets.get)
+    parts, part, columns = [], [], set()
+    for j in order:
+      wider = columns.union(targets[j])
+      size = len(self.bins_of(wider, True)) * len(self.bins_of([*part, j]))
+      if part and size > _JOINED:
+        parts.append(part)
+        part, wider = [], set(targets[j])
+      part, columns = [*part, j], wider
+    parts += [part] if part else []
+    self._joined = [
+      _Joined(self, {j: targets[j] for j in part}, self._joined_scale)
+      for part in parts
+    ]
+
+  def bins_of(self, columns: Iterable[int], inputs: bool = False) -> np.ndarray:
+    """Returns the numbers of the outputs, or inputs, of some columns."""
+    of = self._inputs if inputs else self._outputs
+    ends = np.searchsorted(of, [[j, j + 1] for j in columns])
+    return np.concatenate([np.arange(*pair) for pair in ends])
+
   def _degrees(self, units):
     """Returns degrees 1..d-1 in ascending order, equally often.
 
     From 0 on where there is a conditional input.
     """
+    if self._spread and units < self.event_size - 1:
+      last = self.event_size - 1
+      return np.ceil(np.arange(1, units + 1) * last / units).astype(int)
     if self.conditional_event_size:
       return np.sort(np.arange(units) % self.event_size)
     return np.sort(np.arange(units) % max(self.event_size - 1, 1)) + 1
@@ -237,11 +308,23 @@ class MADE(tf.Module):
     if self._direct is not None:
       inputs *= self._direct_scale
       h += gradients.linear(inputs, self._direct, None, self._direct_mask)
+    if self._joined:
+      h += self._joined_outputs(inputs)
     event = [self.event_size, self.params]
     if np.ndim(self.params):
       event = [len(self._outputs)]
     y = tf.reshape(h, tf.concat([tf.shape(x)[:-1], event], 0))
     return tf.ensure_shape(y, x.shape[:-1] + event)
+
+  def _joined_outputs(self, inputs):
+    """Returns what the direct connections of `connections` add."""
+    parts = [joined(inputs) for joined in self._joined]
+    found = np.concatenate([joined.outputs for joined in self._joined])
+    # A column of zeros for outputs that have none.
+    parts.append(tf.zeros_like(inputs[..., :1]))
+    place = np.full(len(self._outputs), len(found))
+    place[found] = np.arange(len(found))
+    return tf.gather(tf.concat(parts, -1), place, axis=-1)
 
   def columns(
     self, condition: int = 0, conditional_input: tf.Tensor | None = None
@@ -281,7 +364,13 @@ class MADE(tf.Module):
       x = [conditional_input, *x]
     if not x:
       return out  # Column 0 depends on nothing.
-    x = tf.concat([tf.reshape(c, [tf.shape(c)[0], -1]) for c in x], 1)
+    # Operations for each pair of columns would be most of a large graph.
+    x = [
+      c if c.shape.rank == 2 else tf.reshape(c, [tf.shape(c)[0], -1]) for c in x
+    ]
+    if self._spread:
+      return self._spread_column(x, out, j, starts, ends, known)
+    x = tf.concat(x, 1)
     h = tf.ensure_shape(x, [None, before])
     for layer, (first, last) in enumerate(zip(starts, ends)):
       if last > first:
@@ -297,6 +386,69 @@ class MADE(tf.Module):
       x *= self._direct_scale[:before]
       out += tf.matmul(x, self._direct[:before, start:end])
     return out
+
+  def _spread_column(self, x, out, j, starts, ends, known):
+    """What `_column` does, of a network with `connections`.
+
+    Most columns add no hidden units, and need few of those before them.
+    """
+    start, end = np.searchsorted(self._outputs, [j, j + 1])
+    h = x
+    for layer, (first, last) in enumerate(zip(starts, ends)):
+      if last > first:
+        h = tf.concat(h, 1)
+        kernel = self._kernels[layer][: h.shape[1], first:last]
+        bias = self._biases[layer][first:last]
+        known[layer].append(self._activation(tf.matmul(h, kernel) + bias))
+      h = known[layer]
+      if not h:
+        break
+    else:
+      h = tf.concat(h, 1)
+      out += tf.matmul(h, self._kernels[-1][: h.shape[1], start:end])
+    for joined in self._joined:
+      if j in joined.targets:
+        out += joined.column(x, j)
+    return out
+
+
+class _Joined(tf.Module):
+  """Direct connections of a few columns with few before them, as one kernel."""
+
+  def __init__(self, network, before, scale):
+    super().__init__(name=f'direct_{min(before)}')
+    columns = sorted({i for others in before.values() for i in others})
+    self.targets = tuple(before)
+    self._before = tuple(tuple(others) for others in before.values())
+    self._inputs = network.bins_of(columns, inputs=True)
+    self.outputs = network.bins_of(self.targets)
+    sizes = [len(network.bins_of([j])) for j in self.targets]
+    self._ends = np.cumsum([0, *sizes])
+    self._rows = tuple(
+      np.flatnonzero(
+        np.isin(self._inputs, network.bins_of(others, inputs=True))
+      )
+      for others in self._before
+    )
+    mask = np.zeros([len(self._inputs), len(self.outputs)])
+    for rows, start, end in zip(self._rows, self._ends[:-1], self._ends[1:]):
+      mask[rows, start:end] = 1
+    self._scale = scale[self._inputs]
+    self._mask = mask.astype(scale.dtype)
+    self._kernel = tf.Variable(tf.zeros(mask.shape, scale.dtype), name='direct')
+
+  def __call__(self, inputs):
+    x = tf.gather(inputs, self._inputs, axis=-1) * self._scale
+    return gradients.linear(x, self._kernel, None, tf.constant(self._mask))
+
+  def column(self, before, target):
+    """Returns what is added to a target, given all columns before it."""
+    place = self.targets.index(target)
+    start, end = self._ends[place : place + 2]
+    rows = self._rows[place]
+    x = tf.concat([before[i] for i in self._before[place]], 1)
+    kernel = tf.gather(self._kernel[:, start:end], rows)
+    return tf.matmul(x * self._scale[rows], kernel)
 
 
 class _Conditioned(tf.Module):

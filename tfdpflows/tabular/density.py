@@ -149,6 +149,13 @@ class TableDistribution(tf.Module, abc.ABC):
   ) -> tf.Tensor:
     """Returns `draw`, of rows that need not meet inequalities."""
 
+  def learned(self) -> list[dict]:
+    """Returns what `TableModel.make_distribution` is to know of each column.
+
+    Beside its histogram, of a distribution that was learned; released numbers.
+    """
+    return [{} for _ in self.columns]
+
   @abc.abstractmethod
   def saved_parts(self) -> dict[str, tf.Module]:
     """Returns what holds the weights, by its name in the saved model."""

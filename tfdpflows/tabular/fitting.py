@@ -12,7 +12,7 @@ import pandas as pd
 from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms import bounds as bounds_lib
-from tfdpflows.progress import log_charge
+from tfdpflows.progress import about, log_charge
 from tfdpflows.sampling.units import SortedUnits
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular.density import TableDistribution
@@ -145,6 +145,26 @@ def split_budget(
     accountant=accountant,
   )
   return Spending(bounds, noise, plan, rounds, max_rows_epsilon)
+
+
+def describe_time(
+  schema: TableSchema,
+  num_examples: int,
+  model: TableModel,
+  spending: Spending,
+) -> str:
+  """Returns a sentence on how long a fit will take, or nothing.
+
+  A function of public numbers: schema, number of rows or units, and settings.
+  Where types and ranges are private nothing is known before.
+  """
+  if schema.is_draft:
+    return ''
+  columns = TableEncoder(schema).columns
+  seconds = model.expected_seconds(columns, num_examples, spending)
+  if seconds is None:
+    return ''
+  return f' It takes about {about(seconds)} on two free cores.'
 
 
 def _check_rounds(spent, budget, accountant):
@@ -283,4 +303,6 @@ def run_mechanisms(
       resume=resume,
       progress=progress,
     )
+    for marginal, learned in zip(marginals, distribution.learned()):
+      marginal.update(learned)
   return Fitted(schema, marginals, distribution, units, bounds)

@@ -300,8 +300,8 @@ class TabularSynthesizer:
         table.discard(os.fspath(work_dir))
       raise
     logging.info(
-      'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g (%s). '
-      'Ledger and unfinished work: %s.',
+      'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g (%s).'
+      '%s Ledger and unfinished work: %s.',
       examples,
       'rows' if units is None else f'values of {units.name}',
       len(self.schema.fields),
@@ -309,6 +309,7 @@ class TabularSynthesizer:
       self.budget.epsilon,
       self.budget.delta,
       self.accountant,
+      fitting.describe_time(self.schema, examples, self.model, spending),
       'in memory' if work_dir is None else os.fspath(work_dir),
     )
     self.ledger = work.ledger

@@ -736,3 +736,32 @@ def test_delta_near_one(sigma):
     exact = upper - math.exp(epsilon + lost)
     assert exact <= made.get_delta(epsilon) * (1 + 1e-12)
     assert made.get_delta(epsilon) <= min(exact * 1.01 + 1e-9, 1.0)
+
+
+@pytest.mark.parametrize('number', [1, 20, 80])
+def test_what_is_surely_within_a_budget_is_within_it(number):
+  """An epsilon is never more than by zCDP, which a ledger may ask first."""
+  event = dp_accounting.ComposedDpEvent(
+    [
+      dp_accounting.GaussianDpEvent(3.0),
+      *(
+        dp_accounting.ComposedDpEvent(
+          [
+            accounting.ExponentialMechanismDpEvent(0.02 + 1e-4 * k),
+            dp_accounting.GaussianDpEvent(40.0 + k),
+          ]
+        )
+        for k in range(number)
+      ),
+    ]
+  )
+  found = accounting.create_accountant('pld').compose(event)
+  epsilon = found.get_epsilon(1e-5)
+  assert not found.is_surely_within(np.nextafter(epsilon, 0), 1e-5)
+  assert found.is_surely_within(1.25 * epsilon, 1e-5)
+  # What zCDP does not know is for loss distributions to say.
+  sampled = dp_accounting.PoissonSampledDpEvent(
+    0.1, dp_accounting.GaussianDpEvent(50.0)
+  )
+  found.compose(sampled)
+  assert not found.is_surely_within(100.0, 1e-5)

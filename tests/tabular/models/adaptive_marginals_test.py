@@ -1,5 +1,7 @@
 """Adaptive marginals: their budget, raking, and a model that learns them."""
 
+import itertools
+import math
 import shutil
 
 import dp_accounting
@@ -14,7 +16,7 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import TabularSynthesizer
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
-from tfdpflows.tabular.models.adaptive_marginals import Measured, candidates
+from tfdpflows.tabular.models.adaptive_marginals import Candidates, Measured
 from tfdpflows.tabular.models.histogram import HistogramDensity
 
 
@@ -35,17 +37,45 @@ def test_rounds_cost_as_much_as_one_gaussian_mechanism():
   assert together == pytest.approx(alone, rel=0.1)
 
 
+def _candidates(sizes, measured=(), target=None):
+  found = Candidates(sizes, target)
+  for group in measured:
+    found.add(group)
+  return found.some(np.arange(len(found)))
+
+
 def test_groups_with_too_many_cells_are_no_candidates():
-  assert candidates([70, 70, 2]) == [(0, 2), (1, 2)]
-  assert candidates([5]) == candidates([5000, 2]) == []
+  assert _candidates([70, 70, 2]) == [(0, 2), (1, 2)]
+  assert _candidates([5]) == _candidates([5000, 2]) == []
 
 
 def test_triples_hold_the_target_or_a_pair_that_was_measured():
   pairs = [(0, 1), (0, 2), (1, 2)]
-  assert candidates([2, 2, 2]) == pairs
-  assert candidates([2, 2, 2], target=0) == [*pairs, (0, 1, 2)]
-  found = candidates([2] * 4, [(1, 3), (0, 1, 2)])
+  assert _candidates([2, 2, 2]) == pairs
+  assert _candidates([2, 2, 2], target=0) == [*pairs, (0, 1, 2)]
+  found = _candidates([2] * 4, [(1, 3), (0, 1, 2)])
   assert found[6:] == [(0, 1, 3), (1, 2, 3)]
+
+
+@pytest.mark.parametrize('target', [None, 4])
+def test_candidates_are_those_that_a_list_of_all_would_have(target):
+  """In the same order, so that a fit of a seed selects the same ones."""
+  rng = np.random.default_rng(0)
+  sizes = rng.integers(2, 40, 12).tolist()
+  measured = [(0, 3), (3, 7), (1, 2, 5), (4, 11), (3, 7)]
+  triples = {
+    group
+    for group in itertools.combinations(range(12), 3)
+    if target in group
+    or any(len(m) == 2 and set(m) <= set(group) for m in measured)
+  }
+  groups = [*itertools.combinations(range(12), 2), *sorted(triples)]
+  wanted = [g for g in groups if math.prod(sizes[j] for j in g) <= 4096]
+  assert _candidates(sizes, measured, target) == wanted
+  found = Candidates(sizes, target)
+  numbers = np.array([0, 5, len(found) - 1])
+  every = found.some(np.arange(len(found)))
+  assert found.some(numbers) == [every[i] for i in numbers]
 
 
 def test_a_measurement_is_believed_where_rows_are():
@@ -213,7 +243,7 @@ def test_a_round_of_a_wide_table_selects_from_some_groups(monkeypatch):
     return select(rows, sizes, groups, *args, **kwargs)
 
   monkeypatch.setattr(mechanisms, 'select_marginal', spy)
-  monkeypatch.setattr(adaptive_marginals, '_MOST_CANDIDATES', 3)
+  monkeypatch.setattr(adaptive_marginals, 'MOST_CANDIDATES', 3)
   rounds = adaptive_marginals.plan_rounds(6, 3.0)
   codes = np.random.default_rng(0).integers(0, 4, [200, 4])
   _, estimate, _ = _started(codes, rounds)

@@ -97,3 +97,118 @@ def test_marginals_are_those_of_the_rows():
     wanted = marginals.count(model.rows, model.sizes, group) / 500
     assert (found == wanted).all()
     assert (model.marginal(group) == wanted).all()
+
+
+class _Plain:
+  """The same model row by row, as its formulas have it."""
+
+  def __init__(self, probabilities, rng, num_rows):
+    self.sizes = [len(p) for p in probabilities]
+    self.rng = rng
+    self.given = {(j,): p for j, p in enumerate(probabilities)}
+    self.theta = {(j,): np.log(p) for j, p in enumerate(probabilities)}
+    self.rows = np.stack(
+      [rng.choice(len(p), num_rows, p=p) for p in probabilities], 1
+    )
+
+  def cells(self, group):
+    return np.ravel_multi_index(
+      tuple(self.rows[:, j] for j in group),
+      tuple(self.sizes[j] for j in group),
+    )
+
+  def set_marginal(self, group, p):
+    self.given[group] = p
+    self.theta.setdefault(group, np.zeros(p.shape))
+
+  def fit(self, rate):
+    n = len(self.rows)
+    added, weights = 10.0 / n, np.full(n, 1 / n)
+    cells = {g: self.cells(g) for g in self.given}
+    moved = {g: np.zeros(p.size) for g, p in self.given.items()}
+    for _ in range(5):
+      furthest = 0.0
+      for g, p in self.given.items():
+        share = np.bincount(cells[g], weights, p.size)
+        furthest = max(furthest, np.abs(p.ravel() - share).sum())
+        ratio = np.log((p.ravel() + added) / (share + added))
+        move = np.clip(moved[g] + ratio, -1.5, 1.5)
+        weights *= np.exp(move - moved[g])[cells[g]]
+        weights /= weights.sum()
+        moved[g] = move
+      if furthest < 1e-3:
+        break
+    for g, move in moved.items():
+      self.theta[g] += rate * move.reshape(self.theta[g].shape)
+    weights **= rate
+    weights /= weights.sum()
+    places = (np.arange(n) + self.rng.random()) / n
+    chosen = np.searchsorted(np.cumsum(weights), places)
+    self.rows = self.rows[np.minimum(chosen, n - 1)]
+    for j in self.rng.permutation(len(self.sizes)):
+      self.draw(j)
+
+  def draw(self, j):
+    logits = np.zeros([len(self.rows), self.sizes[j]], np.float32)
+    for group, theta in self.theta.items():
+      if j in group:
+        others = [i for i in group if i != j]
+        table = np.moveaxis(theta, group.index(j), -1)
+        table = table.reshape(-1, self.sizes[j]).astype(np.float32)
+        logits += table[self.cells(others)] if others else table
+    logits -= logits.max(1, keepdims=True)
+    upto = np.cumsum(np.exp(logits), 1)
+    place = self.rng.random(len(upto), np.float32) * upto[:, -1]
+    drawn = (upto <= place[:, None]).sum(1)
+    self.rows[:, j] = np.minimum(drawn, self.sizes[j] - 1)
+
+
+def test_column_by_column_it_has_the_same_rows_to_the_last_bit():
+  rng = np.random.default_rng(0)
+  sizes = [2, 5, 3, 16, 4, 1]
+  probabilities = [rng.dirichlet(np.full(k, 2.0)) for k in sizes]
+  one = LogLinearModel(probabilities, np.random.default_rng(1), 5000)
+  two = _Plain(probabilities, np.random.default_rng(1), 5000)
+  for rate, group in zip((1, 1, 1, 0.5), [(0, 1), (3, 2), (1, 2, 4), (0, 1)]):
+    shape = [sizes[j] for j in group]
+    given = rng.dirichlet(np.ones(np.prod(shape))).reshape(shape)
+    for model in (one, two):
+      model.set_marginal(group, given)
+      model.fit(rate)
+    np.testing.assert_array_equal(one.rows, two.rows)
+  for seed in range(3):
+    np.testing.assert_array_equal(
+      one.batch(np.random.default_rng(seed), 50),
+      np.random.default_rng(seed).choice(two.rows, 50),
+    )
+
+
+def test_a_lazy_model_has_the_marginals_and_leaves_other_columns():
+  rng = np.random.default_rng(0)
+  sizes = [3, 4, 2, 5, 3]
+  probabilities = [rng.dirichlet(np.full(k, 3.0)) for k in sizes]
+  model = LogLinearModel(probabilities, rng, 1 << 14, lazy=True)
+  given = {(0, 3): rng.dirichlet(np.ones(15)).reshape(3, 5)}
+  given[(3, 4)] = given[0, 3].sum(0)[:, None] * rng.dirichlet(np.ones(3), 5)
+  before = model.rows.copy()
+  for group, p in given.items():
+    for place, j in enumerate(group):
+      model.set_marginal((j,), p.sum(1 - place))
+    model.set_marginal(group, p)
+  for number in range(12):
+    model.fit(1 / max(number - 5, 1))
+  for group, p in given.items():
+    np.testing.assert_allclose(model.marginal(group), p, atol=0.02)
+  np.testing.assert_array_equal(model.rows[:, [1, 2]], before[:, [1, 2]])
+  # What nothing connects is a product, and has no error of sampling.
+  one, two, three = model.marginals([(1, 2), (4, 1), (0, 1, 3)])
+  np.testing.assert_allclose(one, np.outer(probabilities[1], probabilities[2]))
+  np.testing.assert_allclose(
+    two, np.outer(model.marginal([4]), probabilities[1])
+  )
+  wanted = np.einsum('ac,b->abc', model.marginal([0, 3]), probabilities[1])
+  np.testing.assert_allclose(three, wanted)
+  model.redraw_others()
+  assert (model.rows[:, [1, 2]] != before[:, [1, 2]]).any()
+  found = np.bincount(model.rows[:, 1]) / (1 << 14)
+  np.testing.assert_allclose(found, probabilities[1], atol=0.02)

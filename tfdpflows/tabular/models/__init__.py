@@ -57,4 +57,7 @@ def current_settings(settings: dict) -> dict:
       name = 'histogram' if is_histogram else 'spline'
     fields = model_class(name).__dataclass_fields__
     found = {key: value for key, value in found.items() if key in fields}
+  if name == 'histogram':
+    # Before there was a choice.
+    found.setdefault('connections', 'all')
   return {**settings, 'model': name, 'hyperparameters': found}

@@ -7,7 +7,6 @@ that a model is most wrong about is selected and measured. The model is a
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -39,13 +38,14 @@ _ROWS_PER_ROW, _FEWEST_ROWS, _MOST_ROWS = 16, 4096, 1 << 15
 # Larger marginals are not worth their noise and their time.
 _MOST_CELLS = 4096
 # Groups that a round selects from.
-_MOST_CANDIDATES = 4096
+MOST_CANDIDATES = 4096
 # After the last measurement.
 _LAST_FITS = 6
 _TINY = 1e-12
 # Learning rows: steps of Adam, and how many of them see the same rows.
 _STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
 _BETA_1, _BETA_2 = 0.9, 0.999
+LEARNED_ROWS = _STEPS * _BATCH
 
 
 class Round(NamedTuple):
@@ -96,40 +96,62 @@ def plan_rounds(num_rounds: int, noise_multiplier: float) -> tuple[Round, ...]:
   return tuple(rounds)
 
 
-def candidates(
-  sizes: Sequence[int],
-  measured: Sequence[tuple[int, ...]] = (),
-  target: int | None = None,
-) -> list[tuple[int, ...]]:
-  """Returns the groups of columns that a round selects from.
+class Candidates:
+  """The groups of columns that a round selects from.
 
   These are all pairs, all triples with the target, and the triples that hold a
-  pair which was measured; of at most 4,096 cells each.
+  pair which was measured; of at most 4,096 cells each. Groups are rows of
+  arrays of numbers: a wide table has millions.
 
   Args:
     sizes: number of bins of each column.
-    measured: groups that were measured before.
     target: number of the target column, or `None`.
 
-  >>> candidates([2, 3, 2, 2], [(0, 1)])[-3:]
+  #### Example
+
+  >>> found = Candidates([2, 3, 2, 2])
+  >>> found.add((0, 1))
+  >>> len(found)
+  8
+  >>> found.some(np.arange(5, 8))
   [(2, 3), (0, 1, 2), (0, 1, 3)]
   """
-  columns = range(len(sizes))
-  pairs = list(itertools.combinations(columns, 2))
-  triples = set()
-  if target is not None:
-    others = [j for j in columns if j != target]
-    triples.update(
-      tuple(sorted((*pair, target)))
-      for pair in itertools.combinations(others, 2)
-    )
-  for group in measured:
+
+  def __init__(self, sizes: Sequence[int], target: int | None = None):
+    self._sizes = np.asarray(sizes, np.int64)
+    one, two = np.triu_indices(len(sizes), 1)
+    few = self._sizes[one] * self._sizes[two] <= _MOST_CELLS
+    self._pairs = np.stack([one[few], two[few]], 1)
+    self._triples = np.empty(0, np.int64)
+    if target is not None:
+      others = (one != target) & (two != target)
+      self._add(one[others], two[others], target)
+
+  def add(self, group: Sequence[int]) -> None:
+    """Adds the triples that hold a group that was measured, if it is a pair."""
     if len(group) == 2:
-      triples.update(
-        tuple(sorted((*group, j))) for j in columns if j not in group
-      )
-  groups = [*pairs, *sorted(triples)]
-  return [g for g in groups if math.prod(sizes[j] for j in g) <= _MOST_CELLS]
+      others = np.setdiff1d(np.arange(len(self._sizes)), group)
+      self._add(*group, others)
+
+  def __len__(self) -> int:
+    return len(self._pairs) + len(self._triples)
+
+  def some(self, numbers: np.ndarray) -> list[tuple[int, ...]]:
+    """Returns the groups of some ascending numbers below `len`."""
+    d, pairs = len(self._sizes), len(self._pairs)
+    triples = self._triples[numbers[numbers >= pairs] - pairs]
+    triples = np.stack([triples // d**2, triples // d % d, triples % d], 1)
+    found = [self._pairs[numbers[numbers < pairs]], triples]
+    return [tuple(group) for part in found for group in part.tolist()]
+
+  def _add(self, *columns):
+    """Adds triples; numbers in base d, they are in the order of tuples."""
+    found = np.sort(np.stack(np.broadcast_arrays(*columns), 1), 1)
+    few = np.prod(self._sizes[found], 1) <= _MOST_CELLS
+    d = len(self._sizes)
+    self._triples = np.union1d(
+      self._triples, found[few] @ np.array([d**2, d, 1])
+    )
 
 
 class Estimate:
@@ -139,6 +161,7 @@ class Estimate:
     probabilities: for each column those of its bins, as they were released.
     total: number of rows of the table.
     rng: `np.random.Generator` of the model's rows.
+    lazy: see `LogLinearModel`.
 
   Attributes:
     model: the `LogLinearModel`.
@@ -151,6 +174,7 @@ class Estimate:
     probabilities: Sequence[np.ndarray],
     total: float,
     rng: np.random.Generator,
+    lazy: bool = False,
   ):
     self._total = total
     self._released = [np.asarray(p, np.float64) for p in probabilities]
@@ -158,7 +182,7 @@ class Estimate:
     self._targets = {}
     self.columns = list(self._released)
     rows = np.clip(_ROWS_PER_ROW * total, _FEWEST_ROWS, _MOST_ROWS)
-    self.model = LogLinearModel(self.columns, rng, int(rows))
+    self.model = LogLinearModel(self.columns, rng, int(rows), lazy)
 
   @property
   def groups(self) -> list[tuple[int, ...]]:
@@ -237,7 +261,8 @@ def measure(
   bins; all else is post-processing.
   """
   sizes = tuple(sizes)
-  if not candidates(sizes):
+  candidates = Candidates(sizes, target)
+  if not len(candidates):
     warnings.warn(
       f'No pair of columns has {_MOST_CELLS} cells or fewer, so that no '
       'marginal is measured and its budget is not spent. Lower num_bins.',
@@ -252,12 +277,12 @@ def measure(
   rows = BinnedRows(bins, sizes, units)
   shown = bars.bar('marginal', len(rounds), progress)
   for number, spent in enumerate(rounds, 1):
-    groups = candidates(sizes, estimate.groups, target)
-    if len(groups) > _MOST_CANDIDATES:
+    kept = np.arange(len(candidates))
+    if len(kept) > MOST_CANDIDATES:
       # Drawn without the rows: of a wide table all would take minutes.
       rng = randomness.numpy('candidates', number)
-      kept = rng.choice(len(groups), _MOST_CANDIDATES, replace=False)
-      groups = [groups[i] for i in np.sort(kept)]
+      kept = np.sort(rng.choice(len(kept), MOST_CANDIDATES, replace=False))
+    groups = candidates.some(kept)
     chosen = mechanisms.select_marginal(
       rows,
       sizes,
@@ -283,6 +308,7 @@ def measure(
       units=units,
     )
     estimate.add(seen)
+    candidates.add(seen.columns)
     bars.add_one(shown, ledger)
   shown.close()
   for number in range(_LAST_FITS):
@@ -390,11 +416,12 @@ def learn_rows(
   shown = bars.bar('learning', _STEPS // _SAME_ROWS, progress)
   for step in range(_STEPS):
     update(
-      tf.constant(rng.choice(model.rows, _BATCH)),
+      tf.constant(model.batch(rng, _BATCH)),
       tf.constant(step, tf.float32),
     )
     if (step + 1) % _SAME_ROWS == 0:
       model.fit(rate=1 / _LAST_FITS)
+      model.redraw_others()
       shown.update()
   shown.close()
 

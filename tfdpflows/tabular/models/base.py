@@ -169,6 +169,21 @@ class TableModel(abc.ABC):
     del noise_multiplier
     return ()
 
+  def expected_seconds(
+    self,
+    columns: Sequence[EncodedColumn],
+    num_examples: int,
+    spending: Spending,
+  ) -> float | None:
+    """Returns about how long a fit takes on two cores, where that is known.
+
+    Args:
+      columns: encoded columns, of a public schema.
+      num_examples: the public number of rows, or of units.
+      spending: what was planned.
+    """
+    del columns, num_examples, spending
+
   @abc.abstractmethod
   def plan_training(
     self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,13 @@ from tfdpflows.stored_rows import MappedRows, StoredRows
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
-from tfdpflows.tabular.models.base import positive, share, whole, widths
+from tfdpflows.tabular.models.base import (
+  choice,
+  positive,
+  share,
+  whole,
+  widths,
+)
 from tfdpflows.tabular.models.flow import FlowModel
 from tfdpflows.tabular.ordered_codes import (
   Bins,
@@ -26,6 +32,9 @@ from tfdpflows.tabular.ordered_codes import (
   Pair,
 )
 
+if TYPE_CHECKING:
+  from tfdpflows.tabular.fitting import Spending
+
 # Defaults: bins per square root of the number of rows over the noise of a count
 # that costs the whole budget, and the fewest and most.
 _BINS_PER_SIGNAL, _FEWEST_BINS, _MOST_BINS = 1 / 8, 4, 16
@@ -33,6 +42,9 @@ _BINS_PER_SIGNAL, _FEWEST_BINS, _MOST_BINS = 1 / 8, 4, 16
 # deviations of the noise the mean count of a pair of columns is at least.
 _ROUNDS_PER_COLUMN, _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 2, 80
 _LEAST_SIGNAL = 3.0
+# Columns, beyond which only those that were measured together are connected,
+# and the most steps of training then.
+_WIDE, _WIDE_STEPS = 90, 400
 # Without measurements training starts at independent columns, farther away.
 _FROM_INDEPENDENCE = {'marginal_share': 0.25, 'learning_rate': 0.015}
 _EPOCHS_ALONE = 64.0
@@ -71,6 +83,11 @@ class HistogramModel(FlowModel):
     adaptive_marginals: how many joint marginals of columns are selected and
       measured; 0 for none, then training starts at independent columns.
     adaptive_share: share of the budget that goes to them, as `marginal_share`.
+    connections: which columns the network connects directly, beside those that
+      its hidden units do: 'all', whose number grows with the square of that of
+      all bins; or 'measured', those that were measured together, with which a
+      table of hundreds of columns is learned in minutes. By default 'measured'
+      beyond 90 columns.
 
   #### Example
 
@@ -92,6 +109,7 @@ class HistogramModel(FlowModel):
   matching: bool = True
   adaptive_marginals: int = whole(0, 0)
   adaptive_share: float = share(0.4)
+  connections: str = choice('all', ('all', 'measured'))
 
   def __post_init__(self):
     super().__post_init__()
@@ -120,10 +138,43 @@ class HistogramModel(FlowModel):
       found['num_bins'] = bins
     found['adaptive_marginals'] = rounds
     given = {**found, **hyperparameters}
+    if num_columns > _WIDE and given['adaptive_marginals']:
+      found['connections'] = 'measured'
+      most = _WIDE_STEPS * given['expected_batch_size'] / max(num_examples, 1)
+      found['epochs'] = min(found['epochs'], most)
     if not given['adaptive_marginals']:
       most = cls._most_epochs(num_examples, given['expected_batch_size'])
       found.update(_FROM_INDEPENDENCE, epochs=min(_EPOCHS_ALONE, most))
     return found
+
+  def expected_seconds(
+    self,
+    columns: Sequence[EncodedColumn],
+    num_examples: int,
+    spending: Spending,
+  ) -> float | None:
+    """See `TableModel`: a formula of public numbers, within a factor of two."""
+    d, rounds = len(columns), len(spending.rounds)
+    bins = sum(
+      min(c.size, self.num_bins * (_CATEGORIES if not c.ordered else 1))
+      if c.cell
+      else self.num_bins
+      for c in columns
+    )
+    dense = bins * bins if self.connections == 'all' else 0
+    # Of a row in training: of what each bin takes, and each weight.
+    row = 4e-8 * bins + 1.2e-10 * dense
+    seconds = 12 + 0.06 * d
+    if rounds:
+      groups = min(d * (d - 1) / 2, adaptive_marginals.MOST_CANDIDATES)
+      seconds += rounds * groups * (8e-5 + 2.5e-9 * num_examples)
+      moved = d if self.connections == 'all' else min(d, 2 * rounds)
+      seconds += (rounds + 16) * moved * 1.5e-3
+      seconds += adaptive_marginals.LEARNED_ROWS * row
+    if spending.plan is not None:
+      batch = min(self.expected_batch_size, num_examples)
+      seconds += spending.plan.steps * (0.01 + 1.5 * batch * row)
+    return seconds
 
   def _target_number(self, columns):
     """Returns the number of the column with the target, or `None`."""
@@ -146,8 +197,16 @@ class HistogramModel(FlowModel):
     target = self._target_number(columns)
     if target is not None:
       order.append(order.pop(target))
+    connections = None
+    if self.connections == 'measured':
+      # Of a model that was learned; before, there are none.
+      connections = [m.get('connected', []) for m in marginals]
     return flows.histogram_flow(
-      places, self.hidden_units, order=order, seed=seed
+      places,
+      self.hidden_units,
+      order=order,
+      seed=seed,
+      connections=connections,
     )
 
   def make_distribution(
@@ -201,7 +260,10 @@ class HistogramModel(FlowModel):
       return None
     flow = density.latent.bijector
     estimate = adaptive_marginals.Estimate(
-      flow.masses, total, randomness.numpy('log-linear model')
+      flow.masses,
+      total,
+      randomness.numpy('log-linear model'),
+      lazy=self.connections == 'measured',
     )
     for pair, possible in density.possible_bins().items():
       estimate.model.forbid(pair[:2], ~possible)
@@ -222,6 +284,9 @@ class HistogramModel(FlowModel):
       resume=resume,
       progress=progress,
     )
+    if self.connections == 'measured':
+      possible = [pair[:2] for pair in density.possible_bins()]
+      density.connect([*estimate.groups, *possible])
     seed = int(randomness.numpy('learning rows').integers(2**31))
     adaptive_marginals.learn_rows(flow, estimate.model, seed, progress)
     return estimate.columns
@@ -267,6 +332,7 @@ class HistogramDensity(TableDensity):
     if weights is None:
       weights = [1.0] * len(columns)
     self._weights = np.array(weights, np.float32)
+    self._connected = None
     # As one function, which checkpoints do not look into.
     tables = [
       _Tables(
@@ -334,6 +400,27 @@ class HistogramDensity(TableDensity):
     share = tf.cast(self._ordered.log_share(x), tf.float32)
     met = ~self._order.broken(x) & (share > -np.inf)
     return tf.where(met, -share - self.log_normalizer, -np.inf)
+
+  def connect(self, groups: Sequence[Sequence[int]]) -> None:
+    """Connects the columns of groups directly with each other.
+
+    Args:
+      groups: tuples of numbers of columns, as they were measured.
+    """
+    found = [set() for _ in self.columns]
+    for group in groups:
+      for j in group:
+        found[j].update(i for i in group if i != j)
+    connected = [sorted(others) for others in found]
+    self.latent.bijector.connect(connected)
+    # As a function: see above.
+    self._connected = lambda: connected
+
+  def learned(self) -> list[dict]:
+    """See `TableDistribution`."""
+    if self._connected is None:
+      return super().learned()
+    return [{'connected': others} for others in self._connected()]
 
   def gains(self, points: tf.Tensor) -> tf.Tensor:
     """See `TableDensity`; here columns count by their weights."""

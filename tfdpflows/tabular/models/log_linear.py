@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-
-from tfdpflows.mechanisms import marginals
 
 # One fit: passes of iterative proportional fitting, and when they end early.
 _PASSES, _CONVERGED = 5, 1e-3
@@ -39,10 +38,13 @@ class LogLinearModel:
     probabilities: for each column the positive probabilities of its bins.
     rng: `np.random.Generator` of the rows.
     num_rows: number of rows.
+    lazy: whether columns that are in no group of several stay as they were
+      drawn, until `redraw_others`. They are independent of all others, so that
+      nothing is lost; without them a fit takes a time that grows with the
+      number of groups, and not with that of the columns.
 
   Attributes:
     sizes: number of bins of each column.
-    rows: int32 `[num_rows, d]`, bins.
 
   #### Example
 
@@ -61,18 +63,27 @@ class LogLinearModel:
     probabilities: Sequence[Sequence[float]],
     rng: np.random.Generator,
     num_rows: int = 1 << 15,
+    lazy: bool = False,
   ):
     shares = [np.asarray(p, np.float64) for p in probabilities]
     shares = [p / p.sum() for p in shares]
     self.sizes = [len(p) for p in shares]
-    self._rng = rng
+    self._rng, self._lazy = rng, lazy
     self._given = {(j,): p for j, p in enumerate(shares)}
     self._theta = {
       (j,): np.log(np.maximum(p, _TINY)) for j, p in enumerate(shares)
     }
-    self.rows = np.stack(
-      [rng.choice(len(p), num_rows, p=p) for p in shares], 1
-    ).astype(np.int32)
+    # Of each column the groups that it is in, in the order they were given.
+    self._groups = [[(j,)] for j in range(len(shares))]
+    # Each column in one piece: of a wide table they would be far apart.
+    self._columns = np.empty([len(shares), num_rows], np.int32)
+    for j, p in enumerate(shares):
+      self._columns[j] = rng.choice(len(p), num_rows, p=p)
+
+  @property
+  def rows(self) -> np.ndarray:
+    """The rows, int32 `[num_rows, d]`, bins."""
+    return self._columns.T
 
   def marginal(self, group: Sequence[int]) -> np.ndarray:
     """Returns the model's probabilities, `sizes[group]`."""
@@ -80,18 +91,49 @@ class LogLinearModel:
     return found
 
   def marginals(self, groups: Iterable[Sequence[int]]) -> list[np.ndarray]:
-    """Returns the model's probabilities of several groups of columns."""
-    # Each column in one piece: of a wide table they would be far apart.
-    columns = np.ascontiguousarray(self.rows.T, np.intp)
-    found = []
+    """Returns the model's probabilities of several groups of columns.
+
+    Where the model is lazy they are products of those of columns that nothing
+    connects, and have no error of sampling.
+    """
+    if not self._lazy:
+      return [self._counted(group) for group in groups]
+    parts, known, found = self._parts(), {}, []
     for group in groups:
-      shape = [self.sizes[j] for j in group]
-      cell = columns[group[0]]
-      for j in group[1:]:
-        cell = cell * self.sizes[j] + columns[j]
-      counts = np.bincount(cell, minlength=math.prod(shape))
-      found.append(counts.reshape(shape) / len(self.rows))
+      product = np.ones(())
+      # Columns of a part need not be beside each other in the group.
+      order = sorted(group, key=lambda j: parts[j])
+      for _, members in itertools.groupby(order, key=lambda j: parts[j]):
+        members = tuple(members)
+        if members not in known:
+          known[members] = self._counted(members)
+        product = np.multiply.outer(product, known[members])
+      axes = [order.index(j) for j in group]
+      found.append(product.transpose(axes))
     return found
+
+  def batch(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Returns some of the rows, drawn with replacement: int32 `[size, d]`."""
+    chosen = rng.choice(self._columns.shape[1], size)
+    return np.ascontiguousarray(self._columns.take(chosen, 1).T)
+
+  def _counted(self, group):
+    """Returns the shares of rows in each combination of bins of a group."""
+    shape = [self.sizes[j] for j in group]
+    if len(group) == 1 and len(self._groups[group[0]]) == 1 and self._lazy:
+      return self._given[tuple(group)]
+    counts = np.bincount(self._cells(group), minlength=math.prod(shape))
+    return counts.reshape(shape) / self._columns.shape[1]
+
+  def _parts(self):
+    """Returns a number for each column: equal where groups connect them."""
+    parts = list(range(len(self.sizes)))
+    for group in self._theta:
+      merged = {parts[j] for j in group}
+      if len(merged) > 1:
+        least = min(merged)
+        parts = [least if part in merged else part for part in parts]
+    return parts
 
   def set_marginal(
     self, group: Sequence[int], probabilities: np.ndarray
@@ -100,7 +142,7 @@ class LogLinearModel:
     group = tuple(group)
     probabilities = np.asarray(probabilities, np.float64)
     self._given[group] = probabilities
-    self._theta.setdefault(group, np.zeros(probabilities.shape))
+    self._add(group, probabilities.shape)
 
   def forbid(self, pair: Sequence[int], impossible: np.ndarray) -> None:
     """Rules out bins of two columns together; rows that have them move.
@@ -112,10 +154,17 @@ class LogLinearModel:
     pair = tuple(pair)
     if pair != tuple(sorted(pair)):
       pair, impossible = pair[::-1], np.transpose(impossible)
-    known = self._theta.get(pair, np.zeros(impossible.shape))
-    self._theta[pair] = np.where(impossible, _IMPOSSIBLE, known)
+    self._add(pair, impossible.shape)
+    self._theta[pair] = np.where(impossible, _IMPOSSIBLE, self._theta[pair])
     for _ in range(_FITS):
       self.fit()
+
+  def _add(self, group, shape):
+    """Gives a group log-weights of zero, if it has none."""
+    if group not in self._theta:
+      self._theta[group] = np.zeros(shape)
+      for j in group:
+        self._groups[j].append(group)
 
   def fit(self, rate: float = 1.0) -> None:
     """Moves the model towards the marginals that were given, once.
@@ -125,19 +174,43 @@ class LogLinearModel:
         average out what sampling the rows does to the log-weights.
     """
     self._resample(self._fit_weights(rate))
-    for j in self._rng.permutation(len(self.sizes)):
+    drawn = self._joined() if self._lazy else len(self.sizes)
+    for j in self._rng.permutation(drawn):
       self._draw(j)
+
+  def redraw_others(self) -> None:
+    """Draws the columns anew that are in no group, where the model is lazy."""
+    if self._lazy:
+      for j, groups in enumerate(self._groups):
+        if len(groups) == 1:
+          self._draw(j)
+
+  def _joined(self):
+    """Returns the numbers of the columns that are in a group of several."""
+    return [j for j, groups in enumerate(self._groups) if len(groups) > 1]
+
+  def _cells(self, group):
+    """Returns the number of each row's combination of bins, `[num_rows]`."""
+    cell = self._columns[group[0]]
+    for j in group[1:]:
+      cell = cell * np.intp(self.sizes[j])
+      cell += self._columns[j]
+    return cell
 
   def _fit_weights(self, rate):
     """Moves the log-weights; returns weights of the rows, of sum 1."""
-    added = _ADDED_ROWS / len(self.rows)
-    weights = np.full(len(self.rows), 1 / len(self.rows))
-    cells = {g: marginals.cells(self.rows, self.sizes, g) for g in self._given}
-    moved = {g: np.zeros(given.size) for g, given in self._given.items()}
+    n = self._columns.shape[1]
+    added = _ADDED_ROWS / n
+    weights = np.full(n, 1 / n)
+    fitted = self._given
+    if self._lazy:
+      fitted = [g for g in fitted if len(self._groups[g[0]]) > 1]
+    cells = {g: self._cells(g).astype(np.intp) for g in fitted}
+    moved = {g: np.zeros(self._given[g].size) for g in fitted}
     for _ in range(_PASSES):
       furthest = 0.0
-      for group, given in self._given.items():
-        wanted = given.ravel()
+      for group in fitted:
+        wanted = self._given[group].ravel()
         share = np.bincount(cells[group], weights, minlength=len(wanted))
         furthest = max(furthest, np.abs(wanted - share).sum())
         move = np.clip(
@@ -145,7 +218,7 @@ class LogLinearModel:
           -_LARGEST_MOVE,
           _LARGEST_MOVE,
         )
-        weights *= np.exp(move - moved[group])[cells[group]]
+        weights *= np.exp(move - moved[group]).take(cells[group])
         weights /= weights.sum()
         moved[group] = move
       if furthest < _CONVERGED:
@@ -160,25 +233,31 @@ class LogLinearModel:
     n = len(weights)
     places = (np.arange(n) + self._rng.random()) / n
     chosen = np.searchsorted(np.cumsum(weights), places)
-    self.rows = self.rows[np.minimum(chosen, n - 1)]
+    chosen = np.minimum(chosen, n - 1)
+    for j in self._joined() if self._lazy else range(len(self.sizes)):
+      self._columns[j] = self._columns[j].take(chosen)
 
   def _draw(self, j):
     """Draws column j of every row given the other columns."""
-    size = self.sizes[j]
-    logits = np.zeros((len(self.rows), size), np.float32)
-    for group, theta in self._theta.items():
-      if j not in group:
-        continue
-      others = [i for i in group if i != j]
-      table = np.moveaxis(theta, group.index(j), -1).reshape(-1, size)
-      table = table.astype(np.float32)
-      if others:
-        cell = marginals.cells(self.rows, self.sizes, others)
-        logits += table[cell]
-      else:
-        logits += table
-    logits -= logits.max(1, keepdims=True)
-    upto = np.cumsum(np.exp(logits, out=logits), 1)
-    place = self._rng.random(len(upto), np.float32) * upto[:, -1]
-    drawn = (upto <= place[:, None]).sum(1)
-    self.rows[:, j] = np.minimum(drawn, size - 1)
+    own, *groups = self._groups[j]
+    logits = self._theta[own].astype(np.float32)
+    if groups:
+      # A bin in each row: sums over few bins of many rows take less time so.
+      logits = np.repeat(logits[:, None], self._columns.shape[1], 1)
+    for group in groups:
+      place = group.index(j)
+      table = np.moveaxis(self._theta[group], place, 0)
+      table = table.reshape(self.sizes[j], -1).astype(np.float32)
+      cell = self._cells(group[:place] + group[place + 1 :])
+      for k, row in enumerate(table):
+        logits[k] += row.take(cell)
+    logits -= logits.max(0)
+    upto = np.exp(logits, out=logits)
+    for k in range(1, len(upto)):  # np.cumsum takes ten times as long.
+      upto[k] += upto[k - 1]
+    place = self._rng.random(self._columns.shape[1], np.float32) * upto[-1]
+    if groups:
+      drawn = np.count_nonzero(upto <= place, 0)
+    else:
+      drawn = np.searchsorted(upto, place, side='right')
+    self._columns[j] = np.minimum(drawn, self.sizes[j] - 1)
