@@ -30,19 +30,42 @@ def test_a_stated_sensitivity_scales_the_noise_and_not_the_cost():
   assert (found['age'] - COUNTS['age']).std() == pytest.approx(30, rel=0.05)
 
 
-def test_a_repeated_release_is_the_same_and_not_charged_again():
-  ledger, source = accounting.PrivacyLedger(), Randomness(seed=0)
-  first = mechanisms.from_exact_counts(COUNTS, 3.0, source, ledger)
-  spent = ledger.epsilon(1e-5)
-  again = mechanisms.from_exact_counts(
-    COUNTS, 3.0, Randomness(source.secret), ledger, resume=True
-  )
-  np.testing.assert_array_equal(first['sex'], again['sex'])
-  assert ledger.epsilon(1e-5) == spent
-  other = {**COUNTS, 'age': COUNTS['age'] + 1}
+def test_a_repeated_release_is_the_same_and_not_charged_again(tmp_path):
+  source = Randomness(seed=0)
+  with accounting.PrivacyLedger(tmp_path / 'ledger') as ledger:
+    first = mechanisms.from_exact_counts(COUNTS, 3.0, source, ledger)
+    spent = ledger.epsilon(1e-5)
+
+  def resumed(counts):
+    with accounting.PrivacyLedger.open(tmp_path / 'ledger') as ledger:
+      source = Randomness(seed=0)
+      found = mechanisms.from_exact_counts(
+        counts, 3.0, source, ledger, resume=True
+      )
+      assert ledger.epsilon(1e-5) == spent
+      return found
+
+  for counts in (COUNTS, dict(reversed(COUNTS.items()))):
+    again = resumed(counts)
+    for name in COUNTS:
+      np.testing.assert_array_equal(first[name], again[name])
   with pytest.raises(accounting.LedgerError):
+    resumed({**COUNTS, 'age': COUNTS['age'] + 1})
+
+
+def test_noise_of_one_array_is_never_that_of_another(tmp_path):
+  """Else the difference of the two would have none."""
+  one, other = np.arange(3), np.arange(3) ** 2
+  with accounting.PrivacyLedger(tmp_path / 'ledger') as ledger:
     mechanisms.from_exact_counts(
-      other, 3.0, Randomness(source.secret), ledger, resume=True
+      {'a': one, 'b': other}, 3.0, Randomness(seed=0), ledger
+    )
+  with (
+    accounting.PrivacyLedger.open(tmp_path / 'ledger') as ledger,
+    pytest.raises(accounting.LedgerError, match='another table'),
+  ):
+    mechanisms.from_exact_counts(
+      {'b': one, 'a': other}, 3.0, Randomness(seed=0), ledger, resume=True
     )
 
 
@@ -51,6 +74,7 @@ def test_bad_arguments_are_refused_before_a_charge():
   for counts, said in (
     ({'a': [1, np.nan]}, r"counts\['a'\] has a count that is no finite"),
     ({'a': ['many']}, r"counts\['a'\] has dtype"),
+    ({1: [1], '1': [1]}, "Two arrays of counts are named '1'"),
   ):
     with pytest.raises(ValueError, match=said):
       mechanisms.from_exact_counts(counts, 1.0, None, ledger)

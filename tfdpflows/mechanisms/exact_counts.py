@@ -60,8 +60,9 @@ def from_exact_counts(
     A dict of float64 arrays; they may be negative.
 
   Raises:
-    ValueError: for counts that are no finite numbers, a number that is not
-      positive, or a ledger of units without `l2_sensitivity`.
+    ValueError: for counts that are no finite numbers, two arrays of one name, a
+      number that is not positive, or a ledger of units without
+      `l2_sensitivity`.
 
   #### Formal guarantee
 
@@ -81,10 +82,14 @@ def from_exact_counts(
   """
   differing_rows(ledger.neighboring_relation)  # Refuses others.
   noise_multiplier = check_positive('noise_multiplier', noise_multiplier)
-  arrays = {
-    str(name): as_numbers(some, f'counts[{name!r}]').astype(np.float64)
-    for name, some in counts.items()
-  }
+  arrays = {}
+  for name, some in counts.items():
+    if str(name) in arrays:
+      raise ValueError(
+        f'Two arrays of counts are named {str(name)!r}; rename one.'
+      )
+    some = as_numbers(some, f'counts[{name!r}]').astype(np.float64)
+    arrays[str(name)] = some
   if l2_sensitivity is None:
     if ledger.privacy_unit is not None:
       raise ValueError(
@@ -114,7 +119,9 @@ def from_exact_counts(
       'l2_sensitivity': l2_sensitivity,
       'shapes': {name: list(some.shape) for name, some in arrays.items()},
     },
-    arrays=list(arrays.values()),
+    # By name, as the noise is: under another name the same array has other
+    # noise, and the difference of two arrays with the same noise has none.
+    arrays=[arrays[name] for name in sorted(arrays)],
     resume=resume,
     privacy_unit=ledger.privacy_unit,
   )
