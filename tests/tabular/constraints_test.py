@@ -574,3 +574,32 @@ def test_log_densities_are_those_of_the_rows_that_are_drawn():
     # A spline's are estimated from 16 points a row.
     atol = 0.004 if model == 'histogram' else 0.03
     np.testing.assert_allclose(density, found.to_numpy(), atol=atol)
+
+
+def test_rows_of_wide_ranges_that_are_rounded_have_a_density():
+  """Neighbouring steps of more than 2^24 have one float32."""
+  fields = [
+    Field('low', 'integer', 0, 2**40, required=True),
+    Field('high', 'integer', 0, 2**40, required=True),
+  ]
+  schema = TableSchema(fields, constraints=[Inequality('low', 'high', True)])
+  rng = np.random.default_rng(0)
+  low = rng.integers(0, 2**40, 300)
+  high = np.minimum(low + rng.integers(1, 2**38, 300) ** 2, 2**40)
+  table = pd.DataFrame({'low': low, 'high': high})
+  table.loc[:49, 'high'] = table['low'] + 1
+  fitted = TabularSynthesizer(
+    schema, epsilon=2.0, delta=1e-5, seed=0, epochs=1
+  ).fit(table, progress=False)
+  assert np.isfinite(fitted.log_prob(table)).all()
+  rows = fitted.sample(5000, seed=0)
+  assert (rows['low'] < rows['high']).all()
+
+
+def test_missing_texts_of_changed_rows_are_those_of_others():
+  table = _table(20)
+  table.loc[3, ['city', 'state']] = 'e', 'X'
+  found = SCHEMA.validate(table, 'clip')
+  pd.testing.assert_frame_equal(SCHEMA.validate(found, 'clip'), found)
+  missing = found['state'][found['state'].isna()]
+  assert all(cell is not None for cell in missing)

@@ -687,9 +687,12 @@ def _replaced(column, which, cells):
     return column
   column = column.copy()
   cells = pd.Series(cells, dtype=object)
-  if column.dtype != object:
+  if column.dtype == object:
+    # As `TableSchema.validate` has what is missing.
+    cells = cells.where(cells.notna(), np.nan)
+  else:
     cells = cells.where(cells.notna(), None).astype(column.dtype)
-  column[which] = cells.to_numpy() if column.dtype == object else cells.array
+  column[which] = cells.array
   return column
 
 

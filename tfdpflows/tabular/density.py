@@ -339,7 +339,7 @@ class TableDensity(TableDistribution):
     if self._order is None:
       return tf.zeros(tf.shape(x)[:1])
     met = tf.fill(tf.shape(x)[:1], -self.log_normalizer)
-    return tf.where(self._order.broken(x), -np.inf, met)
+    return tf.where(self._order.broken(x, rounded=True), -np.inf, met)
 
   def saved_parts(self) -> dict[str, tf.Module]:
     """See `TableDistribution`."""

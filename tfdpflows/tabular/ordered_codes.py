@@ -77,16 +77,31 @@ class OrderedCodes:
       return found
     return tf.where(missing, np.float64(np.nan), found)
 
-  def broken(self, x: tf.Tensor) -> tf.Tensor:
-    """Returns which rows of codes `[..., d]` break one, bool `[...]`."""
-    return self.compared({j: self.steps(x[..., j], j) for j in self.columns})
+  def broken(self, x: tf.Tensor, rounded: bool = False) -> tf.Tensor:
+    """Returns which rows of codes `[..., d]` break one, bool `[...]`.
 
-  def compared(self, steps: dict[int, tf.Tensor]) -> tf.Tensor:
-    """Returns `broken`, of the steps of each column."""
+    Args:
+      x: the codes.
+      rounded: whether they stand for rows that may meet all of them: of more
+        than 2^24 steps float32 has no room for each, and a row is then broken
+        only if it is so by more than is rounded.
+    """
+    steps = {j: self.steps(x[..., j], j) for j in self.columns}
+    slack = {j: self._slack(j) if rounded else 0.0 for j in self.columns}
     # Comparisons with NaN are false.
     return tf.reduce_any(
-      [steps[p.low] + p.gap > steps[p.high] for p in self.pairs], 0
+      [
+        steps[p.low] + p.gap > steps[p.high] + slack[p.low] + slack[p.high]
+        for p in self.pairs
+      ],
+      0,
     )
+
+  def _slack(self, column):
+    encoded = self._encoded[column]
+    if encoded.cell or encoded.size < 2**24:
+      return 0.0
+    return float(np.spacing(np.float32(encoded.size)))
 
 
 class Bins(NamedTuple):

@@ -398,7 +398,7 @@ class HistogramDensity(TableDensity):
     if self._ordered is None:
       return super().log_correction(x)
     share = tf.cast(self._ordered.log_share(x), tf.float32)
-    met = ~self._order.broken(x) & (share > -np.inf)
+    met = ~self._order.broken(x, rounded=True) & (share > -np.inf)
     return tf.where(met, -share - self.log_normalizer, -np.inf)
 
   def connect(self, groups: Sequence[Sequence[int]]) -> None:
