@@ -355,7 +355,7 @@ def from_dict(raw: Any) -> Constraint:
     ValueError: for what is none.
   """
   kinds = {kind.kind: kind for kind in _KINDS}
-  if not isinstance(raw, dict) or raw.get('type') not in kinds:
+  if not isinstance(raw, dict) or raw.get('type') not in [*kinds]:
     raise ValueError(
       f'The schema has the constraint {raw!r}; it needs a "type", one of '
       f'{", ".join(kinds)}.'
@@ -687,8 +687,11 @@ def _replaced(column, which, cells):
     return column
   column = column.copy()
   cells = pd.Series(cells, dtype=object)
+  # Texts that are missing are NaN, as `values.typed` has them.
+  blank = np.nan if column.dtype == object else None
+  cells = cells.where(cells.notna(), blank)
   if column.dtype != object:
-    cells = cells.where(cells.notna(), None).astype(column.dtype)
+    cells = cells.astype(column.dtype)
   column[which] = cells.to_numpy() if column.dtype == object else cells.array
   return column
 
