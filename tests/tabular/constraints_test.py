@@ -23,6 +23,7 @@ from tfdpflows.tabular import (
 )
 from tfdpflows.tabular.expressions import Expression
 from tfdpflows.tabular.ordered_codes import Bins, OrderedBins, OrderedCodes
+from tfdpflows.tabular.raw_values import RawTable
 
 DAYS = '2020-01-01', '2024-12-31'
 FIELDS = (
@@ -134,6 +135,16 @@ def test_clip_changes_each_row_by_itself_so_that_it_meets_them():
     pd.testing.assert_frame_equal(
       alone, found[row : row + 1].reset_index(drop=True)
     )
+
+
+def test_a_text_of_a_combination_is_missing_as_others_are():
+  schema = TableSchema(
+    FIELDS[:2],
+    constraints=[FixedCombinations(('city', 'state'), [('e', None)])],
+  )
+  table = pd.DataFrame({'city': ['e', 'e'], 'state': ['X', None]})
+  found = schema.validate(table, 'clip')['state']
+  assert [type(cell) for cell in found] == [float] * 2
 
 
 def test_counts_of_clipped_cells_include_those_of_broken_rows():
@@ -249,6 +260,8 @@ def test_expressions_are_arithmetic_and_nothing_else(expression):
     ('floor(`c d` / 2) % 3', [2.0, 2.0]),
     ('abs(min(a, -b))', [3.0, np.nan]),
     ('a / 0', [np.inf, np.inf]),
+    ('a // .1', [10.0, 20.0]),
+    ('-a // (a - 2)', [1.0, -np.inf]),
     ('9 ** 9 ** 9 + a', [np.inf, np.inf]),
   ],
 )
@@ -267,6 +280,7 @@ def test_expressions_are_the_same_in_numpy_and_tensorflow(expression, expected):
   ('raw', 'said'),
   [
     ('inequality', 'needs a "type"'),
+    ({'type': ['inequality']}, 'needs a "type"'),
     ({'type': 'unique'}, 'one of inequality, fixedCombinations'),
     ({'type': 'inequality', 'low': 'first'}, 'it needs low, high'),
     (
@@ -449,6 +463,97 @@ def test_an_export_changes_broken_rows_as_clip_does(tmp_path):
 
 
 SCHEMA_PLAIN = dataclasses.replace(SCHEMA, constraints=())
+
+
+def _number(name, last, **details):
+  return Field(name, 'number', 0, last, required=True, **details)
+
+
+def _integer(name, first, last):
+  return Field(name, 'integer', first, last, required=True)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'constraint', 'rows'),
+  [
+    pytest.param(
+      [
+        _number('net', 1e6, decimals=2),
+        _number('tax', 1e5, decimals=2),
+        _number('gross', 2e6, decimals=2),
+      ],
+      Computed('gross', 'net + tax'),
+      [[float(n), n / 100, n * 1.01] for n in range(636_961, 637_061)],
+      id='a sum of many cents',
+    ),
+    pytest.param(
+      [_integer('low', 0, 2 * 10**9), _integer('high', 7, 2 * 10**9)],
+      Inequality('low', 'high', strict=True),
+      [[n, n + 1] for n in range(10**9, 10**9 + 100)],
+      id='an inequality of large numbers',
+    ),
+    pytest.param(
+      [Field('place', 'string', enum=('x', 'y')), _integer('code', 0, 10**9)],
+      FixedCombinations(
+        ['place', 'code'], [['x', 10**9], ['y', 0], ['x', 10**9 - 1]]
+      ),
+      [['x', 10**9], ['y', 0], ['x', 10**9 - 1]],
+      id='combinations of large numbers',
+    ),
+    pytest.param(
+      [_integer('x', 0, 400), _integer('z', 0, 9)],
+      Computed('z', 'floor(x / 49)'),
+      [[x, x // 49] for x in range(401)],
+      id='a quotient of a constant',
+    ),
+    pytest.param(
+      [_integer('x', 0, 400), Field('z', 'boolean', required=True)],
+      Computed('z', 'x / 49 * 49 >= x'),
+      [[x, np.float64(x) / 49 * 49 >= x] for x in range(401)],
+      id='a quotient, and a product',
+    ),
+    pytest.param(
+      [_integer('x', 0, 400), _number('z', 9)],
+      Computed('z', 'x / 49'),
+      [[x, x / 49] for x in range(401)],
+      id='a number of all digits',
+    ),
+  ],
+)
+@pytest.mark.parametrize('clip', [False, True])
+def test_rows_are_the_same_in_graphs_to_the_last_digit(
+  fields, constraint, rows, clip
+):
+  schema = TableSchema(fields, constraints=[constraint])
+  table = schema.validate(
+    pd.DataFrame(rows, columns=schema.names), 'clip' if clip else 'error'
+  )
+  encoder, raw = TableEncoder(schema), RawTable(schema, clip)
+  codes = encoder.encode(table)
+  given = {
+    name: tf.constant(table[name].to_numpy(), column.dtype)
+    for name, column in zip(raw.names, raw.columns)
+  }
+  encode = tf.function(raw.encode, autograph=False)
+  np.testing.assert_array_equal(encode(given), codes)
+  decode = tf.function(raw.decode, autograph=False)
+  decoded = encoder.decode(codes)
+  for name, tensor in decode(tf.constant(codes)).items():
+    cells = tensor.numpy()
+    if tensor.dtype == tf.string:
+      cells = cells.astype(str)
+    np.testing.assert_array_equal(cells, decoded[name])
+  if not isinstance(constraint, Inequality):
+    # Of these, float32 has rows that no model draws.
+    assert not schema.count_clipped(decoded)
+
+
+def test_an_export_tells_missing_values_from_the_largest():
+  fields = [Field('x', 'integer', 0, 9), Field('z', 'integer', 0, 9)]
+  schema = TableSchema(fields, constraints=[Computed('z', 'x')])
+  given = {'x': tf.constant([9.0]), 'z': tf.constant([np.nan])}
+  with pytest.raises(tf.errors.InvalidArgumentError, match='the value is not'):
+    RawTable(schema, False).encode(given)
 
 
 def test_rows_out_of_core_are_those_in_memory(tmp_path):

@@ -355,7 +355,7 @@ def from_dict(raw: Any) -> Constraint:
     ValueError: for what is none.
   """
   kinds = {kind.kind: kind for kind in _KINDS}
-  if not isinstance(raw, dict) or raw.get('type') not in kinds:
+  if not isinstance(raw, dict) or raw.get('type') not in [*kinds]:
     raise ValueError(
       f'The schema has the constraint {raw!r}; it needs a "type", one of '
       f'{", ".join(kinds)}.'

@@ -178,10 +178,13 @@ class TableEncoder:
 
   @staticmethod
   def combined_codes(part: constraints.Combinations) -> np.ndarray:
-    """Returns the code of each field in each combination, `[fields, rows]`."""
+    """Returns the code of each field in each combination, `[fields, rows]`.
+
+    In float64: float32 has not room for all integers.
+    """
     return np.stack(
       [
-        encode_column(
+        _codes_of(
           values.typed(part.frame[f.name], f.type, f.name, f.enum or ()),
           f,
           encoded_column(f),
@@ -255,6 +258,10 @@ def encode_column(
   cells: pd.Series, field: Field, column: EncodedColumn
 ) -> np.ndarray:
   """Returns the codes of some validated values of a column, float32 `[n]`."""
+  return _codes_of(cells, field, column).astype(np.float32)
+
+
+def _codes_of(cells, field, column):
   missing = cells.isna().to_numpy()
   if column.missing and column.cell:
     blank = column.value_size
@@ -283,7 +290,7 @@ def encode_column(
   bad |= missing & (not column.missing)
   if bad.any():
     raise _undeclared(field.name)
-  return np.where(missing, blank, codes).astype(np.float32)
+  return np.where(missing, blank, codes)
 
 
 def _decode_column(x, field, column):

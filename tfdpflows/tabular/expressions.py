@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ _BINARY = {
   ast.Sub: operator.sub,
   ast.Mult: operator.mul,
   ast.Div: operator.truediv,
-  ast.FloorDiv: operator.floordiv,
   ast.Mod: operator.mod,
   ast.Pow: operator.pow,
 }
@@ -36,7 +36,7 @@ class Expression:
   It has numbers, names of columns (in backticks if they are no identifiers, as
   pandas has it), `+ - * / // % **`, brackets, one comparison by `<`, `<=`, `>`
   or `>=`, `abs` and `floor` of one argument, `min` and `max` of two. Nothing
-  else is run.
+  else is run. `x // y` is `floor(x / y)`.
 
   Args:
     text: the expression.
@@ -92,7 +92,9 @@ class Expression:
         raise self._error(f'{node.value} is too large')
     elif isinstance(node, ast.Name):
       names.append(self._quoted.get(node.id, node.id))
-    elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+    elif isinstance(node, ast.BinOp) and (
+      type(node.op) in _BINARY or isinstance(node.op, ast.FloorDiv)
+    ):
       self._check(node.left, names)
       self._check(node.right, names)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -116,25 +118,38 @@ class Expression:
     else:
       raise self._error(f'{ast.unparse(node)} is none of these')
 
-  def __call__(self, columns: dict[str, Any], library: Any) -> Any:
+  def __call__(
+    self,
+    columns: dict[str, Any],
+    library: Any,
+    constant: Callable[[float], Any] = np.float64,
+  ) -> Any:
     """Returns the expression of some columns.
 
     Args:
       columns: dict of arrays or tensors, float64.
       library: where `minimum`, `maximum`, `abs` and `floor` are: `numpy` or
         `tensorflow`.
+      constant: what a number of the text becomes, but in exponents. Not one of
+        Python: 1 / 0 is infinite, and no error.
     """
-    return self._value(self._body, columns, library)
+    return self._value(self._body, columns, library, constant)
 
-  def _value(self, node, columns, library):
-    value = lambda child: self._value(child, columns, library)
+  def _value(self, node, columns, library, constant):
+    value = lambda child: self._value(child, columns, library, constant)
     if isinstance(node, ast.Constant):
-      # Not of Python: 1 / 0 is infinite, and no error.
-      return np.float64(node.value)
+      return constant(node.value)
     if isinstance(node, ast.Name):
       return columns[self._quoted.get(node.id, node.id)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+      # NumPy and TensorFlow have others, which differ where 1 is divided by .1.
+      return library.floor(value(node.left) / value(node.right))
     if isinstance(node, ast.BinOp):
-      return _BINARY[type(node.op)](value(node.left), value(node.right))
+      left = value(node.left)
+      if isinstance(node.op, ast.Pow):
+        # A square is exact where it is known to be one.
+        constant = np.float64
+      return _BINARY[type(node.op)](left, value(node.right))
     if isinstance(node, ast.UnaryOp):
       return -value(node.operand)
     if isinstance(node, ast.Compare):

@@ -141,6 +141,10 @@ class RawColumn(tf.Module):
       InvalidArgumentError: when it runs, naming the column and the row, for a
         value that the schema does not declare; unless it is clipped.
     """
+    return tf.cast(self.exact_codes(x), tf.float32)
+
+  def exact_codes(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns `encode` in float64, which has room for all whole numbers."""
     field, column = self._field, self._column
     if field.categories is not None:
       codes, missing, undeclared = self._categories(x)
@@ -160,8 +164,63 @@ class RawColumn(tf.Module):
       blank = column.value_size
     else:
       blank = (column.value_size + column.size) / 2
-    codes = tf.where(missing, np.float64(blank), codes)
-    return tf.cast(codes, tf.float32)
+    return tf.where(missing, np.float64(blank), codes)
+
+  def number(self, codes: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers of `exact_codes`, float64, NaN for missing ones.
+
+    Not of strings. Numbers with decimals and types of time are whole units.
+    """
+    field, column = self._field, self._column
+    if field.categories is not None:
+      values = np.array(field.categories, np.float64)
+      place = tf.minimum(tf.cast(codes, tf.int32), len(values) - 1)
+      found = tf.gather(tf.constant(values), place)
+    else:
+      found = codes + float((field.grid or (field.minimum,))[0])
+    if not column.missing:
+      return found
+    return tf.where(codes >= column.value_size, np.float64(np.nan), found)
+
+  def operand(self, codes: tf.Tensor) -> tf.Tensor:
+    """Returns `number` as expressions have it: in steps of 1."""
+    found = self.number(codes)
+    if self._field.decimals is None:
+      return found
+    return self._clipped(self._of_steps(found))
+
+  def settled(self, number: tf.Tensor, missing: tf.Tensor) -> tf.Tensor:
+    """Returns computed numbers in the range, see `constraints.settled`.
+
+    Args:
+      number: float64 `[n]`.
+      missing: bool `[n]`.
+
+    Returns:
+      Those of `number`: float64 `[n]`, NaN for missing.
+    """
+    field = self._field
+    if field.type == 'boolean':
+      found = tf.cast(tf.not_equal(number, 0), tf.float64)
+      middle = 0.0
+    elif field.grid is not None:
+      if field.decimals is not None:
+        number = self._scaled(number)
+      first, last = map(float, field.grid)
+      found = tf.clip_by_value(tf.round(number), first, last)
+      middle = float(sum(field.grid) // 2)
+    else:
+      found = self._clipped(number)
+      middle = field.minimum / 2 + field.maximum / 2
+    if not field.required:
+      middle = np.nan
+    return tf.where(missing, np.float64(middle), found)
+
+  def of_settled(self, number: tf.Tensor) -> tf.Tensor:
+    """Returns the values of `settled`."""
+    if self._field.decimals is not None:
+      number = self._clipped(self._of_steps(number))
+    return tf.cast(number, self.dtype)
 
   def _check(self, bad, x, what):
     tf.debugging.Assert(
@@ -251,9 +310,12 @@ class RawColumn(tf.Module):
 
   def _steps(self, number):
     """Numbers as multiples of their step, as `Field.steps` has them."""
+    return tf.round(self._scaled(number))
+
+  def _scaled(self, number):
     if self._is_fraction:
-      return tf.round(number * self._scale)
-    return tf.round(number / self._scale)
+      return number * self._scale
+    return number / self._scale
 
   def _of_steps(self, number):
     if self._is_fraction:
@@ -307,13 +369,13 @@ class RawColumn(tf.Module):
 
 
 class _Constrained:
-  """Codes of fields as codes of columns, where constraints make them others.
+  """Values of fields as codes of columns, where constraints make them others.
 
   What `constraints.meet` and `TableEncoder` do with a `DataFrame`.
   """
 
-  def __init__(self, encoder, columns, clip):
-    self._encoder, self._clip = encoder, clip
+  def __init__(self, encoder, columns, clip, one):
+    self._encoder, self._clip, self._one = encoder, clip, one
     schema = encoder.schema
     self._fields = dict(zip(schema.names, columns))
     self._order = Order(schema.constraints)
@@ -321,7 +383,7 @@ class _Constrained:
     self._highest = self._order.highest(schema) if self._order.pairs else {}
 
   def encode(self, codes):
-    """Returns codes `[n, d]` of a dict of codes of fields, `[n]`."""
+    """Returns float32 `[n, d]` of a dict of exact codes of fields, `[n]`."""
     codes = dict(codes)
     if self._order.pairs:
       codes.update(self._ordered(codes))
@@ -333,10 +395,10 @@ class _Constrained:
         parts.append(self._combined(part, codes))
       else:
         parts.append(codes[part.name])
-    return tf.stack(parts, 1)
+    return tf.stack([tf.cast(part, tf.float32) for part in parts], 1)
 
   def decode(self, x):
-    """Returns a dict of codes of fields, of codes `[n, d]`."""
+    """Returns a dict of values of fields, of codes `[n, d]`."""
     codes = {}
     for i, part in enumerate(self._encoder.parts):
       if isinstance(part, Combinations):
@@ -347,9 +409,14 @@ class _Constrained:
           codes[field.name] = tf.gather(tf.constant(table), place)
       else:
         codes[part.name] = x[:, i]
+    found = {n: self._fields[n].decode(code) for n, code in codes.items()}
     for constraint in self._encoder.computed:
-      codes[constraint.field] = self._computed(constraint, codes)
-    return codes
+      names = constraint.parsed.names
+      numbers = {name: tf.cast(found[name], tf.float64) for name in names}
+      field = self._fields[constraint.field]
+      settled = self._computed(constraint, numbers)
+      found[constraint.field] = field.of_settled(settled)
+    return found
 
   def _assert(self, bad, columns, what):
     tf.debugging.Assert(
@@ -361,18 +428,8 @@ class _Constrained:
       ],
     )
 
-  def _steps(self, code, name):
-    """Codes of a column as its steps, NaN where it is missing."""
-    column = self._fields[name].encoded
-    first, last = self._grids[name]
-    number = tf.cast(code, tf.float64)
-    found = tf.round(tf.clip_by_value(number + first, first, last))
-    if not column.missing:
-      return found
-    return tf.where(number >= column.value_size, np.float64(np.nan), found)
-
   def _ordered(self, codes):
-    steps = {name: self._steps(codes[name], name) for name in self._grids}
+    steps = {n: self._fields[n].number(codes[n]) for n in self._grids}
     pairs = self._order.pairs
     broken = tf.reduce_any(
       [steps[low] + gap > steps[high] for low, high, gap in pairs], 0
@@ -392,7 +449,7 @@ class _Constrained:
       steps[low] = choose(steps[low], steps[high] - gap, tf.minimum)
     found = {}
     for name, number in steps.items():
-      code = tf.cast(number - self._grids[name][0], tf.float32)
+      code = number - self._grids[name][0]
       moved = broken & ~tf.math.is_nan(number)
       found[name] = tf.where(moved, code, codes[name])
     return found
@@ -400,14 +457,17 @@ class _Constrained:
   def _combined(self, part, codes):
     known = self._encoder.combined_codes(part).astype(np.int64)
     given = [tf.cast(codes[field.name], tf.int64) for field in part.fields]
-    sizes = [round(self._fields[f.name].encoded.size) for f in part.fields]
+    # Codes of a wide column reach up to its size.
+    sizes = [round(self._fields[f.name].encoded.size) + 2 for f in part.fields]
     strides = np.cumprod([1, *sizes[:0:-1]], dtype=np.int64)[::-1]
     keys = strides @ known
     order = np.argsort(keys)
     key = tf.add_n([g * s for g, s in zip(given, strides)])
     place = tf.searchsorted(tf.constant(keys[order]), key)
     number = tf.gather(tf.constant(order), tf.minimum(place, len(keys) - 1))
-    exact = tf.equal(tf.gather(tf.constant(keys), number), key)
+    found = tf.unstack(tf.gather(tf.constant(known.T), number), axis=1)
+    # Keys of several wide columns overflow.
+    exact = tf.reduce_all([tf.equal(*pair) for pair in zip(given, found)], 0)
     if not self._clip:
       names = [field.name for field in part.fields]
       self._assert(~exact, names, 'the combination is not allowed')
@@ -422,46 +482,31 @@ class _Constrained:
     )
     return tf.cast(number, tf.float32)
 
-  def _computed(self, constraint, codes):
-    """Codes of a computed column, from those of others."""
-    field = self._encoder.schema[constraint.field]
-    column = self._fields[field.name].encoded
-    number, missing = self._number(constraint, codes)
-    if field.type == 'boolean':
-      code, middle = tf.cast(tf.not_equal(number, 0), tf.float64), 0.0
-    elif field.grid is not None:
-      first, last = field.grid
-      number = tf.where(missing, np.float64(first), field.scaled(number))
-      code = tf.clip_by_value(tf.round(number), first, last) - first
-      middle = float(sum(field.grid) // 2 - first)
-    else:
-      low, high = float(field.minimum), float(field.maximum)
-      code = tf.clip_by_value(number, low, high) - low
-      middle = field.minimum / 2 + field.maximum / 2 - low
-    if not field.required:
-      middle = column.value_size
-      if not column.cell:
-        middle = (column.value_size + column.size) / 2
-    return tf.cast(tf.where(missing, np.float64(middle), code), tf.float32)
-
-  def _number(self, constraint, codes):
-    """The result of an expression, float64, and where it is missing."""
-    operands, missing = {}, tf.zeros(tf.shape(next(iter(codes.values()))), bool)
-    for name in constraint.parsed.names:
-      number = tf.cast(self._fields[name].decode(codes[name]), tf.float64)
-      operands[name] = number
-      missing |= tf.math.is_nan(number)
-    number = tf.cast(constraint.parsed(operands, tf), tf.float64)
-    return number, missing | ~tf.math.is_finite(number)
+  def _computed(self, constraint, numbers):
+    """A computed column as `RawColumn.settled` has it, of its operands."""
+    # A product with a variable: graphs are rewritten so that constants are
+    # multiplied by each other, and not divided by, which rounds otherwise.
+    number = constraint.parsed(
+      numbers, tf, lambda value: np.float64(value) * self._one
+    )
+    number = tf.cast(number, tf.float64)
+    missing = tf.reduce_any([tf.math.is_nan(x) for x in numbers.values()], 0)
+    missing |= ~tf.math.is_finite(number)
+    return self._fields[constraint.field].settled(number, missing)
 
   def _check_computed(self, constraint, codes):
     field = self._encoder.schema[constraint.field]
-    given, found = codes[field.name], self._computed(constraint, codes)
+    names = constraint.parsed.names
+    numbers = {n: self._fields[n].operand(codes[n]) for n in names}
+    found = self._computed(constraint, numbers)
+    given = self._fields[field.name].number(codes[field.name])
     allowed = 1.0 if field.type != 'boolean' else 0.0
     if field.type != 'boolean' and field.grid is None:
       allowed = 1e-6 * (field.maximum - field.minimum)
+    both_missing = tf.math.is_nan(given) & tf.math.is_nan(found)
     self._assert(
-      tf.abs(given - found) > allowed,
+      # Comparisons with NaN are false.
+      ~(tf.abs(given - found) <= allowed) & ~both_missing,
       [field.name],
       f'the value is not {constraint.expression}',
     )
@@ -489,21 +534,23 @@ class RawTable(tf.Module):
       RawColumn(field, encoding.encoded_column(field), clip) for field in schema
     ]
     # As one function: what they are made of is no part of the exported model.
-    rows = _Constrained(encoder, self.columns, clip)
+    self._one = None
+    if encoder.computed:
+      self._one = tf.Variable(1.0, False, dtype=tf.float64)
+    rows = _Constrained(encoder, self.columns, clip, self._one)
     self._rows = lambda: rows
     self._fields = schema.names
 
   def encode(self, values: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns codes, float32 `[n, d]`, of a dict of tensors `[n]`."""
-    codes = [c.encode(values[n]) for n, c in zip(self.names, self.columns)]
+    codes = [c.exact_codes(values[n]) for n, c in zip(self.names, self.columns)]
     return self._rows().encode(dict(zip(self._fields, codes)))
 
   def decode(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns a dict of tensors `[n]`, of codes `[n, d]`."""
-    codes = self._rows().decode(x)
+    values = self._rows().decode(x)
     return {
-      name: column.decode(codes[field])
-      for name, column, field in zip(self.names, self.columns, self._fields)
+      name: values[field] for name, field in zip(self.names, self._fields)
     }
 
   def describe(self) -> list[dict[str, Any]]:
