@@ -46,10 +46,10 @@ _LOWER = (
   'association_error',
 )
 _COMPARED = {
-  'marginal_total_variation': 'distance of columns',
-  'pair_total_variation': 'of pairs',
-  'association_error': 'error of associations',
-  'rare_groups_kept': 'rare groups kept',
+  'marginal_total_variation': 'columns',
+  'pair_total_variation': 'pairs',
+  'association_error': 'associations',
+  'rare_groups_kept': 'rare groups',
   'auroc': 'AUROC',
   'average_precision': 'average precision',
 }
