@@ -1,5 +1,6 @@
 """Shards that a pipeline encodes, and the pipeline itself where Beam is."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -107,12 +108,46 @@ def test_shards_that_are_not_of_these_files_are_refused(files, tmp_path):
     file.write('1,50,3.5,f\n')
   with pytest.raises(ValueError, match=r'2\.csv was not encoded'):
     beam_encoding.shards(folder, files, schema)
-  before = os.stat(folder / '000001.codes').st_mtime_ns
+  (codes,) = folder.glob('000001-*.codes')
+  before = os.stat(codes).st_mtime_ns
   _encode(files, schema, folder)
   # Only what has changed is encoded again.
-  assert os.stat(folder / '000001.codes').st_mtime_ns == before
+  assert os.stat(codes).st_mtime_ns == before
+  assert len([*folder.glob('000002-*')]) == 2
   found = beam_encoding.shards(folder, files, schema)
   assert len(code_store.read(found, schema, 'error')) == 601
+
+
+def test_a_pipeline_that_was_stopped_leaves_no_rows_of_another_schema(
+  files, tmp_path, monkeypatch
+):
+  schema, folder = _subset(SCHEMA), tmp_path / 'shards'
+  *fields, sex = schema.fields
+  sex = dataclasses.replace(sex, enum=sex.enum[::-1])
+  other = dataclasses.replace(schema, fields=[*fields, sex])
+  _encode(files, schema, folder)
+  expected = code_store.read(
+    beam_encoding.shards(folder, files, schema), schema, 'error'
+  )[:]
+
+  def stop(*args, **kwargs):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(beam_encoding.atomic, 'write_file', stop)
+    with pytest.raises(KeyboardInterrupt):
+      _encode(files, other, folder)
+  found = beam_encoding.shards(folder, files, schema)
+  with pytest.raises(ValueError, match='is damaged: run the pipeline again'):
+    code_store.read(found, schema, 'error')
+  _encode(files, schema, folder)
+  np.testing.assert_array_equal(
+    code_store.read(found, schema, 'error')[:], expected
+  )
+  # One that is replaced while a fit begins is not read.
+  _encode(files, other, folder)
+  with pytest.raises(ValueError, match='was not encoded with this schema'):
+    code_store.read(found, schema, 'error')
 
 
 def test_a_bad_row_is_named_and_mended(files, tmp_path):
@@ -138,11 +173,14 @@ def test_a_bad_row_is_named_and_mended(files, tmp_path):
 def test_a_damaged_shard_is_refused(files, tmp_path):
   schema, folder = _subset(SCHEMA), tmp_path / 'shards'
   _encode(files, schema, folder)
-  with open(folder / '000002.codes', 'r+b') as file:
+  (codes,) = folder.glob('000002-*.codes')
+  with open(codes, 'r+b') as file:
     file.truncate(10)
   found = beam_encoding.shards(folder, files, schema)
-  with pytest.raises(ValueError, match=r'000002\.codes is damaged'):
+  with pytest.raises(ValueError, match='000002 is damaged'):
     code_store.read(found, schema, 'error')
+  _encode(files, schema, folder)
+  assert len(code_store.read(found, schema, 'error')) == 600
   # One that was not finished has no facts, or half of them.
   (folder / '000003.json').write_text('{"fac')
   with pytest.raises(ValueError, match=r'3\.csv was not encoded'):

@@ -8,6 +8,8 @@ added afterwards, once, by the process that has the ledger.
 from __future__ import annotations
 
 import contextlib
+import glob
+import hashlib
 import importlib
 import json
 import os
@@ -154,12 +156,21 @@ class Shard:
   def is_current(self, facts: list) -> bool:
     """Whether it is of this file and schema, and complete."""
     found = self.facts()
+    return self._is_of(found, facts) and self._is_whole(found, facts)
+
+  def _is_of(self, found, facts):
     return (
       found is not None
       and found['facts'] == facts
       and found['identity'] == self.identity
       and 'error' not in found
     )
+
+  def _is_whole(self, found, facts):
+    return found['sizes'] == [
+      os.path.getsize(path) if os.path.exists(path) else None
+      for path in self._paths(facts)
+    ]
 
   def check(self, facts: list) -> None:
     """Refuses what is not current.
@@ -171,18 +182,35 @@ class Shard:
     is_known = found.get('identity') == self.identity
     if is_known and found['facts'] == facts and 'error' in found:
       raise ValueError(found['error'])
-    if not self.is_current(facts):
+    if not self._is_of(self.facts(), facts):
       raise ValueError(
         f'{self.name} was not encoded with this schema and out_of_range, or '
         f'has changed since: run the pipeline again. Its shard is {self._path}.'
       )
 
+  def _paths(self, facts):
+    """The files of codes and of units.
+
+    Their names tell of what they are: a pipeline of another schema, that was
+    stopped or that still runs somewhere, writes none of them.
+    """
+    key = json.dumps([facts, self.identity]).encode()
+    key = hashlib.sha256(key).hexdigest()[:16]
+    return [f'{self._path}-{key}{end}' for end in (_CODES, _IDS)]
+
+  def _remove_others(self, paths):
+    for path in glob.glob(f'{glob.escape(self._path)}-*'):
+      if path not in paths:
+        with contextlib.suppress(FileNotFoundError):
+          os.unlink(path)
+
   def write(self, part: Any, encode: code_store.ChunkEncoder) -> None:
     """Encodes the file; what is wrong with it is written in its place."""
     facts = code_store.facts(encode.schema, encode.out_of_range)
     found = {'facts': facts, 'identity': self.identity, 'part': self.name}
+    paths = self._paths(facts)
+    self._remove_others(paths)
     try:
-      paths = self._path + _CODES, self._path + _IDS
       with _file_aside(paths[0]) as codes, _file_aside(paths[1]) as ids:
         for records, of_rows in code_store.records_of(part, encode):
           codes.write(records.tobytes())
@@ -190,7 +218,8 @@ class Shard:
     except ValueError as error:
       found['error'] = str(error)
     else:
-      found.update(rows=encode.rows, present=encode.present)
+      sizes = [os.path.getsize(path) for path in paths]
+      found.update(rows=encode.rows, present=encode.present, sizes=sizes)
     content = json.dumps(found).encode()
     atomic.write_file(
       self._path + _FACTS, lambda file: file.write(content), private=True
@@ -202,15 +231,16 @@ class Shard:
     """Yields what `write` wrote, and adds to what `encode` has counted.
 
     Raises:
-      ValueError: if a file has not the size that it was written with.
+      ValueError: if a file has not the size that it was written with, or was
+        replaced since `check`.
     """
-    found = self.facts()
-    paths = self._path + _CODES, self._path + _IDS
-    dtypes = encode.dtype, encode.id_dtype
-    for path, dtype in zip(paths, dtypes):
-      size = found['rows'] * dtype.itemsize
-      if not os.path.exists(path) or os.path.getsize(path) != size:
-        raise ValueError(f'{path} is damaged: remove it, and encode again.')
+    facts = code_store.facts(encode.schema, encode.out_of_range)
+    self.check(facts)
+    found, paths = self.facts(), self._paths(facts)
+    if not self._is_whole(found, facts):
+      raise ValueError(
+        f'The shard {self._path} is damaged: run the pipeline again.'
+      )
     most = max(_BLOCK // encode.dtype.itemsize, 1)
     with open(paths[0], 'rb') as codes, open(paths[1], 'rb') as ids:
       for start in range(0, found['rows'], most):
