@@ -202,14 +202,15 @@ class FixedCombinations(Constraint):
           f'is about the column {field.name!r} with "decimals"; give its '
           'values as an enum instead'
         )
+    allowed = [_allowed(field) for field in fields]
     for row in self.rows:
       if len(row) != len(fields):
         raise self._error(
           f'has the row {list(row)}; it needs a value for each of '
           f'{list(self.fields)}'
         )
-      for field, value in zip(fields, row):
-        if not _allows(field, value):
+      for field, allows, value in zip(fields, allowed, row):
+        if not allows(value):
           raise self._error(
             f'has the row {list(row)}, and {value!r} is no value that the '
             f'schema declares for {field.name!r}'
@@ -435,6 +436,14 @@ def check(constraints: Sequence[Constraint], schema: TableSchema) -> None:
     Order(constraints).highest(schema)
 
 
+def is_broken(low: Any, high: Any, gap: int) -> Any:
+  """Returns where steps break an inequality; NaN breaks none.
+
+  Without the sum, which float64 has not for the largest integers.
+  """
+  return low >= high if gap else low > high
+
+
 class Order:
   """The inequalities of a schema, together.
 
@@ -502,8 +511,7 @@ class Order:
     """
     found = np.zeros(len(next(iter(steps.values()))), bool)
     for low, high, gap in self.pairs:
-      # Comparisons with NaN are false.
-      found |= steps[low] + gap > steps[high]
+      found |= is_broken(steps[low], steps[high], gap)
     return found
 
   def repaired(
@@ -512,14 +520,15 @@ class Order:
     """Returns steps that meet the inequalities, each row by itself.
 
     A value that is too low is raised to the one that it must not be below;
-    where that has no room, the other is lowered.
+    where that has no room, the other is lowered. What is compared with missing
+    values alone stays.
     """
     steps = {name: found.copy() for name, found in steps.items()}
     for low, high, gap in self.pairs:
       raised = np.fmax(steps[high], steps[low] + gap)
       steps[high] = np.where(np.isnan(steps[high]), np.nan, raised)
-    for name, top in self.highest(schema).items():
-      steps[name] = np.minimum(steps[name], top)
+    for name, found in steps.items():
+      steps[name] = np.minimum(found, schema[name].grid[1])
     for low, high, gap in reversed(self.pairs):
       lowered = np.fmin(steps[low], steps[high] - gap)
       steps[low] = np.where(np.isnan(steps[low]), np.nan, lowered)
@@ -565,17 +574,14 @@ class Combinations:
       Integers `[n]`, and bool `[n]`.
     """
     columns = [df[field.name] for field in self.fields]
-    known = [
-      list(dict.fromkeys(row[i] for row in self.rows if row[i] is not None))
-      for i in range(len(columns))
-    ]
+    known = []
+    for i in range(len(columns)):
+      cells = dict.fromkeys(row[i] for row in self.rows if row[i] is not None)
+      known.append({cell: place for place, cell in enumerate(cells)})
     codes = [_places(column, some) for column, some in zip(columns, known)]
     wanted = np.stack(
       [
-        [
-          len(some) if row[i] is None else some.index(row[i])
-          for row in self.rows
-        ]
+        [len(some) if row[i] is None else some[row[i]] for row in self.rows]
         for i, some in enumerate(known)
       ],
       1,
@@ -600,7 +606,7 @@ def _places(column, known):
   missing = column.isna().to_numpy(bool)
   found = np.full(len(column), len(known), np.int64)
   cells = column.to_numpy(object)[~missing]
-  found[~missing] = pd.Index(known, dtype=object).get_indexer(
+  found[~missing] = pd.Index([*known], dtype=object).get_indexer(
     pd.Index(cells, dtype=object)
   )
   return found
@@ -669,7 +675,7 @@ def _text(cell):
 
 def _broken(order, steps, table, row):
   for low, high, gap in order.pairs:
-    if steps[low][row] + gap > steps[high][row]:
+    if is_broken(steps[low][row], steps[high][row], gap):
       comparison = 'below' if gap else 'at most'
       return values.CellError(
         low,
@@ -801,14 +807,20 @@ def _domain(field):
   return found if field.required else [*found, None]
 
 
-def _allows(field, value):
-  if value is None:
-    return not field.required
-  if field.categories is not None:
-    # True is 1 for Python.
-    return any(
-      isinstance(v, bool) == isinstance(value, bool) and v == value
-      for v in field.categories
-    )
-  is_whole = isinstance(value, int) and not isinstance(value, bool)
-  return is_whole and field.grid[0] <= value <= field.grid[1]
+def _allowed(field):
+  """Which values a field of categories or integers declares, a function."""
+  # True is 1 for Python.
+  known = {(isinstance(v, bool), v) for v in field.categories or ()}
+
+  def allows(value):
+    if value is None:
+      return not field.required
+    if field.categories is None:
+      is_whole = isinstance(value, int) and not isinstance(value, bool)
+      return is_whole and field.grid[0] <= value <= field.grid[1]
+    try:
+      return (isinstance(value, bool), value) in known
+    except TypeError:  # Lists are not hashed.
+      return False
+
+  return allows

@@ -303,10 +303,6 @@ class TableDensity(TableDistribution):
   ) -> tf.Tensor:
     return self.distribution.sample(shape, seed=seed)
 
-  def _can_meet(self, rows):
-    """Which of the rows of `_draw` stand for rows that `draw` keeps."""
-    return ~self._order.broken(rows)
-
   @property
   def log_normalizer(self) -> float:
     """The log of the share of the rows of `_draw` that `draw` keeps.
@@ -327,7 +323,7 @@ class TableDensity(TableDistribution):
 
   @tf.function(autograph=False)
   def _share(self, seed):
-    met = self._can_meet(self._draw([BATCH], seed))
+    met = ~self._order.broken(self._draw([BATCH], seed))
     return tf.reduce_mean(tf.cast(met, tf.float64))
 
   def log_correction(self, x: tf.Tensor) -> tf.Tensor:

@@ -65,11 +65,18 @@ class Expression:
     quoted = []
 
     def name(found):
-      quoted.append(found[1])
+      text = found[1] or found[2]
+      # Python takes some letters for others, such as the sign of micro for mu.
+      if found[2] and text.isascii() and not text.startswith('_quoted_'):
+        return text
+      quoted.append(text)
       return f'_quoted_{len(quoted) - 1}_'
 
     try:
-      tree = ast.parse(re.sub('`([^`]+)`', name, text).strip(), mode='eval')
+      text = re.sub(r'`([^`]+)`|([^\W\d]\w*)', name, text).strip()
+      if '#' in text:
+        raise ValueError('Python would leave out what follows.')
+      tree = ast.parse(text, mode='eval')
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
       raise self._error('it cannot be read') from error
     self._quoted = {f'_quoted_{i}_': name for i, name in enumerate(quoted)}

@@ -17,7 +17,7 @@ import pandas as pd
 import tensorflow as tf
 
 from tfdpflows.tabular import encoding
-from tfdpflows.tabular.constraints import Combinations, Order
+from tfdpflows.tabular.constraints import Combinations, Order, is_broken
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.schema import Field, TableSchema, stand_in
 from tfdpflows.tabular.values import missing_numbers
@@ -380,7 +380,6 @@ class _Constrained:
     self._fields = dict(zip(schema.names, columns))
     self._order = Order(schema.constraints)
     self._grids = {n: schema[n].grid for n in self._order.columns}
-    self._highest = self._order.highest(schema) if self._order.pairs else {}
 
   def encode(self, codes):
     """Returns float32 `[n, d]` of a dict of exact codes of fields, `[n]`."""
@@ -432,7 +431,7 @@ class _Constrained:
     steps = {n: self._fields[n].number(codes[n]) for n in self._grids}
     pairs = self._order.pairs
     broken = tf.reduce_any(
-      [steps[low] + gap > steps[high] for low, high, gap in pairs], 0
+      [is_broken(steps[low], steps[high], gap) for low, high, gap in pairs], 0
     )
     if not self._clip:
       self._assert(broken, self._grids, 'an inequality of the schema is broken')
@@ -443,8 +442,8 @@ class _Constrained:
     )
     for low, high, gap in pairs:
       steps[high] = choose(steps[high], steps[low] + gap, tf.maximum)
-    for name, top in self._highest.items():
-      steps[name] = choose(steps[name], np.float64(top), tf.minimum)
+    for name, (_, last) in self._grids.items():
+      steps[name] = choose(steps[name], np.float64(last), tf.minimum)
     for low, high, gap in reversed(pairs):
       steps[low] = choose(steps[low], steps[high] - gap, tf.minimum)
     found = {}

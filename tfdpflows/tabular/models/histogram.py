@@ -390,16 +390,19 @@ class HistogramDensity(TableDensity):
     )
     return rows
 
-  def _can_meet(self, rows):
-    return self._ordered.is_possible(rows)
-
   def log_correction(self, x: tf.Tensor) -> tf.Tensor:
     """See `TableDensity`."""
     if self._ordered is None:
       return super().log_correction(x)
-    share = tf.cast(self._ordered.log_share(x), tf.float32)
+    share = self._ordered.log_share(x)
     met = ~self._order.broken(x, rounded=True) & (share > -np.inf)
-    return tf.where(met, -share - self.log_normalizer, -np.inf)
+    # Bins in which few values meet them are not always met in so many draws.
+    draws = np.float64(1 + _MOST_MOVES)
+    found = tf.math.log(
+      -tf.math.expm1(draws * tf.math.log1p(-tf.math.exp(share)))
+    )
+    found = tf.where(met, found - share - self.log_normalizer, -np.inf)
+    return tf.cast(found, tf.float32)
 
   def connect(self, groups: Sequence[Sequence[int]]) -> None:
     """Connects the columns of groups directly with each other.
