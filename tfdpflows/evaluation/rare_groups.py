@@ -13,6 +13,8 @@ from tfdpflows.tabular.schema import TableSchema
 # Shares of the real rows that a group may have, and the fewest rows: the share
 # of fewer is not known well in either table.
 _LARGEST, _FEWEST = 0.05, 20
+# A group is there if its share is wrong by at most this factor.
+_FACTOR = 2.0
 # Pairs of more columns would take long and fill the page.
 _MOST_COLUMNS = 24
 
@@ -86,3 +88,13 @@ def _counts(codes, sizes):
   known = np.all([c >= 0 for c in codes], axis=0)
   cells = np.ravel_multi_index([c[known] for c in codes], sizes)
   return dict(zip(*(a.tolist() for a in np.unique(cells, return_counts=True))))
+
+
+def kept(groups: pd.DataFrame) -> pd.Series:
+  """Returns which of some `rare_groups` have half to twice their share, bool.
+
+  >>> kept(pd.DataFrame({'real': [.04, .02], 'synthetic': [.03, .05]})).tolist()
+  [True, False]
+  """
+  ratio = groups['synthetic'] / groups['real']
+  return ratio.between(1 / _FACTOR, _FACTOR)

@@ -11,7 +11,7 @@ import pandas as pd
 from tfdpflows.accounting import PrivacyStatement
 from tfdpflows.evaluation import scores
 from tfdpflows.evaluation.comparison import compare
-from tfdpflows.evaluation.rare_groups import rare_groups
+from tfdpflows.evaluation.rare_groups import kept, rare_groups
 from tfdpflows.tabular.schema import TableSchema
 
 
@@ -83,7 +83,7 @@ def compare_fits(
     found[name] = {
       **_claim(fit.statement),
       **compare(real, rows, schema).summary(),
-      'rare_groups_kept': _kept(groups),
+      'rare_groups_kept': float(kept(groups).mean()),
     }
     if target is not None:
       scored = scores.train_on_synthetic(
@@ -99,10 +99,3 @@ def _claim(statement):
   if not isinstance(statement, dict):
     return {'epsilon': math.nan, 'delta': math.nan}
   return {key: statement.get(key, math.nan) for key in ('epsilon', 'delta')}
-
-
-def _kept(groups):
-  if groups.empty:
-    return math.nan
-  ratio = groups['synthetic'] / groups['real']
-  return float(((ratio >= 0.5) & (ratio <= 2)).mean())

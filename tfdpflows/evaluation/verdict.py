@@ -12,12 +12,11 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.accounting.rounding import round_up_decimals
+from tfdpflows.evaluation import rare_groups
 from tfdpflows.evaluation.comparison import Comparison
 
 # Pairs that depend on each other, and how far their association may be off.
 _STRONG, _NEAR = 0.2, 0.1
-# A group is there if its share is wrong by at most this factor.
-_FACTOR = 2.0
 # Epsilons up to which a guarantee is called strong, and moderate.
 _STRICT, _MODERATE = 1.0, 10.0
 # The unit of statements in a sentence about the table.
@@ -130,8 +129,7 @@ def rare_verdict(groups: pd.DataFrame) -> Verdict:
       'There is no group of 20 rows or more and at most 5 % of them.',
       'Numbers are not looked at here.',
     )
-  ratio = groups['synthetic'] / groups['real']
-  kept = int(((ratio >= 1 / _FACTOR) & (ratio <= _FACTOR)).sum())
+  kept = int(rare_groups.kept(groups).sum())
   share = kept / len(groups)
   return Verdict(
     'Rare groups',

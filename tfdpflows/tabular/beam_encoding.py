@@ -85,14 +85,13 @@ def encode(
     raise ValueError(
       'The table is in no files, and a pipeline reads files: give their paths.'
     )
-  work = [number for number, part in enumerate(parts)]
   function = _encoder(beam)(data, schema.to_dict(), out_of_range, folder)
   with beam.Pipeline(
     options=pipeline_options.PipelineOptions(list(options))
   ) as pipeline:
     _ = (
       pipeline
-      | beam.Create(work)
+      | beam.Create(range(len(parts)))
       # Else one worker might have all files.
       | beam.Reshuffle()
       | 'Encode' >> beam.ParDo(function)

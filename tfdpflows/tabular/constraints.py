@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Combinations of values are the categories of one column of a model.
 _MOST_COMBINATIONS = 1 << 16
-_SHOWN = 3
 
 
 class Constraint(abc.ABC):
@@ -217,9 +216,10 @@ class FixedCombinations(Constraint):
           )
     if len(set(self.rows)) != len(self.rows):
       raise self._error('has a row twice; remove one')
-    if not 1 <= len(self.allowed(schema)) <= _MOST_COMBINATIONS:
+    count = len(self.allowed(schema))
+    if not 1 <= count <= _MOST_COMBINATIONS:
       raise self._error(
-        f'allows {len(self.allowed(schema))} combinations of '
+        f'allows {count} combinations of '
         f'{list(self.fields)}; a model needs 1 to {_MOST_COMBINATIONS}'
       )
 
@@ -758,6 +758,19 @@ def computed_values(number: np.ndarray, field: Field) -> Any:
   return found.to_numpy() if field.required else found
 
 
+def tolerance(field: Field) -> float:
+  """Returns by how much a value may differ from the one that is computed.
+
+  In steps of a field that has them, since other programs round the last digit
+  otherwise.
+  """
+  if field.type == 'boolean':
+    return 0.0
+  if field.grid is not None:
+    return 1.0
+  return 1e-6 * (field.maximum - field.minimum)
+
+
 def _computed(table, constraint, schema, out_of_range):
   field = schema[constraint.field]
   number = computed_steps(constraint, schema, table)
@@ -767,13 +780,7 @@ def _computed(table, constraint, schema, out_of_range):
   if out_of_range == 'error':
     given = table[field.name]
     before = field.steps(given) if field.grid else _number(given, field)
-    # Other programs round the last digit otherwise.
-    allowed = 1.0
-    if field.type == 'boolean':
-      allowed = 0.0
-    elif field.grid is None:
-      allowed = 1e-6 * (field.maximum - field.minimum)
-    far = ~(np.abs(before - number) <= allowed)
+    far = ~(np.abs(before - number) <= tolerance(field))
     far &= ~(np.isnan(before) & np.isnan(number))
     if far.any():
       row = int(np.flatnonzero(far)[0])

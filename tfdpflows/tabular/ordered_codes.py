@@ -125,6 +125,14 @@ class Bins(NamedTuple):
     return np.append(0.0, inner), np.append(inner, 1.0)
 
   @property
+  def codes(self) -> tuple[np.ndarray, np.ndarray]:
+    """The codes where bins begin and end."""
+    return (
+      np.append(self.edges[0], self.cuts),
+      np.append(self.cuts, self.edges[-1]),
+    )
+
+  @property
   def cumulative(self) -> tuple[np.ndarray, np.ndarray]:
     """The edges, and the probability below each."""
     p = np.asarray(self.probabilities, np.float64)
@@ -145,8 +153,7 @@ class OrderedBins:
     self._order, self._bins = order, bins
     lowest, highest = {}, {}
     for j, some in bins.items():
-      firsts = np.append(some.edges[0], some.cuts)
-      lasts = np.append(some.cuts, some.edges[-1])
+      firsts, lasts = some.codes
       # A missing value is no end: it breaks nothing.
       first = order.steps(firsts, j).numpy()
       last = order.steps(np.nextafter(lasts, -np.inf), j).numpy()
@@ -279,12 +286,10 @@ class OrderedBins:
         np.diff(edges) / np.maximum(np.diff(upto), _TINY),
       )
     )
-    firsts = np.append(edges[0], some.cuts)
-    lasts = np.append(some.cuts, edges[-1])
     if bins is None:
-      ends = firsts[:, None], lasts[:, None]
+      ends = [end[:, None] for end in some.codes]
     else:
-      ends = [tf.gather(tf.constant(e), bins) for e in (firsts, lasts)]
+      ends = [tf.gather(tf.constant(end), bins) for end in some.codes]
     return start + slope * (place - below), *ends
 
 

@@ -17,7 +17,12 @@ import pandas as pd
 import tensorflow as tf
 
 from tfdpflows.tabular import encoding
-from tfdpflows.tabular.constraints import Combinations, Order, is_broken
+from tfdpflows.tabular.constraints import (
+  Combinations,
+  Order,
+  is_broken,
+  tolerance,
+)
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.schema import Field, TableSchema, stand_in
 from tfdpflows.tabular.values import missing_numbers
@@ -499,13 +504,10 @@ class _Constrained:
     numbers = {n: self._fields[n].operand(codes[n]) for n in names}
     found = self._computed(constraint, numbers)
     given = self._fields[field.name].number(codes[field.name])
-    allowed = 1.0 if field.type != 'boolean' else 0.0
-    if field.type != 'boolean' and field.grid is None:
-      allowed = 1e-6 * (field.maximum - field.minimum)
     both_missing = tf.math.is_nan(given) & tf.math.is_nan(found)
     self._assert(
       # Comparisons with NaN are false.
-      ~(tf.abs(given - found) <= allowed) & ~both_missing,
+      ~(tf.abs(given - found) <= tolerance(field)) & ~both_missing,
       [field.name],
       f'the value is not {constraint.expression}',
     )
