@@ -83,19 +83,19 @@ class TableDistribution(tf.Module, abc.ABC):
     """
     count = -(-num_rows // BATCH)
     if count:
-      # Traced in this thread; the other one only runs it.
+      # Traced in this thread; the others only run it.
       self._sample_batch.get_concrete_function(tf.TensorSpec([2], tf.int32))
 
-    def draw():
-      seed = rng.integers(-(2**31), 2**31, 2, dtype=np.int32)
+    def draw(seed):
       return self._sample_batch(tf.constant(seed)).numpy()
 
-    # In one thread, and so in order.
-    with futures.ThreadPoolExecutor(1) as thread:
+    # Two at a time: one alone leaves processors idle between operations.
+    with futures.ThreadPoolExecutor(2) as threads:
       drawn = collections.deque()
       for number in range(count):
         while number + len(drawn) < count and len(drawn) < _AHEAD:
-          drawn.append(thread.submit(draw))
+          seed = rng.integers(-(2**31), 2**31, 2, dtype=np.int32)
+          drawn.append(threads.submit(draw, seed))
         yield drawn.popleft().result()[: num_rows - number * BATCH]
     release_graph_tensors()
 
