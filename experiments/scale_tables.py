@@ -57,7 +57,31 @@ def section(folder):
       _WIDE_HEADER,
       *map(_wide_row, content['runs']),
     ]
+  for content, name in results_document.load_results(folder, 'beam*.json'):
+    lines += [
+      '',
+      f'The pass by Apache Beam, from `{name}`: its DirectRunner, with workers '
+      f'that are processes of this machine, of {content["cores"]} cores. Its '
+      'seconds have the start of the workers in them. Codes are compared with '
+      'those of the local pass, byte by byte.',
+      '',
+      '| rows | workers | local pass | Beam | codes | load average |',
+      '|---|---|---|---|---|---|',
+      *map(_beam_row, content['runs']),
+    ]
   return '\n'.join(['## Large tables', *lines])
+
+
+def _beam_row(run):
+  local, beam = (
+    f'{run["rows"] / run[name]:,.0f} rows/s'
+    for name in ('local_seconds', 'beam_seconds')
+  )
+  return (
+    f'| {run["rows"]:,} | {run["workers"]} | {local} | {beam} | '
+    f'{"equal" if run["equal"] else "different"} | '
+    f'{run["load_average"]:.1f} |'
+  )
 
 
 def _wide_row(run):
