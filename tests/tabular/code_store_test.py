@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.tabular import small_table
-from tfdpflows import accounting, mechanisms
+from tfdpflows import accounting, mechanisms, stored_rows
 from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms import histograms, marginals
 from tfdpflows.randomness import Randomness
@@ -59,8 +59,7 @@ def shards(people, tmp_path):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-  for module in (histograms, marginals):
-    monkeypatch.setattr(module, 'BLOCK', 64)
+  monkeypatch.setattr(stored_rows, 'BLOCK', 64)
 
 
 def _source(table):

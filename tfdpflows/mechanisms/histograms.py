@@ -324,12 +324,18 @@ def _weights_below(x, edges, columns, units):
       else:
         values = _counted(block[:, i].astype(np.float64), columns[i])
         place = np.searchsorted(edge, values, side='right')
-      found.append(np.bincount(place, weights, len(edge) + 1))
-    return found
+      if len(edge) < len(block):
+        place = np.bincount(place, weights, len(edge) + 1)
+      found.append(place)
+    return found, 1 if weights is None else weights
 
-  for found in x.map_blocks(of_block) if edges else ():
+  for found, weights in x.map_blocks(of_block) if edges else ():
     for total, new in zip(counts.values(), found):
-      total += new
+      if len(new) == len(total):
+        total += new
+      else:
+        # Of so many edges counts of each block would be the larger arrays.
+        np.add.at(total, new, weights)
   return {i: np.cumsum(count) for i, count in counts.items()}
 
 

@@ -423,8 +423,6 @@ def _checked(codes, sizes):
     )
   if min(sizes, default=1) < 1:
     raise ValueError(f'sizes are {sizes}; a column has one bin at least.')
-  if isinstance(codes, StoredRows):
-    return codes, sizes
   return codes, sizes
 
 
