@@ -750,6 +750,15 @@ class TableSchema:
           'with "fieldsMatch": "subset" the schema leaves others out.'
         )
 
+  def check_unit(self, names: Collection[str]) -> None:
+    """Refuses a table that has not the column of the privacy unit.
+
+    Raises:
+      ValueError: naming it.
+    """
+    if self.privacy_unit not in names:
+      raise ValueError(_no_unit(self.privacy_unit, names))
+
   def warn_of_constants(self) -> None:
     """Warns of columns that are declared to have one value only."""
     for field in self.fields:
@@ -869,8 +878,7 @@ class TableSchema:
         an identifier.
     """
     names = [str(name) for name in values.checked_names(df)]
-    if self.privacy_unit not in names:
-      raise ValueError(_no_unit(self.privacy_unit, names))
+    self.check_unit(names)
     column = df.iloc[:, names.index(self.privacy_unit)]
     if values.is_missing(column, (), self._words()).all():
       raise self.no_identifiers()
