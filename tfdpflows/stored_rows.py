@@ -5,14 +5,17 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
+
+if TYPE_CHECKING:
+  import pandas as pd
 
 # Rows that are read at one time.
 BLOCK = 1 << 16
 
-__all__ = ['BLOCK', 'MappedRows', 'StoredRows']
+__all__ = ['BLOCK', 'MappedRows', 'StoredRows', 'TableParts']
 
 
 class StoredRows(abc.ABC):
@@ -100,3 +103,21 @@ class MappedRows(StoredRows):
       return self._function(found)
     flat = self._function(found.reshape(-1, found.shape[-1]))
     return flat.reshape(*found.shape[:-1], -1)
+
+
+class TableParts(abc.ABC):
+  """A table of columns of any types that is read in parts, several times.
+
+  Attributes:
+    digest: uint8 `[32]`, a SHA-256 of all that the rows are a function of.
+  """
+
+  digest: np.ndarray
+
+  @abc.abstractmethod
+  def __len__(self) -> int:
+    """Returns the number of rows."""
+
+  @abc.abstractmethod
+  def frames(self) -> Iterator[pd.DataFrame]:
+    """Yields the rows, some at a time, in the same order each time."""

@@ -15,6 +15,7 @@ import pytest
 
 from tfdpflows import accounting, cli
 from tfdpflows.tabular.code_store import CodeStore
+from tfdpflows.tabular.draft_rows import DraftRows
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import read_table
@@ -79,6 +80,8 @@ def folder(tmp_path, monkeypatch):
   def fit_to_directory(table, schema, model_dir, **arguments):
     if isinstance(table, CodeStore):
       table = TableEncoder(schema).decode(table[:])
+    elif isinstance(table, DraftRows):
+      table = pd.concat(table.frames(), ignore_index=True)
     Synthesizer.calls.append(('fit', len(table), model_dir, arguments))
     (tmp_path / model_dir).mkdir(exist_ok=True)
     (tmp_path / model_dir / 'model.json').touch()

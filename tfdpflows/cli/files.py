@@ -14,6 +14,7 @@ if TYPE_CHECKING:
   import pandas as pd
 
   from tfdpflows.tabular.code_store import CodeStore
+  from tfdpflows.tabular.draft_rows import DraftRows
   from tfdpflows.tabular.schema import TableSchema
   from tfdpflows.tabular.sources import Source
   from tfdpflows.tabular.synthesizer import TabularSynthesizer
@@ -127,7 +128,7 @@ def read_private(
   resume: bool,
   overwrite: bool,
   max_rows_per_unit: int | None,
-) -> pd.DataFrame | CodeStore:
+) -> pd.DataFrame | CodeStore | DraftRows:
   """Reads the table of a fit; errors name the file, column and row.
 
   Args:
@@ -140,10 +141,10 @@ def read_private(
     max_rows_per_unit: value of the flag.
 
   Returns:
-    What was read and validated: of a schema with marks all rows, else their
-    codes.
+    What was read and validated: the codes of the rows, or of a schema with
+    marks what reads them again.
   """
-  from tfdpflows.tabular import code_store
+  from tfdpflows.tabular import code_store, draft_rows
 
   source = source_of(paths, schema)
   with warnings.catch_warnings():
@@ -158,18 +159,17 @@ def read_private(
         overwrite=overwrite,
         max_rows_per_unit=max_rows_per_unit,
       )
-  table = source.to_frame(schema, out_of_range)
-  name = ', '.join(paths)
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
+    table = draft_rows.of_source(source, schema, out_of_range)
+    if isinstance(table, draft_rows.DraftRows):
+      return table
+    try:
       found = schema.validate(table, out_of_range)
       if schema.privacy_unit is None:
         return found
       ids = schema.unit_ids(table, out_of_range)
-      return found.assign(**{schema.privacy_unit: ids.to_numpy()})
-  except ValueError as error:
-    raise ValueError(f'{name}: {error}') from error
+    except ValueError as error:
+      raise ValueError(f'{", ".join(paths)}: {error}') from error
+  return found.assign(**{schema.privacy_unit: ids.to_numpy()})
 
 
 def load_model(model_dir: str) -> TabularSynthesizer:

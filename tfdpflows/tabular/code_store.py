@@ -362,7 +362,7 @@ def stored(
     )
   # A kill may have come before the codes were moved.
   for place in (begun, folder) if resume else (folder,):
-    found = _reopen(source, schema, out_of_range, place, max_rows_per_unit)
+    found = reopen(source, schema, out_of_range, place, max_rows_per_unit)
     if found is not None:
       if place == begun:
         # Of another try, which was read and never begun.
@@ -371,8 +371,14 @@ def stored(
   return read(source, schema, out_of_range, folder, max_rows_per_unit)
 
 
-def _reopen(source, schema, out_of_range, folder, max_rows):
-  """Returns what a pass over the same files stored, `None` without such.
+def reopen(
+  source: Source,
+  schema: TableSchema,
+  out_of_range: str,
+  folder: str,
+  max_rows: int | None = None,
+) -> CodeStore | None:
+  """Returns what `read` stored of the same files, `None` without such.
 
   Files are the same if their paths, sizes and times are; a table in no files
   has to be read again. The digest is that of what the store holds now.

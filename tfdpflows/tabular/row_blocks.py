@@ -85,20 +85,35 @@ def blocks(
   ...  for block in row_blocks.blocks(Source.of(path), schema)]
   [[31, 64]]
   """
-  clip, is_empty = out_of_range == 'clip', True
+  is_empty = True
   for part in source.parts:
-    first, names = 0, None
-    for chunk in part.read(wanted(schema), clip):
-      if names is None:
-        code_store.check_columns(part, names := list(chunk), schema, units)
-      known = [name for name in wanted(schema) if name in chunk]
-      found = pd.DataFrame({name: cells(chunk[name]) for name in known})
-      if len(found):
-        is_empty = False
-        yield Block(part, first, found)
-        first += len(found)
+    for block in blocks_of(part, schema, out_of_range, units):
+      is_empty = False
+      yield block
   if is_empty:
     raise source.no_rows()
+
+
+def blocks_of(
+  part: Part, schema: TableSchema, out_of_range: str, units: bool = False
+) -> Iterator[Block]:
+  """Yields the rows of a part of a table, which may have none.
+
+  Args:
+    part: the `Part`.
+    schema: see `blocks`, as the errors.
+    out_of_range: see there.
+    units: see there.
+  """
+  first, names = 0, None
+  for chunk in part.read(wanted(schema), out_of_range == 'clip'):
+    if names is None:
+      code_store.check_columns(part, names := list(chunk), schema, units)
+    known = [name for name in wanted(schema) if name in chunk]
+    found = pd.DataFrame({name: cells(chunk[name]) for name in known})
+    if len(found):
+      yield Block(part, first, found)
+      first += len(found)
 
 
 def read_rows(

@@ -735,6 +735,19 @@ class TableSchema:
       columns[field.name] = _declared(column, field, marks, clip, fitting)
     return constraints.meet(pd.DataFrame(columns), self, out_of_range)
 
+  def validate_part(self, df: pd.DataFrame, out_of_range: str) -> pd.DataFrame:
+    """Returns some rows as `validate` does those of a table to be learned.
+
+    What all rows have to have, together, is not checked: that there are two,
+    and a value in each column.
+    """
+    clip, columns = out_of_range == 'clip', {}
+    for field in self.fields:
+      marks = field.from_data
+      column = typed(df[field.name], field, marks, clip)
+      columns[field.name] = _declared(column, field, marks, clip)
+    return constraints.meet(pd.DataFrame(columns), self, out_of_range)
+
   def check_columns(self, names: Collection[str]) -> None:
     """Refuses a table with other columns than the schema.
 

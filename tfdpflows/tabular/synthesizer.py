@@ -21,6 +21,7 @@ from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
   code_store,
   conditioning,
+  draft_rows,
   fitting,
   model_card,
   model_directory,
@@ -327,6 +328,11 @@ class TabularSynthesizer:
         progress=progress,
         units=units,
         absent=absent,
+        folder=(
+          None
+          if work_dir is None
+          else os.path.join(os.fspath(work_dir), code_store.ROWS)
+        ),
       )
     except BaseException:
       # Unlocks it, so that another synthesizer can go on with it.
@@ -403,13 +409,14 @@ class TabularSynthesizer:
     return table, units, columns, absent
 
   def _read(self, data, work_dir, resume, overwrite):
-    """Returns a table as a `DataFrame`, or its codes."""
-    if isinstance(data, (pd.DataFrame, code_store.CodeStore)):
+    """Returns a table as a `DataFrame`, its codes or its `DraftRows`."""
+    known = (pd.DataFrame, code_store.CodeStore, draft_rows.DraftRows)
+    if isinstance(data, known):
       return data
     source = Source.of(data, self.schema.dialect)
     if self.schema.is_draft:
-      # Types and ranges are found privately first, of all rows in memory.
-      return source.to_frame(self.schema, self.out_of_range)
+      # Types and ranges are found privately first.
+      return draft_rows.of_source(source, self.schema, self.out_of_range)
     return code_store.stored(
       source,
       self.schema,
