@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
@@ -119,5 +119,11 @@ class TableParts(abc.ABC):
     """Returns the number of rows."""
 
   @abc.abstractmethod
-  def frames(self) -> Iterator[pd.DataFrame]:
-    """Yields the rows, some at a time, in the same order each time."""
+  def frames(
+    self, names: Collection[str] | None = None
+  ) -> Iterator[pd.DataFrame]:
+    """Yields the rows, some at a time, in the same order each time.
+
+    Args:
+      names: the columns that are needed, all by default.
+    """

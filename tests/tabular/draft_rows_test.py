@@ -13,6 +13,7 @@ from tfdpflows.tabular import (
   TableSchema,
   TabularSynthesizer,
   code_store,
+  draft_rows,
 )
 from tfdpflows.tabular import sources as table_sources
 from tfdpflows.tabular.draft_rows import DraftRows, of_source
@@ -55,6 +56,12 @@ def paths(people, tmp_path):
     path = tmp_path / f'{name}.parquet'
     pa.parquet.write_table(table, path, row_group_size=400)
   return sorted(tmp_path.iterdir())
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch):
+  """As if the table were too large for the memory."""
+  monkeypatch.setattr(draft_rows, '_MOST_IN_MEMORY', 0)
 
 
 @pytest.fixture
@@ -194,8 +201,16 @@ def test_errors_name_file_row_and_column(people, paths, small_chunks):
   assert len(of_source(Source.of(paths[2]), schema, 'clip')) == 9
 
 
-def test_streams_and_units_are_read_into_memory(people, paths):
+def test_small_tables_streams_and_units_are_in_memory(
+  people, paths, monkeypatch
+):
   schema = _draft(people)
+  with monkeypatch.context() as patched:
+    patched.setattr(draft_rows, '_MOST_IN_MEMORY', ROWS)
+    found = of_source(Source.of(paths), schema, 'error')
+  expected = schema.validate(Source.of(paths).to_frame(), 'error')
+  pd.testing.assert_frame_equal(found, expected)
+  assert isinstance(of_source(Source.of(paths), schema, 'error'), DraftRows)
   table = pa.Table.from_pandas(people, preserve_index=False)
   found = of_source(Source.of(table.to_reader(100)), schema, 'error')
   assert isinstance(found, pd.DataFrame)

@@ -414,12 +414,14 @@ class _Parts:
     self._source, self._schema = table, schema
     self._types, self._kinds = {}, None
 
-  def _frames(self):
-    """Yields parts of the columns, and which of their cells were present."""
-    for df in self._source.frames():
-      table = self._schema.public_part(df)
+  def _frames(self, names):
+    """Yields parts of some columns, and which of their cells were present."""
+    schema = type(self._schema)([self._schema[name] for name in names])
+    types = {n: field for n, field in self._types.items() if n in schema.names}
+    for df in self._source.frames(schema.names):
+      table = schema.public_part(df)
       were_present = table.notna()
-      _set_types(table, self._schema, self._types)
+      _set_types(table, schema, types)
       yield table, were_present
 
   def arrays(self):
@@ -429,7 +431,7 @@ class _Parts:
     if self._kinds is None:
       marked = [f.name for f in self._schema if 'type' in f.from_data]
       self._kinds = {name: collections.Counter() for name in marked}
-      for table, _ in self._frames():
+      for table, _ in self._frames(marked):
         for of, counts in self._kinds.items():
           counts.update(self._schema.kinds(table[of]).tolist())
     counts = self._kinds[name]
@@ -440,7 +442,10 @@ class _Parts:
 
   def domains(self, fields, delta):
     bins, counts = {}, {}
-    for table, _ in self._frames():
+    fields = {
+      n: f for n, f in fields.items() if set(f.from_data) - {'required'}
+    }
+    for table, _ in self._frames(fields) if fields else ():
       found = _domains(fields, table, np.ones(len(table)), delta)
       for name, domain in found.items():
         if isinstance(domain, Categories):
@@ -459,11 +464,11 @@ class _Parts:
       )
       for name, known in counts.items()
     }
-    return {name: {**bins, **enums}[name] for name in found}
+    return {name: {**bins, **enums}[name] for name in fields}
 
   def measure_left(self, categories, shares, noise, rng):
     sums = {name: some.no_counts() for name, some in categories.items()}
-    for table, _ in self._frames():
+    for table, _ in self._frames(categories):
       places = [some.places(table[n]) for n, some in categories.items()]
       left = [s.left(p) for s, p in zip(categories.values(), places)]
       parts = _parts_of_rows(left, shares)
@@ -475,7 +480,7 @@ class _Parts:
 
   def outcomes(self, fields):
     counts = {name: np.zeros(len(_OUTCOMES)) for name in fields}
-    for table, were_present in self._frames():
+    for table, were_present in self._frames(fields):
       weights = np.ones(len(table))
       for name, field in fields.items():
         counts[name] += _outcome(

@@ -735,18 +735,35 @@ class TableSchema:
       columns[field.name] = _declared(column, field, marks, clip, fitting)
     return constraints.meet(pd.DataFrame(columns), self, out_of_range)
 
-  def validate_part(self, df: pd.DataFrame, out_of_range: str) -> pd.DataFrame:
+  def validate_part(
+    self,
+    df: pd.DataFrame,
+    out_of_range: str,
+    names: Collection[str] | None = None,
+  ) -> pd.DataFrame:
     """Returns some rows as `validate` does those of a table to be learned.
 
     What all rows have to have, together, is not checked: that there are two,
     and a value in each column.
+
+    Args:
+      df: the rows.
+      out_of_range: see `validate`.
+      names: the columns that are needed. With constraints between columns it
+        has all of them anyway.
     """
     clip, columns = out_of_range == 'clip', {}
+    is_needed = set(self.names if self.constraints or not names else names)
     for field in self.fields:
+      if field.name not in is_needed:
+        continue
       marks = field.from_data
       column = typed(df[field.name], field, marks, clip)
       columns[field.name] = _declared(column, field, marks, clip)
-    return constraints.meet(pd.DataFrame(columns), self, out_of_range)
+    table = pd.DataFrame(columns)
+    if not self.constraints:
+      return table
+    return constraints.meet(table, self, out_of_range)
 
   def check_columns(self, names: Collection[str]) -> None:
     """Refuses a table with other columns than the schema.
