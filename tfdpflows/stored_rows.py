@@ -5,9 +5,11 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
+
+from tfdpflows._threads import map_ahead
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -55,10 +57,17 @@ class StoredRows(abc.ABC):
     # NumPy would read all rows, one by one.
     raise TypeError('These rows are read in parts; rows[:] has all in memory.')
 
-  def blocks(self) -> Iterator[np.ndarray]:
-    """Yields all rows, some at a time."""
-    for start in range(0, len(self), BLOCK):
-      yield self[start : start + BLOCK]
+  def map_blocks(
+    self, function: Callable[[int, np.ndarray], Any]
+  ) -> Iterator[Any]:
+    """Yields a function of the number of a row and of a block from there on.
+
+    It is called in threads, for all rows in their order.
+    """
+    return map_ahead(
+      lambda start: function(start, self[start : start + BLOCK]),
+      range(0, len(self), BLOCK),
+    )
 
 
 class MappedRows(StoredRows):
