@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Union
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
 from tfdpflows._threads import map_ahead
 
+if TYPE_CHECKING:
+  import pandas as pd
+
 # Rows that are read at one time.
 BLOCK = 1 << 16
 
-__all__ = ['BLOCK', 'MappedRows', 'StoredRows']
+__all__ = ['BLOCK', 'MappedRows', 'StoredRows', 'TableParts']
 
 
 class StoredRows(abc.ABC):
@@ -109,3 +112,27 @@ class MappedRows(StoredRows):
       return self._function(found)
     flat = self._function(found.reshape(-1, found.shape[-1]))
     return flat.reshape(*found.shape[:-1], -1)
+
+
+class TableParts(abc.ABC):
+  """A table of columns of any types that is read in parts, several times.
+
+  Attributes:
+    digest: uint8 `[32]`, a SHA-256 of all that the rows are a function of.
+  """
+
+  digest: np.ndarray
+
+  @abc.abstractmethod
+  def __len__(self) -> int:
+    """Returns the number of rows."""
+
+  @abc.abstractmethod
+  def frames(
+    self, names: Collection[str] | None = None
+  ) -> Iterator[pd.DataFrame]:
+    """Yields the rows, some at a time, in the same order each time.
+
+    Args:
+      names: the columns that are needed, all by default.
+    """
