@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Union
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 # Rows that are read at one time.
 BLOCK = 1 << 16
 
-__all__ = ['BLOCK', 'MappedRows', 'StoredRows', 'TableParts']
+__all__ = ['BLOCK', 'BlockFile', 'MappedRows', 'StoredRows', 'TableParts']
 
 
 class StoredRows(abc.ABC):
@@ -31,11 +32,14 @@ class StoredRows(abc.ABC):
     dtype: of the arrays.
     digest: uint8 `[32]`, a SHA-256 of all that the rows are a function of.
       Rows that differ have different ones.
+    path: of the file that they are in, in a folder that is private to the user;
+      `None` for rows that are in none.
   """
 
   shape: tuple[int, int]
   dtype: np.dtype
   digest: np.ndarray
+  path: Union[str, None] = None
 
   def __len__(self) -> int:
     return self.shape[0]
@@ -136,3 +140,48 @@ class TableParts(abc.ABC):
     Args:
       names: the columns that are needed, all by default.
     """
+
+
+class BlockFile(StoredRows):
+  """A copy of stored rows in a file: block after block, columns apart.
+
+  For small integers that are read many times, and take long to compute.
+
+  Args:
+    rows: `StoredRows` of integers.
+    path: the file, private to the user; one that is there is replaced.
+    dtype: of the integers.
+
+  Raises:
+    OSError: if the file cannot be written.
+  """
+
+  def __init__(self, rows: StoredRows, path: str, dtype: np.dtype):
+    self.path, self.dtype = path, np.dtype(dtype)
+    self.shape, self.digest = rows.shape, rows.digest
+    self._block = BLOCK
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o600), 'wb') as file:
+      for columns in rows.map_blocks(
+        lambda unused_start, block: np.ascontiguousarray(block.T, self.dtype)
+      ):
+        file.write(columns)
+
+  def __getitem__(self, which):
+    n, d = self.shape
+    if isinstance(which, slice):
+      start, stop, _ = which.indices(n)
+      if start % self._block == 0 and stop == min(start + self._block, n):
+        size, offset = (stop - start) * d, start * d * self.dtype.itemsize
+        found = np.fromfile(self.path, self.dtype, size, offset=offset)
+        return found.reshape(d, stop - start).T
+      which = np.arange(start, max(start, stop))
+    start = which // self._block * self._block
+    length = np.minimum(self._block, n - start)
+    first = start * d + which - start
+    places = first[..., None] + length[..., None] * np.arange(d)
+    return np.memmap(self.path, self.dtype, 'r')[places]
+
+  def remove(self) -> None:
+    """Removes the file; the rows cannot be read any more."""
+    os.unlink(self.path)
