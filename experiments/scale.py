@@ -43,7 +43,7 @@ from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer, sinks
 
 EPSILON, DELTA = 1.0, 1e-9
 _SEED = 0
-_KEYS = ('dataset', 'columns', 'rows', 'epsilon')
+_KEYS = ('dataset', 'columns', 'rows', 'format', 'epsilon')
 _WIDE_KEYS = ('dataset', 'columns', 'rows')
 # Seeds beyond those of files, of rows that are learned from and scored on.
 _LEARNED, _HELD_OUT = 10**6, 10**6 + 1
@@ -108,6 +108,7 @@ def run(
   *,
   rows=(1_000_000,),
   epsilons=(EPSILON,),
+  file_format='parquet',
   data=None,
   output=None,
   smoke=False,
@@ -118,6 +119,7 @@ def run(
     dataset: one of `datasets.DATASETS`.
     rows: numbers of rows.
     epsilons: of the fits.
+    file_format: 'parquet', or 'csv' for one CSV file of the same rows.
     data: folder that keeps the files of rows, and has some of them already;
       `None` for one that is deleted.
     output: JSON file to go on with, or `None`.
@@ -144,14 +146,19 @@ def run(
   small.fit(train, progress=False)
   truth = _Truth(small, target, scored)
   for count in rows:
-    known = {'dataset': dataset, 'columns': len(schema), 'rows': count}
+    known = {
+      'dataset': dataset,
+      'columns': len(schema),
+      'rows': count,
+      'format': file_format,
+    }
     wanted = [e for e in epsilons if not results.has(**known, epsilon=e)]
     if not wanted:
       continue
     # On the disk of the rows, whose files it links to.
     place = data and os.path.dirname(os.path.abspath(data))
     with tempfile.TemporaryDirectory(dir=place) as folder:
-      read = _read(small, count, shard, folder, data)
+      read = _read(small, count, shard, file_format, folder, data)
       for epsilon in wanted:
         found = _fit(folder, epsilon, tiny, truth)
         results.add({**known, 'epsilon': epsilon, **read, **found})
@@ -253,15 +260,21 @@ class _Truth:
     }
 
 
-def _read(small, count, shard, folder, data):
+def _read(small, count, shard, file_format, folder, data):
   """Makes a table, and measures the pass over it."""
   start = time.perf_counter()
   made, files = _make(small, count, shard, data or os.path.join(folder, 'data'))
   seconds = time.perf_counter() - start
   # A folder of links: that which keeps the files may have more of them.
-  os.mkdir(os.path.join(folder, 'files'))
-  for path in files:
-    os.link(path, os.path.join(folder, 'files', os.path.basename(path)))
+  linked = os.path.join(folder, 'files')
+  os.mkdir(linked)
+  if file_format == 'csv':
+    frames = (small.schema.validate(pd.read_parquet(path)) for path in files)
+    files = [os.path.join(linked, 'rows.csv')]
+    sinks.write_frames(frames, files[0], small.schema)
+  else:
+    for path in files:
+      os.link(path, os.path.join(linked, os.path.basename(path)))
   small.schema.to_json(os.path.join(folder, 'schema.json'))
   found = _process('pass', folder, 'rows', {})
   bytes_of_codes = os.path.getsize(os.path.join(folder, 'rows', 'codes'))
@@ -270,7 +283,7 @@ def _read(small, count, shard, folder, data):
     'rows_drawn': made,
     'make_seconds': seconds,
     'rows_per_second_made': made / seconds,
-    'bytes_of_parquet': sum(map(os.path.getsize, files)),
+    'bytes_of_files': sum(map(os.path.getsize, files)),
     'bytes_of_codes': bytes_of_codes,
     'pass_seconds': found['seconds'],
     'rows_per_second_read': count / found['seconds'],
@@ -349,6 +362,7 @@ def main(argv):
       options.dataset,
       rows=[int(count) for count in options.rows],
       epsilons=options.epsilon,
+      file_format=options.format,
       data=options.data,
       output=options.output,
       smoke=options.smoke,
@@ -371,6 +385,7 @@ def _define_flags():
   flags.DEFINE_enum('dataset', 'adult', datasets.DATASETS, 'Small table.')
   flags.DEFINE_multi_integer('rows', [1_000_000], 'Rows of a large one.')
   flags.DEFINE_multi_float('epsilon', [EPSILON], 'Of the fits.')
+  flags.DEFINE_enum('format', 'parquet', ['parquet', 'csv'], 'Of the rows.')
   flags.DEFINE_string('data', None, 'Folder that keeps the rows.')
   flags.DEFINE_multi_string(
     'wide', [], 'Columns and rows of a wide table, such as 200x3000, instead.'

@@ -18,7 +18,8 @@ def draw(results):
   Args:
     results: what `scale.run` returned.
   """
-  runs = sorted(results['runs'], key=lambda run: run['rows'])
+  runs = [run for run in results['runs'] if run['format'] == 'parquet']
+  runs.sort(key=lambda run: run['rows'])
   epsilons = sorted({run['epsilon'] for run in runs})
   figure = Figure(figsize=(11, 2.9), layout='constrained')
   for axes, (name, title) in zip(

@@ -10,10 +10,11 @@ from absl import app
 from experiments import results_document
 
 _HEADER = (
-  '| table | rows | epsilon | Parquet | codes | read | peak of reading | fit | '
+  '| table | rows | epsilon | files | codes | read | peak of reading | fit | '
   'peak of the fit | AUROC | average precision | pairs | nats lost | load |\n'
   '|---|---|---|---|---|---|---|---|---|---|---|---|---|---|'
 )
+_FORMATS = {'parquet': 'Parquet', 'csv': 'CSV'}
 _WIDE_HEADER = (
   '| table | columns | rows | fit | of processors | 3,000 rows drawn | peak | '
   'load average |\n'
@@ -97,7 +98,7 @@ def _row(run):
   mib = 2**20
   return (
     f'| {run["dataset"]} | {run["rows"]:,} | {run["epsilon"]:g} | '
-    f'{run["bytes_of_parquet"] / mib:,.0f} MiB | '
+    f'{run["bytes_of_files"] / mib:,.0f} MiB of {_FORMATS[run["format"]]} | '
     f'{run["bytes_of_codes"] / mib:,.0f} MiB | '
     f'{run["rows_per_second_read"]:,.0f} rows/s | '
     f'{run["pass_peak_mib"]:,.0f} MiB | {run["fit_seconds"]:,.0f} s | '

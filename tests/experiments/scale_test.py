@@ -25,6 +25,11 @@ def test_smoke(tmp_path):
   path.write_text(json.dumps({**content, 'smoke': False}))
   assert '| randhie | 300 | 1 |' in scale_tables.section(tmp_path)
   assert len(scale_figure.draw(content).axes) == 4
+  assert len(os.listdir(rows)) == 3
+  csv = scale.run(
+    'randhie', **{**arguments, 'output': None, 'file_format': 'csv'}
+  )
+  assert csv['runs'][0]['scores'] == run['scores']
 
 
 def test_smoke_of_wide_tables(tmp_path):
