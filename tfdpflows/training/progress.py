@@ -194,4 +194,4 @@ def epsilon_after(plan: TrainingPlan, steps: int) -> float:
 
 
 def _steps_done(optimizer):
-  return int(optimizer.plan_step)
+  return int(optimizer.plan_step.numpy())
