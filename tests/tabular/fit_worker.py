@@ -55,12 +55,12 @@ class Worker:
   def begin(self):
     schema = TableSchema.from_json(self._folder / 'schema.json')
     self._fit('bad', schema, table='bad.csv')
-    self._fit('poor', schema, epsilon=1e-6)
+    self._fit('large delta', schema, delta=0.01)
     more = {'epsilon': 7.0} if self._number == 1 else {}
     self._fit('other', schema, **more)
     self._fit('gan', schema, model='dpgan')
     self._fit('whole', schema)
-    self._fit('people', of_people(schema), **UNITS)
+    self._fit('people', of_people(schema), table='people.csv', **UNITS)
     if self._number == 0:
       os.urandom = lambda size: SECRET[:size].ljust(size, b'.')
     self._fit('spline', schema, **SPLINE, seed=None)
@@ -75,7 +75,7 @@ class Worker:
     self._fit('killed', schema, **SPLINE, seed=None, resume=True)
     self._write('resume')
 
-  def _fit(self, name, schema, table='people.csv', resume=False, **more):
+  def _fit(self, name, schema, table='rows.csv', resume=False, **more):
     """Fits; keeps what was refused, or what `fit_to_directory` returned."""
     from tfdpflows.tabular import workers
     from tfdpflows.tabular.synthesizer import fit_to_directory

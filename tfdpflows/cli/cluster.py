@@ -169,7 +169,11 @@ def _split(address):
 def _listen(address):
   port = int(_split(address)[1])
   try:
-    return socket.create_server(('', port), backlog=128, family=socket.AF_INET)
+    if socket.has_dualstack_ipv6():
+      return socket.create_server(
+        ('', port), family=socket.AF_INET6, backlog=128, dualstack_ipv6=True
+      )
+    return socket.create_server(('', port), backlog=128)
   except OSError as error:
     raise ConnectionError(
       f'The port of this worker, {address}, cannot be used '

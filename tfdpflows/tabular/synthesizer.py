@@ -286,7 +286,6 @@ class TabularSynthesizer:
           lambda examples: self._joined(team, path, examples),
           units=settings
           and (lambda codes: settings.sorted_units(codes.rows_per_unit)),
-          resume=resume,
         )
       return self
 

@@ -200,6 +200,7 @@ class Team:
           'marginals': marginals,
           'num_examples': plan.sampler.num_examples,
           'most_rows': self.most_rows,
+          'resume': resume,
           'plan': {
             'sampling_probability': plan.sampler.sampling_probability,
             'noise_multiplier': plan.noise_multiplier,
@@ -240,7 +241,6 @@ class Team:
     begin: Callable[[int], tuple[FlowModel, Any, WorkDirectory, StoredRows]],
     *,
     units: Any,
-    resume: bool,
   ) -> None:
     """Trains with the chief; for all other processes, after `wait`.
 
@@ -250,7 +250,6 @@ class Team:
         returns the `FlowModel`, the `TableSchema`, the `WorkDirectory` and the
         codes.
       units: `None`, or a function of the codes that returns their `Units`.
-      resume: see `train`.
 
     Raises:
       ValueError: if `begin` fails, or this process and the chief differ.
@@ -282,7 +281,7 @@ class Team:
         plan,
         work,
         saves=thrown_away,
-        resume=resume,
+        resume=handed['resume'],
         progress=False,
       )
 

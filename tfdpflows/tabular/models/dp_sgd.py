@@ -195,9 +195,11 @@ def train(
   )
   model.compile(optimizer=optimizer)
   callbacks = []
-  if folder is not None:
-    # The slots of Adam must exist to be restored.
+  if folder is not None or tf.distribute.has_strategy():
+    # The slots of Adam must exist to be restored, and the number of the step
+    # before a graph reads it.
     optimizer._create_all_weights(model._private_variables())
+  if folder is not None:
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     manager = tf.train.CheckpointManager(
       checkpoint, saves or folder, max_to_keep=1
@@ -214,7 +216,11 @@ def train(
         elif workers.is_chief:
           # Steps that are repeated begin at the same weights, to the last bit.
           _check_start(model, plan, folder)
-      return [None, bool(latest)]
+      if workers.alone:
+        return []
+      # All are to make the same step of the same weights.
+      weights = plan.randomness.table_fingerprint(_weights(model))
+      return [None, bool(latest), int(optimizer.plan_step.numpy()), weights]
 
     # Before the chief saves anything that others would find.
     workers.agree(restore)
@@ -245,8 +251,7 @@ def _check_start(model, plan, folder):
   would reveal their difference. So beside the folder is a fingerprint.
   """
   path = f'{folder}.start'
-  weights = [v.numpy().ravel() for v in model._private_variables()]
-  start = plan.randomness.table_fingerprint(weights).encode()
+  start = plan.randomness.table_fingerprint(_weights(model)).encode()
   entries = plan.ledger.entries
   if any(entry.label == plan.label and entry.count for entry in entries):
     known = None
@@ -262,6 +267,10 @@ def _check_start(model, plan, folder):
       )
   else:
     atomic.write_file(path, lambda file: file.write(start), private=True)
+
+
+def _weights(model):
+  return [v.numpy().ravel() for v in model._private_variables()]
 
 
 class _Checkpoints(keras.callbacks.Callback):
