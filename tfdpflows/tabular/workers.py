@@ -143,7 +143,7 @@ class Team:
       return []
 
     self._told = True
-    with _lost():
+    with self._reached():
       self._workers.agree(begin)
       self._workers.greatest(int(training))
 
@@ -155,7 +155,7 @@ class Team:
       ConnectionError: if it is gone.
     """
     self._told = True
-    with _lost():
+    with self._reached():
       self._workers.agree(list)
       return bool(self._workers.greatest(0))
 
@@ -285,8 +285,22 @@ class Team:
         progress=False,
       )
 
+  @contextlib.contextmanager
+  def _reached(self):
+    """Raises the errors of a worker that is gone as a `ConnectionError`."""
+    try:
+      yield
+    except _LOST as error:
+      if self.alone:
+        raise
+      raise ConnectionError(
+        'Another worker is gone, or the connection to it; its own output may '
+        'say why. Start all workers again, with resume (--resume) if there is '
+        'unfinished work: no step is charged twice.'
+      ) from error
+
   def _compare(self, begin):
-    with _lost():
+    with self._reached():
       self._workers.agree(begin)
 
   def _train(
@@ -304,7 +318,7 @@ class Team:
     progress,
   ):
     """Trains a density whose variables are those of all replicas."""
-    with _lost(), self.strategy.scope():
+    with self._reached(), self.strategy.scope():
       density = model.make_distribution(columns, marginals, work.weights_seed())
       start = tf.train.Checkpoint(**density.saved_parts())
       start.read(os.path.join(folder, _START)).assert_existing_objects_matched()
@@ -355,19 +369,6 @@ def out_of_scope(function: Callable[[], Any]) -> Any:
   if error:
     raise error[0]
   return result[0]
-
-
-@contextlib.contextmanager
-def _lost():
-  """Raises the errors of a worker that is gone as a `ConnectionError`."""
-  try:
-    yield
-  except _LOST as error:
-    raise ConnectionError(
-      'Another worker is gone, or the connection to it; its own output may say '
-      'why. Start all workers again, with resume (--resume) if training had '
-      'begun: no step is charged twice.'
-    ) from error
 
 
 def _facts(work, folder, codes):
