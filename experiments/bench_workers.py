@@ -3,7 +3,7 @@ r"""Training of a table's model, by one process and by two workers.
 Two workers on one machine cannot be faster than one process with its cores;
 what is measured is what it costs that they send each other sums.
 
-    python -m experiments.bench_workers \
+    python -m experiments.bench_workers --rounds=3 \
       --output=experiments/results/workers.json
 
 `cores` are those of a process: 'two' lets one process have both, 'one' binds it
@@ -13,6 +13,7 @@ the training, when all graphs are made.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -27,7 +28,7 @@ from experiments import scale
 from experiments.results_file import ResultsFile
 from tfdpflows.tabular import sinks
 
-_KEYS = ('cores', 'workers', 'rows')
+_KEYS = ('cores', 'workers', 'rows', 'round')
 # The cores of each process.
 CASES = (('two', [None]), ('one', [0]), ('one each', [0, 1]))
 _FIT = """
@@ -67,12 +68,13 @@ print(json.dumps({
 """
 
 
-def run(*, rows=200_000, columns=15, output=None, smoke=False):
+def run(*, rows=200_000, columns=15, rounds=1, output=None, smoke=False):
   """Fits one table by one process with two cores, with one, and two workers.
 
   Args:
     rows: of the table, which is made up (`scale.wide_table`).
     columns: of the table.
+    rounds: how often each is measured, one after the other.
     output: JSON file to go on with, or `None`.
     smoke: whether to fit a tiny model to 300 rows.
 
@@ -98,11 +100,16 @@ def run(*, rows=200_000, columns=15, output=None, smoke=False):
     sinks.write_frames([table], data, schema)
     path = os.path.join(folder, 'schema.json')
     schema.to_json(path)
-    for cores, bound in CASES:
-      known = {'cores': cores, 'workers': len(bound), 'rows': rows}
+    for number, (cores, bound) in itertools.product(range(rounds), CASES):
+      known = {
+        'cores': cores,
+        'workers': len(bound),
+        'rows': rows,
+        'round': number,
+      }
       if results.has(**known):
         continue
-      model = os.path.join(folder, cores)
+      model = os.path.join(folder, f'{cores} {number}')
       found = _fit(bound, data, path, model, json.dumps(arguments))
       results.add(
         {
@@ -166,9 +173,9 @@ def ratios(content):
   for entry in content['runs']:
     key = entry['cores'], entry['workers']
     speeds.setdefault(key, []).append(entry['steps_per_second'])
-  means = {key: statistics.mean(found) for key, found in speeds.items()}
+  middle = {key: statistics.median(found) for key, found in speeds.items()}
   return {
-    cores: means['one each', 2] / means[cores, 1] for cores in ('two', 'one')
+    cores: middle['one each', 2] / middle[cores, 1] for cores in ('two', 'one')
   }
 
 
@@ -177,7 +184,12 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
   options = flags.FLAGS
-  content = run(rows=options.rows, output=options.output, smoke=options.smoke)
+  content = run(
+    rows=options.rows,
+    rounds=options.rounds,
+    output=options.output,
+    smoke=options.smoke,
+  )
   for entry in content['runs']:
     print(
       f'{entry["workers"]} process(es), cores: {entry["cores"]}: '
@@ -190,6 +202,7 @@ def main(argv):
 
 def _define_flags():
   flags.DEFINE_integer('rows', 200_000, 'Rows of the table.')
+  flags.DEFINE_integer('rounds', 1, 'How often each is measured.')
   flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
   flags.DEFINE_bool('smoke', False, 'A quick run.')
 
