@@ -3,13 +3,17 @@ r"""Fits of tables that are larger than memory need be: seconds and memory.
 A `TabularSynthesizer` is fitted to a small table; its rows, as many as asked
 for, are the large one, whose truth is therefore known. They are written as
 Parquet, in files of a million. Then a process by itself reads them into a store
-of codes, and another one fits a model to them:
+of codes, and others fit models to them, whose rows are compared with further
+rows of the truth: by classifiers that learn from them, by pairs of columns, and
+by log-densities:
 
-    python -m experiments.scale --rows=1000000 --rows=5000000 \
-      --output=experiments/results/scale.json
+    python -m experiments.scale --rows=1000000 --rows=10000000 \
+      --epsilon=.1 --epsilon=1 --output=experiments/results/scale.json
 
-The data are deleted at the end of each run. Seeds make the results reproducible
-and therefore not private.
+The data are deleted at the end of each run, unless `--data` names a folder that
+keeps them. Rows beyond 100 million are copies of these: files of the same
+content, which cost as much to read. Seeds make the results reproducible and
+therefore not private.
 
 Wide tables are made as well, of columns that depend on three hidden numbers: a
 process by itself fits a model to one, and draws 3,000 rows of it:
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,25 +36,30 @@ import numpy as np
 import pandas as pd
 from absl import app, flags
 
-from experiments import datasets
+from experiments import datasets, scale_figure
 from experiments.results_file import ResultsFile
+from tfdpflows import evaluation
 from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer, sinks
 
 EPSILON, DELTA = 1.0, 1e-9
 _SEED = 0
-_KEYS = ('dataset', 'columns', 'rows')
+_KEYS = ('dataset', 'columns', 'rows', 'epsilon')
+_WIDE_KEYS = ('dataset', 'columns', 'rows')
+# Seeds beyond those of files, of rows that are learned from and scored on.
+_LEARNED, _HELD_OUT = 10**6, 10**6 + 1
 # Of wide tables: all columns the answers to questions, from 1 to 5; or a third
 # of each these, numbers from 0 to 100, and 2 to 40 categories.
 KINDS = ('answers', 'mixed')
-# Rows of a file.
-_SHARD = 1_000_000
+# Rows of a file, and files of rows that are drawn.
+_SHARD, _DRAWN = 1_000_000, 100
 # Seconds and the peak of memory of a process that has nothing else to do.
 _MEASURED = """
 import json, sys, time
 from tfdpflows.tabular import TableSchema
 
-what, data, schema, folder, arguments = sys.argv[1:]
-schema = TableSchema.from_json(schema)
+what, folder, name, arguments = sys.argv[1:]
+schema = TableSchema.from_json(f'{folder}/schema.json')
+data, folder = f'{folder}/files', f'{folder}/{name}'
 if what == 'pass':
   from tfdpflows.tabular import code_store, sources
   source = sources.Source.of(data)
@@ -93,41 +103,62 @@ print(json.dumps({
 """
 
 
-def run(dataset='adult', *, rows=(1_000_000,), output=None, smoke=False):
-  """Makes tables of some sizes, and measures the pass and a fit.
+def run(
+  dataset='adult',
+  *,
+  rows=(1_000_000,),
+  epsilons=(EPSILON,),
+  data=None,
+  output=None,
+  smoke=False,
+):
+  """Makes tables of some sizes, and measures the pass and fits.
 
   Args:
     dataset: one of `datasets.DATASETS`.
     rows: numbers of rows.
+    epsilons: of the fits.
+    data: folder that keeps the files of rows, and has some of them already;
+      `None` for one that is deleted.
     output: JSON file to go on with, or `None`.
-    smoke: whether to make 300 rows in three files, for a tiny model.
+    smoke: whether to make 300 rows in three files, for tiny models.
 
   Returns:
-    A JSON-able dict with `runs`: for each number of rows the seconds that it
-    took to make them, to read them and to fit a model, and the peaks of memory.
+    A JSON-able dict with `runs`: for each number of rows and epsilon the
+    seconds that it took to make them, to read them and to fit a model, the
+    peaks of memory and the scores; and with `truth`, the scores of rows of the
+    very model that all rows are drawn from.
 
   Raises:
     FileNotFoundError: if the table needs the shared folder and it is not there.
   """
-  train, _, schema, _ = datasets.load(dataset)
-  tiny, shard = {}, _SHARD
+  train, _, schema, target = datasets.load(dataset)
+  tiny, shard, scored = {}, _SHARD, 50_000
   if smoke:
-    train, rows, shard = train[:300], (300,), 100
+    train, rows, shard, scored = train[:300], (300,), 100, 500
     tiny = {'epochs': 1, 'hidden_units': [4], 'adaptive_marginals': 0}
-  results = ResultsFile(
-    output, {'epsilon': EPSILON, 'delta': DELTA, 'smoke': smoke}, _KEYS
-  )
+  results = ResultsFile(output, {'delta': DELTA, 'smoke': smoke}, _KEYS)
   small = TabularSynthesizer(
     schema, epsilon=8.0, delta=1e-5, seed=_SEED, **tiny
   )
   small.fit(train, progress=False)
+  truth = _Truth(small, target, scored)
   for count in rows:
     known = {'dataset': dataset, 'columns': len(schema), 'rows': count}
-    if results.has(**known):
+    wanted = [e for e in epsilons if not results.has(**known, epsilon=e)]
+    if not wanted:
       continue
-    with tempfile.TemporaryDirectory() as folder:
-      found = _measure(small, count, shard, folder, tiny)
-    results.add({**known, **found})
+    # On the disk of the rows, whose files it links to.
+    place = data and os.path.dirname(os.path.abspath(data))
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+      read = _read(small, count, shard, folder, data)
+      for epsilon in wanted:
+        found = _fit(folder, epsilon, tiny, truth)
+        results.add({**known, 'epsilon': epsilon, **read, **found})
+  if 'truth' not in results.content:
+    results.content['truth'] = truth.scores(small)
+    # Written again, with it.
+    results.add(results.runs[-1])
   return results.content
 
 
@@ -145,7 +176,7 @@ def run_wide(sizes, *, kinds=KINDS, output=None, smoke=False):
   """
   tiny = {'epochs': 1, 'hidden_units': [4], 'adaptive_marginals': 2}
   results = ResultsFile(
-    output, {'epsilon': EPSILON, 'delta': 1e-6, 'smoke': smoke}, _KEYS
+    output, {'epsilon': EPSILON, 'delta': 1e-6, 'smoke': smoke}, _WIDE_KEYS
   )
   arguments = {'epsilon': EPSILON, 'delta': 1e-6, 'seed': _SEED}
   for columns, rows in sizes:
@@ -195,41 +226,92 @@ def wide_table(kind, columns, rows, seed=0):
   return pd.DataFrame(table), TableSchema(fields)
 
 
-def _measure(small, count, shard, folder, tiny):
-  data = os.path.join(folder, 'data')
-  os.mkdir(data)
-  start = time.perf_counter()
-  for number, first in enumerate(range(0, count, shard)):
-    sinks.write_frames(
-      small.sample_frames(min(shard, count - first), seed=number),
-      os.path.join(data, f'{number:05}.parquet'),
-      small.schema,
+class _Truth:
+  """The model that all rows are drawn from, and scores beside it."""
+
+  def __init__(self, small, target, count):
+    self._small, self._target, self._count = small, target, count
+    self._held_out = small.sample(count, seed=_HELD_OUT)
+    self._log_prob = small.log_prob(self._held_out)
+
+  def scores(self, model):
+    """Returns scores of a fitted model, a dict."""
+    table = model.sample(self._count, seed=_LEARNED)
+    learned = evaluation.train_on_synthetic(
+      self._held_out, table, self._small.schema, self._target
     )
-  made = time.perf_counter() - start
-  schema = os.path.join(folder, 'schema.json')
-  small.schema.to_json(schema)
-  codes, model = os.path.join(folder, 'rows'), os.path.join(folder, 'model')
-  arguments = {'epsilon': EPSILON, 'delta': DELTA, 'seed': _SEED, **tiny}
-  read = _process('pass', data, schema, codes, arguments)
-  bytes_of_codes = os.path.getsize(os.path.join(codes, 'codes'))
-  for name in os.listdir(codes):
-    os.unlink(os.path.join(codes, name))
-  fitted = _process('fit', data, schema, model, arguments)
+    pairs = evaluation.marginal_errors(
+      self._held_out, table, self._small.schema
+    )
+    lost = self._log_prob - model.log_prob(self._held_out)
+    return {
+      **{name: float(value) for name, value in learned.mean().items()},
+      'pairs': float(np.mean(list(pairs.values()))),
+      # Of the divergence of the model from the truth, and of that mean.
+      'nats_lost': float(np.mean(lost)),
+      'nats_lost_error': float(np.std(lost) / len(lost) ** 0.5),
+    }
+
+
+def _read(small, count, shard, folder, data):
+  """Makes a table, and measures the pass over it."""
+  start = time.perf_counter()
+  made, files = _make(small, count, shard, data or os.path.join(folder, 'data'))
+  seconds = time.perf_counter() - start
+  # A folder of links: that which keeps the files may have more of them.
+  os.mkdir(os.path.join(folder, 'files'))
+  for path in files:
+    os.link(path, os.path.join(folder, 'files', os.path.basename(path)))
+  small.schema.to_json(os.path.join(folder, 'schema.json'))
+  found = _process('pass', folder, 'rows', {})
+  bytes_of_codes = os.path.getsize(os.path.join(folder, 'rows', 'codes'))
+  shutil.rmtree(os.path.join(folder, 'rows'))
   return {
-    'make_seconds': made,
-    'rows_per_second_made': count / made,
-    'bytes_of_parquet': sum(
-      os.path.getsize(os.path.join(data, name)) for name in os.listdir(data)
-    ),
+    'rows_drawn': made,
+    'make_seconds': seconds,
+    'rows_per_second_made': made / seconds,
+    'bytes_of_parquet': sum(map(os.path.getsize, files)),
     'bytes_of_codes': bytes_of_codes,
-    'pass_seconds': read['seconds'],
-    'rows_per_second_read': count / read['seconds'],
-    'pass_peak_mib': read['peak_mib'],
-    'fit_seconds': fitted['seconds'],
-    'fit_peak_mib': fitted['peak_mib'],
-    'epsilon_spent': fitted['result'],
-    'load_average': os.getloadavg()[1],
+    'pass_seconds': found['seconds'],
+    'rows_per_second_read': count / found['seconds'],
+    'pass_peak_mib': found['peak_mib'],
+    'pass_load_average': os.getloadavg()[0],
   }
+
+
+def _fit(folder, epsilon, tiny, truth):
+  """Measures a fit of all, the pass included, and scores its model."""
+  arguments = {'epsilon': epsilon, 'delta': DELTA, 'seed': _SEED, **tiny}
+  found = _process('fit', folder, 'model', arguments)
+  load = os.getloadavg()[1]
+  model = os.path.join(folder, 'model')
+  scores = truth.scores(TabularSynthesizer.load(model))
+  shutil.rmtree(model)
+  return {
+    'fit_seconds': found['seconds'],
+    'fit_peak_mib': found['peak_mib'],
+    'epsilon_spent': found['result'],
+    'load_average': load,
+    'scores': scores,
+  }
+
+
+def _make(small, count, shard, folder):
+  """Makes the files of a table that are not there; returns rows and paths."""
+  os.makedirs(folder, exist_ok=True)
+  made, paths = 0, []
+  for number, first in enumerate(range(0, count, shard)):
+    paths.append(os.path.join(folder, f'{number:05}.parquet'))
+    if os.path.exists(paths[-1]):
+      continue
+    if number >= _DRAWN:
+      shutil.copyfile(paths[number % _DRAWN], paths[-1])
+      continue
+    rows = min(shard, count - first)
+    made += sinks.write_frames(
+      small.sample_frames(rows, seed=number), paths[-1], small.schema
+    )
+  return made, paths
 
 
 def _process(*arguments, script=_MEASURED):
@@ -266,28 +348,36 @@ def main(argv):
     results = run(
       options.dataset,
       rows=[int(count) for count in options.rows],
+      epsilons=options.epsilon,
+      data=options.data,
       output=options.output,
       smoke=options.smoke,
     )
   except FileNotFoundError as error:
     print(f'Skipped: {error}')
     return
+  if options.plot:
+    scale_figure.draw(results).savefig(options.plot, dpi=110)
   for entry in results['runs']:
     print(
       f'{entry["rows"]:,} rows: made at {entry["rows_per_second_made"]:,.0f} '
       f'rows/s, read at {entry["rows_per_second_read"]:,.0f} rows/s, fitted in '
-      f'{entry["fit_seconds"]:.0f} s with {entry["fit_peak_mib"]:,.0f} MiB'
+      f'{entry["fit_seconds"]:.0f} s with {entry["fit_peak_mib"]:,.0f} MiB at '
+      f'epsilon {entry["epsilon"]:g}'
     )
 
 
 def _define_flags():
   flags.DEFINE_enum('dataset', 'adult', datasets.DATASETS, 'Small table.')
   flags.DEFINE_multi_integer('rows', [1_000_000], 'Rows of a large one.')
+  flags.DEFINE_multi_float('epsilon', [EPSILON], 'Of the fits.')
+  flags.DEFINE_string('data', None, 'Folder that keeps the rows.')
   flags.DEFINE_multi_string(
     'wide', [], 'Columns and rows of a wide table, such as 200x3000, instead.'
   )
   flags.DEFINE_multi_enum('kind', [], KINDS, 'Wide tables; all by default.')
   flags.DEFINE_string('output', None, 'JSON file to write or go on with.')
+  flags.DEFINE_string('plot', None, 'Picture of the scores to write.')
   flags.DEFINE_bool('smoke', False, 'A quick run.')
 
 

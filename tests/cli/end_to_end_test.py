@@ -246,5 +246,17 @@ def test_people_with_several_rows(folder, run_here):
   run_here('score', *score)
   report = ('--synthetic=v.csv', '--real=visits.csv', '--output=v.html')
   run_here('report', '--model_dir=visits', *report)
+  audit = ('audit', '--model_dir=visits', '--output=v_audit.html')
+  for name, part in (
+    ('a.parquet', people[:300]),
+    ('b.parquet', people[300:-1]),
+  ):
+    part.to_parquet(folder / name)
+  wrong = run_here(*audit, '--data=a.parquet', code=2).err
+  assert '--data=a.parquet has 100 units, and the model was fitted on' in wrong
+  both = ('--data=a.parquet', '--data=b.parquet')
+  wrong = run_here(*audit, *both, '--row=600', code=2).err
+  assert '--row=600 is not in --data=a.parquet --data=b.parquet' in wrong
+  assert 'no such file' in run_here(*audit, '--data=c', code=2).err.lower()
   other = fit[:-2] + ('--model_dir=other', '--max_rows_per_unit=2')
   assert 'name the column' in run_here(*other, code=2).err

@@ -15,6 +15,7 @@ import pytest
 
 from tfdpflows import accounting, cli
 from tfdpflows.tabular.code_store import CodeStore
+from tfdpflows.tabular.draft_rows import DraftRows
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import read_table
@@ -47,8 +48,9 @@ class Synthesizer:
   def sample_frames(self, num_rows, seed=None):
     yield self.sample(num_rows, seed, {})
 
-  def log_prob(self, df):
-    return np.linspace(-2.0, -1.0, len(df))
+  def log_prob_frames(self, frames):
+    for df in frames:
+      yield np.linspace(-2.0, -1.0, len(df))
 
 
 @pytest.fixture
@@ -78,6 +80,8 @@ def folder(tmp_path, monkeypatch):
   def fit_to_directory(table, schema, model_dir, **arguments):
     if isinstance(table, CodeStore):
       table = TableEncoder(schema).decode(table[:])
+    elif isinstance(table, DraftRows):
+      table = pd.concat(table.frames(), ignore_index=True)
     Synthesizer.calls.append(('fit', len(table), model_dir, arguments))
     (tmp_path / model_dir).mkdir(exist_ok=True)
     (tmp_path / model_dir / 'model.json').touch()
@@ -223,6 +227,60 @@ def test_all_formats_are_read_and_written(folder, capsys):
     assert Synthesizer.calls[-1][:2] == ('fit', 2 * ROWS)
   (folder / 'parts' / '2.csv').write_text('age,income,sex\n30,20.5,f\n30,1,x\n')
   _refused(fit, "parts/2.csv: Column 'sex', row 2 (line 3 of", capsys)
+
+
+def test_score_and_report_read_what_fit_reads(folder, capsys):
+  cli.main(FIT)
+  people = pd.read_csv('people.csv')
+  for year, part in enumerate((people[:25], people[25:])):
+    (folder / 'parts' / f'year={year}').mkdir(parents=True)
+    part.to_parquet(folder / 'parts' / f'year={year}' / 'a.parquet')
+  model = ['--model_dir=model', '--overwrite']
+  twice = ['people.csv', 'parts/year=0', 'parts/*/a.parquet']
+  score = ['score', *model, '--output=s.parquet']
+  for paths, message in (
+    (twice, 'parts/year=0/a.parquet is given twice: its rows would count'),
+    (['parts', 'people.csv'], "a.parquet: The schema has no field 'year'"),
+    (['none'], 'none: No such file or directory'),
+  ):
+    _refused([*score, *(f'--input={p}' for p in paths)], message, capsys)
+  assert not (folder / 's.parquet').exists()
+  both = ['people.csv', 'parts/*/a.parquet']
+  assert cli.main([*score, *(f'--input={path}' for path in both)]) == 0
+  assert f'Wrote {2 * ROWS} log-densities' in capsys.readouterr().out
+  assert len(pd.read_parquet('s.parquet')['log_prob']) == 2 * ROWS
+
+  report = ['report', *model, '--output=r.html', '--synthetic=people.csv']
+  report += [f'--real={path}' for path in both]
+  assert cli.main(report) == 0
+  assert 'drawn uniformly' not in capsys.readouterr().out
+  for how in ('clip', 'error'):
+    assert cli.main([*report, '--max_rows=30', f'--out_of_range={how}']) == 0
+    out = capsys.readouterr().out
+    assert 'Of the 80 real rows 30 are compared, drawn uniformly' in out
+    assert 'Of the 40 synthetic rows 30 are compared' in out
+    html = (folder / 'r.html').read_text(encoding='utf-8')
+    assert '30 synthetic rows compared with 30 real rows' in html
+    assert 'The real table has 80 rows: 30 of them, drawn uniformly' in html
+  _refused([*report, '--max_rows=1'], '--max_rows=1', capsys)
+
+
+def test_a_schema_of_several_files(folder, capsys):
+  people = pd.read_csv('people.csv')
+  (folder / 'parts' / 'year=2024').mkdir(parents=True)
+  people[:20].to_parquet('parts/year=2024/a.parquet')
+  people[20:].to_csv('b.csv', index=False, sep=';')
+  argv = ['schema', '--output=d.json', '--overwrite']
+  assert cli.main([*argv, '--input=parts']) == 0
+  assert 'year    integer, 2024 to 2024' in capsys.readouterr().out
+  both = ['--input=parts/year=2024', '--input=b.csv']
+  assert cli.main([*argv, *both]) == 0
+  out = capsys.readouterr().out
+  low, high = people['age'].min(), people['age'].max()
+  assert f'age     integer, {low} to {high}' in out
+  assert "with ';' between the" in out
+  assert f'tfdpflows fit {" ".join(both)} --schema=d.json' in out
+  _refused([*argv, *both, '--input=people.csv'], "a.parquet has ['age'", capsys)
 
 
 def test_no_row_decides_whether_a_fit_ends(folder, capsys):
@@ -430,7 +488,8 @@ def test_report(folder, capsys):
   other = [*argv, '--output=other.html', '--out_of_range=error']
   for flag in ('--real', '--synthetic'):
     _refused([*other, f'{flag}=other.csv'], "other.csv: Column '", capsys)
-  assert cli.main([*other[:-1], '--real=other.csv']) == 0
+  clip = [w.replace('people', 'other') if 'real' in w else w for w in other]
+  assert cli.main(clip[:-1]) == 0
   out = capsys.readouterr().out
   assert 'age     2 (33.33% of the rows)' in out
   assert 'income  4 (66.67% of the rows)' in out

@@ -101,6 +101,19 @@ class TestReport:
     assert '<script' not in text
     assert EVIL in ''.join(checker.text)
 
+  def test_it_says_which_tables_are_samples(self, page, tmp_path):
+    text, _ = page
+    assert 'drawn uniformly' not in text
+    path = tmp_path / 'report.html'
+    tables = {'real': table(), 'synthetic': table(seed=1)}
+    report.write_report(
+      path, **tables, schema=schema(), num_real=12_345, num_synthetic=400
+    )
+    text, _ = read(path)
+    said = 'The real table has 12,345 rows: 400 of them, drawn uniformly, stand'
+    assert said in text
+    assert text.count('drawn uniformly') == 1
+
   def test_it_warns_of_itself(self, page):
     text, _ = page
     assert 'This report is not private.' in text

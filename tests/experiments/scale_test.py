@@ -3,22 +3,28 @@
 import json
 import os
 
-from experiments import scale, scale_tables
+from experiments import scale, scale_figure, scale_tables
 
 
 def test_smoke(tmp_path):
   path = tmp_path / 'scale.json'
-  content = scale.run('randhie', output=str(path), smoke=True)
+  rows = tmp_path / 'rows'
+  arguments = {'data': str(rows), 'output': str(path), 'smoke': True}
+  content = scale.run('randhie', **arguments)
   (run,) = content['runs']
   assert run['rows'] == 300
   assert run['rows_per_second_read'] > 0
   assert 0.9 < run['epsilon_spent'] <= 1
+  assert content['truth']['nats_lost'] == 0
+  assert run['scores']['nats_lost'] != 0
   assert json.loads(path.read_text()) == content
-  assert os.listdir(tmp_path) == ['scale.json']
+  assert sorted(os.listdir(tmp_path)) == ['rows', 'scale.json']
+  assert len(os.listdir(rows)) == 3
   # A run that is there is not made again.
-  assert scale.run('randhie', output=str(path), smoke=True) == content
+  assert scale.run('randhie', **arguments) == content
   path.write_text(json.dumps({**content, 'smoke': False}))
-  assert '| randhie | 300 |' in scale_tables.section(tmp_path)
+  assert '| randhie | 300 | 1 |' in scale_tables.section(tmp_path)
+  assert len(scale_figure.draw(content).axes) == 4
 
 
 def test_smoke_of_wide_tables(tmp_path):

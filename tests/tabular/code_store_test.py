@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.tabular import small_table
-from tfdpflows import accounting, mechanisms
+from tfdpflows import accounting, mechanisms, stored_rows
 from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms import histograms, marginals
 from tfdpflows.randomness import Randomness
@@ -59,8 +59,7 @@ def shards(people, tmp_path):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-  for module in (histograms, marginals):
-    monkeypatch.setattr(module, 'BLOCK', 64)
+  monkeypatch.setattr(stored_rows, 'BLOCK', 64)
 
 
 def _source(table):
@@ -110,7 +109,9 @@ def test_rows_are_read_in_any_way(people, shards, tmp_path):
     np.testing.assert_array_equal(store[numbers], people.codes[numbers])
     twice = MappedRows(store, lambda x: 2 * x[:, :2], [])
     np.testing.assert_array_equal(twice[numbers], 2 * people.codes[numbers, :2])
-    assert [len(block) for block in store.blocks()] == [400]
+    assert [
+      len(block) for block in store.map_blocks(lambda _, block: block)
+    ] == [400]
     with pytest.raises(TypeError, match='read in parts'):
       np.asarray(store)
   assert stores[0].digest.tobytes() == stores[1].digest.tobytes()
@@ -533,7 +534,7 @@ def test_what_was_written_over_is_not_taken_for_what_it_was(
     with pytest.raises(OSError, match='No space'):
       _read(other, people, folder)
   np.testing.assert_array_equal(_read(shards, people, folder)[:], first)
-  stored = code_store._reopen(
+  stored = code_store.reopen(
     Source.of(shards), people.schema, 'error', str(folder), None
   )
   np.testing.assert_array_equal(stored[:], first)

@@ -102,6 +102,25 @@ def test_samples_in_parts_are_the_sample(people, monkeypatch):
   assert peak < 100 * density.BATCH * 100
 
 
+def test_scores_in_parts_are_the_scores(people, monkeypatch):
+  """Wherever rows are cut, they meet the same random numbers."""
+  synthesizer = TabularSynthesizer(
+    people.schema, seed=1, **people.budget, **people.tiny
+  ).fit(people.table, progress=False)
+  table = synthesizer.sample(3000, seed=5)
+  whole = synthesizer.log_prob(table)
+  assert whole.shape == (3000,)
+  monkeypatch.setattr('tfdpflows.tabular.synthesizer._FRAME', 1024)
+  for ends in ([3000], [1, 700, 701, 2900, 3000], [1000, 2000, 3000]):
+    frames = [table[a:b] for a, b in zip([0, *ends], ends)]
+    parts = list(synthesizer.log_prob_frames(frames))
+    assert [len(part) for part in parts] == [1024, 1024, 952]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+  assert list(synthesizer.log_prob_frames([])) == []
+  with pytest.raises(ValueError, match='no rows'):
+    list(synthesizer.log_prob_frames([table[:0]]))
+
+
 def test_the_generator_is_used_as_far_as_it_was(people):
   """Whoever draws on after a sample gets the same numbers."""
 

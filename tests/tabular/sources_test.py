@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tests.tabular import small_table
 from tfdpflows.tabular import Field, TableEncoder, TableSchema, code_store
-from tfdpflows.tabular.drafting import draft_schema
+from tfdpflows.tabular.drafting import draft, draft_schema
 from tfdpflows.tabular.sources import Distinct, Source
 from tfdpflows.tabular.table import write_table
 
@@ -187,6 +187,34 @@ def test_folders_of_hive_are_columns_of_text(tmp_path):
     Source.of(tmp_path).to_frame(schema, 'error')
 
 
+def test_a_folder_of_hive_that_is_given_itself_is_no_column(tmp_path):
+  schema = TableSchema(
+    [
+      Field('n', 'integer', minimum=0, maximum=9),
+      Field('year', 'integer', minimum=2020, maximum=2030),
+    ]
+  )
+  (tmp_path / 'year=2024').mkdir()
+  path = _write(tmp_path / 'year=2024' / 'a.parquet', pa.table({'n': [1, 2]}))
+  store = code_store.read(Source.of(tmp_path), schema, 'error')
+  assert store.shape == (2, 2)
+  for given in (path, tmp_path / 'year=2024'):
+    with pytest.raises(ValueError, match=r"'year'.* Folders named year=\.\.\."):
+      code_store.read(Source.of(given), schema, 'error')
+
+
+def test_a_file_without_the_privacy_unit_is_named(tmp_path):
+  schema = TableSchema(
+    [Field('n', 'integer', minimum=0, maximum=9)], privacy_unit='who'
+  )
+  paths = [
+    _write(tmp_path / '0.parquet', pa.table({'n': [1, 2], 'who': [1, 2]})),
+    _write(tmp_path / '1.parquet', pa.table({'n': [1, 2]})),
+  ]
+  with pytest.raises(ValueError, match=r"1\.parquet: .*'who', which is the pr"):
+    code_store.read(Source.of(paths), schema, 'clip', max_rows_per_unit=2)
+
+
 def _write(path, table):
   pa.parquet.write_table(table, path)
   return str(path)
@@ -284,6 +312,8 @@ def test_damaged_files_are_named(people, tmp_path):
     with pytest.raises((ValueError, OSError)) as caught:
       code_store.read(Source.of([whole, path]), people.schema, 'error')
     assert path in str(caught.value)
+    if name in ('1.parquet', '2.parquet'):
+      assert 'damaged or cut off' in str(caught.value)
   # A file without rows is one.
   empty = str(tmp_path / '8.tfrecord')
   assert len(code_store.read(Source.of([whole, empty]), people.schema, 'error'))
@@ -370,6 +400,45 @@ def test_a_table_of_any_kind_has_a_draft(people, tmp_path):
   table = Source.of(_parquet(people, tmp_path)).to_frame()
   kinds = {field.name: field.type for field in draft_schema(table)}
   assert kinds == {f.name: f.type for f in people.schema}
+
+
+def test_types_of_parquet_are_those_of_its_draft(tmp_path):
+  """Times, booleans and numbers of all kinds, also with missing cells."""
+  day, noon = datetime.date(2024, 5, 17), datetime.datetime(2024, 5, 17, 12)
+  cells = {
+    'date': ([day, None], pa.date32()),
+    'stamp': ([noon, None], pa.timestamp('us')),
+    'nanos': ([noon, noon], pa.timestamp('ns')),
+    'berlin': ([noon, noon], pa.timestamp('ms', tz='Europe/Berlin')),
+    'clock': ([datetime.time(7), None], pa.time64('us')),
+    'span': ([datetime.timedelta(1), None], pa.duration('s')),
+    'flag': ([True, None], pa.bool_()),
+    'whole': ([1, None], pa.int16()),
+    'price': ([decimal.Decimal('1.25'), None], pa.decimal128(9, 2)),
+    'word': (['a', None], pa.dictionary(pa.int8(), pa.string())),
+  }
+  table = pa.table(
+    {name: pa.array(found * 9, kind) for name, (found, kind) in cells.items()}
+  )
+  path = _write(tmp_path / 'a.parquet', table)
+  schema = draft(Source.of(path).to_frame()).schema
+  assert {field.name: field.type for field in schema} == {
+    'date': 'date',
+    'stamp': 'datetime',
+    'nanos': 'datetime',
+    'berlin': 'datetime',
+    'clock': 'time',
+    'span': 'duration',
+    'flag': 'boolean',
+    'whole': 'integer',
+    'price': 'number',
+    'word': 'string',
+  }
+  assert schema['berlin'].timezone == 'Europe/Berlin'
+  assert schema['stamp'].timezone is None
+  _write(tmp_path / 'a.parquet', table[:0])
+  with pytest.raises(ValueError, match=r'no rows; .*a\.parquet'):
+    Source.of(path).to_frame()
 
 
 def test_distinct_cells_keep_what_pandas_would_join():

@@ -23,6 +23,8 @@ _FAR = 10.0
 _TINY = 1e-30
 # Bins of less mass are weighted as if they had this much.
 _RARE = 1e-3
+# Bins of a column whose sums one product gives.
+_MOST_SUMMED = 128
 # With `connections`: columns whose bins are summed together, and the change of
 # a logit at which matching ends early.
 _BLOCK, _MATCHED = 16, 1e-3
@@ -292,21 +294,24 @@ class AutoregressiveHistogram(OnePassInverse):
       tf.ensure_shape(tf.reshape(log_det, tf.shape(y)[:-1]), y.shape[:-1]),
     )
 
+  def _one_hot(self, number, j):
+    """Returns indicators `[n, k]` of the bins of column j."""
+    size = int(self._ends[j + 1] - self._ends[j])
+    return tf.one_hot(number, size, dtype=self._mass.dtype)
+
   def _forward(self, x):
     flat = self._ordered(x)
     clipped = tf.clip_by_value(flat, -_FAR, _FAR)
     columns, indicators, moves = [], [], []
+    tables = tf.stack([self._below, self._mass, self._above], 1)
     for j, outputs_of in enumerate(self._network.columns()):
       bins = slice(self._ends[j], self._ends[j + 1])
       z = clipped[:, j]
       weights = self._weights(outputs_of(indicators), bins)
       weights = tf.broadcast_to(weights, [tf.shape(z)[0], weights.shape[-1]])
-      here, source = _found(z, weights)
-      target = [
-        tf.reduce_sum(table[bins] * here, 1)
-        for table in (self._below, self._mass, self._above)
-      ]
-      indicators.append(here)
+      number, source = _found(z, weights)
+      target = tf.unstack(tf.gather(tables[bins], number), axis=1)
+      indicators.append(self._one_hot(number, j))
       if len(self._sums) == 1:
         columns.append(_move(z, source, target))
       else:
@@ -361,7 +366,8 @@ class AutoregressiveHistogram(OnePassInverse):
       weights = self._weights(outputs, bins)
       weights = tf.broadcast_to(weights, [num_rows, weights.shape[-1]])
       z = tf.constant(rng.normal(size=num_rows), weights.dtype)
-      indicators.append(_found(z, weights)[0])
+      number, _ = _found(z, weights)
+      indicators.append(self._one_hot(number, j))
 
   def _fit_offset(self, outputs, bins, wanted, iterations):
     weights = self._weights(outputs, bins)
@@ -420,15 +426,29 @@ def _found(z, weights):
     weights: `[n, k]`.
 
   Returns:
-    Its indicator `[n, k]`, and the masses `[n]` below, in and above it.
+    Its number, int32 `[n]`, and the masses `[n]` below, in and above it.
   """
-  total = tf.reduce_sum(weights, 1, keepdims=True)
-  shares = weights / total
-  below = tf.cumsum(shares, 1, exclusive=True)
-  above = tf.cumsum(shares, 1, exclusive=True, reverse=True)
-  reached = tf.cast(_cdf(z)[:, None] >= below, z.dtype)
-  here = reached - tf.pad(reached[:, 1:], [[0, 0], [0, 1]])
-  return here, [tf.reduce_sum(t * here, 1) for t in (below, shares, above)]
+  size = weights.shape[1]
+  if size > _MOST_SUMMED:
+    below = tf.cumsum(weights, 1, exclusive=True)
+    above = tf.cumsum(weights, 1, exclusive=True, reverse=True)
+  else:
+    # Several times as fast as cumulative sums.
+    before = np.triu(np.ones([size, size]), 1)
+    below, above = (
+      tf.matmul(weights, tf.constant(matrix, weights.dtype))
+      for matrix in (before, before.T)
+    )
+  total = below[:, -1] + weights[:, -1]
+  reached = _cdf(z)[:, None] * total[:, None] >= below
+  # The first bin is always reached, unless something is not a number.
+  number = tf.reduce_sum(tf.cast(reached, z.dtype), 1)
+  number = tf.maximum(tf.cast(number, tf.int32) - 1, 0)
+  masses = [
+    tf.gather(part, number, batch_dims=1) / total
+    for part in (below, weights, above)
+  ]
+  return number, masses
 
 
 def _move(z, source, target):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from tfdpflows.cli import files, quiet, training
@@ -30,15 +29,18 @@ def _define(options):
   )
   options.text(
     'data',
-    'CSV file of the rows that --model_dir was fitted on. The fit is made '
-    'again with and without one of them, with the same random numbers, and the '
-    'page shows by how much each release moves: it is then not private.',
+    'The rows that --model_dir was fitted on, given as they were to fit: '
+    f'{files.ROWS} The fit is made again with and without one of them, with '
+    'the same random numbers, and the page shows by how much each release '
+    'moves: it is then not private.',
     metavar='FILE',
+    repeated=True,
   )
   options.number(
     'row',
-    'Number of the row of --data that is left out, from 1, with all rows of '
-    'its privacy unit. By default the one that the model finds least likely.',
+    'Number of the row of --data that is left out, from 1 and through all of '
+    'its files, with all rows of its privacy unit. By default the one that the '
+    'model finds least likely.',
     whole=True,
     lower_bound=1,
   )
@@ -143,11 +145,15 @@ def _check(values):
     )
   for path in (values.output, values.output[: -len('.html')] + '.json'):
     files.check_output(path, values.overwrite)
-  if values.data is not None and not os.path.isfile(values.data):
-    raise UsageError(
-      f'--data={values.data} is no file: give the CSV file that the model was '
-      'fitted on.'
-    )
+  if values.data is not None:
+    from tfdpflows.tabular.sources import Source
+
+    Source.of(values.data)  # Refuses what is no file.
+
+
+def _data(values):
+  """The flag as it was given."""
+  return ' '.join(f'--data={path}' for path in values.data)
 
 
 def _check_ledger(ledger, values):
@@ -167,13 +173,13 @@ def _row(synthesizer, rows, values):
   if count != synthesizer.num_examples:
     what = 'rows' if synthesizer.schema.privacy_unit is None else 'units'
     raise UsageError(
-      f'--data={values.data} has {count} {what}, and the model was fitted on '
-      f'{synthesizer.num_examples}: give the file that it was fitted on.'
+      f'{_data(values)} has {count} {what}, and the model was fitted on '
+      f'{synthesizer.num_examples}: give the rows that it was fitted on.'
     )
   if values.row is not None:
     if values.row > len(rows):
       raise UsageError(
-        f'--row={values.row} is not in --data={values.data}, which has '
+        f'--row={values.row} is not in {_data(values)}, which has '
         f'{len(rows)} rows.'
       )
     return values.row - 1

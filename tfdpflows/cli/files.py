@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
 
 from tfdpflows.cli import quiet
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
   import pandas as pd
 
   from tfdpflows.tabular.code_store import CodeStore
+  from tfdpflows.tabular.draft_rows import DraftRows
   from tfdpflows.tabular.schema import TableSchema
+  from tfdpflows.tabular.sources import Source
   from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
 
@@ -78,53 +80,43 @@ def check_place(path: str, overwrite: bool) -> None:
     raise PermissionError(f'The folder {folder} does not allow writing.')
 
 
+# What `--input` and its like take, as a part of a sentence.
+ROWS = (
+  'a CSV file (with a header line, in the dialect of the schema; compressed if '
+  'its name ends in .gz) or a .parquet, .arrow, .feather or .tfrecord file; a '
+  'pattern such as "2026-*.csv", or a folder of such files. May be given '
+  'several times.'
+)
+
+
+def source_of(paths: Sequence[str], schema: TableSchema) -> Source:
+  """Returns the `Source` of the values of a flag such as `--input`."""
+  from tfdpflows.tabular.sources import Source
+
+  return Source.of(list(paths), schema.dialect)
+
+
 def read_rows(
-  path: str,
+  paths: Sequence[str],
   schema: TableSchema,
   out_of_range: str,
-  fitting: bool = True,
   units: bool = False,
 ) -> pd.DataFrame:
-  """Reads a CSV file and validates it; errors name the file, column and row.
+  """Reads all rows of a table and validates them, as they are for a fit.
 
   Args:
-    path: path of the file.
-    schema: `TableSchema`.
+    paths: values of a flag such as `--input`.
+    schema: `TableSchema` of a model.
     out_of_range: value of the flag `--out_of_range`.
-    fitting: see `TableSchema.validate`.
     units: whether the result has the identifiers of the privacy unit.
+
+  Raises:
+    ValueError: naming the file, column and row.
   """
-  from tfdpflows.tabular.table import read_table
+  from tfdpflows.tabular import row_blocks
 
-  table = read_table(path, schema, out_of_range)
-  return _validated(path, table, schema, out_of_range, fitting, units)
-
-
-def read_any_rows(
-  path: str, schema: TableSchema, fitting: bool = True
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-  """Reads a CSV file, of which no row is refused.
-
-  Args:
-    path: path of the file.
-    schema: `TableSchema`.
-    fitting: see `TableSchema.validate`.
-
-  Returns:
-    The cells as text, and what 'clip' makes of them.
-  """
-  from tfdpflows.tabular.table import read_table
-
-  # Cells of another type would be missing before anybody has counted them.
-  as_text = dataclasses.replace(
-    schema,
-    constraints=(),
-    fields=[
-      dataclasses.replace(f, decimals=None, from_data=('type',)) for f in schema
-    ],
-  )
-  table = read_table(path, as_text, 'clip')
-  return table, _validated(path, table, schema, 'clip', fitting, False)
+  source = source_of(paths, schema)
+  return row_blocks.read_rows(source, schema, out_of_range, units)
 
 
 def read_private(
@@ -136,7 +128,7 @@ def read_private(
   resume: bool,
   overwrite: bool,
   max_rows_per_unit: int | None,
-) -> pd.DataFrame | CodeStore:
+) -> pd.DataFrame | CodeStore | DraftRows:
   """Reads the table of a fit; errors name the file, column and row.
 
   Args:
@@ -149,13 +141,12 @@ def read_private(
     max_rows_per_unit: value of the flag.
 
   Returns:
-    What was read and validated: of a schema with marks all rows, else their
-    codes.
+    What was read and validated: the codes of the rows, or of a schema with
+    marks what reads them again.
   """
-  from tfdpflows.tabular import code_store
-  from tfdpflows.tabular.sources import Source
+  from tfdpflows.tabular import code_store, draft_rows
 
-  source = Source.of(paths, schema.dialect)
+  source = source_of(paths, schema)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # The fit itself gives them.
     if not schema.is_draft:
@@ -168,23 +159,17 @@ def read_private(
         overwrite=overwrite,
         max_rows_per_unit=max_rows_per_unit,
       )
-  table = source.to_frame(schema, out_of_range)
-  name = ', '.join(paths)
-  units = schema.privacy_unit is not None
-  return _validated(name, table, schema, out_of_range, True, units)
-
-
-def _validated(name, table, schema, out_of_range, fitting, units):
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # The fit itself gives them.
-      found = schema.validate(table, out_of_range, fitting=fitting)
-      if not units:
+    table = draft_rows.of_source(source, schema, out_of_range)
+    if isinstance(table, draft_rows.DraftRows):
+      return table
+    try:
+      found = schema.validate(table, out_of_range)
+      if schema.privacy_unit is None:
         return found
       ids = schema.unit_ids(table, out_of_range)
-      return found.assign(**{schema.privacy_unit: ids.to_numpy()})
-  except ValueError as error:
-    raise ValueError(f'{name}: {error}') from error
+    except ValueError as error:
+      raise ValueError(f'{", ".join(paths)}: {error}') from error
+  return found.assign(**{schema.privacy_unit: ids.to_numpy()})
 
 
 def load_model(model_dir: str) -> TabularSynthesizer:

@@ -18,11 +18,8 @@ def _define(options):
   options.section('Data')
   options.text(
     'input',
-    'The private rows: a CSV file (with a header line, in the dialect of the '
-    'schema; compressed if its name ends in .gz) or a .parquet, .arrow, '
-    '.feather or .tfrecord file; a pattern such as "2026-*.csv", or a folder '
-    'of such files. May be given several times. A row is the unit of privacy, '
-    'unless there is a --privacy_unit.',
+    f'The private rows: {files.ROWS} A row is the unit of privacy, unless '
+    'there is a --privacy_unit.',
     metavar='FILE',
     repeated=True,
     required=True,

@@ -16,9 +16,12 @@ def _define(options):
   options.section('Data')
   options.text(
     'input',
-    'File to describe: CSV with a header line, or by its name Parquet, Arrow, '
-    'Feather or TFRecord. Of several that are alike give one.',
+    'Rows to describe: a CSV file (with a header line; compressed if its name '
+    'ends in .gz) or a .parquet, .arrow, .feather or .tfrecord file; a pattern '
+    'such as "2026-*.csv", or a folder of such files. May be given several '
+    'times. All of them are in memory: of many that are alike give one.',
     metavar='FILE',
+    repeated=True,
     required=True,
   )
   options.text(
@@ -115,17 +118,19 @@ def _run(values):
   from tfdpflows.tabular.dialect import COMMAS, MISSING, CellFormat, Dialect
   from tfdpflows.tabular.sources import Source, file_format
 
-  dialect = COMMAS
-  if file_format(values.input) == 'csv':
+  dialect, source = COMMAS, Source.of(values.input)
+  texts = [p.name for p in source.parts if file_format(p.name) == 'csv']
+  if texts:
     delimiter = values.delimiter and values.delimiter.replace('\\t', '\t')
-    dialect = Dialect.of_file(values.input, delimiter, values.encoding)
+    dialect = Dialect.of_file(texts[0], delimiter, values.encoding)
+    source = Source.of(values.input, dialect)
   cells = CellFormat(
     missing_values=tuple(values.missing_values or MISSING),
     decimal_char=values.decimal_char,
     group_char=values.group_char,
     bare_number=values.bare_number,
   )
-  table = Source.of(values.input, dialect).to_frame()
+  table = source.to_frame()
   overrides = {}
   if values.overrides is not None:
     overrides = drafting.read_overrides(values.overrides)
@@ -143,7 +148,8 @@ def _run(values):
   if schema is None:
     _print_findings(findings)
     raise UsageError(
-      f'No column of {values.input} can be described: see what is printed.'
+      f'No column of {", ".join(values.input)} can be described: see what is '
+      'printed.'
     )
   schema.to_json(values.output, overwrite=values.overwrite)
   width = max(len(name) for name in schema.names)
@@ -171,9 +177,10 @@ def _run(values):
       'marks, or fill them in from a file of what\nis public (--overrides): '
       'one row can decide whether a column looks like integers.'
     )
+  inputs = ' '.join(f'--input={shlex.quote(path)}' for path in values.input)
   print(
     'Then run\n'
-    f'  tfdpflows fit --input={shlex.quote(values.input)} '
+    f'  tfdpflows fit {inputs} '
     f'--schema={shlex.quote(values.output)} --epsilon=1 --delta=1e-5 '
     + ('--max_rows_per_unit=4 ' if schema.privacy_unit is not None else '')
     + '--model_dir=model'
@@ -210,7 +217,7 @@ def describe_field(field: Field) -> str:
 
 COMMAND = Command(
   name='schema',
-  summary='Draft a schema from a CSV file',
+  summary='Draft a schema from a table',
   description="""
     Writes a JSON file in the vocabulary of Frictionless Table Schema: name,
     type, range or categories of every column, and whether it may be missing.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from tfdpflows.cli import files
 from tfdpflows.cli.command import Command
+
+_SCORE = 'log_prob'
 
 
 def _define(options):
@@ -11,8 +15,9 @@ def _define(options):
   files.add_model_dir(options)
   options.text(
     'input',
-    "CSV file of rows to score, with the columns of the model's schema.",
+    "Rows to score, with the columns of the model's schema: " + files.ROWS,
     metavar='FILE',
+    repeated=True,
     required=True,
   )
   files.add_out_of_range(
@@ -25,32 +30,54 @@ def _define(options):
   )
   files.add_output(
     options,
-    'CSV file to write: one column, log_prob, in the order of the rows.',
+    'File to write, of the formats that are read, by its name: one column, '
+    'log_prob, in the order of the rows.',
   )
+
+
+def _written():
+  """The schema of what is written."""
+  from tfdpflows.tabular.schema import Field, TableSchema
+
+  end = sys.float_info.max
+  return TableSchema([Field(_SCORE, 'number', minimum=-end, maximum=end)])
 
 
 def _run(values):
   files.check_model(values.model_dir)
   files.check_output(values.output, values.overwrite)
-  import numpy as np
   import pandas as pd
 
-  from tfdpflows.tabular.table import write_table
+  from tfdpflows.tabular import row_blocks, sinks
 
+  sinks.check_format(values.output)
   synthesizer = files.load_model(values.model_dir)
-  schema, counts = synthesizer.schema, {}
-  if values.out_of_range == 'clip':
-    cells, table = files.read_any_rows(values.input, schema, fitting=False)
-    counts = schema.count_clipped(cells)
-  else:
-    table = files.read_rows(values.input, schema, 'error', fitting=False)
-  log_prob = synthesizer.log_prob(table)
-  write_table(pd.DataFrame({'log_prob': log_prob}), values.output)
+  schema, how = synthesizer.schema, values.out_of_range
+  source = files.source_of(values.input, schema)
+  counts, total = {}, 0.0
+
+  def tables():
+    for block in row_blocks.blocks(source, schema, how):
+      if how == 'clip':
+        for name, count in schema.count_clipped(block.cells).items():
+          counts[name] = counts.get(name, 0) + count
+      yield block.validated(schema, how)
+
+  def scores():
+    nonlocal total
+    for log_prob in synthesizer.log_prob_frames(tables()):
+      total += log_prob.sum(dtype=float)
+      yield pd.DataFrame({_SCORE: log_prob})
+
+  # No more than a part of the table is in memory.
+  rows = sinks.write_frames(scores(), values.output, _written())
   print(
-    f'Wrote {len(table):,} log-densities to {values.output}: '
-    f'{np.mean(log_prob):.4f} nats per row on average.'
+    f'Wrote {rows:,} log-densities to {values.output}: '
+    f'{total / rows:.4f} nats per row on average.'
   )
-  files.print_clipped(counts, len(table), 'were clipped')
+  # As in the schema, whichever was met first.
+  counts = {name: counts[name] for name in schema.names if name in counts}
+  files.print_clipped(counts, rows, 'were clipped')
   print(
     'They are computed from these rows without noise: where the rows are '
     'private, so\nare the scores.'
@@ -61,10 +88,11 @@ COMMAND = Command(
   name='score',
   summary='Score rows by their log-density',
   description="""
-    Writes log p(row) in nats for every row of a CSV file: high for rows like
-    those that the model learned from, low for unusual ones. Probabilities
-    count for categories, integers, dates and numbers with decimals, densities
-    in the units of the column for other numbers.
+    Writes log p(row) in nats for every row of a table: high for rows like those
+    that the model learned from, low for unusual ones. Probabilities count for
+    categories, integers, dates and numbers with decimals, densities in the
+    units of the column for other numbers. Any number of rows is scored in the
+    memory of a few.
 
     Scores of private rows are private themselves: no noise is added.
   """,

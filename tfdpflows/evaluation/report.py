@@ -69,6 +69,8 @@ def write_report(
   seed: int = 0,
   name: str = 'this one',
   others: Mapping[str, SyntheticTable] | None = None,
+  num_real: int | None = None,
+  num_synthetic: int | None = None,
 ) -> None:
   """Writes an HTML report that compares a synthetic table with a real one.
 
@@ -96,6 +98,9 @@ def write_report(
     name: name of the synthetic table among others.
     others: rows of other models, to compare with, by their names
       (`evaluation.compare_fits`).
+    num_real: number of rows of the table of which `real` is a uniform sample,
+      for the page to say so; by default it is all of it.
+    num_synthetic: of the synthetic table, likewise.
 
   Raises:
     ValueError: if a table does not fit the schema, or the target cannot be
@@ -153,6 +158,14 @@ def write_report(
     title=title or _TITLE,
     num_real=len(real),
     num_synthetic=len(synthetic),
+    samples=[
+      (len(table), of, what)
+      for table, of, what in (
+        (real, num_real, 'real'),
+        (synthetic, num_synthetic, 'synthetic'),
+      )
+      if of is not None and of > len(table)
+    ],
     summary=comparison.summary(),
     claim=_claim(statement),
     statement=_statement_text(statement),

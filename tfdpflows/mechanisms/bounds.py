@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import statistics
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -23,6 +24,7 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
   row_weights,
 )
+from tfdpflows.stored_rows import TableParts
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -254,7 +256,7 @@ def private_bounds(
 
 
 def release_bounds(
-  df: pd.DataFrame,
+  df: Union[pd.DataFrame, TableParts],
   schema: TableSchema,
   epsilon: float,
   delta: float,
@@ -265,18 +267,19 @@ def release_bounds(
   resume: bool = False,
   units: Optional[Units] = None,
 ) -> Bounds:
-  """Returns what `private_bounds` does, and how many rows are outside."""
+  """Returns what `private_bounds` does, and how many rows are outside.
+
+  Also of a table in parts, which is read four times at most, and without units:
+  then what is released is that of the table in memory, to the last bit.
+  """
   relation = ledger.neighboring_relation
   rows = differing_rows(relation)
   plan = _plan(schema, epsilon, delta)
   if not plan.fields:
     return Bounds(schema, ())
   fields = dict(plan.fields)
-  table = type(schema)(fields.values()).public_part(df)
-  weights = row_weights(units, len(df))
-  # Rows of weight 0 are not there.
-  table = table[weights > 0].reset_index(drop=True)
-  weights = weights[weights > 0]
+  kind = _Parts if isinstance(df, TableParts) else _Whole
+  table = kind(df, type(schema)(fields.values()), units)
   most = 1 if units is None else units.max_rows_per_unit
   randomness = charge_release(
     ledger,
@@ -290,26 +293,23 @@ def release_bounds(
       'parts': [_facts(field) for field in fields.values()],
       **({} if units is None else {'max_rows_per_unit': most}),
     },
-    arrays=[
-      pd.util.hash_pandas_object(table[name], index=False).to_numpy()
-      for name in fields
-    ],
+    arrays=table.arrays(),
     resume=resume,
     units=units,
   )
-  rng, were_present = randomness.numpy(str(label)), table.notna()
+  rng = randomness.numpy(str(label))
+  types = {}
   for name, field in fields.items():
     if 'type' in field.from_data:
-      found = private_type(
-        schema.kinds(table[name]), plan.noise('type', rows), rng, weights
-      )
+      kinds, weights = table.kinds(name)
+      found = private_type(kinds, plan.noise('type', rows), rng, weights)
       if not found:
         raise _too_little(name, 'type')
       fields[name] = _of_type(field, found)
       # Nothing stands in for what is missing: it would be counted twice.
-      typed = dataclasses.replace(fields[name], required=False)
-      table[name] = type(schema)([typed]).public_part(table[[name]])[name]
-  domains = _domains(fields, table, weights, plan.delta_of_column / rows / most)
+      types[name] = dataclasses.replace(fields[name], required=False)
+  table.set_types(types)
+  domains = table.domains(fields, plan.delta_of_column / rows / most)
   first, second = _two_looks(domains, plan.shares['domain'])
   for name, share in first.items():
     domains[name].measure(plan.noise(share, rows), rng)
@@ -319,8 +319,8 @@ def release_bounds(
       domains[name].measure(plan.noise(share, rows), rng)
   left = {n: s for n, s in shares.items() if isinstance(domains[n], Categories)}
   if left:
-    measure_left(
-      [domains[name] for name in left],
+    table.measure_left(
+      {name: domains[name] for name in left},
       [*left.values()],
       plan.noise(sum(left.values()), rows),
       rng,
@@ -335,10 +335,8 @@ def release_bounds(
     fields[name] = dataclasses.replace(field, from_data=marks, **changes)
   noise = plan.noise('outcome', rows)
   outcomes = {
-    name: noise.add(
-      _outcome(field, table[name], were_present[name], weights), rng
-    )
-    for name, field in fields.items()
+    name: noise.add(counts, rng)
+    for name, counts in table.outcomes(fields).items()
   }
   # All columns have the same rows.
   total = max(float(np.mean([*outcomes.values()]) * len(_OUTCOMES)), 1.0)
@@ -358,6 +356,143 @@ def release_bounds(
     ),
     tuple(columns),
   )
+
+
+class _Whole:
+  """The marked columns of a table in memory, and what is counted of them."""
+
+  def __init__(self, df, schema, units):
+    table, weights = schema.public_part(df), row_weights(units, len(df))
+    # Rows of weight 0 are not there.
+    self._table = table[weights > 0].reset_index(drop=True)
+    self._weights = weights[weights > 0]
+    self._schema, self._were_present = schema, self._table.notna()
+
+  def arrays(self):
+    """Arrays that all counts are a function of."""
+    return [
+      pd.util.hash_pandas_object(self._table[name], index=False).to_numpy()
+      for name in self._table
+    ]
+
+  def kinds(self, name):
+    """Kinds of the cells of a column, and what each counts."""
+    return self._schema.kinds(self._table[name]), self._weights
+
+  def set_types(self, fields):
+    """Reads columns whose types were marked again, as those of fields."""
+    _set_types(self._table, self._schema, fields)
+
+  def domains(self, fields, delta):
+    """The domains of fields, by name, see `_domains`."""
+    return _domains(fields, self._table, self._weights, delta)
+
+  def measure_left(self, categories, shares, noise, rng):
+    """See `measure_left`; `categories` of columns by their names."""
+    measure_left([*categories.values()], shares, noise, rng)
+
+  def outcomes(self, fields):
+    """How many rows of each column have which of `_OUTCOMES`."""
+    return {
+      name: _outcome(
+        field, self._table[name], self._were_present[name], self._weights
+      )
+      for name, field in fields.items()
+    }
+
+
+class _Parts:
+  """The same of a table in parts: each count is made in one pass over them.
+
+  Whole numbers have no rounding, and the other sums are those of the rows in
+  their order: as in memory, to the last bit.
+  """
+
+  def __init__(self, table, schema, units):
+    if units is not None:
+      raise ValueError('Bounds of units are of a table in memory: give that.')
+    self._source, self._schema = table, schema
+    self._types, self._kinds = {}, None
+
+  def _frames(self, names):
+    """Yields parts of some columns, and which of their cells were present."""
+    schema = type(self._schema)([self._schema[name] for name in names])
+    types = {n: field for n, field in self._types.items() if n in schema.names}
+    for df in self._source.frames(schema.names):
+      table = schema.public_part(df)
+      were_present = table.notna()
+      _set_types(table, schema, types)
+      yield table, were_present
+
+  def arrays(self):
+    return [self._source.digest]
+
+  def kinds(self, name):
+    if self._kinds is None:
+      marked = [f.name for f in self._schema if 'type' in f.from_data]
+      self._kinds = {name: collections.Counter() for name in marked}
+      for table, _ in self._frames(marked):
+        for of, counts in self._kinds.items():
+          counts.update(self._schema.kinds(table[of]).tolist())
+    counts = self._kinds[name]
+    return [*counts], np.array([*counts.values()], np.float64)
+
+  def set_types(self, fields):
+    self._types = fields
+
+  def domains(self, fields, delta):
+    bins, counts = {}, {}
+    fields = {
+      n: f for n, f in fields.items() if set(f.from_data) - {'required'}
+    }
+    for table, _ in self._frames(fields) if fields else ():
+      found = _domains(fields, table, np.ones(len(table)), delta)
+      for name, domain in found.items():
+        if isinstance(domain, Categories):
+          known = counts.setdefault(name, collections.Counter())
+          known.update(domain.counted())
+        elif name in bins:
+          bins[name].include(domain)
+        else:
+          bins[name] = domain
+    # A category counts for all rows that have it.
+    enums = {
+      name: Categories(
+        [category for _, category in known],
+        np.array([*known.values()], np.float64),
+        delta=delta / _LOOKS,
+      )
+      for name, known in counts.items()
+    }
+    return {name: {**bins, **enums}[name] for name in fields}
+
+  def measure_left(self, categories, shares, noise, rng):
+    sums = {name: some.no_counts() for name, some in categories.items()}
+    for table, _ in self._frames(categories):
+      places = [some.places(table[n]) for n, some in categories.items()]
+      left = [s.left(p) for s, p in zip(categories.values(), places)]
+      parts = _parts_of_rows(left, shares)
+      for counts, place, part in zip(sums.values(), places, parts.T):
+        # One row after the other, as `numpy.bincount` adds them.
+        np.add.at(counts, place, part)
+    for some, counts in zip(categories.values(), sums.values()):
+      some.add_counts(counts, noise, rng)
+
+  def outcomes(self, fields):
+    counts = {name: np.zeros(len(_OUTCOMES)) for name in fields}
+    for table, were_present in self._frames(fields):
+      weights = np.ones(len(table))
+      for name, field in fields.items():
+        counts[name] += _outcome(
+          field, table[name], were_present[name], weights
+        )
+    return counts
+
+
+def _set_types(table, schema, fields):
+  """Reads columns of text as those of fields, in place."""
+  for name, field in fields.items():
+    table[name] = type(schema)([field]).public_part(table[[name]])[name]
 
 
 def warn_of_outside(columns: Iterable[ColumnBounds], epsilon: float) -> None:
@@ -496,6 +631,10 @@ class Bins:
     values = np.minimum(values, np.nextafter(edges[-1], 0))
     counts = np.histogram(values, edges, weights=weights[known])[0]
     self._measured = _Measured(np.append(counts, weights[~known].sum()))
+
+  def include(self, other: Bins) -> None:
+    """Counts the rows of another part of the column too, before any noise."""
+    self._measured = _Measured(self._measured.counts + other._measured.counts)
 
   def measure(self, noise: Noise, rng: np.random.Generator) -> None:
     """Counts with noise; more than once to be more exact."""
@@ -644,7 +783,8 @@ class Categories:
     *,
     delta: float,
   ):
-    self._names, self._places = _placed(column)
+    self._known, self._places = _placed(column)
+    self._names = [value for _, value in self._known]
     self._weights, self._delta = _weights(weights, column), delta
     # Of each category, and of what is missing: noisy counts, and the scale of
     # the noise of each.
@@ -658,16 +798,42 @@ class Categories:
   def _counts(self, weights):
     return np.bincount(self._places, weights, len(self._names) + 1)
 
-  def left(self) -> np.ndarray:
-    """Returns which rows have a category that is not shown, bool `[n]`."""
-    return np.append(~self._shown(), False)[self._places]
+  def counted(self) -> dict[tuple[str, Any], float]:
+    """Returns what the rows of each category count, by `_key` of it."""
+    keys = [*self._known, _key(None)]
+    return dict(zip(keys, self._counts(self._weights)))
+
+  def no_counts(self) -> np.ndarray:
+    """Returns a zero for each category, and for what is missing."""
+    return np.zeros(len(self._names) + 1)
+
+  def places(self, column: Iterable[Any]) -> np.ndarray:
+    """Returns which category each row of a part of the column has."""
+    numbers = {key: number for number, key in enumerate(self._known)}
+    keys = (_key(_plain(value)) for value in column)
+    return np.array([numbers.get(k, len(numbers)) for k in keys], np.int64)
+
+  def left(self, places: Optional[np.ndarray] = None) -> np.ndarray:
+    """Returns which rows have a category that is not shown, bool `[n]`.
+
+    Args:
+      places: of other rows, see `places`.
+    """
+    places = self._places if places is None else places
+    return np.append(~self._shown(), False)[places]
 
   def measure_left(
     self, parts: np.ndarray, noise: Noise, rng: np.random.Generator
   ) -> None:
     """Counts parts of the rows that are `left`, see `measure_left`."""
+    self.add_counts(self._counts(self._weights * parts), noise, rng)
+
+  def add_counts(
+    self, counts: np.ndarray, noise: Noise, rng: np.random.Generator
+  ) -> None:
+    """Measures the counts of parts of the rows that are `left`."""
     again = np.append(~self._shown(), False)
-    noisy = noise.add(self._counts(self._weights * parts), rng)
+    noisy = noise.add(counts, rng)
     first, second = self._scales**-2, noise.scale**-2
     both = (first * self._noisy + second * noisy) / (first + second)
     self._noisy = np.where(again, both, self._noisy)
@@ -717,24 +883,29 @@ def measure_left(
   weights add up to 1 at most. A category that one row alone has is counted by
   at most 1; see `Categories`.
   """
-  left = np.stack([some.left() for some in categories], 1)
+  parts = _parts_of_rows([some.left() for some in categories], shares)
+  for some, part in zip(categories, parts.T):
+    some.measure_left(part, noise, rng)
+
+
+def _parts_of_rows(left, shares):
+  """What each row counts in each of the columns where it is left."""
+  left = np.stack(left, 1)
   parts = left * np.sqrt(np.asarray(shares, np.float64))
   norms = np.sqrt((parts**2).sum(1, keepdims=True))
   # Rounded, a quotient may have a norm above 1.
-  parts = parts / np.where(norms > 0, norms * (1 + 1e-12), 1.0)
-  for some, part in zip(categories, parts.T):
-    some.measure_left(part, noise, rng)
+  return parts / np.where(norms > 0, norms * (1 + 1e-12), 1.0)
 
 
 class _Measured:
   """Counts, and what is known of them: the mean of noisy ones by precision."""
 
   def __init__(self, counts):
-    self._counts = np.asarray(counts, np.float64)
+    self.counts = np.asarray(counts, np.float64)
     self.noisy, self.noise = None, None
 
   def measure(self, noise, rng):
-    noisy = noise.add(self._counts, rng)
+    noisy = noise.add(self.counts, rng)
     if self.noise is not None:
       first, second = self.noise.scale**-2, noise.scale**-2
       noisy = (first * self.noisy + second * noisy) / (first + second)
@@ -790,20 +961,24 @@ def _weights(weights, values):
 
 
 def _placed(column):
-  """Returns the categories of a column in order, and which each row has.
+  """Returns keys of the categories of a column in order, and which rows have.
 
   The number of categories stands for none.
 
   Categories that Python takes for equal (1, 1.0 and True) are told apart: which
   of them stood first, and gave the name, would tell of a row.
   """
-  cells = [_plain(value) for value in column]
-  keys = [None if c is None else (type(c).__name__, c) for c in cells]
-  known = sorted({key for key in keys if key is not None})
+  keys = [_key(_plain(value)) for value in column]
+  known = sorted({key for key in keys if key != _key(None)})
   numbers = {key: number for number, key in enumerate(known)}
-  numbers[None] = len(known)
+  numbers[_key(None)] = len(known)
   places = np.array([numbers[key] for key in keys], np.int64)
-  return [value for _, value in known], places
+  return known, places
+
+
+def _key(category):
+  """Tells a category from those that Python takes for equal."""
+  return type(category).__name__, category
 
 
 def _plain(value):

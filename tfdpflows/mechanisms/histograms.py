@@ -18,7 +18,7 @@ from tfdpflows.mechanisms.releases import (
   check_rows,
   row_weights,
 )
-from tfdpflows.stored_rows import BLOCK, StoredRows
+from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -314,16 +314,28 @@ def _weights_below(x, edges, columns, units):
     units: the units, or `None`.
   """
   counts = {i: np.zeros(len(edge) + 1) for i, edge in edges.items()}
-  for start in range(0, len(x) if edges else 0, BLOCK):
-    block = x[start : start + BLOCK]
+
+  def of_block(start, block):
     weights = None if units is None else units.weights_of(start, len(block))
+    found = []
     for i, edge in edges.items():
       if columns[i].cell:
         place = block[:, i].astype(np.int64) + 1
       else:
         values = _counted(block[:, i].astype(np.float64), columns[i])
         place = np.searchsorted(edge, values, side='right')
-      counts[i] += np.bincount(place, weights, len(edge) + 1)
+      if len(edge) < len(block):
+        place = np.bincount(place, weights, len(edge) + 1)
+      found.append(place)
+    return found, 1 if weights is None else weights
+
+  for found, weights in x.map_blocks(of_block) if edges else ():
+    for total, new in zip(counts.values(), found):
+      if len(new) == len(total):
+        total += new
+      else:
+        # Of so many edges counts of each block would be the larger arrays.
+        np.add.at(total, new, weights)
   return {i: np.cumsum(count) for i, count in counts.items()}
 
 

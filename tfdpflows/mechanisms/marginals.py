@@ -20,7 +20,7 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
   row_weights,
 )
-from tfdpflows.stored_rows import BLOCK, StoredRows
+from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -123,14 +123,7 @@ class BinnedRows:
   def _count(self, group):
     """What `count` gives of a group, of columns in one piece each."""
     shape = tuple(self.sizes[j] for j in group)
-    # Of small numbers a register holds more.
-    small = math.prod(shape) <= 1 << 16
-    cell = self.codes[:, group[0]].astype(np.uint16 if small else np.intp)
-    for j, size in zip(group[1:], shape[1:]):
-      # Every sum up to here is below the number of cells.
-      cell *= cell.dtype.type(size)
-      cell += self.codes[:, j].astype(cell.dtype, copy=False)
-    found = np.bincount(cell, self._weights, math.prod(shape))
+    found = _count_cells(self.codes.T, group, shape, self._weights)
     return found.astype(np.float64).reshape(shape)
 
 
@@ -371,19 +364,28 @@ def _count_stored(codes, sizes, groups, units):
   shapes = {group: tuple(sizes[j] for j in group) for group in groups}
   counts = {g: np.zeros(math.prod(shape)) for g, shape in shapes.items()}
   used = sorted({j for group in groups for j in group})
-  for start in range(0, len(codes) if groups else 0, BLOCK):
-    block = codes[start : start + BLOCK]
+
+  def of_block(start, block):
     weights = None if units is None else units.weights_of(start, len(block))
-    # As `_checked` has them.
-    columns = {
-      j: np.clip(block[:, j].astype(np.int64), 0, sizes[j] - 1) for j in used
-    }
-    for group, count_ in counts.items():
-      cell = columns[group[0]]
-      for j in group[1:]:
-        cell = cell * sizes[j] + columns[j]
-      count_ += np.bincount(cell, weights, len(count_))
+    columns = {j: _in_range(block[:, j], sizes[j]) for j in used}
+    return [_count_cells(columns, g, shapes[g], weights) for g in groups]
+
+  for found in codes.map_blocks(of_block) if groups else ():
+    for total, new in zip(counts.values(), found):
+      total += new
   return {g: c.reshape(shapes[g]) for g, c in counts.items()}
+
+
+def _count_cells(columns, group, shape, weights):
+  """Counts the cells of a group, of columns by their numbers, in range."""
+  # Of small numbers a register holds more.
+  small = math.prod(shape) <= 1 << 16
+  cell = columns[group[0]].astype(np.uint16 if small else np.intp)
+  for j, size in zip(group[1:], shape[1:]):
+    # Every sum up to here is below the number of cells.
+    cell *= cell.dtype.type(size)
+    cell += columns[j].astype(cell.dtype, copy=False)
+  return np.bincount(cell, weights, math.prod(shape))
 
 
 def _release(counts, groups, std, rng):
@@ -421,8 +423,6 @@ def _checked(codes, sizes):
     )
   if min(sizes, default=1) < 1:
     raise ValueError(f'sizes are {sizes}; a column has one bin at least.')
-  if isinstance(codes, StoredRows):
-    return codes, sizes
   return codes, sizes
 
 
@@ -431,12 +431,16 @@ def _compact(codes, sizes):
   dtype = np.min_scalar_type(max(sizes, default=1) - 1)
   found = np.empty(codes.shape[::-1], dtype)
   for j, size in enumerate(sizes):
-    column = codes[:, j]
-    if column.dtype == np.uint64:
-      # With int64 they would become floats.
-      column = np.minimum(column, np.uint64(np.iinfo(np.int64).max))
-    found[j] = np.clip(column.astype(np.int64), 0, size - 1)
+    found[j] = _in_range(codes[:, j], size)
   return found.T
+
+
+def _in_range(column, size):
+  if np.issubdtype(column.dtype, np.unsignedinteger):
+    # Some have no room for larger sizes, and with int64 some become floats.
+    last = min(size - 1, np.iinfo(column.dtype).max)
+    return np.minimum(column, column.dtype.type(last))
+  return np.clip(column.astype(np.int64), 0, size - 1)
 
 
 def _listed(groups):

@@ -383,8 +383,8 @@ class MADE(tf.Module):
     else:
       out += tf.matmul(h, self._kernels[-1][: h.shape[1], start:end])
     if self._direct is not None:
-      x *= self._direct_scale[:before]
-      out += tf.matmul(x, self._direct[:before, start:end])
+      scale = self._direct_scale[:before, None]
+      out += tf.matmul(x, scale * self._direct[:before, start:end])
     return out
 
   def _spread_column(self, x, out, j, starts, ends, known):

@@ -37,6 +37,7 @@ from tfdpflows.tabular.sources import (
   Part,
   Source,
   cells,
+  partition,
   wanted,
 )
 
@@ -361,7 +362,7 @@ def stored(
     )
   # A kill may have come before the codes were moved.
   for place in (begun, folder) if resume else (folder,):
-    found = _reopen(source, schema, out_of_range, place, max_rows_per_unit)
+    found = reopen(source, schema, out_of_range, place, max_rows_per_unit)
     if found is not None:
       if place == begun:
         # Of another try, which was read and never begun.
@@ -370,7 +371,7 @@ def stored(
   return read(source, schema, out_of_range, folder, max_rows_per_unit)
 
 
-def reopened(
+def of_chief(
   schema: TableSchema,
   out_of_range: str,
   folder: str,
@@ -410,8 +411,14 @@ def _is_complete(folder, state, schema, out_of_range, max_rows):
   )
 
 
-def _reopen(source, schema, out_of_range, folder, max_rows):
-  """Returns what a pass over the same files stored, `None` without such.
+def reopen(
+  source: Source,
+  schema: TableSchema,
+  out_of_range: str,
+  folder: str,
+  max_rows: int | None = None,
+) -> CodeStore | None:
+  """Returns what `read` stored of the same files, `None` without such.
 
   Files are the same if their paths, sizes and times are; a table in no files
   has to be read again. The digest is that of what the store holds now.
@@ -484,9 +491,9 @@ def records_of(
   first, names = 0, None
   clip = encode.out_of_range == 'clip'
   for chunk in part.read(wanted(encode.schema), clip):
-    with _of_part(part, first):
-      if names is None:
-        encode.schema.check_columns(names := list(chunk))
+    if names is None:
+      check_columns(part, names := list(chunk), encode.schema)
+    with of_part(part, first):
       if not _num_rows(next(iter(chunk.values()))):
         continue
       found = encode(chunk)
@@ -495,7 +502,13 @@ def records_of(
 
 
 @contextlib.contextmanager
-def _of_part(part: Part, first: int = 0) -> Iterator[None]:
+def of_part(part: Part, first: int = 0) -> Iterator[None]:
+  """Begins the text of an error with the name of a part, and counts its rows.
+
+  Args:
+    part: the `Part`.
+    first: number of the row of it, from 0, that an error counts from.
+  """
   try:
     yield
   except values.CellError as error:
@@ -503,6 +516,37 @@ def _of_part(part: Part, first: int = 0) -> Iterator[None]:
     raise ValueError(f'{part.name}: {error}') from None
   except ValueError as error:
     raise ValueError(f'{part.name}: {error}') from error
+
+
+def check_columns(
+  part: Part, names: list[str], schema: TableSchema, units: bool = True
+) -> None:
+  """Refuses a part with other columns than the schema, and its privacy unit.
+
+  Args:
+    part: the `Part`.
+    names: of its columns.
+    schema: the `TableSchema`.
+    units: whether the privacy unit is needed.
+
+  Raises:
+    ValueError: naming the part and the column.
+  """
+  with of_part(part):
+    try:
+      schema.check_columns(names)
+      if units and schema.privacy_unit is not None:
+        schema.check_unit(names)
+    except ValueError as error:
+      of_folders = partition(part.name).keys() - set(names)
+      of_folders &= set(wanted(schema))
+      if not of_folders:
+        raise
+      name = sorted(of_folders)[0]
+      raise ValueError(
+        f'{error} Folders named {name}=... are that column where the folder '
+        'above them is given.'
+      ) from None
 
 
 class ChunkEncoder:
@@ -573,8 +617,7 @@ class ChunkEncoder:
     if not self.rows and self.schema.privacy_unit is not None:
       raise self.schema.no_identifiers()
     if not self.rows:
-      names = ', '.join(part.name for part in source.parts)
-      raise ValueError(f'The table has no rows; {names}: a header but no rows.')
+      raise source.no_rows()
     schemas.check_num_rows(self.rows)
     if self.out_of_range != 'clip':
       for present, field in zip(self.present, self.schema):
@@ -600,7 +643,7 @@ class ChunkEncoder:
       column = _distinct(column)
 
     def identities(cells):
-      cells = cells.map(_known_everywhere)
+      cells = cells.map(known_everywhere)
       texts = self.schema.unit_ids_of(cells, self.out_of_range)
       found = np.zeros(len(texts), [('known', bool), ('id', units.IDENTITY)])
       found['known'] = texts.notna()
@@ -615,8 +658,8 @@ def _num_rows(column):
   return len(getattr(column, 'places', column))
 
 
-def _known_everywhere(cell):
-  """Returns the identifier; `None` for one that files spell differently."""
+def known_everywhere(cell: Any) -> Any:
+  """Returns an identifier; `None` for one that files spell differently."""
   if isinstance(cell, bool) or not isinstance(
     cell, (str, numbers.Integral, numbers.Real, decimal.Decimal)
   ):

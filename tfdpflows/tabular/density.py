@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import abc
-import collections
 from collections.abc import Iterator, Sequence
-from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +11,7 @@ import tensorflow as tf
 from tfdpflows import bijectors, flows
 from tfdpflows._keras import tfp
 from tfdpflows._memory import release_graph_tensors
+from tfdpflows._threads import map_ahead
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 
@@ -20,8 +19,6 @@ tfb, tfd = tfp.bijectors, tfp.distributions
 
 # Rows that one call of a compiled function works on.
 BATCH = 8192
-# Calls ahead of what is asked for.
-_AHEAD = 4
 # Points per cell over which a discrete row's density is averaged.
 DRAWS = 16
 # Where inequalities are to be met: how often rows are drawn at most, and
@@ -83,20 +80,18 @@ class TableDistribution(tf.Module, abc.ABC):
     """
     count = -(-num_rows // BATCH)
     if count:
-      # Traced in this thread; the other one only runs it.
+      # Traced in this thread; the others only run it.
       self._sample_batch.get_concrete_function(tf.TensorSpec([2], tf.int32))
 
-    def draw():
-      seed = rng.integers(-(2**31), 2**31, 2, dtype=np.int32)
+    def draw(seed):
       return self._sample_batch(tf.constant(seed)).numpy()
 
-    # In one thread, and so in order.
-    with futures.ThreadPoolExecutor(1) as thread:
-      drawn = collections.deque()
-      for number in range(count):
-        while number + len(drawn) < count and len(drawn) < _AHEAD:
-          drawn.append(thread.submit(draw))
-        yield drawn.popleft().result()[: num_rows - number * BATCH]
+    seeds = (
+      rng.integers(-(2**31), 2**31, 2, dtype=np.int32) for _ in range(count)
+    )
+    # One batch alone leaves processors idle between operations.
+    for number, rows in enumerate(map_ahead(draw, seeds)):
+      yield rows[: num_rows - number * BATCH]
     release_graph_tensors()
 
   @tf.function(autograph=False)

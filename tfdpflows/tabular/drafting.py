@@ -286,7 +286,7 @@ class _Column:
 
     Numbers, and texts of numbers, are none.
     """
-    zone = getattr(present.dtype, 'tz', None)
+    zone = _zone_of(present)
     tries = [
       {'type': 'date'},
       {'type': 'datetime'},
@@ -425,6 +425,17 @@ class _Column:
         f'--missing_values={shlex.quote(shown)} if these are missing values',
         True,
       )
+
+
+def _zone_of(cells):
+  """The time zone of a column, `None` without one.
+
+  As its type has it, or all of its first cells: files give objects of Python.
+  """
+  if hasattr(cells.dtype, 'tz'):
+    return cells.dtype.tz
+  zones = {getattr(cell, 'tzinfo', None) for cell in cells[:_TRIED]}
+  return zones.pop() if len(zones) == 1 else None
 
 
 def _drop(name):

@@ -16,6 +16,7 @@ from tfdpflows.progress import about, log_charge
 from tfdpflows.sampling.units import SortedUnits
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular.density import TableDistribution
+from tfdpflows.tabular.draft_rows import DraftRows
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
 from tfdpflows.tabular.models.base import TableModel
 from tfdpflows.tabular.models.dp_sgd import DPSGDModel
@@ -185,7 +186,7 @@ def _check_rounds(spent, budget, accountant):
 
 
 def run_mechanisms(
-  table: pd.DataFrame | StoredRows,
+  table: pd.DataFrame | StoredRows | DraftRows,
   schema: TableSchema,
   spending: Spending,
   model: TableModel,
@@ -195,12 +196,13 @@ def run_mechanisms(
   progress: bool,
   units: sampling.Units | None = None,
   absent: Sequence[int] = (),
+  folder: str | None = None,
 ) -> Fitted:
   """Runs all mechanisms of a fit, each charged to the ledger before.
 
   Args:
-    table: validated `DataFrame`; or its codes, `StoredRows`, of a schema
-      without marks.
+    table: validated `DataFrame`; or of a schema without marks its codes,
+      `StoredRows`, and of one with marks its `DraftRows`.
     schema: `TableSchema`.
     spending: from `split_budget`.
     model: the `TableModel`.
@@ -212,6 +214,7 @@ def run_mechanisms(
     absent: for audits, numbers of rows that no mechanism sees; with units, all
       rows of the units that these are of. The number of rows, or of units,
       stays that of the table, since it is public.
+    folder: where to store the codes of `DraftRows`, `None` for memory.
 
   Raises:
     ValueError: for absent rows and a model that DP-SGD does not train.
@@ -238,7 +241,9 @@ def run_mechanisms(
       log_charge(f'At most {most} rows of a unit', ledger, _MAX_ROWS)
       units = units.limited(most)
   if spending.bounds is not None:
-    present = table.drop(index=table.index[absent])
+    present = table
+    if absent:
+      present = table.drop(index=table.index[absent])
     schema, bounds = bounds_lib.release_bounds(
       present,
       schema,
@@ -251,7 +256,10 @@ def run_mechanisms(
     )
     log_charge('Types, ranges and categories', ledger, _BOUNDS)
     bounds_lib.warn_of_outside(bounds, spending.bounds[0])
-    table = schema.validate(table, 'clip')
+    if isinstance(table, DraftRows):
+      table = table.encoded(schema, folder)
+    else:
+      table = schema.validate(table, 'clip')
   encoder = TableEncoder(schema)
   codes = table
   if not isinstance(table, StoredRows):

@@ -735,6 +735,36 @@ class TableSchema:
       columns[field.name] = _declared(column, field, marks, clip, fitting)
     return constraints.meet(pd.DataFrame(columns), self, out_of_range)
 
+  def validate_part(
+    self,
+    df: pd.DataFrame,
+    out_of_range: str,
+    names: Collection[str] | None = None,
+  ) -> pd.DataFrame:
+    """Returns some rows as `validate` does those of a table to be learned.
+
+    What all rows have to have, together, is not checked: that there are two,
+    and a value in each column.
+
+    Args:
+      df: the rows.
+      out_of_range: see `validate`.
+      names: the columns that are needed. With constraints between columns it
+        has all of them anyway.
+    """
+    clip, columns = out_of_range == 'clip', {}
+    is_needed = set(self.names if self.constraints or not names else names)
+    for field in self.fields:
+      if field.name not in is_needed:
+        continue
+      marks = field.from_data
+      column = typed(df[field.name], field, marks, clip)
+      columns[field.name] = _declared(column, field, marks, clip)
+    table = pd.DataFrame(columns)
+    if not self.constraints:
+      return table
+    return constraints.meet(table, self, out_of_range)
+
   def check_columns(self, names: Collection[str]) -> None:
     """Refuses a table with other columns than the schema.
 
@@ -749,6 +779,15 @@ class TableSchema:
           f'The schema has no field {name!r}; describe it, or drop the column: '
           'with "fieldsMatch": "subset" the schema leaves others out.'
         )
+
+  def check_unit(self, names: Collection[str]) -> None:
+    """Refuses a table that has not the column of the privacy unit.
+
+    Raises:
+      ValueError: naming it.
+    """
+    if self.privacy_unit not in names:
+      raise ValueError(_no_unit(self.privacy_unit, names))
 
   def warn_of_constants(self) -> None:
     """Warns of columns that are declared to have one value only."""
@@ -869,8 +908,7 @@ class TableSchema:
         an identifier.
     """
     names = [str(name) for name in values.checked_names(df)]
-    if self.privacy_unit not in names:
-      raise ValueError(_no_unit(self.privacy_unit, names))
+    self.check_unit(names)
     column = df.iloc[:, names.index(self.privacy_unit)]
     if values.is_missing(column, (), self._words()).all():
       raise self.no_identifiers()

@@ -157,6 +157,11 @@ class Source(NamedTuple):
     found = [part.identity for part in self.parts]
     return None if None in found else found
 
+  def no_rows(self) -> ValueError:
+    """Returns the error of a table without rows."""
+    names = ', '.join(part.name for part in self.parts)
+    return ValueError(f'The table has no rows; {names}: a header but no rows.')
+
   def to_frame(
     self, schema: TableSchema | None = None, out_of_range: str = 'error'
   ) -> pd.DataFrame:
@@ -184,7 +189,9 @@ class Source(NamedTuple):
           )
         for name, column in chunk.items():
           columns.setdefault(name, []).append(cells(column))
-    return pd.DataFrame({name: _joined(c) for name, c in columns.items()})
+    if names is None:
+      raise self.no_rows()
+    return pd.DataFrame({name: joined(c) for name, c in columns.items()})
 
 
 def wanted(schema: TableSchema) -> tuple[str, ...]:
@@ -200,7 +207,8 @@ def cells(column: pd.Series | Distinct) -> pd.Series:
   return column
 
 
-def _joined(columns):
+def joined(columns: Sequence[pd.Series]) -> pd.Series:
+  """Returns the cells of parts of a column, one after the other."""
   if len({column.dtype for column in columns}) > 1:
     # As each of them is, without digits that another type has not.
     columns = [column.astype(object) for column in columns]
@@ -307,12 +315,14 @@ def _file_part(path, dialect, folder=None):
   elif kind != 'tfrecord':
     import_arrow()
     read = lambda path, *args: _read_arrow_file(path, kind, *args)
-  partition = {} if folder is None else _partition(path, folder)
+  of_folders = {}
+  if folder is not None:
+    of_folders = partition(os.path.relpath(path, folder))
 
   def chunks(names, clip):
     for chunk in read(path, names, clip):
       count = len(getattr(c := next(iter(chunk.values())), 'places', c))
-      for name, value in partition.items():
+      for name, value in of_folders.items():
         if name in chunk:
           raise ValueError(
             f'the column {name!r} is in the file and in the name of its folder.'
@@ -331,10 +341,14 @@ def _identity(path):
   return [os.path.abspath(path), found.st_size, found.st_mtime_ns]
 
 
-def _partition(path, folder):
-  """Columns that are named by the folders of a file, as text."""
+def partition(path: str) -> dict[str, str | None]:
+  """Returns the columns that are named by the folders of a file, as text.
+
+  >>> partition('sales/year=2024/part.parquet')
+  {'year': '2024'}
+  """
   found = {}
-  for word in os.path.relpath(path, folder).split(os.sep)[:-1]:
+  for word in path.split(os.sep)[:-1]:
     name, equals, value = word.partition('=')
     if equals:
       value = None if value == _NO_PARTITION else urllib.parse.unquote(value)
@@ -351,11 +365,21 @@ def _read_arrow_file(path, kind, names, clip):
   pa, dataset = import_arrow()
   form = kind
   if kind == 'parquet':
+    _check_end(path)
     found = dataset.dataset(path, format='parquet').schema
     texts = [f.name for f in found if _is_text(pa, f.type)]
     # Text comes as the file has it, each word once.
     form = dataset.ParquetFileFormat(dictionary_columns=texts)
   yield from _batches_of_dataset(dataset.dataset(path, format=form), clip)
+
+
+def _check_end(path):
+  """Refuses a file that has not the end of Parquet."""
+  with open(path, 'rb') as file:
+    file.seek(-min(4, os.path.getsize(path)), os.SEEK_END)
+    end = file.read()
+  if end not in (b'PAR1', b'PARE'):
+    raise ValueError('the file is damaged or cut off, or is no Parquet file.')
 
 
 # Arrow.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
   code_store,
   conditioning,
+  draft_rows,
   fitting,
   model_card,
   model_directory,
@@ -305,7 +306,7 @@ class TabularSynthesizer:
     """Returns model, schema, `WorkDirectory` and codes of the chief's fit."""
     self.model = self._model_for(examples)
     self.num_examples = examples
-    codes = code_store.reopened(
+    codes = code_store.of_chief(
       self.schema,
       self.out_of_range,
       os.path.join(path, code_store.ROWS),
@@ -395,6 +396,11 @@ class TabularSynthesizer:
         progress=progress,
         units=units,
         absent=absent,
+        folder=(
+          None
+          if work_dir is None
+          else os.path.join(os.fspath(work_dir), code_store.ROWS)
+        ),
       )
     except BaseException:
       # Unlocks it, so that another synthesizer can go on with it.
@@ -475,13 +481,14 @@ class TabularSynthesizer:
     return table, units, columns, absent
 
   def _read(self, data, work_dir, resume, overwrite):
-    """Returns a table as a `DataFrame`, or its codes."""
-    if isinstance(data, (pd.DataFrame, code_store.CodeStore)):
+    """Returns a table as a `DataFrame`, its codes or its `DraftRows`."""
+    known = (pd.DataFrame, code_store.CodeStore, draft_rows.DraftRows)
+    if isinstance(data, known):
       return data
     source = Source.of(data, self.schema.dialect)
     if self.schema.is_draft:
-      # Types and ranges are found privately first, of all rows in memory.
-      return source.to_frame(self.schema, self.out_of_range)
+      # Types and ranges are found privately first.
+      return draft_rows.of_source(source, self.schema, self.out_of_range)
     return code_store.stored(
       source,
       self.schema,
@@ -677,21 +684,47 @@ class TabularSynthesizer:
       ValueError: for a model without a density; under 'error' for a value that
         is not declared.
     """
+    return np.concatenate(list(self.log_prob_frames([df], out_of_range)))
+
+  def log_prob_frames(
+    self, frames: Iterable[pd.DataFrame], out_of_range: str | None = None
+  ) -> Iterator[np.ndarray]:
+    """Yields what `log_prob` gives for rows that come in parts.
+
+    The same numbers, of as many rows as there are, in the memory of a few.
+
+    Args:
+      frames: the rows, each part as `log_prob` takes it.
+      out_of_range: see there, as the errors.
+
+    Yields:
+      Parts of the result, float32, which may be longer or shorter than those of
+      the rows.
+    """
     self._check_density('log_prob')
     self._check_fitted()
-    table = self.schema.validate(
-      df, out_of_range or self.out_of_range, fitting=False
+    return self._log_probs(frames, out_of_range or self.out_of_range)
+
+  def _log_probs(self, frames, out_of_range):
+    encoder, rng = TableEncoder(self.schema), np.random.default_rng(0)
+    codes = (
+      encoder.encode(self.schema.validate(df, out_of_range, fitting=False))
+      for df in frames
     )
-    codes = TableEncoder(self.schema).encode(table)
-    found = self._distribution.log_prob(codes, np.random.default_rng(0))
-    bad = np.flatnonzero(~np.isfinite(found))
-    if len(bad):
+    rows = bad = first = 0
+    for part in _of_equal_size(codes, _FRAME):
+      found = self._distribution.log_prob(part, rng)
+      not_finite = np.flatnonzero(~np.isfinite(found))
+      if len(not_finite) and not bad:
+        first = rows + not_finite[0] + 1
+      rows, bad = rows + len(found), bad + len(not_finite)
+      yield found
+    if bad:
       warnings.warn(
-        f'{len(bad)} of {len(found)} rows have no finite log-probability, '
-        f'the first is row {bad[0] + 1}: float32 cannot hold their density.',
-        stacklevel=2,
+        f'{bad} of {rows} rows have no finite log-probability, the first is '
+        f'row {first}: float32 cannot hold their density.',
+        stacklevel=3,
       )
-    return found
 
   def privacy_statement(self) -> accounting.PrivacyStatement:
     """Returns the `PrivacyStatement` of all that the fit spent."""
@@ -917,6 +950,25 @@ class TabularSynthesizer:
     with system_errors.of_file(weights):
       self._checkpoint().read(weights).assert_existing_objects_matched()
     return self
+
+
+def _of_equal_size(parts, size):
+  """Yields rows of codes, so many at a time; the last ones may be fewer.
+
+  Which random numbers a row gets then does not depend on how rows came.
+  """
+  waiting, count = [], 0
+  for part in parts:
+    waiting.append(part)
+    count += len(part)
+    if count >= size:
+      whole = np.concatenate(waiting)
+      ends = range(size, count + 1, size)
+      yield from (whole[end - size : end] for end in ends)
+      waiting = [whole[ends[-1] :]]
+      count -= ends[-1]
+  if count:
+    yield np.concatenate(waiting)
 
 
 def _unit_settings(name, most, weighting, epsilon, budget):

@@ -16,7 +16,7 @@ from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.rounding import round_up
 from tfdpflows.randomness import Randomness
-from tfdpflows.stored_rows import StoredRows
+from tfdpflows.stored_rows import StoredRows, TableParts
 from tfdpflows.tabular import models
 from tfdpflows.version import __version__
 
@@ -82,7 +82,7 @@ class WorkDirectory:
     *,
     resume: bool,
     settings: dict[str, Any],
-    table: pd.DataFrame | StoredRows,
+    table: pd.DataFrame | StoredRows | TableParts,
     seed: int | None,
     budget: PrivacyBudget,
     accountant: str,
@@ -300,7 +300,7 @@ def _parse(content):
 
 
 def _fingerprint(table, randomness):
-  if isinstance(table, StoredRows):
+  if not isinstance(table, pd.DataFrame):
     return randomness.fingerprint(table.digest)
   hashes = pd.util.hash_pandas_object(table, index=False).to_numpy()
   return randomness.fingerprint(hashes)

@@ -13,7 +13,7 @@ from tfdpflows import accounting, bijectors, flows, sampling
 from tfdpflows._keras import tfp
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
-from tfdpflows.stored_rows import MappedRows, StoredRows
+from tfdpflows.stored_rows import BlockFile, MappedRows, StoredRows
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import adaptive_marginals
@@ -269,6 +269,9 @@ class HistogramModel(FlowModel):
       estimate.model.forbid(pair[:2], ~possible)
     if isinstance(codes, StoredRows):
       bins = density.stored_bins(codes)
+      if codes.path is not None:
+        dtype = np.min_scalar_type(max(flow.num_bins) - 1)
+        bins = BlockFile(bins, f'{codes.path}.bins', dtype)
     else:
       # Rows of NaN are absent, see `fitting.run_mechanisms`.
       bins = density.bins(codes[~np.isnan(codes).any(1)])
@@ -284,6 +287,8 @@ class HistogramModel(FlowModel):
       resume=resume,
       progress=progress,
     )
+    if isinstance(bins, BlockFile):
+      bins.remove()
     if self.connections == 'measured':
       possible = [pair[:2] for pair in density.possible_bins()]
       density.connect([*estimate.groups, *possible])
