@@ -58,6 +58,28 @@ def section(folder):
       _WIDE_HEADER,
       *map(_wide_row, content['runs']),
     ]
+  for content, name in results_document.load_results(folder, 'workers*.json'):
+    loads = [run['load_average'] for run in content['runs']]
+    first = content['runs'][0]
+    lines += [
+      '',
+      f'One process and two workers on a machine of two cores, from `{name}`: '
+      f'steps of training per second, {first["rows"]:,} rows of '
+      f'{first["columns"]} columns, the default model. Other work was running '
+      f'(load average {min(loads):.1f} to {max(loads):.1f}), so that single '
+      'numbers say little.',
+      '',
+      '| processes | cores | steps per second, round by round |',
+      '|---|---|---|',
+    ]
+    speeds = {}
+    for run in content['runs']:
+      key = run['workers'], run['cores']
+      speeds.setdefault(key, []).append(f'{run["steps_per_second"]:.1f}')
+    lines += [
+      f'| {count} | {cores} | {", ".join(found)} |'
+      for (count, cores), found in speeds.items()
+    ]
   for content, name in results_document.load_results(folder, 'beam*.json'):
     lines += [
       '',

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 
-from tfdpflows.cli import files, quiet
+from tfdpflows.cli import cluster, files, quiet
 from tfdpflows.cli.command import Command, UsageError
 from tfdpflows.cli.schema import describe_field
 from tfdpflows.tabular.models import MODELS
@@ -126,6 +126,12 @@ def _define(options):
     'same steps twice.',
   )
   options.switch(
+    'workers',
+    'Train on several machines: the same command is started on each, with '
+    'TF_CONFIG, and --input and --model_dir on a disk that all share. Worker 0 '
+    'reads the rows and writes the model. Epsilon is that of one machine.',
+  )
+  options.switch(
     'progress',
     'Show what each phase charges, step, epsilon spent, nats and the time '
     'left: a bar in a terminal, lines of a log elsewhere.',
@@ -134,7 +140,69 @@ def _define(options):
 
 
 def _run(values):
+  if not values.workers:
+    _fit_model(values, None)
+    return
+  workers = cluster.Cluster.of_environment(os.environ)
+  if values.progress:
+    quiet.show_info()
+  team = workers.team()
+  with team.together():
+    _fit_model(values, team)
+  if not team.is_chief:
+    print(
+      f'{workers.describe()} is done. The chief, {workers.addresses[0]}, '
+      f'writes the model to {values.model_dir}.'
+    )
+
+
+def _fit_model(values, team):
+  """Fits and prints; `team` are the workers, `None` for one process."""
   partial = files.partial_dir(values.model_dir)
+  # What is there by now may be the chief's.
+  chief = team is None or team.is_chief
+  if chief:
+    _check_folders(values, partial)
+  from tfdpflows import accounting
+  from tfdpflows.tabular import model_directory
+  from tfdpflows.tabular.schema import TableSchema
+
+  if chief and not values.resume:
+    model_directory.check_target(values.model_dir, values.overwrite)
+  accounting.PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
+  accounting.create_accountant(values.accountant)
+  schema = TableSchema.from_json(values.schema)
+  if values.privacy_unit is not None:
+    schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
+  _check_marks(schema, values)
+  _check_units(schema, values)
+  try:
+    synthesizer = _fit(schema, values, partial, team)
+  except KeyboardInterrupt:
+    raise KeyboardInterrupt(_how_to_resume(partial)) from None
+  except (OSError, accounting.LedgerError) as error:
+    told = values.resume or isinstance(error, FileExistsError)
+    if _has_begun(partial) and not told:
+      print(_how_to_resume(partial), file=sys.stderr)
+    raise
+  except Exception:
+    if chief:
+      # What was read, and no fit has begun with.
+      shutil.rmtree(files.rows_dir(partial), ignore_errors=True)
+    raise
+  if not chief:
+    return
+  print(synthesizer.privacy_statement())
+  _print_bounds(synthesizer)
+  print(f'Wrote the model to {values.model_dir}. Draw rows from it with')
+  print(
+    f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
+    f'--num_rows={synthesizer.num_examples} --output=synthetic.csv'
+  )
+
+
+def _check_folders(values, partial):
+  """Refuses a folder that cannot be written, or not be gone on with."""
   if values.resume and not _has_begun(partial):
     raise UsageError(
       f'There is nothing to resume: {partial} does not exist. Leave --resume '
@@ -149,39 +217,6 @@ def _run(values):
       f'{partial} holds a fit that was not finished: go on with it (--resume) '
       'or drop it (--overwrite). What it spent on these rows stays spent.'
     )
-  from tfdpflows import accounting
-  from tfdpflows.tabular import model_directory
-  from tfdpflows.tabular.schema import TableSchema
-
-  if not values.resume:
-    model_directory.check_target(values.model_dir, values.overwrite)
-  accounting.PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
-  accounting.create_accountant(values.accountant)
-  schema = TableSchema.from_json(values.schema)
-  if values.privacy_unit is not None:
-    schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
-  _check_marks(schema, values)
-  _check_units(schema, values)
-  try:
-    synthesizer = _fit(schema, values, partial)
-  except KeyboardInterrupt:
-    raise KeyboardInterrupt(_how_to_resume(partial)) from None
-  except (OSError, accounting.LedgerError) as error:
-    told = values.resume or isinstance(error, FileExistsError)
-    if _has_begun(partial) and not told:
-      print(_how_to_resume(partial), file=sys.stderr)
-    raise
-  except Exception:
-    # What was read, and no fit has begun with.
-    shutil.rmtree(files.rows_dir(partial), ignore_errors=True)
-    raise
-  print(synthesizer.privacy_statement())
-  _print_bounds(synthesizer)
-  print(f'Wrote the model to {values.model_dir}. Draw rows from it with')
-  print(
-    f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
-    f'--num_rows={synthesizer.num_examples} --output=synthetic.csv'
-  )
 
 
 def _print_bounds(synthesizer):
@@ -196,16 +231,20 @@ def _print_bounds(synthesizer):
     print(f'  {column.name:<{width}}  {domain}: {column}')
 
 
-def _fit(schema, values, partial):
-  table = files.read_private(
-    values.input,
-    schema,
-    values.out_of_range,
-    partial,
-    resume=values.resume,
-    overwrite=values.overwrite,
-    max_rows_per_unit=values.max_rows_per_unit,
-  )
+def _fit(schema, values, partial, team):
+  if team is None:
+    table = files.read_private(
+      values.input,
+      schema,
+      values.out_of_range,
+      partial,
+      resume=values.resume,
+      overwrite=values.overwrite,
+      max_rows_per_unit=values.max_rows_per_unit,
+    )
+  else:
+    # The chief reads them.
+    table = values.input
   with quiet.importing():
     import tensorflow as tf
 
@@ -235,6 +274,7 @@ def _fit(schema, values, partial):
     overwrite=values.overwrite,
     resume=values.resume,
     progress=values.progress,
+    team=team,
   )
 
 

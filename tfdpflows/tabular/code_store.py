@@ -371,6 +371,46 @@ def stored(
   return read(source, schema, out_of_range, folder, max_rows_per_unit)
 
 
+def of_chief(
+  schema: TableSchema,
+  out_of_range: str,
+  folder: str,
+  max_rows_per_unit: int | None = None,
+) -> CodeStore:
+  """Returns the codes that another process of the same fit has stored.
+
+  Args:
+    schema: see `read`.
+    out_of_range: see there.
+    folder: see there.
+    max_rows_per_unit: see there.
+
+  Raises:
+    ValueError: if there are none, or others than these arguments would give.
+  """
+  found = None
+  if _is_complete(
+    folder, _state(folder), schema, out_of_range, max_rows_per_unit
+  ):
+    found = _checked(schema, folder, max_rows_per_unit)
+  if found is None:
+    raise ValueError(
+      f'{folder} does not hold the rows of this fit, as its chief has read '
+      'them: all workers need the same arguments, and the same disk under the '
+      'same path, as the same user.'
+    )
+  return found
+
+
+def _is_complete(folder, state, schema, out_of_range, max_rows):
+  return (
+    state is not None
+    and _is_private(folder)
+    and state['complete']
+    and state['facts'] == facts(schema, out_of_range, max_rows)
+  )
+
+
 def reopen(
   source: Source,
   schema: TableSchema,
@@ -385,16 +425,19 @@ def reopen(
   """
   state = _state(folder)
   if (
-    state is None
-    or not _is_private(folder)
-    or not state['complete']
-    or state['facts'] != facts(schema, out_of_range, max_rows)
+    not _is_complete(folder, state, schema, out_of_range, max_rows)
     or source.identity is None
     or source.identity != [part['identity'] for part in state['parts']]
   ):
     return None
+  return _checked(schema, folder, max_rows)
+
+
+def _checked(schema, folder, max_rows):
+  """Returns a store that is complete, `None` if its file was changed."""
   path = os.path.join(folder, _file(max_rows))
-  if not os.path.exists(path) or os.path.getsize(path) != state['size']:
+  size = _state(folder)['size']
+  if not os.path.exists(path) or os.path.getsize(path) != size:
     return None
   found = _open(TableEncoder(schema), folder, max_rows)
   if max_rows is not None and found.rows_per_unit.sum() != len(found):

@@ -290,8 +290,9 @@ def run_mechanisms(
     }
     for histogram in histograms
   ]
-  seed = int(randomness.numpy('weights').integers(2**31))
-  distribution = model.make_distribution(encoder.columns, marginals, seed)
+  distribution = model.make_distribution(
+    encoder.columns, marginals, work.weights_seed()
+  )
   distribution.constrain(OrderedCodes(encoder))
   # Independent columns are all that there is to learn of one.
   if spending.plan is not None:
@@ -299,6 +300,10 @@ def run_mechanisms(
       # They keep their place in the sampler; their gradient, NaN, counts as 0.
       codes = codes.copy()
       codes[absent] = np.nan
+    if work.team is not None:
+      work.team.marginals = marginals
+      if spending.max_rows_epsilon is not None:
+        work.team.most_rows = units.max_rows_per_unit
     # How much the rows of units weigh in all is private, and was released.
     total = len(codes) if units is None else float(histograms[0].counts.sum())
     model.train(

@@ -30,6 +30,7 @@ from tfdpflows.tabular import (
   serving,
   system_errors,
   work_directory,
+  workers,
 )
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
 from tfdpflows.tabular.ordered_codes import OrderedCodes
@@ -232,6 +233,12 @@ class TabularSynthesizer:
   ) -> TabularSynthesizer:
     """Fits the density.
 
+    Inside of `strategy.scope()`, of a `tf.distribute.MirroredStrategy` or
+    `MultiWorkerMirroredStrategy`, all replicas train the model
+    (`tabular.workers`). Several workers call this with the same arguments, with
+    paths of files and a `work_dir` on a disk that they share; only that of
+    worker 0, the chief, is fitted then.
+
     Args:
       data: the rows, with the columns of the schema: a `DataFrame`; or what
         `tabular.sources.Source.of` takes, such as the path of a CSV, Parquet,
@@ -256,15 +263,75 @@ class TabularSynthesizer:
         below one over the number of rows; for a synthesizer that is fitted.
       BudgetExceededError: if the budget is too small to do anything.
       LedgerError: if the ledger in `work_dir` was edited, or cannot be written.
-      OSError: if `work_dir` cannot be written.
+      OSError: if `work_dir` cannot be written, or another worker is gone.
     """
-    return self._fit(data, work_dir, resume, progress)
+    team = workers.team_of_scope()
+    if team is None:
+      return self._fit(data, work_dir, resume, progress)
+    return workers.out_of_scope(
+      lambda: self._fit_together(team, data, work_dir, resume, progress)
+    )
 
-  def _fit(self, data, work_dir, resume, progress, overwrite=False, absent=()):
+  def _fit_together(
+    self, team, data, work_dir, resume, progress, overwrite=False
+  ):
+    """Fits in one of several processes that train together."""
+    with team.together():
+      if team.is_chief:
+        return self._fit(data, work_dir, resume, progress, overwrite, team=team)
+      self._check_replicas(team, data, work_dir)
+      if team.wait():
+        settings, path = self._unit_settings, os.fspath(work_dir)
+        team.follow(
+          path,
+          lambda examples: self._joined(team, path, examples),
+          units=settings
+          and (lambda codes: settings.sorted_units(codes.rows_per_unit)),
+        )
+      return self
+
+  def _check_replicas(self, team, data, work_dir):
+    """Refuses what several replicas cannot fit."""
+    if not self._model_class.takes_replicas:
+      takers = [
+        n for n in models.MODELS if models.model_class(n).takes_replicas
+      ]
+      raise ValueError(
+        f'Model {self.model.name!r} is trained on one replica. Use one of '
+        f'{takers}, or fit outside of the strategy (without --workers).'
+      )
+    team.check(self.schema, data, work_dir)
+
+  def _joined(self, team, path, examples):
+    """Returns model, schema, `WorkDirectory` and codes of the chief's fit."""
+    self.model = self._model_for(examples)
+    self.num_examples = examples
+    codes = code_store.of_chief(
+      self.schema,
+      self.out_of_range,
+      os.path.join(path, code_store.ROWS),
+      self._unit_settings and self._unit_settings.max_rows_per_unit,
+    )
+    work = self._work_directory(path, codes, resume=True, team=team)
+    return self.model, self.schema, work, codes
+
+  def _fit(
+    self,
+    data,
+    work_dir,
+    resume,
+    progress,
+    overwrite=False,
+    absent=(),
+    team=None,
+  ):
     """Fits; `overwrite` says whether to replace unfinished work.
 
-    `absent` has numbers of rows that no mechanism sees, for audits.
+    `absent` has numbers of rows that no mechanism sees, for audits, and `team`
+    the `Team` that trains.
     """
+    if team is not None:
+      self._check_replicas(team, data, work_dir)
     if self.ledger is not None:
       raise ValueError(
         'This synthesizer is fitted, its budget spent. Make a new one; on the '
@@ -295,6 +362,7 @@ class TabularSynthesizer:
         work_dir,
         resume,
         overwrite,
+        team,
       )
     except ValueError:
       if isinstance(table, code_store.CodeStore) and work_dir is not None:
@@ -349,7 +417,7 @@ class TabularSynthesizer:
       )
     return self
 
-  def _begin(self, table, examples, units, work_dir, resume, overwrite):
+  def _begin(self, table, examples, units, work_dir, resume, overwrite, team):
     """Returns the `Spending` of a fit and its `WorkDirectory`."""
     self.model = self._model_for(examples)
     self.num_examples = examples
@@ -364,18 +432,22 @@ class TabularSynthesizer:
       accountant=self.accountant,
       max_rows_epsilon=self._max_rows_epsilon,
     )
-    work = work_directory.WorkDirectory(
-      work_dir,
-      resume=resume,
-      overwrite=overwrite,
+    work = self._work_directory(
+      work_dir, table, resume=resume, overwrite=overwrite, team=team
+    )
+    return spending, work
+
+  def _work_directory(self, path, table, **kwargs):
+    return work_directory.WorkDirectory(
+      path,
       settings=self._settings(),
       table=table,
       seed=self.seed,
       budget=self.budget,
       accountant=self.accountant,
       privacy_unit=self.schema.privacy_unit,
+      **kwargs,
     )
-    return spending, work
 
   def _check_delta(self, examples, what):
     """Refuses a delta that allows to publish a row, unless that is allowed."""
@@ -936,13 +1008,15 @@ def fit_to_directory(
   overwrite: bool = False,
   resume: bool = False,
   progress: bool = True,
+  team: workers.Team | None = None,
   **kwargs: Any,
-) -> TabularSynthesizer:
+) -> TabularSynthesizer | None:
   """Fits a synthesizer and writes it to a folder, in the way of a long job.
 
   Until the model is complete, ledger, checkpoints and the secret of the noise
   are in `model_dir + '.partial'`. A fit that was killed continues from there
-  with `resume`, without charging anything twice.
+  with `resume`, without charging anything twice. With several workers, see
+  `TabularSynthesizer.fit`, the chief alone writes the model.
 
   Args:
     table: the private rows, see `TabularSynthesizer.fit`.
@@ -955,10 +1029,13 @@ def fit_to_directory(
     resume: whether to go on with unfinished work.
     progress: whether to show progress: a bar in a terminal or notebook,
       elsewhere lines of absl's log at INFO.
+    team: the `workers.Team` that trains; by default that of the scope, if this
+      is called inside of one.
     **kwargs: further arguments of `TabularSynthesizer`.
 
   Returns:
-    The fitted `TabularSynthesizer`, as loaded from `model_dir`.
+    The fitted `TabularSynthesizer`, as loaded from `model_dir`; `None` for a
+    worker that is not the chief.
 
   Raises:
     FileExistsError: if the model or unfinished work exists, without `overwrite`
@@ -966,17 +1043,42 @@ def fit_to_directory(
     FileNotFoundError: if there is nothing to resume.
   """
   model_dir = os.path.normpath(model_dir)
-  work_dir = f'{model_dir}.partial'
+  settings = {'epsilon': epsilon, 'delta': delta, **kwargs}
+  choices = {'overwrite': overwrite, 'resume': resume, 'progress': progress}
+  of_scope = None if team is not None else workers.team_of_scope()
+  if of_scope is not None:
+    return workers.out_of_scope(
+      lambda: fit_to_directory(
+        table, schema, model_dir, team=of_scope, **choices, **settings
+      )
+    )
+  if team is None:
+    return _to_directory(table, schema, model_dir, settings, None, **choices)
+  with team.together():
+    if team.is_chief:
+      return _to_directory(table, schema, model_dir, settings, team, **choices)
+    TabularSynthesizer(schema, **settings)._fit_together(
+      team, table, _work_dir(model_dir), resume, progress
+    )
+  return None
+
+
+def _work_dir(model_dir):
+  return f'{model_dir}.partial'
+
+
+def _to_directory(
+  table, schema, model_dir, settings, team, *, overwrite, resume, progress
+):
+  work_dir = _work_dir(model_dir)
   ledger = os.path.join(work_dir, work_directory.LEDGER)
   model_directory.bring_back(model_dir, work_dir)
   # A kill may have come when only the work was left to be removed.
   complete = resume and model_directory.is_complete(model_dir, ledger)
   if not complete:
     model_directory.check_target(model_dir, overwrite)
-  synthesizer = TabularSynthesizer(
-    schema, epsilon=epsilon, delta=delta, **kwargs
-  )
-  synthesizer._fit(table, work_dir, resume, progress, overwrite)
+  synthesizer = TabularSynthesizer(schema, **settings)
+  synthesizer._fit(table, work_dir, resume, progress, overwrite, team=team)
   with synthesizer.ledger:
     if not complete:
       with model_directory.written_aside(

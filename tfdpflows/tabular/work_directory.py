@@ -22,11 +22,14 @@ from tfdpflows.version import __version__
 
 if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyBudget
+  from tfdpflows.tabular.workers import Team
 
 LEDGER = 'ledger.jsonl'
 EARLIER = 'earlier_ledgers'
 _SETTINGS = 'settings.json'
 _SECRET = 'secret'
+# Name of the setting of which replicas train.
+_REPLICAS, _ALONE = 'replicas', 'one process with one replica'
 # Longer values, such as a schema, are left out of messages.
 _LONG = 80
 _DAMAGED = (
@@ -55,8 +58,11 @@ class WorkDirectory:
     accountant: name of the accountant.
     privacy_unit: name of the units that are protected, `None` for rows.
     overwrite: whether to replace an unfinished fit; its ledgers are kept.
+    team: the `workers.Team` that trains the model, `None` for one replica. All
+      but its chief open the folder that the chief has made, and no ledger.
 
   Attributes:
+    team: see above.
     randomness: the `Randomness` of the fit.
     ledger: the `PrivacyLedger`.
     checkpoints: folder of checkpoints, or `None`.
@@ -82,9 +88,13 @@ class WorkDirectory:
     accountant: str,
     privacy_unit: str | None = None,
     overwrite: bool = False,
+    team: Team | None = None,
   ):
+    self.team = team
     # As they come back from JSON.
-    settings = json.loads(json.dumps(settings))
+    settings = json.loads(
+      json.dumps({**settings, _REPLICAS: None if team is None else str(team)})
+    )
     self.earlier_ledgers = []
     if path is None:
       if resume:
@@ -98,6 +108,14 @@ class WorkDirectory:
         privacy_unit=privacy_unit,
       )
       return
+    if team is not None and not team.is_chief:
+      self._check(path, settings, table, seed)
+      self.checkpoints = os.path.join(path, 'checkpoints')
+      # What the chief charges is not known here, nor is the budget.
+      self.ledger = PrivacyLedger(
+        accountant=accountant, privacy_unit=privacy_unit
+      )
+      return
     if resume:
       self._check(path, settings, table, seed)
     else:
@@ -109,6 +127,10 @@ class WorkDirectory:
     self.checkpoints = os.path.join(path, 'checkpoints')
     self.earlier_ledgers = list_earlier(path)
     self.ledger = PrivacyLedger.open(os.path.join(path, LEDGER), budget=budget)
+
+  def weights_seed(self) -> int:
+    """Returns the seed of the weights that a model is made with."""
+    return int(self.randomness.numpy('weights').integers(2**31))
 
   def _create(
     self, path, settings, table, seed, budget, accountant, privacy_unit
@@ -162,6 +184,14 @@ class WorkDirectory:
         'overwrite it.'
       )
     begun = found['settings']
+    trained, now = begun.get(_REPLICAS), settings[_REPLICAS]
+    if trained != now:
+      raise ValueError(
+        f'{path} was begun by {trained or _ALONE}, this is {now or _ALONE}: '
+        'sums would be rounded in another order, and the same noise on two '
+        'sums would reveal their difference. Resume as it was begun, or '
+        'overwrite it.'
+      )
     different = [k for k in settings if settings[k] != begun.get(k)]
     if different:
       name = different[0]

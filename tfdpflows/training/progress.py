@@ -194,4 +194,6 @@ def epsilon_after(plan: TrainingPlan, steps: int) -> float:
 
 
 def _steps_done(optimizer):
-  return int(optimizer.plan_step)
+  # A variable of several replicas is no number by itself.
+  step = optimizer.plan_step
+  return int(step.numpy() if hasattr(step, 'numpy') else step)

@@ -75,6 +75,7 @@ class TableModel(abc.ABC):
     takes_units: whether `train` protects units of several rows.
     takes_stored: whether `train` takes codes as `StoredRows`, which are not in
       memory.
+    takes_replicas: whether several replicas can train it (`tabular.workers`).
     marginal_share: share of the budget (of the squared signal-to-noise ratio)
       that goes to the private marginals; the rest trains the model.
 
@@ -86,6 +87,7 @@ class TableModel(abc.ABC):
   has_density: ClassVar[bool]
   takes_units: ClassVar[bool] = False
   takes_stored: ClassVar[bool] = False
+  takes_replicas: ClassVar[bool] = False
 
   marginal_share: float = share(0.15)
 

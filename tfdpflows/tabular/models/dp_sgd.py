@@ -14,6 +14,7 @@ from tfdpflows import accounting, atomic, gradients, sampling
 from tfdpflows._keras import keras
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.models.base import PrivatelyTrained
+from tfdpflows.optimizers.noise import current_strategy
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.models.base import (
   TableModel,
@@ -23,6 +24,7 @@ from tfdpflows.tabular.models.base import (
   whole,
 )
 from tfdpflows.tabular.progress import Progress
+from tfdpflows.training import replicas
 from tfdpflows.training.plan import TrainingPlan
 
 if TYPE_CHECKING:
@@ -162,8 +164,11 @@ def train(
   folder: str | None,
   resume: bool,
   progress: bool,
+  saves: str | None = None,
 ) -> None:
   """Trains to the end of the plan.
+
+  In the scope of a `tf.distribute` strategy on all of its replicas.
 
   Args:
     model: the model to train, with `take_averages`.
@@ -174,6 +179,7 @@ def train(
     folder: folder of checkpoints, one per epoch, or `None`.
     resume: whether to continue from the checkpoint there, if there is one.
     progress: whether to show a progress bar.
+    saves: where to save checkpoints, if not in the folder.
 
   Raises:
     ValueError: if steps were charged, their checkpoint is gone, and what comes
@@ -189,20 +195,38 @@ def train(
   )
   model.compile(optimizer=optimizer)
   callbacks = []
-  if folder is not None:
-    # The slots of Adam must exist to be restored.
+  if folder is not None or tf.distribute.has_strategy():
+    # The slots of Adam must exist to be restored, and the number of the step
+    # before a graph reads it.
     optimizer._create_all_weights(model._private_variables())
+  if folder is not None:
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
-    latest = manager.latest_checkpoint
-    if not latest:
-      # Steps that are repeated begin at the same weights, to the last bit.
+    manager = tf.train.CheckpointManager(
+      checkpoint, saves or folder, max_to_keep=1
+    )
+    workers = replicas.Workers(current_strategy())
+    found = []
+
+    def restore():
+      latest = tf.train.latest_checkpoint(folder)
+      found.append(latest)
+      with system_errors.of_file(latest or folder):
+        if latest:
+          checkpoint.restore(latest).assert_consumed()
+        elif workers.is_chief:
+          # Steps that are repeated begin at the same weights, to the last bit.
+          _check_start(model, plan, folder)
+      if workers.alone:
+        return []
+      # All are to make the same step of the same weights.
+      weights = plan.randomness.table_fingerprint(_weights(model))
+      return [None, bool(latest), int(optimizer.plan_step.numpy()), weights]
+
+    # Before the chief saves anything that others would find.
+    workers.agree(restore)
+    if not found[0]:
       with system_errors.of_file(folder):
-        _check_start(model, plan, folder)
         manager.save()
-    else:
-      with system_errors.of_file(latest):
-        checkpoint.restore(latest).assert_consumed()
     if resume:
       # Model, optimizer, their generators and averages are in the checkpoint,
       # the work directory has checked the rest.
@@ -227,8 +251,7 @@ def _check_start(model, plan, folder):
   would reveal their difference. So beside the folder is a fingerprint.
   """
   path = f'{folder}.start'
-  weights = [v.numpy().ravel() for v in model._private_variables()]
-  start = plan.randomness.table_fingerprint(weights).encode()
+  start = plan.randomness.table_fingerprint(_weights(model)).encode()
   entries = plan.ledger.entries
   if any(entry.label == plan.label and entry.count for entry in entries):
     known = None
@@ -244,6 +267,10 @@ def _check_start(model, plan, folder):
       )
   else:
     atomic.write_file(path, lambda file: file.write(start), private=True)
+
+
+def _weights(model):
+  return [v.numpy().ravel() for v in model._private_variables()]
 
 
 class _Checkpoints(keras.callbacks.Callback):

@@ -18,10 +18,13 @@ from tfdpflows.tabular.density import TableDensity, cells
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import dp_sgd
 from tfdpflows.tabular.models.base import choice, positive, whole, widths
+from tfdpflows.training.step_noise import StepStream
 
 if TYPE_CHECKING:
+  from tfdpflows.stored_rows import StoredRows
   from tfdpflows.tabular.fitting import Spending
   from tfdpflows.tabular.work_directory import WorkDirectory
+  from tfdpflows.training.plan import TrainingPlan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,7 @@ class FlowModel(dp_sgd.DPSGDModel):
 
   has_density: ClassVar[bool] = True
   takes_stored: ClassVar[bool] = True
+  takes_replicas: ClassVar[bool] = True
 
   hidden_units: tuple = widths((128, 128))
   num_bins: int = whole(8, 2)
@@ -110,21 +114,54 @@ class FlowModel(dp_sgd.DPSGDModel):
       resume=resume,
       progress=progress,
     )
+    plan = dp_sgd.charged_plan(spending.plan, work, units)
+    if work.team is None:
+      self.train_steps(
+        distribution, codes, plan, work, resume=resume, progress=progress
+      )
+    else:
+      work.team.train(
+        self, distribution, codes, plan, work, resume=resume, progress=progress
+      )
+    self.finish(distribution, known, work.randomness)
+
+  def train_steps(
+    self,
+    density: TableDensity,
+    codes: np.ndarray | StoredRows,
+    plan: TrainingPlan,
+    work: WorkDirectory,
+    *,
+    resume: bool,
+    progress: bool,
+    saves: str | None = None,
+  ) -> None:
+    """Trains a density by DP-SGD, from the weights that it has.
+
+    Args:
+      density: from `make_distribution`.
+      codes: private codes, see `train`.
+      plan: the plan to run.
+      work: see `train`.
+      resume: see there.
+      progress: see there.
+      saves: where to save checkpoints, if not where they are resumed from.
+    """
+    if work.team is None:
+      points = work.randomness.tensorflow('dequantization')
+    else:
+      points = StepPoints(work.randomness.key('dequantization'))
     dp_sgd.train(
-      TableDensityModel(
-        distribution,
-        work.randomness.tensorflow('dequantization'),
-        self.ema_momentum,
-      ),
-      dp_sgd.charged_plan(spending.plan, work, units),
-      distribution.training_rows(codes),
+      TableDensityModel(density, points, self.ema_momentum),
+      plan,
+      density.training_rows(codes),
       settings=self,
       loss_bound=self.loss_bound,
       folder=work.checkpoints,
+      saves=saves,
       resume=resume,
       progress=progress,
     )
-    self.finish(distribution, known, work.randomness)
 
   def notes(self) -> list[str]:
     """See `TableModel`."""
@@ -187,21 +224,21 @@ class TableDensityModel(models.DensityModel):
 
   Args:
     density: a `TableDensity`.
-    generator: `tf.random.Generator` of the dequantization.
+    points: of the dequantization, a `tf.random.Generator` or `StepPoints`.
     ema_momentum: see `DensityModel`.
   """
 
   def __init__(
     self,
     density: TableDensity,
-    generator: tf.random.Generator,
+    points: tf.random.Generator | StepPoints,
     ema_momentum: float,
   ):
     super().__init__(density.latent)
     self._density = density
     self._start_average(ema_momentum)
     # As an attribute it has its state in every checkpoint.
-    self._generator = generator
+    self._generator = points
 
   def take_averages(self) -> None:
     """Puts the averaged weights in place, as the end of `fit` does."""
@@ -212,5 +249,34 @@ class TableDensityModel(models.DensityModel):
 
   @unconverted
   def _row_losses(self, x):
-    uniform = tf.ensure_shape(self._generator.uniform(tf.shape(x)), x.shape)
+    if isinstance(self._generator, StepPoints):
+      uniform = self._generator.uniform(tf.shape(x), self.optimizer.iterations)
+    else:
+      uniform = self._generator.uniform(tf.shape(x))
+    uniform = tf.ensure_shape(uniform, x.shape)
     return self._density.row_losses(x, uniform)
+
+
+class StepPoints:
+  """Uniform numbers that are a function of a secret, a step and a replica.
+
+  On several replicas no checkpoint keeps the state of a generator: a step that
+  is made again would have another sum, with the same noise.
+
+  Args:
+    key: secret bytes, 24 at least.
+  """
+
+  def __init__(self, key: bytes):
+    self._key = key[:24]
+
+  def uniform(self, shape: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+    """Returns float32 numbers in [0, 1) for a replica, inside of its step."""
+    context = tf.distribute.get_replica_context()
+    # There is none where a graph is made to be looked at only.
+    replica = 0 if context is None else context.replica_id_in_sync_group
+    count = tf.distribute.get_strategy().num_replicas_in_sync
+    number = tf.cast(step, tf.int64) * count + tf.cast(replica, tf.int64)
+    words = StepStream(self._key, number).uniform_full_int(shape, tf.uint32)
+    words = tf.bitcast(tf.bitwise.right_shift(words, np.uint32(8)), tf.int32)
+    return tf.cast(words, tf.float32) * 2.0**-24

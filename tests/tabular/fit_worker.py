@@ -1,0 +1,135 @@
+"""One of the processes that `fit_workers_test.py` starts.
+
+Usage: fit_worker.py FOLDER begin|resume|mirrored; TF_CONFIG says which it is.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import sys
+
+from tests.tabular import small_table
+from tfdpflows.cli import cluster
+from tfdpflows.tabular.schema import TableSchema
+
+SPLINE = {'model': 'spline', 'num_blocks': 1, 'hidden_units': (8,)}
+# A fit with a secret of its own: no seed, but the same for all fits.
+SECRET = bytes(range(32))
+UNITS = {'max_rows_per_unit': 2, 'max_rows_epsilon': 0.5}
+# In the second of two epochs of eight steps.
+KILLED_AT = 14
+
+
+def settings(people, **more):
+  return {**people.budget, **people.tiny, 'seed': 1, **more}
+
+
+def of_people(schema):
+  return dataclasses.replace(schema, privacy_unit='person')
+
+
+def main(folder, phase):
+  folder = pathlib.Path(folder)
+  if phase == 'mirrored':
+    _mirrored(folder)
+    return
+  workers = cluster.Cluster.of_environment(os.environ)
+  team = workers.team()
+  worker = Worker(folder, workers.number, team)
+  if phase == 'begin':
+    worker.begin()
+  else:
+    worker.resume()
+
+
+class Worker:
+  """What both workers do, and leave in a folder that they share."""
+
+  def __init__(self, folder, number, team):
+    self._folder, self._number, self._strategy = folder, number, team.strategy
+    self._people = small_table.make()
+    self._found = {}
+
+  def begin(self):
+    schema = TableSchema.from_json(self._folder / 'schema.json')
+    self._fit('bad', schema, table='bad.csv')
+    self._fit('large delta', schema, delta=0.01)
+    more = {'epsilon': 7.0} if self._number == 1 else {}
+    self._fit('other', schema, **more)
+    self._fit('gan', schema, model='dpgan')
+    self._fit('whole', schema)
+    self._fit('people', of_people(schema), table='people.csv', **UNITS)
+    if self._number == 0:
+      os.urandom = lambda size: SECRET[:size].ljust(size, b'.')
+    self._fit('spline', schema, **SPLINE, seed=None)
+    self._write('begin')
+    if self._number == 1:
+      _kill_in_training()
+    self._fit('killed', schema, **SPLINE, seed=None)
+    self._write('killed')
+
+  def resume(self):
+    schema = TableSchema.from_json(self._folder / 'schema.json')
+    self._fit('killed', schema, **SPLINE, seed=None, resume=True)
+    self._write('resume')
+
+  def _fit(self, name, schema, table='rows.csv', resume=False, **more):
+    """Fits; keeps what was refused, or what `fit_to_directory` returned."""
+    from tfdpflows.tabular import workers
+    from tfdpflows.tabular.synthesizer import fit_to_directory
+
+    try:
+      found = fit_to_directory(
+        str(self._folder / table),
+        schema,
+        self._folder / name,
+        team=workers.Team(self._strategy),
+        progress=False,
+        resume=resume,
+        **settings(self._people, **{'model': 'histogram', **more}),
+      )
+    except Exception as error:
+      self._found[name] = f'{type(error).__name__}: {error}'
+    else:
+      self._found[name] = type(found).__name__
+
+  def _write(self, phase):
+    path = self._folder / f'{self._number} {phase}.json'
+    path.write_text(json.dumps(self._found))
+
+
+def _kill_in_training():
+  from tfdpflows.sampling import PoissonSampler
+
+  batches, draw = [], PoissonSampler.draw
+
+  def killed(self, *args):
+    batches.append(1)
+    if len(batches) == KILLED_AT:
+      os.kill(os.getpid(), signal.SIGKILL)
+    return draw(self, *args)
+
+  PoissonSampler.draw = killed
+
+
+def _mirrored(folder):
+  """A fit inside of the scope of two devices of one process."""
+  import tensorflow as tf
+
+  from tfdpflows.tabular.synthesizer import TabularSynthesizer
+
+  tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices('CPU')[0],
+    [tf.config.LogicalDeviceConfiguration()] * 2,
+  )
+  people = small_table.make()
+  synthesizer = TabularSynthesizer(people.schema, **settings(people))
+  with tf.distribute.MirroredStrategy(['cpu:0', 'cpu:1']).scope():
+    synthesizer.fit(people.table, progress=False)
+  synthesizer.save(folder / 'mirrored')
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

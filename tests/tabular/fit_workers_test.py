@@ -1,0 +1,189 @@
+"""Fits by two real worker processes over loopback, and one of them killed."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.tabular import fit_worker, small_table
+from tfdpflows.accounting import PrivacyLedger
+from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Of one pair of workers, most of it TensorFlow's start. On a busy machine that
+# is slow; a hang costs this much once.
+TIMEOUT = 240
+
+pytestmark = pytest.mark.slow
+
+
+@contextlib.contextmanager
+def _started(folder, phase, count=2):
+  """Starts the workers and kills what is left of them in the end."""
+  with contextlib.ExitStack() as sockets:
+    free = [sockets.enter_context(socket.socket()) for _ in range(count)]
+    for one in free:
+      one.bind(('127.0.0.1', 0))
+    addresses = [f'127.0.0.1:{one.getsockname()[1]}' for one in free]
+  processes = []
+  try:
+    for index in range(count):
+      task = {'type': 'worker', 'index': index}
+      config = {'cluster': {'worker': addresses}, 'task': task}
+      with open(folder / f'{phase} {index}.log', 'w') as log:
+        processes.append(
+          subprocess.Popen(
+            [sys.executable, fit_worker.__file__, str(folder), phase],
+            cwd=ROOT,
+            env={
+              **os.environ,
+              'PYTHONPATH': str(ROOT),
+              'TF_CPP_MIN_LOG_LEVEL': '3',
+              **({'TF_CONFIG': json.dumps(config)} if count > 1 else {}),
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+          )
+        )
+    yield processes
+  finally:
+    for process in processes:
+      process.kill()
+      process.wait()
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make()
+
+
+@pytest.fixture(scope='module')
+def folder(people, tmp_path_factory):
+  """Where fits were run whole, and one was killed and resumed."""
+  folder = tmp_path_factory.mktemp('fits')
+  people.schema.to_json(folder / 'schema.json')
+  table = people.table.assign(person=np.arange(len(people.table)) // 2)
+  table.to_csv(folder / 'people.csv', index=False)
+  people.table.to_csv(folder / 'rows.csv', index=False)
+  people.table.assign(age=200).to_csv(folder / 'bad.csv', index=False)
+  with _started(folder, 'begin') as (chief, other):
+    assert other.wait(TIMEOUT) == -signal.SIGKILL, _log(folder, 'begin 1')
+    # It notices within seconds.
+    assert chief.wait(60) == 0, _log(folder, 'begin 0')
+  shutil.copytree(folder / 'killed.partial', folder / 'copied.partial')
+  with _started(folder, 'resume') as (chief, other):
+    assert other.wait(TIMEOUT) == 0, _log(folder, 'resume 1')
+    assert chief.wait(TIMEOUT) == 0, _log(folder, 'resume 0')
+  return folder
+
+
+def _log(folder, name):
+  return (folder / f'{name}.log').read_text()[-3000:]
+
+
+def _read(folder, phase):
+  return [
+    json.loads((folder / f'{i} {phase}.json').read_text()) for i in (0, 1)
+  ]
+
+
+def _charges(synthesizer):
+  return [(e.label, e.event, e.count) for e in synthesizer.ledger.entries]
+
+
+def test_two_devices_fit_as_one(folder, people):
+  with _started(folder, 'mirrored', count=1) as (process,):
+    one = TabularSynthesizer(people.schema, **fit_worker.settings(people))
+    one.fit(people.table, progress=False)
+    assert process.wait(TIMEOUT) == 0, _log(folder, 'mirrored 0')
+  two = TabularSynthesizer.load(folder / 'mirrored')
+  assert _charges(two) == _charges(one)
+  np.testing.assert_allclose(
+    two.log_prob(people.table), one.log_prob(people.table), rtol=0, atol=1e-4
+  )
+
+
+def test_two_workers_fit_as_one_process(folder, people):
+  by_person = fit_worker.of_people(people.schema)
+  for name, rows, schema, more in (
+    ('whole', 'rows.csv', people.schema, {}),
+    ('people', 'people.csv', by_person, fit_worker.UNITS),
+  ):
+    one = fit_to_directory(
+      str(folder / rows),
+      schema,
+      folder / f'one {name}',
+      progress=False,
+      **fit_worker.settings(people, **more),
+    )
+    two = TabularSynthesizer.load(folder / name)
+    assert two.ledger.epsilon() == one.ledger.epsilon()
+    assert _charges(two) == _charges(one)
+    np.testing.assert_allclose(
+      two.log_prob(people.table), one.log_prob(people.table), rtol=0, atol=1e-4
+    )
+    assert not (folder / f'{name}.partial').exists()
+  chief, other = _read(folder, 'begin')
+  assert [chief['whole'], other['whole']] == ['TabularSynthesizer', 'NoneType']
+
+
+def test_what_one_does_wrong_ends_both(folder):
+  chief, other = _read(folder, 'begin')
+  assert "'age'" in chief['bad'] and 'bad.csv' in chief['bad']
+  assert 'Worker 0 of 2 could not begin' in other['bad']
+  assert not list(folder.glob('bad.partial*'))
+  assert 'delta is 0.01' in chief['large delta']
+  assert 'Worker 0 of 2 could not begin' in other['large delta']
+  assert 'another epsilon' in other['other']
+  assert 'Worker 1 of 2 could not begin' in chief['other']
+  for found in (chief['gan'], other['gan']):
+    assert "'dpgan' is trained on one replica" in found
+
+
+def test_killed_worker_is_noticed_and_its_steps_are_made_again(folder, people):
+  chief = json.loads((folder / '0 killed.json').read_text())
+  assert chief['killed'].startswith('ConnectionError: Another worker is gone')
+  assert not (folder / '1 killed.json').exists()
+  with PrivacyLedger.open(
+    folder / 'copied.partial' / 'ledger.jsonl', read_only=True
+  ) as ledger:
+    # All steps are charged before any is made.
+    assert {e.label: e.count for e in ledger.entries}['DP-SGD'] == 16
+  assert [r['killed'] for r in _read(folder, 'resume')] == [
+    'TabularSynthesizer',
+    'NoneType',
+  ]
+  whole = TabularSynthesizer.load(folder / 'spline')
+  resumed = TabularSynthesizer.load(folder / 'killed')
+  assert _charges(whole) == _charges(resumed)
+  np.testing.assert_array_equal(
+    whole.log_prob(people.table), resumed.log_prob(people.table)
+  )
+
+
+def test_another_number_of_replicas_does_not_resume(folder, people):
+  with pytest.raises(ValueError, match='begun by 2 worker.*one process'):
+    fit_to_directory(
+      str(folder / 'rows.csv'),
+      people.schema,
+      folder / 'copied',
+      progress=False,
+      resume=True,
+      **fit_worker.settings(people, **fit_worker.SPLINE, **{'seed': None}),
+    )
+
+
+def test_work_is_private_to_the_user(folder):
+  partial = folder / 'copied.partial'
+  for path in (partial, partial / 'workers', partial / 'rows'):
+    assert not stat.S_IMODE(path.stat().st_mode) & 0o077
+  assert not stat.S_IMODE((partial / 'secret').stat().st_mode) & 0o077
