@@ -1,5 +1,7 @@
 """Fits of drafts that read files: what they learn is that of the table."""
 
+import os
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -171,6 +173,25 @@ def test_a_fit_that_was_interrupted_reads_the_same_files(
   write_table(people[1:1000], paths[0])
   with pytest.raises(ValueError, match='begun with|differ'):
     fit(resume=True)
+
+
+def test_rows_that_change_between_passes_are_refused(people, paths):
+  schema = _draft(people)
+  rows = DraftRows(Source.of(paths), schema, 'clip')
+  known, text = paths[0].stat(), paths[0].read_text()
+  # Of the same size, and with the same time.
+  paths[0].write_text(text.replace('Bonn', 'Bern'))
+  os.utime(paths[0], ns=(known.st_atime_ns, known.st_mtime_ns))
+  assert len(list(rows.frames(['age']))) > 1
+  ledger = accounting.PrivacyLedger()
+  seed = randomness.Randomness(seed=3)
+  with pytest.raises(ValueError, match="changed between two .*'city'"):
+    bounds.release_bounds(rows, schema, 2.0, 1e-4, seed, ledger)
+  assert [entry.label for entry in ledger.entries] == ['bounds']
+  # Where the first rows are back, the same noise is on the same counts.
+  paths[0].write_text(text)
+  os.utime(paths[0], ns=(known.st_atime_ns, known.st_mtime_ns))
+  assert sum(map(len, rows.frames())) == ROWS
 
 
 def test_errors_name_file_row_and_column(people, paths, small_chunks):

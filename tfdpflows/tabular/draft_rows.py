@@ -42,18 +42,20 @@ class DraftRows(TableParts):
     self._source, self._schema = source, schema
     self._out_of_range = out_of_range
     self._num_rows, present = 0, np.zeros(len(schema), bool)
-    digest, kept = hashlib.sha256(out_of_range.encode()), []
-    for frame in self.frames():
-      self._num_rows += len(frame)
-      kept.append(frame)
-      if self._num_rows > _MOST_IN_MEMORY:
-        kept = []
-      present |= frame.notna().any().to_numpy(bool)
-      digest.update(
-        pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()
-      )
+    digests, kept = _ColumnDigests(), []
+    for part in source.parts:
+      for frame in self._frames_of(part):
+        self._num_rows += len(frame)
+        kept.append(frame)
+        if self._num_rows > _MOST_IN_MEMORY:
+          kept = []
+        present |= frame.notna().any().to_numpy(bool)
+        digests.add(frame)
+    self._digests, self._kept = digests.found(), kept
+    digest = hashlib.sha256(out_of_range.encode())
+    for found in self._digests.values():
+      digest.update(found)
     self.digest = np.frombuffer(digest.digest(), np.uint8)
-    self._kept = kept
     if not self._num_rows:
       raise source.no_rows()
     schemas.check_num_rows(self._num_rows)
@@ -68,9 +70,25 @@ class DraftRows(TableParts):
   def frames(
     self, names: Collection[str] | None = None
   ) -> Iterator[pd.DataFrame]:
-    """Yields rows as `TableSchema.validate` returns them for fitting."""
+    """Yields rows as `TableSchema.validate` returns them for fitting.
+
+    Raises:
+      ValueError: in the end, if these are not the rows that were read first.
+    """
+    digests = _ColumnDigests()
     for part in self._source.parts:
-      yield from self._frames_of(part, names)
+      for frame in self._frames_of(part, names):
+        digests.add(frame)
+        yield frame
+    # Sizes and times of files do not tell of all changes: a copy may keep both.
+    # The digest stands for all counts, whose noise is the same when resumed.
+    for name, found in digests.found().items():
+      if found != self._digests[name]:
+        files = ', '.join(part.name for part in self._source.parts)
+        raise ValueError(
+          f'{files}: the rows changed between two passes, in column {name!r}. '
+          'Fit when nothing writes the files.'
+        )
 
   def _frames_of(self, part, names=None):
     schema, how = self._schema, self._out_of_range
@@ -100,6 +118,25 @@ class DraftRows(TableParts):
       if found is not None:
         return found
     return code_store.read(source, schema, 'clip', folder)
+
+
+class _ColumnDigests:
+  """A SHA-256 of the cells of each column, whatever the parts that they are in.
+
+  `add` takes the next rows, and `found` returns the digests by name.
+  """
+
+  def __init__(self):
+    self._digests = {}
+
+  def add(self, frame):
+    for name, column in frame.items():
+      hashes = pd.util.hash_pandas_object(column, index=False).to_numpy()
+      digest = self._digests.setdefault(name, hashlib.sha256())
+      digest.update(hashes.tobytes())
+
+  def found(self):
+    return {name: digest.digest() for name, digest in self._digests.items()}
 
 
 def can_read(source: Source, schema: TableSchema) -> bool:
