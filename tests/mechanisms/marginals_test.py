@@ -147,6 +147,17 @@ def test_codes_may_be_of_any_integer_type(dtype):
   assert found.count((2,)).tolist() == [0, 0, 0, 2]
 
 
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize(
+  'sizes', [[1, 2**16 - 1], [1, 2**16], [2**8, 2**8], [2**8, 2**8 + 1]]
+)
+def test_cells_are_numbered_in_a_type_that_holds_them(sizes):
+  codes = np.array([[0, 0], [sizes[0] - 1, sizes[1] - 1]])
+  found = marginals.BinnedRows(codes, sizes).count((0, 1))
+  assert found.sum() == 2
+  assert found[0, 0] == found[-1, -1] == 1
+
+
 def test_no_code_is_refused_for_its_value():
   codes = _codes()
   expected, _ = _measured(codes)

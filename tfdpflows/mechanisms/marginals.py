@@ -379,7 +379,7 @@ def _count_stored(codes, sizes, groups, units):
 def _count_cells(columns, group, shape, weights):
   """Counts the cells of a group, of columns by their numbers, in range."""
   # Of small numbers a register holds more.
-  small = math.prod(shape) <= 1 << 16
+  small = math.prod(shape) < 1 << 16  # As is the size of each column.
   cell = columns[group[0]].astype(np.uint16 if small else np.intp)
   for j, size in zip(group[1:], shape[1:]):
     # Every sum up to here is below the number of cells.

@@ -237,7 +237,9 @@ class TabularSynthesizer:
     `MultiWorkerMirroredStrategy`, all replicas train the model
     (`tabular.workers`). Several workers call this with the same arguments, with
     paths of files and a `work_dir` on a disk that they share; only that of
-    worker 0, the chief, is fitted then.
+    worker 0, the chief, is fitted then. All fits of a process need the same
+    strategy object: TensorFlow takes the sums of a second one for those of the
+    first, and training ends with an error where their sizes differ.
 
     Args:
       data: the rows, with the columns of the schema: a `DataFrame`; or what
