@@ -386,7 +386,8 @@ def main(argv):
     scale_figure.draw(results).savefig(options.plot, dpi=110)
   for entry in results['runs']:
     print(
-      f'{entry["rows"]:,} rows: fitted in {entry["fit_seconds"]:.0f} s with {entry["fit_peak_mib"]:,.0f} MiB at '
+      f'{entry["rows"]:,} rows: fitted in {entry["fit_seconds"]:.0f} s with '
+      f'{entry["fit_peak_mib"]:,.0f} MiB at '
       f'epsilon {entry["epsilon"]:g}'
     )
 

@@ -28,8 +28,8 @@ def section(folder):
   for content, name in results_document.load_results(folder, 'scale*.json'):
     lines += [
       '',
-      f'From `{name}`; delta is 1e-9, or a tenth of one over the number of rows '
-      'where that is less; the default model. Rows are '
+      f'From `{name}`; delta is 1e-9, or a tenth of one over the number of '
+      'rows where that is less; the default model. Rows are '
       'those of a model of the small table, the truth; beyond 100 million they '
       'are copies. "Fit" is all of it, reading included, in a process by '
       'itself, on two cores; "load" is the load average at its end, which two '
