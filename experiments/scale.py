@@ -41,7 +41,7 @@ from experiments.results_file import ResultsFile
 from tfdpflows import evaluation
 from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer, sinks
 
-EPSILON, DELTA = 1.0, 1e-9
+EPSILON = 1.0
 _SEED = 0
 _KEYS = ('dataset', 'columns', 'rows', 'format', 'epsilon')
 _WIDE_KEYS = ('dataset', 'columns', 'rows')
@@ -109,6 +109,7 @@ def run(
   rows=(1_000_000,),
   epsilons=(EPSILON,),
   file_format='parquet',
+  measure_pass=True,
   data=None,
   output=None,
   smoke=False,
@@ -120,6 +121,7 @@ def run(
     rows: numbers of rows.
     epsilons: of the fits.
     file_format: 'parquet', or 'csv' for one CSV file of the same rows.
+    measure_pass: whether to measure the pass by itself too.
     data: folder that keeps the files of rows, and has some of them already;
       `None` for one that is deleted.
     output: JSON file to go on with, or `None`.
@@ -139,7 +141,7 @@ def run(
   if smoke:
     train, rows, shard, scored = train[:300], (300,), 100, 500
     tiny = {'epochs': 1, 'hidden_units': [4], 'adaptive_marginals': 0}
-  results = ResultsFile(output, {'delta': DELTA, 'smoke': smoke}, _KEYS)
+  results = ResultsFile(output, {'smoke': smoke}, _KEYS)
   small = TabularSynthesizer(
     schema, epsilon=8.0, delta=1e-5, seed=_SEED, **tiny
   )
@@ -158,10 +160,14 @@ def run(
     # On the disk of the rows, whose files it links to.
     place = data and os.path.dirname(os.path.abspath(data))
     with tempfile.TemporaryDirectory(dir=place) as folder:
-      read = _read(small, count, shard, file_format, folder, data)
+      read = _write(small, count, shard, file_format, folder, data)
+      if measure_pass:
+        read.update(_read(folder, count))
       for epsilon in wanted:
-        found = _fit(folder, epsilon, tiny, truth)
-        results.add({**known, 'epsilon': epsilon, **read, **found})
+        # Well below one over the number of rows.
+        budget = {'epsilon': epsilon, 'delta': min(1e-9, 0.1 / count)}
+        found = _fit(folder, {**budget, **tiny}, truth)
+        results.add({**known, **budget, **read, **found})
   if 'truth' not in results.content:
     results.content['truth'] = truth.scores(small)
     # Written again, with it.
@@ -260,8 +266,8 @@ class _Truth:
     }
 
 
-def _read(small, count, shard, file_format, folder, data):
-  """Makes a table, and measures the pass over it."""
+def _write(small, count, shard, file_format, folder, data):
+  """Makes a table."""
   start = time.perf_counter()
   made, files = _make(small, count, shard, data or os.path.join(folder, 'data'))
   seconds = time.perf_counter() - start
@@ -276,14 +282,20 @@ def _read(small, count, shard, file_format, folder, data):
     for path in files:
       os.link(path, os.path.join(linked, os.path.basename(path)))
   small.schema.to_json(os.path.join(folder, 'schema.json'))
-  found = _process('pass', folder, 'rows', {})
-  bytes_of_codes = os.path.getsize(os.path.join(folder, 'rows', 'codes'))
-  shutil.rmtree(os.path.join(folder, 'rows'))
   return {
     'rows_drawn': made,
     'make_seconds': seconds,
     'rows_per_second_made': made / seconds,
     'bytes_of_files': sum(map(os.path.getsize, files)),
+  }
+
+
+def _read(folder, count):
+  """Measures the pass over a table."""
+  found = _process('pass', folder, 'rows', {})
+  bytes_of_codes = os.path.getsize(os.path.join(folder, 'rows', 'codes'))
+  shutil.rmtree(os.path.join(folder, 'rows'))
+  return {
     'bytes_of_codes': bytes_of_codes,
     'pass_seconds': found['seconds'],
     'rows_per_second_read': count / found['seconds'],
@@ -292,10 +304,9 @@ def _read(small, count, shard, file_format, folder, data):
   }
 
 
-def _fit(folder, epsilon, tiny, truth):
+def _fit(folder, arguments, truth):
   """Measures a fit of all, the pass included, and scores its model."""
-  arguments = {'epsilon': epsilon, 'delta': DELTA, 'seed': _SEED, **tiny}
-  found = _process('fit', folder, 'model', arguments)
+  found = _process('fit', folder, 'model', {**arguments, 'seed': _SEED})
   load = os.getloadavg()[1]
   model = os.path.join(folder, 'model')
   scores = truth.scores(TabularSynthesizer.load(model))
@@ -332,7 +343,7 @@ def _process(*arguments, script=_MEASURED):
   done = subprocess.run(
     [sys.executable, '-c', script, *words, json.dumps(settings)],
     check=True,
-    capture_output=True,
+    stdout=subprocess.PIPE,
     text=True,
   )
   return json.loads(done.stdout.splitlines()[-1])
@@ -363,6 +374,7 @@ def main(argv):
       rows=[int(count) for count in options.rows],
       epsilons=options.epsilon,
       file_format=options.format,
+      measure_pass=options.measure_pass,
       data=options.data,
       output=options.output,
       smoke=options.smoke,
@@ -374,9 +386,8 @@ def main(argv):
     scale_figure.draw(results).savefig(options.plot, dpi=110)
   for entry in results['runs']:
     print(
-      f'{entry["rows"]:,} rows: made at {entry["rows_per_second_made"]:,.0f} '
-      f'rows/s, read at {entry["rows_per_second_read"]:,.0f} rows/s, fitted in '
-      f'{entry["fit_seconds"]:.0f} s with {entry["fit_peak_mib"]:,.0f} MiB at '
+      f'{entry["rows"]:,} rows: fitted in {entry["fit_seconds"]:.0f} s with '
+      f'{entry["fit_peak_mib"]:,.0f} MiB at '
       f'epsilon {entry["epsilon"]:g}'
     )
 
@@ -386,6 +397,7 @@ def _define_flags():
   flags.DEFINE_multi_integer('rows', [1_000_000], 'Rows of a large one.')
   flags.DEFINE_multi_float('epsilon', [EPSILON], 'Of the fits.')
   flags.DEFINE_enum('format', 'parquet', ['parquet', 'csv'], 'Of the rows.')
+  flags.DEFINE_bool('measure_pass', True, 'Whether to time the pass alone.')
   flags.DEFINE_string('data', None, 'Folder that keeps the rows.')
   flags.DEFINE_multi_string(
     'wide', [], 'Columns and rows of a wide table, such as 200x3000, instead.'
