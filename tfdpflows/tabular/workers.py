@@ -126,6 +126,8 @@ class Team:
     Where one fails before training, the others fail too, as soon as the chief
     is where training would begin.
     """
+    # Of an earlier fit of this team the others were told.
+    self._told = self.alone
     try:
       yield
     except BaseException:
