@@ -18,7 +18,8 @@ def map_ahead(
   """Yields what `map` does, computed in threads while the caller works.
 
   Two calls run at a time, where they release the interpreter's lock. Results
-  and errors come in the order of the arguments, which one thread asks for.
+  and errors of calls come in the order of the arguments, which one thread asks
+  for.
 
   >>> list(map_ahead(abs, [-1, 2, -3]))
   [1, 2, 3]

@@ -110,8 +110,8 @@ class Team:
     if schema.is_draft:
       raise ValueError(
         'Several workers need a schema without "fromData" marks: private '
-        'bounds are found of all rows in the memory of one process. Replace '
-        'the marks by public knowledge, or fit in one process.'
+        'bounds are found by one process. Replace the marks by public '
+        'knowledge, or fit in one process.'
       )
     if not isinstance(data, (str, os.PathLike, list, tuple, code_store.Source)):
       raise ValueError(
