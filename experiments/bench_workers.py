@@ -28,6 +28,7 @@ from experiments import scale
 from experiments.results_file import ResultsFile
 from tfdpflows.tabular import sinks
 
+_DELTA = 1e-9
 _KEYS = ('cores', 'workers', 'rows', 'round')
 # The cores of each process.
 CASES = (('two', [None]), ('one', [0]), ('one each', [0, 1]))
@@ -83,7 +84,7 @@ def run(*, rows=200_000, columns=15, rounds=1, output=None, smoke=False):
   """
   arguments = {
     'epsilon': scale.EPSILON,
-    'delta': scale.DELTA,
+    'delta': _DELTA,
     'seed': 0,
     # Steps are those of a whole fit; fewer of them do.
     'epochs': 4,
@@ -92,7 +93,7 @@ def run(*, rows=200_000, columns=15, rounds=1, output=None, smoke=False):
   if smoke:
     rows, columns = 300, 3
     arguments.update(epochs=1, hidden_units=[4], adaptive_marginals=0)
-  header = {'epsilon': scale.EPSILON, 'delta': scale.DELTA, 'smoke': smoke}
+  header = {'epsilon': scale.EPSILON, 'delta': _DELTA, 'smoke': smoke}
   results = ResultsFile(output, header, _KEYS)
   table, schema = scale.wide_table('mixed', columns, rows)
   with tempfile.TemporaryDirectory() as folder:

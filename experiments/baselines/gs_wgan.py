@@ -392,7 +392,9 @@ class GSWGAN(TabularSynthesizer):
       self.schema,
       spending,
       self.model,
-      types.SimpleNamespace(randomness=randomness, ledger=self.ledger),
+      types.SimpleNamespace(
+        randomness=randomness, ledger=self.ledger, team=None
+      ),
       resume=False,
       progress=progress,
     )

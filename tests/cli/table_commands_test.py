@@ -331,6 +331,7 @@ def test_fit_passes_the_flags_on(folder, capsys):
         'overwrite': False,
         'resume': False,
         'progress': False,
+        'team': None,
       },
     )
   ]

@@ -10,9 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from tests.tabular import small_table
-from tfdpflows import mechanisms, sampling
+from tfdpflows import mechanisms, sampling, stored_rows
 from tfdpflows.accounting import PrivacyLedger
-from tfdpflows.mechanisms import histograms, marginals
 from tfdpflows.randomness import Randomness
 from tfdpflows.sampling import units as sampling_units
 from tfdpflows.tabular import (
@@ -48,8 +47,7 @@ def few_rows(monkeypatch):
   """Files and blocks of few rows."""
   monkeypatch.setattr(unit_order, '_ROWS_PER_FILE', 50)
   monkeypatch.setattr(unit_order, '_BLOCK', 32)
-  for module in (histograms, marginals):
-    monkeypatch.setattr(module, 'BLOCK', 64)
+  monkeypatch.setattr(stored_rows, 'BLOCK', 64)
 
 
 def _source(table, folder=None, shards=3):

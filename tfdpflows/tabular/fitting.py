@@ -22,7 +22,7 @@ from tfdpflows.tabular.models.base import TableModel
 from tfdpflows.tabular.models.dp_sgd import DPSGDModel
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 from tfdpflows.tabular.schema import TableSchema
-from tfdpflows.tabular.work_directory import WorkDirectory
+from tfdpflows.tabular.work_directory import WorkDirectory, weights_seed
 
 # The labels of charges, and of their noise.
 _BOUNDS, _MARGINALS, _MAX_ROWS = 'bounds', 'marginals', 'max rows per unit'
@@ -291,7 +291,7 @@ def run_mechanisms(
     for histogram in histograms
   ]
   distribution = model.make_distribution(
-    encoder.columns, marginals, work.weights_seed()
+    encoder.columns, marginals, weights_seed(randomness)
   )
   distribution.constrain(OrderedCodes(encoder))
   # Independent columns are all that there is to learn of one.

@@ -128,10 +128,6 @@ class WorkDirectory:
     self.earlier_ledgers = list_earlier(path)
     self.ledger = PrivacyLedger.open(os.path.join(path, LEDGER), budget=budget)
 
-  def weights_seed(self) -> int:
-    """Returns the seed of the weights that a model is made with."""
-    return int(self.randomness.numpy('weights').integers(2**31))
-
   def _create(
     self, path, settings, table, seed, budget, accountant, privacy_unit
   ):
@@ -214,6 +210,11 @@ class WorkDirectory:
         'would reveal their difference. Resume with the same rows, or '
         'overwrite it.'
       )
+
+
+def weights_seed(randomness: Randomness) -> int:
+  """Returns the seed of the weights that the model of a fit is made with."""
+  return int(randomness.numpy('weights').integers(2**31))
 
 
 def remove(path: atomic.PathLike) -> None:

@@ -41,6 +41,7 @@ from tfdpflows.optimizers.noise import current_strategy
 from tfdpflows.sampling import PoissonSampler
 from tfdpflows.tabular import code_store
 from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.work_directory import weights_seed
 from tfdpflows.training.plan import TrainingPlan
 from tfdpflows.training.replicas import Workers
 
@@ -321,7 +322,9 @@ class Team:
   ):
     """Trains a density whose variables are those of all replicas."""
     with self._reached(), self.strategy.scope():
-      density = model.make_distribution(columns, marginals, work.weights_seed())
+      density = model.make_distribution(
+        columns, marginals, weights_seed(work.randomness)
+      )
       start = tf.train.Checkpoint(**density.saved_parts())
       start.read(os.path.join(folder, _START)).assert_existing_objects_matched()
       model.train_steps(
