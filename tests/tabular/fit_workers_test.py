@@ -1,24 +1,18 @@
 """Fits by two real worker processes over loopback, and one of them killed."""
 
-import contextlib
 import json
-import os
-import pathlib
 import shutil
 import signal
-import socket
 import stat
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from tests import worker_processes
 from tests.tabular import fit_worker, small_table
 from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Of one pair of workers, most of it TensorFlow's start. On a busy machine that
 # is slow; a hang costs this much once.
 TIMEOUT = 240
@@ -26,39 +20,22 @@ TIMEOUT = 240
 pytestmark = pytest.mark.slow
 
 
-@contextlib.contextmanager
 def _started(folder, phase, count=2):
   """Starts the workers and kills what is left of them in the end."""
-  with contextlib.ExitStack() as sockets:
-    free = [sockets.enter_context(socket.socket()) for _ in range(count)]
-    for one in free:
-      one.bind(('127.0.0.1', 0))
-    addresses = [f'127.0.0.1:{one.getsockname()[1]}' for one in free]
-  processes = []
-  try:
-    for index in range(count):
-      task = {'type': 'worker', 'index': index}
-      config = {'cluster': {'worker': addresses}, 'task': task}
-      with open(folder / f'{phase} {index}.log', 'w') as log:
-        processes.append(
-          subprocess.Popen(
-            [sys.executable, fit_worker.__file__, str(folder), phase],
-            cwd=ROOT,
-            env={
-              **os.environ,
-              'PYTHONPATH': str(ROOT),
-              'TF_CPP_MIN_LOG_LEVEL': '3',
-              **({'TF_CONFIG': json.dumps(config)} if count > 1 else {}),
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-          )
-        )
-    yield processes
-  finally:
-    for process in processes:
-      process.kill()
-      process.wait()
+  ports = worker_processes.free_ports(count)
+  cluster = {'worker': [f'127.0.0.1:{port}' for port in ports]}
+  tasks = [{'type': 'worker', 'index': index} for index in range(count)]
+  return worker_processes.started(
+    folder,
+    phase,
+    [[fit_worker.__file__, str(folder), phase]] * count,
+    [
+      {'TF_CONFIG': json.dumps({'cluster': cluster, 'task': task})}
+      for task in tasks
+    ]
+    if count > 1
+    else None,
+  )
 
 
 @pytest.fixture(scope='module')

@@ -2,12 +2,8 @@
 
 import contextlib
 import json
-import os
-import pathlib
 import signal
-import socket
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,9 +12,9 @@ import small_training
 import tensorflow as tf
 import worker
 
+from tests import worker_processes
 from tfdpflows import accounting
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Of one pair of workers, most of it TensorFlow's start. On a busy machine that
 # is slow; a hang costs this much once.
 TIMEOUT = 150
@@ -26,39 +22,14 @@ TIMEOUT = 150
 pytestmark = pytest.mark.slow
 
 
-@contextlib.contextmanager
 def _pair(folder, phase):
   """Starts both workers and kills what is left of them in the end."""
-  with socket.socket() as a, socket.socket() as b:
-    for free in (a, b):
-      free.bind(('127.0.0.1', 0))
-    ports = ','.join(str(free.getsockname()[1]) for free in (a, b))
-  processes = []
-  try:
-    for index in range(2):
-      with open(folder / f'{phase} {index}.log', 'w') as log:
-        processes.append(
-          subprocess.Popen(
-            [
-              sys.executable,
-              worker.__file__,
-              *(str(index), ports, str(folder), phase),
-            ],
-            cwd=ROOT,
-            env={
-              **os.environ,
-              'PYTHONPATH': str(ROOT),
-              'TF_CPP_MIN_LOG_LEVEL': '3',
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-          )
-        )
-    yield processes
-  finally:
-    for process in processes:
-      process.kill()
-      process.wait()
+  ports = ','.join(map(str, worker_processes.free_ports(2)))
+  return worker_processes.started(
+    folder,
+    phase,
+    [[worker.__file__, str(i), ports, str(folder), phase] for i in range(2)],
+  )
 
 
 @pytest.fixture(scope='module')

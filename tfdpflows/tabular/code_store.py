@@ -389,10 +389,9 @@ def of_chief(
     ValueError: if there are none, or others than these arguments would give.
   """
   found = None
-  if _is_complete(
-    folder, _state(folder), schema, out_of_range, max_rows_per_unit
-  ):
-    found = _checked(schema, folder, max_rows_per_unit)
+  state = _complete_state(folder, schema, out_of_range, max_rows_per_unit)
+  if state is not None:
+    found = _checked(state, schema, folder, max_rows_per_unit)
   if found is None:
     raise ValueError(
       f'{folder} does not hold the rows of this fit, as its chief has read '
@@ -402,13 +401,17 @@ def of_chief(
   return found
 
 
-def _is_complete(folder, state, schema, out_of_range, max_rows):
-  return (
+def _complete_state(folder, schema, out_of_range, max_rows):
+  """Returns the state of a pass that came to its end, `None` without such."""
+  state = _state(folder)
+  if (
     state is not None
     and _is_private(folder)
     and state['complete']
     and state['facts'] == facts(schema, out_of_range, max_rows)
-  )
+  ):
+    return state
+  return None
 
 
 def reopen(
@@ -423,21 +426,20 @@ def reopen(
   Files are the same if their paths, sizes and times are; a table in no files
   has to be read again. The digest is that of what the store holds now.
   """
-  state = _state(folder)
+  state = _complete_state(folder, schema, out_of_range, max_rows)
   if (
-    not _is_complete(folder, state, schema, out_of_range, max_rows)
+    state is None
     or source.identity is None
     or source.identity != [part['identity'] for part in state['parts']]
   ):
     return None
-  return _checked(schema, folder, max_rows)
+  return _checked(state, schema, folder, max_rows)
 
 
-def _checked(schema, folder, max_rows):
+def _checked(state, schema, folder, max_rows):
   """Returns a store that is complete, `None` if its file was changed."""
   path = os.path.join(folder, _file(max_rows))
-  size = _state(folder)['size']
-  if not os.path.exists(path) or os.path.getsize(path) != size:
+  if not os.path.exists(path) or os.path.getsize(path) != state['size']:
     return None
   found = _open(TableEncoder(schema), folder, max_rows)
   if max_rows is not None and found.rows_per_unit.sum() != len(found):

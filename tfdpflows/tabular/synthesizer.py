@@ -385,9 +385,12 @@ class TabularSynthesizer:
     )
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
+    folder = None
+    if work_dir is not None:
+      folder = os.path.join(os.fspath(work_dir), code_store.ROWS)
     try:
-      if work_dir is not None and isinstance(table, code_store.CodeStore):
-        table.move(os.path.join(os.fspath(work_dir), code_store.ROWS))
+      if folder is not None and isinstance(table, code_store.CodeStore):
+        table.move(folder)
       fitted = fitting.run_mechanisms(
         table,
         self.schema,
@@ -398,11 +401,7 @@ class TabularSynthesizer:
         progress=progress,
         units=units,
         absent=absent,
-        folder=(
-          None
-          if work_dir is None
-          else os.path.join(os.fspath(work_dir), code_store.ROWS)
-        ),
+        folder=folder,
       )
     except BaseException:
       # Unlocks it, so that another synthesizer can go on with it.
