@@ -36,8 +36,11 @@ _DEEPER = 0.25
 # One bin per cell needs no second level, which is more accurate up to this many
 # times `max_bins` cells.
 _CELLS_PER_BIN = 4
-# A bin is refined if its noisy count is at least this many standard deviations.
+# A bin is refined if its noisy count is at least this many standard deviations,
+# and this share of all rows: of 256 bins that are kept none is much lighter,
+# and of a billion rows all bins stand out of the noise, a million of them.
 _HEAVY = 4.0
+_LEAST_SHARE = 1e-4
 _MAX_SIZE = 256
 
 
@@ -371,7 +374,8 @@ def _levels(column, stds, rng, max_bins):
     levels.append((bounds, noisy, parent))
     if level + 1 == len(stds):
       break
-    heavy = noisy > _HEAVY * max(std, stds[level + 1])
+    least = _LEAST_SHARE * levels[0][1].sum()
+    heavy = noisy > max(_HEAVY * max(std, stds[level + 1]), least)
     widths = bounds[:, 1] - bounds[:, 0]
     heavy &= widths > (1.5 if column.cell else 1.0) * _finest(column)
     if not column.cell:
