@@ -1,8 +1,10 @@
 """What must not change by accident: numbers, files, help and refusals."""
 
+import io
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.golden import accounting as golden_accounting
@@ -83,7 +85,11 @@ def _check_table(found, expected, same_machine):
     found['log_prob'], expected['log_prob'], rtol=1e-3, atol=1e-3
   )
   if same_machine:
-    assert found['csv'] == expected['csv']
+    # Processors with the same instructions differ in the last digit.
+    rows, known = (
+      pd.read_csv(io.StringIO(x['csv'])) for x in (found, expected)
+    )
+    pd.testing.assert_frame_equal(rows, known, rtol=2e-5)
 
 
 @pytest.mark.parametrize('name', _every(tables.MODELS, 7))

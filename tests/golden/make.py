@@ -18,8 +18,8 @@ def machine() -> str:
   """What the last digits of sums and of exponentials depend on.
 
   Returns:
-    Versions and instruction sets; values are compared to the last digits where
-    they are the same.
+    Versions and instruction sets; values are compared almost to the last digits
+    where they are the same.
   """
   import numpy as np
   import scipy

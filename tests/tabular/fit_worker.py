@@ -26,6 +26,10 @@ def settings(people, **more):
   return {**people.budget, **people.tiny, 'seed': 1, **more}
 
 
+def secret(size):
+  return SECRET[:size].ljust(size, b'.')
+
+
 def of_people(schema):
   return dataclasses.replace(schema, privacy_unit='person')
 
@@ -59,10 +63,9 @@ class Worker:
     more = {'epsilon': 7.0} if self._number == 1 else {}
     self._fit('other', schema, **more)
     self._fit('gan', schema, model='dpgan')
-    self._fit('whole', schema)
     self._fit('people', of_people(schema), table='people.csv', **UNITS)
     if self._number == 0:
-      os.urandom = lambda size: SECRET[:size].ljust(size, b'.')
+      os.urandom = secret
     self._fit('spline', schema, **SPLINE, seed=None)
     self._write('begin')
     if self._number == 1:

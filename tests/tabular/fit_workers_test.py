@@ -1,6 +1,7 @@
 """Fits by two real worker processes over loopback, and one of them killed."""
 
 import json
+import os
 import shutil
 import signal
 import stat
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import worker_processes
+from tests.grids import thinned
 from tests.tabular import fit_worker, small_table
 from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
@@ -77,40 +79,51 @@ def _charges(synthesizer):
   return [(e.label, e.event, e.count) for e in synthesizer.ledger.entries]
 
 
+@pytest.mark.full
 def test_two_devices_fit_as_one(folder, people):
   with _started(folder, 'mirrored', count=1) as (process,):
     one = TabularSynthesizer(people.schema, **fit_worker.settings(people))
     one.fit(people.table, progress=False)
     assert process.wait(TIMEOUT) == 0, _log(folder, 'mirrored 0')
-  two = TabularSynthesizer.load(folder / 'mirrored')
+  _check_alike(one, TabularSynthesizer.load(folder / 'mirrored'), people)
+
+
+def _check_alike(one, two, people):
+  assert two.ledger.epsilon() == one.ledger.epsilon()
   assert _charges(two) == _charges(one)
   np.testing.assert_allclose(
     two.log_prob(people.table), one.log_prob(people.table), rtol=0, atol=1e-4
   )
 
 
-def test_two_workers_fit_as_one_process(folder, people):
-  by_person = fit_worker.of_people(people.schema)
-  for name, rows, schema, more in (
-    ('whole', 'rows.csv', people.schema, {}),
-    ('people', 'people.csv', by_person, fit_worker.UNITS),
-  ):
-    one = fit_to_directory(
-      str(folder / rows),
-      schema,
-      folder / f'one {name}',
-      progress=False,
-      **fit_worker.settings(people, **more),
-    )
-    two = TabularSynthesizer.load(folder / name)
-    assert two.ledger.epsilon() == one.ledger.epsilon()
-    assert _charges(two) == _charges(one)
-    np.testing.assert_allclose(
-      two.log_prob(people.table), one.log_prob(people.table), rtol=0, atol=1e-4
-    )
-    assert not (folder / f'{name}.partial').exists()
+@pytest.mark.parametrize(
+  ('name', 'rows', 'settings'),
+  thinned(
+    [
+      ('people', 'people.csv', fit_worker.UNITS),
+      ('spline', 'rows.csv', {**fit_worker.SPLINE, 'seed': None}),
+    ],
+    1,
+  ),
+)
+def test_two_workers_fit_as_one_process(
+  name, rows, settings, folder, people, monkeypatch
+):
+  monkeypatch.setattr(os, 'urandom', fit_worker.secret)
+  schema = people.schema
+  if name == 'people':
+    schema = fit_worker.of_people(schema)
+  one = fit_to_directory(
+    str(folder / rows),
+    schema,
+    folder / f'one {name}',
+    progress=False,
+    **fit_worker.settings(people, **settings),
+  )
+  _check_alike(one, TabularSynthesizer.load(folder / name), people)
+  assert not (folder / f'{name}.partial').exists()
   chief, other = _read(folder, 'begin')
-  assert [chief['whole'], other['whole']] == ['TabularSynthesizer', 'NoneType']
+  assert [chief[name], other[name]] == ['TabularSynthesizer', 'NoneType']
 
 
 def test_what_one_does_wrong_ends_both(folder):
