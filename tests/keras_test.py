@@ -58,6 +58,7 @@ def test_keras_3_is_refused_with_what_to_do(name):
   assert 'TF_USE_LEGACY_KERAS=1' in last
 
 
+@pytest.mark.full
 @pytest.mark.skipif(OLD, reason='TensorFlow < 2.16 has no Keras 3')
 def test_an_explicit_choice_is_not_overruled():
   found = _run('import tfdpflows; tfdpflows.flows', TF_USE_LEGACY_KERAS='0')

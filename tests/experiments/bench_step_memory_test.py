@@ -12,6 +12,7 @@ _WIDE = {'event_size': 2, 'num_blocks': 1, 'hidden_units': (512,)}
 @pytest.mark.skipif(
   not sys.platform.startswith('linux'), reason='/proc is what tells it'
 )
+@pytest.mark.full
 def test_memory_grows_by_what_the_batch_needs():
   batches = [10_000, 40_000]
   found = bench_step_memory.measure_apart(

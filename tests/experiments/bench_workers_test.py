@@ -6,7 +6,7 @@ import pytest
 
 from experiments import bench_workers
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 def test_smoke(tmp_path):

@@ -3,6 +3,8 @@
 import json
 import os
 
+import pytest
+
 from experiments import scale, scale_figure, scale_tables
 
 
@@ -26,12 +28,24 @@ def test_smoke(tmp_path):
   assert '| randhie | 300 | 1 |' in scale_tables.section(tmp_path)
   assert len(scale_figure.draw(content).axes) == 4
   assert len(os.listdir(rows)) == 3
-  csv = scale.run(
-    'randhie', **{**arguments, 'output': None, 'file_format': 'csv'}
+
+
+@pytest.mark.full
+def test_csv_gives_the_same_scores(tmp_path):
+  parquet, csv = (
+    scale.run(
+      'randhie',
+      data=str(tmp_path / 'rows'),
+      file_format=file_format,
+      measure_pass=False,
+      smoke=True,
+    )
+    for file_format in ('parquet', 'csv')
   )
-  assert csv['runs'][0]['scores'] == run['scores']
+  assert csv['runs'][0]['scores'] == parquet['runs'][0]['scores']
 
 
+@pytest.mark.full
 def test_smoke_of_wide_tables(tmp_path):
   path = tmp_path / 'wide.json'
   content = scale.run_wide(

@@ -83,6 +83,7 @@ def test_smoke(name, tmp_path, monkeypatch):
     module.run(**arguments, delta=1e-6)
 
 
+@pytest.mark.full
 def test_binary(tmp_path):
   output, figure = tmp_path / 'results.json', tmp_path / 'figure.png'
   run = subprocess.run(

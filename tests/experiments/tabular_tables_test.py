@@ -130,6 +130,7 @@ class TestReplaceSection:
       )
 
 
+@pytest.mark.full
 def test_exported_models_are_served_as_they_are(tmp_path):
   results = bench_serving.run(
     'randhie', output=str(tmp_path / 'serving.json'), smoke=True

@@ -312,7 +312,7 @@ def test_fits_are_those_of_the_data_frame(
   if not coins:
     monkeypatch.setattr(poisson, '_MOST_COINS', 0)
     monkeypatch.setattr(poisson, '_FEW', 1.0)
-  arguments = {**people.budget, **people.tiny, 'seed': 3}
+  arguments = {**people.budget, **people.quick, 'seed': 3}
   if coins:
     arguments['adaptive_marginals'] = 3
   fits = [
@@ -356,7 +356,7 @@ def _fit(people, data, model_dir, **arguments):
     people.schema,
     model_dir,
     progress=False,
-    **{**people.budget, **people.tiny, **arguments},
+    **{**people.budget, **people.tiny, 'adaptive_marginals': 2, **arguments},
   )
 
 

@@ -117,6 +117,7 @@ SETTINGS = {
   'bounds_epsilon': 2.0,
   'seed': 5,
   'epochs': 1,
+  'adaptive_marginals': 0,
 }
 
 

@@ -57,7 +57,7 @@ def people():
 @pytest.fixture(scope='module')
 def fitted(people):
   synthesizer = TabularSynthesizer(
-    people.schema, **people.budget, seed=0, **people.tiny
+    people.schema, **people.budget, seed=0, **people.quick
   )
   return synthesizer.fit(people.table, progress=False)
 
@@ -144,6 +144,7 @@ def saved_model_cli():
   return run
 
 
+@pytest.mark.full
 def test_saved_model_cli_shows_the_signatures(exported, saved_model_cli):
   shown = saved_model_cli('show', '--all', '--dir', exported)
   for line in (

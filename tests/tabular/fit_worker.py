@@ -17,7 +17,11 @@ from tfdpflows.tabular.schema import TableSchema
 SPLINE = {'model': 'spline', 'num_blocks': 1, 'hidden_units': (8,)}
 # A fit with a secret of its own: no seed, but the same for all fits.
 SECRET = bytes(range(32))
-UNITS = {'max_rows_per_unit': 2, 'max_rows_epsilon': 0.5}
+UNITS = {
+  'max_rows_per_unit': 2,
+  'max_rows_epsilon': 0.5,
+  'adaptive_marginals': 2,
+}
 # In the second of two epochs of eight steps.
 KILLED_AT = 14
 

@@ -30,6 +30,7 @@ def people():
   made.table[PERSON] = rng.permutation(ids)
   made.schema = dataclasses.replace(made.schema, privacy_unit=PERSON)
   made.arguments = {**BUDGET, **made.tiny, 'max_rows_per_unit': 3}
+  made.quick.update(made.arguments)
   return made
 
 
@@ -93,7 +94,7 @@ def test_rows_that_are_not_used_change_nothing(people):
 
   def fit(more):
     given = pd.concat([table, *[own.iloc[:1]] * more], ignore_index=True)
-    return TabularSynthesizer(people.schema, **people.arguments).fit(
+    return TabularSynthesizer(people.schema, **people.quick).fit(
       given, progress=False
     )
 
@@ -120,7 +121,7 @@ def test_the_same_people_give_the_same_model(people, how):
   }[how]
   # Who is which is settled before anything is measured.
   fit = lambda given: TabularSynthesizer(
-    people.schema, seed=0, adaptive_marginals=0, **people.arguments
+    people.schema, seed=0, **people.quick
   ).fit(given.reset_index(drop=True), progress=False)
   one, two = fit(table), fit(other)
   assert one._marginals == two._marginals
@@ -131,10 +132,9 @@ def test_drafts_are_paid_for_by_people(people):
   draft = draft_schema(people.table, privacy_unit=PERSON)
   assert PERSON not in draft.names
   arguments = {
-    **people.arguments,
+    **people.quick,
     'epsilon': 40.0,
     'unit_weighting': 'units',
-    'adaptive_marginals': 0,
   }
   fit = lambda absent: audit.fit_without(
     TabularSynthesizer(draft, bounds_epsilon=30.0, **arguments),
@@ -162,7 +162,7 @@ def test_files(people, tmp_path):
     progress=False,
     max_rows_epsilon=0.2,
     seed=0,
-    **people.arguments,
+    **people.quick,
   )
   loaded = TabularSynthesizer.load(path)
   assert PERSON not in loaded.sample(5)
@@ -194,7 +194,7 @@ def test_files(people, tmp_path):
 
 
 def test_a_fit_in_memory_is_saved_with_its_unit(people, tmp_path):
-  fitted = TabularSynthesizer(people.schema, seed=0, **people.arguments)
+  fitted = TabularSynthesizer(people.schema, seed=0, **people.quick)
   fitted.fit(people.table, progress=False)
   path = tmp_path / 'model'
   fitted.save(path)
@@ -212,7 +212,7 @@ def test_a_fit_in_memory_is_saved_with_its_unit(people, tmp_path):
 def test_a_fit_of_other_people_is_not_resumed(people, tmp_path):
   path = str(tmp_path / 'work')
   make = lambda **kwargs: TabularSynthesizer(
-    people.schema, **{**people.arguments, **kwargs}
+    people.schema, **{**people.quick, **kwargs}
   )
   make().fit(people.table, work_dir=path, progress=False).ledger.close()
   other = people.table.assign(**{PERSON: people.table[PERSON][::-1].to_numpy()})
@@ -234,7 +234,7 @@ def test_missing_identifiers(people):
   table.loc[[3, 8], PERSON] = None
   table.loc[9, PERSON] = 'NA'
   make = lambda **kwargs: TabularSynthesizer(
-    people.schema, seed=0, adaptive_marginals=0, **people.arguments, **kwargs
+    people.schema, seed=0, **people.quick, **kwargs
   )
   with pytest.raises(ValueError, match=r"'person', row 4 .*is missing, and"):
     make().fit(table, progress=False)
@@ -259,7 +259,7 @@ def test_who_is_left_out_for_an_audit(people, monkeypatch):
     fitting, 'run_mechanisms', lambda *args, **kwargs: seen.append(kwargs)
   )
   synthesizer = TabularSynthesizer(
-    people.schema, out_of_range='clip', **people.arguments
+    people.schema, out_of_range='clip', **people.quick
   )
   with pytest.raises(AttributeError):
     audit.fit_without(synthesizer, table, [3, 7, 399])
@@ -307,7 +307,7 @@ def test_bad_tables_are_named(people):
   with pytest.raises(ValueError, match='there is no privacy_unit'):
     TabularSynthesizer(rows, max_rows_per_unit=3)
   synthesizer = TabularSynthesizer(
-    rows, privacy_unit='household', **people.arguments
+    rows, privacy_unit='household', **people.quick
   )
   with pytest.raises(ValueError, match="no column 'household'"):
     synthesizer.fit(people.table, progress=False)
@@ -320,7 +320,7 @@ def test_bad_tables_are_named(people):
   # A delta of one over the number of people is too large.
   with pytest.raises(ValueError, match='one over the number of units'):
     TabularSynthesizer(
-      people.schema, **{**people.arguments, 'delta': 0.05, 'epochs': 1}
+      people.schema, **{**people.quick, 'delta': 0.05, 'epochs': 1}
     ).fit(people.table, progress=False)
 
 

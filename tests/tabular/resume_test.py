@@ -74,7 +74,7 @@ def _fit(people, model_dir, **arguments):
     people.schema,
     model_dir,
     progress=False,
-    **{**people.budget, **people.tiny, **arguments},
+    **{**people.budget, **people.quick, **arguments},
   )
 
 
@@ -101,7 +101,7 @@ def killed(people, tmp_path, moment):
   """The folder of a fit that was killed at a moment."""
   people.table.to_csv(tmp_path / 'table.csv', index=False)
   people.schema.to_json(tmp_path / 'schema.json')
-  arguments = json.dumps({**people.budget, **people.tiny})
+  arguments = json.dumps({**people.budget, **people.quick})
   (tmp_path / 'fit').mkdir()
   words = ['table.csv', 'schema.json', arguments]
   process = subprocess.run(
@@ -230,7 +230,7 @@ def test_draft_is_resumed_and_overwritten(people, tmp_path, monkeypatch):
     table=table,
     schema=draft_schema(table),
     budget=people.budget,
-    tiny={**people.tiny, 'bounds_epsilon': 4.0},
+    quick={**people.quick, 'bounds_epsilon': 4.0},
   )
 
   def stop(*args, **kwargs):
@@ -250,7 +250,7 @@ def test_draft_is_resumed_and_overwritten(people, tmp_path, monkeypatch):
   # Values that the schema does not allow drop nothing and replace nothing.
   bad = types.SimpleNamespace(**{**vars(draft), 'schema': model.schema})
   bad.table = table.assign(age=-1)
-  bad.tiny = people.tiny
+  bad.quick = people.quick
   with pytest.raises(ValueError, match="'age', row 1"):
     _fit(bad, tmp_path / 'model', overwrite=True)
   with pytest.raises(FileExistsError, match='exists'):

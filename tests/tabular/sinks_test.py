@@ -80,7 +80,7 @@ def test_no_category_is_taken_for_a_missing_value(tmp_path):
 
 def test_samples_in_parts_are_the_sample(people, monkeypatch):
   synthesizer = TabularSynthesizer(
-    people.schema, seed=1, **people.budget, **people.tiny
+    people.schema, seed=1, **people.budget, **people.quick
   ).fit(people.table, progress=False)
   whole = synthesizer.sample(20_000, seed=5)
   monkeypatch.setattr('tfdpflows.tabular.synthesizer._FRAME', 10_000)
@@ -105,7 +105,7 @@ def test_samples_in_parts_are_the_sample(people, monkeypatch):
 def test_scores_in_parts_are_the_scores(people, monkeypatch):
   """Wherever rows are cut, they meet the same random numbers."""
   synthesizer = TabularSynthesizer(
-    people.schema, seed=1, **people.budget, **people.tiny
+    people.schema, seed=1, **people.budget, **people.quick
   ).fit(people.table, progress=False)
   table = synthesizer.sample(3000, seed=5)
   whole = synthesizer.log_prob(table)

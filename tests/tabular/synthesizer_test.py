@@ -174,7 +174,7 @@ def test_ledger_and_statement(fitted, people):
   assert 'seeded' in str(statement)
   assert 'Number of rows: 400' in str(statement)
   assert 'Poisson' in str(statement)
-  unseeded = TabularSynthesizer(people.schema, **people.budget, **people.tiny)
+  unseeded = TabularSynthesizer(people.schema, **people.budget, **people.quick)
   with pytest.raises(ValueError, match='Nothing was spent'):
     unseeded.privacy_statement()
 

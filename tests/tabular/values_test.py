@@ -535,7 +535,7 @@ def test_a_fit_goes_on_whatever_the_cells_hold(people, name):
     else:
       table[column] = pd.Series([cells] * len(table), dtype=object)
   synthesizer = TabularSynthesizer(
-    people.schema, **people.budget, out_of_range='clip', seed=0, **people.tiny
+    people.schema, **people.budget, out_of_range='clip', seed=0, **people.quick
   )
   synthesizer.fit(table, progress=False)
   rows = synthesizer.sample(50, seed=0)

@@ -137,6 +137,7 @@ np.save(sys.argv[3], log_prob['log_prob'].numpy())
 """
 
 
+@pytest.mark.full
 def test_saved_model_needs_no_tfdpflows(fitted, tmp_path):
   distribution = fitted.model._distribution.distribution
   points = distribution.sample(7, seed=(1, 2)).numpy()
