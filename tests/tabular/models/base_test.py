@@ -105,7 +105,7 @@ def test_clipping_is_what_trains_and_what_is_stated(
     progress=False,
     seed=3,
     l2_norm_clip=3.0,
-    **{**people.budget, **people.tiny, **arguments},
+    **{**people.budget, **people.quick, **arguments},
   )
   statement = fitted.privacy_statement()
   assert f'Clipping: {strategy!r}' in ' '.join(statement.notes)
@@ -121,10 +121,9 @@ def test_matching_can_be_left_out(people, tmp_path, monkeypatch):
   monkeypatch.setattr(
     bijectors.AutoregressiveHistogram, 'match_marginals', refuse
   )
-  tiny = {'epochs': 1, 'expected_batch_size': 50, 'hidden_units': (4,)}
   for matching in (False, True):
     synthesizer = TabularSynthesizer(
-      people.schema, **people.budget, **tiny, matching=matching
+      people.schema, **people.budget, **people.quick, matching=matching
     )
     if matching:
       with pytest.raises(InterruptedError):
