@@ -21,6 +21,7 @@ def test_smoke(rows_per_person, tmp_path):
     'output': path,
     'smoke': True,
     'epochs': 1.0,
+    'adaptive_marginals': 0,
   }
   found = people.run('made', **options)
   asked = [('people', 2), ('people, units', 2), ('rows', 2)]
