@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 
 from experiments.peers import peer
-from tfdpflows import accounting
 from tfdpflows.evaluation import discretization
 
 PYTHON = peer.ROOT / '.venv-peers-tabular' / 'bin' / 'python'
@@ -13,7 +12,7 @@ METHODS = ('mst', 'aim', 'privbayes')
 _WORKER = pathlib.Path(__file__).resolve().parent / 'dpmm_worker.py'
 
 
-class DpmmSynthesizer(peer.Peer):
+class DpmmSynthesizer(peer.PrivatePeer):
   """One of `METHODS`, fitted and sampled by a process of its own.
 
   It gets the same public domain as ours: categories and bounds of the schema.
@@ -49,6 +48,9 @@ class DpmmSynthesizer(peer.Peer):
     PeerUnavailableError: if there is no such environment.
   """
 
+  accountant = 'zCDP for the model, basic composition with the binning'
+  told = ('binning_epsilon',)
+
   def __init__(
     self,
     schema,
@@ -78,8 +80,6 @@ class DpmmSynthesizer(peer.Peer):
     request = {
       'method': method,
       'domain': domain(schema),
-      'epsilon': epsilon,
-      'delta': delta,
       'binning_epsilon': binning_epsilon,
       'bins': bins,
       'iterations': iterations,
@@ -90,30 +90,15 @@ class DpmmSynthesizer(peer.Peer):
     }
     super().__init__(
       schema,
-      method,
+      epsilon,
+      delta,
+      method=method,
       package='dpmm',
       worker=_WORKER,
       request=request,
       python=python,
       limit_s=limit_s,
     )
-    self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
-
-  def epsilon(self):
-    """Returns the epsilon that dpmm claims to have spent."""
-    return self.budget.epsilon
-
-  def to_dict(self):
-    """Returns what dpmm claims: a JSON-able dict."""
-    request = self._request
-    return {
-      'claim': f'epsilon {request["epsilon"]:g} at delta={request["delta"]:g}, '
-      'by dpmm',
-      'accountant': 'zCDP for the model, basic composition with the binning',
-      'sampling': 'none: every row is used in every measurement',
-      'binning_epsilon': request['binning_epsilon'],
-      'details': self.details,
-    }
 
 
 def domain(schema):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import pathlib
 
 from experiments.peers import peer
-from tfdpflows import accounting
 from tfdpflows.evaluation import discretization
 
 PYTHON = peer.ROOT / '.venv-peers-dpsynth' / 'bin' / 'python'
@@ -22,7 +21,7 @@ _WORKER = pathlib.Path(__file__).resolve().parent / 'dpsynth_worker.py'
 _FEW = 20
 
 
-class DpsynthSynthesizer(peer.Peer):
+class DpsynthSynthesizer(peer.PrivatePeer):
   """One of `METHODS`, fitted and sampled by a process of its own.
 
   It gets the same public domain as ours: categories and bounds of the schema.
@@ -52,6 +51,9 @@ class DpsynthSynthesizer(peer.Peer):
     PeerUnavailableError: if there is no such environment.
   """
 
+  accountant = 'PLD of a Gaussian mechanism'
+  told = ('target', 'decode')
+
   def __init__(
     self,
     schema,
@@ -71,8 +73,6 @@ class DpsynthSynthesizer(peer.Peer):
     request = {
       'method': method.removeprefix('dpsynth_'),
       'domain': domain(schema),
-      'epsilon': epsilon,
-      'delta': delta,
       'target': target,
       'decode': decode,
       'options': options or {},
@@ -80,7 +80,9 @@ class DpsynthSynthesizer(peer.Peer):
     }
     super().__init__(
       schema,
-      method,
+      epsilon,
+      delta,
+      method=method,
       package='dpsynth',
       worker=_WORKER,
       request=request,
@@ -88,24 +90,6 @@ class DpsynthSynthesizer(peer.Peer):
       limit_s=limit_s,
       takes_missing=True,
     )
-    self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
-
-  def epsilon(self):
-    """Returns the epsilon that dpsynth claims to have spent."""
-    return self.budget.epsilon
-
-  def to_dict(self):
-    """Returns what dpsynth claims: a JSON-able dict."""
-    request = self._request
-    return {
-      'claim': f'epsilon {request["epsilon"]:g} at delta={request["delta"]:g}, '
-      'by dpsynth',
-      'accountant': 'PLD of a Gaussian mechanism',
-      'sampling': 'none: every row is used in every measurement',
-      'target': request['target'],
-      'decode': request['decode'],
-      'details': self.details,
-    }
 
 
 def domain(schema):

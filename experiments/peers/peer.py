@@ -10,6 +10,8 @@ import tempfile
 
 import pandas as pd
 
+from tfdpflows import accounting
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -158,3 +160,43 @@ class Peer:
     if process.returncode:
       raise PeerFailedError(f'{self.method} failed: {last}')
     return json.loads(process.stdout.splitlines()[-1])
+
+
+class PrivatePeer(Peer):
+  """A `Peer` that claims to be private.
+
+  Args:
+    schema: see `Peer`.
+    epsilon: the budget, with `delta`.
+    delta: see `epsilon`.
+    request: see `Peer`; the budget is added.
+    **kwargs: see `Peer`.
+
+  Attributes:
+    accountant: how the package adds up what it spends, in words.
+    told: names of what `to_dict` repeats of the request.
+  """
+
+  accountant = None
+  told = ()
+
+  def __init__(self, schema, epsilon, delta, *, request, **kwargs):
+    request = {**request, 'epsilon': epsilon, 'delta': delta}
+    super().__init__(schema, request=request, **kwargs)
+    self.budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
+
+  def epsilon(self):
+    """Returns the epsilon that the package claims to have spent."""
+    return self.budget.epsilon
+
+  def to_dict(self):
+    """Returns what the package claims: a JSON-able dict."""
+    request = self._request
+    return {
+      'claim': f'epsilon {request["epsilon"]:g} at delta={request["delta"]:g}, '
+      f'by {self._package}',
+      'accountant': self.accountant,
+      'sampling': 'none: every row is used in every measurement',
+      **{name: request[name] for name in self.told},
+      'details': self.details,
+    }

@@ -176,7 +176,7 @@ class _Graph:
         known[tensor.op.name] = [Value(APART, whole)]
     for outer, inner in traced.graph.captures:
       known[inner.op.name] = [_captured(outer, inner)]
-    self._scope = _Scope(self, definition.node, known, in_function=False)
+    self._scope = _Scope(self, definition.node, known)
 
   def fixed(self, body):
     """Returns which arguments the body of a loop gives as it got them."""
@@ -228,15 +228,13 @@ class _Scope:
     graph: the `_Graph`.
     nodes: its `NodeDef`s.
     known: values of its arguments.
-    in_function: whether nodes name their inputs as those of functions do.
     path: of the call.
   """
 
-  def __init__(self, graph, nodes, known, in_function, path=''):
+  def __init__(self, graph, nodes, known, path=''):
     self._graph, self._path = graph, path
     self._nodes = {n.name: n for n in nodes}
     self._values = dict(known)
-    self._in_function = in_function
 
   def value(self, reference):
     """Returns the value of `node:index`, or in a function `node:name:index`."""
@@ -368,7 +366,7 @@ class _Scope:
     arguments = [a.name for a in function.signature.input_arg]
     known = {a: [v] for a, v in zip(arguments, inputs)}
     scope = _Scope(
-      self._graph, function.node_def, known, True, f'{self._path}{path}/'
+      self._graph, function.node_def, known, f'{self._path}{path}/'
     )
     return [
       scope.value(function.ret[a.name]) for a in function.signature.output_arg
@@ -638,7 +636,7 @@ def _inferred(node, inputs):
   """Returns the shapes of what a node gives, `None` where it cannot work."""
   graph = tf.Graph()
   with graph.as_default():
-    dtypes = _input_dtypes(node, len(inputs))
+    dtypes = _input_dtypes(node)
     given = {}
     definition = tf.compat.v1.GraphDef()
     added = definition.node.add()
@@ -662,7 +660,7 @@ def _inferred(node, inputs):
     ]
 
 
-def _input_dtypes(node, count):
+def _input_dtypes(node):
   found = []
   for argument in op_def_registry.get(node.op).input_arg:
     if argument.type_list_attr:

@@ -191,11 +191,10 @@ def _drawn(shape):
   return even_apart(filled(shape))
 
 
-def _common(call, values, rank, left=()):
+def _common(values, rank, left=()):
   """Returns the layout that values of rows share, aligned from the right.
 
   Args:
-    call: the operation, for messages.
     values: those to be aligned.
     rank: of the result.
     left: those of these that are aligned from the left.
@@ -222,7 +221,7 @@ def _common(call, values, rank, left=()):
 def _elementwise(call):
   """Broadcasts its inputs from the right."""
   shape = call.shape()
-  layout = _common(call, call.inputs, len(shape))
+  layout = _common(call.inputs, len(shape))
   values = [v for v in call.inputs if v.kind != PUBLIC]
   single = all(
     math.prod(v.shape) == 1 if v.shape is not None else False
@@ -244,7 +243,7 @@ def _select(call):
     left = (condition,)
   if condition.kind == PUBLIC and left:
     raise UnruledError
-  layout = _common(call, call.inputs, len(shape), left)
+  layout = _common(call.inputs, len(shape), left)
   return [apart(shape, *layout)]
 
 
@@ -341,12 +340,12 @@ def _reduce(call):
   ]
 
 
-def _along(axes_of, others=1):
+def _along(axes_of):
   """Returns the rule of what computes along some axes, which it keeps."""
 
   def rule(call):
     value = even_apart(call.inputs[0])
-    _public_rest(call, others)
+    _public_rest(call)
     axes = _axes(axes_of(call), len(value.shape))
     if value.axis in axes:
       raise JoinedError(_TOGETHER)
@@ -440,7 +439,7 @@ def _concat(call):
   axis = at.numbers.list()[0] % len(shape)
   if all(v.kind == EVEN for v in values):
     values = [even_apart(v) for v in values]
-  layout = _common(call, values, len(shape))
+  layout = _common(values, len(shape))
   if layout[0] != axis:
     return [_columns(apart(shape, *layout), values, axis)]
   values = [even_apart(v) for v in values]
@@ -475,7 +474,7 @@ def _pack(call):
   values = call.inputs
   if all(v.kind == EVEN for v in values):
     values = [even_apart(v) for v in values]
-  layout = _common(call, values, len(shape) - 1)
+  layout = _common(values, len(shape) - 1)
   place, outer, inner = layout
   found = apart(shape, place + (place >= axis), outer, inner)
   return [_columns(found, values, axis)]
@@ -903,7 +902,7 @@ def _matrices(call):
   if len(ranks) < len(values):
     raise UnruledError
   rank = max(ranks)
-  layout = _common(call, values, rank)
+  layout = _common(values, rank)
   op = call.node.op
   columns = op in ('MatrixTriangularSolve', 'MatrixSolve')
   if columns and values[0].kind == PUBLIC and layout[0] == rank - 1:
@@ -931,10 +930,6 @@ def _lookup(call):
     raise UnruledError
   keys = even_apart(keys)
   return [apart(call.shape(), *keys.layout)]
-
-
-def _roll(call):
-  return _along(lambda call: call.fixed(2))(call)
 
 
 def _space_to_batch(call):
@@ -1145,7 +1140,7 @@ RULES: dict[str, Callable[[Call], list[Value]]] = {
   'ResizeBilinearGrad': _resized,
   'ResizeNearestNeighborGrad': _resized,
   'ResourceGather': _gather,
-  'Roll': _roll,
+  'Roll': _along(lambda call: call.fixed(2)),
   'Select': _select,
   'Slice': _slice,
   'SoftmaxCrossEntropyWithLogits': _cross_entropy,
@@ -1174,7 +1169,7 @@ def _times(call):
   times = int(numbers.one.reshape(-1)[0])
   if place.tag is not None or times < 1:
     raise JoinedError(_PLACE)
-  layout = _common(call, call.inputs, len(call.shape()))
+  layout = _common(call.inputs, len(call.shape()))
   return apart(call.shape(), *layout, kind=PLACE, tag=('flat', times))
 
 
@@ -1184,7 +1179,7 @@ def _plus(call):
   place, other = (first, second) if first.kind == PLACE else (second, first)
   if place.tag is None or place.tag == 'first':
     raise JoinedError(_PLACE)
-  layout = _common(call, call.inputs, len(call.shape()))
+  layout = _common(call.inputs, len(call.shape()))
   if _is_within(other, place.tag[1]):
     return apart(call.shape(), *layout, kind=PLACE, tag=place.tag)
   if other.kind == APART:

@@ -195,13 +195,18 @@ def vote_cost(
   num_teachers = check_integer('num_teachers', num_teachers)
   table = _Table(num_teachers, sigma, order, threshold, sigma_threshold)
   beta = check_positive('beta', beta)
+  votes = _shaped(votes)
+  votes = checked_votes(votes, num_teachers, votes.shape[1])
+  return table.cost(votes, beta)
+
+
+def _shaped(votes):
   votes = np.asarray(votes)
   if votes.ndim != 2 or votes.shape[1] < 2:
     raise ValueError(
       f'votes have shape {list(votes.shape)}; they must be [queries, classes].'
     )
-  votes = checked_votes(votes, num_teachers, votes.shape[1])
-  return table.cost(votes, beta)
+  return votes
 
 
 def release_vote_cost(
@@ -275,11 +280,7 @@ def release_vote_cost(
   """
   num_teachers = check_integer('num_teachers', num_teachers)
   table = _Table(num_teachers, sigma, order, threshold, sigma_threshold)
-  votes = np.asarray(votes)
-  if votes.ndim != 2 or votes.shape[1] < 2:
-    raise ValueError(
-      f'votes have shape {list(votes.shape)}; they must be [queries, classes].'
-    )
+  votes = _shaped(votes)
   event, own = _release_event(order, beta, sigma_release, failure)
   label = str(label)
   votes = checked_votes(votes, num_teachers, votes.shape[1])

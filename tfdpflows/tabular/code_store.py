@@ -27,7 +27,7 @@ from absl import logging
 from tfdpflows import atomic
 from tfdpflows.sampling import units
 from tfdpflows.stored_rows import StoredRows
-from tfdpflows.tabular import constraints, unit_order, values
+from tfdpflows.tabular import constrained_rows, unit_order, values
 from tfdpflows.tabular import schema as schemas
 from tfdpflows.tabular.encoding import TableEncoder, encode_column
 from tfdpflows.tabular.schema import TableSchema
@@ -602,7 +602,7 @@ class ChunkEncoder:
         field.name: self._validated(i, field, cells(chunk[field.name]))
         for i, field in enumerate(self.schema)
       }
-      table = constraints.meet(
+      table = constrained_rows.meet(
         pd.DataFrame(columns), self.schema, self.out_of_range
       )
       for i in range(len(self.encoder.columns)):

@@ -13,6 +13,7 @@ from scipy import special
 
 from tfdpflows.tabular.density import BATCH, TableDensity, TableDistribution
 from tfdpflows.tabular.encoding import EncodedColumn, TableEncoder
+from tfdpflows.tabular.row_filter import conditioned
 from tfdpflows.tabular.schema import TableSchema
 
 # Rejection sampling: after so many batches it is decided whether it would take
@@ -54,12 +55,7 @@ def encode_conditions(
   numbers = {c.name: i for i, c in enumerate(TableEncoder(schema).columns)}
   codes = {}
   for name, value in conditions.items():
-    if name not in schema.names:
-      raise ValueError(
-        f'There is a condition on column {name!r}; the schema has '
-        f'{list(schema.names)}.'
-      )
-    one = TableSchema([schema[name]])
+    one = TableSchema([conditioned(schema, name)])
     table = pd.DataFrame({name: pd.Series([value], dtype=object)})
     try:
       table = one.validate(table, fitting=False)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular import constraints, values
+from tfdpflows.tabular import constrained_rows, constraints, values
 from tfdpflows.tabular.schema import Field, TableSchema
 
 # Wider integers are treated as continuous and rounded: float32 has no room
@@ -74,7 +74,7 @@ class TableEncoder:
   Attributes:
     schema: see above.
     columns: the `EncodedColumn`s.
-    parts: what each is of, a `Field` or `constraints.Combinations`.
+    parts: what each is of, a `Field` or `constrained_rows.Combinations`.
     computed: the `Computed` constraints.
 
   #### Example
@@ -98,7 +98,7 @@ class TableEncoder:
   def __init__(self, schema: TableSchema):
     self.schema = schema
     combined = {
-      c.fields[0]: constraints.Combinations(c, schema)
+      c.fields[0]: constrained_rows.Combinations(c, schema)
       for c in schema.constraints
       if isinstance(c, constraints.FixedCombinations)
     }
@@ -168,16 +168,16 @@ class TableEncoder:
           known[codes], field, encoded_column(field)
         )
     for one in self.computed:
-      number = constraints.computed_steps(
+      number = constrained_rows.computed_steps(
         one, self.schema, pd.DataFrame(series, copy=False)
       )
       field = self.schema[one.field]
-      series[field.name] = constraints.computed_values(number, field)
+      series[field.name] = constrained_rows.computed_values(number, field)
     ordered = {name: series[name] for name in self.schema.names}
     return pd.DataFrame(ordered, copy=False)
 
   @staticmethod
-  def combined_codes(part: constraints.Combinations) -> np.ndarray:
+  def combined_codes(part: constrained_rows.Combinations) -> np.ndarray:
     """Returns the code of each field in each combination, `[fields, rows]`.
 
     In float64: float32 has not room for all integers.
@@ -211,9 +211,11 @@ def _undeclared(name):
   )
 
 
-def encoded_column(field: Field | constraints.Combinations) -> EncodedColumn:
+def encoded_column(
+  field: Field | constrained_rows.Combinations,
+) -> EncodedColumn:
   """Returns the `EncodedColumn` of a field, or of fields combined."""
-  if isinstance(field, constraints.Combinations):
+  if isinstance(field, constrained_rows.Combinations):
     names = [f.name for f in field.fields]
     size = float(len(field.rows))
     return EncodedColumn(

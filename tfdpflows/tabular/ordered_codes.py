@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows.tabular.constraints import Order
+from tfdpflows.tabular.constraints import Order, is_broken
 from tfdpflows.tabular.encoding import TableEncoder
 
 # Values of a bin, by which the share of those that meet is estimated: all pairs
@@ -88,10 +88,11 @@ class OrderedCodes:
     """
     steps = {j: self.steps(x[..., j], j) for j in self.columns}
     slack = {j: self._slack(j) if rounded else 0.0 for j in self.columns}
-    # Comparisons with NaN are false.
     return tf.reduce_any(
       [
-        steps[p.low] + p.gap > steps[p.high] + slack[p.low] + slack[p.high]
+        is_broken(
+          steps[p.low], steps[p.high] + slack[p.low] + slack[p.high], p.gap
+        )
         for p in self.pairs
       ],
       0,
@@ -160,8 +161,8 @@ class OrderedBins:
       lowest[j] = np.where(np.isnan(first) | np.isnan(last), -np.inf, first)
       highest[j] = np.where(np.isnan(last), np.inf, last)
     self.possible = {
-      pair: ~(
-        lowest[pair.low][:, None] + pair.gap > highest[pair.high][None, :]
+      pair: ~is_broken(
+        lowest[pair.low][:, None], highest[pair.high][None, :], pair.gap
       )
       for pair in order.pairs
     }
@@ -231,7 +232,7 @@ class OrderedBins:
     for pairs, points in self._points.items():
       steps = {j: tf.gather(tf.constant(p), bins[j]) for j, p in points.items()}
       broken = tf.reduce_any(
-        [steps[p.low] + p.gap > steps[p.high] for p in pairs], 0
+        [is_broken(steps[p.low], steps[p.high], p.gap) for p in pairs], 0
       )
       met = tf.reduce_mean(tf.cast(~broken, tf.float64), 1)
       total += tf.math.log(tf.maximum(met, 1 / (2 * _COMBINED)))

@@ -17,12 +17,8 @@ import pandas as pd
 import tensorflow as tf
 
 from tfdpflows.tabular import encoding
-from tfdpflows.tabular.constraints import (
-  Combinations,
-  Order,
-  is_broken,
-  tolerance,
-)
+from tfdpflows.tabular.constrained_rows import Combinations, tolerance
+from tfdpflows.tabular.constraints import Order
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.schema import Field, TableSchema, stand_in
 from tfdpflows.tabular.values import missing_numbers
@@ -195,7 +191,7 @@ class RawColumn(tf.Module):
     return self._clipped(self._of_steps(found))
 
   def settled(self, number: tf.Tensor, missing: tf.Tensor) -> tf.Tensor:
-    """Returns computed numbers in the range, see `constraints.settled`.
+    """Returns computed numbers in range, see `constrained_rows.settled`.
 
     Args:
       number: float64 `[n]`.
@@ -376,7 +372,7 @@ class RawColumn(tf.Module):
 class _Constrained:
   """Values of fields as codes of columns, where constraints make them others.
 
-  What `constraints.meet` and `TableEncoder` do with a `DataFrame`.
+  What `constrained_rows.meet` and `TableEncoder` do with a `DataFrame`.
   """
 
   def __init__(self, encoder, columns, clip, one):
@@ -434,23 +430,11 @@ class _Constrained:
 
   def _ordered(self, codes):
     steps = {n: self._fields[n].number(codes[n]) for n in self._grids}
-    pairs = self._order.pairs
-    broken = tf.reduce_any(
-      [is_broken(steps[low], steps[high], gap) for low, high, gap in pairs], 0
-    )
+    broken = self._order.broken(steps)
     if not self._clip:
       self._assert(broken, self._grids, 'an inequality of the schema is broken')
       return {}
-    # As `Order.repaired`; NaN takes no part in minima and maxima.
-    choose = lambda own, other, better: tf.where(
-      tf.math.is_nan(own) | tf.math.is_nan(other), own, better(own, other)
-    )
-    for low, high, gap in pairs:
-      steps[high] = choose(steps[high], steps[low] + gap, tf.maximum)
-    for name, (_, last) in self._grids.items():
-      steps[name] = choose(steps[name], np.float64(last), tf.minimum)
-    for low, high, gap in reversed(pairs):
-      steps[low] = choose(steps[low], steps[high] - gap, tf.minimum)
+    steps = self._order.repaired(steps, self._encoder.schema, tf)
     found = {}
     for name, number in steps.items():
       code = number - self._grids[name][0]

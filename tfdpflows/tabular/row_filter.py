@@ -48,16 +48,11 @@ def row_filter(
   """
   found = {}
   for name, condition in conditions.items():
-    if name not in schema.names:
-      raise ValueError(
-        f'There is a condition on column {name!r}; the schema has '
-        f'{list(schema.names)}.'
-      )
-    field = schema[name]
+    field = conditioned(schema, name)
     if isinstance(condition, pd.Interval):
       found[name] = _inside(field, condition)
     else:
-      found[name] = _one_of(schema, field, list(condition))
+      found[name] = _one_of(field, list(condition))
   if not found:
     return None
 
@@ -68,6 +63,20 @@ def row_filter(
     return met
 
   return keep
+
+
+def conditioned(schema: TableSchema, name: str) -> Field:
+  """Returns the field that a condition is on.
+
+  Raises:
+    ValueError: if the schema has none of this name.
+  """
+  if name not in schema.names:
+    raise ValueError(
+      f'There is a condition on column {name!r}; the schema has '
+      f'{list(schema.names)}.'
+    )
+  return schema[name]
 
 
 def _inside(field: Field, interval: pd.Interval):
@@ -122,7 +131,7 @@ def _domain(field):
   return field.minimum, field.maximum
 
 
-def _one_of(schema, field, values):
+def _one_of(field, values):
   if not values:
     raise ValueError(
       f'The condition on column {field.name!r} has no value: give some.'

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows import atomic
-from tfdpflows.tabular import constraints, times, values
+from tfdpflows.tabular import constrained_rows, constraints, times, values
 from tfdpflows.tabular.dialect import (
   COMMAS,
   MISSING,
@@ -700,7 +700,7 @@ class TableSchema:
         number, no category or neither true nor false becomes missing; and what
         is missing in a required column becomes the middle of the range or the
         first category. A row that then breaks a constraint is changed so that
-        it meets it (`constraints.meet`).
+        it meets it (`constrained_rows.meet`).
       fitting: whether the table is to be learned from. It needs two rows then,
         and under 'error' a value in each column; what is marked as read off the
         data restricts no value; and a column whose type is marked is returned
@@ -733,7 +733,7 @@ class TableSchema:
       if fitting and not clip:
         check_informative(not column.isna().all(), field)
       columns[field.name] = _declared(column, field, marks, clip, fitting)
-    return constraints.meet(pd.DataFrame(columns), self, out_of_range)
+    return constrained_rows.meet(pd.DataFrame(columns), self, out_of_range)
 
   def validate_part(
     self,
@@ -763,7 +763,7 @@ class TableSchema:
     table = pd.DataFrame(columns)
     if not self.constraints:
       return table
-    return constraints.meet(table, self, out_of_range)
+    return constrained_rows.meet(table, self, out_of_range)
 
   def check_columns(self, names: Collection[str]) -> None:
     """Refuses a table with other columns than the schema.
@@ -831,7 +831,7 @@ class TableSchema:
       name: self.validate_column(name, column, 'clip')
       for name, column in cells.items()
     }
-    met = constraints.meet(pd.DataFrame(columns), self, 'clip')
+    met = constrained_rows.meet(pd.DataFrame(columns), self, 'clip')
     counts = {}
     for field in self.fields:
       column = cells[field.name]
