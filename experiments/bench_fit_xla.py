@@ -109,10 +109,10 @@ def summarize(times, compilations):
   }
 
 
-def count_programs(folder, function='run_step'):
-  """Returns how many programs of a function XLA has written to a folder."""
+def count_programs(folder):
+  """Returns how many programs of `run_step` XLA has written to a folder."""
   names = [path.name for path in pathlib.Path(folder).glob('*.txt')]
-  found = {re.match(r'module_\d+', n) for n in names if function in n}
+  found = {re.match(r'module_\d+', n) for n in names if 'run_step' in n}
   return len({match.group() for match in found if match})
 
 

@@ -80,7 +80,7 @@ def section(folder):
   return '\n\n'.join(parts)
 
 
-def median_cell(numbers, scale=100.0):
+def median_cell(numbers):
   """Returns a median, and the least and largest, in percent.
 
   #### Example
@@ -88,7 +88,7 @@ def median_cell(numbers, scale=100.0):
   >>> median_cell([0.98, 0.985, 0.99])
   '98.5 (98.0 to 99.0)'
   """
-  numbers = scale * np.array(numbers)
+  numbers = 100.0 * np.array(numbers)
   middle = f'{np.median(numbers):.1f}'
   if len(numbers) == 1:
     return middle

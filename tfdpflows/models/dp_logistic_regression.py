@@ -247,7 +247,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         the rows, and is outside of the guarantee.
     """
     plan = self._plan()
-    u = self._rows(X, y, plan)
+    u = self._rows(X, y)
     if ledger is None:
       budget = accounting.PrivacyBudget(epsilon=self.epsilon, delta=self.delta)
       ledger = accounting.PrivacyLedger(budget=budget)
@@ -389,8 +389,8 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
       check_fraction('sampling_probability', self.sampling_probability)
     return _Plan(method=method, norm=norm * _UP)
 
-  def _rows(self, x, y, plan):
-    """Returns the rows u, each of norm `plan.norm` at most."""
+  def _rows(self, x, y):
+    """Returns the rows u, each of the norm of the plan at most."""
     x = as_numbers(x, 'X', ('n', 'd')).astype(np.float64)
     if x.shape[1] < 1:
       raise ValueError('X has no columns.')

@@ -300,10 +300,6 @@ def run_mechanisms(
       # They keep their place in the sampler; their gradient, NaN, counts as 0.
       codes = codes.copy()
       codes[absent] = np.nan
-    if work.team is not None:
-      work.team.marginals = marginals
-      if spending.max_rows_epsilon is not None:
-        work.team.most_rows = units.max_rows_per_unit
     # How much the rows of units weigh in all is private, and was released.
     total = len(codes) if units is None else float(histograms[0].counts.sum())
     model.train(

@@ -274,13 +274,11 @@ class TabularSynthesizer:
       lambda: self._fit_together(team, data, work_dir, resume, progress)
     )
 
-  def _fit_together(
-    self, team, data, work_dir, resume, progress, overwrite=False
-  ):
+  def _fit_together(self, team, data, work_dir, resume, progress):
     """Fits in one of several processes that train together."""
     with team.together():
       if team.is_chief:
-        return self._fit(data, work_dir, resume, progress, overwrite, team=team)
+        return self._fit(data, work_dir, resume, progress, team=team)
       self._check_replicas(team, data, work_dir)
       if team.wait():
         settings, path = self._unit_settings, os.fspath(work_dir)
@@ -552,12 +550,12 @@ class TabularSynthesizer:
     if self._distribution is None:
       raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
 
-  def _check_density(self, what):
+  def _check_density(self):
     if not self.model.has_density:
       names = [n for n in models.MODELS if models.model_class(n).has_density]
       raise ValueError(
-        f'Model {self.model.name!r} has no density, and {what} needs one: rows '
-        'can only be drawn from it. Models with a density are '
+        f'Model {self.model.name!r} has no density, and log_prob needs one: '
+        'rows can only be drawn from it. Models with a density are '
         f'{", ".join(map(repr, names))}.'
       )
 
@@ -702,7 +700,7 @@ class TabularSynthesizer:
       Parts of the result, float32, which may be longer or shorter than those of
       the rows.
     """
-    self._check_density('log_prob')
+    self._check_density()
     self._check_fitted()
     return self._log_probs(frames, out_of_range or self.out_of_range)
 

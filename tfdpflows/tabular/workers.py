@@ -75,9 +75,6 @@ class Team:
     strategy: see above.
     is_chief: whether this process is the one that does all but training.
     alone: whether all replicas are in this process.
-    marginals: for the chief: histograms of the columns, as they were released.
-    most_rows: for the chief: the largest number of rows of a unit, if it was
-      chosen privately.
   """
 
   def __init__(self, strategy: tf.distribute.Strategy):
@@ -87,7 +84,6 @@ class Team:
       self._workers = Workers(strategy)
     self.is_chief, self.alone = self._workers.is_chief, self._workers.alone
     self._told = self.alone
-    self.marginals, self.most_rows = None, None
 
   def __str__(self) -> str:
     of_each = len(self._workers.replicas)
@@ -186,8 +182,8 @@ class Team:
       progress: see there.
     """
     marginals = [
-      {**marginal, **learned}
-      for marginal, learned in zip(self.marginals, density.learned())
+      {**histogram, **learned}
+      for histogram, learned in zip(density.histograms(), density.learned())
     ]
     with contextlib.ExitStack() as stack:
       if self.alone:
@@ -202,7 +198,8 @@ class Team:
         handed = {
           'marginals': marginals,
           'num_examples': plan.sampler.num_examples,
-          'most_rows': self.most_rows,
+          # It may have been chosen privately.
+          'most_rows': plan.units and plan.units.max_rows_per_unit,
           'resume': resume,
           'plan': {
             'sampling_probability': plan.sampler.sampling_probability,
@@ -269,9 +266,7 @@ class Team:
 
     self._compare(join)
     handed, model, schema, work, codes = found
-    chosen = None if units is None else units(codes)
-    if handed['most_rows'] is not None:
-      chosen = chosen.limited(handed['most_rows'])
+    chosen = units and units(codes).limited(handed['most_rows'])
     plan = _plan(handed, model, work, chosen)
     # TensorFlow needs all workers to save.
     with tempfile.TemporaryDirectory() as thrown_away:
