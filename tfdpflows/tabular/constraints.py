@@ -90,6 +90,7 @@ class Inequality(Constraint):
 
   #### Example
 
+  >>> import pandas as pd
   >>> from tfdpflows.tabular import Field, Inequality, TableSchema
   >>> schema = TableSchema(
   ...   [Field('first', 'date', '2020-01-01', '2029-12-31', required=True),
@@ -159,6 +160,7 @@ class FixedCombinations(Constraint):
 
   #### Example
 
+  >>> import pandas as pd
   >>> from tfdpflows.tabular import Field, FixedCombinations, TableSchema
   >>> schema = TableSchema(
   ...   [Field('city', 'string', enum=('Bonn', 'Ulm'), required=True),
@@ -291,6 +293,7 @@ class Computed(Constraint):
 
   #### Example
 
+  >>> import pandas as pd
   >>> from tfdpflows.tabular import Computed, Field, TableSchema
   >>> schema = TableSchema(
   ...   [Field('net', 'integer', 0, 99), Field('tax', 'integer', 0, 9),
