@@ -1,6 +1,6 @@
 """One of the processes that `fit_workers_test.py` starts.
 
-Usage: fit_worker.py FOLDER begin|resume|mirrored; TF_CONFIG says which it is.
+Usage: fit_worker.py FOLDER begin|resume|rows|mirrored, as TF_CONFIG says.
 """
 
 import dataclasses
@@ -30,10 +30,6 @@ def settings(people, **more):
   return {**people.budget, **people.tiny, 'seed': 1, **more}
 
 
-def secret(size):
-  return SECRET[:size].ljust(size, b'.')
-
-
 def of_people(schema):
   return dataclasses.replace(schema, privacy_unit='person')
 
@@ -46,10 +42,7 @@ def main(folder, phase):
   workers = cluster.Cluster.of_environment(os.environ)
   team = workers.team()
   worker = Worker(folder, workers.number, team)
-  if phase == 'begin':
-    worker.begin()
-  else:
-    worker.resume()
+  {'begin': worker.begin, 'resume': worker.resume, 'rows': worker.rows}[phase]()
 
 
 class Worker:
@@ -69,7 +62,7 @@ class Worker:
     self._fit('gan', schema, model='dpgan')
     self._fit('people', of_people(schema), table='people.csv', **UNITS)
     if self._number == 0:
-      os.urandom = secret
+      os.urandom = lambda size: SECRET[:size].ljust(size, b'.')
     self._fit('spline', schema, **SPLINE, seed=None)
     self._write('begin')
     if self._number == 1:
@@ -81,6 +74,10 @@ class Worker:
     schema = TableSchema.from_json(self._folder / 'schema.json')
     self._fit('killed', schema, **SPLINE, seed=None, resume=True)
     self._write('resume')
+
+  def rows(self):
+    self._fit('whole', TableSchema.from_json(self._folder / 'schema.json'))
+    self._write('rows')
 
   def _fit(self, name, schema, table='rows.csv', resume=False, **more):
     """Fits; keeps what was refused, or what `fit_to_directory` returned."""

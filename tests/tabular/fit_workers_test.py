@@ -1,7 +1,6 @@
 """Fits by two real worker processes over loopback, and one of them killed."""
 
 import json
-import os
 import shutil
 import signal
 import stat
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests import worker_processes
-from tests.grids import thinned
 from tests.tabular import fit_worker, small_table
 from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
@@ -96,34 +94,35 @@ def _check_alike(one, two, people):
   )
 
 
-@pytest.mark.parametrize(
-  ('name', 'rows', 'settings'),
-  thinned(
-    [
-      ('people', 'people.csv', fit_worker.UNITS),
-      ('spline', 'rows.csv', {**fit_worker.SPLINE, 'seed': None}),
-    ],
-    1,
-  ),
-)
-def test_two_workers_fit_as_one_process(
-  name, rows, settings, folder, people, monkeypatch
-):
-  monkeypatch.setattr(os, 'urandom', fit_worker.secret)
-  schema = people.schema
-  if name == 'people':
-    schema = fit_worker.of_people(schema)
+def _check_as_one_process(folder, people, name, table, schema, phase, **more):
   one = fit_to_directory(
-    str(folder / rows),
+    str(folder / table),
     schema,
     folder / f'one {name}',
     progress=False,
-    **fit_worker.settings(people, **settings),
+    **fit_worker.settings(people, **more),
   )
   _check_alike(one, TabularSynthesizer.load(folder / name), people)
   assert not (folder / f'{name}.partial').exists()
-  chief, other = _read(folder, 'begin')
+  chief, other = _read(folder, phase)
   assert [chief[name], other[name]] == ['TabularSynthesizer', 'NoneType']
+
+
+def test_two_workers_fit_as_one_process(folder, people):
+  schema = fit_worker.of_people(people.schema)
+  _check_as_one_process(
+    folder, people, 'people', 'people.csv', schema, 'begin', **fit_worker.UNITS
+  )
+
+
+@pytest.mark.full
+def test_two_workers_fit_rows_as_one_process(folder, people):
+  with _started(folder, 'rows') as workers:
+    for index, worker in enumerate(workers):
+      assert worker.wait(TIMEOUT) == 0, _log(folder, f'rows {index}')
+  _check_as_one_process(
+    folder, people, 'whole', 'rows.csv', people.schema, 'rows'
+  )
 
 
 def test_what_one_does_wrong_ends_both(folder):
