@@ -2,9 +2,10 @@
 
 It is on no package index. The environment `.venv-peers-dpsynth` is made by hand
 with Python 3.12: `pip install mbi 'jax[cpu]==0.11.0' pydantic pyyaml tqdm attrs
-more-itertools networkx pandas 'etils[epath]' importlib_resources`, then from clones of google/differential-privacy
-(the folder `python/dp_accounting`; version 0.6.0 of the index divides by zero
-here) and, with `--no-deps`, of google/dpsynth.
+more-itertools networkx pandas 'etils[epath]' importlib_resources`, then from
+clones of google/differential-privacy (the folder `python/dp_accounting`;
+version 0.6.0 of the index divides by zero here) and, with `--no-deps`, of
+google/dpsynth.
 """
 
 from __future__ import annotations
