@@ -105,18 +105,21 @@ def run(text: str) -> list[str]:
       `tfdpflows`.
   """
   # So that names of a page are global to its functions, and found by pickle.
-  module = type(sys)('__main__')
+  before, module = sys.modules['__main__'], type(sys)('__main__')
   sys.modules['__main__'] = module
   outputs = []
-  for block in blocks(text):
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-      if block.kind == 'python':
-        exec(compile(block.code, '<page>', 'exec'), module.__dict__)
-      else:
-        for line in block.code.replace('\\\n', '').splitlines():
-          _command(shlex.split(line))
-    outputs.append(out.getvalue())
+  try:
+    for block in blocks(text):
+      out = io.StringIO()
+      with contextlib.redirect_stdout(out):
+        if block.kind == 'python':
+          exec(compile(block.code, '<page>', 'exec'), module.__dict__)
+        else:
+          for line in block.code.replace('\\\n', '').splitlines():
+            _command(shlex.split(line))
+      outputs.append(out.getvalue())
+  finally:
+    sys.modules['__main__'] = before
   return outputs
 
 

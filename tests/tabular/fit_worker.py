@@ -1,6 +1,7 @@
 """One of the processes that `fit_workers_test.py` starts.
 
-Usage: fit_worker.py FOLDER begin|resume|rows|mirrored, as TF_CONFIG says.
+Usage: fit_worker.py FOLDER PHASE, of begin, resume, rows and mirrored.
+TF_CONFIG says which of the workers it is.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ def main(folder, phase):
   workers = cluster.Cluster.of_environment(os.environ)
   team = workers.team()
   worker = Worker(folder, workers.number, team)
-  {'begin': worker.begin, 'resume': worker.resume, 'rows': worker.rows}[phase]()
+  getattr(worker, phase)()
 
 
 class Worker:

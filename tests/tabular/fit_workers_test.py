@@ -77,6 +77,14 @@ def _charges(synthesizer):
   return [(e.label, e.event, e.count) for e in synthesizer.ledger.entries]
 
 
+def _check_alike(one, two, people):
+  assert two.ledger.epsilon() == one.ledger.epsilon()
+  assert _charges(two) == _charges(one)
+  np.testing.assert_allclose(
+    two.log_prob(people.table), one.log_prob(people.table), rtol=0, atol=1e-4
+  )
+
+
 @pytest.mark.full
 def test_two_devices_fit_as_one(folder, people):
   with _started(folder, 'mirrored', count=1) as (process,):
@@ -84,14 +92,6 @@ def test_two_devices_fit_as_one(folder, people):
     one.fit(people.table, progress=False)
     assert process.wait(TIMEOUT) == 0, _log(folder, 'mirrored 0')
   _check_alike(one, TabularSynthesizer.load(folder / 'mirrored'), people)
-
-
-def _check_alike(one, two, people):
-  assert two.ledger.epsilon() == one.ledger.epsilon()
-  assert _charges(two) == _charges(one)
-  np.testing.assert_allclose(
-    two.log_prob(people.table), one.log_prob(people.table), rtol=0, atol=1e-4
-  )
 
 
 def _check_as_one_process(folder, people, name, table, schema, phase, **more):

@@ -216,8 +216,6 @@ class TableDensity(TableDistribution):
   ):
     super().__init__(columns, name='table_density')
     self.marginal = bijectors.MarginalCDF(edges, probabilities)
-    # As a function, which checkpoints do not look into.
-    self._made_of = lambda: zip(edges, probabilities)
     self.latent = latent
     self.distribution = tfd.TransformedDistribution(
       self.latent, tfb.Invert(self.marginal), name='table'
@@ -234,7 +232,11 @@ class TableDensity(TableDistribution):
 
   def histograms(self) -> list[dict]:
     """Returns `edges` and `probabilities` of each column, as given."""
-    return [{'edges': e, 'probabilities': p} for e, p in self._made_of()]
+    given = self.marginal.parameters
+    return [
+      {'edges': e, 'probabilities': p}
+      for e, p in zip(given['edges'], given['probabilities'])
+    ]
 
   @property
   def trained(self) -> list[tf.Variable]:
