@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
+from scipy import special
 
 from tfdpflows._keras import tfp
 
@@ -76,7 +77,7 @@ class MarginalCDF(tfb.Bijector):
       )
       with tf.init_scope():
         self._edges = tf.constant(edges, dtype)
-        self._cdf = tf.constant(_TAIL + (1 - 2 * _TAIL) * cdf, dtype)
+        self._cdf = tf.constant(_within_tails(cdf), dtype)
         self._slopes = tf.constant(slopes, dtype)
       super().__init__(
         forward_min_event_ndims=1,
@@ -125,6 +126,26 @@ class MarginalCDF(tfb.Bijector):
   def _inverse(self, z):
     u = 0.5 * tf.math.erfc(-z / np.sqrt(2).astype(z.dtype.as_numpy_dtype))
     return self._interpolate(u, self._cdf, self._edges)[0]
+
+
+def normal_scores(probabilities: npt.ArrayLike) -> np.ndarray:
+  """Returns what a `MarginalCDF` maps the inner edges of a histogram to.
+
+  Args:
+    probabilities: k positive numbers, normalised to sum to one.
+
+  Returns:
+    Ascending numbers, float64 `[k - 1]`.
+
+  >>> normal_scores([.25, .5, .25]).round(3).tolist()
+  [-0.674, 0.674]
+  """
+  masses = np.asarray(probabilities, np.float64)
+  return special.ndtri(_within_tails(np.cumsum(masses / masses.sum())[:-1]))
+
+
+def _within_tails(cdf):
+  return _TAIL + (1 - 2 * _TAIL) * cdf
 
 
 def _checked(edges, probabilities):

@@ -287,9 +287,11 @@ def select_marginal(
       f'{len(groups)} groups.'
     )
   expected = [np.asarray(e, np.float64) for e in expected]
+  flat = np.concatenate([e.ravel() for e in expected])
+  finite = np.isfinite(flat).all()
   for group, e in zip(groups, expected):
-    shape = tuple(sizes[j] for j in group)
-    if e.shape != shape or not np.isfinite(e).all():
+    shape = tuple([sizes[j] for j in group])
+    if e.shape != shape or not (finite or np.isfinite(e).all()):
       raise ValueError(
         f'The expected counts of columns {group} have shape {e.shape}; they '
         f'must be finite, of shape {shape}.'
@@ -309,7 +311,7 @@ def select_marginal(
     arrays=[
       rows.fingerprint(randomness),
       weights,
-      np.concatenate([e.ravel() for e in expected]),
+      flat,
     ],
     resume=resume,
     units=units,
@@ -452,10 +454,10 @@ def _listed(groups):
 
 
 def _checked_groups(groups, sizes):
-  groups = [tuple(int(j) for j in group) for group in groups]
+  groups = [tuple(map(int, group)) for group in groups]
   for group in groups:
-    inside = all(0 <= j < len(sizes) for j in group)
-    if not group or len(set(group)) < len(group) or not inside:
+    inside = group and min(group) >= 0 and max(group) < len(sizes)
+    if not inside or len(set(group)) < len(group):
       raise ValueError(
         f'The group {group} must name different columns, numbers in '
         f'[0, {len(sizes)}).'

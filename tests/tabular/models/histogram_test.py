@@ -19,7 +19,7 @@ def _masses(knots):
 
 
 def test_neighbours_are_joined_into_even_parts():
-  knots = histogram.knots(AGE, np.arange(101), np.full(100, 0.01), 8)
+  knots = histogram.knots(AGE, np.full(100, 0.01), 8)
   assert len(knots) == 8
   np.testing.assert_allclose(_masses(knots)[:-1], 0.12, atol=1e-4)
 
@@ -28,7 +28,7 @@ def test_heavy_values_stay_apart_and_what_they_leave_is_cut_finer():
   p = np.full(100, 0.001)
   p[[0, 40, 99]] = 0.5, 0.3, 0.103
   # They leave .2: parts have sqrt(.2) / 8 = .056.
-  masses = _masses(histogram.knots(AGE, np.arange(101), p, 8))
+  masses = _masses(histogram.knots(AGE, p, 8))
   np.testing.assert_allclose(
     masses, [0.5, 0.039, 0.3, 0.055, 0.003, 0.103], atol=1e-4
   )
@@ -38,19 +38,19 @@ def test_a_rare_tail_gets_few_bins():
   p = np.full(100, 0.0001)
   p[0] = 0.9901
   # 32 sqrt(.0099) = 3.2 parts beside the spike.
-  assert len(histogram.knots(AGE, np.arange(101), p, 32)) == 4
+  assert len(histogram.knots(AGE, p, 32)) == 4
 
 
 def test_categories_have_bins_of_their_own():
   p = np.arange(1, 101) / np.arange(1, 101).sum()
-  knots = histogram.knots(CITY, np.arange(101), p, 25)
+  knots = histogram.knots(CITY, p, 25)
   np.testing.assert_allclose(_masses(knots), p, atol=1e-4)
-  assert len(histogram.knots(CITY, np.arange(101), np.ones(100), 5)) == 19
+  assert len(histogram.knots(CITY, np.ones(100), 5)) == 19
 
 
 def test_few_bins_are_kept_and_one_has_no_knots():
-  assert len(histogram.knots(AGE, np.arange(4), [0.2, 0.3, 0.5], 8)) == 2
-  assert len(histogram.knots(AGE, [0, 100], [1.0], 8)) == 0
+  assert len(histogram.knots(AGE, [0.2, 0.3, 0.5], 8)) == 2
+  assert len(histogram.knots(AGE, [1.0], 8)) == 0
 
 
 def test_beyond_90_columns_those_that_were_measured_are_connected():

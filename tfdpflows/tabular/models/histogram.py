@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, bijectors, flows, sampling
+from tfdpflows import accounting, flows, sampling
 from tfdpflows._keras import tfp
+from tfdpflows.bijectors import marginal
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
 from tfdpflows.stored_rows import BlockFile, MappedRows, StoredRows
@@ -190,7 +191,7 @@ class HistogramModel(FlowModel):
   ) -> tfp.distributions.TransformedDistribution:
     """See `TableModel`; the target comes last."""
     places = [
-      knots(column, m['edges'], m['probabilities'], self.num_bins)
+      knots(column, m['probabilities'], self.num_bins)
       for column, m in zip(columns, marginals)
     ]
     order = list(range(len(columns)))
@@ -522,24 +523,17 @@ class _Tables(NamedTuple):
 
 
 def knots(
-  column: EncodedColumn,
-  edges: Sequence[float],
-  probabilities: Sequence[float],
-  num_bins: int,
+  column: EncodedColumn, probabilities: Sequence[float], num_bins: int
 ) -> np.ndarray:
   """Returns the normal scores of the edges between the bins of a column.
 
   >>> from tfdpflows.tabular.encoding import EncodedColumn
   >>> age = EncodedColumn('age', 8., 1., missing=False, ordered=True)
-  >>> knots(age, range(9), [1 / 8] * 8, num_bins=2)
+  >>> knots(age, [1 / 8] * 8, num_bins=2)
   array([0.])
   """
-  edges = np.asarray(edges, np.float64)
   kept = kept_edges(column, probabilities, num_bins)
-  if not len(kept):
-    return np.zeros(0)
-  cdf = bijectors.MarginalCDF([edges], [probabilities], tf.float64)
-  return cdf.forward(edges[kept][:, None]).numpy()[:, 0]
+  return marginal.normal_scores(probabilities)[kept - 1]
 
 
 def kept_edges(

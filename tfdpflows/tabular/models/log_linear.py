@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -100,14 +100,17 @@ class LogLinearModel:
       return [self._counted(group) for group in groups]
     parts, known, found = self._parts(), {}, []
     for group in groups:
-      product = np.ones(())
-      # Columns of a part need not be beside each other in the group.
-      order = sorted(group, key=lambda j: parts[j])
-      for _, members in itertools.groupby(order, key=lambda j: parts[j]):
-        members = tuple(members)
+      of_part = {}
+      for j in group:
+        of_part.setdefault(parts[j], []).append(j)
+      factors = []
+      for members in map(tuple, of_part.values()):
         if members not in known:
           known[members] = self._counted(members)
-        product = np.multiply.outer(product, known[members])
+        factors.append(known[members])
+      product = functools.reduce(np.multiply.outer, factors)
+      # Columns of a part need not be beside each other in the group.
+      order = [j for members in of_part.values() for j in members]
       axes = [order.index(j) for j in group]
       found.append(product.transpose(axes))
     return found
