@@ -1,5 +1,6 @@
 """The codes of a table on disk: the pass, its faults, and what is counted."""
 
+import decimal
 import errno
 import json
 import os
@@ -485,6 +486,22 @@ def test_a_person_is_one_unit_in_files_of_all_types(spellings, tmp_path):
     Source.of(str(tmp_path)), schema, 'clip', None, max_rows_per_unit=1
   )
   assert store.rows_per_unit.tolist() == [1, 1]
+
+
+def test_clip_refuses_no_identifier(tmp_path):
+  schema = TableSchema(
+    [Field('x', 'integer', minimum=0, maximum=9)], privacy_unit='id'
+  )
+  for name in (b'a', b'b', b'\xff'):
+    folder = os.path.join(os.fsencode(tmp_path), b'id=' + name)
+    os.mkdir(folder)
+    with open(os.path.join(folder, b'rows.csv'), 'w') as file:
+      file.write('x\n1\n2\n')
+  source = Source.of(tmp_path)
+  assert len(code_store.read(source, schema, 'clip', None, 5)) in (4, 6)
+  cells = [decimal.Decimal('sNaN'), decimal.Decimal('inf'), 10**400, 7.0, '7']
+  found = code_store.known_everywhere(pd.Series(cells, dtype=object))
+  assert found.tolist() == [None, None, 10**400, 7, '7']
 
 
 def test_identifiers_that_files_spell_differently_are_none(tmp_path):

@@ -15,20 +15,25 @@ from tests.tabular import small_table
 from tfdpflows.cli import cluster
 from tfdpflows.tabular.schema import TableSchema
 
-SPLINE = {'model': 'spline', 'num_blocks': 1, 'hidden_units': (8,)}
-# A fit with a secret of its own: no seed, but the same for all fits.
+# Fits with a secret of their own: no seed, but the same for all.
 SECRET = bytes(range(32))
 UNITS = {
   'max_rows_per_unit': 2,
   'max_rows_epsilon': 0.5,
   'adaptive_marginals': 2,
+  'seed': None,
 }
-# In the second of two epochs of eight steps.
-KILLED_AT = 14
+# In the second of two epochs of four steps.
+KILLED_AT = 7
 
 
 def settings(people, **more):
   return {**people.budget, **people.tiny, 'seed': 1, **more}
+
+
+def secret(size):
+  """What `os.urandom` is replaced by."""
+  return SECRET[:size].ljust(size, b'.')
 
 
 def of_people(schema):
@@ -61,20 +66,22 @@ class Worker:
     more = {'epsilon': 7.0} if self._number == 1 else {}
     self._fit('other', schema, **more)
     self._fit('gan', schema, model='dpgan')
-    self._fit('people', of_people(schema), table='people.csv', **UNITS)
     if self._number == 0:
-      os.urandom = lambda size: SECRET[:size].ljust(size, b'.')
-    self._fit('spline', schema, **SPLINE, seed=None)
+      os.urandom = secret
+    self._fit_people('people')
     self._write('begin')
     if self._number == 1:
       _kill_in_training()
-    self._fit('killed', schema, **SPLINE, seed=None)
+    self._fit_people('killed')
     self._write('killed')
 
   def resume(self):
-    schema = TableSchema.from_json(self._folder / 'schema.json')
-    self._fit('killed', schema, **SPLINE, seed=None, resume=True)
+    self._fit_people('killed', resume=True)
     self._write('resume')
+
+  def _fit_people(self, name, **more):
+    schema = TableSchema.from_json(self._folder / 'schema.json')
+    self._fit(name, of_people(schema), table='people.csv', **UNITS, **more)
 
   def rows(self):
     self._fit('whole', TableSchema.from_json(self._folder / 'schema.json'))
@@ -93,7 +100,7 @@ class Worker:
         team=workers.Team(self._strategy),
         progress=False,
         resume=resume,
-        **settings(self._people, **{'model': 'histogram', **more}),
+        **settings(self._people, **more),
       )
     except Exception as error:
       self._found[name] = f'{type(error).__name__}: {error}'

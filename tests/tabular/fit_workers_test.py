@@ -1,6 +1,7 @@
 """Fits by two real worker processes over loopback, and one of them killed."""
 
 import json
+import os
 import shutil
 import signal
 import stat
@@ -108,7 +109,8 @@ def _check_as_one_process(folder, people, name, table, schema, phase, **more):
   assert [chief[name], other[name]] == ['TabularSynthesizer', 'NoneType']
 
 
-def test_two_workers_fit_as_one_process(folder, people):
+def test_two_workers_fit_as_one_process(folder, people, monkeypatch):
+  monkeypatch.setattr(os, 'urandom', fit_worker.secret)
   schema = fit_worker.of_people(people.schema)
   _check_as_one_process(
     folder, people, 'people', 'people.csv', schema, 'begin', **fit_worker.UNITS
@@ -146,12 +148,12 @@ def test_killed_worker_is_noticed_and_its_steps_are_made_again(folder, people):
     folder / 'copied.partial' / 'ledger.jsonl', read_only=True
   ) as ledger:
     # All steps are charged before any is made.
-    assert {e.label: e.count for e in ledger.entries}['DP-SGD'] == 16
+    assert {e.label: e.count for e in ledger.entries}['DP-SGD'] == 8
   assert [r['killed'] for r in _read(folder, 'resume')] == [
     'TabularSynthesizer',
     'NoneType',
   ]
-  whole = TabularSynthesizer.load(folder / 'spline')
+  whole = TabularSynthesizer.load(folder / 'people')
   resumed = TabularSynthesizer.load(folder / 'killed')
   assert _charges(whole) == _charges(resumed)
   np.testing.assert_array_equal(
@@ -162,12 +164,12 @@ def test_killed_worker_is_noticed_and_its_steps_are_made_again(folder, people):
 def test_another_number_of_replicas_does_not_resume(folder, people):
   with pytest.raises(ValueError, match='begun by 2 worker.*one process'):
     fit_to_directory(
-      str(folder / 'rows.csv'),
-      people.schema,
+      str(folder / 'people.csv'),
+      fit_worker.of_people(people.schema),
       folder / 'copied',
       progress=False,
       resume=True,
-      **fit_worker.settings(people, **fit_worker.SPLINE, **{'seed': None}),
+      **fit_worker.settings(people, **fit_worker.UNITS),
     )
 
 

@@ -333,3 +333,11 @@ def test_a_schema_names_its_unit(people, tmp_path):
     accounting.PrivacyLedger().charge(
       accounting.EpsilonDeltaDpEvent(1.0, 0.0), privacy_unit=PERSON
     )
+
+
+def test_the_number_of_people_is_public_and_that_of_rows_is_not(people):
+  table = people.table[1:3].assign(**{PERSON: 7})
+  for rows in (1, 2):
+    synthesizer = TabularSynthesizer(people.schema, **people.arguments)
+    with pytest.raises(ValueError, match="All rows have the same 'person'"):
+      synthesizer.fit(table[:rows], progress=False)

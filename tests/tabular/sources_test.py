@@ -386,6 +386,44 @@ def test_records_of_several_values_or_kinds_are_read_one_by_one(tmp_path):
   assert store[:].ravel().tolist() == [4, 10, 7, 10]
 
 
+@pytest.mark.parametrize(
+  'many, one',
+  [
+    ({'float_list': [0.0, 1.0]}, {'float_list': [-0.0, 1.0]}),
+    ({'int64_list': [1, 2]}, {'float_list': [1.0, 2.0]}),
+  ],
+)
+def test_a_record_changes_no_other_that_equals_it(many, one, tmp_path):
+  texts = ('(0.0, 1.0)', '(-0.0, 1.0)', '(1, 2)', '(1.0, 2.0)')
+  schema = TableSchema([Field('a', 'string', enum=texts)])
+
+  def codes(name, *records):
+    path = str(tmp_path / f'{name}.tfrecord')
+    with tf.io.TFRecordWriter(path) as writer:
+      for lists in records:
+        ((kind, values),) = lists.items()
+        message = tf.train.Feature()
+        getattr(message, kind).value.extend(values)
+        features = tf.train.Features(feature={'a': message})
+        example = tf.train.Example(features=features)
+        writer.write(example.SerializeToString())
+    return code_store.read(Source.of(path), schema, 'clip')[:].ravel().tolist()
+
+  alone, among = codes('alone', *[many] * 3), codes('among', one, *[many] * 3)
+  assert among[1:] == alone
+  assert among[0] == codes('ones', one, one)[0] != alone[0]
+
+
+@pytest.mark.parametrize('times', [[0, None], [None, None]])
+def test_an_unknown_time_zone_is_refused_whatever_the_rows(times):
+  schema = TableSchema(
+    [Field('a', 'datetime', '2020-01-01T00:00:00', '2021-01-01T00:00:00')]
+  )
+  table = pa.table({'a': pa.array(times, pa.timestamp('s', 'Nowhere/X'))})
+  with pytest.raises(ValueError, match="zone 'Nowhere/X', which is not known"):
+    code_store.read(Source.of(table), schema, 'clip')
+
+
 def test_text_that_is_not_utf8(tmp_path):
   schema = TableSchema([Field('a', 'string', enum=('a', 'b\ufffd'))])
   bad = pa.array([b'a', b'b\xff'], pa.binary()).view(pa.string())

@@ -12,7 +12,6 @@ import decimal
 import functools
 import hashlib
 import json
-import math
 import numbers
 import os
 import shutil
@@ -620,7 +619,7 @@ class ChunkEncoder:
       raise self.schema.no_identifiers()
     if not self.rows:
       raise source.no_rows()
-    schemas.check_num_rows(self.rows)
+    schemas.check_num_rows(self.rows, self.schema)
     if self.out_of_range != 'clip':
       for present, field in zip(self.present, self.schema):
         schemas.check_informative(present, field)
@@ -645,7 +644,7 @@ class ChunkEncoder:
       column = _distinct(column)
 
     def identities(cells):
-      cells = cells.map(known_everywhere)
+      cells = known_everywhere(cells)
       texts = self.schema.unit_ids_of(cells, self.out_of_range)
       found = np.zeros(len(texts), [('known', bool), ('id', units.IDENTITY)])
       found['known'] = texts.notna()
@@ -660,15 +659,24 @@ def _num_rows(column):
   return len(getattr(column, 'places', column))
 
 
-def known_everywhere(cell: Any) -> Any:
-  """Returns an identifier; `None` for one that files spell differently."""
+def known_everywhere(cells: pd.Series) -> pd.Series:
+  """Returns identifiers; `None` for those that files spell differently."""
+  # As objects: not every text is one of the type that pandas would make of it.
+  return pd.Series([_known(cell) for cell in cells], cells.index, object)
+
+
+def _known(cell):
   if isinstance(cell, bool) or not isinstance(
     cell, (str, numbers.Integral, numbers.Real, decimal.Decimal)
   ):
     return None
   if isinstance(cell, (str, numbers.Integral)):
     return cell
-  return int(cell) if math.isfinite(cell) and cell == int(cell) else None
+  try:
+    whole = int(cell)
+  except (ValueError, OverflowError):
+    return None  # Infinite, or no number.
+  return whole if cell == whole else None
 
 
 def _distinct(column):

@@ -58,7 +58,7 @@ class DraftRows(TableParts):
     self.digest = np.frombuffer(digest.digest(), np.uint8)
     if not self._num_rows:
       raise source.no_rows()
-    schemas.check_num_rows(self._num_rows)
+    schemas.check_num_rows(self._num_rows, schema)
     schema.warn_of_constants()
     if out_of_range != 'clip':
       for is_present, field in zip(present, schema):

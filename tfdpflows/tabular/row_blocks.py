@@ -48,7 +48,7 @@ class Block(NamedTuple):
         return found
       column = self.cells[schema.privacy_unit]
       ids = schema.unit_ids_of(
-        column.map(code_store.known_everywhere), out_of_range
+        code_store.known_everywhere(column), out_of_range
       )
       return found.assign(**{schema.privacy_unit: ids.to_numpy()})
 
@@ -236,7 +236,7 @@ class _Smallest:
 
 def _check_learned(table, schema, out_of_range):
   """Refuses a table of which nothing can be learned."""
-  schemas.check_num_rows(len(table))
+  schemas.check_num_rows(len(table), schema)
   if out_of_range != 'clip':
     for field in schema:
       schemas.check_informative(not table[field.name].isna().all(), field)

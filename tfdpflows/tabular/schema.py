@@ -724,7 +724,7 @@ class TableSchema:
     names = [str(name) for name in values.checked_names(df)]
     self.check_columns(names)
     if fitting:
-      check_num_rows(len(df))
+      check_num_rows(len(df), self)
       self.warn_of_constants()
     columns = {}
     for field in self.fields:
@@ -1047,9 +1047,13 @@ def _is_unicode(text):
   return True
 
 
-def check_num_rows(num_rows: int) -> None:
-  """Refuses a table of which nothing can be learned."""
-  if num_rows < 2:
+def check_num_rows(num_rows: int, schema: TableSchema) -> None:
+  """Refuses a table of which nothing can be learned.
+
+  Where rows belong to units, the number of these is public, and that of the
+  rows is not.
+  """
+  if num_rows < 2 and schema.privacy_unit is None:
     raise ValueError(
       'The table has one row; a distribution needs at least two.'
     )

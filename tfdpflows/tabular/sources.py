@@ -53,10 +53,19 @@ class Distinct(NamedTuple):
 
   @classmethod
   def of(cls, cells: Iterable[Any]) -> Distinct:
-    """Returns the column of some cells, which can be hashed."""
-    known = {}
-    places = [known.setdefault(cell, len(known)) for cell in cells]
-    return cls(_objects(known), np.array(places, np.int64))
+    """Returns the column of some cells, once each kind and text of them.
+
+    It is not enough that they are equal: the first of (0., 1.) and (-0., 1.),
+    or of (1, 2) and (1., 2.), would give all others its text.
+    """
+    numbers, found, places = {}, [], []
+    for cell in cells:
+      key = cell if type(cell) is str else (type(cell), repr(cell))
+      place = numbers.setdefault(key, len(numbers))
+      if place == len(found):
+        found.append(cell)
+      places.append(place)
+    return cls(_objects(found), np.array(places, np.int64))
 
 
 # Columns of some rows by name.
@@ -470,6 +479,7 @@ def _is_bytes(pa, kind):
 
 def _cells_of(array, clip):
   """The cells of other types, each by itself: some times are too far away."""
+  _check_zone(array.type)
   found = []
   for cell in array:
     try:
@@ -479,6 +489,19 @@ def _cells_of(array, clip):
         raise ValueError('a time is out of range of the calendar.') from None
       found.append(_far_time(cell))
   return found
+
+
+def _check_zone(kind):
+  """Refuses times of an unknown zone, whether or not there is one."""
+  pa, _ = import_arrow()
+  if pa.types.is_timestamp(kind) and kind.tz is not None:
+    try:
+      pa.scalar(0, kind).as_py()
+    except (KeyError, ValueError) as error:
+      raise ValueError(
+        f'its times are of zone {kind.tz!r}, which is not known here. Cast the '
+        'column to UTC, or install the package tzdata.'
+      ) from error
 
 
 def _far_time(cell):

@@ -421,6 +421,11 @@ class TabularSynthesizer:
     self.model = self._model_for(examples)
     self.num_examples = examples
     self._check_delta(examples, 'row' if units is None else 'unit')
+    if units is not None and examples < 2:
+      raise ValueError(
+        f'All rows have the same {self.schema.privacy_unit!r}; a distribution '
+        'needs at least two.'
+      )
     # A budget that is too small is refused before anything is written.
     spending = fitting.split_budget(
       self.schema,
