@@ -52,9 +52,8 @@ def section(folder):
       'to 100 and 2 to 40 categories; epsilon '
       f'{content["epsilon"]:g}, delta {content["delta"]:g}, the default model. '
       'The peak is that of a process with all in memory, which draws 3,000 '
-      'rows at the end. Other work was running on the machine, of two cores: '
-      'with both for itself a fit takes from half of the time of processors to '
-      'all of it.',
+      'rows at the end. The machine has two cores; a fit that has both for '
+      'itself brings the load average to less than 2.',
       '',
       _WIDE_HEADER,
       *map(_wide_row, content['runs']),
@@ -66,9 +65,8 @@ def section(folder):
       '',
       f'One process and two workers on a machine of two cores, from `{name}`: '
       f'steps of training per second, {first["rows"]:,} rows of '
-      f'{first["columns"]} columns, the default model. Other work was running '
-      f'(load average {min(loads):.1f} to {max(loads):.1f}), so that single '
-      'numbers say little.',
+      f'{first["columns"]} columns, the default model. The load average was '
+      f'{min(loads):.1f} to {max(loads):.1f}.',
       '',
       '| processes | cores | steps per second, round by round |',
       '|---|---|---|',
