@@ -22,6 +22,8 @@ UNITS = {
   'max_rows_epsilon': 0.5,
   'adaptive_marginals': 2,
   'seed': None,
+  # The rows that it draws turn rounding into other bins of some of them.
+  'matching': False,
 }
 # In the second of two epochs of four steps.
 KILLED_AT = 7

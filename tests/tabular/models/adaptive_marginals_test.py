@@ -222,14 +222,30 @@ def test_a_flow_learns_the_pair_that_is_not_independent():
   )
 
 
-def test_a_flow_learns_what_no_pair_shows():
-  """The target is the parity of two columns."""
+def test_all_triples_are_candidates_where_the_worst_would_stand_out():
+  found = Candidates([2] * 4)
+  found.widen(0.01, 1000)
+  assert len(found) == 6
+  # Half of .1 * 1000 times epsilon, for the logarithm of 10.
+  found.widen(0.04605, 1000)
+  assert len(found) == 6
+  found.widen(0.04606, 1000)
+  assert found.some(np.arange(6, 10)) == [*itertools.combinations(range(4), 3)]
+  few, wide = Candidates([2, 2]), Candidates([2] * 30)
+  few.widen(1.0, 1e6)
+  wide.widen(1.0, 1e6)
+  assert (len(few), len(wide)) == (1, 435)
+
+
+@pytest.mark.parametrize('target', [3, None])
+def test_a_flow_learns_what_no_pair_shows(target):
+  """One column is the parity of two."""
   rng = np.random.default_rng(0)
   codes = rng.integers(0, 4, [5000, 4])
   codes[:, 3] = 2 * ((codes[:, 0] // 2) ^ (codes[:, 1] // 2))
   codes[:, 3] += rng.integers(0, 2, 5000)
   rounds = adaptive_marginals.plan_rounds(1, 3.0)
-  density, estimate, _ = _started(codes, rounds, target=3)
+  density, estimate, _ = _started(codes, rounds, target=target)
   assert estimate.groups == [(0, 1, 3)]
   rows = density.bins(density.sample(20_000, rng)) // 2
   assert np.mean(rows[:, 3] == rows[:, 0] ^ rows[:, 1]) > 0.9

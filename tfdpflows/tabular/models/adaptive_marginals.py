@@ -7,6 +7,7 @@ that a model is most wrong about is selected and measured. The model is a
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ _ROWS_PER_ROW, _FEWEST_ROWS, _MOST_ROWS = 16, 4096, 1 << 15
 _MOST_CELLS = 4096
 # Groups that a round selects from.
 MOST_CANDIDATES = 4096
+# A round selects from all triples if an error of this share of the rows would
+# stand out of so many: else they would hide the pairs.
+_VISIBLE = 0.1
 # After the last measurement.
 _LAST_FITS = 6
 _TINY = 1e-12
@@ -100,8 +104,8 @@ class Candidates:
   """The groups of columns that a round selects from.
 
   These are all pairs, all triples with the target, and the triples that hold a
-  pair which was measured; of at most 4,096 cells each. Groups are rows of
-  arrays of numbers: a wide table has millions.
+  pair which was measured; after `widen` all triples. They have at most 4,096
+  cells each. Groups are rows of arrays of numbers: a wide table has millions.
 
   Args:
     sizes: number of bins of each column.
@@ -132,6 +136,23 @@ class Candidates:
     if len(group) == 2:
       others = np.setdiff1d(np.arange(len(self._sizes)), group)
       self._add(*group, others)
+
+  def widen(self, epsilon: float, total: float) -> None:
+    """Adds all triples, if they are few and the worst would stand out.
+
+    One that no pair shows, as a parity of three columns, is never a candidate
+    otherwise.
+
+    Args:
+      epsilon: of the selection.
+      total: number of rows of the table.
+    """
+    d = len(self._sizes)
+    groups = len(self._pairs) + math.comb(d, 3)
+    if d < 3 or groups > MOST_CANDIDATES:
+      return
+    if epsilon * _VISIBLE * total / 2 >= math.log(groups):
+      self._add(*np.array([*itertools.combinations(range(d), 3)]).T)
 
   def __len__(self) -> int:
     return len(self._pairs) + len(self._triples)
@@ -164,6 +185,7 @@ class Estimate:
     lazy: see `LogLinearModel`.
 
   Attributes:
+    total: as given.
     model: the `LogLinearModel`.
     columns: for each column the probabilities of its bins, as they are known
       from all that was measured: float64 arrays of sum 1.
@@ -176,7 +198,7 @@ class Estimate:
     rng: np.random.Generator,
     lazy: bool = False,
   ):
-    self._total = total
+    self.total = total
     self._released = [np.asarray(p, np.float64) for p in probabilities]
     self._measured = {}
     self._targets = {}
@@ -191,12 +213,12 @@ class Estimate:
 
   def expected(self, groups: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """Returns the counts that the model expects, each `sizes[group]`."""
-    return [self._total * p for p in self.model.marginals(groups)]
+    return [self.total * p for p in self.model.marginals(groups)]
 
   def add(self, marginal: mechanisms.Marginal) -> None:
     """Adds a noisy marginal of the table, and fits the model."""
     group = tuple(marginal.columns)
-    new = Measured(marginal.counts / self._total, marginal.std / self._total)
+    new = Measured(marginal.counts / self.total, marginal.std / self.total)
     self._targets[group] = shrunken(new, self.model.marginal(group))
     if group in self._measured:
       new = _average([self._measured[group], new])
@@ -277,6 +299,7 @@ def measure(
   rows = BinnedRows(bins, sizes, units)
   shown = bars.bar('marginal', len(rounds), progress)
   for number, spent in enumerate(rounds, 1):
+    candidates.widen(spent.epsilon, estimate.total)
     kept = np.arange(len(candidates))
     if len(kept) > MOST_CANDIDATES:
       # Drawn without the rows: of a wide table all would take minutes.
