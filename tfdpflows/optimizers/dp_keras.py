@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from tfdpflows import _observer
 from tfdpflows import gradients as gradients_lib
 from tfdpflows._autograph import unconverted
 from tfdpflows._checks import check_integer, check_positive
@@ -24,6 +25,8 @@ from tfdpflows.randomness import Randomness
 # Noise multiplier of the gradient over that of the loss: the noise of the
 # gradient grows by half a percent for it.
 _LOSS_SHARE = 0.1
+# Numbers of noise that need no memory to speak of.
+_LITTLE = 2**20
 # Rows of a chunk by default; with more a step is hardly faster on a CPU.
 _CHUNK_ROWS = 2048
 
@@ -350,10 +353,13 @@ class DPOptimizer:
 
   def _noised_means(self, totals, stddev, taken):
     means = []
+    size = sum(t.shape.num_elements() for t in totals)
+    waits = size > _LITTLE or _observer.current() is not None
     for group in groups(totals):
-      # One group after the other, and after the sums: noise is not in memory
-      # together with the activations.
-      with tf.control_dependencies(means[-1:] or group[:1]):
+      # Much noise is drawn group by group, and after the sums: it is not in
+      # memory together with the activations. A processor that waits in between
+      # draws little noise.
+      with tf.control_dependencies((means[-1:] or group[:1]) if waits else []):
         means += self._noised_group(group, stddev, taken)
     return means
 
