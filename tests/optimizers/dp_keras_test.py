@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.grids import thinned
 from tfdpflows import _keras, gradients, optimizers
+from tfdpflows.optimizers import dp_keras, noise
 
 OPTIMIZERS = {
   'sgd': (optimizers.DPKerasSGD, _keras.VectorizedDPKerasSGDOptimizer),
@@ -339,3 +340,28 @@ def test_bad_input():
     _optimizer().get_gradients(None, None)
   with pytest.raises(ValueError, match='tape'):
     _optimizer()._compute_gradients(tf.zeros([3]), [])
+
+
+@pytest.mark.core
+def test_noise_is_the_same_whether_or_not_it_waits_for_the_sums(monkeypatch):
+  # Two groups of noise.
+  kernels = [tf.Variable(tf.zeros([300, 300])) for _ in range(2)]
+  x = tf.ones([4, 300])
+
+  def update():
+    optimizer = _optimizer()
+
+    @tf.function(autograph=False)
+    def mean_gradients():
+      with gradients.PerExampleTape() as tape:
+        outputs = [gradients.linear(x, kernel) for kernel in kernels]
+        loss = tf.reduce_sum(tf.add_n(outputs), -1)
+      return optimizer.private_gradients(loss, kernels, tape)[0]
+
+    return [mean_gradients(), mean_gradients()]
+
+  assert len(noise.groups(kernels)) == 2
+  free = update()
+  monkeypatch.setattr(dp_keras, '_LITTLE', 0)
+  for one, other in zip(tf.nest.flatten(free), tf.nest.flatten(update())):
+    np.testing.assert_array_equal(one, other)
