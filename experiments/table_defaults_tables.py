@@ -49,9 +49,8 @@ def section(folder):
     folder, 'table_defaults*.json'
   ):
     runs = content['runs']
-    for epsilon in sorted({run['epsilon'] for run in runs}):
-      for told in (False, True):
-        parts.append(_table(content, epsilon, told))
+    for epsilon, told in sorted({(r['epsilon'], r['told']) for r in runs}):
+      parts.append(_table(content, epsilon, told))
   return '\n\n'.join(parts)
 
 
