@@ -19,7 +19,11 @@ from tfdpflows._keras import (
   keras,
 )
 from tfdpflows.gradients import rules
-from tfdpflows.optimizers.noise import GeneratorNoise, groups
+from tfdpflows.optimizers.noise import (
+  GeneratorNoise,
+  current_strategy,
+  groups,
+)
 from tfdpflows.randomness import Randomness
 
 # Noise multiplier of the gradient over that of the loss: the noise of the
@@ -353,12 +357,16 @@ class DPOptimizer:
 
   def _noised_means(self, totals, stddev, taken):
     means = []
-    size = sum(t.shape.num_elements() for t in totals)
-    waits = size > _LITTLE or _observer.current() is not None
+    # Much noise is drawn group by group, and after the sums: it is not in
+    # memory together with the activations. A processor that waits in between
+    # draws little noise. Replicas sum all groups in one order, and observers
+    # see them in it.
+    waits = (
+      sum(t.shape.num_elements() for t in totals) > _LITTLE
+      or current_strategy().num_replicas_in_sync > 1
+      or _observer.current() is not None
+    )
     for group in groups(totals):
-      # Much noise is drawn group by group, and after the sums: it is not in
-      # memory together with the activations. A processor that waits in between
-      # draws little noise.
       with tf.control_dependencies((means[-1:] or group[:1]) if waits else []):
         means += self._noised_group(group, stddev, taken)
     return means

@@ -53,14 +53,17 @@ class Distinct(NamedTuple):
 
   @classmethod
   def of(cls, cells: Iterable[Any]) -> Distinct:
-    """Returns the column of some cells, once each kind and text of them.
+    """Returns the column of some cells, which can be hashed.
 
     It is not enough that they are equal: the first of (0., 1.) and (-0., 1.),
     or of (1, 2) and (1., 2.), would give all others its text.
     """
     numbers, found, places = {}, [], []
     for cell in cells:
-      key = cell if type(cell) is str else (type(cell), repr(cell))
+      key = cell
+      if type(cell) is not str:
+        # Single numbers of one type that are equal have one text.
+        key = type(cell), repr(cell) if isinstance(cell, tuple) else cell
       place = numbers.setdefault(key, len(numbers))
       if place == len(found):
         found.append(cell)
