@@ -11,7 +11,8 @@ All parts, a table and a figure, in about 15 minutes on two cores:
 
 `--parts=steps,sweeps,tracing,memory,peers` measures some of them and leaves
 the others in the file as they are; `peers` needs `make bench-peers`. With
-`--export_hlo=DIR` it writes the compiled steps for `run_hlo.py` instead.
+`--export_hlo=DIR` it writes the compiled steps for `run_hlo.py` instead, and
+`--gpu=FILE,FILE` takes what that wrote into the results.
 """
 
 from __future__ import annotations
@@ -185,6 +186,11 @@ PARTS = {
 }
 
 
+def _read(path):
+  with open(path, encoding='utf-8') as file:
+    return json.load(file)
+
+
 def _progress(line):
   print(f'{time.strftime("%H:%M:%S")} {line}', file=sys.stderr, flush=True)
 
@@ -198,19 +204,26 @@ def main(argv):
       small['variants'] = [cases.FLOOR + cases.XLA]
     else:
       small = {}
+    if FLAGS.export_batch:
+      shapes = {'maf': {'batch': FLAGS.export_batch}}
+      small = {'models': ['maf'], 'shapes': shapes}
     bench_step_hlo.export(FLAGS.export_hlo, progress=_progress, **small)
     return
   results = {}
   if FLAGS.output and os.path.exists(FLAGS.output):
-    with open(FLAGS.output, encoding='utf-8') as file:
-      found = json.load(file)
-    results = {part: found[part] for part in PARTS if part in found}
+    found = _read(FLAGS.output)
+    known = [*PARTS, 'gpu']
+    results = {part: found[part] for part in known if part in found}
+  if FLAGS.gpu:
+    results['gpu'] = {'found': [_read(path) for path in FLAGS.gpu]}
   parts = list(PARTS) if FLAGS.all else FLAGS.parts
   measured = run_parts(parts, FLAGS.smoke, results, FLAGS.rounds, _progress)
   for so_far in measured:
     results = so_far
     if FLAGS.output:
       write_json(FLAGS.output, results)
+  if FLAGS.gpu and FLAGS.output:
+    write_json(FLAGS.output, results)
   print(bench_step_report.tables(results))
   if FLAGS.plot:
     bench_step_report.draw(results).savefig(FLAGS.plot, dpi=110)
@@ -227,7 +240,11 @@ if __name__ == '__main__':
   flags.DEFINE_string('output', None, 'JSON file to write, or to go on with.')
   flags.DEFINE_string('plot', None, 'PNG file to write.')
   flags.DEFINE_string('render', None, 'Markdown file to put the tables into.')
+  flags.DEFINE_list('gpu', [], 'JSON files of run_hlo.py, for the results.')
   flags.DEFINE_string('export_hlo', None, 'Folder for compiled steps.')
+  flags.DEFINE_integer(
+    'export_batch', None, 'With --export_hlo: only the MAF, at this batch.'
+  )
   flags.DEFINE_integer('rounds', 30, 'Steps of each variant that are timed.')
   flags.DEFINE_boolean('smoke', False, 'A tiny run, to see that it works.')
   app.run(main)

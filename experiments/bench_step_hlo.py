@@ -43,12 +43,16 @@ def export(folder, models=None, variants=None, shapes=None, progress=None):
     progress: called with a line of words now and then.
 
   Returns:
-    What `steps.json` holds: `versions`, and `steps`, a list of dicts. In each,
+    What `steps.json` holds: `versions`, `shapes` by model, and `steps`, a list
+    of dicts. In each,
     `inputs` has dtypes and shapes; `updates` pairs of an output and the input
     whose place it takes in the next step; `mean_outputs` one number
     for each of the first outputs, the variables after the first step.
   """
   os.makedirs(folder, exist_ok=True)
+  # The library trains at no lower precision on a GPU; what is compiled for one
+  # says so in each product of matrices.
+  tf.config.experimental.enable_tensor_float_32_execution(False)
   steps = []
   for model in cases.MODELS if models is None else models:
     known = [
@@ -65,7 +69,14 @@ def export(folder, models=None, variants=None, shapes=None, progress=None):
       steps.append({**about, **written})
       if progress:
         progress(f'written: {name}')
-  result = {'steps': steps, 'versions': versions()}
+  result = {
+    'steps': steps,
+    'shapes': {
+      model: {**shape, **(shapes or {}).get(model, {})}
+      for model, shape in cases.MODELS.items()
+    },
+    'versions': versions(),
+  }
   write_json(os.path.join(folder, 'steps.json'), result)
   return result
 

@@ -45,6 +45,8 @@ def tables(results):
   for part, make in makers.items():
     if part in results:
       lines += make(results[part]['found']) + [_of_run(results[part])] + ['']
+  if 'gpu' in results:
+    lines += _gpu(results['gpu']['found'])
   return '\n'.join(lines).rstrip() + '\n'
 
 
@@ -188,6 +190,34 @@ def _peers(found):
   if found['versions']:
     named = ', '.join(f'{n} {v}' for n, v in found['versions'].items())
     lines += ['', f'Versions: {named}.']
+  return lines + ['']
+
+
+def _gpu(runs):
+  lines = [
+    f'The same steps on a GPU, compiled by XLA ({runs[0]["device"]}; JAX '
+    f'{runs[0]["jax"]}, `{runs[0]["xla_flags"]}`; median of '
+    f'{runs[0]["rounds"]} times {runs[0]["steps_in_a_round"]} steps):',
+    '',
+    '| | batch | median ms | ratio to not private | as TensorFlow on a CPU |',
+    '|---|---:|---:|---:|---|',
+  ]
+  for run in runs:
+    for one in run['steps']:
+      cells = [
+        f'{one["model"]}, {one["variant"].removesuffix(cases.XLA)}',
+        f'{one["batch"]:,}',
+        f'{one["median_ms"]:.2f}',
+        _ratio(one['ratio']),
+        'yes' if one['agrees'] else 'NO',
+      ]
+      lines.append(f'| {" | ".join(cells)} |')
+  peers = {k: v for run in runs for k, v in run['peers'].items()}
+  for name, one in peers.items():
+    times = one.get('median_ms', {})
+    for way, time in times.items():
+      ratio = _ratio(time / times['not private'])
+      lines.append(f'| maf, {name}, {way} | 1,024 | {time:.2f} | {ratio} | |')
   return lines + ['']
 
 

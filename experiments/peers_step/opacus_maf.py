@@ -23,7 +23,7 @@ class MaskedLinear(torch.nn.Module):
   def __init__(self, mask):
     super().__init__()
     # No buffer: Opacus refuses layers that have one.
-    self.mask = torch.as_tensor(mask, dtype=torch.float32)
+    self.mask = torch.tensor(mask, dtype=torch.float32)
     self.weight = torch.nn.Parameter(0.05 * torch.randn(*mask.shape))
     self.bias = torch.nn.Parameter(torch.zeros(mask.shape[1]))
 
@@ -113,9 +113,11 @@ def make_step(way, shape, x):
 
 def main():
   shape = json.loads(sys.argv[1])
+  if torch.cuda.is_available():
+    torch.set_default_device('cuda')
   rng = np.random.default_rng(0)
   x = rng.normal(size=[shape['batch'], shape['event_size']])
-  x = torch.as_tensor(x, dtype=torch.float32)
+  x = torch.tensor(x, dtype=torch.float32)
   median = {}
   for name, way, rounds in (
     ('not private', None, shape['rounds']),
@@ -123,10 +125,14 @@ def main():
     ('hooks', 'hooks', shape['slow_rounds']),
   ):
     step, times = make_step(way, shape, x), []
+    count = shape.get('steps', 1)
     for _ in range(rounds + 1):
       start = time.perf_counter()
-      step()
-      times.append(1e3 * (time.perf_counter() - start))
+      for _ in range(count):
+        step()
+      if torch.cuda.is_available():
+        torch.cuda.synchronize()
+      times.append(1e3 * (time.perf_counter() - start) / count)
     median[name] = statistics.median(times[1:])
   versions = {'torch': torch.__version__, 'opacus': opacus.__version__}
   print(json.dumps({'median_ms': median, 'versions': versions}))
