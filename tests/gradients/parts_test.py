@@ -53,11 +53,15 @@ def _shared(uses, width):
   return kernel, losses
 
 
-def largest_movement(kind, uses, width, rows, size, pairs=2, xla=False):
+def largest_movement(
+  kind, uses, width, rows, size, pairs=2, xla=False, strategy=gradients.Flat
+):
   """The largest movement by one row with parts +-size, over all positions.
 
   The row's part +size is its use i and -size its use j, for each of some pairs
-  (i, j): which of them are apart in a matrix product depends on its blocks.
+  (i, j): which of them are apart in a matrix product depends on its blocks. The
+  two differ by one unit in the last place: a unit that is zero has no share of
+  the clip.
 
   All other rows but one add so little that it vanishes beside the parts; the
   last one is as long as the clip.
@@ -69,7 +73,7 @@ def largest_movement(kind, uses, width, rows, size, pairs=2, xla=False):
     with gradients.PerExampleTape() as tape:
       loss = losses(a, d)
     found = tape.per_example_gradients(loss, [kernel])
-    return gradients.Flat(CLIP).clip_and_sum(found)[0]
+    return strategy(CLIP).clip_and_sum(found)[0]
 
   a = np.zeros([rows, uses, width], 'f')
   a[:, :, 0] = 1
@@ -86,12 +90,14 @@ def largest_movement(kind, uses, width, rows, size, pairs=2, xla=False):
   with_none[0] = 0
   base = total(inputs, tf.constant(with_none)).numpy().astype('float64')
   worst = 0.0
+  size_to_0 = np.float32([size, 0])
   apart = [(uses - 2, 0), (uses - 1, 1), (0, uses - 1), (1, 0)]
   for one, two in [pair for pair in apart[:pairs] if pair[0] != pair[1]]:
     for place in range(rows - 1):
       e = d.copy()
       e[place] = 0
-      e[place, one, 0], e[place, two, 0] = size, -size
+      below = size if strategy is gradients.Flat else np.nextafter(*size_to_0)
+      e[place, one, 0], e[place, two, 0] = size, -below
       found = total(inputs, tf.constant(e)).numpy().astype('float64')
       worst = max(worst, np.linalg.norm(found - base) / CLIP)
   return worst
@@ -113,15 +119,28 @@ def test_parts_that_cancel_round_nothing_away(case, size):
   assert largest_movement(*case, size) <= 1e-4
 
 
+@pytest.mark.core
+@pytest.mark.parametrize('size', [3.9, 1e5])
+@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('kind', [_plain, _masked])
+def test_nor_in_units(kind, xla, size):
+  found = largest_movement(
+    kind, 5, 24, 160, size, xla=xla, strategy=gradients.PerUnit
+  )
+  # Of which 1.5e-4 are the row's own, of one unit in the last place.
+  assert found <= 3e-4
+
+
 @pytest.mark.full
+@pytest.mark.parametrize('strategy', [gradients.Flat, gradients.PerUnit])
 @pytest.mark.parametrize('size', [0.5, 2.0, 3.9, 5.0, 1e3, 1e5, 1e7])
 @pytest.mark.parametrize('rows', [160, 400, 1001])
 @pytest.mark.parametrize('xla', [False, True])
 @pytest.mark.parametrize('kind', [_plain, _masked, _shared])
-def test_in_no_batch(kind, xla, rows, size):
+def test_in_no_batch(kind, xla, rows, size, strategy):
   for uses, width in ((2, 16), (3, 24), (5, 16), (7, 20)):
-    found = largest_movement(kind, uses, width, rows, size, 4, xla)
-    assert found <= 1e-4
+    found = largest_movement(kind, uses, width, rows, size, 4, xla, strategy)
+    assert found <= (1e-4 if strategy is gradients.Flat else 3e-4)
 
 
 @pytest.mark.core
@@ -151,7 +170,8 @@ def _short(a, d, weights=None):
   squared = found.variable_squared_norms()
   weights = tf.ones([a.shape[0]]) if weights is None else weights
   lengths = [term.lengths() for term in found._terms]
-  return bool(np.all(parts.short(lengths, [weights], squared)))
+  clipped = parts.clipped_squares(weights[:, None], squared)
+  return bool(np.all(parts.short(lengths, [weights], clipped)))
 
 
 def test_ordinary_sequences_take_float32():

@@ -63,7 +63,9 @@ def _clipped(losses, kernel, rows, clipping, xla=False):
 
 @pytest.mark.core
 @pytest.mark.parametrize('xla', [False, True])
-@pytest.mark.parametrize('strategy', [gradients.Flat, gradients.PerLayer])
+@pytest.mark.parametrize(
+  'strategy', [gradients.Flat, gradients.PerLayer, gradients.PerUnit]
+)
 def test_a_part_that_is_too_small_for_float32_leaves_no_other(strategy, xla):
   """Of parts +4.4 g and -3.4 g the second was lost when it was weighted."""
   kernel = tf.Variable(tf.zeros([8, 8]))
@@ -114,6 +116,39 @@ def test_what_a_mask_leaves_out_may_overflow(strategy, xla):
   found = _clipped(losses, kernel, (a, d), strategy(10.0), xla)
   assert np.all(np.isfinite(found))
   np.testing.assert_array_equal(found * (1 - mask), 0)
+
+
+@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('masked', [False, True])
+@pytest.mark.parametrize('together', [1, 100, 10**6])
+def test_units_of_several_uses_are_those_of_stored_gradients(
+  together, masked, xla, monkeypatch
+):
+  monkeypatch.setattr(terms, '_IN_CACHE', together)
+  rng = np.random.default_rng(0)
+  kernel = tf.Variable(tf.zeros([6, 8]), name='a/kernel')
+  bias = tf.Variable(tf.zeros([8]), name='a/bias')
+  mask = np.tri(6, 8, dtype='f') if masked else None
+  rows = rng.normal(size=[37, 3, 6]), rng.normal(size=[37, 3, 8])
+  rows[0][3, 1, 2] = np.nan
+
+  @tf.function(jit_compile=xla)
+  def totals(a, d):
+    with gradients.PerExampleTape() as tape:
+      y = [
+        gradients.linear(x, kernel, bias, mask) for x in tf.unstack(a, axis=1)
+      ]
+      loss = tf.reduce_sum(tf.stack(y, 1) * d, [1, 2])
+    found = tape.per_example_gradients(loss, [kernel, bias])
+    assert isinstance(found.by_unit()._terms[0], terms.UsesByUnit)
+    stored = found.transformed(tf.identity)
+    return [gradients.PerUnit(2.0).clip_and_sum(g) for g in (found, stored)]
+
+  found, stored = totals(*(tf.constant(x, tf.float32) for x in rows))
+  for one, two in zip(found, stored):
+    assert np.all(np.isfinite(one))
+    # Units with parts much longer than themselves are a little shorter.
+    np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
 
 
 def test_coefficients_may_be_large_where_the_jacobian_is_small():

@@ -281,7 +281,8 @@ class PerUnit(Strategy):
 
   For a linear map that is used once, `G[i] = a d_i` and both norms factor,
   `|a|_1 |d_i|` and `|a|_2 |d_i|` (under a mask with its column's part of a),
-  so that no gradient is stored. For one used several times, it is.
+  so that no gradient is stored. For one used a few times, those of some
+  examples at a time are, to take their norms; for others, all are.
 
   #### Formal guarantee
 

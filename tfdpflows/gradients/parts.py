@@ -41,6 +41,12 @@ This is beside what every sum of n numbers in float32 is off by, `n u sum_i c_i
 l_i` at most, in any order: with one use of each kernel `l_i = |g_i|`. Other
 examples change that error, too; docs/understand/gradients.md has by how much.
 
+Units that are clipped one by one (`PerUnit`) have parts of their own, and the
+same bounds: in 1 with K = 2,500, in 2 with `l_i`, `|g_i|` and `c_i l_i` the
+lengths of what all units have together. Their gradients are sums of at most
+eight parts in float32, which are off by `b = 6e-7 l` at most, so that what is
+clipped to C is no longer than `sqrt(1 + (b K)^2) C < (1 + 2e-6) C`.
+
 It is assumed that products and sums are those of IEEE 754 in the precision of
 the activations, in any order. Matrix products that round their inputs to fewer
 bits are no such products: TensorFloat-32 is refused by the optimizers.
@@ -55,6 +61,8 @@ import tensorflow as tf
 
 # 1 / K, the share of the length of the parts that is in the norm.
 _HIDDEN = 4e-6
+# The same for units, whose gradients are added up in float32 to be measured.
+_HIDDEN_OF_UNITS = 4e-4
 # R, from 2 to 10: what is below takes float64 for ordinary sequences, what is
 # above rounds more away.
 _RATIO = 8.0
@@ -65,22 +73,29 @@ def with_hidden_length(
   lengths: tf.Tensor,
   dtype: tf.DType,
   additions: int | tf.Tensor = 0,
+  of_units: bool = False,
 ) -> tf.Tensor:
-  """Returns `[batch]`: squared norms that no parts escape by cancelling.
+  """Returns squared norms that no parts escape by cancelling.
 
   Args:
-    squared: `[batch]`, float64, the squared norms as computed.
-    lengths: `[batch]`, float64, the lengths of the parts, added up.
+    squared: `[batch]` or `[batch, units]`, float64, the squared norms as
+      computed.
+    lengths: of the same shape, float64, the lengths of the parts, added up.
     dtype: of the result.
     additions: number of products that one of `squared` is the sum of: what
       cancels in it leaves a rounding error, which may be negative.
+    of_units: whether these are norms of units that were stored.
   """
-  hidden = _HIDDEN**2 + 4 * additions * np.finfo(np.float64).eps
+  share = _HIDDEN_OF_UNITS if of_units else _HIDDEN
+  hidden = share**2 + 4 * additions * np.finfo(np.float64).eps
   return tf.cast(tf.maximum(squared, 0) + hidden * lengths**2, dtype)
 
 
 def of_products(
-  a: tf.Tensor, d: tf.Tensor, factor: float | tf.Tensor = 1.0
+  a: tf.Tensor,
+  d: tf.Tensor,
+  factor: float | tf.Tensor = 1.0,
+  of_units: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns the sum of the lengths of parts `a_t d_t^T`, and what they lose.
 
@@ -88,13 +103,18 @@ def of_products(
     a: `[batch, t, in]`, one factor of the parts.
     d: `[batch, t, out]`, the other one. Either is multiplied by weights first.
     factor: the largest that a mask multiplies by.
+    of_units: whether each output has parts of its own.
 
   Returns:
-    Two of `[batch]`, in float64: the lengths of the parts, added up, and 2^24
-    times what products lose that are too small for float32.
+    Two of `[batch]`, or `[batch, out]` of units, in float64: the lengths of the
+    parts, added up, and 2^24 times what products lose that are too small for
+    float32.
   """
-  of_a, of_d = (tf.norm(tf.cast(x, tf.float64), axis=2) for x in (a, d))
-  lost = of_a * np.sqrt(d.shape[2]) + of_d * np.sqrt(a.shape[2])
+  inputs, outputs = a.shape[2], 1 if of_units else d.shape[2]
+  a, d = tf.cast(a, tf.float64), tf.cast(d, tf.float64)
+  of_a = tf.norm(a, axis=2, keepdims=of_units)
+  of_d = tf.abs(d) if of_units else tf.norm(d, axis=2)
+  lost = of_a * np.sqrt(outputs) + of_d * np.sqrt(inputs)
   lost *= 2.0**24 * np.finfo(np.float32).tiny
   factor = tf.cast(factor, tf.float64)
   return tuple(tf.reduce_sum(x, 1) * factor for x in (of_a * of_d, lost))
@@ -103,26 +123,36 @@ def of_products(
 def short(
   lengths: Sequence[tuple[tf.Tensor, tf.Tensor] | None],
   weights: Sequence[tf.Tensor],
-  squared: tf.Tensor,
+  clipped: tf.Tensor,
 ) -> tf.Tensor:
   """Returns `[batch]`: whether parts are not much longer than is clipped to.
 
   False where anything is not finite.
 
   Args:
-    lengths: for each variable a pair of `[batch]`, the lengths and what may be
-      lost; or `None`.
-    weights: for each variable `[batch]`.
-    squared: `[batch, variables]`, the squared norms.
+    lengths: for each variable a pair, of `[batch]` or `[batch, units]`, the
+      lengths and what may be lost; or `None`.
+    weights: for each variable `[batch]`, or `[batch, units]`.
+    clipped: `[batch]`, float64, the squared norms of what is summed.
   """
   parts = []
   for w, pair in zip(weights, lengths):
     if pair is not None:
       length, lost = pair
       w = tf.cast(w, tf.float64)
-      parts.append((w * length + tf.where(w > 0, lost, 0)) ** 2)
-  weights = tf.cast(tf.stack(weights, 1), tf.float64)
+      part = (w * length + tf.where(w > 0, lost, 0)) ** 2
+      parts.append(part if part.shape.rank == 1 else tf.reduce_sum(part, 1))
+  return tf.add_n(parts) <= _RATIO**2 * tf.reduce_max(clipped)
+
+
+def clipped_squares(weights: tf.Tensor, squared: tf.Tensor) -> tf.Tensor:
+  """Returns `[batch]`, float64: `sum_j weights_j^2 squared_j`.
+
+  Args:
+    weights: `[batch, n]`.
+    squared: `[batch, n]`, the squared norms before they are weighted.
+  """
+  weights = tf.cast(weights, tf.float64)
   # One that is not finite has no weight, and 0 * nan is nan.
   squared = tf.where(weights > 0, tf.cast(squared, tf.float64), 0)
-  whole = tf.reduce_sum(weights**2 * squared, 1)
-  return tf.add_n(parts) <= _RATIO**2 * tf.reduce_max(whole)
+  return tf.reduce_sum(weights**2 * squared, 1)

@@ -139,7 +139,7 @@ class PerExampleGradients:
   ):
     check_loss(loss)
     self.variables = list(variables)
-    self._squared = self._finite = None
+    self._squared = self._finite = self._units = None
     self._batch = tf.shape(loss)
     self._jacobians = []
     seen = getattr(_OBSERVING, 'found', None)
@@ -236,8 +236,8 @@ class PerExampleGradients:
     finite = self.finite()
     usual, lengths = finite, [term.lengths() for term in self._terms]
     if any(length is not None for length in lengths):
-      squared = self.variable_squared_norms()
-      short = parts.short(lengths, weights, squared)
+      clipped = self._clipped_squares(weights, lengths)
+      short = parts.short(lengths, weights, clipped)
       usual = tf.logical_and(finite, short)
 
     def unusual():
@@ -257,6 +257,17 @@ class PerExampleGradients:
     if self._jacobians:
       totals = [t + self.nan_if_mixed(t.dtype) for t in totals]
     return [tf.reshape(t, v.shape) for t, v in zip(totals, self.variables)]
+
+  def _clipped_squares(self, weights, lengths):
+    """Returns `[batch]`, the squared norm of what is summed, or less."""
+    if self._units is None:
+      squared = self.variable_squared_norms()
+      return parts.clipped_squares(tf.stack(weights, 1), squared)
+    units, keys = self._units
+    own = {k: w for k, w, pair in zip(keys, weights, lengths) if pair}
+    return tf.add_n(
+      parts.clipped_squares(w, units[k].squared_norms()) for k, w in own.items()
+    )
 
   def nan_if_mixed(self, dtype: tf.DType) -> tf.Tensor:
     """Returns 0, or nan where an example that is not finite spoilt others."""
@@ -294,6 +305,7 @@ class PerExampleGradients:
     totals = [_of_batch(u.total(), self._batch) for u in units.values()]
     squared = [u.sum_of_squares() for u in units.values()]
     self._finite = tf.math.is_finite(tf.add_n(totals + squared))
+    self._units = units, keys
     return units, keys
 
   def times(self, masks: Sequence[tf.Tensor]) -> PerExampleGradients:
@@ -314,7 +326,8 @@ class PerExampleGradients:
 
   def _of(self, terms):
     found = copy.copy(self)
-    found._terms, found._squared, found._finite = list(terms), None, None
+    found._terms = list(terms)
+    found._squared = found._finite = found._units = None
     return found
 
   def materialise(self) -> list[tf.Tensor]:

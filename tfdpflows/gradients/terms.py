@@ -178,7 +178,7 @@ class LinearTerm(Term):
     """See `Term`; of one use, on demand, with that of its bias as a pair."""
     a, d = _rank_2(clean(self._a)), _rank_2(clean(self._d))
     if self._uses != 1:
-      weights = tf.repeat(weights, tf.shape(self._a)[1])
+      weights = tf.repeat(weights, tf.shape(self._a)[1], axis=0)
     by_example = weights.shape.rank == 1
     weights = weights[:, None] if by_example else weights
     if by_example and _narrower(a, d):
@@ -225,7 +225,12 @@ class LinearTerm(Term):
   def by_unit(self) -> Term:
     # Column o of one use is a_i d_io under the mask: its norms factor. Those
     # of several uses do not (in l1, not at all).
-    return self if self._uses == 1 else super().by_unit()
+    if self._uses == 1:
+      return self
+    sizes = self._uses, self._a.shape[2], self._d.shape[2]
+    if None not in sizes and self._uses <= _MAX_PAIRED_USES:
+      return UsesByUnit(self._mask, [self._a], [self._d])
+    return super().by_unit()
 
   def units(self) -> Units:
     a = _rank_2(self._a)
@@ -243,6 +248,53 @@ class LinearTerm(Term):
     mask = tf.reshape(mask, [self._a.shape[2], self._d.shape[2]])
     mask = mask if self._mask is None else self._mask * mask
     return LinearTerm(mask, [self._a], [self._d], varies=True)
+
+
+class UsesByUnit(LinearTerm):
+  """A kernel with a few uses, whose units are clipped one by one.
+
+  The l1 norm of a unit does not factor: it takes the gradients themselves. They
+  are computed for a few examples at a time, which stay in a processor's cache,
+  and are gone when their norms are known; the clipped sum is that of the parts.
+  """
+
+  def by_unit(self) -> UsesByUnit:
+    return self
+
+  def lengths(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """As that of `Term`, with `[batch, units]`."""
+    return None if self._a.dtype == tf.float64 else self._parts
+
+  @functools.cached_property
+  def _parts(self):
+    factor = self._largest_factor
+    return parts.of_products(self._a, self._d, factor, of_units=True)
+
+  def units(self) -> Units:
+    size, dtype = self._a.shape[2] * self._d.shape[2], self._a.dtype
+    batch = tf.shape(self._a)[0]
+    count = tf.minimum(max(_IN_CACHE // size, 1), tf.maximum(batch, 1))
+    mask = None if self._mask is None else tf.transpose(self._mask)
+
+    def norms(x):
+      # Sums over the last axis are the fastest.
+      g = tf.matmul(x[1], x[0], transpose_a=True)
+      g = g if mask is None else g * mask
+      return tf.reduce_sum(tf.abs(g), 2), tf.reduce_sum(g * g, 2)
+
+    l1, squared = tf.map_fn(
+      norms,
+      tuple(_in_chunks(x, count) for x in (self._a, self._d)),
+      parallel_iterations=4,
+      fn_output_signature=(dtype, dtype),
+    )
+    units = self._d.shape[2]
+    l1, squared = (tf.reshape(x, [-1, units])[:batch] for x in (l1, squared))
+    squared = tf.cast(squared + _lost(self._a, 2), tf.float64)
+    squared = parts.with_hidden_length(
+      squared, self._parts[0], dtype, of_units=True
+    )
+    return Units(l1, squared, None, None)
 
 
 def linear_term(
@@ -528,6 +580,10 @@ class Units:
     """Returns `[batch]`, which is finite where the l2 norms are."""
     return tf.reduce_sum(self._squared, 1)
 
+  def squared_norms(self) -> tf.Tensor:
+    """Returns `[batch, units]`: the squared l2 norms."""
+    return self._plain()._squared
+
   def scale(self, clip: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     """Returns `[batch, units]`: weights that clip each unit.
 
@@ -612,6 +668,9 @@ def _kernels(terms):
   return found
 
 
+# Numbers of gradients that are computed together: 6 MB in float32, several of
+# them at a time.
+_IN_CACHE = 3 * 2**19
 # Rounding by this many additions is not worth a margin.
 _SHORT_CHAIN = 1024
 # Above this many uses of one masked kernel, all pairs of uses cost more than
@@ -655,6 +714,13 @@ def _rank_2(x):
   return tf.reshape(
     x, [-1, tf.shape(x)[2] if x.shape[2] is None else x.shape[2]]
   )
+
+
+def _in_chunks(x, count):
+  """[batch, t, n] as [chunks, count, t, n], with zeros behind."""
+  missing = tf.math.floormod(-tf.shape(x)[0], count)
+  x = tf.pad(x, [[0, missing], [0, 0], [0, 0]])
+  return tf.reshape(x, [-1, count, *x.shape[1:]])
 
 
 def _narrower(a, d):
