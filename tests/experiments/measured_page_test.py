@@ -100,3 +100,16 @@ def test_training_step(start, variant):
     f'{median:,.0f} ms' if median > 100 else f'{median:.1f} ms',
     f'{ratio:.0f}' if ratio in (1.0,) or ratio > 10 else f'{ratio:.2f}',
   ]
+
+
+def test_training_step_on_a_gpu():
+  runs = load('bench_step')['gpu']['found']
+  of_maf = [x for r in runs for x in r['steps'] if x['model'] == 'maf']
+  ours = next(x for x in of_maf if x['variant'] == 'tfdpflows Flat, XLA')
+  times = next(r['peers']['JAX']['median_ms'] for r in runs if r['peers'])
+  jax = times['vmap(grad), jitted']
+  with open('docs/measured.md', encoding='utf-8') as file:
+    text = ' '.join(file.read().split())
+  own = jax / times['not private']
+  assert f'takes {ours["median_ms"]:.2f} ms, {ours["ratio"]:.2f} times' in text
+  assert f'takes {jax:.2f} ms there, {own:.2f} times its own' in text
