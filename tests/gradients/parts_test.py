@@ -170,8 +170,8 @@ def _short(a, d, weights=None):
   squared = found.variable_squared_norms()
   weights = tf.ones([a.shape[0]]) if weights is None else weights
   lengths = [term.lengths() for term in found._terms]
-  clipped = parts.clipped_squares(weights[:, None], squared)
-  return bool(np.all(parts.short(lengths, [weights], clipped)))
+  bound = np.max(weights * np.sqrt(squared[:, 0]), initial=0.0)
+  return bool(np.all(parts.short(lengths, [weights], bound)))
 
 
 def test_ordinary_sequences_take_float32():

@@ -151,6 +151,62 @@ def test_units_of_several_uses_are_those_of_stored_gradients(
     np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.core
+@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('masked', [False, True])
+def test_no_rows_are_a_batch(masked, xla):
+  kernel = tf.Variable(tf.zeros([6, 8]))
+  mask = np.tri(6, 8, dtype='f') if masked else None
+  losses = lambda rows: tf.reduce_sum(
+    gradients.linear(rows[0], kernel, mask=mask) * rows[1], [1, 2]
+  )
+  clipping = gradients.PerUnit(1.0)
+
+  @tf.function(
+    jit_compile=xla,
+    input_signature=[tf.TensorSpec([None, 3, n], tf.float32) for n in (6, 8)],
+  )
+  def total(a, d):
+    with gradients.PerExampleTape() as tape:
+      loss = losses((a, d))
+    found = tape.per_example_gradients(loss, [kernel])
+    return clipping.clip_and_sum(found)[0]
+
+  np.testing.assert_array_equal(
+    total(tf.zeros([0, 3, 6]), tf.zeros([0, 3, 8])), 0
+  )
+  found = total(tf.ones([2, 3, 6]), tf.ones([2, 3, 8]))
+  assert np.all(np.isfinite(found)) and np.linalg.norm(found) > 1
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+  'strategy', [gradients.Flat, gradients.PerLayer, gradients.PerUnit]
+)
+@pytest.mark.parametrize('case', ['not finite', 'long'])
+def test_a_row_decides_nothing_about_how_others_are_summed(case, strategy):
+  """Of many rows along one direction the order of a sum shows."""
+  rng = np.random.default_rng(0)
+  kernel = tf.Variable(tf.zeros([16, 16]))
+  losses = lambda rows: tf.reduce_sum(
+    gradients.linear(rows[0], kernel) * rows[1], [1, 2]
+  )
+  a = np.repeat(rng.normal(size=[1, 2, 16]), 2000, 0)
+  d = np.repeat(rng.normal(size=[1, 2, 16]), 2000, 0)
+  if case == 'long':
+    # Parts that are much longer than their sum, which is far below the clip.
+    a[:, 1], d[:, 1] = a[:, 0], -0.9 * d[:, 0]
+  a[0], d[0] = 0, 0
+  scale = 1e-3 if case == 'long' else 1.0
+  without = _clipped(losses, kernel, (a * scale, d), strategy(1.0))
+  a[0], d[0] = (np.nan, 1) if case == 'not finite' else (0, 0)
+  if case == 'long':
+    a[0, 0, 0], d[0, 0, 0] = 1e4, 1
+  with_it = _clipped(losses, kernel, (a * scale, d), strategy(1.0))
+  own = 0.0 if case == 'not finite' else 1.0
+  assert np.linalg.norm(with_it - without) <= own + 1e-4
+
+
 def test_coefficients_may_be_large_where_the_jacobian_is_small():
   kernel = tf.Variable([0.0])
 

@@ -1,6 +1,8 @@
 """Fits that protect people with several rows: replays, files, bad input."""
 
 import dataclasses
+import decimal
+import fractions
 import json
 
 import numpy as np
@@ -274,15 +276,41 @@ def test_identifiers_that_are_one(people):
   one = [7, 7.0, '7', '7.0', ' 7', np.int8(7), '7 ']
   for ids in (one, pd.Series(one, dtype=object)):
     assert make(ids).tolist() == ['7'] * 7
-  others = ['007', '+7', '7.5', 'a', 'a\0b', True]
-  assert make(others).nunique() == 6
-  # Of a column of floats the last digits are gone: others may not lose theirs.
+  others = ['007', '+7', '7.5', 'a', True]
+  assert make(others).nunique() == 5
+  # Of a column of floats the last digits are gone, and one cell makes a column
+  # one of floats.
   large = np.array([2**53 + 1, 2**53 + 2])
-  assert make(large).nunique() == make(large.astype(float)).nunique()
+  for ids in (large, large.astype(float), large.astype(object)):
+    table = pd.DataFrame({PERSON: [*pd.Series(ids), 7]}, dtype=ids.dtype)
+    found = people.schema.unit_ids(table, 'clip')
+    assert found.isna().tolist() == [True, True, False]
   with pytest.raises(ValueError, match=r'row 1 .* is beyond 2\*\*53'):
     people.schema.unit_ids(pd.DataFrame({PERSON: large}))
   texts = pd.DataFrame({PERSON: large.astype(str)})
-  assert people.schema.unit_ids(texts).nunique() == 2
+  for mode in ('error', 'clip'):
+    assert people.schema.unit_ids(texts, mode).nunique() == 2
+
+
+@pytest.mark.parametrize(
+  'one',
+  [
+    'a\0',
+    'a\ud800',
+    'M\ufffdller',
+    10**18 + 1,
+    np.uint64(2**63 + 1),
+    decimal.Decimal(10**18 + 1),
+    decimal.Decimal('0.12345678901234567890'),
+    fractions.Fraction(1, 3),
+  ],
+)
+def test_no_two_people_become_one(people, one):
+  table = pd.DataFrame({PERSON: pd.Series([one, 'other'], dtype=object)})
+  assert people.schema.unit_ids(table, 'clip').isna().tolist() == [True, False]
+  if isinstance(one, str):
+    with pytest.raises(ValueError, match='a character that is none'):
+      people.schema.unit_ids(table)
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ class Automatic(Strategy):
     present = _presence(gradients, weights)
     clip = tf.cast(self.l2_norm_clip, squared.dtype)
     scale = clip / (_norms(squared) + tf.cast(self.gamma, clip.dtype))
-    return gradients.weighted_sum(scale * present)
+    return gradients.weighted_sum(scale * present, clip)
 
   def get_config(self) -> dict[str, Any]:
     return {'l2_norm_clip': self.l2_norm_clip, 'gamma': self.gamma}
@@ -265,7 +265,8 @@ class PerLayer(Strategy):
     scales = _scale_to(list(clips.values()), lengths)
     scales = tf.unstack(scales * present[:, None], axis=1)
     scales = dict(zip(clips, scales))
-    return gradients.weighted_sum([scales[layer] for layer in gradients.layers])
+    scales = [scales[layer] for layer in gradients.layers]
+    return gradients.weighted_sum(scales, self.l2_norm_clip)
 
 
 class PerUnit(Strategy):
@@ -332,7 +333,9 @@ class PerUnit(Strategy):
       clip = tf.math.divide_no_nan(tf.cast(clip, total.dtype), tf.sqrt(total))
       for key, u in own.items():
         scales[key] = u.scale(clip, present)
-    return gradients.weighted_sum([scales[key] for key in keys])
+    return gradients.weighted_sum(
+      [scales[key] for key in keys], self.l2_norm_clip
+    )
 
 
 class AdaptiveQuantile(Strategy):
@@ -612,7 +615,8 @@ def _clipped_sum(gradients, clip, weights):
   """Returns `sum_i w_i g_i min(1, clip / |g_i|)`."""
   squared = gradients.squared_norms()
   present = _presence(gradients, weights)
-  return gradients.weighted_sum(_scale_to(clip, _norms(squared)) * present)
+  scale = _scale_to(clip, _norms(squared))
+  return gradients.weighted_sum(scale * present, clip)
 
 
 def _presence(gradients, weights):

@@ -14,10 +14,10 @@ Two bounds keep that from happening, for any kind of part. With `l_i = sum_t
 1. `with_hidden_length` adds `l_i / K` to the norm, in quadrature, with
    K = 2.5e5, so that `c_i l_i <= K C` whatever cancels. A gradient with parts a
    hundred times as long as itself is clipped by 8e-8 more than it had to be.
-2. `short` finds the examples with `c_i l_i <= R max_j c_j |g_j|`, with R = 8:
-   those of ordinary data, whose parts are no more than a few times as long as
-   their sum. They are added up in float32. The others are added up by
-   themselves, in float64, in a step that has any.
+2. `short` finds the examples with `c_i l_i <= R C`, with R = 8: those of
+   ordinary data, whose parts are no more than a few times as long as their sum.
+   They are added up in float32. The others are added up by themselves, in
+   float64, in a step that has any. No example decides this for another one.
 
 #### Formal guarantee
 
@@ -123,17 +123,17 @@ def of_products(
 def short(
   lengths: Sequence[tuple[tf.Tensor, tf.Tensor] | None],
   weights: Sequence[tf.Tensor],
-  clipped: tf.Tensor,
+  bound: float | tf.Tensor,
 ) -> tf.Tensor:
   """Returns `[batch]`: whether parts are not much longer than is clipped to.
 
-  False where anything is not finite.
+  False where anything is not finite. It depends on no other example.
 
   Args:
     lengths: for each variable a pair, of `[batch]` or `[batch, units]`, the
       lengths and what may be lost; or `None`.
     weights: for each variable `[batch]`, or `[batch, units]`.
-    clipped: `[batch]`, float64, the squared norms of what is summed.
+    bound: C, the l2 norm of what is summed of an example, at most.
   """
   parts = []
   for w, pair in zip(weights, lengths):
@@ -142,17 +142,4 @@ def short(
       w = tf.cast(w, tf.float64)
       part = (w * length + tf.where(w > 0, lost, 0)) ** 2
       parts.append(part if part.shape.rank == 1 else tf.reduce_sum(part, 1))
-  return tf.add_n(parts) <= _RATIO**2 * tf.reduce_max(clipped)
-
-
-def clipped_squares(weights: tf.Tensor, squared: tf.Tensor) -> tf.Tensor:
-  """Returns `[batch]`, float64: `sum_j weights_j^2 squared_j`.
-
-  Args:
-    weights: `[batch, n]`.
-    squared: `[batch, n]`, the squared norms before they are weighted.
-  """
-  weights = tf.cast(weights, tf.float64)
-  # One that is not finite has no weight, and 0 * nan is nan.
-  squared = tf.where(weights > 0, tf.cast(squared, tf.float64), 0)
-  return tf.reduce_sum(weights**2 * squared, 1)
+  return tf.add_n(parts) <= (_RATIO * tf.cast(bound, tf.float64)) ** 2

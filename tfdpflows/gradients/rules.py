@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -139,7 +140,7 @@ class PerExampleGradients:
   ):
     check_loss(loss)
     self.variables = list(variables)
-    self._squared = self._finite = self._units = None
+    self._squared = self._finite = None
     self._batch = tf.shape(loss)
     self._jacobians = []
     seen = getattr(_OBSERVING, 'found', None)
@@ -219,7 +220,9 @@ class PerExampleGradients:
     return self._squared
 
   def weighted_sum(
-    self, weights: tf.Tensor | list[tf.Tensor]
+    self,
+    weights: tf.Tensor | list[tf.Tensor],
+    bound: float | tf.Tensor = math.inf,
   ) -> list[tf.Tensor]:
     """Returns `sum_i weights[i] * gradient_i`, one tensor per variable.
 
@@ -227,6 +230,8 @@ class PerExampleGradients:
       weights: `[batch]`; or one such tensor for each variable; after `by_unit`
         also `[batch, units]`. Examples that are not finite are left out before
         the sum, whatever they hold, so that `0 * nan` cannot leak.
+      bound: the l2 norm of `weights[i] * gradient_i`, at most. Gradients that
+        are sums of parts much longer than that are summed in float64.
     """
     if not isinstance(weights, list):
       weights = [weights] * len(self._terms)
@@ -236,8 +241,7 @@ class PerExampleGradients:
     finite = self.finite()
     usual, lengths = finite, [term.lengths() for term in self._terms]
     if any(length is not None for length in lengths):
-      clipped = self._clipped_squares(weights, lengths)
-      short = parts.short(lengths, weights, clipped)
+      short = parts.short(lengths, weights, bound)
       usual = tf.logical_and(finite, short)
 
     def unusual():
@@ -257,17 +261,6 @@ class PerExampleGradients:
     if self._jacobians:
       totals = [t + self.nan_if_mixed(t.dtype) for t in totals]
     return [tf.reshape(t, v.shape) for t, v in zip(totals, self.variables)]
-
-  def _clipped_squares(self, weights, lengths):
-    """Returns `[batch]`, the squared norm of what is summed, or less."""
-    if self._units is None:
-      squared = self.variable_squared_norms()
-      return parts.clipped_squares(tf.stack(weights, 1), squared)
-    units, keys = self._units
-    own = {k: w for k, w, pair in zip(keys, weights, lengths) if pair}
-    return tf.add_n(
-      parts.clipped_squares(w, units[k].squared_norms()) for k, w in own.items()
-    )
 
   def nan_if_mixed(self, dtype: tf.DType) -> tf.Tensor:
     """Returns 0, or nan where an example that is not finite spoilt others."""
@@ -305,7 +298,6 @@ class PerExampleGradients:
     totals = [_of_batch(u.total(), self._batch) for u in units.values()]
     squared = [u.sum_of_squares() for u in units.values()]
     self._finite = tf.math.is_finite(tf.add_n(totals + squared))
-    self._units = units, keys
     return units, keys
 
   def times(self, masks: Sequence[tf.Tensor]) -> PerExampleGradients:
@@ -327,7 +319,7 @@ class PerExampleGradients:
   def _of(self, terms):
     found = copy.copy(self)
     found._terms = list(terms)
-    found._squared = found._finite = found._units = None
+    found._squared = found._finite = None
     return found
 
   def materialise(self) -> list[tf.Tensor]:

@@ -274,7 +274,9 @@ class UsesByUnit(LinearTerm):
     size, dtype = self._a.shape[2] * self._d.shape[2], self._a.dtype
     batch = tf.shape(self._a)[0]
     count = tf.minimum(max(_IN_CACHE // size, 1), tf.maximum(batch, 1))
-    mask = None if self._mask is None else tf.transpose(self._mask)
+    mask = self._mask
+    if mask is not None:
+      mask = tf.transpose(tf.cast(mask, dtype))
 
     def norms(x):
       # Sums over the last axis are the fastest.
@@ -290,7 +292,8 @@ class UsesByUnit(LinearTerm):
     )
     units = self._d.shape[2]
     l1, squared = (tf.reshape(x, [-1, units])[:batch] for x in (l1, squared))
-    squared = tf.cast(squared + _lost(self._a, 2), tf.float64)
+    lost = _lost(self._a, 2) * self._largest_factor**2
+    squared = tf.cast(squared + lost, tf.float64)
     squared = parts.with_hidden_length(
       squared, self._parts[0], dtype, of_units=True
     )
@@ -580,10 +583,6 @@ class Units:
     """Returns `[batch]`, which is finite where the l2 norms are."""
     return tf.reduce_sum(self._squared, 1)
 
-  def squared_norms(self) -> tf.Tensor:
-    """Returns `[batch, units]`: the squared l2 norms."""
-    return self._plain()._squared
-
   def scale(self, clip: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     """Returns `[batch, units]`: weights that clip each unit.
 
@@ -717,8 +716,10 @@ def _rank_2(x):
 
 
 def _in_chunks(x, count):
-  """[batch, t, n] as [chunks, count, t, n], with zeros behind."""
-  missing = tf.math.floormod(-tf.shape(x)[0], count)
+  """[batch, t, n] as [chunks, count, t, n] with zeros behind; at least one."""
+  batch = tf.shape(x)[0]
+  missing = tf.math.floormod(-tf.maximum(batch, 1), count)
+  missing += tf.maximum(1 - batch, 0)
   x = tf.pad(x, [[0, missing], [0, 0], [0, 0]])
   return tf.reshape(x, [-1, count, *x.shape[1:]])
 

@@ -895,10 +895,12 @@ class TableSchema:
 
     Args:
       df: a `pandas.DataFrame` with the column of the privacy unit.
-      out_of_range: 'error' refuses a missing identifier, and an integer beyond
-        2^53, whose last digits floats do not have. Under 'clip' the first is
-        missing in the result (its row is not used: whoever's it is adds nothing
-        with it), and the second is rounded.
+      out_of_range: 'error' refuses a missing identifier, an integer beyond
+        2^53, whose last digits floats do not have, and a text with a character
+        that could not be read (U+FFFD): they could be those of others. Under
+        'clip' they are missing in the result, as is every number that is not
+        exactly a float below 2^53 (its row is not used: whoever's it is adds
+        nothing with it). Texts keep all digits.
 
     Returns:
       A `Series` of texts, indexed from 0; NaN where the identifier is missing.
@@ -925,8 +927,8 @@ class TableSchema:
   def no_identifiers(self) -> ValueError:
     """Returns the error of a table in which no row has an identifier."""
     return ValueError(
-      f'Column {self.privacy_unit!r} has no values, only missing ones; name '
-      'another privacy unit.'
+      f'Column {self.privacy_unit!r} has no values, only missing ones (numbers '
+      'beyond 2**53 are: give them as text); name another privacy unit.'
     )
 
   def unit_ids_of(self, column: pd.Series, out_of_range: str) -> pd.Series:
@@ -943,7 +945,9 @@ class TableSchema:
     )
     ids = values.identifiers(ids)
     if clip:
-      return values.rounded_digits(ids)
+      # Two that became one could not be told apart: one of the two taken away
+      # would move the rows of the other.
+      return ids.mask(values.unlike_others(column, ids))
     missing = ids.isna().to_numpy()
     if missing.any():
       raise values.CellError(
@@ -960,6 +964,15 @@ class TableSchema:
         np.flatnonzero(rounded)[0],
         'the identifier is beyond 2**53, and would be rounded to that of '
         "others. Give the column as text: df[...].astype('str').",
+      )
+    unreadable = ids.str.contains('\ufffd', regex=False).to_numpy(bool)
+    if unreadable.any():
+      raise values.CellError(
+        self.privacy_unit,
+        np.flatnonzero(unreadable)[0],
+        'the identifier has a character that is none (NUL, U+FFFD or half of a '
+        'pair), and may be that of others. Correct it, or set out_of_range to '
+        'clip, which leaves such rows out.',
       )
     return ids
 

@@ -27,8 +27,7 @@ _WHOLE = re.compile(r'^([+-]?\d+)\.0*$')
 _MOST_DECIMALS = 6
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
-# What may be a larger one; beyond its length no float is.
-_LONG = re.compile('-?[1-9][0-9]{15,308}')
+_HALF = re.compile('[\ud800-\udfff]')
 
 
 def name_row(row: int) -> str:
@@ -319,20 +318,45 @@ def identifiers(texts: pd.Series) -> pd.Series:
   return texts.map(lambda text: known.get(text, text))
 
 
-def rounded_digits(texts: pd.Series) -> pd.Series:
-  """Returns identifiers, digits of whole numbers as floats have them.
+def unlike_others(column: pd.Series, texts: pd.Series) -> np.ndarray:
+  """Returns bool `[n]`: identifiers whose text may be that of others too.
 
-  A file may have as text what another has as a number, which is rounded.
+  These are numbers whose digits a float has not (one missing value makes floats
+  of a whole column of integers, so that the type of a column cannot decide),
+  and texts with characters that could not be read.
 
-  >>> rounded_digits(pd.Series(['9007199254740993', '007', 'x'])).tolist()
-  ['9007199254740992', '007', 'x']
+  Args:
+    column: `[n]` cells.
+    texts: their texts, as `identifiers` returns them.
+
+  >>> cells = pd.Series([7, 2**53 + 1, str(2**53 + 1), 'a\0'], dtype=object)
+  >>> unlike_others(cells, typed(cells, 'string', 'who')).tolist()
+  [False, True, False, True]
   """
+  unreadable = texts.str.contains('\ufffd', regex=False).fillna(False)
+  return unreadable.to_numpy(bool) | np.array(
+    [_is_inexact(value) for value in _objects(column)], bool
+  )
 
-  def read(text):
-    is_long = isinstance(text, str) and _LONG.fullmatch(text)
-    return str(_rounded(int(text))) if is_long else text
 
-  return texts.map(read)
+def _is_inexact(value):
+  if isinstance(value, (str, bytes, bool, np.bool_)):
+    return False
+  try:
+    value = _real(value)
+    if not isinstance(value, (numbers.Real, decimal.Decimal)):
+      return False
+    if isinstance(value, np.timedelta64):  # A whole number to NumPy alone.
+      return False
+    found = float(value)
+    # This one itself may be the next one, rounded.
+    if abs(found) >= _LARGEST_WHOLE:
+      return True
+    if isinstance(value, decimal.Decimal):
+      return decimal.Decimal(repr(found)) != value
+    return bool(value != found)
+  except Exception:  # As for texts.
+    return True
 
 
 def beyond_floats(column: pd.Series) -> np.ndarray:
@@ -414,7 +438,7 @@ def _text_of(value):
     # The hashes of pandas end at a NUL character.
     text = text.replace('\0', '\ufffd')
     # Half of a character has no UTF-8, and files and hashes need it.
-    return text if text.isascii() else text.encode('utf-8', 'replace').decode()
+    return text if text.isascii() else _HALF.sub('\ufffd', text)
   except Exception:  # Whatever a cell is, a table is not refused for it.
     return None
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Larger tables gain nothing by larger batches or more steps.
 _LARGEST_BATCH, _MOST_STEPS = 4000.0, 1000
+# More rows than a batch has.
+_ALL = 2**31 - 1
 _CLIPPING = {
   'flat': gradients.Flat,
   'per_layer': gradients.PerLayer,
@@ -165,6 +167,7 @@ def train(
   resume: bool,
   progress: bool,
   saves: str | None = None,
+  whole: bool = False,
 ) -> None:
   """Trains to the end of the plan.
 
@@ -180,6 +183,8 @@ def train(
     resume: whether to continue from the checkpoint there, if there is one.
     progress: whether to show a progress bar.
     saves: where to save checkpoints, if not in the folder.
+    whole: whether the sums of a step are computed of all rows of a replica at
+      once, as a loss needs that is random by the step alone.
 
   Raises:
     ValueError: if steps were charged, their checkpoint is gone, and what comes
@@ -192,6 +197,7 @@ def train(
     ),
     loss_bound=loss_bound,
     augmentation_multiplicity=settings.augmentation_multiplicity,
+    chunk_size=_ALL if whole else None,
   )
   model.compile(optimizer=optimizer)
   callbacks = []

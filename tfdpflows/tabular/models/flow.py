@@ -161,6 +161,9 @@ class FlowModel(dp_sgd.DPSGDModel):
       saves=saves,
       resume=resume,
       progress=progress,
+      # In chunks the rows at one place of all would have the same points: one
+      # row taken away would give others to all behind it.
+      whole=work.team is not None,
     )
 
   def notes(self) -> list[str]:
@@ -261,7 +264,8 @@ class StepPoints:
   """Uniform numbers that are a function of a secret, a step and a replica.
 
   On several replicas no checkpoint keeps the state of a generator: a step that
-  is made again would have another sum, with the same noise.
+  is made again would have another sum, with the same noise. A replica takes
+  them once in a step, for all of its rows.
 
   Args:
     key: secret bytes, 24 at least.
