@@ -1,11 +1,15 @@
 """The public formula of the defaults, and the target column."""
 
+import types
+
 import numpy as np
 import pytest
 
 from tests.grids import thinned
 from tests.tabular import small_table
 from tfdpflows import bijectors, gradients
+from tfdpflows.randomness import Randomness
+from tfdpflows.tabular.models import flow
 from tfdpflows.tabular.models.histogram import HistogramModel
 from tfdpflows.tabular.models.spline import SplineModel
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
@@ -155,3 +159,28 @@ def test_target_counts_more_and_comes_back_from_a_file(people, tmp_path):
   assert again.target == 'age'
   log_prob = again.log_prob(people.table[:5])
   np.testing.assert_array_equal(log_prob, fitted.log_prob(people.table[:5]))
+
+
+def test_points_of_a_step_on_replicas_are_taken_once(monkeypatch):
+  """In chunks the rows at one place of all would have the same points."""
+  monkeypatch.setattr(flow, 'TableDensityModel', lambda *args: None)
+  sizes = []
+
+  class Plan:
+    steps = 10
+
+    def optimizer(self, name, chunk_size, **kwargs):
+      sizes.append(chunk_size)
+      raise KeyError
+
+  density = types.SimpleNamespace(training_rows=lambda codes: codes)
+  for team in (None, 'of workers'):
+    work = types.SimpleNamespace(
+      team=team, randomness=Randomness(seed=0), checkpoints=None
+    )
+    with pytest.raises(KeyError):
+      SplineModel().train_steps(
+        density, None, Plan(), work, resume=False, progress=False
+      )
+  assert sizes[0] is None
+  assert sizes[1] > 10**9
