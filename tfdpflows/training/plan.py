@@ -351,9 +351,11 @@ class TrainingPlan(Fixed):
     - callbacks: none has changed or restored weights or optimizer
       (`BackupAndRestore`), and none does now;
     - the model and its loss: they are the same, and their random numbers come
-      from generators that the checkpoint keeps, as many at a time as then. So
-      `chunk_size`, the padding of batches, XLA and the number of replicas are
-      as they were if random numbers are drawn; else they change rounding only;
+      from generators that the checkpoint keeps, as many at a time as then;
+    - how sums are computed: `chunk_size`, the padding of batches, XLA and the
+      number of replicas are as they were. Else sums are rounded otherwise, and
+      whoever sees the results of both trainings sees that difference of
+      rounding without noise;
     - the past: no process resumed it without `replay` after that checkpoint.
 
     Args:
