@@ -292,6 +292,12 @@ def test_identifiers_that_are_one(people):
     assert people.schema.unit_ids(texts, mode).nunique() == 2
 
 
+def test_cells_without_any_identifier(people):
+  for ids in ([], [None, np.nan], [np.nan] * 2):
+    column = pd.Series(ids, dtype=object)
+    assert people.schema.unit_ids_of(column, 'clip').isna().all()
+
+
 @pytest.mark.parametrize(
   'one',
   [

@@ -965,7 +965,7 @@ class TableSchema:
         'the identifier is beyond 2**53, and would be rounded to that of '
         "others. Give the column as text: df[...].astype('str').",
       )
-    unreadable = ids.str.contains('\ufffd', regex=False).to_numpy(bool)
+    unreadable = values.unreadable(ids)
     if unreadable.any():
       raise values.CellError(
         self.privacy_unit,

@@ -333,9 +333,14 @@ def unlike_others(column: pd.Series, texts: pd.Series) -> np.ndarray:
   >>> unlike_others(cells, typed(cells, 'string', 'who')).tolist()
   [False, True, False, True]
   """
-  unreadable = texts.str.contains('\ufffd', regex=False).fillna(False)
-  return unreadable.to_numpy(bool) | np.array(
-    [_is_inexact(value) for value in _objects(column)], bool
+  inexact = [_is_inexact(value) for value in _objects(column)]
+  return unreadable(texts) | np.array(inexact, bool)
+
+
+def unreadable(texts: pd.Series) -> np.ndarray:
+  """Returns bool `[n]`: texts with a character that was none."""
+  return np.array(
+    [isinstance(text, str) and '\ufffd' in text for text in texts], bool
   )
 
 

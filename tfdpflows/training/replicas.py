@@ -15,9 +15,10 @@ q, independent of the other shares, and the shares together are the very batch
 that one replica would have drawn. They have no row in common, so the sum of the
 clipped sums has the sensitivity of one replica's, and the noise enters it once.
 Event, ledger and, up to rounding, weights are those of one replica, and a
-training may resume on another number of them, without `replay`. Where the loss draws random
-numbers (dropout, dequantization), each replica draws its own, which no
-checkpoint keeps: such a training cannot be replayed, see `TrainingPlan.resume`.
+training may resume on another number of them, without `replay`. Where the loss
+draws random numbers (dropout, dequantization), each replica draws its own,
+which no checkpoint keeps: such a training cannot be replayed, see
+`TrainingPlan.resume`.
 
 #### Several workers
 
