@@ -191,3 +191,24 @@ def test_tensor_float_32_is_refused_where_there_is_a_gpu(monkeypatch):
     step()
   switched = False
   step()
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+  'option', ['auto_mixed_precision', 'auto_mixed_precision_onednn_bfloat16']
+)
+def test_graphs_that_are_rewritten_to_half_precision_are_refused(option):
+  kernel, optimizer = tf.Variable([[1.0]]), _optimizer()
+
+  def step():
+    with gradients.PerExampleTape() as tape:
+      losses = gradients.linear(tf.ones([2, 1]), kernel)[:, 0]
+    optimizer.private_gradients(losses, [kernel], tape)
+
+  try:
+    tf.config.optimizer.set_experimental_options({option: True})
+    with pytest.raises(ValueError, match=f'{option!r}: False'):
+      step()
+  finally:
+    tf.config.optimizer.set_experimental_options({option: False})
+  step()

@@ -393,6 +393,7 @@ class DPOptimizer:
     """Raises the errors of `private_gradients` that need no rows."""
     self.noise_source.check(self, step)
     _refuse_tf32()
+    _refuse_rewritten_precision()
     _refuse_mixed_precision_policy()
     known = self._variables_of_first_update or {v.ref() for v in variables}
     _check_variables(variables, known)
@@ -604,6 +605,22 @@ def _refuse_tf32():
       'bits, so that clipping bounds nothing. Call tf.config.experimental.'
       'enable_tensor_float_32_execution(False) before training.'
     )
+
+
+def _refuse_rewritten_precision():
+  """Raises a ValueError where graphs are rewritten to half precision.
+
+  In graphs whose variables and losses say float32.
+  """
+  options = tf.config.optimizer.get_experimental_options()
+  for name, is_on in options.items():
+    if name.startswith('auto_mixed_precision') and is_on:
+      raise ValueError(
+        f'The graph option {name!r} is refused: matrix products would be in '
+        'half precision, so that clipping bounds nothing. Call tf.config.'
+        f'optimizer.set_experimental_options({{{name!r}: False}}) before '
+        'training.'
+      )
 
 
 def _check_variables(variables, known):
