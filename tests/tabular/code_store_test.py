@@ -498,7 +498,8 @@ def test_clip_refuses_no_identifier(tmp_path):
     with open(os.path.join(folder, b'rows.csv'), 'w') as file:
       file.write('x\n1\n2\n')
   source = Source.of(tmp_path)
-  assert len(code_store.read(source, schema, 'clip', None, 5)) == 6
+  # The last name cannot be read, and might be that of another one.
+  assert len(code_store.read(source, schema, 'clip', None, 5)) == 4
   cells = [decimal.Decimal('sNaN'), decimal.Decimal('inf'), 10**400, 7.0, '7']
   found = code_store.known_everywhere(pd.Series(cells, dtype=object))
   assert found.tolist() == [None, None, 10**400, 7, '7']
