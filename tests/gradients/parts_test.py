@@ -140,7 +140,14 @@ def test_nor_in_units(kind, xla, size):
 def test_in_no_batch(kind, xla, rows, size, strategy):
   for uses, width in ((2, 16), (3, 24), (5, 16), (7, 20)):
     found = largest_movement(kind, uses, width, rows, size, 4, xla, strategy)
-    assert found <= (1e-4 if strategy is gradients.Flat else 3e-4)
+    if strategy is gradients.Flat:
+      most = 1e-4
+    elif kind is _shared:
+      # Stored: the row's own part, of one unit in the last place, is added.
+      most = min(CLIP, size - np.nextafter(*np.float32([size, 0]))) + 1e-4
+    else:
+      most = 3e-4
+    assert found <= most
 
 
 @pytest.mark.core
