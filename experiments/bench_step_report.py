@@ -212,12 +212,14 @@ def _gpu(runs):
         'yes' if one['agrees'] else 'NO',
       ]
       lines.append(f'| {" | ".join(cells)} |')
+  batch = cases.MODELS['maf']['batch']
   peers = {k: v for run in runs for k, v in run['peers'].items()}
   for name, one in peers.items():
     times = one.get('median_ms', {})
     for way, time in times.items():
       ratio = _ratio(time / times['not private'])
-      lines.append(f'| maf, {name}, {way} | 1,024 | {time:.2f} | {ratio} | |')
+      cells = f'{batch:,} | {time:.2f} | {ratio} | '
+      lines.append(f'| maf, {name}, {way} | {cells}|')
   return lines + ['']
 
 

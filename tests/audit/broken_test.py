@@ -128,7 +128,9 @@ def _one_run(scores, included, claim):
 
 class NoClip(gradients.Flat):
   def clip_and_sum(self, per_example, weights=None):
-    return per_example.weighted_sum(tf.ones_like(per_example.squared_norms()))
+    return per_example.weighted_sum(
+      tf.ones_like(per_example.squared_norms()), np.inf
+    )
 
 
 class ClipOfTheMean(NoClip):

@@ -360,7 +360,7 @@ class TestEmbedding:
     (g,) = found.materialise()
     np.testing.assert_allclose(g, expected, rtol=1e-5, atol=1e-6)
     weights = np.linspace(0, 1, batch).astype('float32')
-    (total,) = found.weighted_sum(tf.constant(weights))
+    (total,) = found.weighted_sum(tf.constant(weights), np.inf)
     np.testing.assert_allclose(
       total, np.tensordot(weights, expected, 1), rtol=1e-4, atol=1e-5
     )

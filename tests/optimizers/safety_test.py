@@ -168,8 +168,8 @@ def test_draws_and_chunks_need_a_function():
     )
 
 
-@pytest.mark.core
-def test_tensor_float_32_is_refused_where_there_is_a_gpu(monkeypatch):
+def _step():
+  """Returns a function that takes the private gradients of a small loss."""
   kernel, optimizer = tf.Variable([[1.0]]), _optimizer()
 
   def step():
@@ -177,6 +177,12 @@ def test_tensor_float_32_is_refused_where_there_is_a_gpu(monkeypatch):
       losses = gradients.linear(tf.ones([2, 1]), kernel)[:, 0]
     optimizer.private_gradients(losses, [kernel], tape)
 
+  return step
+
+
+@pytest.mark.core
+def test_tensor_float_32_is_refused_where_there_is_a_gpu(monkeypatch):
+  step = _step()
   tf32 = tf.config.experimental
   monkeypatch.setattr(
     tf32, 'tensor_float_32_execution_enabled', lambda: switched
@@ -198,13 +204,7 @@ def test_tensor_float_32_is_refused_where_there_is_a_gpu(monkeypatch):
   'option', ['auto_mixed_precision', 'auto_mixed_precision_onednn_bfloat16']
 )
 def test_graphs_that_are_rewritten_to_half_precision_are_refused(option):
-  kernel, optimizer = tf.Variable([[1.0]]), _optimizer()
-
-  def step():
-    with gradients.PerExampleTape() as tape:
-      losses = gradients.linear(tf.ones([2, 1]), kernel)[:, 0]
-    optimizer.private_gradients(losses, [kernel], tape)
-
+  step = _step()
   try:
     tf.config.optimizer.set_experimental_options({option: True})
     with pytest.raises(ValueError, match=f'{option!r}: False'):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -222,7 +221,7 @@ class PerExampleGradients:
   def weighted_sum(
     self,
     weights: tf.Tensor | list[tf.Tensor],
-    bound: float | tf.Tensor = math.inf,
+    bound: float | tf.Tensor,
   ) -> list[tf.Tensor]:
     """Returns `sum_i weights[i] * gradient_i`, one tensor per variable.
 

@@ -91,7 +91,7 @@ def _compared(compute, layers, rows, variables):
     squared.append(sum(np.sum(g * g) for g in one))
     totals = [t + weight * g for t, g in zip(totals, one)]
   _compare('The norm', np.stack(squared), per_example.squared_norms(), ruled)
-  sums = per_example.weighted_sum(tf.constant(weights))
+  sums = per_example.weighted_sum(tf.constant(weights), np.inf)
   # A gradient that is zero but for rounding (of a bias that a softmax cancels)
   # has no scale of its own.
   scale = 1e-2 * max(np.max(np.abs(t), initial=0) for t in totals)

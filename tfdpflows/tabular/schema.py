@@ -948,32 +948,28 @@ class TableSchema:
       # Two that became one could not be told apart: one of the two taken away
       # would move the rows of the other.
       return ids.mask(values.unlike_others(column, ids))
-    missing = ids.isna().to_numpy()
-    if missing.any():
-      raise values.CellError(
-        self.privacy_unit,
-        np.flatnonzero(missing)[0],
+    for bad, problem in (
+      (
+        ids.isna().to_numpy(),
         'the identifier is missing, and whose row it is is not known. Fill it '
         'in, with text or a whole number, or set out_of_range to clip, which '
         'leaves such rows out.',
-      )
-    rounded = values.beyond_floats(column)
-    if rounded.any():
-      raise values.CellError(
-        self.privacy_unit,
-        np.flatnonzero(rounded)[0],
+      ),
+      (
+        values.beyond_floats(column),
         'the identifier is beyond 2**53, and would be rounded to that of '
         "others. Give the column as text: df[...].astype('str').",
-      )
-    unreadable = values.unreadable(ids)
-    if unreadable.any():
-      raise values.CellError(
-        self.privacy_unit,
-        np.flatnonzero(unreadable)[0],
+      ),
+      (
+        values.unreadable(ids),
         'the identifier has a character that is none (NUL, U+FFFD or half of a '
         'pair), and may be that of others. Correct it, or set out_of_range to '
         'clip, which leaves such rows out.',
-      )
+      ),
+    ):
+      if bad.any():
+        row = np.flatnonzero(bad)[0]
+        raise values.CellError(self.privacy_unit, row, problem)
     return ids
 
   def public_part(self, df: pd.DataFrame) -> pd.DataFrame:
