@@ -97,6 +97,20 @@ def test_a_measurement_is_believed_where_rows_are():
   assert both < 0.8 * min(alone, noisy)
 
 
+def test_of_columns_that_determine_each_other_most_cells_are_empty():
+  """The mean of noise above zero, in 132 of them, was 7 percent of the rows."""
+  rng = np.random.default_rng(2)
+  truth = np.diag(rng.dirichlet(np.full(12, 5.0)))
+  independent = np.outer(truth.sum(1), truth.sum(0))
+  for _ in range(5):
+    seen = Measured(truth + 0.004 * rng.normal(size=truth.shape), 0.004)
+    found = adaptive_marginals.shrunken(seen, independent)
+    assert found.sum() == pytest.approx(1)
+    assert found.min() > 0
+    assert found[truth == 0].sum() < 0.03
+    assert np.abs(found - truth).sum() / 2 < 0.04
+
+
 def test_without_a_difference_the_model_stays():
   model = np.array([0.5, 0.3, 0.2])
   seen = Measured(model, 0.01)

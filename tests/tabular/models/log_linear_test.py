@@ -212,3 +212,17 @@ def test_a_lazy_model_has_the_marginals_and_leaves_other_columns():
   assert (model.rows[:, [1, 2]] != before[:, [1, 2]]).any()
   found = np.bincount(model.rows[:, 1]) / (1 << 14)
   np.testing.assert_allclose(found, probabilities[1], atol=0.02)
+
+
+def test_of_more_rows_the_error_of_sampling_is_smaller():
+  truth = _truth()
+  given = {(0, 1): truth.sum(2), (1, 2): truth.sum(0), (0, 2): truth.sum(1)}
+  model = _fitted(given, [3] * 3, rounds=12, num_rows=2048)
+  before = model.marginal((0, 1, 2))
+  model.grow(1 << 16)
+  np.testing.assert_allclose(model.marginal((0, 1, 2)), before)
+  for number in range(12):
+    model.fit(rate=1 / (number + 1))
+  assert model.rows.shape == (1 << 16, 3)
+  for group, probabilities in given.items():
+    np.testing.assert_allclose(model.marginal(group), probabilities, atol=5e-3)

@@ -43,9 +43,16 @@ MOST_CANDIDATES = 4096
 # A round selects from all triples if an error of this share of the rows would
 # stand out of so many: else they would hide the pairs.
 _VISIBLE = 0.1
-# After the last measurement.
+# After the last measurement: fits, and the rows of the model for each of the
+# table, the most, and the most values in all of them.
 _LAST_FITS = 6
+_LAST_ROWS_PER_ROW, _MOST_LAST_ROWS, _MOST_LAST_VALUES = 4, 1 << 17, 1 << 21
 _TINY = 1e-12
+# Empty cells: multiples of the moment estimate of c that are tried, the share
+# to begin with, steps of EM, and by how much the logarithm of the likelihood
+# must grow.
+_FACTORS = np.logspace(-1.5, 2, 15)
+_EMPTY, _EM_STEPS, _EVIDENCE = 0.2, 12, 3.0
 # Learning rows: steps of Adam, and how many of them see the same rows.
 _STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
 _BETA_1, _BETA_2 = 0.9, 0.999
@@ -334,6 +341,9 @@ def measure(
     candidates.add(seen.columns)
     bars.add_one(shown, ledger)
   shown.close()
+  most = min(_MOST_LAST_ROWS, _MOST_LAST_VALUES // len(sizes))
+  wanted = int(min(_LAST_ROWS_PER_ROW * estimate.total, most))
+  estimate.model.grow(max(wanted, len(estimate.model.rows)))
   for number in range(_LAST_FITS):
     estimate.model.fit(rate=1 / (number + 1))
 
@@ -348,6 +358,11 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   move to a sum of 1 by their variance. All are positive: a bin without any
   could not be raked (`with_columns`).
 
+  Most cells of columns that (nearly) determine each other are empty, and the
+  positive means of the noise there would add up to many rows. Where it makes
+  the measurement clearly more likely, each cell is therefore empty with a
+  probability that is estimated along with c, by maximum likelihood.
+
   Args:
     measured: the `Measured` marginal.
     expected: probabilities of a model, of the same shape.
@@ -361,16 +376,69 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   excess = np.sum(gap**2) - gap.size * measured.std**2
   if excess <= 0:
     return expected / expected.sum()
-  variance = excess * expected
-  trust = variance / (variance + measured.std**2)
-  mean = expected + trust * gap
-  std = np.sqrt(trust) * measured.std
+  cells, empty = _posterior(measured, expected, excess), 0.0
+  others = [_posterior(measured, expected, f * excess) for f in _FACTORS]
+  dense = max(found.log_likelihood.sum() for found in others)
+  sparse, other, share = max(
+    (_with_empty(measured, found) for found in others),
+    key=lambda found: found[0],
+  )
+  if sparse > dense + _EVIDENCE:
+    cells, empty = other, share
+  mean = np.maximum((1 - empty) * cells.mean, _TINY)
+  variance = (1 - empty) * (cells.variance + empty * cells.mean**2)
+  variance = variance / measured.std**2 + _TINY
+  found = smoothing.match_total(mean.ravel(), variance.ravel(), 1.0)
+  return np.maximum(found, _TINY).reshape(expected.shape)
+
+
+class _Posterior(NamedTuple):
+  """Mean and variance of cells that are not empty, and what was seen of them.
+
+  The logarithm of the likelihood of each cell is up to one constant.
+  """
+
+  mean: np.ndarray
+  variance: np.ndarray
+  log_likelihood: np.ndarray
+
+
+def _posterior(measured, expected, factor):
+  """Returns the `_Posterior` of cells with prior variances `factor m`."""
+  gap, prior = measured.probabilities - expected, factor * expected
+  seen = prior + measured.std**2
+  trust = prior / seen
+  mean, std = expected + trust * gap, np.sqrt(trust) * measured.std
   # The mean of what is above zero: mean plus std times the inverse Mills ratio.
   z = mean / std
-  hazard = np.exp(-(z**2) / 2 - special.log_ndtr(z)) / math.sqrt(2 * math.pi)
-  mean = np.maximum(mean + std * hazard, _TINY)
-  found = smoothing.match_total(mean.ravel(), trust.ravel() + _TINY, 1.0)
-  return np.maximum(found, _TINY).reshape(expected.shape)
+  above = special.log_ndtr(z)
+  hazard = np.exp(-(z**2) / 2 - above) / math.sqrt(2 * math.pi)
+  return _Posterior(
+    np.maximum(mean + std * hazard, _TINY),
+    std**2,
+    -(gap**2 / seen + np.log(seen)) / 2
+    + above
+    - special.log_ndtr(expected / np.sqrt(prior)),
+  )
+
+
+def _with_empty(measured, cells):
+  """Lets cells be empty, with the likeliest probability of that (by EM).
+
+  Returns:
+    The log-likelihood of the measurement, the cells as given, and the
+    probability that each of them is empty.
+  """
+  seen, variance = measured.probabilities, measured.std**2
+  log_empty = -(seen**2 / variance + np.log(variance)) / 2
+  share = _EMPTY
+  for _ in range(_EM_STEPS):
+    one = np.log(share) + log_empty
+    other = np.log1p(-share) + cells.log_likelihood
+    both = np.logaddexp(one, other)
+    empty = np.exp(one - both)
+    share = np.clip(empty.mean(), _TINY, 1 - _TINY)
+  return both.sum(), cells, empty
 
 
 def with_columns(

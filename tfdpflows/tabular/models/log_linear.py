@@ -181,6 +181,11 @@ class LogLinearModel:
     for j in self._rng.permutation(drawn):
       self._draw(j)
 
+  def grow(self, num_rows: int) -> None:
+    """Holds more rows: copies of those that are there, until the next `fit`."""
+    size = self._columns.shape[1]
+    self._columns = self._columns.take(np.arange(num_rows) % size, 1)
+
   def redraw_others(self) -> None:
     """Draws the columns anew that are in no group, where the model is lazy."""
     if self._lazy:
