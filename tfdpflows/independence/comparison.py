@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tfdpflows._autograph import converted
 from tfdpflows.independence import probe_rows
 from tfdpflows.independence.runs import RepeatableRuns
 
@@ -57,7 +58,7 @@ def check_function(
 
   def compute(rows):
     # TFP keeps results by input tensor.
-    values = tf.convert_to_tensor(function(tf.identity(rows)))
+    values = tf.convert_to_tensor(converted(function)(tf.identity(rows)))
     # One number is none for each row.
     each = values if values.shape.rank else values[None]
     return tf.reduce_sum(each, list(range(1, each.shape.rank))), [
