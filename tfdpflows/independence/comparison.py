@@ -339,9 +339,12 @@ def _lower(text):
 
 def _kept(rows, others, i):
   """Returns row `i` among others."""
-  return tf.nest.map_structure(
-    lambda a, b: tf.concat([b[:i], a[i : i + 1], b[i + 1 :]], 0), rows, others
-  )
+
+  def row_among(a, b):
+    kept = np.arange(a.shape[0]) == i
+    return tf.where(np.reshape(kept, [-1] + [1] * (a.shape.rank - 1)), a, b)
+
+  return tf.nest.map_structure(row_among, rows, others)
 
 
 def _close(a, b, scale=0.0, tolerance=_TOLERANCE):
