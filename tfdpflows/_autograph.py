@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
+from tensorflow.python.autograph.core import converter
 from tensorflow.python.autograph.impl import api
 
 # A decorator of functions that decide nothing in Python by a tensor's value:
@@ -11,12 +15,25 @@ from tensorflow.python.autograph.impl import api
 # `converted`.
 unconverted = api.autograph_artifact
 
+# As `tf.function` has them.
+_OPTIONS = converter.ConversionOptions(recursive=True, optional_features=None)
 
-def converted(function):
-  """Returns a user's function, rewritten where AutoGraph is at work.
+
+@unconverted
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a user's function, rewritten where it becomes part of a graph.
+
+  Unless AutoGraph is switched off. Errors are left as they are: `tf.function`
+  adds the lines of the program that they come from.
 
   Args:
     function: any function of tensors that `unconverted` code calls.
   """
-  internal = tf.__internal__.autograph
-  return internal.tf_convert(function, internal.control_status_ctx())
+
+  @unconverted
+  def call(*args, **kwargs):
+    if tf.executing_eagerly():
+      return function(*args, **kwargs)
+    return api.converted_call(function, args, kwargs, options=_OPTIONS)
+
+  return call

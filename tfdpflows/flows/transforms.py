@@ -32,7 +32,40 @@ class Affine:
     log_scale = self.max_log_scale * tf.tanh(
       params[..., 1] / self.max_log_scale
     )
-    return tfb.Shift(params[..., 0])(tfb.Scale(log_scale=log_scale))
+    return _ShiftedScale(params[..., 0], log_scale)
+
+
+class _ShiftedScale(tfb.Bijector):
+  """`x -> x * exp(log_scale) + shift`.
+
+  A chain of TFP's `Shift` and `Scale` would give the same, and add 40
+  operations to a graph, for log-determinants that are zero and their shapes.
+  """
+
+  def __init__(self, shift, log_scale, name='shifted_scale'):
+    parameters = dict(locals())
+    self.shift, self.log_scale = shift, log_scale
+    super().__init__(
+      forward_min_event_ndims=0,
+      is_constant_jacobian=True,
+      dtype=shift.dtype,
+      parameters=parameters,
+      name=name,
+    )
+
+  @classmethod
+  def _parameter_properties(cls, dtype):
+    properties = tfp.util.ParameterProperties()
+    return {'shift': properties, 'log_scale': properties}
+
+  def _forward(self, x):
+    return x * tf.exp(self.log_scale) + self.shift
+
+  def _inverse(self, y):
+    return (y - self.shift) * tf.exp(-self.log_scale)
+
+  def _forward_log_det_jacobian(self, x):
+    return self.log_scale
 
 
 class Spline:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import gradients
+from tfdpflows._autograph import unconverted
 from tfdpflows._keras import keras
 from tfdpflows.gradients import fallback
 from tfdpflows.gradients.rules import observed
@@ -271,6 +272,7 @@ class Checker:
         )
     return None
 
+  @unconverted
   def _step_losses(self, rows):
     """Returns the losses of a step, by the rules that hold."""
     ruled = [layer for layer in self.layers if id(layer) in self._ruled]

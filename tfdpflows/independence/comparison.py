@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tfdpflows._autograph import converted
 from tfdpflows.independence import probe_rows
 from tfdpflows.independence.runs import RepeatableRuns
 
@@ -57,7 +58,7 @@ def check_function(
 
   def compute(rows):
     # TFP keeps results by input tensor.
-    values = tf.convert_to_tensor(function(tf.identity(rows)))
+    values = tf.convert_to_tensor(converted(function)(tf.identity(rows)))
     # One number is none for each row.
     each = values if values.shape.rank else values[None]
     return tf.reduce_sum(each, list(range(1, each.shape.rank))), [
@@ -338,9 +339,12 @@ def _lower(text):
 
 def _kept(rows, others, i):
   """Returns row `i` among others."""
-  return tf.nest.map_structure(
-    lambda a, b: tf.concat([b[:i], a[i : i + 1], b[i + 1 :]], 0), rows, others
-  )
+
+  def row_among(a, b):
+    kept = np.arange(a.shape[0]) == i
+    return tf.where(np.reshape(kept, [-1] + [1] * (a.shape.rank - 1)), a, b)
+
+  return tf.nest.map_structure(row_among, rows, others)
 
 
 def _close(a, b, scale=0.0, tolerance=_TOLERANCE):

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdpflows._autograph import converted
 from tfdpflows._keras import keras
 
 _HINGES = (keras.losses.hinge, keras.losses.squared_hinge)
@@ -109,7 +110,7 @@ def _rows(loss, y, output):
   if function in _HINGES:
     call = _by_label(loss, function)
   if ignored is None:
-    values = call(y, output)
+    values = converted(call)(y, output)
   else:
     # Keras would take such labels out of the batch, whose size XLA must know.
     values = function(y, output, **{**options, 'ignore_class': None})

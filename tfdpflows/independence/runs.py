@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows._autograph import unconverted
+
 if TYPE_CHECKING:
   import numpy.typing as npt
 
@@ -201,21 +203,26 @@ def trace(
 ) -> tf.types.experimental.ConcreteFunction:
   """Traces a function of rows and weights, for any number of rows or this.
 
+  AutoGraph rewrites nothing of it but Keras layers and what is `converted`.
   `weights_shape` is that of an example's weights.
   """
   batch = [tf.nest.flatten(rows)[0].shape[0]] if fixed else [None]
   spec = tf.nest.map_structure(
     lambda x: tf.TensorSpec([*batch, *x.shape[1:]], x.dtype), rows
   )
-  try:
-    return tf.function(function).get_concrete_function(
-      spec, tf.TensorSpec([*batch, *weights_shape], weights_dtype)
-    )
-  except Exception as error:
-    # AutoGraph writes the lines of the program before what the error says.
-    if hasattr(error.__context__, 'ag_error_metadata'):
-      raise error.__context__ from None
-    raise
+
+  @unconverted
+  def call(*args):
+    try:
+      return function(*args)
+    except Exception as error:
+      # AutoGraph would write the lines of the program before what it says.
+      vars(error).pop('ag_error_metadata', None)
+      raise
+
+  return tf.function(call).get_concrete_function(
+    spec, tf.TensorSpec([*batch, *weights_shape], weights_dtype)
+  )
 
 
 def _one_hot(rows, index):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import tensorflow as tf
 
+from tfdpflows._autograph import converted
 from tfdpflows._keras import keras
 from tfdpflows.independence import Checker
 from tfdpflows.models.base import PrivatelyTrained
@@ -152,7 +153,7 @@ class DensityModel(PrivatelyTrained):
     """
     # TFP caches results by input tensor, without a gradient on another tape.
     given = self._given(conditional_input)
-    return self.distribution.log_prob(tf.identity(x), **given)
+    return converted(self.distribution.log_prob)(tf.identity(x), **given)
 
   def sample(
     self,
@@ -212,7 +213,7 @@ class DensityModel(PrivatelyTrained):
 
   def _row_losses(self, rows):
     if self._preprocessing is not None:
-      rows = self._preprocessing(rows)
+      rows = converted(self._preprocessing)(rows)
     return -self._log_prob_of(rows)
 
   def train_step(self, data: Any) -> dict[str, tf.Tensor]:

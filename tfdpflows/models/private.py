@@ -8,6 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 from absl import logging
 
+from tfdpflows._autograph import converted
 from tfdpflows._keras import keras
 from tfdpflows.independence import Checker, keras_layers
 from tfdpflows.independence.losses import RowLosses, left_out
@@ -253,7 +254,7 @@ class PrivateModel(PrivatelyTrained):
     """Returns losses and outputs of rows (x, y) or (x, y, weights of rows)."""
     (x, y), usable = rows[:2], None
     if self._usable is not None:
-      usable = tf.convert_to_tensor(self._usable(x, y))
+      usable = tf.convert_to_tensor(converted(self._usable)(x, y))
       if usable.shape.rank != 1 or usable.dtype != tf.bool:
         raise ValueError(
           f'`usable` gives {usable.dtype.name} of shape {usable.shape}; it '

@@ -55,6 +55,9 @@ _FACTORS = np.logspace(-1.5, 2, 15)
 _EMPTY, _EM_STEPS, _EVIDENCE = 0.2, 12, 3.0
 # Learning rows: steps of Adam, and how many of them see the same rows.
 _STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
+# Steps of one call of TensorFlow: of a small table, calls would take a third of
+# the time, and the batches of all steps at once too much memory of a wide one.
+_STEPS_OF_CALL = 20
 _BETA_1, _BETA_2 = 0.9, 0.999
 LEARNED_ROWS = _STEPS * _BATCH
 
@@ -485,7 +488,6 @@ def learn_rows(
 
   # TensorFlow's kernel of Adam: a Keras optimizer in a graph keeps the graph
   # for ever, and outside of one takes most of the time of a small table.
-  @tf.function(autograph=False)
   def update(bins, step):
     with tf.GradientTape() as tape:
       ratios = flow.log_ratios(flow.middle(bins))
@@ -504,13 +506,19 @@ def learn_rows(
         grad=g,
       )
 
+  @tf.function(autograph=False)
+  def update_all(batches, first):
+    def body(i):
+      update(batches[i], first + tf.cast(i, tf.float32))
+      return (i + 1,)
+
+    tf.while_loop(lambda i: i < _STEPS_OF_CALL, body, (0,))
+
   shown = bars.bar('learning', _STEPS // _SAME_ROWS, progress)
-  for step in range(_STEPS):
-    update(
-      tf.constant(model.batch(rng, _BATCH)),
-      tf.constant(step, tf.float32),
-    )
-    if (step + 1) % _SAME_ROWS == 0:
+  for step in range(0, _STEPS, _STEPS_OF_CALL):
+    batches = [model.batch(rng, _BATCH) for _ in range(_STEPS_OF_CALL)]
+    update_all(tf.constant(np.stack(batches)), tf.constant(step, tf.float32))
+    if (step + _STEPS_OF_CALL) % _SAME_ROWS == 0:
       model.fit(rate=1 / _LAST_FITS)
       model.redraw_others()
       shown.update()
