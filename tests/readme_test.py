@@ -9,6 +9,7 @@ import pytest
 
 import tfdpflows
 from experiments import datasets
+from tfdpflows.tabular import TableSchema
 from tools import doc_pages
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -27,7 +28,9 @@ def _examples():
 @pytest.fixture(scope='module')
 def people():
   train, _, schema, _ = datasets.randhie()
-  return train.head(1500), schema
+  fields = [schema[name] for name in ('mdvis', 'idp', 'physlm', 'disea')]
+  schema = TableSchema(fields)
+  return train[list(schema.names)].head(1500), schema
 
 
 @pytest.mark.slow

@@ -1,13 +1,9 @@
 """Processes that tests start and kill, which find each other over loopback."""
 
 import contextlib
-import os
-import pathlib
 import socket
-import subprocess
-import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from tests import forked
 
 
 def free_ports(count):
@@ -25,26 +21,13 @@ def started(folder, phase, commands, environments=None):
 
   Each writes to a log in the folder, of the phase and its number.
   """
-  processes = []
-  try:
-    for index, command in enumerate(commands):
-      with open(folder / f'{phase} {index}.log', 'w') as log:
-        processes.append(
-          subprocess.Popen(
-            [sys.executable, *command],
-            cwd=ROOT,
-            env={
-              **os.environ,
-              'PYTHONPATH': str(ROOT),
-              'TF_CPP_MIN_LOG_LEVEL': '3',
-              **(environments[index] if environments else {}),
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-          )
-        )
+  environments = environments or [{}] * len(commands)
+  with forked.running(
+    [
+      forked.Process(command, folder / f'{phase} {index}.log', environment)
+      for index, (command, environment) in enumerate(
+        zip(commands, environments)
+      )
+    ]
+  ) as processes:
     yield processes
-  finally:
-    for process in processes:
-      process.kill()
-      process.wait()

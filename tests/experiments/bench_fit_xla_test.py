@@ -1,13 +1,9 @@
 """The benchmark of whole trainings with XLA runs, and counts compilations."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 from experiments import bench_fit_xla
+from tests import forked
 
 _TRAINING = """
 from experiments import bench_fit_xla
@@ -34,16 +30,10 @@ def test_smoke():
 
 @pytest.mark.slow
 def test_a_whole_training_is_compiled_three_times_at_most(tmp_path):
-  subprocess.run(
-    [sys.executable, '-c', _TRAINING],
-    cwd=pathlib.Path(__file__).parents[2],
-    env={
-      **os.environ,
-      'XLA_FLAGS': f'--xla_dump_to={tmp_path} --xla_dump_hlo_as_text',
-    },
-    check=True,
-    timeout=300,
-  )
+  flags = f'--xla_dump_to={tmp_path} --xla_dump_hlo_as_text'
+  log = tmp_path / 'log'
+  found = forked.run(['-c', _TRAINING], log, environment={'XLA_FLAGS': flags})
+  assert found == 0, log.read_text()
   assert 1 <= bench_fit_xla.count_programs(tmp_path) <= 3
 
 

@@ -3,10 +3,8 @@
 import functools
 import itertools
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import textwrap
 
@@ -20,6 +18,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import NearestCentroid
 from tensorflow.python.framework import ops
 
+from tests import forked
 from tests.grids import thinned
 from tfdpflows import accounting, pate
 from tfdpflows._keras import keras
@@ -295,13 +294,9 @@ def test_resumed_after_a_kill(tmp_path):
     pate.TeacherEnsemble(GaussianNB, 10, 2).fit(
       x, y, folder={str(folder)!r}, progress=False)
   """
-  done = subprocess.run(
-    [sys.executable, '-c', textwrap.dedent(code)],
-    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
-    capture_output=True,
-    check=False,
-  )
-  assert done.returncode == -signal.SIGKILL, done.stderr
+  log = tmp_path / 'log.txt'
+  status = forked.run(['-c', textwrap.dedent(code)], log)
+  assert status == -signal.SIGKILL, log.read_text()
   assert not json.loads((folder / 'settings.json').read_text())['finished']
   rng = np.random.default_rng(0)
   x = rng.normal(size=[600, 3]).astype('float32')

@@ -3,7 +3,6 @@
 import filecmp
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -27,6 +26,8 @@ class Blocked:
       raise ImportError(f'{name} is blocked')
 
 sys.meta_path.insert(0, Blocked())
+# TensorFlow's own Keras is not needed either, and takes seconds.
+sys.modules['keras'] = None
 import numpy as np, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 given = np.load(sys.argv[2])
@@ -124,29 +125,37 @@ def test_alone_it_gives_what_the_library_gives(
   )
 
 
-@pytest.fixture(scope='module')
-def saved_model_cli():
-  """A function that runs the tool of TensorFlow, and returns its output."""
-  tool = pathlib.Path(sys.executable).with_name('saved_model_cli')
-  if not tool.exists():
-    pytest.skip('There is no saved_model_cli beside this Python.')
+# `saved_model_cli` for one list of arguments after another, without Keras,
+# whose import takes longer than the tool.
+_TOOL = """
+import json, sys
+sys.modules['keras'] = None
+from tensorflow.python.tools import saved_model_cli
+for argv in json.loads(sys.argv[1]):
+  sys.argv = ['saved_model_cli', *argv]
+  try:
+    saved_model_cli.main()
+  except SystemExit as end:
+    if end.code:
+      raise
+"""
 
-  def run(*argv):
-    return subprocess.run(
-      [tool, *argv],
-      env=_env(),
-      check=True,
-      timeout=300,
-      capture_output=True,
-      text=True,
-    ).stdout
 
-  return run
+def _saved_model_cli(*commands):
+  """Runs the tool of TensorFlow, and returns its output."""
+  return subprocess.run(
+    [sys.executable, '-c', _TOOL, json.dumps(commands)],
+    env=_env(),
+    check=True,
+    timeout=300,
+    capture_output=True,
+    text=True,
+  ).stdout
 
 
 @pytest.mark.full
-def test_saved_model_cli_shows_the_signatures(exported, saved_model_cli):
-  shown = saved_model_cli('show', '--all', '--dir', exported)
+def test_saved_model_cli_shows_the_signatures(exported):
+  shown = _saved_model_cli(['show', '--all', '--dir', str(exported)])
   for line in (
     "signature_def['log_prob']",
     "signature_def['sample']",
@@ -157,35 +166,42 @@ def test_saved_model_cli_shows_the_signatures(exported, saved_model_cli):
 
 
 def test_saved_model_cli_runs_the_signatures(
-  fitted, exported, people, saved_model_cli, tmp_path
+  fitted, exported, people, tmp_path
 ):
-  def run(signature, expressions):
-    saved_model_cli(
+  def command(signature, expressions):
+    return [
       'run',
       f'--dir={exported}',
       '--tag_set=serve',
       f'--signature_def={signature}',
       f'--input_exprs={expressions}',
       f'--outdir={tmp_path / signature}',
-    )
+    ]
+
+  def results(signature):
     return {
       path.stem: np.load(path, allow_pickle=True)
       for path in (tmp_path / signature).glob('*.npy')
     }
 
   raw = _raw(fitted)
-  found = run('sample', 'num_rows=20;seed=5')
+  rows = people.schema.validate(people.table[1:4], fitting=False)
+  given = _arrays(raw, rows)
+  lists = ';'.join(f'{k}={v.tolist()!r}' for k, v in given.items())
+  _saved_model_cli(
+    command('sample', 'num_rows=20;seed=5'), command('log_prob', lists)
+  )
+  found = results('sample')
   want = _arrays(raw, fitted.sample(20, seed=5))
   assert sorted(found) == sorted(want)
   np.testing.assert_array_equal(found['age'], want['age'])
   cities = [city.decode() for city in found['city']]
   assert cities == want['city'].tolist()
-  rows = people.schema.validate(people.table[1:4], fitting=False)
-  given = _arrays(raw, rows)
-  lists = ';'.join(f'{k}={v.tolist()!r}' for k, v in given.items())
-  found = run('log_prob', lists)
   np.testing.assert_allclose(
-    found['log_prob'], fitted.log_prob(people.table[1:4]), rtol=1e-5, atol=1e-5
+    results('log_prob')['log_prob'],
+    fitted.log_prob(people.table[1:4]),
+    rtol=1e-5,
+    atol=1e-5,
   )
 
 

@@ -5,14 +5,13 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import types
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests import forked
 from tests.grids import thinned
 from tests.tabular import small_table
 from tfdpflows.accounting import LedgerError, PrivacyLedger
@@ -104,20 +103,10 @@ def killed(people, tmp_path, moment):
   arguments = json.dumps({**people.budget, **people.quick})
   (tmp_path / 'fit').mkdir()
   words = ['table.csv', 'schema.json', arguments]
-  process = subprocess.run(
-    [sys.executable, '-c', _FIT, moment, 'fit/model', *words],
-    cwd=tmp_path,
-    env={
-      **os.environ,
-      'PYTHONPATH': os.pathsep.join(sys.path),
-      'TF_CPP_MIN_LOG_LEVEL': '3',
-    },
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
-  assert process.returncode == -signal.SIGKILL, process.stderr
+  log = tmp_path / 'log.txt'
+  program = ['-c', _FIT, moment, 'fit/model', *words]
+  status = forked.run(program, log, folder=tmp_path)
+  assert status == -signal.SIGKILL, log.read_text()
   return tmp_path / 'fit'
 
 

@@ -1,19 +1,15 @@
 """Replicas of one process: how rows are dealt out, and training on two."""
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import small_training
 import tensorflow as tf
 
+from tests import forked
 from tests.grids import thinned
 from tfdpflows.training import replicas
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.core
@@ -51,20 +47,15 @@ def test_strategies_out_of_step_are_refused_by_name(name, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('marks', thinned(['not full', 'full'], 1))
-def test_two_virtual_cpus(marks):
+def test_two_virtual_cpus(marks, tmp_path):
   """Runs `two_replicas.py`, where the tests are."""
-  process = subprocess.run(
-    [
-      *(sys.executable, '-m', 'pytest', '-q', '-x', '-m', marks),
-      str(ROOT / 'tests' / 'training' / 'two_replicas.py'),
-    ],
-    cwd=ROOT,
-    check=False,
-    env={**os.environ, 'TFDPFLOWS_TWO_CPUS': '1', 'TF_CPP_MIN_LOG_LEVEL': '3'},
-    capture_output=True,
-    text=True,
-    timeout=600,
+  tests = pathlib.Path(__file__).with_name('two_replicas.py')
+  log = tmp_path / 'log.txt'
+  status = forked.run(
+    ['-m', 'pytest', '-q', '-x', '-n0', '-m', marks, str(tests)],
+    log,
+    environment={'TFDPFLOWS_TWO_CPUS': '1'},
   )
-  assert process.returncode == 0, (
-    process.stdout[-4000:] + process.stderr[-2000:]
-  )
+  said = log.read_text()
+  assert status == 0, said[-6000:]
+  assert ' passed' in said

@@ -102,7 +102,7 @@ def test_conditions_are_met_by_rejection(fitted):
 
 _WITHOUT_US = """
 import sys
-sys.modules['tfdpflows'] = None
+sys.modules['tfdpflows'] = sys.modules['keras'] = None
 import tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 sample = model.signatures['sample'](
@@ -115,7 +115,11 @@ assert list(model.signatures) == ['sample']
 def test_saved_model_needs_no_tfdpflows(fitted):
   subprocess.run(
     [sys.executable, '-c', _WITHOUT_US, fitted[1] / 'saved_model'],
-    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+    env={
+      **os.environ,
+      'TF_USE_LEGACY_KERAS': '0',
+      'TF_CPP_MIN_LOG_LEVEL': '3',
+    },
     check=True,
     timeout=120,
   )

@@ -129,7 +129,7 @@ def test_rows_with_conditions(fitted):
 
 _WITHOUT_US = """
 import sys
-sys.modules['tfdpflows'] = None
+sys.modules['tfdpflows'] = sys.modules['keras'] = None
 import numpy as np, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 log_prob = model.signatures['log_prob'](x=tf.constant(np.load(sys.argv[2])))
@@ -151,7 +151,11 @@ def test_saved_model_needs_no_tfdpflows(fitted, tmp_path):
       tmp_path / 'points.npy',
       tmp_path / 'found.npy',
     ],
-    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+    env={
+      **os.environ,
+      'TF_USE_LEGACY_KERAS': '0',
+      'TF_CPP_MIN_LOG_LEVEL': '3',
+    },
     check=True,
     timeout=120,
   )
