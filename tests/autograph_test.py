@@ -59,6 +59,44 @@ def test_layers_losses_and_usable(loss):
   assert model.optimizer.iterations == 2
 
 
+class _Called(keras.Model):
+  """Decides in its `__call__`, before that of Keras."""
+
+  def __init__(self, decide):
+    super().__init__()
+    self.dense, self.decide = keras.layers.Dense(1), decide
+
+  def __call__(self, x, training=None):
+    return super().__call__(self.decide(x), training=training)
+
+  def call(self, x):
+    return self.dense(x)
+
+
+def test_models_with_a_call_of_their_own():
+  model = tfdpflows.PrivateModel(_Called(_doubled))
+  model.compile(optimizer=_optimizer(), loss='mse')
+  model.fit(X, Y, verbose=0)
+  assert model.optimizer.iterations == 2
+
+
+def test_what_only_a_conversion_shows_is_refused():
+  """Unconverted it is an error that is caught, and nothing is decided."""
+
+  def hidden(x):
+    try:
+      if tf.reduce_max(x) > 20.0:
+        x = 0.0 * x
+    except TypeError:
+      pass
+    return x
+
+  model = tfdpflows.PrivateModel(_Called(hidden))
+  model.compile(optimizer=_optimizer(), loss='mse')
+  with pytest.raises(ValueError, match='for another'):
+    model.fit(X, Y, verbose=0)
+
+
 def test_preprocessing():
   flow = tfdpflows.flows.masked_autoregressive_flow(2, num_blocks=1)
   model = tfdpflows.DensityModel(flow, _doubled)

@@ -261,7 +261,7 @@ class PrivateModel(PrivatelyTrained):
           'must give one bool for each row, [batch].'
         )
       x, y = tf.nest.map_structure(lambda rows: _zeroed(rows, usable), (x, y))
-    outputs = self.model(x, training=training)
+    outputs = converted(self.model)(x, training=training)
     names = getattr(self.model, 'output_names', None)
     losses = self._row_losses(y, outputs, names)
     if losses.shape.rank != 1:

@@ -136,6 +136,17 @@ def test_no_bin_is_left_without_any_probability():
   )
 
 
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('std', [1e-12, 1e-10, 1e-4, 10.0])
+def test_noise_may_be_tiny_or_huge(std):
+  """A billion standard deviations below zero gave NaN."""
+  for seen in ([-0.5, -0.5], [1.5, -0.5], [0.0, 0.0]):
+    expected = np.array([0.7, 0.3])
+    found = adaptive_marginals.shrunken(Measured(np.array(seen), std), expected)
+    assert found.min() > 0
+    assert found.sum() == pytest.approx(1)
+
+
 def test_marginals_agree_about_the_columns_that_they_share():
   """And know more of them than each does, and than the histogram."""
   rng, errors = np.random.default_rng(0), []

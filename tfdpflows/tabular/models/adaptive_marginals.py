@@ -414,13 +414,12 @@ def _posterior(measured, expected, factor):
   mean, std = expected + trust * gap, np.sqrt(trust) * measured.std
   # The mean of what is above zero: mean plus std times the inverse Mills ratio.
   z = mean / std
-  above = special.log_ndtr(z)
-  hazard = np.exp(-(z**2) / 2 - above) / math.sqrt(2 * math.pi)
+  hazard = math.sqrt(2 / math.pi) / special.erfcx(-z / math.sqrt(2))
   return _Posterior(
     np.maximum(mean + std * hazard, _TINY),
     std**2,
     -(gap**2 / seen + np.log(seen)) / 2
-    + above
+    + special.log_ndtr(z)
     - special.log_ndtr(expected / np.sqrt(prior)),
   )
 
