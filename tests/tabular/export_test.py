@@ -4,30 +4,17 @@ import filecmp
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
 
-from tests.tabular import small_table
+from tests.tabular import alone, small_table
 from tfdpflows.tabular.raw_values import RawTable
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
 _ALONE = """
-import sys
-
-class Blocked:
-  def find_spec(self, name, path=None, target=None):
-    first = name.partition('.')[0]
-    if first in ('tfdpflows', 'tensorflow_probability', 'tf_keras'):
-      raise ImportError(f'{name} is blocked')
-
-sys.meta_path.insert(0, Blocked())
-# TensorFlow's own Keras is not needed either, and takes seconds.
-sys.modules['keras'] = None
 import numpy as np, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 given = np.load(sys.argv[2])
@@ -42,12 +29,6 @@ if 'log_prob' in model.signatures:
     **{k: tf.constant(v) for k, v in given.items()})['log_prob'].numpy()
 np.savez(sys.argv[3], **arrays)
 """
-
-
-def _env():
-  # With the variable of tfdpflows, TensorFlow itself would look for tf_keras.
-  kept = {k: v for k, v in os.environ.items() if k != 'TF_USE_LEGACY_KERAS'}
-  return {**kept, 'TF_CPP_MIN_LOG_LEVEL': '3'}
 
 
 @pytest.fixture(scope='module')
@@ -92,12 +73,7 @@ def _run_alone(synthesizer, path, table, folder):
   rows = synthesizer.schema.validate(table, fitting=False)
   np.savez(folder / 'given.npz', **_arrays(raw, rows))
   files = [path, folder / 'given.npz', folder / 'found.npz']
-  subprocess.run(
-    [sys.executable, '-c', _ALONE, *files],
-    env=_env(),
-    check=True,
-    timeout=300,
-  )
+  alone.run(_ALONE, *files)
   return raw, np.load(folder / 'found.npz')
 
 
@@ -125,11 +101,9 @@ def test_alone_it_gives_what_the_library_gives(
   )
 
 
-# `saved_model_cli` for one list of arguments after another, without Keras,
-# whose import takes longer than the tool.
+# `saved_model_cli` for one list of arguments after another.
 _TOOL = """
-import json, sys
-sys.modules['keras'] = None
+import json
 from tensorflow.python.tools import saved_model_cli
 for argv in json.loads(sys.argv[1]):
   sys.argv = ['saved_model_cli', *argv]
@@ -143,14 +117,7 @@ for argv in json.loads(sys.argv[1]):
 
 def _saved_model_cli(*commands):
   """Runs the tool of TensorFlow, and returns its output."""
-  return subprocess.run(
-    [sys.executable, '-c', _TOOL, json.dumps(commands)],
-    env=_env(),
-    check=True,
-    timeout=300,
-    capture_output=True,
-    text=True,
-  ).stdout
+  return alone.run(_TOOL, json.dumps(commands))
 
 
 @pytest.mark.full

@@ -118,7 +118,7 @@ def test_each_row_is_as_likely_in_a_sample():
   table = pa.table({'n': np.arange(40)})
   counts = np.zeros(40)
   for seed in range(2000):
-    batches = table.to_batches(max_chunksize=10)
+    batches = table.to_batches(max_chunksize=6)
     reader = pa.RecordBatchReader.from_batches(table.schema, batches)
     sample = row_blocks.sample_rows(
       Source.of(reader), NUMBERS, 'error', 8, seed

@@ -2,14 +2,12 @@
 
 import itertools
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.tabular import small_table
+from tests.tabular import alone, small_table
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, fitting
@@ -113,8 +111,6 @@ def test_round_trip_through_a_folder(fitted, saved, people, tmp_path):
 
 
 _WITHOUT_US = """
-import sys
-sys.modules['tfdpflows'] = sys.modules['keras'] = None
 import numpy as np, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 points = np.load(sys.argv[2])
@@ -131,22 +127,11 @@ def test_saved_model_needs_no_tfdpflows(fitted, saved, people, tmp_path):
   )
   points = codes + np.float32(0.5)
   np.save(tmp_path / 'points.npy', points)
-  subprocess.run(
-    [
-      sys.executable,
-      '-c',
-      _WITHOUT_US,
-      saved / 'saved_model',
-      tmp_path / 'points.npy',
-      tmp_path / 'result.npz',
-    ],
-    env={
-      **os.environ,
-      'TF_USE_LEGACY_KERAS': '0',
-      'TF_CPP_MIN_LOG_LEVEL': '3',
-    },
-    check=True,
-    timeout=120,
+  alone.run(
+    _WITHOUT_US,
+    saved / 'saved_model',
+    tmp_path / 'points.npy',
+    tmp_path / 'result.npz',
   )
   result = np.load(tmp_path / 'result.npz')
   distribution = fitted._distribution.distribution

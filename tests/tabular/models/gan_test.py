@@ -1,14 +1,12 @@
 """Generative adversarial networks: whole fits of a small table."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.tabular import small_table
+from tests.tabular import alone, small_table
 from tfdpflows import sampling
 from tfdpflows.tabular import Field, models
 from tfdpflows.tabular.schema import TableSchema
@@ -101,8 +99,6 @@ def test_conditions_are_met_by_rejection(fitted):
 
 
 _WITHOUT_US = """
-import sys
-sys.modules['tfdpflows'] = sys.modules['keras'] = None
 import tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 sample = model.signatures['sample'](
@@ -113,16 +109,7 @@ assert list(model.signatures) == ['sample']
 
 
 def test_saved_model_needs_no_tfdpflows(fitted):
-  subprocess.run(
-    [sys.executable, '-c', _WITHOUT_US, fitted[1] / 'saved_model'],
-    env={
-      **os.environ,
-      'TF_USE_LEGACY_KERAS': '0',
-      'TF_CPP_MIN_LOG_LEVEL': '3',
-    },
-    check=True,
-    timeout=120,
-  )
+  alone.run(_WITHOUT_US, fitted[1] / 'saved_model')
 
 
 @pytest.mark.parametrize('name', TINY)

@@ -2,9 +2,6 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import types
 
 import numpy as np
@@ -12,7 +9,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from tests.tabular import small_table
+from tests.tabular import alone, small_table
 from tfdpflows import flows
 from tfdpflows.tabular import Field, models
 from tfdpflows.tabular.encoding import TableEncoder
@@ -128,8 +125,6 @@ def test_rows_with_conditions(fitted):
 
 
 _WITHOUT_US = """
-import sys
-sys.modules['tfdpflows'] = sys.modules['keras'] = None
 import numpy as np, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 log_prob = model.signatures['log_prob'](x=tf.constant(np.load(sys.argv[2])))
@@ -142,22 +137,11 @@ def test_saved_model_needs_no_tfdpflows(fitted, tmp_path):
   distribution = fitted.model._distribution.distribution
   points = distribution.sample(7, seed=(1, 2)).numpy()
   np.save(tmp_path / 'points.npy', points)
-  subprocess.run(
-    [
-      sys.executable,
-      '-c',
-      _WITHOUT_US,
-      fitted.folder / 'saved_model',
-      tmp_path / 'points.npy',
-      tmp_path / 'found.npy',
-    ],
-    env={
-      **os.environ,
-      'TF_USE_LEGACY_KERAS': '0',
-      'TF_CPP_MIN_LOG_LEVEL': '3',
-    },
-    check=True,
-    timeout=120,
+  alone.run(
+    _WITHOUT_US,
+    fitted.folder / 'saved_model',
+    tmp_path / 'points.npy',
+    tmp_path / 'found.npy',
   )
   np.testing.assert_allclose(
     np.load(tmp_path / 'found.npy'), distribution.log_prob(points), atol=1e-4

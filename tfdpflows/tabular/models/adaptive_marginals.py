@@ -55,8 +55,9 @@ _FACTORS = np.logspace(-1.5, 2, 15)
 _EMPTY, _EM_STEPS, _EVIDENCE = 0.2, 12, 3.0
 # Learning rows: steps of Adam, and how many of them see the same rows.
 _STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
-# Steps of one call of TensorFlow: of a small table, calls would take a third of
-# the time, and the batches of all steps at once too much memory of a wide one.
+# Steps of one call of TensorFlow, a divisor of those with the same rows. Calls
+# would take a third of the time of a small table, and batches of all steps at
+# once too much memory of a wide one.
 _STEPS_OF_CALL = 20
 _BETA_1, _BETA_2 = 0.9, 0.999
 LEARNED_ROWS = _STEPS * _BATCH
@@ -382,12 +383,10 @@ def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:
   cells, empty = _posterior(measured, expected, excess), 0.0
   others = [_posterior(measured, expected, f * excess) for f in _FACTORS]
   dense = max(found.log_likelihood.sum() for found in others)
-  sparse, other, share = max(
-    (_with_empty(measured, found) for found in others),
-    key=lambda found: found[0],
-  )
-  if sparse > dense + _EVIDENCE:
-    cells, empty = other, share
+  mixed = [_with_empty(measured, found) for found in others]
+  best = int(np.argmax([likelihood for likelihood, _ in mixed]))
+  if mixed[best][0] > dense + _EVIDENCE:
+    cells, empty = others[best], mixed[best][1]
   mean = np.maximum((1 - empty) * cells.mean, _TINY)
   variance = (1 - empty) * (cells.variance + empty * cells.mean**2)
   variance = variance / measured.std**2 + _TINY
@@ -416,7 +415,7 @@ def _posterior(measured, expected, factor):
   z = mean / std
   hazard = math.sqrt(2 / math.pi) / special.erfcx(-z / math.sqrt(2))
   return _Posterior(
-    np.maximum(mean + std * hazard, _TINY),
+    mean + std * hazard,
     std**2,
     -(gap**2 / seen + np.log(seen)) / 2
     + special.log_ndtr(z)
@@ -428,8 +427,8 @@ def _with_empty(measured, cells):
   """Lets cells be empty, with the likeliest probability of that (by EM).
 
   Returns:
-    The log-likelihood of the measurement, the cells as given, and the
-    probability that each of them is empty.
+    The log-likelihood of the measurement, and the probability that each cell is
+    empty.
   """
   seen, variance = measured.probabilities, measured.std**2
   log_empty = -(seen**2 / variance + np.log(variance)) / 2
@@ -440,7 +439,7 @@ def _with_empty(measured, cells):
     both = np.logaddexp(one, other)
     empty = np.exp(one - both)
     share = np.clip(empty.mean(), _TINY, 1 - _TINY)
-  return both.sum(), cells, empty
+  return both.sum(), empty
 
 
 def with_columns(
