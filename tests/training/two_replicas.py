@@ -343,3 +343,20 @@ def test_other_strategies_are_refused_by_name():
 def test_outside_of_a_replica_there_is_no_noise_to_add():
   with TWO.scope(), pytest.raises(RuntimeError, match=r'strategy\.run'):
     replicas.is_first_replica()
+
+
+def test_banded_noise_is_refused():
+  sampler = sampling.CyclicPoissonSampler(
+    num_examples=300, sampling_probability=0.5, parts=2
+  )
+  plan = tfdpflows.TrainingPlan(
+    sampler,
+    gradients.Flat(1.0),
+    noise_multiplier=1.0,
+    steps=4,
+    noise='banded',
+  )
+  model = small_training.flow_model(plan, TWO)
+  with pytest.raises(ValueError, match='Banded noise is drawn on one replica'):
+    model.fit(small_training.table(), verbose=0)
+  assert not plan.ledger.entries

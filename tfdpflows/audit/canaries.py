@@ -270,9 +270,7 @@ class OneRunAudit(keras.callbacks.Callback):
     claim, delta, kwargs = self._claim, self._delta, {}
     plan = getattr(self.model.optimizer, 'plan', None)
     if plan is not None and claim is None:
-      claim = dp_accounting.SelfComposedDpEvent(
-        plan.sampler.event(plan.noise_multiplier), plan.step
-      )
+      claim = plan.event_after(plan.step)
       delta = plan.delta if delta is None else delta
       kwargs = {
         'accountant': plan.accountant,

@@ -26,6 +26,7 @@ from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.mechanisms.capped import (
   TruncatedSubsampledGaussianDpEvent,
 )
+from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
 
 # Which norm of a movement counts, in units of the noise, by the kind of noise.
 _NORMS = {
@@ -653,8 +654,9 @@ def _measured(entry, releases, distance):
       found.append(float(size / most))
     movements.append(max(found))
   number = sum(step >= 0 for step in steps)
-  if number > max(entry.count, 1):
-    problem = f'{number} steps were released, and {entry.count} are charged'
+  charged = entry.count * getattr(entry.event, 'parts', 1)
+  if number > max(charged, 1):
+    problem = f'{number} steps were released, and {charged} are charged'
   return ReplayedEntry(
     entry.label,
     entry.event,
@@ -678,6 +680,10 @@ def _declared(event, relation):
   elif isinstance(event, TruncatedSubsampledGaussianDpEvent):
     noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     return _declared(noise, relation)
+  elif isinstance(event, accounting.CyclicPoissonSampledDpEvent):
+    # A step moves by its row alone, not by what is correlated with it.
+    noise = cyclic_blocks(event)[0]
+    return _declared(dp_accounting.GaussianDpEvent(noise), relation)
   elif isinstance(getattr(event, 'event', None), dp_accounting.DpEvent):
     return _declared(event.event, relation)
   else:

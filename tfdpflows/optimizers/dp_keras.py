@@ -344,7 +344,9 @@ class DPOptimizer:
     """Adds the noise of one update; returns mean gradients and mean loss."""
     taken = self.noise_source.take(step)
     _, loss_noise, statistic_noise = self._noise_multipliers()
-    means = self._noised_means(sums['gradients'], self.noise_stddev, taken)
+    means = self._noised_means(
+      sums['gradients'], self.noise_stddev, taken, correlated=True
+    )
     loss = statistic = None
     if 'loss' in sums:
       stddev = loss_noise * self.loss_bound
@@ -355,7 +357,7 @@ class DPOptimizer:
     self._was_dp_gradients_called = True
     return self.clipping.finish(means, statistic), loss
 
-  def _noised_means(self, totals, stddev, taken):
+  def _noised_means(self, totals, stddev, taken, correlated=False):
     means = []
     # Much noise is drawn group by group, and after the sums: it is not in
     # memory together with the activations. A processor that waits in between
@@ -368,14 +370,14 @@ class DPOptimizer:
     )
     for group in groups(totals):
       with tf.control_dependencies((means[-1:] or group[:1]) if waits else []):
-        means += self._noised_group(group, stddev, taken)
+        means += self._noised_group(group, stddev, taken, correlated)
     return means
 
-  def _noised_group(self, totals, stddev, taken):
+  def _noised_group(self, totals, stddev, taken, correlated):
     # As one vector: fewer operations than for each tensor.
     sizes = [t.shape.num_elements() for t in totals]
     flat = tf.concat([tf.reshape(t, [-1]) for t in totals], 0)
-    flat = self.noise_source.add(taken, flat, stddev)
+    flat = self.noise_source.add(taken, flat, stddev, correlated)
     flat /= tf.cast(self.expected_batch_size, flat.dtype)
     parts = tf.split(flat, sizes)
     return [tf.reshape(part, t.shape) for part, t in zip(parts, totals)]

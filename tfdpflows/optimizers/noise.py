@@ -81,6 +81,7 @@ class GeneratorNoise:
     taken: tf.random.Generator,
     total: tf.Tensor,
     stddev: tf.Tensor | float,
+    correlated: bool = False,
   ) -> tf.Tensor:
     """Returns the sum over all replicas, with noise added once.
 
@@ -88,6 +89,8 @@ class GeneratorNoise:
       taken: the result of `take` for the update.
       total: `[size]`, the sum over the examples of this replica.
       stddev: standard deviation of the noise, a scalar.
+      correlated: whether the noise may depend on that of earlier updates, as a
+        plan says: where all updates together are what is used.
     """
     stddev = tf.cast(stddev, tf.float64)
     return noised(taken, total, stddev)
@@ -115,6 +118,7 @@ def noised(
   total: tf.Tensor,
   stddev: tf.Tensor,
   label: str = '',
+  noise: tf.Tensor | None = None,
 ) -> tf.Tensor:
   """Returns a sum with Gaussian noise; what an optimizer releases.
 
@@ -123,8 +127,10 @@ def noised(
     total: `[size]`.
     stddev: of the noise, a float64 scalar.
     label: of the charge, for `audit.replay`.
+    noise: `[size]`; by default it is drawn here.
   """
-  noise = normal(random, total.shape[0], stddev, total.dtype)
+  if noise is None:
+    noise = normal(random, total.shape[0], stddev, total.dtype)
   observer = _observer.current()
   if observer is None:
     return total + noise

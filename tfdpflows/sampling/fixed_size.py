@@ -6,6 +6,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import Fixed, check_integer
+from tfdpflows.randomness import Randomness
 from tfdpflows.sampling.units import in_words
 
 
@@ -39,6 +40,9 @@ class FixedSizeSampler(Fixed):
   Raises:
     ValueError: for values out of range.
 
+  Attributes:
+    parts: 1, see `PoissonSampler`.
+
   #### Example
 
   >>> import numpy as np
@@ -49,6 +53,8 @@ class FixedSizeSampler(Fixed):
   >>> len(set(rows)), weights.min()
   (100, 1.0)
   """
+
+  parts = 1
 
   def __init__(self, *, num_examples: int, batch_size: int):
     self.num_examples = check_integer('num_examples', num_examples)
@@ -108,6 +114,12 @@ class FixedSizeSampler(Fixed):
       self.num_examples, self.batch_size, replace=False, shuffle=False
     )
     return drawn, np.ones(self.batch_size, np.float32)
+
+  def draw_step(
+    self, randomness: Randomness, label: str, step: int
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Draws the batch of a step, as `PoissonSampler.draw_step` does."""
+    return self.draw(randomness.numpy('batch', label, step))
 
   def batch(
     self, data: np.ndarray, rng: np.random.Generator

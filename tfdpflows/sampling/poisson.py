@@ -11,7 +11,7 @@ import numpy as np
 from tfdpflows._checks import Fixed, check_integer
 from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent
 from tfdpflows.accounting.mechanisms import overflow
-from tfdpflows.randomness import drawn_below
+from tfdpflows.randomness import Randomness, drawn_below
 from tfdpflows.sampling.units import in_words
 
 # A larger probability is a mistake: it costs rows, and privacy where an
@@ -52,6 +52,10 @@ class PoissonSampler(Fixed):
   Raises:
     ValueError: for values out of range.
 
+  Attributes:
+    parts: number of parts of the rows that take turns: 1. A charge is for as
+      many steps, and has the `event`.
+
   #### Example
 
   >>> import numpy as np
@@ -63,6 +67,8 @@ class PoissonSampler(Fixed):
   >>> len(rows) % 64, bool(rows.sum() == 3 * weights.sum())
   (0, True)
   """
+
+  parts = 1
 
   def __init__(
     self,
@@ -169,12 +175,19 @@ class PoissonSampler(Fixed):
       drawn = rng.choice(
         drawn, self.max_batch_size, replace=False, shuffle=False
       )
-    padded = self.chunk * max(1, -(-len(drawn) // self.chunk))
-    numbers = np.zeros(padded, np.int64)
-    numbers[: len(drawn)] = drawn
-    weights = np.zeros(padded, np.float32)
-    weights[: len(drawn)] = 1
-    return numbers, weights
+    return padded(drawn, self.chunk)
+
+  def draw_step(
+    self, randomness: Randomness, label: str, step: int
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Draws the batch of a step of a training, see `draw`.
+
+    Args:
+      randomness: the `Randomness` of the training.
+      label: its name.
+      step: number of the step.
+    """
+    return self.draw(randomness.numpy('batch', label, step))
 
   def batch(
     self, data: np.ndarray, rng: np.random.Generator
@@ -201,6 +214,26 @@ class PoissonSampler(Fixed):
     if self._sizes is None:
       self._sizes = BinomialSizes(n, probability)
     return subset(n, self._sizes.draw(rng), rng)
+
+
+def padded(drawn: np.ndarray, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+  """Pads a batch to a multiple of `chunk`; see `PoissonSampler.draw`.
+
+  Args:
+    drawn: numbers of rows, int64 `[size]`.
+    chunk: a positive integer.
+
+  >>> import numpy as np
+  >>> numbers, weights = padded(np.array([5, 7]), 4)
+  >>> numbers.tolist(), weights.tolist()
+  ([5, 7, 0, 0], [1.0, 1.0, 0.0, 0.0])
+  """
+  size = chunk * max(1, -(-len(drawn) // chunk))
+  numbers = np.zeros(size, np.int64)
+  numbers[: len(drawn)] = drawn
+  weights = np.zeros(size, np.float32)
+  weights[: len(drawn)] = 1
+  return numbers, weights
 
 
 class BinomialSizes:

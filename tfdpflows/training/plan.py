@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from tfdpflows import accounting, gradients, optimizers, sampling
 from tfdpflows._checks import Fixed, check_fraction, check_integer
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.randomness import Randomness
+from tfdpflows.training.mechanism import BANDED, INDEPENDENT, Mechanism
 from tfdpflows.training.step_noise import StepNoise
 from tfdpflows.training.steps import TrainingSteps
 
@@ -24,6 +26,7 @@ _OPTIMIZERS = {
   'sgd': optimizers.DPKerasSGD,
 }
 _LABEL = 'DP-SGD'
+_MOST_BANDS = 64
 
 
 class TrainingPlan(Fixed):
@@ -54,6 +57,12 @@ class TrainingPlan(Fixed):
   whose gradient is clipped as a whole. The charge is marked with the name of
   the unit, and a ledger of rows refuses it.
 
+  With `noise='banded'` a step takes back a part of the noise of the steps
+  before it, so that sums of gradients over many steps, which are what training
+  is made of, have less noise at the same epsilon: a matrix mechanism on cyclic
+  Poisson samples (Choquette-Choo et al. 2023; `training.mechanism`). A charge
+  is for as many steps as there are parts, and made before the first of them.
+
   Args:
     sampler: a sampler, such as `sampling.PoissonSampler`.
     clipping: a clipping strategy, such as `gradients.Flat`.
@@ -69,6 +78,12 @@ class TrainingPlan(Fixed):
     randomness: a `Randomness` that replaces `seed`.
     units: the `sampling.Units` that are protected, in place of rows; the
       sampler then draws `units.num_units` examples.
+    noise: 'independent' from step to step, or 'banded', which needs a
+      `sampling.CyclicPoissonSampler` of two parts or more and has as many bands
+      as there are parts. Trained on one replica.
+
+  Attributes:
+    mechanism: the `training.mechanism.Mechanism` of sampler, noise and steps.
 
   Raises:
     ValueError: for values out of range, or a ledger of another privacy unit.
@@ -87,7 +102,9 @@ class TrainingPlan(Fixed):
 
   def __init__(
     self,
-    sampler: sampling.PoissonSampler | sampling.FixedSizeSampler,
+    sampler: sampling.PoissonSampler
+    | sampling.FixedSizeSampler
+    | sampling.CyclicPoissonSampler,
     clipping: gradients.Strategy,
     *,
     noise_multiplier: float,
@@ -99,6 +116,7 @@ class TrainingPlan(Fixed):
     seed: int | None = None,
     randomness: Randomness | None = None,
     units: sampling.Units | None = None,
+    noise: str = 'independent',
   ):
     if not noise_multiplier > 0:
       raise ValueError(
@@ -118,6 +136,7 @@ class TrainingPlan(Fixed):
     self.clipping = clipping
     self.noise_multiplier = float(noise_multiplier)
     self.steps = check_integer('steps', steps)
+    self.mechanism = Mechanism(sampler, noise, self.steps)
     self.accountant = accountant
     self.delta = check_fraction('delta', delta)
     self.label = label
@@ -141,6 +160,8 @@ class TrainingPlan(Fixed):
     accountant: str = 'pld',
     spent: dp_accounting.DpEvent | None = None,
     units: sampling.Units | None = None,
+    noise: str = 'independent',
+    bands: int | None = None,
     **kwargs: Any,
   ) -> TrainingPlan:
     """Makes a plan with the least noise for a budget.
@@ -160,6 +181,11 @@ class TrainingPlan(Fixed):
       accountant: name of the accountant.
       spent: `DpEvent` of other mechanisms in the same budget.
       units: see the class.
+      noise: see the class. With 'banded' batches are cyclic Poisson samples, of
+        `num_examples` and `expected_batch_size`; give no `sampler`.
+      bands: number of bands of the noise, and of parts of the rows; by default
+        the power of two, up to 64, with which sums over steps have the least
+        noise. Where that is 1, noise is independent.
       **kwargs: further arguments of the plan.
 
     Returns:
@@ -181,42 +207,52 @@ class TrainingPlan(Fixed):
         'Give either `num_examples` and `expected_batch_size`, for Poisson '
         'batches, or `sampler`.'
       )
+    if sampler is None and not 0 < expected_batch_size <= num_examples:
+      raise ValueError(
+        f'expected_batch_size is {expected_batch_size}; it must be in '
+        f'(0, num_examples={num_examples}].'
+      )
+    if bands is not None and (sampler is not None or noise != BANDED):
+      raise ValueError(
+        "`bands` is for noise='banded' with `num_examples` and "
+        '`expected_batch_size`; a sampler has as many bands as parts.'
+      )
+    budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
+    chooses_bands = sampler is None and noise == BANDED
     if sampler is None:
-      if not 0 < expected_batch_size <= num_examples:
-        raise ValueError(
-          f'expected_batch_size is {expected_batch_size}; it must be in '
-          f'(0, num_examples={num_examples}].'
-        )
       sampler = sampling.PoissonSampler(
         num_examples=num_examples,
         sampling_probability=expected_batch_size / num_examples,
       )
     if steps is None:
       steps = max(1, round(epochs * sampler.steps_per_epoch))
-    budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
-    noise_multiplier = accounting.calibrate_noise_multiplier(
-      lambda sigma: dp_accounting.SelfComposedDpEvent(
-        sampler.event(sigma), steps
-      ),
-      budget,
+    calibrate = functools.partial(
+      accounting.calibrate_noise_multiplier,
+      budget=budget,
       spent=spent,
       accountant=accountant,
       neighboring_relation=_relation(kwargs.get('ledger')),
     )
+    mechanism = Mechanism(
+      sampler, INDEPENDENT if chooses_bands else noise, steps
+    )
+    if chooses_bands:
+      mechanism = _banded(mechanism, bands, calibrate)
     noise_multiplier = charged_noise_multiplier(
-      sampler.event,
-      noise_multiplier,
+      mechanism.event,
+      calibrate(mechanism.event_of_all),
       ledger=kwargs.get('ledger'),
       label=kwargs.get('label', _LABEL),
     )
     plan = cls(
-      sampler,
+      mechanism.sampler,
       clipping,
       noise_multiplier=noise_multiplier,
       steps=steps,
       accountant=accountant,
       delta=delta,
       units=units,
+      noise=mechanism.noise,
       **kwargs,
     )
     if plan._ledger is None:
@@ -230,7 +266,17 @@ class TrainingPlan(Fixed):
   @property
   def event(self) -> dp_accounting.DpEvent:
     """The `DpEvent` of the whole training."""
-    return dp_accounting.SelfComposedDpEvent(self._steps.event, self.steps)
+    return self.mechanism.event_of_all(self.noise_multiplier)
+
+  def event_after(self, steps: int) -> dp_accounting.DpEvent:
+    """Returns the `DpEvent` of the first steps.
+
+    Args:
+      steps: how many, from 0 to all.
+    """
+    return dp_accounting.SelfComposedDpEvent(
+      self._steps.event, self.mechanism.charges(steps)
+    )
 
   @property
   def step(self) -> int:
@@ -278,12 +324,17 @@ class TrainingPlan(Fixed):
     relation = _relation(self._ledger)
     accountant = accounting.create_accountant(self.accountant, relation)
     steps = self.steps if steps is None else steps
-    accountant.compose(self._steps.event, steps)
+    accountant.compose(self.event_after(steps))
     return accountant.get_epsilon(self.delta)
 
   def privacy_statement(self) -> accounting.PrivacyStatement:
     """Returns what has been spent so far, as a `PrivacyStatement`."""
     notes = [f'Clipping: {self.clipping!r}.']
+    if self.mechanism.noise == BANDED:
+      notes.append(
+        f'Noise: each step takes back a part of that of the steps before it, '
+        f'by a matrix of {len(self.mechanism.coefficients)} bands.'
+      )
     if self.units is not None:
       notes.append(f'Units: {self.units.describe()}.')
     return accounting.privacy_statement(
@@ -409,3 +460,42 @@ def _relation(ledger):
   if ledger is None:
     return dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   return ledger.neighboring_relation
+
+
+def _banded(independent, bands, calibrate):
+  """Returns the `Mechanism` with banded noise in place of independent noise.
+
+  Args:
+    independent: the `Mechanism` with Poisson batches.
+    bands: see `TrainingPlan.for_epsilon`.
+    calibrate: returns the noise multiplier of a function of it to a `DpEvent`.
+  """
+  sampler, steps = independent.sampler, independent.steps
+
+  def with_bands(bands):
+    probability = bands * sampler.sampling_probability
+    if not (bands >= 2 and probability <= 1):
+      raise ValueError(
+        f'bands is {bands}; it must be 2 or more, and at most num_examples / '
+        f'expected_batch_size, {1 / sampler.sampling_probability:g}: a batch '
+        'has only rows of the part whose turn it is.'
+      )
+    cyclic = sampling.CyclicPoissonSampler(
+      num_examples=sampler.num_examples,
+      sampling_probability=probability,
+      parts=bands,
+    )
+    return Mechanism(cyclic, BANDED, steps)
+
+  if bands is not None:
+    return with_bands(check_integer('bands', bands))
+  best = independent
+  least = best.error(calibrate(best.event_of_all))
+  bands = 2
+  while bands <= min(_MOST_BANDS, 1 / sampler.sampling_probability):
+    found = with_bands(bands)
+    error = found.error(calibrate(found.event_of_all))
+    if error >= least:
+      break
+    best, least, bands = found, error, 2 * bands
+  return best

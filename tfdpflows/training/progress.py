@@ -117,12 +117,14 @@ class Progress(keras.callbacks.Callback):
     if self._bar.disable or not progress.is_logged():
       return
     plan, done = self._plan, _steps_done(self.model.optimizer)
+    parts = plan.sampler.parts
     logging.info(
-      'Training: %d of %d steps are left. Each is charged as: %s. Epsilon is '
+      'Training: %d of %d steps are left. %s charged as: %s. Epsilon is '
       '%.3g now and %.3g at the end, at delta %g (%s). Ledger: %s.',
       plan.steps - done,
       plan.steps,
-      describe_event(plan.sampler.event(plan.noise_multiplier)),
+      'Each is' if parts == 1 else f'Each {parts} of them are',
+      describe_event(plan.event.event),
       epsilon_after(plan, done),
       epsilon_after(plan, plan.steps),
       plan.delta,
@@ -183,8 +185,8 @@ def epsilon_after(plan: TrainingPlan, steps: int) -> float:
     if entry.label != plan.label and entry.count
   ]
   (epsilon,) = calibration.epsilon_after(
-    plan.sampler.event(plan.noise_multiplier),
-    [steps],
+    plan.event.event,
+    [plan.mechanism.charges(steps)],
     delta=plan.delta,
     spent=dp_accounting.ComposedDpEvent(spent),
     accountant=plan.accountant,

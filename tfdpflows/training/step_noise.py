@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdpflows.optimizers.noise import noised
 from tfdpflows.training import replicas
+from tfdpflows.training.banded_noise import BandedNoise
 
 if TYPE_CHECKING:
   from tfdpflows.optimizers import DPOptimizer
@@ -62,6 +63,8 @@ class StepNoise:
     self.optimizer, self.facts = None, None
     key = self.plan.randomness.key('noise', self.plan.label)
     self._key = key[:_KEY_BYTES]
+    coefficients = self.plan.mechanism.coefficients
+    self._banded = BandedNoise(coefficients) if len(coefficients) > 1 else None
     self.done = _variable()
     self.checkpointed = {'plan_step': self.done}
     # In no checkpoint: what was used stays used when weights are taken back.
@@ -133,7 +136,7 @@ class StepNoise:
     """Returns what an update releases of the rows, as the optimizer is now."""
     config = json.dumps(optimizer.clipping.get_config(), default=_plain)
     return {
-      _NOISE: self.plan.sampler.event(optimizer.noise_multiplier),
+      _NOISE: self.plan.mechanism.event(optimizer.noise_multiplier),
       # Another one that is alike would have another state.
       'clipping': (optimizer.clipping, config),
       **{name: getattr(optimizer, name) for name in _SETTINGS},
@@ -183,13 +186,19 @@ class StepNoise:
     taken: tuple[StepStream, tf.Tensor],
     total: tf.Tensor,
     stddev: tf.Tensor | float,
+    correlated: bool = False,
   ) -> tf.Tensor:
     """Returns the sum over all replicas, with noise added once."""
     stream, factor = taken
     # One replica adds the noise of all, before anybody sees the whole sum.
     if replicas.is_first_replica():
       stddev = tf.cast(stddev, tf.float64) * factor
-      total = noised(stream, total, stddev, self.plan.label)
+      noise = None
+      if correlated and self._banded is not None:
+        allowed = tf.math.is_finite(factor)
+        noise = self._banded.rows(stream, total.shape[0], total.dtype, allowed)
+        noise *= tf.cast(stddev, total.dtype)
+      total = noised(stream, total, stddev, self.plan.label, noise)
     return replicas.sum_over_replicas(total)
 
 
@@ -220,6 +229,7 @@ class StepStream:
   def __init__(self, key: bytes, step: tf.Tensor | int):
     if len(key) != _KEY_BYTES:
       raise ValueError(f'The key has {len(key)} bytes; it needs {_KEY_BYTES}.')
+    self._bytes = key
     key = np.frombuffer(key, np.uint64)
     self._key = key[:1]
     # Draws differ in the upper half; the lower one counts blocks of a draw,
@@ -227,7 +237,13 @@ class StepStream:
     self._low = key[1]
     self.step = step
     self._high = key[2] + tf.cast(step, tf.uint64) * _DRAWS
-    self._draws = 0
+    self.draws = 0
+
+  def at(self, step: tf.Tensor | int, draws: int) -> StepStream:
+    """Returns the stream of another step, of which `draws` were drawn."""
+    stream = StepStream(self._bytes, step)
+    stream.draws = draws
+    return stream
 
   def uniform_full_int(
     self, shape: Sequence[int], dtype: tf.DType = tf.uint64
@@ -241,13 +257,13 @@ class StepStream:
     Raises:
       ValueError: after 256 draws.
     """
-    if self._draws == _DRAWS:
+    if self.draws == _DRAWS:
       raise ValueError(
         f'A step has {_DRAWS} draws, and they are used up: draw more numbers '
         'at a time.'
       )
-    counter = tf.stack([tf.constant(self._low), self._high + self._draws])
-    self._draws += 1
+    counter = tf.stack([tf.constant(self._low), self._high + self.draws])
+    self.draws += 1
     return tf.raw_ops.StatelessRandomUniformFullIntV2(
       shape=shape, key=self._key, counter=counter, alg=_PHILOX, dtype=dtype
     )

@@ -18,6 +18,7 @@ from tfdpflows.optimizers.noise import current_strategy
 from tfdpflows.sampling.poisson import PoissonSampler
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.training import replicas
+from tfdpflows.training.mechanism import BANDED
 from tfdpflows.training.step_noise import StepNoise
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ class TrainingSteps:
 
   Attributes:
     plan: see above.
-    event: the `DpEvent` of a step, as the plan was made.
+    event: the `DpEvent` of a charge, as the plan was made.
     next: number of the first step that is not drawn.
     replays: whether steps of an earlier process may be made again.
   """
 
   def __init__(self, plan: TrainingPlan):
     self.plan = plan
-    self.event = plan.sampler.event(plan.noise_multiplier)
+    self.event = plan.mechanism.event(plan.noise_multiplier)
     self.next = 0
     self.replays = False
     self._reservation = self._table = None
@@ -99,7 +100,7 @@ class TrainingSteps:
     workers.agree(
       lambda: self._reserve(self._random_name, workers, resume=True)
     )
-    steps = max(self.next, self._reservation.charged)
+    steps = max(self.next, self._charged_steps)
     self._charged_earlier = self.next = workers.greatest(steps)
 
   @contextlib.contextmanager
@@ -189,6 +190,11 @@ class TrainingSteps:
     """
     x = arrays(x)
     strategy, plan = current_strategy(), self.plan
+    if plan.mechanism.noise == BANDED and strategy.num_replicas_in_sync > 1:
+      raise ValueError(
+        'Banded noise is drawn on one replica: train outside of the '
+        "tf.distribute strategy, or with noise='independent'."
+      )
     workers = replicas.Workers(strategy)
     steps = plan.remaining_steps if steps is None else steps
     workers.agree(lambda: self._check(x, steps, workers))
@@ -202,8 +208,7 @@ class TrainingSteps:
       training = self._training
       try:
         while (step := self._draw(training, stop)) is not None:
-          random = plan.randomness.numpy('batch', plan.label, step)
-          drawn = plan.sampler.draw(random)
+          drawn = plan.sampler.draw_step(plan.randomness, plan.label, step)
           for share, weights in workers.shares(*_pad_to(sizes, *drawn)):
             if plan.units is not None:
               share, weights = plan.units.batch(share, weights)
@@ -319,19 +324,21 @@ class TrainingSteps:
     plan = self.plan
     reservation = plan.ledger.reserve(
       self.event,
-      plan.steps,
+      plan.mechanism.charges(plan.steps),
       plan.label,
       resume=resume,
       randomness_id=identity,
       privacy_unit=plan.privacy_unit,
     )
     # The account of a worker that is not the chief begins anew.
-    if resume and workers.is_chief and reservation.charged < self.next:
+    charges = plan.mechanism.charges(self.next)
+    if resume and workers.is_chief and reservation.charged < charges:
+      charged = reservation.charged * plan.sampler.parts
       raise ValueError(
         f'The optimizer has made {self.next} steps, and the ledger has charged '
-        f'{reservation.charged}: it is not the ledger of that training. Give '
-        'the plan the one it was charged to, PrivacyLedger.open(path); under '
-        'several workers resume inside of strategy.scope().'
+        f'{charged}: it is not the ledger of that training. Give the plan the '
+        'one it was charged to, PrivacyLedger.open(path); under several '
+        'workers resume inside of strategy.scope().'
       )
     self._reservation = reservation
     return []
@@ -343,7 +350,7 @@ class TrainingSteps:
       identity = randomness_id(self._random_name, facts)
       self._reserve(identity, workers, resume=self.replays)
       if self.replays:
-        self._charged_earlier = self._reservation.charged
+        self._charged_earlier = self._charged_steps
     self._table = self._table or table
     if self._table != table:
       raise ValueError(
@@ -352,7 +359,7 @@ class TrainingSteps:
       )
     if not workers.alone:
       # The others would not wait for the chief to charge block by block.
-      self._reservation.ensure(self.next + steps)
+      self._reservation.ensure(self.plan.mechanism.charges(self.next + steps))
     return []
 
   def _draw(self, training, stop):
@@ -361,18 +368,24 @@ class TrainingSteps:
     `None` where there is none left, or `training` is over.
     """
     # A block is what an interrupted training may lose, see `resume`.
-    block = max(1, self.plan.sampler.steps_per_epoch // 10)
+    mechanism = self.plan.mechanism
+    block = mechanism.charges(max(1, self.plan.sampler.steps_per_epoch // 10))
     with self._lock:
       step = self.next
       if step >= stop or self._training is not training:
         return None
-      self._reservation.ensure(step + 1, block)
+      self._reservation.ensure(mechanism.charges(step + 1), block)
       self.next = step + 1
       if training is None:
         self._handed_out = self.next
       else:
         training.noise.charged(self.next)
       return step
+
+  @property
+  def _charged_steps(self):
+    charged = self._reservation.charged * self.plan.sampler.parts
+    return min(charged, self.plan.steps)
 
   def _first_open(self):
     """Returns the first step that the optimizer in training may make."""
