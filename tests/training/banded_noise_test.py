@@ -363,6 +363,8 @@ def test_bad_input():
     plan(noise='banded', sampler=poisson, **no_sizes)
   with pytest.raises(ValueError, match='Give a CyclicPoissonSampler'):
     _plan(parts=1)
+  with pytest.raises(ValueError, match='noise_variance_correction is for'):
+    _plan().optimizer('adabelief', noise_variance_correction=True)
 
 
 def test_independent_noise_on_parts_that_take_turns():

@@ -356,11 +356,19 @@ class TrainingPlan(Fixed):
         `loss_bound`, see `optimizers.DPOptimizer`.
 
     Raises:
-      ValueError: for another name.
+      ValueError: for another name, or `noise_variance_correction` with banded
+        noise.
     """
     if name not in _OPTIMIZERS:
       raise ValueError(
         f'There is no optimizer {name!r}; there are {sorted(_OPTIMIZERS)}.'
+      )
+    if self.mechanism.noise == BANDED and kwargs.get(
+      'noise_variance_correction'
+    ):
+      raise ValueError(
+        'noise_variance_correction is for noise that is independent from step '
+        "to step, and that of the plan is 'banded': leave it out."
       )
     noise_source = StepNoise(self._steps)
     optimizer = _OPTIMIZERS[name](
