@@ -14,6 +14,7 @@ Seeds make the results reproducible and therefore not private.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 
 import numpy as np
@@ -31,6 +32,8 @@ DELTA = 1e-5
 EPSILONS = (1.0, 3.0, 8.0)
 NOISE = ('independent', 'banded')
 STEPS, BATCH = 1000, 600
+# Rows of the unit ball are about as wide as the base of a flow after it.
+_SCALE = 8.0
 _KEYS = ('task', 'epsilon', 'noise', 'learning_rate', 'seed')
 
 
@@ -101,9 +104,9 @@ def _mnist():
   return _images(x, y.astype(int), test_x, test_y.astype(int), 255.0)
 
 
-def _lifesci():
-  rows = density_datasets.load('lifesci')
-  train, test = (part * 8.0 for part in rows.split(0))
+def _density(name):
+  rows = density_datasets.load(name)
+  train, test = (part * _SCALE for part in rows.split(0))
   kept = len(train) - len(train) // 10
 
   def model(seed):
@@ -118,7 +121,7 @@ def _lifesci():
     # Of rows in the unit ball; a few that are far off do not decide.
     return float(
       tf.reduce_mean(tf.maximum(log_probs, -50.0))
-      + train.shape[1] * np.log(8.0)
+      + train.shape[1] * np.log(_SCALE)
     )
 
   return Task(
@@ -134,7 +137,12 @@ def _lifesci():
   )
 
 
-TASKS = {'digits': _digits, 'lifesci': _lifesci, 'mnist': _mnist}
+TASKS = {
+  'digits': _digits,
+  'lifesci': functools.partial(_density, 'lifesci'),
+  'mnist': _mnist,
+  'pinwheel': functools.partial(_density, 'pinwheel'),
+}
 
 
 def run(

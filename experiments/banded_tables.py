@@ -1,0 +1,76 @@
+r"""The table of correlated noise, in RESULTS.md.
+
+python -m experiments.banded_tables
+"""
+
+from __future__ import annotations
+
+from absl import app
+
+from experiments import banded_noise, results_document
+from experiments.results_document import markdown_table, mean_cell
+
+_TEXT = (
+  'A classifier of images (MNIST, one hidden layer of 128 units, SGD; accuracy '
+  'on test rows) and a masked autoregressive flow (life sciences, 3 blocks of '
+  '2 x 64 units, Adam; nats of test rows) with independent and with banded noise '
+  '(`TrainingPlan.for_epsilon(noise=...)`), {steps} steps with batches of '
+  '{batch} on average and delta {delta:g}. The learning rate is the best of '
+  'four on a tenth of the rows that nothing is trained on, by the first seed: '
+  'not charged, for both alike. Noise in sums is that of the sums of gradients '
+  'over steps, over the clip. Mean (standard deviation) over seeds.'
+)
+
+
+def section(folder):
+  """Returns the section of the results in a folder, as Markdown."""
+  parts = ['## Correlated noise']
+  for content, _ in results_document.load_results(folder, 'banded_noise*.json'):
+    parts.append(
+      _TEXT.format(**{k: content[k] for k in ('steps', 'batch', 'delta')})
+    )
+    runs = content['runs']
+    for task in dict.fromkeys(run['task'] for run in runs):
+      parts.append(f'### {task}')
+      parts.append(_table([run for run in runs if run['task'] == task]))
+  return '\n\n'.join(parts)
+
+
+def _table(runs):
+  lines = [
+    ['epsilon', 'noise', 'bands', 'noise in sums', 'learning rate', 'score']
+  ]
+  for epsilon in sorted({run['epsilon'] for run in runs}):
+    for noise in banded_noise.NOISE:
+      found = [
+        run
+        for run in runs
+        if (run['epsilon'], run['noise']) == (epsilon, noise)
+      ]
+      first = [run for run in found if run['seed'] == found[0]['seed']]
+      chosen = max(first, key=lambda run: run['apart'])
+      scores = [
+        run['test']
+        for run in found
+        if run['learning_rate'] == chosen['learning_rate']
+      ]
+      lines.append(
+        [
+          f'{epsilon:g}',
+          noise,
+          str(chosen['bands']),
+          f'{chosen["error_of_sums"]:.3g}',
+          f'{chosen["learning_rate"]:g}',
+          mean_cell(scores),
+        ]
+      )
+  return markdown_table(lines)
+
+
+if __name__ == '__main__':
+  results_document.define_flags()
+  app.run(
+    lambda argv: results_document.main(
+      argv, 'banded', 'experiments/banded_tables.py', section
+    )
+  )

@@ -1,0 +1,20 @@
+import json
+
+from experiments import banded_noise, banded_tables
+
+
+def test_smoke(tmp_path):
+  path = tmp_path / 'banded_noise.json'
+  options = {'epsilons': (8.0,), 'output': str(path), 'smoke': True}
+  found = banded_noise.run(['digits'], **options)
+  assert [run['noise'] for run in found.runs] == ['independent'] * 2 + [
+    'banded'
+  ] * 2
+  assert [run['bands'] for run in found.runs] == [1, 1, 2, 2]
+  assert all(7.9 < run['epsilon_spent'] <= 8.0 for run in found.runs)
+  assert banded_noise.run(['digits'], **options).runs == found.runs
+  flows = banded_noise.run(['pinwheel'], epsilons=(1.0,), smoke=True).runs
+  assert all(-50.0 < run['test'] < 10.0 for run in flows)
+  path.write_text(json.dumps({**json.loads(path.read_text()), 'smoke': False}))
+  section = banded_tables.section(tmp_path)
+  assert section.count('| 8 |') == 2 and '| banded | 2 |' in section
