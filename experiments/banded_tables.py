@@ -13,8 +13,8 @@ from experiments.results_document import markdown_table, mean_cell
 _TEXT = (
   'A classifier of images (MNIST, one hidden layer of 128 units, SGD; accuracy '
   'on test rows) and a masked autoregressive flow (life sciences, 3 blocks of '
-  '2 x 64 units, Adam; nats of test rows) with independent and with banded '
-  'noise (`TrainingPlan.for_epsilon(noise=...)`), {steps} steps with batches of '
+  '2 x 64 units, Adam; nats of test rows) with independent and banded noise '
+  '(`TrainingPlan.for_epsilon(noise=...)`), {steps} steps with batches of '
   '{batch} on average and delta {delta:g}. The learning rate is the best of '
   'four on a tenth of the rows that nothing is trained on, by the first seed: '
   'not charged, for both alike. Noise in sums is that of the sums of gradients '
