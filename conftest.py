@@ -1,9 +1,21 @@
 """Order of the files, and what one leaves behind for the next."""
 
 import gc
+import os
 import sys
 
 import pytest
+
+# Where several processes share the processors, threads of one operation wait
+# for each other in turns: a tenth of all work. Without --numprocesses, and for
+# users, they are as many as there are processors.
+if 'PYTEST_XDIST_WORKER' in os.environ:
+  for _name in (
+    'TF_NUM_INTRAOP_THREADS',
+    'OMP_NUM_THREADS',
+    'OPENBLAS_NUM_THREADS',
+  ):
+    os.environ.setdefault(_name, '1')
 
 
 def pytest_collection_modifyitems(items):

@@ -231,7 +231,7 @@ def run(
     found = {
       'rows': len(table.train),
       'columns': len(table.schema.names),
-      **_scores(fitted, table, seed),
+      **_scores(fitted, table, seed, 2000 if smoke else 20_000),
       'fit_seconds': round(seconds, 1),
     }
     if method not in _OURS:
@@ -241,17 +241,17 @@ def run(
   return results
 
 
-def _scores(fitted, table, seed):
+def _scores(fitted, table, seed, drawn):
   is_ours = isinstance(fitted, TabularSynthesizer)
   # Peers draw as many rows as there were.
-  size = max(len(table.train), 20_000) if is_ours else fitted.num_rows
+  size = max(len(table.train), drawn) if is_ours else fitted.num_rows
   rows = fitted.sample(size, seed=seed)
   holdout = table.holdout.sample(
     min(len(table.holdout), _MOST_SCORED), random_state=0
   ).reset_index(drop=True)
   compared = evaluation.compare(table.train, rows, table.schema).summary()
   scored = evaluation.train_on_synthetic(
-    holdout, rows[:20_000], table.schema, table.target, classifiers='quick'
+    holdout, rows[:drawn], table.schema, table.target, classifiers='quick'
   )
   return {
     'auroc': float(scored['auroc'].mean()),

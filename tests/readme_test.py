@@ -30,7 +30,7 @@ def people():
   train, _, schema, _ = datasets.randhie()
   fields = [schema[name] for name in ('mdvis', 'idp', 'physlm', 'disea')]
   schema = TableSchema(fields)
-  return train[list(schema.names)].head(1500), schema
+  return train[list(schema.names)].head(600), schema
 
 
 @pytest.mark.slow

@@ -1,27 +1,45 @@
 """The benchmark of whole trainings with XLA runs, and counts compilations."""
 
+import json
+
 import pytest
 
 from experiments import bench_fit_xla
 from tests import forked
 
 _TRAINING = """
+import json, sys
 from experiments import bench_fit_xla
 shape = {'event_size': 2, 'num_blocks': 1, 'hidden_units': [4]}
-bench_fit_xla.run(num_examples=400, batch=40, epochs=2, shape=shape)
+times = bench_fit_xla.run(num_examples=400, batch=40, epochs=2, shape=shape)
+with open(sys.argv[1], 'w') as file:
+  json.dump(times, file)
 """
 
 
-def test_smoke():
-  times = bench_fit_xla.run(
-    num_examples=64,
-    batch=16,
-    epochs=2,
-    shape={'event_size': 2, 'num_blocks': 1, 'hidden_units': [4]},
+@pytest.fixture(scope='module')
+def training(tmp_path_factory):
+  """The times of steps, and the folder of what XLA compiled for them."""
+  folder = tmp_path_factory.mktemp('training')
+  dumped, times = folder / 'dumped', folder / 'times.json'
+  flags = (
+    f'--xla_dump_to={dumped} --xla_dump_hlo_as_text '
+    '--xla_dump_hlo_module_re=.*run_step.*'
   )
+  log = folder / 'log'
+  found = forked.run(
+    ['-c', _TRAINING, times], log, environment={'XLA_FLAGS': flags}
+  )
+  assert found == 0, log.read_text()
+  return json.loads(times.read_text()), dumped
+
+
+@pytest.mark.slow
+def test_smoke(training):
+  times, _ = training
   assert {name: len(found) for name, found in times.items()} == {
-    'plain': 8,
-    'XLA': 8,
+    'plain': 20,
+    'XLA': 20,
   }
   found = bench_fit_xla.summarize(times, 1)
   assert found['ratio'] > 0
@@ -29,12 +47,8 @@ def test_smoke():
 
 
 @pytest.mark.slow
-def test_a_whole_training_is_compiled_three_times_at_most(tmp_path):
-  flags = f'--xla_dump_to={tmp_path} --xla_dump_hlo_as_text'
-  log = tmp_path / 'log'
-  found = forked.run(['-c', _TRAINING], log, environment={'XLA_FLAGS': flags})
-  assert found == 0, log.read_text()
-  assert 1 <= bench_fit_xla.count_programs(tmp_path) <= 3
+def test_a_whole_training_is_compiled_three_times_at_most(training):
+  assert 1 <= bench_fit_xla.count_programs(training[1]) <= 3
 
 
 def test_programs_are_counted_once(tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.grids import thinned
 from tfdpflows import accounting, mechanisms
 from tfdpflows.mechanisms import bounds, domains
 from tfdpflows.randomness import Randomness
@@ -174,34 +175,40 @@ def credit(n=24_000, seed=0):
   return pd.DataFrame(columns)
 
 
-def test_a_table_of_credit_cards_keeps_its_rows():
+@pytest.fixture(scope='module')
+def cards():
+  """A table of credit cards, and its draft."""
   df = credit()
-  draft = draft_schema(df)
+  return df, draft_schema(df)
+
+
+@pytest.mark.parametrize('seed', thinned(range(5), 2))
+def test_a_table_of_credit_cards_keeps_its_rows(cards, seed):
+  df, draft = cards
   with warnings.catch_warnings():
     warnings.simplefilter('error')
     bounds.check_num_rows(draft, 0.1, 1e-5, len(df))
-  for seed in range(5):
-    found = bounds.release_bounds(
-      df, draft, 0.1, 1e-5, Randomness(seed=seed), Ledger()
+  found = bounds.release_bounds(
+    df, draft, 0.1, 1e-5, Randomness(seed=seed), Ledger()
+  )
+  assert [f.type for f in found.schema] == [f.type for f in draft]
+  lost = {
+    field.name: np.mean(
+      (df[field.name] < field.minimum) | (df[field.name] > field.maximum)
     )
-    assert [f.type for f in found.schema] == [f.type for f in draft]
-    lost = {
-      field.name: np.mean(
-        (df[field.name] < field.minimum) | (df[field.name] > field.maximum)
-      )
-      for field in found.schema
-      if field.is_numeric
-    }
-    assert len(lost) == 21
-    assert np.median([*lost.values()]) < 0.001
-    assert max(lost.values()) < 0.03
-    # What is told of it is so.
-    for column in found.columns:
-      truth = lost.get(column.name, 0.0) * len(df)
-      assert abs(column.outside - truth) < 5 * column.std
-      assert abs(column.rows - len(df)) < 0.1 * len(df)
-      assert not column.is_large or column.name.startswith('bill')
-    assert found.schema['paid 0'].maximum < 64 * df['paid 0'].max()
+    for field in found.schema
+    if field.is_numeric
+  }
+  assert len(lost) == 21
+  assert np.median([*lost.values()]) < 0.001
+  assert max(lost.values()) < 0.03
+  # What is told of it is so.
+  for column in found.columns:
+    truth = lost.get(column.name, 0.0) * len(df)
+    assert abs(column.outside - truth) < 5 * column.std
+    assert abs(column.rows - len(df)) < 0.1 * len(df)
+    assert not column.is_large or column.name.startswith('bill')
+  assert found.schema['paid 0'].maximum < 64 * df['paid 0'].max()
 
 
 def test_few_rows_are_warned_of_or_refused_before_anything_is_read():

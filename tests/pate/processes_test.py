@@ -1,6 +1,7 @@
 """Processes of their own: what comes back, what is shown, how they end."""
 
 import os
+import sys
 import threading
 
 import pytest
@@ -21,6 +22,12 @@ def test_results_come_from_another_process_which_prints_nothing(capfd):
   [pid] = {pid for part in found for _, pid in part}
   assert pid != os.getpid()
   assert 'SECRET' not in ''.join(capfd.readouterr())
+
+
+def test_tensorflow_is_imported_where_a_function_needs_it():
+  # No other test has as many.
+  found = processes.each(lambda name: name in sys.modules, ['tensorflow'], 3)
+  assert list(found) == [False]
 
 
 def test_a_process_that_ends_is_told_and_replaced():

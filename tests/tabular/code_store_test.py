@@ -7,8 +7,6 @@ import os
 import pathlib
 import resource
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -16,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tests import forked
 from tests.tabular import small_table
 from tfdpflows import accounting, mechanisms, stored_rows
 from tfdpflows.accounting import PrivacyLedger
@@ -149,18 +148,9 @@ def test_a_pass_that_was_killed_goes_on_after_its_last_file(
 ):
   people.schema.to_json(tmp_path / 'schema.json')
   folder = tmp_path / 'rows'
-  process = subprocess.run(
-    [
-      *(sys.executable, '-c', _PASS, str(tmp_path / 'schema.json')),
-      *(str(folder), *shards),
-    ],
-    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
-  )
-  assert process.returncode == -signal.SIGKILL, process.stderr
+  log = tmp_path / 'log.txt'
+  program = ['-c', _PASS, tmp_path / 'schema.json', folder, *shards]
+  assert forked.run(program, log) == -signal.SIGKILL, log.read_text()
   state = json.loads((folder / 'state.json').read_text())
   assert [part['sums'][0] for part in state['parts']] == [150, 300]
   assert not state['complete']
@@ -372,11 +362,19 @@ def _same(one, other):
   )
 
 
+@pytest.fixture(scope='module')
+def expected(people, tmp_path_factory):
+  """A fit of the table in memory with that secret, which nothing interrupts."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(os, 'urandom', lambda size: bytes(range(size)))
+    table = pa.Table.from_pandas(people.table)
+    return _fit(people, table, tmp_path_factory.mktemp('expected') / 'model')
+
+
 def test_a_fit_goes_on_without_paying_twice(
-  people, shards, tmp_path, monkeypatch, same_secret
+  people, shards, expected, tmp_path, monkeypatch, same_secret
 ):
   """It stops in the pass, in counting, in training; files change meanwhile."""
-  expected = _fit(people, shards, tmp_path / 'expected')
   model, work = tmp_path / 'model', tmp_path / 'model.partial'
   with pytest.raises(FileNotFoundError, match='nothing to resume'):
     _fit(people, shards, model, resume=True)
@@ -413,14 +411,13 @@ def test_a_fit_goes_on_without_paying_twice(
   pathlib.Path(shards[1]).write_bytes(content)
   (work / 'rows' / 'codes').write_bytes(before[:-1] + b'\7')
   _same(_fit(people, shards, model, resume=True), expected)
-  assert sorted(os.listdir(tmp_path)) == ['expected', 'model', 'shards']
+  assert sorted(os.listdir(tmp_path)) == ['model', 'shards']
 
 
 def test_a_table_in_no_files_is_read_again(
-  people, tmp_path, monkeypatch, same_secret
+  people, expected, tmp_path, monkeypatch, same_secret
 ):
   table = pa.Table.from_pandas(people.table)
-  expected = _fit(people, table, tmp_path / 'expected')
   with monkeypatch.context() as patch:
     patch.setattr(dp_sgd, 'train', _stop)
     with pytest.raises(KeyboardInterrupt):

@@ -121,30 +121,34 @@ SETTINGS = {
 }
 
 
+@pytest.fixture(scope='module')
+def in_memory(people):
+  """The fit of the table itself."""
+  fitted = TabularSynthesizer(draft_schema(people), **SETTINGS)
+  return fitted.fit(people, progress=False)
+
+
 def test_a_fit_of_files_is_that_of_the_table(
-  people, paths, small_chunks, tmp_path
+  people, in_memory, paths, small_chunks, tmp_path
 ):
   draft = draft_schema(people)
-  fits = []
   for data, folder in (
-    (people, None),
     (paths, None),
     ([str(path) for path in paths], tmp_path / 'work'),
   ):
-    fitted = TabularSynthesizer(draft, **SETTINGS)
-    fits.append(fitted.fit(data, folder, progress=False))
-  for other in fits[1:]:
-    assert other.schema == fits[0].schema
-    assert other.bounds == fits[0].bounds
-    assert other._marginals == fits[0]._marginals
+    other = TabularSynthesizer(draft, **SETTINGS)
+    other.fit(data, folder, progress=False)
+    assert other.schema == in_memory.schema
+    assert other.bounds == in_memory.bounds
+    assert other._marginals == in_memory._marginals
     pd.testing.assert_frame_equal(
-      other.sample(50, seed=1), fits[0].sample(50, seed=1)
+      other.sample(50, seed=1), in_memory.sample(50, seed=1)
     )
     other.ledger.close()
 
 
 def test_a_fit_that_was_interrupted_reads_the_same_files(
-  people, paths, tmp_path, monkeypatch
+  people, in_memory, paths, tmp_path, monkeypatch
 ):
   draft, work = draft_schema(people), tmp_path / 'work'
 
@@ -164,10 +168,7 @@ def test_a_fit_that_was_interrupted_reads_the_same_files(
     # What is encoded is not encoded again.
     patched.setattr(code_store, 'read', stop)
     resumed = fit(resume=True)
-  assert (
-    resumed.schema
-    == TabularSynthesizer(draft, **SETTINGS).fit(people, progress=False).schema
-  )
+  assert resumed.schema == in_memory.schema
   assert [e.label for e in resumed.ledger.entries].count('bounds') == 1
   resumed.ledger.close()
   # Other rows are refused.

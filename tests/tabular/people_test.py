@@ -36,6 +36,14 @@ def people():
   return made
 
 
+@pytest.fixture(scope='module')
+def fitted(people):
+  """A quick fit of the table, in memory."""
+  return TabularSynthesizer(people.schema, seed=0, **people.quick).fit(
+    people.table, progress=False
+  )
+
+
 MODELS = {
   'adaptive': {
     'model': 'histogram',
@@ -108,7 +116,7 @@ def test_rows_that_are_not_used_change_nothing(people):
 @pytest.mark.parametrize(
   'how', ['shuffled units', 'numbers and texts', 'columns in another order']
 )
-def test_the_same_people_give_the_same_model(people, how):
+def test_the_same_people_give_the_same_model(people, fitted, how):
   table = people.table
   other = {
     'shuffled units': table.sort_values(PERSON, kind='stable'),
@@ -122,12 +130,11 @@ def test_the_same_people_give_the_same_model(people, how):
     'columns in another order': table[table.columns[::-1]],
   }[how]
   # Who is which is settled before anything is measured.
-  fit = lambda given: TabularSynthesizer(
-    people.schema, seed=0, **people.quick
-  ).fit(given.reset_index(drop=True), progress=False)
-  one, two = fit(table), fit(other)
-  assert one._marginals == two._marginals
-  assert one.num_examples == two.num_examples == table[PERSON].nunique()
+  found = TabularSynthesizer(people.schema, seed=0, **people.quick).fit(
+    other.reset_index(drop=True), progress=False
+  )
+  assert found._marginals == fitted._marginals
+  assert found.num_examples == fitted.num_examples == table[PERSON].nunique()
 
 
 def test_drafts_are_paid_for_by_people(people):
@@ -138,17 +145,20 @@ def test_drafts_are_paid_for_by_people(people):
     'epsilon': 40.0,
     'unit_weighting': 'units',
   }
-  fit = lambda absent: audit.fit_without(
-    TabularSynthesizer(draft, bounds_epsilon=30.0, **arguments),
-    people.table,
-    absent,
-  )
+  fits = []
+
+  def fit(absent):
+    synthesizer = TabularSynthesizer(draft, bounds_epsilon=30.0, **arguments)
+    fits.append(audit.fit_without(synthesizer, people.table, absent))
+    return fits[-1]
+
   rows = np.flatnonzero(people.table[PERSON] == 5)
   found = audit.replay(fit, [], rows)
   entries = {entry.label: entry for entry in found.entries}
   assert entries['bounds'].problem or not entries['bounds'].exceeds
   assert not any(entry.exceeds for entry in found.entries), found
-  fitted = fit([])
+  # That of all people.
+  fitted = fits[0]
   assert fitted.schema.privacy_unit == PERSON
   assert not fitted.schema.is_draft
   assert fitted.ledger.epsilon() <= arguments['epsilon']
@@ -195,9 +205,7 @@ def test_files(people, tmp_path):
   loaded.ledger.close()
 
 
-def test_a_fit_in_memory_is_saved_with_its_unit(people, tmp_path):
-  fitted = TabularSynthesizer(people.schema, seed=0, **people.quick)
-  fitted.fit(people.table, progress=False)
+def test_a_fit_in_memory_is_saved_with_its_unit(people, fitted, tmp_path):
   path = tmp_path / 'model'
   fitted.save(path)
   loaded = TabularSynthesizer.load(path)

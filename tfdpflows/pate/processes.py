@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from tfdpflows import _apart
 from tfdpflows._keras import keras
 
 # Processes without work end after this time.
@@ -74,7 +75,7 @@ def each(
   waiting = set()
   try:
     for task in tasks:
-      waiting.add(executor.submit(_run, content, task))
+      waiting.add(executor.submit(_apart.run, content, task))
       # One more for each process than it works on.
       if len(waiting) == 2 * num_processes:
         done, waiting = loky.wait(waiting, return_when=loky.FIRST_COMPLETED)
@@ -109,21 +110,13 @@ def _executor(loky, key):
   _executors[key] = loky.ProcessPoolExecutor(
     num_processes,
     timeout=_IDLE_SECONDS,
-    initializer=_silence,
+    initializer=_apart.silence,
     env={
       **{name: os.environ.get(name, threads) for name in _THREADS},
       **_ENVIRONMENT,
     },
   )
   return _executors[key]
-
-
-def _silence():
-  """Lets nothing be printed, by libraries in C++ neither."""
-  nothing = os.open(os.devnull, os.O_WRONLY)
-  for descriptor in (1, 2):
-    os.dup2(nothing, descriptor)
-  os.close(nothing)
 
 
 def _own_keras():
@@ -133,7 +126,3 @@ def _own_keras():
 if type(keras) is not types.ModuleType:
   # TensorFlow 2.15 loads it late, by an object that has no pickle.
   copyreg.pickle(type(keras), lambda _: (_own_keras, ()))
-
-
-def _run(content, task):
-  return cloudpickle.loads(content)(task)

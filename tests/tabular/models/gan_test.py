@@ -46,11 +46,20 @@ def _fit(people, folder, name, **arguments):
   )
 
 
-@pytest.fixture(scope='module', params=TINY)
-def fitted(request, people, tmp_path_factory):
-  """A fitted synthesizer and the folder of its model."""
-  folder = tmp_path_factory.mktemp(request.param) / 'model'
-  return _fit(people, folder, request.param, seed=1), folder
+@pytest.fixture(scope='module')
+def fits(people, tmp_path_factory):
+  """By name fitted synthesizers and the folders of their models."""
+  folders = {name: tmp_path_factory.mktemp(name) / 'model' for name in TINY}
+  return {
+    name: (_fit(people, folder, name, seed=1), folder)
+    for name, folder in folders.items()
+  }
+
+
+@pytest.fixture(params=TINY)
+def fitted(request, fits):
+  """One of them."""
+  return fits[request.param]
 
 
 def test_rows_are_valid_and_come_back(fitted, people, tmp_path):
@@ -100,16 +109,19 @@ def test_conditions_are_met_by_rejection(fitted):
 
 _WITHOUT_US = """
 import tensorflow as tf
-model = tf.saved_model.load(sys.argv[1])
-sample = model.signatures['sample'](
-  num_rows=tf.constant(7), seed=tf.constant([1, 2]))['x']
-assert sample.shape == (7, 5), sample.shape
-assert list(model.signatures) == ['sample']
+for path in sys.argv[1:]:
+  model = tf.saved_model.load(path)
+  sample = model.signatures['sample'](
+    num_rows=tf.constant(7), seed=tf.constant([1, 2]))['x']
+  assert sample.shape == (7, 5), sample.shape
+  assert list(model.signatures) == ['sample']
 """
 
 
-def test_saved_model_needs_no_tfdpflows(fitted):
-  alone.run(_WITHOUT_US, fitted[1] / 'saved_model')
+def test_saved_models_need_no_tfdpflows(fits):
+  folders = [folder / 'saved_model' for _, folder in fits.values()]
+  assert len(folders) == len(TINY)
+  alone.run(_WITHOUT_US, *folders)
 
 
 @pytest.mark.parametrize('name', TINY)
