@@ -58,6 +58,7 @@ class TrainingSteps:
     event: the `DpEvent` of a charge, as the plan was made.
     next: number of the first step that is not drawn.
     replays: whether steps of an earlier process may be made again.
+    table: fingerprint of the table, known before a batch is drawn.
   """
 
   def __init__(self, plan: TrainingPlan):
@@ -65,7 +66,7 @@ class TrainingSteps:
     self.event = plan.mechanism.event(plan.noise_multiplier)
     self.next = 0
     self.replays = False
-    self._reservation = self._table = None
+    self._reservation = self.table = None
     # Steps below were charged by an earlier process, which may have made them.
     self._charged_earlier = 0
     # Steps below were drawn outside of any training.
@@ -351,8 +352,8 @@ class TrainingSteps:
       self._reserve(identity, workers, resume=self.replays)
       if self.replays:
         self._charged_earlier = self._charged_steps
-    self._table = self._table or table
-    if self._table != table:
+    self.table = self.table or table
+    if self.table != table:
       raise ValueError(
         'x is not the table that this plan has drawn batches of: one plan '
         'trains on one table. Make a new plan.'
