@@ -229,6 +229,7 @@ def test_charges_are_for_as_many_steps_as_there_are_parts():
   expected = accounting.compute_epsilon(whole, 1e-3, accountant='pld')
   assert plan.ledger.epsilon() == pytest.approx(expected, rel=1e-9)
   assert plan.epsilon() == pytest.approx(expected, rel=1e-9)
+  assert 0 == plan.epsilon(0) < plan.epsilon(1) == plan.epsilon(3)
   assert plan.epsilon(3) < plan.epsilon(4) == plan.epsilon(6)
   statement = str(plan.privacy_statement())
   assert 'cyclic Poisson: each row is in one of 3 parts' in statement
@@ -327,6 +328,17 @@ def test_vectors_of_another_size_have_other_noise():
     # Box and Muller made pairs of one length.
     lengths.append(np.linalg.norm(np.reshape(row, [2, -1]), axis=0)[:16])
   assert np.all(np.abs(lengths[0] - lengths[1]) > 1e-6)
+
+
+def test_batches_of_steps_that_xla_compiles_have_few_sizes():
+  sampler = sampling.CyclicPoissonSampler(
+    num_examples=2000, sampling_probability=0.3, parts=2, chunk=1
+  )
+  plan = tfdpflows.TrainingPlan(
+    sampler, CLIPPING['Flat'], noise_multiplier=2.0, steps=20, noise='banded'
+  )
+  dataset = plan._steps.dataset(np.zeros([2000, 1]), few_sizes=True)
+  assert len({len(weights) for _, weights, _ in dataset}) <= 2
 
 
 def _train(x, **kwargs):
