@@ -52,6 +52,22 @@ def test_a_step_is_the_same_whatever_was_drawn_before():
   assert set(one[0]) != set(other[0])
 
 
+def test_two_plans_may_share_a_sampler_in_threads():
+  others = []
+
+  class Shared(sampling.CyclicPoissonSampler):
+    def __setattr__(self, name, value):
+      super().__setattr__(name, value)
+      if name == '_rows' and others:  # Another thread draws just now.
+        self.draw_step(others.pop(), 'a', 0)
+
+  shared = Shared(num_examples=600, sampling_probability=0.3, parts=3)
+  one, other = Randomness(seed=1), Randomness(seed=2)
+  others.append(other)
+  found = shared.draw_step(one, 'a', 5)
+  np.testing.assert_array_equal(found, _sampler().draw_step(one, 'a', 5))
+
+
 def test_event_and_public_constants():
   sampler = _sampler()
   assert sampler.expected_batch_size == pytest.approx(60)

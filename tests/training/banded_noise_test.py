@@ -1,5 +1,6 @@
 """Noise that is correlated over steps: what it is, what it costs, replays."""
 
+import hashlib
 import math
 
 import dp_accounting
@@ -28,17 +29,19 @@ CLIPPING = {
 }
 
 
+def _stream_of(step, *kind):
+  return StepStream(hashlib.sha256(repr(kind).encode()).digest()[:24], step)
+
+
 def _rows_of_inverse(steps, draw=0, size=10, coefficients=COEFFICIENTS):
   """Returns C^-1 z by linear algebra."""
   column = np.zeros(steps)
   column[: len(coefficients)] = coefficients[:steps]
   matrix = scipy.linalg.toeplitz(column, np.zeros(steps))
-  z = []
-  for step in range(steps):
-    stream = StepStream(KEY, step)
-    for _ in range(draw):
-      stream.uniform_full_int([1])
-    z.append(normal(stream, size, 1.0, tf.float64).numpy())
+  z = [
+    normal(_stream_of(step, draw, size, 'float64'), size, 1.0, tf.float64)
+    for step in range(steps)
+  ]
   return np.linalg.solve(matrix, np.stack(z))
 
 
@@ -46,7 +49,7 @@ def _rows_of_inverse(steps, draw=0, size=10, coefficients=COEFFICIENTS):
 @pytest.mark.parametrize('compiled', [None, False, True])
 def test_rows_are_those_of_the_inverse(compiled):
   """Also where a process begins late, or leaves steps out."""
-  noise = BandedNoise(COEFFICIENTS)
+  noise = BandedNoise(COEFFICIENTS, _stream_of)
 
   def rows(step, allowed=True):
     stream, allowed = StepStream(KEY, step), tf.constant(allowed)
@@ -65,7 +68,7 @@ def test_rows_are_those_of_the_inverse(compiled):
 
 
 def test_no_row_is_given_twice():
-  noise = BandedNoise(COEFFICIENTS)
+  noise = BandedNoise(COEFFICIENTS, _stream_of)
 
   def row(step, allowed=True):
     stream = StepStream(KEY, tf.constant(step, tf.int64))
@@ -77,6 +80,40 @@ def test_no_row_is_given_twice():
   # A step that may not be made moves nothing.
   assert np.all(np.isnan(row(6, allowed=False)))
   np.testing.assert_allclose(row(4), expected[4], rtol=1e-9)
+
+
+def test_an_interrupt_between_two_writes_loses_nothing():
+  noise = BandedNoise(COEFFICIENTS, _stream_of)
+
+  def row(step):
+    stream = StepStream(KEY, tf.constant(step, tf.int64))
+    return noise.rows(stream, 10, tf.float64, tf.constant(True)).numpy()
+
+  expected = _rows_of_inverse(7)
+  row(1)
+  ((kind, variables),) = noise._past.items()
+  for broken in range(len(variables)):
+    noise._past[kind] = tuple(
+      _Interrupted(v) if i == broken else v for i, v in enumerate(variables)
+    )
+    with pytest.raises(KeyboardInterrupt):
+      row(2 + 2 * broken)
+    noise._past[kind] = variables
+    step = 3 + 2 * broken
+    np.testing.assert_allclose(row(step), expected[step], rtol=1e-9)
+
+
+class _Interrupted:
+  """A variable, and Ctrl-C just before the next value is there."""
+
+  def __init__(self, variable):
+    self._variable = variable
+    self.shape, self.read_value = variable.shape, variable.read_value
+
+  def assign(self, value):
+    if value.shape.rank or value >= 0:
+      raise KeyboardInterrupt
+    return self._variable.assign(value)
 
 
 @pytest.mark.parametrize('bands, most', [(2, 0.73), (8, 0.41), (32, 0.26)])
@@ -162,7 +199,9 @@ def test_updates_have_this_noise(compiled):
   column = np.zeros(STEPS)
   column[:PARTS] = coefficients
   z = scipy.linalg.toeplitz(column, np.zeros(STEPS)) @ noise
-  key = plan.randomness.key('noise', 'DP-SGD')[:24]
+  table = plan._steps.table
+  path = 'noise', 'DP-SGD', table, 0, 120, 'float32'
+  key = plan.randomness.key(*path)[:24]
   expected = [
     normal(StepStream(key, step), 120, 1.0, tf.float32) for step in range(STEPS)
   ]
@@ -190,6 +229,7 @@ def test_charges_are_for_as_many_steps_as_there_are_parts():
   expected = accounting.compute_epsilon(whole, 1e-3, accountant='pld')
   assert plan.ledger.epsilon() == pytest.approx(expected, rel=1e-9)
   assert plan.epsilon() == pytest.approx(expected, rel=1e-9)
+  assert 0 == plan.epsilon(0) < plan.epsilon(1) == plan.epsilon(3)
   assert plan.epsilon(3) < plan.epsilon(4) == plan.epsilon(6)
   statement = str(plan.privacy_statement())
   assert 'cyclic Poisson: each row is in one of 3 parts' in statement
@@ -254,6 +294,53 @@ def test_a_new_process_goes_on_after_what_was_charged(tmp_path):
     np.testing.assert_allclose(found, updates[3:], atol=1e-6)
 
 
+def test_another_table_has_other_noise(tmp_path):
+  """Rows in another order are in other parts, and meet no noise of before."""
+  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
+  path = tmp_path / 'ledger.jsonl'
+  zeros = np.zeros([ROWS, 4], 'float32')
+  whole = _Kernels()
+  _model(_plan()).fit(zeros, verbose=0, callbacks=[whole])
+  updates = np.diff(np.stack(whole.found), axis=0)
+  with accounting.PrivacyLedger(path, budget=budget) as ledger:
+    list(_plan(ledger=ledger).dataset(zeros, 2))
+  zeros[0] = np.nan  # Which moves nothing either.
+  with accounting.PrivacyLedger.open(path) as ledger:
+    plan = _plan(ledger=ledger)
+    model = _model(plan)
+    plan.resume(model.optimizer)
+    kernels = _Kernels()
+    model.fit(zeros, verbose=0, callbacks=[kernels])
+  found = np.diff(np.stack(kernels.found), axis=0)
+  for one, other in zip(found, updates[3:]):
+    assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.5
+
+
+def test_vectors_of_another_size_have_other_noise():
+  """As where a layer is frozen between two fits."""
+  source = _plan().optimizer('sgd').noise_source
+  source.steps.table = 'a'
+  lengths = []
+  for size in (64, 32):
+    stream = StepStream(KEY, tf.constant(0, tf.int64))
+    taken = stream, tf.constant(1.0, tf.float64)
+    row = source.add(taken, tf.zeros([size]), 1.0, correlated=True)
+    # Box and Muller made pairs of one length.
+    lengths.append(np.linalg.norm(np.reshape(row, [2, -1]), axis=0)[:16])
+  assert np.all(np.abs(lengths[0] - lengths[1]) > 1e-6)
+
+
+def test_batches_of_steps_that_xla_compiles_have_few_sizes():
+  sampler = sampling.CyclicPoissonSampler(
+    num_examples=2000, sampling_probability=0.3, parts=2, chunk=1
+  )
+  plan = tfdpflows.TrainingPlan(
+    sampler, CLIPPING['Flat'], noise_multiplier=2.0, steps=20, noise='banded'
+  )
+  dataset = plan._steps.dataset(np.zeros([2000, 1]), few_sizes=True)
+  assert len({len(weights) for _, weights, _ in dataset}) <= 2
+
+
 def _train(x, **kwargs):
   plan = _plan(randomness=Randomness(), **kwargs)
   model = _model(plan, loss_bound=10.0)
@@ -288,6 +375,19 @@ def test_clipping_too_little_is_found(monkeypatch):
   other[-1] = np.nan
   found = audit.replay(lambda x: _train(x, clipping='loose'), rows, other)
   assert not found.passed and found.entries[0].exceeds
+
+
+def test_a_row_in_steps_too_near_is_found(monkeypatch):
+  def draw(self, randomness, label, step):
+    return sampling.poisson.padded(np.arange(ROWS), 8)
+
+  monkeypatch.setattr(sampling.CyclicPoissonSampler, 'draw_step', draw)
+  rows = 3 * _rows()
+  other = rows.copy()
+  other[-1] = np.nan
+  found = audit.replay(_train, rows, other)
+  assert not found.passed
+  assert 'steps 1 apart moved, and 3 are charged' in found.entries[0].problem
 
 
 @pytest.mark.parametrize('epsilon', [0.3, 8.0])

@@ -654,7 +654,14 @@ def _measured(entry, releases, distance):
       found.append(float(size / most))
     movements.append(max(found))
   number = sum(step >= 0 for step in steps)
-  charged = entry.count * getattr(entry.event, 'parts', 1)
+  # A charge is for as many steps as there are parts of the rows, and a row is
+  # in steps that far apart.
+  parts = getattr(entry.event, 'parts', 1)
+  charged = entry.count * parts
+  moved = sorted(s for s, m in zip(steps, movements) if s >= 0 and m > _SLACK)
+  near = [t - s for s, t in zip(moved, moved[1:]) if t - s < parts]
+  if near and distance == 1:
+    problem = f'steps {min(near)} apart moved, and {parts} are charged together'
   if number > max(charged, 1):
     problem = f'{number} steps were released, and {charged} are charged'
   return ReplayedEntry(

@@ -127,12 +127,14 @@ class CyclicPoissonSampler(Fixed):
   ) -> tuple[np.ndarray, np.ndarray]:
     """Draws the batch of a step, as `PoissonSampler.draw_step` does."""
     key = randomness.key('parts', label)
-    if self._rows is None or self._rows[0] != key:
+    # Not of the sampler from here on: another plan may use it in a thread.
+    known = self._rows
+    if known is None or known[0] != key:
       rng = randomness.numpy('parts', label)
       parts = rng.integers(self.parts, size=self.num_examples)
-      of_parts = [np.flatnonzero(parts == k) for k in range(self.parts)]
-      self._rows = key, of_parts
-    rows = self._rows[1][step % self.parts]
+      known = key, [np.flatnonzero(parts == k) for k in range(self.parts)]
+      self._rows = known
+    rows = known[1][step % self.parts]
     rng = randomness.numpy('batch', label, step)
     joins = rng.random(len(rows)) < drawn_below(self.sampling_probability)
     return padded(rows[joins], self.chunk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -13,20 +14,36 @@ if TYPE_CHECKING:
   from tfdpflows.training.step_noise import StepStream
 
 
+# In place of a number of rows, while they are written.
+_BROKEN = -1
+
+
 class BandedNoise:
   """Rows of C^-1 z, one for each step, in the order of the steps.
 
   Row t is `(z_t - c_1 n_(t-1) - ... - c_(b-1) n_(t-b+1)) / c_0`, with n the
-  rows before. All are functions of the secret of the plan alone: those that
-  this process has not drawn are drawn when a later one is asked for. They are
-  kept in no checkpoint, from which the noise could be removed.
+  rows before. All are functions of z alone: those that this process has not
+  drawn are drawn when a later one is asked for. They are kept in no checkpoint,
+  from which the noise could be removed.
+
+  Vectors of another size, type or draw of a step have a z of their own, and so
+  are a matrix mechanism of their own. With one z for all, the rows of the steps
+  before would be drawn from random words that other vectors were made of, in
+  another way: C times the noise would not be independent from step to step.
 
   Args:
     coefficients: of C, two or more, see `mechanism.banded_coefficients`.
+    stream_of: a function of a step, and of the number of the draw, the size and
+      the name of the dtype, that returns the `StepStream` of z: for each three
+      another one.
   """
 
-  def __init__(self, coefficients: tuple[float, ...]):
-    self._coefficients = coefficients
+  def __init__(
+    self,
+    coefficients: tuple[float, ...],
+    stream_of: Callable[[tf.Tensor, int, int, str], StepStream],
+  ):
+    self._coefficients, self._stream_of = coefficients, stream_of
     self._past = {}
 
   def rows(
@@ -35,7 +52,7 @@ class BandedNoise:
     """Returns the noise of a step, `[size]`, for z of variance 1.
 
     Args:
-      stream: the `StepStream` of the step, whose next draw it takes.
+      stream: the `StepStream` of the step, whose next draw this counts as.
       size: integer.
       dtype: tf.float32 or tf.float64.
       allowed: whether the step may be made; if not, nothing is drawn.
@@ -51,19 +68,28 @@ class BandedNoise:
     others = tf.constant(others, dtype)[:, None]
 
     def next_row(step, rows):
-      z = normal(stream.at(step, draw), size, 1.0, dtype)
+      random = self._stream_of(step, draw, size, dtype.name)
+      z = normal(random, size, 1.0, dtype)
       row = (z - tf.reduce_sum(others * rows, 0)) / first
       return step + 1, tf.concat([row[None], rows[:-1]], 0)
 
-    begin = drawn.read_value()
+    # After an update that was broken off between the two they may not fit
+    # together: all rows are drawn anew.
+    broken = drawn.read_value() < 0
+    begin = tf.where(broken, tf.constant(0, tf.int64), drawn.read_value())
+    kept = tf.where(broken, tf.zeros(past.shape, dtype), past.read_value())
     end, rows = tf.while_loop(
       lambda step, unused_rows: tf.logical_and(allowed, step <= stream.step),
       next_row,
-      (begin, past.read_value()),
+      (begin, kept),
       parallel_iterations=1,
     )
-    past.assign(rows)
-    drawn.assign(end)
+    with tf.control_dependencies([end, rows]):
+      breaks = drawn.assign(tf.constant(_BROKEN, tf.int64))
+    with tf.control_dependencies([breaks]):
+      written = past.assign(rows)
+    with tf.control_dependencies([written]):
+      drawn.assign(end)
     # Else these are the noise of a later step, which must not be used twice.
     is_next = tf.logical_and(allowed, begin <= stream.step)
     return tf.where(is_next, rows[0], tf.constant(math.nan, dtype))

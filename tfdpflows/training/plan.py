@@ -62,6 +62,9 @@ class TrainingPlan(Fixed):
   is made of, have less noise at the same epsilon: a matrix mechanism on cyclic
   Poisson samples (Choquette-Choo et al. 2023; `training.mechanism`). A charge
   is for as many steps as there are parts, and made before the first of them.
+  This noise is a function of the table, and of the number of weights, too: with
+  another table, or rows in another order, a training that is resumed takes back
+  nothing of the noise before.
 
   Args:
     sampler: a sampler, such as `sampling.PoissonSampler`.
@@ -274,9 +277,10 @@ class TrainingPlan(Fixed):
     Args:
       steps: how many, from 0 to all.
     """
-    return dp_accounting.SelfComposedDpEvent(
-      self._steps.event, self.mechanism.charges(steps)
-    )
+    charges = self.mechanism.charges(steps)
+    if not charges:
+      return dp_accounting.NoOpDpEvent()
+    return dp_accounting.SelfComposedDpEvent(self._steps.event, charges)
 
   @property
   def step(self) -> int:

@@ -64,7 +64,9 @@ class StepNoise:
     key = self.plan.randomness.key('noise', self.plan.label)
     self._key = key[:_KEY_BYTES]
     coefficients = self.plan.mechanism.coefficients
-    self._banded = BandedNoise(coefficients) if len(coefficients) > 1 else None
+    self._banded = None
+    if len(coefficients) > 1:
+      self._banded = BandedNoise(coefficients, self._stream_of_rows)
     self.done = _variable()
     self.checkpointed = {'plan_step': self.done}
     # In no checkpoint: what was used stays used when weights are taken back.
@@ -201,6 +203,17 @@ class StepNoise:
       total = noised(stream, total, stddev, self.plan.label, noise)
     return replicas.sum_over_replicas(total)
 
+  def _stream_of_rows(self, step, *kind):
+    """Returns the stream of a step of z, for vectors of one kind.
+
+    And for one table, in one order: a new process may resume with another one,
+    whose rows are in other parts. What a row adds there must not meet what it
+    added before in noise that depends on each other.
+    """
+    plan = self.plan
+    key = plan.randomness.key('noise', plan.label, self.steps.table, *kind)
+    return StepStream(key[:_KEY_BYTES], step)
+
 
 class StepStream:
   """Random numbers that are a function of a secret and of a step alone.
@@ -229,7 +242,6 @@ class StepStream:
   def __init__(self, key: bytes, step: tf.Tensor | int):
     if len(key) != _KEY_BYTES:
       raise ValueError(f'The key has {len(key)} bytes; it needs {_KEY_BYTES}.')
-    self._bytes = key
     key = np.frombuffer(key, np.uint64)
     self._key = key[:1]
     # Draws differ in the upper half; the lower one counts blocks of a draw,
@@ -238,12 +250,6 @@ class StepStream:
     self.step = step
     self._high = key[2] + tf.cast(step, tf.uint64) * _DRAWS
     self.draws = 0
-
-  def at(self, step: tf.Tensor | int, draws: int) -> StepStream:
-    """Returns the stream of another step, of which `draws` were drawn."""
-    stream = StepStream(self._bytes, step)
-    stream.draws = draws
-    return stream
 
   def uniform_full_int(
     self, shape: Sequence[int], dtype: tf.DType = tf.uint64

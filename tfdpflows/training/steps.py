@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfdpflows._memory import dataset_from_generator, release_graph_tensors
 from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.optimizers.noise import current_strategy
+from tfdpflows.sampling.cyclic_poisson import CyclicPoissonSampler
 from tfdpflows.sampling.poisson import PoissonSampler
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.training import replicas
@@ -58,6 +59,7 @@ class TrainingSteps:
     event: the `DpEvent` of a charge, as the plan was made.
     next: number of the first step that is not drawn.
     replays: whether steps of an earlier process may be made again.
+    table: fingerprint of the table, known before a batch is drawn.
   """
 
   def __init__(self, plan: TrainingPlan):
@@ -65,7 +67,7 @@ class TrainingSteps:
     self.event = plan.mechanism.event(plan.noise_multiplier)
     self.next = 0
     self.replays = False
-    self._reservation = self._table = None
+    self._reservation = self.table = None
     # Steps below were charged by an earlier process, which may have made them.
     self._charged_earlier = 0
     # Steps below were drawn outside of any training.
@@ -351,8 +353,8 @@ class TrainingSteps:
       self._reserve(identity, workers, resume=self.replays)
       if self.replays:
         self._charged_earlier = self._charged_steps
-    self._table = self._table or table
-    if self._table != table:
+    self.table = self.table or table
+    if self.table != table:
       raise ValueError(
         'x is not the table that this plan has drawn batches of: one plan '
         'trains on one table. Make a new plan.'
@@ -433,7 +435,7 @@ def _sizes(sampler):
   Three standard deviations above the mean hold nearly every Poisson batch, and
   six all but one in a billion.
   """
-  if not isinstance(sampler, PoissonSampler):
+  if not isinstance(sampler, (PoissonSampler, CyclicPoissonSampler)):
     return []
   mean = sampler.expected_batch_size
   sizes = [8 * math.ceil((mean + z * math.sqrt(mean)) / 8) for z in (3, 6)]
