@@ -73,7 +73,7 @@ def prefix_error(coefficients: tuple[float, ...], steps: int) -> float:
     # Row t of the prefix sums of C^-1 has the first t of these.
     sums = np.cumsum(scipy.signal.lfilter([1.0], coefficients, impulse))
     error = math.sqrt(np.mean(np.cumsum(sums**2)))
-  return error if error < math.inf else math.inf
+  return error if error < math.inf else math.inf  # Of NaN too.
 
 
 def _power_series(a, bands):
