@@ -75,12 +75,14 @@ def random_search(
   is better than what one would take without it at all of epsilon.
 
   Args:
-    fit: function of a `Trial`, that returns what was fitted and its score,
-      larger is better. Whatever it reads of the rows it charges to the ledger
-      of the trial: `TrainingPlan.for_epsilon` and `tfdpflows.mechanisms` take
-      `ledger=`. A fit with a ledger of its own, as `TabularSynthesizer`'s, is
-      charged as `EpsilonDeltaDpEvent(epsilon, delta)`. The score is released
-      too: compute it from public rows, from released numbers, or with
+    fit: function of a `Trial` and of nothing that an earlier trial computed
+      (weights to go on from, a list of scores), which is not seen here; that
+      returns what was fitted and its score, larger is better. Whatever it reads
+      of the rows it charges to the ledger of the trial:
+      `TrainingPlan.for_epsilon` and `tfdpflows.mechanisms` take `ledger=`. A
+      fit with a ledger of its own, as `TabularSynthesizer`'s, is charged as
+      `EpsilonDeltaDpEvent(epsilon, delta)`. The score is released too: compute
+      it from public rows, from released numbers, or with
       `mechanisms.noisy_mean`. NaN counts as minus infinity.
     space: dict from names to the values that each may take, of which one is
       drawn with equal probability, independently; or a list of dicts, of which
@@ -108,7 +110,9 @@ def random_search(
   #### Formal guarantee
 
   A trial is `(epsilon_1, delta_1)`-private by its own ledger, whatever it draws
-  and scores, under the neighbours and the privacy unit of `ledger`. The number
+  and scores, under the neighbours and the privacy unit of `ledger`. Trials are
+  independent, if `fit` keeps nothing of one for another (see there): of one
+  that does, the best may tell what all of them cost together. The number
   of trials has the truncated negative binomial distribution and depends on
   nothing else. So the best is `((2 + shape) epsilon_1, mean_trials delta_1)`-
   private (Papernot and Steinke 2022, theorem 2 at order infinity, for trials
