@@ -386,7 +386,7 @@ def test_a_fit_goes_on_without_paying_twice(
     with monkeypatch.context() as patch:
       patch.setattr(owner, name, _stop)
       with pytest.raises(KeyboardInterrupt):
-        _fit(people, shards, model, resume=name == '_check_start')
+        _fit(people, shards, model, resume=name != 'encode_column')
     assert kept in os.listdir(tmp_path)
     if name == '_weights_below':
       with pytest.raises(FileExistsError, match='was not finished'):

@@ -345,6 +345,9 @@ class TabularSynthesizer:
         'marks, or pay for private bounds with bounds_epsilon.'
       )
     data = self._read(data, work_dir, resume, overwrite)
+    if isinstance(data, code_store.CodeStore) and work_dir is not None:
+      # It was interrupted after its rows were read, before it spent anything.
+      resume = resume and os.path.lexists(work_dir)
     if isinstance(data, pd.DataFrame):
       table, units, columns, absent = self._validated(data, absent)
     else:
