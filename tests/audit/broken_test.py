@@ -152,7 +152,7 @@ def _clipping(patched, audit_of):
 class NoisePerReplica(GeneratorNoise):
   """Each of four replicas adds a quarter of the noise, with its own draw."""
 
-  def add(self, taken, total, stddev):
+  def add(self, taken, total, stddev, correlated=False):
     return sum(
       super(type(self), self).add(taken, total / 4, stddev / 4)
       for _ in range(4)

@@ -43,7 +43,7 @@ def banded_coefficients(bands: int, steps: int) -> tuple[float, ...]:
 
   >>> from tfdpflows.training.mechanism import banded_coefficients
   >>> [round(c, 3) for c in banded_coefficients(3, steps=100)]
-  [0.697, 0.558, 0.45...]
+  [0.708, 0.531, 0.465]
   """
   found = [_unit(_power_series(a, bands)) for a in _EXPONENTS]
   return min(found, key=lambda c: prefix_error(c, steps))
