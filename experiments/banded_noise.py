@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import time
 
 import numpy as np
@@ -174,26 +175,26 @@ def run(
     task = TASKS[name]()
     if smoke:
       task = dataclasses.replace(task, learning_rates=task.learning_rates[:2])
-    for epsilon in epsilons:
-      for noise in NOISE:
-
-        def score(learning_rate, seed, where, name=name, task=task, **kwargs):
-          key = dict(zip(_KEYS, (name, *kwargs.values(), learning_rate, seed)))
-          if not results.has(**key):
-            found = _train(task, learning_rate, seed, smoke, **kwargs)
-            results.add({**key, **found})
-            logging.info('%s: %s', key, found)
-          (run,) = (r for r in results.runs if key.items() <= r.items())
-          return run[where]
-
-        mechanism = {'epsilon': epsilon, 'noise': noise}
-        best = max(
-          task.learning_rates,
-          key=lambda rate: score(rate, seeds[0], 'apart', **mechanism),
-        )
-        for seed in seeds:
-          score(best, seed, 'test', **mechanism)
+    for epsilon, noise in itertools.product(epsilons, NOISE):
+      trained = functools.partial(_run, results, name, task, epsilon, noise)
+      best = max(
+        task.learning_rates, key=lambda rate: trained(rate, seeds[0])['apart']
+      )
+      for seed in seeds:
+        trained(best, seed)
   return results
+
+
+def _run(results, name, task, epsilon, noise, learning_rate, seed):
+  """Returns a run of the results, which is made if it is not there."""
+  key = dict(zip(_KEYS, (name, epsilon, noise, learning_rate, seed)))
+  if not results.has(**key):
+    smoke = results.content['smoke']
+    found = _train(task, learning_rate, seed, smoke, epsilon, noise)
+    results.add({**key, **found})
+    logging.info('%s: %s', key, results.runs[-1])
+  (run,) = (r for r in results.runs if key.items() <= r.items())
+  return run
 
 
 def _train(task, learning_rate, seed, smoke, epsilon, noise):

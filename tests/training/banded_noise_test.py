@@ -7,6 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 import scipy.linalg
+import small_training
 import tensorflow as tf
 
 import tfdpflows
@@ -132,17 +133,6 @@ def test_sums_over_steps_have_less_noise(bands, most):
   assert error == pytest.approx(np.sqrt(np.mean(np.sum(sums**2, 1))))
 
 
-class _Linear(tf.Module):
-  """Rows of zeros move nothing: an update is its noise."""
-
-  def __init__(self):
-    super().__init__('linear')
-    self.kernel = tf.Variable(tf.zeros([4, 30]))
-
-  def log_prob(self, x):
-    return tf.reduce_sum(tf.sin(gradients.linear(x, self.kernel)), -1)
-
-
 def _plan(clipping='Flat', noise='banded', parts=PARTS, **kwargs):
   sampler = sampling.CyclicPoissonSampler(
     num_examples=ROWS, sampling_probability=0.8, parts=parts
@@ -157,14 +147,6 @@ def _plan(clipping='Flat', noise='banded', parts=PARTS, **kwargs):
     noise=noise,
     **kwargs,
   )
-
-
-def _model(plan, name='sgd', jit_compile=False, **kwargs):
-  model = tfdpflows.DensityModel(_Linear())
-  optimizer = plan.optimizer(name, learning_rate=0.5, **kwargs)
-  model.compile(optimizer=optimizer, jit_compile=jit_compile)
-  optimizer._create_all_weights(model.trainable_variables)
-  return model
 
 
 def _rows():
@@ -184,11 +166,18 @@ class _Kernels(keras.callbacks.Callback):
       raise InterruptedError
 
 
+def _updates(model, x):
+  """Returns all updates of a fit but the first."""
+  kernels = _Kernels()
+  model.fit(x, verbose=0, callbacks=[kernels])
+  return np.diff(np.stack(kernels.found), axis=0)
+
+
 @pytest.mark.core
 @pytest.mark.parametrize('compiled', [False, True])
 def test_updates_have_this_noise(compiled):
   plan = _plan()
-  model = _model(plan, jit_compile=compiled)
+  model = small_training.linear_model(plan, jit_compile=compiled)
   kernels = _Kernels()
   model.fit(np.zeros([ROWS, 4], 'float32'), verbose=0, callbacks=[kernels])
   kernels = np.stack([np.zeros([4, 30]), *kernels.found])
@@ -210,7 +199,7 @@ def test_updates_have_this_noise(compiled):
 
 def test_charges_are_for_as_many_steps_as_there_are_parts():
   plan = _plan()
-  model = _model(plan)
+  model = small_training.linear_model(plan)
   with pytest.raises(InterruptedError):
     model.fit(_rows(), verbose=0, callbacks=[_Kernels(4)])
   (entry,) = plan.ledger.entries
@@ -239,11 +228,12 @@ def test_charges_are_for_as_many_steps_as_there_are_parts():
 @pytest.mark.core
 @pytest.mark.parametrize('clipping', CLIPPING)
 def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
-  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
   path = tmp_path / 'ledger.jsonl'
-  with accounting.PrivacyLedger(path, budget=budget) as ledger:
-    model = _model(_plan(clipping, ledger=ledger), 'adam', loss_bound=9.0)
-    saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+  with small_training.ledger(path) as ledger:
+    model = small_training.linear_model(
+      _plan(clipping, ledger=ledger), 'adam', loss_bound=9.0
+    )
+    saved = small_training.checkpoint(model)
     with pytest.raises(InterruptedError):
       model.fit(_rows(), verbose=0, callbacks=[_Kernels(2)])
     saved.write(str(tmp_path / 'c'))
@@ -259,8 +249,8 @@ def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
   assert max(sizes) == 120
   with accounting.PrivacyLedger.open(path) as ledger:
     plan = _plan(clipping, ledger=ledger)
-    model = _model(plan, 'adam', loss_bound=9.0)
-    saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    model = small_training.linear_model(plan, 'adam', loss_bound=9.0)
+    saved = small_training.checkpoint(model)
     saved.read(str(tmp_path / 'c')).assert_consumed()
     plan.resume(model.optimizer, replay=True)
     assert plan.step == 2
@@ -271,47 +261,37 @@ def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
 
 
 def test_a_new_process_goes_on_after_what_was_charged(tmp_path):
-  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
   path = tmp_path / 'ledger.jsonl'
   zeros = np.zeros([ROWS, 4], 'float32')
-  whole = _Kernels()
-  _model(_plan()).fit(zeros, verbose=0, callbacks=[whole])
-  updates = np.diff(np.stack(whole.found), axis=0)
-  with accounting.PrivacyLedger(path, budget=budget) as ledger:
+  updates = _updates(small_training.linear_model(_plan()), zeros)
+  with small_training.ledger(path) as ledger:
     plan = _plan(ledger=ledger)
     assert plan.steps == STEPS
     list(plan.dataset(zeros, 2))
     assert [e.count for e in ledger.entries] == [1]
   with accounting.PrivacyLedger.open(path) as ledger:
     plan = _plan(ledger=ledger)
-    model = _model(plan)
+    model = small_training.linear_model(plan)
     plan.resume(model.optimizer)
     # Not the third step, of which an earlier process may have had the batch.
     assert plan.step == 3 and plan.remaining_steps == 4
-    kernels = _Kernels()
-    model.fit(zeros, verbose=0, callbacks=[kernels])
-    found = np.diff(np.stack(kernels.found), axis=0)
+    found = _updates(model, zeros)
     np.testing.assert_allclose(found, updates[3:], atol=1e-6)
 
 
 def test_another_table_has_other_noise(tmp_path):
   """Rows in another order are in other parts, and meet no noise of before."""
-  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
   path = tmp_path / 'ledger.jsonl'
   zeros = np.zeros([ROWS, 4], 'float32')
-  whole = _Kernels()
-  _model(_plan()).fit(zeros, verbose=0, callbacks=[whole])
-  updates = np.diff(np.stack(whole.found), axis=0)
-  with accounting.PrivacyLedger(path, budget=budget) as ledger:
+  updates = _updates(small_training.linear_model(_plan()), zeros)
+  with small_training.ledger(path) as ledger:
     list(_plan(ledger=ledger).dataset(zeros, 2))
   zeros[0] = np.nan  # Which moves nothing either.
   with accounting.PrivacyLedger.open(path) as ledger:
     plan = _plan(ledger=ledger)
-    model = _model(plan)
+    model = small_training.linear_model(plan)
     plan.resume(model.optimizer)
-    kernels = _Kernels()
-    model.fit(zeros, verbose=0, callbacks=[kernels])
-  found = np.diff(np.stack(kernels.found), axis=0)
+    found = _updates(model, zeros)
   for one, other in zip(found, updates[3:]):
     assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.5
 
@@ -343,7 +323,7 @@ def test_batches_of_steps_that_xla_compiles_have_few_sizes():
 
 def _train(x, **kwargs):
   plan = _plan(randomness=Randomness(), **kwargs)
-  model = _model(plan, loss_bound=10.0)
+  model = small_training.linear_model(plan, loss_bound=10.0)
   model.fit(x, verbose=0)
   return model.distribution.kernel.numpy()
 
@@ -476,7 +456,7 @@ def test_independent_noise_on_parts_that_take_turns():
     dp_accounting.SelfComposedDpEvent(block, 3), 1e-3, accountant='pld'
   )
   assert plan.epsilon() == pytest.approx(expected, rel=1e-6)
-  _model(plan).fit(_rows(), verbose=0)
+  small_training.linear_model(plan).fit(_rows(), verbose=0)
   assert plan.ledger.epsilon() == pytest.approx(expected, rel=1e-6)
 
 
@@ -484,6 +464,6 @@ def test_one_replica_of_a_strategy_trains():
   strategy = tf.distribute.MirroredStrategy(['CPU:0'])
   plan = _plan()
   with strategy.scope():
-    model = _model(plan)
+    model = small_training.linear_model(plan)
     model.fit(_rows(), verbose=0)
   assert plan.remaining_steps == 0

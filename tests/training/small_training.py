@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdpflows
-from tfdpflows import _keras, gradients, sampling
+from tfdpflows import _keras, accounting, gradients, sampling
 from tfdpflows.randomness import Randomness
 
 keras = _keras.keras
@@ -81,6 +81,38 @@ class Checkpoints(keras.callbacks.Callback):
 
 def weights_of(model):
   return [v.numpy() for v in model.trainable_variables]
+
+
+class Linear(tf.Module):
+  """Rows of zeros move nothing: an update is its noise."""
+
+  def __init__(self):
+    super().__init__('linear')
+    self.kernel = tf.Variable(tf.zeros([4, 30]))
+
+  def log_prob(self, x):
+    return tf.reduce_sum(tf.sin(gradients.linear(x, self.kernel)), -1)
+
+
+def linear_model(plan, name='sgd', jit_compile=False, **kwargs):
+  """`Linear` under an optimizer of a plan, compiled, with its slots."""
+  model = tfdpflows.DensityModel(Linear())
+  optimizer = plan.optimizer(name, learning_rate=0.5, **kwargs)
+  model.compile(optimizer=optimizer, jit_compile=jit_compile)
+  optimizer._create_all_weights(model.trainable_variables)
+  return model
+
+
+def ledger(path):
+  """The ledger in a file, or a new one with a budget for everything."""
+  if path.exists():
+    return accounting.PrivacyLedger.open(path)
+  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
+  return accounting.PrivacyLedger(path, budget=budget)
+
+
+def checkpoint(model):
+  return tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 
 
 class _Still(tf.Module):

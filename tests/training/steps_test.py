@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small_training
 import tensorflow as tf
 
 import tfdpflows
@@ -13,17 +14,6 @@ keras = _keras.keras
 STEPS = 6
 # So many that not all are drawn ahead.
 MANY = 20
-
-
-class _Linear(tf.Module):
-  """Rows of zeros move nothing: an update is its noise."""
-
-  def __init__(self):
-    super().__init__('linear')
-    self.kernel = tf.Variable(tf.zeros([4, 30]))
-
-  def log_prob(self, x):
-    return tf.reduce_sum(tf.sin(gradients.linear(x, self.kernel)), -1)
 
 
 class _Updates(keras.callbacks.Callback):
@@ -68,14 +58,6 @@ def _plan(secret=None, steps=STEPS, **kwargs):
   )
 
 
-def _model(plan, name='sgd', jit_compile=False, **kwargs):
-  model = tfdpflows.DensityModel(_Linear())
-  optimizer = plan.optimizer(name, learning_rate=0.5, **kwargs)
-  model.compile(optimizer=optimizer, jit_compile=jit_compile)
-  optimizer._create_all_weights(model.trainable_variables)
-  return model
-
-
 def _rows(scale=1.0):
   rng = np.random.default_rng(0)
   return (scale * rng.normal(size=[60, 4])).astype('float32')
@@ -101,8 +83,8 @@ def test_what_is_restored_in_one_process_takes_no_noise_back(way, tmp_path):
   """Weights go back; batches, noise and charges go on."""
   x = np.zeros([60, 4], 'float32')
   plan = _plan()
-  model = _model(plan)
-  checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+  model = small_training.linear_model(plan)
+  checkpoint = small_training.checkpoint(model)
   path, weights = checkpoint.write(str(tmp_path / 'c')), model.get_weights()
   state = [w.copy() for w in model.optimizer.get_weights()]
   backup = keras.callbacks.BackupAndRestore(str(tmp_path / 'b'))
@@ -132,7 +114,7 @@ def test_an_interrupted_fit_goes_on_as_if_nothing_had_been():
   kernels = []
   for after in (None, 1, 3):
     plan = _plan(secret)
-    model = _model(plan, 'adam')
+    model = small_training.linear_model(plan, 'adam')
     if after:
       _interrupted(model, _rows(), after)
       assert plan.step == after
@@ -145,7 +127,7 @@ def test_an_interrupted_fit_goes_on_as_if_nothing_had_been():
 
 def test_a_dataset_is_gone_on_with_where_its_fit_stopped():
   plan = _plan()
-  model = _model(plan)
+  model = small_training.linear_model(plan)
   dataset = plan.dataset(_rows(), 4)
   _interrupted(model, dataset, 1)
   model.fit(dataset, verbose=0)
@@ -165,7 +147,7 @@ def test_batches_drawn_outside_of_a_fit_are_not_trained_on():
       tf.py_function(lambda step: steps.append(int(step)), [data[2]], [])
       return super().train_step(data)
 
-  model = Noted(_Linear())
+  model = Noted(small_training.Linear())
   model.compile(optimizer=plan.optimizer('sgd', learning_rate=0.5))
   model.fit(_rows(), verbose=0)
   assert [int(step) for _, _, step in seen] == [0, 1]
@@ -187,20 +169,21 @@ def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
   budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
   kwargs = {'secret': secret, 'clipping': CLIPPING[clipping]}
 
-  def saved(model):
-    return tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-
   path = tmp_path / 'ledger.jsonl'
   with accounting.PrivacyLedger(path, budget=budget) as ledger:
-    model = _model(_plan(ledger=ledger, **kwargs), 'adabelief', loss_bound=9.0)
-    updates = _Updates(2, lambda: saved(model).write(str(tmp_path / 'c')))
+    model = small_training.linear_model(
+      _plan(ledger=ledger, **kwargs), 'adabelief', loss_bound=9.0
+    )
+    updates = _Updates(
+      2, lambda: small_training.checkpoint(model).write(str(tmp_path / 'c'))
+    )
     model.fit(_rows(), verbose=0, callbacks=[updates])
     expected = model.distribution.kernel.numpy()
   with accounting.PrivacyLedger.open(path) as ledger:
     plan = _plan(ledger=ledger, **kwargs)
     assert not plan._steps.replays
-    model = _model(plan, 'adabelief', loss_bound=9.0)
-    saved(model).read(str(tmp_path / 'c')).assert_consumed()
+    model = small_training.linear_model(plan, 'adabelief', loss_bound=9.0)
+    small_training.checkpoint(model).read(str(tmp_path / 'c')).assert_consumed()
     plan.resume(model.optimizer, replay=True)
     assert plan._steps.replays and plan.step == 2
     again = _Updates()
@@ -214,36 +197,25 @@ def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
       model.fit(_rows(), verbose=0)
 
 
-def _checkpoint(model):
-  return tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-
-
-def _ledger(path):
-  if path.exists():
-    return accounting.PrivacyLedger.open(path)
-  budget = accounting.PrivacyBudget(epsilon=1000.0, delta=1e-3)
-  return accounting.PrivacyLedger(path, budget=budget)
-
-
 @pytest.mark.core
 @pytest.mark.parametrize('kept', [True, False])
 def test_a_new_process_goes_on_with_noise_that_was_never_used(kept, tmp_path):
   """Whatever its weights, learning rate, table and optimizer are."""
   x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
-  with _ledger(path) as ledger:
+  with small_training.ledger(path) as ledger:
     plan = _plan(bytes(32), ledger=ledger, steps=MANY)
-    model = _model(plan)
+    model = small_training.linear_model(plan)
     saved = str(tmp_path / 'c')
-    updates = _Updates(2, lambda: _checkpoint(model).write(saved))
+    updates = _Updates(2, lambda: small_training.checkpoint(model).write(saved))
     found = _interrupted(model, x, 5, updates)
     charged = ledger.entries[0].count
     # Blocks are small, and some batches may be drawn ahead.
     assert 5 <= charged < MANY
-  with _ledger(path) as ledger:
+  with small_training.ledger(path) as ledger:
     plan = _plan(bytes(32), ledger=ledger, steps=MANY)
-    model = _model(plan, loss_bound=2.0)
+    model = small_training.linear_model(plan, loss_bound=2.0)
     if kept:
-      saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+      saved = small_training.checkpoint(model)
       saved.read(str(tmp_path / 'c')).assert_consumed()
     plan.resume(model.optimizer)
     assert not plan._steps.replays
@@ -259,18 +231,20 @@ def test_a_new_process_goes_on_with_noise_that_was_never_used(kept, tmp_path):
 def test_nothing_is_made_twice_in_a_process_that_replays(tmp_path):
   """Weights that are taken back are not those that had that noise."""
   x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
-  with _ledger(path) as ledger:
-    model = _model(_plan(bytes(32), ledger=ledger, steps=MANY))
-    start = _checkpoint(model).write(str(tmp_path / 'c'))
+  with small_training.ledger(path) as ledger:
+    model = small_training.linear_model(
+      _plan(bytes(32), ledger=ledger, steps=MANY)
+    )
+    start = small_training.checkpoint(model).write(str(tmp_path / 'c'))
     first = _interrupted(model, x, 4)
     charged = ledger.entries[0].count
-  with _ledger(path) as ledger:
+  with small_training.ledger(path) as ledger:
     plan = _plan(bytes(32), ledger=ledger, steps=MANY)
-    model = _model(plan)
+    model = small_training.linear_model(plan)
     plan.resume(model.optimizer, replay=True)
     found = _interrupted(model, x, 2)
     np.testing.assert_array_equal(found, first[:2])
-    _checkpoint(model).read(start)
+    small_training.checkpoint(model).read(start)
     updates = _Updates()
     model.fit(x, verbose=0, callbacks=[updates])
     assert len(updates.found) == MANY - charged
@@ -280,14 +254,16 @@ def test_nothing_is_made_twice_in_a_process_that_replays(tmp_path):
 def test_a_replay_skips_no_batch_that_was_handed_out(tmp_path):
   """The noise of a later one would meet weights that never had it."""
   x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
-  with _ledger(path) as ledger:
+  with small_training.ledger(path) as ledger:
     first = _interrupted(
-      _model(_plan(bytes(32), ledger=ledger, steps=MANY)), x, 3
+      small_training.linear_model(_plan(bytes(32), ledger=ledger, steps=MANY)),
+      x,
+      3,
     )
     charged = ledger.entries[0].count
-  with _ledger(path) as ledger:
+  with small_training.ledger(path) as ledger:
     plan = _plan(bytes(32), ledger=ledger, steps=MANY)
-    model = _model(plan)
+    model = small_training.linear_model(plan)
     plan.resume(model.optimizer, replay=True)
     assert len(_interrupted(model, x, 1)) == 1
     list(plan.dataset(x, 1))
@@ -301,7 +277,7 @@ def test_a_replay_skips_no_batch_that_was_handed_out(tmp_path):
 def test_a_ledger_that_knows_less_than_the_optimizer_is_refused(replay):
   """Whatever ran after the checkpoint, nobody could tell."""
   plan = _plan()
-  model = _model(plan)
+  model = small_training.linear_model(plan)
   model.optimizer.plan_step.assign(2)
   if replay:  # When the table is known.
     plan.resume(model.optimizer, replay=True)
@@ -348,7 +324,7 @@ def test_a_replay_of_something_else_is_refused(change, message, tmp_path):
     plan = _plan(
       bytes(32), clipping=clipping or gradients.Flat(1.0), ledger=ledger
     )
-    model = tfdpflows.DensityModel(_Linear())
+    model = tfdpflows.DensityModel(small_training.Linear())
     optimizer = plan.optimizer(
       name, **{'learning_rate': 0.5, 'loss_bound': 3.0, **kwargs}
     )
@@ -401,7 +377,10 @@ def test_an_optimizer_that_knows_no_step_is_not_resumed():
 def test_one_optimizer_trains():
   """Another one would look at batch 0 again, with noise of its own."""
   plan = _plan()
-  idle, model = _model(plan), _model(plan)
+  idle, model = (
+    small_training.linear_model(plan),
+    small_training.linear_model(plan),
+  )
   # Finding the step anew does not forget who has trained.
   begin = keras.callbacks.LambdaCallback(
     on_train_end=lambda logs: plan._steps.begin()
@@ -418,13 +397,13 @@ def test_one_optimizer_trains():
 @pytest.mark.core
 def test_one_that_has_failed_before_an_update_makes_way():
   plan = _plan()
-  model = _model(plan)
+  model = small_training.linear_model(plan)
   callback = keras.callbacks.LambdaCallback(
     on_train_batch_begin=lambda batch, logs: _stop()
   )
   with pytest.raises(_StopError):
     model.fit(_rows(), verbose=0, callbacks=[callback])
-  _model(plan).fit(_rows(), verbose=0)
+  small_training.linear_model(plan).fit(_rows(), verbose=0)
   assert plan.remaining_steps == 0
 
 
@@ -432,7 +411,7 @@ def test_one_that_has_failed_before_an_update_makes_way():
 def test_free_updates_are_refused():
   """By hand, by the functions of Keras, with and without XLA."""
   plan = _plan()
-  model = _model(plan)
+  model = small_training.linear_model(plan)
   kernel = model.distribution.kernel
   errors = []
 
@@ -466,7 +445,7 @@ def test_free_updates_are_refused():
 @pytest.mark.core
 def test_no_step_is_made_before_it_is_charged():
   plan = _plan()
-  model = _model(plan)
+  model = small_training.linear_model(plan)
   optimizer, kernel = model.optimizer, model.distribution.kernel
 
   def update(step):
@@ -492,7 +471,7 @@ def test_epochs_are_those_of_the_plan():
     on_train_batch_end=lambda batch, logs: seen[-1].append(batch),
   )
   plan = _plan(steps=7)  # Of two steps each.
-  model = _model(plan)
+  model = small_training.linear_model(plan)
   model.fit(_rows(), epochs=1, verbose=0, callbacks=[epochs])
   _interrupted(model, _rows(), 2, epochs)
   model.fit(_rows(), verbose=0, callbacks=[epochs])

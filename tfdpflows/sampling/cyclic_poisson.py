@@ -7,17 +7,22 @@ from collections.abc import Sequence
 import dp_accounting
 import numpy as np
 
-from tfdpflows._checks import Fixed, check_integer
+from tfdpflows._checks import check_integer
 from tfdpflows.accounting import (
   CyclicPoissonSampledDpEvent,
   ToeplitzMechanismDpEvent,
 )
 from tfdpflows.randomness import Randomness, drawn_below
-from tfdpflows.sampling.poisson import padded
+from tfdpflows.sampling.poisson import (
+  checked_chunk,
+  checked_probability,
+  padded,
+)
+from tfdpflows.sampling.sampler import Sampler
 from tfdpflows.sampling.units import in_words
 
 
-class CyclicPoissonSampler(Fixed):
+class CyclicPoissonSampler(Sampler):
   """Draws each row of one part of the rows independently; parts take turns.
 
   Each row is in one part, chosen at random. Step t draws from part t modulo
@@ -62,15 +67,8 @@ class CyclicPoissonSampler(Fixed):
   ):
     self.num_examples = check_integer('num_examples', num_examples)
     self.parts = check_integer('parts', parts)
-    if not 0 < sampling_probability <= 1:
-      raise ValueError(
-        f'sampling_probability is {sampling_probability}; it must be in (0, 1].'
-      )
-    self.sampling_probability = float(sampling_probability)
-    if chunk is None:
-      # About one standard deviation of the size: a handful of shapes.
-      chunk = 8 * (1 + int(np.sqrt(self.expected_batch_size) / 8))
-    self.chunk = check_integer('chunk', chunk)
+    self.sampling_probability = checked_probability(sampling_probability)
+    self.chunk = checked_chunk(chunk, self.expected_batch_size)
     self._rows = None
 
   @property
@@ -125,7 +123,7 @@ class CyclicPoissonSampler(Fixed):
   def draw_step(
     self, randomness: Randomness, label: str, step: int
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws the batch of a step, as `PoissonSampler.draw_step` does."""
+    """Draws the batch of a step, as `Sampler.draw_step` does."""
     key = randomness.key('parts', label)
     # Not of the sampler from here on: another plan may use it in a thread.
     known = self._rows

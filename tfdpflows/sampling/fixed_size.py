@@ -5,12 +5,12 @@ from __future__ import annotations
 import dp_accounting
 import numpy as np
 
-from tfdpflows._checks import Fixed, check_integer
-from tfdpflows.randomness import Randomness
+from tfdpflows._checks import check_integer
+from tfdpflows.sampling.sampler import Sampler
 from tfdpflows.sampling.units import in_words
 
 
-class FixedSizeSampler(Fixed):
+class FixedSizeSampler(Sampler):
   """Draws the same number of rows for every batch, each set as likely.
 
   Rows do not repeat within a batch; every batch is drawn afresh from all rows,
@@ -40,9 +40,6 @@ class FixedSizeSampler(Fixed):
   Raises:
     ValueError: for values out of range.
 
-  Attributes:
-    parts: 1, see `PoissonSampler`.
-
   #### Example
 
   >>> import numpy as np
@@ -53,8 +50,6 @@ class FixedSizeSampler(Fixed):
   >>> len(set(rows)), weights.min()
   (100, 1.0)
   """
-
-  parts = 1
 
   def __init__(self, *, num_examples: int, batch_size: int):
     self.num_examples = check_integer('num_examples', num_examples)
@@ -114,12 +109,6 @@ class FixedSizeSampler(Fixed):
       self.num_examples, self.batch_size, replace=False, shuffle=False
     )
     return drawn, np.ones(self.batch_size, np.float32)
-
-  def draw_step(
-    self, randomness: Randomness, label: str, step: int
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws the batch of a step, as `PoissonSampler.draw_step` does."""
-    return self.draw(randomness.numpy('batch', label, step))
 
   def batch(
     self, data: np.ndarray, rng: np.random.Generator

@@ -8,10 +8,11 @@ import itertools
 import dp_accounting
 import numpy as np
 
-from tfdpflows._checks import Fixed, check_integer
+from tfdpflows._checks import check_integer
 from tfdpflows.accounting import TruncatedSubsampledGaussianDpEvent
 from tfdpflows.accounting.mechanisms import overflow
-from tfdpflows.randomness import Randomness, drawn_below
+from tfdpflows.randomness import drawn_below
+from tfdpflows.sampling.sampler import Sampler
 from tfdpflows.sampling.units import in_words
 
 # A larger probability is a mistake: it costs rows, and privacy where an
@@ -25,7 +26,7 @@ _MOST_COINS, _FEW = 1 << 20, 1 / 8
 _BITS, _DRAWN_BITS = 200, 256
 
 
-class PoissonSampler(Fixed):
+class PoissonSampler(Sampler):
   """Draws each row independently with one probability.
 
   The size of a batch is random. Batches are padded with rows of zeros and
@@ -52,10 +53,6 @@ class PoissonSampler(Fixed):
   Raises:
     ValueError: for values out of range.
 
-  Attributes:
-    parts: number of parts of the rows that take turns: 1. A charge is for as
-      many steps, and has the `event`.
-
   #### Example
 
   >>> import numpy as np
@@ -68,8 +65,6 @@ class PoissonSampler(Fixed):
   (0, True)
   """
 
-  parts = 1
-
   def __init__(
     self,
     *,
@@ -79,15 +74,8 @@ class PoissonSampler(Fixed):
     max_batch_size: int | None = None,
   ):
     self.num_examples = check_integer('num_examples', num_examples)
-    if not 0 < sampling_probability <= 1:
-      raise ValueError(
-        f'sampling_probability is {sampling_probability}; it must be in (0, 1].'
-      )
-    self.sampling_probability = float(sampling_probability)
-    if chunk is None:
-      # About one standard deviation of the size: a handful of shapes.
-      chunk = 8 * (1 + int(np.sqrt(self.expected_batch_size) / 8))
-    self.chunk = check_integer('chunk', chunk)
+    self.sampling_probability = checked_probability(sampling_probability)
+    self.chunk = checked_chunk(chunk, self.expected_batch_size)
     if max_batch_size is not None:
       max_batch_size = check_integer('max_batch_size', max_batch_size)
     self.max_batch_size = max_batch_size
@@ -177,18 +165,6 @@ class PoissonSampler(Fixed):
       )
     return padded(drawn, self.chunk)
 
-  def draw_step(
-    self, randomness: Randomness, label: str, step: int
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws the batch of a step of a training, see `draw`.
-
-    Args:
-      randomness: the `Randomness` of the training.
-      label: its name.
-      step: number of the step.
-    """
-    return self.draw(randomness.numpy('batch', label, step))
-
   def batch(
     self, data: np.ndarray, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
@@ -214,6 +190,25 @@ class PoissonSampler(Fixed):
     if self._sizes is None:
       self._sizes = BinomialSizes(n, probability)
     return subset(n, self._sizes.draw(rng), rng)
+
+
+def checked_probability(sampling_probability: float) -> float:
+  """Returns a sampling probability, as a float in (0, 1]."""
+  if not 0 < sampling_probability <= 1:
+    raise ValueError(
+      f'sampling_probability is {sampling_probability}; it must be in (0, 1].'
+    )
+  return float(sampling_probability)
+
+
+def checked_chunk(chunk: int | None, expected_batch_size: float) -> int:
+  """Returns what batches are padded to a multiple of.
+
+  By default about one standard deviation of their size: a handful of shapes.
+  """
+  if chunk is None:
+    chunk = 8 * (1 + int(np.sqrt(expected_batch_size) / 8))
+  return check_integer('chunk', chunk)
 
 
 def padded(drawn: np.ndarray, chunk: int) -> tuple[np.ndarray, np.ndarray]:

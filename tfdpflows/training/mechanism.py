@@ -19,7 +19,7 @@ import dp_accounting
 import numpy as np
 
 if TYPE_CHECKING:
-  from tfdpflows import sampling
+  from tfdpflows.sampling.sampler import Sampler
 
 INDEPENDENT, BANDED = 'independent', 'banded'
 # Exponents that are tried; 0 is independent noise.
@@ -108,9 +108,7 @@ class Mechanism:
 
   def __init__(
     self,
-    sampler: sampling.PoissonSampler
-    | sampling.FixedSizeSampler
-    | sampling.CyclicPoissonSampler,
+    sampler: Sampler,
     noise: str,
     steps: int,
   ):

@@ -19,6 +19,8 @@ from tfdpflows.training.steps import TrainingSteps
 if TYPE_CHECKING:
   import tensorflow as tf
 
+  from tfdpflows.sampling.sampler import Sampler
+
 _OPTIMIZERS = {
   'adabelief': optimizers.DPKerasAdaBelief,
   'adagrad': optimizers.DPKerasAdagrad,
@@ -105,9 +107,7 @@ class TrainingPlan(Fixed):
 
   def __init__(
     self,
-    sampler: sampling.PoissonSampler
-    | sampling.FixedSizeSampler
-    | sampling.CyclicPoissonSampler,
+    sampler: Sampler,
     clipping: gradients.Strategy,
     *,
     noise_multiplier: float,
@@ -157,7 +157,7 @@ class TrainingPlan(Fixed):
     clipping: gradients.Strategy,
     num_examples: int | None = None,
     expected_batch_size: float | None = None,
-    sampler: sampling.PoissonSampler | sampling.FixedSizeSampler | None = None,
+    sampler: Sampler | None = None,
     epochs: float | None = None,
     steps: int | None = None,
     accountant: str = 'pld',
@@ -236,14 +236,14 @@ class TrainingPlan(Fixed):
       accountant=accountant,
       neighboring_relation=_relation(kwargs.get('ledger')),
     )
-    mechanism = Mechanism(
-      sampler, INDEPENDENT if chooses_bands else noise, steps
-    )
     if chooses_bands:
-      mechanism = _banded(mechanism, bands, calibrate)
+      mechanism, noise_multiplier = _banded(sampler, steps, bands, calibrate)
+    else:
+      mechanism = Mechanism(sampler, noise, steps)
+      noise_multiplier = calibrate(mechanism.event_of_all)
     noise_multiplier = charged_noise_multiplier(
       mechanism.event,
-      calibrate(mechanism.event_of_all),
+      noise_multiplier,
       ledger=kwargs.get('ledger'),
       label=kwargs.get('label', _LABEL),
     )
@@ -474,15 +474,18 @@ def _relation(ledger):
   return ledger.neighboring_relation
 
 
-def _banded(independent, bands, calibrate):
-  """Returns the `Mechanism` with banded noise in place of independent noise.
+def _banded(sampler, steps, bands, calibrate):
+  """Returns the `Mechanism` with banded noise, and its noise multiplier.
 
   Args:
-    independent: the `Mechanism` with Poisson batches.
+    sampler: the `PoissonSampler` of independent noise.
+    steps: number of steps.
     bands: see `TrainingPlan.for_epsilon`.
     calibrate: returns the noise multiplier of a function of it to a `DpEvent`.
   """
-  sampler, steps = independent.sampler, independent.steps
+
+  def calibrated(mechanism):
+    return mechanism, calibrate(mechanism.event_of_all)
 
   def with_bands(bands):
     probability = bands * sampler.sampling_probability
@@ -497,17 +500,15 @@ def _banded(independent, bands, calibrate):
       sampling_probability=probability,
       parts=bands,
     )
-    return Mechanism(cyclic, BANDED, steps)
+    return calibrated(Mechanism(cyclic, BANDED, steps))
 
   if bands is not None:
     return with_bands(check_integer('bands', bands))
-  best = independent
-  least = best.error(calibrate(best.event_of_all))
+  best, noise_multiplier = calibrated(Mechanism(sampler, INDEPENDENT, steps))
   bands = 2
   while bands <= min(_MOST_BANDS, 1 / sampler.sampling_probability):
-    found = with_bands(bands)
-    error = found.error(calibrate(found.event_of_all))
-    if error >= least:
+    found, multiplier = with_bands(bands)
+    if found.error(multiplier) >= best.error(noise_multiplier):
       break
-    best, least, bands = found, error, 2 * bands
-  return best
+    best, noise_multiplier, bands = found, multiplier, 2 * bands
+  return best, noise_multiplier

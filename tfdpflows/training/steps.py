@@ -15,8 +15,7 @@ import tensorflow as tf
 from tfdpflows._memory import dataset_from_generator, release_graph_tensors
 from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.optimizers.noise import current_strategy
-from tfdpflows.sampling.cyclic_poisson import CyclicPoissonSampler
-from tfdpflows.sampling.poisson import PoissonSampler
+from tfdpflows.sampling.fixed_size import FixedSizeSampler
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.training import replicas
 from tfdpflows.training.mechanism import BANDED
@@ -435,7 +434,7 @@ def _sizes(sampler):
   Three standard deviations above the mean hold nearly every Poisson batch, and
   six all but one in a billion.
   """
-  if not isinstance(sampler, (PoissonSampler, CyclicPoissonSampler)):
+  if isinstance(sampler, FixedSizeSampler):
     return []
   mean = sampler.expected_batch_size
   sizes = [8 * math.ceil((mean + z * math.sqrt(mean)) / 8) for z in (3, 6)]
