@@ -50,6 +50,12 @@ SMALL = {
   'maf': _SMALL_FLOW,
   'spline': _SMALL_FLOW,
   'mlp': {'event_size': 6, 'hidden_units': (8,), 'batch': 16},
+  'table': {
+    'event_size': 3,
+    'num_bins': 4,
+    'hidden_units': (8,),
+    'batch': 16,
+  },
 }
 
 

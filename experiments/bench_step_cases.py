@@ -1,6 +1,7 @@
 """What the benchmark of a training step times: models, and ways to train them.
 
-The blocks of the spline flow share one network, as those of DP-HFlow do.
+The blocks of the spline flow share one network, as those of DP-HFlow do. The
+table is what `TabularSynthesizer` trains by default.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import tensorflow as tf
 
 import tfdpflows
 from tfdpflows import _keras, gradients
+from tfdpflows.tabular.encoding import EncodedColumn
+from tfdpflows.tabular.models.flow import TableDensityModel
+from tfdpflows.tabular.models.histogram import HistogramModel
 
 keras = _keras.keras
 
@@ -31,6 +35,12 @@ MODELS = {
     'hidden_units': (256, 256),
     'num_classes': 10,
     'batch': 1024,
+  },
+  'table': {
+    'event_size': 15,
+    'num_bins': 16,
+    'hidden_units': (64,),
+    'batch': 2048,
   },
 }
 FLOOR = 'not private'
@@ -182,20 +192,47 @@ def _optimizer(way, batch):
 
 def _density(model, way, shape):
   """Returns a compiled model of a flow, and its variables."""
+  optimizer = _optimizer(way, shape['batch'])
+  if model == 'table':
+    density = _table(shape)
+    flow = density.latent
+  else:
+    flow = _flow(model, shape)
+  if way == DP_MODEL:
+    trained = _dp_class(_LogProb)(use_xla=False, distribution=flow, **_PRIVACY)
+    trained.compile(optimizer, loss=lambda unused_y, log_prob: -log_prob)
+  elif model == 'table':
+    points = tf.random.Generator.from_seed(0)
+    trained = TableDensityModel(density, points, HistogramModel.ema_momentum)
+    trained.compile(optimizer)
+  else:
+    trained = tfdpflows.DensityModel(flow)
+    trained.compile(optimizer)
+  return trained, flow.trainable_variables
+
+
+def _table(shape):
+  """Returns a table's density; its columns have as many values as bins."""
+  size = shape['num_bins']
+  columns = [
+    EncodedColumn(f'x{j}', float(size), 1.0, missing=False, ordered=True)
+    for j in range(shape['event_size'])
+  ]
+  marginal = {
+    'edges': np.arange(size + 1.0),
+    'probabilities': np.full(size, 1 / size),
+  }
+  model = HistogramModel(num_bins=size, hidden_units=shape['hidden_units'])
+  return model.make_distribution(columns, [marginal] * len(columns), seed=0)
+
+
+def _flow(model, shape):
   make_flow, arguments = {
     'maf': (tfdpflows.flows.masked_autoregressive_flow, {}),
     'spline': (tfdpflows.flows.neural_spline_flow, {'shared': True}),
   }[model]
   sizes = shape['event_size'], shape['num_blocks'], shape['hidden_units']
-  flow = make_flow(*sizes, seed=0, **arguments)
-  optimizer = _optimizer(way, shape['batch'])
-  if way == DP_MODEL:
-    trained = _dp_class(_LogProb)(use_xla=False, distribution=flow, **_PRIVACY)
-    trained.compile(optimizer, loss=lambda unused_y, log_prob: -log_prob)
-  else:
-    trained = tfdpflows.DensityModel(flow)
-    trained.compile(optimizer)
-  return trained, flow.trainable_variables
+  return make_flow(*sizes, seed=0, **arguments)
 
 
 def _classifier(way, shape):
