@@ -15,8 +15,8 @@ _TITLES = {
   '{hidden}, batch {batch:,}',
   'mlp': 'Keras classifier, {event_size} inputs, {hidden}, {num_classes} '
   'classes, batch {batch:,}',
-  'table': 'conditional histograms as tables have them, {event_size} columns of '
-  '{num_bins} bins, {hidden} hidden units, batch {batch:,}',
+  'table': 'conditional histograms as tables have them, {event_size} columns '
+  'of {num_bins} bins, {hidden} hidden units, batch {batch:,}',
 }
 _SIZES = {
   'batch': 'batch',

@@ -59,12 +59,27 @@ _SOURCES = {
     ('id', 'edlevel1', 'edlevel2', 'edlevel3', 'edlevel4'),
   ),
   'diamonds': ('ggplot2', 'diamonds', 'price', ()),
+  'txhousing': ('ggplot2', 'txhousing', 'sales', ()),
+  'flights': (
+    'nycflights13',
+    'flights',
+    'arr_delay',
+    ('year', 'hour', 'minute', 'time_hour', 'tailnum'),
+  ),
 }
 _SHARED = ('adult', 'census')
 TABLES = (*_SOURCES, *_SHARED)
 CHOSEN = (*TABLES[:7], *_SHARED)
 # Counts and prices that are predicted to be above a number.
-_ABOVE = {'hosp': 0, 'illness': 0, 'doctorco': 0, 'docvis': 0, 'price': 2401}
+_ABOVE = {
+  'hosp': 0,
+  'illness': 0,
+  'doctorco': 0,
+  'docvis': 0,
+  'price': 2401,
+  'sales': 170,
+  'arr_delay': 0,
+}
 # Hyper-parameters of ours.
 _OURS = {
   'default': {},

@@ -141,6 +141,24 @@ class Bins(NamedTuple):
       0.0, np.cumsum(p) / np.sum(p)
     )
 
+  def codes_at(self, place: tf.Tensor) -> tf.Tensor:
+    """Returns the codes, float64, at cumulative probabilities of any shape."""
+    edges, upto = self.cumulative
+    place = tf.convert_to_tensor(place, tf.float64)
+    cell = tf.searchsorted(
+      tf.constant(upto[1:-1]), tf.reshape(place, [-1]), side='right'
+    )
+    cell = tf.reshape(cell, tf.shape(place))
+    start, below, slope = (
+      tf.gather(tf.constant(table), cell)
+      for table in (
+        edges[:-1],
+        upto[:-1],
+        np.diff(edges) / np.maximum(np.diff(upto), _TINY),
+      )
+    )
+    return start + slope * (place - below)
+
 
 class OrderedBins:
   """Inequalities between columns that a model divides into bins.
@@ -273,25 +291,11 @@ class OrderedBins:
     Without `bins` there is a row of probabilities for each bin.
     """
     some = self._bins[j]
-    edges, upto = some.cumulative
-    place = tf.convert_to_tensor(place, tf.float64)
-    cell = tf.searchsorted(
-      tf.constant(upto[1:-1]), tf.reshape(place, [-1]), side='right'
-    )
-    cell = tf.reshape(cell, tf.shape(place))
-    start, below, slope = (
-      tf.gather(tf.constant(table), cell)
-      for table in (
-        edges[:-1],
-        upto[:-1],
-        np.diff(edges) / np.maximum(np.diff(upto), _TINY),
-      )
-    )
     if bins is None:
       ends = [end[:, None] for end in some.codes]
     else:
       ends = [tf.gather(tf.constant(end), bins) for end in some.codes]
-    return start + slope * (place - below), *ends
+    return some.codes_at(place), *ends
 
 
 def _limited(codes, below, above):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import dp_accounting
@@ -26,6 +26,7 @@ from tfdpflows.accounting.events import describe_event
 from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.marginals import BinnedRows
 from tfdpflows.randomness import Randomness
+from tfdpflows.tabular.models import within_bins
 from tfdpflows.tabular.models.log_linear import LogLinearModel
 
 # Share of the selection in the budget of a round, as in AIM.
@@ -36,6 +37,8 @@ _ANNEALING = 4.0
 # Rows of the model for each of the table, the fewest and the most: their error
 # of sampling is to be small beside the noise.
 _ROWS_PER_ROW, _FEWEST_ROWS, _MOST_ROWS = 16, 4096, 1 << 15
+# Rounds at the end in which pairs may be measured within their bins, of all.
+_FINER_SHARE = 1 / 4
 # Larger marginals are not worth their noise and their time.
 _MOST_CELLS = 4096
 # Groups that a round selects from.
@@ -222,6 +225,23 @@ class Estimate:
     """The groups of columns that were measured."""
     return list(self._measured)
 
+  def measured_pairs(
+    self, columns: Iterable[int]
+  ) -> list[tuple[tuple[int, int], np.ndarray]]:
+    """Returns pairs of some columns that were measured together.
+
+    Returns:
+      Pairs of their two numbers and the model's probabilities of their bins.
+    """
+    columns = set(columns)
+    found = {
+      pair
+      for group in self.groups
+      for pair in itertools.combinations(sorted(columns & {*group}), 2)
+    }
+    pairs = sorted(found)
+    return list(zip(pairs, self.model.marginals(pairs)))
+
   def expected(self, groups: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """Returns the counts that the model expects, each `sizes[group]`."""
     return [self.total * p for p in self.model.marginals(groups)]
@@ -269,12 +289,17 @@ def measure(
   randomness: Randomness,
   ledger: accounting.PrivacyLedger,
   *,
+  finer: within_bins.FinerRows | None = None,
   units: sampling.Units | None = None,
   target: int | None = None,
   resume: bool = False,
   progress: bool = False,
-) -> None:
+) -> list[within_bins.Edge]:
   """Runs the rounds: each selects a marginal and adds it to an estimate.
+
+  Where columns turn out to be nearly functions of each other, such pairs are
+  measured in parts of their bins in the last of these rounds, a quarter of them
+  at most.
 
   Args:
     bins: private bins of the rows, int `[n, d]`.
@@ -283,15 +308,20 @@ def measure(
     rounds: from `plan_rounds`.
     randomness: see `TableModel.train`, as the other arguments.
     ledger: charged for every round.
+    finer: the rows in parts of bins; `None` to measure bins alone.
     units: see `TableModel.train`.
     target: number of the target column, or `None`.
     resume: whether rounds that were charged are repeated.
     progress: whether to show a progress bar.
 
+  Returns:
+    What was learned of values within bins, for `within_bins.WithinBins`.
+
   #### Formal guarantee
 
   Only `mechanisms.select_marginal` and `mechanisms.noisy_marginals` see the
-  bins; all else is post-processing.
+  bins; all else is post-processing. Whatever is measured in a round, its events
+  are those that were planned.
   """
   sizes = tuple(sizes)
   candidates = Candidates(sizes, target)
@@ -301,29 +331,25 @@ def measure(
       'marginal is measured and its budget is not spent. Lower num_bins.',
       stacklevel=2,
     )
-    return
+    return []
   logging.info(
     'Marginals: %d are chosen and measured, the first charged as: %s.',
     len(rounds),
     describe_event(rounds[0].event),
   )
-  rows = BinnedRows(bins, sizes, units)
+  rows, finer_rows = BinnedRows(bins, sizes, units), None
+  finer_rounds = int(_FINER_SHARE * len(rounds)) if finer is not None else 0
+  pairs, seen_within = [], []
   shown = bars.bar('marginal', len(rounds), progress)
-  for number, spent in enumerate(rounds, 1):
-    candidates.widen(spent.epsilon, estimate.total)
-    kept = np.arange(len(candidates))
-    if len(kept) > MOST_CANDIDATES:
-      # Drawn without the rows: of a wide table all would take minutes.
-      rng = randomness.numpy('candidates', number)
-      kept = np.sort(rng.choice(len(kept), MOST_CANDIDATES, replace=False))
-    groups = candidates.some(kept)
+
+  def select_and_measure(number, rows, groups, expected):
     chosen = mechanisms.select_marginal(
       rows,
-      sizes,
+      rows.sizes,
       groups,
-      estimate.expected(groups),
-      spent.noise_multiplier,
-      spent.epsilon,
+      expected,
+      rounds[number - 1].noise_multiplier,
+      rounds[number - 1].epsilon,
       randomness,
       ledger,
       label=f'selection {number}',
@@ -332,24 +358,56 @@ def measure(
     )
     (seen,) = mechanisms.noisy_marginals(
       rows,
-      sizes,
+      rows.sizes,
       [groups[chosen]],
-      spent.noise_multiplier,
+      rounds[number - 1].noise_multiplier,
       randomness,
       ledger,
       label=f'marginal {number}',
       resume=resume,
       units=units,
     )
+    bars.add_one(shown, ledger)
+    return seen
+
+  for number, spent in enumerate(rounds, 1):
+    left = len(rounds) - number + 1
+    if left == finer_rounds:
+      pairs = within_bins.dependent_pairs(
+        estimate.measured_pairs(finer.parts), finer.parts
+      )
+      finer_rounds = min(finer_rounds, within_bins.forest_size(pairs))
+    if pairs and left <= finer_rounds:
+      if finer_rows is None:
+        finer_rows = BinnedRows(finer.load(), finer.sizes, units)
+      groups = within_bins.open_pairs(pairs, [m.columns for m in seen_within])
+      expected = [
+        finer.expected(pair, counts)
+        for pair, counts in zip(groups, estimate.expected(groups))
+      ]
+      seen_within.append(
+        select_and_measure(number, finer_rows, groups, expected)
+      )
+      continue
+    candidates.widen(spent.epsilon, estimate.total)
+    kept = np.arange(len(candidates))
+    if len(kept) > MOST_CANDIDATES:
+      # Drawn without the rows: of a wide table all would take minutes.
+      rng = randomness.numpy('candidates', number)
+      kept = np.sort(rng.choice(len(kept), MOST_CANDIDATES, replace=False))
+    groups = candidates.some(kept)
+    seen = select_and_measure(number, rows, groups, estimate.expected(groups))
     estimate.add(seen)
     candidates.add(seen.columns)
-    bars.add_one(shown, ledger)
   shown.close()
   most = min(_MOST_LAST_ROWS, _MOST_LAST_VALUES // len(sizes))
   wanted = int(min(_LAST_ROWS_PER_ROW * estimate.total, most))
   estimate.model.grow(max(wanted, len(estimate.model.rows)))
   for number in range(_LAST_FITS):
     estimate.model.fit(rate=1 / (number + 1))
+  return [
+    finer.edge(seen, *estimate.expected([seen.columns])) for seen in seen_within
+  ]
 
 
 def shrunken(measured: Measured, expected: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from tfdpflows.randomness import Randomness
 from tfdpflows.stored_rows import BlockFile, MappedRows, StoredRows
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn
-from tfdpflows.tabular.models import adaptive_marginals
+from tfdpflows.tabular.models import adaptive_marginals, within_bins
 from tfdpflows.tabular.models.base import (
   choice,
   positive,
@@ -53,6 +53,8 @@ _EPOCHS_ALONE = 64.0
 _HEAVY = 0.5
 # How often values within bins are drawn again, to meet inequalities.
 _MOST_MOVES = 200
+# The number, folded into a seed, of draws within bins.
+_WITHIN = 2**31 - 1
 # Neighbouring categories have nothing in common: they are joined only where
 # there are more than this many times `num_bins`.
 _CATEGORIES = 4
@@ -89,6 +91,8 @@ class HistogramModel(FlowModel):
       all bins; or 'measured', those that were measured together, with which a
       table of hundreds of columns is learned in minutes. By default 'measured'
       beyond 90 columns.
+    within_bins: whether pairs of columns of which one is nearly a function of
+      the other are measured within their bins too, in some of the rounds.
 
   #### Example
 
@@ -111,6 +115,7 @@ class HistogramModel(FlowModel):
   adaptive_marginals: int = whole(0, 0)
   adaptive_share: float = share(0.4)
   connections: str = choice('all', ('all', 'measured'))
+  within_bins: bool = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -227,9 +232,17 @@ class HistogramModel(FlowModel):
       ]
       for column, m in zip(columns, marginals)
     ]
-    return HistogramDensity(
+    density = HistogramDensity(
       *self._density_arguments(columns, marginals, seed), cuts, weights
     )
+    density.depend_within(
+      within_bins.Edge(
+        (j, other['column']), np.array(other['weights'], np.float32)
+      )
+      for j, m in enumerate(marginals)
+      for other in m.get('within', ())
+    )
+    return density
 
   def plan_start(self, noise_multiplier: float) -> tuple:
     """See `TableModel`: the rounds of adaptive measurement."""
@@ -274,15 +287,15 @@ class HistogramModel(FlowModel):
         dtype = np.min_scalar_type(max(flow.num_bins) - 1)
         bins = BlockFile(bins, f'{codes.path}.bins', dtype)
     else:
-      # Rows of NaN are absent, see `fitting.run_mechanisms`.
-      bins = density.bins(codes[~np.isnan(codes).any(1)])
-    adaptive_marginals.measure(
+      bins = density.bins(_present(codes))
+    within = adaptive_marginals.measure(
       bins,
       flow.num_bins,
       estimate,
       rounds,
       randomness,
       ledger,
+      finer=density.finer_rows(codes) if self.within_bins else None,
       units=units,
       target=self._target_number(density.columns),
       resume=resume,
@@ -290,6 +303,7 @@ class HistogramModel(FlowModel):
     )
     if isinstance(bins, BlockFile):
       bins.remove()
+    density.depend_within(within)
     if self.connections == 'measured':
       possible = [pair[:2] for pair in density.possible_bins()]
       density.connect([*estimate.groups, *possible])
@@ -356,7 +370,7 @@ class HistogramDensity(TableDensity):
       for table, edge, p in zip(tables, edges, probabilities)
     ]
     self._histograms = lambda: histogram
-    self._ordered = None
+    self._ordered = self._within = None
 
   def constrain(self, order: OrderedCodes) -> None:
     """See `TableDistribution`.
@@ -378,6 +392,9 @@ class HistogramDensity(TableDensity):
     self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
   ) -> tf.Tensor:
     rows = super()._draw(shape, seed)
+    if self._within is not None:
+      other = tf.random.experimental.stateless_fold_in(seed, _WITHIN)
+      rows = self._within().moved(rows, other)
     if self._ordered is None:
       return rows
 
@@ -397,7 +414,11 @@ class HistogramDensity(TableDensity):
     return rows
 
   def log_correction(self, x: tf.Tensor) -> tf.Tensor:
-    """See `TableDensity`."""
+    """See `TableDensity`; here also of values within bins."""
+    return self._log_order(x) + self.log_within(x)
+
+  def _log_order(self, x):
+    """What inequalities add to log-densities."""
     if self._ordered is None:
       return super().log_correction(x)
     share = self._ordered.log_share(x)
@@ -425,31 +446,105 @@ class HistogramDensity(TableDensity):
     # As a function: see above.
     self._connected = lambda: connected
 
+  def finer_rows(self, codes: np.ndarray | StoredRows) -> within_bins.FinerRows:
+    """Returns rows in parts of the bins of ordered columns.
+
+    Those that inequalities compare are left out: values of theirs are drawn
+    within bins until they meet them.
+
+    Args:
+      codes: private codes `[n, d]`.
+    """
+    compared = [] if self._ordered is None else self._order.columns
+    parts = {
+      j: within_bins.divide(histogram, column)
+      for j, (histogram, column) in enumerate(
+        zip(self._histograms(), self.columns)
+      )
+      if column.ordered and j not in compared
+    }
+    parts = {j: found for j, found in parts.items() if found.divided.any()}
+    cuts = [
+      parts[j].cuts if j in parts else table.cuts
+      for j, table in enumerate(self._tables())
+    ]
+
+    def load():
+      if isinstance(codes, StoredRows):
+        return self.stored_bins(codes, cuts)
+      return self.bins(_present(codes), cuts)
+
+    sizes = tuple(len(cut) + 1 for cut in cuts)
+    return within_bins.FinerRows(parts, sizes, load)
+
+  def depend_within(self, edges: Iterable[within_bins.Edge]) -> None:
+    """Makes values of columns depend on each other within their bins.
+
+    Args:
+      edges: from `adaptive_marginals.measure`.
+    """
+    edges = list(edges)
+    if edges:
+      parts = {
+        j: within_bins.divide(self._histograms()[j], self.columns[j])
+        for edge in edges
+        for j in edge.columns
+      }
+      within = within_bins.WithinBins(parts, edges)
+      # As a function: see above.
+      self._within = lambda: within
+
+  def log_within(self, x: tf.Tensor) -> tf.Tensor:
+    """See `TableDensity`."""
+    if self._within is None:
+      return super().log_within(x)
+    flat = tf.reshape(x, [-1, x.shape[-1]])
+    found = tf.reshape(self._within().log_prob(flat), tf.shape(x)[:-1])
+    return tf.cast(found, tf.float32)
+
   def learned(self) -> list[dict]:
     """See `TableDistribution`."""
-    if self._connected is None:
-      return super().learned()
-    return [{'connected': others} for others in self._connected()]
+    found = [dict(of_one) for of_one in super().learned()]
+    if self._connected is not None:
+      for of_one, others in zip(found, self._connected()):
+        of_one['connected'] = others
+    for edge in [] if self._within is None else self._within().edges:
+      j, other = edge.columns
+      pair = {'column': other, 'weights': edge.weights.tolist()}
+      found[j].setdefault('within', []).append(pair)
+    return found
 
   def gains(self, points: tf.Tensor) -> tf.Tensor:
     """See `TableDensity`; here columns count by their weights."""
     return self._weighted(self.marginal.forward(points))
 
-  def bins(self, x: np.ndarray) -> np.ndarray:
+  def bins(
+    self, x: np.ndarray, cuts: Sequence[np.ndarray] | None = None
+  ) -> np.ndarray:
     """Returns the bin of each code `[n, d]`, int32 `[n, d]`.
 
     Exactly, where normal scores in float32 are not: a spike of a continuous
     column is a bin of a few units in the last place of its codes.
+
+    Args:
+      x: codes.
+      cuts: for each column the codes where bins meet; those of the flow by
+        default.
     """
+    if cuts is None:
+      cuts = [table.cuts for table in self._tables()]
     found = [
-      np.searchsorted(table.cuts, x[:, j].astype(np.float64), side='right')
-      for j, table in enumerate(self._tables())
+      np.searchsorted(cut, x[:, j].astype(np.float64), side='right')
+      for j, cut in enumerate(cuts)
     ]
     return np.stack(found, 1).astype(np.int32)
 
-  def stored_bins(self, x: StoredRows) -> StoredRows:
+  def stored_bins(
+    self, x: StoredRows, cuts: Sequence[np.ndarray] | None = None
+  ) -> StoredRows:
     """Returns what `bins` does, of stored codes: uint16 `[n, d]`."""
-    cuts = [table.cuts for table in self._tables()]
+    if cuts is None:
+      cuts = [table.cuts for table in self._tables()]
     # The bin of each code where codes are cells; higher ones are in the last.
     tables = [
       np.searchsorted(
@@ -520,6 +615,14 @@ class _Tables(NamedTuple):
   cells: np.ndarray
   log_densities: np.ndarray
   cuts: np.ndarray
+
+
+def _present(codes):
+  """Returns the rows of codes but those of NaN, which are absent.
+
+  See `fitting.run_mechanisms`.
+  """
+  return codes[~np.isnan(codes).any(1)]
 
 
 def knots(
