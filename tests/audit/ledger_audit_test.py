@@ -25,6 +25,13 @@ EVENTS = {
     8,
     0.4,
   ),
+  'banded': (
+    accounting.CyclicPoissonSampledDpEvent(
+      0.2, 2, accounting.ToeplitzMechanismDpEvent(1.0, [1.0, 0.5], steps=16)
+    ),
+    1,
+    0.4,
+  ),
   'exponential': (accounting.ExponentialMechanismDpEvent(2.0), 1, 0.4),
   'LNMax': (accounting.LNMaxDpEvent(0.5), 1, 0.4),
   'GNMax': (accounting.GNMaxDpEvent(2.0), 1, 0.2),

@@ -24,6 +24,7 @@ from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.mechanisms.capped import (
   TruncatedSubsampledGaussianDpEvent,
 )
+from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
 from tfdpflows.audit.rates import ErrorRates, error_rates
 
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -290,6 +291,7 @@ class _UnknownError(ValueError):
 
 def _draws(event, count):
   """Returns how many times `_losses` draws, at most."""
+  event = _of_blocks(event)
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     return _draws(event.event, count * event.count)
   if isinstance(event, dp_accounting.ComposedDpEvent):
@@ -308,6 +310,7 @@ def _losses(event, relation, count, present, num_runs, rng, drawn):
   the first, on outputs of the second (`present`) or of the first. `drawn` is
   called after each draw, for progress.
   """
+  event = _of_blocks(event)
   if isinstance(event, dp_accounting.NoOpDpEvent):
     return np.zeros(num_runs)
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
@@ -333,6 +336,20 @@ def _losses(event, relation, count, present, num_runs, rng, drawn):
     total += draw(num_runs, rng)
     drawn()
   return total
+
+
+def _of_blocks(event):
+  """Returns an event with the same losses, of blocks if steps make such."""
+  if not isinstance(event, accounting.CyclicPoissonSampledDpEvent):
+    return event
+  noise, blocks = cyclic_blocks(event)
+  if noise == math.inf:
+    return dp_accounting.NoOpDpEvent()
+  # Of each block the row's own direction is all that it moves.
+  block = dp_accounting.PoissonSampledDpEvent(
+    event.sampling_probability, dp_accounting.GaussianDpEvent(noise)
+  )
+  return dp_accounting.SelfComposedDpEvent(block, blocks)
 
 
 def _once(event, relation, present) -> Callable:
