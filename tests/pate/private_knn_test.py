@@ -541,7 +541,9 @@ def test_what_rows_hold_shows_in_no_warning(dtype, how, recwarn):
           ledger=accounting.PrivacyLedger(),
         )
         knn.query(np.zeros([2, 2]))
-  assert not [str(w) for w in recwarn.list]
+  # The garbage collector may warn at any time of what other tests left open.
+  found = [w for w in recwarn.list if w.category is not ResourceWarning]
+  assert not [str(w) for w in found]
 
 
 def test_no_row_is_drawn_with_more_than_its_probability():
