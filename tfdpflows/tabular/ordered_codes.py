@@ -111,12 +111,17 @@ class Bins(NamedTuple):
   Attributes:
     cuts: float64 `[b - 1]`, the codes where bins meet.
     edges: float64 `[m + 1]`, the edges of the column's histogram.
-    probabilities: `[m]`, of its bins, which are even in themselves.
+    probabilities: float64 `[m]`, of its cells, which are even in themselves.
   """
 
   cuts: np.ndarray
   edges: np.ndarray
   probabilities: np.ndarray
+
+  @property
+  def log_densities(self) -> np.ndarray:
+    """The log-density in each cell of the histogram."""
+    return np.log(self.probabilities / np.diff(self.edges))
 
   @property
   def ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -136,10 +141,8 @@ class Bins(NamedTuple):
   @property
   def cumulative(self) -> tuple[np.ndarray, np.ndarray]:
     """The edges, and the probability below each."""
-    p = np.asarray(self.probabilities, np.float64)
-    return np.asarray(self.edges, np.float64), np.append(
-      0.0, np.cumsum(p) / np.sum(p)
-    )
+    upto = np.cumsum(self.probabilities) / np.sum(self.probabilities)
+    return self.edges, np.append(0.0, upto)
 
   def codes_at(self, place: tf.Tensor) -> tf.Tensor:
     """Returns the codes, float64, at cumulative probabilities of any shape."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -353,22 +353,17 @@ class HistogramDensity(TableDensity):
       weights = [1.0] * len(columns)
     self._weights = np.array(weights, np.float32)
     self._connected = None
-    # As one function, which checkpoints do not look into.
-    tables = [
-      _Tables(
-        histograms.search_edges(edge[1:-1], column),
-        np.log(np.asarray(probability) / np.diff(edge)),
+    histogram = [
+      Bins(
         histograms.search_edges(cut, column),
+        np.asarray(edge, np.float64),
+        np.asarray(probability, np.float64),
       )
       for column, edge, probability, cut in zip(
         columns, edges, probabilities, cuts
       )
     ]
-    self._tables = lambda: tables
-    histogram = [
-      Bins(table.cuts, np.asarray(edge, np.float64), np.asarray(p, np.float64))
-      for table, edge, p in zip(tables, edges, probabilities)
-    ]
+    # As one function, which checkpoints do not look into.
     self._histograms = lambda: histogram
     self._ordered = self._within = None
 
@@ -465,8 +460,8 @@ class HistogramDensity(TableDensity):
     }
     parts = {j: found for j, found in parts.items() if found.divided.any()}
     cuts = [
-      parts[j].cuts if j in parts else table.cuts
-      for j, table in enumerate(self._tables())
+      parts[j].cuts if j in parts else histogram.cuts
+      for j, histogram in enumerate(self._histograms())
     ]
 
     def load():
@@ -532,7 +527,7 @@ class HistogramDensity(TableDensity):
         default.
     """
     if cuts is None:
-      cuts = [table.cuts for table in self._tables()]
+      cuts = [histogram.cuts for histogram in self._histograms()]
     found = [
       np.searchsorted(cut, x[:, j].astype(np.float64), side='right')
       for j, cut in enumerate(cuts)
@@ -544,7 +539,7 @@ class HistogramDensity(TableDensity):
   ) -> StoredRows:
     """Returns what `bins` does, of stored codes: uint16 `[n, d]`."""
     if cuts is None:
-      cuts = [table.cuts for table in self._tables()]
+      cuts = [histogram.cuts for histogram in self._histograms()]
     # The bin of each code where codes are cells; higher ones are in the last.
     tables = [
       np.searchsorted(
@@ -571,12 +566,16 @@ class HistogramDensity(TableDensity):
     """See `TableDensity`; exactly, since densities are even within cells."""
     del uniform
     bins, densities = [], []
-    for j, table in enumerate(self._tables()):
-      cells, density, cuts = map(tf.constant, table)
+    for j, (column, histogram) in enumerate(
+      zip(self.columns, self._histograms())
+    ):
+      cells = histograms.search_edges(histogram.edges[1:-1], column)
       values = tf.cast(x[:, j], tf.float64)
-      bins.append(tf.searchsorted(cuts, values, side='right'))
-      cell = tf.searchsorted(cells, values, side='right')
-      densities.append(tf.gather(density, cell))
+      bins.append(
+        tf.searchsorted(tf.constant(histogram.cuts), values, side='right')
+      )
+      cell = tf.searchsorted(tf.constant(cells), values, side='right')
+      densities.append(tf.gather(tf.constant(histogram.log_densities), cell))
     scores = self.latent.bijector.middle(tf.stack(bins, 1))
     ratios = tf.reduce_sum(self.latent.bijector.log_ratios(scores), -1)
     density = tf.cast(tf.add_n(densities), ratios.dtype)
@@ -590,7 +589,7 @@ class HistogramDensity(TableDensity):
       return MappedRows(
         codes,
         lambda x: self.latent.bijector.middle(self.bins(x)).numpy(),
-        [*(t.cuts for t in self._tables()), *self.latent.bijector.masses],
+        [*(h.cuts for h in self._histograms()), *self.latent.bijector.masses],
       )
     rows = self.latent.bijector.middle(self.bins(codes)).numpy()
     # Rows that are absent stay so.
@@ -605,16 +604,6 @@ class HistogramDensity(TableDensity):
   def _weighted(self, scores):
     ratios = self.latent.bijector.log_ratios(scores)
     return tf.reduce_sum(ratios * self._weights, -1)
-
-
-class _Tables(NamedTuple):
-  """Of a column: where cells of its histogram meet, their log-densities, and
-  where bins meet; float64.
-  """
-
-  cells: np.ndarray
-  log_densities: np.ndarray
-  cuts: np.ndarray
 
 
 def _present(codes):
