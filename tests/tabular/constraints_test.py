@@ -678,7 +678,7 @@ def test_densities_within_bins_sum_to_one(width):
   cuts = np.array([3.0, 8.0])
   bins = OrderedBins(
     order,
-    {j: Bins(cuts, np.arange(14.0), histogram[j]) for j in range(width)},
+    {j: Bins(cuts, cuts, np.arange(14.0), histogram[j]) for j in range(width)},
   )
   cells = np.array(list(itertools.product(range(13), repeat=width)), np.float32)
   place = np.searchsorted(cuts, cells, side='right')
@@ -689,7 +689,7 @@ def test_densities_within_bins_sum_to_one(width):
     )
     mass *= histogram[j][cells[:, j].astype(int)] / total[place[:, j]]
   broken = order.broken(cells).numpy()
-  possible = bins.is_possible(cells).numpy()
+  possible = bins.is_possible(bins.found(cells)).numpy()
   assert not possible[place[:, 0] > place[:, 1]].all()
   assert (broken | possible).all()
   density = np.where(broken, 0, mass * np.exp(-bins.log_share(cells).numpy()))
@@ -706,10 +706,11 @@ def test_values_that_move_stay_in_their_bins_and_are_spread_as_before():
   edges = np.append(np.arange(0.0, 101, 10), 101)
   p = np.linspace(1, 2, 11) / np.linspace(1, 2, 11).sum()
   cuts = np.array([30.0, 70.0])
-  bins = OrderedBins(order, {j: Bins(cuts, edges, p) for j in range(2)})
+  bins = OrderedBins(order, {j: Bins(cuts, cuts, edges, p) for j in range(2)})
   rng = np.random.default_rng(0)
   rows = rng.uniform(0, 101, [50_000, 2]).astype(np.float32)
-  moved = bins.moved(rows, np.ones(len(rows), bool), [1, 2]).numpy()
+  every = np.ones(len(rows), bool)
+  moved = bins.moved(rows, bins.found(rows), every, [1, 2]).numpy()
   found = np.searchsorted(cuts, moved, side='right')
   np.testing.assert_array_equal(found, np.searchsorted(cuts, rows, 'right'))
   counts = np.histogram(moved[:, 0], edges)[0]

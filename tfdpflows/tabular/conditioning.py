@@ -220,5 +220,5 @@ def _log_ratios(density, points, spread, chosen):
   scores = tf.where(chosen, -z * z / 2, tf.zeros_like(z))
   log_ratio = density.latent.log_prob(z) - tf.reduce_sum(scores, -1)
   drawn = tf.where(chosen, density.marginal.inverse(z[1]), points[1])
-  log_ratio += density.log_within(tf.stack([points[0], drawn]))
+  log_ratio += density.log_within(tf.stack([points[0], drawn]), z)
   return tf.reduce_logsumexp(log_ratio, 1)

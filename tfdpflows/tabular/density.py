@@ -340,11 +340,19 @@ class TableDensity(TableDistribution):
     met = tf.fill(tf.shape(x)[:1], -self.log_normalizer)
     return tf.where(self._order.broken(x, rounded=True), -np.inf, met)
 
-  def log_within(self, x: tf.Tensor) -> tf.Tensor:
-    """Returns log-densities of codes `[..., d]` relative to `distribution`.
+  def log_within(
+    self, x: tf.Tensor, scores: tf.Tensor | None = None
+  ) -> tf.Tensor:
+    """Returns log-densities of values within bins, relative to `distribution`.
 
-    Of values within bins, float32 `[...]`, without inequalities.
+    Args:
+      x: codes `[..., d]`.
+      scores: their normal scores, where the codes were computed from these.
+
+    Returns:
+      float32 `[...]`.
     """
+    del scores
     return tf.zeros(tf.shape(x)[:-1])
 
   def saved_parts(self) -> dict[str, tf.Module]:

@@ -109,12 +109,15 @@ class Bins(NamedTuple):
   """The bins of a column, and how values are spread within them.
 
   Attributes:
-    cuts: float64 `[b - 1]`, the codes where bins meet.
+    cuts: float64 `[b - 1]`, the edges of the histogram where bins meet.
+    search_cuts: float64 `[b - 1]`, the same to find the bins of codes among
+      (`histograms.search_edges`).
     edges: float64 `[m + 1]`, the edges of the column's histogram.
     probabilities: float64 `[m]`, of its cells, which are even in themselves.
   """
 
   cuts: np.ndarray
+  search_cuts: np.ndarray
   edges: np.ndarray
   probabilities: np.ndarray
 
@@ -225,7 +228,7 @@ class OrderedBins:
     """Returns the bin of each column that is compared, of codes `[n, d]`."""
     return {
       j: tf.searchsorted(
-        tf.constant(some.cuts, tf.float64),
+        tf.constant(some.search_cuts, tf.float64),
         tf.cast(x[:, j], tf.float64),
         side='right',
       )
@@ -257,29 +260,39 @@ class OrderedBins:
       )
       met = tf.reduce_mean(tf.cast(~broken, tf.float64), 1)
       total += tf.math.log(tf.maximum(met, 1 / (2 * _COMBINED)))
-    return tf.where(self.is_possible(x), total, np.float64(-np.inf))
+    return tf.where(self.is_possible(bins), total, np.float64(-np.inf))
 
-  def is_possible(self, x: tf.Tensor) -> tf.Tensor:
-    """Returns whether values in the bins of rows can meet, bool `[n]`."""
-    bins = self.found(x)
-    found = tf.ones(tf.shape(x)[:1], tf.bool)
+  def is_possible(self, bins: dict[int, tf.Tensor]) -> tf.Tensor:
+    """Returns whether values in bins can meet, bool `[n]`.
+
+    Args:
+      bins: of each column that is compared the bins of rows, int `[n]`.
+    """
+    found = tf.ones_like(next(iter(bins.values())), tf.bool)
     for pair, table in self.possible.items():
       place = bins[pair.low] * table.shape[1] + bins[pair.high]
       found &= tf.gather(tf.constant(table.ravel()), place)
     return found
 
-  def moved(self, x: tf.Tensor, which: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  def moved(
+    self,
+    x: tf.Tensor,
+    bins: dict[int, tf.Tensor],
+    which: tf.Tensor,
+    seed: tf.Tensor,
+  ) -> tf.Tensor:
     """Returns codes `[n, d]`, some with other values in the same bins.
 
     Args:
       x: codes `[n, d]`.
+      bins: those of the rows, see `is_possible`. Rounded codes may be in
+        others: a spike is a few units in the last place wide.
       which: bool `[n]`, the rows that are drawn again.
       seed: int32 `[2]`.
     """
-    bins = self.found(x)
     columns = tf.unstack(x, axis=1)
     uniform = tf.random.stateless_uniform(
-      [len(bins), tf.shape(x)[0]], seed, dtype=tf.float64
+      [len(self._bins), tf.shape(x)[0]], seed, dtype=tf.float64
     )
     for i, (j, some) in enumerate(self._bins.items()):
       low, high = (tf.gather(tf.constant(e), bins[j]) for e in some.ends)

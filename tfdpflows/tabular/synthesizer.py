@@ -907,7 +907,7 @@ class TabularSynthesizer:
     model = model_directory.read_model(model_dir)
     try:
       return cls._from_directory(model_dir, model)
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError) as error:
       raise ValueError(
         f'{model_dir}/model.json is damaged ({error!r}). Restore it from a '
         'copy.'

@@ -338,7 +338,11 @@ def measure(
     describe_event(rounds[0].event),
   )
   rows, finer_rows = BinnedRows(bins, sizes, units), None
-  finer_rounds = int(_FINER_SHARE * len(rounds)) if finer is not None else 0
+  finer_rounds = 0
+  if finer is not None:
+    # A tree of all columns comes first.
+    left = max(len(rounds) - len(sizes), 0)
+    finer_rounds = min(int(_FINER_SHARE * len(rounds)), left)
   pairs, seen_within = [], []
   shown = bars.bar('marginal', len(rounds), progress)
 

@@ -355,6 +355,7 @@ class HistogramDensity(TableDensity):
     self._connected = None
     histogram = [
       Bins(
+        np.asarray(cut, np.float64),
         histograms.search_edges(cut, column),
         np.asarray(edge, np.float64),
         np.asarray(probability, np.float64),
@@ -386,20 +387,28 @@ class HistogramDensity(TableDensity):
   def _draw(
     self, shape: Sequence[int] | tf.Tensor, seed: tf.Tensor
   ) -> tf.Tensor:
-    rows = super()._draw(shape, seed)
+    if self._within is None and self._ordered is None:
+      return super()._draw(shape, seed)
+    scores = self.latent.sample(shape, seed=seed)
+    rows = self.marginal.inverse(scores)
+    # Of the codes, which are rounded, some would be others.
+    bins = self._bins_of(scores)
     if self._within is not None:
       other = tf.random.experimental.stateless_fold_in(seed, _WITHIN)
-      rows = self._within().moved(rows, other)
+      rows = self._within().moved(rows, bins, other)
     if self._ordered is None:
       return rows
+    possible = self._ordered.is_possible(
+      {j: bins[j] for j in self._order.columns}
+    )
 
     def again(rows):
-      return self._order.broken(rows) & self._ordered.is_possible(rows)
+      return self._order.broken(rows) & possible
 
     def move(number, rows):
       # Other numbers than those of other rows.
       other = tf.random.experimental.stateless_fold_in(seed, -1 - number)
-      return number + 1, self._ordered.moved(rows, again(rows), other)
+      return number + 1, self._ordered.moved(rows, bins, again(rows), other)
 
     _, rows = tf.while_loop(
       lambda number, rows: (number < _MOST_MOVES) & tf.reduce_any(again(rows)),
@@ -460,7 +469,7 @@ class HistogramDensity(TableDensity):
     }
     parts = {j: found for j, found in parts.items() if found.divided.any()}
     cuts = [
-      parts[j].cuts if j in parts else histogram.cuts
+      parts[j].cuts if j in parts else histogram.search_cuts
       for j, histogram in enumerate(self._histograms())
     ]
 
@@ -477,25 +486,47 @@ class HistogramDensity(TableDensity):
 
     Args:
       edges: from `adaptive_marginals.measure`.
+
+    Raises:
+      ValueError: if their weights are not of the bins of these columns.
     """
-    edges = list(edges)
+    # In one order, however they come: seeds draw the same rows again.
+    edges = sorted(edges, key=lambda edge: edge.columns)
     if edges:
       parts = {
         j: within_bins.divide(self._histograms()[j], self.columns[j])
         for edge in edges
         for j in edge.columns
       }
+      for edge in edges:
+        shape = tuple(len(parts[j].shares) for j in edge.columns)
+        if edge.weights.shape[:-1] != shape:
+          raise ValueError(
+            f'The weights within bins of columns {edge.columns} have the shape '
+            f'{edge.weights.shape}, and there are {shape} bins: model.json is '
+            'damaged. Restore it from a copy.'
+          )
       within = within_bins.WithinBins(parts, edges)
       # As a function: see above.
       self._within = lambda: within
 
-  def log_within(self, x: tf.Tensor) -> tf.Tensor:
+  def log_within(
+    self, x: tf.Tensor, scores: tf.Tensor | None = None
+  ) -> tf.Tensor:
     """See `TableDensity`."""
     if self._within is None:
-      return super().log_within(x)
+      return super().log_within(x, scores)
     flat = tf.reshape(x, [-1, x.shape[-1]])
-    found = tf.reshape(self._within().log_prob(flat), tf.shape(x)[:-1])
-    return tf.cast(found, tf.float32)
+    bins = None
+    if scores is not None:
+      bins = self._bins_of(tf.reshape(scores, [-1, x.shape[-1]]))
+    found = self._within().log_prob(flat, bins)
+    return tf.cast(tf.reshape(found, tf.shape(x)[:-1]), tf.float32)
+
+  def _bins_of(self, scores):
+    """Returns the bins of each column, of normal scores `[n, d]`."""
+    bins = tf.unstack(self.latent.bijector.bins(scores), axis=1)
+    return dict(enumerate(bins))
 
   def learned(self) -> list[dict]:
     """See `TableDistribution`."""
@@ -527,7 +558,7 @@ class HistogramDensity(TableDensity):
         default.
     """
     if cuts is None:
-      cuts = [histogram.cuts for histogram in self._histograms()]
+      cuts = [histogram.search_cuts for histogram in self._histograms()]
     found = [
       np.searchsorted(cut, x[:, j].astype(np.float64), side='right')
       for j, cut in enumerate(cuts)
@@ -539,19 +570,21 @@ class HistogramDensity(TableDensity):
   ) -> StoredRows:
     """Returns what `bins` does, of stored codes: uint16 `[n, d]`."""
     if cuts is None:
-      cuts = [histogram.cuts for histogram in self._histograms()]
+      cuts = [histogram.search_cuts for histogram in self._histograms()]
     # The bin of each code where codes are cells; higher ones are in the last.
-    tables = [
-      np.searchsorted(
+    tables = {
+      j: np.searchsorted(
         cut, np.arange(np.ceil(cut.max(initial=0)) + 1), side='right'
       ).astype(np.uint16)
-      for cut in cuts
-    ]
+      for j, cut in enumerate(cuts)
+      if self._cell[j]
+    }
 
     def bins(x):
       found = np.empty(x.shape, np.uint16, order='F')
-      for j, (cut, table) in enumerate(zip(cuts, tables)):
+      for j, cut in enumerate(cuts):
         if self._cell[j]:
+          table = tables[j]
           codes = np.minimum(x[:, j].astype(np.int64), len(table) - 1)
           found[:, j] = table[codes]
         else:
@@ -572,7 +605,9 @@ class HistogramDensity(TableDensity):
       cells = histograms.search_edges(histogram.edges[1:-1], column)
       values = tf.cast(x[:, j], tf.float64)
       bins.append(
-        tf.searchsorted(tf.constant(histogram.cuts), values, side='right')
+        tf.searchsorted(
+          tf.constant(histogram.search_cuts), values, side='right'
+        )
       )
       cell = tf.searchsorted(tf.constant(cells), values, side='right')
       densities.append(tf.gather(tf.constant(histogram.log_densities), cell))
@@ -589,7 +624,10 @@ class HistogramDensity(TableDensity):
       return MappedRows(
         codes,
         lambda x: self.latent.bijector.middle(self.bins(x)).numpy(),
-        [*(h.cuts for h in self._histograms()), *self.latent.bijector.masses],
+        [
+          *(h.search_cuts for h in self._histograms()),
+          *self.latent.bijector.masses,
+        ],
       )
     rows = self.latent.bijector.middle(self.bins(codes)).numpy()
     # Rows that are absent stay so.

@@ -27,13 +27,15 @@ PARTS = 4
 _DEPENDENT = 0.4
 # Rows in bins that have parts, of all.
 _LEAST_MASS = 0.1
-# A bin with fewer numbers of float32 is a spike, and not divided.
-_FEWEST_NUMBERS = 1024
+# A bin with fewer different numbers is a spike, and not divided.
+_FEWEST_NUMBERS = 16
 # Newton's method: steps, and the largest change of a weight in one, and at all.
 _STEPS, _LARGEST_MOVE, _LARGEST_WEIGHT = 30, 1.0, 15.0
 # Least variance of the weights, and what keeps their equations regular.
 _LEAST_VARIANCE, _RIDGE = 1e-4, 1e-2
 _TINY = 1e-12
+# Logarithm of the share of a part without values, whatever the weights.
+_IMPOSSIBLE = -1e4
 
 
 class Parts(NamedTuple):
@@ -59,14 +61,36 @@ class Parts(NamedTuple):
     return found / np.maximum(found.sum(1, keepdims=True), _TINY)
 
   @property
+  def log_shares(self) -> np.ndarray:
+    """The logarithm of `shares`, -10,000 of parts without values."""
+    shares = self.shares
+    return np.where(shares > 0, np.log(np.maximum(shares, _TINY)), _IMPOSSIBLE)
+
+  @property
   def divided(self) -> np.ndarray:
     """Which bins have several parts with values, bool `[b]`."""
     return (self.shares > 0).sum(1) > 1
 
-  def find(self, codes: tf.Tensor) -> tf.Tensor:
-    """Returns the numbers of the parts that codes are in, int32."""
+  def find(self, codes: tf.Tensor, bins: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns the numbers of the parts that codes are in, int32.
+
+    Args:
+      codes: of any shape.
+      bins: their bins, if they are known better than by the rounded codes.
+    """
     codes = tf.cast(codes, tf.float64)
-    return tf.searchsorted(tf.constant(self.cuts), codes, side='right')
+    found = tf.searchsorted(tf.constant(self.cuts), codes, side='right')
+    if bins is None:
+      return found
+    # The nearest part of that bin that has values.
+    place = np.arange(PARTS)
+    gaps = np.abs(place[:, None] - place)[None] + PARTS * (
+      self.shares[:, None] <= 0
+    )
+    nearest = np.argmin(gaps, 2).astype(np.int32)
+    first = bins * PARTS
+    inside = tf.clip_by_value(found - first, 0, PARTS - 1)
+    return first + tf.gather(tf.constant(nearest.ravel()), first + inside)
 
   def draw(self, parts: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """Returns codes float32 `[n]` in parts, by the column's histogram.
@@ -93,7 +117,8 @@ def divide(histogram: Bins, column: EncodedColumn) -> Parts:
   """Returns the `Parts` of the bins of an encoded column.
 
   >>> column = EncodedColumn('age', 6., 1., missing=False, ordered=True)
-  >>> even = Bins(np.array([4.]), np.arange(7.), np.full(6, 1 / 6))
+  >>> cuts = np.array([4.])
+  >>> even = Bins(cuts, cuts, np.arange(7.), np.full(6, 1 / 6))
   >>> divide(even, column).cuts
   array([1., 2., 3., 4., 4., 5., 6.])
   """
@@ -107,16 +132,19 @@ def divide(histogram: Bins, column: EncodedColumn) -> Parts:
   else:
     if column.missing:
       # The interval of missing values is one value.
-      codes = np.minimum(codes, column.value_size)
-    codes = histograms.search_edges(codes, column)
-    codes = np.clip(codes, starts, ends)
-    numbers = (ends - starts) / np.spacing(ends.astype(np.float32))
-    codes = np.where(numbers < _FEWEST_NUMBERS, starts, codes)
+      codes = np.clip(np.minimum(codes, column.value_size), starts, ends)
+    step = np.maximum(np.spacing(ends.astype(np.float32)), column.resolution)
+    is_spike = (ends - starts) / step < _FEWEST_NUMBERS
+    codes = np.where(is_spike, starts, codes)
   cuts = np.concatenate([codes, ends], 1).ravel()[:-1]
   found = np.interp(cuts, edges, upto)
   # Where a histogram is flat the ends of bins are as they were given.
   found[PARTS - 1 :: PARTS] = histogram.ends[1][:-1]
-  return Parts(cuts, np.concatenate([[0.0], found, [1.0]]), histogram)
+  return Parts(
+    histograms.search_edges(cuts, column),
+    np.concatenate([[0.0], found, [1.0]]),
+    histogram,
+  )
 
 
 class FinerRows(NamedTuple):
@@ -286,7 +314,7 @@ def fit_weights(
   variance = np.maximum(variance, _LEAST_VARIANCE)
   ridge = (1 + noise / held) / variance
   weights = np.zeros([len(base), size])
-  log_base = np.log(np.maximum(base, _TINY**2))
+  log_base = np.where(base > 0, np.log(np.maximum(base, _TINY)), _IMPOSSIBLE)
   for _ in range(_STEPS):
     p = _softmax(log_base + weights @ functions.T)
     mean = p @ functions
@@ -354,12 +382,21 @@ class WithinBins:
     total = np.sum(base * np.exp(log_ratio), (2, 3), keepdims=True)
     return log_ratio - np.log(np.maximum(total, _TINY))
 
-  def log_prob(self, x: tf.Tensor) -> tf.Tensor:
+  def log_prob(
+    self, x: tf.Tensor, bins: dict[int, tf.Tensor] | None = None
+  ) -> tf.Tensor:
     """Returns log-densities of codes `[n, d]` relative to independent values.
 
     They are given that rows are in the bins that they are in: float64 `[n]`.
+
+    Args:
+      x: codes.
+      bins: as in `moved`; by default those that the codes are in.
     """
-    found = {j: p.find(x[:, j]) for j, p in self._parts.items()}
+    found = {
+      j: p.find(x[:, j], None if bins is None else bins[j])
+      for j, p in self._parts.items()
+    }
     bins = {j: number // PARTS for j, number in found.items()}
     parts = {j: number % PARTS for j, number in found.items()}
     messages, tables = self._messages(bins)
@@ -371,27 +408,34 @@ class WithinBins:
       total += tf.gather(row, parts[parent], axis=1, batch_dims=1)
     return total
 
-  def moved(self, x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  def moved(
+    self, x: tf.Tensor, bins: dict[int, tf.Tensor], seed: tf.Tensor
+  ) -> tf.Tensor:
     """Returns codes `[n, d]` with other values in the same bins, drawn anew.
+
+    Bins that are not divided, as spikes and missing values, keep theirs.
 
     Args:
       x: codes `[n, d]`.
+      bins: of each column the bins of the rows, int32 `[n]`. Rounded codes may
+        be in others: a spike is a few units in the last place wide.
       seed: int32 `[2]`.
     """
-    bins = {j: p.find(x[:, j]) // PARTS for j, p in self._parts.items()}
     messages, tables = self._messages(bins)
+    # The first rows have the same numbers however many there are.
     uniform = tf.random.stateless_uniform(
-      [2 * len(bins), tf.shape(x)[0]], seed, dtype=tf.float64
+      [tf.shape(x)[0], 2 * len(self._parts)], seed, dtype=tf.float64
     )
-    uniform = iter(tf.unstack(uniform))
+    uniform = iter(tf.unstack(uniform, axis=1))
     parts = {j: _draw(messages[j], next(uniform)) for j in self._roots}
     for (child, parent, _), table in zip(self._upward[::-1], tables[::-1]):
       of_parent = tf.gather(table, parts[parent], axis=2, batch_dims=1)
       parts[child] = _draw(messages[child] + of_parent, next(uniform))
     columns = tf.unstack(x, axis=1)
     for j, part in parts.items():
-      number = bins[j] * PARTS + part
-      columns[j] = self._parts[j].draw(number, next(uniform))
+      drawn = self._parts[j].draw(bins[j] * PARTS + part, next(uniform))
+      divided = tf.gather(self._parts[j].divided, bins[j])
+      columns[j] = tf.where(divided, drawn, columns[j])
     return tf.stack(columns, 1)
 
   def _messages(self, bins):
@@ -403,7 +447,7 @@ class WithinBins:
       `[n, PARTS, PARTS]`.
     """
     found = {
-      j: tf.gather(tf.constant(np.log(np.maximum(p.shares, _TINY**2))), bins[j])
+      j: tf.gather(tf.constant(p.log_shares), bins[j])
       for j, p in self._parts.items()
     }
     tables = []
