@@ -75,7 +75,7 @@ def opposite_divergence(laplace, noise, q, at):
 @pytest.mark.parametrize('laplace', [False, True])
 @pytest.mark.parametrize(
   ('noise', 'q'),
-  thinned([(0.3, 0.01), (1.0, 0.5), (5.0, 0.999), (40.0, 1e-4)], 2),
+  thinned([(1.0, 0.5), (0.3, 0.01), (5.0, 0.999), (40.0, 1e-4)], 1),
 )
 def test_one_run_is_the_divergence_of_opposite_rows(laplace, noise, q):
   kind = (

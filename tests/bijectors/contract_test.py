@@ -1,5 +1,7 @@
 """One contract for every bijector and every flow recipe."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -125,11 +127,11 @@ BIJECTORS = {
   ),
 }
 # What `make test` compiles and vectorizes: one of each kind of computation.
-COMPILED = 'maf_spline', 'sylvester_2', 'histogram'
+COMPILED = 'sylvester_2', 'histogram'
 TRANSFORMED = (
-  *((name, 'xla') for name in ('lu_permuted', 'sylvester_2', 'histogram')),
+  *((name, 'xla') for name in ('lu_permuted', 'histogram')),
   *((name, 'vectorized_map') for name in ('actnorm', 'maf_spline')),
-  *((name, 'function') for name in ('maf_mixture', 'shared_flow')),
+  *((name, 'function') for name in ('maf_mixture',)),
 )
 # Made of the same parts as others are.
 ALIKE = 'maf_flow', 'spline_flow', 'hflow_lu'
@@ -329,8 +331,13 @@ def _conditional_flow(name, dtype='float64'):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('mode', thinned(['eager', 'xla', 'function'], 2))
-@pytest.mark.parametrize('name', CONDITIONAL)
+@pytest.mark.parametrize(
+  ('name', 'mode'),
+  thinned(
+    itertools.product(CONDITIONAL, ['eager', 'xla', 'function']),
+    lambda point: point[1] == 'eager' or point == ('one_column', 'xla'),
+  ),
+)
 def test_per_example_gradients_of_conditional_densities(name, mode):
   flow, x, c = _conditional_flow(name)
   variables = flow.trainable_variables

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from tfdpflows import cli
+from tfdpflows.tabular.models.histogram import HistogramModel
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import read_table
 
@@ -57,6 +58,8 @@ def run_here(folder, monkeypatch, capsys):
 
   def run(*argv, code=0):
     monkeypatch.chdir(folder)
+    # Of 16 steps; the fit of the folder has as many as for users.
+    monkeypatch.setattr(HistogramModel, 'epochs', 1.0)
     capsys.readouterr()
     found = cli.main(list(argv))
     output = capsys.readouterr()
@@ -183,6 +186,7 @@ def test_a_draft_is_paid_for(folder, run_here):
     '--schema=draft.json',
     '--epsilon=50',
     '--delta=1e-4',
+    '--accountant=rdp',
     '--model_dir=paid',
     '--out_of_range=clip',
   ]
@@ -230,6 +234,7 @@ def test_people_with_several_rows(folder, run_here):
     '--schema=schema.json',
     '--epsilon=2',
     '--delta=1e-4',
+    '--accountant=rdp',
     '--privacy_unit=person',
     '--model_dir=visits',
   )

@@ -35,6 +35,7 @@ def training(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_smoke(training):
   times, _ = training
   assert {name: len(found) for name, found in times.items()} == {
@@ -47,6 +48,7 @@ def test_smoke(training):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_whole_training_is_compiled_three_times_at_most(training):
   assert 1 <= bench_fit_xla.count_programs(training[1]) <= 3
 

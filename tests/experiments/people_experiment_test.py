@@ -12,12 +12,14 @@ from tests.grids import thinned
 
 
 @pytest.mark.parametrize(
-  'rows_per_person', thinned([((2, 0),), ((1, 2, 0),)], 1)
+  ('rows_per_person', 'methods'),
+  thinned([((2, 0), ('people', 'rows')), ((1, 2, 0), people.METHODS)], 1),
 )
-def test_smoke(rows_per_person, tmp_path):
+def test_smoke(rows_per_person, methods, tmp_path):
   path = str(tmp_path / 'people_made.json')
   options = {
     'rows_per_person': rows_per_person,
+    'methods': methods,
     'output': path,
     'smoke': True,
     'epochs': 1.0,
@@ -28,6 +30,7 @@ def test_smoke(rows_per_person, tmp_path):
   asked += [('people', 0), ('people, units', 0)]
   if 1 in rows_per_person:
     asked = [('people', 1), ('people, units', 1), *asked]
+  asked = [(method, number) for method, number in asked if method in methods]
   assert [(r['method'], r['rows_per_person']) for r in found.runs] == asked
   for run in found.runs:
     # A row has the epsilon of which two have that of a person.

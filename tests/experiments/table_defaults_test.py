@@ -12,7 +12,12 @@ from tests.grids import thinned
 @pytest.mark.parametrize('names', thinned([(('ret',),), (('ofp', 'ret'),)], 1))
 def test_smoke(names, tmp_path):
   path = tmp_path / 'table_defaults.json'
-  options = {'output': str(path), 'smoke': True, 'epochs': 1.0}
+  options = {
+    'output': str(path),
+    'smoke': True,
+    'epochs': 1.0,
+    'accountant': 'rdp',
+  }
   found = table_defaults.run(names, **options)
   assert len(found.runs) == 4 * len(names)
   for run in found.runs:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.grids import thinned
 from tfdpflows import gradients
 from tfdpflows.gradients.terms import EmbeddingTerm
 
@@ -47,11 +48,14 @@ def test_norm_and_sum_and_storage_leave_them_out(dtype, columns):
 @pytest.mark.core
 @pytest.mark.parametrize(
   'strategy',
-  [
-    gradients.Flat(1.0),
-    gradients.PerUnit(1.0),
-    gradients.StochasticSparsification(1.0, 0.5, threshold=0.1),
-  ],
+  thinned(
+    [
+      gradients.Flat(1.0),
+      gradients.PerUnit(1.0),
+      gradients.StochasticSparsification(1.0, 0.5, threshold=0.1),
+    ],
+    1,
+  ),
   ids=repr,
 )
 def test_no_neighbour_gets_their_gradient(strategy):

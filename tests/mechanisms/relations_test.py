@@ -23,6 +23,7 @@ import pandas as pd
 import pytest
 from dp_accounting import NeighboringRelation
 
+from tests.grids import thinned
 from tfdpflows import accounting, flows, mechanisms, models, sampling
 from tfdpflows._keras import tfp
 from tfdpflows.accounting.mechanisms import decompose
@@ -38,6 +39,10 @@ RELATIONS = (
 # Of made noise there is much, and it is warned of.
 pytestmark = pytest.mark.filterwarnings('ignore:Private bounds may leave')
 BOTH = pytest.mark.parametrize('relation', RELATIONS, ids=lambda r: r.name)
+# For what takes seconds: the other relation is in the full tests.
+ONE = pytest.mark.parametrize(
+  'relation', thinned(RELATIONS, 1), ids=lambda r: r.name
+)
 # Noise that makes every count of a first run large, so that what is looked into
 # adaptively is looked into to the end.
 _LIFT = 100.0
@@ -404,8 +409,14 @@ def _check(run, tables, relation, first=None, least=0.2, **of_ledger):
   return pairs, max(found / cost for found, cost in both if cost)
 
 
-@BOTH
-@pytest.mark.parametrize('name', MECHANISMS)
+@pytest.mark.parametrize(
+  ('name', 'relation'),
+  thinned(
+    itertools.product(MECHANISMS, RELATIONS),
+    lambda point: point != ('histograms', RELATIONS[1]),
+  ),
+  ids=lambda part: getattr(part, 'name', part),
+)
 def test_no_pair_is_further_apart_than_is_charged(name, relation):
   run, rows, *first = MECHANISMS[name]
   _check(run, neighbours(rows, 2, relation), relation, *first)
@@ -476,8 +487,10 @@ def unit_neighbours(draw, pairs, relation):
 
 
 @BOTH
-@pytest.mark.parametrize('most', [1, 4])
-@pytest.mark.parametrize('weighting', ['rows', 'units'])
+@pytest.mark.parametrize(
+  ('most', 'weighting'),
+  thinned([(4, 'units'), (1, 'rows'), (4, 'rows'), (1, 'units')], 2),
+)
 @pytest.mark.parametrize(
   'name',
   [n for n in MECHANISMS if 'normal' not in n and n != 'exact counts'],
@@ -507,7 +520,7 @@ def test_max_rows():
   _check(run, tables, relation, least=0.9, privacy_unit='person')
 
 
-@BOTH
+@ONE
 def test_initialization(relation):
   tables = neighbours([-3.0, 0.5, np.nan], 1, relation)
   _check(_initialization, tables, relation)
@@ -564,7 +577,7 @@ def test_quantile(q, relation):
   _check_quantile(run, values_of, [-1.0, 1.0, 2.5, np.nan], 3, relation)
 
 
-@BOTH
+@ONE
 def test_anomaly_threshold(relation):
   normal = tfp.distributions.MultivariateNormalDiag([0.0], [1.0])
   detector = models.AnomalyDetector(normal, 0.0)
@@ -657,7 +670,7 @@ def _distribution(table, categories, relation, ids=None):
   }, ledger
 
 
-@BOTH
+@ONE
 @pytest.mark.parametrize(
   'sizes', [(1, 2), pytest.param((1, 2, 3), marks=pytest.mark.full)]
 )

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
+from tests.grids import thinned
 from tfdpflows import _keras, accounting, gradients, sampling
 from tfdpflows._keras import tfp
 
@@ -311,7 +312,7 @@ def test_a_conditional_density_is_learned():
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
 def test_a_conditional_density_under_a_plan_is_proven(jit_compile):
   x, c = _pairs()
   plan = _plan()

@@ -87,7 +87,13 @@ def test_a_fit_of_shards_is_that_of_the_files(files, tmp_path):
   found = beam_encoding.shards(tmp_path / 'shards', files, schema)
   samples = [
     TabularSynthesizer(
-      schema, epsilon=1.0, delta=1e-5, seed=0, epochs=1, adaptive_marginals=0
+      schema,
+      epsilon=1.0,
+      delta=1e-5,
+      accountant='rdp',
+      seed=0,
+      epochs=1,
+      adaptive_marginals=0,
     )
     .fit(data, progress=False)
     .sample(50, seed=0)

@@ -114,6 +114,7 @@ def test_bounds_are_those_of_the_table_in_memory(
 SETTINGS = {
   'epsilon': 4.0,
   'delta': 1e-4,
+  'accountant': 'rdp',
   'bounds_epsilon': 2.0,
   'seed': 5,
   'epochs': 1,

@@ -1,6 +1,6 @@
 """One of the processes that `fit_workers_test.py` starts.
 
-Usage: fit_worker.py FOLDER PHASE, of begin, resume, rows and mirrored.
+Usage: fit_worker.py FOLDER PHASE, of begin, kill, resume, rows and mirrored.
 TF_CONFIG says which of the workers it is.
 """
 
@@ -68,10 +68,14 @@ class Worker:
     more = {'epsilon': 7.0} if self._number == 1 else {}
     self._fit('other', schema, **more)
     self._fit('gan', schema, model='dpgan')
-    if self._number == 0:
-      os.urandom = secret
+    self._same_secret()
     self._fit_people('people')
+    _stop_before_training()
+    self._fit_people('stopped')
     self._write('begin')
+
+  def kill(self):
+    self._same_secret()
     if self._number == 1:
       _kill_in_training()
     self._fit_people('killed')
@@ -80,6 +84,10 @@ class Worker:
   def resume(self):
     self._fit_people('killed', resume=True)
     self._write('resume')
+
+  def _same_secret(self):
+    if self._number == 0:
+      os.urandom = secret
 
   def _fit_people(self, name, **more):
     schema = TableSchema.from_json(self._folder / 'schema.json')
@@ -112,6 +120,15 @@ class Worker:
   def _write(self, phase):
     path = self._folder / f'{self._number} {phase}.json'
     path.write_text(json.dumps(self._found))
+
+
+def _stop_before_training():
+  from tfdpflows.tabular.models import dp_sgd
+
+  def stop(*unused_args, **unused_kwargs):
+    raise InterruptedError('No training.')
+
+  dp_sgd.train = stop
 
 
 def _kill_in_training():

@@ -46,22 +46,33 @@ def people():
 
 @pytest.fixture(scope='module')
 def folder(people, tmp_path_factory):
-  """Where fits were run whole, and one was killed and resumed."""
+  """Where one fit was run whole, and another stopped before its training."""
   folder = tmp_path_factory.mktemp('fits')
   people.schema.to_json(folder / 'schema.json')
   table = people.table.assign(person=np.arange(len(people.table)) // 2)
   table.to_csv(folder / 'people.csv', index=False)
   people.table.to_csv(folder / 'rows.csv', index=False)
   people.table.assign(age=200).to_csv(folder / 'bad.csv', index=False)
-  with _started(folder, 'begin') as (chief, other):
-    assert other.wait(TIMEOUT) == -signal.SIGKILL, _log(folder, 'begin 1')
-    # It notices within seconds.
-    assert chief.wait(60) == 0, _log(folder, 'begin 0')
-  shutil.copytree(folder / 'killed.partial', folder / 'copied.partial')
-  with _started(folder, 'resume') as (chief, other):
-    assert other.wait(TIMEOUT) == 0, _log(folder, 'resume 1')
-    assert chief.wait(TIMEOUT) == 0, _log(folder, 'resume 0')
+  _run_to_the_end(folder, 'begin')
   return folder
+
+
+@pytest.fixture(scope='module')
+def killed(folder):
+  """The folder where a fit was killed in training, too, and gone on with."""
+  with _started(folder, 'kill') as (chief, other):
+    assert other.wait(TIMEOUT) == -signal.SIGKILL, _log(folder, 'kill 1')
+    # It notices within seconds.
+    assert chief.wait(60) == 0, _log(folder, 'kill 0')
+  shutil.copytree(folder / 'killed.partial', folder / 'copied.partial')
+  _run_to_the_end(folder, 'resume')
+  return folder
+
+
+def _run_to_the_end(folder, phase):
+  with _started(folder, phase) as workers:
+    for index, worker in enumerate(workers):
+      assert worker.wait(TIMEOUT) == 0, _log(folder, f'{phase} {index}')
 
 
 def _log(folder, name):
@@ -119,9 +130,7 @@ def test_two_workers_fit_as_one_process(folder, people, monkeypatch):
 
 @pytest.mark.full
 def test_two_workers_fit_rows_as_one_process(folder, people):
-  with _started(folder, 'rows') as workers:
-    for index, worker in enumerate(workers):
-      assert worker.wait(TIMEOUT) == 0, _log(folder, f'rows {index}')
+  _run_to_the_end(folder, 'rows')
   _check_as_one_process(
     folder, people, 'whole', 'rows.csv', people.schema, 'rows'
   )
@@ -136,25 +145,27 @@ def test_what_one_does_wrong_ends_both(folder):
   assert 'Worker 0 of 2 could not begin' in other['large delta']
   assert 'another epsilon' in other['other']
   assert 'Worker 1 of 2 could not begin' in chief['other']
-  for found in (chief['gan'], other['gan']):
-    assert "'dpgan' is trained on one replica" in found
+  for found in (chief, other):
+    assert "'dpgan' is trained on one replica" in found['gan']
+    assert found['stopped'] == 'InterruptedError: No training.'
 
 
-def test_killed_worker_is_noticed_and_its_steps_are_made_again(folder, people):
-  chief = json.loads((folder / '0 killed.json').read_text())
+@pytest.mark.full
+def test_killed_worker_is_noticed_and_its_steps_are_made_again(killed, people):
+  chief = json.loads((killed / '0 killed.json').read_text())
   assert chief['killed'].startswith('ConnectionError: Another worker is gone')
-  assert not (folder / '1 killed.json').exists()
+  assert not (killed / '1 killed.json').exists()
   with PrivacyLedger.open(
-    folder / 'copied.partial' / 'ledger.jsonl', read_only=True
+    killed / 'copied.partial' / 'ledger.jsonl', read_only=True
   ) as ledger:
     # All steps are charged before any is made.
     assert {e.label: e.count for e in ledger.entries}['DP-SGD'] == 8
-  assert [r['killed'] for r in _read(folder, 'resume')] == [
+  assert [r['killed'] for r in _read(killed, 'resume')] == [
     'TabularSynthesizer',
     'NoneType',
   ]
-  whole = TabularSynthesizer.load(folder / 'people')
-  resumed = TabularSynthesizer.load(folder / 'killed')
+  whole = TabularSynthesizer.load(killed / 'people')
+  resumed = TabularSynthesizer.load(killed / 'killed')
   assert _charges(whole) == _charges(resumed)
   np.testing.assert_array_equal(
     whole.log_prob(people.table), resumed.log_prob(people.table)
@@ -166,7 +177,7 @@ def test_another_number_of_replicas_does_not_resume(folder, people):
     fit_to_directory(
       str(folder / 'people.csv'),
       fit_worker.of_people(people.schema),
-      folder / 'copied',
+      folder / 'stopped',
       progress=False,
       resume=True,
       **fit_worker.settings(people, **fit_worker.UNITS),
@@ -174,7 +185,7 @@ def test_another_number_of_replicas_does_not_resume(folder, people):
 
 
 def test_work_is_private_to_the_user(folder):
-  partial = folder / 'copied.partial'
+  partial = folder / 'stopped.partial'
   for path in (partial, partial / 'workers', partial / 'rows'):
     assert not stat.S_IMODE(path.stat().st_mode) & 0o077
   assert not stat.S_IMODE((partial / 'secret').stat().st_mode) & 0o077

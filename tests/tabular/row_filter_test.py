@@ -103,7 +103,12 @@ def test_conditions_that_the_schema_rules_out(conditions, message):
 @pytest.fixture(scope='module')
 def synthesizer():
   return TabularSynthesizer(
-    SCHEMA, epsilon=5.0, delta=1e-5, epochs=1.0, adaptive_marginals=0
+    SCHEMA,
+    epsilon=5.0,
+    delta=1e-5,
+    accountant='rdp',
+    epochs=1.0,
+    adaptive_marginals=0,
   ).fit(table(), progress=False)
 
 

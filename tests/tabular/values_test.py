@@ -547,7 +547,7 @@ def test_a_fit_goes_on_whatever_the_cells_hold(people, name):
 def test_the_statement_says_that_a_refusal_is_outside(people):
   synthesizer = TabularSynthesizer(people.schema, **people.budget)
   synthesizer.ledger = accounting.PrivacyLedger(
-    budget=accounting.PrivacyBudget(**people.budget)
+    budget=accounting.PrivacyBudget(epsilon=8.0, delta=1e-4)
   )
   synthesizer.num_examples = 400
   statement = str(synthesizer.privacy_statement())

@@ -367,8 +367,15 @@ def test_who_takes_it(mechanism, pairs, taken):
         getattr(mechanism, question)(*arguments.get(question, []))
 
 
-@pytest.mark.parametrize(('mechanism', 'pairs'), DIRECT, ids=DIRECT_IDS)
-@pytest.mark.parametrize('count', thinned([2, 1], 1))
+@pytest.mark.parametrize(
+  ('count', 'mechanism', 'pairs'),
+  thinned(
+    [(count, *row) for count in (1, 2) for row in DIRECT],
+    # Twice is one after the other: for one mechanism of all.
+    lambda point: point[0] == 1 or point[1] is DIRECT[0][0],
+  ),
+  ids=[f'{count}-{name}' for count in (1, 2) for name in DIRECT_IDS],
+)
 def test_deltas_are_not_below_the_profile(mechanism, pairs, count):
   if count == 2:
     # The row is in the same table both times.

@@ -401,7 +401,7 @@ def random_sampled():
 
 
 @pytest.mark.parametrize(
-  ('q', 'noise', 'steps', 'delta'), thinned(random_sampled(), 8)
+  ('q', 'noise', 'steps', 'delta'), thinned(random_sampled(), 5)
 )
 def test_nowhere_looser_than_others(q, noise, steps, delta):
   event = sample(q, dp_accounting.GaussianDpEvent(noise), steps)

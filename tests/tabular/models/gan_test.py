@@ -204,6 +204,7 @@ def test_training_learns_what_columns_have_in_common(people, name, settings):
     people.schema,
     epsilon=200.0 if name == 'dpgan' else 2000.0,
     delta=1e-4,
+    accountant='rdp',
     model=name,
     seed=0,
     generator_learning_rate=3e-3,

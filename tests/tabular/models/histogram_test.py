@@ -71,8 +71,7 @@ def test_a_saved_model_has_the_connections_that_were_measured(tmp_path):
   people = small_table.make(num_rows=300, seed=5)
   synthesizer = TabularSynthesizer(
     people.schema,
-    epsilon=8.0,
-    delta=1e-4,
+    **people.budget,
     seed=6,
     **{**people.tiny, 'adaptive_marginals': 3, 'connections': 'measured'},
   )
