@@ -58,6 +58,18 @@ def test_rounds_are_a_function_of_columns_rows_and_noise(
   assert found.adaptive_marginals == rounds
 
 
+def test_with_more_bins_than_can_be_training_gets_more():
+  few, many, most = (
+    HistogramModel.for_table(n, 9, 4.0) for n in (65_536, 200_000, 10**9)
+  )
+  assert (few.learning_rate, few.adaptive_share) == (0.003, 0.4)
+  assert 0.004 < many.learning_rate < 0.005
+  found = most.learning_rate, most.marginal_share, most.adaptive_share
+  assert found == pytest.approx((0.006, 0.25, 0.25))
+  given = HistogramModel.for_table(10**9, 9, 4.0, learning_rate=0.01)
+  assert given.learning_rate == 0.01
+
+
 @pytest.mark.parametrize('columns', [1, 9])
 def test_training_alone_has_farther_to_go(columns):
   found = HistogramModel.for_table(1000, columns)

@@ -46,6 +46,11 @@ _LEAST_SIGNAL = 3.0
 # Columns, beyond which only those that were measured together are connected,
 # and the most steps of training then.
 _WIDE, _WIDE_STEPS = 90, 400
+# Rows over the noise from where on there are the most bins. What is above it is
+# for training, which then bears a larger learning rate, up to twice as large,
+# and what is taken from histograms and measurements at twice.
+_MOST_SIGNAL = (_MOST_BINS / _BINS_PER_SIGNAL) ** 2
+_FASTER, _TAKEN = 2.0, {'marginal_share': 0.1, 'adaptive_share': 0.15}
 # Without measurements training starts at independent columns, farther away.
 _FROM_INDEPENDENCE = {'marginal_share': 0.25, 'learning_rate': 0.015}
 _EPOCHS_ALONE = 64.0
@@ -73,7 +78,8 @@ class HistogramModel(FlowModel):
   pair of columns has the square of that number of cells, so that their mean
   count is in a fixed ratio to the noise of a measurement. There are two rounds
   for each column; fewer where that mean count would be less than 3 standard
-  deviations of the noise.
+  deviations of the noise. Beyond the `n / s` of 16,384 where there are 16 bins,
+  training gets more of the budget and a larger learning rate.
 
   `num_bins` is the largest number of bins of an ordered column (`knots`).
 
@@ -142,6 +148,11 @@ class HistogramModel(FlowModel):
       most = cls.adaptive_share * (signal / (_LEAST_SIGNAL * bins**2)) ** 2
       rounds = int(np.clip(most, _FEWEST_ROUNDS, rounds))
       found['num_bins'] = bins
+      faster = np.clip(np.cbrt(signal / _MOST_SIGNAL), 1, _FASTER)
+      found['learning_rate'] = float(cls.learning_rate * faster)
+      for name, taken in _TAKEN.items():
+        taken *= (faster - 1) / (_FASTER - 1)
+        found[name] = float(getattr(cls, name) - taken)
     found['adaptive_marginals'] = rounds
     given = {**found, **hyperparameters}
     if num_columns > _WIDE and given['adaptive_marginals']:
