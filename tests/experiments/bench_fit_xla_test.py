@@ -48,7 +48,6 @@ def test_smoke(training):
 
 
 @pytest.mark.slow
-@pytest.mark.full
 def test_a_whole_training_is_compiled_three_times_at_most(training):
   assert 1 <= bench_fit_xla.count_programs(training[1]) <= 3
 
