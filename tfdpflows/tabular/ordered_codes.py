@@ -192,7 +192,7 @@ class OrderedBins:
     }
     self._shares = {}
     self._points = {}
-    for group in _connected(order.pairs):
+    for group in connected(order.pairs):
       pairs = [p for p in order.pairs if p.low in group]
       if len(pairs) == 1:
         self._shares[pairs[0]] = self._share(
@@ -322,11 +322,18 @@ def _limited(codes, below, above):
   )
 
 
-def _connected(pairs: Sequence[Pair]) -> list[set[int]]:
-  """Returns the groups of columns that are compared with each other."""
+def connected(pairs: Sequence[tuple[int, ...]]) -> list[set[int]]:
+  """Returns the groups of columns that pairs connect with each other.
+
+  Args:
+    pairs: whose first two parts are numbers of columns.
+
+  >>> connected([(0, 1), (2, 3), (1, 4)])
+  [{2, 3}, {0, 1, 4}]
+  """
   groups = []
   for pair in pairs:
-    touched = [g for g in groups if g & {pair.low, pair.high}]
+    touched = [g for g in groups if not g.isdisjoint(pair[:2])]
     groups = [g for g in groups if g not in touched]
-    groups.append({pair.low, pair.high}.union(*touched))
+    groups.append(set(pair[:2]).union(*touched))
   return groups

@@ -480,8 +480,8 @@ class HistogramDensity(TableDensity):
     }
     parts = {j: found for j, found in parts.items() if found.divided.any()}
     cuts = [
-      parts[j].cuts if j in parts else histogram.search_cuts
-      for j, histogram in enumerate(self._histograms())
+      parts[j].cuts if j in parts else cut
+      for j, cut in enumerate(self._search_cuts())
     ]
 
     def load():
@@ -555,6 +555,9 @@ class HistogramDensity(TableDensity):
     """See `TableDensity`; here columns count by their weights."""
     return self._weighted(self.marginal.forward(points))
 
+  def _search_cuts(self):
+    return [histogram.search_cuts for histogram in self._histograms()]
+
   def bins(
     self, x: np.ndarray, cuts: Sequence[np.ndarray] | None = None
   ) -> np.ndarray:
@@ -569,7 +572,7 @@ class HistogramDensity(TableDensity):
         default.
     """
     if cuts is None:
-      cuts = [histogram.search_cuts for histogram in self._histograms()]
+      cuts = self._search_cuts()
     found = [
       np.searchsorted(cut, x[:, j].astype(np.float64), side='right')
       for j, cut in enumerate(cuts)
@@ -581,7 +584,7 @@ class HistogramDensity(TableDensity):
   ) -> StoredRows:
     """Returns what `bins` does, of stored codes: uint16 `[n, d]`."""
     if cuts is None:
-      cuts = [histogram.search_cuts for histogram in self._histograms()]
+      cuts = self._search_cuts()
     # The bin of each code where codes are cells; higher ones are in the last.
     tables = {
       j: np.searchsorted(

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from scipy import special
 
 from tfdpflows import mechanisms
 from tfdpflows.mechanisms import histograms
 from tfdpflows.tabular.encoding import EncodedColumn
-from tfdpflows.tabular.ordered_codes import Bins
+from tfdpflows.tabular.ordered_codes import Bins, connected
 
 # Parts of a bin.
 PARTS = 4
@@ -244,16 +245,8 @@ def open_pairs(
   >>> open_pairs([(0, 1), (0, 2), (2, 3)], taken=[(0, 1), (1, 2)])
   [(2, 3)]
   """
-  tree = {}
-
-  def root(j):
-    while j in tree:
-      j = tree[j]
-    return j
-
-  for one, other in taken:
-    tree[root(one)] = root(other)
-  return [(i, j) for i, j in pairs if root(i) != root(j)]
+  groups = connected(taken)
+  return [pair for pair in pairs if not any(g.issuperset(pair) for g in groups)]
 
 
 def forest_size(pairs: Sequence[tuple[int, int]]) -> int:
@@ -262,10 +255,7 @@ def forest_size(pairs: Sequence[tuple[int, int]]) -> int:
   >>> forest_size([(0, 1), (0, 2), (1, 2), (3, 4)])
   3
   """
-  taken = []
-  for pair in pairs:
-    taken += open_pairs([pair], taken)
-  return len(taken)
+  return sum(len(group) - 1 for group in connected(pairs))
 
 
 def fit_weights(
@@ -316,7 +306,7 @@ def fit_weights(
   weights = np.zeros([len(base), size])
   log_base = np.where(base > 0, np.log(np.maximum(base, _TINY)), _IMPOSSIBLE)
   for _ in range(_STEPS):
-    p = _softmax(log_base + weights @ functions.T)
+    p = special.softmax(log_base + weights @ functions.T, axis=1)
     mean = p @ functions
     slope = sums - rows * mean - ridge * weights
     second_moments = np.einsum('ns,sa,sb->nab', p, functions, functions)
@@ -328,11 +318,6 @@ def fit_weights(
     weights += np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE)
     weights = np.clip(weights, -_LARGEST_WEIGHT, _LARGEST_WEIGHT)
   return weights.reshape(first, second, size).astype(np.float32)
-
-
-def _softmax(logits):
-  found = np.exp(logits - logits.max(1, keepdims=True))
-  return found / found.sum(1, keepdims=True)
 
 
 class WithinBins:
