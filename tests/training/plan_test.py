@@ -163,6 +163,13 @@ def test_optimizer_takes_everything_from_the_plan():
     assert optimizer.plan is plan
   with pytest.raises(ValueError, match="'rmsprop'"):
     plan.optimizer('rmsprop')
+  with pytest.raises(ValueError, match='subclasses of optimizers.DPOptimizer'):
+    plan.optimizer(keras.optimizers.legacy.SGD)
+
+  class Slow(optimizers.DPKerasSGD):
+    pass
+
+  assert isinstance(plan.optimizer(Slow, learning_rate=0.1), Slow)
 
 
 def test_no_two_optimizers_or_plans_share_noise():

@@ -350,12 +350,13 @@ class TrainingPlan(Fixed):
     )
 
   def optimizer(
-    self, name: str = 'adam', **kwargs: Any
+    self, name: str | type[optimizers.DPOptimizer] = 'adam', **kwargs: Any
   ) -> optimizers.DPOptimizer:
     """Makes the optimizer of this plan.
 
     Args:
-      name: 'adam', 'adabelief', 'sgd' or 'adagrad'.
+      name: 'adam', 'adabelief', 'sgd' or 'adagrad'; or a subclass of
+        `optimizers.DPOptimizer`.
       **kwargs: of the Keras optimizer, such as `learning_rate`; also
         `loss_bound`, see `optimizers.DPOptimizer`.
 
@@ -363,9 +364,11 @@ class TrainingPlan(Fixed):
       ValueError: for another name, or `noise_variance_correction` with banded
         noise.
     """
-    if name not in _OPTIMIZERS:
+    made, base = _OPTIMIZERS.get(name, name), optimizers.DPOptimizer
+    if not (isinstance(made, type) and issubclass(made, base)):
       raise ValueError(
-        f'There is no optimizer {name!r}; there are {sorted(_OPTIMIZERS)}.'
+        f'There is no optimizer {name!r}; there are {sorted(_OPTIMIZERS)}, and '
+        'subclasses of optimizers.DPOptimizer.'
       )
     if self.mechanism.noise == BANDED and kwargs.get(
       'noise_variance_correction'
@@ -375,7 +378,7 @@ class TrainingPlan(Fixed):
         "to step, and that of the plan is 'banded': leave it out."
       )
     noise_source = StepNoise(self._steps)
-    optimizer = _OPTIMIZERS[name](
+    optimizer = made(
       clipping=self.clipping,
       noise_multiplier=self.noise_multiplier,
       expected_batch_size=self.sampler.expected_batch_size,

@@ -1,0 +1,178 @@
+r"""Which optimizer makes most of noised gradients.
+
+The tasks of `experiments.banded_noise`, a classifier of images and a flow, are
+trained at the same epsilon, batch, clip and number of steps, so with the same
+noise, by each optimizer. The learning rate of each is the best of six on rows
+apart, by one seed: not charged, for all alike.
+
+    python -m experiments.optimizer_comparison --seeds=0,1,2 \
+      --output=experiments/results/optimizer_comparison.json
+
+Seeds make the results reproducible and therefore not private.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+
+import tensorflow as tf
+from absl import app, flags, logging
+
+import tfdpflows
+from experiments.banded_noise import BATCH, DELTA, STEPS, TASKS
+from experiments.results_file import ResultsFile
+from tfdpflows import gradients, optimizers
+
+EPSILONS = (1.0, 3.0)
+_KEYS = ('task', 'epsilon', 'optimizer', 'learning_rate', 'seed')
+
+
+class DPAdamBC(optimizers.DPKerasAdam):
+  """Adam whose second moment has the variance of the noise subtracted.
+
+  The result is at least a tenth of that variance (Tang et al. 2024, "DP-AdamBC:
+  Your DP-Adam is actually DP-SGD", algorithm 1).
+  """
+
+  def _resource_apply_dense(self, grad, var, apply_state=None):
+    device, dtype = var.device, var.dtype.base_dtype
+    known = (apply_state or {}).get((device, dtype))
+    values = known or self._fallback_apply_state(device, dtype)
+    beta_1, beta_2 = values['beta_1_t'], values['beta_2_t']
+    m, v = self.get_slot(var, 'm'), self.get_slot(var, 'v')
+    m_t = m.assign(beta_1 * m + (1 - beta_1) * grad)
+    v_t = v.assign(beta_2 * v + (1 - beta_2) * grad**2)
+    # Corrected for its start at zero, the noise's part is its variance.
+    noise = (tf.cast(self.noise_stddev, dtype) / self.expected_batch_size) ** 2
+    v_hat = tf.maximum(v_t / (1 - values['beta_2_power']) - noise, 0.1 * noise)
+    step = m_t / (1 - values['beta_1_power']) / tf.sqrt(v_hat)
+    return var.assign_sub(values['lr_t'] * step, use_locking=self._use_locking)
+
+
+# The optimizer, its arguments, and the smallest of six learning rates, each
+# three times the one before, for images and for flows.
+OPTIMIZERS = {
+  'SGD': ('sgd', {}, 0.1, 0.001),
+  'SGD, momentum .9': ('sgd', {'momentum': 0.9}, 0.01, 0.0001),
+  'Adagrad': ('adagrad', {}, 0.003, 0.001),
+  'Adam': ('adam', {}, 0.0003, 0.0003),
+  'Adam, beta_2 .99': ('adam', {'beta_2': 0.99}, 0.0003, 0.0003),
+  'DP-AdamBC': (DPAdamBC, {}, 0.0001, 0.0001),
+  'AdaBelief': ('adabelief', {}, 0.0003, 0.0003),
+  'AdaBelief, corrected': (
+    'adabelief',
+    {'noise_variance_correction': True},
+    0.0001,
+    0.0001,
+  ),
+}
+_RATES = 6
+
+
+def run(
+  tasks=('mnist', 'lifesci'),
+  *,
+  names=tuple(OPTIMIZERS),
+  epsilons=EPSILONS,
+  seeds=(0,),
+  output=None,
+  smoke=False,
+):
+  """Trains each task with each optimizer.
+
+  Args:
+    tasks: some of `banded_noise.TASKS`.
+    names: some of `OPTIMIZERS`.
+    epsilons: budgets, each at `DELTA`.
+    seeds: of weights and noise; the first one chooses the learning rate.
+    output: JSON file that grows run by run, or `None`.
+    smoke: whether to make five steps only, with two learning rates.
+
+  Returns:
+    The `ResultsFile`.
+  """
+  results = ResultsFile(
+    output,
+    {'delta': DELTA, 'steps': STEPS, 'batch': BATCH, 'smoke': smoke},
+    _KEYS,
+  )
+  for name in tasks:
+    task = TASKS[name]()
+    for epsilon, optimizer in itertools.product(epsilons, names):
+      *_, images, flow = OPTIMIZERS[optimizer]
+      start = images if task.optimizer == 'sgd' else flow
+      rates = [start * 3**i for i in range(2 if smoke else _RATES)]
+      trained = functools.partial(_run, results, name, task, epsilon, optimizer)
+      best = max(rates, key=lambda rate: trained(rate, seeds[0])['apart'])
+      for seed in seeds:
+        trained(best, seed)
+  return results
+
+
+def _run(results, name, task, epsilon, optimizer, learning_rate, seed):
+  """Returns a run of the results, which is made if it is not there."""
+  rate = float(f'{learning_rate:.3g}')
+  key = dict(zip(_KEYS, (name, epsilon, optimizer, rate, seed)))
+  if not results.has(**key):
+    found = _train(task, epsilon, optimizer, rate, seed, results)
+    results.add({**key, **found})
+    logging.info('%s: %s', key, found)
+  (run,) = (r for r in results.runs if key.items() <= r.items())
+  return run
+
+
+def _train(task, epsilon, optimizer, learning_rate, seed, results):
+  start = time.perf_counter()
+  smoke = results.content['smoke']
+  plan = tfdpflows.TrainingPlan.for_epsilon(
+    epsilon=epsilon,
+    delta=DELTA,
+    num_examples=len(task.rows[0]),
+    expected_batch_size=100 if smoke else BATCH,
+    steps=5 if smoke else STEPS,
+    clipping=gradients.Flat(task.clip),
+    seed=seed,
+  )
+  model = task.model(seed)
+  kind, settings, *_ = OPTIMIZERS[optimizer]
+  model.compile(
+    optimizer=plan.optimizer(kind, learning_rate=learning_rate, **settings),
+    **task.compile,
+  )
+  model.fit(*task.rows, verbose=0)
+  return {
+    'apart': task.score(model, task.apart),
+    'test': task.score(model, task.test),
+    'noise_multiplier': plan.noise_multiplier,
+    'epsilon_spent': plan.ledger.epsilon(),
+    'seconds': round(time.perf_counter() - start, 1),
+  }
+
+
+def main(argv):
+  """Runs what the flags ask for."""
+  if len(argv) > 1:
+    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  options = flags.FLAGS
+  run(
+    options.tasks,
+    epsilons=[float(epsilon) for epsilon in options.epsilon],
+    seeds=[int(seed) for seed in options.seeds],
+    output=options.output,
+    smoke=options.smoke,
+  )
+
+
+def _define_flags():
+  flags.DEFINE_list('tasks', ['mnist', 'lifesci'], 'Tasks, comma-separated.')
+  flags.DEFINE_list('epsilon', [str(e) for e in EPSILONS], 'Budgets.')
+  flags.DEFINE_list('seeds', ['0'], 'Seeds.')
+  flags.DEFINE_string('output', None, 'JSON file of results.')
+  flags.DEFINE_bool('smoke', False, 'A quick run of few steps.')
+
+
+if __name__ == '__main__':
+  _define_flags()
+  app.run(main)
