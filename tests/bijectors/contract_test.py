@@ -232,7 +232,6 @@ def test_gradients_are_finite_at_the_edges(name):
     assert np.isfinite(y).all() and np.isfinite(gradient).all()
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('name', 'mode'),
   thinned(

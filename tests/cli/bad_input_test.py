@@ -14,7 +14,6 @@ import pytest
 from tfdpflows import cli
 from tfdpflows.cli import fit
 
-pytestmark = pytest.mark.core
 SCHEMA = {
   'fields': [
     {

@@ -10,7 +10,6 @@ from tfdpflows import accounting, cli
 from tfdpflows.accounting import event_bounds, events_json, rounding
 from tfdpflows.cli import program, training
 
-pytestmark = pytest.mark.core
 ACCOUNT = {
   'sampling_probability': '0.01',
   'noise_multiplier': '1',

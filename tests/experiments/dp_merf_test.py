@@ -60,7 +60,6 @@ def release(frame, noise_multiplier, blocks=None):
 
 
 class TestSensitivity:
-  @pytest.mark.core
   @settings(max_examples=100, deadline=None)
   @given(
     age=st.floats(width=64),

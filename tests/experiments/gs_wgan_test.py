@@ -65,7 +65,6 @@ def _weights(generator):
   return [v.numpy() for v in generator.network.variables]
 
 
-@pytest.mark.core
 def test_a_row_changes_its_own_discriminator_alone(people, codes, neighbor):
   """And what is released of it by no more than what is charged for."""
   places = np.random.default_rng(0).integers(12, size=400)
@@ -92,7 +91,6 @@ def test_a_row_changes_its_own_discriminator_alone(people, codes, neighbor):
   assert change.max() <= 2 * CLIP * np.sqrt(16)
 
 
-@pytest.mark.core
 def test_the_generator_is_a_function_of_what_is_released(
   people, codes, neighbor, monkeypatch
 ):

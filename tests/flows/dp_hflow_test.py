@@ -68,7 +68,6 @@ def toy():
   )
 
 
-@pytest.mark.core
 def test_masses_are_importance_weighted_without_bias(toy):
   assert toy.mass.sum() == pytest.approx(1, abs=5e-3)
   for draws in (toy.even, toy.learned):

@@ -196,7 +196,6 @@ def test_such_a_row_is_not_in_the_released_loss():
   np.testing.assert_allclose(found['loss'], rest['loss'], rtol=1e-5)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
 def test_rows_of_a_loss_of_ones_own_are_named(jit_compile):
   """`usable`: the row meets neither the layers nor the loss."""

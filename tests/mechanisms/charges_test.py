@@ -56,7 +56,6 @@ RELEASES = {
 EACH = pytest.mark.parametrize('label', RELEASES)
 
 
-@pytest.mark.core
 @EACH
 def test_resume_repeats_and_pays_for_nothing_else(label, tmp_path):
   release, other = RELEASES[label]
@@ -89,7 +88,6 @@ def test_resume_repeats_and_pays_for_nothing_else(label, tmp_path):
     assert len(ledger.entries) == 1
 
 
-@pytest.mark.core
 @EACH
 def test_a_refused_charge_leaves_the_randomness_as_it_was(label):
   release, _ = RELEASES[label]

@@ -7,8 +7,6 @@ import pytest
 from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.randomness import Randomness
 
-pytestmark = pytest.mark.core
-
 
 def _mean(values, ledger=None, **kwargs):
   kwargs = {'lower': -1.0, 'upper': 3.0, 'noise_multiplier': 1.0, **kwargs}

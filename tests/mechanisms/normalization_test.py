@@ -25,7 +25,6 @@ def _find(x, seed=0, ledger=None, bound=2.0, **kwargs):
   )
 
 
-@pytest.mark.core
 @settings(max_examples=200, deadline=None)
 @given(
   row=st.lists(ANY, min_size=3, max_size=3),
@@ -46,7 +45,6 @@ def test_a_row_moves_the_sums_by_the_sensitivity_at_most(row, bound):
   assert normalization._GAUSSIAN_CENTRE == 1.0
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('kind', KINDS)
 def test_release_is_the_sums_and_frozen_noise(kind):
   """With the noise frozen, neighbours' releases differ by no more either."""
@@ -65,7 +63,6 @@ def test_release_is_the_sums_and_frozen_noise(kind):
   )
 
 
-@pytest.mark.core
 def test_noise_has_the_stated_law():
   n, d, runs = 1000, 3, 300
   x = np.zeros([n, d])
@@ -91,7 +88,6 @@ def test_close_to_the_truth_where_noise_is_small():
     np.testing.assert_allclose(found.std, std, rtol=0.1)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('kind', KINDS)
 def test_charged_before_anything_is_read(kind, monkeypatch):
   def unread(*unused_args):

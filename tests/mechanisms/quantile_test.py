@@ -38,7 +38,6 @@ def _log_density(values, q, points, per_utility):
     return (weights - total - np.log(np.diff(edges)))[place]
 
 
-@pytest.mark.core
 @settings(max_examples=200, deadline=None)
 @given(
   values=st.lists(VALUES, max_size=8),
@@ -61,7 +60,6 @@ def test_log_densities_of_neighbours_differ_by_epsilon_at_most(
   assert np.ptp(replaced[1] - replaced[0]) <= 1 + 1e-9
 
 
-@pytest.mark.core
 def test_the_draw_has_that_density():
   values = [-0.5, 0.0, 0.0, 0.0, 0.3, 5.0]
   draws = np.array([_find(values, 0.7, seed) for seed in range(3000)])
@@ -106,7 +104,6 @@ def test_nan_stands_for_a_public_value():
     assert _find(with_nan, nan=value) == _find(filled)
 
 
-@pytest.mark.core
 def test_charged_before_anything_is_read():
   def unread():
     raise AssertionError('The values were read.')

@@ -292,7 +292,6 @@ except tf.errors.InvalidArgumentError as error:
 """
 
 
-@pytest.mark.core
 def test_saved_detector_scores_without_this_package(tmp_path):
   base = tfd.MixtureSameFamily(
     tfd.Categorical(probs=[0.5, 0.5]),

@@ -134,7 +134,6 @@ def test_learns_and_shows_nothing_private():
   )
 
 
-@pytest.mark.core
 def test_metrics_are_of_validation_data_and_keep_nothing_of_training():
   x, y = _data()
   private = _private(_classifier(), metrics=['accuracy'])
@@ -481,7 +480,6 @@ def _check_one_step(model, x, y):
     np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
 
 
-@pytest.mark.core
 def test_a_gradient_that_is_zero_but_for_rounding_is_no_wrong_rule():
   """The bias of the keys: the softmax cancels it."""
   x, y = _data()

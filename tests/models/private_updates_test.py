@@ -55,7 +55,6 @@ def _step(private, **kwargs):
   return [old - new.numpy() for old, new in zip(before, after)]
 
 
-@pytest.mark.core
 def test_draws_are_averaged_before_the_clip():
   model = _model()
   x, y = _data()

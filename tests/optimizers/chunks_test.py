@@ -172,7 +172,6 @@ def test_draws_of_whatever_a_tape_notes():
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.core
 def test_density_model_takes_draws_and_chunks():
   """More draws of the dequantization, another update; chunks, the same."""
   x = np.random.default_rng(0).integers(0, 3, [48, 2]).astype('float32')

@@ -55,7 +55,6 @@ def votes_of(x, y, queries, draws, **kwargs):
   ]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('num_neighbors', [1, 2, 5])
 def test_a_row_that_is_removed_moves_one_vote_in_and_one_out(num_neighbors):
   largest = 0
@@ -78,7 +77,6 @@ def test_a_row_that_is_removed_moves_one_vote_in_and_one_out(num_neighbors):
   assert largest == 2
 
 
-@pytest.mark.core
 def test_a_row_that_is_replaced_moves_one_vote():
   largest = 0
   for x, y, queries, rng in tables():
@@ -100,7 +98,6 @@ def test_a_row_that_is_replaced_moves_one_vote():
   assert largest == 2
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('d', [1, 7, 324, 5000])
 def test_distances_are_exact_and_those_of_two_rows_alone(d):
   rng = np.random.default_rng(d)
@@ -148,7 +145,6 @@ def test_equal_distances_are_drawn_by_lot():
   assert scipy.stats.binomtest(int(np.sum(answers)), 2000).pvalue > 1e-4
 
 
-@pytest.mark.core
 def test_rows_that_cannot_vote_are_as_if_absent():
   x = np.random.default_rng(0).uniform(-1, 1, [6, 3])
   y = np.array([0.0, 1, 2, 1, 0, 2])
@@ -205,7 +201,6 @@ def test_answers_of_clear_votes_are_right():
 # What is charged.
 
 
-@pytest.mark.core
 def test_every_query_is_charged_before_it_is_answered(monkeypatch):
   ledger = accounting.PrivacyLedger(
     budget=accounting.PrivacyBudget(epsilon=2.0, delta=1e-5)
@@ -237,7 +232,6 @@ def test_every_query_is_charged_before_it_is_answered(monkeypatch):
   ]
 
 
-@pytest.mark.core
 def test_queries_beyond_the_budget_are_refused_unanswered(monkeypatch):
   ledger = accounting.PrivacyLedger(
     budget=accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
@@ -262,7 +256,6 @@ def test_queries_beyond_the_budget_are_refused_unanswered(monkeypatch):
   assert len(ledger.entries) == 2
 
 
-@pytest.mark.core
 def test_no_more_than_max_answers_all_charged_in_advance():
   ledger = accounting.PrivacyLedger()
   made = make(
@@ -349,7 +342,6 @@ def test_for_epsilon_finds_the_least_noise(relation, check):
     made.query(np.zeros([5000, 2]))
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('check', [False, True])
 def test_no_attack_sees_more_than_the_claim(check):
   # The last row is nearest, and the only one of its label.
@@ -406,7 +398,6 @@ made.query(np.zeros([10, 2]))
     assert mechanisms.decompose(ledger.event) == mechanisms.decompose(expected)
 
 
-@pytest.mark.core
 def test_a_call_that_is_resumed_gives_the_same_answers(tmp_path):
   path = tmp_path / 'ledger'
   x = np.random.default_rng(0).uniform(-1, 1, [30, 2])
@@ -457,7 +448,6 @@ def test_the_table_is_copied():
     made.sigma = 1.0
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('change', 'message'),
   [
@@ -499,7 +489,6 @@ def test_bad_arguments_are_named(change, message):
     make(arguments.pop('features'), arguments.pop('labels'), **arguments)
 
 
-@pytest.mark.core
 def test_bad_queries_are_named_and_not_charged(tmp_path):
   ledger = accounting.PrivacyLedger(tmp_path / 'ledger')
   made = make(np.zeros([3, 2]), np.zeros(3), ledger)

@@ -51,7 +51,6 @@ def neighbors(votes):
   return found
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('check', [{}, CHECK], ids=['all', 'check'])
 @pytest.mark.parametrize('sigma', [0.3, 0.9, 4.0])
 def test_smooth_over_all_neighbours(sigma, check):
@@ -76,7 +75,6 @@ def test_smooth_over_all_neighbours(sigma, check):
   assert changed or (sigma != 0.9 and not check)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('check', [False, True])
 def test_smooth_along_random_walks(check):
   rng = np.random.default_rng(0)
@@ -116,7 +114,6 @@ def divergence(one, other, order):
   return moment / (order - 1)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('check', [False, True])
 def test_never_below_the_exact_divergence(check):
   rng = np.random.default_rng(1)
@@ -139,7 +136,6 @@ def test_never_below_the_exact_divergence(check):
   assert helped > 20
 
 
-@pytest.mark.core
 def test_a_query_costs_no_more_than_by_its_noise():
   rng = np.random.default_rng(2)
   for sigma in (0.5, 5.0, 50.0):
@@ -154,7 +150,6 @@ def test_a_query_costs_no_more_than_by_its_noise():
   assert made.cost(votes[:0], BETA) == (0.0, 0.0)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(('votes', 'sigma', 'order', 'beta', 'rdp', 'ss'), PEER)
 def test_close_to_and_never_below_the_published_code(
   votes, sigma, order, beta, rdp, ss
@@ -196,7 +191,6 @@ def release(votes=AGREED, ledger=None, seed=0, **kwargs):
   )
 
 
-@pytest.mark.core
 def test_charged_before_anything_is_computed(monkeypatch):
   def fails(*args):
     raise KeyboardInterrupt
@@ -216,7 +210,6 @@ def test_charged_before_anything_is_computed(monkeypatch):
   assert len(ledger.entries) == 1
 
 
-@pytest.mark.core
 def test_the_published_cost_is_no_less_but_for_its_failure(monkeypatch):
   options = {'num_teachers': 500, 'sigma': 30.0, 'order': 16.0, 'beta': 0.02}
   exact = smooth_sensitivity.vote_cost(AGREED, **options)
@@ -234,7 +227,6 @@ def test_the_published_cost_is_no_less_but_for_its_failure(monkeypatch):
     assert 0 <= release(SPLIT, seed=seed).divergence <= largest
 
 
-@pytest.mark.core
 def test_epsilon_is_of_answers_and_release():
   cost = release()
   (own,) = mechanisms.renyi_curve(
@@ -267,7 +259,6 @@ def bounded(ledger=None, seed=0, **kwargs):
   )
 
 
-@pytest.mark.core
 def test_answers_only_where_the_test_passes_at_the_same_charge():
   epsilons = []
   for votes, expected in ((AGREED, {1}), (SPLIT, {-1})):
@@ -282,7 +273,6 @@ def test_answers_only_where_the_test_passes_at_the_same_charge():
     made.query(AGREED)
 
 
-@pytest.mark.core
 def test_many_queries_cost_less_than_by_their_noise():
   votes = np.array([[0, 1990, 10]] * 400)
   made = bounded(num_teachers=2000, beta=0.012, max_divergence=0.1)
@@ -293,7 +283,6 @@ def test_many_queries_cost_less_than_by_their_noise():
   assert made.ledger.epsilon(1e-5) < 0.5 * plain
 
 
-@pytest.mark.core
 def test_the_test_fails_to_fail_no_more_often_than_charged(monkeypatch):
   # A bound just below the cost.
   exact = smooth_sensitivity.vote_cost(
@@ -309,7 +298,6 @@ def test_the_test_fails_to_fail_no_more_often_than_charged(monkeypatch):
   assert 0 < np.mean(passed) < 0.2
 
 
-@pytest.mark.core
 def test_a_crash_after_the_charge_overstates(tmp_path, monkeypatch):
   path = tmp_path / 'ledger'
   with accounting.PrivacyLedger(path, accountant='rdp') as ledger:
@@ -334,7 +322,6 @@ def test_the_check_turns_queries_down():
   np.testing.assert_array_equal(answers, [1] * 40 + [-1] * 40)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('change', 'message'),
   [

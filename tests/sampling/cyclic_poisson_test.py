@@ -13,7 +13,6 @@ def _sampler(n=600, q=0.3, parts=3, **kwargs):
   )
 
 
-@pytest.mark.core
 def test_parts_take_turns_and_rows_join_independently():
   sampler, randomness = _sampler(), Randomness(seed=0)
   steps, joined = 900, np.zeros([900, 600], bool)

@@ -26,7 +26,6 @@ def _plan(steps=5, noise_multiplier=4.0, **kwargs):
   )
 
 
-@pytest.mark.core
 def test_every_set_of_rows_is_as_likely():
   sampler, rng = _sampler(6, 3), np.random.default_rng(0)
   counts = {}
@@ -71,7 +70,6 @@ def test_bad_input():
       _sampler(n, size)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('accountant', ['pld', 'rdp'])
 def test_a_swapped_row_costs_what_half_the_noise_costs(accountant):
   """Neighbours of a batch of one size differ by a swap, however tables do."""
@@ -94,7 +92,6 @@ def test_a_swapped_row_costs_what_half_the_noise_costs(accountant):
   )
 
 
-@pytest.mark.core
 def test_plan_draws_and_charges_what_the_sampler_says():
   plan = _plan()
   x = np.arange(200, dtype='float32')[:, None]

@@ -32,7 +32,6 @@ def _claimed(event, epsilon):
   return accounting.create_accountant('pld').compose(event).get_delta(epsilon)
 
 
-@pytest.mark.core
 def test_capped_batches_are_uniform_subsets():
   n, q, cap, draws = 6, 0.6, 3, 20_000
   sampler, rng = _uncautious(n, q, cap), np.random.default_rng(0)

@@ -23,7 +23,6 @@ def no_coins(monkeypatch):
   monkeypatch.setattr(poisson, '_MOST_COINS', 0)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('n, q', [(7, 0.1), (40, 0.125), (3, 1e-9), (1, 0.5)])
 def test_sizes_have_their_binomial_probabilities(n, q):
   """All of them, exactly up to 2^-150 in all."""
@@ -90,7 +89,6 @@ def test_subsets_are_equally_likely():
   assert p > 1e-4
 
 
-@pytest.mark.core
 def test_batches_have_the_law_of_coins(no_coins):
   """Of every set of rows: sizes, single rows and pairs."""
   n, q, draws = 8, 0.12, 20_000

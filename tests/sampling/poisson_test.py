@@ -16,7 +16,6 @@ def _sampler(n=500, q=0.1, **kwargs):
   )
 
 
-@pytest.mark.core
 def test_rows_join_independently_with_the_stated_probability():
   sampler, rng = _sampler(), np.random.default_rng(0)
   data = np.arange(500.0)[:, None] + 1

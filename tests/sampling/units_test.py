@@ -16,7 +16,6 @@ def _table(seed=0, people=40):
   return rng.permutation(ids)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('weighting', WEIGHTINGS)
 @pytest.mark.parametrize('most', [1, 3, 100])
 def test_a_unit_weighs_one_at_most(most, weighting):

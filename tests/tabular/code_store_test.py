@@ -33,8 +33,6 @@ from tfdpflows.tabular.models import dp_sgd
 from tfdpflows.tabular.sources import Part, Source
 from tfdpflows.tabular.synthesizer import fit_to_directory
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture(scope='module')
 def people():

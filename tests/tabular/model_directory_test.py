@@ -57,7 +57,6 @@ def _write(path, ledger, earlier=(), **kwargs):
   return model_directory.read_ledger(path, model_directory.read_model(path))[1]
 
 
-@pytest.mark.core
 def test_files_are_as_open_to_others_as_usual(model):
   mask = os.umask(0)
   os.umask(mask)
@@ -68,7 +67,6 @@ def test_files_are_as_open_to_others_as_usual(model):
       assert path.suffix not in ('.pkl', '.pickle')
 
 
-@pytest.mark.core
 def test_a_failure_leaves_what_was_there(tmp_path):
   def fail(path, overwrite):
     with model_directory.written_aside(path, overwrite) as folder:
@@ -86,7 +84,6 @@ def test_a_failure_leaves_what_was_there(tmp_path):
   assert os.listdir(tmp_path) == ['model']
 
 
-@pytest.mark.core
 def test_what_may_be_overwritten(tmp_path):
   _write(tmp_path / 'model', _ledger(), overwrite=False)
   with pytest.raises(FileExistsError, match='overwrite it'):
@@ -99,7 +96,6 @@ def test_what_may_be_overwritten(tmp_path):
     assert (tmp_path / name).exists()
 
 
-@pytest.mark.core
 def test_ledgers_of_what_is_replaced_stay(tmp_path):
   path = tmp_path / 'model'
   assert _write(path, _ledger('first', 'a'), overwrite=True) == []
@@ -116,7 +112,6 @@ def test_ledgers_of_what_is_replaced_stay(tmp_path):
   assert len(_write(path, _ledger('4', 'd'), earlier, overwrite=True)) == 3
 
 
-@pytest.mark.core
 def test_a_kill_between_the_two_renames(tmp_path):
   path, work = tmp_path / 'model', tmp_path / 'model.partial'
   _write(path, _ledger(fit='a'), overwrite=False)
@@ -141,7 +136,6 @@ def test_a_workspace_takes_what_a_kill_leaves(tmp_path):
   assert not list(work.iterdir())
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   'damage',
   [
@@ -163,7 +157,6 @@ def test_a_damaged_ledger(damage, model):
     TabularSynthesizer.load(model)
 
 
-@pytest.mark.core
 def test_a_ledger_of_another_fit(model, tmp_path):
   other = _ledger()
   with PrivacyLedger(tmp_path / 'other.jsonl', budget=other.budget) as ledger:
@@ -190,7 +183,6 @@ def test_earlier_ledgers_are_verified_too(one_column, model):
     TabularSynthesizer.load(model)
 
 
-@pytest.mark.core
 def test_a_folder_that_is_no_model(tmp_path, model):
   with pytest.raises(FileNotFoundError, match='holds no model'):
     TabularSynthesizer.load(tmp_path)
@@ -200,7 +192,6 @@ def test_a_folder_that_is_no_model(tmp_path, model):
       TabularSynthesizer.load(model)
 
 
-@pytest.mark.core
 def test_a_model_of_another_version(model):
   content = json.loads((model / 'model.json').read_text())
   content.update(format_version=99, library_version='7.0')

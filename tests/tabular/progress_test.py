@@ -14,7 +14,6 @@ from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.progress import Progress
 from tfdpflows.training.plan import TrainingPlan
 
-pytestmark = pytest.mark.core
 STEPS = 40
 
 

@@ -20,7 +20,6 @@ from tfdpflows.tabular import (
 )
 from tfdpflows.tabular.table import read_table, write_table
 
-pytestmark = pytest.mark.core
 NAMES = (
   *('s.csv', 's.csv.gz', 's.parquet', 's.arrow', 's.feather'),
   *('s.tfrecord', 's.tfrecord.gz'),

@@ -22,7 +22,6 @@ from tfdpflows.tabular import (
 )
 from tfdpflows.tabular.sources import Source
 
-pytestmark = pytest.mark.core
 PERSON = 'person'
 
 

@@ -12,7 +12,6 @@ from tfdpflows.accounting import LedgerError, PrivacyBudget, PrivacyLedger
 from tfdpflows.tabular import work_directory
 from tfdpflows.tabular.work_directory import WorkDirectory
 
-pytestmark = pytest.mark.core
 TABLE = pd.DataFrame({'a': [1, 2, 3], 'b': ['x', None, 'y']})
 SETTINGS = {'epsilon': 1.0, 'seed': None, 'schema': {'fields': ['a'] * 100}}
 ARGUMENTS = {

@@ -13,7 +13,6 @@ from tfdpflows.accounting import EpsilonDeltaDpEvent
 from tfdpflows.accounting.mechanisms.selection import halting_probability
 from tfdpflows.randomness import Randomness
 
-pytestmark = pytest.mark.core
 REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 

@@ -18,7 +18,6 @@ def _moment_density(one, law, order, x):
   return math.exp(order * one.logpdf(x) - (order - 1) * law.logpdf(x))
 
 
-@pytest.mark.core
 def test_never_below_the_exact_divergence():
   rng = np.random.default_rng(0)
   for _ in range(60):
@@ -66,7 +65,6 @@ def test_less_than_the_published_formula_at_low_orders():
         assert order / 2 / sigma**2 < found < _published(order, sigma, beta)
 
 
-@pytest.mark.core
 def test_the_published_formula_is_no_bound_at_high_orders():
   beta, sigma, order = 0.02, 1.0, 20.0
   one, law = stats.norm(1.0, math.exp(beta)), stats.norm(0.0, 1.0)
@@ -80,7 +78,6 @@ def test_the_published_formula_is_no_bound_at_high_orders():
   assert _published(order, sigma, beta) < exact / 2
 
 
-@pytest.mark.core
 def test_no_bound_beyond_the_largest_order():
   beta = 0.05
   last = 1 / -math.expm1(-2 * beta)
@@ -92,7 +89,6 @@ def test_no_bound_beyond_the_largest_order():
   assert still == pytest.approx(1e3 / 50)
 
 
-@pytest.mark.core
 def test_a_failure_is_taken_off_delta():
   event = accounting.RenyiDpEvent(20.0, 0.1, 1e-6)
   made = rdp.RDPAccountant(orders=[10.0, 20.0, 40.0]).compose(event)
@@ -105,7 +101,6 @@ def test_a_failure_is_taken_off_delta():
   assert made.get_epsilon(1e-7) == math.inf
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   'event',
   [
@@ -131,7 +126,6 @@ def test_without_noise_there_is_no_privacy():
     assert accounting.compute_epsilon(event, 1e-5, 'rdp') == math.inf
 
 
-@pytest.mark.core
 def test_the_best_of_several_runs_needs_both_directions():
   select = lambda event: dp_event.RepeatAndSelectDpEvent(event, 5.0, 1.0)
   known = accounting.RenyiDpEvent(20.0, 0.1)
