@@ -148,7 +148,7 @@ class HistogramModel(FlowModel):
       most = cls.adaptive_share * (signal / (_LEAST_SIGNAL * bins**2)) ** 2
       rounds = int(np.clip(most, _FEWEST_ROUNDS, rounds))
       found['num_bins'] = bins
-      faster = np.clip(np.cbrt(signal / _MOST_SIGNAL), 1, _FASTER)
+      faster = np.clip(np.sqrt(signal / _MOST_SIGNAL), 1, _FASTER)
       found['learning_rate'] = float(cls.learning_rate * faster)
       for name, taken in _TAKEN.items():
         taken *= (faster - 1) / (_FASTER - 1)
