@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tfdpflows import randomness
+from tfdpflows import mechanisms, randomness
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.randomness import Randomness
 
 
@@ -45,6 +46,20 @@ def test_what_would_be_rounded_names_no_stream(label):
     with pytest.raises(TypeError, match='label that is a str or an int'):
       use('noise', label)
   assert randomness.key(np.int64(3)) == randomness.key(3)
+
+
+@pytest.mark.parametrize('label', ['owner', 'release', 'search', 'table'])
+def test_no_label_draws_from_a_key_that_ledgers_show(label, tmp_path):
+  """The noise of ('release', 'age') was in the charge of the label 'age'."""
+  source, ledger = Randomness(), PrivacyLedger(tmp_path / 'ledger.jsonl')
+  with pytest.raises(ValueError, match=f"'{label}' cannot be a label"):
+    mechanisms.from_exact_counts({'age': [5]}, 1.0, source, ledger, label=label)
+  assert not ledger.entries
+  mechanisms.from_exact_counts({'x': [5]}, 1.0, source, ledger, label='age')
+  shown = (tmp_path / 'ledger.jsonl').read_text()
+  assert source.key('release', 'age').hex() in shown
+  for stream in (('age',), ('age', 'x'), ('noise', 'age')):
+    assert source.key(*stream).hex() not in shown
 
 
 def test_bad_input():

@@ -26,6 +26,9 @@ _SECRET_BYTES = 32
 _DRAWS = 2**53
 # Rows that are copied at one time.
 _BLOCK = 1 << 16
+# Ledgers show keys whose paths begin so, to tell one secret from others. A
+# label that is one of them would draw its noise from such a key.
+_SHOWN = ('owner', 'release', 'search', 'table')
 
 __all__ = ['Randomness', 'drawn_below']
 
@@ -116,9 +119,15 @@ class Randomness:
     leaves no noise at all.
 
     Raises:
-      ValueError: if they were claimed before.
+      ValueError: if they were claimed before, or ledgers show keys of that
+        name.
     """
     name = _name(path)
+    if path and path[0] in _SHOWN:
+      raise ValueError(
+        f'{path[0]!r} cannot be a label: ledgers show random numbers of that '
+        'name, and with them the noise. Give another label.'
+      )
     if name in self._claimed:
       raise ValueError(
         f'The random numbers {"/".join(map(str, path))!r} were used already: '

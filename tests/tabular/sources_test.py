@@ -550,7 +550,7 @@ def test_a_file_is_not_read_twice_under_two_names(tmp_path, monkeypatch):
     Source.of('d')
 
 
-def test_records_that_are_none_are_not_shown(tmp_path):
+def test_records_that_are_none_are_not_shown(tmp_path, capfd):
   tf = pytest.importorskip('tensorflow')
   path = str(tmp_path / 'x.tfrecord')
   good = tf.train.Example()
@@ -566,6 +566,26 @@ def test_records_that_are_none_are_not_shown(tmp_path):
       while error is not None:
         assert 'ann' not in str(error)
         error = error.__context__
+  # Nor by TensorFlow, which prints what it refuses before it raises.
+  assert 'ann' not in capfd.readouterr().err
+
+
+def test_the_place_of_a_record_of_other_types_is_not_printed(tmp_path, capfd):
+  path = str(tmp_path / 'x.tfrecord')
+  with tf.io.TFRecordWriter(path) as writer:
+    for number in range(9):
+      example = tf.train.Example()
+      feature = example.features.feature['age']
+      if number == 7:
+        feature.bytes_list.value.append(b'31')
+      else:
+        feature.int64_list.value.append(number)
+      writer.write(example.SerializeToString())
+  schema = TableSchema([Field('age', 'integer', 0, 99)])
+  found = code_store.read(Source.of(path), schema, 'clip')[:].ravel()
+  assert found.tolist() == [*range(7), 31, 8]
+  printed = capfd.readouterr().err
+  assert 'Index' not in printed and "types don't match" not in printed
 
 
 def test_clip_refuses_no_record_for_features_that_nobody_asked_for(tmp_path):

@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -277,6 +278,17 @@ def test_what_cells_become():
     assert found == expected, name
   filled = _schema(True).validate(_table(['x', None]), 'clip')
   assert filled.loc[1].tolist() == [4, 0, 3.75, 1, 0.5, 'a', False, True, 3.0]
+
+
+def test_the_least_of_numpys_integers_are_not_warned_of():
+  """They have no absolute value: a warning told of one such cell."""
+  cells = [np.int8(-128), np.int64(-(2**63)), 7]
+  schema, ids = _schema(False), pd.Series(cells, dtype=object)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    found = schema.validate(_table(cells), 'clip')
+    assert values.beyond_floats(ids).tolist() == [False, True, False]
+  assert found['integer'].tolist() == [-1, -1, 7]
 
 
 def test_the_errors_still_name_what_is_wrong():

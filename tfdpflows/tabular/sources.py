@@ -644,7 +644,10 @@ def _parsed(tf, batch, names, clip):
     'int64_list': tf.int64,
   }
   spec = {n: tf.io.VarLenFeature(dtypes[kind]) for n, kind in known.items()}
-  found = _together(tf, batch, spec)
+  found = None
+  # What TensorFlow refuses it prints, with its place or all that is in it.
+  if all(_has_kinds(tf, record, known) for record in batch):
+    found = _together(tf, batch, spec)
   sizes = [
     np.bincount(x.indices.numpy()[:, 0], minlength=len(batch))
     for x in (found or {}).values()
@@ -660,6 +663,16 @@ def _parsed(tf, batch, names, clip):
       whole[present] = values.tolist()
       columns[name] = _numpy_column(whole, clip)
   return columns
+
+
+def _has_kinds(tf, record, known):
+  """Whether the features of a record have the kinds that are known."""
+  features = _features_of(tf, record)
+  for name, kind in known.items():
+    feature = features[name]
+    if not feature.HasField(kind) and feature.WhichOneof('kind') is not None:
+      return False
+  return True
 
 
 def _together(tf, batch, spec):

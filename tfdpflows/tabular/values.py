@@ -368,10 +368,14 @@ def beyond_floats(column: pd.Series) -> np.ndarray:
   """Returns bool `[n]`: whole numbers with digits that a float has not."""
   if _holds_numbers(column) and column.dtype.kind not in 'iu':
     return np.zeros(len(column), bool)
-  is_large = lambda value: (
-    isinstance(value, numbers.Integral) and abs(value) > _LARGEST_WHOLE
+  return np.array([_is_large(value) for value in _objects(column)], bool)
+
+
+def _is_large(value):
+  # By no absolute value: NumPy warns that its least integers have none.
+  return isinstance(value, numbers.Integral) and (
+    value > _LARGEST_WHOLE or value < -_LARGEST_WHOLE
   )
-  return np.array([is_large(value) for value in _objects(column)], bool)
 
 
 def _holds_numbers(column):
@@ -427,7 +431,7 @@ def _text_of(value):
     # One missing value makes floats of a whole column of integers: no other
     # row may read differently for it, nor lose digits.
     value = _real(value)
-    if isinstance(value, numbers.Integral) and abs(value) > _LARGEST_WHOLE:
+    if _is_large(value):
       value = _rounded(value)
     if isinstance(value, (float, np.floating)):
       value = float(value)
