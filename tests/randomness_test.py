@@ -48,7 +48,7 @@ def test_what_would_be_rounded_names_no_stream(label):
   assert randomness.key(np.int64(3)) == randomness.key(3)
 
 
-@pytest.mark.parametrize('label', ['owner', 'release', 'search', 'table'])
+@pytest.mark.parametrize('label', randomness._TAKEN)
 def test_no_label_draws_from_a_key_that_ledgers_show(label, tmp_path):
   """The noise of ('release', 'age') was in the charge of the label 'age'."""
   source, ledger = Randomness(), PrivacyLedger(tmp_path / 'ledger.jsonl')

@@ -26,9 +26,10 @@ _SECRET_BYTES = 32
 _DRAWS = 2**53
 # Rows that are copied at one time.
 _BLOCK = 1 << 16
-# Ledgers show keys whose paths begin so, to tell one secret from others. A
-# label that is one of them would draw its noise from such a key.
+# Keys whose paths begin so are shown in ledgers, to tell one secret from others;
+# and those of trainings. A label that is one of them could draw from such a key.
 _SHOWN = ('owner', 'release', 'search', 'table')
+_TAKEN = (*_SHOWN, 'batch', 'fingerprint', 'noise', 'parts', 'workers')
 
 __all__ = ['Randomness', 'drawn_below']
 
@@ -119,14 +120,15 @@ class Randomness:
     leaves no noise at all.
 
     Raises:
-      ValueError: if they were claimed before, or ledgers show keys of that
-        name.
+      ValueError: if they were claimed before, or the library has streams of
+        that name.
     """
     name = _name(path)
-    if path and path[0] in _SHOWN:
+    if path and path[0] in _TAKEN:
       raise ValueError(
-        f'{path[0]!r} cannot be a label: ledgers show random numbers of that '
-        'name, and with them the noise. Give another label.'
+        f'{path[0]!r} cannot be a label: the library has random numbers of that '
+        f'name{", which ledgers show" * (path[0] in _SHOWN)}, and noise would '
+        'not be secret or be used twice. Give another label.'
       )
     if name in self._claimed:
       raise ValueError(
