@@ -17,6 +17,7 @@ not private.
 
 from __future__ import annotations
 
+import functools
 import time
 
 import dp_accounting
@@ -97,6 +98,7 @@ def probabilities_correct(votes, labels, epsilon):
   return float(np.mean(special.expit(np.where(labels, 1, -1) * difference)))
 
 
+@functools.cache
 def epsilon_of_one(queries, budget):
   """Returns the epsilon of each of some queries under one budget."""
   scale = accounting.calibrate_noise_multiplier(

@@ -268,7 +268,7 @@ def run(cases=tuple(CASES), num_runs=500, num_jobs=1, output=None, smoke=False):
     its `attacks`.
   """
   if smoke:
-    num_runs, cases = 12, cases[:1]
+    num_runs, cases = 10, cases[:1]
   header = {
     'num_rows': NUM_ROWS,
     'delta': DELTA,

@@ -207,6 +207,7 @@ def _train(task, learning_rate, seed, smoke, epsilon, noise):
     steps=5 if smoke else STEPS,
     clipping=gradients.Flat(task.clip),
     noise=noise,
+    accountant='rdp' if smoke else 'pld',
     seed=seed,
   )
   model = task.model(seed)

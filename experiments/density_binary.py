@@ -16,7 +16,12 @@ from experiments.results_file import ResultsFile
 from tfdpflows._keras import keras
 
 _SMOKE_ROWS = 600
-_SMOKE_RECIPE = {'epochs': 1.0, 'num_blocks': 2, 'hidden_units': (8,)}
+_SMOKE_RECIPE = {
+  'epochs': 1.0,
+  'num_blocks': 1,
+  'hidden_units': (8,),
+  'init_layers': 1,
+}
 
 
 def load(dataset, smoke):

@@ -26,7 +26,12 @@ LABELS = {
   'average_precision': 'average precision',
 }
 _SMOKE_ROWS, _SMOKE_COLUMNS = 600, 4
-_SMOKE = {'epochs': 1.0, 'hidden_units': (8,), 'num_bins': 4}
+_SMOKE = {
+  'epochs': 1.0,
+  'hidden_units': (8,),
+  'num_bins': 4,
+  'accountant': 'rdp',
+}
 _SMOKE_FLOW = {'num_blocks': 1, **_SMOKE}
 
 

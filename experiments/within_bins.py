@@ -60,14 +60,15 @@ def _fit(table, key, smoke):
     seed=key['seed'],
     allow_large_delta=True,
     within_bins=key['within'],
-    **({'epochs': 1} if smoke else {}),
+    **({'epochs': 1, 'accountant': 'rdp'} if smoke else {}),
   ).fit(table.train, progress=False)
   seconds = time.perf_counter() - start
-  holdout = table.holdout.head(_DRAWN)
-  rows = fitted.sample(max(len(table.train), _DRAWN), seed=key['seed'])
+  drawn = 2000 if smoke else _DRAWN
+  holdout = table.holdout.head(drawn)
+  rows = fitted.sample(max(len(table.train), drawn), seed=key['seed'])
   scored = evaluation.train_on_synthetic(
     holdout.head(10_000),
-    rows[:_DRAWN],
+    rows[:drawn],
     table.schema,
     table.target,
     classifiers='quick',

@@ -194,7 +194,7 @@ def first_party_imports(path, root=ROOT, files=None):
     files = {target.path for target in targets(root)}
   tree = ast.parse((root / path).read_text(encoding='utf-8'), str(path))
   found = set()
-  for node in _walk(tree):
+  for node in _walk(tree, expressions=path.name == '__init__.py'):
     if isinstance(node, ast.Import):
       for alias in node.names:
         found.add(_module_file(alias.name, path, files))
@@ -239,13 +239,20 @@ def _data(root, path):
   return tuple(sorted(p.relative_to(folder).as_posix() for p in found))
 
 
-def _walk(node):
-  """Yields the nodes below `node`, without what only type checkers read."""
-  for child in ast.iter_child_nodes(node):
-    if isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.dump(child.test):
-      continue
-    yield child
-    yield from _walk(child)
+def _walk(node, expressions):
+  """Yields the nodes below `node`, without what only type checkers read.
+
+  Imports are statements: `expressions` says whether these are wanted too.
+  """
+  left = [node]
+  while left:
+    for child in ast.iter_child_nodes(left.pop()):
+      if isinstance(child, ast.expr) and not expressions:
+        continue
+      if isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.dump(child.test):
+        continue
+      yield child
+      left.append(child)
 
 
 def _absolute(node, path):

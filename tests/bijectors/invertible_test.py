@@ -124,6 +124,7 @@ def test_starts_as_the_identity_and_learns_a_covariance():
   for name in ('lu', 'low_rank_3', 'planar', 'sylvester'):
     bijector = MAPS[name](tf.float64)
 
+    @tf.function
     def loss(bijector=bijector):
       x = tf.identity(y)
       z = bijector.inverse(x)

@@ -99,6 +99,7 @@ def test_gradients_of_the_inverse_are_those_of_the_implicit_function():
   params = tf.constant(rng.normal(size=[9]))
   y = tf.constant([0.05, 0.4, 0.9], tf.float64)
 
+  @tf.function
   def inverse(params, y):
     return bijectors.logistic_mixture.LogisticMixtureCDF(params).inverse(y)
 

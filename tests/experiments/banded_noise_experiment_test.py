@@ -14,11 +14,13 @@ def test_smoke(tmp_path, monkeypatch):
   assert [run['bands'] for run in found.runs] == [1, 1, 2, 2]
   assert all(7.9 < run['epsilon_spent'] <= 8.0 for run in found.runs)
   assert banded_noise.run(['digits'], **options).runs == found.runs
-  # With one learning rate there is nothing to choose.
+  # A flow; with one learning rate there is nothing to choose.
   task = banded_noise.TASKS['pinwheel']()
   one = dataclasses.replace(task, learning_rates=task.learning_rates[:1])
-  monkeypatch.setitem(banded_noise.TASKS, 'pinwheel', lambda: one)
-  flows = banded_noise.run(['pinwheel'], epsilons=(1.0,), smoke=True).runs
+  with monkeypatch.context() as patch:
+    patch.setitem(banded_noise.TASKS, 'pinwheel', lambda: one)
+    patch.setattr(banded_noise, 'NOISE', ('banded',))
+    flows = banded_noise.run(['pinwheel'], epsilons=(1.0,), smoke=True).runs
   assert all(-50.0 < run['test'] < 10.0 for run in flows)
   path.write_text(json.dumps({**json.loads(path.read_text()), 'smoke': False}))
   section = banded_tables.section(tmp_path)

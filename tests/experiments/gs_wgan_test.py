@@ -186,7 +186,7 @@ def test_learns():
 
 
 def test_spends_its_budget(people):
-  model = gs_wgan.GSWGAN(people.schema, 8.0, 1e-4, **TINY)
+  model = gs_wgan.GSWGAN(people.schema, 8.0, 1e-4, accountant='rdp', **TINY)
   with pytest.raises(ValueError, match='not fitted yet'):
     model.sample(3)
   model.fit(people.table, progress=False)

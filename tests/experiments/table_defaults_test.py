@@ -9,17 +9,21 @@ from experiments import table_defaults, table_defaults_tables
 from tests.grids import thinned
 
 
-@pytest.mark.parametrize('names', thinned([(('ret',),), (('ofp', 'ret'),)], 1))
-def test_smoke(names, tmp_path):
+@pytest.mark.parametrize(
+  ('names', 'told'),
+  thinned([(('ret',), (True,)), (('ofp', 'ret'), (False, True))], 1),
+)
+def test_smoke(names, told, tmp_path):
   path = tmp_path / 'table_defaults.json'
   options = {
+    'told': told,
     'output': str(path),
     'smoke': True,
     'epochs': 1.0,
     'accountant': 'rdp',
   }
   found = table_defaults.run(names, **options)
-  assert len(found.runs) == 4 * len(names)
+  assert len(found.runs) == 2 * len(told) * len(names)
   for run in found.runs:
     assert run['epsilon_spent'] <= 1
     assert math.isfinite(run['nats']) and 0 <= run['auroc'] <= 1
@@ -29,9 +33,9 @@ def test_smoke(names, tmp_path):
   path.write_text(json.dumps({**json.loads(path.read_text()), 'smoke': False}))
   section = table_defaults_tables.section(tmp_path)
   assert '### epsilon 1, told the target' in section
-  assert section.count('mean: held out') == 4
+  assert section.count('mean: held out') == 2 * len(told)
   for name in names:
-    assert section.count(f'| {name} |') == 4
+    assert section.count(f'| {name} |') == 2 * len(told)
 
 
 def test_peers_are_beside_ours_on_the_tables_that_they_ran_on(tmp_path):

@@ -287,13 +287,23 @@ def test_layers_that_take_any_value_are_kept(name):
   _checked(make(), dtype=dtype, size=1)
 
 
-@pytest.mark.parametrize('length', thinned([None, 5], 1))
-def test_sequences_and_masks_are_kept(length):
+@pytest.mark.parametrize(
+  ('make', 'length'),
+  thinned(
+    [
+      (lambda: L.SimpleRNN(4), None),
+      (lambda: L.LSTM(4, dropout=0.1), None),
+      (lambda: L.LSTM(4, dropout=0.1), 5),
+    ],
+    1,
+  ),
+)
+def test_sequences_and_masks_are_kept(make, length):
   model = keras.Sequential(
     [
       keras.Input([length], dtype='int64'),
       L.Embedding(9, 4, mask_zero=True),
-      L.LSTM(4, dropout=0.1),
+      make(),
       L.Dense(3),
     ]
   )

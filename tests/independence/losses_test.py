@@ -31,10 +31,11 @@ def _model(*layers):
   return keras.Sequential([keras.Input([4]), *layers])
 
 
-def _trained(model, loss, x, y, without=False, optimizer=None, **kwargs):
-  """Trains without noise, and perhaps without the row."""
-  if without:
-    x, y = np.delete(x, BAD, 0), np.delete(y, BAD, 0)
+def _trainer(model, loss, optimizer=None, **kwargs):
+  """Returns a function that trains without noise, always from the same start.
+
+  And perhaps without the row. It returns weights and what `fit` says.
+  """
   private = tfdpflows.PrivateModel(model, usable=kwargs.pop('usable', None))
   private.compile(
     optimizers.DPKerasSGD(
@@ -47,8 +48,20 @@ def _trained(model, loss, x, y, without=False, optimizer=None, **kwargs):
     loss,
     **kwargs,
   )
-  history = private.fit(x, y, batch_size=N, shuffle=False, verbose=0)
-  return model.get_weights(), history.history
+  start = model.get_weights()
+
+  def trained(x, y, without=False):
+    if without:
+      x, y = np.delete(x, BAD, 0), np.delete(y, BAD, 0)
+    model.set_weights(start)
+    history = private.fit(x, y, batch_size=N, shuffle=False, verbose=0)
+    return model.get_weights(), history.history
+
+  return trained
+
+
+def _trained(model, loss, x, y, without=False, **kwargs):
+  return _trainer(model, loss, **kwargs)(x, y, without)
 
 
 def _same(one, other):
@@ -126,11 +139,10 @@ def test_a_label_that_is_no_class_adds_nothing(name, bad):
   ),
 )
 def test_labels_under_xla_and_eagerly(how, bad):
-  make = lambda: _model(L.Dense(2))
   x, y = _x(), _labels(bad, 'float32')
-  loss = lambda: _entropy(from_logits=True)
-  found, _ = _trained(make(), loss(), x, y, **{how: True})
-  _same(found, _trained(make(), loss(), x, y, without=True)[0])
+  loss = _entropy(from_logits=True)
+  found, _ = _trained(_model(L.Dense(2)), loss, x, y, **{how: True})
+  _same(found, _without_the_row('logits'))
 
 
 @pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
@@ -139,30 +151,29 @@ def test_ignored_labels_are_no_bad_ones(jit_compile):
   make = lambda: _model(L.Reshape([2, 2]), L.Dense(2))
   y = np.stack([_labels(0), _labels(255)], 1)
   loss = lambda: _entropy(from_logits=True, ignore_class=255)
-  found, _ = _trained(make(), loss(), _x(), y, jit_compile=jit_compile)
+  trained = _trainer(make(), loss(), jit_compile=jit_compile)
+  found, _ = trained(_x(), y)
   without, _ = _trained(make(), loss(), _x(), y, without=True)
   assert any(np.any(a != b) for a, b in zip(found, without))
   y[BAD, 0] = 254
-  found, _ = _trained(make(), loss(), _x(), y, jit_compile=jit_compile)
+  found, _ = trained(_x(), y)
   _same(found, without)
 
 
-def test_labels_that_a_mask_leaves_out_need_no_class():
+@pytest.mark.parametrize('recurrent', thinned([False, True], 1))
+def test_labels_that_a_mask_leaves_out_need_no_class(recurrent):
+  keras.utils.set_random_seed(0)
+  between = [L.SimpleRNN(3, return_sequences=True)] if recurrent else []
+  model = keras.Sequential(
+    [keras.Input([3, 4]), L.Masking(), *between, L.Dense(2)]
+  )
+  trainer = _trainer(model, _entropy(from_logits=True))
+
   def trained(padding, without=False):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential(
-      [
-        keras.Input([3, 4]),
-        L.Masking(),
-        L.SimpleRNN(3, return_sequences=True),
-        L.Dense(2),
-      ]
-    )
     x = np.repeat(_x()[:, None], 3, 1)
     x[:, 2] = 0
     y = np.stack([_labels(0), _labels(1), np.full(N, padding)], 1)
-    loss = _entropy(from_logits=True)
-    return _trained(model, loss, x, y, without=without)[0]
+    return trainer(x, y, without)[0]
 
   found = trained(-1)
   _same(found, trained(1))
@@ -171,28 +182,23 @@ def test_labels_that_a_mask_leaves_out_need_no_class():
 
 
 def test_the_other_output_of_such_a_row_adds_nothing_either():
-  def make():
-    keras.utils.set_random_seed(0)
-    x = keras.Input([4])
-    return keras.Model(x, [L.Dense(2)(x), L.Dense(1)(x)])
-
-  def trained(x, y):
-    model = make()
-    return _trained(model, [_entropy(from_logits=True), 'mse'], x, y)[0]
-
+  keras.utils.set_random_seed(0)
+  features = keras.Input([4])
+  model = keras.Model(features, [L.Dense(2)(features), L.Dense(1)(features)])
+  trained = _trainer(model, [_entropy(from_logits=True), 'mse'])
   x, y, target = _x(), _labels(7), _x()[:, :1]
   rest = [np.delete(a, BAD, 0) for a in (x, y, target)]
-  _same(trained(x, (y, target)), trained(rest[0], tuple(rest[1:])))
+  found, _ = trained(x, (y, target))
+  _same(found, trained(rest[0], tuple(rest[1:]))[0])
 
 
 @pytest.mark.core
 def test_such_a_row_is_not_in_the_released_loss():
-  make = lambda: _model(L.Dense(2))
-  loss = lambda: _entropy(from_logits=True)
-  bound = {'loss_bound': 5.0}
+  loss = _entropy(from_logits=True)
+  trained = _trainer(_model(L.Dense(2)), loss, optimizer={'loss_bound': 5.0})
   x, y = _x(), _labels(7)
-  _, found = _trained(make(), loss(), x, y, optimizer=bound)
-  _, rest = _trained(make(), loss(), x, y, without=True, optimizer=bound)
+  _, found = trained(x, y)
+  _, rest = trained(x, y, without=True)
   np.testing.assert_allclose(found['loss'], rest['loss'], rtol=1e-5)
 
 
@@ -207,9 +213,9 @@ def test_rows_of_a_loss_of_ones_own_are_named(jit_compile):
   with pytest.raises(ValueError, match='cannot be computed where rows hold -1'):
     _trained(make(), own, x, y)
   usable = lambda x, y: tf.logical_and(y >= 0, y < 2)
-  kwargs = {'usable': usable, 'jit_compile': jit_compile}
-  found, _ = _trained(make(), own, x, y, **kwargs)
-  _same(found, _trained(make(), own, x, y, without=True, **kwargs)[0])
+  trained = _trainer(make(), own, usable=usable, jit_compile=jit_compile)
+  found, _ = trained(x, y)
+  _same(found, trained(x, y, without=True)[0])
 
 
 @pytest.mark.core
@@ -226,16 +232,16 @@ def test_usable_must_look_at_each_row_alone():
 @pytest.mark.parametrize('name', thinned(['hinge', 'squared_hinge'], 1))
 def test_hinge_losses_read_each_label_by_itself(name):
   """Keras reads 0 as -1 only where all labels of the batch are 0 or 1."""
-  make = lambda: _model(L.Dense(1))
+  trained = _trainer(_model(L.Dense(1)), name)
   x = _x()
   plain = _labels(0, 'float32')
   signed = 2 * plain - 1
-  found, _ = _trained(make(), name, x, plain)
-  _same(found, _trained(make(), name, x, signed)[0])
+  found, _ = trained(x, plain)
+  _same(found, trained(x, signed)[0])
   odd = plain.copy()
   odd[BAD] = np.nan
-  found, _ = _trained(make(), name, x, odd)
-  _same(found, _trained(make(), name, x, plain, without=True)[0])
+  found, _ = trained(x, odd)
+  _same(found, trained(x, plain, without=True)[0])
 
 
 @pytest.mark.core
@@ -269,13 +275,13 @@ def test_under_a_plan_training_goes_on():
   'loss', thinned(['mse', 'binary_crossentropy', 'poisson'], 1)
 )
 def test_targets_features_and_weights_that_are_not_finite(loss):
-  make = lambda: _model(L.Dense(1, 'sigmoid'))
+  trained = _trainer(_model(L.Dense(1, 'sigmoid')), loss)
   y = _labels(1, 'float32')
-  without, _ = _trained(make(), loss, _x(), y, without=True)
+  without, _ = trained(_x(), y, without=True)
   for bad in (np.nan, np.inf):
-    found, _ = _trained(make(), loss, _x(), _labels(bad, 'float32'))
+    found, _ = trained(_x(), _labels(bad, 'float32'))
     _same(found, without)
     x = _x()
     x[BAD] = bad
-    found, _ = _trained(make(), loss, x, y)
+    found, _ = trained(x, y)
     _same(found, without)
