@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdpflows import bijectors
 from tfdpflows._keras import keras, tfp
+from tfdpflows.bijectors import logistic_mixture
 
 tfd = tfp.distributions
 pytestmark = pytest.mark.core
@@ -17,7 +17,7 @@ def _mixture(weights, means, scales, dtype='float64', logit=False):
   gains = np.linspace(0.5, 1.5, k)
   log_scales = np.arctanh(np.log(scales) / 4) * 4 / gains[::-1]
   params = np.concatenate([np.log(weights), means / gains, log_scales])
-  return bijectors.logistic_mixture.LogisticMixtureCDF(
+  return logistic_mixture.LogisticMixtureCDF(
     tf.constant(params, dtype), logit
   )
 
@@ -101,7 +101,7 @@ def test_gradients_of_the_inverse_are_those_of_the_implicit_function():
 
   @tf.function
   def inverse(params, y):
-    return bijectors.logistic_mixture.LogisticMixtureCDF(params).inverse(y)
+    return logistic_mixture.LogisticMixtureCDF(params).inverse(y)
 
   with tf.GradientTape(persistent=True) as tape:
     tape.watch([params, y])
@@ -129,7 +129,7 @@ def test_components_that_start_alike_part():
   @tf.function
   def step():
     with tf.GradientTape() as tape:
-      cdf = bijectors.logistic_mixture.LogisticMixtureCDF(params, logit=True)
+      cdf = logistic_mixture.LogisticMixtureCDF(params, logit=True)
       z = cdf.forward(x)
       log_p = tf.math.log_sigmoid(z) + tf.math.log_sigmoid(-z)
       log_p += cdf.forward_log_det_jacobian(tf.identity(x), 0)

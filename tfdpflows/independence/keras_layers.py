@@ -19,6 +19,29 @@ _BATCH_STATISTICS = (
 )
 
 
+def _pass_over_dropout_masks():
+  """Has `submodules` pass over the dropout masks that cells of RNNs keep.
+
+  They are kept by graph. Of two graphs, as there are for a loop, TensorFlow
+  cannot sort the keys, and fails to list any module.
+  """
+  (mixin,) = (
+    parent
+    for parent in keras.layers.SimpleRNNCell.__mro__
+    if parent.__name__ == 'DropoutRNNCellMixin'
+  )
+  mixin._TF_MODULE_IGNORED_PROPERTIES = frozenset(
+    [
+      *keras.layers.Layer._TF_MODULE_IGNORED_PROPERTIES,
+      '_dropout_mask_cache',
+      '_recurrent_dropout_mask_cache',
+    ]
+  )
+
+
+_pass_over_dropout_masks()
+
+
 def layers_of(*modules: Any) -> list[keras.layers.Layer]:
   """Returns the Keras layers among modules and all that is inside of them."""
   found = {}

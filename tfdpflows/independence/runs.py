@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from tfdpflows._autograph import unconverted
 
@@ -85,6 +86,7 @@ class RepeatableRuns:
         output_gradients=tf.cast(weights, losses.dtype),
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
       )
+      _run_loops_in_order(graph)
       found = [tf.convert_to_tensor(g) for g in found]
       count = len(variables)
       return losses, found[:count], tensors, found[count:]
@@ -223,6 +225,16 @@ def trace(
   return tf.function(call).get_concrete_function(
     spec, tf.TensorSpec([*batch, *weights_shape], weights_dtype)
   )
+
+
+def _run_loops_in_order(graph):
+  """Has loops begin an iteration when the one before is done.
+
+  Else operations of several that draw from one state take turns by chance.
+  """
+  for op in graph.get_operations():
+    if op.type in ('While', 'StatelessWhile'):
+      op._set_attr('parallel_iterations', attr_value_pb2.AttrValue(i=1))
 
 
 def _one_hot(rows, index):

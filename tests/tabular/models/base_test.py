@@ -65,7 +65,7 @@ def test_with_more_bins_than_can_be_training_gets_more():
   assert (few.learning_rate, few.adaptive_share) == (0.003, 0.4)
   assert 0.005 < many.learning_rate < 0.006
   found = most.learning_rate, most.marginal_share, most.adaptive_share
-  assert found == pytest.approx((0.006, 0.25, 0.25))
+  assert found == pytest.approx((0.009, 0.25, 0.4 / 3))
   given = HistogramModel.for_table(10**9, 9, 4.0, learning_rate=0.01)
   assert given.learning_rate == 0.01
 
