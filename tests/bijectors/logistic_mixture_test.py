@@ -17,9 +17,7 @@ def _mixture(weights, means, scales, dtype='float64', logit=False):
   gains = np.linspace(0.5, 1.5, k)
   log_scales = np.arctanh(np.log(scales) / 4) * 4 / gains[::-1]
   params = np.concatenate([np.log(weights), means / gains, log_scales])
-  return logistic_mixture.LogisticMixtureCDF(
-    tf.constant(params, dtype), logit
-  )
+  return logistic_mixture.LogisticMixtureCDF(tf.constant(params, dtype), logit)
 
 
 def _expected(weights, means, scales):

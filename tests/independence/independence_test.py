@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
+from tests.grids import thinned
 from tfdpflows import gradients, optimizers, sampling
 from tfdpflows._keras import keras, tfp
 from tfdpflows.independence.comparison import check_function
@@ -193,6 +194,23 @@ def test_ordinary_random_layers_are_not_refused():
     ]
   )
   assert 'RandomUniform' in private._checker.untracked_randomness
+
+
+@pytest.mark.parametrize(
+  'layer',
+  thinned(
+    [
+      lambda: L.RNN(L.SimpleRNNCell(3, dropout=0.1)),
+      lambda: L.RNN(L.GRUCell(3, dropout=0.1, recurrent_dropout=0.2)),
+      lambda: L.Bidirectional(L.LSTM(3, dropout=0.1)),
+    ],
+    1,
+  ),
+  ids=['simple', 'gru', 'bidirectional'],
+)
+def test_dropout_in_the_steps_of_a_series_is_not_refused(layer):
+  """Its masks could not be listed, and were drawn in any order of the steps."""
+  _checked([L.Reshape([4, 1]), L.Masking(), layer()])
 
 
 @pytest.mark.core
