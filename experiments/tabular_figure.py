@@ -80,7 +80,8 @@ def _over_epsilon(panel, content):
     if epsilon < NOT_PRIVATE:
       points.append((epsilon, *_scores(content, epsilon)))
   if points:
-    panel.errorbar(*zip(*points), fmt='o-', capsize=3, ms=4, **_style(content))
+    style = {'marker': 'o', 'capsize': 3, 'ms': 4, **_style(content)}
+    panel.errorbar(*zip(*points), **style)
 
 
 def _over_time(panel, content):
@@ -88,9 +89,8 @@ def _over_time(panel, content):
   if runs:
     mean, spread = _scores(content, _EPSILON)
     seconds = np.mean([run['seconds']['fit'] for run in runs])
-    panel.errorbar(
-      [seconds], [mean], [spread], fmt='o', capsize=3, **_style(content)
-    )
+    style = {'marker': 'o', 'capsize': 3, **_style(content)}
+    panel.errorbar([seconds], [mean], [spread], **style)
 
 
 def _real(content, *panels):
@@ -112,7 +112,9 @@ def _scores(content, epsilon):
 def _style(content):
   method = content.get('method', 'flow')
   number = list(NAMES).index(method)
-  return {'color': f'C{number}', 'label': NAMES[method]}
+  # There are ten colours.
+  style = {'color': f'C{number}', 'label': NAMES[method]}
+  return {**style, 'ls': ':'} if number > 9 else style
 
 
 def load(folder):

@@ -35,6 +35,8 @@ NAMES = {
   'aim': 'AIM (dpmm)',
   'privbayes': 'PrivBayes (dpmm)',
   'ctgan': 'CTGAN (ctgan)',
+  # Of an older version.
+  'training_alone': 'TabularSynthesizer, training alone',
 }
 # Macro-F1, AUROC, average precision at epsilon 1: Lee, Kim, Jeong and Ro
 # (2022), DP-HFlow. Their Intrusion has classes grouped in a way of its own.
