@@ -26,10 +26,13 @@ _SECRET_BYTES = 32
 _DRAWS = 2**53
 # Rows that are copied at one time.
 _BLOCK = 1 << 16
-# Keys whose paths begin so are shown in ledgers, to tell one secret from others;
-# and those of trainings. A label that is one of them could draw from such a key.
-_SHOWN = ('owner', 'release', 'search', 'table')
-_TAKEN = (*_SHOWN, 'batch', 'fingerprint', 'noise', 'parts', 'workers')
+# Names of the library's own streams. The first four are of keys that ledgers
+# show, to tell one secret from others: a label that is one of them would draw
+# its noise from such a key.
+_TAKEN = (
+  *('owner', 'release', 'search', 'table'),
+  *('batch', 'fingerprint', 'noise', 'parts', 'workers'),
+)
 
 __all__ = ['Randomness', 'drawn_below']
 
@@ -126,9 +129,9 @@ class Randomness:
     name = _name(path)
     if path and path[0] in _TAKEN:
       raise ValueError(
-        f'{path[0]!r} cannot be a label: the library has random numbers of that '
-        f'name{", which ledgers show" * (path[0] in _SHOWN)}, and noise would '
-        'not be secret or be used twice. Give another label.'
+        f'{path[0]!r} cannot be a label: the library has random numbers of '
+        'that name, some of which ledgers show. Noise that is drawn from them '
+        'would not be secret. Give another label.'
       )
     if name in self._claimed:
       raise ValueError(
