@@ -6,7 +6,8 @@ All of them take
   the table, except a fingerprint that tells nothing without the secret;
 - `randomness`: a `tfdpflows.randomness.Randomness`, of which the stream `label`
   is used, or `None` for one that nobody knows;
-- `label`: the label of the charge;
+- `label`: the label of the charge, and no name of the library's own streams,
+  such as 'noise' or 'release';
 - `resume`: whether a charge of that label which is already in the ledger
   covers this call: a repeated one, with the same table, parameters and
   `randomness`, which releases the same numbers again;
