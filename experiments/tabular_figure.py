@@ -68,7 +68,7 @@ def draw(contents):
     list(found.values()),
     list(found),
     loc='outside lower center',
-    ncols=len(found),
+    ncols=min(len(found), 6),
     frameon=False,
   )
   return figure
