@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from tfdpflows import accounting, audit
+from tfdpflows import accounting, audit, mechanisms
 from tfdpflows.audit import replaying
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import (
@@ -209,6 +209,43 @@ def test_weights_are_found_again_and_less_of_them_in_noise():
   assert np.abs(found).max() < 1
   nothing = within_bins.fit_weights(0 * counts, 0 * rows, shares, 1.0)
   assert np.abs(nothing).max() < 1
+
+
+@pytest.mark.parametrize('known', [1.0, 0.6])
+def test_near_functions_of_few_values_are_found(known):
+  """Also where too few rows were expected: it went to the corners."""
+  shares = [
+    np.array([[0.33, 0, 0.33, 0.34], [0.34, 0, 0.33, 0.33]]),
+    np.array([[0.33, 0, 0.33, 0.34], [0.33, 0, 0.33, 0.34]]),
+  ]
+  rows = np.zeros([2, 2, PARTS, PARTS])
+  rows[0, 0] = np.diag([3500, 0, 3100, 3500])
+  rows[0, 0, [0, 2, 3], [2, 3, 2]] = 100, 50, 320
+  rows[1, 1] = np.diag([3800, 0, 2700, 2800]) + 100 * np.outer(
+    [1, 0, 1, 1], [1, 0, 1, 1]
+  )
+  noise = np.random.default_rng(0).normal(0, 65, [8, 8])
+  counts = rows.transpose(0, 2, 1, 3).reshape(8, 8) + noise
+  expected = known * rows.sum((2, 3))
+  weights = within_bins.fit_weights(counts, expected, shares, 65.0)
+  base = np.einsum('ap,bq->abpq', *shares)
+  p = base * np.exp(np.einsum('pqk,abk', within_bins.statistics(), weights))
+  p /= p.sum((2, 3), keepdims=True)
+  ratio = np.where(rows > 0, p, 1) / np.where(rows > 0, base, 1)
+  gained = np.sum(rows * np.log(ratio), (2, 3)) / np.maximum(expected, 1)
+  # Independent values gain nothing.
+  assert gained[0, 0] > (0.7 if known == 1 else 0.1)
+  assert gained[1, 1] > (0.6 if known == 1 else 0.1)
+
+
+def test_measured_parts_say_how_many_rows_are_in_bins():
+  counts = np.arange(2 * PARTS * 3 * PARTS, dtype=float)
+  counts = counts.reshape(2 * PARTS, 3 * PARTS)
+  finer = within_bins.FinerRows({}, (2 * PARTS, 5, 3 * PARTS), lambda: None)
+  found = finer.of_bins(mechanisms.Marginal((0, 2), counts, 2.0))
+  assert found.columns == (0, 2) and found.std == 2.0 * PARTS
+  assert found.counts.shape == (2, 3)
+  assert found.counts[1, 2] == counts[PARTS:, 2 * PARTS :].sum()
 
 
 def test_pairs_that_are_nearly_functions():

@@ -246,6 +246,11 @@ class Estimate:
     """Returns the counts that the model expects, each `sizes[group]`."""
     return [self.total * p for p in self.model.marginals(groups)]
 
+  def updated(self, marginal: mechanisms.Marginal) -> np.ndarray:
+    """Returns the counts that the model expects, given a noisy marginal too."""
+    new = Measured(marginal.counts / self.total, marginal.std / self.total)
+    return self.total * shrunken(new, self.model.marginal(marginal.columns))
+
   def add(self, marginal: mechanisms.Marginal) -> None:
     """Adds a noisy marginal of the table, and fits the model."""
     group = tuple(marginal.columns)
@@ -389,9 +394,9 @@ def measure(
         finer.expected(pair, counts)
         for pair, counts in zip(groups, estimate.expected(groups))
       ]
-      seen_within.append(
-        select_and_measure(number, finer_rows, groups, expected)
-      )
+      seen = select_and_measure(number, finer_rows, groups, expected)
+      seen_within.append(seen)
+      estimate.add(finer.of_bins(seen))
       continue
     candidates.widen(spent.epsilon, estimate.total)
     kept = np.arange(len(candidates))
@@ -410,7 +415,8 @@ def measure(
   for number in range(_LAST_FITS):
     estimate.model.fit(rate=1 / (number + 1))
   return [
-    finer.edge(seen, *estimate.expected([seen.columns])) for seen in seen_within
+    finer.edge(seen, estimate.updated(finer.of_bins(seen)))
+    for seen in seen_within
   ]
 
 

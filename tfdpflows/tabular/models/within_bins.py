@@ -30,8 +30,8 @@ _DEPENDENT = 0.4
 _LEAST_MASS = 0.1
 # A bin with fewer different numbers is a spike, and not divided.
 _FEWEST_NUMBERS = 16
-# Newton's method: steps, and the largest change of a weight in one, and at all.
-_STEPS, _LARGEST_MOVE, _LARGEST_WEIGHT = 30, 1.0, 15.0
+# Newton's method: steps, how much of one is tried, and the largest weight.
+_STEPS, _TRIED, _LARGEST_WEIGHT = 40, 0.5 ** np.arange(12), 15.0
 # Least variance of the weights, and what keeps their equations regular.
 _LEAST_VARIANCE, _RIDGE = 1e-4, 1e-2
 _TINY = 1e-12
@@ -166,6 +166,14 @@ class FinerRows(NamedTuple):
     one, other = (self.parts[j].shares for j in pair)
     found = np.einsum('ab,ap,bq->apbq', counts, one, other)
     return found.reshape([self.sizes[j] for j in pair])
+
+  def of_bins(self, marginal: mechanisms.Marginal) -> mechanisms.Marginal:
+    """Returns what a measured pair of parts says of the pair's bins."""
+    first, second = (self.sizes[j] // PARTS for j in marginal.columns)
+    counts = marginal.counts.reshape(first, PARTS, second, PARTS)
+    return mechanisms.Marginal(
+      marginal.columns, counts.sum((1, 3)), PARTS * marginal.std
+    )
 
   def edge(self, marginal: mechanisms.Marginal, counts: np.ndarray) -> Edge:
     """Returns the `Edge` of a measured pair.
@@ -303,8 +311,15 @@ def fit_weights(
   variance -= np.sqrt(2 * ((trust * error) ** 2).sum(0))
   variance = np.maximum(variance, _LEAST_VARIANCE)
   ridge = (1 + noise / held) / variance
-  weights = np.zeros([len(base), size])
   log_base = np.where(base > 0, np.log(np.maximum(base, _TINY)), _IMPOSSIBLE)
+  ridge += _RIDGE
+
+  def log_posterior(weights):
+    exponents = log_base + weights @ functions.T
+    found = np.sum((sums - ridge * weights / 2) * weights, -1)
+    return found - rows[:, 0] * special.logsumexp(exponents, axis=-1)
+
+  weights = np.zeros([len(base), size])
   for _ in range(_STEPS):
     p = special.softmax(log_base + weights @ functions.T, axis=1)
     mean = p @ functions
@@ -313,10 +328,14 @@ def fit_weights(
     bend = rows[..., None] * (
       second_moments - mean[:, :, None] * mean[:, None, :]
     )
-    bend += np.einsum('na,ab->nab', ridge + _RIDGE, np.eye(size))
+    bend += np.einsum('na,ab->nab', ridge, np.eye(size))
     move = np.linalg.solve(bend, slope[..., None])[..., 0]
-    weights += np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE)
-    weights = np.clip(weights, -_LARGEST_WEIGHT, _LARGEST_WEIGHT)
+    # A whole step may go too far, where values nearly determine each other: of
+    # its parts the best, or none.
+    tried = weights + np.append(_TRIED, 0.0)[:, None, None] * move
+    tried = np.clip(tried, -_LARGEST_WEIGHT, _LARGEST_WEIGHT)
+    best = np.argmax(log_posterior(tried), 0)
+    weights = tried[best, np.arange(len(base))]
   return weights.reshape(first, second, size).astype(np.float32)
 
 
