@@ -18,7 +18,8 @@ _TEXT = (
   'rate is the best of five on a tenth of the rows that nothing is trained on, '
   'by the first seed: not charged, for all alike. DP-AdamBC and "corrected" '
   'subtract the variance of the noise from the second moment (Tang et al. '
-  '2024). Mean (standard deviation) over seeds.'
+  '2024). Mean (standard deviation) over seeds; * where the learning rate is '
+  'the smallest or largest of those tried.'
 )
 
 
@@ -48,13 +49,15 @@ def _table(runs):
     ]
     first = [run for run in found if run['seed'] == found[0]['seed']]
     rate = max(first, key=lambda run: run['apart'])['learning_rate']
+    tried = {run['learning_rate'] for run in first}
+    mark = '*' if rate in (min(tried), max(tried)) else ''
     scores = [run['test'] for run in found if run['learning_rate'] == rate]
     lines.append(
       [
         task,
         f'{epsilon:g}',
         optimizer,
-        f'{rate:g}',
+        f'{rate:g}{mark}',
         str(len(scores)),
         mean_cell(scores),
       ]
