@@ -176,28 +176,55 @@ def run(
     if smoke:
       task = dataclasses.replace(task, learning_rates=task.learning_rates[:2])
     for epsilon, noise in itertools.product(epsilons, NOISE):
-      trained = functools.partial(_run, results, name, task, epsilon, noise)
-      best = max(
-        task.learning_rates, key=lambda rate: trained(rate, seeds[0])['apart']
+      run_best(
+        results,
+        task,
+        task.learning_rates,
+        seeds,
+        {'task': name, 'epsilon': epsilon, 'noise': noise},
+        noise=noise,
       )
-      for seed in seeds:
-        trained(best, seed)
   return results
 
 
-def _run(results, name, task, epsilon, noise, learning_rate, seed):
-  """Returns a run of the results, which is made if it is not there."""
-  key = dict(zip(_KEYS, (name, epsilon, noise, learning_rate, seed)))
-  if not results.has(**key):
-    smoke = results.content['smoke']
-    found = _train(task, learning_rate, seed, smoke, epsilon, noise)
-    results.add({**key, **found})
-    logging.info('%s: %s', key, results.runs[-1])
-  (run,) = (r for r in results.runs if key.items() <= r.items())
-  return run
+def run_best(results, task, rates, seeds, key, **settings):
+  """Trains with the rate that is best on rows apart, by the first seed.
+
+  Args:
+    results: the `ResultsFile`; runs that it has are not made again.
+    task: a `Task`.
+    rates: learning rates to choose from.
+    seeds: all that the best one is trained with.
+    key: dict with 'epsilon', and what else names a run.
+    **settings: of `_train`.
+  """
+
+  def trained(rate, seed):
+    named = {**key, 'learning_rate': rate, 'seed': seed}
+    if not results.has(**named):
+      smoke = results.content['smoke']
+      found = _train(task, rate, seed, smoke, key['epsilon'], **settings)
+      results.add({**named, **found})
+      logging.info('%s: %s', named, found)
+    (run,) = (r for r in results.runs if named.items() <= r.items())
+    return run
+
+  best = max(rates, key=lambda rate: trained(rate, seeds[0])['apart'])
+  for seed in seeds:
+    trained(best, seed)
 
 
-def _train(task, learning_rate, seed, smoke, epsilon, noise):
+def _train(
+  task,
+  learning_rate,
+  seed,
+  smoke,
+  epsilon,
+  noise='independent',
+  optimizer=None,
+  **settings,
+):
+  """Trains once; `optimizer` is that of the task by default."""
   start = time.perf_counter()
   plan = tfdpflows.TrainingPlan.for_epsilon(
     epsilon=epsilon,
@@ -212,7 +239,9 @@ def _train(task, learning_rate, seed, smoke, epsilon, noise):
   )
   model = task.model(seed)
   model.compile(
-    optimizer=plan.optimizer(task.optimizer, learning_rate=learning_rate),
+    optimizer=plan.optimizer(
+      optimizer or task.optimizer, learning_rate=learning_rate, **settings
+    ),
     **task.compile,
   )
   model.fit(*task.rows, verbose=0)

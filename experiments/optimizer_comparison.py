@@ -13,17 +13,14 @@ Seeds make the results reproducible and therefore not private.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import time
 
 import tensorflow as tf
-from absl import app, flags, logging
+from absl import app, flags
 
-import tfdpflows
-from experiments.banded_noise import BATCH, DELTA, STEPS, TASKS
+from experiments.banded_noise import BATCH, DELTA, STEPS, TASKS, run_best
 from experiments.results_file import ResultsFile
-from tfdpflows import gradients, optimizers
+from tfdpflows import optimizers
 
 EPSILONS = (1.0,)
 _KEYS = ('task', 'epsilon', 'optimizer', 'learning_rate', 'seed')
@@ -101,54 +98,21 @@ def run(
   for name in tasks:
     task = TASKS[name]()
     for epsilon, optimizer in itertools.product(epsilons, names):
-      *_, images, flow = OPTIMIZERS[optimizer]
+      kind, settings, images, flow = OPTIMIZERS[optimizer]
       start = images if task.optimizer == 'sgd' else flow
-      rates = [start * 3**i for i in range(2 if smoke else _RATES)]
-      trained = functools.partial(_run, results, name, task, epsilon, optimizer)
-      best = max(rates, key=lambda rate: trained(rate, seeds[0])['apart'])
-      for seed in seeds:
-        trained(best, seed)
+      rates = [
+        float(f'{start * 3**i:.3g}') for i in range(2 if smoke else _RATES)
+      ]
+      run_best(
+        results,
+        task,
+        rates,
+        seeds,
+        {'task': name, 'epsilon': epsilon, 'optimizer': optimizer},
+        optimizer=kind,
+        **settings,
+      )
   return results
-
-
-def _run(results, name, task, epsilon, optimizer, learning_rate, seed):
-  """Returns a run of the results, which is made if it is not there."""
-  rate = float(f'{learning_rate:.3g}')
-  key = dict(zip(_KEYS, (name, epsilon, optimizer, rate, seed)))
-  if not results.has(**key):
-    found = _train(task, epsilon, optimizer, rate, seed, results)
-    results.add({**key, **found})
-    logging.info('%s: %s', key, found)
-  (run,) = (r for r in results.runs if key.items() <= r.items())
-  return run
-
-
-def _train(task, epsilon, optimizer, learning_rate, seed, results):
-  start = time.perf_counter()
-  smoke = results.content['smoke']
-  plan = tfdpflows.TrainingPlan.for_epsilon(
-    epsilon=epsilon,
-    delta=DELTA,
-    num_examples=len(task.rows[0]),
-    expected_batch_size=100 if smoke else BATCH,
-    steps=5 if smoke else STEPS,
-    clipping=gradients.Flat(task.clip),
-    seed=seed,
-  )
-  model = task.model(seed)
-  kind, settings, *_ = OPTIMIZERS[optimizer]
-  model.compile(
-    optimizer=plan.optimizer(kind, learning_rate=learning_rate, **settings),
-    **task.compile,
-  )
-  model.fit(*task.rows, verbose=0)
-  return {
-    'apart': task.score(model, task.apart),
-    'test': task.score(model, task.test),
-    'noise_multiplier': plan.noise_multiplier,
-    'epsilon_spent': plan.ledger.epsilon(),
-    'seconds': round(time.perf_counter() - start, 1),
-  }
 
 
 def main(argv):

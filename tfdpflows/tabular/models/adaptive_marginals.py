@@ -248,14 +248,14 @@ class Estimate:
 
   def updated(self, marginal: mechanisms.Marginal) -> np.ndarray:
     """Returns the counts that the model expects, given a noisy marginal too."""
-    new = Measured(marginal.counts / self.total, marginal.std / self.total)
-    return self.total * shrunken(new, self.model.marginal(marginal.columns))
+    found = self._shrunken(self._measured_of(marginal), marginal.columns)
+    return self.total * found
 
   def add(self, marginal: mechanisms.Marginal) -> None:
     """Adds a noisy marginal of the table, and fits the model."""
     group = tuple(marginal.columns)
-    new = Measured(marginal.counts / self.total, marginal.std / self.total)
-    self._targets[group] = shrunken(new, self.model.marginal(group))
+    new = self._measured_of(marginal)
+    self._targets[group] = self._shrunken(new, group)
     if group in self._measured:
       new = _average([self._measured[group], new])
     self._measured[group] = new
@@ -270,6 +270,12 @@ class Estimate:
     for j, column in enumerate(self.columns):
       self.model.set_marginal((j,), column)
     self.model.fit()
+
+  def _measured_of(self, marginal):
+    return Measured(marginal.counts / self.total, marginal.std / self.total)
+
+  def _shrunken(self, measured, group):
+    return shrunken(measured, self.model.marginal(group))
 
   def _column(self, j):
     """Returns what a histogram and the marginals say of a column together."""
