@@ -47,13 +47,7 @@ def _table(runs):
         for run in runs
         if (run['epsilon'], run['noise']) == (epsilon, noise)
       ]
-      first = [run for run in found if run['seed'] == found[0]['seed']]
-      chosen = max(first, key=lambda run: run['apart'])
-      scores = [
-        run['test']
-        for run in found
-        if run['learning_rate'] == chosen['learning_rate']
-      ]
+      chosen, _, scores = best_rate(found)
       lines.append(
         [
           f'{epsilon:g}',
@@ -65,6 +59,23 @@ def _table(runs):
         ]
       )
   return markdown_table(lines)
+
+
+def best_rate(runs):
+  """Returns what the first seed chose of runs with several learning rates.
+
+  Args:
+    runs: those of `banded_noise.run_best`, of one key.
+
+  Returns:
+    The run of the first seed with the rate that is best on rows apart, the set
+    of rates that it was chosen from, and the scores of all seeds with it.
+  """
+  first = [run for run in runs if run['seed'] == runs[0]['seed']]
+  chosen = max(first, key=lambda run: run['apart'])
+  rate = chosen['learning_rate']
+  scores = [run['test'] for run in runs if run['learning_rate'] == rate]
+  return chosen, {run['learning_rate'] for run in first}, scores
 
 
 if __name__ == '__main__':

@@ -8,6 +8,7 @@ from __future__ import annotations
 from absl import app
 
 from experiments import results_document
+from experiments.banded_tables import best_rate
 from experiments.results_document import markdown_table, mean_cell
 
 _TEXT = (
@@ -47,11 +48,9 @@ def _table(runs):
       if (run['task'], run['epsilon'], run['optimizer'])
       == (task, epsilon, optimizer)
     ]
-    first = [run for run in found if run['seed'] == found[0]['seed']]
-    rate = max(first, key=lambda run: run['apart'])['learning_rate']
-    tried = {run['learning_rate'] for run in first}
+    chosen, tried, scores = best_rate(found)
+    rate = chosen['learning_rate']
     mark = '*' if rate in (min(tried), max(tried)) else ''
-    scores = [run['test'] for run in found if run['learning_rate'] == rate]
     lines.append(
       [
         task,
