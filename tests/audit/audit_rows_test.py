@@ -503,6 +503,20 @@ def _mean(rows, ledger, randomness):
   )
 
 
+def _total_variation(rows, ledger, randomness):
+  # All other rows are where the model has none: one more is an error more.
+  return mechanisms.noisy_total_variation(
+    np.ones([rows, 1], np.int64),
+    [2],
+    [(0,)],
+    [[1.0, 0.0]],
+    noise_multiplier=1.0,
+    num_examples=1,
+    ledger=ledger,
+    randomness=randomness,
+  )
+
+
 def _normalization(rows, ledger, randomness):
   x = np.ones([rows, 1])
   found = mechanisms.private_normalization(
@@ -661,6 +675,7 @@ MECHANISMS = {
   ),
   mechanisms.from_exact_counts: _small(_counts, 4, 5, least=0.1),
   mechanisms.noisy_mean: _small(_mean, 4, 5, least=0.1),
+  mechanisms.noisy_total_variation: _small(_total_variation, 4, 5),
   mechanisms.private_normalization: _small(_normalization, 4, 5, least=0.1),
   pate.LNMax: Row(
     accounting.LNMaxDpEvent(0.5),

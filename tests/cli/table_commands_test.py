@@ -415,6 +415,51 @@ def test_fit_that_stops_says_how_to_go_on(folder, monkeypatch, capsys):
   )
 
 
+TUNE = '--tune={"num_bins": [8, 16]}'
+
+
+def test_fit_passes_a_search_on(folder, monkeypatch, capsys):
+  synthesizer = sys.modules['tfdpflows.tabular.synthesizer']
+  module = types.ModuleType('tfdpflows.tabular.tuning')
+
+  def tune_to_directory(paths, schema, model_dir, **arguments):
+    table = read_table(paths[0], schema)
+    return synthesizer.fit_to_directory(table, schema, model_dir, **arguments)
+
+  module.tune_to_directory = tune_to_directory
+  monkeypatch.setitem(sys.modules, module.__name__, module)
+  assert cli.main([*FIT, TUNE, '--target=sex', '--tune_mean_trials=3']) == 0
+  (*_, arguments) = Synthesizer.calls[-1]
+  assert arguments['space'] == {'num_bins': [8, 16]}
+  assert arguments['mean_trials'] == 3
+  assert arguments['target'] == 'sex'
+
+  def stop(*_, **__):
+    (folder / 'other.partial').mkdir()
+    raise KeyboardInterrupt
+
+  module.tune_to_directory = stop
+  settings = '--tune=[{"model": "spline"}]'
+  assert cli.main([*FIT[:-1], '--model_dir=other', settings]) == 130
+  assert 'another one begins with --overwrite' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (['--tune={'], '--tune is no JSON'),
+    (['--tune={"num_bins": 8}'], 'neither an object of lists nor a list of'),
+    (['--tune=[]'], '--tune=\'{"num_bins": [8, 16], "epochs": [16, 64]}\''),
+    ([TUNE, '--privacy_unit=person', '--max_rows_per_unit=2'], 'protects rows'),
+    ([TUNE, '--tune_mean_trials=0'], '--tune_mean_trials=0'),
+    (['--tune_mean_trials=2'], 'is the number of trials of --tune'),
+  ],
+)
+def test_fit_refuses_a_search(flags, message, folder, capsys):
+  _refused([*FIT, *flags], message, capsys)
+  assert Synthesizer.calls == []
+
+
 def test_sample(folder, capsys):
   cli.main(FIT)
   argv = ['sample', '--model_dir=model', '--num_rows=7', '--output=s.csv']

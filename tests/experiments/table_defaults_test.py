@@ -38,6 +38,20 @@ def test_smoke(names, told, tmp_path):
     assert section.count(f'| {name} |') == 2 * len(told)
 
 
+@pytest.mark.full
+def test_smoke_of_a_search():
+  found = table_defaults.run(
+    ['ret'],
+    methods=('search', 'random'),
+    told=(True,),
+    smoke=True,
+    epochs=1.0,
+    accountant='rdp',
+  )
+  search, random = found.runs
+  assert search['epsilon_spent'] == 1 >= random['epsilon_spent']
+
+
 def test_peers_are_beside_ours_on_the_tables_that_they_ran_on(tmp_path):
   run = {
     'epsilon': 1.0,

@@ -233,6 +233,26 @@ def _mean(table, ledger, source, **units):
   )
 
 
+SHAPES = [(2, [2]), (3, [3]), (6, [2, 3])]
+
+
+def _total_variation(table, ledger, source, **units):
+  codes = np.reshape(np.array(table, int), [-1, 2])
+  groups = [(0,), (1,), (0, 1)]
+  mechanisms.noisy_total_variation(
+    codes,
+    [2, 3],
+    groups,
+    # Of (0, 0) alone: any other row is as far from it as one can be.
+    [np.eye(1, size).reshape(shape) for size, shape in SHAPES],
+    noise_multiplier=0.5,
+    num_examples=4,
+    ledger=ledger,
+    randomness=source,
+    **units,
+  )
+
+
 def _selection(table, ledger, source, **units):
   codes = np.reshape(np.array(table, int), [-1, 2])
   groups = [(0,), (1,), (0, 1)]
@@ -307,6 +327,7 @@ MECHANISMS = {
   'marginals': (_marginals, [(0, 0), (0, 1), (1, 1), (1, 2)]),
   'exact counts': (_counts, [(0, 0), (0, 1), (1, 1), (2, 2)]),
   'mean': (_mean, [-1.0, 2.0, 0.5, 7.0, -np.inf, np.nan]),
+  'total variation': (_total_variation, [(0, 0), (0, 1), (1, 1), (1, 2)]),
   'selection': (_selection, [(0, 0), (0, 1), (1, 1), (1, 2)]),
   'normalization, Laplace': (
     _laplace,
@@ -354,6 +375,7 @@ ROWS = {
   'marginals': lambda rng: tuple(rng.integers(-2, 5, 2)),
   'exact counts': lambda rng: tuple(rng.integers(0, 3, 2)),
   'mean': _number,
+  'total variation': lambda rng: tuple(rng.integers(-2, 5, 2)),
   'selection': lambda rng: tuple(rng.integers(-2, 5, 2)),
   'normalization, Laplace': lambda rng: (_number(rng), _number(rng)),
   'normalization, Gaussian': lambda rng: (_number(rng), _number(rng)),
@@ -859,6 +881,7 @@ def test_there_is_a_row_for_every_mechanism():
     'noisy_histograms',
     'noisy_marginals',
     'noisy_mean',
+    'noisy_total_variation',
     'select_marginal',
     'private_normalization',
     'private_bounds',

@@ -92,6 +92,11 @@ def _run(values):
     synthesizer = files.load_model(values.model_dir)
     rows = None
     if values.data is not None:
+      if synthesizer.is_best_of_search:
+        raise UsageError(
+          f'{values.model_dir} holds the best of several fits (--tune), which '
+          'one fit cannot replay: leave --data out.'
+        )
       # Before anything that takes time.
       rows = files.read_rows(
         values.data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shlex
 import shutil
@@ -12,6 +13,12 @@ from tfdpflows.cli import cluster, files, quiet
 from tfdpflows.cli.command import Command, UsageError
 from tfdpflows.cli.schema import describe_field
 from tfdpflows.tabular.models import MODELS
+
+_MEAN_TRIALS = 10.0
+_TUNE_EXAMPLE = (
+  'Give the values of hyper-parameters, such as '
+  '--tune=\'{"num_bins": [8, 16], "epochs": [16, 64]}\'.'
+)
 
 
 def _define(options):
@@ -109,6 +116,20 @@ def _define(options):
     metavar='COLUMN',
   )
   options.text(
+    'tune',
+    'Fit with several hyper-parameters and keep the best, privately: JSON with '
+    'the values to draw from, such as \'{"num_bins": [8, 16]}\', or a list of '
+    'settings to draw from, \'[{"model": "spline"}, {"epochs": 64}]\'. Each '
+    'trial has half of epsilon, which is worth it where no settings are known '
+    'that would do.',
+    metavar='JSON',
+  )
+  options.number(
+    'tune_mean_trials',
+    'Mean number of trials of --tune, 1 or more; by default 10.',
+    lower_bound=1.0,
+  )
+  options.text(
     'model_dir',
     'Folder to write. Until the model is complete, work stands in '
     'MODEL_DIR.partial.',
@@ -176,14 +197,15 @@ def _fit_model(values, team):
     schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
   _check_marks(schema, values)
   _check_units(schema, values)
+  space = _search_space(schema, values)
   try:
-    synthesizer = _fit(schema, values, partial, team)
+    synthesizer = _fit(schema, values, partial, team, space)
   except KeyboardInterrupt:
-    raise KeyboardInterrupt(_how_to_resume(partial)) from None
+    raise KeyboardInterrupt(_how_to_go_on(partial, values)) from None
   except (OSError, accounting.LedgerError) as error:
     told = values.resume or isinstance(error, FileExistsError)
     if _has_begun(partial) and not told:
-      print(_how_to_resume(partial), file=sys.stderr)
+      print(_how_to_go_on(partial, values), file=sys.stderr)
     raise
   except Exception:
     if chief:
@@ -231,8 +253,8 @@ def _print_bounds(synthesizer):
     print(f'  {column.name:<{width}}  {domain}: {column}')
 
 
-def _fit(schema, values, partial, team):
-  if team is None:
+def _fit(schema, values, partial, team, space):
+  if team is None and space is None:
     table = files.read_private(
       values.input,
       schema,
@@ -243,7 +265,7 @@ def _fit(schema, values, partial, team):
       max_rows_per_unit=values.max_rows_per_unit,
     )
   else:
-    # The chief reads them.
+    # The chief reads them, and so does a search.
     table = values.input
   with quiet.importing():
     import tensorflow as tf
@@ -254,6 +276,26 @@ def _fit(schema, values, partial, team):
     quiet.show_info()
   # On GPUs it is on by default, and refused by the optimizer.
   tf.config.experimental.enable_tensor_float_32_execution(False)
+  if space is not None:
+    from tfdpflows.tabular.tuning import tune_to_directory
+
+    return tune_to_directory(
+      table,
+      schema,
+      values.model_dir,
+      space=space,
+      mean_trials=values.tune_mean_trials or _MEAN_TRIALS,
+      epsilon=values.epsilon,
+      delta=values.delta,
+      model=values.model,
+      target=values.target,
+      out_of_range=values.out_of_range,
+      accountant=values.accountant,
+      allow_large_delta=values.allow_large_delta,
+      seed=values.seed,
+      overwrite=values.overwrite,
+      progress=values.progress,
+    )
   return fit_to_directory(
     table,
     schema,
@@ -324,6 +366,54 @@ def _check_units(schema, values):
       'used, from public knowledge. --max_rows_epsilon chooses a smaller one '
       'privately.'
     )
+
+
+def _search_space(schema, values):
+  """Returns what `--tune` draws from, `None` without it."""
+  if values.tune is None:
+    if values.tune_mean_trials is not None:
+      raise UsageError(
+        '--tune_mean_trials is the number of trials of --tune: give that too, '
+        'or leave it out.'
+      )
+    return None
+  for flag, why in (
+    ('resume', 'a search that was interrupted begins again, with --overwrite'),
+    ('workers', 'a search runs in one process'),
+    ('bounds_epsilon', 'each trial would pay for private bounds again'),
+  ):
+    if values[flag].value:
+      raise UsageError(f'--tune does not go with --{flag}: {why}.')
+  if schema.privacy_unit is not None:
+    raise UsageError(
+      '--tune protects rows, and there is a privacy unit, '
+      f'{schema.privacy_unit!r}: fit without --tune.'
+    )
+  try:
+    space = json.loads(values.tune)
+  except ValueError as error:
+    raise UsageError(f'--tune is no JSON ({error}). {_TUNE_EXAMPLE}') from error
+  of_lists = isinstance(space, dict) and all(
+    isinstance(found, list) for found in space.values()
+  )
+  of_settings = isinstance(space, list) and all(
+    isinstance(found, dict) for found in space
+  )
+  if not space or not (of_lists or of_settings):
+    raise UsageError(
+      f'--tune={values.tune} is neither an object of lists nor a list of '
+      f'objects. {_TUNE_EXAMPLE}'
+    )
+  return space
+
+
+def _how_to_go_on(partial, values):
+  if values.tune is None or not os.path.isdir(partial):
+    return _how_to_resume(partial)
+  return (
+    f'The search is charged, in the ledger in {partial}, and cannot go on: '
+    'another one begins with --overwrite. What both spent on these rows counts.'
+  )
 
 
 def _has_begun(partial):

@@ -46,6 +46,7 @@ from tfdpflows.mechanisms.normalization import (
   private_normalization,
 )
 from tfdpflows.mechanisms.quantile import private_quantile
+from tfdpflows.mechanisms.total_variation import noisy_total_variation
 
 __all__ = [
   'Histogram',
@@ -55,6 +56,7 @@ __all__ = [
   'noisy_histograms',
   'noisy_marginals',
   'noisy_mean',
+  'noisy_total_variation',
   'private_bounds',
   'private_max_rows',
   'private_normalization',

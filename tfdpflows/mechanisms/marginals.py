@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import dp_accounting
 import numpy as np
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 # Cells of counts that are kept, and groups that a ledger lists.
 _MOST_KEPT, _MOST_LISTED = 1 << 25, 256
-# Of larger ones the sum of differences is rounded: one row may move it by more.
-_MOST_EXPECTED = 1e12
+# Expected counts, the most: the sum of differences to more of them is rounded,
+# and one row may move it by more.
+MOST_EXPECTED = 1e12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -186,8 +187,8 @@ def noisy_marginals(
   >>> pair.counts.round().astype(int).tolist()
   [[0, 1], [1, 2]]
   """
-  rows = _binned(codes, sizes, units)
-  groups = _checked_groups(groups, rows.sizes)
+  rows = as_binned(codes, sizes, units)
+  groups = checked_groups(groups, rows.sizes)
   event = dp_accounting.GaussianDpEvent(
     check_positive('noise_multiplier', noise_multiplier)
   )
@@ -270,9 +271,9 @@ def select_marginal(
   it is the exponential mechanism, `ExponentialMechanismDpEvent(epsilon)`, which
   composes by its bounded range.
   """
-  rows = _binned(codes, sizes, units)
+  rows = as_binned(codes, sizes, units)
   sizes = rows.sizes
-  groups = _checked_groups(groups, sizes)
+  groups = checked_groups(groups, sizes)
   event = ExponentialMechanismDpEvent(check_positive('epsilon', epsilon))
   noise_std = check_positive('noise_std', noise_std)
   if not groups or len(groups) != len(expected):
@@ -293,10 +294,10 @@ def select_marginal(
   for group, e in zip(groups, expected):
     shape = tuple([sizes[j] for j in group])
     # NaN is no number up to that either.
-    if e.shape != shape or not np.abs(e).sum() <= _MOST_EXPECTED:
+    if e.shape != shape or not np.abs(e).sum() <= MOST_EXPECTED:
       raise ValueError(
         f'The expected counts of columns {group} have shape {e.shape}; they '
-        f'must be of shape {shape}, and {_MOST_EXPECTED:g} in all at most.'
+        f'must be of shape {shape}, and {MOST_EXPECTED:g} in all at most.'
       )
   randomness = charge_release(
     ledger,
@@ -308,7 +309,7 @@ def select_marginal(
       'epsilon': epsilon,
       'noise_std': noise_std,
       'sizes': sizes,
-      'groups': _listed(groups),
+      'groups': listed_groups(groups),
     },
     arrays=[
       rows.fingerprint(randomness),
@@ -327,6 +328,52 @@ def select_marginal(
   ]
   scale = epsilon / (2 * differing_rows(ledger.neighboring_relation))
   return _choose(utilities, scale, randomness.numpy(str(label)))
+
+
+def as_binned(
+  codes: npt.ArrayLike | BinnedRows,
+  sizes: Sequence[int],
+  units: Optional[Units] = None,
+) -> BinnedRows:
+  """Returns `BinnedRows` of codes, or those that were given.
+
+  Raises:
+    ValueError: for `BinnedRows` of other sizes or units.
+  """
+  if not isinstance(codes, BinnedRows):
+    return BinnedRows(codes, sizes, units)
+  if tuple(sizes) != codes.sizes or units is not codes.units:
+    raise ValueError(
+      'sizes or units are not those that the BinnedRows were made with.'
+    )
+  return codes
+
+
+def checked_groups(
+  groups: Sequence[Sequence[int]], sizes: Sequence[int]
+) -> list[tuple[int, ...]]:
+  """Returns groups as tuples of numbers of columns.
+
+  Raises:
+    ValueError: for a group that does not name different columns.
+  """
+  groups = [tuple(map(int, group)) for group in groups]
+  for group in groups:
+    inside = group and min(group) >= 0 and max(group) < len(sizes)
+    if not inside or len(set(group)) < len(group):
+      raise ValueError(
+        f'The group {group} must name different columns, numbers in '
+        f'[0, {len(sizes)}).'
+      )
+  return groups
+
+
+def listed_groups(groups: list[tuple[int, ...]]) -> Any:
+  """Returns groups for a ledger: many of them by their number and a hash."""
+  if len(groups) <= _MOST_LISTED:
+    return groups
+  text = json.dumps(groups).encode()
+  return {'number': len(groups), 'sha256': hashlib.sha256(text).hexdigest()}
 
 
 def count(
@@ -404,17 +451,6 @@ def _choose(utilities, scale, rng):
   return int(np.argmax(scale * utilities + rng.gumbel(size=len(utilities))))
 
 
-def _binned(codes, sizes, units):
-  """Returns `BinnedRows` of codes, or those that were given."""
-  if not isinstance(codes, BinnedRows):
-    return BinnedRows(codes, sizes, units)
-  if tuple(sizes) != codes.sizes or units is not codes.units:
-    raise ValueError(
-      'sizes or units are not those that the BinnedRows were made with.'
-    )
-  return codes
-
-
 def _checked(codes, sizes):
   if not isinstance(codes, StoredRows):
     codes = np.asarray(codes)
@@ -445,23 +481,3 @@ def _in_range(column, size):
     last = min(size - 1, np.iinfo(column.dtype).max)
     return np.minimum(column, column.dtype.type(last))
   return np.clip(column.astype(np.int64), 0, size - 1)
-
-
-def _listed(groups):
-  """Returns groups for a ledger: many of them by their number and a hash."""
-  if len(groups) <= _MOST_LISTED:
-    return groups
-  text = json.dumps(groups).encode()
-  return {'number': len(groups), 'sha256': hashlib.sha256(text).hexdigest()}
-
-
-def _checked_groups(groups, sizes):
-  groups = [tuple(map(int, group)) for group in groups]
-  for group in groups:
-    inside = group and min(group) >= 0 and max(group) < len(sizes)
-    if not inside or len(set(group)) < len(group):
-      raise ValueError(
-        f'The group {group} must name different columns, numbers in '
-        f'[0, {len(sizes)}).'
-      )
-  return groups

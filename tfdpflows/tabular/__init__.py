@@ -18,6 +18,7 @@ _MODULES = {
   'draft_schema': 'tfdpflows.tabular.drafting',
   'fit_to_directory': 'tfdpflows.tabular.synthesizer',
   'read_table': 'tfdpflows.tabular.table',
+  'tune_to_directory': 'tfdpflows.tabular.tuning',
   'write_frames': 'tfdpflows.tabular.sinks',
   'write_table': 'tfdpflows.tabular.table',
 }

@@ -212,6 +212,7 @@ class TabularSynthesizer:
     self.num_examples = None
     self.bounds = ()
     self._units = None
+    self._search = None
     self._sampling = None
     self._marginals = None
     self._distribution = None
@@ -554,6 +555,29 @@ class TabularSynthesizer:
       'hyperparameters': dataclasses.asdict(self.model),
     }
 
+  @property
+  def is_best_of_search(self) -> bool:
+    """Whether this is the best of several fits (`tune_to_directory`)."""
+    return self._search is not None
+
+  def _take_search(
+    self,
+    work: work_directory.WorkDirectory,
+    whole: TabularSynthesizer,
+    note: str,
+  ) -> None:
+    """Makes the best trial of a search a model with the cost of the search.
+
+    Args:
+      work: of the search, with its ledger.
+      whole: a synthesizer with the budget and the seed of the search.
+      note: for statements.
+    """
+    self.ledger = work.ledger
+    self._earlier_ledgers = work.earlier_ledgers
+    self.budget, self.seed = whole.budget, whole.seed
+    self._search = note
+
   def _check_fitted(self):
     if self._distribution is None:
       raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
@@ -745,6 +769,8 @@ class TabularSynthesizer:
       extra = {'sampling': self._sampling}
     if num_columns(self.schema) > 1:
       notes += self.model.notes()
+    if self._search is not None:
+      notes.append(self._search)
     if self.out_of_range == 'error':
       notes.append(
         "Refusals (out_of_range='error'): a value that the schema does not "
@@ -796,6 +822,7 @@ class TabularSynthesizer:
         'settings': self._settings(),
         'sampling': self._sampling,
         'units': self._units,
+        'search': self._search,
         'bounds': [found._asdict() for found in self.bounds],
         'marginals': self._marginals,
       },
@@ -944,6 +971,7 @@ class TabularSynthesizer:
     self.num_examples = settings['num_rows']
     self._sampling = model['sampling']
     self._units = model.get('units')
+    self._search = model.get('search')
     self.bounds = tuple(
       bounds.ColumnBounds(**found) for found in model.get('bounds', ())
     )

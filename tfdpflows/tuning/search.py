@@ -154,21 +154,14 @@ def random_search(
   >>> bool(ledger.epsilon() <= 1. and abs(best.result) < 11.)
   True
   """
-  candidates = _Space(space)
   epsilon, delta = (
     check_positive('epsilon', epsilon),
     check_fraction('delta', delta),
   )
-  # Refuses a mean and a shape that are out of range before the charge.
-  draw_num_trials(mean_trials, shape, np.random.default_rng(0))
+  candidates = checked_space(space, mean_trials, shape, accountant)
   budget = accounting.PrivacyBudget(
     epsilon=epsilon / (2 + shape), delta=delta / mean_trials
   )
-  if accounting.create_accountant(accountant).guarantee != 'upper_bound':
-    raise ValueError(
-      f'The epsilon of the accountant {accountant!r} is no upper bound, which '
-      "the theorem on the best of several trials needs. Use 'pld' or 'rdp'."
-    )
   randomness = Randomness() if randomness is None else randomness
   label = str(label)
   with randomness.claiming(label):
@@ -219,6 +212,22 @@ def random_search(
     if best is None or key > best[0]:
       best = key, Selected(trial.hyperparameters, score, result)
   return best[1]
+
+
+def checked_space(
+  space: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+  mean_trials: float,
+  shape: float = 0.0,
+  accountant: str = 'pld',
+) -> _Space:
+  """Refuses what `random_search` refuses, before anything is charged."""
+  draw_num_trials(mean_trials, shape, np.random.default_rng(0))
+  if accounting.create_accountant(accountant).guarantee != 'upper_bound':
+    raise ValueError(
+      f'The epsilon of the accountant {accountant!r} is no upper bound, which '
+      "the theorem on the best of several trials needs. Use 'pld' or 'rdp'."
+    )
+  return _Space(space)
 
 
 class _Space:
