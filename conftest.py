@@ -1,6 +1,7 @@
 """Order of the files, and what one leaves behind for the next."""
 
 import gc
+import itertools
 import os
 import sys
 
@@ -14,6 +15,7 @@ if 'PYTEST_XDIST_WORKER' in os.environ:
     'TF_NUM_INTRAOP_THREADS',
     'OMP_NUM_THREADS',
     'OPENBLAS_NUM_THREADS',
+    'LOKY_MAX_CPU_COUNT',  # Of scikit-learn: no processes of its own.
   ):
     os.environ.setdefault(_name, '1')
 
@@ -35,6 +37,9 @@ def pytest_collection_finish():
   gc.enable()
 
 
+_files = itertools.count(1)
+
+
 @pytest.fixture(autouse=True, scope='module')
 def _forget_models():
   """Frees the graphs of a file, which Keras would keep to the end."""
@@ -42,4 +47,6 @@ def _forget_models():
   keras = sys.modules.get('tf_keras')
   if keras is not None:
     keras.backend.clear_session()
-  gc.collect()
+  # It takes as long as many a file does.
+  if next(_files) % 8 == 0:
+    gc.collect()
