@@ -427,6 +427,7 @@ def test_fit_passes_a_search_on(folder, monkeypatch, capsys):
     return synthesizer.fit_to_directory(table, schema, model_dir, **arguments)
 
   module.tune_to_directory = tune_to_directory
+  module.check_search = lambda *_: None
   monkeypatch.setitem(sys.modules, module.__name__, module)
   assert cli.main([*FIT, TUNE, '--target=sex', '--tune_mean_trials=3']) == 0
   (*_, arguments) = Synthesizer.calls[-1]
@@ -434,14 +435,34 @@ def test_fit_passes_a_search_on(folder, monkeypatch, capsys):
   assert arguments['mean_trials'] == 3
   assert arguments['target'] == 'sex'
 
+
+@pytest.mark.parametrize(
+  ('places', 'message'),
+  [
+    ([], 'Nothing was written and nothing was spent'),
+    (['model.partial'], 'another one begins with --overwrite'),
+    (['model', 'model.partial'], 'model is complete; remove model.partial'),
+    (['model'], 'The model in model is complete.'),
+  ],
+)
+def test_a_search_that_stops_says_what_it_left(
+  places, message, folder, monkeypatch, capsys
+):
+  module = types.ModuleType('tfdpflows.tabular.tuning')
+
   def stop(*_, **__):
-    (folder / 'other.partial').mkdir()
+    for place in places:
+      (folder / place).mkdir()
+      path = str(folder / place / 'ledger.jsonl')
+      with accounting.PrivacyLedger(path, metadata={'fit': 'this'}) as ledger:
+        ledger.charge(accounting.EpsilonDeltaDpEvent(1.0, 1e-5))
     raise KeyboardInterrupt
 
   module.tune_to_directory = stop
-  settings = '--tune=[{"model": "spline"}]'
-  assert cli.main([*FIT[:-1], '--model_dir=other', settings]) == 130
-  assert 'another one begins with --overwrite' in capsys.readouterr().err
+  module.check_search = lambda *_: None
+  monkeypatch.setitem(sys.modules, module.__name__, module)
+  assert cli.main([*FIT, TUNE]) == 130
+  assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from tfdpflows import accounting, mechanisms, sampling
+from tfdpflows import accounting, mechanisms
 from tfdpflows.mechanisms.marginals import BinnedRows
 from tfdpflows.randomness import Randomness
 
@@ -48,20 +48,6 @@ def test_the_noise_has_the_scale_that_is_charged():
   assert abs(np.std(found) * 2 * len(CODES) / 2.0 - 1) < 0.06
   assert abs(np.mean(found) - _distance()) < 0.03
   assert ledger.entries[0].event == dp_accounting.GaussianDpEvent(2.0)
-
-
-def test_units_count_once_each():
-  units = sampling.Units(
-    ['a', 'a', 'a', 'b'], max_rows_per_unit=3, weighting='units', name='who'
-  )
-  found = _distance(
-    np.array([[0, 0], [0, 0], [0, 0], [1, 0]]),
-    accounting.PrivacyLedger(privacy_unit='who'),
-    probabilities=UNIFORM[:1],
-    groups=GROUPS[:1],
-    units=units,
-  )
-  assert found == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize(

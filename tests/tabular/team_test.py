@@ -3,6 +3,8 @@
 import pytest
 import tensorflow as tf
 
+from tests.tabular import small_table
+from tfdpflows.tabular import TabularSynthesizer
 from tfdpflows.tabular.workers import Team
 
 
@@ -49,3 +51,12 @@ def test_what_fails_after_training_began_is_not_told(team):
   with pytest.raises(KeyError), team.together():
     train()
   assert team._workers.heard == [[], 1]
+
+
+def test_one_replica_is_no_team():
+  people = small_table.make()
+  with tf.distribute.MirroredStrategy(['cpu:0']).scope():
+    synthesizer = TabularSynthesizer(
+      people.schema, **people.quick, **people.budget
+    ).fit(people.table, progress=False)
+    assert len(synthesizer.sample(5)) == 5

@@ -1,8 +1,10 @@
 """A search for the hyper-parameters of a table's model."""
 
+import json
 import os
 
 import pytest
+import tensorflow as tf
 
 from tests.tabular import small_table
 from tfdpflows import accounting, mechanisms
@@ -10,6 +12,7 @@ from tfdpflows.accounting import EpsilonDeltaDpEvent
 from tfdpflows.tabular import TabularSynthesizer, tune_to_directory
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import fit_to_directory
+from tfdpflows.tuning import search
 
 SMALL = small_table.make()
 SPACE = {'epochs': [1, 2], 'num_bins': [4, 8]}
@@ -58,7 +61,8 @@ def test_the_statement_is_of_the_whole_search(searched):
   statement = best.privacy_statement()
   assert statement.epsilon == 8.0
   assert statement.seeded
-  assert 'best of a random number of trials' in str(statement)
+  assert 'best of a random number' in statement.hyperparameter_search
+  assert 'Poisson' not in str(statement)
   assert (best.budget.epsilon, best.seed) == (8.0, 3)
   # What is written is what is loaded, and nothing is left.
   assert sorted(os.listdir(folder)) == ['model', 'people.csv']
@@ -70,8 +74,10 @@ def test_the_statement_is_of_the_whole_search(searched):
 def test_trials_have_their_part_of_the_budget(searched):
   _, best, fits = searched
   for ledger in fits:
-    assert ledger.budget == accounting.PrivacyBudget(epsilon=4.0, delta=2.5e-5)
-    assert 3.9 < ledger.epsilon() <= 4.0
+    # Half of nine tenths, and of delta a quarter: there are four on average.
+    budget = ledger.budget
+    assert (budget.epsilon, budget.delta) == pytest.approx((3.6, 2.25e-5))
+    assert 3.5 < ledger.epsilon() <= budget.epsilon
     labels = [entry.label for entry in ledger.entries]
     assert labels == ['marginals', 'DP-SGD', 'score']
   for name, values in SPACE.items():
@@ -90,11 +96,11 @@ def test_the_best_score_wins(tmp_path, monkeypatch):
     return distances[-1]
 
   monkeypatch.setattr(mechanisms, 'noisy_total_variation', noted)
+  monkeypatch.setattr(search, 'draw_num_trials', lambda *_: 3)
   best = _tune(
     str(tmp_path / 'model'),
     small_table.make(4000).table,
     seed=1,
-    mean_trials=3.0,
     epsilon=40.0,
     delta=1e-5,
     expected_batch_size=400,
@@ -123,6 +129,63 @@ def test_the_trials_are_independent_of_each_other(tmp_path):
     )
   keys = [key for key in keys if key is not None]
   assert len(keys) > 4 and len(set(keys)) == len(keys)
+
+
+def test_the_folder_does_not_tell_how_many_trials_there_were(
+  tmp_path, monkeypatch
+):
+  written = []
+  for number in (1, 3):
+    monkeypatch.setattr(search, 'draw_num_trials', lambda *_, n=number: n)
+    # The first trial wins.
+    scores = iter(range(number))
+    monkeypatch.setattr(
+      mechanisms,
+      'noisy_total_variation',
+      lambda *_, scores=scores, **__: float(next(scores)),
+    )
+    folder = tmp_path / str(number)
+    _tune(str(folder), seed=3, space={'epochs': [1, 2], 'num_bins': [4]})
+    written.append(
+      {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob('*')
+        if file.is_file()
+      }
+    )
+  one, three = written
+  assert one.keys() == three.keys()
+  # A ledger has the time, and a random name of the fit.
+  different = [name for name in one if one[name] != three[name]]
+  assert sorted(different) == ['ledger.jsonl', 'model.json']
+  models = [json.loads(files['model.json']) for files in written]
+  for model in models:
+    del model['ledgers_sha256']
+  assert models[0] == models[1]
+
+
+def test_all_trials_are_scored_in_the_same_bins(tmp_path, monkeypatch):
+  sizes, score = [], mechanisms.noisy_total_variation
+
+  def noted(codes, *args, **kwargs):
+    sizes.append(id(codes))
+    return score(codes, *args, **kwargs)
+
+  monkeypatch.setattr(mechanisms, 'noisy_total_variation', noted)
+  _tune(
+    str(tmp_path / 'model'),
+    seed=3,
+    mean_trials=4.0,
+    space={'marginal_share': [0.02, 0.9]},
+    epochs=1,
+  )
+  assert len(sizes) > 1 and len(set(sizes)) == 1
+
+
+def test_a_search_inside_of_a_strategy_is_refused(tmp_path):
+  strategy = tf.distribute.MirroredStrategy(['cpu:0'])
+  with strategy.scope(), pytest.raises(ValueError, match='outside of the str'):
+    _tune(str(tmp_path / 'model'))
 
 
 def test_overwriting_keeps_what_was_spent(tmp_path):
@@ -162,16 +225,28 @@ def test_a_search_that_stops_is_charged(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('kwargs', 'message'),
   [
-    ({'space': {'bins': [4]}}, "Unknown hyper-parameters \\['bins'\\]"),
+    ({'space': {'bins': [4]}}, "space has 'bins', which is no hyper-param"),
     ({'space': {'num_bins': [4, -1]}}, 'num_bins is -1'),
-    ({'space': {'epsilon': [4.0]}}, "space has 'epsilon', which all trials"),
+    ({'space': {'epsilon': [4.0]}}, "space has 'epsilon'"),
     ({'space': {'target': ['member']}}, "space has 'target'"),
+    ({'space': {'num_examples': [5]}}, "space has 'num_examples'"),
     ({'space': {'epochs': range(1, 1002)}}, '1001 settings'),
+    ({'space': {'epochs': ['1']}}, "epochs is '1'; it must be"),
+    ({'space': [{'epochs': [1, 2]}]}, r'epochs is \[1, 2\]; it must be'),
+    ({'space': {'hidden_units': [8]}}, 'hidden_units is 8; it must be'),
+    ({'space': {'epochs': 5}}, "space has 5 for 'epochs'"),
+    ({'space': None}, 'space is None'),
     ({'space': {}}, 'space is empty'),
+    ({'space': [[1]]}, 'must have dicts'),
     ({'space': [{'model': 'none'}]}, "model is 'none'"),
+    ({'space': {'model': [['x']]}}, 'give the name of one'),
+    # Known with the number of rows only.
+    ({'space': {'expected_batch_size': [50, 4000]}}, 'expected_batch_size is'),
     ({'mean_trials': 0.5}, 'mean'),
+    ({'mean_trials': 1e18}, '1e.06 at most'),
     ({'delta': 0.01}, 'publishing one row in full'),
     ({'accountant': 'gdp'}, 'no upper bound'),
+    ({'accountant': 'basic'}, 'more than it costs'),
     ({'bounds_epsilon': 1.0}, 'no draft schema'),
     ({'privacy_unit': 'person'}, 'protects rows'),
     ({'schema': TableSchema(SMALL.schema.fields[:1])}, 'one column'),
@@ -179,6 +254,23 @@ def test_a_search_that_stops_is_charged(tmp_path, monkeypatch):
   ],
 )
 def test_refusals_write_nothing(kwargs, message, tmp_path):
+  table = kwargs.pop('table', SMALL.table)
+  path = str(tmp_path / 'people.csv')
+  table.to_csv(path, index=False)
   with pytest.raises(ValueError, match=message):
-    _tune(str(tmp_path / 'model'), **kwargs)
-  assert os.listdir(tmp_path) == []
+    _tune(str(tmp_path / 'model'), [path], **kwargs)
+  assert os.listdir(tmp_path) == ['people.csv']
+
+
+def test_an_unfinished_fit_is_kept_by_a_search_that_is_refused(tmp_path):
+  work = tmp_path / 'model.partial'
+  synthesizer = TabularSynthesizer(SMALL.schema, **SMALL.quick, **BUDGET)
+  synthesizer.fit(SMALL.table, str(work), progress=False)
+  synthesizer.ledger.close()
+  before = sorted(os.listdir(work))
+  for kwargs in ({'accountant': 'zcdp'}, {'space': {'num_bins': [-1]}}):
+    with pytest.raises(ValueError):
+      _tune(str(tmp_path / 'model'), overwrite=True, **kwargs)
+  with pytest.raises(FileNotFoundError):
+    _tune(str(tmp_path / 'model'), 'none.csv', overwrite=True)
+  assert sorted(os.listdir(work)) == before

@@ -191,6 +191,13 @@ def check_model(model_dir: str) -> None:
     )
   partial = partial_dir(model_dir)
   if os.path.isdir(partial):
+    from tfdpflows.tabular import work_directory
+
+    if work_directory.is_search(partial):
+      raise FileNotFoundError(
+        f'{model_dir} does not exist: '
+        + work_directory.NO_RESUMING_A_SEARCH.format(partial)
+      )
     raise FileNotFoundError(
       f'{model_dir} does not exist, but {partial} holds a fit that was not '
       'finished: run its `tfdpflows fit` command again with --resume.'

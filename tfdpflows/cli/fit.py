@@ -185,7 +185,7 @@ def _fit_model(values, team):
   if chief:
     _check_folders(values, partial)
   from tfdpflows import accounting
-  from tfdpflows.tabular import model_directory
+  from tfdpflows.tabular import model_directory, work_directory
   from tfdpflows.tabular.schema import TableSchema
 
   if chief and not values.resume:
@@ -195,22 +195,30 @@ def _fit_model(values, team):
   schema = TableSchema.from_json(values.schema)
   if values.privacy_unit is not None:
     schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
+  space = _search_space(values)
+  if space is not None:
+    _check_search(schema, values, space)
   _check_marks(schema, values)
   _check_units(schema, values)
-  space = _search_space(schema, values)
+  before = [work_directory.spent_by(f) for f in (partial, values.model_dir)]
   try:
     synthesizer = _fit(schema, values, partial, team, space)
   except KeyboardInterrupt:
-    raise KeyboardInterrupt(_how_to_go_on(partial, values)) from None
+    how = _how_to_go_on(partial, values, before)
+    raise KeyboardInterrupt(how or 'Nothing was spent.') from None
   except (OSError, accounting.LedgerError) as error:
     told = values.resume or isinstance(error, FileExistsError)
-    if _has_begun(partial) and not told:
-      print(_how_to_go_on(partial, values), file=sys.stderr)
+    how = _how_to_go_on(partial, values, before)
+    if _has_begun(partial) and how and not told:
+      print(how, file=sys.stderr)
     raise
   except Exception:
     if chief:
       # What was read, and no fit has begun with.
       shutil.rmtree(files.rows_dir(partial), ignore_errors=True)
+    how = None if space is None else _how_to_go_on(partial, values, before)
+    if how and os.path.isdir(partial):
+      print(how, file=sys.stderr)
     raise
   if not chief:
     return
@@ -234,6 +242,11 @@ def _check_folders(values, partial):
     raise UsageError('--model_dir is empty: give the name of a folder.')
   if not values.resume:
     files.check_place(values.model_dir, values.overwrite)
+  if os.path.isdir(partial) and not values.overwrite:
+    from tfdpflows.tabular import work_directory
+
+    if work_directory.is_search(partial):
+      raise UsageError(work_directory.NO_RESUMING_A_SEARCH.format(partial))
   if os.path.isdir(partial) and not (values.resume or values.overwrite):
     raise UsageError(
       f'{partial} holds a fit that was not finished: go on with it (--resume) '
@@ -284,39 +297,25 @@ def _fit(schema, values, partial, team, space):
       schema,
       values.model_dir,
       space=space,
-      mean_trials=values.tune_mean_trials or _MEAN_TRIALS,
-      epsilon=values.epsilon,
-      delta=values.delta,
-      model=values.model,
-      target=values.target,
-      out_of_range=values.out_of_range,
-      accountant=values.accountant,
-      allow_large_delta=values.allow_large_delta,
-      seed=values.seed,
+      mean_trials=_mean_trials(values),
       overwrite=values.overwrite,
       progress=values.progress,
+      **_common(values),
     )
   return fit_to_directory(
     table,
     schema,
     values.model_dir,
-    epsilon=values.epsilon,
-    delta=values.delta,
-    model=values.model,
-    target=values.target,
     bounds_epsilon=values.bounds_epsilon,
-    out_of_range=values.out_of_range,
     privacy_unit=values.privacy_unit,
     max_rows_per_unit=values.max_rows_per_unit,
     max_rows_epsilon=values.max_rows_epsilon,
     unit_weighting=values.unit_weighting,
-    accountant=values.accountant,
-    allow_large_delta=values.allow_large_delta,
-    seed=values.seed,
     overwrite=values.overwrite,
     resume=values.resume,
     progress=values.progress,
     team=team,
+    **_common(values),
   )
 
 
@@ -368,7 +367,7 @@ def _check_units(schema, values):
     )
 
 
-def _search_space(schema, values):
+def _search_space(values):
   """Returns what `--tune` draws from, `None` without it."""
   if values.tune is None:
     if values.tune_mean_trials is not None:
@@ -384,13 +383,8 @@ def _search_space(schema, values):
   ):
     if values[flag].value:
       raise UsageError(f'--tune does not go with --{flag}: {why}.')
-  if schema.privacy_unit is not None:
-    raise UsageError(
-      '--tune protects rows, and there is a privacy unit, '
-      f'{schema.privacy_unit!r}: fit without --tune.'
-    )
   try:
-    space = json.loads(values.tune)
+    space = json.loads(values.tune, object_pairs_hook=_without_repeats)
   except ValueError as error:
     raise UsageError(f'--tune is no JSON ({error}). {_TUNE_EXAMPLE}') from error
   of_lists = isinstance(space, dict) and all(
@@ -407,9 +401,61 @@ def _search_space(schema, values):
   return space
 
 
-def _how_to_go_on(partial, values):
+def _without_repeats(pairs):
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    names = [name for name, _ in pairs]
+    name = next(n for n in names if names.count(n) > 1)
+    raise ValueError(f'it names {name!r} twice')
+  return found
+
+
+def _check_search(schema, values, space):
+  """Refuses a search that cannot be made, before any row is read."""
+  with quiet.importing():
+    from tfdpflows.tabular.tuning import check_search
+
+  try:
+    check_search(schema, space, _mean_trials(values), _common(values))
+  except ValueError as error:
+    raise UsageError(f'--tune: {error}') from error
+
+
+def _mean_trials(values):
+  if values.tune_mean_trials is None:
+    return _MEAN_TRIALS
+  return values.tune_mean_trials
+
+
+def _common(values):
+  """Arguments of fits that are those of a search too."""
+  return {
+    'epsilon': values.epsilon,
+    'delta': values.delta,
+    'model': values.model,
+    'target': values.target,
+    'out_of_range': values.out_of_range,
+    'accountant': values.accountant,
+    'allow_large_delta': values.allow_large_delta,
+    'seed': values.seed,
+  }
+
+
+def _how_to_go_on(partial, values, before):
+  """Returns what to do with what is there; nothing, if it is not of this run.
+
+  `before` names the fits whose ledgers were in `partial` and in the model's
+  folder before this run.
+  """
+  from tfdpflows.tabular import work_directory
+
+  if work_directory.spent_by(values.model_dir) not in (None, before[1]):
+    rest = f'; remove {partial}' if os.path.isdir(partial) else ''
+    return f'The model in {values.model_dir} is complete{rest}.'
   if values.tune is None or not os.path.isdir(partial):
     return _how_to_resume(partial)
+  if work_directory.spent_by(partial) == before[0]:
+    return None
   return (
     f'The search is charged, in the ledger in {partial}, and cannot go on: '
     'another one begins with --overwrite. What both spent on these rows counts.'

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
 
 
 def noisy_total_variation(
@@ -38,13 +37,12 @@ def noisy_total_variation(
   randomness: Optional[Randomness] = None,
   label: str = 'total variation',
   resume: bool = False,
-  units: Optional[Units] = None,
 ) -> float:
   """Returns the mean total variation distance of marginals, with noise.
 
   It is the mean over the groups of `|counts_r / n - probabilities_r|_1 / 2`,
   and the standard deviation of its Gaussian noise `noise_multiplier / (2 n)`
-  for n rows, or units, whose number is public. Rows have a distance from their
+  for n rows, whose number is public. Rows have a distance from their
   own distribution, too: about a third of the square root of cells over rows,
   and more where some cells are likelier than others.
 
@@ -56,12 +54,11 @@ def noisy_total_variation(
       `sizes[group]`; public.
     noise_multiplier: noise over the sensitivity.
     ledger: see `tfdpflows.mechanisms`, as the errors.
-    num_examples: the number to divide by, taken to be public; that of the rows,
-      or of the units, by default.
+    num_examples: the number to divide by, taken to be public; that of the rows
+      by default.
     randomness: see there.
     label: see there.
     resume: see there.
-    units: see there.
 
   Returns:
     A float; noise may bring it below 0.
@@ -72,11 +69,11 @@ def noisy_total_variation(
 
   #### Formal guarantee
 
-  One row more or less changes one count of each group by one, and one unit the
-  counts of a group by one in all. So it moves the mean over the groups of
-  `|counts_r - n probabilities_r|_1` by 1 at most, n being public: with noise of
-  `noise_multiplier`, `GaussianDpEvent(noise_multiplier)`. Replacing one moves
-  it by 2, which is how accountants take the event.
+  One row more or less changes one count of each group by one. So it moves the
+  mean over the groups of `|counts_r - n probabilities_r|_1` by 1 at most, n
+  being public: with noise of `noise_multiplier`,
+  `GaussianDpEvent(noise_multiplier)`. Replacing one moves it by 2, which is how
+  accountants take the event.
 
   #### Example
 
@@ -89,7 +86,7 @@ def noisy_total_variation(
   >>> abs(found - .5) < .01
   True
   """
-  rows = as_binned(codes, sizes, units)
+  rows = as_binned(codes, sizes)
   groups = checked_groups(groups, rows.sizes)
   if not groups or len(groups) != len(probabilities):
     raise ValueError(
@@ -107,7 +104,7 @@ def noisy_total_variation(
       )
   noise_multiplier = check_positive('noise_multiplier', noise_multiplier)
   if num_examples is None:
-    num_examples = len(rows.codes) if units is None else units.num_units
+    num_examples = len(rows.codes)
     if not num_examples:
       raise ValueError('There are no rows, which have no marginals.')
   count = check_integer('num_examples', num_examples)
@@ -132,7 +129,6 @@ def noisy_total_variation(
       np.concatenate([p.ravel() for p in probabilities]),
     ],
     resume=resume,
-    units=units,
   )
   distances = [
     np.abs(counts - count * p).sum()

@@ -12,6 +12,7 @@ from tfdpflows import bijectors, flows
 from tfdpflows._keras import tfp
 from tfdpflows._memory import release_graph_tensors
 from tfdpflows._threads import map_ahead
+from tfdpflows.tabular import saved_model
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 
@@ -176,9 +177,7 @@ class TableDistribution(tf.Module, abc.ABC):
 
     module = tf.Module()
     module.variables_ = self.exported_variables()
-    tf.saved_model.save(
-      module, path, signatures={**self._signatures(), 'sample': sample}
-    )
+    saved_model.write(module, path, {**self._signatures(), 'sample': sample})
 
   def exported_variables(self) -> list[tf.Variable]:
     """Returns the variables that graphs of this distribution read."""

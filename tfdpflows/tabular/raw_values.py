@@ -16,15 +16,13 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from tfdpflows.tabular import encoding
+from tfdpflows.tabular import encoding, saved_model
 from tfdpflows.tabular.constrained_rows import Combinations, tolerance
 from tfdpflows.tabular.constraints import Order
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.schema import Field, TableSchema, stand_in
 from tfdpflows.tabular.values import missing_numbers
 
-# Name of the tables of categories, to which TensorFlow adds a counter.
-TABLE = 'table_of_categories'
 _OFFSET = 1e-6  # As in `TableEncoder.decode`.
 
 
@@ -113,7 +111,7 @@ class RawColumn(tf.Module):
         tf.lookup.KeyValueTensorInitializer(
           tf.constant(field.categories),
           tf.range(len(field.categories), dtype=tf.int64),
-          name=TABLE,
+          name=saved_model.TABLE,
         ),
         default_value=-1,
       )

@@ -269,11 +269,13 @@ class TabularSynthesizer:
       OSError: if `work_dir` cannot be written, or another worker is gone.
     """
     team = workers.team_of_scope()
-    if team is None:
-      return self._fit(data, work_dir, resume, progress)
-    return workers.out_of_scope(
-      lambda: self._fit_together(team, data, work_dir, resume, progress)
-    )
+
+    def run():
+      if team is None:
+        return self._fit(data, work_dir, resume, progress)
+      return self._fit_together(team, data, work_dir, resume, progress)
+
+    return workers.out_of_scope(run)
 
   def _fit_together(self, team, data, work_dir, resume, progress):
     """Fits in one of several processes that train together."""
@@ -576,6 +578,8 @@ class TabularSynthesizer:
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
     self.budget, self.seed = whole.budget, whole.seed
+    # Its own batches are no part of what is claimed.
+    self._sampling = None
     self._search = note
 
   def _check_fitted(self):
@@ -770,7 +774,7 @@ class TabularSynthesizer:
     if num_columns(self.schema) > 1:
       notes += self.model.notes()
     if self._search is not None:
-      notes.append(self._search)
+      extra['hyperparameter_search'] = self._search
     if self.out_of_range == 'error':
       notes.append(
         "Refusals (out_of_range='error'): a value that the schema does not "
@@ -1080,11 +1084,11 @@ def fit_to_directory(
   model_dir = os.path.normpath(model_dir)
   settings = {'epsilon': epsilon, 'delta': delta, **kwargs}
   choices = {'overwrite': overwrite, 'resume': resume, 'progress': progress}
-  of_scope = None if team is not None else workers.team_of_scope()
-  if of_scope is not None:
+  if team is None and workers.is_in_scope():
+    team = workers.team_of_scope()
     return workers.out_of_scope(
       lambda: fit_to_directory(
-        table, schema, model_dir, team=of_scope, **choices, **settings
+        table, schema, model_dir, team=team, **choices, **settings
       )
     )
   if team is None:

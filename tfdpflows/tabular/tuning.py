@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -14,39 +15,43 @@ import pandas as pd
 from absl import logging
 
 from tfdpflows import accounting, mechanisms, tuning
+from tfdpflows.accounting import EpsilonDeltaDpEvent
+from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.mechanisms import marginals
 from tfdpflows.mechanisms.histograms import search_edges
+from tfdpflows.randomness import Randomness
 from tfdpflows.stored_rows import MappedRows, StoredRows
-from tfdpflows.tabular import code_store, model_directory, work_directory
+from tfdpflows.tabular import (
+  code_store,
+  fitting,
+  model_directory,
+  models,
+  work_directory,
+  workers,
+)
+from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models.adaptive_marginals import Candidates
 from tfdpflows.tabular.models.histogram import kept_edges
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
-from tfdpflows.tuning.search import checked_space
+from tfdpflows.tuning.search import checked_space, trial_budget
 
-if TYPE_CHECKING:
-  from tfdpflows.tabular.density import TableDistribution
-
-_LABEL = 'tuning'
-# Share of a trial's epsilon and delta that is its fit's; the rest is its
-# score's. As squared signal-to-noise ratios add up, that has a tenth.
+# The label of the charge, and those of random numbers.
+_LABEL, _BINS, _TRIALS = 'tuning', 'bins of the score', 'trials'
+# Share of epsilon and delta that is the trials'; the rest is for the bins in
+# which all are scored.
+_TRIALS_SHARE = 0.9
+# Share of a trial's that is its fit's; the rest is for its score. As squared
+# signal-to-noise ratios add up, that has a tenth.
 _FIT_SHARE = 0.95
 # The score: bins of a column, groups of columns, and rows that are drawn.
 _NUM_BINS, _MOST_GROUPS, _ROWS = 8, 4096, 1 << 17
 _NOTE = (
-  'Search: this model is the best of a random number of trials with other '
-  'hyper-parameters, {:g} on average; the epsilon above is that of the whole '
-  'search. The number of trials, what shows it (time, progress), and the other '
-  'trials are outside of this guarantee.'
-)
-# What all trials of a search have in common.
-_FIXED = frozenset(
-  [
-    *('epsilon', 'delta', 'bounds_epsilon', 'accountant', 'allow_large_delta'),
-    *('out_of_range', 'privacy_unit', 'max_rows_per_unit', 'max_rows_epsilon'),
-    *('unit_weighting', 'seed', 'target', 'schema'),
-  ]
+  'this model is the best of a random number of trials with other '
+  'hyper-parameters, {:g} on average; the epsilon of this statement is that of '
+  'the whole search. The number of trials, what shows it (time, progress), and '
+  'the other trials are outside of this guarantee'
 )
 # All settings are checked before anything is charged.
 _MOST_SETTINGS = 1000
@@ -67,17 +72,18 @@ def tune_to_directory(
 ) -> TabularSynthesizer:
   """Fits with several settings, and writes the best model to a folder.
 
-  It is `tuning.random_search`: each trial draws its settings from `space`, and
-  has half of epsilon. The score of a trial is how near the pairs of its
-  columns, and with a target the triples with it, are to those of the rows: the
-  mean total variation distance of their marginals in eight bins a column, with
-  noise (`mechanisms.noisy_total_variation`). A search is worth its cost where
-  no settings are known that would do at half of epsilon; those that
-  `TabularSynthesizer` takes by itself hardly ever are worse than that.
+  A tenth of epsilon finds eight bins for each column. The rest is
+  `tuning.random_search`: each trial draws its settings from `space`, and has
+  half of that. The score of a trial is how near the pairs of columns, and with
+  a target the triples with it, of its rows are to those of the table: the mean
+  total variation distance of their marginals in these bins, with noise
+  (`mechanisms.noisy_total_variation`). So a search pays where no settings are
+  known that would do at less than half of epsilon.
 
   Until the model is complete, the ledger and the secret of the noise are in
-  `model_dir + '.partial'`. A search that was interrupted is charged; another
-  one begins with `overwrite`, and its model has the ledgers of both.
+  `model_dir + '.partial'`. A search that was interrupted is charged, and cannot
+  go on; another one begins with `overwrite`, and its model has the ledgers of
+  both.
 
   Args:
     table: the private rows, see `TabularSynthesizer.fit`.
@@ -99,18 +105,23 @@ def tune_to_directory(
     statement are those of the search.
 
   Raises:
-    ValueError: for settings that no model has, a schema of a draft or with a
-      privacy unit, a table of one column, or what `TabularSynthesizer.fit`
-      refuses.
+    ValueError: for settings that no model has, an accountant that does not take
+      the charge, a schema of a draft or with a privacy unit, a table of one
+      column, the scope of a `tf.distribute` strategy, or what
+      `TabularSynthesizer.fit` refuses.
     FileExistsError: if the model or unfinished work exists, without
       `overwrite`.
     BudgetExceededError: if the budget of a trial is too small to do anything.
 
   #### Formal guarantee
 
-  The model is the best trial of `tuning.random_search`, see there; a trial's
-  fit and score are in the ledger of the trial, which refuses more than its
-  share. What is not covered is there too: progress, and the time it took.
+  The bins are one Gaussian mechanism within a tenth of epsilon and delta, the
+  best trial is that of a `tuning.random_search` within the rest, see there, and
+  both together are charged as `EpsilonDeltaDpEvent(epsilon, delta)` (basic
+  composition). A trial's fit and score are in a ledger of the trial, which
+  refuses more than its part. The folder is a function of the best trial alone:
+  it does not tell how many there were. What is not covered is what shows that,
+  such as progress and the time that the search took.
 
   #### Example
 
@@ -131,23 +142,8 @@ def tune_to_directory(
   >>> best.ledger.epsilon() <= 2., best.model.epochs in (1, 2)
   (True, True)
   """
-  if schema.is_draft or kwargs.get('bounds_epsilon') is not None:
-    raise ValueError(
-      'A search takes no draft schema: each trial would pay for private bounds '
-      'again. State types and ranges from public knowledge, or find them once '
-      'with `mechanisms.private_bounds`.'
-    )
-  if schema.privacy_unit is not None or kwargs.get('privacy_unit') is not None:
-    raise ValueError(
-      'A search protects rows, and there is a privacy unit: fit with settings '
-      'that are known, or use `tuning.random_search` with a score of your own.'
-    )
-  if len(TableEncoder(schema).columns) < 2:
-    raise ValueError(
-      'The table has one column, whose histogram is all there is to learn: fit '
-      'it without a search.'
-    )
   settings = {'epsilon': epsilon, 'delta': delta, **kwargs}
+  check_search(schema, space, mean_trials, settings)
   whole = TabularSynthesizer(schema, **settings)
   model_dir = os.path.normpath(model_dir)
   work_dir = f'{model_dir}.partial'
@@ -158,36 +154,51 @@ def tune_to_directory(
     if isinstance(rows, pd.DataFrame):
       rows = schema.validate(rows, whole.out_of_range)
     whole._check_delta(len(rows), 'row')
-    checked_space(space, mean_trials, accountant=whole.accountant)
+    whole.model = whole._model_for(len(rows))
     _check_settings(space, schema, settings, len(rows))
+    parts = _Parts.of(whole.budget, mean_trials)
+    _check_budget(space, schema, settings, len(rows), parts.fit)
     work = work_directory.WorkDirectory(
       work_dir,
       resume=False,
       settings={**whole._settings(), 'num_rows': len(rows)},
+      search=True,
       table=rows,
       seed=whole.seed,
       budget=whole.budget,
       accountant=whole.accountant,
       overwrite=overwrite,
     )
-  except ValueError:
+  except BaseException:
     if isinstance(rows, code_store.CodeStore):
       rows.discard(work_dir)
     raise
   with work.ledger:
     if isinstance(rows, code_store.CodeStore):
       rows.move(os.path.join(work_dir, code_store.ROWS))
+    with work.randomness.claiming(_LABEL):
+      work.ledger.charge(
+        EpsilonDeltaDpEvent(epsilon, delta),
+        label=_LABEL,
+        randomness_id=randomness_id(
+          work.randomness.key('search', _LABEL).hex(), {}
+        ),
+        seeded=work.randomness.seeded,
+      )
     search = _Search(rows, schema, settings, progress)
+    search.find_bins(parts.bins, whole.accountant, work.randomness)
     best = tuning.random_search(
       search.fit,
       space,
-      epsilon=epsilon,
-      delta=delta,
-      ledger=work.ledger,
+      epsilon=parts.trials.epsilon,
+      delta=parts.trials.delta,
+      ledger=accounting.PrivacyLedger(
+        budget=parts.trials, accountant=whole.accountant
+      ),
       mean_trials=mean_trials,
       accountant=whole.accountant,
       randomness=work.randomness,
-      label=_LABEL,
+      label=_TRIALS,
     )
     best.result._take_search(work, whole, _NOTE.format(mean_trials))
     with model_directory.written_aside(
@@ -204,8 +215,88 @@ def tune_to_directory(
   return TabularSynthesizer.load(model_dir)
 
 
+def check_search(
+  schema: TableSchema,
+  space: Any,
+  mean_trials: float,
+  settings: dict[str, Any],
+) -> None:
+  """Refuses a search that cannot be made, before any row is read.
+
+  Args:
+    schema: see `tune_to_directory`.
+    space: see there.
+    mean_trials: see there.
+    settings: arguments of `TabularSynthesizer` that all trials have in common.
+
+  Raises:
+    ValueError: naming what to change.
+  """
+  if schema.is_draft or settings.get('bounds_epsilon') is not None:
+    raise ValueError(
+      'A search takes no draft schema: each trial would pay for private bounds '
+      'again. State types and ranges from public knowledge, or find them once '
+      'with `mechanisms.private_bounds`.'
+    )
+  if (
+    schema.privacy_unit is not None or settings.get('privacy_unit') is not None
+  ):
+    raise ValueError(
+      'A search protects rows, and there is a privacy unit: fit with settings '
+      'that are known, or use `tuning.random_search` with a score of your own.'
+    )
+  if len(TableEncoder(schema).columns) < 2:
+    raise ValueError(
+      'The table has one column, whose histogram is all there is to learn: fit '
+      'it without a search.'
+    )
+  if workers.is_in_scope():
+    raise ValueError(
+      'A search runs in one process: call it outside of the strategy.'
+    )
+  accountant = settings.get('accountant', 'pld')
+  checked_space(space, mean_trials, accountant=accountant)
+  _check_settings(space, schema, settings, num_rows=1)
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(
+      epsilon=settings['epsilon'], delta=settings['delta']
+    ),
+    accountant=accountant,
+  )
+  try:
+    ledger.charge(EpsilonDeltaDpEvent(settings['epsilon'], settings['delta']))
+  except (accounting.BudgetExceededError, dp_accounting.UnsupportedEventError):
+    raise ValueError(
+      f'The accountant {accountant!r} counts a search as more than it costs. '
+      "Use 'pld' or 'rdp'."
+    ) from None
+
+
+class _Parts(NamedTuple):
+  """Parts of the budget: of the bins, of all trials, and of one trial's fit."""
+
+  bins: accounting.PrivacyBudget
+  trials: accounting.PrivacyBudget
+  fit: accounting.PrivacyBudget
+
+  @classmethod
+  def of(cls, budget, mean_trials):
+    """Returns the parts of the budget of a search."""
+    trials = _share(budget, _TRIALS_SHARE)
+    trial = trial_budget(trials.epsilon, trials.delta, mean_trials)
+    return cls(
+      _share(budget, 1 - _TRIALS_SHARE), trials, _share(trial, _FIT_SHARE)
+    )
+
+
+def _share(budget, share):
+  return accounting.PrivacyBudget(
+    epsilon=share * budget.epsilon, delta=share * budget.delta
+  )
+
+
 def _check_settings(space, schema, settings, num_rows):
-  """Refuses settings that no model has, before anything is charged."""
+  """Refuses settings that no model has, and too many."""
   if isinstance(space, Mapping):
     number = math.prod(len(values) for values in space.values())
     found = (
@@ -218,13 +309,47 @@ def _check_settings(space, schema, settings, num_rows):
       f'space has {number} settings in all; give {_MOST_SETTINGS} at most.'
     )
   for setting in found:
-    fixed = sorted(_FIXED & set(setting))
-    if fixed:
-      raise ValueError(
-        f'space has {fixed[0]!r}, which all trials have in common: give it as '
-        'an argument.'
-      )
-    TabularSynthesizer(schema, **{**settings, **setting})._model_for(num_rows)
+    _check_names(setting, settings)
+    _synthesizer(schema, settings, setting)._model_for(num_rows)
+
+
+def _check_names(setting, settings):
+  """Refuses names that are no hyper-parameters of the model of a setting."""
+  name = setting.get('model', settings.get('model', 'histogram'))
+  if not isinstance(name, str):
+    raise ValueError(f'space has the model {name!r}; give the name of one.')
+  fields = models.model_class(name).__dataclass_fields__
+  known = {'model', *fields} - {'target'}
+  unknown = sorted(set(setting) - known)
+  if unknown:
+    raise ValueError(
+      f'space has {unknown[0]!r}, which is no hyper-parameter of the model '
+      f'{name!r} to choose. It has {sorted(known)}.'
+    )
+
+
+def _check_budget(space, schema, settings, num_rows, budget):
+  """Refuses values with which no trial could be paid for.
+
+  Each value by itself: all settings together would take long.
+  """
+  found = space
+  if isinstance(space, Mapping):
+    found = [{name: v} for name, values in space.items() for v in values]
+  for setting in found:
+    synthesizer = _synthesizer(schema, settings, setting)
+    fitting.split_budget(
+      schema,
+      num_rows,
+      synthesizer._model_for(num_rows),
+      budget=budget,
+      bounds_epsilon=None,
+      accountant=synthesizer.accountant,
+    )
+
+
+def _synthesizer(schema, settings, setting):
+  return TabularSynthesizer(schema, **{**settings, **setting})
 
 
 class _Search:
@@ -234,49 +359,77 @@ class _Search:
     self._rows, self._schema, self._settings = rows, schema, settings
     self._progress = progress
     self._encoder = TableEncoder(schema)
-    self._codes = rows
+    codes = rows
     if not isinstance(rows, StoredRows):
-      self._codes = self._encoder.encode(rows)
+      codes = self._encoder.encode(rows)
+    self._codes, self._cuts, self._binned = codes, None, None
+
+  def find_bins(
+    self,
+    budget: accounting.PrivacyBudget,
+    accountant: str,
+    randomness: Randomness,
+  ) -> None:
+    """Finds the bins of the score, the same ones for all trials.
+
+    Of its own bins a trial with few and large ones would be the nearest to the
+    table.
+    """
+    columns = self._encoder.columns
+    histograms = mechanisms.noisy_histograms(
+      self._codes,
+      columns,
+      accounting.calibrate_noise_multiplier(
+        dp_accounting.GaussianDpEvent, budget, accountant=accountant
+      ),
+      randomness,
+      accounting.PrivacyLedger(budget=budget, accountant=accountant),
+      label=_BINS,
+    )
+    self._cuts = [
+      search_edges(
+        np.take(h.edges, kept_edges(column, h.probabilities(), _NUM_BINS)),
+        column,
+      )
+      for column, h in zip(columns, histograms)
+    ]
+    sizes = [len(cut) + 1 for cut in self._cuts]
+    self._binned = marginals.BinnedRows(_bins(self._codes, self._cuts), sizes)
 
   def fit(self, trial: tuning.Trial) -> tuple[TabularSynthesizer, float]:
     """Fits and scores with the settings of a trial."""
     seed = None
     if trial.randomness.seeded:
       seed = int.from_bytes(trial.randomness.key('fit')[:4], 'big')
-    synthesizer = TabularSynthesizer(
+    budget = _share(trial.budget, _FIT_SHARE)
+    synthesizer = _synthesizer(
       self._schema,
-      **{
-        **self._settings,
+      self._settings,
+      {
         **trial.hyperparameters,
-        'epsilon': _FIT_SHARE * trial.budget.epsilon,
-        'delta': _FIT_SHARE * trial.budget.delta,
+        'epsilon': budget.epsilon,
+        'delta': budget.delta,
         # That was settled for the search, whose delta is larger.
         'allow_large_delta': True,
         'seed': seed,
       },
     )
-    synthesizer._fit(self._rows, None, False, self._progress)
+    with warnings.catch_warnings():
+      warnings.filterwarnings('ignore', message='delta is ')
+      synthesizer._fit(self._rows, None, False, self._progress)
     for entry in synthesizer.ledger.entries:
       trial.ledger.charge(
         entry.event, entry.count, label=entry.label, seeded=seed is not None
       )
-    return synthesizer, -self._distance(synthesizer, trial)
+    return synthesizer, -self._distance(synthesizer._distribution, trial)
 
-  def _distance(self, synthesizer, trial):
+  def _distance(self, distribution, trial):
     """Returns the noisy distance of the marginals, charged to the trial."""
-    columns = self._encoder.columns
-    cuts = [
-      search_edges(
-        np.take(m['edges'], kept_edges(column, m['probabilities'], _NUM_BINS)),
-        column,
-      )
-      for column, m in zip(columns, synthesizer._marginals)
-    ]
-    sizes = [len(cut) + 1 for cut in cuts]
+    sizes = self._binned.sizes
     groups = _groups(sizes, self._target())
-    model = _model_bins(synthesizer._distribution, cuts)
+    model = _model_bins(distribution, self._cuts)
     return mechanisms.noisy_total_variation(
-      _bins(self._codes, cuts),
+      self._binned,
       sizes,
       groups,
       [marginals.count(model, sizes, group) / len(model) for group in groups],

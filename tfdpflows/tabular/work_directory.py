@@ -30,11 +30,17 @@ _SETTINGS = 'settings.json'
 _SECRET = 'secret'
 # Name of the setting of which replicas train.
 _REPLICAS, _ALONE = 'replicas', 'one process with one replica'
+# Name of the setting of whether it is a search for hyper-parameters.
+_SEARCH = 'search'
 # Longer values, such as a schema, are left out of messages.
 _LONG = 80
 _DAMAGED = (
   '{} cannot be resumed: its {} is {}. Overwrite it to start again; what it '
   'spent on these rows stays spent.'
+)
+NO_RESUMING_A_SEARCH = (
+  '{} holds a search for hyper-parameters that was not finished, and cannot go '
+  'on: overwrite it. What it spent on these rows stays spent.'
 )
 
 
@@ -60,6 +66,8 @@ class WorkDirectory:
     overwrite: whether to replace an unfinished fit; its ledgers are kept.
     team: the `workers.Team` that trains the model, `None` for one replica. All
       but its chief open the folder that the chief has made, and no ledger.
+    search: whether it is a search for hyper-parameters, which cannot be
+      resumed (`tabular.tune_to_directory`).
 
   Attributes:
     team: see above.
@@ -89,11 +97,18 @@ class WorkDirectory:
     privacy_unit: str | None = None,
     overwrite: bool = False,
     team: Team | None = None,
+    search: bool = False,
   ):
     self.team = team
     # As they come back from JSON.
     settings = json.loads(
-      json.dumps({**settings, _REPLICAS: None if team is None else str(team)})
+      json.dumps(
+        {
+          **settings,
+          _REPLICAS: None if team is None else str(team),
+          _SEARCH: search,
+        }
+      )
     )
     self.earlier_ledgers = []
     if path is None:
@@ -179,7 +194,9 @@ class WorkDirectory:
         f'{__version__}: its steps cannot be replayed. Use that version, or '
         'overwrite it.'
       )
-    begun = found['settings']
+    begun = {_SEARCH: False, **found['settings']}
+    if begun[_SEARCH]:
+      raise ValueError(NO_RESUMING_A_SEARCH.format(path))
     trained, now = begun.get(_REPLICAS), settings[_REPLICAS]
     if trained != now:
       raise ValueError(
@@ -210,6 +227,27 @@ class WorkDirectory:
         'would reveal their difference. Resume with the same rows, or '
         'overwrite it.'
       )
+
+
+def is_search(path: atomic.PathLike) -> bool:
+  """Whether a folder is that of a search; not, if that cannot be read."""
+  try:
+    found = _read(path, _SETTINGS, json.loads)
+    return bool(found['settings'].get(_SEARCH))
+  except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    return False
+
+
+def spent_by(path: atomic.PathLike) -> str | None:
+  """Returns the name of the fit whose ledger in a folder has charges."""
+  try:
+    with PrivacyLedger.open(
+      os.path.join(path, LEDGER), read_only=True
+    ) as ledger:
+      charged = any(entry.count for entry in ledger.entries)
+      return ledger.metadata.get('fit') if charged else None
+  except (LedgerError, OSError):
+    return None
 
 
 def weights_seed(randomness: Randomness) -> int:

@@ -342,12 +342,19 @@ def team_of_scope() -> Team | None:
   return Team(strategy)
 
 
+def is_in_scope() -> bool:
+  """Whether the caller is in the scope of a strategy."""
+  return tf.distribute.has_strategy()
+
+
 def out_of_scope(function: Callable[[], Any]) -> Any:
   """Calls a function outside of the strategy's scope that the caller is in.
 
-  In a thread of its own, since a scope belongs to a thread: what is done before
-  and after training is not for all replicas.
+  There, in a thread of its own, since a scope belongs to a thread: what is done
+  before and after training is not for all replicas.
   """
+  if not is_in_scope():
+    return function()
   result, error = [], []
 
   def run():

@@ -18,6 +18,8 @@ from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.randomness import Randomness
 from tfdpflows.tuning.trials import draw_num_trials
 
+_MOST_TRIALS = 1e6
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -159,9 +161,7 @@ def random_search(
     check_fraction('delta', delta),
   )
   candidates = checked_space(space, mean_trials, shape, accountant)
-  budget = accounting.PrivacyBudget(
-    epsilon=epsilon / (2 + shape), delta=delta / mean_trials
-  )
+  budget = trial_budget(epsilon, delta, mean_trials, shape)
   randomness = Randomness() if randomness is None else randomness
   label = str(label)
   with randomness.claiming(label):
@@ -214,13 +214,31 @@ def random_search(
   return best[1]
 
 
+def trial_budget(
+  epsilon: float, delta: float, mean_trials: float, shape: float = 0.0
+) -> accounting.PrivacyBudget:
+  """Returns the budget of a trial of `random_search`."""
+  return accounting.PrivacyBudget(
+    epsilon=epsilon / (2 + shape), delta=delta / mean_trials
+  )
+
+
 def checked_space(
   space: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
   mean_trials: float,
   shape: float = 0.0,
   accountant: str = 'pld',
 ) -> _Space:
-  """Refuses what `random_search` refuses, before anything is charged."""
+  """Refuses what `random_search` refuses, before anything is charged.
+
+  Raises:
+    ValueError: see there.
+  """
+  mean_trials = check_positive('mean_trials', mean_trials)
+  if mean_trials > _MOST_TRIALS:
+    raise ValueError(
+      f'mean_trials is {mean_trials:g}; it must be {_MOST_TRIALS:g} at most.'
+    )
   draw_num_trials(mean_trials, shape, np.random.default_rng(0))
   if accounting.create_accountant(accountant).guarantee != 'upper_bound':
     raise ValueError(
@@ -235,15 +253,30 @@ class _Space:
 
   def __init__(self, space):
     self._independent = isinstance(space, Mapping)
+    if not (self._independent or _is_sequence(space)):
+      raise ValueError(
+        f'space is {space!r}; give a dict of the values of each '
+        'hyper-parameter, or a list of dicts.'
+      )
+    if not len(space):
+      raise ValueError('space is empty: give hyper-parameters to choose from.')
+    for found in [space] if self._independent else space:
+      if not isinstance(found, Mapping):
+        raise ValueError(f'space has {found!r}, and must have dicts.')
+      for name in found:
+        if not isinstance(name, str):
+          raise ValueError(f'space names {name!r}, and names are texts.')
     if self._independent:
+      for name, values in space.items():
+        if not _is_sequence(values):
+          raise ValueError(
+            f'space has {values!r} for {name!r}: give a list of values.'
+          )
+        if not len(values):
+          raise ValueError(f'space has no value for {name!r}: give one.')
       self._space = {name: list(values) for name, values in space.items()}
-      empty = [name for name, values in self._space.items() if not values]
-      if empty:
-        raise ValueError(f'space has no value for {empty[0]!r}: give one.')
     else:
       self._space = [dict(found) for found in space]
-    if not self._space:
-      raise ValueError('space is empty: give hyper-parameters to choose from.')
 
   def draw(self, rng):
     if self._independent:
@@ -255,6 +288,12 @@ class _Space:
       drawn = self._space[rng.integers(len(self._space))]
     # A fit that changes what it is given must not change what others draw.
     return copy.deepcopy(drawn)
+
+
+def _is_sequence(found):
+  return isinstance(found, (Sequence, np.ndarray)) and not isinstance(
+    found, (str, bytes)
+  )
 
 
 def _checked_score(score):

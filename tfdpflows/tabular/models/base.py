@@ -96,14 +96,18 @@ class TableModel(abc.ABC):
       metadata = field.metadata
       if not metadata:
         continue
-      if metadata['convert'] is not None:
-        value = metadata['convert'](getattr(self, field.name))
-        object.__setattr__(self, field.name, value)
-      value = getattr(self, field.name)
-      if not metadata['is_valid'](value):
+      given = value = getattr(self, field.name)
+      try:
+        if metadata['convert'] is not None:
+          value = metadata['convert'](given)
+        valid = metadata['is_valid'](value)
+      except (TypeError, ValueError):
+        valid = False  # Text for a number, a number for several, and the like.
+      if not valid:
         raise ValueError(
-          f'{field.name} is {value!r}; it {metadata["message"]}.'
+          f'{field.name} is {given!r}; it {metadata["message"]}.'
         )
+      object.__setattr__(self, field.name, value)
 
   @classmethod
   def for_table(

@@ -51,7 +51,7 @@ _WIDE, _WIDE_STEPS = 90, 400
 # large: measurements get a share the smaller for it, and histograms up to a
 # tenth of the budget less.
 _MOST_SIGNAL = (_MOST_BINS / _BINS_PER_SIGNAL) ** 2
-_FASTEST, _TAKEN = 3.0, 0.1
+_FASTER, _FASTEST, _TAKEN = 0.6, 3.0, 0.1
 # Without measurements training starts at independent columns, farther away.
 _FROM_INDEPENDENCE = {'marginal_share': 0.25, 'learning_rate': 0.015}
 _EPOCHS_ALONE = 64.0
@@ -149,7 +149,8 @@ class HistogramModel(FlowModel):
       most = cls.adaptive_share * (signal / (_LEAST_SIGNAL * bins**2)) ** 2
       rounds = int(np.clip(most, _FEWEST_ROUNDS, rounds))
       found['num_bins'] = bins
-      faster = float(np.clip(np.sqrt(signal / _MOST_SIGNAL), 1, _FASTEST))
+      faster = (signal / _MOST_SIGNAL) ** _FASTER
+      faster = float(np.clip(faster, 1, _FASTEST))
       found['learning_rate'] = cls.learning_rate * faster
       found['adaptive_share'] = cls.adaptive_share / faster
       taken = _TAKEN * min(faster - 1, 1)
