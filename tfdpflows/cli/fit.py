@@ -120,8 +120,8 @@ def _define(options):
     'Fit with several hyper-parameters and keep the best, privately: JSON with '
     'the values to draw from, such as \'{"num_bins": [8, 16]}\', or a list of '
     'settings to draw from, \'[{"model": "spline"}, {"epochs": 64}]\'. Each '
-    'trial has half of epsilon, which is worth it where no settings are known '
-    'that would do.',
+    'trial has less than half of epsilon, which is worth it where no settings '
+    'are known that would do.',
     metavar='JSON',
   )
   options.number(

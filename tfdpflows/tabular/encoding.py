@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -202,6 +203,15 @@ def num_columns(schema: TableSchema) -> int:
     if isinstance(constraint, constraints.FixedCombinations):
       combined += len(constraint.fields) - 1
   return len(schema) - computed - combined
+
+
+def number_of(columns: Sequence[EncodedColumn], name: str) -> int:
+  """Returns the number of the encoded column that holds a field.
+
+  Raises:
+    ValueError: if none does.
+  """
+  return [name in column.fields for column in columns].index(True)
 
 
 def _undeclared(name):

@@ -16,7 +16,6 @@ from absl import logging
 
 from tfdpflows import accounting, mechanisms, tuning
 from tfdpflows.accounting import EpsilonDeltaDpEvent
-from tfdpflows.accounting.ledger import randomness_id
 from tfdpflows.mechanisms import marginals
 from tfdpflows.mechanisms.histograms import search_edges
 from tfdpflows.randomness import Randomness
@@ -30,12 +29,16 @@ from tfdpflows.tabular import (
   workers,
 )
 from tfdpflows.tabular.density import TableDistribution
-from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.encoding import TableEncoder, number_of
 from tfdpflows.tabular.models.adaptive_marginals import Candidates
 from tfdpflows.tabular.models.histogram import kept_edges
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
-from tfdpflows.tuning.search import checked_space, trial_budget
+from tfdpflows.tuning.search import (
+  charge_search,
+  checked_space,
+  trial_budget,
+)
 
 # The label of the charge, and those of random numbers.
 _LABEL, _BINS, _TRIALS = 'tuning', 'bins of the score', 'trials'
@@ -176,15 +179,7 @@ def tune_to_directory(
   with work.ledger:
     if isinstance(rows, code_store.CodeStore):
       rows.move(os.path.join(work_dir, code_store.ROWS))
-    with work.randomness.claiming(_LABEL):
-      work.ledger.charge(
-        EpsilonDeltaDpEvent(epsilon, delta),
-        label=_LABEL,
-        randomness_id=randomness_id(
-          work.randomness.key('search', _LABEL).hex(), {}
-        ),
-        seeded=work.randomness.seeded,
-      )
+    charge_search(work.ledger, epsilon, delta, _LABEL, work.randomness)
     search = _Search(rows, schema, settings, progress)
     search.find_bins(parts.bins, whole.accountant, work.randomness)
     best = tuning.random_search(
@@ -449,9 +444,7 @@ class _Search:
     target = self._settings.get('target')
     if target is None:
       return None
-    return [target in column.fields for column in self._encoder.columns].index(
-      True
-    )
+    return number_of(self._encoder.columns, target)
 
 
 def _groups(sizes, target):

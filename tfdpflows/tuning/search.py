@@ -164,14 +164,7 @@ def random_search(
   budget = trial_budget(epsilon, delta, mean_trials, shape)
   randomness = Randomness() if randomness is None else randomness
   label = str(label)
-  with randomness.claiming(label):
-    ledger.charge(
-      EpsilonDeltaDpEvent(epsilon, delta),
-      label=label,
-      randomness_id=randomness_id(randomness.key('search', label).hex(), {}),
-      seeded=randomness.seeded,
-      privacy_unit=ledger.privacy_unit,
-    )
+  charge_search(ledger, epsilon, delta, label, randomness)
   logging.info(
     'Search: a random number of trials, %g on average, each within epsilon %g '
     'at delta %g.',
@@ -212,6 +205,24 @@ def random_search(
     if best is None or key > best[0]:
       best = key, Selected(trial.hyperparameters, score, result)
   return best[1]
+
+
+def charge_search(
+  ledger: accounting.PrivacyLedger,
+  epsilon: float,
+  delta: float,
+  label: str,
+  randomness: Randomness,
+) -> None:
+  """Charges a search as a whole, before anything is drawn for it."""
+  with randomness.claiming(label):
+    ledger.charge(
+      EpsilonDeltaDpEvent(epsilon, delta),
+      label=label,
+      randomness_id=randomness_id(randomness.key('search', label).hex(), {}),
+      seeded=randomness.seeded,
+      privacy_unit=ledger.privacy_unit,
+    )
 
 
 def trial_budget(

@@ -16,7 +16,7 @@ from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
 from tfdpflows.stored_rows import BlockFile, MappedRows, StoredRows
 from tfdpflows.tabular.density import TableDensity
-from tfdpflows.tabular.encoding import EncodedColumn
+from tfdpflows.tabular.encoding import EncodedColumn, number_of
 from tfdpflows.tabular.models import adaptive_marginals, within_bins
 from tfdpflows.tabular.models.base import (
   choice,
@@ -199,7 +199,7 @@ class HistogramModel(FlowModel):
     """Returns the number of the column with the target, or `None`."""
     if self.target is None:
       return None
-    return [self.target in column.fields for column in columns].index(True)
+    return number_of(columns, self.target)
 
   def make_flow(
     self,
