@@ -59,14 +59,14 @@ def test_learns_and_is_charged(method):
 @pytest.mark.parametrize('method', METHODS)
 def test_a_row_that_is_replaced_counts_twice(method):
   relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-  budget = accounting.PrivacyBudget(epsilon=2.0, delta=1e-5)
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
   ledger = accounting.PrivacyLedger(
     budget=budget, neighboring_relation=relation
   )
   x, y = table(300)
-  fitted = model(method, 300, epsilon=2.0).fit(x, y, ledger=ledger)
-  assert 1.9 < ledger.epsilon() <= 2
-  added = model(method, 300, epsilon=2.0).fit(x, y)
+  fitted = model(method, 300).fit(x, y, ledger=ledger)
+  assert 0.95 < ledger.epsilon() <= 1
+  added = model(method, 300).fit(x, y)
   assert fitted.noise_multiplier_ > 1.5 * added.noise_multiplier_
 
 
@@ -90,7 +90,7 @@ def test_noise_of_objective_perturbation():
   fitted = model('objective_perturbation', epsilon=4.0).fit(x, y)
   u = signed(x, y)
   linear = []
-  for theta in draw(fitted, x, y, 40):
+  for theta in draw(fitted, x, y, 25):
     slope = -special.expit(-u @ theta) @ u + fitted.regularization_ * theta
     linear.append(-slope)
   wanted = fitted.noise_multiplier_ * math.sqrt(2)
@@ -106,7 +106,7 @@ def test_noise_of_objective_perturbation():
 def test_noise_of_output_perturbation():
   x, y = table(50)
   fitted = model('output_perturbation', regularization=3.0).fit(x, y)
-  found = draw(fitted, x, y, 40)
+  found = draw(fitted, x, y, 25)
   u = signed(x, y)
   centre = module._minimise(
     u, module._Plan('', math.sqrt(2), regularization=3.0), np.zeros(4)
@@ -161,7 +161,7 @@ def test_minimiser_that_is_not_certified_is_not_released(monkeypatch):
   monkeypatch.setattr(module, '_NEWTON_STEPS', 1)
   x, y = table(500)
   with pytest.raises(RuntimeError, match='nothing is released') as caught:
-    model(epsilon=8.0).fit(x, y)
+    model().fit(x, y)
   # Nothing in it is computed from rows.
   assert not any(c.isdigit() for c in str(caught.value))
 
@@ -306,11 +306,11 @@ def test_noise_is_not_used_twice_and_may_be_repeated(tmp_path):
 def test_declared_classes():
   x, y = table()
   words = np.where(y == 1, 'yes', 'no')
-  fitted = model(classes=('no', 'yes'), epsilon=8.0).fit(x, words)
+  fitted = model(classes=('no', 'yes'), epsilon=4.0).fit(x, words)
   assert fitted.classes_.tolist() == ['no', 'yes']
   assert fitted.score(x, words) > 0.8
   # Their order is as declared, and what is not in the rows stays a class.
-  other = model(classes=('yes', 'no'), epsilon=8.0).fit(
+  other = model(classes=('yes', 'no'), epsilon=4.0).fit(
     x[y == 1], words[y == 1]
   )
   assert (other.predict(x) == 'yes').mean() > 0.9
@@ -353,7 +353,7 @@ CHECKS = [
 
 @pytest.mark.parametrize('check', CHECKS, ids=lambda check: check.__name__)
 def test_is_a_scikit_learn_estimator(check):
-  check('DPLogisticRegression', DPLogisticRegression(epsilon=50.0))
+  check('DPLogisticRegression', DPLogisticRegression())
 
 
 def test_rows_to_predict_are_checked():
