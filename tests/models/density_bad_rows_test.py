@@ -9,7 +9,7 @@ from tfdpflows import accounting, flows, gradients, sampling
 from tfdpflows._keras import keras
 
 
-def _train(x, steps=20, num_blocks=1, **kwargs):
+def _train(x, steps=20, **kwargs):
   plan = tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=len(x), sampling_probability=0.5),
     gradients.Flat(5.0),
@@ -19,7 +19,7 @@ def _train(x, steps=20, num_blocks=1, **kwargs):
     seed=0,
   )
   model = tfdpflows.DensityModel(
-    flows.dp_nf(x.shape[1], num_blocks, [8], seed=0, num_bins=4, **kwargs),
+    flows.dp_nf(x.shape[1], 1, [8], seed=0, num_bins=4, **kwargs),
     ema_momentum=0.9,
   )
   model.compile(optimizer=plan.optimizer('adam', learning_rate=0.02))
@@ -40,7 +40,7 @@ def test_duplicates_constant_columns_and_nan_leave_a_finite_model(transform):
   x[:30] = x[0]
   x[:, 2] = 0.25
   x[31], x[32, 1], x[33], x[34] = np.nan, np.nan, np.inf, 3e38
-  model = _train(x, 60, 2, transform=transform, actnorm=True)
+  model = _train(x, 60, transform=transform, actnorm=True)
   assert _finite(model, np.delete(x, [31, 32, 33, 34], 0))
   assert np.isfinite(model.sample(50, seed=0)).all()
 
@@ -85,20 +85,18 @@ def test_training_log_names_nothing_private(capsys):
     on_epoch_end=lambda epoch, logs: seen.append(logs),
   )
   x = np.random.default_rng(0).normal(size=[40, 2]).astype('float32')
-  printed = []
-  for scale in (1.0, 100.0):
-    plan = tfdpflows.TrainingPlan(
-      sampling.FixedSizeSampler(num_examples=40, batch_size=20),
-      gradients.Flat(1.0),
-      noise_multiplier=1.0,
-      steps=4,
-      delta=1e-4,
-      seed=0,
-    )
-    model = tfdpflows.DensityModel(flows.dp_nf(2, 1, [4]))
-    model.compile(optimizer=plan.optimizer('sgd', learning_rate=0.1))
-    assert model.fit(x * scale, verbose=2, callbacks=[callback]).history == {}
-    printed.append(capsys.readouterr().out)
+  x[::2] *= 100
+  plan = tfdpflows.TrainingPlan(
+    sampling.FixedSizeSampler(num_examples=40, batch_size=20),
+    gradients.Flat(1.0),
+    noise_multiplier=1.0,
+    steps=4,
+    delta=1e-4,
+    seed=0,
+  )
+  model = tfdpflows.DensityModel(flows.dp_nf(2, 1, [4]))
+  model.compile(optimizer=plan.optimizer('sgd', learning_rate=0.1))
+  assert model.fit(x, verbose=2, callbacks=[callback]).history == {}
   assert seen and all(not logs for logs in seen)
   # Epochs and times.
-  assert all('loss' not in text for text in printed)
+  assert 'loss' not in capsys.readouterr().out

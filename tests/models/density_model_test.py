@@ -33,8 +33,19 @@ def _plan(steps=8, noise_multiplier=1.0, **kwargs):
   )
 
 
+class _Quick(tf.Module):
+  """For what is the same whatever is trained: it is checked in less time."""
+
+  def __init__(self):
+    super().__init__('quick')
+    self.kernel = tf.Variable(tf.ones([3, 1]))
+
+  def log_prob(self, x):
+    return -tf.square(gradients.linear(x, self.kernel)[:, 0]) - 1
+
+
 def _private(plan, **kwargs):
-  model = tfdpflows.DensityModel(_flow())
+  model = tfdpflows.DensityModel(_Quick())
   model.compile(optimizer=plan.optimizer('adam', learning_rate=1e-2, **kwargs))
   return model
 
@@ -55,7 +66,7 @@ def test_variables_are_tracked_and_trained_without_privacy():
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
 def test_fit_under_a_plan_equals_updates_by_hand(jit_compile):
   """Noiseless but for rounding: one step of SGD on the clipped sum."""
   x = _data()
@@ -279,15 +290,15 @@ def _conditional(**kwargs):
 
 @pytest.mark.core
 def test_a_conditional_density_is_learned():
-  x, c = _pairs(1000)
+  x, c = _pairs(500)
   losses = {}
   for name, flow, rows in (
     ('alone', _flow(2), x),
     ('given', _conditional(), (x, c)),
   ):
     model = tfdpflows.DensityModel(flow)
-    model.compile(optimizer=keras.optimizers.legacy.Adam(2e-2))
-    model.fit(rows, epochs=30, batch_size=100, verbose=0)
+    model.compile(optimizer=keras.optimizers.legacy.Adam(4e-2))
+    model.fit(rows, epochs=50, batch_size=250, verbose=0)
     losses[name] = model.evaluate(rows, verbose=0)
   assert losses['given'] < losses['alone'] - 0.5
   np.testing.assert_allclose(
@@ -313,7 +324,7 @@ def test_a_conditional_density_is_learned():
 
 @pytest.mark.core
 @pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
-def test_a_conditional_density_under_a_plan_is_proven(jit_compile):
+def test_a_conditional_density_under_a_plan_is_proven_of_one_table(jit_compile):
   x, c = _pairs()
   plan = _plan()
   model = tfdpflows.DensityModel(_conditional())
@@ -323,24 +334,16 @@ def test_a_conditional_density_under_a_plan_is_proven(jit_compile):
   before = [v.numpy() for v in model.trainable_variables]
   model.fit((x, c), epochs=1, validation_data=(x, c), verbose=0)
   assert model.checked_independence == 'proven'
+  # Another conditional input is another table, with the noise used before.
+  with pytest.raises(ValueError, match='not the table'):
+    model.fit((x, c + 1), verbose=0)
+  with pytest.raises(ValueError, match='x has 299 rows'):
+    model.fit((x, c[1:]), verbose=0)
   model.fit(plan.dataset((x, c)), verbose=0)
   assert plan.remaining_steps == 0
   assert plan.ledger.entries[0].count == 8
   for old, new in zip(before, model.trainable_variables):
     assert np.any(old != new)
-
-
-def test_rows_of_a_conditional_density_are_one_table():
-  """Another conditional input is another table, with the noise used before."""
-  x, c = _pairs()
-  plan = _plan()
-  model = tfdpflows.DensityModel(_conditional())
-  model.compile(plan.optimizer('sgd', learning_rate=1e-2))
-  model.fit((x, c), epochs=1, verbose=0)
-  with pytest.raises(ValueError, match='not the table'):
-    model.fit((x, c + 1), verbose=0)
-  with pytest.raises(ValueError, match='x has 299 rows'):
-    model.fit((x, c[1:]), verbose=0)
 
 
 def test_the_shape_of_conditional_samples():

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
+from tests.grids import thinned
 from tfdpflows import gradients, optimizers, sampling
 from tfdpflows._keras import keras
 
@@ -55,7 +56,8 @@ def _step(private, **kwargs):
   return [old - new.numpy() for old, new in zip(before, after)]
 
 
-def test_draws_are_averaged_before_the_clip():
+@pytest.mark.parametrize('size', thinned([16, None], 1))
+def test_draws_are_averaged_before_the_clip(size):
   model = _model()
   x, y = _data()
   with tf.GradientTape(persistent=True) as tape:
@@ -65,24 +67,23 @@ def test_draws_are_averaged_before_the_clip():
       )
       for move in (0.0, 1.0)
     )
-  jacobian = [
-    tape.jacobian(losses, v, experimental_use_pfor=False).numpy()
-    for v in model.trainable_variables
-  ]
+  jacobian = tape.jacobian(
+    losses, model.trainable_variables, experimental_use_pfor=False
+  )
+  jacobian = [j.numpy() for j in jacobian]
   norms = np.sqrt(sum(np.sum(j.reshape(N, -1) ** 2, 1) for j in jacobian))
   scale = np.minimum(1, 0.5 / norms)
   assert np.any(scale < 1)
-  for size in (None, 16):
-    private = _private(
-      _model(_Augmented()),
-      # It draws by the place in the batch, so that draws can be repeated.
-      declared=True,
-      augmentation_multiplicity=2,
-      chunk_size=size,
-    )
-    for found, j in zip(_step(private), jacobian):
-      expected = np.tensordot(scale, j, 1) / N
-      np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+  private = _private(
+    _model(_Augmented()),
+    # It draws by the place in the batch, so that draws can be repeated.
+    declared=True,
+    augmentation_multiplicity=2,
+    chunk_size=size,
+  )
+  for found, j in zip(_step(private), jacobian):
+    expected = np.tensordot(scale, j, 1) / N
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.core
