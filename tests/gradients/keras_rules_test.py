@@ -119,7 +119,7 @@ SLOW = {
   ),
   'gru_reset_before': (
     lambda: L.GRU(2, reset_after=False, unroll=True),
-    _floats(3, 2),
+    _floats(2, 2),
   ),
   'conv1d': (lambda: L.Conv1D(2, 2), _floats(3, 2)),
   'conv2d': (lambda: L.Conv2D(2, 2, activation='relu'), _floats(3, 3, 2)),
@@ -136,6 +136,11 @@ ALIKE = (
   'rnn_of_cell',
   'einsum_heads_back',
   'layer_norm_no_center',
+  'layer_norm_no_scale',
+  'layer_norm_sequence',
+  'dense_no_bias',
+  'einsum_one_bias',
+  'embedding_rank_3',
 )
 NAMES = thinned(CASES, lambda name: name not in ALIKE)
 
@@ -366,25 +371,25 @@ class TestEmbedding:
     )
 
   @pytest.mark.core
-  @pytest.mark.parametrize('scale', [1e-38, 1e-20, 1.0, 1e10, 1e38])
   @pytest.mark.parametrize('xla', [False, True])
-  def test_positions_that_cancel_do_not_escape_the_clip(self, scale, xla):
+  def test_positions_that_cancel_do_not_escape_the_clip(self, xla):
     """200 positions of one row, whose gradients cancel but for rounding."""
     table = tf.Variable(tf.zeros([7, 3]))
     rng = np.random.default_rng(0)
-    d = rng.normal(size=[1, 100, 3]).astype('float32') * np.float32(scale)
-    d = tf.constant(np.concatenate([d, -d], 1))
+    half = rng.normal(size=[1, 100, 3]).astype('float32')
     ids = tf.ones([1, 200], tf.int32)
 
     @tf.function(jit_compile=xla)
-    def total():
+    def total(d):
       with gradients.PerExampleTape() as tape:
         loss = tf.reduce_sum(gradients.embedding(ids, table) * d, [1, 2])
       found = tape.per_example_gradients(loss, [table])
       return gradients.Flat(0.5).clip_and_sum(found)[0]
 
-    norm = np.linalg.norm(total().numpy().astype('float64'))
-    assert norm <= 0.5 * (1 + 1e-5)
+    for scale in np.float32([1e-38, 1e-20, 1.0, 1e10, 1e38]):
+      d = tf.constant(scale * np.concatenate([half, -half], 1))
+      norm = np.linalg.norm(total(d).numpy().astype('float64'))
+      assert norm <= 0.5 * (1 + 1e-5)
 
   def test_no_tensor_of_batch_times_vocabulary(self):
     """128 examples of a table of a million rows would be 512 MB."""

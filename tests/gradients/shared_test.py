@@ -47,7 +47,9 @@ def _case(dtype='float32', linear=True, stored=False):
       (False, True),
       (False, True),
     ),
-    lambda point: point[0] == 'eager' or point[1:3] == ('float32', True),
+    lambda point: (
+      point[0] == 'eager' or point[1:] == ('float32', True, point[0] == 'xla')
+    ),
   ),
 )
 def test_equals_jacobian_and_clip(mode, dtype, linear, stored):
@@ -94,28 +96,17 @@ def test_without_a_tape_it_is_plain():
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(
-  ('scale', 'xla'),
-  thinned(
-    [
-      (s, x)
-      for x in (False, True)
-      for s in (1e-38, 1e30, 1e-19, 1.0, 1e9, 1e15)
-    ],
-    8,
-  ),
-)
-def test_parts_that_cancel_do_not_escape_the_clip(scale, xla):
+@pytest.mark.parametrize('xla', [False, True])
+def test_parts_that_cancel_do_not_escape_the_clip(xla):
   """The product's gradient and the shared one cancel but for rounding."""
   rng = np.random.default_rng(0)
   size = 300
   a = rng.normal(size=size).astype('float32')
   direction = tf.constant(a[:, None])
   kernel = tf.Variable(np.zeros([size, 1], 'float32'))
-  factor = tf.constant([np.float32(scale)])
 
   @tf.function(jit_compile=xla)
-  def total():
+  def total(factor):
     with gradients.PerExampleTape() as tape:
       y = gradients.linear(tf.constant(a[None]), kernel)[:, 0]
       function = lambda k: [tf.reduce_sum(k * direction)]
@@ -124,8 +115,9 @@ def test_parts_that_cancel_do_not_escape_the_clip(scale, xla):
     found = tape.per_example_gradients(loss, [kernel])
     return gradients.Flat(0.5).clip_and_sum(found)[0]
 
-  norm = np.linalg.norm(total().numpy().astype('float64'))
-  assert norm <= 0.5 * (1 + 1e-4)
+  for scale in np.float32([1e-38, 1e30, 1e-19, 1.0, 1e9, 1e15]):
+    found = total(tf.constant([scale])).numpy()
+    assert np.linalg.norm(found.astype('float64')) <= 0.5 * (1 + 1e-4)
 
 
 def test_examples_that_are_not_finite_contribute_zero():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.grids import thinned
 from tfdpflows._keras import keras, tfp
 from tfdpflows.independence import axes
 
@@ -410,7 +411,9 @@ RECURRENT = {
 }
 
 
-@pytest.mark.parametrize('name', RECURRENT)
+@pytest.mark.parametrize(
+  'name', thinned(RECURRENT, lambda name: name in ('GRU', 'masked'))
+)
 def test_recurrent_layers_stay_apart(name):
   layer = RECURRENT[name]()
   layer(np.zeros([2, 4, 1], 'float32'))
@@ -554,8 +557,8 @@ def _compare_programs(seeds, length=6):
 
 @pytest.mark.core
 def test_no_run_refutes_what_is_proven():
-  apart, made = _compare_programs(range(300))
-  assert apart > 40 and made > 120
+  apart, made = _compare_programs(range(120))
+  assert apart > 16 and made > 48
 
 
 @pytest.mark.full

@@ -39,14 +39,13 @@ def _plan():
 
 
 def _private(*layers, plan=True, **kwargs):
-  private = tfdpflows.PrivateModel(keras.Sequential([*layers, L.Dense(2)]))
+  private = tfdpflows.PrivateModel(keras.Sequential([*layers, L.Dense(1)]))
   optimizer = optimizers.DPKerasSGD(
     l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=9
   )
   if plan:
     optimizer = _plan().optimizer('sgd', learning_rate=0.1)
-  entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-  private.compile(optimizer, entropy, **kwargs)
+  private.compile(optimizer, 'mse', **kwargs)
   return private
 
 

@@ -11,8 +11,8 @@ from tfdpflows import flows, gradients, optimizers
 from tfdpflows._keras import keras
 
 L = keras.layers
-INTEGERS = tf.TensorSpec([None, 4], tf.int64), tf.TensorSpec([None], tf.int64)
-FLOATS = tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int64)
+INTEGERS = tf.TensorSpec([None, 4], tf.int64), tf.TensorSpec([None])
+FLOATS = tf.TensorSpec([None, 4]), tf.TensorSpec([None])
 
 
 def _optimizer(**kwargs):
@@ -21,20 +21,12 @@ def _optimizer(**kwargs):
   )
 
 
-def _entropy(y, p):
-  return keras.losses.sparse_categorical_crossentropy(y, p, from_logits=True)
-
-
-def _checked(layers, spec=FLOATS, loss=None, optimizer=None, **kwargs):
+def _checked(layers, spec=FLOATS, loss='mse', optimizer=None, **kwargs):
   model = keras.Sequential(
-    [keras.Input([4], dtype=spec[0].dtype), *layers, L.Dense(3)]
+    [keras.Input([4], dtype=spec[0].dtype), *layers, L.Dense(1)]
   )
   private = tfdpflows.PrivateModel(model, **kwargs)
-  sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-  private.compile(
-    _optimizer() if optimizer is None else optimizer,
-    sparse if loss is None else loss,
-  )
+  private.compile(_optimizer() if optimizer is None else optimizer, loss)
   assert private.checked_independence == ''
   private._checker.check(spec)
   return private.checked_independence
@@ -57,7 +49,7 @@ def _annealed(optimizer):
   """Losses that come near to each other as training goes on."""
 
   def loss(y, p):
-    losses = _entropy(y, p)
+    losses = keras.losses.mse(y, p)
     late = optimizer.iterations > 1000
     return tf.where(late, losses - tf.reduce_mean(losses), losses)
 
@@ -65,7 +57,7 @@ def _annealed(optimizer):
 
 
 def _mined(y, p):
-  losses = _entropy(y, p)
+  losses = keras.losses.mse(y, p)
   count = tf.shape(losses)[0]
   largest = tf.math.top_k(losses, tf.minimum(64, count)).values
   return tf.where(losses >= largest[-1], losses, 0.0)

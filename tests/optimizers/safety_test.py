@@ -29,21 +29,29 @@ def _losses(x, kernel, bias):
   return tf.reduce_sum(tf.sin(gradients.linear(x, kernel, bias)), -1)
 
 
+def _compiled(clipping, dtype, xla):
+  """Returns a function of rows, as many as there are, traced once."""
+  kernel = tf.Variable(np.ones([3, 2], dtype))
+  bias = tf.Variable(np.ones(2, dtype))
+  optimizer = _optimizer(clipping)
+
+  @tf.function(
+    jit_compile=xla, input_signature=[tf.TensorSpec([None, 3], dtype)]
+  )
+  def step(x):
+    losses = lambda x: _losses(x, kernel, bias)
+    return optimizer.private_gradients_of(losses, x, [kernel, bias])[0]
+
+  return step
+
+
 @pytest.mark.core
 @pytest.mark.parametrize('xla', thinned([False, True], 1))
 @pytest.mark.parametrize('clipping', STRATEGIES)
 def test_batches_of_any_size_and_with_bad_rows(clipping, xla):
   """Empty, of one, and where nothing is finite: finite, noised updates."""
   for dtype in ('float32', 'float64'):
-    kernel = tf.Variable(np.ones([3, 2], dtype))
-    bias = tf.Variable(np.ones(2, dtype))
-    optimizer = _optimizer(clipping)
-
-    @tf.function(jit_compile=xla, reduce_retracing=True)
-    def step(x, optimizer=optimizer, kernel=kernel, bias=bias):
-      losses = lambda x: _losses(x, kernel, bias)
-      return optimizer.private_gradients_of(losses, x, [kernel, bias])[0]
-
+    step = _compiled(clipping, dtype, xla)
     good = np.ones([1, 3], dtype)
     for x in (good[:0], good, good * np.nan, np.repeat(good * np.inf, 3, 0)):
       means = step(tf.constant(x))
