@@ -104,8 +104,8 @@ def test_pipelines_that_fail(run_eagerly):
 
   spec = tf.TensorSpec([None, 1]), tf.TensorSpec([None], tf.int64)
   other = tf.data.Dataset.from_generator(generated, output_signature=spec)
+  private = _private(plan=False, run_eagerly=run_eagerly)
   for dataset in (rows.batch(8), other):
-    private = _private(plan=False, run_eagerly=run_eagerly)
     _error(private.fit, dataset, verbose=0)
 
 

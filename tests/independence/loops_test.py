@@ -285,7 +285,7 @@ def test_models_with_loops_that_end_are_kept():
       lambda i, r: _positive(r),
       lambda i, r: [i + 1, r / 2 - 0.01],
       *(0, _same),
-      maximum_iterations=7,
+      maximum_iterations=3,
     )
     return tf.map_fn(each, x)
 
@@ -304,7 +304,10 @@ class _Cubic(tfb.Bijector):
     slope = tf.exp(self.a)
     bound = 1 + tf.abs(y)
     found = tfm.find_root_chandrupatla(
-      lambda x: x**3 + slope * x - y, low=-bound, high=bound
+      lambda x: x**3 + slope * x - y,
+      low=-bound,
+      high=bound,
+      position_tolerance=1e-3,
     )
     x = tf.stop_gradient(found.estimated_root)
     # A step of Newton's method has the derivatives of the root.

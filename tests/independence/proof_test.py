@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
-from tfdpflows import flows, gradients, optimizers
+from tfdpflows import flows, gradients, optimizers, sampling
 from tfdpflows._keras import keras
 
 L = keras.layers
@@ -207,13 +207,12 @@ class _LaterMixing(L.Layer):
 
 def _trained_with(layer, **kwargs):
   x = np.ones([30, 4], 'float32')
-  plan = tfdpflows.TrainingPlan.for_epsilon(
-    epsilon=5.0,
-    delta=1e-4,
-    num_examples=30,
-    expected_batch_size=10,
+  plan = tfdpflows.TrainingPlan(
+    sampling.PoissonSampler(num_examples=30, sampling_probability=0.3),
+    gradients.Flat(1.0),
+    noise_multiplier=1.0,
     steps=2,
-    clipping=gradients.Flat(1.0),
+    delta=1e-4,
   )
   model = keras.Sequential([keras.Input([4]), layer, L.Dense(1)])
   private = tfdpflows.PrivateModel(model)
