@@ -248,7 +248,7 @@ def test_no_example_contributes_more_than_the_bound(name, mode):
 @pytest.mark.core
 @pytest.mark.parametrize('name', STRATEGIES)
 @pytest.mark.parametrize(
-  'scale', thinned([1e-25, 1.0, 1e18, 1e30, 1e-10, 1e10], 4)
+  'scale', thinned([1e-25, 1e18, 1e30, 1.0, 1e-10, 1e10], 3)
 )
 @pytest.mark.parametrize('dtype', thinned(['float32', 'float64'], 1))
 def test_one_huge_unit_and_tiny_others_stay_in_the_bound(name, scale, dtype):
