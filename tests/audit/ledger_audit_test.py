@@ -140,7 +140,7 @@ def test_page(mixed, tmp_path):
   assert content['complete'] is False
   assert len(content['roc']['claimed']) == len(content['roc']['attack'])
   with pytest.raises(ValueError, match='must end in'):
-    page.write_page(tmp_path / 'audit.htm', found, source='')
+    page.write_page(tmp_path / 'audit.htm', mixed, source='')
   assert sorted(x.name for x in tmp_path.iterdir()) == [
     'audit.html',
     'audit.json',
