@@ -149,7 +149,7 @@ def random_parameters():
 
 @pytest.mark.parametrize(
   ('q', 'noise', 'steps', 'delta'),
-  thinned(random_parameters(), lambda point: point[2] < 500),
+  thinned(random_parameters(), lambda point: point[2] < 150),
 )
 def test_optimistic_below_pld_below_rdp(q, noise, steps, delta):
   event = sampled(q, noise, steps)

@@ -136,7 +136,7 @@ def upper_bounds(event, relation, delta):
 
 
 @pytest.mark.parametrize('relation', [ADD, REPLACE])
-@pytest.mark.parametrize('seed', thinned(range(24), 12))
+@pytest.mark.parametrize('seed', thinned(range(24), 6))
 def test_no_bound_is_below_a_mechanism_that_has_the_events(seed, relation):
   rng = np.random.default_rng([seed, relation is REPLACE])
   event, price = pipeline(rng, relation)
@@ -161,11 +161,14 @@ def test_no_bound_is_below_a_mechanism_that_has_the_events(seed, relation):
   assert found[best.accountant] == best.epsilon
 
 
-@pytest.mark.parametrize('relation', thinned([ADD, REPLACE], 1))
-def test_pure_gaussians_and_the_closed_form(relation):
+@pytest.mark.parametrize(
+  'relation, events', [(ADD, 6), pytest.param(ADD, 20, marks=pytest.mark.full),
+   pytest.param(REPLACE, 20, marks=pytest.mark.full)],
+)  # fmt: skip
+def test_pure_gaussians_and_the_closed_form(relation, events):
   rng = np.random.default_rng(5)
   halved = 2 if relation is REPLACE else 1
-  for _ in range(20):
+  for _ in range(events):
     noises = 10 ** rng.uniform(-0.5, 2.5, rng.integers(1, 4))
     counts = (10 ** rng.uniform(0, 4, len(noises))).astype(int)
     event = dp_accounting.ComposedDpEvent(
@@ -187,7 +190,7 @@ def test_pure_gaussians_and_the_closed_form(relation):
     assert found['basic'] >= found['advanced'] >= exact * (1 - 1e-9)
 
 
-@pytest.mark.parametrize('seed', thinned(range(8), lambda seed: seed % 2))
+@pytest.mark.parametrize('seed', thinned(range(8), lambda seed: seed % 4 == 1))
 def test_deltas_invert_epsilons(seed):
   rng = np.random.default_rng([seed, 7])
   event, _ = pipeline(rng, ADD)

@@ -81,11 +81,14 @@ def test_one_run_is_the_divergence_of_opposite_rows(laplace, noise, q):
   kind = (
     dp_accounting.LaplaceDpEvent if laplace else (dp_accounting.GaussianDpEvent)
   )
+  exactly = {
+    at: opposite_divergence(laplace, noise, q, at)
+    for at in np.array([0.0, 0.3, 1.0, 2.5]) * min(4 * q / noise, 3.0)
+  }
   for name in ('pld', 'rdp', 'basic', 'advanced'):
     made = accounting.create_accountant(name, REPLACE)
     made.compose(sampled(q, kind(noise)))
-    for at in np.array([0.0, 0.3, 1.0, 2.5]) * min(4 * q / noise, 3.0):
-      exact = opposite_divergence(laplace, noise, q, at)
+    for at, exact in exactly.items():
       assert made.get_delta(at) >= exact * (1 - 1e-9)
       if name == 'pld':
         assert made.get_delta(at) <= exact * (1 + 1e-3) + 1e-12
@@ -196,7 +199,7 @@ def test_capped_samples_are_covered(seed):
     for size, name in itertools.product(sizes, ('pld', 'rdp', 'basic')):
       made = accounting.create_accountant(name, relation)
       made.compose(Truncated(size, q, cap, noise))
-      for at in (0.0, 0.2, 1.0):
+      for at in (0.0, 0.5):
         exact = 0.01 * max(
           np.sum(np.maximum(p - math.exp(at) * r, 0)),
           np.sum(np.maximum(r - math.exp(at) * p, 0)),

@@ -125,7 +125,9 @@ def test_densities_are_scored_by_their_log_prob():
   x = rng.normal(size=[200, 2]).astype('float32')
   canaries = audit.Canaries(x[:40] * 0 + 6, seed=0)
   plan = _plan(240, q=0.5, noise_multiplier=1.0)
-  flow = tfdpflows.flows.masked_autoregressive_flow(2, num_blocks=1)
+  flow = tfdpflows.flows.masked_autoregressive_flow(
+    2, num_blocks=1, hidden_units=[8]
+  )
   model = tfdpflows.DensityModel(flow)
   model.compile(plan.optimizer('adam', learning_rate=1e-2))
   before = model.log_prob(canaries.rows).numpy()

@@ -17,6 +17,7 @@ from tfdpflows import (
   training,
 )
 from tfdpflows._keras import keras
+from tfdpflows.audit import replaying
 from tfdpflows.models import PrivateModel
 from tfdpflows.randomness import Randomness
 from tfdpflows.sampling import PoissonSampler
@@ -306,7 +307,8 @@ def without_last(x):
 
 
 def test_training():
-  found = audit.replay(train, X, without_last(X))
+  recorded = replaying.record(train, X)
+  found = recorded.replay(without_last(X))
   assert found.passed, found
   (entry,) = found.entries
   # Of each step the gradient and the loss.
@@ -314,7 +316,7 @@ def test_training():
   assert 0.9 < entry.moved <= 1 + 1e-4
   other = X.copy()
   other[-1] *= -1
-  assert audit.replay(train, X, other, distance=2).passed
+  assert recorded.replay(other, distance=2).passed
 
 
 def test_training_that_clips_too_little():

@@ -32,8 +32,8 @@ ACCOUNTING, SAME_MACHINE = make.read('accounting')
 TOLERANCE = 1e-9 if SAME_MACHINE else 1e-6
 
 
-# 25 has no factor in common with the 28 events and 3 relations.
-@pytest.mark.parametrize('number', _every(range(300), 25))
+# 55 has no factor in common with the 28 events and 3 relations.
+@pytest.mark.parametrize('number', _every(range(300), 55))
 def test_epsilons_and_deltas(number):
   case = ACCOUNTING['cases'][number]
   found = golden_accounting.values(case)

@@ -83,7 +83,8 @@ def test_votes_of_every_kind_of_model(in_folder):
   ('how', 'name'),
   thinned(
     itertools.product(['remove', 'replace'], ['bayes', 'forest', 'keras']),
-    lambda point: point != ('remove', 'keras'),
+    # Of Keras, and harder: `test_random_predictions_are_those_of_each_teacher`.
+    lambda point: point[1] != 'keras',
   ),
 )
 def test_a_row_changes_one_vote(name, how):

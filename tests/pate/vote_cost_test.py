@@ -118,7 +118,7 @@ def divergence(one, other, order):
 def test_never_below_the_exact_divergence(check):
   rng = np.random.default_rng(1)
   helped = 0
-  for _ in range(150):
+  for _ in range(75):
     teachers = int(rng.integers(2, 60))
     sigma, order = 10 ** rng.uniform(-0.3, 1.2), 1 + 10 ** rng.uniform(-1, 1.3)
     options = ()
@@ -133,7 +133,7 @@ def test_never_below_the_exact_divergence(check):
       there = outcomes(other, sigma, *options)
       exact = divergence(here, there, order)
       assert exact <= cost.divergence * (1 + 1e-9) + 1e-9
-  assert helped > 20
+  assert helped > 10
 
 
 def test_a_query_costs_no_more_than_by_its_noise():

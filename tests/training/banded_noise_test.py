@@ -402,7 +402,7 @@ def test_for_epsilon_goes_on_with_the_noise_that_was_charged(tmp_path):
     'delta': 1e-5,
     'num_examples': ROWS,
     'expected_batch_size': 30,
-    'steps': 40,
+    'steps': 12,
     'clipping': gradients.Flat(1.0),
     'noise': 'banded',
   }

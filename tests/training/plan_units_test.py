@@ -35,7 +35,7 @@ def _rows(ids, seed=1):
 
 def _flow():
   return tfdpflows.flows.masked_autoregressive_flow(
-    COLUMNS, num_blocks=2, hidden_units=[8], seed=0
+    COLUMNS, num_blocks=1, hidden_units=[8], seed=0
   )
 
 
@@ -298,7 +298,7 @@ def test_what_does_not_fit_together_is_refused():
   ledger = accounting.PrivacyLedger(privacy_unit='household')
   plan = _plan(units, ledger=ledger)
   with pytest.raises(ValueError, match="is for units 'household'"):
-    _model(plan).fit(x, verbose=0)
+    small_training.linear_model(plan).fit(x, verbose=0)
   assert not ledger.entries
 
 

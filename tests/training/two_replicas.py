@@ -122,8 +122,8 @@ def test_units_of_several_rows_are_shared_out_whole():
   for strategy in (ONE, TWO):
     units = sampling.Units(ids, max_rows_per_unit=2, name='person')
     plan = small_training.plan(rows=100, units=units)
-    model = small_training.flow_model(plan, strategy)
-    model.fit(small_training.table(), verbose=0)
+    model, x = _linear_model(plan, strategy)
+    model.fit(x, verbose=0)
     found.append((plan, model))
   (one, trained), (two, other) = found
   _assert_same_weights(other, trained)
@@ -152,7 +152,7 @@ def test_noise_has_the_planned_scale_once():
 
 
 def test_replicas_share_no_row_and_every_row_is_drawn_with_q():
-  rows, q, steps = 60, 0.3, 200
+  rows, q, steps = 60, 0.3, 100
   x = np.arange(1, rows + 1, dtype='float32')[:, None]
   drawn = np.zeros([steps, rows], bool)
   with TWO.scope():
@@ -224,11 +224,10 @@ def test_what_was_made_for_other_replicas_is_refused():
 
 
 def test_a_threshold_that_moves_is_that_of_one_replica():
-  x = small_training.table()
   found = []
   for strategy in (ONE, TWO):
     plan = small_training.plan(clip=gradients.AdaptiveQuantile(3.0))
-    model = small_training.flow_model(plan, strategy)
+    model, x = _linear_model(plan, strategy)
     model.fit(x, verbose=0)
     state = model.optimizer.clipping.state
     copies = {float(v) for v in getattr(state, 'values', [state])}

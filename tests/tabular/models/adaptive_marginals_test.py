@@ -322,8 +322,13 @@ def _fit(work_dir, resume=False):
 
 
 @pytest.fixture(scope='module')
-def fitted(tmp_path_factory):
-  return _fit(tmp_path_factory.mktemp('fitted') / 'work')
+def work(tmp_path_factory):
+  return tmp_path_factory.mktemp('fitted') / 'work'
+
+
+@pytest.fixture(scope='module')
+def fitted(work):
+  return _fit(work)
 
 
 def test_a_fit_pays_for_its_marginals(fitted):
@@ -361,10 +366,9 @@ def test_a_fit_that_was_killed_between_marginals_goes_on(fitted, tmp_path):
   )
 
 
-def test_steps_are_not_repeated_from_other_weights(tmp_path):
+def test_steps_are_not_repeated_from_other_weights(fitted, work, tmp_path):
   """Without a checkpoint rows are learned anew, and elsewhere otherwise."""
-  work = tmp_path / 'work'
-  _fit(work).ledger.close()
+  work = shutil.copytree(work, tmp_path / 'work')
   shutil.rmtree(work / 'checkpoints')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(adaptive_marginals, '_LEARNING_RATE', 4.9e-3)

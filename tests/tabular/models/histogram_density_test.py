@@ -22,14 +22,14 @@ def spiky():
       Field('city', 'string', enum=('x', 'y', 'z')),
     ]
   )
-  years = rng.choice([10.5, 11.0, 18.0, 11.8], 4000, p=[0.4, 0.3, 0.2, 0.1])
-  years[:1000] = rng.uniform(7, 18, 1000).round(5)
+  years = rng.choice([10.5, 11.0, 18.0, 11.8], 1000, p=[0.4, 0.3, 0.2, 0.1])
+  years[:250] = rng.uniform(7, 18, 250).round(5)
   years[::9] = np.nan
   table = pd.DataFrame(
     {
       'years': years,
-      'age': rng.integers(20, 60, 4000),
-      'city': rng.choice(['x', 'y', None], 4000),
+      'age': rng.integers(20, 60, 1000),
+      'city': rng.choice(['x', 'y', None], 1000),
     }
   )
   encoder = TableEncoder(schema)
