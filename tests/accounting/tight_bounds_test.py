@@ -199,7 +199,8 @@ def test_capped_samples_are_covered(seed):
     for size, name in itertools.product(sizes, ('pld', 'rdp', 'basic')):
       made = accounting.create_accountant(name, relation)
       made.compose(Truncated(size, q, cap, noise))
-      for at in (0.0, 0.5):
+      # The full tests, of other seeds, look at more.
+      for at in (0.0, 0.5) if seed == 0 else (0.0, 0.2, 1.0):
         exact = 0.01 * max(
           np.sum(np.maximum(p - math.exp(at) * r, 0)),
           np.sum(np.maximum(r - math.exp(at) * p, 0)),
