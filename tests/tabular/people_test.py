@@ -230,7 +230,8 @@ def test_a_fit_of_other_people_is_not_resumed(people, tmp_path):
   make = lambda **kwargs: TabularSynthesizer(
     people.schema, **{**people.quick, **kwargs}
   )
-  make().fit(people.table, work_dir=path, progress=False).ledger.close()
+  with small_table.untrained():
+    make().fit(people.table, work_dir=path, progress=False).ledger.close()
   other = people.table.assign(**{PERSON: people.table[PERSON][::-1].to_numpy()})
   with pytest.raises(ValueError, match='begun with another table'):
     make().fit(other, work_dir=path, resume=True, progress=False)
