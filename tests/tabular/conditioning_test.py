@@ -31,6 +31,12 @@ def density():
   return TableDensity(COLUMNS, edges, probabilities, latent)
 
 
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+  """A weight of a row from half as many points."""
+  monkeypatch.setattr(conditioning, '_DRAWS', 16)
+
+
 def _codes(**conditions):
   return conditioning.encode_conditions(SCHEMA, conditions)
 

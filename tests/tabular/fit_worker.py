@@ -50,7 +50,8 @@ def main(folder, phase):
   workers = cluster.Cluster.of_environment(os.environ)
   team = workers.team()
   worker = Worker(folder, workers.number, team)
-  getattr(worker, phase)()
+  with small_table.short():
+    getattr(worker, phase)()
 
 
 class Worker:

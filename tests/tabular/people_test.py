@@ -1,5 +1,6 @@
 """Fits that protect people with several rows: replays, files, bad input."""
 
+import contextlib
 import dataclasses
 import decimal
 import fractions
@@ -10,8 +11,8 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from tests.grids import thinned
 from tests.tabular import small_table
-from tests.tabular.pipeline_privacy_test import small
 from tfdpflows import accounting, audit
 from tfdpflows.audit import replaying
 from tfdpflows.tabular import TableSchema, TabularSynthesizer, fitting
@@ -39,9 +40,10 @@ def people():
 @pytest.fixture(scope='module')
 def fitted(people):
   """A quick fit of the table, in memory."""
-  return TabularSynthesizer(people.schema, seed=0, **people.quick).fit(
-    people.table, progress=False
-  )
+  with small_table.untrained():
+    return TabularSynthesizer(people.schema, seed=0, **people.quick).fit(
+      people.table, progress=False
+    )
 
 
 MODELS = {
@@ -83,7 +85,7 @@ def test_one_person_moves_every_release_by_its_sensitivity(people, name):
     )
     return audit.fit_without(synthesizer, table, absent)
 
-  with small():
+  with small_table.short():
     found = replaying.record(fit, []).replay(rows[:1])
   assert found.passed, found
   moved = {entry.label: entry.moved for entry in found.entries}
@@ -138,7 +140,8 @@ def test_the_same_people_give_the_same_model(people, fitted, how):
   assert found.num_examples == fitted.num_examples == table[PERSON].nunique()
 
 
-def test_drafts_are_paid_for_by_people(people):
+@pytest.mark.parametrize('trained', thinned([False, True], 1))
+def test_drafts_are_paid_for_by_people(people, trained):
   draft = draft_schema(people.table, privacy_unit=PERSON)
   assert PERSON not in draft.names
   arguments = {
@@ -154,7 +157,8 @@ def test_drafts_are_paid_for_by_people(people):
     return fits[-1]
 
   rows = np.flatnonzero(people.table[PERSON] == 5)
-  found = audit.replay(fit, [], rows)
+  with contextlib.nullcontext() if trained else small_table.untrained():
+    found = audit.replay(fit, [], rows)
   entries = {entry.label: entry for entry in found.entries}
   assert entries['bounds'].problem or not entries['bounds'].exceeds
   assert not any(entry.exceeds for entry in found.entries), found
@@ -168,15 +172,16 @@ def test_drafts_are_paid_for_by_people(people):
 def test_files(people, tmp_path):
   """Saved, loaded, exported and stated."""
   path = str(tmp_path / 'model')
-  fit_to_directory(
-    people.table,
-    people.schema,
-    path,
-    progress=False,
-    max_rows_epsilon=0.2,
-    seed=0,
-    **people.quick,
-  )
+  with small_table.untrained():
+    fit_to_directory(
+      people.table,
+      people.schema,
+      path,
+      progress=False,
+      max_rows_epsilon=0.2,
+      seed=0,
+      **people.quick,
+    )
   loaded = TabularSynthesizer.load(path)
   assert PERSON not in loaded.sample(5)
   assert loaded.num_examples == people.table[PERSON].nunique()
@@ -225,7 +230,8 @@ def test_a_fit_of_other_people_is_not_resumed(people, tmp_path):
   make = lambda **kwargs: TabularSynthesizer(
     people.schema, **{**people.quick, **kwargs}
   )
-  make().fit(people.table, work_dir=path, progress=False).ledger.close()
+  with small_table.untrained():
+    make().fit(people.table, work_dir=path, progress=False).ledger.close()
   other = people.table.assign(**{PERSON: people.table[PERSON][::-1].to_numpy()})
   with pytest.raises(ValueError, match='begun with another table'):
     make().fit(other, work_dir=path, resume=True, progress=False)

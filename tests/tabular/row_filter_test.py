@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.tabular import small_table
 from tfdpflows.cli import main as cli
 from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
 from tfdpflows.tabular.row_filter import is_filter, row_filter
@@ -102,14 +103,15 @@ def test_conditions_that_the_schema_rules_out(conditions, message):
 
 @pytest.fixture(scope='module')
 def synthesizer():
-  return TabularSynthesizer(
-    SCHEMA,
-    epsilon=5.0,
-    delta=1e-5,
-    accountant='rdp',
-    epochs=1.0,
-    adaptive_marginals=0,
-  ).fit(table(), progress=False)
+  with small_table.untrained(), small_table.short():
+    return TabularSynthesizer(
+      SCHEMA,
+      epsilon=5.0,
+      delta=1e-5,
+      accountant='rdp',
+      epochs=1.0,
+      adaptive_marginals=2,
+    ).fit(table(), progress=False)
 
 
 def test_sampled_rows_meet_them_and_are_rows_of_the_model(synthesizer):

@@ -36,6 +36,19 @@ def people():
   return made
 
 
+@pytest.fixture(scope='module')
+def synthesizer(people):
+  """Of measured marginals alone: how rows are cut is the same with training."""
+  with small_table.untrained(), small_table.short():
+    return TabularSynthesizer(
+      people.schema,
+      seed=1,
+      **people.budget,
+      **people.tiny,
+      adaptive_marginals=2,
+    ).fit(people.table, progress=False)
+
+
 def _parts(rows):
   return (rows[i : i + 33] for i in range(0, len(rows), 33))
 
@@ -77,10 +90,7 @@ def test_no_category_is_taken_for_a_missing_value(tmp_path):
   assert store[:].ravel().tolist() == [2, 0, 1, 3]
 
 
-def test_samples_in_parts_are_the_sample(people, monkeypatch):
-  synthesizer = TabularSynthesizer(
-    people.schema, seed=1, **people.budget, **people.quick
-  ).fit(people.table, progress=False)
+def test_samples_in_parts_are_the_sample(synthesizer, monkeypatch):
   whole = synthesizer.sample(20_000, seed=5)
   monkeypatch.setattr('tfdpflows.tabular.synthesizer._FRAME', 10_000)
   parts = list(synthesizer.sample_frames(20_000, seed=5))
@@ -101,11 +111,8 @@ def test_samples_in_parts_are_the_sample(people, monkeypatch):
   assert peak < 100 * density.BATCH * 100
 
 
-def test_scores_in_parts_are_the_scores(people, monkeypatch):
+def test_scores_in_parts_are_the_scores(synthesizer, monkeypatch):
   """Wherever rows are cut, they meet the same random numbers."""
-  synthesizer = TabularSynthesizer(
-    people.schema, seed=1, **people.budget, **people.quick
-  ).fit(people.table, progress=False)
   table = synthesizer.sample(3000, seed=5)
   whole = synthesizer.log_prob(table)
   assert whole.shape == (3000,)

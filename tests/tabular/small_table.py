@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular import Field
-from tfdpflows.tabular.models import dp_sgd
+from tfdpflows.tabular.models import adaptive_marginals, dp_sgd
 from tfdpflows.tabular.schema import TableSchema
 
 
@@ -62,6 +62,34 @@ def untrained():
   """Lets fits end before DP-SGD, for what is settled before it.
 
   All that comes before is as always: bounds, marginals, plans and charges.
+
+  Yields:
+    The `Mock` that is called in place of `dp_sgd.train`.
   """
-  with mock.patch.object(dp_sgd, 'train', return_value=None):
+  with mock.patch.object(dp_sgd, 'train', return_value=None) as train:
+    yield train
+
+
+@contextlib.contextmanager
+def short():
+  """Makes what is trained on measured marginals quick."""
+  with mock.patch.object(adaptive_marginals, '_STEPS', 60):
     yield
+
+
+def assert_same_model(one, other):
+  """Compares all that rows are drawn from, to the last bit."""
+  assert one.schema == other.schema
+  assert one._marginals == other._marginals
+  parts = [
+    {
+      name: [variable.numpy() for variable in part.variables]
+      for name, part in synthesizer._distribution.saved_parts().items()
+    }
+    for synthesizer in (one, other)
+  ]
+  assert parts[0].keys() == parts[1].keys()
+  for name, arrays in parts[0].items():
+    assert len(arrays) == len(parts[1][name])
+    for a, b in zip(arrays, parts[1][name]):
+      np.testing.assert_array_equal(a, b)

@@ -30,7 +30,8 @@ def fitted(people):
   synthesizer = TabularSynthesizer(
     people.schema, **budget, seed=1, **people.tiny
   )
-  return synthesizer.fit(people.table, progress=False)
+  with small_table.short():
+    return synthesizer.fit(people.table, progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -210,7 +211,9 @@ def test_probabilities_of_all_rows_sum_to_one():
     epochs=4,
     hidden_units=(16,),
     expected_batch_size=100,
-  ).fit(table, progress=False)
+  )
+  with small_table.short():
+    synthesizer.fit(table, progress=False)
   every = pd.DataFrame(
     itertools.product(['x', 'y', 'z', None], [False, True], range(1, 5)),
     columns=['a', 'b', 'c'],
@@ -262,8 +265,15 @@ def test_draft_is_refused_or_paid_for(people):
   with pytest.raises(ValueError, match="draft: of column 'age', minimum"):
     TabularSynthesizer(draft, **people.budget).fit(table)
   synthesizer = TabularSynthesizer(
-    draft, **people.budget, bounds_epsilon=4.0, seed=0, **people.tiny
-  ).fit(table, progress=False)
+    draft,
+    **people.budget,
+    bounds_epsilon=4.0,
+    seed=0,
+    **people.tiny,
+    adaptive_marginals=1,
+  )
+  with small_table.short():
+    synthesizer.fit(table, progress=False)
   assert not synthesizer.schema.is_draft
   labels = [e.label for e in synthesizer.ledger.entries]
   assert labels[:3] == ['bounds', 'marginals', 'selection 1']
@@ -355,16 +365,18 @@ def test_a_spike_at_zero_with_a_heavy_tail(field_type, maximum):
   table = pd.DataFrame({'gain': gains, 'member': rng.random(3000) < 0.5})
   field = Field('gain', field_type, minimum=0, maximum=maximum, required=True)
   schema = TableSchema([field, Field('member', 'boolean', required=True)])
-  fitted = TabularSynthesizer(
-    schema,
-    epsilon=4.0,
-    delta=1e-5,
-    accountant='rdp',
-    seed=0,
-    epochs=1,
-    hidden_units=(16,),
-    expected_batch_size=100,
-  ).fit(table, progress=False)
+  # What is asked of single columns is settled before training.
+  with small_table.untrained(), small_table.short():
+    fitted = TabularSynthesizer(
+      schema,
+      epsilon=4.0,
+      delta=1e-5,
+      accountant='rdp',
+      seed=0,
+      epochs=1,
+      hidden_units=(16,),
+      expected_batch_size=100,
+    ).fit(table, progress=False)
   rows = fitted.sample(4000, seed=1)
   assert (rows['gain'] == 0).mean() == pytest.approx(0.9, abs=0.05)
   above = rows['gain'][rows['gain'] > 0]

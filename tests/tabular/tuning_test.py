@@ -10,13 +10,19 @@ import tensorflow as tf
 from tests.tabular import small_table
 from tfdpflows import accounting, mechanisms
 from tfdpflows.accounting import EpsilonDeltaDpEvent
-from tfdpflows.tabular import TabularSynthesizer, tune_to_directory
+from tfdpflows.tabular import (
+  TabularSynthesizer,
+  tune_to_directory,
+  tuning,
+)
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import fit_to_directory
 from tfdpflows.tuning import search
 
 SMALL = small_table.make()
 SPACE = {'epochs': [1, 2], 'num_bins': [4, 8]}
+# With the second rate a model learns nothing.
+RATES = {'learning_rate': [0.03, 1e-9], 'epochs': [4]}
 COMMON = {'hidden_units': (8,), 'expected_batch_size': 50}
 BUDGET = {'epsilon': 8.0, 'delta': 1e-4, 'accountant': 'rdp'}
 
@@ -34,20 +40,29 @@ def _tune(model_dir, table=SMALL.table, schema=SMALL.schema, **kwargs):
   return tune_to_directory(table, schema, model_dir, **kwargs)
 
 
+@pytest.fixture(autouse=True, scope='module')
+def _few_rows():
+  """A score of few rows of a model does."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(tuning, '_ROWS', 1 << 13)
+    yield
+
+
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
-  """A model of the best of several trials, and what each of them spent."""
+  """A model of the better of two trials, and what each of them spent."""
   folder = tmp_path_factory.mktemp('searched')
   path = str(folder / 'people.csv')
-  SMALL.table.to_csv(path, index=False)
-  fits, codes, keys = [], [], []
+  small_table.make(4000).table.to_csv(path, index=False)
+  fits, codes, keys, distances = [], [], [], []
   distance = mechanisms.noisy_total_variation
   charge = accounting.PrivacyLedger.charge
 
   def noted(scored, *args, **kwargs):
     fits.append(kwargs['ledger'])
     codes.append(scored)
-    return distance(scored, *args, **kwargs)
+    distances.append(distance(scored, *args, **kwargs))
+    return distances[-1]
 
   def noted_charge(self, *args, **kwargs):
     keys.append(kwargs.get('randomness_id'))
@@ -56,11 +71,24 @@ def searched(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(mechanisms, 'noisy_total_variation', noted)
     patch.setattr(accounting.PrivacyLedger, 'charge', noted_charge)
+    # With this seed there is a trial of each rate.
     best = _tune(
-      str(folder / 'model'), [path], seed=3, mean_trials=4.0, target='member'
+      str(folder / 'model'),
+      [path],
+      seed=14,
+      epsilon=40.0,
+      mean_trials=4.0,
+      target='member',
+      expected_batch_size=400,
+      space=RATES,
     )
   return types.SimpleNamespace(
-    folder=folder, best=best, fits=fits, codes=codes, keys=keys
+    folder=folder,
+    best=best,
+    fits=fits,
+    codes=codes,
+    keys=keys,
+    distances=distances,
   )
 
 
@@ -68,13 +96,13 @@ def test_the_statement_is_of_the_whole_search(searched):
   folder, best = searched.folder, searched.best
   assert len(searched.fits) > 1
   (entry,) = best.ledger.entries
-  assert entry.event == EpsilonDeltaDpEvent(8.0, 1e-4)
+  assert entry.event == EpsilonDeltaDpEvent(40.0, 1e-4)
   statement = best.privacy_statement()
-  assert statement.epsilon == 8.0
+  assert statement.epsilon == 40.0
   assert statement.seeded
   assert 'best of a random number' in statement.hyperparameter_search
   assert 'Poisson' not in str(statement)
-  assert (best.budget.epsilon, best.seed) == (8.0, 3)
+  assert (best.budget.epsilon, best.seed) == (40.0, 14)
   # What is written is what is loaded, and nothing is left.
   assert sorted(os.listdir(folder)) == ['model', 'people.csv']
   text = (folder / 'model' / 'statement.txt').read_text()
@@ -87,38 +115,21 @@ def test_trials_have_their_part_of_the_budget(searched):
   for ledger in searched.fits:
     # Half of nine tenths, and of delta a quarter: there are four on average.
     budget = ledger.budget
-    assert (budget.epsilon, budget.delta) == pytest.approx((3.6, 2.25e-5))
-    assert 3.5 < ledger.epsilon() <= budget.epsilon
+    assert (budget.epsilon, budget.delta) == pytest.approx((18, 2.25e-5))
+    assert 17.5 < ledger.epsilon() <= budget.epsilon
     labels = [entry.label for entry in ledger.entries]
     assert labels == ['marginals', 'DP-SGD', 'score']
-  for name, values in SPACE.items():
+  for name, values in RATES.items():
     assert getattr(best.model, name) in values
   assert best.model.hidden_units == (8,)
   assert best.model.target == 'member'
 
 
-def test_the_best_score_wins(tmp_path, monkeypatch):
+def test_the_best_score_wins(searched):
   """A score tells a model of the rows from independent columns."""
-  distances = []
-  score = mechanisms.noisy_total_variation
-
-  def noted(*args, **kwargs):
-    distances.append(score(*args, **kwargs))
-    return distances[-1]
-
-  monkeypatch.setattr(mechanisms, 'noisy_total_variation', noted)
-  monkeypatch.setattr(search, 'draw_num_trials', lambda *_: 3)
-  best = _tune(
-    str(tmp_path / 'model'),
-    small_table.make(4000).table,
-    seed=1,
-    epsilon=40.0,
-    delta=1e-5,
-    expected_batch_size=400,
-    space={'learning_rate': [1e-9, 0.03], 'epochs': [10]},
-  )
-  assert len(distances) > 1 and max(distances) - min(distances) > 0.01
-  assert best.model.learning_rate == 0.03
+  first, second = searched.distances
+  assert first - second > 0.01
+  assert searched.best.model.learning_rate == 0.03
 
 
 def test_the_trials_are_independent_of_each_other(searched):
@@ -142,12 +153,13 @@ def test_the_folder_does_not_tell_how_many_trials_there_were(
     # The first trial wins.
     scores = iter(range(number))
     monkeypatch.setattr(
-      mechanisms,
-      'noisy_total_variation',
-      lambda *_, scores=scores, **__: float(next(scores)),
+      tuning._Search,
+      '_distance',
+      lambda *_, scores=scores: float(next(scores)),
     )
     folder = tmp_path / str(number)
-    _tune(str(folder), seed=3, space={'epochs': [1, 2], 'num_bins': [4]})
+    with small_table.untrained():
+      _tune(str(folder), seed=3, space={'epochs': [1, 2], 'num_bins': [4]})
     written.append(
       {
         str(file.relative_to(folder)): file.read_bytes()
@@ -174,17 +186,18 @@ def test_a_search_inside_of_a_strategy_is_refused(tmp_path):
 
 def test_overwriting_keeps_what_was_spent(tmp_path):
   model_dir = str(tmp_path / 'model')
-  fit_to_directory(
-    SMALL.table,
-    SMALL.schema,
-    model_dir,
-    progress=False,
-    **SMALL.quick,
-    **BUDGET,
-  )
-  with pytest.raises(FileExistsError, match='exists'):
-    _tune(model_dir)
-  best = _tune(model_dir, overwrite=True)
+  with small_table.untrained():
+    fit_to_directory(
+      SMALL.table,
+      SMALL.schema,
+      model_dir,
+      progress=False,
+      **SMALL.quick,
+      **BUDGET,
+    )
+    with pytest.raises(FileExistsError, match='exists'):
+      _tune(model_dir)
+    best = _tune(model_dir, overwrite=True)
   assert 'An earlier fit was replaced' in str(best.privacy_statement())
 
 
@@ -201,7 +214,8 @@ def test_a_search_that_stops_is_charged(tmp_path, monkeypatch):
   assert os.listdir(tmp_path) == ['model.partial']
   with pytest.raises(FileExistsError, match='not finished'):
     _tune(model_dir)
-  best = _tune(model_dir, overwrite=True)
+  with small_table.untrained():
+    best = _tune(model_dir, overwrite=True)
   assert 'it spent epsilon 8 at' in str(best.privacy_statement())
   assert os.listdir(tmp_path) == ['model']
 
@@ -249,7 +263,8 @@ def test_refusals_write_nothing(kwargs, message, tmp_path):
 def test_an_unfinished_fit_is_kept_by_a_search_that_is_refused(tmp_path):
   work = tmp_path / 'model.partial'
   synthesizer = TabularSynthesizer(SMALL.schema, **SMALL.quick, **BUDGET)
-  synthesizer.fit(SMALL.table, str(work), progress=False)
+  with small_table.untrained():
+    synthesizer.fit(SMALL.table, str(work), progress=False)
   synthesizer.ledger.close()
   before = sorted(os.listdir(work))
   for kwargs in ({'accountant': 'zcdp'}, {'space': {'num_bins': [-1]}}):
