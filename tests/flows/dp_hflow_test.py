@@ -55,7 +55,7 @@ def toy():
 
   for _ in range(100):
     step()
-  side = (np.arange(100) + 0.5) / 100
+  side = (np.arange(50) + 0.5) / 50
   grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 1, 2)
   density = flow.points.log_prob((CELLS + grid).astype('float32'))
   mass = np.exp(density.numpy().astype(np.float64)).mean(0)
