@@ -159,7 +159,7 @@ def _sweeps(smoke, rounds, progress):
     return bench_step_sweeps.run_sweeps(
       rounds=max(rounds // 2, 1), progress=progress
     )
-  sweeps = {'batch': (4, 8)}
+  sweeps = {'batch': (4,)}
   return bench_step_sweeps.run_sweeps(sweeps, 2, _SMALL_FLOW)
 
 

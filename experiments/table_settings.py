@@ -33,6 +33,7 @@ _SMOKE = {
   'accountant': 'rdp',
 }
 _SMOKE_FLOW = {'num_blocks': 1, **_SMOKE}
+_SMOKE_HISTOGRAM = {'adaptive_marginals': 0, **_SMOKE}
 
 
 def run(
@@ -115,7 +116,7 @@ def run(
         given = {k: target if v == TARGET else v for k, v in arguments.items()}
         if smoke:
           flow = given.get('model') in ('hflow', 'spline')
-          given.update(_SMOKE_FLOW if flow else _SMOKE)
+          given.update(_SMOKE_FLOW if flow else _SMOKE_HISTOGRAM)
         synthesizer = tabular.TabularSynthesizer(
           schema,
           epsilon=epsilon,

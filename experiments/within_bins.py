@@ -26,6 +26,7 @@ EPSILONS = (0.5, 1.0, 2.0)
 TABLES = ('diamonds', 'flights@100000', 'txhousing')
 _KEYS = ('table', 'epsilon', 'seed', 'within')
 _DRAWN = 20_000
+_SMOKE = {'epochs': 1, 'accountant': 'rdp', 'adaptive_marginals': 0}
 
 
 def run(tables=TABLES, *, epsilons=EPSILONS, seeds=(0,), output, smoke=False):
@@ -60,7 +61,7 @@ def _fit(table, key, smoke):
     seed=key['seed'],
     allow_large_delta=True,
     within_bins=key['within'],
-    **({'epochs': 1, 'accountant': 'rdp'} if smoke else {}),
+    **(_SMOKE if smoke else {}),
   ).fit(table.train, progress=False)
   seconds = time.perf_counter() - start
   drawn = 2000 if smoke else _DRAWN

@@ -39,6 +39,7 @@ def test_fits_leave_nothing_behind(model):
       schema,
       epsilon=1.0,
       delta=1e-5,
+      accountant='rdp',
       model=model,
       epochs=1,
       hidden_units=(4,),

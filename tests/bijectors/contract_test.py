@@ -129,7 +129,7 @@ BIJECTORS = {
 # What `make test` compiles and vectorizes: one of each kind of computation.
 COMPILED = 'sylvester_2', 'histogram'
 TRANSFORMED = (
-  *((name, 'xla') for name in ('lu_permuted', 'histogram')),
+  *((name, 'xla') for name in ('lu_permuted',)),
   *((name, 'vectorized_map') for name in ('actnorm', 'maf_spline')),
   *((name, 'function') for name in ('maf_mixture',)),
 )
@@ -159,7 +159,7 @@ def _fresh(x):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('name', BIJECTORS)
+@pytest.mark.parametrize('name', thinned(BIJECTORS, lambda x: x not in ALIKE))
 @pytest.mark.parametrize(
   'dtype, tolerance', [('float32', 2e-3), ('float64', 1e-6)]
 )
@@ -219,7 +219,7 @@ def test_is_autoregressive(name):
   assert jacobian[:, ~upper].all()
 
 
-@pytest.mark.parametrize('name', BIJECTORS)
+@pytest.mark.parametrize('name', thinned(BIJECTORS, lambda x: x not in ALIKE))
 def test_gradients_are_finite_at_the_edges(name):
   bijector = _make(name, 'float32')
   edges = [0.0, -4.0, 4.0, -5.0, 5.0, 1e-30, -6.0, 100.0, 1.0]
@@ -284,11 +284,11 @@ def test_per_example_gradients_equal_jacobian_and_clip(name, mode):
   base = tfd.MultivariateNormalDiag(tf.zeros(D, tf.float64))
   flow = tfd.TransformedDistribution(base, bijector)
   variables = flow.trainable_variables
-  x = tf.abs(_inputs(name, n=9)) if 'marginal' in name else _inputs(name, n=9)
+  x = tf.abs(_inputs(name, n=5)) if 'marginal' in name else _inputs(name, n=5)
   with tf.GradientTape(persistent=True) as tape:
     loss = -flow.log_prob(_fresh(x))
   jacobian = tape.jacobian(loss, variables, experimental_use_pfor=False)
-  squared = sum(tf.reduce_sum(tf.reshape(j * j, [9, -1]), 1) for j in jacobian)
+  squared = sum(tf.reduce_sum(tf.reshape(j * j, [5, -1]), 1) for j in jacobian)
   clip = float(np.sqrt(np.median(squared)))
   scale = tf.minimum(1, clip / tf.sqrt(squared))
   expected = [tf.tensordot(scale, j, 1) for j in jacobian]
@@ -457,7 +457,7 @@ def test_log_prob_integrates_to_one(marginal):
   flow = flows.neural_spline_flow(2, 2, [8], marginal=marginal_cdf, seed=0)
   if not marginal:
     _moved(flow.bijector, 0.1)
-  step = 0.02
+  step = 0.04
   axis = np.arange(lower, upper, step) + step / 2
   grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
   mass = np.sum(np.exp(flow.log_prob(grid.astype('float32')))) * step**2
@@ -470,10 +470,10 @@ def test_sampling_agrees_with_log_prob():
   x = flow.sample(40_000, seed=0).numpy()
   grid = np.linspace(-3, 3, 7)
   seen = np.histogram2d(*x.T, bins=[grid, grid])[0] / len(x)
-  fine = np.linspace(-3, 3, 601)[:-1] + 0.005
+  fine = np.linspace(-3, 3, 301)[:-1] + 0.01
   points = np.stack(np.meshgrid(fine, fine, indexing='ij'), -1)
   density = np.exp(flow.log_prob(points.reshape(-1, 2).astype('float32')))
-  mass = density.reshape(6, 100, 6, 100).sum((1, 3)) * 1e-4
+  mass = density.reshape(6, 50, 6, 50).sum((1, 3)) * 4e-4
   np.testing.assert_allclose(seen, mass, atol=6e-3)
 
 
@@ -494,10 +494,19 @@ def test_blocks_that_share_a_network_are_told_apart():
   assert more == 3  # An embedding for each of four blocks, and one bias less.
 
 
-@pytest.mark.parametrize('hidden', [(), (1,), (7,), (13, 5), (4, 9, 6)])
-@pytest.mark.parametrize('event_size', [1, 2, 5])
-@pytest.mark.parametrize('condition', [None, 1])
-@pytest.mark.parametrize('conditional', [0, 2])
+@pytest.mark.parametrize(
+  ('hidden', 'event_size', 'condition', 'conditional'),
+  thinned(
+    itertools.product(
+      [(), (1,), (7,), (13, 5), (4, 9, 6)], [1, 2, 5], [None, 1], [0, 2]
+    ),
+    # Each depth, with all that may be given and with none, and each size.
+    lambda point: (
+      (point[2] is None) == (point[3] == 0)
+      and (point[1] == 5 or point[0] == (4, 9, 6))
+    ),
+  ),
+)
 def test_columns_give_what_a_whole_pass_gives(
   hidden, event_size, condition, conditional
 ):

@@ -6,6 +6,7 @@ import pytest
 from experiments import bench_step, bench_step_cases, bench_step_report
 from experiments.bench_step_timing import interleave, summarize
 from tests.grids import thinned
+from tests.unproven import unproven
 
 _FLAT = bench_step_cases.ours('Flat')
 
@@ -14,7 +15,8 @@ _FLAT = bench_step_cases.ours('Flat')
 def results():
   # Peak memory has a test of its own.
   parts = ['steps', 'sweeps', 'tracing']
-  return list(bench_step.run_parts(parts, smoke=True))[-1]
+  with unproven():
+    return list(bench_step.run_parts(parts, smoke=True))[-1]
 
 
 def test_every_variant_is_timed(results):
@@ -44,7 +46,7 @@ def test_steps_of_a_classifier_train_it(variant):
 
 def test_sweeps_and_first_steps(results):
   points = results['sweeps']['found']['batch']
-  assert [p['value'] for p in points] == [4, 8]
+  assert [p['value'] for p in points] == [4]
   for point in points:
     low, high = point['ratio_quartiles']
     assert low <= point['ratio'] <= high

@@ -17,6 +17,7 @@ from experiments import (
   regression_synthetic,
   results_document,
 )
+from tests.unproven import unproven
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -42,6 +43,7 @@ def test_flags_have_values_that_parse(define):
 
 
 class TestPictures:
+  @unproven()
   def test_smoke(self, tmp_path):
     found = density_2d.run(
       ['pinwheel'],
@@ -55,6 +57,7 @@ class TestPictures:
 
 
 class TestMarginals:
+  @unproven()
   def test_smoke(self, tmp_path):
     found = density_marginals.run(
       'pinwheel', plot=tmp_path / 'plot.png', smoke=True
@@ -85,7 +88,7 @@ class TestAnomalies:
     output = tmp_path / 'results.json'
     found = anomaly_detection.run(
       'pinwheel',
-      methods=['full Gaussian', 'DP-NF, pld'],
+      methods=['full Gaussian', 'DP-MoG, pld'],
       smoke=True,
       output=output,
     )
@@ -96,6 +99,7 @@ class TestAnomalies:
 
 
 class TestPriors:
+  @unproven()
   def test_smoke(self, tmp_path):
     output = tmp_path / 'results.json'
     variants = ['standard normal, DP-NF-INIT']

@@ -9,7 +9,7 @@ from experiments.baselines import dp_cgan
 from tests.tabular import small_table
 from tfdpflows.tabular.encoding import TableEncoder
 
-TINY = {'epochs': 2, 'expected_batch_size': 50, 'hidden_units': (8,)}
+TINY = {'epochs': 1, 'expected_batch_size': 50, 'hidden_units': (8,)}
 
 
 @pytest.fixture(scope='module')

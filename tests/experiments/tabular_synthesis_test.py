@@ -91,14 +91,16 @@ class TestDatasets:
 
 class TestRun:
   def test_results(self, tmp_path):
-    output = tmp_path / 'results.json'
+    output, figure = tmp_path / 'results.json', tmp_path / 'columns.png'
     results = smoke(
       epsilons=(1.0, 2.0),
       seeds=(3, 4),
       output=output,
       real_baseline=True,
+      figure=figure,
       command=['here'],
     )
+    assert figure.read_bytes().startswith(b'\x89PNG')
     assert json.loads(output.read_text()) == results
     assert [(r['epsilon'], r['seed']) for r in results['runs']] == [
       (1.0, 3),
@@ -153,11 +155,6 @@ class TestRun:
     assert results['summary'][0]['seeds'] == 2
     with pytest.raises(ValueError, match='runs of another delta'):
       smoke(seeds=(2,), output=output, resume=True, delta=1e-6)
-
-  def test_draws_the_columns(self, tmp_path):
-    figure = tmp_path / 'columns.png'
-    smoke(figure=figure)
-    assert figure.read_bytes().startswith(b'\x89PNG')
 
   @pytest.mark.parametrize(
     'method, settings',
