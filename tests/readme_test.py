@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -59,6 +61,24 @@ def test_example_runs(number, people, tmp_path, monkeypatch, capsys):
     compile(_examples()[number], 'example', 'exec'), {'__name__': '__main__'}
   )
   assert 'Claim: epsilon <= ' in capsys.readouterr().out
+
+
+@pytest.mark.full
+@pytest.mark.parametrize('number', [IN_README, ON_TABLES])
+def test_an_example_is_a_program(number, people, tmp_path):
+  table, schema = people
+  table.to_csv(tmp_path / 'people.csv', index=False)
+  schema.to_json(tmp_path / 'schema.json')
+  found = subprocess.run(
+    [sys.executable, '-c', _examples()[number]],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': ROOT, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert found.returncode == 0, found.stderr
+  assert 'Claim: epsilon <= ' in found.stdout
 
 
 @pytest.mark.core
