@@ -232,6 +232,8 @@ def test_a_search_that_stops_is_charged(tmp_path, monkeypatch):
     ({'space': {'epochs': ['1']}}, "epochs is '1'; it must be"),
     ({'space': [{'epochs': [1, 2]}]}, r'epochs is \[1, 2\]; it must be'),
     ({'space': {'hidden_units': [8]}}, 'hidden_units is 8; it must be'),
+    ({'space': {'target_weight': [4.0, 1e300]}}, 'target_weight is 1e.300'),
+    ({'space': {'l2_norm_clip': [1e-30]}}, 'l2_norm_clip is 1e-30'),
     ({'space': {'epochs': 5}}, "space has 5 for 'epochs'"),
     ({'space': None}, 'space is None'),
     ({'space': {}}, 'space is empty'),

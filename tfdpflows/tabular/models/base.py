@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,8 +35,9 @@ def fraction(default: float) -> Any:
 
 
 def positive(default: float) -> Any:
-  """A hyper-parameter above 0, and finite."""
-  return _checked(default, lambda v: 0 < v < math.inf, 'must be > 0')
+  """A hyper-parameter above 0, whose square float32 has."""
+  is_valid = lambda v: 1e-9 <= v <= 1e9
+  return _checked(default, is_valid, 'must be from 1e-9 to 1e9')
 
 
 def whole(default: int, least: int) -> Any:
