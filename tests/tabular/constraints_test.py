@@ -781,7 +781,7 @@ def test_log_densities_are_those_of_the_rows_that_are_drawn(
       epochs=2,
     ).fit(table, progress=False)
   # Points a row, from which a spline's are estimated.
-  monkeypatch.setattr(density, 'DRAWS', 64)
+  monkeypatch.setattr(density, 'DRAWS', 512)
   found = np.exp(fitted.log_prob(cells).astype(float))
   assert found.sum() == pytest.approx(1, abs=0.02)
   rows = fitted.sample(200_000, seed=0)
