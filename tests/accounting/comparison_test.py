@@ -162,9 +162,8 @@ def test_no_bound_is_below_a_mechanism_that_has_the_events(seed, relation):
 
 
 @pytest.mark.parametrize(
-  'relation, events', [(ADD, 6), pytest.param(ADD, 20, marks=pytest.mark.full),
-   pytest.param(REPLACE, 20, marks=pytest.mark.full)],
-)  # fmt: skip
+  ('relation', 'events'), thinned([(ADD, 6), (ADD, 20), (REPLACE, 20)], 1)
+)
 def test_pure_gaussians_and_the_closed_form(relation, events):
   rng = np.random.default_rng(5)
   halved = 2 if relation is REPLACE else 1

@@ -363,11 +363,22 @@ def _table(size, seed):
   )
 
 
-def _fitted(**settings):
+def _fitted(schema=_SCHEMA, epsilon=4.0, **settings):
   settings = {'epochs': 1, 'num_bins': 8, 'hidden_units': (16,), **settings}
   return TabularSynthesizer(
-    _SCHEMA, epsilon=4.0, delta=1e-5, seed=0, allow_large_delta=True, **settings
+    schema,
+    epsilon=epsilon,
+    delta=1e-5,
+    seed=0,
+    allow_large_delta=True,
+    **settings,
   )
+
+
+def _untrained(schema, table, epsilon):
+  synthesizer = _fitted(schema, epsilon, adaptive_marginals=8)
+  with small_table.untrained():
+    return synthesizer.fit(table, progress=False)
 
 
 @pytest.fixture(scope='module')
@@ -467,12 +478,7 @@ def spiky():
       Field('y', 'number', minimum=0, maximum=10),
     ]
   )
-  synthesizer = TabularSynthesizer(
-    schema, epsilon=8.0, delta=1e-5, seed=0, allow_large_delta=True,
-    num_bins=8, adaptive_marginals=8, hidden_units=(16,),
-  )  # fmt: skip
-  with small_table.untrained():
-    fitted = synthesizer.fit(table, progress=False)
+  fitted = _untrained(schema, table, epsilon=8.0)
   assert len(fitted._distribution._within().edges) == 1
   return table, fitted
 
@@ -532,12 +538,7 @@ def test_columns_of_inequalities_are_left_out():
     ],
     constraints=[Inequality('year', 'end')],
   )
-  synthesizer = TabularSynthesizer(
-    schema, epsilon=4.0, delta=1e-5, seed=0, allow_large_delta=True,
-    num_bins=8, adaptive_marginals=8, hidden_units=(16,),
-  )  # fmt: skip
-  with small_table.untrained():
-    fitted = synthesizer.fit(table, progress=False)
+  fitted = _untrained(schema, table, epsilon=4.0)
   assert _edges(fitted) == []
   rows = fitted.sample(1000)
   assert (rows['year'] <= rows['end']).all()
