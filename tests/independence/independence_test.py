@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tests.grids import thinned
+from tests.quick_density import QuickDensity
 from tfdpflows import gradients, optimizers, sampling
 from tfdpflows._keras import keras, tfp
 from tfdpflows.independence.comparison import check_function
@@ -235,19 +236,8 @@ def test_rows_that_the_model_cannot_use_are_asked_for():
   _checked([], logarithm, example=example)
 
 
-class _Quick(tf.Module):
-  """A model of rows that is checked sooner than a flow."""
-
-  def __init__(self):
-    super().__init__('quick')
-    self.kernel = tf.Variable(tf.ones([4, 1]))
-
-  def log_prob(self, x):
-    return -tf.square(gradients.linear(x, self.kernel)[:, 0])
-
-
 def _density(distribution=None, **kwargs):
-  distribution = _Quick() if distribution is None else distribution
+  distribution = QuickDensity(4) if distribution is None else distribution
   model = tfdpflows.DensityModel(distribution, **kwargs)
   model.compile(_optimizer())
   model._checker.check(SPEC[0])
@@ -312,13 +302,15 @@ def test_densities_that_made_up_rows_do_not_fit():
 def test_mixing_is_found_before_a_plan_charges_and_once_per_compile():
   plan = _plan()
   x = np.random.default_rng(0).normal(size=[N, 4]).astype('float32')
-  model = tfdpflows.DensityModel(_Quick(), lambda x: x[::-1] + x)
+  model = tfdpflows.DensityModel(QuickDensity(4), lambda x: x[::-1] + x)
   model.compile(plan.optimizer('sgd', learning_rate=0.1))
   with pytest.raises(ValueError, match='mixes examples'):
     model.fit(x, verbose=0)
   assert plan.ledger.entries == () and plan.step == 0
   calls = []
-  model = tfdpflows.DensityModel(_Quick(), lambda x: calls.append(x) or x)
+  model = tfdpflows.DensityModel(
+    QuickDensity(4), lambda x: calls.append(x) or x
+  )
   model.compile(plan.optimizer('sgd', learning_rate=0.1))
   model.fit(x, epochs=1, verbose=0)
   # Traced for the checks and for training.

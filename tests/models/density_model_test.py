@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tests.grids import thinned
+from tests.quick_density import QuickDensity
 from tfdpflows import _keras, accounting, gradients, sampling
 from tfdpflows._keras import tfp
 
@@ -33,19 +34,8 @@ def _plan(steps=8, noise_multiplier=1.0, **kwargs):
   )
 
 
-class _Quick(tf.Module):
-  """For what is the same whatever is trained: it is checked in less time."""
-
-  def __init__(self):
-    super().__init__('quick')
-    self.kernel = tf.Variable(tf.ones([3, 1]))
-
-  def log_prob(self, x):
-    return -tf.square(gradients.linear(x, self.kernel)[:, 0]) - 1
-
-
 def _private(plan, **kwargs):
-  model = tfdpflows.DensityModel(_Quick())
+  model = tfdpflows.DensityModel(QuickDensity(3))
   model.compile(optimizer=plan.optimizer('adam', learning_rate=1e-2, **kwargs))
   return model
 
