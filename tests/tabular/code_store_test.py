@@ -521,6 +521,32 @@ def test_a_folder_that_others_have_made_is_refused(people, shards, tmp_path):
     _read(shards, people, folder)
 
 
+def test_two_fits_do_not_read_rows_to_one_folder(people, shards, tmp_path):
+  def stored():
+    return code_store.stored(
+      Source.of(shards),
+      people.schema,
+      'error',
+      os.fspath(tmp_path / 'model'),
+      resume=False,
+      overwrite=False,
+    )
+
+  store = stored()
+  rows = store[:]
+  # As of another process: the second would write over what the first uses.
+  with pytest.raises(BlockingIOError, match='model.rows is in use by another'):
+    stored()
+  np.testing.assert_array_equal(store[:], rows)
+  store.discard(tmp_path / 'model')
+  again = stored()
+  again.move(os.fspath(tmp_path / 'moved'))
+  np.testing.assert_array_equal(again[:], rows)
+  # An interrupt leaves one behind that nobody has any more.
+  stored()
+  assert len(stored()) == len(rows)
+
+
 def test_what_was_written_over_is_not_taken_for_what_it_was(
   people, shards, tmp_path, monkeypatch
 ):

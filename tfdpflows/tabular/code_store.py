@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import decimal
 import functools
+import gc
 import hashlib
 import json
 import numbers
 import os
 import shutil
 import stat
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +84,7 @@ class CodeStore(StoredRows):
       size = os.path.getsize(self.path) // self._record.itemsize
     self.shape = (size, len(encoder.columns))
     self.digest = self._digest()
+    self._unlock = lambda: None
 
   def __getitem__(self, which):
     if self._records is not None:
@@ -104,16 +107,24 @@ class CodeStore(StoredRows):
       codes[..., i] = found[name]
     return codes
 
+  def hold(self, lock: int) -> None:
+    """Keeps a lock until the store is moved, discarded or forgotten.
+
+    Args:
+      lock: from `lock_folder`.
+    """
+    self._unlock = weakref.finalize(self, os.close, lock)
+
   def move(self, folder: str) -> None:
     """Moves the folder of the store to another name, in place of what is there.
 
     Nothing is done in memory, or where it is already.
     """
-    if self.path is None or os.path.dirname(self.path) == folder:
-      return
-    shutil.rmtree(folder, ignore_errors=True)
-    os.rename(os.path.dirname(self.path), folder)
-    self.path = os.path.join(folder, os.path.basename(self.path))
+    if self.path is not None and os.path.dirname(self.path) != folder:
+      shutil.rmtree(folder, ignore_errors=True)
+      os.rename(os.path.dirname(self.path), folder)
+      self.path = os.path.join(folder, os.path.basename(self.path))
+    self._unlock()
 
   def discard(self, work_dir: str) -> None:
     """Removes the store, unless a fit has begun with it in a folder."""
@@ -122,6 +133,7 @@ class CodeStore(StoredRows):
     folder = os.path.dirname(self.path)
     if folder != os.path.join(work_dir, ROWS):
       shutil.rmtree(folder, ignore_errors=True)
+    self._unlock()
 
   def _digest(self):
     digest = hashlib.sha256(repr(self._record).encode())
@@ -273,6 +285,38 @@ def _file(max_rows):
   return _CODES if max_rows is None else _ORDERED
 
 
+def lock_folder(folder: str) -> int:
+  """Makes a folder, as `make_private`, and locks it against other processes.
+
+  Returns:
+    A descriptor. It holds the lock until it is closed.
+
+  Raises:
+    BlockingIOError: if another process or fit has it.
+  """
+  import fcntl  # noqa: PLC0415 (of POSIX; rows in memory need none)
+
+  make_private(folder)
+  lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+  try:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      # A store that an interrupt left behind keeps its lock until it is
+      # collected.
+      gc.collect()
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not os.path.samestat(os.fstat(lock), os.lstat(folder)):
+      raise FileNotFoundError
+  except OSError as error:
+    os.close(lock)
+    raise BlockingIOError(
+      f'{folder} is in use by another fit, which reads its rows to it. Wait '
+      'until that has ended, or choose another folder.'
+    ) from error
+  return lock
+
+
 def make_private(folder: str) -> None:
   """Makes a folder, or refuses one that others have made or can read."""
   os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -359,15 +403,24 @@ def stored(
       f'{work_dir} holds a fit that was not finished: resume it, or overwrite '
       'it. What it spent on these rows stays spent.'
     )
-  # A kill may have come before the codes were moved.
-  for place in (begun, folder) if resume else (folder,):
-    found = reopen(source, schema, out_of_range, place, max_rows_per_unit)
-    if found is not None:
-      if place == begun:
-        # Of another try, which was read and never begun.
-        shutil.rmtree(folder, ignore_errors=True)
-      return found
-  return read(source, schema, out_of_range, folder, max_rows_per_unit)
+  lock = lock_folder(folder)
+  try:
+    found = None
+    # A kill may have come before the codes were moved.
+    for place in (begun, folder) if resume else (folder,):
+      found = reopen(source, schema, out_of_range, place, max_rows_per_unit)
+      if found is not None:
+        break
+    else:
+      found = read(source, schema, out_of_range, folder, max_rows_per_unit)
+    if os.path.dirname(found.path) == begun:
+      # Of another try, which was read and never begun.
+      shutil.rmtree(folder, ignore_errors=True)
+  except BaseException:
+    os.close(lock)
+    raise
+  found.hold(lock)
+  return found
 
 
 def of_chief(

@@ -117,6 +117,18 @@ def test_reservations_are_resumed_with_their_randomness(paths):
     assert [x.count for x in merged.entries] == [1, 6, 1, 10]
 
 
+def test_random_numbers_of_a_merged_reservation_are_not_reserved_again():
+  event = dp_accounting.GaussianDpEvent(5.0)
+  sources = PrivacyLedger(), PrivacyLedger()
+  for number, source in enumerate(sources):
+    source.reserve(event, 2, 'training', randomness_id=f'k{number} {{}}')
+  merged = merge_ledgers(sources)
+  # Its label is free: the two are called training (1) and (2) now.
+  with pytest.raises(LedgerError, match='merged into this one: noise must not'):
+    merged.reserve(event, 2, 'training', randomness_id='k0 {"rows": "others"}')
+  merged.reserve(event, 2, 'training', randomness_id='k2 {}')
+
+
 def test_charges_and_reservations_of_nobody_are_not_resumed(tmp_path):
   """One source may not have paid yet what another one has."""
   sources = [tmp_path / 'a', tmp_path / 'b']

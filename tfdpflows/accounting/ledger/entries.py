@@ -196,6 +196,8 @@ class _Sums:
     open: Those that may be charged more, by their label.
     labels: The labels of all entries.
     randomness_names: The names of the random numbers of all plain charges.
+    merged_reservations: Of those merged in, the labels that they had before and
+      the names of their random numbers.
     events, public_events: For each key, an event and how often it is charged.
       Equal events are counted together, so that the composed event stays short
       however long the file.
@@ -206,6 +208,7 @@ class _Sums:
     self.open: dict[str, Entry] = {}
     self.labels: set[str] = set()
     self.randomness_names: set[str] = set()
+    self.merged_reservations: set[tuple[str, str]] = set()
     self.events: dict[str, list] = {}
     self.public_events: dict[str, list] = {}
 
@@ -213,6 +216,10 @@ class _Sums:
     self.labels.add(entry.label)
     if entry.kind == 'reserve':
       self.reserved[entry.label] = entry
+      if entry.origin is not None and entry.randomness_id:
+        self.merged_reservations.add(
+          (entry.origin, name_of(entry.randomness_id))
+        )
     elif entry.randomness_id:
       self.randomness_names.add(name_of(entry.randomness_id))
     self.count(entry, entry.charged)

@@ -322,8 +322,9 @@ class PrivacyLedger:
         budget; nothing is written.
       dp_accounting.UnsupportedEventError: If the accountant does not support
         the event; nothing is written.
-      LedgerError: If the label is taken, or `resume` finds another event, count
-        or `randomness_id` under it.
+      LedgerError: If the label is taken, or its random numbers were used in a
+        ledger that was merged in, or `resume` finds another event, count or
+        `randomness_id` under it.
       ValueError: If a parameter is outside its range, or the ledger has another
         privacy unit.
     """
@@ -339,6 +340,14 @@ class PrivacyLedger:
           raise LedgerError(
             f'The label {label!r} is taken in this ledger; a reservation needs '
             'one of its own.'
+          )
+        used = label, entries_lib.name_of(randomness_id)
+        if used in self._state.sums.merged_reservations:
+          raise LedgerError(
+            f'The random numbers of {label!r} were used in a ledger that was '
+            'merged into this one: noise must not be used twice. Give another '
+            'label or another Randomness, or resume=True to go on with that '
+            'reservation.'
           )
         self._check_budget(event, record['count'], label)
         self._write(record)
