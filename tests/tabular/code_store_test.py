@@ -509,6 +509,29 @@ def test_identifiers_that_files_spell_differently_are_none(tmp_path):
       code_store.read(source, schema, 'error', None, 1)
 
 
+@pytest.mark.parametrize(
+  'dtype, first', [('float64', 2**53), ('float32', 2**24), ('float16', 2**11)]
+)
+def test_identifiers_that_floats_round_are_nobodys(dtype, first, tmp_path):
+  """Two people are one there: without one, rows of the other would move."""
+  schema = TableSchema(
+    [Field('age', 'integer', minimum=0, maximum=99)], privacy_unit='id'
+  )
+  ids = np.array([first, first + 1, first - 1, 7]).astype(dtype)
+  table = pd.DataFrame({'age': [1, 2, 3, 4], 'id': ids})
+  pa.parquet.write_table(pa.Table.from_pandas(table), tmp_path / 'x.parquet')
+  found = schema.unit_ids(table, 'clip')
+  assert found.dropna().tolist() == [str(first - 1), '7']
+  source = Source.of(str(tmp_path))
+  for rows in (source, _source(table)):
+    store = code_store.read(rows, schema, 'clip', None, 1)
+    assert store.rows_per_unit.tolist() == [1, 1]
+    with pytest.raises(ValueError, match='is rounded to that of others'):
+      code_store.read(rows, schema, 'error', None, 1)
+  with pytest.raises(ValueError, match='is rounded to that of others'):
+    schema.unit_ids(table, 'error')
+
+
 def test_a_folder_that_others_have_made_is_refused(people, shards, tmp_path):
   folder = tmp_path / 'rows'
   folder.mkdir()

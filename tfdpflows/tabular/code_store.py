@@ -729,6 +729,8 @@ def _known(cell):
     whole = int(cell)
   except (ValueError, OverflowError):
     return None  # Infinite, or no number.
+  if isinstance(cell, (float, np.floating)) and values.is_rounded(cell):
+    return cell  # Refused, or missing.
   return whole if cell == whole else None
 
 
@@ -736,7 +738,10 @@ def _distinct(column):
   """Returns a column of numbers or other cells as `Distinct`."""
   if isinstance(column.dtype, np.dtype) and column.dtype.kind in 'biuf':
     places, found = pd.factorize(column.to_numpy(), use_na_sentinel=False)
-    return Distinct(found.astype(object), places)
+    # Floats of their type, not of Python's.
+    kept = np.empty(len(found), object)
+    kept[:] = list(found)
+    return Distinct(kept, places)
   found = column.astype(object).to_numpy(object)
   return Distinct(found, np.arange(len(found)))
 

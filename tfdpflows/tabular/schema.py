@@ -895,12 +895,12 @@ class TableSchema:
 
     Args:
       df: a `pandas.DataFrame` with the column of the privacy unit.
-      out_of_range: 'error' refuses a missing identifier, an integer beyond
-        2^53, whose last digits floats do not have, and a text with a character
-        that could not be read (U+FFFD): they could be those of others. Under
-        'clip' they are missing in the result, as is every number that is not
-        exactly a float below 2^53 (its row is not used: whoever's it is adds
-        nothing with it). Texts keep all digits.
+      out_of_range: 'error' refuses a missing identifier, a number beyond 2^53
+        (2^24 in float32), whose last digits floats do not have, and a text with
+        a character that could not be read (U+FFFD): they could be those of
+        others. Under 'clip' they are missing in the result, as is every number
+        that is not exactly such a float (its row is not used: whoever's it is
+        adds nothing with it). Texts keep all digits.
 
     Returns:
       A `Series` of texts, indexed from 0; NaN where the identifier is missing.
@@ -957,8 +957,9 @@ class TableSchema:
       ),
       (
         values.beyond_floats(column),
-        'the identifier is beyond 2**53, and would be rounded to that of '
-        "others. Give the column as text: df[...].astype('str').",
+        'the identifier is beyond 2**53 (in float32, 2**24), and is rounded to '
+        'that of others. Give the column as text, of the whole numbers: '
+        "df[...].astype('str').",
       ),
       (
         values.unreadable(ids),

@@ -465,7 +465,7 @@ def _arrow_column(array, clip):
       masked = pd.arrays.BooleanArray
     return pd.Series(masked(filled.copy(), missing.copy()))
   if types.is_floating(kind):
-    return pd.Series(array.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return pd.Series(array.to_numpy(zero_copy_only=False))
   if types.is_null(kind):
     return Distinct(_objects([None]), np.zeros(len(array), np.int64))
   return pd.Series(_objects(_cells_of(array, clip)), dtype=object)
@@ -660,7 +660,9 @@ def _parsed(tf, batch, names, clip):
       columns[name] = _numpy_column(values, clip)
     else:
       whole = np.full(len(batch), None, object)
-      whole[present] = values.tolist()
+      # Floats of their own type, which says how they were rounded.
+      is_float = values.dtype.kind == 'f'
+      whole[present] = list(values) if is_float else values.tolist()
       columns[name] = _numpy_column(whole, clip)
   return columns
 

@@ -333,7 +333,8 @@ def unlike_others(column: pd.Series, texts: pd.Series) -> np.ndarray:
   >>> unlike_others(cells, typed(cells, 'string', 'who')).tolist()
   [False, True, False, True]
   """
-  inexact = [_is_inexact(value) for value in _objects(column)]
+  largest = _first_rounded(column.dtype)
+  inexact = [_is_inexact(value, largest) for value in _objects(column)]
   return unreadable(texts) | np.array(inexact, bool)
 
 
@@ -344,7 +345,24 @@ def unreadable(texts: pd.Series) -> np.ndarray:
   )
 
 
-def _is_inexact(value):
+def is_rounded(value: float | np.floating, largest: int = _LARGEST_WHOLE):
+  """Whether a float may be a whole number that was rounded to it.
+
+  >>> is_rounded(2.0**53 - 1), is_rounded(2.0**53), is_rounded(np.float32(2**24))
+  (False, True, True)
+  """
+  return abs(value) >= min(largest, _first_rounded(getattr(value, 'dtype', 0)))
+
+
+def _first_rounded(dtype):
+  """Returns from where on whole numbers may be others, rounded to a dtype."""
+  dtype = getattr(dtype, 'numpy_dtype', dtype)  # Of pandas' own Float32.
+  if isinstance(dtype, np.dtype) and dtype.kind == 'f':
+    return min(2 ** (np.finfo(dtype).nmant + 1), _LARGEST_WHOLE)
+  return _LARGEST_WHOLE
+
+
+def _is_inexact(value, largest):
   if isinstance(value, (str, bytes, bool, np.bool_)):
     return False
   try:
@@ -353,9 +371,11 @@ def _is_inexact(value):
       return False
     if isinstance(value, np.timedelta64):  # A whole number to NumPy alone.
       return False
+    if isinstance(value, np.floating) and is_rounded(value, largest):
+      return True
     found = float(value)
     # This one itself may be the next one, rounded.
-    if abs(found) >= _LARGEST_WHOLE:
+    if is_rounded(found, largest):
       return True
     if isinstance(value, decimal.Decimal):
       return decimal.Decimal(repr(found)) != value
@@ -365,10 +385,23 @@ def _is_inexact(value):
 
 
 def beyond_floats(column: pd.Series) -> np.ndarray:
-  """Returns bool `[n]`: whole numbers with digits that a float has not."""
-  if _holds_numbers(column) and column.dtype.kind not in 'iu':
-    return np.zeros(len(column), bool)
-  return np.array([_is_large(value) for value in _objects(column)], bool)
+  """Returns bool `[n]`: numbers with digits that a float has not.
+
+  Of floats these are all that may have been rounded to what they are.
+
+  >>> beyond_floats(pd.Series([2**53, 2**53 + 1])).tolist()
+  [False, True]
+  >>> beyond_floats(pd.Series([2**24 - 1, 2**24 + 1], dtype='float32')).tolist()
+  [False, True]
+  """
+  largest = _first_rounded(column.dtype)
+  found = [
+    is_rounded(value, largest)
+    if isinstance(value, (float, np.floating))
+    else _is_large(value)
+    for value in _objects(column)
+  ]
+  return np.array(found, bool)
 
 
 def _is_large(value):

@@ -436,11 +436,14 @@ def test_the_same_noise_on_two_sums_is_not_merged():
 
   def ledger(facts):
     made = PrivacyLedger()
-    identity = randomness_id('noise', facts)
+    # A training that goes on with new noise says nothing of its sums.
+    identity = 'noise' if facts is None else randomness_id('noise', facts)
     made.charge(GAUSSIAN, label='votes', randomness_id=identity)
     return made
 
   with pytest.raises(LedgerError, match='Nothing was merged'):
     merge_ledgers([ledger({'table': 1}), ledger({'table': 2})])
+  with pytest.raises(LedgerError, match='Nothing was merged'):
+    merge_ledgers([ledger({'table': 1}), ledger(None)])
   # Repeated as it was, it tells nothing new.
   assert len(merge_ledgers([ledger({}), ledger({})]).entries) == 2
