@@ -159,7 +159,7 @@ def test_schema_of_a_file_as_it_comes(folder, capsys):
   ]
   assert cli.main(argv) == 0
   out = capsys.readouterr().out
-  assert "utf-8-sig with ';' between" in out
+  assert "utf-8-sig, with ';' between" in out
   assert 'Lohn      number, 1000.5 to 1039.5' in out
   assert 'Beginn    date, 2024-03-01 to 2024-03-28' in out
   assert 'an identifier: 40 different texts in 40 rows' in out
@@ -263,6 +263,18 @@ def test_score_and_report_read_what_fit_reads(folder, capsys):
     assert '30 synthetic rows compared with 30 real rows' in html
     assert 'The real table has 80 rows: 30 of them, drawn uniformly' in html
   _refused([*report, '--max_rows=1'], '--max_rows=1', capsys)
+
+
+def test_what_begins_with_a_row_is_not_taken_for_names(folder, capsys):
+  """Names are public, and would hold somebody's values."""
+  folder.joinpath('bare.csv').write_text('7,Bonn\n8,Trier\n9,Bonn\n')
+  argv = ['schema', '--input=bare.csv', '--output=bare.json']
+  assert cli.main(argv) == 0
+  out = capsys.readouterr().out
+  assert '1 of 2 columns have a number for a name (7)' in out
+  argv = ['schema', '--input=bare.csv', '--output=bare.csv', '--overwrite']
+  _refused(argv, '--output=bare.csv is the table itself', capsys)
+  assert folder.joinpath('bare.csv').read_text().startswith('7,Bonn')
 
 
 def test_a_schema_of_several_files(folder, capsys):

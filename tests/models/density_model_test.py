@@ -442,3 +442,21 @@ def test_saved_model_of_a_conditional_density(tmp_path):
     loaded.score(x, c), model.log_prob(x, c), rtol=1e-5
   )
   assert loaded.draw(c).shape == [5, 2]
+
+
+def test_rows_of_double_precision_are_cast_as_keras_layers_do():
+  density = tfdpflows.DensityModel(_flow())
+  x = np.linspace(-1, 1, 12).reshape(4, 3)
+  found = density.log_prob(x)
+  assert found.dtype == tf.float32
+  np.testing.assert_array_equal(found, density.log_prob(x.astype('float32')))
+  density.compile(optimizer='adam')
+  density.fit(x, verbose=0)
+
+
+def test_no_keras_file_holds_a_density(tmp_path):
+  density = tfdpflows.DensityModel(QuickDensity(3))
+  inputs = keras.Input([3])
+  model = keras.Model(inputs, density(inputs))
+  with pytest.raises(NotImplementedError, match='a DensityModel, cannot be'):
+    model.save(tmp_path / 'model.keras')

@@ -240,6 +240,17 @@ def test_constraints_that_cannot_be_are_refused(constraints, said):
     TableSchema(FIELDS, constraints=constraints)
 
 
+def test_times_of_other_units_are_not_computed_with():
+  seen = Field('seen', 'datetime', '2020-01-01', '2021-01-01', unit='minute')
+  fields = [*FIELDS, seen, Field('age', 'integer', 0, 999)]
+  computed = Computed('age', 'floor((seen - first) / 365)')
+  said = "'seen', counted in minutes, together with 'first', in days"
+  with pytest.raises(ValueError, match=said):
+    TableSchema(fields, constraints=[computed])
+  computed = Computed('age', 'floor(seen / 1440 - first)')
+  TableSchema(fields, constraints=[computed])
+
+
 @pytest.mark.parametrize(
   'expression',
   [

@@ -47,6 +47,11 @@ def test_all_that_can_be_described_is_and_the_rest_is_listed():
   ]
   assert [f.column for f in findings if f.is_drafted] == ['number', 'one']
   assert 'an identifier: 40 different' in found['id'].problem
+  # Whose rows are whose is said by what repeats.
+  assert '--privacy_unit' not in found['id'].fix
+  visits = pd.DataFrame({'who': [f'p{i // 2}' for i in range(3000)]})
+  (of_who,) = drafting.draft(visits).findings
+  assert '--privacy_unit=who' in of_who.fix
   assert 'free text' in found['note'].problem
   assert 'missing' in found['nothing'].problem
   assert 'single value' in found['one'].problem

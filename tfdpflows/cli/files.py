@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
 
+from absl import logging
+
 from tfdpflows.cli import quiet
 from tfdpflows.cli.command import Options, UsageError
 
@@ -147,6 +149,10 @@ def read_private(
   from tfdpflows.tabular import code_store, draft_rows
 
   source = source_of(paths, schema)
+  if len(source.parts) > 1:
+    shown = ', '.join(part.name for part in source.parts[:4])
+    more = ', ...' * (len(source.parts) > 4)
+    logging.info('Rows: of %d files, %s%s.', len(source.parts), shown, more)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # The fit itself gives them.
     if not schema.is_draft:

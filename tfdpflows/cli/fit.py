@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import shlex
-import shutil
 import sys
 
 from tfdpflows.cli import cluster, files, quiet
@@ -185,7 +184,7 @@ def _fit_model(values, team):
   if chief:
     _check_folders(values, partial)
   from tfdpflows import accounting
-  from tfdpflows.tabular import model_directory, work_directory
+  from tfdpflows.tabular import code_store, model_directory, work_directory
   from tfdpflows.tabular.schema import TableSchema
 
   if chief and not values.resume:
@@ -215,7 +214,7 @@ def _fit_model(values, team):
   except Exception:
     if chief:
       # What was read, and no fit has begun with.
-      shutil.rmtree(files.rows_dir(partial), ignore_errors=True)
+      code_store.remove(files.rows_dir(partial))
     how = None if space is None else _how_to_go_on(partial, values, before)
     if how and os.path.isdir(partial):
       print(how, file=sys.stderr)
@@ -267,6 +266,8 @@ def _print_bounds(synthesizer):
 
 
 def _fit(schema, values, partial, team, space):
+  from tfdpflows.tabular import code_store
+
   if team is None and space is None:
     table = files.read_private(
       values.input,
@@ -280,6 +281,14 @@ def _fit(schema, values, partial, team, space):
   else:
     # The chief reads them, and so does a search.
     table = values.input
+  try:
+    return _fit_table(table, schema, values, team, space)
+  finally:
+    if isinstance(table, code_store.CodeStore):
+      table.unlock()
+
+
+def _fit_table(table, schema, values, team, space):
   with quiet.importing():
     import tensorflow as tf
 

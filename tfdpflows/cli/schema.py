@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING
 
@@ -119,6 +120,12 @@ def _run(values):
   from tfdpflows.tabular.sources import Source, file_format
 
   dialect, source = COMMAS, Source.of(values.input)
+  for part in source.parts:
+    there = os.path.exists(values.output) and os.path.exists(part.name)
+    if there and os.path.samefile(values.output, part.name):
+      raise UsageError(
+        f'--output={values.output} is the table itself; give another file.'
+      )
   texts = [p.name for p in source.parts if file_format(p.name) == 'csv']
   if texts:
     delimiter = values.delimiter and values.delimiter.replace('\\t', '\t')
@@ -131,6 +138,13 @@ def _run(values):
     bare_number=values.bare_number,
   )
   table = source.to_frame()
+  numbers = [name for name in map(str, table.columns) if _is_number(name)]
+  if numbers:
+    print(
+      f'Warning: {len(numbers)} of {len(table.columns)} columns have a number '
+      f'for a name ({", ".join(numbers[:4])}). Names are public: if the file '
+      'begins with\na row and not with names, add a line of names first.'
+    )
   overrides = {}
   if values.overrides is not None:
     overrides = drafting.read_overrides(values.overrides)
@@ -157,8 +171,8 @@ def _run(values):
     print(f'  {field.name:<{width}}  {describe_field(field)}')
   if dialect != COMMAS:
     print(
-      f'The file is {dialect.encoding} with {dialect.delimiter!r} between the '
-      'cells, by its first\nbytes and its header, or as you said.'
+      f'The file is {dialect.encoding}, with {dialect.delimiter!r} between the '
+      'cells.'
     )
   _print_findings(findings)
   out = [finding.column for finding in findings if not finding.is_drafted]
@@ -185,6 +199,14 @@ def _run(values):
     + ('--max_rows_per_unit=4 ' if schema.privacy_unit is not None else '')
     + '--model_dir=model'
   )
+
+
+def _is_number(name):
+  try:
+    float(name)
+  except ValueError:
+    return False
+  return True
 
 
 def _print_findings(findings):

@@ -151,9 +151,10 @@ class DensityModel(PrivatelyTrained):
       ValueError: without a conditional input where one is needed, or with one
         where none is.
     """
-    # TFP caches results by input tensor, without a gradient on another tape.
     given = self._given(conditional_input)
-    return converted(self.distribution.log_prob)(tf.identity(x), **given)
+    # TFP caches results by input tensor, without a gradient on another tape.
+    x = tf.identity(self._in_dtype(x))
+    return converted(self.distribution.log_prob)(x, **given)
 
   def sample(
     self,
@@ -183,11 +184,20 @@ class DensityModel(PrivatelyTrained):
       sample_shape = tf.concat([shape, of_each], 0)
     return self.distribution.sample(sample_shape, seed=seed, **given)
 
+  def _in_dtype(self, x):
+    """Returns floats as those of the distribution, as Keras casts them."""
+    # Joint distributions have several, other modules none.
+    dtype = getattr(self.distribution, 'dtype', None)
+    x = tf.convert_to_tensor(x)
+    if dtype is None or tf.nest.is_nested(dtype) or not x.dtype.is_floating:
+      return x
+    return tf.cast(x, dtype) if tf.as_dtype(dtype).is_floating else x
+
   def _given(self, conditional_input):
     """Returns the keyword arguments of the distribution's methods."""
     if conditional_input is None:
       return {}
-    given = {'conditional_input': tf.convert_to_tensor(conditional_input)}
+    given = {'conditional_input': self._in_dtype(conditional_input)}
     # The default of TFP drops what it does not know.
     split = getattr(self.distribution, '_kwargs_split_fn', lambda x: x)
     if not tf.nest.flatten(split(given)):
@@ -197,6 +207,14 @@ class DensityModel(PrivatelyTrained):
         'whose kwargs_split_fn passes it on to its bijector.'
       )
     return given
+
+  def get_config(self) -> dict[str, Any]:
+    """Raises a `NotImplementedError`: no `.keras` file holds a density."""
+    raise NotImplementedError(
+      f'{self.name}, a DensityModel, cannot be written to a .keras or .h5 '
+      'file, nor a model that holds it: save that as a SavedModel, or its '
+      'weights with save_weights(path).'
+    )
 
   def _log_prob_of(self, rows):
     """Returns the log-density of x, or (x, c), as Keras and plans give it."""

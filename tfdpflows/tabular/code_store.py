@@ -84,7 +84,7 @@ class CodeStore(StoredRows):
       size = os.path.getsize(self.path) // self._record.itemsize
     self.shape = (size, len(encoder.columns))
     self.digest = self._digest()
-    self._unlock = lambda: None
+    self._lock = None
 
   def __getitem__(self, which):
     if self._records is not None:
@@ -108,12 +108,17 @@ class CodeStore(StoredRows):
     return codes
 
   def hold(self, lock: int) -> None:
-    """Keeps a lock until the store is moved, discarded or forgotten.
+    """Keeps a lock until `unlock`, or the store is moved or forgotten.
 
     Args:
       lock: from `lock_folder`.
     """
-    self._unlock = weakref.finalize(self, os.close, lock)
+    self._lock = weakref.finalize(self, os.close, lock)
+
+  def unlock(self) -> None:
+    """Lets other fits read their rows to the folder."""
+    if self._lock is not None:
+      self._lock()
 
   def move(self, folder: str) -> None:
     """Moves the folder of the store to another name, in place of what is there.
@@ -124,7 +129,7 @@ class CodeStore(StoredRows):
       shutil.rmtree(folder, ignore_errors=True)
       os.rename(os.path.dirname(self.path), folder)
       self.path = os.path.join(folder, os.path.basename(self.path))
-    self._unlock()
+    self.unlock()
 
   def discard(self, work_dir: str) -> None:
     """Removes the store, unless a fit has begun with it in a folder."""
@@ -133,7 +138,7 @@ class CodeStore(StoredRows):
     folder = os.path.dirname(self.path)
     if folder != os.path.join(work_dir, ROWS):
       shutil.rmtree(folder, ignore_errors=True)
-    self._unlock()
+    self.unlock()
 
   def _digest(self):
     digest = hashlib.sha256(repr(self._record).encode())
@@ -315,6 +320,15 @@ def lock_folder(folder: str) -> int:
       'until that has ended, or choose another folder.'
     ) from error
   return lock
+
+
+def remove(folder: str) -> None:
+  """Removes a folder of rows, unless a fit is using it."""
+  if os.path.isdir(folder):
+    with contextlib.suppress(OSError):
+      lock = lock_folder(folder)
+      shutil.rmtree(folder, ignore_errors=True)
+      os.close(lock)
 
 
 def make_private(folder: str) -> None:

@@ -268,11 +268,14 @@ def _computed(table, constraint, schema, out_of_range):
     far &= ~(np.isnan(before) & np.isnan(number))
     if far.any():
       row = int(np.flatnonzero(far)[0])
+      scales = [schema[name].scale for name in constraint.parsed.names]
+      units = sorted({f'{scale.unit}s' for scale in scales if scale})
+      counted = f' (times count in {" and ".join(units)})' if units else ''
       raise values.CellError(
         field.name,
         row,
         f'the value is {_text(given.iloc[row])}, and {constraint.expression} '
-        f'is {_text(cells.iloc[row])}; change the row or the constraint, or '
-        'set out_of_range to clip.',
+        f'is {_text(cells.iloc[row])}{counted}; change the row or the '
+        'constraint, or set out_of_range to clip.',
       )
   return table.assign(**{field.name: cells})

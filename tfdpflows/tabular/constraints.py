@@ -340,6 +340,15 @@ class Computed(Constraint):
           f'is about the column {one.name!r}, which is a string or has an '
           'enum; it needs numbers, booleans or types of time'
         )
+    scales = {one.name: one.scale for one in operands if one.is_temporal}
+    for pair in self.parsed.sides:
+      units = [scales[name].unit for name in pair if name in scales]
+      if len(set(units)) > 1:
+        raise self._error(
+          f'of the column {field.name!r} takes {pair[0]!r}, counted in '
+          f'{units[0]}s, together with {pair[1]!r}, in {units[1]}s. Give both '
+          'the same type or "unit", or multiply one: a day has 1440 minutes'
+        )
 
   def to_dict(self) -> dict[str, Any]:
     """See `Constraint`."""

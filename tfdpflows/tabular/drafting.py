@@ -368,14 +368,14 @@ class _Column:
       fix = 'or make categories of it: free text is not learned'
     elif not fix and distinct:
       what = f'an identifier: {what}'
-      unit = shlex.quote(self._name)
       new = shlex.quote(f'{self._name}={{:06d}}')
-      fix = (
-        f'or --identifier={new} for new ones, or --privacy_unit={unit} if it '
-        'says whose rows are whose'
-      )
+      fix = f'or --identifier={new} for new ones'
     elif not fix:
       fix = f'or group them into at most {_MOST_CATEGORIES} categories'
+    if len(texts) < len(present) and blanks <= 0.5:
+      # Of rows that are all different none is somebody's second.
+      unit = shlex.quote(self._name)
+      fix += f', or --privacy_unit={unit} if it says whose rows are whose'
     self._find(findings, what, f'{self._drop}, {fix}')
     return None
 

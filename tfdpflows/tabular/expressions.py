@@ -30,6 +30,15 @@ _FUNCTIONS = {'abs': 1, 'floor': 1, 'min': 2, 'max': 2}
 _NAMES = {'min': 'minimum', 'max': 'maximum'}
 
 
+def _sides(node):
+  """Returns what a node adds, subtracts or compares."""
+  if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+    return node.left, node.right
+  if isinstance(node, ast.Compare):
+    return node.left, node.comparators[0]
+  return (None,)
+
+
 class Expression:
   """An arithmetic expression of columns.
 
@@ -43,6 +52,7 @@ class Expression:
 
   Attributes:
     names: names of the columns, in the order of their first occurrence.
+    sides: pairs of names that are added, subtracted or compared as they are.
 
   Raises:
     ValueError: saying what is no such expression.
@@ -84,6 +94,11 @@ class Expression:
     found = []
     self._check(self._body, found, top=True)
     self.names = tuple(dict.fromkeys(found))
+    self.sides = [
+      tuple(self._quoted.get(side.id, side.id) for side in pair)
+      for pair in map(_sides, ast.walk(self._body))
+      if all(isinstance(side, ast.Name) for side in pair)
+    ]
 
   def _error(self, problem):
     return ValueError(

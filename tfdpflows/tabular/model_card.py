@@ -185,7 +185,7 @@ def to_markdown(card: dict[str, Any], statement: str) -> str:
   lines += ['', '## Signatures', '', _USE[len(card['signatures']) > 1], '']
   # The statement has a title of its own.
   lines += [f'#{x}' if x.startswith('#') else x for x in statement.split('\n')]
-  lines += ['', '## Metrics', '']
+  lines += ['', '## Metrics', '', _METRICS, '']
   lines += [
     f'- {_cell(str(name))}: {value}'
     for name, value in (card['metrics'] or {'none given': '-'}).items()
@@ -194,6 +194,10 @@ def to_markdown(card: dict[str, Any], statement: str) -> str:
   return '\n'.join(lines) + '\n'
 
 
+_METRICS = (
+  'Given by whoever exported the model, and no part of what the statement '
+  'claims unless it lists their release.'
+)
 _SAMPLE = (
   '`sample(num_rows, seed)` draws rows, one tensor for each column of the '
   'table above.'

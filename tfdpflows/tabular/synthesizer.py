@@ -370,9 +370,11 @@ class TabularSynthesizer:
         overwrite,
         team,
       )
-    except ValueError:
-      if isinstance(table, code_store.CodeStore) and work_dir is not None:
-        table.discard(os.fspath(work_dir))
+    except BaseException as error:
+      if isinstance(table, code_store.CodeStore):
+        if work_dir is not None and isinstance(error, ValueError):
+          table.discard(os.fspath(work_dir))
+        table.unlock()
       raise
     logging.info(
       'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g (%s).'
