@@ -24,7 +24,7 @@ from absl import app, flags, logging
 from sklearn import datasets as sklearn_datasets
 
 import tfdpflows
-from experiments import density_datasets, pate_data
+from experiments import density_datasets, flag_values, pate_data
 from experiments.results_file import ResultsFile
 from tfdpflows import _keras, flows, gradients
 
@@ -258,9 +258,7 @@ def _train(
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   run(
     options.tasks,
     epsilons=[float(epsilon) for epsilon in options.epsilon],

@@ -22,7 +22,7 @@ import time
 import numpy as np
 from absl import app, flags
 
-from experiments import datasets
+from experiments import datasets, flag_values
 from experiments.results_file import ResultsFile
 from tfdpflows.tabular import TabularSynthesizer
 from tfdpflows.tabular.raw_values import RawTable
@@ -204,9 +204,7 @@ def _difference(synthesizer, raw, rows, found, function, size):
 
 def main(argv):
   """Runs what the flags ask for and prints a line for each function."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     results = run(
       options.dataset,

@@ -21,7 +21,7 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import expm_auc, expm_methods, physionet
+from experiments import expm_auc, expm_methods, flag_values, physionet
 from experiments.results_file import ResultsFile
 
 _KEYS = ('model', 'task', 'method', 'loss', 'round')
@@ -172,9 +172,7 @@ def read_settings(path):
 
 def main(argv):
   """Runs what the flags ask for and prints the medians."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     results = run(
       options.model,

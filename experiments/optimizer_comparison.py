@@ -18,6 +18,7 @@ import itertools
 import tensorflow as tf
 from absl import app, flags
 
+from experiments import flag_values
 from experiments.banded_noise import BATCH, DELTA, STEPS, TASKS, run_best
 from experiments.results_file import ResultsFile
 from tfdpflows import optimizers
@@ -117,9 +118,7 @@ def run(
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   run(
     options.tasks,
     epsilons=[float(epsilon) for epsilon in options.epsilon],

@@ -6,7 +6,9 @@ import json
 import pathlib
 
 import numpy as np
-from absl import app, flags
+from absl import flags
+
+from experiments import flag_values
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -49,9 +51,7 @@ def main(argv, name, script, section):
     script: see there.
     section: function of the folder that the flags name, that returns it.
   """
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   path = pathlib.Path(options.document)
   text = path.read_text() if path.exists() else '# Results'
   found = section(options.folder)

@@ -22,7 +22,7 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import datasets, synthesis_scores
+from experiments import datasets, flag_values, synthesis_scores
 from experiments.run_record import command_line, versions, write_json
 
 _GANS = ('dpgan', 'pategan')
@@ -301,9 +301,7 @@ def _mean_and_std(numbers):
 
 def main(argv):
   """Runs what the flags ask for and prints the summary."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     hyperparameters = json.loads(options.hyperparameters)
   except json.JSONDecodeError as error:

@@ -20,7 +20,7 @@ import numpy as np
 from absl import app, flags, logging
 from sklearn import metrics
 
-from experiments import logistic_data
+from experiments import flag_values, logistic_data
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting, mechanisms, tuning
 from tfdpflows.models.dp_logistic_regression import DPLogisticRegression
@@ -153,9 +153,7 @@ def _auc(model, rows):
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   run(
     options.datasets,
     epsilons=[float(epsilon) for epsilon in options.epsilon],

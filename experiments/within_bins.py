@@ -15,7 +15,7 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import table_defaults
+from experiments import flag_values, table_defaults
 from experiments.results_file import ResultsFile
 from tfdpflows import evaluation
 from tfdpflows.tabular import TabularSynthesizer
@@ -90,9 +90,7 @@ def _fit(table, key, smoke):
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   run(
     options.tables,
     epsilons=[float(epsilon) for epsilon in options.epsilon],
