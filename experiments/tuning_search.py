@@ -17,7 +17,7 @@ import time
 
 import dp_accounting
 import numpy as np
-from absl import app, flags, logging
+from absl import app, logging
 from sklearn import metrics
 
 from experiments import flag_values, logistic_data
@@ -153,24 +153,9 @@ def _auc(model, rows):
 
 def main(argv):
   """Runs what the flags ask for."""
-  options = flag_values.read(argv)
-  run(
-    options.datasets,
-    epsilons=[float(epsilon) for epsilon in options.epsilon],
-    seeds=[int(seed) for seed in options.seeds],
-    output=options.output,
-    smoke=options.smoke,
-  )
-
-
-def _define_flags():
-  flags.DEFINE_list('datasets', ['adult'], 'Data sets, comma-separated.')
-  flags.DEFINE_list('epsilon', [str(e) for e in EPSILONS], 'Budgets.')
-  flags.DEFINE_list('seeds', ['0'], 'Seeds.')
-  flags.DEFINE_string('output', None, 'JSON file of results.')
-  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
+  flag_values.run_all(argv, run, 'datasets')
 
 
 if __name__ == '__main__':
-  _define_flags()
+  flag_values.define('datasets', ['adult'], EPSILONS)
   app.run(main)
