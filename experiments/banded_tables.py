@@ -5,8 +5,6 @@ python -m experiments.banded_tables
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import banded_noise, results_document
 from experiments.results_document import markdown_table, mean_cell
 
@@ -79,9 +77,4 @@ def best_rate(runs):
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv, 'banded', 'experiments/banded_tables.py', section
-    )
-  )
+  results_document.run('banded', 'experiments/banded_tables.py', section)

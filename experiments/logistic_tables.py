@@ -9,7 +9,6 @@ import json
 import pathlib
 
 import numpy as np
-from absl import app
 
 from experiments import results_document
 from experiments.logistic_regression import ALL, AMP, NOT_PRIVATE, chosen
@@ -85,13 +84,5 @@ def _line(cells):
   return f'| {" | ".join(cells)} |'
 
 
-def main(argv):
-  """Puts the tables into RESULTS.md."""
-  results_document.main(
-    argv, 'logistic', 'experiments/logistic_tables.py', section
-  )
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('logistic', 'experiments/logistic_tables.py', section)

@@ -5,8 +5,6 @@ python -m experiments.optimizer_tables
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import results_document
 from experiments.banded_tables import best_rate
 from experiments.results_document import markdown_table, mean_cell
@@ -65,9 +63,4 @@ def _table(runs):
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv, 'optimizers', 'experiments/optimizer_tables.py', section
-    )
-  )
+  results_document.run('optimizers', 'experiments/optimizer_tables.py', section)

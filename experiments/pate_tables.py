@@ -9,7 +9,6 @@ import json
 import pathlib
 
 import numpy as np
-from absl import app
 
 from experiments import pate_sweeps_figure, results_document
 
@@ -275,11 +274,5 @@ def _load(folder, name):
   return None if found['smoke'] or not found['runs'] else found
 
 
-def main(argv):
-  """Writes the section."""
-  results_document.main(argv, 'pate', 'experiments/pate_tables.py', section)
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('pate', 'experiments/pate_tables.py', section)

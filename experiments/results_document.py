@@ -6,7 +6,7 @@ import json
 import pathlib
 
 import numpy as np
-from absl import flags
+from absl import app, flags
 
 from experiments import flag_values
 
@@ -56,6 +56,12 @@ def main(argv, name, script, section):
   text = path.read_text() if path.exists() else '# Results'
   found = section(options.folder)
   path.write_text(replace_section(text, name, script, found))
+
+
+def run(name, script, section):
+  """Runs a binary that writes a section, and nothing else; see `main`."""
+  define_flags()
+  app.run(lambda argv: main(argv, name, script, section))
 
 
 def replace_section(text, name, script, section):

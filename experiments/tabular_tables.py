@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from absl import app
 
 from experiments import public_tables, results_document
 from experiments.results_document import (
@@ -303,13 +302,5 @@ def _method(content):
   return content.get('method', 'flow')
 
 
-def main(argv):
-  """Writes the section."""
-  results_document.main(
-    argv, 'tabular', 'experiments/tabular_tables.py', section
-  )
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('tabular', 'experiments/tabular_tables.py', section)

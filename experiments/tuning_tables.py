@@ -6,7 +6,6 @@ python -m experiments.tuning_tables
 from __future__ import annotations
 
 import numpy as np
-from absl import app
 
 from experiments import results_document
 from experiments.results_document import markdown_table, mean_cell
@@ -72,9 +71,4 @@ def _table(runs):
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv, 'tuning', 'experiments/tuning_tables.py', section
-    )
-  )
+  results_document.run('tuning', 'experiments/tuning_tables.py', section)

@@ -5,8 +5,6 @@ python -m experiments.within_bins_tables
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import results_document
 from experiments.results_document import markdown_table, mean_cell
 
@@ -60,9 +58,6 @@ def _table(runs):
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv, 'within bins', 'experiments/within_bins_tables.py', section
-    )
+  results_document.run(
+    'within bins', 'experiments/within_bins_tables.py', section
   )
