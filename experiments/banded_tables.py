@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from experiments import banded_noise, results_document
 from experiments.results_document import markdown_table, mean_cell
+from experiments.results_file import grouped
 
 _TEXT = (
   'A classifier of images (MNIST, one hidden layer of 128 units, SGD; accuracy '
@@ -27,10 +28,8 @@ def section(folder):
     parts.append(
       _TEXT.format(**{k: content[k] for k in ('steps', 'batch', 'delta')})
     )
-    runs = content['runs']
-    for task in dict.fromkeys(run['task'] for run in runs):
-      parts.append(f'### {task}')
-      parts.append(_table([run for run in runs if run['task'] == task]))
+    for task, runs in grouped(content['runs'], 'task').items():
+      parts += [f'### {task}', _table(runs)]
   return '\n\n'.join(parts)
 
 
@@ -38,14 +37,10 @@ def _table(runs):
   lines = [
     ['epsilon', 'noise', 'bands', 'noise in sums', 'learning rate', 'score']
   ]
-  for epsilon in sorted({run['epsilon'] for run in runs}):
+  for epsilon, same in sorted(grouped(runs, 'epsilon').items()):
+    groups = grouped(same, 'noise')
     for noise in banded_noise.NOISE:
-      found = [
-        run
-        for run in runs
-        if (run['epsilon'], run['noise']) == (epsilon, noise)
-      ]
-      chosen, _, scores = best_rate(found)
+      chosen, _, scores = best_rate(groups[noise])
       lines.append(
         [
           f'{epsilon:g}',

@@ -8,6 +8,7 @@ from __future__ import annotations
 from experiments import results_document
 from experiments.banded_tables import best_rate
 from experiments.results_document import markdown_table, mean_cell
+from experiments.results_file import grouped
 
 _TEXT = (
   'A classifier of images (MNIST, one hidden layer of 128 units; accuracy on '
@@ -37,15 +38,8 @@ def section(folder):
 
 def _table(runs):
   lines = [['task', 'epsilon', 'optimizer', 'learning rate', 'seeds', 'score']]
-  for task, epsilon, optimizer in dict.fromkeys(
-    (run['task'], run['epsilon'], run['optimizer']) for run in runs
-  ):
-    found = [
-      run
-      for run in runs
-      if (run['task'], run['epsilon'], run['optimizer'])
-      == (task, epsilon, optimizer)
-    ]
+  groups = grouped(runs, 'task', 'epsilon', 'optimizer')
+  for (task, epsilon, optimizer), found in groups.items():
     chosen, tried, scores = best_rate(found)
     rate = chosen['learning_rate']
     mark = '*' if rate in (min(tried), max(tried)) else ''

@@ -23,6 +23,7 @@ import numpy as np
 from absl import app, flags, logging
 
 from experiments import datasets, flag_values, synthesis_scores
+from experiments.results_file import grouped
 from experiments.run_record import command_line, versions, write_json
 
 _GANS = ('dpgan', 'pategan')
@@ -169,8 +170,7 @@ def summarize(runs):
   0.85
   """
   summary = []
-  for epsilon in dict.fromkeys(run['epsilon'] for run in runs):
-    same = [run for run in runs if run['epsilon'] == epsilon]
+  for epsilon, same in grouped(runs, 'epsilon').items():
     spent = [run['epsilon_spent'] for run in same]
     entry = {
       'epsilon': epsilon,

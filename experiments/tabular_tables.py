@@ -19,6 +19,7 @@ from experiments.results_document import (
   markdown_table,
   mean_cell,
 )
+from experiments.results_file import grouped
 
 # What "no privacy" is run as: noise that nobody can see, clipping as ever.
 NOT_PRIVATE = 1e6
@@ -223,8 +224,7 @@ def _dataset(dataset, found):
 def _lines(content):
   """A line for each epsilon of one file."""
   lines = []
-  for epsilon in sorted({run['epsilon'] for run in content['runs']}):
-    runs = [run for run in content['runs'] if run['epsilon'] == epsilon]
+  for epsilon, runs in sorted(grouped(content['runs'], 'epsilon').items()):
     line = [_name(content), _epsilon(epsilon), str(len(runs))]
     line += [
       mean_cell(run['scores'].get(name) for run in runs) for name in METRICS
@@ -248,14 +248,8 @@ def _lines(content):
 def _task_lines(content):
   """A line for each epsilon whose runs were tried at other tasks too."""
   lines = []
-  for epsilon in sorted({run['epsilon'] for run in content['runs']}):
-    runs = [
-      run
-      for run in content['runs']
-      if run['epsilon'] == epsilon and 'tasks' in run
-    ]
-    if not runs:
-      continue
+  tried = [run for run in content['runs'] if 'tasks' in run]
+  for epsilon, runs in sorted(grouped(tried, 'epsilon').items()):
     cells = [
       mean_cell((run['tasks'].get(name) for run in runs), digits)
       for name, digits in (

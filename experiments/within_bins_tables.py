@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from experiments import results_document
 from experiments.results_document import markdown_table, mean_cell
+from experiments.results_file import grouped
 
 _SCORES = {
   'nats': ('nats', 2),
@@ -38,10 +39,8 @@ def section(folder):
 def _table(runs):
   names = [name for name, _ in _SCORES.values()]
   lines = [['table', 'rows x columns', 'epsilon', 'within bins', *names]]
-  settings = ('table', 'epsilon', 'within')
-  for setting in dict.fromkeys(tuple(r[k] for k in settings) for r in runs):
-    found = [r for r in runs if tuple(r[k] for k in settings) == setting]
-    table, epsilon, within = setting
+  groups = grouped(runs, 'table', 'epsilon', 'within')
+  for (table, epsilon, within), found in groups.items():
     lines.append(
       [
         table,
