@@ -26,6 +26,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
+from experiments import flag_values
 from experiments.run_record import command_line, versions, write_json
 from tfdpflows import accounting
 
@@ -333,9 +334,7 @@ def _even(last, points):
 
 def main(argv):
   """Runs what the flags ask for and prints the last value of each line."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   results = run(
     options.output,
     options.plot,

@@ -31,6 +31,7 @@ from experiments import (
   density_binary,
   density_datasets,
   density_methods,
+  flag_values,
 )
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting, flows, models, pate
@@ -299,9 +300,7 @@ _METHODS = {
 
 def main(argv):
   """Runs what the flags ask for and prints it."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     results = run(
       options.parts,

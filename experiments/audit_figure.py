@@ -9,6 +9,7 @@ import dp_accounting
 from absl import app, flags
 from matplotlib.figure import Figure
 
+from experiments import flag_values
 from tfdpflows import accounting, audit
 
 DELTA = 1e-5
@@ -60,9 +61,8 @@ def draw(num_runs=20_000, seed=0, cases=CASES):
 
 def main(argv):
   """Writes the figure."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  draw(flags.FLAGS.num_runs).savefig(flags.FLAGS.output, dpi=110)
+  options = flag_values.read(argv)
+  draw(options.num_runs).savefig(options.output, dpi=110)
 
 
 if __name__ == '__main__':

@@ -5,8 +5,6 @@ python -m experiments.audit_tables
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import audit_fits, results_document
 from experiments.results_document import markdown_table, mean_cell
 
@@ -133,12 +131,5 @@ def fits_table(runs):
   return f'### Whole fits\n\n{text}\n\n{table}'
 
 
-def main(argv):
-  """Writes the section into the document."""
-  script = 'experiments/audit_tables.py'
-  results_document.main(argv, 'audits', script, section)
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('audits', 'experiments/audit_tables.py', section)

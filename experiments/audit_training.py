@@ -35,6 +35,7 @@ from absl import app, flags, logging
 from matplotlib.figure import Figure
 
 import tfdpflows
+from experiments import flag_values
 from experiments.results_file import ResultsFile
 from tfdpflows import audit
 
@@ -418,9 +419,7 @@ _PLANS = {'white_box': _white_boxes, 'one_run': _one_runs, 'lira': _liras}
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   run(
     options.parts,
     num_runs=options.num_runs,

@@ -20,11 +20,11 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from absl import app, flags, logging
+from absl import app, logging
 from sklearn import datasets as sklearn_datasets
 
 import tfdpflows
-from experiments import density_datasets, pate_data
+from experiments import density_datasets, flag_values, pate_data
 from experiments.results_file import ResultsFile
 from tfdpflows import _keras, flows, gradients
 
@@ -258,26 +258,9 @@ def _train(
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  run(
-    options.tasks,
-    epsilons=[float(epsilon) for epsilon in options.epsilon],
-    seeds=[int(seed) for seed in options.seeds],
-    output=options.output,
-    smoke=options.smoke,
-  )
-
-
-def _define_flags():
-  flags.DEFINE_list('tasks', ['mnist', 'lifesci'], 'Tasks, comma-separated.')
-  flags.DEFINE_list('epsilon', [str(e) for e in EPSILONS], 'Budgets.')
-  flags.DEFINE_list('seeds', ['0'], 'Seeds.')
-  flags.DEFINE_string('output', None, 'JSON file of results.')
-  flags.DEFINE_bool('smoke', False, 'A quick run of few steps.')
+  flag_values.run_all(argv, run, 'tasks')
 
 
 if __name__ == '__main__':
-  _define_flags()
+  flag_values.define('tasks', ['mnist', 'lifesci'], EPSILONS)
   app.run(main)

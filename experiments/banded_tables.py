@@ -5,10 +5,9 @@ python -m experiments.banded_tables
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import banded_noise, results_document
 from experiments.results_document import markdown_table, mean_cell
+from experiments.results_file import grouped
 
 _TEXT = (
   'A classifier of images (MNIST, one hidden layer of 128 units, SGD; accuracy '
@@ -29,10 +28,8 @@ def section(folder):
     parts.append(
       _TEXT.format(**{k: content[k] for k in ('steps', 'batch', 'delta')})
     )
-    runs = content['runs']
-    for task in dict.fromkeys(run['task'] for run in runs):
-      parts.append(f'### {task}')
-      parts.append(_table([run for run in runs if run['task'] == task]))
+    for task, runs in grouped(content['runs'], 'task').items():
+      parts += [f'### {task}', _table(runs)]
   return '\n\n'.join(parts)
 
 
@@ -40,14 +37,10 @@ def _table(runs):
   lines = [
     ['epsilon', 'noise', 'bands', 'noise in sums', 'learning rate', 'score']
   ]
-  for epsilon in sorted({run['epsilon'] for run in runs}):
+  for epsilon, same in sorted(grouped(runs, 'epsilon').items()):
+    groups = grouped(same, 'noise')
     for noise in banded_noise.NOISE:
-      found = [
-        run
-        for run in runs
-        if (run['epsilon'], run['noise']) == (epsilon, noise)
-      ]
-      chosen, _, scores = best_rate(found)
+      chosen, _, scores = best_rate(groups[noise])
       lines.append(
         [
           f'{epsilon:g}',
@@ -79,9 +72,4 @@ def best_rate(runs):
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv, 'banded', 'experiments/banded_tables.py', section
-    )
-  )
+  results_document.run('banded', 'experiments/banded_tables.py', section)

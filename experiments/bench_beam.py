@@ -20,6 +20,7 @@ import time
 
 from absl import app, flags
 
+from experiments import flag_values
 from experiments.results_file import ResultsFile
 from tfdpflows.tabular import TableSchema, beam_encoding, code_store, sources
 
@@ -83,9 +84,7 @@ def run(data, schema, *, workers=(1, 4), files=None, output=None):
 
 def main(argv):
   """Runs what the flags ask for and prints a line for each."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   results = run(
     options.data,
     TableSchema.from_json(options.schema),

@@ -22,7 +22,7 @@ import time
 import numpy as np
 from absl import app, flags
 
-from experiments import datasets
+from experiments import datasets, flag_values
 from experiments.results_file import ResultsFile
 from tfdpflows.tabular import TabularSynthesizer
 from tfdpflows.tabular.raw_values import RawTable
@@ -30,7 +30,8 @@ from tfdpflows.tabular.raw_values import RawTable
 SIZES = (1, 1024, 100_000)
 _SEED = 5
 _KEYS = ('dataset', 'function', 'size')
-_SERVER = """
+# Begins a program: it has none of what made a model.
+BLOCKED = """
 import sys
 
 class Blocked:
@@ -40,6 +41,8 @@ class Blocked:
       raise ImportError(f'{name} is blocked')
 
 sys.meta_path.insert(0, Blocked())
+"""
+_SERVER = """
 import json, resource, time
 import numpy as np
 import tensorflow as tf
@@ -154,7 +157,7 @@ def _serve(path, folder, sizes, repeats):
     [
       sys.executable,
       '-c',
-      _SERVER,
+      BLOCKED + _SERVER,
       path,
       os.path.join(folder, 'rows.npz'),
       os.path.join(folder, 'found.npz'),
@@ -204,9 +207,7 @@ def _difference(synthesizer, raw, rows, found, function, size):
 
 def main(argv):
   """Runs what the flags ask for and prints a line for each function."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     results = run(
       options.dataset,

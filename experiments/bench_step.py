@@ -33,6 +33,7 @@ from experiments import (
   bench_step_peers,
   bench_step_report,
   bench_step_sweeps,
+  flag_values,
 )
 from experiments.bench_accounting import processor
 from experiments.bench_step_timing import interleave, summarize
@@ -202,8 +203,7 @@ def _progress(line):
 
 
 def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  flag_values.read(argv)
   if FLAGS.export_hlo:
     if FLAGS.smoke:
       small = {'models': ['maf'], 'shapes': SMALL}

@@ -24,7 +24,7 @@ import tempfile
 
 from absl import app, flags
 
-from experiments import scale
+from experiments import flag_values, scale
 from experiments.results_file import ResultsFile
 from tfdpflows.tabular import sinks
 
@@ -182,9 +182,7 @@ def ratios(content):
 
 def main(argv):
   """Runs what the flags ask for and prints a line for each case."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   content = run(
     rows=options.rows,
     rounds=options.rounds,

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from absl import app, flags
 
-from experiments import public_tables
+from experiments import flag_values, public_tables
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.table import write_table
 
@@ -185,9 +185,8 @@ def write_files(name, output_dir):
 
 def main(argv):
   """Writes the data set that the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  name, output_dir = flags.FLAGS.table, flags.FLAGS.output_dir
+  options = flag_values.read(argv)
+  name, output_dir = options.table, options.output_dir
   target = write_files(name, output_dir)
   print(
     f'Wrote train.csv, holdout.csv and schema.json of {name} to {output_dir}; '

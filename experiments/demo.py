@@ -16,7 +16,7 @@ import time
 
 from absl import app, flags
 
-from experiments import datasets
+from experiments import datasets, flag_values
 from tfdpflows import cli
 
 
@@ -112,9 +112,7 @@ def run(output_dir, *, epsilon=1.0, delta=1e-5, num_rows=None, seed=None):
 
 def main(argv):
   """Runs the demonstration with the flags of the command line."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  values = flags.FLAGS
+  values = flag_values.read(argv)
   seconds = run(
     values.output_dir,
     epsilon=values.epsilon,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from experiments import density_datasets
+from experiments import density_datasets, flag_values
 from experiments.results_file import ResultsFile
 from tfdpflows._keras import keras
 
@@ -110,9 +110,7 @@ def main(argv, run, lines, names=('dataset', 'splits')):
     lines: function of what it returns, that yields lines to print.
     names: flags besides those that every density experiment has.
   """
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   arguments = {name: getattr(options, name) for name in names}
   if 'splits' in arguments:
     arguments['splits'] = [int(split) for split in arguments['splits']]

@@ -21,6 +21,7 @@ import numpy as np
 from absl import app, flags
 
 from experiments import density_binary, density_fitting, density_methods
+from experiments.results_file import grouped
 
 BASELINES = ('full Gaussian', 'full Gaussian, pld')
 EPSILONS = (0.2, 0.5, 1.0, 2.0, 4.0)
@@ -119,15 +120,9 @@ def summarize(runs):
   1.0
   """
   summary = []
-  for method, epsilon in dict.fromkeys(
-    (r['method'], r['epsilon']) for r in runs
-  ):
-    of = lambda m, e: {
-      r['split']: r['log_prob']
-      for r in runs
-      if (r['method'], r['epsilon']) == (m, e)
-    }
-    same = [r for r in runs if (r['method'], r['epsilon']) == (method, epsilon)]
+  groups = grouped(runs, 'method', 'epsilon')
+  of = lambda *key: {r['split']: r['log_prob'] for r in groups.get(key, [])}
+  for (method, epsilon), same in groups.items():
     values = of(method, epsilon)
     entry = {
       'method': method,

@@ -27,6 +27,7 @@ from experiments import (
   expm_auc,
   expm_methods,
   expm_timing,
+  flag_values,
   logistic_data,
   physionet,
 )
@@ -232,9 +233,7 @@ def draw(content):
 
 def main(argv):
   """Runs what the flags ask for, prints the attacks and draws."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   settings = None
   if options.settings:
     with open(options.settings, encoding='utf-8') as file:

@@ -25,7 +25,7 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import expm_methods, physionet
+from experiments import expm_methods, flag_values, physionet
 from experiments.results_file import ResultsFile
 
 # Where settings are chosen; other budgets take those of the nearest one.
@@ -291,9 +291,7 @@ _NAMES = {
 
 def main(argv):
   """Runs what the flags ask for, prints the medians and draws."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     results = run(
       options.models,

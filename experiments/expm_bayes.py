@@ -21,7 +21,13 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import expm_auc, expm_methods, expm_timing, physionet
+from experiments import (
+  expm_auc,
+  expm_methods,
+  expm_timing,
+  flag_values,
+  physionet,
+)
 from experiments.results_file import ResultsFile
 
 EPSILONS = (0.001, 0.01, 0.1, 1.0)
@@ -214,9 +220,7 @@ def draw(runs):
 
 def main(argv):
   """Runs what the flags ask for, prints and draws."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     results = run(
       options.model,

@@ -6,7 +6,6 @@ python -m experiments.expm_tables
 from __future__ import annotations
 
 import numpy as np
-from absl import app
 
 from experiments import expm_attacks, expm_auc, expm_timing, results_document
 from experiments.results_document import markdown_table
@@ -266,12 +265,5 @@ def _of(runs, part, method, epsilon):
   return [r for r in runs if (r['part'], r['method'], r['epsilon']) == wanted]
 
 
-def main(argv):
-  """Writes the section into the document."""
-  script = 'experiments/expm_tables.py'
-  results_document.main(argv, 'expm', script, section)
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('expm', 'experiments/expm_tables.py', section)

@@ -21,8 +21,8 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import expm_auc, expm_methods, physionet
-from experiments.results_file import ResultsFile
+from experiments import expm_auc, expm_methods, flag_values, physionet
+from experiments.results_file import ResultsFile, grouped
 
 _KEYS = ('model', 'task', 'method', 'loss', 'round')
 # Method and loss; ExpM+NF has one loss.
@@ -136,8 +136,7 @@ def summarize(runs):
   """
   found = []
   names = 'model', 'task', 'method', 'loss'
-  for key in dict.fromkeys(tuple(run[n] for n in names) for run in runs):
-    same = [run for run in runs if tuple(run[n] for n in names) == key]
+  for key, same in grouped(runs, *names).items():
     seconds = [run['seconds'] for run in same]
     median = lambda values: float(np.median(list(values)))
     found.append(
@@ -172,9 +171,7 @@ def read_settings(path):
 
 def main(argv):
   """Runs what the flags ask for and prints the medians."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     results = run(
       options.model,

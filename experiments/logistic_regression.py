@@ -29,7 +29,7 @@ from absl import app, flags, logging
 from scipy import optimize, special, stats
 from sklearn import linear_model, metrics
 
-from experiments import logistic_data
+from experiments import flag_values, logistic_data
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting
 from tfdpflows.models.dp_logistic_regression import (
@@ -296,9 +296,7 @@ def amp_noise(epsilon, ratio):
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   part = options.part
   datasets = options.datasets or (
     logistic_data.CHOICE if part == 'choice' else logistic_data.JUDGED

@@ -9,10 +9,10 @@ import json
 import pathlib
 
 import numpy as np
-from absl import app
 
 from experiments import results_document
 from experiments.logistic_regression import ALL, AMP, NOT_PRIVATE, chosen
+from experiments.results_file import grouped
 
 _NAMES = {AMP: 'AMP, calibrated as by Redberg et al. 2023'}
 _TEXT = (
@@ -33,8 +33,7 @@ def section(folder):
   if not content.get('runs') or content['smoke']:
     return lines[0]
   lines += ['', _TEXT]
-  for dataset in dict.fromkeys(run['dataset'] for run in content['runs']):
-    runs = [run for run in content['runs'] if run['dataset'] == dataset]
+  for dataset, runs in grouped(content['runs'], 'dataset').items():
     lines += ['', f'### {dataset}', '', *table(runs)]
   choice = pathlib.Path(folder) / 'logistic_choice.json'
   if choice.exists():
@@ -85,13 +84,5 @@ def _line(cells):
   return f'| {" | ".join(cells)} |'
 
 
-def main(argv):
-  """Puts the tables into RESULTS.md."""
-  results_document.main(
-    argv, 'logistic', 'experiments/logistic_tables.py', section
-  )
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('logistic', 'experiments/logistic_tables.py', section)

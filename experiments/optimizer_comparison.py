@@ -16,8 +16,9 @@ from __future__ import annotations
 import itertools
 
 import tensorflow as tf
-from absl import app, flags
+from absl import app
 
+from experiments import flag_values
 from experiments.banded_noise import BATCH, DELTA, STEPS, TASKS, run_best
 from experiments.results_file import ResultsFile
 from tfdpflows import optimizers
@@ -117,26 +118,9 @@ def run(
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  run(
-    options.tasks,
-    epsilons=[float(epsilon) for epsilon in options.epsilon],
-    seeds=[int(seed) for seed in options.seeds],
-    output=options.output,
-    smoke=options.smoke,
-  )
-
-
-def _define_flags():
-  flags.DEFINE_list('tasks', ['mnist', 'lifesci'], 'Tasks, comma-separated.')
-  flags.DEFINE_list('epsilon', [str(e) for e in EPSILONS], 'Budgets.')
-  flags.DEFINE_list('seeds', ['0'], 'Seeds.')
-  flags.DEFINE_string('output', None, 'JSON file of results.')
-  flags.DEFINE_bool('smoke', False, 'A quick run of few steps.')
+  flag_values.run_all(argv, run, 'tasks')
 
 
 if __name__ == '__main__':
-  _define_flags()
+  flag_values.define('tasks', ['mnist', 'lifesci'], EPSILONS)
   app.run(main)

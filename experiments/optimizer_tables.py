@@ -5,11 +5,10 @@ python -m experiments.optimizer_tables
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import results_document
 from experiments.banded_tables import best_rate
 from experiments.results_document import markdown_table, mean_cell
+from experiments.results_file import grouped
 
 _TEXT = (
   'A classifier of images (MNIST, one hidden layer of 128 units; accuracy on '
@@ -39,15 +38,8 @@ def section(folder):
 
 def _table(runs):
   lines = [['task', 'epsilon', 'optimizer', 'learning rate', 'seeds', 'score']]
-  for task, epsilon, optimizer in dict.fromkeys(
-    (run['task'], run['epsilon'], run['optimizer']) for run in runs
-  ):
-    found = [
-      run
-      for run in runs
-      if (run['task'], run['epsilon'], run['optimizer'])
-      == (task, epsilon, optimizer)
-    ]
+  groups = grouped(runs, 'task', 'epsilon', 'optimizer')
+  for (task, epsilon, optimizer), found in groups.items():
     chosen, tried, scores = best_rate(found)
     rate = chosen['learning_rate']
     mark = '*' if rate in (min(tried), max(tried)) else ''
@@ -65,9 +57,4 @@ def _table(runs):
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv, 'optimizers', 'experiments/optimizer_tables.py', section
-    )
-  )
+  results_document.run('optimizers', 'experiments/optimizer_tables.py', section)

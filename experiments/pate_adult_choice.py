@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import pate_data, pate_students
+from experiments import flag_values, pate_data, pate_students
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting, pate
 
@@ -115,10 +115,9 @@ def _student(pool, yes, teachers, queries, scale, test_x, test_y, seed):
 
 def main(argv):
   """Runs it and prints the means over the splits."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
+  options = flag_values.read(argv)
   try:
-    results = run(output=flags.FLAGS.output)
+    results = run(output=options.output)
   except FileNotFoundError as error:
     print(f'Skipped: {error}')
     return

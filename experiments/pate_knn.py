@@ -20,7 +20,7 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import pate_data, pate_students
+from experiments import flag_values, pate_data, pate_students
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting, pate
 from tfdpflows.randomness import Randomness
@@ -185,9 +185,7 @@ def summary(content):
 
 def main(argv):
   """Runs what the flags ask for and prints it."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   numbers = lambda texts, kind: [kind(text) for text in texts]
   try:
     results = run(

@@ -22,7 +22,7 @@ import dp_accounting
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import pate_data
+from experiments import flag_values, pate_data
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting, pate
 from tfdpflows.randomness import Randomness
@@ -310,9 +310,7 @@ STUDENTS = {'digits': _spread, 'mnist': _spread, 'adult': _logistic}
 
 def main(argv):
   """Runs what the flags ask for and prints it."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   numbers = lambda texts: [int(text) for text in texts]
   try:
     results = run(

@@ -13,7 +13,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments import results_document
+from experiments import flag_values, results_document
 
 
 def draw(results):
@@ -86,11 +86,10 @@ def _line(axes, runs, x, y, label):
 
 def main(argv):
   """Draws the figure."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  with open(flags.FLAGS.results, encoding='utf-8') as file:
+  options = flag_values.read(argv)
+  with open(options.results, encoding='utf-8') as file:
     results = json.load(file)
-  draw(results).savefig(flags.FLAGS.output, dpi=100)
+  draw(results).savefig(options.output, dpi=100)
 
 
 def _define_flags():

@@ -9,9 +9,9 @@ import json
 import pathlib
 
 import numpy as np
-from absl import app
 
 from experiments import pate_sweeps_figure, results_document
+from experiments.results_file import grouped
 
 _NAMES = {
   'lnmax': 'LNMax',
@@ -109,8 +109,8 @@ def _students(dataset, found):
   ]
   keys = ('mechanism', 'num_queries', 'num_teachers', 'epsilon', 'agreement')
   runs = found['runs']
-  for key in sorted({tuple(run[k] for k in keys) for run in runs}, key=str):
-    same = [run for run in runs if tuple(run[k] for k in keys) == key]
+  groups = grouped(runs, *keys)
+  for key, same in sorted(groups.items(), key=lambda group: str(group[0])):
     answers = f'{np.mean([run["answers"] for run in same]):.0f}'
     name = _NAMES[key[0]]
     if key[0] == 'confident':
@@ -198,8 +198,7 @@ def _neighbors(found):
   ]
   keys = ('sampling_probability', 'num_neighbors', 'num_queries', 'epsilon')
   runs = found['runs']
-  for key in sorted({tuple(run[k] for k in keys) for run in runs}):
-    same = [run for run in runs if tuple(run[k] for k in keys) == key]
+  for key, same in sorted(grouped(runs, *keys).items()):
     lines.append(
       [
         'all rows' if key[0] == 1 else f'samples of {key[0]:.0%}',
@@ -244,8 +243,8 @@ def _voting(found):
     if not runs:
       continue
     lines = [[what, *(f'{x:g}' for x in runs[0][name])]]
-    for method in dict.fromkeys(run['method'] for run in runs):
-      same = [run['correct'] for run in runs if run['method'] == method]
+    for method, found_of in grouped(runs, 'method').items():
+      same = [run['correct'] for run in found_of]
       lines.append(
         [
           method,
@@ -275,11 +274,5 @@ def _load(folder, name):
   return None if found['smoke'] or not found['runs'] else found
 
 
-def main(argv):
-  """Writes the section."""
-  results_document.main(argv, 'pate', 'experiments/pate_tables.py', section)
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('pate', 'experiments/pate_tables.py', section)

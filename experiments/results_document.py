@@ -8,6 +8,8 @@ import pathlib
 import numpy as np
 from absl import app, flags
 
+from experiments import flag_values
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -49,13 +51,17 @@ def main(argv, name, script, section):
     script: see there.
     section: function of the folder that the flags name, that returns it.
   """
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   path = pathlib.Path(options.document)
   text = path.read_text() if path.exists() else '# Results'
   found = section(options.folder)
   path.write_text(replace_section(text, name, script, found))
+
+
+def run(name, script, section):
+  """Runs a binary that writes a section, and nothing else; see `main`."""
+  define_flags()
+  app.run(lambda argv: main(argv, name, script, section))
 
 
 def replace_section(text, name, script, section):

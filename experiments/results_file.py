@@ -72,6 +72,25 @@ class ResultsFile:
     return all(run[name] == key[name] for name in self._keys)
 
 
+def grouped(runs, *names):
+  """Returns a dict of lists of runs, by the values that they have of names.
+
+  Args:
+    runs: dicts.
+    names: keys of all; of several, the keys of the result are tuples.
+
+  #### Example
+
+  >>> grouped([{'a': 1, 'b': 2}, {'a': 1, 'b': 3}], 'a')
+  {1: [{'a': 1, 'b': 2}, {'a': 1, 'b': 3}]}
+  """
+  found = {}
+  for run in runs:
+    key = tuple(run[name] for name in names)
+    found.setdefault(key if len(names) > 1 else key[0], []).append(run)
+  return found
+
+
 def to_json(content):
   """Returns a dict as JSON with a line for each value or item of a list.
 

@@ -36,7 +36,7 @@ import numpy as np
 import pandas as pd
 from absl import app, flags
 
-from experiments import datasets, scale_figure
+from experiments import datasets, flag_values, scale_figure
 from experiments.results_file import ResultsFile
 from tfdpflows import evaluation
 from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer, sinks
@@ -360,9 +360,7 @@ def _process(*arguments, script=_MEASURED):
 
 def main(argv):
   """Runs what the flags ask for and prints a line for each table."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   if options.wide:
     sizes = [tuple(map(int, size.split('x'))) for size in options.wide]
     kinds = options.kind or KINDS

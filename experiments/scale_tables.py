@@ -5,8 +5,6 @@ python -m experiments.scale_tables
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import results_document
 
 _HEADER = (
@@ -143,11 +141,5 @@ def _scores(scores):
   )
 
 
-def main(argv):
-  """Replaces the section of the document that the flags name."""
-  results_document.main(argv, 'scale', 'experiments/scale_tables.py', section)
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('scale', 'experiments/scale_tables.py', section)

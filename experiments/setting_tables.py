@@ -8,8 +8,6 @@ what the settings are about.
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import results_document, table_settings
 from experiments.results_document import (
   load_results,
@@ -139,13 +137,5 @@ def _cell(content, setting, epsilon, digits, path):
   return mean_cell(found, digits, spread=digits > 0)
 
 
-def main(argv):
-  """Writes the section."""
-  results_document.main(
-    argv, 'settings', 'experiments/setting_tables.py', section
-  )
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('settings', 'experiments/setting_tables.py', section)

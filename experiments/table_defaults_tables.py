@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from absl import app
 
 from experiments import results_document, table_defaults
 from experiments.results_document import markdown_table, mean_cell
@@ -133,12 +132,6 @@ def _mean(numbers):
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv,
-      'table defaults',
-      'experiments/table_defaults_tables.py',
-      section,
-    )
+  results_document.run(
+    'table defaults', 'experiments/table_defaults_tables.py', section
   )

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from experiments import datasets, synthesis_scores, tabular_synthesis
+from experiments import (
+  datasets,
+  flag_values,
+  synthesis_scores,
+  tabular_synthesis,
+)
 from experiments.results_file import ResultsFile
 from tfdpflows import tabular
 from tfdpflows._keras import keras
@@ -190,9 +195,7 @@ def main(argv, run, draw=None, **arguments):
     draw: function of what it returns, that returns a `Figure`; or `None`.
     **arguments: more of `run`.
   """
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   if options.only:
     arguments['only'] = options.only
   try:

@@ -12,7 +12,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments import public_tables
+from experiments import flag_values, public_tables
 from experiments.results_document import ROOT, load_results
 from experiments.tabular_tables import NAMES, NOT_PRIVATE
 
@@ -124,9 +124,8 @@ def load(folder):
 
 def main(argv):
   """Draws what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  draw(load(flags.FLAGS.folder)).savefig(flags.FLAGS.figure, dpi=80)
+  options = flag_values.read(argv)
+  draw(load(options.folder)).savefig(options.figure, dpi=80)
 
 
 if __name__ == '__main__':

@@ -22,7 +22,8 @@ import time
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import datasets, synthesis_scores
+from experiments import datasets, flag_values, synthesis_scores
+from experiments.results_file import grouped
 from experiments.run_record import command_line, versions, write_json
 
 _GANS = ('dpgan', 'pategan')
@@ -169,8 +170,7 @@ def summarize(runs):
   0.85
   """
   summary = []
-  for epsilon in dict.fromkeys(run['epsilon'] for run in runs):
-    same = [run for run in runs if run['epsilon'] == epsilon]
+  for epsilon, same in grouped(runs, 'epsilon').items():
     spent = [run['epsilon_spent'] for run in same]
     entry = {
       'epsilon': epsilon,
@@ -301,9 +301,7 @@ def _mean_and_std(numbers):
 
 def main(argv):
   """Runs what the flags ask for and prints the summary."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   try:
     hyperparameters = json.loads(options.hyperparameters)
   except json.JSONDecodeError as error:

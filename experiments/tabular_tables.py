@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from absl import app
 
 from experiments import public_tables, results_document
 from experiments.results_document import (
@@ -20,6 +19,7 @@ from experiments.results_document import (
   markdown_table,
   mean_cell,
 )
+from experiments.results_file import grouped
 
 # What "no privacy" is run as: noise that nobody can see, clipping as ever.
 NOT_PRIVATE = 1e6
@@ -224,8 +224,7 @@ def _dataset(dataset, found):
 def _lines(content):
   """A line for each epsilon of one file."""
   lines = []
-  for epsilon in sorted({run['epsilon'] for run in content['runs']}):
-    runs = [run for run in content['runs'] if run['epsilon'] == epsilon]
+  for epsilon, runs in sorted(grouped(content['runs'], 'epsilon').items()):
     line = [_name(content), _epsilon(epsilon), str(len(runs))]
     line += [
       mean_cell(run['scores'].get(name) for run in runs) for name in METRICS
@@ -249,14 +248,8 @@ def _lines(content):
 def _task_lines(content):
   """A line for each epsilon whose runs were tried at other tasks too."""
   lines = []
-  for epsilon in sorted({run['epsilon'] for run in content['runs']}):
-    runs = [
-      run
-      for run in content['runs']
-      if run['epsilon'] == epsilon and 'tasks' in run
-    ]
-    if not runs:
-      continue
+  tried = [run for run in content['runs'] if 'tasks' in run]
+  for epsilon, runs in sorted(grouped(tried, 'epsilon').items()):
     cells = [
       mean_cell((run['tasks'].get(name) for run in runs), digits)
       for name, digits in (
@@ -303,13 +296,5 @@ def _method(content):
   return content.get('method', 'flow')
 
 
-def main(argv):
-  """Writes the section."""
-  results_document.main(
-    argv, 'tabular', 'experiments/tabular_tables.py', section
-  )
-
-
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(main)
+  results_document.run('tabular', 'experiments/tabular_tables.py', section)

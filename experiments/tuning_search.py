@@ -17,10 +17,10 @@ import time
 
 import dp_accounting
 import numpy as np
-from absl import app, flags, logging
+from absl import app, logging
 from sklearn import metrics
 
-from experiments import logistic_data
+from experiments import flag_values, logistic_data
 from experiments.results_file import ResultsFile
 from tfdpflows import accounting, mechanisms, tuning
 from tfdpflows.models.dp_logistic_regression import DPLogisticRegression
@@ -153,26 +153,9 @@ def _auc(model, rows):
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  run(
-    options.datasets,
-    epsilons=[float(epsilon) for epsilon in options.epsilon],
-    seeds=[int(seed) for seed in options.seeds],
-    output=options.output,
-    smoke=options.smoke,
-  )
-
-
-def _define_flags():
-  flags.DEFINE_list('datasets', ['adult'], 'Data sets, comma-separated.')
-  flags.DEFINE_list('epsilon', [str(e) for e in EPSILONS], 'Budgets.')
-  flags.DEFINE_list('seeds', ['0'], 'Seeds.')
-  flags.DEFINE_string('output', None, 'JSON file of results.')
-  flags.DEFINE_bool('smoke', False, 'A quick run on few rows.')
+  flag_values.run_all(argv, run, 'datasets')
 
 
 if __name__ == '__main__':
-  _define_flags()
+  flag_values.define('datasets', ['adult'], EPSILONS)
   app.run(main)

@@ -6,10 +6,10 @@ python -m experiments.tuning_tables
 from __future__ import annotations
 
 import numpy as np
-from absl import app
 
 from experiments import results_document
 from experiments.results_document import markdown_table, mean_cell
+from experiments.results_file import grouped
 
 _TEXT = (
   'Logistic regression by DP-SGD (`DPLogisticRegression`), AUC on test rows. '
@@ -30,9 +30,8 @@ def section(folder):
     runs = content['runs']
     count = int(np.prod([len(values) for values in content['space'].values()]))
     parts.append(_TEXT.format(count=count, delta=content['delta']))
-    for dataset in dict.fromkeys(run['dataset'] for run in runs):
-      parts.append(f'### {dataset}')
-      parts.append(_table([r for r in runs if r['dataset'] == dataset]))
+    for dataset, of_dataset in grouped(runs, 'dataset').items():
+      parts += [f'### {dataset}', _table(of_dataset)]
   return '\n\n'.join(parts)
 
 
@@ -48,33 +47,23 @@ def _table(runs):
       *(f'search, {mean:g} trials on average' for mean in means),
     ]
   ]
-  for epsilon in sorted({run['epsilon'] for run in runs}):
-    found = [run for run in runs if run['epsilon'] == epsilon]
-
-    def auc(method, mean=None, found=found):
-      return [
-        run['auc']
-        for run in found
-        if (run['method'], run['mean_trials']) == (method, mean)
-      ]
-
-    fixed = auc('fixed')
+  for epsilon, found in sorted(grouped(runs, 'epsilon').items()):
+    auc = {
+      key: [run['auc'] for run in same]
+      for key, same in grouped(found, 'method', 'mean_trials').items()
+    }
+    fixed = auc['fixed', None]
     quantiles = [f'{np.quantile(fixed, q):.3f}' for q in (0, 0.5, 1)]
     lines.append(
       [
         f'{epsilon:g}',
         *quantiles,
-        mean_cell(auc('default')),
-        *(mean_cell(auc('search', mean)) for mean in means),
+        mean_cell(auc.get(('default', None), [])),
+        *(mean_cell(auc.get(('search', mean), [])) for mean in means),
       ]
     )
   return markdown_table(lines)
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv, 'tuning', 'experiments/tuning_tables.py', section
-    )
-  )
+  results_document.run('tuning', 'experiments/tuning_tables.py', section)

@@ -13,9 +13,9 @@ import itertools
 import time
 
 import numpy as np
-from absl import app, flags, logging
+from absl import app, logging
 
-from experiments import table_defaults
+from experiments import flag_values, table_defaults
 from experiments.results_file import ResultsFile
 from tfdpflows import evaluation
 from tfdpflows.tabular import TabularSynthesizer
@@ -90,26 +90,9 @@ def _fit(table, key, smoke):
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
-  run(
-    options.tables,
-    epsilons=[float(epsilon) for epsilon in options.epsilon],
-    seeds=[int(seed) for seed in options.seeds],
-    output=options.output,
-    smoke=options.smoke,
-  )
-
-
-def _define_flags():
-  flags.DEFINE_list('tables', list(TABLES), 'Tables, comma-separated.')
-  flags.DEFINE_list('epsilon', [str(e) for e in EPSILONS], 'Budgets.')
-  flags.DEFINE_list('seeds', ['0'], 'Seeds.')
-  flags.DEFINE_string('output', None, 'JSON file of results.')
-  flags.DEFINE_bool('smoke', False, 'A small made table.')
+  flag_values.run_all(argv, run, 'tables')
 
 
 if __name__ == '__main__':
-  _define_flags()
+  flag_values.define('tables', list(TABLES), EPSILONS)
   app.run(main)

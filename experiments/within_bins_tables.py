@@ -5,10 +5,9 @@ python -m experiments.within_bins_tables
 
 from __future__ import annotations
 
-from absl import app
-
 from experiments import results_document
 from experiments.results_document import markdown_table, mean_cell
+from experiments.results_file import grouped
 
 _SCORES = {
   'nats': ('nats', 2),
@@ -40,10 +39,8 @@ def section(folder):
 def _table(runs):
   names = [name for name, _ in _SCORES.values()]
   lines = [['table', 'rows x columns', 'epsilon', 'within bins', *names]]
-  settings = ('table', 'epsilon', 'within')
-  for setting in dict.fromkeys(tuple(r[k] for k in settings) for r in runs):
-    found = [r for r in runs if tuple(r[k] for k in settings) == setting]
-    table, epsilon, within = setting
+  groups = grouped(runs, 'table', 'epsilon', 'within')
+  for (table, epsilon, within), found in groups.items():
     lines.append(
       [
         table,
@@ -60,9 +57,6 @@ def _table(runs):
 
 
 if __name__ == '__main__':
-  results_document.define_flags()
-  app.run(
-    lambda argv: results_document.main(
-      argv, 'within bins', 'experiments/within_bins_tables.py', section
-    )
+  results_document.run(
+    'within bins', 'experiments/within_bins_tables.py', section
   )

@@ -16,7 +16,7 @@ __all__ = [
   'folder_aside',
   'grant_default_mode',
   'publish',
-  'replace_folder',
+  'publish_folder',
   'write_file',
 ]
 
@@ -75,14 +75,25 @@ def folder_aside(parent: PathLike, name: str) -> Iterator[str]:
     raise
 
 
-def replace_folder(aside: PathLike, path: PathLike, replaced: PathLike) -> None:
-  """Renames the folder `aside` to `path`, and removes the one that was there.
+def publish_folder(
+  aside: PathLike, path: PathLike, replaced: PathLike | None = None
+) -> None:
+  """Renames the folder `aside`, on disk, to `path`; removes one that was there.
 
   Args:
-    aside: A folder on the same file system.
+    aside: A folder on the same file system; it gets the permissions of `mkdir`.
     path: Where; a folder there is kept on any error.
-    replaced: A name that is free, which the old folder has for a moment.
+    replaced: A name that is free, which the old folder has for a moment; one
+      beside `aside` by default.
   """
+  grant_default_mode(aside)
+  for root, _, names in os.walk(aside):
+    for name in names:
+      flush(os.path.join(root, name))
+  if not os.path.isdir(path):
+    os.rename(aside, path)
+    return
+  replaced = replaced or f'{aside}.replaced'
   try:
     os.rename(path, replaced)
     os.rename(aside, path)

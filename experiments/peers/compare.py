@@ -15,7 +15,7 @@ import os
 
 from absl import app, flags
 
-from experiments import datasets, tabular_synthesis
+from experiments import datasets, flag_values, tabular_synthesis
 from experiments.peers import ctgan_synthesizer, dpmm_synthesizer, peer
 from experiments.run_record import command_line
 
@@ -54,9 +54,7 @@ def run(dataset, methods, output_dir, **arguments):
 
 def main(argv):
   """Runs what the flags ask for."""
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}')
-  options = flags.FLAGS
+  options = flag_values.read(argv)
   os.makedirs(options.output_dir, exist_ok=True)
   summaries, skipped = run(
     options.dataset,

@@ -6,19 +6,10 @@ import os
 import subprocess
 import sys
 
-_BLOCKED = """
-import sys
+from experiments import bench_serving
 
-class Blocked:
-  def find_spec(self, name, path=None, target=None):
-    first = name.partition('.')[0]
-    if first in ('tfdpflows', 'tensorflow_probability', 'tf_keras'):
-      raise ImportError(f'{name} is blocked')
-
-sys.meta_path.insert(0, Blocked())
 # TensorFlow's own Keras is not needed either, and takes seconds.
-sys.modules['keras'] = None
-"""
+_BLOCKED = bench_serving.BLOCKED + "sys.modules['keras'] = None\n"
 
 
 def run(code: str, *arguments: str | os.PathLike) -> str:

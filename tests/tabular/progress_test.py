@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdpflows import gradients
 from tfdpflows import progress as bars
 from tfdpflows.tabular import system_errors
-from tfdpflows.tabular.progress import Progress
+from tfdpflows.tabular.models.dp_sgd import Progress
 from tfdpflows.training.plan import TrainingPlan
 
 STEPS = 40

@@ -51,7 +51,12 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
-from tfdpflows._checks import Fixed, check_integer, check_positive
+from tfdpflows._checks import (
+  Fixed,
+  check_fraction,
+  check_integer,
+  check_positive,
+)
 from tfdpflows.accounting import (
   BudgetExceededError,
   ExponentialMechanismDpEvent,
@@ -667,11 +672,7 @@ class SparseVector(Aggregator):
       )
     if threshold_share is None:
       threshold_share = 1 / (1 + (2 * self.max_positives) ** (2 / 3))
-    if not 0 < threshold_share < 1:
-      raise ValueError(
-        f'threshold_share is {threshold_share}; it must be in (0, 1).'
-      )
-    self.threshold_share = float(threshold_share)
+    self.threshold_share = check_fraction('threshold_share', threshold_share)
     self._num_positives = 0
     self._rng = None
 

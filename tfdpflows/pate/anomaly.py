@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
+from tfdpflows._checks import check_fraction
 from tfdpflows.pate.teachers import TeacherEnsemble
 from tfdpflows.randomness import Randomness
 
@@ -77,10 +78,8 @@ class AnomalyEnsemble(TeacherEnsemble):
       raise ValueError('Give one of threshold and false_positive_rate.')
     if threshold is not None and not math.isfinite(threshold):
       raise ValueError(f'threshold is {threshold}; it must be finite, in nats.')
-    if false_positive_rate is not None and not 0 < false_positive_rate < 1:
-      raise ValueError(
-        f'false_positive_rate is {false_positive_rate}; it must be in (0, 1).'
-      )
+    if false_positive_rate is not None:
+      check_fraction('false_positive_rate', false_positive_rate)
     super().__init__(
       make_density,
       num_teachers,

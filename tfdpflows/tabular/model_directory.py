@@ -106,20 +106,11 @@ def written_aside(
   with atomic.folder_aside(parent, name) as aside:
     folder = ModelDirectory(aside, target if os.path.isdir(target) else None)
     yield folder
-    # A new folder aside is private, and so is a ledger's file; these get what
-    # mkdir and open would have given.
-    for path in (aside, *_ledgers(aside)):
+    # A ledger's file is private; here it gets what open would have given.
+    for path in _ledgers(aside):
       atomic.grant_default_mode(path)
-    for root, _, names in os.walk(aside):
-      for file in names:
-        atomic.flush(os.path.join(root, file))
-    if os.path.isdir(target):
-      replaced = f'{aside}.replaced'
-      if workspace is not None:
-        replaced = os.path.join(parent, _REPLACED)
-      atomic.replace_folder(aside, target, replaced)
-    else:
-      os.rename(aside, target)
+    replaced = None if workspace is None else os.path.join(parent, _REPLACED)
+    atomic.publish_folder(aside, target, replaced)
 
 
 def bring_back(model_dir: atomic.PathLike, workspace: atomic.PathLike) -> None:

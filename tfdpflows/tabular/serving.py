@@ -146,15 +146,7 @@ def written_aside(path: str | os.PathLike, overwrite: bool) -> Iterator[str]:
   os.makedirs(parent, exist_ok=True)
   with atomic.folder_aside(parent, name) as aside:
     yield aside
-    atomic.grant_default_mode(aside)
-    for root, _, names in os.walk(aside):
-      for file in names:
-        atomic.flush(os.path.join(root, file))
-    if os.path.isdir(target):
-      replaced = f'{aside}.replaced'
-      atomic.replace_folder(aside, target, replaced)
-    else:
-      os.rename(aside, target)
+    atomic.publish_folder(aside, target)
 
 
 def _check_exported(target, path):

@@ -23,7 +23,7 @@ from tfdpflows.tabular.models.base import (
   positive,
   whole,
 )
-from tfdpflows.tabular.progress import Progress
+from tfdpflows.training import progress as training_progress
 from tfdpflows.training import replicas
 from tfdpflows.training.plan import TrainingPlan
 
@@ -40,6 +40,13 @@ _CLIPPING = {
   'per_unit': gradients.PerUnit,
   'sparsification': gradients.StochasticSparsification,
 }
+
+
+class Progress(training_progress.Progress):
+  """Shows the loss as nats gained: see `training.progress.Progress`."""
+
+  def _loss_text(self, mean, error):
+    return f'{-mean:.2f} ± {error:.2f} nats gained'
 
 
 @dataclasses.dataclass(frozen=True)
