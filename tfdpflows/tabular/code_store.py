@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import decimal
 import functools
-import gc
 import hashlib
 import json
 import numbers
@@ -299,18 +298,10 @@ def lock_folder(folder: str) -> int:
   Raises:
     BlockingIOError: if another process or fit has it.
   """
-  import fcntl  # noqa: PLC0415 (of POSIX; rows in memory need none)
-
   make_private(folder)
   lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
   try:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-      # A store that an interrupt left behind keeps its lock until it is
-      # collected.
-      gc.collect()
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    atomic.lock(lock)
     if not os.path.samestat(os.fstat(lock), os.lstat(folder)):
       raise FileNotFoundError
   except OSError as error:

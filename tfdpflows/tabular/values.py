@@ -8,6 +8,7 @@ import math
 import numbers
 import re
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -345,15 +346,20 @@ def unreadable(texts: pd.Series) -> np.ndarray:
   )
 
 
-def is_rounded(value: float | np.floating, largest: int = _LARGEST_WHOLE):
-  """Whether a float may be a whole number that was rounded to it.
+def is_rounded(value: Any, largest: int = _LARGEST_WHOLE) -> bool:
+  """Whether a number may be a whole one that was rounded to it.
+
+  Args:
+    value: the number.
+    largest: from where on that is so, of the column that it is from.
 
   >>> is_rounded(2.0**53 - 1), is_rounded(2.0**53)
   (False, True)
   >>> is_rounded(np.float32(2**24))
   True
   """
-  return abs(value) >= min(largest, _first_rounded(getattr(value, 'dtype', 0)))
+  own = _first_rounded(getattr(value, 'dtype', None))
+  return abs(float(value)) >= min(largest, own)
 
 
 def _first_rounded(dtype):
@@ -373,12 +379,10 @@ def _is_inexact(value, largest):
       return False
     if isinstance(value, np.timedelta64):  # A whole number to NumPy alone.
       return False
-    if isinstance(value, np.floating) and is_rounded(value, largest):
+    # This one itself may be the next one, rounded.
+    if is_rounded(value, largest):
       return True
     found = float(value)
-    # This one itself may be the next one, rounded.
-    if is_rounded(found, largest):
-      return True
     if isinstance(value, decimal.Decimal):
       return decimal.Decimal(repr(found)) != value
     return bool(value != found)

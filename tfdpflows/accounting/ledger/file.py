@@ -26,7 +26,6 @@ the file is opened again, which tells whether the line counts.
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import io
 import json
@@ -589,13 +588,7 @@ def _lock(descriptor: int, path: atomic.PathLike) -> None:
       'Ledgers on disk need POSIX file locks; use PrivacyLedger() in memory.'
     )
   try:
-    try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-      # A ledger that an interrupt left behind, and nobody has any more, holds
-      # its lock until it is collected.
-      gc.collect()
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    atomic.lock(descriptor)
   except OSError as error:
     raise LedgerError(
       f'The ledger {os.fspath(path)} is in use by another process or object. '
