@@ -20,8 +20,18 @@ def _build(self, spec):
   self._when_built()
 
 
+_check = checker.Checker._check
+
+
 @contextlib.contextmanager
 def unproven():
   """Lets models be trained that nothing has checked."""
   with mock.patch.object(checker.Checker, '_check', _build):
+    yield
+
+
+@contextlib.contextmanager
+def proven():
+  """Has models checked again, where `unproven` is around."""
+  with mock.patch.object(checker.Checker, '_check', _check):
     yield

@@ -2,16 +2,20 @@
 
 import dataclasses
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.tabular import small_table
+from tests.unproven import proven
 from tfdpflows import accounting
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import models
+from tfdpflows.independence import checker
 from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
 # Hyper-parameters that make each model small; a new model is one row.
 FLOWS = {
@@ -132,3 +136,32 @@ class TestFlows:
     )  # fmt: skip
     assert known is None
     assert not ledger.entries
+
+
+@pytest.mark.parametrize(
+  'name, dequantization',
+  [
+    ('histogram', 'uniform'),
+    ('spline', 'uniform'),
+    ('hflow', 'variational'),
+    ('dpgan', None),
+  ],
+)
+def test_examples_of_a_training_are_proven_independent(
+  people, name, dequantization
+):
+  given = {'dequantization': dequantization} if dequantization else {}
+  steps = {'epochs': 1, 'expected_batch_size': 200}
+  synthesizer = TabularSynthesizer(
+    people.schema, **people.budget, model=name, **MODELS[name], **steps, **given
+  )
+  sums = checker.Checker._check_sums
+  with (
+    proven(),
+    small_table.short(),
+    mock.patch.object(
+      checker.Checker, '_check_sums', autospec=True, side_effect=sums
+    ) as check,
+  ):
+    synthesizer.fit(people.table)
+  assert check.call_args.args[0].independence == 'proven'
