@@ -12,7 +12,6 @@ from tfdpflows.flows.dequantization import (
   VariationalDequantization,
 )
 
-pytestmark = pytest.mark.core
 SIZES = [3, 0, 40, 2]
 CELLS = [0, 2, 3]
 
@@ -75,6 +74,7 @@ def test_is_conditioned_on_codes_and_on_other_columns():
   np.testing.assert_allclose(many[2, 0], u[0], rtol=1e-12)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize('xla', thinned([True, False], 1))
 def test_per_example_gradients_equal_jacobian_and_clip(xla):
   dequantization = _variational()

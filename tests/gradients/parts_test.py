@@ -125,14 +125,12 @@ CASES = [
 IDS = ['stored', 'plain', 'masked', 'shared']
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('size', [3.9, 1e5])
 @pytest.mark.parametrize('case', CASES, ids=IDS)
 def test_parts_that_cancel_round_nothing_away(case, size):
   assert largest_movement(*case, size) <= 1e-4
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('kind', 'xla', 'size'),
   thinned(

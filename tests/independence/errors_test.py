@@ -109,7 +109,6 @@ def test_pipelines_that_fail(run_eagerly):
     _error(private.fit, dataset, verbose=0)
 
 
-@pytest.mark.core
 def test_densities_and_thresholds():
   class Strict(tfd.MultivariateNormalDiag):
     def _log_prob(self, x):
@@ -136,7 +135,6 @@ def test_densities_and_thresholds():
   )
 
 
-@pytest.mark.core
 def test_text_is_never_what_a_batch_fails_at():
   """TensorFlow quoted the batch where one value was no text."""
   words = np.array(['a', 'b'], object)[np.arange(N) % 2][:, None]
@@ -152,7 +150,6 @@ def test_text_is_never_what_a_batch_fails_at():
     private.fit(x, _rows()[1], verbose=0)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('run_eagerly', [False, True])
 @pytest.mark.parametrize('plan', [False, True])
 def test_mistakes_of_programs_are_told(plan, run_eagerly):
@@ -162,7 +159,6 @@ def test_mistakes_of_programs_are_told(plan, run_eagerly):
     _private(wrong, plan=plan, run_eagerly=run_eagerly).fit(x, y, verbose=0)
 
 
-@pytest.mark.core
 def test_the_end_of_data_and_of_memory_are_told_apart():
   ended = tf.errors.OutOfRangeError(None, None, 'End of sequence [[It]]')
   full = tf.errors.ResourceExhaustedError(None, None, f'OOM: {SECRET}')
@@ -186,7 +182,6 @@ def test_the_end_of_data_and_of_memory_are_told_apart():
     failing(KeyError('own'))(None)
 
 
-@pytest.mark.core
 def test_summaries_of_layers_write_no_rows(tmp_path):
   class Told(L.Layer):
     def call(self, x):

@@ -152,7 +152,6 @@ class _Noisy(L.Layer):
 RANDOM = ['legacy', 'seeded', 'tracked', 'hidden']
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('how', RANDOM)
 def test_randomness_of_ones_own_is_repeated_and_does_not_hide_mixing(how):
   private = _checked([_Noisy(how)])
@@ -161,7 +160,6 @@ def test_randomness_of_ones_own_is_repeated_and_does_not_hide_mixing(how):
     _checked([_Noisy(how), _Gated()])
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('how', ['twice', 'numpy'])
 def test_what_cannot_be_compared_is_refused_unless_declared(how):
   with pytest.raises(ValueError, match='declare it: examples_independent=True'):
@@ -172,7 +170,6 @@ def test_what_cannot_be_compared_is_refused_unless_declared(how):
       _checked([_Noisy(how), _Gated()], examples_independent=True)
 
 
-@pytest.mark.core
 def test_ordinary_random_layers_are_not_refused():
   private = _checked(
     [
@@ -204,7 +201,6 @@ def test_dropout_in_the_steps_of_a_series_is_not_refused(layer):
   _checked([L.Reshape([4, 1]), L.Masking(), layer()])
 
 
-@pytest.mark.core
 def test_everything_is_as_before():
   tf.random.set_seed(7)
   expected = [tf.random.uniform([]).numpy() for _ in range(2)]
@@ -277,7 +273,6 @@ def test_densities_that_mix_rows_are_refused():
       _density(preprocessing=mixing)
 
 
-@pytest.mark.core
 def test_densities_may_be_dequantised_at_random():
   generator = tf.random.Generator.from_seed(1)
   for draw, randomness in (
@@ -320,7 +315,6 @@ def test_mixing_is_found_before_a_plan_charges_and_once_per_compile():
   assert len(calls) == before
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('make', 'kept'),
   [
@@ -348,7 +342,6 @@ def test_randomness_that_no_checkpoint_keeps_cannot_replay(make, kept):
     assert plan.ledger.entries == ()
 
 
-@pytest.mark.core
 def test_a_replay_does_not_run_eagerly():
   """Python code runs in each step, and no check sees what it draws."""
   x = np.random.default_rng(0).normal(size=[N, 4]).astype('float32')

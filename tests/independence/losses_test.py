@@ -109,7 +109,6 @@ def _without_the_row(name):
   return _trained(model, loss(), _x(), _labels(0), without=True)[0]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('name', 'bad'),
   thinned(
@@ -225,7 +224,6 @@ def test_rows_of_a_loss_of_ones_own_are_named(jit_compile):
   _same(found, trained(x, y, without=True)[0])
 
 
-@pytest.mark.core
 def test_usable_must_look_at_each_row_alone():
   usable = lambda x, y: tf.fill(tf.shape(y)[:1], tf.reduce_max(x) < 0.9)
   with pytest.raises(ValueError, match='mixes examples|not finite'):
@@ -235,7 +233,6 @@ def test_usable_must_look_at_each_row_alone():
     _trained(_model(L.Dense(2)), 'mse', _x(), _x()[:, :2], usable=usable)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', thinned(['hinge', 'squared_hinge'], 1))
 def test_hinge_losses_read_each_label_by_itself(name):
   """Keras reads 0 as -1 only where all labels of the batch are 0 or 1."""
@@ -251,7 +248,6 @@ def test_hinge_losses_read_each_label_by_itself(name):
   _same(found, trained(x, plain, without=True)[0])
 
 
-@pytest.mark.core
 def test_under_a_plan_training_goes_on():
   """The same noise, and the row left out in two ways."""
 

@@ -166,7 +166,6 @@ def _full(*unused_args):
   raise OSError(28, os.strerror(28))
 
 
-@pytest.mark.core
 def test_a_bad_day(reference, people, tmp_path, monkeypatch):
   """One failure after another, each in a clear error, and nothing is lost."""
   model_dir, partial = tmp_path / 'model', tmp_path / 'model.partial'

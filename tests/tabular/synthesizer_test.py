@@ -189,7 +189,6 @@ def test_not_fitted_or_fitted_twice(fitted, people, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.core
 def test_probabilities_of_all_rows_sum_to_one():
   fields = [
     Field('a', 'string', enum=('x', 'y', 'z')),

@@ -174,7 +174,6 @@ def _updates(model, x):
   return np.diff(np.stack(kernels.found), axis=0)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('compiled', [False, True])
 def test_updates_have_this_noise(compiled):
   plan = _plan()

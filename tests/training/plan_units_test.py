@@ -135,7 +135,6 @@ def test_variables_without_a_rule_and_chunks_give_the_same(chunk):
   )
 
 
-@pytest.mark.core
 def test_batches_are_of_units_and_the_model_is_proven():
   ids = _ids()
   units = sampling.Units(ids, max_rows_per_unit=3, name='person')

@@ -14,7 +14,6 @@ from tfdpflows._keras import keras
 from tfdpflows.training import EpsilonLogger
 from tfdpflows.training.progress import epsilon_after
 
-pytestmark = pytest.mark.core
 STEPS = 10
 
 
@@ -59,6 +58,7 @@ def lines(monkeypatch):
   logging.set_verbosity(verbosity)
 
 
+@pytest.mark.core
 def test_epsilon_is_in_the_logs_of_an_epoch(tmp_path):
   plan = _plan()
   model = _model(plan.optimizer('sgd', learning_rate=0.01))
