@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from experiments import anomaly_voting
-from tests.unproven import unproven
 from tfdpflows import accounting, pate
 
 
-@unproven()
 def test_smoke(tmp_path):
   plot = tmp_path / 'figure.png'
   results = anomaly_voting.run(

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from experiments import audit_fits, audit_tables, audit_training
-from tests.unproven import unproven
 
 
 @pytest.mark.parametrize(
   'parts',
   [['white_box'], pytest.param(['one_run', 'lira'], marks=pytest.mark.full)],
 )
-@unproven()
 def test_trainings(parts, tmp_path):
   arguments = {
     'data_dir': str(tmp_path),

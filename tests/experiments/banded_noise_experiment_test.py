@@ -2,10 +2,8 @@ import dataclasses
 import json
 
 from experiments import banded_noise, banded_tables
-from tests.unproven import unproven
 
 
-@unproven()
 def test_smoke(tmp_path, monkeypatch):
   path = tmp_path / 'banded_noise.json'
   options = {'epsilons': (8.0,), 'output': str(path), 'smoke': True}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from experiments import bench_step_hlo, bench_step_peers
-from tests.unproven import unproven
 
 _SCRIPT = os.path.join(os.path.dirname(bench_step_hlo.__file__), 'run_hlo.py')
 _BATCH = 16
@@ -27,8 +26,7 @@ _VARIANTS = ['not private, XLA', 'tfdpflows Flat, XLA']
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp('hlo')
-  with unproven():
-    bench_step_hlo.export(path, ['maf'], _VARIANTS, _SMALL)
+  bench_step_hlo.export(path, ['maf'], _VARIANTS, _SMALL)
   return path
 
 

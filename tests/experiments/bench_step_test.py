@@ -6,7 +6,6 @@ import pytest
 from experiments import bench_step, bench_step_cases, bench_step_report
 from experiments.bench_step_timing import interleave, summarize
 from tests.grids import thinned
-from tests.unproven import unproven
 
 _FLAT = bench_step_cases.ours('Flat')
 
@@ -15,8 +14,7 @@ _FLAT = bench_step_cases.ours('Flat')
 def results():
   # Peak memory has a test of its own.
   parts = ['steps', 'sweeps', 'tracing']
-  with unproven():
-    return list(bench_step.run_parts(parts, smoke=True))[-1]
+  return list(bench_step.run_parts(parts, smoke=True))[-1]
 
 
 def test_every_variant_is_timed(results):

@@ -6,7 +6,6 @@ import pytest
 from experiments import density_binary, density_estimation
 from tests import forked
 from tests.grids import thinned
-from tests.unproven import unproven
 
 SMALL = density_binary.overrides(smoke=True)
 
@@ -41,7 +40,6 @@ class TestRun:
     with pytest.raises(ValueError, match='another dataset'):
       density_estimation.run('half_moons', methods=methods, **kwargs)
 
-  @unproven()
   def test_dp_nf_by_gdp_says_that_it_is_asymptotic(self):
     rows = density_binary.load('pinwheel', smoke=True)
     run = density_estimation.one_run(rows, 'DP-NF, gdp', 1.0, 0, SMALL)

@@ -17,7 +17,6 @@ from experiments import (
   regression_synthetic,
   results_document,
 )
-from tests.unproven import unproven
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -43,7 +42,6 @@ def test_flags_have_values_that_parse(define):
 
 
 class TestPictures:
-  @unproven()
   def test_smoke(self, tmp_path):
     found = density_2d.run(
       ['pinwheel'],
@@ -57,7 +55,6 @@ class TestPictures:
 
 
 class TestMarginals:
-  @unproven()
   def test_smoke(self, tmp_path):
     found = density_marginals.run(
       'pinwheel', plot=tmp_path / 'plot.png', smoke=True
@@ -99,7 +96,6 @@ class TestAnomalies:
 
 
 class TestPriors:
-  @unproven()
   def test_smoke(self, tmp_path):
     output = tmp_path / 'results.json'
     variants = ['standard normal, DP-NF-INIT']

@@ -12,11 +12,9 @@ from experiments import (
   expm_tables,
   expm_timing,
 )
-from tests.unproven import unproven
 from tfdpflows import audit
 
 
-@unproven()
 def test_auc_grows_cell_by_cell_and_is_drawn(tmp_path):
   options = {
     'models': ['lr_summary'],

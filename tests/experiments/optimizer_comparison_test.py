@@ -5,11 +5,9 @@ import pytest
 import tensorflow as tf
 
 from experiments import optimizer_comparison, optimizer_tables
-from tests.unproven import unproven
 from tfdpflows import gradients
 
 
-@unproven()
 def test_smoke(tmp_path):
   path = tmp_path / 'optimizer_comparison.json'
   options = {'names': ['SGD', 'DP-AdamBC'], 'output': str(path), 'smoke': True}

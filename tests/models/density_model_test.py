@@ -7,6 +7,7 @@ import tensorflow as tf
 import tfdpflows
 from tests.grids import thinned
 from tests.quick_density import QuickDensity
+from tests.unproven import proven
 from tfdpflows import _keras, accounting, gradients, sampling
 from tfdpflows._keras import tfp
 
@@ -57,6 +58,7 @@ def test_variables_are_tracked_and_trained_without_privacy():
 
 @pytest.mark.core
 @pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
+@proven()
 def test_fit_under_a_plan_equals_updates_by_hand(jit_compile):
   """Noiseless but for rounding: one step of SGD on the clipped sum."""
   x = _data()
@@ -240,6 +242,7 @@ def test_nothing_to_fit_is_refused():
     tfdpflows.DensityModel(tfp.distributions.Normal(0.0, 1.0))
 
 
+@proven()
 def test_batch_normalization_is_refused_by_name():
   distribution = tfp.distributions.TransformedDistribution(
     _flow(), tfp.bijectors.BatchNormalization()
@@ -314,6 +317,7 @@ def test_a_conditional_density_is_learned():
 
 @pytest.mark.core
 @pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
+@proven()
 def test_a_conditional_density_under_a_plan_is_proven_of_one_table(jit_compile):
   x, c = _pairs()
   plan = _plan()
@@ -353,6 +357,7 @@ def test_the_shape_of_conditional_samples():
 
 
 @pytest.mark.core
+@proven()
 def test_rows_that_are_no_pairs_are_refused_before_the_charge():
   x, c = _pairs()
   for flow, rows, match in (
@@ -372,6 +377,7 @@ def test_rows_that_are_no_pairs_are_refused_before_the_charge():
 
 
 @pytest.mark.core
+@proven()
 def test_rows_of_any_structure_with_preprocessing():
   x, c = _pairs()
   rows = {'x': x, 'more': (c, np.arange(300) % 3)}
@@ -391,6 +397,7 @@ def test_rows_of_any_structure_with_preprocessing():
   assert plan.remaining_steps == 0
 
 
+@proven()
 def test_a_conditional_input_that_looks_at_other_rows_is_refused():
   x, c = _pairs()
   plan = _plan()
@@ -403,6 +410,7 @@ def test_a_conditional_input_that_looks_at_other_rows_is_refused():
   assert plan.ledger.entries == ()
 
 
+@proven()
 def test_conditional_flows_of_tfp():
   """Any distribution whose methods take `conditional_input`."""
   tfb, tfd = tfp.bijectors, tfp.distributions

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tests.grids import thinned
+from tests.unproven import proven
 from tfdpflows import gradients, optimizers, sampling
 from tfdpflows._keras import keras
 
@@ -57,6 +58,7 @@ def _step(private, **kwargs):
 
 
 @pytest.mark.parametrize('size', thinned([16, None], 1))
+@proven()
 def test_draws_are_averaged_before_the_clip(size):
   model = _model()
   x, y = _data()

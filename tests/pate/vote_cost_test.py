@@ -334,6 +334,10 @@ def test_the_check_turns_queries_down():
     ({'threshold': 3.0}, 'Give both'),
     ({'threshold': math.inf, 'sigma_threshold': 1.0}, 'threshold is inf'),
     ({'num_teachers': 0}, 'num_teachers is 0'),
+    # NaN would pass the test, and be released without noise.
+    ({**CHECK, 'sigma': 0.4, 'beta': 1e-3}, 'too large to be computed'),
+    ({'threshold': 1e200, 'sigma_threshold': 1.0}, 'too large to be computed'),
+    ({'sigma': 1e-200}, 'too large to be computed'),
   ],
 )
 def test_bad_arguments_are_named(change, message):

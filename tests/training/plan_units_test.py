@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tests.grids import thinned
+from tests.unproven import proven
 from tfdpflows import _keras, accounting, audit, gradients, optimizers, sampling
 
 keras = _keras.keras
@@ -135,6 +136,7 @@ def test_variables_without_a_rule_and_chunks_give_the_same(chunk):
   )
 
 
+@proven()
 def test_batches_are_of_units_and_the_model_is_proven():
   ids = _ids()
   units = sampling.Units(ids, max_rows_per_unit=3, name='person')
@@ -202,6 +204,7 @@ def test_a_person_with_one_row_or_with_many_is_one_person():
   assert max(found.entries[0].movements) < 1e-6
 
 
+@proven()
 def test_keras_models_train_on_units():
   ids, x = _ids(), _rows(_ids())
   units = sampling.Units(ids, name='unit', max_rows_per_unit=3)
@@ -217,6 +220,7 @@ def test_keras_models_train_on_units():
   assert np.isfinite(history.history['loss']).all()
 
 
+@proven()
 def test_models_that_mix_rows_are_refused():
   ids = _ids()
   plan = _plan(sampling.Units(ids, name='unit', max_rows_per_unit=3))

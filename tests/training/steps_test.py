@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tests.grids import thinned
+from tests.unproven import proven
 from tfdpflows import _keras, accounting, gradients, sampling
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.step_noise import StepNoise
@@ -109,6 +110,7 @@ def test_what_is_restored_in_one_process_takes_no_noise_back(way, tmp_path):
 
 
 @pytest.mark.core
+@proven()
 def test_an_interrupted_fit_goes_on_as_if_nothing_had_been():
   """What was drawn ahead is drawn again: batches and noise stay in step."""
   secret = bytes(range(32))

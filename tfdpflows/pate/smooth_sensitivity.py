@@ -104,6 +104,9 @@ _WIDEST = 200
 # Rounding of costs: relative, and of logs that cancel.
 _ROUNDING = 1e-11
 _SLACK = 1e-12
+# Sums and products of such costs are finite: exp of the first is below 1e261.
+_LARGEST_EXPONENT = 600
+_LARGEST = 1e30
 
 
 class VoteCost(NamedTuple):
@@ -408,7 +411,7 @@ class BoundedCostGNMax(Aggregator):
     event = ComposedDpEvent([self._test, self._answers])
     rng = self._charged(event, [votes], 1)
     cost = self._table.cost(votes, self._test.beta)
-    if _noisy(cost, self._test, rng) > self.max_divergence:
+    if not _noisy(cost, self._test, rng) <= self.max_divergence:
       return np.full(len(votes), NO_ANSWER)
     answers = np.argmax(votes + rng.normal(0, self.sigma, votes.shape), axis=1)
     if self.threshold is None:
@@ -459,12 +462,24 @@ class _Table:
     self._order = float(order)
     places = np.arange(num_teachers + 1)
     self._check, self._passed = np.zeros(len(places)), np.ones(len(places))
-    self.largest = self._order / self._sigma**2
     if threshold is not None:
       sigma_threshold = check_positive('sigma_threshold', sigma_threshold)
-      self.largest += self._order / 2 / sigma_threshold**2
       if not math.isfinite(threshold):
         raise ValueError(f'threshold is {threshold}; it must be finite.')
+    # What overflowed would be compared with nothing, and released as it is.
+    answer = self._order * (1 / self._sigma) * (1 / self._sigma)
+    check = (abs(threshold or 0) + num_teachers) / (sigma_threshold or 1)
+    if max(answer, check) > _LARGEST or (
+      threshold is not None and (self._order - 1) * answer > _LARGEST_EXPONENT
+    ):
+      raise ValueError(
+        f'With the noise {self._sigma:g}, the order {self._order:g} and the '
+        f'threshold {threshold}, the cost of an answer is too large to be '
+        'computed: take more noise or a lower order.'
+      )
+    self.largest = answer
+    if threshold is not None:
+      self.largest += self._order / 2 / sigma_threshold**2
       self._check, self._passed = _checks(
         (places - threshold) / sigma_threshold, self._order
       )

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfdpflows
 from tests.grids import thinned
+from tests.unproven import proven
 from tfdpflows import flows, models
 from tfdpflows.mechanisms import moments
 from tfdpflows.models.dp_mog import em
@@ -138,6 +139,7 @@ def test_serves_as_the_base_of_a_flow(fitted):
 
 
 @pytest.mark.slow
+@proven()
 def test_a_flow_is_trained_privately_over_it(fitted):
   flow = flows.masked_autoregressive_flow(2, 1, (8,), base=fitted.distribution)
   plan = tfdpflows.TrainingPlan.for_epsilon(

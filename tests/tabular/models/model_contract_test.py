@@ -11,9 +11,9 @@ import tensorflow as tf
 from tests.tabular import small_table
 from tests.unproven import proven
 from tfdpflows import accounting
+from tfdpflows.independence import checker
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import models
-from tfdpflows.independence import checker
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
