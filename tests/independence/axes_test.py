@@ -95,10 +95,54 @@ def _outer_rows(x):
   )
 
 
+def _float(x):
+  return tf.cast(x, tf.float32)
+
+
+def _by_turn(step, start=0):
+  """A loop over rows; `step` gets the row, its turn and a number it carries."""
+
+  def looped(x):
+    n = tf.shape(x)[0]
+    rows = tf.TensorArray(tf.float32, n, element_shape=[4]).unstack(x)
+    found = tf.TensorArray(tf.float32, n, element_shape=[4])
+
+    def turn(i, found, carried):
+      row, carried = step(rows.read(i), i, carried)
+      return i + 1, found.write(i, row), carried
+
+    return tf.while_loop(
+      lambda i, *_: i < n, turn, (0, found, tf.constant(start))
+    )[1].stack()
+
+  return looped
+
+
+def _in_a_loop_of_each_row(x):
+  turn = lambda j, r: (j + 1, r * tf.cast(j + 2, tf.float32))
+  one = lambda r: tf.while_loop(lambda j, _: j < 3, turn, (0, r))[1]
+  return tf.map_fn(one, x)
+
+
 GATE = tf.Variable(0.0, trainable=False)
 STEP = tf.Variable(0, trainable=False, dtype=tf.int64)
+TABLE = tf.linspace(-1.0, 1.0, 512)
 KERNEL = tf.Variable(np.linspace(-1, 1, 12).reshape(4, 3).astype('float32'))
 MIXED = {
+  'signs by turn': lambda x: x * tf.scan(lambda a, _: -a, x, -tf.ones([4])),
+  'weights by turn': lambda x: (
+    x * tf.scan(lambda a, _: a * GATE, x, tf.ones([4]))
+  ),
+  'numbers of turns': _by_turn(lambda r, i, s: (tf.fill([4], _float(i)), s)),
+  'another counter': _by_turn(lambda r, i, s: (r * _float(s), s + 1), 1),
+  'where by turn': _by_turn(lambda r, i, s: (tf.where(i % 2 > 0, r, -r), s)),
+  'branches by turn': _by_turn(
+    lambda r, i, s: (tf.cond(i % 2 > 0, lambda: r, lambda: -r), s)
+  ),
+  'random numbers by turn': _by_turn(
+    lambda r, i, s: (r * tf.random.stateless_uniform([], [i, 1]), s)
+  ),
+  'a table by turn': _by_turn(lambda r, i, s: (r * TABLE[i], s)),
   'mean': lambda x: x - tf.reduce_mean(x, 0),
   'mean of all': lambda x: x - tf.reduce_mean(x),
   'reverse': lambda x: tf.reverse(x, [0]),
@@ -301,6 +345,8 @@ APART = {
     tf.linalg.triangular_solve(tf.eye(4), tf.transpose(x))
   ),
   'loop over rows': _per_row_loop,
+  'loop of each row': _in_a_loop_of_each_row,
+  'a sign of each row': _by_turn(lambda r, i, s: (-r * _float(s), s), 2),
   'vectorized': lambda x: tf.vectorized_map(
     lambda r: r * tf.reduce_sum(tf.exp(r)), x
   ),

@@ -71,6 +71,7 @@ _LARGEST = 4096
 _CALLS = {'PartitionedCall', 'StatefulPartitionedCall'}
 _BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
 _LOOPS = {'While', 'StatelessWhile'}
+_WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
 # Have a state which no row changes, as far as `graph_scan` lets them.
 _STATEFUL = {
   *(
@@ -255,7 +256,10 @@ class _Scope:
         waiting += missing
         continue
       inputs = [self._known(i) for i in _inputs(node)]
-      self._values[name] = self._outputs(node, inputs)
+      outputs = self._outputs(node, inputs)
+      if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
+        outputs = [_by_turn(v, inputs) for v in outputs]
+      self._values[name] = outputs
       waiting.pop()
     return self._known(reference)
 
@@ -381,8 +385,12 @@ class _Scope:
       names = [f.name for f in node.attr['branches'].list.func]
     found = [self._call(n, arguments, node.name) for n in names]
     joined = [self._join(node, values) for values in zip(*found)]
-    if choice.kind == TURN:
-      return [self._join(node, [choice, v]) for v in joined]
+    if choice.kind == TURN or choice.by_turn:
+      # A public choice may be another in each turn.
+      return [
+        self._join(node, [choice, v]) if TURN in (choice.kind, v.kind) else v
+        for v in (_by_turn(v, [choice]) for v in joined)
+      ]
     if choice.kind == PUBLIC:
       return joined
     # The branches may be alike for all that the rows can hold.
@@ -395,7 +403,7 @@ class _Scope:
     try:
       first, *others = values
       for other in others:
-        first = _either(first, other)
+        first = _by_turn(_either(first, other), [first, other])
     except JoinedError as error:
       return self._fault(JOINED, node, str(error))
     except UnruledError:
@@ -420,9 +428,12 @@ class _Scope:
       start = [
         v
         if i in fixed
-        else Value(PUBLIC, (), tag=('turn', loop, 0))
-        if i in counts
-        else _changing(v)
+        else _in_each_turn(
+          Value(PUBLIC, (), tag=('turn', loop, 0))
+          if i in counts
+          else _changing(v),
+          loop,
+        )
         for i, v in enumerate(values)
       ]
       (asked,) = self._call(condition, start, node.name)
@@ -436,7 +447,9 @@ class _Scope:
         for i, v in enumerate(after)
       ]
       joined = [
-        a if i in fixed or i in counts else self._join(node, [a, _changing(b)])
+        a
+        if i in fixed or i in counts
+        else _in_each_turn(self._join(node, [a, _changing(b)]), loop)
         for i, (a, b) in enumerate(zip(start, after))
       ]
       if joined == start:
@@ -455,7 +468,10 @@ class _Scope:
 
   def _after_loop(self, node, asked, start, fixed, counts):
     """Returns what a loop gives, of what it holds after any turn."""
-    turns = _tag(asked, 'below') == self._path + node.name
+    loop = self._path + node.name
+    turns = _tag(asked, 'below') == loop
+    # Outside, all is of the last turn.
+    start = [v._replace(by_turn=v.by_turn - {loop}) for v in start]
     # What has converged may keep its value in all further turns, or not; and
     # the loop of `tf.map_fn` is not known by its gradient's form.
     why = 'lets rows decide for how long a loop goes on for others'
@@ -828,9 +844,30 @@ def _row_of_turn(node, inputs):
   return None
 
 
+def _in_each_turn(value, loop):
+  """Returns what a loop changes from turn to turn."""
+  if value.kind not in (PUBLIC, SIZED, LIST):
+    return value
+  return value._replace(by_turn=value.by_turn | {loop})
+
+
+def _by_turn(value, inputs):
+  """Returns a value with the loops that change what it comes from."""
+  if value.kind not in (PUBLIC, SIZED, LIST):
+    return value
+  return value._replace(
+    by_turn=value.by_turn.union(*(v.by_turn for v in inputs))
+  )
+
+
 def _of_turn(values):
   """Returns what is computed from one row, and from what is of no row."""
   loops = {v.tag for v in values if v.kind == TURN}
+  for value in values:
+    if loops & value.by_turn:
+      if value.kind == LIST:
+        raise UnruledError  # It may grow from turn to turn, and no more.
+      raise JoinedError(axis_rules.PLACES)
   lists = [v for v in values if v.kind == LIST]
   if len(loops) != 1 or any(
     v.by_row
@@ -930,6 +967,8 @@ def _set_item(first, index, item):
       raise JoinedError('puts rows at the places of others')
     if item.kind != PUBLIC and (item.kind, item.tag) != (TURN, loop):
       raise JoinedError(axis_rules.TOGETHER)
+    if loop in item.by_turn:
+      raise JoinedError(axis_rules.PLACES)
     if first.element is not None and not first.by_row:
       raise UnruledError
     return first._replace(element=Value(TURN), by_row=True)

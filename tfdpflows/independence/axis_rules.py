@@ -63,6 +63,8 @@ class Value(NamedTuple):
     length: of `LIST`, a size for `ROWS` rows or `None`.
     tag: what else is known, see `axes`.
     finding: of `JOINED` and `UNKNOWN`.
+    by_turn: of `PUBLIC`, `SIZED` and `LIST`: the loops in whose turns it may
+      hold different things. Where turns are of rows it tells their places.
   """
 
   kind: str
@@ -76,6 +78,7 @@ class Value(NamedTuple):
   length: Optional[int] = None
   tag: Any = None
   finding: Optional[Finding] = None
+  by_turn: frozenset[str] = frozenset()
 
   @property
   def of_rows(self) -> bool:
