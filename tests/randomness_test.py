@@ -1,5 +1,9 @@
 """Streams of random numbers: replayable, apart, from one secret."""
 
+import copy
+import os
+import pickle
+
 import numpy as np
 import pytest
 
@@ -24,6 +28,34 @@ def test_streams_are_functions_of_secret_and_name():
   ]
   assert len(set(draws)) == 4
   assert Randomness().numpy('x').normal() != Randomness().numpy('x').normal()
+
+
+def test_copies_and_forks_draw_no_noise_twice(monkeypatch):
+  one = Randomness()
+  for copied in (copy.copy, copy.deepcopy):
+    assert copied({'source': one})['source'] is one
+    assert copied(one) is one
+  with pytest.raises(TypeError, match='not pickled'):
+    pickle.dumps(one)
+  seeded = pickle.loads(pickle.dumps(Randomness(seed=3)))
+  assert seeded.key('a') == Randomness(seed=3).key('a')
+  process = os.getpid()
+  monkeypatch.setattr(os, 'getpid', lambda: process + 1)
+  child = PrivacyLedger()
+  for use in (one.key, one.claim, one.numpy):
+    with pytest.raises(RuntimeError, match='forked from'):
+      use('a')
+  with pytest.raises(RuntimeError, match='forked from'):
+    mechanisms.noisy_mean(
+      [0.5],
+      lower=0,
+      upper=1,
+      noise_multiplier=1.0,
+      ledger=child,
+      randomness=one,
+    )
+  assert not child.entries
+  assert seeded.key('a')
 
 
 def test_seed_marks_and_fingerprint_needs_the_secret():

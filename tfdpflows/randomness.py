@@ -31,7 +31,7 @@ _BLOCK = 1 << 16
 # its noise from such a key.
 _TAKEN = (
   *('owner', 'release', 'search', 'table'),
-  *('batch', 'fingerprint', 'noise', 'parts', 'workers'),
+  *('batch', 'fingerprint', 'layers', 'noise', 'parts', 'workers'),
 )
 
 __all__ = ['Randomness', 'drawn_below']
@@ -69,6 +69,10 @@ class Randomness:
   costs nothing more. Whoever knows the secret can remove the noise: if you
   store it, delete it when the fit ends.
 
+  `copy.copy` and `copy.deepcopy` give the object itself, as copies would draw
+  the same noise. Without a `seed` it is neither pickled nor used in a process
+  that was forked from the one that made it.
+
   Args:
     seed: an integer in place of the secret, for tests and papers: `seeded` is
       then true, and releases are not private against anyone who knows it.
@@ -101,6 +105,21 @@ class Randomness:
     if seed is not None:
       secret = hashlib.sha256(f'tfdpflows seed {int(seed)}'.encode()).digest()
     self._secret = secret or os.urandom(_SECRET_BYTES)
+    self._process = os.getpid()
+
+  def __copy__(self) -> Randomness:
+    return self
+
+  def __deepcopy__(self, memo: dict) -> Randomness:
+    return self
+
+  def __reduce_ex__(self, protocol: int) -> tuple:
+    if not self.seeded:
+      raise TypeError(
+        'A Randomness is not pickled: its copy would draw the same noise. Make '
+        'one in the other process, and give it another `secret`.'
+      )
+    return super().__reduce_ex__(protocol)
 
   @property
   def secret(self) -> bytes:
@@ -111,10 +130,20 @@ class Randomness:
     """Returns 32 bytes that depend on the secret and on `path` alone.
 
     Raises:
+      RuntimeError: in a process that was forked from the one that made this,
+        unless it has a seed: both would draw the same.
       TypeError: for a part of `path` that is neither a `str` nor an integer.
     """
+    self._check_process()
     name = _name(path).encode()
     return hmac.new(self._secret, name, hashlib.sha256).digest()
+
+  def _check_process(self):
+    if not self.seeded and os.getpid() != self._process:
+      raise RuntimeError(
+        'This Randomness was made by the process that this one was forked '
+        'from, and both would draw the same noise. Make it here.'
+      )
 
   def claim(self, *path: Union[str, int]) -> None:
     """Reserves the streams below `path` for the caller, once.
@@ -123,9 +152,11 @@ class Randomness:
     leaves no noise at all.
 
     Raises:
+      RuntimeError: as `key`.
       ValueError: if they were claimed before, or the library has streams of
         that name.
     """
+    self._check_process()
     name = _name(path)
     if path and path[0] in _TAKEN:
       raise ValueError(

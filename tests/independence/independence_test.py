@@ -7,9 +7,10 @@ import tensorflow as tf
 import tfdpflows
 from tests.grids import thinned
 from tests.quick_density import QuickDensity
-from tfdpflows import gradients, optimizers, sampling
+from tfdpflows import gradients, optimizers, randomness, sampling
 from tfdpflows._keras import keras, tfp
 from tfdpflows.independence.comparison import check_function
+from tfdpflows.optimizers import noise
 
 L = keras.layers
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -17,14 +18,14 @@ N = 40
 SPEC = tf.TensorSpec([None, 4]), tf.TensorSpec([None])
 
 
-def _plan(**kwargs):
+def _plan(seed=0, **kwargs):
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=N, sampling_probability=0.5),
     gradients.Flat(1.0),
     noise_multiplier=1.0,
     steps=2,
     delta=1e-4,
-    seed=0,
+    seed=seed,
     **kwargs,
   )
 
@@ -158,6 +159,64 @@ def test_randomness_of_ones_own_is_repeated_and_does_not_hide_mixing(how):
   assert bool(private._checker.untracked_randomness) == (how != 'tracked')
   with pytest.raises(ValueError, match='bad mixes examples'):
     _checked([_Noisy(how), _Gated()])
+
+
+class _Known(L.Layer):
+  """Draws the same numbers in each step, a number for each place."""
+
+  def call(self, x):
+    return x * tf.random.stateless_uniform(tf.shape(x), [1, 2])
+
+
+def test_numbers_that_tell_the_place_of_a_row_are_refused():
+  with pytest.raises(ValueError, match='differ by the place of a row'):
+    _checked([_Known(name='bad')])
+
+
+def _fitted(plan, *layers):
+  x = np.ones([N, 4], 'float32')
+  model = keras.Sequential(
+    [*layers, L.Dense(1, use_bias=False, kernel_initializer='zeros')]
+  )
+  private = tfdpflows.PrivateModel(model)
+  private.compile(plan.optimizer('sgd', learning_rate=1.0), lambda y, p: p)
+  private.fit(x, np.zeros([N, 1], 'float32'), verbose=0)
+  return private.model.trainable_weights[0].numpy().ravel()
+
+
+def test_seeds_of_layers_are_refused_or_replaced_by_the_secret_of_a_plan():
+  """One row more moves the numbers of a known seed to other rows."""
+  with pytest.raises(ValueError, match='with a seed of its own'):
+    _fitted(_plan(seed=None), _Noisy('seeded'))
+  _fitted(_plan(seed=3), _Noisy('seeded'))
+  secret = randomness.Randomness().secret
+  states = []
+  for _ in range(2):
+    source = randomness.Randomness(secret=secret)
+    noisy = _Noisy('tracked')
+    start = noisy.generator.state.numpy()
+    _fitted(_plan(seed=None, randomness=source), noisy)
+    states.append(noisy.generator.state.numpy())
+  # Moved by as much as was drawn, from what the secret says.
+  np.testing.assert_array_equal(*states)
+  assert states[0][2] != start[2]
+
+
+def test_a_seed_of_the_whole_program_decides_nothing(monkeypatch):
+  """Nothing but dropout is random here."""
+  monkeypatch.setattr(noise, 'normal', lambda _, n, *x: tf.zeros([n], x[-1]))
+  found = []
+  for _ in range(2):
+    keras.utils.set_random_seed(1)
+    plan = tfdpflows.TrainingPlan(
+      sampling.PoissonSampler(num_examples=N, sampling_probability=1.0),
+      gradients.Flat(1.0),
+      noise_multiplier=1.0,
+      steps=1,
+      delta=1e-4,
+    )
+    found.append(_fitted(plan, L.Dropout(0.5)))
+  assert np.abs(found[0] - found[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize('how', ['twice', 'numpy'])

@@ -1,7 +1,10 @@
 """The DP-Keras optimizers: noise, clipping, and what TF Privacy's get wrong."""
 
+import copy
 import itertools
 import json
+import os
+import pickle
 
 import numpy as np
 import pytest
@@ -253,6 +256,20 @@ def test_fresh_optimizers_have_fresh_noise():
     for _ in range(3)
   }
   assert len(draws) == 3
+
+
+def test_copies_and_forks_draw_no_noise_twice(monkeypatch):
+  optimizer, kernel = _optimizer(seed=None), tf.Variable(tf.zeros([2, 1]))
+  for copied in (copy.deepcopy, pickle.dumps):
+    with pytest.raises(TypeError, match='drawn twice'):
+      copied(optimizer.noise_source)
+  with pytest.raises(TypeError, match='drawn twice'):
+    copy.deepcopy(optimizer)
+  type(optimizer).from_config(optimizer.get_config())
+  process = os.getpid()
+  monkeypatch.setattr(os, 'getpid', lambda: process + 1)
+  with pytest.raises(RuntimeError, match='forked from'):
+    _gradients(optimizer, tf.zeros([1, 2]), kernel)
 
 
 @pytest.mark.core

@@ -2,6 +2,7 @@
 
 import csv
 import logging as python_logging
+import math
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from absl import logging
 
 import tfdpflows
-from tfdpflows import gradients, progress, sampling
+from tfdpflows import accounting, gradients, progress, sampling
 from tfdpflows._keras import keras
 from tfdpflows.training import EpsilonLogger
 from tfdpflows.training.progress import epsilon_after
@@ -86,6 +87,18 @@ def test_other_mechanisms_of_the_ledger_count():
   plan = _plan(ledger=ledger)
   assert epsilon_after(plan, 0) == pytest.approx(ledger.epsilon())
   assert epsilon_after(plan, 4) > max(alone, ledger.epsilon())
+
+
+def test_mechanisms_of_the_same_label_count_and_those_without_proof():
+  ledger = tfdpflows.PrivacyLedger()
+  plan = _plan(ledger=ledger)
+  model = _model(plan.optimizer('sgd', learning_rate=0.01))
+  model.fit(_x(), epochs=1, verbose=0)
+  before = epsilon_after(plan, 3)
+  ledger.charge(plan.event.event, label=plan.label)
+  assert epsilon_after(plan, 3) > before
+  ledger.charge(accounting.NoProofDpEvent('ExpM+NF', 1.0), label='flow')
+  assert epsilon_after(plan, 3) == math.inf
 
 
 def test_tensorboard_shows_epsilon(tmp_path):

@@ -258,7 +258,7 @@ class _Scope:
       inputs = [self._known(i) for i in _inputs(node)]
       outputs = self._outputs(node, inputs)
       if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
-        outputs = [_by_turn(v, inputs) for v in outputs]
+        outputs = [_from(v, inputs) for v in outputs]
       self._values[name] = outputs
       waiting.pop()
     return self._known(reference)
@@ -335,7 +335,7 @@ class _Scope:
       v.kind in (PUBLIC, SIZED) for v in inputs
     ):
       # The state moves by how much is drawn.
-      return [Value(PUBLIC, (3,)) for _ in range(_count(node))]
+      return [Value(PUBLIC, (3,), drawn=True) for _ in range(_count(node))]
     if op in axis_rules.PLACED and any(v.kind == PLACE for v in inputs):
       call = Call(node, inputs, self._shapes(node, inputs))
       return [axis_rules.PLACED[op](call)]
@@ -389,7 +389,7 @@ class _Scope:
       # A public choice may be another in each turn.
       return [
         self._join(node, [choice, v]) if TURN in (choice.kind, v.kind) else v
-        for v in (_by_turn(v, [choice]) for v in joined)
+        for v in (_from(v, [choice]) for v in joined)
       ]
     if choice.kind == PUBLIC:
       return joined
@@ -403,7 +403,9 @@ class _Scope:
     try:
       first, *others = values
       for other in others:
-        first = _by_turn(_either(first, other), [first, other])
+        both = first.drawn and other.drawn
+        first = _from(_either(first, other), [first, other])
+        first = first._replace(drawn=both)
     except JoinedError as error:
       return self._fault(JOINED, node, str(error))
     except UnruledError:
@@ -851,12 +853,13 @@ def _in_each_turn(value, loop):
   return value._replace(by_turn=value.by_turn | {loop})
 
 
-def _by_turn(value, inputs):
-  """Returns a value with the loops that change what it comes from."""
+def _from(value, inputs):
+  """Returns a value that is not of rows with what else inputs hand on."""
   if value.kind not in (PUBLIC, SIZED, LIST):
     return value
   return value._replace(
-    by_turn=value.by_turn.union(*(v.by_turn for v in inputs))
+    by_turn=value.by_turn.union(*(v.by_turn for v in inputs)),
+    drawn=value.drawn or any(v.drawn for v in inputs),
   )
 
 

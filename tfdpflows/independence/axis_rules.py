@@ -39,6 +39,10 @@ RESERVED = 'reserved'
 _SIZE = 'computes with the number of rows in the batch'
 _PLACE = 'computes with the place of a row in the batch'
 _TOGETHER = 'takes rows together'
+_KNOWN = (
+  'draws the same numbers in each step, which differ by the place of a row '
+  '(let a tf.random.Generator draw them, or their seed)'
+)
 
 
 class Finding(NamedTuple):
@@ -65,6 +69,7 @@ class Value(NamedTuple):
     finding: of `JOINED` and `UNKNOWN`.
     by_turn: of `PUBLIC`, `SIZED` and `LIST`: the loops in whose turns it may
       hold different things. Where turns are of rows it tells their places.
+    drawn: of `PUBLIC`: it comes from random numbers that are drawn anew.
   """
 
   kind: str
@@ -79,6 +84,7 @@ class Value(NamedTuple):
   tag: Any = None
   finding: Optional[Finding] = None
   by_turn: frozenset[str] = frozenset()
+  drawn: bool = False
 
   @property
   def of_rows(self) -> bool:
@@ -720,7 +726,11 @@ def _random(call):
   shape = call.shape()
   if not call.numbers(place).scales_as(shape):
     raise JoinedError(_SIZE)
-  return [_drawn(shape)]
+  found = _drawn(shape)
+  stateless = call.node.op.startswith('Stateless')
+  if stateless and found.kind != PUBLIC and not call.inputs[1].drawn:
+    raise JoinedError(_KNOWN)
+  return [found if stateless else found._replace(drawn=True)]
 
 
 def _batch_first(*places):

@@ -106,6 +106,8 @@ class Checker:
     self._known, self._frozen, self._checked = None, [], set()
     # Of each kind of rows the graph that was checked; training runs that.
     self._graphs = []
+    # States that the random layers draw from.
+    self._generators = []
     self.independence = ''
     self.untracked_randomness = ''
 
@@ -168,6 +170,7 @@ class Checker:
         eager steps, which would not give the same sums again.
     """
     self.check(probe_rows.spec_of(rows))
+    self._make_secret()
     name = self._model.name
     if replays and self._model.run_eagerly:
       raise ValueError(
@@ -183,6 +186,31 @@ class Checker:
         'would give another sum the same noise, and their difference shows '
         'what the noise should hide. Resume without `replay`.'
       )
+
+  @property
+  def _secret(self):
+    """The `Randomness` of the plan, if it is a secret."""
+    plan = getattr(self._model.optimizer, 'plan', None)
+    secret = plan is not None and not plan.randomness.seeded
+    return plan.randomness if secret else None
+
+  def _make_secret(self):
+    """Has random layers draw what nobody knows, from the first step on.
+
+    Numbers that are known, as those of `keras.utils.set_random_seed`, tell the
+    place of a row in the batch, and one row more moves all that come after it.
+    """
+    plan = getattr(self._model.optimizer, 'plan', None)
+    if self._secret is None or plan.step:
+      return
+    states = {id(c.handle): c for c in self._generators}
+    for part in tf.train.TrackableView(self._model).descendants():
+      if isinstance(part, tf.random.Generator):
+        for variable in getattr(part.state, 'values', [part.state]):
+          states.setdefault(id(variable.handle), runs.Captured.of(variable))
+    for i, state in enumerate(states.values()):
+      key = self._secret.key('layers', plan.label, i)
+      state.assign(np.frombuffer(key, np.int64)[: len(state.start)])
 
   @tf.autograph.experimental.do_not_convert
   def check_in_step(self, rows: Any) -> None:
@@ -240,6 +268,8 @@ class Checker:
     optimizer.check_step(variables, step)
 
     def sums(rows, weights):
+      if self._secret is not None and not tf.executing_eagerly():
+        tf.random.set_seed(None)  # Of this graph: its operations have none.
       graph = self._graph_for(rows, weights)
       if graph is not None:
         return graph(rows, weights)
@@ -315,6 +345,7 @@ class Checker:
       alone = self._model.distribute_strategy.num_replicas_in_sync == 1
       untracked = plain.untracked_randomness(tracked if alone else [])
       self.untracked_randomness = ', '.join(untracked)
+      self._generators += plain.generators
       keras_layers.refuse_batch_losses(layers)
       if self._use_rules:
         step = steps[1] if len(steps) > 1 else None
@@ -406,6 +437,18 @@ class Checker:
     states = ['', 'proven', 'tested', 'declared']
     self.independence = max(self.independence, state, key=states.index)
 
+  def _refuse_seeds(self, traced, layers):
+    seeded = runs.seeded_operations(traced)
+    if seeded and self._secret is not None:
+      op, path = seeded[0]
+      raise ValueError(
+        f'{graph_scan.place(path, layers, self._what)} draws random numbers '
+        f'with a seed of its own (the operation {op}): whoever knows it knows '
+        'the numbers of each place in the batch, and one row more moves all '
+        'rows behind it. Drop the seed, or give the plan one (seed=...), whose '
+        'statement then says so.'
+      )
+
   def _check_sums(self, layers, variables, steps, rows, spec):
     """Scans the sums that training takes, and runs them on unusual rows.
 
@@ -419,8 +462,7 @@ class Checker:
     sums = optimizer.sums_of
 
     def run(rows, weights):
-      # Of this graph alone: it makes the seeds of operations with a state.
-      tf.random.set_seed(0)
+      tf.random.set_seed(None)  # Of this graph, as in training.
       return sums(self._step_losses, rows, variables, weights)
 
     shape, count = [], len(tf.nest.flatten(spec))
@@ -434,6 +476,7 @@ class Checker:
       traced = runs.trace(run, of_units(spec), tf.float32, weights_shape=shape)
     # Loops are those of the plain step; vectorized, they cannot be followed.
     graph_scan.refuse_operations(traced, layers, self._what)
+    self._refuse_seeds(traced, layers)
     self._follow(traced, ingredients, layers, count)
     weights = tf.ones([tf.nest.flatten(rows)[0].shape[0], *shape])
     captured = runs.captured_variables(traced)

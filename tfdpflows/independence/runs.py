@@ -191,9 +191,35 @@ class RepeatableRuns:
     return self.own_state + ['tf.random.Generator'] * bool(generators)
 
   @property
+  def generators(self) -> list[Captured]:
+    """The states of the `tf.random.Generator`s that it draws from."""
+    return [c for c in self._changing if c.is_generator]
+
+  @property
   def random(self) -> bool:
     """Whether random numbers are drawn at all."""
     return bool(self.own_state or self._changing)
+
+
+def seeded_operations(
+  traced: tf.types.experimental.ConcreteFunction,
+) -> list[tuple[str, str]]:
+  """Returns type and path of operations that draw from seeds of their own.
+
+  Args:
+    traced: of a graph whose seed is `None`.
+  """
+  graph = traced.graph.as_graph_def()
+  nodes = [(n, '') for n in graph.node]
+  for function in graph.library.function:
+    name = function.signature.name
+    nodes += [(n, f'{name}/') for n in function.node_def]
+  return [
+    (node.op, path + node.name)
+    for node, path in nodes
+    if _OWN_STATE.match(node.op)
+    and any(node.attr[a].i for a in ('seed', 'seed2') if a in node.attr)
+  ]
 
 
 def trace(
@@ -256,6 +282,11 @@ class Captured:
       (2,),
       (3,),
     )
+
+  @classmethod
+  def of(cls, variable: tf.Variable) -> Captured:
+    """Returns that of a variable."""
+    return cls(variable.handle, variable.name)
 
   def value(self) -> np.ndarray:
     value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import tensorflow as tf
 
@@ -51,6 +52,13 @@ class GeneratorNoise:
   def __init__(self, generator: tf.random.Generator, checkpointed: bool):
     self.generator = generator
     self.checkpointed = {'noise': generator} if checkpointed else {}
+    self._process = os.getpid()
+
+  def __reduce_ex__(self, protocol: int) -> NoReturn:
+    raise TypeError(
+      'A private optimizer cannot be copied with its noise, which would be '
+      'drawn twice: make a new one, as by from_config(optimizer.get_config()).'
+    )
 
   def check(self, optimizer: DPOptimizer, step: tf.Tensor | int | None) -> None:
     """Raises a ValueError for an update that must not be made.
@@ -60,6 +68,11 @@ class GeneratorNoise:
       step: number of the update in its plan, or `None`.
     """
     name = type(optimizer).__name__
+    if os.getpid() != self._process:
+      raise RuntimeError(
+        f'This {name} was made by the process that this one was forked from, '
+        'and both would draw the same noise. Make it here.'
+      )
     if step is not None:
       raise ValueError(
         f'{name} has a `step` and no plan: steps are numbered by the '

@@ -77,6 +77,12 @@ def fit(
       'XLA cannot compile an update of several replicas together: drop '
       'jit_compile=True, or train outside of the tf.distribute strategy.'
     )
+  if model.optimizer.loss_bound is None and model._steps_per_execution > 1:
+    raise ValueError(
+      'Keras needs a training loss for steps_per_execution: give '
+      'plan.optimizer(..., loss_bound=...), which releases it with noise, or '
+      'compile with steps_per_execution=1.'
+    )
   if model.optimizer.loss_bound is None and kwargs.get('verbose') != 0:
     logging.info(
       'The training loss is not shown: it is computed from private rows. '

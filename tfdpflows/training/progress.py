@@ -15,6 +15,7 @@ from tfdpflows import progress
 from tfdpflows._keras import keras
 from tfdpflows.accounting import calibration
 from tfdpflows.accounting.events import describe_event
+from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.training.plan import TrainingPlan
 
 # Points of the training at which a progress bar knows epsilon.
@@ -177,18 +178,36 @@ def epsilon_after(plan: TrainingPlan, steps: int) -> float:
   Args:
     plan: the `TrainingPlan`.
     steps: number of its steps.
+
+  Returns:
+    Epsilon, infinite where the ledger has a mechanism without a proof.
   """
   ledger = plan.ledger
-  spent = [
-    dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
-    for entry in ledger.entries
-    if entry.label != plan.label and entry.count
-  ]
+  others = list(ledger.entries)
+  runs = plan.mechanism.charges(plan.steps)
+  for entry in others:
+    # Others may have the label of the plan, but not all else too.
+    if (entry.label, entry.reserved) == (plan.label, runs) and (
+      entry.event == plan.event.event
+    ):
+      others.remove(entry)
+      break
+  spent, unproven = no_proof.split(
+    dp_accounting.ComposedDpEvent(
+      [
+        dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
+        for entry in others
+        if entry.count
+      ]
+    )
+  )
+  if unproven:
+    return math.inf
   (epsilon,) = calibration.epsilon_after(
     plan.event.event,
     [plan.mechanism.charges(steps)],
     delta=plan.delta,
-    spent=dp_accounting.ComposedDpEvent(spent),
+    spent=spent,
     accountant=plan.accountant,
     neighboring_relation=ledger.neighboring_relation,
   )
