@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests.tabular import alone, small_table
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular import Field, fitting
+from tfdpflows.tabular import Field, fitting, read_table
 from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
@@ -288,6 +288,7 @@ def test_draft_is_refused_or_paid_for(people):
   [
     ({'epsilon': 0}, 'epsilon'),
     ({'epsilon': float('nan')}, 'epsilon'),
+    ({'epsilon': 'one'}, "epsilon must be a number, not 'one'"),
     ({'delta': 0}, 'delta'),
     ({'delta': 1}, 'delta'),
     ({'bounds_epsilon': 2}, 'bounds_epsilon'),
@@ -305,6 +306,14 @@ def test_draft_is_refused_or_paid_for(people):
 def test_bad_arguments_are_refused_at_once(arguments, message, people):
   with pytest.raises(ValueError, match=message):
     TabularSynthesizer(people.schema, **arguments)
+
+
+def test_a_path_is_no_schema_and_a_list_no_conditions(fitted, people):
+  for reads in (TabularSynthesizer, lambda x: read_table('rows.csv', x)):
+    with pytest.raises(TypeError, match=r'schema .* str; .*from_json\(path\)'):
+      reads('schema.json')
+  with pytest.raises(TypeError, match="conditions .* list; .*{'sex': 'f'}"):
+    fitted.sample(1, conditions=['age'])
 
 
 def test_what_cannot_be_planned_writes_nothing(people, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import accounting
-from tfdpflows._checks import check_integer
+from tfdpflows._checks import check_integer, check_type
 from tfdpflows.accounting.calibration import whole_noise_multiplier
 from tfdpflows.mechanisms import bounds
 from tfdpflows.sampling import units as sampling
@@ -35,7 +35,7 @@ from tfdpflows.tabular import (
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 from tfdpflows.tabular.row_filter import is_filter, row_filter
-from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.schema import TableSchema, check_schema
 from tfdpflows.tabular.sources import Source
 
 # Rows of a part of a sample.
@@ -145,6 +145,7 @@ class TabularSynthesizer:
     seed: int | None = None,
     **hyperparameters: Any,
   ):
+    check_schema(schema)
     if privacy_unit is not None:
       schema = dataclasses.replace(schema, privacy_unit=privacy_unit)
     self.schema = schema
@@ -628,6 +629,8 @@ class TabularSynthesizer:
     """
     rng = self._sampling_rng(num_rows, seed)
     encoder = TableEncoder(self.schema)
+    if conditions is not None:
+      check_type('conditions', conditions, Mapping, "{'sex': 'f'}")
     if not conditions:
       codes = self._distribution.sample(int(num_rows), rng)
       return self._with_identifiers(encoder.decode(codes))

@@ -15,7 +15,7 @@ import pandas as pd
 from tfdpflows import atomic
 from tfdpflows.tabular import values
 from tfdpflows.tabular.dialect import COMMAS, MISSING, Dialect
-from tfdpflows.tabular.schema import TableSchema, of_counts, typed
+from tfdpflows.tabular.schema import TableSchema, check_schema, of_counts, typed
 
 # Rows that are turned into columns at one time.
 _BLOCK = 1 << 14
@@ -66,6 +66,8 @@ def read_table(
   0    31  01234
   1  <NA>  99501
   """
+  if schema is not None:
+    check_schema(schema)
   path = os.fspath(path)
   clip = out_of_range == 'clip'
   names, columns, known = [], [], []
