@@ -94,7 +94,7 @@ def _edited(change):
     (
       lambda t: t.assign(age=t['age'].where(t.index != 4, 130)),
       "'age', row 5 (line 6 of a CSV file): 130 is outside [0, 120]; widen the "
-      'bounds, or set out_of_range to clip',
+      'bounds, or pass --out_of_range=clip',
     ),
     (
       lambda t: t.assign(sex=t['sex'].where(t.index != 4, 'x')),
