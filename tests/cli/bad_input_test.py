@@ -158,6 +158,7 @@ def test_a_folder_that_is_no_model_is_not_overwritten(folder, capsys):
     (['--model_dir=none'], 'none does not exist'),
     (['--model_dir=people.csv'], '--model_dir=people.csv is no folder'),
     (['--output='], '--output= is no file'),
+    (['--output=s.xlsx'], 's.xlsx has a name that stands for no format'),
     (['--output=photos', '--overwrite'], '--output=photos is no file'),
     (['--output=none/x.csv'], 'does not exist: make it first'),
   ],
