@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -341,6 +342,34 @@ def test_delta_of_one_row_is_refused_or_warned_of(people, monkeypatch):
     pytest.raises(InterruptedError),
   ):
     synthesizer.fit(people.table)
+
+
+def test_columns_at_one_end_are_warned_of():
+  """By what is released: how many values were clipped is private."""
+  metres = np.random.default_rng(0).normal(1.7, 0.1, 1000)
+  table = pd.DataFrame({'cm': metres, 'right': metres, 'zero': 0})
+  table.loc[::5, 'cm'] = np.nan
+  schema = TableSchema(
+    [
+      Field('cm', 'number', 100, 250),
+      Field('right', 'number', 1, 2.5),
+      Field('zero', 'integer', 0, 9),
+    ]
+  )
+  synthesizer = TabularSynthesizer(
+    schema, epsilon=4.0, delta=1e-5, accountant='rdp', out_of_range='clip'
+  )
+  with (
+    small_table.untrained(),
+    small_table.short(),
+    pytest.warns(UserWarning, match='bounds in the unit') as caught,
+  ):
+    synthesizer.fit(table, progress=False)
+  assert [str(w.message)[:12] for w in caught] == ["Column 'cm':"]
+  synthesizer.out_of_range = 'error'  # Nothing was clipped then.
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    synthesizer._warn_of_ends()
 
 
 def test_neighbours_differ_by_one_count_before_noise(people):
