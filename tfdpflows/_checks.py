@@ -27,6 +27,15 @@ def check_integer(name: str, value: float, least: int = 1) -> int:
   return int(value)
 
 
+def check_type(name: str, value: Any, kind: type, example: str) -> None:
+  """Raises a `TypeError` that does not show `value`, if it is of no `kind`."""
+  if not isinstance(value, kind):
+    raise TypeError(
+      f'{name} is of type {type(value).__name__}; it must be a '
+      f'{kind.__name__}, such as {example}.'
+    )
+
+
 def check_fraction(name: str, value: float) -> float:
   """Returns `value` as a float, if it is inside (0, 1)."""
   if not 0 < value < 1:

@@ -94,7 +94,7 @@ def _edited(change):
     (
       lambda t: t.assign(age=t['age'].where(t.index != 4, 130)),
       "'age', row 5 (line 6 of a CSV file): 130 is outside [0, 120]; widen the "
-      'bounds, or set out_of_range to clip',
+      'bounds, or pass --out_of_range=clip',
     ),
     (
       lambda t: t.assign(sex=t['sex'].where(t.index != 4, 'x')),
@@ -158,6 +158,7 @@ def test_a_folder_that_is_no_model_is_not_overwritten(folder, capsys):
     (['--model_dir=none'], 'none does not exist'),
     (['--model_dir=people.csv'], '--model_dir=people.csv is no folder'),
     (['--output='], '--output= is no file'),
+    (['--output=s.xlsx'], 's.xlsx has a name that stands for no format'),
     (['--output=photos', '--overwrite'], '--output=photos is no file'),
     (['--output=none/x.csv'], 'does not exist: make it first'),
   ],

@@ -543,7 +543,7 @@ def test_score(folder, capsys):
   (folder / 'one.csv').write_text('age,income,sex\n130,3.5,f\n')
   argv = ['score', '--model_dir=model', '--output=one_log_prob.csv']
   argv.append('--input=one.csv')
-  said = "'age', row 1 (line 2 of a CSV file): 130 is outside [0, 120]; set out"
+  said = "'age', row 1 (line 2 of a CSV file): 130 is outside [0, 120]; pass"
   _refused([*argv, '--out_of_range=error'], said, capsys)
   assert not (folder / 'one_log_prob.csv').exists()
   assert cli.main(argv) == 0

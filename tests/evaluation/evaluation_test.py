@@ -39,6 +39,11 @@ def shuffled(frame, seed=1):
   return frame.apply(lambda c: c.iloc[rng.permutation(len(c))].to_numpy())
 
 
+def test_a_path_is_no_schema():
+  with pytest.raises(TypeError, match=r'schema is of type str; .*from_json'):
+    evaluation.compare(table(5), table(5), 'schema.json')
+
+
 class TestCells:
   def test_atoms_lie_inside_their_cells(self):
     values = np.concatenate([np.zeros(900), np.linspace(10, 20, 100)])

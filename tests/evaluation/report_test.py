@@ -131,8 +131,8 @@ class TestReport:
     for figure in figures:
       assert 'role="img"' in figure
       assert 'aria-label="' in figure
-    assert checker.tags.count('table') == 4
-    assert checker.tags.count('caption') == 4
+    assert checker.tags.count('table') == 5
+    assert checker.tags.count('caption') == 5
     assert ('scope', 'col') in checker.attributes
     assert ('scope', 'row') in checker.attributes
 
@@ -148,6 +148,15 @@ class TestReport:
     assert 'nan' not in words
     for key, value in checker.attributes:
       assert 'nan' not in str(value).split(), key
+
+  def test_numbers_stand_side_by_side(self, page):
+    text = ' '.join(page[1].text)
+    ages = [f'{frame["age"].mean():.4g}' for frame in (table(), table(seed=1))]
+    assert f'age {ages[0]} {ages[1]} ' in text
+    gains = table()['gain'].dropna()  # More than half are 0.
+    assert f'{gains.std(ddof=0):,.0f}' in text
+    assert '400 synthetic rows and, for comparison, on one half' in text
+    assert '(about 200), without' in text
 
   def test_every_scored_classifier_has_a_row(self, page):
     text, _ = page

@@ -133,7 +133,7 @@ def test_only_marked_values_of_the_draft_are_forgotten():
 
 def test_too_little_data_says_what_to_do():
   df = table(5)
-  with pytest.raises(ValueError, match="'age': no type rises above"):
+  with pytest.raises(ValueError, match="for the type of 'age', the type of"):
     mechanisms.private_bounds(
       df,
       draft_schema(df),
@@ -141,6 +141,17 @@ def test_too_little_data_says_what_to_do():
       1e-6,
       Randomness(seed=0),
       Ledger(),
+    )
+  public = TableSchema(
+    [
+      Field(name, 'number', 0, 1, from_data=('minimum', 'maximum'))
+      for name in ('a', 'b')
+    ]
+  )
+  few = pd.DataFrame({'a': [0.1, 0.2], 'b': [0.3, 0.4]})
+  with pytest.raises(ValueError, match="the range of 'a', the range of 'b'"):
+    mechanisms.private_bounds(
+      few, public, 0.1, 1e-6, Randomness(seed=0), Ledger()
     )
   for epsilon in (0.0, -1.0, math.inf, math.nan):
     with pytest.raises(ValueError, match='epsilon'):

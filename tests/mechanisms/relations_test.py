@@ -666,7 +666,7 @@ def _shown(table, place, noise, relation, ids=None):
   try:
     mechanisms.private_bounds(df, ENUM, 1.0, 0.01, source, ledger, units=units)
   except ValueError as error:
-    if 'no enum rises above the noise' not in str(error):
+    if 'above the noise for the enum' not in str(error):
       raise
     shown = False
   # The same noise in all looks is as likely as one at their joint precision.

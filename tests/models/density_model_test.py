@@ -462,6 +462,18 @@ def test_rows_of_double_precision_are_cast_as_keras_layers_do():
   density.fit(x, verbose=0)
 
 
+def test_a_frozen_density_is_a_layer():
+  density = tfdpflows.DensityModel(_flow())
+  density.trainable = False
+  rows = keras.Input([3])
+  features = keras.layers.Reshape([1])(density(rows))
+  model = keras.Model(rows, keras.layers.Dense(1)(features))
+  assert len(model.trainable_variables) == 2
+  x = _data(5)
+  found = keras.Model(rows, features).predict(x, verbose=0)
+  np.testing.assert_allclose(found[:, 0], density.log_prob(x), rtol=1e-5)
+
+
 def test_no_keras_file_holds_a_density(tmp_path):
   density = tfdpflows.DensityModel(QuickDensity(3))
   inputs = keras.Input([3])

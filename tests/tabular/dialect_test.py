@@ -202,6 +202,11 @@ def test_a_file_in_another_encoding_is_refused_by_its_line(tmp_path):
   with pytest.raises(ValueError, match='line 3 is not UTF-8.*"encoding"'):
     read_table(path, schema)
   assert len(read_table(path, schema, 'clip')) == 2
+  for name in ('utf-16-le', 'utf-16-be'):
+    path.write_bytes('\ufeffa;b\n1;2\n'.encode(name))
+    for how in ('error', 'clip'):
+      with pytest.raises(ValueError, match='is UTF-16, by .*iconv -f utf-16'):
+        read_table(path, schema, how)
   path.write_bytes(b'\xff\xfea\x00\n\x00\x00\xd8\n\x00')
   schema = TableSchema([Field('a', 'boolean')], dialect=Dialect(';', 'utf-16'))
   with pytest.raises(ValueError, match='not UTF-16'):

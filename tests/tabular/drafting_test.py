@@ -225,7 +225,10 @@ def test_words_between_numbers_are_pointed_out():
   (finding,) = found.findings
   assert finding.is_drafted
   assert finding.problem == '62 texts, of which 2 are no numbers'
-  assert "--missing_values='?,unknown' if" in finding.fix
+  # Those that are missing by default too: the flags replace them.
+  words = ["'?'", 'unknown', '', 'NA', 'NaN', 'null']
+  flags = [f'--missing_values={word}' for word in words]
+  assert finding.fix == f'{" ".join(flags)} if these are missing values'
   few = drafting.draft(pd.DataFrame({'age': ['1', '2', 'x', 'y'] * 5}))
   assert not few.findings
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import tensorflow as tf
 from tests.tabular import alone, small_table
 from tfdpflows.mechanisms import histograms
 from tfdpflows.randomness import Randomness
-from tfdpflows.tabular import Field, fitting
+from tfdpflows.tabular import Field, fitting, read_table
 from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.schema import TableSchema
@@ -287,6 +288,7 @@ def test_draft_is_refused_or_paid_for(people):
   [
     ({'epsilon': 0}, 'epsilon'),
     ({'epsilon': float('nan')}, 'epsilon'),
+    ({'epsilon': 'one'}, "epsilon must be a number, not 'one'"),
     ({'delta': 0}, 'delta'),
     ({'delta': 1}, 'delta'),
     ({'bounds_epsilon': 2}, 'bounds_epsilon'),
@@ -304,6 +306,14 @@ def test_draft_is_refused_or_paid_for(people):
 def test_bad_arguments_are_refused_at_once(arguments, message, people):
   with pytest.raises(ValueError, match=message):
     TabularSynthesizer(people.schema, **arguments)
+
+
+def test_a_path_is_no_schema_and_a_list_no_conditions(fitted, people):
+  for reads in (TabularSynthesizer, lambda x: read_table('rows.csv', x)):
+    with pytest.raises(TypeError, match=r'schema .* str; .*from_json\(path\)'):
+      reads('schema.json')
+  with pytest.raises(TypeError, match="conditions .* list; .*{'sex': 'f'}"):
+    fitted.sample(1, conditions=['age'])
 
 
 def test_what_cannot_be_planned_writes_nothing(people, tmp_path):
@@ -331,6 +341,34 @@ def test_delta_of_one_row_is_refused_or_warned_of(people, monkeypatch):
     pytest.raises(InterruptedError),
   ):
     synthesizer.fit(people.table)
+
+
+def test_columns_at_one_end_are_warned_of():
+  """By what is released: how many values were clipped is private."""
+  metres = np.random.default_rng(0).normal(1.7, 0.1, 1000)
+  table = pd.DataFrame({'cm': metres, 'right': metres, 'zero': 0})
+  table.loc[::5, 'cm'] = np.nan
+  schema = TableSchema(
+    [
+      Field('cm', 'number', 100, 250),
+      Field('right', 'number', 1, 2.5),
+      Field('zero', 'integer', 0, 9),
+    ]
+  )
+  synthesizer = TabularSynthesizer(
+    schema, epsilon=4.0, delta=1e-5, accountant='rdp', out_of_range='clip'
+  )
+  with (
+    small_table.untrained(),
+    small_table.short(),
+    pytest.warns(UserWarning, match='bounds in the unit') as caught,
+  ):
+    synthesizer.fit(table, progress=False)
+  assert [str(w.message)[:12] for w in caught] == ["Column 'cm':"]
+  synthesizer.out_of_range = 'error'  # Nothing was clipped then.
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    synthesizer._warn_of_ends()
 
 
 def test_neighbours_differ_by_one_count_before_noise(people):

@@ -316,6 +316,8 @@ def test_bad_input():
   plan = _plan()
   with pytest.raises(ValueError, match='x has 100 rows, the plan is for 200'):
     plan.dataset(X[:100])
+  with pytest.raises(ValueError, match='have 200 and 100 rows'):
+    plan.dataset((X, X[:100]))
   for arguments, message in (
     ({'noise_multiplier': 0.0}, 'noise_multiplier'),
     ({'steps': 0}, 'steps'),
@@ -333,6 +335,8 @@ def test_bad_input():
     'clipping': gradients.Flat(1.0),
     'epochs': 1,
   }
+  with pytest.raises(TypeError, match='clipping .* float; .*Flat'):
+    tfdpflows.TrainingPlan.for_epsilon(**{**good, 'clipping': 1.0})
   for arguments, message in (
     ({'epsilon': 0.0}, 'epsilon'),
     ({'delta': 1.0}, 'delta'),

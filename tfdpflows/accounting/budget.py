@@ -14,17 +14,19 @@ __all__ = [
 ]
 
 
-def _float(number) -> float:
+def _float(name, number) -> float:
   """A number as a float, infinite where it is too large for one."""
   try:
     return float(number)
   except OverflowError:
     return math.inf if number > 0 else -math.inf
+  except (TypeError, ValueError):
+    raise ValueError(f'{name} must be a number, not {number!r}.') from None
 
 
 def check_delta(delta: float) -> float:
   """Returns delta as a float; raises `ValueError` if it is outside (0, 1)."""
-  delta = _float(delta)
+  delta = _float('delta', delta)
   if not 0 < delta < 1:
     raise ValueError(
       f'delta must lie inside (0, 1), not {delta}. Choose it well below one '
@@ -35,7 +37,7 @@ def check_delta(delta: float) -> float:
 
 def check_epsilon(epsilon: float) -> float:
   """Returns epsilon as a float; raises `ValueError` if negative or NaN."""
-  epsilon = _float(epsilon)
+  epsilon = _float('epsilon', epsilon)
   if not epsilon >= 0:
     raise ValueError(f'epsilon must be zero or more, not {epsilon}.')
   return epsilon
@@ -63,7 +65,7 @@ class PrivacyBudget:
   delta: float
 
   def __init__(self, *, epsilon: float, delta: float):
-    epsilon = _float(epsilon)
+    epsilon = _float('epsilon', epsilon)
     if not (math.isfinite(epsilon) and epsilon > 0):
       raise ValueError(
         f'epsilon must be a finite number above zero, not {epsilon}. '

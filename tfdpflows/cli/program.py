@@ -149,4 +149,6 @@ def _message(error):
   if isinstance(error, OSError) and error.strerror:
     place = f'{error.filename}: ' if error.filename else ''
     return f'{place}{error.strerror}'
-  return ' '.join(str(error).split()) or type(error).__name__
+  text = ' '.join(str(error).split()) or type(error).__name__
+  # Other arguments that a message names are flags of the same name.
+  return text.replace('set out_of_range to clip', 'pass --out_of_range=clip')

@@ -88,8 +88,9 @@ def _define(options):
   )
   options.text(
     'missing_values',
-    'What stands for a missing value, such as -99; may be given several times. '
-    'By default an empty cell, NA, NaN and null.',
+    'What stands for a missing value, such as -99; may be given several times, '
+    'and nothing behind the = is an empty cell. In place of an empty cell, NA, '
+    'NaN and null, which are meant by default.',
     repeated=True,
     metavar='TEXT',
   )

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.evaluation import discretization
-from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.schema import TableSchema, check_schema
 
 _MOST_ROWS = 20_000
 
@@ -187,6 +187,7 @@ def require_tables(
   real: pd.DataFrame, synthetic: pd.DataFrame, schema: TableSchema
 ) -> None:
   """Raises a `ValueError` if a table lacks a column of the schema, or rows."""
+  check_schema(schema)
   for table, what in ((real, 'the real table'), (synthetic, 'the synthetic')):
     require_columns(table, schema, what)
     if not len(table):

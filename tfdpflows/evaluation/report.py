@@ -24,6 +24,7 @@ from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
+from tfdpflows.evaluation.discretization import numbers
 from tfdpflows.evaluation.nearest_rows import nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
 from tfdpflows.evaluation.several import SyntheticTable, compare_fits
@@ -38,6 +39,13 @@ _METRICS = {
   'macro_f1': 'macro F1',
   'auroc': 'AUROC',
   'average_precision': 'average precision',
+}
+_STATISTICS = {
+  'mean': np.mean,
+  'standard deviation': np.std,
+  '5 %': lambda x: np.quantile(x, 0.05),
+  'median': np.median,
+  '95 %': lambda x: np.quantile(x, 0.95),
 }
 # Of several fits; of the first ones less is better.
 _LOWER = (
@@ -170,6 +178,7 @@ def write_report(
     claim=_claim(statement),
     statement=_statement_text(statement),
     columns=columns,
+    numbers=_numbers(real, synthetic, schema),
     **_associations(comparison),
     scores=scores,
     now=f'{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d at %H:%M}',
@@ -250,6 +259,29 @@ def _column(marginal, real, synthetic, field):
     'has_missing': marginal['missing_real'] or marginal['missing_synthetic'],
     'figure': markupsafe.Markup(figure),
   }
+
+
+def _numbers(real, synthetic, schema):
+  """Returns what is asked first of columns of numbers, of both tables."""
+  found = []
+  for field in schema.fields:
+    if field.is_numeric:
+      tables = [numbers(table[field.name]) for table in (real, synthetic)]
+      tables = [x[np.isfinite(x)] for x in tables]
+      found.append(
+        {
+          'name': field.name,
+          'numbers': {
+            name: [_number(of(x)) if len(x) else '–' for x in tables]
+            for name, of in _STATISTICS.items()
+          },
+        }
+      )
+  return found
+
+
+def _number(value):
+  return f'{value:,.0f}' if 1e4 <= abs(value) < 1e15 else f'{value:,.4g}'
 
 
 def _verdicts(facts, columns, comparison, scores, groups):
@@ -388,6 +420,9 @@ def _scores(real, synthetic, schema, target, classifiers, seed):
     'target': target,
     'description': description,
     'few_rows': few_rows,
+    'sizes': [
+      min(n, model_scores.MAX_TRAIN) for n in (len(synthetic), len(real) // 2)
+    ],
     'auroc': mean['auroc'],
     'real_auroc': mean['real_auroc'],
     'metrics': list(_METRICS.values()),

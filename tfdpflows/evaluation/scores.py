@@ -13,6 +13,8 @@ from tfdpflows.evaluation.association import require_columns
 from tfdpflows.tabular.schema import TableSchema
 
 _MAX_CLASSES = 20
+# So many rows are learned from, by default.
+MAX_TRAIN = 50_000
 _SMALL = 4_000_000
 # Features times classes, beyond which classifiers take many minutes: they then
 # learn from fewer rows, and boosting stops early.
@@ -42,7 +44,7 @@ def train_on_synthetic(
   *,
   real_train: pd.DataFrame | None = None,
   classifiers: str | Sequence[str] = 'quick',
-  max_train: int = 50_000,
+  max_train: int = MAX_TRAIN,
   max_test: int = 20_000,
   seed: int = 0,
 ) -> pd.DataFrame:
@@ -121,7 +123,7 @@ def score(
   *,
   real_train: pd.DataFrame | None,
   classifiers: str | Sequence[str],
-  max_train: int = 50_000,
+  max_train: int = MAX_TRAIN,
   max_test: int = 20_000,
   seed: int,
   fits: dict,
@@ -181,7 +183,7 @@ def regress_on_synthetic(
   schema: TableSchema,
   target: str,
   *,
-  max_train: int = 50_000,
+  max_train: int = MAX_TRAIN,
   max_test: int = 20_000,
   seed: int = 0,
 ) -> pd.DataFrame:

@@ -252,16 +252,18 @@ def release_bounds(
     units=units,
   )
   rng = randomness.numpy(str(label))
-  types = {}
+  types, lost = {}, {}
   for name, field in fields.items():
     if 'type' in field.from_data:
       kinds, weights = table.kinds(name)
       found = private_type(kinds, plan.noise('type', rows), rng, weights)
       if not found:
-        raise _too_little(name, 'type')
+        lost[name] = 'type'
+        continue
       fields[name] = _of_type(field, found)
       # Nothing stands in for what is missing: it would be counted twice.
       types[name] = dataclasses.replace(fields[name], required=False)
+  _refuse_lost(lost)
   table.set_types(types)
   domains = table.domains(fields, plan.delta_of_column / rows / most)
   first, second = _two_looks(domains, plan.shares['domain'])
@@ -282,11 +284,13 @@ def release_bounds(
   for name, domain in domains.items():
     changes = domain.constraints()
     if changes is None:
-      raise _too_little(name, domain.kind)
+      lost[name] = domain.kind
+      continue
     # A bound that is public still holds.
     field = fields[name]
     marks = set(field.from_data) & {'required'}
     fields[name] = dataclasses.replace(field, from_data=marks, **changes)
+  _refuse_lost(lost)
   noise = plan.noise('outcome', rows)
   outcomes = {
     name: noise.add(counts, rng)
@@ -502,11 +506,14 @@ def check_num_rows(
   warnings.warn(said % 'ranges may leave out more than 5 %', stacklevel=5)
 
 
-def _too_little(name, kind):
-  return ValueError(
-    f'Column {name!r}: no {kind} rises above the noise; spend more on bounds, '
-    'or state them in the schema from public knowledge.'
-  )
+def _refuse_lost(lost):
+  """Refuses columns, a dict, of whose type, range or enum nothing is seen."""
+  if lost:
+    named = ', '.join(f'the {what} of {name!r}' for name, what in lost.items())
+    raise ValueError(
+      f'Nothing rises above the noise for {named}; spend more on bounds, or '
+      'state them in the schema from public knowledge.'
+    )
 
 
 def _domains(fields, table, weights, delta):

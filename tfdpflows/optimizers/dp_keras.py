@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdpflows import _observer
 from tfdpflows import gradients as gradients_lib
 from tfdpflows._autograph import unconverted
-from tfdpflows._checks import check_integer, check_positive
+from tfdpflows._checks import check_integer, check_positive, check_type
 from tfdpflows._keras import (
   VectorizedDPKerasAdagradOptimizer,
   VectorizedDPKerasAdamOptimizer,
@@ -109,6 +109,8 @@ class DPOptimizer:
       raise ValueError(
         f'noise_multiplier is {noise_multiplier}; it must be a number >= 0.'
       )
+    if clipping is not None:
+      check_type('clipping', clipping, gradients_lib.Strategy, 'Flat(1.0)')
     sources = {
       'seed': seed,
       'noise_generator': noise_generator,

@@ -13,7 +13,7 @@ from scipy import special
 
 from tfdpflows.tabular.density import BATCH, TableDensity, TableDistribution
 from tfdpflows.tabular.encoding import EncodedColumn, TableEncoder
-from tfdpflows.tabular.row_filter import conditioned
+from tfdpflows.tabular.row_filter import conditioned, reason
 from tfdpflows.tabular.schema import TableSchema
 
 # Rejection sampling: after so many batches it is decided whether it would take
@@ -61,7 +61,8 @@ def encode_conditions(
       table = one.validate(table, fitting=False)
     except ValueError as error:
       raise ValueError(
-        f'The condition {name!r}: {value!r} is outside of the schema. {error}'
+        f'The condition {name!r}: {value!r} is outside of the schema: '
+        f'{reason(error)}'
       ) from error
     codes[numbers[name]] = float(TableEncoder(one).encode(table)[0, 0])
   return codes

@@ -418,11 +418,14 @@ class _Column:
     """Notes a column of numbers with a few words between them."""
     words = [text for text in enum if not _LIKE_A_NUMBER.fullmatch(text)]
     if len(words) <= len(enum) / 4:
-      shown = ','.join(words[:_SHOWN]) + ',...' * (len(words) > _SHOWN)
+      # The flags stand in place of the words that are known by now.
+      shown = (*words[:_SHOWN], *self._cell_format.missing_values)
+      flags = [f'--missing_values={shlex.quote(w) if w else w}' for w in shown]
+      more = ' and so on' * (len(words) > _SHOWN)
       self._find(
         findings,
         f'{len(enum)} texts, of which {len(words)} are no numbers',
-        f'--missing_values={shlex.quote(shown)} if these are missing values',
+        f'{" ".join(flags)}{more} if these are missing values',
         True,
       )
 

@@ -123,6 +123,12 @@ def _number(field, end):
     ) from error
 
 
+def reason(error: ValueError) -> str:
+  """Returns what is wrong with a condition, without advice on a table."""
+  problem = getattr(error, 'problem', str(error))
+  return f'{problem.partition("; ")[0].rstrip(".")}.'
+
+
 def _domain(field):
   if field.is_temporal:
     return field.grid
@@ -142,8 +148,8 @@ def _one_of(field, values):
     wanted = one.validate(table, fitting=False)[field.name]
   except ValueError as error:
     raise ValueError(
-      f'The condition on column {field.name!r} is outside of the schema. '
-      f'{error}'
+      f'The condition on column {field.name!r} is outside of the schema: '
+      f'{reason(error)}'
     ) from error
   missing = wanted.isna().any()
 

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows import atomic
+from tfdpflows._checks import check_type
 from tfdpflows.tabular import constrained_rows, constraints, times, values
 from tfdpflows.tabular.dialect import (
   COMMAS,
@@ -1055,6 +1056,11 @@ def _is_unicode(text):
   except UnicodeEncodeError:
     return False
   return True
+
+
+def check_schema(schema: Any) -> None:
+  """Raises a `TypeError` for what is no `TableSchema`, such as its path."""
+  check_type('schema', schema, TableSchema, 'TableSchema.from_json(path)')
 
 
 def check_num_rows(num_rows: int, schema: TableSchema) -> None:

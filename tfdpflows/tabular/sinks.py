@@ -13,15 +13,24 @@ import pandas as pd
 from tfdpflows import atomic
 from tfdpflows.tabular import table
 from tfdpflows.tabular.schema import Field, TableSchema
-from tfdpflows.tabular.sources import file_format, import_arrow
+from tfdpflows.tabular.sources import FORMATS, file_format, import_arrow
+
+# Names of CSV files, besides `FORMATS`.
+_TEXT = ('.tsv', '.txt', '.gz')
 
 
 def check_format(path: str) -> None:
-  """Refuses a file that cannot be written for want of a package.
+  """Refuses a file that cannot be written.
 
   Raises:
+    ValueError: for an end of the name that stands for no format.
     ImportError: for a format of Arrow without pyarrow.
   """
+  if not path.lower().endswith((*FORMATS, *_TEXT)):
+    raise ValueError(
+      f'{path} has a name that stands for no format: let it end in '
+      f'{", ".join((*FORMATS, *_TEXT))}.'
+    )
   if file_format(path) in ('parquet', 'ipc'):
     import_arrow()
 
@@ -31,11 +40,11 @@ def write_frames(
 ) -> int:
   """Writes a table that comes in parts; it appears whole, or not at all.
 
-  The end of the name decides on the format, as for `sources.Source.of`: CSV,
-  compressed by `.gz`, Parquet, Arrow or Feather, or TFRecord of `tf.Example`,
-  in which a missing value is a feature without a value. In a CSV file it is the
-  first word for missing values of the column that is no category: an empty
-  cell by default, or NA, NaN or null.
+  The end of the name decides on the format, as for `sources.Source.of`: CSV
+  (also `.tsv` and `.txt`), compressed by `.gz`, Parquet, Arrow or Feather, or
+  TFRecord of `tf.Example`, in which a missing value is a feature without a
+  value. In a CSV file it is the first word for missing values of the column
+  that is no category: an empty cell by default, or NA, NaN or null.
 
   A CSV file is one that the schema reads, in its dialect: its delimiter,
   encoding, decimal point, true and false. Digits are not grouped, and numbers
@@ -52,7 +61,8 @@ def write_frames(
 
   Raises:
     OSError: if it cannot be written; a file that was there is left alone.
-    ImportError: see `check_format`.
+    ValueError: see `check_format`, as the next.
+    ImportError: for want of pyarrow.
 
   #### Example
 
@@ -68,6 +78,7 @@ def write_frames(
   [31, 64]
   """
   path = os.fspath(path)
+  check_format(path)
   write = {
     'csv': _write_csv,
     'tfrecord': _write_records,

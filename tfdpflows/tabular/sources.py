@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Rows that are worked on at one time.
 CHUNK = 1 << 16
 # By the end of a file's name; all other files are CSV.
-_FORMATS = {
+FORMATS = {
   '.csv': 'csv',
   '.csv.gz': 'csv',
   '.parquet': 'parquet',
@@ -296,7 +296,7 @@ def _files_below(folder):
   if not found:
     raise FileNotFoundError(
       f'The folder {folder} has no file whose name ends in '
-      f'{", ".join(_FORMATS)}.'
+      f'{", ".join(FORMATS)}.'
     )
   return found
 
@@ -313,7 +313,7 @@ def file_format(path: str) -> str:
 
 
 def _known_format(path):
-  for end, kind in _FORMATS.items():
+  for end, kind in FORMATS.items():
     if path.lower().endswith(end):
       return kind
   return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdpflows import accounting
-from tfdpflows._checks import check_integer
+from tfdpflows._checks import check_integer, check_type
 from tfdpflows.accounting.calibration import whole_noise_multiplier
 from tfdpflows.mechanisms import bounds
 from tfdpflows.sampling import units as sampling
@@ -35,9 +35,11 @@ from tfdpflows.tabular import (
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 from tfdpflows.tabular.row_filter import is_filter, row_filter
-from tfdpflows.tabular.schema import TableSchema
+from tfdpflows.tabular.schema import TableSchema, check_schema
 from tfdpflows.tabular.sources import Source
 
+# A share of values at an end of a range that is warned of, under 'clip'.
+_AT_AN_END = 0.75
 # Rows of a part of a sample.
 _FRAME = 1 << 16
 
@@ -145,6 +147,7 @@ class TabularSynthesizer:
     seed: int | None = None,
     **hyperparameters: Any,
   ):
+    check_schema(schema)
     if privacy_unit is not None:
       schema = dataclasses.replace(schema, privacy_unit=privacy_unit)
     self.schema = schema
@@ -275,7 +278,9 @@ class TabularSynthesizer:
         return self._fit(data, work_dir, resume, progress)
       return self._fit_together(team, data, work_dir, resume, progress)
 
-    return workers.out_of_scope(run)
+    workers.out_of_scope(run)
+    self._warn_of_ends()
+    return self
 
   def _fit_together(self, team, data, work_dir, resume, progress):
     """Fits in one of several processes that train together."""
@@ -423,6 +428,34 @@ class TabularSynthesizer:
         spending.plan, self.schema.privacy_unit
       )
     return self
+
+  def _warn_of_ends(self):
+    """Warns of columns that were clipped nearly altogether.
+
+    By the released histograms alone: how many values were clipped is private.
+    """
+    if self.out_of_range != 'clip' or self._marginals is None:
+      return
+    columns = TableEncoder(self.schema).columns
+    for column, marginal in zip(columns, self._marginals):
+      field = self.schema[column.fields[0]]
+      if len(column.fields) > 1 or field.categories is not None:
+        continue
+      inside = np.array(marginal['edges'][:-1]) < column.value_size
+      shares = np.array(marginal['probabilities'])[inside]
+      shares /= max(shares.sum(), 1e-9)
+      # Many columns have hardly anything but zeros.
+      ends = [('maximum', field.maximum, shares[-1])]
+      if field.minimum != 0:
+        ends.append(('minimum', field.minimum, shares[0]))
+      for name, value, share in ends:
+        if share > _AT_AN_END:
+          warnings.warn(
+            f'Column {column.name!r}: {share:.0%} of the values, by the noisy '
+            f'histogram, are at the {name}, {value}, or were clipped to it. '
+            'Are the bounds in the unit of the values?',
+            stacklevel=3,
+          )
 
   def _begin(self, table, examples, units, work_dir, resume, overwrite, team):
     """Returns the `Spending` of a fit and its `WorkDirectory`."""
@@ -628,6 +661,8 @@ class TabularSynthesizer:
     """
     rng = self._sampling_rng(num_rows, seed)
     encoder = TableEncoder(self.schema)
+    if conditions is not None:
+      check_type('conditions', conditions, Mapping, "{'sex': 'f'}")
     if not conditions:
       codes = self._distribution.sample(int(num_rows), rng)
       return self._with_identifiers(encoder.decode(codes))
@@ -1120,6 +1155,7 @@ def _to_directory(
     model_directory.check_target(model_dir, overwrite)
   synthesizer = TabularSynthesizer(schema, **settings)
   synthesizer._fit(table, work_dir, resume, progress, overwrite, team=team)
+  synthesizer._warn_of_ends()
   with synthesizer.ledger:
     if not complete:
       with model_directory.written_aside(

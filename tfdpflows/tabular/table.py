@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
@@ -15,10 +16,11 @@ import pandas as pd
 from tfdpflows import atomic
 from tfdpflows.tabular import values
 from tfdpflows.tabular.dialect import COMMAS, MISSING, Dialect
-from tfdpflows.tabular.schema import TableSchema, of_counts, typed
+from tfdpflows.tabular.schema import TableSchema, check_schema, of_counts, typed
 
 # Rows that are turned into columns at one time.
 _BLOCK = 1 << 14
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_table(
@@ -66,6 +68,8 @@ def read_table(
   0    31  01234
   1  <NA>  99501
   """
+  if schema is not None:
+    check_schema(schema)
   path = os.fspath(path)
   clip = out_of_range == 'clip'
   names, columns, known = [], [], []
@@ -259,6 +263,13 @@ def _cells_of_any_length():
 def _physical(path, clip, encoding):
   """Yields the lines of a file as text."""
   with _opened(path) as file:
+    # In UTF-8 there are no such bytes; they stand before the header.
+    if encoding == 'utf-8-sig' and file.peek(2)[:2] in _UTF16:
+      raise ValueError(
+        'the file is UTF-16, by its byte order mark; name its encoding in the '
+        'schema ("encoding": "utf-16"), or convert the file, for instance with '
+        'iconv -f utf-16 -t utf-8.'
+      )
     errors = 'replace' if clip else 'strict'
     for line in io.TextIOWrapper(file, encoding, errors, newline=''):
       # Python 3.9 and 3.10 read no file with NUL characters.

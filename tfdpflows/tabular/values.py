@@ -260,7 +260,10 @@ def typed(
     return pd.Series(result, name=name)
   number = _numbers(present, cells)
   if not clip:
-    fix = f'correct it, or declare the column of another type than {kind}'
+    fix = (
+      'correct it, list it in "missingValues" of the schema with all other '
+      f'words for missing values, or declare another type than {kind}'
+    )
     _refuse(~np.isfinite(number), present, kind, name, fix)
     if kind == 'integer':
       _refuse(np.floor(number) != number, present, kind, name, fix)

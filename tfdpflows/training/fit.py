@@ -60,7 +60,10 @@ def fit(
     check(data.origin.signature, steps.replays)
   given = [name for name in _REFUSED if kwargs.get(name) is not None]
   if args or given:
-    given = ', '.join(sorted(given)) or 'positional arguments after the data'
+    given = ', '.join(sorted(given)) or (
+      'positional arguments after the data (what a density is conditioned on '
+      'is a part of it: fit((x, c)))'
+    )
     raise ValueError(f'{DRAWN}drop {given}.')
   given = [name for name in _WEIGHTS if kwargs.pop(name, None) is not None]
   if given:

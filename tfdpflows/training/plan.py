@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dp_accounting
 
 from tfdpflows import accounting, gradients, optimizers, sampling
-from tfdpflows._checks import Fixed, check_fraction, check_integer
+from tfdpflows._checks import Fixed, check_fraction, check_integer, check_type
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.mechanism import BANDED, INDEPENDENT, Mechanism
@@ -121,6 +121,7 @@ class TrainingPlan(Fixed):
     units: sampling.Units | None = None,
     noise: str = 'independent',
   ):
+    check_type('clipping', clipping, gradients.Strategy, 'gradients.Flat(1.0)')
     if not noise_multiplier > 0:
       raise ValueError(
         f'noise_multiplier is {noise_multiplier}; it must be positive. '

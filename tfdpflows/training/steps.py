@@ -264,6 +264,12 @@ class TrainingSteps:
   def _check(self, x, steps, workers):
     """Returns what all workers must have in common."""
     plan, units = self.plan, self.plan.units
+    sizes = {len(array): None for array in tf.nest.flatten(x)}
+    if len(sizes) > 1:
+      raise ValueError(
+        f'The arrays of x have {" and ".join(map(str, sizes))} rows; row i of '
+        'one belongs to row i of the others: give as many of each.'
+      )
     for array in tf.nest.flatten(x):
       if units is not None and len(array) != units.num_rows:
         raise ValueError(
