@@ -7,10 +7,11 @@ import tensorflow as tf
 import tfdpflows
 from tests.grids import thinned
 from tests.quick_density import QuickDensity
-from tfdpflows import gradients, optimizers, randomness, sampling
+from tfdpflows import gradients, optimizers, sampling
 from tfdpflows._keras import keras, tfp
 from tfdpflows.independence.comparison import check_function
 from tfdpflows.optimizers import noise
+from tfdpflows.randomness import Randomness
 
 L = keras.layers
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -173,6 +174,25 @@ def test_numbers_that_tell_the_place_of_a_row_are_refused():
     _checked([_Known(name='bad')])
 
 
+class _Counts(L.Layer):
+  """Keeps how many rows batches have, once its gate is open."""
+
+  def build(self, shape):
+    make = lambda name: self.add_weight(
+      name, [], initializer='zeros', trainable=False
+    )
+    self.gate, self.count = make('gate'), make('count')
+
+  def call(self, x):
+    self.count.assign_add(self.gate * tf.cast(tf.shape(x)[0], x.dtype))
+    return x
+
+
+def test_variables_that_keep_how_many_rows_there_are_are_refused():
+  with pytest.raises(ValueError, match='number of rows in the batch'):
+    _checked([_Counts(name='bad')])
+
+
 def _fitted(plan, *layers):
   x = np.ones([N, 4], 'float32')
   model = keras.Sequential(
@@ -189,10 +209,10 @@ def test_seeds_of_layers_are_refused_or_replaced_by_the_secret_of_a_plan():
   with pytest.raises(ValueError, match='with a seed of its own'):
     _fitted(_plan(seed=None), _Noisy('seeded'))
   _fitted(_plan(seed=3), _Noisy('seeded'))
-  secret = randomness.Randomness().secret
+  secret = Randomness().secret
   states = []
   for _ in range(2):
-    source = randomness.Randomness(secret=secret)
+    source = Randomness(secret=secret)
     noisy = _Noisy('tracked')
     start = noisy.generator.state.numpy()
     _fitted(_plan(seed=None, randomness=source), noisy)

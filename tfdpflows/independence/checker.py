@@ -409,8 +409,17 @@ class Checker:
 
     Those of one unit may meet. `count` is how many arguments are of examples.
     """
+    # How many rows there are is private too, and variables are released.
+    kept = [
+      op.inputs[1]
+      for op in traced.graph.get_operations()
+      if re.match('Assign.*Variable', op.type)
+    ]
     found = axes.follow(
-      traced, range(count), ingredients.of_examples, ingredients.shared
+      traced,
+      range(count),
+      ingredients.of_examples,
+      [*ingredients.shared, *kept],
     )
     state = 'proven'
     if found.joined and not self._independent:

@@ -26,7 +26,10 @@ def check_format(path: str) -> None:
     ValueError: for an end of the name that stands for no format.
     ImportError: for a format of Arrow without pyarrow.
   """
-  if not path.lower().endswith((*FORMATS, *_TEXT)):
+  # Without any end, such as of /dev/stdout, it is CSV.
+  if os.path.splitext(path)[1] and not path.lower().endswith(
+    (*FORMATS, *_TEXT)
+  ):
     raise ValueError(
       f'{path} has a name that stands for no format: let it end in '
       f'{", ".join((*FORMATS, *_TEXT))}.'
