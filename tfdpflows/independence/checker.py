@@ -27,6 +27,7 @@ from tfdpflows.independence import (
   rules,
   runs,
 )
+from tfdpflows.training.replicas import Workers
 
 
 class Checker:
@@ -208,8 +209,10 @@ class Checker:
       if isinstance(part, tf.random.Generator):
         for variable in getattr(part.state, 'values', [part.state]):
           states.setdefault(id(variable.handle), runs.Captured.of(variable))
+    # Processes that train together have one secret.
+    first, *_ = Workers(self._model.distribute_strategy).replicas
     for i, state in enumerate(states.values()):
-      key = self._secret.key('layers', plan.label, i)
+      key = self._secret.key('layers', plan.label, int(first), i)
       state.assign(np.frombuffer(key, np.int64)[: len(state.start)])
 
   @tf.autograph.experimental.do_not_convert
