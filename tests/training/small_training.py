@@ -22,13 +22,13 @@ def table():
 
 def plan(seed=0, steps=STEPS, clip=3.0, rows=ROWS, q=0.25, **kwargs):
   """A plan; `clip` is a norm or a clipping strategy."""
+  kwargs.setdefault('randomness', Randomness(seed=seed))
   return tfdpflows.TrainingPlan(
     sampling.PoissonSampler(num_examples=rows, sampling_probability=q),
     gradients.Flat(clip) if isinstance(clip, float) else clip,
     noise_multiplier=1.0,
     steps=steps,
     delta=1e-4,
-    randomness=Randomness(seed=seed),
     **kwargs,
   )
 

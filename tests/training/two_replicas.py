@@ -28,6 +28,7 @@ from tfdpflows import (  # noqa: E402
   optimizers,
   sampling,
 )
+from tfdpflows.randomness import Randomness  # noqa: E402
 from tfdpflows.training import replicas  # noqa: E402
 
 keras = _keras.keras
@@ -116,6 +117,33 @@ def test_labels_that_are_no_class_and_errors_on_two_replicas():
   assert 'A private batch could not be computed' in str(info.value)
   assert str(secret) not in str(info.value)
   assert info.value.__context__ is None
+
+
+def test_random_layers_of_each_replica_draw_from_the_secret():
+  class Noise(keras.layers.Layer):
+    def __init__(self):
+      super().__init__()
+      self.generator = tf.random.Generator.from_seed(1)
+
+    def call(self, x):
+      return x + self.generator.normal(tf.shape(x))
+
+  secret, found = Randomness().secret, []
+  for _ in range(2):
+    plan = small_training.plan(randomness=Randomness(secret=secret))
+    with TWO.scope():
+      noise = Noise()
+      private = tfdpflows.PrivateModel(
+        keras.Sequential([noise, keras.layers.Dense(2)])
+      )
+      private.compile(plan.optimizer('sgd', learning_rate=0.1), 'mse')
+    before = [v.numpy().copy() for v in noise.generator.state.values]
+    x = small_training.table()
+    private._check_rows((x, x[:, :2]), False)
+    found.append([v.numpy() for v in noise.generator.state.values])
+    assert all(a[2] != b[2] for a, b in zip(before, found[-1]))
+  np.testing.assert_array_equal(*found)
+  assert found[0][0][2] != found[0][1][2]
 
 
 def test_units_of_several_rows_are_shared_out_whole():
