@@ -207,6 +207,9 @@ def test_a_file_in_another_encoding_is_refused_by_its_line(tmp_path):
     for how in ('error', 'clip'):
       with pytest.raises(ValueError, match='is UTF-16, by .*iconv -f utf-16'):
         read_table(path, schema, how)
+  path.write_bytes(b'PK\x03\x04;')
+  with pytest.raises(ValueError, match='ZIP archive.*save its sheet as CSV'):
+    read_table(path, schema, 'clip')
   path.write_bytes(b'\xff\xfea\x00\n\x00\x00\xd8\n\x00')
   schema = TableSchema([Field('a', 'boolean')], dialect=Dialect(';', 'utf-16'))
   with pytest.raises(ValueError, match='not UTF-16'):

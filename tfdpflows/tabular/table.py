@@ -20,6 +20,7 @@ from tfdpflows.tabular.schema import TableSchema, check_schema, of_counts, typed
 
 # Rows that are turned into columns at one time.
 _BLOCK = 1 << 14
+_ZIP = b'PK\x03\x04'
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -269,6 +270,11 @@ def _physical(path, clip, encoding):
         'the file is UTF-16, by its byte order mark; name its encoding in the '
         'schema ("encoding": "utf-16"), or convert the file, for instance with '
         'iconv -f utf-16 -t utf-8.'
+      )
+    if file.peek(4)[:4] == _ZIP:
+      raise ValueError(
+        'the file is a ZIP archive, as those of Excel are, and no CSV file; '
+        'save its sheet as CSV.'
       )
     errors = 'replace' if clip else 'strict'
     for line in io.TextIOWrapper(file, encoding, errors, newline=''):
