@@ -1,12 +1,31 @@
-"""Order of the files, and what one leaves behind for the next."""
+"""Order of the files, what one leaves for the next, and what is not proven."""
 
 import gc
 import importlib
 import itertools
 import os
+import pathlib
 import sys
 
 import pytest
+
+# Tests whose subject is not the proof that examples are independent: models
+# are trained without it there, but for `proven()`. The table models are proven
+# in `model_contract_test.py`, others in `tests/independence`.
+_UNPROVEN = (
+  'audit/replay_test.py',
+  'experiments',
+  'models/density_bad_rows_test.py',
+  'models/density_model_test.py',
+  'models/dp_mog',
+  'models/private_updates_test.py',
+  'tabular',
+  'training/banded_noise_test.py',
+  'training/plan_units_test.py',
+  'training/steps_test.py',
+  'training/training_progress_test.py',
+  'training/two_replicas.py',
+)
 
 # Where several processes share the processors, threads of one operation wait
 # for each other in turns: a tenth of all work. Without --numprocesses, and for
@@ -61,3 +80,19 @@ def _forget_models():
   # It takes as long as many a file does.
   if next(_files) % 8 == 0:
     gc.collect()
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _trained_without_proof(request):
+  """But in processes of their own, and in all of `make test-full`."""
+  tests = pathlib.Path(__file__).parent / 'tests'
+  parts = {request.path, *request.path.parents}
+  if request.config.option.markexpr == 'full' or parts.isdisjoint(
+    tests / name for name in _UNPROVEN
+  ):
+    yield
+    return
+  from tests.unproven import unproven  # noqa: PLC0415 (imports TensorFlow)
+
+  with unproven():
+    yield

@@ -331,7 +331,7 @@ def test_a_conditional_density_under_a_plan_is_proven_of_one_table(jit_compile):
   # Another conditional input is another table, with the noise used before.
   with pytest.raises(ValueError, match='not the table'):
     model.fit((x, c + 1), verbose=0)
-  with pytest.raises(ValueError, match='x has 299 rows'):
+  with pytest.raises(ValueError, match='have 300 and 299 rows'):
     model.fit((x, c[1:]), verbose=0)
   model.fit(plan.dataset((x, c)), verbose=0)
   assert plan.remaining_steps == 0
