@@ -188,19 +188,45 @@ class _Counts(L.Layer):
     return x
 
 
-def test_variables_that_keep_how_many_rows_there_are_are_refused():
-  with pytest.raises(ValueError, match='number of rows in the batch'):
-    _checked([_Counts(name='bad')])
+class _CountsApart(_Counts):
+  @tf.function
+  def call(self, x):
+    return super().call(x)
 
 
-def _fitted(plan, *layers):
+class _Repeats(L.Layer):
+  """Sets its generator back before it draws."""
+
+  def __init__(self, **kwargs):
+    super().__init__(**kwargs)
+    self.generator = tf.random.Generator.from_seed(3)
+
+  def call(self, x):
+    self.generator.reset_from_seed(1)
+    return x + self.generator.normal(tf.shape(x))
+
+
+@pytest.mark.parametrize(
+  ('layer', 'message'),
+  [
+    (_Counts, 'number of rows in the batch'),
+    (_CountsApart, 'inside of a function, a loop'),
+    (_Repeats, 'sets the state of a tf.random.Generator'),
+  ],
+)
+def test_variables_that_keep_what_is_not_known_are_refused(layer, message):
+  with pytest.raises(ValueError, match=message):
+    _checked([layer(name='bad')])
+
+
+def _fitted(plan, *layers, **kwargs):
   x = np.ones([N, 4], 'float32')
   model = keras.Sequential(
     [*layers, L.Dense(1, use_bias=False, kernel_initializer='zeros')]
   )
   private = tfdpflows.PrivateModel(model)
   private.compile(plan.optimizer('sgd', learning_rate=1.0), lambda y, p: p)
-  private.fit(x, np.zeros([N, 1], 'float32'), verbose=0)
+  private.fit(x, np.zeros([N, 1], 'float32'), verbose=0, **kwargs)
   return private.model.trainable_weights[0].numpy().ravel()
 
 
@@ -209,17 +235,20 @@ def test_seeds_of_layers_are_refused_or_replaced_by_the_secret_of_a_plan():
   with pytest.raises(ValueError, match='with a seed of its own'):
     _fitted(_plan(seed=None), _Noisy('seeded'))
   _fitted(_plan(seed=3), _Noisy('seeded'))
-  secret = Randomness().secret
-  states = []
-  for _ in range(2):
+  secret, states = Randomness().secret, []
+  for how in ('tracked', 'hidden', 'tracked'):
     source = Randomness(secret=secret)
-    noisy = _Noisy('tracked')
-    start = noisy.generator.state.numpy()
-    _fitted(_plan(seed=None, randomness=source), noisy)
-    states.append(noisy.generator.state.numpy())
-  # Moved by as much as was drawn, from what the secret says.
-  np.testing.assert_array_equal(*states)
-  assert states[0][2] != start[2]
+    noisy, found = _Noisy(how), []
+    at_end = keras.callbacks.LambdaCallback(
+      on_train_batch_end=lambda *_, n=noisy, f=found: f.append(
+        n.generator.state.numpy()
+      )
+    )
+    _fitted(_plan(seed=None, randomness=source), noisy, callbacks=[at_end])
+    states.append(found)
+  # Of the secret and the step alone, also what no checkpoint knows.
+  np.testing.assert_array_equal(states[0], states[2])
+  assert len({state[2] for state in (*states[0], *states[1])}) == 4
 
 
 def test_a_seed_of_the_whole_program_decides_nothing(monkeypatch):

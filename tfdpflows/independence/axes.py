@@ -71,6 +71,14 @@ _LARGEST = 4096
 _CALLS = {'PartitionedCall', 'StatefulPartitionedCall'}
 _BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
 _LOOPS = {'While', 'StatelessWhile'}
+# Of numbers that are drawn they give others that nobody knows.
+_KEEPING_DRAWN = {
+  *('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StridedSlice', 'Unpack'),
+  *('Split', 'SplitV', 'GatherV2', 'Pack', 'ConcatV2', 'Bitcast', 'BitwiseXor'),
+  *('StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg'),
+  *('StatelessRandomUniformFullInt', 'StatelessRandomUniformFullIntV2'),
+  *('StatelessRandomUniformInt', 'StatelessRandomUniformIntV2'),
+}
 _WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
 # Have a state which no row changes, as far as `graph_scan` lets them.
 _STATEFUL = {
@@ -258,7 +266,7 @@ class _Scope:
       inputs = [self._known(i) for i in _inputs(node)]
       outputs = self._outputs(node, inputs)
       if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
-        outputs = [_from(v, inputs) for v in outputs]
+        outputs = [_from(v, inputs, node.op) for v in outputs]
       self._values[name] = outputs
       waiting.pop()
     return self._known(reference)
@@ -385,14 +393,16 @@ class _Scope:
       names = [f.name for f in node.attr['branches'].list.func]
     found = [self._call(n, arguments, node.name) for n in names]
     joined = [self._join(node, values) for values in zip(*found)]
-    if choice.kind == TURN or choice.by_turn:
+    if choice.kind in (PUBLIC, TURN):
       # A public choice may be another in each turn.
+      if choice.kind == TURN:
+        joined = [self._join(node, [choice, v]) for v in joined]
       return [
-        self._join(node, [choice, v]) if TURN in (choice.kind, v.kind) else v
-        for v in (_from(v, [choice]) for v in joined)
+        self._fault(JOINED, node, axis_rules.PLACES)
+        if v.kind == TURN and v.tag in choice.by_turn
+        else _from(v, [choice])
+        for v in joined
       ]
-    if choice.kind == PUBLIC:
-      return joined
     # The branches may be alike for all that the rows can hold.
     why = 'lets rows decide what is computed for others'
     other = self._fault(UNKNOWN, node, why)
@@ -403,6 +413,7 @@ class _Scope:
     try:
       first, *others = values
       for other in others:
+        _refuse_places([first, other])
         both = first.drawn and other.drawn
         first = _from(_either(first, other), [first, other])
         first = first._replace(drawn=both)
@@ -473,13 +484,16 @@ class _Scope:
     loop = self._path + node.name
     turns = _tag(asked, 'below') == loop
     # Outside, all is of the last turn.
-    start = [v._replace(by_turn=v.by_turn - {loop}) for v in start]
     # What has converged may keep its value in all further turns, or not; and
     # the loop of `tf.map_fn` is not known by its gradient's form.
     why = 'lets rows decide for how long a loop goes on for others'
     if asked.kind == SIZED:
       why = 'changes with the number of turns, which is that of rows'
     other = self._fault(UNKNOWN, node, why)
+    start = [
+      v if i in fixed else _from(v, [asked]) for i, v in enumerate(start)
+    ]
+    start = [v._replace(by_turn=v.by_turn - {loop}) for v in start]
     found = []
     for i, v in enumerate(start):
       if i in fixed or v.kind in (JOINED, UNKNOWN):
@@ -792,7 +806,10 @@ def _counted(op, inputs, value):
   counter = inputs[place].tag
   if op in ('Identity', 'StopGradient', 'Snapshot'):
     return value._replace(tag=counter)
-  if op == 'Pack' and place == 0 and value.shape == (len(inputs),):
+  one_row = value.shape == (len(inputs),) and not any(
+    counter[1] in v.by_turn for v in inputs[1:]
+  )
+  if op == 'Pack' and place == 0 and one_row:
     return value._replace(tag=counter)  # Where a slice of one row begins.
   if op in ('Add', 'AddV2') and counter[2] == 0 and value.shape == ():
     other = inputs[1 - place].numbers
@@ -842,35 +859,46 @@ def _row_of_turn(node, inputs):
   if loop is None or not plain:
     return None
   if rows.kind == APART and rows.layout == (0, 1, 1):
+    counted = ('turn', loop, 1)  # Where a slice of one row ends.
+    others = [rows, *(v for v in inputs[2:] if v.tag != counted)]
+    if any(loop in v.by_turn for v in others):
+      raise JoinedError(axis_rules.PLACES)
     return Value(TURN, tag=loop)
   return None
 
 
 def _in_each_turn(value, loop):
   """Returns what a loop changes from turn to turn."""
-  if value.kind not in (PUBLIC, SIZED, LIST):
+  if value.kind in (JOINED, UNKNOWN):
     return value
   return value._replace(by_turn=value.by_turn | {loop})
 
 
-def _from(value, inputs):
-  """Returns a value that is not of rows with what else inputs hand on."""
-  if value.kind not in (PUBLIC, SIZED, LIST):
+def _from(value, inputs, op='Identity'):
+  """Returns a value with what else it has of what it is computed from."""
+  if value.kind in (JOINED, UNKNOWN):
     return value
-  return value._replace(
-    by_turn=value.by_turn.union(*(v.by_turn for v in inputs)),
-    drawn=value.drawn or any(v.drawn for v in inputs),
-  )
+  by_turn = value.by_turn.union(*(v.by_turn for v in inputs))
+  if value.kind == TURN:
+    by_turn -= {value.tag}  # It is of one row, whichever that is.
+  drawn = op in _KEEPING_DRAWN and any(v.drawn for v in inputs)
+  return value._replace(by_turn=by_turn, drawn=value.drawn or drawn)
+
+
+def _refuse_places(values):
+  """Refuses one row beside what tells its place."""
+  loops = {v.tag for v in values if v.kind == TURN}
+  for value in values:
+    if value.kind != TURN and loops & value.by_turn:
+      if value.kind == LIST:
+        raise UnruledError  # It may grow from turn to turn, and no more.
+      raise JoinedError(axis_rules.PLACES)
 
 
 def _of_turn(values):
   """Returns what is computed from one row, and from what is of no row."""
   loops = {v.tag for v in values if v.kind == TURN}
-  for value in values:
-    if loops & value.by_turn:
-      if value.kind == LIST:
-        raise UnruledError  # It may grow from turn to turn, and no more.
-      raise JoinedError(axis_rules.PLACES)
+  _refuse_places(values)
   lists = [v for v in values if v.kind == LIST]
   if len(loops) != 1 or any(
     v.by_row
@@ -901,7 +929,8 @@ def _bounded(node, inputs):
     least = int(numbers.one.reshape(-1)[0])
     if op == 'Maximum' and x.kind in (JOINED, UNKNOWN):
       return x._replace(tag=('least', least, None))
-    if op == 'Minimum' and (_tag(x, 'least') or -1) >= least:
+    bound_below = _tag(x, 'least')
+    if op == 'Minimum' and bound_below is not None and bound_below >= least:
       return _numbers(Numbers(numbers.one.reshape(())))
   return None
 
@@ -1012,6 +1041,8 @@ def _changing(value):
 
 
 def _either(a, b):
+  # `_from` joins these.
+  a, b = (v._replace(by_turn=frozenset(), drawn=False) for v in (a, b))
   for kind in (JOINED, UNKNOWN):
     for v in (a, b):
       if v.kind == kind:

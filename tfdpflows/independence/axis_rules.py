@@ -67,9 +67,9 @@ class Value(NamedTuple):
     length: of `LIST`, a size for `ROWS` rows or `None`.
     tag: what else is known, see `axes`.
     finding: of `JOINED` and `UNKNOWN`.
-    by_turn: of `PUBLIC`, `SIZED` and `LIST`: the loops in whose turns it may
-      hold different things. Where turns are of rows it tells their places.
-    drawn: of `PUBLIC`: it comes from random numbers that are drawn anew.
+    by_turn: the loops in whose turns it may hold different things. Where turns
+      are of rows it tells their places.
+    drawn: of `PUBLIC`: random numbers that are drawn anew, or made from them.
   """
 
   kind: str
@@ -261,6 +261,8 @@ def _same(call):
   (value, *rest) = call.inputs
   if any(v.kind not in (PUBLIC, SIZED) for v in rest):
     raise UnruledError
+  if 'String' in call.node.op or 'Base64' in call.node.op:
+    value = value._replace(tag=None)  # Of a hash nothing is known.
   if value.kind == EVEN:
     return [settled(Value(EVEN, s)) for s in call.shapes]
   return [_reshaped(value, s) for s in call.shapes]

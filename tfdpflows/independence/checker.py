@@ -29,6 +29,8 @@ from tfdpflows.independence import (
 )
 from tfdpflows.training.replicas import Workers
 
+_ASSIGNS = re.compile('Assign.*Variable|Resource(Scatter|StridedSliceAssign)')
+
 
 class Checker:
   """Checks that examples are independent, and that none can stop training.
@@ -171,7 +173,7 @@ class Checker:
         eager steps, which would not give the same sums again.
     """
     self.check(probe_rows.spec_of(rows))
-    self._make_secret()
+    self._begin_replicas()
     name = self._model.name
     if replays and self._model.run_eagerly:
       raise ValueError(
@@ -195,24 +197,53 @@ class Checker:
     secret = plan is not None and not plan.randomness.seeded
     return plan.randomness if secret else None
 
-  def _make_secret(self):
-    """Has random layers draw what nobody knows, from the first step on.
+  def _states(self):
+    """Returns the states of the generators that random layers draw from."""
+    states = {id(c.handle): c for c in self._generators}
+    parts = tf.train.TrackableView(self._model).descendants()
+    for part in parts:
+      if isinstance(part, tf.random.Generator):
+        for variable in getattr(part.state, 'values', [part.state]):
+          with tf.init_scope():
+            found = runs.Captured.of(variable)
+          states.setdefault(id(found.handle), found)
+    return list(states.values())
+
+  def _draw_anew(self, step):
+    """Has random layers draw from the secret of the plan, and its step.
 
     Numbers that are known, as those of `keras.utils.set_random_seed`, tell the
     place of a row in the batch, and one row more moves all that come after it.
+    And a state that goes on from step to step counts the rows of batches.
     """
     plan = getattr(self._model.optimizer, 'plan', None)
-    if self._secret is None or plan.step:
+    if plan is None or self._model.distribute_strategy.num_replicas_in_sync > 1:
       return
-    states = {id(c.handle): c for c in self._generators}
-    for part in tf.train.TrackableView(self._model).descendants():
-      if isinstance(part, tf.random.Generator):
-        for variable in getattr(part.state, 'values', [part.state]):
-          states.setdefault(id(variable.handle), runs.Captured.of(variable))
+    states = self._states()
+    if states:
+      sizes = [len(state.start) for state in states]
+      source = self._model.optimizer.noise_source
+      for state, value in zip(states, source.generator_states(step, sizes)):
+        state.assign(value)
+
+  def _begin_replicas(self):
+    """As `_draw_anew`, for all steps of a fit: replicas have states each."""
+    plan = getattr(self._model.optimizer, 'plan', None)
+    strategy = self._model.distribute_strategy
+    if plan is None or strategy.num_replicas_in_sync == 1:
+      return
+    states = self._states()
+    if any(state.name == runs.OUTSIDE for state in states):
+      raise ValueError(
+        f'{self._model.name} draws from a tf.random.Generator that is no '
+        'attribute of a layer: on several replicas it cannot be given the '
+        'secret of the plan. Make it an attribute of the layer.'
+      )
     # Processes that train together have one secret.
-    first, *_ = Workers(self._model.distribute_strategy).replicas
-    for i, state in enumerate(states.values()):
-      key = self._secret.key('layers', plan.label, int(first), i)
+    first, *_ = Workers(strategy).replicas
+    for i, state in enumerate(states):
+      name = 'layers', plan.label, int(first), i, int(plan.step)
+      key = plan.randomness.key(*name)
       state.assign(np.frombuffer(key, np.int64)[: len(state.start)])
 
   @tf.autograph.experimental.do_not_convert
@@ -278,6 +309,7 @@ class Checker:
         return graph(rows, weights)
       return optimizer.sums_of(self._step_losses, rows, variables, weights)
 
+    self._draw_anew(step)
     with tf.summary.record_if(False):
       found = errors.call(
         optimizer.noised, sums, rows, variables, weights, step
@@ -407,24 +439,20 @@ class Checker:
       )
     return steps
 
-  def _follow(self, traced, ingredients, layers, count):
+  def _follow(self, traced, ingredients, assigned, layers, count):
     """Follows rows through the graph of the sums; refuses where they meet.
 
     Those of one unit may meet. `count` is how many arguments are of examples.
     """
-    # How many rows there are is private too, and variables are released.
-    kept = [
-      op.inputs[1]
-      for op in traced.graph.get_operations()
-      if re.match('Assign.*Variable', op.type)
-    ]
     found = axes.follow(
       traced,
       range(count),
       ingredients.of_examples,
-      [*ingredients.shared, *kept],
+      [*ingredients.shared, *assigned],
     )
-    state = 'proven'
+    # Eager steps run Python, and draw with the seeds of the whole program.
+    eager = self._model.run_eagerly
+    state = 'tested' if eager else 'proven'
     if found.joined and not self._independent:
       first = found.joined[0]
       raise ValueError(
@@ -449,8 +477,8 @@ class Checker:
     states = ['', 'proven', 'tested', 'declared']
     self.independence = max(self.independence, state, key=states.index)
 
-  def _refuse_seeds(self, traced, layers):
-    seeded = runs.seeded_operations(traced)
+  def _refuse_seeds(self, definition, layers):
+    seeded = runs.seeded_operations(definition)
     if seeded and self._secret is not None:
       op, path = seeded[0]
       raise ValueError(
@@ -460,6 +488,34 @@ class Checker:
         'rows behind it. Drop the seed, or give the plan one (seed=...), whose '
         'statement then says so.'
       )
+
+  def _assigned(self, traced, definition, layers):
+    """Returns what variables are given: how many rows there are is private.
+
+    What they are given in a function, a loop or a branch is refused, as it is
+    not followed, and so is a state of random numbers: set back, it repeats.
+    """
+    for function in definition.library.function:
+      for node in function.node_def:
+        if _ASSIGNS.match(node.op):
+          place = graph_scan.place(node.name, layers, self._what)
+          raise ValueError(
+            f'{place} changes a variable inside of a function, a loop or a '
+            f'branch (the operation {node.op}), where it is not known what the '
+            'variable keeps of rows. Change it in `call` itself, or not at all.'
+          )
+    found = []
+    outer = {inner.name: handle for handle, inner in traced.graph.captures}
+    for op in traced.graph.get_operations():
+      if _ASSIGNS.match(op.type):
+        if runs.is_generator(outer.get(op.inputs[0].name)):
+          place = graph_scan.place(op.name, layers, self._what)
+          raise ValueError(
+            f'{place} sets the state of a tf.random.Generator in each step, '
+            'which makes its numbers known. Let it draw, and no more.'
+          )
+        found.append(op.inputs[1])
+    return found
 
   def _check_sums(self, layers, variables, steps, rows, spec):
     """Scans the sums that training takes, and runs them on unusual rows.
@@ -488,8 +544,10 @@ class Checker:
       traced = runs.trace(run, of_units(spec), tf.float32, weights_shape=shape)
     # Loops are those of the plain step; vectorized, they cannot be followed.
     graph_scan.refuse_operations(traced, layers, self._what)
-    self._refuse_seeds(traced, layers)
-    self._follow(traced, ingredients, layers, count)
+    definition = traced.graph.as_graph_def()
+    self._refuse_seeds(definition, layers)
+    assigned = self._assigned(traced, definition, layers)
+    self._follow(traced, ingredients, assigned, layers, count)
     weights = tf.ones([tf.nest.flatten(rows)[0].shape[0], *shape])
     captured = runs.captured_variables(traced)
     held = 'as they are made up'

@@ -27,6 +27,8 @@ _OWN_STATE = re.compile(
 )
 # Shares of a weight's typical size; smaller where the loss is not finite.
 _SHARES = (0.5, 0.05, 0.005)
+# Stands for a name.
+OUTSIDE = 'a variable outside of the model'
 # The least of what counts as typical: zeros move too.
 _SIZE = 0.3
 
@@ -202,16 +204,15 @@ class RepeatableRuns:
 
 
 def seeded_operations(
-  traced: tf.types.experimental.ConcreteFunction,
+  definition: tf.compat.v1.GraphDef,
 ) -> list[tuple[str, str]]:
   """Returns type and path of operations that draw from seeds of their own.
 
   Args:
-    traced: of a graph whose seed is `None`.
+    definition: of a graph whose seed is `None`.
   """
-  graph = traced.graph.as_graph_def()
-  nodes = [(n, '') for n in graph.node]
-  for function in graph.library.function:
+  nodes = [(n, '') for n in definition.node]
+  for function in definition.library.function:
     name = function.signature.name
     nodes += [(n, f'{name}/') for n in function.node_def]
   return [
@@ -220,6 +221,16 @@ def seeded_operations(
     if _OWN_STATE.match(node.op)
     and any(node.attr[a].i for a in ('seed', 'seed2') if a in node.attr)
   ]
+
+
+def is_generator(handle: tf.Tensor) -> bool:
+  """Whether a variable may be the state of a `tf.random.Generator`."""
+  data = getattr(handle, '_handle_data', None)
+  if data is None or not data.is_set or len(data.shape_and_type) != 1:
+    return False
+  (one,) = data.shape_and_type
+  shape = tf.TensorShape(one.shape)
+  return one.dtype == tf.int64.as_datatype_enum and shape in ([2], [3])
 
 
 def trace(
@@ -278,10 +289,7 @@ class Captured:
     self.handle, self.name = handle, name
     self._dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
     self.start = self.value()
-    self.is_generator = self._dtype == tf.int64 and self.start.shape in (
-      (2,),
-      (3,),
-    )
+    self.is_generator = is_generator(handle)
 
   @classmethod
   def of(cls, variable: tf.Variable) -> Captured:
@@ -292,9 +300,9 @@ class Captured:
     value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
     return value.numpy()
 
-  def assign(self, value: npt.ArrayLike) -> None:
+  def assign(self, value: npt.ArrayLike | tf.Tensor) -> None:
     tf.raw_ops.AssignVariableOp(
-      resource=self.handle, value=tf.constant(value, self._dtype)
+      resource=self.handle, value=tf.convert_to_tensor(value, self._dtype)
     )
 
   def is_start(self, value: npt.ArrayLike) -> bool:
@@ -308,7 +316,7 @@ def captured_variables(
   """Returns what a concrete function captures of variables, no tables."""
   names = {id(v.handle): v.name for v in named}
   return [
-    Captured(handle, names.get(id(handle), 'a variable outside of the model'))
+    Captured(handle, names.get(id(handle), OUTSIDE))
     for handle in traced.captured_inputs
     if handle.dtype == tf.resource and _is_variable(handle)
   ]

@@ -149,7 +149,8 @@ def fold(node: Any, inputs: Sequence[Numbers]) -> Optional[list[Numbers]]:
       ]
       marks = [m.astype(bool) for m in run(node, marks)]
       return [Numbers(*x) for x in zip(ones, twos, marks)]
-  exact = op in _EXACT
+  numbers = [x for i in inputs for x in (i.one, i.two)] + ones + twos
+  exact = op in _EXACT and all(map(_is_small, numbers))
   if op in ('FloorDiv', 'RealDiv'):
     with np.errstate(all='ignore'):
       exact = all(
@@ -160,6 +161,13 @@ def fold(node: Any, inputs: Sequence[Numbers]) -> Optional[list[Numbers]]:
         )
       )
   return [Numbers(a, b, None if exact else True) for a, b in zip(ones, twos)]
+
+
+def _is_small(array):
+  """Whether it has whole numbers far from where they are rounded or wrap."""
+  return bool(np.all(np.abs(array.astype(np.float64)) < 2**22)) and (
+    array.dtype.kind != 'f' or np.array_equal(array, np.round(array))
+  )
 
 
 def run(node: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

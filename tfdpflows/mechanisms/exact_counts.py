@@ -99,6 +99,12 @@ def from_exact_counts(
       )
     l2_sensitivity = math.sqrt(max(len(arrays), 1))
   l2_sensitivity = check_positive('l2_sensitivity', l2_sensitivity)
+  if not 1e-100 < noise_multiplier * l2_sensitivity < 1e100:
+    raise ValueError(
+      f'noise_multiplier is {noise_multiplier:g} and l2_sensitivity '
+      f'{l2_sensitivity:g}; their product, the noise, must be from 1e-100 to '
+      '1e100: count in another unit.'
+    )
   for name, some in arrays.items():
     # NaN and infinity would pass any noise; they tell of a failed query.
     if not np.isfinite(some).all():

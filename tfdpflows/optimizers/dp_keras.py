@@ -133,6 +133,11 @@ class DPOptimizer:
     )
     if loss_bound is not None:
       loss_bound = check_positive('loss_bound', loss_bound)
+      if not 1e-9 <= loss_bound <= 1e9:
+        raise ValueError(
+          f'loss_bound is {loss_bound:g}; it must be from 1e-9 to 1e9: sums of '
+          'float32 overflow beyond. Scale the loss.'
+        )
     self.loss_bound = loss_bound
     self.augmentation_multiplicity = check_integer(
       'augmentation_multiplicity', augmentation_multiplicity

@@ -183,6 +183,20 @@ class StepNoise:
       factor = tf.where(allowed, one, tf.constant(math.nan, tf.float64))
     return StepStream(self._key, step), factor
 
+  def generator_states(
+    self, step: tf.Tensor | int, sizes: Sequence[int]
+  ) -> list[tf.Tensor]:
+    """Returns states of a step for the generators that layers draw from.
+
+    Args:
+      step: its number.
+      sizes: of the states, int64 vectors.
+    """
+    key = self.plan.randomness.key('layers', self.plan.label)
+    stream = StepStream(key[:_KEY_BYTES], step)
+    words = stream.uniform_full_int([sum(sizes)])
+    return tf.split(tf.bitcast(words, tf.int64), list(sizes))
+
   def add(
     self,
     taken: tuple[StepStream, tf.Tensor],
