@@ -118,6 +118,37 @@ def _by_turn(step, start=0):
   return looped
 
 
+def _rows_by_turn(step):
+  """A loop over rows; `step` gets all rows, scaled from turn to turn."""
+
+  def looped(x):
+    n = tf.shape(x)[0]
+    found = tf.TensorArray(tf.float32, n, element_shape=[4])
+
+    def turn(i, found, rows):
+      return i + 1, found.write(i, step(x, i, rows)), rows * 1.5
+
+    return tf.while_loop(lambda i, *_: i < n, turn, (0, found, x))[1].stack()
+
+  return looped
+
+
+def _power(i):
+  turn = lambda j, power: (j + 1, power * 1.5)
+  return tf.while_loop(lambda j, _: j < i, turn, (0, tf.constant(1.0)))[1]
+
+
+def _known_number(x):
+  """Minus how many are positive, which is never above -1 but for none."""
+  count = -tf.reduce_sum(tf.cast(x > 0, tf.int32))
+  return x * _float(tf.minimum(count, -1))
+
+
+def _seed_of_zeros(x):
+  seed = tf.cast(GENERATOR.uniform([2]), tf.int32)
+  return x * tf.random.stateless_uniform(tf.shape(x), seed)
+
+
 def _in_a_loop_of_each_row(x):
   turn = lambda j, r: (j + 1, r * tf.cast(j + 2, tf.float32))
   one = lambda r: tf.while_loop(lambda j, _: j < 3, turn, (0, r))[1]
@@ -126,6 +157,7 @@ def _in_a_loop_of_each_row(x):
 
 GATE = tf.Variable(0.0, trainable=False)
 STEP = tf.Variable(0, trainable=False, dtype=tf.int64)
+GENERATOR = tf.random.Generator.from_seed(1)
 TABLE = tf.linspace(-1.0, 1.0, 512)
 KERNEL = tf.Variable(np.linspace(-1, 1, 12).reshape(4, 3).astype('float32'))
 MIXED = {
@@ -141,6 +173,26 @@ MIXED = {
   ),
   'random numbers by turn': _by_turn(
     lambda r, i, s: (r * tf.random.stateless_uniform([], [i, 1]), s)
+  ),
+  'rows times the turn': _rows_by_turn(lambda x, i, _: (x * _float(i))[i]),
+  'rows that a loop carries': _rows_by_turn(lambda x, i, rows: rows[i]),
+  'constants by turn': _rows_by_turn(
+    lambda x, i, _: (x * tf.fill(tf.shape(x), _float(i)))[i]
+  ),
+  'columns by turn': _rows_by_turn(
+    lambda x, i, _: tf.fill([4], tf.gather(x, i % 4, axis=1)[i])
+  ),
+  'an element by turn': _rows_by_turn(
+    lambda x, i, _: tf.fill([4], x[i, i % 4])
+  ),
+  'branches of rows by turn': _rows_by_turn(
+    lambda x, i, _: tf.cond(i % 2 > 0, lambda: x, lambda: -x)[i]
+  ),
+  'as many turns as the place': _rows_by_turn(lambda x, i, _: x[i] * _power(i)),
+  'a number that is not known': _known_number,
+  'a seed of zeros': _seed_of_zeros,
+  'sizes that are rounded': lambda x: (
+    x * (_float(tf.shape(x)[0]) + 1e10 - 1e10)
   ),
   'a table by turn': _by_turn(lambda r, i, s: (r * TABLE[i], s)),
   'mean': lambda x: x - tf.reduce_mean(x, 0),
