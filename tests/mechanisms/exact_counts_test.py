@@ -78,7 +78,11 @@ def test_bad_arguments_are_refused_before_a_charge():
   ):
     with pytest.raises(ValueError, match=said):
       mechanisms.from_exact_counts(counts, 1.0, None, ledger)
-  for arguments in ({'noise_multiplier': 0.0}, {'l2_sensitivity': -1.0}):
+  for arguments in (
+    {'noise_multiplier': 0.0},
+    {'l2_sensitivity': -1.0},
+    {'l2_sensitivity': 5e-324},
+  ):
     with pytest.raises(ValueError, match='must be'):
       mechanisms.from_exact_counts(
         {'a': [1]},

@@ -344,6 +344,7 @@ def test_bad_input():
     ({'noise_multiplier': np.nan}, 'noise_multiplier'),
     ({'expected_batch_size': 0}, 'expected_batch_size'),
     ({'loss_bound': -1.0}, 'loss_bound'),
+    ({'loss_bound': 1e37}, 'from 1e-9 to 1e9'),
     ({'augmentation_multiplicity': 0}, 'augmentation_multiplicity'),
     ({'chunk_size': 1.5}, 'chunk_size'),
     (
