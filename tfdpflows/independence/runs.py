@@ -225,10 +225,9 @@ def seeded_operations(
 
 def is_generator(handle: tf.Tensor) -> bool:
   """Whether a variable may be the state of a `tf.random.Generator`."""
-  data = getattr(handle, '_handle_data', None)
-  if data is None or not data.is_set or len(data.shape_and_type) != 1:
+  if not _is_variable(handle):
     return False
-  (one,) = data.shape_and_type
+  (one,) = handle._handle_data.shape_and_type
   shape = tf.TensorShape(one.shape)
   return one.dtype == tf.int64.as_datatype_enum and shape in ([2], [3])
 
