@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
+
+# Squares and sums of numbers in between neither underflow nor overflow in
+# float32, also for the share that a layer of a million parameters has.
+FLOAT32_RANGE = 1e-9, 1e9
+IN_FLOAT32_RANGE = 'must be from 1e-9 to 1e9'
 
 
 def check_positive(name: str, value: float) -> float:
@@ -17,6 +23,14 @@ def check_positive(name: str, value: float) -> float:
   """
   if not (value > 0 and math.isfinite(value)):
     raise ValueError(f'{name} is {value}; it must be positive and finite.')
+  return float(value)
+
+
+def check_float32_range(name: str, value: float, why: str) -> float:
+  """Returns `value` as a float, if it is in `FLOAT32_RANGE`."""
+  low, high = FLOAT32_RANGE
+  if not low <= value <= high:
+    raise ValueError(f'{name} is {value:g}; it {IN_FLOAT32_RANGE}. {why}')
   return float(value)
 
 
@@ -41,6 +55,31 @@ def check_fraction(name: str, value: float) -> float:
   if not 0 < value < 1:
     raise ValueError(f'{name} is {value}; it must be in (0, 1).')
   return float(value)
+
+
+class Home:
+  """The process that made an object which must not go on in a fork of it."""
+
+  def __init__(self):
+    self._process = os.getpid()
+
+  @property
+  def is_here(self) -> bool:
+    """Whether this is that process."""
+    return os.getpid() == self._process
+
+  def check(
+    self, what: str, why: str, error: type[Exception] = RuntimeError
+  ) -> None:
+    """Raises `error`, of what was made and why it stays, in a forked process.
+
+    #### Example
+
+    >>> from tfdpflows import _checks
+    >>> _checks.Home().check('This plan was made', 'and draws noise.')
+    """
+    if not self.is_here:
+      raise error(f'{what} by the process that this one was forked from, {why}')
 
 
 class Fixed:

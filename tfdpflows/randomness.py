@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Optional, Union
 import numpy as np
 
 from tfdpflows import _observer
+from tfdpflows._checks import Home
 from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Randomness:
     if seed is not None:
       secret = hashlib.sha256(f'tfdpflows seed {int(seed)}'.encode()).digest()
     self._secret = secret or os.urandom(_SECRET_BYTES)
-    self._process = os.getpid()
+    self._home = Home()
 
   def __copy__(self) -> Randomness:
     return self
@@ -139,10 +140,10 @@ class Randomness:
     return hmac.new(self._secret, name, hashlib.sha256).digest()
 
   def _check_process(self):
-    if not self.seeded and os.getpid() != self._process:
-      raise RuntimeError(
-        'This Randomness was made by the process that this one was forked '
-        'from, and both would draw the same noise. Make it here.'
+    if not self.seeded:
+      self._home.check(
+        'This Randomness was made',
+        'and both would draw the same noise. Make it here.',
       )
 
   def claim(self, *path: Union[str, int]) -> None:

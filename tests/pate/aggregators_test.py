@@ -252,7 +252,7 @@ def test_copies_and_forks_are_refused(kind):
   for copied in (copy.copy, copy.deepcopy, pickle.dumps):
     with pytest.raises(TypeError, match='cannot be copied'):
       copied(aggregator)
-  aggregator._process = -1
+  aggregator._home._process = -1
   with pytest.raises(accounting.LedgerError, match='forked'):
     aggregator.query(VOTES)
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tfdpflows._checks import check_fraction, check_positive
+from tfdpflows._checks import (
+  FLOAT32_RANGE,
+  check_float32_range,
+  check_fraction,
+  check_positive,
+)
 
 if TYPE_CHECKING:
   from tfdpflows.gradients.rules import PerExampleGradients
-
-# Squares of gradients of norm C neither underflow nor overflow in float32,
-# also for the share of C that a layer of a million parameters has.
-_SMALLEST_CLIP, _LARGEST_CLIP = 1e-9, 1e9
 
 
 class Strategy:
@@ -456,8 +457,7 @@ class AdaptiveQuantile(Strategy):
     """Updates the threshold; see `Strategy.finish`."""
     share = tf.cast(statistic, tf.float64) + 0.5
     state = self.state - self.learning_rate * (share - self.target_quantile)
-    bounds = _SMALLEST_CLIP, _LARGEST_CLIP
-    low, high = (math.log(b / self.initial_clip) for b in bounds)
+    low, high = (math.log(b / self.initial_clip) for b in FLOAT32_RANGE)
     self.state.assign(tf.clip_by_value(state, low, high))
     return means
 
@@ -592,12 +592,8 @@ class StochasticSparsification(Strategy):
 
 
 def _check_clip(name, value):
-  if not _SMALLEST_CLIP <= value <= _LARGEST_CLIP:
-    raise ValueError(
-      f'{name} is {value}; it must be from {_SMALLEST_CLIP:g} to '
-      f'{_LARGEST_CLIP:g}. Otherwise the squares of gradients underflow or '
-      'overflow in float32: scale the loss.'
-    )
+  why = 'Beyond, squares of gradients leave float32: scale the loss.'
+  check_float32_range(name, value, why)
 
 
 def _state(value, dtype):

@@ -11,7 +11,12 @@ import tensorflow as tf
 from tfdpflows import _observer
 from tfdpflows import gradients as gradients_lib
 from tfdpflows._autograph import unconverted
-from tfdpflows._checks import check_integer, check_positive, check_type
+from tfdpflows._checks import (
+  check_float32_range,
+  check_integer,
+  check_positive,
+  check_type,
+)
 from tfdpflows._keras import (
   VectorizedDPKerasAdagradOptimizer,
   VectorizedDPKerasAdamOptimizer,
@@ -132,12 +137,8 @@ class DPOptimizer:
       'expected_batch_size', expected_batch_size
     )
     if loss_bound is not None:
-      loss_bound = check_positive('loss_bound', loss_bound)
-      if not 1e-9 <= loss_bound <= 1e9:
-        raise ValueError(
-          f'loss_bound is {loss_bound:g}; it must be from 1e-9 to 1e9: sums of '
-          'float32 overflow beyond. Scale the loss.'
-        )
+      why = 'Beyond, sums of losses leave float32: scale the loss.'
+      loss_bound = check_float32_range('loss_bound', loss_bound, why)
     self.loss_bound = loss_bound
     self.augmentation_multiplicity = check_integer(
       'augmentation_multiplicity', augmentation_multiplicity

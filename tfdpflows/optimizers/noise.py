@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import tensorflow as tf
 
 from tfdpflows import _observer
+from tfdpflows._checks import Home
 
 if TYPE_CHECKING:
   from tfdpflows.optimizers import DPOptimizer
@@ -52,7 +52,7 @@ class GeneratorNoise:
   def __init__(self, generator: tf.random.Generator, checkpointed: bool):
     self.generator = generator
     self.checkpointed = {'noise': generator} if checkpointed else {}
-    self._process = os.getpid()
+    self._home = Home()
 
   def __reduce_ex__(self, protocol: int) -> NoReturn:
     raise TypeError(
@@ -68,11 +68,10 @@ class GeneratorNoise:
       step: number of the update in its plan, or `None`.
     """
     name = type(optimizer).__name__
-    if os.getpid() != self._process:
-      raise RuntimeError(
-        f'This {name} was made by the process that this one was forked from, '
-        'and both would draw the same noise. Make it here.'
-      )
+    self._home.check(
+      f'This {name} was made',
+      'and both would draw the same noise. Make it here.',
+    )
     if step is not None:
       raise ValueError(
         f'{name} has a `step` and no plan: steps are numbered by the '

@@ -43,7 +43,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
@@ -53,6 +52,7 @@ from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from tfdpflows._checks import (
   Fixed,
+  Home,
   check_fraction,
   check_integer,
   check_positive,
@@ -170,7 +170,7 @@ class OneAtATime(Fixed):
   def __init__(self):
     self._lock = threading.RLock()
     self._answering = False
-    self._process = os.getpid()
+    self._home = Home()
 
   def __reduce_ex__(self, protocol):
     raise TypeError(
@@ -185,11 +185,11 @@ class OneAtATime(Fixed):
     Other threads wait. A call inside of another one, from a signal handler or a
     ledger's code, cannot wait for it and is refused.
     """
-    if os.getpid() != self._process:
-      raise LedgerError(
-        f'This {type(self).__name__} was made by the process that this one was '
-        'forked from, which does not know what is answered here. Ask it there.'
-      )
+    self._home.check(
+      f'This {type(self).__name__} was made',
+      'which does not know what is answered here. Ask it there.',
+      LedgerError,
+    )
     with self._lock:
       if self._answering:
         raise LedgerError(

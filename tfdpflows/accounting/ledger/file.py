@@ -38,6 +38,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 from tfdpflows import atomic
+from tfdpflows._checks import Home
 
 try:
   import fcntl
@@ -90,7 +91,7 @@ class LedgerFile:
     # Some file systems count no names.
     self._linked = False
     # A lock is shared with forked processes, and no protection from them.
-    self._process = os.getpid()
+    self._home = Home()
 
   def __del__(self):
     # One that nobody can charge any more must not keep others out.
@@ -221,12 +222,12 @@ class LedgerFile:
         f'The ledger {self.path} was opened to be read only; open it without '
         'read_only=True to charge it.'
       )
-    if self._process != os.getpid():
-      raise LedgerError(
-        f'The ledger {self.path} was opened by the process that this one was '
-        'forked from, and two writers would overwrite each other. Charge it '
-        'there, before the fork.'
-      )
+    self._home.check(
+      f'The ledger {self.path} was opened',
+      'and two writers would overwrite each other. Charge it there, before the '
+      'fork.',
+      LedgerError,
+    )
     if self._broken == _INTERRUPTED:
       raise LedgerError(
         f'A charge of the ledger {self.path} was interrupted while it was '

@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional
 import dp_accounting
 
 from tfdpflows import _observer
+from tfdpflows._checks import Home
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import events_json, mechanisms, registry
@@ -221,7 +222,7 @@ class PrivacyLedger:
     # Results of `epsilon` since the last record.
     self._answers: dict[tuple, float] = {}
     # A forked process has a copy, of which this one knows nothing.
-    self._process = os.getpid()
+    self._home = Home()
 
   def charge(
     self,
@@ -501,7 +502,7 @@ class PrivacyLedger:
     if self._file is None:
       return
     # Not in a process that was forked: the ledger goes on in the other one.
-    if self._process == os.getpid() and not self._file.broken:
+    if self._home.is_here and not self._file.broken:
       what = self._file.displaced()
       if what is not None:
         _logger.warning('%s', what)
@@ -521,12 +522,12 @@ class PrivacyLedger:
     self._check_chargeable()
 
   def _check_process(self) -> None:
-    if self._process != os.getpid():
-      raise LedgerError(
-        'This ledger was made by the process that this one was forked from, '
-        'which does not know what is charged or run here. Charge it there, '
-        'before the fork; or close it there and open its file here.'
-      )
+    self._home.check(
+      'This ledger was made',
+      'which does not know what is charged or run here. Charge it there, '
+      'before the fork; or close it there and open its file here.',
+      LedgerError,
+    )
 
   def _check_unit(self, privacy_unit: Optional[str], label: str) -> None:
     if privacy_unit == self.privacy_unit:

@@ -11,6 +11,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows import accounting, sampling
+from tfdpflows._checks import FLOAT32_RANGE, IN_FLOAT32_RANGE
 from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import EncodedColumn
 
@@ -35,9 +36,9 @@ def fraction(default: float) -> Any:
 
 
 def positive(default: float) -> Any:
-  """A hyper-parameter above 0, whose square float32 has."""
-  is_valid = lambda v: 1e-9 <= v <= 1e9
-  return _checked(default, is_valid, 'must be from 1e-9 to 1e9')
+  """A hyper-parameter above 0, in `FLOAT32_RANGE`."""
+  low, high = FLOAT32_RANGE
+  return _checked(default, lambda v: low <= v <= high, IN_FLOAT32_RANGE)
 
 
 def whole(default: int, least: int) -> Any:
