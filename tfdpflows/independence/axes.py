@@ -11,9 +11,11 @@ rows on. Each tensor is
   their order, which other rows change as well;
 - unknown: an operation without a rule got rows.
 
-`axis_rules` has the rules of operations. Here are those of functions, branches,
-loops and lists of tensors. A loop over rows, as `tf.map_fn` makes it, is
-followed too: what a turn computes from the row with its number is that row's.
+`axis_values` has what is known of a tensor, `axis_rules` the rules of
+operations, `axis_lists` those of lists of tensors. Here are those of functions,
+branches and loops. A loop over rows, as `tf.map_fn` makes it, is followed too:
+what a turn computes from the row with its number is that row's, see
+`axis_turns`.
 
 #### Formal guarantee
 
@@ -46,8 +48,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tfdpflows.independence import axis_rules, shape_arithmetic
-from tfdpflows.independence.axis_rules import (
+from tfdpflows.independence import (
+  axis_lists,
+  axis_rules,
+  axis_turns,
+  axis_values,
+  shape_arithmetic,
+)
+from tfdpflows.independence.axis_rules import Call
+from tfdpflows.independence.axis_values import (
   APART,
   EVEN,
   JOINED,
@@ -57,7 +66,6 @@ from tfdpflows.independence.axis_rules import (
   SIZED,
   TURN,
   UNKNOWN,
-  Call,
   Finding,
   JoinedError,
   UnruledError,
@@ -71,14 +79,6 @@ _LARGEST = 4096
 _CALLS = {'PartitionedCall', 'StatefulPartitionedCall'}
 _BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
 _LOOPS = {'While', 'StatelessWhile'}
-# Of numbers that are drawn they give others that nobody knows.
-_KEEPING_DRAWN = {
-  *('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StridedSlice', 'Unpack'),
-  *('Split', 'SplitV', 'GatherV2', 'Pack', 'ConcatV2', 'Bitcast', 'BitwiseXor'),
-  *('StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg'),
-  *('StatelessRandomUniformFullInt', 'StatelessRandomUniformFullIntV2'),
-  *('StatelessRandomUniformInt', 'StatelessRandomUniformIntV2'),
-}
 _WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
 # Have a state which no row changes, as far as `graph_scan` lets them.
 _STATEFUL = {
@@ -266,7 +266,7 @@ class _Scope:
       inputs = [self._known(i) for i in _inputs(node)]
       outputs = self._outputs(node, inputs)
       if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
-        outputs = [_from(v, inputs, node.op) for v in outputs]
+        outputs = [axis_turns.inherited(v, inputs, node.op) for v in outputs]
       self._values[name] = outputs
       waiting.pop()
     return self._known(reference)
@@ -288,7 +288,9 @@ class _Scope:
     except UnruledError:
       kind, why = UNKNOWN, 'has no rule for how it is used here'
     finding = Finding(node.op, self._path + node.name, why)
-    return [Value(kind, finding=finding)] * max(1, _count(node))
+    return [Value(kind, finding=finding)] * max(
+      1, shape_arithmetic.count_outputs(node)
+    )
 
   def _apply(self, node, inputs):
     op = node.op
@@ -308,14 +310,16 @@ class _Scope:
     for kind in (JOINED, UNKNOWN):
       for value in inputs:
         if value.kind == kind:
-          return [value._replace(tag=None)] * max(1, _count(node))
-    reserved = any(v.tag == axis_rules.RESERVED for v in inputs)
+          return [value._replace(tag=None)] * max(
+            1, shape_arithmetic.count_outputs(node)
+          )
+    reserved = any(v.tag == axis_values.RESERVED for v in inputs)
     if reserved and 'BatchNormGrad' not in op:
       raise UnruledError
     if op.startswith('TensorList') or op == 'EmptyTensorList':
-      return self._list(node, inputs)
+      return axis_lists.apply(node, inputs)
     if any(v.kind == LIST for v in inputs):
-      return [_lists(op, inputs)]
+      return [axis_lists.plain(op, inputs)]
     if _is_stateful(op) and op not in _STATEFUL:
       raise UnruledError
     if any(v.kind == TURN for v in inputs):
@@ -323,9 +327,11 @@ class _Scope:
     if op == 'ReadVariableOp' and inputs[0].tag is not None:
       return [Value(PUBLIC, inputs[0].tag[1])]
     if op in ('Shape', 'ShapeN', 'Size', 'Rank'):
-      return [_sizes(node, v) for v in inputs]
+      return [axis_values.sizes(node, v) for v in inputs]
     if op == 'VariableShape' and inputs[0].tag is not None:
-      return [_numbers(Numbers(np.array(inputs[0].tag[1], np.int32)))]
+      return [
+        axis_values.numbered(Numbers(np.array(inputs[0].tag[1], np.int32)))
+      ]
     if shape_arithmetic.is_folded(op) and all(
       v.numbers is not None for v in inputs
     ):
@@ -334,32 +340,42 @@ class _Scope:
       except (ValueError, tf.errors.OpError):
         raise JoinedError('works for some numbers of rows only') from None
       if folded is not None:
-        return [_numbers(n) for n in folded]
+        return [axis_values.numbered(n) for n in folded]
     if op in ('OnesLike', 'ZerosLike'):
       if inputs[0].shape is None:
-        return [Value(PUBLIC)] if inputs[0].kind == PUBLIC else _unruled()
-      return [axis_rules.filled(inputs[0].shape)]
+        return (
+          [Value(PUBLIC)] if inputs[0].kind == PUBLIC else axis_values.unruled()
+        )
+      return [axis_values.filled(inputs[0].shape)]
     if op in ('RngReadAndSkip', 'RngSkip') and all(
       v.kind in (PUBLIC, SIZED) for v in inputs
     ):
       # The state moves by how much is drawn.
-      return [Value(PUBLIC, (3,), drawn=True) for _ in range(_count(node))]
+      return [
+        Value(PUBLIC, (3,), drawn=True)
+        for _ in range(shape_arithmetic.count_outputs(node))
+      ]
     if op in axis_rules.PLACED and any(v.kind == PLACE for v in inputs):
       call = Call(node, inputs, self._shapes(node, inputs))
       return [axis_rules.PLACED[op](call)]
-    for found in (_is_turn(node, inputs), _row_of_turn(node, inputs)):
+    for found in (
+      axis_turns.is_turn(node, inputs),
+      axis_turns.row_of_turn(node, inputs),
+    ):
       if found is not None:
         return [found]
     shaped = axis_rules.SHAPED.get(op, ())
     if any(v.kind == SIZED and i not in shaped for i, v in enumerate(inputs)):
-      raise JoinedError(axis_rules.SIZE)
+      raise JoinedError(axis_values.SIZE)
     if all(v.kind == PUBLIC for v in inputs):
       if op == 'Placeholder' or any(_functions_of(node)):
         raise UnruledError
       found = [Value(PUBLIC, s) for s in self._shapes(node, inputs)]
-      return [_counted(op, inputs, axis_rules.settled(v)) for v in found]
+      return [
+        axis_turns.counted(op, inputs, axis_values.settled(v)) for v in found
+      ]
     if any(v.kind == PLACE for v in inputs) and not _keeps_place(node):
-      raise JoinedError(axis_rules.PLACES)
+      raise JoinedError(axis_values.PLACES)
     rule = axis_rules.RULES.get(op)
     if rule is None:
       raise UnruledError
@@ -369,7 +385,9 @@ class _Scope:
     """Any operation on one row alone gives what is of this row."""
     if any(_functions_of(node)):
       raise UnruledError
-    return [_of_turn(inputs)] * max(1, _count(node))
+    return [axis_turns.of_turn(inputs)] * max(
+      1, shape_arithmetic.count_outputs(node)
+    )
 
   def _call(self, name, inputs, path):
     function = self._graph.functions.get(name)
@@ -398,9 +416,9 @@ class _Scope:
       if choice.kind == TURN:
         joined = [self._join(node, [choice, v]) for v in joined]
       return [
-        self._fault(JOINED, node, axis_rules.PLACES)
+        self._fault(JOINED, node, axis_values.PLACES)
         if v.kind == TURN and v.tag in choice.by_turn
-        else _from(v, [choice])
+        else axis_turns.inherited(v, [choice])
         for v in joined
       ]
     # The branches may be alike for all that the rows can hold.
@@ -413,9 +431,11 @@ class _Scope:
     try:
       first, *others = values
       for other in others:
-        _refuse_places([first, other])
+        axis_turns.refuse_places([first, other])
         both = first.drawn and other.drawn
-        first = _from(_either(first, other), [first, other])
+        first = axis_turns.inherited(
+          axis_turns.either(first, other), [first, other]
+        )
         first = first._replace(drawn=both)
     except JoinedError as error:
       return self._fault(JOINED, node, str(error))
@@ -434,17 +454,17 @@ class _Scope:
     counts = {
       i
       for i, v in enumerate(inputs)
-      if i not in fixed and v.kind == PUBLIC and _is_zero(v.numbers)
+      if i not in fixed and v.kind == PUBLIC and axis_values.is_zero(v.numbers)
     }
     values = list(inputs)
     for _ in range(_TURNS):
       start = [
         v
         if i in fixed
-        else _in_each_turn(
+        else axis_turns.in_each_turn(
           Value(PUBLIC, (), tag=('turn', loop, 0))
           if i in counts
-          else _changing(v),
+          else axis_turns.changing(v),
           loop,
         )
         for i, v in enumerate(values)
@@ -462,7 +482,9 @@ class _Scope:
       joined = [
         a
         if i in fixed or i in counts
-        else _in_each_turn(self._join(node, [a, _changing(b)]), loop)
+        else axis_turns.in_each_turn(
+          self._join(node, [a, axis_turns.changing(b)]), loop
+        )
         for i, (a, b) in enumerate(zip(start, after))
       ]
       if joined == start:
@@ -482,7 +504,7 @@ class _Scope:
   def _after_loop(self, node, asked, start, fixed, counts):
     """Returns what a loop gives, of what it holds after any turn."""
     loop = self._path + node.name
-    turns = _tag(asked, 'below') == loop
+    turns = axis_turns.tagged(asked, 'below') == loop
     # Outside, all is of the last turn.
     # What has converged may keep its value in all further turns, or not; and
     # the loop of `tf.map_fn` is not known by its gradient's form.
@@ -491,7 +513,8 @@ class _Scope:
       why = 'changes with the number of turns, which is that of rows'
     other = self._fault(UNKNOWN, node, why)
     start = [
-      v if i in fixed else _from(v, [asked]) for i, v in enumerate(start)
+      v if i in fixed else axis_turns.inherited(v, [asked])
+      for i, v in enumerate(start)
     ]
     start = [v._replace(by_turn=v.by_turn - {loop}) for v in start]
     found = []
@@ -500,7 +523,7 @@ class _Scope:
         found.append(v)
       elif turns and i in counts:
         rows = shape_arithmetic.of_shape([ROWS])
-        found.append(_numbers(_as(rows, np.int32, ())))
+        found.append(axis_values.numbered(rows.astype(np.int32, ())))
       elif turns:
         # All rows have had their turn.
         found.append(v if v.kind == LIST and v.by_row else other)
@@ -518,111 +541,6 @@ class _Scope:
       else:
         found.append(other)
     return found
-
-  def _list(self, node, inputs):
-    op, first = node.op, inputs[0]
-    turn = [v for v in inputs if v.kind == TURN]
-    if op in ('EmptyTensorList', 'TensorListReserve') and turn:
-      return self._in_turn(node, inputs)
-    if op == 'EmptyTensorList':
-      return [Value(LIST, (), length=0)]
-    if op == 'TensorListReserve':
-      numbers = inputs[1].numbers
-      length = None if numbers is None else int(numbers.one)
-      if inputs[1].kind not in (PUBLIC, SIZED):
-        raise UnruledError
-      if numbers is None or (numbers.sized and not numbers.scales_as([ROWS])):
-        raise JoinedError(axis_rules.SIZE)
-      return [Value(LIST, (), length=length)]
-    # Lists of single tensors, which one row decides about, are this row's.
-    rows = first.kind == LIST and (first.by_row or _of_rows(first.length))
-    if turn and not (op == 'TensorListSetItem' and rows):
-      return [_of_turn(inputs)] * max(1, _count(node))
-    if op == 'TensorListFromTensor':
-      return [_unstacked(first)]
-    if first.kind != LIST:
-      raise UnruledError
-    if op == 'TensorListLength':
-      length = first.length
-      if first.by_row or _of_rows(length):
-        if length != ROWS:
-          raise UnruledError
-        numbers = shape_arithmetic.of_shape([ROWS])
-        return [_numbers(_as(numbers, np.int32, ()))]
-      if length is None:
-        raise UnruledError
-      return [_numbers(Numbers(np.array(length, np.int32)))]
-    if op == 'TensorListElementShape':
-      element = first.element
-      if element is None or element.shape is None:
-        raise UnruledError
-      return [_sizes(node, element)]
-    if op == 'TensorListGetItem':
-      index = inputs[1]
-      if index.kind != PUBLIC:
-        raise JoinedError('looks rows of the batch up')
-      if first.by_row:
-        if _turn_of(index) is None:
-          raise JoinedError('looks rows of the batch up')
-        return [Value(TURN, tag=_turn_of(index))]
-      if _of_rows(first.length):
-        raise JoinedError('looks rows of the batch up')
-      return [
-        self._zeros(node, inputs) if first.element is None else first.element
-      ]
-    if op == 'TensorListSetItem':
-      index, item = inputs[1:3]
-      if index.kind != PUBLIC:
-        raise JoinedError('puts rows at places which rows decide')
-      return [_set_item(first, index, item)]
-    if op == 'TensorListPushBack':
-      item = inputs[1]
-      if first.by_row or _of_rows(first.length):
-        raise UnruledError
-      return [_pushed(first, item)]
-    if op == 'TensorListPopBack':
-      if first.by_row or first.element is None or _of_rows(first.length):
-        raise UnruledError
-      return [first._replace(length=None), first.element]
-    if op == 'TensorListStack':
-      return [self._stacked(node, first, inputs)]
-    raise UnruledError
-
-  def _zeros(self, node, inputs):
-    sizes = inputs[-1].numbers
-    if sizes is None or np.any(sizes.one < 0):
-      raise UnruledError
-    return axis_rules.filled(tuple(sizes.list()))
-
-  def _stacked(self, node, first, inputs):
-    element, length = first.element, first.length
-    stated = node.attr['num_elements'].i
-    if length is None and stated >= 0:
-      length = stated
-    if first.by_row:
-      if first.length is None or first.length != ROWS:
-        raise UnruledError
-      shape = inputs[1].numbers
-      if shape is None or shape.sized or np.any(shape.one < 0):
-        raise UnruledError
-      return axis_rules.apart((ROWS, *shape.list()), 0)
-    if element is None:
-      element = self._zeros(node, inputs)
-    if length is None or element.shape is None:
-      raise UnruledError
-    if element.kind in (LIST, SIZED):
-      raise UnruledError
-    shape = length, *element.shape
-    if element.kind == PUBLIC:
-      return (
-        axis_rules.filled(shape)
-        if first.element is None
-        else (axis_rules.public(shape))
-      )
-    value = axis_rules.even_apart(element)
-    if value.kind != APART:
-      raise UnruledError
-    return axis_rules.apart(shape, value.axis + 1, value.outer, value.inner)
 
   def _shapes(self, node, inputs):
     """Returns the shape of each output, as TensorFlow computes it."""
@@ -704,18 +622,8 @@ def _input_dtypes(node):
   return [tf.as_dtype(d) for d in found]
 
 
-def _unruled():
-  raise UnruledError
-
-
 def _inputs(node):
   return [i for i in node.input if not i.startswith('^')]
-
-
-def _count(node):
-  if node.op in ('Placeholder', '_Arg'):
-    return 1
-  return shape_arithmetic.output_names(node)[None]
 
 
 def _functions_of(node):
@@ -740,178 +648,6 @@ def _constant(node):
   return Value(PUBLIC, shape)
 
 
-def _numbers(numbers):
-  """Returns the value of known numbers."""
-  kind = SIZED if numbers.sized else PUBLIC
-  return Value(kind, numbers.one.shape, numbers=numbers)
-
-
-def _as(numbers, dtype, shape=None):
-  shape = numbers.one.shape if shape is None else shape
-  one, two = (
-    x.astype(dtype).reshape(shape) for x in (numbers.one, numbers.two)
-  )
-  return Numbers(one, two)
-
-
-def _sizes(node, value):
-  """Returns the value of a shape, rank or size."""
-  dtype = node.attr['out_type'].type or node.attr['shape_type'].type
-  dtype = tf.as_dtype(dtype or tf.int32.as_datatype_enum).as_numpy_dtype
-  if value.kind in (TURN, LIST) or value.shape is None:
-    if value.kind == TURN:
-      return Value(TURN)
-    return Value(PUBLIC) if value.kind == PUBLIC else _unruled()
-  sizes = shape_arithmetic.of_shape(value.shape)
-  if node.op == 'Rank':
-    return _numbers(Numbers(np.array(len(value.shape), dtype)))
-  if node.op == 'Size':
-    one, two = (np.array(np.prod(x), dtype) for x in (sizes.one, sizes.two))
-    return _numbers(Numbers(one, two))
-  return _numbers(_as(sizes, dtype))
-
-
-def _is_zero(numbers):
-  return (
-    numbers is not None
-    and not numbers.sized
-    and numbers.one.dtype.kind == 'i'
-    and numbers.one.tolist() == 0
-  )
-
-
-def _of_rows(length):
-  return bool(length) and length % ROWS == 0
-
-
-def _tag(value, kind, place=None):
-  """Returns the loop that a tag of some kind names, or `None`."""
-  tag = value.tag
-  if not isinstance(tag, tuple) or tag[0] != kind:
-    return None
-  return None if place is not None and tag[2] != place else tag[1]
-
-
-def _turn_of(value):
-  """Returns which loop's turn a number is that of, or `None`."""
-  return _tag(value, 'turn', 0)
-
-
-def _counted(op, inputs, value):
-  """Returns a value with a note of how it counts the turns of a loop."""
-  counters = [i for i, v in enumerate(inputs) if _tag(v, 'turn') is not None]
-  if len(counters) != 1:
-    return value
-  (place,) = counters
-  counter = inputs[place].tag
-  if op in ('Identity', 'StopGradient', 'Snapshot'):
-    return value._replace(tag=counter)
-  one_row = value.shape == (len(inputs),) and not any(
-    counter[1] in v.by_turn for v in inputs[1:]
-  )
-  if op == 'Pack' and place == 0 and one_row:
-    return value._replace(tag=counter)  # Where a slice of one row begins.
-  if op in ('Add', 'AddV2') and counter[2] == 0 and value.shape == ():
-    other = inputs[1 - place].numbers
-    if other is not None and not other.sized and other.one.tolist() == 1:
-      return value._replace(tag=(*counter[:2], 1))
-  return value
-
-
-def _is_turn(node, inputs):
-  """Returns whether there is a turn for each row, in a loop, or `None`."""
-  if node.op == 'Less':
-    index, limit = inputs
-    loop = _turn_of(index) if index.shape == () else None
-    if loop is None or limit.numbers is None or limit.numbers.one.shape != ():
-      return None
-    if limit.kind == SIZED and _one_batch(limit.numbers):
-      return Value(SIZED, (), tag=('below', loop))
-  if node.op in ('LogicalAnd', 'Identity'):
-    loops = {_tag(v, 'below') for v in inputs}
-    if len(loops) == 1 and None not in loops:
-      return Value(SIZED, (), tag=('below', loops.pop()))
-  return None
-
-
-def _one_batch(numbers):
-  return Numbers([numbers.one], [numbers.two]).scales_as([ROWS])
-
-
-def _row_of_turn(node, inputs):
-  """Returns one row of this turn, where rows are looked up by its number."""
-  if node.op == 'GatherV2':
-    rows, index, axis = inputs
-    plain = (
-      _is_zero(axis.numbers)
-      and index.shape == ()
-      and not node.attr['batch_dims'].i
-    )
-  elif node.op == 'StridedSlice':
-    rows, index = inputs[:2]
-    first = lambda mask: node.attr[f'{mask}_mask'].i & 1
-    plain = first('shrink_axis') and not any(
-      first(mask) for mask in ('begin', 'ellipsis', 'new_axis')
-    )
-  else:
-    return None
-  loop = _turn_of(index)
-  if loop is None or not plain:
-    return None
-  if rows.kind == APART and rows.layout == (0, 1, 1):
-    counted = ('turn', loop, 1)  # Where a slice of one row ends.
-    others = [rows, *(v for v in inputs[2:] if v.tag != counted)]
-    if any(loop in v.by_turn for v in others):
-      raise JoinedError(axis_rules.PLACES)
-    return Value(TURN, tag=loop)
-  return None
-
-
-def _in_each_turn(value, loop):
-  """Returns what a loop changes from turn to turn."""
-  if value.kind in (JOINED, UNKNOWN):
-    return value
-  return value._replace(by_turn=value.by_turn | {loop})
-
-
-def _from(value, inputs, op='Identity'):
-  """Returns a value with what else it has of what it is computed from."""
-  if value.kind in (JOINED, UNKNOWN):
-    return value
-  by_turn = value.by_turn.union(*(v.by_turn for v in inputs))
-  if value.kind == TURN:
-    by_turn -= {value.tag}  # It is of one row, whichever that is.
-  drawn = op in _KEEPING_DRAWN and any(v.drawn for v in inputs)
-  return value._replace(by_turn=by_turn, drawn=value.drawn or drawn)
-
-
-def _refuse_places(values):
-  """Refuses one row beside what tells its place."""
-  loops = {v.tag for v in values if v.kind == TURN}
-  for value in values:
-    if value.kind != TURN and loops & value.by_turn:
-      if value.kind == LIST:
-        raise UnruledError  # It may grow from turn to turn, and no more.
-      raise JoinedError(axis_rules.PLACES)
-
-
-def _of_turn(values):
-  """Returns what is computed from one row, and from what is of no row."""
-  loops = {v.tag for v in values if v.kind == TURN}
-  _refuse_places(values)
-  lists = [v for v in values if v.kind == LIST]
-  if len(loops) != 1 or any(
-    v.by_row
-    or _of_rows(v.length)
-    or (v.element is not None and v.element.kind != PUBLIC)
-    for v in lists
-  ):
-    raise JoinedError(axis_rules.TOGETHER)
-  if any(v.kind not in (PUBLIC, TURN, LIST) for v in values):
-    raise JoinedError(axis_rules.TOGETHER)
-  return Value(TURN, tag=loops.pop())
-
-
 def _bounded(node, inputs):
   """Returns the one number between bounds that are alike, or `None`.
 
@@ -929,9 +665,9 @@ def _bounded(node, inputs):
     least = int(numbers.one.reshape(-1)[0])
     if op == 'Maximum' and x.kind in (JOINED, UNKNOWN):
       return x._replace(tag=('least', least, None))
-    bound_below = _tag(x, 'least')
+    bound_below = axis_turns.tagged(x, 'least')
     if op == 'Minimum' and bound_below is not None and bound_below >= least:
-      return _numbers(Numbers(numbers.one.reshape(())))
+      return axis_values.numbered(Numbers(numbers.one.reshape(())))
   return None
 
 
@@ -951,7 +687,11 @@ def _chosen(node, inputs):
     many, one = (v.numbers for v in inputs)
     if many is None or one is None or inputs[0].kind != SIZED:
       return None
-    if many.one.shape == () and _one_batch(many) and one.one.tolist() == 1:
+    if (
+      many.one.shape == ()
+      and axis_turns.one_batch(many)
+      and one.one.tolist() == 1
+    ):
       return Value(SIZED, (), tag=('many', None, None))
   if node.op not in ('Select', 'SelectV2'):
     return None
@@ -960,134 +700,15 @@ def _chosen(node, inputs):
     one, other = first.numbers, second.numbers
     # Zeros of either sign are not the same.
     if one is not None and one == other and one.alike(other):
-      return _numbers(one)
+      return axis_values.numbered(one)
   many = condition.tag == ('many', None, None)
   numbers = first.kind == PLACE and first.shape == (ROWS,) and not first.tag
-  return first if many and numbers and _is_zero(second.numbers) else None
+  return (
+    first if many and numbers and axis_values.is_zero(second.numbers) else None
+  )
 
 
 def _keeps_place(node):
   if node.op == 'Cast':
     return tf.as_dtype(node.attr['DstT'].type) in (tf.int32, tf.int64)
   return node.op in axis_rules.KEEPING_PLACE
-
-
-def _unstacked(value):
-  """Returns the list of what there is along axis 0."""
-  value = axis_rules.even_apart(value)
-  if value.kind not in (PUBLIC, APART) or value.shape is None:
-    raise UnruledError
-  length, *rest = value.shape
-  rest = tuple(rest)
-  if value.kind == PUBLIC:
-    return Value(LIST, (), element=Value(PUBLIC, rest), length=length)
-  if value.axis == 0:
-    if value.layout != (0, 1, 1):
-      raise UnruledError
-    element = Value(TURN)
-    return Value(LIST, (), element=element, by_row=True, length=length)
-  element = axis_rules.apart(rest, value.axis - 1, value.outer, value.inner)
-  return Value(LIST, (), element=element, length=length)
-
-
-def _set_item(first, index, item):
-  if item.kind == PLACE:
-    raise JoinedError(axis_rules.PLACES)
-  if first.by_row or _of_rows(first.length):
-    loop = _turn_of(index)
-    if loop is None or first.length != ROWS:
-      raise JoinedError('puts rows at the places of others')
-    if item.kind != PUBLIC and (item.kind, item.tag) != (TURN, loop):
-      raise JoinedError(axis_rules.TOGETHER)
-    if loop in item.by_turn:
-      raise JoinedError(axis_rules.PLACES)
-    if first.element is not None and not first.by_row:
-      raise UnruledError
-    return first._replace(element=Value(TURN), by_row=True)
-  return _pushed(first, item)._replace(length=first.length)
-
-
-def _pushed(first, item):
-  if item.kind == PLACE:
-    raise JoinedError(axis_rules.PLACES)
-  # Its numbers are those of all turns: what a turn changes has none.
-  element = _changing(item)._replace(numbers=item.numbers)
-  if first.element is not None:
-    element = _either(first.element, element)
-  length = None if first.length is None else first.length + 1
-  return first._replace(element=element, length=length)
-
-
-def _lists(op, inputs):
-  """Returns what plain operations make of lists."""
-  if op == 'ZerosLike':
-    return inputs[0]._replace(element=None, by_row=False)
-  if op in ('Identity', 'StopGradient'):
-    return inputs[0]
-  if op == 'AddN':
-    first, *others = inputs
-    for other in others:
-      first = _either(first, other)
-    return first
-  raise UnruledError
-
-
-def _changing(value):
-  """Returns a value without what holds in one turn of a loop only."""
-  tag = value.tag
-  if isinstance(tag, tuple) and tag[0] in ('turn', 'below'):
-    tag = None
-  return value._replace(numbers=None, tag=tag)
-
-
-def _either(a, b):
-  # `_from` joins these.
-  a, b = (v._replace(by_turn=frozenset(), drawn=False) for v in (a, b))
-  for kind in (JOINED, UNKNOWN):
-    for v in (a, b):
-      if v.kind == kind:
-        return v
-  if a == b:
-    return a
-  kinds = {a.kind, b.kind}
-  if TURN in kinds:
-    return _of_turn([a, b])
-  if SIZED in kinds:
-    if not kinds <= {SIZED, PUBLIC}:
-      raise JoinedError(axis_rules.SIZE)
-    return Value(SIZED)
-  if kinds == {LIST}:
-    return _either_list(a, b)
-  if LIST in kinds:
-    raise UnruledError
-  if kinds == {PUBLIC}:
-    shape = a.shape if a.shape == b.shape else None
-    tag = a.tag if a.tag == b.tag else None
-    if axis_rules.RESERVED in (a.tag, b.tag):
-      raise UnruledError
-    same = a.numbers is not None and a.numbers == b.numbers
-    return Value(PUBLIC, shape, numbers=a.numbers if same else None, tag=tag)
-  if PUBLIC in kinds or a.shape != b.shape:
-    raise UnruledError
-  if PLACE in kinds:
-    raise JoinedError(axis_rules.PLACES)
-  if kinds == {EVEN}:
-    return Value(EVEN, a.shape)
-  layouts = {v.layout for v in (a, b) if v.kind == APART}
-  if len(layouts) != 1:
-    raise JoinedError(axis_rules.TOGETHER)
-  return axis_rules.apart(a.shape, *layouts.pop())
-
-
-def _either_list(a, b):
-  length = a.length if a.length == b.length else None
-  if a.element is None or b.element is None:
-    one = b if a.element is None else a
-    if one.by_row and length is None:
-      raise UnruledError
-    return one._replace(length=length)
-  if a.by_row or b.by_row:
-    if a != b:
-      raise UnruledError
-    return a
-  return a._replace(element=_either(a.element, b.element), length=length)

@@ -17,90 +17,37 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
+from tfdpflows.independence.axis_values import (
+  APART,
+  EVEN,
+  JOINED,
+  PLACE,
+  PLACES,
+  PUBLIC,
+  RESERVED,
+  SIZE,
+  SIZED,
+  TOGETHER,
+  Finding,
+  JoinedError,
+  UnruledError,
+  Value,
+  apart,
+  even_apart,
+  filled,
+  has_rows,
+  settled,
+)
 from tfdpflows.independence.shape_arithmetic import (
   ROWS,
   Numbers,
   attr_value,
 )
 
-# Kinds of values.
-PUBLIC = 'public'  # Of no row, nor of the number of rows.
-SIZED = 'sized'  # Of no row, but of the number of rows.
-EVEN = 'even'  # All elements are one number of no row; a size is of rows.
-APART = 'apart'  # Along one axis of row i each.
-PLACE = 'place'  # As `APART`, and it holds the number of the row.
-TURN = 'turn'  # Of one row alone, that of this turn of a loop over rows.
-LIST = 'list'  # A list of tensors.
-JOINED = 'joined'  # Perhaps of several rows, or of their number.
-UNKNOWN = 'unknown'  # Not known.
-
-# Tag of what only the gradient of an operation may read.
-RESERVED = 'reserved'
-_SIZE = 'computes with the number of rows in the batch'
-_PLACE = 'computes with the place of a row in the batch'
-_TOGETHER = 'takes rows together'
 _KNOWN = (
   'draws the same numbers in each step, which differ by the place of a row '
   '(let a tf.random.Generator draw them, or their seed)'
 )
-
-
-class Finding(NamedTuple):
-  """Where rows meet, or what has no rule."""
-
-  op: str
-  path: str
-  why: str
-
-
-class Value(NamedTuple):
-  """What is known of a tensor.
-
-  Attributes:
-    kind: see above.
-    shape: for `ROWS` rows, `None` where not known.
-    axis: of `APART` and `PLACE`: the axis of the rows, which has `outer *
-      ROWS * inner` elements in this order.
-    numbers: a `Numbers`, where they are known.
-    element: of `LIST`, the value of each; `None` for zeros.
-    by_row: of `LIST`: element i is of row i, and `element` is a `TURN`.
-    length: of `LIST`, a size for `ROWS` rows or `None`.
-    tag: what else is known, see `axes`.
-    finding: of `JOINED` and `UNKNOWN`.
-    by_turn: the loops in whose turns it may hold different things. Where turns
-      are of rows it tells their places.
-    drawn: of `PUBLIC`: random numbers that are drawn anew, or made from them.
-  """
-
-  kind: str
-  shape: Optional[tuple[int, ...]] = None
-  axis: int = 0
-  outer: int = 1
-  inner: int = 1
-  numbers: Optional[Numbers] = None
-  element: Any = None
-  by_row: bool = False
-  length: Optional[int] = None
-  tag: Any = None
-  finding: Optional[Finding] = None
-  by_turn: frozenset[str] = frozenset()
-  drawn: bool = False
-
-  @property
-  def of_rows(self) -> bool:
-    return self.kind in (APART, PLACE)
-
-  @property
-  def layout(self):
-    return self.axis, self.outer, self.inner
-
-
-class JoinedError(Exception):
-  """Rows meet in an operation."""
-
-
-class UnruledError(Exception):
-  """An operation, or this use of it, has no rule."""
 
 
 class Call(NamedTuple):
@@ -131,7 +78,7 @@ class Call(NamedTuple):
     """Returns numbers that must not depend on the number of rows."""
     found = self.numbers(place)
     if found.sized:
-      raise JoinedError(_SIZE)
+      raise JoinedError(SIZE)
     return found.list()
 
   def shape(self, place: int = 0) -> tuple[int, ...]:
@@ -140,59 +87,6 @@ class Call(NamedTuple):
     if found is None:
       raise UnruledError
     return found
-
-
-def has_rows(shape: Optional[Sequence[int]]) -> bool:
-  """Whether a size in a shape for `ROWS` rows is that of rows."""
-  return shape is not None and any(n and n % ROWS == 0 for n in shape)
-
-
-def settled(value: Value) -> Value:
-  """Returns a value of a computed kind, or raises where sizes do not fit it."""
-  if value.kind in (PUBLIC, APART, PLACE, EVEN) and value.shape is not None:
-    sizes = [n for n in value.shape if n and n % ROWS == 0]
-    rest = math.prod(n // ROWS for n in sizes)
-    if value.kind == PUBLIC:
-      if sizes:
-        raise JoinedError(_SIZE)
-    elif len(sizes) != 1 or (rest and rest % ROWS == 0):
-      raise JoinedError(_SIZE)
-    elif value.kind != EVEN:
-      size = value.shape[value.axis]
-      if size != value.outer * ROWS * value.inner:
-        raise UnruledError
-  elif value.kind in (APART, PLACE, EVEN):
-    raise UnruledError
-  return value
-
-
-def even_apart(value: Value) -> Value:
-  """Returns a value of equal elements as one of which each is of a row."""
-  if value.kind != EVEN:
-    return value
-  (axis,) = (i for i, n in enumerate(value.shape) if n and n % ROWS == 0)
-  inner = value.shape[axis] // ROWS
-  return Value(APART, value.shape, axis, 1, inner)
-
-
-def public(shape: Optional[tuple[int, ...]], **kwargs: Any) -> Value:
-  """Returns a value of no row."""
-  return settled(Value(PUBLIC, shape, **kwargs))
-
-
-def apart(shape, axis, outer=1, inner=1, kind=APART, tag=None) -> Value:
-  """Returns a value of rows along an axis, after a look at its shape."""
-  if shape is None:
-    raise UnruledError
-  axis = axis + len(shape) if axis < 0 else axis
-  return settled(Value(kind, tuple(shape), axis, outer, inner, tag=tag))
-
-
-def filled(shape: Optional[tuple[int, ...]]) -> Value:
-  """Returns a value of which all elements are the same."""
-  if has_rows(shape):
-    return settled(Value(EVEN, shape))
-  return Value(PUBLIC, shape)
 
 
 def _drawn(shape):
@@ -214,7 +108,7 @@ def _common(values, rank, left=()):
       shift = 0 if v in left else rank - len(v.shape)
       own = v.axis + shift, v.outer, v.inner
       if layout is not None and own != layout:
-        raise JoinedError(_TOGETHER)
+        raise JoinedError(TOGETHER)
       layout = own
   for v in values:
     if v.kind == EVEN:
@@ -223,7 +117,7 @@ def _common(values, rank, left=()):
       if layout is None:
         layout = axis, even.outer, even.inner
       elif layout[0] != axis:
-        raise JoinedError(_SIZE)
+        raise JoinedError(SIZE)
   return layout
 
 
@@ -285,7 +179,7 @@ def _reshaped(value, shape):
   if shape[axis] != outer * ROWS * inner:
     raise JoinedError('puts parts of rows together in a new shape')
   if value.tag == 'first' and tuple(shape) != value.shape:
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   return apart(shape, axis, outer, inner, value.kind, value.tag)
 
 
@@ -295,9 +189,9 @@ def _reshape(call):
   for one, other, size in zip(numbers.list(), numbers.two.tolist(), shape):
     if one == -1:
       if other != -1:
-        raise JoinedError(_SIZE)
+        raise JoinedError(SIZE)
     elif not Numbers([one], [other]).scales_as([size]):
-      raise JoinedError(_SIZE)
+      raise JoinedError(SIZE)
   return _same(call._replace(inputs=call.inputs[:1]))
 
 
@@ -322,7 +216,7 @@ def _each(call):
 def _public_rest(call, first=1):
   """Raises unless inputs from some place on are of no row."""
   if any(v.kind != PUBLIC for v in call.inputs[first:]):
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
 
 
 def _axes(numbers, rank):
@@ -334,11 +228,11 @@ def _axes(numbers, rank):
 def _reduce(call):
   value = even_apart(call.inputs[0])
   if not value.of_rows or call.inputs[1].kind not in (PUBLIC, SIZED):
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   rank = len(value.shape)
   axes = _axes(call.fixed(1), rank)
   if value.axis in axes:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   tag = None
   if call.node.op.startswith('Arg'):
     (axis,) = axes
@@ -359,7 +253,7 @@ def _along(axes_of):
     _public_rest(call)
     axes = _axes(axes_of(call), len(value.shape))
     if value.axis in axes:
-      raise JoinedError(_TOGETHER)
+      raise JoinedError(TOGETHER)
     return [apart(s, *value.layout) for s in call.shapes]
 
   return rule
@@ -403,13 +297,13 @@ def _contracted(call, equation):
     if v.of_rows:
       label = own[v.axis]
       if own.count(label) > 1 or label not in result:
-        raise JoinedError(_TOGETHER)
+        raise JoinedError(TOGETHER)
       if layout not in (None, (label, v.outer, v.inner)):
-        raise JoinedError(_TOGETHER)
+        raise JoinedError(TOGETHER)
       layout = label, v.outer, v.inner
   label, outer, inner = layout
   if result.count(label) > 1:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   for v, own in zip(call.inputs, labels):
     # What is of no row meets rows as one number, broadcast.
     if v.kind == PUBLIC and label in own and v.shape[own.index(label)] != 1:
@@ -455,13 +349,13 @@ def _concat(call):
     return [_columns(apart(shape, *layout), values, axis)]
   values = [even_apart(v) for v in values]
   if not all(v.of_rows for v in values):
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   # Whole batches, one after the other.
   inner = values[0].inner
   if any(v.inner != inner for v in values):
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   if any(v.kind == PLACE for v in values):
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   return [apart(shape, axis, sum(v.outer for v in values), inner)]
 
 
@@ -473,9 +367,9 @@ def _columns(found, values, axis):
   size = 1 if len(first.shape) < len(found.shape) else first.shape[axis]
   last = axis == len(found.shape) - 1
   if not last or first.kind != PLACE or first.tag is not None or size != 1:
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   if any(v.kind == PLACE for v in values[1:]):
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   return found._replace(kind=PLACE, tag='first')
 
 
@@ -528,7 +422,7 @@ def _slice(call):
   value = even_apart(call.inputs[0])
   begin, size = call.numbers(1), call.numbers(2)
   if not value.of_rows:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   rank = len(value.shape)
   rest = [i for i in range(rank) if i != value.axis]
   a = value.axis
@@ -538,7 +432,7 @@ def _slice(call):
   if begin.one[a] or begin.two[a] or not whole:
     raise JoinedError('takes some rows of the batch')
   if begin.mark.reshape(-1)[rest].any() or size.mark.reshape(-1)[rest].any():
-    raise JoinedError(_SIZE)
+    raise JoinedError(SIZE)
   return [apart(call.shape(), *value.layout)]
 
 
@@ -614,28 +508,28 @@ def _strided_slice(call):
   value = even_apart(call.inputs[0])
   if any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[1:]):
     # An index computed from rows, on another axis or not.
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   if not value.of_rows:
-    raise JoinedError(_SIZE)
+    raise JoinedError(SIZE)
   whole, place = _parsed(call, len(value.shape), 1)[value.axis]
   if not _is_whole(whole, value.shape[value.axis]):
     raise JoinedError('takes some rows of the batch')
   for v in call.inputs[1:]:
     if v.kind == SIZED and v.numbers is None:
-      raise JoinedError(_SIZE)
+      raise JoinedError(SIZE)
     if v.numbers is not None and v.numbers.sized:
       marks = v.numbers.mark
       if marks.sum() > 1 or not isinstance(whole, tuple):
-        raise JoinedError(_SIZE)
+        raise JoinedError(SIZE)
       if not marks[whole[1]] or v is not call.inputs[2]:
-        raise JoinedError(_SIZE)
+        raise JoinedError(SIZE)
   return [apart(call.shape(), place, value.outer, value.inner)]
 
 
 def _strided_slice_grad(call):
   value = even_apart(call.inputs[4])
   if any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[:4]):
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   for i in (1, 2, 3):
     if call.inputs[i].numbers is None or call.inputs[i].numbers.sized:
       raise UnruledError
@@ -664,13 +558,13 @@ def _tile(call):
       raise UnruledError
     axes = [i for i, n in enumerate(numbers.list()) if n % ROWS == 0 and n]
     if len(axes) != 1 or not _scale(numbers):
-      raise JoinedError(_SIZE)
+      raise JoinedError(SIZE)
     (axis,) = axes
     count = numbers.list()[axis] // ROWS
     return [apart(shape, axis, count, value.shape[axis])]
   times = call.fixed(1)[value.axis]
   if value.kind == PLACE and (times != 1 or value.tag == 'first'):
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   outer, tag = value.outer * times, value.tag
   return [apart(shape, value.axis, outer, value.inner, value.kind, tag)]
 
@@ -684,7 +578,7 @@ def _broadcast_to(call):
   numbers = call.numbers(1)
   shape = call.shape()
   if not numbers.scales_as(shape):
-    raise JoinedError(_SIZE)
+    raise JoinedError(SIZE)
   if value.shape is None:
     raise UnruledError
   if value.kind == EVEN or (
@@ -694,7 +588,7 @@ def _broadcast_to(call):
   if value.kind == PUBLIC:
     return [_drawn(shape)]
   if value.tag == 'first':
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   axis = value.axis + len(shape) - len(value.shape)
   return [apart(shape, axis, value.outer, value.inner, value.kind, value.tag)]
 
@@ -704,7 +598,7 @@ def _fill(call):
     raise UnruledError
   numbers = call.numbers(0)
   if not numbers.scales_as(call.shape()):
-    raise JoinedError(_SIZE)
+    raise JoinedError(SIZE)
   return [filled(call.shape())]
 
 
@@ -714,7 +608,7 @@ def _range(call):
   start, step = call.fixed(0), call.fixed(2)
   (step,) = step
   if start != [0] or step < 1 or not call.numbers(1).scales_as([ROWS * step]):
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   tag = None if step == 1 else ('flat', step)
   return [apart((ROWS,), 0, kind=PLACE, tag=tag)]
 
@@ -724,10 +618,10 @@ def _random(call):
   place = 2 if call.node.op in _OF_GENERATORS else 0
   for i, v in enumerate(call.inputs):
     if i != place and v.kind != PUBLIC:
-      raise JoinedError(_TOGETHER)
+      raise JoinedError(TOGETHER)
   shape = call.shape()
   if not call.numbers(place).scales_as(shape):
-    raise JoinedError(_SIZE)
+    raise JoinedError(SIZE)
   found = _drawn(shape)
   stateless = call.node.op.startswith('Stateless')
   if stateless and found.kind != PUBLIC and not call.inputs[1].drawn:
@@ -748,23 +642,23 @@ def _batch_first(*places):
       if i in places:
         values.append(even_apart(v))
       elif v.kind not in (PUBLIC, SIZED):
-        raise JoinedError(_TOGETHER)
+        raise JoinedError(TOGETHER)
     layouts = {v.layout for v in values if v.of_rows}
     if len(layouts) != 1 or not all(v.of_rows for v in values):
-      raise JoinedError(_TOGETHER)
+      raise JoinedError(TOGETHER)
     (layout,) = layouts
     if layout[0] != 0:
-      raise JoinedError(_TOGETHER)
+      raise JoinedError(TOGETHER)
     for name in ('ksize', 'strides', 'rates', 'dilations'):
       if (call.attr(name) or [1])[0] != 1:
-        raise JoinedError(_TOGETHER)
+        raise JoinedError(TOGETHER)
     if call.node.op == 'AdjustContrastv2' and len(call.shape()) < 4:
-      raise JoinedError(_TOGETHER)
+      raise JoinedError(TOGETHER)
     for v in call.inputs:
       if v.kind == SIZED and not (
         v.numbers is not None and v.numbers.scales_as(call.shape())
       ):
-        raise JoinedError(_SIZE)
+        raise JoinedError(SIZE)
     return [apart(s, *layout) for s in call.shapes]
 
   return rule
@@ -773,10 +667,10 @@ def _batch_first(*places):
 def _transformed_images(call):
   images, transforms, *rest = call.inputs
   if any(v.kind != PUBLIC for v in rest):
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   values = [even_apart(v) for v in (images, transforms) if v.kind != PUBLIC]
   if images.kind == PUBLIC or any(v.layout != (0, 1, 1) for v in values):
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   return [apart(call.shape(), 0)]
 
 
@@ -791,12 +685,12 @@ def _normalized(call):
   others = rest[1:] if grad else rest
   layouts = {v.layout for v in images if v.of_rows}
   if len(layouts) != 1:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   (layout,) = layouts
   vectors = {v.layout for v in others if v.of_rows}
   if layout == (channel, 1, 1):
     if vectors - {(0, 1, 1)}:
-      raise JoinedError(_TOGETHER)
+      raise JoinedError(TOGETHER)
     rest = [_of_channels(call, s) for s in call.shapes[1:]]
   elif training or vectors:
     raise JoinedError('normalises over the batch')
@@ -813,7 +707,7 @@ def _of_channels(call, shape):
   if 'Grad' not in call.node.op:
     # For the gradient alone, in a form of its own.
     return Value(PUBLIC, tag=RESERVED)
-  return Value(JOINED, finding=Finding(call.node.op, call.node.name, _TOGETHER))
+  return Value(JOINED, finding=Finding(call.node.op, call.node.name, TOGETHER))
 
 
 def _gather(call):
@@ -836,9 +730,9 @@ def _gather(call):
   layouts = []
   for v in (values, indices):
     if v.kind == PLACE and v is values:
-      raise JoinedError(_PLACE)
+      raise JoinedError(PLACES)
   if indices.kind == PLACE:
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   if values.of_rows:
     place = values.axis
     if place == axis:
@@ -862,7 +756,7 @@ def _gather_nd(call):
   values, indices = (even_apart(v) for v in call.inputs)
   if values.kind == PUBLIC:
     if indices.axis == len(indices.shape) - 1 or indices.kind == PLACE:
-      raise JoinedError(_TOGETHER)
+      raise JoinedError(TOGETHER)
     return [apart(call.shape(), *indices.layout)]
   if (
     indices.kind == PLACE
@@ -893,9 +787,9 @@ def _search(call):
   if table.kind == PUBLIC:
     return [apart(call.shape(), *values.layout)]
   if not (table.of_rows and values.of_rows) or table.layout != values.layout:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   if table.axis != 0:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   return [apart(call.shape(), *table.layout)]
 
 
@@ -923,7 +817,7 @@ def _matrices(call):
   if columns and values[0].kind == PUBLIC and layout[0] == rank - 1:
     return [apart(call.shape(), *layout)]
   if layout[0] >= rank - 2:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   return [apart(s, *layout) for s in call.shapes]
 
 
@@ -935,7 +829,7 @@ def _diagonal(call):
   band = len(call.inputs) > 1 and len(call.fixed(1)) > 1
   taken = 2 if band or 'Part' in call.node.op else 1
   if value.axis >= len(value.shape) - taken:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   return [apart(call.shape(), *value.layout)]
 
 
@@ -952,11 +846,11 @@ def _space_to_batch(call):
   blocks = math.prod(call.fixed(1))
   call.fixed(2)
   if value.axis:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   if call.node.op == 'SpaceToBatchND':
     outer = value.outer * blocks
   elif value.outer % blocks:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   else:
     outer = value.outer // blocks
   return [apart(call.shape(), 0, outer, value.inner)]
@@ -970,7 +864,7 @@ def _shuffle(call):
 
 
 def _joins(call):
-  raise JoinedError(_TOGETHER)
+  raise JoinedError(TOGETHER)
 
 
 def _names(text):
@@ -1047,14 +941,14 @@ def _band(call):
   value = even_apart(call.inputs[0])
   _public_rest(call)
   if value.axis >= len(value.shape) - 2:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   return [apart(call.shape(), *value.layout)]
 
 
 def _bias(call):
   value, bias = (even_apart(v) for v in call.inputs)
   if bias.kind != PUBLIC:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   return [apart(call.shape(), *value.layout)]
 
 
@@ -1070,7 +964,7 @@ def _cross_entropy(call):
     elif v.shape[0] != 1:
       raise UnruledError
   if len(set(layouts)) != 1 or layouts[0][0] != 0:
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   return [apart(s, *layouts[0]) for s in call.shapes]
 
 
@@ -1094,7 +988,7 @@ def _resized(call):
     return _batch_first(0)(call)
   gradient, image = (even_apart(v) for v in call.inputs)
   if image.layout != gradient.layout or gradient.layout != (0, 1, 1):
-    raise JoinedError(_TOGETHER)
+    raise JoinedError(TOGETHER)
   return [apart(call.shape(), 0)]
 
 
@@ -1180,10 +1074,10 @@ def _times(call):
   place, other = (first, second) if first.kind == PLACE else (second, first)
   numbers = other.numbers
   if other.kind != PUBLIC or numbers is None or numbers.one.size != 1:
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   times = int(numbers.one.reshape(-1)[0])
   if place.tag is not None or times < 1:
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   layout = _common(call.inputs, len(call.shape()))
   return apart(call.shape(), *layout, kind=PLACE, tag=('flat', times))
 
@@ -1193,14 +1087,14 @@ def _plus(call):
   first, second = call.inputs
   place, other = (first, second) if first.kind == PLACE else (second, first)
   if place.tag is None or place.tag == 'first':
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   layout = _common(call.inputs, len(call.shape()))
   if _is_within(other, place.tag[1]):
     return apart(call.shape(), *layout, kind=PLACE, tag=place.tag)
   if other.kind == APART:
     # Out of range it would be in another row. Nothing is known of its range.
     raise UnruledError
-  raise JoinedError(_PLACE)
+  raise JoinedError(PLACES)
 
 
 def _is_within(value, size):
@@ -1218,7 +1112,7 @@ def _by_number(call):
   """Looks each row up at its own number, or its elements at their places."""
   rows, place = call.inputs[:2]
   if rows.kind == PLACE or place.kind != PLACE or call.attr('batch_dims', 0):
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   if rows.kind != APART or rows.axis or call.fixed(2) != [0]:
     raise JoinedError('looks rows of the batch up')
   size = 1 if place.tag is None else place.tag[1]
@@ -1237,17 +1131,17 @@ def _add_at(call):
     flat = place.shape is not None and len(place.shape) == 1
   data = even_apart(data)
   if place.kind != PLACE or data.kind != APART or not flat:
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   times = 1 if place.tag is None else place.tag[1]
   if place.tag == 'first' or data.axis or place.axis:
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   if (data.outer, data.inner) != (place.outer, place.inner):
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   shape = call.shape()
   if size.numbers is None or not Numbers(
     size.numbers.one.reshape(-1)[:1], size.numbers.two.reshape(-1)[:1]
   ).scales_as([ROWS * times]):
-    raise JoinedError(_PLACE)
+    raise JoinedError(PLACES)
   return apart(shape, 0, 1, times)
 
 
@@ -1281,4 +1175,3 @@ SHAPED = {
   'Conv3DBackpropInputV2': {0},
   'DepthwiseConv2dNativeBackpropInput': {0},
 }
-SIZE, PLACES, TOGETHER = _SIZE, _PLACE, _TOGETHER

@@ -72,6 +72,12 @@ class Numbers:
   def list(self) -> list[int]:
     return [int(x) for x in self.one.reshape(-1)]
 
+  def astype(self, dtype: Any, shape: Any = None) -> Numbers:
+    """Returns them in another dtype, and shape."""
+    shape = self.one.shape if shape is None else shape
+    one, two = (x.astype(dtype).reshape(shape) for x in (self.one, self.two))
+    return Numbers(one, two)
+
   def alike(self, other: Numbers) -> bool:
     """Whether equal numbers have the same bits: zeros may have two signs."""
     return self.one.tobytes() == other.one.tobytes()
@@ -224,3 +230,10 @@ def output_names(node: Any) -> dict[str, int]:
       index += 1
   found[None] = index
   return found
+
+
+def count_outputs(node: Any) -> int:
+  """Returns how many outputs a node has."""
+  if node.op in ('Placeholder', '_Arg'):
+    return 1
+  return output_names(node)[None]

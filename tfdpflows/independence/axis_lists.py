@@ -1,0 +1,194 @@
+"""Lists of tensors, which loops fill and `tf.TensorArray` is made of.
+
+A list of rows has one element for each row, which is set and read in the turn
+of that row alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfdpflows.independence import axis_turns, axis_values, shape_arithmetic
+from tfdpflows.independence.axis_values import (
+  APART,
+  LIST,
+  PLACE,
+  PUBLIC,
+  SIZED,
+  TURN,
+  JoinedError,
+  UnruledError,
+  Value,
+)
+from tfdpflows.independence.shape_arithmetic import ROWS, Numbers
+
+
+def apply(node, inputs):
+  """Returns what an operation on lists gives, a value for each output."""
+  op, first = node.op, inputs[0]
+  turn = [v for v in inputs if v.kind == TURN]
+  if op in ('EmptyTensorList', 'TensorListReserve') and turn:
+    return [axis_turns.of_turn(inputs)]
+  if op == 'EmptyTensorList':
+    return [Value(LIST, (), length=0)]
+  if op == 'TensorListReserve':
+    numbers = inputs[1].numbers
+    length = None if numbers is None else int(numbers.one)
+    if inputs[1].kind not in (PUBLIC, SIZED):
+      raise UnruledError
+    if numbers is None or (numbers.sized and not numbers.scales_as([ROWS])):
+      raise JoinedError(axis_values.SIZE)
+    return [Value(LIST, (), length=length)]
+  # Lists of single tensors, which one row decides about, are this row's.
+  rows = first.kind == LIST and (
+    first.by_row or axis_values.of_rows(first.length)
+  )
+  if turn and not (op == 'TensorListSetItem' and rows):
+    return [axis_turns.of_turn(inputs)] * max(
+      1, shape_arithmetic.count_outputs(node)
+    )
+  if op == 'TensorListFromTensor':
+    return [_unstacked(first)]
+  if first.kind != LIST:
+    raise UnruledError
+  if op == 'TensorListLength':
+    length = first.length
+    if first.by_row or axis_values.of_rows(length):
+      if length != ROWS:
+        raise UnruledError
+      numbers = shape_arithmetic.of_shape([ROWS])
+      return [axis_values.numbered(numbers.astype(np.int32, ()))]
+    if length is None:
+      raise UnruledError
+    return [axis_values.numbered(Numbers(np.array(length, np.int32)))]
+  if op == 'TensorListElementShape':
+    element = first.element
+    if element is None or element.shape is None:
+      raise UnruledError
+    return [axis_values.sizes(node, element)]
+  if op == 'TensorListGetItem':
+    index = inputs[1]
+    if index.kind != PUBLIC:
+      raise JoinedError('looks rows of the batch up')
+    if first.by_row:
+      if axis_turns.turn_of(index) is None:
+        raise JoinedError('looks rows of the batch up')
+      return [Value(TURN, tag=axis_turns.turn_of(index))]
+    if axis_values.of_rows(first.length):
+      raise JoinedError('looks rows of the batch up')
+    return [_zeros(node, inputs) if first.element is None else first.element]
+  if op == 'TensorListSetItem':
+    index, item = inputs[1:3]
+    if index.kind != PUBLIC:
+      raise JoinedError('puts rows at places which rows decide')
+    return [_set_item(first, index, item)]
+  if op == 'TensorListPushBack':
+    item = inputs[1]
+    if first.by_row or axis_values.of_rows(first.length):
+      raise UnruledError
+    return [_pushed(first, item)]
+  if op == 'TensorListPopBack':
+    if (
+      first.by_row or first.element is None or axis_values.of_rows(first.length)
+    ):
+      raise UnruledError
+    return [first._replace(length=None), first.element]
+  if op == 'TensorListStack':
+    return [_stacked(node, first, inputs)]
+  raise UnruledError
+
+
+def _stacked(node, first, inputs):
+  element, length = first.element, first.length
+  stated = node.attr['num_elements'].i
+  if length is None and stated >= 0:
+    length = stated
+  if first.by_row:
+    if first.length is None or first.length != ROWS:
+      raise UnruledError
+    shape = inputs[1].numbers
+    if shape is None or shape.sized or np.any(shape.one < 0):
+      raise UnruledError
+    return axis_values.apart((ROWS, *shape.list()), 0)
+  if element is None:
+    element = _zeros(node, inputs)
+  if length is None or element.shape is None:
+    raise UnruledError
+  if element.kind in (LIST, SIZED):
+    raise UnruledError
+  shape = length, *element.shape
+  if element.kind == PUBLIC:
+    if first.element is None:
+      return axis_values.filled(shape)
+    return axis_values.public(shape)
+  value = axis_values.even_apart(element)
+  if value.kind != APART:
+    raise UnruledError
+  return axis_values.apart(shape, value.axis + 1, value.outer, value.inner)
+
+
+def _zeros(node, inputs):
+  sizes = inputs[-1].numbers
+  if sizes is None or np.any(sizes.one < 0):
+    raise UnruledError
+  return axis_values.filled(tuple(sizes.list()))
+
+
+def _unstacked(value):
+  """Returns the list of what there is along axis 0."""
+  value = axis_values.even_apart(value)
+  if value.kind not in (PUBLIC, APART) or value.shape is None:
+    raise UnruledError
+  length, *rest = value.shape
+  rest = tuple(rest)
+  if value.kind == PUBLIC:
+    return Value(LIST, (), element=Value(PUBLIC, rest), length=length)
+  if value.axis == 0:
+    if value.layout != (0, 1, 1):
+      raise UnruledError
+    element = Value(TURN)
+    return Value(LIST, (), element=element, by_row=True, length=length)
+  element = axis_values.apart(rest, value.axis - 1, value.outer, value.inner)
+  return Value(LIST, (), element=element, length=length)
+
+
+def _set_item(first, index, item):
+  if item.kind == PLACE:
+    raise JoinedError(axis_values.PLACES)
+  if first.by_row or axis_values.of_rows(first.length):
+    loop = axis_turns.turn_of(index)
+    if loop is None or first.length != ROWS:
+      raise JoinedError('puts rows at the places of others')
+    if item.kind != PUBLIC and (item.kind, item.tag) != (TURN, loop):
+      raise JoinedError(axis_values.TOGETHER)
+    if loop in item.by_turn:
+      raise JoinedError(axis_values.PLACES)
+    if first.element is not None and not first.by_row:
+      raise UnruledError
+    return first._replace(element=Value(TURN), by_row=True)
+  return _pushed(first, item)._replace(length=first.length)
+
+
+def _pushed(first, item):
+  if item.kind == PLACE:
+    raise JoinedError(axis_values.PLACES)
+  # Its numbers are those of all turns: what a turn changes has none.
+  element = axis_turns.changing(item)._replace(numbers=item.numbers)
+  if first.element is not None:
+    element = axis_turns.either(first.element, element)
+  length = None if first.length is None else first.length + 1
+  return first._replace(element=element, length=length)
+
+
+def plain(op, inputs):
+  """Returns what plain operations make of lists."""
+  if op == 'ZerosLike':
+    return inputs[0]._replace(element=None, by_row=False)
+  if op in ('Identity', 'StopGradient'):
+    return inputs[0]
+  if op == 'AddN':
+    first, *others = inputs
+    for other in others:
+      first = axis_turns.either(first, other)
+    return first
+  raise UnruledError

@@ -1,0 +1,224 @@
+"""What a loop over rows computes: one row in each turn.
+
+Which turn it is tells the place of a row. So what changes from turn to turn
+carries the loop's name (`Value.by_turn`), and does not meet a row of that turn.
+"""
+
+from __future__ import annotations
+
+from tfdpflows.independence import axis_values
+from tfdpflows.independence.axis_values import (
+  APART,
+  EVEN,
+  JOINED,
+  LIST,
+  PLACE,
+  PUBLIC,
+  SIZED,
+  TURN,
+  UNKNOWN,
+  JoinedError,
+  UnruledError,
+  Value,
+)
+from tfdpflows.independence.shape_arithmetic import ROWS, Numbers
+
+# Of numbers that are drawn they give others that nobody knows.
+_KEEPING_DRAWN = {
+  *('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StridedSlice', 'Unpack'),
+  *('Split', 'SplitV', 'GatherV2', 'Pack', 'ConcatV2', 'Bitcast', 'BitwiseXor'),
+  *('StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg'),
+  *('StatelessRandomUniformFullInt', 'StatelessRandomUniformFullIntV2'),
+  *('StatelessRandomUniformInt', 'StatelessRandomUniformIntV2'),
+}
+
+
+def tagged(value, kind, place=None):
+  """Returns the loop that a tag of some kind names, or `None`."""
+  tag = value.tag
+  if not isinstance(tag, tuple) or tag[0] != kind:
+    return None
+  return None if place is not None and tag[2] != place else tag[1]
+
+
+def turn_of(value):
+  """Returns which loop's turn a number is that of, or `None`."""
+  return tagged(value, 'turn', 0)
+
+
+def counted(op, inputs, value):
+  """Returns a value with a note of how it counts the turns of a loop."""
+  counters = [i for i, v in enumerate(inputs) if tagged(v, 'turn') is not None]
+  if len(counters) != 1:
+    return value
+  (place,) = counters
+  counter = inputs[place].tag
+  if op in ('Identity', 'StopGradient', 'Snapshot'):
+    return value._replace(tag=counter)
+  one_row = value.shape == (len(inputs),) and not any(
+    counter[1] in v.by_turn for v in inputs[1:]
+  )
+  if op == 'Pack' and place == 0 and one_row:
+    return value._replace(tag=counter)  # Where a slice of one row begins.
+  if op in ('Add', 'AddV2') and counter[2] == 0 and value.shape == ():
+    other = inputs[1 - place].numbers
+    if other is not None and not other.sized and other.one.tolist() == 1:
+      return value._replace(tag=(*counter[:2], 1))
+  return value
+
+
+def is_turn(node, inputs):
+  """Returns whether there is a turn for each row, in a loop, or `None`."""
+  if node.op == 'Less':
+    index, limit = inputs
+    loop = turn_of(index) if index.shape == () else None
+    if loop is None or limit.numbers is None or limit.numbers.one.shape != ():
+      return None
+    if limit.kind == SIZED and one_batch(limit.numbers):
+      return Value(SIZED, (), tag=('below', loop))
+  if node.op in ('LogicalAnd', 'Identity'):
+    loops = {tagged(v, 'below') for v in inputs}
+    if len(loops) == 1 and None not in loops:
+      return Value(SIZED, (), tag=('below', loops.pop()))
+  return None
+
+
+def one_batch(numbers):
+  """Whether one number is that of the rows, for either number of them."""
+  return Numbers([numbers.one], [numbers.two]).scales_as([ROWS])
+
+
+def row_of_turn(node, inputs):
+  """Returns one row of this turn, where rows are looked up by its number."""
+  if node.op == 'GatherV2':
+    rows, index, axis = inputs
+    plain = (
+      axis_values.is_zero(axis.numbers)
+      and index.shape == ()
+      and not node.attr['batch_dims'].i
+    )
+  elif node.op == 'StridedSlice':
+    rows, index = inputs[:2]
+    first = lambda mask: node.attr[f'{mask}_mask'].i & 1
+    plain = first('shrink_axis') and not any(
+      first(mask) for mask in ('begin', 'ellipsis', 'new_axis')
+    )
+  else:
+    return None
+  loop = turn_of(index)
+  if loop is None or not plain:
+    return None
+  if rows.kind == APART and rows.layout == (0, 1, 1):
+    after = ('turn', loop, 1)  # Where a slice of one row ends.
+    others = [rows, *(v for v in inputs[2:] if v.tag != after)]
+    if any(loop in v.by_turn for v in others):
+      raise JoinedError(axis_values.PLACES)
+    return Value(TURN, tag=loop)
+  return None
+
+
+def in_each_turn(value, loop):
+  """Returns what a loop changes from turn to turn."""
+  if value.kind in (JOINED, UNKNOWN):
+    return value
+  return value._replace(by_turn=value.by_turn | {loop})
+
+
+def inherited(value, inputs, op='Identity'):
+  """Returns a value with what else it has of what it is computed from."""
+  if value.kind in (JOINED, UNKNOWN):
+    return value
+  by_turn = value.by_turn.union(*(v.by_turn for v in inputs))
+  if value.kind == TURN:
+    by_turn -= {value.tag}  # It is of one row, whichever that is.
+  drawn = op in _KEEPING_DRAWN and any(v.drawn for v in inputs)
+  return value._replace(by_turn=by_turn, drawn=value.drawn or drawn)
+
+
+def refuse_places(values):
+  """Refuses one row beside what tells its place."""
+  loops = {v.tag for v in values if v.kind == TURN}
+  for value in values:
+    if value.kind != TURN and loops & value.by_turn:
+      if value.kind == LIST:
+        raise UnruledError  # It may grow from turn to turn, and no more.
+      raise JoinedError(axis_values.PLACES)
+
+
+def of_turn(values):
+  """Returns what is computed from one row, and from what is of no row."""
+  loops = {v.tag for v in values if v.kind == TURN}
+  refuse_places(values)
+  lists = [v for v in values if v.kind == LIST]
+  if len(loops) != 1 or any(
+    v.by_row
+    or axis_values.of_rows(v.length)
+    or (v.element is not None and v.element.kind != PUBLIC)
+    for v in lists
+  ):
+    raise JoinedError(axis_values.TOGETHER)
+  if any(v.kind not in (PUBLIC, TURN, LIST) for v in values):
+    raise JoinedError(axis_values.TOGETHER)
+  return Value(TURN, tag=loops.pop())
+
+
+def changing(value):
+  """Returns a value without what holds in one turn of a loop only."""
+  tag = value.tag
+  if isinstance(tag, tuple) and tag[0] in ('turn', 'below'):
+    tag = None
+  return value._replace(numbers=None, tag=tag)
+
+
+def either(a, b):
+  """Returns what is known of a value that is one of two."""
+  # `inherited` joins these.
+  a, b = (v._replace(by_turn=frozenset(), drawn=False) for v in (a, b))
+  for kind in (JOINED, UNKNOWN):
+    for v in (a, b):
+      if v.kind == kind:
+        return v
+  if a == b:
+    return a
+  kinds = {a.kind, b.kind}
+  if TURN in kinds:
+    return of_turn([a, b])
+  if SIZED in kinds:
+    if not kinds <= {SIZED, PUBLIC}:
+      raise JoinedError(axis_values.SIZE)
+    return Value(SIZED)
+  if kinds == {LIST}:
+    return _either_list(a, b)
+  if LIST in kinds:
+    raise UnruledError
+  if kinds == {PUBLIC}:
+    shape = a.shape if a.shape == b.shape else None
+    tag = a.tag if a.tag == b.tag else None
+    if axis_values.RESERVED in (a.tag, b.tag):
+      raise UnruledError
+    same = a.numbers is not None and a.numbers == b.numbers
+    return Value(PUBLIC, shape, numbers=a.numbers if same else None, tag=tag)
+  if PUBLIC in kinds or a.shape != b.shape:
+    raise UnruledError
+  if PLACE in kinds:
+    raise JoinedError(axis_values.PLACES)
+  if kinds == {EVEN}:
+    return Value(EVEN, a.shape)
+  layouts = {v.layout for v in (a, b) if v.kind == APART}
+  if len(layouts) != 1:
+    raise JoinedError(axis_values.TOGETHER)
+  return axis_values.apart(a.shape, *layouts.pop())
+
+
+def _either_list(a, b):
+  length = a.length if a.length == b.length else None
+  if a.element is None or b.element is None:
+    one = b if a.element is None else a
+    if one.by_row and length is None:
+      raise UnruledError
+    return one._replace(length=length)
+  if a.by_row or b.by_row:
+    if a != b:
+      raise UnruledError
+    return a
+  return a._replace(element=either(a.element, b.element), length=length)

@@ -1,0 +1,188 @@
+"""What is known of a tensor that is followed from the rows of a batch on.
+
+The values are those of `axes`, which says what they mean. A value is made by
+the functions here, which raise where its shape does not fit its kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpflows.independence import shape_arithmetic
+from tfdpflows.independence.shape_arithmetic import ROWS, Numbers
+
+# Kinds of values.
+PUBLIC = 'public'  # Of no row, nor of the number of rows.
+SIZED = 'sized'  # Of no row, but of the number of rows.
+EVEN = 'even'  # All elements are one number of no row; a size is of rows.
+APART = 'apart'  # Along one axis of row i each.
+PLACE = 'place'  # As `APART`, and it holds the number of the row.
+TURN = 'turn'  # Of one row alone, that of this turn of a loop over rows.
+LIST = 'list'  # A list of tensors.
+JOINED = 'joined'  # Perhaps of several rows, or of their number.
+UNKNOWN = 'unknown'  # Not known.
+
+# Tag of what only the gradient of an operation may read.
+RESERVED = 'reserved'
+SIZE = 'computes with the number of rows in the batch'
+PLACES = 'computes with the place of a row in the batch'
+TOGETHER = 'takes rows together'
+
+
+class Finding(NamedTuple):
+  """Where rows meet, or what has no rule."""
+
+  op: str
+  path: str
+  why: str
+
+
+class Value(NamedTuple):
+  """What is known of a tensor.
+
+  Attributes:
+    kind: see above.
+    shape: for `ROWS` rows, `None` where not known.
+    axis: of `APART` and `PLACE`: the axis of the rows, which has `outer *
+      ROWS * inner` elements in this order.
+    numbers: a `Numbers`, where they are known.
+    element: of `LIST`, the value of each; `None` for zeros.
+    by_row: of `LIST`: element i is of row i, and `element` is a `TURN`.
+    length: of `LIST`, a size for `ROWS` rows or `None`.
+    tag: what else is known, see `axes`.
+    finding: of `JOINED` and `UNKNOWN`.
+    by_turn: the loops in whose turns it may hold different things. Where turns
+      are of rows it tells their places.
+    drawn: of `PUBLIC`: random numbers that are drawn anew, or made from them.
+  """
+
+  kind: str
+  shape: Optional[tuple[int, ...]] = None
+  axis: int = 0
+  outer: int = 1
+  inner: int = 1
+  numbers: Optional[Numbers] = None
+  element: Any = None
+  by_row: bool = False
+  length: Optional[int] = None
+  tag: Any = None
+  finding: Optional[Finding] = None
+  by_turn: frozenset[str] = frozenset()
+  drawn: bool = False
+
+  @property
+  def of_rows(self) -> bool:
+    return self.kind in (APART, PLACE)
+
+  @property
+  def layout(self):
+    return self.axis, self.outer, self.inner
+
+
+class JoinedError(Exception):
+  """Rows meet in an operation."""
+
+
+class UnruledError(Exception):
+  """An operation, or this use of it, has no rule."""
+
+
+def has_rows(shape: Optional[Sequence[int]]) -> bool:
+  """Whether a size in a shape for `ROWS` rows is that of rows."""
+  return shape is not None and any(n and n % ROWS == 0 for n in shape)
+
+
+def settled(value: Value) -> Value:
+  """Returns a value of a computed kind, or raises where sizes do not fit it."""
+  if value.kind in (PUBLIC, APART, PLACE, EVEN) and value.shape is not None:
+    sizes = [n for n in value.shape if n and n % ROWS == 0]
+    rest = math.prod(n // ROWS for n in sizes)
+    if value.kind == PUBLIC:
+      if sizes:
+        raise JoinedError(SIZE)
+    elif len(sizes) != 1 or (rest and rest % ROWS == 0):
+      raise JoinedError(SIZE)
+    elif value.kind != EVEN:
+      size = value.shape[value.axis]
+      if size != value.outer * ROWS * value.inner:
+        raise UnruledError
+  elif value.kind in (APART, PLACE, EVEN):
+    raise UnruledError
+  return value
+
+
+def even_apart(value: Value) -> Value:
+  """Returns a value of equal elements as one of which each is of a row."""
+  if value.kind != EVEN:
+    return value
+  (axis,) = (i for i, n in enumerate(value.shape) if n and n % ROWS == 0)
+  inner = value.shape[axis] // ROWS
+  return Value(APART, value.shape, axis, 1, inner)
+
+
+def public(shape: Optional[tuple[int, ...]], **kwargs: Any) -> Value:
+  """Returns a value of no row."""
+  return settled(Value(PUBLIC, shape, **kwargs))
+
+
+def apart(shape, axis, outer=1, inner=1, kind=APART, tag=None) -> Value:
+  """Returns a value of rows along an axis, after a look at its shape."""
+  if shape is None:
+    raise UnruledError
+  axis = axis + len(shape) if axis < 0 else axis
+  return settled(Value(kind, tuple(shape), axis, outer, inner, tag=tag))
+
+
+def filled(shape: Optional[tuple[int, ...]]) -> Value:
+  """Returns a value of which all elements are the same."""
+  if has_rows(shape):
+    return settled(Value(EVEN, shape))
+  return Value(PUBLIC, shape)
+
+
+def numbered(numbers):
+  """Returns the value of known numbers."""
+  kind = SIZED if numbers.sized else PUBLIC
+  return Value(kind, numbers.one.shape, numbers=numbers)
+
+
+def is_zero(numbers):
+  """Whether numbers are known, and the integer 0."""
+  return (
+    numbers is not None
+    and not numbers.sized
+    and numbers.one.dtype.kind == 'i'
+    and numbers.one.tolist() == 0
+  )
+
+
+def of_rows(length):
+  """Whether a size is that of rows."""
+  return bool(length) and length % ROWS == 0
+
+
+def sizes(node, value):
+  """Returns the value of a shape, rank or size."""
+  dtype = node.attr['out_type'].type or node.attr['shape_type'].type
+  dtype = tf.as_dtype(dtype or tf.int32.as_datatype_enum).as_numpy_dtype
+  if value.kind in (TURN, LIST) or value.shape is None:
+    if value.kind == TURN:
+      return Value(TURN)
+    return Value(PUBLIC) if value.kind == PUBLIC else unruled()
+  found = shape_arithmetic.of_shape(value.shape)
+  if node.op == 'Rank':
+    return numbered(Numbers(np.array(len(value.shape), dtype)))
+  if node.op == 'Size':
+    one, two = (np.array(np.prod(x), dtype) for x in (found.one, found.two))
+    return numbered(Numbers(one, two))
+  return numbered(found.astype(dtype))
+
+
+def unruled():
+  """Raises, in an expression."""
+  raise UnruledError
