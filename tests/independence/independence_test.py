@@ -194,6 +194,38 @@ class _CountsApart(_Counts):
     return super().call(x)
 
 
+class _Accumulates(L.Layer):
+  """Keeps a sum of its rows in a state that is no variable."""
+
+  def __init__(self, **kwargs):
+    super().__init__(**kwargs)
+    self.sums = tf.raw_ops.ResourceConditionalAccumulator(
+      dtype=tf.float32, shape=[4]
+    )
+
+  def _keep(self, total):
+    step = tf.constant(10**9, tf.int64)
+    tf.raw_ops.ResourceAccumulatorApplyGradient(
+      handle=self.sums, local_step=step, gradient=total
+    )
+
+  def call(self, x):
+    self._keep(tf.reduce_sum(tf.stop_gradient(x), 0))
+    return x
+
+
+class _AccumulatesSizes(_Accumulates):
+  def call(self, x):
+    self._keep(tf.fill([4], tf.cast(tf.shape(x)[0], x.dtype)))
+    return x
+
+
+class _AccumulatesApart(_Accumulates):
+  @tf.function
+  def call(self, x):
+    return super().call(x)
+
+
 class _Repeats(L.Layer):
   """Sets its generator back before it draws."""
 
@@ -211,10 +243,13 @@ class _Repeats(L.Layer):
   [
     (_Counts, 'number of rows in the batch'),
     (_CountsApart, 'inside of a function, a loop'),
+    (_Accumulates, 'mixes examples'),
+    (_AccumulatesSizes, 'number of rows in the batch'),
+    (_AccumulatesApart, 'inside of a function, a loop'),
     (_Repeats, 'sets the state of a tf.random.Generator'),
   ],
 )
-def test_variables_that_keep_what_is_not_known_are_refused(layer, message):
+def test_states_that_keep_what_is_not_known_are_refused(layer, message):
   with pytest.raises(ValueError, match=message):
     _checked([layer(name='bad')])
 

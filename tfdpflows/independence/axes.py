@@ -53,6 +53,7 @@ from tfdpflows.independence import (
   axis_rules,
   axis_turns,
   axis_values,
+  graph_scan,
   shape_arithmetic,
 )
 from tfdpflows.independence.axis_rules import Call
@@ -80,23 +81,6 @@ _CALLS = {'PartitionedCall', 'StatefulPartitionedCall'}
 _BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
 _LOOPS = {'While', 'StatelessWhile'}
 _WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
-# Have a state which no row changes, as far as `graph_scan` lets them.
-_STATEFUL = {
-  *(
-    'CheckNumerics',
-    'CheckNumericsV2',
-    'ReadVariableOp',
-    'ResourceGather',
-    'ResourceGatherNd',
-    'VarHandleOp',
-  ),
-  *('HashTableV2', 'LookupTableFindV2', 'LookupTableSizeV2', 'Multinomial'),
-  *('RandomShuffle', 'RngReadAndSkip', 'RngSkip', 'StatefulStandardNormalV2'),
-  *('StatefulTruncatedNormal', 'StatefulUniform', 'StatefulUniformFullInt'),
-  *('StatefulUniformInt', 'RandomUniform', 'RandomStandardNormal'),
-  *('RandomUniformInt', 'TruncatedNormal', 'RandomGamma', 'RandomPoissonV2'),
-  *('ParameterizedTruncatedNormal', 'VarIsInitializedOp', 'VariableShape'),
-}
 _TURNS = 30
 
 
@@ -320,7 +304,7 @@ class _Scope:
       return axis_lists.apply(node, inputs)
     if any(v.kind == LIST for v in inputs):
       return [axis_lists.plain(op, inputs)]
-    if _is_stateful(op) and op not in _STATEFUL:
+    if graph_scan.may_keep(op):
       raise UnruledError
     if any(v.kind == TURN for v in inputs):
       return self._in_turn(node, inputs)
@@ -628,11 +612,6 @@ def _inputs(node):
 
 def _functions_of(node):
   return [a for a in node.attr.values() if a.HasField('func') or a.list.func]
-
-
-def _is_stateful(op):
-  definition = op_def_registry.get(op)
-  return definition is None or definition.is_stateful
 
 
 def _constant(node):

@@ -439,7 +439,7 @@ class Checker:
       )
     return steps
 
-  def _follow(self, traced, ingredients, assigned, layers, count):
+  def _follow(self, traced, ingredients, kept, layers, count):
     """Follows rows through the graph of the sums; refuses where they meet.
 
     Those of one unit may meet. `count` is how many arguments are of examples.
@@ -448,7 +448,7 @@ class Checker:
       traced,
       range(count),
       ingredients.of_examples,
-      [*ingredients.shared, *assigned],
+      [*ingredients.shared, *kept],
     )
     # Eager steps run Python, and draw with the seeds of the whole program.
     eager = self._model.run_eagerly
@@ -489,32 +489,33 @@ class Checker:
         'statement then says so.'
       )
 
-  def _assigned(self, traced, definition, layers):
-    """Returns what variables are given: how many rows there are is private.
+  def _kept(self, traced, definition, layers):
+    """Returns what a state is given: how many rows there are is private.
 
-    What they are given in a function, a loop or a branch is refused, as it is
-    not followed, and so is a state of random numbers: set back, it repeats.
+    What is kept in a function, a loop or a branch is refused, as it is not
+    followed, and so is a state of random numbers: set back, it repeats.
     """
-    for function in definition.library.function:
-      for node in function.node_def:
-        if _ASSIGNS.match(node.op):
-          place = graph_scan.place(node.name, layers, self._what)
-          raise ValueError(
-            f'{place} changes a variable inside of a function, a loop or a '
-            f'branch (the operation {node.op}), where it is not known what the '
-            'variable keeps of rows. Change it in `call` itself, or not at all.'
-          )
+    for node in _in_functions(definition):
+      if _keeps(node):
+        place = graph_scan.place(node.name, layers, self._what)
+        raise ValueError(
+          f'{place} changes a variable or another state inside of a function, '
+          f'a loop or a branch (the operation {node.op}), where it is not '
+          'known what is kept of rows. Change it in `call` itself, or not at '
+          'all.'
+        )
     found = []
     outer = {inner.name: handle for handle, inner in traced.graph.captures}
     for op in traced.graph.get_operations():
-      if _ASSIGNS.match(op.type):
-        if runs.is_generator(outer.get(op.inputs[0].name)):
+      if _keeps(op.node_def):
+        first = outer.get(op.inputs[0].name) if len(op.inputs) else None
+        if first is not None and runs.is_generator(first):
           place = graph_scan.place(op.name, layers, self._what)
           raise ValueError(
             f'{place} sets the state of a tf.random.Generator in each step, '
             'which makes its numbers known. Let it draw, and no more.'
           )
-        found.append(op.inputs[1])
+        found += op.inputs[1:] if _ASSIGNS.match(op.type) else op.inputs
     return found
 
   def _check_sums(self, layers, variables, steps, rows, spec):
@@ -546,8 +547,8 @@ class Checker:
     graph_scan.refuse_operations(traced, layers, self._what)
     definition = traced.graph.as_graph_def()
     self._refuse_seeds(definition, layers)
-    assigned = self._assigned(traced, definition, layers)
-    self._follow(traced, ingredients, assigned, layers, count)
+    kept = self._kept(traced, definition, layers)
+    self._follow(traced, ingredients, kept, layers, count)
     weights = tf.ones([tf.nest.flatten(rows)[0].shape[0], *shape])
     captured = runs.captured_variables(traced)
     held = 'as they are made up'
@@ -573,6 +574,36 @@ class Checker:
     if ingredients.padded:
       return None  # Training adds an example to an empty batch.
     return traced.structured_input_signature[0], traced
+
+
+def _functions_of(node):
+  """Returns the names of functions that a node calls."""
+  for attr in node.attr.values():
+    for function in [attr.func, *attr.list.func]:
+      if function.name:
+        yield function.name
+
+
+def _in_functions(definition):
+  """Returns the nodes of all functions that a graph calls; some it only has."""
+  functions = {f.signature.name: f for f in definition.library.function}
+  waiting = {name for node in definition.node for name in _functions_of(node)}
+  seen, found = set(), []
+  while waiting:
+    name = waiting.pop()
+    seen.add(name)
+    if name in functions:
+      found += functions[name].node_def
+      inner = {f for n in functions[name].node_def for f in _functions_of(n)}
+      waiting |= inner - seen
+  return found
+
+
+def _keeps(node):
+  """Whether a node keeps what it is given in a state."""
+  if _ASSIGNS.match(node.op):
+    return True
+  return graph_scan.may_keep(node.op) and not any(_functions_of(node))
 
 
 def _place_of(error, layers, what):

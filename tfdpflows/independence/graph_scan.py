@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Optional
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from tfdpflows._keras import keras
 from tfdpflows.independence import loops, ranges
@@ -79,6 +80,17 @@ _SHOWING = re.compile(
 # A variable keeps what it was given, without noise.
 _VARIABLE = re.compile('Assign|Resource')
 _PYTHON = re.compile('.*PyFunc')
+# Have a state that no row changes, or stop.
+_STATEFUL = {
+  *('Abort', 'Assert', 'CheckNumerics', 'CheckNumericsV2', 'ReadVariableOp'),
+  *('ResourceGather', 'ResourceGatherNd', 'VarHandleOp'),
+  *('HashTableV2', 'LookupTableFindV2', 'LookupTableSizeV2', 'Multinomial'),
+  *('RandomShuffle', 'RngReadAndSkip', 'RngSkip', 'StatefulStandardNormalV2'),
+  *('StatefulTruncatedNormal', 'StatefulUniform', 'StatefulUniformFullInt'),
+  *('StatefulUniformInt', 'RandomUniform', 'RandomStandardNormal'),
+  *('RandomUniformInt', 'TruncatedNormal', 'RandomGamma', 'RandomPoissonV2'),
+  *('ParameterizedTruncatedNormal', 'VarIsInitializedOp', 'VariableShape'),
+}
 # Give another shape for other values of these inputs.
 _SHAPED_BY = _inputs_of(
   (
@@ -409,6 +421,13 @@ class _Scan:
     else:
       return
     self.found.append((op, node.name, why, fix))
+
+
+def may_keep(op: str) -> bool:
+  """Whether an operation has a state, in which it may keep its inputs."""
+  definition = op_def_registry.get(op)
+  stateful = definition is None or definition.is_stateful
+  return stateful and op not in _STATEFUL
 
 
 def _at(table, op, inputs):
