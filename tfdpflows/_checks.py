@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 from typing import Any
 
@@ -10,6 +11,16 @@ from typing import Any
 # float32, also for the share that a layer of a million parameters has.
 FLOAT32_RANGE = 1e-9, 1e9
 IN_FLOAT32_RANGE = 'must be from 1e-9 to 1e9'
+
+
+def check_number(name: str, value: Any) -> None:
+  """Raises a `TypeError` that does not show `value`, if it is no number."""
+  # A scalar of an array library has this shape.
+  scalar = getattr(value, 'shape', None) == ()
+  if not (isinstance(value, numbers.Number) or scalar):
+    raise TypeError(
+      f'{name} is of type {type(value).__name__}; it must be a number.'
+    )
 
 
 def check_positive(name: str, value: float) -> float:
@@ -21,6 +32,7 @@ def check_positive(name: str, value: float) -> float:
   >>> _checks.check_positive('epsilon', 1)
   1.0
   """
+  check_number(name, value)
   if not (value > 0 and math.isfinite(value)):
     raise ValueError(f'{name} is {value}; it must be positive and finite.')
   return float(value)
@@ -28,6 +40,7 @@ def check_positive(name: str, value: float) -> float:
 
 def check_float32_range(name: str, value: float, why: str) -> float:
   """Returns `value` as a float, if it is in `FLOAT32_RANGE`."""
+  check_number(name, value)
   low, high = FLOAT32_RANGE
   if not low <= value <= high:
     raise ValueError(f'{name} is {value:g}; it {IN_FLOAT32_RANGE}. {why}')
@@ -36,6 +49,7 @@ def check_float32_range(name: str, value: float, why: str) -> float:
 
 def check_integer(name: str, value: float, least: int = 1) -> int:
   """Returns `value` as an int, if it is a whole number from `least` on."""
+  check_number(name, value)
   if not (value >= least and value % 1 == 0):
     raise ValueError(f'{name} is {value}; it must be an integer >= {least}.')
   return int(value)
@@ -52,6 +66,7 @@ def check_type(name: str, value: Any, kind: type, example: str) -> None:
 
 def check_fraction(name: str, value: float) -> float:
   """Returns `value` as a float, if it is inside (0, 1)."""
+  check_number(name, value)
   if not 0 < value < 1:
     raise ValueError(f'{name} is {value}; it must be in (0, 1).')
   return float(value)

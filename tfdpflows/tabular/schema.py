@@ -492,6 +492,9 @@ class TableSchema:
         f'{" or ".join(_MATCHES)}.'
       )
     for field in self.fields:
+      check_type(
+        'A field of the schema', field, Field, "Field('age', 'integer')"
+      )
       cells = field.cells
       words = (field.name, *(field.enum or ()), *cells.missing_values)
       if field.type == 'boolean':

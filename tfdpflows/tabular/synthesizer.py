@@ -756,6 +756,7 @@ class TabularSynthesizer:
       ValueError: for a model without a density; under 'error' for a value that
         is not declared.
     """
+    check_type('df', df, pd.DataFrame, "pd.read_csv('rows.csv')")
     return np.concatenate(list(self.log_prob_frames([df], out_of_range)))
 
   def log_prob_frames(

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import dp_accounting
 
 from tfdpflows import accounting, gradients, optimizers, sampling
-from tfdpflows._checks import Fixed, check_fraction, check_integer, check_type
+from tfdpflows._checks import (
+  Fixed,
+  check_fraction,
+  check_integer,
+  check_number,
+  check_type,
+)
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.mechanism import BANDED, INDEPENDENT, Mechanism
@@ -206,6 +212,13 @@ class TrainingPlan(Fixed):
     if units is not None and sampler is None and num_examples is None:
       num_examples = units.num_units
     sizes = num_examples, expected_batch_size
+    for name, value in (
+      ('num_examples', num_examples),
+      ('expected_batch_size', expected_batch_size),
+      ('epochs', epochs),
+    ):
+      if value is not None:
+        check_number(name, value)
     if sizes.count(None) != (0 if sampler is None else 2):
       raise ValueError(
         'Give either `num_examples` and `expected_batch_size`, for Poisson '
