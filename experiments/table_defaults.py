@@ -81,6 +81,13 @@ _SOURCES = {
   'churn': ('modeldata', 'mlc_churn', 'churn', ()),
   'stackoverflow': ('modeldata', 'stackoverflow', 'Remote', ()),
   'flchain': ('survival', 'flchain', 'death', ('chapter', 'futime')),
+  # Added when all defaults stood.
+  'caravan': ('ISLR', 'Caravan', 'Purchase', ()),
+  'smokeban': ('AER', 'SmokeBan', 'smoker', ()),
+  'insurance': ('AER', 'HealthInsurance', 'insurance', ()),
+  'spam': ('DAAG', 'spam7', 'yesno', ()),
+  'email': ('openintro', 'email', 'spam', ('time',)),
+  'nafld': ('survival', 'nafld1', 'status', ('id', 'case.id', 'futime')),
 }
 _SHARED = ('adult', 'census')
 TABLES = (*_SOURCES, *_SHARED)

@@ -5,7 +5,8 @@ import pytest
 from tfdpflows import evaluation
 from tfdpflows.evaluation import association, discretization
 from tfdpflows.evaluation import scores as model_scores
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
 
 SCHEMA = TableSchema(
   [

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from tfdpflows.evaluation import figures, report
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
 
 EVIL = '<script>alert("x")</script>'
 VOID = {'meta'}

@@ -8,7 +8,8 @@ from tfdpflows import accounting
 from tfdpflows.evaluation import compare, verdict
 from tfdpflows.evaluation.nearest_rows import nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
 
 SCHEMA = TableSchema(
   [

@@ -10,7 +10,7 @@ from tfdpflows.cli import files
 from tfdpflows.cli.command import Command, UsageError
 
 if TYPE_CHECKING:
-  from tfdpflows.tabular.schema import Field
+  from tfdpflows.tabular.field import Field
 
 
 def _define(options):

@@ -37,7 +37,8 @@ def _define(options):
 
 def _written():
   """The schema of what is written."""
-  from tfdpflows.tabular.schema import Field, TableSchema
+  from tfdpflows.tabular.field import Field
+  from tfdpflows.tabular.schema import TableSchema
 
   end = sys.float_info.max
   return TableSchema([Field(_SCORE, 'number', minimum=-end, maximum=end)])

@@ -77,7 +77,7 @@ def compare(
   #### Example
 
   >>> import numpy as np, pandas as pd
-  >>> from tfdpflows.tabular.schema import TableSchema
+  >>> from tfdpflows.tabular import TableSchema
   >>> schema = TableSchema.from_dict({'fields': [
   ...     {'name': 'age', 'type': 'integer',
   ...      'constraints': {'minimum': 0, 'maximum': 9, 'required': True}}]})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.schema import Field, TableSchema, typed
+from tfdpflows.tabular.field import Field, typed
+from tfdpflows.tabular.schema import TableSchema
 
 _BOOLEANS = {
   'true': 1, '1': 1, '1.0': 1,

@@ -20,7 +20,8 @@ from matplotlib import patches, ticker
 from matplotlib.figure import Figure
 
 from tfdpflows.evaluation import discretization
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
 
 # Colours while matplotlib draws, and what the page has in their place.
 _REAL, _SYNTHETIC, _DOT = '#a9c8e8', '#d3541a', '#3f7fc1'

@@ -55,7 +55,7 @@ def nearest_rows(
 
   >>> import pandas as pd
   >>> from tfdpflows.evaluation.nearest_rows import nearest_rows
-  >>> from tfdpflows.tabular.schema import Field, TableSchema
+  >>> from tfdpflows.tabular import Field, TableSchema
   >>> schema = TableSchema([Field('age', 'integer', 0, 10, required=True)])
   >>> real = pd.DataFrame({'age': [0, 4]})
   >>> found = nearest_rows(real, pd.DataFrame({'age': [5]}), schema)

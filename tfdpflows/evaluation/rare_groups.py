@@ -38,7 +38,7 @@ def rare_groups(
 
   >>> import pandas as pd
   >>> from tfdpflows.evaluation.rare_groups import rare_groups
-  >>> from tfdpflows.tabular.schema import Field, TableSchema
+  >>> from tfdpflows.tabular import Field, TableSchema
   >>> schema = TableSchema([Field('a', 'string', enum=('x', 'y'))])
   >>> real = pd.DataFrame({'a': ['x'] * 960 + ['y'] * 40})
   >>> synthetic = pd.DataFrame({'a': ['x'] * 99 + ['y']})

@@ -118,7 +118,7 @@ def write_report(
 
   >>> import os, tempfile
   >>> import pandas as pd
-  >>> from tfdpflows.tabular.schema import Field, TableSchema
+  >>> from tfdpflows.tabular import Field, TableSchema
   >>> schema = TableSchema([Field('age', 'integer', 0, 9, required=True)])
   >>> real = pd.DataFrame({'age': [0, 1, 2, 3]})
   >>> with tempfile.TemporaryDirectory() as folder:

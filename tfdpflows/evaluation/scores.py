@@ -88,7 +88,7 @@ def train_on_synthetic(
   #### Example
 
   >>> import numpy as np, pandas as pd
-  >>> from tfdpflows.tabular.schema import TableSchema
+  >>> from tfdpflows.tabular import TableSchema
   >>> schema = TableSchema.from_dict({'fields': [
   ...     {'name': 'age', 'type': 'integer',
   ...      'constraints': {'minimum': 0, 'maximum': 99, 'required': True}},

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
   from tfdpflows.sampling import Units
-  from tfdpflows.tabular.schema import Field, TableSchema
+  from tfdpflows.tabular.field import Field
+  from tfdpflows.tabular.schema import TableSchema
 
 # What becomes of a cell: `None` before, clipped or made missing, kept.
 _OUTCOMES = ('missing', 'outside', 'inside')

@@ -8,7 +8,7 @@ _MODULES = {
   'Computed': 'tfdpflows.tabular.constraints',
   'Dialect': 'tfdpflows.tabular.dialect',
   'ExcludedCombinations': 'tfdpflows.tabular.constraints',
-  'Field': 'tfdpflows.tabular.schema',
+  'Field': 'tfdpflows.tabular.field',
   'FixedCombinations': 'tfdpflows.tabular.constraints',
   'Inequality': 'tfdpflows.tabular.constraints',
   'Source': 'tfdpflows.tabular.sources',

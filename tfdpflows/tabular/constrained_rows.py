@@ -16,7 +16,8 @@ from tfdpflows.tabular.constraints import (
 )
 
 if TYPE_CHECKING:
-  from tfdpflows.tabular.schema import Field, TableSchema
+  from tfdpflows.tabular.field import Field
+  from tfdpflows.tabular.schema import TableSchema
 
 
 class Combinations:

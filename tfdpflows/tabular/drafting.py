@@ -14,7 +14,8 @@ import pandas as pd
 
 from tfdpflows.tabular import times, values
 from tfdpflows.tabular.dialect import COMMAS, PLAIN, CellFormat, Dialect
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
 
 _MOST_CATEGORIES = 1000
 # Of so many values, nearly all different ones name rows.

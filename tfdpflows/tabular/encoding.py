@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular import constrained_rows, constraints, values
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
 
 # Wider integers are treated as continuous and rounded: float32 has no room
 # for a fraction beside a larger code.

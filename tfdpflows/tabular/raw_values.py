@@ -20,7 +20,8 @@ from tfdpflows.tabular import encoding, saved_model
 from tfdpflows.tabular.constrained_rows import Combinations, tolerance
 from tfdpflows.tabular.constraints import Order
 from tfdpflows.tabular.encoding import EncodedColumn
-from tfdpflows.tabular.schema import Field, TableSchema, stand_in
+from tfdpflows.tabular.field import Field, stand_in
+from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.values import missing_numbers
 
 _OFFSET = 1e-6  # As in `TableEncoder.decode`.

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular.schema import Field, TableSchema, typed
+from tfdpflows.tabular.field import Field, typed
+from tfdpflows.tabular.schema import TableSchema
 
 # What stands for a row in a decoded table: bool [n].
 RowFilter = Callable[[pd.DataFrame], np.ndarray]

@@ -12,7 +12,8 @@ import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.tabular import table
-from tfdpflows.tabular.schema import Field, TableSchema
+from tfdpflows.tabular.field import Field
+from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import FORMATS, file_format, import_arrow
 
 # Names of CSV files, besides `FORMATS`.

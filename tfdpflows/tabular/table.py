@@ -16,7 +16,8 @@ import pandas as pd
 from tfdpflows import atomic
 from tfdpflows.tabular import values
 from tfdpflows.tabular.dialect import COMMAS, MISSING, Dialect
-from tfdpflows.tabular.schema import TableSchema, check_schema, of_counts, typed
+from tfdpflows.tabular.field import of_counts, typed
+from tfdpflows.tabular.schema import TableSchema, check_schema
 
 # Rows that are turned into columns at one time.
 _BLOCK = 1 << 14
