@@ -271,6 +271,16 @@ def test_a_row_changes_it_by_one_at_most(seed):
     assert np.abs(whole - other).max() <= 1 + 1e-12
 
 
+def test_float32_does_not_lose_the_losses_of_many_rows():
+  x, y = rows(n=300_000)
+  utility = expm.l2_utility(functional.LogisticRegression(3), x, y)
+  theta = np.float32(parameters())
+  single, double = utility(tf.constant(theta)), utility(np.float64(theta))
+  assert single.dtype == tf.float32
+  # The spacing of float32 at 2^17 is 2^-6.
+  assert np.abs(single - double.numpy()).max() <= 1 / 64
+
+
 def test_gradients():
   x, y = rows()
   mechanism = expm.ExponentialMechanism(

@@ -1,5 +1,8 @@
 """Which rows of a unit are used, what they weigh, and who changes that."""
 
+import datetime
+import decimal
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -154,6 +157,30 @@ def test_one_more_unit_of_any_type_changes_no_other(kind, more):
   # As pandas leaves a column from which a row without identifier was dropped.
   rest = pd.Series([*ids, np.nan]).dropna()
   np.testing.assert_array_equal(of(rest), first)
+
+
+@pytest.mark.parametrize(
+  ('one', 'equal'),
+  [
+    (decimal.Decimal(7), decimal.Decimal('7.0')),
+    (
+      datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc),
+      datetime.datetime(
+        2026,
+        1,
+        1,
+        13,
+        tzinfo=datetime.timezone(datetime.timedelta(hours=1)),
+      ),
+    ),
+    ((1, 2), (1.0, 2.0)),
+  ],
+)
+def test_equal_identifiers_of_other_texts_do_not_decide_each_other(one, equal):
+  """Rows of a unit stay its own, whoever stands in front."""
+  ids = [str(one), one]
+  assert _groups(ids) == [[0, 1]]
+  assert _groups([equal, *ids]) == [[0], [1, 2]]
 
 
 def test_one_unit_with_many_rows_takes_no_memory_of_others():

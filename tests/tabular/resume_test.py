@@ -14,7 +14,8 @@ from tests.grids import thinned
 from tests.tabular import small_table
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting.ledger import file as ledger_file
-from tfdpflows.tabular import work_directory
+from tfdpflows.mechanisms import Histogram
+from tfdpflows.tabular import models, work_directory
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.models import dp_sgd
@@ -160,6 +161,31 @@ def test_killed_fit_goes_on(moment, charged, killed, reference, people):
     shutil.rmtree(partial / 'checkpoints')
   _fit(people, model_dir, resume=True)
   _check(model_dir, reference)
+
+
+@pytest.mark.parametrize('model', ['spline', 'dpgan', 'pategan'])
+def test_what_is_rounded_otherwise_is_not_trained_again(
+  model, people, tmp_path, monkeypatch
+):
+  """The same noise on two sums would show their difference."""
+  work = tmp_path / 'work'
+  fit = lambda **arguments: TabularSynthesizer(
+    people.schema, model=model, hidden_units=(4,), **people.budget
+  ).fit(people.table, work_dir=work, progress=False, **arguments)
+  with monkeypatch.context() as patch:
+    patch.setattr(models.model_class(model), 'train', _interrupted)
+    for resume in (False, True):
+      with pytest.raises(KeyboardInterrupt):
+        fit(resume=resume)
+  probabilities = Histogram.probabilities
+  other = lambda self: probabilities(self) * (1 + 1e-15)
+  monkeypatch.setattr(Histogram, 'probabilities', other)
+  with pytest.raises(ValueError, match='where numbers are rounded otherwise'):
+    fit(resume=True)
+
+
+def _interrupted(*unused_args, **unused_kwargs):
+  raise KeyboardInterrupt
 
 
 def _full(*unused_args):

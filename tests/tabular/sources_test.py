@@ -602,6 +602,45 @@ def test_clip_refuses_no_record_for_features_that_nobody_asked_for(tmp_path):
   assert [list(c) for c in part.read(['age'], False)] == [['age', 'hiv']]
 
 
+def test_other_rows_do_not_decide_how_an_identifier_was_rounded(tmp_path):
+  """A float32 from 2^24 on may be others', whatever stands beside it."""
+  schema = TableSchema([Field('age', 'integer', 0, 99)], privacy_unit='id')
+  ids = np.array([7, 2**24 + 2, 2**24 - 1], np.float32)
+  expected = ['7', str(2**24 - 1)]
+  found = lambda source: schema.unit_ids(
+    source.to_frame(schema, 'clip'), 'clip'
+  )
+  stored = lambda source: code_store.read(source, schema, 'clip', None, 1)
+
+  def write(name, columns):
+    table = pa.table({'age': pa.array([3] * len(columns)), 'id': columns})
+    pa.parquet.write_table(table, tmp_path / name)
+
+  write('0.parquet', pa.array(ids))
+  for other in (['bob'], [None], []):
+    write('1.parquet', pa.array(other, pa.string()))
+    source = Source.of([str(tmp_path / f'{n}.parquet') for n in (0, 1)])
+    present = [x for x in other if x]
+    assert found(source).dropna().tolist() == [*expected, *present]
+    assert len(stored(source)) == 2 + len(present)
+
+  path = str(tmp_path / 'x.tfrecord')
+  for other in ((b'bob', 1), (b'bob', 2), (None, 1), (b'7', 1)):
+    with tf.io.TFRecordWriter(path) as writer:
+      for name, times in (*((x, 1) for x in ids), other):
+        example = tf.train.Example()
+        feature = example.features.feature
+        feature['age'].int64_list.value.extend([3] * times)
+        if isinstance(name, bytes):
+          feature['id'].bytes_list.value.append(name)
+        elif name is not None:
+          feature['id'].float_list.value.append(name)
+        writer.write(example.SerializeToString())
+    source = Source.of(path)
+    assert found(source).dropna().tolist()[:2] == expected
+    assert len(stored(source)) == found(source).nunique()
+
+
 def test_times_beyond_the_calendar_are_as_in_a_dataframe():
   far = np.array(['12000-01-01', '2000-01-01', '-0500-01-01'], 'M8[s]')
   schema = TableSchema([Field('x', 'datetime', '1900-01-01', '2100-01-01')])

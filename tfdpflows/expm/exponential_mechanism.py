@@ -390,7 +390,8 @@ class L2Utility(Fixed):
     return -scale * _loss(self._outputs(parameters, x), y)
 
   def _sum(self, parameters, checked):
-    total = tf.zeros_like(parameters[:, 0])
+    # In float32 the rounding of a million rows is more than one row adds.
+    total = tf.zeros_like(parameters[:, 0], tf.float64)
     for start in range(0, self.num_examples, self.batch_size):
       rows = slice(start, start + self.batch_size)
       outputs = self._outputs(parameters, self._x[rows])
@@ -400,8 +401,8 @@ class L2Utility(Fixed):
           outputs = tf.where(inside, outputs, math.nan)
         elif not inside:
           raise ValueError(_OUT_OF_RANGE)
-      total += _loss(outputs, self._y[rows])
-    return -total
+      total += _loss(tf.cast(outputs, tf.float64), self._y[rows])
+    return tf.cast(-total, parameters.dtype)
 
   def _outputs(self, parameters, x):
     outputs = self.model(parameters, tf.cast(x, parameters.dtype))
@@ -472,7 +473,8 @@ def l2_utility(
   sigmoid at the end). So is that the output of a row depends on theta and that
   row alone, which is tried on rows that are made up. A sum over several outputs
   of a row, such as one-hot targets and a softmax, has a sensitivity of 2, and
-  is not covered.
+  is not covered. Losses are summed in float64, whatever the parameters are; of
+  more than some million rows take parameters in float64, as samplers do.
 
   #### Example
 

@@ -390,12 +390,14 @@ def _distinct(cells):
   if cells.dtype != object:
     codes, distinct = pd.factorize(cells, use_na_sentinel=False)
     return codes, distinct.tolist()
-  # Equal numbers of several types have one text. What has no hash, and nan, is
-  # told apart by place.
+  # Of equal ones the first would give others its text: decimals 7 and 7.0, or
+  # one time in two zones. What has no hash, and nan, is told apart by place.
   known, codes, distinct = {}, [], []
   for number, value in enumerate(cells):
     try:
-      key = type(value).__name__, value
+      key = value
+      if type(value) is not str:
+        key = type(value).__name__, repr(value), value
       place = known.setdefault(key, len(distinct))
     except TypeError:
       place = known.setdefault(number, len(distinct))

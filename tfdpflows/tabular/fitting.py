@@ -300,6 +300,12 @@ def run_mechanisms(
       # They keep their place in the sampler; their gradient, NaN, counts as 0.
       codes = codes.copy()
       codes[absent] = np.nan
+    work.check_repeated(
+      [
+        *(m[name] for m in marginals for name in ('edges', 'probabilities')),
+        *(v.numpy() for v in distribution.exported_variables()),
+      ]
+    )
     # How much the rows of units weigh in all is private, and was released.
     total = len(codes) if units is None else float(histograms[0].counts.sum())
     model.train(

@@ -55,15 +55,14 @@ class Distinct(NamedTuple):
   def of(cls, cells: Iterable[Any]) -> Distinct:
     """Returns the column of some cells, which can be hashed.
 
-    It is not enough that they are equal: the first of (0., 1.) and (-0., 1.),
-    or of (1, 2) and (1., 2.), would give all others its text.
+    It is not enough that they are equal: the first of 0. and -0., of (1, 2) and
+    (1., 2.), or of two decimals 7 and 7.0 would give all others its text.
     """
     numbers, found, places = {}, [], []
     for cell in cells:
       key = cell
       if type(cell) is not str:
-        # Single numbers of one type that are equal have one text.
-        key = type(cell), repr(cell) if isinstance(cell, tuple) else cell
+        key = type(cell), repr(cell), cell
       place = numbers.setdefault(key, len(numbers))
       if place == len(found):
         found.append(cell)
@@ -223,8 +222,16 @@ def joined(columns: Sequence[pd.Series]) -> pd.Series:
   """Returns the cells of parts of a column, one after the other."""
   if len({column.dtype for column in columns}) > 1:
     # As each of them is, without digits that another type has not.
-    columns = [column.astype(object) for column in columns]
+    columns = [_cells_by_type(column) for column in columns]
   return pd.concat(columns, ignore_index=True)
+
+
+def _cells_by_type(column):
+  """The cells as objects; floats of their own type, which tells how rounded."""
+  dtype = getattr(column.dtype, 'numpy_dtype', column.dtype)
+  if isinstance(dtype, np.dtype) and dtype.kind == 'f':
+    return pd.Series(_objects(column.to_numpy(dtype, na_value=np.nan)))
+  return column.astype(object)
 
 
 def _objects(values):
@@ -726,8 +733,10 @@ def _one_by_one(tf, batch, known, clip):
     for name, column in columns.items():
       values = ()
       if name in features and features[name].WhichOneof('kind') is not None:
-        feature = features[name]
-        values = getattr(feature, feature.WhichOneof('kind')).value
+        kind = features[name].WhichOneof('kind')
+        values = getattr(features[name], kind).value
+        if kind == 'float_list':  # As in a chunk of records that are alike.
+          values = map(np.float32, values)
       cells = tuple(_decoded(value, clip) for value in values)
       # Several values are one cell, which fits no type.
       column.append(cells if len(cells) > 1 else (*cells, None)[0])

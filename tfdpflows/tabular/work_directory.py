@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
 import pandas as pd
 
 from tfdpflows import atomic
@@ -28,6 +29,8 @@ LEDGER = 'ledger.jsonl'
 EARLIER = 'earlier_ledgers'
 _SETTINGS = 'settings.json'
 _SECRET = 'secret'
+# A fingerprint of what training begins with.
+_BEGINNING = 'beginning'
 # Name of the setting of which replicas train.
 _REPLICAS, _ALONE = 'replicas', 'one process with one replica'
 # Name of the setting of whether it is a search for hyper-parameters.
@@ -181,6 +184,33 @@ class WorkDirectory:
         take_earlier(filter(os.path.exists, ledgers), aside)
       os.rename(aside, path)
     shutil.rmtree(dropped, ignore_errors=True)
+
+  def check_repeated(self, arrays: Iterable[npt.ArrayLike]) -> None:
+    """Sees that what training begins with is what it was at first.
+
+    A resumed fit computes it again, which other processors and libraries round
+    otherwise: repeated steps would add the same noise to other sums, and their
+    difference would have none.
+
+    Args:
+      arrays: what is computed before training from what was released.
+
+    Raises:
+      ValueError: if they are others than before the fit was interrupted.
+    """
+    if self.checkpoints is None or (self.team and not self.team.is_chief):
+      return
+    path = os.path.join(os.path.dirname(self.checkpoints), _BEGINNING)
+    found = self.randomness.table_fingerprint(arrays).encode()
+    if not os.path.exists(path):
+      _write_private(path, found)
+    elif _read(os.path.dirname(path), _BEGINNING, bytes) != found:
+      raise ValueError(
+        f'{os.path.dirname(path)} was begun where numbers are rounded '
+        'otherwise: what it released gives another model here, and its steps '
+        'cannot be repeated. Resume where the fit was begun, or overwrite it; '
+        'what it spent on these rows stays spent.'
+      )
 
   def _check(self, path, settings, table, seed):
     if not os.path.isdir(path):
