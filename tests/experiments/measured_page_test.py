@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments import table_defaults_tables
+from experiments import results_document, rival_tables, table_defaults_tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'experiments' / 'results'
@@ -80,6 +80,15 @@ def test_means_over_tables():
   for start in ('AIM-GDP', 'SWIFT'):
     (found,) = rows(page, start)
     assert any(start in n and m == found[:3] for n, m in means), means
+
+
+def test_the_page_of_tables_has_the_comparison_that_its_script_writes():
+  page = (ROOT / 'docs' / 'understand' / 'tables.md').read_text()
+  script = 'experiments/rival_tables.py'
+  section = rival_tables.section(RESULTS)
+  assert page == results_document.replace_section(
+    page, 'rivals', script, section
+  )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from experiments import table_defaults, table_defaults_tables
+from experiments import rival_tables, table_defaults, table_defaults_tables
 from tests.grids import thinned
 from tests.tabular import small_table
 
@@ -81,6 +81,30 @@ def test_peers_are_beside_ours_on_the_tables_that_they_ran_on(tmp_path):
     '| **mean: defaults were chosen on these** |  | default |  | 0.900 |'
     in section
   )
+
+
+def test_rivals_are_compared_on_held_out_tables_that_both_ran_on(tmp_path):
+  scores = {'average_precision': 0.5, 'pair_total_variation': 0.01}
+  run = {'epsilon': 1.0, 'seed': 0, 'told': False, **scores}
+  runs = [
+    {**run, 'table': table, 'method': method, 'auroc': auroc}
+    for table, method, auroc in (
+      *(('k401', 'default', 0.5), ('k401', 'default', 0.7)),
+      *(('k401', 'swift', 0.625), ('docaus', 'default', 0.75)),
+      *(('docaus', 'swift', 0.5), ('ret', 'default', 0.9)),
+      *(('adult@1000', 'default', 0.5), ('adult@1000', 'swift', 0.9)),
+    )
+  ]
+  (tmp_path / 'table_defaults.json').write_text(
+    json.dumps({'delta': 1e-5, 'smoke': False, 'runs': runs})
+  )
+  (line,) = [
+    line
+    for line in rival_tables.section(tmp_path).splitlines()
+    if line.startswith('| 1 ')
+  ]
+  expected = '| 2 | 1 to 2 / 1 | .675 / .562 | .500 / .500 | .010 / .010 | '
+  assert f'| SWIFT {expected}k401; none |' in line
 
 
 def test_a_table_of_few_rows_to_learn_from():
