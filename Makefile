@@ -26,6 +26,9 @@ MARK ?= not full
 test test-full test-tf215 check pages: export MALLOC_TRIM_THRESHOLD_ := 1000000000
 test test-full test-tf215 check pages: export MALLOC_TOP_PAD_ := 67108864
 test test-full test-tf215 check pages: export MALLOC_MMAP_THRESHOLD_ := 33554432
+# Tests with their assertions written out are kept as bytecode, whatever the
+# environment says: to make it takes each process as long as TensorFlow's import.
+test test-full test-tf215 check: export PYTHONDONTWRITEBYTECODE :=
 PIP := -m pip --disable-pip-version-check install -qq
 TF215 := tensorflow==2.15.1
 
