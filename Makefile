@@ -20,6 +20,15 @@ endif
 PYTEST ?= -q --numprocesses auto --maxprocesses 4 --dist loadfile \
   --no-loadscope-reorder
 MARK ?= not full
+# glibc gives memory back to the system late: graphs are made and thrown away all
+# the time, and half of the system's time went to getting the same pages again.
+# Processes that tests start have it too; other C libraries read none of it.
+test test-full test-tf215 check pages: export MALLOC_TRIM_THRESHOLD_ := 1000000000
+test test-full test-tf215 check pages: export MALLOC_TOP_PAD_ := 67108864
+test test-full test-tf215 check pages: export MALLOC_MMAP_THRESHOLD_ := 33554432
+# Tests with their assertions written out are kept as bytecode, whatever the
+# environment says: to make it takes each process as long as TensorFlow's import.
+test test-full test-tf215 check: export PYTHONDONTWRITEBYTECODE :=
 PIP := -m pip --disable-pip-version-check install -qq
 TF215 := tensorflow==2.15.1
 

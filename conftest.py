@@ -14,6 +14,7 @@ import pytest
 # in `model_contract_test.py`, others in `tests/independence`.
 _UNPROVEN = (
   'audit/replay_test.py',
+  'cli/end_to_end_test.py',
   'experiments',
   'models/density_bad_rows_test.py',
   'models/density_model_test.py',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import tqdm
@@ -99,10 +100,17 @@ class Lines:
   def __exit__(self, *unused_args: Any) -> None:
     self.close()
 
-  def set_postfix_str(self, text: str, refresh: bool = True) -> None:
-    """Sets what a line says besides, such as epsilon."""
+  def set_postfix_str(
+    self, text: str | Callable[[], str], refresh: bool = True
+  ) -> None:
+    """Sets what a line says besides, such as epsilon.
+
+    Args:
+      text: the words, or a function that is called for each line.
+      refresh: of bars.
+    """
     del refresh
-    self._postfix = f', {text}' if text else ''
+    self._postfix = text
 
   def update(self, n: int = 1) -> None:
     """Counts, and logs a line if it is time."""
@@ -123,8 +131,10 @@ class Lines:
     self._ended = True
 
   def _log(self, text):
+    postfix = self._postfix() if callable(self._postfix) else self._postfix
+    postfix = f', {postfix}' if postfix else ''
     logging.info(
-      '%s %d/%d%s, %s', self._what, self.n, self._total, self._postfix, text
+      '%s %d/%d%s, %s', self._what, self.n, self._total, postfix, text
     )
 
 

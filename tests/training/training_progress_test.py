@@ -175,6 +175,22 @@ def test_without_level_info_nothing_is_computed(monkeypatch):
   assert plan.remaining_steps == 0
 
 
+def test_epsilon_is_computed_for_lines_only(lines, monkeypatch):
+  asked = []
+
+  def epsilon(plan, steps):
+    asked.append(steps)
+    return 0.5
+
+  monkeypatch.setattr('tfdpflows.training.progress.epsilon_after', epsilon)
+  monkeypatch.setattr(progress, '_FIRST_LINE', math.inf)
+  plan = _plan()
+  model = _model(plan.optimizer('sgd', learning_rate=0.01))
+  model.fit(_x(), verbose=0)
+  assert asked == [0, STEPS, STEPS]  # At the beginning, and for the last line.
+  assert re.search(r'^step 10/10, epsilon 0\.5, .*taken$', lines[-1])
+
+
 def test_lines_come_now_and_then(lines, monkeypatch):
   now = [0.0]
   monkeypatch.setattr('time.monotonic', lambda: now[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import time
 from typing import Any
@@ -145,7 +146,10 @@ class Progress(keras.callbacks.Callback):
       self._sum = float(logs['loss']) * (batch + 1)
       self._losses.append(self._sum - before)
     step = _steps_done(self.model.optimizer)
-    self._bar.set_postfix_str(self._text(step), refresh=False)
+    # Few lines are logged, and epsilon takes as long as several steps do.
+    text = functools.partial(self._text, step)
+    late = isinstance(self._bar, progress.Lines)
+    self._bar.set_postfix_str(text if late else text(), refresh=False)
     self._bar.update(step - self._bar.n)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
