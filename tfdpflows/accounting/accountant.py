@@ -72,7 +72,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     Raises:
       dp_accounting.UnsupportedEventError: If a part of the event is not
         supported; names it, and the accountants that take the whole.
-      TypeError: If it is no event, or the count no whole number.
+      TypeError: If it is no event, or the count is not an integer.
       ValueError: If a parameter is outside its range, or the event is too deep
         or too large (`event_bounds`).
     """

@@ -151,7 +151,7 @@ def calibrate_steps(
   """
   if not 1 <= max_steps < math.inf or max_steps != int(max_steps):
     raise ValueError(
-      f'max_steps must be a whole number, 1 or more, not {max_steps}.'
+      f'max_steps must be an integer, 1 or more, not {max_steps}.'
     )
   return _search(
     make_event,

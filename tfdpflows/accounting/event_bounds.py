@@ -55,7 +55,7 @@ def check_event(
   >>> check_event(dp_accounting.SelfComposedDpEvent(event, 10**16))
   Traceback (most recent call last):
   ...
-  ValueError: A count must be a whole number, ... at most 10^15, not ...
+  ValueError: A count must be an integer, ... at most 10^15, not ...
 
   ```
   """
@@ -100,12 +100,12 @@ def _whole(count: Any, most: int) -> int:
     return count
   if not isinstance(count, numbers.Real):
     raise TypeError(
-      f'A count must be a whole number, not a {type(count).__name__}.'
+      f'A count must be an integer, not a {type(count).__name__}.'
     )
   if not 0 <= count <= most or count % 1:
     shown = repr(count) if -most <= count <= most else 'that many'
     raise ValueError(
-      'A count must be a whole number, zero or more and at most '
+      'A count must be an integer, zero or more and at most '
       f'10^{len(str(most)) - 1}, not {"NaN" if count != count else shown}.'
     )
   return int(count)

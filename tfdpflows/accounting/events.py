@@ -140,7 +140,7 @@ def decompose(
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     if event.count != int(event.count) or event.count < 0:
       raise ValueError(
-        f'The count of {event!r} must be a whole number, zero or more.'
+        f'The count of {event!r} must be an integer, zero or more.'
       )
     if event.count > 0:
       decompose(event.event, relation, count * int(event.count), totals)

@@ -494,7 +494,7 @@ class _Scope:
     # the loop of `tf.map_fn` is not known by its gradient's form.
     why = 'lets rows decide for how long a loop goes on for others'
     if asked.kind == SIZED:
-      why = 'changes with the number of turns, which is that of rows'
+      why = 'changes with the number of iterations, which is that of rows'
     other = self._fault(UNKNOWN, node, why)
     start = [
       v if i in fixed else axis_turns.inherited(v, [asked])

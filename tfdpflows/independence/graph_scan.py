@@ -152,7 +152,7 @@ _KEEPS = (
   'recurrent layer must not be stateful).'
 )
 _COUNT = (
-  'Give the loop a number of turns that ends it for every row: '
+  'Bound the number of iterations for every row: '
   'tf.while_loop(..., maximum_iterations=...).'
 )
 _SHAPE = 'works on shapes that rows decide, and fails for some'

@@ -393,7 +393,7 @@ def from_dict(raw: Any) -> Constraint:
     if not ok:
       raise ValueError(
         f'The {kind.kind} constraint has {key}={given[key]!r}; it needs '
-        f'{"a list" if is_list else "a text"}.'
+        f'{"a list" if is_list else "a string"}.'
       )
   return kind(**given)
 
@@ -469,7 +469,7 @@ class Order:
       lower.
 
   Raises:
-    ValueError: if the columns are compared in a circle.
+    ValueError: if the comparisons form a cycle.
   """
 
   def __init__(self, constraints: Sequence[Constraint]):
@@ -487,8 +487,8 @@ class Order:
       )
       if not first:
         raise ValueError(
-          f'The inequalities compare {", ".join(sorted(names))} in a circle; '
-          'remove one.'
+          f'The inequalities on {", ".join(sorted(names))} form a cycle; remove '
+          'one.'
         )
       pairs += [(*pair, gap) for pair, gap in gaps.items() if pair[0] in first]
       names -= set(first)

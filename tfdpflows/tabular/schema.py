@@ -550,9 +550,9 @@ class TableSchema:
     for bad, problem in (
       (
         ids.isna().to_numpy(),
-        'the identifier is missing, and whose row it is is not known. Fill it '
-        'in, with text or a whole number, or set out_of_range to clip, which '
-        'leaves such rows out.',
+        'the identifier of the privacy unit is missing. Fill it in, with text '
+        'or a whole number, or set out_of_range to clip, which leaves such '
+        'rows out.',
       ),
       (
         values.beyond_floats(column),
@@ -562,9 +562,10 @@ class TableSchema:
       ),
       (
         values.unreadable(ids),
-        'the identifier has a character that is none (NUL, U+FFFD or half of a '
-        'pair), and may be that of others. Correct it, or set out_of_range to '
-        'clip, which leaves such rows out.',
+        'the identifier has a character that cannot be a part of text (NUL, '
+        'U+FFFD or an unpaired surrogate), so that it may equal that of '
+        'others. Correct it, or set out_of_range to clip, which leaves such '
+        'rows out.',
       ),
     ):
       if bad.any():

@@ -741,10 +741,12 @@ class TabularSynthesizer:
     """Returns the log-density of rows, in nats, float32 `[n]`.
 
     Categories, integers and missing values count with their probability, other
-    numbers with their density in the units of the column. Probabilities are
-    estimated without bias from 16 points per row, the same for each call; their
-    logarithm is, in expectation, a lower bound. The result for private rows is
-    not private.
+    numbers with their density in the units of the column. By 'histogram', the
+    default model, that is exact; by 'spline' and 'hflow' a probability is an
+    unbiased estimate from 16 points per row, the same for each call, so that
+    its logarithm is a lower bound in expectation. Where the schema has
+    inequalities, the normalizing constant is estimated from 131,072 rows. The
+    result for private rows is not private.
 
     Args:
       df: `DataFrame` with the columns of the schema.
@@ -948,6 +950,7 @@ class TabularSynthesizer:
       metrics=metrics,
       limits=model_card.limits(
         self.model.has_density,
+        self.model.exact_density,
         self.seed is not None,
         self.out_of_range,
         self.schema.privacy_unit,

@@ -2,7 +2,7 @@
 
 What a training makes of its gradients depends on their sums over many steps.
 Noise of which later steps take back a part is smaller in these sums than
-independent noise of the same privacy. With independent noise z and a lower
+independent noise at the same epsilon and delta. With independent noise z and a lower
 triangular Toeplitz matrix C the noise of all steps is C^-1 z. Added to the sums
 x of the steps that is as private as C x + z, of which it is C^-1 times: a
 matrix mechanism (Denisov, McMahan, Rush, Smith and Thakurta 2022). Sampling

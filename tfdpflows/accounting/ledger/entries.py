@@ -46,7 +46,7 @@ class Entry:
     self.kind = record['kind']
     self.label = record['label']
     if not isinstance(self.label, str):
-      raise TypeError(f'the label {reprlib.repr(self.label)} is no text')
+      raise TypeError(f'the label {reprlib.repr(self.label)} is not a string')
     self.event = events_json.event_from_dict(record['event'])
     self.public_event = events_lib.data_independent(self.event)
     self.key = _as_text(record['event'])
@@ -57,7 +57,7 @@ class Entry:
     self.origin: Optional[str] = record.get('origin')
     if not (_is_whole(self.limit) and 1 <= self.limit <= MAX_RUNS):
       raise ValueError(
-        f'the count {reprlib.repr(self.limit)} is not a whole number above 0 '
+        f'the count {reprlib.repr(self.limit)} is not an integer above 0 '
         'and at most 10^15'
       )
     self.charged = self.limit if self.kind == 'charge' else 0

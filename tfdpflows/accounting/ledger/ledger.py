@@ -758,7 +758,7 @@ class Reservation:
         'more' if x > MAX_RUNS else reprlib.repr(x) for x in (total, block)
       ]
       raise ValueError(
-        'total must be a whole number, zero or more and at most 10^15, and '
+        'total must be an integer, zero or more and at most 10^15, and '
         f'block one above zero, not {shown[0]} and {shown[1]}.'
       )
     # What was charged before a fork is run once, and by one of the two.
@@ -822,7 +822,7 @@ def _record(
   if not (whole and 1 <= count <= MAX_RUNS and count % 1 == 0):
     printed = not whole or not count > MAX_RUNS
     raise ValueError(
-      f'The count of {label!r} must be a whole number above zero and at most '
+      f'The count of {label!r} must be an integer above zero and at most '
       f'10^15, not {reprlib.repr(count) if printed else "more"}.'
     )
   check_event(event, runs=int(count))

@@ -342,7 +342,7 @@ def _(event, relation):
     )
   shift = event_number(event, 'sensitivity', 0, _LARGEST_WHOLE // 2)
   if shift != int(shift):
-    raise ValueError(f'sensitivity of {event!r} must be a whole number.')
+    raise ValueError(f'sensitivity of {event!r} must be an integer.')
   if relation is Relation.REPLACE_ONE:
     shift *= 2
   if shift == 0:
@@ -384,7 +384,7 @@ def _(event, relation):
   p = event_number(event, 'noise_parameter', 0.0, 1.0)
   k = event_number(event, 'num_buckets', 1, _LARGEST_WHOLE)
   if k != int(k):
-    raise ValueError(f'num_buckets of {event!r} must be a whole number.')
+    raise ValueError(f'num_buckets of {event!r} must be an integer.')
   if relation is Relation.ADD_OR_REMOVE_ONE:
     raise RefusedEventError(
       event,

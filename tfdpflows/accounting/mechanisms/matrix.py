@@ -295,7 +295,7 @@ def _depth(event: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
     for x in counts
   ):
     raise ValueError(
-      f'step_counts of {event!r} must be a whole number, zero or more, or a '
+      f'step_counts of {event!r} must be an integer, zero or more, or a '
       'list of such numbers, at least one.'
     )
   return max(tree_depth(int(x)) for x in counts)
@@ -331,7 +331,7 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
   inner = event.event
   parts = event_number(event, 'parts', 1, _LARGEST_WHOLE)
   if parts != int(parts):
-    raise ValueError(f'parts of {event!r} must be a whole number.')
+    raise ValueError(f'parts of {event!r} must be an integer.')
   if isinstance(inner, ToeplitzMechanismDpEvent):
     steps, norm = inner.steps, _sensitivity(inner)
     kept = np.flatnonzero(inner.coefficients[:steps])
@@ -439,7 +439,7 @@ def toeplitz_sensitivity(
   """
   if steps != int(steps) or not 1 <= steps <= 10**8:
     raise ValueError(
-      f'steps must be a whole number in [1, 100000000], not {steps!r}.'
+      f'steps must be an integer in [1, 100000000], not {steps!r}.'
     )
   steps = int(steps)
   b, k = _participations(min_separation, max_participations, steps)
@@ -498,7 +498,7 @@ def _participations(
   ):
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not (whole and value >= 1) and not (name[:3] == 'max' and value is None):
-      raise ValueError(f'{name} must be a whole number, 1 or more: {value!r}.')
+      raise ValueError(f'{name} must be an integer, 1 or more: {value!r}.')
   b = min(int(min_separation), steps)
   fit = -(-steps // b)
   k = fit if max_participations is None else min(int(max_participations), fit)

@@ -48,7 +48,7 @@ class NoProofDpEvent(dp_accounting.DpEvent):
   def __attrs_post_init__(self):
     # No accountant checks them later.
     if not isinstance(self.name, str) or not self.name:
-      raise ValueError(f'name is {self.name!r}; it must be a text.')
+      raise ValueError(f'name is {self.name!r}; it must be a string.')
     events.event_number(self, 'nominal_epsilon')
 
 

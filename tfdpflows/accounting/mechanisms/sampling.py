@@ -98,7 +98,7 @@ def _(event, relation):
   n = event_number(event, 'source_dataset_size', 1)
   m = event_number(event, 'sample_size', 0, n)
   if n != int(n) or m != int(m):
-    raise ValueError(f'The sizes of {event!r} must be whole numbers.')
+    raise ValueError(f'The sizes of {event!r} must be integers.')
   # Upwards, as a larger sample costs more.
   q, exact = m / n, Fraction(int(m), int(n))
   if Fraction(q) < exact:
