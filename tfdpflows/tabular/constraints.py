@@ -487,8 +487,8 @@ class Order:
       )
       if not first:
         raise ValueError(
-          f'The inequalities on {", ".join(sorted(names))} form a cycle; remove '
-          'one.'
+          f'The inequalities on {", ".join(sorted(names))} form a cycle; '
+          'remove one.'
         )
       pairs += [(*pair, gap) for pair, gap in gaps.items() if pair[0] in first]
       names -= set(first)

@@ -44,8 +44,8 @@ class Expression:
 
   It has numbers, names of columns (in backticks if they are no identifiers, as
   pandas has it), `+ - * / // % **`, parentheses, one comparison by `<`, `<=`,
-  `>` or `>=`, `abs` and `floor` of one argument, `min` and `max` of two. Nothing
-  else is run. `x // y` is `floor(x / y)`.
+  `>` or `>=`, `abs` and `floor` of one argument, `min` and `max` of two.
+  Nothing else is run. `x // y` is `floor(x / y)`.
 
   Args:
     text: the expression.

@@ -352,7 +352,7 @@ class TimeScale:
 
 
 def _micros_of(part):
-  """The microseconds of digits after the decimal point; further ones are cut off."""
+  """The microseconds of digits after the point; further ones are cut off."""
   return int((part or '').ljust(6, '0')[:6])
 
 
