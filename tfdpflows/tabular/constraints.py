@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import graphlib
 import itertools
 import operator
 from collections.abc import Sequence
@@ -478,20 +479,21 @@ class Order:
       if isinstance(c, Inequality):
         pair = c.low, c.high
         gaps[pair] = max(gaps.get(pair, 0), c.gap)
-    pairs, names = [], {name for pair in gaps for name in pair}
-    while names:
-      first = sorted(
-        name
-        for name in names
-        if not any(high == name and low in names for low, high in gaps)
-      )
-      if not first:
-        raise ValueError(
-          f'The inequalities on {", ".join(sorted(names))} form a cycle; '
-          'remove one.'
-        )
-      pairs += [(*pair, gap) for pair, gap in gaps.items() if pair[0] in first]
-      names -= set(first)
+    sorter = graphlib.TopologicalSorter()
+    for low, high in gaps:
+      sorter.add(high, low)
+    try:
+      sorter.prepare()
+    except graphlib.CycleError as error:
+      raise ValueError(
+        f'The inequalities on {", ".join(sorted(set(error.args[1])))} form a '
+        'cycle; remove one.'
+      ) from None
+    pairs = []
+    while sorter.is_active():
+      ready = sorter.get_ready()
+      pairs += [(*pair, gap) for pair, gap in gaps.items() if pair[0] in ready]
+      sorter.done(*ready)
     self.pairs = pairs
 
   @property

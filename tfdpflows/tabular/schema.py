@@ -313,10 +313,7 @@ class TableSchema:
       ValueError: naming the column, the first row and what to do about it.
         Under 'clip' for the columns and the number of rows alone.
     """
-    if out_of_range not in ('error', 'clip'):
-      raise ValueError(
-        f"out_of_range is {out_of_range!r}; it must be 'error' or 'clip'."
-      )
+    check_out_of_range(out_of_range)
     clip = out_of_range == 'clip'
     names = [str(name) for name in values.checked_names(df)]
     self.check_columns(names)
@@ -646,6 +643,14 @@ def _no_unit(privacy_unit, names):
 def check_schema(schema: Any) -> None:
   """Raises a `TypeError` for what is no `TableSchema`, such as its path."""
   check_type('schema', schema, TableSchema, 'TableSchema.from_json(path)')
+
+
+def check_out_of_range(value: str) -> None:
+  """Raises a `ValueError` for what is neither 'error' nor 'clip'."""
+  if value not in ('error', 'clip'):
+    raise ValueError(
+      f"out_of_range is {value!r}; it must be 'error' or 'clip'."
+    )
 
 
 def check_num_rows(num_rows: int, schema: TableSchema) -> None:

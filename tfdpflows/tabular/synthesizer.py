@@ -35,7 +35,11 @@ from tfdpflows.tabular import (
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 from tfdpflows.tabular.row_filter import is_filter, row_filter
-from tfdpflows.tabular.schema import TableSchema, check_schema
+from tfdpflows.tabular.schema import (
+  TableSchema,
+  check_out_of_range,
+  check_schema,
+)
 from tfdpflows.tabular.sources import Source
 
 # A share of values at an end of a range that is warned of, under 'clip'.
@@ -155,10 +159,7 @@ class TabularSynthesizer:
     self.accountant = accountant
     self.allow_large_delta = allow_large_delta
     accounting.create_accountant(accountant)  # Refuses a name that is none.
-    if out_of_range not in ('error', 'clip'):
-      raise ValueError(
-        f"out_of_range is {out_of_range!r}; it must be 'error' or 'clip'."
-      )
+    check_out_of_range(out_of_range)
     self.out_of_range = out_of_range
     if bounds_epsilon is not None and not 0 < bounds_epsilon < epsilon:
       raise ValueError(
