@@ -94,18 +94,17 @@ class ObjectivePerturbation(Mechanism):
   """Logistic regression with a random linear term in its objective.
 
   Attributes:
-    noise_multiplier: Standard deviation of the term over the bound on the norm
+    noise_multiplier: standard deviation of the term over the bound on the norm
       of a row, above zero.
-    curvature: Square of that bound over the strong convexity of the objective
+    curvature: square of that bound over the strong convexity of the objective
       without the rows; zero or more.
-    replaced: Whether a row is replaced, not added or removed.
+    replaced: whether a row is replaced, not added or removed.
 
-  ```python
+  #### Example
+
   >>> mechanism = ObjectivePerturbation(4.0, 0.5)
   >>> print(mechanism.epsilon_at(np.log([1e-5])).round(3))  # the Gaussian's
   [0.926]
-
-  ```
   """
 
   name = 'objective_perturbation'
@@ -238,7 +237,7 @@ class ObjectivePerturbationDpEvent(dp_accounting.DpEvent):
   approximate minimizer needs noise of its own.
 
   Attributes:
-    noise_multiplier: Standard deviation of b over the bound B on the l2 norm of
+    noise_multiplier: standard deviation of b over the bound B on the l2 norm of
       a row (with a constant feature for the intercept, if there is one).
     curvature: B^2 / lambda.
 

@@ -208,12 +208,11 @@ def without_amplification(
   sample was cut to size, the outputs differ by more only if the cap was
   reached, which has the probability that is added.
 
-  ```python
+  #### Example
+
   >>> without_amplification(dp_accounting.PoissonSampledDpEvent(
   ...     0.01, dp_accounting.GaussianDpEvent(2.0)))
   GaussianDpEvent(noise_multiplier=2.0)
-
-  ```
   """
   check_event(event, composed=True)
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
