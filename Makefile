@@ -92,7 +92,7 @@ test-tf215: .venv-tf215/stamp-test ## Run the tests with TensorFlow 2.15.1, in .
 	.venv-tf215/bin/python -m pytest $(PYTEST) -m '$(MARK)'
 
 .PHONY: demo
-demo: .venv/stamp-demo ## Fit, sample and report on 20,190 real rows; leaves all in demo/
+demo: .venv/stamp-demo ## Fit 16,217 real rows, sample and report; leaves all in demo/
 	.venv/bin/python -m experiments.demo --output_dir=demo
 
 # Where pip finds a CPU build of that PyTorch it takes it; else one of several

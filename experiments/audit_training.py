@@ -321,7 +321,7 @@ def draw(runs, path):
   points.set(
     title='LiRA: Q-Q plot of scores of rows that were not in',
     xlabel='quantiles of the standard normal',
-    ylabel='standardised scores',
+    ylabel='standardized scores',
   )
   for axes in (roc, attack, points):
     if axes.get_legend_handles_labels()[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from matplotlib.figure import Figure
 
@@ -25,6 +26,7 @@ _SIZES = {
   'event_size': 'columns',
 }
 _BEGIN = '<!-- Written by `python -m experiments.bench_step --render`. -->'
+_RESULTS = 'experiments/results/bench_step.json'
 _END = '<!-- End of what bench_step has written. -->'
 # Colours of Okabe and Ito.
 _BLUE, _GREY, _ORANGE = '#0072b2', '#999999', '#d55e00'
@@ -285,8 +287,10 @@ def _memory(found):
 
 def _of_run(part):
   about = part['run']
+  # Parts that were run into files of their own are merged into this one.
+  command = re.sub(r'--output=\S+', f'--output={_RESULTS}', about['command'])
   return (
-    f'`{about["command"]}`: {about["wall_s"]:.0f} s on {about["cores"]} cores '
+    f'`{command}`: {about["wall_s"]:.0f} s on {about["cores"]} cores '
     f'({about["processor"]}), TensorFlow {about["versions"]["tensorflow"]}; '
     f'load {about["load"][0]:.1f} before, {about["load"][1]:.1f} after.\n'
   )

@@ -234,7 +234,7 @@ def _amp(rows, epsilon, rng, ratio=1.3):
 
   The regularization grows from 2 beta / epsilon until the noise is at most
   `ratio` times that of the Gaussian mechanism (they take 1.3). Renyi bound of
-  their theorem for general linear models. The minimiser is taken for exact, so
+  their theorem for general linear models. The minimizer is taken for exact, so
   that nothing is spent on the output noise: better than theirs by that.
   """
   sigma, weight = amp_noise(epsilon, ratio)

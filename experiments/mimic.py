@@ -63,8 +63,8 @@ def load(path, names=None, hours=physionet.HOURS):
   Args:
     path: of `all_hourly_data.h5`.
     names: dict from variables of the file to names in `physionet.RANGES`, by
-      which they are standardised; `NAMES` by default. Others are left out:
-      standardised by their own mean they would tell of the rows.
+      which they are standardized; `NAMES` by default. Others are left out:
+      standardized by their own mean they would tell of the rows.
     hours: number of hours that are used.
 
   Returns:
@@ -112,7 +112,7 @@ def from_tables(patients, hourly, names=None, hours=physionet.HOURS):
   values = np.full([len(stays), hours, len(variables)], np.nan)
   for i, variable in enumerate(variables):
     column = hourly[(variable, 'mean')].to_numpy(np.float64)[used]
-    values[place[used], hour[used], i] = physionet.standardised(
+    values[place[used], hour[used], i] = physionet.standardized(
       column, names[variable]
     )
   targets = {

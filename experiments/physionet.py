@@ -80,7 +80,7 @@ class Stays:
   """Stays in intensive care.
 
   Attributes:
-    x: `[n, hours, 3, features]`, float32: values, standardised (the last
+    x: `[n, hours, 3, features]`, float32: values, standardized (the last
       observed one where missing, 0 before the first), masks, and times since
       the last observation in days. Static features are observed every hour.
     targets: dict of `[n]`, float32: 1, 0, or nan where not known.
@@ -201,9 +201,9 @@ def from_records(records, hours=HOURS):
     _first(row, param == names.index(n), value, len(ids)) for n in STATIC
   ]
   unit = _first(row, param == names.index('ICUType'), value, len(ids))
-  fixed = [standardised(c, n) for n, c in zip(STATIC, static)]
+  fixed = [standardized(c, n) for n, c in zip(STATIC, static)]
   fixed += [1.0 * (unit == u) for u in _UNITS]
-  values = [standardised(c, n) for n, c in zip(series, columns)]
+  values = [standardized(c, n) for n, c in zip(series, columns)]
   values += [np.tile(column[:, None], hours) for column in fixed]
   values = np.stack(values, axis=2)
   stay = outcomes['Length_of_stay'].astype(np.float32)
@@ -215,12 +215,12 @@ def from_records(records, hours=HOURS):
   return Stays(with_masks(values), targets, features, len(series))
 
 
-def standardised(values, name):
+def standardized(values, name):
   """Returns values on a scale where the reference interval is [-1/2, 1/2].
 
   #### Example
 
-  >>> standardised(np.array([60., 80., 100., 500.]), 'HR').tolist()
+  >>> standardized(np.array([60., 80., 100., 500.]), 'HR').tolist()
   [-0.5, 0.0, 0.5, 2.0]
   """
   low, high, logarithmic = RANGES[name]

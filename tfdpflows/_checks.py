@@ -38,6 +38,14 @@ def check_positive(name: str, value: float) -> float:
   return float(value)
 
 
+def check_nonnegative(name: str, value: float) -> float:
+  """Returns `value` as a float, if it is zero or more, and finite."""
+  check_number(name, value)
+  if not (value >= 0 and math.isfinite(value)):
+    raise ValueError(f'{name} is {value}; it must be zero or more, and finite.')
+  return float(value)
+
+
 def check_float32_range(name: str, value: float, why: str) -> float:
   """Returns `value` as a float, if it is in `FLOAT32_RANGE`."""
   check_number(name, value)
@@ -84,7 +92,10 @@ class Home:
     return os.getpid() == self._process
 
   def check(
-    self, what: str, why: str, error: type[Exception] = RuntimeError
+    self,
+    what: str,
+    why: str = 'and both would draw the same noise. Make it here.',
+    error: type[Exception] = RuntimeError,
   ) -> None:
     """Raises `error`, of what was made and why it stays, in a forked process.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Callable, Union
 
 __all__ = [
+  'check_replaceable',
   'file_aside',
   'flush',
   'folder_aside',
@@ -92,6 +93,36 @@ def folder_aside(parent: PathLike, name: str) -> Iterator[str]:
   except BaseException:
     shutil.rmtree(aside, ignore_errors=True)
     raise
+
+
+def check_replaceable(
+  path: PathLike, overwrite: bool, is_ours: Callable[[str], bool], what: str
+) -> None:
+  """Raises a `FileExistsError` for a folder that may not be replaced.
+
+  Args:
+    path: the folder, which need not exist.
+    overwrite: whether to replace it.
+    is_ours: whether the library wrote the folder that it is given.
+    what: what the library writes there, for messages.
+  """
+  target = os.path.abspath(path)
+  if not os.path.lexists(target):
+    return
+  if not overwrite:
+    raise FileExistsError(
+      f'{path} exists: choose another name, or overwrite it.'
+    )
+  if os.path.islink(target):
+    raise FileExistsError(
+      f'{path} is a symbolic link, which is not overwritten: name the folder '
+      'that it points to, or another one.'
+    )
+  if not is_ours(target):
+    raise FileExistsError(
+      f'{path} exists and is not {what}, so it is not overwritten: choose '
+      'another name.'
+    )
 
 
 def publish_folder(

@@ -141,10 +141,7 @@ class Randomness:
 
   def _check_process(self):
     if not self.seeded:
-      self._home.check(
-        'This Randomness was made',
-        'and both would draw the same noise. Make it here.',
-      )
+      self._home.check('This Randomness was made')
 
   def claim(self, *path: Union[str, int]) -> None:
     """Reserves the streams below `path` for the caller, once.

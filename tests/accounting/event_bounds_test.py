@@ -51,7 +51,7 @@ BAD = {
   '100,000 deep': (nested(100_000), 'nested too deep'),
   'deep counts': (
     SelfComposed(SelfComposed(SelfComposed(GAUSSIAN, 10**9), 10**30), 10**30),
-    'too many runs|whole number',
+    'too many runs|an integer',
   ),
   'deep sample': (
     dp_accounting.PoissonSampledDpEvent(0.1, nested(3000)),
@@ -62,13 +62,13 @@ BAD = {
     'nested too deep',
   ),
   'circle': (circle(), 'nested too deep'),
-  '10^400 runs': (SelfComposed(GAUSSIAN, 10**400), 'whole number'),
-  '10^5000 runs': (SelfComposed(GAUSSIAN, 10**5000), 'whole number'),
-  'NaN runs': (SelfComposed(GAUSSIAN, math.nan), 'whole number'),
-  'infinitely many runs': (SelfComposed(GAUSSIAN, math.inf), 'whole number'),
-  'half a run': (SelfComposed(GAUSSIAN, 0.5), 'whole number'),
-  'fewer than no runs': (SelfComposed(GAUSSIAN, -1), 'whole number'),
-  'runs in words': (SelfComposed(GAUSSIAN, 'two'), 'whole number'),
+  '10^400 runs': (SelfComposed(GAUSSIAN, 10**400), 'an integer'),
+  '10^5000 runs': (SelfComposed(GAUSSIAN, 10**5000), 'an integer'),
+  'NaN runs': (SelfComposed(GAUSSIAN, math.nan), 'an integer'),
+  'infinitely many runs': (SelfComposed(GAUSSIAN, math.inf), 'an integer'),
+  'half a run': (SelfComposed(GAUSSIAN, 0.5), 'an integer'),
+  'fewer than no runs': (SelfComposed(GAUSSIAN, -1), 'an integer'),
+  'runs in words': (SelfComposed(GAUSSIAN, 'two'), 'an integer'),
   'generator': (Composed(x for x in [GAUSSIAN] * 3), 'list or tuple'),
   'no event': (Composed(['event']), 'must be a dp_accounting.DpEvent'),
   'large noise': (dp_accounting.GaussianDpEvent(10**400), '300 digits'),
@@ -146,7 +146,7 @@ def test_counts_of_charges_are_bounded(count):
 
 def test_counts_of_accountants_are_bounded():
   made = accounting.create_accountant('rdp')
-  with pytest.raises(ValueError, match='whole number'):
+  with pytest.raises(ValueError, match='an integer'):
     made.compose(GAUSSIAN, 10**400)
 
 
@@ -219,7 +219,7 @@ def test_deep_json_is_refused(depth):
     ),
     (
       {'kind': 'SelfComposed', 'event': {'kind': 'NoOp'}, 'count': -1},
-      'whole number',
+      'an integer',
     ),
     ({'kind': 'Gaussian', 'noise_multiplier': [1] * 10**6}, 'real number'),
     ({'kind': 'x' * 10**6}, 'Unknown kind'),

@@ -362,7 +362,7 @@ def _batch_norm_guard(broken):
   try:
     model.fit(rows, np.ones([len(rows), 1], 'float32'), verbose=0)
   except ValueError as error:
-    if 'normalises over the batch' not in str(error):
+    if 'normalizes over the batch' not in str(error):
       raise
     return plan.ledger.entries == ()
   return False
@@ -409,7 +409,7 @@ def _own_statistics(x, **unused_kwargs):
 
 
 def _statistics_replay(broken):
-  """Columns are standardised, and a histogram of their signs is released."""
+  """Columns are standardized, and a histogram of their signs is released."""
   normalize = _own_statistics if broken else mechanisms.private_normalization
 
   def fit(x):

@@ -122,3 +122,48 @@ def test_training_step_on_a_gpu():
   own = jax / times['not private']
   assert f'takes {ours["median_ms"]:.2f} ms, {ours["ratio"]:.2f} times' in text
   assert f'takes {jax:.2f} ms there, {own:.2f} times its own' in text
+
+
+def _others_on_the_page():
+  """Cells of the table of AIM-GDP and SWIFT: method, epsilon, told, scores."""
+  text = (ROOT / 'docs/understand/tables.md').read_text('utf-8')
+  table = text[text.index('**AIM-GDP and SWIFT') :].split('\n\n')[1]
+  method = ''
+  for line in table.splitlines()[2:]:
+    cells = [cell.strip() for cell in line.split('|')[1:-1]]
+    method = cells[0] or method
+    yield method, float(cells[1]), cells[2] == 'given', *cells[3:]
+
+
+def test_aim_gdp_and_swift():
+  runs = load('table_defaults')['runs']
+  found = list(_others_on_the_page())
+  assert len(found) > 8
+  for method, epsilon, told, tables, *cells in found:
+    name = {'AIM-GDP': 'aim_gdp', 'SWIFT': 'swift'}[method]
+    alike = [r for r in runs if (r['epsilon'], r['told']) == (epsilon, told)]
+    members = {r['table'] for r in alike if r['method'] == name}
+    members = {table for table in members if '@' not in table}
+    assert int(tables) == len(members)
+    for score, cell in zip(
+      ('auroc', 'average_precision', 'pair_total_variation'), cells
+    ):
+      means = [
+        np.mean(
+          [
+            np.mean(
+              [
+                run[score]
+                for run in alike
+                if (run['method'], run['table']) == (which, table)
+              ]
+            )
+            for table in members
+          ]
+        )
+        for which in ('default', name)
+      ]
+      # Rounded from four digits to three.
+      assert [float(x) for x in cell.split(' / ')] == pytest.approx(
+        means, abs=0.00056
+      )

@@ -64,7 +64,7 @@ def test_hours_are_means_and_the_last_value_is_carried():
 
 
 def test_a_row_is_a_function_of_its_own_records():
-  """Standardisation is public: other rows change nothing."""
+  """Standardization is public: other rows change nothing."""
   rng = np.random.default_rng(0)
   rows = [
     (record, minute, 'Lactate', value)
@@ -114,7 +114,7 @@ def test_tables_of_mimic_extract():
   one = one[('lactate', 'mean')].to_numpy()[:24]
   seen = np.isfinite(one)
   np.testing.assert_array_equal(stays.x[3, :, 1, 1], seen)
-  expected = physionet.standardised(one[seen], 'Lactate')
+  expected = physionet.standardized(one[seen], 'Lactate')
   np.testing.assert_allclose(stays.x[3, seen, 0, 1], expected, rtol=1e-6)
   np.testing.assert_array_equal(
     stays.targets['length_of_stay'], kept['los_icu'] > 3

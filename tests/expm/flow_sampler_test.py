@@ -250,10 +250,7 @@ def test_bad_parameters(kwargs, match):
     {'num_samples': 0},
     {'learning_rate': 0.0},
     {'momentum': 1.0},
-    {'decay': 1.0},
-    {'factor': 0.0},
     {'patience': 0},
-    {'min_learning_rate': -1.0},
   ],
 )
 def test_bad_training(kwargs, small):

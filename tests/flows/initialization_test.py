@@ -64,7 +64,7 @@ def _activations(flow, x):
     2,
   ),
 )
-def test_columns_are_normalised_where_noise_is_small(kind, identity):
+def test_columns_are_normalized_where_noise_is_small(kind, identity):
   flow, x = _flow(identity=identity), _data()
   layers = _initialize(
     flow,

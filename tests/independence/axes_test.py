@@ -359,7 +359,7 @@ APART = {
   ),
   'squared norm': lambda x: tf.reduce_sum(x**2, -1),
   'softmax': tf.nn.log_softmax,
-  'normalised': lambda x: (
+  'normalized': lambda x: (
     (x - tf.reduce_mean(x, 1, keepdims=True))
     / tf.norm(x, axis=-1, keepdims=True)
   ),
@@ -433,7 +433,7 @@ APART = {
 # What has a gradient at its rows.
 SMOOTH = [
   *('itself', 'elementwise', 'linear', 'squared norm', 'softmax', 'cumsum'),
-  *('normalised', 'sort', 'top_k', 'reverse', 'roll', 'columns', 'gather'),
+  *('normalized', 'sort', 'top_k', 'reverse', 'roll', 'columns', 'gather'),
   *('gather by row', 'behind a transpose', 'reshape', 'copies in a row'),
   *('copies one after the other', 'einsum', 'outer products'),
   *('attention within rows', 'determinant', 'triangular solve', 'vectorized'),

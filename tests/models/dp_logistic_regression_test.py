@@ -108,7 +108,7 @@ def test_noise_of_output_perturbation():
   fitted = model('output_perturbation', regularization=3.0).fit(x, y)
   found = draw(fitted, x, y, 25)
   u = signed(x, y)
-  centre = module._minimise(
+  centre = module._minimize(
     u, module._Plan('', math.sqrt(2), regularization=3.0), np.zeros(4)
   )[0]
   wanted = fitted.noise_multiplier_ * math.sqrt(2) / 3
@@ -144,10 +144,10 @@ def test_replay_with_the_same_noise(method):
 
 
 @pytest.mark.parametrize('regularization', [1e-2, 1.0, 100.0])
-def test_minimiser_is_that_of_scikit_learn(regularization):
+def test_minimizer_is_that_of_scikit_learn(regularization):
   x, y = table(500)
   plan = module._Plan('', 1.0, regularization=regularization)
-  theta, distance = module._minimise(
+  theta, distance = module._minimize(
     (2 * y - 1)[:, None] * x, plan, np.zeros(3)
   )
   other = linear_model.LogisticRegression(
@@ -157,7 +157,7 @@ def test_minimiser_is_that_of_scikit_learn(regularization):
   assert distance == 1e-6 / regularization
 
 
-def test_minimiser_that_is_not_certified_is_not_released(monkeypatch):
+def test_minimizer_that_is_not_certified_is_not_released(monkeypatch):
   monkeypatch.setattr(module, '_NEWTON_STEPS', 1)
   x, y = table(500)
   with pytest.raises(RuntimeError, match='nothing is released') as caught:
@@ -174,12 +174,12 @@ def test_statement_is_of_the_fit_and_not_of_parameters_set_since():
   assert str(fitted.privacy_statement()) == before
 
 
-def test_minimiser_from_far_away():
+def test_minimizer_from_far_away():
   """A long linear term, rows that can be separated, and few of them."""
   u = np.array([[1.0, 0.0], [0.6, 0.8]])
   for linear in ([0.0, 0.0], [300.0, -200.0], [-1e4, 1e4]):
     plan = module._Plan('', 1.0, regularization=1e-2)
-    theta, _ = module._minimise(u, plan, np.array(linear))
+    theta, _ = module._minimize(u, plan, np.array(linear))
     slope = -special.expit(-u @ theta) @ u + 1e-2 * theta + linear
     assert np.linalg.norm(slope) < 1e-6
 

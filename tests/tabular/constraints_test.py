@@ -195,7 +195,7 @@ def test_a_chain_of_inequalities_is_repaired_within_the_ranges():
     ([Inequality('sex', 'city')], "'sex', whose values are not counted"),
     (
       [Inequality('net', 'tax'), Inequality('tax', 'net')],
-      'compare net, tax in a circle',
+      'on net, tax form a cycle',
     ),
     ([FixedCombinations(['sex'], [['f']])], 'name two or more'),
     ([FixedCombinations(['sex', 'first'], [])], "'first' of type date"),
@@ -364,7 +364,7 @@ def test_what_is_compared_with_missing_values_alone_stays(in_graph):
     ),
     ({'type': 'fixedCombinations', 'fields': 'sex', 'rows': []}, 'a list'),
     ({'type': 'fixedCombinations', 'fields': ['sex'], 'rows': [1]}, 'a list'),
-    ({'type': 'computed', 'field': 'gross', 'expression': 3}, 'a text'),
+    ({'type': 'computed', 'field': 'gross', 'expression': 3}, 'a string'),
   ],
 )
 def test_a_schema_file_says_what_is_wrong_with_a_constraint(raw, said):

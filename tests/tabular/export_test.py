@@ -345,5 +345,7 @@ def test_every_model(people, model, options, tmp_path):
       rtol=1e-5,
       atol=1e-4,
     )
+    exact = 'computed exactly' in (path / 'model_card.md').read_text()
+    assert exact == (model == 'histogram') == synthesizer.model.exact_density
   else:
     assert 'has no density' in (path / 'model_card.md').read_text()

@@ -331,7 +331,9 @@ def test_no_two_people_become_one(people, one):
   table = pd.DataFrame({PERSON: pd.Series([one, 'other'], dtype=object)})
   assert people.schema.unit_ids(table, 'clip').isna().tolist() == [True, False]
   if isinstance(one, str):
-    with pytest.raises(ValueError, match='a character that is none'):
+    with pytest.raises(
+      ValueError, match='a character that cannot be a part of text'
+    ):
       people.schema.unit_ids(table)
 
 

@@ -133,7 +133,7 @@ def test_sampled_rows_meet_them_and_are_rows_of_the_model(synthesizer):
 
 def test_rare_rows_are_refused(synthesizer):
   # Not resampled, as equal values would be.
-  with pytest.raises(ValueError, match='too rare'):
+  with pytest.raises(ValueError, match='Too few rows'):
     synthesizer.sample(
       100_000,
       seed=0,

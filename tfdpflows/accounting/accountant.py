@@ -29,14 +29,14 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
   `_epsilon_at` and `_delta_at`.
 
   Args:
-    neighboring_relation: One of `neighboring_relations`; under any other, every
+    neighboring_relation: one of `neighboring_relations`; under any other, every
       event is refused.
 
   Attributes:
-    name: The name in the registry.
+    name: the name in the registry.
     guarantee: 'upper_bound' or 'asymptotic'.
-    neighboring_relations: What two neighbouring tables may be.
-    question: The method of a `Mechanism` that it needs: mechanisms without it
+    neighboring_relations: what two neighbouring tables may be.
+    question: the method of a `Mechanism` that it needs: mechanisms without it
       are refused.
 
   #### Formal guarantee
@@ -63,17 +63,17 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     """Adds an event.
 
     Args:
-      event: What was done.
-      count: How often.
+      event: what was done.
+      count: how often.
 
     Returns:
       This accountant.
 
     Raises:
-      dp_accounting.UnsupportedEventError: If a part of the event is not
+      dp_accounting.UnsupportedEventError: if a part of the event is not
         supported; names it, and the accountants that take the whole.
-      TypeError: If it is no event, or the count no whole number.
-      ValueError: If a parameter is outside its range, or the event is too deep
+      TypeError: if it is no event, or the count is not an integer.
+      ValueError: if a parameter is outside its range, or the event is too deep
         or too large (`event_bounds`).
     """
     check_event(event, runs=count, composed=True)
@@ -98,13 +98,13 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     """Returns the smallest epsilon known for a delta.
 
     Args:
-      target_delta: Inside (0, 1).
+      target_delta: inside (0, 1).
 
     Returns:
       Epsilon in nats; infinite if no finite one is known.
 
     Raises:
-      ValueError: If the delta is not inside (0, 1).
+      ValueError: if the delta is not inside (0, 1).
     """
     target_delta = check_delta(target_delta)
     return (
@@ -115,13 +115,13 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     """Returns the smallest delta known for an epsilon.
 
     Args:
-      target_epsilon: Zero or more, in nats.
+      target_epsilon: zero or more, in nats.
 
     Returns:
       Delta, in [0, 1].
 
     Raises:
-      ValueError: If the epsilon is negative or not a number.
+      ValueError: if the epsilon is negative or not a number.
     """
     target_epsilon = check_epsilon(target_epsilon)
     return 1.0 if self._is_non_private() else self._delta_at(target_epsilon)

@@ -11,6 +11,7 @@ __all__ = [
   'PrivacyBudget',
   'check_delta',
   'check_epsilon',
+  'check_time_limit',
 ]
 
 
@@ -22,6 +23,14 @@ def _float(name, number) -> float:
     return math.inf if number > 0 else -math.inf
   except (TypeError, ValueError):
     raise ValueError(f'{name} must be a number, not {number!r}.') from None
+
+
+def check_time_limit(seconds: float) -> float:
+  """Returns seconds as a float; raises `ValueError` below zero."""
+  seconds = float(seconds)
+  if not seconds >= 0:
+    raise ValueError(f'time_limit must be zero or more seconds, not {seconds}.')
+  return seconds
 
 
 def check_delta(delta: float) -> float:
@@ -48,17 +57,16 @@ class PrivacyBudget:
   """The largest (epsilon, delta) of all mechanisms together.
 
   Attributes:
-    epsilon: In nats; finite and above zero.
-    delta: Inside (0, 1).
+    epsilon: in nats; finite and above zero.
+    delta: inside (0, 1).
 
   Raises:
-    ValueError: If either is outside its range.
+    ValueError: if either is outside its range.
 
-  ```python
+  #### Example
+
   >>> PrivacyBudget(epsilon=1.0, delta=1e-5)
   PrivacyBudget(epsilon=1.0, delta=1e-05)
-
-  ```
   """
 
   epsilon: float
@@ -81,10 +89,10 @@ class BudgetExceededError(ValueError):
   Nothing was written, and the mechanism must not run.
 
   Attributes:
-    budget: The `PrivacyBudget`; None if the ledger has none.
-    spent: Epsilon, at the delta of the budget, of all that was charged or
+    budget: the `PrivacyBudget`; None if the ledger has none.
+    spent: epsilon, at the delta of the budget, of all that was charged or
       reserved before; None if it is not known.
-    asked: The same with the refused charge; None if it is not known.
+    asked: the same with the refused charge; None if it is not known.
   """
 
   def __init__(

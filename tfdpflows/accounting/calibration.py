@@ -64,17 +64,17 @@ def calibrate_noise_multiplier(
   """Returns the smallest noise multiplier within a budget.
 
   Args:
-    make_event: The `DpEvent` of all that is still to be done, given the noise
+    make_event: the `DpEvent` of all that is still to be done, given the noise
       multiplier (more noise must not cost more).
-    budget: The `PrivacyBudget` of everything together.
-    spent: The event of what is charged separately, before or after, for example
+    budget: the `PrivacyBudget` of everything together.
+    spent: the event of what is charged separately, before or after, for example
       a `PrivacyLedger.committed_event`; None for nothing.
-    accountant: Name of an accountant.
-    tolerance: The result is at most this much, relatively, above the smallest
+    accountant: name of an accountant.
+    tolerance: the result is at most this much, relatively, above the smallest
       one, and its epsilon at most this much below the budget (unless epsilon
       jumps there).
-    neighboring_relation: What two neighbouring tables are.
-    time_limit: Seconds of processor time after which the search ends with a
+    neighboring_relation: what two neighbouring tables are.
+    time_limit: seconds of processor time after which the search ends with a
       warning and the best value found to be within the budget, whatever the
       tolerance. May be infinite.
 
@@ -83,19 +83,18 @@ def calibrate_noise_multiplier(
     `budget.epsilon`; 1e-3 if that is enough.
 
   Raises:
-    BudgetExceededError: If `spent` alone exceeds the budget, or no noise
+    BudgetExceededError: if `spent` alone exceeds the budget, or no noise
       multiplier up to 1e7 is enough.
-    dp_accounting.UnsupportedEventError: If the accountant does not support an
+    dp_accounting.UnsupportedEventError: if the accountant does not support an
       event.
-    ValueError: If a parameter is outside its range.
+    ValueError: if a parameter is outside its range.
 
-  ```python
+  #### Example
+
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
   >>> sigma = calibrate_noise_multiplier(dp_accounting.GaussianDpEvent, budget)
   >>> round(sigma, 2)  # the exact one is 3.7306...
   3.73
-
-  ```
   """
   return _search(
     make_event,
@@ -124,34 +123,33 @@ def calibrate_steps(
   """Returns the largest number of steps within a budget.
 
   Args:
-    make_event: The `DpEvent` of all that is still to be done, given the number
+    make_event: the `DpEvent` of all that is still to be done, given the number
       of steps (more steps must not cost less).
-    budget, spent, accountant, neighboring_relation, time_limit: As for
+    budget, spent, accountant, neighboring_relation, time_limit: as for
       `calibrate_noise_multiplier`.
-    max_steps: Where the search ends.
+    max_steps: where the search ends.
 
   Returns:
     A number of steps whose epsilon, by the same accountant, is at most
     `budget.epsilon`, while that of one step more is not; or `max_steps`.
 
   Raises:
-    BudgetExceededError: If `spent` alone, or with one step, exceeds the budget.
-    dp_accounting.UnsupportedEventError: If the accountant does not support an
+    BudgetExceededError: if `spent` alone, or with one step, exceeds the budget.
+    dp_accounting.UnsupportedEventError: if the accountant does not support an
       event.
-    ValueError: If a parameter is outside its range.
+    ValueError: if a parameter is outside its range.
 
-  ```python
+  #### Example
+
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
   >>> step = dp_accounting.GaussianDpEvent(50.0)
   >>> calibrate_steps(  # (50 / 3.7306...) ** 2
   ...     lambda n: dp_accounting.SelfComposedDpEvent(step, n), budget)
   179
-
-  ```
   """
   if not 1 <= max_steps < math.inf or max_steps != int(max_steps):
     raise ValueError(
-      f'max_steps must be a whole number, 1 or more, not {max_steps}.'
+      f'max_steps must be an integer, 1 or more, not {max_steps}.'
     )
   return _search(
     make_event,
@@ -180,25 +178,26 @@ def calibrate_sampling_probability(
   """Returns the largest sampling probability within a budget.
 
   Args:
-    make_event: The `DpEvent` of all that is still to be done, given the
+    make_event: the `DpEvent` of all that is still to be done, given the
       probability with which a batch takes a row (a larger one must not cost
       less).
-    budget, spent, accountant, neighboring_relation, time_limit: As for
+    budget, spent, accountant, neighboring_relation, time_limit: as for
       `calibrate_noise_multiplier`.
-    tolerance: The same, below the largest probability.
+    tolerance: the same, below the largest probability.
 
   Returns:
     A probability whose epsilon, by the same accountant, is at most
     `budget.epsilon`; 1.0 if that fits.
 
   Raises:
-    BudgetExceededError: If `spent` alone, or with a probability of 1e-12,
+    BudgetExceededError: if `spent` alone, or with a probability of 1e-12,
       exceeds the budget.
-    dp_accounting.UnsupportedEventError: If the accountant does not support an
+    dp_accounting.UnsupportedEventError: if the accountant does not support an
       event.
-    ValueError: If a parameter is outside its range.
+    ValueError: if a parameter is outside its range.
 
-  ```python
+  #### Example
+
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.8283, delta=1e-5)
   >>> step = dp_accounting.GaussianDpEvent(1.0)
   >>> q = calibrate_sampling_probability(
@@ -206,8 +205,6 @@ def calibrate_sampling_probability(
   ...         dp_accounting.PoissonSampledDpEvent(q, step), 1000), budget)
   >>> round(q, 4)
   0.01
-
-  ```
   """
   return _search(
     make_event,
@@ -234,9 +231,9 @@ def calibrate_epsilon(
   """Returns the smallest epsilon of a budget that admits an event.
 
   Args:
-    event: All that is still to be done.
-    delta: Inside (0, 1).
-    spent, accountant, neighboring_relation: As for
+    event: all that is still to be done.
+    delta: inside (0, 1).
+    spent, accountant, neighboring_relation: as for
       `calibrate_noise_multiplier`.
 
   Returns:
@@ -245,16 +242,15 @@ def calibrate_epsilon(
     zero.
 
   Raises:
-    dp_accounting.UnsupportedEventError: If the accountant does not support an
+    dp_accounting.UnsupportedEventError: if the accountant does not support an
       event.
-    ValueError: If a parameter is outside its range, or no finite epsilon is
+    ValueError: if a parameter is outside its range, or no finite epsilon is
       known.
 
-  ```python
+  #### Example
+
   >>> round(calibrate_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-5), 4)
   4.3772
-
-  ```
   """
   delta = budget_lib.check_delta(delta)
   epsilon = _epsilon([event], spent, delta, accountant, neighboring_relation)
@@ -279,18 +275,17 @@ def epsilon_after(
   """Returns epsilon after numbers of runs, for a curve or a progress bar.
 
   Args:
-    event: One run.
-    counts: Numbers of runs, zero or more, in any order.
-    delta: Inside (0, 1).
-    spent, accountant, neighboring_relation: As for
+    event: one run.
+    counts: numbers of runs, zero or more, in any order.
+    delta: inside (0, 1).
+    spent, accountant, neighboring_relation: as for
       `calibrate_noise_multiplier`.
 
-  ```python
+  #### Example
+
   >>> step = dp_accounting.GaussianDpEvent(10.0)
   >>> [round(x, 3) for x in epsilon_after(step, [0, 1, 4], delta=1e-5)]
   [0.0, 0.341, 0.726]
-
-  ```
   """
   runs = [dp_accounting.SelfComposedDpEvent(event, int(n)) for n in counts]
   return [
@@ -322,11 +317,7 @@ def _search(
   """`last_within` a budget, or an error that begins with `refusal`."""
   if not 0 < tolerance < 1:
     raise ValueError(f'tolerance must lie inside (0, 1), not {tolerance}.')
-  time_limit = float(time_limit)
-  if not time_limit >= 0:
-    raise ValueError(
-      f'time_limit must be zero or more seconds, not {time_limit}.'
-    )
+  time_limit = budget_lib.check_time_limit(time_limit)
   # Of this thread's own work: another process that keeps the machine busy does
   # not change a result.
   end, late = time.thread_time() + time_limit, False
@@ -402,32 +393,31 @@ def last_within(
   """Returns the last point of a range whose epsilon is within a target.
 
   Args:
-    epsilon_of: Epsilon of a point. It should not fall on the way from `first`
+    epsilon_of: epsilon of a point. It should not fall on the way from `first`
       to `last`; where it does, the result is still a point whose epsilon was
       seen to be at most the target. NaN counts as too much.
-    target: The largest epsilon allowed; above 0.
-    first: One end of the range, above 0.
-    last: The other end, above 0; larger or smaller.
-    start: Where to look first, within the range.
-    tolerance: The result is at most this much, relatively, before the first
+    target: the largest epsilon allowed; above 0.
+    first: one end of the range, above 0.
+    last: the other end, above 0; larger or smaller.
+    start: where to look first, within the range.
+    tolerance: the result is at most this much, relatively, before the first
       point above the target, and its epsilon at most this much below it (unless
       epsilon jumps there).
-    whole: Whether only whole numbers are points, and `first < last`; then the
+    whole: whether only whole numbers are points, and `first < last`; then the
       number after the result is above the target, whatever the tolerance.
-    is_over: Called before each epsilon is computed; once it is true, the search
+    is_over: called before each epsilon is computed; once it is true, the search
       ends with the best point that it has, whatever the tolerance, if it has
       one.
 
   Returns:
     The point; `last` itself if it is within the target; None if no point is.
 
-  ```python
+  #### Example
+
   >>> 2.998 < last_within(lambda x: x * x, 9.0, 1e-3, 1e3, start=1.0) <= 3
   True
   >>> last_within(lambda x: x * x, 9.5, 1, 10**9, start=1, whole=True)
   3
-
-  ```
   """
   origin = math.log(first)
   length = abs(math.log(last) - origin)
@@ -509,12 +499,11 @@ def last_within(
 def whole_noise_multiplier(budget: budget_lib.PrivacyBudget) -> float:
   """Returns the noise of the Gaussian mechanism that costs a whole budget.
 
-  ```python
+  #### Example
+
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
   >>> round(whole_noise_multiplier(budget), 2)
   3.73
-
-  ```
   """
   return calibrate_noise_multiplier(
     dp_accounting.GaussianDpEvent,
@@ -537,10 +526,10 @@ def charged_noise_multiplier(
   resumed needs the noise multiplier it was charged for, to the last bit.
 
   Args:
-    make_event: The event of one run, given the noise multiplier.
-    noise_multiplier: What was calibrated now.
-    ledger: The ledger; None for a new one.
-    label: The label of the charge or reservation.
+    make_event: the event of one run, given the noise multiplier.
+    noise_multiplier: what was calibrated now.
+    ledger: the ledger; None for a new one.
+    label: the label of the charge or reservation.
 
   Returns:
     The noise multiplier of the first such charge that differs in nothing else,

@@ -41,13 +41,12 @@ class BasicAccountant(accountant.MechanismAccountant):
   replaced), zCDP ones as in `mechanisms.zero_concentrated`, disjoint shards by
   the one that costs most.
 
-  ```python
+  #### Example
+
   >>> import dp_accounting
   >>> accountant = BasicAccountant()
   >>> accountant.compose(dp_accounting.LaplaceDpEvent(4.0), 8).get_epsilon(1e-5)
   2.000...
-
-  ```
   """
 
   name = 'basic'
@@ -107,14 +106,13 @@ class AdvancedAccountant(BasicAccountant):
   u] exp(-u) over u > 0, is at most exp(-c^2 / (2 S^2)) / (1 + c / S^2), which
   is at most s for both c.
 
-  ```python
+  #### Example
+
   >>> import dp_accounting
   >>> accountant = AdvancedAccountant()
   >>> step = dp_accounting.LaplaceDpEvent(40.0)
   >>> accountant.compose(step, 80).get_epsilon(1e-5)
   1.0...
-
-  ```
   """
 
   name = 'advanced'

@@ -35,29 +35,28 @@ def check_event(
   """Returns an event, or refuses it as too deep or too large.
 
   Args:
-    event: A `DpEvent`.
-    runs: How often it happens.
-    composed: Whether the event may be one that was put together from several
+    event: a `DpEvent`.
+    runs: how often it happens.
+    composed: whether the event may be one that was put together from several
       that were checked before, such as all of a ledger.
 
   Returns:
     `event`.
 
   Raises:
-    TypeError: If it is no `DpEvent`, or the parts of a composition are not in a
+    TypeError: if it is no `DpEvent`, or the parts of a composition are not in a
       list or tuple.
-    ValueError: If it is nested too deep, has too many parts, or counts too many
+    ValueError: if it is nested too deep, has too many parts, or counts too many
       runs.
 
-  ```python
+  #### Example
+
   >>> event = dp_accounting.GaussianDpEvent(1.0)
   >>> _ = check_event(dp_accounting.SelfComposedDpEvent(event, 10**15))
   >>> check_event(dp_accounting.SelfComposedDpEvent(event, 10**16))
   Traceback (most recent call last):
   ...
-  ValueError: A count must be a whole number, ... at most 10^15, not ...
-
-  ```
+  ValueError: A count must be an integer, ... at most 10^15, not ...
   """
   deepest = MAX_DEPTH + (_AROUND if composed else 0)
   most = _MAX_TOTAL if composed else MAX_RUNS
@@ -100,12 +99,12 @@ def _whole(count: Any, most: int) -> int:
     return count
   if not isinstance(count, numbers.Real):
     raise TypeError(
-      f'A count must be a whole number, not a {type(count).__name__}.'
+      f'A count must be an integer, not a {type(count).__name__}.'
     )
   if not 0 <= count <= most or count % 1:
     shown = repr(count) if -most <= count <= most else 'that many'
     raise ValueError(
-      'A count must be a whole number, zero or more and at most '
+      'A count must be an integer, zero or more and at most '
       f'10^{len(str(most)) - 1}, not {"NaN" if count != count else shown}.'
     )
   return int(count)

@@ -77,11 +77,11 @@ def register(
   """Returns a decorator of the function that gives the mechanisms of an event.
 
   Args:
-    cls: The class of the event.
-    describe: The event as a line of text: a function of the event, or a format
+    cls: the class of the event.
+    describe: the event as a line of text: a function of the event, or a format
       string for the event, `{0.epsilon:.6g}`, and for its `{inner}` event.
-    kind: Its name in files; None for the name of the class without 'DpEvent'.
-    independent: See `data_independent`.
+    kind: its name in files; None for the name of the class without 'DpEvent'.
+    independent: see `data_independent`.
 
   Returns:
     A decorator for `mechanisms_of(event, relation)`.
@@ -108,27 +108,26 @@ def decompose(
   """Counts the mechanisms of an event.
 
   Args:
-    event: A `DpEvent`.
-    relation: What two neighbouring tables are. The fields of a `DpEvent` are
+    event: a `DpEvent`.
+    relation: what two neighbouring tables are. The fields of a `DpEvent` are
       relative to the largest norm C of one row's contribution. Adding or
       removing a row moves a sum by C, and so does the null row of
       `REPLACE_SPECIAL` in its place; replacing one moves it by up to 2C, so
       that under `REPLACE_ONE` the noise counts half.
-    count: How often the event happens.
-    totals: Counts to add to; a new dict if None.
+    count: how often the event happens.
+    totals: counts to add to; a new dict if None.
 
   Returns:
     `totals`. Whatever is private for these mechanisms is so for the event.
 
   Raises:
-    RefusedEventError: If a part of `event` is not supported.
-    ValueError: If a parameter is outside its range.
+    RefusedEventError: if a part of `event` is not supported.
+    ValueError: if a parameter is outside its range.
 
-  ```python
+  #### Example
+
   >>> decompose(dp_accounting.GaussianDpEvent(4.0), Relation.REPLACE_ONE)
   {Gaussian(noise_multiplier=2.0, sampling_probability=1.0, row=0): 1}
-
-  ```
   """
   totals = {} if totals is None else totals
   if relation not in RELATIONS:
@@ -140,7 +139,7 @@ def decompose(
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     if event.count != int(event.count) or event.count < 0:
       raise ValueError(
-        f'The count of {event!r} must be a whole number, zero or more.'
+        f'The count of {event!r} must be an integer, zero or more.'
       )
     if event.count > 0:
       decompose(event.event, relation, count * int(event.count), totals)
@@ -171,19 +170,18 @@ def describe_event(event: _Event) -> str:
   """Returns an event as a line of text, for statements and error messages.
 
   Args:
-    event: Any `DpEvent`; the `repr` stands for one that is not registered.
+    event: any `DpEvent`; the `repr` stands for one that is not registered.
 
   Returns:
     One line of text.
 
-  ```python
+  #### Example
+
   >>> print(describe_event(dp_accounting.SelfComposedDpEvent(
   ...     dp_accounting.PoissonSampledDpEvent(
   ...         0.01, dp_accounting.GaussianDpEvent(1.5)), 300)))
   300 x (Gaussian mechanism, noise multiplier 1.5, on a Poisson sample with
   probability 0.01)
-
-  ```
   """
   check_event(event, composed=True)
   rule = _rule(event)
@@ -199,18 +197,17 @@ def data_independent(event: _Event) -> _Event:
   """Replaces costs computed from private votes by data-independent ones.
 
   Args:
-    event: Any `DpEvent`.
+    event: any `DpEvent`.
 
   Returns:
     An event that costs at least as much and does not depend on the table.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting import GNMaxDpEvent
   >>> from tfdpflows.accounting import DataDependentDpEvent
   >>> data_independent(DataDependentDpEvent(GNMaxDpEvent(40.0), log_q=-20.0))
   GNMaxDpEvent(sigma=40.0)
-
-  ```
   """
   check_event(event, composed=True)
   rule = _rule(event)
@@ -237,16 +234,16 @@ def event_number(
   """Returns a field of an event as a float.
 
   Args:
-    event: A `DpEvent`.
-    field: Name of the field.
-    lowest: Smallest value allowed.
-    highest: Largest value allowed; may be infinite.
+    event: a `DpEvent`.
+    field: name of the field.
+    lowest: smallest value allowed.
+    highest: largest value allowed; may be infinite.
 
   Returns:
     The value.
 
   Raises:
-    ValueError: If it is not a finite number in that range.
+    ValueError: if it is not a finite number in that range.
   """
   try:
     value = float(getattr(event, field))

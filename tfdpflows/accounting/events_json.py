@@ -30,21 +30,20 @@ def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """Returns an event as a dict that `json.dumps` takes.
 
   Args:
-    event: A `DpEvent` of one of the known classes.
+    event: a `DpEvent` of one of the known classes.
 
   Returns:
     A dict with the key `kind` and one key for each field.
 
   Raises:
-    TypeError: If the class of `event`, or of an event in it, is not known.
-    ValueError: If a number in it is not finite, as JSON has no such numbers, or
+    TypeError: if the class of `event`, or of an event in it, is not known.
+    ValueError: if a number in it is not finite, as JSON has no such numbers, or
       it is too deep or too large to be read back (`event_bounds`).
 
-  ```python
+  #### Example
+
   >>> event_to_dict(dp_accounting.GaussianDpEvent(2.0))
   {'kind': 'Gaussian', 'noise_multiplier': 2.0}
-
-  ```
   """
   return _to_dict(check_event(event))
 
@@ -70,21 +69,20 @@ def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
   """Returns the event that `event_to_dict` gave a dict for.
 
   Args:
-    data: A dict with the key `kind`.
+    data: a dict with the key `kind`.
 
   Returns:
     The `DpEvent`.
 
   Raises:
-    TypeError: If `data` or a field has another type than it must have.
-    ValueError: If the kind is not known, a field is missing or unknown, or it
+    TypeError: if `data` or a field has another type than it must have.
+    ValueError: if the kind is not known, a field is missing or unknown, or it
       is too deep or too large (`event_bounds`).
 
-  ```python
+  #### Example
+
   >>> event_from_dict({'kind': 'Laplace', 'noise_multiplier': 10.0})
   LaplaceDpEvent(noise_multiplier=10.0)
-
-  ```
   """
   return check_event(_from_dict(data, 1))
 

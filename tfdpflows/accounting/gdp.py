@@ -38,7 +38,8 @@ class GDPAccountant(accountant.MechanismAccountant):
   one with mu^2 = sum 1 / sigma^2 (Dong, Roth and Su 2022, corollary 3.3), and
   epsilon and delta are the smallest ones, from above.
 
-  ```python
+  #### Example
+
   >>> import dp_accounting
   >>> accountant = GDPAccountant()
   >>> step = dp_accounting.PoissonSampledDpEvent(
@@ -47,8 +48,6 @@ class GDPAccountant(accountant.MechanismAccountant):
   1.617...
   >>> accountant.exact
   False
-
-  ```
   """
 
   name = 'gdp'

@@ -18,11 +18,10 @@ _EPS = float(np.finfo(np.float64).eps)
 def log_expm1(x: npt.ArrayLike) -> np.ndarray:
   """Returns log(exp(x) - 1) for x >= 0, minus infinity at zero.
 
-  ```python
+  #### Example
+
   >>> print(log_expm1([1e-20, 1.0, 1e4]).round(4))
   [-4.60517e+01  5.41300e-01  1.00000e+04]
-
-  ```
   """
   x = np.asarray(x, np.float64)
   with np.errstate(divide='ignore'):
@@ -39,16 +38,15 @@ def log_bernoulli(
   itself are about 1e-11, times b / (b - 1) where b is near 1.
 
   Args:
-    exponent: The exponent b, above 1 or below 0.
-    v: Above -1.
+    exponent: the exponent b, above 1 or below 0.
+    v: above -1.
     log_ratio: log(1 + v).
 
-  ```python
+  #### Example
+
   >>> v = np.array([1e-9, 0.5])
   >>> print(np.exp(log_bernoulli(2.0, v, np.log1p(v))))
   [1.0e-18 2.5e-01]
-
-  ```
   """
   b = exponent
   with np.errstate(all='ignore'):
@@ -69,11 +67,10 @@ def exp_upwards(log: npt.ArrayLike) -> np.ndarray:
   Zero only for minus infinity: a probability that is too small for a float is
   not zero.
 
-  ```python
+  #### Example
+
   >>> print(exp_upwards([-np.inf, -1000.0, 0.0]))
   [0.e+000 5.e-324 1.e+000]
-
-  ```
   """
   log = np.asarray(log, np.float64)
   with np.errstate(over='ignore', under='ignore'):

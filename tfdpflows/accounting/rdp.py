@@ -31,11 +31,11 @@ class RDPAccountant(accountant.MechanismAccountant):
   of 'pld'.
 
   Args:
-    neighboring_relation: What two neighbouring tables are.
-    orders: Orders of the divergences, each above 1; None for a good choice.
+    neighboring_relation: what two neighbouring tables are.
+    orders: orders of the divergences, each above 1; None for a good choice.
 
   Raises:
-    ValueError: If an order is not above 1.
+    ValueError: if an order is not above 1.
 
   #### Formal guarantee
   Curves add up under composition (Mironov 2017) and are converted by
@@ -50,15 +50,14 @@ class RDPAccountant(accountant.MechanismAccountant):
   al. 2018; Papernot and Steinke 2022. The curves are in
   `tfdpflows.accounting.mechanisms`.
 
-  ```python
+  #### Example
+
   >>> import dp_accounting
   >>> accountant = RDPAccountant()
   >>> step = dp_accounting.PoissonSampledDpEvent(
   ...     0.01, dp_accounting.GaussianDpEvent(1.0))
   >>> accountant.compose(step, 1000).get_epsilon(1e-5)
   2.10...
-
-  ```
   """
 
   name = 'rdp'
@@ -120,15 +119,14 @@ class RDPAccountant(accountant.MechanismAccountant):
     They state that the best order is the first or the last, so that others
     might give less, and which orders are left out, and why.
 
-    ```python
+    #### Example
+
     >>> import dp_accounting
     >>> accountant = RDPAccountant(orders=[2.0, 3.0])
     >>> event = dp_accounting.GaussianDpEvent(1.0)
     >>> accountant.compose(event).remarks(1e-6)
     ('rdp: the value at delta=1e-06 rests on the largest order 3: other orders
     might give a smaller epsilon.',)
-
-    ```
     """
     target_delta = check_delta(target_delta)
     if self._is_non_private():

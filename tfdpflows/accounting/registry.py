@@ -37,20 +37,21 @@ def register_accountant(
   """Registers an accountant under a name.
 
   Args:
-    name: Lower-case name. Those of this package cannot be given to another
+    name: lower-case name. Those of this package cannot be given to another
       class; one of yours can only be given to the same class, defined anew (as
       a cell of a notebook does).
-    cls: A subclass of `dp_accounting.PrivacyAccountant` with an attribute
+    cls: a subclass of `dp_accounting.PrivacyAccountant` with an attribute
       `name` that is its name, and one `guarantee`, 'upper_bound' or
       'asymptotic', whose constructor takes `neighboring_relation`.
-    aliases: Other names for it.
+    aliases: other names for it.
 
   Raises:
-    TypeError: If `cls` is not a class of accountants.
-    ValueError: If the guarantee is neither of the two, a name is taken, or the
+    TypeError: if `cls` is not a class of accountants.
+    ValueError: if the guarantee is neither of the two, a name is taken, or the
       class calls itself by another name; nothing is registered.
 
-  ```python
+  #### Example
+
   >>> class Coarse(PLDAccountant):
   ...   name = 'coarse'
   ...   def __init__(self, neighboring_relation):
@@ -60,8 +61,6 @@ def register_accountant(
   >>> create_accountant('coarse').guarantee
   'upper_bound'
   >>> _ = _classes.pop('coarse'), _aliases.pop('coarse')
-
-  ```
   """
   if not (
     isinstance(cls, type) and issubclass(cls, dp_accounting.PrivacyAccountant)
@@ -110,11 +109,10 @@ def _is_again(known: type, cls: type) -> bool:
 def accountant_names() -> tuple[str, ...]:
   """Returns the sorted names of all accountants, without aliases.
 
-  ```python
+  #### Example
+
   >>> accountant_names()
   ('advanced', 'basic', 'gdp', 'pld', 'rdp', 'zcdp')
-
-  ```
   """
   return tuple(sorted(_classes))
 
@@ -123,13 +121,12 @@ def resolve_name(name: str) -> str:
   """Returns the name that a name or alias stands for.
 
   Raises:
-    ValueError: If it is unknown; names all and the nearest.
+    ValueError: if it is unknown; names all and the nearest.
 
-  ```python
+  #### Example
+
   >>> resolve_name('prv')
   'pld'
-
-  ```
   """
   if name in _aliases:
     return _aliases[name]
@@ -152,22 +149,21 @@ def create_accountant(
   Args:
     name: 'pld' (alias 'prv'), 'rdp' (aliases 'moments', 'ma'), 'gdp', 'zcdp',
       'advanced' (alias 'strong'), 'basic', or a name that was registered.
-    neighboring_relation: What two neighbouring tables are.
-    **kwargs: For the class, for example `value_discretization_interval`.
+    neighboring_relation: what two neighbouring tables are.
+    **kwargs: for the class, for example `value_discretization_interval`.
 
   Returns:
     A `dp_accounting.PrivacyAccountant` with the attributes `name` and
     `guarantee`.
 
   Raises:
-    ValueError: If the name is unknown.
+    ValueError: if the name is unknown.
 
-  ```python
+  #### Example
+
   >>> accountant = create_accountant('prv')
   >>> accountant.name, accountant.guarantee
   ('pld', 'upper_bound')
-
-  ```
   """
   cls = _classes[resolve_name(name)]
   return cls(neighboring_relation=neighboring_relation, **kwargs)
@@ -183,27 +179,26 @@ def compute_epsilon(
   """Returns epsilon of an event.
 
   Args:
-    event: All that was done. Costs from private votes are taken as they are;
+    event: all that was done. Costs from private votes are taken as they are;
       `data_independent` of it has an epsilon that may be published.
-    delta: Inside (0, 1).
-    accountant: Name of an accountant.
-    neighboring_relation: What two neighbouring tables are.
-    **kwargs: For the accountant.
+    delta: inside (0, 1).
+    accountant: name of an accountant.
+    neighboring_relation: what two neighbouring tables are.
+    **kwargs: for the accountant.
 
   Returns:
     Epsilon in nats; infinite if no finite one is known.
 
   Raises:
-    dp_accounting.UnsupportedEventError: If the accountant does not support the
+    dp_accounting.UnsupportedEventError: if the accountant does not support the
       event; names the part of it, and accountants that do.
-    ValueError: If a parameter is outside its range.
+    ValueError: if a parameter is outside its range.
 
-  ```python
+  #### Example
+
   >>> event = dp_accounting.GaussianDpEvent(1.0)
   >>> round(compute_epsilon(event, 1e-5), 4)
   4.3772
-
-  ```
   """
   made = compose_event(event, accountant, neighboring_relation, **kwargs)
   return float(made.get_epsilon(delta))
@@ -219,13 +214,12 @@ def compose_event(
 
   Args and errors are those of `compute_epsilon`.
 
-  ```python
+  #### Example
+
   >>> compose_event(dp_accounting.UnsupportedDpEvent())
   Traceback (most recent call last):
   ...
   dp_accounting...UnsupportedEventError: ... No accountant does.
-
-  ```
   """
   made = create_accountant(accountant, neighboring_relation, **kwargs)
   return made.compose(event)
@@ -246,9 +240,9 @@ def best_epsilon(
   """Returns the smallest upper bound on epsilon of all accountants.
 
   Args:
-    ledger: A `PrivacyLedger`, for all that it has charged; or a `DpEvent`.
-    delta: Inside (0, 1).
-    neighboring_relation: What two neighbouring tables are, for an event
+    ledger: a `PrivacyLedger`, for all that it has charged; or a `DpEvent`.
+    delta: inside (0, 1).
+    neighboring_relation: what two neighbouring tables are, for an event
       (ADD_OR_REMOVE_ONE if None); a ledger has its own.
 
   Returns:
@@ -256,8 +250,8 @@ def best_epsilon(
     votes are not used.
 
   Raises:
-    dp_accounting.UnsupportedEventError: If no accountant supports all of it.
-    ValueError: If the delta is outside its range, or a relation was given that
+    dp_accounting.UnsupportedEventError: if no accountant supports all of it.
+    ValueError: if the delta is outside its range, or a relation was given that
       is not that of the ledger.
 
   #### Formal guarantee
@@ -265,12 +259,11 @@ def best_epsilon(
   gives a bound that holds, so that the smallest one holds. Which one it is
   depends on the events alone, not on the table.
 
-  ```python
+  #### Example
+
   >>> best = best_epsilon(dp_accounting.LaplaceDpEvent(2.0), delta=1e-6)
   >>> round(best.epsilon, 4)
   0.5
-
-  ```
   """
   event = ledger
   if not isinstance(ledger, dp_accounting.DpEvent):

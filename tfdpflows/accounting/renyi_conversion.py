@@ -22,18 +22,17 @@ def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
   """Returns the epsilon that each order gives for a delta.
 
   Args:
-    orders: Above 1.
-    curve: Divergences at these orders, in nats.
-    delta: Inside (0, 1).
+    orders: above 1.
+    curve: divergences at these orders, in nats.
+    delta: inside (0, 1).
 
   Returns:
     Float64, in nats, zero or more.
 
-  ```python
+  #### Example
+
   >>> print(epsilons(np.array([2.0]), np.array([0.5]), 1e-2).round(3))
   [3.719]
-
-  ```
   """
   reward = (math.log(delta) + np.log(orders)) / (orders - 1)
   found = curve + np.log1p(-1 / orders) - reward
@@ -45,11 +44,10 @@ def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
 def deltas(orders: np.ndarray, curve: np.ndarray, epsilon: float) -> np.ndarray:
   """Returns the delta that each order gives for an epsilon, at most 1.
 
-  ```python
+  #### Example
+
   >>> print(deltas(np.array([2.0]), np.array([0.5]), 3.719).round(3))
   [0.01]
-
-  ```
   """
   with np.errstate(over='ignore', invalid='ignore'):
     logs = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders))

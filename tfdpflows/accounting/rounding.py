@@ -12,17 +12,16 @@ def round_up(value: float, digits: int = 4) -> str:
   """Writes a number with few digits, never below it.
 
   Args:
-    value: A number that is not negative; may be infinite.
-    digits: Significant digits.
+    value: a number that is not negative; may be infinite.
+    digits: significant digits.
 
   Returns:
     Text whose value is at least `value`.
 
-  ```python
+  #### Example
+
   >>> round_up(1.00001), round_up(0.12341), round_up(float('inf'))
   ('1.001', '0.1235', 'infinity')
-
-  ```
   """
   if math.isinf(value):
     return 'infinity'
@@ -36,17 +35,16 @@ def round_up_decimals(value: float, decimals: int = 4) -> str:
   """Writes a number with few digits after the point, never below it.
 
   Args:
-    value: A number.
-    decimals: Digits after the point.
+    value: a number.
+    decimals: digits after the point.
 
   Returns:
     Text whose value is at least `value`.
 
-  ```python
+  #### Example
+
   >>> round_up_decimals(1.00001), round_up_decimals(2.0)
   ('1.0001', '2.0000')
-
-  ```
   """
   if not math.isfinite(value):
     return str(value)
@@ -64,17 +62,16 @@ def round_down(value: float, digits: int = 4) -> str:
   """Writes a number with few digits, never above it.
 
   Args:
-    value: A number that is not negative.
-    digits: Significant digits.
+    value: a number that is not negative.
+    digits: significant digits.
 
   Returns:
     Text whose value is at most `value`.
 
-  ```python
+  #### Example
+
   >>> round_down(0.0123456), round_down(1.0), round_down(1e-9)
   ('0.01234', '1', '1.000E-9')
-
-  ```
   """
   context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
   return str(context.create_decimal_from_float(float(value)))

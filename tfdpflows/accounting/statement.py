@@ -124,36 +124,36 @@ class PrivacyStatement:
   """A privacy claim with all that it rests on; see `privacy_statement`.
 
   Attributes:
-    epsilon: Epsilon of the claim, not rounded; infinite if a release has no
+    epsilon: epsilon of the claim, not rounded; infinite if a release has no
       privacy proof.
-    delta: Delta of the claim.
-    accountant: Name of the accountant of the claim.
-    guarantee: Its guarantee, 'upper_bound' or 'asymptotic'.
-    unit: The unit of privacy.
-    neighboring_relation: Name of the relation.
-    sampling: How batches were drawn.
-    mechanisms: For each, a dict with label, mechanism, event, count, reserved;
+    delta: delta of the claim.
+    accountant: name of the accountant of the claim.
+    guarantee: its guarantee, 'upper_bound' or 'asymptotic'.
+    unit: the unit of privacy.
+    neighboring_relation: name of the relation.
+    sampling: how batches were drawn.
+    mechanisms: for each, a dict with label, mechanism, event, count, reserved;
       at its data-independent cost.
-    epsilons: For each accountant, a dict with accountant, guarantee, epsilon
+    epsilons: for each accountant, a dict with accountant, guarantee, epsilon
       (None if it does not support all events, or knows no finite one),
       is_claim, reason (why it has no epsilon, or None) and remarks on it.
-    budget: Dict with epsilon and delta, or None.
-    num_examples: Number of rows, or of units of several rows; or None.
-    seeded: Whether the random numbers came from a seed that may be known.
-    assumptions: Conditions of the claim.
-    notes: Further remarks.
-    trust_model: Who is trusted with what.
-    hyperparameter_search: Cost of a search over hyper-parameters.
-    epsilon_by_delta: For each of several deltas, a dict with delta and epsilon
+    budget: dict with epsilon and delta, or None.
+    num_examples: number of rows, or of units of several rows; or None.
+    seeded: whether the random numbers came from a seed that may be known.
+    assumptions: conditions of the claim.
+    notes: further remarks.
+    trust_model: who is trusted with what.
+    hyperparameter_search: cost of a search over hyper-parameters.
+    epsilon_by_delta: for each of several deltas, a dict with delta and epsilon
       of the accountant of the claim (None if no finite one is known).
-    sampled: Whether a mechanism is amplified by sampling.
-    epsilon_without_amplification: Epsilon of the claim without amplification by
+    sampled: whether a mechanism is amplified by sampling.
+    epsilon_without_amplification: epsilon of the claim without amplification by
       sampling; None if the accountant does not support that.
-    data_dependent: Dict with accountant, epsilon and warning where costs were
+    data_dependent: dict with accountant, epsilon and warning where costs were
       computed from private votes, else None. It must not be published.
-    privacy_unit: Name of the column whose values are the units of privacy, or
+    privacy_unit: name of the column whose values are the units of privacy, or
       None for rows.
-    no_proof: Dict with releases (how many have no privacy proof), mechanisms (a
+    no_proof: dict with releases (how many have no privacy proof), mechanisms (a
       dict with name, nominal_epsilon and count for each) and proven_epsilon (of
       all others) where there are any, else None. Then the rows of `epsilons`
       and `epsilon_by_delta` have an epsilon of None, and a proven_epsilon.
@@ -416,25 +416,25 @@ def privacy_statement(
   to be reported of a guarantee, and what the statement of TF Privacy does.
 
   Args:
-    ledger: A `PrivacyLedger`.
-    unit: The unit of privacy; that of the ledger if None.
-    num_examples: Number of rows, or of the units of the ledger, if it may be
+    ledger: a `PrivacyLedger`.
+    unit: the unit of privacy; that of the ledger if None.
+    num_examples: number of rows, or of the units of the ledger, if it may be
       published.
-    sampling: How batches were really drawn; what the mechanisms assume if None.
-    notes: Further remarks.
-    delta: Inside (0, 1); that of the budget if None.
-    seeded: Whether random numbers came from a seed that may be known; also
+    sampling: how batches were really drawn; what the mechanisms assume if None.
+    notes: further remarks.
+    delta: inside (0, 1); that of the budget if None.
+    seeded: whether random numbers came from a seed that may be known; also
       taken from the ledger.
-    hyperparameter_search: The search over hyper-parameters, and its cost; what
+    hyperparameter_search: the search over hyper-parameters, and its cost; what
       the mechanisms are charged for if None.
-    data_dependent: Whether to add the epsilon of costs that were computed from
+    data_dependent: whether to add the epsilon of costs that were computed from
       private votes, where there are any. A statement with it is private.
 
   Returns:
     A `PrivacyStatement`; its `str` is the text.
 
   Raises:
-    ValueError: If the delta is missing or outside its range.
+    ValueError: if the delta is missing or outside its range.
 
   #### Formal guarantee
   The claim is the epsilon of the ledger's own accountant for all that is
@@ -445,14 +445,13 @@ def privacy_statement(
   Where the ledger lists a `NoProofDpEvent`, `epsilon` is infinite, and the
   claim states how many releases have no proof before the epsilon of the others.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting import PrivacyBudget, PrivacyLedger
   >>> ledger = PrivacyLedger(budget=PrivacyBudget(epsilon=1.0, delta=1e-5))
   >>> _ = ledger.charge(dp_accounting.GaussianDpEvent(5.0), label='histograms')
   >>> privacy_statement(ledger).claim
   'epsilon <= 0.7256 at delta=1e-05 (pld, upper bound)'
-
-  ```
   """
   if delta is None:
     if ledger.budget is None:

@@ -34,15 +34,14 @@ class ZCDPAccountant(accountant.MechanismAccountant):
   delta first, as such a mechanism is a pure one except with probability delta
   (Kairouz, Oh and Viswanath 2015).
 
-  ```python
+  #### Example
+
   >>> import dp_accounting
   >>> accountant = ZCDPAccountant().compose(dp_accounting.GaussianDpEvent(2.0))
   >>> accountant.rho
   0.12500...
   >>> accountant.get_epsilon(1e-5)
   2.1657...
-
-  ```
   """
 
   name = 'zcdp'

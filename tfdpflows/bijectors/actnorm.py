@@ -55,7 +55,7 @@ class ActNorm(tfb.Bijector):
       )
 
   def normalize(self, mean: npt.ArrayLike, std: npt.ArrayLike) -> None:
-    """Sets shift and scale, so that `inverse` standardises the columns.
+    """Sets shift and scale, so that `inverse` standardizes the columns.
 
     Args:
       mean: `[d]`, public or released by a private mechanism, as `std`.

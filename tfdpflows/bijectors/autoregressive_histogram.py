@@ -150,7 +150,7 @@ class AutoregressiveHistogram(OnePassInverse):
       )
 
   def _weights(self, outputs, bins=slice(None)):
-    """Returns the unnormalised probabilities of bins."""
+    """Returns the unnormalized probabilities of bins."""
     bounded = _MOST * tf.tanh(outputs / _MOST)
     return self._mass[bins] * tf.exp(bounded + self._offset[bins])
 

@@ -33,7 +33,7 @@ class MarginalCDF(tfb.Bijector):
 
   Args:
     edges: one ascending array of k_j + 1 bin edges per column.
-    probabilities: one array of k_j positive numbers per column; normalised to
+    probabilities: one array of k_j positive numbers per column; normalized to
       sum to one.
     dtype: of x and z.
 
@@ -132,7 +132,7 @@ def normal_scores(probabilities: npt.ArrayLike) -> np.ndarray:
   """Returns what a `MarginalCDF` maps the inner edges of a histogram to.
 
   Args:
-    probabilities: k positive numbers, normalised to sum to one.
+    probabilities: k positive numbers, normalized to sum to one.
 
   Returns:
     Ascending numbers, float64 `[k - 1]`.
@@ -149,7 +149,7 @@ def _within_tails(cdf):
 
 
 def _checked(edges, probabilities):
-  """Returns edges and normalised probabilities, in float64."""
+  """Returns edges and normalized probabilities, in float64."""
   if len(edges) != len(probabilities) or not len(edges):
     raise ValueError(
       f'There are edges of {len(edges)} columns and probabilities of '

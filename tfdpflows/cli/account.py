@@ -38,8 +38,8 @@ def _define(options):
   options.section('Accounting')
   options.number(
     'delta',
-    'Probability with which epsilon may not hold, such as 1e-5. By default '
-    'that of the budget of --ledger.',
+    'Delta of the guarantee: the probability with which epsilon may be '
+    'exceeded, such as 1e-5. By default that of the budget of --ledger.',
   )
   options.text(
     'accountant',

@@ -47,8 +47,8 @@ def _define(options):
   options.section('Attack')
   options.number(
     'delta',
-    'Probability with which epsilon may not hold, such as 1e-5. By default '
-    'that of the budget.',
+    'Delta of the guarantee: the probability with which epsilon may be '
+    'exceeded, such as 1e-5. By default that of the budget.',
   )
   options.number(
     'num_runs',

@@ -26,7 +26,8 @@ def _define(options):
   )
   options.number(
     'delta',
-    'Probability with which epsilon may not hold, such as 1e-5.',
+    'Delta of the guarantee: the probability with which epsilon may be '
+    'exceeded, such as 1e-5.',
   )
   options.text(
     'accountant',

@@ -64,8 +64,10 @@ def print_clipped(counts: dict[str, int], num_rows: int, what: str) -> None:
 
 def check_output(path: str, overwrite: bool) -> None:
   """Refuses an `--output` that cannot be written, before any work is done."""
-  if not path or os.path.isdir(path):
-    raise UsageError(f'--output={path} is no file: give the name of one.')
+  if not path:
+    raise UsageError('--output is empty: give the name of a file.')
+  if os.path.isdir(path):
+    raise UsageError(f'--output={path} is a folder: give the name of a file.')
   check_place(path, overwrite)
 
 
@@ -84,10 +86,9 @@ def check_place(path: str, overwrite: bool) -> None:
 
 # What `--input` and its like take, as a part of a sentence.
 ROWS = (
-  'a CSV file (with a header line, in the dialect of the schema; compressed if '
-  'its name ends in .gz) or a .parquet, .arrow, .feather or .tfrecord file; a '
-  'pattern such as "2026-*.csv", or a folder of such files. May be given '
-  'several times.'
+  'a CSV file (with a header line; compressed if its name ends in .gz) or a '
+  '.parquet, .arrow, .feather or .tfrecord file; a pattern such as '
+  '"2026-*.csv", or a folder of such files. May be given several times.'
 )
 
 

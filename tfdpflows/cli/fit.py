@@ -45,8 +45,8 @@ def _define(options):
   )
   options.number(
     'delta',
-    'Probability with which epsilon may not hold. Well below one over the '
-    'number of rows.',
+    'Delta of the guarantee: the probability with which epsilon may be '
+    'exceeded. Well below one over the number of rows.',
     required=True,
   )
   options.switch(
@@ -57,9 +57,10 @@ def _define(options):
   )
   options.number(
     'bounds_epsilon',
-    'Share of epsilon to spend on types, ranges and categories that the schema '
-    'marks "fromData". Without it such a schema is refused. A tenth is enough '
-    'for 20 columns of 20,000 rows; with fewer rows it says what is needed.',
+    'Epsilon to spend, out of --epsilon, on types, ranges and categories that '
+    'the schema marks "fromData", such as 0.1. Without it such a schema is '
+    'refused. 0.1 is enough for 20 columns of 20,000 rows; with fewer rows the '
+    'fit says how many it needs.',
   )
   options.text(
     'privacy_unit',
@@ -70,14 +71,14 @@ def _define(options):
   )
   options.number(
     'max_rows_per_unit',
-    'Largest number of rows of one unit that are used, of others some are '
-    'dropped. Public; needed with a privacy unit.',
+    'Largest number of rows of one unit that are used; of units with more, the '
+    'others are dropped. Public; needed with a privacy unit.',
     whole=True,
   )
   options.number(
     'max_rows_epsilon',
-    'Share of epsilon to spend on choosing a smaller number of rows per unit '
-    'privately.',
+    'Epsilon to spend, out of --epsilon, on choosing a smaller number of rows '
+    'per unit privately.',
   )
   options.choice(
     'unit_weighting',
@@ -130,7 +131,7 @@ def _define(options):
   )
   options.text(
     'model_dir',
-    'Folder to write. Until the model is complete, work stands in '
+    'Folder to write. Until the model is complete, its files are in '
     'MODEL_DIR.partial.',
     metavar='FOLDER',
     required=True,

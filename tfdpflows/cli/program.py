@@ -73,7 +73,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
       if `None`.
 
   Returns:
-    The exit code: 0, 2 for an error that the user can mend (one line on
+    The exit code: 0, 2 for an error that the user can fix (one line on
     stderr), 130 when interrupted.
 
   #### Example

@@ -17,7 +17,7 @@ def _define(options):
   )
   options.text(
     'real',
-    f'Real rows, best ones that the model never saw: {files.ROWS}',
+    f'Real rows, preferably ones that were not used for the fit: {files.ROWS}',
     metavar='FILE',
     repeated=True,
     required=True,

@@ -29,8 +29,8 @@ def _define(options):
   )
   options.text(
     'condition',
-    'What a column is to have in every row: a value, such as sex=f, and '
-    'nothing behind the = where it is to be missing; one of several, such as '
+    'What a column is to have in every row: a value, such as sex=f, or an '
+    'empty value after the = for a missing one; one of several, such as '
     "'city=Bonn|Ulm'; or a range, such as 'age>=65', with >, >=, < or <=. May "
     'be given several times.',
     repeated=True,

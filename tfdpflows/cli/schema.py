@@ -17,10 +17,8 @@ def _define(options):
   options.section('Data')
   options.text(
     'input',
-    'Rows to describe: a CSV file (with a header line; compressed if its name '
-    'ends in .gz) or a .parquet, .arrow, .feather or .tfrecord file; a pattern '
-    'such as "2026-*.csv", or a folder of such files. May be given several '
-    'times. All of them are in memory: of many that are alike give one.',
+    f'Rows to describe: {files.ROWS} All of them are in memory: of many that '
+    'are alike give one.',
     metavar='FILE',
     repeated=True,
     required=True,
@@ -89,8 +87,8 @@ def _define(options):
   options.text(
     'missing_values',
     'What stands for a missing value, such as -99; may be given several times, '
-    'and nothing behind the = is an empty cell. In place of an empty cell, NA, '
-    'NaN and null, which are meant by default.',
+    'and an empty value after the = is an empty cell. In place of an empty '
+    'cell, NA, NaN and null, which are meant by default.',
     repeated=True,
     metavar='TEXT',
   )

@@ -23,10 +23,10 @@ def _define(options):
   files.add_out_of_range(
     options,
     'clip',
-    'What to do with a value that the schema does not allow: score the row as '
-    'if a number were the nearest bound, and what is no number or no category '
-    'missing, and say how many there are (clip); or stop and name its row and '
-    'column (error).',
+    'What to do with a value that the schema does not allow: score the row '
+    'with numbers moved to the nearest bound and other values taken as '
+    'missing, and print how many there are (clip); or stop and name its row '
+    'and column (error).',
   )
   files.add_output(
     options,

@@ -124,8 +124,7 @@ def _wasserstein(real, synthetic, field):
   low, high = field.minimum, field.maximum
   if declared:
     low, high = declared[0], declared[-1]
-  columns = [discretization.numbers(column) for column in (real, synthetic)]
-  columns = [column[np.isfinite(column)] for column in columns]
+  columns = [discretization.finite(column) for column in (real, synthetic)]
   if high <= low or not all(map(len, columns)):
     return 0.0 if high <= low else float('nan')
   from scipy import stats  # noqa: PLC0415 (slow to import)

@@ -35,6 +35,12 @@ def numbers(series: pd.Series) -> np.ndarray:
   )
 
 
+def finite(series: pd.Series) -> np.ndarray:
+  """Returns the finite values of a column, float64."""
+  found = numbers(series)
+  return found[np.isfinite(found)]
+
+
 def numeric(
   schema: TableSchema, *tables: pd.DataFrame
 ) -> tuple[TableSchema, ...]:

@@ -72,8 +72,7 @@ def marginal_figure(real: pd.Series, synthetic: pd.Series, field: Field) -> str:
   )
   if not field.is_numeric or 0 < len(declared) <= _MAX_BARS:
     return _bars(*_category_shares(real, synthetic, field), field.name)
-  columns = [discretization.numbers(column) for column in (real, synthetic)]
-  columns = [column[np.isfinite(column)] for column in columns]
+  columns = [discretization.finite(column) for column in (real, synthetic)]
   return _histogram(*columns, field, label)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
+from tfdpflows._checks import check_nonnegative
 from tfdpflows.mechanisms.releases import as_numbers
 
 if TYPE_CHECKING:
@@ -74,9 +75,8 @@ def dp_distance(
       f'log_p has shape {log_p.shape} and log_q {log_q.shape}; they must be '
       'the same, and not empty.'
     )
-  for name, value in (('lipschitz', lipschitz), ('radius', radius)):
-    if not (value >= 0 and math.isfinite(value)):
-      raise ValueError(f'{name} is {value}; it must be zero or more.')
+  check_nonnegative('lipschitz', lipschitz)
+  check_nonnegative('radius', radius)
   for name, value in (('log_p', log_p), ('log_q', log_q)):
     if np.isnan(value).any() or np.isposinf(value).any():
       raise ValueError(f'{name} has NaN or +inf.')

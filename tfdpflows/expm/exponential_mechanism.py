@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Optional
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows._checks import Fixed, check_integer, check_positive
+from tfdpflows._checks import (
+  Fixed,
+  check_integer,
+  check_nonnegative,
+  check_positive,
+)
 from tfdpflows.accounting import (
   ExponentialMechanismDpEvent,
   PermuteAndFlipDpEvent,
@@ -110,10 +115,7 @@ class ExponentialMechanism(Fixed):
     self.utility = utility
     self.sensitivity = check_positive('sensitivity', sensitivity)
     self.epsilon = check_positive('epsilon', epsilon)
-    for name, value in (('l1', l1), ('l2', l2)):
-      if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f'{name} is {value}; it must be zero or more.')
-    self.l1, self.l2 = float(l1), float(l2)
+    self.l1, self.l2 = check_nonnegative('l1', l1), check_nonnegative('l2', l2)
     least = getattr(utility, 'sensitivity', 0.0)
     if self.sensitivity < least:
       raise ValueError(

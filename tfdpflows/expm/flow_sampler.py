@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows import bijectors, progress
-from tfdpflows._checks import check_fraction, check_integer, check_positive
+from tfdpflows._checks import check_integer, check_positive
 from tfdpflows._keras import tfp
 from tfdpflows.accounting import NoProofDpEvent
 from tfdpflows.mechanisms.releases import as_numbers, charge_release
@@ -29,8 +29,9 @@ _BLOCK = 50
 # A loss is lower if it is by this share of its size.
 _IMPROVED = 1e-4
 _CHECKED = 8
-# Of RMSprop, beside the root of the mean square.
-_EPSILON = 1e-8
+# Of RMSprop: of the mean square, and beside its root.
+_DECAY, _EPSILON = 0.99, 1e-8
+_LEAST_RATE = 1e-5
 _DIVERGED = (
   'The loss is not finite: lower learning_rate or base_scale, or raise the '
   'prior. Nothing was charged. Fit a new sampler.'
@@ -170,10 +171,7 @@ class NoProofFlowSampler:
     batch_size: Optional[int] = None,
     learning_rate: float = 0.01,
     momentum: float = 0.9,
-    decay: float = 0.99,
     patience: int = 200,
-    factor: float = 0.5,
-    min_learning_rate: float = 1e-5,
     show_progress: bool = True,
     jit_compile: bool = False,
   ) -> None:
@@ -189,11 +187,8 @@ class NoProofFlowSampler:
         all rows by default. For a utility with `num_examples` and `estimate`.
       learning_rate: of RMSprop, at first.
       momentum: in [0, 1).
-      decay: of the mean square of gradients, in (0, 1).
       patience: after so many steps without a lower loss, the learning rate is
-        multiplied by `factor`. Losses are averaged over 50 steps.
-      factor: see `patience`, in (0, 1).
-      min_learning_rate: the least one.
+        halved, down to 1e-5. Losses are averaged over 50 steps.
       show_progress: whether to show a bar in a terminal or notebook. It counts
         steps and does not show the loss.
       jit_compile: whether to compile a step with XLA.
@@ -208,9 +203,6 @@ class NoProofFlowSampler:
     num_samples = check_integer('num_samples', num_samples)
     patience = check_integer('patience', patience)
     check_positive('learning_rate', learning_rate)
-    check_positive('min_learning_rate', min_learning_rate)
-    check_fraction('decay', decay)
-    check_fraction('factor', factor)
     if not 0 <= momentum < 1:
       raise ValueError(f'momentum is {momentum}; it must be in [0, 1).')
     utility = self.mechanism.utility
@@ -225,7 +217,7 @@ class NoProofFlowSampler:
       batch_size = None if batch_size >= total else batch_size
     self._fitted = False
     self._check_target()
-    optimizer = _RMSprop(self._variables, learning_rate, momentum, decay)
+    optimizer = _RMSprop(self._variables, learning_rate, momentum)
     generator = self._randomness.tensorflow('base', len(self._losses))
     batches = _batches(
       self._randomness.numpy('rows', len(self._losses)), total, batch_size
@@ -245,8 +237,8 @@ class NoProofFlowSampler:
         waited += count
         if loss < best - _IMPROVED * abs(best) or not math.isfinite(best):
           best, waited = loss, 0
-        elif waited >= patience and rate > min_learning_rate:
-          rate, waited = max(rate * factor, min_learning_rate), 0
+        elif waited >= patience and rate > _LEAST_RATE:
+          rate, waited = max(rate / 2, _LEAST_RATE), 0
           optimizer.learning_rate.assign(rate)
         shown.update(count)
     self._check_target()
@@ -393,9 +385,9 @@ class _RMSprop:
   time of a step.
   """
 
-  def __init__(self, variables, learning_rate, momentum, decay):
+  def __init__(self, variables, learning_rate, momentum):
     self._variables = variables
-    self._momentum, self._decay = momentum, decay
+    self._momentum = momentum
     self._sizes = [variable.shape.num_elements() for variable in variables]
     dtype = variables[0].dtype
     self._square = tf.Variable(tf.zeros([sum(self._sizes)], dtype))
@@ -405,7 +397,7 @@ class _RMSprop:
   def apply(self, gradients):
     flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], 0)
     square = self._square.assign(
-      self._decay * self._square + (1 - self._decay) * tf.square(flat)
+      _DECAY * self._square + (1 - _DECAY) * tf.square(flat)
     )
     mean = self._mean.assign(
       self._momentum * self._mean + flat / (tf.sqrt(square) + _EPSILON)

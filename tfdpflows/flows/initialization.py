@@ -68,7 +68,7 @@ def initialize_privately(
     noise_multiplier: adds Gaussian noise, for this noise multiplier in total.
     num_layers: how many layers, from the data on; all by default.
     later_bound: bound for the layers after the first, whose inputs have been
-      normalised once.
+      normalized once.
     num_examples: the number of rows, taken to be public; that of `x` by
       default.
     randomness: `tfdpflows.randomness.Randomness`; secret by default.

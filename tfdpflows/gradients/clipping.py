@@ -151,7 +151,7 @@ class Flat(Strategy):
 
 
 class Automatic(Strategy):
-  """Normalises each example's whole gradient (Bu et al. 2022, AUTO-S).
+  """Normalizes each example's whole gradient (Bu et al. 2022, AUTO-S).
 
   `sum_i w_i g_i C / (|g_i| + gamma)`. No threshold has to be tuned: C only
   scales the sum, as the learning rate does, and has no effect under an

@@ -241,13 +241,13 @@ class _Scope:
       node = self._nodes[name]
       missing = [
         i.split(':')[0]
-        for i in _inputs(node)
+        for i in shape_arithmetic.data_inputs(node)
         if i.split(':')[0] not in self._values
       ]
       if missing:
         waiting += missing
         continue
-      inputs = [self._known(i) for i in _inputs(node)]
+      inputs = [self._known(i) for i in shape_arithmetic.data_inputs(node)]
       outputs = self._outputs(node, inputs)
       if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
         outputs = [axis_turns.inherited(v, inputs, node.op) for v in outputs]
@@ -494,7 +494,7 @@ class _Scope:
     # the loop of `tf.map_fn` is not known by its gradient's form.
     why = 'lets rows decide for how long a loop goes on for others'
     if asked.kind == SIZED:
-      why = 'changes with the number of turns, which is that of rows'
+      why = 'changes with the number of iterations, which is that of rows'
     other = self._fault(UNKNOWN, node, why)
     start = [
       v if i in fixed else axis_turns.inherited(v, [asked])
@@ -604,10 +604,6 @@ def _input_dtypes(node):
     repeat = node.attr[argument.number_attr].i if argument.number_attr else 1
     found += [dtype] * repeat
   return [tf.as_dtype(d) for d in found]
-
-
-def _inputs(node):
-  return [i for i in node.input if not i.startswith('^')]
 
 
 def _functions_of(node):

@@ -693,7 +693,7 @@ def _normalized(call):
       raise JoinedError(TOGETHER)
     rest = [_of_channels(call, s) for s in call.shapes[1:]]
   elif training or vectors:
-    raise JoinedError('normalises over the batch')
+    raise JoinedError('normalizes over the batch')
   elif grad:
     rest = [_of_channels(call, None) for s in call.shapes[1:]]
   else:

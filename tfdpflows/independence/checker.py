@@ -564,8 +564,8 @@ class Checker:
       place, said = _place_of(error, layers, self._what)
       raise ValueError(
         f'{place} cannot be computed where rows hold {held}{at} (made up: '
-        f'{said}). One such row would end training, and everybody would know '
-        'that it is there. Name the rows that can be used, usable=..., replace '
+        f'{said}). One such row would end training, which reveals that it is '
+        'there. Select the usable rows with usable=..., replace '
         'the values in the model (tf.where, tf.clip_by_value), or use a layer '
         'or loss with a rule (Embedding itself, SparseCategoricalCrossentropy).'
       ) from None

@@ -25,7 +25,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfdpflows._keras import keras
-from tfdpflows.independence import loops, ranges
+from tfdpflows.independence import loops, ranges, shape_arithmetic
 
 
 def _inputs_of(*rows):
@@ -152,7 +152,7 @@ _KEEPS = (
   'recurrent layer must not be stateful).'
 )
 _COUNT = (
-  'Give the loop a number of turns that ends it for every row: '
+  'Bound the number of iterations for every row: '
   'tf.while_loop(..., maximum_iterations=...).'
 )
 _SHAPE = 'works on shapes that rows decide, and fails for some'
@@ -305,7 +305,9 @@ class _Scan:
       waiting.discard(node.name)
       said = {i.split(':')[0] for i in node.input}
       if node.op != 'Assert' or not ours & said:
-        found = self._node(node, [of(i) for i in _inputs(node)], inside)
+        found = self._node(
+          node, [of(i) for i in shape_arithmetic.data_inputs(node)], inside
+        )
         dims = _dims_of(node) or [None]
         found = found if len(found) == len(dims) else found * len(dims)
         flows[node.name] = [f._replace(dims=d) for f, d in zip(found, dims)]
@@ -314,7 +316,9 @@ class _Scan:
     while nodes:
       later = []
       for node in nodes:
-        if any(i.split(':')[0] in waiting for i in _inputs(node)):
+        if any(
+          i.split(':')[0] in waiting for i in shape_arithmetic.data_inputs(node)
+        ):
           later.append(node)
         else:
           visit(node)
@@ -534,10 +538,6 @@ def _variable_dims(handle):
     return None
   shape = tf.TensorShape(data.shape_and_type[0].shape)
   return None if shape.rank is None else tuple(shape.as_list())
-
-
-def _inputs(node):
-  return [i for i in node.input if not i.startswith('^')]
 
 
 def _is_ours(node):

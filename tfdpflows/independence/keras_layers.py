@@ -76,7 +76,7 @@ def refuse_layers(*modules: Any) -> None:
   for layer in layers_of(*modules):
     if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
       raise ValueError(
-        f'The layer {layer.name} normalises over the batch, so that an example '
+        f'The layer {layer.name} normalizes over the batch, so that an example '
         'changes the gradients of all others and clipping each bounds nothing. '
         'Use LayerNormalization or GroupNormalization, or set `trainable = '
         'False` on it, if its statistics come from public data.'

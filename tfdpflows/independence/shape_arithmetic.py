@@ -217,6 +217,11 @@ def _arguments(op):
   return None if definition is None else tuple(definition.output_arg)
 
 
+def data_inputs(node: Any) -> list[str]:
+  """Returns the inputs of a node but those that only order operations."""
+  return [name for name in node.input if not name.startswith('^')]
+
+
 def output_names(node: Any) -> dict[str, int]:
   """Returns for each name of outputs in a function the first one's index."""
   found, index = {}, 0

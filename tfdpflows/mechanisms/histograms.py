@@ -79,7 +79,7 @@ def noise_stds(
   `noise_multiplier * sqrt(sum(w) / w_i)`, so that the squared sensitivities
   in units of the noise add up to `1 / noise_multiplier**2`. The weights follow
   from the public sizes alone: a level of `b` bins gets `b**(1/3)`, halfway
-  between the same noise for every column and `b**(2/3)`, which would minimise
+  between the same noise for every column and `b**(2/3)`, which would minimize
   the summed absolute error of all bins at the cost of the small columns. The
   first `levels` resolve a distribution; each further one, which tells a spike
   from its surroundings, has a quarter of the weight of the one before.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Optional
 
 import dp_accounting
@@ -12,6 +11,7 @@ from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
+  check_bounds,
   row_weights,
 )
 
@@ -82,11 +82,7 @@ def noisy_mean(
   """
   values = as_numbers(values, 'values', ('n',)).astype(np.float64)
   lower, upper = float(lower), float(upper)
-  if not (lower < upper and math.isfinite(upper - lower)):
-    raise ValueError(
-      f'lower is {lower} and upper {upper}; they must be finite, lower below '
-      'upper, and public.'
-    )
+  check_bounds(lower, upper)
   noise_multiplier = check_positive('noise_multiplier', noise_multiplier)
   weights = row_weights(units, len(values))
   if num_examples is None:

@@ -29,7 +29,7 @@ class MomentNoise:
   `event_size` alone. If a component is a Gaussian, errors of the variances `A`
   (its count), `B` (each mean) and `C` (each second moment), in units of its own
   scale, lower the log-likelihood by about `(d + 2) A / 4`, `d B / 2` and
-  `d (d + 1) C / 8` nats per row; the shares minimise that sum for rows of norm
+  `d (d + 1) C / 8` nats per row; the shares minimize that sum for rows of norm
   `sqrt(d)`.
 
   Attributes:

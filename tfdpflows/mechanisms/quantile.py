@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Optional, Union
 
@@ -13,6 +12,7 @@ from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
+  check_bounds,
   differing_rows,
 )
 
@@ -93,11 +93,7 @@ def private_quantile(
   """
   if not 0 <= q <= 1:
     raise ValueError(f'q is {q}; it must be in [0, 1].')
-  if not (lower < upper and math.isfinite(upper - lower)):
-    raise ValueError(
-      f'lower is {lower} and upper {upper}; they must be finite, lower below '
-      'upper, and public.'
-    )
+  check_bounds(lower, upper)
   nan = upper if nan is None else nan
   if not lower <= nan <= upper:
     raise ValueError(f'nan is {nan}; it must be in [{lower}, {upper}].')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -65,6 +66,15 @@ def as_numbers(
     wanted = ', '.join(map(str, shape))
     raise ValueError(f'{name} has shape {x.shape}; it must be [{wanted}].')
   return x
+
+
+def check_bounds(lower: float, upper: float) -> None:
+  """Raises a `ValueError` unless two bounds are finite and in order."""
+  if not (lower < upper and math.isfinite(upper - lower)):
+    raise ValueError(
+      f'lower is {lower} and upper {upper}; they must be finite, lower below '
+      'upper, and public.'
+    )
 
 
 def row_weights(units: Optional[Units], num_rows: int) -> np.ndarray:

@@ -32,6 +32,11 @@ class PrivatelyTrained(keras.Model):
     """
     return self._checker.independence
 
+  def compile(self, *args: Any, **kwargs: Any) -> None:
+    """As in Keras; examples are checked anew."""
+    self._checker.forget()
+    super().compile(*args, **kwargs)
+
   def make_train_function(self, force: bool = False) -> Callable[..., Any]:
     """As in Keras; errors of private steps say nothing of the rows."""
     noise = getattr(self.optimizer, 'noise_source', None)

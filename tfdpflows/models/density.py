@@ -130,10 +130,6 @@ class DensityModel(PrivatelyTrained):
   def metrics(self) -> list[keras.metrics.Metric]:
     return [self._loss]
 
-  def compile(self, *args: Any, **kwargs: Any) -> None:
-    self._checker.forget()
-    super().compile(*args, **kwargs)
-
   def call(self, x: Any) -> tf.Tensor:
     return self._log_prob_of(x)
 

@@ -34,7 +34,7 @@ METHODS = (
   'dp_sgd',
 )
 _NEED_SIZE = METHODS[3:]
-# An approximate minimiser has a gradient of at most this times the largest
+# An approximate minimizer has a gradient of at most this times the largest
 # norm of a row, and what that may tell is hidden by noise of its own, of this
 # many times the noise multiplier.
 _GRADIENT = 1e-6
@@ -70,16 +70,16 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
   (that of scikit-learn with C = 1 / regularization, but that the intercept is
   regularized as the coefficients are). What is public has to be declared: the
   classes, the bound on the norm of a row and, for some methods, the number of
-  rows. Nothing is read off the rows that is not charged: standardise them by
+  rows. Nothing is read off the rows that is not charged: standardize them by
   public statistics, or by private ones that are charged.
 
   #### Methods
 
-  `'objective_perturbation'`, which is 'auto': the minimiser with a random
+  `'objective_perturbation'`, which is 'auto': the minimizer with a random
   linear term b ~ N(0, (z B)^2 I), approximate minima perturbation (Iyengar et
   al. 2019). Mostly the best; needs no number of rows.
 
-  `'output_perturbation'`: the minimiser with Gaussian noise (Chaudhuri,
+  `'output_perturbation'`: the minimizer with Gaussian noise (Chaudhuri,
   Monteleoni and Sarwate 2011).
 
   `'noisy_gradient_descent'`: all rows in every step, see `expm.NoisyDescent`.
@@ -128,18 +128,18 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
   ledger. Below, a row is added or removed; where it is replaced, sensitivities
   are twice as large, which the accountants take into account.
 
-  *Objective perturbation.* The exact minimiser is
+  *Objective perturbation.* The exact minimizer is
   `accounting.ObjectivePerturbationDpEvent(z, B^2 / regularization)`, where the
   proof is. It stands for b, so that what the solver finds is a function of it
   and of the rows. A point whose gradient has the norm g is within g /
-  regularization of the minimiser, as the objective is strongly convex. The
+  regularization of the minimizer, as the objective is strongly convex. The
   computed norm and a bound on its rounding are below g = 1e-6 B. So given the
-  minimiser, two points are within 2 g / regularization, and Gaussian noise of
+  minimizer, two points are within 2 g / regularization, and Gaussian noise of
   30 z times that makes it one more Gaussian mechanism, with noise multiplier 30
   z. Composed.
 
-  *Output perturbation.* At the minimiser for one table, the gradient for the
-  other one has norm B at most, so that the minimisers are within B /
+  *Output perturbation.* At the minimizer for one table, the gradient for the
+  other one has norm B at most, so that the minimizers are within B /
   regularization, and approximate ones, as above, within (B + 2 g) /
   regularization, of each other: a Gaussian mechanism.
 
@@ -242,7 +242,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         or for more rows than `num_examples`. Nothing is charged.
       BudgetExceededError: if the ledger refuses the charge.
       RuntimeError: after the charge, if rounding may have kept the solver from
-        the minimiser: with tens of millions of rows, or a regularization below
+        the minimizer: with tens of millions of rows, or a regularization below
         about 1e-6 `row_norm`^2. Its text is fixed; that it is raised depends on
         the rows, and is outside of the guarantee.
     """
@@ -572,14 +572,14 @@ def _check_finite(x):
 
 def _by_objective_perturbation(u, plan, rng):
   linear = rng.normal(scale=plan.noise_multiplier * plan.norm, size=u.shape[1])
-  theta, distance = _minimise(u, plan, linear)
-  # Two points differ by up to twice the distance from the minimiser.
+  theta, distance = _minimize(u, plan, linear)
+  # Two points differ by up to twice the distance from the minimizer.
   std = _HIDDEN * plan.noise_multiplier * 2 * distance
   return theta + rng.normal(scale=std, size=theta.shape)
 
 
 def _by_output_perturbation(u, plan, rng):
-  theta, distance = _minimise(u, plan, np.zeros(u.shape[1]))
+  theta, distance = _minimize(u, plan, np.zeros(u.shape[1]))
   sensitivity = plan.norm / plan.regularization + 2 * distance
   std = plan.noise_multiplier * sensitivity * _UP
   return theta + rng.normal(scale=std, size=theta.shape)
@@ -617,10 +617,10 @@ def _gradient(u: np.ndarray, theta: np.ndarray) -> np.ndarray:
   return -special.expit(-(u @ theta)) @ u
 
 
-def _minimise(
+def _minimize(
   u: np.ndarray, plan: _Plan, linear: np.ndarray
 ) -> tuple[np.ndarray, float]:
-  """Returns a point near the minimiser, and a public bound on its distance.
+  """Returns a point near the minimizer, and a public bound on its distance.
 
   Newton's method with conjugate gradients, from zero. The bound is on the
   norm of the gradient over the strong convexity, and it is checked.
@@ -667,7 +667,7 @@ def _minimise(
   if not norm + rounding <= largest:
     # Fixed: numbers in it would be computed from the rows, without noise.
     raise RuntimeError(
-      'It could not be certified that the minimiser was found, for rounding, '
+      'It could not be certified that the minimizer was found, for rounding, '
       'and nothing is released. That it could not depends on the rows: do not '
       'publish it. Take fewer rows, or a larger row_norm or regularization.'
     )

@@ -173,7 +173,6 @@ class PrivateModel(PrivatelyTrained):
     if loss is None:
       raise ValueError('PrivateModel needs a loss: compile(optimizer, loss).')
     self._row_losses = RowLosses(loss, loss_weights)
-    self._checker.forget()
     super().compile(
       optimizer=optimizer,
       loss=loss,

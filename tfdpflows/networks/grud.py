@@ -28,7 +28,7 @@ class GRUD(keras.layers.Layer):
       h_t     = (1 - z_t) h' + z_t c_t
 
   The paper decays a missing value to the empirical mean of its variable. Here
-  that is zero: standardise by public constants, or by statistics that the
+  that is zero: standardize by public constants, or by statistics that the
   ledger was charged for. Nothing is read off a batch, and there is no batch
   normalization. The products with the inputs are computed for all steps at
   once, and the recurrence is unrolled; all variables are used through the

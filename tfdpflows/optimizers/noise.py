@@ -68,10 +68,7 @@ class GeneratorNoise:
       step: number of the update in its plan, or `None`.
     """
     name = type(optimizer).__name__
-    self._home.check(
-      f'This {name} was made',
-      'and both would draw the same noise. Make it here.',
-    )
+    self._home.check(f'This {name} was made')
     if step is not None:
       raise ValueError(
         f'{name} has a `step` and no plan: steps are numbered by the '

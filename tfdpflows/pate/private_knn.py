@@ -25,6 +25,7 @@ from tfdpflows.mechanisms.releases import (
 )
 from tfdpflows.pate.aggregators import NO_ANSWER, OneAtATime
 from tfdpflows.randomness import Randomness, drawn_below
+from tfdpflows.sampling.poisson import checked_probability
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -442,9 +443,7 @@ def private_knn_event(
   >>> round(accounting.compute_epsilon(event, 1e-5), 2)
   0.33
   """
-  q = float(sampling_probability)
-  if not 0 < q <= 1:
-    raise ValueError(f'sampling_probability is {q}; it must be in (0, 1].')
+  q = checked_probability(sampling_probability)
   sigma = check_positive('sigma', sigma)
   repeated = dp_accounting.SelfComposedDpEvent
   sampled = lambda event: dp_accounting.PoissonSampledDpEvent(q, event)

@@ -168,14 +168,13 @@ def vote_cost(
   """Computes the cost of given votes and its smooth sensitivity; both private.
 
   Args:
-    votes: int `[queries, num_classes]`; each row sums to `num_teachers`. The
-      queries must not depend on answers.
-    num_teachers: number of teachers.
-    sigma: noise of GNMax.
-    order: of the Renyi divergence, above 1.
-    beta: of the smooth sensitivity, above zero.
-    threshold: of the check of Confident GNMax; no check by default.
-    sigma_threshold: noise of the check.
+    votes: see `release_vote_cost`, as all others.
+    num_teachers: see there.
+    sigma: see there.
+    order: see there.
+    beta: see there.
+    threshold: see there.
+    sigma_threshold: see there.
 
   Raises:
     ValueError: for values out of range.
@@ -231,17 +230,19 @@ def release_vote_cost(
   """Publishes what answers of GNMax or Confident GNMax cost on their votes.
 
   Args:
-    votes: see `vote_cost`, as the next three: of all queries of the answers.
-    num_teachers: see there.
-    sigma: see there.
-    order: see there.
+    votes: int `[queries, num_classes]`, of all queries of the answers; each row
+      sums to `num_teachers`. The queries must not depend on answers.
+    num_teachers: number of teachers.
+    sigma: noise of GNMax.
+    order: of the Renyi divergence, above 1.
     ledger: the `PrivacyLedger`; of the accountant 'rdp', if it has a budget.
-    beta: see there. Public, as all parameters: to choose it by the votes would
-      reveal more. At most `0.4 / order` leaves most of the noise to the votes.
+    beta: of the smooth sensitivity, above zero. Public, as all parameters: to
+      choose it by the votes would reveal more. At most `0.4 / order` leaves
+      most of the noise to the votes.
     sigma_release: standard deviation of the noise over the smooth sensitivity.
     failure: probability that the published cost is too small.
-    threshold: see there.
-    sigma_threshold: see there.
+    threshold: of the check of Confident GNMax; no check by default.
+    sigma_threshold: noise of the check.
     randomness: see `tfdpflows.mechanisms`, as the next two and the errors.
     label: see there.
     resume: see there.

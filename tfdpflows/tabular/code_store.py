@@ -27,7 +27,12 @@ from absl import logging
 from tfdpflows import atomic
 from tfdpflows.sampling import units
 from tfdpflows.stored_rows import StoredRows
-from tfdpflows.tabular import constrained_rows, unit_order, values
+from tfdpflows.tabular import (
+  constrained_rows,
+  unit_order,
+  values,
+  work_directory,
+)
 from tfdpflows.tabular import schema as schemas
 from tfdpflows.tabular.encoding import TableEncoder, encode_column
 from tfdpflows.tabular.schema import TableSchema
@@ -399,15 +404,9 @@ def stored(
   begun = os.path.join(work_dir, ROWS)
   folder = f'{os.path.normpath(work_dir)}.{ROWS}'
   if resume:
-    if not (os.path.isdir(work_dir) or os.path.isdir(folder)):
-      raise FileNotFoundError(
-        f'There is nothing to resume: {work_dir} does not exist.'
-      )
-  elif os.path.lexists(work_dir) and not overwrite:
-    raise FileExistsError(
-      f'{work_dir} holds a fit that was not finished: resume it, or overwrite '
-      'it. What it spent on these rows stays spent.'
-    )
+    work_directory.check_begun(work_dir, folder)
+  elif not overwrite:
+    work_directory.check_new(work_dir)
   lock = lock_folder(folder)
   try:
     found = None

@@ -106,10 +106,10 @@ def sample(
       return Conditional(found, 'exact', float(num_rows))
   if keep is not None:
     raise ValueError(
-      'Rows of the model that meet the conditions are too rare, or one is on '
-      'the value of a continuous column, and such rows are not resampled where '
-      'there are ranges or several values. Ask for fewer rows, or for wider '
-      'ranges.'
+      'Too few rows of the model meet the conditions for rejection sampling '
+      '(none where a continuous column is to have one value), and they cannot '
+      'be resampled by importance where there are ranges or lists of values. '
+      'Ask for fewer rows, or widen the conditions.'
     )
   if not isinstance(distribution, TableDensity):
     raise ValueError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import graphlib
 import itertools
 import operator
 from collections.abc import Sequence
@@ -393,7 +394,7 @@ def from_dict(raw: Any) -> Constraint:
     if not ok:
       raise ValueError(
         f'The {kind.kind} constraint has {key}={given[key]!r}; it needs '
-        f'{"a list" if is_list else "a text"}.'
+        f'{"a list" if is_list else "a string"}.'
       )
   return kind(**given)
 
@@ -469,7 +470,7 @@ class Order:
       lower.
 
   Raises:
-    ValueError: if the columns are compared in a circle.
+    ValueError: if the comparisons form a cycle.
   """
 
   def __init__(self, constraints: Sequence[Constraint]):
@@ -478,20 +479,21 @@ class Order:
       if isinstance(c, Inequality):
         pair = c.low, c.high
         gaps[pair] = max(gaps.get(pair, 0), c.gap)
-    pairs, names = [], {name for pair in gaps for name in pair}
-    while names:
-      first = sorted(
-        name
-        for name in names
-        if not any(high == name and low in names for low, high in gaps)
-      )
-      if not first:
-        raise ValueError(
-          f'The inequalities compare {", ".join(sorted(names))} in a circle; '
-          'remove one.'
-        )
-      pairs += [(*pair, gap) for pair, gap in gaps.items() if pair[0] in first]
-      names -= set(first)
+    sorter = graphlib.TopologicalSorter()
+    for low, high in gaps:
+      sorter.add(high, low)
+    try:
+      sorter.prepare()
+    except graphlib.CycleError as error:
+      raise ValueError(
+        f'The inequalities on {", ".join(sorted(set(error.args[1])))} form a '
+        'cycle; remove one.'
+      ) from None
+    pairs = []
+    while sorter.is_active():
+      ready = sorter.get_ready()
+      pairs += [(*pair, gap) for pair, gap in gaps.items() if pair[0] in ready]
+      sorter.done(*ready)
     self.pairs = pairs
 
   @property

@@ -259,7 +259,7 @@ def encoded_column(
 
 
 def digits(size: float) -> int:
-  """Returns how many digits behind the point float32 has for such a range.
+  """Returns how many digits after the point float32 has for such a range.
 
   >>> digits(99.0), digits(1e6)
   (5, 1)

@@ -43,9 +43,9 @@ class Expression:
   """An arithmetic expression of columns.
 
   It has numbers, names of columns (in backticks if they are no identifiers, as
-  pandas has it), `+ - * / // % **`, brackets, one comparison by `<`, `<=`, `>`
-  or `>=`, `abs` and `floor` of one argument, `min` and `max` of two. Nothing
-  else is run. `x // y` is `floor(x / y)`.
+  pandas has it), `+ - * / // % **`, parentheses, one comparison by `<`, `<=`,
+  `>` or `>=`, `abs` and `floor` of one argument, `min` and `max` of two.
+  Nothing else is run. `x // y` is `floor(x / y)`.
 
   Args:
     text: the expression.
@@ -71,7 +71,7 @@ class Expression:
   def __init__(self, text: str):
     self._text = text
     if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
-      raise self._error('it is no text, or too long')
+      raise self._error('it is not a string, or is too long')
     quoted = []
 
     def name(found):
@@ -104,8 +104,8 @@ class Expression:
     return ValueError(
       f'the expression {self._text!r}, which cannot be used: {problem}. Write '
       'numbers, names of columns (`in backticks` if they are no identifiers), '
-      '+ - * / // % **, brackets, abs, floor, min and max of two, and at most '
-      'one comparison'
+      '+ - * / // % **, parentheses, abs, floor, min and max of two, and at '
+      'most one comparison'
     )
 
   def _check(self, node, names, top=False):

@@ -49,7 +49,7 @@ class Field:
     maximum: largest value.
     enum: the allowed values; needed for strings, implied for booleans.
     required: whether a missing value is an error.
-    decimals: how many digits behind the point a number has: values are rounded
+    decimals: number of digits after the decimal point: values are rounded
       to them, and are multiples of `10**-decimals` within the bounds; -3 is for
       thousands. By default a number has as many as float32 has room for.
     cells: the `CellFormat`, how a file writes the values.

@@ -18,6 +18,7 @@ _SEEDED = (
 
 def limits(
   has_density: bool,
+  exact_density: bool,
   seeded: bool,
   out_of_range: str,
   privacy_unit: str | None = None,
@@ -26,6 +27,7 @@ def limits(
 
   Args:
     has_density: whether it has log-probabilities.
+    exact_density: whether these are computed, and not estimated.
     seeded: whether the fit was seeded.
     out_of_range: how it treats undeclared values, see `TabularSynthesizer`.
     privacy_unit: name of the column of the units, `None` for rows.
@@ -50,10 +52,16 @@ def limits(
     'reproduced.',
   ]
   if has_density:
+    how = (
+      'computed exactly, up to rounding; where the schema has inequalities, '
+      'their normalizing constant is estimated'
+      if exact_density
+      else 'logarithms of unbiased estimates from 16 points per row: lower '
+      'bounds in expectation'
+    )
     found.append(
-      'Log-probabilities of private rows are private: no noise is added. They '
-      'are estimates from 16 points per row, whose logarithm is in expectation '
-      'a lower bound.'
+      'Log-probabilities of private rows are private: no noise is added. '
+      f'They are {how}.'
     )
     rule = {
       'error': 'is an error, which names the column and the row',

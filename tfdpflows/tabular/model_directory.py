@@ -132,22 +132,12 @@ def is_complete(model_dir: atomic.PathLike, ledger: atomic.PathLike) -> bool:
 
 def check_target(model_dir: atomic.PathLike, overwrite: bool) -> None:
   """Raises a `FileExistsError` for a folder that may not be replaced."""
-  if not os.path.lexists(model_dir):
-    return
-  if not overwrite:
-    raise FileExistsError(
-      f'{model_dir} exists: choose another name, or overwrite it.'
-    )
-  if os.path.islink(os.path.normpath(model_dir)):
-    raise FileExistsError(
-      f'{model_dir} is a symbolic link, which is not overwritten: name the '
-      'folder that it points to, or another one.'
-    )
-  if not os.path.exists(os.path.join(model_dir, _MODEL)):
-    raise FileExistsError(
-      f'{model_dir} exists and is not a model of tfdpflows, so it is not '
-      'overwritten: choose another name.'
-    )
+  atomic.check_replaceable(
+    model_dir,
+    overwrite,
+    lambda folder: os.path.exists(os.path.join(folder, _MODEL)),
+    'a model of tfdpflows',
+  )
 
 
 def header(digests: dict[str, str]) -> dict[str, Any]:

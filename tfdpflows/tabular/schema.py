@@ -313,10 +313,7 @@ class TableSchema:
       ValueError: naming the column, the first row and what to do about it.
         Under 'clip' for the columns and the number of rows alone.
     """
-    if out_of_range not in ('error', 'clip'):
-      raise ValueError(
-        f"out_of_range is {out_of_range!r}; it must be 'error' or 'clip'."
-      )
+    check_out_of_range(out_of_range)
     clip = out_of_range == 'clip'
     names = [str(name) for name in values.checked_names(df)]
     self.check_columns(names)
@@ -550,9 +547,9 @@ class TableSchema:
     for bad, problem in (
       (
         ids.isna().to_numpy(),
-        'the identifier is missing, and whose row it is is not known. Fill it '
-        'in, with text or a whole number, or set out_of_range to clip, which '
-        'leaves such rows out.',
+        'the identifier of the privacy unit is missing. Fill it in, with text '
+        'or a whole number, or set out_of_range to clip, which leaves such '
+        'rows out.',
       ),
       (
         values.beyond_floats(column),
@@ -562,9 +559,10 @@ class TableSchema:
       ),
       (
         values.unreadable(ids),
-        'the identifier has a character that is none (NUL, U+FFFD or half of a '
-        'pair), and may be that of others. Correct it, or set out_of_range to '
-        'clip, which leaves such rows out.',
+        'the identifier has a character that cannot be a part of text (NUL, '
+        'U+FFFD or an unpaired surrogate), so that it may equal that of '
+        'others. Correct it, or set out_of_range to clip, which leaves such '
+        'rows out.',
       ),
     ):
       if bad.any():
@@ -645,6 +643,14 @@ def _no_unit(privacy_unit, names):
 def check_schema(schema: Any) -> None:
   """Raises a `TypeError` for what is no `TableSchema`, such as its path."""
   check_type('schema', schema, TableSchema, 'TableSchema.from_json(path)')
+
+
+def check_out_of_range(value: str) -> None:
+  """Raises a `ValueError` for what is neither 'error' nor 'clip'."""
+  if value not in ('error', 'clip'):
+    raise ValueError(
+      f"out_of_range is {value!r}; it must be 'error' or 'clip'."
+    )
 
 
 def check_num_rows(num_rows: int, schema: TableSchema) -> None:

@@ -137,41 +137,28 @@ def written_aside(path: str | os.PathLike, overwrite: bool) -> Iterator[str]:
   """
   target = os.path.abspath(path)
   parent, name = os.path.split(target)
-  if os.path.lexists(target):
-    if not overwrite:
-      raise FileExistsError(
-        f'{path} exists: choose another name, or overwrite it.'
-      )
-    _check_exported(target, path)
+  atomic.check_replaceable(
+    path, overwrite, _is_exported, 'a model that tfdpflows exported'
+  )
+  there = os.listdir(target) if os.path.isdir(target) else []
+  if other := sorted(set(there) - _EXPORTED):
+    raise FileExistsError(
+      f'{path} holds an exported model and {other[0]!r}, which would be lost: '
+      'move that elsewhere, or choose another name.'
+    )
   os.makedirs(parent, exist_ok=True)
   with atomic.folder_aside(parent, name) as aside:
     yield aside
     atomic.publish_folder(aside, target)
 
 
-def _check_exported(target, path):
-  """Raises a `FileExistsError` for what is not an export and nothing else."""
-  if os.path.islink(target):
-    raise FileExistsError(
-      f'{path} is a symbolic link, which is not overwritten: name the folder '
-      'that it points to, or another one.'
-    )
+def _is_exported(folder):
   try:
-    with open(os.path.join(target, CARD), encoding='utf-8') as file:
+    with open(os.path.join(folder, CARD), encoding='utf-8') as file:
       card = json.load(file)
   except (OSError, ValueError):
-    card = None
-  if not isinstance(card, dict) or card.get('format') != model_card.FORMAT:
-    raise FileExistsError(
-      f'{path} exists and is no model that tfdpflows exported, so it is not '
-      'overwritten: choose another name.'
-    )
-  other = sorted(set(os.listdir(target)) - _EXPORTED)
-  if other:
-    raise FileExistsError(
-      f'{path} holds an exported model and {other[0]!r}, which would be lost: '
-      'move that elsewhere, or choose another name.'
-    )
+    return False
+  return isinstance(card, dict) and card.get('format') == model_card.FORMAT
 
 
 def write_card(folder: str, card: dict[str, Any], text: str) -> None:

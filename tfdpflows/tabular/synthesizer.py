@@ -35,7 +35,11 @@ from tfdpflows.tabular import (
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 from tfdpflows.tabular.row_filter import is_filter, row_filter
-from tfdpflows.tabular.schema import TableSchema, check_schema
+from tfdpflows.tabular.schema import (
+  TableSchema,
+  check_out_of_range,
+  check_schema,
+)
 from tfdpflows.tabular.sources import Source
 
 # A share of values at an end of a range that is warned of, under 'clip'.
@@ -155,10 +159,7 @@ class TabularSynthesizer:
     self.accountant = accountant
     self.allow_large_delta = allow_large_delta
     accounting.create_accountant(accountant)  # Refuses a name that is none.
-    if out_of_range not in ('error', 'clip'):
-      raise ValueError(
-        f"out_of_range is {out_of_range!r}; it must be 'error' or 'clip'."
-      )
+    check_out_of_range(out_of_range)
     self.out_of_range = out_of_range
     if bounds_epsilon is not None and not 0 < bounds_epsilon < epsilon:
       raise ValueError(
@@ -741,10 +742,12 @@ class TabularSynthesizer:
     """Returns the log-density of rows, in nats, float32 `[n]`.
 
     Categories, integers and missing values count with their probability, other
-    numbers with their density in the units of the column. Probabilities are
-    estimated without bias from 16 points per row, the same for each call; their
-    logarithm is, in expectation, a lower bound. The result for private rows is
-    not private.
+    numbers with their density in the units of the column. By 'histogram', the
+    default model, that is exact; by 'spline' and 'hflow' a probability is an
+    unbiased estimate from 16 points per row, the same for each call, so that
+    its logarithm is a lower bound in expectation. Where the schema has
+    inequalities, the normalizing constant is estimated from 131,072 rows. The
+    result for private rows is not private.
 
     Args:
       df: `DataFrame` with the columns of the schema.
@@ -948,6 +951,7 @@ class TabularSynthesizer:
       metrics=metrics,
       limits=model_card.limits(
         self.model.has_density,
+        self.model.exact_density,
         self.seed is not None,
         self.out_of_range,
         self.schema.privacy_unit,

@@ -144,7 +144,7 @@ class TimeScale:
     return micros // self._size
 
   def count(self, value: Any) -> int | None:
-    """Returns the whole units of a value, `None` for what is none."""
+    """Returns the whole units of a value, `None` if it is none of the type."""
     micros = self._micros(value)
     return None if micros is None else self.floor(micros)
 
@@ -352,7 +352,7 @@ class TimeScale:
 
 
 def _micros_of(part):
-  """The microseconds of digits behind the point; further ones are cut off."""
+  """The microseconds of digits after the point; further ones are cut off."""
   return int((part or '').ljust(6, '0')[:6])
 
 

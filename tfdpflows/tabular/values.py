@@ -24,7 +24,7 @@ _CODE = re.compile(r'^[+-]?0\d')
 _NO_UNIT = re.compile(r'(?:[^\W\d_].*){5}|(?<![^\W\d_])[^\W\d_]\d', re.DOTALL)
 # Whole numbers as floats are written.
 _WHOLE = re.compile(r'^([+-]?\d+)\.0*$')
-# More digits behind the point come from arithmetic.
+# More digits after the decimal point come from arithmetic.
 _MOST_DECIMALS = 6
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
@@ -295,7 +295,7 @@ def _time_fix(scale):
 
 
 def decimals(numbers: pd.Series) -> int | None:
-  """Returns the most digits behind the point; `None` where they are noise.
+  """Returns the most digits after the point; `None` where they are noise.
 
   >>> decimals(pd.Series([170.2, 3.0])), decimals(pd.Series([1 / 3]))
   (1, None)

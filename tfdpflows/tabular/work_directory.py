@@ -47,6 +47,23 @@ NO_RESUMING_A_SEARCH = (
 )
 
 
+def check_new(path: str | os.PathLike) -> None:
+  """Raises a `FileExistsError` if a fit was begun there."""
+  if os.path.lexists(path):
+    raise FileExistsError(
+      f'{path} holds a fit that was not finished: resume it, or overwrite it. '
+      'What it spent on these rows stays spent.'
+    )
+
+
+def check_begun(path: str | os.PathLike, *others: str | os.PathLike) -> None:
+  """Raises a `FileNotFoundError` if neither `path` nor others are folders."""
+  if not any(map(os.path.isdir, (path, *others))):
+    raise FileNotFoundError(
+      f'There is nothing to resume: {path} does not exist.'
+    )
+
+
 class WorkDirectory:
   """Randomness, ledger and checkpoints of one fit, in a folder or in memory.
 
@@ -149,11 +166,7 @@ class WorkDirectory:
   def _create(
     self, path, settings, table, seed, budget, accountant, privacy_unit
   ):
-    if os.path.lexists(path):
-      raise FileExistsError(
-        f'{path} holds a fit that was not finished: resume it, or overwrite '
-        'it. What it spent on these rows stays spent.'
-      )
+    check_new(path)
     self.randomness = Randomness(seed)
     parent, name = os.path.split(os.path.abspath(path))
     with atomic.folder_aside(parent, name) as aside:
@@ -213,10 +226,7 @@ class WorkDirectory:
       )
 
   def _check(self, path, settings, table, seed):
-    if not os.path.isdir(path):
-      raise FileNotFoundError(
-        f'There is nothing to resume: {path} does not exist.'
-      )
+    check_begun(path)
     found = _read(path, _SETTINGS, _parse)
     if found['library_version'] != __version__:
       raise ValueError(

@@ -2,12 +2,12 @@
 
 What a training makes of its gradients depends on their sums over many steps.
 Noise of which later steps take back a part is smaller in these sums than
-independent noise of the same privacy. With independent noise z and a lower
-triangular Toeplitz matrix C the noise of all steps is C^-1 z. Added to the sums
-x of the steps that is as private as C x + z, of which it is C^-1 times: a
-matrix mechanism (Denisov, McMahan, Rush, Smith and Thakurta 2022). Sampling
-amplifies it where C has no more bands than there are parts of the rows that
-take turns: `accounting.CyclicPoissonSampledDpEvent` has the proof.
+independent noise at the same epsilon and delta. With independent noise z and a
+lower triangular Toeplitz matrix C the noise of all steps is C^-1 z. Added to
+the sums x of the steps that is as private as C x + z, of which it is C^-1
+times: a matrix mechanism (Denisov, McMahan, Rush, Smith and Thakurta 2022).
+Sampling amplifies it where C has no more bands than there are parts of the rows
+that take turns: `accounting.CyclicPoissonSampledDpEvent` has the proof.
 """
 
 from __future__ import annotations

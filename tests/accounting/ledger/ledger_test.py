@@ -107,7 +107,7 @@ def test_ensure_writes_ahead_in_blocks(budget, path):
     assert steps.charged == 95
     steps.release()
   assert ledger.entries[0].count == ledger.entries[0].reserved == 95
-  with pytest.raises(ValueError, match='whole number'):
+  with pytest.raises(ValueError, match='an integer'):
     steps.ensure(1.5)
   with pytest.raises(ValueError, match='block'):
     steps.ensure(1, block=0)
@@ -279,10 +279,10 @@ def test_bad_counts(budget, path, count):
     lambda: ledger.charge(GAUSSIAN, count, label='x'),
     lambda: ledger.reserve(GAUSSIAN, count, 'x'),
   ):
-    with pytest.raises(ValueError, match="The count of 'x' must be a whole"):
+    with pytest.raises(ValueError, match="The count of 'x' must be an integer"):
       charge()
   if count not in (0, True, '2', None):
-    with pytest.raises(ValueError, match='total must be a whole number'):
+    with pytest.raises(ValueError, match='total must be an integer'):
       steps.ensure(count)
   assert path.read_bytes() == before
 

@@ -180,7 +180,7 @@ def rescaled(sigma, beta, shift):
 
 
 def perturbed(sigma, regularization, replaced=False):
-  """Minimisers of logistic losses of rows in [-1, 1], on the line.
+  """Minimizers of logistic losses of rows in [-1, 1], on the line.
 
   They fall with the linear term, whose value at a point is one less derivative.
   """

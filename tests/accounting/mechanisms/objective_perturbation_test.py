@@ -21,7 +21,7 @@ EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0)
 
 
 def density(theta, rows, regularization, sigma):
-  """Log density of the minimiser at points `[n, 2]`."""
+  """Log density of the minimizer at points `[n, 2]`."""
   rows = np.array(rows, np.float64).reshape(-1, 2)
   share = special.expit(-theta @ rows.T)
   slope = regularization * theta - share @ rows
@@ -32,7 +32,7 @@ def density(theta, rows, regularization, sigma):
 
 
 def profiles(upper, lower, regularization, sigma):
-  """Delta at each of `EPSILONS`, by a sum over a grid of minimisers."""
+  """Delta at each of `EPSILONS`, by a sum over a grid of minimizers."""
   reach = (8 * sigma + len(upper) + len(lower)) / regularization
   axis = np.linspace(-reach, reach, 401)
   theta = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
@@ -103,7 +103,7 @@ def test_is_reached_by_one_row_among_many():
     slope = regularization * theta
     for row in rows:
       slope = slope - row * special.expit(-row * theta)
-    # Many other rows draw the minimiser to where this one is not fitted.
+    # Many other rows draw the minimizer to where this one is not fitted.
     slopes.append(slope + 30.0)
   lower, upper = (np.diff(special.ndtr(x / sigma)) for x in slopes)
   exact = np.sum(np.maximum(upper - math.exp(epsilon) * lower, 0))

@@ -31,22 +31,22 @@ class Entry:
 
   Attributes:
     kind: 'charge' or 'reserve'.
-    label: What it was for.
-    event: The `DpEvent` of one run.
-    public_event: The same at its data-independent cost.
-    key, public_key: These events as text, equal for equal events.
-    limit: How many runs it is for.
-    charged: How many runs are charged.
-    released: Whether the rest of a reservation was released.
-    randomness_id: Its `randomness_id`, or ''.
-    origin: Its label in the ledger that it was merged from, or None.
+    label: what it was for.
+    event: the `DpEvent` of one run.
+    public_event: the same at its data-independent cost.
+    key, public_key: these events as text, equal for equal events.
+    limit: how many runs it is for.
+    charged: how many runs are charged.
+    released: whether the rest of a reservation was released.
+    randomness_id: its `randomness_id`, or ''.
+    origin: its label in the ledger that it was merged from, or None.
   """
 
   def __init__(self, record: dict[str, Any]):
     self.kind = record['kind']
     self.label = record['label']
     if not isinstance(self.label, str):
-      raise TypeError(f'the label {reprlib.repr(self.label)} is no text')
+      raise TypeError(f'the label {reprlib.repr(self.label)} is not a string')
     self.event = events_json.event_from_dict(record['event'])
     self.public_event = events_lib.data_independent(self.event)
     self.key = _as_text(record['event'])
@@ -57,7 +57,7 @@ class Entry:
     self.origin: Optional[str] = record.get('origin')
     if not (_is_whole(self.limit) and 1 <= self.limit <= MAX_RUNS):
       raise ValueError(
-        f'the count {reprlib.repr(self.limit)} is not a whole number above 0 '
+        f'the count {reprlib.repr(self.limit)} is not an integer above 0 '
         'and at most 10^15'
       )
     self.charged = self.limit if self.kind == 'charge' else 0
@@ -73,19 +73,18 @@ class LedgerState:
   assignment; all else is derived from them, anew if that was interrupted.
 
   Attributes:
-    entries: All entries, in the order of their first record.
-    seeded: Whether a charge was for random numbers from a known seed.
+    entries: all entries, in the order of their first record.
+    seeded: whether a charge was for random numbers from a known seed.
     merged: `into` and `sources` of the merge that ended the ledger, or None.
 
-  ```python
+  #### Example
+
   >>> state = LedgerState()
   >>> event = {'kind': 'Gaussian', 'noise_multiplier': 2.0}
   >>> state.apply({'kind': 'reserve', 'label': 'a', 'event': event, 'count': 9})
   >>> state.apply({'kind': 'advance', 'label': 'a', 'total': 4})
   >>> state.charged().events
   [SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=4)]
-
-  ```
   """
 
   def __init__(self):
@@ -126,14 +125,14 @@ class LedgerState:
     """Checks a record, before it is written.
 
     Args:
-      record: With the key `kind`, and those of its kind.
+      record: with the key `kind`, and those of its kind.
 
     Returns:
       A function that adds it, and raises nothing; to be called before any other
       record is prepared.
 
     Raises:
-      KeyError, TypeError, ValueError: If it is not valid after the others.
+      KeyError, TypeError, ValueError: if it is not valid after the others.
     """
     if self.merged is not None:
       raise ValueError('something was added after the merge')
@@ -192,13 +191,13 @@ class _Sums:
   """Derived from the entries of a state.
 
   Attributes:
-    reserved: The reservations by their label.
-    open: Those that may be charged more, by their label.
-    labels: The labels of all entries.
-    randomness_names: The names of the random numbers of all plain charges.
-    merged_reservations: Of those merged in, the labels that they had before and
+    reserved: the reservations by their label.
+    open: those that may be charged more, by their label.
+    labels: the labels of all entries.
+    randomness_names: the names of the random numbers of all plain charges.
+    merged_reservations: of those merged in, the labels that they had before and
       the names of their random numbers.
-    events, public_events: For each key, an event and how often it is charged.
+    events, public_events: for each key, an event and how often it is charged.
       Equal events are counted together, so that the composed event stays short
       however long the file.
   """
@@ -263,7 +262,7 @@ class ResumableEntries:
       The entry; None if there is none.
 
     Raises:
-      LedgerError: If there is one under its label for something else.
+      LedgerError: if there is one under its label for something else.
     """
     wanted = Entry(record)
     label, same = wanted.label, self._by_label.get(wanted.label, [])
@@ -315,14 +314,13 @@ def randomness_id(name: str, facts: dict[str, Any]) -> str:
   is the same; `facts` holds what of it is known.
 
   Args:
-    name: Identifies the random numbers, without revealing them; no spaces.
-    facts: What they are used for, JSON-able and public.
+    name: identifies the random numbers, without revealing them; no spaces.
+    facts: what they are used for, JSON-able and public.
 
-  ```python
+  #### Example
+
   >>> randomness_id('5f1e', {'clip': 2.0})
   '5f1e {"clip": 2.0}'
-
-  ```
   """
   return f'{name} {json.dumps(facts, sort_keys=True)}'
 

@@ -69,9 +69,9 @@ class LedgerFile:
   """An open ledger file; use `create` or `open`.
 
   Attributes:
-    path: Where it is, from the root.
-    records: The records that were read on opening, the header first.
-    notes: What was repaired on opening, in words.
+    path: where it is, from the root.
+    records: the records that were read on opening, the header first.
+    notes: what was repaired on opening, in words.
   """
 
   def __init__(self, path: atomic.PathLike, handle: io.FileIO, read_only: bool):
@@ -114,13 +114,13 @@ class LedgerFile:
     """Creates a file, locked, that appears whole or not at all.
 
     Args:
-      path: Must not exist.
+      path: must not exist.
       header: JSON-able fields of the first line.
       records: JSON-able fields of the lines that follow.
-      before: Called when all is on disk, before the file gets its name.
+      before: called when all is on disk, before the file gets its name.
 
     Raises:
-      LedgerError: If the path exists or cannot be written.
+      LedgerError: if the path exists or cannot be written.
     """
     path = pathlib.Path(path)
     try:
@@ -160,11 +160,11 @@ class LedgerFile:
     whole and else removed, since its charge never returned; `notes` reports it.
 
     Args:
-      path: Must exist.
-      read_only: Whether to neither lock, repair nor append.
+      path: must exist.
+      read_only: whether to neither lock, repair nor append.
 
     Raises:
-      LedgerError: If the file is missing, locked, or wrong anywhere; names the
+      LedgerError: if the file is missing, locked, or wrong anywhere; names the
         line and the cause.
     """
     try:
@@ -203,11 +203,11 @@ class LedgerFile:
 
     Args:
       record: JSON-able fields.
-      then: Called when it is, to apply it in memory. After an interrupt before
+      then: called when it is, to apply it in memory. After an interrupt before
         its end, nothing is appended any more.
 
     Raises:
-      LedgerError: If it could not be written; then it does not count and what
+      LedgerError: if it could not be written; then it does not count and what
         it is for must not be done.
     """
     self.check_writable()

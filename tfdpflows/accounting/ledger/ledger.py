@@ -49,10 +49,10 @@ class LedgerEntry:
   """One mechanism of a ledger.
 
   Attributes:
-    label: What it was for.
-    event: The `DpEvent` of one run.
-    count: How many runs are charged.
-    reserved: How many runs may be charged in all; `count` for plain charges and
+    label: what it was for.
+    event: the `DpEvent` of one run.
+    count: how many runs are charged.
+    reserved: how many runs may be charged in all; `count` for plain charges and
       released reservations.
   """
 
@@ -66,21 +66,21 @@ class PrivacyLedger:
   """Records every mechanism run on one table, and enforces a budget.
 
   Args:
-    path: A file that does not exist yet; None for a ledger in memory.
-    budget: A `PrivacyBudget`; None for no limit.
-    accountant: Name of the accountant that enforces the budget.
-    neighboring_relation: What two neighbouring tables are.
+    path: a file that does not exist yet; None for a ledger in memory.
+    budget: a `PrivacyBudget`; None for no limit.
+    accountant: name of the accountant that enforces the budget.
+    neighboring_relation: what two neighbouring tables are.
     metadata: JSON-able dict that is kept in the first line of the file.
-    allow_no_proof: Whether a ledger with a budget takes a `NoProofDpEvent`,
+    allow_no_proof: whether a ledger with a budget takes a `NoProofDpEvent`,
       which the budget does not limit; one without a budget always does. Kept in
       the first line of the file.
-    privacy_unit: Name of the column whose values are the units of privacy, such
+    privacy_unit: name of the column whose values are the units of privacy, such
       as 'person_id', where neighbours differ by a unit with all its rows; None
       for rows. Kept in the first line of the file.
 
   Raises:
-    LedgerError: If the file exists or cannot be written.
-    ValueError: If the accountant is unknown or the relation not supported.
+    LedgerError: if the file exists or cannot be written.
+    ValueError: if the accountant is unknown or the relation not supported.
 
   #### Formal guarantee
   If each mechanism runs only after its charge has returned, then at every
@@ -97,7 +97,8 @@ class PrivacyLedger:
   infinite, `remaining` is zero, and the budget bounds the epsilon of all other
   releases alone; `privacy_statement` lists both.
 
-  ```python
+  #### Example
+
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
   >>> ledger = PrivacyLedger(budget=budget)
   >>> ledger.charge(dp_accounting.GaussianDpEvent(5.0), label='histograms')
@@ -108,8 +109,6 @@ class PrivacyLedger:
   Traceback (most recent call last):
   ...
   tfdpflows.accounting.budget.BudgetExceededError: 'one too many' ...
-
-  ```
   """
 
   def __init__(
@@ -152,14 +151,14 @@ class PrivacyLedger:
     """Opens a ledger file, verifies every line, and continues it.
 
     Args:
-      path: The file.
-      budget: If given, must equal the budget in the file, which never changes;
+      path: the file.
+      budget: if given, must equal the budget in the file, which never changes;
         `merge_ledgers` makes a new ledger with a new budget.
-      read_only: Whether to open it without a lock and refuse to charge, to read
+      read_only: whether to open it without a lock and refuse to charge, to read
         what was spent while another process writes.
 
     Raises:
-      LedgerError: If the file is missing, in use, of another format version, or
+      LedgerError: if the file is missing, in use, of another format version, or
         damaged; names the line and the cause.
     """
     ledger = cls._read(path, read_only)
@@ -238,34 +237,34 @@ class PrivacyLedger:
     """Charges a mechanism that is about to run.
 
     Args:
-      event: The `DpEvent` of one run.
-      count: How many runs.
-      label: What it is for; a description of the event if None.
-      resume: Whether a charge with this label that an earlier process wrote to
+      event: the `DpEvent` of one run.
+      count: how many runs.
+      label: what it is for; a description of the event if None.
+      resume: whether a charge with this label that an earlier process wrote to
         the same file counts as this one. That is sound where the interrupted
         run published nothing, or where this one repeats it with the same random
         numbers. Of the charges that were merged in, only those with a
         `randomness_id` count.
-      randomness_id: Identifies the random numbers, without revealing them, and
+      randomness_id: identifies the random numbers, without revealing them, and
         their use (`ledger.randomness_id`). A charge for other ones is not
         resumed, and the same random numbers are charged only once.
-      seeded: Whether the random numbers come from a seed that may be known;
+      seeded: whether the random numbers come from a seed that may be known;
         privacy statements then report it.
-      privacy_unit: Name of the units that the mechanism protects, `None` for
+      privacy_unit: name of the units that the mechanism protects, `None` for
         rows.
 
     Returns:
       True if it was charged now, False if it had been charged before.
 
     Raises:
-      BudgetExceededError: If it would exceed the budget, or has no privacy
+      BudgetExceededError: if it would exceed the budget, or has no privacy
         proof and the ledger does not allow that; nothing is written.
-      dp_accounting.UnsupportedEventError: If the accountant does not support
+      dp_accounting.UnsupportedEventError: if the accountant does not support
         the event; nothing is written.
-      LedgerError: If it cannot be written, if `resume` finds another event,
+      LedgerError: if it cannot be written, if `resume` finds another event,
         count or `randomness_id` under the label, or if its random numbers were
         charged before and it does not resume.
-      ValueError: If a parameter is outside its range, or the ledger has another
+      ValueError: if a parameter is outside its range, or the ledger has another
         privacy unit.
     """
     self._check_usable()
@@ -304,29 +303,29 @@ class PrivacyLedger:
     """Checks the budget for many runs at once, to be charged as they happen.
 
     Args:
-      event: The `DpEvent` of one run.
-      count: How many runs at most.
-      label: What it is for; unique in the ledger.
-      resume: Whether to continue the reservation that an earlier process made
+      event: the `DpEvent` of one run.
+      count: how many runs at most.
+      label: what it is for; unique in the ledger.
+      resume: whether to continue the reservation that an earlier process made
         under this label in the same file. That is sound only where its runs are
         repeated with the same random numbers. A reservation that was merged in
         is found by the label it had before.
-      randomness_id: As for `charge`. A name without facts resumes any use of
+      randomness_id: as for `charge`. A name without facts resumes any use of
         those random numbers, and must continue after all that was charged.
-      privacy_unit: As for `charge`.
+      privacy_unit: as for `charge`.
 
     Returns:
       A `Reservation`.
 
     Raises:
-      BudgetExceededError: If all that is charged and reserved would exceed the
+      BudgetExceededError: if all that is charged and reserved would exceed the
         budget; nothing is written.
-      dp_accounting.UnsupportedEventError: If the accountant does not support
+      dp_accounting.UnsupportedEventError: if the accountant does not support
         the event; nothing is written.
-      LedgerError: If the label is taken, or its random numbers were used in a
+      LedgerError: if the label is taken, or its random numbers were used in a
         ledger that was merged in, or `resume` finds another event, count or
         `randomness_id` under it.
-      ValueError: If a parameter is outside its range, or the ledger has another
+      ValueError: if a parameter is outside its range, or the ledger has another
         privacy unit.
     """
     self._check_usable()
@@ -426,9 +425,9 @@ class PrivacyLedger:
     """Epsilon of all that is charged.
 
     Args:
-      delta: Inside (0, 1); that of the budget if None.
-      accountant: Name of an accountant; that of the ledger if None.
-      data_dependent: Whether `DataDependentDpEvent`s count at their
+      delta: inside (0, 1); that of the budget if None.
+      accountant: name of an accountant; that of the ledger if None.
+      data_dependent: whether `DataDependentDpEvent`s count at their
         data-dependent cost. The result is then itself private.
 
     Returns:
@@ -436,9 +435,9 @@ class PrivacyLedger:
       `NoProofDpEvent`; cached.
 
     Raises:
-      dp_accounting.UnsupportedEventError: If the accountant does not support a
+      dp_accounting.UnsupportedEventError: if the accountant does not support a
         mechanism of the ledger.
-      ValueError: If the delta is missing or outside its range.
+      ValueError: if the delta is missing or outside its range.
     """
     if delta is None and self.budget is None:
       raise ValueError('A ledger without a budget has no delta; give one.')
@@ -459,27 +458,26 @@ class PrivacyLedger:
     checked against the budget and charged anew.
 
     Args:
-      label: Of the reservation.
+      label: of the reservation.
 
     Returns:
       How many runs were released; 0 if all are charged or were released before.
 
     Raises:
-      LedgerError: If there is no such reservation, or it cannot be written.
+      LedgerError: if there is no such reservation, or it cannot be written.
 
     #### Formal guarantee
     A run is charged, on disk, before it begins, and while this ledger is open
     nobody else can charge one. So released runs have not run, and cannot run
     without being charged.
 
-    ```python
+    #### Example
+
     >>> ledger = PrivacyLedger()
     >>> event = dp_accounting.GaussianDpEvent(20.0)
     >>> ledger.reserve(event, count=100, label='training').ensure(30)
     >>> ledger.release('training')
     70
-
-    ```
     """
     with self._lock:
       self._check_usable()
@@ -694,7 +692,8 @@ class Reservation:
   Made by `PrivacyLedger.reserve`. `ensure` does no accounting and takes the
   same time however many runs there were.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting import PrivacyLedger
   >>> ledger = PrivacyLedger()
   >>> steps = ledger.reserve(
@@ -705,8 +704,6 @@ class Reservation:
   >>> steps.release()  # training ended early
   >>> ledger.entries[0].count, ledger.entries[0].reserved
   (30, 30)
-
-  ```
   """
 
   def __init__(self, ledger: PrivacyLedger, entry: entries_lib.Entry):
@@ -742,15 +739,15 @@ class Reservation:
     """Charges runs that are about to happen, if they are not charged yet.
 
     Args:
-      total: How many runs there will have been, counted from the first.
-      block: Runs are charged in multiples of it. A larger block writes to the
+      total: how many runs there will have been, counted from the first.
+      block: runs are charged in multiples of it. A larger block writes to the
         disk less often; after a crash, up to one block more is charged than was
         run, never less.
 
     Raises:
-      BudgetExceededError: If `total` is above `count`; nothing is charged.
-      LedgerError: If it cannot be written, or if the rest was released.
-      ValueError: If a number is outside its range.
+      BudgetExceededError: if `total` is above `count`; nothing is charged.
+      LedgerError: if it cannot be written, or if the rest was released.
+      ValueError: if a number is outside its range.
     """
     whole = 0 <= total <= MAX_RUNS and total % 1 == 0
     if not (whole and block >= 1 and block % 1 == 0):
@@ -758,7 +755,7 @@ class Reservation:
         'more' if x > MAX_RUNS else reprlib.repr(x) for x in (total, block)
       ]
       raise ValueError(
-        'total must be a whole number, zero or more and at most 10^15, and '
+        'total must be an integer, zero or more and at most 10^15, and '
         f'block one above zero, not {shown[0]} and {shown[1]}.'
       )
     # What was charged before a fork is run once, and by one of the two.
@@ -785,7 +782,7 @@ class Reservation:
     """Releases what is not charged; does nothing if all is, or twice.
 
     Raises:
-      LedgerError: If it cannot be written.
+      LedgerError: if it cannot be written.
     """
     with self._ledger._lock:
       entry = self._entry
@@ -822,7 +819,7 @@ def _record(
   if not (whole and 1 <= count <= MAX_RUNS and count % 1 == 0):
     printed = not whole or not count > MAX_RUNS
     raise ValueError(
-      f'The count of {label!r} must be a whole number above zero and at most '
+      f'The count of {label!r} must be an integer above zero and at most '
       f'10^15, not {reprlib.repr(count) if printed else "more"}.'
     )
   check_event(event, runs=int(count))

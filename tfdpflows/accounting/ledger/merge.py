@@ -49,23 +49,23 @@ def merge_ledgers(
   Args:
     sources: `PrivacyLedger`s or paths of them: all on disk, or all in memory.
       The caller closes those that it opened.
-    path: A file that does not exist yet; None for a ledger in memory, of
+    path: a file that does not exist yet; None for a ledger in memory, of
       ledgers in memory.
-    budget: The budget of all together; if None, the one that all of them have.
-    accountant: Name of the accountant that enforces the budget; if None, the
+    budget: the budget of all together; if None, the one that all of them have.
+    accountant: name of the accountant that enforces the budget; if None, the
       one that all of them have.
     metadata: JSON-able dict for the first line of the file, to which
       `merged_from` is added, and `seeded` where a source has it; it allows
       releases without a proof where a source does.
 
   Raises:
-    BudgetExceededError: If the budget is lower than what they have charged and
+    BudgetExceededError: if the budget is lower than what they have charged and
       reserved together; nothing is written.
-    dp_accounting.UnsupportedEventError: If the accountant does not support all
+    dp_accounting.UnsupportedEventError: if the accountant does not support all
       events; nothing is written.
-    LedgerError: If one of them is missing, in use, damaged or merged elsewhere,
+    LedgerError: if one of them is missing, in use, damaged or merged elsewhere,
       or if the new one exists or cannot be written.
-    ValueError: If there are none, one is there twice, or they differ in their
+    ValueError: if there are none, one is there twice, or they differ in their
       neighbouring relation or privacy unit, or in a budget or accountant that
       is not given.
 
@@ -75,7 +75,8 @@ def merge_ledgers(
   the moment they are read until the last line of each says, on disk, that it
   was merged, and only then the merged file, complete, gets its name.
 
-  ```python
+  #### Example
+
   >>> import dp_accounting
   >>> first, second = PrivacyLedger(), PrivacyLedger()
   >>> _ = first.charge(dp_accounting.GaussianDpEvent(5.0), label='histograms')
@@ -87,8 +88,6 @@ def merge_ledgers(
   Traceback (most recent call last):
   ...
   tfdpflows.accounting.ledger.file.LedgerError: This ledger was merged ...
-
-  ```
   """
   path = None if path is None else os.fspath(path)
   with contextlib.ExitStack() as stack:

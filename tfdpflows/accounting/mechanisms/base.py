@@ -55,9 +55,9 @@ class ZCDPGuarantee(NamedTuple):
   """(xi, rho)-zCDP except with probability 1 - exp(log_kept).
 
   Attributes:
-    rho: Zero or more.
-    xi: Zero or more.
-    log_kept: Zero or less.
+    rho: zero or more.
+    xi: zero or more.
+    log_kept: zero or less.
   """
 
   rho: float
@@ -84,13 +84,13 @@ class Mechanism:
   `tests/accounting/mechanisms/mechanism_contract_test.py`.
 
   Attributes:
-    name: Name in remarks; mechanisms are summed in the order of their names,
+    name: name in remarks; mechanisms are summed in the order of their names,
       then of their fields.
-    words: Name in error messages.
-    takes_delta: Whether `epsilon_at` depends on delta.
-    worst: For each field, which of two values costs more, `min` or `max`, the
+    words: name in error messages.
+    takes_delta: whether `epsilon_at` depends on delta.
+    worst: for each field, which of two values costs more, `min` or `max`, the
       other fields being equal.
-    shards_compare: Whether the first field in `worst` decides which of two
+    shards_compare: whether the first field in `worst` decides which of two
       shards costs more.
   """
 
@@ -239,8 +239,8 @@ def cached(
   same order again and again.
 
   Args:
-    capacity: How much is kept, in the units of `size_of`.
-    size_of: Size of a result; by default every result is one.
+    capacity: how much is kept, in the units of `size_of`.
+    size_of: size of a result; by default every result is one.
   """
 
   def decorate(function: _Function) -> _Function:
@@ -277,10 +277,10 @@ def renyi_curve(mechanism: Mechanism, orders: tuple[float, ...]) -> np.ndarray:
   """Returns the Renyi divergences of a mechanism, larger of both directions.
 
   Args:
-    mechanism: A mechanism. Of an (epsilon, delta) one, that of its pure part;
+    mechanism: a mechanism. Of an (epsilon, delta) one, that of its pure part;
       see `failure`. Of a data-dependent one, of what comes out for the table
       from what comes out for a neighbour; see `votes`.
-    orders: Orders above 1.
+    orders: orders above 1.
 
   Returns:
     Float64 [len(orders)], in nats; read-only. Infinite where no bound is known,
@@ -332,12 +332,11 @@ def pure_epsilon(composition: Composition) -> float:
   The composition is private at this epsilon but for `failure`; it is infinite
   if a mechanism is not pure.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting.mechanisms import Laplace
   >>> pure_epsilon([(Laplace(2.0), 3)])
   1.5...
-
-  ```
   """
   composition = list(composition)
   if len(composition) == 1 and composition[0][1] == 1:
@@ -355,12 +354,11 @@ def failure(composition: Composition) -> float:
   An (epsilon, delta) mechanism is, with probability 1 - delta, a pure one
   (Kairouz, Oh and Viswanath 2015).
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting.mechanisms import EpsilonDelta
   >>> failure([(EpsilonDelta(1.0, 1e-6), 1)])
   1e-06
-
-  ```
   """
   each = [
     (mechanism.failure(), count) for mechanism, count in sorted(composition)

@@ -95,9 +95,9 @@ class BoundedRange(SampledMechanism, PureMechanism):
   """A mechanism whose losses lie in an interval.
 
   Attributes:
-    epsilon: Length of the interval, in nats.
-    sampling_probability: As in `SampledMechanism`.
-    row: As in `SampledMechanism`, but not `OPPOSITE`.
+    epsilon: length of the interval, in nats.
+    sampling_probability: as in `SampledMechanism`.
+    row: as in `SampledMechanism`, but not `OPPOSITE`.
   """
 
   name = 'bounded_range'
@@ -146,7 +146,7 @@ class ExponentialMechanismDpEvent(dp_accounting.DpEvent):
   """A choice by the exponential mechanism (McSherry and Talwar 2007).
 
   Attributes:
-    epsilon: The candidate r is chosen with probability proportional to
+    epsilon: the candidate r is chosen with probability proportional to
       exp(epsilon * u(r) / (2 * sensitivity of u)); without the 2 for monotonic
       u, where one more row can only raise every u(r), or only lower every u(r),
       and neighbours add or remove a row or put the null row in its place.
@@ -174,7 +174,7 @@ class ReportNoisyMaxDpEvent(dp_accounting.DpEvent):
   """The index of the largest of several noisy scores, without its value.
 
   Attributes:
-    epsilon: The noise has scale 2 * sensitivity / epsilon; half of that for
+    epsilon: the noise has scale 2 * sensitivity / epsilon; half of that for
       monotonic scores, as in `ExponentialMechanismDpEvent`.
     noise: 'laplace', 'exponential' (the same law as permute-and-flip, McKenna
       and Sheldon 2020) or 'gumbel' (the same law as the exponential mechanism).
@@ -235,7 +235,7 @@ class AdaptiveProfile:
 
   Args:
     deltas: Float64 [n + 1], at `interval * i`; falling, the last one zero.
-    interval: Distance of the points, in nats.
+    interval: distance of the points, in nats.
   """
 
   def __init__(self, deltas: np.ndarray, interval: float):
@@ -272,14 +272,13 @@ def adaptive_profile(epsilon: float, count: int) -> Optional[AdaptiveProfile]:
   """Returns the profile of exponential mechanisms chosen one after another.
 
   Args:
-    epsilon: The length of the interval of the losses of each, in nats.
-    count: How many there are; None is returned where that is too many.
+    epsilon: the length of the interval of the losses of each, in nats.
+    count: how many there are; None is returned where that is too many.
 
-  ```python
+  #### Example
+
   >>> round(adaptive_profile(0.5, 10).epsilon_at(1e-6), 2)
   3.59
-
-  ```
   """
   cells = min(_POINTS // count, _MOST_CELLS)
   if cells < _LEAST_CELLS or not 1e-6 <= epsilon <= _LARGEST:

@@ -79,7 +79,7 @@ class Mixture(Mechanism):
   """One of several mechanisms, drawn independently of the row that differs.
 
   Attributes:
-    parts: Pairs of a mechanism and its probability, the likeliest first; their
+    parts: pairs of a mechanism and its probability, the likeliest first; their
       sum may be slightly above one.
   """
 
@@ -155,13 +155,12 @@ def without_mixtures(composition: Composition) -> dict[Mechanism, int]:
   What is private for these counts is so for `composition`. Mixtures that are
   parts of other mechanisms stay.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting.mechanisms import Gaussian
   >>> mixture = Mixture(((Gaussian(2.0), 0.75), (Gaussian(1.0), 0.25)))
   >>> [mechanism.name for mechanism in without_mixtures([(mixture, 1)])]
   ['gaussian', 'epsilon_delta']
-
-  ```
   """
   found: dict[Mechanism, int] = {}
   for mechanism, count in composition:
@@ -184,10 +183,10 @@ class TruncatedSubsampledGaussianDpEvent(dp_accounting.DpEvent):
   chosen without looking at them.
 
   Attributes:
-    dataset_size: Number of rows n; public.
-    sampling_probability: Probability q of each row to be drawn.
-    truncated_batch_size: The cap b.
-    noise_multiplier: Noise standard deviation over the clipping norm.
+    dataset_size: number of rows n; public.
+    sampling_probability: probability q of each row to be drawn.
+    truncated_batch_size: the cap b.
+    noise_multiplier: noise standard deviation over the clipping norm.
 
   #### Formal guarantee
   Where the other rows do not fill the sample, accounted as the mechanism
@@ -246,13 +245,12 @@ def overflow(event: TruncatedSubsampledGaussianDpEvent) -> float:
   """Returns P[Binomial(n, q) >= cap], rounded upwards.
 
   Raises:
-    ValueError: If a parameter is outside its range.
+    ValueError: if a parameter is outside its range.
 
-  ```python
+  #### Example
+
   >>> overflow(TruncatedSubsampledGaussianDpEvent(3, 0.5, 3, 1.0))
   0.125...
-
-  ```
   """
   n = event_number(event, 'dataset_size', 1, math.inf)
   least = event_number(event, 'truncated_batch_size', 1, math.inf)
@@ -272,9 +270,9 @@ class Cap(NamedTuple):
   """The effect of the cap, as in the proof above.
 
   Attributes:
-    least: Probability that the other rows fill the sample, from below.
-    most: The same from above.
-    share: Probability with which the row that differs is then kept, from above.
+    least: probability that the other rows fill the sample, from below.
+    most: the same from above.
+    share: probability with which the row that differs is then kept, from above.
   """
 
   least: float
@@ -289,15 +287,14 @@ def cap(
   """Returns the effect of the cap of an event.
 
   Raises:
-    ValueError: If a parameter is outside its range.
+    ValueError: if a parameter is outside its range.
 
-  ```python
+  #### Example
+
   >>> relation = Relation.REPLACE_ONE
   >>> event = TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0)
   >>> cap(event, relation)
   Cap(least=0.7499999..., most=0.7500000..., share=0.2222222...)
-
-  ```
   """
   most = overflow(event)  # Checks the parameters.
   n, b = int(event.dataset_size), int(event.truncated_batch_size)

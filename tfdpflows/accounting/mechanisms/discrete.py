@@ -93,7 +93,7 @@ class DiscreteMechanism(PureMechanism):
     """Returns the pair on the sample: that of `sampled`.
 
     Args:
-      most: About how many losses there may be. Where there would be more,
+      most: about how many losses there may be. Where there would be more,
         neighbouring ones are put together: what they have under P and Q is
         moved to the first and the last of them with both kept, which can only
         add divergence ('Connect the dots', Doroshenko et al. 2022, theorem
@@ -159,8 +159,8 @@ class DiscreteLaplace(DiscreteMechanism):
     noise_parameter: a, above zero: the noise Z has mass tanh(a/2) exp(-a |z|)
       at each integer z.
     sensitivity: s, how far the sums move in the l1 norm.
-    sampling_probability: As in `sampled.SampledMechanism`.
-    row: As there, but not `OPPOSITE`.
+    sampling_probability: as in `sampled.SampledMechanism`.
+    row: as there, but not `OPPOSITE`.
 
   #### Formal guarantee
   P is the law of s + Z and Q that of Z. With y = exp(-a) the losses are a (2k -
@@ -316,7 +316,7 @@ class DiscreteLaplaceDpEvent(dp_accounting.DpEvent):
 
   Attributes:
     noise_parameter: a, above zero.
-    sensitivity: The largest l1 norm of the whole numbers that one row
+    sensitivity: the largest l1 norm of the whole numbers that one row
       contributes; a replaced row may move the sum by twice that.
 
   #### Formal guarantee
@@ -342,7 +342,7 @@ def _(event, relation):
     )
   shift = event_number(event, 'sensitivity', 0, _LARGEST_WHOLE // 2)
   if shift != int(shift):
-    raise ValueError(f'sensitivity of {event!r} must be a whole number.')
+    raise ValueError(f'sensitivity of {event!r} must be an integer.')
   if relation is Relation.REPLACE_ONE:
     shift *= 2
   if shift == 0:
@@ -384,7 +384,7 @@ def _(event, relation):
   p = event_number(event, 'noise_parameter', 0.0, 1.0)
   k = event_number(event, 'num_buckets', 1, _LARGEST_WHOLE)
   if k != int(k):
-    raise ValueError(f'num_buckets of {event!r} must be a whole number.')
+    raise ValueError(f'num_buckets of {event!r} must be an integer.')
   if relation is Relation.ADD_OR_REMOVE_ONE:
     raise RefusedEventError(
       event,
@@ -408,12 +408,11 @@ def renyi_of_pair(pair: DiscretePair, a: np.ndarray) -> np.ndarray:
   and b = 1 - a, sums of positive terms, as E_Q[v] = 0; so that nothing cancels
   where they are small.
 
-  ```python
+  #### Example
+
   >>> pair = RandomizedResponse(0.5, 2.0).pair()
   >>> print(renyi_of_pair(pair, np.array([2.0])).round(6))
   [0.847298]
-
-  ```
   """
   with np.errstate(divide='ignore'):
     log_upper, log_lower = np.log(pair.upper), np.log(pair.lower)
@@ -450,11 +449,10 @@ def discrete_laplace_renyi(
   the Laplace mechanism (Mironov 2017, table II). Where it cancels,
   `discrete_laplace_rho` is taken.
 
-  ```python
+  #### Example
+
   >>> print(discrete_laplace_renyi(1.0, 1.0, np.array([2.0])).round(6))
   [0.735326]
-
-  ```
   """
   t, u = a - 1, parameter * shift
   scale = math.log1p(math.exp(-parameter))
@@ -497,11 +495,10 @@ def discrete_laplace_rho(parameter: float, shift: float) -> float:
   For shift 1 that is the bound of Kearns and Saul on a coin, and for a small
   parameter that of Harrison and Manurangsi 2025 on the Laplace mechanism.
 
-  ```python
+  #### Example
+
   >>> round(discrete_laplace_rho(1.0, 1.0), 6)  # tanh(1/2)
   0.462117
-
-  ```
   """
   u = parameter * shift
   if parameter < 0.1:

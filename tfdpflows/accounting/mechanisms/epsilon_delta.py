@@ -43,8 +43,8 @@ class EpsilonDelta(Mechanism):
   """An (epsilon, delta)-private mechanism.
 
   Attributes:
-    epsilon: In nats.
-    delta: In [0, 1].
+    epsilon: in nats.
+    delta: in [0, 1].
   """
 
   name = 'epsilon_delta'
@@ -118,8 +118,8 @@ class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
   """A mechanism of which only an (epsilon, delta) guarantee is known.
 
   Attributes:
-    epsilon: The epsilon of the guarantee, in nats; zero or more.
-    delta: The delta of the guarantee, in [0, 1).
+    epsilon: the epsilon of the guarantee, in nats; zero or more.
+    delta: the delta of the guarantee, in [0, 1).
 
   #### Formal guarantee
   The mechanism must be (epsilon, delta)-differentially private under the
@@ -152,7 +152,7 @@ class PermuteAndFlipDpEvent(dp_accounting.DpEvent):
   """A choice by permute-and-flip (McKenna and Sheldon 2020).
 
   Attributes:
-    epsilon: Candidates are tried in random order, and the candidate r is
+    epsilon: candidates are tried in random order, and the candidate r is
       taken with probability exp(epsilon * (u(r) - largest u) / (2 * sensitivity
       of u)); without the 2 for monotonic u, as in
       `ExponentialMechanismDpEvent`.
@@ -185,12 +185,12 @@ class SparseVectorDpEvent(dp_accounting.DpEvent):
   and at most c positive answers, however many queries there are.
 
   Attributes:
-    epsilon_threshold: The threshold is noised once, by Laplace noise of scale
+    epsilon_threshold: the threshold is noised once, by Laplace noise of scale
       D / epsilon_threshold.
-    epsilon_queries: Each query is noised by Laplace noise of scale
+    epsilon_queries: each query is noised by Laplace noise of scale
       2 c D / epsilon_queries; half of that for monotonic queries, as in
       `ExponentialMechanismDpEvent`.
-    epsilon_answers: Positive queries are answered with fresh Laplace noise of
+    epsilon_answers: positive queries are answered with fresh Laplace noise of
       scale c D / epsilon_answers; zero if they are not answered.
 
   #### Formal guarantee

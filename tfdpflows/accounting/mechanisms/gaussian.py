@@ -76,15 +76,14 @@ class Gaussian(SampledMechanism):
   """A sum with Gaussian noise.
 
   Attributes:
-    noise_multiplier: Standard deviation of the noise over the sensitivity.
-    sampling_probability: As in `SampledMechanism`.
-    row: As in `SampledMechanism`.
+    noise_multiplier: standard deviation of the noise over the sensitivity.
+    sampling_probability: as in `SampledMechanism`.
+    row: as in `SampledMechanism`.
 
-  ```python
+  #### Example
+
   >>> print(Gaussian(2.0).renyi(np.array([2.0, 4.0])))
   [0.25 0.5 ]
-
-  ```
   """
 
   name = 'gaussian'
@@ -219,16 +218,15 @@ def joint_noise(gaussians: dict[Gaussian, int]) -> float:
   """Returns the noise of the one Gaussian release that equals several.
 
   Args:
-    gaussians: How often each of them happens; none is sampled.
+    gaussians: how often each of them happens; none is sampled.
 
   Returns:
     The standard deviation, rounded downwards.
 
-  ```python
+  #### Example
+
   >>> joint_noise({Gaussian(4.0): 4})
   2.0
-
-  ```
   """
   # Relative to the smallest, so that no square leaves the range of floats.
   smallest = min(mechanism.noise_multiplier for mechanism in gaussians)
@@ -278,10 +276,10 @@ def sampled_gaussian_renyi(
   the divergence without sampling.
 
   Args:
-    a: Orders above 1.
-    q: Probability of sampling, inside (0, 1).
-    sigma: Noise over sensitivity, above zero.
-    row: As in `SampledMechanism`.
+    a: orders above 1.
+    q: probability of sampling, inside (0, 1).
+    sigma: noise over sensitivity, above zero.
+    row: as in `SampledMechanism`.
   """
   moments = _one_sided(a, q, sigma)
   if row:
@@ -433,7 +431,7 @@ def gaussian_masses(
   """Returns the masses of N(1, sigma^2) and N(0, sigma^2) between losses.
 
   Args:
-    sigma: Standard deviation of the noise over the sensitivity.
+    sigma: standard deviation of the noise over the sensitivity.
     edges: Float64 [k + 1], losses in nats, increasing; may be infinite.
 
   Returns:

@@ -33,19 +33,18 @@ def log_delta_at(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
   """Returns the log of the smallest delta at an epsilon, from above.
 
   Args:
-    epsilon: Zero or more, in nats.
-    mu: One over the noise, above zero; broadcast against `epsilon`.
+    epsilon: zero or more, in nats.
+    mu: one over the noise, above zero; broadcast against `epsilon`.
 
   Returns:
     Float64, at most 1e-9 too large, or 1e-12 where delta is above 1e-20, plus
     the effect of a change of epsilon in its last places. Where delta is below
     exp(-1000), some bound below that.
 
-  ```python
+  #### Example
+
   >>> print(np.exp(log_delta_at(4.0, 1.0)).round(9))
   4.7122e-05
-
-  ```
   """
   return _log_delta_and_slope(
     np.asarray(epsilon, np.float64), np.asarray(mu, np.float64)
@@ -56,18 +55,17 @@ def epsilon_at(log_delta: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
   """Returns the smallest epsilon at a delta.
 
   Args:
-    log_delta: Log of delta. Below -1000, the result is infinite.
-    mu: One over the noise, zero or more; broadcast against `log_delta`.
+    log_delta: log of delta. Below -1000, the result is infinite.
+    mu: one over the noise, zero or more; broadcast against `log_delta`.
 
   Returns:
     Float64 in nats: a number whose `log_delta_at` is at most `log_delta`, and
     larger than the smallest such one by rounding errors only.
 
-  ```python
+  #### Example
+
   >>> print(epsilon_at(math.log(1e-5), 1.0).round(4))
   4.3772
-
-  ```
   """
   target, mu = np.broadcast_arrays(
     np.asarray(log_delta, np.float64), np.asarray(mu, np.float64)

@@ -40,9 +40,9 @@ class Laplace(SampledMechanism, PureMechanism):
   """A sum with Laplace noise.
 
   Attributes:
-    noise_multiplier: Scale of the noise over the sensitivity.
-    sampling_probability: As in `SampledMechanism`.
-    row: As in `SampledMechanism`.
+    noise_multiplier: scale of the noise over the sensitivity.
+    sampling_probability: as in `SampledMechanism`.
+    row: as in `SampledMechanism`.
   """
 
   name = 'laplace'

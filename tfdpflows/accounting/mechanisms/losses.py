@@ -56,9 +56,9 @@ class LossDistribution(NamedTuple):
   """Masses of P at the losses `interval * (lower + arange(len(masses)))`.
 
   Attributes:
-    lower: Index of the first grid point.
+    lower: index of the first grid point.
     masses: Float64 [k], zero or more.
-    infinity: Mass of an infinite loss.
+    infinity: mass of an infinite loss.
     log_mgf: Float64 [len(UNIT_ORDERS)], log sum masses * exp(order * loss) at
       the orders `UNIT_ORDERS / interval`.
   """
@@ -93,9 +93,9 @@ def one_sided(
     upper: Float64 [k + 1], mass of P below the first grid point, between each
       two, and above the last.
     lower: Float64 [k + 1], the same of Q.
-    first: Index of the first grid point.
-    interval: Distance of the grid points.
-    argument: As in `shared`.
+    first: index of the first grid point.
+    interval: distance of the grid points.
+    argument: as in `shared`.
   """
   masses = shared(upper[1:-1], lower[1:-1], first, interval, argument)
   masses[0] += upper[0]
@@ -111,11 +111,11 @@ def two_sided(
   """Returns one pair above zero, another swapped below, the rest at zero.
 
   Args:
-    above: Two float64 [k + 1]: masses of both sides at losses between each two
+    above: two float64 [k + 1]: masses of both sides at losses between each two
       grid points from zero on, and above the last.
-    below: The same of the other pair.
-    interval: Distance of the grid points.
-    argument: As in `shared`.
+    below: the same of the other pair.
+    interval: distance of the grid points.
+    argument: as in `shared`.
   """
   upper, lower = above
   swapped, top = below
@@ -144,8 +144,8 @@ def discrete(
     losses: Float64 [k], increasing.
     upper: Float64 [k], masses of P.
     lower: Float64 [k], masses of Q.
-    logs: The largest log that the losses were computed from, if not themselves.
-    interval: Distance of the grid points.
+    logs: the largest log that the losses were computed from, if not themselves.
+    interval: distance of the grid points.
   """
   # Where rounding leaves open which side of a grid point a loss is on, it is
   # above it, where it may be moved up; `shared` does so.

@@ -90,12 +90,12 @@ class MatrixMechanismDpEvent(dp_accounting.DpEvent):
   vector of l2 norm C at most; z has independent coordinates.
 
   Attributes:
-    noise_multiplier: Standard deviation of z over C.
-    strategy: The lower triangular matrix C, row by row, each with as many
+    noise_multiplier: standard deviation of z over C.
+    strategy: the lower triangular matrix C, row by row, each with as many
       numbers as there are steps or up to the diagonal only. B does not matter.
-    min_separation: The steps that one row takes part in are at least this far
+    min_separation: the steps that one row takes part in are at least this far
       apart.
-    max_participations: How many they are at most; None for as many as fit.
+    max_participations: how many they are at most; None for as many as fit.
 
   #### Formal guarantee
   A Gaussian mechanism with the sensitivity of
@@ -105,11 +105,10 @@ class MatrixMechanismDpEvent(dp_accounting.DpEvent):
   the same steps for both rows, `REPLACE_ONE`; a row that is removed from a
   stream may move all later ones. Nothing is amplified by sampling.
 
-  ```python
+  #### Example
+
   >>> MatrixMechanismDpEvent(4.0, [[1], [0.5, 1]]).strategy
   ((1.0,), (0.5, 1.0))
-
-  ```
   """
 
   noise_multiplier: float
@@ -123,12 +122,12 @@ class ToeplitzMechanismDpEvent(dp_accounting.DpEvent):
   """`MatrixMechanismDpEvent` with the same coefficients in every column.
 
   Attributes:
-    noise_multiplier: As there.
-    coefficients: Of the first column of C, from the diagonal down; what is
+    noise_multiplier: as there.
+    coefficients: of the first column of C, from the diagonal down; what is
       missing is zero.
-    steps: Number of rows and columns of C.
-    min_separation: As there.
-    max_participations: As there.
+    steps: number of rows and columns of C.
+    min_separation: as there.
+    max_participations: as there.
 
   #### Formal guarantee
   As there; with coefficients that are not negative and do not grow, or no more
@@ -219,9 +218,9 @@ class CyclicPoissonSampledDpEvent(dp_accounting.DpEvent):
   et al. 2023, '(Amplified) banded matrix factorization', algorithm 2).
 
   Attributes:
-    sampling_probability: That of each row in the steps of its part.
-    parts: Number of parts, at least the number of bands of the strategy.
-    event: A `MatrixMechanismDpEvent` or `ToeplitzMechanismDpEvent`; its
+    sampling_probability: that of each row in the steps of its part.
+    parts: number of parts, at least the number of bands of the strategy.
+    event: a `MatrixMechanismDpEvent` or `ToeplitzMechanismDpEvent`; its
       participations, which the parts determine, are not used.
 
   #### Formal guarantee
@@ -295,7 +294,7 @@ def _depth(event: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
     for x in counts
   ):
     raise ValueError(
-      f'step_counts of {event!r} must be a whole number, zero or more, or a '
+      f'step_counts of {event!r} must be an integer, zero or more, or a '
       'list of such numbers, at least one.'
     )
   return max(tree_depth(int(x)) for x in counts)
@@ -317,21 +316,20 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
     infinite if that is zero; and the largest number of steps of a part.
 
   Raises:
-    RefusedEventError: If the event in it is no matrix mechanism.
-    ValueError: If a parameter is outside its range, or the strategy has more
+    RefusedEventError: if the event in it is no matrix mechanism.
+    ValueError: if a parameter is outside its range, or the strategy has more
       bands than there are parts.
 
-  ```python
+  #### Example
+
   >>> banded = ToeplitzMechanismDpEvent(4.0, [2.0], steps=3)
   >>> cyclic_blocks(CyclicPoissonSampledDpEvent(0.1, 2, banded))
   (1.999..., 2)
-
-  ```
   """
   inner = event.event
   parts = event_number(event, 'parts', 1, _LARGEST_WHOLE)
   if parts != int(parts):
-    raise ValueError(f'parts of {event!r} must be a whole number.')
+    raise ValueError(f'parts of {event!r} must be an integer.')
   if isinstance(inner, ToeplitzMechanismDpEvent):
     steps, norm = inner.steps, _sensitivity(inner)
     kept = np.flatnonzero(inner.coefficients[:steps])
@@ -369,24 +367,23 @@ def matrix_sensitivity(
   """Returns the l2 sensitivity of a strategy for rows of norm 1, from above.
 
   Args:
-    strategy: The rows of a lower triangular matrix, each with as many numbers
+    strategy: the rows of a lower triangular matrix, each with as many numbers
       as there are steps, or up to the diagonal only.
-    min_separation: The steps that one row takes part in are at least this far
+    min_separation: the steps that one row takes part in are at least this far
       apart, 1 or more.
-    max_participations: How many there are at most, 1 or more; None for as many
+    max_participations: how many there are at most, 1 or more; None for as many
       as fit.
 
   Raises:
-    ValueError: If the matrix is empty, too large, not lower triangular or not
+    ValueError: if the matrix is empty, too large, not lower triangular or not
       finite, or a number is outside its range.
 
-  ```python
+  #### Example
+
   >>> round(matrix_sensitivity(((3.0,), (4.0, 1.0))), 6)
   5.0
   >>> round(matrix_sensitivity(((3.0,), (4.0, 1.0)), 1, 2), 6)  # |(3, 5)|
   5.830952
-
-  ```
   """
   matrix = _matrix(strategy)
   steps = len(matrix)
@@ -424,22 +421,21 @@ def toeplitz_sensitivity(
   """Returns `matrix_sensitivity` of a matrix with entries coefficients[s - t].
 
   Args:
-    coefficients: Those of the first column, from the diagonal down; zero below.
-    steps: Number of rows and columns.
-    min_separation: As for `matrix_sensitivity`, as are the errors.
-    max_participations: As for `matrix_sensitivity`.
+    coefficients: those of the first column, from the diagonal down; zero below.
+    steps: number of rows and columns.
+    min_separation: as for `matrix_sensitivity`, as are the errors.
+    max_participations: as for `matrix_sensitivity`.
 
-  ```python
+  #### Example
+
   >>> round(toeplitz_sensitivity((1.0, 0.5), 4), 6)  # sqrt(1.25)
   1.118034
   >>> round(toeplitz_sensitivity((1.0, 0.5), 4, 2, 2), 6)  # sqrt(2.5)
   1.581139
-
-  ```
   """
   if steps != int(steps) or not 1 <= steps <= 10**8:
     raise ValueError(
-      f'steps must be a whole number in [1, 100000000], not {steps!r}.'
+      f'steps must be an integer in [1, 100000000], not {steps!r}.'
     )
   steps = int(steps)
   b, k = _participations(min_separation, max_participations, steps)
@@ -498,7 +494,7 @@ def _participations(
   ):
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not (whole and value >= 1) and not (name[:3] == 'max' and value is None):
-      raise ValueError(f'{name} must be a whole number, 1 or more: {value!r}.')
+      raise ValueError(f'{name} must be an integer, 1 or more: {value!r}.')
   b = min(int(min_separation), steps)
   fit = -(-steps // b)
   k = fit if max_participations is None else min(int(max_participations), fit)

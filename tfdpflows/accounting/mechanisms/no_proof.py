@@ -22,8 +22,8 @@ class NoProofDpEvent(dp_accounting.DpEvent):
   """A release of which no privacy is proven.
 
   Attributes:
-    name: The method.
-    nominal_epsilon: The epsilon that its author aims at, zero or more: a
+    name: the method.
+    nominal_epsilon: the epsilon that its author aims at, zero or more: a
       parameter of the method, of which nothing is proven.
 
   #### Formal guarantee
@@ -31,15 +31,14 @@ class NoProofDpEvent(dp_accounting.DpEvent):
   has charged it is infinite, and a `PrivacyStatement` lists it apart from the
   epsilon of the proven releases.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting import PrivacyLedger
   >>> ledger = PrivacyLedger()
   >>> ledger.charge(NoProofDpEvent('ExpM+NF', nominal_epsilon=1.0))
   True
   >>> ledger.epsilon(1e-5)
   inf
-
-  ```
   """
 
   name: str
@@ -48,7 +47,7 @@ class NoProofDpEvent(dp_accounting.DpEvent):
   def __attrs_post_init__(self):
     # No accountant checks them later.
     if not isinstance(self.name, str) or not self.name:
-      raise ValueError(f'name is {self.name!r}; it must be a text.')
+      raise ValueError(f'name is {self.name!r}; it must be a string.')
     events.event_number(self, 'nominal_epsilon')
 
 
@@ -71,23 +70,22 @@ def split(
   """Separates proven releases from those without a proof.
 
   Args:
-    event: Any `DpEvent`.
-    count: How often it happens.
+    event: any `DpEvent`.
+    count: how often it happens.
 
   Returns:
     The event without the `NoProofDpEvent`s of its compositions, the same object
     if it has none; and these, each with how often it happens. One inside of
     another event, such as a sampled one, is left where accountants refuse it.
 
-  ```python
+  #### Example
+
   >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
   >>> found = dp_accounting.ComposedDpEvent(
   ...     [gaussian, NoProofDpEvent('ExpM+NF', 1.0)])
   >>> split(found)
   (ComposedDpEvent(events=[GaussianDpEvent(noise_multiplier=2.0)]),
    [(NoProofDpEvent(name='ExpM+NF', nominal_epsilon=1.0), 1)])
-
-  ```
   """
   proven, unproven = _split(event, count)
   return dp_accounting.NoOpDpEvent() if proven is None else proven, unproven

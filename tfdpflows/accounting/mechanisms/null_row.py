@@ -89,8 +89,8 @@ class NullRowGaussian(Mechanism):
   """Gaussian noise on a sample of fixed size, with a row or the null row.
 
   Attributes:
-    noise_multiplier: Standard deviation of the noise over the norm of a row.
-    sampling_probability: Share q of the rows that are drawn, inside (0, 1).
+    noise_multiplier: standard deviation of the noise over the norm of a row.
+    sampling_probability: share q of the rows that are drawn, inside (0, 1).
   """
 
   name = 'gaussian_or_null'
@@ -204,11 +204,10 @@ def null_row_renyi(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
   The result is infinite where the cells would be too many, or masses leave the
   range of floats.
 
-  ```python
+  #### Example
+
   >>> print(null_row_renyi(np.array([2.0]), 0.01, 1.0).round(4))
   [0.003]
-
-  ```
   """
   curve = np.full(a.shape, math.inf)
   for i, order in enumerate(a.tolist()):

@@ -1,7 +1,7 @@
 """Logistic regression whose objective has a random linear term.
 
 With rows u_i = y_i x_i, y_i in {-1, 1} and |x_i| <= B, lambda > 0 and b drawn
-from N(0, sigma^2 I), what is released is the minimiser over theta of
+from N(0, sigma^2 I), what is released is the minimizer over theta of
 
     sum_i log(1 + exp(-u_i . theta)) + lambda / 2 |theta|^2 + b . theta
 
@@ -11,7 +11,7 @@ lambda.
 
 #### Formal guarantee
 The gradient J of the objective without noise is one-to-one and onto, with a
-derivative H >= lambda I, and b = -J(theta): the minimiser has the density
+derivative H >= lambda I, and b = -J(theta): the minimizer has the density
 N(J(theta); 0, sigma^2 I) det H(theta). Let one table have one more row u. At
 theta its loss has the gradient -t u with t = 1 / (1 + exp(u . theta)), inside
 (0, 1) and of known sign, and the derivative t (1 - t) u u' of rank one.
@@ -94,18 +94,17 @@ class ObjectivePerturbation(Mechanism):
   """Logistic regression with a random linear term in its objective.
 
   Attributes:
-    noise_multiplier: Standard deviation of the term over the bound on the norm
+    noise_multiplier: standard deviation of the term over the bound on the norm
       of a row, above zero.
-    curvature: Square of that bound over the strong convexity of the objective
+    curvature: square of that bound over the strong convexity of the objective
       without the rows; zero or more.
-    replaced: Whether a row is replaced, not added or removed.
+    replaced: whether a row is replaced, not added or removed.
 
-  ```python
+  #### Example
+
   >>> mechanism = ObjectivePerturbation(4.0, 0.5)
   >>> print(mechanism.epsilon_at(np.log([1e-5])).round(3))  # the Gaussian's
   [0.926]
-
-  ```
   """
 
   name = 'objective_perturbation'
@@ -233,12 +232,12 @@ class ObjectivePerturbation(Mechanism):
 class ObjectivePerturbationDpEvent(dp_accounting.DpEvent):
   """A logistic regression with a random linear term in its objective.
 
-  The minimiser of the sum of logistic losses, plus lambda / 2 |theta|^2, plus b
+  The minimizer of the sum of logistic losses, plus lambda / 2 |theta|^2, plus b
   . theta with Gaussian b. Without an approximation: what is released of an
-  approximate minimiser needs noise of its own.
+  approximate minimizer needs noise of its own.
 
   Attributes:
-    noise_multiplier: Standard deviation of b over the bound B on the l2 norm of
+    noise_multiplier: standard deviation of b over the bound B on the l2 norm of
       a row (with a constant feature for the intercept, if there is one).
     curvature: B^2 / lambda.
 

@@ -35,7 +35,7 @@ class Parallel(Mechanism):
   """One of several compositions, whichever costs most.
 
   Attributes:
-    shards: Each a sorted tuple of pairs of a mechanism and a count.
+    shards: each a sorted tuple of pairs of a mechanism and a count.
   """
 
   name = 'parallel'
@@ -82,7 +82,7 @@ class ParallelDpEvent(dp_accounting.DpEvent):
   """Mechanisms that each read their own shard of the rows.
 
   Attributes:
-    events: One event for each shard.
+    events: one event for each shard.
 
   #### Formal guarantee
   Which shard a row belongs to must depend on nothing but the row itself, or be
@@ -91,11 +91,10 @@ class ParallelDpEvent(dp_accounting.DpEvent):
   (McSherry 2009, theorem 4). A row that is replaced may touch two, so that the
   event is for `ADD_OR_REMOVE_ONE` only.
 
-  ```python
+  #### Example
+
   >>> ParallelDpEvent([dp_accounting.LaplaceDpEvent(1.0)] * 2).events
   (LaplaceDpEvent(noise_multiplier=1.0), LaplaceDpEvent(noise_multiplier=1.0))
-
-  ```
   """
 
   events: Sequence[dp_accounting.DpEvent] = attr.ib(converter=tuple)

@@ -104,12 +104,12 @@ class SampledMechanism(Mechanism):
   """A mechanism that may be on a sample; subclasses have these fields.
 
   Attributes:
-    sampling_probability: Probability q with which the sample takes a row; 1 if
+    sampling_probability: probability q with which the sample takes a row; 1 if
       there is no sample.
     row: `ABSENT`, `PRESENT` or `OPPOSITE`, as above. For `OPPOSITE` the noise
       of w around w0 has twice the `noise_multiplier`; all that holds for
       `PRESENT` holds for it as well, and more.
-    bounded: Whether the losses have a largest one.
+    bounded: whether the losses have a largest one.
   """
 
   bounded: ClassVar[bool] = True
@@ -245,12 +245,11 @@ def sampled_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
   dP/dQ stays, and the mean of a convex function of it can only grow. The result
   is infinite where the losses are very large.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting.mechanisms import Laplace
   >>> print(sampled_renyi(Laplace(1.0, 0.1), np.array([2.0])).round(6))
   [0.008536]
-
-  ```
   """
   bound, q = mechanism.loss_bound(), mechanism.sampling_probability
   if not bound <= _LARGEST_LOSS:

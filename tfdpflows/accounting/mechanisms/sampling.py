@@ -98,7 +98,7 @@ def _(event, relation):
   n = event_number(event, 'source_dataset_size', 1)
   m = event_number(event, 'sample_size', 0, n)
   if n != int(n) or m != int(m):
-    raise ValueError(f'The sizes of {event!r} must be whole numbers.')
+    raise ValueError(f'The sizes of {event!r} must be integers.')
   # Upwards, as a larger sample costs more.
   q, exact = m / n, Fraction(int(m), int(n))
   if Fraction(q) < exact:
@@ -208,12 +208,11 @@ def without_amplification(
   sample was cut to size, the outputs differ by more only if the cap was
   reached, which has the probability that is added.
 
-  ```python
+  #### Example
+
   >>> without_amplification(dp_accounting.PoissonSampledDpEvent(
   ...     0.01, dp_accounting.GaussianDpEvent(2.0)))
   GaussianDpEvent(noise_multiplier=2.0)
-
-  ```
   """
   check_event(event, composed=True)
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):

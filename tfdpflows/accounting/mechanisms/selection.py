@@ -49,9 +49,9 @@ class RepeatAndSelect(Mechanism):
   """The best of a random number of runs.
 
   Attributes:
-    mean: Mean number of runs, 1 or more.
-    shape: Shape of the distribution of that number.
-    one_run: Sorted pairs of a mechanism and a count.
+    mean: mean number of runs, 1 or more.
+    shape: shape of the distribution of that number.
+    one_run: sorted pairs of a mechanism and a count.
   """
 
   name = 'repeat_and_select'
@@ -124,20 +124,19 @@ def repeated_curve(
   """Returns the Renyi divergences of the best of K runs, in nats.
 
   Args:
-    orders: Above 1.
-    curve: Divergences of one run at these orders, in nats.
-    mean: Mean number of runs E[K], 1 or more.
-    shape: Shape of the distribution of K, zero or more; infinite for Poisson.
+    orders: above 1.
+    curve: divergences of one run at these orders, in nats.
+    mean: mean number of runs E[K], 1 or more.
+    shape: shape of the distribution of K, zero or more; infinite for Poisson.
 
   Raises:
-    ValueError: If mean or shape is outside its range.
+    ValueError: if mean or shape is outside its range.
 
-  ```python
+  #### Example
+
   >>> orders = np.array([2.0, 8.0])
   >>> print(repeated_curve(orders, orders * 0.01, 10.0, 1.0).round(3))
   [1.125 1.125]
-
-  ```
   """
   mean, shape = _checked(float(mean), float(shape))
   found = curve + math.log(mean) / (orders - 1)
@@ -180,17 +179,16 @@ def halting_probability(mean: float, shape: float) -> float:
   """Returns g such that K has this mean or, by rounding, a smaller one.
 
   Args:
-    mean: As for `repeated_curve`.
-    shape: As there, but finite.
+    mean: as for `repeated_curve`.
+    shape: as there, but finite.
 
   Raises:
-    ValueError: If mean or shape is outside its range.
+    ValueError: if mean or shape is outside its range.
 
-  ```python
+  #### Example
+
   >>> round(halting_probability(4.0, 1.0), 6)
   0.25
-
-  ```
   """
   mean, shape = _checked(float(mean), float(shape))
   # The other end of the bisection.

@@ -67,16 +67,15 @@ class SmoothSensitivity(Mechanism):
   """Gaussian noise scaled by a smooth sensitivity.
 
   Attributes:
-    sigma: Standard deviation of the noise over the smooth sensitivity, above
+    sigma: standard deviation of the noise over the smooth sensitivity, above
       zero.
-    beta: The smooth sensitivity changes by exp(beta) at most; zero or more.
-    shift: What is added, over the smooth sensitivity; zero or more.
+    beta: the smooth sensitivity changes by exp(beta) at most; zero or more.
+    shift: what is added, over the smooth sensitivity; zero or more.
 
-  ```python
+  #### Example
+
   >>> print(SmoothSensitivity(10.0, 0.02).renyi(np.array([20.0, 100.0])))
   [0.46...        inf]
-
-  ```
   """
 
   name = 'smooth_sensitivity'
@@ -105,9 +104,9 @@ class SmoothSensitivityDpEvent(dp_accounting.DpEvent):
   """A number with Gaussian noise that is scaled by its smooth sensitivity.
 
   Attributes:
-    sigma: Standard deviation of the noise over the smooth sensitivity S.
+    sigma: standard deviation of the noise over the smooth sensitivity S.
     beta: S changes by a factor of at most exp(beta) between neighbours.
-    shift: The number itself has this times S added to it.
+    shift: the number itself has this times S added to it.
 
   #### Formal guarantee
   That of the module, if S is smooth and at least the change of the number,
@@ -138,9 +137,9 @@ class RenyiPrivate(Mechanism):
   """A mechanism with a bound on one Renyi divergence, but for a failure.
 
   Attributes:
-    order: Above 1.
-    divergence: At this order and, as divergences rise with it, below.
-    delta: Probability of the failure.
+    order: above 1.
+    divergence: at this order and, as divergences rise with it, below.
+    delta: probability of the failure.
   """
 
   name = 'renyi'
@@ -163,9 +162,9 @@ class RenyiDpEvent(dp_accounting.DpEvent):
   """A mechanism of which one Renyi divergence is known.
 
   Attributes:
-    order: The order, above 1.
-    divergence: A bound on the divergence of this order, in nats.
-    delta: Probability of a failure, in [0, 1).
+    order: the order, above 1.
+    divergence: a bound on the divergence of this order, in nats.
+    delta: probability of a failure, in [0, 1).
 
   #### Formal guarantee
   For all neighbours, in each direction, the law P of the output on the one

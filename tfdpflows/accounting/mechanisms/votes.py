@@ -90,15 +90,14 @@ class DataDependentGNMax(DataDependent):
   """One answer of GNMax.
 
   Attributes:
-    sigma: Standard deviation of the noise on each count, above zero.
-    log_q: Log of a bound on the probability of any answer but the plurality,
+    sigma: standard deviation of the noise on each count, above zero.
+    log_q: log of a bound on the probability of any answer but the plurality,
       from `log_q_gaussian`.
 
-  ```python
+  #### Example
+
   >>> print(DataDependentGNMax(40.0, -30.0).renyi(np.array([2.0, 1000.0])))
   [5.89...e-14 6.25000000e-01]
-
-  ```
   """
 
   name = 'data_dependent_gnmax'
@@ -134,8 +133,8 @@ class DataDependentThreshold(DataDependent):
   """One check of Confident GNMax.
 
   Attributes:
-    sigma_threshold: Standard deviation of its noise, above zero.
-    log_pr_answered: Log of the probability that it is passed.
+    sigma_threshold: standard deviation of its noise, above zero.
+    log_pr_answered: log of the probability that it is passed.
   """
 
   name = 'data_dependent_threshold'
@@ -159,8 +158,8 @@ class DataDependentLNMax(DataDependent):
   """One answer of LNMax.
 
   Attributes:
-    gamma: The noise on each count has scale 1 / gamma.
-    log_q: Log of a bound on the probability of any answer but the plurality,
+    gamma: the noise on each count has scale 1 / gamma.
+    log_q: log of a bound on the probability of any answer but the plurality,
       from `log_q_laplace`.
   """
 
@@ -189,7 +188,7 @@ class LNMaxDpEvent(dp_accounting.DpEvent):
   """PATE: the label with most votes after Laplace noise.
 
   Attributes:
-    gamma: The noise on each count has scale 1 / gamma.
+    gamma: the noise on each count has scale 1 / gamma.
 
   #### Formal guarantee
   2 gamma-private whatever the votes, as a row changes the vote of one teacher
@@ -212,7 +211,7 @@ class GNMaxDpEvent(dp_accounting.DpEvent):
   """PATE: the label with most votes after Gaussian noise.
 
   Attributes:
-    sigma: Standard deviation of the noise on each count.
+    sigma: standard deviation of the noise on each count.
 
   #### Formal guarantee
   Whatever the votes, a Gaussian mechanism of l2 sensitivity sqrt(2) (Papernot
@@ -239,11 +238,11 @@ class ConfidentGNMaxDpEvent(dp_accounting.DpEvent):
   """PATE: GNMax, but only where the teachers agree.
 
   Attributes:
-    threshold: The query is answered if the largest count and Gaussian noise of
+    threshold: the query is answered if the largest count and Gaussian noise of
       standard deviation `sigma_threshold` reach this together.
-    sigma_threshold: The noise of that check.
-    sigma: The noise of the answer, as in `GNMaxDpEvent`.
-    answered: Whether to charge an answer. False is for a query that was turned
+    sigma_threshold: the noise of that check.
+    sigma: the noise of the answer, as in `GNMaxDpEvent`.
+    answered: whether to charge an answer. False is for a query that was turned
       down, in an analysis after the fact. Claims charge an answer for every
       query, as the votes decide how many there are.
 
@@ -251,11 +250,10 @@ class ConfidentGNMaxDpEvent(dp_accounting.DpEvent):
   The check is a Gaussian mechanism of sensitivity 1, the answer is `GNMax`
   (Papernot et al. 2018, algorithm 1), under either neighbouring relation.
 
-  ```python
+  #### Example
+
   >>> ConfidentGNMaxDpEvent(300.0, sigma_threshold=200.0, sigma=40.0).answered
   True
-
-  ```
   """
 
   threshold: float
@@ -294,7 +292,7 @@ class VoteThresholdDpEvent(dp_accounting.DpEvent):
   by another event.
 
   Attributes:
-    sigma: Standard deviation of the noise on the largest count.
+    sigma: standard deviation of the noise on the largest count.
 
   #### Formal guarantee
   A Gaussian mechanism of sensitivity 1, as the row that one teacher has more
@@ -321,10 +319,10 @@ class DataDependentDpEvent(dp_accounting.DpEvent):
   `data_dependent_event` makes it from votes.
 
   Attributes:
-    event: An `LNMaxDpEvent`, `GNMaxDpEvent` or `ConfidentGNMaxDpEvent`.
-    log_q: Log of a bound on the probability that the answer is not the label
+    event: an `LNMaxDpEvent`, `GNMaxDpEvent` or `ConfidentGNMaxDpEvent`.
+    log_q: log of a bound on the probability that the answer is not the label
       with most votes; None where no answer is charged.
-    log_pr_answered: Log of the probability that the check of Confident GNMax is
+    log_pr_answered: log of the probability that the check of Confident GNMax is
       passed; None without a check.
 
   #### Formal guarantee
@@ -334,11 +332,10 @@ class DataDependentDpEvent(dp_accounting.DpEvent):
   event nor an epsilon that rests on it may be published as it is. Ledgers,
   budgets and claims use `data_independent` of it.
 
-  ```python
+  #### Example
+
   >>> DataDependentDpEvent(GNMaxDpEvent(40.0), log_q=-20.0).event
   GNMaxDpEvent(sigma=40.0)
-
-  ```
   """
 
   event: dp_accounting.DpEvent
@@ -387,22 +384,21 @@ def data_dependent_event(
   """Returns an event of PATE at a cost computed from its votes.
 
   Args:
-    event: An `LNMaxDpEvent`, `GNMaxDpEvent` or `ConfidentGNMaxDpEvent`.
+    event: an `LNMaxDpEvent`, `GNMaxDpEvent` or `ConfidentGNMaxDpEvent`.
     votes: [classes], how many teachers voted for each class.
 
   Returns:
     A `DataDependentDpEvent`. It depends on the votes: keep it private.
 
   Raises:
-    TypeError: If the event is none of these.
-    ValueError: If the votes are not counts, or there is no noise.
+    TypeError: if the event is none of these.
+    ValueError: if the votes are not counts, or there is no noise.
 
-  ```python
+  #### Example
+
   >>> event = data_dependent_event(GNMaxDpEvent(40.0), [10, 230, 10])
   >>> round(event.log_q, 3)
   -9.204
-
-  ```
   """
   if isinstance(event, LNMaxDpEvent):
     return DataDependentDpEvent(event, log_q=log_q_laplace(votes, event.gamma))
@@ -429,11 +425,10 @@ def log_q_laplace(votes: npt.ArrayLike, gamma: float) -> float:
   g) / (4 exp(gamma g)) (Papernot et al. 2017, lemma 4), or 1 - 1 / classes.
   Arguments and errors are those of `data_dependent_event` and of its event.
 
-  ```python
+  #### Example
+
   >>> round(log_q_laplace([30, 10], 0.5), 4)  # log(12 / (4 exp(10)))
   -8.9014
-
-  ```
   """
   gamma = _noise('gamma', gamma, zero=True)
   # The terms fall with g, so that a smaller g is a bound.
@@ -449,11 +444,10 @@ def log_q_gaussian(votes: npt.ArrayLike, sigma: float) -> float:
   probability that normal noise is above g / (sqrt(2) sigma) (Papernot et al.
   2018, proposition 7), or 1 - 1 / classes.
 
-  ```python
+  #### Example
+
   >>> round(math.exp(log_q_gaussian([5, 5], 3.0)), 12)
   0.5
-
-  ```
   """
   sigma = _noise('sigma', sigma)
   with np.errstate(over='ignore'):
@@ -466,11 +460,10 @@ def log_pr_answered(
 ) -> float:
   """Returns the log probability that a query passes the check.
 
-  ```python
+  #### Example
+
   >>> math.exp(log_pr_answered([30, 10], 30.0, 5.0))
   0.5
-
-  ```
   """
   sigma = _noise('sigma_threshold', sigma_threshold)
   threshold = float(threshold)

@@ -33,8 +33,8 @@ class ZeroConcentrated(Mechanism):
   """A mechanism that is (xi, rho)-zCDP.
 
   Attributes:
-    rho: Zero or more.
-    xi: Zero or more.
+    rho: zero or more.
+    xi: zero or more.
   """
 
   name = 'zcdp'
@@ -61,9 +61,9 @@ class ZCDpEvent(dp_accounting.DpEvent):
   """A mechanism of which only a zero-concentrated guarantee is known.
 
   Attributes:
-    rho: The Renyi divergence of every order alpha > 1 is at most
+    rho: the Renyi divergence of every order alpha > 1 is at most
       `xi + rho * alpha`; zero or more.
-    xi: The offset of that bound; zero or more.
+    xi: the offset of that bound; zero or more.
 
   #### Formal guarantee
   The bound must hold in both directions under the neighbouring relation of the
@@ -101,11 +101,10 @@ def zcdp_epsilon(
   Rho and xi are finite and zero or more, the log of delta is below zero, and
   all broadcast against each other. The result is in nats, from above.
 
-  ```python
+  #### Example
+
   >>> print(zcdp_epsilon(0.125, 0.0, math.log(1e-5)).round(4))
   2.1657
-
-  ```
   """
   rho, xi, log_delta = np.broadcast_arrays(
     *(np.asarray(x, np.float64) for x in (rho, xi, log_delta))
@@ -139,11 +138,10 @@ def zcdp_log_delta(rho: float, xi: float, epsilon: float) -> float:
   log(x / (1 + x))) - log(1 + x), and the best x solves 2 rho x - log(1 + 1 / x)
   = epsilon - xi - rho.
 
-  ```python
+  #### Example
+
   >>> round(math.exp(zcdp_log_delta(0.125, 0.0, 2.0)), 7)
   3...e-05
-
-  ```
   """
   if epsilon == math.inf or (rho == 0 and epsilon >= xi):
     return -math.inf

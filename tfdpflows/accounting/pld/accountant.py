@@ -13,7 +13,11 @@ from typing import NamedTuple, Optional
 import dp_accounting
 
 from tfdpflows.accounting import accountant, composition, mechanisms, rdp, zcdp
-from tfdpflows.accounting.budget import check_delta, check_epsilon
+from tfdpflows.accounting.budget import (
+  check_delta,
+  check_epsilon,
+  check_time_limit,
+)
 from tfdpflows.accounting.events import Relation
 from tfdpflows.accounting.mechanisms.bounded_range import (
   BoundedRange,
@@ -62,14 +66,14 @@ class PLDAccountant(accountant.MechanismAccountant):
   adaptive choices is computed, see `mechanisms.bounded_range`.
 
   Args:
-    neighboring_relation: What two neighbouring tables are.
-    value_discretization_interval: Distance of the grid of losses, in nats. It
+    neighboring_relation: what two neighbouring tables are.
+    value_discretization_interval: distance of the grid of losses, in nats. It
       is doubled until the arrays fit into memory, where losses are very large.
-    time_limit: Seconds that one epsilon or delta may take, about; it is looked
+    time_limit: seconds that one epsilon or delta may take, about; it is looked
       at between the pieces of work. May be infinite.
 
   Raises:
-    ValueError: If the interval is not a positive number, or the limit is
+    ValueError: if the interval is not a positive number, or the limit is
       negative.
 
   #### Formal guarantee
@@ -82,14 +86,13 @@ class PLDAccountant(accountant.MechanismAccountant):
   Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020; Doroshenko
   et al. 2022; Zhu, Dong and Wang 2022.
 
-  ```python
+  #### Example
+
   >>> accountant = PLDAccountant()
   >>> step = dp_accounting.PoissonSampledDpEvent(
   ...     0.01, dp_accounting.GaussianDpEvent(1.0))
   >>> accountant.compose(step, 1000).get_epsilon(1e-5)
   1.828...
-
-  ```
   """
 
   name = 'pld'
@@ -110,12 +113,8 @@ class PLDAccountant(accountant.MechanismAccountant):
         'value_discretization_interval must lie in (0, 1], for example 1e-4, '
         f'not {interval}.'
       )
-    if not float(time_limit) >= 0:
-      raise ValueError(
-        f'time_limit must be zero or more seconds, not {time_limit}.'
-      )
     self._interval = interval
-    self._time_limit = float(time_limit)
+    self._time_limit = check_time_limit(time_limit)
     # What was answered, so that values and remarks cannot disagree.
     self._answers: dict[tuple, _Answer] = {}
 
@@ -127,8 +126,8 @@ class PLDAccountant(accountant.MechanismAccountant):
     need not be composed for each. `False` says nothing.
 
     Args:
-      epsilon: In nats.
-      delta: Inside (0, 1).
+      epsilon: in nats.
+      delta: inside (0, 1).
     """
     if self._is_non_private():
       return False
@@ -148,14 +147,13 @@ class PLDAccountant(accountant.MechanismAccountant):
   def remarks(self, target_delta: float) -> tuple[str, ...]:
     """Returns a sentence that qualifies `get_epsilon(target_delta)`, if any.
 
-    ```python
+    #### Example
+
     >>> accountant = PLDAccountant(time_limit=0.0)
     >>> event = dp_accounting.LaplaceDpEvent(3.25)
     >>> accountant.compose(event, 10).remarks(1e-6)
     ('pld: the limit of 0 s was passed at delta=1e-06; the value is that of
     rdp, which is looser.',)
-
-    ```
     """
     remark = self._epsilon(check_delta(target_delta)).remark
     return (remark,) if remark else ()
@@ -295,10 +293,10 @@ class _Question(NamedTuple):
   """A request for an epsilon or a delta.
 
   Attributes:
-    of_epsilon: Whether epsilon is wanted, else delta.
-    at: The delta or epsilon.
-    nothing: The value that always holds.
-    where: The delta or epsilon in words.
+    of_epsilon: whether epsilon is wanted, else delta.
+    at: the delta or epsilon.
+    nothing: the value that always holds.
+    where: the delta or epsilon in words.
   """
 
   of_epsilon: bool

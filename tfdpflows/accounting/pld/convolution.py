@@ -47,25 +47,24 @@ def epsilon_at(
   """Returns the smallest epsilon known to hold at a delta.
 
   Args:
-    delta: Inside (0, 1).
-    parts: Pairs of a loss distribution and how often it is composed.
-    interval: Distance of the grid points, in nats.
-    check: Called between the pieces of work; may raise to end it.
+    delta: inside (0, 1).
+    parts: pairs of a loss distribution and how often it is composed.
+    interval: distance of the grid points, in nats.
+    check: called between the pieces of work; may raise to end it.
 
   Returns:
     Epsilon, zero or more; infinite if no finite one is known.
 
   Raises:
-    GridTooFineError: If a larger interval is needed.
+    GridTooFineError: if a larger interval is needed.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting import mechanisms
   >>> laplace = mechanisms.Laplace(1.0)
   >>> remove, _ = mechanisms.loss_distributions(laplace, 1e-3)
   >>> round(epsilon_at(1e-9, [(remove, 1)], 1e-3), 6)
   1.0
-
-  ```
   """
   total = transforms.LossSum(parts, interval, check)
   if total.infinity >= delta or interval > COARSEST:
@@ -188,11 +187,11 @@ def _below_window(
   """Returns what `_epsilon_near` does, for an epsilon below the window.
 
   Args:
-    room: What is left of delta at the lowest loss, apart from errors.
-    lower: Mass of Q in the window, times exp(anchor).
-    end: The lowest loss, less the anchor.
-    anchor: A loss.
-    tilted: The masses.
+    room: what is left of delta at the lowest loss, apart from errors.
+    lower: mass of Q in the window, times exp(anchor).
+    end: the lowest loss, less the anchor.
+    anchor: a loss.
+    tilted: the masses.
   """
 
   def error_at(excess: float) -> float:
@@ -221,14 +220,13 @@ def delta_at(
 
   Arguments and errors are as in `epsilon_at`.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting import mechanisms
   >>> laplace = mechanisms.Laplace(1.0)
   >>> remove, _ = mechanisms.loss_distributions(laplace, 1e-3)
   >>> round(delta_at(0.5, [(remove, 1)], 1e-3), 5)  # 1 - exp(-0.25)
   0.2212
-
-  ```
   """
   total = transforms.LossSum(parts, interval, check)
   if total.infinity >= 1 or interval > COARSEST:

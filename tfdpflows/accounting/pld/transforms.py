@@ -43,7 +43,7 @@ class GridTooFineError(Exception):
   """The window of the composed losses has too many grid points.
 
   Attributes:
-    excess: How many times too many.
+    excess: how many times too many.
   """
 
   def __init__(self, excess: float):
@@ -57,13 +57,13 @@ class TiltedMasses(NamedTuple):
   Attributes:
     losses: Float64 [n], grid points in nats, increasing, rounded upwards.
     masses: Float64 [n], relative to exp(log_scale).
-    order: Order of the tilt.
-    log_scale: Logarithm of the moment generating function at `order`, less
+    order: order of the tilt.
+    log_scale: logarithm of the moment generating function at `order`, less
       order * anchor; Chernoff's bound on the mass above the anchor.
-    error: What absolute errors of the masses, and the mass outside the window,
+    error: what absolute errors of the masses, and the mass outside the window,
       add to the divergence at any epsilon, at most, relative to exp(log_scale +
       order * (anchor - epsilon)).
-    rounding: What errors relative to each mass add, as a share of it.
+    rounding: what errors relative to each mass add, as a share of it.
   """
 
   losses: np.ndarray
@@ -78,26 +78,25 @@ class LossSum:
   """The sum of independent losses.
 
   Args:
-    parts: Pairs of a loss distribution and how often it is added.
-    interval: Distance of the grid points, in nats.
-    check: Called between the pieces of work; may raise to end it.
+    parts: pairs of a loss distribution and how often it is added.
+    interval: distance of the grid points, in nats.
+    check: called between the pieces of work; may raise to end it.
 
   Attributes:
-    interval: Distance of the grid points, in nats.
-    infinity: Probability that the sum is infinite, rounded upwards.
-    largest: The largest finite sum, in nats, rounded upwards.
+    interval: distance of the grid points, in nats.
+    infinity: probability that the sum is infinite, rounded upwards.
+    largest: the largest finite sum, in nats, rounded upwards.
     log_mgf: Float64 [k], logarithm of the moment generating function of the
       finite losses at the orders `losses.UNIT_ORDERS / interval`.
 
-  ```python
+  #### Example
+
   >>> from tfdpflows.accounting import mechanisms
   >>> laplace = mechanisms.Laplace(1.0)
   >>> part, _ = mechanisms.loss_distributions(laplace, 0.01)
   >>> tilted = LossSum([(part, 4)], 0.01).tilted_near(3.0)
   >>> bool(tilted.losses[-1] > 3.0)
   True
-
-  ```
   """
 
   def __init__(
@@ -131,11 +130,11 @@ class LossSum:
     """Returns the masses, accurate around a loss and above it.
 
     Args:
-      anchor: The loss, in nats.
-      extended: Whether to use extended precision, if there is any.
+      anchor: the loss, in nats.
+      extended: whether to use extended precision, if there is any.
 
     Raises:
-      GridTooFineError: If a larger interval is needed.
+      GridTooFineError: if a larger interval is needed.
 
     #### Formal guarantee
     Three things can be wrong with the masses. That they are bounded is shown

@@ -56,6 +56,8 @@ _TINY = 1e-12
 # must grow.
 _FACTORS = np.logspace(-1.5, 2, 15)
 _EMPTY, _EM_STEPS, _EVIDENCE = 0.2, 12, 3.0
+# Of raking to the probabilities of columns.
+_PASSES = 3
 # Learning rows: steps of Adam, and how many of them see the same rows.
 _STEPS, _BATCH, _LEARNING_RATE, _SAME_ROWS = 600, 1024, 5e-3, 60
 # Steps of one call of TensorFlow, a divisor of those with the same rows. Calls
@@ -517,7 +519,7 @@ def _with_empty(measured, cells):
 
 
 def with_columns(
-  probabilities: np.ndarray, columns: Sequence[np.ndarray], passes: int = 3
+  probabilities: np.ndarray, columns: Sequence[np.ndarray]
 ) -> np.ndarray:
   """Returns a marginal whose columns have given probabilities (raking).
 
@@ -526,7 +528,7 @@ def with_columns(
          [0.45, 0.05]])
   """
   found = np.maximum(probabilities, _TINY)
-  for _ in range(passes):
+  for _ in range(_PASSES):
     for axis, wanted in enumerate(columns):
       rest = tuple(i for i in range(found.ndim) if i != axis)
       ratio = np.asarray(wanted) / found.sum(rest)

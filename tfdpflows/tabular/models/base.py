@@ -50,7 +50,7 @@ def whole(default: int, least: int) -> Any:
 def widths(default: tuple) -> Any:
   """A hyper-parameter of whole numbers, one for each hidden layer."""
   is_valid = lambda v: len(v) and all(w == int(w) >= 1 for w in v)
-  message = 'must be whole numbers, one at least'
+  message = 'must be integers, one at least'
   return _checked(default, is_valid, message, tuple)
 
 
@@ -73,6 +73,7 @@ class TableModel(abc.ABC):
   Attributes:
     name: name of the model.
     has_density: whether its distribution has a `log_prob`.
+    exact_density: whether that is computed, and not estimated.
     takes_units: whether `train` protects units of several rows.
     takes_stored: whether `train` takes codes as `StoredRows`, which are not in
       memory.
@@ -86,6 +87,7 @@ class TableModel(abc.ABC):
 
   name: ClassVar[str]
   has_density: ClassVar[bool]
+  exact_density: ClassVar[bool] = False
   takes_units: ClassVar[bool] = False
   takes_stored: ClassVar[bool] = False
   takes_replicas: ClassVar[bool] = False

@@ -136,10 +136,6 @@ class DPGAN(PrivatelyTrained):
       'The loss of the discriminator',
     )
 
-  def compile(self, *args: Any, **kwargs: Any) -> None:
-    self._checker.forget()
-    super().compile(*args, **kwargs)
-
   def take_averages(self) -> None:
     """For `dp_sgd.train`: `finish` does it."""
 

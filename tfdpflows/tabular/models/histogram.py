@@ -109,6 +109,7 @@ class HistogramModel(FlowModel):
   """
 
   name: ClassVar[str] = 'histogram'
+  exact_density: ClassVar[bool] = True
 
   marginal_share: float = share(0.35)
   hidden_units: tuple = widths((64,))

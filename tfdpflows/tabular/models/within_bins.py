@@ -1,4 +1,4 @@
-"""How values within bins depend on each other, where columns nearly do.
+"""Dependence of values within bins, where a column nearly decides another.
 
 A model of bins knows nothing of where in its bin a value is. For most pairs of
 columns that is all there is to know; where one is nearly a function of the
@@ -248,7 +248,7 @@ def dependent_pairs(
 def open_pairs(
   pairs: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-  """Returns the pairs that close no circle with those that are taken.
+  """Returns the pairs that close no cycle with those that are taken.
 
   >>> open_pairs([(0, 1), (0, 2), (2, 3)], taken=[(0, 1), (1, 2)])
   [(2, 3)]
@@ -258,7 +258,7 @@ def open_pairs(
 
 
 def forest_size(pairs: Sequence[tuple[int, int]]) -> int:
-  """Returns how many of some pairs can be taken without a circle.
+  """Returns how many of some pairs can be taken without a cycle.
 
   >>> forest_size([(0, 1), (0, 2), (1, 2), (3, 4)])
   3
@@ -354,7 +354,7 @@ class WithinBins:
 
   Args:
     parts: the `Parts` of columns, by number; of all that are in an edge.
-    edges: `Edge`s without a circle.
+    edges: `Edge`s without a cycle.
   """
 
   def __init__(self, parts: dict[int, Parts], edges: Sequence[Edge]):
