@@ -104,7 +104,7 @@ def test_rivals_are_compared_on_held_out_tables_that_both_ran_on(tmp_path):
     if line.startswith('| 1 ')
   ]
   expected = '| 2 | 1 to 2 / 1 | .675 / .562 | .500 / .500 | .010 / .010 | '
-  assert f'| SWIFT {expected}k401; none |' in line
+  assert f'| SWIFT {expected}k401; none; none |' in line
 
 
 def test_a_table_of_few_rows_to_learn_from():
