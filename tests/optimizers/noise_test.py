@@ -36,10 +36,10 @@ def test_normal(xla, dtype):
 
 
 class _Words:
-  """Gives the words that it is told to, of both rows of a draw."""
+  """Gives the words that it is told to, of the rows of a draw."""
 
-  def __init__(self, first, second):
-    self._rows = first, second
+  def __init__(self, *rows):
+    self._rows = rows
 
   def uniform_full_int(self, shape, dtype):
     rows = [np.broadcast_to(row, shape[1:]) for row in self._rows]
@@ -47,23 +47,55 @@ class _Words:
 
 
 def _radius(first, second, dtype, size=32):
-  z = normal(_Words(first, second), size, 1.0, dtype)
+  z = normal(_Words(first, second, 5), size, 1.0, dtype)
   return np.hypot(*np.reshape(z.numpy(), [2, -1]).astype(np.float64))
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('dtype, bits', [(tf.float32, 46), (tf.float64, 78)])
+@pytest.mark.parametrize('dtype, bits', [(tf.float32, 31), (tf.float64, 63)])
 def test_tails_of_the_radius(dtype, bits):
-  """The word of rank k of all 2^bits has the radius of that quantile."""
-  rank = np.array([2**k + j for k in range(16) for j in (0, 2**k // 2)])
-  # The rank is within the lowest 15 bits, or just beyond them.
-  found = _radius(rank >> 15, rank & (2**15 - 1), dtype, 2 * len(rank))
-  expected = np.sqrt(2 * (bits * np.log(2) - np.log(rank + 0.5)))
+  """The words of rank k of all 4^bits have the radius of that quantile."""
+  ranks = [2**k + j for k in range(bits + 8) for j in (0, 2**k // 2)]
+  ranks += [0] * (-len(ranks) % 16)
+  words = np.array([divmod(rank, 2**bits) for rank in ranks], np.uint64)
+  found = _radius(*words.T, dtype, 2 * len(ranks))
+  expected = [
+    np.sqrt(2 * (2 * bits * np.log(2) - np.log(rank + 0.5))) for rank in ranks
+  ]
   np.testing.assert_allclose(found, expected, rtol=1e-5)
-  assert _radius(0, 0, dtype).max() > 7.9
-  most = np.iinfo(np.int64 if dtype == tf.float64 else np.int32).max
-  found = _radius(most, 2**15 - 1, dtype)
+  assert _radius(0, 0, dtype).max() > 9.2
+  found = _radius(2**bits - 1, 2**bits - 1, dtype)
   assert np.all(np.isfinite(found)) and found.max() < 1e-3
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('dtype, bits', [(tf.float32, 32), (tf.float64, 64)])
+def test_no_bit_is_of_both_radius_and_angle(dtype, bits):
+  """Else a long radius would be known from the angle, noise or not."""
+  rng = np.random.default_rng(0)
+  n = 512
+  words = rng.integers(2**bits, size=[3, n], dtype=np.uint64)
+  # Half of them far in the tail.
+  words[0, ::2] >>= np.uint64(bits - 4)
+
+  def polar(words):
+    z = np.reshape(normal(_Words(*words), 2 * n, 1.0, dtype), [2, n])
+    x, y = z.astype(np.float64)
+    return np.hypot(x, y), np.arctan2(y, x)
+
+  radius, angle = polar(words)
+  for bit in range(bits):
+    other = words.copy()
+    other[2] ^= np.uint64(1 << bit)
+    np.testing.assert_allclose(polar(other)[0], radius, rtol=1e-5, atol=1e-9)
+    for row in (0, 1):
+      other = words.copy()
+      other[row] ^= np.uint64(1 << bit)
+      moved, same = polar(other)
+      # The angle of the origin is none.
+      apart = (moved > 1e-3) & (radius > 1e-3)
+      turned = np.abs(np.exp(1j * same) - np.exp(1j * angle))
+      assert turned[apart].max() < 1e-5
 
 
 @pytest.mark.core
@@ -71,10 +103,10 @@ def test_radius_and_angle():
   """Uniform, and independent of each other, also close to the tail."""
   rng = np.random.default_rng(0)
   n = 2**16
-  words = rng.integers(2**32, size=[2, n], dtype=np.uint32)
+  words = rng.integers(2**32, size=[3, n], dtype=np.uint32)
   # All of it, and what is beyond 5.1 standard deviations.
   for shift, beyond in ((0, 0.0), (20, 5.1)):
-    source = _Words(words[0] >> shift, words[1])
+    source = _Words(words[0] >> shift, *words[1:])
     z = normal(source, 2 * n, 1.0, tf.float32)
     x, y = np.reshape(z, [2, n]).astype(np.float64)
     assert np.hypot(x, y).min() >= beyond
