@@ -5,13 +5,15 @@ import json
 import pytest
 
 from experiments import bench_fit_xla
-from tests import forked
+from tests import forked, unproven
 
-_TRAINING = """
+_TRAINING = f"""
 import json, sys
 from experiments import bench_fit_xla
-shape = {'event_size': 2, 'num_blocks': 1, 'hidden_units': [4]}
-times = bench_fit_xla.run(num_examples=400, batch=40, epochs=2, shape=shape)
+from {unproven.__name__} import unproven
+shape = {{'event_size': 2, 'num_blocks': 1, 'hidden_units': [4]}}
+with unproven():
+  times = bench_fit_xla.run(num_examples=400, batch=40, epochs=2, shape=shape)
 with open(sys.argv[1], 'w') as file:
   json.dump(times, file)
 """
