@@ -94,6 +94,21 @@ def test_bad_arguments_are_refused_before_a_charge():
   assert not ledger.entries
 
 
+@pytest.mark.parametrize('count', [2**53 + 2, 2**60 + 128])
+def test_no_rounding_moves_a_count_by_more_than_a_row(count):
+  """A row more may be 256 more as a float64."""
+  found = [
+    mechanisms.from_exact_counts(
+      {'a': np.array([value], np.int64)},
+      1.0,
+      Randomness(seed=0),
+      accounting.PrivacyLedger(),
+    )['a'][0]
+    for value in (count, count - 1)
+  ]
+  assert abs(found[0] - found[1]) <= 1
+
+
 def test_counts_of_units_need_their_sensitivity():
   ledger = accounting.PrivacyLedger(privacy_unit='person')
   with pytest.raises(ValueError, match='give the l2_sensitivity'):

@@ -197,13 +197,13 @@ def test_wrong_arguments_are_refused(codes, groups, noise, message):
 
 
 def test_expected_counts_must_fit():
-  def select(groups, expected, epsilon=1.0):
+  def select(groups, expected, epsilon=1.0, noise_std=1.0):
     mechanisms.select_marginal(
       _codes(),
       SIZES,
       groups,
       expected,
-      1.0,
+      noise_std,
       epsilon,
       None,
       accounting.PrivacyLedger(),
@@ -215,3 +215,6 @@ def test_expected_counts_must_fit():
     select([(0, 1)], [np.zeros([3, 2])])
   with pytest.raises(ValueError, match='epsilon is -1'):
     select([(0, 1)], [np.zeros([2, 3])], -1)
+  # Where 1 is lost beside them.
+  with pytest.raises(ValueError, match='noise_std is 1e'):
+    select([(0, 1)], [np.zeros([2, 3])], noise_std=1e18)

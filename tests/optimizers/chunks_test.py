@@ -27,6 +27,29 @@ def _optimizer(clipping=None, **kwargs):
   )
 
 
+@pytest.mark.core
+def test_one_of_many_rows_moves_sums_by_the_sensitivity(monkeypatch):
+  """Rounded to float32, a sum of half a million rows moves by more."""
+  rng = np.random.default_rng(0)
+  rows = (3 + rng.normal(size=[500_000, 2])).astype('float32')
+  kernel = tf.Variable(tf.zeros([2, 1]))
+  optimizer = _optimizer(expected_batch_size=len(rows))
+  monkeypatch.setattr(
+    optimizer, '_release', lambda sums, *unused: (sums['gradients'], None)
+  )
+  losses = lambda x: tf.nn.softplus(-gradients.linear(x, kernel)[:, 0])
+
+  @tf.function(reduce_retracing=True)
+  def total(rows):
+    (found,), _ = optimizer.private_gradients_of(losses, rows, [kernel])
+    return found
+
+  whole = total(tf.constant(rows)).numpy()
+  for number in (0, len(rows) // 2):
+    other = total(tf.constant(np.delete(rows, number, 0))).numpy()
+    np.testing.assert_allclose(np.linalg.norm(whole - other), 1, atol=0.01)
+
+
 class _Net:
   def __init__(self, masked=True):
     rng = np.random.default_rng(0)

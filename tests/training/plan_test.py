@@ -312,6 +312,17 @@ def test_statement_says_how_it_was_drawn_and_whether_seeded():
   assert 'seeded: not private' not in str(plain.privacy_statement())
 
 
+def test_a_ledger_of_ones_own_says_that_a_plan_was_seeded(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  with accounting.PrivacyLedger(path) as ledger:
+    list(_plan(ledger=ledger).dataset(X))
+    assert not ledger.seeded
+    list(_plan(ledger=ledger, seed=0, label='seeded').dataset(X))
+    assert ledger.seeded
+    assert accounting.privacy_statement(ledger, delta=1e-5).seeded
+  assert accounting.PrivacyLedger.open(path, read_only=True).seeded
+
+
 def test_bad_input():
   plan = _plan()
   with pytest.raises(ValueError, match='x has 100 rows, the plan is for 200'):

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
 
+# Counts over their sensitivity, for both to have digits in a float64.
+_MOST_DIGITS = 2.0**40
+
 
 def from_exact_counts(
   counts: Mapping[str, npt.ArrayLike],
@@ -42,7 +45,8 @@ def from_exact_counts(
   away.
 
   Args:
-    counts: for each name an array of counts (or sums), of any shape.
+    counts: for each name an array of counts (or sums), of any shape. They are
+      clipped to 2^40 times `l2_sensitivity`.
     noise_multiplier: noise multiplier of the joint release; each count gets
       noise of standard deviation `noise_multiplier * l2_sensitivity`.
     randomness: see `tfdpflows.mechanisms`, as the errors; each array draws from
@@ -112,6 +116,9 @@ def from_exact_counts(
         f'counts[{name!r}] has a count that is no finite number; count again, '
         'with 0 where no row is.'
       )
+    # Beyond, float64 rounds what a row adds. An error would tell of a count.
+    largest = _MOST_DIGITS * l2_sensitivity
+    arrays[name] = np.clip(some, -largest, largest)
   if not arrays:
     return {}
   randomness = charge_release(

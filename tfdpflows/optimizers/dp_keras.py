@@ -38,6 +38,8 @@ _LOSS_SHARE = 0.1
 _LITTLE = 2**20
 # Rows of a chunk by default; with more a step is hardly faster on a CPU.
 _CHUNK_ROWS = 2048
+# Up to so many rows float32 sums round by about a thousandth of a row.
+_MANY_ROWS = 2**14
 
 
 class DPOptimizer:
@@ -58,7 +60,9 @@ class DPOptimizer:
   `1 / noise_multiplier`, so that the update is the event
   `GaussianDpEvent(noise_multiplier)` before any amplification by sampling. The
   noise is drawn in floating point by Philox, seeded from the operating system;
-  it is not proof against attacks on floating-point noise.
+  it is not proof against attacks on floating-point noise. Sums are float32, and
+  float64 over the chunks of a batch of which more than 16,384 rows are
+  expected: one row moves them by the sensitivity, up to some thousandths of it.
 
   Args:
     l2_norm_clip: the clipping norm, for `gradients.Flat(l2_norm_clip)`.
@@ -227,7 +231,8 @@ class DPOptimizer:
         'which tfdpflows.DensityModel calls.'
       )
     self.check_step(variables, step)
-    return self._release(self._sums(loss, variables, tape, weights), step)
+    sums = self._sums(loss, variables, tape, weights)
+    return self._release(sums, variables[0].dtype, step)
 
   def private_gradients_of(
     self,
@@ -280,7 +285,7 @@ class DPOptimizer:
     rows_of_one = self.augmentation_multiplicity * _rows_per_example(weights)
     size = max(1, _CHUNK_ROWS // rows_of_one)
     if self.chunk_size is None and self.expected_batch_size <= size:
-      return self._release(sums(rows, weights), step)
+      return self._release(sums(rows, weights), variables[0].dtype, step)
     if weights is None:
       batch = tf.shape(tf.nest.flatten(rows)[0])[:1]
       weights = tf.ones(batch, variables[0].dtype)
@@ -290,7 +295,7 @@ class DPOptimizer:
       self.chunk_size or size,
       self._no_sums(variables),
     )
-    return self._release(total, step)
+    return self._release(total, variables[0].dtype, step)
 
   def sums_of(
     self,
@@ -341,15 +346,21 @@ class DPOptimizer:
     return sums
 
   def _no_sums(self, variables):
-    sums = {'gradients': [tf.zeros(v.shape, v.dtype) for v in variables]}
+    # The rounding of a float32 sum of many rows is more than a row adds.
+    many = self.expected_batch_size > _MANY_ROWS
+    dtype = tf.float64 if many else variables[0].dtype
+    sums = {'gradients': [tf.zeros(v.shape, dtype) for v in variables]}
     if self.loss_bound is not None:
-      sums['loss'] = tf.zeros([], variables[0].dtype)
+      sums['loss'] = tf.zeros([], dtype)
     if self.clipping.statistic_sensitivity:
-      sums['statistic'] = tf.zeros([], variables[0].dtype)
+      sums['statistic'] = tf.zeros([], dtype)
     return sums
 
-  def _release(self, sums, step):
-    """Adds the noise of one update; returns mean gradients and mean loss."""
+  def _release(self, sums, dtype, step):
+    """Adds the noise of one update; returns mean gradients and mean loss.
+
+    They have the `dtype` of variables; the sums may have more digits.
+    """
     taken = self.noise_source.take(step)
     _, loss_noise, statistic_noise = self._noise_multipliers()
     means = self._noised_means(
@@ -359,10 +370,12 @@ class DPOptimizer:
     if 'loss' in sums:
       stddev = loss_noise * self.loss_bound
       (loss,) = self._noised_means([sums['loss']], stddev, taken)
+      loss = tf.cast(loss, dtype)
     if 'statistic' in sums:
       stddev = statistic_noise * self.clipping.statistic_sensitivity
       (statistic,) = self._noised_means([sums['statistic']], stddev, taken)
     self._was_dp_gradients_called = True
+    means = [tf.cast(mean, dtype) for mean in means]
     return self.clipping.finish(means, statistic), loss
 
   def _noised_means(self, totals, stddev, taken, correlated=False):
@@ -519,7 +532,7 @@ def sum_over_chunks(
     function: of a structure as `tensors`, with fewer rows.
     tensors: structure of tensors `[batch, ...]`; zeros are appended to them.
     size: length of the longest chunk.
-    zeros: the sum over no chunk.
+    zeros: the sum over no chunk, in the dtypes of the result.
   """
   first = tf.nest.flatten(tensors)[0]
   known = first.shape[0] is not None
@@ -538,7 +551,8 @@ def sum_over_chunks(
 
   def body(i, sums):
     found = function(tf.nest.map_structure(lambda x: x[i], parts))
-    return i + 1, tf.nest.map_structure(tf.add, sums, found)
+    add = lambda total, x: total + tf.cast(x, total.dtype)
+    return i + 1, tf.nest.map_structure(add, sums, found)
 
   # One chunk after the other, or all would be in memory together.
   return tf.while_loop(

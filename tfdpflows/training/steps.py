@@ -335,6 +335,7 @@ class TrainingSteps:
       plan.label,
       resume=resume,
       randomness_id=identity,
+      seeded=plan.randomness.seeded,
       privacy_unit=plan.privacy_unit,
     )
     # The account of a worker that is not the chief begins anew.

@@ -74,7 +74,8 @@ class LedgerState:
 
   Attributes:
     entries: all entries, in the order of their first record.
-    seeded: whether a charge was for random numbers from a known seed.
+    seeded: whether a charge or reservation was for random numbers from a known
+      seed.
     merged: `into` and `sources` of the merge that ended the ledger, or None.
 
   #### Example
@@ -137,14 +138,11 @@ class LedgerState:
     if self.merged is not None:
       raise ValueError('something was added after the merge')
     kind = record['kind']
-    if kind == 'charge':
-      seeded = bool(record.get('seeded', False))
-      return functools.partial(self._add, Entry(record), seeded)
-    if kind == 'reserve':
-      entry = Entry(record)
-      old = self.sums.reserved.get(entry.label)
+    if kind in ('charge', 'reserve'):
+      entry, seeded = Entry(record), bool(record.get('seeded', False))
+      old = None if kind == 'charge' else self.sums.reserved.get(entry.label)
       if old is None:
-        return functools.partial(self._add, entry)
+        return functools.partial(self._add, entry, seeded)
       if not old.released or (old.key, old.limit) != (entry.key, entry.limit):
         raise ValueError(f'the label {entry.label!r} is reserved already')
       return functools.partial(self._change, old, released=False)

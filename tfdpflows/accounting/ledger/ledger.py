@@ -278,14 +278,7 @@ class PrivacyLedger:
     with self._lock:
       if resume and self._resumable.take(record) is not None:
         return False
-      name = entries_lib.name_of(randomness_id)
-      if name and name in self._state.sums.randomness_names:
-        raise LedgerError(
-          f'The random numbers of {label!r} were used for an earlier charge: '
-          'noise must not be used twice. Give another label or another '
-          'Randomness; or, to repeat an interrupted release, resume=True with '
-          'the ledger opened from its file.'
-        )
+      self._check_unused(entries_lib.name_of(randomness_id), label)
       self._check_budget(event, record['count'], label)
       self._write(record)
     return True
@@ -298,6 +291,7 @@ class PrivacyLedger:
     *,
     resume: bool = False,
     randomness_id: str = '',
+    seeded: bool = False,
     privacy_unit: Optional[str] = None,
   ) -> Reservation:
     """Checks the budget for many runs at once, to be charged as they happen.
@@ -312,6 +306,7 @@ class PrivacyLedger:
         is found by the label it had before.
       randomness_id: as for `charge`. A name without facts resumes any use of
         those random numbers, and must continue after all that was charged.
+      seeded: as for `charge`.
       privacy_unit: as for `charge`.
 
     Returns:
@@ -322,9 +317,9 @@ class PrivacyLedger:
         budget; nothing is written.
       dp_accounting.UnsupportedEventError: if the accountant does not support
         the event; nothing is written.
-      LedgerError: if the label is taken, or its random numbers were used in a
-        ledger that was merged in, or `resume` finds another event, count or
-        `randomness_id` under it.
+      LedgerError: if the label is taken, or its random numbers were used
+        before, here or in a ledger that was merged in, or `resume` finds
+        another event, count or `randomness_id` under it.
       ValueError: if a parameter is outside its range, or the ledger has another
         privacy unit.
     """
@@ -333,6 +328,8 @@ class PrivacyLedger:
     self._check_unit(privacy_unit, label)
     record = _record('reserve', label, event, count)
     record['owner'] = randomness_id
+    if seeded:
+      record['seeded'] = True
     with self._lock:
       entry = self._resumable.take(record) if resume else None
       if entry is None:
@@ -349,6 +346,7 @@ class PrivacyLedger:
             'label or another Randomness, or resume=True to go on with that '
             'reservation.'
           )
+        self._check_unused(used[1], label)
         self._check_budget(event, record['count'], label)
         self._write(record)
       elif entry.released and entry.charged < entry.limit:
@@ -526,6 +524,16 @@ class PrivacyLedger:
       'before the fork; or close it there and open its file here.',
       LedgerError,
     )
+
+  def _check_unused(self, name: str, label: str) -> None:
+    """Raises `LedgerError` if random numbers were charged or reserved for."""
+    if name and name in self._state.sums.randomness_names:
+      raise LedgerError(
+        f'The random numbers of {label!r} were used for an earlier charge: '
+        'noise must not be used twice. Give another label or another '
+        'Randomness; or, to repeat an interrupted release, resume=True with '
+        'the ledger opened from its file.'
+      )
 
   def _check_unit(self, privacy_unit: Optional[str], label: str) -> None:
     if privacy_unit == self.privacy_unit:
