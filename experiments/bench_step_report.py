@@ -11,11 +11,11 @@ from experiments import bench_step_cases as cases
 
 _TITLES = {
   'maf': 'masked autoregressive flow, {event_size} columns, {num_blocks} '
-  'blocks of {hidden}, batch {batch:,}',
-  'spline': 'spline flow, {event_size} columns, {num_blocks} blocks of '
-  '{hidden}, batch {batch:,}',
-  'mlp': 'Keras classifier, {event_size} inputs, {hidden}, {num_classes} '
-  'classes, batch {batch:,}',
+  'blocks with hidden layers of {hidden}, batch {batch:,}',
+  'spline': 'spline flow, {event_size} columns, {num_blocks} blocks '
+  'with hidden layers of {hidden}, batch {batch:,}',
+  'mlp': 'Keras classifier, {event_size} inputs, hidden layers of {hidden}, '
+  '{num_classes} classes, batch {batch:,}',
   'table': 'conditional histograms as tables have them, {event_size} columns '
   'of {num_bins} bins, {hidden} hidden units, batch {batch:,}',
 }
@@ -139,7 +139,7 @@ def _draw_cost(ax, points):
 
 
 def _title(model, shape):
-  hidden = ' x '.join(str(n) for n in shape['hidden_units'])
+  hidden = ' and '.join(str(n) for n in shape['hidden_units'])
   return _TITLES[model].format(hidden=hidden, **shape)
 
 

@@ -157,9 +157,9 @@ def test_a_folder_that_is_no_model_is_not_overwritten(folder, capsys):
     (['--seed=-1'], 'seed=-1'),
     (['--model_dir=none'], 'none does not exist'),
     (['--model_dir=people.csv'], '--model_dir=people.csv is no folder'),
-    (['--output='], '--output= is no file'),
+    (['--output='], '--output is empty'),
     (['--output=s.xlsx'], 's.xlsx has a name that stands for no format'),
-    (['--output=photos', '--overwrite'], '--output=photos is no file'),
+    (['--output=photos', '--overwrite'], '--output=photos is a folder'),
     (['--output=none/x.csv'], 'does not exist: make it first'),
   ],
 )

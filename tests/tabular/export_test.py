@@ -259,11 +259,15 @@ def test_bad_requests_and_folders(fitted, exported, people, tmp_path):
   with pytest.raises(FileExistsError, match='choose another name'):
     fitted.export(exported)
   (tmp_path / 'notes.txt').touch()
-  with pytest.raises(FileExistsError, match='no model that tfdpflows exported'):
+  with pytest.raises(
+    FileExistsError, match='not a model that tfdpflows exported'
+  ):
     fitted.export(tmp_path, overwrite=True)
   # A card of something else, and an export with a file of the user's.
   (tmp_path / 'model_card.json').write_text('{"format": "other"}')
-  with pytest.raises(FileExistsError, match='no model that tfdpflows exported'):
+  with pytest.raises(
+    FileExistsError, match='not a model that tfdpflows exported'
+  ):
     fitted.export(tmp_path, overwrite=True)
   shutil.copytree(exported, tmp_path / 'mixed')
   (tmp_path / 'mixed' / 'notes.txt').touch()
