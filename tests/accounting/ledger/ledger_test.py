@@ -1,5 +1,6 @@
 """The ledger: charges before they run, refuses, resumes."""
 
+import copy
 import json
 import math
 import os
@@ -578,6 +579,15 @@ def test_a_forked_process_cannot_charge(tmp_path):
   ledger.close()
   with accounting.PrivacyLedger.open(tmp_path / 'ledger') as again:
     assert [entry.label for entry in again.entries] == ['parent']
+
+
+def test_a_copy_is_the_ledger_itself():
+  """Another one would not see what is charged to this one."""
+  ledger = accounting.PrivacyLedger()
+  other = copy.copy(ledger)
+  before = other.epsilon(1e-5)
+  ledger.charge(dp_accounting.GaussianDpEvent(2.0))
+  assert before == 0 < other.epsilon(1e-5)
 
 
 def test_an_interrupted_charge_is_not_written_over(

@@ -504,6 +504,10 @@ class PrivacyLedger:
         _logger.warning('%s', what)
     self._file.close()
 
+  def __copy__(self) -> PrivacyLedger:
+    # Another one would not see what is charged to this one.
+    return self
+
   def __enter__(self) -> PrivacyLedger:
     return self
 
