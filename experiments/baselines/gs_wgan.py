@@ -393,7 +393,11 @@ class GSWGAN(TabularSynthesizer):
       spending,
       self.model,
       types.SimpleNamespace(
-        randomness=randomness, ledger=self.ledger, team=None
+        randomness=randomness,
+        ledger=self.ledger,
+        team=None,
+        # It is never resumed.
+        check_repeated=lambda unused_arrays: None,
       ),
       resume=False,
       progress=progress,

@@ -253,7 +253,7 @@ def test_missing_identifiers(people):
   make = lambda **kwargs: TabularSynthesizer(
     people.schema, seed=0, **people.quick, **kwargs
   )
-  with pytest.raises(ValueError, match=r"'person', row 4 .*is missing, and"):
+  with pytest.raises(ValueError, match=r"'person', row 4 .*unit is missing"):
     make().fit(table, progress=False)
   # Under 'clip' their rows are not there.
   with small_table.untrained():

@@ -214,7 +214,7 @@ def test_a_cap_is_a_mixture():
       'log_q',
     ),
     (fixed(GAUSSIAN, 8, 9), 'sample_size'),
-    (fixed(GAUSSIAN, 8.5, 2), 'whole'),
+    (fixed(GAUSSIAN, 8.5, 2), 'integer'),
     (
       accounting.TruncatedSubsampledGaussianDpEvent(10, 0.1, 0, 1.0),
       'truncated_batch_size',

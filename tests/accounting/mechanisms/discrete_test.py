@@ -518,11 +518,11 @@ def test_beside_dp_accounting(event, count, relation, pld, rdp):
     (accounting.DiscreteLaplaceDpEvent(0.0, 1), 'noise_parameter.*above zero'),
     (accounting.DiscreteLaplaceDpEvent(-1.0, 1), 'noise_parameter'),
     (accounting.DiscreteLaplaceDpEvent(math.nan, 1), 'noise_parameter'),
-    (accounting.DiscreteLaplaceDpEvent(1.0, 1.5), 'sensitivity.*whole'),
+    (accounting.DiscreteLaplaceDpEvent(1.0, 1.5), 'sensitivity.*integer'),
     (accounting.DiscreteLaplaceDpEvent(1.0, -1), 'sensitivity'),
     (accounting.RandomizedResponseDpEvent(1.1, 2), 'noise_parameter'),
     (accounting.RandomizedResponseDpEvent(0.5, 0), 'num_buckets'),
-    (accounting.RandomizedResponseDpEvent(0.5, 2.5), 'num_buckets.*whole'),
+    (accounting.RandomizedResponseDpEvent(0.5, 2.5), 'num_buckets.*integer'),
     (accounting.PermuteAndFlipDpEvent(-0.1), 'epsilon'),
   ],
 )
