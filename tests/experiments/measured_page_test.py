@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments import results_document, rival_tables, table_defaults_tables
+from experiments import results_document, rival_tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'experiments' / 'results'
@@ -64,25 +64,18 @@ def test_real_rows_of_adult(page):
 
 
 def test_means_over_tables():
-  """Those that the section of experiments/RESULTS.md has."""
-  section = table_defaults_tables.section(RESULTS)
-  means = []
-  # The first table is that of fits that were not told the target.
-  for line in section.splitlines():
-    cells = re.split(r' ?\| ?', line)[1:-1]
-    if cells and cells[0].startswith('**mean: k401, ret, docaus, student'):
-      means.append((cells[2], [float(cell) for cell in cells[4:7]]))
-  # Rounded there to four digits, and on the page to three.
-  alike = lambda mean, cells: (
-    mean == [pytest.approx(float(cell), abs=0.00056) for cell in cells]
-  )
-  page = 'docs/measured.md'
-  for start in ('tfdpflows, 11 tables', 'tfdpflows, 14 tables'):
-    (found,) = rows(page, start)
-    assert any('default' in n and alike(m, found[:3]) for n, m in means)
-  for start in ('AIM-GDP', 'SWIFT'):
-    (found,) = rows(page, start)
-    assert any(start in n and alike(m, found[:3]) for n, m in means)
+  """Those that the comparison with other methods has, without a target."""
+  lines = [
+    [cell.strip() for cell in line.split('|')[1:-1]]
+    for line in rival_tables.section(RESULTS).splitlines()
+  ]
+  for rival in ('AIM-GDP', 'SWIFT'):
+    (line,) = [x for x in lines if x[:3] == ['1', '', rival]]
+    ours, other = zip(*(cell.split(' / ') for cell in line[5:8]))
+    (found,) = rows('docs/measured.md', f'tfdpflows, {line[3]} tables')
+    assert found[:3] == list(ours)
+    (found,) = rows('docs/measured.md', rival)
+    assert found[:3] == list(other)
 
 
 def test_the_page_of_tables_has_the_comparison_that_its_script_writes():

@@ -352,7 +352,7 @@ class _Scope:
     if any(v.kind == SIZED and i not in shaped for i, v in enumerate(inputs)):
       raise JoinedError(axis_values.SIZE)
     if all(v.kind == PUBLIC for v in inputs):
-      if op == 'Placeholder' or any(_functions_of(node)):
+      if op == 'Placeholder' or shape_arithmetic.functions_of(node):
         raise UnruledError
       found = [Value(PUBLIC, s) for s in self._shapes(node, inputs)]
       return [
@@ -367,7 +367,7 @@ class _Scope:
 
   def _in_turn(self, node, inputs):
     """Any operation on one row alone gives what is of this row."""
-    if any(_functions_of(node)):
+    if shape_arithmetic.functions_of(node):
       raise UnruledError
     return [axis_turns.of_turn(inputs)] * max(
       1, shape_arithmetic.count_outputs(node)
@@ -604,10 +604,6 @@ def _input_dtypes(node):
     repeat = node.attr[argument.number_attr].i if argument.number_attr else 1
     found += [dtype] * repeat
   return [tf.as_dtype(d) for d in found]
-
-
-def _functions_of(node):
-  return [a for a in node.attr.values() if a.HasField('func') or a.list.func]
 
 
 def _constant(node):

@@ -26,6 +26,7 @@ from tfdpflows.independence import (
   probe_rows,
   rules,
   runs,
+  shape_arithmetic,
 )
 from tfdpflows.training.replicas import Workers
 
@@ -576,25 +577,18 @@ class Checker:
     return traced.structured_input_signature[0], traced
 
 
-def _functions_of(node):
-  """Returns the names of functions that a node calls."""
-  for attr in node.attr.values():
-    for function in [attr.func, *attr.list.func]:
-      if function.name:
-        yield function.name
-
-
 def _in_functions(definition):
   """Returns the nodes of all functions that a graph calls; some it only has."""
+  functions_of = shape_arithmetic.functions_of
   functions = {f.signature.name: f for f in definition.library.function}
-  waiting = {name for node in definition.node for name in _functions_of(node)}
+  waiting = {name for node in definition.node for name in functions_of(node)}
   seen, found = set(), []
   while waiting:
     name = waiting.pop()
     seen.add(name)
     if name in functions:
       found += functions[name].node_def
-      inner = {f for n in functions[name].node_def for f in _functions_of(n)}
+      inner = {f for n in functions[name].node_def for f in functions_of(n)}
       waiting |= inner - seen
   return found
 
@@ -603,7 +597,9 @@ def _keeps(node):
   """Whether a node keeps what it is given in a state."""
   if _ASSIGNS.match(node.op):
     return True
-  return graph_scan.may_keep(node.op) and not any(_functions_of(node))
+  return graph_scan.may_keep(node.op) and not any(
+    shape_arithmetic.functions_of(node)
+  )
 
 
 def _place_of(error, layers, what):

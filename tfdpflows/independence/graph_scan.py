@@ -329,7 +329,8 @@ class _Scan:
 
   def _node(self, node, inputs, inside):
     """Returns what the outputs of a node depend on; one for all alike."""
-    functions = [f for f in _functions_of(node) if f in self._functions]
+    called = shape_arithmetic.functions_of(node)
+    functions = [f for f in called if f in self._functions]
     if node.op in ('While', 'StatelessWhile'):
       return self._loop(node, inputs, inside)
     if node.op in ('If', 'StatelessIf', 'Case', 'StatelessCase'):
@@ -542,12 +543,3 @@ def _variable_dims(handle):
 
 def _is_ours(node):
   return any(_OURS in text for text in node.attr['value'].tensor.string_val)
-
-
-def _functions_of(node):
-  found = []
-  for value in node.attr.values():
-    if value.HasField('func'):
-      found.append(value.func.name)
-    found += [f.name for f in value.list.func]
-  return found

@@ -222,6 +222,16 @@ def data_inputs(node: Any) -> list[str]:
   return [name for name in node.input if not name.startswith('^')]
 
 
+def functions_of(node: Any) -> list[str]:
+  """Returns the names of the functions that a node calls."""
+  found = []
+  for value in node.attr.values():
+    if value.HasField('func'):
+      found.append(value.func.name)
+    found += [f.name for f in value.list.func]
+  return found
+
+
 def output_names(node: Any) -> dict[str, int]:
   """Returns for each name of outputs in a function the first one's index."""
   found, index = {}, 0

@@ -293,12 +293,13 @@ def select_marginal(
   flat = np.concatenate([e.ravel() for e in expected])
   for group, e in zip(groups, expected):
     shape = tuple([sizes[j] for j in group])
-    # In larger numbers 1 is lost. NaN is no number up to that either.
+    # In larger numbers a row is lost.
     if noise_std * math.prod(shape) > MOST_EXPECTED:
       raise ValueError(
         f'noise_std is {noise_std:g}; times the {math.prod(shape):,} cells of '
         f'columns {group} it must be {MOST_EXPECTED:g} at most.'
       )
+    # NaN is no number up to that either.
     if e.shape != shape or not np.abs(e).sum() <= MOST_EXPECTED:
       raise ValueError(
         f'The expected counts of columns {group} have shape {e.shape}; they '

@@ -115,6 +115,10 @@ def _clipped(column, field, marks):
 
 
 def widened(field, column, most):
+  """Returns the field that declares the values of a column too.
+
+  Of texts and other categories that it does not have, the `most` frequent ones.
+  """
   column = typed(column, field, (), clip=True)
   changes = {}
   if field.enum is not None:

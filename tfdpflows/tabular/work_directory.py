@@ -213,13 +213,14 @@ class WorkDirectory:
     """
     if self.checkpoints is None or (self.team and not self.team.is_chief):
       return
-    path = os.path.join(os.path.dirname(self.checkpoints), _BEGINNING)
+    folder = os.path.dirname(self.checkpoints)
+    path = os.path.join(folder, _BEGINNING)
     found = self.randomness.table_fingerprint(arrays).encode()
     if not os.path.exists(path):
       _write_private(path, found)
-    elif _read(os.path.dirname(path), _BEGINNING, bytes) != found:
+    elif _read(folder, _BEGINNING, bytes) != found:
       raise ValueError(
-        f'{os.path.dirname(path)} was begun where numbers are rounded '
+        f'{folder} was begun where numbers are rounded '
         'otherwise: what it released gives another model here, and its steps '
         'cannot be repeated. Resume where the fit was begun, or overwrite it; '
         'what it spent on these rows stays spent.'
