@@ -1,5 +1,7 @@
 """A private quantile."""
 
+from unittest import mock
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -27,11 +29,16 @@ def _find(values, q=0.5, seed=0, ledger=None, **kwargs):
   )
 
 
+def _intervals(values, q, per_utility):
+  """Their edges in [-1, 1], and log-weights."""
+  edges = quantile._edges(np.array(values), -1.0, 1.0)
+  edges, weights = quantile._intervals(edges, q, per_utility)
+  return 2 * edges / edges[-1] - 1, weights
+
+
 def _log_density(values, q, points, per_utility):
   """Of the release at points that are no values."""
-  edges, weights = quantile._intervals(
-    np.array(values), q, -1.0, 1.0, per_utility
-  )
+  edges, weights = _intervals(values, q, per_utility)
   total = np.logaddexp.reduce(weights)
   place = np.searchsorted(edges, points) - 1
   with np.errstate(divide='ignore', invalid='ignore'):
@@ -63,15 +70,25 @@ def test_log_densities_of_neighbours_differ_by_epsilon_at_most(
 def test_the_draw_has_that_density():
   values = [-0.5, 0.0, 0.0, 0.0, 0.3, 5.0]
   draws = np.array([_find(values, 0.7, seed) for seed in range(3000)])
-  edges, weights = quantile._intervals(
-    np.array(values), 0.7, -1.0, 1.0, 1 / 1.4
-  )
+  edges, weights = _intervals(values, 0.7, 1 / 1.4)
   probability = np.exp(weights - np.logaddexp.reduce(weights))
   expected = probability[probability > 0] * len(draws)
   counts = np.histogram(draws, np.unique(edges))[0]
   assert scipy.stats.chisquare(counts, expected).pvalue > 1e-4
   inside = draws[(draws > 0.3) & (draws < 1)]
   assert scipy.stats.kstest((inside - 0.3) / 0.7, 'uniform').pvalue > 1e-4
+
+
+def test_the_same_numbers_are_released_whatever_the_values_are():
+  for value in (3.25, 4.5):
+    found = [
+      _find([value], lower=0.0, upper=2.0**52, seed=i) for i in range(300)
+    ]
+    assert all(x == int(x) for x in found)
+  with mock.patch.object(quantile, '_CELLS', 8):
+    for value in (0.2, 0.3):
+      found = {_find([value], seed=i) for i in range(300)}
+      assert found == set(np.arange(-1.0, 1.0, 0.25))
 
 
 def test_close_to_the_truth_where_epsilon_is_large():

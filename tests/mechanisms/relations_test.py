@@ -15,6 +15,7 @@ import functools
 import itertools
 import math
 import statistics
+import sys
 import types
 
 import dp_accounting
@@ -29,6 +30,7 @@ from tfdpflows._keras import tfp
 from tfdpflows.accounting.mechanisms import decompose
 from tfdpflows.mechanisms import bounds, moments, releases
 from tfdpflows.models.dp_mog import em as em_lib
+from tfdpflows.noise_grid import round_to_grid
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
 
@@ -101,6 +103,9 @@ class Noted:
 
   def random(self):
     return 0.5
+
+  def bytes(self, length):
+    return bytes(length)
 
 
 class Source(Randomness):
@@ -441,6 +446,25 @@ def _check(run, tables, relation, first=None, least=0.2, **of_ledger):
 def test_no_pair_is_further_apart_than_is_charged(name, relation):
   run, rows, *first = MECHANISMS[name]
   _check(run, neighbours(rows, 2, relation), relation, *first)
+
+
+@pytest.mark.parametrize('name', MECHANISMS)
+def test_every_noisy_sum_is_rounded_to_a_public_grid(name, monkeypatch):
+  """Else its low bits tell of the sum."""
+  run, rows, *first = MECHANISMS[name]
+  rounded = []
+
+  def note(x, scale):
+    rounded.append(scale)
+    return round_to_grid(x, scale)
+
+  for place, module in list(sys.modules.items()):
+    if place.startswith('tfdpflows.') and hasattr(module, 'round_to_grid'):
+      monkeypatch.setattr(module, 'round_to_grid', note)
+  noted = Noted(first=first[0] if first else None)
+  run(rows[:3], accounting.PrivacyLedger(), Source(noted))
+  scales = [scale for kind, _, scale in noted.sums if kind != 'gumbel']
+  assert rounded == scales
 
 
 @BOTH

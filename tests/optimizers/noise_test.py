@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from tfdpflows.optimizers.noise import normal
+from tfdpflows.optimizers.noise import normal, on_grid
 from tfdpflows.training.step_noise import StepStream
 
 
@@ -127,3 +127,27 @@ def test_noise_of_a_step(dtype):
   assert np.all(one == two)
   np.testing.assert_allclose(one, compiled, rtol=1e-5, atol=1e-6)
   assert not np.any(one == noise(8))
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('xla', [False, True])
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_a_grid_that_the_noise_alone_decides(xla, dtype):
+  rounded = tf.function(on_grid, jit_compile=xla)
+  x = tf.constant(np.random.default_rng(0).normal(size=100), dtype)
+  for stddev, step in ((1.0, 2**-6), (3.9, 2**-5), (1e-3, 2**-16), (64, 1.0)):
+    found = rounded(x, tf.constant(stddev, tf.float64))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.rint(x / step) * step)
+  np.testing.assert_array_equal(rounded(x, tf.constant(0.0, tf.float64)), x)
+  # What must not be added to is NaN, and stays so.
+  nothing = rounded(x * np.nan, tf.constant(np.nan, tf.float64))
+  assert np.all(np.isnan(nothing))
+
+
+def test_updates_are_on_it_however_large_the_sum_is():
+  stream = StepStream(bytes(range(24)), 0)
+  noise = normal(stream, 1000, 2.0, tf.float32)
+  for total in (0.0, 0.3, 1e4 / 3):
+    found = on_grid(total + noise, tf.constant(2.0, tf.float64)) * 2**5
+    np.testing.assert_array_equal(found, np.rint(found))

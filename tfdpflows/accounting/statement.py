@@ -77,8 +77,8 @@ _ASSUMPTIONS = (
   'parameters, except through the mechanisms above.',
   'Noise, sampling and number of runs of the mechanisms were not chosen in '
   'view of the outputs of earlier ones.',
-  'Noise is drawn in floating point, which is not proof against attacks on '
-  'the low-order bits of floating-point noise.',
+  'Noise is drawn in floating point; noisy sums of this library are rounded '
+  'to a public grid, against attacks on their low-order bits.',
   'Nobody outside observes running times, memory, errors or other side '
   'channels of the computation.',
   'The table, logs, checkpoints and everything else that is no output of a '

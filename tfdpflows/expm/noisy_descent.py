@@ -17,6 +17,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import check_integer, check_positive
+from tfdpflows.noise_grid import round_to_grid
 
 _UP = 1 + 1e-9
 
@@ -162,7 +163,9 @@ class NoisyDescent:
     for _ in range(self.steps):
       noise = rng.normal(scale=self.noise_std, size=point.shape)
       point = point - self.step_size * (gradient(point) + noise)
-    return point
+    # The last noise is in it. Rounding earlier points would move two of them
+    # apart that the proof takes to come closer.
+    return round_to_grid(point, self.step_size * self.noise_std)
 
 
 def shrinkage(

@@ -27,8 +27,8 @@ and raise
 - `LedgerError` to resume with another table, parameter or secret, or if the
   same noise was charged before.
 
-Noise is drawn in floating point: no release is proof against floating-point
-attacks.
+Noise is drawn in floating point, and noisy sums are rounded to a public grid:
+see `tfdpflows.noise_grid`.
 """
 
 from tfdpflows.mechanisms.bounds import private_bounds

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from tfdpflows.mechanisms.releases import as_numbers
+from tfdpflows.noise_grid import round_to_grid
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -65,7 +66,8 @@ class Noise:
     """Returns counts with noise."""
     counts = np.asarray(counts, np.float64)
     draw = rng.normal if self.gaussian else rng.laplace
-    return counts + draw(scale=self.scale, size=counts.shape)
+    noise = draw(scale=self.scale, size=counts.shape)
+    return round_to_grid(counts + noise, self.scale)
 
   def quantile(self, probability: float) -> float:
     """Returns what it exceeds with this probability, below 1/2."""

@@ -15,6 +15,7 @@ from tfdpflows.mechanisms.releases import (
   charge_release,
   differing_rows,
 )
+from tfdpflows.noise_grid import round_to_grid
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -139,8 +140,10 @@ def from_exact_counts(
     privacy_unit=ledger.privacy_unit,
   )
   std = noise_multiplier * l2_sensitivity
-  return {
-    name: some
-    + randomness.numpy(str(label), name).normal(scale=std, size=some.shape)
-    for name, some in arrays.items()
-  }
+  noisy = {}
+  for name, some in arrays.items():
+    rng = randomness.numpy(str(label), name)
+    noisy[name] = round_to_grid(
+      some + rng.normal(scale=std, size=some.shape), std
+    )
+  return noisy

@@ -20,6 +20,7 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
   row_weights,
 )
+from tfdpflows.noise_grid import round_to_grid
 from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
@@ -447,7 +448,7 @@ def _count_cells(columns, group, shape, weights):
 
 def _release(counts, groups, std, rng):
   return [
-    Marginal(group, c + std * rng.normal(size=c.shape), std)
+    Marginal(group, round_to_grid(c + std * rng.normal(size=c.shape), std), std)
     for group, c in zip(groups, counts)
   ]
 

@@ -14,6 +14,7 @@ from tfdpflows.mechanisms.releases import (
   check_bounds,
   row_weights,
 )
+from tfdpflows.noise_grid import round_to_grid
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -111,5 +112,6 @@ def noisy_mean(
   # rounded middle be twice half that of the bounds.
   parts = 2 * ((clipped - lower) / (upper - lower)) - 1
   noise = randomness.numpy(str(label)).normal(scale=noise_multiplier)
-  mean = float((parts * weights).sum() + noise) / count
+  total = round_to_grid((parts * weights).sum() + noise, noise_multiplier)
+  mean = float(total) / count
   return lower + (upper - lower) * ((mean + 1) / 2)

@@ -11,6 +11,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import check_positive
+from tfdpflows.noise_grid import round_to_grid
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -192,8 +193,11 @@ def noisy_moments(
   counts = sums.counts + draw(count, [k])
   means = sums.first + draw(first, [k, d])
   half = rng.normal(scale=second, size=[k, d, d])
+  squares = sums.second + (half + half.transpose(0, 2, 1)) / 2
   return Moments(
-    counts, means, sums.second + (half + half.transpose(0, 2, 1)) / 2
+    round_to_grid(counts, count),
+    round_to_grid(means, first),
+    round_to_grid(squares, second),
   )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.mechanisms.releases import as_numbers, charge_release
+from tfdpflows.noise_grid import round_to_grid
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -159,7 +160,7 @@ def private_normalization(
   else:
     centre, scale = _GAUSSIAN_CENTRE, event.noise_multiplier * size**0.5
     noise, noise_std = rng.normal(scale=scale, size=[2, size]), scale
-  sums = _sums(x, bound, centre) + noise
+  sums = round_to_grid(_sums(x, bound, centre) + noise, scale)
   mean = np.clip(sums[0] / count, -1, 1)
   variance = np.clip(sums[1] / count + centre, 0, 1) - mean**2
   std = np.sqrt(np.maximum(variance, min(noise_std / count, 1)))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyLedger
   from tfdpflows.randomness import Randomness
 
+_CELLS = 2**52
+
 
 def private_quantile(
   values: Union[npt.ArrayLike, Callable[[], npt.ArrayLike]],
@@ -68,16 +70,18 @@ def private_quantile(
 
   #### Formal guarantee
 
-  The candidate r has the utility `u(r) = -|(1 - q) below(r) - q above(r)|`, of
-  the numbers of values below and above it, and is drawn with density
-  proportional to `exp(epsilon u(r) / (2 s))` on [lower, upper]. One more value
-  adds 1 to `below(r)` or to `above(r)` and so moves u(r) by at most
-  `s = max(q, 1 - q)`; the number of values is not taken to be public. Where
-  the ledger's neighbours replace a row, both change at once, and `s = 1`. So
-  this is the exponential mechanism, `ExponentialMechanismDpEvent(epsilon)`. u
-  is constant between neighbouring values, so that the density is drawn from
-  exactly, but for floating point: an interval by its length and u, then a
-  uniform point of it. Equal values leave empty intervals, never drawn.
+  The candidates are 2^52 cells of equal width, each released as its lower end,
+  and values are rounded to the edges of cells, each by itself: whatever the
+  values are, the same numbers may be released. A candidate r has the utility
+  `u(r) = -|(1 - q) below(r) - q above(r)|`, of the numbers of values below and
+  above it, and is drawn with a probability proportional to `exp(epsilon u(r) /
+  (2 s))`. One more value adds 1 to `below(r)` or to `above(r)` and so moves
+  u(r) by at most `s = max(q, 1 - q)`; the number of values is not taken to be
+  public. Where the ledger's neighbours replace a row, both change at once, and
+  `s = 1`. So this is the exponential mechanism,
+  `ExponentialMechanismDpEvent(epsilon)`. u is constant between neighbouring
+  values: an interval is drawn by its number of cells and u, then one of these.
+  Equal values leave empty intervals, never drawn.
 
   #### Example
 
@@ -132,19 +136,26 @@ def private_quantile(
   rows = differing_rows(ledger.neighboring_relation)
   sensitivity = max(q, 1 - q) if rows == 1 else 1.0
   edges, log_weights = _intervals(
-    values, q, lower, upper, epsilon / (2 * sensitivity)
+    _edges(values, lower, upper), q, epsilon / (2 * sensitivity)
   )
   rng = randomness.numpy(str(label))
   # The largest of these is an index drawn by weight, with no sum to overflow.
   chosen = int(np.argmax(log_weights + rng.gumbel(size=len(log_weights))))
-  low, high = edges[chosen], edges[chosen + 1]
-  return float(np.clip(low + (high - low) * rng.random(), low, high))
+  low, high = int(edges[chosen]), int(edges[chosen + 1])
+  # By as many bits that all cells are equally likely, whatever their number.
+  cell = low + (int.from_bytes(rng.bytes(16), 'big') * (high - low) >> 128)
+  return float(np.clip(lower + (upper - lower) * (cell / _CELLS), lower, upper))
 
 
-def _intervals(values, q, lower, upper, per_utility):
+def _edges(values, lower, upper):
+  """Returns the edges of cells that values are rounded to, numbered from 0."""
+  shares = (np.clip(values, lower, upper) - lower) / (upper - lower)
+  return np.rint(shares * _CELLS).astype(np.int64)
+
+
+def _intervals(values, q, per_utility):
   """Returns edges `[n + 2]`, and log-weights `[n + 1]` of what lies between."""
-  values = np.sort(np.clip(values, lower, upper))
-  edges = np.concatenate([[lower], values, [upper]])
+  edges = np.concatenate([[0], np.sort(values), [_CELLS]])
   below = np.arange(len(values) + 1)
   above = len(values) - below
   utility = -np.abs((1 - q) * below - q * above)

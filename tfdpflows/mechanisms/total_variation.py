@@ -17,6 +17,7 @@ from tfdpflows.mechanisms.marginals import (
   listed_groups,
 )
 from tfdpflows.mechanisms.releases import charge_release
+from tfdpflows.noise_grid import round_to_grid
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -135,4 +136,5 @@ def noisy_total_variation(
     for counts, p in zip(rows.count_all(groups), probabilities)
   ]
   noise = randomness.numpy(str(label)).normal(scale=noise_multiplier)
-  return float(np.mean(distances) + noise) / (2 * count)
+  found = round_to_grid(np.mean(distances) + noise, noise_multiplier)
+  return float(found) / (2 * count)

@@ -59,9 +59,9 @@ class DPOptimizer:
   divided by their noise, all parts together move by at most
   `1 / noise_multiplier`, so that the update is the event
   `GaussianDpEvent(noise_multiplier)` before any amplification by sampling. The
-  noise is drawn in floating point by Philox, seeded from the operating system;
-  it is not proof against attacks on floating-point noise. Sums are float32, and
-  float64 over the chunks of a batch of which more than 16,384 rows are
+  noise is drawn in floating point by Philox, seeded from the operating system,
+  and noisy sums are rounded to a public grid (`noise_grid`). Sums are float32,
+  and float64 over the chunks of a batch of which more than 16,384 rows are
   expected: one row moves them by the sensitivity, up to some thousandths of it.
 
   Args:

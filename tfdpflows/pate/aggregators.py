@@ -28,9 +28,6 @@ the same one in all queries, and the answers are as private as the events that
 are charged for them. The votes themselves are private: they must go nowhere
 else. So is whether there is an error: a message names queries, no votes.
 
-Noise is drawn in floating point: no answer is proof against floating-point
-attacks.
-
 #### References
 
 Papernot et al. 2017, "Semi-supervised knowledge transfer for deep learning from

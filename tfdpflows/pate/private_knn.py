@@ -116,9 +116,6 @@ class PrivateKNN(OneAtATime):
   would be no proof.) All m are charged before the first answer, as the number
   of charges must not depend on outputs.
 
-  Noise is drawn in floating point and is not proof against floating-point
-  attacks.
-
   #### References
 
   Zhu, Yu, Chandraker, Wang 2020, "Private-kNN: practical differential privacy

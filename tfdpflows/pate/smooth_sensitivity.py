@@ -103,6 +103,8 @@ _EVERY = 2
 _WIDEST = 200
 # Rounding of costs: relative, and of logs that cancel.
 _ROUNDING = 1e-11
+# A released cost is a multiple of 2 to the minus this, in units of the largest.
+_BITS = 40
 _SLACK = 1e-12
 # Sums and products of such costs are finite: exp of the first is below 1e261.
 _LARGEST_EXPONENT = 600
@@ -308,7 +310,7 @@ def release_vote_cost(
     resume=resume,
   )
   cost = table.cost(votes, event.beta)
-  noisy = _noisy(cost, event, randomness.numpy(label))
+  noisy = _noisy(cost, event, randomness.numpy(label), table.largest)
   # The cost is never more than by the noise alone, nor less than nothing.
   noisy = min(max(noisy, 0.0), table.largest * len(votes))
   return ReleasedCost(float(order), noisy, own, float(failure))
@@ -412,7 +414,8 @@ class BoundedCostGNMax(Aggregator):
     event = ComposedDpEvent([self._test, self._answers])
     rng = self._charged(event, [votes], 1)
     cost = self._table.cost(votes, self._test.beta)
-    if not _noisy(cost, self._test, rng) <= self.max_divergence:
+    noisy = _noisy(cost, self._test, rng, self._table.largest)
+    if not noisy <= self.max_divergence:
       return np.full(len(votes), NO_ANSWER)
     answers = np.argmax(votes + rng.normal(0, self.sigma, votes.shape), axis=1)
     if self.threshold is None:
@@ -438,10 +441,17 @@ def _release_event(order, beta, sigma, failure):
 
 
 def _noisy(
-  cost: VoteCost, event: SmoothSensitivityDpEvent, rng: np.random.Generator
+  cost: VoteCost,
+  event: SmoothSensitivityDpEvent,
+  rng: np.random.Generator,
+  largest: float,
 ) -> float:
   noise = event.shift + event.sigma * rng.normal()
-  return cost.divergence + cost.smooth_sensitivity * noise
+  noisy = cost.divergence + cost.smooth_sensitivity * noise
+  # The size of the noise is private: a grid must depend on public numbers. Up,
+  # for a cost not to be understated.
+  step = math.ldexp(largest, -_BITS)
+  return float(np.ceil(noisy / step) * step)
 
 
 class _Table:

@@ -70,8 +70,7 @@ class TabularSynthesizer:
   one value of that column; the number of its values counts as public, and that
   of rows does not (`sampling.Units`). Every mechanism is in the `ledger`,
   charged before it ran. Not covered are a `seed`, log-densities of private
-  rows, refusals under `out_of_range='error'`, and floating-point attacks on the
-  noise.
+  rows, and refusals under `out_of_range='error'`.
 
   Args:
     schema: a `TableSchema`. Its types, bounds and categories count as public,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows.optimizers.noise import noised
+from tfdpflows.optimizers.noise import noised, on_grid
 from tfdpflows.training import replicas
 from tfdpflows.training.banded_noise import BandedNoise
 
@@ -206,16 +206,16 @@ class StepNoise:
   ) -> tf.Tensor:
     """Returns the sum over all replicas, with noise added once."""
     stream, factor = taken
+    stddev = tf.cast(stddev, tf.float64) * factor
     # One replica adds the noise of all, before anybody sees the whole sum.
     if replicas.is_first_replica():
-      stddev = tf.cast(stddev, tf.float64) * factor
       noise = None
       if correlated and self._banded is not None:
         allowed = tf.math.is_finite(factor)
         noise = self._banded.rows(stream, total.shape[0], total.dtype, allowed)
         noise *= tf.cast(stddev, total.dtype)
       total = noised(stream, total, stddev, self.plan.label, noise)
-    return replicas.sum_over_replicas(total)
+    return on_grid(replicas.sum_over_replicas(total), stddev)
 
   def _stream_of_rows(self, step, *kind):
     """Returns the stream of a step of z, for vectors of one kind.

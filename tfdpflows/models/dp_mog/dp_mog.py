@@ -84,8 +84,7 @@ class DPMoG:
 
   This holds for real numbers. Sums are rounded, and how one row is rounded may
   depend on how many others there are: differences of about 1e-10 of the
-  sensitivity were found at the default floor. Noise in floating point is not
-  proof against floating-point attacks.
+  sensitivity were found at the default floor.
 
   #### Example
 
