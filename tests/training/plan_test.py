@@ -192,7 +192,8 @@ def test_no_two_optimizers_or_plans_share_noise():
   draws += noise(_plan(seed=0, label='other'))
   for i in range(4):
     for j in range(i):
-      assert not np.any(draws[i] == draws[j])
+      # Of independent noise on the grid, one number of a hundred is the same.
+      assert np.mean(draws[i] == draws[j]) < 0.2
   # A replay of the same plan has the same noise, which is what resuming needs.
   np.testing.assert_array_equal(noise(_plan(seed=0)), draws[:2])
 
