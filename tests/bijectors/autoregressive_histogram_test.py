@@ -311,9 +311,9 @@ def test_norms_of_some_connections_are_those_of_the_jacobian(monkeypatch):
   variables = flow.trainable_variables
   with tf.GradientTape(persistent=True) as tape:
     loss = tf.reduce_sum(flow.bijector.log_ratios(x), -1)
+  jacobian = tape.jacobian(loss, variables, experimental_use_pfor=False)
   expected = sum(
-    tf.reduce_sum(tf.reshape(tape.jacobian(loss, v), [6, -1]) ** 2, 1)
-    for v in variables
+    tf.reduce_sum(tf.reshape(j, [6, -1]) ** 2, 1) for j in jacobian
   )
 
   @tf.function(autograph=False)
