@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
+from tests.unproven import proven
 from tfdpflows import audit
 
 ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -40,6 +41,7 @@ def _white_box(canaries, table, plan, name='sgd'):
   return model, one_run
 
 
+@proven()
 def test_dirac_canaries_reach_mu_of_a_full_batch():
   canaries = audit.GradientCanaries(1500, seed=1)
   plan = _plan(1600)

@@ -38,7 +38,7 @@ def _draws(points, dequantization, n, seed=0):
 @pytest.fixture(scope='module')
 def toy():
   """A density that was fitted with its dequantization, and its masses."""
-  flow = _flow(moved=0.0)
+  flow = _flow(moved=0.0, num_blocks=1)
   target = np.exp(-2 * np.abs(CELLS[:, 0] - CELLS[:, 1] + 0.5))
   target = tf.constant(target / target.sum(), tf.float32)
   optimizer = keras.optimizers.legacy.Adam(2e-2)

@@ -100,8 +100,10 @@ def _check_sums(losses, variables, x, weights, clip, **kwargs):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize('weighting', ['rows', 'units'])
-@pytest.mark.parametrize('draws', [1, 2])
+@pytest.mark.parametrize(
+  ('weighting', 'draws'),
+  thinned([('rows', 2), ('units', 1), ('rows', 1), ('units', 2)], 2),
+)
 def test_the_gradient_of_a_unit_is_clipped_as_a_whole(weighting, draws):
   ids = _ids()
   units = sampling.Units(
