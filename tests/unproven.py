@@ -13,7 +13,13 @@ from tfdpflows.independence import checker, probe_rows, runs
 
 
 def _build(self, spec):
-  """Makes the variables, as a check does first."""
+  """Makes the variables, as a check does first, if they are not all there.
+
+  Where one was missed, the first step would be refused for it.
+  """
+  if self._variables() and all(layer.built for layer in self.layers):
+    self._when_built()
+    return
   rows, _ = probe_rows.rows_for(spec, self._example)
   infer = lambda rows, unused_weights: self._losses(rows, training=False)[0]
   runs.trace(infer, rows, tf.float64)
