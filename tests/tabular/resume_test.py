@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from tests import forked
+from tests import forked, unproven
 from tests.grids import thinned
 from tests.tabular import small_table
 from tfdpflows.accounting import LedgerError, PrivacyLedger
@@ -24,7 +24,7 @@ from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
 # A fit that kills itself at some moment. Its secret is always the same, so
 # that fits can be compared; it is not a seed: the secret is kept in a file.
-_FIT = """
+_FIT = f"""
 import json, os, signal, sys
 import pandas as pd
 from tfdpflows.sampling import PoissonSampler
@@ -32,6 +32,7 @@ from tfdpflows.tabular import TableSchema, synthesizer
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.models import dp_sgd
 import tensorflow as tf
+from {unproven.__name__} import unproven
 
 moment, model_dir, table, schema, arguments = sys.argv[1:]
 os.urandom = lambda size: bytes(range(size))
@@ -56,13 +57,14 @@ elif moment == 'training':
   PoissonSampler.draw = batch
 elif moment == 'save':
   TableDensity.export = kill
-synthesizer.fit_to_directory(
-  pd.read_csv(table, float_precision='round_trip'),
-  TableSchema.from_json(schema),
-  model_dir,
-  progress=False,
-  **json.loads(arguments),
-)
+with unproven():
+  synthesizer.fit_to_directory(
+    pd.read_csv(table, float_precision='round_trip'),
+    TableSchema.from_json(schema),
+    model_dir,
+    progress=False,
+    **json.loads(arguments),
+  )
 """
 
 
@@ -74,6 +76,12 @@ def _fit(people, model_dir, **arguments):
     progress=False,
     **{**people.budget, **people.quick, **arguments},
   )
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _unexported():
+  with small_table.unexported():
+    yield
 
 
 @pytest.fixture(scope='module')
