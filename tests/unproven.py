@@ -17,7 +17,10 @@ def _build(self, spec):
 
   Where one was missed, the first step would be refused for it.
   """
-  if self._variables() and all(layer.built for layer in self.layers):
+  made = False
+  with contextlib.suppress(ValueError):  # Of Keras, which asks for a call.
+    made = self._variables() and all(layer.built for layer in self.layers)
+  if made:
     self._when_built()
     return
   rows, _ = probe_rows.rows_for(spec, self._example)
