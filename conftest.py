@@ -1,11 +1,14 @@
 """Order of the files, what one leaves for the next, and what is not proven."""
 
+import contextlib
+import functools
 import gc
 import importlib
 import itertools
 import os
 import pathlib
 import sys
+import typing
 
 import pytest
 
@@ -26,6 +29,15 @@ _UNPROVEN = (
   'training/steps_test.py',
   'training/training_progress_test.py',
   'training/two_replicas.py',
+)
+
+# And of these, tests whose graphs run as they were traced. Those that compare the
+# rows or releases of neighbouring tables run them as users do.
+_UNOPTIMIZED = ('experiments', 'tabular')
+_OPTIMIZED = (
+  'tabular/models/within_bins_test.py',
+  'tabular/people_test.py',
+  'tabular/pipeline_privacy_test.py',
 )
 
 # Where several processes share the processors, threads of one operation wait
@@ -56,7 +68,8 @@ def pytest_collection_finish():
 
   What was imported is not searched for garbage, and the graphs, which are a
   great many objects, are searched rarely. All operations of a graph have one
-  stack trace, of here; TensorFlow's is a frame for each call.
+  stack trace, of here; TensorFlow's is a frame for each call. Processes of
+  teachers, which take seconds to start, are kept for the tests of other files.
   """
   gc.collect()
   gc.freeze()
@@ -66,6 +79,12 @@ def pytest_collection_finish():
     tf_stack = importlib.import_module('tensorflow.python.util.tf_stack')
     here = tf_stack.extract_stack()
     tf_stack.extract_stack = lambda *unused_args, **unused_kwargs: here
+    # TensorFlow asks each tensor for the protocols that it has, and Python
+    # 3.11 collects their names anew each time.
+    if hasattr(typing, '_get_protocol_attrs'):
+      typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
+  if 'tfdpflows.pate.processes' in sys.modules:
+    sys.modules['tfdpflows.pate.processes']._IDLE_SECONDS = 300
 
 
 _files = itertools.count(1)
@@ -86,14 +105,20 @@ def _forget_models():
 @pytest.fixture(autouse=True, scope='module')
 def _trained_without_proof(request):
   """But in processes of their own, and in all of `make test-full`."""
-  tests = pathlib.Path(__file__).parent / 'tests'
-  parts = {request.path, *request.path.parents}
-  if request.config.option.markexpr == 'full' or parts.isdisjoint(
-    tests / name for name in _UNPROVEN
-  ):
+  if request.config.option.markexpr == 'full' or not _is_of(request, _UNPROVEN):
     yield
     return
-  from tests.unproven import unproven  # noqa: PLC0415 (imports TensorFlow)
+  from tests import unproven  # noqa: PLC0415 (imports TensorFlow)
 
-  with unproven():
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(unproven.unproven())
+    if _is_of(request, _UNOPTIMIZED) and not _is_of(request, _OPTIMIZED):
+      stack.enter_context(unproven.unoptimized())
     yield
+
+
+def _is_of(request, names):
+  """Whether a file is one of these, or in one of these folders."""
+  tests = pathlib.Path(__file__).parent / 'tests'
+  parts = {request.path, *request.path.parents}
+  return not parts.isdisjoint(tests / name for name in names)

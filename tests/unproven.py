@@ -1,7 +1,7 @@
-"""Trainings without the proof that examples are independent.
+"""Trainings without what takes most of the time of a few steps.
 
-It takes more than half of the time of a training of a few steps. It has tests
-of its own, and others train such models with it.
+That is the proof that examples are independent, which has tests of its own; and
+what TensorFlow does to graphs before they run, as it does in all other tests.
 """
 
 import contextlib
@@ -44,3 +44,21 @@ def proven():
   """Has models checked again, where `unproven` is around."""
   with mock.patch.object(checker.Checker, '_check', _check):
     yield
+
+
+@contextlib.contextmanager
+def unoptimized():
+  """Runs graphs as they were traced.
+
+  To rewrite a graph, which TensorFlow does before it runs for the first time,
+  takes longer than to run it a few times.
+  """
+  options = tf.config.optimizer.get_experimental_options()
+  before = options.get('disable_meta_optimizer', False)
+  tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
+  try:
+    yield
+  finally:
+    tf.config.optimizer.set_experimental_options(
+      {'disable_meta_optimizer': before}
+    )

@@ -11,9 +11,10 @@ from tests.tabular import small_table
 
 # TensorFlow's import and the proof are not what is tested here.
 _FAST = f"""
-from {unproven.__name__} import unproven
-context = unproven()
-context.__enter__()
+from {unproven.__name__} import unoptimized, unproven
+contexts = unproven(), unoptimized()
+for context in contexts:
+  context.__enter__()
 """
 
 

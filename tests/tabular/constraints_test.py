@@ -853,6 +853,7 @@ def test_log_densities_are_right_where_few_values_meet(monkeypatch):
     schema,
     epsilon=3.0,
     delta=1e-5,
+    accountant='rdp',
     seed=1,
     out_of_range='clip',
     epochs=0.1,

@@ -12,7 +12,7 @@ import signal
 import sys
 
 from tests.tabular import small_table
-from tests.unproven import unproven
+from tests.unproven import unoptimized, unproven
 from tfdpflows.cli import cluster
 from tfdpflows.tabular.schema import TableSchema
 
@@ -52,7 +52,12 @@ def main(folder, phase):
   team = workers.team()
   worker = Worker(folder, workers.number, team)
   # That replicas are proven is in tests/training.
-  with small_table.short(), small_table.unexported(), unproven():
+  with (
+    small_table.short(),
+    small_table.unexported(),
+    unproven(),
+    unoptimized(),
+  ):
     getattr(worker, phase)()
 
 

@@ -32,7 +32,7 @@ from tfdpflows.tabular import TableSchema, synthesizer
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.models import dp_sgd
 import tensorflow as tf
-from {unproven.__name__} import unproven
+from {unproven.__name__} import unoptimized, unproven
 
 moment, model_dir, table, schema, arguments = sys.argv[1:]
 os.urandom = lambda size: bytes(range(size))
@@ -57,7 +57,7 @@ elif moment == 'training':
   PoissonSampler.draw = batch
 elif moment == 'save':
   TableDensity.export = kill
-with unproven():
+with unproven(), unoptimized():
   synthesizer.fit_to_directory(
     pd.read_csv(table, float_precision='round_trip'),
     TableSchema.from_json(schema),

@@ -369,6 +369,7 @@ def _fitted(schema=_SCHEMA, epsilon=4.0, **settings):
     schema,
     epsilon=epsilon,
     delta=1e-5,
+    accountant='rdp',
     seed=0,
     allow_large_delta=True,
     **settings,
