@@ -31,8 +31,8 @@ _UNPROVEN = (
   'training/two_replicas.py',
 )
 
-# And of these, tests whose graphs run as they were traced. Those that compare the
-# rows or releases of neighbouring tables run them as users do.
+# And of these, tests whose graphs run as they were traced. Those that compare
+# the releases of neighbouring tables run them as users do.
 _UNOPTIMIZED = ('experiments', 'tabular')
 _OPTIMIZED = (
   'tabular/models/within_bins_test.py',
