@@ -46,6 +46,11 @@ def proven():
     yield
 
 
+def is_unproven() -> bool:
+  """Whether `unproven` is around."""
+  return checker.Checker._check is _build
+
+
 @contextlib.contextmanager
 def unoptimized():
   """Runs graphs as they were traced.

@@ -25,7 +25,7 @@ from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 # A fit that kills itself at some moment. Its secret is always the same, so
 # that fits can be compared; it is not a seed: the secret is kept in a file.
 _FIT = f"""
-import json, os, signal, sys
+import contextlib, json, os, signal, sys
 import pandas as pd
 from tfdpflows.sampling import PoissonSampler
 from tfdpflows.tabular import TableSchema, synthesizer
@@ -34,7 +34,7 @@ from tfdpflows.tabular.models import dp_sgd
 import tensorflow as tf
 from {unproven.__name__} import unoptimized, unproven
 
-moment, model_dir, table, schema, arguments = sys.argv[1:]
+moment, model_dir, table, schema, arguments, as_traced = sys.argv[1:]
 os.urandom = lambda size: bytes(range(size))
 batches, saves = [], []
 
@@ -57,7 +57,10 @@ elif moment == 'training':
   PoissonSampler.draw = batch
 elif moment == 'save':
   TableDensity.export = kill
-with unproven(), unoptimized():
+with contextlib.ExitStack() as stack:
+  if as_traced == 'True':
+    stack.enter_context(unproven())
+    stack.enter_context(unoptimized())
   synthesizer.fit_to_directory(
     pd.read_csv(table, float_precision='round_trip'),
     TableSchema.from_json(schema),
@@ -115,7 +118,9 @@ def killed(people, tmp_path, moment):
   people.schema.to_json(tmp_path / 'schema.json')
   arguments = json.dumps({**people.budget, **people.quick})
   (tmp_path / 'fit').mkdir()
-  words = ['table.csv', 'schema.json', arguments]
+  # To the last bit as it goes on here: not so in the full tests.
+  as_traced = unproven.is_unproven()
+  words = ['table.csv', 'schema.json', arguments, str(as_traced)]
   log = tmp_path / 'log.txt'
   program = ['-c', _FIT, moment, 'fit/model', *words]
   status = forked.run(program, log, folder=tmp_path)
