@@ -1,11 +1,13 @@
 """Order of the files, what one leaves for the next, and what is not proven."""
 
+import functools
 import gc
 import importlib
 import itertools
 import os
 import pathlib
 import sys
+import typing
 
 import pytest
 
@@ -71,7 +73,8 @@ def pytest_collection_finish():
 
   What was imported is not searched for garbage, and the graphs, which are a
   great many objects, are searched rarely. All operations of a graph have one
-  stack trace, of here; TensorFlow's is a frame for each call.
+  stack trace, of here; TensorFlow's is a frame for each call. Processes of
+  teachers, which take seconds to start, are kept for the tests of other files.
   """
   gc.collect()
   gc.freeze()
@@ -81,6 +84,12 @@ def pytest_collection_finish():
     tf_stack = importlib.import_module('tensorflow.python.util.tf_stack')
     here = tf_stack.extract_stack()
     tf_stack.extract_stack = lambda *unused_args, **unused_kwargs: here
+    # TensorFlow asks each tensor for the protocols that it has, and Python
+    # 3.11 collects their names anew each time.
+    if hasattr(typing, '_get_protocol_attrs'):
+      typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
+  if 'tfdpflows.pate.processes' in sys.modules:
+    sys.modules['tfdpflows.pate.processes']._IDLE_SECONDS = 300
 
 
 _files = itertools.count(1)

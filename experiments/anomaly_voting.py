@@ -245,6 +245,8 @@ def _make(density, smoke):
     )
     rate = keras.optimizers.schedules.CosineDecay(3e-3, epochs * 30)
     model.compile(optimizer=keras.optimizers.Adam(rate))
+    # Else the first step makes its variables, and is traced twice.
+    model.optimizer.build(model.trainable_variables)
     return model
 
   return make, {'epochs': epochs, 'batch_size': batch_size}

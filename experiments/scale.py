@@ -349,13 +349,17 @@ def _make(small, count, shard, folder):
 
 def _process(*arguments, script=_MEASURED):
   *words, settings = arguments
-  done = subprocess.run(
-    [sys.executable, '-c', script, *words, json.dumps(settings)],
+  output = _output(script, *words, json.dumps(settings))
+  return json.loads(output.splitlines()[-1])
+
+
+def _output(script, *arguments):
+  return subprocess.run(
+    [sys.executable, '-c', script, *arguments],
     check=True,
     stdout=subprocess.PIPE,
     text=True,
-  )
-  return json.loads(done.stdout.splitlines()[-1])
+  ).stdout
 
 
 def main(argv):

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
 
+from tests.tabular import small_table
 from tfdpflows import _memory, tabular
 from tfdpflows._keras import tfp
 
@@ -44,7 +45,8 @@ def test_fits_leave_nothing_behind(model):
       epochs=1,
       hidden_units=(4,),
     )
-    synthesizer.fit(table)
+    with small_table.short():
+      synthesizer.fit(table)
     synthesizer.sample(10)
     synthesizer.sample(10, conditions={'b': 'x'})
     synthesizer.log_prob(table[:5])

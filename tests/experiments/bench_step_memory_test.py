@@ -1,10 +1,12 @@
 """Peak memory of a step is that of the step, in a process of its own."""
 
+import subprocess
 import sys
 
 import pytest
 
 from experiments import bench_step_memory
+from tests import forked
 
 _WIDE = {'event_size': 2, 'num_blocks': 1, 'hidden_units': (512,)}
 
@@ -23,6 +25,15 @@ def test_memory_grows_by_what_the_batch_needs():
   assert layer < found[1] - found[0] < 6 * layer
 
 
-def test_what_went_wrong_is_told():
+def test_what_went_wrong_is_told(tmp_path, monkeypatch):
+  log = tmp_path / 'log'
+
+  def run(command, *, env, **unused_options):
+    """As `subprocess.run`, where TensorFlow is imported."""
+    code = forked.run(command[1:], log, environment=env)
+    text = log.read_text()
+    return subprocess.CompletedProcess(command, code, text, text)
+
+  monkeypatch.setattr(bench_step_memory.subprocess, 'run', run)
   with pytest.raises(RuntimeError, match='no such way'):
     bench_step_memory.measure_apart('maf', 'no such way', [4])

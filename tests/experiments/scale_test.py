@@ -6,10 +6,32 @@ import os
 import pytest
 
 from experiments import scale, scale_figure, scale_tables
+from tests import forked, unproven
 from tests.tabular import small_table
 
+# TensorFlow's import and the proof are not what is tested here.
+_FAST = f"""
+from {unproven.__name__} import unproven
+context = unproven()
+context.__enter__()
+"""
 
-def test_smoke(tmp_path):
+
+@pytest.fixture
+def fast_processes(tmp_path, monkeypatch):
+  """Has the processes that measure begin where TensorFlow is imported."""
+  log = tmp_path.parent / f'{tmp_path.name} log'
+
+  def run(script, *arguments):
+    assert forked.run(['-c', _FAST + script, *arguments], log) == 0, (
+      log.read_text()
+    )
+    return log.read_text()
+
+  monkeypatch.setattr(scale, '_output', run)
+
+
+def test_smoke(tmp_path, fast_processes):
   path = tmp_path / 'scale.json'
   rows = tmp_path / 'rows'
   arguments = {'data': str(rows), 'output': str(path), 'smoke': True}

@@ -35,6 +35,12 @@ from tfdpflows.tabular.sources import Part, Source
 from tfdpflows.tabular.synthesizer import fit_to_directory
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _unexported():
+  with small_table.unexported():
+    yield
+
+
 @pytest.fixture(scope='module')
 def people():
   made = small_table.make()

@@ -12,6 +12,7 @@ import signal
 import sys
 
 from tests.tabular import small_table
+from tests.unproven import unproven
 from tfdpflows.cli import cluster
 from tfdpflows.tabular.schema import TableSchema
 
@@ -50,7 +51,8 @@ def main(folder, phase):
   workers = cluster.Cluster.of_environment(os.environ)
   team = workers.team()
   worker = Worker(folder, workers.number, team)
-  with small_table.short():
+  # That replicas are proven is in tests/training.
+  with small_table.short(), small_table.unexported(), unproven():
     getattr(worker, phase)()
 
 

@@ -23,6 +23,12 @@ PERSON = 'person'
 BUDGET = {'epsilon': 8.0, 'delta': 1e-3, 'accountant': 'rdp'}
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _unexported():
+  with small_table.unexported():
+    yield
+
+
 @pytest.fixture(scope='module')
 def people():
   """The small table, with 80 people of 1 to 9 rows; one has a third of all."""

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from tests import forked
+from tests import forked, unproven
 from tests.grids import thinned
 from tests.tabular import small_table
 from tfdpflows.accounting import LedgerError, PrivacyLedger
@@ -24,16 +24,17 @@ from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
 # A fit that kills itself at some moment. Its secret is always the same, so
 # that fits can be compared; it is not a seed: the secret is kept in a file.
-_FIT = """
-import json, os, signal, sys
+_FIT = f"""
+import contextlib, json, os, signal, sys
 import pandas as pd
 from tfdpflows.sampling import PoissonSampler
 from tfdpflows.tabular import TableSchema, synthesizer
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.models import dp_sgd
 import tensorflow as tf
+from {unproven.__name__} import unproven
 
-moment, model_dir, table, schema, arguments = sys.argv[1:]
+moment, model_dir, table, schema, arguments, without_proof = sys.argv[1:]
 os.urandom = lambda size: bytes(range(size))
 batches, saves = [], []
 
@@ -56,13 +57,16 @@ elif moment == 'training':
   PoissonSampler.draw = batch
 elif moment == 'save':
   TableDensity.export = kill
-synthesizer.fit_to_directory(
-  pd.read_csv(table, float_precision='round_trip'),
-  TableSchema.from_json(schema),
-  model_dir,
-  progress=False,
-  **json.loads(arguments),
-)
+with contextlib.ExitStack() as stack:
+  if without_proof == 'True':
+    stack.enter_context(unproven())
+  synthesizer.fit_to_directory(
+    pd.read_csv(table, float_precision='round_trip'),
+    TableSchema.from_json(schema),
+    model_dir,
+    progress=False,
+    **json.loads(arguments),
+  )
 """
 
 
@@ -74,6 +78,12 @@ def _fit(people, model_dir, **arguments):
     progress=False,
     **{**people.budget, **people.quick, **arguments},
   )
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _unexported():
+  with small_table.unexported():
+    yield
 
 
 @pytest.fixture(scope='module')
@@ -107,7 +117,9 @@ def killed(people, tmp_path, moment):
   people.schema.to_json(tmp_path / 'schema.json')
   arguments = json.dumps({**people.budget, **people.quick})
   (tmp_path / 'fit').mkdir()
-  words = ['table.csv', 'schema.json', arguments]
+  # To the last bit as it goes on here: not so in the full tests.
+  without_proof = unproven.is_unproven()
+  words = ['table.csv', 'schema.json', arguments, str(without_proof)]
   log = tmp_path / 'log.txt'
   program = ['-c', _FIT, moment, 'fit/model', *words]
   status = forked.run(program, log, folder=tmp_path)

@@ -101,6 +101,12 @@ def test_conditions_that_the_schema_rules_out(conditions, message):
     row_filter(SCHEMA, conditions)
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _unexported():
+  with small_table.unexported():
+    yield
+
+
 @pytest.fixture(scope='module')
 def synthesizer():
   with small_table.untrained(), small_table.short():

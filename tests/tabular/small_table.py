@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from tfdpflows.tabular import Field
+from tfdpflows.tabular import Field, density
 from tfdpflows.tabular.models import adaptive_marginals, dp_sgd
 from tfdpflows.tabular.schema import TableSchema
 
@@ -68,6 +68,17 @@ def untrained():
   """
   with mock.patch.object(dp_sgd, 'train', return_value=None) as train:
     yield train
+
+
+@contextlib.contextmanager
+def unexported():
+  """Leaves the SavedModel out of folders of models, where no test reads it.
+
+  Its graphs take longer than the steps of a small fit. Models are loaded from
+  their weights.
+  """
+  with mock.patch.object(density.TableDistribution, 'export'):
+    yield
 
 
 @contextlib.contextmanager

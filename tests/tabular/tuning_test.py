@@ -40,6 +40,12 @@ def _tune(model_dir, table=SMALL.table, schema=SMALL.schema, **kwargs):
   return tune_to_directory(table, schema, model_dir, **kwargs)
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _unexported():
+  with small_table.unexported():
+    yield
+
+
 @pytest.fixture(autouse=True, scope='module')
 def _few_rows():
   """A score of few rows of a model does."""

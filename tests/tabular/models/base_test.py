@@ -15,6 +15,12 @@ from tfdpflows.tabular.models.spline import SplineModel
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _unexported():
+  with small_table.unexported():
+    yield
+
+
 @pytest.fixture(scope='module')
 def people():
   return small_table.make()

@@ -27,6 +27,12 @@ TINY = {
 }
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _unexported():
+  with small_table.unexported():
+    yield
+
+
 @pytest.fixture(scope='module')
 def people():
   return small_table.make()
