@@ -5,9 +5,10 @@ bits of one result may tell two sums apart with certainty (Mironov 2012, "On
 significance of the least significant bits for differential privacy"). Rounded
 to a grid that depends on the scale of the noise alone, which is
 post-processing, every result can be reached from every sum. A sum of two
-floats is their exact sum, rounded, and about 2^40 of the values that noise in
-float64 has fall into each step of the grid: every result has the probability
-that it should have, but for one part in about 2^40.
+floats is their exact sum, rounded, and many of the values that noise in float64
+has fall into each step of the grid: about 2^40 within 4 standard deviations (or
+1 scale of Laplace noise), 2^20 within 8 (15). Every result has the probability
+that it should have, but for one part in as many.
 """
 
 from __future__ import annotations

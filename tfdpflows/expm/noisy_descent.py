@@ -162,7 +162,8 @@ class NoisyDescent:
     point = np.array(start, np.float64)
     for _ in range(self.steps):
       noise = rng.normal(scale=self.noise_std, size=point.shape)
-      point = point - self.step_size * (gradient(point) + noise)
+      moved = point - self.step_size * gradient(point)
+      point = moved - self.step_size * noise
     # The last noise is in it. Rounding earlier points would move two of them
     # apart that the proof takes to come closer.
     return round_to_grid(point, self.step_size * self.noise_std)

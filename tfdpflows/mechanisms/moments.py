@@ -186,18 +186,19 @@ def noisy_moments(
   k, d = num_components, noise.event_size
   sums = _sums(parts, k, d, noise.radius)
   count, first, second = noise.stds
+  draw = rng.normal
   if noise.kind == 'laplace':
-    draw = lambda std, shape: rng.laplace(scale=std / math.sqrt(2), size=shape)
-  else:
-    draw = lambda std, shape: rng.normal(scale=std, size=shape)
-  counts = sums.counts + draw(count, [k])
-  means = sums.first + draw(first, [k, d])
+    count, first = count / math.sqrt(2), first / math.sqrt(2)
+    draw = rng.laplace
+  counts = sums.counts + draw(scale=count, size=[k])
+  means = sums.first + draw(scale=first, size=[k, d])
   half = rng.normal(scale=second, size=[k, d, d])
   squares = sums.second + (half + half.transpose(0, 2, 1)) / 2
   return Moments(
     round_to_grid(counts, count),
     round_to_grid(means, first),
-    round_to_grid(squares, second),
+    # All but the diagonal have half the variance.
+    round_to_grid(squares, second / math.sqrt(2)),
   )
 
 

@@ -34,7 +34,7 @@ each query's counts alone:
       C(n_1) + W(n_1) (exp((a - 1) F(g)) - 1) / (a - 1),
 
   C = log(A + B) / (a - 1) and W = B / (A + B), both the larger one over p', W
-  made to rise with n_1. Here the number of answers, itself an output, counts at
+  made to rise with n_1; and at most what the noise alone guarantees. Here the number of answers, itself an output, counts at
   its law: a sum over the queries that happened to be answered (or over their
   expected number, as in the published code) is no divergence of anything.
 
@@ -59,6 +59,11 @@ at most, so that U(v, d) <= U(v', d + 1) for neighbours v and v', and
 
 is at least the change of the cost from v to any neighbour, and at most
 exp(beta) S(v').
+
+The sum is rounded once, and to cover that a constant is added to each U(v_i, d):
+it is far more than the rounding, for the noise to have digits. What has noise
+is rounded up to a public grid, for its low bits not to tell S (see
+`tfdpflows.noise_grid`).
 
 #### References
 Papernot et al. 2018, "Scalable private learning with PATE", section 5 and
@@ -103,8 +108,9 @@ _EVERY = 2
 _WIDEST = 200
 # Rounding of costs: relative, and of logs that cancel.
 _ROUNDING = 1e-11
-# A released cost is a multiple of 2 to the minus this, in units of the largest.
-_BITS = 40
+# The least sensitivity of a query, and the steps of a released cost of all, over
+# the largest cost.
+_LEAST, _STEP_BITS = 2.0**-32, 26
 _SLACK = 1e-12
 # Sums and products of such costs are finite: exp of the first is below 1e261.
 _LARGEST_EXPONENT = 600
@@ -310,9 +316,10 @@ def release_vote_cost(
     resume=resume,
   )
   cost = table.cost(votes, event.beta)
-  noisy = _noisy(cost, event, randomness.numpy(label), table.largest)
+  largest = table.largest * len(votes)
+  noisy = _noisy(cost, event, randomness.numpy(label), largest)
   # The cost is never more than by the noise alone, nor less than nothing.
-  noisy = min(max(noisy, 0.0), table.largest * len(votes))
+  noisy = min(max(noisy, 0.0), largest)
   return ReleasedCost(float(order), noisy, own, float(failure))
 
 
@@ -414,7 +421,7 @@ class BoundedCostGNMax(Aggregator):
     event = ComposedDpEvent([self._test, self._answers])
     rng = self._charged(event, [votes], 1)
     cost = self._table.cost(votes, self._test.beta)
-    noisy = _noisy(cost, self._test, rng, self._table.largest)
+    noisy = _noisy(cost, self._test, rng, self._table.largest * len(votes))
     if not noisy <= self.max_divergence:
       return np.full(len(votes), NO_ANSWER)
     answers = np.argmax(votes + rng.normal(0, self.sigma, votes.shape), axis=1)
@@ -450,8 +457,9 @@ def _noisy(
   noisy = cost.divergence + cost.smooth_sensitivity * noise
   # The size of the noise is private: a grid must depend on public numbers. Up,
   # for a cost not to be understated.
-  step = math.ldexp(largest, -_BITS)
-  return float(np.ceil(noisy / step) * step)
+  _, exponent = math.frexp(largest)
+  step = math.ldexp(1.0, exponent - _STEP_BITS)
+  return float(np.ceil(noisy / step) * step) if largest else noisy
 
 
 class _Table:
@@ -512,7 +520,9 @@ class _Table:
     )
     counts, gaps = states
     each = self._check[counts] + self._passed[counts] * answers[gaps]
-    total = float(times @ each) * (1 + _ROUNDING)
+    each = np.minimum(each, self.largest) * (1 + _ROUNDING)
+    # Exact before it is rounded, in whatever order votes come.
+    total = math.fsum(np.repeat(each, times))
     return VoteCost(total, self._smooth(counts, gaps, times, answers, beta))
 
   def _answers_by_gap(self, num_classes: int) -> np.ndarray:
@@ -549,11 +559,12 @@ class _Table:
     return np.floor((gaps - _ROUNDING * (1 + gaps)) / _STEP).astype(np.int64)
 
   def _smooth(self, counts, gaps, times, answers, beta) -> float:
+    least = _LEAST * self.largest
     check, passed = self._check, self._passed
     d_check, d_passed = _largest_change(check, 1), _largest_change(passed, 1)
     d_answers = _largest_change(answers, _REACH)
     last = max(len(check), len(answers) // _REACH + 1)
-    most = d_check.max() + d_passed.max() * answers[0] + d_answers.max()
+    most = d_check.max() + d_passed.max() * answers[0] + d_answers.max() + least
     most *= times.sum()
     found = 0.0
     for distance in range(last + 1):
@@ -563,7 +574,7 @@ class _Table:
       nearest = np.maximum(gaps - (distance + 1) * _REACH, 0)
       passing = np.minimum(counts + distance, len(passed) - 1)
       bound = d_check[counts] + d_passed[counts] * answers[nearest]
-      bound += passed[passing] * d_answers[gaps]
+      bound += passed[passing] * d_answers[gaps] + least
       found = max(found, discount * float(times @ bound))
       # Within one more step.
       d_check, d_passed = _widened(d_check, 1), _widened(d_passed, 1)

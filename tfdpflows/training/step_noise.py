@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows.optimizers.noise import noised, on_grid
+from tfdpflows.optimizers.noise import (
+  current_strategy,
+  noised,
+  normal,
+  on_grid,
+)
 from tfdpflows.training import replicas
 from tfdpflows.training.banded_noise import BandedNoise
 
@@ -207,15 +212,23 @@ class StepNoise:
     """Returns the sum over all replicas, with noise added once."""
     stream, factor = taken
     stddev = tf.cast(stddev, tf.float64) * factor
+    size, dtype = total.shape[0], total.dtype
+    if current_strategy().num_replicas_in_sync > 1:
+      # In float32 the first replica's sum would be rounded by itself, to digits
+      # that tell how large it is.
+      total = tf.cast(total, tf.float64)
     # One replica adds the noise of all, before anybody sees the whole sum.
     if replicas.is_first_replica():
-      noise = None
       if correlated and self._banded is not None:
         allowed = tf.math.is_finite(factor)
-        noise = self._banded.rows(stream, total.shape[0], total.dtype, allowed)
-        noise *= tf.cast(stddev, total.dtype)
+        noise = self._banded.rows(stream, size, dtype, allowed)
+        noise *= tf.cast(stddev, dtype)
+      else:
+        noise = normal(stream, size, stddev, dtype)
+      noise = tf.cast(noise, total.dtype)
       total = noised(stream, total, stddev, self.plan.label, noise)
-    return on_grid(replicas.sum_over_replicas(total), stddev)
+    total = on_grid(replicas.sum_over_replicas(total), stddev)
+    return tf.cast(total, dtype)
 
   def _stream_of_rows(self, step, *kind):
     """Returns the stream of a step of z, for vectors of one kind.
