@@ -34,9 +34,10 @@ each query's counts alone:
       C(n_1) + W(n_1) (exp((a - 1) F(g)) - 1) / (a - 1),
 
   C = log(A + B) / (a - 1) and W = B / (A + B), both the larger one over p', W
-  made to rise with n_1; and at most what the noise alone guarantees. Here the number of answers, itself an output, counts at
-  its law: a sum over the queries that happened to be answered (or over their
-  expected number, as in the published code) is no divergence of anything.
+  made to rise with n_1; and at most what the noise alone guarantees. Here the
+  number of answers, itself an output, counts at its law: a sum over the queries
+  that happened to be answered (or over their expected number, as in the
+  published code) is no divergence of anything.
 
 #### Smooth sensitivity
 A vote that changes moves n_1 by at most one, and the gap by at most 2. (As x ->
@@ -60,9 +61,9 @@ at most, so that U(v, d) <= U(v', d + 1) for neighbours v and v', and
 is at least the change of the cost from v to any neighbour, and at most
 exp(beta) S(v').
 
-The sum is rounded once, and to cover that a constant is added to each U(v_i, d):
-it is far more than the rounding, for the noise to have digits. What has noise
-is rounded up to a public grid, for its low bits not to tell S (see
+The sum is rounded once, and to cover that a constant is added to each
+U(v_i, d): it is far more than the rounding, for the noise to have digits. What
+has noise is rounded up to a public grid, for its low bits not to tell S (see
 `tfdpflows.noise_grid`).
 
 #### References
@@ -108,8 +109,8 @@ _EVERY = 2
 _WIDEST = 200
 # Rounding of costs: relative, and of logs that cancel.
 _ROUNDING = 1e-11
-# The least sensitivity of a query, and the steps of a released cost of all, over
-# the largest cost.
+# The least sensitivity of a query, over the largest cost, and how many steps a
+# released cost of all queries has at most, as a power of two.
 _LEAST, _STEP_BITS = 2.0**-32, 26
 _SLACK = 1e-12
 # Sums and products of such costs are finite: exp of the first is below 1e261.
