@@ -117,7 +117,7 @@ def killed(people, tmp_path, moment):
   people.schema.to_json(tmp_path / 'schema.json')
   arguments = json.dumps({**people.budget, **people.quick})
   (tmp_path / 'fit').mkdir()
-  # To the last bit as it goes on here: not so in the full tests.
+  # It is proven in the full tests, as what goes on with it is.
   without_proof = unproven.is_unproven()
   words = ['table.csv', 'schema.json', arguments, str(without_proof)]
   log = tmp_path / 'log.txt'
