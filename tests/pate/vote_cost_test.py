@@ -372,6 +372,7 @@ def test_the_check_turns_queries_down():
     ({**CHECK, 'sigma': 0.4, 'beta': 1e-3}, 'too large to be computed'),
     ({'threshold': 1e200, 'sigma_threshold': 1.0}, 'too large to be computed'),
     ({'sigma': 1e-200}, 'too large to be computed'),
+    ({'sigma': 1e155}, 'too small to be computed'),
   ],
 )
 def test_bad_arguments_are_named(change, message):

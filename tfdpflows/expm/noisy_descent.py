@@ -162,7 +162,7 @@ class NoisyDescent:
     point = np.array(start, np.float64)
     for _ in range(self.steps):
       noise = rng.normal(scale=self.noise_std, size=point.shape)
-      moved = point - self.step_size * gradient(point)
+      moved = point - self.step_size * np.asarray(gradient(point), np.float64)
       point = moved - self.step_size * noise
     # The last noise is in it. Rounding earlier points would move two of them
     # apart that the proof takes to come closer.

@@ -320,7 +320,7 @@ def release_vote_cost(
   largest = table.largest * len(votes)
   noisy = _noisy(cost, event, randomness.numpy(label), largest)
   # The cost is never more than by the noise alone, nor less than nothing.
-  noisy = min(max(noisy, 0.0), largest)
+  noisy = min(max(0.0, noisy), largest)
   return ReleasedCost(float(order), noisy, own, float(failure))
 
 
@@ -497,9 +497,14 @@ class _Table:
         f'threshold {threshold}, the cost of an answer is too large to be '
         'computed: take more noise or a lower order.'
       )
+    if answer < 1 / _LARGEST:
+      raise ValueError(
+        f'With the noise {self._sigma:g}, the cost of an answer is too small '
+        'to be computed: take less noise.'
+      )
     self.largest = answer
     if threshold is not None:
-      self.largest += self._order / 2 / sigma_threshold**2
+      self.largest += self._order / 2 * (1 / sigma_threshold) ** 2
       self._check, self._passed = _checks(
         (places - threshold) / sigma_threshold, self._order
       )
@@ -538,7 +543,7 @@ class _Table:
     costs = np.array(
       [DataDependentGNMax(sigma, x).renyi(np.array([a]))[0] for x in logs]
     )
-    costs[0] = a / sigma**2
+    costs[0] = a * (1 / sigma) * (1 / sigma)
     costs = np.repeat(np.maximum.accumulate(costs[::-1])[::-1], _EVERY)
     # Far from where costs change, they are less sensitive.
     more = math.floor(min(self._teachers, _WIDEST * sigma) / _STEP) + 1
@@ -600,7 +605,8 @@ def _checks(z: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
     cost = np.maximum(cost, total / (a - 1))
     passed = np.maximum(passed, np.exp(accepted - total))
   # It is one Gaussian number of sensitivity one that is compared.
-  cost = np.minimum(cost + _SLACK * a, a / 2 * step * step)
+  # What cancels is divided by a - 1.
+  cost = np.minimum(cost + _SLACK * a / min(a - 1, 1.0), a / 2 * step * step)
   passed = np.minimum(passed * (1 + _ROUNDING), 1.0)
   return cost * (1 + _ROUNDING), np.maximum.accumulate(passed)
 
