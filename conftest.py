@@ -107,6 +107,15 @@ def _forget_models():
     gc.collect()
 
 
+@pytest.fixture(scope='module')
+def unexported():
+  """For files of which no test reads a SavedModel: see `small_table`."""
+  from tests.tabular import small_table  # noqa: PLC0415 (imports TensorFlow)
+
+  with small_table.unexported():
+    yield
+
+
 @pytest.fixture(autouse=True, scope='module')
 def _trained_without_proof(request):
   """But in processes of their own, and in all of `make test-full`."""

@@ -13,16 +13,41 @@ that it should have, but for one part in as many.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['round_to_grid']
+__all__ = ['add_noise', 'grid_step', 'round_to_grid']
 
 # A step is from a 2,048th to a 1,024th of the scale: rounding adds less than
 # 1e-7 of it to the variance.
-_STEPS = 10
+_BITS = 10
 # Numbers of more steps than this are multiples of one.
 _MOST_STEPS = 2.0**53
+
+
+def add_noise(
+  sums: npt.ArrayLike, scale: npt.ArrayLike, draw: Callable[..., npt.ArrayLike]
+) -> npt.ArrayLike:
+  """Returns sums with noise, on the grid of its scale.
+
+  Args:
+    sums: a float64 number or array.
+    scale: of the noise (a standard deviation, or that of Laplace noise),
+      positive and public.
+    draw: `normal` or `laplace` of an `np.random.Generator`.
+
+  #### Example
+
+  >>> import numpy as np
+  >>> from tfdpflows.noise_grid import add_noise
+  >>> found = 512 * add_noise(
+  ...   np.zeros(3), 2., np.random.default_rng(0).normal)
+  >>> bool(np.all(found == np.rint(found)))
+  True
+  """
+  return round_to_grid(sums + draw(scale=scale, size=np.shape(sums)), scale)
 
 
 def round_to_grid(x: npt.ArrayLike, scale: npt.ArrayLike) -> npt.ArrayLike:
@@ -39,8 +64,13 @@ def round_to_grid(x: npt.ArrayLike, scale: npt.ArrayLike) -> npt.ArrayLike:
   >>> float(round_to_grid(1234.567, 1024.))
   1235.0
   """
-  _, exponent = np.frexp(np.asarray(scale, np.float64))
-  step = np.ldexp(1.0, exponent - 1 - _STEPS)
+  step = grid_step(scale, _BITS)
   with np.errstate(divide='ignore', invalid='ignore', over='ignore'):
     rounded = np.rint(np.asarray(x) / step) * step
   return np.where(np.abs(x) < _MOST_STEPS * step, rounded, x)[()]
+
+
+def grid_step(scale: npt.ArrayLike, bits: int) -> npt.ArrayLike:
+  """Returns the power of two up to a scale, over 2 to the `bits`."""
+  _, exponent = np.frexp(np.asarray(scale, np.float64))
+  return np.ldexp(1.0, exponent - 1 - bits)

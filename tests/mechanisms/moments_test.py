@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tfdpflows import accounting
+from tfdpflows import accounting, noise_grid
 from tfdpflows.mechanisms import moments
 
 _D, _K = 3, 4
@@ -24,7 +24,11 @@ _NUMBERS = st.one_of(
 def release(weights, vectors, noise, seed=0):
   """The moments with their noise, before they are rounded."""
   rng = np.random.default_rng(seed)
-  with mock.patch.object(moments, 'round_to_grid', lambda x, scale: x):
+  patches = [
+    mock.patch.object(module, 'round_to_grid', lambda x, scale: x)
+    for module in (moments, noise_grid)
+  ]
+  with patches[0], patches[1]:
     return moments.noisy_moments([(weights, vectors)], _K, noise, rng)
 
 

@@ -34,11 +34,7 @@ from tfdpflows.tabular.models import dp_sgd
 from tfdpflows.tabular.sources import Part, Source
 from tfdpflows.tabular.synthesizer import fit_to_directory
 
-
-@pytest.fixture(scope='module', autouse=True)
-def _unexported():
-  with small_table.unexported():
-    yield
+pytestmark = pytest.mark.usefixtures('unexported')
 
 
 @pytest.fixture(scope='module')

@@ -19,14 +19,10 @@ from tfdpflows.tabular import TableSchema, TabularSynthesizer, fitting
 from tfdpflows.tabular.drafting import draft_schema
 from tfdpflows.tabular.synthesizer import fit_to_directory
 
+pytestmark = pytest.mark.usefixtures('unexported')
+
 PERSON = 'person'
 BUDGET = {'epsilon': 8.0, 'delta': 1e-3, 'accountant': 'rdp'}
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _unexported():
-  with small_table.unexported():
-    yield
 
 
 @pytest.fixture(scope='module')

@@ -22,6 +22,8 @@ from tfdpflows.tabular.models import dp_sgd
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
+pytestmark = pytest.mark.usefixtures('unexported')
+
 # A fit that kills itself at some moment. Its secret is always the same, so
 # that fits can be compared; it is not a seed: the secret is kept in a file.
 _FIT = f"""
@@ -78,12 +80,6 @@ def _fit(people, model_dir, **arguments):
     progress=False,
     **{**people.budget, **people.quick, **arguments},
   )
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _unexported():
-  with small_table.unexported():
-    yield
 
 
 @pytest.fixture(scope='module')

@@ -9,6 +9,8 @@ from tfdpflows.cli import main as cli
 from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
 from tfdpflows.tabular.row_filter import is_filter, row_filter
 
+pytestmark = pytest.mark.usefixtures('unexported')
+
 SCHEMA = TableSchema(
   [
     Field('age', 'integer', 0, 99),
@@ -99,12 +101,6 @@ def test_several_values():
 def test_conditions_that_the_schema_rules_out(conditions, message):
   with pytest.raises(ValueError, match=message):
     row_filter(SCHEMA, conditions)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _unexported():
-  with small_table.unexported():
-    yield
 
 
 @pytest.fixture(scope='module')

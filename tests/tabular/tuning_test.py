@@ -19,6 +19,8 @@ from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import fit_to_directory
 from tfdpflows.tuning import search
 
+pytestmark = pytest.mark.usefixtures('unexported')
+
 SMALL = small_table.make()
 SPACE = {'epochs': [1, 2], 'num_bins': [4, 8]}
 # With the second rate a model learns nothing.
@@ -38,12 +40,6 @@ def _tune(model_dir, table=SMALL.table, schema=SMALL.schema, **kwargs):
     **kwargs,
   }
   return tune_to_directory(table, schema, model_dir, **kwargs)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _unexported():
-  with small_table.unexported():
-    yield
 
 
 @pytest.fixture(autouse=True, scope='module')

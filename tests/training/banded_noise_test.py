@@ -176,6 +176,7 @@ def _updates(model, x):
 
 @pytest.mark.parametrize('compiled', [False, True])
 def test_updates_have_this_noise(compiled, monkeypatch):
+  # Before they are rounded.
   monkeypatch.setattr(step_noise, 'on_grid', lambda x, stddev: x)
   plan = _plan()
   model = small_training.linear_model(plan, jit_compile=compiled)

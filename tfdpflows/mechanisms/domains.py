@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from tfdpflows.mechanisms.releases import as_numbers
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -66,8 +66,7 @@ class Noise:
     """Returns counts with noise."""
     counts = np.asarray(counts, np.float64)
     draw = rng.normal if self.gaussian else rng.laplace
-    noise = draw(scale=self.scale, size=counts.shape)
-    return round_to_grid(counts + noise, self.scale)
+    return add_noise(counts, self.scale, draw)
 
   def quantile(self, probability: float) -> float:
     """Returns what it exceeds with this probability, below 1/2."""

@@ -15,7 +15,7 @@ from tfdpflows.mechanisms.releases import (
   charge_release,
   differing_rows,
 )
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -140,10 +140,7 @@ def from_exact_counts(
     privacy_unit=ledger.privacy_unit,
   )
   std = noise_multiplier * l2_sensitivity
-  noisy = {}
-  for name, some in arrays.items():
-    rng = randomness.numpy(str(label), name)
-    noisy[name] = round_to_grid(
-      some + rng.normal(scale=std, size=some.shape), std
-    )
-  return noisy
+  return {
+    name: add_noise(some, std, randomness.numpy(str(label), name).normal)
+    for name, some in arrays.items()
+  }

@@ -18,7 +18,7 @@ from tfdpflows.mechanisms.releases import (
   check_rows,
   row_weights,
 )
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise
 from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ def _levels(column, stds, rng, max_bins):
   levels = []
   for level, std in enumerate(stds):
     counts = yield bounds
-    noisy = round_to_grid(counts + std * rng.normal(size=len(bounds)), std)
+    noisy = add_noise(counts, std, rng.normal)
     levels.append((bounds, noisy, parent))
     if level + 1 == len(stds):
       break

@@ -20,7 +20,7 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
   row_weights,
 )
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise
 from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
@@ -448,7 +448,7 @@ def _count_cells(columns, group, shape, weights):
 
 def _release(counts, groups, std, rng):
   return [
-    Marginal(group, round_to_grid(c + std * rng.normal(size=c.shape), std), std)
+    Marginal(group, add_noise(c, std, rng.normal), std)
     for group, c in zip(groups, counts)
   ]
 

@@ -14,7 +14,7 @@ from tfdpflows.mechanisms.releases import (
   check_bounds,
   row_weights,
 )
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -111,7 +111,7 @@ def noisy_mean(
   # Sums of the values themselves could overflow, and their distance to a
   # rounded middle be twice half that of the bounds.
   parts = 2 * ((clipped - lower) / (upper - lower)) - 1
-  noise = randomness.numpy(str(label)).normal(scale=noise_multiplier)
-  total = round_to_grid((parts * weights).sum() + noise, noise_multiplier)
+  draw = randomness.numpy(str(label)).normal
+  total = add_noise((parts * weights).sum(), noise_multiplier, draw)
   mean = float(total) / count
   return lower + (upper - lower) * ((mean + 1) / 2)

@@ -11,7 +11,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import check_positive
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise, round_to_grid
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -190,13 +190,13 @@ def noisy_moments(
   if noise.kind == 'laplace':
     count, first = count / math.sqrt(2), first / math.sqrt(2)
     draw = rng.laplace
-  counts = sums.counts + draw(scale=count, size=[k])
-  means = sums.first + draw(scale=first, size=[k, d])
+  counts = add_noise(sums.counts, count, draw)
+  means = add_noise(sums.first, first, draw)
   half = rng.normal(scale=second, size=[k, d, d])
   squares = sums.second + (half + half.transpose(0, 2, 1)) / 2
   return Moments(
-    round_to_grid(counts, count),
-    round_to_grid(means, first),
+    counts,
+    means,
     # All but the diagonal have half the variance.
     round_to_grid(squares, second / math.sqrt(2)),
   )

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.mechanisms.releases import as_numbers, charge_release
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -156,11 +156,11 @@ def private_normalization(
   rng = randomness.numpy(str(label))
   if epsilon is not None:
     centre, scale = _LAPLACE_CENTRE, event.noise_multiplier * 9 * size / 8
-    noise, noise_std = rng.laplace(scale=scale, size=[2, size]), scale * 2**0.5
+    draw, noise_std = rng.laplace, scale * 2**0.5
   else:
     centre, scale = _GAUSSIAN_CENTRE, event.noise_multiplier * size**0.5
-    noise, noise_std = rng.normal(scale=scale, size=[2, size]), scale
-  sums = round_to_grid(_sums(x, bound, centre) + noise, scale)
+    draw, noise_std = rng.normal, scale
+  sums = add_noise(_sums(x, bound, centre), scale, draw)
   mean = np.clip(sums[0] / count, -1, 1)
   variance = np.clip(sums[1] / count + centre, 0, 1) - mean**2
   std = np.sqrt(np.maximum(variance, min(noise_std / count, 1)))

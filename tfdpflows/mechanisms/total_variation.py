@@ -17,7 +17,7 @@ from tfdpflows.mechanisms.marginals import (
   listed_groups,
 )
 from tfdpflows.mechanisms.releases import charge_release
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise
 
 if TYPE_CHECKING:
   import numpy.typing as npt
@@ -135,6 +135,6 @@ def noisy_total_variation(
     np.abs(counts - count * p).sum()
     for counts, p in zip(rows.count_all(groups), probabilities)
   ]
-  noise = randomness.numpy(str(label)).normal(scale=noise_multiplier)
-  found = round_to_grid(np.mean(distances) + noise, noise_multiplier)
+  draw = randomness.numpy(str(label)).normal
+  found = add_noise(np.mean(distances), noise_multiplier, draw)
   return float(found) / (2 * count)

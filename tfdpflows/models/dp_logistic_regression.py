@@ -17,7 +17,7 @@ from tfdpflows._checks import check_fraction, check_integer, check_positive
 from tfdpflows.expm import noisy_descent
 from tfdpflows.mechanisms import moments
 from tfdpflows.mechanisms.releases import as_numbers, charge_release
-from tfdpflows.noise_grid import round_to_grid
+from tfdpflows.noise_grid import add_noise
 from tfdpflows.randomness import drawn_below
 
 if TYPE_CHECKING:
@@ -576,14 +576,14 @@ def _by_objective_perturbation(u, plan, rng):
   theta, distance = _minimize(u, plan, linear)
   # Two points differ by up to twice the distance from the minimizer.
   std = _HIDDEN * plan.noise_multiplier * 2 * distance
-  return round_to_grid(theta + rng.normal(scale=std, size=theta.shape), std)
+  return add_noise(theta, std, rng.normal)
 
 
 def _by_output_perturbation(u, plan, rng):
   theta, distance = _minimize(u, plan, np.zeros(u.shape[1]))
   sensitivity = plan.norm / plan.regularization + 2 * distance
   std = plan.noise_multiplier * sensitivity * _UP
-  return round_to_grid(theta + rng.normal(scale=std, size=theta.shape), std)
+  return add_noise(theta, std, rng.normal)
 
 
 def _by_descent(u, plan, rng):
@@ -598,8 +598,7 @@ def _by_sgd(u, plan, rng):
     taken = u
     if plan.sampling_probability < 1:
       taken = u[rng.random(len(u)) < drawn_below(plan.sampling_probability)]
-    noise = rng.normal(scale=std, size=theta.shape)
-    noisy = round_to_grid(_gradient(taken, theta) + noise, std)
+    noisy = add_noise(_gradient(taken, theta), std, rng.normal)
     theta = theta - plan.rate * noisy
     if step >= half:
       average += theta / (plan.steps - half)

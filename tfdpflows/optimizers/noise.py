@@ -23,6 +23,8 @@ _WORDS = {
 
 # The bits of a float64 that say which power of two it is above.
 _EXPONENT = 0x7FF << 52
+# A step of the grid of noisy sums is this power of two below their noise.
+_GRID_BITS = 6
 
 # Numbers that are drawn together, approximately.
 _GROUP = 2**17
@@ -105,7 +107,8 @@ class GeneratorNoise:
         plan says: where all updates together are what is used.
     """
     stddev = tf.cast(stddev, tf.float64)
-    return on_grid(noised(taken, total, stddev), stddev)
+    noise = normal(taken, total.shape[0], stddev, total.dtype)
+    return on_grid(noised(total, noise, stddev), stddev)
 
 
 def current_strategy() -> tf.distribute.Strategy:
@@ -126,29 +129,25 @@ def current_strategy() -> tf.distribute.Strategy:
 
 
 def noised(
-  random: tf.random.Generator | StepStream,
   total: tf.Tensor,
+  noise: tf.Tensor,
   stddev: tf.Tensor,
   label: str = '',
-  noise: tf.Tensor | None = None,
+  step: tf.Tensor | int = -1,
 ) -> tf.Tensor:
   """Returns a sum with Gaussian noise; what an optimizer releases.
 
   Args:
-    random: see `normal`; `step` is the number of the step, if it has one.
     total: `[size]`.
+    noise: `[size]`.
     stddev: of the noise, a float64 scalar.
     label: of the charge, for `audit.replay`.
-    noise: `[size]`; by default it is drawn here.
+    step: number of the step, if it has one.
   """
-  if noise is None:
-    noise = normal(random, total.shape[0], stddev, total.dtype)
   observer = _observer.current()
   if observer is None:
     return total + noise
-  return observer.tensor(
-    total, noise, stddev, label, getattr(random, 'step', -1)
-  )
+  return observer.tensor(total, noise, stddev, label, step)
 
 
 def normal(
@@ -192,11 +191,11 @@ def on_grid(x: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
     x: `[size]`, float32 or float64, with the noise in it.
     stddev: of the noise, a float64 scalar. A step of the grid is from a 128th
       to a 64th of it: rounding adds less than 3e-5 of it to the variance, and
-      about 2^16 of the values that noise in float32 has fall into each step.
+      2^14 or more of the values that noise in float32 has fall into each step.
   """
   bits = tf.bitcast(tf.cast(stddev, tf.float64), tf.int64)
   power = tf.bitcast(tf.bitwise.bitwise_and(bits, _EXPONENT), tf.float64)
-  step = tf.cast(power * 2.0**-6, x.dtype)
+  step = tf.cast(power * 2.0**-_GRID_BITS, x.dtype)
   return tf.where(step > 0, tf.round(x / step) * step, x)
 
 

@@ -92,6 +92,7 @@ from tfdpflows.accounting.mechanisms import (
   renyi_curve,
 )
 from tfdpflows.mechanisms.releases import charge_release
+from tfdpflows.noise_grid import grid_step
 from tfdpflows.pate.aggregators import NO_ANSWER, Aggregator, checked_votes
 
 if TYPE_CHECKING:
@@ -109,9 +110,9 @@ _EVERY = 2
 _WIDEST = 200
 # Rounding of costs: relative, and of logs that cancel.
 _ROUNDING = 1e-11
-# The least sensitivity of a query, over the largest cost, and how many steps a
-# released cost of all queries has at most, as a power of two.
-_LEAST, _STEP_BITS = 2.0**-32, 26
+# The least sensitivity of a query, over the largest cost, and the steps of a
+# released cost of all queries, as a power of two below their largest.
+_LEAST, _STEP_BITS = 2.0**-32, 25
 _SLACK = 1e-12
 # Sums and products of such costs are finite: exp of the first is below 1e261.
 _LARGEST_EXPONENT = 600
@@ -458,9 +459,8 @@ def _noisy(
   noisy = cost.divergence + cost.smooth_sensitivity * noise
   # The size of the noise is private: a grid must depend on public numbers. Up,
   # for a cost not to be understated.
-  _, exponent = math.frexp(largest)
-  step = math.ldexp(1.0, exponent - _STEP_BITS)
-  return float(np.ceil(noisy / step) * step) if largest else noisy
+  step = grid_step(largest, _STEP_BITS)
+  return float(np.ceil(noisy / step) * step)
 
 
 class _Table:

@@ -226,7 +226,7 @@ class StepNoise:
       else:
         noise = normal(stream, size, stddev, dtype)
       noise = tf.cast(noise, total.dtype)
-      total = noised(stream, total, stddev, self.plan.label, noise)
+      total = noised(total, noise, stddev, self.plan.label, stream.step)
     total = on_grid(replicas.sum_over_replicas(total), stddev)
     return tf.cast(total, dtype)
 

@@ -14,11 +14,7 @@ from tfdpflows.tabular.models.histogram import HistogramModel
 from tfdpflows.tabular.models.spline import SplineModel
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
-
-@pytest.fixture(scope='module', autouse=True)
-def _unexported():
-  with small_table.unexported():
-    yield
+pytestmark = pytest.mark.usefixtures('unexported')
 
 
 @pytest.fixture(scope='module')

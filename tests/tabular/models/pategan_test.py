@@ -15,6 +15,8 @@ from tfdpflows.tabular.encoding import TableEncoder
 from tfdpflows.tabular.models import pategan, stacked
 from tfdpflows.tabular.synthesizer import TabularSynthesizer, fit_to_directory
 
+pytestmark = pytest.mark.usefixtures('unexported')
+
 ROW = 7
 TINY = {
   'num_teachers': 12,
@@ -25,12 +27,6 @@ TINY = {
   'generator_steps': 2,
   'generator_batch_size': 16,
 }
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _unexported():
-  with small_table.unexported():
-    yield
 
 
 @pytest.fixture(scope='module')
