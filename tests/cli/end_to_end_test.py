@@ -199,6 +199,31 @@ def test_sample_score_and_report(folder, run_here):
 
 
 @pytest.mark.slow
+def test_a_dry_run_charges_and_leaves_nothing(folder, run_here):
+  people = pd.read_csv(folder / 'people.csv')
+  people['person'] = [f'p{i // 3}' for i in range(len(people))]
+  people.to_csv(folder / 'dry.csv', index=False)
+  before = sorted(folder.iterdir())
+  fit = (
+    'fit',
+    '--input=dry.csv',
+    '--schema=schema.json',
+    '--epsilon=2',
+    '--delta=1e-4',
+    '--model_dir=dry',
+    '--dry_run',
+  )
+  fit += ('--privacy_unit=person', '--max_rows_per_unit=3')
+  said = run_here(*fit).out
+  assert said.startswith('A fit of 200 values of person within epsilon 2 at ')
+  assert 'training, epsilon ' in said
+  assert said.endswith('The same command without --dry_run fits.\n')
+  refused = run_here(*fit, '--delta=.1', code=2).err
+  assert 'delta is 0.1, and one over the number of units' in refused
+  assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.slow
 def test_a_draft_is_paid_for(folder, run_here):
   """And a row that its types cannot hold neither ends the fit nor is read."""
   rows = (folder / 'people.csv').read_text(encoding='utf-8')

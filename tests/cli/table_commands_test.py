@@ -486,6 +486,7 @@ def test_a_search_that_stops_says_what_it_left(
     ([TUNE, '--privacy_unit=person', '--max_rows_per_unit=2'], 'protects rows'),
     ([TUNE, '--tune_mean_trials=0'], '--tune_mean_trials=0'),
     (['--tune_mean_trials=2'], 'is the number of trials of --tune'),
+    ([TUNE, '--dry_run'], 'for a fit that is begun in one process'),
   ],
 )
 def test_fit_refuses_a_search(flags, message, folder, capsys):

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+import tempfile
 
 from tfdpflows.cli import cluster, files, quiet
 from tfdpflows.cli.command import Command, UsageError
@@ -147,6 +148,12 @@ def _define(options):
     'same steps twice.',
   )
   options.switch(
+    'dry_run',
+    'Read and check the rows, and say what a fit of so many would charge, with '
+    'which hyper-parameters, and about how long it takes; then stop. Nothing '
+    'is charged or kept, and nothing is said of the rows but their number.',
+  )
+  options.switch(
     'workers',
     'Train on several machines: the same command is started on each, with '
     'TF_CONFIG, and --input and --model_dir on a disk that all share. Worker 0 '
@@ -161,6 +168,12 @@ def _define(options):
 
 
 def _run(values):
+  for flag in ('tune', 'resume', 'workers'):
+    if values.dry_run and values[flag].value:
+      raise UsageError(
+        f'--dry_run is for a fit that is begun in one process: leave --{flag} '
+        'out.'
+      )
   if not values.workers:
     _fit_model(values, None)
     return
@@ -200,6 +213,9 @@ def _fit_model(values, team):
     _check_search(schema, values, space)
   _check_marks(schema, values)
   _check_units(schema, values)
+  if values.dry_run:
+    _print_plan(schema, values)
+    return
   before = [work_directory.spent_by(f) for f in (partial, values.model_dir)]
   try:
     synthesizer = _fit(schema, values, partial, team, space)
@@ -229,6 +245,34 @@ def _fit_model(values, team):
     f'  tfdpflows sample --model_dir={shlex.quote(values.model_dir)} '
     f'--num_rows={synthesizer.num_examples} --output=synthetic.csv'
   )
+
+
+def _print_plan(schema, values):
+  """Prints what a fit would charge, of rows that are read and forgotten."""
+  place, name = os.path.split(os.path.normpath(values.model_dir))
+  with tempfile.TemporaryDirectory(
+    prefix=f'{name}.dry_run.', dir=place or None
+  ) as folder:
+    table = files.read_private(
+      values.input,
+      schema,
+      values.out_of_range,
+      os.path.join(folder, name),
+      resume=False,
+      overwrite=False,
+      max_rows_per_unit=values.max_rows_per_unit,
+    )
+    with quiet.importing():
+      from tfdpflows.tabular.synthesizer import TabularSynthesizer
+
+    synthesizer = TabularSynthesizer(
+      schema, **_of_one_fit(values), **_common(values)
+    )
+    try:
+      print(synthesizer.plan(synthesizer._count_examples(table)))
+    finally:
+      _unlock(table)
+  print('Nothing was charged. The same command without --dry_run fits.')
 
 
 def _check_folders(values, partial):
@@ -267,8 +311,6 @@ def _print_bounds(synthesizer):
 
 
 def _fit(schema, values, partial, team, space):
-  from tfdpflows.tabular import code_store
-
   if team is None and space is None:
     table = files.read_private(
       values.input,
@@ -285,8 +327,14 @@ def _fit(schema, values, partial, team, space):
   try:
     return _fit_table(table, schema, values, team, space)
   finally:
-    if isinstance(table, code_store.CodeStore):
-      table.unlock()
+    _unlock(table)
+
+
+def _unlock(table):
+  from tfdpflows.tabular import code_store
+
+  if isinstance(table, code_store.CodeStore):
+    table.unlock()
 
 
 def _fit_table(table, schema, values, team, space):
@@ -316,15 +364,11 @@ def _fit_table(table, schema, values, team, space):
     table,
     schema,
     values.model_dir,
-    bounds_epsilon=values.bounds_epsilon,
-    privacy_unit=values.privacy_unit,
-    max_rows_per_unit=values.max_rows_per_unit,
-    max_rows_epsilon=values.max_rows_epsilon,
-    unit_weighting=values.unit_weighting,
     overwrite=values.overwrite,
     resume=values.resume,
     progress=values.progress,
     team=team,
+    **_of_one_fit(values),
     **_common(values),
   )
 
@@ -435,6 +479,17 @@ def _mean_trials(values):
   if values.tune_mean_trials is None:
     return _MEAN_TRIALS
   return values.tune_mean_trials
+
+
+def _of_one_fit(values):
+  """Arguments of fits that a search does not have."""
+  return {
+    'bounds_epsilon': values.bounds_epsilon,
+    'privacy_unit': values.privacy_unit,
+    'max_rows_per_unit': values.max_rows_per_unit,
+    'max_rows_epsilon': values.max_rows_epsilon,
+    'unit_weighting': values.unit_weighting,
+  }
 
 
 def _common(values):

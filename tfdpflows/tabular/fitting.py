@@ -12,7 +12,7 @@ import pandas as pd
 from tfdpflows import accounting, mechanisms, sampling
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.mechanisms import bounds as bounds_lib
-from tfdpflows.progress import about, log_charge
+from tfdpflows.progress import log_charge
 from tfdpflows.sampling.units import SortedUnits
 from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular.density import TableDistribution
@@ -26,6 +26,7 @@ from tfdpflows.tabular.work_directory import WorkDirectory, weights_seed
 
 # The labels of charges, and of their noise.
 _BOUNDS, _MARGINALS, _MAX_ROWS = 'bounds', 'marginals', 'max rows per unit'
+_HISTOGRAMS = 'histograms of all columns'
 
 
 class UnitSettings(NamedTuple):
@@ -74,6 +75,8 @@ class Spending(NamedTuple):
     rounds: measurements before training (`TableModel.plan_start`).
     max_rows_epsilon: epsilon of choosing how many rows of a unit are used, or
       `None`.
+    charges: of each mechanism, or of several of a kind, a name and the
+      `DpEvent`.
   """
 
   bounds: tuple | None
@@ -81,6 +84,7 @@ class Spending(NamedTuple):
   plan: Any
   rounds: tuple = ()
   max_rows_epsilon: float | None = None
+  charges: tuple[tuple[str, dp_accounting.DpEvent], ...] = ()
 
 
 class Fitted(NamedTuple):
@@ -117,61 +121,67 @@ def split_budget(
   Raises:
     ValueError: if the budget is too small.
   """
-  bounds, spent = None, []
+  bounds, charges = None, []
   if schema.is_draft:
     # As Gaussian noise they leave most of delta to what follows.
     bounds = bounds_epsilon, budget.delta
     bounds_lib.check_num_rows(schema, *bounds, num_examples)
-    spent = [bounds_lib.bounds_event(schema, *bounds)]
+    event = bounds_lib.bounds_event(schema, *bounds)
+    charges.append(('types, ranges and categories', event))
   if max_rows_epsilon is not None:
-    spent.append(accounting.ExponentialMechanismDpEvent(max_rows_epsilon))
+    event = accounting.ExponentialMechanismDpEvent(max_rows_epsilon)
+    charges.append(('number of rows per unit', event))
   noise = accounting.calibrate_noise_multiplier(
     dp_accounting.GaussianDpEvent,
     budget,
-    spent=dp_accounting.ComposedDpEvent(spent) if spent else None,
+    spent=_composed(charges) if charges else None,
     accountant=accountant,
   )
   if num_columns(schema) == 1:
-    return Spending(bounds, noise, None, (), max_rows_epsilon)
-  rounds = model.plan_start(noise)
-  spent += [r.event for r in rounds]
+    charges.append((_HISTOGRAMS, dp_accounting.GaussianDpEvent(noise)))
+    return Spending(bounds, noise, None, (), max_rows_epsilon, tuple(charges))
+  rounds, measured = model.plan_start(noise), []
+  if rounds:
+    event = dp_accounting.ComposedDpEvent([r.event for r in rounds])
+    measured = [('adaptive marginals', event)]
   noise /= np.sqrt(model.marginal_share)
-  spent.append(dp_accounting.GaussianDpEvent(noise))
+  histograms = _HISTOGRAMS, dp_accounting.GaussianDpEvent(noise)
+  # The order decides the last bit of the noise of training, which a fit that
+  # is resumed computes again.
+  spent = _composed([*charges, *measured, histograms])
   if rounds:
     _check_rounds(spent, budget, accountant)
   plan = model.plan_training(
-    num_examples,
-    budget=budget,
-    spent=dp_accounting.ComposedDpEvent(spent),
-    accountant=accountant,
+    num_examples, budget=budget, spent=spent, accountant=accountant
   )
-  return Spending(bounds, noise, plan, rounds, max_rows_epsilon)
+  charges += [histograms, *measured, ('training', plan.event)]
+  return Spending(bounds, noise, plan, rounds, max_rows_epsilon, tuple(charges))
 
 
-def describe_time(
+def expected_seconds(
   schema: TableSchema,
   num_examples: int,
   model: TableModel,
   spending: Spending,
-) -> str:
-  """Returns a sentence on how long a fit will take, or nothing.
+) -> float | None:
+  """Returns about how long a fit takes on two free cores, where it is known.
 
   A function of public numbers: schema, number of rows or units, and settings.
   Where types and ranges are private nothing is known before.
   """
   if schema.is_draft:
-    return ''
+    return None
   columns = TableEncoder(schema).columns
-  seconds = model.expected_seconds(columns, num_examples, spending)
-  if seconds is None:
-    return ''
-  return f' It takes about {about(seconds)} on two free cores.'
+  return model.expected_seconds(columns, num_examples, spending)
 
 
-def _check_rounds(spent, budget, accountant):
+def _composed(charges):
+  return dp_accounting.ComposedDpEvent([event for _, event in charges])
+
+
+def _check_rounds(event, budget, accountant):
   """Refuses an accountant that charges measurements for the whole budget."""
   found = accounting.create_accountant(accountant)
-  event = dp_accounting.ComposedDpEvent(spent)
   if found.supports(event):
     found.compose(event)
     if found.get_epsilon(budget.delta) < budget.epsilon:

@@ -22,6 +22,7 @@ from tfdpflows.tabular import (
   code_store,
   conditioning,
   draft_rows,
+  fit_plan,
   fitting,
   model_card,
   model_directory,
@@ -228,6 +229,51 @@ class TabularSynthesizer:
       **self._hyperparameters,
     )
 
+  def plan(self, num_examples: int) -> fit_plan.FitPlan:
+    """Returns what `fit` would charge, without reading or charging anything.
+
+    Args:
+      num_examples: the public number of rows, or of values of the privacy unit.
+
+    Returns:
+      A `FitPlan`: each mechanism and its epsilon, the hyper-parameters, and
+      about how long it takes. Its text says it all.
+
+    Raises:
+      ValueError: as `fit`, for a draft schema without `bounds_epsilon`, or with
+        too few rows for it, and for a delta that is not below one over
+        `num_examples`.
+      TypeError: for what is no number.
+      BudgetExceededError: as `fit`.
+
+    #### Example
+
+    >>> from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
+    >>> schema = TableSchema([
+    ...   Field('age', 'integer', minimum=0, maximum=99, required=True),
+    ...   Field('sex', 'string', enum=('f', 'm'), required=True),
+    ... ])
+    >>> plan = TabularSynthesizer(schema, epsilon=1., delta=1e-5).plan(10_000)
+    >>> [name for name, _ in plan.charges]
+    ['histograms of all columns', 'adaptive marginals', 'training']
+    >>> .99 < plan.epsilon() <= 1.
+    True
+    """
+    num_examples = check_integer('num_examples', num_examples)
+    self._check_marks()
+    self._check_examples(num_examples)
+    model = self._model_for(num_examples)
+    spending = self._split_budget(num_examples, model)
+    return fit_plan.FitPlan(
+      num_examples,
+      self.schema.privacy_unit,
+      model,
+      spending.charges,
+      self.budget,
+      self.accountant,
+      fitting.expected_seconds(self.schema, num_examples, model, spending),
+    )
+
   def fit(
     self,
     data: Any,
@@ -345,13 +391,7 @@ class TabularSynthesizer:
         'This synthesizer is fitted, its budget spent. Make a new one; on the '
         'same rows both budgets count.'
       )
-    if self.schema.is_draft and self.bounds_epsilon is None:
-      column, marks = next(iter(self.schema.draft_marks().items()))
-      raise ValueError(
-        f'The schema is a draft: of column {column!r}, {", ".join(marks)} '
-        'came from the data. Replace them by public knowledge and remove the '
-        'marks, or pay for private bounds with bounds_epsilon.'
-      )
+    self._check_marks()
     data = self._read(data, work_dir, resume, overwrite)
     if isinstance(data, code_store.CodeStore) and work_dir is not None:
       # It was interrupted after its rows were read, before it spent anything.
@@ -381,6 +421,9 @@ class TabularSynthesizer:
           table.discard(os.fspath(work_dir))
         table.unlock()
       raise
+    seconds = fitting.expected_seconds(
+      self.schema, examples, self.model, spending
+    )
     logging.info(
       'Fit: %d %s, %d columns, model %s, within epsilon %g at delta %g (%s).'
       '%s Ledger and unfinished work: %s.',
@@ -391,7 +434,7 @@ class TabularSynthesizer:
       self.budget.epsilon,
       self.budget.delta,
       self.accountant,
-      fitting.describe_time(self.schema, examples, self.model, spending),
+      '' if seconds is None else f' {fit_plan.describe_time(seconds)}',
       'in memory' if work_dir is None else os.fspath(work_dir),
     )
     self.ledger = work.ledger
@@ -461,22 +504,9 @@ class TabularSynthesizer:
     """Returns the `Spending` of a fit and its `WorkDirectory`."""
     self.model = self._model_for(examples)
     self.num_examples = examples
-    self._check_delta(examples, 'row' if units is None else 'unit')
-    if units is not None and examples < 2:
-      raise ValueError(
-        f'All rows have the same {self.schema.privacy_unit!r}; a distribution '
-        'needs at least two.'
-      )
+    self._check_examples(examples)
     # A budget that is too small is refused before anything is written.
-    spending = fitting.split_budget(
-      self.schema,
-      examples,
-      self.model,
-      budget=self.budget,
-      bounds_epsilon=self.bounds_epsilon,
-      accountant=self.accountant,
-      max_rows_epsilon=self._max_rows_epsilon,
-    )
+    spending = self._split_budget(examples, self.model)
     work = self._work_directory(
       work_dir, table, resume=resume, overwrite=overwrite, team=team
     )
@@ -494,8 +524,34 @@ class TabularSynthesizer:
       **kwargs,
     )
 
-  def _check_delta(self, examples, what):
+  def _split_budget(self, examples, model):
+    return fitting.split_budget(
+      self.schema,
+      examples,
+      model,
+      budget=self.budget,
+      bounds_epsilon=self.bounds_epsilon,
+      accountant=self.accountant,
+      max_rows_epsilon=self._max_rows_epsilon,
+    )
+
+  def _check_marks(self):
+    if self.schema.is_draft and self.bounds_epsilon is None:
+      column, marks = next(iter(self.schema.draft_marks().items()))
+      raise ValueError(
+        f'The schema is a draft: of column {column!r}, {", ".join(marks)} '
+        'came from the data. Replace them by public knowledge and remove the '
+        'marks, or pay for private bounds with bounds_epsilon.'
+      )
+
+  def _check_examples(self, examples):
     """Refuses a delta that allows to publish a row, unless that is allowed."""
+    what = 'row' if self._unit_settings is None else 'unit'
+    if what == 'unit' and examples < 2:
+      raise ValueError(
+        f'All rows have the same {self.schema.privacy_unit!r}; a distribution '
+        'needs at least two.'
+      )
     if self.budget.delta * examples < 1:
       return
     said = (
@@ -568,12 +624,15 @@ class TabularSynthesizer:
       **dataclasses.asdict(self.model),
     }
 
-  def _count_examples(self, df):
+  def _count_examples(self, data):
     """Returns the number of rows of a table, or of its units."""
-    if self._unit_settings is None:
-      return len(df)
-    ids = self.schema.unit_ids(df, self.out_of_range)
-    return self._unit_settings.units(ids.dropna()).num_units
+    settings = self._unit_settings
+    if settings is None:
+      return len(data)
+    if isinstance(data, code_store.CodeStore):
+      return settings.sorted_units(data.rows_per_unit).num_units
+    ids = self.schema.unit_ids(data, self.out_of_range)
+    return settings.units(ids.dropna()).num_units
 
   def _settings(self):
     """What a resumed fit must agree with."""

@@ -1,0 +1,84 @@
+"""What a fit would charge, before it reads a row."""
+
+import numpy as np
+import pytest
+
+from tests.tabular import small_table
+from tfdpflows.tabular import TableSchema, TabularSynthesizer
+
+
+@pytest.fixture(scope='module')
+def people():
+  return small_table.make(num_rows=1500)
+
+
+def _draft(schema):
+  content = schema.to_dict()
+  for field in content['fields']:
+    if field['type'] in ('integer', 'number'):
+      field['fromData'] = ['minimum', 'maximum']
+  return TableSchema.from_dict(content)
+
+
+def test_a_fit_charges_what_was_planned(people):
+  table = people.table.assign(person=np.arange(1500) // 2)
+  synthesizer = TabularSynthesizer(
+    _draft(people.schema),
+    **people.budget,
+    bounds_epsilon=2.0,
+    out_of_range='clip',
+    privacy_unit='person',
+    max_rows_per_unit=3,
+    max_rows_epsilon=0.5,
+    adaptive_marginals=2,
+    **people.tiny,
+  )
+  plan = synthesizer.plan(750)
+  assert [name for name, _ in plan.charges] == [
+    'types, ranges and categories',
+    'number of rows per unit',
+    'histograms of all columns',
+    'adaptive marginals',
+    'training',
+  ]
+  # Nothing was read, and nothing is of the plan alone.
+  assert synthesizer.ledger is None and synthesizer.num_examples is None
+  assert plan.seconds is None
+  with small_table.short():
+    synthesizer.fit(table, progress=False)
+  assert plan.model == synthesizer.model
+  assert plan.epsilon() == pytest.approx(synthesizer.ledger.epsilon(), rel=1e-6)
+  assert plan.epsilon() <= people.budget['epsilon']
+
+
+@pytest.mark.parametrize(
+  'model', ['histogram', 'spline', 'hflow', 'dpgan', 'pategan']
+)
+def test_its_text_has_each_charge_and_setting(model, people):
+  synthesizer = TabularSynthesizer(people.schema, **people.budget, model=model)
+  plan = synthesizer.plan(5000)
+  text = str(plan)
+  assert text.startswith('A fit of 5,000 rows within epsilon 8 at delta 0.0001')
+  for name, _ in plan.charges:
+    assert f'  {name}, epsilon {plan.epsilon(name):.3g} alone: ' in text
+    assert 0 < plan.epsilon(name) < plan.epsilon() <= 8
+  assert f'  all of it together, epsilon {plan.epsilon():.3g}\n' in text
+  assert f'hyper-parameters of model {model}\n' in text
+  assert f'marginal_share={plan.model.marginal_share:g}, ' in text
+  assert max(map(len, text.splitlines())) <= 88
+  assert ('It takes about' in text) == (model == 'histogram')
+
+
+def test_what_no_fit_would_do_is_refused(people):
+  synthesizer = TabularSynthesizer(people.schema, **people.budget)
+  with pytest.raises(ValueError, match='num_examples'):
+    synthesizer.plan(0)
+  with pytest.raises(TypeError, match='num_examples is of type DataFrame'):
+    synthesizer.plan(people.table)
+  with pytest.raises(ValueError, match='delta is 0.0001, and one over'):
+    synthesizer.plan(10_000)
+  with pytest.raises(ValueError, match="No charge is named 'noise'"):
+    synthesizer.plan(500).epsilon('noise')
+  draft = TabularSynthesizer(_draft(people.schema), **people.budget)
+  with pytest.raises(ValueError, match='The schema is a draft'):
+    draft.plan(500)

@@ -1,0 +1,102 @@
+"""What a fit will charge, before it reads a row."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+
+import dp_accounting
+
+from tfdpflows import accounting
+from tfdpflows.accounting.events import describe_event
+from tfdpflows.progress import about
+from tfdpflows.tabular.models.base import TableModel
+
+
+def describe_time(seconds: float) -> str:
+  """Returns a sentence on how long a fit takes."""
+  return f'It takes about {about(seconds)} on two free cores.'
+
+
+@dataclasses.dataclass(frozen=True)
+class FitPlan:
+  """How a fit splits its budget: a function of public numbers alone.
+
+  `TabularSynthesizer.plan` returns it. Its text says all that follows.
+
+  Attributes:
+    num_examples: the public number of rows, or of units.
+    unit: the column of the units of privacy, `None` for rows.
+    model: the `TableModel`, with its hyper-parameters for so many.
+    charges: of each mechanism, or of several of a kind, a name and the
+      `DpEvent`.
+    budget: the `PrivacyBudget` of the fit.
+    accountant: name of the accountant.
+    seconds: about how long the fit takes on two free cores, `None` where that
+      is not known.
+  """
+
+  num_examples: int
+  unit: str | None
+  model: TableModel
+  charges: tuple[tuple[str, dp_accounting.DpEvent], ...]
+  budget: accounting.PrivacyBudget
+  accountant: str
+  seconds: float | None
+
+  def epsilon(self, name: str | None = None) -> float:
+    """Returns epsilon of all charges, or of one alone, at the budget's delta.
+
+    Args:
+      name: that of the charge.
+
+    Raises:
+      ValueError: if no charge has that name.
+    """
+    events = [event for known, event in self.charges if name in (None, known)]
+    if not events:
+      raise ValueError(
+        f'No charge is named {name!r}. They are '
+        f'{[known for known, _ in self.charges]}.'
+      )
+    accountant = accounting.create_accountant(self.accountant)
+    accountant.compose(dp_accounting.ComposedDpEvent(events))
+    return accountant.get_epsilon(self.budget.delta)
+
+  def __str__(self):
+    what = 'rows' if self.unit is None else f'values of {self.unit}'
+    lines = [
+      f'A fit of {self.num_examples:,} {what} within epsilon '
+      f'{self.budget.epsilon:g} at delta {self.budget.delta:g} '
+      f'({self.accountant}) would charge'
+    ]
+    for name, event in self.charges:
+      lines += _wrapped(
+        f'{name}, epsilon {self.epsilon(name):.3g} alone: {_describe(event)}'
+      )
+    lines += _wrapped(f'all of it together, epsilon {self.epsilon():.3g}')
+    lines.append(f'with the hyper-parameters of model {self.model.name}')
+    settings = dataclasses.asdict(self.model)
+    lines += _wrapped(
+      ', '.join(f'{name}={_short(value)}' for name, value in settings.items())
+    )
+    if self.seconds is not None:
+      lines.append(describe_time(self.seconds))
+    return '\n'.join(lines)
+
+
+def _wrapped(text):
+  return textwrap.wrap(text, 88, initial_indent='  ', subsequent_indent='    ')
+
+
+def _describe(event):
+  if isinstance(event, dp_accounting.ComposedDpEvent):
+    first, *others = event.events
+    if others:
+      return f'first {describe_event(first)}, and {len(others)} more'
+    event = first
+  return describe_event(event)
+
+
+def _short(value):
+  return f'{value:g}' if isinstance(value, float) else str(value)
