@@ -262,13 +262,13 @@ def _print_plan(schema, values):
       overwrite=False,
       max_rows_per_unit=values.max_rows_per_unit,
     )
-    with quiet.importing():
-      from tfdpflows.tabular.synthesizer import TabularSynthesizer
-
-    synthesizer = TabularSynthesizer(
-      schema, **_of_one_fit(values), **_common(values)
-    )
     try:
+      with quiet.importing():
+        from tfdpflows.tabular.synthesizer import TabularSynthesizer
+
+      synthesizer = TabularSynthesizer(
+        schema, **_of_one_fit(values), **_common(values)
+      )
       print(synthesizer.plan(synthesizer._count_examples(table)))
     finally:
       _unlock(table)
