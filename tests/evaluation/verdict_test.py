@@ -63,6 +63,31 @@ def test_columns():
   found = verdict.column_verdict(list('abcd'), 40)
   assert found.level == 'fair'
   assert 'a, b, c, ...' in found.answer
+  # Shares say little of a mean where a range is wide.
+  found = verdict.column_verdict([], 10, ['amount'])
+  assert found.level == 'fair'
+  assert '1 another mean or standard deviation: amount.' in found.answer
+  assert verdict.column_verdict([], 3, ['a']).level == 'poor'
+  assert verdict.column_verdict(['a'], 10, ['a']).answer.startswith('1 of 10')
+
+
+@pytest.mark.parametrize(
+  ('mean', 'std', 'is_off'),
+  [
+    (0.0, 1.0, False),
+    (0.09, 1.2, False),
+    (0.11, 1.0, True),
+    (0.0, 1.3, True),
+    (0.0, 0.7, True),
+  ],
+)
+def test_means_and_standard_deviations(mean, std, is_off):
+  x = np.repeat([-1.0, 1.0], 5000)
+  assert verdict.mean_or_std_is_off(x, std * x + mean) == is_off
+  # Of few rows chance explains it.
+  assert not verdict.mean_or_std_is_off(x[4990:5010], x[4990:5010] + 0.2)
+  assert not verdict.mean_or_std_is_off(x[:2], x[:2])
+  assert not verdict.mean_or_std_is_off(x, x[:0])
 
 
 @pytest.mark.parametrize(

@@ -369,7 +369,51 @@ def test_columns_at_one_end_are_warned_of():
   synthesizer.out_of_range = 'error'  # Nothing was clipped then.
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    synthesizer._warn_of_ends()
+    synthesizer._warn_of_clipped()
+
+
+def test_columns_that_could_not_be_read_are_warned_of():
+  comma = [f'{x:.2f}'.replace('.', ',') for x in np.linspace(1, 99, 1000)]
+  table = pd.DataFrame(
+    {
+      'amount': comma,
+      'needed': comma,
+      'flag': 'Y',
+      'kind': 'a',
+      'sure': [*['no'] * 950, *['yes'] * 50],
+      'zero': 0,
+    }
+  )
+  schema = TableSchema(
+    [
+      Field('amount', 'number', 0, 100),
+      Field('needed', 'number', 0, 100, required=True),
+      Field('flag', 'boolean'),
+      Field('kind', 'string', enum=('A', 'B'), required=True),
+      Field('sure', 'string', enum=('no', 'yes'), required=True),
+      Field('zero', 'integer', 0, 9, required=True),
+    ]
+  )
+  synthesizer = TabularSynthesizer(
+    schema, epsilon=4.0, delta=1e-5, accountant='rdp', out_of_range='clip'
+  )
+  with (
+    small_table.untrained(),
+    small_table.short(),
+    pytest.warns(UserWarning, match='the notations of the schema') as caught,
+  ):
+    synthesizer.fit(table, progress=False)
+  said = [str(w.message) for w in caught]
+  assert [text.split("'")[1] for text in said] == [
+    'amount',
+    'needed',
+    'flag',
+    'kind',
+  ]
+  for text, what in zip(
+    said, ['missing', 'in the middle of the', 'missing', "'A', the first cat"]
+  ):
+    assert f'are {what}' in text
 
 
 def test_neighbours_differ_by_one_count_before_noise(people):

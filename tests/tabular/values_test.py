@@ -299,6 +299,28 @@ def test_what_cells_become():
   assert filled.loc[1].tolist() == [4, 0, 3.75, 1, 0.5, 'a', False, True, 3.0]
 
 
+@pytest.mark.parametrize('clip', [False, True])
+def test_numbers_get_the_zeros_that_pandas_took_from_codes(clip):
+  cells = [1067, 1067.0, np.int64(4109), '1067', '01067', None, True, 7.5, -3]
+  column = pd.Series(cells, dtype=object)
+  typed = values.typed(column, 'string', 'zip', ('01067', '04109'), clip)
+  assert typed.fillna('').tolist() == [
+    '01067',
+    '01067',
+    '04109',
+    '1067',
+    '01067',
+    '',
+    'True',
+    '7.5',
+    '-3',
+  ]
+  # Other categories say nothing of zeros.
+  for categories in [('01067', '4109'), ('a1067', 'b1067'), ()]:
+    typed = values.typed(column, 'string', 'zip', categories, clip)
+    assert typed.fillna('').tolist()[:3] == ['1067', '1067', '4109']
+
+
 def test_the_least_of_numpys_integers_are_not_warned_of():
   """They have no absolute value: a warning told of one such cell."""
   cells = [np.int8(-128), np.int64(-(2**63)), 7]

@@ -156,8 +156,9 @@ def write_report(
     )
   facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
   facts = facts if isinstance(facts, dict) else None
+  statistics = _numbers(real, synthetic, schema)
   page = _template().render(
-    verdicts=_verdicts(facts, columns, comparison, scores, groups),
+    verdicts=_verdicts(facts, columns, statistics, comparison, scores, groups),
     plain_privacy=verdict.plain_privacy(facts, sum(clipped.values())),
     groups=_listed(groups),
     num_groups=len(groups),
@@ -178,7 +179,7 @@ def write_report(
     claim=_claim(statement),
     statement=_statement_text(statement),
     columns=columns,
-    numbers=_numbers(real, synthetic, schema),
+    numbers=statistics,
     **_associations(comparison),
     scores=scores,
     now=f'{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d at %H:%M}',
@@ -275,6 +276,7 @@ def _numbers(real, synthetic, schema):
             name: [_number(of(x)) if len(x) else '–' for x in tables]
             for name, of in _STATISTICS.items()
           },
+          'is_off': verdict.mean_or_std_is_off(*tables),
         }
       )
   return found
@@ -284,13 +286,17 @@ def _number(value):
   return f'{value:,.0f}' if 1e4 <= abs(value) < 1e15 else f'{value:,.4g}'
 
 
-def _verdicts(facts, columns, comparison, scores, groups):
+def _verdicts(facts, columns, statistics, comparison, scores, groups):
   far = sorted(
     (c for c in columns if c['is_far']), key=lambda c: -c['total_variation']
   )
   found = [
     verdict.privacy_verdict(facts),
-    verdict.column_verdict([c['name'] for c in far], len(columns)),
+    verdict.column_verdict(
+      [c['name'] for c in far],
+      len(columns),
+      [c['name'] for c in statistics if c['is_off']],
+    ),
   ]
   if len(columns) > 1:
     found.append(verdict.pair_verdict(comparison))

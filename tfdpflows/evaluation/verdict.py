@@ -6,6 +6,7 @@ The borders between answers are conventions of this page, written beside each.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,13 @@ from tfdpflows.evaluation.comparison import Comparison
 
 # Pairs that depend on each other, and how far their association may be off.
 _STRONG, _NEAR = 0.2, 0.1
+# How far a mean may be off, in standard deviations, and by which factor these.
+_MEAN_OFF, _STD_OFF = 0.1, 1.25
 # Epsilons up to which a guarantee is called strong, and moderate.
 _STRICT, _MODERATE = 1.0, 10.0
 # The unit of statements in a sentence about the table.
 _IN_A_SENTENCE = {'one row of the table': 'a row'}
+_WHOM = {'one row of the table': 'each row'}
 
 
 class Verdict(NamedTuple):
@@ -39,16 +43,52 @@ class Verdict(NamedTuple):
   meaning: str
 
 
-def column_verdict(far: list[str], num_columns: int) -> Verdict:
+def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
+  """Whether numbers have about the mean and standard deviation of real ones.
+
+  The mean may be off by a tenth of the real standard deviation, and by what
+  chance explains; the standard deviation by a quarter of it.
+
+  Args:
+    real: finite numbers `[n]`.
+    synthetic: the same, `[m]`.
+
+  >>> mean_or_std_is_off(np.array([1., 3.]), np.array([1., 3., 1., 30.]))
+  True
+  """
+  if not len(real) or not len(synthetic):
+    return False
+  std = np.std(real)
+  chance = 3 * std * np.sqrt(1 / len(real) + 1 / len(synthetic))
+  off = abs(np.mean(synthetic) - np.mean(real))
+  return bool(
+    off > max(_MEAN_OFF * std, chance)
+    or not std / _STD_OFF <= np.std(synthetic) <= std * _STD_OFF
+  )
+
+
+def column_verdict(
+  far: list[str], num_columns: int, moved: Sequence[str] = ()
+) -> Verdict:
   """Judges single columns by those that are farther off than chance explains.
 
   Args:
     far: their names, the worst first.
     num_columns: of the table.
+    moved: names of columns with another mean or standard deviation.
 
   >>> column_verdict(['age'], 10).level
   'fair'
   """
+  if not far and moved:
+    return Verdict(
+      'Columns',
+      'fair' if len(moved) <= num_columns / 5 else 'poor',
+      f'All {num_columns} columns have about the shares of the real ones, and '
+      f'{len(moved)} another mean or standard deviation: {_listed(moved)}.',
+      'Counts can be used as they are. A few values far out, which noise puts '
+      'into wide ranges, move a mean: look at it below before you use it.',
+    )
   if not far:
     return Verdict(
       'Columns',
@@ -56,12 +96,11 @@ def column_verdict(far: list[str], num_columns: int) -> Verdict:
       f'All {num_columns} columns have about the shares of the real ones.',
       'Counts and means of one column can be used as they are.',
     )
-  names = ', '.join(far[:3]) + (', ...' if len(far) > 3 else '')
   return Verdict(
     'Columns',
     'fair' if len(far) <= num_columns / 5 else 'poor',
     f'{len(far)} of {num_columns} are farther off than chance explains: '
-    f'{names}.',
+    f'{_listed(far)}.',
     'Look at these columns below before you use them.',
   )
 
@@ -186,7 +225,9 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
       'Publishing one row in full is as private as that: choose a smaller δ.',
     )
   if epsilon <= _STRICT:
-    level, meaning = 'good', 'A strong guarantee for every person.'
+    unit = statement.get('unit')
+    whom = _WHOM.get(unit, 'each row' if unit is None else unit)
+    level, meaning = 'good', f'A strong guarantee for {whom}.'
   elif epsilon <= _MODERATE:
     level, meaning = 'fair', 'A guarantee in common use, and no strong one.'
   else:
@@ -257,6 +298,10 @@ def plain_privacy(
     )
   )
   return found
+
+
+def _listed(names):
+  return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
 
 
 def _up(epsilon):

@@ -121,6 +121,10 @@ class Field:
     return ValueError(f'Field {self.name!r} {text}.')
 
   def _checked_enum(self):
+    if isinstance(self.enum, str):
+      raise self._error(
+        f'has the text {self.enum!r} for its enum; give a list of the values'
+      )
     if not self.enum:
       raise self._error('has an empty enum; list at least one value')
     for value in self.enum:

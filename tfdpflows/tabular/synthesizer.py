@@ -43,8 +43,9 @@ from tfdpflows.tabular.schema import (
 )
 from tfdpflows.tabular.sources import Source
 
-# A share of values at an end of a range that is warned of, under 'clip'.
-_AT_AN_END = 0.75
+# Shares of values that are warned of, under 'clip': at an end of a range, or
+# missing; and in the first category, which is often that of most rows.
+_MOST, _HARDLY_OTHERS = 0.75, 0.98
 # Rows of a part of a sample.
 _FRAME = 1 << 16
 
@@ -325,7 +326,7 @@ class TabularSynthesizer:
       return self._fit_together(team, data, work_dir, resume, progress)
 
     workers.out_of_scope(run)
-    self._warn_of_ends()
+    self._warn_of_clipped()
     return self
 
   def _fit_together(self, team, data, work_dir, resume, progress):
@@ -472,8 +473,8 @@ class TabularSynthesizer:
       )
     return self
 
-  def _warn_of_ends(self):
-    """Warns of columns that were clipped nearly altogether.
+  def _warn_of_clipped(self):
+    """Warns of columns that were clipped, or not read, nearly altogether.
 
     By the released histograms alone: how many values were clipped is private.
     """
@@ -481,24 +482,16 @@ class TabularSynthesizer:
       return
     columns = TableEncoder(self.schema).columns
     for column, marginal in zip(columns, self._marginals):
-      field = self.schema[column.fields[0]]
-      if len(column.fields) > 1 or field.categories is not None:
+      if len(column.fields) > 1:
         continue
-      inside = np.array(marginal['edges'][:-1]) < column.value_size
-      shares = np.array(marginal['probabilities'])[inside]
-      shares /= max(shares.sum(), 1e-9)
-      # Many columns have hardly anything but zeros.
-      ends = [('maximum', field.maximum, shares[-1])]
-      if field.minimum != 0:
-        ends.append(('minimum', field.minimum, shares[0]))
-      for name, value, share in ends:
-        if share > _AT_AN_END:
-          warnings.warn(
-            f'Column {column.name!r}: {share:.0%} of the values, by the noisy '
-            f'histogram, are at the {name}, {value}, or were clipped to it. '
-            'Are the bounds in the unit of the values?',
-            stacklevel=3,
-          )
+      for share, what in _what_clipping_makes(
+        self.schema[column.fields[0]], column.value_size, marginal
+      ):
+        warnings.warn(
+          f'Column {column.name!r}: {share:.0%} of the values, by the noisy '
+          f'histogram, are {what}',
+          stacklevel=3,
+        )
 
   def _begin(self, table, examples, units, work_dir, resume, overwrite, team):
     """Returns the `Spending` of a fit and its `WorkDirectory`."""
@@ -788,10 +781,9 @@ class TabularSynthesizer:
   def _sampling_rng(self, num_rows, seed):
     """Returns the generator of `sample`, and checks its arguments."""
     self._check_fitted()
-    if num_rows != int(num_rows) or num_rows < 0:
-      raise ValueError(f'num_rows is {num_rows}; it must be an integer >= 0.')
-    if seed is not None and seed < 0:
-      raise ValueError(f'seed is {seed}; it must be 0 or more.')
+    check_integer('num_rows', num_rows, 0)
+    if seed is not None:
+      seed = check_integer('seed', seed, 0)
     return np.random.default_rng(seed)
 
   def log_prob(
@@ -1091,6 +1083,38 @@ class TabularSynthesizer:
     return self
 
 
+def _what_clipping_makes(field, value_size, marginal):
+  """Yields shares of values that clipping may have made, and what they are."""
+  edges = np.array(marginal['edges'])
+  inside = edges[:-1] < value_size
+  shares = np.array(marginal['probabilities'])
+  unread = (
+    'or could not be read. Do the notations of the schema, such as decimalChar, '
+    'trueValues, format and the categories, match the values?'
+  )
+  found = [(_MOST, shares[~inside].sum(), f'missing, {unread}')]
+  shares = shares[inside] / max(shares[inside].sum(), 1e-9)
+  if field.categories is None:
+    unit = 'or were clipped to it. Are the bounds in the unit of the values?'
+    found.append(
+      (_MOST, shares[-1], f'at the maximum, {field.maximum}, {unit}')
+    )
+    # Many columns have hardly anything but zeros.
+    if field.minimum != 0:
+      found.append(
+        (_MOST, shares[0], f'at the minimum, {field.minimum}, {unit}')
+      )
+    if field.required:
+      middle = np.searchsorted(edges[1:], value_size / 2, 'right')
+      found.append(
+        (_MOST, shares[middle], f'in the middle of the range, {unread}')
+      )
+  elif field.required:
+    first = f'{field.categories[0]!r}, the first category, {unread}'
+    found.append((_HARDLY_OTHERS, shares[0], first))
+  return [(share, what) for most, share, what in found if share > most]
+
+
 def _of_equal_size(parts, size):
   """Yields rows of codes, so many at a time; the last ones may be fewer.
 
@@ -1112,6 +1136,7 @@ def _of_equal_size(parts, size):
 
 def _unit_settings(name, most, weighting, epsilon, budget):
   """Returns `fitting.UnitSettings`, `None` for rows; checks the arguments."""
+  sampling.check_weighting(weighting)
   if name is None:
     given = {'max_rows_per_unit': most, 'max_rows_epsilon': epsilon}
     for argument, value in given.items():
@@ -1133,7 +1158,6 @@ def _unit_settings(name, most, weighting, epsilon, budget):
       f'above 0 and below {budget:g}, what is left of it.'
     )
   most = check_integer('max_rows_per_unit', most)
-  sampling.check_weighting(weighting)
   return fitting.UnitSettings(name, most, weighting, epsilon)
 
 
@@ -1218,7 +1242,7 @@ def _to_directory(
     model_directory.check_target(model_dir, overwrite)
   synthesizer = TabularSynthesizer(schema, **settings)
   synthesizer._fit(table, work_dir, resume, progress, overwrite, team=team)
-  synthesizer._warn_of_ends()
+  synthesizer._warn_of_clipped()
   with synthesizer.ledger:
     if not complete:
       with model_directory.written_aside(

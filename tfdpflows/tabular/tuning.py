@@ -195,7 +195,7 @@ def tune_to_directory(
       randomness=work.randomness,
       label=_TRIALS,
     )
-    best.result._warn_of_ends()  # Not of others, which are not released.
+    best.result._warn_of_clipped()  # Not of others, which are not released.
     best.result._take_search(work, whole, _NOTE.format(mean_trials))
     with model_directory.written_aside(
       model_dir, overwrite, workspace=work_dir

@@ -28,6 +28,7 @@ _WHOLE = re.compile(r'^([+-]?\d+)\.0*$')
 _MOST_DECIMALS = 6
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
+_DIGITS = re.compile('[0-9]+')
 _HALF = re.compile('[\ud800-\udfff]')
 
 
@@ -232,7 +233,7 @@ def typed(
   present = column[~missing]
   if kind == 'string':
     result = pd.Series(np.nan, index=column.index, dtype=object)
-    words = _texts(present, cells)
+    words = _with_zeros(_texts(present, cells), present, declared)
     unreadable = np.array([word is None for word in words], bool)
     if not clip:
       _refuse(unreadable, present, kind, name, 'give it as text')
@@ -466,6 +467,23 @@ def _texts(present, cells=PLAIN):
   )
   is_plain = cells.decimal_char == '.' and not has_words
   return _each(_objects(present), _text_of if is_plain else text_of)
+
+
+def _with_zeros(words, cells, declared):
+  """Gives numbers the zeros before them that the declared digits have.
+
+  pandas reads a column of codes such as 01067 as numbers, 1067.
+  """
+  widths = {len(word) for word in declared}
+  if len(widths) != 1 or not all(map(_DIGITS.fullmatch, declared)):
+    return words
+  (width,) = widths
+  return [
+    word.zfill(width)
+    if word and not isinstance(cell, str) and _DIGITS.fullmatch(word)
+    else word
+    for word, cell in zip(words, _objects(cells))
+  ]
 
 
 def _text_of(value):

@@ -48,11 +48,16 @@ NO_RESUMING_A_SEARCH = (
 
 
 def check_new(path: str | os.PathLike) -> None:
-  """Raises a `FileExistsError` if a fit was begun there."""
-  if os.path.lexists(path):
+  """Raises a `FileExistsError` if a fit was begun there, or anything else is."""
+  if os.path.exists(os.path.join(path, _SETTINGS)):
     raise FileExistsError(
       f'{path} holds a fit that was not finished: resume it, or overwrite it. '
       'What it spent on these rows stays spent.'
+    )
+  if os.path.lexists(path):
+    raise FileExistsError(
+      f'{path} exists and holds no unfinished fit: name a folder that does not '
+      'exist yet.'
     )
 
 
