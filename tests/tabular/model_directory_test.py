@@ -39,11 +39,12 @@ def model(one_column, tmp_path):
   return shutil.copytree(one_column.path, tmp_path / 'model')
 
 
+BUDGET = PrivacyBudget(epsilon=1.0, delta=1e-5)
+
+
 def _ledger(label='marginals', fit=None):
   metadata = {} if fit is None else {'fit': fit}
-  ledger = PrivacyLedger(
-    budget=PrivacyBudget(epsilon=1.0, delta=1e-5), metadata=metadata
-  )
+  ledger = PrivacyLedger(budget=BUDGET, metadata=metadata)
   ledger.charge(dp_accounting.GaussianDpEvent(10.0), label=label)
   return ledger
 
@@ -110,6 +111,38 @@ def test_ledgers_of_what_is_replaced_stay(tmp_path):
   assert labels == ['first', 'second']
   # Known from the work folder as well as from the model: counted once.
   assert len(_write(path, _ledger('4', 'd'), earlier, overwrite=True)) == 3
+
+
+def test_of_copies_of_a_ledger_the_longest_stays(tmp_path):
+  """A copy that was put back goes on otherwise, or further."""
+  paths = {}
+  for name, steps, more in [
+    ('short', 3, ''),
+    ('long', 12, ''),
+    ('other', 3, 'x'),
+  ]:
+    with PrivacyLedger(
+      tmp_path / name, budget=BUDGET, metadata={'fit': 'a'}
+    ) as ledger:
+      ledger.charge(dp_accounting.GaussianDpEvent(90.0), steps, label='steps')
+      if more:
+        ledger.charge(dp_accounting.GaussianDpEvent(90.0), label=more)
+    paths[name] = str(tmp_path / name)
+
+  def kept(*names):
+    model = tmp_path / 'model'
+    _write(model, _ledger(fit='b'), [paths[n] for n in names], overwrite=True)
+    found = []
+    for path in sorted((model / 'earlier_ledgers').iterdir()):
+      with PrivacyLedger.open(path, read_only=True) as ledger:
+        found.append([(e.label, e.count) for e in ledger.entries])
+    shutil.rmtree(model)
+    return found
+
+  long, other = [('steps', 12)], [('steps', 3), ('x', 1)]
+  assert kept('short', 'long') == kept('long', 'short', 'long') == [long]
+  # Which is right cannot be told: both count.
+  assert kept('short', 'other', 'long') == [other, long]
 
 
 def test_a_kill_between_the_two_renames(tmp_path):

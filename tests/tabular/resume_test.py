@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import types
+from unittest import mock
 
 import pytest
 
@@ -169,6 +170,27 @@ def test_killed_fit_goes_on(moment, charged, killed, reference, people):
     shutil.rmtree(partial / 'checkpoints')
   _fit(people, model_dir, resume=True)
   _check(model_dir, reference)
+
+
+def test_a_ledger_from_before_the_checkpoint_is_refused(people, tmp_path):
+  """Also where no step is left, so that none is charged."""
+  work = tmp_path / 'work'
+  path, train = work / 'ledger.jsonl', dp_sgd.train
+
+  def copied(*args, **kwargs):
+    shutil.copy(path, tmp_path / 'copy')
+    train(*args, **kwargs)
+
+  def fit(**arguments):
+    return TabularSynthesizer(
+      people.schema, **people.budget, **people.quick
+    ).fit(people.table, work_dir=work, progress=False, **arguments)
+
+  with mock.patch.object(dp_sgd, 'train', copied):
+    fit().ledger.close()
+  shutil.copy(tmp_path / 'copy', path)
+  with pytest.raises(LedgerError, match="'DP-SGD', of which .* has charged 0"):
+    fit(resume=True)
 
 
 @pytest.mark.parametrize('model', ['spline', 'dpgan', 'pategan'])

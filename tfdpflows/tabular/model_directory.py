@@ -73,12 +73,22 @@ class ModelDirectory:
     if self._replaces is not None:
       replaced = work_directory.list_earlier(self._replaces)
       replaced.append(os.path.join(self._replaces, work_directory.LEDGER))
-    # The fit itself when it is saved again, and what both know of, count once.
-    known = {_fit_of(target)}
-    for path in [*replaced, *earlier]:
-      if os.path.exists(path) and _fit_of(path) not in known:
-        known.add(_fit_of(path))
-        work_directory.take_earlier([path], self._root)
+    paths = [target, *filter(os.path.exists, [*replaced, *earlier])]
+    spent = [_spent(path) for path in paths]
+    # The fit itself when it is saved again, and what both know of, count once:
+    # of copies of one ledger the longest, or all that went on differently.
+    taken = [
+      path
+      for n, path in enumerate(paths)
+      if n
+      and not any(
+        _covers(other, spent[n]) and (k < n or not _covers(spent[n], other))
+        for k, other in enumerate(spent)
+        if k != n
+      )
+    ]
+    if taken:
+      work_directory.take_earlier(taken, self._root)
     return work_directory.list_earlier(self._root)
 
   def digests(self) -> dict[str, str]:
@@ -214,10 +224,21 @@ def _digest(path):
     return hashlib.sha256(file.read()).hexdigest()
 
 
-def _fit_of(path):
-  """Returns the name of the fit that a ledger is of."""
+def _spent(path):
+  """Returns the name of the fit that a ledger is of, and its charges."""
   try:
     with PrivacyLedger.open(path, read_only=True) as ledger:
-      return ledger.metadata.get('fit', path)
+      charges = [(e.label, e.event, e.count) for e in ledger.entries if e.count]
+      return ledger.metadata.get('fit', path), charges
   except LedgerError:
-    return path
+    return path, []
+
+
+def _covers(one, other):
+  """Whether one ledger has all charges of another one of the same fit."""
+  (fit, charges), (other_fit, others) = one, other
+  return (
+    fit == other_fit
+    and len(charges) >= len(others)
+    and all(a[:2] == b[:2] and a[2] >= b[2] for a, b in zip(charges, others))
+  )

@@ -66,13 +66,13 @@ class TabularSynthesizer:
   #### Formal guarantee
 
   What `fit` leaves behind (the model, samples, log-densities of rows that are
-  not private, the progress it shows) is (epsilon, delta)-differentially
-  private under adding or removing one row. Schema and number of rows count as
-  public. With a `privacy_unit` it is so under adding or removing all rows with
-  one value of that column; the number of its values counts as public, and that
-  of rows does not (`sampling.Units`). Every mechanism is in the `ledger`,
-  charged before it ran. Not covered are a `seed`, log-densities of private
-  rows, and refusals under `out_of_range='error'`.
+  not private, the progress it shows, but for times) is (epsilon,
+  delta)-differentially private under adding or removing one row. Schema and
+  number of rows count as public. With a `privacy_unit` it is so under adding or
+  removing all rows with one value of that column; the number of its values
+  counts as public, and that of rows does not (`sampling.Units`). Every
+  mechanism is in the `ledger`, charged before it ran. Not covered are a `seed`,
+  log-densities of private rows, and refusals under `out_of_range='error'`.
 
   Args:
     schema: a `TableSchema`. Its types, bounds and categories count as public,
@@ -1089,8 +1089,8 @@ def _what_clipping_makes(field, value_size, marginal):
   inside = edges[:-1] < value_size
   shares = np.array(marginal['probabilities'])
   unread = (
-    'or could not be read. Do the notations of the schema, such as decimalChar, '
-    'trueValues, format and the categories, match the values?'
+    'or could not be read. Do the notations of the schema, such as '
+    'decimalChar, trueValues, format and the categories, match the values?'
   )
   found = [(_MOST, shares[~inside].sum(), f'missing, {unread}')]
   shares = shares[inside] / max(shares[inside].sum(), 1e-9)

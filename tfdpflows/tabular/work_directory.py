@@ -48,7 +48,7 @@ NO_RESUMING_A_SEARCH = (
 
 
 def check_new(path: str | os.PathLike) -> None:
-  """Raises a `FileExistsError` if a fit was begun there, or anything else is."""
+  """Raises a `FileExistsError` if a fit or something else is there."""
   if os.path.exists(os.path.join(path, _SETTINGS)):
     raise FileExistsError(
       f'{path} holds a fit that was not finished: resume it, or overwrite it. '
@@ -201,7 +201,7 @@ class WorkDirectory:
         ledgers = [*list_earlier(dropped), os.path.join(dropped, LEDGER)]
         take_earlier(filter(os.path.exists, ledgers), aside)
       os.rename(aside, path)
-    shutil.rmtree(dropped, ignore_errors=True)
+    _remove_dropped(path)
 
   def check_repeated(self, arrays: Iterable[npt.ArrayLike]) -> None:
     """Sees that what training begins with is what it was at first.
@@ -303,9 +303,20 @@ def weights_seed(randomness: Randomness) -> int:
 
 def remove(path: atomic.PathLike) -> None:
   """Removes the folder of a fit that is complete, its secret first."""
+  # A kill may have come before it was gone; its ledgers were taken.
+  _remove_dropped(path)
+  _remove(path)
+
+
+def _remove(path):
   with contextlib.suppress(FileNotFoundError):
     os.unlink(os.path.join(path, _SECRET))
   shutil.rmtree(path)
+
+
+def _remove_dropped(path):
+  with contextlib.suppress(OSError):
+    _remove(_dropped(path))
 
 
 def list_earlier(folder: atomic.PathLike) -> list[str]:
@@ -351,7 +362,7 @@ def _drop(path):
     # Dropping a damaged one is fine; one that a process works on is not.
     if isinstance(error.__cause__, BlockingIOError):
       raise
-  shutil.rmtree(_dropped(path), ignore_errors=True)
+  _remove_dropped(path)
   os.rename(path, _dropped(path))
 
 

@@ -1,6 +1,7 @@
 """PATE-GAN: what a row can change, and what the generator is a function of."""
 
 import os
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -252,6 +253,26 @@ class TestResume:
     pd.testing.assert_frame_equal(
       resumed.sample(500, seed=0), expected.sample(500, seed=0)
     )
+
+  def test_a_ledger_from_before_the_saved_round_is_refused(
+    self, people, tmp_path, monkeypatch
+  ):
+    path, ask = (
+      tmp_path / 'model.partial' / 'ledger.jsonl',
+      pategan.PATEGAN._ask,
+    )
+
+    def copied(self, shards, number, *args):
+      if not number:
+        shutil.copy(path, tmp_path / 'copy')
+      return ask(self, shards, number, *args)
+
+    with monkeypatch.context() as patch:
+      patch.setattr(pategan.PATEGAN, '_ask', copied)
+      self._interrupted(people, tmp_path / 'model', monkeypatch)
+    shutil.copy(tmp_path / 'copy', path)
+    with pytest.raises(LedgerError, match='an older copy'):
+      self._fit(people, tmp_path / 'model', resume=True)
 
   def test_other_votes_are_not_answered(self, people, tmp_path, monkeypatch):
     """The noise of an answer that may be known is for the same votes alone."""

@@ -226,6 +226,13 @@ def train(
       with system_errors.of_file(latest or folder):
         if latest:
           checkpoint.restore(latest).assert_consumed()
+          if workers.is_chief:
+            check_charged(
+              plan.ledger,
+              plan.label,
+              plan.mechanism.charges(int(optimizer.plan_step.numpy())),
+              latest,
+            )
         elif workers.is_chief:
           # Steps that are repeated begin at the same weights, to the last bit.
           _check_start(model, plan, folder)
@@ -254,6 +261,32 @@ def train(
       model.fit(codes, verbose=0, callbacks=[*callbacks, shown])
   finally:
     shown.close()
+
+
+def check_charged(
+  ledger: accounting.PrivacyLedger, label: str, count: int, saved: str
+) -> None:
+  """Refuses a ledger that has not charged what a saved state was made by.
+
+  Such as one of a copy that was made before: it would claim too little.
+
+  Args:
+    ledger: the ledger.
+    label: of the charges.
+    count: how many there are at least.
+    saved: path of the saved state.
+
+  Raises:
+    LedgerError: if there are fewer.
+  """
+  charged = sum(e.count for e in ledger.entries if e.label == label)
+  if charged < count:
+    raise accounting.LedgerError(
+      f'{saved} was trained by {count} releases {label!r}, of which '
+      f'{ledger.path} has charged {charged}: it is not the ledger of that '
+      'training, or an older copy. Restore it; without it nobody can say what '
+      'was spent.'
+    )
 
 
 def _check_start(model, plan, folder):

@@ -14,6 +14,7 @@ from tfdpflows import progress as bars
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.models.base import positive, share, whole
+from tfdpflows.tabular.models.dp_sgd import check_charged
 from tfdpflows.tabular.models.gan import (
   GANModel,
   GeneratorTraining,
@@ -249,6 +250,13 @@ class PATEGAN(tf.Module):
     shards = Shards(codes, shards, settings.num_teachers)
     manager = self._manager(folder)
     start = int(self._answered.numpy())
+    for number in range(start):
+      check_charged(
+        ledger,
+        f'{_LABEL} {number + 1} 1',  # Its first query, of all rows at once.
+        settings.queries,
+        manager.latest_checkpoint,
+      )
     shown = bars.bar('round', settings.rounds, progress, start)
     if start:
       self._learn_from_answers(start - 1)
