@@ -156,7 +156,7 @@ def tune_to_directory(
   try:
     if isinstance(rows, pd.DataFrame):
       rows = schema.validate(rows, whole.out_of_range)
-    whole._check_delta(len(rows), 'row')
+    whole._check_examples(len(rows))
     whole.model = whole._model_for(len(rows))
     _check_settings(space, schema, settings, len(rows))
     parts = _Parts.of(whole.budget, mean_trials)
