@@ -432,6 +432,15 @@ def test_text_that_is_not_utf8(tmp_path):
     code_store.read(Source.of(table), schema, 'error')
   store = code_store.read(Source.of(table), schema, 'clip')
   assert store[:].ravel().tolist() == [0, 1]
+  for kind in (pa.int8(), pa.int32(), pa.int64(), pa.uint8()):
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1], kind), bad)
+    table = pa.table({'a': words})
+    parquet = _write(tmp_path / 'words.parquet', table)
+    for source in (table, parquet):
+      store = code_store.read(Source.of(source), schema, 'clip')
+      assert store[:].ravel().tolist() == [0, 1]
+      with pytest.raises(ValueError, match='UTF-8|UTF8'):
+        code_store.read(Source.of(source), schema, 'error')
 
 
 def test_a_table_of_any_kind_has_a_draft(people, tmp_path):

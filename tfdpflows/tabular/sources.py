@@ -386,8 +386,14 @@ def _read_arrow_file(path, kind, names, clip):
   if kind == 'parquet':
     _check_end(path)
     found = dataset.dataset(path, format='parquet').schema
-    texts = [f.name for f in found if _is_text(pa, f.type)]
-    # Text comes as the file has it, each word once.
+    # Text comes as the file has it, each word once; a dictionary with the index
+    # of its own type would be refused for one word that is no UTF-8.
+    texts = [
+      f.name
+      for f in found
+      if _is_text(pa, getattr(f.type, 'value_type', f.type))
+      and not pa.types.is_nested(f.type)
+    ]
     form = dataset.ParquetFileFormat(dictionary_columns=texts)
   yield from _batches_of_dataset(dataset.dataset(path, format=form), clip)
 
