@@ -43,7 +43,7 @@ def test_a_fit_charges_what_was_planned(people):
   ]
   # Nothing was read, and nothing is of the plan alone.
   assert synthesizer.ledger is None and synthesizer.num_examples is None
-  assert plan.seconds is None
+  assert plan.seconds is None and plan.count_std is None
   with small_table.short():
     synthesizer.fit(table, progress=False)
   assert plan.model == synthesizer.model
@@ -65,6 +65,7 @@ def test_its_text_has_each_charge_and_setting(model, people):
   assert f'  all of it together, epsilon {plan.epsilon():.3g}\n' in text
   assert f'hyper-parameters of model {model}\n' in text
   assert f'marginal_share={plan.model.marginal_share:g}, ' in text
+  assert f'has noise of about {plan.count_std:.2g} rows.' in text
   assert max(map(len, text.splitlines())) <= 88
   assert ('It takes about' in text) == (model == 'histogram')
 

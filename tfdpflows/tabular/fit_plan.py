@@ -32,6 +32,9 @@ class FitPlan:
       `DpEvent`.
     budget: the `PrivacyBudget` of the fit.
     accountant: name of the accountant.
+    count_std: standard deviation of the noise on the number of rows in a bin of
+      a histogram, the median of all columns; `None` for units, and where ranges
+      are private.
     seconds: about how long the fit takes on two free cores, `None` where that
       is not known.
   """
@@ -42,6 +45,7 @@ class FitPlan:
   charges: tuple[tuple[str, dp_accounting.DpEvent], ...]
   budget: accounting.PrivacyBudget
   accountant: str
+  count_std: float | None
   seconds: float | None
 
   def epsilon(self, name: str | None = None) -> float:
@@ -80,6 +84,11 @@ class FitPlan:
     lines += _wrapped(
       ', '.join(f'{name}={_short(value)}' for name, value in settings.items())
     )
+    if self.count_std is not None:
+      lines.append(
+        f'The number of rows in a bin of a histogram has noise of about '
+        f'{self.count_std:,.2g} rows.'
+      )
     if self.seconds is not None:
       lines.append(describe_time(self.seconds))
     return '\n'.join(lines)

@@ -16,7 +16,7 @@ from absl import logging
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer, check_type
 from tfdpflows.accounting.calibration import whole_noise_multiplier
-from tfdpflows.mechanisms import bounds
+from tfdpflows.mechanisms import bounds, histograms
 from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
   code_store,
@@ -272,6 +272,7 @@ class TabularSynthesizer:
       spending.charges,
       self.budget,
       self.accountant,
+      self._count_std(spending),
       fitting.expected_seconds(self.schema, num_examples, model, spending),
     )
 
@@ -516,6 +517,14 @@ class TabularSynthesizer:
       privacy_unit=self.schema.privacy_unit,
       **kwargs,
     )
+
+  def _count_std(self, spending):
+    if self.schema.is_draft or self._unit_settings is not None:
+      return None
+    stds = histograms.noise_stds(
+      TableEncoder(self.schema).columns, spending.marginal_noise
+    )
+    return float(np.median([of_column[0] for of_column in stds]))
 
   def _split_budget(self, examples, model):
     return fitting.split_budget(
