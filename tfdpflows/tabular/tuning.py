@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -156,7 +157,7 @@ def tune_to_directory(
   try:
     if isinstance(rows, pd.DataFrame):
       rows = schema.validate(rows, whole.out_of_range)
-    whole._check_delta(len(rows), 'row')
+    whole._check_examples(len(rows))
     whole.model = whole._model_for(len(rows))
     _check_settings(space, schema, settings, len(rows))
     parts = _Parts.of(whole.budget, mean_trials)
@@ -314,8 +315,8 @@ def _check_names(setting, settings):
   name = setting.get('model', settings.get('model', 'histogram'))
   if not isinstance(name, str):
     raise ValueError(f'space has the model {name!r}; give the name of one.')
-  fields = models.model_class(name).__dataclass_fields__
-  known = {'model', *fields} - {'target'}
+  fields = dataclasses.fields(models.model_class(name))
+  known = {'model', *(field.name for field in fields)} - {'target'}
   unknown = sorted(set(setting) - known)
   if unknown:
     raise ValueError(
