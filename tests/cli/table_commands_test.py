@@ -365,6 +365,8 @@ def test_fit_passes_the_flags_on(folder, capsys):
     ('--bounds_epsilon=.1', 'has no such marks'),
     ('--resume', 'nothing to resume: model.partial does not exist'),
     ('--out_of_range=ignore', 'out_of_range=ignore'),
+    ('--max_rows_per_unit=0', '--max_rows_per_unit=0'),
+    ('--max_rows_per_unit=1001', '--max_rows_per_unit=1001'),
   ],
 )
 def test_fit_refuses(flag, message, folder, capsys):

@@ -75,6 +75,8 @@ def _define(options):
     'Largest number of rows of one unit that are used; of units with more, the '
     'others are dropped. Public; needed with a privacy unit.',
     whole=True,
+    lower_bound=1,
+    upper_bound=1000,
   )
   options.number(
     'max_rows_epsilon',

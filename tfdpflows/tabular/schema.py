@@ -126,11 +126,19 @@ class TableSchema:
     constraints.check(self.constraints, self)
 
   def _check_identifier(self, name, text):
-    if name in self.names or name == self.privacy_unit or not name:
+    if not name:
       raise ValueError(
-        f'The identifier {name!r} of the schema has no name, that of a field, '
-        'or that of the privacy unit; an identifier is not learned, and the '
-        'privacy unit is not made anew. Rename or remove one.'
+        'An identifier of the schema has an empty name; give that of a column.'
+      )
+    if name in self.names:
+      raise ValueError(
+        f'The identifier {name!r} of the schema has the name of a field; an '
+        'identifier is not learned. Remove the field or the identifier.'
+      )
+    if name == self.privacy_unit:
+      raise ValueError(
+        f'The identifier {name!r} of the schema has the name of the privacy '
+        'unit, which is not made anew. Remove the identifier.'
       )
     try:
       found = [text.format(number) for number in (1, 2)]
