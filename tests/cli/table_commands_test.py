@@ -206,6 +206,30 @@ def test_schema_of_a_file_as_it_comes(folder, capsys):
   assert not (folder / 'a.json').exists()
 
 
+@pytest.mark.parametrize(
+  ('content', 'flag', 'message'),
+  [
+    (b'a,b\n1,\xdf\n', '', 'name its encoding (--encoding=cp1252), or conv'),
+    (MESSY.encode('utf-16-le'), '', 'its encoding (--encoding=utf-16-le), or'),
+    (b'a;b\n1;2,3\n', '--delimiter=,', "name them (--delimiter=';'), else"),
+    (b'a,b\n1,2\n', '--date_format=DD.MM.YYYY', "date_format has format 'DD.M"),
+  ],
+)
+def test_schema_names_flags(content, flag, message, folder, capsys):
+  (folder / 'other.csv').write_bytes(content)
+  argv = ['schema', '--input=other.csv', '--output=draft.json', flag]
+  _refused([word for word in argv if word], message, capsys)
+
+
+def test_a_wrong_delimiter_is_pointed_out(folder, capsys):
+  (folder / 'visits.csv').write_text('visits,poor\n' + '1,2\n3,4\n' * 20)
+  argv = ['schema', '--input=visits.csv', '--output=draft.json']
+  assert cli.main([*argv, '--delimiter=;']) == 0
+  out = capsys.readouterr().out
+  assert "one column, 'visits,poor'.\nIf these are several, pass" in out
+  assert '--delimiter=,' in out
+
+
 def test_all_formats_are_read_and_written(folder, capsys):
   for name in ('a.parquet', 'a.tfrecord', 'a.csv.gz'):
     cli.main([*FIT, '--overwrite'])
