@@ -105,12 +105,12 @@ def test_what_meets_the_constraints_stays_as_it_is():
     ({'last': pd.Timestamp('2019-12-31')}, 'is outside'),
     (
       {'first': pd.Timestamp('2024-12-31')},
-      "'first', row 4 .* must be at most",
+      "'first', row 4: .*must be at most",
     ),
     ({'state': 'Z'}, "city, state are '.', 'Z', which the fixedCombinations"),
     ({'sex': 'm', 'pregnant': True}, 'the excludedCombinations of the schema'),
-    ({'gross': 7.5}, r"'gross', row 4 .* the value is 7.5, and net \+ tax is"),
-    ({'days': None}, "'days', row 4 .* the value is missing, and last - first"),
+    ({'gross': 7.5}, r"'gross', row 4: .*the value is 7.5, and net \+ tax is"),
+    ({'days': None}, "'days', row 4: .*the value is missing, and last - first"),
   ],
 )
 def test_a_row_that_breaks_one_is_refused_by_its_number(changes, said):

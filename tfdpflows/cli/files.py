@@ -147,7 +147,7 @@ def read_private(
     What was read and validated: the codes of the rows, or of a schema with
     marks what reads them again.
   """
-  from tfdpflows.tabular import code_store, draft_rows
+  from tfdpflows.tabular import code_store, draft_rows, values
 
   source = source_of(paths, schema)
   if len(source.parts) > 1:
@@ -174,6 +174,11 @@ def read_private(
       if schema.privacy_unit is None:
         return found
       ids = schema.unit_ids(table, out_of_range)
+    except values.CellError as error:
+      # Of several files the rows are counted through.
+      if len(source.parts) == 1 and source.parts[0].is_csv:
+        error = error.of_csv()
+      raise ValueError(f'{", ".join(paths)}: {error}') from None
     except ValueError as error:
       raise ValueError(f'{", ".join(paths)}: {error}') from error
   return found.assign(**{schema.privacy_unit: ids.to_numpy()})

@@ -331,11 +331,12 @@ class TableSchema:
     columns = {}
     for field in self.fields:
       marks = field.from_data if fitting else ()
-      column = typed(df.iloc[:, names.index(field.name)], field, marks, clip)
+      cells = df.iloc[:, names.index(field.name)]
+      column = typed(cells, field, marks, clip)
       if fitting and not clip:
         check_informative(not column.isna().all(), field)
       columns[field.name] = declared.declared(
-        column, field, marks, clip, fitting
+        column, field, marks, clip, fitting, cells
       )
     return constrained_rows.meet(pd.DataFrame(columns), self, out_of_range)
 
@@ -362,8 +363,11 @@ class TableSchema:
       if field.name not in is_needed:
         continue
       marks = field.from_data
-      column = typed(df[field.name], field, marks, clip)
-      columns[field.name] = declared.declared(column, field, marks, clip)
+      cells = df[field.name]
+      column = typed(cells, field, marks, clip)
+      columns[field.name] = declared.declared(
+        column, field, marks, clip, cells=cells
+      )
     table = pd.DataFrame(columns)
     if not self.constraints:
       return table
@@ -412,7 +416,9 @@ class TableSchema:
       CellError: under 'error', for the first cell that is not declared.
     """
     field, clip = self[name], out_of_range == 'clip'
-    return declared.declared(typed(column, field, (), clip), field, (), clip)
+    return declared.declared(
+      typed(column, field, (), clip), field, (), clip, cells=column
+    )
 
   def count_clipped(self, df: pd.DataFrame) -> dict[str, int]:
     """Returns `{column: cells that 'clip' replaces}`, without columns of none.
