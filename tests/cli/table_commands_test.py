@@ -548,6 +548,10 @@ def test_sample_with_conditions(folder, capsys):
   assert cli.main([*argv, '--condition=sex=', '--condition=age=a=b']) == 0
   assert Synthesizer.calls[-1][3] == {'sex': None, 'age': 'a=b'}
   assert 'worth about 3 independent rows' in capsys.readouterr().out
+  # Not more than there are, however many they were drawn from.
+  few = [w.replace('=7', '=2') for w in argv]
+  assert cli.main([*few, '--condition=sex=', '--condition=age=a=b']) == 0
+  assert 'worth about 2 independent rows' in capsys.readouterr().out
   _refused([*argv, '--condition=sex'], '--condition=sex has no =', capsys)
   twice = ['--condition=sex=f', '--condition=sex=m']
   _refused([*argv, *twice], "two conditions on column 'sex'", capsys)
@@ -615,3 +619,16 @@ def test_report(folder, capsys):
   html = (folder / 'several.html').read_text(encoding='utf-8')
   assert 'Several fits' in html
   assert '<th scope="row">again</th><td>–' in html
+
+
+def test_a_report_names_the_file_without_values(folder, capsys):
+  schema = json.loads((folder / 'schema.json').read_text())
+  for field in schema['fields']:
+    field['constraints']['required'] = False
+  (folder / 'schema.json').write_text(json.dumps(schema))
+  assert cli.main(FIT) == 0
+  (folder / 'empty.csv').write_text('age,income,sex\n,,f\n,,m\n')
+  argv = ['report', '--model_dir=model', '--output=r.html']
+  argv += ['--real=people.csv', '--synthetic=empty.csv']
+  message = "empty.csv: Column 'age' has no values, only missing ones"
+  _refused(argv, message, capsys)

@@ -186,10 +186,36 @@ def read_private(
 
 def load_model(model_dir: str) -> TabularSynthesizer:
   """Returns the `TabularSynthesizer` in a folder; imports TensorFlow."""
+  path = os.path.join(model_dir, 'model.json')
+  if not os.path.exists(path):
+    # Before TensorFlow is imported, which takes long.
+    raise FileNotFoundError(
+      f'{model_dir} holds no model: {path} is missing. Give a folder that '
+      '`tfdpflows fit` wrote.'
+    )
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
   return TabularSynthesizer.load(model_dir)
+
+
+def schema_of(model_dir: str) -> Optional[TableSchema]:
+  """Returns the schema of a model; `None` where there is none to be read."""
+  path = os.path.join(model_dir, 'schema.json')
+  if not os.path.exists(path):
+    return None
+  from tfdpflows.tabular.schema import TableSchema
+
+  return TableSchema.from_json(path)
+
+
+def check_target(target: Optional[str], schema: TableSchema, of: str) -> None:
+  """Refuses a `--target` that is no column of a schema, which `of` names."""
+  if target is not None and target not in schema.names:
+    raise UsageError(
+      f'--target={target} is no column of {of}; it has '
+      f'{", ".join(schema.names)}.'
+    )
 
 
 def check_model(model_dir: str) -> None:
