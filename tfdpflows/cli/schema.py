@@ -194,8 +194,9 @@ def _run(values):
   if out:
     names = ' '.join(f'--drop={shlex.quote(name)}' for name in out)
     print(
-      f'{len(out)} {"is" if len(out) == 1 else "are"} not in it, and fit refuses a file with columns that are '
-      f'not. Decide on\neach; to leave them out, run this again with\n  {names}'
+      f'{len(out)} {"is" if len(out) == 1 else "are"} not in it, and fit '
+      'refuses a file with columns that are not. Decide on\neach; to leave '
+      f'them out, run this again with\n  {names}'
     )
   if schema.is_draft:
     print(
