@@ -92,6 +92,7 @@ class Lines:
     self._what, self._total, self._first = what, total, done
     self._postfix, self._ended = '', False
     self._start = time.monotonic()
+    self._timed = None  # When the first update ended, and how many were done.
     self._next = self._start + _FIRST_LINE
 
   def __enter__(self) -> Lines:
@@ -116,10 +117,20 @@ class Lines:
     """Counts, and logs a line if it is time."""
     self.n += n
     now = time.monotonic()
-    if self.disable or now < self._next or self.n <= self._first:
+    if self.disable or self.n <= self._first:
+      return
+    if self._timed is None:
+      # It compiles, and says nothing of how long others take.
+      self._timed = now, self.n
+      if now >= self._next:
+        self._next = now + _FIRST_LINE
+        self._log()
+      return
+    if now < self._next:
       return
     self._next = now + _LINE_PAUSE
-    rate = (self.n - self._first) / max(now - self._start, 1e-9)
+    since, before = self._timed
+    rate = (self.n - before) / max(now - since, 1e-9)
     left = tqdm.tqdm.format_interval((self._total - self.n) / rate)
     self._log(f'{rate:.3g} per second, {left} left')
 
@@ -130,12 +141,10 @@ class Lines:
       self._log(f'{tqdm.tqdm.format_interval(taken)} taken')
     self._ended = True
 
-  def _log(self, text):
+  def _log(self, text=''):
     postfix = self._postfix() if callable(self._postfix) else self._postfix
-    postfix = f', {postfix}' if postfix else ''
-    logging.info(
-      '%s %d/%d%s, %s', self._what, self.n, self._total, postfix, text
-    )
+    more = ''.join(f', {words}' for words in (postfix, text) if words)
+    logging.info('%s %d/%d%s', self._what, self.n, self._total, more)
 
 
 def log_charge(what: str, ledger: PrivacyLedger, label: str) -> None:

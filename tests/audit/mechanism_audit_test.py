@@ -168,6 +168,15 @@ def test_false_claims_are_refuted(name):
   assert 'REFUTED' in str(_audited(row))
 
 
+def test_texts_are_rounded_to_the_safe_side():
+  row = dataclasses.replace(MECHANISMS['laplace'], num_runs=100)
+  found = dataclasses.replace(
+    _audited(row), epsilon_claimed=0.99974, epsilon_lower=0.56789, mu_lower=1.0
+  )
+  assert 'epsilon <= 0.9998 at' in str(found)
+  assert 'epsilon >= 0.5678, mu >= 1 (' in str(found)
+
+
 def test_confidence_is_kept():
   """Bounds of a known mechanism are wrong at most as often as they may be."""
   rng = np.random.default_rng(0)

@@ -1,5 +1,7 @@
 """Bounds of one run hold as often as they claim, and come close."""
 
+import dataclasses
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -113,6 +115,12 @@ def test_false_claims_are_refuted(ledger):
     *_gaussian(rng, 2000, 1.0), delta=1e-5, claim=claim
   )
   assert found.refuted and found.p_value < 1e-3 and 'REFUTED' in str(found)
+  found = dataclasses.replace(
+    found, epsilon_claimed=0.99974, epsilon_lower=0.56789
+  )
+  # Rounded to the safe side.
+  assert 'epsilon <= 0.9998 at' in str(found)
+  assert 'epsilon >= 0.5678 at' in str(found)
 
 
 def test_repeated_runs_report_the_third_largest_of_50():

@@ -133,6 +133,7 @@ def test_bad_tables(content, message, folder, capsys):
     ({'delta': '1'}, 'delta must lie inside (0, 1)'),
     ({'accountant': 'pdl'}, 'pld'),
     ({'schema': 'people.csv'}, 'people.csv is not JSON'),
+    ({'target': 'wages'}, '--target=wages is no column of schema.json; it has'),
     ({'model_dir': ''}, '--model_dir is empty'),
     ({'model_dir': 'people.csv', 'overwrite': True}, 'is not a model'),
     ({'model_dir': 'people.csv'}, 'people.csv exists: pass --overwrite'),
@@ -161,6 +162,7 @@ def test_a_folder_that_is_no_model_is_not_overwritten(folder, capsys):
     (['--output=s.xlsx'], 's.xlsx has a name that stands for no format'),
     (['--output=photos', '--overwrite'], '--output=photos is a folder'),
     (['--output=none/x.csv'], 'does not exist: make it first'),
+    ([], 'model holds no model: model/model.json is missing. Give a folder'),
   ],
 )
 def test_bad_flags_of_sample(flags, message, folder, capsys):
@@ -168,6 +170,35 @@ def test_bad_flags_of_sample(flags, message, folder, capsys):
     (folder / name).mkdir()
   argv = ['sample', '--model_dir=model', '--num_rows=3', '--output=s.csv']
   _refused([*argv, *flags], message, capsys)
+
+
+@pytest.mark.parametrize(
+  ('condition', 'message'),
+  [
+    ('wages=3', "on column 'wages'"),
+    ('age>=abc', "--condition=age>=abc is a range, and 'abc' is no number"),
+    (
+      'age>130',
+      'is (130.0, inf], in which no value of the schema is: it has 0',
+    ),
+    ('sex=x|f', "'x' is not in the enum. It has 'f', 'm'."),
+    ('sex=x', "'x' is not in the enum. It has 'f', 'm'."),
+    ('wage>5,5', "'5,5' is no number."),
+  ],
+)
+def test_bad_conditions(condition, message, folder, capsys):
+  (folder / 'model').mkdir()
+  (folder / 'model' / 'schema.json').write_text(json.dumps(SCHEMA))
+  argv = ['sample', '--model_dir=model', '--num_rows=3', '--output=s.csv']
+  _refused([*argv, f'--condition={condition}'], message, capsys)
+
+
+def test_a_bad_target_of_a_report(folder, capsys):
+  (folder / 'model').mkdir()
+  (folder / 'model' / 'schema.json').write_text(json.dumps(SCHEMA))
+  argv = ['report', '--model_dir=model', '--output=r.html', '--target=wages']
+  argv += ['--real=people.csv', '--synthetic=people.csv']
+  _refused(argv, '--target=wages is no column of the model; it has', capsys)
 
 
 def test_resuming_may_meet_a_complete_model(folder, monkeypatch, capsys):

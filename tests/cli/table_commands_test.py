@@ -206,6 +206,30 @@ def test_schema_of_a_file_as_it_comes(folder, capsys):
   assert not (folder / 'a.json').exists()
 
 
+@pytest.mark.parametrize(
+  ('content', 'flag', 'message'),
+  [
+    (b'a,b\n1,\xdf\n', '', 'name its encoding (--encoding=cp1252), or conv'),
+    (MESSY.encode('utf-16-le'), '', 'its encoding (--encoding=utf-16-le), or'),
+    (b'a;b\n1;2,3\n', '--delimiter=,', "name them (--delimiter=';'), else"),
+    (b'a,b\n1,2\n', '--date_format=DD.MM.YYYY', "date_format has format 'DD.M"),
+  ],
+)
+def test_schema_names_flags(content, flag, message, folder, capsys):
+  (folder / 'other.csv').write_bytes(content)
+  argv = ['schema', '--input=other.csv', '--output=draft.json', flag]
+  _refused([word for word in argv if word], message, capsys)
+
+
+def test_a_wrong_delimiter_is_pointed_out(folder, capsys):
+  (folder / 'visits.csv').write_text('visits,poor\n' + '1,2\n3,4\n' * 20)
+  argv = ['schema', '--input=visits.csv', '--output=draft.json']
+  assert cli.main([*argv, '--delimiter=;']) == 0
+  out = capsys.readouterr().out
+  assert "one column, 'visits,poor'.\nIf these are several, pass" in out
+  assert '--delimiter=,' in out
+
+
 def test_all_formats_are_read_and_written(folder, capsys):
   for name in ('a.parquet', 'a.tfrecord', 'a.csv.gz'):
     cli.main([*FIT, '--overwrite'])
@@ -365,6 +389,8 @@ def test_fit_passes_the_flags_on(folder, capsys):
     ('--bounds_epsilon=.1', 'has no such marks'),
     ('--resume', 'nothing to resume: model.partial does not exist'),
     ('--out_of_range=ignore', 'out_of_range=ignore'),
+    ('--max_rows_per_unit=0', '--max_rows_per_unit=0'),
+    ('--max_rows_per_unit=1001', '--max_rows_per_unit=1001'),
   ],
 )
 def test_fit_refuses(flag, message, folder, capsys):
@@ -522,6 +548,10 @@ def test_sample_with_conditions(folder, capsys):
   assert cli.main([*argv, '--condition=sex=', '--condition=age=a=b']) == 0
   assert Synthesizer.calls[-1][3] == {'sex': None, 'age': 'a=b'}
   assert 'worth about 3 independent rows' in capsys.readouterr().out
+  # Not more than there are, however many they were drawn from.
+  few = [w.replace('=7', '=2') for w in argv]
+  assert cli.main([*few, '--condition=sex=', '--condition=age=a=b']) == 0
+  assert 'worth about 2 independent rows' in capsys.readouterr().out
   _refused([*argv, '--condition=sex'], '--condition=sex has no =', capsys)
   twice = ['--condition=sex=f', '--condition=sex=m']
   _refused([*argv, *twice], "two conditions on column 'sex'", capsys)
@@ -589,3 +619,16 @@ def test_report(folder, capsys):
   html = (folder / 'several.html').read_text(encoding='utf-8')
   assert 'Several fits' in html
   assert '<th scope="row">again</th><td>–' in html
+
+
+def test_a_report_names_the_file_without_values(folder, capsys):
+  schema = json.loads((folder / 'schema.json').read_text())
+  for field in schema['fields']:
+    field['constraints']['required'] = False
+  (folder / 'schema.json').write_text(json.dumps(schema))
+  assert cli.main(FIT) == 0
+  (folder / 'empty.csv').write_text('age,income,sex\n,,f\n,,m\n')
+  argv = ['report', '--model_dir=model', '--output=r.html']
+  argv += ['--real=people.csv', '--synthetic=empty.csv']
+  message = "empty.csv: Column 'age' has no values, only missing ones"
+  _refused(argv, message, capsys)

@@ -200,7 +200,7 @@ def test_a_full_disk_keeps_what_was_read(people, shards, tmp_path):
 def test_what_is_refused_leaves_nothing(people, shards, tmp_path):
   bad = people.table.assign(age=[*[30] * 399, 100])
   pa.parquet.write_table(pa.Table.from_pandas(bad), shards[2])
-  with pytest.raises(ValueError, match=r"2\.parquet: Column 'age', row 400 "):
+  with pytest.raises(ValueError, match=r"2\.parquet: Column 'age', row 400: "):
     _read(shards, people, tmp_path / 'rows')
   assert os.listdir(tmp_path) == ['shards']
   empty = people.table.assign(city=None)

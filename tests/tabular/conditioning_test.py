@@ -124,7 +124,11 @@ def test_few_effective_rows_are_warned_of(density, monkeypatch):
   ('conditions', 'message'),
   [
     ({'d': 1}, r"column 'd'; the schema has \['a', 'b', 'c'\]"),
-    ({'a': 'w'}, "condition 'a': 'w' .* schema: 'w' is not in the enum.$"),
+    (
+      {'a': 'w'},
+      "condition 'a': 'w' .* schema: 'w' is not in the enum. "
+      "It has 'x', 'y', 'z'.$",
+    ),
     ({'b': 7}, "condition 'b': 7 is outside"),
     ({'b': None}, "condition 'b': None is outside"),
     ({'c': 8.5}, "condition 'c': 8.5 is outside"),

@@ -105,12 +105,12 @@ def test_what_meets_the_constraints_stays_as_it_is():
     ({'last': pd.Timestamp('2019-12-31')}, 'is outside'),
     (
       {'first': pd.Timestamp('2024-12-31')},
-      "'first', row 4 .* must be at most",
+      "'first', row 4: .*must be at most",
     ),
     ({'state': 'Z'}, "city, state are '.', 'Z', which the fixedCombinations"),
     ({'sex': 'm', 'pregnant': True}, 'the excludedCombinations of the schema'),
-    ({'gross': 7.5}, r"'gross', row 4 .* the value is 7.5, and net \+ tax is"),
-    ({'days': None}, "'days', row 4 .* the value is missing, and last - first"),
+    ({'gross': 7.5}, r"'gross', row 4: .*the value is 7.5, and net \+ tax is"),
+    ({'days': None}, "'days', row 4: .*the value is missing, and last - first"),
   ],
 )
 def test_a_row_that_breaks_one_is_refused_by_its_number(changes, said):
@@ -392,7 +392,9 @@ def test_columns_read_off_the_data_have_no_constraints():
 @pytest.mark.parametrize(
   ('identifiers', 'said'),
   [
-    ({'sex': '{}'}, "identifier 'sex' of the schema has no name, that of"),
+    ({'sex': '{}'}, "identifier 'sex' of the schema has the name of a field"),
+    ({'who': '{}'}, "identifier 'who' .* has the name of the privacy unit"),
+    ({'': '{}'}, 'An identifier of the schema has an empty name'),
     ({'id': 'P'}, 'give a text with {}'),
     ({'id': '{name}'}, 'give a text with {}'),
     ({'id': 7}, 'give a text with {}'),
@@ -400,7 +402,7 @@ def test_columns_read_off_the_data_have_no_constraints():
 )
 def test_identifiers_that_are_none_are_refused(identifiers, said):
   with pytest.raises(ValueError, match=said):
-    TableSchema(FIELDS, identifiers=identifiers)
+    TableSchema(FIELDS, 'who', identifiers=identifiers)
 
 
 def test_encoding_has_one_column_for_combinations_and_none_for_computed():

@@ -212,7 +212,7 @@ def test_errors_name_file_row_and_column(people, paths, small_chunks):
   table.loc[2900, 'debt'] = 101.0
   table = pa.Table.from_pandas(table, preserve_index=False)
   pa.parquet.write_table(table, paths[2], row_group_size=400)
-  message = r"c\.parquet: Column 'debt', row 601 .*101.0 is outside"
+  message = r"c\.parquet: Column 'debt', row 601: .*101.0 is outside"
   with pytest.raises(ValueError, match=message):
     of_source(Source.of(paths), schema, 'error')
   assert len(of_source(Source.of(paths), schema, 'clip')) == ROWS

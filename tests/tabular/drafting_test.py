@@ -233,6 +233,90 @@ def test_words_between_numbers_are_pointed_out():
   assert not few.findings
 
 
+EUROS = CellFormat(decimal_char=',', group_char='.', bare_number=False)
+OF_EUROS = '--decimal_char=, --group_char=. --nobare_number'
+NONE = ' '.join(f'--missing_values={w}' for w in ('', 'NA', 'NaN', 'null'))
+
+
+def _money(end):
+  return [f'{i}.{i % 900 + 100},50{end}' for i in range(1, 900)]
+
+
+@pytest.mark.parametrize(
+  ('texts', 'options', 'problem', 'fix'),
+  [
+    # Words for missing values make no free text of money.
+    (
+      [*_money(' €'), 'n/a', 'k.A.', '-'],
+      {'cells': EUROS},
+      'different texts in 902 rows, of which 3 are no numbers',
+      f'--missing_values=- --missing_values=k.A. --missing_values=n/a {NONE} '
+      'if these are missing values, or --drop=x',
+    ),
+    (
+      [*_money(' €'), 'n/a'],
+      {},
+      'different texts in 900 rows, of which 1 is no number',
+      f'{OF_EUROS} --missing_values=n/a {NONE} if they are numbers and this is '
+      'a missing value, or --drop=x',
+    ),
+    (_money(' EUR'), {}, '899 rows', f'{OF_EUROS} if they are numbers, or'),
+    (_money(''), {}, '', '--decimal_char=, --group_char=. if they are numbers'),
+    (
+      ['1.5', '2.5', '3.75', 'x'] * 5,
+      {'cells': EUROS},
+      '4 texts, of which 1 is no number',
+      '--decimal_char=. --missing_values=x',
+    ),
+    # Codes are no numbers, whatever else is in the column.
+    (['01067', *(f'{i}' for i in range(10_000, 10_050))], {}, 'an ident', ''),
+    ([f'{i}{"ABCDEFG"[i % 7]}' for i in range(50)], {}, 'an identifier', ''),
+    # What does not fit a format that was given.
+    (
+      [*(f'{i:02}.03.2024' for i in range(1, 29)), '3/14/24', '3/15/24', '-'],
+      {'date_format': '%d.%m.%Y'},
+      ", of which 2 do not fit --date_format=%d.%m.%Y, such as '3/14/24'",
+      'write all dates in one format',
+    ),
+    (
+      [*(f'{i:02}.03.2024' for i in range(1, 29)), '-'],
+      {'date_format': '%d.%m.%Y'},
+      ', of which 1 is no date',
+      f'--missing_values=- {NONE} if this is a missing value',
+    ),
+  ],
+)
+def test_texts_that_mostly_are_numbers_or_dates(texts, options, problem, fix):
+  (finding,) = drafting.draft(pd.DataFrame({'x': texts}), **options).findings
+  assert problem in finding.problem
+  assert fix in finding.fix
+
+
+@pytest.mark.parametrize(
+  ('name', 'cells', 'is_noted'),
+  [
+    ('person_id', [f'p{i}' for i in range(50)], True),
+    ('PersonID', [*range(50)], True),
+    ('Person ID', [*range(50)], True),
+    ('who', [f'p{i}' for i in range(300)], True),
+    ('paid', [*'abcd'], False),
+    ('city', [f'c{i}' for i in range(50)], False),
+  ],
+)
+def test_identifiers_that_repeat_are_pointed_out(name, cells, is_noted):
+  findings = drafting.draft(pd.DataFrame({name: cells * 3})).findings
+  assert len(findings) == is_noted
+  for finding in findings:
+    assert finding.is_drafted
+    assert finding.problem.endswith('that repeat: an identifier?')
+    assert '--privacy_unit=' in finding.fix and '--identifier=' in finding.fix
+
+
+def test_a_format_in_which_no_date_can_be_written_is_refused():
+  with pytest.raises(ValueError, match="date_format has format 'DD.MM.YYYY'"):
+    drafting.draft(_table(), date_format='DD.MM.YYYY')
+
+
 def test_times_beyond_the_calendar_are_a_finding():
   far = np.array(['12000-01-01', '2000-01-01'], 'M8[s]')
   found = drafting.draft(pd.DataFrame({'far': far, 'x': [1, 2]}))

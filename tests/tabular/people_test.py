@@ -255,7 +255,7 @@ def test_missing_identifiers(people):
   make = lambda **kwargs: TabularSynthesizer(
     people.schema, seed=0, **people.quick, **kwargs
   )
-  with pytest.raises(ValueError, match=r"'person', row 4 .*unit is missing"):
+  with pytest.raises(ValueError, match=r"'person', row 4: .*unit is missing"):
     make().fit(table, progress=False)
   # Under 'clip' their rows are not there.
   with small_table.untrained():
@@ -303,7 +303,7 @@ def test_identifiers_that_are_one(people):
     table = pd.DataFrame({PERSON: [*pd.Series(ids), 7]}, dtype=ids.dtype)
     found = people.schema.unit_ids(table, 'clip')
     assert found.isna().tolist() == [True, True, False]
-  with pytest.raises(ValueError, match=r'row 1 .* is beyond 2\*\*53'):
+  with pytest.raises(ValueError, match=r'row 1: .*is beyond 2\*\*53'):
     people.schema.unit_ids(pd.DataFrame({PERSON: large}))
   texts = pd.DataFrame({PERSON: large.astype(str)})
   for mode in ('error', 'clip'):

@@ -41,7 +41,7 @@ def test_errors_name_file_row_and_column(people, paths):
   table.loc[75, 'city'] = 'Rom'
   table = pa.Table.from_pandas(table, preserve_index=False)
   pa.parquet.write_table(table, paths[1], row_group_size=2)
-  message = r"b\.parquet: Column 'city', row 6 .*'Rom' is not in the enum"
+  message = r"b\.parquet: Column 'city', row 6: .*'Rom' is not in the enum"
   read = row_blocks.read_rows
   with pytest.raises(ValueError, match=message):
     read(Source.of(paths), people.schema, 'error')

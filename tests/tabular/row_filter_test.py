@@ -6,8 +6,13 @@ import pytest
 
 from tests.tabular import small_table
 from tfdpflows.cli import main as cli
-from tfdpflows.tabular import Field, TableSchema, TabularSynthesizer
-from tfdpflows.tabular.row_filter import is_filter, row_filter
+from tfdpflows.tabular import (
+  CellFormat,
+  Field,
+  TableSchema,
+  TabularSynthesizer,
+)
+from tfdpflows.tabular.row_filter import is_filter, row_filter, validated
 
 pytestmark = pytest.mark.usefixtures('unexported')
 
@@ -95,12 +100,33 @@ def test_several_values():
     ({'age': pd.Interval(-5, 0, 'left')}, 'no value of the schema'),
     ({'city': []}, "'city' has no value"),
     ({'city': ['Rom']}, "'city' is outside of the schema"),
+    ({'city': ['Rom']}, "not in the enum. It has 'Bonn', 'Ulm', 'Jena'.$"),
     ({'age': pd.Interval(pd.Timestamp(0), pd.Timestamp(1))}, 'is no integer'),
   ],
 )
 def test_conditions_that_the_schema_rules_out(conditions, message):
   with pytest.raises(ValueError, match=message):
     row_filter(SCHEMA, conditions)
+
+
+def test_values_are_refused_with_those_that_there_are():
+  cells = CellFormat(decimal_char=',', true_values=('Y',), false_values=('N',))
+  schema = TableSchema(
+    [
+      Field('loss', 'boolean', cells=cells),
+      Field('amount', 'number', 0, 9999, cells=cells),
+      Field('zip', 'string', enum=[f'{i:02}' for i in range(25)]),
+    ]
+  )
+  for name, value, message in (
+    ('loss', 'true', "'true' is no boolean: write Y or N.$"),
+    ('amount', '10.5', "no number: the decimal sign of the column is ','.$"),
+    ('zip', 'x', "It has '00', .*, '19' and 5 more.$"),
+    ('kind', 'x', "on column 'kind'"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      validated(schema, name, value)
+  assert validated(schema, 'amount', '10,5')['amount'].tolist() == [10.5]
 
 
 @pytest.fixture(scope='module')
@@ -165,6 +191,13 @@ def test_the_command_line(synthesizer, tmp_path, capsys, monkeypatch):
     ('day>=old', "'old' is no date"),
     ('city>Bonn', "'Bonn' is no number"),
     ('age>=100', 'no value of the schema'),
+    ('age>=old', '--condition=age>=old is a range'),
+    ('city=Rom', "not in the enum. It has 'Bonn', 'Ulm', 'Jena'."),
+    (
+      'day>=2025-06-01',
+      'is [2025-06-01, inf], in which no value of the schema is: it has '
+      '2020-01-01 to 2020-12-31.',
+    ),
   ):
     assert cli([*argv, f'--condition={text}']) == 2
     assert message in capsys.readouterr().err

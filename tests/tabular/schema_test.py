@@ -110,21 +110,38 @@ def test_validate_reads_strings():
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'age': [30, 40, 121]}, r"'age', row 3 \(line 4 .*121 is outside \[0, 12"),
-    ({'age': [30, 40.5, 50]}, r"'age', row 2 .*40.5 is no integer"),
-    ({'age': ['30', 'x', '50']}, r"'age', row 2 .*'x' is no integer"),
-    ({'age': [30, None, 50]}, r"'age', row 2 .*missing but .* required"),
-    ({'height': [np.inf, 1, 1]}, r"'height', row 1 .*inf is no number"),
-    ({'city': ['Oslo', 'Lima', 'Rome']}, r"'city', row 3 .*'Rome' is not in"),
+    ({'age': [30, 40, 121]}, r"'age', row 3: 121 is outside \[0, 120\]; wid"),
+    ({'age': [30, 40.5, 50]}, r"'age', row 2: .*40.5 is no integer"),
+    ({'age': ['30', 'x', '50']}, r"'age', row 2: .*'x' is no integer"),
+    ({'age': [30, None, 50]}, r"'age', row 2: .*missing but .* required"),
+    ({'height': [np.inf, 1, 1]}, r"'height', row 1: .*inf is no number"),
+    ({'city': ['Oslo', 'Lima', 'Rome']}, r"'city', row 3: .*'Rome' is not in"),
     ({'city': None}, "'city' has no values"),
+    ({'city': ['Oslo', 'Lima', 7]}, "'city', row 3: 7 is not in the enum; add"),
     ({'height': np.nan}, "'height' has no values"),
-    ({'member': ['yes', 'no', 'no']}, r"'member', row 1 .*'yes' is no boolean"),
+    (
+      {'member': ['yes', 'no', 'no']},
+      r"'member', row 1: .*'yes' is no boolean",
+    ),
     ({'extra': 1}, "no field 'extra'"),
   ],
 )
 def test_validate_names_column_row_and_fix(changes, message):
   with pytest.raises(ValueError, match=message):
     people().validate(table(**changes))
+
+
+def test_leading_zeros_that_are_lost_are_told():
+  schema = TableSchema([Field('zip', 'string', enum=('01067', '99501'))])
+  has = r"is not in the enum, which has '01067'; "
+  for cells, message in (
+    ([99501, 1067], f'row 2: 1067 {has}numbers have .*tabular.read_table'),
+    ([1067.0, None], f'row 1: 1067 {has}numbers have lost'),
+    (['99501', '1067'], f"row 2: '1067' {has}write it so, add it"),
+    (['99501', '1068'], r"row 2: '1068' is not in the enum; add it"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      schema.validate(pd.DataFrame({'zip': cells}))
 
 
 def test_validate_refuses_the_wrong_shape():

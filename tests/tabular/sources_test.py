@@ -226,7 +226,7 @@ def test_errors_name_file_row_and_column(people, tmp_path):
   bad = people.table.copy()
   bad.loc[[40, 41], 'city'] = 'Rom'
   bad = _write(tmp_path / '1.parquet', pa.Table.from_pandas(bad))
-  message = r"1\.parquet: Column 'city', row 41 .*: 'Rom' is not in the enum"
+  message = r"1\.parquet: Column 'city', row 41: .*'Rom' is not in the enum"
   with pytest.raises(ValueError, match=message):
     code_store.read(Source.of([good, bad]), schema, 'error')
   # Of each chunk the row is that of the file.
@@ -235,7 +235,7 @@ def test_errors_name_file_row_and_column(people, tmp_path):
     people.arrow.schema,
     [*batches, *pa.parquet.read_table(bad).to_batches(max_chunksize=7)],
   )
-  with pytest.raises(ValueError, match=r"The table: Column 'city', row 131 "):
+  with pytest.raises(ValueError, match=r"The table: Column 'city', row 131: "):
     code_store.read(Source.of(reader), schema, 'error')
   code_store.read(Source.of([good, bad]), schema, 'clip')
 
@@ -256,7 +256,7 @@ def test_errors_name_file_row_and_column(people, tmp_path):
     ),
     (
       lambda t: t.set_column(0, 'age', pa.array(['x'] * t.num_rows)),
-      r"1\.parquet: Column 'age', row 1 .*'x' is no integer",
+      r"1\.parquet: Column 'age', row 1: .*'x' is no integer",
     ),
     (
       lambda t: t.append_column('age', t['age']),
@@ -379,7 +379,7 @@ def test_records_of_several_values_or_kinds_are_read_one_by_one(tmp_path):
       writer.write(example.SerializeToString())
   source = Source.of(tmp_path / 'a.tfrecord')
   with pytest.raises(
-    ValueError, match=r"Column 'a', row 2 .*\(1, 2\) is no in"
+    ValueError, match=r"Column 'a', row 2: .*\(1, 2\) is no in"
   ):
     code_store.read(source, schema, 'error')
   store = code_store.read(source, schema, 'clip')

@@ -91,7 +91,7 @@ def test_log_prob_of_rows_with_missing_values(fitted, people):
     fitted.log_prob(shuffled), log_prob[[7, 3, 20]], atol=0.3
   )
   bad = people.table.assign(age=120)
-  with pytest.raises(ValueError, match=r"'age', row 1 .* outside \[0, 99\]"):
+  with pytest.raises(ValueError, match=r"'age', row 1: .*outside \[0, 99\]"):
     fitted.log_prob(bad)
 
 

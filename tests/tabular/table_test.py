@@ -61,7 +61,22 @@ def test_types_follow_the_schema(csv):
     ('a,b,a\n1,2,3\n', "two columns are named 'a'"),
     ('a,,b\n1,2,3\n', 'column 2 has no name'),
     ('a,b\n1,2\n3\n', 'line 3 has 1 cells, the header has 2'),
-    ('a,b\n1,2,3\n', 'line 2 has 3 cells'),
+    ('a,b\n1,2,3\n', 'line 2 has 3 cells, the header has 2; quote'),
+    (
+      'a;b;c\n1;2,5;3\n',
+      'line 2 has 2 cells, the header has 1; if semicolons are between the '
+      r'cells, name them in the schema \("dialect": {"delimiter": ";"}\), else '
+      'quote cells that contain commas',
+    ),
+    ('a\tb\n1,2,3\n', r'if tabs are .*"delimiter": "\\t"'),
+    (
+      'a,b\nß,2\n'.encode('utf-16-le'),
+      r'UTF-16 without .*"encoding": "utf-16-le',
+    ),
+    (
+      'a,b\r\nß,2\n'.encode('utf-16-be'),
+      r'UTF-16 without .*iconv -f utf-16-be',
+    ),
     ('a,b\n1,"2\n2"\n3,4,5\n', 'line 4 has 3 cells'),
     (b'a,b\n1,2\n3,\xe9t\xe9\n', r'line 3 is not UTF-8 \(byte 0xe9\)'),
     ('a,b\n1,"2\n', 'unexpected end of data'),

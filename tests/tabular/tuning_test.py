@@ -226,6 +226,8 @@ def test_a_search_that_stops_is_charged(tmp_path, monkeypatch):
   ('kwargs', 'message'),
   [
     ({'space': {'bins': [4]}}, "space has 'bins', which is no hyper-param"),
+    # What it has are its fields, not what the class has.
+    ({'space': {'has_density': [True]}}, r"It has \['adaptive_m(?!.*has_dens)"),
     ({'space': {'num_bins': [4, -1]}}, 'num_bins is -1'),
     ({'space': {'epsilon': [4.0]}}, "space has 'epsilon'"),
     ({'space': {'target': ['member']}}, "space has 'target'"),

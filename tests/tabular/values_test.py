@@ -336,13 +336,13 @@ def test_the_errors_still_name_what_is_wrong():
   for name, cell, message in (
     ('integer', 3.5, '3.5 is no integer'),
     ('number', math.inf, 'inf is no number'),
-    ('number', 'abc', "'abc' is no number"),
+    ('number', 'abc', "'abc' is no number; .*decimalChar.*bareNumber"),
     ('word', 'c', "'c' is not in the enum"),
-    ('flag', 'maybe', "'maybe' is no boolean"),
+    ('flag', 'maybe', "'maybe' is no boolean; write true or .*falseValues"),
   ):
     schema = TableSchema([_schema(False)[name]])
     table = _table([None, cell])[[name]]
-    with pytest.raises(ValueError, match=f"'{name}', row 2 .*{message}"):
+    with pytest.raises(ValueError, match=f"'{name}', row 2: .*{message}"):
       schema.validate(table)
   schema = _schema(False)
   for table, message in (

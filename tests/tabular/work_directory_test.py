@@ -68,6 +68,8 @@ def test_in_memory():
 def test_what_exists_is_not_begun_again(path):
   with pytest.raises(FileExistsError, match='was not finished'):
     _open(path, resume=False)
+  with pytest.raises(FileNotFoundError, match='/none does not exist: make it'):
+    _open(path / 'none' / 'x', resume=False)
   with pytest.raises(FileNotFoundError, match='nothing to resume'):
     _open(path.parent / 'other')
 

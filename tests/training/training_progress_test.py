@@ -154,7 +154,9 @@ def test_a_training_is_logged_in_lines(lines, monkeypatch):
   for number, line in enumerate(steps, 1):
     epsilon = f'{plan.epsilon(number):.3g}'
     assert line.startswith(f'step {number}/10, epsilon {epsilon}')
-    assert re.search(r' per second, 00:\d\d left$', line)
+    # The first step compiles: no time is known from it.
+    timed = re.search(r' per second, 00:\d\d left$', line)
+    assert bool(timed) == (number > 1)
   assert ', loss ' in steps[-1]
   assert re.search(r'^step 4/10, epsilon .* taken$', end)
   lines.clear()
@@ -204,4 +206,18 @@ def test_lines_come_now_and_then(lines, monkeypatch):
     'marginal 55/100, epsilon 0.5, 1 per second, 00:45 left',
     'marginal 85/100, epsilon 0.5, 1 per second, 00:15 left',
     'marginal 100/100, epsilon 0.5, 01:20 taken',
+  ]
+
+
+def test_the_time_left_is_not_that_of_the_first_step(lines, monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr('time.monotonic', lambda: now[0])
+  with progress.bar('step', 512, lines_only=True) as shown:
+    for seconds in (12.0, *[0.0625] * 511):
+      now[0] += seconds
+      shown.update()
+  assert lines == [
+    'step 1/512',
+    'step 81/512, 16 per second, 00:26 left',
+    'step 512/512, 00:43 taken',
   ]

@@ -12,6 +12,7 @@ import numpy as np
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer
 from tfdpflows.accounting import registry
+from tfdpflows.accounting.rounding import round_down, round_up
 from tfdpflows.audit.rates import ErrorRates, error_rates
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -50,10 +51,11 @@ class MechanismAudit:
   def __str__(self) -> str:
     verdict = 'REFUTED' if self.refuted else 'not refuted'
     return (
-      f'Claim: epsilon <= {self.epsilon_claimed:.4g} at delta {self.delta:g}: '
-      f'{verdict}. Attack: epsilon >= {self.epsilon_lower:.4g}, mu >= '
-      f'{self.mu_lower:.4g} (confidence {self.rates.confidence:g}, '
-      f'{self.num_runs:,} runs on each table).'
+      f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
+      f'{self.delta:g}: {verdict}. Attack: epsilon >= '
+      f'{round_down(self.epsilon_lower)}, mu >= {round_down(self.mu_lower)} '
+      f'(confidence {self.rates.confidence:g}, {self.num_runs:,} runs on each '
+      'table).'
     )
 
 

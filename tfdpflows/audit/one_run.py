@@ -18,6 +18,7 @@ from scipy import special, stats
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_integer
+from tfdpflows.accounting.rounding import round_down, round_up
 from tfdpflows.audit.rates import check_delta
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -195,14 +196,15 @@ class OneRunBounds:
     if self.epsilon_claimed is not None:
       verdict = 'REFUTED' if self.refuted else 'not refuted'
       claim = (
-        f'Claim: epsilon <= {self.epsilon_claimed:.4g} at delta '
+        f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
         f'{self.delta:g}: {verdict} (p-value {self.p_value:.2g}).'
       )
     m = self.guesses[0].num_canaries
     return (
-      f'{claim} One run, {m:,} canaries: epsilon >= {self.epsilon_lower:.4g} '
-      f'at delta {self.delta:g}, >= {self.epsilon_lower_pure:.4g} at delta 0; '
-      f'mu >= {self.mu_lower:.4g} if Gaussian (confidence '
+      f'{claim} One run, {m:,} canaries: epsilon >= '
+      f'{round_down(self.epsilon_lower)} at delta {self.delta:g}, >= '
+      f'{round_down(self.epsilon_lower_pure)} at delta 0; mu >= '
+      f'{round_down(self.mu_lower)} if Gaussian (confidence '
       f'{self.confidence:g}).'
     )
 

@@ -211,10 +211,12 @@ def _replay(synthesizer, rows, row):
 
 
 def _report(found, replay, values):
+  from tfdpflows.accounting.rounding import round_down, round_up
+
   print(
-    f'Claim: epsilon <= {found.epsilon_claimed:.4g} at delta {found.delta:g}. '
-    f'Attack: epsilon >= {found.epsilon_lower:.4g} (confidence '
-    f'{found.confidence:g}).'
+    f'Claim: epsilon <= {round_up(found.epsilon_claimed)} at delta '
+    f'{found.delta:g}. Attack: epsilon >= {round_down(found.epsilon_lower)} '
+    f'(confidence {found.confidence:g}).'
   )
   if found.refuted:
     print('THE ATTACK REFUTES THE CLAIM.')

@@ -147,7 +147,7 @@ def read_private(
     What was read and validated: the codes of the rows, or of a schema with
     marks what reads them again.
   """
-  from tfdpflows.tabular import code_store, draft_rows
+  from tfdpflows.tabular import code_store, draft_rows, values
 
   source = source_of(paths, schema)
   if len(source.parts) > 1:
@@ -174,6 +174,11 @@ def read_private(
       if schema.privacy_unit is None:
         return found
       ids = schema.unit_ids(table, out_of_range)
+    except values.CellError as error:
+      # Of several files the rows are counted through.
+      if len(source.parts) == 1 and source.parts[0].is_csv:
+        error = error.of_csv()
+      raise ValueError(f'{", ".join(paths)}: {error}') from None
     except ValueError as error:
       raise ValueError(f'{", ".join(paths)}: {error}') from error
   return found.assign(**{schema.privacy_unit: ids.to_numpy()})
@@ -181,10 +186,36 @@ def read_private(
 
 def load_model(model_dir: str) -> TabularSynthesizer:
   """Returns the `TabularSynthesizer` in a folder; imports TensorFlow."""
+  path = os.path.join(model_dir, 'model.json')
+  if not os.path.exists(path):
+    # Before TensorFlow is imported, which takes long.
+    raise FileNotFoundError(
+      f'{model_dir} holds no model: {path} is missing. Give a folder that '
+      '`tfdpflows fit` wrote.'
+    )
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
   return TabularSynthesizer.load(model_dir)
+
+
+def schema_of(model_dir: str) -> Optional[TableSchema]:
+  """Returns the schema of a model; `None` where there is none to be read."""
+  path = os.path.join(model_dir, 'schema.json')
+  if not os.path.exists(path):
+    return None
+  from tfdpflows.tabular.schema import TableSchema
+
+  return TableSchema.from_json(path)
+
+
+def check_target(target: Optional[str], schema: TableSchema, of: str) -> None:
+  """Refuses a `--target` that is no column of a schema, which `of` names."""
+  if target is not None and target not in schema.names:
+    raise UsageError(
+      f'--target={target} is no column of {of}; it has '
+      f'{", ".join(schema.names)}.'
+    )
 
 
 def check_model(model_dir: str) -> None:

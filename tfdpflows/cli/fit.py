@@ -75,6 +75,9 @@ def _define(options):
     'Largest number of rows of one unit that are used; of units with more, the '
     'others are dropped. Public; needed with a privacy unit.',
     whole=True,
+    # As for `sampling.Units`, which is not imported here.
+    lower_bound=1,
+    upper_bound=1000,
   )
   options.number(
     'max_rows_epsilon',
@@ -208,6 +211,7 @@ def _fit_model(values, team):
   schema = TableSchema.from_json(values.schema)
   if values.privacy_unit is not None:
     schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)
+  files.check_target(values.target, schema, values.schema)
   space = _search_space(values)
   if space is not None:
     _check_search(schema, values, space)

@@ -86,13 +86,12 @@ def _run(values):
   from tfdpflows.evaluation.report import write_report
   from tfdpflows.tabular import row_blocks
 
+  schema = files.schema_of(values.model_dir)
+  if schema is not None:
+    files.check_target(values.target, schema, 'the model')
   synthesizer = files.load_model(values.model_dir)
   schema = synthesizer.schema
-  if values.target is not None and values.target not in schema.names:
-    raise UsageError(
-      f'--target={values.target} is no column of the model; it has '
-      f'{", ".join(schema.names)}.'
-    )
+  files.check_target(values.target, schema, 'the model')
   most = values.max_rows or _MOST_ROWS
   real, synthetic = (
     # Of their own seeds, or equal tables would give equal samples.

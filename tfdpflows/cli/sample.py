@@ -68,21 +68,26 @@ def _interval(schema, name, ends):
   """Returns the `pandas.Interval` between the ends of a range."""
   import pandas as pd
 
+  from tfdpflows.tabular import row_filter
+
   if name not in schema.names:
     raise UsageError(
       f'There is a condition on column {name!r}; the model has '
       f'{", ".join(schema.names)}.'
     )
   field, numbers = schema[name], {'>': -math.inf, '<': math.inf}
-  for side, (text, _) in ends.items():
+  # In the notation of the file, as values after = are.
+  read = field.scale.count if field.is_temporal else field.cells.plain
+  for side, (text, is_closed) in ends.items():
     try:
-      numbers[side] = float(
-        field.scale.count(text) if field.is_temporal else text
-      )
+      numbers[side] = float(read(text))
     except (TypeError, ValueError) as error:
+      is_no = f'is no {field.type}'
+      if not field.is_temporal:
+        is_no = f'is no number{row_filter.decimal_sign(field)}'
       raise UsageError(
-        f'--condition: {name}{side}{text} is a range, and {text!r} is no '
-        f'{field.type if field.is_temporal else "number"}.'
+        f'--condition={name}{side}{"=" * is_closed}{text} is a range, and '
+        f'{text!r} {is_no}.'
       ) from error
   closed = {side: ends.get(side, (None, True))[1] for side in '><'}
   if not numbers['>'] <= numbers['<']:
@@ -99,6 +104,21 @@ def _interval(schema, name, ends):
   )
 
 
+def _check_conditions(schema, conditions, ends):
+  """Refuses conditions that the schema rules out."""
+  from tfdpflows.tabular import row_filter
+
+  of_many = {
+    name: _interval(schema, name, found) for name, found in ends.items()
+  }
+  for name, value in conditions.items():
+    if row_filter.is_filter(value):
+      of_many[name] = value
+    else:
+      row_filter.validated(schema, name, value)
+  row_filter.row_filter(schema, of_many)
+
+
 def _run(values):
   conditions, ends = _conditions(values.condition)
   files.check_model(values.model_dir)
@@ -106,6 +126,9 @@ def _run(values):
   from tfdpflows.tabular import sinks
 
   sinks.check_format(values.output)
+  schema = files.schema_of(values.model_dir)
+  if schema is not None:
+    _check_conditions(schema, conditions, ends)
   synthesizer = files.load_model(values.model_dir)
   for name, found in ends.items():
     conditions[name] = _interval(synthesizer.schema, name, found)
@@ -121,15 +144,17 @@ def _run(values):
   seconds = time.perf_counter() - start
   print(f'Wrote {rows:,} rows to {values.output} in {seconds:.1f} s.')
   if conditions:
-    print(_how(table.attrs['conditions']))
+    print(_how(table.attrs['conditions'], rows))
 
 
-def _how(found):
+def _how(found, num_rows):
   if found['method'] == 'exact':
     return 'They are rows of the model that meet the conditions.'
+  # It counts the candidates that they were drawn from, which are more.
+  worth = min(found['effective_rows'], num_rows)
   return (
     'They were resampled to meet the conditions, which is approximate; they '
-    f'are worth about {found["effective_rows"]:.0f} independent rows.'
+    f'are worth about {worth:.0f} independent rows.'
   )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -136,7 +137,20 @@ def _run(values):
     group_char=values.group_char,
     bare_number=values.bare_number,
   )
-  table = source.to_frame()
+  try:
+    table = source.to_frame()
+  except ValueError as error:
+    # There is no schema yet that could say so.
+    text = re.sub(
+      r'in the schema \("encoding": "(.*?)"\)', r'(--encoding=\1)', str(error)
+    )
+    text = re.sub(
+      r'in the schema \("dialect": {"delimiter": "(.*?)"}\)',
+      r"(--delimiter='\1')",
+      text,
+    )
+    raise UsageError(text) from error
+  _warn_of_delimiter(list(map(str, table.columns)), values, texts)
   numbers = [name for name in map(str, table.columns) if _is_number(name)]
   if numbers:
     print(
@@ -180,8 +194,9 @@ def _run(values):
   if out:
     names = ' '.join(f'--drop={shlex.quote(name)}' for name in out)
     print(
-      f'{len(out)} are not in it, and fit refuses a file with columns that are '
-      f'not. Decide on\neach; to leave them out, run this again with\n  {names}'
+      f'{len(out)} {"is" if len(out) == 1 else "are"} not in it, and fit '
+      'refuses a file with columns that are not. Decide on\neach; to leave '
+      f'them out, run this again with\n  {names}'
     )
   if schema.is_draft:
     print(
@@ -198,6 +213,23 @@ def _run(values):
     + ('--max_rows_per_unit=4 ' if schema.privacy_unit is not None else '')
     + '--model_dir=model'
   )
+
+
+def _warn_of_delimiter(names, values, texts):
+  """Warns of one column whose name looks like those of several."""
+  if not texts or values.delimiter is None:
+    return
+  from tfdpflows.tabular.table import likely_delimiter
+
+  delimiter = values.delimiter.replace('\\t', '\t')
+  other = likely_delimiter(names, delimiter)
+  if other is not None:
+    shown = other.replace('\t', '\\t')
+    print(
+      f'Warning: with --delimiter={shlex.quote(values.delimiter)} the table '
+      f'has one column, {names[0]!r}.\nIf these are several, pass '
+      f'--delimiter={shlex.quote(shown)}.'
+    )
 
 
 def _is_number(name):

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import tensorflow as tf
 from scipy import special
 
 from tfdpflows.tabular.density import BATCH, TableDensity, TableDistribution
 from tfdpflows.tabular.encoding import EncodedColumn, TableEncoder
-from tfdpflows.tabular.row_filter import conditioned, reason
+from tfdpflows.tabular.row_filter import validated
 from tfdpflows.tabular.schema import TableSchema
 
 # Rejection sampling: after so many batches it is decided whether it would take
@@ -55,15 +54,8 @@ def encode_conditions(
   numbers = {c.name: i for i, c in enumerate(TableEncoder(schema).columns)}
   codes = {}
   for name, value in conditions.items():
-    one = TableSchema([conditioned(schema, name)])
-    table = pd.DataFrame({name: pd.Series([value], dtype=object)})
-    try:
-      table = one.validate(table, fitting=False)
-    except ValueError as error:
-      raise ValueError(
-        f'The condition {name!r}: {value!r} is outside of the schema: '
-        f'{reason(error)}'
-      ) from error
+    table = validated(schema, name, value)
+    one = TableSchema([schema[name]])
     codes[numbers[name]] = float(TableEncoder(one).encode(table)[0, 0])
   return codes
 

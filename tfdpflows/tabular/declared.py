@@ -21,19 +21,22 @@ from tfdpflows.tabular.field import (
 )
 
 
-def declared(column, field, marks, clip, fitting=True):
-  """The column with values that are declared and not marked."""
+def declared(column, field, marks, clip, fitting=True, cells=None):
+  """The column with values that are declared and not marked.
+
+  `cells` are those that it was made of, for messages.
+  """
   if 'type' in marks:
     return column
-  column = _checked(column, field, marks, clip, fitting)
+  column = _checked(column, field, marks, clip, fitting, cells)
   return of_counts(column, field) if field.is_temporal else column
 
 
-def _checked(column, field, marks, clip, fitting):
+def _checked(column, field, marks, clip, fitting, cells):
   if clip:
     column = _clipped(column, field, marks)
   else:
-    _check_declared(column, field, marks, fitting)
+    _check_declared(column, field, marks, fitting, cells)
   if not field.required or 'required' in marks:
     return column
   missing = column.isna().to_numpy()
@@ -68,7 +71,7 @@ def _undeclared(column, field):
   return present & ~column.isin(field.categories).to_numpy(bool)
 
 
-def _check_declared(column, field, marks, fitting):
+def _check_declared(column, field, marks, fitting, cells):
   if field.categories is None:
     low, high = _range(field, marks)
     number = column.to_numpy(np.float64, na_value=np.nan)
@@ -86,12 +89,34 @@ def _check_declared(column, field, marks, fitting):
     cell = column.iloc[row]
     if field.is_temporal:
       cell = field.scale.values(np.array([cell])).astype(str)[0]
-    raise values.CellError(
-      field.name,
-      row,
-      # The schema of a model is settled.
-      f'{cell!r} {said}; {mend if fitting else ""}set out_of_range to clip.',
-    )
+    # The schema of a model is settled.
+    fix = f'{mend if fitting else ""}set out_of_range to clip'
+    shown = repr(cell)
+    if field.type == 'string':
+      is_text = cells is None or isinstance(cells.iloc[row], str)
+      shown = shown if is_text else cell
+      padded = _with_zeros(cell, field.enum)
+      if padded is not None:
+        said += f', which has {padded!r}'
+        fix = f'write it so, {fix}'
+        if not is_text:
+          fix = (
+            'numbers have lost their leading zeros: give the column as text, '
+            'as tabular.read_table reads it'
+          )
+    raise values.CellError(field.name, row, f'{shown} {said}; {fix}.')
+
+
+def _with_zeros(text, enum):
+  """The category that is a text with further zeros before it, if any is."""
+  if not text.isdigit():
+    return None
+  found = (
+    category
+    for category in enum
+    if len(category) > len(text) and category.lstrip('0') == text.lstrip('0')
+  )
+  return next(found, None)
 
 
 def _clipped(column, field, marks):

@@ -14,7 +14,8 @@ from typing import Any
 MISSING = ('', 'NA', 'NaN', 'null')
 _TRUE = ('true', 'True', 'TRUE', '1')
 _FALSE = ('false', 'False', 'FALSE', '0')
-_DELIMITERS = (',', ';', '\t', '|')
+# Those that a header is searched for.
+DELIMITERS = (',', ';', '\t', '|')
 # What else stands for a blank or an apostrophe between groups of digits.
 _GROUPS = {' ': '[ \u00a0\u2009\u202f]', "'": "['\u2019]"}
 _BYTE_ORDER_MARKS = {
@@ -150,7 +151,7 @@ class Dialect:
       # The bytes of the end may be half a character.
       lines = start.decode(known.reads, 'replace').splitlines()
       header = next((line for line in lines if line), '')
-      counts = {d: _cells(header, d) for d in _DELIMITERS}
+      counts = {d: _cells(header, d) for d in DELIMITERS}
       delimiter = max(counts, key=counts.get)
     return cls(delimiter, encoding)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -33,19 +34,19 @@ _GIVEN = ('name', *_TEXTS, *_OF_RANGES, *_WORDS, *_LISTS)
 _OF_TYPES = ('minimum', 'maximum', 'decimals', 'enum', 'unit', 'timezone')
 _LIKE_A_DATE = re.compile(r'\d{1,4}[./-]\d{1,2}[./-]\d{1,4}(?:[T ][\d:.]+)?')
 # A leading zero makes a code.
-_LIKE_A_NUMBER = re.compile(
-  r"(?![+-]?0\d)[\s.,'\u2019%\u20ac$\u00a3\u00a5+\u2212-]*\d"
-  r"[\d\s.,'\u2019%\u20ac$\u00a3\u00a5-]*"
-)
-_LIKE_NUMBERS = (
-  (CellFormat(bare_number=False), '--nobare_number'),
-  (CellFormat(group_char=',', bare_number=False), '--group_char=,'),
-  (CellFormat(decimal_char=',', bare_number=False), '--decimal_char=,'),
-  (
-    CellFormat(decimal_char=',', group_char='.', bare_number=False),
-    '--decimal_char=, --group_char=.',
-  ),
-)
+_CODE = re.compile(r'[+-]?0\d+')
+# Decimal point and separator of groups that are tried.
+_NOTATIONS = (('.', None), ('.', ','), (',', None), (',', '.'))
+# A column is of numbers, or dates, if so many of its texts are; the others may
+# be words for missing values.
+_MOST = 0.75
+_LETTERS = re.compile(r'[^\W\d_]+')
+# As units; more different ones are parts of codes, such as 12A.
+_MOST_UNITS = 3
+# Names of identifiers, and how many texts may be those of people or products.
+_NAMED_ID = re.compile(r'(?i:(?:.*[\W_])?id)|.*[a-z]I[Dd]', re.DOTALL)
+_MANY = 200
+_NUMBERS = ('integer', 'number')
 
 
 class Finding(NamedTuple):
@@ -141,7 +142,8 @@ def draft(
       described, and of which synthetic rows get new values.
 
   Raises:
-    ValueError: if the table is empty, or has not a column that is named.
+    ValueError: if the table is empty, or has not a column that is named; for a
+      date_format in which no date can be written.
 
   #### Example
 
@@ -156,6 +158,11 @@ def draft(
   ('note', 'all values are missing')
   """
   names = [str(name) for name in values.checked_names(df)]
+  if date_format is not None:
+    try:
+      times.TimeScale('date', None, date_format, None)
+    except ValueError as error:
+      raise ValueError(f'date_format {error}.') from None
   overrides, identifiers = overrides or {}, dict(identifiers or {})
   unit = None if privacy_unit is None else str(privacy_unit)
   if columns and drop:
@@ -362,40 +369,95 @@ class _Column:
     if not (many or distinct):
       return texts
     what = f'{len(texts)} different texts in {len(present)} rows'
+    hint = self._hint(texts)
+    if hint is not None:
+      self._find(findings, f'{what}{hint[0]}', f'{hint[1]}, or {self._drop}')
+      return None
     blanks = np.mean([' ' in text.strip() for text in texts[:_TRIED]])
-    fix = self._hint(texts)
-    if not fix and blanks > 0.5:
+    if blanks > 0.5:
       what = f'free text: {what}'
       fix = 'or make categories of it: free text is not learned'
-    elif not fix and distinct:
+    elif distinct:
       what = f'an identifier: {what}'
-      new = shlex.quote(f'{self._name}={{:06d}}')
-      fix = f'or --identifier={new} for new ones'
-    elif not fix:
+      fix = f'or {self._new_ones} for new ones'
+    else:
       fix = f'or group them into at most {_MOST_CATEGORIES} categories'
     if len(texts) < len(present) and blanks <= 0.5:
       # Of rows that are all different none is somebody's second.
-      unit = shlex.quote(self._name)
-      fix += f', or --privacy_unit={unit} if it says whose rows are whose'
+      fix += f', or {self._unit} if it says whose rows are whose'
     self._find(findings, what, f'{self._drop}, {fix}')
     return None
 
+  @property
+  def _new_ones(self):
+    return f'--identifier={shlex.quote(f"{self._name}={{:06d}}")}'
+
+  @property
+  def _unit(self):
+    return f'--privacy_unit={shlex.quote(self._name)}'
+
   def _hint(self, texts):
-    """What texts may be that are written in another way, '' if nothing."""
-    some = texts[:_TRIED]
-    if all(_LIKE_A_DATE.fullmatch(text.strip()) for text in some):
-      return 'or --date_format=%d.%m.%Y if they are dates'
-    if not all(_LIKE_A_NUMBER.fullmatch(text.strip()) for text in some):
-      return ''
-    for cells, flags in _LIKE_NUMBERS:
-      if all(cells.plain(text) for text in some):
-        bare = CellFormat(
-          cells.missing_values, cells.decimal_char, cells.group_char
+    """What texts may be that are written in another way, `None` if nothing.
+
+    Returns:
+      What more there is to say of them ('' if nothing), and what to do.
+    """
+    some = texts[:: -(-len(texts) // _TRIED)]
+    most = _MOST * len(some)
+    if sum(map(_is_like_a_date, some)) >= most:
+      words = [text for text in texts if not _is_like_a_date(text)]
+      return self._hint_of_dates(texts, words)
+    if any(_CODE.fullmatch(text.strip()) for text in texts):
+      return None
+    best = max(self._notations(), key=lambda cells: _count(some, cells))
+    if _count(some, best) < most:
+      return None
+    kinds = values.kinds(pd.Series(texts, dtype=object), best)
+    words = [text for text, kind in zip(texts, kinds) if kind not in _NUMBERS]
+    if not words and best == self._cell_format:
+      return None
+    return self._with_words(words, _flags(best, self._cell_format), 'numbers')
+
+  def _notations(self):
+    """The formats of numbers to try, those that say least first."""
+    yield self._cell_format
+    for bare in (True, False):
+      for point, group in _NOTATIONS:
+        yield dataclasses.replace(
+          self._cell_format,
+          decimal_char=point,
+          group_char=group,
+          bare_number=bare,
         )
-        if not all(bare.plain(text) for text in some) and 'bare' not in flags:
-          flags += ' --nobare_number'
-        return f'or {flags} if they are numbers'
-    return ''
+
+  def _hint_of_dates(self, texts, words):
+    if self._date_format is None:
+      return self._with_words(words, '--date_format=%d.%m.%Y', 'dates')
+    scale = times.TimeScale('date', None, self._date_format, None)
+    _, bad = scale.counts(pd.Series(texts, dtype=object), clip=False)
+    others = [t for t in np.array(texts, object)[bad] if _is_like_a_date(t)]
+    if not others:
+      return self._with_words(words, '', 'dates')
+    return (
+      f', of which {len(others)} do not fit --date_format={self._date_format}, '
+      f'such as {others[0]!r}',
+      'write all dates in one format',
+    )
+
+  def _with_words(self, words, flags, kind):
+    """A hint that names flags, and the words that are no numbers or dates."""
+    if not words:
+      return '', f'{flags} if they are {kind}'
+    one = len(words) == 1
+    is_none = f'1 is no {kind[:-1]}' if one else f'{len(words)} are no {kind}'
+    # The flags stand in place of the words that are known by now.
+    shown = (*words[:_SHOWN], *self._cell_format.missing_values)
+    missing = [f'--missing_values={shlex.quote(w) if w else w}' for w in shown]
+    fix = ' '.join([flags, *missing] if flags else missing)
+    more = ' and so on' * (len(words) > _SHOWN)
+    these = 'this is a missing value' if one else 'these are missing values'
+    also = f'they are {kind} and ' if flags else ''
+    return f', of which {is_none}', f'{fix}{more} if {also}{these}'
 
   def _note(self, field, findings):
     """Notes what was drafted, and should be looked at."""
@@ -404,31 +466,56 @@ class _Column:
       self._find(findings, what, self._drop, True)
     elif field.type == 'string' and 'enum' in field.from_data:
       hint = self._hint(list(field.enum))
-      if hint:
-        what = f'{len(field.enum)} texts that look like something else'
-        self._find(findings, what, hint.replace('or ', ''), True)
-      else:
-        self._note_words(field.enum, findings)
+      if hint is not None:
+        what = hint[0] or ' that look like something else'
+        self._find(findings, f'{len(field.enum)} texts{what}', hint[1], True)
+      elif _NAMED_ID.fullmatch(self._name) or len(field.enum) > _MANY:
+        self._note_identifier(len(field.enum), findings)
     elif field.type == 'integer' and 'type' in field.from_data:
       present = self._typed('integer', {}).dropna()
       if len(present) >= _FEW and present.is_unique:
         what = 'all values are different: an identifier?'
         self._find(findings, what, f'{self._drop} if it is', True)
+      elif _NAMED_ID.fullmatch(self._name):
+        self._note_identifier(present.nunique(), findings)
 
-  def _note_words(self, enum, findings):
-    """Notes a column of numbers with a few words between them."""
-    words = [text for text in enum if not _LIKE_A_NUMBER.fullmatch(text)]
-    if len(words) <= len(enum) / 4:
-      # The flags stand in place of the words that are known by now.
-      shown = (*words[:_SHOWN], *self._cell_format.missing_values)
-      flags = [f'--missing_values={shlex.quote(w) if w else w}' for w in shown]
-      more = ' and so on' * (len(words) > _SHOWN)
-      self._find(
-        findings,
-        f'{len(enum)} texts, of which {len(words)} are no numbers',
-        f'{" ".join(flags)}{more} if these are missing values',
-        True,
-      )
+  def _note_identifier(self, count, findings):
+    """Notes a column of values that repeat, and that may be people."""
+    self._find(
+      findings,
+      f'{count} different values that repeat: an identifier?',
+      f'{self._unit} if it says whose rows are whose, or {self._new_ones} for '
+      'new ones',
+      True,
+    )
+
+
+def _is_like_a_date(text):
+  return _LIKE_A_DATE.fullmatch(text.strip()) is not None
+
+
+def _count(texts, cells):
+  """How many texts are numbers in a format; none if they are rather codes."""
+  kinds = values.kinds(pd.Series(texts, dtype=object), cells)
+  found = [text for text, kind in zip(texts, kinds) if kind in _NUMBERS]
+  units = {unit for text in found for unit in _LETTERS.findall(text)}
+  # Few texts such as 'Type 1' are categories.
+  most = _MOST_UNITS if len(texts) >= _FEW else 0
+  return len(found) if len(units) <= most else 0
+
+
+def _flags(cells, given):
+  """The flags of a format of numbers, '' if it is the one that was given."""
+  if cells == given:
+    return ''
+  found = []
+  if {cells.decimal_char, given.decimal_char} != {'.'}:
+    found.append(f'--decimal_char={cells.decimal_char}')
+  if cells.group_char:
+    found.append(f'--group_char={shlex.quote(cells.group_char)}')
+  if not cells.bare_number:
+    found.append('--nobare_number')
+  return ' '.join(found)
 
 
 def _zone_of(cells):

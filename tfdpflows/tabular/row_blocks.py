@@ -138,7 +138,7 @@ def read_rows(
   table = pd.concat(found, ignore_index=True)
   if units and table[schema.privacy_unit].isna().all():
     raise schema.no_identifiers()
-  _check_learned(table, schema, out_of_range)
+  _check_learned(table, schema, out_of_range, source)
   return table
 
 
@@ -188,7 +188,7 @@ def sample_rows(
     kept.add(rng.random(len(rows)), rows)
     total += len(rows)
   rows = kept.rows()
-  _check_learned(rows, schema, out_of_range)
+  _check_learned(rows, schema, out_of_range, source)
   return Sample(rows, total)
 
 
@@ -234,9 +234,13 @@ class _Smallest:
     self._waiting, self._below = self._most, keys[order[-1]]
 
 
-def _check_learned(table, schema, out_of_range):
-  """Refuses a table of which nothing can be learned."""
-  schemas.check_num_rows(len(table), schema)
-  if out_of_range != 'clip':
-    for field in schema:
-      schemas.check_informative(not table[field.name].isna().all(), field)
+def _check_learned(table, schema, out_of_range, source):
+  """Refuses a table of which nothing can be learned; names its parts."""
+  try:
+    schemas.check_num_rows(len(table), schema)
+    if out_of_range != 'clip':
+      for field in schema:
+        schemas.check_informative(not table[field.name].isna().all(), field)
+  except ValueError as error:
+    names = ', '.join(part.name for part in source.parts)
+    raise ValueError(f'{names}: {error}') from None

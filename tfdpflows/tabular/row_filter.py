@@ -15,6 +15,8 @@ from tfdpflows.tabular.schema import TableSchema
 # What stands for a row in a decoded table: bool [n].
 RowFilter = Callable[[pd.DataFrame], np.ndarray]
 _MANY = (list, tuple, set, frozenset)
+# Categories that a message names.
+_SHOWN = 20
 
 
 def is_filter(condition: Any) -> bool:
@@ -80,6 +82,28 @@ def conditioned(schema: TableSchema, name: str) -> Field:
   return schema[name]
 
 
+def validated(schema: TableSchema, name: str, value: Any) -> pd.DataFrame:
+  """Returns the value that a column is to have, as a table of one row.
+
+  Args:
+    schema: `TableSchema`.
+    name: of the column.
+    value: as it is given, `None` for missing.
+
+  Raises:
+    ValueError: naming the column, for a value that the schema rules out.
+  """
+  field = conditioned(schema, name)
+  table = pd.DataFrame({name: pd.Series([value], dtype=object)})
+  try:
+    return TableSchema([field]).validate(table, fitting=False)
+  except ValueError as error:
+    raise ValueError(
+      f'The condition {name!r}: {value!r} is outside of the schema: '
+      f'{_reason(error, field)}'
+    ) from error
+
+
 def _inside(field: Field, interval: pd.Interval):
   if not (field.is_numeric or field.is_temporal):
     raise ValueError(
@@ -96,9 +120,12 @@ def _inside(field: Field, interval: pd.Interval):
     or (low == last and interval.open_left)
     or (high == first and interval.open_right)
   ):
+    first, last = (_shown(field, end) for end in (first, last))
+    left = ('[', '(')[interval.open_left] + _shown(field, interval.left)
+    right = _shown(field, interval.right) + (']', ')')[interval.open_right]
     raise ValueError(
-      f'The condition on column {field.name!r} is {interval}, in which no '
-      'value of the schema is.'
+      f'The condition on column {field.name!r} is {left}, {right}, in which no '
+      f'value of the schema is: it has {first} to {last}.'
     )
 
   def met(column):
@@ -124,10 +151,36 @@ def _number(field, end):
     ) from error
 
 
-def reason(error: ValueError) -> str:
-  """Returns what is wrong with a condition, without advice on a table."""
+def _shown(field, end):
+  """The text of an end of a range; of a type of time, not in its units."""
+  if not (field.is_temporal and isinstance(end, numbers.Real)):
+    return str(end)
+  try:
+    return field.scale.text(int(end), iso=True)
+  except (OverflowError, ValueError):  # Infinite, or beyond the calendar.
+    return str(end)
+
+
+def _reason(error, field):
+  """What is wrong with a condition, without advice on a table."""
   problem = getattr(error, 'problem', str(error))
-  return f'{problem.partition("; ")[0].rstrip(".")}.'
+  problem = problem.partition('; ')[0].rstrip('.')
+  if ' is not in the enum' in problem:
+    found = [repr(value) for value in field.categories]
+    more = f' and {len(found) - _SHOWN} more' * (len(found) > _SHOWN)
+    return f'{problem}. It has {", ".join(found[:_SHOWN])}{more}.'
+  if ' is no boolean' in problem:
+    words = field.cells.true_values[0], field.cells.false_values[0]
+    return f'{problem}: write {" or ".join(words)}.'
+  if ' is no ' in problem and field.is_numeric:
+    return f'{problem}{decimal_sign(field)}.'
+  return f'{problem}.'
+
+
+def decimal_sign(field: Field) -> str:
+  """Returns what to say of numbers that have another decimal sign than ."""
+  sign = field.cells.decimal_char
+  return '' if sign == '.' else f': the decimal sign of the column is {sign!r}'
 
 
 def _domain(field):
@@ -150,7 +203,7 @@ def _one_of(field, values):
   except ValueError as error:
     raise ValueError(
       f'The condition on column {field.name!r} is outside of the schema: '
-      f'{reason(error)}'
+      f'{_reason(error, field)}'
     ) from error
   missing = wanted.isna().any()
 

@@ -126,11 +126,19 @@ class TableSchema:
     constraints.check(self.constraints, self)
 
   def _check_identifier(self, name, text):
-    if name in self.names or name == self.privacy_unit or not name:
+    if not name:
       raise ValueError(
-        f'The identifier {name!r} of the schema has no name, that of a field, '
-        'or that of the privacy unit; an identifier is not learned, and the '
-        'privacy unit is not made anew. Rename or remove one.'
+        'An identifier of the schema has an empty name; give that of a column.'
+      )
+    if name in self.names:
+      raise ValueError(
+        f'The identifier {name!r} of the schema has the name of a field; an '
+        'identifier is not learned. Remove the field or the identifier.'
+      )
+    if name == self.privacy_unit:
+      raise ValueError(
+        f'The identifier {name!r} of the schema has the name of the privacy '
+        'unit, which is not made anew. Remove the identifier.'
       )
     try:
       found = [text.format(number) for number in (1, 2)]
@@ -323,11 +331,12 @@ class TableSchema:
     columns = {}
     for field in self.fields:
       marks = field.from_data if fitting else ()
-      column = typed(df.iloc[:, names.index(field.name)], field, marks, clip)
+      cells = df.iloc[:, names.index(field.name)]
+      column = typed(cells, field, marks, clip)
       if fitting and not clip:
         check_informative(not column.isna().all(), field)
       columns[field.name] = declared.declared(
-        column, field, marks, clip, fitting
+        column, field, marks, clip, fitting, cells
       )
     return constrained_rows.meet(pd.DataFrame(columns), self, out_of_range)
 
@@ -354,8 +363,11 @@ class TableSchema:
       if field.name not in is_needed:
         continue
       marks = field.from_data
-      column = typed(df[field.name], field, marks, clip)
-      columns[field.name] = declared.declared(column, field, marks, clip)
+      cells = df[field.name]
+      column = typed(cells, field, marks, clip)
+      columns[field.name] = declared.declared(
+        column, field, marks, clip, cells=cells
+      )
     table = pd.DataFrame(columns)
     if not self.constraints:
       return table
@@ -404,7 +416,9 @@ class TableSchema:
       CellError: under 'error', for the first cell that is not declared.
     """
     field, clip = self[name], out_of_range == 'clip'
-    return declared.declared(typed(column, field, (), clip), field, (), clip)
+    return declared.declared(
+      typed(column, field, (), clip), field, (), clip, cells=column
+    )
 
   def count_clipped(self, df: pd.DataFrame) -> dict[str, int]:
     """Returns `{column: cells that 'clip' replaces}`, without columns of none.

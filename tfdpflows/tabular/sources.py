@@ -83,11 +83,13 @@ class Part(NamedTuple):
       was at another time; `None` for what is no file.
     chunks: a function of the wanted names of columns, and of whether no cell is
       refused, that yields `Chunk`s. They may have further columns.
+    is_csv: whether it is a CSV file, with a line for each row.
   """
 
   name: str
   identity: list | None
   chunks: Callable[[Sequence[str], bool], Iterator[Chunk]]
+  is_csv: bool = False
 
   def read(self, names: Sequence[str], clip: bool) -> Iterator[Chunk]:
     """Yields the chunks; errors begin with the name.
@@ -349,7 +351,7 @@ def _file_part(path, dialect, folder=None):
         chunk[name] = Distinct(_objects([value]), np.zeros(count, np.int64))
       yield chunk
 
-  return Part(path, _identity(path), chunks)
+  return Part(path, _identity(path), chunks, kind == 'csv')
 
 
 def _identity(path):

@@ -7,15 +7,16 @@ import contextlib
 import csv
 import gzip
 import io
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import pandas as pd
 
 from tfdpflows import atomic
 from tfdpflows.tabular import values
-from tfdpflows.tabular.dialect import COMMAS, MISSING, Dialect
+from tfdpflows.tabular.dialect import COMMAS, DELIMITERS, MISSING, Dialect
 from tfdpflows.tabular.field import of_counts, typed
 from tfdpflows.tabular.schema import TableSchema, check_schema
 
@@ -23,6 +24,8 @@ from tfdpflows.tabular.schema import TableSchema, check_schema
 _BLOCK = 1 << 14
 _ZIP = b'PK\x03\x04'
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# Bytes of a header that tell UTF-16 without a byte order mark.
+_START = 1 << 10
 
 
 def read_table(
@@ -91,6 +94,8 @@ def read_table(
         for name, cells in zip(names, columns)
       }
     )
+  except values.CellError as error:
+    raise ValueError(f'{path}: {error.of_csv()}') from None
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 
@@ -234,7 +239,8 @@ def _blocks(lines, clip, size, delimiter):
       if cells and not clip:
         raise ValueError(
           f'line {number} has {len(cells)} cells, the header has '
-          f'{len(names)}; quote cells that contain {_words(delimiter)}.'
+          f'{len(names)}; {_other_delimiter(names, delimiter)}quote cells that '
+          f'contain {_words(delimiter)}.'
         )
       cells = [*cells, *[''] * len(names)][: len(names)]
     block.append(cells)
@@ -246,6 +252,33 @@ def _blocks(lines, clip, size, delimiter):
     yield names, list(zip(*block))
   elif is_empty:
     yield names, [()] * len(names)
+
+
+def _other_delimiter(names, delimiter):
+  """What to do where the only name seems to be several; '' elsewhere."""
+  other = likely_delimiter(names, delimiter)
+  if other is None:
+    return ''
+  return (
+    f'if {_words(other)} are between the cells, name them in the schema '
+    f'("dialect": {{"delimiter": {json.dumps(other)}}}), else '
+  )
+
+
+def likely_delimiter(names: Sequence[str], delimiter: str) -> str | None:
+  """Returns what else may be between the cells; `None` if nothing is likely.
+
+  Args:
+    names: of the columns that were read.
+    delimiter: with which.
+
+  >>> likely_delimiter(['age;sex'], ','), likely_delimiter(['age', 'sex'], ',')
+  (';', None)
+  """
+  if len(names) != 1:
+    return None
+  others = [d for d in DELIMITERS if d != delimiter and d in names[0]]
+  return max(others, key=names[0].count, default=None)
 
 
 def _words(delimiter):
@@ -272,6 +305,13 @@ def _physical(path, clip, encoding):
         'schema ("encoding": "utf-16"), or convert the file, for instance with '
         'iconv -f utf-16 -t utf-8.'
       )
+    kind = _utf16_without_mark(file.peek(_START)[:_START])
+    if encoding == 'utf-8-sig' and kind is not None:
+      raise ValueError(
+        'the file is UTF-16 without a byte order mark, by the NUL bytes of '
+        f'its header; name its encoding in the schema ("encoding": "{kind}"), '
+        f'or convert the file, for instance with iconv -f {kind} -t utf-8.'
+      )
     if file.peek(4)[:4] == _ZIP:
       raise ValueError(
         'the file is a ZIP archive, as those of Excel are, and no CSV file; '
@@ -281,6 +321,15 @@ def _physical(path, clip, encoding):
     for line in io.TextIOWrapper(file, encoding, errors, newline=''):
       # Python 3.9 and 3.10 read no file with NUL characters.
       yield line.replace('\0', '\ufffd') if clip else line
+
+
+def _utf16_without_mark(start):
+  """The encoding of a header whose every other byte is NUL, or `None`."""
+  header = start.partition(b'\n')[0]
+  even, odd = header[::2].count(0), header[1::2].count(0)
+  if 4 * max(even, odd) < len(header) or even == odd:
+    return None
+  return 'utf-16-be' if even > odd else 'utf-16-le'
 
 
 def _lines(physical, clip, delimiter=','):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -314,8 +315,8 @@ def _check_names(setting, settings):
   name = setting.get('model', settings.get('model', 'histogram'))
   if not isinstance(name, str):
     raise ValueError(f'space has the model {name!r}; give the name of one.')
-  fields = models.model_class(name).__dataclass_fields__
-  known = {'model', *fields} - {'target'}
+  fields = dataclasses.fields(models.model_class(name))
+  known = {'model', *(field.name for field in fields)} - {'target'}
   unknown = sorted(set(setting) - known)
   if unknown:
     raise ValueError(

@@ -32,11 +32,6 @@ _DIGITS = re.compile('[0-9]+')
 _HALF = re.compile('[\ud800-\udfff]')
 
 
-def name_row(row: int) -> str:
-  """Names a row by its number among the data and by its line in a CSV file."""
-  return f'row {row + 1} (line {row + 2} of a CSV file)'
-
-
 class CellError(ValueError):
   """A cell that cannot be used.
 
@@ -44,6 +39,7 @@ class CellError(ValueError):
     column: name of its column.
     row: number of its row.
     problem: what is wrong, and what to do.
+    line: the line of a CSV file where the row is, if it is of one.
 
   Attributes:
     column: see above, as the others.
@@ -51,9 +47,21 @@ class CellError(ValueError):
     problem: see above.
   """
 
-  def __init__(self, column: str, row: int, problem: str):
-    super().__init__(f'Column {column!r}, {name_row(row)}: {problem}')
+  def __init__(
+    self, column: str, row: int, problem: str, line: int | None = None
+  ):
+    where = '' if line is None else f' (line {line} of a CSV file)'
+    super().__init__(f'Column {column!r}, row {row + 1}{where}: {problem}')
     self.column, self.row, self.problem = column, int(row), problem
+
+  def of_csv(self, first: int = 0) -> CellError:
+    """Returns the error for a CSV file, whose line it names.
+
+    Args:
+      first: number of the row of the file, from 0, that it counts from.
+    """
+    row = self.row + first
+    return CellError(self.column, row, self.problem, row + 2)
 
 
 def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
@@ -243,7 +251,10 @@ def typed(
   if kind == 'boolean':
     codes = _booleans(present, cells)
     if not clip:
-      fix = f'write {cells.true_values[0]} or {cells.false_values[0]}'
+      fix = (
+        f'write {cells.true_values[0]} or {cells.false_values[0]}, or list it '
+        'in "trueValues", "falseValues" or "missingValues" of the field'
+      )
       _refuse(np.isnan(codes), present, kind, name, fix)
     missing[~missing] = np.isnan(codes)
     result = pd.array(np.zeros(len(column), bool), dtype='boolean')
@@ -263,7 +274,8 @@ def typed(
   if not clip:
     fix = (
       'correct it, list it in "missingValues" of the schema with all other '
-      f'words for missing values, or declare another type than {kind}'
+      'words for missing values, say how numbers are written ("decimalChar", '
+      f'"groupChar", "bareNumber"), or declare another type than {kind}'
     )
     _refuse(~np.isfinite(number), present, kind, name, fix)
     if kind == 'integer':

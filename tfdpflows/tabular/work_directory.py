@@ -174,6 +174,10 @@ class WorkDirectory:
     check_new(path)
     self.randomness = Randomness(seed)
     parent, name = os.path.split(os.path.abspath(path))
+    if not os.path.isdir(parent):
+      raise FileNotFoundError(
+        f'The folder {parent} does not exist: make it first.'
+      )
     with atomic.folder_aside(parent, name) as aside:
       PrivacyLedger(
         os.path.join(aside, LEDGER),
