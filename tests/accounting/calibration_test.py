@@ -129,6 +129,9 @@ def test_bad_arguments():
     (1.0, 0.0),
     (1.0, 1.0),
     (1.0, math.nan),
+    ('1', 1e-5),
+    (True, 1e-5),
+    (1.0, '1e-5'),
   ):
     with pytest.raises(ValueError, match='must'):
       accounting.PrivacyBudget(epsilon=epsilon, delta=delta)

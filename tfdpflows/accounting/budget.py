@@ -17,6 +17,9 @@ __all__ = [
 
 def _float(name, number) -> float:
   """A number as a float, infinite where it is too large for one."""
+  # Which `float` would take: a text of a file, or the answer to a question.
+  if isinstance(number, (str, bytes, bool)):
+    raise ValueError(f'{name} must be a number, not {number!r}.')
   try:
     return float(number)
   except OverflowError:
@@ -61,7 +64,7 @@ class PrivacyBudget:
     delta: inside (0, 1).
 
   Raises:
-    ValueError: if either is outside its range.
+    ValueError: if either is outside its range, or no number.
 
   #### Example
 
