@@ -9,6 +9,7 @@ from typing import Optional
 __all__ = [
   'BudgetExceededError',
   'PrivacyBudget',
+  'check_budget',
   'check_delta',
   'check_epsilon',
   'check_time_limit',
@@ -84,6 +85,15 @@ class PrivacyBudget:
       )
     object.__setattr__(self, 'epsilon', epsilon)
     object.__setattr__(self, 'delta', check_delta(delta))
+
+
+def check_budget(budget: PrivacyBudget) -> None:
+  """Raises a `TypeError` for what is no `PrivacyBudget`, such as a pair."""
+  if not isinstance(budget, PrivacyBudget):
+    raise TypeError(
+      f'budget is of type {type(budget).__name__}; it must be a PrivacyBudget, '
+      'such as PrivacyBudget(epsilon=1.0, delta=1e-5).'
+    )
 
 
 class BudgetExceededError(ValueError):
