@@ -91,6 +91,13 @@ def test_a_budget_that_is_spent():
       ),
       budget,
     )
+  step = lambda n: dp_accounting.SelfComposedDpEvent(GAUSSIAN(0.5), n)
+  with pytest.raises(accounting.BudgetExceededError, match='epsilon to 9.99'):
+    accounting.calibrate_steps(step, budget)
+  with pytest.raises(
+    accounting.BudgetExceededError, match='charged separately'
+  ):
+    accounting.calibrate_steps(step, budget, spent=GAUSSIAN(50.0))
 
 
 def test_an_event_that_costs_little_without_noise():
@@ -113,6 +120,8 @@ def test_a_jump_is_approached_from_the_safe_side():
 
 def test_bad_arguments():
   budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
+  with pytest.raises(TypeError, match='budget is of type tuple; .*such as'):
+    accounting.calibrate_noise_multiplier(GAUSSIAN, (1.0, 1e-5))
   with pytest.raises(ValueError, match='tolerance'):
     accounting.calibrate_noise_multiplier(GAUSSIAN, budget, tolerance=0)
   with pytest.raises(ValueError, match='Unknown accountant'):
@@ -129,6 +138,9 @@ def test_bad_arguments():
     (1.0, 0.0),
     (1.0, 1.0),
     (1.0, math.nan),
+    ('1', 1e-5),
+    (True, 1e-5),
+    (1.0, '1e-5'),
   ):
     with pytest.raises(ValueError, match='must'):
       accounting.PrivacyBudget(epsilon=epsilon, delta=delta)

@@ -169,6 +169,14 @@ def test_sampling_is_refused_with_the_reason():
       dp_accounting.UnsupportedEventError, match='does not amplify'
     ):
       ZCDPAccountant().compose(shards)
+  # Of all that is composed, the part that is not supported alone is named.
+  others = [dp_accounting.GaussianDpEvent(9.0 + i) for i in range(30)]
+  with pytest.raises(
+    dp_accounting.UnsupportedEventError,
+    match='^exponential mechanism.*on a Poisson sample.*zcdp.*do: ',
+  ) as error:
+    ZCDPAccountant().compose(dp_accounting.ComposedDpEvent([*others, sampled]))
+  assert len(str(error.value)) < 500
   # A pure guarantee on a sample is one that is smaller.
   pure = dp_accounting.PoissonSampledDpEvent(
     0.1, accounting.EpsilonDeltaDpEvent(1.0)

@@ -418,6 +418,34 @@ def test_conditional_input_of_another_shape_is_refused():
     networks.MADE(2, D, [4], conditional_event_size=-1)
 
 
+@pytest.mark.parametrize('make', ['masked_autoregressive_flow', 'dp_hflow'])
+@pytest.mark.parametrize(
+  ('arguments', 'error', 'message'),
+  [
+    ({'num_blocks': -1}, ValueError, 'num_blocks is -1; it must be an integer'),
+    ({'num_blocks': 0}, ValueError, 'num_blocks is 0; it must be an integer'),
+    ({'num_blocks': '2'}, TypeError, 'num_blocks is of type str'),
+    ({'hidden_units': 16}, TypeError, r'hidden_units is 16; .* \[100, 100\]'),
+    ({'hidden_units': ['8']}, TypeError, 'width of hidden_units is of type'),
+    ({'activation': 'relux'}, ValueError, "activation is 'relux'; .* tf.nn"),
+  ],
+)
+def test_sizes_and_names_of_a_flow_are_checked(make, arguments, error, message):
+  with pytest.raises(error, match=message):
+    getattr(flows, make)(D, **arguments)
+
+
+def test_sizes_of_transforms_are_checked():
+  with pytest.raises(TypeError, match='event_size is of type str'):
+    flows.masked_autoregressive_flow('4')
+  with pytest.raises(ValueError, match='num_bins is 1; .* >= 2'):
+    flows.neural_spline_flow(D, num_bins=1)
+  with pytest.raises(ValueError, match='bound is -1'):
+    flows.dp_nf(D, transform='spline', bound=-1.0)
+  with pytest.raises(TypeError, match='hidden_units is 16'):
+    flows.histogram_flow([[0.0], [1.0]], 16)
+
+
 @pytest.mark.parametrize(
   'name', thinned(['marginal_flow', 'maf_flow', 'spline_flow'], 1)
 )

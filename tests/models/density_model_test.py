@@ -1,6 +1,7 @@
 """`DensityModel`: Keras training, with a plan and without."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -238,8 +239,94 @@ def test_saved_model_has_log_prob(tmp_path):
 
 
 def test_nothing_to_fit_is_refused():
-  with pytest.raises(ValueError, match='no trainable variables'):
+  with pytest.raises(ValueError, match='no trainable variables.*first use'):
     tfdpflows.DensityModel(tfp.distributions.Normal(0.0, 1.0))
+
+
+def test_networks_of_tfp_are_built_on_zeros():
+  tfb, tfd = tfp.bijectors, tfp.distributions
+  network = tfb.AutoregressiveNetwork(2, event_shape=[3], hidden_units=[8])
+  flow = tfd.TransformedDistribution(
+    tfd.MultivariateNormalDiag(tf.zeros(3)),
+    tfb.MaskedAutoregressiveFlow(network),
+  )
+  assert not flow.trainable_variables
+  assert len(tfdpflows.DensityModel(flow).trainable_variables) == 4
+
+
+@pytest.mark.parametrize(
+  ('rows', 'message'),
+  [
+    (lambda x: x[:, :2], r'x has shape \[{}, 2\]; .* is of rows \[{}, 3\]'),
+    (lambda x: x[:, 0], r'x has shape \[{}\]; .* is of rows \[{}, 3\]'),
+    (lambda x: x.astype(str), 'x is of text .*of numbers'),
+    (lambda _: None, 'x is of (text|type None).* of numbers'),
+    (
+      lambda x: pd.DataFrame({'a': x[:, 0], 'b': 'b', 'c': 1}),
+      'x is of (text|type DataFrame).* of numbers',
+    ),
+  ],
+)
+@proven()
+def test_rows_that_a_density_is_not_of_are_refused_uncharged(rows, message):
+  plan = _plan()
+  model = tfdpflows.DensityModel(_flow())
+  model.compile(plan.optimizer('sgd'))
+  with pytest.raises(ValueError, match=message.format('300', r'\.\.\.')):
+    model.log_prob(rows(_data()))
+  with pytest.raises(ValueError, match=message.format('n', 'n')):
+    model.fit(rows(_data()), verbose=0)
+  assert not plan.ledger.entries
+
+
+@proven()
+def test_other_rows_that_a_density_is_not_of():
+  x, c = _pairs()
+  plan = _plan()
+  model = tfdpflows.DensityModel(_conditional())
+  model.compile(plan.optimizer('sgd'))
+  with pytest.raises(ValueError, match='conditional_input is of text'):
+    model.fit((x, c.astype(str)), verbose=0)
+  with pytest.raises(ValueError, match=r'x has shape \[n, 1\]'):
+    model.fit((c, c), verbose=0)
+  with pytest.raises(ValueError, match='validation_data: x has shape'):
+    model.fit((x, c), verbose=0, validation_data=(c, c))
+  assert not plan.ledger.entries
+
+
+@pytest.mark.core
+def test_validation_data_may_be_an_array():
+  plan = _plan(steps=1)
+  history = _private(plan).fit(_data(), verbose=0, validation_data=_data(9))
+  assert np.isfinite(history.history['val_loss']).all()
+
+
+def test_rows_may_be_integers_or_lists():
+  model = tfdpflows.DensityModel(_flow())
+  x = np.arange(6).reshape(2, 3)
+  expected = model.log_prob(x.astype('float32'))
+  for rows in (x, x.tolist(), pd.DataFrame(x)):
+    np.testing.assert_array_equal(model.log_prob(rows), expected)
+  plan = _plan(steps=1)
+  model = tfdpflows.DensityModel(_flow())
+  model.compile(plan.optimizer('sgd'))
+  model.fit(np.ones([300, 3], int).tolist(), verbose=0)
+  assert plan.remaining_steps == 0
+
+
+@pytest.mark.parametrize(
+  ('shape', 'error'),
+  [
+    (-1, ValueError),
+    (2.5, ValueError),
+    ([2, -1], ValueError),
+    ('3', TypeError),
+  ],
+)
+def test_numbers_of_samples_are_integers(shape, error):
+  model = tfdpflows.DensityModel(_flow())
+  with pytest.raises(error, match='sample_shape is'):
+    model.sample(shape)
 
 
 @proven()

@@ -666,6 +666,85 @@ def test_what_would_fail_or_never_act_is_refused_uncharged(
 
 
 @unproven()
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (
+      lambda x, y: (x[:, :2], y),
+      r'validation_data: Input 0 .*None, 2\).*Nothing',
+    ),
+    (lambda x, y: (x, y[:9]), 'validation_data: .*ambiguous'),
+    (
+      lambda *rows: tf.data.Dataset.from_tensor_slices(rows),
+      'validation_data: .*min_ndim=2, found ndim=1.*of batches',
+    ),
+  ],
+)
+def test_validation_data_that_would_fail_are_refused_uncharged(
+  make, message, unused
+):
+  x, y = _line_data()
+  with pytest.raises(ValueError, match=message):
+    unused.fit(x, y, verbose=0, validation_data=make(x, y))
+  assert not unused.optimizer.plan.ledger.entries
+  assert not hasattr(unused, '_eval_data_handler')
+
+
+def test_what_validation_does_not_give_is_not_monitored(unused):
+  x, y = _line_data()
+  stop = keras.callbacks.EarlyStopping('val_los')
+  with pytest.raises(ValueError, match="'val_los'.*gives val_loss"):
+    unused.fit(x, y, verbose=0, validation_data=(x, y), callbacks=[stop])
+  assert not unused.optimizer.plan.ledger.entries
+
+
+@unproven()
+def test_trying_validation_data_changes_nothing():
+  """No row of an iterator is lost, no metric moves, and no random number."""
+  x, y = _data()
+  found = {}
+  for kind in ('arrays', 'generator', 'eager'):
+    private = _private(
+      _classifier(), metrics=['accuracy'], run_eagerly=kind == 'eager'
+    )
+    data, steps = (x, y), None
+    if kind == 'generator':
+      data, steps = ((x[i : i + 32], y[i : i + 32]) for i in range(0, N, 32)), 7
+    stop = keras.callbacks.EarlyStopping('val_accuracy', patience=9)
+    history = private.fit(
+      *(x, y),
+      epochs=1,
+      verbose=0,
+      validation_data=data,
+      validation_steps=steps,
+      callbacks=[stop],
+    ).history
+    found[kind] = history['val_accuracy'] + history['val_loss']
+    assert not hasattr(private, '_eval_data_handler')
+  np.testing.assert_allclose(found['generator'], found['arrays'], rtol=1e-5)
+  np.testing.assert_allclose(found['eager'], found['arrays'], rtol=1e-4)
+
+
+def test_metrics_and_optimizers_that_keras_would_look_up_late():
+  with pytest.raises(ValueError, match="no metric 'acuracy'.*'accuracy'"):
+    _private(_classifier(), metrics=['acuracy'])
+  _private(_classifier(), metrics=['acc', 'mse', keras.metrics.AUC()])
+  private = tfdpflows.PrivateModel(_classifier())
+  with pytest.raises(ValueError, match=r"'adam' of Keras .*plan\.optimizer\("):
+    private.compile('adam', 'mse')
+
+
+def test_a_loss_that_is_never_finite_is_named_as_a_cause():
+  """Several classes on one output."""
+  x, y = _data(classes=2)
+  private = tfdpflows.PrivateModel(keras.Sequential([L.Dense(1, 'sigmoid')]))
+  private.compile(
+    _plan().optimizer('sgd'), keras.losses.SparseCategoricalCrossentropy()
+  )
+  with pytest.raises(ValueError, match='not finite .*look at the loss'):
+    private.fit(x, y, verbose=0)
+
+
 def test_early_stopping_on_a_released_loss():
   x, y = _line_data()
   plan = _plan(steps=12)

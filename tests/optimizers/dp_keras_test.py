@@ -337,6 +337,30 @@ def test_replicas_are_refused(monkeypatch):
     _gradients(_optimizer(), tf.zeros([1, 2]), kernel)
 
 
+@pytest.mark.parametrize(
+  ('arguments', 'error', 'message'),
+  [
+    ({'learning_rate': float('nan')}, ValueError, 'learning_rate is nan'),
+    ({'learning_rate': -1.0}, ValueError, 'learning_rate is -1.0; .* zero or'),
+    ({'learning_rate': 'x'}, TypeError, "learning_rate is 'x'; .* schedule"),
+    ({'learning_rate': [0.1]}, TypeError, 'learning_rate is of type list'),
+    ({'lerning_rate': 0.1}, TypeError, 'lerning_rate; .* learning_rate. It'),
+    ({'unheard_of': 1}, TypeError, 'has no argument unheard_of. .*loss_bound'),
+    ({'gradient_accumulation_steps': 4}, TypeError, 'see chunk_size'),
+  ],
+)
+def test_arguments_of_keras_are_checked(arguments, error, message):
+  with pytest.raises(error, match=message):
+    _optimizer('adam', **arguments)
+
+
+@pytest.mark.parametrize(
+  'rate', [0, np.float32(0.1), tf.constant(0.1), lambda: 0.1]
+)
+def test_what_keras_takes_as_a_learning_rate(rate):
+  _optimizer('adabelief', learning_rate=rate, clipnorm=1.0)
+
+
 def test_bad_input():
   for arguments, message in (
     ({'l2_norm_clip': 0.0}, 'l2_norm_clip'),

@@ -161,6 +161,13 @@ def test_no_row_ends_training(capfd):
   assert '666' not in ''.join(capfd.readouterr())
 
 
+@pytest.mark.parametrize('model', [GaussianNB(), keras.Sequential()])
+def test_a_model_in_place_of_a_function_is_refused(model):
+  message = f'is of type {type(model).__name__}; it must be a function.*lambda'
+  with pytest.raises(TypeError, match=message):
+    ensemble(model)
+
+
 def test_a_wrong_teacher_is_told_before_rows_are_read():
   class Broken(GaussianNB):
     def fit(self, x, y):

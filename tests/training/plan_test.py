@@ -352,8 +352,16 @@ def test_bad_input():
   }
   with pytest.raises(TypeError, match='clipping .* float; .*Flat'):
     tfdpflows.TrainingPlan.for_epsilon(**{**good, 'clipping': 1.0})
+  with pytest.raises(TypeError, match='ledger is of type str.*PrivacyLedger'):
+    tfdpflows.TrainingPlan.for_epsilon(**good, ledger='l.jsonl')
+  with pytest.raises(TypeError, match='ledger is of type str.*PrivacyLedger'):
+    _plan(ledger='l.jsonl')
   for arguments, message in (
     ({'epsilon': 0.0}, 'epsilon'),
+    ({'epsilon': '1'}, "epsilon must be a number, not '1'"),
+    ({'epochs': 0}, 'epochs is 0; it must be positive'),
+    ({'epochs': -1}, 'epochs is -1; it must be positive'),
+    ({'epochs': float('nan')}, 'epochs is nan'),
     ({'delta': 1.0}, 'delta'),
     ({'expected_batch_size': 101}, 'expected_batch_size'),
     ({'steps': 3}, 'one of `epochs` and `steps`'),

@@ -260,6 +260,15 @@ def test_trials_do_not_share_what_they_are_given():
   assert space == {'units': [[4], [4]]}
 
 
+def test_a_fit_that_is_no_function_or_returns_no_pair_is_refused():
+  ledger = accounting.PrivacyLedger()
+  with pytest.raises(TypeError, match='fit is of type str; .*a function'):
+    _search('fit', ledger=ledger)
+  assert not ledger.entries
+  with pytest.raises(TypeError, match=r'type float; .*pair \(result, score\)'):
+    _search(lambda trial: 0.5)
+
+
 @pytest.mark.parametrize('score', ['high', None, 10**400, 1j])
 def test_a_score_that_is_no_number_is_refused(score):
   with pytest.raises(ValueError, match='no number that a float holds'):

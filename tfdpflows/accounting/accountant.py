@@ -11,12 +11,20 @@ import dp_accounting
 from tfdpflows.accounting import mechanisms
 from tfdpflows.accounting.budget import check_delta, check_epsilon
 from tfdpflows.accounting.event_bounds import check_event
-from tfdpflows.accounting.events import RELATIONS, RefusedEventError, Relation
+from tfdpflows.accounting.events import (
+  RELATIONS,
+  RefusedEventError,
+  Relation,
+  describe_event,
+)
 
 __all__ = ['MechanismAccountant']
 
 # Every accountant by its name; `registry.register_accountant` adds to it.
 REGISTERED: dict[str, type] = {}
+
+# Characters of an event in a message.
+_LONGEST = 200
 
 _Details = dp_accounting.PrivacyAccountant.CompositionErrorDetails
 
@@ -77,9 +85,8 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
         or too large (`event_bounds`).
     """
     check_event(event, runs=count, composed=True)
-    try:
-      return super().compose(event, count)
-    except dp_accounting.UnsupportedEventError as error:
+    refused = self._maybe_compose(event, count, False)
+    if refused is not None:
       others = [
         name
         for name, cls in sorted(REGISTERED.items())
@@ -88,7 +95,16 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       hint = 'No accountant does.'
       if others:
         hint = f'Accountants that do: {", ".join(others)}.'
-      raise dp_accounting.UnsupportedEventError(f'{error} {hint}') from error
+      # The whole may be a training and all that was charged before it.
+      part = refused.invalid_event
+      written = repr(part)
+      if len(written) > _LONGEST:
+        written = f'{written[:_LONGEST]}...'
+      raise dp_accounting.UnsupportedEventError(
+        f'{describe_event(part)} (the subevent {written}): '
+        f'{refused.error_message} {hint}'
+      )
+    return super().compose(event, count)
 
   def supports(self, event: dp_accounting.DpEvent) -> bool:
     """Returns whether `compose` takes an event; raises other errors as it."""

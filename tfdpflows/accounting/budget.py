@@ -9,6 +9,7 @@ from typing import Optional
 __all__ = [
   'BudgetExceededError',
   'PrivacyBudget',
+  'check_budget',
   'check_delta',
   'check_epsilon',
   'check_time_limit',
@@ -17,6 +18,9 @@ __all__ = [
 
 def _float(name, number) -> float:
   """A number as a float, infinite where it is too large for one."""
+  # Which `float` would take: a text of a file, or the answer to a question.
+  if isinstance(number, (str, bytes, bool)):
+    raise ValueError(f'{name} must be a number, not {number!r}.')
   try:
     return float(number)
   except OverflowError:
@@ -61,7 +65,7 @@ class PrivacyBudget:
     delta: inside (0, 1).
 
   Raises:
-    ValueError: if either is outside its range.
+    ValueError: if either is outside its range, or no number.
 
   #### Example
 
@@ -81,6 +85,15 @@ class PrivacyBudget:
       )
     object.__setattr__(self, 'epsilon', epsilon)
     object.__setattr__(self, 'delta', check_delta(delta))
+
+
+def check_budget(budget: PrivacyBudget) -> None:
+  """Raises a `TypeError` for what is no `PrivacyBudget`, such as a pair."""
+  if not isinstance(budget, PrivacyBudget):
+    raise TypeError(
+      f'budget is of type {type(budget).__name__}; it must be a PrivacyBudget, '
+      'such as PrivacyBudget(epsilon=1.0, delta=1e-5).'
+    )
 
 
 class BudgetExceededError(ValueError):

@@ -315,6 +315,7 @@ def _search(
   whole=False,
 ):
   """`last_within` a budget, or an error that begins with `refusal`."""
+  budget_lib.check_budget(budget)
   if not 0 < tolerance < 1:
     raise ValueError(f'tolerance must lie inside (0, 1), not {tolerance}.')
   time_limit = budget_lib.check_time_limit(time_limit)
@@ -362,13 +363,13 @@ def _search(
     )
   if found is None:
     asked = epsilon_of(first)
+    start = f' from {before:.7g}, charged separately,' if before else ''
     raise budget_lib.BudgetExceededError(
       budget,
       before,
       asked,
-      f'{refusal}: it would bring epsilon from {before:.7g}, charged '
-      f'separately, to {asked:.7g} {at_budget}. Start with a larger budget, or '
-      'ask for less.',
+      f'{refusal}: it would bring epsilon{start} to {asked:.7g} {at_budget}. '
+      'Start with a larger budget, or ask for less.',
     )
   return found
 

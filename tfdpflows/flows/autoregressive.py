@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows import bijectors, networks
+from tfdpflows._checks import check_integer
 from tfdpflows._keras import tfp
 from tfdpflows.flows.transforms import Affine, Spline
 
@@ -68,6 +69,12 @@ def masked_autoregressive_flow(
   Returns:
     A `tfd.TransformedDistribution` with event shape `[d]`.
 
+  Raises:
+    TypeError: for sizes that are no numbers, or `hidden_units` that are no
+      sequence.
+    ValueError: for sizes that are not positive, or an activation that `tf.nn`
+      has not.
+
   #### Example
 
   >>> import tensorflow as tf
@@ -81,6 +88,8 @@ def masked_autoregressive_flow(
   >>> flow.sample(4, conditional_input=tf.ones([3])).shape
   TensorShape([4, 2])
   """
+  event_size = check_integer('event_size', event_size)
+  num_blocks = check_integer('num_blocks', num_blocks)
   dtype = tf.as_dtype(dtype)
   transform = Affine() if transform is None else transform
   rng = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows import bijectors
+from tfdpflows._checks import check_integer
 from tfdpflows.flows.autoregressive import neural_spline_flow
 from tfdpflows.flows.dequantization import (
   Dequantized,
@@ -94,6 +95,7 @@ def dp_hflow(
       f'dequantization is {dequantization!r}; it must be one of '
       f'{_DEQUANTIZATIONS}.'
     )
+  num_blocks = check_integer('num_blocks', num_blocks)
   dtype = tf.as_dtype(dtype)
   sizes, edges = _declared(columns)
   if edges and marginal is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfdpflows._checks import check_integer, check_positive
 from tfdpflows._keras import tfp
 from tfdpflows.bijectors.logistic_mixture import LogisticMixtureCDF
 from tfdpflows.bijectors.rational_quadratic import RationalQuadraticSpline
@@ -26,7 +27,7 @@ class Affine:
   num_params = 2
 
   def __init__(self, max_log_scale: float = 5.0):
-    self.max_log_scale = float(max_log_scale)
+    self.max_log_scale = check_positive('max_log_scale', max_log_scale)
 
   def __call__(self, params):
     log_scale = self.max_log_scale * tf.tanh(
@@ -77,8 +78,8 @@ class Spline:
   """
 
   def __init__(self, num_bins: int = 8, bound: float = 5.0):
-    self.num_bins = int(num_bins)
-    self.bound = float(bound)
+    self.num_bins = check_integer('num_bins', num_bins, 2)
+    self.bound = check_positive('bound', bound)
     self.num_params = RationalQuadraticSpline.num_params(self.num_bins)
 
   def __call__(self, params):
@@ -95,7 +96,7 @@ class LogisticMixture:
   """
 
   def __init__(self, num_components: int = 8):
-    self.num_components = int(num_components)
+    self.num_components = check_integer('num_components', num_components)
     self.num_params = LogisticMixtureCDF.num_params(self.num_components)
 
   def __call__(self, params):

@@ -427,8 +427,11 @@ class Checker:
     if not is_finite():
       raise ValueError(
         f'{self._what} is not finite on rows made up from shapes and dtypes, '
-        'so that it cannot be found out whether examples are independent. Give '
-        'public rows that the model can work with: example=...'
+        'so that it cannot be found out whether examples are independent. '
+        'Either it is not finite on any rows, such as a cross-entropy of '
+        'several classes on one output: look at the loss and its arguments. Or '
+        'the model cannot work with such rows: give public ones that it can, '
+        'example=...'
       )
     steps = runs.weight_steps(variables, is_finite)
     if len(steps) < 3:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+import numpy as np
 import tensorflow as tf
 
 from tfdpflows._autograph import converted
+from tfdpflows._checks import check_integer
 from tfdpflows._keras import keras
 from tfdpflows.independence import Checker
 from tfdpflows.models.base import PrivatelyTrained
@@ -48,7 +51,9 @@ class DensityModel(PrivatelyTrained):
   error in a step is outside of the guarantee; its text quotes no row.
 
   Args:
-    distribution: a `tfd.Distribution` over `[event_size]`, such as a flow.
+    distribution: a `tfd.Distribution` over `[event_size]`, such as a flow. One
+      without variables is called once on zeros, on which networks are built
+      that are built on first use.
     preprocessing: a function of rows, applied to each batch before `log_prob`
       in training, such as dequantization. It must treat each row alone. Rows
       have the structure that `fit` or `plan.dataset` was given (arrays, tuples,
@@ -110,8 +115,14 @@ class DensityModel(PrivatelyTrained):
     super().__init__(name=name)
     self.distribution = distribution
     if not distribution.trainable_variables:
+      _build(distribution)
+    if not distribution.trainable_variables:
       raise ValueError(
-        f'{distribution.name} has no trainable variables, nothing to fit.'
+        f'{distribution.name} has no trainable variables, nothing to fit. Its '
+        'networks may be built on first use: call log_prob once on public '
+        'rows, such as zeros. Or they are inside of functions, where '
+        'TensorFlow does not find them, as in tfb.real_nvp_default_template: '
+        'give the bijector a Keras layer or a tf.Module in place of a function.'
       )
     self._preprocessing = preprocessing
     self._start_average(ema_momentum)
@@ -144,10 +155,12 @@ class DensityModel(PrivatelyTrained):
         the rows; of a conditional density only.
 
     Raises:
-      ValueError: without a conditional input where one is needed, or with one
-        where none is.
+      ValueError: for rows of another shape or that are no numbers; without a
+        conditional input where one is needed, or with one where none is.
     """
     given = self._given(conditional_input)
+    x = _tensor('x', x)
+    self._check_x(x)
     # TFP caches results by input tensor, without a gradient on another tape.
     x = tf.identity(self._in_dtype(x))
     return converted(self.distribution.log_prob)(x, **given)
@@ -171,8 +184,12 @@ class DensityModel(PrivatelyTrained):
       conditional_input.shape[:-1] + [event_size]`.
 
     Raises:
-      ValueError: see `log_prob`.
+      TypeError: for a shape that is no integers.
+      ValueError: for a shape that is no integers; see also `log_prob`.
     """
+    if not tf.is_tensor(sample_shape):
+      for size in np.ravel(sample_shape).tolist():
+        check_integer('sample_shape', size, 0)
     given = self._given(conditional_input)
     if given:
       shape = tf.reshape(tf.cast(sample_shape, tf.int32), [-1])
@@ -181,19 +198,39 @@ class DensityModel(PrivatelyTrained):
     return self.distribution.sample(sample_shape, seed=seed, **given)
 
   def _in_dtype(self, x):
-    """Returns floats as those of the distribution, as Keras casts them."""
+    """Returns numbers as those of the distribution, as Keras casts floats."""
     # Joint distributions have several, other modules none.
     dtype = getattr(self.distribution, 'dtype', None)
-    x = tf.convert_to_tensor(x)
-    if dtype is None or tf.nest.is_nested(dtype) or not x.dtype.is_floating:
+    if dtype is None or tf.nest.is_nested(dtype):
       return x
-    return tf.cast(x, dtype) if tf.as_dtype(dtype).is_floating else x
+    number = x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool
+    return tf.cast(x, dtype) if number and dtype.is_floating else x
+
+  def _check_x(self, x, batch=False):
+    """Refuses what the density is not of; in a batch, also a single row."""
+    event = getattr(self.distribution, 'event_shape', None)
+    # Joint distributions have several, other modules none.
+    if not isinstance(event, tf.TensorShape) or event.rank is None:
+      return
+    _check_dtype('x', x)
+    if x.shape.rank is None:
+      return
+    before = x.shape.rank - event.rank
+    if before < batch or not x.shape[before:].is_compatible_with(event):
+      shape = ['n', *x.shape[1:]] if batch else x.shape
+      expected = ['n' if batch else '...', *event]
+      raise ValueError(
+        f'x has shape {_written(shape)}; the density {self.distribution.name} '
+        f'is of rows {_written(expected)}.'
+      )
 
   def _given(self, conditional_input):
     """Returns the keyword arguments of the distribution's methods."""
     if conditional_input is None:
       return {}
-    given = {'conditional_input': self._in_dtype(conditional_input)}
+    c = _tensor('conditional_input', conditional_input)
+    _check_dtype('conditional_input', c)
+    given = {'conditional_input': self._in_dtype(c)}
     # The default of TFP drops what it does not know.
     split = getattr(self.distribution, '_kwargs_split_fn', lambda x: x)
     if not tf.nest.flatten(split(given)):
@@ -228,6 +265,9 @@ class DensityModel(PrivatelyTrained):
   def _row_losses(self, rows):
     if self._preprocessing is not None:
       rows = converted(self._preprocessing)(rows)
+    if not isinstance(rows, dict):
+      x, *_ = rows if isinstance(rows, (tuple, list)) else [rows]
+      self._check_x(_tensor('x', x), batch=True)
     return -self._log_prob_of(rows)
 
   def train_step(self, data: Any) -> dict[str, tf.Tensor]:
@@ -279,6 +319,37 @@ class DensityModel(PrivatelyTrained):
 
   def predict_step(self, data: Any) -> tf.Tensor:
     return self._log_prob_of(_unpacked(data)[0])
+
+
+def _build(distribution):
+  """Has networks built that are built on first use."""
+  # What it cannot be computed on tells nothing that training would not.
+  with contextlib.suppress(Exception):
+    shape = [1, *distribution.batch_shape, *distribution.event_shape]
+    distribution.log_prob(tf.zeros(shape, distribution.dtype))
+
+
+def _tensor(name, x):
+  try:
+    return tf.convert_to_tensor(x)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f'{name} is of type {type(x).__name__}, of which TensorFlow makes no '
+      'tensor; give an array of numbers.'
+    ) from error
+
+
+def _check_dtype(name, x):
+  """Refuses text; NumPy's objects are text to TensorFlow."""
+  if x.dtype == tf.string:
+    raise ValueError(
+      f'{name} is of text or other objects; a density is of numbers. Give one '
+      'array of numbers, with categories as indicators (tf.one_hot).'
+    )
+
+
+def _written(shape):
+  return f'[{", ".join("?" if n is None else str(n) for n in shape)}]'
 
 
 def _unpacked(data):

@@ -16,6 +16,9 @@ from tfdpflows.models.base import PrivatelyTrained
 from tfdpflows.optimizers import DPOptimizer
 from tfdpflows.training.fit import is_dataset
 
+# Which of its metrics Keras takes for these depends on labels and outputs.
+_ANY_METRICS = 'accuracy', 'acc', 'crossentropy', 'ce'
+
 
 class PrivateModel(PrivatelyTrained):
   """Trains a Keras model with per-example gradients in one backward pass.
@@ -162,16 +165,32 @@ class PrivateModel(PrivatelyTrained):
       **kwargs: of `keras.Model.compile`.
 
     Raises:
-      ValueError: for another optimizer, or without a loss.
+      ValueError: for another optimizer, without a loss, or for the name of a
+        metric that Keras does not have.
     """
     if not isinstance(optimizer, DPOptimizer):
+      given = type(optimizer).__name__
+      if isinstance(optimizer, str):
+        given = f'The optimizer {optimizer!r} of Keras'
       raise ValueError(
-        f'{type(optimizer).__name__} does not train privately. Take '
-        "plan.optimizer('adam', ...) or tfdpflows.optimizers.DPKerasAdam(...); "
-        'without privacy, train the model itself.'
+        f'{given} does not train privately. Make a plan, '
+        'tfdpflows.TrainingPlan.for_epsilon(...), and take '
+        "plan.optimizer('adam', learning_rate=...), or "
+        'tfdpflows.optimizers.DPKerasAdam(...); without privacy, train the '
+        'model itself.'
       )
     if loss is None:
       raise ValueError('PrivateModel needs a loss: compile(optimizer, loss).')
+    for metric in tf.nest.flatten([metrics, kwargs.get('weighted_metrics')]):
+      if (
+        isinstance(metric, str)
+        and metric.lower() not in _ANY_METRICS
+        and not callable(keras.metrics.get(metric))
+      ):
+        raise ValueError(
+          f"There is no metric {metric!r} in Keras; there are 'accuracy', and "
+          'those of tf.keras.metrics.'
+        )
     self._row_losses = RowLosses(loss, loss_weights)
     super().compile(
       optimizer=optimizer,

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows import gradients
+from tfdpflows._checks import check_integer, check_number
 
 # Weights of a part of the direct connections of few columns: in more parts less
 # of them is masked, and there are more operations.
@@ -62,8 +63,11 @@ class MADE(tf.Module):
       the degrees of these are spread over all columns, not over the first ones.
 
   Raises:
+    TypeError: for sizes that are no numbers, or `hidden_units` that are no
+      sequence.
     ValueError: for sizes that are not positive, or not one for each column; for
-      `connections` of a conditional network, or with other columns.
+      an activation that `tf.nn` has not; for `connections` of a conditional
+      network, or with other columns.
 
   #### Example
 
@@ -94,17 +98,17 @@ class MADE(tf.Module):
     connections: Sequence[Sequence[int]] | None = None,
   ):
     super().__init__(name=name)
+    _check_arguments(hidden_units, activation)
+    check_number('event_size', event_size)
+    conditional_event_size = check_integer(
+      'conditional_event_size', conditional_event_size, 0
+    )
     sizes = [*np.ravel(params), *np.ravel(inputs), *hidden_units]
     if min([*sizes, event_size, num_conditions]) < 1:
       raise ValueError(
         f'params={params}, event_size={event_size}, num_conditions='
         f'{num_conditions}, inputs={inputs} and hidden_units='
         f'{list(hidden_units)} must all be at least 1.'
-      )
-    if conditional_event_size < 0:
-      raise ValueError(
-        f'conditional_event_size is {conditional_event_size}; it must be a '
-        'number of values, 0 for a density that is not conditional.'
       )
     for what, value in (('params', params), ('inputs', inputs)):
       if np.ndim(value) and len(value) != event_size:
@@ -113,7 +117,7 @@ class MADE(tf.Module):
         )
     self.params = params if np.ndim(params) else int(params)
     self.event_size = int(event_size)
-    self.conditional_event_size = int(conditional_event_size)
+    self.conditional_event_size = conditional_event_size
     if connections is not None and conditional_event_size:
       raise ValueError('A conditional network has all direct connections.')
     self._spread = connections is not None
@@ -496,6 +500,24 @@ class _Conditioned(tf.Module):
 
   def columns(self, conditional_input=None):
     return self._network.columns(self._number, conditional_input)
+
+
+def _check_arguments(hidden_units, activation):
+  """Raises errors for what has no sizes, or no name in `tf.nn`."""
+  if isinstance(hidden_units, (str, bytes)) or np.ndim(hidden_units) != 1:
+    raise TypeError(
+      f'hidden_units is {hidden_units!r}; it must be a list with the width of '
+      'each layer, such as [100, 100].'
+    )
+  for units in hidden_units:
+    check_number('A width of hidden_units', units)
+  if not (
+    isinstance(activation, str) and callable(getattr(tf.nn, activation, None))
+  ):
+    raise ValueError(
+      f'activation is {activation!r}; it must be the name of a function in '
+      "tf.nn, such as 'relu', 'swish' or 'tanh'."
+    )
 
 
 def _last_first(x):

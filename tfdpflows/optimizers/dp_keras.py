@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -14,6 +16,7 @@ from tfdpflows._autograph import unconverted
 from tfdpflows._checks import (
   check_float32_range,
   check_integer,
+  check_nonnegative,
   check_positive,
   check_type,
 )
@@ -38,6 +41,14 @@ _LOSS_SHARE = 0.1
 _LITTLE = 2**20
 # Rows of a chunk by default; with more a step is hardly faster on a CPU.
 _CHUNK_ROWS = 2048
+# What Keras takes besides arguments that have a name.
+_OF_OPTIMIZERS = 'clipnorm', 'clipvalue', 'decay', 'global_clipnorm', 'lr'
+# What a user has no use for, or a plan gives.
+_UNSHOWN = {
+  *('self', 'args', 'kwargs', 'lr', 'gradient_aggregator', 'noise_source'),
+  *('gradient_transformers', 'num_microbatches'),
+  'unconnected_gradients_to_zero',
+}
 # Up to so many rows float32 sums round by about a thousandth of a row.
 _MANY_ROWS = 2**14
 
@@ -94,6 +105,8 @@ class DPOptimizer:
       of steps done.
 
   Raises:
+    TypeError: for arguments that neither this class nor the Keras optimizer
+      has, or a learning rate that is neither a number nor a schedule.
     ValueError: for values out of range.
   """
 
@@ -128,6 +141,7 @@ class DPOptimizer:
     given = [name for name, value in sources.items() if value is not None]
     if len(given) > 1:
       raise ValueError(f'Give either `{given[0]}` or `{given[1]}`, not both.')
+    _check_keras_arguments(type(self), kwargs)
     _refuse_mixed_precision_policy()
     clipping = (clipping or gradients_lib.Flat(l2_norm_clip)).fresh()
     super().__init__(
@@ -589,6 +603,39 @@ def _weighted_rows(losses, rows, weights):
 
   rows = tf.nest.map_structure(lambda x: flat(tf.convert_to_tensor(x)), rows)
   return weighted, (rows, flat(weights * weights.shape[1]))
+
+
+def _check_keras_arguments(cls, given):
+  """Refuses arguments that Keras refuses in other words, or in training."""
+  known = set(_OF_OPTIMIZERS)
+  for base in cls.__mro__:
+    known.update(inspect.signature(base.__init__).parameters)
+  for name in given:
+    if name in known:
+      continue
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f'; do you mean {near[0]}' if near else ''
+    if 'accumulation' in name:
+      hint = (
+        '; batches of any size are computed in chunks already, and noise is '
+        'added once: see chunk_size'
+      )
+    raise TypeError(
+      f'{cls.__name__} has no argument {name}{hint}. It takes '
+      f'{", ".join(sorted(known - _UNSHOWN))}.'
+    )
+  for name in ('learning_rate', 'lr'):
+    rate = given.get(name, 0.0)
+    # A schedule is callable, too.
+    if callable(rate) or tf.is_tensor(rate):
+      continue
+    if isinstance(rate, (str, bytes)):
+      raise TypeError(
+        f'{name} is {rate!r}; it must be a number, such as 1e-3, or a schedule '
+        'of tf.keras.optimizers.schedules.'
+      )
+    # Zero is where schedules and callbacks begin.
+    check_nonnegative(name, rate)
 
 
 def _check_loss(loss):

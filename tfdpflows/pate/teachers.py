@@ -102,6 +102,10 @@ class TeacherEnsemble(Fixed):
     example: public rows (x, y) to try a teacher on; by default rows are made up
       from shapes and dtypes.
 
+  Raises:
+    TypeError: if `make_teacher` is a model, and no function.
+    ValueError: for numbers or `fit_options` that cannot be.
+
   #### Formal guarantee
 
   A teacher is a function of its shard, its number and random numbers that
@@ -138,6 +142,14 @@ class TeacherEnsemble(Fixed):
   ):
     self.num_teachers = check_integer('num_teachers', num_teachers)
     self.num_classes = check_integer('num_classes', num_classes, 2)
+    # A Keras model is called with rows.
+    if not callable(make_teacher) or isinstance(make_teacher, keras.Model):
+      name = type(make_teacher).__name__
+      raise TypeError(
+        f'make_teacher is of type {name}; it must be a function without '
+        'arguments that makes a new teacher each time, such as lambda: '
+        f'{name}(...).'
+      )
     self._make_teacher = make_teacher
     self._fit_options = dict(fit_options or {})
     self._randomness = Randomness() if randomness is None else randomness

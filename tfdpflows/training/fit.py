@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -13,6 +17,7 @@ from tfdpflows._keras import keras
 from tfdpflows.optimizers.noise import current_strategy
 from tfdpflows.progress import is_logged
 from tfdpflows.training.progress import EpsilonLogger, Progress
+from tfdpflows.training.steps import arrays
 
 DRAWN = 'The optimizer carries a plan, which draws the batches: '
 _REFUSED = (
@@ -55,6 +60,7 @@ def fit(
   with strategy.scope():
     current_strategy()  # Refuses those that are not supported.
   if not is_dataset(data):
+    data = arrays(data)
     check(data, steps.replays)
   elif steps.drew(data):
     check(data.origin.signature, steps.replays)
@@ -74,7 +80,12 @@ def fit(
       'labels and predictions that returns the weighted loss of each row.'
     )
   callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
-  _check_callbacks(callbacks, model, kwargs.get('validation_data') is not None)
+  validation = kwargs.pop('validation_data', None)
+  if validation is not None:
+    # Keras asks whether an array is true.
+    alone = isinstance(validation, (np.ndarray, tf.Tensor))
+    kwargs['validation_data'] = (validation,) if alone else validation
+  _check_callbacks(callbacks, model, 'validation_data' in kwargs)
   if strategy.num_replicas_in_sync > 1 and model.jit_compile:
     raise ValueError(
       'XLA cannot compile an update of several replicas together: drop '
@@ -93,7 +104,12 @@ def fit(
     )
   if is_logged() and not any(isinstance(c, Progress) for c in callbacks):
     callbacks.append(Progress(steps.plan, lines_only=True))
-  with strategy.scope(), steps.train(model.optimizer, bool(model.jit_compile)):
+  with (
+    strategy.scope(),
+    steps.train(model.optimizer, bool(model.jit_compile)),
+    _tried_validation(model, kwargs) as names,
+  ):
+    _check_validation_names(callbacks, names)
     dataset = _batches(steps, data, epochs, strategy, model.jit_compile)
     steps.train_on(dataset)
     per_epoch = steps.plan.sampler.steps_per_epoch
@@ -202,6 +218,115 @@ def _check_callbacks(callbacks, model, validated):
         'rows are not computed, since they would show private rows. Give '
         f"validation_data, which count as public, and monitor='val_{monitor}'."
       )
+
+
+def _check_validation_names(callbacks, names):
+  """Refuses callbacks that would watch what validation does not give."""
+  if names is None or not all(map(_is_known, callbacks)):
+    return
+  for callback in callbacks:
+    monitor = getattr(callback, 'monitor', None)
+    if str(monitor).startswith('val_') and monitor not in names:
+      raise ValueError(
+        f'{type(callback).__name__}(monitor={monitor!r}) would never act: '
+        f'validation gives {", ".join(names)}. Take one of these, or compile '
+        'with the metric.'
+      )
+
+
+@contextlib.contextmanager
+def _tried_validation(model: keras.Model, kwargs: dict) -> Iterator[Any]:
+  """Prepares `validation_data`, and traces the step that evaluates them.
+
+  Keras would do so after the first epoch, which is charged by then. The step is
+  not run: no metric changes, and no random number is drawn. What is prepared is
+  what Keras takes then, so that an iterator loses nothing.
+
+  Args:
+    model: the model, built.
+    kwargs: of `fit`.
+
+  Yields:
+    The names that validation adds to the logs; `None` if they are not known.
+
+  Raises:
+    ValueError: for data that the model cannot be evaluated on, or a metric that
+      is not there.
+  """
+  if 'validation_data' not in kwargs:
+    yield None
+    return
+  try:
+    try:
+      names = _validation_names(model, kwargs)
+    except Exception as error:
+      raise ValueError(
+        f'The model cannot be evaluated on validation_data: {_said(error)} '
+        'Give rows of the shapes and dtypes that it trains on, as arrays or in '
+        'a tf.data.Dataset of batches. Nothing was charged.'
+      ) from error
+    yield names
+  finally:
+    # After an error Keras would take these data in the next fit.
+    if hasattr(model, '_eval_data_handler'):
+      del model._eval_data_handler
+
+
+def _validation_names(model, kwargs):
+  x, y, weights = keras.utils.unpack_x_y_sample_weight(
+    kwargs['validation_data']
+  )
+  given = {
+    theirs: kwargs[ours]
+    for theirs, ours in (
+      ('batch_size', 'validation_batch_size'),
+      ('steps_per_epoch', 'validation_steps'),
+      *((name, name) for name in ('max_queue_size', 'workers')),
+      ('use_multiprocessing', 'use_multiprocessing'),
+    )
+    if ours in kwargs
+  }
+  # Where Keras 2 is differs between versions of TensorFlow.
+  data_adapter = sys.modules[keras.Model.__module__].data_adapter
+  handler = data_adapter.get_data_handler(
+    x=x,
+    y=y,
+    sample_weight=weights,
+    model=model,
+    steps_per_execution=model._steps_per_execution,
+    **given,
+  )
+  model._eval_data_handler = handler
+  if model.run_eagerly:
+    return None
+  batches = handler._dataset
+  if isinstance(batches, tf.data.Dataset):
+    # Keras runs this graph later.
+    step = model.make_test_function()
+    spec = tf.data.IteratorSpec(batches.element_spec)
+  else:
+    run = model.distribute_strategy.run
+    step = tf.function(lambda batch: run(model.test_step, args=(batch,)))
+    spec = batches.element_spec
+  logs = step.get_concrete_function(spec).structured_outputs
+  return [f'val_{name}' for name in logs] if isinstance(logs, dict) else None
+
+
+def _said(error):
+  """Returns what an error says, without the lines of the program."""
+  lines = str(error).strip().splitlines()
+  for i in reversed(range(len(lines))):
+    found = re.match(r'\s+\w*(Error|Exception): (.*)', lines[i])
+    if found:
+      lines = [found.group(2), *lines[i + 1 :]]
+      break
+  said = ' '.join(line.strip() for line in lines if line.strip())
+  # Keras says by which layers it came.
+  said = re.sub(
+    r'Exception encountered when calling layer [^.]*\)\. ', '', said
+  )
+  said = said.partition(' Call arguments received')[0]
+  return said if said.endswith('.') else f'{said}.'
 
 
 def _is_known(callback):

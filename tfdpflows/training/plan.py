@@ -14,6 +14,7 @@ from tfdpflows._checks import (
   check_fraction,
   check_integer,
   check_number,
+  check_positive,
   check_type,
 )
 from tfdpflows.accounting.calibration import charged_noise_multiplier
@@ -128,6 +129,7 @@ class TrainingPlan(Fixed):
     noise: str = 'independent',
   ):
     check_type('clipping', clipping, gradients.Strategy, 'gradients.Flat(1.0)')
+    _check_ledger(ledger)
     if not noise_multiplier > 0:
       raise ValueError(
         f'noise_multiplier is {noise_multiplier}; it must be positive. '
@@ -215,10 +217,11 @@ class TrainingPlan(Fixed):
     for name, value in (
       ('num_examples', num_examples),
       ('expected_batch_size', expected_batch_size),
-      ('epochs', epochs),
     ):
       if value is not None:
         check_number(name, value)
+    if epochs is not None:
+      epochs = check_positive('epochs', epochs)
     if sizes.count(None) != (0 if sampler is None else 2):
       raise ValueError(
         'Give either `num_examples` and `expected_batch_size`, for Poisson '
@@ -235,6 +238,7 @@ class TrainingPlan(Fixed):
         '`expected_batch_size`; a sampler has as many bands as parts.'
       )
     budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
+    _check_ledger(kwargs.get('ledger'))
     chooses_bands = sampler is None and noise == BANDED
     if sampler is None:
       sampler = sampling.PoissonSampler(
@@ -482,6 +486,16 @@ class TrainingPlan(Fixed):
       BudgetExceededError: if the ledger refuses the whole training.
     """
     return self._steps.dataset(x, steps)
+
+
+def _check_ledger(ledger):
+  if ledger is not None:
+    check_type(
+      'ledger',
+      ledger,
+      accounting.PrivacyLedger,
+      "tfdpflows.PrivacyLedger('ledger.jsonl')",
+    )
 
 
 def _relation(ledger):

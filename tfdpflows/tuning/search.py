@@ -85,7 +85,9 @@ def random_search(
       fit with a ledger of its own, as `TabularSynthesizer`'s, is charged as
       `EpsilonDeltaDpEvent(epsilon, delta)`. The score is released too: compute
       it from public rows, from released numbers, or with
-      `mechanisms.noisy_mean`. NaN counts as minus infinity.
+      `mechanisms.noisy_mean`. NaN counts as minus infinity. The whole search is
+      charged before `fit` is called, also where that fails: try it first on
+      made-up rows, with a `Trial` of a ledger of its own.
     space: dict from names to the values that each may take, of which one is
       drawn with equal probability, independently; or a list of dicts, of which
       one is drawn.
@@ -103,6 +105,8 @@ def random_search(
     A `Selected`.
 
   Raises:
+    TypeError: for a `fit` that is no function; or, when all is charged, that
+      returns no pair.
     ValueError: for arguments out of range, an empty `space`, a fit that
       charged nothing to the ledger of its trial, or noise of a seed in a search
       without one, or a `randomness` that was used under this label before.
@@ -156,6 +160,11 @@ def random_search(
   >>> bool(ledger.epsilon() <= 1. and abs(best.result) < 11.)
   True
   """
+  if not callable(fit):
+    raise TypeError(
+      f'fit is of type {type(fit).__name__}; it must be a function of a Trial '
+      'that returns (result, score).'
+    )
   epsilon, delta = (
     check_positive('epsilon', epsilon),
     check_fraction('delta', delta),
@@ -187,7 +196,15 @@ def random_search(
       ),
       _inner(randomness, label, number),
     )
-    result, score = fit(trial)
+    found = fit(trial)
+    try:
+      result, score = found
+    except (TypeError, ValueError):
+      raise TypeError(
+        f'fit returned an object of type {type(found).__name__}; it must '
+        'return the pair (result, score): what was fitted, and a number of '
+        'which larger is better.'
+      ) from None
     if not trial.ledger.entries:
       raise ValueError(
         'The fit charged nothing to trial.ledger, so that nothing shows what '

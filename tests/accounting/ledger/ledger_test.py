@@ -378,6 +378,8 @@ def test_bad_arguments(budget, path):
     ValueError, match=r"Unknown accountant 'pdl'.*Did you mean 'pld'.*rdp"
   ):
     PrivacyLedger(accountant='pdl')
+  with pytest.raises(TypeError, match='budget is of type tuple; .*such as'):
+    PrivacyLedger(budget=(1.0, 1e-5))
   with pytest.raises(ValueError, match='Unknown accountant'):
     ledger.epsilon(accountant='pdl')
   with pytest.raises(dp_accounting.UnsupportedEventError, match='ZCDp'):

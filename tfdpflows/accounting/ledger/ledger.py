@@ -122,6 +122,8 @@ class PrivacyLedger:
     allow_no_proof: bool = False,
     privacy_unit: Optional[str] = None,
   ):
+    if budget is not None:
+      budget_lib.check_budget(budget)
     header = {
       'kind': 'header',
       'library_version': __version__,
