@@ -190,6 +190,8 @@ def test_bad_arguments_are_named():
   ):
     with pytest.raises(ValueError, match=message):
       flows.dp_hflow(*arguments, **kwargs)
+  with pytest.raises(TypeError, match='rank is of type str'):
+    flows.dp_hflow(3, rank='2')
   flow = flows.dp_hflow(2, 1, [4])
   dequantization = flows.dequantization.UniformDequantization([2, 3, 4])
   with pytest.raises(ValueError, match='3 columns'):

@@ -671,7 +671,7 @@ def test_what_would_fail_or_never_act_is_refused_uncharged(
   [
     (
       lambda x, y: (x[:, :2], y),
-      r'validation_data: Input 0 .*None, 2\).*Nothing',
+      r'validation_data: Input 0 .*None, 2\).*has charged nothing',
     ),
     (lambda x, y: (x, y[:9]), 'validation_data: .*ambiguous'),
     (

@@ -96,6 +96,7 @@ def dp_hflow(
       f'{_DEQUANTIZATIONS}.'
     )
   num_blocks = check_integer('num_blocks', num_blocks)
+  rank = check_integer('rank', rank)
   dtype = tf.as_dtype(dtype)
   sizes, edges = _declared(columns)
   if edges and marginal is None:

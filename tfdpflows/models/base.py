@@ -64,14 +64,16 @@ class PrivatelyTrained(keras.Model):
       *args: of `keras.Model.fit`, without a plan only.
       **kwargs: of `keras.Model.fit`. Under a plan `epochs` is for how many of
         the plan's epochs to train, by default for all that are left;
-        validation data count as public.
+        validation data count as public. That the model can be evaluated on
+        them is tried before anything is charged.
 
     Returns:
       Keras's `History`.
 
     Raises:
       ValueError: for a model that could not be private; and under a plan, for
-        data that it did not draw or arguments that would draw other batches.
+        data that it did not draw, arguments that would draw other batches, or
+        validation data that the model cannot be evaluated on.
       tf.errors.InvalidArgumentError: under a DP optimizer, if a batch cannot
         be computed, with a text that is fixed. It tells that there is such a
         row: do not publish it.

@@ -204,7 +204,7 @@ class DensityModel(PrivatelyTrained):
     if dtype is None or tf.nest.is_nested(dtype):
       return x
     number = x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool
-    return tf.cast(x, dtype) if number and dtype.is_floating else x
+    return tf.cast(x, dtype) if number and tf.as_dtype(dtype).is_floating else x
 
   def _check_x(self, x, batch=False):
     """Refuses what the density is not of; in a batch, also a single row."""

@@ -263,7 +263,7 @@ def _tried_validation(model: keras.Model, kwargs: dict) -> Iterator[Any]:
       raise ValueError(
         f'The model cannot be evaluated on validation_data: {_said(error)} '
         'Give rows of the shapes and dtypes that it trains on, as arrays or in '
-        'a tf.data.Dataset of batches. Nothing was charged.'
+        'a tf.data.Dataset of batches. This fit has charged nothing.'
       ) from error
     yield names
   finally:

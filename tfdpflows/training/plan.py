@@ -98,6 +98,7 @@ class TrainingPlan(Fixed):
     mechanism: the `training.mechanism.Mechanism` of sampler, noise and steps.
 
   Raises:
+    TypeError: for a `ledger` that is no `PrivacyLedger`.
     ValueError: for values out of range, or a ledger of another privacy unit.
 
   #### Example
@@ -207,6 +208,8 @@ class TrainingPlan(Fixed):
       charge, to the last bit.
 
     Raises:
+      TypeError: for a `ledger` that is no `PrivacyLedger`, or sizes that are no
+        numbers.
       ValueError: for values out of range, or a budget that `spent` exceeds.
     """
     if (epochs is None) == (steps is None):
@@ -379,8 +382,10 @@ class TrainingPlan(Fixed):
         `loss_bound`, see `optimizers.DPOptimizer`.
 
     Raises:
-      ValueError: for another name, or `noise_variance_correction` with banded
-        noise.
+      TypeError: for arguments that the optimizer does not have, or a learning
+        rate that is neither a number nor a schedule.
+      ValueError: for another name, values out of range, or
+        `noise_variance_correction` with banded noise.
     """
     made, base = _OPTIMIZERS.get(name, name), optimizers.DPOptimizer
     if not (isinstance(made, type) and issubclass(made, base)):
