@@ -296,6 +296,8 @@ class DPOptimizer:
     """
     self.check_step(variables, step)
     rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
+    if weights is not None:
+      weights = tf.convert_to_tensor(weights)
     rows_of_one = self.augmentation_multiplicity * _rows_per_example(weights)
     size = max(1, _CHUNK_ROWS // rows_of_one)
     if self.chunk_size is None and self.expected_batch_size <= size:
