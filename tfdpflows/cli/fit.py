@@ -255,7 +255,7 @@ def _print_plan(schema, values):
   """Prints what a fit would charge, of rows that are read and forgotten."""
   place, name = os.path.split(os.path.normpath(values.model_dir))
   with tempfile.TemporaryDirectory(
-    prefix=f'{name}.dry_run.', dir=place or None
+    prefix=f'{name}.dry_run.', dir=place or os.curdir
   ) as folder:
     table = files.read_private(
       values.input,
