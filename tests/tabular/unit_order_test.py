@@ -180,7 +180,7 @@ def test_rows_without_a_unit(people, where, tmp_path):
   table.loc[[3, 250], PERSON] = None
   source = _source(table.astype({PERSON: 'Int64'}), tmp_path / 'shards')
   folder = str(tmp_path / 'rows') if where == 'disk' else None
-  message = r"0\.parquet: Column 'person', row 4 .*unit is missing"
+  message = r"0\.parquet: Column 'person', row 4: .*unit is missing"
   with pytest.raises(ValueError, match=message):
     code_store.read(source, people.schema, 'error', folder, 3)
   assert os.listdir(tmp_path) == ['shards']
@@ -212,7 +212,7 @@ def test_identifiers_of_any_type_are_the_same_units(people, change):
   table = people.table.assign(person=change(people.table[PERSON]))
   found = _read(table, people)
   assert found.digest.tobytes() == expected.digest.tobytes()
-  with pytest.raises(ValueError, match=r"'person', row 1 .*beyond 2\*\*53"):
+  with pytest.raises(ValueError, match=r"'person', row 1: .*beyond 2\*\*53"):
     code_store.read(
       _source(people.table.assign(person=2**60)),
       people.schema,
