@@ -84,7 +84,15 @@ def test_columns():
 def test_means_and_standard_deviations(mean, std, is_off):
   x = np.repeat([-1.0, 1.0], 5000)
   assert verdict.mean_or_std_is_off(x, std * x + mean) == is_off
-  # Of few rows chance explains it.
+  # Constant columns are what they are, but for rounding.
+  assert not verdict.mean_or_std_is_off(np.full(1000, 0.1), np.full(500, 0.1))
+  assert verdict.mean_or_std_is_off(np.full(1000, 0.1), np.full(500, 0.2))
+  assert not verdict.mean_or_std_is_off(1e308 * x, 1e308 * x)
+  # Of few rows chance explains it, and of heavy tails.
+  rng = np.random.default_rng(0)
+  amounts = rng.lognormal(0, 1, [2, 50, 1000])
+  found = [verdict.mean_or_std_is_off(*pair) for pair in zip(*amounts)]
+  assert np.mean(found) < 0.1
   assert not verdict.mean_or_std_is_off(x[4990:5010], x[4990:5010] + 0.2)
   assert not verdict.mean_or_std_is_off(x[:2], x[:2])
   assert not verdict.mean_or_std_is_off(x, x[:0])

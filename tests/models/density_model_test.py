@@ -329,6 +329,20 @@ def test_numbers_of_samples_are_integers(shape, error):
     model.sample(shape)
 
 
+def test_numbers_of_samples_may_be_known_late():
+  model = tfdpflows.DensityModel(_flow())
+  rows = tf.ones([4, 3])
+  sample = tf.function(lambda x: model.sample([tf.shape(x)[0], 2]))
+  assert sample(rows).shape == [4, 2, 3]
+  for shape in (
+    tf.TensorShape([4]),
+    np.array([4]),
+    [np.int64(4)],
+    tf.constant(4),
+  ):
+    assert model.sample(shape).shape == [4, 3]
+
+
 @proven()
 def test_batch_normalization_is_refused_by_name():
   distribution = tfp.distributions.TransformedDistribution(

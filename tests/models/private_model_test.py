@@ -690,6 +690,23 @@ def test_validation_data_that_would_fail_are_refused_uncharged(
   assert not hasattr(unused, '_eval_data_handler')
 
 
+@unproven()
+def test_after_a_refusal_the_right_validation_data_are_taken(tmp_path):
+  x, y = _line_data()
+  model = _line()
+  with pytest.raises(ValueError, match='cannot be evaluated'):
+    model.fit(x, y, verbose=0, validation_data=(x[:, :2], y))
+  # It saves each epoch, whatever it is to monitor.
+  save = keras.callbacks.ModelCheckpoint(
+    tmp_path / 'w.weights.h5', save_weights_only=True, monitor='val_foo'
+  )
+  history = model.fit(
+    x, y, verbose=0, validation_data=(x, y), callbacks=[save]
+  ).history
+  assert 'val_loss' in history
+  assert (tmp_path / 'w.weights.h5').exists()
+
+
 def test_what_validation_does_not_give_is_not_monitored(unused):
   x, y = _line_data()
   stop = keras.callbacks.EarlyStopping('val_los')

@@ -382,6 +382,8 @@ def test_columns_that_could_not_be_read_are_warned_of():
       'kind': 'a',
       'sure': [*['no'] * 950, *['yes'] * 50],
       'zero': 0,
+      'count': 'x',
+      'one': 1,
     }
   )
   schema = TableSchema(
@@ -392,6 +394,8 @@ def test_columns_that_could_not_be_read_are_warned_of():
       Field('kind', 'string', enum=('A', 'B'), required=True),
       Field('sure', 'string', enum=('no', 'yes'), required=True),
       Field('zero', 'integer', 0, 9, required=True),
+      Field('count', 'integer', 0, 9, required=True),
+      Field('one', 'integer', 0, 1, required=True),
     ]
   )
   synthesizer = TabularSynthesizer(
@@ -409,10 +413,18 @@ def test_columns_that_could_not_be_read_are_warned_of():
     'needed',
     'flag',
     'kind',
+    'count',
+    'one',
   ]
-  for text, what in zip(
-    said, ['missing', 'in the middle of the', 'missing', "'A', the first cat"]
-  ):
+  whats = [
+    'missing',
+    'in the middle of the',
+    'missing',
+    "'A', the first cat",
+    'in the middle of the',
+    'at the maximum',
+  ]
+  for text, what in zip(said, whats):
     assert f'are {what}' in text
 
 

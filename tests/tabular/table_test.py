@@ -89,6 +89,16 @@ def test_bad_files_are_refused_by_line(csv, content, message):
   assert str(caught.value).startswith(str(path))
 
 
+@pytest.mark.parametrize('start', [b'a,b\r', b'\ra,b\r', b'a,b\n'])
+def test_no_row_decides_whether_a_file_is_utf_16(start, csv):
+  end = start[-1:]
+  path = csv(start + b'x\0y\0z\0z\0z\0z\0,1' + end + b'y,2' + end)
+  schema = TableSchema(
+    [Field('a', 'string', enum=('x', 'y')), Field('b', 'integer', 0, 9)]
+  )
+  assert read_table(path, schema, 'clip')['b'].tolist() == [1, 2]
+
+
 def test_a_byte_order_mark_and_blank_lines_do_no_harm(csv):
   table = read_table(csv(b'\xef\xbb\xbfa,b\r\n1,2\r\n\r\n3,4\r\n'))
   assert table.to_dict('list') == {'a': [1, 3], 'b': [2, 4]}

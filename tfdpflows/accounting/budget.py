@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Optional
 
+import numpy as np
+
 __all__ = [
   'BudgetExceededError',
   'PrivacyBudget',
@@ -19,7 +21,7 @@ __all__ = [
 def _float(name, number) -> float:
   """A number as a float, infinite where it is too large for one."""
   # Which `float` would take: a text of a file, or the answer to a question.
-  if isinstance(number, (str, bytes, bool)):
+  if isinstance(number, (str, bytes, bool, np.bool_)):
     raise ValueError(f'{name} must be a number, not {number!r}.')
   try:
     return float(number)

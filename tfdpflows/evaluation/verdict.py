@@ -20,6 +20,8 @@ from tfdpflows.evaluation.comparison import Comparison
 _STRONG, _NEAR = 0.2, 0.1
 # How far a mean may be off, in standard deviations, and by which factor these.
 _MEAN_OFF, _STD_OFF = 0.1, 1.25
+# Standard errors that chance explains, and differences that rounding does.
+_ERRORS, _EQUAL = 3.0, 1e-9
 # Epsilons up to which a guarantee is called strong, and moderate.
 _STRICT, _MODERATE = 1.0, 10.0
 # The unit of statements in a sentence about the table.
@@ -44,27 +46,40 @@ class Verdict(NamedTuple):
 
 
 def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
-  """Whether numbers have about the mean and standard deviation of real ones.
+  """Whether numbers have another mean or standard deviation than real ones.
 
-  The mean may be off by a tenth of the real standard deviation, and by what
-  chance explains; the standard deviation by a quarter of it.
+  The mean may be off by a tenth of the real standard deviation, the standard
+  deviation by a factor of 1.25, and each by three standard errors.
 
   Args:
     real: finite numbers `[n]`.
     synthetic: the same, `[m]`.
 
-  >>> mean_or_std_is_off(np.array([1., 3.]), np.array([1., 3., 1., 30.]))
-  True
+  >>> x = np.linspace(0., 1., 1000)
+  >>> mean_or_std_is_off(x, x + .1), mean_or_std_is_off(x, x + .01)
+  (True, False)
   """
   if not len(real) or not len(synthetic):
     return False
-  std = np.std(real)
-  chance = 3 * std * np.sqrt(1 / len(real) + 1 / len(synthetic))
-  off = abs(np.mean(synthetic) - np.mean(real))
-  return bool(
-    off > max(_MEAN_OFF * std, chance)
-    or not std / _STD_OFF <= np.std(synthetic) <= std * _STD_OFF
-  )
+  largest = max(np.abs(real).max(), np.abs(synthetic).max()) or 1.0
+  tables = real / largest, synthetic / largest
+  means, stds = zip(*((np.mean(x), np.std(x)) for x in tables))
+  chance = math.hypot(*(s / math.sqrt(len(x)) for s, x in zip(stds, tables)))
+  most = max(_MEAN_OFF * stds[0], _ERRORS * chance, _EQUAL)
+  if abs(means[1] - means[0]) > most:
+    return True
+  if min(stds) < _EQUAL:
+    return False  # Of a constant column the mean has told.
+  chance = math.hypot(*map(_error_of_log_std, tables))
+  most = max(math.log(_STD_OFF), _ERRORS * chance)
+  return abs(math.log(stds[1] / stds[0])) > most
+
+
+def _error_of_log_std(x):
+  """The standard error of log(std), by the fourth moment."""
+  x = x - np.mean(x)
+  kurtosis = np.mean(x**4) / np.mean(x**2) ** 2
+  return math.sqrt(max(kurtosis - 1, 0) / (4 * len(x)))
 
 
 def column_verdict(

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdpflows._checks import check_integer, check_positive
+from tfdpflows._checks import (
+  check_integer,
+  check_nonnegative,
+  check_positive,
+)
 from tfdpflows._keras import tfp
 from tfdpflows.bijectors.logistic_mixture import LogisticMixtureCDF
 from tfdpflows.bijectors.rational_quadratic import RationalQuadraticSpline
@@ -27,7 +31,7 @@ class Affine:
   num_params = 2
 
   def __init__(self, max_log_scale: float = 5.0):
-    self.max_log_scale = check_positive('max_log_scale', max_log_scale)
+    self.max_log_scale = check_nonnegative('max_log_scale', max_log_scale)
 
   def __call__(self, params):
     log_scale = self.max_log_scale * tf.tanh(

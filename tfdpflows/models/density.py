@@ -187,9 +187,10 @@ class DensityModel(PrivatelyTrained):
       TypeError: for a shape that is no integers.
       ValueError: for a shape that is no integers; see also `log_prob`.
     """
-    if not tf.is_tensor(sample_shape):
-      for size in np.ravel(sample_shape).tolist():
-        check_integer('sample_shape', size, 0)
+    for part in tf.nest.flatten(sample_shape):
+      if not tf.is_tensor(part):
+        for size in np.ravel(part).tolist():
+          check_integer('sample_shape', size, 0)
     given = self._given(conditional_input)
     if given:
       shape = tf.reshape(tf.cast(sample_shape, tf.int32), [-1])

@@ -628,8 +628,8 @@ def _check_keras_arguments(cls, given):
     )
   for name in ('learning_rate', 'lr'):
     rate = given.get(name, 0.0)
-    # A schedule is callable, too.
-    if callable(rate) or tf.is_tensor(rate):
+    # A schedule is callable, too, and may be a configuration.
+    if callable(rate) or tf.is_tensor(rate) or isinstance(rate, dict):
       continue
     if isinstance(rate, (str, bytes)):
       raise TypeError(

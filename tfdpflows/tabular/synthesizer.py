@@ -34,6 +34,7 @@ from tfdpflows.tabular import (
   workers,
 )
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
+from tfdpflows.tabular.field import stand_in
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 from tfdpflows.tabular.row_filter import is_filter, row_filter
 from tfdpflows.tabular.schema import (
@@ -483,10 +484,11 @@ class TabularSynthesizer:
       return
     columns = TableEncoder(self.schema).columns
     for column, marginal in zip(columns, self._marginals):
-      if len(column.fields) > 1:
+      field = self.schema[column.fields[0]]
+      if len(column.fields) > 1 or field.is_constant:
         continue
       for share, what in _what_clipping_makes(
-        self.schema[column.fields[0]], column.value_size, marginal
+        field, column.value_size, marginal
       ):
         warnings.warn(
           f'Column {column.name!r}: {share:.0%} of the values, by the noisy '
@@ -1113,8 +1115,9 @@ def _what_clipping_makes(field, value_size, marginal):
       found.append(
         (_MOST, shares[0], f'at the minimum, {field.minimum}, {unit}')
       )
-    if field.required:
-      middle = np.searchsorted(edges[1:], value_size / 2, 'right')
+    middle = np.searchsorted(edges[1:], _middle(field, value_size), 'right')
+    # One at an end says nothing that is not said above.
+    if field.required and 0 < middle < len(shares) - 1:
       found.append(
         (_MOST, shares[middle], f'in the middle of the range, {unread}')
       )
@@ -1122,6 +1125,15 @@ def _what_clipping_makes(field, value_size, marginal):
     first = f'{field.categories[0]!r}, the first category, {unread}'
     found.append((_HARDLY_OTHERS, shares[0], first))
   return [(share, what) for most, share, what in found if share > most]
+
+
+def _middle(field, value_size):
+  """The code of what stands for a missing value."""
+  if field.is_temporal:
+    return stand_in(field) - field.grid[0]
+  if field.type == 'integer':
+    return stand_in(field) - field.minimum
+  return value_size / 2
 
 
 def _of_equal_size(parts, size):

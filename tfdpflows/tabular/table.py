@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -324,10 +325,13 @@ def _physical(path, clip, encoding):
 
 
 def _utf16_without_mark(start):
-  """The encoding of a header whose every other byte is NUL, or `None`."""
-  header = start.partition(b'\n')[0]
+  """The encoding of a header whose every other byte is NUL, or `None`.
+
+  Of the header alone, which is public: lines may end in CR.
+  """
+  header = re.split(rb'[\r\n]', start, maxsplit=1)[0]
   even, odd = header[::2].count(0), header[1::2].count(0)
-  if 4 * max(even, odd) < len(header) or even == odd:
+  if 5 * max(even, odd) < 2 * len(header) or even == odd:
     return None
   return 'utf-16-be' if even > odd else 'utf-16-le'
 

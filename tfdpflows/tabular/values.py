@@ -490,9 +490,10 @@ def _with_zeros(words, cells, declared):
   if len(widths) != 1 or not all(map(_DIGITS.fullmatch, declared)):
     return words
   (width,) = widths
+  padded = {word: word.zfill(width) for word in words if word}
   return [
-    word.zfill(width)
-    if word and not isinstance(cell, str) and _DIGITS.fullmatch(word)
+    padded[word]
+    if word and not isinstance(cell, str) and padded[word] in declared
     else word
     for word, cell in zip(words, _objects(cells))
   ]

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -82,8 +81,8 @@ def fit(
   callbacks = tf.nest.flatten(kwargs.pop('callbacks', None) or [])
   validation = kwargs.pop('validation_data', None)
   if validation is not None:
-    # Keras asks whether an array is true.
-    alone = isinstance(validation, (np.ndarray, tf.Tensor))
+    # Keras asks whether an array, or a table, is true.
+    alone = hasattr(validation, '__array__')
     kwargs['validation_data'] = (validation,) if alone else validation
   _check_callbacks(callbacks, model, 'validation_data' in kwargs)
   if strategy.num_replicas_in_sync > 1 and model.jit_compile:
@@ -225,6 +224,8 @@ def _check_validation_names(callbacks, names):
   if names is None or not all(map(_is_known, callbacks)):
     return
   for callback in callbacks:
+    if not getattr(callback, 'save_best_only', True):
+      continue  # It saves whatever it is to monitor.
     monitor = getattr(callback, 'monitor', None)
     if str(monitor).startswith('val_') and monitor not in names:
       raise ValueError(
@@ -260,6 +261,7 @@ def _tried_validation(model: keras.Model, kwargs: dict) -> Iterator[Any]:
     try:
       names = _validation_names(model, kwargs)
     except Exception as error:
+      model.test_function = None  # Half of it is traced.
       raise ValueError(
         f'The model cannot be evaluated on validation_data: {_said(error)} '
         'Give rows of the shapes and dtypes that it trains on, as arrays or in '
