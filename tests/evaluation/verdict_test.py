@@ -66,7 +66,7 @@ def test_columns():
   # Shares say little of a mean where a range is wide.
   found = verdict.column_verdict([], 10, ['amount'])
   assert found.level == 'fair'
-  assert '1 another mean or standard deviation: amount.' in found.answer
+  assert '1 has another mean or standard deviation: amount.' in found.answer
   assert verdict.column_verdict([], 3, ['a']).level == 'poor'
   assert verdict.column_verdict(['a'], 10, ['a']).answer.startswith('1 of 10')
 

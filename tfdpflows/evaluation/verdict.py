@@ -99,8 +99,9 @@ def column_verdict(
     return Verdict(
       'Columns',
       'fair' if len(moved) <= num_columns / 5 else 'poor',
-      f'All {num_columns} columns have about the shares of the real ones, and '
-      f'{len(moved)} another mean or standard deviation: {_listed(moved)}.',
+      f'All {num_columns} columns have about the shares of the real ones; '
+      f'{len(moved)} {"has" if len(moved) == 1 else "have"} another mean or '
+      f'standard deviation: {_listed(moved)}.',
       'Counts can be used as they are. A few values far out, which noise puts '
       'into wide ranges, move a mean: look at it below before you use it.',
     )
