@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tabular import small_table
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.tabular import TableSchema, TabularSynthesizer
 
 
@@ -60,9 +61,9 @@ def test_its_text_has_each_charge_and_setting(model, people):
   text = str(plan)
   assert text.startswith('A fit of 5,000 rows within epsilon 8 at delta 0.0001')
   for name, _ in plan.charges:
-    assert f'  {name}, epsilon {plan.epsilon(name):.3g} alone: ' in text
+    assert f'  {name}, epsilon {round_up(plan.epsilon(name))} alone: ' in text
     assert 0 < plan.epsilon(name) < plan.epsilon() <= 8
-  assert f'  all of it together, epsilon {plan.epsilon():.3g}\n' in text
+  assert f'  all of it together, epsilon {round_up(plan.epsilon())}\n' in text
   assert f'hyper-parameters of model {model}\n' in text
   assert f'marginal_share={plan.model.marginal_share:g}, ' in text
   assert f'has noise of about {plan.count_std:.2g} rows.' in text

@@ -9,6 +9,7 @@ import dp_accounting
 
 from tfdpflows import accounting
 from tfdpflows.accounting.events import describe_event
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.progress import about
 from tfdpflows.tabular.models.base import TableModel
 
@@ -76,18 +77,21 @@ class FitPlan:
     ]
     for name, event in self.charges:
       lines += _wrapped(
-        f'{name}, epsilon {self.epsilon(name):.3g} alone: {_describe(event)}'
+        f'{name}, epsilon {round_up(self.epsilon(name))} alone: '
+        f'{_describe(event)}'
       )
-    lines += _wrapped(f'all of it together, epsilon {self.epsilon():.3g}')
+    lines += _wrapped(f'all of it together, epsilon {round_up(self.epsilon())}')
     lines.append(f'with the hyper-parameters of model {self.model.name}')
     settings = dataclasses.asdict(self.model)
     lines += _wrapped(
       ', '.join(f'{name}={_short(value)}' for name, value in settings.items())
     )
     if self.count_std is not None:
+      std = self.count_std
+      shown = f'{std:,.0f}' if std >= 10 else f'{std:.2g}'
       lines.append(
-        f'The number of rows in a bin of a histogram has noise of about '
-        f'{self.count_std:,.2g} rows.'
+        'The number of rows in a bin of a histogram has noise of about '
+        f'{shown} rows.'
       )
     if self.seconds is not None:
       lines.append(describe_time(self.seconds))
