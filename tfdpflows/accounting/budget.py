@@ -8,6 +8,8 @@ from typing import Optional
 
 import numpy as np
 
+from tfdpflows._checks import check_type
+
 __all__ = [
   'BudgetExceededError',
   'PrivacyBudget',
@@ -91,11 +93,8 @@ class PrivacyBudget:
 
 def check_budget(budget: PrivacyBudget) -> None:
   """Raises a `TypeError` for what is no `PrivacyBudget`, such as a pair."""
-  if not isinstance(budget, PrivacyBudget):
-    raise TypeError(
-      f'budget is of type {type(budget).__name__}; it must be a PrivacyBudget, '
-      'such as PrivacyBudget(epsilon=1.0, delta=1e-5).'
-    )
+  example = 'PrivacyBudget(epsilon=1.0, delta=1e-5)'
+  check_type('budget', budget, PrivacyBudget, example)
 
 
 class BudgetExceededError(ValueError):

@@ -26,7 +26,6 @@ _ERRORS, _EQUAL = 3.0, 1e-9
 _STRICT, _MODERATE = 1.0, 10.0
 # The unit of statements in a sentence about the table.
 _IN_A_SENTENCE = {'one row of the table': 'a row'}
-_WHOM = {'one row of the table': 'each row'}
 
 
 class Verdict(NamedTuple):
@@ -242,7 +241,7 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
     )
   if epsilon <= _STRICT:
     unit = statement.get('unit')
-    whom = _WHOM.get(unit, 'each row' if unit is None else unit)
+    whom = 'each row' if unit in (None, *_IN_A_SENTENCE) else unit
     level, meaning = 'good', f'A strong guarantee for {whom}.'
   elif epsilon <= _MODERATE:
     level, meaning = 'fair', 'A guarantee in common use, and no strong one.'
