@@ -85,8 +85,10 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
         or too large (`event_bounds`).
     """
     check_event(event, runs=count, composed=True)
-    refused = self._maybe_compose(event, count, False)
-    if refused is not None:
+    try:
+      return super().compose(event, count)
+    except dp_accounting.UnsupportedEventError as error:
+      refused = self._maybe_compose(event, count, False)
       others = [
         name
         for name, cls in sorted(REGISTERED.items())
@@ -103,8 +105,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       raise dp_accounting.UnsupportedEventError(
         f'{describe_event(part)} (the subevent {written}): '
         f'{refused.error_message} {hint}'
-      )
-    return super().compose(event, count)
+      ) from error
 
   def supports(self, event: dp_accounting.DpEvent) -> bool:
     """Returns whether `compose` takes an event; raises other errors as it."""
