@@ -222,6 +222,28 @@ class TestBoth:
     assert made.get_delta(0.0) == 1
     assert made.get_delta(math.inf) == pytest.approx(1e-7)
 
+  @pytest.mark.parametrize('epsilon', [0.05, 0.3, 2.0])
+  def test_delta_takes_few_steps(self, cls, epsilon, monkeypatch):
+    event = dp_accounting.ComposedDpEvent(
+      [several(3, GAUSSIAN(2.0)), sampled(0.1, GAUSSIAN(0.7)), LAPLACE(50.0)]
+    )
+    made = cls().compose(event)
+    (counts,) = made._sorted_readings()
+    low, high = -800.0, 0.0
+    while high - low > 1e-7:
+      middle = (low + high) / 2
+      fits = made._epsilon(counts, middle) <= epsilon
+      low, high = (low, middle) if fits else (middle, high)
+    asked = []
+
+    def counted(self, counts, log_left, real=cls._epsilon):
+      asked.append(log_left)
+      return real(self, counts, log_left)
+
+    monkeypatch.setattr(cls, '_epsilon', counted)
+    assert made.get_delta(epsilon) == pytest.approx(math.exp(high), rel=1e-11)
+    assert len(asked) <= 20
+
   def test_monotone_in_delta(self, cls):
     event = dp_accounting.ComposedDpEvent(
       [several(30, GAUSSIAN(9.0)), LAPLACE(3.0), accounting.ZCDpEvent(0.1)]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+from scipy import optimize
 
 from tfdpflows.accounting import accountant, mechanisms
 from tfdpflows.accounting.mechanisms.base import Mechanism, lower_log
@@ -76,12 +77,28 @@ class BasicAccountant(accountant.MechanismAccountant):
     if self._epsilon(counts, -math.inf) <= target_epsilon:
       return _up(given)
     low, high = -800.0, _log(1 - given)
-    if not self._epsilon(counts, high) <= target_epsilon:
+    # Where delta was found to be too small, and large enough.
+    short, enough = -math.inf, math.inf
+
+    def excess(log_left: float) -> float:
+      nonlocal short, enough
+      found = self._epsilon(counts, log_left) - target_epsilon
+      if found <= 0:
+        enough = min(enough, log_left)
+        return found
+      short = max(short, log_left)
+      return min(found, 1e3)  # Which infinity and NaN are, too.
+
+    if excess(high) > 0:
       return 1.0
+    if excess(low) > 0:
+      # Brent's method comes close in a third of the steps.
+      optimize.brentq(excess, low, high, xtol=1e-8, disp=False)
     while high - low > 1e-7:
       middle = (low + high) / 2
-      fits = self._epsilon(counts, middle) <= target_epsilon
-      low, high = (low, middle) if fits else (middle, high)
+      if short < middle < enough:
+        excess(middle)
+      low, high = (low, middle) if middle >= enough else (middle, high)
     return min(_up(given + Fraction(math.exp(high) * _UP + 5e-324)), 1.0)
 
   def _epsilon(self, counts: _Counts, log_left: float) -> float:

@@ -246,7 +246,7 @@ class PLDAccountant(accountant.MechanismAccountant):
       if all(other._reason(mechanism) is None for mechanism, _ in counts):
         fast = answer.remark or cls is rdp.RDPAccountant
         other._totals = few if fast else totals
-        found = question.ask(other)
+        found = question.ask(other, min(value, answer.value))
         # Not a number is no bound.
         if found < value:
           value, name = found, cls.name
@@ -304,10 +304,22 @@ class _Question(NamedTuple):
   nothing: float
   where: str
 
-  def ask(self, other: dp_accounting.PrivacyAccountant) -> float:
-    """Returns the value of another accountant."""
-    value = other.get_epsilon if self.of_epsilon else other.get_delta
-    return value(self.at)
+  def ask(
+    self, other: dp_accounting.PrivacyAccountant, known: float
+  ) -> float:
+    """Returns the value of another accountant, or `nothing` if not below.
+
+    Args:
+      other: the accountant.
+      known: the smallest value so far. Some accountants find a delta by many
+        epsilons; one tells whether there is more to find than a rounding.
+    """
+    if self.of_epsilon:
+      return other.get_epsilon(self.at)
+    less = known * (1 - 2e-7)
+    if 0 < less < 1 and other.get_epsilon(less) > self.at:
+      return self.nothing
+    return other.get_delta(self.at)
 
 
 class _Answer(NamedTuple):
