@@ -304,9 +304,7 @@ class _Question(NamedTuple):
   nothing: float
   where: str
 
-  def ask(
-    self, other: dp_accounting.PrivacyAccountant, known: float
-  ) -> float:
+  def ask(self, other: dp_accounting.PrivacyAccountant, known: float) -> float:
     """Returns the value of another accountant, or `nothing` if not below.
 
     Args:
