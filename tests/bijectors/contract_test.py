@@ -173,7 +173,6 @@ def test_round_trip(name, dtype, tolerance):
   assert y.dtype == tf.as_dtype(dtype) and y.shape == x.shape
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', thinned(BIJECTORS, lambda x: x not in ALIKE))
 def test_log_det_jacobian_equals_autodiff(name):
   bijector = _make(name)
@@ -329,7 +328,6 @@ def _conditional_flow(name, dtype='float64'):
   return flow, x, tf.constant(rng.normal(size=[9, 2]), dtype)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('name', 'mode'),
   thinned(

@@ -31,7 +31,6 @@ def _rows(*shape, seed=1, dtype='float64'):
   return tf.constant(values, dtype)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', MAPS)
 @pytest.mark.parametrize('seed', thinned(range(5), 1))
 @pytest.mark.parametrize('scale', [1e-3, 1.0, 5.0])

@@ -9,7 +9,6 @@ from tfdpflows._keras import keras, tfp
 from tfdpflows.bijectors import logistic_mixture
 
 tfd = tfp.distributions
-pytestmark = pytest.mark.core
 
 
 def _mixture(weights, means, scales, dtype='float64', logit=False):

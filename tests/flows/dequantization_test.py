@@ -76,7 +76,6 @@ def test_is_conditioned_on_codes_and_on_other_columns():
   np.testing.assert_allclose(many[2, 0], u[0], rtol=1e-12)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('xla', thinned([True, False], 1))
 def test_per_example_gradients_equal_jacobian_and_clip(xla):
   dequantization = _variational()

@@ -78,7 +78,6 @@ def test_masses_are_importance_weighted_without_bias(toy):
     assert found.sum() == pytest.approx(1, abs=0.03)
 
 
-@pytest.mark.core
 def test_variational_bound_is_below_and_closer_than_the_uniform_one(toy):
   even, learned = (
     np.sum(toy.target * (np.log(toy.mass) - draws.mean(0)))

@@ -115,7 +115,6 @@ def test_clipped_sum_equals_the_jacobians(transform, jit_compile):
     )
 
 
-@pytest.mark.core
 def test_prior_and_flow_are_composed_by_one_ledger():
   budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-4)
   ledger = accounting.PrivacyLedger(budget=budget)

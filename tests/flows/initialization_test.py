@@ -132,7 +132,6 @@ def test_a_refused_layer_stays_as_it_was():
   assert len(ledger.entries) == 1
 
 
-@pytest.mark.core
 def test_one_row_moves_a_layer_by_no_more_than_its_share():
   """Frozen noise; the first layer, before rounding to float32."""
   x = _data(500)

@@ -178,7 +178,6 @@ def test_equals_its_definition(name, mode):
       np.testing.assert_allclose(t, e, rtol=1e-5, atol=1e-5 * np.abs(e).max())
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', STRATEGIES)
 def test_the_slow_way_gives_the_same(name):
   net = _Net()
@@ -213,7 +212,6 @@ ADVERSARIAL = np.array(
 )
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(('name', 'mode'), MODES)
 def test_no_example_contributes_more_than_the_bound(name, mode):
   """Alone, and as the difference of the sums with and without it."""
@@ -286,7 +284,6 @@ def test_gradients_whose_squares_vanish_are_no_longer_than_the_clip():
       assert np.linalg.norm(total.numpy().astype('float64')) <= clip
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', STRATEGIES)
 @pytest.mark.parametrize('uses', [2, 12])
 @pytest.mark.parametrize('masked', [False, True])
@@ -307,7 +304,6 @@ def test_uses_that_cancel_do_not_escape(name, uses, masked):
   assert _norm([t.numpy().astype('float64') for t in total]) <= 1 + 1e-5
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', STRATEGIES)
 @pytest.mark.parametrize('poison', [np.nan, np.inf])
 def test_bad_examples_and_padding_leave_no_trace(name, poison):
@@ -379,7 +375,6 @@ def test_thresholds_of_layers_do_not_depend_on_the_data(uses):
   np.testing.assert_allclose(_norm(clips), 2.0)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', STRATEGIES)
 def test_any_kind_of_term_works_with_every_strategy(name):
   """A term without the closed forms, and one for a kernel of rank 3."""

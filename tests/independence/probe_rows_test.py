@@ -42,7 +42,6 @@ MIXING = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', MIXING)
 def test_mixing_that_begins_above_a_size_is_refused(name):
   with pytest.raises(ValueError, match='mixes examples: one that holds'):
@@ -94,7 +93,6 @@ class _Shift(tfb.Bijector):
     return tf.zeros([], y.dtype)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('by_row', [False, True])
 def test_backward_passes_of_densities(by_row):
   axes = [1] if by_row else None

@@ -32,7 +32,6 @@ def _finite(model, x):
   return np.isfinite(model.log_prob(x)).all()
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('transform', thinned(['affine', 'spline'], 1))
 def test_duplicates_constant_columns_and_nan_leave_a_finite_model(transform):
   """An infinite ridge of likelihood: one point, many times, and a line."""

@@ -382,7 +382,6 @@ def _conditional(**kwargs):
   return _flow(2, conditional_event_size=1, **kwargs)
 
 
-@pytest.mark.core
 def test_a_conditional_density_is_learned():
   x, c = _pairs(500)
   losses = {}

@@ -3,7 +3,6 @@
 import time
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tfdpflows
@@ -25,7 +24,6 @@ def _classifier():
   )
 
 
-@pytest.mark.core
 def test_a_private_step_costs_a_few_plain_ones():
   """Generous: the machine may be busy. A jacobian costs a hundred times."""
   rng = np.random.default_rng(0)

@@ -88,7 +88,6 @@ def test_draws_are_averaged_before_the_clip(size):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.core
 def test_chunks_give_the_same_update_with_weights_of_rows_too():
   whole, parts = _private(_model()), _private(_model(), chunk_size=16)
   for weights in (None, np.r_[np.zeros(20), np.full(20, 2.0)]):

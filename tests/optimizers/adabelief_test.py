@@ -58,7 +58,6 @@ def test_equals_its_definition(dtype, correction, xla):
   np.testing.assert_allclose(x, _expected(np.ones(4), found, sigma), rtol=2e-4)
 
 
-@pytest.mark.core
 def test_the_variance_of_the_noise_is_what_is_subtracted():
   """On gradients that are zero, the second moment is noise alone."""
   kernel = tf.Variable(tf.zeros([100, 100]))
