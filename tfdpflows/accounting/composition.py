@@ -87,7 +87,7 @@ class BasicAccountant(accountant.MechanismAccountant):
         enough = min(enough, log_left)
         return found
       short = max(short, log_left)
-      return min(found, 1e3)  # Which infinity and NaN are, too.
+      return min(1e3, found)  # Of infinity and NaN, too.
 
     if excess(high) > 0:
       return 1.0
