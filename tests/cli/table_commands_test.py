@@ -453,7 +453,38 @@ def test_fit_that_stops_says_how_to_go_on(folder, monkeypatch, capsys):
   )
 
 
+def test_fit_passes_hyperparameters_on(folder):
+  values = '{"num_bins": 8, "hidden_units": [16, 8]}'
+  assert cli.main([*FIT, f'--hyperparameters={values}']) == 0
+  (*_, arguments) = Synthesizer.calls[-1]
+  assert (arguments['num_bins'], arguments['hidden_units']) == (8, [16, 8])
+  assert 'hyperparameters' not in arguments
+
+
 TUNE = '--tune={"num_bins": [8, 16]}'
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    ('{', '--hyperparameters is no JSON'),
+    ('[8]', 'is no JSON object. Give values by name'),
+    ('{"epochs": 1, "epochs": 2}', "names 'epochs' twice"),
+    ('{"num_bin": 8}', "Unknown hyper-parameters ['num_bin'] of model 'hist"),
+    ('{"num_bins": "8"}', "num_bins is '8'"),
+    ('{"epsilon": 9}', "Unknown hyper-parameters ['epsilon']"),
+    ('{"target": "sex"}', 'the target has a flag'),
+  ],
+)
+def test_fit_refuses_hyperparameters(values, message, folder, capsys):
+  flag = f'--hyperparameters={values}'
+  _refused([*FIT, flag], message, capsys)
+  assert Synthesizer.calls == []
+
+
+def test_a_search_takes_no_other_hyperparameters(folder, capsys):
+  flag = '--hyperparameters={"epochs": 4}'
+  _refused([*FIT, TUNE, flag], 'give them in --tune', capsys)
 
 
 def test_fit_passes_a_search_on(folder, monkeypatch, capsys):

@@ -15,6 +15,9 @@ from tfdpflows.cli.schema import describe_field
 from tfdpflows.tabular.models import MODELS
 
 _MEAN_TRIALS = 10.0
+_VALUES_EXAMPLE = (
+  'Give values by name, such as --hyperparameters=\'{"epochs": 16}\'.'
+)
 _TUNE_EXAMPLE = (
   'Give the values of hyper-parameters, such as '
   '--tune=\'{"num_bins": [8, 16], "epochs": [16, 64]}\'.'
@@ -120,6 +123,13 @@ def _define(options):
     metavar='COLUMN',
   )
   options.text(
+    'hyperparameters',
+    'Values in place of the defaults of the model, which depend on the numbers '
+    'of rows and columns and on epsilon: JSON such as \'{"epochs": 16, '
+    '"num_bins": 8}\'. --dry_run shows all.',
+    metavar='JSON',
+  )
+  options.text(
     'tune',
     'Fit with several hyper-parameters and keep the best, privately: JSON with '
     'the values to draw from, such as \'{"num_bins": [8, 16]}\', or a list of '
@@ -215,6 +225,8 @@ def _fit_model(values, team):
   space = _search_space(values)
   if space is not None:
     _check_search(schema, values, space)
+  if values.hyperparameters is not None:
+    _check_hyperparameters(schema, values)
   _check_marks(schema, values)
   _check_units(schema, values)
   if values.dry_run:
@@ -438,13 +450,11 @@ def _search_space(values):
     ('resume', 'a search that was interrupted begins again, with --overwrite'),
     ('workers', 'a search runs in one process'),
     ('bounds_epsilon', 'each trial would pay for private bounds again'),
+    ('hyperparameters', 'give them in --tune, as lists of one value'),
   ):
     if values[flag].value:
       raise UsageError(f'--tune does not go with --{flag}: {why}.')
-  try:
-    space = json.loads(values.tune, object_pairs_hook=_without_repeats)
-  except ValueError as error:
-    raise UsageError(f'--tune is no JSON ({error}). {_TUNE_EXAMPLE}') from error
+  space = _from_json('tune', values.tune, _TUNE_EXAMPLE)
   of_lists = isinstance(space, dict) and all(
     isinstance(found, list) for found in space.values()
   )
@@ -457,6 +467,13 @@ def _search_space(values):
       f'objects. {_TUNE_EXAMPLE}'
     )
   return space
+
+
+def _from_json(flag, text, example):
+  try:
+    return json.loads(text, object_pairs_hook=_without_repeats)
+  except ValueError as error:
+    raise UsageError(f'--{flag} is no JSON ({error}). {example}') from error
 
 
 def _without_repeats(pairs):
@@ -479,6 +496,35 @@ def _check_search(schema, values, space):
     raise UsageError(f'--tune: {error}') from error
 
 
+def _hyperparameters(values):
+  """Returns the values of `--hyperparameters` by name."""
+  if values.hyperparameters is None:
+    return {}
+  found = _from_json('hyperparameters', values.hyperparameters, _VALUES_EXAMPLE)
+  if not isinstance(found, dict):
+    raise UsageError(
+      f'--hyperparameters={values.hyperparameters} is no JSON object. '
+      f'{_VALUES_EXAMPLE}'
+    )
+  if 'target' in found:
+    raise UsageError('--hyperparameters: the target has a flag, --target.')
+  return found
+
+
+def _check_hyperparameters(schema, values):
+  """Refuses what the model does not have, before any row is read."""
+  found = _hyperparameters(values)
+  with quiet.importing():
+    from tfdpflows.tabular.encoding import num_columns
+    from tfdpflows.tabular.models import model_class
+
+    model = model_class(values.model)
+  try:
+    model.for_table(1, num_columns(schema), **found)
+  except ValueError as error:
+    raise UsageError(f'--hyperparameters: {error}') from error
+
+
 def _mean_trials(values):
   if values.tune_mean_trials is None:
     return _MEAN_TRIALS
@@ -493,6 +539,7 @@ def _of_one_fit(values):
     'max_rows_per_unit': values.max_rows_per_unit,
     'max_rows_epsilon': values.max_rows_epsilon,
     'unit_weighting': values.unit_weighting,
+    **_hyperparameters(values),
   }
 
 
