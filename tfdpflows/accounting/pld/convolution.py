@@ -131,17 +131,21 @@ def _epsilon_near(
   keep = excess * (order + 1) > -600
   whole = bool(keep[0])
   losses, excess = tilted.losses[keep], excess[keep]
-  weights = tilted.masses[keep] * np.exp(-order * excess) * scale
+  untilt = np.exp(-order * excess)
+  weights = tilted.masses[keep] * untilt * scale
   infinity = total.infinity + float(np.sum(weights[excess >= 600]))
   keep = excess < 600
-  losses, weights, excess = losses[keep], weights[keep], excess[keep]
+  losses, weights, excess, untilt = (
+    x[keep] for x in (losses, weights, excess, untilt)
+  )
   # Mass of Q at each loss and above, and from it the divergence at each grid
   # point: both are sums of positive numbers, so that nothing cancels.
-  lower = np.cumsum((weights * np.exp(-excess))[::-1])[::-1]
-  jumps = np.append(np.exp(excess[:-1]) * lower[1:], 0)
+  ratio = np.exp(-excess)
+  lower = np.cumsum((weights * ratio)[::-1])[::-1]
+  jumps = np.append(lower[1:] / ratio[:-1], 0)
   jumps *= math.expm1(total.interval)
   inside = np.cumsum(jumps[::-1])[::-1] * (1 + tilted.rounding)
-  slack = infinity + tilted.error * scale * np.exp(-order * excess)
+  slack = infinity + tilted.error * scale * untilt
   enough = np.flatnonzero(inside + slack <= delta)
   if len(enough) == 0:
     return math.inf, math.inf
