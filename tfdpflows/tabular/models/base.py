@@ -60,6 +60,23 @@ def choice(default: str, choices: Sequence[str]) -> Any:
   return _checked(default, lambda v: v in choices, f'must be one of {choices}')
 
 
+def _value_of(field, given):
+  """Returns the value of a hyper-parameter, or refuses it by name."""
+  metadata = field.metadata
+  if not metadata:
+    return given
+  value = given
+  try:
+    if metadata['convert'] is not None:
+      value = metadata['convert'](given)
+    valid = metadata['is_valid'](value)
+  except (TypeError, ValueError):
+    valid = False  # Text for a number, a number for several, and the like.
+  if not valid:
+    raise ValueError(f'{field.name} is {given!r}; it {metadata["message"]}.')
+  return value
+
+
 @dataclasses.dataclass(frozen=True)
 class TableModel(abc.ABC):
   """A table model: its hyper-parameters, how it is fitted, what it leaves.
@@ -96,20 +113,7 @@ class TableModel(abc.ABC):
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
-      metadata = field.metadata
-      if not metadata:
-        continue
-      given = value = getattr(self, field.name)
-      try:
-        if metadata['convert'] is not None:
-          value = metadata['convert'](given)
-        valid = metadata['is_valid'](value)
-      except (TypeError, ValueError):
-        valid = False  # Text for a number, a number for several, and the like.
-      if not valid:
-        raise ValueError(
-          f'{field.name} is {given!r}; it {metadata["message"]}.'
-        )
+      value = _value_of(field, getattr(self, field.name))
       object.__setattr__(self, field.name, value)
 
   @classmethod
@@ -143,6 +147,9 @@ class TableModel(abc.ABC):
         f'Unknown hyper-parameters {unknown} of model {cls.name!r}; it has '
         f'{sorted(names)}.'
       )
+    for field in dataclasses.fields(cls):
+      if field.name in hyperparameters:  # What defaults are computed from.
+        _value_of(field, hyperparameters[field.name])
     defaults = cls._defaults(
       num_examples, num_columns, noise_multiplier, hyperparameters
     )
