@@ -113,6 +113,15 @@ def test_layers_that_mix_are_refused(name):
     _checked([MIXING[name]()])
 
 
+def test_the_layer_that_mixes_is_named_where_one_behind_shows_it():
+  def shift(by):
+    bias = keras.initializers.Constant(by)
+    return L.Dense(4, kernel_initializer='identity', bias_initializer=bias)
+
+  with pytest.raises(ValueError, match='bad mixes examples'):
+    _checked([shift(100.0), _Gated(start=1e-5), shift(-100.0)])
+
+
 @pytest.mark.core
 def test_losses_that_count_the_batch_are_refused():
   def shared(y, p):

@@ -7,6 +7,7 @@ prove nothing. Where they cannot tell, the answer is no.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ _LOSS = 0.1
 # changes a mean changes more.
 _TOLERANCE = 1e-4
 _ROUNDINGS, _MOST_ROUNDING = 16, 1e-2
+# How many times a layer may enlarge what another one mixed.
+_ENLARGED = 100
 # Weight of other losses, so that one is nothing beside them.
 _HUGE = 1e6
 DECLARE = (
@@ -294,15 +297,15 @@ class Comparison:
     )
 
   def _compare(self, old, new, row, how='One changes'):
-    for (name, before), (_, after) in zip(old.outputs, new.outputs):
-      if not self._row_alike(
-        before, after, row, len(old.losses), len(new.losses)
-      ):
-        raise ValueError(
-          f'{name} mixes examples: {_lower(how)} what it gives for another, so '
-          'that clipping each bounds nothing. Replace it by one that treats '
-          'each example by itself.'
-        )
+    changed = functools.partial(self._layers_changed, old, new, row)
+    if changed():
+      # A layer behind may enlarge what is hardly seen where it comes from.
+      name = changed(_ENLARGED)[0]
+      raise ValueError(
+        f'{name} mixes examples: {_lower(how)} what it gives for another, so '
+        'that clipping each bounds nothing. Replace it by one that treats '
+        'each example by itself.'
+      )
     if not self._alike(old, new, row):
       part = 'loss'
       if self._close(old.losses[row], new.losses[row], _LOSS):
@@ -312,14 +315,20 @@ class Comparison:
         'must treat each example by itself, and not average over the batch.'
       )
 
-  def _row_alike(self, before, after, row, batch, other_batch):
-    """Whether a layer gave the same for one row; true if it has no rows."""
-    if not (before.ndim and after.ndim):
-      return True
-    if (before.shape[0], after.shape[0]) != (batch, other_batch):
-      return True
-    tolerance = max(self._tolerance, self._rounding)
-    return _close(before[row], after[row], _largest(before), tolerance)
+  def _layers_changed(self, old, new, row, times=1):
+    """Names layers that gave something else for one row, in their order.
+
+    `times` smaller changes count too. What has no rows does not.
+    """
+    tolerance = max(self._tolerance, self._rounding) / times
+    return [
+      name
+      for (name, a), (_, b) in zip(old.outputs, new.outputs)
+      if a.ndim
+      and b.ndim
+      and (a.shape[0], b.shape[0]) == (len(old.losses), len(new.losses))
+      and not _close(a[row], b[row], _largest(a), tolerance)
+    ]
 
   def _alike(self, old, new, row):
     """Whether the loss of one row and its gradient are the same."""
