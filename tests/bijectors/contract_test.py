@@ -261,7 +261,6 @@ def test_function_xla_and_vectorized_map_equal_eager(name, mode):
     np.testing.assert_allclose(found, e, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('name', 'mode'),
   thinned(

@@ -114,7 +114,6 @@ def test_no_gradient_of_a_matrix_is_stored_per_example(name):
   assert max(sizes) < batch * size * rank
 
 
-@pytest.mark.core
 def test_starts_as_the_identity_and_learns_a_covariance():
   """Few steps of gradient descent: both directions of the parameters work."""
   rng = np.random.default_rng(0)

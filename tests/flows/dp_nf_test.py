@@ -74,7 +74,6 @@ def test_blocks_and_reversals_are_the_papers():
   assert names == block + (['Permute'] + block) * 4
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   'transform, jit_compile', [('affine', True), ('spline', False)]
 )

@@ -88,7 +88,6 @@ def test_helps_at_a_small_epsilon():
   assert after > best - 1
 
 
-@pytest.mark.core
 def test_each_layer_is_charged_before_its_rows_are_read(monkeypatch):
   x, ledger = _data(200), accounting.PrivacyLedger()
   seen = []

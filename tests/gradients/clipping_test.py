@@ -243,7 +243,6 @@ def test_no_example_contributes_more_than_the_bound(name, mode):
     assert not np.any(flat(eye[i]))
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', STRATEGIES)
 @pytest.mark.parametrize(
   'scale', thinned([1e-25, 1e18, 1e30, 1.0, 1e-10, 1e10], 3)

@@ -45,7 +45,6 @@ def test_norm_and_sum_and_storage_leave_them_out(dtype, columns):
   )
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   'strategy',
   thinned(
@@ -77,7 +76,6 @@ def test_no_neighbour_gets_their_gradient(strategy):
     np.testing.assert_allclose(whole, others, atol=1e-6)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('mode', ['eager', 'function', 'xla'])
 def test_looking_them_up_finds_zeros_and_is_no_error(mode):
   table = tf.Variable(1 + np.arange(VOCABULARY * DIM, dtype='float32'))

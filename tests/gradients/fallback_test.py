@@ -48,7 +48,6 @@ def _compiled(function, mode):
   return tf.function(function, jit_compile=mode == 'xla')
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('poison', 'mode'),
   thinned(

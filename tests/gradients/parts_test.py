@@ -167,7 +167,6 @@ def test_in_no_batch(kind, xla, rows, size, strategy):
     assert found <= most
 
 
-@pytest.mark.core
 def test_xla():
   assert largest_movement(*CASES[1], 1e5, xla=True) <= 1e-4
   assert largest_movement(*CASES[2], 1e5, xla=True) <= 1e-4

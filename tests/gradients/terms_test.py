@@ -69,7 +69,6 @@ def _clipper(losses, kernel, clipping, xla=False):
   return clipped
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('strategy', 'xla'),
   thinned(
@@ -96,7 +95,6 @@ def test_a_part_that_is_too_small_for_float32_leaves_no_other(strategy, xla):
   assert np.linalg.norm(with_it - without) <= 1 + 1e-4
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('factor', 'xla'),
   thinned(
@@ -214,7 +212,6 @@ def test_no_rows_are_a_batch(masked, xla):
   assert np.all(np.isfinite(found)) and np.linalg.norm(found) > 1
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   'strategy', [gradients.Flat, gradients.PerLayer, gradients.PerUnit]
 )

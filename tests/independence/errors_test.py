@@ -76,7 +76,6 @@ def test_operations_that_fail_in_training(plan, run_eagerly):
     _error(private.train_on_batch, *_rows())
 
 
-@pytest.mark.core
 def test_python_that_fails_on_rows():
   class Own(L.Layer):
     def call(self, x):

@@ -81,7 +81,6 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', OPERATIONS)
 def test_operations_that_fail_or_show_are_refused(name):
   layer = L.Lambda(OPERATIONS[name], name='bad')
@@ -169,7 +168,6 @@ SHAPES = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', SHAPES)
 def test_shapes_that_rows_decide_are_refused(name):
   op, function = SHAPES[name]
@@ -192,7 +190,6 @@ def test_shapes_that_rows_do_not_decide_are_kept():
   _checked(L.Lambda(_unseen(kept)))
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   'function', [_in_a_branch, _in_a_function, _checked_backward]
 )
@@ -316,7 +313,6 @@ def test_sequences_and_masks_are_kept(make, length):
   private._checker.check(spec)
 
 
-@pytest.mark.core
 def test_assertions_about_what_is_public_are_kept():
   def checked(x):
     tf.debugging.assert_equal(tf.shape(x)[1], 4)
@@ -354,7 +350,6 @@ def test_densities():
       model._checker.check(tf.TensorSpec([None, 2]))
 
 
-@pytest.mark.core
 def test_it_leaves_generators_where_they_were(monkeypatch):
   class Noisy(L.Layer):
     def __init__(self):
@@ -372,7 +367,6 @@ def test_it_leaves_generators_where_they_were(monkeypatch):
   np.testing.assert_array_equal(*states)
 
 
-@pytest.mark.core
 def test_rows_of_another_kind_are_checked_too():
   """An index may be in bounds as long as rows are floats."""
 

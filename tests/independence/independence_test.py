@@ -122,7 +122,6 @@ def test_the_layer_that_mixes_is_named_where_one_behind_shows_it():
     _checked([shift(100.0), _Gated(start=1e-5), shift(-100.0)])
 
 
-@pytest.mark.core
 def test_losses_that_count_the_batch_are_refused():
   def shared(y, p):
     return keras.losses.mse(y, p) / tf.cast(tf.shape(p)[0], p.dtype)
@@ -445,7 +444,6 @@ def test_densities_that_made_up_rows_do_not_fit():
   _density(beyond, example=rows)
 
 
-@pytest.mark.core
 def test_mixing_is_found_before_a_plan_charges_and_once_per_compile():
   plan = _plan()
   x = np.random.default_rng(0).normal(size=[N, 4]).astype('float32')
@@ -508,7 +506,6 @@ def test_a_replay_does_not_run_eagerly():
   assert plan.ledger.entries == ()
 
 
-@pytest.mark.core
 def test_layers_that_begin_to_mix_while_a_model_trains_are_refused():
   """Eager steps run Python again; this layer has no variables to train."""
   normalization = L.BatchNormalization(center=False, scale=False)

@@ -226,7 +226,6 @@ def _checked(function):
   private._checker.check((tf.TensorSpec([None, 4]), tf.TensorSpec([None])))
 
 
-@pytest.mark.core
 def test_a_model_with_an_endless_loop_is_refused_and_not_run():
   """It would never end on the first probe rows."""
   endless = _while(lambda x: tf.reduce_all(x == x), lambda x: x + 1, _same)
@@ -239,7 +238,6 @@ def test_a_model_with_an_endless_loop_is_refused_and_not_run():
     _checked(lambda x: tf.map_fn(inner, x))
 
 
-@pytest.mark.core
 def test_how_many_rows_are_left_is_for_rows_to_say():
   """The condition looks at a shape only."""
 
@@ -256,7 +254,6 @@ def test_how_many_rows_are_left_is_for_rows_to_say():
     _checked(left)
 
 
-@pytest.mark.core
 def test_rows_that_take_long_to_come_to_the_condition():
   def passed_on(x):
     # Here only after as many turns as there are variables.

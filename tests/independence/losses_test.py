@@ -129,7 +129,6 @@ def test_a_label_that_is_no_class_adds_nothing(name, bad):
   assert any(np.any(a != b) for a, b in zip(start, found))
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('how', 'bad'),
   thinned(
@@ -198,7 +197,6 @@ def test_the_other_output_of_such_a_row_adds_nothing_either():
   _same(found, trained(rest[0], tuple(rest[1:]))[0])
 
 
-@pytest.mark.core
 def test_such_a_row_is_not_in_the_released_loss():
   loss = _entropy(from_logits=True)
   trained = _trainer(_model(L.Dense(2)), loss, optimizer={'loss_bound': 5.0})

@@ -65,7 +65,6 @@ BACKWARD = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', BACKWARD)
 def test_backward_passes_that_mix_are_refused(name):
   bad = L.Lambda(_with_gradient(BACKWARD[name]))
@@ -108,7 +107,6 @@ def test_backward_passes_of_densities(by_row):
       model._checker.check(SPEC[0])
 
 
-@pytest.mark.core
 def test_losses_that_overflow_for_large_rows_are_kept():
   _checked(L.Dense(4, 'exponential'), L.LayerNormalization())
 

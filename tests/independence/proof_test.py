@@ -160,7 +160,6 @@ def test_embeddings_and_hinge_losses_are_proven():
   assert _checked([L.Dense(4)], loss=keras.losses.SquaredHinge()) == 'proven'
 
 
-@pytest.mark.core
 def test_flows_are_proven():
   flow = flows.masked_autoregressive_flow(4, 2, [8], seed=0)
   model = tfdpflows.DensityModel(flow)
@@ -169,7 +168,6 @@ def test_flows_are_proven():
   assert model.checked_independence == 'proven'
 
 
-@pytest.mark.core
 def test_strategies_do_not_matter():
   for clipping in (gradients.PerLayer(1.0), gradients.PerUnit(1.0)):
     optimizer = optimizers.DPKerasSGD(
@@ -178,7 +176,6 @@ def test_strategies_do_not_matter():
     assert _checked([L.Dense(4)], optimizer=optimizer) == 'proven'
 
 
-@pytest.mark.core
 def test_made_anew_a_model_is_checked_anew():
   model = keras.Sequential([L.Dense(3)])
   private = tfdpflows.PrivateModel(model)
@@ -221,7 +218,6 @@ def _trained_with(layer, **kwargs):
   return layer.calls
 
 
-@pytest.mark.core
 def test_the_graph_that_was_checked_is_what_trains():
   calls = _trained_with(_LaterMixing(10**6))
   with pytest.raises(ValueError, match='mixes examples'):

@@ -42,7 +42,6 @@ def _private(plan, **kwargs):
   return model
 
 
-@pytest.mark.core
 def test_variables_are_tracked_and_trained_without_privacy():
   model = tfdpflows.DensityModel(_flow())
   assert len(model.trainable_variables) == 4
@@ -57,7 +56,6 @@ def test_variables_are_tracked_and_trained_without_privacy():
   )
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
 @proven()
 def test_fit_under_a_plan_equals_updates_by_hand(jit_compile):
@@ -131,7 +129,6 @@ def test_data_that_the_plan_did_not_draw_is_refused():
   assert plan.remaining_steps == 0
 
 
-@pytest.mark.core
 def test_training_loss_is_shown_only_with_noise():
   x = _data()
   model = _private(_plan())
@@ -415,7 +412,6 @@ def test_a_conditional_density_is_learned():
   assert near < 0.8 and far > 1.5
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('jit_compile', thinned([False, True], 1))
 @proven()
 def test_a_conditional_density_under_a_plan_is_proven_of_one_table(jit_compile):
@@ -476,7 +472,6 @@ def test_rows_that_are_no_pairs_are_refused_before_the_charge():
     assert plan.ledger.entries == ()
 
 
-@pytest.mark.core
 @proven()
 def test_rows_of_any_structure_with_preprocessing():
   x, c = _pairs()

@@ -138,7 +138,6 @@ def test_one_step_equals_the_definition(kind, jit_compile):
     np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
 
 
-@pytest.mark.core
 @unproven()
 def test_learns_and_shows_nothing_private():
   x, y = _data()
@@ -422,7 +421,6 @@ def test_losses_added_to_a_functional_model_are_refused():
     _private(model).fit(x, y, verbose=0)
 
 
-@pytest.mark.core
 def test_stateful_layers_are_refused():
   model = keras.Sequential([L.SimpleRNN(2, stateful=True), L.Dense(3)])
   x = np.zeros([N, 3, 2], 'float32')
@@ -517,7 +515,6 @@ def test_adapted_layers_get_a_remark(caplog):
   assert 'mine was adapted' in caplog.text
 
 
-@pytest.mark.core
 def test_positions_in_place_of_examples_take_the_slow_way():
   """Folded into the batch, each position would be clipped by itself."""
 

@@ -126,7 +126,6 @@ def test_weights_are_averaged_over_steps(built):
   np.testing.assert_allclose(kernel, average, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.core
 def test_updates_outside_of_fit_are_refused_under_a_plan():
   """The compiled step is left behind by `fit`: it must not run for free."""
   x, y = _data()

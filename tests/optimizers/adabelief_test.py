@@ -36,7 +36,6 @@ def _expected(start, found, sigma=None, beta_1=0.9, beta_2=0.999):
   return x
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 @pytest.mark.parametrize('correction', [False, True])
 @pytest.mark.parametrize('xla', [False, True])

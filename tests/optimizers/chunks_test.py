@@ -27,7 +27,6 @@ def _optimizer(clipping=None, **kwargs):
   )
 
 
-@pytest.mark.core
 def test_one_of_many_rows_moves_sums_by_the_sensitivity(monkeypatch):
   """Rounded to float32, a sum of half a million rows moves by more."""
   rng = np.random.default_rng(0)
@@ -142,7 +141,6 @@ def test_memory_is_that_of_a_chunk():
   assert max(sizes) <= 8 * 1000
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('masked', 'chunk_size'),
   thinned([(False, None), (True, 4), (True, None), (False, 4)], 2),
@@ -254,7 +252,6 @@ def test_chunks_are_alike_and_few(known):
     assert sizes[-1] == (length if known else None)
 
 
-@pytest.mark.core
 def test_large_batches_come_in_chunks_by_themselves():
   kernel = tf.Variable(tf.zeros([3, 1]))
   seen = []

@@ -101,7 +101,6 @@ def test_a_strategy_of_ones_own_comes_back_through_custom_objects():
     optimizers.DPKerasSGD.from_config(config)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_learning_rate_schedules(name):
   schedules = _keras.keras.optimizers.schedules

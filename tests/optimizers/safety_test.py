@@ -45,7 +45,6 @@ def _compiled(clipping, dtype, xla):
   return step
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('xla', thinned([False, True], 1))
 @pytest.mark.parametrize('clipping', STRATEGIES)
 def test_batches_of_any_size_and_with_bad_rows(clipping, xla):

@@ -415,7 +415,6 @@ def test_a_change_that_was_refused_is_in_no_later_step():
   assert np.abs(model.get_weights()[0]).max() < 10
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
   ('after', 'change'),
   thinned(

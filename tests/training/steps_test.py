@@ -79,7 +79,6 @@ def _interrupted(model, x, after, *callbacks):
   return updates.found
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('way', ['checkpoint', 'weights', 'backup'])
 def test_what_is_restored_in_one_process_takes_no_noise_back(way, tmp_path):
   """Weights go back; batches, noise and charges go on."""
@@ -109,7 +108,6 @@ def test_what_is_restored_in_one_process_takes_no_noise_back(way, tmp_path):
   assert plan.ledger.entries[0].count == STEPS
 
 
-@pytest.mark.core
 @proven()
 def test_an_interrupted_fit_goes_on_as_if_nothing_had_been():
   """What was drawn ahead is drawn again: batches and noise stay in step."""
@@ -202,7 +200,6 @@ def test_a_new_process_replays_bit_for_bit(clipping, tmp_path):
       model.fit(_rows(), verbose=0)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize('kept', [True, False])
 def test_a_new_process_goes_on_with_noise_that_was_never_used(kept, tmp_path):
   """Whatever its weights, learning rate, table and optimizer are."""
