@@ -119,7 +119,7 @@ def test_the_layer_that_mixes_is_named_where_one_behind_shows_it():
     return L.Dense(4, kernel_initializer='identity', bias_initializer=bias)
 
   with pytest.raises(ValueError, match='bad mixes examples'):
-    _checked([shift(100.0), _Gated(start=1e-5), shift(-100.0)])
+    _checked([shift(10.0), _Gated(start=2e-5), shift(-10.0)])
 
 
 def test_losses_that_count_the_batch_are_refused():
