@@ -5,6 +5,7 @@ it, refuse and write. `end_to_end_test.py` runs them with the real one.
 """
 
 import json
+import os
 import shutil
 import sys
 import types
@@ -297,7 +298,7 @@ def test_what_begins_with_a_row_is_not_taken_for_names(folder, capsys):
   out = capsys.readouterr().out
   assert '1 of 2 columns have a number for a name (7)' in out
   argv = ['schema', '--input=bare.csv', '--output=bare.csv', '--overwrite']
-  _refused(argv, '--output=bare.csv is the table itself', capsys)
+  _refused(argv, '--output=bare.csv is read too, by --input', capsys)
   assert folder.joinpath('bare.csv').read_text().startswith('7,Bonn')
 
 
@@ -651,6 +652,32 @@ def test_report(folder, capsys):
   html = (folder / 'several.html').read_text(encoding='utf-8')
   assert 'Several fits' in html
   assert '<th scope="row">again</th><td>–' in html
+
+
+@pytest.mark.parametrize(
+  'argv, flag',
+  [
+    (['score', '--input=*.csv', '--output=people.csv'], 'input'),
+    (
+      ['report', '--real=./people.csv', '--synthetic=s.csv', '--output=link'],
+      'real',
+    ),
+    (
+      ['report', '--real=people.csv', '--synthetic=s.csv', '--output=s.csv'],
+      'synthetic',
+    ),
+    (['sample', '--num_rows=3', '--output=model/model.json'], 'model_dir'),
+  ],
+)
+def test_nothing_that_is_read_is_replaced(argv, flag, folder, capsys):
+  cli.main(FIT)
+  shutil.copy('people.csv', 's.csv')
+  os.symlink('people.csv', 'link')
+  output = argv[-1].partition('=')[2]
+  before = (folder / output).read_bytes()
+  said = f'--output={output} is read too, by --{flag}: give another file.'
+  _refused([*argv, '--model_dir=model', '--overwrite'], said, capsys)
+  assert (folder / output).read_bytes() == before
 
 
 def test_a_report_names_the_file_without_values(folder, capsys):

@@ -148,8 +148,9 @@ def _check(values):
       f'--output={values.output} must end in .html: a file that ends in .json '
       'is put beside it.'
     )
+  reads = {flag: values[flag].value for flag in ('ledger', 'model_dir', 'data')}
   for path in (values.output, values.output[: -len('.html')] + '.json'):
-    files.check_output(path, values.overwrite)
+    files.check_output(path, values.overwrite, reads)
   if values.data is not None:
     from tfdpflows.tabular.sources import Source
 

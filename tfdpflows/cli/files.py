@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Optional
 
 from absl import logging
 
@@ -62,13 +63,50 @@ def print_clipped(counts: dict[str, int], num_rows: int, what: str) -> None:
     print(f'  {name:<{width}}  {count:,} ({count / num_rows:.2%} of the rows)')
 
 
-def check_output(path: str, overwrite: bool) -> None:
-  """Refuses an `--output` that cannot be written, before any work is done."""
+def check_output(
+  path: str, overwrite: bool, reads: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+  """Refuses an `--output` that cannot be written, before any work is done.
+
+  Nor may it replace what the command reads.
+
+  Args:
+    path: the file to write.
+    overwrite: whether a file that is there is replaced.
+    reads: files, patterns and folders that are read, or `None`, by their flag.
+  """
   if not path:
     raise UsageError('--output is empty: give the name of a file.')
   if os.path.isdir(path):
     raise UsageError(f'--output={path} is a folder: give the name of a file.')
   check_place(path, overwrite)
+  if not os.path.exists(path):
+    return
+  for flag, read in reads.items():
+    if read is not None and any(map(_holds(path), _files_of(flag, read))):
+      raise UsageError(
+        f'--output={path} is read too, by --{flag}: give another file.'
+      )
+
+
+def _holds(path):
+  """Returns whether a file is the one of a path, or a folder holds it."""
+  found = os.path.realpath(path)
+
+  def holds(other):
+    if os.path.isdir(other):
+      return found.startswith(os.path.join(os.path.realpath(other), ''))
+    return os.path.exists(other) and os.path.samefile(other, path)
+
+  return holds
+
+
+def _files_of(flag, read):
+  if flag in ('model_dir', 'compare', 'ledger'):
+    return [read] if isinstance(read, str) else read
+  from tfdpflows.tabular.sources import Source
+
+  return [part.name for part in Source.of(read).parts]
 
 
 def check_place(path: str, overwrite: bool) -> None:

@@ -82,7 +82,9 @@ def _run(values):
   compared = list(dict.fromkeys(values.compare or ()))
   for path in (values.model_dir, *compared):
     files.check_model(path)
-  files.check_output(values.output, values.overwrite)
+  flags = ('model_dir', 'compare', 'real', 'synthetic')
+  reads = {flag: values[flag].value for flag in flags}
+  files.check_output(values.output, values.overwrite, reads)
   from tfdpflows.evaluation.report import write_report
   from tfdpflows.tabular import row_blocks
 

@@ -122,7 +122,8 @@ def _check_conditions(schema, conditions, ends):
 def _run(values):
   conditions, ends = _conditions(values.condition)
   files.check_model(values.model_dir)
-  files.check_output(values.output, values.overwrite)
+  reads = {'model_dir': values.model_dir}
+  files.check_output(values.output, values.overwrite, reads)
   from tfdpflows.tabular import sinks
 
   sinks.check_format(values.output)

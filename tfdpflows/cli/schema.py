@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from typing import TYPE_CHECKING
@@ -114,18 +113,13 @@ def _identifiers(given):
 
 
 def _run(values):
-  files.check_output(values.output, values.overwrite)
+  reads = {'input': values.input}
+  files.check_output(values.output, values.overwrite, reads)
   from tfdpflows.tabular import drafting
   from tfdpflows.tabular.dialect import COMMAS, MISSING, CellFormat, Dialect
   from tfdpflows.tabular.sources import Source, file_format
 
   dialect, source = COMMAS, Source.of(values.input)
-  for part in source.parts:
-    there = os.path.exists(values.output) and os.path.exists(part.name)
-    if there and os.path.samefile(values.output, part.name):
-      raise UsageError(
-        f'--output={values.output} is the table itself; give another file.'
-      )
   texts = [p.name for p in source.parts if file_format(p.name) == 'csv']
   if texts:
     delimiter = values.delimiter and values.delimiter.replace('\\t', '\t')

@@ -46,7 +46,8 @@ def _written():
 
 def _run(values):
   files.check_model(values.model_dir)
-  files.check_output(values.output, values.overwrite)
+  reads = {'model_dir': values.model_dir, 'input': values.input}
+  files.check_output(values.output, values.overwrite, reads)
   import pandas as pd
 
   from tfdpflows.tabular import row_blocks, sinks
