@@ -185,6 +185,26 @@ class TestReport:
     assert 5 <= part.count('<b>') <= 18
     assert EVIL in ''.join(checker.text)
 
+  def test_pairs_that_lost_their_association_are_listed_first(self, tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f'c{i}' for i in range(7)]
+    real = pd.DataFrame(rng.normal(0, 1, [600, 7]).clip(-9, 9), columns=names)
+    real['c1'] = real['c0'] * 0.5 + real['c1'] * 0.8
+    synthetic = real.copy()
+    synthetic['c1'] = rng.permutation(real['c1'])
+    # All other pairs are farther off.
+    synthetic[names[2:]] = synthetic[names[2:]] / 3
+    fields = [Field(n, 'number', minimum=-10, maximum=10) for n in names]
+    path = tmp_path / 'report.html'
+    report.write_report(
+      path, real=real, synthetic=synthetic, schema=TableSchema(fields)
+    )
+    html = path.read_text(encoding='utf-8')
+    assert '0 of 1 pairs that depend' in html
+    assert 'within 0.1 of it; not c0 × c1.' in html
+    rows = html[html.index('First the pair that depends') :]
+    assert rows.index('c0 × c1') < rows.index('c2 × c')
+
   def test_a_fit_of_other_columns_is_named(self, tmp_path):
     with pytest.raises(ValueError, match="The synthetic table 'other'"):
       report.write_report(

@@ -49,6 +49,7 @@ def test_pairs_are_judged_by_those_that_depend():
   found = judged(shuffled)
   assert found.level == 'poor'
   assert 'of 3 pairs' in found.answer
+  assert 'not x × y' in found.answer
   alone = table()[['member']].assign(other=table(seed=3)['member'])
   schema = TableSchema(
     [Field(name, 'boolean', required=True) for name in alone]
@@ -62,13 +63,22 @@ def test_columns():
   assert verdict.column_verdict(['a'], 3).level == 'poor'
   found = verdict.column_verdict(list('abcd'), 40)
   assert found.level == 'fair'
-  assert 'a, b, c, ...' in found.answer
+  assert found.answer.endswith('explains: a, b, c, d.')
+  found = verdict.column_verdict(list('abcde'), 40)
+  assert found.answer.endswith('explains: a, b, c and 2 more.')
   # Shares say little of a mean where a range is wide.
   found = verdict.column_verdict([], 10, ['amount'])
   assert found.level == 'fair'
   assert '1 has another mean or standard deviation: amount.' in found.answer
   assert verdict.column_verdict([], 3, ['a']).level == 'poor'
-  assert verdict.column_verdict(['a'], 10, ['a']).answer.startswith('1 of 10')
+  found = verdict.column_verdict(['a'], 10, ['a'])
+  assert found.answer == '1 of 10 are farther off than chance explains: a.'
+  # More that is wrong makes no better verdict.
+  found = verdict.column_verdict(['a'], 10, ['b', 'c'])
+  assert found.level == 'poor'
+  assert found.answer.endswith(
+    '2 have another mean or standard deviation: b, c.'
+  )
 
 
 @pytest.mark.parametrize(

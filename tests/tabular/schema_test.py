@@ -227,11 +227,28 @@ def test_a_declared_constant_is_legal_and_warned_of():
       {'name': 'x', 'constraints': {'enum': ['a']}, 'fromData': ['name']},
       "marks 'name'",
     ),
+    ({'name': 'x', 'decimal': 2}, "'decimal'; did you mean 'decimals'"),
+    ({'name': 'x', 'constraint': {}}, "did you mean 'constraints'"),
+    ({'name': 'x', 'missing_values': ['-']}, "did you mean 'missingValues'"),
+    ({'name': 'x', 'required': True}, '\'required\' beside "constraints"; put'),
   ],
 )
 def test_bad_fields_are_refused_by_name(raw, message):
   with pytest.raises(ValueError, match=message):
     TableSchema.from_dict({'fields': [raw]})
+
+
+def test_properties_of_the_schema_that_are_misspelt_are_refused():
+  field = {'name': 'x', 'type': 'boolean', 'title': 'X', 'rdfType': 'y'}
+  described = {'fields': [field], 'title': 'A table', 'primaryKey': 'x'}
+  assert TableSchema.from_dict(described).names == ('x',)
+  for word, meant in [
+    ('constraint', 'constraints'),
+    ('fieldMatch', 'fieldsMatch'),
+    ('privacyunit', 'privacyUnit'),
+  ]:
+    with pytest.raises(ValueError, match=f'{word}.; did you mean .{meant}'):
+      TableSchema.from_dict({**described, word: []})
 
 
 @pytest.mark.parametrize(

@@ -358,9 +358,12 @@ def _nearest(real, synthetic, schema, seed):
 
 
 def _associations(comparison):
-  """Returns the matrices of association, and the pairs that differ most."""
+  """Returns the matrices of association, and pairs.
+
+  Those that the verdict calls off are first, then those that differ most.
+  """
   if len(comparison.marginals) < 2:
-    return {'matrices': [], 'pairs': [], 'more_pairs': False}
+    return {'matrices': [], 'pairs': []}
   difference = comparison.association_difference()
   matrices = [
     ('Real', comparison.association_real, 'in the real table'),
@@ -369,9 +372,15 @@ def _associations(comparison):
   ]
   first, second = np.triu_indices(len(difference), k=1)
   distances = comparison.pairs.to_numpy()[first, second]
-  # Rounded, so that pairs that are equally far keep the order of columns.
-  order = np.argsort(-distances.round(9), kind='stable')[:_LISTED_PAIRS]
   names = list(difference.index)
+  off = verdict.pairs_that_are_off(comparison)[:_LISTED_PAIRS]
+  rank = {pair: number for number, pair in enumerate(off)}
+  first_of_all = [
+    rank.get((names[i], names[j]), len(off)) for i, j in zip(first, second)
+  ]
+  # Rounded, so that pairs that are equally far keep the order of columns.
+  order = np.lexsort([-distances.round(9), first_of_all])
+  order = order[: len(off) + _LISTED_PAIRS]
   return {
     'matrices': [
       (
@@ -394,6 +403,7 @@ def _associations(comparison):
       for i, j, distance in zip(first[order], second[order], distances[order])
     ],
     'more_pairs': len(distances) > len(order),
+    'pairs_off': len(off),
   }
 
 

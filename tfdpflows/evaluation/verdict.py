@@ -87,59 +87,84 @@ def column_verdict(
   """Judges single columns by those that are farther off than chance explains.
 
   Args:
-    far: their names, the worst first.
+    far: names of columns whose shares are, the worst first.
     num_columns: of the table.
     moved: names of columns with another mean or standard deviation.
 
-  >>> column_verdict(['age'], 10).level
-  'fair'
+  >>> column_verdict(['age'], 10).level, column_verdict(['age'], 10, 'bc').level
+  ('fair', 'poor')
   """
-  if not far and moved:
-    return Verdict(
-      'Columns',
-      'fair' if len(moved) <= num_columns / 5 else 'poor',
-      f'All {num_columns} columns have about the shares of the real ones; '
-      f'{len(moved)} {"has" if len(moved) == 1 else "have"} another mean or '
-      f'standard deviation: {_listed(moved)}.',
-      'Counts can be used as they are. A few values far out, which noise puts '
-      'into wide ranges, move a mean: look at it below before you use it.',
-    )
-  if not far:
+  off = list(dict.fromkeys([*far, *moved]))
+  shares = f'All {num_columns} columns have about the shares of the real ones'
+  if not off:
     return Verdict(
       'Columns',
       'good',
-      f'All {num_columns} columns have about the shares of the real ones.',
+      f'{shares}.',
       'Counts and means of one column can be used as they are.',
     )
+  level = 'fair' if len(off) <= num_columns / 5 else 'poor'
+  have = f'{"has" if len(moved) == 1 else "have"} another mean or standard '
+  have += f'deviation: {_listed(moved)}.'
+  if not far:
+    return Verdict(
+      'Columns',
+      level,
+      f'{shares}; {len(moved)} {have}',
+      'Counts can be used as they are. A few values far out, which noise puts '
+      'into wide ranges, move a mean: look at it below before you use it.',
+    )
+  answer = f'{len(far)} of {num_columns} are farther off than chance explains: '
+  answer += f'{_listed(far)}.'
+  if len(off) > len(far):
+    answer += f' {len(moved)} {have}'
   return Verdict(
-    'Columns',
-    'fair' if len(far) <= num_columns / 5 else 'poor',
-    f'{len(far)} of {num_columns} are farther off than chance explains: '
-    f'{_listed(far)}.',
-    'Look at these columns below before you use them.',
+    'Columns', level, answer, 'Look at these columns below before you use them.'
   )
+
+
+def pairs_that_are_off(comparison: Comparison) -> list[tuple[str, str]]:
+  """Returns pairs whose association is lost or made up, the worst first.
+
+  Those of an association of .2 or more in the real table that is off by more
+  than .1.
+  """
+  return [pair for pair, off in _strong(comparison) if not off <= _NEAR]
+
+
+def _strong(comparison):
+  """Pairs that depend on each other, and how far off they are."""
+  names = list(comparison.association_real)
+  real = comparison.association_real.to_numpy()
+  off = np.abs(comparison.association_difference().to_numpy())
+  found = [
+    ((names[i], names[j]), off[i, j])
+    for i, j in zip(*np.triu_indices(len(names), k=1))
+    if abs(real[i, j]) >= _STRONG
+  ]
+  return sorted(found, key=lambda one: -one[1])
 
 
 def pair_verdict(comparison: Comparison) -> Verdict:
   """Judges pairs by the associations of those that depend on each other."""
-  upper = np.triu_indices(len(comparison.association_real), k=1)
-  real = comparison.association_real.to_numpy()[upper]
-  off = np.abs(comparison.association_difference().to_numpy()[upper])
-  strong = np.abs(real) >= _STRONG
-  if not strong.any():
+  strong = len(_strong(comparison))
+  if not strong:
     return Verdict(
       'Pairs',
       'none',
       f'No two columns have an association of {_STRONG:g} or more.',
       'There is little dependence to reproduce.',
     )
-  share = np.mean(off[strong] <= _NEAR)
-  count = int(np.sum(off[strong] <= _NEAR))
+  off = [' × '.join(pair) for pair in pairs_that_are_off(comparison)]
+  share = 1 - len(off) / strong
+  answer = (
+    f'{strong - len(off)} of {strong} pairs that depend on each other '
+    f'(association of {_STRONG:g} or more) come within {_NEAR:g} of it'
+  )
   return Verdict(
     'Pairs',
     'good' if share >= 0.9 else 'fair' if share >= 0.6 else 'poor',
-    f'{count} of {int(strong.sum())} pairs that depend on each other '
-    f'(association of {_STRONG:g} or more) come within {_NEAR:g} of it.',
+    f'{answer}; not {_listed(off)}.' if off else f'{answer}.',
     'Cross tables and correlations can be used.'
     if share >= 0.9
     else 'Look up a pair in the list below before you rely on it.',
@@ -181,7 +206,7 @@ def rare_verdict(groups: pd.DataFrame) -> Verdict:
       'Rare groups',
       'none',
       'There is no group of 20 rows or more and at most 5 % of them.',
-      'Numbers are not looked at here.',
+      'Smaller groups, and numbers, are not looked at here.',
     )
   kept = int(rare_groups.kept(groups).sum())
   share = kept / len(groups)
@@ -189,8 +214,10 @@ def rare_verdict(groups: pd.DataFrame) -> Verdict:
     'Rare groups',
     'good' if share >= 0.9 else 'fair' if share >= 0.6 else 'poor',
     f'{kept} of {len(groups)} groups of at most 5 % of the rows have between '
-    'half and twice their share.',
-    'Small groups can be studied.'
+    'half and twice their share. Those of fewer than 20 real rows are not '
+    'looked at.',
+    'How large small groups are can be used; what else their rows hold is not '
+    'compared.'
     if share >= 0.9
     else 'Do not study small groups in the synthetic rows: noise hides few '
     'people, which is its purpose.',
@@ -316,7 +343,9 @@ def plain_privacy(
 
 
 def _listed(names):
-  return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
+  if len(names) <= 4:
+    return ', '.join(names)
+  return f'{", ".join(names[:3])} and {len(names) - 3} more'
 
 
 def _up(epsilon):

@@ -301,6 +301,7 @@ _JSON = {
   'true_values': 'trueValues',
   'false_values': 'falseValues',
 }
+WORDS = tuple(_JSON.values())
 
 
 @functools.lru_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import difflib
 import math
 import numbers
 from collections.abc import Collection
@@ -13,10 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular import times, values
-from tfdpflows.tabular.dialect import (
-  PLAIN,
-  CellFormat,
-)
+from tfdpflows.tabular.dialect import PLAIN, WORDS, CellFormat
 
 TYPES = ('integer', 'number', 'string', 'boolean', *times.TYPES)
 _CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
@@ -26,6 +24,8 @@ LARGEST_WHOLE = 2**53
 # Of ten to the power of so many, and of their quotients, floats are exact.
 _MOST_DECIMALS = 15
 _OF_TIMES = ('unit', 'format', 'timezone')
+_PROPERTIES = ('name', 'type', 'constraints', 'fromData', 'decimals')
+_PROPERTIES += (*_OF_TIMES, *WORDS)
 _LAST_MICROSECOND = 86_400_000_000 - 1
 _EXAMPLES = {
   'date': '2026-11-25',
@@ -401,6 +401,13 @@ class Field:
         f'A field of the schema is {raw!r}; it needs "name" and "type".'
       )
     name, constraints = raw['name'], raw.get('constraints', {})
+    for word in raw:
+      if word in _CONSTRAINTS:
+        raise ValueError(
+          f'Field {name!r} has {word!r} beside "constraints"; put it there: '
+          f'"constraints": {{"{word}": {raw[word]!r}}}.'
+        )
+    check_properties(raw, _PROPERTIES, f'Field {name!r}')
     if not isinstance(constraints, dict):
       raise ValueError(
         f'Field {name!r}: "constraints" must be an object, as in '
@@ -431,6 +438,27 @@ class Field:
       # Frictionless has formats of other types, which change no value.
       **{k: raw.get(k) for k in _OF_TIMES if raw.get('type') in times.TYPES},
     )
+
+
+def check_properties(raw: dict, known: Collection[str], what: str) -> None:
+  """Refuses a property that is spelt nearly like a known one.
+
+  Others, such as titles, are taken for descriptions, which change nothing.
+
+  Raises:
+    ValueError: for such a property; the message begins with `what`.
+  """
+  for word in raw:
+    if word in known or not isinstance(word, str):
+      continue
+    lower = {name.lower(): name for name in known}
+    squeezed = word.lower().replace('_', '')
+    near = difflib.get_close_matches(squeezed, lower, n=1, cutoff=0.8)
+    if near:
+      raise ValueError(
+        f'{what} has the unknown property {word!r}; did you mean '
+        f'{lower[near[0]]!r}?'
+      )
 
 
 def _is_number(value):

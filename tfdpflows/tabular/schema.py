@@ -27,9 +27,11 @@ from tfdpflows.tabular.dialect import (
   Dialect,
   can_write,
 )
-from tfdpflows.tabular.field import Field, of_counts, typed
+from tfdpflows.tabular.field import Field, check_properties, of_counts, typed
 
 _MATCHES = ('equal', 'subset')
+_PROPERTIES = ('fields', 'privacyUnit', 'missingValues', 'dialect', 'encoding')
+_PROPERTIES += ('fieldsMatch', 'constraints', 'identifiers')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,6 +224,7 @@ class TableSchema:
       raise ValueError(
         'The schema has "privacy_unit"; in JSON it is named "privacyUnit".'
       )
+    check_properties(raw, _PROPERTIES, 'The schema')
     fields = raw['fields']
     if 'missingValues' in raw:
       # Of all fields that have no words of their own.
