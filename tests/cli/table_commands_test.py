@@ -231,6 +231,15 @@ def test_a_wrong_delimiter_is_pointed_out(folder, capsys):
   assert '--delimiter=,' in out
 
 
+def test_a_table_with_another_delimiter_is_told_from_one_without_columns(
+  folder, capsys
+):
+  people = (folder / 'people.csv').read_text().replace(',', ';')
+  (folder / 'semicolons.csv').write_text(people)
+  said = 'add "dialect": {"delimiter": ";"} to the schema'
+  _refused(['fit', '--input=semicolons.csv', *FIT[2:]], said, capsys)
+
+
 def test_all_formats_are_read_and_written(folder, capsys):
   for name in ('a.parquet', 'a.tfrecord', 'a.csv.gz'):
     cli.main([*FIT, '--overwrite'])

@@ -71,6 +71,18 @@ def test_its_text_has_each_charge_and_setting(model, people):
   assert ('It takes about' in text) == (model == 'histogram')
 
 
+def test_noise_that_is_large_beside_the_table_is_told(caplog):
+  small = small_table.make()
+  budget = {**small.budget, 'epsilon': 0.01}
+  synthesizer = TabularSynthesizer(small.schema, **budget)
+  assert 'will be little but noise' in str(synthesizer.plan(400))
+  usual = TabularSynthesizer(small.schema, **small.budget)
+  assert 'little but noise' not in str(usual.plan(400))
+  with small_table.short(), caplog.at_level('WARNING'):
+    synthesizer.fit(small.table, progress=False)
+  assert 'is large beside the 400 of the table' in caplog.text
+
+
 def test_what_no_fit_would_do_is_refused(people):
   synthesizer = TabularSynthesizer(people.schema, **people.budget)
   with pytest.raises(ValueError, match='num_examples'):

@@ -13,6 +13,9 @@ from tfdpflows.accounting.rounding import round_up
 from tfdpflows.progress import about
 from tfdpflows.tabular.models.base import TableModel
 
+# Of the rows: no bin of the coarsest histograms stands out from such noise.
+_MOST_NOISE = 0.1
+
 
 def describe_time(seconds: float) -> str:
   """Returns a sentence on how long a fit takes."""
@@ -87,15 +90,35 @@ class FitPlan:
       ', '.join(f'{name}={_short(value)}' for name, value in settings.items())
     )
     if self.count_std is not None:
-      std = self.count_std
-      shown = f'{std:,.0f}' if std >= 10 else f'{std:.2g}'
       lines.append(
         'The number of rows in a bin of a histogram has noise of about '
-        f'{shown} rows.'
+        f'{_rounded(self.count_std)} rows.'
+      )
+      lines += textwrap.wrap(
+        say_if_noise(self.count_std, self.num_examples), 88
       )
     if self.seconds is not None:
       lines.append(describe_time(self.seconds))
     return '\n'.join(lines)
+
+
+def say_if_noise(count_std: float | None, num_rows: int) -> str:
+  """Returns a warning where noise is large beside a table, else an empty text.
+
+  >>> say_if_noise(3.0, 10_000)
+  ''
+  """
+  if count_std is None or count_std < _MOST_NOISE * num_rows:
+    return ''
+  return (
+    f'The noise on a count, about {_rounded(count_std)} rows, is large beside '
+    f'the {num_rows:,} of the table: synthetic rows will be little but noise. '
+    'That takes more rows, fewer columns or a larger epsilon.'
+  )
+
+
+def _rounded(std):
+  return f'{std:,.0f}' if std >= 10 else f'{std:.2g}'
 
 
 def _wrapped(text):

@@ -617,6 +617,7 @@ class TableSchema:
         raise ValueError(
           f'The table has no column {name!r}; add it, or remove the field from '
           f'the schema. The table has {", ".join(map(repr, names))}.'
+          f'{_other_delimiter(names)}'
         )
 
   def kinds(self, column: pd.Series) -> np.ndarray:
@@ -648,6 +649,17 @@ def _identifiers(raw):
 
 def _same_match(word):
   return 'equal' if word == 'exact' else word
+
+
+def _other_delimiter(names):
+  """What to do where all names seem to be in one, separated otherwise."""
+  for delimiter in ';\t|':
+    if len(names) == 1 and delimiter in str(next(iter(names))):
+      return (
+        ' If cells are separated by that, add "dialect": {"delimiter": '
+        f'{json.dumps(delimiter)}}} to the schema.'
+      )
+  return ''
 
 
 def _no_unit(privacy_unit, names):

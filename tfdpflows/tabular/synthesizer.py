@@ -440,6 +440,9 @@ class TabularSynthesizer:
       '' if seconds is None else f' {fit_plan.describe_time(seconds)}',
       'in memory' if work_dir is None else os.fspath(work_dir),
     )
+    said = fit_plan.say_if_noise(self._count_std(spending), examples)
+    if said:
+      logging.warning('tfdpflows: %s', said)
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
     folder = None
