@@ -481,7 +481,7 @@ TUNE = '--tune={"num_bins": [8, 16]}'
     ('[8]', 'is no JSON object. Give values by name'),
     ('{"epochs": 1, "epochs": 2}', "names 'epochs' twice"),
     ('{"num_bin": 8}', "Unknown hyper-parameters ['num_bin'] of model 'hist"),
-    ('{"num_bins": "8"}', "num_bins is '8'"),
+    ('{"num_bins": "8"}', "num_bins is the text '8'"),
     ('{"expected_batch_size": null}', 'expected_batch_size is None; it must'),
     ('{"epsilon": 9}', "Unknown hyper-parameters ['epsilon']"),
     ('{"target": "sex"}', 'the target has a flag'),

@@ -233,7 +233,7 @@ def test_a_search_that_stops_is_charged(tmp_path, monkeypatch):
     ({'space': {'target': ['member']}}, "space has 'target'"),
     ({'space': {'num_examples': [5]}}, "space has 'num_examples'"),
     ({'space': {'epochs': range(1, 1002)}}, '1001 settings'),
-    ({'space': {'epochs': ['1']}}, "epochs is '1'; it must be"),
+    ({'space': {'epochs': ['1']}}, "epochs is the text '1'; it must be"),
     ({'space': [{'epochs': [1, 2]}]}, r'epochs is \[1, 2\]; it must be'),
     ({'space': {'hidden_units': [8]}}, 'hidden_units is 8; it must be'),
     ({'space': {'target_weight': [4.0, 1e300]}}, 'target_weight is 1e.300'),

@@ -73,7 +73,9 @@ def _value_of(field, given):
   except (TypeError, ValueError):
     valid = False  # Text for a number, a number for several, and the like.
   if not valid:
-    raise ValueError(f'{field.name} is {given!r}; it {metadata["message"]}.')
+    is_digits = isinstance(given, str) and given[:1].isdigit()
+    shown = f'the text {given!r}' if is_digits else repr(given)
+    raise ValueError(f'{field.name} is {shown}; it {metadata["message"]}.')
   return value
 
 
