@@ -389,3 +389,26 @@ def test_small_epsilons_are_not_rounded_down(pure, delta, exact):
   event = accounting.EpsilonDeltaDpEvent(pure)
   epsilon = accounting.compute_epsilon(event, delta)
   assert exact * (1 - 1e-12) <= epsilon <= pure
+
+
+@pytest.mark.parametrize('name', accounting.accountant_names())
+def test_counts_of_zero_and_of_other_types(name):
+  once = dp_accounting.GaussianDpEvent(2.0)
+
+  def runs(event, count):
+    return dp_accounting.SelfComposedDpEvent(event, count)
+
+  def epsilon(event, count=1):
+    accountant = accounting.create_accountant(name)
+    return accountant.compose(event, count).get_epsilon(1e-5)
+
+  for nothing in (
+    runs(once, 0),
+    runs(runs(once, 3), 0),
+    runs(runs(once, 0), 5),
+  ):
+    assert epsilon(nothing) == 0
+  assert epsilon(once, 0) == 0
+  thrice = epsilon(once, 3)
+  for count in (3, 3.0, np.int64(3)):
+    assert epsilon(runs(once, count)) == thrice

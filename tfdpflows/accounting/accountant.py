@@ -85,6 +85,12 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
         or too large (`event_bounds`).
     """
     check_event(event, runs=count, composed=True)
+    # dp_accounting takes no count of zero, and none of another type.
+    count = int(count)
+    while isinstance(event, dp_accounting.SelfComposedDpEvent):
+      event, count = event.event, count * int(event.count)
+    if not count:
+      event, count = dp_accounting.NoOpDpEvent(), 1
     try:
       return super().compose(event, count)
     except dp_accounting.UnsupportedEventError as error:

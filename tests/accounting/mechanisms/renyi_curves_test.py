@@ -601,3 +601,17 @@ def test_curves_of_1000_mechanisms_are_computed_once():
   assert np.array_equal(mechanisms.total_curve(parts, ORDERS), first)
   for noise, known in zip(noises, kept):
     assert mechanisms.renyi_curve(noise, ORDERS) is known
+
+
+@pytest.mark.parametrize('scale', [1e8, 3e12, 62869345705168.54])
+def test_tiny_losses_on_a_sample_are_not_rounded_down(scale):
+  """Differences of masses are nothing but rounding there."""
+  orders = np.array([2.0, 33.0, 2048.0])
+  for probability in (0.01, 0.3):
+    curve = mechanisms.renyi_curve(
+      mechanisms.Laplace(scale, probability), tuple(orders)
+    )
+    # The first term; the next is a third of 1 / scale less.
+    least = orders * (probability / scale) ** 2 / 2
+    assert np.all(curve >= least * (1 - 1 / scale))
+    np.testing.assert_allclose(curve, least, rtol=1e-6)

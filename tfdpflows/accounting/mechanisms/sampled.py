@@ -98,6 +98,8 @@ _LARGEST_LOSS = 30.0
 _CELLS = 1024
 # Errors of an integrand and of its integral, relatively.
 _SLACK = 1e-10
+# Errors of a mass, relatively.
+_MASS_SLACK = 1e-14
 
 
 class SampledMechanism(Mechanism):
@@ -260,7 +262,12 @@ def sampled_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
   upper, masses = mechanism.masses(edges)
   # Of a cell between losses l and l + w with mass m under Q and p under P, the
   # share of the upper end is (p exp(-l) - m) / (m (exp(w) - 1)).
-  right = (upper * np.exp(-edges[:-1]) - masses) / np.expm1(np.diff(edges))
+  scaled, width = upper * np.exp(-edges[:-1]), np.expm1(np.diff(edges))
+  right = (scaled - masses) / width
+  # The integrands grow from zero on, to both sides: so does what may be an
+  # error of masses, and of their small differences where losses are tiny.
+  outwards = np.where(edges[:-1] >= 0, 1.0, -1.0)
+  right += outwards * _MASS_SLACK * (scaled + masses) / width
   right = np.clip(right, 0.0, masses)
   weights = np.append(masses - right, 0.0) + np.append(0.0, right)
   v = q * np.expm1(edges)
