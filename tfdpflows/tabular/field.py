@@ -404,8 +404,7 @@ class Field:
     for word in raw:
       if word in _CONSTRAINTS:
         raise ValueError(
-          f'Field {name!r} has {word!r} beside "constraints"; put it there: '
-          f'"constraints": {{"{word}": {raw[word]!r}}}.'
+          f'Field {name!r} has {word!r} beside "constraints"; put it into them.'
         )
     check_properties(raw, _PROPERTIES, f'Field {name!r}')
     if not isinstance(constraints, dict):
