@@ -88,6 +88,30 @@ _SOURCES = {
   'spam': ('DAAG', 'spam7', 'yesno', ()),
   'email': ('openintro', 'email', 'spam', ('time',)),
   'nafld': ('survival', 'nafld1', 'status', ('id', 'case.id', 'futime')),
+  # Added later, and looked at for the first time then.
+  'bfi': ('psych', 'bfi', 'gender', ()),
+  'ames': ('modeldata', 'ames', 'Sale_Price', ()),
+  'loans': (
+    'openintro',
+    'loans_full_schema',
+    'interest_rate',
+    ('emp_title', 'grade', 'sub_grade', 'paid_interest'),
+  ),
+  'alcohol': (
+    'wooldridge',
+    'alcohol',
+    'abuse',
+    ('agesq', 'beertaxsq', 'cigtaxsq', 'ethanolsq', 'educsq'),
+  ),
+  'happiness': (
+    'wooldridge',
+    'happiness',
+    'vhappy',
+    ('happy', *(f'y{year:02}' for year in (94, 96, 98, 0, 2, 4, 6))),
+  ),
+  'nlswork': ('sampleSelection', 'nlswork', 'union', ('idcode',)),
+  'tv16': ('stevedata', 'TV16', 'votetrump', ('uid',)),
+  'abortion': ('stevedata', 'gss_abortion', 'abany', ('id',)),
 }
 _SHARED = ('adult', 'census')
 TABLES = (*_SOURCES, *_SHARED)
@@ -101,6 +125,8 @@ _ABOVE = {
   'price': 2401,
   'sales': 170,
   'arr_delay': 0,
+  'Sale_Price': 160_000,
+  'interest_rate': 12,
 }
 # Hyper-parameters of ours.
 _OURS = {

@@ -83,22 +83,19 @@ def check_output(
   if not os.path.exists(path):
     return
   for flag, read in reads.items():
-    if read is not None and any(map(_holds(path), _files_of(flag, read))):
+    files = () if read is None else _files_of(flag, read)
+    if any(_is_or_holds(file, path) for file in files):
       raise UsageError(
         f'--output={path} is read too, by --{flag}: give another file.'
       )
 
 
-def _holds(path):
-  """Returns whether a file is the one of a path, or a folder holds it."""
-  found = os.path.realpath(path)
-
-  def holds(other):
-    if os.path.isdir(other):
-      return found.startswith(os.path.join(os.path.realpath(other), ''))
-    return os.path.exists(other) and os.path.samefile(other, path)
-
-  return holds
+def _is_or_holds(read, path):
+  """Returns whether what is read is the file of a path, or its folder."""
+  if os.path.isdir(read):
+    folder = os.path.join(os.path.realpath(read), '')
+    return os.path.realpath(path).startswith(folder)
+  return os.path.exists(read) and os.path.samefile(read, path)
 
 
 def _files_of(flag, read):

@@ -147,7 +147,7 @@ def _strong(comparison):
 
 def pair_verdict(comparison: Comparison) -> Verdict:
   """Judges pairs by the associations of those that depend on each other."""
-  strong = len(_strong(comparison))
+  strong = _strong(comparison)
   if not strong:
     return Verdict(
       'Pairs',
@@ -155,11 +155,11 @@ def pair_verdict(comparison: Comparison) -> Verdict:
       f'No two columns have an association of {_STRONG:g} or more.',
       'There is little dependence to reproduce.',
     )
-  off = [' × '.join(pair) for pair in pairs_that_are_off(comparison)]
-  share = 1 - len(off) / strong
+  off = [' × '.join(pair) for pair, gap in strong if not gap <= _NEAR]
+  share = 1 - len(off) / len(strong)
   answer = (
-    f'{strong - len(off)} of {strong} pairs that depend on each other '
-    f'(association of {_STRONG:g} or more) come within {_NEAR:g} of it'
+    f'{len(strong) - len(off)} of {len(strong)} pairs that depend on each '
+    f'other (association of {_STRONG:g} or more) come within {_NEAR:g} of it'
   )
   return Verdict(
     'Pairs',

@@ -220,10 +220,6 @@ class TableSchema:
     """Returns the schema that a `dict` with key 'fields' describes."""
     if not isinstance(raw, dict) or not isinstance(raw.get('fields'), list):
       raise ValueError('A schema is an object with a list named "fields".')
-    if 'privacy_unit' in raw:
-      raise ValueError(
-        'The schema has "privacy_unit"; in JSON it is named "privacyUnit".'
-      )
     check_properties(raw, _PROPERTIES, 'The schema')
     fields = raw['fields']
     if 'missingValues' in raw:

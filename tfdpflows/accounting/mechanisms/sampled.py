@@ -98,8 +98,10 @@ _LARGEST_LOSS = 30.0
 _CELLS = 1024
 # Errors of an integrand and of its integral, relatively.
 _SLACK = 1e-10
-# Errors of a mass, relatively.
+# Errors of a mass, relatively; of those of a row replaced in a sample, whose
+# losses are inverted twice.
 _MASS_SLACK = 1e-14
+_OPPOSITE_MASS_SLACK = 1e-12
 
 
 class SampledMechanism(Mechanism):
@@ -260,16 +262,7 @@ def sampled_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
     return _opposite_renyi(mechanism, a)
   edges = np.linspace(-bound, bound, _CELLS + 1)
   upper, masses = mechanism.masses(edges)
-  # Of a cell between losses l and l + w with mass m under Q and p under P, the
-  # share of the upper end is (p exp(-l) - m) / (m (exp(w) - 1)).
-  scaled, width = upper * np.exp(-edges[:-1]), np.expm1(np.diff(edges))
-  right = (scaled - masses) / width
-  # The integrands grow from zero on, to both sides: so does what may be an
-  # error of masses, and of their small differences where losses are tiny.
-  outwards = np.where(edges[:-1] >= 0, 1.0, -1.0)
-  right += outwards * _MASS_SLACK * (scaled + masses) / width
-  right = np.clip(right, 0.0, masses)
-  weights = np.append(masses - right, 0.0) + np.append(0.0, right)
+  weights = _moved_to_edges(edges, upper, masses, _MASS_SLACK)
   v = q * np.expm1(edges)
   log_ratio = np.log1p(v)
   with np.errstate(divide='ignore'):
@@ -296,17 +289,29 @@ def _opposite_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
   edges = np.linspace(0.0, top, _CELLS // 2 + 1)
   ends = np.append(edges[:-1], np.inf)
   upper, masses = mechanism.opposite_masses(ends)
-  # As in `sampled_renyi`, with M+ and M- in the place of P and Q. What is moved
-  # to the left end of the first cell counts for nothing.
-  right = (upper * np.exp(-edges[:-1]) - masses) / np.expm1(np.diff(edges))
-  # Of masses and of their small differences.
-  right += 1e-12 * (upper + masses) / np.expm1(np.diff(edges))
-  right = np.clip(right, 0.0, masses)
-  weights = np.append(masses - right, 0.0) + np.append(0.0, right)
+  # M+ and M- are in the place of P and Q. What is moved to the left end of the
+  # first cell counts for nothing.
+  weights = _moved_to_edges(edges, upper, masses, _OPPOSITE_MASS_SLACK)
   with np.errstate(divide='ignore'):
     log_weights = np.log(weights)
     excess = [log_sum(log_symmetric(order, edges) + log_weights) for order in a]
   return log_moment(np.array(excess), a) / (a - 1)
+
+
+def _moved_to_edges(edges, upper, masses, slack):
+  """Returns masses under Q of edges, to which those of cells are moved.
+
+  Of a cell between losses l and l + w with mass m under Q and p under P, the
+  share of the upper end is (p exp(-l) - m) / (m (exp(w) - 1)).
+  """
+  scaled, width = upper * np.exp(-edges[:-1]), np.expm1(np.diff(edges))
+  right = (scaled - masses) / width
+  # The integrands grow from zero on, to both sides: so does what may be an
+  # error of masses, and of their small differences where losses are tiny.
+  outwards = np.where(edges[:-1] >= 0, 1.0, -1.0)
+  right += outwards * slack * (scaled + masses) / width
+  right = np.clip(right, 0.0, masses)
+  return np.append(masses - right, 0.0) + np.append(0.0, right)
 
 
 def log_symmetric(order: float, log_ratio: np.ndarray) -> np.ndarray:
