@@ -221,13 +221,10 @@ def read_private(
 
 def load_model(model_dir: str) -> TabularSynthesizer:
   """Returns the `TabularSynthesizer` in a folder; imports TensorFlow."""
-  path = os.path.join(model_dir, 'model.json')
-  if not os.path.exists(path):
-    # Before TensorFlow is imported, which takes long.
-    raise FileNotFoundError(
-      f'{model_dir} holds no model: {path} is missing. Give a folder that '
-      '`tfdpflows fit` wrote.'
-    )
+  # Before TensorFlow is imported, which takes long.
+  from tfdpflows.tabular import model_directory
+
+  model_directory.find_model(model_dir)
   with quiet.importing():
     from tfdpflows.tabular.synthesizer import TabularSynthesizer
 

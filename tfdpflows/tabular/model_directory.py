@@ -160,6 +160,21 @@ def header(digests: dict[str, str]) -> dict[str, Any]:
   }
 
 
+def find_model(model_dir: atomic.PathLike) -> str:
+  """Returns the path of model.json, which is not read yet.
+
+  Raises:
+    FileNotFoundError: if there is none.
+  """
+  path = os.path.join(model_dir, _MODEL)
+  if not os.path.exists(path):
+    raise FileNotFoundError(
+      f'{model_dir} holds no model: {path} is missing. Give a folder that '
+      '`tfdpflows fit` or `TabularSynthesizer.save` wrote.'
+    )
+  return path
+
+
 def read_model(model_dir: atomic.PathLike) -> dict[str, Any]:
   """Returns the content of model.json.
 
@@ -167,9 +182,7 @@ def read_model(model_dir: atomic.PathLike) -> dict[str, Any]:
     FileNotFoundError: if there is none.
     ValueError: if it is damaged or of another format.
   """
-  path = os.path.join(model_dir, _MODEL)
-  if not os.path.exists(path):
-    raise FileNotFoundError(f'{model_dir} holds no model: {path} is missing.')
+  path = find_model(model_dir)
   with open(path, encoding='utf-8') as file:
     try:
       model = json.load(file)

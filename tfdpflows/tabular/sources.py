@@ -416,14 +416,15 @@ def import_arrow() -> tuple[Any, Any]:
   """Returns pyarrow and its module of datasets.
 
   Raises:
-    ImportError: saying how to install it.
+    ImportError: saying how to install it, and what is wrong with it.
   """
   try:
     import pyarrow as pa  # noqa: PLC0415 (an extra)
     from pyarrow import dataset  # noqa: PLC0415
   except ImportError as error:
     raise ImportError(
-      "Parquet, Arrow and Feather need pyarrow: pip install 'tfdpflows[arrow]'."
+      "Parquet, Arrow and Feather need pyarrow: pip install 'tfdpflows[arrow]' "
+      f'({error}).'
     ) from error
   return pa, dataset
 
