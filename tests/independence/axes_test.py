@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.grids import thinned
 from tfdpflows._keras import keras, tfp
 from tfdpflows.independence import axes
+from tfdpflows.independence.shape_arithmetic import OTHER_ROWS, ROWS
 
 L = keras.layers
 tfb, tfd = tfp.bijectors, tfp.distributions
@@ -47,6 +48,39 @@ def _batch_norm(x):
 
 def _rows(x):
   return tf.shape(x)[0]
+
+
+def _mostly(x):
+  """Their number, where there are few or very many rows; else 1."""
+  n = _rows(x)
+  return tf.where((n > 20) & (n < 5000), 1, n)
+
+
+def _largest(x):
+  return tf.argmax(x, 1, output_type=tf.int32)
+
+
+def _polynomial(x):
+  """A number that is zero for the numbers of rows that are looked at."""
+  n = _rows(x)
+  return (n - ROWS) * (n - OTHER_ROWS) * (n - 3) * (n - 2) * (n - 1)
+
+
+def _drawn_by(x, seed_of):
+  """Random numbers of rows, by a seed that is made of drawn numbers."""
+  a, b = (GENERATOR.uniform_full_int([2], tf.int32) for _ in range(2))
+  return tf.random.stateless_uniform([_rows(x), 1], seed_of(a, b))
+
+
+def _forgotten(x):
+  """Begins as 1 or more, becomes 0 in a loop, and is 1 at most."""
+  least = tf.maximum(tf.cast(tf.reduce_max(x), tf.int32), 1)
+  _, least = tf.while_loop(
+    lambda i, _: i < tf.cast(STEP, tf.int32),
+    lambda i, least: (i + 1, 0 * least),
+    [0, least],
+  )
+  return tf.minimum(least, 1)
 
 
 def _mined(x):
@@ -288,6 +322,59 @@ MIXED = {
   'tile of few': lambda x: x + tf.tile(x[:1], [_rows(x), 1]),
   'lookup of neighbours': lambda x: tf.gather(
     x, tf.maximum(tf.range(_rows(x)) - 1, 0)
+  ),
+  'all rows, in most batches': lambda x: x + x[: _mostly(x)],
+  'all rows, up to a number': lambda x: x + x[: tf.minimum(_rows(x), 20_000)],
+  'the last row, in some batches': lambda x: (
+    x + tf.slice(x, [_rows(x) - _mostly(x), 0], [-1, -1])
+  ),
+  'an axis by parity': lambda x: (
+    x + tf.reduce_sum(x, (_rows(x) + 1) // 2 * 2 - _rows(x), keepdims=True)
+  ),
+  'an axis by a polynomial': lambda x: (
+    x + tf.reduce_sum(x, 1 - tf.minimum(_polynomial(x), 1), keepdims=True)
+  ),
+  'one row has no axis': lambda x: tf.reshape(
+    tf.reduce_sum(tf.expand_dims(tf.squeeze(x), 1), -1), [_rows(x), -1]
+  )[:, :1],
+  'the place in the row, twice': lambda x: tf.gather(
+    tf.reshape(x, [-1]), 4 * tf.range(_rows(x)) + _largest(x) + _largest(x)
+  ),
+  'places that are rounded': lambda x: tf.gather(
+    x, tf.cast(tf.range(0.0, _float(_rows(x))) * 1.2, tf.int32)
+  ),
+  'an axis from a list that is not filled': lambda x: (
+    x
+    + tf.reduce_sum(
+      x, tf.TensorArray(tf.int32, 2).write(1, 1).read(0), keepdims=True
+    )
+  ),
+  'an axis from the size of a list that grows': lambda x: (
+    x
+    + tf.reduce_sum(
+      x,
+      tf.TensorArray(tf.int32, 2, dynamic_size=True)
+      .write(tf.cast(STEP, tf.int32), 7)
+      .size()
+      - 1,
+      keepdims=True,
+    )
+  ),
+  'draws by known numbers': lambda x: x + _drawn_by(x, lambda a, b: a ^ a),
+  'draws by a constant beside what is drawn': lambda x: (
+    x + _drawn_by(x, lambda a, b: tf.stack([a, 5 + 0 * a])[1])
+  ),
+  'draws by constants at a drawn place': lambda x: (
+    x + _drawn_by(x, lambda a, b: tf.gather([5, 7], a))
+  ),
+  'draws by one number of one': lambda x: (
+    x
+    + tf.random.stateless_uniform(
+      [_rows(x), 1], GENERATOR.uniform([2], 5, 6, tf.int32)
+    )
+  ),
+  'a bound that a loop forgets': lambda x: (
+    x + tf.reduce_sum(x, _forgotten(x), keepdims=True)
   ),
 }
 

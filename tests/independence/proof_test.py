@@ -160,12 +160,34 @@ def test_embeddings_and_hinge_losses_are_proven():
   assert _checked([L.Dense(4)], loss=keras.losses.SquaredHinge()) == 'proven'
 
 
+@pytest.mark.core
+def test_tables_of_the_sizes_of_hashes_are_proven():
+  assert _checked([L.Embedding(10007, 1), L.Flatten()], INTEGERS) == 'proven'
+
+
+@pytest.mark.core
+def test_a_squeeze_of_all_axes_is_refused():
+  """Of one row alone it takes the axis of rows away."""
+  column = lambda x: tf.squeeze(x[:, :1])
+  layers = [L.Lambda(lambda x: tf.reshape(column(x), [tf.shape(x)[0], 1]))]
+  with pytest.raises(ValueError, match='Squeeze drops .* name the axis'):
+    _checked(layers)
+
+
 def test_flows_are_proven():
   flow = flows.masked_autoregressive_flow(4, 2, [8], seed=0)
   model = tfdpflows.DensityModel(flow)
   model.compile(_optimizer())
   model._checker.check(FLOATS[0])
   assert model.checked_independence == 'proven'
+
+
+def test_where_all_functions_run_eagerly_nothing_is_proven():
+  tf.config.run_functions_eagerly(True)
+  try:
+    assert _checked([L.Dense(4)]) == 'tested'
+  finally:
+    tf.config.run_functions_eagerly(False)
 
 
 def test_strategies_do_not_matter():

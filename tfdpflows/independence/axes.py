@@ -82,6 +82,7 @@ _BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
 _LOOPS = {'While', 'StatelessWhile'}
 _WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
 _TURNS = 30
+_DRAWN = '', axis_values.SOME, axis_values.ALL
 
 
 class Result(NamedTuple):
@@ -250,7 +251,7 @@ class _Scope:
       inputs = [self._known(i) for i in shape_arithmetic.data_inputs(node)]
       outputs = self._outputs(node, inputs)
       if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
-        outputs = [axis_turns.inherited(v, inputs, node.op) for v in outputs]
+        outputs = [axis_turns.inherited(v, inputs, node) for v in outputs]
       self._values[name] = outputs
       waiting.pop()
     return self._known(reference)
@@ -336,7 +337,7 @@ class _Scope:
     ):
       # The state moves by how much is drawn.
       return [
-        Value(PUBLIC, (3,), drawn=True)
+        Value(PUBLIC, (3,), drawn=axis_values.ALL)
         for _ in range(shape_arithmetic.count_outputs(node))
       ]
     if op in axis_rules.PLACED and any(v.kind == PLACE for v in inputs):
@@ -416,11 +417,12 @@ class _Scope:
       first, *others = values
       for other in others:
         axis_turns.refuse_places([first, other])
-        both = first.drawn and other.drawn
+        # The less of both.
+        drawn = min(first.drawn, other.drawn, key=_DRAWN.index)
         first = axis_turns.inherited(
           axis_turns.either(first, other), [first, other]
         )
-        first = first._replace(drawn=both)
+        first = first._replace(drawn=drawn)
     except JoinedError as error:
       return self._fault(JOINED, node, str(error))
     except UnruledError:

@@ -65,7 +65,8 @@ def apply(node, inputs):
     element = first.element
     if element is None or element.shape is None:
       raise UnruledError
-    return [axis_values.sizes(node, element)]
+    # That which was stated, of which some sizes may be -1.
+    return [Value(SIZED, (len(element.shape),))]
   if op == 'TensorListGetItem':
     index = inputs[1]
     if index.kind != PUBLIC:
@@ -81,7 +82,9 @@ def apply(node, inputs):
     index, item = inputs[1:3]
     if index.kind != PUBLIC:
       raise JoinedError('puts rows at places which rows decide')
-    return [_set_item(first, index, item)]
+    found = _set_item(first, index, item)
+    grows = node.attr['resize_if_index_out_of_bounds'].b
+    return [found._replace(length=None) if grows else found]
   if op == 'TensorListPushBack':
     item = inputs[1]
     if first.by_row or axis_values.of_rows(first.length):
@@ -166,14 +169,18 @@ def _set_item(first, index, item):
     if first.element is not None and not first.by_row:
       raise UnruledError
     return first._replace(element=Value(TURN), by_row=True)
-  return _pushed(first, item)._replace(length=first.length)
+  found = _pushed(first, item)
+  # Those that are not set are zeros.
+  element = found.element._replace(numbers=None, tag=None)
+  return found._replace(element=element, length=first.length)
 
 
 def _pushed(first, item):
   if item.kind == PLACE:
     raise JoinedError(axis_values.PLACES)
   # Its numbers are those of all turns: what a turn changes has none.
-  element = axis_turns.changing(item)._replace(numbers=item.numbers)
+  element = axis_turns.changing(item)
+  element = element._replace(numbers=item.numbers, drawn='')
   if first.element is not None:
     element = axis_turns.either(first.element, element)
   length = None if first.length is None else first.length + 1

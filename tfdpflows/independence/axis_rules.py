@@ -15,9 +15,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
 
 from tfdpflows.independence.axis_values import (
+  ALL,
   APART,
   EVEN,
   JOINED,
@@ -185,18 +187,20 @@ def _reshaped(value, shape):
 
 def _reshape(call):
   numbers = call.numbers(1)
-  shape = call.shape()
-  for one, other, size in zip(numbers.list(), numbers.two.tolist(), shape):
-    if one == -1:
-      if other != -1:
-        raise JoinedError(SIZE)
-    elif not Numbers([one], [other]).scales_as([size]):
+  for i, (one, size) in enumerate(zip(numbers.list(), call.shape())):
+    expected = [-1] if one == -1 else [size]
+    if not numbers[i : i + 1].scales_as(expected):
       raise JoinedError(SIZE)
   return _same(call._replace(inputs=call.inputs[:1]))
 
 
 def _cast(call):
   found = _same(call._replace(inputs=call.inputs[:1]))
+  if call.node.op == 'Squeeze' and not call.attr('squeeze_dims'):
+    raise JoinedError(
+      'drops all axes of size 1, and so that of the rows in a batch of one row '
+      '(name the axis)'
+    )
   if call.node.op == 'Cast' and call.attr('DstT') not in (tf.int32, tf.int64):
     return [v._replace(tag=None) for v in found]
   return found
@@ -426,12 +430,10 @@ def _slice(call):
   rank = len(value.shape)
   rest = [i for i in range(rank) if i != value.axis]
   a = value.axis
-  whole = size.one[a] == size.two[a] == -1 or Numbers(
-    size.one[a : a + 1], size.two[a : a + 1]
-  ).scales_as(value.shape[a : a + 1])
-  if begin.one[a] or begin.two[a] or not whole:
+  whole = any(size[a : a + 1].scales_as([n]) for n in (-1, value.shape[a]))
+  if not _are(begin, a, 0) or not whole:
     raise JoinedError('takes some rows of the batch')
-  if begin.mark.reshape(-1)[rest].any() or size.mark.reshape(-1)[rest].any():
+  if begin[rest].sized or size[rest].sized:
     raise JoinedError(SIZE)
   return [apart(call.shape(), *value.layout)]
 
@@ -490,7 +492,7 @@ def _parsed(call, rank, first):
 
 
 def _are(numbers, i, n):
-  return numbers.one[i] == numbers.two[i] == n and not numbers.mark[i]
+  return numbers[i : i + 1].scales_as([n])
 
 
 def _is_whole(whole, size):
@@ -499,8 +501,7 @@ def _is_whole(whole, size):
     end, i = whole
     if end is None:
       return False
-    one = Numbers(end.one[i : i + 1], end.two[i : i + 1])
-    return one.scales_as([size])
+    return end[i : i + 1].scales_as([size])
   return whole
 
 
@@ -518,10 +519,9 @@ def _strided_slice(call):
     if v.kind == SIZED and v.numbers is None:
       raise JoinedError(SIZE)
     if v.numbers is not None and v.numbers.sized:
-      marks = v.numbers.mark
-      if marks.sum() > 1 or not isinstance(whole, tuple):
+      if v is not call.inputs[2] or not isinstance(whole, tuple):
         raise JoinedError(SIZE)
-      if not marks[whole[1]] or v is not call.inputs[2]:
+      if list(np.flatnonzero(v.numbers[:].form)) != [whole[1]]:
         raise JoinedError(SIZE)
   return [apart(call.shape(), place, value.outer, value.inner)]
 
@@ -605,8 +605,9 @@ def _fill(call):
 def _range(call):
   if call.inputs[0].numbers is None or call.inputs[2].numbers is None:
     raise UnruledError
-  start, step = call.fixed(0), call.fixed(2)
-  (step,) = step
+  if call.inputs[2].numbers.one.dtype.kind != 'i':
+    raise UnruledError
+  start, (step,) = call.fixed(0), call.fixed(2)
   if start != [0] or step < 1 or not call.numbers(1).scales_as([ROWS * step]):
     raise JoinedError(PLACES)
   tag = None if step == 1 else ('flat', step)
@@ -626,7 +627,10 @@ def _random(call):
   stateless = call.node.op.startswith('Stateless')
   if stateless and found.kind != PUBLIC and not call.inputs[1].drawn:
     raise JoinedError(_KNOWN)
-  return [found if stateless else found._replace(drawn=True)]
+  # Between two limits there may be one whole number only.
+  if stateless or call.node.op.endswith('UniformInt'):
+    return [found]
+  return [found._replace(drawn=ALL)]
 
 
 def _batch_first(*places):
@@ -1075,6 +1079,8 @@ def _times(call):
   numbers = other.numbers
   if other.kind != PUBLIC or numbers is None or numbers.one.size != 1:
     raise JoinedError(PLACES)
+  if numbers.one.dtype.kind != 'i':
+    raise UnruledError
   times = int(numbers.one.reshape(-1)[0])
   if place.tag is not None or times < 1:
     raise JoinedError(PLACES)
@@ -1086,11 +1092,13 @@ def _plus(call):
   """Where the elements of each row are: what is added is a place in the row."""
   first, second = call.inputs
   place, other = (first, second) if first.kind == PLACE else (second, first)
-  if place.tag is None or place.tag == 'first':
+  if place.tag is None or place.tag[0] != 'flat':
     raise JoinedError(PLACES)
   layout = _common(call.inputs, len(call.shape()))
   if _is_within(other, place.tag[1]):
-    return apart(call.shape(), *layout, kind=PLACE, tag=place.tag)
+    # With more added it may be a place of another row.
+    tag = ('within row', place.tag[1])
+    return apart(call.shape(), *layout, kind=PLACE, tag=tag)
   if other.kind == APART:
     # Out of range it would be in another row. Nothing is known of its range.
     raise UnruledError
@@ -1138,9 +1146,7 @@ def _add_at(call):
   if (data.outer, data.inner) != (place.outer, place.inner):
     raise JoinedError(PLACES)
   shape = call.shape()
-  if size.numbers is None or not Numbers(
-    size.numbers.one.reshape(-1)[:1], size.numbers.two.reshape(-1)[:1]
-  ).scales_as([ROWS * times]):
+  if size.numbers is None or not size.numbers[:1].scales_as([ROWS * times]):
     raise JoinedError(PLACES)
   return apart(shape, 0, 1, times)
 

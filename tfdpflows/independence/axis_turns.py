@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tfdpflows.independence import axis_values
 from tfdpflows.independence.axis_values import (
+  ALL,
   APART,
   EVEN,
   JOINED,
@@ -15,21 +16,26 @@ from tfdpflows.independence.axis_values import (
   PLACE,
   PUBLIC,
   SIZED,
+  SOME,
   TURN,
   UNKNOWN,
   JoinedError,
   UnruledError,
   Value,
 )
-from tfdpflows.independence.shape_arithmetic import ROWS, Numbers
+from tfdpflows.independence.shape_arithmetic import ROWS
 
-# Of numbers that are drawn they give others that nobody knows.
-_KEEPING_DRAWN = {
-  *('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'StridedSlice', 'Unpack'),
-  *('Split', 'SplitV', 'GatherV2', 'Pack', 'ConcatV2', 'Bitcast', 'BitwiseXor'),
+# Of numbers that are all drawn they give such.
+_TAKING = {
+  **dict.fromkeys(('Reshape', 'Squeeze', 'ExpandDims', 'StridedSlice'), 0),
+  **dict.fromkeys(('Unpack', 'SplitV', 'GatherV2'), 0),
+  'Split': 1,
+}
+# They make others that nobody knows of what nobody knows. (Of a whole range:
+# between two limits there may be one number only.)
+_DRAWING = {
   *('StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg'),
   *('StatelessRandomUniformFullInt', 'StatelessRandomUniformFullIntV2'),
-  *('StatelessRandomUniformInt', 'StatelessRandomUniformIntV2'),
 }
 
 
@@ -85,7 +91,7 @@ def is_turn(node, inputs):
 
 def one_batch(numbers):
   """Whether one number is that of the rows, for either number of them."""
-  return Numbers([numbers.one], [numbers.two]).scales_as([ROWS])
+  return numbers.scales_as([ROWS])
 
 
 def row_of_turn(node, inputs):
@@ -124,15 +130,55 @@ def in_each_turn(value, loop):
   return value._replace(by_turn=value.by_turn | {loop})
 
 
-def inherited(value, inputs, op='Identity'):
-  """Returns a value with what else it has of what it is computed from."""
+def inherited(value, inputs, node=None):
+  """Returns a value with what else it has of what it is computed from.
+
+  Args:
+    value: the `Value`.
+    inputs: what it is computed from, or what decides about it.
+    node: the operation that computes it, if one does.
+  """
   if value.kind in (JOINED, UNKNOWN):
     return value
   by_turn = value.by_turn.union(*(v.by_turn for v in inputs))
   if value.kind == TURN:
     by_turn -= {value.tag}  # It is of one row, whichever that is.
-  drawn = op in _KEEPING_DRAWN and any(v.drawn for v in inputs)
-  return value._replace(by_turn=by_turn, drawn=value.drawn or drawn)
+  drawn = value.drawn
+  if node is not None and not drawn:
+    drawn = _drawn(node, inputs)
+  return value._replace(by_turn=by_turn, drawn=drawn)
+
+
+def _drawn(node, inputs):
+  """Returns what of an output is drawn at random, see `Value`."""
+  op, drawn = node.op, [v.drawn for v in inputs]
+  if op in ('Identity', 'Bitcast'):
+    return drawn[0]
+  if op in _DRAWING:
+    return ALL if any(drawn) else ''
+  if op == 'BitwiseXor' and not all(drawn):
+    return drawn[0] or drawn[1]  # Of two they may be the same.
+  if op == 'Pack' and not node.attr['axis'].i:
+    if all(part == ALL for part in drawn):
+      return ALL
+    return SOME if ALL in drawn else ''
+  found = drawn[_TAKING[op]] if op in _TAKING else ''
+  if found == SOME and not (op == 'StridedSlice' and _is_columns(node, inputs)):
+    return ''
+  return found
+
+
+def _is_columns(node, inputs):
+  """Whether a slice takes all along axis 0."""
+  first = lambda mask: node.attr[f'{mask}_mask'].i & 1
+  strides = inputs[3].numbers
+  return (
+    strides is not None
+    and strides[:1].scales_as([1])
+    and first('begin')
+    and first('end')
+    and not any(map(first, ('ellipsis', 'new_axis', 'shrink_axis')))
+  )
 
 
 def refuse_places(values):
@@ -173,13 +219,13 @@ def changing(value):
 def either(a, b):
   """Returns what is known of a value that is one of two."""
   # `inherited` joins these.
-  a, b = (v._replace(by_turn=frozenset(), drawn=False) for v in (a, b))
+  a, b = (v._replace(by_turn=frozenset(), drawn='') for v in (a, b))
+  if a == b:
+    return a
   for kind in (JOINED, UNKNOWN):
     for v in (a, b):
       if v.kind == kind:
-        return v
-  if a == b:
-    return a
+        return v._replace(tag=None)
   kinds = {a.kind, b.kind}
   if TURN in kinds:
     return of_turn([a, b])

@@ -27,6 +27,8 @@ LIST = 'list'  # A list of tensors.
 JOINED = 'joined'  # Perhaps of several rows, or of their number.
 UNKNOWN = 'unknown'  # Not known.
 
+# How much of a tensor is drawn at random.
+ALL, SOME = 'all', 'some'
 # Tag of what only the gradient of an operation may read.
 RESERVED = 'reserved'
 SIZE = 'computes with the number of rows in the batch'
@@ -58,7 +60,8 @@ class Value(NamedTuple):
     finding: of `JOINED` and `UNKNOWN`.
     by_turn: the loops in whose turns it may hold different things. Where turns
       are of rows it tells their places.
-    drawn: of `PUBLIC`: random numbers that are drawn anew, or made from them.
+    drawn: of `PUBLIC`: `ALL` if all elements are random numbers that are drawn
+      anew, or made from them; `SOME` if all at one index of axis 0 are.
   """
 
   kind: str
@@ -73,7 +76,7 @@ class Value(NamedTuple):
   tag: Any = None
   finding: Optional[Finding] = None
   by_turn: frozenset[str] = frozenset()
-  drawn: bool = False
+  drawn: str = ''
 
   @property
   def of_rows(self) -> bool:

@@ -176,7 +176,7 @@ class Checker:
     self.check(probe_rows.spec_of(rows))
     self._begin_replicas()
     name = self._model.name
-    if replays and self._model.run_eagerly:
+    if replays and self._runs_eagerly:
       raise ValueError(
         f'The plan replays steps, and {name} runs eagerly: each step runs its '
         'Python code again, and may draw random numbers that nothing keeps and '
@@ -190,6 +190,10 @@ class Checker:
         'would give another sum the same noise, and their difference shows '
         'what the noise should hide. Resume without `replay`.'
       )
+
+  @property
+  def _runs_eagerly(self):
+    return self._model.run_eagerly or tf.config.functions_run_eagerly()
 
   @property
   def _secret(self):
@@ -455,8 +459,7 @@ class Checker:
       [*ingredients.shared, *kept],
     )
     # Eager steps run Python, and draw with the seeds of the whole program.
-    eager = self._model.run_eagerly
-    state = 'tested' if eager else 'proven'
+    state = 'tested' if self._runs_eagerly else 'proven'
     if found.joined and not self._independent:
       first = found.joined[0]
       raise ValueError(

@@ -1,7 +1,10 @@
 """Numbers of a graph that are known without its rows: shapes, axes, counters.
 
 Each is computed for two numbers of rows, by TensorFlow itself, on a few
-integers: it is known then which of them depend on how many rows there are.
+integers. Of each it is known besides whether it is the same for any number of
+rows, or `a * rows + b` with whole numbers a and b, which two values determine;
+or whether it may depend on the number of rows in some other way. Then its two
+values say nothing of others.
 """
 
 from __future__ import annotations
@@ -15,8 +18,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import op_def_registry
 
-# Primes, so that no other size of a tensor is a multiple of the first.
-ROWS, OTHER_ROWS = 10007, 10009
+# Primes, so that no other size of a tensor is a multiple of the first. (The
+# first prime beyond 10,000 is the size of many a hash table.)
+ROWS, OTHER_ROWS = 10037, 10039
+# How a number depends on the number of rows: not at all, as a * rows + b, or
+# perhaps in another way.
+CONSTANT, LINEAR, OTHER = range(3)
 _LARGEST = 4096
 # The number of inputs, from the left or right, that are moved and not computed.
 _MOVING = {
@@ -26,22 +33,37 @@ _MOVING = {
   **dict.fromkeys(('GatherNd', 'StopGradient', 'Snapshot'), slice(1)),
   **dict.fromkeys(('SplitV', 'BroadcastTo', 'EnsureShape'), slice(1)),
   **dict.fromkeys(('Pad', 'PadV2'), slice(1)),
-  **dict.fromkeys(('Pack', 'Concat', 'AddN'), slice(None)),
+  **dict.fromkeys(('Select', 'SelectV2'), slice(1, None)),
+  'Pack': slice(None),
+  'Concat': slice(1, None),
   'ConcatV2': slice(-1),
   'Split': slice(1, None),
 }
-_EXACT = {'Add', 'AddV2', 'FloorDiv', 'Mul', 'Neg', 'Prod', 'RealDiv', 'Sub'}
-_EXACT |= {'Sum', 'ConcatOffset'}
+# Operations in NumPy's words, and what they make of `CONSTANT`, `LINEAR` and
+# `OTHER`: a product of two linear numbers, 1 + 1, is another.
+_ARITHMETIC = {
+  'Add': (np.add, np.maximum),
+  'AddN': (lambda *x: sum(x), lambda *x: functools.reduce(np.maximum, x)),
+  'AddV2': (np.add, np.maximum),
+  'Mul': (np.multiply, np.add),
+  'Neg': (np.negative, np.positive),
+  'Prod': (np.prod, np.sum),
+  'Sub': (np.subtract, np.maximum),
+  'Sum': (np.sum, functools.partial(np.max, initial=CONSTANT)),
+}
+_QUOTIENTS = {'FloorDiv', 'RealDiv'}
 _COMPARING = {
   *('All', 'Any', 'Equal', 'FloorMod', 'Greater', 'GreaterEqual', 'Less'),
   *('LessEqual', 'LogicalAnd', 'LogicalNot', 'LogicalOr', 'Max', 'Maximum'),
-  *('Min', 'Minimum', 'NotEqual', 'Range', 'Select', 'SelectV2', 'Cumsum'),
+  *('Min', 'Minimum', 'NotEqual', 'Range', 'Cumsum'),
   *('Cumprod', 'InvertPermutation', 'ListDiff', 'OnesLike', 'ZerosLike'),
   *('Fill', 'Where', 'Abs', 'Sign', 'ScatterNd', 'OneHot', 'ArgMax', 'Mod'),
   *('TensorScatterUpdate', 'BroadcastArgs', 'Square', 'TruncateDiv'),
 }
-_FOLDED = {*_MOVING, *_EXACT, *_COMPARING, 'BroadcastGradientArgs'}
-_FOLDED |= {'DynamicStitch'}
+_FOLDED = {*_MOVING, *_ARITHMETIC, *_QUOTIENTS, *_COMPARING}
+_FOLDED |= {'BroadcastGradientArgs', 'ConcatOffset', 'DynamicStitch'}
+# Dtypes that hold numbers of rows as they are.
+_WIDE = (tf.int32, tf.int64, tf.float32, tf.float64)
 
 
 class Numbers:
@@ -50,24 +72,36 @@ class Numbers:
   Attributes:
     one: an array, for `ROWS` rows.
     two: for `OTHER_ROWS`.
-    mark: bool, of the shape of `one`: which elements depend on the number of
-      rows; one `True` for all, where the shape does.
+    form: of the shape of `one`: how each element depends on the number of
+      rows, as above; one `OTHER` for all, where the shape does.
   """
 
-  def __init__(self, one: Any, two: Any = None, mark: Any = None):
+  def __init__(self, one: Any, two: Any = None, form: Any = LINEAR):
     self.one = np.asarray(one)
     self.two = self.one if two is None else np.asarray(two)
     if self.one.shape != self.two.shape:
-      self.mark = np.array(True)
-    elif mark is None:
-      self.mark = self.one != self.two
-    else:
-      self.mark = np.broadcast_to(mark, self.one.shape)
+      self.form = np.array(OTHER)
+      return
+    form = np.minimum(np.broadcast_to(form, self.one.shape), OTHER)
+    # Of a * rows + b the difference is an a for each row more.
+    with np.errstate(invalid='ignore'):
+      more = self.two.astype(np.float64) - self.one.astype(np.float64)
+      linear = np.where(more % (OTHER_ROWS - ROWS) == 0, LINEAR, OTHER)
+    same = (self.one == self.two) | (two is None)
+    linear = np.where(same, CONSTANT, linear)
+    self.form = np.where(form == LINEAR, linear, form)
 
   @property
   def sized(self) -> bool:
     """Whether one of them depends on the number of rows."""
-    return bool(np.any(self.mark))
+    return bool(np.any(self.form))
+
+  def __getitem__(self, index: Any) -> Numbers:
+    """Returns some of them, in a row."""
+    form = np.broadcast_to(self.form, self.one.shape).reshape(-1)[index]
+    return Numbers(
+      self.one.reshape(-1)[index], self.two.reshape(-1)[index], form
+    )
 
   def list(self) -> list[int]:
     return [int(x) for x in self.one.reshape(-1)]
@@ -76,26 +110,33 @@ class Numbers:
     """Returns them in another dtype, and shape."""
     shape = self.one.shape if shape is None else shape
     one, two = (x.astype(dtype).reshape(shape) for x in (self.one, self.two))
-    return Numbers(one, two)
+    return Numbers(one, two, self.form.reshape(shape))
 
   def alike(self, other: Numbers) -> bool:
     """Whether equal numbers have the same bits: zeros may have two signs."""
     return self.one.tobytes() == other.one.tobytes()
 
   def scales_as(self, shape: Sequence[int]) -> bool:
-    """Whether sizes are those of a shape for either number of rows."""
-    expected = [
-      n // ROWS * OTHER_ROWS if n > 0 and n % ROWS == 0 else n for n in shape
-    ]
-    two = [int(x) for x in self.two.reshape(-1)]
-    return self.list() == list(shape) and two == expected
+    """Whether sizes are those of a shape, for any number of rows."""
+    if np.any(self.form == OTHER):
+      return False
+    expected = of_shape(shape)
+    return np.array_equal(
+      self.one.reshape(-1), expected.one
+    ) and np.array_equal(self.two.reshape(-1), expected.two)
+
+  def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a and b of numbers that are constant or linear."""
+    one, two = self.one.astype(np.float64), self.two.astype(np.float64)
+    slope = (two - one) / (OTHER_ROWS - ROWS)
+    return slope, one - slope * ROWS
 
   def __eq__(self, other):
     return (
       isinstance(other, Numbers)
       and np.array_equal(self.one, other.one)
       and np.array_equal(self.two, other.two)
-      and np.array_equal(self.mark, other.mark)
+      and np.array_equal(self.form, other.form)
     )
 
   __hash__ = None
@@ -103,7 +144,9 @@ class Numbers:
 
 def of_shape(shape: Sequence[int]) -> Numbers:
   """Returns the sizes of a tensor whose shape for `ROWS` rows is given."""
-  two = [n // ROWS * OTHER_ROWS if n % ROWS == 0 else n for n in shape]
+  two = [
+    n // ROWS * OTHER_ROWS if n > 0 and n % ROWS == 0 else n for n in shape
+  ]
   return Numbers(np.array(shape, np.int64), np.array(two, np.int64))
 
 
@@ -131,49 +174,135 @@ def fold(node: Any, inputs: Sequence[Numbers]) -> Optional[list[Numbers]]:
   if not sized:
     return [Numbers(x) for x in ones]
   twos = run(node, [i.two for i in inputs])
-  if op != 'BroadcastGradientArgs' and any(
-    a.shape != b.shape for a, b in zip(ones, twos)
-  ):
-    return None
   if op == 'BroadcastGradientArgs':
-    # Which axes are summed over: for one row other ones of size 1, too.
-    same = all(np.array_equal(a, b) for a, b in zip(ones, twos))
-    return [Numbers(x) for x in ones] if same else None
+    # Which axes are summed over.
+    return [Numbers(x) for x in ones] if _broadcast(inputs) else None
+  if any(a.shape != b.shape for a, b in zip(ones, twos)):
+    return None
+  forms = _forms(node, inputs, ones, twos)
+  if forms is None:
+    forms = [OTHER] * len(ones)
+  return [Numbers(*x) for x in zip(ones, twos, forms)]
+
+
+def _broadcast(shapes):
+  """Whether shapes broadcast alike for any number of rows, from one on.
+
+  Each size is constant or some number of rows, or their multiple, and all sizes
+  of an axis that are not one are the same.
+  """
+  if any(np.any(s.form == OTHER) for s in shapes):
+    return False
+  rank = max(s.one.size for s in shapes)
+  for place in range(1, rank + 1):
+    sizes = {
+      tuple(float(x.reshape(-1)[-place]) for x in s.coefficients())
+      for s in shapes
+      if s.one.size >= place
+    } - {(0.0, 1.0)}
+    if len(sizes) > 1 or any(slope and base for slope, base in sizes):
+      return False
+  return True
+
+
+def _forms(node, inputs, ones, twos):
+  """Returns how outputs depend on the number of rows; `None` if in any way."""
+  op = node.op
+  if op == 'BroadcastArgs':
+    return [LINEAR] if _broadcast(inputs) else None
+  if any(x.form.shape != x.one.shape for x in inputs):
+    return None
   if op in _MOVING or op == 'DynamicStitch':
-    chosen = _MOVING.get(op, slice(len(inputs) // 2, None))
-    places = range(len(inputs))[chosen]
-    rest = [x for i, x in enumerate(inputs) if i not in places]
-    plain = all(x.mark.shape == x.one.shape for x in inputs)
-    if plain and not any(x.sized for x in rest) and op != 'AddN':
-      marks = [
-        x.mark.astype(x.one.dtype)
-        if i in places
-        else np.zeros_like(x.one)
-        if (op, i) == ('PadV2', 2)
-        else x.one
-        for i, x in enumerate(inputs)
-      ]
-      marks = [m.astype(bool) for m in run(node, marks)]
-      return [Numbers(*x) for x in zip(ones, twos, marks)]
-  numbers = [x for i in inputs for x in (i.one, i.two)] + ones + twos
-  exact = op in _EXACT and all(map(_is_small, numbers))
-  if op in ('FloorDiv', 'RealDiv'):
-    with np.errstate(all='ignore'):
-      exact = all(
-        np.all(a == b * q)
-        for a, b, q in (
-          (inputs[0].one, inputs[1].one, ones[0]),
-          (inputs[0].two, inputs[1].two, twos[0]),
-        )
-      )
-  return [Numbers(a, b, None if exact else True) for a, b in zip(ones, twos)]
+    return _moved_forms(node, inputs, ones, twos)
+  if op in _QUOTIENTS:
+    return [_quotient_form(*inputs, ones[0])]
+  if op == 'ConcatOffset':
+    mixed = any(np.any(x.form == OTHER) for x in inputs) or inputs[0].sized
+    return None if mixed else [LINEAR] * len(ones)
+  along = {}
+  if op in ('Max', 'Min', 'Prod', 'Sum'):
+    *inputs, axes = inputs
+    if axes.sized:
+      return None
+    along['axis'] = tuple(int(axis) for axis in axes.one.reshape(-1))
+    along['keepdims'] = node.attr['keep_dims'].b
+  if op in ('Max', 'Min', 'Maximum', 'Minimum'):
+    return [_extreme_form(inputs, along)]
+  if op not in _ARITHMETIC:
+    return None
+  compute, formed = (functools.partial(f, **along) for f in _ARITHMETIC[op])
+  for found, given in (
+    (ones[0], [x.one for x in inputs]),
+    (twos[0], [x.two for x in inputs]),
+  ):
+    expected = compute(*(x.astype(np.float64) for x in given))
+    # Nothing is rounded, or has begun anew at the other end of its dtype.
+    if not (_is_whole(found) and np.array_equal(found, expected)):
+      return None
+  return [formed(*(x.form for x in inputs))]
 
 
-def _is_small(array):
-  """Whether it has whole numbers far from where they are rounded or wrap."""
-  return bool(np.all(np.abs(array.astype(np.float64)) < 2**22)) and (
-    array.dtype.kind != 'f' or np.array_equal(array, np.round(array))
+def _extreme_form(inputs, along):
+  """Returns the forms of extremes: linear where all numbers are the same."""
+  parts = [(x.form, *x.coefficients()) for x in inputs]
+  if len(parts) == 2:
+    parts = [np.stack(np.broadcast_arrays(*pair)) for pair in zip(*parts)]
+    along = {'axis': 0}
+  else:
+    (parts,) = parts
+  form, slope, base = parts
+  known = np.max(form, initial=CONSTANT, **along) != OTHER
+  same = True
+  for numbers in (slope, base):
+    same &= np.max(numbers, initial=-np.inf, **along) == np.min(
+      numbers, initial=np.inf, **along
+    )
+  return np.where(known & same, LINEAR, OTHER)
+
+
+def _is_whole(array):
+  """Whether it has whole numbers, which are far from where they are rounded."""
+  return array.dtype.kind != 'f' or bool(
+    np.all(np.abs(array) < 2**22) and np.array_equal(array, np.round(array))
   )
+
+
+def _quotient_form(number, divisor, quotient):
+  """Returns the forms of quotients, linear where there is no remainder."""
+  (a, b), (c, d) = number.coefficients(), divisor.coefficients()
+  with np.errstate(all='ignore'):
+    by_constant = (divisor.form == CONSTANT) & (a % d == 0) & (b % d == 0)
+    by_rows = (d == 0) & (quotient * c == a) & (b == 0)
+  known = (number.form != OTHER) & (divisor.form != OTHER)
+  return np.where(known & (by_constant | by_rows), LINEAR, OTHER)
+
+
+def _moved_forms(node, inputs, ones, twos):
+  """Returns the forms of elements that are moved and not computed."""
+  moved = _MOVING.get(node.op, slice(len(inputs) // 2, None))
+  places = range(len(inputs))[moved]
+  if any(x.sized for i, x in enumerate(inputs) if i not in places):
+    return None
+  if node.op == 'Cast':
+    (given,) = inputs
+    same = np.array_equal(given.one, ones[0])
+    same &= np.array_equal(given.two, twos[0])
+    for name in ('SrcT', 'DstT'):
+      same &= tf.as_dtype(node.attr[name].type) in _WIDE
+    return [given.form if same else np.where(given.form, OTHER, CONSTANT)]
+  # In place of the elements, what they are; truths are not linear.
+  found = run(
+    node,
+    [
+      x.form.astype(x.one.dtype)
+      if i in places
+      else np.zeros_like(x.one)
+      if (node.op, i) == ('PadV2', 2)
+      else x.one
+      for i, x in enumerate(inputs)
+    ],
+  )
+  return [np.where(x, OTHER, 0) if x.dtype == bool else x for x in found]
 
 
 def run(node: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
