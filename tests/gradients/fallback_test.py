@@ -183,3 +183,57 @@ def test_gradients_may_be_taken_while_the_tape_records(mode):
 
   found = _compiled(lambda: norms(True), mode)()
   np.testing.assert_allclose(found, norms(False), rtol=1e-5)
+
+
+CONVOLUTIONS = {
+  # Name: (shapes of the rows and the filters, the convolution).
+  'conv1d': ([5, 4], [2, 2, 6], lambda x, w: tf.nn.conv1d(x, w, 1, 'VALID')),
+  'conv2d': (
+    [4, 3, 4],
+    [2, 2, 1, 8],
+    lambda x, w: tf.nn.conv2d(x, w, 2, 'SAME'),
+  ),
+  'conv2d_padded': (
+    [4, 3, 4],
+    [2, 2, 4, 3],
+    lambda x, w: tf.nn.conv2d(x, w, 1, [[0, 0], [1, 0], [0, 2], [0, 0]]),
+  ),
+  'conv3d': (
+    [2, 3, 2, 4],
+    [2, 2, 2, 2, 4],
+    # Without XLA a CPU has no gradient of it.
+    tf.function(
+      lambda x, w: tf.nn.conv3d(x, w, [1] * 5, 'VALID'), jit_compile=True
+    ),
+  ),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('name', CONVOLUTIONS)
+@pytest.mark.parametrize('mode', ['eager', 'function', 'any batch'])
+def test_a_convolution_in_groups_has_the_gradient_of_each_example(name, mode):
+  """The parallel loop of TensorFlow mixed the examples and the channels."""
+  shape, filters, convolve = CONVOLUTIONS[name]
+  rng = np.random.default_rng(0)
+  w = tf.Variable(rng.normal(size=filters).astype('float32'))
+  x = rng.normal(size=[BATCH, *shape]).astype('float32')
+
+  def losses(x):
+    y = convolve(x, w)
+    return tf.reduce_sum(tf.sin(y), range(1, y.shape.rank))
+
+  def found(x):
+    with tf.GradientTape() as tape:
+      loss = losses(x)
+    return gradients.PerExampleGradients(tape, loss, [w]).materialise()[0]
+
+  if mode != 'eager':
+    sizes = [None if mode == 'any batch' else BATCH, *shape]
+    found = tf.function(found, [tf.TensorSpec(sizes)])
+  found = found(tf.constant(x))
+  for i in range(BATCH):
+    with tf.GradientTape() as tape:
+      loss = losses(tf.constant(x[i : i + 1]))
+    alone = tape.gradient(loss, w)
+    np.testing.assert_allclose(found[i], alone, rtol=1e-4, atol=1e-5)

@@ -123,6 +123,27 @@ SLOW = {
   ),
   'conv1d': (lambda: L.Conv1D(2, 2), _floats(3, 2)),
   'conv2d': (lambda: L.Conv2D(2, 2, activation='relu'), _floats(3, 3, 2)),
+  # TensorFlow's own parallel loop is wrong for groups, see `grouped`.
+  'conv1d_groups': (lambda: L.Conv1D(4, 2, groups=2), _floats(3, 4)),
+  'conv2d_groups': (
+    lambda: L.Conv2D(6, 2, strides=2, padding='same', groups=3),
+    _floats(4, 3, 3),
+  ),
+  'conv2d_groups_twice': (
+    lambda: keras.Sequential(
+      [L.Conv2D(4, 2, groups=2), L.Conv2D(4, 2, groups=4)]
+    ),
+    _floats(3, 3, 4),
+  ),
+  'conv3d_groups': (lambda: L.Conv3D(4, 2, groups=2), _floats(3, 2, 2, 4)),
+  'depthwise_conv2d': (
+    lambda: L.DepthwiseConv2D(2, depth_multiplier=2, dilation_rate=2),
+    _floats(4, 4, 3),
+  ),
+  'conv2d_transpose': (
+    lambda: L.Conv2DTranspose(3, 2, strides=2),
+    _floats(2, 2, 4),
+  ),
 }
 
 

@@ -152,3 +152,40 @@ def test_floats_and_integers_are_made_extreme_by_themselves():
 )
 def test_operations_with_a_state_of_their_own(op, legacy):
   assert bool(runs._OWN_STATE.match(op)) == legacy
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+  'shape', [[2], [3], [4], [5], [6], [3, 2], [5, 1], [2, 5]]
+)
+def test_made_up_integers_are_not_all_zeros(shape):
+  """Ids of zero may be masked: a row of nothing else has no mean."""
+  for rows in probe_rows.made_up(tf.TensorSpec([None, *shape], tf.int64)):
+    axis = [i + 1 for i, n in enumerate(shape) if n > 1][-1]
+    assert np.all(np.ptp(rows, axis) == 1)
+
+
+def _masked_mean(count, **kwargs):
+  """A mean of the embeddings of ids of which 0 is masked."""
+  layers = [L.Embedding(5, 3, mask_zero=True), L.GlobalAveragePooling1D()]
+  model = keras.Sequential([*layers, L.Dense(1)])
+  private = tfdpflows.PrivateModel(model, **kwargs)
+  private.compile(_optimizer(), 'mse')
+  ids = tf.TensorSpec([None, count], tf.int64)
+  private._checker.check((ids, tf.TensorSpec([None])))
+  return private.checked_independence
+
+
+@pytest.mark.core
+@pytest.mark.parametrize('count', [2, 6, 12])
+def test_masked_means_are_proven(count):
+  assert _masked_mean(count) == 'proven'
+
+
+@pytest.mark.core
+def test_rows_that_are_masked_entirely_are_no_mixing():
+  with pytest.raises(ValueError, match='not finite on some rows.*mask_zero'):
+    _masked_mean(1)
+  public = np.array([[1], [2], [3]]), np.zeros([3], 'float32')
+  assert _masked_mean(1, example=public) == 'proven'
+  assert _masked_mean(1, examples_independent=True) == 'proven'

@@ -535,6 +535,24 @@ def test_positions_in_place_of_examples_take_the_slow_way():
   _check_one_step(model, x, y)
 
 
+def test_convolutions_in_groups_are_clipped_by_example():
+  """They were refused: the parallel loop of TensorFlow is wrong for them."""
+  x, y = _data()
+  model = keras.Sequential(
+    [
+      L.Dense(16),
+      L.Reshape([4, 4]),
+      L.Conv1D(8, 2, groups=2),
+      L.Reshape([3, 2, 4]),
+      L.Conv2D(4, 2, groups=2),
+      L.Flatten(),
+      L.Dense(3),
+    ]
+  )
+  model(x)
+  _check_one_step(model, x, y)
+
+
 class _Wrong(L.Dense):
   """Another output."""
 

@@ -342,6 +342,15 @@ def test_bad_input():
       _plan(**arguments)
   with pytest.raises(ValueError, match='too little noise'):
     _plan(noise_multiplier=1e-200).dataset(X)
+  rare = tfdpflows.TrainingPlan(
+    sampling.PoissonSampler(num_examples=200, sampling_probability=1e-9),
+    gradients.Flat(3.0),
+    noise_multiplier=2.0,
+    steps=8,
+  )
+  for covered in (rare, _plan(noise_multiplier=1e9)):
+    with pytest.raises(ValueError, match=r'delta=\S+ alone covers this plan'):
+      covered.dataset(X)
   good = {
     'epsilon': 1.0,
     'delta': 1e-5,

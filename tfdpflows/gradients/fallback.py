@@ -17,6 +17,7 @@ from absl import logging
 from tensorflow.python.ops import control_flow_util
 
 from tfdpflows._autograph import converted
+from tfdpflows.gradients import grouped
 
 
 def one_by_one(
@@ -89,6 +90,7 @@ def jacobians(
       'PerExampleTape(losses=..., rows=...), or compile without '
       'jit_compile=True.'
     )
+  grouped.mend()
   return [
     None if found is None else _checked(found, variable)
     for found, variable in zip(tape.jacobian(loss, variables), variables)

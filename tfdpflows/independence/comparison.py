@@ -307,6 +307,8 @@ class Comparison:
         'each example by itself.'
       )
     if not self._alike(old, new, row):
+      if self._only_not_finite(old, new, row):
+        return
       part = 'loss'
       if self._close(old.losses[row], new.losses[row], _LOSS):
         part = "gradient (not the loss) of the model's variables"
@@ -314,6 +316,26 @@ class Comparison:
         f'{self._what} mixes examples: {_lower(how)} the {part} of another. It '
         'must treat each example by itself, and not average over the batch.'
       )
+
+  def _only_not_finite(self, old, new, row):
+    """Whether a gradient changed by another loss alone that is not finite.
+
+    It is then nan by `0 * nan`, and tells nothing of what examples share.
+    """
+    finite = all(np.all(np.isfinite(g)) for g in new.gradient)
+    if finite or not self._close(old.losses[row], new.losses[row], _LOSS):
+      return False
+    if np.all(np.isfinite(new.losses)):
+      return False
+    self._unknown = ValueError(
+      f'{self._what} is not finite on some rows made up from shapes and dtypes '
+      '(integers are 0 or 1), so that it cannot be found out whether an '
+      "example changes another's gradient. A mean over nothing is 0 / 0: of a "
+      'row whose ids are all 0, after Embedding(mask_zero=True). Give public '
+      'rows on which it is finite, example=... Such rows of the data add '
+      f'nothing to a step; usable=... leaves them out. {DECLARE}'
+    )
+    return True
 
   def _layers_changed(self, old, new, row, times=1):
     """Names layers that gave something else for one row, in their order.

@@ -49,7 +49,8 @@ def spec_of(rows: Any) -> Any:
 def made_up(spec: Any) -> tuple[Any, Any]:
   """Returns rows for a structure of `tf.TensorSpec`, and as many others.
 
-  Floats are in (0, 1), integers 0 or 1, strings 'a' or 'b'.
+  Floats are in (0, 1), integers 0 or 1, strings 'a' or 'b': both of them in
+  each row that has room, as one of zeros may mean one that is masked entirely.
   """
   flat = tf.nest.flatten(spec)
   known = {d for s in flat for d in s.shape[1:].as_list()}
@@ -58,7 +59,7 @@ def made_up(spec: Any) -> tuple[Any, Any]:
   one, other = [], []
   for s in flat:
     lengths = [_UNKNOWN_LENGTH if d is None else d for d in s.shape[1:]]
-    bits = rng.integers(0, 2, [batch, *lengths])
+    bits = _both(rng.integers(0, 2, [batch, *lengths]))
     if s.dtype == tf.string:
       pair = [np.where(b, 'a', 'b') for b in (bits, 1 - bits)]
     elif s.dtype.is_floating:
@@ -69,6 +70,17 @@ def made_up(spec: Any) -> tuple[Any, Any]:
       into.append(tf.cast(tf.constant(values), s.dtype))
   pack = functools.partial(tf.nest.pack_sequence_as, spec)
   return pack(one), pack(other)
+
+
+def _both(bits):
+  """Returns bits that are not all the same along their last long axis."""
+  axis = max((i for i, n in enumerate(bits.shape) if i and n > 1), default=0)
+  if not axis:
+    return bits
+  bits = np.moveaxis(bits, axis, -1)
+  same = bits.min(-1) == bits.max(-1)
+  bits[..., -1] = np.where(same, 1 - bits[..., -1], bits[..., -1])
+  return np.moveaxis(bits, -1, axis)
 
 
 def repeated(x: Any, shape: Sequence[int]) -> Any:

@@ -323,6 +323,15 @@ class TrainingPlan(Fixed):
           f'noise_multiplier={self.noise_multiplier:g} is too little noise for '
           'any finite epsilon; give more, or TrainingPlan.for_epsilon.'
         )
+      if not epsilon:
+        # A budget is above zero; and a statement of 0 would say nothing.
+        raise ValueError(
+          f'delta={self.delta:g} alone covers this plan, at an epsilon of 0: '
+          'the chance that an example is drawn at all, or shows behind the '
+          'noise, is smaller. Give a delta well below that chance. Or correct '
+          f'the plan: {self.sampler.describe(self.privacy_unit)}, '
+          f'steps={self.steps}, noise_multiplier={self.noise_multiplier:g}.'
+        )
       self._make_ledger(
         accounting.PrivacyBudget(epsilon=epsilon, delta=self.delta)
       )
