@@ -419,6 +419,23 @@ def test_a_function_that_counts_is_called_once_for_each_teacher():
   assert kinds == [NearestCentroid, GaussianNB] * 2
 
 
+def in_place():
+  scaler = preprocessing.StandardScaler(copy=False)
+  return pipeline.make_pipeline(scaler, GaussianNB())
+
+
+def test_a_model_that_changes_its_input_changes_no_other():
+  assert changed(in_place) <= 1
+  x, y = table()
+  queries = x[:5].copy()
+  example = x[:20].copy(), np.arange(20) % 2
+  given = [x, y, queries, *example]
+  before = [array.copy() for array in given]
+  ensemble(in_place, example=example).fit(x, y, progress=False).votes(queries)
+  for array, kept in zip(given, before):
+    np.testing.assert_array_equal(array, kept)
+
+
 SHARED = keras.layers.Dense(2), keras.optimizers.SGD(0.1)
 
 

@@ -128,6 +128,7 @@ class AnomalyEnsemble(TeacherEnsemble):
     }
 
   def _outputs(self, model, x):
+    x = np.array(x)  # As for votes: it may change its input.
     if hasattr(model, 'score_samples'):
       return np.asarray(model.score_samples(x), np.float64)
     return np.asarray(model.predict_on_batch(x), np.float64)

@@ -409,7 +409,7 @@ class TeacherEnsemble(Fixed):
     with _quiet():
       if any(isinstance(t.model, list) for t in teachers):
         keras_model = self._make_teacher()
-        keras_model(x[:1])
+        keras_model(np.array(x[:1]))
       for t, teacher in enumerate(teachers):
         # Where layers draw at random, each teacher has numbers of its own,
         # however many the teachers before it have drawn.
@@ -461,6 +461,9 @@ class TeacherEnsemble(Fixed):
 
   def _outputs(self, model, x):
     """Returns what a model gives for rows: classes, or numbers for each."""
+    # A model may change its input in place, as a scaler with copy=False does;
+    # the next teacher, and the caller, must not see that.
+    x = np.array(x)
     if hasattr(model, 'predict_on_batch'):
       return np.asarray(model.predict_on_batch(x))
     return np.asarray(model.predict(x))
@@ -527,12 +530,14 @@ class TeacherEnsemble(Fixed):
   def _fitted(self, model, x, y, seed):
     """Returns a teacher; raises what its model raises."""
     options = copy.deepcopy(self._fit_options)
+    # Copies: x is looked at again, and public examples are the caller's.
+    own_x, own_y = np.array(x), None if y is None else np.array(y)
     if isinstance(model, keras.Model):
-      model.fit(x, y, **{'verbose': 0, **options})
+      model.fit(own_x, own_y, **{'verbose': 0, **options})
       return Teacher(model.get_weights(), self._facts_of(model, x))
     model = _own(model)
     _seed_estimator(model, seed)
-    model.fit(*([x] if y is None else [x, y]), **options)
+    model.fit(*([own_x] if y is None else [own_x, own_y]), **options)
     return Teacher(model, self._facts_of(model, x))
 
   def _trial_rows(self, x, y):
