@@ -214,6 +214,24 @@ def test_draws_that_do_not_depend_on_the_table_pass():
   assert found.passed, found
 
 
+def centred(structure):
+  """Changes its table in place, and shows how far it moved."""
+  x = structure['x'][0]
+  mean = x.mean()
+  x -= mean
+  return mean
+
+
+def test_fits_that_change_their_table_see_it_as_it_was():
+  x = np.array([1.0, 2.0, 6.0])
+  found = audit.replay(centred, {'x': [x]}, {'x': [x[:2]]})
+  assert 'The result depends on the table' in str(found)
+  # The second mean is that of other rows, were they not copied.
+  same = audit.replay(centred, {'x': [x]}, {'x': [x]})
+  assert same.passed, same
+  np.testing.assert_array_equal(x, [1, 2, 6])
+
+
 def test_what_is_not_seen_is_listed():
   def fit(codes):
     ledger = accounting.PrivacyLedger()

@@ -227,8 +227,23 @@ def record(
   output = output or (lambda found: found)
   run = _Run()
   with _observer.observing(run):
-    found = list(_leaves(output(fit(table))))
+    found = list(_leaves(output(fit(own_copy(table)))))
   return Recording(fit, output, run, found)
+
+
+def own_copy(table: Any) -> Any:
+  """Returns a table, or a structure of tables, that a fit may change in place.
+
+  Else a fit would see what another one left: of a neighbour that is a view of
+  the table, say, rows that are clipped already.
+  """
+  if isinstance(table, dict):
+    return {name: own_copy(part) for name, part in table.items()}
+  if type(table) in (list, tuple):
+    return type(table)(own_copy(part) for part in table)
+  if isinstance(table, np.ndarray) or hasattr(table, 'to_numpy'):
+    return table.copy()
+  return table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +259,7 @@ class Recording:
     """Runs the fit on a neighbour of its table."""
     run = _Run(self._run)
     with _observer.observing(run):
-      other = list(_leaves(self._output(self._fit(neighbor))))
+      other = list(_leaves(self._output(self._fit(own_copy(neighbor)))))
     differences = [*run.differences, *_unlike(self._run, run)]
     differences += _different_outputs(self._found, other)
     if any(np.any(r.moved) for r in run.stray):
