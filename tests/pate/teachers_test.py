@@ -11,6 +11,7 @@ import textwrap
 import dp_accounting
 import numpy as np
 import pytest
+import tensorflow as tf
 from sklearn import pipeline, preprocessing
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -458,6 +459,51 @@ def of_one_optimizer():
 def test_keras_models_that_share_are_refused(make):
   with pytest.raises(ValueError, match='share|cannot be trained'):
     ensemble(make).fit(*table(), progress=False)
+
+
+def recurrent_teacher(stateful=True):
+  model = keras.Sequential(
+    [
+      keras.layers.Reshape([3, 1]),
+      keras.layers.GRU(4, stateful=stateful),
+      keras.layers.Dense(2),
+    ]
+  )
+  model.build([1, 3])
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+  return model
+
+
+class Counting(keras.layers.Layer):
+  """A layer with a state that Keras does not know."""
+
+  def __init__(self):
+    super().__init__()
+    variable = tf.Variable(0.0)
+    self._hidden = lambda: variable
+
+  def call(self, x):
+    return x + self._hidden().assign_add(tf.reduce_sum(tf.abs(x)))
+
+
+def counting_teacher():
+  model = keras.Sequential([Counting(), keras.layers.Dense(2)])
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+  return model
+
+
+def test_states_between_teachers_are_refused():
+  example = np.zeros([1, 3], 'float32'), np.zeros(1, int)
+  options = {'fit_options': {'batch_size': 1}, 'example': example, 'num': 2}
+  x, y = table(12)
+  with pytest.raises(ValueError, match="'gru.*' of make_teacher is stateful"):
+    ensemble(recurrent_teacher, **options).fit(x, y, progress=False)
+  make = functools.partial(recurrent_teacher, stateful=False)
+  ensemble(make, **options).fit(x, y, progress=False)
+  with pytest.raises(ValueError, match='in another way when it is asked'):
+    ensemble(counting_teacher, num=2).fit(x, y, progress=False)
 
 
 def test_layers_from_outside_of_the_function_are_refused():
