@@ -156,3 +156,24 @@ def test_the_own_threshold_is_of_the_rows_as_they_are():
     ).fit(3 * rows() + 7, progress=False)
     votes.append(ensemble.votes(3 * rows() + 7))
   np.testing.assert_array_equal(*votes)
+
+
+class OddShape(GaussianMixture):
+  """Answers with one number where its shard has an outlier."""
+
+  def score_samples(self, x):
+    scores = super().score_samples(x)
+    return scores[:1] if self.means_.max() > 1e2 else scores
+
+
+def test_scores_of_another_shape_are_none():
+  x = rows()
+  x[-1] = 1e6
+  shards = pate.partition(len(x), 5, randomness=Randomness(seed=0))
+  ensemble = pate.AnomalyEnsemble(
+    OddShape, 5, threshold=-9.0, randomness=Randomness(seed=0)
+  ).fit(x, progress=False)
+  scores = ensemble.scores(QUERIES)
+  odd = np.arange(5) == shards[-1]
+  np.testing.assert_array_equal(np.isnan(scores).all(1), odd)
+  assert ensemble.votes(QUERIES)[0].sum() == 5

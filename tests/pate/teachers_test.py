@@ -676,6 +676,32 @@ def test_a_loaded_ensemble_knows_its_columns(tmp_path):
     loaded.votes(np.zeros([4, 2]))
 
 
+class OddShape(GaussianNB):
+  """Answers in another shape where its shard has an outlier."""
+
+  shape = (1,)
+
+  def fit(self, x, y):
+    self.odd_ = x.max() > 1e3
+    return super().fit(x, y)
+
+  def predict(self, x):
+    found = super().predict(x)
+    return np.zeros(self.shape, int) if self.odd_ else found
+
+
+@pytest.mark.parametrize('shape', [(), (1,), (7,), (60, 1, 1), (3, 2)])
+def test_answers_of_another_shape_are_those_of_a_teacher_that_fails(shape):
+  make = lambda: type('Odd', (OddShape,), {'shape': shape})()
+  assert changed(make) == 1
+  x, y = table(200)
+  shards = pate.partition(200, 5, randomness=Randomness(seed=0))
+  x[-1] = 1e4
+  trained = ensemble(make, num=5).fit(x, y, progress=False)
+  t = shards[-1]
+  assert np.all(each_vote(trained, x[:60])[t] == t % 2)
+
+
 class Leaves(GaussianNB):
   def fit(self, x, y):
     if (x == 666).any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
@@ -111,8 +110,15 @@ class AnomalyEnsemble(TeacherEnsemble):
     for t, teacher, model in self._models(x, teachers):
       if teacher.model is not None:
         # As for votes: no row of a shard shows in an error.
-        with contextlib.suppress(Exception):
-          found[t] = self._outputs(model, x)
+        try:
+          scores = self._outputs(model, x)
+          # Of one number, NumPy would make as many.
+          if scores.shape == (len(x),):
+            found[t] = scores
+        except KeyboardInterrupt:
+          raise
+        except BaseException:  # As in training.
+          found[t] = np.nan
     return found
 
   def _labels(self, x, y):

@@ -455,6 +455,9 @@ class TeacherEnsemble(Fixed):
       return np.full(len(x), int(teacher.facts[0]))
     try:
       found = self._classes(self._outputs(model, x), teacher.facts)
+      # One that learned to answer in another shape, from its shard, fails too.
+      if found.shape != (len(x),):
+        raise ValueError
     except KeyboardInterrupt:
       raise
     except BaseException:  # As in training.
