@@ -202,6 +202,63 @@ def test_leaks_are_found(fit, text):
   assert any(text.replace('\\', '') in line for line in str(found).split('\n'))
 
 
+USED_AGAIN = {
+  'whole': lambda noise: noise,
+  'negated': lambda noise: -noise,
+  'doubled': lambda noise: 2 * noise,
+  'reversed': lambda noise: noise[::-1],
+  'one number': lambda noise: noise[3:4],
+  'a part': lambda noise: noise[5:9],
+  'a part, reversed and negated': lambda noise: -noise[9:5:-1],
+}
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float32'])
+@pytest.mark.parametrize('how', USED_AGAIN)
+def test_noise_used_again_in_another_way(how, dtype):
+  def fit(codes):
+    ledger = accounting.PrivacyLedger()
+    ledger.charge(dp_accounting.GaussianDpEvent(1.0), count=2, label='counts')
+    noise = Randomness().numpy('counts').normal(size=10).astype(dtype)
+    again = USED_AGAIN[how](noise)
+    other = np.zeros(np.shape(again), dtype)
+    return codes[0, 0] * np.zeros(10, dtype) + noise, other + again
+
+  found = audit.replay(fit, CODES, CODES[:-1])
+  whole = how in ('whole', 'negated', 'doubled', 'reversed')
+  if whole or dtype == 'float64':
+    assert 'used twice' in str(found)
+
+
+def test_one_number_as_noise_of_several():
+  def fit(codes):
+    ledger = accounting.PrivacyLedger()
+    ledger.charge(dp_accounting.GaussianDpEvent(1.0), label='counts')
+    return codes[0] + Randomness().numpy('counts').normal()
+
+  assert 'used twice' in str(audit.replay(fit, CODES, CODES[:-1]))
+
+
+@pytest.mark.parametrize('grid', [None, 'float32', 0.25, 1e-3])
+def test_fresh_noise_is_not_taken_for_noise_used_twice(grid):
+  """Large releases and small ones, of numbers that coincide by chance."""
+  rng = np.random.default_rng(0)
+  noises = replaying._Noises()
+  for size in [500_000] * 2 + [5_000] * 20 + [50] * 100:
+    noise = rng.normal(size=size)
+    if grid == 'float32':
+      noise = noise.astype(grid)
+    elif grid:
+      noise = grid * np.round(noise / grid)
+    assert not noises.known(noise, noise / 3.0)
+  assert len(noises._numbers) <= 2 * replaying._MOST_NUMBERS
+  if grid is None:
+    # A part of what was used is seen among millions.
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=500_000)
+    assert noises.known(-noise[1000:2000][::-1], noise[1000:2000][::-1] / 3.0)
+
+
 def test_draws_that_do_not_depend_on_the_table_pass():
   def fit(codes):
     rng = Randomness().numpy('draws')
