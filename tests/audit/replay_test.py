@@ -394,6 +394,14 @@ def test_training():
   assert recorded.replay(other, distance=2).passed
 
 
+def test_a_row_of_nan_is_absent_from_the_count_of_a_quantile():
+  # Little noise on the count: what it moves by too much would show.
+  quantile = lambda clip: gradients.AdaptiveQuantile(clip, count_stddev=1.05)
+  found = audit.replay(lambda x: train(x, quantile), X, without_last(X))
+  assert found.passed, found
+  assert 0.8 < found.entries[0].moved <= 1 + 1e-4
+
+
 def test_training_that_clips_too_little():
   found = audit.replay(lambda x: train(x, Loose), X, without_last(X))
   assert not found.passed
