@@ -171,6 +171,20 @@ def test_without_a_plan_the_claim_is_given():
     audits[2].result()
 
 
+def test_gradient_canaries_are_not_for_counts_of_rows():
+  canaries = audit.GradientCanaries(3)
+  plan = tfdpflows.TrainingPlan(
+    tfdpflows.sampling.PoissonSampler(
+      num_examples=103, sampling_probability=1.0
+    ),
+    tfdpflows.gradients.AdaptiveQuantile(),
+    noise_multiplier=1.0,
+    steps=1,
+  )
+  with pytest.raises(ValueError, match='AdaptiveQuantile counts'):
+    _white_box(canaries, _table(), plan)
+
+
 def test_bad_canaries_are_named():
   for make, message in (
     (lambda: audit.Canaries((np.ones([3, 2]), np.ones(2))), r'\[2, 3\] rows'),

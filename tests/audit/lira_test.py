@@ -6,6 +6,7 @@ from scipy import special, stats
 
 import tfdpflows
 from tfdpflows import audit
+from tfdpflows.audit import lira
 
 
 def _shadows(gap=2.0, models=64, rows=1000, seed=0):
@@ -70,6 +71,24 @@ def test_target_is_not_in_its_own_fit():
           shadows.scores[target, row], others.mean(), spread
         )
       assert attack.scores[target, row] == pytest.approx(total)
+
+
+@pytest.mark.parametrize('fixed_variance', [False, True])
+def test_fits_do_not_depend_on_the_score_of_the_target(fixed_variance):
+  """Not in the last digit: it would tell on which side the target was."""
+  rng = np.random.default_rng(0)
+  included = np.argsort(rng.random([8, 100]), axis=0) < 4
+  scores = 10 + rng.normal(size=[8, 100])
+  for side in (included, ~included):
+    fits = []
+    for own in (0.0, 1.0, 1e12):
+      changed = scores.copy()
+      changed[3] = own
+      fits.append(
+        [x[3] for x in lira._Others(changed, side).fit(fixed_variance)]
+      )
+    np.testing.assert_array_equal(fits[0], fits[1])
+    np.testing.assert_array_equal(fits[0], fits[2])
 
 
 def test_logits_of_losses():

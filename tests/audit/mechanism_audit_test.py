@@ -216,6 +216,23 @@ def test_rates_of_a_gaussian():
   assert audit.ErrorRates(0.6, 0.6, 0.95).renyi(2.0) == 0.0
 
 
+def test_tables_are_not_changed_by_runs():
+  def run(table, runs):
+    table -= 1
+    return np.random.default_rng(0).laplace(size=runs)
+
+  table = np.ones(3)
+  audit.audit_mechanism(
+    run,
+    table,
+    table[:2],
+    claim=dp_accounting.LaplaceDpEvent(1.0),
+    delta=1e-6,
+    num_runs=100,
+  )
+  np.testing.assert_array_equal(table, 1)
+
+
 def test_a_ledger_is_a_claim():
   relation = dp_accounting.NeighboringRelation.REPLACE_ONE
   ledger = accounting.PrivacyLedger(neighboring_relation=relation)

@@ -202,6 +202,63 @@ def test_leaks_are_found(fit, text):
   assert any(text.replace('\\', '') in line for line in str(found).split('\n'))
 
 
+USED_AGAIN = {
+  'whole': lambda noise: noise,
+  'negated': lambda noise: -noise,
+  'doubled': lambda noise: 2 * noise,
+  'reversed': lambda noise: noise[::-1],
+  'one number': lambda noise: noise[3:4],
+  'a part': lambda noise: noise[5:9],
+  'a part, reversed and negated': lambda noise: -noise[9:5:-1],
+}
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float32'])
+@pytest.mark.parametrize('how', USED_AGAIN)
+def test_noise_used_again_in_another_way(how, dtype):
+  def fit(codes):
+    ledger = accounting.PrivacyLedger()
+    ledger.charge(dp_accounting.GaussianDpEvent(1.0), count=2, label='counts')
+    noise = Randomness().numpy('counts').normal(size=10).astype(dtype)
+    again = USED_AGAIN[how](noise)
+    other = np.zeros(np.shape(again), dtype)
+    return codes[0, 0] * np.zeros(10, dtype) + noise, other + again
+
+  found = audit.replay(fit, CODES, CODES[:-1])
+  whole = how in ('whole', 'negated', 'doubled', 'reversed')
+  if whole or dtype == 'float64':
+    assert 'used twice' in str(found)
+
+
+def test_one_number_as_noise_of_several():
+  def fit(codes):
+    ledger = accounting.PrivacyLedger()
+    ledger.charge(dp_accounting.GaussianDpEvent(1.0), label='counts')
+    return codes[0] + Randomness().numpy('counts').normal()
+
+  assert 'used twice' in str(audit.replay(fit, CODES, CODES[:-1]))
+
+
+@pytest.mark.parametrize('grid', [None, 'float32', 0.25, 1e-3])
+def test_fresh_noise_is_not_taken_for_noise_used_twice(grid):
+  """Large releases and small ones, of numbers that coincide by chance."""
+  rng = np.random.default_rng(0)
+  noises = replaying._Noises()
+  for size in [500_000] * 2 + [5_000] * 20 + [50] * 100:
+    noise = rng.normal(size=size)
+    if grid == 'float32':
+      noise = noise.astype(grid)
+    elif grid:
+      noise = grid * np.round(noise / grid)
+    assert not noises.known(noise, noise / 3.0)
+  assert len(noises._numbers) <= 2 * replaying._MOST_NUMBERS
+  if grid is None:
+    # A part of what was used is seen among millions.
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=500_000)
+    assert noises.known(-noise[1000:2000][::-1], noise[1000:2000][::-1] / 3.0)
+
+
 def test_draws_that_do_not_depend_on_the_table_pass():
   def fit(codes):
     rng = Randomness().numpy('draws')
@@ -212,6 +269,24 @@ def test_draws_that_do_not_depend_on_the_table_pass():
 
   found = audit.replay(fit, CODES, CODES[:-1])
   assert found.passed, found
+
+
+def centred(structure):
+  """Changes its table in place, and shows how far it moved."""
+  x = structure['x'][0]
+  mean = x.mean()
+  x -= mean
+  return mean
+
+
+def test_fits_that_change_their_table_see_it_as_it_was():
+  x = np.array([1.0, 2.0, 6.0])
+  found = audit.replay(centred, {'x': [x]}, {'x': [x[:2]]})
+  assert 'The result depends on the table' in str(found)
+  # The second mean is that of other rows, were they not copied.
+  same = audit.replay(centred, {'x': [x]}, {'x': [x]})
+  assert same.passed, same
+  np.testing.assert_array_equal(x, [1, 2, 6])
 
 
 def test_what_is_not_seen_is_listed():
@@ -317,6 +392,14 @@ def test_training():
   other = X.copy()
   other[-1] *= -1
   assert recorded.replay(other, distance=2).passed
+
+
+def test_a_row_of_nan_is_absent_from_the_count_of_a_quantile():
+  # Little noise on the count: what it moves by too much would show.
+  quantile = lambda clip: gradients.AdaptiveQuantile(clip, count_stddev=1.05)
+  found = audit.replay(lambda x: train(x, quantile), X, without_last(X))
+  assert found.passed, found
+  assert 0.8 < found.entries[0].moved <= 1 + 1e-4
 
 
 def test_training_that_clips_too_little():

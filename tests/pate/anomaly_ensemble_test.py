@@ -1,9 +1,11 @@
 """DP-AD: densities on shards, thresholds of their own, streams."""
 
+import functools
 import itertools
 
 import numpy as np
 import pytest
+from sklearn import pipeline, preprocessing
 from sklearn.mixture import GaussianMixture
 
 from tests.grids import thinned
@@ -115,3 +117,63 @@ def test_bad_rows():
     ensemble.fit(rows(), np.zeros(500, int), progress=False)
   with pytest.raises(ValueError, match='2 rows for 4 shards'):
     ensemble.fit(rows(2), progress=False)
+
+
+def test_a_density_that_changes_its_input_changes_no_other():
+  def make():
+    scaler = preprocessing.StandardScaler(copy=False)
+    return pipeline.make_pipeline(scaler, GaussianMixture())
+
+  x, queries = rows(), QUERIES.copy()
+  found = []
+  for value in (None, 1e4):
+    table = x.copy()
+    if value is not None:
+      table[-1] = value
+    kept = table.copy()
+    ensemble = pate.AnomalyEnsemble(
+      make, 5, threshold=-9.0, randomness=Randomness(seed=0)
+    ).fit(table, progress=False)
+    found.append((ensemble.scores(queries), ensemble.votes(queries)))
+    np.testing.assert_array_equal(table, kept)
+  np.testing.assert_array_equal(queries, QUERIES)
+  (scores, _), (others, _) = found
+  assert np.any(scores != others, axis=1).sum() == 1
+
+
+def test_the_own_threshold_is_of_the_rows_as_they_are():
+  def make(copy):
+    scaler = preprocessing.StandardScaler(copy=copy)
+    return pipeline.make_pipeline(scaler, GaussianMixture())
+
+  votes = []
+  for copy in (True, False):
+    ensemble = pate.AnomalyEnsemble(
+      functools.partial(make, copy),
+      5,
+      false_positive_rate=0.05,
+      randomness=Randomness(seed=0),
+    ).fit(3 * rows() + 7, progress=False)
+    votes.append(ensemble.votes(3 * rows() + 7))
+  np.testing.assert_array_equal(*votes)
+
+
+class OddShape(GaussianMixture):
+  """Answers with one number where its shard has an outlier."""
+
+  def score_samples(self, x):
+    scores = super().score_samples(x)
+    return scores[:1] if self.means_.max() > 1e2 else scores
+
+
+def test_scores_of_another_shape_are_none():
+  x = rows()
+  x[-1] = 1e6
+  shards = pate.partition(len(x), 5, randomness=Randomness(seed=0))
+  ensemble = pate.AnomalyEnsemble(
+    OddShape, 5, threshold=-9.0, randomness=Randomness(seed=0)
+  ).fit(x, progress=False)
+  scores = ensemble.scores(QUERIES)
+  odd = np.arange(5) == shards[-1]
+  np.testing.assert_array_equal(np.isnan(scores).all(1), odd)
+  assert ensemble.votes(QUERIES)[0].sum() == 5

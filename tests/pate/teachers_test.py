@@ -11,6 +11,7 @@ import textwrap
 import dp_accounting
 import numpy as np
 import pytest
+import tensorflow as tf
 from sklearn import pipeline, preprocessing
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -419,6 +420,23 @@ def test_a_function_that_counts_is_called_once_for_each_teacher():
   assert kinds == [NearestCentroid, GaussianNB] * 2
 
 
+def in_place():
+  scaler = preprocessing.StandardScaler(copy=False)
+  return pipeline.make_pipeline(scaler, GaussianNB())
+
+
+def test_a_model_that_changes_its_input_changes_no_other():
+  assert changed(in_place) <= 1
+  x, y = table()
+  queries = x[:5].copy()
+  example = x[:20].copy(), np.arange(20) % 2
+  given = [x, y, queries, *example]
+  before = [array.copy() for array in given]
+  ensemble(in_place, example=example).fit(x, y, progress=False).votes(queries)
+  for array, kept in zip(given, before):
+    np.testing.assert_array_equal(array, kept)
+
+
 SHARED = keras.layers.Dense(2), keras.optimizers.SGD(0.1)
 
 
@@ -441,6 +459,51 @@ def of_one_optimizer():
 def test_keras_models_that_share_are_refused(make):
   with pytest.raises(ValueError, match='share|cannot be trained'):
     ensemble(make).fit(*table(), progress=False)
+
+
+def recurrent_teacher(stateful=True):
+  model = keras.Sequential(
+    [
+      keras.layers.Reshape([3, 1]),
+      keras.layers.GRU(4, stateful=stateful),
+      keras.layers.Dense(2),
+    ]
+  )
+  model.build([1, 3])
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+  return model
+
+
+class Counting(keras.layers.Layer):
+  """A layer with a state that Keras does not know."""
+
+  def __init__(self):
+    super().__init__()
+    variable = tf.Variable(0.0)
+    self._hidden = lambda: variable
+
+  def call(self, x):
+    return x + self._hidden().assign_add(tf.reduce_sum(tf.abs(x)))
+
+
+def counting_teacher():
+  model = keras.Sequential([Counting(), keras.layers.Dense(2)])
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+  return model
+
+
+def test_states_between_teachers_are_refused():
+  example = np.zeros([1, 3], 'float32'), np.zeros(1, int)
+  options = {'fit_options': {'batch_size': 1}, 'example': example, 'num': 2}
+  x, y = table(12)
+  with pytest.raises(ValueError, match="'gru.*' of make_teacher is stateful"):
+    ensemble(recurrent_teacher, **options).fit(x, y, progress=False)
+  make = functools.partial(recurrent_teacher, stateful=False)
+  ensemble(make, **options).fit(x, y, progress=False)
+  with pytest.raises(ValueError, match='in another way when it is asked'):
+    ensemble(counting_teacher, num=2).fit(x, y, progress=False)
 
 
 def test_layers_from_outside_of_the_function_are_refused():
@@ -611,6 +674,32 @@ def test_a_loaded_ensemble_knows_its_columns(tmp_path):
   loaded = pate.TeacherEnsemble.load(folder, GaussianNB, 10, 2)
   with pytest.raises(ValueError, match=r'must be \[n, 3\]'):
     loaded.votes(np.zeros([4, 2]))
+
+
+class OddShape(GaussianNB):
+  """Answers in another shape where its shard has an outlier."""
+
+  shape = (1,)
+
+  def fit(self, x, y):
+    self.odd_ = x.max() > 1e3
+    return super().fit(x, y)
+
+  def predict(self, x):
+    found = super().predict(x)
+    return np.zeros(self.shape, int) if self.odd_ else found
+
+
+@pytest.mark.parametrize('shape', [(), (1,), (7,), (60, 1, 1), (3, 2)])
+def test_answers_of_another_shape_are_those_of_a_teacher_that_fails(shape):
+  make = lambda: type('Odd', (OddShape,), {'shape': shape})()
+  assert changed(make) == 1
+  x, y = table(200)
+  shards = pate.partition(200, 5, randomness=Randomness(seed=0))
+  x[-1] = 1e4
+  trained = ensemble(make, num=5).fit(x, y, progress=False)
+  t = shards[-1]
+  assert np.all(each_vote(trained, x[:60])[t] == t % 2)
 
 
 class Leaves(GaussianNB):

@@ -107,8 +107,10 @@ class GradientCanaries:
   no part of the training is simulated. With gradients along the axes (Dirac
   canaries) the weights are as many independent Gaussian mechanisms.
 
-  A `PrivateModel` with one output is supported. The formal guarantee of
-  `Canaries` holds; the model's own weights learn nothing of these canaries.
+  A `PrivateModel` with one output is supported, and every strategy of clipping
+  but `AdaptiveQuantile`, which counts rows with a loss of zero. The formal
+  guarantee of `Canaries` holds; the model's own weights learn nothing of these
+  canaries.
 
   Args:
     gradients: `[num_canaries, size]`, directions other than zero, or an
@@ -243,6 +245,16 @@ class OneRunAudit(keras.callbacks.Callback):
     self._before, self.scores = None, None
 
   def on_train_begin(self, logs=None):
+    plan = getattr(getattr(self.model, 'optimizer', None), 'plan', None)
+    # Other strategies release nothing that a row with a loss of zero changes.
+    counts = plan is not None and plan.clipping.statistic_sensitivity
+    if counts and isinstance(self._canaries, GradientCanaries):
+      raise ValueError(
+        f'{type(plan.clipping).__name__} counts GradientCanaries that are '
+        'left out, whose loss is zero, so that leaving one out is more than '
+        'removing a row. Train with gradients.Flat, or take Canaries, which '
+        'are left out as NaN.'
+      )
     if self._before is None:
       self._before = self._losses()
 

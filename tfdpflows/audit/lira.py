@@ -246,17 +246,20 @@ class _Others:
   """
 
   def __init__(self, scores, side):
-    left_out = _next_on(scores, side)
-    total = side.sum(0)
-    self.count = np.broadcast_to(total - 1, scores.shape)
-    center = np.where(side, scores, 0.0).sum(0) / np.maximum(total, 1)
-    shifted = np.where(side, scores - center, 0.0)
-    left_out = left_out - center
+    left_out = _next_on(side)
+    count = side.sum(0) - 1
+    self.count = np.broadcast_to(count, scores.shape)
+    self._mean, self._variance = np.empty_like(scores), np.empty_like(scores)
+    models = np.arange(len(scores))[:, None]
+    # From the models that stay alone: of sums that held the target too, the
+    # rounding would tell that it was among them.
     with np.errstate(invalid='ignore', divide='ignore'):
-      mean = (shifted.sum(0) - left_out) / self.count
-      square = (np.sum(shifted**2, 0) - left_out**2) / self.count
-      variance = (square - mean**2) * self.count / (self.count - 1)
-    self._mean, self._variance = center + mean, variance
+      for target in range(len(scores)):
+        kept = side & (models != left_out[target])
+        mean = np.where(kept, scores, 0.0).sum(0) / count
+        squares = np.where(kept, scores - mean, 0.0) ** 2
+        self._mean[target] = mean
+        self._variance[target] = squares.sum(0) / (count - 1)
 
   def fit(self, fixed_variance):
     variance = self._variance
@@ -268,12 +271,15 @@ class _Others:
     return self._mean, np.maximum(spread, _LEAST_SPREAD)
 
 
-def _next_on(scores, side):
-  """Returns the score of the first model from each one on that is on a side."""
-  found = np.empty_like(scores)
-  following = np.full(scores.shape[1], np.nan)
+def _next_on(side):
+  """Returns which model, from each one on, is the first on a side; -1 if none.
+
+  Of each row: `[num_models, num_rows]`.
+  """
+  found = np.empty(side.shape, np.int64)
+  following = np.full(side.shape[1], -1)
   # Twice around, as the first one may follow the last.
-  for i in [*range(len(scores))[::-1]] * 2:
-    following = np.where(side[i], scores[i], following)
+  for i in [*range(len(side))[::-1]] * 2:
+    following = np.where(side[i], i, following)
     found[i] = following
   return found

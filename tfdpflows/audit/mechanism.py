@@ -14,6 +14,7 @@ from tfdpflows._checks import check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_down, round_up
 from tfdpflows.audit.rates import ErrorRates, error_rates
+from tfdpflows.audit.replaying import own_copy
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -130,7 +131,7 @@ def audit_mechanism(
   )
   scores = []
   for name, given in (('table', table), ('neighbor', neighbor)):
-    found = np.asarray(score(run(given, num_runs)), np.float64)
+    found = np.asarray(score(run(own_copy(given), num_runs)), np.float64)
     if found.shape != (num_runs,):
       raise ValueError(
         f'The scores of {name} have shape {list(found.shape)}; they must be '

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import math
 import numbers
 import types
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
+from scipy import stats
 
 from tfdpflows import _observer, accounting
 from tfdpflows.accounting import mechanisms as mechanisms_lib
@@ -58,6 +60,8 @@ _PARAMETERS = {
   'triangular': ('left', 'mode', 'right'),
   'uniform': ('low', 'high'),
 }
+# Numbers of noise that are kept, of 100 bytes each.
+_MOST_NUMBERS = 2**17
 # Sums of float32 are rounded.
 _SLACK = 1e-4
 _NO_RELEASE = 'charged, and no release was observed'
@@ -196,7 +200,10 @@ def replay(
   parameters of another draw depend on the table, such as the probabilities of
   a `choice`. What passes although it may be wrong: `rng.random() < p`, where p
   depends on the table and the two fits fall on the same side; a charge for a
-  sample of the rows where all of them were used; and what `fit` writes to files
+  sample of the rows where all of them were used; noise of float32 or on a grid
+  that is used again in part, and other noise of which a few numbers out of
+  millions are, or that is scaled by the table or mixed with other noise before
+  it is used again; and what `fit` writes to files
   or other places, and does not return.
 
   #### Example
@@ -227,8 +234,23 @@ def record(
   output = output or (lambda found: found)
   run = _Run()
   with _observer.observing(run):
-    found = list(_leaves(output(fit(table))))
+    found = list(_leaves(output(fit(own_copy(table)))))
   return Recording(fit, output, run, found)
+
+
+def own_copy(table: Any) -> Any:
+  """Returns a table, or a structure of tables, that a fit may change in place.
+
+  Else a fit would see what another one left: of a neighbour that is a view of
+  the table, say, rows that are clipped already.
+  """
+  if isinstance(table, dict):
+    return {name: own_copy(part) for name, part in table.items()}
+  if type(table) in (list, tuple):
+    return type(table)(own_copy(part) for part in table)
+  if isinstance(table, np.ndarray) or hasattr(table, 'to_numpy'):
+    return table.copy()
+  return table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +266,7 @@ class Recording:
     """Runs the fit on a neighbour of its table."""
     run = _Run(self._run)
     with _observer.observing(run):
-      other = list(_leaves(self._output(self._fit(neighbor))))
+      other = list(_leaves(self._output(self._fit(own_copy(neighbor)))))
     differences = [*run.differences, *_unlike(self._run, run)]
     differences += _different_outputs(self._found, other)
     if any(np.any(r.moved) for r in run.stray):
@@ -310,7 +332,7 @@ class _Run:
   def __init__(self, first: Optional[_Run] = None):
     self._first = first
     self._ledgers, self._seeds = [], 0
-    self._used, self._noises, self._draws = {}, set(), {}
+    self._used, self._noises, self._draws = {}, _Noises(), {}
     self.entries, self.releases, self.differences = [], {}, []
 
   # What the library asks.
@@ -426,15 +448,17 @@ class _Run:
         'the table: what that reveals is not measured.'
       )
 
-  def uses(self, noise, path):
-    """Notes noise, in units of its scale: none may be used twice."""
-    digest = hashlib.sha256(np.round(noise, 12).tobytes()).digest()
-    if digest in self._noises:
+  def uses(self, noise, units, shape, path):
+    """Notes noise, also in units of its scale: none may be used twice.
+
+    Nor for two numbers of one release, of this shape.
+    """
+    again = self._noises.known(noise, units)
+    if again or math.prod(shape) > np.size(noise):
       self.differences.append(
         f'Noise of {_shown(path)} is used twice: what it is added to differs '
         'by sums without noise.'
       )
-    self._noises.add(digest)
 
   def _differs(self, made, what):
     self.differences.append(
@@ -466,6 +490,56 @@ class _Run:
       for e in self.entries
       if e.ledger in used or not used
     ]
+
+
+class _Noises:
+  """The noise that was used, also in part, in another order or negated.
+
+  Of much noise some numbers are kept, chosen by themselves, so that they are
+  the same ones wherever they are used again.
+  """
+
+  def __init__(self):
+    self._wholes, self._numbers, self._level = set(), set(), 0
+
+  def known(self, noise, units):
+    """Whether noise was used before; it is from now on."""
+    noise, units = np.ravel(noise), np.abs(np.ravel(units))
+    if not len(noise):
+      return False
+    digest = hashlib.sha256(np.sort(np.round(units, 12)).tobytes()).digest()
+    again = digest in self._wholes
+    self._wholes.add(digest)
+    # Numbers of fewer bits or digits, of float32 or on a grid, coincide by
+    # chance: of these only all of a release tell something.
+    with np.errstate(all='ignore'):
+      digits = noise / 10 ** np.floor(np.log10(np.abs(noise)))
+      fine = np.abs(digits - np.round(digits, 9)) > 1e-13
+      fine &= (noise.astype(np.float32) != noise) & (units < 1e5)
+    numbers, counts = np.unique(
+      np.rint(units[fine] * 1e12).astype(np.int64), return_counts=True
+    )
+    pairs = max(counts.sum() * (counts.sum() - 1), 1)
+    chance = 1e-12 + 4 * np.sum(counts * (counts - 1)) / pairs
+    numbers = self._kept(numbers)
+    while len(numbers) > _MOST_NUMBERS:
+      self._level += 1
+      numbers = self._kept(numbers)
+    same = len(self._numbers.intersection(numbers.tolist()))
+    # Of those that are kept, which are fewer, as many more coincide.
+    expected = len(numbers) * len(self._numbers) * chance * 2.0**self._level
+    again |= bool(same and stats.poisson.sf(same - 1, expected) < 1e-6)
+    self._numbers.update(numbers.tolist())
+    while len(self._numbers) > 2 * _MOST_NUMBERS:
+      self._level += 1
+      known = np.fromiter(self._numbers, np.int64)
+      self._numbers = set(self._kept(known).tolist())
+    return again
+
+  def _kept(self, numbers):
+    # The product of an odd number near 2^64 over the golden ratio is a hash.
+    hashed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return numbers[hashed <= np.uint64((2**64 - 1) >> self._level)]
 
 
 class _Stream(np.random.Generator):
@@ -588,7 +662,9 @@ class _Noise(np.ndarray):
       total = -total
     with np.errstate(divide='ignore', invalid='ignore'):
       units = np.asarray(plain[place], np.float64) / self.scale
-    self.stream.observer.uses(units, self.stream.path)
+    self.stream.observer.uses(
+      plain[place], units, value.shape, self.stream.path
+    )
     return self.stream.observer.release(
       self.stream.path, self.kind, total, self.scale, value
     )

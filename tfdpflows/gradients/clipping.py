@@ -365,8 +365,9 @@ class AdaptiveQuantile(Strategy):
   mechanisms. `tfdpflows.optimizers` raises the noise of the gradient to
   z_delta; the event of a plan stays the same.
 
-  Gradients that are not finite contribute zero to the sum and count as
-  clipped; padding contributes zero to both.
+  Gradients that are not finite, and padding, contribute zero to both sums, as
+  an example that is absent. An example that is replaced is one removed and one
+  added, and moves the pair by twice as much at most.
 
   Args:
     initial_clip: the first threshold. All are kept between 1e-9 and 1e9.
@@ -428,13 +429,14 @@ class AdaptiveQuantile(Strategy):
   def statistic(
     self, gradients: PerExampleGradients, weights: tf.Tensor | None = None
   ) -> tf.Tensor:
-    """Returns `sum_i w_i (b_i - 1/2)`, b_i = 1 where |g_i| <= C_t."""
+    """Returns `sum_i w_i (b_i - 1/2)`, b_i = 1 where |g_i| <= C_t.
+
+    Of finite gradients: one that is not is no part of the other sum either.
+    """
     squared = gradients.squared_norms()
-    finite = tf.math.is_finite(squared)
-    # Gradients that are not finite count as clipped.
-    weight = _bounded(weights, squared)
+    weight = tf.cast(_presence(gradients, weights), squared.dtype)
     clip = tf.cast(self.l2_sensitivity, squared.dtype)
-    below = tf.logical_and(finite, _norms(squared) <= clip)
+    below = _norms(squared) <= clip
     count = tf.reduce_sum(weight * (tf.cast(below, weight.dtype) - 0.5))
     return count + gradients.nan_if_mixed(count.dtype)
 

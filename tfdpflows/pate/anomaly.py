@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
@@ -111,8 +110,15 @@ class AnomalyEnsemble(TeacherEnsemble):
     for t, teacher, model in self._models(x, teachers):
       if teacher.model is not None:
         # As for votes: no row of a shard shows in an error.
-        with contextlib.suppress(Exception):
-          found[t] = self._outputs(model, x)
+        try:
+          scores = self._outputs(model, x)
+          # Of one number, NumPy would make as many.
+          if scores.shape == (len(x),):
+            found[t] = scores
+        except KeyboardInterrupt:
+          raise
+        except BaseException:  # As in training.
+          found[t] = np.nan
     return found
 
   def _labels(self, x, y):
@@ -128,6 +134,7 @@ class AnomalyEnsemble(TeacherEnsemble):
     }
 
   def _outputs(self, model, x):
+    x = np.array(x)  # As for votes: it may change its input.
     if hasattr(model, 'score_samples'):
       return np.asarray(model.score_samples(x), np.float64)
     return np.asarray(model.predict_on_batch(x), np.float64)

@@ -90,7 +90,9 @@ class TeacherEnsemble(Fixed):
       of Keras that they share are refused, estimators are cloned. For Keras
       models the function is pickled (by cloudpickle, which lambdas can be) and
       called in another process: layers, and settings of Keras such as a policy
-      of mixed precision, must be made inside of it.
+      of mixed precision, must be made inside of it. Layers that keep a state
+      besides their weights, such as recurrent ones with stateful=True, are
+      refused: one model answers with the weights of all teachers.
     num_teachers: number of teachers, and of shards.
     num_classes: number of classes; public.
     fit_options: dict of arguments of the model's `fit`, such as `epochs`,
@@ -409,7 +411,8 @@ class TeacherEnsemble(Fixed):
     with _quiet():
       if any(isinstance(t.model, list) for t in teachers):
         keras_model = self._make_teacher()
-        keras_model(x[:1])
+        keras_model(np.array(x[:1]))
+        _check_stateless(keras_model)
       for t, teacher in enumerate(teachers):
         # Where layers draw at random, each teacher has numbers of its own,
         # however many the teachers before it have drawn.
@@ -452,6 +455,9 @@ class TeacherEnsemble(Fixed):
       return np.full(len(x), int(teacher.facts[0]))
     try:
       found = self._classes(self._outputs(model, x), teacher.facts)
+      # One that learned to answer in another shape, from its shard, fails too.
+      if found.shape != (len(x),):
+        raise ValueError
     except KeyboardInterrupt:
       raise
     except BaseException:  # As in training.
@@ -461,6 +467,9 @@ class TeacherEnsemble(Fixed):
 
   def _outputs(self, model, x):
     """Returns what a model gives for rows: classes, or numbers for each."""
+    # A model may change its input in place, as a scaler with copy=False does;
+    # the next teacher, and the caller, must not see that.
+    x = np.array(x)
     if hasattr(model, 'predict_on_batch'):
       return np.asarray(model.predict_on_batch(x))
     return np.asarray(model.predict(x))
@@ -527,12 +536,14 @@ class TeacherEnsemble(Fixed):
   def _fitted(self, model, x, y, seed):
     """Returns a teacher; raises what its model raises."""
     options = copy.deepcopy(self._fit_options)
+    # Copies: x is looked at again, and public examples are the caller's.
+    own_x, own_y = np.array(x), None if y is None else np.array(y)
     if isinstance(model, keras.Model):
-      model.fit(x, y, **{'verbose': 0, **options})
+      model.fit(own_x, own_y, **{'verbose': 0, **options})
       return Teacher(model.get_weights(), self._facts_of(model, x))
     model = _own(model)
     _seed_estimator(model, seed)
-    model.fit(*([x] if y is None else [x, y]), **options)
+    model.fit(*([own_x] if y is None else [own_x, own_y]), **options)
     return Teacher(model, self._facts_of(model, x))
 
   def _trial_rows(self, x, y):
@@ -571,12 +582,33 @@ class TeacherEnsemble(Fixed):
         'that it can work with: example=(x, y).'
       ) from error
     self._check_outputs(found, len(rows[0]))
-    if is_keras and _shared(*models):
+    if not is_keras:
+      return
+    if _shared(*models):
       raise ValueError(
         'Two models of make_teacher share variables or an optimizer: what one '
         'teacher learns would be known to the next. Make all layers, and the '
         'optimizer, inside of make_teacher.'
       )
+    _check_stateless(ready)
+    # One model answers with the weights of all teachers.
+    weights = [model.get_weights() for model in models]
+    first, _, again = (
+      self._outputs_of(ready, each, rows[0]) for each in (*weights, weights[0])
+    )
+    if not np.allclose(first, again, 1e-3, 1e-5, equal_nan=True):
+      raise ValueError(
+        'The model of make_teacher answers the same rows in another way when '
+        'it is asked again with the same weights and seeds: what it keeps '
+        'besides its weights would go from one teacher to the next. Keep '
+        'nothing in layers that predicting changes.'
+      )
+
+  def _outputs_of(self, keras_model, weights, x):
+    with _seeded(0), warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      keras_model.set_weights(weights)
+      return self._outputs(keras_model, x)
 
   def _check_outputs(self, found, n):
     classes = found.shape == (n,) and found.dtype.kind in 'biu'
@@ -770,6 +802,19 @@ def _shared(one, other):
     return {v.ref() for v in (*model.variables, *held)}
 
   return one.optimizer is other.optimizer or bool(parts(one) & parts(other))
+
+
+def _check_stateless(model):
+  """Raises a `ValueError` if a layer of Keras keeps a state between batches."""
+  for layer in model.submodules:
+    # All metrics are stateful, and no output depends on them.
+    own = not isinstance(layer, (keras.Model, keras.metrics.Metric))
+    if own and getattr(layer, 'stateful', False):
+      raise ValueError(
+        f'Layer {layer.name!r} of make_teacher is stateful: its state is no '
+        'weight, and would go from one teacher to the next, and from one query '
+        'to another. Make it with stateful=False.'
+      )
 
 
 def _own(model):
