@@ -155,11 +155,17 @@ class TrainingSteps:
     `train` has done it, and callbacks may have restored the optimizer since.
 
     Raises:
-      ValueError: if workers would begin at different steps.
+      ValueError: if workers would begin at different steps, or for an optimizer
+        restored from a training that this plan has not charged.
     """
     workers = replicas.Workers(current_strategy())
     step = self._first_open()
-    workers.agree(lambda: [None, None, step])
+
+    def checked():
+      self._check_restored()
+      return [None, None, step]
+
+    workers.agree(checked)
     with self._lock:
       self.next = step
       self._current.noise.open(step)
@@ -404,6 +410,26 @@ class TrainingSteps:
     # Weights that were taken back repeat nothing of what the earlier process
     # did: its steps are not theirs.
     return max(unused, self._charged_earlier)
+
+  def _check_restored(self):
+    """Refuses weights of steps that are in no charge of this plan's ledger."""
+    noise = self._current.noise
+    done, known = int(noise.done.numpy()), noise.unused
+    if not self.replays:
+      known = max(known, self._charged_earlier)
+    elif self._reservation is None:
+      return  # What an earlier process has charged is known when it is opened.
+    else:
+      known = self._charged_steps
+    if done > known:
+      raise ValueError(
+        f'The optimizer has made {done} steps, and this plan knows of {known}: '
+        'it was restored from a training that this plan has not charged, and '
+        'the statement would leave those steps out. Open the ledger of that '
+        'training, PrivacyLedger.open(path), make the plan with it and the '
+        'same randomness, and call plan.resume(optimizer) before fit: see '
+        'docs/how-to/resume.md.'
+      )
 
   def _noise_of(self, optimizer):
     noise = getattr(optimizer, 'noise_source', None)
