@@ -291,7 +291,12 @@ class TrainingSteps:
     if not plan.remaining_steps:
       raise ValueError(
         f'All {plan.steps} steps of the plan were made, and are charged. To '
-        'train longer, make a new plan with its own budget.'
+        'train these weights longer, make a plan for what both trainings cost '
+        'together: TrainingPlan.for_epsilon(epsilon=..., spent=ledger.'
+        "committed_event, ledger=ledger, label='another', ...), where ledger "
+        'is the one that this plan has charged, with a budget for both; '
+        'without ledger= a new one is made of what was spent. A plan that '
+        'knows nothing of these steps would claim less than the weights cost.'
       )
     if not 0 < steps <= plan.remaining_steps:
       raise ValueError(
