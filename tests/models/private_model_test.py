@@ -603,6 +603,30 @@ def test_a_private_model_of_a_private_model_is_refused():
 
 @pytest.mark.core
 @unproven()
+def _with_own(name, **kwargs):
+  kwargs = {name: lambda self, *args, **kwargs: None, **kwargs}
+  return type('Own', (keras.Model,), kwargs)(name='own')
+
+
+@pytest.mark.parametrize('name', ['train_step', 'compute_loss'])
+def test_a_training_of_its_own_that_nothing_would_call_is_refused(name):
+  model = _with_own(name)
+  with pytest.raises(ValueError, match=f'own has a {name} of its own, .*never'):
+    tfdpflows.PrivateModel(model)
+  model = _classifier()
+  setattr(model, name, lambda *args: None)
+  with pytest.raises(ValueError, match='Give the loss to compile'):
+    tfdpflows.PrivateModel(model)
+
+
+def test_an_evaluation_of_its_own_is_told_not_to_be_called(caplog):
+  with caplog.at_level('WARNING'):
+    tfdpflows.PrivateModel(_classifier())
+    assert caplog.text == ''
+    tfdpflows.PrivateModel(_with_own('test_step'))
+  assert 'own has a test_step of its own, which PrivateModel' in caplog.text
+
+
 def test_keras_saves_and_loads_what_is_trained(tmp_path):
   x, y = _data()
   model = _classifier()

@@ -18,13 +18,17 @@ from tfdpflows.training.fit import is_dataset
 
 # Which of its metrics Keras takes for these depends on labels and outputs.
 _ANY_METRICS = 'accuracy', 'acc', 'crossentropy', 'ce'
+# What a subclass of Keras's model may define, and `fit` would call.
+_TRAINING = 'train_step', 'compute_loss', 'make_train_function'
+_OTHER = 'test_step', 'predict_step', 'compute_metrics'
 
 
 class PrivateModel(PrivatelyTrained):
   """Trains a Keras model with per-example gradients in one backward pass.
 
-  The model may be functional, Sequential or a subclass, and is itself trained:
-  save it, or predict with it. Layers with a rule (`gradients.register_rule`)
+  The model may be functional, Sequential or a subclass (without a `train_step`
+  or `compute_loss` of its own), and is itself trained: save it, or predict with
+  it. Layers with a rule (`gradients.register_rule`)
   take little more time than without privacy; variables of others come from
   `tape.jacobian`, slowly and with one log line each.
 
@@ -116,6 +120,7 @@ class PrivateModel(PrivatelyTrained):
         'itself. Give PrivateModel the Keras model: that of a PrivateModel is '
         'its attribute `model`.'
       )
+    _check_methods(model)
     super().__init__(name=name or f'private_{model.name}')
     self.model = model
     self._usable = usable
@@ -291,6 +296,34 @@ class PrivateModel(PrivatelyTrained):
     if len(rows) > 2:
       losses *= tf.cast(rows[2], losses.dtype)
     return losses, outputs
+
+
+def _check_methods(model):
+  """Refuses a model with a training of its own, which would not be called."""
+
+  def own(names):
+    return [
+      name
+      for name in names
+      if name in vars(model)
+      or getattr(type(model), name) is not getattr(keras.Model, name)
+    ]
+
+  for name in own(_TRAINING):
+    raise ValueError(
+      f'{model.name} has a {name} of its own, which PrivateModel never calls: '
+      'it computes a loss for each row from the outputs of call. Give the loss '
+      'to compile(optimizer, loss), put what else there is into layers or '
+      f'call, and drop {name}.'
+    )
+  for name in own(_OTHER):
+    logging.warning(
+      '%s has a %s of its own, which PrivateModel does not call: %s',
+      model.name,
+      name,
+      'give loss and metrics to compile, or evaluate and predict with the '
+      'model itself.',
+    )
 
 
 def _zeroed(x, usable):
