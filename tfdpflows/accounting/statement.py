@@ -535,6 +535,7 @@ class _Spent:
   def __init__(self, ledger: PrivacyLedger):
     self.accountant = ledger.accountant
     self.relation = ledger.neighboring_relation
+    self.searches = ledger.searches
     events, mechanisms = [], {}
     for entry in ledger.entries:
       event = events_lib.data_independent(entry.event)
@@ -623,7 +624,11 @@ def _search(spent: _Spent, given: Optional[str]) -> str:
   charged = [
     f'{mechanism["label"]} ({mechanism["mechanism"]})'
     for mechanism in spent.mechanisms
-    if mechanism['count'] and 'RepeatAndSelect' in repr(mechanism['event'])
+    if mechanism['count']
+    and (
+      mechanism['label'] in spent.searches
+      or 'RepeatAndSelect' in repr(mechanism['event'])
+    )
   ]
   lines = [str(given)] if given is not None else []
   if charged:

@@ -1,6 +1,6 @@
 """The ledger: what is spent on one table, written down before it is spent."""
 
-from tfdpflows.accounting.ledger.entries import randomness_id
+from tfdpflows.accounting.ledger.entries import randomness_id, search_id
 from tfdpflows.accounting.ledger.file import LedgerError
 from tfdpflows.accounting.ledger.ledger import (
   LedgerEntry,
@@ -16,4 +16,5 @@ __all__ = [
   'Reservation',
   'merge_ledgers',
   'randomness_id',
+  'search_id',
 ]

@@ -400,6 +400,16 @@ class PrivacyLedger:
     return bool(self.metadata.get('seeded', False) or self._state.seeded)
 
   @property
+  def searches(self) -> frozenset[str]:
+    """Labels of what was charged for whole searches over hyper-parameters."""
+    with self._lock:
+      return frozenset(
+        entry.label
+        for entry in self._state.entries
+        if entries_lib.is_search(entry.randomness_id)
+      )
+
+  @property
   def notes(self) -> tuple[str, ...]:
     """Remarks on the file: repairs and merges."""
     notes = () if self._file is None else self._file.notes
