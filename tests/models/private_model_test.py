@@ -652,6 +652,18 @@ def test_keras_saves_and_loads_what_is_trained(tmp_path):
   np.testing.assert_allclose(other(x), model(x), rtol=1e-6)
 
 
+def test_the_wrapper_itself_is_not_saved(tmp_path):
+  """Keras wrote a file that it could not load."""
+  x, y = _data()
+  private = _private(_classifier(), _plan(1))
+  private.fit(x, y, verbose=0)
+  with pytest.raises(NotImplementedError, match=r'with model.save\(path\)'):
+    keras.models.save_model(private, str(tmp_path / 'p.keras'))
+  keras.models.save_model(private.model, str(tmp_path / 'm.keras'))
+  loaded = keras.models.load_model(str(tmp_path / 'm.keras'))
+  np.testing.assert_allclose(loaded(x), private.model(x), rtol=1e-6)
+
+
 @pytest.fixture(scope='module')
 def unused():
   """A model that no test trains, so that it is checked once for all."""

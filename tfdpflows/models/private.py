@@ -243,6 +243,14 @@ class PrivateModel(PrivatelyTrained):
     """
     self.model.save(*args, **kwargs)
 
+  def get_config(self) -> dict[str, Any]:
+    """Raises a `NotImplementedError`: the file would be of no use."""
+    raise NotImplementedError(
+      f'{self.name} cannot be made again from a configuration. Save what it '
+      'trains, with model.save(path), or with keras.models.save_model of the '
+      'Keras model itself, its attribute `model`.'
+    )
+
   def _private_variables(self):
     return self.model.trainable_variables
 
