@@ -132,6 +132,17 @@ def test_steps_run_out_over_all_datasets():
     plan.dataset(X)
 
 
+def test_a_label_that_is_taken_says_how_to_go_on():
+  ledger = accounting.PrivacyLedger()
+  _plan(ledger=ledger).dataset(X)
+  with pytest.raises(
+    accounting.LedgerError,
+    match=r"'DP-SGD' is taken .*plan.resume\(optimizer\).*label=...",
+  ):
+    _plan(ledger=ledger).dataset(X)
+  _plan(ledger=ledger, label='another').dataset(X)
+
+
 @pytest.mark.parametrize('own_ledger', [False, True])
 def test_the_recipe_for_a_longer_training_counts_both(own_ledger):
   """In a ledger with a budget for both, or in one that the new plan makes."""

@@ -15,6 +15,7 @@ from tfdpflows.independence.losses import RowLosses, left_out
 from tfdpflows.models.base import PrivatelyTrained
 from tfdpflows.optimizers import DPOptimizer
 from tfdpflows.training.fit import is_dataset
+from tfdpflows.training.steps import arrays
 
 # Which of its metrics Keras takes for these depends on labels and outputs.
 _ANY_METRICS = 'accuracy', 'acc', 'crossentropy', 'ce'
@@ -217,6 +218,7 @@ class PrivateModel(PrivatelyTrained):
       *args: see `DensityModel.fit`, which has returns and errors too.
       **kwargs: see `DensityModel.fit`.
     """
+    self._check_compiled()
     if self.optimizer.plan is None:
       return super().fit(x, y, *args, **kwargs)
     metrics = self.compiled_metrics and self.compiled_metrics._user_metrics
@@ -226,8 +228,14 @@ class PrivateModel(PrivatelyTrained):
         'rows: the history has none. They are computed for validation_data, '
         'which count as public.'
       )
-    data = x if is_dataset(x) else (_tuples(x), _tuples(y))
-    return super().fit(data, *args, **kwargs)
+    if is_dataset(x):
+      return super().fit(x, *args, **kwargs)
+    x = arrays(_tuples(x), 'x')
+    if y is None:
+      raise ValueError(
+        'y is missing: PrivateModel learns from pairs, fit(x, y).'
+      )
+    return super().fit((x, arrays(_tuples(y), 'y')), *args, **kwargs)
 
   saves_whole = True
 
@@ -242,6 +250,10 @@ class PrivateModel(PrivatelyTrained):
       **kwargs: of `keras.Model.save`.
     """
     self.model.save(*args, **kwargs)
+
+  def summary(self, *args: Any, **kwargs: Any) -> None:
+    """Prints the summary of the Keras model that is trained."""
+    self.model.summary(*args, **kwargs)
 
   def get_config(self) -> dict[str, Any]:
     """Raises a `NotImplementedError`: the file would be of no use."""
@@ -261,6 +273,9 @@ class PrivateModel(PrivatelyTrained):
         'come from plan.dataset((x, y)).'
       )
     super()._check_rows(rows, replays)
+
+  def _named(self, rows):
+    return dict(zip(('x', 'y'), rows))
 
   def train_step(self, data: Any) -> dict[str, tf.Tensor]:
     if self.optimizer.plan is None:
@@ -342,8 +357,9 @@ def _zeroed(x, usable):
 
 
 def _tuples(x):
-  """Lists are several inputs to Keras, and arrays to a plan."""
-  return tuple(x) if isinstance(x, list) else x
+  """Lists of arrays are several inputs to Keras, and one array to a plan."""
+  several = isinstance(x, list) and any(hasattr(part, 'shape') for part in x)
+  return tuple(x) if several else x
 
 
 def _gradients(penalties, variables):

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows._memory import dataset_from_generator, release_graph_tensors
-from tfdpflows.accounting.ledger import randomness_id
+from tfdpflows.accounting.ledger import LedgerError, randomness_id
 from tfdpflows.optimizers.noise import current_strategy
 from tfdpflows.sampling.fixed_size import FixedSizeSampler
 from tfdpflows.stored_rows import StoredRows
@@ -340,6 +340,13 @@ class TrainingSteps:
 
   def _reserve(self, identity, workers, resume):
     plan = self.plan
+    if not resume and any(e.label == plan.label for e in plan.ledger.entries):
+      raise LedgerError(
+        f'The label {plan.label!r} is taken in this ledger. To go on with the '
+        'training that it was charged for, restore it and call '
+        'plan.resume(optimizer) before fit; for another training give the plan '
+        'a label of its own, label=...'
+      )
     reservation = plan.ledger.reserve(
       self.event,
       plan.mechanism.charges(plan.steps),
@@ -447,7 +454,7 @@ class TrainingSteps:
     )
 
 
-def arrays(x: Any) -> Any:
+def arrays(x: Any, name: str = 'x') -> Any:
   """Tuples and dicts, in any depth, of whatever makes an array, as arrays.
 
   `StoredRows` stay what they are.
@@ -455,8 +462,43 @@ def arrays(x: Any) -> Any:
   if isinstance(x, StoredRows):
     return x
   if isinstance(x, dict):
-    return {key: arrays(value) for key, value in x.items()}
-  return tuple(map(arrays, x)) if isinstance(x, tuple) else np.asarray(x)
+    return {key: arrays(value, f'{name}[{key!r}]') for key, value in x.items()}
+  if isinstance(x, tuple):
+    parts = enumerate(x)
+    return tuple(arrays(part, f'{name}[{i}]') for i, part in parts)
+  return _array(x, name)
+
+
+def _array(x, name):
+  """Returns an array; refuses what NumPy would take for a single object."""
+  kind = type(x).__name__
+  if hasattr(x, '__next__') or (
+    hasattr(x, '__getitem__') and hasattr(x, 'on_epoch_end')
+  ):
+    raise TypeError(
+      f'{name} is a {kind}, which draws batches of its own, and a plan draws '
+      'them from all rows: give the rows as arrays.'
+    )
+  if hasattr(x, 'tocsr') or isinstance(x, (tf.SparseTensor, tf.RaggedTensor)):
+    raise TypeError(
+      f'{name} is a {kind}: give a dense array, of which every row has the '
+      'same shape (toarray, tf.sparse.to_dense, to_tensor).'
+    )
+  try:
+    array = np.asarray(x)
+  except ValueError:
+    raise ValueError(
+      f'{name} is a {kind} of rows of several lengths: give an array, of which '
+      'every row has the same shape; pad the shorter ones.'
+    ) from None
+  try:
+    tf.as_dtype(array.dtype)
+  except TypeError:
+    raise TypeError(
+      f'{name} is of {array.dtype}, which TensorFlow does not have: give '
+      'numbers, such as days since a public date.'
+    ) from None
+  return array
 
 
 def signature(x: Any) -> Any:
