@@ -15,7 +15,7 @@ import dp_accounting
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import events_json, mechanisms, registry
-from tfdpflows.accounting.ledger import PrivacyLedger
+from tfdpflows.accounting.ledger import PrivacyLedger, check_ledger
 from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.accounting.rounding import round_up
@@ -453,6 +453,7 @@ def privacy_statement(
   >>> privacy_statement(ledger).claim
   'epsilon <= 0.7256 at delta=1e-05 (pld, upper bound)'
   """
+  check_ledger(ledger)
   if delta is None:
     if ledger.budget is None:
       raise ValueError('The ledger has no budget; give the delta of the claim.')

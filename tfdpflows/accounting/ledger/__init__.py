@@ -6,6 +6,7 @@ from tfdpflows.accounting.ledger.ledger import (
   LedgerEntry,
   PrivacyLedger,
   Reservation,
+  check_ledger,
 )
 from tfdpflows.accounting.ledger.merge import merge_ledgers
 
@@ -14,6 +15,7 @@ __all__ = [
   'LedgerError',
   'PrivacyLedger',
   'Reservation',
+  'check_ledger',
   'merge_ledgers',
   'randomness_id',
   'search_id',
