@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
-from tfdpflows import _checks
+from tfdpflows import _checks, accounting, audit, mechanisms, tuning
 from tfdpflows.tabular import TableSchema
 
 _SINGLE = [
@@ -53,3 +53,28 @@ def test_sizes_of_a_plan_are_numbers(name):
 def test_a_schema_is_made_of_fields():
   with pytest.raises(TypeError, match='field of the schema is of type str'):
     TableSchema(['age'])
+
+
+@pytest.mark.parametrize(
+  'call',
+  [
+    accounting.privacy_statement,
+    audit.audit_ledger,
+    lambda path: mechanisms.from_exact_counts({'a': [1, 2]}, 2.0, None, path),
+    lambda path: mechanisms.noisy_marginals(
+      np.zeros([5, 2], int), [2, 2], [(0, 1)], 4.0, None, path
+    ),
+    lambda path: tuning.random_search(
+      lambda trial: (0, 0), [{}], epsilon=1.0, delta=1e-5, ledger=path
+    ),
+    lambda path: tfdpflows.models.DPMoG().fit(
+      np.zeros([9, 2]), epsilon=1.0, delta=1e-5, ledger=path
+    ),
+    lambda path: tfdpflows.DPLogisticRegression(epsilon=1.0, delta=1e-5).fit(
+      np.zeros([9, 2]), np.zeros(9, int), ledger=path
+    ),
+  ],
+)
+def test_a_path_is_no_ledger(call):
+  with pytest.raises(TypeError, match='^ledger is of type str.*PrivacyLedger'):
+    call('ledger.jsonl')

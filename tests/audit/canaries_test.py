@@ -206,3 +206,22 @@ def test_canaries_must_be_in_the_table():
   one_run = audit.OneRunAudit(canaries)
   with pytest.raises(ValueError, match='in no table'):
     one_run.on_train_begin()
+  x, y = _table(60)
+  model = tfdpflows.PrivateModel(_classifier())
+  plan = _plan(60, steps=1)
+  model.compile(plan.optimizer('sgd', learning_rate=0.1), ENTROPY)
+  one_run = audit.OneRunAudit(audit.Canaries((x, 1 - y)))
+  with pytest.raises(ValueError, match='in no table'):
+    model.fit(x, y, callbacks=[one_run], verbose=0)
+
+
+def test_gradient_canaries_need_their_loss():
+  """Without it their gradient is that of the model's loss, of no output."""
+  canaries = audit.GradientCanaries(60)
+  model = tfdpflows.PrivateModel(canaries.model(_classifier()))
+  mean = lambda y, outputs: tf.reduce_mean((y - outputs) ** 2, -1)
+  plan = _plan(160, steps=1)
+  model.compile(plan.optimizer('sgd', learning_rate=0.1), [ENTROPY, mean])
+  one_run = audit.OneRunAudit(canaries)
+  with pytest.raises(ValueError, match=r'compile it with canaries.loss\(loss'):
+    model.fit(*canaries.insert(_table()), callbacks=[one_run], verbose=0)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+from absl import logging
 
 import tfdpflows
 from tests.grids import thinned
@@ -54,6 +55,63 @@ def test_variables_are_tracked_and_trained_without_privacy():
   np.testing.assert_allclose(
     model.predict(x, verbose=0), model.log_prob(x), rtol=1e-4, atol=1e-4
   )
+
+
+def test_a_training_without_privacy_says_so(monkeypatch):
+  told = []
+  monkeypatch.setattr(
+    logging, 'log_first_n', lambda level, text, n, name: told.append(name)
+  )
+  model = tfdpflows.DensityModel(QuickDensity(3))
+  model.compile('sgd')
+  model.evaluate(_data(), verbose=0)
+  assert told == []
+  model.fit(_data(), verbose=0)
+  assert told == ['SGD']
+  plan = _plan(steps=1)
+  _private(plan).fit(_data(), verbose=0)
+  model.compile(
+    tfdpflows.optimizers.DPKerasSGD(
+      l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=30
+    )
+  )
+  model.fit(_data(), verbose=0)
+  assert told == ['SGD']
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('loss', 'mse'),
+    ('metrics', ['mae']),
+    ('loss_weights', [2.0]),
+    ('weighted_metrics', ['mae']),
+  ],
+)
+def test_what_a_density_would_ignore_is_refused_by_compile(name, value):
+  model = tfdpflows.DensityModel(QuickDensity(3))
+  with pytest.raises(ValueError, match=f'compile takes no {name}: its loss is'):
+    model.compile('sgd', **{name: value})
+
+
+def test_weights_of_rows_are_not_dropped():
+  """Keras does so where there are no targets; pairs keep them."""
+  model = tfdpflows.DensityModel(QuickDensity(3))
+  model.compile(keras.optimizers.legacy.SGD(0.0))
+  x, weights = _data(), np.ones(len(_data()), 'float32')
+  for call in (model.fit, model.evaluate):
+    with pytest.raises(ValueError, match='Keras drops sample_weight'):
+      call(x, sample_weight=weights, verbose=0)
+  flow = tfdpflows.flows.masked_autoregressive_flow(
+    2, 1, [4], conditional_event_size=1
+  )
+  model = tfdpflows.DensityModel(flow)
+  model.compile(keras.optimizers.legacy.SGD(0.0))
+  pairs, n = (x[:, :2], x[:, 2:]), len(x)
+  weights[: n // 2] = 0.0
+  found = model.evaluate(*pairs, sample_weight=weights, verbose=0)
+  expected = -np.mean(model.log_prob(pairs[0][n // 2 :], pairs[1][n // 2 :]))
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize('jit_compile', thinned([False, True], 1))

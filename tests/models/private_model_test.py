@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import sparse
 
 import tfdpflows
 from tests.grids import thinned
@@ -621,6 +622,30 @@ def test_a_private_model_of_a_private_model_is_refused():
 
 @pytest.mark.core
 @unproven()
+def _with_own(name, **kwargs):
+  kwargs = {name: lambda self, *args, **kwargs: None, **kwargs}
+  return type('Own', (keras.Model,), kwargs)(name='own')
+
+
+@pytest.mark.parametrize('name', ['train_step', 'compute_loss'])
+def test_a_training_of_its_own_that_nothing_would_call_is_refused(name):
+  model = _with_own(name)
+  with pytest.raises(ValueError, match=f'own has a {name} of its own, .*never'):
+    tfdpflows.PrivateModel(model)
+  model = _classifier()
+  setattr(model, name, lambda *args: None)
+  with pytest.raises(ValueError, match='Give the loss to compile'):
+    tfdpflows.PrivateModel(model)
+
+
+def test_an_evaluation_of_its_own_is_told_not_to_be_called(caplog):
+  with caplog.at_level('WARNING'):
+    tfdpflows.PrivateModel(_classifier())
+    assert caplog.text == ''
+    tfdpflows.PrivateModel(_with_own('test_step'))
+  assert 'own has a test_step of its own, which PrivateModel' in caplog.text
+
+
 def test_keras_saves_and_loads_what_is_trained(tmp_path):
   x, y = _data()
   model = _classifier()
@@ -644,6 +669,74 @@ def test_keras_saves_and_loads_what_is_trained(tmp_path):
   other(x)
   other.load_weights(f'{folder}/1.weights.h5')
   np.testing.assert_allclose(other(x), model(x), rtol=1e-6)
+
+
+def test_the_wrapper_itself_is_not_saved(tmp_path):
+  """Keras wrote a file that it could not load."""
+  x, y = _data()
+  private = _private(_classifier(), _plan(1))
+  private.fit(x, y, verbose=0)
+  with pytest.raises(NotImplementedError, match=r'with model.save\(path\)'):
+    keras.models.save_model(private, str(tmp_path / 'p.keras'))
+  keras.models.save_model(private.model, str(tmp_path / 'm.keras'))
+  loaded = keras.models.load_model(str(tmp_path / 'm.keras'))
+  np.testing.assert_allclose(loaded(x), private.model(x), rtol=1e-6)
+
+
+class _Sequence(keras.utils.Sequence):
+  def __len__(self):
+    return 4
+
+  def __getitem__(self, number):
+    return np.zeros([50, 4]), np.zeros([50])
+
+
+@pytest.mark.parametrize(
+  ('x', 'y', 'message'),
+  [
+    (np.zeros([N, 4]), None, r'y is missing: .* pairs, fit\(x, y\)'),
+    (iter([]), None, 'x is a list_iterator, which draws batches of its own'),
+    (_Sequence(), None, 'x is a _Sequence, which draws batches of its own'),
+    (tf.ragged.constant([[1.0], []]), 0, 'x is a RaggedTensor: give a dense'),
+    (sparse.csr_matrix([[1.0]]), 0, 'x is a csr_matrix: give a dense array'),
+    ([[1.0], [1.0, 2.0]], 0, 'x is a list of rows of several lengths'),
+    (np.zeros([N, 4], 'M8[s]'), 0, r'x is of datetime64\[s\], which Tensor'),
+    (
+      (np.zeros([N, 4]), np.zeros([N], 'M8[s]')),
+      0,
+      r'x\[1\] is of datetime64\[s\]',
+    ),
+    (np.zeros([N, 4]), np.zeros([N], 'm8[s]'), r'y is of timedelta64\[s\]'),
+  ],
+)
+def test_what_is_no_table_is_named_by_its_argument(x, y, message):
+  with pytest.raises((TypeError, ValueError), match=message):
+    _private(_classifier()).fit(x, y, verbose=0)
+
+
+@pytest.mark.parametrize(
+  ('dtype', 'name'), thinned([('U1', 'x'), (object, 'x'), ('U1', 'y')], 1)
+)
+def test_text_that_a_model_cannot_take_is_named(dtype, name):
+  rows = dict(zip('xy', _data()))
+  rows[name] = rows[name].astype(dtype)
+  with pytest.raises(ValueError, match=f'^{name} is of text or other objects'):
+    _private(_classifier()).fit(**rows, verbose=0)
+
+
+def test_lists_of_numbers_are_one_array():
+  x, y = _data()
+  _private(_classifier(), _plan(1)).fit(x.tolist(), y.tolist(), verbose=0)
+
+
+def test_a_model_is_compiled_before_it_is_trained(capsys):
+  model = _classifier()
+  with pytest.raises(RuntimeError, match=r'not compiled: call compile\(plan'):
+    tfdpflows.PrivateModel(model).fit(*_data())
+  private = _private(model, _plan(1))
+  private.fit(*_data(), verbose=0)
+  private.summary()
+  assert 'Dense' in capsys.readouterr().out
 
 
 @pytest.fixture(scope='module')

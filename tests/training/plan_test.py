@@ -132,6 +132,55 @@ def test_steps_run_out_over_all_datasets():
     plan.dataset(X)
 
 
+def test_a_label_that_is_taken_says_how_to_go_on():
+  ledger = accounting.PrivacyLedger()
+  _plan(ledger=ledger).dataset(X)
+  with pytest.raises(
+    accounting.LedgerError,
+    match=r"'DP-SGD' is taken .*plan.resume\(optimizer\).*label=...",
+  ):
+    _plan(ledger=ledger).dataset(X)
+  _plan(ledger=ledger, label='another').dataset(X)
+
+
+@pytest.mark.parametrize('own_ledger', [False, True])
+def test_the_recipe_for_a_longer_training_counts_both(own_ledger):
+  """In a ledger with a budget for both, or in one that the new plan makes."""
+  ledger = None
+  if own_ledger:
+    budget = accounting.PrivacyBudget(epsilon=3.0, delta=1e-4)
+    ledger = accounting.PrivacyLedger(budget=budget)
+  kwargs = {
+    'delta': 1e-4,
+    'num_examples': 200,
+    'expected_batch_size': 50,
+    'steps': 4,
+    'clipping': gradients.Flat(1.0),
+  }
+  x = np.zeros([200, 2], 'float32')
+  flow = tfdpflows.flows.masked_autoregressive_flow(2, 1, [4])
+  model = tfdpflows.DensityModel(flow)
+  first = tfdpflows.TrainingPlan.for_epsilon(
+    epsilon=1.0, ledger=ledger, **kwargs
+  )
+  model.compile(first.optimizer('sgd', learning_rate=0.1))
+  model.fit(x, verbose=0)
+  with pytest.raises(ValueError, match='spent=ledger.committed_event, ledger='):
+    model.fit(x, verbose=0)
+  second = tfdpflows.TrainingPlan.for_epsilon(
+    epsilon=3.0,
+    spent=first.ledger.committed_event,
+    **({'ledger': ledger, 'label': 'another'} if own_ledger else {}),
+    **kwargs,
+  )
+  model.compile(second.optimizer('sgd', learning_rate=0.1))
+  model.fit(x, verbose=0)
+  both = dp_accounting.ComposedDpEvent([first.event, second.event])
+  spent = accounting.compute_epsilon(both, 1e-4)
+  assert 2.9 < spent <= 3.0
+  assert second.privacy_statement().epsilon == pytest.approx(spent, rel=1e-6)
+
+
 def test_nothing_tunes_the_batches():
   """The thread that would do so holds an iterator for up to a minute."""
   assert _plan().dataset(X).options().autotune.enabled is False

@@ -290,6 +290,50 @@ def test_a_ledger_that_knows_less_than_the_optimizer_is_refused(replay):
     go_on()
 
 
+@pytest.mark.parametrize('way', ['checkpoint', 'weights', 'backup'])
+def test_what_another_plan_has_charged_is_not_trained_on(way, tmp_path):
+  """The statement would claim the steps of this plan alone."""
+  x, folder = np.zeros([60, 4], 'float32'), tmp_path / 'b'
+  first = small_training.linear_model(_plan())
+  backup = [keras.callbacks.BackupAndRestore(str(folder))]
+  _interrupted(first, x, 4, *(backup if way == 'backup' else []))
+  saved = small_training.checkpoint(first).write(str(tmp_path / 'c'))
+  first.save_weights(str(tmp_path / 'w'))
+  plan = _plan()
+  model, callbacks = small_training.linear_model(plan), []
+  if way == 'checkpoint':
+    small_training.checkpoint(model).restore(saved)
+  elif way == 'weights':
+    model.load_weights(str(tmp_path / 'w'))
+  else:
+    callbacks = [keras.callbacks.BackupAndRestore(str(folder))]
+  kept = sorted(folder.rglob('*'))
+  with pytest.raises(ValueError, match='that this plan has not charged'):
+    model.fit(x, verbose=0, callbacks=callbacks)
+  assert sorted(folder.rglob('*')) == kept
+  assert not any(entry.count for entry in plan.ledger.entries)
+
+
+@pytest.mark.parametrize('replay', [False, True])
+def test_a_backup_is_gone_on_with_under_its_own_ledger(replay, tmp_path):
+  """A replay may not restore from a callback, and claims no less if it does."""
+  x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
+  backup = keras.callbacks.BackupAndRestore(str(tmp_path / 'b'), save_freq=1)
+  with small_training.ledger(path) as ledger:
+    plan = _plan(bytes(32), ledger=ledger, steps=MANY)
+    _interrupted(small_training.linear_model(plan), x, 5, backup)
+    charged = ledger.entries[0].count
+  with small_training.ledger(path) as ledger:
+    plan = _plan(bytes(32), ledger=ledger, steps=MANY)
+    model = small_training.linear_model(plan)
+    plan.resume(model.optimizer, replay=replay)
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path / 'b'), save_freq=1)
+    updates = _Updates()
+    model.fit(x, verbose=0, callbacks=[backup, updates])
+    assert [e.count for e in ledger.entries] == [MANY]
+  assert len(updates.found) >= MANY - charged
+
+
 @pytest.mark.core
 @pytest.mark.parametrize(
   ('change', 'message'),

@@ -223,6 +223,22 @@ def test_a_seed_repeats_a_search_and_noise_is_used_once():
   assert ledger.seeded
 
 
+def test_a_statement_says_that_the_search_is_paid_for(tmp_path):
+  """Under any label, and read again from a file."""
+  budget = accounting.PrivacyBudget(epsilon=2.0, delta=1e-4)
+  path = tmp_path / 'ledger.jsonl'
+  with accounting.PrivacyLedger(path, budget=budget) as ledger:
+    _search(_charging(lambda trial: 0.0), ledger=ledger, label='of mine')
+  with accounting.PrivacyLedger.open(path) as ledger:
+    said = accounting.privacy_statement(ledger).hyperparameter_search
+  assert said.startswith('paid for as of mine ((1, 1e-05)-differentially')
+  other = accounting.PrivacyLedger(budget=budget)
+  other.charge(EpsilonDeltaDpEvent(1.0, 1e-5), label='of mine')
+  assert (
+    'no search' in accounting.privacy_statement(other).hyperparameter_search
+  )
+
+
 @pytest.mark.parametrize(
   ('kwargs', 'message'),
   [

@@ -15,7 +15,7 @@ import dp_accounting
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import events_json, mechanisms, registry
-from tfdpflows.accounting.ledger import PrivacyLedger
+from tfdpflows.accounting.ledger import PrivacyLedger, check_ledger
 from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.accounting.rounding import round_up
@@ -453,6 +453,7 @@ def privacy_statement(
   >>> privacy_statement(ledger).claim
   'epsilon <= 0.7256 at delta=1e-05 (pld, upper bound)'
   """
+  check_ledger(ledger)
   if delta is None:
     if ledger.budget is None:
       raise ValueError('The ledger has no budget; give the delta of the claim.')
@@ -535,6 +536,7 @@ class _Spent:
   def __init__(self, ledger: PrivacyLedger):
     self.accountant = ledger.accountant
     self.relation = ledger.neighboring_relation
+    self.searches = ledger.searches
     events, mechanisms = [], {}
     for entry in ledger.entries:
       event = events_lib.data_independent(entry.event)
@@ -623,7 +625,11 @@ def _search(spent: _Spent, given: Optional[str]) -> str:
   charged = [
     f'{mechanism["label"]} ({mechanism["mechanism"]})'
     for mechanism in spent.mechanisms
-    if mechanism['count'] and 'RepeatAndSelect' in repr(mechanism['event'])
+    if mechanism['count']
+    and (
+      mechanism['label'] in spent.searches
+      or 'RepeatAndSelect' in repr(mechanism['event'])
+    )
   ]
   lines = [str(given)] if given is not None else []
   if charged:

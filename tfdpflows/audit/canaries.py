@@ -16,6 +16,8 @@ from tfdpflows._keras import keras
 from tfdpflows.audit.one_run import OneRunBounds, audit_one_run
 from tfdpflows.randomness import Randomness
 
+_IN_NO_TABLE = 'These canaries are in no table: train on canaries.insert(...).'
+
 
 class Canaries:
   """Made-up rows, each of which is put into the table with probability 1/2.
@@ -61,6 +63,7 @@ class Canaries:
     (self._size,) = sizes
     random = Randomness(seed).numpy('canaries')
     self.included = random.random(self._size) < 0.5
+    self._is_inserted = False
 
   def __len__(self) -> int:
     return self._size
@@ -70,11 +73,18 @@ class Canaries:
 
     A plan for it has `num_examples = len(x) + len(canaries)`.
     """
-    return tf.nest.map_structure(
+    joined = tf.nest.map_structure(
       lambda x, more: np.concatenate([x, more.astype(np.asarray(x).dtype)]),
       table,
       self._inserted(),
     )
+    self._is_inserted = True
+    return joined
+
+  def _check_training(self, model: keras.Model) -> None:
+    """Raises a `ValueError` where a training could not see the canaries."""
+    if not self._is_inserted:
+      raise ValueError(_IN_NO_TABLE)
 
   def _inserted(self):
     first = self.rows[0] if isinstance(self.rows, tuple) else self.rows
@@ -206,6 +216,27 @@ class GradientCanaries:
     scales[n:] = np.where(self.included[:, None], scale, 0.0)
     return (joined[0], gradients), (joined[1], scales)
 
+  def _check_training(self, model: keras.Model) -> None:
+    """Raises a `ValueError` where a training could not see the canaries."""
+    if self.rows is None:
+      raise ValueError(_IN_NO_TABLE)
+    losses = tf.nest.flatten(getattr(model, 'loss', None))
+    if not any(loss is _linear for loss in losses):
+      raise ValueError(
+        'The model is not compiled with the loss of these canaries, which '
+        'would have no gradient of their own: compile it with '
+        'canaries.loss(loss).'
+      )
+    plan = getattr(getattr(model, 'optimizer', None), 'plan', None)
+    # Other strategies release nothing that a row with a loss of zero changes.
+    if plan is not None and plan.clipping.statistic_sensitivity:
+      raise ValueError(
+        f'{type(plan.clipping).__name__} counts GradientCanaries that are '
+        'left out, whose loss is zero, so that leaving one out is more than '
+        'removing a row. Train with gradients.Flat, or take Canaries, which '
+        'are left out as NaN.'
+      )
+
 
 class OneRunAudit(keras.callbacks.Callback):
   """Audits a training of a `PrivateModel` or `DensityModel` in its one run.
@@ -245,16 +276,8 @@ class OneRunAudit(keras.callbacks.Callback):
     self._before, self.scores = None, None
 
   def on_train_begin(self, logs=None):
-    plan = getattr(getattr(self.model, 'optimizer', None), 'plan', None)
-    # Other strategies release nothing that a row with a loss of zero changes.
-    counts = plan is not None and plan.clipping.statistic_sensitivity
-    if counts and isinstance(self._canaries, GradientCanaries):
-      raise ValueError(
-        f'{type(plan.clipping).__name__} counts GradientCanaries that are '
-        'left out, whose loss is zero, so that leaving one out is more than '
-        'removing a row. Train with gradients.Flat, or take Canaries, which '
-        'are left out as NaN.'
-      )
+    # Canaries that no training sees refute no claim, however wrong it is.
+    self._canaries._check_training(self.model)
     if self._before is None:
       self._before = self._losses()
 
@@ -264,12 +287,7 @@ class OneRunAudit(keras.callbacks.Callback):
     self.scores = np.nan_to_num(scores, nan=-np.inf, neginf=-np.inf)
 
   def _losses(self):
-    rows = self._canaries.rows
-    if rows is None:
-      raise ValueError(
-        'These canaries are in no table: train on canaries.insert(...).'
-      )
-    return losses_of(self.model, rows)
+    return losses_of(self.model, self._canaries.rows)
 
   def result(self) -> OneRunBounds:
     """Returns the bounds, beside the claim.

@@ -21,6 +21,7 @@ from tfdpflows import accounting, progress
 from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.events import describe_event
+from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.accounting.mechanisms.capped import (
   TruncatedSubsampledGaussianDpEvent,
 )
@@ -149,6 +150,7 @@ def audit_ledger(
   (False, True, True)
   """
   started = time.monotonic()
+  check_ledger(ledger)
   num_runs = check_integer('num_runs', num_runs, 20)
   check_fraction('confidence', confidence)
   entries = [entry for entry in ledger.entries if entry.count]

@@ -20,6 +20,7 @@ from dp_accounting import NeighboringRelation
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_positive
 from tfdpflows.accounting.calibration import whole_noise_multiplier
+from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.domains import (
   Bins,
   Categories,
@@ -227,6 +228,7 @@ def release_bounds(
   Also of a table in parts, which is read four times at most, and without units:
   then what is released is that of the table in memory, to the last bit.
   """
+  check_ledger(ledger)
   relation = ledger.neighboring_relation
   rows = differing_rows(relation)
   plan = _plan(schema, epsilon, delta)

@@ -10,6 +10,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows._checks import check_positive
+from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
@@ -85,6 +86,7 @@ def from_exact_counts(
   >>> found['age_group'].shape
   (4,)
   """
+  check_ledger(ledger)
   differing_rows(ledger.neighboring_relation)  # Refuses others.
   noise_multiplier = check_positive('noise_multiplier', noise_multiplier)
   arrays = {}

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from tfdpflows.accounting.ledger import PrivacyLedger, randomness_id
+from tfdpflows.accounting.ledger import (
+  PrivacyLedger,
+  check_ledger,
+  randomness_id,
+)
 from tfdpflows.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -160,6 +164,7 @@ def charge_release(
   one secret and label is charged once in a ledger. A refused charge leaves
   `randomness` as it was.
   """
+  check_ledger(ledger)
   differing_rows(ledger.neighboring_relation)
   label = str(label)
   if units is not None:

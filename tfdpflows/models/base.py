@@ -80,6 +80,7 @@ class PrivatelyTrained(keras.Model):
       BudgetExceededError: if the plan's ledger refuses the training.
       LedgerError: if the plan's ledger cannot be written.
     """
+    self._check_compiled()
     if getattr(self.optimizer, 'plan', None) is None:
       history = super().fit(x, *args, **kwargs)
     else:
@@ -87,6 +88,13 @@ class PrivatelyTrained(keras.Model):
     if self._average is not None:
       self._average.assign()
     return history
+
+  def _check_compiled(self):
+    if self.optimizer is None:
+      raise RuntimeError(
+        'The model is not compiled: call compile(plan.optimizer(...)), for a '
+        'PrivateModel with a loss, before fit.'
+      )
 
   # Whether `save` writes a file from which Keras makes a model.
   saves_whole = False
@@ -100,10 +108,27 @@ class PrivatelyTrained(keras.Model):
     )
 
   def _check_rows(self, rows, replays):
-    self._checker.check_before_plan(rows, replays)
+    try:
+      self._checker.check_before_plan(rows, replays)
+    except ValueError as error:
+      text = [
+        name for name, part in self._named(rows).items() if _text_in(part)
+      ]
+      if not text or 'cannot be computed on' not in str(error):
+        raise
+      raise ValueError(
+        f'{" and ".join(text)} is of text or other objects, and the model '
+        'cannot be computed on that: give arrays of numbers, or a model that '
+        'begins with a layer that takes text, such as StringLookup. (Columns '
+        'of a DataFrame with text among them are objects all of them.)'
+      ) from error
     # A function of TensorFlow that makes variables is traced twice.
     with self.distribute_strategy.scope():
       self.optimizer._create_all_weights(list(self._private_variables()))
+
+  def _named(self, rows):
+    """Returns the parts of rows by the name of the argument."""
+    return {'x': rows}
 
   def _update(self, rows, weights, step, metric, penalties=()):
     """Makes a private step; returns its logs.
@@ -130,6 +155,13 @@ class PrivatelyTrained(keras.Model):
     variables = [] if momentum is None else list(self._private_variables())
     if variables and not (self._average and self._average.is_of(variables)):
       self._average = WeightAverage(variables, momentum)
+
+
+def _text_in(rows):
+  """Whether an array, or a `tf.TensorSpec`, is of text to TensorFlow."""
+  return any(
+    tf.as_dtype(part.dtype) == tf.string for part in tf.nest.flatten(rows)
+  )
 
 
 class WeightAverage(tf.Module):

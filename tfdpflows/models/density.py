@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tfdpflows._autograph import converted
 from tfdpflows._checks import check_integer
@@ -140,6 +141,67 @@ class DensityModel(PrivatelyTrained):
   @property
   def metrics(self) -> list[keras.metrics.Metric]:
     return [self._loss]
+
+  def compile(
+    self,
+    optimizer: Any = 'rmsprop',
+    loss: Any = None,
+    metrics: Any = None,
+    loss_weights: Any = None,
+    weighted_metrics: Any = None,
+    **kwargs: Any,
+  ) -> None:
+    """As in Keras, but that the loss is the negative log-density.
+
+    Args:
+      optimizer: of a plan, or any other, which trains without a privacy claim.
+      loss: refused, as the next three are.
+      metrics: refused.
+      loss_weights: refused.
+      weighted_metrics: refused.
+      **kwargs: of `keras.Model.compile`.
+
+    Raises:
+      ValueError: for an argument that is refused.
+    """
+    for name, value in (
+      ('loss', loss),
+      ('metrics', metrics),
+      ('loss_weights', loss_weights),
+      ('weighted_metrics', weighted_metrics),
+    ):
+      if value is not None:
+        raise ValueError(
+          f'DensityModel.compile takes no {name}: its loss is the negative '
+          'log-density, and it has no targets. Leave it out; compute other '
+          'scores from log_prob or sample.'
+        )
+    super().compile(optimizer, **kwargs)
+
+  def fit(
+    self, x: Any = None, *args: Any, **kwargs: Any
+  ) -> keras.callbacks.History:
+    """See `PrivatelyTrained.fit`; without a DP optimizer it logs a warning."""
+    _check_weights(args, kwargs)
+    # TF Privacy's optimizers have that attribute.
+    private = isinstance(self.optimizer, DPOptimizer) or hasattr(
+      self.optimizer, '_was_dp_gradients_called'
+    )
+    if self.optimizer is not None and not private:
+      logging.log_first_n(
+        logging.WARNING,
+        'DensityModel.fit with %s trains without privacy: compile it with '
+        'plan.optimizer(...) of a TrainingPlan, unless its rows are public. '
+        '(This is said once.)',
+        1,
+        type(self.optimizer).__name__,
+      )
+    return super().fit(x, *args, **kwargs)
+
+  def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """As in Keras."""
+    _check_weights(args, kwargs)
+    return super().evaluate(x, *args, **kwargs)
 
   def call(self, x: Any) -> tf.Tensor:
     return self._log_prob_of(x)
@@ -328,6 +390,17 @@ def _build(distribution):
   with contextlib.suppress(Exception):
     shape = [1, *distribution.batch_shape, *distribution.event_shape]
     distribution.log_prob(tf.zeros(shape, distribution.dtype))
+
+
+def _check_weights(args, kwargs):
+  """Refuses weights that Keras drops, since there are no targets."""
+  if kwargs.get('sample_weight') is None or args:
+    return
+  if kwargs.get('y') is None:
+    raise ValueError(
+      'A DensityModel has no targets, and Keras drops sample_weight without '
+      'them: leave it out, and give rows that count twice two times.'
+    )
 
 
 def _tensor(name, x):

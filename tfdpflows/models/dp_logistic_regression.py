@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_integer, check_positive
+from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.expm import noisy_descent
 from tfdpflows.mechanisms import moments
 from tfdpflows.mechanisms.releases import as_numbers, charge_release
@@ -252,6 +253,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
     if ledger is None:
       budget = accounting.PrivacyBudget(epsilon=self.epsilon, delta=self.delta)
       ledger = accounting.PrivacyLedger(budget=budget)
+    check_ledger(ledger)
     plan = self._calibrated(plan, ledger, u.shape[1])
     randomness = charge_release(
       ledger,

@@ -15,16 +15,21 @@ from tfdpflows.independence.losses import RowLosses, left_out
 from tfdpflows.models.base import PrivatelyTrained
 from tfdpflows.optimizers import DPOptimizer
 from tfdpflows.training.fit import is_dataset
+from tfdpflows.training.steps import arrays
 
 # Which of its metrics Keras takes for these depends on labels and outputs.
 _ANY_METRICS = 'accuracy', 'acc', 'crossentropy', 'ce'
+# What a subclass of Keras's model may define, and `fit` would call.
+_TRAINING = 'train_step', 'compute_loss', 'make_train_function'
+_OTHER = 'test_step', 'predict_step', 'compute_metrics'
 
 
 class PrivateModel(PrivatelyTrained):
   """Trains a Keras model with per-example gradients in one backward pass.
 
-  The model may be functional, Sequential or a subclass, and is itself trained:
-  save it, or predict with it. Layers with a rule (`gradients.register_rule`)
+  The model may be functional, Sequential or a subclass (without a `train_step`
+  or `compute_loss` of its own), and is itself trained: save it, or predict with
+  it. Layers with a rule (`gradients.register_rule`)
   take little more time than without privacy; variables of others come from
   `tape.jacobian`, slowly and with one log line each.
 
@@ -116,6 +121,7 @@ class PrivateModel(PrivatelyTrained):
         'itself. Give PrivateModel the Keras model: that of a PrivateModel is '
         'its attribute `model`.'
       )
+    _check_methods(model)
     super().__init__(name=name or f'private_{model.name}')
     self.model = model
     self._usable = usable
@@ -212,6 +218,7 @@ class PrivateModel(PrivatelyTrained):
       *args: see `DensityModel.fit`, which has returns and errors too.
       **kwargs: see `DensityModel.fit`.
     """
+    self._check_compiled()
     if self.optimizer.plan is None:
       return super().fit(x, y, *args, **kwargs)
     metrics = self.compiled_metrics and self.compiled_metrics._user_metrics
@@ -221,8 +228,14 @@ class PrivateModel(PrivatelyTrained):
         'rows: the history has none. They are computed for validation_data, '
         'which count as public.'
       )
-    data = x if is_dataset(x) else (_tuples(x), _tuples(y))
-    return super().fit(data, *args, **kwargs)
+    if is_dataset(x):
+      return super().fit(x, *args, **kwargs)
+    x = arrays(_tuples(x), 'x')
+    if y is None:
+      raise ValueError(
+        'y is missing: PrivateModel learns from pairs, fit(x, y).'
+      )
+    return super().fit((x, arrays(_tuples(y), 'y')), *args, **kwargs)
 
   saves_whole = True
 
@@ -238,6 +251,18 @@ class PrivateModel(PrivatelyTrained):
     """
     self.model.save(*args, **kwargs)
 
+  def summary(self, *args: Any, **kwargs: Any) -> None:
+    """Prints the summary of the Keras model that is trained."""
+    self.model.summary(*args, **kwargs)
+
+  def get_config(self) -> dict[str, Any]:
+    """Raises a `NotImplementedError`: the file would be of no use."""
+    raise NotImplementedError(
+      f'{self.name} cannot be made again from a configuration. Save what it '
+      'trains, with model.save(path), or with keras.models.save_model of the '
+      'Keras model itself, its attribute `model`.'
+    )
+
   def _private_variables(self):
     return self.model.trainable_variables
 
@@ -248,6 +273,9 @@ class PrivateModel(PrivatelyTrained):
         'come from plan.dataset((x, y)).'
       )
     super()._check_rows(rows, replays)
+
+  def _named(self, rows):
+    return dict(zip(('x', 'y'), rows))
 
   def train_step(self, data: Any) -> dict[str, tf.Tensor]:
     if self.optimizer.plan is None:
@@ -293,6 +321,34 @@ class PrivateModel(PrivatelyTrained):
     return losses, outputs
 
 
+def _check_methods(model):
+  """Refuses a model with a training of its own, which would not be called."""
+
+  def own(names):
+    return [
+      name
+      for name in names
+      if name in vars(model)
+      or getattr(type(model), name) is not getattr(keras.Model, name)
+    ]
+
+  for name in own(_TRAINING):
+    raise ValueError(
+      f'{model.name} has a {name} of its own, which PrivateModel never calls: '
+      'it computes a loss for each row from the outputs of call. Give the loss '
+      'to compile(optimizer, loss), put what else there is into layers or '
+      f'call, and drop {name}.'
+    )
+  for name in own(_OTHER):
+    logging.warning(
+      '%s has a %s of its own, which PrivateModel does not call: %s',
+      model.name,
+      name,
+      'give loss and metrics to compile, or evaluate and predict with the '
+      'model itself.',
+    )
+
+
 def _zeroed(x, usable):
   """Returns rows with zeros in place of those that are not usable."""
   x = tf.convert_to_tensor(x)
@@ -301,8 +357,9 @@ def _zeroed(x, usable):
 
 
 def _tuples(x):
-  """Lists are several inputs to Keras, and arrays to a plan."""
-  return tuple(x) if isinstance(x, list) else x
+  """Lists of arrays are several inputs to Keras, and one array to a plan."""
+  several = isinstance(x, list) and any(hasattr(part, 'shape') for part in x)
+  return tuple(x) if several else x
 
 
 def _gradients(penalties, variables):

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpflows._memory import dataset_from_generator, release_graph_tensors
-from tfdpflows.accounting.ledger import randomness_id
+from tfdpflows.accounting.ledger import LedgerError, randomness_id
 from tfdpflows.optimizers.noise import current_strategy
 from tfdpflows.sampling.fixed_size import FixedSizeSampler
 from tfdpflows.stored_rows import StoredRows
@@ -155,11 +155,17 @@ class TrainingSteps:
     `train` has done it, and callbacks may have restored the optimizer since.
 
     Raises:
-      ValueError: if workers would begin at different steps.
+      ValueError: if workers would begin at different steps, or for an optimizer
+        restored from a training that this plan has not charged.
     """
     workers = replicas.Workers(current_strategy())
     step = self._first_open()
-    workers.agree(lambda: [None, None, step])
+
+    def checked():
+      self._check_restored()
+      return [None, None, step]
+
+    workers.agree(checked)
     with self._lock:
       self.next = step
       self._current.noise.open(step)
@@ -285,7 +291,12 @@ class TrainingSteps:
     if not plan.remaining_steps:
       raise ValueError(
         f'All {plan.steps} steps of the plan were made, and are charged. To '
-        'train longer, make a new plan with its own budget.'
+        'train these weights longer, make a plan for what both trainings cost '
+        'together: TrainingPlan.for_epsilon(epsilon=..., spent=ledger.'
+        "committed_event, ledger=ledger, label='another', ...), where ledger "
+        'is the one that this plan has charged, with a budget for both; '
+        'without ledger= a new one is made of what was spent. A plan that '
+        'knows nothing of these steps would claim less than the weights cost.'
       )
     if not 0 < steps <= plan.remaining_steps:
       raise ValueError(
@@ -329,6 +340,13 @@ class TrainingSteps:
 
   def _reserve(self, identity, workers, resume):
     plan = self.plan
+    if not resume and any(e.label == plan.label for e in plan.ledger.entries):
+      raise LedgerError(
+        f'The label {plan.label!r} is taken in this ledger. To go on with the '
+        'training that it was charged for, restore it and call '
+        'plan.resume(optimizer) before fit; for another training give the plan '
+        'a label of its own, label=...'
+      )
     reservation = plan.ledger.reserve(
       self.event,
       plan.mechanism.charges(plan.steps),
@@ -405,6 +423,26 @@ class TrainingSteps:
     # did: its steps are not theirs.
     return max(unused, self._charged_earlier)
 
+  def _check_restored(self):
+    """Refuses weights of steps that are in no charge of this plan's ledger."""
+    noise = self._current.noise
+    done, known = int(noise.done.numpy()), noise.unused
+    if not self.replays:
+      known = max(known, self._charged_earlier)
+    elif self._reservation is None:
+      return  # What an earlier process has charged is known when it is opened.
+    else:
+      known = self._charged_steps
+    if done > known:
+      raise ValueError(
+        f'The optimizer has made {done} steps, and this plan knows of {known}: '
+        'it was restored from a training that this plan has not charged, and '
+        'the statement would leave those steps out. Open the ledger of that '
+        'training, PrivacyLedger.open(path), make the plan with it and the '
+        'same randomness, and call plan.resume(optimizer) before fit: see '
+        'docs/how-to/resume.md.'
+      )
+
   def _noise_of(self, optimizer):
     noise = getattr(optimizer, 'noise_source', None)
     if isinstance(noise, StepNoise) and (
@@ -416,7 +454,7 @@ class TrainingSteps:
     )
 
 
-def arrays(x: Any) -> Any:
+def arrays(x: Any, name: str = 'x') -> Any:
   """Tuples and dicts, in any depth, of whatever makes an array, as arrays.
 
   `StoredRows` stay what they are.
@@ -424,8 +462,43 @@ def arrays(x: Any) -> Any:
   if isinstance(x, StoredRows):
     return x
   if isinstance(x, dict):
-    return {key: arrays(value) for key, value in x.items()}
-  return tuple(map(arrays, x)) if isinstance(x, tuple) else np.asarray(x)
+    return {key: arrays(value, f'{name}[{key!r}]') for key, value in x.items()}
+  if isinstance(x, tuple):
+    parts = enumerate(x)
+    return tuple(arrays(part, f'{name}[{i}]') for i, part in parts)
+  return _array(x, name)
+
+
+def _array(x, name):
+  """Returns an array; refuses what NumPy would take for a single object."""
+  kind = type(x).__name__
+  if hasattr(x, '__next__') or (
+    hasattr(x, '__getitem__') and hasattr(x, 'on_epoch_end')
+  ):
+    raise TypeError(
+      f'{name} is a {kind}, which draws batches of its own, and a plan draws '
+      'them from all rows: give the rows as arrays.'
+    )
+  if hasattr(x, 'tocsr') or isinstance(x, (tf.SparseTensor, tf.RaggedTensor)):
+    raise TypeError(
+      f'{name} is a {kind}: give a dense array, of which every row has the '
+      'same shape (toarray, tf.sparse.to_dense, to_tensor).'
+    )
+  try:
+    array = np.asarray(x)
+  except ValueError:
+    raise ValueError(
+      f'{name} is a {kind} of rows of several lengths: give an array, of which '
+      'every row has the same shape; pad the shorter ones.'
+    ) from None
+  try:
+    tf.as_dtype(array.dtype)
+  except TypeError:
+    raise TypeError(
+      f'{name} is of {array.dtype}, which TensorFlow does not have: give '
+      'numbers, such as days since a public date.'
+    ) from None
+  return array
 
 
 def signature(x: Any) -> Any:

@@ -14,7 +14,7 @@ from absl import logging
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_positive
 from tfdpflows.accounting import EpsilonDeltaDpEvent
-from tfdpflows.accounting.ledger import randomness_id
+from tfdpflows.accounting.ledger import check_ledger, search_id
 from tfdpflows.randomness import Randomness
 from tfdpflows.tuning.trials import draw_num_trials
 
@@ -232,11 +232,12 @@ def charge_search(
   randomness: Randomness,
 ) -> None:
   """Charges a search as a whole, before anything is drawn for it."""
+  check_ledger(ledger)
   with randomness.claiming(label):
     ledger.charge(
       EpsilonDeltaDpEvent(epsilon, delta),
       label=label,
-      randomness_id=randomness_id(randomness.key('search', label).hex(), {}),
+      randomness_id=search_id(randomness.key('search', label).hex()),
       seeded=randomness.seeded,
       privacy_unit=ledger.privacy_unit,
     )

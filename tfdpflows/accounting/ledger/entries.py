@@ -21,8 +21,10 @@ __all__ = [
   'LedgerState',
   'ResumableEntries',
   'composed',
+  'is_search',
   'name_of',
   'randomness_id',
+  'search_id',
 ]
 
 
@@ -326,6 +328,17 @@ def randomness_id(name: str, facts: dict[str, Any]) -> str:
 def name_of(identity: str) -> str:
   """The name in a `randomness_id`, without the facts."""
   return identity.partition(' ')[0]
+
+
+def search_id(name: str) -> str:
+  """Returns the `randomness_id` of a whole search over hyper-parameters."""
+  return randomness_id(name, {'use': 'search over hyper-parameters'})
+
+
+def is_search(identity: str) -> bool:
+  """Whether a `randomness_id` is that of a whole search."""
+  facts = identity.partition(' ')[2]
+  return facts == search_id('').partition(' ')[2]
 
 
 def _difference(one: str, other: str) -> str:

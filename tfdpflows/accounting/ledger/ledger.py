@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 import dp_accounting
 
 from tfdpflows import _observer
-from tfdpflows._checks import Home
+from tfdpflows._checks import Home, check_type
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import events_json, mechanisms, registry
@@ -398,6 +398,16 @@ class PrivacyLedger:
   def seeded(self) -> bool:
     """Whether random numbers came from a seed that may be known."""
     return bool(self.metadata.get('seeded', False) or self._state.seeded)
+
+  @property
+  def searches(self) -> frozenset[str]:
+    """Labels of what was charged for whole searches over hyper-parameters."""
+    with self._lock:
+      return frozenset(
+        entry.label
+        for entry in self._state.entries
+        if entries_lib.is_search(entry.randomness_id)
+      )
 
   @property
   def notes(self) -> tuple[str, ...]:
@@ -820,6 +830,19 @@ class Reservation:
         'reserved. Nothing was charged. Stop there, or reserve more runs from '
         'the start.'
       ),
+    )
+
+
+def check_ledger(ledger: Any) -> None:
+  """Raises a `TypeError` for what is no ledger, such as a path."""
+  # Whatever is charged like one will do, a stand-in of a test for instance.
+  if not hasattr(ledger, 'neighboring_relation'):
+    check_type(
+      'ledger',
+      ledger,
+      PrivacyLedger,
+      "tfdpflows.PrivacyLedger('ledger.jsonl'), or PrivacyLedger.open of a "
+      'file that is there',
     )
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer
 from tfdpflows._keras import tfp
+from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.atomic import PathLike
 from tfdpflows.mechanisms.moments import MomentNoise, check_radius
 from tfdpflows.mechanisms.releases import as_numbers, differing_rows
@@ -202,6 +203,7 @@ class DPMoG:
         accountant=accountant or 'pld',
         metadata={'seeded': randomness.seeded},
       )
+    check_ledger(ledger)
     differing_rows(ledger.neighboring_relation)  # Refuses what is not proven.
     x = as_matrix(x)
     em = self._calibrate(
