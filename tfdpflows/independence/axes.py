@@ -82,6 +82,7 @@ _BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
 _LOOPS = {'While', 'StatelessWhile'}
 _WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
 _TURNS = 30
+_OF_STATES = {'Bitcast', 'Identity', 'StridedSlice'}
 _DRAWN = '', axis_values.SOME, axis_values.ALL
 
 
@@ -174,17 +175,24 @@ class _Graph:
 
   def fixed(self, body):
     """Returns which arguments the body of a loop gives as it got them."""
+    return self._returned(body, ('Identity',))
+
+  def _returned(self, body, kinds):
     function = self.functions[body]
     nodes = {n.name: n for n in function.node_def}
     found = set()
     pairs = zip(function.signature.input_arg, function.signature.output_arg)
     for i, (argument, output) in enumerate(pairs):
       name = function.ret[output.name].split(':')[0]
-      while name in nodes and nodes[name].op == 'Identity':
+      while name in nodes and nodes[name].op in kinds:
         name = nodes[name].input[0].split(':')[0]
       if name == argument.name:
         found.add(i)
     return found
+
+  def kept_lists(self, body):
+    """Returns which arguments of a loop it gives back with items set."""
+    return self._returned(body, ('Identity', 'TensorListSetItem'))
 
   def value(self, tensor):
     if tensor.graph is not self._own:
@@ -252,6 +260,8 @@ class _Scope:
       outputs = self._outputs(node, inputs)
       if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
         outputs = [axis_turns.inherited(v, inputs, node) for v in outputs]
+        if node.op in _OF_STATES and inputs[0].tag == axis_values.STATE:
+          outputs = [v._replace(tag=axis_values.STATE) for v in outputs]
       self._values[name] = outputs
       waiting.pop()
     return self._known(reference)
@@ -298,8 +308,14 @@ class _Scope:
           return [value._replace(tag=None)] * max(
             1, shape_arithmetic.count_outputs(node)
           )
-    reserved = any(v.tag == axis_values.RESERVED for v in inputs)
-    if reserved and 'BatchNormGrad' not in op:
+    tags = {v.tag for v in inputs}
+    if axis_values.RESERVED in tags and 'BatchNormGrad' not in op:
+      raise UnruledError
+    if axis_values.AXES in tags and op not in ('Identity', 'Sum'):
+      raise UnruledError
+    if axis_values.STATE in tags and not (
+      op in _OF_STATES or axis_rules.draws_by_state(op)
+    ):
       raise UnruledError
     if op.startswith('TensorList') or op == 'EmptyTensorList':
       return axis_lists.apply(node, inputs)
@@ -325,7 +341,8 @@ class _Scope:
       except (ValueError, tf.errors.OpError):
         raise JoinedError('works for some numbers of rows only') from None
       if folded is not None:
-        return [axis_values.numbered(n) for n in folded]
+        tag = axis_values.AXES if op == 'BroadcastGradientArgs' else None
+        return [axis_values.numbered(n)._replace(tag=tag) for n in folded]
     if op in ('OnesLike', 'ZerosLike'):
       if inputs[0].shape is None:
         return (
@@ -337,7 +354,7 @@ class _Scope:
     ):
       # The state moves by how much is drawn.
       return [
-        Value(PUBLIC, (3,), drawn=axis_values.ALL)
+        Value(PUBLIC, (3,), drawn=axis_values.ALL, tag=axis_values.STATE)
         for _ in range(shape_arithmetic.count_outputs(node))
       ]
     if op in axis_rules.PLACED and any(v.kind == PLACE for v in inputs):
@@ -400,16 +417,22 @@ class _Scope:
       # A public choice may be another in each turn.
       if choice.kind == TURN:
         joined = [self._join(node, [choice, v]) for v in joined]
-      return [
-        self._fault(JOINED, node, axis_values.PLACES)
-        if v.kind == TURN and v.tag in choice.by_turn
-        else axis_turns.inherited(v, [choice])
-        for v in joined
-      ]
+      return [self._decided(node, v, choice) for v in joined]
     # The branches may be alike for all that the rows can hold.
     why = 'lets rows decide what is computed for others'
     other = self._fault(UNKNOWN, node, why)
     return [v if v.kind == JOINED else other for v in joined]
+
+  def _decided(self, node, value, choice):
+    """Returns what a choice decides about, that may be another in each turn."""
+    loops = {value.tag} if value.kind == TURN else set()
+    if value.kind == LIST and (
+      value.by_row or axis_values.of_rows(value.length)
+    ):
+      loops = choice.by_turn
+    if loops & choice.by_turn:
+      return self._fault(JOINED, node, axis_values.PLACES)
+    return axis_turns.inherited(value, [choice])
 
   def _join(self, node, values):
     """Returns a value that is one of several, as no row decides."""
@@ -436,7 +459,7 @@ class _Scope:
     condition, body = (node.attr[n].func.name for n in ('cond', 'body'))
     # One counter is as good as another, as all begin with 0.
     loop = self._path + node.name
-    fixed = self._graph.fixed(body)
+    fixed, kept = self._graph.fixed(body), self._graph.kept_lists(body)
     counts = {
       i
       for i, v in enumerate(inputs)
@@ -446,7 +469,7 @@ class _Scope:
     for _ in range(_TURNS):
       start = [
         v
-        if i in fixed
+        if i in fixed or (i in kept and v.kind == LIST)
         else axis_turns.in_each_turn(
           Value(PUBLIC, (), tag=('turn', loop, 0))
           if i in counts
@@ -468,13 +491,15 @@ class _Scope:
       joined = [
         a
         if i in fixed or i in counts
+        else self._join(node, [a, b])
+        if i in kept and a.kind == b.kind == LIST
         else axis_turns.in_each_turn(
           self._join(node, [a, axis_turns.changing(b)]), loop
         )
         for i, (a, b) in enumerate(zip(start, after))
       ]
       if joined == start:
-        return self._after_loop(node, asked, start, fixed, counts)
+        return self._after_loop(node, asked, start, fixed, kept, counts)
       values = [
         v if i in counts else j for i, (v, j) in enumerate(zip(values, joined))
       ]
@@ -487,7 +512,7 @@ class _Scope:
       return self._fault(UNKNOWN, node, 'has no rule for how it is used here')
     return self._fault(JOINED, node, 'carries on from one row to the next')
 
-  def _after_loop(self, node, asked, start, fixed, counts):
+  def _after_loop(self, node, asked, start, fixed, kept, counts):
     """Returns what a loop gives, of what it holds after any turn."""
     loop = self._path + node.name
     turns = axis_turns.tagged(asked, 'below') == loop
@@ -498,8 +523,9 @@ class _Scope:
     if asked.kind == SIZED:
       why = 'changes with the number of iterations, which is that of rows'
     other = self._fault(UNKNOWN, node, why)
+    asked = asked._replace(by_turn=asked.by_turn - {loop})
     start = [
-      v if i in fixed else axis_turns.inherited(v, [asked])
+      v if i in fixed else self._decided(node, v, asked)
       for i, v in enumerate(start)
     ]
     start = [v._replace(by_turn=v.by_turn - {loop}) for v in start]
@@ -512,7 +538,7 @@ class _Scope:
         found.append(axis_values.numbered(rows.astype(np.int32, ())))
       elif turns:
         # All rows have had their turn.
-        found.append(v if v.kind == LIST and v.by_row else other)
+        found.append(v if i in kept and v.by_row else other)
       elif asked.kind == PUBLIC:
         v = v._replace(tag=None) if i in counts else v
         some = v.kind == LIST and v.by_row
@@ -544,8 +570,11 @@ class _Scope:
       return [
         (*shape[:skipped], *inputs[1].shape[skipped:], *shape[skipped + 1 :])
       ]
-    if op == 'LookupTableFindV2' and inputs[2].shape == ():
-      return [inputs[1].shape]
+    if op == 'LookupTableFindV2':
+      # Keys may be vectors, which is not known of a table.
+      shapes, keys = node.attr['_output_shapes'].list.shape, inputs[1].shape
+      rank = tf.TensorShape(shapes[0]).rank if shapes else None
+      return [keys if keys is not None and rank == len(keys) else None]
     plain = type(node)()
     plain.CopyFrom(node)
     plain.name, plain.device = 'node', ''

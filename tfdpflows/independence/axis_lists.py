@@ -72,9 +72,12 @@ def apply(node, inputs):
     if index.kind != PUBLIC:
       raise JoinedError('looks rows of the batch up')
     if first.by_row:
-      if axis_turns.turn_of(index) is None:
+      loop = axis_turns.turn_of(index)
+      if loop is None:
         raise JoinedError('looks rows of the batch up')
-      return [Value(TURN, tag=axis_turns.turn_of(index))]
+      if loop in first.by_turn:
+        raise UnruledError  # It may hold other things in each turn.
+      return [Value(TURN, tag=loop)]
     if axis_values.of_rows(first.length):
       raise JoinedError('looks rows of the batch up')
     return [_zeros(node, inputs) if first.element is None else first.element]
@@ -134,6 +137,8 @@ def _zeros(node, inputs):
   sizes = inputs[-1].numbers
   if sizes is None or np.any(sizes.one < 0):
     raise UnruledError
+  if not sizes.scales_as(sizes.list()):
+    raise JoinedError(axis_values.SIZE)
   return axis_values.filled(tuple(sizes.list()))
 
 

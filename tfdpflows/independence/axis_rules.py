@@ -46,6 +46,8 @@ from tfdpflows.independence.shape_arithmetic import (
   attr_value,
 )
 
+# They hold any place in a row.
+_WIDE = (tf.int32, tf.int64)
 _KNOWN = (
   'draws the same numbers in each step, which differ by the place of a row '
   '(let a tf.random.Generator draw them, or their seed)'
@@ -240,7 +242,8 @@ def _reduce(call):
   tag = None
   if call.node.op.startswith('Arg'):
     (axis,) = axes
-    tag = ('within', value.shape[axis])
+    if call.attr('output_type') in _WIDE:
+      tag = ('within', value.shape[axis])
   keep = call.attr('keep_dims', False)
   lost = 0 if keep else sum(a < value.axis for a in axes)
   axis = value.axis - lost
@@ -268,6 +271,8 @@ _LAST = lambda call: [-1]
 
 def _top(call):
   found = _along(_LAST)(call)
+  if call.attr('index_type', tf.int32) not in _WIDE:
+    return found
   size = call.inputs[0].shape[-1]
   return [found[0], found[1]._replace(tag=('within', size))]
 
@@ -625,12 +630,18 @@ def _random(call):
     raise JoinedError(SIZE)
   found = _drawn(shape)
   stateless = call.node.op.startswith('Stateless')
-  if stateless and found.kind != PUBLIC and not call.inputs[1].drawn:
+  seeds = call.inputs[1:3] if draws_by_state(call.node.op) else call.inputs[1:2]
+  if stateless and found.kind != PUBLIC and not all(v.drawn for v in seeds):
     raise JoinedError(_KNOWN)
   # Between two limits there may be one whole number only.
   if stateless or call.node.op.endswith('UniformInt'):
     return [found]
   return [found._replace(drawn=ALL)]
+
+
+def draws_by_state(op: str) -> bool:
+  """Whether an operation draws by a key and a counter."""
+  return op.startswith('Stateless') and op.endswith('V2') and op in _RANDOM
 
 
 def _batch_first(*places):

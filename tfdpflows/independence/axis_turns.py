@@ -156,8 +156,12 @@ def _drawn(node, inputs):
     return drawn[0]
   if op in _DRAWING:
     return ALL if any(drawn) else ''
-  if op == 'BitwiseXor' and not all(drawn):
-    return drawn[0] or drawn[1]  # Of two they may be the same.
+  if op == 'BitwiseXor':
+    # With constants: what is not known may be of the same numbers.
+    for one, other in (inputs, inputs[::-1]):
+      if other.numbers is not None and other.shape in ((), one.shape):
+        return one.drawn
+    return ''
   if op == 'Pack' and not node.attr['axis'].i:
     if all(part == ALL for part in drawn):
       return ALL

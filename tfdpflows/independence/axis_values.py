@@ -29,8 +29,9 @@ UNKNOWN = 'unknown'  # Not known.
 
 # How much of a tensor is drawn at random.
 ALL, SOME = 'all', 'some'
-# Tag of what only the gradient of an operation may read.
-RESERVED = 'reserved'
+# Tags of what some operations alone may read: gradients of one; a generator of
+# random numbers, of its state; and a sum, of the axes to sum over.
+RESERVED, STATE, AXES = 'reserved', 'state', 'axes'
 SIZE = 'computes with the number of rows in the batch'
 PLACES = 'computes with the place of a row in the batch'
 TOGETHER = 'takes rows together'

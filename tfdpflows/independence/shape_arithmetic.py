@@ -62,6 +62,15 @@ _COMPARING = {
 }
 _FOLDED = {*_MOVING, *_ARITHMETIC, *_QUOTIENTS, *_COMPARING}
 _FOLDED |= {'BroadcastGradientArgs', 'ConcatOffset', 'DynamicStitch'}
+# Their outputs are of another size where inputs are other numbers.
+_OF_SIZES = {'BroadcastTo', 'Fill', 'ListDiff', 'OneHot', 'Range', 'Tile'}
+_OF_SIZES |= {'Where'}
+# And of these where some inputs are.
+_SETTING_SIZES = {
+  **dict.fromkeys(('Pad', 'PadV2', 'Reshape'), slice(1, 2)),
+  **dict.fromkeys(('Slice', 'SplitV', 'StridedSlice'), slice(1, None)),
+  'ScatterNd': slice(2, None),
+}
 # Dtypes that hold numbers of rows as they are.
 _WIDE = (tf.int32, tf.int64, tf.float32, tf.float64)
 
@@ -168,7 +177,10 @@ def fold(node: Any, inputs: Sequence[Numbers]) -> Optional[list[Numbers]]:
   ):
     return None
   sized = any(i.sized for i in inputs)
-  if sized and op in ('BroadcastTo', 'Fill', 'OneHot', 'Range', 'Tile'):
+  if sized and op in _OF_SIZES:
+    return None
+  # Of what sets the size of an output two values say nothing.
+  if any(i.sized for i in inputs[_SETTING_SIZES.get(op, slice(0))]):
     return None
   ones = run(node, [i.one for i in inputs])
   if not sized:
@@ -227,7 +239,7 @@ def _forms(node, inputs, ones, twos):
     along['axis'] = tuple(int(axis) for axis in axes.one.reshape(-1))
     along['keepdims'] = node.attr['keep_dims'].b
   if op in ('Max', 'Min', 'Maximum', 'Minimum'):
-    return [_extreme_form(inputs, along)]
+    return [_extreme_form(op, inputs, along)]
   if op not in _ARITHMETIC:
     return None
   compute, formed = (functools.partial(f, **along) for f in _ARITHMETIC[op])
@@ -242,8 +254,12 @@ def _forms(node, inputs, ones, twos):
   return [formed(*(x.form for x in inputs))]
 
 
-def _extreme_form(inputs, along):
-  """Returns the forms of extremes: linear where all numbers are the same."""
+def _extreme_form(op, inputs, along):
+  """Returns the forms of extremes.
+
+  They are linear where one of the numbers is the extreme for one row, and with
+  every further row.
+  """
   parts = [(x.form, *x.coefficients()) for x in inputs]
   if len(parts) == 2:
     parts = [np.stack(np.broadcast_arrays(*pair)) for pair in zip(*parts)]
@@ -252,12 +268,12 @@ def _extreme_form(inputs, along):
     (parts,) = parts
   form, slope, base = parts
   known = np.max(form, initial=CONSTANT, **along) != OTHER
-  same = True
-  for numbers in (slope, base):
-    same &= np.max(numbers, initial=-np.inf, **along) == np.min(
-      numbers, initial=np.inf, **along
-    )
-  return np.where(known & same, LINEAR, OTHER)
+  sign = 1 if op.startswith('Max') else -1
+  leading = True
+  for numbers in (sign * slope, sign * (slope + base)):
+    most = np.max(numbers, initial=-np.inf, **{**along, 'keepdims': True})
+    leading = leading & (numbers == most)
+  return np.where(known & np.any(leading, **along), LINEAR, OTHER)
 
 
 def _is_whole(array):
