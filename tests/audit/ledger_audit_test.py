@@ -64,6 +64,39 @@ def test_no_claim_is_refuted(name, relation):
   assert (found.roc[:, 1] <= found.claimed_roc[:, 1] + 0.03).all()
 
 
+EXTREMES = {
+  'GNMax': accounting.GNMaxDpEvent(0.001),
+  'LNMax': accounting.LNMaxDpEvent(1000.0),
+  'LNMax of nothing': accounting.LNMaxDpEvent(1e-300),
+  'exponential': accounting.ExponentialMechanismDpEvent(2000.0),
+  'exponential of nothing': accounting.ExponentialMechanismDpEvent(1e-300),
+  'no noise': GAUSSIAN(0.0),
+  'little noise': GAUSSIAN(1e-200),
+  'much noise': GAUSSIAN(1e200),
+  'little Laplace noise': dp_accounting.LaplaceDpEvent(1e-200),
+  'no sample': dp_accounting.PoissonSampledDpEvent(0.0, GAUSSIAN(1.0)),
+  'all': dp_accounting.PoissonSampledDpEvent(1.0, GAUSSIAN(1.0)),
+  'sample without noise': dp_accounting.PoissonSampledDpEvent(
+    0.1, GAUSSIAN(0.0)
+  ),
+  'large epsilon': accounting.EpsilonDeltaDpEvent(2000.0, 0.0),
+}
+
+
+@pytest.mark.parametrize('name', EXTREMES)
+def test_extreme_entries_that_a_ledger_takes(name):
+  ledger = accounting.PrivacyLedger()
+  try:
+    ledger.charge(EXTREMES[name], 2, label=name)
+  except ValueError:
+    pytest.skip('the ledger refuses it')
+  found = audit.audit_ledger(ledger, delta=0.01, num_runs=400, seed=0)
+  assert found.complete and not found.refuted
+  if found.epsilon_claimed > 100:
+    assert found.epsilon_lower > 1
+  assert str(found)
+
+
 @pytest.mark.parametrize('sample_size', thinned([1, 4], 1))
 def test_samples_of_a_fixed_size_beside_rows_of_zeros(sample_size):
   """No row takes the place of another one: sums move by one row."""

@@ -4,6 +4,7 @@ A new mechanism is one row of `MECHANISMS`.
 """
 
 import dataclasses
+import decimal
 import math
 from collections.abc import Callable
 from typing import Any
@@ -293,3 +294,23 @@ def test_rates_of_zero_leave_no_epsilon():
 def test_scores_without_a_difference_prove_nothing():
   rates = audit.error_rates(np.zeros(1000), np.zeros(1000), delta=0.0)
   assert rates.epsilon(0.0) == rates.mu() == 0.0
+
+
+def test_renyi_of_rates_that_nearly_add_to_one_is_below_the_truth():
+  def truth(fp, fn, order):
+    with decimal.localcontext() as context:
+      context.prec = 60
+      fp, fn, order = map(decimal.Decimal, (fp, fn, order))
+      divergences = [
+        sum(a**order * b ** (1 - order) for a, b in ((p, q), (1 - p, 1 - q)))
+        for p, q in ((1 - fn, fp), (1 - fp, fn))
+      ]
+      return max(divergences).ln() / (order - 1)
+
+  rng = np.random.default_rng(0)
+  for order in (1.001, 1.5, 2.0, 32.0):
+    for gap in 10.0 ** rng.uniform(-14, -2, 50):
+      fp = rng.uniform(0.01, 0.9)
+      rates = audit.ErrorRates(fp, 1 - fp - gap, 0.95)
+      found = rates.renyi(order)
+      assert 0 <= found <= truth(fp, rates.false_negative, order)

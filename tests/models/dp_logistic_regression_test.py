@@ -363,3 +363,9 @@ def test_rows_to_predict_are_checked():
     fitted.predict(NOT_A_NUMBER)
   with pytest.raises(ValueError, match='shape'):
     fitted.predict(x[:, :2])
+
+
+def test_too_little_regularization_is_named():
+  model = tfdpflows.DPLogisticRegression(regularization=1e-12)
+  with pytest.raises(accounting.BudgetExceededError, match='regularization is'):
+    model.fit(np.ones([5, 2]), [0, 1, 0, 1, 1])

@@ -548,6 +548,17 @@ def test_estimators_that_print_are_refused():
       ensemble(make).fit(*table(), progress=False)
 
 
+def test_estimators_that_cache_are_refused(tmp_path):
+  folder = tmp_path / 'cache'
+  make = lambda: pipeline.make_pipeline(
+    preprocessing.StandardScaler(), GaussianNB(), memory=str(folder)
+  )
+  for outer in (make, lambda: pipeline.make_pipeline(make())):
+    with pytest.raises(ValueError, match='memory is .*cache'):
+      ensemble(outer).fit(*table(), progress=False)
+  assert not folder.exists()
+
+
 def test_callbacks_are_copied():
   class Counts(keras.callbacks.Callback):
     trainings = 0

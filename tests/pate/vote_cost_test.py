@@ -307,6 +307,16 @@ def test_answers_only_where_the_test_passes_at_the_same_charge():
     made.query(AGREED)
 
 
+def test_a_refused_charge_is_no_answer():
+  spent = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=0.01, delta=1e-5), accountant='rdp'
+  )
+  made = bounded(ledger=spent)
+  for _ in range(2):
+    with pytest.raises(accounting.BudgetExceededError):
+      made.query(AGREED)
+
+
 def test_many_queries_cost_less_than_by_their_noise():
   votes = np.array([[0, 1990, 10]] * 400)
   made = bounded(num_teachers=2000, beta=0.012, max_divergence=0.1)

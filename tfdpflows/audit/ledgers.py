@@ -30,6 +30,11 @@ from tfdpflows.audit.rates import ErrorRates, error_rates
 
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 _SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+# Less noise is audited as this much: more noise only reveals less, and with
+# none the tables are told apart.
+_LEAST_NOISE = 1e-3
+# A loss that is infinite, but such that sums of them are defined.
+_CERTAIN = 1e6
 # Points of a ROC.
 _POINTS = 201
 # Epsilons whose deltas bound the error rates of any attack; an accountant may
@@ -330,7 +335,8 @@ def _losses(event, relation, count, present, num_runs, rng, drawn):
   if isinstance(event, dp_accounting.GaussianDpEvent):
     # All runs together are one, with less noise.
     rows = 2 if relation is _REPLACE else 1
-    mu = rows * math.sqrt(count) / event.noise_multiplier
+    noise = max(event.noise_multiplier, _LEAST_NOISE)
+    mu = rows * math.sqrt(count) / noise
     return mu * rng.normal(size=num_runs) + (0.5 if present else -0.5) * mu**2
   draw = _once(event, relation, present)
   total = np.zeros(num_runs)
@@ -376,7 +382,7 @@ def _once(event, relation, present) -> Callable:
       share = event.sample_size / event.source_dataset_size
       return _sampled(share, inner.noise_multiplier / moved, 1, present)
   if isinstance(event, dp_accounting.LaplaceDpEvent):
-    scale = event.noise_multiplier / rows
+    scale = max(event.noise_multiplier, _LEAST_NOISE) / rows
 
     def laplace(size, rng):
       y = scale * rng.laplace(size=size) + present
@@ -412,6 +418,9 @@ def _sampled(q, sigma, rows, present):
   The first table has no such row, or the one of -1.
   """
   low = -1.0 if rows == 2 else 0.0
+  if not q:
+    return lambda size, rng: np.zeros(size)
+  sigma = max(sigma, _LEAST_NOISE)
 
   def draw(size, rng):
     drawn = rng.random(size) < q
@@ -431,7 +440,11 @@ def _sampled(q, sigma, rows, present):
 
 def _binary(p, q, present):
   """One of two outcomes, with probability p on the first table, else q."""
-  ones, zeros = math.log(q / p), math.log((1 - q) / (1 - p))
+  if q <= p:
+    return lambda size, rng: np.zeros(size)
+  # As of outcomes of which one has probability zero.
+  ones = math.log(q / p) if p else _CERTAIN
+  zeros = math.log((1 - q) / (1 - p)) if q < 1 else -_CERTAIN
   return lambda size, rng: np.where(
     rng.random(size) < (q if present else p), ones, zeros
   )
@@ -444,7 +457,6 @@ def _epsilon_delta(epsilon, delta, present):
     large = rng.random(size) < special.expit(epsilon)
     loss = np.where(large == present, epsilon, -epsilon)
     told = rng.random(size) < delta
-    # Infinite, but such that sums of them are defined.
-    return np.where(told, 1e6 if present else -1e6, loss)
+    return np.where(told, _CERTAIN if present else -_CERTAIN, loss)
 
   return draw

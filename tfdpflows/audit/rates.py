@@ -97,8 +97,11 @@ class ErrorRates:
     if fp + fn >= 1:
       return 0.0
     pairs = (1 - fn, fp), (1 - fp, fn)
-    # Rounded down: near order 1 digits are lost.
-    return (1 - 1e-9) * max(_binary_renyi(*pair, order) for pair in pairs)
+    found = max(_binary_renyi(*pair, order) for pair in pairs)
+    # Rounded down: near order 1, and of rates that nearly add to 1, digits are
+    # lost.
+    rounding = 1e-9 * found + 4e-16 * order / (order - 1)
+    return max(0.0, found - rounding)
 
 
 def error_rates(

@@ -462,7 +462,21 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         ]
       )
 
-    noise = calibrate(make_event)
+    try:
+      noise = calibrate(make_event)
+    except accounting.BudgetExceededError as error:
+      if not self.regularization:
+        raise
+      raise accounting.BudgetExceededError(
+        error.budget,
+        error.spent,
+        error.asked,
+        message=(
+          f'regularization is {self.regularization:g}: with so little, no '
+          f'noise is enough for epsilon {self.epsilon:g}. Leave it out, or '
+          f'take more, about row_norm^2 / epsilon.'
+        ),
+      ) from error
     return plan.with_noise(make_event(noise), noise, regularization)
 
   def _output_perturbation(self, plan, calibrate, size):

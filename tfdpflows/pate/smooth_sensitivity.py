@@ -401,6 +401,7 @@ class BoundedCostGNMax(Aggregator):
     )
     self._test, _ = _release_event(order, beta, sigma_test, failure)
     self._answers = RenyiDpEvent(order, self.max_divergence, failure)
+    self._asked = False
 
   def _facts(self):
     return {
@@ -415,13 +416,15 @@ class BoundedCostGNMax(Aggregator):
     }
 
   def _answer(self, votes):
-    if self._calls:
+    if self._asked:
       raise ValueError(
         f'{self.label!r} was asked before: all queries must be in one call, as '
         'later ones might depend on its answers. Make another aggregator.'
       )
     event = ComposedDpEvent([self._test, self._answers])
     rng = self._charged(event, [votes], 1)
+    # Not where the ledger refused: nothing was answered then.
+    self._asked = True
     cost = self._table.cost(votes, self._test.beta)
     noisy = _noisy(cost, self._test, rng, self._table.largest * len(votes))
     if not noisy <= self.max_divergence:

@@ -790,6 +790,11 @@ def _check_silent(options):
         f'{name} is {value!r}: what is printed in training is computed from '
         f'private rows. Set it to 0.'
       )
+    if name.split('__')[-1] == 'memory' and value is not None:
+      raise ValueError(
+        f'{name} is {value!r}: what is cached in a folder is computed from '
+        'private rows, and read again by other teachers. Set it to None.'
+      )
 
 
 def _shared(one, other):
