@@ -133,6 +133,32 @@ def _float(x):
   return tf.cast(x, tf.float32)
 
 
+def _lists_by_turn(step):
+  """A loop over rows; `step` gets them, the turn, lists of rows and results."""
+
+  def looped(x):
+    n = _rows(x)
+    listed = lambda: tf.TensorArray(tf.float32, n, element_shape=[4])
+    rows = listed().unstack(x)
+    turn = lambda i, found: (i + 1, step(x, i, rows, found))
+    return tf.while_loop(lambda i, _: i < n, turn, (0, listed()))[1].stack()
+
+  return looped
+
+
+def _swapped_lists(x):
+  """Each turn reads the list that the last one did not."""
+  n = _rows(x)
+  listed = lambda: tf.TensorArray(tf.float32, n, element_shape=[4])
+  turn = lambda i, found, a, b: (i + 1, found.write(i, a.read(i)), b, a)
+  start = 0, listed(), listed().unstack(x), listed().unstack(-x)
+  return tf.while_loop(lambda i, *_: i < n, turn, start)[1].stack()
+
+
+def _unstacked(x):
+  return tf.TensorArray(tf.float32, _rows(x), element_shape=[4]).unstack(x)
+
+
 def _by_turn(step, start=0):
   """A loop over rows; `step` gets the row, its turn and a number it carries."""
 
@@ -192,6 +218,9 @@ def _in_a_loop_of_each_row(x):
 GATE = tf.Variable(0.0, trainable=False)
 STEP = tf.Variable(0, trainable=False, dtype=tf.int64)
 GENERATOR = tf.random.Generator.from_seed(1)
+PAIRS = tf.lookup.experimental.DenseHashTable(
+  tf.int64, tf.float32, 0.0, [-1, -1], [-2, -2]
+)
 TABLE = tf.linspace(-1.0, 1.0, 512)
 KERNEL = tf.Variable(np.linspace(-1, 1, 12).reshape(4, 3).astype('float32'))
 MIXED = {
@@ -373,6 +402,85 @@ MIXED = {
       [_rows(x), 1], GENERATOR.uniform([2], 5, 6, tf.int32)
     )
   ),
+  'as many inner turns as the place': _lists_by_turn(
+    lambda x, i, rows, found: found.write(
+      i,
+      tf.while_loop(
+        lambda j, _: j < i, lambda j, r: (j + 1, 1.5 * r), (0, rows.read(i))
+      )[1],
+    )
+  ),
+  'a list of rows that are scaled by turn': _lists_by_turn(
+    lambda x, i, rows, found: found.write(i, _unstacked(x * _float(i)).read(i))
+  ),
+  'lists that are swapped by turn': _swapped_lists,
+  'written in some turns': _lists_by_turn(
+    lambda x, i, rows, found: tf.cond(
+      i % 2 > 0, lambda: found.write(i, rows.read(i)), lambda: found
+    )
+  ),
+  'written in another way in some turns': _lists_by_turn(
+    lambda x, i, rows, found: tf.cond(
+      i % 2 > 0,
+      lambda: found.write(i, rows.read(i)),
+      lambda: found.write(i, -rows.read(i)),
+    )
+  ),
+  'draws by the same number twice': lambda x: (
+    x + _drawn_by(x, lambda a, b: a ^ (a + 0))
+  ),
+  'draws by the rest beside what is drawn': lambda x: (
+    x
+    + _drawn_by(
+      x,
+      lambda a, b: (tf.stack([a[0], 5]) ^ tf.constant([[1, 2], [3, 4]]))[:, 1],
+    )
+  ),
+  'how much was drawn': lambda x: x * _float(GENERATOR.skip(_rows(x))[0] % 7),
+  'the state after it moved': lambda x: (
+    x
+    + tf.reduce_sum(GENERATOR.uniform([_rows(x), 1], 0, 1) * 0.0, 1)[:, None]
+    + _float(GENERATOR.state[0] % 97)
+  ),
+  'a variable that was written': lambda x: (
+    x
+    * tf.raw_ops.ReadVariableOp(
+      resource=GATE.assign(_float(_rows(x))).handle, dtype=tf.float32
+    )
+  ),
+  'the size of what is cut': lambda x: (
+    x * _float(tf.size(tf.constant([1, 2, 3, 4])[: _rows(x)]))
+  ),
+  'the sum of what is cut': lambda x: (
+    x * _float(1 + tf.reduce_sum(tf.constant([1, 2, 3])[_rows(x) :]))
+  ),
+  'how many sizes are small': lambda x: (
+    x * _float(1 + tf.size(tf.where(tf.shape(x) < 4)))
+  ),
+  'how many axes are broadcast': lambda x: (
+    x
+    * _float(
+      1 + tf.size(tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=[4])[0])
+    )
+  ),
+  'zeros of a size that changes': lambda x: (
+    x
+    + x[
+      : tf.shape(
+        tf.raw_ops.TensorListGetItem(
+          input_handle=tf.raw_ops.TensorListReserve(
+            element_shape=-1, num_elements=1, element_dtype=tf.float32
+          ),
+          index=0,
+          element_shape=[_mostly(x)],
+          element_dtype=tf.float32,
+        )
+      )[0]
+    ]
+  ),
+  'keys of two columns': lambda x: tf.reshape(
+    PAIRS.lookup(tf.cast(x[:, :2] > 0, tf.int64)), [-1, 2]
+  ),
   'a bound that a loop forgets': lambda x: (
     x + tf.reduce_sum(x, _forgotten(x), keepdims=True)
   ),
@@ -439,6 +547,9 @@ FLOW = tfd.TransformedDistribution(
 )
 APART = {
   'itself': tf.identity,
+  'as many as there are, at least one': lambda x: tf.reshape(
+    x, [tf.maximum(_rows(x), 1), 2, 2]
+  ),
   'elementwise': lambda x: tf.where(x > 0, tf.exp(-x), tf.sin(x) ** 2),
   'linear': lambda x: tf.nn.bias_add(tf.matmul(x, KERNEL), tf.ones([3])),
   'matmul of a transpose': lambda x: tf.transpose(

@@ -367,7 +367,7 @@ def test_bad_tables_are_named(people):
     synthesizer.fit(people.table, progress=False)
   with pytest.raises(ValueError, match="no column 'household'"):
     draft_schema(people.table, privacy_unit='household')
-  with pytest.raises(ValueError, match='it is named "privacyUnit"'):
+  with pytest.raises(ValueError, match="did you mean 'privacyUnit'"):
     TableSchema.from_dict({**rows.to_dict(), 'privacy_unit': PERSON})
   with pytest.raises(ValueError, match='privacy unit of the schema is 7'):
     TableSchema.from_dict({**rows.to_dict(), 'privacyUnit': 7})

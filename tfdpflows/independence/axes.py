@@ -27,7 +27,10 @@ operations. It is assumed that
 - numbers drawn at random are independent of each other and of where they are
   drawn, and no variable is written from rows: `graph_scan` refuses that;
 - no size of a tensor in the graph stands for the number of rows by chance: it
-  is a prime of five digits here;
+  is a prime of five digits here; and no whole number that is made of it is too
+  large for its dtype;
+- sizes of other axes that were not known when the graph was traced are like 101
+  (those of arrays are known);
 - training computes this graph. Under a plan `Checker` runs it in each step,
   other than in eager steps, under XLA, on several replicas, for variables used
   without a rule of `gradients`, and where operations draw random numbers from a
@@ -41,6 +44,7 @@ it has.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
@@ -82,6 +86,9 @@ _BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
 _LOOPS = {'While', 'StatelessWhile'}
 _WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
 _TURNS = 30
+# Operations that write variables, and that move states of generators.
+_WRITES = re.compile('Assign|Resource(Apply|Scatter|Sparse|StridedSliceAssign)')
+_DRAWS = re.compile('Rng|Stateful')
 _OF_STATES = {'Bitcast', 'Identity', 'StridedSlice'}
 _DRAWN = '', axis_values.SOME, axis_values.ALL
 
@@ -155,6 +162,10 @@ class _Graph:
     self._own = traced.graph
     definition = traced.graph.as_graph_def(add_shapes=True)
     self.functions = {f.signature.name: f for f in definition.library.function}
+    ops = {n.op for n in definition.node}
+    ops.update(n.op for f in self.functions.values() for n in f.node_def)
+    self._writes = any(map(_WRITES.match, ops))
+    self._draws = any(map(_DRAWS.match, ops))
     self.shapes = {}
     known = {}
     rows = set(inputs)
@@ -172,6 +183,11 @@ class _Graph:
     for outer, inner in traced.graph.captures:
       known[inner.op.name] = [_captured(outer, inner)]
     self._scope = _Scope(self, definition.node, known)
+
+  def may_change(self, variable, dtype):
+    """Whether a variable may be written in this graph."""
+    state = dtype == tf.int64 and variable.tag[1] in ((2,), (3,))
+    return self._writes or (self._draws and state)
 
   def fixed(self, body):
     """Returns which arguments the body of a loop gives as it got them."""
@@ -325,6 +341,10 @@ class _Scope:
       raise UnruledError
     if any(v.kind == TURN for v in inputs):
       return self._in_turn(node, inputs)
+    if op in ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'):
+      dtype = tf.as_dtype(node.attr['dtype'].type)
+      if inputs[0].tag and self._graph.may_change(inputs[0], dtype):
+        raise UnruledError
     if op == 'ReadVariableOp' and inputs[0].tag is not None:
       return [Value(PUBLIC, inputs[0].tag[1])]
     if op in ('Shape', 'ShapeN', 'Size', 'Rank'):
