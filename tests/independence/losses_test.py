@@ -286,3 +286,15 @@ def test_targets_features_and_weights_that_are_not_finite(loss):
     x[BAD] = bad
     found, _ = trained(x, y)
     _same(found, without)
+
+
+@pytest.mark.parametrize('value', [None, 0.5])
+def test_a_loss_gives_a_tensor(value):
+  model = tfdpflows.PrivateModel(keras.Sequential([keras.layers.Dense(1)]))
+  optimizer = optimizers.DPKerasSGD(
+    l2_norm_clip=1.0, noise_multiplier=1.0, expected_batch_size=9
+  )
+  model.compile(optimizer, lambda y, p: value)
+  spec = tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1])
+  with pytest.raises(ValueError, match='gives .*, and must give one number'):
+    model._checker.check(spec)
