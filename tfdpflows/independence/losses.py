@@ -194,8 +194,8 @@ def _over_rows(loss, name, values, mask):
   """Returns `[batch]`, from the losses of an output."""
   if not tf.is_tensor(values):
     raise ValueError(
-      f'The loss {name} gives {values!r}, and must give one number per example, '
-      'as a tensor that it computes from targets and outputs.'
+      f'The loss {name} gives {values!r}, and must give one number per '
+      'example, as a tensor that it computes from targets and outputs.'
     )
   if values.shape.rank == 0:
     raise ValueError(
