@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpflows
-from tfdpflows import _checks, accounting, audit, mechanisms, tuning
+from tfdpflows import _checks, accounting, audit, mechanisms, pate, tuning
 from tfdpflows.tabular import TableSchema
 
 _SINGLE = [
@@ -63,6 +63,16 @@ def test_a_schema_is_made_of_fields():
     lambda path: mechanisms.from_exact_counts({'a': [1, 2]}, 2.0, None, path),
     lambda path: mechanisms.noisy_marginals(
       np.zeros([5, 2], int), [2, 2], [(0, 1)], 4.0, None, path
+    ),
+    lambda path: pate.GNMax(9.0, num_teachers=9, num_classes=2, ledger=path),
+    lambda path: pate.PrivateKNN(
+      np.zeros([9, 2]),
+      np.zeros(9, int),
+      num_classes=2,
+      num_neighbors=3,
+      sampling_probability=0.5,
+      sigma=9.0,
+      ledger=path,
     ),
     lambda path: tuning.random_search(
       lambda trial: (0, 0), [{}], epsilon=1.0, delta=1e-5, ledger=path

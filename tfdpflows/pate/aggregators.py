@@ -63,6 +63,7 @@ from tfdpflows.accounting import (
   SparseVectorDpEvent,
   VoteThresholdDpEvent,
 )
+from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.releases import charge_release, differing_rows
 from tfdpflows.randomness import Randomness
 
@@ -236,6 +237,7 @@ class Aggregator(OneAtATime, abc.ABC):
         'resume=True repeats queries, which takes the same random numbers: '
         'give the `randomness` of then, made from its `secret`.'
       )
+    check_ledger(ledger)
     differing_rows(ledger.neighboring_relation)
     self._randomness = Randomness() if randomness is None else randomness
     self._resume = resume

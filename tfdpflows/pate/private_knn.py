@@ -18,6 +18,7 @@ from tfdpflows.accounting import (
   VoteThresholdDpEvent,
   calibrate_noise_multiplier,
 )
+from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.releases import (
   as_numbers,
   charge_release,
@@ -168,6 +169,7 @@ class PrivateKNN(OneAtATime):
     self.feature_bound = check_positive('feature_bound', feature_bound)
     self.ledger = ledger
     self.label = str(label)
+    check_ledger(ledger)
     differing_rows(ledger.neighboring_relation)
     self.event(1)  # Checks the parameters.
     self._below = drawn_below(self.sampling_probability)
