@@ -146,6 +146,44 @@ def _lists_by_turn(step):
   return looped
 
 
+def _list_of_a_sign(x):
+  """A list of one sign, that each turn sets to the other."""
+  n = _rows(x)
+  listed = lambda n: tf.TensorArray(
+    tf.float32, n, element_shape=[4], clear_after_read=False
+  )
+  sign = listed(1).write(0, tf.ones([4]))
+  turn = lambda i, sign, found: (
+    i + 1,
+    sign.write(0, -sign.read(0)),
+    found.write(i, x[i] * sign.read(0)),
+  )
+  start = 0, sign, listed(n)
+  return tf.while_loop(lambda i, *_: i < n, turn, start)[2].stack()
+
+
+def _set_in_one_turn(x):
+  """A list of which one turn sets a row, and stacks all."""
+  n = _rows(x)
+  listed = lambda: tf.TensorArray(tf.float32, n, element_shape=[4])
+  turn = lambda i, _: (i + 1, listed().write(i, x[i]).stack())
+  return tf.while_loop(lambda i, _: i < 1, turn, (0, x))[1]
+
+
+def _with_written_table(x):
+  with tf.control_dependencies([KEYS.insert([1], tf.reduce_sum(x)[None])]):
+    return x * KEYS.lookup(tf.constant([1], tf.int64))
+
+
+def _with_written_variable(x):
+  with tf.control_dependencies([ANY_SHAPE.assign(_float(_rows(x)))]):
+    return x * tf.reshape(ANY_SHAPE.read_value(), [])
+
+
+def _summed_axes(x):
+  return tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=[4])[0]
+
+
 def _swapped_lists(x):
   """Each turn reads the list that the last one did not."""
   n = _rows(x)
@@ -221,6 +259,8 @@ GENERATOR = tf.random.Generator.from_seed(1)
 PAIRS = tf.lookup.experimental.DenseHashTable(
   tf.int64, tf.float32, 0.0, [-1, -1], [-2, -2]
 )
+KEYS = tf.lookup.experimental.DenseHashTable(tf.int64, tf.float32, 0.0, -1, -2)
+ANY_SHAPE = tf.Variable(1.0, trainable=False, shape=tf.TensorShape(None))
 TABLE = tf.linspace(-1.0, 1.0, 512)
 KERNEL = tf.Variable(np.linspace(-1, 1, 12).reshape(4, 3).astype('float32'))
 MIXED = {
@@ -481,6 +521,39 @@ MIXED = {
   'keys of two columns': lambda x: tf.reshape(
     PAIRS.lookup(tf.cast(x[:, :2] > 0, tf.int64)), [-1, 2]
   ),
+  'a list of a sign by turn': _list_of_a_sign,
+  'a list that is set in one turn': _set_in_one_turn,
+  'a stride of their number': _lists_by_turn(
+    lambda x, i, rows, found: found.write(
+      i, x[i] * _float(tf.size(x[i, :: _rows(x)]))
+    )
+  ),
+  'an axis by their number': lambda x: (
+    x
+    * _float(
+      tf.shape(
+        tf.reduce_sum(
+          tf.constant([[1, 2, 3], [4, 5, 6]]), tf.cast(_rows(x) < 7, tf.int32)
+        )
+      )[0]
+    )
+  ),
+  'a state behind a branch': lambda x: (
+    x
+    * _float(
+      tf.cond(
+        GATE < 1.0,
+        lambda: GENERATOR.skip(_rows(x)),
+        lambda: tf.zeros([3], tf.int64),
+      )[0]
+    )
+  ),
+  'a table at a state': lambda x: x * TABLE[GENERATOR.skip(_rows(x))[0]],
+  'axes that are left': lambda x: (
+    x * _float(tf.rank(tf.reduce_sum(tf.ones([1, 1, 1]), _summed_axes(x))))
+  ),
+  'a written variable of any shape': _with_written_variable,
+  'a written table': _with_written_table,
   'a bound that a loop forgets': lambda x: (
     x + tf.reduce_sum(x, _forgotten(x), keepdims=True)
   ),

@@ -87,7 +87,10 @@ _LOOPS = {'While', 'StatelessWhile'}
 _WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
 _TURNS = 30
 # Operations that write variables, and that move states of generators.
-_WRITES = re.compile('Assign|Resource(Apply|Scatter|Sparse|StridedSliceAssign)')
+_WRITES = re.compile(
+  'Assign|Resource(Apply|CountUpTo|Scatter|Sparse|StridedSliceAssign)'
+)
+_WRITES_TABLES = re.compile('LookupTable(Import|Insert|Remove)')
 _DRAWS = re.compile('Rng|Stateful')
 _OF_STATES = {'Bitcast', 'Identity', 'StridedSlice'}
 _DRAWN = '', axis_values.SOME, axis_values.ALL
@@ -164,7 +167,13 @@ class _Graph:
     self.functions = {f.signature.name: f for f in definition.library.function}
     ops = {n.op for n in definition.node}
     ops.update(n.op for f in self.functions.values() for n in f.node_def)
-    self._writes = any(map(_WRITES.match, ops))
+    # Names of captured variables that it writes; None stands for any.
+    self._written = {n.input[0] for n in definition.node if _WRITES.match(n.op)}
+    inner = [n.op for f in self.functions.values() for n in f.node_def]
+    captured = {inner.op.name for _, inner in traced.graph.captures}
+    if any(map(_WRITES.match, inner)) or self._written - captured:
+      self._written.add(None)
+    self.writes_tables = any(map(_WRITES_TABLES.match, ops))
     self._draws = any(map(_DRAWS.match, ops))
     self.shapes = {}
     known = {}
@@ -186,8 +195,10 @@ class _Graph:
 
   def may_change(self, variable, dtype):
     """Whether a variable may be written in this graph."""
-    state = dtype == tf.int64 and variable.tag[1] in ((2,), (3,))
-    return self._writes or (self._draws and state)
+    _, shape, name = variable.tag or (None, None, None)
+    state = dtype == tf.int64 and shape in (None, (2,), (3,))
+    written = name is None or None in self._written or name in self._written
+    return bool(self._written and written) or (self._draws and state)
 
   def fixed(self, body):
     """Returns which arguments the body of a loop gives as it got them."""
@@ -216,6 +227,35 @@ class _Graph:
     return self._scope.value(f'{tensor.op.name}:{tensor.value_index}')
 
 
+def _with_tag(value, node, inputs):
+  """Returns an output with the tag of what not all operations may read."""
+  if value.kind in (JOINED, UNKNOWN) or not inputs:
+    return value
+  if node.op == 'Sum' and inputs[1].tag == axis_values.AXES:
+    summed = None if node.attr['keep_dims'].b else axis_values.SUMMED
+    return value._replace(tag=summed)
+  if node.op == 'Reshape' and value.tag == axis_values.SUMMED:
+    return value._replace(tag=None)  # It has its shape from there.
+  if node.op in _OF_STATES and inputs[0].tag in axis_values.FOR_SOME:
+    return value._replace(tag=inputs[0].tag)
+  return value
+
+
+def _may_read(op, place, tag):
+  """Whether an operation may read what has a tag, as its input at a place."""
+  if tag == axis_values.RESERVED:
+    return 'BatchNormGrad' in op
+  if tag == axis_values.STATE:
+    return (op in _OF_STATES and place == 0) or (
+      axis_rules.draws_by_state(op) and place in (1, 2)
+    )
+  if tag == axis_values.AXES:
+    return op == 'Identity' or (op == 'Sum' and place == 1)
+  if tag == axis_values.SUMMED:
+    return op in ('Identity', 'Reshape') and place == 0
+  return True
+
+
 def _filled_shape(shape, length):
   if shape is None:
     return None
@@ -228,7 +268,8 @@ def _captured(outer, inner):
     if data is not None and data.is_set and len(data.shape_and_type) == 1:
       shape = tf.TensorShape(data.shape_and_type[0].shape)
       if shape.is_fully_defined():
-        return Value(PUBLIC, (), tag=('variable', tuple(shape.as_list())))
+        tag = 'variable', tuple(shape.as_list()), inner.op.name
+        return Value(PUBLIC, (), tag=tag)
     return Value(PUBLIC, ())
   if not inner.shape.is_fully_defined():
     return Value(PUBLIC)
@@ -276,8 +317,7 @@ class _Scope:
       outputs = self._outputs(node, inputs)
       if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
         outputs = [axis_turns.inherited(v, inputs, node) for v in outputs]
-        if node.op in _OF_STATES and inputs[0].tag == axis_values.STATE:
-          outputs = [v._replace(tag=axis_values.STATE) for v in outputs]
+        outputs = [_with_tag(v, node, inputs) for v in outputs]
       self._values[name] = outputs
       waiting.pop()
     return self._known(reference)
@@ -324,14 +364,7 @@ class _Scope:
           return [value._replace(tag=None)] * max(
             1, shape_arithmetic.count_outputs(node)
           )
-    tags = {v.tag for v in inputs}
-    if axis_values.RESERVED in tags and 'BatchNormGrad' not in op:
-      raise UnruledError
-    if axis_values.AXES in tags and op not in ('Identity', 'Sum'):
-      raise UnruledError
-    if axis_values.STATE in tags and not (
-      op in _OF_STATES or axis_rules.draws_by_state(op)
-    ):
+    if not all(_may_read(op, i, v.tag) for i, v in enumerate(inputs)):
       raise UnruledError
     if op.startswith('TensorList') or op == 'EmptyTensorList':
       return axis_lists.apply(node, inputs)
@@ -343,8 +376,10 @@ class _Scope:
       return self._in_turn(node, inputs)
     if op in ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'):
       dtype = tf.as_dtype(node.attr['dtype'].type)
-      if inputs[0].tag and self._graph.may_change(inputs[0], dtype):
+      if self._graph.may_change(inputs[0], dtype):
         raise UnruledError
+    if op.startswith('LookupTable') and self._graph.writes_tables:
+      raise UnruledError
     if op == 'ReadVariableOp' and inputs[0].tag is not None:
       return [Value(PUBLIC, inputs[0].tag[1])]
     if op in ('Shape', 'ShapeN', 'Size', 'Rank'):
@@ -354,7 +389,7 @@ class _Scope:
         axis_values.numbered(Numbers(np.array(inputs[0].tag[1], np.int32)))
       ]
     if shape_arithmetic.is_folded(op) and all(
-      v.numbers is not None for v in inputs
+      v.numbers is not None and v.tag != axis_values.AXES for v in inputs
     ):
       try:
         folded = shape_arithmetic.fold(node, [v.numbers for v in inputs])
@@ -431,7 +466,10 @@ class _Scope:
     names = [node.attr[b].func.name for b in ('then_branch', 'else_branch')]
     if node.op.endswith('Case'):
       names = [f.name for f in node.attr['branches'].list.func]
-    found = [self._call(n, arguments, node.name) for n in names]
+    found = [
+      self._call(name, arguments, f'{node.name}/{i}')
+      for i, name in enumerate(names)
+    ]
     joined = [self._join(node, values) for values in zip(*found)]
     if choice.kind in (PUBLIC, TURN):
       # A public choice may be another in each turn.
@@ -446,9 +484,7 @@ class _Scope:
   def _decided(self, node, value, choice):
     """Returns what a choice decides about, that may be another in each turn."""
     loops = {value.tag} if value.kind == TURN else set()
-    if value.kind == LIST and (
-      value.by_row or axis_values.of_rows(value.length)
-    ):
+    if axis_values.is_list_of_rows(value):
       loops = choice.by_turn
     if loops & choice.by_turn:
       return self._fault(JOINED, node, axis_values.PLACES)
@@ -489,7 +525,7 @@ class _Scope:
     for _ in range(_TURNS):
       start = [
         v
-        if i in fixed or (i in kept and v.kind == LIST)
+        if i in fixed or (i in kept and axis_values.is_list_of_rows(v))
         else axis_turns.in_each_turn(
           Value(PUBLIC, (), tag=('turn', loop, 0))
           if i in counts
@@ -498,8 +534,8 @@ class _Scope:
         )
         for i, v in enumerate(values)
       ]
-      (asked,) = self._call(condition, start, node.name)
-      after = self._call(body, start, node.name)
+      (asked,) = self._call(condition, start, f'{node.name}/cond')
+      after = self._call(body, start, f'{node.name}/body')
       wrong = {i for i in counts if after[i].tag != ('turn', loop, 1)}
       if wrong:
         counts -= wrong
@@ -512,7 +548,7 @@ class _Scope:
         a
         if i in fixed or i in counts
         else self._join(node, [a, b])
-        if i in kept and a.kind == b.kind == LIST
+        if i in kept and axis_values.is_list_of_rows(a)
         else axis_turns.in_each_turn(
           self._join(node, [a, axis_turns.changing(b)]), loop
         )
@@ -567,6 +603,8 @@ class _Scope:
           if some
           else v
         )
+      elif asked.kind == TURN and asked.tag == loop:
+        found.append(other)
       elif asked.kind == TURN:
         v = v._replace(tag=None) if i in counts else v
         found.append(self._join(node, [asked, v]))

@@ -110,7 +110,8 @@ def _stacked(node, first, inputs):
   if length is None and stated >= 0:
     length = stated
   if first.by_row:
-    if first.length is None or first.length != ROWS:
+    # In a loop it may have been set in some turns only.
+    if first.length is None or first.length != ROWS or first.by_turn:
       raise UnruledError
     shape = inputs[1].numbers
     if shape is None or shape.sized or np.any(shape.one < 0):

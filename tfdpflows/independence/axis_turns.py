@@ -115,6 +115,8 @@ def row_of_turn(node, inputs):
   if loop is None or not plain:
     return None
   if rows.kind == APART and rows.layout == (0, 1, 1):
+    if any(v.kind != PUBLIC for v in inputs[1:]):
+      raise JoinedError(axis_values.SIZE)
     after = ('turn', loop, 1)  # Where a slice of one row ends.
     others = [rows, *(v for v in inputs[2:] if v.tag != after)]
     if any(loop in v.by_turn for v in others):
@@ -244,7 +246,7 @@ def either(a, b):
   if kinds == {PUBLIC}:
     shape = a.shape if a.shape == b.shape else None
     tag = a.tag if a.tag == b.tag else None
-    if axis_values.RESERVED in (a.tag, b.tag):
+    if a.tag != b.tag and {a.tag, b.tag} & axis_values.FOR_SOME:
       raise UnruledError
     same = a.numbers is not None and a.numbers == b.numbers
     return Value(PUBLIC, shape, numbers=a.numbers if same else None, tag=tag)

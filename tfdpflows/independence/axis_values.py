@@ -29,9 +29,11 @@ UNKNOWN = 'unknown'  # Not known.
 
 # How much of a tensor is drawn at random.
 ALL, SOME = 'all', 'some'
-# Tags of what some operations alone may read: gradients of one; a generator of
-# random numbers, of its state; and a sum, of the axes to sum over.
-RESERVED, STATE, AXES = 'reserved', 'state', 'axes'
+# Tags of what some operations alone may read: gradients of one; what draws
+# random numbers, of the state of a generator; a sum, of the axes to sum over,
+# which are more for one row; and what gives the sum its shape.
+RESERVED, STATE, AXES, SUMMED = 'reserved', 'state', 'axes', 'summed'
+FOR_SOME = {RESERVED, STATE, AXES, SUMMED}
 SIZE = 'computes with the number of rows in the batch'
 PLACES = 'computes with the place of a row in the batch'
 TOGETHER = 'takes rows together'
@@ -168,6 +170,11 @@ def is_zero(numbers):
 def of_rows(length):
   """Whether a size is that of rows."""
   return bool(length) and length % ROWS == 0
+
+
+def is_list_of_rows(value):
+  """Whether a list has, or is to have, an element for each row."""
+  return value.kind == LIST and (value.by_row or of_rows(value.length))
 
 
 def sizes(node, value):

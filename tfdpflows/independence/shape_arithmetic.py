@@ -67,7 +67,12 @@ _OF_SIZES = {'BroadcastTo', 'Fill', 'ListDiff', 'OneHot', 'Range', 'Tile'}
 _OF_SIZES |= {'Where'}
 # And of these where some inputs are.
 _SETTING_SIZES = {
-  **dict.fromkeys(('Pad', 'PadV2', 'Reshape'), slice(1, 2)),
+  **dict.fromkeys(('ExpandDims', 'Pad', 'PadV2', 'Reshape'), slice(1, 2)),
+  **dict.fromkeys(('All', 'Any', 'ArgMax', 'Max', 'Min'), slice(1, 2)),
+  **dict.fromkeys(('Prod', 'Sum', 'Transpose'), slice(1, 2)),
+  **dict.fromkeys(('Concat', 'Split'), slice(1)),
+  'ConcatV2': slice(-1, None),
+  'GatherV2': slice(2, None),
   **dict.fromkeys(('Slice', 'SplitV', 'StridedSlice'), slice(1, None)),
   'ScatterNd': slice(2, None),
 }
@@ -180,7 +185,10 @@ def fold(node: Any, inputs: Sequence[Numbers]) -> Optional[list[Numbers]]:
   if sized and op in _OF_SIZES:
     return None
   # Of what sets the size of an output two values say nothing.
-  if any(i.sized for i in inputs[_SETTING_SIZES.get(op, slice(0))]):
+  setting = _SETTING_SIZES.get(op, slice(0))
+  if op == 'DynamicStitch':
+    setting = slice(len(inputs) // 2)
+  if any(i.sized for i in inputs[setting]):
     return None
   ones = run(node, [i.one for i in inputs])
   if not sized:
