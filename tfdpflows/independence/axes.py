@@ -165,13 +165,12 @@ class _Graph:
     self._own = traced.graph
     definition = traced.graph.as_graph_def(add_shapes=True)
     self.functions = {f.signature.name: f for f in definition.library.function}
-    ops = {n.op for n in definition.node}
-    ops.update(n.op for f in self.functions.values() for n in f.node_def)
+    in_functions = {n.op for f in self.functions.values() for n in f.node_def}
+    ops = in_functions.union(n.op for n in definition.node)
     # Names of captured variables that it writes; None stands for any.
     self._written = {n.input[0] for n in definition.node if _WRITES.match(n.op)}
-    inner = [n.op for f in self.functions.values() for n in f.node_def]
     captured = {inner.op.name for _, inner in traced.graph.captures}
-    if any(map(_WRITES.match, inner)) or self._written - captured:
+    if any(map(_WRITES.match, in_functions)) or self._written - captured:
       self._written.add(None)
     self.writes_tables = any(map(_WRITES_TABLES.match, ops))
     self._draws = any(map(_DRAWS.match, ops))
@@ -204,6 +203,10 @@ class _Graph:
     """Returns which arguments the body of a loop gives as it got them."""
     return self._returned(body, ('Identity',))
 
+  def kept_lists(self, body):
+    """Returns which arguments of a loop it gives back with items set."""
+    return self._returned(body, ('Identity', 'TensorListSetItem'))
+
   def _returned(self, body, kinds):
     function = self.functions[body]
     nodes = {n.name: n for n in function.node_def}
@@ -216,10 +219,6 @@ class _Graph:
       if name == argument.name:
         found.add(i)
     return found
-
-  def kept_lists(self, body):
-    """Returns which arguments of a loop it gives back with items set."""
-    return self._returned(body, ('Identity', 'TensorListSetItem'))
 
   def value(self, tensor):
     if tensor.graph is not self._own:
