@@ -86,10 +86,7 @@ _BRANCHES = {'If', 'StatelessIf', 'Case', 'StatelessCase'}
 _LOOPS = {'While', 'StatelessWhile'}
 _WITH_FUNCTIONS = {*_CALLS, *_BRANCHES, *_LOOPS, 'IdentityN'}
 _TURNS = 30
-# Operations that write variables, and that move states of generators.
-_WRITES = re.compile(
-  'Assign|Resource(Apply|CountUpTo|Scatter|Sparse|StridedSliceAssign)'
-)
+# Operations that write tables, and that move states of generators.
 _WRITES_TABLES = re.compile('LookupTable(Import|Insert|Remove)')
 _DRAWS = re.compile('Rng|Stateful')
 _OF_STATES = {'Bitcast', 'Identity', 'StridedSlice'}
@@ -168,9 +165,10 @@ class _Graph:
     in_functions = {n.op for f in self.functions.values() for n in f.node_def}
     ops = in_functions.union(n.op for n in definition.node)
     # Names of captured variables that it writes; None stands for any.
-    self._written = {n.input[0] for n in definition.node if _WRITES.match(n.op)}
+    writes = graph_scan.writes_variable
+    self._written = {n.input[0] for n in definition.node if writes(n.op)}
     captured = {inner.op.name for _, inner in traced.graph.captures}
-    if any(map(_WRITES.match, in_functions)) or self._written - captured:
+    if any(map(writes, in_functions)) or self._written - captured:
       self._written.add(None)
     self.writes_tables = any(map(_WRITES_TABLES.match, ops))
     self._draws = any(map(_DRAWS.match, ops))

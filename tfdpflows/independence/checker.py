@@ -30,8 +30,6 @@ from tfdpflows.independence import (
 )
 from tfdpflows.training.replicas import Workers
 
-_ASSIGNS = re.compile('Assign.*Variable|Resource(Scatter|StridedSliceAssign)')
-
 
 class Checker:
   """Checks that examples are independent, and that none can stop training.
@@ -522,7 +520,8 @@ class Checker:
             f'{place} sets the state of a tf.random.Generator in each step, '
             'which makes its numbers known. Let it draw, and no more.'
           )
-        found += op.inputs[1:] if _ASSIGNS.match(op.type) else op.inputs
+        writes = graph_scan.writes_variable(op.type)
+        found += op.inputs[1:] if writes else op.inputs
     return found
 
   def _check_sums(self, layers, variables, steps, rows, spec):
@@ -601,7 +600,7 @@ def _in_functions(definition):
 
 def _keeps(node):
   """Whether a node keeps what it is given in a state."""
-  if _ASSIGNS.match(node.op):
+  if graph_scan.writes_variable(node.op):
     return True
   return graph_scan.may_keep(node.op) and not any(
     shape_arithmetic.functions_of(node)

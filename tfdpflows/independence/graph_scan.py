@@ -79,6 +79,9 @@ _SHOWING = re.compile(
 )
 # A variable keeps what it was given, without noise.
 _VARIABLE = re.compile('Assign|Resource')
+_WRITES = re.compile(
+  'Assign|Resource(Apply|CountUpTo|Scatter|Sparse|StridedSliceAssign)'
+)
 _PYTHON = re.compile('.*PyFunc')
 # Have a state that no row changes, or stop.
 _STATEFUL = {
@@ -426,6 +429,11 @@ class _Scan:
     else:
       return
     self.found.append((op, node.name, why, fix))
+
+
+def writes_variable(op: str) -> bool:
+  """Whether an operation writes the variable that is its first input."""
+  return bool(_WRITES.match(op))
 
 
 def may_keep(op: str) -> bool:

@@ -241,9 +241,7 @@ def _forms(node, inputs, ones, twos):
     return None if mixed else [LINEAR] * len(ones)
   along = {}
   if op in ('Max', 'Min', 'Prod', 'Sum'):
-    *inputs, axes = inputs
-    if axes.sized:
-      return None
+    *inputs, axes = inputs  # These set sizes, and so are constant.
     along['axis'] = tuple(int(axis) for axis in axes.one.reshape(-1))
     along['keepdims'] = node.attr['keep_dims'].b
   if op in ('Max', 'Min', 'Maximum', 'Minimum'):

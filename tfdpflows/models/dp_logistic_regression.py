@@ -474,7 +474,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         message=(
           f'regularization is {self.regularization:g}: with so little, no '
           f'noise is enough for epsilon {self.epsilon:g}. Leave it out, or '
-          f'take more, about row_norm^2 / epsilon.'
+          'take more, about row_norm^2 / epsilon.'
         ),
       ) from error
     return plan.with_noise(make_event(noise), noise, regularization)

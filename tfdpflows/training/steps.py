@@ -426,13 +426,14 @@ class TrainingSteps:
   def _check_restored(self):
     """Refuses weights of steps that are in no charge of this plan's ledger."""
     noise = self._current.noise
-    done, known = int(noise.done.numpy()), noise.unused
-    if not self.replays:
-      known = max(known, self._charged_earlier)
-    elif self._reservation is None:
+    if self.replays and self._reservation is None:
       return  # What an earlier process has charged is known when it is opened.
-    else:
-      known = self._charged_steps
+    done = int(noise.done.numpy())
+    known = (
+      self._charged_steps
+      if self.replays
+      else max(noise.unused, self._charged_earlier)
+    )
     if done > known:
       raise ValueError(
         f'The optimizer has made {done} steps, and this plan knows of {known}: '
