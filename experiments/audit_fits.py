@@ -127,7 +127,7 @@ def _scores(synthesizer, canary, columns):
   )
   (target,) = codes(canary)
   histograms = 0.0
-  for marginal, code in zip(synthesizer._marginals, target):
+  for marginal, code in zip(synthesizer._fitted.marginals, target):
     place = np.searchsorted(marginal['edges'], code, side='right') - 1
     histograms += np.log(max(marginal['probabilities'][place], 1e-12))
   number = _COLUMN_SYNTHETIC if columns == 1 else NUM_SYNTHETIC

@@ -374,7 +374,7 @@ def _scores(fitted, holdout, schema, target, seed):
     'auroc': float(scored['auroc'].mean()),
     **{name: float(value) for name, value in compared.items()},
     'epsilon_spent': fitted.ledger.epsilon(),
-    'used': fitted._units,
+    'used': fitted._fitted.units,
   }
 
 

@@ -387,7 +387,7 @@ class GSWGAN(TabularSynthesizer):
       neighboring_relation=RELATION,
       metadata={'seeded': randomness.seeded},
     )
-    fitted = fitting.run_mechanisms(
+    self._fitted = fitting.run_mechanisms(
       table,
       self.schema,
       spending,
@@ -402,8 +402,6 @@ class GSWGAN(TabularSynthesizer):
       resume=False,
       progress=progress,
     )
-    self._marginals = fitted.marginals
-    self._distribution = fitted.distribution
     if spending.plan is not None:
       self._sampling = self.model.describe_sampling(spending.plan, None)
     return self

@@ -24,7 +24,6 @@ from tfdpflows.tabular import (
   code_store,
   density,
   read_table,
-  synthesizer,
   write_frames,
 )
 from tfdpflows.tabular.expressions import Expression
@@ -459,7 +458,7 @@ def test_synthetic_rows_meet_the_constraints(fitted, drawn):
 def test_parts_of_a_sample_have_identifiers_of_their_own(
   fitted, drawn, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(synthesizer, '_FRAME', 1 << 13)
+  monkeypatch.setattr('tfdpflows.tabular.fitted._FRAME', 1 << 13)
   rows = drawn
   parts = list(fitted.sample_frames(10_000, seed=0))
   assert len(parts) > 1
@@ -497,7 +496,7 @@ def test_a_saved_model_has_the_same_rows(fitted, tmp_path):
   small_table.assert_same_model(loaded, fitted)
   if fitted.model.name == 'histogram':
     # Rows are drawn with it, by a graph that takes seconds to make.
-    assert loaded._distribution._ordered is not None
+    assert loaded._fitted.distribution._ordered is not None
   else:
     pd.testing.assert_frame_equal(
       loaded.sample(200, seed=3), fitted.sample(200, seed=3)
@@ -758,7 +757,7 @@ def test_a_target_in_combinations_is_learned_with_them():
     fitted = TabularSynthesizer(
       SCHEMA, **BUDGET, target='pregnant', seed=0, epochs=1
     ).fit(_table(400), progress=False)
-  assert fitted._distribution.latent.bijector._order[-1] == 3
+  assert fitted._fitted.distribution.latent.bijector._order[-1] == 3
   with pytest.raises(ValueError, match="target is 'gross', which is computed"):
     TabularSynthesizer(SCHEMA, target='gross')
 
@@ -878,7 +877,7 @@ def test_log_densities_are_right_where_few_values_meet(monkeypatch):
   )
   shares = np.exp(log_prob.astype(np.float64))
   assert shares.sum() == pytest.approx(1, abs=0.02)
-  ordered = fitted._distribution._ordered
+  ordered = fitted._fitted.distribution._ordered
   log_share = ordered.log_share(TableEncoder(schema).encode(known)).numpy()
   few = log_share < np.log(0.01)
   assert found[few].sum() > 400

@@ -138,7 +138,7 @@ def test_the_same_people_give_the_same_model(people, fitted, how):
     found = TabularSynthesizer(people.schema, seed=0, **people.quick).fit(
       other.reset_index(drop=True), progress=False
     )
-  assert found._marginals == fitted._marginals
+  assert found._fitted.marginals == fitted._fitted.marginals
   assert found.num_examples == fitted.num_examples == table[PERSON].nunique()
 
 
@@ -263,7 +263,7 @@ def test_missing_identifiers(people):
     other = make(out_of_range='clip').fit(
       people.table.drop([3, 8, 9]).reset_index(drop=True), progress=False
     )
-  assert found._marginals == other._marginals
+  assert found._fitted.marginals == other._fitted.marginals
   with pytest.raises(ValueError, match='only missing ones'):
     make(out_of_range='clip').fit(
       people.table.assign(**{PERSON: None}), progress=False

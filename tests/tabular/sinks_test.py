@@ -92,7 +92,7 @@ def test_no_category_is_taken_for_a_missing_value(tmp_path):
 
 def test_samples_in_parts_are_the_sample(synthesizer, monkeypatch):
   whole = synthesizer.sample(20_000, seed=5)
-  monkeypatch.setattr('tfdpflows.tabular.synthesizer._FRAME', 10_000)
+  monkeypatch.setattr('tfdpflows.tabular.fitted._FRAME', 10_000)
   parts = list(synthesizer.sample_frames(20_000, seed=5))
   assert [len(part) for part in parts] == [16_384, 3616]
   pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), whole)
@@ -116,7 +116,7 @@ def test_scores_in_parts_are_the_scores(synthesizer, monkeypatch):
   table = synthesizer.sample(3000, seed=5)
   whole = synthesizer.log_prob(table)
   assert whole.shape == (3000,)
-  monkeypatch.setattr('tfdpflows.tabular.synthesizer._FRAME', 1024)
+  monkeypatch.setattr('tfdpflows.tabular.fitted._FRAME', 1024)
   for ends in ([3000], [1, 700, 701, 2900, 3000], [1000, 2000, 3000]):
     frames = [table[a:b] for a, b in zip([0, *ends], ends)]
     parts = list(synthesizer.log_prob_frames(frames))

@@ -91,11 +91,11 @@ def short():
 def assert_same_model(one, other):
   """Compares all that rows are drawn from, to the last bit."""
   assert one.schema == other.schema
-  assert one._marginals == other._marginals
+  assert one._fitted.marginals == other._fitted.marginals
   parts = [
     {
       name: [variable.numpy() for variable in part.variables]
-      for name, part in synthesizer._distribution.saved_parts().items()
+      for name, part in synthesizer._fitted.distribution.saved_parts().items()
     }
     for synthesizer in (one, other)
   ]

@@ -140,7 +140,7 @@ def test_saved_model_needs_no_tfdpflows(fitted, saved, people, tmp_path):
     tmp_path / 'result.npz',
   )
   result = np.load(tmp_path / 'result.npz')
-  density = fitted._distribution
+  density = fitted._fitted.distribution
   # Age and income are nearly functions of each other.
   assert density._within is not None
   log_prob = density.distribution.log_prob(points)
@@ -479,8 +479,9 @@ def test_a_spike_at_zero_with_a_heavy_tail(field_type, maximum):
 
 
 def test_infinite_log_probabilities_are_told(fitted, people, monkeypatch):
+  distribution = type(fitted._fitted.distribution)
   monkeypatch.setattr(
-    type(fitted._distribution), 'log_prob', lambda *_: np.array([0.0, -np.inf])
+    distribution, 'log_prob', lambda *_: np.array([0.0, -np.inf])
   )
   with pytest.warns(UserWarning, match='1 of 2 rows.*the first is row 2'):
     found = fitted.log_prob(people.table[:2])

@@ -165,10 +165,10 @@ def test_fits_are_those_of_the_data_frame(people, few_rows, tmp_path):
         (_source(people.table, tmp_path / 'shards'), tmp_path / 'work'),
       )
     )
-  assert one._units == other._units
+  assert one._fitted.units == other._fitted.units
   for a, b in zip(
-    one._distribution.exported_variables(),
-    other._distribution.exported_variables(),
+    one._fitted.distribution.exported_variables(),
+    other._fitted.distribution.exported_variables(),
   ):
     np.testing.assert_allclose(a.numpy(), b.numpy(), atol=2e-4)
 

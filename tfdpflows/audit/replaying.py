@@ -822,10 +822,10 @@ def _leaves(value, name='', within=()):
     yield f'{name}.metadata', np.asarray(str(value.metadata))
   elif isinstance(value, (np.random.Generator, type, types.ModuleType)):
     return
-  elif hasattr(value, '_marginals') and hasattr(value, '_distribution'):
-    parts = value._distribution.saved_parts().values()
+  elif hasattr(getattr(value, '_fitted', None), 'distribution'):
+    parts = value._fitted.distribution.saved_parts().values()
     variables = [v for part in parts for v in part.variables]
-    yield from leaves([value._marginals, variables], name)
+    yield from leaves([value._fitted.marginals, variables], name)
   elif isinstance(value, dict):
     for key in value:
       yield from leaves(value[key], f'{name}[{key!r}]')

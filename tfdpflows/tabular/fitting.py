@@ -15,9 +15,9 @@ from tfdpflows.mechanisms import bounds as bounds_lib
 from tfdpflows.progress import log_charge
 from tfdpflows.sampling.units import SortedUnits
 from tfdpflows.stored_rows import StoredRows
-from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.draft_rows import DraftRows
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
+from tfdpflows.tabular.fitted import FittedTable
 from tfdpflows.tabular.models.base import TableModel
 from tfdpflows.tabular.models.dp_sgd import DPSGDModel
 from tfdpflows.tabular.ordered_codes import OrderedCodes
@@ -85,20 +85,6 @@ class Spending(NamedTuple):
   rounds: tuple = ()
   max_rows_epsilon: float | None = None
   charges: tuple[tuple[str, dp_accounting.DpEvent], ...] = ()
-
-
-class Fitted(NamedTuple):
-  """A schema without marks, its columns' histograms, and what was learned.
-
-  `units` has the units whose rows were used, `None` where rows are protected,
-  and `bounds` what private bounds leave out (`mechanisms.bounds.ColumnBounds`).
-  """
-
-  schema: TableSchema
-  marginals: list
-  distribution: TableDistribution
-  units: sampling.Units | None
-  bounds: tuple = ()
 
 
 def split_budget(
@@ -207,7 +193,7 @@ def run_mechanisms(
   units: sampling.Units | None = None,
   absent: Sequence[int] = (),
   folder: str | None = None,
-) -> Fitted:
+) -> FittedTable:
   """Runs all mechanisms of a fit, each charged to the ledger before.
 
   Args:
@@ -330,4 +316,5 @@ def run_mechanisms(
     )
     for marginal, learned in zip(marginals, distribution.learned()):
       marginal.update(learned)
-  return Fitted(schema, marginals, distribution, units, bounds)
+  described = None if units is None else units.describe()
+  return FittedTable(schema, marginals, distribution, described, bounds)

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import tensorflow as tf
 from absl import logging
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer, check_type
 from tfdpflows.accounting.calibration import whole_noise_multiplier
-from tfdpflows.mechanisms import bounds, histograms
+from tfdpflows.mechanisms import histograms
+from tfdpflows.mechanisms.bounds import ColumnBounds
 from tfdpflows.sampling import units as sampling
 from tfdpflows.tabular import (
   code_store,
-  conditioning,
   draft_rows,
   fit_plan,
   fitting,
@@ -34,21 +33,13 @@ from tfdpflows.tabular import (
   workers,
 )
 from tfdpflows.tabular.encoding import TableEncoder, num_columns
-from tfdpflows.tabular.field import stand_in
-from tfdpflows.tabular.ordered_codes import OrderedCodes
-from tfdpflows.tabular.row_filter import is_filter, row_filter
+from tfdpflows.tabular.fitted import FittedTable
 from tfdpflows.tabular.schema import (
   TableSchema,
   check_out_of_range,
   check_schema,
 )
 from tfdpflows.tabular.sources import Source
-
-# Shares of values that are warned of, under 'clip': at an end of a range, or
-# missing; and in the first category, which is often that of most rows.
-_MOST, _HARDLY_OTHERS = 0.75, 0.98
-# Rows of a part of a sample.
-_FRAME = 1 << 16
 
 
 class TabularSynthesizer:
@@ -216,12 +207,9 @@ class TabularSynthesizer:
     self.ledger = None
     self._earlier_ledgers = []
     self.num_examples = None
-    self.bounds = ()
-    self._units = None
     self._search = None
     self._sampling = None
-    self._marginals = None
-    self._distribution = None
+    self._fitted = None
 
   def _model_for(self, num_examples):
     return self._model_class.for_table(
@@ -451,7 +439,7 @@ class TabularSynthesizer:
     try:
       if folder is not None and isinstance(table, code_store.CodeStore):
         table.move(folder)
-      fitted = fitting.run_mechanisms(
+      self._fitted = fitting.run_mechanisms(
         table,
         self.schema,
         spending,
@@ -467,11 +455,7 @@ class TabularSynthesizer:
       # Unlocks it, so that another synthesizer can go on with it.
       self.ledger.close()
       raise
-    self.schema, self.bounds = fitted.schema, fitted.bounds
-    self._marginals = fitted.marginals
-    self._distribution = fitted.distribution
-    if units is not None:
-      self._units = fitted.units.describe()
+    self.schema = self._fitted.schema
     if spending.plan is not None:
       self._sampling = self.model.describe_sampling(
         spending.plan, self.schema.privacy_unit
@@ -479,25 +463,10 @@ class TabularSynthesizer:
     return self
 
   def _warn_of_clipped(self):
-    """Warns of columns that were clipped, or not read, nearly altogether.
-
-    By the released histograms alone: how many values were clipped is private.
-    """
-    if self.out_of_range != 'clip' or self._marginals is None:
-      return
-    columns = TableEncoder(self.schema).columns
-    for column, marginal in zip(columns, self._marginals):
-      field = self.schema[column.fields[0]]
-      if len(column.fields) > 1 or field.is_constant:
-        continue
-      for share, what in _what_clipping_makes(
-        field, column.value_size, marginal
-      ):
-        warnings.warn(
-          f'Column {column.name!r}: {share:.0%} of the values, by the noisy '
-          f'histogram, are {what}',
-          stacklevel=3,
-        )
+    """Warns of columns that were clipped, or not read, nearly altogether."""
+    if self.out_of_range == 'clip' and self._fitted is not None:
+      for said in self._fitted.what_was_clipped():
+        warnings.warn(said, stacklevel=3)
 
   def _begin(self, table, examples, units, work_dir, resume, overwrite, team):
     """Returns the `Spending` of a fit and its `WorkDirectory`."""
@@ -659,6 +628,11 @@ class TabularSynthesizer:
     }
 
   @property
+  def bounds(self) -> tuple[ColumnBounds, ...]:
+    """What private bounds leave out, of each column that a draft marks."""
+    return () if self._fitted is None else self._fitted.bounds
+
+  @property
   def is_best_of_search(self) -> bool:
     """Whether this is the best of several fits (`tune_to_directory`)."""
     return self._search is not None
@@ -684,7 +658,7 @@ class TabularSynthesizer:
     self._search = note
 
   def _check_fitted(self):
-    if self._distribution is None:
+    if self._fitted is None:
       raise ValueError('The synthesizer is not fitted yet: call fit(df) first.')
 
   def _check_density(self):
@@ -726,35 +700,9 @@ class TabularSynthesizer:
         model without a density; or where rows in a range are too rare.
     """
     rng = self._sampling_rng(num_rows, seed)
-    encoder = TableEncoder(self.schema)
     if conditions is not None:
       check_type('conditions', conditions, Mapping, "{'sex': 'f'}")
-    if not conditions:
-      codes = self._distribution.sample(int(num_rows), rng)
-      return self._with_identifiers(encoder.decode(codes))
-    filters = {
-      # Of columns that are encoded with others, rows are told by their values.
-      n: c if is_filter(c) else [c]
-      for n, c in conditions.items()
-      if is_filter(c) or not encoder.is_alone(n)
-    }
-    values = {n: c for n, c in conditions.items() if n not in filters}
-    codes = conditioning.encode_conditions(self.schema, values)
-    met = row_filter(self.schema, filters)
-    found = conditioning.sample(
-      self._distribution,
-      encoder.columns,
-      int(num_rows),
-      codes,
-      rng,
-      None if met is None else lambda rows: met(encoder.decode(rows)),
-    )
-    table = self._with_identifiers(encoder.decode(found.codes))
-    table.attrs['conditions'] = {
-      'method': found.method,
-      'effective_rows': found.effective,
-    }
-    return table
+    return self._fitted.sample(int(num_rows), rng, conditions)
 
   def sample_frames(
     self, num_rows: int, seed: int | None = None
@@ -768,29 +716,7 @@ class TabularSynthesizer:
       seed: see there.
     """
     rng = self._sampling_rng(num_rows, seed)
-    return self._frames(int(num_rows), rng)
-
-  def _frames(self, num_rows, rng):
-    encoder, parts, waiting, made = TableEncoder(self.schema), [], 0, 0
-    for part in self._distribution.sample_blocks(num_rows, rng):
-      parts.append(part)
-      waiting += len(part)
-      if waiting >= _FRAME:
-        table = encoder.decode(np.concatenate(parts))
-        yield self._with_identifiers(table, made)
-        parts, waiting, made = [], 0, made + waiting
-    if parts or not num_rows:
-      empty = np.empty([0, len(encoder.columns)], np.float32)
-      table = encoder.decode(np.concatenate([empty, *parts]))
-      yield self._with_identifiers(table, made)
-
-  def _with_identifiers(self, table, made=0):
-    """Puts new identifiers before the columns of rows, after `made` others."""
-    for name, text in reversed(self.schema.identifiers.items()):
-      numbers = range(made + 1, made + 1 + len(table))
-      cells = pd.Series(map(text.format, numbers), table.index, object)
-      table.insert(0, name, cells)
-    return table
+    return self._fitted.sample_frames(int(num_rows), rng)
 
   def _sampling_rng(self, num_rows, seed):
     """Returns the generator of `sample`, and checks its arguments."""
@@ -843,28 +769,7 @@ class TabularSynthesizer:
     """
     self._check_density()
     self._check_fitted()
-    return self._log_probs(frames, out_of_range or self.out_of_range)
-
-  def _log_probs(self, frames, out_of_range):
-    encoder, rng = TableEncoder(self.schema), np.random.default_rng(0)
-    codes = (
-      encoder.encode(self.schema.validate(df, out_of_range, fitting=False))
-      for df in frames
-    )
-    rows = bad = first = 0
-    for part in _of_equal_size(codes, _FRAME):
-      found = self._distribution.log_prob(part, rng)
-      not_finite = np.flatnonzero(~np.isfinite(found))
-      if len(not_finite) and not bad:
-        first = rows + not_finite[0] + 1
-      rows, bad = rows + len(found), bad + len(not_finite)
-      yield found
-    if bad:
-      warnings.warn(
-        f'{bad} of {rows} rows have no finite log-probability, the first is '
-        f'row {first}: float32 cannot hold their density.',
-        stacklevel=3,
-      )
+    return self._fitted.log_probs(frames, out_of_range or self.out_of_range)
 
   def privacy_statement(self) -> accounting.PrivacyStatement:
     """Returns the `PrivacyStatement` of all that the fit spent."""
@@ -887,8 +792,9 @@ class TabularSynthesizer:
         'and what the error says, is outside of this guarantee; '
         "out_of_range='clip' refuses no value."
       )
-    if self._units is not None:
-      notes.append(f'Units: {self._units}.')
+    units = None if self._fitted is None else self._fitted.units
+    if units is not None:
+      notes.append(f'Units: {units}.')
       if self.out_of_range == 'error':
         notes.append(
           'The same holds of an identifier that is missing or cannot be read, '
@@ -918,22 +824,20 @@ class TabularSynthesizer:
   def _write(self, folder):
     self.schema.to_json(folder.path('schema.json'))
     earlier = folder.add_ledgers(self.ledger, self._earlier_ledgers)
-    weights = folder.path('weights', 'flow')
+    self._fitted.write_weights(folder.path('weights', 'flow'))
     exported = folder.path('saved_model')
-    with system_errors.of_file(weights):
-      self._checkpoint().write(weights)
     with system_errors.of_file(exported):
-      self._distribution.export(exported)
+      self._fitted.distribution.export(exported)
     folder.write_json(
       'model.json',
       {
         **model_directory.header(folder.digests()),
         'settings': self._settings(),
         'sampling': self._sampling,
-        'units': self._units,
+        'units': self._fitted.units,
         'search': self._search,
         'bounds': [found._asdict() for found in self.bounds],
-        'marginals': self._marginals,
+        'marginals': self._fitted.marginals,
       },
     )
     statement = self._statement(earlier)
@@ -1023,14 +927,11 @@ class TabularSynthesizer:
       has_density=self.model.has_density,
     )
     text = model_card.to_markdown(card, statement.to_markdown())
-    served = serving.ServedModel(self._distribution, table)
+    served = serving.ServedModel(self._fitted.distribution, table)
     with serving.written_aside(path, overwrite) as folder:
       with system_errors.of_file(folder):
         served.save(folder)
       serving.write_card(folder, card, text)
-
-  def _checkpoint(self):
-    return tf.train.Checkpoint(**self._distribution.saved_parts())
 
   @classmethod
   def load(cls, model_dir: str | os.PathLike) -> TabularSynthesizer:
@@ -1080,82 +981,16 @@ class TabularSynthesizer:
       )
     self.num_examples = settings['num_rows']
     self._sampling = model['sampling']
-    self._units = model.get('units')
     self._search = model.get('search')
-    self.bounds = tuple(
-      bounds.ColumnBounds(**found) for found in model.get('bounds', ())
+    self._fitted = FittedTable.read(
+      os.path.join(model_dir, 'weights', 'flow'),
+      self.schema,
+      self.model,
+      model['marginals'],
+      units=model.get('units'),
+      bounds=tuple(ColumnBounds(**found) for found in model.get('bounds', ())),
     )
-    self._marginals = model['marginals']
-    encoder = TableEncoder(self.schema)
-    self._distribution = self.model.make_distribution(
-      encoder.columns, self._marginals
-    )
-    self._distribution.constrain(OrderedCodes(encoder))
-    weights = os.path.join(model_dir, 'weights', 'flow')
-    with system_errors.of_file(weights):
-      self._checkpoint().read(weights).assert_existing_objects_matched()
     return self
-
-
-def _what_clipping_makes(field, value_size, marginal):
-  """Yields shares of values that clipping may have made, and what they are."""
-  edges = np.array(marginal['edges'])
-  inside = edges[:-1] < value_size
-  shares = np.array(marginal['probabilities'])
-  unread = (
-    'or could not be read. Do the notations of the schema, such as '
-    'decimalChar, trueValues, format and the categories, match the values?'
-  )
-  found = [(_MOST, shares[~inside].sum(), f'missing, {unread}')]
-  shares = shares[inside] / max(shares[inside].sum(), 1e-9)
-  if field.categories is None:
-    unit = 'or were clipped to it. Are the bounds in the unit of the values?'
-    found.append(
-      (_MOST, shares[-1], f'at the maximum, {field.maximum}, {unit}')
-    )
-    # Many columns have hardly anything but zeros.
-    if field.minimum != 0:
-      found.append(
-        (_MOST, shares[0], f'at the minimum, {field.minimum}, {unit}')
-      )
-    middle = np.searchsorted(edges[1:], _middle(field, value_size), 'right')
-    # One at an end says nothing that is not said above.
-    if field.required and 0 < middle < len(shares) - 1:
-      found.append(
-        (_MOST, shares[middle], f'in the middle of the range, {unread}')
-      )
-  elif field.required:
-    first = f'{field.categories[0]!r}, the first category, {unread}'
-    found.append((_HARDLY_OTHERS, shares[0], first))
-  return [(share, what) for most, share, what in found if share > most]
-
-
-def _middle(field, value_size):
-  """The code of what stands for a missing value."""
-  if field.is_temporal:
-    return stand_in(field) - field.grid[0]
-  if field.type == 'integer':
-    return stand_in(field) - field.minimum
-  return value_size / 2
-
-
-def _of_equal_size(parts, size):
-  """Yields rows of codes, so many at a time; the last ones may be fewer.
-
-  Which random numbers a row gets then does not depend on how rows came.
-  """
-  waiting, count = [], 0
-  for part in parts:
-    waiting.append(part)
-    count += len(part)
-    if count >= size:
-      whole = np.concatenate(waiting)
-      ends = range(size, count + 1, size)
-      yield from (whole[end - size : end] for end in ends)
-      waiting = [whole[ends[-1] :]]
-      count -= ends[-1]
-  if count:
-    yield np.concatenate(waiting)
 
 
 def _unit_settings(name, most, weighting, epsilon, budget):

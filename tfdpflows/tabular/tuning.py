@@ -418,7 +418,7 @@ class _Search:
       trial.ledger.charge(
         entry.event, entry.count, label=entry.label, seeded=seed is not None
       )
-    return synthesizer, -self._distance(synthesizer._distribution, trial)
+    return synthesizer, -self._distance(synthesizer._fitted.distribution, trial)
 
   def _distance(self, distribution, trial):
     """Returns the noisy distance of the marginals, charged to the trial."""

@@ -357,11 +357,11 @@ def test_a_fit_that_was_killed_between_marginals_goes_on(fitted, tmp_path):
   assert resumed.ledger.epsilon() == fitted.ledger.epsilon()
   assert len(resumed.ledger.entries) == len(fitted.ledger.entries)
   np.testing.assert_array_equal(
-    resumed._distribution.bins(
-      resumed._distribution.sample(50, np.random.default_rng(0))
+    resumed._fitted.distribution.bins(
+      resumed._fitted.distribution.sample(50, np.random.default_rng(0))
     ),
-    fitted._distribution.bins(
-      fitted._distribution.sample(50, np.random.default_rng(0))
+    fitted._fitted.distribution.bins(
+      fitted._fitted.distribution.sample(50, np.random.default_rng(0))
     ),
   )
 

@@ -79,11 +79,11 @@ def _averages(path):
 def test_goes_on_where_it_was_interrupted(fitted):
   model = fitted.model
   assert 0.99 * 8 < model.ledger.epsilon() <= 8
-  trained = model._distribution.trained
+  trained = model._fitted.distribution.trained
   # The first is of the start.
   _, first, last = fitted.averages
   # The flow and the places in the cells: all of it moved and came back.
-  placing = model._distribution.dequantization.trainable_variables
+  placing = model._fitted.distribution.dequantization.trainable_variables
   assert len(placing) == 8 and len(trained) == len(last) > 8
   assert {v.ref() for v in placing} <= {v.ref() for v in trained}
   for variable, before, after in zip(trained, first, last):
@@ -134,7 +134,7 @@ np.save(sys.argv[3], log_prob['log_prob'].numpy())
 
 @pytest.mark.full
 def test_saved_model_needs_no_tfdpflows(fitted, tmp_path):
-  distribution = fitted.model._distribution.distribution
+  distribution = fitted.model._fitted.distribution.distribution
   points = distribution.sample(7, seed=(1, 2)).numpy()
   np.save(tmp_path / 'points.npy', points)
   alone.run(

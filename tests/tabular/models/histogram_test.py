@@ -77,7 +77,7 @@ def test_a_saved_model_has_the_connections_that_were_measured(tmp_path):
   )
   with small_table.untrained():
     synthesizer.fit(people.table, progress=False)
-  groups = [m['connected'] for m in synthesizer._marginals]
+  groups = [m['connected'] for m in synthesizer._fitted.marginals]
   assert any(groups)
   assert all(i in groups[j] for i, others in enumerate(groups) for j in others)
   # What is exported below has the same graphs.

@@ -394,7 +394,7 @@ def without():
 
 
 def _edges(synthesizer):
-  distribution = synthesizer._distribution
+  distribution = synthesizer._fitted.distribution
   if distribution._within is None:
     return []
   names = [column.name for column in distribution.columns]
@@ -423,8 +423,9 @@ def test_a_fit_learns_a_near_function(fitted, without):
 
 def test_the_density_is_one(fitted, without):
   """Rows drawn without it have a mean ratio of 1, in the model and saved."""
-  rows = without._distribution.sample(20_000, np.random.default_rng(0))
-  ratio = np.exp(fitted._distribution.log_within(tf.constant(rows)).numpy())
+  rows = without._fitted.distribution.sample(20_000, np.random.default_rng(0))
+  log_within = fitted._fitted.distribution.log_within
+  ratio = np.exp(log_within(tf.constant(rows)).numpy())
   assert ratio.mean() == pytest.approx(1, abs=0.03)
   assert ratio.std() > 0.5
 
@@ -453,7 +454,7 @@ def test_a_saved_model_has_it(fitted, tmp_path):
 def test_edges_have_one_order():
   with small_table.untrained():
     fitted = _fitted(adaptive_marginals=2).fit(_table(300, 0), progress=False)
-  distribution = fitted._distribution
+  distribution = fitted._fitted.distribution
   assert distribution._within is None
   sizes = [len(h.cuts) + 1 for h in distribution._histograms()]
   edges = [
@@ -482,7 +483,7 @@ def spiky():
     ]
   )
   fitted = _untrained(schema, table, epsilon=8.0)
-  assert len(fitted._distribution._within().edges) == 1
+  assert len(fitted._fitted.distribution._within().edges) == 1
   return table, fitted
 
 
@@ -503,7 +504,7 @@ def test_spikes_and_missing_values_stay_what_they_are(spiky):
 def test_the_density_is_that_of_the_rows_beside_spikes(spiky):
   """The mean of `exp(-log_within)` over rows drawn with it is 1."""
   _, fitted = spiky
-  distribution = fitted._distribution
+  distribution = fitted._fitted.distribution
   rows = distribution.sample(50_000, np.random.default_rng(0))
   x, y = rows.T
   # Codes that were rounded out of a spike are in the bin beside it.
@@ -558,7 +559,7 @@ def test_rows_on_disk_give_the_same_model(tmp_path):
       )
     ]
   assert _edges(fits[0]) == _edges(fits[1]) != []
-  for edges in zip(*(f._distribution._within().edges for f in fits)):
+  for edges in zip(*(f._fitted.distribution._within().edges for f in fits)):
     np.testing.assert_array_equal(edges[0].weights, edges[1].weights)
   assert sorted(os.listdir(tmp_path)) == ['work']
 
