@@ -11,6 +11,7 @@ import tqdm
 from absl import logging
 
 from tfdpflows.accounting.events import describe_event
+from tfdpflows.accounting.rounding import round_up
 
 if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyLedger
@@ -159,12 +160,16 @@ def log_charge(what: str, ledger: PrivacyLedger, label: str) -> None:
     events = [e.event for e in ledger.entries if e.label == label and e.count]
     charged = '; '.join(map(describe_event, events)) or 'nothing'
     logging.info(
-      '%s: charged %s. Epsilon is %.3g so far.', what, charged, ledger.epsilon()
+      '%s: charged %s. Epsilon is %s so far.',
+      what,
+      charged,
+      round_up(ledger.epsilon(), 3),
     )
 
 
 def add_one(shown: tqdm.tqdm | Lines, ledger: PrivacyLedger) -> None:
   """Advances the bar by one, and shows the epsilon of the ledger."""
   if not shown.disable:
-    shown.set_postfix_str(f'epsilon {ledger.epsilon():.3g}', refresh=False)
+    epsilon = round_up(ledger.epsilon(), 3)
+    shown.set_postfix_str(f'epsilon {epsilon}', refresh=False)
     shown.update()

@@ -148,11 +148,11 @@ def test_the_log_of_a_fit_has_a_line_for_each_phase(folder):
     ),
     (
       next(line for line in lines if 'Training' in line),
-      r'Training: (\d+) of \1 steps are left\. Each .* and 2 at the end, at '
-      r'delta 0\.0001 \(pld\)\. Ledger: .*model\.partial.ledger\.jsonl\.$',
+      r'Training: (\d+) of \1 steps are left\. Each .* and 2\.00 at the end, '
+      r'at delta 0\.0001 \(pld\)\. Ledger: .*model\.partial.ledger\.jsonl\.$',
     ),
-    (lines[-2], r'step (\d+)/\1, epsilon 2, .*nats gained, .* taken$'),
-    (lines[-1], r'Fit: done\. Epsilon is 2\. Model: model\.$'),
+    (lines[-2], r'step (\d+)/\1, epsilon 2\.00, .*nats gained, .* taken$'),
+    (lines[-1], r'Fit: done\. Epsilon is 2\.00\. Model: model\.$'),
   ):
     assert re.match(f'tfdpflows: {match}', line), line
 

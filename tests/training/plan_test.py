@@ -1,6 +1,9 @@
 """The plan: sampler, clipping, noise and ledger cannot disagree."""
 
+import copy
 import itertools
+import threading
+import time
 
 import dp_accounting
 import numpy as np
@@ -26,6 +29,26 @@ def _plan(steps=8, noise_multiplier=2.0, **kwargs):
     delta=1e-4,
     **kwargs,
   )
+
+
+def test_there_is_one_ledger_whoever_asks_for_it_first(monkeypatch):
+  """Made twice, the charges would be in the one that nobody sees."""
+  plan, begun, found = _plan(), threading.Barrier(2), []
+  monkeypatch.setattr(
+    type(plan), 'epsilon', lambda self: time.sleep(0.1) or 1.0
+  )
+
+  def ask():
+    begun.wait()
+    found.append(plan.ledger)
+
+  threads = [threading.Thread(target=ask) for _ in range(2)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert found[0] is found[1]
+  assert copy.copy(plan) is plan
 
 
 def test_for_epsilon_goes_on_with_the_noise_that_was_charged():

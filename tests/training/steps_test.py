@@ -314,6 +314,28 @@ def test_what_another_plan_has_charged_is_not_trained_on(way, tmp_path):
   assert not any(entry.count for entry in plan.ledger.entries)
 
 
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_nor_if_it_is_restored_within_an_epoch(jit_compile, tmp_path):
+  x = np.zeros([60, 4], 'float32')
+  first = small_training.linear_model(_plan())
+  _interrupted(first, x, 4)
+  saved = small_training.checkpoint(first).write(str(tmp_path / 'c'))
+  plan = _plan()
+  model = small_training.linear_model(plan, jit_compile=jit_compile)
+  callback = keras.callbacks.Callback()
+  callback.on_epoch_begin = lambda *_: small_training.checkpoint(model).restore(
+    saved
+  )
+  if jit_compile:  # Which knows no assertions: nothing is released then.
+    model.fit(x, verbose=0, epochs=1, callbacks=[callback])
+    assert np.isnan(model.trainable_variables[0]).all()
+  else:
+    with pytest.raises(
+      tf.errors.InvalidArgumentError, match='restore none within'
+    ):
+      model.fit(x, verbose=0, callbacks=[callback])
+
+
 @pytest.mark.parametrize('replay', [False, True])
 def test_a_backup_is_gone_on_with_under_its_own_ledger(replay, tmp_path):
   """A replay may not restore from a callback, and claims no less if it does."""

@@ -7,11 +7,14 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl import logging
 
 import tfdpflows
 from tfdpflows import accounting, gradients, progress, sampling
 from tfdpflows._keras import keras
+from tfdpflows.accounting.rounding import round_up
+from tfdpflows.randomness import Randomness
 from tfdpflows.training import EpsilonLogger
 from tfdpflows.training.progress import epsilon_after
 
@@ -29,8 +32,7 @@ def _plan(**kwargs):
     noise_multiplier=2.0,
     steps=STEPS,
     delta=1e-4,
-    seed=0,
-    **kwargs,
+    **{'seed': 0, **kwargs},
   )
 
 
@@ -136,6 +138,48 @@ def test_epsilon_without_a_plan_is_refused():
     model.fit(_x(), verbose=0, callbacks=[EpsilonLogger()])
 
 
+def test_weights_that_are_taken_back_take_no_epsilon_back(lines, tmp_path):
+  """A callback that restores the first epoch after every other one."""
+  plan = _plan()
+  model = _model(plan.optimizer('sgd', learning_rate=0.01))
+  checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+
+  class Rollback(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+      if not epoch:
+        self.path = checkpoint.save(str(tmp_path / 'c'))
+      checkpoint.restore(self.path)
+
+  logger = EpsilonLogger()
+  history = model.fit(_x(), verbose=0, callbacks=[Rollback(), logger]).history
+  assert history['epsilon'] == [plan.epsilon(step) for step in (2, 6, STEPS)]
+  assert min(history['steps_per_second']) > 0
+
+
+@pytest.mark.parametrize('replay', [False, True])
+def test_what_an_earlier_process_spent_is_logged(replay, lines, tmp_path):
+  path, secret = tmp_path / 'ledger', bytes(32)
+  with accounting.PrivacyLedger(path) as ledger:
+    plan = _plan(ledger=ledger, seed=None, randomness=Randomness(secret=secret))
+    model = _model(plan.optimizer('sgd', learning_rate=0.01))
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    model.fit(_x(), epochs=1, verbose=0)
+    saved = checkpoint.save(str(tmp_path / 'c'))
+    model.fit(_x(), epochs=1, verbose=0)
+    spent = ledger.epsilon(1e-4)
+  with accounting.PrivacyLedger.open(path) as ledger:
+    plan = _plan(ledger=ledger, seed=None, randomness=Randomness(secret=secret))
+    model = _model(plan.optimizer('sgd', learning_rate=0.01))
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    checkpoint.restore(saved)
+    plan.resume(model.optimizer, replay=replay)
+    lines.clear()
+    logger = EpsilonLogger()
+    found = model.fit(_x(), verbose=0, callbacks=[logger]).history
+    assert f'Epsilon is {round_up(spent, 3)} now' in lines[0]
+    assert found['epsilon'][0] >= spent
+
+
 def test_a_training_is_logged_in_lines(lines, monkeypatch):
   monkeypatch.setattr(progress, '_FIRST_LINE', 0.0)
   monkeypatch.setattr(progress, '_LINE_PAUSE', 0.0)
@@ -152,7 +196,7 @@ def test_a_training_is_logged_in_lines(lines, monkeypatch):
   )
   assert len(steps) == 4
   for number, line in enumerate(steps, 1):
-    epsilon = f'{plan.epsilon(number):.3g}'
+    epsilon = round_up(plan.epsilon(number), 3)
     assert line.startswith(f'step {number}/10, epsilon {epsilon}')
     # The first step compiles: no time is known from it.
     timed = re.search(r' per second, 00:\d\d left$', line)

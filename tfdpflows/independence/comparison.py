@@ -314,7 +314,8 @@ class Comparison:
         part = "gradient (not the loss) of the model's variables"
       self._mixing = self._mixing or ValueError(
         f'{self._what} mixes examples: {_lower(how)} the {part} of another. It '
-        'must treat each example by itself, and not average over the batch.'
+        'must treat each example by itself: no average over the batch, and no '
+        'difference of shapes [n, 1] and [n], which is all pairs of examples.'
       )
 
   def _only_not_finite(self, old, new, row):

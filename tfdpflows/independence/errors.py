@@ -108,7 +108,10 @@ def _is_end(error):
 def _replaced(error):
   message = getattr(error, 'message', None)
   if isinstance(message, str) and NO_STEP in message:
-    text = f'{NO_STEP} It trains in fit only, each step once.'
+    text = (
+      f'{NO_STEP} It trains in fit only, each step once, with an optimizer '
+      'whose steps it has charged: restore none within an epoch.'
+    )
     return tf.errors.InvalidArgumentError(None, None, text)
   for kind, text in _KINDS.items():
     if type(error) is kind:

@@ -15,6 +15,7 @@ from absl import logging
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer, check_type
 from tfdpflows.accounting.calibration import whole_noise_multiplier
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.mechanisms import histograms
 from tfdpflows.mechanisms.bounds import ColumnBounds
 from tfdpflows.sampling import units as sampling
@@ -1109,8 +1110,8 @@ def _to_directory(
       ) as folder:
         synthesizer._write(folder)
     logging.info(
-      'Fit: done. Epsilon is %.3g. Model: %s.',
-      synthesizer.ledger.epsilon(),
+      'Fit: done. Epsilon is %s. Model: %s.',
+      round_up(synthesizer.ledger.epsilon(), 3),
       model_dir,
     )
   # A ledger whose file goes while it is open warns of it.

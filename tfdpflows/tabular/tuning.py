@@ -17,6 +17,7 @@ from absl import logging
 
 from tfdpflows import accounting, mechanisms, tuning
 from tfdpflows.accounting import EpsilonDeltaDpEvent
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.mechanisms import marginals
 from tfdpflows.mechanisms.histograms import search_edges
 from tfdpflows.randomness import Randomness
@@ -203,8 +204,8 @@ def tune_to_directory(
     ) as folder:
       best.result._write(folder)
     logging.info(
-      'Search: done. Epsilon is %.3g. Settings: %s. Model: %s.',
-      work.ledger.epsilon(),
+      'Search: done. Epsilon is %s. Settings: %s. Model: %s.',
+      round_up(work.ledger.epsilon(), 3),
       best.hyperparameters,
       model_dir,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from typing import TYPE_CHECKING, Any
 
 import dp_accounting
@@ -18,6 +19,7 @@ from tfdpflows._checks import (
   check_type,
 )
 from tfdpflows.accounting.calibration import charged_noise_multiplier
+from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.randomness import Randomness
 from tfdpflows.training.mechanism import BANDED, INDEPENDENT, Mechanism
 from tfdpflows.training.step_noise import StepNoise
@@ -130,7 +132,8 @@ class TrainingPlan(Fixed):
     noise: str = 'independent',
   ):
     check_type('clipping', clipping, gradients.Strategy, 'gradients.Flat(1.0)')
-    _check_ledger(ledger)
+    if ledger is not None:
+      check_ledger(ledger)
     if not noise_multiplier > 0:
       raise ValueError(
         f'noise_multiplier is {noise_multiplier}; it must be positive. '
@@ -155,7 +158,7 @@ class TrainingPlan(Fixed):
     self.label = label
     self.randomness = Randomness(seed) if randomness is None else randomness
     self.randomness.claim('plan', label)
-    self._ledger = ledger
+    self._ledger, self._lock = ledger, threading.RLock()
     self._steps = TrainingSteps(self)
 
   @classmethod
@@ -241,7 +244,8 @@ class TrainingPlan(Fixed):
         '`expected_batch_size`; a sampler has as many bands as parts.'
       )
     budget = accounting.PrivacyBudget(epsilon=epsilon, delta=delta)
-    _check_ledger(kwargs.get('ledger'))
+    if kwargs.get('ledger') is not None:
+      check_ledger(kwargs['ledger'])
     chooses_bands = sampler is None and noise == BANDED
     if sampler is None:
       sampler = sampling.PoissonSampler(
@@ -313,9 +317,17 @@ class TrainingPlan(Fixed):
     """Number of steps that have not been drawn yet."""
     return self.steps - self.step
 
+  def __copy__(self) -> TrainingPlan:
+    # Another one would not see which steps this one makes.
+    return self
+
   @property
   def ledger(self) -> accounting.PrivacyLedger:
     """The `PrivacyLedger` that is charged."""
+    with self._lock:  # Or two threads would make one each.
+      return self._made_ledger()
+
+  def _made_ledger(self):
     if self._ledger is None:
       epsilon = self.epsilon()
       if epsilon == math.inf:
@@ -500,16 +512,6 @@ class TrainingPlan(Fixed):
       BudgetExceededError: if the ledger refuses the whole training.
     """
     return self._steps.dataset(x, steps)
-
-
-def _check_ledger(ledger):
-  if ledger is not None:
-    check_type(
-      'ledger',
-      ledger,
-      accounting.PrivacyLedger,
-      "tfdpflows.PrivacyLedger('ledger.jsonl')",
-    )
 
 
 def _relation(ledger):

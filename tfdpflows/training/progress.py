@@ -17,6 +17,7 @@ from tfdpflows._keras import keras
 from tfdpflows.accounting import calibration
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.mechanisms import no_proof
+from tfdpflows.accounting.rounding import round_up
 from tfdpflows.training.plan import TrainingPlan
 
 # Points of the training at which a progress bar knows epsilon.
@@ -27,9 +28,10 @@ class EpsilonLogger(keras.callbacks.Callback):
   """Adds what is spent, and the speed, to the logs of each epoch.
 
   At the end of an epoch `epsilon` is that of all in the plan's ledger with the
-  steps made so far, at the plan's delta, and `steps_per_second` the mean over
-  the epoch. Keras's `History` has both, and so have callbacks that come after
-  this one in the list: `TensorBoard`, `CSVLogger`, an `EarlyStopping` of
+  steps made so far, by this process or an earlier one, at the plan's delta, and
+  `steps_per_second` the mean over the epoch. Weights that are taken back take
+  no step back. Keras's `History` has both, and so have callbacks that come
+  after this one in the list: `TensorBoard`, `CSVLogger`, an `EarlyStopping` of
   `monitor='epsilon'`.
 
   The ledger is charged ahead, by a tenth of an epoch and what is prefetched:
@@ -70,7 +72,7 @@ class EpsilonLogger(keras.callbacks.Callback):
     self, epoch: int, logs: dict[str, Any] | None = None
   ) -> None:
     """See Keras."""
-    self._begin = time.monotonic(), _steps_done(self.model.optimizer)
+    self._begin = time.monotonic(), self.model.optimizer.noise_source.unused
 
   def on_epoch_end(
     self, epoch: int, logs: dict[str, Any] | None = None
@@ -79,9 +81,10 @@ class EpsilonLogger(keras.callbacks.Callback):
     if logs is None:
       return
     start, first = self._begin
-    done = _steps_done(self.model.optimizer)
+    noise = self.model.optimizer.noise_source
+    done = noise.unused
     values = (
-      epsilon_after(self.model.optimizer.plan, done),
+      epsilon_after(noise.plan, noise.steps.spent),
       (done - first) / max(time.monotonic() - start, 1e-9),
     )
     logs.update(zip(self.names, values))
@@ -118,17 +121,17 @@ class Progress(keras.callbacks.Callback):
     """See Keras."""
     if self._bar.disable or not progress.is_logged():
       return
-    plan, done = self._plan, _steps_done(self.model.optimizer)
+    plan, noise = self._plan, self.model.optimizer.noise_source
     parts = plan.sampler.parts
     logging.info(
       'Training: %d of %d steps are left. %s charged as: %s. Epsilon is '
-      '%.3g now and %.3g at the end, at delta %g (%s). Ledger: %s.',
-      plan.steps - done,
+      '%s now and %s at the end, at delta %g (%s). Ledger: %s.',
+      plan.steps - noise.unused,
       plan.steps,
       'Each is' if parts == 1 else f'Each {parts} of them are',
       describe_event(plan.event.event),
-      epsilon_after(plan, done),
-      epsilon_after(plan, plan.steps),
+      round_up(epsilon_after(plan, noise.steps.spent), 3),
+      round_up(epsilon_after(plan, plan.steps), 3),
       plan.delta,
       plan.accountant,
       plan.ledger.path or 'in memory',
@@ -145,12 +148,12 @@ class Progress(keras.callbacks.Callback):
       before = self._sum if batch else 0.0
       self._sum = float(logs['loss']) * (batch + 1)
       self._losses.append(self._sum - before)
-    step = _steps_done(self.model.optimizer)
+    noise = self.model.optimizer.noise_source
     # Few lines are logged, and epsilon takes as long as several steps do.
-    text = functools.partial(self._text, step)
+    text = functools.partial(self._text, noise.steps.spent)
     late = isinstance(self._bar, progress.Lines)
     self._bar.set_postfix_str(text if late else text(), refresh=False)
-    self._bar.update(step - self._bar.n)
+    self._bar.update(noise.unused - self._bar.n)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     """See Keras."""
@@ -161,12 +164,12 @@ class Progress(keras.callbacks.Callback):
     self._bar.bar_format = progress.FORMAT + '{elapsed} taken'
     self._bar.close()
 
-  def _text(self, step):
+  def _text(self, spent):
     # The epsilon of the next point that is known: never too small.
-    point = int(self._points[np.searchsorted(self._points, step)])
+    point = int(self._points[np.searchsorted(self._points, spent)])
     if point not in self._epsilons:
       self._epsilons[point] = epsilon_after(self._plan, point)
-    text = f'epsilon {self._epsilons[point]:.3g}'
+    text = f'epsilon {round_up(self._epsilons[point], 3)}'
     if len(self._losses) > 1:
       error = np.std(self._losses) / math.sqrt(len(self._losses))
       text += f', {self._loss_text(np.mean(self._losses), error)}'
@@ -216,9 +219,3 @@ def epsilon_after(plan: TrainingPlan, steps: int) -> float:
     neighboring_relation=ledger.neighboring_relation,
   )
   return epsilon
-
-
-def _steps_done(optimizer):
-  # A variable of several replicas is no number by itself.
-  step = optimizer.plan_step
-  return int(step.numpy() if hasattr(step, 'numpy') else step)

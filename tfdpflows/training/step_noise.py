@@ -167,13 +167,16 @@ class StepNoise:
     # A batch may be drawn, and charged, while the update is computed already.
     with tf.control_dependencies([step]):
       following, end = self._next.read_value(), self._end.read_value()
+      restored = self.done.read_value()
     allowed = tf.logical_and(step >= following, step < end)
+    # Else a callback has restored the optimizer of another training.
+    allowed = tf.logical_and(allowed, restored <= following)
     refusal = tf.debugging.Assert(
       allowed,
       [
-        'This is no step that the plan has open. It trains in fit only, each '
-        'step once. Step, first and end of the open ones:',
-        *(step, following, end),
+        'This is no step that the plan has open. Step, first and end of the '
+        'open ones, and steps of the optimizer, which may be restored:',
+        *(step, following, end, restored),
       ],
     )
     after = tf.where(allowed, step + 1, following)

@@ -170,6 +170,16 @@ class TrainingSteps:
       self.next = step
       self._current.noise.open(step)
 
+  @property
+  def spent(self) -> int:
+    """Steps below were made, or may have been, by this process or before it.
+
+    Whatever was restored since.
+    """
+    noises = [self._trained, self._training and self._training.noise]
+    unused = [noise.unused for noise in noises if noise is not None]
+    return max(self._handed_out, self._charged_earlier, *unused, 0)
+
   def is_trained(self, noise: StepNoise) -> bool:
     """Whether the training that runs is that of a `StepNoise`."""
     return self._training is not None and self._training.noise is noise

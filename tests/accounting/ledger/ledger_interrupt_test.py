@@ -143,7 +143,8 @@ class Work:
       ledgers.append((self.ledger.entries, self.ledger.event))
       self.closed()
     if self.path is not None:
-      with PrivacyLedger.open(self.path) as ledger:
+      # On a busy machine the signal may come before there is a file.
+      with self.opened() as ledger:
         assert ledger.charge(GAUSSIAN, label='charge')
         self.charges += 1
         self.asked += 1

@@ -163,13 +163,15 @@ def test_merged_charges_keep_their_randomness_and_seeds():
   assert len(merged.entries) == 2
 
 
-def test_copies_cannot_be_told_apart(paths, tmp_path):
-  sources, path = paths
-  shutil.copy(sources[0], tmp_path / 'copy')
-  with merge_ledgers([sources[0], tmp_path / 'copy'], path) as merged:
-    with pytest.raises(LedgerError, match='2 reservations for the same random'):
-      merged.reserve(STEP, 10, 'training', resume=True, randomness_id='a')
-    assert sum(x.count for x in merged.entries) == 10
+def test_trainings_by_one_secret_cannot_be_told_apart():
+  """One that was repeated, such as in another ledger."""
+  ledgers = [PrivacyLedger() for _ in range(2)]
+  for ledger in ledgers:
+    ledger.reserve(STEP, 10, 'training', randomness_id='a').ensure(4)
+  merged = merge_ledgers(ledgers)
+  with pytest.raises(LedgerError, match='2 reservations for the same random'):
+    merged.reserve(STEP, 10, 'training', resume=True, randomness_id='a')
+  assert sum(x.count for x in merged.entries) == 8
 
 
 def test_labels_stay_unique(tmp_path):
@@ -429,6 +431,20 @@ def test_nothing_is_lost_whatever_was_charged(several):
     )
     assert spent == in_all
   assert len(merged.entries) == sum(len(x.entries) for x in ledgers)
+
+
+def test_copies_of_one_ledger_are_not_merged(paths):
+  """Both may have gone on, with the same noise."""
+  (first, _), path = paths
+  shutil.copy(first, first.with_name('copy'))
+  for source in (first, first.with_name('copy')):
+    with PrivacyLedger.open(source) as ledger:
+      kwargs = {'resume': True, 'randomness_id': 'a'}
+      ledger.reserve(STEP, 10, 'training', **kwargs).ensure(6)
+  with pytest.raises(LedgerError, match="copies of one in which 'training'"):
+    merge_ledgers([first, first.with_name('copy')], path)
+  assert not path.exists()
+  PrivacyLedger.open(first).close()
 
 
 def test_the_same_noise_on_two_sums_is_not_merged():

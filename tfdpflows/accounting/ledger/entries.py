@@ -42,6 +42,7 @@ class Entry:
     released: whether the rest of a reservation was released.
     randomness_id: its `randomness_id`, or ''.
     origin: its label in the ledger that it was merged from, or None.
+    time: when it was written to a file, as text, or None.
   """
 
   def __init__(self, record: dict[str, Any]):
@@ -57,6 +58,7 @@ class Entry:
     self.released = False
     self.randomness_id = str(record.get('owner', ''))
     self.origin: Optional[str] = record.get('origin')
+    self.time: Optional[str] = record.get('time')
     if not (_is_whole(self.limit) and 1 <= self.limit <= MAX_RUNS):
       raise ValueError(
         f'the count {reprlib.repr(self.limit)} is not an integer above 0 '

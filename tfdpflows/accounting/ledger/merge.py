@@ -134,11 +134,21 @@ def merge_ledgers(
 
 def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
   """Refuses the same noise on two sums: no epsilon covers their difference."""
-  known = {}
+  known, begun = {}, {}
   for ledger in ledgers:
     for entry in ledger._state.entries:
       identity = entry.randomness_id
       name = name_of(identity)
+      # With one secret a training may be repeated, in another ledger. What was
+      # begun once, at one time, and is in two files is not that.
+      once = entry.kind == 'reserve' and name and entry.time
+      if once and begun.setdefault((name, once), ledger) is not ledger:
+        raise LedgerError(
+          f'Two of these ledgers are copies of one in which {entry.label!r} was '
+          'begun. Where both copies went on, they had the same noise, and no '
+          'epsilon holds for both. Nothing was merged: give the one that went '
+          'on, alone.'
+        )
       # Without facts the sums are not known.
       if name and known.setdefault(name, identity) != identity:
         raise LedgerError(
