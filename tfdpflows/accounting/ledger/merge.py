@@ -144,8 +144,8 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
       once = entry.kind == 'reserve' and name and entry.time
       if once and begun.setdefault((name, once), ledger) is not ledger:
         raise LedgerError(
-          f'Two of these ledgers are copies of one in which {entry.label!r} was '
-          'begun. Where both copies went on, they had the same noise, and no '
+          f'Two of these ledgers are copies of one in which {entry.label!r} '
+          'was begun. Where both copies went on, they had the same noise, and no '
           'epsilon holds for both. Nothing was merged: give the one that went '
           'on, alone.'
         )
