@@ -253,7 +253,32 @@ def _in_a_loop_of_each_row(x):
   return tf.map_fn(one, x)
 
 
+def _summed_of_others(x, **kwargs):
+  """Sums over axes that are more for one row, of what has nothing of it."""
+  axes = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=[4])[0]
+  return tf.raw_ops.Sum(input=TABLE_OF_ROWS, axis=axes, **kwargs)
+
+
+def _pushed(tensor, shape=()):
+  shape = tf.constant(shape, tf.int32)
+  handle = tf.raw_ops.EmptyTensorList(
+    element_shape=shape, max_num_elements=-1, element_dtype=tf.int32
+  )
+  return tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
+
+
+def _doubled(tensor, shape=()):
+  """Twice a tensor, as an element of the sum of two lists."""
+  handle = _pushed(tensor, shape)
+  return tf.raw_ops.TensorListPopBack(
+    input_handle=tf.raw_ops.AddN(inputs=[handle, handle]),
+    element_shape=tf.constant(shape, tf.int32),
+    element_dtype=tf.int32,
+  )[1]
+
+
 GATE = tf.Variable(0.0, trainable=False)
+TABLE_OF_ROWS = tf.reshape(tf.range(20.0), [5, 4])
 STEP = tf.Variable(0, trainable=False, dtype=tf.int64)
 GENERATOR = tf.random.Generator.from_seed(1)
 PAIRS = tf.lookup.experimental.DenseHashTable(
@@ -262,6 +287,7 @@ PAIRS = tf.lookup.experimental.DenseHashTable(
 KEYS = tf.lookup.experimental.DenseHashTable(tf.int64, tf.float32, 0.0, -1, -2)
 ANY_SHAPE = tf.Variable(1.0, trainable=False, shape=tf.TensorShape(None))
 TABLE = tf.linspace(-1.0, 1.0, 512)
+MOVING = keras.layers.RandomTranslation(0.5, 0.5)
 KERNEL = tf.Variable(np.linspace(-1, 1, 12).reshape(4, 3).astype('float32'))
 MIXED = {
   'signs by turn': lambda x: x * tf.scan(lambda a, _: -a, x, -tf.ones([4])),
@@ -557,6 +583,18 @@ MIXED = {
   'a bound that a loop forgets': lambda x: (
     x + tf.reduce_sum(x, _forgotten(x), keepdims=True)
   ),
+  'axes of another sum': lambda x: (
+    x * tf.reshape(_summed_of_others(x), [-1])[0]
+  ),
+  'axes of another sum that are kept': lambda x: (
+    x * _summed_of_others(x, keep_dims=True)[0, 0]
+  ),
+  'a sum of lists': lambda x: (
+    x + tf.reduce_sum(x, 2 - _doubled(1), keepdims=True)
+  ),
+  'places from a sum of lists': lambda x: tf.gather(
+    tf.reshape(x, [-1]), 4 * tf.range(_rows(x)) + _doubled(_largest(x), [-1])
+  ),
 }
 
 
@@ -601,6 +639,18 @@ def _chosen(x):
 
 def _images(x):
   return tf.reshape(x, [-1, 2, 2, 1])
+
+
+def _drawn_twice(x):
+  """Two copies of each row as images, each moved by numbers of its own."""
+  images = _images(tf.repeat(x, 2, 0))
+  moved = MOVING(images, training=True)
+  return tf.reduce_sum(tf.reshape(moved, [-1, 2, 2, 2]), 1)
+
+
+def _channels_twice(x):
+  y = _channels(tf.repeat(x, 2, 0))
+  return tf.reduce_sum(tf.reshape(y, [-1, 2, 4]), 1)
 
 
 def _convolved(x):
@@ -692,6 +742,12 @@ APART = {
     tf.searchsorted([0.0, 0.5, 1.0], tf.reshape(x, [-1])), [-1, 4]
   ),
   'rows as channels': _channels,
+  'copies of rows as channels': _channels_twice,
+  'copies that are moved at random': _drawn_twice,
+  'resized copies': lambda x: tf.image.resize(
+    _images(tf.repeat(x, 2, 0)), [3, 3]
+  ),
+  'Laplace noise': lambda x: x + tfd.Laplace(0.0, 1.0).sample(tf.shape(x)),
   'convolution': lambda x: tf.reduce_sum(_convolved(x), [1, 2]),
   'log-density': FLOW.log_prob,
   'in a function': lambda x: tf.function(
@@ -710,6 +766,7 @@ SMOOTH = [
   *('attention within rows', 'determinant', 'triangular solve', 'vectorized'),
   *('cond', 'random numbers', 'dropout', 'gate', 'broadcast', 'where'),
   *('missing', 'padded columns', 'rows as channels', 'convolution'),
+  *('copies of rows as channels', 'resized copies'),
   *('log-density', 'in a function', 'matmul of a transpose', 'loop'),
 ]
 

@@ -228,28 +228,38 @@ def _with_tag(value, node, inputs):
   """Returns an output with the tag of what not all operations may read."""
   if value.kind in (JOINED, UNKNOWN) or not inputs:
     return value
-  if node.op == 'Sum' and inputs[1].tag == axis_values.AXES:
+  if node.op == 'Sum' and isinstance(inputs[1].tag, axis_values.Axes):
     summed = None if node.attr['keep_dims'].b else axis_values.SUMMED
     return value._replace(tag=summed)
   if node.op == 'Reshape' and value.tag == axis_values.SUMMED:
     return value._replace(tag=None)  # It has its shape from there.
-  if node.op in _OF_STATES and inputs[0].tag in axis_values.FOR_SOME:
+  if node.op in _OF_STATES and axis_values.is_for_some(inputs[0].tag):
     return value._replace(tag=inputs[0].tag)
   return value
 
 
-def _may_read(op, place, tag):
-  """Whether an operation may read what has a tag, as its input at a place."""
+def _may_read(op, place, inputs):
+  """Whether an operation may read what has a tag, its input at a place."""
+  tag = inputs[place].tag
   if tag == axis_values.RESERVED:
     return 'BatchNormGrad' in op
   if tag == axis_values.STATE:
     return (op in _OF_STATES and place == 0) or (
       axis_rules.draws_by_state(op) and place in (1, 2)
     )
-  if tag == axis_values.AXES:
-    return op == 'Identity' or (op == 'Sum' and place == 1)
+  if isinstance(tag, axis_values.Axes):
+    if op != 'Sum' or place != 1:
+      return op == 'Identity'
+    # Further axes, for one row, have one element each.
+    shape = inputs[0].shape
+    return shape is not None and all(
+      axis < len(shape) and shape[axis] in (1, ROWS) for axis in tag.more
+    )
   if tag == axis_values.SUMMED:
-    return op in ('Identity', 'Reshape') and place == 0
+    # How many axes it has depends on the number of rows.
+    shape = inputs[-1].numbers
+    whole = shape is not None and -1 not in shape.list()
+    return op == 'Identity' or (op == 'Reshape' and place == 0 and whole)
   return True
 
 
@@ -325,7 +335,7 @@ class _Scope:
     index = int(rest[-1]) if rest else 0
     if len(rest) == 2 and name in self._nodes:
       names = shape_arithmetic.output_names(self._nodes[name])
-      index += names[rest[0]]
+      index += names.get(rest[0], 0)
     return values[index] if index < len(values) else values[-1]
 
   def _outputs(self, node, inputs):
@@ -342,6 +352,8 @@ class _Scope:
 
   def _apply(self, node, inputs):
     op = node.op
+    if op_def_registry.get(op) is None:  # A function, called by its name.
+      raise UnruledError
     if op == 'Const':
       return [_constant(node)]
     if op in _CALLS:
@@ -361,7 +373,7 @@ class _Scope:
           return [value._replace(tag=None)] * max(
             1, shape_arithmetic.count_outputs(node)
           )
-    if not all(_may_read(op, i, v.tag) for i, v in enumerate(inputs)):
+    if not all(_may_read(op, i, inputs) for i in range(len(inputs))):
       raise UnruledError
     if op.startswith('TensorList') or op == 'EmptyTensorList':
       return axis_lists.apply(node, inputs)
@@ -386,15 +398,21 @@ class _Scope:
         axis_values.numbered(Numbers(np.array(inputs[0].tag[1], np.int32)))
       ]
     if shape_arithmetic.is_folded(op) and all(
-      v.numbers is not None and v.tag != axis_values.AXES for v in inputs
+      v.numbers is not None and not axis_values.is_for_some(v.tag)
+      for v in inputs
     ):
       try:
-        folded = shape_arithmetic.fold(node, [v.numbers for v in inputs])
+        numbers = [v.numbers for v in inputs]
+        folded = shape_arithmetic.fold(node, numbers)
       except (ValueError, tf.errors.OpError):
         raise JoinedError('works for some numbers of rows only') from None
       if folded is not None:
-        tag = axis_values.AXES if op == 'BroadcastGradientArgs' else None
-        return [axis_values.numbered(n)._replace(tag=tag) for n in folded]
+        found = [axis_values.numbered(n) for n in folded]
+        if op == 'BroadcastGradientArgs':
+          more = shape_arithmetic.axes_of_one_row(node, numbers)
+          tags = map(axis_values.Axes, more)
+          found = [v._replace(tag=t) for v, t in zip(found, tags)]
+        return found
     if op in ('OnesLike', 'ZerosLike'):
       if inputs[0].shape is None:
         return (
@@ -424,7 +442,9 @@ class _Scope:
     if all(v.kind == PUBLIC for v in inputs):
       if op == 'Placeholder' or shape_arithmetic.functions_of(node):
         raise UnruledError
-      found = [Value(PUBLIC, s) for s in self._shapes(node, inputs)]
+      drawn = axis_rules.drawn_by(op, inputs)
+      shapes = self._shapes(node, inputs)
+      found = [Value(PUBLIC, s, drawn=drawn) for s in shapes]
       return [
         axis_turns.counted(op, inputs, axis_values.settled(v)) for v in found
       ]

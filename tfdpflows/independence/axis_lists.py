@@ -203,5 +203,9 @@ def plain(op, inputs):
     first, *others = inputs
     for other in others:
       first = axis_turns.either(first, other)
-    return first
+    element = first.element
+    if element is not None and element.kind != TURN:
+      # The sum of what is known.
+      element = element._replace(numbers=None, tag=None)
+    return first._replace(element=element)
   raise UnruledError

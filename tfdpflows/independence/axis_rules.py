@@ -48,6 +48,8 @@ from tfdpflows.independence.shape_arithmetic import (
 
 # They hold any place in a row.
 _WIDE = (tf.int32, tf.int64)
+# Whole numbers between limits so far apart are drawn anew in every step.
+_MANY = 2**31
 _KNOWN = (
   'draws the same numbers in each step, which differ by the place of a row '
   '(let a tf.random.Generator draw them, or their seed)'
@@ -633,10 +635,21 @@ def _random(call):
   seeds = call.inputs[1:3] if draws_by_state(call.node.op) else call.inputs[1:2]
   if stateless and found.kind != PUBLIC and not all(v.drawn for v in seeds):
     raise JoinedError(_KNOWN)
-  # Between two limits there may be one whole number only.
-  if stateless or call.node.op.endswith('UniformInt'):
-    return [found]
-  return [found._replace(drawn=ALL)]
+  return [found._replace(drawn=drawn_by(call.node.op, call.inputs))]
+
+
+def drawn_by(op: str, inputs: Sequence[Value]) -> str:
+  """Returns how much of its output an operation draws anew in every step."""
+  if op not in _RANDOM or op.startswith('Stateless'):
+    return ''
+  if op.endswith('UniformInt'):
+    limits = [v.numbers for v in inputs[-2:]]
+    if None in limits or any(x.sized or x.one.size != 1 for x in limits):
+      return ''
+    least, most = (int(x.one) for x in limits)
+    # Of few numbers some steps would draw the same.
+    return ALL if most - least >= _MANY else ''
+  return ALL
 
 
 def draws_by_state(op: str) -> bool:
@@ -684,9 +697,13 @@ def _transformed_images(call):
   if any(v.kind != PUBLIC for v in rest):
     raise JoinedError(TOGETHER)
   values = [even_apart(v) for v in (images, transforms) if v.kind != PUBLIC]
-  if images.kind == PUBLIC or any(v.layout != (0, 1, 1) for v in values):
+  layouts = {v.layout for v in values}
+  if images.kind == PUBLIC or len(layouts) != 1:
     raise JoinedError(TOGETHER)
-  return [apart(call.shape(), 0)]
+  (layout,) = layouts
+  if layout[0] != 0:
+    raise JoinedError(TOGETHER)
+  return [apart(call.shape(), *layout)]
 
 
 def _normalized(call):
@@ -703,22 +720,23 @@ def _normalized(call):
     raise JoinedError(TOGETHER)
   (layout,) = layouts
   vectors = {v.layout for v in others if v.of_rows}
-  if layout == (channel, 1, 1):
-    if vectors - {(0, 1, 1)}:
+  if layout[0] == channel:
+    of_vector = (0, *layout[1:])
+    if vectors - {of_vector}:
       raise JoinedError(TOGETHER)
-    rest = [_of_channels(call, s) for s in call.shapes[1:]]
+    rest = [_of_channels(call, s, of_vector) for s in call.shapes[1:]]
   elif training or vectors:
     raise JoinedError('normalizes over the batch')
   elif grad:
-    rest = [_of_channels(call, None) for s in call.shapes[1:]]
+    rest = [_of_channels(call, None, None) for s in call.shapes[1:]]
   else:
     rest = [Value(PUBLIC, s) for s in call.shapes[1:]]
   return [apart(call.shapes[0], *layout), *rest]
 
 
-def _of_channels(call, shape):
+def _of_channels(call, shape, layout):
   if shape is not None and len(shape) == 1 and has_rows(shape):
-    return apart(shape, 0)
+    return apart(shape, *layout)
   if 'Grad' not in call.node.op:
     # For the gradient alone, in a form of its own.
     return Value(PUBLIC, tag=RESERVED)
@@ -1002,9 +1020,9 @@ def _resized(call):
   if call.node.op == 'ResizeNearestNeighborGrad':
     return _batch_first(0)(call)
   gradient, image = (even_apart(v) for v in call.inputs)
-  if image.layout != gradient.layout or gradient.layout != (0, 1, 1):
+  if image.layout != gradient.layout or gradient.axis != 0:
     raise JoinedError(TOGETHER)
-  return [apart(call.shape(), 0)]
+  return [apart(call.shape(), *gradient.layout)]
 
 
 RULES: dict[str, Callable[[Call], list[Value]]] = {

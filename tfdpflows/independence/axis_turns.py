@@ -246,7 +246,7 @@ def either(a, b):
   if kinds == {PUBLIC}:
     shape = a.shape if a.shape == b.shape else None
     tag = a.tag if a.tag == b.tag else None
-    if a.tag != b.tag and {a.tag, b.tag} & axis_values.FOR_SOME:
+    if a.tag != b.tag and any(map(axis_values.is_for_some, (a.tag, b.tag))):
       raise UnruledError
     same = a.numbers is not None and a.numbers == b.numbers
     return Value(PUBLIC, shape, numbers=a.numbers if same else None, tag=tag)

@@ -30,10 +30,9 @@ UNKNOWN = 'unknown'  # Not known.
 # How much of a tensor is drawn at random.
 ALL, SOME = 'all', 'some'
 # Tags of what some operations alone may read: gradients of one; what draws
-# random numbers, of the state of a generator; a sum, of the axes to sum over,
-# which are more for one row; and what gives the sum its shape.
-RESERVED, STATE, AXES, SUMMED = 'reserved', 'state', 'axes', 'summed'
-FOR_SOME = {RESERVED, STATE, AXES, SUMMED}
+# random numbers, of the state of a generator; a sum, of the axes to sum over
+# (`Axes`); and what gives the sum its shape.
+RESERVED, STATE, SUMMED = 'reserved', 'state', 'summed'
 SIZE = 'computes with the number of rows in the batch'
 PLACES = 'computes with the place of a row in the batch'
 TOGETHER = 'takes rows together'
@@ -45,6 +44,17 @@ class Finding(NamedTuple):
   op: str
   path: str
   why: str
+
+
+class Axes(NamedTuple):
+  """A tag of axes to sum over: `more` are those that are added for one row."""
+
+  more: tuple[int, ...]
+
+
+def is_for_some(tag: Any) -> bool:
+  """Whether a tag is of what some operations alone may read."""
+  return tag in (RESERVED, STATE, SUMMED) or isinstance(tag, Axes)
 
 
 class Value(NamedTuple):

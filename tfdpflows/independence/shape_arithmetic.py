@@ -205,6 +205,30 @@ def fold(node: Any, inputs: Sequence[Numbers]) -> Optional[list[Numbers]]:
   return [Numbers(*x) for x in zip(ones, twos, forms)]
 
 
+def axes_of_one_row(
+  node: Any, shapes: Sequence[Numbers]
+) -> list[tuple[int, ...]]:
+  """Returns axes that `BroadcastGradientArgs` gives for one row alone.
+
+  Args:
+    node: the `NodeDef`.
+    shapes: its inputs, which `fold` knows.
+
+  Returns:
+    For each output those that are not among the axes for more rows: of both
+    shapes the size is 1 there.
+  """
+  ones = []
+  for x in shapes:
+    slope, base = x.coefficients()
+    ones.append(np.rint(slope + base).astype(x.one.dtype))
+  several = run(node, [x.one for x in shapes])
+  return [
+    tuple(sorted({*a.tolist()} - {*b.tolist()}))
+    for a, b in zip(run(node, ones), several)
+  ]
+
+
 def _broadcast(shapes):
   """Whether shapes broadcast alike for any number of rows, from one on.
 
