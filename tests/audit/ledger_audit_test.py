@@ -148,7 +148,9 @@ def test_too_much_is_refuted(monkeypatch):
     return losses(GAUSSIAN(event.noise_multiplier / 2), *args)
 
   monkeypatch.setattr(ledgers, '_losses', louder)
-  assert audit.audit_ledger(ledger_of(MIXED[0]), delta=0.01, seed=0).refuted
+  found = audit.audit_ledger(ledger_of(MIXED[0]), delta=0.01, seed=0)
+  assert found.refuted
+  assert str(found).endswith('THE ATTACK REFUTES THE CLAIM.')
 
 
 def test_refusals():

@@ -26,6 +26,7 @@ from tfdpflows.accounting.mechanisms.capped import (
   TruncatedSubsampledGaussianDpEvent,
 )
 from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
+from tfdpflows.accounting.rounding import round_down, round_up
 from tfdpflows.audit.rates import ErrorRates, error_rates
 
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -112,6 +113,21 @@ class LedgerAudit:
     """Whether every entry could be audited."""
     return not any(entry.reason for entry in self.entries)
 
+  def __str__(self) -> str:
+    lines = [
+      f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
+      f'{self.delta:g}. Attack: epsilon >= {round_down(self.epsilon_lower)} '
+      f'(confidence {self.confidence:g}).'
+    ]
+    if self.refuted:
+      lines.append('THE ATTACK REFUTES THE CLAIM.')
+    lines += [
+      f'Not audited: {entry.label!r}, {entry.reason}.'
+      for entry in self.entries
+      if entry.reason
+    ]
+    return '\n'.join(lines)
+
 
 def audit_ledger(
   ledger: accounting.PrivacyLedger,
@@ -139,7 +155,7 @@ def audit_ledger(
     show_progress: whether to show a bar, in a terminal or notebook.
 
   Returns:
-    A `LedgerAudit`.
+    A `LedgerAudit`; print it for the claim and what is proven.
 
   Raises:
     ValueError: for a ledger without entries, or arguments out of range.

@@ -212,18 +212,7 @@ def _replay(synthesizer, rows, row):
 
 
 def _report(found, replay, values):
-  from tfdpflows.accounting.rounding import round_down, round_up
-
-  print(
-    f'Claim: epsilon <= {round_up(found.epsilon_claimed)} at delta '
-    f'{found.delta:g}. Attack: epsilon >= {round_down(found.epsilon_lower)} '
-    f'(confidence {found.confidence:g}).'
-  )
-  if found.refuted:
-    print('THE ATTACK REFUTES THE CLAIM.')
-  for entry in found.entries:
-    if entry.reason:
-      print(f'Not audited: {entry.label!r}, {entry.reason}.')
+  print(found)
   if replay is not None:
     print(replay)
   print(f'Wrote {values.output} and the same as .json.')

@@ -145,9 +145,9 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
       if once and begun.setdefault((name, once), ledger) is not ledger:
         raise LedgerError(
           f'Two of these ledgers are copies of one in which {entry.label!r} '
-          'was begun. Where both copies went on, they had the same noise, and no '
-          'epsilon holds for both. Nothing was merged: give the one that went '
-          'on, alone.'
+          'was begun. Where both copies went on, they had the same noise, and '
+          'no epsilon holds for both. Nothing was merged: give the one that '
+          'went on, alone.'
         )
       # Without facts the sums are not known.
       if name and known.setdefault(name, identity) != identity:
