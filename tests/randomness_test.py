@@ -1,8 +1,11 @@
 """Streams of random numbers: replayable, apart, from one secret."""
 
+import contextlib
 import copy
 import os
 import pickle
+import sys
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -56,6 +59,25 @@ def test_copies_and_forks_draw_no_noise_twice(monkeypatch):
     )
   assert not child.entries
   assert seeded.key('a')
+
+
+def test_of_two_threads_one_has_the_numbers():
+  randomness, taken = Randomness(seed=0), []
+
+  def claim(thread):
+    for label in range(300):
+      with contextlib.suppress(ValueError):
+        randomness.claim('label', label)
+        taken.append(label)
+
+  interval = sys.getswitchinterval()
+  sys.setswitchinterval(1e-6)
+  try:
+    with futures.ThreadPoolExecutor(4) as pool:
+      list(pool.map(claim, range(4)))
+  finally:
+    sys.setswitchinterval(interval)
+  assert sorted(taken) == list(range(300))
 
 
 def test_seed_marks_and_fingerprint_needs_the_secret():

@@ -102,7 +102,7 @@ class Randomness:
       # Replayed, and therefore not private.
       seed = observer.seed()
     self.seeded = seed is not None
-    self._claimed = set()
+    self._claimed = {}
     if seed is not None:
       secret = hashlib.sha256(f'tfdpflows seed {int(seed)}'.encode()).digest()
     self._secret = secret or os.urandom(_SECRET_BYTES)
@@ -162,12 +162,13 @@ class Randomness:
         'that name, some of which ledgers show. Noise that is drawn from them '
         'would not be secret. Give another label.'
       )
-    if name in self._claimed:
+    # In one step, so that of two threads one has them.
+    mine = object()
+    if self._claimed.setdefault(name, mine) is not mine:
       raise ValueError(
         f'The random numbers {"/".join(map(str, path))!r} were used already: '
         'noise must not be used twice. Give another label or Randomness.'
       )
-    self._claimed.add(name)
 
   @contextlib.contextmanager
   def claiming(self, *path: Union[str, int]) -> Iterator[None]:
@@ -183,7 +184,7 @@ class Randomness:
     try:
       yield
     except BaseException:
-      self._claimed.discard(_name(path))
+      self._claimed.pop(_name(path), None)
       raise
 
   def numpy(self, *path: Union[str, int]) -> np.random.Generator:
