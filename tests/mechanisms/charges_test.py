@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tfdpflows import accounting, mechanisms
+from tfdpflows import accounting, mechanisms, pate, tuning
 from tfdpflows.mechanisms.releases import charge_release
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import Field, TableSchema
@@ -161,3 +161,101 @@ def test_the_ledger_does_not_tell_whether_two_tables_are_the_same():
     entry.randomness_id.split(' ', 1) for entry in ledger._state.entries
   ]
   assert owners[0][0] != owners[1][0] and owners[0][1] != owners[1][1]
+
+
+def _of_a_function(ledger, randomness):
+  mechanisms.private_quantile(
+    lambda: X[:, 0], lower=-9.0, upper=9.0, epsilon=0.5, q=0.5,
+    ledger=ledger, randomness=randomness,
+  )  # fmt: skip
+
+
+def _sparse_vector(ledger, randomness):
+  stream = pate.SparseVector(
+    threshold=5.0, epsilon=1.0, max_positives=2, num_teachers=10,
+    ledger=ledger, randomness=randomness,
+  )  # fmt: skip
+  stream.query([[6, 4]])
+
+
+def _search(ledger, randomness):
+  def fit(trial):
+    mechanisms.noisy_mean(
+      X[:, 0],
+      lower=-9.0,
+      upper=9.0,
+      noise_multiplier=50.0,
+      ledger=trial.ledger,
+      randomness=trial.randomness,
+    )
+    return None, 0.0
+
+  tuning.random_search(
+    fit,
+    {'a': [1]},
+    epsilon=1.0,
+    delta=1e-5,
+    ledger=ledger,
+    mean_trials=1.0,
+    randomness=randomness,
+  )
+
+
+@pytest.mark.parametrize('release', [_of_a_function, _sparse_vector, _search])
+def test_noise_on_what_is_not_known_is_not_merged_with_the_same(release):
+  """Their ledgers do not know of which rows they were."""
+  secret, ledgers = bytes(32), []
+  for _ in range(2):
+    ledgers.append(accounting.PrivacyLedger())
+    release(ledgers[-1], Randomness(secret=secret))
+  with pytest.raises(accounting.LedgerError, match='Nothing was merged'):
+    accounting.merge_ledgers(ledgers)
+
+
+def test_nor_is_it_resumed(tmp_path):
+  def release(x, ledger, **kwargs):
+    mechanisms.private_quantile(
+      lambda: x,
+      0.5,
+      lower=-9.0,
+      upper=9.0,
+      epsilon=0.5,
+      source=[],
+      ledger=ledger,
+      randomness=Randomness(secret=bytes(32)),
+      **kwargs,
+    )
+
+  with accounting.PrivacyLedger(tmp_path / 'ledger') as ledger:
+    release(X[:, 0], ledger)
+  ledger = accounting.PrivacyLedger.open(tmp_path / 'ledger')
+  with pytest.raises(accounting.LedgerError, match='was for another table'):
+    release(-X[:, 0], ledger, resume=True)
+  ledger.close()
+
+
+@pytest.mark.parametrize('dtype', ['boolean', 'Int64', 'Float64'])
+@pytest.mark.parametrize('null', [False, True])
+def test_a_null_decides_about_no_error(dtype, null):
+  values = pd.Series([0, 1, 1, None if null else 1] * 5, dtype=dtype)
+  ledger = accounting.PrivacyLedger()
+  mechanisms.noisy_mean(
+    values, lower=0.0, upper=1.0, noise_multiplier=1.0, ledger=ledger
+  )
+  mechanisms.private_normalization(
+    values.to_frame(), bound=1.0, epsilon=1.0, ledger=ledger
+  )
+  assert len(ledger.entries) == 2
+
+
+@pytest.mark.parametrize('value', [1.0, np.longdouble('1e4000')])
+def test_a_value_decides_about_no_warning(value, recwarn):
+  values = np.full(9, value, np.longdouble)
+  ledger = accounting.PrivacyLedger()
+  mechanisms.noisy_mean(
+    values, lower=0.0, upper=1.0, noise_multiplier=1.0, ledger=ledger
+  )
+  mechanisms.private_quantile(
+    values, 0.5, lower=0.0, upper=1.0, epsilon=1.0, ledger=ledger
+  )
+  assert not recwarn.list

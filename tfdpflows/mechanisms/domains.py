@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from tfdpflows.mechanisms.releases import as_numbers
+from tfdpflows.mechanisms.releases import as_floats
 from tfdpflows.noise_grid import add_noise
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Bins:
     weights: Optional[npt.ArrayLike] = None,
     limits: tuple[float, float] = (-math.inf, math.inf),
   ):
-    values = as_numbers(values, 'values').astype(np.float64)
+    values = as_floats(values, 'values')
     weights = _weights(weights, values)
     known = np.isfinite(values)
     self._edges = edges = _edges('integer' if integer else 'number')

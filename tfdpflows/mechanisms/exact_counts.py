@@ -12,7 +12,7 @@ import numpy as np
 from tfdpflows._checks import check_positive
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.releases import (
-  as_numbers,
+  as_floats,
   charge_release,
   differing_rows,
 )
@@ -95,7 +95,7 @@ def from_exact_counts(
       raise ValueError(
         f'Two arrays of counts are named {str(name)!r}; rename one.'
       )
-    some = as_numbers(some, f'counts[{name!r}]').astype(np.float64)
+    some = as_floats(some, f'counts[{name!r}]')
     arrays[str(name)] = some
   if l2_sensitivity is None:
     if ledger.privacy_unit is not None:

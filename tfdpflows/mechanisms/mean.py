@@ -9,7 +9,7 @@ import numpy as np
 
 from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.mechanisms.releases import (
-  as_numbers,
+  as_floats,
   charge_release,
   check_bounds,
   row_weights,
@@ -81,7 +81,7 @@ def noisy_mean(
   >>> abs(found - .25) < .01
   True
   """
-  values = as_numbers(values, 'values', ('n',)).astype(np.float64)
+  values = as_floats(values, 'values', ('n',))
   lower, upper = float(lower), float(upper)
   check_bounds(lower, upper)
   noise_multiplier = check_positive('noise_multiplier', noise_multiplier)

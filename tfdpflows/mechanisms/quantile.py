@@ -10,6 +10,7 @@ import numpy as np
 from tfdpflows._checks import check_positive
 from tfdpflows.accounting import ExponentialMechanismDpEvent
 from tfdpflows.mechanisms.releases import (
+  as_floats,
   as_numbers,
   charge_release,
   check_bounds,
@@ -129,8 +130,8 @@ def private_quantile(
     resume=resume,
   )
   if callable(values):
-    values = as_numbers(values(), 'values', ('n',))
-  values = values.astype(np.float64)
+    values = values()
+  values = as_floats(values, 'values', ('n',))
   values = np.where(np.isnan(values), nan, values)
   # One row adds to `above` or to `below`; two are added to one, taken from one.
   rows = differing_rows(ledger.neighboring_relation)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -57,7 +60,7 @@ def as_numbers(
       f'{name} is a masked array, and NumPy would count what is masked: fill '
       'it first, such as with x.filled(np.nan).'
     )
-  x = np.asarray(x)
+  x = np.asarray(_without_nulls(x))
   if x.dtype.kind not in 'biuf':
     raise ValueError(
       f'{name} has dtype {x.dtype}; it must hold real numbers (bool, integers '
@@ -70,6 +73,30 @@ def as_numbers(
     wanted = ', '.join(map(str, shape))
     raise ValueError(f'{name} has shape {x.shape}; it must be [{wanted}].')
   return x
+
+
+def as_floats(
+  x: npt.ArrayLike, name: str = 'x', shape: Optional[Sequence] = None
+) -> npt.NDArray[np.float64]:
+  """Returns `as_numbers` in float64, infinite where they are too large."""
+  with np.errstate(over='ignore'):  # A warning would tell of a row.
+    return as_numbers(x, name, shape).astype(np.float64)
+
+
+def _without_nulls(x):
+  """Returns nullable columns of pandas as floats.
+
+  What NumPy makes of them depends on whether there is a null.
+  """
+  pandas = sys.modules.get('pandas')
+  if pandas is None or not isinstance(x, (pandas.DataFrame, pandas.Series)):
+    return x
+  dtypes = [x.dtype] if isinstance(x, pandas.Series) else list(x.dtypes)
+  if all(isinstance(dtype, np.dtype) for dtype in dtypes):
+    return x
+  if any(dtype.kind not in 'biuf' for dtype in dtypes):
+    return x
+  return x.to_numpy(np.float64, na_value=np.nan)
 
 
 def check_bounds(lower: float, upper: float) -> None:
@@ -147,7 +174,9 @@ def charge_release(
       but for NumPy's types. They are written into the ledger.
     arrays: the private arrays that the released numbers depend on. Their
       fingerprint in the ledger tells nothing to anyone without the secret, not
-      even whether the arrays of two labels are the same.
+      even whether the arrays of two labels are the same. Without any the
+      release is taken for one of other arrays than all others, and cannot be
+      resumed.
     count: how many runs of the event the release is.
     resume: whether an earlier charge covers this release.
     seeded: whether what it is computed from has random numbers of a seed.
@@ -178,7 +207,11 @@ def charge_release(
       )
     randomness = Randomness()
   with randomness.claiming(label):
-    digest = randomness.table_fingerprint(arrays)
+    arrays = iter(arrays)
+    first = next(arrays, None)
+    if first is None:  # By chance alone another release has the same ones.
+      first = np.frombuffer(os.urandom(16), np.uint8)
+    digest = randomness.table_fingerprint(itertools.chain([first], arrays))
     ledger.charge(
       event,
       count,

@@ -17,7 +17,7 @@ from tfdpflows._checks import check_fraction, check_integer, check_positive
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.expm import noisy_descent
 from tfdpflows.mechanisms import moments
-from tfdpflows.mechanisms.releases import as_numbers, charge_release
+from tfdpflows.mechanisms.releases import as_floats, charge_release
 from tfdpflows.noise_grid import add_noise
 from tfdpflows.randomness import drawn_below
 
@@ -291,7 +291,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
     Rows are not clipped: `row_norm` is for the rows of a fit.
     """
     check_is_fitted(self, 'coef_')
-    x = as_numbers(X, 'X', ('n', self.n_features_in_)).astype(np.float64)
+    x = as_floats(X, 'X', ('n', self.n_features_in_))
     _check_finite(x)
     return x @ self.coef_[0] + self.intercept_[0]
 
@@ -394,7 +394,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
 
   def _rows(self, x, y):
     """Returns the rows u, each of the norm of the plan at most."""
-    x = as_numbers(x, 'X', ('n', 'd')).astype(np.float64)
+    x = as_floats(x, 'X', ('n', 'd'))
     if x.shape[1] < 1:
       raise ValueError('X has no columns.')
     y = np.asarray(y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import json
+import os
 import reprlib
 from collections.abc import Iterable
 from typing import Any, Callable, Optional
@@ -26,6 +27,9 @@ __all__ = [
   'randomness_id',
   'search_id',
 ]
+
+
+_SEARCH = 'search over hyper-parameters'
 
 
 class Entry:
@@ -333,14 +337,17 @@ def name_of(identity: str) -> str:
 
 
 def search_id(name: str) -> str:
-  """Returns the `randomness_id` of a whole search over hyper-parameters."""
-  return randomness_id(name, {'use': 'search over hyper-parameters'})
+  """Returns the `randomness_id` of a whole search over hyper-parameters.
+
+  It is another for every search: of which rows is not known.
+  """
+  return randomness_id(name, {'use': _SEARCH, 'search': os.urandom(16).hex()})
 
 
 def is_search(identity: str) -> bool:
   """Whether a `randomness_id` is that of a whole search."""
   facts = identity.partition(' ')[2]
-  return facts == search_id('').partition(' ')[2]
+  return f'"use": "{_SEARCH}"' in facts
 
 
 def _difference(one: str, other: str) -> str:

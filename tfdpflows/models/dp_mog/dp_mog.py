@@ -17,7 +17,7 @@ from tfdpflows._keras import tfp
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.atomic import PathLike
 from tfdpflows.mechanisms.moments import MomentNoise, check_radius
-from tfdpflows.mechanisms.releases import as_numbers, differing_rows
+from tfdpflows.mechanisms.releases import as_floats, differing_rows
 from tfdpflows.models.dp_mog import file as file_lib
 from tfdpflows.models.dp_mog.em import GaussianMixture, NoisyEM
 from tfdpflows.randomness import Randomness
@@ -391,8 +391,7 @@ def as_matrix(x: Any) -> np.ndarray:
       f'x is a {type(x).__name__}, whose type depends on its values; give a '
       "DataFrame or an array of numbers: np.asarray(x, 'float64')."
     )
-  with np.errstate(over='ignore'):  # of float128, whose rows are left out
-    rows = as_numbers(x).astype(np.float64)
+  rows = as_floats(x)
   if rows.ndim != 2 or not rows.shape[1]:
     raise ValueError(
       f'x has {rows.ndim} dimensions; it needs [num_rows, d], d > 0.'
