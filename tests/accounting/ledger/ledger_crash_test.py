@@ -88,12 +88,17 @@ def done_runs():
       done[label] = done.get(label, 0) + 1
   return done
 
+pause, before = 0.015, None
 for kill in range(kills):
   path, ran = (inside(f'{x}{kill // REOPENED}') for x in ('ledger', 'ran'))
-  killed(write, 0.015)
+  killed(write, pause)
   if not os.path.exists(path):
+    pause *= 1.2  # The machine is busy.
     continue
   counts, done = counts_of(path), done_runs()
+  if done == before:
+    pause *= 1.2
+  before = done
   for label in {*counts, *done}:
     over = counts.get(label, 0) - done.get(label, 0)
     if not 0 <= over <= (REOPENED if label == 'between' else BLOCK):
