@@ -88,6 +88,14 @@ def _edited(change):
     ('age,wage,age\n30,10,f\n', "two columns are named 'age'"),
     ('age,wage,sex\n30,10\n', 'line 2 has 2 cells, the header has 3'),
     ('age;wage;sex\n30;10;f\n', "has no column 'age'"),
+    (
+      'age,wage,sex\n\n30,10,"f"\n31,10,"f\nf"\n32,10,x\n',
+      "'sex', row 2 (line 4 of a CSV file)",
+    ),
+    (
+      'age,wage,sex\n\n30,"\n10",f\n31,10,f\n32,10,x\n',
+      "'sex', row 3 (line 6 of a CSV file)",
+    ),
     (b'age,wage,sex\n30,10,\xe9\n', 'line 2 is not UTF-8'),
     (lambda t: t.assign(more=1), "no field 'more'; describe it, or drop"),
     (lambda t: t.drop(columns='sex'), "no column 'sex'"),

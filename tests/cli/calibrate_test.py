@@ -65,8 +65,9 @@ def ledger(tmp_path):
   def make(budget=BUDGET, sigma=9.0, **kwargs):
     path = tmp_path / 'rows.ledger'
     with accounting.PrivacyLedger(path, budget=budget, **kwargs) as made:
-      made.charge(GAUSSIAN(sigma), label='histograms')
-      made.reserve(GAUSSIAN(50.0), 4, 'bounds').ensure(1)
+      unit = {'privacy_unit': made.privacy_unit}
+      made.charge(GAUSSIAN(sigma), label='histograms', **unit)
+      made.reserve(GAUSSIAN(50.0), 4, 'bounds', **unit).ensure(1)
     return str(path)
 
   return make
@@ -217,6 +218,12 @@ def test_a_ledger_sets_accountant_and_relation(ledger, capsys):
   assert result['neighboring_relation'] == 'replace_one'
   assert _json([*argv, '--accountant=moments'], capsys) == result
   assert 'one row replaced' in _text(argv, capsys)
+
+
+def test_a_ledger_of_people(ledger, capsys):
+  argv = [*_argv('noise_multiplier'), f'--ledger={ledger(privacy_unit="who")}']
+  assert 'by all rows of one value of who added or' in _text(argv, capsys)
+  assert _json(argv, capsys)['privacy_unit'] == 'who'
 
 
 def test_a_ledger_without_a_budget(ledger, capsys):

@@ -308,8 +308,24 @@ def test_identifiers_that_repeat_are_pointed_out(name, cells, is_noted):
   assert len(findings) == is_noted
   for finding in findings:
     assert finding.is_drafted
-    assert finding.problem.endswith('that repeat: an identifier?')
+    assert finding.problem.endswith('an identifier, or a code?')
     assert '--privacy_unit=' in finding.fix and '--identifier=' in finding.fix
+
+
+def test_numbers_of_many_digits_are_codes():
+  """As floats some of them would be one."""
+  ids = [str(10**15 + 7 * i) for i in range(50)]
+  found = drafting.draft(pd.DataFrame({'case': ids, 'age': [1, 2] * 25}))
+  (finding,) = found.findings
+  assert finding.column == 'case'
+  assert '--identifier=' in finding.fix
+
+
+def test_an_override_that_no_value_has_is_named():
+  table = pd.DataFrame({'group': ['a', 'b', 'a']})
+  overrides = {'group': {'type': 'integer', 'minimum': 0}}
+  with pytest.raises(ValueError, match="'group': no value is of the type 'int"):
+    drafting.draft(table, overrides=overrides)
 
 
 def test_a_format_in_which_no_date_can_be_written_is_refused():

@@ -38,6 +38,12 @@ def test_types_are_inferred(csv):
   assert table['f'].isna().all()
 
 
+def test_numbers_of_many_digits_stay_text(csv):
+  """Floats have no more than 15: identifiers would become one another."""
+  table = read_table(csv(f'id,x\n{10**18},1\n{10**18 + 1},2\n'))
+  assert table['id'].tolist() == [str(10**18), str(10**18 + 1)]
+
+
 def test_types_follow_the_schema(csv):
   schema = TableSchema(
     [

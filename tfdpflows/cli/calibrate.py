@@ -94,6 +94,8 @@ def _run(values):
     'steps': known['steps'],
   }
   if ledger is not None:
+    if ledger.privacy_unit is not None:
+      result['privacy_unit'] = ledger.privacy_unit
     result['ledger'] = values.ledger
     result['epsilon_of_ledger'] = float(before)
   remarks = list(training.remarks(accountant, delta))
@@ -262,6 +264,9 @@ def _text(result, unknown):
       f'costs epsilon = {before}'
     )
   change = training.RELATIONS[result['neighboring_relation']]
+  if 'privacy_unit' in result:
+    whole = f'all rows of one value of {result["privacy_unit"]}'
+    change = change.replace('one row', whole, 1)
   lines.append(f'for tables that differ by {change}')
   return '\n  '.join([*lines, *result.get('remarks', [])])
 

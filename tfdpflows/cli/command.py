@@ -16,6 +16,11 @@ from typing import Callable, Optional
 
 from absl import flags
 
+# What Python says of texts that are no numbers, and what is said of flags.
+_NO_NUMBER = {
+  'invalid literal for int': 'must be a whole number, in digits',
+  'could not convert string to float': 'must be a number, such as 0.5',
+}
 _WIDTH = 80
 _INDENT = 28
 
@@ -128,7 +133,10 @@ class Options:
       raise UsageError(f'There is no flag --{name}.{meant} {more}') from error
     except (flags.Error, ValueError, OverflowError) as error:
       # Also what Python says of a number with thousands of digits.
-      message = ' '.join(_shortened(str(error)).split()).rstrip('.')
+      text = _shortened(str(error))
+      for of_python, ours in _NO_NUMBER.items():
+        text = re.sub(f'{of_python}.*', ours, text, flags=re.DOTALL)
+      message = ' '.join(text.split()).rstrip('.')
       raise UsageError(f'{message}. {more}') from error
     self._check_numbers(arguments, more)
     if rest:

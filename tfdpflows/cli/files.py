@@ -211,8 +211,8 @@ def read_private(
       ids = schema.unit_ids(table, out_of_range)
     except values.CellError as error:
       # Of several files the rows are counted through.
-      if len(source.parts) == 1 and source.parts[0].is_csv:
-        error = error.of_csv()
+      if len(source.parts) == 1:
+        error = error.in_file(source.parts[0].line_of)
       raise ValueError(f'{", ".join(paths)}: {error}') from None
     except ValueError as error:
       raise ValueError(f'{", ".join(paths)}: {error}') from error
@@ -250,14 +250,13 @@ def check_target(target: Optional[str], schema: TableSchema, of: str) -> None:
     )
 
 
-def check_model(model_dir: str) -> None:
-  """Refuses a `--model_dir` that is no saved model."""
+def check_model(model_dir: str, flag: str = 'model_dir') -> None:
+  """Refuses a folder, which a flag names, that is no saved model."""
   if os.path.isdir(model_dir):
     return
   if os.path.exists(model_dir):
     raise UsageError(
-      f'--model_dir={model_dir} is no folder: give one that `tfdpflows fit` '
-      'wrote.'
+      f'--{flag}={model_dir} is no folder: give one that `tfdpflows fit` wrote.'
     )
   partial = partial_dir(model_dir)
   if os.path.isdir(partial):
@@ -274,7 +273,7 @@ def check_model(model_dir: str) -> None:
     )
   raise FileNotFoundError(
     f'{model_dir} does not exist: make it with `tfdpflows fit`, or correct '
-    '--model_dir.'
+    f'--{flag}.'
   )
 
 

@@ -80,11 +80,16 @@ def _others(paths, schema, num_rows):
 
 def _run(values):
   compared = list(dict.fromkeys(values.compare or ()))
-  for path in (values.model_dir, *compared):
-    files.check_model(path)
+  files.check_model(values.model_dir)
+  for path in compared:
+    files.check_model(path, 'compare')
   flags = ('model_dir', 'compare', 'real', 'synthetic')
   reads = {flag: values[flag].value for flag in flags}
   files.check_output(values.output, values.overwrite, reads)
+  if not values.output.endswith(('.html', '.htm')):
+    raise UsageError(
+      f'--output={values.output} must end in .html, which a report is.'
+    )
   from tfdpflows.evaluation.report import write_report
   from tfdpflows.tabular import row_blocks
 

@@ -570,10 +570,7 @@ def of_part(part: Part, first: int = 0) -> Iterator[None]:
   try:
     yield
   except values.CellError as error:
-    if part.is_csv:
-      error = error.of_csv(first)
-    else:
-      error = values.CellError(error.column, error.row + first, error.problem)
+    error = error.in_file(part.line_of, first)
     raise ValueError(f'{part.name}: {error}') from None
   except ValueError as error:
     raise ValueError(f'{part.name}: {error}') from error

@@ -98,10 +98,10 @@ def sample(
       return Conditional(found, 'exact', float(num_rows))
   if keep is not None:
     raise ValueError(
-      'Too few rows of the model meet the conditions for rejection sampling '
-      '(none where a continuous column is to have one value), and they cannot '
-      'be resampled by importance where there are ranges or lists of values. '
-      'Ask for fewer rows, or widen the conditions.'
+      'Hardly any row of the model meets all conditions together, or none '
+      'does: the constraints of the schema may rule them out, or one asks for '
+      'one value of a continuous column beside a range or a list. Widen the '
+      'conditions, or ask for fewer rows.'
     )
   if not isinstance(distribution, TableDensity):
     raise ValueError(

@@ -214,9 +214,10 @@ class FixedCombinations(Constraint):
         )
       for field, allows, value in zip(fields, allowed, row):
         if not allows(value):
+          fix = ' (write true or false)' if field.type == 'boolean' else ''
           raise self._error(
             f'has the row {list(row)}, and {value!r} is no value that the '
-            f'schema declares for {field.name!r}'
+            f'schema declares for {field.name!r}{fix}'
           )
     if len(set(self.rows)) != len(self.rows):
       raise self._error('has a row twice; remove one')

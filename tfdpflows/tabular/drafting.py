@@ -190,7 +190,11 @@ def draft(
       )
     except ValueError as error:
       if name in overrides:
-        raise
+        if repr(name) in str(error):
+          raise
+        raise ValueError(
+          f'Column {name!r}: {error}. Correct what the overrides say of it.'
+        ) from error
       text = re.sub(r'^(Column|Field) .*?\'[:,]? ', '', str(error))
       findings.append(Finding(name, text, _drop(name), False))
       continue
@@ -337,7 +341,7 @@ class _Column:
       return
     present = self._typed(kind, given).dropna()
     if not len(present):
-      raise ValueError('no value is of the type')
+      raise ValueError(f'no value is of the type {kind!r}')
     for key in missing:
       if key == 'decimals':
         constraints[key] = values.decimals(present)
@@ -483,9 +487,9 @@ class _Column:
     """Notes a column of values that repeat, and that may be people."""
     self._find(
       findings,
-      f'{count} different values that repeat: an identifier?',
-      f'{self._unit} if it says whose rows are whose, or {self._new_ones} for '
-      'new ones',
+      f'{count} different values that repeat: an identifier, or a code?',
+      f'{self._unit} if it says whose rows are whose, {self._new_ones} for '
+      'new ones, or list the values of the code (enum in --overrides)',
       True,
     )
 

@@ -282,7 +282,9 @@ class Field:
       )
     if max(abs(first), abs(last)) > LARGEST_WHOLE:
       raise self._error(
-        f'has more than 2**53 values with {self.decimals} decimals; give fewer'
+        f'has more than 2**53 values with {self.decimals} decimals; give fewer '
+        'decimals or narrower bounds, or leave the column out if it is an '
+        'identifier'
       )
 
   @property

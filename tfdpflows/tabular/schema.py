@@ -613,7 +613,7 @@ class TableSchema:
         raise ValueError(
           f'The table has no column {name!r}; add it, or remove the field from '
           f'the schema. The table has {", ".join(map(repr, names))}.'
-          f'{_other_delimiter(names)}'
+          f'{_other_delimiter(names, self.dialect.delimiter)}'
         )
 
   def kinds(self, column: pd.Series) -> np.ndarray:
@@ -647,10 +647,15 @@ def _same_match(word):
   return 'equal' if word == 'exact' else word
 
 
-def _other_delimiter(names):
+def _other_delimiter(names, expected):
   """What to do where all names seem to be in one, separated otherwise."""
-  for delimiter in ';\t|':
+  for delimiter in ',;\t|'.replace(expected, ''):
     if len(names) == 1 and delimiter in str(next(iter(names))):
+      if expected != ',':
+        return (
+          f' Its cells seem to be separated by {delimiter!r}, and the schema '
+          f'says {expected!r}.'
+        )
       return (
         ' If cells are separated by that, add "dialect": {"delimiter": '
         f'{json.dumps(delimiter)}}} to the schema.'

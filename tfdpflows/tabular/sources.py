@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import os
 import stat
@@ -83,13 +84,14 @@ class Part(NamedTuple):
       was at another time; `None` for what is no file.
     chunks: a function of the wanted names of columns, and of whether no cell is
       refused, that yields `Chunk`s. They may have further columns.
-    is_csv: whether it is a CSV file, with a line for each row.
+    line_of: a function of the number of a row, from 0, that returns the line
+      of a CSV file where it begins; `None` for what has no lines.
   """
 
   name: str
   identity: list | None
   chunks: Callable[[Sequence[str], bool], Iterator[Chunk]]
-  is_csv: bool = False
+  line_of: Callable[[int], int | None] | None = None
 
   def read(self, names: Sequence[str], clip: bool) -> Iterator[Chunk]:
     """Yields the chunks; errors begin with the name.
@@ -351,7 +353,10 @@ def _file_part(path, dialect, folder=None):
         chunk[name] = Distinct(_objects([value]), np.zeros(count, np.int64))
       yield chunk
 
-  return Part(path, _identity(path), chunks, kind == 'csv')
+  identity, line_of = _identity(path), None
+  if kind == 'csv' and identity is not None:  # A pipe is read once.
+    line_of = functools.partial(table.line_of, path, dialect)
+  return Part(path, identity, chunks, line_of)
 
 
 def _identity(path):

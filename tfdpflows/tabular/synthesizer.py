@@ -163,13 +163,6 @@ class TabularSynthesizer:
     self.bounds_epsilon = bounds_epsilon
     if bounds_epsilon is not None:
       schema = self.schema = schema.for_bounds()
-    self._unit_settings = _unit_settings(
-      schema.privacy_unit,
-      max_rows_per_unit,
-      unit_weighting,
-      max_rows_epsilon,
-      epsilon - (bounds_epsilon or 0.0),
-    )
     self.seed = None if seed is None else int(seed)
     if target is not None and target not in self.schema.names:
       raise ValueError(
@@ -185,12 +178,6 @@ class TabularSynthesizer:
       )
     self.target = target
     self._model_class = models.model_class(model)
-    if self._unit_settings is not None and not self._model_class.takes_units:
-      takers = [n for n in models.MODELS if models.model_class(n).takes_units]
-      raise ValueError(
-        f'Model {model!r} protects rows, and the privacy unit is '
-        f'{schema.privacy_unit!r}. Use one of {takers}.'
-      )
     self._hyperparameters = hyperparameters
     if target is not None:
       self._hyperparameters = {**hyperparameters, 'target': target}
@@ -205,6 +192,19 @@ class TabularSynthesizer:
           f'{" or ".join(map(repr, takers))} takes.'
         )
     self.model = self._model_for(1)
+    self._unit_settings = _unit_settings(
+      schema.privacy_unit,
+      max_rows_per_unit,
+      unit_weighting,
+      max_rows_epsilon,
+      epsilon - (bounds_epsilon or 0.0),
+    )
+    if self._unit_settings is not None and not self._model_class.takes_units:
+      takers = [n for n in models.MODELS if models.model_class(n).takes_units]
+      raise ValueError(
+        f'Model {model!r} protects rows, and the privacy unit is '
+        f'{schema.privacy_unit!r}. Use one of {takers}.'
+      )
     self.ledger = None
     self._earlier_ledgers = []
     self.num_examples = None

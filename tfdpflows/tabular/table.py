@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import functools
 import gzip
 import io
 import json
@@ -43,9 +44,9 @@ def read_table(
   Args:
     path: path of the file; may end in '.gz'.
     schema: `TableSchema` with the types, or `None` to infer them: boolean,
-      integer and number where every value reads as one (a leading zero makes a
-      code, which stays text), string otherwise. A column whose type is marked
-      as read off the data stays text.
+      integer and number where every value reads as one (a leading zero or more
+      than 15 digits make a code, which stays text), string otherwise. A column
+      whose type is marked as read off the data stays text.
     out_of_range: 'error' refuses other files and cells of another type. 'clip',
       with a schema, refuses no row: bytes that are not UTF-8 become the
       character U+FFFD, cells that a line lacks are missing, extra cells are
@@ -96,7 +97,8 @@ def read_table(
       }
     )
   except values.CellError as error:
-    raise ValueError(f'{path}: {error.of_csv()}') from None
+    find = functools.partial(line_of, path, dialect)
+    raise ValueError(f'{path}: {error.in_file(find)}') from None
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 
@@ -123,6 +125,35 @@ def csv_blocks(
     raise ValueError(f'{path}: {_not_decoded(path, dialect)}') from error
   except (ValueError, csv.Error) as error:
     raise ValueError(f'{path}: {error}') from error
+
+
+def line_of(path: str, dialect: Dialect, row: int) -> int | None:
+  """Returns the line of a CSV file where a row begins, for messages.
+
+  Cells may have line breaks, and lines may be empty.
+
+  Args:
+    path: of the file.
+    dialect: its `Dialect`.
+    row: its number, from 0.
+
+  Returns:
+    The number, from 1; `None` where the file cannot be read so far.
+  """
+  names, before = None, 0
+  with contextlib.suppress(ValueError, csv.Error), _cells_of_any_length():
+    lines = _lines(
+      _physical(path, False, dialect.reads), False, dialect.delimiter
+    )
+    for number, cells in lines:
+      if names is None:
+        names = cells or None
+      elif cells or len(names) == 1:
+        if not row:
+          return before + 1
+        row -= 1
+      before = number
+  return None
 
 
 def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:

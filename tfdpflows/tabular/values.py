@@ -7,7 +7,7 @@ import decimal
 import math
 import numbers
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from tfdpflows.tabular.times import TimeScale
 
 # 1 and 0 are numbers before they are booleans.
 _NO_WORDS = ('1', '0')
-# More digits than one after a leading zero is a code, such as a postal code.
-_CODE = re.compile(r'^[+-]?0\d')
+# More digits than one after a leading zero are a code, as in postal codes, and
+# so are more digits than a float has.
+_CODE = re.compile(r'^[+-]?(0\d|\d{16,}$)')
 # Beside a number these are no currency or unit: sentences, and codes as A12.
 _NO_UNIT = re.compile(r'(?:[^\W\d_].*){5}|(?<![^\W\d_])[^\W\d_]\d', re.DOTALL)
 # Whole numbers as floats are written.
@@ -54,14 +55,18 @@ class CellError(ValueError):
     super().__init__(f'Column {column!r}, row {row + 1}{where}: {problem}')
     self.column, self.row, self.problem = column, int(row), problem
 
-  def of_csv(self, first: int = 0) -> CellError:
-    """Returns the error for a CSV file, whose line it names.
+  def in_file(
+    self, line_of: Callable[[int], int | None] | None, first: int = 0
+  ) -> CellError:
+    """Returns the error for a file, of which it names the line if it has any.
 
     Args:
+      line_of: `Part.line_of` of the file.
       first: number of the row of the file, from 0, that it counts from.
     """
     row = self.row + first
-    return CellError(self.column, row, self.problem, row + 2)
+    line = None if line_of is None else line_of(row)
+    return CellError(self.column, row, self.problem, line)
 
 
 def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:

@@ -259,6 +259,8 @@ class WorkDirectory:
     if different:
       name = different[0]
       values = f'{begun.get(name)!r}, and not {settings[name]!r}'
+      if name == 'num_rows' and settings.get('units'):
+        name = f'number of values of {settings["units"]["name"]}'
       values = f': {values}' if len(values) < _LONG else ''
       raise ValueError(
         f'{path} was begun with another {name}{values}. Resume with the same '
