@@ -321,6 +321,13 @@ def test_numbers_of_many_digits_are_codes():
   assert '--identifier=' in finding.fix
 
 
+def test_values_with_commas_between_them_are_no_list(tmp_path):
+  path = tmp_path / 'public.csv'
+  path.write_text('name,type,enum\nsex,string,"m,w,d"\n')
+  with pytest.raises(ValueError, match='row 1: enum is .* between values'):
+    drafting.read_overrides(path)
+
+
 def test_an_override_that_no_value_has_is_named():
   table = pd.DataFrame({'group': ['a', 'b', 'a']})
   overrides = {'group': {'type': 'integer', 'minimum': 0}}

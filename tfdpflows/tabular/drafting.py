@@ -624,6 +624,11 @@ def _read_given(key, text, kind):
     return text.lower() == 'true'
   if key in _LISTS:
     texts = text.split('|')
+    if key == 'enum' and len(texts) == 1 and re.search('[,;]', text):
+      raise ValueError(
+        f'enum is {text!r}, one value: write | between values, or, if it is '
+        'one, write it into the schema.'
+      )
     if key == 'enum' and kind in ('integer', 'number'):
       return [_number(key, text) for text in texts]
     return texts
