@@ -226,6 +226,13 @@ class TestReport:
     assert 'ε' not in text
     assert 'id="scores"' not in text
 
+  def test_tables_that_are_mixed_up_are_told(self, page, tmp_path):
+    said = '100% of the synthetic rows are rows of the real table'
+    assert said not in page[0]
+    path = tmp_path / 'report.html'
+    report.write_report(path, real=table(), synthetic=table(), schema=schema())
+    assert said in read(path)[0]
+
   def test_statement_objects_and_texts(self, tmp_path):
     class Statement:
       def to_text(self):

@@ -157,12 +157,17 @@ def write_report(
   facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
   facts = facts if isinstance(facts, dict) else None
   statistics = _numbers(real, synthetic, schema)
+  nearest = _nearest(real, synthetic, schema, seed)
+  verdicts = _verdicts(facts, columns, statistics, comparison, scores, groups)
+  if nearest is not None:
+    copies = verdict.copies_verdict(*(part['same'] for part in nearest))
+    verdicts = [*filter(None, [copies]), *verdicts]
   page = _template().render(
-    verdicts=_verdicts(facts, columns, statistics, comparison, scores, groups),
+    verdicts=verdicts,
     plain_privacy=verdict.plain_privacy(facts, sum(clipped.values())),
     groups=_listed(groups),
     num_groups=len(groups),
-    nearest=_nearest(real, synthetic, schema, seed),
+    nearest=nearest,
     several=several,
     title=title or _TITLE,
     num_real=len(real),

@@ -22,6 +22,8 @@ _STRONG, _NEAR = 0.2, 0.1
 _MEAN_OFF, _STD_OFF = 0.1, 1.25
 # Standard errors that chance explains, and differences that rounding does.
 _ERRORS, _EQUAL = 3.0, 1e-9
+# Share of rows that are copies, beyond those of real rows among each other.
+_COPIES = 0.5
 # Epsilons up to which a guarantee is called strong, and moderate.
 _STRICT, _MODERATE = 1.0, 10.0
 # The unit of statements in a sentence about the table.
@@ -196,6 +198,28 @@ def target_verdict(target: str, auroc: float, real: float) -> Verdict:
       False: 'Models may be tried out on the synthetic rows, and need real '
       'rows in the end.',
     }[kept >= 0.95],
+  )
+
+
+def copies_verdict(synthetic: float, real: float) -> Verdict | None:
+  """Judges how many synthetic rows are real ones; `None` where chance may be.
+
+  Args:
+    synthetic: share of synthetic rows that equal a real one.
+    real: share of real rows that equal another real one.
+
+  >>> copies_verdict(1., .1).level, copies_verdict(.3, .1)
+  ('poor', None)
+  """
+  if synthetic <= real + _COPIES:
+    return None
+  return Verdict(
+    'Copies',
+    'poor',
+    f'{synthetic:.0%} of the synthetic rows are rows of the real table, of '
+    f'which {real:.0%} are there more than once.',
+    'Were the files mixed up? A private model does not copy rows: all that '
+    'follows then says nothing of it.',
   )
 
 
