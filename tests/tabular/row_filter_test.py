@@ -189,7 +189,7 @@ def test_the_command_line(synthesizer, tmp_path, capsys, monkeypatch):
     ('wage>3', "on column 'wage'"),
     ('age>old', "'old' is no number"),
     ('day>=old', "'old' is no date"),
-    ('city>Bonn', "a range of 'city', whose type is string"),
+    ('city>Bonn', "'city' is a range, and its type is string"),
     ('age>=100', 'no value of the schema'),
     ('age>=old', '--condition=age>=old is a range'),
     ('city=Rom', "not in the enum. It has 'Bonn', 'Ulm', 'Jena'."),

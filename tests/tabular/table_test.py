@@ -1,6 +1,8 @@
 import csv as csv_module
 import gzip
 import io
+import os
+import threading
 import time
 
 import numpy as np
@@ -42,6 +44,20 @@ def test_numbers_of_many_digits_stay_text(csv):
   """Floats have no more than 15: identifiers would become one another."""
   table = read_table(csv(f'id,x\n{10**18},1\n{10**18 + 1},2\n'))
   assert table['id'].tolist() == [str(10**18), str(10**18 + 1)]
+
+
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='needs os.mkfifo')
+def test_the_line_of_an_error_is_not_looked_for_in_a_pipe(tmp_path):
+  """Opened again it would wait for a second writer."""
+  path = tmp_path / 'pipe'
+  os.mkfifo(path)
+  writer = threading.Thread(
+    target=path.write_text, args=('a\n1\nold\n',), daemon=True
+  )
+  writer.start()
+  schema = TableSchema([Field('a', 'integer', 0, 9, required=True)])
+  with pytest.raises(ValueError, match="Column 'a', row 2: 'old' is no"):
+    read_table(path, schema)
 
 
 def test_types_follow_the_schema(csv):

@@ -76,11 +76,7 @@ def _interval(schema, name, ends):
       f'{", ".join(schema.names)}.'
     )
   field, numbers = schema[name], {'>': -math.inf, '<': math.inf}
-  if field.type in ('string', 'boolean'):
-    raise UsageError(
-      f'--condition is a range of {name!r}, whose type is {field.type}: ask '
-      'for its values with =.'
-    )
+  row_filter.check_has_ranges(field)
   # In the notation of the file, as values after = are.
   read = field.scale.count if field.is_temporal else field.cells.plain
   for side, (text, is_closed) in ends.items():

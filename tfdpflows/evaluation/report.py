@@ -158,12 +158,10 @@ def write_report(
   facts = facts if isinstance(facts, dict) else None
   statistics = _numbers(real, synthetic, schema)
   nearest = _nearest(real, synthetic, schema, seed)
-  verdicts = _verdicts(facts, columns, statistics, comparison, scores, groups)
-  if nearest is not None:
-    copies = verdict.copies_verdict(*(part['same'] for part in nearest))
-    verdicts = [*filter(None, [copies]), *verdicts]
   page = _template().render(
-    verdicts=verdicts,
+    verdicts=_verdicts(
+      facts, columns, statistics, comparison, scores, groups, nearest
+    ),
     plain_privacy=verdict.plain_privacy(facts, sum(clipped.values())),
     groups=_listed(groups),
     num_groups=len(groups),
@@ -291,11 +289,15 @@ def _number(value):
   return f'{value:,.0f}' if 1e4 <= abs(value) < 1e15 else f'{value:,.4g}'
 
 
-def _verdicts(facts, columns, statistics, comparison, scores, groups):
+def _verdicts(facts, columns, statistics, comparison, scores, groups, nearest):
   far = sorted(
     (c for c in columns if c['is_far']), key=lambda c: -c['total_variation']
   )
+  copies = None
+  if nearest is not None:
+    copies = verdict.copies_verdict(*(part['same'] for part in nearest))
   found = [
+    *([] if copies is None else [copies]),
     verdict.privacy_verdict(facts),
     verdict.column_verdict(
       [c['name'] for c in far],

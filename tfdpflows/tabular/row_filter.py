@@ -104,12 +104,17 @@ def validated(schema: TableSchema, name: str, value: Any) -> pd.DataFrame:
     ) from error
 
 
-def _inside(field: Field, interval: pd.Interval):
+def check_has_ranges(field: Field) -> None:
+  """Refuses a column whose values have no order, of which a range is asked."""
   if not (field.is_numeric or field.is_temporal):
     raise ValueError(
       f'The condition on column {field.name!r} is a range, and its type is '
       f'{field.type}: give a value, or several.'
     )
+
+
+def _inside(field: Field, interval: pd.Interval):
+  check_has_ranges(field)
   low, high = (_number(field, end) for end in (interval.left, interval.right))
   first, last = _domain(field)
   empty = low == high and interval.closed != 'both'

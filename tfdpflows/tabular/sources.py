@@ -353,10 +353,10 @@ def _file_part(path, dialect, folder=None):
         chunk[name] = Distinct(_objects([value]), np.zeros(count, np.int64))
       yield chunk
 
-  identity, line_of = _identity(path), None
-  if kind == 'csv' and identity is not None:  # A pipe is read once.
+  line_of = None
+  if kind == 'csv':
     line_of = functools.partial(table.line_of, path, dialect)
-  return Part(path, identity, chunks, line_of)
+  return Part(path, _identity(path), chunks, line_of)
 
 
 def _identity(path):

@@ -138,8 +138,10 @@ def line_of(path: str, dialect: Dialect, row: int) -> int | None:
     row: its number, from 0.
 
   Returns:
-    The number, from 1; `None` where the file cannot be read so far.
+    The number, from 1; `None` where the file cannot be read so far, or again.
   """
+  if not os.path.isfile(path):
+    return None  # A pipe is read once: opened again it would wait for ever.
   names, before = None, 0
   with contextlib.suppress(ValueError, csv.Error), _cells_of_any_length():
     lines = _lines(

@@ -325,29 +325,28 @@ class TrainingPlan(Fixed):
   def ledger(self) -> accounting.PrivacyLedger:
     """The `PrivacyLedger` that is charged."""
     with self._lock:  # Or two threads would make one each.
-      return self._made_ledger()
+      if self._ledger is None:
+        self._make_ledger(self._own_budget())
+      return self._ledger
 
-  def _made_ledger(self):
-    if self._ledger is None:
-      epsilon = self.epsilon()
-      if epsilon == math.inf:
-        raise ValueError(
-          f'noise_multiplier={self.noise_multiplier:g} is too little noise for '
-          'any finite epsilon; give more, or TrainingPlan.for_epsilon.'
-        )
-      if not epsilon:
-        # A budget is above zero; and a statement of 0 would say nothing.
-        raise ValueError(
-          f'delta={self.delta:g} alone covers this plan, at an epsilon of 0: '
-          'the chance that an example is drawn at all, or shows behind the '
-          'noise, is smaller. Give a delta well below that chance. Or correct '
-          f'the plan: {self.sampler.describe(self.privacy_unit)}, '
-          f'steps={self.steps}, noise_multiplier={self.noise_multiplier:g}.'
-        )
-      self._make_ledger(
-        accounting.PrivacyBudget(epsilon=epsilon, delta=self.delta)
+  def _own_budget(self):
+    """Returns what this training costs alone, as a budget."""
+    epsilon = self.epsilon()
+    if epsilon == math.inf:
+      raise ValueError(
+        f'noise_multiplier={self.noise_multiplier:g} is too little noise for '
+        'any finite epsilon; give more, or TrainingPlan.for_epsilon.'
       )
-    return self._ledger
+    if not epsilon:
+      # A budget is above zero; and a statement of 0 would say nothing.
+      raise ValueError(
+        f'delta={self.delta:g} alone covers this plan, at an epsilon of 0: '
+        'the chance that an example is drawn at all, or shows behind the '
+        'noise, is smaller. Give a delta well below that chance. Or correct '
+        f'the plan: {self.sampler.describe(self.privacy_unit)}, '
+        f'steps={self.steps}, noise_multiplier={self.noise_multiplier:g}.'
+      )
+    return accounting.PrivacyBudget(epsilon=epsilon, delta=self.delta)
 
   @property
   def privacy_unit(self) -> str | None:

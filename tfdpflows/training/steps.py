@@ -178,7 +178,7 @@ class TrainingSteps:
     """
     noises = [self._trained, self._training and self._training.noise]
     unused = [noise.unused for noise in noises if noise is not None]
-    return max(self._handed_out, self._charged_earlier, *unused, 0)
+    return max(self._handed_out, self._charged_earlier, *unused)
 
   def is_trained(self, noise: StepNoise) -> bool:
     """Whether the training that runs is that of a `StepNoise`."""
