@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 # Every script forks writers, kills them, and compares what the files say with
 # what was run. A forked writer costs milliseconds, a fresh one a second.
 PRELUDE = """
-import os, random, signal, sys, time
+import os, random, select, signal, sys, time
 import dp_accounting
 from tfdpflows.accounting import LedgerError, PrivacyLedger
 from tfdpflows.accounting import merge_ledgers
@@ -38,8 +38,10 @@ def forked(work):
       os._exit(1)
   return child
 
-def killed(work, seconds):
+def killed(work, seconds, began=None):
   child = forked(work)
+  if began is not None:
+    select.select([began], [], [], 60)  # However busy the machine is.
   time.sleep(rng.uniform(0, seconds))
   os.kill(child, signal.SIGKILL)
   _, status = os.waitpid(child, 0)
@@ -68,6 +70,7 @@ def write():
     number = len(chapters)
     if chapters and chapters[-1].count < chapters[-1].reserved:
       number -= 1
+    os.write(says, b'.')
     while True:
       label = f'chapter {number}'
       steps = ledger.reserve(
@@ -88,17 +91,16 @@ def done_runs():
       done[label] = done.get(label, 0) + 1
   return done
 
-pause, before = 0.015, None
+# Every second one while it opens the ledger or soon after, the others at work.
 for kill in range(kills):
   path, ran = (inside(f'{x}{kill // REOPENED}') for x in ('ledger', 'ran'))
-  killed(write, pause)
+  began, says = os.pipe()
+  killed(write, 0.015, began if kill % 2 else None)
+  os.close(began)
+  os.close(says)
   if not os.path.exists(path):
-    pause *= 1.2  # The machine is busy.
     continue
   counts, done = counts_of(path), done_runs()
-  if done == before:
-    pause *= 1.2
-  before = done
   for label in {*counts, *done}:
     over = counts.get(label, 0) - done.get(label, 0)
     if not 0 <= over <= (REOPENED if label == 'between' else BLOCK):
