@@ -589,6 +589,9 @@ MIXED = {
   'axes of another sum that are kept': lambda x: (
     x * _summed_of_others(x, keep_dims=True)[0, 0]
   ),
+  'gammas of rows for all rows': lambda x: tf.reduce_sum(
+    tf.random.gamma([_rows(x)], tf.exp(x[:, 0])), 1
+  ),
   'a sum of lists': lambda x: (
     x + tf.reduce_sum(x, 2 - _doubled(1), keepdims=True)
   ),
@@ -687,6 +690,7 @@ APART = {
   'cumsum': lambda x: tf.cumsum(x, -1, reverse=True),
   'sort': lambda x: tf.sort(x, axis=1),
   'top_k': _top_2,
+  'Fourier transform': lambda x: tf.abs(tf.signal.rfft(x)),
   'reverse': lambda x: tf.reverse(x, [1])[:, ::-1],
   'roll': lambda x: tf.roll(x, 7, 1),
   'columns': lambda x: tf.concat([x[:, 2:], x[..., :2] + x[:, :1]], 1),
@@ -717,6 +721,13 @@ APART = {
   'triangular solve': lambda x: tf.transpose(
     tf.linalg.triangular_solve(tf.eye(4), tf.transpose(x))
   ),
+  'a relaxed choice': lambda x: tfd.RelaxedOneHotCategorical(
+    0.5, logits=x
+  ).sample(),
+  'normal vectors': lambda x: tfd.MultivariateNormalDiag(x).sample(),
+  'gamma noise': lambda x: x * tf.random.gamma([_rows(x), 4], 2.0),
+  'gammas of rows': lambda x: tf.random.gamma([], tf.exp(x)),
+  'Poisson noise': lambda x: x + tf.random.poisson([_rows(x), 4], 2.0),
   'loop over rows': _per_row_loop,
   'loop of each row': _in_a_loop_of_each_row,
   'a sign of each row': _by_turn(lambda r, i, s: (-r * _float(s), s), 2),

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 import tfdpflows
 from tfdpflows import flows, gradients, optimizers, sampling
-from tfdpflows._keras import keras
+from tfdpflows._keras import keras, tfp
 
 L = keras.layers
+tfd = tfp.distributions
 INTEGERS = tf.TensorSpec([None, 4], tf.int64), tf.TensorSpec([None])
 FLOATS = tf.TensorSpec([None, 4]), tf.TensorSpec([None])
 
@@ -144,6 +145,12 @@ NETWORKS = {
   'recurrent': lambda: [L.Reshape([4, 1]), L.LSTM(3)],
   'augmentation': lambda: [L.Reshape([2, 2, 1]), L.RandomFlip(), L.Flatten()],
   'without a rule': lambda: [L.PReLU()],
+  # It draws numbers column by column, so that others belong to a row where the
+  # batch has another size.
+  'latent variables': lambda: [
+    L.Dense(4),
+    L.Lambda(lambda x: tfd.MultivariateNormalDiag(x).sample()),
+  ],
 }
 
 
@@ -151,6 +158,19 @@ NETWORKS = {
 @pytest.mark.parametrize('name', NETWORKS)
 def test_ordinary_networks_are_proven(name):
   assert _checked(NETWORKS[name]()) == 'proven'
+
+
+@pytest.mark.core
+def test_other_random_numbers_in_other_batches_are_refused_without_a_proof():
+  def call(x):
+    by_column = tf.random.normal([4, tf.shape(x)[0]])
+    return _until_small(x) + tf.transpose(by_column)
+
+  with pytest.raises(
+    ValueError, match='other random numbers for a batch of an'
+  ):
+    _checked([L.Lambda(call)])
+  assert _checked([L.Lambda(call)], examples_independent=True) == 'tested'
 
 
 @pytest.mark.core

@@ -638,6 +638,21 @@ def _random(call):
   return [found._replace(drawn=drawn_by(call.node.op, call.inputs))]
 
 
+def _random_by_rate(call):
+  """Draws numbers of a shape for each element of its second input."""
+  size, rate = call.inputs[0], even_apart(call.inputs[1])
+  shape = call.shape()
+  if rate.shape is None:
+    raise UnruledError
+  more = len(shape) - len(rate.shape)
+  if rate.of_rows:
+    call.fixed(0)
+    return [apart(shape, rate.axis + more, rate.outer, rate.inner)]
+  if size.kind == PUBLIC or not call.numbers(0).scales_as(shape[:more]):
+    raise JoinedError(SIZE)
+  return [_drawn(shape)]
+
+
 def drawn_by(op: str, inputs: Sequence[Value]) -> str:
   """Returns how much of its output an operation draws anew in every step."""
   if op not in _RANDOM or op.startswith('Stateless'):
@@ -934,7 +949,7 @@ _REDUCING = _names("""
 _SCANS = _names("""
   Cumsum Cumprod CumulativeLogsumexp ReverseV2
 """)
-_LAST_AXIS = ['Softmax', 'LogSoftmax']
+_LAST_AXIS = _names('FFT IFFT IRFFT LogSoftmax RFFT Softmax')
 _CONVOLVED = _names("""
   Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D LRN
   ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea Dilation2D
@@ -949,6 +964,9 @@ _RANDOM = _names("""
   StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2
   StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
   StatefulUniformInt StatefulUniformFullInt
+""")
+_RANDOM_BY_RATE = _names("""
+  RandomGamma RandomPoissonV2
 """)
 _OF_GENERATORS = _names("""
   StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
@@ -1033,6 +1051,7 @@ RULES: dict[str, Callable[[Call], list[Value]]] = {
   **dict.fromkeys(_LAST_AXIS, _along(_LAST)),
   **dict.fromkeys(_CONVOLVED, _batch_first(0)),
   **dict.fromkeys(_RANDOM, _random),
+  **dict.fromkeys(_RANDOM_BY_RATE, _random_by_rate),
   **dict.fromkeys(_MATRICES, _matrices),
   **dict.fromkeys(_SEGMENTS, _segments),
   **{op: _batch_first(*places) for op, places in _BACK.items()},
@@ -1197,7 +1216,7 @@ KEEPING_PLACE |= {'Identity', 'Pack', 'Reshape', 'Squeeze', 'Tile'}
 # Get sizes and places of these inputs.
 SHAPED = {
   **dict.fromkeys(_names('BroadcastTo Pad PadV2 Reshape Tile'), frozenset([1])),
-  **dict.fromkeys(_RANDOM, frozenset([0])),
+  **dict.fromkeys(_RANDOM | _RANDOM_BY_RATE, frozenset([0])),
   **dict.fromkeys(_OF_GENERATORS, frozenset([2])),
   'Fill': {0},
   'Range': {0, 1, 2},

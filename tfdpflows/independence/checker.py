@@ -375,7 +375,7 @@ class Checker:
         for step in steps:
           with runs.moved(variables, step):
             compared.check()
-        compared.refuse(self._independent)
+        compared.refuse_mixing(self._independent)
       finally:
         plain.restore()
         inference.restore()
@@ -391,7 +391,7 @@ class Checker:
           infer, layers, rows, variables, inference, step
         )
         self._ruled = frozenset(map(id, ruled))
-      graph = self._check_sums(layers, variables, steps, rows, spec)
+      graph = self._check_sums(compared, layers, variables, steps, rows, spec)
       if graph is not None and not plain.own_state:
         self._graphs.append((self._model.optimizer, *graph))
     keras_layers.refuse_batch_losses(layers)
@@ -449,6 +449,7 @@ class Checker:
     """Follows rows through the graph of the sums; refuses where they meet.
 
     Those of one unit may meet. `count` is how many arguments are of examples.
+    Returns how far it is known that others do not.
     """
     found = axes.follow(
       traced,
@@ -478,9 +479,7 @@ class Checker:
         first.op,
         first.why,
       )
-    # The least of all kinds of rows.
-    states = ['', 'proven', 'tested', 'declared']
-    self.independence = max(self.independence, state, key=states.index)
+    return state
 
   def _refuse_seeds(self, definition, layers):
     seeded = runs.seeded_operations(definition)
@@ -524,7 +523,7 @@ class Checker:
         found += op.inputs[1:] if writes else op.inputs
     return found
 
-  def _check_sums(self, layers, variables, steps, rows, spec):
+  def _check_sums(self, compared, layers, variables, steps, rows, spec):
     """Scans the sums that training takes, and runs them on unusual rows.
 
     Returns:
@@ -554,7 +553,12 @@ class Checker:
     definition = traced.graph.as_graph_def()
     self._refuse_seeds(definition, layers)
     kept = self._kept(traced, definition, layers)
-    self._follow(traced, ingredients, kept, layers, count)
+    state = self._follow(traced, ingredients, kept, layers, count)
+    if state != 'proven':
+      compared.refuse(self._independent)
+    # The least of all kinds of rows.
+    states = ['', 'proven', 'tested', 'declared']
+    self.independence = max(self.independence, state, key=states.index)
     weights = tf.ones([tf.nest.flatten(rows)[0].shape[0], *shape])
     captured = runs.captured_variables(traced)
     held = 'as they are made up'

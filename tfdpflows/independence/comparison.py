@@ -122,8 +122,9 @@ class Comparison:
     self._rows, self._others = rows, others
     self._what, self._tolerance = what, tolerance
     self._rounding = 0.0
-    # The error, where no layer is known by name; that nothing can be told.
-    self._mixing = self._unknown = None
+    # The error, where no layer is known by name; that nothing can be told; that
+    # nothing can be told of batches of other sizes.
+    self._mixing = self._unknown = self._unpaired = None
 
   def refuse_changes(self) -> None:
     """Refuses what changes variables by itself; to be called first."""
@@ -144,6 +145,12 @@ class Comparison:
     Those that open a gate tell which layer it is. What cannot be compared
     passes if the user declares it.
     """
+    self.refuse_mixing(declared)
+    if self._unpaired is not None and not declared:
+      raise self._unpaired
+
+  def refuse_mixing(self, declared: bool) -> None:
+    """As `refuse`, but for what only batches of another size could show."""
     if self._mixing is not None:
       raise self._mixing
     if self._unknown is not None and not declared:
@@ -155,7 +162,7 @@ class Comparison:
     batch = tf.nest.flatten(rows)[0].shape[0]
     self._rounding = 0.0
     if not self._alike(*self._runs.pair(rows, rows, 0), slice(None)):
-      self._cannot_tell(
+      self._unknown = self._cannot_tell(
         'draws random numbers in a way that could not be repeated'
       )
       return
@@ -172,11 +179,11 @@ class Comparison:
     # Both instances have drawn as much then, and stay in step.
     self._resting.pair(short, rows, 0)
     if self._resting.random and not self._alike(whole, part, 0):
-      self._cannot_tell(
+      self._unpaired = self._cannot_tell(
         'draws other random numbers for a batch of another size'
       )
-      return
-    self._compare(whole, part, 0, 'The size of the batch changes')
+    else:
+      self._compare(whole, part, 0, 'The size of the batch changes')
     if backward:
       self._check_backward(batch)
     # Last: a run that fails leaves operations with a state out of step.
@@ -290,7 +297,7 @@ class Comparison:
     )
 
   def _cannot_tell(self, why):
-    self._unknown = ValueError(
+    return ValueError(
       f'{self._what} {why}, so that it cannot be found out whether an example '
       "changes another's. Take random numbers from one tf.random.Generator, "
       f'in one call for all rows. {DECLARE}'

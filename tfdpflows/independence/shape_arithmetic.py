@@ -52,10 +52,18 @@ _ARITHMETIC = {
   'Sum': (np.sum, functools.partial(np.max, initial=CONSTANT)),
 }
 _QUOTIENTS = {'FloorDiv', 'RealDiv'}
+_ORDERING = {
+  'Equal',
+  'Greater',
+  'GreaterEqual',
+  'Less',
+  'LessEqual',
+  'NotEqual',
+}
 _COMPARING = {
-  *('All', 'Any', 'Equal', 'FloorMod', 'Greater', 'GreaterEqual', 'Less'),
-  *('LessEqual', 'LogicalAnd', 'LogicalNot', 'LogicalOr', 'Max', 'Maximum'),
-  *('Min', 'Minimum', 'NotEqual', 'Range', 'Cumsum'),
+  *_ORDERING,
+  *('All', 'Any', 'FloorMod', 'LogicalAnd', 'LogicalNot', 'LogicalOr', 'Max'),
+  *('Maximum', 'Min', 'Minimum', 'Range', 'Cumsum'),
   *('Cumprod', 'InvertPermutation', 'ListDiff', 'OnesLike', 'ZerosLike'),
   *('Fill', 'Where', 'Abs', 'Sign', 'ScatterNd', 'OneHot', 'ArgMax', 'Mod'),
   *('TensorScatterUpdate', 'BroadcastArgs', 'Square', 'TruncateDiv'),
@@ -260,6 +268,8 @@ def _forms(node, inputs, ones, twos):
     return _moved_forms(node, inputs, ones, twos)
   if op in _QUOTIENTS:
     return [_quotient_form(*inputs, ones[0])]
+  if op in _ORDERING:
+    return [_order_form(*inputs)]
   if op == 'ConcatOffset':
     mixed = any(np.any(x.form == OTHER) for x in inputs) or inputs[0].sized
     return None if mixed else [LINEAR] * len(ones)
@@ -321,6 +331,13 @@ def _quotient_form(number, divisor, quotient):
     by_rows = (d == 0) & (quotient * c == a) & (b == 0)
   known = (number.form != OTHER) & (divisor.form != OTHER)
   return np.where(known & (by_constant | by_rows), LINEAR, OTHER)
+
+
+def _order_form(first, second):
+  """Returns the forms of comparisons, constant where the difference is."""
+  known = (first.form != OTHER) & (second.form != OTHER)
+  same = first.coefficients()[0] == second.coefficients()[0]
+  return np.where(known & same, CONSTANT, OTHER)
 
 
 def _moved_forms(node, inputs, ones, twos):
