@@ -12,9 +12,10 @@ import tfdpflows
 from tests.grids import thinned
 from tests.unproven import unproven
 from tfdpflows import gradients, optimizers, sampling
-from tfdpflows._keras import keras
+from tfdpflows._keras import keras, tfp
 
 L = keras.layers
+tfd = tfp.distributions
 N = 200
 
 
@@ -314,6 +315,29 @@ def test_sequences_are_averaged_over_what_the_mask_leaves():
   _private(model, _plan(steps=1)).fit(ids, y, verbose=0)
   for old, new, u in zip(before, model.trainable_variables, update):
     np.testing.assert_allclose(new, old - u, rtol=1e-4, atol=3e-4)
+
+
+@pytest.mark.core
+def test_outputs_may_be_distributions():
+  """Of TFP's layers, with losses that are log-densities of the targets."""
+  x, _ = _data()
+  layer = tfp.layers.DistributionLambda(
+    lambda t: tfd.Normal(t[:, :1], tf.nn.softplus(t[:, 1:]))
+  )
+  model = keras.Sequential([keras.Input([4]), L.Dense(2), layer])
+  density = lambda y, p: -p.log_prob(y)
+  private = _private(model, loss=density, optimizer={'learning_rate': 0.1})
+  targets = x[:, 0]  # [n], which meet [n, 1] as in Keras.
+  before = -model(x).log_prob(targets[:, None])
+  losses, _ = private._losses_of((tf.constant(x), tf.constant(targets)), True)
+  np.testing.assert_allclose(losses, before[:, 0], rtol=1e-5)
+  private.fit(x, targets, verbose=0)
+  assert private.checked_independence == 'proven'
+  after = private.evaluate(x, targets[:, None], verbose=0)
+  assert after < np.mean(before)
+  mixing = lambda y, p: -p.log_prob(y) + tf.reduce_mean(p.mean())
+  with pytest.raises(ValueError, match='mixes examples'):
+    _private(model, loss=mixing).fit(x, targets, verbose=0)
 
 
 @pytest.mark.core

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdpflows._autograph import converted
-from tfdpflows._keras import keras
+from tfdpflows._keras import keras, tfp
 
 _HINGES = (keras.losses.hinge, keras.losses.squared_hinge)
 
@@ -97,6 +97,8 @@ def _rows(loss, y, output):
   loss = keras.losses.get(loss)
   if y is None:
     raise ValueError(f'The loss {name} has no targets: fit(x, y).')
+  # Layers of TFP give distributions, and losses may ask for a log-density.
+  given = output if isinstance(output, tfp.distributions.Distribution) else None
   y, output = tf.convert_to_tensor(y), tf.convert_to_tensor(output)
   mask = getattr(output, '_keras_mask', None)
   # As Keras does: [batch] meets [batch, 1], and not [batch, batch].
@@ -110,7 +112,7 @@ def _rows(loss, y, output):
   if function in _HINGES:
     call = _by_label(loss, function)
   if ignored is None:
-    values = converted(call)(y, output)
+    values = converted(call)(y, output if given is None else given)
   else:
     # Keras would take such labels out of the batch, whose size XLA must know.
     values = function(y, output, **{**options, 'ignore_class': None})
