@@ -25,9 +25,16 @@ class Ledger:
 
 
 def column(
-  size, cell=1.0, missing=False, ordered=True, name='x', resolution=1.0
+  size,
+  cell=1.0,
+  missing=False,
+  ordered=True,
+  name='x',
+  resolution=1.0,
+  likely=(),
 ):
   return types.SimpleNamespace(
+    likely=likely,
     name=name,
     size=float(size),
     cell=cell,
@@ -170,6 +177,40 @@ def test_a_spike_is_told_from_the_tail(size, resolution, spike):
   assert (np.diff(histogram.edges.astype(np.float32)) > 0).all()
 
 
+def _with_likely(x, std=12.0):
+  """The histogram of 3,000 rows, with bounds and zero as likely spikes."""
+  likely = [(x, float(np.spacing(np.float32(x)))) for x in (5e8, 2e9)]
+  col = column(2e9, cell=0.0, likely=[(0.0, 0.5), *likely])
+  multiplier = std / histograms.noise_stds([col], 1.0)[0][0]
+  (stds,) = histograms.noise_stds([col], multiplier)
+  return noisy_histogram(x, col, stds, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize('spike', [0.0, 5e8, 2e9])
+def test_a_likely_spike_is_found_among_few_rows(spike):
+  """An eighth of them; the levels that tell it from others are too noisy."""
+  rng = np.random.default_rng(0)
+  x = rng.uniform(0, 2e9, 3000)
+  x[:375] = spike
+  histogram = _with_likely(x.astype(np.float32))
+  place = np.searchsorted(histogram.edges, spike, 'right') - 1
+  place = min(place, len(histogram.counts) - 1)
+  assert (
+    np.diff(histogram.edges)[place] <= 2 * np.spacing(np.float32(spike)) + 1
+  )
+  assert histogram.probabilities()[place] == pytest.approx(0.125, abs=0.02)
+
+
+@pytest.mark.parametrize('place', [0.0, 5e8, 2e9])
+def test_where_no_spike_is_likely_ones_are_no_bins(place):
+  rng = np.random.default_rng(0)
+  # Many rows are near, so that bins are divided there.
+  x = np.abs(place - np.abs(rng.normal(0, 2e8, 3000))).clip(0, 2e9)
+  histogram = _with_likely(x.astype(np.float32))
+  assert np.diff(histogram.edges).min() > 1000
+  assert histogram.counts.sum() == pytest.approx(3000, abs=150)
+
+
 @pytest.mark.parametrize('cell', [1.0, 0.0])
 def test_missing_values_have_a_bin_of_their_own(cell):
   rng = np.random.default_rng(0)
@@ -232,6 +273,12 @@ def test_noise_of_a_release_has_the_stated_scale():
     column(100_000),
     column(901, missing=True),
     column(65.0, cell=0.0, missing=True, resolution=1e-5),
+    column(
+      65.0,
+      cell=0.0,
+      resolution=1e-5,
+      likely=((0.0, 1e-5), (0.5, 1e-5), (65.0, 1e-5)),
+    ),
   ],
 )
 def test_one_row_moves_one_bin_per_level_by_one(col):

@@ -197,7 +197,13 @@ COLUMNS = [
     name='few', size=4.0, cell=1.0, missing=True, ordered=False, resolution=1.0
   ),
   types.SimpleNamespace(
-    name='long', size=9.0, cell=0.0, missing=True, ordered=True, resolution=0.5
+    name='long',
+    size=9.0,
+    cell=0.0,
+    missing=True,
+    ordered=True,
+    resolution=0.5,
+    likely=((0.0, 0.25), (3.0, 0.25)),
   ),
 ]
 

@@ -64,6 +64,13 @@ def test_rows_of_the_model_decode_and_encode_the_same():
   rng = np.random.default_rng(0)
   sizes = np.array([c.size for c in encoder.columns], np.float32)
   codes = rng.random([500, len(sizes)], np.float32) * sizes
+  for i, column in enumerate(encoder.columns):
+    near = [
+      max(code + reach * share, 0.0)
+      for code, reach in column.likely
+      for share in (-1.5, -0.9, 0.0, 0.3, 1.5)
+    ]
+    codes[: len(near), i] = near
   want = encoder.decode(codes)
   values = tf.function(raw.decode, autograph=False)(tf.constant(codes))
   pd.testing.assert_frame_equal(

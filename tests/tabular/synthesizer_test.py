@@ -448,16 +448,30 @@ def test_neighbours_differ_by_one_count_before_noise(people):
 
 
 @pytest.mark.parametrize(
-  'field_type, maximum', [('number', 1e6), ('integer', 2**31)]
+  'field_type, minimum, maximum, decimals',
+  [
+    ('number', 0, 1e6, None),
+    ('integer', 0, 2**31, None),
+    # So many cents that float32 has no number for each.
+    ('number', -1e6, 1e6, 2),
+  ],
 )
-def test_a_spike_at_zero_with_a_heavy_tail(field_type, maximum):
+def test_a_spike_at_zero_with_a_heavy_tail(
+  field_type, minimum, maximum, decimals
+):
   rng = np.random.default_rng(0)
   gains = np.where(rng.random(3000) < 0.9, 0, 100 * rng.pareto(1.1, 3000) + 1)
-  gains = gains.clip(0, 1e6)
+  gains = gains.clip(0, 1e6).round(2)
   if field_type == 'integer':
     gains = np.rint(gains).astype(np.int64)
   table = pd.DataFrame({'gain': gains, 'member': rng.random(3000) < 0.5})
-  field = Field('gain', field_type, minimum=0, maximum=maximum, required=True)
+  field = Field(
+    *('gain', field_type),
+    minimum=minimum,
+    maximum=maximum,
+    decimals=decimals,
+    required=True,
+  )
   schema = TableSchema([field, Field('member', 'boolean', required=True)])
   # What is asked of single columns is settled before training.
   with small_table.untrained(), small_table.short():

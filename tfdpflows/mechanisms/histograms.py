@@ -118,7 +118,7 @@ def noisy_histograms(
     x: float array `[n, d]`, an encoded table; or `StoredRows` of it, which are
       counted block by block, to the same numbers.
     columns: `d` encoded columns: `name`, `size`, `cell`, `missing`, `ordered`,
-      `resolution`.
+      `resolution`, and perhaps `likely`, see `EncodedColumn`.
     noise_multiplier: noise multiplier of the joint release.
     randomness: see `tfdpflows.mechanisms`, as the errors; column `name` draws
       from its stream `(label, name)`.
@@ -169,7 +169,10 @@ def noisy_histograms(
       'max_bins': max_bins,
       'levels': levels,
       'columns': [
-        [c.name, c.size, c.cell, bool(c.missing), bool(c.ordered), c.resolution]
+        [
+          *(c.name, c.size, c.cell, bool(c.missing), bool(c.ordered)),
+          *(c.resolution, *map(list, _likely(c))),
+        ]
         for c in columns
       ],
     },
@@ -368,15 +371,22 @@ def _levels(column, stds, rng, max_bins):
   if column.missing:
     bounds = np.concatenate([bounds, [[end, float(column.size)]]])
   parent = np.full(len(bounds), -1)
+  likely = _likely_spikes(column)
   levels = []
   for level, std in enumerate(stds):
     counts = yield bounds
     noisy = add_noise(counts, std, rng.normal)
+    spikes = np.zeros(len(bounds), bool)
+    if level == 1:
+      bounds, noisy, parent, spikes = _with_clear_spikes(
+        bounds, noisy, parent, likely, _HEAVY * std
+      )
     levels.append((bounds, noisy, parent))
     if level + 1 == len(stds):
       break
     least = _LEAST_SHARE * levels[0][1].sum()
     heavy = noisy > max(_HEAVY * max(std, stds[level + 1]), least)
+    heavy &= ~spikes
     widths = bounds[:, 1] - bounds[:, 0]
     heavy &= widths > (1.5 if column.cell else 1.0) * _finest(column)
     if not column.cell:
@@ -389,9 +399,49 @@ def _levels(column, stds, rng, max_bins):
     ]
     if not parts:
       break
+    if level == 0:
+      parts = [_cut_out(edges, likely) for edges in parts]
     parent = np.repeat(np.flatnonzero(heavy), [len(p) - 1 for p in parts])
     bounds = np.concatenate([np.stack([p[:-1], p[1:]], -1) for p in parts])
   return levels
+
+
+def _likely(column):
+  return getattr(column, 'likely', ())
+
+
+def _likely_spikes(column):
+  """Where the values are that many rows may share, `[k, 2]`, in order."""
+  found = np.reshape(_likely(column), (-1, 2))
+  found = np.stack([found[:, 0] - found[:, 1], found.sum(1)], 1)
+  return np.clip(found, 0.0, _value_size(column))
+
+
+def _cut_out(edges, likely):
+  """Edges of bins among which likely spikes are bins of their own."""
+  for low, high in np.clip(likely, edges[0], edges[-1]):
+    outside = (edges <= low) | (edges >= high)
+    edges = np.unique([*edges[outside], low, high])
+  return edges
+
+
+def _with_clear_spikes(bounds, noisy, parent, likely, least):
+  """Returns bins of which likely spikes that are not clear are none.
+
+  They go to the bins beside them. The last that is returned is which bins are
+  spikes.
+  """
+  within = (bounds[:, :1] >= likely[:, 0]) & (bounds[:, 1:] <= likely[:, 1])
+  spikes = within.any(1)
+  unclear = spikes & (noisy <= least)
+  same = parent[1:] == parent[:-1]
+  clear = spikes & ~unclear
+  joined = same & (unclear[1:] | unclear[:-1]) & ~(clear[1:] | clear[:-1])
+  starts = np.flatnonzero(np.append(True, ~joined))
+  lasts = np.append(starts[1:], len(bounds)) - 1
+  bounds = np.stack([bounds[starts, 0], bounds[lasts, 1]], -1)
+  noisy = np.add.reduceat(noisy, starts)
+  return bounds, noisy, parent[starts], clear[starts]
 
 
 def _estimate(levels, column, stds, total):

@@ -35,6 +35,9 @@ class EncodedColumn:
     resolution: the least difference between values that decoding keeps.
     fields: names of the fields that it has the values of; by default that of
       its name.
+    likely: of continuous values that many rows may share, whatever the table
+      (the bounds, and zero), the codes, and how far from them nothing else can
+      be told in float32.
   """
 
   name: str
@@ -44,6 +47,7 @@ class EncodedColumn:
   ordered: bool
   resolution: float = 1.0
   fields: tuple[str, ...] = ()
+  likely: tuple[tuple[float, float], ...] = ()
 
   def __post_init__(self):
     object.__setattr__(self, 'fields', tuple(self.fields) or (self.name,))
@@ -56,6 +60,17 @@ class EncodedColumn:
     if self.cell:
       return self.size - self.cell
     return self.size / (1 + _MISSING_SHARE)
+
+  def exact(self, codes, where=np.where):
+    """Returns codes, float64, as `likely` ones if they are as good as these.
+
+    Args:
+      codes: an array or a tensor.
+      where: `np.where`, or `tf.where` for a tensor.
+    """
+    for code, reach in self.likely:
+      codes = where(abs(codes - code) <= reach, np.float64(code), codes)
+    return codes
 
 
 class TableEncoder:
@@ -251,8 +266,15 @@ def encoded_column(
         'hold; rescale the column.'
       )
     resolution = 10.0 ** -digits(size) if field.grid is None else 1.0
+    likely = {0.0, size}
+    if field.is_numeric and low < 0 < high:
+      likely.add(-float(low))
+    reach = lambda x: max(resolution / 2, float(np.spacing(np.float32(x))))
     size *= 1 + _MISSING_SHARE * missing
-    return EncodedColumn(field.name, size, 0.0, missing, True, resolution)
+    return EncodedColumn(
+      *(field.name, size, 0.0, missing, True, resolution),
+      likely=tuple((code, reach(code)) for code in sorted(likely)),
+    )
   return EncodedColumn(
     field.name, float(cells + missing), 1.0, missing, ordered
   )
@@ -320,7 +342,7 @@ def _decode_column(x, field, column):
     if field.grid is not None:
       number = field.of_steps(number, missing)
   else:
-    x = x.astype(np.float64)
+    x = column.exact(x.astype(np.float64))
     if column.missing:
       missing = x > column.value_size * (1 + 1e-6)
     if field.grid is not None:

@@ -71,6 +71,7 @@ class OrderedCodes:
       missing = tf.equal(found, top)
       found += first
     else:
+      x = encoded.exact(x, tf.where)
       missing = x > encoded.value_size * (1 + _OFFSET)
       found = tf.round(tf.clip_by_value(x + first, first, last))
     if not encoded.missing:

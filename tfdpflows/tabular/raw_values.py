@@ -340,7 +340,7 @@ class RawColumn(tf.Module):
         if field.decimals is not None:
           value = self._clipped(self._of_steps(value))
     else:
-      number = tf.cast(x, tf.float64)
+      number = column.exact(tf.cast(x, tf.float64), tf.where)
       if column.missing:
         missing = number > column.value_size * (1 + _OFFSET)
       low, high = map(np.float64, field.grid or (field.minimum, field.maximum))
