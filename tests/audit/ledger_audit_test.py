@@ -140,6 +140,18 @@ def test_what_cannot_be_audited_is_listed(mixed):
   assert found.rates is None
 
 
+def test_an_asymptotic_claim_is_marked(mixed, tmp_path):
+  assert 'asymptotic' not in str(mixed)
+  found = audit.audit_ledger(
+    ledger_of(MIXED[0], accountant='gdp'), delta=0.01, num_runs=200, seed=0
+  )
+  assert '(gdp, asymptotic: no upper bound). Attack' in str(found)
+  page.write_page(tmp_path / 'audit.html', found, source='Made up.')
+  text = (tmp_path / 'audit.html').read_text(encoding='utf-8')
+  assert '(gdp, asymptotic: no upper bound)' in text
+  assert 'that the accountant proves' not in text
+
+
 def test_too_much_is_refuted(monkeypatch):
   """Mechanisms with half of the noise that was charged."""
   losses = ledgers._losses

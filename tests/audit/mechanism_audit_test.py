@@ -176,6 +176,9 @@ def test_texts_are_rounded_to_the_safe_side():
   )
   assert 'epsilon <= 0.9998 at' in str(found)
   assert 'epsilon >= 0.5678, mu >= 1 (' in str(found)
+  marked = str(dataclasses.replace(found, accountant='gdp'))
+  assert '(gdp, asymptotic: no upper bound): not refuted.' in marked
+  assert 'asymptotic' not in str(found)
 
 
 def test_confidence_is_kept():

@@ -122,6 +122,9 @@ def test_false_claims_are_refuted(ledger):
   # Rounded to the safe side.
   assert 'epsilon <= 0.9998 at' in str(found)
   assert 'epsilon >= 0.5678 at' in str(found)
+  marked = str(dataclasses.replace(found, accountant='gdp'))
+  assert '(gdp, asymptotic: no upper bound): REFUTED' in marked
+  assert 'asymptotic' not in str(found)
 
 
 def test_repeated_runs_report_the_third_largest_of_50():

@@ -116,8 +116,8 @@ class LedgerAudit:
   def __str__(self) -> str:
     lines = [
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-      f'{self.delta:g}. Attack: epsilon >= {round_down(self.epsilon_lower)} '
-      f'(confidence {self.confidence:g}).'
+      f'{self.delta:g}{registry.caveat(self.accountant)}. Attack: epsilon >= '
+      f'{round_down(self.epsilon_lower)} (confidence {self.confidence:g}).'
     ]
     if self.refuted:
       lines.append('THE ATTACK REFUTES THE CLAIM.')

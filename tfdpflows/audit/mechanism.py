@@ -34,6 +34,7 @@ class MechanismAudit:
     delta: that all epsilons are at.
     num_runs: on each of the two tables.
     rates: error rates of the attack that `epsilon_lower` is from.
+    accountant: that the claim is stated by.
   """
 
   epsilon_claimed: float
@@ -43,6 +44,7 @@ class MechanismAudit:
   delta: float
   num_runs: int
   rates: ErrorRates
+  accountant: str = 'pld'
 
   @property
   def refuted(self) -> bool:
@@ -53,7 +55,8 @@ class MechanismAudit:
     verdict = 'REFUTED' if self.refuted else 'not refuted'
     return (
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-      f'{self.delta:g}: {verdict}. Attack: epsilon >= '
+      f'{self.delta:g}{registry.caveat(self.accountant)}: {verdict}. Attack: '
+      'epsilon >= '
       f'{round_down(self.epsilon_lower)}, mu >= {round_down(self.mu_lower)} '
       f'(confidence {self.rates.confidence:g}, {self.num_runs:,} runs on each '
       'table).'
@@ -155,4 +158,5 @@ def audit_mechanism(
     delta=delta,
     num_runs=num_runs,
     rates=rates,
+    accountant=accountant,
   )

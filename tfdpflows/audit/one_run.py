@@ -18,6 +18,7 @@ from scipy import special, stats
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_integer
+from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_down, round_up
 from tfdpflows.audit.rates import check_delta
 
@@ -182,6 +183,7 @@ class OneRunBounds:
     delta: see above.
     confidence: of each bound: the probability that it is one.
     guesses: `Guesses`, for each number of guesses that was tried.
+    accountant: that the claim is stated by.
   """
 
   epsilon_claimed: float | None
@@ -193,6 +195,7 @@ class OneRunBounds:
   delta: float
   confidence: float
   guesses: tuple[Guesses, ...]
+  accountant: str = 'pld'
 
   @property
   def refuted(self) -> bool:
@@ -205,7 +208,8 @@ class OneRunBounds:
       verdict = 'REFUTED' if self.refuted else 'not refuted'
       claim = (
         f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-        f'{self.delta:g}: {verdict} (p-value {self.p_value:.2g}).'
+        f'{self.delta:g}{registry.caveat(self.accountant)}: {verdict} '
+        f'(p-value {self.p_value:.2g}).'
       )
     m = self.guesses[0].num_canaries
     return (
@@ -350,6 +354,7 @@ def audit_one_run(
     delta=delta,
     confidence=confidence,
     guesses=all_guesses,
+    accountant=accountant,
   )
 
 

@@ -17,6 +17,7 @@ import jinja2
 import markupsafe
 
 from tfdpflows import atomic
+from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.version import __version__
 
@@ -146,6 +147,7 @@ def _page(found, source, replay, row):
     verdict=_verdict(found, replay),
     notes=_notes(found, replay),
     claimed=_up(found.epsilon_claimed),
+    caveat=registry.caveat(found.accountant),
     lower=_down(found.epsilon_lower),
     delta=f'{found.delta:g}',
     seconds=f'{found.seconds:.1f}',
