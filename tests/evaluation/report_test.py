@@ -182,8 +182,49 @@ class TestReport:
     assert part.count('<th scope="row">') == 3
     assert '<th scope="row">mine</th><td>–</td>' in part
     assert '≤ 3<' in part
+    assert 'at δ = 1e-05<' in part
     assert 5 <= part.count('<b>') <= 18
     assert EVIL in ''.join(checker.text)
+
+  def test_an_asymptotic_epsilon_is_marked_wherever_it_is(self, tmp_path):
+    path = tmp_path / 'report.html'
+    claim = {'epsilon': 3, 'delta': 1e-5, 'guarantee': 'asymptotic'}
+    report.write_report(
+      path,
+      real=table(),
+      synthetic=table(seed=1),
+      schema=schema(),
+      statement=claim,
+      others={'other': report.SyntheticTable(table(seed=2), claim)},
+    )
+    text, _ = read(path)
+    assert '≤ 3' not in text
+    part = text[text.index('id="several"') :]
+    assert part[: part.index('</section>')].count('asymptotic') == 2
+
+  def test_copies_of_a_long_table_are_found(self, tmp_path):
+    path = tmp_path / 'report.html'
+    real = pd.DataFrame({'x': np.arange(10_000)})
+    report.write_report(
+      path,
+      real=real,
+      synthetic=real[::-1],
+      schema=TableSchema([Field('x', 'integer', 0, 9999, required=True)]),
+    )
+    text, _ = read(path)
+    assert '100% of the synthetic rows are rows of the real table' in text
+    assert 'at most 2,000 rows of each table' in text
+
+  def test_a_constant_column_is_not_called_right(self, tmp_path):
+    path = tmp_path / 'report.html'
+    report.write_report(
+      path,
+      real=pd.DataFrame({'x': np.full(1000, 5.0)}),
+      synthetic=pd.DataFrame({'x': np.linspace(0, 10, 1000)}),
+      schema=TableSchema([Field('x', 'number', 0, 10, required=True)]),
+    )
+    text, _ = read(path)
+    assert '1 of 1 are farther off than chance explains: x.' in text
 
   def test_pairs_that_lost_their_association_are_listed_first(self, tmp_path):
     rng = np.random.default_rng(0)

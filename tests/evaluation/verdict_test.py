@@ -98,6 +98,13 @@ def test_means_and_standard_deviations(mean, std, is_off):
   assert not verdict.mean_or_std_is_off(np.full(1000, 0.1), np.full(500, 0.1))
   assert verdict.mean_or_std_is_off(np.full(1000, 0.1), np.full(500, 0.2))
   assert not verdict.mean_or_std_is_off(1e308 * x, 1e308 * x)
+  # Constant in one table alone, at the same mean; one value that is far out.
+  assert verdict.mean_or_std_is_off(0 * x + 5, x + 5)
+  assert verdict.mean_or_std_is_off(x + 5, 0 * x + 5)
+  assert verdict.mean_or_std_is_off(x, np.append(x, 1e12))
+  # Of few rows, or few others, chance explains that too.
+  assert not verdict.mean_or_std_is_off(np.full(2, 5.0), x + 5)
+  assert not verdict.mean_or_std_is_off(0 * x, np.append(0 * x, 1.0))
   # Of few rows chance explains it, and of heavy tails.
   rng = np.random.default_rng(0)
   amounts = rng.lognormal(0, 1, [2, 50, 1000])
@@ -177,6 +184,22 @@ def test_privacy(statement, level, words):
   assert words in found.answer
 
 
+def test_what_is_no_proven_bound_is_said_with_every_epsilon():
+  statement = {
+    'epsilon': 1.0,
+    'delta': 1e-5,
+    'guarantee': 'asymptotic',
+    'seeded': True,
+  }
+  answer = verdict.privacy_verdict(statement).answer
+  assert 'asymptotic' in answer
+  assert 'seed' in answer
+  assert '≤' not in answer
+  words = dict(verdict.plain_privacy(statement))['One person']
+  assert 'asymptotic and not proven' in words
+  assert 'whoever knows it' in words
+
+
 def test_plain_words_come_from_the_statement():
   ledger = accounting.PrivacyLedger()
   ledger.charge(accounting.EpsilonDeltaDpEvent(1.0, 1e-6), label='bounds')
@@ -211,6 +234,19 @@ def test_nearest_rows():
   both = nearest_rows(far, far, SCHEMA)
   assert (both.synthetic == 0).all()
   assert not len(nearest_rows(real[:1], real, SCHEMA).real)
+
+
+def test_equal_rows_are_looked_up_among_all():
+  real = table(9000)
+  found = nearest_rows(real, real[::-1], SCHEMA)
+  assert len(found.synthetic) == 2000
+  assert found.synthetic_equal == 1.0
+  assert found.real_equal == real.duplicated(keep=False).mean()
+  half = pd.concat([real[:3000], real[:3000].assign(x=np.nan)])
+  assert nearest_rows(real, half, SCHEMA).synthetic_equal == 0.5
+  reread = real.assign(x=real['x'] + 1e-13)
+  assert nearest_rows(real, reread, SCHEMA).synthetic_equal > 0.99
+  assert verdict.copies_verdict(1.0, found.real_equal).level == 'poor'
 
 
 def test_dates_are_compared_as_numbers():

@@ -25,7 +25,7 @@ from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
 from tfdpflows.evaluation.discretization import numbers
-from tfdpflows.evaluation.nearest_rows import nearest_rows
+from tfdpflows.evaluation.nearest_rows import NUM_NEAREST, nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
 from tfdpflows.evaluation.several import SyntheticTable, compare_fits
 from tfdpflows.tabular.schema import TableSchema
@@ -166,6 +166,9 @@ def write_report(
     groups=_listed(groups),
     num_groups=len(groups),
     nearest=nearest,
+    num_nearest=NUM_NEAREST
+    if max(len(real), len(synthetic)) > NUM_NEAREST
+    else 0,
     several=several,
     title=title or _TITLE,
     num_real=len(real),
@@ -227,12 +230,13 @@ def _claim(statement):
     return None
   # Four digits after the point, never fewer than was spent.
   rounded = decimal.Decimal(round_up_decimals(epsilon)).normalize()
-  hint = f'at δ = {delta:g}'
+  hint, sign = f'at δ = {delta:g}', '≤'
   if statement.get('guarantee', 'upper_bound') != 'upper_bound':
     hint += f'; {statement["guarantee"]}, not a proven bound'
+    sign = '≈'
   if statement.get('seeded'):
     hint += '; seeded: not private against anyone who knows the seed'
-  return {'epsilon': f'{rounded:f}', 'hint': hint}
+  return {'epsilon': f'{sign} {rounded:f}', 'hint': hint}
 
 
 def _statement_text(statement):
@@ -354,12 +358,20 @@ def _nearest(real, synthetic, schema, seed):
   return [
     {
       'name': name,
-      'same': float(np.mean(distances < 1e-9)),
+      'same': same,
       'quantiles': np.quantile(distances, [0.05, 0.5, 0.95]).tolist(),
     }
-    for name, distances in (
-      ('synthetic rows, to the nearest real one', found.synthetic),
-      ('real rows, to the nearest other real one', found.real),
+    for name, distances, same in (
+      (
+        'synthetic rows, to the nearest real one',
+        found.synthetic,
+        found.synthetic_equal,
+      ),
+      (
+        'real rows, to the nearest other real one',
+        found.real,
+        found.real_equal,
+      ),
     )
   ]
 

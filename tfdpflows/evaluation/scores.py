@@ -19,6 +19,8 @@ _SMALL = 4_000_000
 # Features times classes, beyond which classifiers take many minutes: they then
 # learn from fewer rows, and boosting stops early.
 _LARGE, _LARGE_TRAIN = 2500, 5000
+# Squares of larger numbers, which scaling takes, are infinite in float32.
+_MOST_FLOAT32 = 1e18
 _METRICS = ('macro_f1', 'auroc', 'average_precision')
 QUICK_CLASSIFIERS = (
   'logistic regression',
@@ -468,12 +470,12 @@ def _drawn(table, schema, target, y, known, limit, rng):
 
 
 def _features(table, fields):
-  """Columns as models take them, float32 `[n, k]`.
+  """Columns as models take them, `[n, k]`, float64 where float32 is too coarse.
 
   Numbers, and categories one-hot; where values may be missing, whether they are
   has a column.
   """
-  columns = []
+  columns, kind = [], np.float32
   for field in fields:
     if not field.is_numeric:
       codes = discretization.category_codes(table[field.name], field)
@@ -490,4 +492,13 @@ def _features(table, fields):
       discretization.declared_values(field) or (field.minimum, field.maximum)
     )
     columns.append(np.where(missing, middle, values)[:, None])
-  return np.concatenate(columns, axis=1).astype(np.float32)
+    if not _fits_float32(values[~missing]):
+      kind = np.float64
+  return np.concatenate(columns, axis=1).astype(kind)
+
+
+def _fits_float32(values):
+  """Whether values far from zero, and close together, are still told apart."""
+  largest = np.abs(values).max(initial=0.0)
+  spread = np.ptp(values) if len(values) else 0.0
+  return largest < _MOST_FLOAT32 and (not spread or spread > 1e-4 * largest)

@@ -50,7 +50,9 @@ def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
   """Whether numbers have another mean or standard deviation than real ones.
 
   The mean may be off by a tenth of the real standard deviation, the standard
-  deviation by a factor of 1.25, and each by three standard errors.
+  deviation by a factor of 1.25, and each by three standard errors. A column
+  that is constant in one table alone is off where so many other values would
+  hardly be missing in it by chance.
 
   Args:
     real: finite numbers `[n]`.
@@ -69,8 +71,14 @@ def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
   most = max(_MEAN_OFF * stds[0], _ERRORS * chance, _EQUAL)
   if abs(means[1] - means[0]) > most:
     return True
-  if min(stds) < _EQUAL:
-    return False  # Of a constant column the mean has told.
+  constant = [s <= _EQUAL * np.abs(x).max() for s, x in zip(stds, tables)]
+  if all(constant):
+    return False  # The mean has told.
+  if any(constant):
+    # The rule of three: so few other values are none in a sample by chance.
+    varied, same = (1, 0) if constant[0] else (0, 1)
+    others = np.abs(tables[varied] - means[same]) > _EQUAL
+    return np.mean(others) > _ERRORS / len(tables[same])
   chance = math.hypot(*map(_error_of_log_std, tables))
   most = max(math.log(_STD_OFF), _ERRORS * chance)
   return abs(math.log(stds[1] / stds[0])) > most
@@ -264,9 +272,12 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
       'Treat the synthetic table like the real one.',
     )
   delta = statement.get('delta')
-  text = f'ε ≤ {_up(epsilon)}'
+  proven = statement.get('guarantee', 'upper_bound') == 'upper_bound'
+  text = f'ε {"≤" if proven else "≈"} {_up(epsilon)}'
   if isinstance(delta, (int, float)):
     text += f' at δ = {delta:g}'
+  if not proven:
+    text += f', {statement["guarantee"]}: no proven bound'
   if statement.get('seeded'):
     return Verdict(
       question,
@@ -274,11 +285,11 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
       f'{text}, but the noise came from a seed.',
       'Whoever knows the seed can remove the noise: fit again without one.',
     )
-  if statement.get('guarantee', 'upper_bound') != 'upper_bound':
+  if not proven:
     return Verdict(
       question,
       'poor',
-      f'{text}, {statement["guarantee"]}: no proven bound.',
+      f'{text}.',
       'Compute epsilon with an accountant that is an upper bound.',
     )
   rows = statement.get('num_examples')
@@ -325,7 +336,7 @@ def plain_privacy(
         f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
         'changes the odds of whatever anybody concludes from the synthetic '
         f'rows by a factor of {_factor(epsilon)} at most, but for a '
-        f'probability of {delta:g}.',
+        f'probability of {delta:g}.{_limits(statement)}',
       )
     )
   found.append(
@@ -364,6 +375,19 @@ def plain_privacy(
     )
   )
   return found
+
+
+def _limits(statement):
+  """What must be said where epsilon is put into words."""
+  text = ''
+  guarantee = statement.get('guarantee', 'upper_bound')
+  if guarantee != 'upper_bound':
+    text += f' This is {guarantee} and not proven: the factor may be larger.'
+  if statement.get('seeded'):
+    text += (
+      ' The noise came from a seed: whoever knows it is not bound by this.'
+    )
+  return text
 
 
 def _listed(names):
