@@ -207,10 +207,10 @@ class TestTrainOnSynthetic:
     assert scores['auroc'].max() < 0.7
     assert scores['real_macro_f1'].min() > 0.85
 
-  @pytest.mark.parametrize('low', [0, 10**9, 10**15, 1e60])
+  @pytest.mark.parametrize('low', [0, 10**9, 10**15, 1e25])
   def test_numbers_far_from_zero_are_told_apart(self, low):
-    high = low + 19 if low < 1e60 else 2 * low
-    kind = 'integer' if low < 1e60 else 'number'
+    high = low + 19 if low < 1e25 else 2 * low
+    kind = 'integer' if low < 1e25 else 'number'
     fields = [Field('x', kind, low, high), Field('above', 'boolean')]
     x = np.tile(np.linspace(low, high, 20), 20)
     frame = pd.DataFrame({'x': x, 'above': x > np.median(x)})

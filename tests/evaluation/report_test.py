@@ -202,6 +202,20 @@ class TestReport:
     part = text[text.index('id="several"') :]
     assert part[: part.index('</section>')].count('asymptotic') == 2
 
+  def test_one_absurd_value_is_no_error(self, tmp_path):
+    path, real = tmp_path / 'report.html', table()
+    real.loc[0, 'gain'] = 1e300
+    report.write_report(
+      path,
+      real=real,
+      synthetic=table(seed=1),
+      schema=schema(),
+      target='member',
+      out_of_range='clip',
+    )
+    text = ' '.join(read(path)[1].text)
+    assert not re.search(r'\b(nan|inf)\b', text)
+
   def test_copies_of_a_long_table_are_found(self, tmp_path):
     path = tmp_path / 'report.html'
     real = pd.DataFrame({'x': np.arange(10_000)})

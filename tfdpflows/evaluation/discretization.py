@@ -35,6 +35,18 @@ def numbers(series: pd.Series) -> np.ndarray:
   )
 
 
+def moderate(values: np.ndarray) -> tuple[np.ndarray, float]:
+  """Returns numbers whose sums of squares are finite, and by what they differ.
+
+  Those whose squares are finite are returned as they are.
+
+  >>> moderate(np.array([1e300, -2e300]))
+  (array([ 0.5, -1. ]), 2e+300)
+  """
+  largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+  return (values / largest, largest) if largest > 1e100 else (values, 1.0)
+
+
 def finite(series: pd.Series) -> np.ndarray:
   """Returns the finite values of a column, float64."""
   found = numbers(series)

@@ -24,7 +24,7 @@ from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
-from tfdpflows.evaluation.discretization import numbers
+from tfdpflows.evaluation.discretization import moderate, numbers
 from tfdpflows.evaluation.nearest_rows import NUM_NEAREST, nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
 from tfdpflows.evaluation.several import SyntheticTable, compare_fits
@@ -41,8 +41,8 @@ _METRICS = {
   'average_precision': 'average precision',
 }
 _STATISTICS = {
-  'mean': np.mean,
-  'standard deviation': np.std,
+  'mean': lambda x: _of_moderate(np.mean, x),
+  'standard deviation': lambda x: _of_moderate(np.std, x),
   '5 %': lambda x: np.quantile(x, 0.05),
   'median': np.median,
   '95 %': lambda x: np.quantile(x, 0.95),
@@ -287,6 +287,11 @@ def _numbers(real, synthetic, schema):
         }
       )
   return found
+
+
+def _of_moderate(statistic, x):
+  x, unit = moderate(x)
+  return statistic(x) * unit
 
 
 def _number(value):

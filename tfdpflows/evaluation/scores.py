@@ -19,8 +19,9 @@ _SMALL = 4_000_000
 # Features times classes, beyond which classifiers take many minutes: they then
 # learn from fewer rows, and boosting stops early.
 _LARGE, _LARGE_TRAIN = 2500, 5000
-# Squares of larger numbers, which scaling takes, are infinite in float32.
-_MOST_FLOAT32 = 1e18
+# Squares of larger numbers, which scaling takes, are infinite in float32; and
+# where they stand among others, trees take no larger ones.
+_MOST_FLOAT32, _MOST = 1e18, 1e30
 _METRICS = ('macro_f1', 'auroc', 'average_precision')
 QUICK_CLASSIFIERS = (
   'logistic regression',
@@ -484,13 +485,14 @@ def _features(table, fields):
       one_hot[np.arange(len(codes)), np.where(codes < 0, size, codes)] = 1
       columns.append(one_hot if not field.required else one_hot[:, :size])
       continue
-    values = discretization.numbers(table[field.name])
+    values = discretization.numbers(table[field.name]).clip(-_MOST, _MOST)
     missing = np.isnan(values)
     if not field.required:
       columns.append(missing[:, None])
     middle = np.mean(
       discretization.declared_values(field) or (field.minimum, field.maximum)
     )
+    middle = np.clip(middle, -_MOST, _MOST)
     columns.append(np.where(missing, middle, values)[:, None])
     if not _fits_float32(values[~missing]):
       kind = np.float64
