@@ -229,6 +229,25 @@ class TestReport:
     assert '100% of the synthetic rows are rows of the real table' in text
     assert 'at most 2,000 rows of each table' in text
 
+  @pytest.mark.parametrize('is_copied', [False, True])
+  def test_copies_are_found_in_samples(self, is_copied, tmp_path):
+    path = tmp_path / 'report.html'
+    rng = np.random.default_rng(0)
+    # Every tenth row stands for a table.
+    real, synthetic = (2 * rng.permutation(20_000)[:2000] for _ in range(2))
+    if not is_copied:
+      synthetic = synthetic + (rng.random(2000) < 0.7)
+    report.write_report(
+      path,
+      real=pd.DataFrame({'x': real}),
+      synthetic=pd.DataFrame({'x': synthetic}),
+      schema=TableSchema([Field('x', 'integer', 0, 39_999, required=True)]),
+      num_real=20_000,
+      num_synthetic=20_000,
+    )
+    text, _ = read(path)
+    assert ('of the synthetic rows are rows of the real' in text) == is_copied
+
   def test_a_constant_column_is_not_called_right(self, tmp_path):
     path = tmp_path / 'report.html'
     report.write_report(

@@ -160,7 +160,14 @@ def write_report(
   nearest = _nearest(real, synthetic, schema, seed)
   page = _template().render(
     verdicts=_verdicts(
-      facts, columns, statistics, comparison, scores, groups, nearest
+      facts,
+      columns,
+      statistics,
+      comparison,
+      scores,
+      groups,
+      nearest,
+      share=len(real) / max(num_real or 0, len(real)),
     ),
     plain_privacy=verdict.plain_privacy(facts, sum(clipped.values())),
     groups=_listed(groups),
@@ -298,13 +305,19 @@ def _number(value):
   return f'{value:,.0f}' if 1e4 <= abs(value) < 1e15 else f'{value:,.4g}'
 
 
-def _verdicts(facts, columns, statistics, comparison, scores, groups, nearest):
+def _verdicts(
+  facts, columns, statistics, comparison, scores, groups, nearest, share
+):
+  """Returns the verdicts; `share` is that of the real rows on the page."""
   far = sorted(
     (c for c in columns if c['is_far']), key=lambda c: -c['total_variation']
   )
   copies = None
   if nearest is not None:
-    copies = verdict.copies_verdict(*(part['same'] for part in nearest))
+    # Of a sample of the real rows as many copies are found as it has of them.
+    copies = verdict.copies_verdict(
+      *(min(part['same'] / share, 1.0) for part in nearest)
+    )
   found = [
     *([] if copies is None else [copies]),
     verdict.privacy_verdict(facts),
