@@ -150,6 +150,8 @@ def test_an_asymptotic_claim_is_marked(mixed, tmp_path):
   text = (tmp_path / 'audit.html').read_text(encoding='utf-8')
   assert '(gdp, asymptotic: no upper bound)' in text
   assert 'that the accountant proves' not in text
+  content = json.loads((tmp_path / 'audit.json').read_text(encoding='utf-8'))
+  assert content['guarantee'] == 'asymptotic'
 
 
 def test_too_much_is_refuted(monkeypatch):

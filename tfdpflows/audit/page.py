@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import jinja2
 import markupsafe
 
-from tfdpflows import atomic
+from tfdpflows import accounting, atomic
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.version import __version__
@@ -93,6 +93,7 @@ def as_dict(
     'delta': found.delta,
     'confidence': found.confidence,
     'accountant': found.accountant,
+    'guarantee': accounting.create_accountant(found.accountant).guarantee,
     'neighboring_relation': found.neighboring_relation,
     'num_runs': found.num_runs,
     'seconds': round(found.seconds, 2),
