@@ -229,6 +229,21 @@ class TestReport:
     assert '100% of the synthetic rows are rows of the real table' in text
     assert 'at most 2,000 rows of each table' in text
 
+  def test_fits_say_if_epsilon_is_an_upper_bound(self):
+    rows, claim = table(50), {'epsilon': 1.0, 'delta': 1e-5}
+    found = report.compare_fits(
+      rows,
+      {
+        'gdp': report.SyntheticTable(
+          rows, {**claim, 'guarantee': 'asymptotic'}
+        ),
+        'pld': report.SyntheticTable(rows, claim),
+        'none': report.SyntheticTable(rows),
+      },
+      schema(),
+    )
+    assert list(found['guarantee']) == ['asymptotic', 'upper_bound', 'none']
+
   @pytest.mark.parametrize('is_copied', [False, True])
   def test_copies_are_found_in_samples(self, is_copied, tmp_path):
     path = tmp_path / 'report.html'

@@ -171,6 +171,7 @@ def test_missing_values_are_no_group():
       'poor',
       'asymptotic',
     ),
+    ({'epsilon': 0.5, 'delta': 0.05}, 'poor', 'at δ = 0.05'),
     (
       {'epsilon': 1.0, 'delta': 1e-2, 'num_examples': 100},
       'poor',

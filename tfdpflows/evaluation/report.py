@@ -346,6 +346,7 @@ def _several(real, fits, schema, target, classifiers, seed):
   best = {
     column: values.min() if column in _LOWER else values.max()
     for column, values in found.items()
+    if column in _COMPARED
   }
   return [
     {

@@ -26,6 +26,8 @@ _ERRORS, _EQUAL = 3.0, 1e-9
 _COPIES = 0.5
 # Epsilons up to which a guarantee is called strong, and moderate.
 _STRICT, _MODERATE = 1.0, 10.0
+# From here on delta is too large whatever the number of rows.
+_LARGE_DELTA = 0.01
 # The unit of statements in a sentence about the table.
 _IN_A_SENTENCE = {'one row of the table': 'a row'}
 
@@ -300,6 +302,14 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
       'poor',
       f'{text}; δ is as large as one over the {rows:,} rows.',
       'Publishing one row in full is as private as that: choose a smaller δ.',
+    )
+  if isinstance(delta, (int, float)) and delta >= _LARGE_DELTA:
+    return Verdict(
+      question,
+      'poor',
+      f'{text}.',
+      f'With a probability of {delta:g} everything may be published: choose a '
+      'smaller δ.',
     )
   if epsilon <= _STRICT:
     unit = statement.get('unit')
