@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from tfdpflows import accounting, audit
 
+GAUSSIAN_WITHOUT_NOISE = dp_accounting.GaussianDpEvent(0.0)
 # Of a binomial count of wrong bounds.
 _MOST = lambda runs, p: stats.binom.ppf(0.999, runs, p)
 
@@ -103,6 +104,21 @@ def test_bounds_come_close():
   assert found.epsilon_lower < found.epsilon_claimed
   assert found.epsilon_lower_gaussian < found.epsilon_claimed
   assert not found.refuted and 'not refuted' in str(found)
+
+
+def test_too_few_canaries_to_refute_anything_are_told():
+  for m in (20, 10_000):
+    included = np.random.default_rng(0).random(m) < 0.5
+    found = audit.audit_one_run(
+      included, included, delta=1e-5, claim=dp_accounting.GaussianDpEvent(1.0)
+    )
+    assert found.refuted == found.could_refute == (m == 10_000)
+    assert ('no guesses could of so few' in str(found)) == (m == 20)
+  bounds = audit.audit_one_run(included, included, delta=1e-5)
+  assert 'few' not in str(bounds)
+  for event in (dp_accounting.GaussianDpEvent(0.1), GAUSSIAN_WITHOUT_NOISE):
+    nothing = audit.audit_one_run(included, included, delta=1e-5, claim=event)
+    assert not nothing.could_refute
 
 
 @pytest.mark.parametrize('ledger', [False, True])

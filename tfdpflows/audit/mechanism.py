@@ -13,7 +13,7 @@ from tfdpflows import accounting
 from tfdpflows._checks import check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_down, round_up
-from tfdpflows.audit.rates import ErrorRates, error_rates
+from tfdpflows.audit.rates import ErrorRates, error_rates, largest_epsilon
 from tfdpflows.audit.replaying import own_copy
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -51,8 +51,16 @@ class MechanismAudit:
     """Whether the claim is below what the attack proves."""
     return self.epsilon_lower > self.epsilon_claimed
 
+  @property
+  def could_refute(self) -> bool:
+    """Whether an attack without errors would refute the claim."""
+    most = largest_epsilon(self.num_runs, self.delta, self.rates.confidence)
+    return most > self.epsilon_claimed
+
   def __str__(self) -> str:
     verdict = 'REFUTED' if self.refuted else 'not refuted'
+    if not self.could_refute:
+      verdict += ', and no attack could with so few runs'
     return (
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
       f'{self.delta:g}{registry.caveat(self.accountant)}: {verdict}. Attack: '

@@ -87,6 +87,7 @@ def as_dict(
     'library_version': __version__,
     'refuted': found.refuted,
     'complete': found.complete,
+    'could_refute': found.could_refute,
     'epsilon_claimed': finite(found.epsilon_claimed),
     'epsilon_lower': finite(found.epsilon_lower),
     'mu_lower': finite(found.mu_lower),
@@ -175,6 +176,10 @@ def _verdict(found, replay):
     return 'The attack refutes the claim.'
   if replay is not None and not replay.passed:
     return 'The claim is not refuted, and the replay failed.'
+  if found.rates is None:
+    return 'Nothing was attacked.'
+  if not found.could_refute:
+    return 'With so few runs no attack could refute the claim.'
   return 'The attack does not refute the claim.'
 
 
