@@ -223,6 +223,23 @@ def test_plain_words_come_from_the_statement():
   assert units['Values outside of them'].startswith('None')
 
 
+def test_rare_groups_of_a_wide_table():
+  names = [f'c{i}' for i in range(30)]
+  schema = TableSchema(
+    [Field(name, 'boolean', required=True) for name in names]
+  )
+  real = pd.DataFrame({n: np.arange(1000) % 2 == 0 for n in names})
+  real['c29'] = np.arange(1000) < 30
+  synthetic = real.assign(c29=False)
+  groups = rare_groups(real, synthetic, schema)
+  assert groups['group'].tolist() == ['c29 = True']
+  found = verdict.rare_verdict(groups)
+  assert found.level == 'poor'
+  assert 'of the first 24 columns' in found.answer
+  few = rare_groups(real, synthetic, TableSchema(schema.fields[:24]))
+  assert 'columns' not in verdict.rare_verdict(few).answer
+
+
 def test_nearest_rows():
   real = table(300)
   copies = nearest_rows(real, real, SCHEMA)

@@ -235,11 +235,14 @@ def copies_verdict(synthetic: float, real: float) -> Verdict | None:
 
 def rare_verdict(groups: pd.DataFrame) -> Verdict:
   """Judges the groups of `rare_groups`."""
+  number, more = groups.attrs.get('pairs_of'), ''
+  if number is not None:
+    more = f' Pairs are those of the first {number} columns of categories.'
   if groups.empty:
     return Verdict(
       'Rare groups',
       'none',
-      'There is no group of 20 rows or more and at most 5 % of them.',
+      f'There is no group of 20 rows or more and at most 5 % of them.{more}',
       'Smaller groups, and numbers, are not looked at here.',
     )
   kept = int(rare_groups.kept(groups).sum())
@@ -249,7 +252,7 @@ def rare_verdict(groups: pd.DataFrame) -> Verdict:
     'good' if share >= 0.9 else 'fair' if share >= 0.6 else 'poor',
     f'{kept} of {len(groups)} groups of at most 5 % of the rows have between '
     'half and twice their share. Those of fewer than 20 real rows are not '
-    'looked at.',
+    f'looked at.{more}',
     'How large small groups are can be used; what else their rows hold is not '
     'compared.'
     if share >= 0.9
