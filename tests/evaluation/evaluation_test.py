@@ -306,6 +306,19 @@ class TestTrainOnSynthetic:
     )
     assert len(scores) == 1
 
+  def test_the_cut_of_a_target_is_told_in_full(self):
+    fields = [
+      Field('day', 'date', '2020-01-01', '2020-12-31'),
+      Field('wage', 'integer', 0, 10**8),
+    ]
+    days, wages = ['2020-02-01', '2020-05-01'], [12_345_678, 87_654_321]
+    frame = pd.DataFrame({'day': days, 'wage': wages})
+    schema = TableSchema(fields)
+    frame = schema.validate(frame)
+    for name, value in (('day', '2020-02-01'), ('wage', '12345678')):
+      _, words = model_scores.target_labels(schema, name, frame)
+      assert words == f'whether {name} is above {value}'
+
   def test_targets(self):
     frame = table()
     labels, words = model_scores.target_labels(SCHEMA, 'age', frame)

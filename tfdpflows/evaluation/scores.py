@@ -338,7 +338,10 @@ def target_labels(
     share = np.cumsum(counts)[:-1] / counts.sum()
     cut = int(np.argmin(np.abs(share - 0.5)))
     edges = distinct[cut : cut + 2].mean(keepdims=True)
-    description = f'whether {target} is above {distinct[cut]:g}'
+    shown = f'{distinct[cut]:.15g}'
+    if fields[target].is_temporal:
+      shown = fields[target].scale.text(int(distinct[cut]))
+    description = f'whether {target} is above {shown}'
   labels = [
     np.where(np.isnan(v), -1, np.searchsorted(edges, v)) for v in values
   ]
