@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tqdm
 from absl import logging
 
+from tfdpflows.accounting import registry
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.rounding import round_up
 
@@ -160,10 +161,11 @@ def log_charge(what: str, ledger: PrivacyLedger, label: str) -> None:
     events = [e.event for e in ledger.entries if e.label == label and e.count]
     charged = '; '.join(map(describe_event, events)) or 'nothing'
     logging.info(
-      '%s: charged %s. Epsilon is %s so far.',
+      '%s: charged %s. Epsilon is %s so far%s.',
       what,
       charged,
       round_up(ledger.epsilon(), 3),
+      registry.caveat(ledger.accountant),
     )
 
 

@@ -138,6 +138,33 @@ def test_what_cannot_be_audited_is_listed(mixed):
   found = audit.audit_ledger(ledger_of(MIXED[1]), delta=0.01)
   assert found.epsilon_lower == 0
   assert found.rates is None
+  assert not found.could_refute
+  assert 'Nothing was attacked.' in str(found)
+  assert page._verdict(found, None) == 'Nothing was attacked.'
+
+
+def test_too_few_runs_to_refute_anything_are_told():
+  for runs in (100, 20_000):
+    found = audit.audit_ledger(
+      ledger_of(('counts', GAUSSIAN(0.5))), delta=1e-3, num_runs=runs, seed=0
+    )
+    assert found.could_refute == (runs == 20_000)
+    for text in (str(found), page._verdict(found, None)):
+      assert ('few runs' in text) == (runs == 100)
+
+
+def test_an_asymptotic_claim_is_marked(mixed, tmp_path):
+  assert 'asymptotic' not in str(mixed)
+  found = audit.audit_ledger(
+    ledger_of(MIXED[0], accountant='gdp'), delta=0.01, num_runs=200, seed=0
+  )
+  assert '(gdp, asymptotic: no upper bound). Attack' in str(found)
+  page.write_page(tmp_path / 'audit.html', found, source='Made up.')
+  text = (tmp_path / 'audit.html').read_text(encoding='utf-8')
+  assert '(gdp, asymptotic: no upper bound)' in text
+  assert 'that the accountant proves' not in text
+  content = json.loads((tmp_path / 'audit.json').read_text(encoding='utf-8'))
+  assert content['guarantee'] == 'asymptotic'
 
 
 def test_too_much_is_refuted(monkeypatch):

@@ -169,6 +169,21 @@ def test_false_claims_are_refuted(name):
   assert 'REFUTED' in str(_audited(row))
 
 
+def test_too_few_runs_to_refute_anything_are_told():
+  def all_of_it(table, runs):
+    return np.full(runs, float(sum(table)))
+
+  claim, texts = dp_accounting.LaplaceDpEvent(0.2), []
+  for runs in (100, 10_000):
+    found = audit.audit_mechanism(
+      all_of_it, [1, 1], [1], claim=claim, delta=1e-6, num_runs=runs
+    )
+    assert found.refuted == found.could_refute == (runs == 10_000)
+    texts.append(str(found))
+  assert 'not refuted, and no attack could with so few runs.' in texts[0]
+  assert 'few' not in texts[1]
+
+
 def test_texts_are_rounded_to_the_safe_side():
   row = dataclasses.replace(MECHANISMS['laplace'], num_runs=100)
   found = dataclasses.replace(
@@ -176,6 +191,9 @@ def test_texts_are_rounded_to_the_safe_side():
   )
   assert 'epsilon <= 0.9998 at' in str(found)
   assert 'epsilon >= 0.5678, mu >= 1 (' in str(found)
+  marked = str(dataclasses.replace(found, accountant='gdp'))
+  assert '(gdp, asymptotic: no upper bound): not refuted.' in marked
+  assert 'asymptotic' not in str(found)
 
 
 def test_confidence_is_kept():

@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from tfdpflows import accounting, audit
 
+GAUSSIAN_WITHOUT_NOISE = dp_accounting.GaussianDpEvent(0.0)
 # Of a binomial count of wrong bounds.
 _MOST = lambda runs, p: stats.binom.ppf(0.999, runs, p)
 
@@ -105,6 +106,21 @@ def test_bounds_come_close():
   assert not found.refuted and 'not refuted' in str(found)
 
 
+def test_too_few_canaries_to_refute_anything_are_told():
+  for m in (20, 10_000):
+    included = np.random.default_rng(0).random(m) < 0.5
+    found = audit.audit_one_run(
+      included, included, delta=1e-5, claim=dp_accounting.GaussianDpEvent(1.0)
+    )
+    assert found.refuted == found.could_refute == (m == 10_000)
+    assert ('no guesses could of so few' in str(found)) == (m == 20)
+  bounds = audit.audit_one_run(included, included, delta=1e-5)
+  assert 'few' not in str(bounds)
+  for event in (dp_accounting.GaussianDpEvent(0.1), GAUSSIAN_WITHOUT_NOISE):
+    nothing = audit.audit_one_run(included, included, delta=1e-5, claim=event)
+    assert not nothing.could_refute
+
+
 @pytest.mark.parametrize('ledger', [False, True])
 def test_false_claims_are_refuted(ledger):
   rng = np.random.default_rng(0)
@@ -122,6 +138,9 @@ def test_false_claims_are_refuted(ledger):
   # Rounded to the safe side.
   assert 'epsilon <= 0.9998 at' in str(found)
   assert 'epsilon >= 0.5678 at' in str(found)
+  marked = str(dataclasses.replace(found, accountant='gdp'))
+  assert '(gdp, asymptotic: no upper bound): REFUTED' in marked
+  assert 'asymptotic' not in str(found)
 
 
 def test_repeated_runs_report_the_third_largest_of_50():

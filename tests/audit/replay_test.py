@@ -48,6 +48,13 @@ def test_noise_of_the_charge_passes():
   assert found.entries[0].moved == pytest.approx(0.5**0.5)
 
 
+def test_tables_that_test_nothing_are_told():
+  same = audit.replay(marginals, CODES, CODES.copy())
+  assert 'these two tables test nothing' in str(same)
+  other = audit.replay(marginals, CODES, CODES[:-1])
+  assert 'test nothing' not in str(other)
+
+
 def uncharged(codes):
   return np.bincount(codes[:, 0], minlength=2) + Randomness().numpy(
     'counts'

@@ -207,6 +207,18 @@ class TestTrainOnSynthetic:
     assert scores['auroc'].max() < 0.7
     assert scores['real_macro_f1'].min() > 0.85
 
+  @pytest.mark.parametrize('low', [0, 10**9, 10**15, 1e25])
+  def test_numbers_far_from_zero_are_told_apart(self, low):
+    high = low + 19 if low < 1e25 else 2 * low
+    kind = 'integer' if low < 1e25 else 'number'
+    fields = [Field('x', kind, low, high), Field('above', 'boolean')]
+    x = np.tile(np.linspace(low, high, 20), 20)
+    frame = pd.DataFrame({'x': x, 'above': x > np.median(x)})
+    scores = evaluation.train_on_synthetic(
+      frame, frame, TableSchema(fields), 'above'
+    )
+    assert scores['auroc'].min() > 0.99
+
   def test_agrees_with_sklearn_on_a_clean_table(self):
     frame = table()
     columns = ['macro_f1', 'auroc', 'average_precision']
@@ -293,6 +305,19 @@ class TestTrainOnSynthetic:
       max_test=50,
     )
     assert len(scores) == 1
+
+  def test_the_cut_of_a_target_is_told_in_full(self):
+    fields = [
+      Field('day', 'date', '2020-01-01', '2020-12-31'),
+      Field('wage', 'integer', 0, 10**8),
+    ]
+    days, wages = ['2020-02-01', '2020-05-01'], [12_345_678, 87_654_321]
+    frame = pd.DataFrame({'day': days, 'wage': wages})
+    schema = TableSchema(fields)
+    frame = schema.validate(frame)
+    for name, value in (('day', '2020-02-01'), ('wage', '12345678')):
+      _, words = model_scores.target_labels(schema, name, frame)
+      assert words == f'whether {name} is above {value}'
 
   def test_targets(self):
     frame = table()

@@ -182,8 +182,97 @@ class TestReport:
     assert part.count('<th scope="row">') == 3
     assert '<th scope="row">mine</th><td>–</td>' in part
     assert '≤ 3<' in part
+    assert 'at δ = 1e-05<' in part
     assert 5 <= part.count('<b>') <= 18
     assert EVIL in ''.join(checker.text)
+
+  def test_an_asymptotic_epsilon_is_marked_wherever_it_is(self, tmp_path):
+    path = tmp_path / 'report.html'
+    claim = {'epsilon': 3, 'delta': 1e-5, 'guarantee': 'asymptotic'}
+    report.write_report(
+      path,
+      real=table(),
+      synthetic=table(seed=1),
+      schema=schema(),
+      statement=claim,
+      others={'other': report.SyntheticTable(table(seed=2), claim)},
+    )
+    text, _ = read(path)
+    assert '≤ 3' not in text
+    part = text[text.index('id="several"') :]
+    assert part[: part.index('</section>')].count('asymptotic') == 2
+
+  def test_one_absurd_value_is_no_error(self, tmp_path):
+    path, real = tmp_path / 'report.html', table()
+    real.loc[0, 'gain'] = 1e300
+    report.write_report(
+      path,
+      real=real,
+      synthetic=table(seed=1),
+      schema=schema(),
+      target='member',
+      out_of_range='clip',
+    )
+    text = ' '.join(read(path)[1].text)
+    assert not re.search(r'\b(nan|inf)\b', text)
+
+  def test_copies_of_a_long_table_are_found(self, tmp_path):
+    path = tmp_path / 'report.html'
+    real = pd.DataFrame({'x': np.arange(10_000)})
+    report.write_report(
+      path,
+      real=real,
+      synthetic=real[::-1],
+      schema=TableSchema([Field('x', 'integer', 0, 9999, required=True)]),
+    )
+    text, _ = read(path)
+    assert '100% of the synthetic rows are rows of the real table' in text
+    assert 'at most 2,000 rows of each table' in text
+
+  def test_fits_say_if_epsilon_is_an_upper_bound(self):
+    rows, claim = table(50), {'epsilon': 1.0, 'delta': 1e-5}
+    found = report.compare_fits(
+      rows,
+      {
+        'gdp': report.SyntheticTable(
+          rows, {**claim, 'guarantee': 'asymptotic'}
+        ),
+        'pld': report.SyntheticTable(rows, claim),
+        'none': report.SyntheticTable(rows),
+      },
+      schema(),
+    )
+    assert list(found['guarantee']) == ['asymptotic', 'upper_bound', 'none']
+
+  @pytest.mark.parametrize('is_copied', [False, True])
+  def test_copies_are_found_in_samples(self, is_copied, tmp_path):
+    path = tmp_path / 'report.html'
+    rng = np.random.default_rng(0)
+    # Every tenth row stands for a table.
+    real, synthetic = (2 * rng.permutation(20_000)[:2000] for _ in range(2))
+    if not is_copied:
+      synthetic = synthetic + (rng.random(2000) < 0.7)
+    report.write_report(
+      path,
+      real=pd.DataFrame({'x': real}),
+      synthetic=pd.DataFrame({'x': synthetic}),
+      schema=TableSchema([Field('x', 'integer', 0, 39_999, required=True)]),
+      num_real=20_000,
+      num_synthetic=20_000,
+    )
+    text, _ = read(path)
+    assert ('of the synthetic rows are rows of the real' in text) == is_copied
+
+  def test_a_constant_column_is_not_called_right(self, tmp_path):
+    path = tmp_path / 'report.html'
+    report.write_report(
+      path,
+      real=pd.DataFrame({'x': np.full(1000, 5.0)}),
+      synthetic=pd.DataFrame({'x': np.linspace(0, 10, 1000)}),
+      schema=TableSchema([Field('x', 'number', 0, 10, required=True)]),
+    )
+    text, _ = read(path)
+    assert '1 of 1 are farther off than chance explains: x.' in text
 
   def test_pairs_that_lost_their_association_are_listed_first(self, tmp_path):
     rng = np.random.default_rng(0)

@@ -98,6 +98,13 @@ def test_means_and_standard_deviations(mean, std, is_off):
   assert not verdict.mean_or_std_is_off(np.full(1000, 0.1), np.full(500, 0.1))
   assert verdict.mean_or_std_is_off(np.full(1000, 0.1), np.full(500, 0.2))
   assert not verdict.mean_or_std_is_off(1e308 * x, 1e308 * x)
+  # Constant in one table alone, at the same mean; one value that is far out.
+  assert verdict.mean_or_std_is_off(0 * x + 5, x + 5)
+  assert verdict.mean_or_std_is_off(x + 5, 0 * x + 5)
+  assert verdict.mean_or_std_is_off(x, np.append(x, 1e12))
+  # Of few rows, or few others, chance explains that too.
+  assert not verdict.mean_or_std_is_off(np.full(2, 5.0), x + 5)
+  assert not verdict.mean_or_std_is_off(0 * x, np.append(0 * x, 1.0))
   # Of few rows chance explains it, and of heavy tails.
   rng = np.random.default_rng(0)
   amounts = rng.lognormal(0, 1, [2, 50, 1000])
@@ -164,6 +171,7 @@ def test_missing_values_are_no_group():
       'poor',
       'asymptotic',
     ),
+    ({'epsilon': 0.5, 'delta': 0.05}, 'poor', 'at δ = 0.05'),
     (
       {'epsilon': 1.0, 'delta': 1e-2, 'num_examples': 100},
       'poor',
@@ -175,6 +183,22 @@ def test_privacy(statement, level, words):
   found = verdict.privacy_verdict(statement)
   assert found.level == level
   assert words in found.answer
+
+
+def test_what_is_no_proven_bound_is_said_with_every_epsilon():
+  statement = {
+    'epsilon': 1.0,
+    'delta': 1e-5,
+    'guarantee': 'asymptotic',
+    'seeded': True,
+  }
+  answer = verdict.privacy_verdict(statement).answer
+  assert 'asymptotic' in answer
+  assert 'seed' in answer
+  assert '≤' not in answer
+  words = dict(verdict.plain_privacy(statement))['One person']
+  assert 'asymptotic and not proven' in words
+  assert 'whoever knows it' in words
 
 
 def test_plain_words_come_from_the_statement():
@@ -199,6 +223,23 @@ def test_plain_words_come_from_the_statement():
   assert units['Values outside of them'].startswith('None')
 
 
+def test_rare_groups_of_a_wide_table():
+  names = [f'c{i}' for i in range(30)]
+  schema = TableSchema(
+    [Field(name, 'boolean', required=True) for name in names]
+  )
+  real = pd.DataFrame({n: np.arange(1000) % 2 == 0 for n in names})
+  real['c29'] = np.arange(1000) < 30
+  synthetic = real.assign(c29=False)
+  groups = rare_groups(real, synthetic, schema)
+  assert groups['group'].tolist() == ['c29 = True']
+  found = verdict.rare_verdict(groups)
+  assert found.level == 'poor'
+  assert 'of the first 24 columns' in found.answer
+  few = rare_groups(real, synthetic, TableSchema(schema.fields[:24]))
+  assert 'columns' not in verdict.rare_verdict(few).answer
+
+
 def test_nearest_rows():
   real = table(300)
   copies = nearest_rows(real, real, SCHEMA)
@@ -211,6 +252,19 @@ def test_nearest_rows():
   both = nearest_rows(far, far, SCHEMA)
   assert (both.synthetic == 0).all()
   assert not len(nearest_rows(real[:1], real, SCHEMA).real)
+
+
+def test_equal_rows_are_looked_up_among_all():
+  real = table(9000)
+  found = nearest_rows(real, real[::-1], SCHEMA)
+  assert len(found.synthetic) == 2000
+  assert found.synthetic_equal == 1.0
+  assert found.real_equal == real.duplicated(keep=False).mean()
+  half = pd.concat([real[:3000], real[:3000].assign(x=np.nan)])
+  assert nearest_rows(real, half, SCHEMA).synthetic_equal == 0.5
+  reread = real.assign(x=real['x'] + 1e-13)
+  assert nearest_rows(real, reread, SCHEMA).synthetic_equal > 0.99
+  assert verdict.copies_verdict(1.0, found.real_equal).level == 'poor'
 
 
 def test_dates_are_compared_as_numbers():

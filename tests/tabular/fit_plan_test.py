@@ -71,6 +71,15 @@ def test_its_text_has_each_charge_and_setting(model, people):
   assert ('It takes about' in text) == (model == 'histogram')
 
 
+def test_an_asymptotic_accountant_is_marked(people):
+  budget = {**people.budget, 'accountant': 'gdp'}
+  synthesizer = TabularSynthesizer(
+    people.schema, **budget, adaptive_marginals=0
+  )
+  text = str(synthesizer.plan(5000))
+  assert '(gdp, asymptotic: no upper bound)' in ' '.join(text.split())
+
+
 def test_noise_that_is_large_beside_the_table_is_told(caplog):
   small = small_table.make()
   budget = {**small.budget, 'epsilon': 0.01}

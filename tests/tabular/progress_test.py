@@ -5,10 +5,11 @@ import re
 import sys
 import types
 
+import dp_accounting
 import pytest
 import tensorflow as tf
 
-from tfdpflows import gradients
+from tfdpflows import accounting, gradients
 from tfdpflows import progress as bars
 from tfdpflows.tabular import system_errors
 from tfdpflows.tabular.models.dp_sgd import Progress
@@ -51,6 +52,25 @@ def _lines(plan, terminal, monkeypatch, first=0):
     progress.on_train_batch_end(batch, {'loss': total / (batch + 1)})
   progress.close()
   return terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+  ('accountant', 'end'),
+  [('pld', 'so far.'), ('gdp', 'so far (gdp, asymptotic: no upper bound).')],
+)
+def test_an_asymptotic_epsilon_is_marked(accountant, end, monkeypatch):
+  logged = []
+  monkeypatch.setattr(bars, 'is_logged', lambda: True)
+  monkeypatch.setattr(
+    bars.logging, 'info', lambda text, *given: logged.append(text % given)
+  )
+  ledger = accounting.PrivacyLedger(
+    budget=accounting.PrivacyBudget(epsilon=2.0, delta=1e-5),
+    accountant=accountant,
+  )
+  ledger.charge(dp_accounting.GaussianDpEvent(4.0), label='counts')
+  bars.log_charge('Counts', ledger, 'counts')
+  assert logged[0].endswith(end)
 
 
 def _has_columns(columns, monkeypatch):

@@ -17,6 +17,7 @@ __all__ = [
   'BestEpsilon',
   'accountant_names',
   'best_epsilon',
+  'caveat',
   'compose_event',
   'compute_epsilon',
   'create_accountant',
@@ -115,6 +116,20 @@ def accountant_names() -> tuple[str, ...]:
   ('advanced', 'basic', 'gdp', 'pld', 'rdp', 'zcdp')
   """
   return tuple(sorted(_classes))
+
+
+def caveat(name: str) -> str:
+  """Returns what must stand after an epsilon of an accountant, if anything.
+
+  #### Example
+
+  >>> caveat('gdp'), caveat('pld')
+  (' (gdp, asymptotic: no upper bound)', '')
+  """
+  name = resolve_name(name)
+  if _classes[name].guarantee == 'upper_bound':
+    return ''
+  return f' ({name}, asymptotic: no upper bound)'
 
 
 def resolve_name(name: str) -> str:

@@ -27,7 +27,7 @@ from tfdpflows.accounting.mechanisms.capped import (
 )
 from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
 from tfdpflows.accounting.rounding import round_down, round_up
-from tfdpflows.audit.rates import ErrorRates, error_rates
+from tfdpflows.audit.rates import ErrorRates, error_rates, largest_epsilon
 
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 _SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
@@ -109,6 +109,16 @@ class LedgerAudit:
     )
 
   @property
+  def could_refute(self) -> bool:
+    """Whether attacks without errors would refute a claim, of all or one."""
+    claims = [x.epsilon_claimed for x in self.entries if not x.reason]
+    if claims:
+      claims.append(self.epsilon_claimed)
+    each = _of_each(self.confidence, len(self.entries))
+    most = largest_epsilon(self.num_runs, self.delta, each)
+    return any(claim < most for claim in claims)
+
+  @property
   def complete(self) -> bool:
     """Whether every entry could be audited."""
     return not any(entry.reason for entry in self.entries)
@@ -116,11 +126,15 @@ class LedgerAudit:
   def __str__(self) -> str:
     lines = [
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-      f'{self.delta:g}. Attack: epsilon >= {round_down(self.epsilon_lower)} '
-      f'(confidence {self.confidence:g}).'
+      f'{self.delta:g}{registry.caveat(self.accountant)}. Attack: epsilon >= '
+      f'{round_down(self.epsilon_lower)} (confidence {self.confidence:g}).'
     ]
     if self.refuted:
       lines.append('THE ATTACK REFUTES THE CLAIM.')
+    elif self.rates is None:
+      lines.append('Nothing was attacked.')
+    elif not self.could_refute:
+      lines.append('With so few runs no attack could refute it.')
     lines += [
       f'Not audited: {entry.label!r}, {entry.reason}.'
       for entry in self.entries
@@ -182,8 +196,7 @@ def audit_ledger(
       raise ValueError('A ledger without a budget has no delta; give one.')
     delta = ledger.budget.delta
   check_fraction('delta', delta)
-  # Every bound may fail with its share: one for each entry, two for them all.
-  each = 1 - (1 - confidence) / (len(entries) + 2)
+  each = _of_each(confidence, len(entries))
   rng = np.random.default_rng(seed)
   relation = ledger.neighboring_relation
   numbers = [2 * _draws(entry.event, entry.count) for entry in entries]
@@ -253,6 +266,11 @@ def audit_ledger(
     roc=roc,
     seconds=time.monotonic() - started,
   )
+
+
+def _of_each(confidence, num_entries):
+  """Every bound may fail with its share: one for each entry, two for all."""
+  return 1 - (1 - confidence) / (num_entries + 2)
 
 
 def claimed_roc(

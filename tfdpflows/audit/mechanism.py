@@ -13,7 +13,7 @@ from tfdpflows import accounting
 from tfdpflows._checks import check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_down, round_up
-from tfdpflows.audit.rates import ErrorRates, error_rates
+from tfdpflows.audit.rates import ErrorRates, error_rates, largest_epsilon
 from tfdpflows.audit.replaying import own_copy
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -34,6 +34,7 @@ class MechanismAudit:
     delta: that all epsilons are at.
     num_runs: on each of the two tables.
     rates: error rates of the attack that `epsilon_lower` is from.
+    accountant: that the claim is stated by.
   """
 
   epsilon_claimed: float
@@ -43,17 +44,27 @@ class MechanismAudit:
   delta: float
   num_runs: int
   rates: ErrorRates
+  accountant: str = 'pld'
 
   @property
   def refuted(self) -> bool:
     """Whether the claim is below what the attack proves."""
     return self.epsilon_lower > self.epsilon_claimed
 
+  @property
+  def could_refute(self) -> bool:
+    """Whether an attack without errors would refute the claim."""
+    most = largest_epsilon(self.num_runs, self.delta, self.rates.confidence)
+    return most > self.epsilon_claimed
+
   def __str__(self) -> str:
     verdict = 'REFUTED' if self.refuted else 'not refuted'
+    if not self.could_refute:
+      verdict += ', and no attack could with so few runs'
     return (
       f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-      f'{self.delta:g}: {verdict}. Attack: epsilon >= '
+      f'{self.delta:g}{registry.caveat(self.accountant)}: {verdict}. Attack: '
+      'epsilon >= '
       f'{round_down(self.epsilon_lower)}, mu >= {round_down(self.mu_lower)} '
       f'(confidence {self.rates.confidence:g}, {self.num_runs:,} runs on each '
       'table).'
@@ -155,4 +166,5 @@ def audit_mechanism(
     delta=delta,
     num_runs=num_runs,
     rates=rates,
+    accountant=accountant,
   )

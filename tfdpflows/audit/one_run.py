@@ -18,6 +18,7 @@ from scipy import special, stats
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_integer
+from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_down, round_up
 from tfdpflows.audit.rates import check_delta
 
@@ -182,6 +183,8 @@ class OneRunBounds:
     delta: see above.
     confidence: of each bound: the probability that it is one.
     guesses: `Guesses`, for each number of guesses that was tried.
+    accountant: that the claim is stated by.
+    could_refute: whether guesses that are all right would refute the claim.
   """
 
   epsilon_claimed: float | None
@@ -193,6 +196,8 @@ class OneRunBounds:
   delta: float
   confidence: float
   guesses: tuple[Guesses, ...]
+  accountant: str = 'pld'
+  could_refute: bool = True
 
   @property
   def refuted(self) -> bool:
@@ -203,9 +208,12 @@ class OneRunBounds:
     claim = 'No claim.'
     if self.epsilon_claimed is not None:
       verdict = 'REFUTED' if self.refuted else 'not refuted'
+      if not self.could_refute:
+        verdict += ', and no guesses could of so few canaries'
       claim = (
         f'Claim: epsilon <= {round_up(self.epsilon_claimed)} at delta '
-        f'{self.delta:g}: {verdict} (p-value {self.p_value:.2g}).'
+        f'{self.delta:g}{registry.caveat(self.accountant)}: {verdict} '
+        f'(p-value {self.p_value:.2g}).'
       )
     m = self.guesses[0].num_canaries
     return (
@@ -326,7 +334,7 @@ def audit_one_run(
   if mu:
     event = dp_accounting.GaussianDpEvent(1 / mu)
     gaussian = accounting.compute_epsilon(event, delta)
-  claimed = p_value = None
+  claimed, p_value, could_refute = None, None, True
   if claim is not None:
     if isinstance(claim, accounting.PrivacyLedger):
       neighboring_relation = claim.neighboring_relation
@@ -334,12 +342,16 @@ def audit_one_run(
     known = accounting.create_accountant(accountant, neighboring_relation)
     known.compose(claim)
     claimed = known.get_epsilon(delta)
-    p_value = 1.0
+    p_value, could_refute = 1.0, False
     if math.isfinite(claimed):
       epsilons = (claimed * _PROFILE).tolist()
       profile = [*map(known.get_delta, epsilons[:-1]), delta]
-      p_values = [g.p_value_of_profile(epsilons, profile) for g in all_guesses]
-      p_value = min(1.0, len(all_guesses) * min(p_values))
+      p_value, least = (
+        len(guesses)
+        * min(g.p_value_of_profile(epsilons, profile) for g in guesses)
+        for guesses in (all_guesses, [_all_right(g) for g in all_guesses])
+      )
+      p_value, could_refute = min(1.0, p_value), least < 1 - confidence
   return OneRunBounds(
     epsilon_claimed=claimed,
     epsilon_lower=best(lambda guesses: guesses.epsilon(delta, share)),
@@ -350,7 +362,13 @@ def audit_one_run(
     delta=delta,
     confidence=confidence,
     guesses=all_guesses,
+    accountant=accountant,
+    could_refute=could_refute,
   )
+
+
+def _all_right(guesses):
+  return dataclasses.replace(guesses, num_correct=guesses.num_guesses)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import jinja2
 import markupsafe
 
-from tfdpflows import atomic
+from tfdpflows import accounting, atomic
+from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.version import __version__
 
@@ -86,12 +87,14 @@ def as_dict(
     'library_version': __version__,
     'refuted': found.refuted,
     'complete': found.complete,
+    'could_refute': found.could_refute,
     'epsilon_claimed': finite(found.epsilon_claimed),
     'epsilon_lower': finite(found.epsilon_lower),
     'mu_lower': finite(found.mu_lower),
     'delta': found.delta,
     'confidence': found.confidence,
     'accountant': found.accountant,
+    'guarantee': accounting.create_accountant(found.accountant).guarantee,
     'neighboring_relation': found.neighboring_relation,
     'num_runs': found.num_runs,
     'seconds': round(found.seconds, 2),
@@ -146,6 +149,7 @@ def _page(found, source, replay, row):
     verdict=_verdict(found, replay),
     notes=_notes(found, replay),
     claimed=_up(found.epsilon_claimed),
+    caveat=registry.caveat(found.accountant),
     lower=_down(found.epsilon_lower),
     delta=f'{found.delta:g}',
     seconds=f'{found.seconds:.1f}',
@@ -172,6 +176,10 @@ def _verdict(found, replay):
     return 'The attack refutes the claim.'
   if replay is not None and not replay.passed:
     return 'The claim is not refuted, and the replay failed.'
+  if found.rates is None:
+    return 'Nothing was attacked.'
+  if not found.could_refute:
+    return 'With so few runs no attack could refute the claim.'
   return 'The attack does not refute the claim.'
 
 

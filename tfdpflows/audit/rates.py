@@ -162,6 +162,22 @@ def error_rates(
   return found
 
 
+def largest_epsilon(num_runs: int, delta: float, confidence: float) -> float:
+  """Returns the epsilon that `error_rates` proves of an attack without errors.
+
+  Claims from there on cannot be refuted by so many runs on each table.
+
+  >>> scores = np.zeros(100), np.ones(100)
+  >>> found = error_rates(*scores, delta=.01, confidence=.9).epsilon(.01)
+  >>> found == largest_epsilon(100, .01, .9)
+  True
+  """
+  none = np.zeros(num_runs), np.ones(num_runs)
+  halves = (np.array_split(x, 2)[1] for x in none)
+  (rates,) = _rates(*halves, np.zeros(1), True, confidence)
+  return rates.epsilon(delta)
+
+
 class Roc:
   """The whole ROC of an attack, with a band that holds at all thresholds.
 

@@ -142,6 +142,8 @@ class Replay:
       for row in rows
     ]
     lines += [f'DIFFERS: {text}' for text in self.differences]
+    if self.passed and not any(entry.moved for entry in self.entries):
+      lines.append('Nothing moved: these two tables test nothing of this fit.')
     verdict = 'passed' if self.passed else 'FAILED'
     return '\n'.join([f'Replay on a neighbouring table: {verdict}', *lines])
 

@@ -46,7 +46,10 @@ def association_matrix(
   numeric = [f for f in fields if f.is_numeric]
   codes = {f.name: _codes(table[f.name], f) for f in fields if f not in numeric}
   values = pd.DataFrame(
-    {f.name: discretization.numbers(table[f.name]) for f in numeric}
+    {
+      f.name: discretization.moderate(discretization.numbers(table[f.name]))[0]
+      for f in numeric
+    }
   )
   matrix = pd.DataFrame(np.eye(len(names)), index=names, columns=names)
   if len(numeric):

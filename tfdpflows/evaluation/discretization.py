@@ -35,6 +35,18 @@ def numbers(series: pd.Series) -> np.ndarray:
   )
 
 
+def moderate(values: np.ndarray) -> tuple[np.ndarray, float]:
+  """Returns numbers whose sums of squares are finite, and by what they differ.
+
+  Those whose squares are finite are returned as they are.
+
+  >>> moderate(np.array([1e300, -2e300]))
+  (array([ 0.5, -1. ]), 2e+300)
+  """
+  largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+  return (values / largest, largest) if largest > 1e100 else (values, 1.0)
+
+
 def finite(series: pd.Series) -> np.ndarray:
   """Returns the finite values of a column, float64."""
   found = numbers(series)
@@ -110,7 +122,8 @@ def common_bins(
   """Codes one column of two tables by the same bins.
 
   Each category and each number of an enum is a bin. Other numbers are cut by
-  `bin_edges` of the real column. Missing values have the last bin.
+  `bin_edges` of the real column; one that is constant has a bin as wide as that
+  part of the range about its value. Missing values have the last bin.
 
   Returns:
     `(real_codes [n], synthetic_codes [m], num_bins)`, codes in `[0, num_bins)`.
@@ -125,12 +138,22 @@ def common_bins(
       if field.enum
       else bin_edges(columns[0], max_bins)
     )
+    if not len(edges) and not field.enum:
+      edges = _around(columns[0], field, max_bins)
     size = len(edges) + 1
     codes = [
       np.where(np.isnan(column), -1, np.searchsorted(edges, column))
       for column in columns
     ]
   return (*(np.where(code < 0, size, code) for code in codes), size + 1)
+
+
+def _around(values, field, bins):
+  values = values[np.isfinite(values)]
+  if not len(values):
+    return np.empty(0)
+  half = (field.maximum / 2 - field.minimum / 2) / bins
+  return values[0] + np.array([-half, half])
 
 
 def common_shares(

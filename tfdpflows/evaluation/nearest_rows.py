@@ -10,8 +10,8 @@ import pandas as pd
 from tfdpflows.evaluation import discretization
 from tfdpflows.tabular.schema import TableSchema
 
-# Distances are of all rows of one table to all of the other.
-_MOST_ROWS = 2000
+# Distances are of all of so many rows, at most, to as many of the other table.
+NUM_NEAREST = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +21,14 @@ class NearestRows:
   Attributes:
     synthetic: distances of synthetic rows to the nearest real one, float64.
     real: distances of real rows to the nearest other real one.
+    synthetic_equal: share of all synthetic rows that equal a real one.
+    real_equal: share of all real rows that equal another one.
   """
 
   synthetic: np.ndarray
   real: np.ndarray
+  synthetic_equal: float
+  real_equal: float
 
 
 def nearest_rows(
@@ -37,7 +41,8 @@ def nearest_rows(
 
   The distance is Gower's: the mean over columns of the difference of numbers as
   a share of their declared range, of 0 or 1 for categories, and of 1 where one
-  of two values is missing. Of either table at most 2,000 rows are taken.
+  of two values is missing. Distances are of at most 2,000 rows of either table;
+  which rows are equal is looked up among all.
 
   This is no measure of privacy: a model may leak much and copy no row, and rows
   of few columns are equal by chance.
@@ -63,9 +68,15 @@ def nearest_rows(
   (array([0.1]), array([0.4, 0.4]))
   """
   schema, real, synthetic = discretization.numeric(schema, real, synthetic)
+  keys = [_keys(table, schema) for table in (real, synthetic)]
+  _, place, counts = np.unique(keys[0], return_inverse=True, return_counts=True)
+  equal = {
+    'synthetic_equal': float(np.isin(keys[1], keys[0]).mean()),
+    'real_equal': float((counts[place] > 1).mean()),
+  }
   rng = np.random.default_rng(seed)
   real, synthetic = (
-    table.iloc[rng.permutation(len(table))[:_MOST_ROWS]]
+    table.iloc[rng.permutation(len(table))[:NUM_NEAREST]]
     for table in (real, synthetic)
   )
   others = _distances(real, real, schema)
@@ -73,7 +84,31 @@ def nearest_rows(
   return NearestRows(
     synthetic=_distances(synthetic, real, schema).min(1),
     real=others.min(1) if len(real) > 1 else np.zeros(0),
+    **equal,
   )
+
+
+def _keys(table, schema):
+  """A number for each row, the same for rows at a distance of zero."""
+  columns = {}
+  for place, field in enumerate(schema.fields):
+    if field.is_numeric:
+      # As distances are computed, but for rounding.
+      values = discretization.numbers(table[field.name]) / _width(field)
+      columns[place] = values.round(10) + 0.0
+    else:
+      columns[place] = discretization.category_codes(table[field.name], field)
+  return pd.util.hash_pandas_object(
+    pd.DataFrame(columns), index=False
+  ).to_numpy()
+
+
+def _width(field):
+  declared = discretization.declared_values(field)
+  low, high = (
+    (declared[0], declared[-1]) if declared else (field.minimum, field.maximum)
+  )
+  return max(high - low, 1e-300)
 
 
 def _distances(rows, others, schema):
@@ -81,14 +116,8 @@ def _distances(rows, others, schema):
   total = np.zeros([len(rows), len(others)])
   for field in schema.fields:
     if field.is_numeric:
-      declared = discretization.declared_values(field)
-      low, high = (
-        (declared[0], declared[-1])
-        if declared
-        else (field.minimum, field.maximum)
-      )
       a, b = (
-        discretization.numbers(table[field.name]) / max(high - low, 1e-300)
+        discretization.numbers(table[field.name]) / _width(field)
         for table in (rows, others)
       )
       missing = np.isnan(a)[:, None] != np.isnan(b)

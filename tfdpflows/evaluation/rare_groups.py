@@ -32,7 +32,9 @@ def rare_groups(
   Returns:
     DataFrame with a row for each group of at most 5 % and at least 20 of the
     real rows, the smallest first: `group`, text that names columns and values;
-    `rows`, the number of real rows; `real` and `synthetic`, shares.
+    `rows`, the number of real rows; `real` and `synthetic`, shares. Its
+    `attrs['pairs_of']` is the number of columns whose pairs are looked at, the
+    first 24, where there are more, else `None`.
 
   #### Example
 
@@ -49,7 +51,7 @@ def rare_groups(
   columns = []
   for field in schema.fields:
     values = discretization.declared_values(field)
-    if field.is_numeric or len(values) < 2 or len(columns) == _MOST_COLUMNS:
+    if field.is_numeric or len(values) < 2:
       continue
     codes = [
       discretization.category_codes(table[field.name], field)
@@ -58,7 +60,7 @@ def rare_groups(
     columns.append((field.name, values, codes))
   found = []
   for group in [(c,) for c in columns] + list(
-    itertools.combinations(columns, 2)
+    itertools.combinations(columns[:_MOST_COLUMNS], 2)
   ):
     sizes = [len(values) for _, values, _ in group]
     counts, others = (
@@ -80,7 +82,10 @@ def rare_groups(
         }
       )
   table = pd.DataFrame(found, columns=['group', 'rows', 'real', 'synthetic'])
-  return table.sort_values('rows', kind='stable', ignore_index=True)
+  table = table.sort_values('rows', kind='stable', ignore_index=True)
+  is_wide = len(columns) > _MOST_COLUMNS
+  table.attrs['pairs_of'] = _MOST_COLUMNS if is_wide else None
+  return table
 
 
 def _counts(codes, sizes):

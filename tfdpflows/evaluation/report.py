@@ -24,8 +24,8 @@ from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
-from tfdpflows.evaluation.discretization import numbers
-from tfdpflows.evaluation.nearest_rows import nearest_rows
+from tfdpflows.evaluation.discretization import moderate, numbers
+from tfdpflows.evaluation.nearest_rows import NUM_NEAREST, nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
 from tfdpflows.evaluation.several import SyntheticTable, compare_fits
 from tfdpflows.tabular.schema import TableSchema
@@ -41,8 +41,8 @@ _METRICS = {
   'average_precision': 'average precision',
 }
 _STATISTICS = {
-  'mean': np.mean,
-  'standard deviation': np.std,
+  'mean': lambda x: _of_moderate(np.mean, x),
+  'standard deviation': lambda x: _of_moderate(np.std, x),
   '5 %': lambda x: np.quantile(x, 0.05),
   'median': np.median,
   '95 %': lambda x: np.quantile(x, 0.95),
@@ -160,12 +160,22 @@ def write_report(
   nearest = _nearest(real, synthetic, schema, seed)
   page = _template().render(
     verdicts=_verdicts(
-      facts, columns, statistics, comparison, scores, groups, nearest
+      facts,
+      columns,
+      statistics,
+      comparison,
+      scores,
+      groups,
+      nearest,
+      share=len(real) / max(num_real or 0, len(real)),
     ),
     plain_privacy=verdict.plain_privacy(facts, sum(clipped.values())),
     groups=_listed(groups),
     num_groups=len(groups),
     nearest=nearest,
+    num_nearest=NUM_NEAREST
+    if max(len(real), len(synthetic)) > NUM_NEAREST
+    else 0,
     several=several,
     title=title or _TITLE,
     num_real=len(real),
@@ -227,12 +237,13 @@ def _claim(statement):
     return None
   # Four digits after the point, never fewer than was spent.
   rounded = decimal.Decimal(round_up_decimals(epsilon)).normalize()
-  hint = f'at δ = {delta:g}'
+  hint, sign = f'at δ = {delta:g}', '≤'
   if statement.get('guarantee', 'upper_bound') != 'upper_bound':
     hint += f'; {statement["guarantee"]}, not a proven bound'
+    sign = '≈'
   if statement.get('seeded'):
     hint += '; seeded: not private against anyone who knows the seed'
-  return {'epsilon': f'{rounded:f}', 'hint': hint}
+  return {'epsilon': f'{sign} {rounded:f}', 'hint': hint}
 
 
 def _statement_text(statement):
@@ -285,17 +296,28 @@ def _numbers(real, synthetic, schema):
   return found
 
 
+def _of_moderate(statistic, x):
+  x, unit = moderate(x)
+  return statistic(x) * unit
+
+
 def _number(value):
   return f'{value:,.0f}' if 1e4 <= abs(value) < 1e15 else f'{value:,.4g}'
 
 
-def _verdicts(facts, columns, statistics, comparison, scores, groups, nearest):
+def _verdicts(
+  facts, columns, statistics, comparison, scores, groups, nearest, share
+):
+  """Returns the verdicts; `share` is that of the real rows on the page."""
   far = sorted(
     (c for c in columns if c['is_far']), key=lambda c: -c['total_variation']
   )
   copies = None
   if nearest is not None:
-    copies = verdict.copies_verdict(*(part['same'] for part in nearest))
+    # Of a sample of the real rows as many copies are found as it has of them.
+    copies = verdict.copies_verdict(
+      *(min(part['same'] / share, 1.0) for part in nearest)
+    )
   found = [
     *([] if copies is None else [copies]),
     verdict.privacy_verdict(facts),
@@ -324,6 +346,7 @@ def _several(real, fits, schema, target, classifiers, seed):
   best = {
     column: values.min() if column in _LOWER else values.max()
     for column, values in found.items()
+    if column in _COMPARED
   }
   return [
     {
@@ -354,12 +377,20 @@ def _nearest(real, synthetic, schema, seed):
   return [
     {
       'name': name,
-      'same': float(np.mean(distances < 1e-9)),
+      'same': same,
       'quantiles': np.quantile(distances, [0.05, 0.5, 0.95]).tolist(),
     }
-    for name, distances in (
-      ('synthetic rows, to the nearest real one', found.synthetic),
-      ('real rows, to the nearest other real one', found.real),
+    for name, distances, same in (
+      (
+        'synthetic rows, to the nearest real one',
+        found.synthetic,
+        found.synthetic_equal,
+      ),
+      (
+        'real rows, to the nearest other real one',
+        found.real,
+        found.real_equal,
+      ),
     )
   ]
 

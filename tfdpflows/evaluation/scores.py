@@ -19,6 +19,9 @@ _SMALL = 4_000_000
 # Features times classes, beyond which classifiers take many minutes: they then
 # learn from fewer rows, and boosting stops early.
 _LARGE, _LARGE_TRAIN = 2500, 5000
+# Squares of larger numbers, which scaling takes, are infinite in float32; and
+# where they stand among others, trees take no larger ones.
+_MOST_FLOAT32, _MOST = 1e18, 1e30
 _METRICS = ('macro_f1', 'auroc', 'average_precision')
 QUICK_CLASSIFIERS = (
   'logistic regression',
@@ -335,7 +338,10 @@ def target_labels(
     share = np.cumsum(counts)[:-1] / counts.sum()
     cut = int(np.argmin(np.abs(share - 0.5)))
     edges = distinct[cut : cut + 2].mean(keepdims=True)
-    description = f'whether {target} is above {distinct[cut]:g}'
+    shown = f'{distinct[cut]:.15g}'
+    if fields[target].is_temporal:
+      shown = fields[target].scale.text(int(distinct[cut]))
+    description = f'whether {target} is above {shown}'
   labels = [
     np.where(np.isnan(v), -1, np.searchsorted(edges, v)) for v in values
   ]
@@ -468,12 +474,12 @@ def _drawn(table, schema, target, y, known, limit, rng):
 
 
 def _features(table, fields):
-  """Columns as models take them, float32 `[n, k]`.
+  """Columns as models take them, `[n, k]`, float64 where float32 is too coarse.
 
   Numbers, and categories one-hot; where values may be missing, whether they are
   has a column.
   """
-  columns = []
+  columns, kind = [], np.float32
   for field in fields:
     if not field.is_numeric:
       codes = discretization.category_codes(table[field.name], field)
@@ -482,12 +488,22 @@ def _features(table, fields):
       one_hot[np.arange(len(codes)), np.where(codes < 0, size, codes)] = 1
       columns.append(one_hot if not field.required else one_hot[:, :size])
       continue
-    values = discretization.numbers(table[field.name])
+    values = discretization.numbers(table[field.name]).clip(-_MOST, _MOST)
     missing = np.isnan(values)
     if not field.required:
       columns.append(missing[:, None])
     middle = np.mean(
       discretization.declared_values(field) or (field.minimum, field.maximum)
     )
+    middle = np.clip(middle, -_MOST, _MOST)
     columns.append(np.where(missing, middle, values)[:, None])
-  return np.concatenate(columns, axis=1).astype(np.float32)
+    if not _fits_float32(values[~missing]):
+      kind = np.float64
+  return np.concatenate(columns, axis=1).astype(kind)
+
+
+def _fits_float32(values):
+  """Whether values far from zero, and close together, are still told apart."""
+  largest = np.abs(values).max(initial=0.0)
+  spread = np.ptp(values) if len(values) else 0.0
+  return largest < _MOST_FLOAT32 and (not spread or spread > 1e-4 * largest)

@@ -52,10 +52,11 @@ def compare_fits(
 
   Returns:
     DataFrame with a row for each fit, and the columns `epsilon` and `delta`
-    (NaN without a statement), the means of `Comparison.summary`,
-    `rare_groups_kept`, the share of rare groups that have between half and
-    twice their share of the rows (NaN without such groups), and with a target
-    `macro_f1`, `auroc` and `average_precision`.
+    (NaN without a statement), `guarantee` ('upper_bound', or 'asymptotic' where
+    epsilon is none; 'none' without a statement), the means of
+    `Comparison.summary`, `rare_groups_kept`, the share of rare groups that have
+    between half and twice their share of the rows (NaN without such groups),
+    and with a target `macro_f1`, `auroc` and `average_precision`.
 
   Raises:
     ValueError: naming the fit, for a table that does not fit the schema.
@@ -97,5 +98,6 @@ def _claim(statement):
   if isinstance(statement, PrivacyStatement):
     statement = statement.to_dict()
   if not isinstance(statement, dict):
-    return {'epsilon': math.nan, 'delta': math.nan}
-  return {key: statement.get(key, math.nan) for key in ('epsilon', 'delta')}
+    return {'epsilon': math.nan, 'delta': math.nan, 'guarantee': 'none'}
+  found = {key: statement.get(key, math.nan) for key in ('epsilon', 'delta')}
+  return {**found, 'guarantee': statement.get('guarantee', 'upper_bound')}

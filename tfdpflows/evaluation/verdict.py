@@ -26,6 +26,8 @@ _ERRORS, _EQUAL = 3.0, 1e-9
 _COPIES = 0.5
 # Epsilons up to which a guarantee is called strong, and moderate.
 _STRICT, _MODERATE = 1.0, 10.0
+# From here on delta is too large whatever the number of rows.
+_LARGE_DELTA = 0.01
 # The unit of statements in a sentence about the table.
 _IN_A_SENTENCE = {'one row of the table': 'a row'}
 
@@ -50,7 +52,9 @@ def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
   """Whether numbers have another mean or standard deviation than real ones.
 
   The mean may be off by a tenth of the real standard deviation, the standard
-  deviation by a factor of 1.25, and each by three standard errors.
+  deviation by a factor of 1.25, and each by three standard errors. A column
+  that is constant in one table alone is off where so many other values would
+  hardly be missing in it by chance.
 
   Args:
     real: finite numbers `[n]`.
@@ -69,8 +73,14 @@ def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
   most = max(_MEAN_OFF * stds[0], _ERRORS * chance, _EQUAL)
   if abs(means[1] - means[0]) > most:
     return True
-  if min(stds) < _EQUAL:
-    return False  # Of a constant column the mean has told.
+  constant = [s <= _EQUAL * np.abs(x).max() for s, x in zip(stds, tables)]
+  if all(constant):
+    return False  # The mean has told.
+  if any(constant):
+    # The rule of three: so few other values are none in a sample by chance.
+    varied, same = (1, 0) if constant[0] else (0, 1)
+    others = np.abs(tables[varied] - means[same]) > _EQUAL
+    return np.mean(others) > _ERRORS / len(tables[same])
   chance = math.hypot(*map(_error_of_log_std, tables))
   most = max(math.log(_STD_OFF), _ERRORS * chance)
   return abs(math.log(stds[1] / stds[0])) > most
@@ -225,11 +235,14 @@ def copies_verdict(synthetic: float, real: float) -> Verdict | None:
 
 def rare_verdict(groups: pd.DataFrame) -> Verdict:
   """Judges the groups of `rare_groups`."""
+  number, more = groups.attrs.get('pairs_of'), ''
+  if number is not None:
+    more = f' Pairs are those of the first {number} columns of categories.'
   if groups.empty:
     return Verdict(
       'Rare groups',
       'none',
-      'There is no group of 20 rows or more and at most 5 % of them.',
+      f'There is no group of 20 rows or more and at most 5 % of them.{more}',
       'Smaller groups, and numbers, are not looked at here.',
     )
   kept = int(rare_groups.kept(groups).sum())
@@ -239,7 +252,7 @@ def rare_verdict(groups: pd.DataFrame) -> Verdict:
     'good' if share >= 0.9 else 'fair' if share >= 0.6 else 'poor',
     f'{kept} of {len(groups)} groups of at most 5 % of the rows have between '
     'half and twice their share. Those of fewer than 20 real rows are not '
-    'looked at.',
+    f'looked at.{more}',
     'How large small groups are can be used; what else their rows hold is not '
     'compared.'
     if share >= 0.9
@@ -264,9 +277,12 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
       'Treat the synthetic table like the real one.',
     )
   delta = statement.get('delta')
-  text = f'ε ≤ {_up(epsilon)}'
+  proven = statement.get('guarantee', 'upper_bound') == 'upper_bound'
+  text = f'ε {"≤" if proven else "≈"} {_up(epsilon)}'
   if isinstance(delta, (int, float)):
     text += f' at δ = {delta:g}'
+  if not proven:
+    text += f', {statement["guarantee"]}: no proven bound'
   if statement.get('seeded'):
     return Verdict(
       question,
@@ -274,11 +290,11 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
       f'{text}, but the noise came from a seed.',
       'Whoever knows the seed can remove the noise: fit again without one.',
     )
-  if statement.get('guarantee', 'upper_bound') != 'upper_bound':
+  if not proven:
     return Verdict(
       question,
       'poor',
-      f'{text}, {statement["guarantee"]}: no proven bound.',
+      f'{text}.',
       'Compute epsilon with an accountant that is an upper bound.',
     )
   rows = statement.get('num_examples')
@@ -289,6 +305,14 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
       'poor',
       f'{text}; δ is as large as one over the {rows:,} rows.',
       'Publishing one row in full is as private as that: choose a smaller δ.',
+    )
+  if isinstance(delta, (int, float)) and delta >= _LARGE_DELTA:
+    return Verdict(
+      question,
+      'poor',
+      f'{text}.',
+      f'With a probability of {delta:g} everything may be published: choose a '
+      'smaller δ.',
     )
   if epsilon <= _STRICT:
     unit = statement.get('unit')
@@ -325,7 +349,7 @@ def plain_privacy(
         f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
         'changes the odds of whatever anybody concludes from the synthetic '
         f'rows by a factor of {_factor(epsilon)} at most, but for a '
-        f'probability of {delta:g}.',
+        f'probability of {delta:g}.{_limits(statement)}',
       )
     )
   found.append(
@@ -364,6 +388,19 @@ def plain_privacy(
     )
   )
   return found
+
+
+def _limits(statement):
+  """What must be said where epsilon is put into words."""
+  text = ''
+  guarantee = statement.get('guarantee', 'upper_bound')
+  if guarantee != 'upper_bound':
+    text += f' This is {guarantee} and not proven: the factor may be larger.'
+  if statement.get('seeded'):
+    text += (
+      ' The noise came from a seed: whoever knows it is not bound by this.'
+    )
+  return text
 
 
 def _listed(names):

@@ -8,6 +8,7 @@ import textwrap
 import dp_accounting
 
 from tfdpflows import accounting
+from tfdpflows.accounting import registry
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.rounding import round_up
 from tfdpflows.progress import about
@@ -73,11 +74,13 @@ class FitPlan:
 
   def __str__(self):
     what = 'rows' if self.unit is None else f'values of {self.unit}'
-    lines = [
+    by = registry.caveat(self.accountant) or f' ({self.accountant})'
+    lines = textwrap.wrap(
       f'A fit of {self.num_examples:,} {what} within epsilon '
-      f'{self.budget.epsilon:g} at delta {self.budget.delta:g} '
-      f'({self.accountant}) would charge'
-    ]
+      f'{self.budget.epsilon:g} at delta {self.budget.delta:g}{by} would '
+      'charge',
+      88,
+    )
     for name, event in self.charges:
       lines += _wrapped(
         f'{name}, epsilon {round_up(self.epsilon(name))} alone: '

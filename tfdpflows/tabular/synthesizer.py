@@ -14,6 +14,7 @@ from absl import logging
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_integer, check_type
+from tfdpflows.accounting import registry
 from tfdpflows.accounting.calibration import whole_noise_multiplier
 from tfdpflows.accounting.rounding import round_up
 from tfdpflows.mechanisms import histograms
@@ -1110,8 +1111,9 @@ def _to_directory(
       ) as folder:
         synthesizer._write(folder)
     logging.info(
-      'Fit: done. Epsilon is %s. Model: %s.',
+      'Fit: done. Epsilon is %s%s. Model: %s.',
       round_up(synthesizer.ledger.epsilon(), 3),
+      registry.caveat(synthesizer.ledger.accountant),
       model_dir,
     )
   # A ledger whose file goes while it is open warns of it.

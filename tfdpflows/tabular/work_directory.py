@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tfdpflows import atomic
-from tfdpflows.accounting import LedgerError, PrivacyLedger
+from tfdpflows.accounting import LedgerError, PrivacyLedger, registry
 from tfdpflows.accounting.rounding import round_up
 from tfdpflows.randomness import Randomness
 from tfdpflows.stored_rows import StoredRows, TableParts
@@ -347,6 +347,7 @@ def describe_earlier(path: atomic.PathLike) -> str:
     with PrivacyLedger.open(path, read_only=True) as ledger:
       epsilon = round_up(ledger.epsilon())
       spent = f'epsilon {epsilon} at delta {ledger.budget.delta:g}'
+      spent += registry.caveat(ledger.accountant)
       if ledger.privacy_unit is not None:
         spent += f' for all rows with one value of {ledger.privacy_unit!r}'
   except LedgerError as error:

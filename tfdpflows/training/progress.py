@@ -14,7 +14,7 @@ from absl import logging
 
 from tfdpflows import progress
 from tfdpflows._keras import keras
-from tfdpflows.accounting import calibration
+from tfdpflows.accounting import calibration, registry
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.accounting.rounding import round_up
@@ -125,7 +125,7 @@ class Progress(keras.callbacks.Callback):
     parts = plan.sampler.parts
     logging.info(
       'Training: %d of %d steps are left. %s charged as: %s. Epsilon is '
-      '%s now and %s at the end, at delta %g (%s). Ledger: %s.',
+      '%s now and %s at the end, at delta %g%s. Ledger: %s.',
       plan.steps - noise.unused,
       plan.steps,
       'Each is' if parts == 1 else f'Each {parts} of them are',
@@ -133,7 +133,7 @@ class Progress(keras.callbacks.Callback):
       round_up(epsilon_after(plan, noise.steps.spent), 3),
       round_up(epsilon_after(plan, plan.steps), 3),
       plan.delta,
-      plan.accountant,
+      registry.caveat(plan.accountant) or f' ({plan.accountant})',
       plan.ledger.path or 'in memory',
     )
 
