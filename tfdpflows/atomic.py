@@ -111,7 +111,7 @@ def check_replaceable(
     return
   if not overwrite:
     raise FileExistsError(
-      f'{path} exists: choose another name, or overwrite it.'
+      f'{path} exists: choose another name, or pass overwrite=True.'
     )
   if os.path.islink(target):
     raise FileExistsError(
