@@ -81,6 +81,12 @@ def test_a_large_epsilon_is_told(epsilon, told, folder, capsys):
   assert (said in capsys.readouterr().err) is told
 
 
+def test_a_pipe_is_not_replaced(folder, capsys):
+  os.mkfifo('pipe.csv')
+  argv = ['schema', '--input=people.csv', '--output=pipe.csv', '--overwrite']
+  _refused(argv, '--output=pipe.csv is a device, pipe or socket', capsys)
+
+
 def test_a_draft_of_a_header_alone(folder, capsys):
   (folder / 'header.csv').write_text('age,wage\n')
   argv = ['schema', '--input=header.csv', '--output=draft.json']
