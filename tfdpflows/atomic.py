@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import shutil
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 PathLike = Union[str, 'os.PathLike[str]']
+
+# No space is left on the disk, or for the user.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def lock(descriptor: int) -> None:
@@ -62,7 +66,8 @@ def file_aside(path: PathLike, *, private: bool = False) -> Iterator[str]:
   """Yields a new file in the folder of `path`, which then replaces `path`.
 
   Args:
-    path: Where; a file there is kept on any error.
+    path: Where; a file there is kept on any error. That the disk is full names
+      it.
     private: Whether only the user may read it.
   """
   folder, name = os.path.split(os.path.abspath(path))
@@ -76,8 +81,11 @@ def file_aside(path: PathLike, *, private: bool = False) -> Iterator[str]:
     if not private:
       grant_default_mode(aside)
     os.replace(aside, path)
-  except BaseException:
+  except BaseException as error:
     os.unlink(aside)
+    full = isinstance(error, OSError) and error.errno in _FULL
+    if full and error.filename is None:
+      raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     raise
 
 
@@ -111,7 +119,7 @@ def check_replaceable(
     return
   if not overwrite:
     raise FileExistsError(
-      f'{path} exists: choose another name, or overwrite it.'
+      f'{path} exists: choose another name, or pass overwrite=True.'
     )
   if os.path.islink(target):
     raise FileExistsError(

@@ -88,6 +88,7 @@ def test_bad_ledgers(path, capsys):
     ([f'--ledger={unlimited}'], 'has no budget and so no delta: give one'),
     ([f'--ledger={path}', '--delta=2'], 'delta must lie inside (0, 1)'),
     ([f'--ledger={path}', '--format=xml'], 'format=xml'),
+    ([f'--ledger={unlimited}', f'--ledger={path}'], 'give --ledger once'),
   ):
     assert cli.main(['account', *argv]) == 2
     out, err = capsys.readouterr()

@@ -74,6 +74,25 @@ def _fit(**flags):
   return ['fit', *(f'--{k}={v}' for k, v in {**FLAGS, **flags}.items())]
 
 
+@pytest.mark.parametrize(('epsilon', 'told'), [(50, True), (10, False)])
+def test_a_large_epsilon_is_told(epsilon, told, folder, capsys):
+  assert cli.main(_fit(epsilon=epsilon, target='size')) == 2
+  said = f'--epsilon={epsilon} protects little: values up to 10 are usual'
+  assert (said in capsys.readouterr().err) is told
+
+
+def test_a_pipe_is_not_replaced(folder, capsys):
+  os.mkfifo('pipe.csv')
+  argv = ['schema', '--input=people.csv', '--output=pipe.csv', '--overwrite']
+  _refused(argv, '--output=pipe.csv is a device, pipe or socket', capsys)
+
+
+def test_a_draft_of_a_header_alone(folder, capsys):
+  (folder / 'header.csv').write_text('age,wage\n')
+  argv = ['schema', '--input=header.csv', '--output=draft.json']
+  _refused(argv, 'no rows; header.csv: a header but no rows', capsys)
+
+
 def _edited(change):
   people = pd.read_csv('people.csv', dtype=object)
   return change(people).to_csv(index=False)

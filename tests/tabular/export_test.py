@@ -256,7 +256,7 @@ def test_bad_requests_and_folders(fitted, exported, people, tmp_path):
     signatures['log_prob'](**tensors)
   none = {name: column[:0] for name, column in tensors.items()}
   assert signatures['log_prob'](**none)['log_prob'].shape == [0]
-  with pytest.raises(FileExistsError, match='choose another name'):
+  with pytest.raises(FileExistsError, match='pass overwrite=True'):
     fitted.export(exported)
   (tmp_path / 'notes.txt').touch()
   with pytest.raises(

@@ -52,6 +52,32 @@ def test_a_fit_charges_what_was_planned(people):
   assert plan.epsilon() <= people.budget['epsilon']
 
 
+def test_noise_of_a_count_is_told_of_units(people):
+  plans = {
+    (weighting, most): TabularSynthesizer(
+      people.schema,
+      **people.budget,
+      privacy_unit='person',
+      max_rows_per_unit=most,
+      unit_weighting=weighting,
+    ).plan(5000)
+    for weighting, most in (('rows', 1), ('rows', 6), ('units', 6))
+  }
+  alone = plans['rows', 1].count_std
+  assert plans['rows', 6].count_std == pytest.approx(6 * alone)
+  assert plans['units', 6].count_std == pytest.approx(alone)
+  text = ' '.join(str(plans['rows', 6]).split())
+  assert (
+    f'has noise of about {6 * alone:.2g} rows, in proportion to '
+    'max_rows_per_unit, 6.'
+  ) in text
+  text = ' '.join(str(plans['units', 6]).split())
+  assert (
+    'where all rows of one person weigh 1 together, has noise of about '
+    f'{alone:.2g}.'
+  ) in text
+
+
 @pytest.mark.parametrize(
   'model', ['histogram', 'spline', 'hflow', 'dpgan', 'pategan']
 )

@@ -73,8 +73,9 @@ def test_what_fails_leaves_what_was_there(people, name, tmp_path):
 
   path = tmp_path / name
   path.write_text('old')
-  with pytest.raises(OSError, match='No space left'):
+  with pytest.raises(OSError, match='No space left') as caught:
     sinks.write_frames(frames(), path, people.schema)
+  assert caught.value.filename == os.fspath(path)
   assert path.read_text() == 'old'
   assert os.listdir(tmp_path) == [name]
 

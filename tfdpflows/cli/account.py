@@ -59,6 +59,7 @@ def _define(options):
 
 
 def _run(values):
+  training.check_one_ledger(values)
   if values.release is not None:
     _release(values)
   if values.ledger is not None:

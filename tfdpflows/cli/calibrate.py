@@ -53,6 +53,7 @@ def _define(options):
 
 
 def _run(values):
+  training.check_one_ledger(values)
   from tfdpflows import accounting
 
   ledger = budget = None

@@ -79,6 +79,11 @@ def check_output(
     raise UsageError('--output is empty: give the name of a file.')
   if os.path.isdir(path):
     raise UsageError(f'--output={path} is a folder: give the name of a file.')
+  if os.path.exists(path) and not os.path.isfile(path):
+    # Not even to overwrite: a device would become a file.
+    raise UsageError(
+      f'--output={path} is a device, pipe or socket: give the name of a file.'
+    )
   check_place(path, overwrite)
   if not os.path.exists(path):
     return

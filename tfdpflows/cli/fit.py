@@ -23,6 +23,9 @@ _TUNE_EXAMPLE = (
   '--tune=\'{"num_bins": [8, 16], "epochs": [16, 64]}\'.'
 )
 
+# At 10, 50 % for whether a row is in the table may become 99.995 %.
+_LARGEST_USUAL = 10
+
 
 def _define(options):
   options.section('Data')
@@ -218,6 +221,12 @@ def _fit_model(values, team):
     model_directory.check_target(values.model_dir, values.overwrite)
   accounting.PrivacyBudget(epsilon=values.epsilon, delta=values.delta)
   accounting.create_accountant(values.accountant)
+  if chief and values.epsilon > _LARGEST_USUAL:
+    print(
+      f'Warning: --epsilon={values.epsilon:g} protects little: values up to '
+      f'{_LARGEST_USUAL} are usual.',
+      file=sys.stderr,
+    )
   schema = TableSchema.from_json(values.schema)
   if values.privacy_unit is not None:
     schema = dataclasses.replace(schema, privacy_unit=values.privacy_unit)

@@ -144,6 +144,8 @@ def _run(values):
       text,
     )
     raise UsageError(text) from error
+  if not len(table):
+    raise UsageError(str(source.no_rows()))
   _warn_of_delimiter(list(map(str, table.columns)), values, texts)
   numbers = [name for name in map(str, table.columns) if _is_number(name)]
   if numbers:

@@ -104,6 +104,15 @@ def finite(number: float) -> Optional[float]:
   return number if math.isfinite(number) else None
 
 
+def check_one_ledger(values) -> None:
+  """Refuses several ledgers: the last would be taken, for all of them."""
+  if values['ledger'].present > 1:
+    raise UsageError(
+      'give --ledger once: the epsilon of one is not that of all. In Python '
+      'accounting.merge_ledgers makes one ledger of several.'
+    )
+
+
 @contextlib.contextmanager
 def open_ledger(path: str, *, read_only: bool) -> Iterator[PrivacyLedger]:
   """Yields the ledger of `--ledger`, whose errors name the flag."""

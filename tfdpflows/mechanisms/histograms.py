@@ -389,12 +389,15 @@ def _levels(column, stds, rng, max_bins):
     heavy &= ~spikes
     widths = bounds[:, 1] - bounds[:, 0]
     heavy &= widths > (1.5 if column.cell else 1.0) * _finest(column)
+    most = np.full(len(widths), max_bins)
     if not column.cell:
-      # Far from zero, float32 cannot tell points apart that are this close.
-      heavy &= widths > max_bins * np.spacing(np.float32(bounds[:, 1]))
+      # Far from zero, float32 cannot tell points apart that are closer.
+      closest = np.spacing(bounds[:, 1].astype(np.float32))
+      most = np.minimum(most, (widths / closest).astype(int))
+      heavy &= most > 1
     heavy &= bounds[:, 0] < end
     parts = [
-      _split(bounds[i, 0], bounds[i, 1], column.cell, max_bins)
+      _split(bounds[i, 0], bounds[i, 1], column.cell, most[i])
       for i in np.flatnonzero(heavy)
     ]
     if not parts:

@@ -38,10 +38,13 @@ class FitPlan:
     budget: the `PrivacyBudget` of the fit.
     accountant: name of the accountant.
     count_std: standard deviation of the noise on the number of rows in a bin of
-      a histogram, the median of all columns; `None` for units, and where ranges
-      are private.
+      a histogram, the median of all columns; on the weight of these rows under
+      `weighting='units'`, of `num_examples` in all; `None` where ranges or the
+      number of rows per unit are private.
     seconds: about how long the fit takes on two free cores, `None` where that
       is not known.
+    max_rows_per_unit: see `sampling.Units`; `None` for rows.
+    weighting: likewise.
   """
 
   num_examples: int
@@ -52,6 +55,8 @@ class FitPlan:
   accountant: str
   count_std: float | None
   seconds: float | None
+  max_rows_per_unit: int | None = None
+  weighting: str | None = None
 
   def epsilon(self, name: str | None = None) -> float:
     """Returns epsilon of all charges, or of one alone, at the budget's delta.
@@ -93,16 +98,28 @@ class FitPlan:
       ', '.join(f'{name}={_short(value)}' for name, value in settings.items())
     )
     if self.count_std is not None:
-      lines.append(
-        'The number of rows in a bin of a histogram has noise of about '
-        f'{_rounded(self.count_std)} rows.'
-      )
+      lines += textwrap.wrap(self._say_count_std(), 88)
+    if self.count_std is not None and self.unit is None:
       lines += textwrap.wrap(
         say_if_noise(self.count_std, self.num_examples), 88
       )
     if self.seconds is not None:
       lines.append(describe_time(self.seconds))
     return '\n'.join(lines)
+
+  def _say_count_std(self):
+    noise = f'noise of about {_rounded(self.count_std)}'
+    if self.unit is None:
+      return f'The number of rows in a bin of a histogram has {noise} rows.'
+    if self.weighting == 'units':
+      return (
+        'The weight of the rows in a bin of a histogram, where all rows of one '
+        f'{self.unit} weigh 1 together, has {noise}.'
+      )
+    return (
+      f'The number of rows in a bin of a histogram has {noise} rows, in '
+      f'proportion to max_rows_per_unit, {self.max_rows_per_unit}.'
+    )
 
 
 def say_if_noise(count_std: float | None, num_rows: int) -> str:

@@ -256,6 +256,7 @@ class TabularSynthesizer:
     self._check_examples(num_examples)
     model = self._model_for(num_examples)
     spending = self._split_budget(num_examples, model)
+    units = self._unit_settings
     return fit_plan.FitPlan(
       num_examples,
       self.schema.privacy_unit,
@@ -265,6 +266,8 @@ class TabularSynthesizer:
       self.accountant,
       self._count_std(spending),
       fitting.expected_seconds(self.schema, num_examples, model, spending),
+      units and units.max_rows_per_unit,
+      units and units.weighting,
     )
 
   def fit(
@@ -430,7 +433,9 @@ class TabularSynthesizer:
       '' if seconds is None else f' {fit_plan.describe_time(seconds)}',
       'in memory' if work_dir is None else os.fspath(work_dir),
     )
-    said = fit_plan.say_if_noise(self._count_std(spending), examples)
+    said = None
+    if self._unit_settings is None:
+      said = fit_plan.say_if_noise(self._count_std(spending), examples)
     if said:
       logging.warning('tfdpflows: %s', said)
     self.ledger = work.ledger
@@ -495,12 +500,17 @@ class TabularSynthesizer:
     )
 
   def _count_std(self, spending):
-    if self.schema.is_draft or self._unit_settings is not None:
+    units = self._unit_settings
+    if self.schema.is_draft or (units and units.max_rows_epsilon is not None):
       return None
     stds = histograms.noise_stds(
       TableEncoder(self.schema).columns, spending.marginal_noise
     )
-    return float(np.median([of_column[0] for of_column in stds]))
+    # Of rows that weigh less than 1, the noise is that of as many more.
+    per_row = 1
+    if units is not None and units.weighting == 'rows':
+      per_row = units.max_rows_per_unit
+    return per_row * float(np.median([of_column[0] for of_column in stds]))
 
   def _split_budget(self, examples, model):
     return fitting.split_budget(
