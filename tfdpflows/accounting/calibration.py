@@ -23,14 +23,6 @@ from tfdpflows.accounting import registry
 if TYPE_CHECKING:
   from tfdpflows.accounting.ledger import PrivacyLedger
 
-__all__ = [
-  'calibrate_epsilon',
-  'calibrate_noise_multiplier',
-  'calibrate_sampling_probability',
-  'calibrate_steps',
-  'epsilon_after',
-]
-
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 _LARGEST_NOISE = 1e7
 _SMALLEST_NOISE = 1e-3

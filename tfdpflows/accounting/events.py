@@ -20,21 +20,6 @@ from tfdpflows.accounting.event_bounds import check_event
 if TYPE_CHECKING:
   from tfdpflows.accounting.mechanisms.base import Mechanism
 
-__all__ = [
-  'KINDS',
-  'RELATIONS',
-  'RefusedEventError',
-  'Relation',
-  'data_independent',
-  'decompose',
-  'describe_event',
-  'event_class',
-  'event_number',
-  'mechanisms_of',
-  'register',
-  'replace_inner',
-]
-
 _Event = dp_accounting.DpEvent
 Relation = dp_accounting.NeighboringRelation
 RELATIONS = (

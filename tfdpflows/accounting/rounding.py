@@ -5,8 +5,6 @@ from __future__ import annotations
 import decimal
 import math
 
-__all__ = ['round_down', 'round_up', 'round_up_decimals']
-
 
 def round_up(value: float, digits: int = 4) -> str:
   """Writes a number with few digits, never below it.

@@ -20,8 +20,6 @@ from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.accounting.rounding import round_up
 
-__all__ = ['PrivacyStatement', 'privacy_statement']
-
 # A label with a number at its end, if there is one, and a number in a text.
 _NUMBERED = re.compile(r'(.*?)(?: (\d+))?', re.DOTALL)
 _NUMBER = re.compile(r'(?<!\w)\d+(?:\.\d+)?(?:e[+-]?\d+)?')

@@ -39,8 +39,6 @@ from tfdpflows.accounting.mechanisms.base import Mechanism, NonPrivate
 from tfdpflows.accounting.mechanisms.smooth_sensitivity import RenyiPrivate
 from tfdpflows.accounting.mechanisms.votes import DataDependent
 
-__all__ = ['RepeatAndSelect', 'halting_probability', 'repeated_curve']
-
 _ROUNDING = 1e-14
 
 

@@ -25,8 +25,6 @@ from tfdpflows.accounting.mechanisms.bounded_range import (
 )
 from tfdpflows.accounting.pld import convolution
 
-__all__ = ['PLDAccountant']
-
 # More grid points than this for one mechanism, and the grid is made coarser.
 _MAX_POINTS = 2**20
 # The grid is made finer where it would matter and costs less points than this,
