@@ -335,23 +335,16 @@ class Categories:
   def places(self, column: Iterable[Any]) -> np.ndarray:
     """Returns which category each row of a part of the column has."""
     numbers = {key: number for number, key in enumerate(self._known)}
-    keys = (_key(_plain(value)) for value in column)
-    return np.array([numbers.get(k, len(numbers)) for k in keys], np.int64)
+    found = [numbers.get(_key(_plain(x)), len(numbers)) for x in column]
+    return np.array(found, np.int64)
 
-  def left(self, places: Optional[np.ndarray] = None) -> np.ndarray:
+  def left(self, places: np.ndarray) -> np.ndarray:
     """Returns which rows have a category that is not shown, bool `[n]`.
 
     Args:
-      places: of other rows, see `places`.
+      places: which category each row has, see `places`.
     """
-    places = self._places if places is None else places
     return np.append(~self._shown(), False)[places]
-
-  def measure_left(
-    self, parts: np.ndarray, noise: Noise, rng: np.random.Generator
-  ) -> None:
-    """Counts parts of the rows that are `left`, see `measure_left`."""
-    self.add_counts(self._counts(self._weights * parts), noise, rng)
 
   def add_counts(
     self, counts: np.ndarray, noise: Noise, rng: np.random.Generator
@@ -384,6 +377,7 @@ class Categories:
 
 def measure_left(
   categories: Sequence[Categories],
+  frames: Iterable[tuple[Sequence[Iterable[Any]], np.ndarray]],
   shares: Sequence[float],
   noise: Noise,
   rng: np.random.Generator,
@@ -396,6 +390,7 @@ def measure_left(
 
   Args:
     categories: of the columns of a table.
+    frames: parts of the rows: those columns, and what each row counts.
     shares: positive, one for each.
     noise: on each of the counts.
     rng: its generator.
@@ -407,9 +402,16 @@ def measure_left(
   weights add up to 1 at most. A category that one row alone has is counted by
   at most 1; see `Categories`.
   """
-  parts = parts_of_rows([some.left() for some in categories], shares)
-  for some, part in zip(categories, parts.T):
-    some.measure_left(part, noise, rng)
+  sums = [some.no_counts() for some in categories]
+  for columns, weights in frames:
+    places = [some.places(c) for some, c in zip(categories, columns)]
+    left = [some.left(place) for some, place in zip(categories, places)]
+    parts = parts_of_rows(left, shares) * weights[:, None]
+    for counts, place, part in zip(sums, places, parts.T):
+      # One row after the other: the sum does not depend on how they are cut.
+      np.add.at(counts, place, part)
+  for some, counts in zip(categories, sums):
+    some.add_counts(counts, noise, rng)
 
 
 def parts_of_rows(
@@ -464,7 +466,7 @@ def _placed(column):
   of them stood first, and gave the name, would tell of a row.
   """
   keys = [_key(_plain(value)) for value in column]
-  known = sorted({key for key in keys if key != _key(None)})
+  known = sorted(set(keys) - {_key(None)})
   numbers = {key: number for number, key in enumerate(known)}
   numbers[_key(None)] = len(known)
   places = np.array([numbers[key] for key in keys], np.int64)
