@@ -9,7 +9,7 @@ import numpy as np
 
 from tfdpflows._checks import check_fraction, check_positive
 from tfdpflows.accounting import ExponentialMechanismDpEvent
-from tfdpflows.mechanisms.releases import charge_release
+from tfdpflows.mechanisms.releases import charge_release, drawn_by_weight
 
 if TYPE_CHECKING:
   from tfdpflows.accounting import PrivacyLedger
@@ -95,7 +95,4 @@ def private_max_rows(
   covered = np.cumsum(np.bincount(counts, minlength=upper + 1))[1:]
   doublings = [math.log2(k) for k in range(1, upper + 1)]
   utilities = covered - units.num_units * (1 + share * np.array(doublings))
-  rng = randomness.numpy(str(label))
-  # The largest of these is a number drawn by weight, with no sum to overflow.
-  drawn = epsilon * utilities + rng.gumbel(size=upper)
-  return int(np.argmax(drawn)) + 1
+  return drawn_by_weight(epsilon * utilities, randomness.numpy(str(label))) + 1

@@ -15,6 +15,7 @@ from tfdpflows.mechanisms.releases import (
   charge_release,
   check_bounds,
   differing_rows,
+  drawn_by_weight,
 )
 
 if TYPE_CHECKING:
@@ -140,8 +141,7 @@ def private_quantile(
     _edges(values, lower, upper), q, epsilon / (2 * sensitivity)
   )
   rng = randomness.numpy(str(label))
-  # The largest of these is an index drawn by weight, with no sum to overflow.
-  chosen = int(np.argmax(log_weights + rng.gumbel(size=len(log_weights))))
+  chosen = drawn_by_weight(log_weights, rng)
   low, high = int(edges[chosen]), int(edges[chosen + 1])
   # By as many bits that all cells are equally likely, whatever their number.
   cell = low + (int.from_bytes(rng.bytes(16), 'big') * (high - low) >> 128)

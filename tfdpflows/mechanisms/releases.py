@@ -148,6 +148,12 @@ def differing_rows(neighboring_relation: NeighboringRelation) -> int:
   return _DIFFERING_ROWS[neighboring_relation]
 
 
+def drawn_by_weight(log_weights: np.ndarray, rng: np.random.Generator) -> int:
+  """Returns an index, drawn with a probability proportional to its weight."""
+  # Of the largest of these it is so, and no sum overflows.
+  return int(np.argmax(log_weights + rng.gumbel(size=len(log_weights))))
+
+
 def charge_release(
   ledger: PrivacyLedger,
   event: dp_accounting.DpEvent,
