@@ -25,6 +25,7 @@ from scipy import stats
 from tfdpflows import _observer, accounting
 from tfdpflows.accounting import mechanisms as mechanisms_lib
 from tfdpflows.accounting.events import describe_event
+from tfdpflows.accounting.events_json import event_from_dict
 from tfdpflows.accounting.mechanisms.capped import (
   TruncatedSubsampledGaussianDpEvent,
 )
@@ -379,7 +380,7 @@ class _Run:
         _Entry(
           number,
           record['label'],
-          _event_of(record),
+          event_from_dict(record['event']),
           record['count'] if charge else 0,
           record['kind'],
           ledger.neighboring_relation,
@@ -668,12 +669,6 @@ class _Noise(np.ndarray):
     return self.stream.observer.release(
       self.stream.path, self.kind, total, self.scale, value
     )
-
-
-def _event_of(record):
-  from tfdpflows.accounting import events_json  # noqa: PLC0415
-
-  return events_json.event_from_dict(record['event'])
 
 
 def _shown(name):

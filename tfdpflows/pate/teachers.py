@@ -239,7 +239,7 @@ class TeacherEnsemble(Fixed):
     left = range(self.num_teachers)
     if store is not None:
       for t in left:
-        teachers[t] = store.load(t)
+        teachers[t] = _load(folder, t)
       left = [t for t in left if teachers[t] is None]
     order = np.argsort(shards, kind='stable')
     sizes = np.bincount(shards, minlength=self.num_teachers)
@@ -687,9 +687,6 @@ class _Store:
     arrays = {f'weight_{i:09}': w for i, w in enumerate(weights)}
     arrays['facts'] = teacher.facts
     _write(self._folder, f'{t:05}.npz', lambda file: np.savez(file, **arrays))
-
-  def load(self, t):
-    return _load(self._folder, t)
 
   def finish(self):
     _write_settings(self._folder, {**self._settings, 'finished': True})
