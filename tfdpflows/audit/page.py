@@ -11,18 +11,16 @@ import json
 import math
 import os
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import jinja2
 import markupsafe
 
 from tfdpflows import atomic
 from tfdpflows.accounting.rounding import round_up_decimals
+from tfdpflows.audit.ledgers import LedgerAudit
+from tfdpflows.audit.replaying import Replay
 from tfdpflows.version import __version__
-
-if TYPE_CHECKING:
-  from tfdpflows.audit.ledgers import LedgerAudit
-  from tfdpflows.audit.replaying import Replay
 
 _TITLE = 'Privacy audit'
 

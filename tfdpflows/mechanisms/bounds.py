@@ -19,6 +19,7 @@ from dp_accounting import NeighboringRelation
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_positive
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.accounting.calibration import whole_noise_multiplier
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.domains import (
@@ -34,12 +35,11 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
   row_weights,
 )
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 from tfdpflows.stored_rows import TableParts
 
 if TYPE_CHECKING:
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
   from tfdpflows.tabular.field import Field
   from tfdpflows.tabular.schema import TableSchema
 

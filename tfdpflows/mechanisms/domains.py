@@ -9,15 +9,13 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows.mechanisms.releases import as_floats
 from tfdpflows.noise_grid import add_noise
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
 _NUMBER_EXPONENTS = (-32, 120)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_positive
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.releases import (
   as_numbers,
@@ -19,14 +21,11 @@ from tfdpflows.mechanisms.releases import (
   row_weights,
 )
 from tfdpflows.noise_grid import add_noise
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
   from tfdpflows.tabular.encoding import EncodedColumn
 
 _MAX_BINS = 64

@@ -7,13 +7,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_positive
-from tfdpflows.accounting import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent, PrivacyLedger
 from tfdpflows.mechanisms.releases import (
   charge_release,
   check_rows,
@@ -22,14 +23,9 @@ from tfdpflows.mechanisms.releases import (
   row_weights,
 )
 from tfdpflows.noise_grid import add_noise
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 from tfdpflows.stored_rows import StoredRows
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
 
 # Cells of counts that are kept, and groups that a ledger lists.
 _MOST_KEPT, _MOST_LISTED = 1 << 25, 256

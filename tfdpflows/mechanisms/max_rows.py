@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
 
 from tfdpflows._checks import check_fraction, check_positive
-from tfdpflows.accounting import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent, PrivacyLedger
 from tfdpflows.mechanisms.releases import charge_release, drawn_by_weight
-
-if TYPE_CHECKING:
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 
 
 def private_max_rows(

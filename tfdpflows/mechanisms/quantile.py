@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_positive
-from tfdpflows.accounting import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent, PrivacyLedger
 from tfdpflows.mechanisms.releases import (
   as_floats,
   as_numbers,
@@ -17,12 +18,7 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
   drawn_by_weight,
 )
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
+from tfdpflows.randomness import Randomness
 
 _CELLS = 2**52
 

@@ -42,9 +42,10 @@ import abc
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from tfdpflows._checks import (
@@ -60,17 +61,13 @@ from tfdpflows.accounting import (
   GNMaxDpEvent,
   LedgerError,
   LNMaxDpEvent,
+  PrivacyLedger,
   SparseVectorDpEvent,
   VoteThresholdDpEvent,
 )
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.releases import charge_release, differing_rows
 from tfdpflows.randomness import Randomness
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
 
 NO_ANSWER = -1
 # Predictions that are counted at one time.

@@ -78,14 +78,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import numpy.typing as npt
 from dp_accounting import ComposedDpEvent
 from scipy import ndimage, special
 
 from tfdpflows._checks import check_fraction, check_integer, check_positive
-from tfdpflows.accounting import RenyiDpEvent, SmoothSensitivityDpEvent
+from tfdpflows.accounting import (
+  PrivacyLedger,
+  RenyiDpEvent,
+  SmoothSensitivityDpEvent,
+)
 from tfdpflows.accounting.mechanisms import (
   DataDependentGNMax,
   SmoothSensitivity,
@@ -94,12 +99,7 @@ from tfdpflows.accounting.mechanisms import (
 from tfdpflows.mechanisms.releases import charge_release
 from tfdpflows.noise_grid import grid_step
 from tfdpflows.pate.aggregators import NO_ANSWER, Aggregator, checked_votes
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
+from tfdpflows.randomness import Randomness
 
 # Gaps are rounded down to multiples of this; a vote moves a gap by two at most.
 _STEP = 0.125

@@ -12,15 +12,17 @@ import random
 import re
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
 from tfdpflows import atomic
 from tfdpflows._checks import Fixed, check_integer
 from tfdpflows._keras import keras
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms.releases import as_numbers, differing_rows
 from tfdpflows.pate import processes
 from tfdpflows.pate.aggregators import Aggregator, count_votes
@@ -28,11 +30,6 @@ from tfdpflows.pate.partition import partition
 from tfdpflows.progress import bar
 from tfdpflows.randomness import Randomness
 from tfdpflows.version import __version__
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
 
 _SETTINGS, _SECRET = 'settings.json', 'secret'
 # Made-up rows of each class that a teacher is tried on.
