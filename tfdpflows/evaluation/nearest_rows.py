@@ -81,12 +81,7 @@ def _distances(rows, others, schema):
   total = np.zeros([len(rows), len(others)])
   for field in schema.fields:
     if field.is_numeric:
-      declared = discretization.declared_values(field)
-      low, high = (
-        (declared[0], declared[-1])
-        if declared
-        else (field.minimum, field.maximum)
-      )
+      low, high = discretization.declared_range(field)
       a, b = (
         discretization.numbers(table[field.name]) / max(high - low, 1e-300)
         for table in (rows, others)

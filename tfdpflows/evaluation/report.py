@@ -24,7 +24,7 @@ from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
-from tfdpflows.evaluation.discretization import numbers
+from tfdpflows.evaluation.discretization import finite
 from tfdpflows.evaluation.nearest_rows import nearest_rows
 from tfdpflows.evaluation.rare_groups import rare_groups
 from tfdpflows.evaluation.several import SyntheticTable, compare_fits
@@ -270,8 +270,7 @@ def _numbers(real, synthetic, schema):
   found = []
   for field in schema.fields:
     if field.is_numeric:
-      tables = [numbers(table[field.name]) for table in (real, synthetic)]
-      tables = [x[np.isfinite(x)] for x in tables]
+      tables = [finite(table[field.name]) for table in (real, synthetic)]
       found.append(
         {
           'name': field.name,

@@ -130,18 +130,8 @@ def score(
 ) -> pd.DataFrame:
   """Does what `train_on_synthetic` does, and keeps what it learned.
 
-  Args:
-    real_holdout: see there, as all others.
-    synthetic: see there.
-    schema: see there.
-    target: see there.
-    real_train: see there.
-    classifiers: see there.
-    max_train: see there.
-    max_test: see there.
-    seed: see there.
-    fits: what was learned from synthetic rows, to be added to. From the same
-      rows nothing is learned again.
+  `fits` is what was learned from synthetic rows, to be added to: from the same
+  rows nothing is learned again.
   """
   names = _names(classifiers)
   tables = [real_holdout, synthetic]
