@@ -474,13 +474,7 @@ def warn_of_outside(columns: Iterable[ColumnBounds], epsilon: float) -> None:
 def check_num_rows(
   schema: TableSchema, epsilon: float, delta: float, num_rows: int
 ) -> None:
-  """Refuses bounds of so few rows that they say nothing; warns of few rows.
-
-  Args:
-    schema: see `private_bounds`.
-    epsilon: see there.
-    delta: see there.
-    num_rows: the public number of rows, or of units.
+  """Warns of few rows, or units, by their public number.
 
   Raises:
     ValueError: if a value needs half of the rows to be seen.
