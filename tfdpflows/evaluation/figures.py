@@ -13,6 +13,7 @@ import math
 import re
 import warnings
 
+import markupsafe
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -359,7 +360,7 @@ class _Drawing:
     width, height = self._size
     title = html.escape(title)
     kind = f' class="{kind}"' if kind else ''
-    return (
+    return markupsafe.Markup(
       f'<svg{kind} viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
       f'aria-label="{title}"><title>{title}</title>{body}</svg>'
     )
