@@ -218,17 +218,8 @@ def event_number(
 ) -> float:
   """Returns a field of an event as a float.
 
-  Args:
-    event: a `DpEvent`.
-    field: name of the field.
-    lowest: smallest value allowed.
-    highest: largest value allowed; may be infinite.
-
-  Returns:
-    The value.
-
   Raises:
-    ValueError: if it is not a finite number in that range.
+    ValueError: if it is not a finite number from `lowest` to `highest`.
   """
   try:
     value = float(getattr(event, field))

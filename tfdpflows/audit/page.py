@@ -32,16 +32,11 @@ def write_page(
 ) -> None:
   """Writes an audit as HTML, and as JSON beside it, each complete or not.
 
-  Args:
-    path: of the HTML file, whose name ends in '.html'; that of the JSON file
-      ends in '.json' instead.
-    found: the audit of the ledger.
-    source: where the ledger is from, a sentence.
-    replay: of the fit without one row, if there was one.
-    row: the number of that row, from 1.
+  `source` is a sentence on where the ledger is from; `replay` is of the fit
+  without one row, counted from 1, if there was one.
 
   Raises:
-    ValueError: for another name.
+    ValueError: for a path that does not end in '.html'.
   """
   content = as_dict(found, source=source, replay=replay, row=row)
   page = _page(found, source, replay, row)

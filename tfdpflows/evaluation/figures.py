@@ -152,13 +152,7 @@ def score_figure(synthetic: float, real: float, title: str) -> str:
 def roc_figure(claimed: np.ndarray, seen: np.ndarray, title: str) -> str:
   """Draws the ROC of an attack below that which a privacy claim allows.
 
-  Args:
-    claimed: `[n, 2]`, false-positive rates and the largest true-positive ones.
-    seen: `[m, 2]`, the same of the attack; empty if there is none.
-    title: for screen readers.
-
-  Returns:
-    An `<svg>` element.
+  Both are `[n, 2]`, false- and true-positive rates; what was seen may be empty.
   """
   drawing = _Drawing(420, 330)
   axes = drawing.axes(52, 12, 270, 270)

@@ -337,11 +337,7 @@ class Categories:
     return np.array(found, np.int64)
 
   def left(self, places: np.ndarray) -> np.ndarray:
-    """Returns which rows have a category that is not shown, bool `[n]`.
-
-    Args:
-      places: which category each row has, see `places`.
-    """
+    """Returns which of the rows have a category that is not shown, `[n]`."""
     return np.append(~self._shown(), False)[places]
 
   def add_counts(

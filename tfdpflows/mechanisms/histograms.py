@@ -215,12 +215,8 @@ def _largest_value(column):
 def search_edges(edges: npt.ArrayLike, column: EncodedColumn) -> np.ndarray:
   """Returns edges among which codes are found in the bins that count them.
 
-  Args:
-    edges: of bins of a histogram of the column, or of several joined.
-    column: the encoded column.
-
-  Returns:
-    float64, for `np.searchsorted(edges, codes, side='right')`.
+  The edges are of one histogram or of several joined; those that are returned,
+  float64, are for `np.searchsorted(edges, codes, side='right')`.
   """
   edges = np.asarray(edges, np.float64)
   if column.cell:

@@ -620,14 +620,8 @@ class TeacherEnsemble(Fixed):
 class _Store:
   """The folder of an ensemble: its settings, and each trained teacher.
 
-  Args:
-    folder: where.
-    resume: whether there is one to go on with.
-    model: a model, to see that its like can be saved and is still the same.
-    randomness: of a new ensemble.
-
-  Attributes:
-    randomness: that of the ensemble.
+  Of `model` it is seen that its like can be saved, and is still the same. One
+  that is resumed has the `randomness` of its beginning.
   """
 
   def __init__(self, folder, resume, model, randomness):
