@@ -46,10 +46,8 @@ def test_a_look_more_is_as_good_as_less_noise():
   once.measure(domains.Noise(1.0), np.random.default_rng(0))
   for std in (1.25, 5 / 3):
     twice.measure(domains.Noise(std), np.random.default_rng(0))
-  assert twice._measured.noise.scale == pytest.approx(1.0)
-  np.testing.assert_allclose(
-    twice._measured.noisy - once._measured.noisy, 0, atol=8
-  )
+  assert twice._noise.scale == pytest.approx(1.0)
+  np.testing.assert_allclose(twice._noisy - once._noisy, 0, atol=8)
 
 
 def test_categories_of_a_categorical_column_need_rows():

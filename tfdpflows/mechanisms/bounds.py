@@ -267,10 +267,12 @@ def release_bounds(
   _refuse_lost(lost)
   table.set_types(types)
   domains = table.domains(fields, plan.delta_of_column / rows / most)
-  first, second = _two_looks(domains, plan.shares['domain'])
-  for name, share in first.items():
+  # At all columns evenly, and then by need.
+  weights = {name: _DOMAIN_WEIGHTS[d.kind] for name, d in domains.items()}
+  whole = plan.shares['domain']
+  for name, share in _divided(weights, _FIRST * whole).items():
     domains[name].measure(plan.noise(share, rows), rng)
-  shares = second()
+  shares = _divided(_needs(domains, weights), (1 - _FIRST) * whole)
   for name, share in shares.items():
     if isinstance(domains[name], Bins):
       domains[name].measure(plan.noise(share, rows), rng)
@@ -512,24 +514,15 @@ def _refuse_lost(lost):
     )
 
 
-def _two_looks(domains, share):
-  """Returns how a share is divided among columns, evenly and then by need.
-
-  The second is a function, to be called when the first look was taken.
-  """
-  weights = {name: _DOMAIN_WEIGHTS[d.kind] for name, d in domains.items()}
-
-  def second():
-    explained = {name: d.explained() for name, d in domains.items()}
-    # All columns have the same rows, of which nearly all are explained in most.
-    rows = max(float(np.quantile([*explained.values(), 1.0], 0.75)), 1.0)
-    needs = {
-      name: weights[name] * (max(1 - part / rows, 0) + _NEED) ** 2
-      for name, part in explained.items()
-    }
-    return _divided(needs, (1 - _FIRST) * share)
-
-  return _divided(weights, _FIRST * share), second
+def _needs(domains, weights):
+  """What a second look at each column is worth, when the first was taken."""
+  explained = {name: d.explained() for name, d in domains.items()}
+  # All columns have the same rows, of which nearly all are explained in most.
+  rows = max(float(np.quantile([*explained.values(), 1.0], 0.75)), 1.0)
+  return {
+    name: weights[name] * (max(1 - part / rows, 0) + _NEED) ** 2
+    for name, part in explained.items()
+  }
 
 
 def _divided(weights, share):
