@@ -597,14 +597,11 @@ def _by_delta(
   made = registry.compose_event(spent.event, spent.accountant, spent.relation)
   rows = []
   for value in sorted(deltas, reverse=True):
-    epsilon = float(made.get_epsilon(value))
-    rows.append({'delta': value, 'epsilon': _finite(epsilon)})
+    epsilon = _finite(float(made.get_epsilon(value)))
+    row = {'delta': value, 'epsilon': epsilon}
     if spent.unproven:
-      rows[-1] = {
-        'delta': value,
-        'epsilon': None,
-        'proven_epsilon': _finite(epsilon),
-      }
+      row = {**row, 'epsilon': None, 'proven_epsilon': epsilon}
+    rows.append(row)
   return tuple(rows)
 
 
