@@ -27,7 +27,8 @@ _DATA = {
   'tests/golden/files.py': ('files/*',),
   'tests/golden/make.py': ('*.json',),
   'tfdpflows/audit/page.py': ('page.html',),
-  'tfdpflows/evaluation/report.py': ('report.css', 'report.html'),
+  'tfdpflows/evaluation/page.py': ('report.css',),
+  'tfdpflows/evaluation/report.py': ('report.html',),
 }
 _HEADER = '# Written by tools/build_files.py: run `make build-files`.\n'
 

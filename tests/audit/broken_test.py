@@ -20,6 +20,7 @@ from tfdpflows import accounting, audit, gradients, mechanisms, optimizers, pate
 from tfdpflows._keras import keras
 from tfdpflows.mechanisms import marginals
 from tfdpflows.models import PrivateModel
+from tfdpflows.noise_grid import add_noise
 from tfdpflows.optimizers.noise import GeneratorNoise
 from tfdpflows.randomness import Randomness
 from tfdpflows.sampling import PoissonSampler
@@ -371,18 +372,11 @@ def _batch_norm_guard(broken):
 # Sensitivities and charges.
 
 
-def _without_root(counts, groups, std, rng):
-  """Noise as for one group, whatever the number of them."""
-  std /= np.sqrt(len(groups))
-  return [
-    marginals.Marginal(group, c + std * rng.normal(size=c.shape), std)
-    for group, c in zip(groups, counts)
-  ]
-
-
 def _patched_marginals(broken):
-  made = _without_root if broken else marginals._release
-  return mock.patch.object(marginals, '_release', made)
+  """Noise as for one group, whatever the number of them."""
+  root = np.sqrt(len(SINGLES)) if broken else 1.0
+  made = lambda counts, std, draw: add_noise(counts, std / root, draw)
+  return mock.patch.object(marginals, 'add_noise', made)
 
 
 SINGLES = tuple((j,) for j in range(9))

@@ -17,7 +17,7 @@ from tfdpflows import (
   training,
 )
 from tfdpflows._keras import keras
-from tfdpflows.audit import replaying
+from tfdpflows.audit import replaying, watching
 from tfdpflows.models import PrivateModel
 from tfdpflows.randomness import Randomness
 from tfdpflows.sampling import PoissonSampler
@@ -250,7 +250,7 @@ def test_one_number_as_noise_of_several():
 def test_fresh_noise_is_not_taken_for_noise_used_twice(grid):
   """Large releases and small ones, of numbers that coincide by chance."""
   rng = np.random.default_rng(0)
-  noises = replaying._Noises()
+  noises = watching.UsedNoise()
   for size in [500_000] * 2 + [5_000] * 20 + [50] * 100:
     noise = rng.normal(size=size)
     if grid == 'float32':
@@ -258,7 +258,7 @@ def test_fresh_noise_is_not_taken_for_noise_used_twice(grid):
     elif grid:
       noise = grid * np.round(noise / grid)
     assert not noises.known(noise, noise / 3.0)
-  assert len(noises._numbers) <= 2 * replaying._MOST_NUMBERS
+  assert len(noises._numbers) <= 2 * watching._MOST_NUMBERS
   if grid is None:
     # A part of what was used is seen among millions.
     rng = np.random.default_rng(0)

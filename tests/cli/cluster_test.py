@@ -72,7 +72,7 @@ def _free(count):
 def test_worker_that_does_not_come_is_named():
   addresses = _free(2)
   with pytest.raises(ConnectionError) as found:
-    cluster.Cluster(addresses, 0).wait(patience=0.1)
+    cluster.Cluster(addresses, 0)._meet(patience=0.1)
   assert f'no answer from {addresses[1]}' in str(found.value)
   assert 'Worker 0 of 2' in str(found.value)
 
@@ -81,7 +81,7 @@ def test_port_that_is_taken_is_named():
   (address,) = _free(1)
   taken = socket.create_server(('', int(address.split(':')[1])))
   with taken, pytest.raises(ConnectionError, match='cannot be used'):
-    cluster.Cluster((address,), 0).wait(patience=0.1)
+    cluster.Cluster((address,), 0).team(patience=0.1)
 
 
 def test_worker_that_comes_late_is_waited_for():
@@ -90,6 +90,6 @@ def test_worker_that_comes_late_is_waited_for():
   come = lambda: late.append(socket.create_server(('', port)))
   timer = threading.Timer(0.3, come)
   timer.start()
-  cluster.Cluster(addresses, 0).wait(patience=20)
+  cluster.Cluster(addresses, 0)._meet(patience=20)
   timer.join()
   late[0].close()

@@ -46,10 +46,8 @@ def test_a_look_more_is_as_good_as_less_noise():
   once.measure(domains.Noise(1.0), np.random.default_rng(0))
   for std in (1.25, 5 / 3):
     twice.measure(domains.Noise(std), np.random.default_rng(0))
-  assert twice._measured.noise.scale == pytest.approx(1.0)
-  np.testing.assert_allclose(
-    twice._measured.noisy - once._measured.noisy, 0, atol=8
-  )
+  assert twice._noise.scale == pytest.approx(1.0)
+  np.testing.assert_allclose(twice._noisy - once._noisy, 0, atol=8)
 
 
 def test_categories_of_a_categorical_column_need_rows():
@@ -88,16 +86,20 @@ class TestLeft:
       counted = []
       for s, mask in zip(some, shown):
         s._shown = lambda mask=mask: mask
-        s._noisy = np.zeros(len(mask) + 1)
-        s._scales = np.ones(len(mask) + 1)
-        s.measure_left = lambda parts, noise, rng, s=s, into=counted: (
-          into.append(s._weights * parts)
+        s.add_counts = lambda counts, noise, rng, into=counted: into.append(
+          counts
         )
-      domains.measure_left(some, self.SHARES, domains.Noise(1.0), rng)
-      moved = np.stack(counted, 1)
+      rows = [(columns, weights)]
+      domains.measure_left(some, rows, self.SHARES, domains.Noise(1.0), rng)
+      places = [s.places(c) for s, c in zip(some, columns)]
+      left = [s.left(place) for s, place in zip(some, places)]
+      moved = domains.parts_of_rows(left, self.SHARES) * weights[:, None]
+      for counts, place, part in zip(counted, places, moved.T):
+        expected = np.bincount(place, part, len(counts))
+        np.testing.assert_array_equal(counts, expected)
+      left = np.stack(left, 1)
       norms = np.sqrt((moved**2).sum(1))
       assert (norms <= weights).all()
-      left = np.stack([s.left() for s in some], 1)
       np.testing.assert_allclose(norms[left.any(1)], weights[left.any(1)])
       assert not moved[~left].any()
 
@@ -108,7 +110,8 @@ class TestLeft:
     for s in some:
       s.measure(domains.Noise(40.0), rng)
     assert [s.enum() for s in some] == [('a',), ('x',)]
-    domains.measure_left(some, [0.5, 0.5], domains.Noise(5.0), rng)
+    rows = [(columns, np.ones(562))]
+    domains.measure_left(some, rows, [0.5, 0.5], domains.Noise(5.0), rng)
     assert [s.enum() for s in some] == [('a', 'b'), ('x',)]
     # What was shown is not measured again.
     assert some[0]._scales.round(1).tolist() == [40.0, 5.0, 5.0, 40.0]
@@ -116,13 +119,12 @@ class TestLeft:
   def test_a_category_of_one_row_is_shown_as_rarely_as_is_claimed(self):
     rng, delta, shown = np.random.default_rng(0), 0.01, 0
     for _ in range(4000):
-      some = [
-        domains.Categories(c, delta=delta / 2)
-        for c in (['a'] * 99 + ['only'], ['x'] * 99 + ['y'])
-      ]
+      columns = ['a'] * 99 + ['only'], ['x'] * 99 + ['y']
+      some = [domains.Categories(c, delta=delta / 2) for c in columns]
       for s in some:
         s.measure(domains.Noise(3.0), rng)
-      domains.measure_left(some, [0.9, 0.1], domains.Noise(2.0), rng)
+      rows = [(columns, np.ones(100))]
+      domains.measure_left(some, rows, [0.9, 0.1], domains.Noise(2.0), rng)
       shown += 'only' in some[0].enum()
     assert shown / 4000 <= delta + 4 * np.sqrt(delta / 4000)
     assert shown

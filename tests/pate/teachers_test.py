@@ -23,7 +23,7 @@ from tests import forked
 from tests.grids import thinned
 from tfdpflows import accounting, pate
 from tfdpflows._keras import keras
-from tfdpflows.pate import teachers as teachers_lib
+from tfdpflows.pate import teacher_files
 from tfdpflows.randomness import Randomness
 
 
@@ -729,11 +729,11 @@ def test_a_model_cannot_leave_the_program(capfd):
 
 def test_many_arrays_of_weights_keep_their_order(tmp_path):
   weights = [np.full(1, i) for i in range(1200)]
-  teachers_lib._write_settings(tmp_path, {})
-  store = teachers_lib._Store.__new__(teachers_lib._Store)
+  teacher_files._write_settings(tmp_path, {})
+  store = teacher_files.Store.__new__(teacher_files.Store)
   store._folder = tmp_path
-  store.save(0, teachers_lib.Teacher(weights, np.zeros(0)))
-  found = teachers_lib._load(tmp_path, 0)
+  store.save(0, teacher_files.Teacher(weights, np.zeros(0)))
+  found = teacher_files.load(tmp_path, 0)
   np.testing.assert_array_equal(found.model, weights)
 
 

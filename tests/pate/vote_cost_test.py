@@ -154,9 +154,7 @@ def test_a_query_costs_no_more_than_by_its_noise():
 def test_close_to_and_never_below_the_published_code(
   votes, sigma, order, beta, rdp, ss
 ):
-  cost = smooth_sensitivity.vote_cost(
-    [votes], num_teachers=sum(votes), sigma=sigma, order=order, beta=beta
-  )
+  cost = table(sum(votes), sigma, order).cost(np.array([votes]), beta)
   assert rdp * (1 - 1e-3) < cost.divergence < 1.1 * rdp
   assert ss * (1 - 1e-3) < cost.smooth_sensitivity < 2.5 * ss
 
@@ -245,8 +243,7 @@ def test_charged_before_anything_is_computed(monkeypatch):
 
 
 def test_the_published_cost_is_no_less_but_for_its_failure(monkeypatch):
-  options = {'num_teachers': 500, 'sigma': 30.0, 'order': 16.0, 'beta': 0.02}
-  exact = smooth_sensitivity.vote_cost(AGREED, **options)
+  exact = table(500, 30.0, 16.0).cost(np.array(AGREED), 0.02)
   monkeypatch.setattr(smooth_sensitivity._Table, 'cost', lambda *args: exact)
   costs = [release(seed=seed, failure=0.2) for seed in range(60)]
   below = np.mean([cost.divergence < exact.divergence for cost in costs])
@@ -329,9 +326,7 @@ def test_many_queries_cost_less_than_by_their_noise():
 
 def test_the_test_fails_to_fail_no_more_often_than_charged(monkeypatch):
   # A bound just below the cost.
-  exact = smooth_sensitivity.vote_cost(
-    AGREED, num_teachers=500, sigma=30.0, order=16.0, beta=0.02
-  )
+  exact = table(500, 30.0, 16.0).cost(np.array(AGREED), 0.02)
   monkeypatch.setattr(smooth_sensitivity._Table, 'cost', lambda *args: exact)
   passed = [
     bounded(

@@ -94,12 +94,12 @@ def test_modules_have_the_files_that_they_read():
 
 @in_checkout
 def test_the_report_has_its_template_and_style():
-  (target,) = (
-    rule
+  data = {
+    rule['name']: rule.get('data')
     for rule in _declared()['tfdpflows/evaluation']
-    if rule['name'] == 'report'
-  )
-  assert target['data'] == ['report.css', 'report.html']
+  }
+  assert data['report'] == ['report.html']
+  assert data['page'] == ['report.css']
 
 
 @in_checkout

@@ -18,8 +18,6 @@ from tfdpflows.accounting.events import (
   describe_event,
 )
 
-__all__ = ['MechanismAccountant']
-
 # Every accountant by its name; `registry.register_accountant` adds to it.
 REGISTERED: dict[str, type] = {}
 

@@ -10,15 +10,6 @@ import numpy as np
 
 from tfdpflows._checks import check_type
 
-__all__ = [
-  'BudgetExceededError',
-  'PrivacyBudget',
-  'check_budget',
-  'check_delta',
-  'check_epsilon',
-  'check_time_limit',
-]
-
 
 def _float(name, number) -> float:
   """A number as a float, infinite where it is too large for one."""

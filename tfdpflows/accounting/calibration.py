@@ -12,24 +12,14 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import dp_accounting
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting import registry
-
-if TYPE_CHECKING:
-  from tfdpflows.accounting.ledger import PrivacyLedger
-
-__all__ = [
-  'calibrate_epsilon',
-  'calibrate_noise_multiplier',
-  'calibrate_sampling_probability',
-  'calibrate_steps',
-  'epsilon_after',
-]
+from tfdpflows.accounting.ledger import PrivacyLedger
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 _LARGEST_NOISE = 1e7

@@ -16,8 +16,6 @@ from scipy import optimize
 from tfdpflows.accounting import accountant, mechanisms
 from tfdpflows.accounting.mechanisms.base import Mechanism, lower_log
 
-__all__ = ['AdvancedAccountant', 'BasicAccountant']
-
 _Counts = Sequence[tuple[Mechanism, int]]
 
 # Errors of sums and of amplified epsilons, relative.

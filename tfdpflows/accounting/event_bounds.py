@@ -15,8 +15,6 @@ from typing import Any
 import attr
 import dp_accounting
 
-__all__ = ['MAX_DEPTH', 'MAX_PARTS', 'MAX_RUNS', 'check_event']
-
 # Events within each other; how many there are in all; and the product of the
 # counts around any one of them.
 MAX_DEPTH = 64

@@ -20,21 +20,6 @@ from tfdpflows.accounting.event_bounds import check_event
 if TYPE_CHECKING:
   from tfdpflows.accounting.mechanisms.base import Mechanism
 
-__all__ = [
-  'KINDS',
-  'RELATIONS',
-  'RefusedEventError',
-  'Relation',
-  'data_independent',
-  'decompose',
-  'describe_event',
-  'event_class',
-  'event_number',
-  'mechanisms_of',
-  'register',
-  'replace_inner',
-]
-
 _Event = dp_accounting.DpEvent
 Relation = dp_accounting.NeighboringRelation
 RELATIONS = (
@@ -233,17 +218,8 @@ def event_number(
 ) -> float:
   """Returns a field of an event as a float.
 
-  Args:
-    event: a `DpEvent`.
-    field: name of the field.
-    lowest: smallest value allowed.
-    highest: largest value allowed; may be infinite.
-
-  Returns:
-    The value.
-
   Raises:
-    ValueError: if it is not a finite number in that range.
+    ValueError: if it is not a finite number from `lowest` to `highest`.
   """
   try:
     value = float(getattr(event, field))

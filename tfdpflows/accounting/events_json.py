@@ -18,8 +18,6 @@ import dp_accounting
 from tfdpflows.accounting.event_bounds import MAX_DEPTH, check_event
 from tfdpflows.accounting.events import KINDS
 
-__all__ = ['event_from_dict', 'event_to_dict']
-
 # JSON has no infinity; here it is the text 'inf'.
 _MAY_BE_INFINITE = ('RepeatAndSelect.shape',)
 

@@ -8,8 +8,6 @@ from tfdpflows.accounting import accountant
 from tfdpflows.accounting.logarithms import exp_upwards
 from tfdpflows.accounting.mechanisms import Gaussian, gaussian_profile
 
-__all__ = ['GDPAccountant']
-
 # Sums and square roots, in units in the last place.
 _ROUNDING = 1e-14
 

@@ -7,8 +7,6 @@ import math
 import numpy as np
 from numpy import typing as npt
 
-__all__ = ['exp_upwards', 'log_bernoulli', 'log_expm1', 'log_sum']
-
 # Below this, the four terms of the series in `log_bernoulli` have an error of
 # 1e-12, and above it the direct formula has one of about that.
 _SMALL = 1e-3

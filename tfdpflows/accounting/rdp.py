@@ -12,8 +12,6 @@ from tfdpflows.accounting import accountant, mechanisms, renyi_conversion
 from tfdpflows.accounting.budget import check_delta
 from tfdpflows.accounting.events import Relation
 
-__all__ = ['RDPAccountant']
-
 # The orders of dp_accounting, some between its last ones, and large ones for
 # small epsilons.
 _DEFAULT_ORDERS = (

@@ -13,18 +13,6 @@ from tfdpflows.accounting import composition, gdp, rdp, zcdp
 from tfdpflows.accounting import events as events_lib
 from tfdpflows.accounting.pld.accountant import PLDAccountant
 
-__all__ = [
-  'BestEpsilon',
-  'accountant_names',
-  'best_epsilon',
-  'caveat',
-  'compose_event',
-  'compute_epsilon',
-  'create_accountant',
-  'register_accountant',
-  'resolve_name',
-]
-
 _GUARANTEES = ('upper_bound', 'asymptotic')
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 

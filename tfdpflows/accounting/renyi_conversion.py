@@ -13,8 +13,6 @@ import numpy as np
 
 from tfdpflows.accounting.logarithms import exp_upwards
 
-__all__ = ['deltas', 'epsilons']
-
 _ULPS = 2e-15
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import decimal
 import math
 
-__all__ = ['round_down', 'round_up', 'round_up_decimals']
-
 
 def round_up(value: float, digits: int = 4) -> str:
   """Writes a number with few digits, never below it.
@@ -31,15 +29,8 @@ def round_up(value: float, digits: int = 4) -> str:
   return f'{rounded:f}' if plain else f'{rounded:e}'
 
 
-def round_up_decimals(value: float, decimals: int = 4) -> str:
-  """Writes a number with few digits after the point, never below it.
-
-  Args:
-    value: a number.
-    decimals: digits after the point.
-
-  Returns:
-    Text whose value is at least `value`.
+def round_up_decimals(value: float) -> str:
+  """Writes a number with four digits after the point, never below it.
 
   #### Example
 
@@ -51,27 +42,20 @@ def round_up_decimals(value: float, decimals: int = 4) -> str:
   exact = decimal.Decimal(float(value) + 0.0)  # Not -0.0.
   if exact >= 10**15:
     # More digits of a float that large carry no information.
-    context = decimal.Context(prec=decimals, rounding=decimal.ROUND_CEILING)
+    context = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
     return str(context.plus(exact))
   context = decimal.Context(prec=50, rounding=decimal.ROUND_CEILING)
-  unit = decimal.Decimal(1).scaleb(-decimals)
+  unit = decimal.Decimal(1).scaleb(-4)
   return f'{exact.quantize(unit, context=context):f}'
 
 
-def round_down(value: float, digits: int = 4) -> str:
-  """Writes a number with few digits, never above it.
-
-  Args:
-    value: a number that is not negative.
-    digits: significant digits.
-
-  Returns:
-    Text whose value is at most `value`.
+def round_down(value: float) -> str:
+  """Writes a number of zero or more with four digits, never above it.
 
   #### Example
 
   >>> round_down(0.0123456), round_down(1.0), round_down(1e-9)
   ('0.01234', '1', '1.000E-9')
   """
-  context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
+  context = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
   return str(context.create_decimal_from_float(float(value)))

@@ -20,8 +20,6 @@ from tfdpflows.accounting.ledger.entries import composed
 from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.accounting.rounding import round_up
 
-__all__ = ['PrivacyStatement', 'privacy_statement']
-
 # A label with a number at its end, if there is one, and a number in a text.
 _NUMBERED = re.compile(r'(.*?)(?: (\d+))?', re.DOTALL)
 _NUMBER = re.compile(r'(?<!\w)\d+(?:\.\d+)?(?:e[+-]?\d+)?')
@@ -599,14 +597,11 @@ def _by_delta(
   made = registry.compose_event(spent.event, spent.accountant, spent.relation)
   rows = []
   for value in sorted(deltas, reverse=True):
-    epsilon = float(made.get_epsilon(value))
-    rows.append({'delta': value, 'epsilon': _finite(epsilon)})
+    epsilon = _finite(float(made.get_epsilon(value)))
+    row = {'delta': value, 'epsilon': epsilon}
     if spent.unproven:
-      rows[-1] = {
-        'delta': value,
-        'epsilon': None,
-        'proven_epsilon': _finite(epsilon),
-      }
+      row = {**row, 'epsilon': None, 'proven_epsilon': epsilon}
+    rows.append(row)
   return tuple(rows)
 
 

@@ -13,8 +13,6 @@ from tfdpflows.accounting.mechanisms.zero_concentrated import (
   zcdp_log_delta,
 )
 
-__all__ = ['ZCDPAccountant']
-
 # Sums of a few terms, relative to the sum of their magnitudes.
 _ROUNDING = 1e-14
 

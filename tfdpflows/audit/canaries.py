@@ -16,6 +16,8 @@ from tfdpflows._keras import keras
 from tfdpflows.audit.one_run import OneRunBounds, audit_one_run
 from tfdpflows.randomness import Randomness
 
+# Rows whose losses are computed at one time.
+_BLOCK = 4096
 _IN_NO_TABLE = 'These canaries are in no table: train on canaries.insert(...).'
 
 
@@ -320,9 +322,7 @@ class OneRunAudit(keras.callbacks.Callback):
 
 
 def losses_of(
-  model: Union[models.PrivateModel, models.DensityModel],
-  rows: Any,
-  batch_size: int = 4096,
+  model: Union[models.PrivateModel, models.DensityModel], rows: Any
 ) -> npt.NDArray:
   """Returns the loss of every row, `[num_rows]`, without training.
 
@@ -332,7 +332,6 @@ def losses_of(
   Args:
     model: compiled, if it is a `PrivateModel`.
     rows: what its `fit` takes, as arrays.
-    batch_size: how many rows are computed at one time.
 
   Raises:
     ValueError: for another model.
@@ -347,10 +346,10 @@ def losses_of(
     )
   size = len(tf.nest.flatten(rows)[0])
   found = []
-  for start in range(0, size, batch_size):
+  for start in range(0, size, _BLOCK):
     part = tf.nest.map_structure(
       lambda array, start=start: tf.convert_to_tensor(
-        array[start : start + batch_size]
+        array[start : start + _BLOCK]
       ),
       rows,
     )

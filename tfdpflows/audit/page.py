@@ -10,20 +10,15 @@ import datetime
 import json
 import math
 import os
-from importlib import resources
-from typing import TYPE_CHECKING, Any, Optional
-
-import jinja2
-import markupsafe
+from typing import Any, Optional
 
 from tfdpflows import accounting, atomic
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.rounding import round_up_decimals
+from tfdpflows.audit.ledgers import LedgerAudit
+from tfdpflows.audit.replaying import Replay
+from tfdpflows.evaluation.page import rendered
 from tfdpflows.version import __version__
-
-if TYPE_CHECKING:
-  from tfdpflows.audit.ledgers import LedgerAudit
-  from tfdpflows.audit.replaying import Replay
 
 _TITLE = 'Privacy audit'
 
@@ -38,16 +33,11 @@ def write_page(
 ) -> None:
   """Writes an audit as HTML, and as JSON beside it, each complete or not.
 
-  Args:
-    path: of the HTML file, whose name ends in '.html'; that of the JSON file
-      ends in '.json' instead.
-    found: the audit of the ledger.
-    source: where the ledger is from, a sentence.
-    replay: of the fit without one row, if there was one.
-    row: the number of that row, from 1.
+  `source` is a sentence on where the ledger is from; `replay` is of the fit
+  without one row, counted from 1, if there was one.
 
   Raises:
-    ValueError: for another name.
+    ValueError: for a path that does not end in '.html'.
   """
   content = as_dict(found, source=source, replay=replay, row=row)
   page = _page(found, source, replay, row)
@@ -132,18 +122,13 @@ def as_dict(
 
 
 def _page(found, source, replay, row):
-  here = resources.files('tfdpflows.audit')
-  style = resources.files('tfdpflows.evaluation').joinpath('report.css')
-  template = jinja2.Environment(
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=jinja2.StrictUndefined,
-  ).from_string(here.joinpath('page.html').read_text(encoding='utf-8'))
+  from tfdpflows.evaluation import figures  # noqa: PLC0415 (slow to import)
+
   now = datetime.datetime.now(datetime.timezone.utc)
-  return template.render(
+  return rendered(
+    'tfdpflows.audit',
+    'page.html',
     title=_TITLE,
-    css=markupsafe.Markup(style.read_text(encoding='utf-8')),
     source=source,
     audit=found,
     verdict=_verdict(found, replay),
@@ -154,7 +139,11 @@ def _page(found, source, replay, row):
     delta=f'{found.delta:g}',
     seconds=f'{found.seconds:.1f}',
     most=f'{math.log(found.num_runs / 8):.1f}',
-    figure=markupsafe.Markup(_figure(found)),
+    figure=figures.roc_figure(
+      found.claimed_roc,
+      found.roc,
+      'True- by false-positive rates of the attack',
+    ),
     entries=[
       {
         **dataclasses.asdict(entry),
@@ -206,12 +195,4 @@ def _up(epsilon):
 def _down(epsilon):
   return (
     'inf' if math.isinf(epsilon) else f'{math.floor(epsilon * 1e4) / 1e4:g}'
-  )
-
-
-def _figure(found):
-  from tfdpflows.evaluation.figures import roc_figure  # noqa: PLC0415
-
-  return roc_figure(
-    found.claimed_roc, found.roc, 'True- by false-positive rates of the attack'
   )

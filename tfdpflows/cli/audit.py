@@ -97,12 +97,15 @@ def _run(values):
           f'{values.model_dir} holds the best of several fits (--tune), which '
           'one fit cannot replay: leave --data out.'
         )
+      from tfdpflows.tabular import row_blocks
+
       # Before anything that takes time.
-      rows = files.read_rows(
-        values.data,
-        synthesizer.schema,
+      schema = synthesizer.schema
+      rows = row_blocks.read_rows(
+        files.source_of(values.data, schema),
+        schema,
         synthesizer.out_of_range,
-        units=synthesizer.schema.privacy_unit is not None,
+        units=schema.privacy_unit is not None,
       )
       row = _row(synthesizer, rows, values)
     _check_ledger(synthesizer.ledger, values)

@@ -104,23 +104,8 @@ class Cluster(NamedTuple):
     own = self.addresses[self.number]
     return f'Worker {self.number} of {len(self.addresses)} ({own})'
 
-  def wait(self, patience: float = PATIENCE) -> None:
-    """Waits until all workers were started.
-
-    Each listens where TensorFlow will, says nothing to whoever connects, and
-    goes on once it has reached all others.
-
-    Args:
-      patience: seconds to wait at most.
-
-    Raises:
-      ConnectionError: if one is not there in time, naming its address; or if
-        this one's own port is taken.
-    """
-    with contextlib.closing(_listen(self.addresses[self.number])):
-      self._meet(patience)
-
   def _meet(self, patience):
+    """Waits until all others listen, too."""
     own = self.addresses[self.number]
     end, told = time.monotonic() + patience, False
     while missing := [a for a in self.addresses if not _is_up(a, own)]:
@@ -139,8 +124,15 @@ class Cluster(NamedTuple):
   def team(self, patience: float = PATIENCE) -> Team:
     """Starts TensorFlow on all workers; returns those that train together.
 
+    Each listens where TensorFlow will, says nothing to whoever connects, and
+    goes on once it has reached all others.
+
+    Args:
+      patience: seconds to wait at most.
+
     Raises:
-      ConnectionError: see `wait`.
+      ConnectionError: if one is not there in time, naming its address; or if
+        this one's own port is taken.
     """
     with contextlib.closing(_listen(self.addresses[self.number])):
       with quiet.importing():

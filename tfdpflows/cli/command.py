@@ -32,9 +32,6 @@ class UsageError(ValueError):
 class Options:
   """The absl flags of one command, grouped for its help text.
 
-  Args:
-    command: name of the command, for messages.
-
   #### Example
 
   >>> from tfdpflows.cli.command import Options

@@ -68,12 +68,8 @@ def check_output(
 ) -> None:
   """Refuses an `--output` that cannot be written, before any work is done.
 
-  Nor may it replace what the command reads.
-
-  Args:
-    path: the file to write.
-    overwrite: whether a file that is there is replaced.
-    reads: files, patterns and folders that are read, or `None`, by their flag.
+  Nor may it replace what the command `reads`: files, patterns and folders, or
+  `None`, by their flag.
   """
   if not path:
     raise UsageError('--output is empty: give the name of a file.')
@@ -139,29 +135,6 @@ def source_of(paths: Sequence[str], schema: TableSchema) -> Source:
   return Source.of(list(paths), schema.dialect)
 
 
-def read_rows(
-  paths: Sequence[str],
-  schema: TableSchema,
-  out_of_range: str,
-  units: bool = False,
-) -> pd.DataFrame:
-  """Reads all rows of a table and validates them, as they are for a fit.
-
-  Args:
-    paths: values of a flag such as `--input`.
-    schema: `TableSchema` of a model.
-    out_of_range: value of the flag `--out_of_range`.
-    units: whether the result has the identifiers of the privacy unit.
-
-  Raises:
-    ValueError: naming the file, column and row.
-  """
-  from tfdpflows.tabular import row_blocks
-
-  source = source_of(paths, schema)
-  return row_blocks.read_rows(source, schema, out_of_range, units)
-
-
 def read_private(
   paths: list[str],
   schema: TableSchema,
@@ -172,20 +145,12 @@ def read_private(
   overwrite: bool,
   max_rows_per_unit: int | None,
 ) -> pd.DataFrame | CodeStore | DraftRows:
-  """Reads the table of a fit; errors name the file, column and row.
+  """Reads and validates the table of a fit; errors name file, column and row.
 
-  Args:
-    paths: values of the flag `--input`.
-    schema: `TableSchema`.
-    out_of_range: value of the flag `--out_of_range`.
-    partial: the folder of the fit.
-    resume: whether it goes on with what was interrupted.
-    overwrite: whether to drop that.
-    max_rows_per_unit: value of the flag.
-
-  Returns:
-    What was read and validated: the codes of the rows, or of a schema with
-    marks what reads them again.
+  Arguments are values of flags but for `partial`, the folder of the fit, and
+  `resume` and `overwrite`, whether to go on with what was interrupted or to
+  drop it. Returns the codes of the rows or, of a schema with marks, what reads
+  them again.
   """
   from tfdpflows.tabular import code_store, draft_rows, values
 

@@ -120,10 +120,7 @@ def _marginal(real, synthetic, field):
 def _wasserstein(real, synthetic, field):
   if not field.is_numeric:
     return float('nan')
-  declared = discretization.declared_values(field)
-  low, high = field.minimum, field.maximum
-  if declared:
-    low, high = declared[0], declared[-1]
+  low, high = discretization.declared_range(field)
   columns = [discretization.finite(column) for column in (real, synthetic)]
   if high <= low or not all(map(len, columns)):
     return 0.0 if high <= low else float('nan')

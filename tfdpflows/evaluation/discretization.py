@@ -28,6 +28,12 @@ def declared_values(field: Field) -> tuple:
   return tuple(sorted(field.enum))
 
 
+def declared_range(field: Field) -> tuple[float, float]:
+  """Returns the least and the largest number that a field allows."""
+  declared = declared_values(field) or (field.minimum, field.maximum)
+  return declared[0], declared[-1]
+
+
 def numbers(series: pd.Series) -> np.ndarray:
   """Returns a column as float64 `[n]`, NaN where it is missing."""
   return pd.to_numeric(series, errors='coerce').to_numpy(
@@ -157,8 +163,8 @@ def _around(values, field, bins):
 
 
 def common_shares(
-  real: pd.Series, synthetic: pd.Series, field: Field, max_bins: int = 32
+  real: pd.Series, synthetic: pd.Series, field: Field
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the shares of both columns in the bins of `common_bins`."""
-  *codes, size = common_bins(real, synthetic, field, max_bins)
+  *codes, size = common_bins(real, synthetic, field)
   return tuple(np.bincount(c, minlength=size) / len(c) for c in codes)

@@ -13,6 +13,7 @@ import math
 import re
 import warnings
 
+import markupsafe
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -151,13 +152,7 @@ def score_figure(synthetic: float, real: float, title: str) -> str:
 def roc_figure(claimed: np.ndarray, seen: np.ndarray, title: str) -> str:
   """Draws the ROC of an attack below that which a privacy claim allows.
 
-  Args:
-    claimed: `[n, 2]`, false-positive rates and the largest true-positive ones.
-    seen: `[m, 2]`, the same of the attack; empty if there is none.
-    title: for screen readers.
-
-  Returns:
-    An `<svg>` element.
+  Both are `[n, 2]`, false- and true-positive rates; what was seen may be empty.
   """
   drawing = _Drawing(420, 330)
   axes = drawing.axes(52, 12, 270, 270)
@@ -359,7 +354,7 @@ class _Drawing:
     width, height = self._size
     title = html.escape(title)
     kind = f' class="{kind}"' if kind else ''
-    return (
+    return markupsafe.Markup(
       f'<svg{kind} viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
       f'aria-label="{title}"><title>{title}</title>{body}</svg>'
     )

@@ -11,10 +11,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from importlib import resources
 
-import jinja2
-import markupsafe
 import numpy as np
 import pandas as pd
 
@@ -24,8 +21,9 @@ from tfdpflows.accounting.rounding import round_up_decimals
 from tfdpflows.evaluation import figures, verdict
 from tfdpflows.evaluation import scores as model_scores
 from tfdpflows.evaluation.comparison import compare
-from tfdpflows.evaluation.discretization import moderate, numbers
+from tfdpflows.evaluation.discretization import finite, moderate
 from tfdpflows.evaluation.nearest_rows import NUM_NEAREST, nearest_rows
+from tfdpflows.evaluation.page import rendered
 from tfdpflows.evaluation.rare_groups import rare_groups
 from tfdpflows.evaluation.several import SyntheticTable, compare_fits
 from tfdpflows.tabular.schema import TableSchema
@@ -158,7 +156,9 @@ def write_report(
   facts = facts if isinstance(facts, dict) else None
   statistics = _numbers(real, synthetic, schema)
   nearest = _nearest(real, synthetic, schema, seed)
-  page = _template().render(
+  page = rendered(
+    'tfdpflows.evaluation',
+    'report.html',
     verdicts=_verdicts(
       facts,
       columns,
@@ -197,24 +197,7 @@ def write_report(
     scores=scores,
     now=f'{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d at %H:%M}',
   )
-  atomic.write_file(path, lambda file: file.write(page.encode()))
-
-
-def _template():
-  folder = resources.files('tfdpflows.evaluation')
-  texts = {
-    name: (folder / name).read_text(encoding='utf-8')
-    for name in ('report.html', 'report.css')
-  }
-  environment = jinja2.Environment(
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-    undefined=jinja2.StrictUndefined,
-  )
-  environment.globals['css'] = markupsafe.Markup(texts['report.css'])
-  return environment.from_string(texts['report.html'])
+  atomic.write_file(path, lambda file: file.write(f'{page}\n'.encode()))
 
 
 def _validated(table, schema, name, out_of_range):
@@ -263,16 +246,15 @@ def _column(marginal, real, synthetic, field):
   """Returns the variables of the template for one column."""
   far = max(_FAR * marginal['by_chance'], _LEAST)
   moved = marginal['wasserstein']
-  figure = figures.marginal_figure(
-    real[field.name], synthetic[field.name], field
-  )
   return {
     **marginal,
     'name': field.name,
     'is_far': marginal['total_variation'] > far,
     'moved': '–' if np.isnan(moved) else f'{moved:.2%}',
     'has_missing': marginal['missing_real'] or marginal['missing_synthetic'],
-    'figure': markupsafe.Markup(figure),
+    'figure': figures.marginal_figure(
+      real[field.name], synthetic[field.name], field
+    ),
   }
 
 
@@ -281,8 +263,7 @@ def _numbers(real, synthetic, schema):
   found = []
   for field in schema.fields:
     if field.is_numeric:
-      tables = [numbers(table[field.name]) for table in (real, synthetic)]
-      tables = [x[np.isfinite(x)] for x in tables]
+      tables = [finite(table[field.name]) for table in (real, synthetic)]
       found.append(
         {
           'name': field.name,
@@ -423,9 +404,7 @@ def _associations(comparison):
     'matrices': [
       (
         caption,
-        markupsafe.Markup(
-          figures.matrix_figure(matrix, f'Associations of columns, {what}')
-        ),
+        figures.matrix_figure(matrix, f'Associations of columns, {what}'),
       )
       for caption, matrix, what in matrices
     ],
@@ -485,16 +464,15 @@ def _scores(real, synthetic, schema, target, classifiers, seed):
 
 
 def _score_row(name, row):
-  figure = figures.score_figure(
-    row['auroc'],
-    row['real_auroc'],
-    f'AUROC of {name}: {row["auroc"]:.3f} trained on synthetic rows, '
-    f'{row["real_auroc"]:.3f} trained on real rows',
-  )
   return {
     'name': name,
     'scores': [row[p + key] for key in _METRICS for p in ('', 'real_')],
-    'figure': markupsafe.Markup(figure),
+    'figure': figures.score_figure(
+      row['auroc'],
+      row['real_auroc'],
+      f'AUROC of {name}: {row["auroc"]:.3f} trained on synthetic rows, '
+      f'{row["real_auroc"]:.3f} trained on real rows',
+    ),
     'kind': 'mean' if name == 'mean' else '',
   }
 

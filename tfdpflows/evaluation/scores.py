@@ -133,18 +133,8 @@ def score(
 ) -> pd.DataFrame:
   """Does what `train_on_synthetic` does, and keeps what it learned.
 
-  Args:
-    real_holdout: see there, as all others.
-    synthetic: see there.
-    schema: see there.
-    target: see there.
-    real_train: see there.
-    classifiers: see there.
-    max_train: see there.
-    max_test: see there.
-    seed: see there.
-    fits: what was learned from synthetic rows, to be added to. From the same
-      rows nothing is learned again.
+  `fits` is what was learned from synthetic rows, to be added to: from the same
+  rows nothing is learned again.
   """
   names = _names(classifiers)
   tables = [real_holdout, synthetic]
@@ -230,26 +220,19 @@ def regress_on_synthetic(
       f'The target {target!r} is not a numeric column of the schema. Those '
       f'are: {", ".join(numeric) or "none"}.'
     )
-  for table, what in (
-    (real_holdout, 'the real table'),
-    (synthetic, 'the synthetic table'),
-  ):
-    require_columns(table, schema, what)
-  schema, real_holdout, synthetic = discretization.numeric(
-    schema, real_holdout, synthetic
-  )
+  tables, names = (real_holdout, synthetic), ('the real', 'the synthetic')
+  for table, what in zip(tables, names):
+    require_columns(table, schema, f'{what} table')
+  schema, *tables = discretization.numeric(schema, *tables)
   rng = np.random.default_rng(seed)
   kept = []
-  for table, limit, what in (
-    (real_holdout, max_test, 'the real table'),
-    (synthetic, max_train, 'the synthetic table'),
-  ):
+  for table, limit, what in zip(tables, (max_test, max_train), names):
     y = discretization.numbers(table[target])
     known = np.isfinite(y)
     if known.sum() < 2:
       raise ValueError(
-        f'Column {target!r} has {known.sum()} values in {what}; scores need '
-        'two.'
+        f'Column {target!r} has {known.sum()} values in {what} table; scores '
+        'need two.'
       )
     kept.append(_drawn(table, schema, target, y, known, limit, rng))
   (test, truth), (x, y) = kept

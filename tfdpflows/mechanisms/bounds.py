@@ -19,6 +19,7 @@ from dp_accounting import NeighboringRelation
 
 from tfdpflows import accounting
 from tfdpflows._checks import check_fraction, check_positive
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.accounting.calibration import whole_noise_multiplier
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.domains import (
@@ -27,7 +28,6 @@ from tfdpflows.mechanisms.domains import (
   Noise,
   lowest_seen,
   measure_left,
-  parts_of_rows,
   private_type,
 )
 from tfdpflows.mechanisms.releases import (
@@ -35,12 +35,11 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
   row_weights,
 )
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 from tfdpflows.stored_rows import TableParts
 
 if TYPE_CHECKING:
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
   from tfdpflows.tabular.field import Field
   from tfdpflows.tabular.schema import TableSchema
 
@@ -256,23 +255,24 @@ def release_bounds(
   )
   rng = randomness.numpy(str(label))
   types, lost = {}, {}
-  for name, field in fields.items():
-    if 'type' in field.from_data:
-      kinds, weights = table.kinds(name)
-      found = private_type(kinds, plan.noise('type', rows), rng, weights)
-      if not found:
-        lost[name] = 'type'
-        continue
-      fields[name] = _of_type(field, found)
-      # Nothing stands in for what is missing: it would be counted twice.
-      types[name] = dataclasses.replace(fields[name], required=False)
+  for name, counts in table.kinds().items():
+    noise = plan.noise('type', rows)
+    found = private_type([*counts], noise, rng, [*counts.values()])
+    if not found:
+      lost[name] = 'type'
+      continue
+    fields[name] = _of_type(fields[name], found)
+    # Nothing stands in for what is missing: it would be counted twice.
+    types[name] = dataclasses.replace(fields[name], required=False)
   _refuse_lost(lost)
   table.set_types(types)
   domains = table.domains(fields, plan.delta_of_column / rows / most)
-  first, second = _two_looks(domains, plan.shares['domain'])
-  for name, share in first.items():
+  # At all columns evenly, and then by need.
+  weights = {name: _DOMAIN_WEIGHTS[d.kind] for name, d in domains.items()}
+  whole = plan.shares['domain']
+  for name, share in _divided(weights, _FIRST * whole).items():
     domains[name].measure(plan.noise(share, rows), rng)
-  shares = second()
+  shares = _divided(_needs(domains, weights), (1 - _FIRST) * whole)
   for name, share in shares.items():
     if isinstance(domains[name], Bins):
       domains[name].measure(plan.noise(share, rows), rng)
@@ -319,15 +319,100 @@ def release_bounds(
   )
 
 
-class _Whole:
-  """The marked columns of a table in memory, and what is counted of them."""
+class _Table:
+  """The marked columns of a table, and what is counted of them.
+
+  Each count is made in one pass over the parts of the table. Whole numbers have
+  no rounding, and the other sums are those of the rows in their order: in parts
+  they are the same as in memory, to the last bit.
+  """
+
+  def __init__(self, schema):
+    self._schema = schema
+
+  def _frames(self, names):
+    """Yields parts of columns, which cells were present, and weights of rows.
+
+    Columns whose types were marked are of the types that were `set_types`.
+    """
+    raise NotImplementedError
+
+  def kinds(self):
+    """What the cells of each kind count, of columns whose types are marked."""
+    marked = [field.name for field in self._schema if 'type' in field.from_data]
+    found = {name: collections.Counter() for name in marked}
+    for table, _, weights in self._frames(marked) if marked else ():
+      for name, counts in found.items():
+        places, kinds = pd.factorize(
+          self._schema.kinds(table[name]), use_na_sentinel=False
+        )
+        counts.update(dict(zip(kinds, np.bincount(places, weights))))
+    return found
+
+  def domains(self, fields, delta):
+    """The `Bins` or `Categories` of each field of which a domain is marked."""
+    fields = {
+      n: f for n, f in fields.items() if set(f.from_data) - {'required'}
+    }
+    found, seen = {}, {}
+    for table, _, weights in self._frames(fields) if fields else ():
+      for name, field in fields.items():
+        marks, column = set(field.from_data), table[name]
+        if 'enum' in marks:
+          part = Categories(column, weights, delta=delta / _LOOKS)
+          seen.setdefault(name, collections.Counter()).update(part.counted())
+        elif marks & {'minimum', 'maximum'}:
+          limits = (
+            -math.inf if 'minimum' in marks else field.minimum,
+            math.inf if 'maximum' in marks else field.maximum,
+          )
+          values = column.to_numpy(np.float64, na_value=np.nan)
+          part = Bins(values, field.type == 'integer', weights, limits)
+          if name in found:
+            found[name].include(part)
+          else:
+            found[name] = part
+    # A category counts for all rows that have it.
+    for name, known in seen.items():
+      found[name] = Categories(
+        [category for _, category in known],
+        np.array([*known.values()], np.float64),
+        delta=delta / _LOOKS,
+      )
+    return {name: found[name] for name in fields if name in found}
+
+  def measure_left(self, categories, shares, noise, rng):
+    """See `measure_left`; `categories` of columns by their names."""
+    frames = (
+      ([table[name] for name in categories], weights)
+      for table, _, weights in self._frames(categories)
+    )
+    measure_left([*categories.values()], frames, shares, noise, rng)
+
+  def outcomes(self, fields):
+    """How many rows of each column have which of `_OUTCOMES`."""
+    counts = {name: np.zeros(len(_OUTCOMES)) for name in fields}
+    for table, were_present, weights in self._frames(fields):
+      for name, field in fields.items():
+        counts[name] += _outcome(
+          field, table[name], were_present[name], weights
+        )
+    return counts
+
+
+class _Whole(_Table):
+  """That of a table in memory, where rows have weights."""
 
   def __init__(self, df, schema, units):
+    super().__init__(schema)
     table, weights = schema.public_part(df), row_weights(units, len(df))
     # Rows of weight 0 are not there.
     self._table = table[weights > 0].reset_index(drop=True)
     self._weights = weights[weights > 0]
-    self._schema, self._were_present = schema, self._table.notna()
+    self._were_present = self._table.notna()
+
+  def _frames(self, names):
+    yield self._table, self._were_present, self._weights
 
   def arrays(self):
     """Arrays that all counts are a function of."""
@@ -336,118 +421,34 @@ class _Whole:
       for name in self._table
     ]
 
-  def kinds(self, name):
-    """Kinds of the cells of a column, and what each counts."""
-    return self._schema.kinds(self._table[name]), self._weights
-
   def set_types(self, fields):
     """Reads columns whose types were marked again, as those of fields."""
     _set_types(self._table, self._schema, fields)
 
-  def domains(self, fields, delta):
-    """The domains of fields, by name, see `_domains`."""
-    return _domains(fields, self._table, self._weights, delta)
 
-  def measure_left(self, categories, shares, noise, rng):
-    """See `measure_left`; `categories` of columns by their names."""
-    measure_left([*categories.values()], shares, noise, rng)
-
-  def outcomes(self, fields):
-    """How many rows of each column have which of `_OUTCOMES`."""
-    return {
-      name: _outcome(
-        field, self._table[name], self._were_present[name], self._weights
-      )
-      for name, field in fields.items()
-    }
-
-
-class _Parts:
-  """The same of a table in parts: each count is made in one pass over them.
-
-  Whole numbers have no rounding, and the other sums are those of the rows in
-  their order: as in memory, to the last bit.
-  """
+class _Parts(_Table):
+  """That of a table in parts, which are read again for each count."""
 
   def __init__(self, table, schema, units):
     if units is not None:
       raise ValueError('Bounds of units are of a table in memory: give that.')
-    self._source, self._schema = table, schema
-    self._types, self._kinds = {}, None
+    super().__init__(schema)
+    self._source, self._types = table, {}
 
   def _frames(self, names):
-    """Yields parts of some columns, and which of their cells were present."""
     schema = type(self._schema)([self._schema[name] for name in names])
     types = {n: field for n, field in self._types.items() if n in schema.names}
     for df in self._source.frames(schema.names):
       table = schema.public_part(df)
       were_present = table.notna()
       _set_types(table, schema, types)
-      yield table, were_present
+      yield table, were_present, np.ones(len(table))
 
   def arrays(self):
     return [self._source.digest]
 
-  def kinds(self, name):
-    if self._kinds is None:
-      marked = [f.name for f in self._schema if 'type' in f.from_data]
-      self._kinds = {name: collections.Counter() for name in marked}
-      for table, _ in self._frames(marked):
-        for of, counts in self._kinds.items():
-          counts.update(self._schema.kinds(table[of]).tolist())
-    counts = self._kinds[name]
-    return [*counts], np.array([*counts.values()], np.float64)
-
   def set_types(self, fields):
     self._types = fields
-
-  def domains(self, fields, delta):
-    bins, counts = {}, {}
-    fields = {
-      n: f for n, f in fields.items() if set(f.from_data) - {'required'}
-    }
-    for table, _ in self._frames(fields) if fields else ():
-      found = _domains(fields, table, np.ones(len(table)), delta)
-      for name, domain in found.items():
-        if isinstance(domain, Categories):
-          known = counts.setdefault(name, collections.Counter())
-          known.update(domain.counted())
-        elif name in bins:
-          bins[name].include(domain)
-        else:
-          bins[name] = domain
-    # A category counts for all rows that have it.
-    enums = {
-      name: Categories(
-        [category for _, category in known],
-        np.array([*known.values()], np.float64),
-        delta=delta / _LOOKS,
-      )
-      for name, known in counts.items()
-    }
-    return {name: {**bins, **enums}[name] for name in fields}
-
-  def measure_left(self, categories, shares, noise, rng):
-    sums = {name: some.no_counts() for name, some in categories.items()}
-    for table, _ in self._frames(categories):
-      places = [some.places(table[n]) for n, some in categories.items()]
-      left = [s.left(p) for s, p in zip(categories.values(), places)]
-      parts = parts_of_rows(left, shares)
-      for counts, place, part in zip(sums.values(), places, parts.T):
-        # One row after the other, as `numpy.bincount` adds them.
-        np.add.at(counts, place, part)
-    for some, counts in zip(categories.values(), sums.values()):
-      some.add_counts(counts, noise, rng)
-
-  def outcomes(self, fields):
-    counts = {name: np.zeros(len(_OUTCOMES)) for name in fields}
-    for table, were_present in self._frames(fields):
-      weights = np.ones(len(table))
-      for name, field in fields.items():
-        counts[name] += _outcome(
-          field, table[name], were_present[name], weights
-        )
-    return counts
 
 
 def _set_types(table, schema, fields):
@@ -475,13 +476,7 @@ def warn_of_outside(columns: Iterable[ColumnBounds], epsilon: float) -> None:
 def check_num_rows(
   schema: TableSchema, epsilon: float, delta: float, num_rows: int
 ) -> None:
-  """Refuses bounds of so few rows that they say nothing; warns of few rows.
-
-  Args:
-    schema: see `private_bounds`.
-    epsilon: see there.
-    delta: see there.
-    num_rows: the public number of rows, or of units.
+  """Warns of few rows, or units, by their public number.
 
   Raises:
     ValueError: if a value needs half of the rows to be seen.
@@ -519,41 +514,15 @@ def _refuse_lost(lost):
     )
 
 
-def _domains(fields, table, weights, delta):
-  """The `Bins` or `Categories` of each field of which a domain is marked."""
-  found = {}
-  for name, field in fields.items():
-    marks, column = set(field.from_data), table[name]
-    if 'enum' in marks:
-      found[name] = Categories(column, weights, delta=delta / _LOOKS)
-    elif marks & {'minimum', 'maximum'}:
-      limits = (
-        -math.inf if 'minimum' in marks else field.minimum,
-        math.inf if 'maximum' in marks else field.maximum,
-      )
-      values = column.to_numpy(np.float64, na_value=np.nan)
-      found[name] = Bins(values, field.type == 'integer', weights, limits)
-  return found
-
-
-def _two_looks(domains, share):
-  """Returns how a share is divided among columns, evenly and then by need.
-
-  The second is a function, to be called when the first look was taken.
-  """
-  weights = {name: _DOMAIN_WEIGHTS[d.kind] for name, d in domains.items()}
-
-  def second():
-    explained = {name: d.explained() for name, d in domains.items()}
-    # All columns have the same rows, of which nearly all are explained in most.
-    rows = max(float(np.quantile([*explained.values(), 1.0], 0.75)), 1.0)
-    needs = {
-      name: weights[name] * (max(1 - part / rows, 0) + _NEED) ** 2
-      for name, part in explained.items()
-    }
-    return _divided(needs, (1 - _FIRST) * share)
-
-  return _divided(weights, _FIRST * share), second
+def _needs(domains, weights):
+  """What a second look at each column is worth, when the first was taken."""
+  explained = {name: d.explained() for name, d in domains.items()}
+  # All columns have the same rows, of which nearly all are explained in most.
+  rows = max(float(np.quantile([*explained.values(), 1.0], 0.75)), 1.0)
+  return {
+    name: weights[name] * (max(1 - part / rows, 0) + _NEED) ** 2
+    for name, part in explained.items()
+  }
 
 
 def _divided(weights, share):

@@ -9,15 +9,13 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows.mechanisms.releases import as_floats
 from tfdpflows.noise_grid import add_noise
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
 
 # Bins of numbers end at powers of two: 0, 2**-32, 2**-31, ..., 2**120.
 _NUMBER_EXPONENTS = (-32, 120)
@@ -150,21 +148,28 @@ class Bins:
     values = np.clip(np.clip(values[known], *limits), *edges[[0, -1]])
     values = np.minimum(values, np.nextafter(edges[-1], 0))
     counts = np.histogram(values, edges, weights=weights[known])[0]
-    self._measured = _Measured(np.append(counts, weights[~known].sum()))
+    self._counts = np.append(counts, weights[~known].sum())
+    # The mean of noisy counts by precision, and its noise.
+    self._noisy = self._noise = None
 
   def include(self, other: Bins) -> None:
     """Counts the rows of another part of the column too, before any noise."""
-    self._measured = _Measured(self._measured.counts + other._measured.counts)
+    self._counts = self._counts + other._counts
 
   def measure(self, noise: Noise, rng: np.random.Generator) -> None:
     """Counts with noise; more than once to be more exact."""
-    self._measured.measure(noise, rng)
+    noisy = noise.add(self._counts, rng)
+    if self._noise is not None:
+      noisy, scale = _joined(self._noisy, self._noise.scale, noisy, noise.scale)
+      # Sums of Laplace noise have lighter tails than it has.
+      noise = Noise(scale, noise.gaussian)
+    self._noisy, self._noise = noisy, noise
 
   def explained(self) -> float:
     """About how many rows are missing, or in bins that stand out."""
     sides, seen = self._sides()
     inside = sum(side[places].sum() for side, places in zip(sides, seen))
-    return inside + self._measured.noisy[-1]
+    return inside + self._noisy[-1]
 
   def range(self) -> Optional[tuple[float, float]]:
     """Returns a range that holds nearly all values, `None` if too few.
@@ -176,7 +181,7 @@ class Bins:
     that is too wide costs later histograms little, and one that is too narrow
     costs rows. Of the ends of a range of one sign the nearer one is zero.
     """
-    noise, (sides, seen) = self._measured.noise, self._sides()
+    noise, (sides, seen) = self._noise, self._sides()
     if not any(places.any() for places in seen):
       return None
     ends = [*map(_last, seen)]
@@ -212,7 +217,7 @@ class Bins:
 
   def _sides(self):
     """Bins by distance from zero, the nearest first, and which stand out."""
-    noisy, noise = self._measured.noisy[:-1], self._measured.noise
+    noisy, noise = self._noisy[:-1], self._noise
     zero = len(noisy) // 2
     sides = noisy[:zero][::-1], noisy[zero:]
     far = noise.quantile(_FAR_ALARM / len(noisy) / len(_WINDOWS))
@@ -308,7 +313,9 @@ class Categories:
     *,
     delta: float,
   ):
-    self._known, self._places = _placed(column)
+    keys = _keys(column)
+    self._known = sorted(set(keys) - {_key(None)})
+    self._places = self._numbered(keys)
     self._names = [value for _, value in self._known]
     self._weights, self._delta = _weights(weights, column), delta
     # Of each category, and of what is missing: noisy counts, and the scale of
@@ -333,25 +340,19 @@ class Categories:
     return np.zeros(len(self._names) + 1)
 
   def places(self, column: Iterable[Any]) -> np.ndarray:
-    """Returns which category each row of a part of the column has."""
+    """Returns which category each row of a part of the column has.
+
+    The number of categories stands for none.
+    """
+    return self._numbered(_keys(column))
+
+  def _numbered(self, keys):
     numbers = {key: number for number, key in enumerate(self._known)}
-    keys = (_key(_plain(value)) for value in column)
     return np.array([numbers.get(k, len(numbers)) for k in keys], np.int64)
 
-  def left(self, places: Optional[np.ndarray] = None) -> np.ndarray:
-    """Returns which rows have a category that is not shown, bool `[n]`.
-
-    Args:
-      places: of other rows, see `places`.
-    """
-    places = self._places if places is None else places
+  def left(self, places: np.ndarray) -> np.ndarray:
+    """Returns which of the rows have a category that is not shown, `[n]`."""
     return np.append(~self._shown(), False)[places]
-
-  def measure_left(
-    self, parts: np.ndarray, noise: Noise, rng: np.random.Generator
-  ) -> None:
-    """Counts parts of the rows that are `left`, see `measure_left`."""
-    self.add_counts(self._counts(self._weights * parts), noise, rng)
 
   def add_counts(
     self, counts: np.ndarray, noise: Noise, rng: np.random.Generator
@@ -384,6 +385,7 @@ class Categories:
 
 def measure_left(
   categories: Sequence[Categories],
+  frames: Iterable[tuple[Sequence[Iterable[Any]], np.ndarray]],
   shares: Sequence[float],
   noise: Noise,
   rng: np.random.Generator,
@@ -396,6 +398,7 @@ def measure_left(
 
   Args:
     categories: of the columns of a table.
+    frames: parts of the rows: those columns, and what each row counts.
     shares: positive, one for each.
     noise: on each of the counts.
     rng: its generator.
@@ -407,9 +410,16 @@ def measure_left(
   weights add up to 1 at most. A category that one row alone has is counted by
   at most 1; see `Categories`.
   """
-  parts = parts_of_rows([some.left() for some in categories], shares)
-  for some, part in zip(categories, parts.T):
-    some.measure_left(part, noise, rng)
+  sums = [some.no_counts() for some in categories]
+  for columns, weights in frames:
+    places = [some.places(c) for some, c in zip(categories, columns)]
+    left = [some.left(place) for some, place in zip(categories, places)]
+    parts = parts_of_rows(left, shares) * weights[:, None]
+    for counts, place, part in zip(sums, places, parts.T):
+      # One row after the other: the sum does not depend on how they are cut.
+      np.add.at(counts, place, part)
+  for some, counts in zip(categories, sums):
+    some.add_counts(counts, noise, rng)
 
 
 def parts_of_rows(
@@ -428,22 +438,6 @@ def parts_of_rows(
   return parts / np.where(norms > 0, norms * (1 + 1e-12), 1.0)
 
 
-class _Measured:
-  """Counts, and what is known of them: the mean of noisy ones by precision."""
-
-  def __init__(self, counts):
-    self.counts = np.asarray(counts, np.float64)
-    self.noisy, self.noise = None, None
-
-  def measure(self, noise, rng):
-    noisy = noise.add(self.counts, rng)
-    if self.noise is not None:
-      noisy, scale = _joined(self.noisy, self.noise.scale, noisy, noise.scale)
-      # Sums of Laplace noise have lighter tails than it has.
-      noise = Noise(scale, noise.gaussian)
-    self.noisy, self.noise = noisy, noise
-
-
 def _joined(noisy, scale, more, more_scale):
   """The mean of two noisy counts by precision, and the scale of its noise."""
   first, second = scale**-2, more_scale**-2
@@ -455,24 +449,15 @@ def _weights(weights, values):
   return np.ones(len(values)) if weights is None else np.asarray(weights)
 
 
-def _placed(column):
-  """Returns keys of the categories of a column in order, and which rows have.
-
-  The number of categories stands for none.
-
-  Categories that Python takes for equal (1, 1.0 and True) are told apart: which
-  of them stood first, and gave the name, would tell of a row.
-  """
-  keys = [_key(_plain(value)) for value in column]
-  known = sorted({key for key in keys if key != _key(None)})
-  numbers = {key: number for number, key in enumerate(known)}
-  numbers[_key(None)] = len(known)
-  places = np.array([numbers[key] for key in keys], np.int64)
-  return known, places
+def _keys(column):
+  return [_key(_plain(value)) for value in column]
 
 
 def _key(category):
-  """Tells a category from those that Python takes for equal."""
+  """Tells a category from those that Python takes for equal: 1, 1.0 and True.
+
+  Which of them stood first, and gave the name, would tell of a row.
+  """
   return type(category).__name__, category
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_positive
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.releases import (
   as_floats,
@@ -17,12 +19,7 @@ from tfdpflows.mechanisms.releases import (
   differing_rows,
 )
 from tfdpflows.noise_grid import add_noise
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
+from tfdpflows.randomness import Randomness
 
 # Counts over their sensitivity, for both to have digits in a float64.
 _MOST_DIGITS = 2.0**40

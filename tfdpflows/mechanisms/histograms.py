@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_positive
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.releases import (
   as_numbers,
@@ -19,14 +21,11 @@ from tfdpflows.mechanisms.releases import (
   row_weights,
 )
 from tfdpflows.noise_grid import add_noise
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 from tfdpflows.stored_rows import StoredRows
 
 if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
   from tfdpflows.tabular.encoding import EncodedColumn
 
 _MAX_BINS = 64
@@ -219,12 +218,8 @@ def _largest_value(column):
 def search_edges(edges: npt.ArrayLike, column: EncodedColumn) -> np.ndarray:
   """Returns edges among which codes are found in the bins that count them.
 
-  Args:
-    edges: of bins of a histogram of the column, or of several joined.
-    column: the encoded column.
-
-  Returns:
-    float64, for `np.searchsorted(edges, codes, side='right')`.
+  The edges are of one histogram or of several joined; those that are returned,
+  float64, are for `np.searchsorted(edges, codes, side='right')`.
   """
   edges = np.asarray(edges, np.float64)
   if column.cell:

@@ -7,28 +7,25 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_positive
-from tfdpflows.accounting import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent, PrivacyLedger
 from tfdpflows.mechanisms.releases import (
   charge_release,
   check_rows,
   differing_rows,
+  drawn_by_weight,
   row_weights,
 )
 from tfdpflows.noise_grid import add_noise
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 from tfdpflows.stored_rows import StoredRows
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
 
 # Cells of counts that are kept, and groups that a ledger lists.
 _MOST_KEPT, _MOST_LISTED = 1 << 25, 256
@@ -117,18 +114,15 @@ class BinnedRows:
     if self._stored:
       found = _count_stored(self.codes, self.sizes, new, self.units)
     else:
-      found = {group: self._count(group) for group in new}
+      found = {
+        group: count(self.codes, self.sizes, group, self._weights)
+        for group in new
+      }
     for group, counts in found.items():
       if self._kept + counts.size <= _MOST_KEPT:
         self._kept += counts.size
         self._counts[group] = counts
     return [found[g] if g in found else self._counts[g] for g in groups]
-
-  def _count(self, group):
-    """What `count` gives of a group, of columns in one piece each."""
-    shape = tuple(self.sizes[j] for j in group)
-    found = _count_cells(self.codes.T, group, shape, self._weights)
-    return found.astype(np.float64).reshape(shape)
 
 
 def noisy_marginals(
@@ -210,12 +204,12 @@ def noisy_marginals(
     resume=resume,
     units=units,
   )
-  return _release(
-    rows.count_all(groups),
-    groups,
-    event.noise_multiplier * math.sqrt(len(groups)),
-    randomness.numpy(str(label)),
-  )
+  std = event.noise_multiplier * math.sqrt(len(groups))
+  draw = randomness.numpy(str(label)).normal
+  return [
+    Marginal(group, add_noise(counts, std, draw), std)
+    for group, counts in zip(groups, rows.count_all(groups))
+  ]
 
 
 def select_marginal(
@@ -334,7 +328,7 @@ def select_marginal(
     for c, e in zip(counts, expected)
   ]
   scale = epsilon / (2 * differing_rows(ledger.neighboring_relation))
-  return _choose(utilities, scale, randomness.numpy(str(label)))
+  return drawn_by_weight(scale * utilities, randomness.numpy(str(label)))
 
 
 def as_binned(
@@ -392,7 +386,7 @@ def count(
   """Returns the number of rows in each combination of bins, `sizes[group]`.
 
   Args:
-    codes: integers `[n, d]`.
+    codes: integers `[n, d]`, in range.
     sizes: number of bins of each column, `[d]`.
     group: numbers of the columns.
     weights: of the rows, `[n]`; 1 by default.
@@ -401,20 +395,8 @@ def count(
   [[0.0, 1.0], [0.0, 2.0]]
   """
   shape = tuple(sizes[j] for j in group)
-  flat = np.bincount(
-    cells(codes, sizes, group), weights, minlength=math.prod(shape)
-  )
-  return flat.astype(np.float64).reshape(shape)
-
-
-def cells(
-  codes: npt.ArrayLike, sizes: Sequence[int], group: Sequence[int]
-) -> np.ndarray:
-  """Returns the number of each row's combination of bins, `[n]`."""
-  codes = np.asarray(codes)
-  return np.ravel_multi_index(
-    tuple(codes[:, j] for j in group), tuple(sizes[j] for j in group)
-  )
+  found = _count_cells(np.asarray(codes).T, group, shape, weights)
+  return found.astype(np.float64).reshape(shape)
 
 
 def _count_stored(codes, sizes, groups, units):
@@ -444,18 +426,6 @@ def _count_cells(columns, group, shape, weights):
     cell *= cell.dtype.type(size)
     cell += columns[j].astype(cell.dtype, copy=False)
   return np.bincount(cell, weights, math.prod(shape))
-
-
-def _release(counts, groups, std, rng):
-  return [
-    Marginal(group, add_noise(c, std, rng.normal), std)
-    for group, c in zip(groups, counts)
-  ]
-
-
-def _choose(utilities, scale, rng):
-  # The largest of these is a number drawn by weight, with no sum to overflow.
-  return int(np.argmax(scale * utilities + rng.gumbel(size=len(utilities))))
 
 
 def _checked(codes, sizes):

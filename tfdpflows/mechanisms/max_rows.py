@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
 
 from tfdpflows._checks import check_fraction, check_positive
-from tfdpflows.accounting import ExponentialMechanismDpEvent
-from tfdpflows.mechanisms.releases import charge_release
-
-if TYPE_CHECKING:
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
+from tfdpflows.accounting import ExponentialMechanismDpEvent, PrivacyLedger
+from tfdpflows.mechanisms.releases import charge_release, drawn_by_weight
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 
 
 def private_max_rows(
@@ -95,7 +92,4 @@ def private_max_rows(
   covered = np.cumsum(np.bincount(counts, minlength=upper + 1))[1:]
   doublings = [math.log2(k) for k in range(1, upper + 1)]
   utilities = covered - units.num_units * (1 + share * np.array(doublings))
-  rng = randomness.numpy(str(label))
-  # The largest of these is a number drawn by weight, with no sum to overflow.
-  drawn = epsilon * utilities + rng.gumbel(size=upper)
-  return int(np.argmax(drawn)) + 1
+  return drawn_by_weight(epsilon * utilities, randomness.numpy(str(label))) + 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_integer, check_positive
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms.releases import (
   as_floats,
   charge_release,
@@ -15,13 +17,8 @@ from tfdpflows.mechanisms.releases import (
   row_weights,
 )
 from tfdpflows.noise_grid import add_noise
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
-  from tfdpflows.sampling import Units
+from tfdpflows.randomness import Randomness
+from tfdpflows.sampling import Units
 
 
 def noisy_mean(

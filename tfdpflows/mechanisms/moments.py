@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_positive
 from tfdpflows.noise_grid import add_noise, round_to_grid
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
 
 _KINDS = ('gaussian', 'laplace')
 # Squares outside of this range would underflow or overflow unseen, and a row

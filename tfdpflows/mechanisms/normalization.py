@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_integer, check_positive
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms.releases import as_numbers, charge_release
 from tfdpflows.noise_grid import add_noise
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
+from tfdpflows.randomness import Randomness
 
 # Where squares are counted from, as a share of the squared bound: see the
 # guarantee for why these need the least noise.

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_positive
-from tfdpflows.accounting import ExponentialMechanismDpEvent
+from tfdpflows.accounting import ExponentialMechanismDpEvent, PrivacyLedger
 from tfdpflows.mechanisms.releases import (
   as_floats,
   as_numbers,
   charge_release,
   check_bounds,
   differing_rows,
+  drawn_by_weight,
 )
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
+from tfdpflows.randomness import Randomness
 
 _CELLS = 2**52
 
@@ -140,8 +137,7 @@ def private_quantile(
     _edges(values, lower, upper), q, epsilon / (2 * sensitivity)
   )
   rng = randomness.numpy(str(label))
-  # The largest of these is an index drawn by weight, with no sum to overflow.
-  chosen = int(np.argmax(log_weights + rng.gumbel(size=len(log_weights))))
+  chosen = drawn_by_weight(log_weights, rng)
   low, high = int(edges[chosen]), int(edges[chosen + 1])
   # By as many bits that all cells are equally likely, whatever their number.
   cell = low + (int.from_bytes(rng.bytes(16), 'big') * (high - low) >> 128)

@@ -8,9 +8,11 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
+import dp_accounting
 import numpy as np
+import numpy.typing as npt
 from dp_accounting import NeighboringRelation
 
 from tfdpflows.accounting.ledger import (
@@ -19,12 +21,7 @@ from tfdpflows.accounting.ledger import (
   randomness_id,
 )
 from tfdpflows.randomness import Randomness
-
-if TYPE_CHECKING:
-  import dp_accounting
-  import numpy.typing as npt
-
-  from tfdpflows.sampling import Units
+from tfdpflows.sampling import Units
 
 _DIFFERING_ROWS = {
   NeighboringRelation.ADD_OR_REMOVE_ONE: 1,
@@ -146,6 +143,12 @@ def differing_rows(neighboring_relation: NeighboringRelation) -> int:
       f'known for it. Use {names}.'
     )
   return _DIFFERING_ROWS[neighboring_relation]
+
+
+def drawn_by_weight(log_weights: np.ndarray, rng: np.random.Generator) -> int:
+  """Returns an index, drawn with a probability proportional to its weight."""
+  # Of the largest of these it is so, and no sum overflows.
+  return int(np.argmax(log_weights + rng.gumbel(size=len(log_weights))))
 
 
 def charge_release(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 from scipy import special
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
 
 # Chances that a boundary between two neighbouring bins is a change point,
 # tried in turn and weighted by how well each explains the release.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_integer, check_positive
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms.marginals import (
   MOST_EXPECTED,
   BinnedRows,
@@ -18,12 +20,7 @@ from tfdpflows.mechanisms.marginals import (
 )
 from tfdpflows.mechanisms.releases import charge_release
 from tfdpflows.noise_grid import add_noise
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
+from tfdpflows.randomness import Randomness
 
 
 def noisy_total_variation(

@@ -42,9 +42,10 @@ import abc
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from tfdpflows._checks import (
@@ -60,17 +61,13 @@ from tfdpflows.accounting import (
   GNMaxDpEvent,
   LedgerError,
   LNMaxDpEvent,
+  PrivacyLedger,
   SparseVectorDpEvent,
   VoteThresholdDpEvent,
 )
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.mechanisms.releases import charge_release, differing_rows
 from tfdpflows.randomness import Randomness
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
 
 NO_ANSWER = -1
 # Predictions that are counted at one time.
@@ -204,8 +201,8 @@ class OneAtATime(Fixed):
 class Aggregator(OneAtATime, abc.ABC):
   """Answers queries from votes, privately; see the module `aggregators`.
 
-  A new one has its parameters, `_facts`, and `_answer`, which charges what it
-  runs before it draws noise.
+  A new one has the names of its parameters, and `_answer`, which charges what
+  it runs before it draws noise.
 
   Attributes:
     num_teachers: number of votes on each query.
@@ -215,6 +212,8 @@ class Aggregator(OneAtATime, abc.ABC):
   """
 
   _LABEL = 'votes'
+  # Its own public parameters.
+  _PARAMETERS: tuple[str, ...] = ()
 
   def __init__(
     self,
@@ -276,7 +275,7 @@ class Aggregator(OneAtATime, abc.ABC):
 
   def _facts(self) -> dict[str, Any]:
     """Returns the public parameters, for the ledger."""
-    return {}
+    return {name: getattr(self, name) for name in self._PARAMETERS}
 
   def _charged(
     self,
@@ -346,12 +345,11 @@ class LNMax(Aggregator):
   [1, 0]
   """
 
+  _PARAMETERS = ('gamma',)
+
   def __init__(self, gamma: float, **kwargs: Any):
     super().__init__(**kwargs)
     self.gamma = check_positive('gamma', gamma)
-
-  def _facts(self):
-    return {'gamma': self.gamma}
 
   def _answer(self, votes):
     rng = self._charged(LNMaxDpEvent(self.gamma), [votes], len(votes))
@@ -384,12 +382,11 @@ class GNMax(Aggregator):
   0.16
   """
 
+  _PARAMETERS = ('sigma',)
+
   def __init__(self, sigma: float, **kwargs: Any):
     super().__init__(**kwargs)
     self.sigma = check_positive('sigma', sigma)
-
-  def _facts(self):
-    return {'sigma': self.sigma}
 
   def _answer(self, votes):
     rng = self._charged(GNMaxDpEvent(self.sigma), [votes], len(votes))
@@ -421,12 +418,11 @@ class ExponentialVote(Aggregator):
   [0]
   """
 
+  _PARAMETERS = ('epsilon',)
+
   def __init__(self, epsilon: float, **kwargs: Any):
     super().__init__(**kwargs)
     self.epsilon = check_positive('epsilon', epsilon)
-
-  def _facts(self):
-    return {'epsilon': self.epsilon}
 
   def _answer(self, votes):
     event = ExponentialMechanismDpEvent(self.epsilon)
@@ -471,6 +467,8 @@ class ConfidentGNMax(Aggregator):
   [1, -1]
   """
 
+  _PARAMETERS = ('threshold', 'sigma_threshold', 'sigma', 'max_answers')
+
   def __init__(
     self,
     threshold: float,
@@ -491,14 +489,6 @@ class ConfidentGNMax(Aggregator):
   def num_answered(self) -> int:
     """How many answers the teachers have given."""
     return self._num_answered
-
-  def _facts(self):
-    return {
-      'threshold': self.threshold,
-      'sigma_threshold': self.sigma_threshold,
-      'sigma': self.sigma,
-      'max_answers': self.max_answers,
-    }
 
   def _answer(self, votes, public=None):
     left = self.max_answers - self._num_answered
@@ -562,6 +552,8 @@ class InteractiveGNMax(ConfidentGNMax):
   1
   """
 
+  _PARAMETERS = (*ConfidentGNMax._PARAMETERS, 'confidence')
+
   def __init__(
     self,
     threshold: float,
@@ -578,9 +570,6 @@ class InteractiveGNMax(ConfidentGNMax):
         f'confidence is {confidence}; it must be a probability, in [0, 1].'
       )
     self.confidence = float(confidence)
-
-  def _facts(self):
-    return {**super()._facts(), 'confidence': self.confidence}
 
   def query(  # The student's prediction is a part of these queries.
     self, votes: npt.ArrayLike, predictions: npt.ArrayLike
@@ -642,6 +631,14 @@ class SparseVector(Aggregator):
   1
   """
 
+  _PARAMETERS = (
+    'threshold',
+    'epsilon',
+    'max_positives',
+    'positive_class',
+    'threshold_share',
+  )
+
   def __init__(
     self,
     threshold: float,
@@ -679,15 +676,6 @@ class SparseVector(Aggregator):
   def num_positives(self) -> int:
     """How many positive answers were given."""
     return self._num_positives
-
-  def _facts(self):
-    return {
-      'threshold': self.threshold,
-      'epsilon': self.epsilon,
-      'max_positives': self.max_positives,
-      'positive_class': self.positive_class,
-      'threshold_share': self.threshold_share,
-    }
 
   def _answer(self, votes):
     left = self.max_positives - self._num_positives

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_fraction
 from tfdpflows.pate.teachers import TeacherEnsemble
 from tfdpflows.randomness import Randomness
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
 
 
 class AnomalyEnsemble(TeacherEnsemble):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_integer
 from tfdpflows.randomness import Randomness
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
 
 _UNIT_BYTES = 8
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import Any, Optional, Union
 
 import attr
 import numpy as np
+import numpy.typing as npt
 from dp_accounting import (
   ComposedDpEvent,
   DpEvent,
@@ -20,6 +21,8 @@ from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.accounting import (
   ConfidentGNMaxDpEvent,
   GNMaxDpEvent,
+  PrivacyBudget,
+  PrivacyLedger,
   VoteThresholdDpEvent,
   calibrate_noise_multiplier,
   compute_epsilon,
@@ -31,12 +34,7 @@ from tfdpflows.pate.aggregators import (
   GNMax,
   checked_votes,
 )
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyBudget, PrivacyLedger
-  from tfdpflows.pate.teachers import TeacherEnsemble
+from tfdpflows.pate.teachers import TeacherEnsemble
 
 # How far the threshold is below the expected agreement, in standard deviations
 # of the noise: such a query passes with a probability of 84 %.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 
 from tfdpflows._checks import check_integer, check_positive
 from tfdpflows.accounting import (
@@ -15,6 +16,7 @@ from tfdpflows.accounting import (
   ConfidentGNMaxDpEvent,
   GNMaxDpEvent,
   PrivacyBudget,
+  PrivacyLedger,
   VoteThresholdDpEvent,
   calibrate_noise_multiplier,
 )
@@ -27,11 +29,6 @@ from tfdpflows.mechanisms.releases import (
 from tfdpflows.pate.aggregators import NO_ANSWER, OneAtATime
 from tfdpflows.randomness import Randomness, drawn_below
 from tfdpflows.sampling.poisson import checked_probability
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
 
 # Whole numbers below this are exact in float64, and so are their sums.
 _EXACT = 2**53

@@ -44,16 +44,9 @@ def each(
   """Yields what a function returns for each task, in other processes.
 
   Processes are started once and kept for later calls, until they have had no
-  work for a minute. Each task has a copy of the function and of all that it
-  refers to. Nothing that it prints is shown.
-
-  Args:
-    function: of one argument; pickled by cloudpickle, as lambdas can be.
-    tasks: the arguments, pickled as well.
-    num_processes: how many tasks are worked on at one time.
-
-  Yields:
-    Results, in the order in which they are ready.
+  work for a minute. Each task has a copy of the function, by cloudpickle, and
+  of all that it refers to. Nothing that it prints is shown. Results come in the
+  order in which they are ready.
 
   Raises:
     ValueError: if the function cannot be pickled.

@@ -78,14 +78,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import numpy.typing as npt
 from dp_accounting import ComposedDpEvent
 from scipy import ndimage, special
 
 from tfdpflows._checks import check_fraction, check_integer, check_positive
-from tfdpflows.accounting import RenyiDpEvent, SmoothSensitivityDpEvent
+from tfdpflows.accounting import (
+  PrivacyLedger,
+  RenyiDpEvent,
+  SmoothSensitivityDpEvent,
+)
 from tfdpflows.accounting.mechanisms import (
   DataDependentGNMax,
   SmoothSensitivity,
@@ -94,12 +99,7 @@ from tfdpflows.accounting.mechanisms import (
 from tfdpflows.mechanisms.releases import charge_release
 from tfdpflows.noise_grid import grid_step
 from tfdpflows.pate.aggregators import NO_ANSWER, Aggregator, checked_votes
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-  from tfdpflows.randomness import Randomness
+from tfdpflows.randomness import Randomness
 
 # Gaps are rounded down to multiples of this; a vote moves a gap by two at most.
 _STEP = 0.125
@@ -163,62 +163,6 @@ class ReleasedCost:
     tail = -math.log(delta - self.failure) / (self.order - 1)
     total = self.divergence + self.own_divergence + tail
     return math.nextafter(total * (1 + 1e-14), math.inf)
-
-
-def vote_cost(
-  votes: npt.ArrayLike,
-  *,
-  num_teachers: int,
-  sigma: float,
-  order: float,
-  beta: float,
-  threshold: Optional[float] = None,
-  sigma_threshold: Optional[float] = None,
-) -> VoteCost:
-  """Computes the cost of given votes and its smooth sensitivity; both private.
-
-  Args:
-    votes: see `release_vote_cost`, as all others.
-    num_teachers: see there.
-    sigma: see there.
-    order: see there.
-    beta: see there.
-    threshold: see there.
-    sigma_threshold: see there.
-
-  Raises:
-    ValueError: for values out of range.
-
-  #### Formal guarantee
-
-  That of the module.
-
-  #### Example
-
-  >>> from tfdpflows.pate import smooth_sensitivity
-  >>> cost = smooth_sensitivity.vote_cost(
-  ...   [[0, 990, 10], [960, 30, 10]], num_teachers=1000, sigma=50., order=20.,
-  ...   beta=.02)
-  >>> cost.divergence < 1e-6 < 2 * 20. / 50.**2
-  True
-  >>> cost.smooth_sensitivity < 1e-3
-  True
-  """
-  num_teachers = check_integer('num_teachers', num_teachers)
-  table = _Table(num_teachers, sigma, order, threshold, sigma_threshold)
-  beta = check_positive('beta', beta)
-  votes = _shaped(votes)
-  votes = checked_votes(votes, num_teachers, votes.shape[1])
-  return table.cost(votes, beta)
-
-
-def _shaped(votes):
-  votes = np.asarray(votes)
-  if votes.ndim != 2 or votes.shape[1] < 2:
-    raise ValueError(
-      f'votes have shape {list(votes.shape)}; they must be [queries, classes].'
-    )
-  return votes
 
 
 def release_vote_cost(
@@ -294,7 +238,11 @@ def release_vote_cost(
   """
   num_teachers = check_integer('num_teachers', num_teachers)
   table = _Table(num_teachers, sigma, order, threshold, sigma_threshold)
-  votes = _shaped(votes)
+  votes = np.asarray(votes)
+  if votes.ndim != 2 or votes.shape[1] < 2:
+    raise ValueError(
+      f'votes have shape {list(votes.shape)}; they must be [queries, classes].'
+    )
   event, own = _release_event(order, beta, sigma_release, failure)
   label = str(label)
   votes = checked_votes(votes, num_teachers, votes.shape[1])

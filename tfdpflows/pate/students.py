@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tfdpflows._checks import check_integer
 from tfdpflows._keras import keras
 from tfdpflows._memory import dataset_from_generator
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
 
 
 def fit_student(

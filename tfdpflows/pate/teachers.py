@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import json
 import os
-import pathlib
 import random
-import re
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
 from tfdpflows import atomic
 from tfdpflows._checks import Fixed, check_integer
 from tfdpflows._keras import keras
+from tfdpflows.accounting import PrivacyLedger
 from tfdpflows.mechanisms.releases import as_numbers, differing_rows
 from tfdpflows.pate import processes
 from tfdpflows.pate.aggregators import Aggregator, count_votes
 from tfdpflows.pate.partition import partition
+from tfdpflows.pate.teacher_files import Store, Teacher, load, settings_of
 from tfdpflows.progress import bar
 from tfdpflows.randomness import Randomness
-from tfdpflows.version import __version__
 
-if TYPE_CHECKING:
-  import numpy.typing as npt
-
-  from tfdpflows.accounting import PrivacyLedger
-
-_SETTINGS, _SECRET = 'settings.json', 'secret'
 # Made-up rows of each class that a teacher is tried on.
 _TRIAL_ROWS = 20
 # Rows whose votes are taken at one time.
 _CHUNK = 8192
-# What settings must have.
-_NAMES = ('version', 'class', 'shape', 'seeded', 'units', 'table', 'finished')
 # Callbacks of Keras that write files, or send what they learn elsewhere.
 _WRITING = (
   'BackupAndRestore',
@@ -50,19 +41,6 @@ _WRITING = (
   'TensorBoard',
 )
 _NOT_FITTED = 'The teachers are not trained yet: call fit.'
-
-
-class Teacher(NamedTuple):
-  """A trained teacher.
-
-  Attributes:
-    model: a scikit-learn estimator; the weights of a Keras model, as a list; or
-      `None` for a teacher with one answer.
-    facts: float64 `[k]`, what else it learned from its shard.
-  """
-
-  model: Any
-  facts: np.ndarray
 
 
 class TeacherEnsemble(Fixed):
@@ -217,7 +195,7 @@ class TeacherEnsemble(Fixed):
       pass
     store = None
     if folder is not None:
-      store = _Store(folder, resume, model, self._randomness)
+      store = Store(folder, resume, model, self._randomness)
       self._randomness = store.randomness
     elif resume:
       raise ValueError('There is no folder to resume from; give one.')
@@ -239,7 +217,7 @@ class TeacherEnsemble(Fixed):
     left = range(self.num_teachers)
     if store is not None:
       for t in left:
-        teachers[t] = store.load(t)
+        teachers[t] = load(folder, t)
       left = [t for t in left if teachers[t] is None]
     order = np.argsort(shards, kind='stable')
     sizes = np.bincount(shards, minlength=self.num_teachers)
@@ -289,7 +267,7 @@ class TeacherEnsemble(Fixed):
     """
     ensemble = cls(make_teacher, *args, **kwargs)
     ensemble._is_keras = isinstance(make_teacher(), keras.Model)
-    settings = _settings_of(folder)
+    settings = settings_of(folder)
     facts = ('shape', 'seeded', 'units')
     for name, value in json.loads(json.dumps(ensemble._settings())).items():
       if name not in facts and settings.get(name) != value:
@@ -301,7 +279,7 @@ class TeacherEnsemble(Fixed):
       raise ValueError(
         f'{folder} has the beginning of a training: fit with resume=True.'
       )
-    found = [_load(folder, t) for t in range(ensemble.num_teachers)]
+    found = [load(folder, t) for t in range(ensemble.num_teachers)]
     if None in found:
       raise ValueError(f'{folder} has no teacher {found.index(None)} any more.')
     ensemble._teachers = found
@@ -620,148 +598,6 @@ class TeacherEnsemble(Fixed):
       )
 
 
-class _Store:
-  """The folder of an ensemble: its settings, and each trained teacher.
-
-  Args:
-    folder: where.
-    resume: whether there is one to go on with.
-    model: a model, to see that its like can be saved and is still the same.
-    randomness: of a new ensemble.
-
-  Attributes:
-    randomness: that of the ensemble.
-  """
-
-  def __init__(self, folder, resume, model, randomness):
-    _check_savable(model)
-    self._folder, self._resume = pathlib.Path(folder), resume
-    self._model = _describe(model)
-    self.randomness = randomness
-    if not resume:
-      if os.path.lexists(folder):
-        raise FileExistsError(
-          f'{folder} exists: resume its training, load it, or remove it.'
-        )
-      return
-    self._settings = _settings_of(folder)
-    if self._settings['finished']:
-      raise ValueError(f'{folder} is finished: TeacherEnsemble.load opens it.')
-    seeded = self._settings['seeded']
-    secret = (self._folder / _SECRET).read_bytes()
-    self.randomness = Randomness(secret=secret)
-    self.randomness.seeded = seeded
-
-  def begin(self, settings, arrays):
-    """Makes the folder, or sees that it was begun in the same way."""
-    settings = {
-      'version': __version__,
-      **settings,
-      'model': self._model,
-      'table': self.randomness.table_fingerprint(arrays),
-      'finished': False,
-    }
-    settings = json.loads(json.dumps(settings))
-    if self._resume:
-      names = {'table': 'rows or units', 'model': 'model or its parameters'}
-      for name, value in settings.items():
-        if self._settings.get(name) != value:
-          raise ValueError(
-            f'{self._folder} was begun with another {names.get(name, name)}. '
-            'Teachers of two trainings would not be those of disjoint shards: '
-            'resume with the same rows and arguments.'
-          )
-      return
-    parent, name = os.path.split(os.path.abspath(self._folder))
-    with atomic.folder_aside(parent, name) as aside:
-      _write(aside, _SECRET, lambda file: file.write(self.randomness.secret))
-      _write_settings(aside, settings)
-      os.rename(aside, self._folder)
-    self._settings = settings
-
-  def save(self, t, teacher):
-    weights = teacher.model if isinstance(teacher.model, list) else []
-    if teacher.model is not None and not weights:
-      content = _skops().dumps(teacher.model)
-      _write(self._folder, f'{t:05}.skops', lambda file: file.write(content))
-    arrays = {f'weight_{i:09}': w for i, w in enumerate(weights)}
-    arrays['facts'] = teacher.facts
-    _write(self._folder, f'{t:05}.npz', lambda file: np.savez(file, **arrays))
-
-  def load(self, t):
-    return _load(self._folder, t)
-
-  def finish(self):
-    _write_settings(self._folder, {**self._settings, 'finished': True})
-    # It would tell which rows a teacher was trained on.
-    (self._folder / _SECRET).unlink()
-
-
-def _settings_of(folder):
-  path = pathlib.Path(folder) / _SETTINGS
-  try:
-    found = json.loads(path.read_text('utf-8'))
-    return {**found, **{name: found[name] for name in _NAMES}}
-  except FileNotFoundError as error:
-    raise FileNotFoundError(f'{folder} has no ensemble of teachers.') from error
-  except (ValueError, KeyError, TypeError) as error:
-    raise ValueError(f'{path} is damaged: {error}') from error
-
-
-def _load(folder, t):
-  path = pathlib.Path(folder) / f'{t:05}.npz'
-  if not path.exists():
-    return None
-  try:
-    with np.load(path, allow_pickle=False) as file:
-      facts = file['facts']
-      model = [file[name] for name in sorted(file.files) if name != 'facts']
-  except (ValueError, KeyError, OSError, EOFError) as error:
-    raise ValueError(f'{path} is damaged: {error}') from error
-  saved = path.with_suffix('.skops')
-  if saved.exists():
-    content, skops = saved.read_bytes(), _skops()
-    unknown = skops.get_untrusted_types(data=content)
-    model = skops.loads(content, trusted=list(filter(_is_known, unknown)))
-  return Teacher(model if model != [] else None, facts)
-
-
-def _write_settings(folder, settings):
-  text = json.dumps(settings, indent=1)
-  _write(folder, _SETTINGS, lambda file: file.write(text.encode()))
-
-
-def _write(folder, name, write):
-  atomic.write_file(pathlib.Path(folder) / name, write, private=True)
-
-
-def _check_savable(model):
-  if isinstance(model, keras.Model):
-    return
-  skops = _skops()
-  unknown = skops.get_untrusted_types(data=skops.dumps(model))
-  unknown = [name for name in unknown if not _is_known(name)]
-  if unknown:
-    raise ValueError(
-      f'{type(model).__name__} has parts that skops does not load without '
-      f'being told to trust them, {unknown}: give no folder.'
-    )
-
-
-def _describe(model):
-  """Returns a digest of what kind of model it is."""
-  text = type(model).__qualname__
-  if isinstance(model, keras.Model):
-    with contextlib.suppress(NotImplementedError, TypeError, ValueError):
-      config = model.get_config()
-      config.pop('name', None)
-      # Keras numbers the names of layers.
-      text += re.sub(r'_\d+', '', repr(config))
-  elif hasattr(model, 'get_params'):
-    text += repr(sorted(model.get_params().items(), key=str))
-  return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _check_options(options):
   _check_silent(options)
   callbacks = options.get('callbacks') or []
@@ -865,19 +701,3 @@ def _seed_estimator(model, seed):
       n for n in model.get_params() if n.split('__')[-1] == 'random_state'
     ]
     model.set_params(**dict.fromkeys(names, seed))
-
-
-def _is_known(name):
-  # The folder is the user's own: trees are loaded, which skops asks about.
-  return name.startswith('sklearn.')
-
-
-def _skops():
-  try:
-    import skops.io  # noqa: PLC0415 (optional)
-  except ImportError as error:
-    raise ImportError(
-      'scikit-learn teachers are saved by the package skops, without pickle: '
-      'pip install "tfdpflows[pate]", or give no folder.'
-    ) from error
-  return skops.io

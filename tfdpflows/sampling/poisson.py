@@ -214,10 +214,6 @@ def checked_chunk(chunk: int | None, expected_batch_size: float) -> int:
 def padded(drawn: np.ndarray, chunk: int) -> tuple[np.ndarray, np.ndarray]:
   """Pads a batch to a multiple of `chunk`; see `PoissonSampler.draw`.
 
-  Args:
-    drawn: numbers of rows, int64 `[size]`.
-    chunk: a positive integer.
-
   >>> import numpy as np
   >>> numbers, weights = padded(np.array([5, 7]), 4)
   >>> numbers.tolist(), weights.tolist()
@@ -291,12 +287,7 @@ def subset(n: int, size: int, rng: np.random.Generator) -> np.ndarray:
   """Returns a random subset of `range(n)`, increasing, int64 `[size]`.
 
   Numbers are drawn until so many are different. That treats all numbers alike,
-  so that all subsets of the size are as likely.
-
-  Args:
-    n: one above the largest number.
-    size: how many, at most half of `n`.
-    rng: `np.random.Generator`.
+  so that all subsets of the size, at most half of `n`, are as likely.
 
   >>> import numpy as np
   >>> len(set(subset(10**12, 1000, np.random.default_rng(0))))

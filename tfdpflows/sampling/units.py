@@ -5,15 +5,12 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tfdpflows._checks import Fixed, check_integer
-
-if TYPE_CHECKING:
-  import numpy.typing as npt
 
 _WEIGHTINGS = ('rows', 'units')
 _MOST_ROWS = 1000

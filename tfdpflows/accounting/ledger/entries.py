@@ -17,18 +17,6 @@ from tfdpflows.accounting import events_json
 from tfdpflows.accounting.event_bounds import MAX_RUNS
 from tfdpflows.accounting.ledger.file import LedgerError
 
-__all__ = [
-  'Entry',
-  'LedgerState',
-  'ResumableEntries',
-  'composed',
-  'is_search',
-  'name_of',
-  'randomness_id',
-  'search_id',
-]
-
-
 _SEARCH = 'search over hyper-parameters'
 
 

@@ -45,8 +45,6 @@ try:
 except ImportError:  # Not POSIX.
   fcntl = None
 
-__all__ = ['LedgerError', 'LedgerFile', 'check_record']
-
 FORMAT = 'tfdpflows-privacy-ledger'
 FORMAT_VERSION = 1
 

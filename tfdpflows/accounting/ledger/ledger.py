@@ -29,8 +29,6 @@ from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.atomic import PathLike
 from tfdpflows.version import __version__
 
-__all__ = ['LedgerEntry', 'PrivacyLedger', 'Reservation']
-
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 # What a record that is not valid raises.
 _INVALID = (

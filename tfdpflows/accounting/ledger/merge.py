@@ -22,8 +22,6 @@ from tfdpflows.accounting.mechanisms import no_proof
 from tfdpflows.accounting.registry import compose_event
 from tfdpflows.atomic import PathLike
 
-__all__ = ['merge_ledgers']
-
 
 def merge_ledgers(
   sources: Sequence[Union[PrivacyLedger, PathLike]],

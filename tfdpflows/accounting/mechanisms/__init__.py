@@ -12,7 +12,6 @@ from tfdpflows.accounting.events import (
 from tfdpflows.accounting.mechanisms.base import (
   Mechanism,
   NonPrivate,
-  ZCDPGuarantee,
   count_approximate,
   failure,
   given_delta,
@@ -47,7 +46,7 @@ from tfdpflows.accounting.mechanisms.objective_perturbation import (
   ObjectivePerturbation,
 )
 from tfdpflows.accounting.mechanisms.parallel import Parallel
-from tfdpflows.accounting.mechanisms.sampled import ABSENT, OPPOSITE, PRESENT
+from tfdpflows.accounting.mechanisms.sampled import OPPOSITE, PRESENT
 from tfdpflows.accounting.mechanisms.sampling import without_amplification
 from tfdpflows.accounting.mechanisms.selection import RepeatAndSelect
 from tfdpflows.accounting.mechanisms.smooth_sensitivity import (
@@ -62,7 +61,6 @@ from tfdpflows.accounting.mechanisms.votes import (
 from tfdpflows.accounting.mechanisms.zero_concentrated import ZeroConcentrated
 
 __all__ = [
-  'ABSENT',
   'OPPOSITE',
   'PRESENT',
   'RELATIONS',
@@ -86,7 +84,6 @@ __all__ = [
   'RenyiPrivate',
   'RepeatAndSelect',
   'SmoothSensitivity',
-  'ZCDPGuarantee',
   'ZeroConcentrated',
   'count_approximate',
   'decompose',

@@ -17,27 +17,6 @@ import numpy as np
 from tfdpflows.accounting import events
 from tfdpflows.accounting.mechanisms.losses import LossPair
 
-__all__ = [
-  'Composition',
-  'Mechanism',
-  'NonPrivate',
-  'PureMechanism',
-  'ZCDPGuarantee',
-  'amplified',
-  'amplified_epsilons',
-  'cached',
-  'count_approximate',
-  'failure',
-  'given_delta',
-  'loss_distributions',
-  'lower_log',
-  'pure_epsilon',
-  'renyi_curve',
-  'summed_epsilons',
-  'total_curve',
-  'total_zcdp',
-]
-
 _Function = TypeVar('_Function', bound=Callable)
 
 # Rounding of sums and of a few products, of amplified epsilons, and of curves.

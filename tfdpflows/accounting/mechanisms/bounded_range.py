@@ -71,14 +71,6 @@ from tfdpflows.accounting.mechanisms.sampled import (
   sampled_renyi,
 )
 
-__all__ = [
-  'AdaptiveProfile',
-  'BoundedRange',
-  'ExponentialMechanismDpEvent',
-  'ReportNoisyMaxDpEvent',
-  'adaptive_profile',
-]
-
 # Work is about the square of the number of points of all mechanisms together.
 _POINTS = 1600
 _MOST_CELLS = 16

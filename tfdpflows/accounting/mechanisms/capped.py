@@ -61,15 +61,6 @@ from tfdpflows.accounting.mechanisms.base import (
 from tfdpflows.accounting.mechanisms.epsilon_delta import EpsilonDelta
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, PRESENT
 
-__all__ = [
-  'Cap',
-  'Mixture',
-  'TruncatedSubsampledGaussianDpEvent',
-  'cap',
-  'overflow',
-  'without_mixtures',
-]
-
 _EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 1e-14
 

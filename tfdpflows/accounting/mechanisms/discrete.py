@@ -32,19 +32,6 @@ from tfdpflows.accounting.mechanisms.epsilon_delta import pure_renyi, pure_rho
 from tfdpflows.accounting.mechanisms.laplace import laplace_rho
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, log_mixed
 
-__all__ = [
-  'DiscreteLaplace',
-  'DiscreteLaplaceDpEvent',
-  'DiscreteMechanism',
-  'DiscretePair',
-  'RandomizedResponse',
-  'RandomizedResponseDpEvent',
-  'RandomizedResponseOrNull',
-  'discrete_laplace_renyi',
-  'discrete_laplace_rho',
-  'renyi_of_pair',
-]
-
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
 # The number of different losses, about, on a grid and in a Renyi curve.

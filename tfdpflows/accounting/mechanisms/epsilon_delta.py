@@ -25,16 +25,6 @@ from tfdpflows.accounting.mechanisms.base import (
   amplified,
 )
 
-__all__ = [
-  'EpsilonDelta',
-  'EpsilonDeltaDpEvent',
-  'PermuteAndFlipDpEvent',
-  'SparseVectorDpEvent',
-  'epsilon_delta',
-  'pure_renyi',
-  'pure_rho',
-]
-
 _ROUNDING = 1e-14
 
 

@@ -37,14 +37,6 @@ from tfdpflows.accounting.mechanisms.sampled import (
   sampled_loss,
 )
 
-__all__ = [
-  'Gaussian',
-  'gaussian_masses',
-  'joint_noise',
-  'joined',
-  'sampled_gaussian_renyi',
-]
-
 # Tails of the noise beyond this many standard deviations (mass 2e-33) count as
 # an infinite loss.
 _LOSS_TAIL = 12.0

@@ -19,8 +19,6 @@ import numpy as np
 from numpy import typing as npt
 from scipy import special
 
-__all__ = ['epsilon_at', 'log_delta_at']
-
 _EPS = float(np.finfo(np.float64).eps)
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 # Deltas below exp(-1000) count as equal.

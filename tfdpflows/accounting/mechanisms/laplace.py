@@ -29,8 +29,6 @@ from tfdpflows.accounting.mechanisms.sampled import (
   unsampled_loss,
 )
 
-__all__ = ['Laplace', 'exponential_masses', 'laplace_rho']
-
 # Rounding of a log moment near zero, of sums, and of a few products.
 _ROUNDING = 1e-14
 

@@ -30,19 +30,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-__all__ = [
-  'UNIT_ORDERS',
-  'LossDistribution',
-  'LossPair',
-  'discrete',
-  'one_sided',
-  'outwards',
-  'shared',
-  'two_sided',
-  'with_moments',
-]
-
-
 # Orders of the moment generating functions that the tails are bounded with,
 # times the distance of two grid points.
 _POSITIVE = np.geomspace(1e-6, 1, 97)

@@ -56,17 +56,6 @@ from tfdpflows.accounting.events import (
 )
 from tfdpflows.accounting.mechanisms.gaussian import gaussian_run
 
-__all__ = [
-  'CyclicPoissonSampledDpEvent',
-  'MatrixMechanismDpEvent',
-  'ToeplitzMechanismDpEvent',
-  'cyclic_blocks',
-  'has_stream',
-  'matrix_sensitivity',
-  'toeplitz_sensitivity',
-  'tree_depth',
-]
-
 # Whole numbers up to this are floats.
 _LARGEST_WHOLE = 2**53
 _EPS = float(np.finfo(np.float64).eps)

@@ -14,8 +14,6 @@ import dp_accounting
 
 from tfdpflows.accounting import events
 
-__all__ = ['NoProofDpEvent', 'split']
-
 
 @events.event_class
 class NoProofDpEvent(dp_accounting.DpEvent):

@@ -72,8 +72,6 @@ from tfdpflows.accounting.mechanisms.sampled import (
   unsampled_loss,
 )
 
-__all__ = ['NullRowGaussian', 'loss_at', 'masses_between', 'null_row_renyi']
-
 # Beyond this many standard deviations or more (T), moments are bounded in
 # closed form.
 _TAIL = 14.0

@@ -81,8 +81,6 @@ from tfdpflows.accounting.mechanisms import gaussian_profile, losses
 from tfdpflows.accounting.mechanisms.base import Mechanism, lower_log
 from tfdpflows.accounting.mechanisms.gaussian import gaussian_masses
 
-__all__ = ['ObjectivePerturbation', 'ObjectivePerturbationDpEvent']
-
 # Tails of the noise beyond this many standard deviations (mass 2e-33) count as
 # an infinite loss.
 _TAIL = 12.0

@@ -25,8 +25,6 @@ from tfdpflows.accounting.mechanisms.base import (
 )
 from tfdpflows.accounting.mechanisms.gaussian import joined
 
-__all__ = ['Parallel', 'ParallelDpEvent']
-
 _Shard = tuple[tuple[Mechanism, int], ...]
 
 

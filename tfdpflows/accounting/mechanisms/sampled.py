@@ -77,19 +77,6 @@ from tfdpflows.accounting.logarithms import log_bernoulli, log_expm1, log_sum
 from tfdpflows.accounting.mechanisms import losses
 from tfdpflows.accounting.mechanisms.base import Mechanism
 
-__all__ = [
-  'ABSENT',
-  'OPPOSITE',
-  'PRESENT',
-  'SampledMechanism',
-  'log_mixed',
-  'log_moment',
-  'log_symmetric',
-  'sampled_loss',
-  'sampled_renyi',
-  'unsampled_loss',
-]
-
 # Where the row that differs is, see `SampledMechanism`.
 ABSENT, PRESENT, OPPOSITE = range(3)
 

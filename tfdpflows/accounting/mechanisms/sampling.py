@@ -74,8 +74,6 @@ from tfdpflows.accounting.mechanisms.matrix import (
 from tfdpflows.accounting.mechanisms.null_row import NullRowGaussian
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, OPPOSITE, PRESENT
 
-__all__ = ['without_amplification']
-
 # Sums with noise.
 _ADDITIVE = (Gaussian, Laplace, DiscreteLaplace)
 

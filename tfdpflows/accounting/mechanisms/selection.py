@@ -39,8 +39,6 @@ from tfdpflows.accounting.mechanisms.base import Mechanism, NonPrivate
 from tfdpflows.accounting.mechanisms.smooth_sensitivity import RenyiPrivate
 from tfdpflows.accounting.mechanisms.votes import DataDependent
 
-__all__ = ['RepeatAndSelect', 'halting_probability', 'repeated_curve']
-
 _ROUNDING = 1e-14
 
 
@@ -178,12 +176,7 @@ def _checked(mean, shape):
 def halting_probability(mean: float, shape: float) -> float:
   """Returns g such that K has this mean or, by rounding, a smaller one.
 
-  Args:
-    mean: as for `repeated_curve`.
-    shape: as there, but finite.
-
-  Raises:
-    ValueError: if mean or shape is outside its range.
+  Args and errors are those of `repeated_curve`, but that the shape is finite.
 
   #### Example
 

@@ -51,13 +51,6 @@ from tfdpflows.accounting import events
 from tfdpflows.accounting.events import event_number
 from tfdpflows.accounting.mechanisms.base import Mechanism
 
-__all__ = [
-  'RenyiDpEvent',
-  'RenyiPrivate',
-  'SmoothSensitivity',
-  'SmoothSensitivityDpEvent',
-]
-
 # Rounding of a few terms, relative to the sum of their magnitudes.
 _ROUNDING = 1e-14
 

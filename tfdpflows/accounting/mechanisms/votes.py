@@ -53,23 +53,6 @@ from tfdpflows.accounting.mechanisms.epsilon_delta import (
 )
 from tfdpflows.accounting.mechanisms.gaussian import gaussian_run
 
-__all__ = [
-  'ConfidentGNMaxDpEvent',
-  'DataDependent',
-  'DataDependentDpEvent',
-  'DataDependentGNMax',
-  'DataDependentLNMax',
-  'DataDependentThreshold',
-  'GNMaxDpEvent',
-  'LNMaxDpEvent',
-  'VoteThresholdDpEvent',
-  'data_dependent_event',
-  'log_pr_answered',
-  'log_q_gaussian',
-  'log_q_laplace',
-]
-
-
 # Logs of probabilities are kept finite; no smaller one is ever claimed.
 _LOWEST = -1e300
 # Rounding: of sums, and of a log relative to what it is made of.

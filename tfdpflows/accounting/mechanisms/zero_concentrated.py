@@ -22,8 +22,6 @@ from tfdpflows.accounting.mechanisms.base import (
   lower_log,
 )
 
-__all__ = ['ZCDpEvent', 'ZeroConcentrated', 'zcdp_epsilon', 'zcdp_log_delta']
-
 # Sums of a few terms, relative to the sum of their magnitudes.
 _ROUNDING = 1e-14
 

@@ -25,8 +25,6 @@ from tfdpflows.accounting.mechanisms.bounded_range import (
 )
 from tfdpflows.accounting.pld import convolution
 
-__all__ = ['PLDAccountant']
-
 # More grid points than this for one mechanism, and the grid is made coarser.
 _MAX_POINTS = 2**20
 # The grid is made finer where it would matter and costs less points than this,
@@ -124,10 +122,6 @@ class PLDAccountant(accountant.MechanismAccountant):
     Epsilon is never more than by zCDP (`_compared`), which takes no time to
     find: of a hundred charges that stay far below a budget, loss distributions
     need not be composed for each. `False` says nothing.
-
-    Args:
-      epsilon: in nats.
-      delta: inside (0, 1).
     """
     if self._is_non_private():
       return False
@@ -307,10 +301,8 @@ class _Question(NamedTuple):
   def ask(self, other: dp_accounting.PrivacyAccountant, known: float) -> float:
     """Returns the value of another accountant, or `nothing` if not below.
 
-    Args:
-      other: the accountant.
-      known: the smallest value so far. Some accountants find a delta by many
-        epsilons; one tells whether there is more to find than a rounding.
+    Some accountants find a delta by many epsilons; one tells whether there is
+    more to find than a rounding below what is `known`.
     """
     if self.of_epsilon:
       return other.get_epsilon(self.at)

@@ -23,8 +23,6 @@ from tfdpflows.accounting.mechanisms import losses as losses_lib
 from tfdpflows.accounting.pld import transforms
 from tfdpflows.accounting.pld.transforms import GridTooFineError, Parts
 
-__all__ = ['COARSEST', 'GridTooFineError', 'delta_at', 'epsilon_at']
-
 # A grid this coarse is for losses whose exponentials overflow: no privacy.
 COARSEST = 600.0
 # A first tilt that needs a larger window than this may be a bad one.

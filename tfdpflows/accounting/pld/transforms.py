@@ -22,8 +22,6 @@ from scipy import fft
 
 from tfdpflows.accounting.mechanisms import losses as losses_lib
 
-__all__ = ['GridTooFineError', 'LossSum', 'Parts', 'TiltedMasses']
-
 Parts = Sequence[tuple[losses_lib.LossDistribution, int]]
 
 _UNIT_ORDERS = losses_lib.UNIT_ORDERS
