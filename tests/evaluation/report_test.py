@@ -442,3 +442,12 @@ class TestFigures:
     figure = figures.marginal_figure(column, column, field)
     assert '43 others' in figure
     assert figure.count('class="made"') == 8
+
+
+def test_the_area_below_a_claim_is_drawn():
+  """Pages leave out what matplotlib would draw by a name."""
+  claimed = np.array([[0.0, 0.1], [0.4, 0.8], [1.0, 1.0]])
+  drawn = figures.roc_figure(claimed, np.empty([0, 2]), 'ROC')
+  assert '<use' not in drawn
+  empty = re.findall(r'<path d="[^"]*" style="fill: ([^;"]*)', drawn)
+  assert 'var(--empty)' in empty, empty

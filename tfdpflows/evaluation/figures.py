@@ -163,7 +163,9 @@ def roc_figure(claimed: np.ndarray, seen: np.ndarray, title: str) -> str:
   axes.tick_params(labelsize=11)
   axes.set_xlabel('false-positive rate', color=_TEXT, fontsize=11)
   axes.set_ylabel('true-positive rate', color=_TEXT, fontsize=11)
-  axes.fill_between(claimed[:, 0], claimed[:, 1], color=_EMPTY, linewidth=0)
+  # Not by `fill_between`, which a page draws by a name.
+  under = np.concatenate([claimed, [[1.0, 0.0], [0.0, 0.0]]])
+  axes.fill(*under.T, color=_EMPTY, linewidth=0)
   axes.plot([0, 1], [0, 1], color=_AXIS, linewidth=1.2, linestyle='--')
   lines = [(claimed, _DOT, 'claim'), (seen, _SYNTHETIC, 'attack')]
   for number, (line, colour, name) in enumerate(lines):
@@ -328,7 +330,8 @@ class _Drawing:
     axes = self.figure.add_axes(place, frame_on=True)
     axes.patch.set_visible(False)
     axes.spines[:].set(visible=False, color=_AXIS, linewidth=1.2)
-    axes.tick_params(labelcolor=_TEXT, color=_AXIS)
+    # Marks of ticks would be drawn by names, as what is clipped.
+    axes.tick_params(labelcolor=_TEXT, color=_AXIS, length=0)
     return axes
 
   def group(self, kind: str, tip: str | None) -> str:

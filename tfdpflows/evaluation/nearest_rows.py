@@ -104,10 +104,7 @@ def _keys(table, schema):
 
 
 def _width(field):
-  declared = discretization.declared_values(field)
-  low, high = (
-    (declared[0], declared[-1]) if declared else (field.minimum, field.maximum)
-  )
+  low, high = discretization.declared_range(field)
   return max(high - low, 1e-300)
 
 
