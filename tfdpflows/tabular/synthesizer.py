@@ -910,22 +910,14 @@ class TabularSynthesizer:
     table = raw_values.RawTable(self.schema, clip=self.out_of_range == 'clip')
     statement = self.privacy_statement()
     card = model_card.make(
-      model=self.model.name,
-      hyperparameters=dataclasses.asdict(self.model),
-      schema=self.schema.to_dict(),
+      self.model,
+      self.schema,
       num_examples=self.num_examples,
-      privacy_unit=self.schema.privacy_unit,
       tensors=table.describe(),
       statement=statement.to_dict(),
       metrics=metrics,
-      limits=model_card.limits(
-        self.model.has_density,
-        self.model.exact_density,
-        self.seed is not None,
-        self.out_of_range,
-        self.schema.privacy_unit,
-      ),
-      has_density=self.model.has_density,
+      seeded=self.seed is not None,
+      out_of_range=self.out_of_range,
     )
     text = model_card.to_markdown(card, statement.to_markdown())
     served = serving.ServedModel(self._fitted.distribution, table)
