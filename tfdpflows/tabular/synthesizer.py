@@ -920,10 +920,9 @@ class TabularSynthesizer:
       out_of_range=self.out_of_range,
     )
     text = model_card.to_markdown(card, statement.to_markdown())
-    served = serving.ServedModel(self._fitted.distribution, table)
     with serving.written_aside(path, overwrite) as folder:
       with system_errors.of_file(folder):
-        served.save(folder)
+        serving.save(folder, self._fitted.distribution, table)
       serving.write_card(folder, card, text)
 
   @classmethod
