@@ -34,6 +34,7 @@ from tfdpflows.tabular import (
   work_directory,
 )
 from tfdpflows.tabular import schema as schemas
+from tfdpflows.tabular.declared import check_informative
 from tfdpflows.tabular.encoding import TableEncoder, encode_column
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import (
@@ -679,7 +680,7 @@ class ChunkEncoder:
     schemas.check_num_rows(self.rows, self.schema)
     if self.out_of_range != 'clip':
       for present, field in zip(self.present, self.schema):
-        schemas.check_informative(present, field)
+        check_informative(present, field)
 
   def _codes(self, i, field, column):
     if isinstance(column, Distinct):

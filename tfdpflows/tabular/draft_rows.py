@@ -12,6 +12,7 @@ from tfdpflows.stored_rows import TableParts
 from tfdpflows.tabular import code_store, row_blocks
 from tfdpflows.tabular import schema as schemas
 from tfdpflows.tabular.code_store import CodeStore
+from tfdpflows.tabular.declared import check_informative
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import Part, Source
 
@@ -62,7 +63,7 @@ class DraftRows(TableParts):
     schema.warn_of_constants()
     if out_of_range != 'clip':
       for is_present, field in zip(present, schema):
-        schemas.check_informative(is_present, field)
+        check_informative(is_present, field)
 
   def __len__(self) -> int:
     return self._num_rows

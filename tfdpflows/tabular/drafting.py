@@ -157,7 +157,7 @@ def draft(
   >>> found.findings[0].column, found.findings[0].problem
   ('note', 'all values are missing')
   """
-  names = [str(name) for name in values.checked_names(df)]
+  given = values.checked_columns(df)
   if date_format is not None:
     try:
       times.TimeScale('date', None, date_format, None)
@@ -169,21 +169,21 @@ def draft(
     raise ValueError('Columns are to be described and dropped; give one list.')
   named = (*columns, *drop, *overrides, *identifiers)
   for name in (*named, *([] if unit is None else [unit])):
-    if name not in names:
+    if name not in given:
       is_unit = ', which is the privacy unit' if name == unit else ''
       raise ValueError(
         f'The table has no column {name!r}{is_unit}. It has '
-        f'{", ".join(map(repr, names))}.'
+        f'{", ".join(map(repr, given))}.'
       )
   wanted = [
     name
-    for name in names
+    for name in given
     if name not in (unit, *identifiers, *drop)
     and (not columns or name in columns)
   ]
   fields, findings = [], []
   for name in wanted:
-    column = df.iloc[:, names.index(name)].reset_index(drop=True)
+    column = given[name].reset_index(drop=True)
     try:
       field = _Column(name, column, cells, date_format).field(
         overrides.get(name, {}), findings
@@ -203,7 +203,7 @@ def draft(
   if not fields:
     return Draft(None, findings)
   known = {*wanted, *identifiers, unit}
-  match = 'equal' if known.issuperset(names) else 'subset'
+  match = 'equal' if known.issuperset(given) else 'subset'
   schema = TableSchema(fields, unit, dialect, match, identifiers=identifiers)
   return Draft(schema, findings)
 

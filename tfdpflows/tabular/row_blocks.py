@@ -10,6 +10,7 @@ import pandas as pd
 
 from tfdpflows.tabular import code_store
 from tfdpflows.tabular import schema as schemas
+from tfdpflows.tabular.declared import check_informative
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import Part, Source, cells, joined, wanted
 
@@ -240,7 +241,7 @@ def _check_learned(table, schema, out_of_range, source):
     schemas.check_num_rows(len(table), schema)
     if out_of_range != 'clip':
       for field in schema:
-        schemas.check_informative(not table[field.name].isna().all(), field)
+        check_informative(not table[field.name].isna().all(), field)
   except ValueError as error:
     names = ', '.join(part.name for part in source.parts)
     raise ValueError(f'{names}: {error}') from None

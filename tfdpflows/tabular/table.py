@@ -173,8 +173,7 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:
   """
   path = os.fspath(path)
   used = set()
-  for name in values.checked_names(df, allow_empty=True):
-    column = df[name]
+  for column in values.checked_columns(df, allow_empty=True).values():
     is_bool = pd.api.types.is_bool_dtype(column.dtype)
     if values.is_text(column) and not is_bool:
       used.update(column.dropna().unique())

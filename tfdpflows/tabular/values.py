@@ -69,8 +69,18 @@ class CellError(ValueError):
     return CellError(self.column, row, self.problem, line)
 
 
-def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
-  """Returns the names of the columns of a table that has some rows."""
+def columns_of(df: pd.DataFrame) -> dict[str, pd.Series]:
+  """Returns the columns of a table by name; of two with one, the first."""
+  found = {}
+  for i, name in enumerate(df.columns):
+    found.setdefault(str(name), df.iloc[:, i])
+  return found
+
+
+def checked_columns(
+  df: pd.DataFrame, allow_empty: bool = False
+) -> dict[str, pd.Series]:
+  """Returns the columns of a table that has rows, all of different names."""
   names = [str(name) for name in df.columns]
   for name in names:
     if names.count(name) > 1:
@@ -79,7 +89,7 @@ def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
     raise ValueError('The table has no columns; give it a header and rows.')
   if not len(df) and not allow_empty:
     raise ValueError('The table has no rows; give it at least two.')
-  return list(df.columns)
+  return columns_of(df)
 
 
 def is_missing(
