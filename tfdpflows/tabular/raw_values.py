@@ -95,9 +95,7 @@ class RawColumn(tf.Module):
     else:
       self.dtype = tf.float64
       self.missing = None if field.required else math.nan
-    self._absent = missing_numbers(
-      set(field.cells.missing_values) - {*(field.enum or ())}, field.enum or ()
-    )
+    self._absent = missing_numbers(field.cells.missing_values, field.enum or ())
     if field.categories is None:
       # As variables, so that no optimizer of graphs makes a product of a
       # quotient, which would round otherwise.

@@ -272,19 +272,13 @@ def typed(
       )
       _refuse(np.isnan(codes), present, kind, name, fix)
     missing[~missing] = np.isnan(codes)
-    result = pd.array(np.zeros(len(column), bool), dtype='boolean')
-    result[~missing] = codes[~np.isnan(codes)].astype(bool)
-    result[missing] = pd.NA
-    return pd.Series(result, name=name)
+    return _masked(codes[~np.isnan(codes)].astype(bool), missing, name)
   if scale is not None:
     counts, bad = scale.counts(present, clip)
     if not clip:
       _refuse(bad, present, kind, name, _time_fix(scale))
     missing[~missing] = bad
-    result = pd.array(np.zeros(len(column), np.int64), dtype='Int64')
-    result[~missing] = counts[~bad]
-    result[missing] = pd.NA
-    return pd.Series(result, name=name)
+    return _masked(counts[~bad], missing, name)
   number = _numbers(present, cells)
   if not clip:
     fix = (
@@ -298,17 +292,22 @@ def typed(
   all_numbers = np.full(len(column), np.nan)
   # -0.0 is 0.0: one row must not decide how zero is written.
   all_numbers[~missing] = number + 0.0
-  absent = missing_numbers(set(cells.missing_values) - {*declared}, declared)
+  absent = missing_numbers(cells.missing_values, declared)
   all_numbers[np.isin(all_numbers, absent)] = np.nan
   if kind == 'number':
     return pd.Series(all_numbers, name=name)
   missing = np.isnan(all_numbers)
-  result = pd.array(np.zeros(len(column), np.int64), dtype='Int64')
-  result[~missing] = np.clip(
-    np.rint(all_numbers[~missing]), -(2.0**62), 2.0**62
-  ).astype(np.int64)
-  result[missing] = pd.NA
-  return pd.Series(result, name=name)
+  whole = np.clip(np.rint(all_numbers[~missing]), -(2.0**62), 2.0**62)
+  return _masked(whole.astype(np.int64), missing, name)
+
+
+def _masked(present, missing, name):
+  """A column of whole numbers or booleans, NA where they are missing."""
+  found = np.zeros(len(missing), present.dtype)
+  found[~missing] = present
+  is_bool = present.dtype == bool
+  array = pd.arrays.BooleanArray if is_bool else pd.arrays.IntegerArray
+  return pd.Series(array(found, missing), name=name)
 
 
 def _time_fix(scale):
