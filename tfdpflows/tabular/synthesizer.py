@@ -330,7 +330,7 @@ class TabularSynthesizer:
         settings, path = self._unit_settings, os.fspath(work_dir)
         team.follow(
           path,
-          lambda examples: self._joined(team, path, examples),
+          lambda *handed: self._joined(team, path, *handed),
           units=settings
           and (lambda codes: settings.sorted_units(codes.rows_per_unit)),
         )
@@ -348,7 +348,7 @@ class TabularSynthesizer:
       )
     team.check(self.schema, data, work_dir)
 
-  def _joined(self, team, path, examples):
+  def _joined(self, team, path, examples, resume):
     """Returns model, schema, `WorkDirectory` and codes of the chief's fit."""
     self.model = self._model_for(examples)
     self.num_examples = examples
@@ -358,7 +358,7 @@ class TabularSynthesizer:
       os.path.join(path, code_store.ROWS),
       self._unit_settings and self._unit_settings.max_rows_per_unit,
     )
-    work = self._work_directory(path, codes, resume=True, team=team)
+    work = self._work_directory(path, codes, resume=resume, team=team)
     return self.model, self.schema, work, codes
 
   def _fit(
@@ -401,11 +401,11 @@ class TabularSynthesizer:
       spending, work = self._begin(
         table.assign(**columns) if columns else table,
         examples,
-        units,
         work_dir,
-        resume,
-        overwrite,
-        team,
+        resume=resume,
+        overwrite=overwrite,
+        team=team,
+        progress=progress,
       )
     except BaseException as error:
       if isinstance(table, code_store.CodeStore):
@@ -446,8 +446,6 @@ class TabularSynthesizer:
         spending,
         self.model,
         work,
-        resume=resume,
-        progress=progress,
         units=units,
         absent=absent,
         folder=folder,
@@ -469,17 +467,14 @@ class TabularSynthesizer:
       for said in self._fitted.what_was_clipped():
         warnings.warn(said, stacklevel=3)
 
-  def _begin(self, table, examples, units, work_dir, resume, overwrite, team):
+  def _begin(self, table, examples, work_dir, **options):
     """Returns the `Spending` of a fit and its `WorkDirectory`."""
     self.model = self._model_for(examples)
     self.num_examples = examples
     self._check_examples(examples)
     # A budget that is too small is refused before anything is written.
     spending = self._split_budget(examples, self.model)
-    work = self._work_directory(
-      work_dir, table, resume=resume, overwrite=overwrite, team=team
-    )
-    return spending, work
+    return spending, self._work_directory(work_dir, table, **options)
 
   def _work_directory(self, path, table, **kwargs):
     return work_directory.WorkDirectory(

@@ -93,9 +93,13 @@ class WorkDirectory:
       but its chief open the folder that the chief has made, and no ledger.
     search: whether it is a search for hyper-parameters, which cannot be
       resumed (`tabular.tune_to_directory`).
+    progress: whether to show progress: bars in a terminal or notebook, lines of
+      the log elsewhere.
 
   Attributes:
-    team: see above.
+    team: see above, as the next two.
+    resume: whether to repeat what was charged, with the same randomness.
+    progress: whether to show it.
     randomness: the `Randomness` of the fit.
     ledger: the `PrivacyLedger`.
     checkpoints: folder of checkpoints, or `None`.
@@ -123,8 +127,9 @@ class WorkDirectory:
     overwrite: bool = False,
     team: Team | None = None,
     search: bool = False,
+    progress: bool = False,
   ):
-    self.team = team
+    self.team, self.resume, self.progress = team, resume, progress
     # As they come back from JSON.
     settings = json.loads(
       json.dumps(

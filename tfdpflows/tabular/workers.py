@@ -165,9 +165,6 @@ class Team:
     codes: np.ndarray | StoredRows,
     plan: TrainingPlan,
     work: WorkDirectory,
-    *,
-    resume: bool,
-    progress: bool,
   ) -> None:
     """Trains a density; for the process that leads.
 
@@ -178,8 +175,6 @@ class Team:
       codes: see `TableModel.train`.
       plan: the plan to run.
       work: the `WorkDirectory`.
-      resume: see `TableModel.train`.
-      progress: see there.
     """
     marginals = [
       {**histogram, **learned}
@@ -200,7 +195,7 @@ class Team:
           'num_examples': plan.sampler.num_examples,
           # It may have been chosen privately.
           'most_rows': plan.units and plan.units.max_rows_per_unit,
-          'resume': resume,
+          'resume': work.resume,
           'plan': {
             'sampling_probability': plan.sampler.sampling_probability,
             'noise_multiplier': plan.noise_multiplier,
@@ -227,8 +222,6 @@ class Team:
         plan,
         work,
         saves=work.checkpoints,
-        resume=resume,
-        progress=progress,
       )
       done = os.path.join(folder, 'trained')
       tf.train.Checkpoint(**trained.saved_parts()).write(done)
@@ -238,7 +231,7 @@ class Team:
   def follow(
     self,
     work_dir: str,
-    begin: Callable[[int], tuple[FlowModel, Any, WorkDirectory, StoredRows]],
+    begin: Callable[..., tuple[FlowModel, Any, WorkDirectory, StoredRows]],
     *,
     units: Any,
   ) -> None:
@@ -246,9 +239,9 @@ class Team:
 
     Args:
       work_dir: path of the work directory.
-      begin: a function of the number of examples that the chief has found;
-        returns the `FlowModel`, the `TableSchema`, the `WorkDirectory` and the
-        codes.
+      begin: a function of the number of examples that the chief has found, and
+        of whether it resumes a fit; returns the `FlowModel`, the `TableSchema`,
+        the `WorkDirectory` and the codes.
       units: `None`, or a function of the codes that returns their `Units`.
 
     Raises:
@@ -260,7 +253,9 @@ class Team:
     def join():
       with open(os.path.join(folder, _HANDED), 'rb') as file:
         handed = json.loads(file.read())
-      model, schema, work, codes = begin(handed['num_examples'])
+      model, schema, work, codes = begin(
+        handed['num_examples'], handed['resume']
+      )
       found.extend([handed, model, schema, work, codes])
       return _facts(work, folder, codes)
 
@@ -279,8 +274,6 @@ class Team:
         plan,
         work,
         saves=thrown_away,
-        resume=handed['resume'],
-        progress=False,
       )
 
   @contextlib.contextmanager
@@ -301,20 +294,7 @@ class Team:
     with self._reached():
       self._workers.agree(begin)
 
-  def _train(
-    self,
-    model,
-    columns,
-    marginals,
-    folder,
-    codes,
-    plan,
-    work,
-    *,
-    saves,
-    resume,
-    progress,
-  ):
+  def _train(self, model, columns, marginals, folder, codes, plan, work, saves):
     """Trains a density whose variables are those of all replicas."""
     with self._reached(), self.strategy.scope():
       density = model.make_distribution(
@@ -322,15 +302,7 @@ class Team:
       )
       start = tf.train.Checkpoint(**density.saved_parts())
       start.read(os.path.join(folder, _START)).assert_existing_objects_matched()
-      model.train_steps(
-        density,
-        codes,
-        plan,
-        work,
-        saves=saves,
-        resume=resume,
-        progress=progress,
-      )
+      model.train_steps(density, codes, plan, work, saves)
     return density
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 from unittest import mock
 
 import numpy as np
@@ -130,10 +131,8 @@ class TestFlows:
     model, density, _ = _made(people, name, **none)
     assert model.plan_start(1.0) == ()
     ledger = accounting.PrivacyLedger()
-    known = model.start(
-      density, None, (), Randomness(seed=0), ledger,
-      total=400, units=None, resume=False, progress=False,
-    )  # fmt: skip
+    work = types.SimpleNamespace(randomness=Randomness(seed=0), ledger=ledger)
+    known = model.start(density, None, (), work, total=400, units=None)
     assert known is None
     assert not ledger.entries
 

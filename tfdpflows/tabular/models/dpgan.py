@@ -69,8 +69,6 @@ class DPGANModel(GANModel, dp_sgd.DPSGDModel):
     *,
     units: sampling.Units | None,
     total: float,
-    resume: bool,
-    progress: bool,
   ) -> None:
     """See `TableModel`."""
     del total
@@ -79,11 +77,9 @@ class DPGANModel(GANModel, dp_sgd.DPSGDModel):
       training,
       dp_sgd.charged_plan(spending.plan, work, units),
       codes,
+      work,
       settings=self,
       loss_bound=None,
-      folder=work.checkpoints,
-      resume=resume,
-      progress=progress,
     )
     training.finish()
 

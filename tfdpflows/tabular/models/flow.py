@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, flows, models, sampling
+from tfdpflows import flows, models, sampling
 from tfdpflows._autograph import unconverted
 from tfdpflows._keras import tfp
 from tfdpflows.randomness import Randomness
@@ -99,30 +99,16 @@ class FlowModel(dp_sgd.DPSGDModel):
     *,
     units: sampling.Units | None,
     total: float,
-    resume: bool,
-    progress: bool,
   ) -> None:
     """See `TableModel`: `start`, DP-SGD, then `finish`."""
     known = self.start(
-      distribution,
-      codes,
-      spending.rounds,
-      work.randomness,
-      work.ledger,
-      total=total,
-      units=units,
-      resume=resume,
-      progress=progress,
+      distribution, codes, spending.rounds, work, total=total, units=units
     )
     plan = dp_sgd.charged_plan(spending.plan, work, units)
     if work.team is None:
-      self.train_steps(
-        distribution, codes, plan, work, resume=resume, progress=progress
-      )
+      self.train_steps(distribution, codes, plan, work)
     else:
-      work.team.train(
-        self, distribution, codes, plan, work, resume=resume, progress=progress
-      )
+      work.team.train(self, distribution, codes, plan, work)
     self.finish(distribution, known, work.randomness)
 
   def train_steps(
@@ -131,9 +117,6 @@ class FlowModel(dp_sgd.DPSGDModel):
     codes: np.ndarray | StoredRows,
     plan: TrainingPlan,
     work: WorkDirectory,
-    *,
-    resume: bool,
-    progress: bool,
     saves: str | None = None,
   ) -> None:
     """Trains a density by DP-SGD, from the weights that it has.
@@ -143,8 +126,6 @@ class FlowModel(dp_sgd.DPSGDModel):
       codes: private codes, see `train`.
       plan: the plan to run.
       work: see `train`.
-      resume: see there.
-      progress: see there.
       saves: where to save checkpoints, if not where they are resumed from.
     """
     if work.team is None:
@@ -155,12 +136,10 @@ class FlowModel(dp_sgd.DPSGDModel):
       TableDensityModel(density, points, self.ema_momentum),
       plan,
       density.training_rows(codes),
+      work,
       settings=self,
       loss_bound=self.loss_bound,
-      folder=work.checkpoints,
       saves=saves,
-      resume=resume,
-      progress=progress,
       # In chunks the rows at one place of all would have the same points: one
       # row taken away would give others to all behind it.
       whole=work.team is not None,
@@ -179,13 +158,10 @@ class FlowModel(dp_sgd.DPSGDModel):
     density: TableDensity,
     codes: np.ndarray,
     rounds: tuple,
-    randomness: Randomness,
-    ledger: accounting.PrivacyLedger,
+    work: WorkDirectory,
     *,
     total: float,
     units: sampling.Units | None,
-    resume: bool,
-    progress: bool,
   ) -> Any:
     """Brings a density near to the table before DP-SGD, by measurements.
 
@@ -193,12 +169,10 @@ class FlowModel(dp_sgd.DPSGDModel):
       density: from `make_distribution`, not trained.
       codes: private codes, float32 `[n, d]`: for mechanisms in `rounds` only.
       rounds: from `plan_start`.
-      randomness: the `Randomness` of the fit.
-      ledger: charged for every mechanism before it looks at `codes`.
-      total: see `train`.
+      work: see `train`; its ledger is charged for every mechanism before that
+        looks at `codes`.
+      total: see there.
       units: see there.
-      resume: whether mechanisms that were charged are repeated.
-      progress: whether to show progress bars, in a terminal or notebook.
 
     Returns:
       What `finish` is to know.

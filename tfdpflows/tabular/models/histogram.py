@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, flows, sampling
+from tfdpflows import flows, sampling
 from tfdpflows._keras import tfp
 from tfdpflows.bijectors import marginal
 from tfdpflows.mechanisms import histograms
@@ -35,6 +35,7 @@ from tfdpflows.tabular.ordered_codes import (
 
 if TYPE_CHECKING:
   from tfdpflows.tabular.fitting import Spending
+  from tfdpflows.tabular.work_directory import WorkDirectory
 
 # Defaults: bins per square root of the number of rows over the noise of a count
 # that costs the whole budget, and the fewest and most.
@@ -271,13 +272,10 @@ class HistogramModel(FlowModel):
     density: HistogramDensity,
     codes: np.ndarray,
     rounds: tuple,
-    randomness: Randomness,
-    ledger: accounting.PrivacyLedger,
+    work: WorkDirectory,
     *,
     total: float,
     units: sampling.Units | None,
-    resume: bool,
-    progress: bool,
   ) -> list[np.ndarray] | None:
     """See `FlowModel`: measures marginals and learns them.
 
@@ -290,7 +288,7 @@ class HistogramModel(FlowModel):
     estimate = adaptive_marginals.Estimate(
       flow.masses,
       total,
-      randomness.numpy('log-linear model'),
+      work.randomness.numpy('log-linear model'),
       lazy=self.connections == 'measured',
     )
     for pair, possible in density.possible_bins().items():
@@ -307,13 +305,13 @@ class HistogramModel(FlowModel):
       flow.num_bins,
       estimate,
       rounds,
-      randomness,
-      ledger,
+      work.randomness,
+      work.ledger,
       finer=density.finer_rows(codes) if self.within_bins else None,
       units=units,
       target=self._target_number(density.columns),
-      resume=resume,
-      progress=progress,
+      resume=work.resume,
+      progress=work.progress,
     )
     if isinstance(bins, BlockFile):
       bins.remove()
@@ -321,8 +319,8 @@ class HistogramModel(FlowModel):
     if self.connections == 'measured':
       possible = [pair[:2] for pair in density.possible_bins()]
       density.connect([*estimate.groups, *possible])
-    seed = int(randomness.numpy('learning rows').integers(2**31))
-    adaptive_marginals.learn_rows(flow, estimate.model, seed, progress)
+    seed = int(work.randomness.numpy('learning rows').integers(2**31))
+    adaptive_marginals.learn_rows(flow, estimate.model, seed, work.progress)
     return estimate.columns
 
   def finish(

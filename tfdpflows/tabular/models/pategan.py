@@ -119,8 +119,6 @@ class PATEGANModel(GANModel):
     *,
     units: sampling.Units | None,
     total: float,
-    resume: bool,
-    progress: bool,
   ) -> None:
     """See `TableModel`."""
     del units, total  # Shards are of rows.
@@ -129,8 +127,8 @@ class PATEGANModel(GANModel):
       spending.plan.sigma,
       work.ledger,
       folder=work.checkpoints,
-      resume=resume,
-      progress=progress,
+      resume=work.resume,
+      progress=work.progress,
     )
 
   def describe_sampling(
