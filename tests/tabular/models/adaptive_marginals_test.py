@@ -213,10 +213,10 @@ def _independent():
     for name in 'abcd'
   ]
   even = special.ndtri([0.25, 0.5, 0.75])
-  return HistogramDensity(
-    columns, [np.arange(5.0)] * 4, [np.full(4, 0.25)] * 4,
-    flows.histogram_flow([even] * 4, [8], seed=0), None, [[1.0, 2.0, 3.0]] * 4,
-  )  # fmt: skip
+  marginals = [{'edges': np.arange(5.0), 'probabilities': np.full(4, 0.25)}] * 4
+  latent = flows.histogram_flow([even] * 4, [8], seed=0)
+  cuts = [[1.0, 2.0, 3.0]] * 4
+  return HistogramDensity(columns, marginals, latent, None, cuts, [1.0] * 4)
 
 
 def _started(codes, rounds, target=None):

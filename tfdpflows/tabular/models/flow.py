@@ -82,13 +82,7 @@ class FlowModel(dp_sgd.DPSGDModel):
       dequantization = flows.dequantization.VariationalDequantization(
         cells(columns), seed=seed
       )
-    return (
-      columns,
-      [m['edges'] for m in marginals],
-      [m['probabilities'] for m in marginals],
-      flow,
-      dequantization,
-    )
+    return columns, marginals, flow, dequantization
 
   def train(
     self,

@@ -293,13 +293,10 @@ class HistogramModel(FlowModel):
     )
     for pair, possible in density.possible_bins().items():
       estimate.model.forbid(pair[:2], ~possible)
-    if isinstance(codes, StoredRows):
-      bins = density.stored_bins(codes)
-      if codes.path is not None:
-        dtype = np.min_scalar_type(max(flow.num_bins) - 1)
-        bins = BlockFile(bins, f'{codes.path}.bins', dtype)
-    else:
-      bins = density.bins(_present(codes))
+    bins = density.bins(_present(codes))
+    if isinstance(codes, StoredRows) and codes.path is not None:
+      dtype = np.min_scalar_type(max(flow.num_bins) - 1)
+      bins = BlockFile(bins, f'{codes.path}.bins', dtype)
     within = adaptive_marginals.measure(
       bins,
       flow.num_bins,
@@ -340,41 +337,34 @@ class HistogramDensity(TableDensity):
 
   Args:
     columns: see `TableDensity`.
-    edges: see there.
-    probabilities: see there.
+    marginals: see there.
     latent: see there, a `flows.histogram_flow`.
     dequantization: see there.
     cuts: for each column the codes where its bins meet, float64; the knots of
       the flow are their normal scores.
-    weights: factors of the columns' log-probabilities in training, by default
-      1.
+    weights: factors of the columns' log-probabilities in training.
   """
 
   def __init__(
     self,
     columns: Sequence[EncodedColumn],
-    edges: Sequence[Sequence[float]],
-    probabilities: Sequence[Sequence[float]],
+    marginals: Sequence[dict],
     latent: tfp.distributions.TransformedDistribution,
     dequantization: flows.dequantization.UniformDequantization | None,
     cuts: Sequence[np.ndarray],
-    weights: Sequence[float] | None = None,
+    weights: Sequence[float],
   ):
-    super().__init__(columns, edges, probabilities, latent, dequantization)
-    if weights is None:
-      weights = [1.0] * len(columns)
+    super().__init__(columns, marginals, latent, dequantization)
     self._weights = np.array(weights, np.float32)
     self._connected = None
     histogram = [
       Bins(
         np.asarray(cut, np.float64),
         histograms.search_edges(cut, column),
-        np.asarray(edge, np.float64),
-        np.asarray(probability, np.float64),
+        np.asarray(m['edges'], np.float64),
+        np.asarray(m['probabilities'], np.float64),
       )
-      for column, edge, probability, cut in zip(
-        columns, edges, probabilities, cuts
-      )
+      for column, m, cut in zip(columns, marginals, cuts)
     ]
     # As one function, which checkpoints do not look into.
     self._histograms = lambda: histogram
@@ -485,13 +475,10 @@ class HistogramDensity(TableDensity):
       for j, cut in enumerate(self._search_cuts())
     ]
 
-    def load():
-      if isinstance(codes, StoredRows):
-        return self.stored_bins(codes, cuts)
-      return self.bins(_present(codes), cuts)
-
     sizes = tuple(len(cut) + 1 for cut in cuts)
-    return within_bins.FinerRows(parts, sizes, load)
+    return within_bins.FinerRows(
+      parts, sizes, lambda: self.bins(_present(codes), cuts)
+    )
 
   def depend_within(self, edges: Iterable[within_bins.Edge]) -> None:
     """Makes values of columns depend on each other within their bins.
@@ -560,32 +547,31 @@ class HistogramDensity(TableDensity):
     return [histogram.search_cuts for histogram in self._histograms()]
 
   def bins(
-    self, x: np.ndarray, cuts: Sequence[np.ndarray] | None = None
-  ) -> np.ndarray:
+    self,
+    x: np.ndarray | StoredRows,
+    cuts: Sequence[np.ndarray] | None = None,
+  ) -> np.ndarray | StoredRows:
     """Returns the bin of each code `[n, d]`, int32 `[n, d]`.
 
     Exactly, where normal scores in float32 are not: a spike of a continuous
     column is a bin of a few units in the last place of its codes.
 
     Args:
-      x: codes.
+      x: codes; of `StoredRows` the result is such too, uint16.
       cuts: for each column the codes where bins meet; those of the flow by
         default.
     """
     if cuts is None:
       cuts = self._search_cuts()
+    if isinstance(x, StoredRows):
+      return self._stored_bins(x, cuts)
     found = [
       np.searchsorted(cut, x[:, j].astype(np.float64), side='right')
       for j, cut in enumerate(cuts)
     ]
     return np.stack(found, 1).astype(np.int32)
 
-  def stored_bins(
-    self, x: StoredRows, cuts: Sequence[np.ndarray] | None = None
-  ) -> StoredRows:
-    """Returns what `bins` does, of stored codes: uint16 `[n, d]`."""
-    if cuts is None:
-      cuts = self._search_cuts()
+  def _stored_bins(self, x, cuts):
     # The bin of each code where codes are cells; higher ones are in the last.
     tables = {
       j: np.searchsorted(
@@ -662,8 +648,10 @@ class HistogramDensity(TableDensity):
 def _present(codes):
   """Returns the rows of codes but those of NaN, which are absent.
 
-  See `fitting.run_mechanisms`.
+  See `fitting.run_mechanisms`; of stored rows none are.
   """
+  if isinstance(codes, StoredRows):
+    return codes
   return codes[~np.isnan(codes).any(1)]
 
 
