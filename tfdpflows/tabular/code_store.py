@@ -43,6 +43,7 @@ from tfdpflows.tabular.sources import (
   Part,
   Source,
   cells,
+  num_rows,
   partition,
   wanted,
 )
@@ -387,13 +388,10 @@ def stored(
   files again only if they have changed, or its codes are gone.
 
   Args:
-    source: see `read`, as the errors.
-    schema: see there.
-    out_of_range: see there.
+    source: see `read`, as the others that are not here, and the errors.
     work_dir: the folder, `None` for memory.
     resume: whether to go on with what was interrupted.
     overwrite: whether to drop it.
-    max_rows_per_unit: see `read`.
 
   Raises:
     FileExistsError: if there is a fit that was begun, without either. What was
@@ -436,19 +434,10 @@ def of_chief(
 ) -> CodeStore:
   """Returns the codes that another process of the same fit has stored.
 
-  Args:
-    schema: see `read`.
-    out_of_range: see there.
-    folder: see there.
-    max_rows_per_unit: see there.
-
   Raises:
-    ValueError: if there are none, or others than these arguments would give.
+    ValueError: if there are none, or others than `read` would give.
   """
-  found = None
-  state = _complete_state(folder, schema, out_of_range, max_rows_per_unit)
-  if state is not None:
-    found = _checked(state, schema, folder, max_rows_per_unit)
+  found = reopen(None, schema, out_of_range, folder, max_rows_per_unit)
   if found is None:
     raise ValueError(
       f'{folder} does not hold the rows of this fit, as its chief has read '
@@ -458,21 +447,8 @@ def of_chief(
   return found
 
 
-def _complete_state(folder, schema, out_of_range, max_rows):
-  """Returns the state of a pass that came to its end, `None` without such."""
-  state = _state(folder)
-  if (
-    state is not None
-    and _is_private(folder)
-    and state['complete']
-    and state['facts'] == facts(schema, out_of_range, max_rows)
-  ):
-    return state
-  return None
-
-
 def reopen(
-  source: Source,
+  source: Source | None,
   schema: TableSchema,
   out_of_range: str,
   folder: str,
@@ -481,20 +457,20 @@ def reopen(
   """Returns what `read` stored of the same files, `None` without such.
 
   Files are the same if their paths, sizes and times are; a table in no files
-  has to be read again. The digest is that of what the store holds now.
+  has to be read again. Without a source they are not compared. The digest is
+  that of what the store holds now.
   """
-  state = _complete_state(folder, schema, out_of_range, max_rows)
+  state = _state(folder)
   if (
     state is None
-    or source.identity is None
-    or source.identity != [part['identity'] for part in state['parts']]
+    or not _is_private(folder)
+    or not state['complete']
+    or state['facts'] != facts(schema, out_of_range, max_rows)
   ):
     return None
-  return _checked(state, schema, folder, max_rows)
-
-
-def _checked(state, schema, folder, max_rows):
-  """Returns a store that is complete, `None` if its file was changed."""
+  identities = [part['identity'] for part in state['parts']]
+  if source is not None and source.identity != identities:
+    return None
   path = os.path.join(folder, _file(max_rows))
   if not os.path.exists(path) or os.path.getsize(path) != state['size']:
     return None
@@ -553,7 +529,7 @@ def records_of(
     if names is None:
       check_columns(part, names := list(chunk), encode.schema)
     with of_part(part, first):
-      if not _num_rows(next(iter(chunk.values()))):
+      if not num_rows(chunk):
         continue
       found = encode(chunk)
     first += encode.chunk_rows
@@ -645,7 +621,7 @@ class ChunkEncoder:
     Raises:
       CellError: for the first cell of a column that is refused.
     """
-    self.chunk_rows = _num_rows(next(iter(chunk.values())))
+    self.chunk_rows = num_rows(chunk)
     ids = np.empty(self.chunk_rows, self.id_dtype)
     if self.schema.privacy_unit is not None:
       known, ids = self._identities(chunk[self.schema.privacy_unit])
@@ -711,10 +687,6 @@ class ChunkEncoder:
 
     found = of_distinct(column, identities)
     return found['known'], found['id']
-
-
-def _num_rows(column):
-  return len(getattr(column, 'places', column))
 
 
 def known_everywhere(cells: pd.Series) -> pd.Series:

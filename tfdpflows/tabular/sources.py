@@ -215,6 +215,12 @@ def wanted(schema: TableSchema) -> tuple[str, ...]:
   return schema.names if unit is None else (*schema.names, unit)
 
 
+def num_rows(chunk: Chunk) -> int:
+  """Returns how many rows the columns of a chunk have."""
+  column = next(iter(chunk.values()))
+  return len(column.places if isinstance(column, Distinct) else column)
+
+
 def cells(column: pd.Series | Distinct) -> pd.Series:
   """Returns the cells of a column."""
   if isinstance(column, Distinct):
@@ -344,7 +350,7 @@ def _file_part(path, dialect, folder=None):
 
   def chunks(names, clip):
     for chunk in read(path, names, clip):
-      count = len(getattr(c := next(iter(chunk.values())), 'places', c))
+      count = num_rows(chunk)
       for name, value in of_folders.items():
         if name in chunk:
           raise ValueError(
