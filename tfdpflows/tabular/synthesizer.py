@@ -827,7 +827,7 @@ class TabularSynthesizer:
     folder.write_json(
       'model.json',
       {
-        **model_directory.header(folder.digests()),
+        **folder.header(),
         'settings': self._settings(),
         'sampling': self._sampling,
         'units': self._fitted.units,

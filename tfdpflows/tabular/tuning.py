@@ -424,7 +424,8 @@ class _Search:
   def _distance(self, distribution, trial):
     """Returns the noisy distance of the marginals, charged to the trial."""
     sizes = self._binned.sizes
-    groups = _groups(sizes, self._target())
+    target = number_of(self._encoder.columns, self._settings.get('target'))
+    groups = _groups(sizes, target)
     model = _model_bins(distribution, self._cuts)
     return mechanisms.noisy_total_variation(
       self._binned,
@@ -441,13 +442,6 @@ class _Search:
       randomness=trial.randomness,
       label='score',
     )
-
-  def _target(self):
-    """Returns the number of the column with the target, or `None`."""
-    target = self._settings.get('target')
-    if target is None:
-      return None
-    return number_of(self._encoder.columns, target)
 
 
 def _groups(sizes, target):

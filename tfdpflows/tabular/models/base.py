@@ -172,11 +172,6 @@ class TableModel(abc.ABC):
   ) -> None:
     """Refuses a number of columns that the model cannot have."""
 
-  def check_rows(  # noqa: B027 (most models have all)
-    self, num_rows: int
-  ) -> None:
-    """Refuses a number of rows that the model cannot be trained on."""
-
   def plan_start(self, noise_multiplier: float) -> tuple:
     """Returns measurements to make before training, each with its `event`.
 

@@ -197,12 +197,6 @@ class HistogramModel(FlowModel):
       seconds += spending.plan.steps * (0.01 + 1.5 * batch * row)
     return seconds
 
-  def _target_number(self, columns):
-    """Returns the number of the column with the target, or `None`."""
-    if self.target is None:
-      return None
-    return number_of(columns, self.target)
-
   def make_flow(
     self,
     columns: Sequence[EncodedColumn],
@@ -215,7 +209,7 @@ class HistogramModel(FlowModel):
       for column, m in zip(columns, marginals)
     ]
     order = list(range(len(columns)))
-    target = self._target_number(columns)
+    target = number_of(columns, self.target)
     if target is not None:
       order.append(order.pop(target))
     connections = None
@@ -238,7 +232,7 @@ class HistogramModel(FlowModel):
   ) -> HistogramDensity:
     """See `TableModel`."""
     weights = [1.0] * len(columns)
-    target = self._target_number(columns)
+    target = number_of(columns, self.target)
     if target is not None:
       weights[target] = self.target_weight
     cuts = [
@@ -306,7 +300,7 @@ class HistogramModel(FlowModel):
       work.ledger,
       finer=density.finer_rows(codes) if self.within_bins else None,
       units=units,
-      target=self._target_number(density.columns),
+      target=number_of(density.columns, self.target),
       resume=work.resume,
       progress=work.progress,
     )
