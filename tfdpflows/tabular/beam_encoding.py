@@ -144,26 +144,22 @@ class Shard:
     self.name, self.identity = name, identity
     self._path = os.path.join(folder, f'{number:06d}')
 
-  def facts(self) -> dict[str, Any] | None:
-    """Returns what was written beside it, `None` if it was not finished."""
+  def _found(self, facts):
+    """What was written beside it, `None` if not of this file and schema."""
     try:
       with open(self._path + _FACTS, 'rb') as file:
-        return json.loads(file.read())
+        found = json.loads(file.read())
     except (FileNotFoundError, ValueError):
       return None
+    is_this = found['facts'] == facts and found['identity'] == self.identity
+    return found if is_this else None
 
   def is_current(self, facts: list) -> bool:
     """Whether it is of this file and schema, and complete."""
-    found = self.facts()
-    return self._is_of(found, facts) and self._is_whole(found, facts)
-
-  def _is_of(self, found, facts):
-    return (
-      found is not None
-      and found['facts'] == facts
-      and found['identity'] == self.identity
-      and 'error' not in found
-    )
+    found = self._found(facts)
+    if found is None or 'error' in found:
+      return False
+    return self._is_whole(found, facts)
 
   def _is_whole(self, found, facts):
     return found['sizes'] == [
@@ -171,21 +167,21 @@ class Shard:
       for path in self._paths(facts)
     ]
 
-  def check(self, facts: list) -> None:
-    """Refuses what is not current.
+  def check(self, facts: list) -> dict[str, Any]:
+    """Returns what was written beside it, or refuses what is not current.
 
     Raises:
       ValueError: naming the file.
     """
-    found = self.facts() or {}
-    is_known = found.get('identity') == self.identity
-    if is_known and found['facts'] == facts and 'error' in found:
-      raise ValueError(found['error'])
-    if not self._is_of(self.facts(), facts):
+    found = self._found(facts)
+    if found is None:
       raise ValueError(
         f'{self.name} was not encoded with this schema and out_of_range, or '
         f'has changed since: run the pipeline again. Its shard is {self._path}.'
       )
+    if 'error' in found:
+      raise ValueError(found['error'])
+    return found
 
   def _paths(self, facts):
     """The files of codes and of units.
@@ -234,8 +230,7 @@ class Shard:
         replaced since `check`.
     """
     facts = code_store.facts(encode.schema, encode.out_of_range)
-    self.check(facts)
-    found, paths = self.facts(), self._paths(facts)
+    found, paths = self.check(facts), self._paths(facts)
     if not self._is_whole(found, facts):
       raise ValueError(
         f'The shard {self._path} is damaged: run the pipeline again.'
