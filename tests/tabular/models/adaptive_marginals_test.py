@@ -3,6 +3,7 @@
 import itertools
 import math
 import shutil
+import types
 
 import dp_accounting
 import numpy as np
@@ -223,10 +224,12 @@ def _started(codes, rounds, target=None):
   density, ledger = _independent(), accounting.PrivacyLedger()
   flow, rng = density.latent.bijector, np.random.default_rng(1)
   estimate = adaptive_marginals.Estimate(flow.masses, 5000, rng)
+  work = types.SimpleNamespace(
+    randomness=Randomness(seed=0), ledger=ledger, resume=False, progress=False
+  )
   adaptive_marginals.measure(
-    codes, flow.num_bins, estimate, rounds, Randomness(seed=0), ledger,
-    target=target,
-  )  # fmt: skip
+    codes, flow.num_bins, estimate, rounds, work, target=target
+  )
   adaptive_marginals.learn_rows(flow, estimate.model, 0)
   return density, estimate, ledger
 

@@ -296,13 +296,10 @@ class HistogramModel(FlowModel):
       flow.num_bins,
       estimate,
       rounds,
-      work.randomness,
-      work.ledger,
+      work,
       finer=density.finer_rows(codes) if self.within_bins else None,
       units=units,
       target=number_of(density.columns, self.target),
-      resume=work.resume,
-      progress=work.progress,
     )
     if isinstance(bins, BlockFile):
       bins.remove()
