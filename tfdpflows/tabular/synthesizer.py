@@ -327,13 +327,8 @@ class TabularSynthesizer:
         return self._fit(data, work_dir, resume, progress, team=team)
       self._check_replicas(team, data, work_dir)
       if team.wait():
-        settings, path = self._unit_settings, os.fspath(work_dir)
-        team.follow(
-          path,
-          lambda *handed: self._joined(team, path, *handed),
-          units=settings
-          and (lambda codes: settings.sorted_units(codes.rows_per_unit)),
-        )
+        path = os.fspath(work_dir)
+        team.follow(path, lambda *handed: self._joined(team, path, *handed))
       return self
 
   def _check_replicas(self, team, data, work_dir):
@@ -349,17 +344,20 @@ class TabularSynthesizer:
     team.check(self.schema, data, work_dir)
 
   def _joined(self, team, path, examples, resume):
-    """Returns model, schema, `WorkDirectory` and codes of the chief's fit."""
+    """Returns model, schema, work, codes and units of the chief's fit."""
     self.model = self._model_for(examples)
     self.num_examples = examples
+    settings, units = self._unit_settings, None
     codes = code_store.of_chief(
       self.schema,
       self.out_of_range,
       os.path.join(path, code_store.ROWS),
-      self._unit_settings and self._unit_settings.max_rows_per_unit,
+      settings and settings.max_rows_per_unit,
     )
+    if settings is not None:
+      units = settings.sorted_units(codes.rows_per_unit)
     work = self._work_directory(path, codes, resume=resume, team=team)
-    return self.model, self.schema, work, codes
+    return self.model, self.schema, work, codes, units
 
   def _fit(
     self,
@@ -504,7 +502,9 @@ class TabularSynthesizer:
       budget=self.budget,
       bounds_epsilon=self.bounds_epsilon,
       accountant=self.accountant,
-      max_rows_epsilon=self._max_rows_epsilon,
+      max_rows_epsilon=(
+        self._unit_settings and self._unit_settings.max_rows_epsilon
+      ),
     )
 
   def _check_marks(self):
@@ -574,11 +574,6 @@ class TabularSynthesizer:
       ),
     )
 
-  @property
-  def _max_rows_epsilon(self):
-    settings = self._unit_settings
-    return None if settings is None else settings.max_rows_epsilon
-
   def _refit_arguments(self):
     """Arguments of a synthesizer that fits as this one, with public bounds."""
     units = self._unit_settings
@@ -641,10 +636,7 @@ class TabularSynthesizer:
   ) -> None:
     """Makes the best trial of a search a model with the cost of the search.
 
-    Args:
-      work: of the search, with its ledger.
-      whole: a synthesizer with the budget and the seed of the search.
-      note: for statements.
+    `whole` has the budget and the seed of the search, statements the `note`.
     """
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers

@@ -231,9 +231,9 @@ class Team:
   def follow(
     self,
     work_dir: str,
-    begin: Callable[..., tuple[FlowModel, Any, WorkDirectory, StoredRows]],
-    *,
-    units: Any,
+    begin: Callable[
+      [int, bool], tuple[FlowModel, Any, WorkDirectory, StoredRows, Any]
+    ],
   ) -> None:
     """Trains with the chief; for all other processes, after `wait`.
 
@@ -241,8 +241,7 @@ class Team:
       work_dir: path of the work directory.
       begin: a function of the number of examples that the chief has found, and
         of whether it resumes a fit; returns the `FlowModel`, the `TableSchema`,
-        the `WorkDirectory` and the codes.
-      units: `None`, or a function of the codes that returns their `Units`.
+        the `WorkDirectory`, the codes and their `Units` or `None`.
 
     Raises:
       ValueError: if `begin` fails, or this process and the chief differ.
@@ -253,16 +252,17 @@ class Team:
     def join():
       with open(os.path.join(folder, _HANDED), 'rb') as file:
         handed = json.loads(file.read())
-      model, schema, work, codes = begin(
+      model, schema, work, codes, units = begin(
         handed['num_examples'], handed['resume']
       )
-      found.extend([handed, model, schema, work, codes])
+      found.extend([handed, model, schema, work, codes, units])
       return _facts(work, folder, codes)
 
     self._compare(join)
-    handed, model, schema, work, codes = found
-    chosen = units and units(codes).limited(handed['most_rows'])
-    plan = _plan(handed, model, work, chosen)
+    handed, model, schema, work, codes, units = found
+    if units is not None:
+      units = units.limited(handed['most_rows'])
+    plan = _plan(handed, model, work, units)
     # TensorFlow needs all workers to save.
     with tempfile.TemporaryDirectory() as thrown_away:
       self._train(
