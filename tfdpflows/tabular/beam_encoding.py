@@ -108,13 +108,7 @@ def shards(
   *,
   out_of_range: str = 'error',
 ) -> Source:
-  """Returns the shards that `encode` wrote of some files.
-
-  Args:
-    folder: see `encode`, as the other arguments.
-    data: see there.
-    schema: see there.
-    out_of_range: see there.
+  """Returns the shards that `encode` wrote, of the same arguments.
 
   Raises:
     ValueError: naming the file, if a shard is missing, or of another schema or
