@@ -210,9 +210,7 @@ class Shard:
       sizes = [os.path.getsize(path) for path in paths]
       found.update(rows=encode.rows, present=encode.present, sizes=sizes)
     content = json.dumps(found).encode()
-    atomic.write_file(
-      self._path + _FACTS, lambda file: file.write(content), private=True
-    )
+    atomic.write_file(self._path + _FACTS, content, private=True)
 
   def records(
     self, encode: code_store.ChunkEncoder

@@ -497,10 +497,8 @@ def _state(folder):
 
 
 def _write_state(folder, state):
-  content = json.dumps(state).encode()
-  atomic.write_file(
-    os.path.join(folder, _STATE), lambda file: file.write(content), private=True
-  )
+  path = os.path.join(folder, _STATE)
+  atomic.write_file(path, json.dumps(state).encode(), private=True)
 
 
 def _done(stored, parts):

@@ -288,7 +288,7 @@ class TableSchema:
     text = json.dumps(
       self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False
     )
-    atomic.write_file(path, lambda file: file.write(f'{text}\n'.encode()))
+    atomic.write_file(path, f'{text}\n'.encode())
 
   def validate(
     self, df: pd.DataFrame, out_of_range: str = 'error', *, fitting: bool = True

@@ -191,20 +191,19 @@ class WorkDirectory:
         metadata=_metadata(self.randomness),
         privacy_unit=privacy_unit,
       ).close()
-      _write_private(
+      begun = {
+        'library_version': __version__,
+        'settings': settings,
+        'table': _fingerprint(table, self.randomness),
+      }
+      atomic.write_file(
         os.path.join(aside, _SETTINGS),
-        json.dumps(
-          {
-            'library_version': __version__,
-            'settings': settings,
-            'table': _fingerprint(table, self.randomness),
-          },
-          indent=1,
-        ).encode(),
+        json.dumps(begun, indent=1).encode(),
+        private=True,
       )
       if seed is None:
         secret = os.path.join(aside, _SECRET)
-        _write_private(secret, self.randomness.secret)
+        atomic.write_file(secret, self.randomness.secret, private=True)
       dropped = _dropped(path)
       if os.path.isdir(dropped):
         ledgers = [*list_earlier(dropped), os.path.join(dropped, LEDGER)]
@@ -231,7 +230,7 @@ class WorkDirectory:
     path = os.path.join(folder, _BEGINNING)
     found = self.randomness.table_fingerprint(arrays).encode()
     if not os.path.exists(path):
-      _write_private(path, found)
+      atomic.write_file(path, found, private=True)
     elif _read(folder, _BEGINNING, bytes) != found:
       raise ValueError(
         f'{folder} was begun where numbers are rounded '
@@ -411,7 +410,3 @@ def _fingerprint(table, randomness):
     return randomness.fingerprint(table.digest)
   hashes = pd.util.hash_pandas_object(table, index=False).to_numpy()
   return randomness.fingerprint(hashes)
-
-
-def _write_private(path, content):
-  atomic.write_file(path, lambda file: file.write(content), private=True)

@@ -205,12 +205,8 @@ class Team:
             'label': plan.label,
           },
         }
-        content = json.dumps(handed).encode()
-        atomic.write_file(
-          os.path.join(folder, _HANDED),
-          lambda file: file.write(content),
-          private=True,
-        )
+        path = os.path.join(folder, _HANDED)
+        atomic.write_file(path, json.dumps(handed).encode(), private=True)
         self._tell()
         self._compare(lambda: _facts(work, folder, codes))
       trained = self._train(

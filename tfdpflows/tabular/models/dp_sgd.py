@@ -309,7 +309,7 @@ def _check_start(model, plan, folder):
         'these rows stays spent.'
       )
   else:
-    atomic.write_file(path, lambda file: file.write(start), private=True)
+    atomic.write_file(path, start, private=True)
 
 
 def _weights(model):
