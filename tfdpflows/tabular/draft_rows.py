@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Collection, Iterator
 
@@ -29,9 +30,12 @@ class DraftRows(TableParts):
   memory. What is learned is what is learned of it in memory, to the last bit.
 
   Args:
-    source: the `Source`, of files that can be read again (`can_read`).
+    source: the `Source`, of files that can be read again.
     schema: `TableSchema` with marks, as `TableSchema.for_bounds` returns it.
     out_of_range: see `TableSchema.validate`.
+
+  Attributes:
+    in_memory: all rows, if they are few; else `None`.
 
   Raises:
     ValueError: for what `TableSchema.validate` refuses, naming file, row and
@@ -52,7 +56,9 @@ class DraftRows(TableParts):
           kept = []
         present |= frame.notna().any().to_numpy(bool)
         digests.add(frame)
-    self._digests, self._kept = digests.found(), kept
+    self._digests = digests.found()
+    # All rows, if they are so few that they need not be read again.
+    self.in_memory = pd.concat(kept, ignore_index=True) if kept else None
     digest = hashlib.sha256(out_of_range.encode())
     for found in self._digests.values():
       digest.update(found)
@@ -98,10 +104,6 @@ class DraftRows(TableParts):
         found = schema.validate_part(block.cells, how, names)
       yield found
 
-  def in_memory(self) -> pd.DataFrame | None:
-    """Returns all rows, if they are so few that they need not be read again."""
-    return pd.concat(self._kept, ignore_index=True) if self._kept else None
-
   def encoded(self, schema: TableSchema, folder: str | None) -> CodeStore:
     """Returns the codes of the rows under the bounds that were found.
 
@@ -109,8 +111,13 @@ class DraftRows(TableParts):
       schema: the `TableSchema` without marks. No row is refused.
       folder: where to store them, see `code_store.read`.
     """
+
+    def validated(part, unused_names, unused_clip):
+      for frame in self._frames_of(part):
+        yield dict(frame.items())
+
     parts = [
-      Part(part.name, part.identity, _chunks(self._frames_of, part))
+      Part(part.name, part.identity, functools.partial(validated, part))
       for part in self._source.parts
     ]
     source = Source(tuple(parts))
@@ -140,36 +147,15 @@ class _ColumnDigests:
     return {name: digest.digest() for name, digest in self._digests.items()}
 
 
-def can_read(source: Source, schema: TableSchema) -> bool:
-  """Whether rows of a source and a schema with marks can be `DraftRows`.
-
-  A stream is read once. Whose rows are dropped and what each weighs, where
-  units are protected, is of all rows in memory.
-  """
-  return source.identity is not None and schema.privacy_unit is None
-
-
 def of_source(
   source: Source, schema: TableSchema, out_of_range: str
 ) -> DraftRows | pd.DataFrame:
   """Returns the rows of a table and a schema with marks for a fit.
 
-  Args:
-    source: the `Source`.
-    schema: the `TableSchema`.
-    out_of_range: see `TableSchema.validate`.
+  A stream is read once. Whose rows are dropped and what each weighs, where
+  units are protected, is of all rows in memory.
   """
-  if can_read(source, schema):
-    rows = DraftRows(source, schema.for_bounds(), out_of_range)
-    found = rows.in_memory()
-    return rows if found is None else found
-  return source.to_frame(schema, out_of_range)
-
-
-def _chunks(frames_of, part):
-  def chunks(names, clip):
-    del names, clip  # They are validated.
-    for frame in frames_of(part):
-      yield {name: frame[name] for name in frame}
-
-  return chunks
+  if source.identity is None or schema.privacy_unit is not None:
+    return source.to_frame(schema, out_of_range)
+  rows = DraftRows(source, schema.for_bounds(), out_of_range)
+  return rows if rows.in_memory is None else rows.in_memory
