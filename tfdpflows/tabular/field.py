@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular import times, values
-from tfdpflows.tabular.dialect import PLAIN, WORDS, CellFormat
+from tfdpflows.tabular.dialect import PLAIN, WORDS, CellFormat, can_write
 
 TYPES = ('integer', 'number', 'string', 'boolean', *times.TYPES)
 _CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
@@ -144,7 +144,7 @@ class Field:
           f'lists the integer {value!r} in its enum, beyond 2**53; declare it '
           'a string, or drop it if it is an identifier'
         )
-      if self.type == 'string' and not _is_unicode(value):
+      if self.type == 'string' and not can_write(value, 'utf-8'):
         raise self._error(
           f'lists {value!r} in its enum, which is half of a character and '
           'cannot be written as UTF-8; correct it'
@@ -468,14 +468,6 @@ def _is_number(value):
     return is_number and math.isfinite(value)
   except OverflowError:  # Whole numbers that no float holds.
     return False
-
-
-def _is_unicode(text):
-  try:
-    text.encode()
-  except UnicodeEncodeError:
-    return False
-  return True
 
 
 def typed(
