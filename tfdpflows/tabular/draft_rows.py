@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 from collections.abc import Collection, Iterator
@@ -47,7 +48,7 @@ class DraftRows(TableParts):
     self._source, self._schema = source, schema
     self._out_of_range = out_of_range
     self._num_rows, present = 0, np.zeros(len(schema), bool)
-    digests, kept = _ColumnDigests(), []
+    digests, kept = collections.defaultdict(hashlib.sha256), []
     for part in source.parts:
       for frame in self._frames_of(part):
         self._num_rows += len(frame)
@@ -55,8 +56,8 @@ class DraftRows(TableParts):
         if self._num_rows > _MOST_IN_MEMORY:
           kept = []
         present |= frame.notna().any().to_numpy(bool)
-        digests.add(frame)
-    self._digests = digests.found()
+        _add(digests, frame)
+    self._digests = {name: found.digest() for name, found in digests.items()}
     # All rows, if they are so few that they need not be read again.
     self.in_memory = pd.concat(kept, ignore_index=True) if kept else None
     digest = hashlib.sha256(out_of_range.encode())
@@ -82,15 +83,15 @@ class DraftRows(TableParts):
     Raises:
       ValueError: in the end, if these are not the rows that were read first.
     """
-    digests = _ColumnDigests()
+    digests = collections.defaultdict(hashlib.sha256)
     for part in self._source.parts:
       for frame in self._frames_of(part, names):
-        digests.add(frame)
+        _add(digests, frame)
         yield frame
     # Sizes and times of files do not tell of all changes: a copy may keep both.
     # The digest stands for all counts, whose noise is the same when resumed.
-    for name, found in digests.found().items():
-      if found != self._digests[name]:
+    for name, found in digests.items():
+      if found.digest() != self._digests[name]:
         files = ', '.join(part.name for part in self._source.parts)
         raise ValueError(
           f'{files}: the rows changed between two passes, in column {name!r}. '
@@ -128,23 +129,11 @@ class DraftRows(TableParts):
     return code_store.read(source, schema, 'clip', folder)
 
 
-class _ColumnDigests:
-  """A SHA-256 of the cells of each column, whatever the parts that they are in.
-
-  `add` takes the next rows, and `found` returns the digests by name.
-  """
-
-  def __init__(self):
-    self._digests = {}
-
-  def add(self, frame):
-    for name, column in frame.items():
-      hashes = pd.util.hash_pandas_object(column, index=False).to_numpy()
-      digest = self._digests.setdefault(name, hashlib.sha256())
-      digest.update(hashes.tobytes())
-
-  def found(self):
-    return {name: digest.digest() for name, digest in self._digests.items()}
+def _add(digests, frame):
+  """Adds rows to a digest of each column, whatever the parts they are in."""
+  for name, column in frame.items():
+    hashes = pd.util.hash_pandas_object(column, index=False).to_numpy()
+    digests[name].update(hashes.tobytes())
 
 
 def of_source(
