@@ -20,7 +20,7 @@ from tfdpflows.accounting import EpsilonDeltaDpEvent
 from tfdpflows.accounting.rounding import round_up
 from tfdpflows.mechanisms import marginals
 from tfdpflows.mechanisms.histograms import search_edges
-from tfdpflows.stored_rows import MappedRows, StoredRows
+from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular import (
   code_store,
   fitting,
@@ -31,7 +31,7 @@ from tfdpflows.tabular import (
 )
 from tfdpflows.tabular.encoding import TableEncoder, number_of
 from tfdpflows.tabular.models.adaptive_marginals import Candidates
-from tfdpflows.tabular.models.histogram import kept_edges
+from tfdpflows.tabular.models.histogram import bins_of, kept_edges
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 from tfdpflows.tuning.search import (
@@ -368,7 +368,7 @@ class _Search:
       for column, h in zip(columns, histograms)
     ]
     sizes = [len(cut) + 1 for cut in self._cuts]
-    self._binned = marginals.BinnedRows(_bins(self._codes, self._cuts), sizes)
+    self._binned = marginals.BinnedRows(self._bins(self._codes), sizes)
 
   def fit(self, trial):
     """Fits and scores with the settings of a trial."""
@@ -397,12 +397,18 @@ class _Search:
       )
     return synthesizer, -self._distance(synthesizer._fitted.distribution, trial)
 
+  def _bins(self, codes):
+    return bins_of(codes, self._cuts, [c.cell for c in self._encoder.columns])
+
   def _distance(self, distribution, trial):
     """The noisy distance of the marginals, charged to the trial."""
     sizes = self._binned.sizes
     target = number_of(self._encoder.columns, self._settings.get('target'))
     groups = _groups(sizes, target)
-    model = _model_bins(distribution, self._cuts)
+    # The same rows for the same model.
+    rng = np.random.default_rng(0)
+    parts = map(self._bins, distribution.sample_blocks(_ROWS, rng))
+    model = np.concatenate(list(parts))
     return mechanisms.noisy_total_variation(
       self._binned,
       sizes,
@@ -429,25 +435,3 @@ def _groups(sizes, target):
     rng = np.random.default_rng(0)
     numbers = np.sort(rng.choice(numbers, _MOST_GROUPS, replace=False))
   return candidates.some(numbers)
-
-
-def _bins(codes, cuts):
-  """Returns the bins of codes, in memory or `StoredRows`."""
-
-  def bins(x):
-    found = np.empty(x.shape, np.uint16, order='F')
-    for j, cut in enumerate(cuts):
-      column = x[:, j].astype(np.float64)
-      found[:, j] = np.searchsorted(cut, column, side='right')
-    return found
-
-  if isinstance(codes, StoredRows):
-    return MappedRows(codes, bins, cuts)
-  return bins(codes)
-
-
-def _model_bins(distribution, cuts):
-  """Returns the bins of rows of a model, the same ones for the same model."""
-  rng = np.random.default_rng(0)
-  parts = [_bins(x, cuts) for x in distribution.sample_blocks(_ROWS, rng)]
-  return np.concatenate(parts)

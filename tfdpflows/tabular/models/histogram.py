@@ -554,38 +554,7 @@ class HistogramDensity(TableDensity):
     """
     if cuts is None:
       cuts = self._search_cuts()
-    if isinstance(x, StoredRows):
-      return self._stored_bins(x, cuts)
-    found = [
-      np.searchsorted(cut, x[:, j].astype(np.float64), side='right')
-      for j, cut in enumerate(cuts)
-    ]
-    return np.stack(found, 1).astype(np.int32)
-
-  def _stored_bins(self, x, cuts):
-    # The bin of each code where codes are cells; higher ones are in the last.
-    tables = {
-      j: np.searchsorted(
-        cut, np.arange(np.ceil(cut.max(initial=0)) + 1), side='right'
-      ).astype(np.uint16)
-      for j, cut in enumerate(cuts)
-      if self._cell[j]
-    }
-
-    def bins(x):
-      found = np.empty(x.shape, np.uint16, order='F')
-      for j, cut in enumerate(cuts):
-        if self._cell[j]:
-          table = tables[j]
-          codes = np.minimum(x[:, j].astype(np.int64), len(table) - 1)
-          found[:, j] = table[codes]
-        else:
-          found[:, j] = np.searchsorted(
-            cut, x[:, j].astype(np.float64), side='right'
-          )
-      return found
-
-    return MappedRows(x, bins, cuts)
+    return bins_of(x, cuts, self._cell)
 
   def estimate_log_prob(self, x: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """See `TableDensity`; exactly, since densities are even within cells."""
@@ -634,6 +603,49 @@ class HistogramDensity(TableDensity):
   def _weighted(self, scores):
     ratios = self.latent.bijector.log_ratios(scores)
     return tf.reduce_sum(ratios * self._weights, -1)
+
+
+def bins_of(
+  codes: np.ndarray | StoredRows,
+  cuts: Sequence[np.ndarray],
+  cells: Sequence[float],
+) -> np.ndarray | StoredRows:
+  """Returns the bin of each code, see `HistogramDensity.bins`.
+
+  Args:
+    codes: `[n, d]`.
+    cuts: for each column the codes where bins meet.
+    cells: for each column `EncodedColumn.cell`.
+  """
+  if not isinstance(codes, StoredRows):
+    found = [
+      np.searchsorted(cut, codes[:, j].astype(np.float64), side='right')
+      for j, cut in enumerate(cuts)
+    ]
+    return np.stack(found, 1).astype(np.int32)
+  # The bin of each code where codes are cells; higher ones are in the last.
+  tables = {
+    j: np.searchsorted(
+      cut, np.arange(np.ceil(cut.max(initial=0)) + 1), side='right'
+    ).astype(np.uint16)
+    for j, cut in enumerate(cuts)
+    if cells[j]
+  }
+
+  def bins(x):
+    found = np.empty(x.shape, np.uint16, order='F')
+    for j, cut in enumerate(cuts):
+      if cells[j]:
+        table = tables[j]
+        codes = np.minimum(x[:, j].astype(np.int64), len(table) - 1)
+        found[:, j] = table[codes]
+      else:
+        found[:, j] = np.searchsorted(
+          cut, x[:, j].astype(np.float64), side='right'
+        )
+    return found
+
+  return MappedRows(codes, bins, cuts)
 
 
 def _present(codes):
