@@ -130,16 +130,10 @@ class WorkDirectory:
     progress: bool = False,
   ):
     self.team, self.resume, self.progress = team, resume, progress
-    # As they come back from JSON.
-    settings = json.loads(
-      json.dumps(
-        {
-          **settings,
-          _REPLICAS: None if team is None else str(team),
-          _SEARCH: search,
-        }
-      )
-    )
+    replicas = None if team is None else str(team)
+    settings = {**settings, _REPLICAS: replicas, _SEARCH: search}
+    settings = json.loads(json.dumps(settings))  # As they come back.
+    claim = {'accountant': accountant, 'privacy_unit': privacy_unit}
     self.earlier_ledgers = []
     if path is None:
       if resume:
@@ -147,35 +141,26 @@ class WorkDirectory:
       self.randomness = Randomness(seed)
       self.checkpoints = None
       self.ledger = PrivacyLedger(
-        budget=budget,
-        accountant=accountant,
-        metadata=_metadata(self.randomness),
-        privacy_unit=privacy_unit,
+        budget=budget, metadata=_metadata(self.randomness), **claim
       )
       return
     if team is not None and not team.is_chief:
       self._check(path, settings, table, seed)
       self.checkpoints = os.path.join(path, 'checkpoints')
       # What the chief charges is not known here, nor is the budget.
-      self.ledger = PrivacyLedger(
-        accountant=accountant, privacy_unit=privacy_unit
-      )
+      self.ledger = PrivacyLedger(**claim)
       return
     if resume:
       self._check(path, settings, table, seed)
     else:
       if overwrite:
         _drop(path)
-      self._create(
-        path, settings, table, seed, budget, accountant, privacy_unit
-      )
+      self._create(path, settings, table, seed, budget, claim)
     self.checkpoints = os.path.join(path, 'checkpoints')
     self.earlier_ledgers = list_earlier(path)
     self.ledger = PrivacyLedger.open(os.path.join(path, LEDGER), budget=budget)
 
-  def _create(
-    self, path, settings, table, seed, budget, accountant, privacy_unit
-  ):
+  def _create(self, path, settings, table, seed, budget, claim):
     check_new(path)
     self.randomness = Randomness(seed)
     parent, name = os.path.split(os.path.abspath(path))
@@ -187,9 +172,8 @@ class WorkDirectory:
       PrivacyLedger(
         os.path.join(aside, LEDGER),
         budget=budget,
-        accountant=accountant,
         metadata=_metadata(self.randomness),
-        privacy_unit=privacy_unit,
+        **claim,
       ).close()
       begun = {
         'library_version': __version__,
