@@ -157,22 +157,14 @@ def tune_to_directory(
     if isinstance(rows, pd.DataFrame):
       rows = schema.validate(rows, whole.out_of_range)
     whole._check_examples(len(rows))
-    whole.model = whole._model_for(len(rows))
+    whole.model, whole.num_examples = whole._model_for(len(rows)), len(rows)
     _check_settings(space, schema, settings, len(rows))
     trials = _share(whole.budget, _TRIALS_SHARE)
     one = trial_budget(trials.epsilon, trials.delta, mean_trials)
     fit = _share(one, _FIT_SHARE)
     _check_budget(space, schema, settings, len(rows), fit)
-    work = work_directory.WorkDirectory(
-      work_dir,
-      resume=False,
-      settings={**whole._settings(), 'num_rows': len(rows)},
-      search=True,
-      table=rows,
-      seed=whole.seed,
-      budget=whole.budget,
-      accountant=whole.accountant,
-      overwrite=overwrite,
+    work = whole._work_directory(
+      work_dir, rows, resume=False, overwrite=overwrite, search=True
     )
   except BaseException:
     if isinstance(rows, code_store.CodeStore):
