@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,6 @@ import tensorflow as tf
 from tfdpflows import flows, models, sampling
 from tfdpflows._autograph import unconverted
 from tfdpflows._keras import tfp
-from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import TableDensity, cells
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import dp_sgd
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 class FlowModel(dp_sgd.DPSGDModel):
   """A table model that is a flow, trained by maximum likelihood.
 
-  A subclass defines `make_flow` and, where needed, `plan_start`, `start` and
-  `finish`.
+  A subclass defines `make_flow`.
 
   Attributes:
     hidden_units: width of each hidden layer.
@@ -94,16 +92,13 @@ class FlowModel(dp_sgd.DPSGDModel):
     units: sampling.Units | None,
     total: float,
   ) -> None:
-    """See `TableModel`: `start`, DP-SGD, then `finish`."""
-    known = self.start(
-      distribution, codes, spending.rounds, work, total=total, units=units
-    )
+    """See `TableModel`: by DP-SGD."""
+    del total
     plan = dp_sgd.charged_plan(spending.plan, work, units)
     if work.team is None:
       self.train_steps(distribution, codes, plan, work)
     else:
       work.team.train(self, distribution, codes, plan, work)
-    self.finish(distribution, known, work.randomness)
 
   def train_steps(
     self,
@@ -146,42 +141,6 @@ class FlowModel(dp_sgd.DPSGDModel):
       'within the same mechanism, the mean loss of its batch too (each row '
       f'clipped to +-{self.loss_bound:g} nats).'
     ]
-
-  def start(
-    self,
-    density: TableDensity,
-    codes: np.ndarray,
-    rounds: tuple,
-    work: WorkDirectory,
-    *,
-    total: float,
-    units: sampling.Units | None,
-  ) -> Any:
-    """Brings a density near to the table before DP-SGD, by measurements.
-
-    Args:
-      density: from `make_distribution`, not trained.
-      codes: private codes, float32 `[n, d]`: for mechanisms in `rounds` only.
-      rounds: from `plan_start`.
-      work: see `train`; its ledger is charged for every mechanism before that
-        looks at `codes`.
-      total: see there.
-      units: see there.
-
-    Returns:
-      What `finish` is to know.
-    """
-
-  def finish(
-    self, density: TableDensity, known: Any, randomness: Randomness
-  ) -> None:
-    """Changes a trained density, by post-processing.
-
-    Args:
-      density: the density.
-      known: what `start` returned.
-      randomness: the `Randomness` of the fit.
-    """
 
 
 class TableDensityModel(models.DensityModel):

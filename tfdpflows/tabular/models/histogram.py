@@ -13,7 +13,6 @@ from tfdpflows import flows, sampling
 from tfdpflows._keras import tfp
 from tfdpflows.bijectors import marginal
 from tfdpflows.mechanisms import histograms
-from tfdpflows.randomness import Randomness
 from tfdpflows.stored_rows import BlockFile, MappedRows, StoredRows
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn, number_of
@@ -261,23 +260,30 @@ class HistogramModel(FlowModel):
       self.adaptive_marginals, noise_multiplier / np.sqrt(self.adaptive_share)
     )
 
-  def start(
+  def train(
     self,
-    density: HistogramDensity,
+    distribution: HistogramDensity,
     codes: np.ndarray,
-    rounds: tuple,
+    spending: Spending,
     work: WorkDirectory,
     *,
-    total: float,
     units: sampling.Units | None,
-  ) -> list[np.ndarray] | None:
-    """See `FlowModel`: measures marginals and learns them.
+    total: float,
+  ) -> None:
+    """See `TableModel`: by measured marginals, DP-SGD and matching."""
+    known = None
+    if spending.rounds:
+      known = self._measured(
+        distribution, codes, spending.rounds, work, units, total
+      )
+    super().train(distribution, codes, spending, work, units=units, total=total)
+    if self.matching:
+      seed = int(work.randomness.numpy('matching').integers(2**31))
+      flow = distribution.latent.bijector
+      flow.match_marginals(seed=seed, probabilities=known)
 
-    Returns:
-      The probabilities of the bins of each column, `None` without rounds.
-    """
-    if not rounds:
-      return None
+  def _measured(self, density, codes, rounds, work, units, total):
+    """Measures marginals; returns the probabilities of each column's bins."""
     flow = density.latent.bijector
     estimate = adaptive_marginals.Estimate(
       flow.masses,
@@ -310,17 +316,6 @@ class HistogramModel(FlowModel):
     seed = int(work.randomness.numpy('learning rows').integers(2**31))
     adaptive_marginals.learn_rows(flow, estimate.model, seed, work.progress)
     return estimate.columns
-
-  def finish(
-    self,
-    density: HistogramDensity,
-    known: list[np.ndarray] | None,
-    randomness: Randomness,
-  ) -> None:
-    """See `FlowModel`: matching."""
-    if self.matching:
-      seed = int(randomness.numpy('matching').integers(2**31))
-      density.latent.bijector.match_marginals(seed=seed, probabilities=known)
 
 
 class HistogramDensity(TableDensity):
