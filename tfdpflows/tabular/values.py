@@ -21,6 +21,7 @@ _NO_WORDS = ('1', '0')
 # More digits than one after a leading zero are a code, as in postal codes, and
 # so are more digits than a float has.
 _CODE = re.compile(r'^[+-]?(0\d|\d{16,}$)')
+_INTEGER = re.compile(r'\s*[+-]?\d{1,15}\s*', re.ASCII)
 # Beside a number these are no currency or unit: sentences, and codes as A12.
 _NO_UNIT = re.compile(r'(?:[^\W\d_].*){5}|(?<![^\W\d_])[^\W\d_]\d', re.DOTALL)
 # Whole numbers as floats are written.
@@ -194,9 +195,9 @@ def _kind_of(word, cells):
   word = None if word is None else cells.plain(word)
   if word is None or _CODE.match(word):
     return 'string'
-  if _is_integer(word):
+  if _INTEGER.fullmatch(word):
     return 'integer'
-  return 'number' if _is_float(word) else 'string'
+  return 'number' if math.isfinite(_number_of(word)) else 'string'
 
 
 def kinds(column: pd.Series, cells: CellFormat = PLAIN) -> np.ndarray:
@@ -210,14 +211,6 @@ def kinds(column: pd.Series, cells: CellFormat = PLAIN) -> np.ndarray:
   found = np.full(len(column), None, object)
   found[~missing] = [known[word] for word in words]
   return found
-
-
-def _is_integer(word):
-  return re.match(r'^\s*[+-]?\d{1,15}\s*$', word, re.ASCII) is not None
-
-
-def _is_float(word):
-  return bool(np.isfinite(_number_of(word)))
 
 
 def typed(
