@@ -125,14 +125,7 @@ def shards(
 
 
 class Shard:
-  """The codes of a file, a `sources.Part` that is encoded already.
-
-  Args:
-    folder: where it is.
-    number: of the file.
-    name: of the file.
-    identity: of the file, see `sources.Part`.
-  """
+  """The codes of a file, a `sources.Part` that is encoded already."""
 
   def __init__(self, folder: str, number: int, name: str, identity: list):
     self.name, self.identity = name, identity

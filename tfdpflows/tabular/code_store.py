@@ -538,9 +538,7 @@ def records_of(
 def of_part(part: Part, first: int = 0) -> Iterator[None]:
   """Begins the text of an error with the name of a part, and counts its rows.
 
-  Args:
-    part: the `Part`.
-    first: number of the row of it, from 0, that an error counts from.
+  An error counts them from the row `first` on, a number from 0.
   """
   try:
     yield
@@ -556,11 +554,7 @@ def check_columns(
 ) -> None:
   """Refuses a part with other columns than the schema, and its privacy unit.
 
-  Args:
-    part: the `Part`.
-    names: of its columns.
-    schema: the `TableSchema`.
-    units: whether the privacy unit is needed.
+  Without `units` it need not have the latter.
 
   Raises:
     ValueError: naming the part and the column.
@@ -585,13 +579,9 @@ def check_columns(
 class ChunkEncoder:
   """Validates and encodes the chunks of a table, one after the other.
 
-  Args:
+  Attributes:
     schema: `TableSchema` without marks.
     out_of_range: see `TableSchema.validate`.
-
-  Attributes:
-    schema: see above.
-    out_of_range: see above.
     encoder: the `TableEncoder`.
     dtype: of a record.
     id_dtype: of what names the unit of a row: `units.IDENTITY`, empty without
@@ -730,9 +720,7 @@ def _some(column, which):
 def of_distinct(column: Distinct, function: Any) -> np.ndarray:
   """Returns a function of each cell, which is computed of equal ones once.
 
-  Args:
-    column: the column.
-    function: of a `pandas.Series`; each result depends on its cell alone.
+  It is one of a `pandas.Series`; each result depends on its cell alone.
 
   Raises:
     CellError: that of the function, for the row of the column.

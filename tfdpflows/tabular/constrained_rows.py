@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 class Combinations:
   """The allowed combinations of some columns, as categories.
 
-  Args:
-    constraint: a `FixedCombinations`.
-    schema: its `TableSchema`.
-
   Attributes:
     fields: the `Field`s.
     rows: the allowed combinations.
@@ -50,13 +46,7 @@ class Combinations:
     """Returns the number of each row's combination, and if it is allowed.
 
     Of a row that is not allowed it is that of the first combination with as
-    many of its values as any.
-
-    Args:
-      df: a validated table.
-
-    Returns:
-      Integers `[n]`, and bool `[n]`.
+    many of its values as any: integers `[n]`, and bool `[n]`.
     """
     columns = [df[field.name] for field in self.fields]
     known = []

@@ -475,11 +475,7 @@ def typed(
 ) -> pd.Series:
   """Returns a column in the type of its field; as text where that is marked.
 
-  Args:
-    column: the cells.
-    field: the `Field`.
-    marks: the marks that count.
-    clip: see `values.typed`, as the errors and the result.
+  `marks` are those that count. For the rest see `values.typed`.
   """
   enum = () if 'enum' in marks else field.enum or ()
   if 'type' in marks:

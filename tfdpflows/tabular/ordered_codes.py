@@ -35,9 +35,6 @@ class Pair(NamedTuple):
 class OrderedCodes:
   """The inequalities of a schema, on the codes of its columns.
 
-  Args:
-    encoder: the `TableEncoder`.
-
   Attributes:
     pairs: list of `Pair`, empty without inequalities.
     columns: numbers of the columns that are compared.
@@ -57,12 +54,7 @@ class OrderedCodes:
     }
 
   def steps(self, codes: tf.Tensor, column: int) -> tf.Tensor:
-    """Returns codes of a column as multiples of its step, NaN for missing.
-
-    Args:
-      codes: any shape.
-      column: its number.
-    """
+    """Returns codes of a column as multiples of its step, NaN for missing."""
     encoded, (first, last) = self._encoded[column], self._grids[column]
     x = tf.cast(codes, tf.float64)
     if encoded.cell:
@@ -167,12 +159,7 @@ class Bins(NamedTuple):
 
 
 class OrderedBins:
-  """Inequalities between columns that a model divides into bins.
-
-  Args:
-    order: the `OrderedCodes`.
-    bins: the `Bins` of each of its columns, by number.
-  """
+  """Inequalities between columns that a model divides into bins."""
 
   def __init__(self, order: OrderedCodes, bins: dict[int, Bins]):
     self._order, self._bins = order, bins

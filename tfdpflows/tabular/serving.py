@@ -34,11 +34,6 @@ def save(
 
   Its random numbers are those that `TabularSynthesizer.sample` and `log_prob`
   draw with NumPy.
-
-  Args:
-    path: the folder.
-    distribution: a `TableDistribution`.
-    table: the `RawTable` of its columns.
   """
   module = tf.Module(name='served_model')
   module._variables = distribution.exported_variables()

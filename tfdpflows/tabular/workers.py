@@ -168,13 +168,7 @@ class Team:
   ) -> None:
     """Trains a density; for the process that leads.
 
-    Args:
-      model: the `FlowModel`.
-      density: at the weights that training begins with; it gets the trained
-        ones.
-      codes: see `TableModel.train`.
-      plan: the plan to run.
-      work: the `WorkDirectory`.
+    It has the weights that training begins with, and gets the trained ones.
     """
     marginals = [
       {**histogram, **learned}

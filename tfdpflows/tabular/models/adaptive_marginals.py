@@ -160,10 +160,6 @@ class Candidates:
 
     One that no pair shows, as a parity of three columns, is never a candidate
     otherwise.
-
-    Args:
-      epsilon: of the selection.
-      total: number of rows of the table.
     """
     d = len(self._sizes)
     groups = len(self._pairs) + math.comb(d, 3)
@@ -540,11 +536,7 @@ def learn_rows(
 ) -> None:
   """Trains a flow on rows of a log-linear model, by maximum likelihood.
 
-  Args:
-    flow: over the columns of the model, with its bins.
-    model: the `LogLinearModel`; its rows move on.
-    seed: of the batches.
-    progress: whether to show a progress bar.
+  The flow is over its columns, with its bins; its rows move on.
   """
   rng = np.random.default_rng(seed)
   variables = flow.trainable_variables

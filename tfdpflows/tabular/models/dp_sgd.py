@@ -267,14 +267,8 @@ def check_charged(
 
   Such as one of a copy that was made before: it would claim too little.
 
-  Args:
-    ledger: the ledger.
-    label: of the charges.
-    count: how many there are at least.
-    saved: path of the saved state.
-
   Raises:
-    LedgerError: if there are fewer.
+    LedgerError: if there are fewer charges of the label than `count`.
   """
   charged = sum(e.count for e in ledger.entries if e.label == label)
   if charged < count:

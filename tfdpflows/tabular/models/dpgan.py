@@ -99,11 +99,6 @@ class DPGAN(PrivatelyTrained):
   weights. The noise z comes from a stream of its own, and the generator's steps
   are functions of that and of the discriminator's weights: the generator is
   post-processing.
-
-  Args:
-    generator: the `TableGenerator`.
-    settings: the `DPGANModel`.
-    randomness: the `Randomness` of the fit.
   """
 
   def __init__(

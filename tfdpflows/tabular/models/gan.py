@@ -164,11 +164,6 @@ class TableGenerator(TableDistribution):
     Indicators are 0 or 1, with the gradient of a softmax of Gumbel noise in
     their place (straight-through, Jang et al. 2017).
 
-    Args:
-      num_rows: how many rows.
-      random: of the noise.
-      temperature: of the softmax.
-
     Returns:
       Indicators `[num_rows, num_indicators]`, and the probabilities that they
       were drawn with.
@@ -211,12 +206,7 @@ class TableGenerator(TableDistribution):
     """Sets the marginals of the model to the released ones.
 
     One number per bin is added to the logits (iterative proportional fitting),
-    computed from the model alone.
-
-    Args:
-      seed: of the rows that it is computed from.
-      num_rows: how many they are.
-      iterations: of the fitting.
+    computed from rows of the model alone.
     """
     noise = tf.random.stateless_normal([num_rows, self._noise_units], [seed, 0])
     logits = tf.split(self._logits(noise), self._sizes, axis=1)
@@ -269,11 +259,6 @@ class GeneratorTraining(tf.Module):
 
   Nothing here reads rows: a step is a function of the weights of its opponent,
   which must have been released.
-
-  Args:
-    generator: the `TableGenerator`.
-    settings: the `GANModel`.
-    randomness: the `Randomness` of the fit.
 
   Attributes:
     random: the `tf.random.Generator` of all generated rows, for opponents too.

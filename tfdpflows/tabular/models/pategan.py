@@ -171,11 +171,6 @@ class PATEGAN(tf.Module):
   was charged before it was answered.
 
   The saved state holds the teachers: it is as private as the rows.
-
-  Args:
-    generator: the `TableGenerator`.
-    settings: the `PATEGANModel`.
-    randomness: the `Randomness` of the fit.
   """
 
   def __init__(
