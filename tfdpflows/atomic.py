@@ -48,17 +48,23 @@ def lock(descriptor: int) -> None:
 
 
 def write_file(
-  path: PathLike, write: Callable[[BinaryIO], object], *, private: bool = False
+  path: PathLike,
+  write: Union[Callable[[BinaryIO], object], bytes],
+  *,
+  private: bool = False,
 ) -> None:
   """Writes a file under a temporary name, then moves it to `path`.
 
   Args:
     path: Where; a file there is replaced, or kept on any error.
-    write: Writes the content to an open binary file.
+    write: The content; or a function that writes it to an open binary file.
     private: Whether only the user may read it.
   """
   with file_aside(path, private=private) as aside, open(aside, 'wb') as file:
-    write(file)
+    if callable(write):
+      write(file)
+    else:
+      file.write(write)
 
 
 @contextlib.contextmanager

@@ -51,8 +51,7 @@ class DPCGANModel(DPGANModel):
     """See `TableModel`."""
     return ConditionalGenerator(
       columns,
-      [m['edges'] for m in marginals],
-      [m['probabilities'] for m in marginals],
+      marginals,
       target=self.target,
       num_bins=self.num_bins,
       noise_units=self.noise_units,
@@ -69,8 +68,7 @@ class ConditionalGenerator(TableGenerator):
 
   Args:
     columns: see `TableGenerator`, as the others.
-    edges: see there.
-    probabilities: see there.
+    marginals: see there.
     target: name of the column of labels, whose bins are the labels.
     num_bins: see there.
     noise_units: how many normal numbers the network is given with the label.
@@ -81,8 +79,7 @@ class ConditionalGenerator(TableGenerator):
   def __init__(
     self,
     columns: Sequence[EncodedColumn],
-    edges: Sequence[Sequence[float]],
-    probabilities: Sequence[Sequence[float]],
+    marginals: Sequence[dict],
     *,
     target: str,
     num_bins: int,
@@ -92,8 +89,7 @@ class ConditionalGenerator(TableGenerator):
   ):
     super().__init__(
       columns,
-      edges,
-      probabilities,
+      marginals,
       num_bins=num_bins,
       noise_units=noise_units + 1,
       hidden_units=hidden_units,

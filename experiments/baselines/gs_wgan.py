@@ -115,13 +115,11 @@ class GSWGANModel(GANModel):
       neighboring_relation=RELATION,
     )
 
-  def train(
-    self, distribution, codes, spending, work, *, units, total, resume, progress
-  ) -> None:
+  def train(self, distribution, codes, spending, work, *, units, total) -> None:
     """See `TableModel`; nothing is resumed."""
-    del units, total, resume
+    del units, total
     GSWGANTraining(distribution, self, work.randomness).fit(
-      codes, spending.plan, work.ledger, progress=progress
+      codes, spending.plan, work.ledger, progress=work.progress
     )
 
   def describe_sampling(self, plan: float, privacy_unit: None) -> str:
@@ -396,11 +394,11 @@ class GSWGAN(TabularSynthesizer):
         randomness=randomness,
         ledger=self.ledger,
         team=None,
+        resume=False,
+        progress=progress,
         # It is never resumed.
         check_repeated=lambda unused_arrays: None,
       ),
-      resume=False,
-      progress=progress,
     )
     if spending.plan is not None:
       self._sampling = self.model.describe_sampling(spending.plan, None)

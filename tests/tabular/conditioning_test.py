@@ -28,7 +28,10 @@ def density():
     v.assign_add(tf.constant(rng.normal(size=v.shape) * 0.12, v.dtype))
   edges = [np.arange(5.0), np.arange(5.0), [0, 4, 8, COLUMNS[2].size]]
   probabilities = [[0.4, 0.3, 0.2, 0.1], [1, 1, 1, 1], [0.5, 0.4, 0.1]]
-  return TableDensity(COLUMNS, edges, probabilities, latent)
+  marginals = [
+    {'edges': e, 'probabilities': p} for e, p in zip(edges, probabilities)
+  ]
+  return TableDensity(COLUMNS, marginals, latent)
 
 
 @pytest.fixture(autouse=True)

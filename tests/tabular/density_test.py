@@ -22,7 +22,10 @@ def _density(noise=0.0):
   rng = np.random.default_rng(0)
   for variable in latent.trainable_variables:
     variable.assign_add(rng.normal(0, noise, variable.shape))
-  return TableDensity(COLUMNS, EDGES, PROBABILITIES, latent)
+  marginals = [
+    {'edges': e, 'probabilities': p} for e, p in zip(EDGES, PROBABILITIES)
+  ]
+  return TableDensity(COLUMNS, marginals, latent)
 
 
 @pytest.mark.core

@@ -133,7 +133,7 @@ def _fit(people, data, work=None, **options):
   with small_table.untrained() as train:
     fitted = TabularSynthesizer(draft_schema(people), **SETTINGS)
     fitted.fit(data, work, progress=False, **options)
-  _, _, codes = train.call_args.args
+  codes = train.call_args.args[2]
   return fitted, codes[:]
 
 

@@ -293,9 +293,9 @@ def test_a_replacement_that_fails_leaves_what_was_there(
   before = (path / 'saved_model.pb').read_bytes()
   # Written again it is the same, and traced again it takes long.
   monkeypatch.setattr(
-    serving.ServedModel,
+    serving,
     'save',
-    lambda _, folder: shutil.copytree(exported, folder, dirs_exist_ok=True),
+    lambda folder, *_: shutil.copytree(exported, folder, dirs_exist_ok=True),
   )
   rename, calls = os.rename, []
 

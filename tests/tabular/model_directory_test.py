@@ -53,8 +53,7 @@ def _write(path, ledger, earlier=(), **kwargs):
   """Writes a folder that holds ledgers only; returns paths of earlier ones."""
   with model_directory.written_aside(path, **kwargs) as folder:
     folder.add_ledgers(ledger, list(earlier))
-    digests = folder.digests()
-    folder.write_json('model.json', model_directory.header(digests))
+    folder.write_json('model.json', folder.header())
   return model_directory.read_ledger(path, model_directory.read_model(path))[1]
 
 

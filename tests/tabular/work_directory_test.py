@@ -181,10 +181,10 @@ def test_a_fit_that_runs_is_not_dropped(path):
 
 
 def test_a_failure_to_begin_leaves_nothing(tmp_path, monkeypatch):
-  def full(*args):
+  def full(*args, **kwargs):
     raise OSError(28, os.strerror(28))
 
-  monkeypatch.setattr(work_directory, '_write_private', full)
+  monkeypatch.setattr(work_directory.atomic, 'write_file', full)
   with pytest.raises(OSError, match='No space left'):
     _open(tmp_path / 'work', resume=False)
   assert not list(tmp_path.iterdir())

@@ -108,13 +108,7 @@ def shards(
   *,
   out_of_range: str = 'error',
 ) -> Source:
-  """Returns the shards that `encode` wrote of some files.
-
-  Args:
-    folder: see `encode`, as the other arguments.
-    data: see there.
-    schema: see there.
-    out_of_range: see there.
+  """Returns the shards that `encode` wrote, of the same arguments.
 
   Raises:
     ValueError: naming the file, if a shard is missing, or of another schema or
@@ -131,39 +125,28 @@ def shards(
 
 
 class Shard:
-  """The codes of a file, a `sources.Part` that is encoded already.
-
-  Args:
-    folder: where it is.
-    number: of the file.
-    name: of the file.
-    identity: of the file, see `sources.Part`.
-  """
+  """The codes of a file, a `sources.Part` that is encoded already."""
 
   def __init__(self, folder: str, number: int, name: str, identity: list):
     self.name, self.identity = name, identity
     self._path = os.path.join(folder, f'{number:06d}')
 
-  def facts(self) -> dict[str, Any] | None:
-    """Returns what was written beside it, `None` if it was not finished."""
+  def _found(self, facts):
+    """What was written beside it, `None` if not of this file and schema."""
     try:
       with open(self._path + _FACTS, 'rb') as file:
-        return json.loads(file.read())
+        found = json.loads(file.read())
     except (FileNotFoundError, ValueError):
       return None
+    is_this = found['facts'] == facts and found['identity'] == self.identity
+    return found if is_this else None
 
   def is_current(self, facts: list) -> bool:
     """Whether it is of this file and schema, and complete."""
-    found = self.facts()
-    return self._is_of(found, facts) and self._is_whole(found, facts)
-
-  def _is_of(self, found, facts):
-    return (
-      found is not None
-      and found['facts'] == facts
-      and found['identity'] == self.identity
-      and 'error' not in found
-    )
+    found = self._found(facts)
+    if found is None or 'error' in found:
+      return False
+    return self._is_whole(found, facts)
 
   def _is_whole(self, found, facts):
     return found['sizes'] == [
@@ -171,21 +154,21 @@ class Shard:
       for path in self._paths(facts)
     ]
 
-  def check(self, facts: list) -> None:
-    """Refuses what is not current.
+  def check(self, facts: list) -> dict[str, Any]:
+    """Returns what was written beside it, or refuses what is not current.
 
     Raises:
       ValueError: naming the file.
     """
-    found = self.facts() or {}
-    is_known = found.get('identity') == self.identity
-    if is_known and found['facts'] == facts and 'error' in found:
-      raise ValueError(found['error'])
-    if not self._is_of(self.facts(), facts):
+    found = self._found(facts)
+    if found is None:
       raise ValueError(
         f'{self.name} was not encoded with this schema and out_of_range, or '
         f'has changed since: run the pipeline again. Its shard is {self._path}.'
       )
+    if 'error' in found:
+      raise ValueError(found['error'])
+    return found
 
   def _paths(self, facts):
     """The files of codes and of units.
@@ -220,9 +203,7 @@ class Shard:
       sizes = [os.path.getsize(path) for path in paths]
       found.update(rows=encode.rows, present=encode.present, sizes=sizes)
     content = json.dumps(found).encode()
-    atomic.write_file(
-      self._path + _FACTS, lambda file: file.write(content), private=True
-    )
+    atomic.write_file(self._path + _FACTS, content, private=True)
 
   def records(
     self, encode: code_store.ChunkEncoder
@@ -234,8 +215,7 @@ class Shard:
         replaced since `check`.
     """
     facts = code_store.facts(encode.schema, encode.out_of_range)
-    self.check(facts)
-    found, paths = self.facts(), self._paths(facts)
+    found, paths = self.check(facts), self._paths(facts)
     if not self._is_whole(found, facts):
       raise ValueError(
         f'The shard {self._path} is damaged: run the pipeline again.'

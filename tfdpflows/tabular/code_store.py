@@ -34,6 +34,7 @@ from tfdpflows.tabular import (
   work_directory,
 )
 from tfdpflows.tabular import schema as schemas
+from tfdpflows.tabular.declared import check_informative
 from tfdpflows.tabular.encoding import TableEncoder, encode_column
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import (
@@ -42,6 +43,7 @@ from tfdpflows.tabular.sources import (
   Part,
   Source,
   cells,
+  num_rows,
   partition,
   wanted,
 )
@@ -386,13 +388,10 @@ def stored(
   files again only if they have changed, or its codes are gone.
 
   Args:
-    source: see `read`, as the errors.
-    schema: see there.
-    out_of_range: see there.
+    source: see `read`, as the others that are not here, and the errors.
     work_dir: the folder, `None` for memory.
     resume: whether to go on with what was interrupted.
     overwrite: whether to drop it.
-    max_rows_per_unit: see `read`.
 
   Raises:
     FileExistsError: if there is a fit that was begun, without either. What was
@@ -435,19 +434,10 @@ def of_chief(
 ) -> CodeStore:
   """Returns the codes that another process of the same fit has stored.
 
-  Args:
-    schema: see `read`.
-    out_of_range: see there.
-    folder: see there.
-    max_rows_per_unit: see there.
-
   Raises:
-    ValueError: if there are none, or others than these arguments would give.
+    ValueError: if there are none, or others than `read` would give.
   """
-  found = None
-  state = _complete_state(folder, schema, out_of_range, max_rows_per_unit)
-  if state is not None:
-    found = _checked(state, schema, folder, max_rows_per_unit)
+  found = reopen(None, schema, out_of_range, folder, max_rows_per_unit)
   if found is None:
     raise ValueError(
       f'{folder} does not hold the rows of this fit, as its chief has read '
@@ -457,21 +447,8 @@ def of_chief(
   return found
 
 
-def _complete_state(folder, schema, out_of_range, max_rows):
-  """Returns the state of a pass that came to its end, `None` without such."""
-  state = _state(folder)
-  if (
-    state is not None
-    and _is_private(folder)
-    and state['complete']
-    and state['facts'] == facts(schema, out_of_range, max_rows)
-  ):
-    return state
-  return None
-
-
 def reopen(
-  source: Source,
+  source: Source | None,
   schema: TableSchema,
   out_of_range: str,
   folder: str,
@@ -480,20 +457,20 @@ def reopen(
   """Returns what `read` stored of the same files, `None` without such.
 
   Files are the same if their paths, sizes and times are; a table in no files
-  has to be read again. The digest is that of what the store holds now.
+  has to be read again. Without a source they are not compared. The digest is
+  that of what the store holds now.
   """
-  state = _complete_state(folder, schema, out_of_range, max_rows)
+  state = _state(folder)
   if (
     state is None
-    or source.identity is None
-    or source.identity != [part['identity'] for part in state['parts']]
+    or not _is_private(folder)
+    or not state['complete']
+    or state['facts'] != facts(schema, out_of_range, max_rows)
   ):
     return None
-  return _checked(state, schema, folder, max_rows)
-
-
-def _checked(state, schema, folder, max_rows):
-  """Returns a store that is complete, `None` if its file was changed."""
+  identities = [part['identity'] for part in state['parts']]
+  if source is not None and source.identity != identities:
+    return None
   path = os.path.join(folder, _file(max_rows))
   if not os.path.exists(path) or os.path.getsize(path) != state['size']:
     return None
@@ -520,10 +497,8 @@ def _state(folder):
 
 
 def _write_state(folder, state):
-  content = json.dumps(state).encode()
-  atomic.write_file(
-    os.path.join(folder, _STATE), lambda file: file.write(content), private=True
-  )
+  path = os.path.join(folder, _STATE)
+  atomic.write_file(path, json.dumps(state).encode(), private=True)
 
 
 def _done(stored, parts):
@@ -552,7 +527,7 @@ def records_of(
     if names is None:
       check_columns(part, names := list(chunk), encode.schema)
     with of_part(part, first):
-      if not _num_rows(next(iter(chunk.values()))):
+      if not num_rows(chunk):
         continue
       found = encode(chunk)
     first += encode.chunk_rows
@@ -563,9 +538,7 @@ def records_of(
 def of_part(part: Part, first: int = 0) -> Iterator[None]:
   """Begins the text of an error with the name of a part, and counts its rows.
 
-  Args:
-    part: the `Part`.
-    first: number of the row of it, from 0, that an error counts from.
+  An error counts them from the row `first` on, a number from 0.
   """
   try:
     yield
@@ -581,11 +554,7 @@ def check_columns(
 ) -> None:
   """Refuses a part with other columns than the schema, and its privacy unit.
 
-  Args:
-    part: the `Part`.
-    names: of its columns.
-    schema: the `TableSchema`.
-    units: whether the privacy unit is needed.
+  Without `units` it need not have the latter.
 
   Raises:
     ValueError: naming the part and the column.
@@ -610,13 +579,9 @@ def check_columns(
 class ChunkEncoder:
   """Validates and encodes the chunks of a table, one after the other.
 
-  Args:
+  Attributes:
     schema: `TableSchema` without marks.
     out_of_range: see `TableSchema.validate`.
-
-  Attributes:
-    schema: see above.
-    out_of_range: see above.
     encoder: the `TableEncoder`.
     dtype: of a record.
     id_dtype: of what names the unit of a row: `units.IDENTITY`, empty without
@@ -644,7 +609,7 @@ class ChunkEncoder:
     Raises:
       CellError: for the first cell of a column that is refused.
     """
-    self.chunk_rows = _num_rows(next(iter(chunk.values())))
+    self.chunk_rows = num_rows(chunk)
     ids = np.empty(self.chunk_rows, self.id_dtype)
     if self.schema.privacy_unit is not None:
       known, ids = self._identities(chunk[self.schema.privacy_unit])
@@ -679,7 +644,7 @@ class ChunkEncoder:
     schemas.check_num_rows(self.rows, self.schema)
     if self.out_of_range != 'clip':
       for present, field in zip(self.present, self.schema):
-        schemas.check_informative(present, field)
+        check_informative(present, field)
 
   def _codes(self, i, field, column):
     if isinstance(column, Distinct):
@@ -710,10 +675,6 @@ class ChunkEncoder:
 
     found = of_distinct(column, identities)
     return found['known'], found['id']
-
-
-def _num_rows(column):
-  return len(getattr(column, 'places', column))
 
 
 def known_everywhere(cells: pd.Series) -> pd.Series:
@@ -759,9 +720,7 @@ def _some(column, which):
 def of_distinct(column: Distinct, function: Any) -> np.ndarray:
   """Returns a function of each cell, which is computed of equal ones once.
 
-  Args:
-    column: the column.
-    function: of a `pandas.Series`; each result depends on its cell alone.
+  It is one of a `pandas.Series`; each result depends on its cell alone.
 
   Raises:
     CellError: that of the function, for the row of the column.

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 class Combinations:
   """The allowed combinations of some columns, as categories.
 
-  Args:
-    constraint: a `FixedCombinations`.
-    schema: its `TableSchema`.
-
   Attributes:
     fields: the `Field`s.
     rows: the allowed combinations.
@@ -50,13 +46,7 @@ class Combinations:
     """Returns the number of each row's combination, and if it is allowed.
 
     Of a row that is not allowed it is that of the first combination with as
-    many of its values as any.
-
-    Args:
-      df: a validated table.
-
-    Returns:
-      Integers `[n]`, and bool `[n]`.
+    many of its values as any: integers `[n]`, and bool `[n]`.
     """
     columns = [df[field.name] for field in self.fields]
     known = []
@@ -209,14 +199,22 @@ def settled(number: np.ndarray, missing: np.ndarray, field: Field):
   """Returns computed numbers in the range of a field, as `computed_steps`."""
   if field.type == 'boolean':
     found = (number != 0).astype(np.float64)
-    stand_in = 0.0
   elif field.grid is not None:
     found = np.clip(np.rint(field.scaled(number)), *field.grid)
-    stand_in = float(sum(field.grid) // 2)
   else:
     found = np.clip(number, field.minimum, field.maximum)
-    stand_in = field.minimum / 2 + field.maximum / 2
-  return np.where(missing, stand_in if field.required else np.nan, found)
+  return np.where(missing, computed_stand_in(field), found)
+
+
+def computed_stand_in(field: Field) -> float:
+  """Returns what stands for a missing number of a computed column."""
+  if not field.required:
+    return np.nan
+  if field.type == 'boolean':
+    return 0.0
+  if field.grid is not None:
+    return float(sum(field.grid) // 2)
+  return field.minimum / 2 + field.maximum / 2
 
 
 def _number(column, field):

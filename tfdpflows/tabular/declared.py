@@ -15,21 +15,35 @@ import pandas as pd
 from tfdpflows.tabular import values
 from tfdpflows.tabular.field import (
   LARGEST_WHOLE,
+  Field,
   of_counts,
   stand_in,
   typed,
 )
 
 
-def declared(column, field, marks, clip, fitting=True, cells=None):
-  """The column with values that are declared and not marked.
+def declared(cells, field, marks, clip, fitting=True, whole=False):
+  """Returns cells in the type of their field, with values that it declares.
 
-  `cells` are those that it was made of, for messages.
+  What is marked restricts none. `whole` says that these are all cells of a
+  column to be learned from, which needs a value.
   """
+  column = typed(cells, field, marks, clip)
+  if whole:
+    check_informative(not column.isna().all(), field)
   if 'type' in marks:
     return column
   column = _checked(column, field, marks, clip, fitting, cells)
   return of_counts(column, field) if field.is_temporal else column
+
+
+def check_informative(any_present: bool, field: Field) -> None:
+  """Refuses a column without values."""
+  if not any_present:
+    raise ValueError(
+      f'Column {field.name!r} has no values, only missing ones; drop the '
+      'column and its field.'
+    )
 
 
 def _checked(column, field, marks, clip, fitting, cells):
@@ -93,7 +107,7 @@ def _check_declared(column, field, marks, fitting, cells):
     fix = f'{mend if fitting else ""}set out_of_range to clip'
     shown = repr(cell)
     if field.type == 'string':
-      is_text = cells is None or isinstance(cells.iloc[row], str)
+      is_text = isinstance(cells.iloc[row], str)
       shown = shown if is_text else cell
       padded = _with_zeros(cell, field.enum)
       if padded is not None:

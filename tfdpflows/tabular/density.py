@@ -198,8 +198,7 @@ class TableDensity(TableDistribution):
 
   Args:
     columns: encoded columns, from `TableEncoder.columns`.
-    edges: bin edges per column.
-    probabilities: private bin probabilities per column.
+    marginals: see `TableModel.make_distribution`.
     latent: a distribution over z, `[d]`.
     dequantization: a `VariationalDequantization` of the `cells` of
       the columns; uniform by default.
@@ -208,13 +207,14 @@ class TableDensity(TableDistribution):
   def __init__(
     self,
     columns: Sequence[EncodedColumn],
-    edges: Sequence[Sequence[float]],
-    probabilities: Sequence[Sequence[float]],
+    marginals: Sequence[dict],
     latent: tfd.TransformedDistribution,
     dequantization: flows.dequantization.UniformDequantization | None = None,
   ):
     super().__init__(columns, name='table_density')
-    self.marginal = bijectors.MarginalCDF(edges, probabilities)
+    self.marginal = bijectors.MarginalCDF(
+      [m['edges'] for m in marginals], [m['probabilities'] for m in marginals]
+    )
     self.latent = latent
     self.distribution = tfd.TransformedDistribution(
       self.latent, tfb.Invert(self.marginal), name='table'

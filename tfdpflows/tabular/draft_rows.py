@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import hashlib
 from collections.abc import Collection, Iterator
 
@@ -12,6 +14,7 @@ from tfdpflows.stored_rows import TableParts
 from tfdpflows.tabular import code_store, row_blocks
 from tfdpflows.tabular import schema as schemas
 from tfdpflows.tabular.code_store import CodeStore
+from tfdpflows.tabular.declared import check_informative
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import Part, Source
 
@@ -28,9 +31,12 @@ class DraftRows(TableParts):
   memory. What is learned is what is learned of it in memory, to the last bit.
 
   Args:
-    source: the `Source`, of files that can be read again (`can_read`).
+    source: the `Source`, of files that can be read again.
     schema: `TableSchema` with marks, as `TableSchema.for_bounds` returns it.
     out_of_range: see `TableSchema.validate`.
+
+  Attributes:
+    in_memory: all rows, if they are few; else `None`.
 
   Raises:
     ValueError: for what `TableSchema.validate` refuses, naming file, row and
@@ -42,7 +48,7 @@ class DraftRows(TableParts):
     self._source, self._schema = source, schema
     self._out_of_range = out_of_range
     self._num_rows, present = 0, np.zeros(len(schema), bool)
-    digests, kept = _ColumnDigests(), []
+    digests, kept = collections.defaultdict(hashlib.sha256), []
     for part in source.parts:
       for frame in self._frames_of(part):
         self._num_rows += len(frame)
@@ -50,8 +56,10 @@ class DraftRows(TableParts):
         if self._num_rows > _MOST_IN_MEMORY:
           kept = []
         present |= frame.notna().any().to_numpy(bool)
-        digests.add(frame)
-    self._digests, self._kept = digests.found(), kept
+        _add(digests, frame)
+    self._digests = {name: found.digest() for name, found in digests.items()}
+    # All rows, if they are so few that they need not be read again.
+    self.in_memory = pd.concat(kept, ignore_index=True) if kept else None
     digest = hashlib.sha256(out_of_range.encode())
     for found in self._digests.values():
       digest.update(found)
@@ -62,7 +70,7 @@ class DraftRows(TableParts):
     schema.warn_of_constants()
     if out_of_range != 'clip':
       for is_present, field in zip(present, schema):
-        schemas.check_informative(is_present, field)
+        check_informative(is_present, field)
 
   def __len__(self) -> int:
     return self._num_rows
@@ -75,15 +83,15 @@ class DraftRows(TableParts):
     Raises:
       ValueError: in the end, if these are not the rows that were read first.
     """
-    digests = _ColumnDigests()
+    digests = collections.defaultdict(hashlib.sha256)
     for part in self._source.parts:
       for frame in self._frames_of(part, names):
-        digests.add(frame)
+        _add(digests, frame)
         yield frame
     # Sizes and times of files do not tell of all changes: a copy may keep both.
     # The digest stands for all counts, whose noise is the same when resumed.
-    for name, found in digests.found().items():
-      if found != self._digests[name]:
+    for name, found in digests.items():
+      if found.digest() != self._digests[name]:
         files = ', '.join(part.name for part in self._source.parts)
         raise ValueError(
           f'{files}: the rows changed between two passes, in column {name!r}. '
@@ -97,10 +105,6 @@ class DraftRows(TableParts):
         found = schema.validate_part(block.cells, how, names)
       yield found
 
-  def in_memory(self) -> pd.DataFrame | None:
-    """Returns all rows, if they are so few that they need not be read again."""
-    return pd.concat(self._kept, ignore_index=True) if self._kept else None
-
   def encoded(self, schema: TableSchema, folder: str | None) -> CodeStore:
     """Returns the codes of the rows under the bounds that were found.
 
@@ -108,8 +112,13 @@ class DraftRows(TableParts):
       schema: the `TableSchema` without marks. No row is refused.
       folder: where to store them, see `code_store.read`.
     """
+
+    def validated(part, unused_names, unused_clip):
+      for frame in self._frames_of(part):
+        yield dict(frame.items())
+
     parts = [
-      Part(part.name, part.identity, _chunks(self._frames_of, part))
+      Part(part.name, part.identity, functools.partial(validated, part))
       for part in self._source.parts
     ]
     source = Source(tuple(parts))
@@ -120,32 +129,11 @@ class DraftRows(TableParts):
     return code_store.read(source, schema, 'clip', folder)
 
 
-class _ColumnDigests:
-  """A SHA-256 of the cells of each column, whatever the parts that they are in.
-
-  `add` takes the next rows, and `found` returns the digests by name.
-  """
-
-  def __init__(self):
-    self._digests = {}
-
-  def add(self, frame):
-    for name, column in frame.items():
-      hashes = pd.util.hash_pandas_object(column, index=False).to_numpy()
-      digest = self._digests.setdefault(name, hashlib.sha256())
-      digest.update(hashes.tobytes())
-
-  def found(self):
-    return {name: digest.digest() for name, digest in self._digests.items()}
-
-
-def can_read(source: Source, schema: TableSchema) -> bool:
-  """Whether rows of a source and a schema with marks can be `DraftRows`.
-
-  A stream is read once. Whose rows are dropped and what each weighs, where
-  units are protected, is of all rows in memory.
-  """
-  return source.identity is not None and schema.privacy_unit is None
+def _add(digests, frame):
+  """Adds rows to a digest of each column, whatever the parts they are in."""
+  for name, column in frame.items():
+    hashes = pd.util.hash_pandas_object(column, index=False).to_numpy()
+    digests[name].update(hashes.tobytes())
 
 
 def of_source(
@@ -153,22 +141,10 @@ def of_source(
 ) -> DraftRows | pd.DataFrame:
   """Returns the rows of a table and a schema with marks for a fit.
 
-  Args:
-    source: the `Source`.
-    schema: the `TableSchema`.
-    out_of_range: see `TableSchema.validate`.
+  A stream is read once. Whose rows are dropped and what each weighs, where
+  units are protected, is of all rows in memory.
   """
-  if can_read(source, schema):
-    rows = DraftRows(source, schema.for_bounds(), out_of_range)
-    found = rows.in_memory()
-    return rows if found is None else found
-  return source.to_frame(schema, out_of_range)
-
-
-def _chunks(frames_of, part):
-  def chunks(names, clip):
-    del names, clip  # They are validated.
-    for frame in frames_of(part):
-      yield {name: frame[name] for name in frame}
-
-  return chunks
+  if source.identity is None or schema.privacy_unit is not None:
+    return source.to_frame(schema, out_of_range)
+  rows = DraftRows(source, schema.for_bounds(), out_of_range)
+  return rows if rows.in_memory is None else rows.in_memory

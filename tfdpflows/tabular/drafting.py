@@ -29,6 +29,7 @@ _LISTS = ('enum', 'trueValues', 'falseValues', 'missingValues')
 _TEXTS = ('type', 'unit', 'format', 'timezone', 'decimalChar', 'groupChar')
 _WORDS = ('required', 'bareNumber')
 _OF_RANGES = ('minimum', 'maximum', 'decimals')
+_OF_TIMES = ('unit', 'format', 'timezone')
 _GIVEN = ('name', *_TEXTS, *_OF_RANGES, *_WORDS, *_LISTS)
 # What says more than how cells are written: of which type these are.
 _OF_TYPES = ('minimum', 'maximum', 'decimals', 'enum', 'unit', 'timezone')
@@ -157,7 +158,7 @@ def draft(
   >>> found.findings[0].column, found.findings[0].problem
   ('note', 'all values are missing')
   """
-  names = [str(name) for name in values.checked_names(df)]
+  given = values.checked_columns(df)
   if date_format is not None:
     try:
       times.TimeScale('date', None, date_format, None)
@@ -169,25 +170,25 @@ def draft(
     raise ValueError('Columns are to be described and dropped; give one list.')
   named = (*columns, *drop, *overrides, *identifiers)
   for name in (*named, *([] if unit is None else [unit])):
-    if name not in names:
+    if name not in given:
       is_unit = ', which is the privacy unit' if name == unit else ''
       raise ValueError(
         f'The table has no column {name!r}{is_unit}. It has '
-        f'{", ".join(map(repr, names))}.'
+        f'{", ".join(map(repr, given))}.'
       )
   wanted = [
     name
-    for name in names
+    for name in given
     if name not in (unit, *identifiers, *drop)
     and (not columns or name in columns)
   ]
   fields, findings = [], []
   for name in wanted:
-    column = df.iloc[:, names.index(name)].reset_index(drop=True)
+    column = given[name].reset_index(drop=True)
     try:
-      field = _Column(name, column, cells, date_format).field(
-        overrides.get(name, {}), findings
-      )
+      public = overrides.get(name, {})
+      described = _Column(name, column, cells, date_format, public, findings)
+      field = described.field()
     except ValueError as error:
       if name in overrides:
         if repr(name) in str(error):
@@ -203,7 +204,7 @@ def draft(
   if not fields:
     return Draft(None, findings)
   known = {*wanted, *identifiers, unit}
-  match = 'equal' if known.issuperset(names) else 'subset'
+  match = 'equal' if known.issuperset(given) else 'subset'
   schema = TableSchema(fields, unit, dialect, match, identifiers=identifiers)
   return Draft(schema, findings)
 
@@ -216,15 +217,18 @@ class _Column:
     cells: of the column, indexed from 0.
     cell_format: the `CellFormat`.
     date_format: of dates.
+    given: what is public of it, a dict.
+    findings: a list, to which what somebody has to decide is added.
   """
 
-  def __init__(self, name, cells, cell_format, date_format):
-    self._name, self._cells = name, cells
+  def __init__(self, name, cells, cell_format, date_format, given, findings):
+    self._name, self._cells, self._given = name, cells, dict(given)
     self._cell_format, self._date_format = cell_format, date_format
+    self._findings = findings
 
-  def field(self, given, findings):
+  def field(self):
     """Returns the `Field`, `None` for what cannot be described."""
-    given = dict(given)
+    given = self._given
     if given:
       # As in a schema, so that it is checked in the same way.
       _check_given(self._name, given)
@@ -238,7 +242,7 @@ class _Column:
         self._cells, (), self._cell_format.missing_values
       )
       if missing.all():
-        self._find(findings, 'all values are missing', self._drop)
+        self._find('all values are missing', self._drop)
         return None
       found = self._temporal(self._cells[~missing])
       if found is None:
@@ -247,50 +251,54 @@ class _Column:
         kind = found.pop('type')
         given.update(found)
       marks.append('type')
-    constraints = {k: given[k] for k in ('required', 'enum') if k in given}
-    has_enum = kind == 'string' or 'enum' in given
-    if kind not in ('boolean', 'string') and not has_enum:
-      self._range(kind, given, constraints, marks)
-    elif kind == 'string' and 'enum' not in given:
-      enum = self._enum(findings)
-      if enum is None:
+    known = {'required': given.get('required')}
+    if 'enum' in given:
+      known['enum'] = tuple(given['enum'])
+    elif kind == 'string':
+      known['enum'] = self._enum()
+      if known['enum'] is None:
         return None
-      constraints['enum'] = enum
       marks.append('enum')
+    elif kind != 'boolean':
+      self._range(kind, known, marks)
     if 'required' not in given:
-      typed = self._typed(kind, given)
-      constraints['required'] = not typed.isna().any()
+      known['required'] = not self._typed(kind).isna().any()
       marks.append('required')
-    decimals = constraints.pop('decimals', None)
     field = Field(
       self._name,
       kind,
-      **{k: tuple(v) if k == 'enum' else v for k, v in constraints.items()},
+      **known,
       from_data=tuple(m for m in _ORDER if m in marks),
-      decimals=decimals,
       cells=self._cell_format,
-      **{k: given.get(k) for k in ('unit', 'format', 'timezone')},
+      **{k: given.get(k) for k in _OF_TIMES},
     )
     if marks:
-      self._note(field, findings)
+      self._note(field)
     return field
 
   @property
   def _drop(self):
     return _drop(self._name)
 
-  def _find(self, findings, problem, fix, is_drafted=False):
-    findings.append(Finding(self._name, problem, fix, is_drafted))
+  def _find(self, problem, fix, is_drafted=False):
+    self._findings.append(Finding(self._name, problem, fix, is_drafted))
 
-  def _typed(self, kind, given):
+  def _scale(self, kind):
+    """The `TimeScale` of a type of time, else `None`."""
+    if kind not in times.TYPES:
+      return None
+    return times.TimeScale(kind, *(self._given.get(k) for k in _OF_TIMES))
+
+  def _typed(self, kind):
     """The values in a type; whole units of a type of time."""
-    scale = None
-    if kind in times.TYPES:
-      options = (given.get(k) for k in ('unit', 'format', 'timezone'))
-      scale = times.TimeScale(kind, *options)
-    enum = given.get('enum', ())
     return values.typed(
-      self._cells, kind, self._name, enum, True, self._cell_format, scale
+      self._cells,
+      kind,
+      self._name,
+      self._given.get('enum', ()),
+      True,
+      self._cell_format,
+      self._scale(kind),
     )
 
   def _temporal(self, present):
@@ -311,11 +319,8 @@ class _Column:
     if self._date_format is not None:
       tries.insert(-4, {'type': 'date', 'format': self._date_format})
     for found in tries:
-      kind, *options = (
-        found.get(k) for k in ('type', 'unit', 'format', 'timezone')
-      )
       try:
-        scale = times.TimeScale(kind, *options)
+        scale = times.TimeScale(**found)
       except ValueError:
         if found.get('format') is not None:
           raise
@@ -327,44 +332,41 @@ class _Column:
         return found
     return None
 
-  def _range(self, kind, given, constraints, marks):
+  def _range(self, kind, known, marks):
     """Adds minimum, maximum and decimals, given or read."""
-    for key in _OF_RANGES:
-      if key in given:
-        constraints[key] = given[key]
-    if kind == 'time' and 'type' in given:
+    known.update({k: self._given[k] for k in _OF_RANGES if k in self._given})
+    if kind == 'time' and 'type' in self._given:
       return  # Any of a day.
-    missing = [k for k in ('minimum', 'maximum') if k not in given]
-    if kind == 'number' and 'decimals' not in given:
+    missing = [k for k in ('minimum', 'maximum') if k not in known]
+    if kind == 'number' and 'decimals' not in known:
       missing.append('decimals')
     if not missing:
       return
-    present = self._typed(kind, given).dropna()
+    present = self._typed(kind).dropna()
     if not len(present):
       raise ValueError(f'no value is of the type {kind!r}')
     for key in missing:
       if key == 'decimals':
-        constraints[key] = values.decimals(present)
-        if constraints[key] is None:
+        known[key] = values.decimals(present)
+        if known[key] is None:
           continue
       else:
         value = present.min() if key == 'minimum' else present.max()
-        constraints[key] = self._written(kind, value, given)
+        known[key] = self._written(kind, value)
       marks.append(key)
 
-  @staticmethod
-  def _written(kind, value, given):
-    if kind not in times.TYPES:
+  def _written(self, kind, value):
+    scale = self._scale(kind)
+    if scale is None:
       return float(value) if kind == 'number' else int(value)
-    options = (given.get(k) for k in ('unit', 'format', 'timezone'))
     try:
-      return times.TimeScale(kind, *options).text(int(value), iso=True)
+      return scale.text(int(value), iso=True)
     except OverflowError:
       raise ValueError('a time is out of range of the calendar') from None
 
-  def _enum(self, findings):
+  def _enum(self):
     """The different texts; `None` where they are no categories."""
-    present = self._typed('string', {}).dropna()
+    present = self._typed('string').dropna()
     texts = sorted(present.unique().tolist())
     if not texts:
       raise ValueError('no value is of the type')
@@ -375,7 +377,7 @@ class _Column:
     what = f'{len(texts)} different texts in {len(present)} rows'
     hint = self._hint(texts)
     if hint is not None:
-      self._find(findings, f'{what}{hint[0]}', f'{hint[1]}, or {self._drop}')
+      self._find(f'{what}{hint[0]}', f'{hint[1]}, or {self._drop}')
       return None
     blanks = np.mean([' ' in text.strip() for text in texts[:_TRIED]])
     if blanks > 0.5:
@@ -389,7 +391,7 @@ class _Column:
     if len(texts) < len(present) and blanks <= 0.5:
       # Of rows that are all different none is somebody's second.
       fix += f', or {self._unit} if it says whose rows are whose'
-    self._find(findings, what, f'{self._drop}, {fix}')
+    self._find(what, f'{self._drop}, {fix}')
     return None
 
   @property
@@ -463,30 +465,29 @@ class _Column:
     also = f'they are {kind} and ' if flags else ''
     return f', of which {is_none}', f'{fix}{more} if {also}{these}'
 
-  def _note(self, field, findings):
+  def _note(self, field):
     """Notes what was drafted, and should be looked at."""
     if field.is_constant:
       what = 'a single value; nothing can be learned from it'
-      self._find(findings, what, self._drop, True)
+      self._find(what, self._drop, True)
     elif field.type == 'string' and 'enum' in field.from_data:
       hint = self._hint(list(field.enum))
       if hint is not None:
         what = hint[0] or ' that look like something else'
-        self._find(findings, f'{len(field.enum)} texts{what}', hint[1], True)
+        self._find(f'{len(field.enum)} texts{what}', hint[1], True)
       elif _NAMED_ID.fullmatch(self._name) or len(field.enum) > _MANY:
-        self._note_identifier(len(field.enum), findings)
+        self._note_identifier(len(field.enum))
     elif field.type == 'integer' and 'type' in field.from_data:
-      present = self._typed('integer', {}).dropna()
+      present = self._typed('integer').dropna()
       if len(present) >= _FEW and present.is_unique:
         what = 'all values are different: an identifier?'
-        self._find(findings, what, f'{self._drop} if it is', True)
+        self._find(what, f'{self._drop} if it is', True)
       elif _NAMED_ID.fullmatch(self._name):
-        self._note_identifier(present.nunique(), findings)
+        self._note_identifier(present.nunique())
 
-  def _note_identifier(self, count, findings):
+  def _note_identifier(self, count):
     """Notes a column of values that repeat, and that may be people."""
     self._find(
-      findings,
       f'{count} different values that repeat: an identifier, or a code?',
       f'{self._unit} if it says whose rows are whose, {self._new_ones} for '
       'new ones, or list the values of the code (enum in --overrides)',

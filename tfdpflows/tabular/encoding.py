@@ -221,12 +221,14 @@ def num_columns(schema: TableSchema) -> int:
   return len(schema) - computed - combined
 
 
-def number_of(columns: Sequence[EncodedColumn], name: str) -> int:
-  """Returns the number of the encoded column that holds a field.
+def number_of(columns: Sequence[EncodedColumn], name: str | None) -> int | None:
+  """Returns the number of the encoded column that holds a field, if one does.
 
   Raises:
-    ValueError: if none does.
+    ValueError: if none does; `None` has no number.
   """
+  if name is None:
+    return None
   return [name in column.fields for column in columns].index(True)
 
 

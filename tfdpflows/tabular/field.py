@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows.tabular import times, values
-from tfdpflows.tabular.dialect import PLAIN, WORDS, CellFormat
+from tfdpflows.tabular.dialect import PLAIN, WORDS, CellFormat, can_write
 
 TYPES = ('integer', 'number', 'string', 'boolean', *times.TYPES)
 _CONSTRAINTS = ('minimum', 'maximum', 'enum', 'required')
@@ -144,7 +144,7 @@ class Field:
           f'lists the integer {value!r} in its enum, beyond 2**53; declare it '
           'a string, or drop it if it is an identifier'
         )
-      if self.type == 'string' and not _is_unicode(value):
+      if self.type == 'string' and not can_write(value, 'utf-8'):
         raise self._error(
           f'lists {value!r} in its enum, which is half of a character and '
           'cannot be written as UTF-8; correct it'
@@ -470,24 +470,12 @@ def _is_number(value):
     return False
 
 
-def _is_unicode(text):
-  try:
-    text.encode()
-  except UnicodeEncodeError:
-    return False
-  return True
-
-
 def typed(
   column: pd.Series, field: Field, marks: Collection[str], clip: bool
 ) -> pd.Series:
   """Returns a column in the type of its field; as text where that is marked.
 
-  Args:
-    column: the cells.
-    field: the `Field`.
-    marks: the marks that count.
-    clip: see `values.typed`, as the errors and the result.
+  `marks` are those that count. For the rest see `values.typed`.
   """
   enum = () if 'enum' in marks else field.enum or ()
   if 'type' in marks:

@@ -94,9 +94,11 @@ class FitPlan:
     lines += _wrapped(f'all of it together, epsilon {round_up(self.epsilon())}')
     lines.append(f'with the hyper-parameters of model {self.model.name}')
     settings = dataclasses.asdict(self.model)
-    lines += _wrapped(
-      ', '.join(f'{name}={_short(value)}' for name, value in settings.items())
-    )
+    shown = [
+      f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
+      for name, value in settings.items()
+    ]
+    lines += _wrapped(', '.join(shown))
     if self.count_std is not None:
       lines += textwrap.wrap(self._say_count_std(), 88)
     if self.count_std is not None and self.unit is None:
@@ -152,7 +154,3 @@ def _describe(event):
       return f'first {describe_event(first)}, and {len(others)} more'
     event = first
   return describe_event(event)
-
-
-def _short(value):
-  return f'{value:g}' if isinstance(value, float) else str(value)

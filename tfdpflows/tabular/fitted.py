@@ -214,10 +214,8 @@ def _what_clipping_makes(field, value_size, marginal):
 
 def _middle(field, value_size):
   """The code of what stands for a missing value."""
-  if field.is_temporal:
+  if field.is_temporal or field.type == 'integer':
     return stand_in(field) - field.grid[0]
-  if field.type == 'integer':
-    return stand_in(field) - field.minimum
   return value_size / 2
 
 

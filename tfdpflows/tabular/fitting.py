@@ -188,8 +188,6 @@ def run_mechanisms(
   model: TableModel,
   work: WorkDirectory,
   *,
-  resume: bool,
-  progress: bool,
   units: sampling.Units | None = None,
   absent: Sequence[int] = (),
   folder: str | None = None,
@@ -203,9 +201,6 @@ def run_mechanisms(
     spending: from `split_budget`.
     model: the `TableModel`.
     work: the `WorkDirectory`.
-    resume: whether to repeat what was charged, with the same randomness.
-    progress: whether to show progress: bars in a terminal or notebook, lines of
-      the log elsewhere.
     units: the units that are protected, if not rows.
     absent: for audits, numbers of rows that no mechanism sees; with units, all
       rows of the units that these are of. The number of rows, or of units,
@@ -232,7 +227,7 @@ def run_mechanisms(
         ledger=ledger,
         randomness=randomness,
         label=_MAX_ROWS,
-        resume=resume,
+        resume=work.resume,
       )
       log_charge(f'At most {most} rows of a unit', ledger, _MAX_ROWS)
       units = units.limited(most)
@@ -247,7 +242,7 @@ def run_mechanisms(
       randomness,
       ledger,
       label=_BOUNDS,
-      resume=resume,
+      resume=work.resume,
       units=units,
     )
     log_charge('Types, ranges and categories', ledger, _BOUNDS)
@@ -274,7 +269,7 @@ def run_mechanisms(
     randomness,
     ledger,
     label=_MARGINALS,
-    resume=resume,
+    resume=work.resume,
     units=units,
   )
   log_charge('Histograms of all columns', ledger, _MARGINALS)
@@ -304,16 +299,7 @@ def run_mechanisms(
     )
     # How much the rows of units weigh in all is private, and was released.
     total = len(codes) if units is None else float(histograms[0].counts.sum())
-    model.train(
-      distribution,
-      codes,
-      spending,
-      work,
-      units=units,
-      total=total,
-      resume=resume,
-      progress=progress,
-    )
+    model.train(distribution, codes, spending, work, units=units, total=total)
     for marginal, learned in zip(marginals, distribution.learned()):
       marginal.update(learned)
   described = None if units is None else units.describe()

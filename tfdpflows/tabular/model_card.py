@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import math
 import numbers
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfdpflows.version import __version__
+
+if TYPE_CHECKING:
+  from tfdpflows.tabular.models.base import TableModel
+  from tfdpflows.tabular.schema import TableSchema
 
 FORMAT = 'tfdpflows model card'
 
@@ -16,104 +21,31 @@ _SEEDED = (
 )
 
 
-def limits(
-  has_density: bool,
-  exact_density: bool,
-  seeded: bool,
-  out_of_range: str,
-  privacy_unit: str | None = None,
-) -> list[str]:
-  """Returns the limits of a model, in sentences.
-
-  Args:
-    has_density: whether it has log-probabilities.
-    exact_density: whether these are computed, and not estimated.
-    seeded: whether the fit was seeded.
-    out_of_range: how it treats undeclared values, see `TabularSynthesizer`.
-    privacy_unit: name of the column of the units, `None` for rows.
-  """
-  if privacy_unit is None:
-    several = 'where several rows belong to one person, a person is protected'
-    several += ' less than a row'
-  else:
-    several = f'where several values of {privacy_unit!r} belong to one person, '
-    several += 'the person is protected less'
-  examples = 'rows' if privacy_unit is None else 'units'
-  found = [
-    'The guarantee covers the released model, and any number of rows drawn '
-    'from it. It holds for the unit and the neighboring relation of the '
-    f'statement alone: {several}.',
-    f'Schema and number of {examples} were taken for public and are part of '
-    'this model.',
-    'Synthetic rows have the distribution of the model, which is that of the '
-    'table only approximately: check results on the table itself before '
-    'relying on them, rare categories and relations of many columns above all.',
-    'Rows are independent: links between rows, and rare rows as such, are not '
-    'reproduced.',
-  ]
-  if has_density:
-    how = (
-      'computed exactly, up to rounding; where the schema has inequalities, '
-      'their normalizing constant is estimated'
-      if exact_density
-      else 'logarithms of unbiased estimates from 16 points per row: lower '
-      'bounds in expectation'
-    )
-    found.append(
-      'Log-probabilities of private rows are private: no noise is added. '
-      f'They are {how}.'
-    )
-    rule = {
-      'error': 'is an error, which names the column and the row',
-      'clip': 'is replaced as `TableSchema.validate` does under clip',
-    }[out_of_range]
-    found.append(f'A value that the schema does not declare {rule}.')
-  else:
-    found.append(
-      'This kind of model has no density: rows can be drawn, and none be given '
-      'a probability, so there is no signature log_prob.'
-    )
-  return [_SEEDED, *found] if seeded else found
-
-
 def make(
+  model: TableModel,
+  schema: TableSchema,
   *,
-  model: str,
-  hyperparameters: dict[str, Any],
-  schema: dict[str, Any],
   num_examples: int,
-  privacy_unit: str | None,
   tensors: list[dict[str, Any]],
   statement: dict[str, Any],
   metrics: dict[str, Any] | None,
-  limits: list[str],
-  has_density: bool,
+  seeded: bool,
+  out_of_range: str,
 ) -> dict[str, Any]:
   """Returns the model card, a JSON-able dict.
 
   Args:
-    model: name of the model.
-    hyperparameters: of the model.
-    schema: `TableSchema.to_dict`.
+    model: the model.
+    schema: of the table.
     num_examples: the public number of rows, or of units.
-    privacy_unit: name of the column of the units, `None` for rows.
     tensors: `RawTable.describe`.
     statement: `PrivacyStatement.to_dict`.
     metrics: finite numbers to publish, by name, or `None`.
-    limits: from `limits`.
-    has_density: whether there is a signature `log_prob`.
+    seeded: whether the fit was seeded.
+    out_of_range: how it treats undeclared values, see `TabularSynthesizer`.
 
   Raises:
     ValueError: for metrics that are not finite numbers by name.
-
-  #### Example
-
-  >>> card = make(
-  ...   model='histogram', hyperparameters={}, schema={'fields': []},
-  ...   num_examples=10, privacy_unit=None, tensors=[], statement={},
-  ...   metrics=None, limits=[], has_density=True)
-  >>> card['data']['num_rows'], sorted(card['signatures'])
-  (10, ['log_prob', 'sample'])
   """
   for name, value in (metrics or {}).items():
     if not isinstance(name, str) or not (
@@ -134,28 +66,78 @@ def make(
       'outputs': 'one tensor [num_rows] for each column',
     }
   }
-  if has_density:
+  if model.has_density:
     signatures['log_prob'] = {
       'inputs': 'one tensor [n] for each column',
       'outputs': {'log_prob': 'float32 [n], in nats'},
     }
+  examples = {'num_rows': num_examples}
+  if schema.privacy_unit is not None:
+    examples = {'num_units': num_examples, 'privacy_unit': schema.privacy_unit}
+  limits = _limits(model, schema.privacy_unit, out_of_range)
   return {
     'format': FORMAT,
     'format_version': 1,
     'library_version': __version__,
-    'model': model,
-    'hyperparameters': hyperparameters,
+    'model': model.name,
+    'hyperparameters': dataclasses.asdict(model),
     'data': {
-      **_examples(num_examples, privacy_unit),
-      'num_columns': len(schema['fields']),
-      'schema': schema,
+      **examples,
+      'num_columns': len(schema),
+      'schema': schema.to_dict(),
     },
     'signatures': signatures,
     'tensors': tensors,
     'privacy': statement,
     'metrics': metrics,
-    'limits': limits,
+    'limits': [_SEEDED, *limits] if seeded else limits,
   }
+
+
+def _limits(model, privacy_unit, out_of_range):
+  """Returns the limits of a model, in sentences."""
+  if privacy_unit is None:
+    several = 'where several rows belong to one person, a person is protected'
+    several += ' less than a row'
+  else:
+    several = f'where several values of {privacy_unit!r} belong to one person, '
+    several += 'the person is protected less'
+  examples = 'rows' if privacy_unit is None else 'units'
+  found = [
+    'The guarantee covers the released model, and any number of rows drawn '
+    'from it. It holds for the unit and the neighboring relation of the '
+    f'statement alone: {several}.',
+    f'Schema and number of {examples} were taken for public and are part of '
+    'this model.',
+    'Synthetic rows have the distribution of the model, which is that of the '
+    'table only approximately: check results on the table itself before '
+    'relying on them, rare categories and relations of many columns above all.',
+    'Rows are independent: links between rows, and rare rows as such, are not '
+    'reproduced.',
+  ]
+  if model.has_density:
+    how = (
+      'computed exactly, up to rounding; where the schema has inequalities, '
+      'their normalizing constant is estimated'
+      if model.exact_density
+      else 'logarithms of unbiased estimates from 16 points per row: lower '
+      'bounds in expectation'
+    )
+    found.append(
+      'Log-probabilities of private rows are private: no noise is added. '
+      f'They are {how}.'
+    )
+    rule = {
+      'error': 'is an error, which names the column and the row',
+      'clip': 'is replaced as `TableSchema.validate` does under clip',
+    }[out_of_range]
+    found.append(f'A value that the schema does not declare {rule}.')
+  else:
+    found.append(
+      'This kind of model has no density: rows can be drawn, and none be given '
+      'a probability, so there is no signature log_prob.'
+    )
+  return found
 
 
 def to_markdown(card: dict[str, Any], statement: str) -> str:
@@ -231,12 +213,6 @@ def _values(field):
 def _cell(text):
   text = html.escape(text, quote=False)
   return ' '.join(text.replace('|', '\\|').split())
-
-
-def _examples(number, privacy_unit):
-  if privacy_unit is None:
-    return {'num_rows': number}
-  return {'num_units': number, 'privacy_unit': privacy_unit}
 
 
 def _described(data):

@@ -91,9 +91,14 @@ class ModelDirectory:
       work_directory.take_earlier(taken, self._root)
     return work_directory.list_earlier(self._root)
 
-  def digests(self) -> dict[str, str]:
-    """Returns the SHA-256 of every ledger."""
-    return _digests(self._root)
+  def header(self) -> dict[str, Any]:
+    """Returns the first entries of model.json, of the ledgers that are here."""
+    return {
+      'format': _FORMAT,
+      'format_version': _FORMAT_VERSION,
+      'library_version': __version__,
+      'ledgers_sha256': _digests(self._root),
+    }
 
 
 @contextlib.contextmanager
@@ -148,16 +153,6 @@ def check_target(model_dir: atomic.PathLike, overwrite: bool) -> None:
     lambda folder: os.path.exists(os.path.join(folder, _MODEL)),
     'a model of tfdpflows',
   )
-
-
-def header(digests: dict[str, str]) -> dict[str, Any]:
-  """Returns the first entries of model.json."""
-  return {
-    'format': _FORMAT,
-    'format_version': _FORMAT_VERSION,
-    'library_version': __version__,
-    'ledgers_sha256': digests,
-  }
 
 
 def find_model(model_dir: atomic.PathLike) -> str:

@@ -35,9 +35,6 @@ class Pair(NamedTuple):
 class OrderedCodes:
   """The inequalities of a schema, on the codes of its columns.
 
-  Args:
-    encoder: the `TableEncoder`.
-
   Attributes:
     pairs: list of `Pair`, empty without inequalities.
     columns: numbers of the columns that are compared.
@@ -57,12 +54,7 @@ class OrderedCodes:
     }
 
   def steps(self, codes: tf.Tensor, column: int) -> tf.Tensor:
-    """Returns codes of a column as multiples of its step, NaN for missing.
-
-    Args:
-      codes: any shape.
-      column: its number.
-    """
+    """Returns codes of a column as multiples of its step, NaN for missing."""
     encoded, (first, last) = self._encoded[column], self._grids[column]
     x = tf.cast(codes, tf.float64)
     if encoded.cell:
@@ -168,12 +160,7 @@ class Bins(NamedTuple):
 
 
 class OrderedBins:
-  """Inequalities between columns that a model divides into bins.
-
-  Args:
-    order: the `OrderedCodes`.
-    bins: the `Bins` of each of its columns, by number.
-  """
+  """Inequalities between columns that a model divides into bins."""
 
   def __init__(self, order: OrderedCodes, bins: dict[int, Bins]):
     self._order, self._bins = order, bins
@@ -210,8 +197,7 @@ class OrderedBins:
     """Steps of values in each bin of a column, evenly, `[bins, count]`."""
     low, high = (end[:, None] for end in self._bins[j].ends)
     place = low + (high - low) * (np.arange(count) + 0.5) / count
-    codes = _limited(*self._codes(j, place))
-    return self._order.steps(codes, j).numpy()
+    return self._order.steps(self._codes(j, place), j).numpy()
 
   def _share(self, pair, low, high):
     """The share of values of two bins that meet, `[bins, bins]`."""
@@ -298,12 +284,12 @@ class OrderedBins:
     for i, (j, some) in enumerate(self._bins.items()):
       low, high = (tf.gather(tf.constant(e), bins[j]) for e in some.ends)
       place = low + (high - low) * uniform[i]
-      codes = _limited(*self._codes(j, place, bins[j]))
+      codes = self._codes(j, place, bins[j])
       columns[j] = tf.where(which, codes, columns[j])
     return tf.stack(columns, 1)
 
   def _codes(self, j, place, bins=None):
-    """Codes at cumulative probabilities, and the ends of their bins.
+    """Codes in float32, at cumulative probabilities of values in bins.
 
     Without `bins` there is a row of probabilities for each bin.
     """
@@ -312,15 +298,12 @@ class OrderedBins:
       ends = [end[:, None] for end in some.codes]
     else:
       ends = [tf.gather(tf.constant(end), bins) for end in some.codes]
-    return some.codes_at(place), *ends
-
-
-def _limited(codes, below, above):
-  """Codes in float32, which rounding must not move out of their bins."""
-  low, high = tf.cast(below, tf.float32), tf.cast(above, tf.float32)
-  return tf.clip_by_value(
-    tf.cast(codes, tf.float32), low, tf.math.nextafter(high, low)
-  )
+    codes = some.codes_at(place)
+    # Rounding must not move them out of their bins.
+    low, high = (tf.cast(end, tf.float32) for end in ends)
+    return tf.clip_by_value(
+      tf.cast(codes, tf.float32), low, tf.math.nextafter(high, low)
+    )
 
 
 def connected(pairs: Sequence[tuple[int, ...]]) -> list[set[int]]:

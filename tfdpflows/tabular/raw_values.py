@@ -17,7 +17,11 @@ import pandas as pd
 import tensorflow as tf
 
 from tfdpflows.tabular import encoding, saved_model
-from tfdpflows.tabular.constrained_rows import Combinations, tolerance
+from tfdpflows.tabular.constrained_rows import (
+  Combinations,
+  computed_stand_in,
+  tolerance,
+)
 from tfdpflows.tabular.constraints import Order
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.field import Field, stand_in
@@ -75,7 +79,6 @@ class RawColumn(tf.Module):
   def __init__(self, field: Field, column: EncodedColumn, clip: bool):
     super().__init__(name='column')
     self._field, self._column, self._clip = field, column, clip
-    self.encoded = column
     self.missing = None
     if field.type == 'string':
       self.dtype = tf.string
@@ -95,9 +98,7 @@ class RawColumn(tf.Module):
     else:
       self.dtype = tf.float64
       self.missing = None if field.required else math.nan
-    self._absent = missing_numbers(
-      set(field.cells.missing_values) - {*(field.enum or ())}, field.enum or ()
-    )
+    self._absent = missing_numbers(field.cells.missing_values, field.enum or ())
     if field.categories is None:
       # As variables, so that no optimizer of graphs makes a product of a
       # quotient, which would round otherwise.
@@ -151,13 +152,13 @@ class RawColumn(tf.Module):
     else:
       codes, missing, undeclared = self._range(x)
     if not self._clip:
-      what = 'is none of the declared values'
+      name, what = f'Column {field.name!r}', 'is none of the declared values'
       if field.categories is None:
         low, high = self._ends()
         what = f'is no {field.type} in [{low}, {high}]'
-      self._check(undeclared, x, what)
+      _refuse(undeclared, name, what, x)
       if field.required:
-        self._check(missing, x, 'is missing, and the field is required')
+        _refuse(missing, name, 'is missing, and the field is required', x)
     if field.required:
       blank = self._stand_in_code()
     elif column.cell:
@@ -202,37 +203,20 @@ class RawColumn(tf.Module):
     field = self._field
     if field.type == 'boolean':
       found = tf.cast(tf.not_equal(number, 0), tf.float64)
-      middle = 0.0
     elif field.grid is not None:
       if field.decimals is not None:
         number = self._scaled(number)
       first, last = map(float, field.grid)
       found = tf.clip_by_value(tf.round(number), first, last)
-      middle = float(sum(field.grid) // 2)
     else:
       found = self._clipped(number)
-      middle = field.minimum / 2 + field.maximum / 2
-    if not field.required:
-      middle = np.nan
-    return tf.where(missing, np.float64(middle), found)
+    return tf.where(missing, np.float64(computed_stand_in(field)), found)
 
   def of_settled(self, number: tf.Tensor) -> tf.Tensor:
     """Returns the values of `settled`."""
     if self._field.decimals is not None:
       number = self._clipped(self._of_steps(number))
     return tf.cast(number, self.dtype)
-
-  def _check(self, bad, x, what):
-    tf.debugging.Assert(
-      tf.logical_not(tf.reduce_any(bad)),
-      [
-        f'Column {self._field.name!r}, row',
-        tf.where(bad)[:1, 0] + 1,
-        ': a value',
-        tf.boolean_mask(x, bad)[:1],
-        f'{what}.',
-      ],
-    )
 
   def _stand_in_code(self):
     value = stand_in(self._field)
@@ -368,6 +352,17 @@ class RawColumn(tf.Module):
     return tf.cast(tf.constant(number), self.dtype)
 
 
+def _refuse(bad, columns, what, x=None):
+  """Ends a graph with an error, if any row is bad; it names the first."""
+  is_good = tf.logical_not(tf.reduce_any(bad))
+  said = [f'{columns}, row', tf.where(bad)[:1, 0] + 1]
+  if x is None:
+    said.append(f': {what}.')
+  else:
+    said += [': a value', tf.boolean_mask(x, bad)[:1], f'{what}.']
+  tf.debugging.Assert(is_good, said)
+
+
 class _Constrained:
   """Values of fields as codes of columns, where constraints make them others.
 
@@ -418,14 +413,7 @@ class _Constrained:
     return found
 
   def _assert(self, bad, columns, what):
-    tf.debugging.Assert(
-      tf.logical_not(tf.reduce_any(bad)),
-      [
-        f'Columns {", ".join(map(repr, columns))}, row',
-        tf.where(bad)[:1, 0] + 1,
-        f': {what}.',
-      ],
-    )
+    _refuse(bad, f'Columns {", ".join(map(repr, columns))}', what)
 
   def _ordered(self, codes):
     steps = {n: self._fields[n].number(codes[n]) for n in self._grids}
@@ -445,7 +433,8 @@ class _Constrained:
     known = self._encoder.combined_codes(part).astype(np.int64)
     given = [tf.cast(codes[field.name], tf.int64) for field in part.fields]
     # Codes of a wide column reach up to its size.
-    sizes = [round(self._fields[f.name].encoded.size) + 2 for f in part.fields]
+    columns = map(encoding.encoded_column, part.fields)
+    sizes = [round(column.size) + 2 for column in columns]
     strides = np.cumprod([1, *sizes[:0:-1]], dtype=np.int64)[::-1]
     keys = strides @ known
     order = np.argsort(keys)

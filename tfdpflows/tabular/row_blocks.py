@@ -10,6 +10,7 @@ import pandas as pd
 
 from tfdpflows.tabular import code_store
 from tfdpflows.tabular import schema as schemas
+from tfdpflows.tabular.declared import check_informative
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.sources import Part, Source, cells, joined, wanted
 
@@ -97,14 +98,7 @@ def blocks(
 def blocks_of(
   part: Part, schema: TableSchema, out_of_range: str, units: bool = False
 ) -> Iterator[Block]:
-  """Yields the rows of a part of a table, which may have none.
-
-  Args:
-    part: the `Part`.
-    schema: see `blocks`, as the errors.
-    out_of_range: see there.
-    units: see there.
-  """
+  """Yields what `blocks` does of a part of a table, which may have no rows."""
   first, names = 0, None
   for chunk in part.read(wanted(schema), out_of_range == 'clip'):
     if names is None:
@@ -119,16 +113,10 @@ def blocks_of(
 def read_rows(
   source: Source, schema: TableSchema, out_of_range: str, units: bool = False
 ) -> pd.DataFrame:
-  """Returns all rows in the types of a schema without marks, to be learned.
-
-  Args:
-    source: see `blocks`.
-    schema: see there.
-    out_of_range: see `Block.validated`.
-    units: see there.
+  """Returns all rows of `blocks`, validated (`Block.validated`), to be learned.
 
   Raises:
-    ValueError: see `blocks` and `TableSchema.validate`.
+    ValueError: see there, and `TableSchema.validate`.
     OSError: see `blocks`.
   """
   found = [
@@ -240,7 +228,7 @@ def _check_learned(table, schema, out_of_range, source):
     schemas.check_num_rows(len(table), schema)
     if out_of_range != 'clip':
       for field in schema:
-        schemas.check_informative(not table[field.name].isna().all(), field)
+        check_informative(not table[field.name].isna().all(), field)
   except ValueError as error:
     names = ', '.join(part.name for part in source.parts)
     raise ValueError(f'{names}: {error}') from None

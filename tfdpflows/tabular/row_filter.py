@@ -93,13 +93,16 @@ def validated(schema: TableSchema, name: str, value: Any) -> pd.DataFrame:
   Raises:
     ValueError: naming the column, for a value that the schema rules out.
   """
-  field = conditioned(schema, name)
-  table = pd.DataFrame({name: pd.Series([value], dtype=object)})
+  return _validated(conditioned(schema, name), [value], f'{name!r}: {value!r}')
+
+
+def _validated(field, values, condition):
+  table = pd.DataFrame({field.name: pd.Series(values, dtype=object)})
   try:
     return TableSchema([field]).validate(table, fitting=False)
   except ValueError as error:
     raise ValueError(
-      f'The condition {name!r}: {value!r} is outside of the schema: '
+      f'The condition {condition} is outside of the schema: '
       f'{_reason(error, field)}'
     ) from error
 
@@ -201,15 +204,7 @@ def _one_of(field, values):
     raise ValueError(
       f'The condition on column {field.name!r} has no value: give some.'
     )
-  one = TableSchema([field])
-  table = pd.DataFrame({field.name: pd.Series(values, dtype=object)})
-  try:
-    wanted = one.validate(table, fitting=False)[field.name]
-  except ValueError as error:
-    raise ValueError(
-      f'The condition on column {field.name!r} is outside of the schema: '
-      f'{_reason(error, field)}'
-    ) from error
+  wanted = _validated(field, values, f'on column {field.name!r}')[field.name]
   missing = wanted.isna().any()
 
   def met(column):

@@ -27,7 +27,7 @@ from tfdpflows.tabular.dialect import (
   Dialect,
   can_write,
 )
-from tfdpflows.tabular.field import Field, check_properties, of_counts, typed
+from tfdpflows.tabular.field import Field, check_properties, of_counts
 
 _MATCHES = ('equal', 'subset')
 _PROPERTIES = ('fields', 'privacyUnit', 'missingValues', 'dialect', 'encoding')
@@ -221,7 +221,9 @@ class TableSchema:
     if not isinstance(raw, dict) or not isinstance(raw.get('fields'), list):
       raise ValueError('A schema is an object with a list named "fields".')
     check_properties(raw, _PROPERTIES, 'The schema')
-    fields = raw['fields']
+    fields, match = raw['fields'], raw.get('fieldsMatch', 'equal')
+    if match == 'exact':  # The order of columns has never mattered.
+      match = 'equal'
     if 'missingValues' in raw:
       # Of all fields that have no words of their own.
       words = {'missingValues': raw['missingValues']}
@@ -230,8 +232,7 @@ class TableSchema:
       (Field.from_dict(field) for field in fields),
       raw.get('privacyUnit'),
       Dialect.from_dict(raw),
-      # Their order has never mattered.
-      _same_match(raw.get('fieldsMatch', 'equal')),
+      match,
       _listed(raw),
       _identifiers(raw),
     )
@@ -287,7 +288,7 @@ class TableSchema:
     text = json.dumps(
       self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False
     )
-    atomic.write_file(path, lambda file: file.write(f'{text}\n'.encode()))
+    atomic.write_file(path, f'{text}\n'.encode())
 
   def validate(
     self, df: pd.DataFrame, out_of_range: str = 'error', *, fitting: bool = True
@@ -322,21 +323,22 @@ class TableSchema:
     """
     check_out_of_range(out_of_range)
     clip = out_of_range == 'clip'
-    names = [str(name) for name in values.checked_names(df)]
-    self.check_columns(names)
+    given = values.checked_columns(df)
+    self.check_columns(given)
     if fitting:
       check_num_rows(len(df), self)
       self.warn_of_constants()
-    columns = {}
-    for field in self.fields:
-      marks = field.from_data if fitting else ()
-      cells = df.iloc[:, names.index(field.name)]
-      column = typed(cells, field, marks, clip)
-      if fitting and not clip:
-        check_informative(not column.isna().all(), field)
-      columns[field.name] = declared.declared(
-        column, field, marks, clip, fitting, cells
+    columns = {
+      field.name: declared.declared(
+        given[field.name],
+        field,
+        field.from_data if fitting else (),
+        clip,
+        fitting,
+        whole=fitting and not clip,
       )
+      for field in self.fields
+    }
     return constrained_rows.meet(pd.DataFrame(columns), self, out_of_range)
 
   def validate_part(
@@ -356,21 +358,16 @@ class TableSchema:
       names: the columns that are needed. With constraints between columns it
         has all of them anyway.
     """
-    clip, columns = out_of_range == 'clip', {}
     is_needed = set(self.names if self.constraints or not names else names)
-    for field in self.fields:
-      if field.name not in is_needed:
-        continue
-      marks = field.from_data
-      cells = df[field.name]
-      column = typed(cells, field, marks, clip)
-      columns[field.name] = declared.declared(
-        column, field, marks, clip, cells=cells
+    clip = out_of_range == 'clip'
+    columns = {
+      field.name: declared.declared(
+        df[field.name], field, field.from_data, clip
       )
-    table = pd.DataFrame(columns)
-    if not self.constraints:
-      return table
-    return constrained_rows.meet(table, self, out_of_range)
+      for field in self.fields
+      if field.name in is_needed
+    }
+    return constrained_rows.meet(pd.DataFrame(columns), self, out_of_range)
 
   def check_columns(self, names: Collection[str]) -> None:
     """Refuses a table with other columns than the schema.
@@ -394,7 +391,10 @@ class TableSchema:
       ValueError: naming it.
     """
     if self.privacy_unit not in names:
-      raise ValueError(_no_unit(self.privacy_unit, names))
+      raise ValueError(
+        f'The table has no column {self.privacy_unit!r}, which is the privacy '
+        f'unit. It has {", ".join(map(repr, names))}.'
+      )
 
   def warn_of_constants(self) -> None:
     """Warns of columns that are declared to have one value only."""
@@ -414,10 +414,7 @@ class TableSchema:
     Raises:
       CellError: under 'error', for the first cell that is not declared.
     """
-    field, clip = self[name], out_of_range == 'clip'
-    return declared.declared(
-      typed(column, field, (), clip), field, (), clip, cells=column
-    )
+    return declared.declared(column, self[name], (), out_of_range == 'clip')
 
   def count_clipped(self, df: pd.DataFrame) -> dict[str, int]:
     """Returns `{column: cells that 'clip' replaces}`, without columns of none.
@@ -430,20 +427,16 @@ class TableSchema:
     >>> schema.count_clipped(pd.DataFrame({'age': ['7', '130', '0.5', None]}))
     {'age': 2}
     """
-    names = [str(name) for name in df.columns]
-    self._check_complete(names)
-    cells = {
-      name: df.iloc[:, names.index(name)].reset_index(drop=True)
-      for name in self.names
-    }
+    given = values.columns_of(df)
+    self._check_complete(given)
     columns = {
-      name: self.validate_column(name, column, 'clip')
-      for name, column in cells.items()
+      name: self.validate_column(name, given[name], 'clip')
+      for name in self.names
     }
     met = constrained_rows.meet(pd.DataFrame(columns), self, 'clip')
     counts = {}
     for field in self.fields:
-      column = cells[field.name]
+      column = given[field.name].reset_index(drop=True)
       kind = 'number' if field.is_numeric else field.type
       before = values.typed(
         column,
@@ -482,13 +475,13 @@ class TableSchema:
     >>> schema.widened(pd.DataFrame({'age': [7, 130]}))['age'].maximum
     130
     """
-    names = [str(name) for name in df.columns]
-    self._check_complete(names)
+    given = values.columns_of(df)
+    self._check_complete(given)
     return dataclasses.replace(
       self,
       constraints=(),
       fields=[
-        declared.widened(field, df.iloc[:, names.index(field.name)], most)
+        declared.widened(field, given[field.name], most)
         for field in self.fields
       ],
     )
@@ -518,9 +511,9 @@ class TableSchema:
       ValueError: without the column; under 'error', naming a row; if no row has
         an identifier.
     """
-    names = [str(name) for name in values.checked_names(df)]
-    self.check_unit(names)
-    column = df.iloc[:, names.index(self.privacy_unit)]
+    given = values.checked_columns(df)
+    self.check_unit(given)
+    column = given[self.privacy_unit]
     if values.is_missing(column, (), self._words()).all():
       raise self.no_identifiers()
     ids = self.unit_ids_of(column, out_of_range)
@@ -589,8 +582,8 @@ class TableSchema:
     Args:
       df: a `pandas.DataFrame` with at least the columns of the schema.
     """
-    names = [str(name) for name in df.columns]
-    self._check_complete(names)
+    given = values.columns_of(df)
+    self._check_complete(given)
     self._check_payable()
     columns = {}
     for field in self.fields:
@@ -600,10 +593,8 @@ class TableSchema:
           'no budget pays for them: state them from public knowledge, or '
           'remove them (`TableSchema.for_bounds`).'
         )
-      column = df.iloc[:, names.index(field.name)]
-      column = typed(column, field, field.from_data, clip=True)
       columns[field.name] = declared.declared(
-        column, field, field.from_data, clip=True
+        given[field.name], field, field.from_data, clip=True
       )
     return pd.DataFrame(columns)
 
@@ -643,10 +634,6 @@ def _identifiers(raw):
   return found
 
 
-def _same_match(word):
-  return 'equal' if word == 'exact' else word
-
-
 def _other_delimiter(names, expected):
   """What to do where all names seem to be in one, separated otherwise."""
   for delimiter in ',;\t|'.replace(expected, ''):
@@ -661,13 +648,6 @@ def _other_delimiter(names, expected):
         f'{json.dumps(delimiter)}}} to the schema.'
       )
   return ''
-
-
-def _no_unit(privacy_unit, names):
-  return (
-    f'The table has no column {privacy_unit!r}, which is the privacy unit. It '
-    f'has {", ".join(map(repr, names))}.'
-  )
 
 
 def check_schema(schema: Any) -> None:
@@ -692,13 +672,4 @@ def check_num_rows(num_rows: int, schema: TableSchema) -> None:
   if num_rows < 2 and schema.privacy_unit is None:
     raise ValueError(
       'The table has one row; a distribution needs at least two.'
-    )
-
-
-def check_informative(any_present: bool, field: Field) -> None:
-  """Refuses a column without values."""
-  if not any_present:
-    raise ValueError(
-      f'Column {field.name!r} has no values, only missing ones; drop the '
-      'column and its field.'
     )

@@ -27,64 +27,35 @@ _EXPORTED = {CARD, _CARD_TEXT, 'saved_model.pb', 'variables', 'assets'}
 _MOST_ROWS = 2**31 - 1
 
 
-class ServedModel(tf.Module):
-  """The functions of an exported model.
+def save(
+  path: str | os.PathLike, distribution: TableDistribution, table: RawTable
+) -> None:
+  """Writes the SavedModel, the same bytes for the same weights.
 
-  The random numbers are those that `TabularSynthesizer.sample` and `log_prob`
+  Its random numbers are those that `TabularSynthesizer.sample` and `log_prob`
   draw with NumPy.
-
-  Args:
-    distribution: a `TableDistribution`.
-    table: the `RawTable` of its columns.
   """
-
-  def __init__(self, distribution: TableDistribution, table: RawTable):
-    super().__init__(name='served_model')
-    self._variables = distribution.exported_variables()
-    self._table = table
-    # Not attributes: what they are made of is no part of the exported model.
-    self._functions = _Functions(distribution, table)
-
-  def save(self, path: str | os.PathLike) -> None:
-    """Writes the SavedModel, the same bytes for the same weights."""
-    saved_model.write(self, path, self._functions.signatures())
+  module = tf.Module(name='served_model')
+  module._variables = distribution.exported_variables()
+  module._table = table
+  signatures = {'sample': _sample_of(distribution, table)}
+  if isinstance(distribution, TableDensity):
+    signatures['log_prob'] = _log_prob_of(distribution, table)
+  saved_model.write(module, path, signatures)
 
 
-class _Functions:
-  """Functions over raw values."""
+def _sample_of(distribution, table):
+  """Returns the function that draws rows of raw values."""
+  d = len(distribution.columns)
 
-  def __init__(self, distribution, table):
-    self._distribution, self._table = distribution, table
-    self._d = len(distribution.columns)
-
-  def signatures(self):
-    found = {
-      'sample': tf.function(
-        self._sample,
-        autograph=False,
-        input_signature=[
-          tf.TensorSpec([], tf.int64, name='num_rows'),
-          tf.TensorSpec([], tf.int64, name='seed'),
-        ],
-      )
-    }
-    if isinstance(self._distribution, TableDensity):
-      self._uniform = numpy_streams.UniformBlocks(
-        0, DRAWS, BATCH // DRAWS, self._d
-      )
-      found['log_prob'] = tf.function(
-        self._log_prob,
-        autograph=False,
-        input_signature=[
-          {
-            name: tf.TensorSpec([None], column.dtype, name=name)
-            for name, column in zip(self._table.names, self._table.columns)
-          }
-        ],
-      )
-    return found
-
-  def _sample(self, num_rows, seed):
+  @tf.function(
+    autograph=False,
+    input_signature=[
+      tf.TensorSpec([], tf.int64, name='num_rows'),
+      tf.TensorSpec([], tf.int64, name='seed'),
+    ],
+  )
+  def _sample(num_rows, seed):
     checks = [
       tf.debugging.Assert(
         number >= 0, [f'{name} must be 0 or more, and is', number]
@@ -105,26 +76,44 @@ class _Functions:
       bits = numpy_streams.halves(numpy_streams.word(state))
       # NumPy takes 2**31 from an unsigned number.
       bits = tf.bitwise.bitwise_xor(bits, tf.constant(2**31, tf.uint32))
-      codes = self._distribution.draw(
+      codes = distribution.draw(
         tf.reshape(size, [1]), tf.bitcast(bits, tf.int32)
       )
-      return tf.reshape(codes, [size, self._d]), state
+      return tf.reshape(codes, [size, d]), state
 
-    codes = _in_parts(draw, num_rows, BATCH, [None, self._d], start)
-    return self._table.decode(codes)
+    codes = _in_parts(draw, num_rows, BATCH, [None, d], start)
+    return table.decode(codes)
 
-  def _log_prob(self, values):
-    codes = self._table.encode(values)
-    rows = BATCH // DRAWS
+  return _sample
+
+
+def _log_prob_of(density, table):
+  """Returns the function that gives rows of raw values their log-density."""
+  d, rows = len(density.columns), BATCH // DRAWS
+  uniform_of = numpy_streams.UniformBlocks(0, DRAWS, rows, d)
+
+  @tf.function(
+    autograph=False,
+    input_signature=[
+      {
+        name: tf.TensorSpec([None], column.dtype, name=name)
+        for name, column in zip(table.names, table.columns)
+      }
+    ],
+  )
+  def _log_prob(values):
+    codes = table.encode(values)
 
     def estimate(part, size, state):
       x = codes[part * rows : part * rows + size]
-      x = tf.reshape(x, [size, self._d])
-      uniform = tf.reshape(self._uniform(part, size), [DRAWS, size, self._d])
-      return self._distribution.estimate_log_prob(x, uniform), state
+      x = tf.reshape(x, [size, d])
+      uniform = tf.reshape(uniform_of(part, size), [DRAWS, size, d])
+      return density.estimate_log_prob(x, uniform), state
 
     found = _in_parts(estimate, tf.shape(codes)[0], rows, [None], ())
     return {'log_prob': found}
+
+  return _log_prob
 
 
 @contextlib.contextmanager

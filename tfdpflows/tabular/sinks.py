@@ -90,23 +90,16 @@ def write_frames(
   frames = iter(frames)
   first = list(itertools.islice(frames, 1))
   identifiers = [n for n in schema.identifiers if first and n in first[0]]
-  counted = _Counted(itertools.chain(first, frames))
-  with atomic.file_aside(path) as aside:
-    write(counted, path, aside, schema, identifiers)
-  return counted.rows
+  sizes = []
 
-
-class _Counted:
-  """Parts of a table, and how many rows they had."""
-
-  def __init__(self, frames):
-    self._frames = frames
-    self.rows = 0
-
-  def __iter__(self):
-    for frame in self._frames:
-      self.rows += len(frame)
+  def counted():
+    for frame in itertools.chain(first, frames):
+      sizes.append(len(frame))
       yield frame
+
+  with atomic.file_aside(path) as aside:
+    write(counted(), path, aside, schema, identifiers)
+  return sum(sizes)
 
 
 def _write_csv(frames, path, aside, schema, identifiers):

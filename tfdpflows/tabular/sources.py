@@ -215,6 +215,12 @@ def wanted(schema: TableSchema) -> tuple[str, ...]:
   return schema.names if unit is None else (*schema.names, unit)
 
 
+def num_rows(chunk: Chunk) -> int:
+  """Returns how many rows the columns of a chunk have."""
+  column = next(iter(chunk.values()))
+  return len(column.places if isinstance(column, Distinct) else column)
+
+
 def cells(column: pd.Series | Distinct) -> pd.Series:
   """Returns the cells of a column."""
   if isinstance(column, Distinct):
@@ -344,7 +350,7 @@ def _file_part(path, dialect, folder=None):
 
   def chunks(names, clip):
     for chunk in read(path, names, clip):
-      count = len(getattr(c := next(iter(chunk.values())), 'places', c))
+      count = num_rows(chunk)
       for name, value in of_folders.items():
         if name in chunk:
           raise ValueError(
@@ -402,7 +408,8 @@ def _read_arrow_file(path, kind, names, clip):
       and not pa.types.is_nested(f.type)
     ]
     form = dataset.ParquetFileFormat(dictionary_columns=texts)
-  yield from _batches_of_dataset(dataset.dataset(path, format=form), clip)
+  batches = _batches_of(dataset.dataset(path, format=form))
+  yield from _chunks_of_batches(batches, clip)
 
 
 def _check_end(path):
@@ -434,12 +441,11 @@ def import_arrow() -> tuple[Any, Any]:
   return pa, dataset
 
 
-def _batches_of_dataset(dataset, clip):
+def _batches_of(dataset):
   # Little is read ahead: a table may be far larger than the memory.
-  batches = dataset.to_batches(
+  return dataset.to_batches(
     batch_size=CHUNK, batch_readahead=4, fragment_readahead=1
   )
-  yield from _chunks_of_batches(batches, clip)
 
 
 def _chunks_of_batches(batches, clip):
@@ -574,7 +580,7 @@ def _part_of_object(data):
   if module == 'pyarrow':
     pa, dataset = import_arrow()
     if isinstance(data, dataset.Dataset):
-      return _arrow_part(lambda: data, 'dataset')
+      return _arrow_part(lambda: _batches_of(data))
     if isinstance(data, pa.RecordBatch):
       return _arrow_part(lambda: [data])
     if isinstance(data, pa.Table):
@@ -592,9 +598,9 @@ def _part_of_object(data):
   )
 
 
-def _arrow_part(get, kind='batches'):
-  read = _batches_of_dataset if kind == 'dataset' else _chunks_of_batches
-  return Part('The table', None, lambda names, clip: read(get(), clip))
+def _arrow_part(batches):
+  read = lambda names, clip: _chunks_of_batches(batches(), clip)
+  return Part('The table', None, read)
 
 
 def _read_dataset(dataset, clip):
@@ -656,7 +662,8 @@ def _read_tfrecord(path, names, clip):
 
 def _parsed(tf, batch, names, clip):
   """Returns the chunk of some serialized records."""
-  known = _kinds_of_features(tf, batch, names, clip)
+  rows = [_features_of(tf, record) for record in batch]
+  known = _kinds_of_features(rows, names, clip)
   absent = Distinct(_objects([None]), np.zeros(len(batch), np.int64))
   columns = {name: absent for name in names if name not in known}
   dtypes = {
@@ -667,14 +674,18 @@ def _parsed(tf, batch, names, clip):
   spec = {n: tf.io.VarLenFeature(dtypes[kind]) for n, kind in known.items()}
   found = None
   # What TensorFlow refuses it prints, with its place or all that is in it.
-  if all(_has_kinds(tf, record, known) for record in batch):
-    found = _together(tf, batch, spec)
+  if all(_has_kinds(features, known) for features in rows):
+    # What TensorFlow says of others has the whole record.
+    with contextlib.suppress(
+      tf.errors.InvalidArgumentError, UnicodeDecodeError
+    ):
+      found = tf.io.parse_example(batch, spec) if spec else {}
   sizes = [
     np.bincount(x.indices.numpy()[:, 0], minlength=len(batch))
     for x in (found or {}).values()
   ]
   if found is None or any((size > 1).any() for size in sizes):
-    return {**columns, **_one_by_one(tf, batch, known, clip)}
+    return {**columns, **_one_by_one(rows, known, clip)}
   for (name, sparse), size in zip(found.items(), sizes):
     values, present = sparse.values.numpy(), size == 1
     if present.all():
@@ -688,22 +699,12 @@ def _parsed(tf, batch, names, clip):
   return columns
 
 
-def _has_kinds(tf, record, known):
+def _has_kinds(features, known):
   """Whether the features of a record have the kinds that are known."""
-  features = _features_of(tf, record)
-  for name, kind in known.items():
-    feature = features[name]
-    if not feature.HasField(kind) and feature.WhichOneof('kind') is not None:
-      return False
-  return True
-
-
-def _together(tf, batch, spec):
-  """Returns the features of records, `None` if some have other types."""
-  try:
-    return tf.io.parse_example(batch, spec) if spec else {}
-  except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
-    return None  # What TensorFlow says of it has the whole record.
+  return all(
+    features[name].WhichOneof('kind') in (kind, None)
+    for name, kind in known.items()
+  )
 
 
 def _features_of(tf, record):
@@ -717,15 +718,14 @@ def _features_of(tf, record):
   raise ValueError('the file is damaged: a record is no tf.Example.')
 
 
-def _kinds_of_features(tf, batch, names, clip):
+def _kinds_of_features(rows, names, clip):
   """Which features a batch has, and of what kind.
 
   Those that are wanted of the first record that has them. Where rows may be
   refused also all others of the first one: the schema may not have them.
   """
   known, rest = {}, set(names)
-  for number, record in enumerate(batch):
-    features = _features_of(tf, record)
+  for number, features in enumerate(rows):
     is_all = number == 0 and not (clip and names)
     for name in features if is_all else rest & set(features):
       kind = features[name].WhichOneof('kind')
@@ -739,15 +739,13 @@ def _kinds_of_features(tf, batch, names, clip):
   return known
 
 
-def _one_by_one(tf, batch, known, clip):
+def _one_by_one(rows, known, clip):
   """The chunk of records of which some are unlike the others."""
   columns = {name: [] for name in known}
-  for record in batch:
-    features = _features_of(tf, record)
+  for features in rows:
     for name, column in columns.items():
-      values = ()
-      if name in features and features[name].WhichOneof('kind') is not None:
-        kind = features[name].WhichOneof('kind')
+      values, kind = (), features[name].WhichOneof('kind')
+      if kind is not None:
         values = getattr(features[name], kind).value
         if kind == 'float_list':  # As in a chunk of records that are alike.
           values = map(np.float32, values)

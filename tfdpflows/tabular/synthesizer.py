@@ -331,13 +331,8 @@ class TabularSynthesizer:
         return self._fit(data, work_dir, resume, progress, team=team)
       self._check_replicas(team, data, work_dir)
       if team.wait():
-        settings, path = self._unit_settings, os.fspath(work_dir)
-        team.follow(
-          path,
-          lambda examples: self._joined(team, path, examples),
-          units=settings
-          and (lambda codes: settings.sorted_units(codes.rows_per_unit)),
-        )
+        path = os.fspath(work_dir)
+        team.follow(path, lambda *handed: self._joined(team, path, *handed))
       return self
 
   def _check_replicas(self, team, data, work_dir):
@@ -352,18 +347,21 @@ class TabularSynthesizer:
       )
     team.check(self.schema, data, work_dir)
 
-  def _joined(self, team, path, examples):
-    """Returns model, schema, `WorkDirectory` and codes of the chief's fit."""
+  def _joined(self, team, path, examples, resume):
+    """Returns model, schema, work, codes and units of the chief's fit."""
     self.model = self._model_for(examples)
     self.num_examples = examples
+    settings, units = self._unit_settings, None
     codes = code_store.of_chief(
       self.schema,
       self.out_of_range,
       os.path.join(path, code_store.ROWS),
-      self._unit_settings and self._unit_settings.max_rows_per_unit,
+      settings and settings.max_rows_per_unit,
     )
-    work = self._work_directory(path, codes, resume=True, team=team)
-    return self.model, self.schema, work, codes
+    if settings is not None:
+      units = settings.sorted_units(codes.rows_per_unit)
+    work = self._work_directory(path, codes, resume=resume, team=team)
+    return self.model, self.schema, work, codes, units
 
   def _fit(
     self,
@@ -405,11 +403,11 @@ class TabularSynthesizer:
       spending, work = self._begin(
         table.assign(**columns) if columns else table,
         examples,
-        units,
         work_dir,
-        resume,
-        overwrite,
-        team,
+        resume=resume,
+        overwrite=overwrite,
+        team=team,
+        progress=progress,
       )
     except BaseException as error:
       if isinstance(table, code_store.CodeStore):
@@ -452,8 +450,6 @@ class TabularSynthesizer:
         spending,
         self.model,
         work,
-        resume=resume,
-        progress=progress,
         units=units,
         absent=absent,
         folder=folder,
@@ -475,17 +471,14 @@ class TabularSynthesizer:
       for said in self._fitted.what_was_clipped():
         warnings.warn(said, stacklevel=3)
 
-  def _begin(self, table, examples, units, work_dir, resume, overwrite, team):
+  def _begin(self, table, examples, work_dir, **options):
     """Returns the `Spending` of a fit and its `WorkDirectory`."""
     self.model = self._model_for(examples)
     self.num_examples = examples
     self._check_examples(examples)
     # A budget that is too small is refused before anything is written.
     spending = self._split_budget(examples, self.model)
-    work = self._work_directory(
-      work_dir, table, resume=resume, overwrite=overwrite, team=team
-    )
-    return spending, work
+    return spending, self._work_directory(work_dir, table, **options)
 
   def _work_directory(self, path, table, **kwargs):
     return work_directory.WorkDirectory(
@@ -520,7 +513,9 @@ class TabularSynthesizer:
       budget=self.budget,
       bounds_epsilon=self.bounds_epsilon,
       accountant=self.accountant,
-      max_rows_epsilon=self._max_rows_epsilon,
+      max_rows_epsilon=(
+        self._unit_settings and self._unit_settings.max_rows_epsilon
+      ),
     )
 
   def _check_marks(self):
@@ -590,11 +585,6 @@ class TabularSynthesizer:
       ),
     )
 
-  @property
-  def _max_rows_epsilon(self):
-    settings = self._unit_settings
-    return None if settings is None else settings.max_rows_epsilon
-
   def _refit_arguments(self):
     """Arguments of a synthesizer that fits as this one, with public bounds."""
     units = self._unit_settings
@@ -657,10 +647,7 @@ class TabularSynthesizer:
   ) -> None:
     """Makes the best trial of a search a model with the cost of the search.
 
-    Args:
-      work: of the search, with its ledger.
-      whole: a synthesizer with the budget and the seed of the search.
-      note: for statements.
+    `whole` has the budget and the seed of the search, statements the `note`.
     """
     self.ledger = work.ledger
     self._earlier_ledgers = work.earlier_ledgers
@@ -843,7 +830,7 @@ class TabularSynthesizer:
     folder.write_json(
       'model.json',
       {
-        **model_directory.header(folder.digests()),
+        **folder.header(),
         'settings': self._settings(),
         'sampling': self._sampling,
         'units': self._fitted.units,
@@ -921,28 +908,19 @@ class TabularSynthesizer:
     table = raw_values.RawTable(self.schema, clip=self.out_of_range == 'clip')
     statement = self.privacy_statement()
     card = model_card.make(
-      model=self.model.name,
-      hyperparameters=dataclasses.asdict(self.model),
-      schema=self.schema.to_dict(),
+      self.model,
+      self.schema,
       num_examples=self.num_examples,
-      privacy_unit=self.schema.privacy_unit,
       tensors=table.describe(),
       statement=statement.to_dict(),
       metrics=metrics,
-      limits=model_card.limits(
-        self.model.has_density,
-        self.model.exact_density,
-        self.seed is not None,
-        self.out_of_range,
-        self.schema.privacy_unit,
-      ),
-      has_density=self.model.has_density,
+      seeded=self.seed is not None,
+      out_of_range=self.out_of_range,
     )
     text = model_card.to_markdown(card, statement.to_markdown())
-    served = serving.ServedModel(self._fitted.distribution, table)
     with serving.written_aside(path, overwrite) as folder:
       with system_errors.of_file(folder):
-        served.save(folder)
+        serving.save(folder, self._fitted.distribution, table)
       serving.write_card(folder, card, text)
 
   @classmethod

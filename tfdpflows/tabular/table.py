@@ -130,15 +130,8 @@ def csv_blocks(
 def line_of(path: str, dialect: Dialect, row: int) -> int | None:
   """Returns the line of a CSV file where a row begins, for messages.
 
-  Cells may have line breaks, and lines may be empty.
-
-  Args:
-    path: of the file.
-    dialect: its `Dialect`.
-    row: its number, from 0.
-
-  Returns:
-    The number, from 1; `None` where the file cannot be read so far, or again.
+  Cells may have line breaks, and lines may be empty. Rows are counted from 0,
+  lines from 1; it is `None` where the file cannot be read so far, or again.
   """
   if not os.path.isfile(path):
     return None  # A pipe is read once: opened again it would wait for ever.
@@ -173,8 +166,7 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike) -> None:
   """
   path = os.fspath(path)
   used = set()
-  for name in values.checked_names(df, allow_empty=True):
-    column = df[name]
+  for column in values.checked_columns(df, allow_empty=True).values():
     is_bool = pd.api.types.is_bool_dtype(column.dtype)
     if values.is_text(column) and not is_bool:
       used.update(column.dropna().unique())
@@ -301,10 +293,6 @@ def _other_delimiter(names, delimiter):
 
 def likely_delimiter(names: Sequence[str], delimiter: str) -> str | None:
   """Returns what else may be between the cells; `None` if nothing is likely.
-
-  Args:
-    names: of the columns that were read.
-    delimiter: with which.
 
   >>> likely_delimiter(['age;sex'], ','), likely_delimiter(['age', 'sex'], ',')
   (';', None)

@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -20,8 +20,7 @@ from tfdpflows.accounting import EpsilonDeltaDpEvent
 from tfdpflows.accounting.rounding import round_up
 from tfdpflows.mechanisms import marginals
 from tfdpflows.mechanisms.histograms import search_edges
-from tfdpflows.randomness import Randomness
-from tfdpflows.stored_rows import MappedRows, StoredRows
+from tfdpflows.stored_rows import StoredRows
 from tfdpflows.tabular import (
   code_store,
   fitting,
@@ -30,10 +29,9 @@ from tfdpflows.tabular import (
   work_directory,
   workers,
 )
-from tfdpflows.tabular.density import TableDistribution
 from tfdpflows.tabular.encoding import TableEncoder, number_of
 from tfdpflows.tabular.models.adaptive_marginals import Candidates
-from tfdpflows.tabular.models.histogram import kept_edges
+from tfdpflows.tabular.models.histogram import bins_of, kept_edges
 from tfdpflows.tabular.schema import TableSchema
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 from tfdpflows.tuning.search import (
@@ -159,20 +157,14 @@ def tune_to_directory(
     if isinstance(rows, pd.DataFrame):
       rows = schema.validate(rows, whole.out_of_range)
     whole._check_examples(len(rows))
-    whole.model = whole._model_for(len(rows))
+    whole.model, whole.num_examples = whole._model_for(len(rows)), len(rows)
     _check_settings(space, schema, settings, len(rows))
-    parts = _Parts.of(whole.budget, mean_trials)
-    _check_budget(space, schema, settings, len(rows), parts.fit)
-    work = work_directory.WorkDirectory(
-      work_dir,
-      resume=False,
-      settings={**whole._settings(), 'num_rows': len(rows)},
-      search=True,
-      table=rows,
-      seed=whole.seed,
-      budget=whole.budget,
-      accountant=whole.accountant,
-      overwrite=overwrite,
+    trials = _share(whole.budget, _TRIALS_SHARE)
+    one = trial_budget(trials.epsilon, trials.delta, mean_trials)
+    fit = _share(one, _FIT_SHARE)
+    _check_budget(space, schema, settings, len(rows), fit)
+    work = whole._work_directory(
+      work_dir, rows, resume=False, overwrite=overwrite, search=True
     )
   except BaseException:
     if isinstance(rows, code_store.CodeStore):
@@ -183,14 +175,15 @@ def tune_to_directory(
       rows.move(os.path.join(work_dir, code_store.ROWS))
     charge_search(work.ledger, epsilon, delta, _LABEL, work.randomness)
     search = _Search(rows, schema, settings, progress)
-    search.find_bins(parts.bins, whole.accountant, work.randomness)
+    bins = _share(whole.budget, 1 - _TRIALS_SHARE)
+    search.find_bins(bins, whole.accountant, work.randomness)
     best = tuning.random_search(
       search.fit,
       space,
-      epsilon=parts.trials.epsilon,
-      delta=parts.trials.delta,
+      epsilon=trials.epsilon,
+      delta=trials.delta,
       ledger=accounting.PrivacyLedger(
-        budget=parts.trials, accountant=whole.accountant
+        budget=trials, accountant=whole.accountant
       ),
       mean_trials=mean_trials,
       accountant=whole.accountant,
@@ -219,13 +212,10 @@ def check_search(
   mean_trials: float,
   settings: dict[str, Any],
 ) -> None:
-  """Refuses a search that cannot be made, before any row is read.
+  """Refuses a `tune_to_directory` that cannot be, before any row is read.
 
-  Args:
-    schema: see `tune_to_directory`.
-    space: see there.
-    mean_trials: see there.
-    settings: arguments of `TabularSynthesizer` that all trials have in common.
+  `settings` are arguments of `TabularSynthesizer` that all trials have in
+  common.
 
   Raises:
     ValueError: naming what to change.
@@ -268,23 +258,6 @@ def check_search(
       f'The accountant {accountant!r} counts a search as more than it costs. '
       "Use 'pld' or 'rdp'."
     ) from None
-
-
-class _Parts(NamedTuple):
-  """Parts of the budget: of the bins, of all trials, and of one trial's fit."""
-
-  bins: accounting.PrivacyBudget
-  trials: accounting.PrivacyBudget
-  fit: accounting.PrivacyBudget
-
-  @classmethod
-  def of(cls, budget, mean_trials):
-    """Returns the parts of the budget of a search."""
-    trials = _share(budget, _TRIALS_SHARE)
-    trial = trial_budget(trials.epsilon, trials.delta, mean_trials)
-    return cls(
-      _share(budget, 1 - _TRIALS_SHARE), trials, _share(trial, _FIT_SHARE)
-    )
 
 
 def _share(budget, share):
@@ -362,12 +335,7 @@ class _Search:
       codes = self._encoder.encode(rows)
     self._codes, self._cuts, self._binned = codes, None, None
 
-  def find_bins(
-    self,
-    budget: accounting.PrivacyBudget,
-    accountant: str,
-    randomness: Randomness,
-  ) -> None:
+  def find_bins(self, budget, accountant, randomness):
     """Finds the bins of the score, the same ones for all trials.
 
     Of its own bins a trial with few and large ones would be the nearest to the
@@ -392,9 +360,9 @@ class _Search:
       for column, h in zip(columns, histograms)
     ]
     sizes = [len(cut) + 1 for cut in self._cuts]
-    self._binned = marginals.BinnedRows(_bins(self._codes, self._cuts), sizes)
+    self._binned = marginals.BinnedRows(self._bins(self._codes), sizes)
 
-  def fit(self, trial: tuning.Trial) -> tuple[TabularSynthesizer, float]:
+  def fit(self, trial):
     """Fits and scores with the settings of a trial."""
     seed = None
     if trial.randomness.seeded:
@@ -421,11 +389,18 @@ class _Search:
       )
     return synthesizer, -self._distance(synthesizer._fitted.distribution, trial)
 
+  def _bins(self, codes):
+    return bins_of(codes, self._cuts, [c.cell for c in self._encoder.columns])
+
   def _distance(self, distribution, trial):
-    """Returns the noisy distance of the marginals, charged to the trial."""
+    """The noisy distance of the marginals, charged to the trial."""
     sizes = self._binned.sizes
-    groups = _groups(sizes, self._target())
-    model = _model_bins(distribution, self._cuts)
+    target = number_of(self._encoder.columns, self._settings.get('target'))
+    groups = _groups(sizes, target)
+    # The same rows for the same model.
+    rng = np.random.default_rng(0)
+    parts = map(self._bins, distribution.sample_blocks(_ROWS, rng))
+    model = np.concatenate(list(parts))
     return mechanisms.noisy_total_variation(
       self._binned,
       sizes,
@@ -442,13 +417,6 @@ class _Search:
       label='score',
     )
 
-  def _target(self):
-    """Returns the number of the column with the target, or `None`."""
-    target = self._settings.get('target')
-    if target is None:
-      return None
-    return number_of(self._encoder.columns, target)
-
 
 def _groups(sizes, target):
   """Returns the groups of columns that are scored: all, or some at random."""
@@ -459,25 +427,3 @@ def _groups(sizes, target):
     rng = np.random.default_rng(0)
     numbers = np.sort(rng.choice(numbers, _MOST_GROUPS, replace=False))
   return candidates.some(numbers)
-
-
-def _bins(codes, cuts):
-  """Returns the bins of codes, in memory or `StoredRows`."""
-
-  def bins(x):
-    found = np.empty(x.shape, np.uint16, order='F')
-    for j, cut in enumerate(cuts):
-      column = x[:, j].astype(np.float64)
-      found[:, j] = np.searchsorted(cut, column, side='right')
-    return found
-
-  if isinstance(codes, StoredRows):
-    return MappedRows(codes, bins, cuts)
-  return bins(codes)
-
-
-def _model_bins(distribution: TableDistribution, cuts: list) -> np.ndarray:
-  """Returns the bins of rows of a model, the same ones for the same model."""
-  rng = np.random.default_rng(0)
-  parts = [_bins(x, cuts) for x in distribution.sample_blocks(_ROWS, rng)]
-  return np.concatenate(parts)

@@ -21,6 +21,7 @@ _NO_WORDS = ('1', '0')
 # More digits than one after a leading zero are a code, as in postal codes, and
 # so are more digits than a float has.
 _CODE = re.compile(r'^[+-]?(0\d|\d{16,}$)')
+_INTEGER = re.compile(r'\s*[+-]?\d{1,15}\s*', re.ASCII)
 # Beside a number these are no currency or unit: sentences, and codes as A12.
 _NO_UNIT = re.compile(r'(?:[^\W\d_].*){5}|(?<![^\W\d_])[^\W\d_]\d', re.DOTALL)
 # Whole numbers as floats are written.
@@ -69,8 +70,18 @@ class CellError(ValueError):
     return CellError(self.column, row, self.problem, line)
 
 
-def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
-  """Returns the names of the columns of a table that has some rows."""
+def columns_of(df: pd.DataFrame) -> dict[str, pd.Series]:
+  """Returns the columns of a table by name; of two with one, the first."""
+  found = {}
+  for i, name in enumerate(df.columns):
+    found.setdefault(str(name), df.iloc[:, i])
+  return found
+
+
+def checked_columns(
+  df: pd.DataFrame, allow_empty: bool = False
+) -> dict[str, pd.Series]:
+  """Returns the columns of a table that has rows, all of different names."""
   names = [str(name) for name in df.columns]
   for name in names:
     if names.count(name) > 1:
@@ -79,7 +90,7 @@ def checked_names(df: pd.DataFrame, allow_empty: bool = False) -> list:
     raise ValueError('The table has no columns; give it a header and rows.')
   if not len(df) and not allow_empty:
     raise ValueError('The table has no rows; give it at least two.')
-  return list(df.columns)
+  return columns_of(df)
 
 
 def is_missing(
@@ -184,9 +195,9 @@ def _kind_of(word, cells):
   word = None if word is None else cells.plain(word)
   if word is None or _CODE.match(word):
     return 'string'
-  if _is_integer(word):
+  if _INTEGER.fullmatch(word):
     return 'integer'
-  return 'number' if _is_float(word) else 'string'
+  return 'number' if math.isfinite(_number_of(word)) else 'string'
 
 
 def kinds(column: pd.Series, cells: CellFormat = PLAIN) -> np.ndarray:
@@ -200,14 +211,6 @@ def kinds(column: pd.Series, cells: CellFormat = PLAIN) -> np.ndarray:
   found = np.full(len(column), None, object)
   found[~missing] = [known[word] for word in words]
   return found
-
-
-def _is_integer(word):
-  return re.match(r'^\s*[+-]?\d{1,15}\s*$', word, re.ASCII) is not None
-
-
-def _is_float(word):
-  return bool(np.isfinite(_number_of(word)))
 
 
 def typed(
@@ -262,19 +265,13 @@ def typed(
       )
       _refuse(np.isnan(codes), present, kind, name, fix)
     missing[~missing] = np.isnan(codes)
-    result = pd.array(np.zeros(len(column), bool), dtype='boolean')
-    result[~missing] = codes[~np.isnan(codes)].astype(bool)
-    result[missing] = pd.NA
-    return pd.Series(result, name=name)
+    return _masked(codes[~np.isnan(codes)].astype(bool), missing, name)
   if scale is not None:
     counts, bad = scale.counts(present, clip)
     if not clip:
       _refuse(bad, present, kind, name, _time_fix(scale))
     missing[~missing] = bad
-    result = pd.array(np.zeros(len(column), np.int64), dtype='Int64')
-    result[~missing] = counts[~bad]
-    result[missing] = pd.NA
-    return pd.Series(result, name=name)
+    return _masked(counts[~bad], missing, name)
   number = _numbers(present, cells)
   if not clip:
     fix = (
@@ -288,17 +285,22 @@ def typed(
   all_numbers = np.full(len(column), np.nan)
   # -0.0 is 0.0: one row must not decide how zero is written.
   all_numbers[~missing] = number + 0.0
-  absent = missing_numbers(set(cells.missing_values) - {*declared}, declared)
+  absent = missing_numbers(cells.missing_values, declared)
   all_numbers[np.isin(all_numbers, absent)] = np.nan
   if kind == 'number':
     return pd.Series(all_numbers, name=name)
   missing = np.isnan(all_numbers)
-  result = pd.array(np.zeros(len(column), np.int64), dtype='Int64')
-  result[~missing] = np.clip(
-    np.rint(all_numbers[~missing]), -(2.0**62), 2.0**62
-  ).astype(np.int64)
-  result[missing] = pd.NA
-  return pd.Series(result, name=name)
+  whole = np.clip(np.rint(all_numbers[~missing]), -(2.0**62), 2.0**62)
+  return _masked(whole.astype(np.int64), missing, name)
+
+
+def _masked(present, missing, name):
+  """A column of whole numbers or booleans, NA where they are missing."""
+  found = np.zeros(len(missing), present.dtype)
+  found[~missing] = present
+  is_bool = present.dtype == bool
+  array = pd.arrays.BooleanArray if is_bool else pd.arrays.IntegerArray
+  return pd.Series(array(found, missing), name=name)
 
 
 def _time_fix(scale):

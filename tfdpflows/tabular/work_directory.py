@@ -93,9 +93,13 @@ class WorkDirectory:
       but its chief open the folder that the chief has made, and no ledger.
     search: whether it is a search for hyper-parameters, which cannot be
       resumed (`tabular.tune_to_directory`).
+    progress: whether to show progress: bars in a terminal or notebook, lines of
+      the log elsewhere.
 
   Attributes:
-    team: see above.
+    team: see above, as the next two.
+    resume: whether to repeat what was charged, with the same randomness.
+    progress: whether to show it.
     randomness: the `Randomness` of the fit.
     ledger: the `PrivacyLedger`.
     checkpoints: folder of checkpoints, or `None`.
@@ -123,18 +127,13 @@ class WorkDirectory:
     overwrite: bool = False,
     team: Team | None = None,
     search: bool = False,
+    progress: bool = False,
   ):
-    self.team = team
-    # As they come back from JSON.
-    settings = json.loads(
-      json.dumps(
-        {
-          **settings,
-          _REPLICAS: None if team is None else str(team),
-          _SEARCH: search,
-        }
-      )
-    )
+    self.team, self.resume, self.progress = team, resume, progress
+    replicas = None if team is None else str(team)
+    settings = {**settings, _REPLICAS: replicas, _SEARCH: search}
+    settings = json.loads(json.dumps(settings))  # As they come back.
+    claim = {'accountant': accountant, 'privacy_unit': privacy_unit}
     self.earlier_ledgers = []
     if path is None:
       if resume:
@@ -142,35 +141,26 @@ class WorkDirectory:
       self.randomness = Randomness(seed)
       self.checkpoints = None
       self.ledger = PrivacyLedger(
-        budget=budget,
-        accountant=accountant,
-        metadata=_metadata(self.randomness),
-        privacy_unit=privacy_unit,
+        budget=budget, metadata=_metadata(self.randomness), **claim
       )
       return
     if team is not None and not team.is_chief:
       self._check(path, settings, table, seed)
       self.checkpoints = os.path.join(path, 'checkpoints')
       # What the chief charges is not known here, nor is the budget.
-      self.ledger = PrivacyLedger(
-        accountant=accountant, privacy_unit=privacy_unit
-      )
+      self.ledger = PrivacyLedger(**claim)
       return
     if resume:
       self._check(path, settings, table, seed)
     else:
       if overwrite:
         _drop(path)
-      self._create(
-        path, settings, table, seed, budget, accountant, privacy_unit
-      )
+      self._create(path, settings, table, seed, budget, claim)
     self.checkpoints = os.path.join(path, 'checkpoints')
     self.earlier_ledgers = list_earlier(path)
     self.ledger = PrivacyLedger.open(os.path.join(path, LEDGER), budget=budget)
 
-  def _create(
-    self, path, settings, table, seed, budget, accountant, privacy_unit
-  ):
+  def _create(self, path, settings, table, seed, budget, claim):
     check_new(path)
     self.randomness = Randomness(seed)
     parent, name = os.path.split(os.path.abspath(path))
@@ -182,24 +172,22 @@ class WorkDirectory:
       PrivacyLedger(
         os.path.join(aside, LEDGER),
         budget=budget,
-        accountant=accountant,
         metadata=_metadata(self.randomness),
-        privacy_unit=privacy_unit,
+        **claim,
       ).close()
-      _write_private(
+      begun = {
+        'library_version': __version__,
+        'settings': settings,
+        'table': _fingerprint(table, self.randomness),
+      }
+      atomic.write_file(
         os.path.join(aside, _SETTINGS),
-        json.dumps(
-          {
-            'library_version': __version__,
-            'settings': settings,
-            'table': _fingerprint(table, self.randomness),
-          },
-          indent=1,
-        ).encode(),
+        json.dumps(begun, indent=1).encode(),
+        private=True,
       )
       if seed is None:
         secret = os.path.join(aside, _SECRET)
-        _write_private(secret, self.randomness.secret)
+        atomic.write_file(secret, self.randomness.secret, private=True)
       dropped = _dropped(path)
       if os.path.isdir(dropped):
         ledgers = [*list_earlier(dropped), os.path.join(dropped, LEDGER)]
@@ -226,7 +214,7 @@ class WorkDirectory:
     path = os.path.join(folder, _BEGINNING)
     found = self.randomness.table_fingerprint(arrays).encode()
     if not os.path.exists(path):
-      _write_private(path, found)
+      atomic.write_file(path, found, private=True)
     elif _read(folder, _BEGINNING, bytes) != found:
       raise ValueError(
         f'{folder} was begun where numbers are rounded '
@@ -407,7 +395,3 @@ def _fingerprint(table, randomness):
     return randomness.fingerprint(table.digest)
   hashes = pd.util.hash_pandas_object(table, index=False).to_numpy()
   return randomness.fingerprint(hashes)
-
-
-def _write_private(path, content):
-  atomic.write_file(path, lambda file: file.write(content), private=True)

@@ -165,21 +165,10 @@ class Team:
     codes: np.ndarray | StoredRows,
     plan: TrainingPlan,
     work: WorkDirectory,
-    *,
-    resume: bool,
-    progress: bool,
   ) -> None:
     """Trains a density; for the process that leads.
 
-    Args:
-      model: the `FlowModel`.
-      density: at the weights that training begins with; it gets the trained
-        ones.
-      codes: see `TableModel.train`.
-      plan: the plan to run.
-      work: the `WorkDirectory`.
-      resume: see `TableModel.train`.
-      progress: see there.
+    It has the weights that training begins with, and gets the trained ones.
     """
     marginals = [
       {**histogram, **learned}
@@ -200,7 +189,7 @@ class Team:
           'num_examples': plan.sampler.num_examples,
           # It may have been chosen privately.
           'most_rows': plan.units and plan.units.max_rows_per_unit,
-          'resume': resume,
+          'resume': work.resume,
           'plan': {
             'sampling_probability': plan.sampler.sampling_probability,
             'noise_multiplier': plan.noise_multiplier,
@@ -210,12 +199,8 @@ class Team:
             'label': plan.label,
           },
         }
-        content = json.dumps(handed).encode()
-        atomic.write_file(
-          os.path.join(folder, _HANDED),
-          lambda file: file.write(content),
-          private=True,
-        )
+        path = os.path.join(folder, _HANDED)
+        atomic.write_file(path, json.dumps(handed).encode(), private=True)
         self._tell()
         self._compare(lambda: _facts(work, folder, codes))
       trained = self._train(
@@ -227,8 +212,6 @@ class Team:
         plan,
         work,
         saves=work.checkpoints,
-        resume=resume,
-        progress=progress,
       )
       done = os.path.join(folder, 'trained')
       tf.train.Checkpoint(**trained.saved_parts()).write(done)
@@ -238,18 +221,17 @@ class Team:
   def follow(
     self,
     work_dir: str,
-    begin: Callable[[int], tuple[FlowModel, Any, WorkDirectory, StoredRows]],
-    *,
-    units: Any,
+    begin: Callable[
+      [int, bool], tuple[FlowModel, Any, WorkDirectory, StoredRows, Any]
+    ],
   ) -> None:
     """Trains with the chief; for all other processes, after `wait`.
 
     Args:
       work_dir: path of the work directory.
-      begin: a function of the number of examples that the chief has found;
-        returns the `FlowModel`, the `TableSchema`, the `WorkDirectory` and the
-        codes.
-      units: `None`, or a function of the codes that returns their `Units`.
+      begin: a function of the number of examples that the chief has found, and
+        of whether it resumes a fit; returns the `FlowModel`, the `TableSchema`,
+        the `WorkDirectory`, the codes and their `Units` or `None`.
 
     Raises:
       ValueError: if `begin` fails, or this process and the chief differ.
@@ -260,14 +242,17 @@ class Team:
     def join():
       with open(os.path.join(folder, _HANDED), 'rb') as file:
         handed = json.loads(file.read())
-      model, schema, work, codes = begin(handed['num_examples'])
-      found.extend([handed, model, schema, work, codes])
+      model, schema, work, codes, units = begin(
+        handed['num_examples'], handed['resume']
+      )
+      found.extend([handed, model, schema, work, codes, units])
       return _facts(work, folder, codes)
 
     self._compare(join)
-    handed, model, schema, work, codes = found
-    chosen = units and units(codes).limited(handed['most_rows'])
-    plan = _plan(handed, model, work, chosen)
+    handed, model, schema, work, codes, units = found
+    if units is not None:
+      units = units.limited(handed['most_rows'])
+    plan = _plan(handed, model, work, units)
     # TensorFlow needs all workers to save.
     with tempfile.TemporaryDirectory() as thrown_away:
       self._train(
@@ -279,8 +264,6 @@ class Team:
         plan,
         work,
         saves=thrown_away,
-        resume=handed['resume'],
-        progress=False,
       )
 
   @contextlib.contextmanager
@@ -301,20 +284,7 @@ class Team:
     with self._reached():
       self._workers.agree(begin)
 
-  def _train(
-    self,
-    model,
-    columns,
-    marginals,
-    folder,
-    codes,
-    plan,
-    work,
-    *,
-    saves,
-    resume,
-    progress,
-  ):
+  def _train(self, model, columns, marginals, folder, codes, plan, work, saves):
     """Trains a density whose variables are those of all replicas."""
     with self._reached(), self.strategy.scope():
       density = model.make_distribution(
@@ -322,15 +292,7 @@ class Team:
       )
       start = tf.train.Checkpoint(**density.saved_parts())
       start.read(os.path.join(folder, _START)).assert_existing_objects_matched()
-      model.train_steps(
-        density,
-        codes,
-        plan,
-        work,
-        saves=saves,
-        resume=resume,
-        progress=progress,
-      )
+      model.train_steps(density, codes, plan, work, saves)
     return density
 
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import shutil
+import types
 
 import dp_accounting
 import numpy as np
@@ -213,20 +214,22 @@ def _independent():
     for name in 'abcd'
   ]
   even = special.ndtri([0.25, 0.5, 0.75])
-  return HistogramDensity(
-    columns, [np.arange(5.0)] * 4, [np.full(4, 0.25)] * 4,
-    flows.histogram_flow([even] * 4, [8], seed=0), None, [[1.0, 2.0, 3.0]] * 4,
-  )  # fmt: skip
+  marginals = [{'edges': np.arange(5.0), 'probabilities': np.full(4, 0.25)}] * 4
+  latent = flows.histogram_flow([even] * 4, [8], seed=0)
+  cuts = [[1.0, 2.0, 3.0]] * 4
+  return HistogramDensity(columns, marginals, latent, None, cuts, [1.0] * 4)
 
 
 def _started(codes, rounds, target=None):
   density, ledger = _independent(), accounting.PrivacyLedger()
   flow, rng = density.latent.bijector, np.random.default_rng(1)
   estimate = adaptive_marginals.Estimate(flow.masses, 5000, rng)
+  work = types.SimpleNamespace(
+    randomness=Randomness(seed=0), ledger=ledger, resume=False, progress=False
+  )
   adaptive_marginals.measure(
-    codes, flow.num_bins, estimate, rounds, Randomness(seed=0), ledger,
-    target=target,
-  )  # fmt: skip
+    codes, flow.num_bins, estimate, rounds, work, target=target
+  )
   adaptive_marginals.learn_rows(flow, estimate.model, 0)
   return density, estimate, ledger
 

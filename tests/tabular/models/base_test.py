@@ -190,8 +190,6 @@ def test_points_of_a_step_on_replicas_are_taken_once(monkeypatch):
       team=team, randomness=Randomness(seed=0), checkpoints=None
     )
     with pytest.raises(KeyError):
-      SplineModel().train_steps(
-        density, None, Plan(), work, resume=False, progress=False
-      )
+      SplineModel().train_steps(density, None, Plan(), work)
   assert sizes[0] is None
   assert sizes[1] > 10**9

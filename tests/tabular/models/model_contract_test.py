@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 from unittest import mock
 
 import numpy as np
@@ -15,6 +16,8 @@ from tfdpflows.independence import checker
 from tfdpflows.randomness import Randomness
 from tfdpflows.tabular import models
 from tfdpflows.tabular.encoding import TableEncoder
+from tfdpflows.tabular.models import dp_sgd
+from tfdpflows.tabular.models.flow import FlowModel
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
 # Hyper-parameters that make each model small; a new model is one row.
@@ -126,16 +129,23 @@ class TestFlows:
 
   def test_a_start_is_paid_before_it_looks(self, people, name):
     """Without rounds nothing is charged, and the codes are not looked at."""
-    none = {'adaptive_marginals': 0} if name == 'histogram' else {}
+    none = {'adaptive_marginals': 0, 'matching': False}
+    none = none if name == 'histogram' else {}
     model, density, _ = _made(people, name, **none)
     assert model.plan_start(1.0) == ()
-    ledger = accounting.PrivacyLedger()
-    known = model.start(
-      density, None, (), Randomness(seed=0), ledger,
-      total=400, units=None, resume=False, progress=False,
-    )  # fmt: skip
-    assert known is None
-    assert not ledger.entries
+    work = types.SimpleNamespace(
+      randomness=Randomness(seed=0),
+      ledger=accounting.PrivacyLedger(),
+      team=None,
+    )
+    spending = types.SimpleNamespace(rounds=(), plan=None)
+    with (
+      mock.patch.object(dp_sgd, 'charged_plan'),
+      mock.patch.object(FlowModel, 'train_steps') as steps,
+    ):
+      model.train(density, None, spending, work, units=None, total=400)
+    steps.assert_called_once()
+    assert not work.ledger.entries
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import types
 
 import numpy as np
 import pandas as pd
@@ -58,10 +59,14 @@ def _weights(module):
   return [v.numpy() for v in module.network.variables]
 
 
-def _fit(training, codes, **kwargs):
-  ledger = accounting.PrivacyLedger()
-  arguments = {'folder': None, 'resume': False, 'progress': False, **kwargs}
-  training.fit(codes, 5.0, arguments.pop('ledger', ledger), **arguments)
+def _fit(training, codes, sigma=5.0, ledger=None, folder=None, resume=False):
+  work = types.SimpleNamespace(
+    ledger=accounting.PrivacyLedger() if ledger is None else ledger,
+    checkpoints=folder,
+    resume=resume,
+    progress=False,
+  )
+  training.fit(codes, sigma, work)
 
 
 @pytest.mark.core
@@ -175,9 +180,7 @@ def test_what_is_charged(people, codes):
   ledger = accounting.PrivacyLedger(budget=budget)
   ledger.charge(accounting.GNMaxDpEvent(50.0), label='before')
   training, _ = _training(people)
-  training.fit(
-    codes, found.sigma, ledger, folder=None, resume=False, progress=False
-  )
+  _fit(training, codes, found.sigma, ledger)
   assert 0.99 < ledger.epsilon() <= 1.0
   counts = [e.count for e in ledger.entries if e.label.startswith('votes')]
   assert counts == [8, 8, 8]
@@ -185,10 +188,7 @@ def test_what_is_charged(people, codes):
   ledger = accounting.PrivacyLedger(budget=budget)
   training, _ = _training(people)
   with pytest.raises(accounting.BudgetExceededError):
-    training.fit(
-      codes, 0.75 * found.sigma, ledger, folder=None, resume=False,
-      progress=False,
-    )  # fmt: skip
+    _fit(training, codes, 0.75 * found.sigma, ledger)
   assert 0 < ledger.epsilon() <= 1.0
   assert training._answered.numpy() == len(ledger.entries) < 3
 

@@ -296,10 +296,12 @@ def _measured(codes, finer, num_rounds=8):
     [np.full(8, 1 / 8)] * 4, len(codes), np.random.default_rng(0)
   )
   ledger = accounting.PrivacyLedger()
+  work = types.SimpleNamespace(
+    randomness=Randomness(seed=0), ledger=ledger, resume=False, progress=False
+  )
   edges = adaptive_marginals.measure(
-    codes.astype(int) // 4, [8] * 4, estimate, rounds, Randomness(seed=0),
-    ledger, finer=finer,
-  )  # fmt: skip
+    codes.astype(int) // 4, [8] * 4, estimate, rounds, work, finer=finer
+  )
   return edges, estimate, ledger, rounds
 
 

@@ -11,7 +11,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -25,9 +25,11 @@ from tfdpflows._keras import keras
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.mechanisms import smoothing
 from tfdpflows.mechanisms.marginals import BinnedRows
-from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.models import within_bins
 from tfdpflows.tabular.models.log_linear import LogLinearModel
+
+if TYPE_CHECKING:
+  from tfdpflows.tabular.work_directory import WorkDirectory
 
 # Share of the selection in the budget of a round, as in AIM.
 _SELECTION_SHARE = 0.1
@@ -158,10 +160,6 @@ class Candidates:
 
     One that no pair shows, as a parity of three columns, is never a candidate
     otherwise.
-
-    Args:
-      epsilon: of the selection.
-      total: number of rows of the table.
     """
     d = len(self._sizes)
     groups = len(self._pairs) + math.comb(d, 3)
@@ -299,14 +297,11 @@ def measure(
   sizes: Sequence[int],
   estimate: Estimate,
   rounds: Sequence[Round],
-  randomness: Randomness,
-  ledger: accounting.PrivacyLedger,
+  work: WorkDirectory,
   *,
   finer: within_bins.FinerRows | None = None,
   units: sampling.Units | None = None,
   target: int | None = None,
-  resume: bool = False,
-  progress: bool = False,
 ) -> list[within_bins.Edge]:
   """Runs the rounds: each selects a marginal and adds it to an estimate.
 
@@ -319,13 +314,10 @@ def measure(
     sizes: number of bins of each column.
     estimate: an `Estimate`.
     rounds: from `plan_rounds`.
-    randomness: see `TableModel.train`, as the other arguments.
-    ledger: charged for every round.
+    work: see `TableModel.train`; its ledger is charged for every round.
     finer: the rows in parts of bins; `None` to measure bins alone.
     units: see `TableModel.train`.
     target: number of the target column, or `None`.
-    resume: whether rounds that were charged are repeated.
-    progress: whether to show a progress bar.
 
   Returns:
     What was learned of values within bins, for `within_bins.WithinBins`.
@@ -357,7 +349,13 @@ def measure(
     left = max(len(rounds) - len(sizes), 0)
     finer_rounds = min(int(_FINER_SHARE * len(rounds)), left)
   pairs, seen_within = [], []
-  shown = bars.bar('marginal', len(rounds), progress)
+  shown = bars.bar('marginal', len(rounds), work.progress)
+  charged = {
+    'randomness': work.randomness,
+    'ledger': work.ledger,
+    'resume': work.resume,
+    'units': units,
+  }
 
   def select_and_measure(number, rows, groups, expected):
     chosen = mechanisms.select_marginal(
@@ -367,24 +365,18 @@ def measure(
       expected,
       rounds[number - 1].noise_multiplier,
       rounds[number - 1].epsilon,
-      randomness,
-      ledger,
       label=f'selection {number}',
-      resume=resume,
-      units=units,
+      **charged,
     )
     (seen,) = mechanisms.noisy_marginals(
       rows,
       rows.sizes,
       [groups[chosen]],
       rounds[number - 1].noise_multiplier,
-      randomness,
-      ledger,
       label=f'marginal {number}',
-      resume=resume,
-      units=units,
+      **charged,
     )
-    bars.add_one(shown, ledger)
+    bars.add_one(shown, work.ledger)
     return seen
 
   for number, spent in enumerate(rounds, 1):
@@ -410,7 +402,7 @@ def measure(
     kept = np.arange(len(candidates))
     if len(kept) > MOST_CANDIDATES:
       # Drawn without the rows: of a wide table all would take minutes.
-      rng = randomness.numpy('candidates', number)
+      rng = work.randomness.numpy('candidates', number)
       kept = np.sort(rng.choice(len(kept), MOST_CANDIDATES, replace=False))
     groups = candidates.some(kept)
     seen = select_and_measure(number, rows, groups, estimate.expected(groups))
@@ -544,11 +536,7 @@ def learn_rows(
 ) -> None:
   """Trains a flow on rows of a log-linear model, by maximum likelihood.
 
-  Args:
-    flow: over the columns of the model, with its bins.
-    model: the `LogLinearModel`; its rows move on.
-    seed: of the batches.
-    progress: whether to show a progress bar.
+  The flow is over its columns, with its bins; its rows move on.
   """
   rng = np.random.default_rng(seed)
   variables = flow.trainable_variables

@@ -172,11 +172,6 @@ class TableModel(abc.ABC):
   ) -> None:
     """Refuses a number of columns that the model cannot have."""
 
-  def check_rows(  # noqa: B027 (most models have all)
-    self, num_rows: int
-  ) -> None:
-    """Refuses a number of rows that the model cannot be trained on."""
-
   def plan_start(self, noise_multiplier: float) -> tuple:
     """Returns measurements to make before training, each with its `event`.
 
@@ -245,8 +240,6 @@ class TableModel(abc.ABC):
     *,
     units: sampling.Units | None,
     total: float,
-    resume: bool,
-    progress: bool,
   ) -> None:
     """Trains a distribution; charges each mechanism before it reads codes.
 
@@ -256,12 +249,11 @@ class TableModel(abc.ABC):
         `takes_stored`, as `StoredRows`.
       spending: the budget, with `plan_training` in `plan` and
         `plan_start` in `rounds`.
-      work: randomness, ledger and checkpoints of the fit.
+      work: randomness, ledger and checkpoints of the fit, whether it goes on
+        with what was interrupted, and whether it shows progress.
       units: the units that are protected, `None` for rows.
       total: the public number of rows; or the weight of the rows of all units,
         as it was released.
-      resume: whether to go on with what was interrupted.
-      progress: whether to show progress bars, in a terminal or notebook.
     """
 
   @abc.abstractmethod

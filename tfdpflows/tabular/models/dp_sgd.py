@@ -167,12 +167,10 @@ def train(
   model: PrivatelyTrained,
   plan: TrainingPlan,
   codes: np.ndarray,
+  work: WorkDirectory,
   *,
   settings: DPSGDModel,
   loss_bound: float | None,
-  folder: str | None,
-  resume: bool,
-  progress: bool,
   saves: str | None = None,
   whole: bool = False,
 ) -> None:
@@ -184,12 +182,11 @@ def train(
     model: the model to train, with `take_averages`.
     plan: its plan, with a ledger.
     codes: float32 `[n, d]`.
+    work: the `WorkDirectory`, with a folder of checkpoints, one per epoch; a
+      fit that is resumed goes on from the one there, if there is one.
     settings: the `DPSGDModel`, with the settings of the optimizer.
     loss_bound: bound of one row's loss, to release its mean; or `None`.
-    folder: folder of checkpoints, one per epoch, or `None`.
-    resume: whether to continue from the checkpoint there, if there is one.
-    progress: whether to show a progress bar.
-    saves: where to save checkpoints, if not in the folder.
+    saves: where to save checkpoints, if not in that folder.
     whole: whether the sums of a step are computed of all rows of a replica at
       once, as a loss needs that is random by the step alone.
 
@@ -207,7 +204,7 @@ def train(
     chunk_size=_ALL if whole else None,
   )
   model.compile(optimizer=optimizer)
-  callbacks = []
+  callbacks, folder = [], work.checkpoints
   if folder is not None or tf.distribute.has_strategy():
     # The slots of Adam must exist to be restored, and the number of the step
     # before a graph reads it.
@@ -247,7 +244,7 @@ def train(
     if not found[0]:
       with system_errors.of_file(folder):
         manager.save()
-    if resume:
+    if work.resume:
       # Model, optimizer, their generators and averages are in the checkpoint,
       # the work directory has checked the rest.
       plan.resume(optimizer, replay=True)
@@ -255,7 +252,7 @@ def train(
   if not plan.remaining_steps:
     model.take_averages()
     return
-  shown = Progress(plan, progress)
+  shown = Progress(plan, work.progress)
   try:
     with system_errors.of_memory():
       model.fit(codes, verbose=0, callbacks=[*callbacks, shown])
@@ -270,14 +267,8 @@ def check_charged(
 
   Such as one of a copy that was made before: it would claim too little.
 
-  Args:
-    ledger: the ledger.
-    label: of the charges.
-    count: how many there are at least.
-    saved: path of the saved state.
-
   Raises:
-    LedgerError: if there are fewer.
+    LedgerError: if there are fewer charges of the label than `count`.
   """
   charged = sum(e.count for e in ledger.entries if e.label == label)
   if charged < count:
@@ -312,7 +303,7 @@ def _check_start(model, plan, folder):
         'these rows stays spent.'
       )
   else:
-    atomic.write_file(path, lambda file: file.write(start), private=True)
+    atomic.write_file(path, start, private=True)
 
 
 def _weights(model):

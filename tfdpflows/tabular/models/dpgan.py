@@ -69,8 +69,6 @@ class DPGANModel(GANModel, dp_sgd.DPSGDModel):
     *,
     units: sampling.Units | None,
     total: float,
-    resume: bool,
-    progress: bool,
   ) -> None:
     """See `TableModel`."""
     del total
@@ -79,11 +77,9 @@ class DPGANModel(GANModel, dp_sgd.DPSGDModel):
       training,
       dp_sgd.charged_plan(spending.plan, work, units),
       codes,
+      work,
       settings=self,
       loss_bound=None,
-      folder=work.checkpoints,
-      resume=resume,
-      progress=progress,
     )
     training.finish()
 
@@ -103,11 +99,6 @@ class DPGAN(PrivatelyTrained):
   weights. The noise z comes from a stream of its own, and the generator's steps
   are functions of that and of the discriminator's weights: the generator is
   post-processing.
-
-  Args:
-    generator: the `TableGenerator`.
-    settings: the `DPGANModel`.
-    randomness: the `Randomness` of the fit.
   """
 
   def __init__(

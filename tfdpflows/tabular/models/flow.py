@@ -5,15 +5,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, flows, models, sampling
+from tfdpflows import flows, models, sampling
 from tfdpflows._autograph import unconverted
 from tfdpflows._keras import tfp
-from tfdpflows.randomness import Randomness
 from tfdpflows.tabular.density import TableDensity, cells
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.models import dp_sgd
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 class FlowModel(dp_sgd.DPSGDModel):
   """A table model that is a flow, trained by maximum likelihood.
 
-  A subclass defines `make_flow` and, where needed, `plan_start`, `start` and
-  `finish`.
+  A subclass defines `make_flow`.
 
   Attributes:
     hidden_units: width of each hidden layer.
@@ -82,13 +80,7 @@ class FlowModel(dp_sgd.DPSGDModel):
       dequantization = flows.dequantization.VariationalDequantization(
         cells(columns), seed=seed
       )
-    return (
-      columns,
-      [m['edges'] for m in marginals],
-      [m['probabilities'] for m in marginals],
-      flow,
-      dequantization,
-    )
+    return columns, marginals, flow, dequantization
 
   def train(
     self,
@@ -99,31 +91,14 @@ class FlowModel(dp_sgd.DPSGDModel):
     *,
     units: sampling.Units | None,
     total: float,
-    resume: bool,
-    progress: bool,
   ) -> None:
-    """See `TableModel`: `start`, DP-SGD, then `finish`."""
-    known = self.start(
-      distribution,
-      codes,
-      spending.rounds,
-      work.randomness,
-      work.ledger,
-      total=total,
-      units=units,
-      resume=resume,
-      progress=progress,
-    )
+    """See `TableModel`: by DP-SGD."""
+    del total
     plan = dp_sgd.charged_plan(spending.plan, work, units)
     if work.team is None:
-      self.train_steps(
-        distribution, codes, plan, work, resume=resume, progress=progress
-      )
+      self.train_steps(distribution, codes, plan, work)
     else:
-      work.team.train(
-        self, distribution, codes, plan, work, resume=resume, progress=progress
-      )
-    self.finish(distribution, known, work.randomness)
+      work.team.train(self, distribution, codes, plan, work)
 
   def train_steps(
     self,
@@ -131,9 +106,6 @@ class FlowModel(dp_sgd.DPSGDModel):
     codes: np.ndarray | StoredRows,
     plan: TrainingPlan,
     work: WorkDirectory,
-    *,
-    resume: bool,
-    progress: bool,
     saves: str | None = None,
   ) -> None:
     """Trains a density by DP-SGD, from the weights that it has.
@@ -143,8 +115,6 @@ class FlowModel(dp_sgd.DPSGDModel):
       codes: private codes, see `train`.
       plan: the plan to run.
       work: see `train`.
-      resume: see there.
-      progress: see there.
       saves: where to save checkpoints, if not where they are resumed from.
     """
     if work.team is None:
@@ -155,12 +125,10 @@ class FlowModel(dp_sgd.DPSGDModel):
       TableDensityModel(density, points, self.ema_momentum),
       plan,
       density.training_rows(codes),
+      work,
       settings=self,
       loss_bound=self.loss_bound,
-      folder=work.checkpoints,
       saves=saves,
-      resume=resume,
-      progress=progress,
       # In chunks the rows at one place of all would have the same points: one
       # row taken away would give others to all behind it.
       whole=work.team is not None,
@@ -173,47 +141,6 @@ class FlowModel(dp_sgd.DPSGDModel):
       'within the same mechanism, the mean loss of its batch too (each row '
       f'clipped to +-{self.loss_bound:g} nats).'
     ]
-
-  def start(
-    self,
-    density: TableDensity,
-    codes: np.ndarray,
-    rounds: tuple,
-    randomness: Randomness,
-    ledger: accounting.PrivacyLedger,
-    *,
-    total: float,
-    units: sampling.Units | None,
-    resume: bool,
-    progress: bool,
-  ) -> Any:
-    """Brings a density near to the table before DP-SGD, by measurements.
-
-    Args:
-      density: from `make_distribution`, not trained.
-      codes: private codes, float32 `[n, d]`: for mechanisms in `rounds` only.
-      rounds: from `plan_start`.
-      randomness: the `Randomness` of the fit.
-      ledger: charged for every mechanism before it looks at `codes`.
-      total: see `train`.
-      units: see there.
-      resume: whether mechanisms that were charged are repeated.
-      progress: whether to show progress bars, in a terminal or notebook.
-
-    Returns:
-      What `finish` is to know.
-    """
-
-  def finish(
-    self, density: TableDensity, known: Any, randomness: Randomness
-  ) -> None:
-    """Changes a trained density, by post-processing.
-
-    Args:
-      density: the density.
-      known: what `start` returned.
-      randomness: the `Randomness` of the fit.
-    """
 
 
 class TableDensityModel(models.DensityModel):

@@ -71,8 +71,7 @@ class GANModel(TableModel):
     """See `TableModel`."""
     return TableGenerator(
       columns,
-      [m['edges'] for m in marginals],
-      [m['probabilities'] for m in marginals],
+      marginals,
       num_bins=self.num_bins,
       noise_units=self.noise_units,
       hidden_units=self.generator_units,
@@ -95,8 +94,7 @@ class TableGenerator(TableDistribution):
 
   Args:
     columns: encoded columns, from `TableEncoder.columns`.
-    edges: bin edges per column.
-    probabilities: private bin probabilities per column.
+    marginals: see `TableModel.make_distribution`.
     num_bins: see `histogram.kept_edges`.
     noise_units: how many normal numbers a row is made from.
     hidden_units: width of each hidden layer.
@@ -110,8 +108,7 @@ class TableGenerator(TableDistribution):
   def __init__(
     self,
     columns: Sequence[EncodedColumn],
-    edges: Sequence[Sequence[float]],
-    probabilities: Sequence[Sequence[float]],
+    marginals: Sequence[dict],
     *,
     num_bins: int,
     noise_units: int,
@@ -120,8 +117,8 @@ class TableGenerator(TableDistribution):
   ):
     super().__init__(columns, name='table_generator')
     inner, masses, fine = [], [], []
-    for column, e, p in zip(columns, edges, probabilities):
-      e, p = np.asarray(e, np.float64), np.asarray(p, np.float64)
+    for column, m in zip(columns, marginals):
+      e, p = (np.array(m[k], np.float64) for k in ('edges', 'probabilities'))
       kept = kept_edges(column, p, num_bins)
       inner.append(e[kept])
       masses.append(np.add.reduceat(p, np.append(0, kept).astype(int)))
@@ -167,11 +164,6 @@ class TableGenerator(TableDistribution):
     Indicators are 0 or 1, with the gradient of a softmax of Gumbel noise in
     their place (straight-through, Jang et al. 2017).
 
-    Args:
-      num_rows: how many rows.
-      random: of the noise.
-      temperature: of the softmax.
-
     Returns:
       Indicators `[num_rows, num_indicators]`, and the probabilities that they
       were drawn with.
@@ -214,12 +206,7 @@ class TableGenerator(TableDistribution):
     """Sets the marginals of the model to the released ones.
 
     One number per bin is added to the logits (iterative proportional fitting),
-    computed from the model alone.
-
-    Args:
-      seed: of the rows that it is computed from.
-      num_rows: how many they are.
-      iterations: of the fitting.
+    computed from rows of the model alone.
     """
     noise = tf.random.stateless_normal([num_rows, self._noise_units], [seed, 0])
     logits = tf.split(self._logits(noise), self._sizes, axis=1)
@@ -272,11 +259,6 @@ class GeneratorTraining(tf.Module):
 
   Nothing here reads rows: a step is a function of the weights of its opponent,
   which must have been released.
-
-  Args:
-    generator: the `TableGenerator`.
-    settings: the `GANModel`.
-    randomness: the `Randomness` of the fit.
 
   Attributes:
     random: the `tf.random.Generator` of all generated rows, for opponents too.

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import accounting, flows, sampling
+from tfdpflows import flows, sampling
 from tfdpflows._keras import tfp
 from tfdpflows.bijectors import marginal
 from tfdpflows.mechanisms import histograms
-from tfdpflows.randomness import Randomness
 from tfdpflows.stored_rows import BlockFile, MappedRows, StoredRows
 from tfdpflows.tabular.density import TableDensity
 from tfdpflows.tabular.encoding import EncodedColumn, number_of
@@ -35,6 +34,7 @@ from tfdpflows.tabular.ordered_codes import (
 
 if TYPE_CHECKING:
   from tfdpflows.tabular.fitting import Spending
+  from tfdpflows.tabular.work_directory import WorkDirectory
 
 # Defaults: bins per square root of the number of rows over the noise of a count
 # that costs the whole budget, and the fewest and most.
@@ -196,12 +196,6 @@ class HistogramModel(FlowModel):
       seconds += spending.plan.steps * (0.01 + 1.5 * batch * row)
     return seconds
 
-  def _target_number(self, columns):
-    """Returns the number of the column with the target, or `None`."""
-    if self.target is None:
-      return None
-    return number_of(columns, self.target)
-
   def make_flow(
     self,
     columns: Sequence[EncodedColumn],
@@ -214,7 +208,7 @@ class HistogramModel(FlowModel):
       for column, m in zip(columns, marginals)
     ]
     order = list(range(len(columns)))
-    target = self._target_number(columns)
+    target = number_of(columns, self.target)
     if target is not None:
       order.append(order.pop(target))
     connections = None
@@ -237,7 +231,7 @@ class HistogramModel(FlowModel):
   ) -> HistogramDensity:
     """See `TableModel`."""
     weights = [1.0] * len(columns)
-    target = self._target_number(columns)
+    target = number_of(columns, self.target)
     if target is not None:
       weights[target] = self.target_weight
     cuts = [
@@ -266,54 +260,52 @@ class HistogramModel(FlowModel):
       self.adaptive_marginals, noise_multiplier / np.sqrt(self.adaptive_share)
     )
 
-  def start(
+  def train(
     self,
-    density: HistogramDensity,
+    distribution: HistogramDensity,
     codes: np.ndarray,
-    rounds: tuple,
-    randomness: Randomness,
-    ledger: accounting.PrivacyLedger,
+    spending: Spending,
+    work: WorkDirectory,
     *,
-    total: float,
     units: sampling.Units | None,
-    resume: bool,
-    progress: bool,
-  ) -> list[np.ndarray] | None:
-    """See `FlowModel`: measures marginals and learns them.
+    total: float,
+  ) -> None:
+    """See `TableModel`: by measured marginals, DP-SGD and matching."""
+    known = None
+    if spending.rounds:
+      known = self._measured(
+        distribution, codes, spending.rounds, work, units, total
+      )
+    super().train(distribution, codes, spending, work, units=units, total=total)
+    if self.matching:
+      seed = int(work.randomness.numpy('matching').integers(2**31))
+      flow = distribution.latent.bijector
+      flow.match_marginals(seed=seed, probabilities=known)
 
-    Returns:
-      The probabilities of the bins of each column, `None` without rounds.
-    """
-    if not rounds:
-      return None
+  def _measured(self, density, codes, rounds, work, units, total):
+    """Measures marginals; returns the probabilities of each column's bins."""
     flow = density.latent.bijector
     estimate = adaptive_marginals.Estimate(
       flow.masses,
       total,
-      randomness.numpy('log-linear model'),
+      work.randomness.numpy('log-linear model'),
       lazy=self.connections == 'measured',
     )
     for pair, possible in density.possible_bins().items():
       estimate.model.forbid(pair[:2], ~possible)
-    if isinstance(codes, StoredRows):
-      bins = density.stored_bins(codes)
-      if codes.path is not None:
-        dtype = np.min_scalar_type(max(flow.num_bins) - 1)
-        bins = BlockFile(bins, f'{codes.path}.bins', dtype)
-    else:
-      bins = density.bins(_present(codes))
+    bins = density.bins(_present(codes))
+    if isinstance(codes, StoredRows) and codes.path is not None:
+      dtype = np.min_scalar_type(max(flow.num_bins) - 1)
+      bins = BlockFile(bins, f'{codes.path}.bins', dtype)
     within = adaptive_marginals.measure(
       bins,
       flow.num_bins,
       estimate,
       rounds,
-      randomness,
-      ledger,
+      work,
       finer=density.finer_rows(codes) if self.within_bins else None,
       units=units,
-      target=self._target_number(density.columns),
-      resume=resume,
-      progress=progress,
+      target=number_of(density.columns, self.target),
     )
     if isinstance(bins, BlockFile):
       bins.remove()
@@ -321,20 +313,9 @@ class HistogramModel(FlowModel):
     if self.connections == 'measured':
       possible = [pair[:2] for pair in density.possible_bins()]
       density.connect([*estimate.groups, *possible])
-    seed = int(randomness.numpy('learning rows').integers(2**31))
-    adaptive_marginals.learn_rows(flow, estimate.model, seed, progress)
+    seed = int(work.randomness.numpy('learning rows').integers(2**31))
+    adaptive_marginals.learn_rows(flow, estimate.model, seed, work.progress)
     return estimate.columns
-
-  def finish(
-    self,
-    density: HistogramDensity,
-    known: list[np.ndarray] | None,
-    randomness: Randomness,
-  ) -> None:
-    """See `FlowModel`: matching."""
-    if self.matching:
-      seed = int(randomness.numpy('matching').integers(2**31))
-      density.latent.bijector.match_marginals(seed=seed, probabilities=known)
 
 
 class HistogramDensity(TableDensity):
@@ -342,41 +323,34 @@ class HistogramDensity(TableDensity):
 
   Args:
     columns: see `TableDensity`.
-    edges: see there.
-    probabilities: see there.
+    marginals: see there.
     latent: see there, a `flows.histogram_flow`.
     dequantization: see there.
     cuts: for each column the codes where its bins meet, float64; the knots of
       the flow are their normal scores.
-    weights: factors of the columns' log-probabilities in training, by default
-      1.
+    weights: factors of the columns' log-probabilities in training.
   """
 
   def __init__(
     self,
     columns: Sequence[EncodedColumn],
-    edges: Sequence[Sequence[float]],
-    probabilities: Sequence[Sequence[float]],
+    marginals: Sequence[dict],
     latent: tfp.distributions.TransformedDistribution,
     dequantization: flows.dequantization.UniformDequantization | None,
     cuts: Sequence[np.ndarray],
-    weights: Sequence[float] | None = None,
+    weights: Sequence[float],
   ):
-    super().__init__(columns, edges, probabilities, latent, dequantization)
-    if weights is None:
-      weights = [1.0] * len(columns)
+    super().__init__(columns, marginals, latent, dequantization)
     self._weights = np.array(weights, np.float32)
     self._connected = None
     histogram = [
       Bins(
         np.asarray(cut, np.float64),
         histograms.search_edges(cut, column),
-        np.asarray(edge, np.float64),
-        np.asarray(probability, np.float64),
+        np.asarray(m['edges'], np.float64),
+        np.asarray(m['probabilities'], np.float64),
       )
-      for column, edge, probability, cut in zip(
-        columns, edges, probabilities, cuts
-      )
+      for column, m, cut in zip(columns, marginals, cuts)
     ]
     # As one function, which checkpoints do not look into.
     self._histograms = lambda: histogram
@@ -487,13 +461,10 @@ class HistogramDensity(TableDensity):
       for j, cut in enumerate(self._search_cuts())
     ]
 
-    def load():
-      if isinstance(codes, StoredRows):
-        return self.stored_bins(codes, cuts)
-      return self.bins(_present(codes), cuts)
-
     sizes = tuple(len(cut) + 1 for cut in cuts)
-    return within_bins.FinerRows(parts, sizes, load)
+    return within_bins.FinerRows(
+      parts, sizes, lambda: self.bins(_present(codes), cuts)
+    )
 
   def depend_within(self, edges: Iterable[within_bins.Edge]) -> None:
     """Makes values of columns depend on each other within their bins.
@@ -562,55 +533,23 @@ class HistogramDensity(TableDensity):
     return [histogram.search_cuts for histogram in self._histograms()]
 
   def bins(
-    self, x: np.ndarray, cuts: Sequence[np.ndarray] | None = None
-  ) -> np.ndarray:
+    self,
+    x: np.ndarray | StoredRows,
+    cuts: Sequence[np.ndarray] | None = None,
+  ) -> np.ndarray | StoredRows:
     """Returns the bin of each code `[n, d]`, int32 `[n, d]`.
 
     Exactly, where normal scores in float32 are not: a spike of a continuous
     column is a bin of a few units in the last place of its codes.
 
     Args:
-      x: codes.
+      x: codes; of `StoredRows` the result is such too, uint16.
       cuts: for each column the codes where bins meet; those of the flow by
         default.
     """
     if cuts is None:
       cuts = self._search_cuts()
-    found = [
-      np.searchsorted(cut, x[:, j].astype(np.float64), side='right')
-      for j, cut in enumerate(cuts)
-    ]
-    return np.stack(found, 1).astype(np.int32)
-
-  def stored_bins(
-    self, x: StoredRows, cuts: Sequence[np.ndarray] | None = None
-  ) -> StoredRows:
-    """Returns what `bins` does, of stored codes: uint16 `[n, d]`."""
-    if cuts is None:
-      cuts = self._search_cuts()
-    # The bin of each code where codes are cells; higher ones are in the last.
-    tables = {
-      j: np.searchsorted(
-        cut, np.arange(np.ceil(cut.max(initial=0)) + 1), side='right'
-      ).astype(np.uint16)
-      for j, cut in enumerate(cuts)
-      if self._cell[j]
-    }
-
-    def bins(x):
-      found = np.empty(x.shape, np.uint16, order='F')
-      for j, cut in enumerate(cuts):
-        if self._cell[j]:
-          table = tables[j]
-          codes = np.minimum(x[:, j].astype(np.int64), len(table) - 1)
-          found[:, j] = table[codes]
-        else:
-          found[:, j] = np.searchsorted(
-            cut, x[:, j].astype(np.float64), side='right'
-          )
-      return found
-
-    return MappedRows(x, bins, cuts)
+    return bins_of(x, cuts, self._cell)
 
   def estimate_log_prob(self, x: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """See `TableDensity`; exactly, since densities are even within cells."""
@@ -661,11 +600,56 @@ class HistogramDensity(TableDensity):
     return tf.reduce_sum(ratios * self._weights, -1)
 
 
+def bins_of(
+  codes: np.ndarray | StoredRows,
+  cuts: Sequence[np.ndarray],
+  cells: Sequence[float],
+) -> np.ndarray | StoredRows:
+  """Returns the bin of each code, see `HistogramDensity.bins`.
+
+  Args:
+    codes: `[n, d]`.
+    cuts: for each column the codes where bins meet.
+    cells: for each column `EncodedColumn.cell`.
+  """
+  if not isinstance(codes, StoredRows):
+    found = [
+      np.searchsorted(cut, codes[:, j].astype(np.float64), side='right')
+      for j, cut in enumerate(cuts)
+    ]
+    return np.stack(found, 1).astype(np.int32)
+  # The bin of each code where codes are cells; higher ones are in the last.
+  tables = {
+    j: np.searchsorted(
+      cut, np.arange(np.ceil(cut.max(initial=0)) + 1), side='right'
+    ).astype(np.uint16)
+    for j, cut in enumerate(cuts)
+    if cells[j]
+  }
+
+  def bins(x):
+    found = np.empty(x.shape, np.uint16, order='F')
+    for j, cut in enumerate(cuts):
+      if cells[j]:
+        table = tables[j]
+        codes = np.minimum(x[:, j].astype(np.int64), len(table) - 1)
+        found[:, j] = table[codes]
+      else:
+        found[:, j] = np.searchsorted(
+          cut, x[:, j].astype(np.float64), side='right'
+        )
+    return found
+
+  return MappedRows(codes, bins, cuts)
+
+
 def _present(codes):
   """Returns the rows of codes but those of NaN, which are absent.
 
-  See `fitting.run_mechanisms`.
+  See `fitting.run_mechanisms`; of stored rows none are.
   """
+  if isinstance(codes, StoredRows):
+    return codes
   return codes[~np.isnan(codes).any(1)]
 
 

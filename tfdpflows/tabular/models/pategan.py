@@ -119,19 +119,11 @@ class PATEGANModel(GANModel):
     *,
     units: sampling.Units | None,
     total: float,
-    resume: bool,
-    progress: bool,
   ) -> None:
     """See `TableModel`."""
     del units, total  # Shards are of rows.
-    PATEGAN(distribution, self, work.randomness).fit(
-      codes,
-      spending.plan.sigma,
-      work.ledger,
-      folder=work.checkpoints,
-      resume=resume,
-      progress=progress,
-    )
+    training = PATEGAN(distribution, self, work.randomness)
+    training.fit(codes, spending.plan.sigma, work)
 
   def describe_sampling(
     self, plan: pate.QueryPlan, privacy_unit: str | None
@@ -179,11 +171,6 @@ class PATEGAN(tf.Module):
   was charged before it was answered.
 
   The saved state holds the teachers: it is as private as the rows.
-
-  Args:
-    generator: the `TableGenerator`.
-    settings: the `PATEGANModel`.
-    randomness: the `Randomness` of the fit.
   """
 
   def __init__(
@@ -223,32 +210,21 @@ class PATEGAN(tf.Module):
     # How many rounds have their answers.
     self._answered = tf.Variable(0, dtype=tf.int64, trainable=False)
 
-  def fit(
-    self,
-    codes: np.ndarray,
-    sigma: float,
-    ledger: accounting.PrivacyLedger,
-    *,
-    folder: str | None,
-    resume: bool,
-    progress: bool,
-  ) -> None:
+  def fit(self, codes: np.ndarray, sigma: float, work: WorkDirectory) -> None:
     """Trains to the end.
 
     Args:
       codes: private codes, float32 `[n, d]`.
       sigma: standard deviation of the noise on each count of votes.
-      ledger: charged for each vote before it is taken.
-      folder: folder of the saved state, or `None`.
-      resume: whether to go on from what is saved there.
-      progress: whether to show a progress bar.
+      work: see `TableModel.train`; its ledger is charged for each vote before
+        that is taken.
     """
-    settings = self._settings
+    settings, ledger = self._settings, work.ledger
     shards = pate.partition(
       len(codes), settings.num_teachers, randomness=self._randomness
     )
     shards = Shards(codes, shards, settings.num_teachers)
-    manager = self._manager(folder)
+    manager = self._manager(work.checkpoints)
     start = int(self._answered.numpy())
     for number in range(start):
       check_charged(
@@ -257,11 +233,11 @@ class PATEGAN(tf.Module):
         settings.queries,
         manager.latest_checkpoint,
       )
-    shown = bars.bar('round', settings.rounds, progress, start)
+    shown = bars.bar('round', settings.rounds, work.progress, start)
     if start:
       self._learn_from_answers(start - 1)
     for number in range(start, settings.rounds):
-      self._ask(shards, number, sigma, ledger, resume)
+      self._ask(shards, number, sigma, work)
       if manager is not None:
         with system_errors.of_file(manager.directory):
           manager.save()
@@ -281,7 +257,7 @@ class PATEGAN(tf.Module):
         checkpoint.restore(latest).assert_consumed()
     return manager
 
-  def _ask(self, shards, number, sigma, ledger, resume):
+  def _ask(self, shards, number, sigma, work):
     """Trains the teachers, and has a round's queries answered."""
     settings = self._settings
     for _ in range(settings.teacher_steps):
@@ -291,10 +267,10 @@ class PATEGAN(tf.Module):
       sigma=sigma,
       num_teachers=settings.num_teachers,
       num_classes=2,
-      ledger=ledger,
+      ledger=work.ledger,
       randomness=self._randomness,
       label=f'{_LABEL} {number + 1}',
-      resume=resume,
+      resume=work.resume,
     )
     votes = votes.numpy().astype(np.int64)
     answers = aggregator.query(

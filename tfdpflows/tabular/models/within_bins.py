@@ -176,12 +176,7 @@ class FinerRows(NamedTuple):
     )
 
   def edge(self, marginal: mechanisms.Marginal, counts: np.ndarray) -> Edge:
-    """Returns the `Edge` of a measured pair.
-
-    Args:
-      marginal: the noisy counts of parts.
-      counts: those of bins, as they are known.
-    """
+    """Returns the `Edge` of a pair, of its noisy counts and those of bins."""
     shares = [self.parts[j].shares for j in marginal.columns]
     weights = fit_weights(marginal.counts, counts, shares, marginal.std)
     return Edge(tuple(marginal.columns), weights)
