@@ -273,7 +273,9 @@ def audit_one_run(
   If each canary was in the table with probability 1/2, independently of all
   else, and to put it in or not is to go to a neighbouring table of the claim,
   then each bound holds with probability `confidence` over the run and the coin
-  flips. Several numbers of guesses share what may fail.
+  flips. Several numbers of guesses share what may fail. Of `epsilon_lower`, at
+  `delta`, that rests on a theorem that is not proven for all its values, see
+  `Guesses.p_value`.
 
   Args:
     scores: `[num_canaries]`, see `guess`.

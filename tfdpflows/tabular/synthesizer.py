@@ -50,11 +50,12 @@ class TabularSynthesizer:
   standard normal by its CDF; an autoregressive flow, trained with DP-SGD,
   learns the dependence of the columns. `model` chooses it (`tabular.models`):
   'histogram' gives each column a histogram that depends on the bins of those
-  before it (`flows.histogram_flow`), 'spline' has blocks of splines, 'hflow' is
-  DP-HFlow (`flows.dp_hflow`), with a linear layer before each block of splines
-  and one network for all of them. 'dpgan' and 'pategan' have no density: a
-  network makes rows from noise, trained against a discriminator that DP-SGD
-  trains, or against a student of teachers' noisy votes (PATE).
+  before it (`flows.histogram_flow`), and starts from noisy marginals of groups
+  of columns that are selected privately; 'spline' has blocks of splines,
+  'hflow' is DP-HFlow (`flows.dp_hflow`), with a linear layer before each block
+  of splines and one network for all of them. 'dpgan' and 'pategan' have no
+  density: a network makes rows from noise, trained against a discriminator that
+  DP-SGD trains, or against a student of teachers' noisy votes (PATE).
 
   #### Formal guarantee
 
@@ -78,7 +79,9 @@ class TabularSynthesizer:
       from the others. For 'histogram'.
     bounds_epsilon: the part of `epsilon` for private bounds, where the schema
       is a draft.
-    accountant: name of the accountant.
+    accountant: name of the accountant: 'pld' or 'rdp'. 'basic', 'advanced' and
+      'gdp', whose epsilon is no upper bound, are refused by 'histogram' unless
+      `adaptive_marginals` is 0.
     allow_large_delta: whether a delta of one over the number of rows, or more,
       is warned of and not refused: publishing one row in full, drawn at random,
       would be as private as that.
