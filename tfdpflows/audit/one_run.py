@@ -230,6 +230,9 @@ def guess(
     included: bool `[num_canaries]`, which ones were in.
     num_guesses: from 1 to the number of canaries, fixed before the run.
 
+  Returns:
+    The `Guesses`.
+
   Raises:
     ValueError: for arguments out of range, or scores that are NaN.
   """
@@ -288,6 +291,9 @@ def audit_one_run(
     confidence: of each bound.
     accountant: that the claim is stated by.
     neighboring_relation: of the claim, for an event.
+
+  Returns:
+    The `OneRunBounds`; print them for the claim and what is proven.
 
   Raises:
     ValueError: for arguments out of range.
@@ -406,6 +412,9 @@ def audit_repeated_runs(
     num_runs: how many there are.
     delta: in (0, 1).
     confidence: of each bound, and the percentile.
+
+  Returns:
+    The `RepeatedBounds`.
 
   Raises:
     ValueError: for arguments out of range.

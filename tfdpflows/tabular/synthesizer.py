@@ -109,7 +109,9 @@ class TabularSynthesizer:
       (`mechanisms.bounds.ColumnBounds`), once it is fitted.
 
   Raises:
-    ValueError: for arguments out of range.
+    TypeError: for a `schema` that is no `TableSchema`, such as its path.
+    ValueError: for arguments out of range, a model or an accountant that there
+      is not, or hyper-parameters that the model has not.
 
   #### Example
 
@@ -699,9 +701,11 @@ class TabularSynthesizer:
       `effective_rows`.
 
     Raises:
-      ValueError: for a number out of range, or a condition that the schema
-        does not allow, naming the column; for one that needs resampling, of a
-        model without a density; or where rows in a range are too rare.
+      TypeError: for `conditions` that are no dict.
+      ValueError: before `fit`; for a number out of range, or a condition that
+        the schema does not allow, naming the column; for one that needs
+        resampling, of a model without a density; or where rows in a range are
+        too rare.
     """
     rng = self._sampling_rng(num_rows, seed)
     if conditions is not None:
@@ -750,8 +754,9 @@ class TabularSynthesizer:
         density of the row that it becomes.
 
     Raises:
-      ValueError: for a model without a density; under 'error' for a value that
-        is not declared.
+      TypeError: for a `df` that is no `DataFrame`.
+      ValueError: before `fit`; for a model without a density; under 'error' for
+        a value that is not declared.
     """
     check_type('df', df, pd.DataFrame, "pd.read_csv('rows.csv')")
     return np.concatenate(list(self.log_prob_frames([df], out_of_range)))
@@ -776,7 +781,11 @@ class TabularSynthesizer:
     return self._fitted.log_probs(frames, out_of_range or self.out_of_range)
 
   def privacy_statement(self) -> accounting.PrivacyStatement:
-    """Returns the `PrivacyStatement` of all that the fit spent."""
+    """Returns the `PrivacyStatement` of all that the fit spent.
+
+    Raises:
+      ValueError: before `fit`.
+    """
     if self.ledger is None:
       raise ValueError('Nothing was spent yet: call fit(df) first.')
     return self._statement(self._earlier_ledgers)
