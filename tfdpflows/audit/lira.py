@@ -69,12 +69,16 @@ def train_shadows(
       rows. It is sent to the processes by cloudpickle: make Keras models inside
       of it.
     num_rows: number of rows.
-    num_models: an even number, the targets among them.
+    num_models: an even number, 6 or more, the targets among them.
     seed: of the halves, and of the seeds.
     num_processes: how many models are trained at one time.
 
+  Returns:
+    The `ShadowScores`.
+
   Raises:
-    ValueError: for an odd number of models, or scores of another shape.
+    ValueError: for an odd number of models, fewer than 6, or scores of another
+      shape or that are not finite.
   """
   num_rows = check_integer('num_rows', num_rows)
   num_models = check_integer('num_models', num_models, 6)

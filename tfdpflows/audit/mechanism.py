@@ -109,6 +109,9 @@ def audit_mechanism(
     accountant: that the claim is stated by.
     neighboring_relation: of the claim, for an event.
 
+  Returns:
+    A `MechanismAudit`; print it for the claim and what is proven.
+
   Raises:
     ValueError: for arguments out of range, or scores that are NaN or not
       `[num_runs]`.

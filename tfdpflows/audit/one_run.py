@@ -238,6 +238,9 @@ def guess(
     included: bool `[num_canaries]`, which ones were in.
     num_guesses: from 1 to the number of canaries, fixed before the run.
 
+  Returns:
+    The `Guesses`.
+
   Raises:
     ValueError: for arguments out of range, or scores that are NaN.
   """
@@ -281,7 +284,9 @@ def audit_one_run(
   If each canary was in the table with probability 1/2, independently of all
   else, and to put it in or not is to go to a neighbouring table of the claim,
   then each bound holds with probability `confidence` over the run and the coin
-  flips. Several numbers of guesses share what may fail.
+  flips. Several numbers of guesses share what may fail. Of `epsilon_lower`, at
+  `delta`, that rests on a theorem that is not proven for all its values, see
+  `Guesses.p_value`.
 
   Args:
     scores: `[num_canaries]`, see `guess`.
@@ -294,6 +299,9 @@ def audit_one_run(
     confidence: of each bound.
     accountant: that the claim is stated by.
     neighboring_relation: of the claim, for an event.
+
+  Returns:
+    The `OneRunBounds`; print them for the claim and what is proven.
 
   Raises:
     ValueError: for arguments out of range.
@@ -422,6 +430,9 @@ def audit_repeated_runs(
     num_runs: how many there are.
     delta: in (0, 1).
     confidence: of each bound, and the percentile.
+
+  Returns:
+    The `RepeatedBounds`.
 
   Raises:
     ValueError: for arguments out of range.

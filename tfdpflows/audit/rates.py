@@ -126,6 +126,9 @@ def error_rates(
     confidence: in (0, 1).
     by: 'epsilon', or 'mu' for a threshold that gives the largest `mu()`.
 
+  Returns:
+    The `ErrorRates`.
+
   Raises:
     ValueError: for arguments out of range, scores that are NaN, or fewer than
       10 runs.

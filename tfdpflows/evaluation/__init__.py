@@ -1,6 +1,6 @@
 """Scores of synthetic tables against real ones, and a report.
 
-None of these numbers is private: they are computed on real rows without noise.
+No noise is added: where the real rows are private, so are all these numbers.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _log_options(layer):
     _LOGGED.add(layer.name)
     logging.info(
       'tfdpflows: the rule of %s does not support all options of the layer %s; '
-      'its per-example gradients come from tape.jacobian, which is slower.',
+      'its gradients are computed example by example, which is slower.',
       type(layer).__name__,
       layer.name,
     )

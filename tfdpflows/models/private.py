@@ -30,8 +30,8 @@ class PrivateModel(PrivatelyTrained):
   The model may be functional, Sequential or a subclass (without a `train_step`
   or `compute_loss` of its own), and is itself trained: save it, or predict with
   it. Layers with a rule (`gradients.register_rule`) take little more time than
-  without privacy; variables of others come from `tape.jacobian`, slowly and
-  with one log line each.
+  without privacy; gradients of others are computed example by example, slowly
+  and with one log line for each variable.
 
   Under the optimizer of a `TrainingPlan`, `fit(x, y)` trains on batches that
   the plan draws and charges. The mean loss is shown only if the optimizer

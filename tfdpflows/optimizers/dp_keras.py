@@ -73,7 +73,8 @@ class DPOptimizer:
   noise is drawn in floating point by Philox, seeded from the operating system,
   and noisy sums are rounded to a public grid (`noise_grid`). Sums are float32,
   and float64 over the chunks of a batch of which more than 16,384 rows are
-  expected: one row moves them by the sensitivity, up to some thousandths of it.
+  expected: one row moves them by the sensitivity, and by up to some hundredths
+  of it more where thousands of rows were made for it.
 
   Args:
     l2_norm_clip: the clipping norm, for `gradients.Flat(l2_norm_clip)`.

@@ -160,6 +160,9 @@ def plan_queries(
     accountant: name of the accountant.
     neighboring_relation: that of the ledger.
 
+  Returns:
+    A `QueryPlan`, whose `aggregator` answers the queries.
+
   Raises:
     BudgetExceededError: if `spent` alone exceeds the budget.
     ValueError: for a number out of range, or a neighboring relation for which

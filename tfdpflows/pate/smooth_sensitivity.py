@@ -201,6 +201,9 @@ def release_vote_cost(
     label: see there.
     resume: see there.
 
+  Returns:
+    A `ReleasedCost`.
+
   #### Formal guarantee
 
   `SmoothSensitivityDpEvent(sigma_release, beta, shift)` is charged for the

@@ -217,7 +217,11 @@ class TableSchema:
 
   @classmethod
   def from_dict(cls, raw: dict) -> TableSchema:
-    """Returns the schema that a `dict` with key 'fields' describes."""
+    """Returns the schema that a `dict` with key 'fields' describes.
+
+    Raises:
+      ValueError: for what describes no table, naming the column or property.
+    """
     if not isinstance(raw, dict) or not isinstance(raw.get('fields'), list):
       raise ValueError('A schema is an object with a list named "fields".')
     check_properties(raw, _PROPERTIES, 'The schema')

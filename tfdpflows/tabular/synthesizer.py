@@ -51,11 +51,12 @@ class TabularSynthesizer:
   standard normal by its CDF; an autoregressive flow, trained with DP-SGD,
   learns the dependence of the columns. `model` chooses it (`tabular.models`):
   'histogram' gives each column a histogram that depends on the bins of those
-  before it (`flows.histogram_flow`), 'spline' has blocks of splines, 'hflow' is
-  DP-HFlow (`flows.dp_hflow`), with a linear layer before each block of splines
-  and one network for all of them. 'dpgan' and 'pategan' have no density: a
-  network makes rows from noise, trained against a discriminator that DP-SGD
-  trains, or against a student of teachers' noisy votes (PATE).
+  before it (`flows.histogram_flow`), and starts from noisy marginals of groups
+  of columns that are selected privately; 'spline' has blocks of splines,
+  'hflow' is DP-HFlow (`flows.dp_hflow`), with a linear layer before each block
+  of splines and one network for all of them. 'dpgan' and 'pategan' have no
+  density: a network makes rows from noise, trained against a discriminator that
+  DP-SGD trains, or against a student of teachers' noisy votes (PATE).
 
   #### Formal guarantee
 
@@ -79,7 +80,9 @@ class TabularSynthesizer:
       from the others. For 'histogram'.
     bounds_epsilon: the part of `epsilon` for private bounds, where the schema
       is a draft.
-    accountant: name of the accountant.
+    accountant: name of the accountant: 'pld' or 'rdp'. 'basic', 'advanced' and
+      'gdp', whose epsilon is no upper bound, are refused by 'histogram' unless
+      `adaptive_marginals` is 0.
     allow_large_delta: whether a delta of one over the number of rows, or more,
       is warned of and not refused: publishing one row in full, drawn at random,
       would be as private as that.
@@ -107,7 +110,9 @@ class TabularSynthesizer:
       (`mechanisms.bounds.ColumnBounds`), once it is fitted.
 
   Raises:
-    ValueError: for arguments out of range.
+    TypeError: for a `schema` that is no `TableSchema`, such as its path.
+    ValueError: for arguments out of range, a model or an accountant that there
+      is not, or hyper-parameters that the model has not.
 
   #### Example
 
@@ -694,9 +699,11 @@ class TabularSynthesizer:
       `effective_rows`.
 
     Raises:
-      ValueError: for a number out of range, or a condition that the schema
-        does not allow, naming the column; for one that needs resampling, of a
-        model without a density; or where rows in a range are too rare.
+      TypeError: for `conditions` that are no dict.
+      ValueError: before `fit`; for a number out of range, or a condition that
+        the schema does not allow, naming the column; for one that needs
+        resampling, of a model without a density; or where rows in a range are
+        too rare.
     """
     rng = self._sampling_rng(num_rows, seed)
     if conditions is not None:
@@ -745,8 +752,9 @@ class TabularSynthesizer:
         density of the row that it becomes.
 
     Raises:
-      ValueError: for a model without a density; under 'error' for a value that
-        is not declared.
+      TypeError: for a `df` that is no `DataFrame`.
+      ValueError: before `fit`; for a model without a density; under 'error' for
+        a value that is not declared.
     """
     check_type('df', df, pd.DataFrame, "pd.read_csv('rows.csv')")
     return np.concatenate(list(self.log_prob_frames([df], out_of_range)))
@@ -771,7 +779,11 @@ class TabularSynthesizer:
     return self._fitted.log_probs(frames, out_of_range or self.out_of_range)
 
   def privacy_statement(self) -> accounting.PrivacyStatement:
-    """Returns the `PrivacyStatement` of all that the fit spent."""
+    """Returns the `PrivacyStatement` of all that the fit spent.
+
+    Raises:
+      ValueError: before `fit`.
+    """
     if self.ledger is None:
       raise ValueError('Nothing was spent yet: call fit(df) first.')
     return self._statement(self._earlier_ledgers)

@@ -56,6 +56,9 @@ def merge_ledgers(
       `merged_from` is added, and `seeded` where a source has it; it allows
       releases without a proof where a source does.
 
+  Returns:
+    The new `PrivacyLedger`.
+
   Raises:
     BudgetExceededError: if the budget is lower than what they have charged and
       reserved together; nothing is written.
