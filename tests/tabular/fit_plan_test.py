@@ -66,6 +66,9 @@ def test_noise_of_a_count_is_told_of_units(people):
   alone = plans['rows', 1].count_std
   assert plans['rows', 6].count_std == pytest.approx(6 * alone)
   assert plans['units', 6].count_std == pytest.approx(alone)
+  # As of 5,000 people with the root of 6 rows each, and the noise of 6.
+  bins = {key: plan.model.num_bins for key, plan in plans.items()}
+  assert bins['rows', 6] < bins['rows', 1] == bins['units', 6]
   text = ' '.join(str(plans['rows', 6]).split())
   assert (
     f'has noise of about {6 * alone:.2g} rows, in proportion to '

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -197,7 +198,6 @@ class TabularSynthesizer:
           f'target is {target!r}, which only model='
           f'{" or ".join(map(repr, takers))} takes.'
         )
-    self.model = self._model_for(1)
     self._unit_settings = _unit_settings(
       schema.privacy_unit,
       max_rows_per_unit,
@@ -205,6 +205,7 @@ class TabularSynthesizer:
       max_rows_epsilon,
       epsilon - (bounds_epsilon or 0.0),
     )
+    self.model = self._model_for(1)
     if self._unit_settings is not None and not self._model_class.takes_units:
       takers = [n for n in models.MODELS if models.model_class(n).takes_units]
       raise ValueError(
@@ -219,10 +220,16 @@ class TabularSynthesizer:
     self._fitted = None
 
   def _model_for(self, num_examples):
+    noise_multiplier = whole_noise_multiplier(self.budget)
+    units = self._unit_settings
+    if units is not None and units.weighting == 'rows':
+      # The noise is that of as many rows as a unit may have; how many it has is
+      # private, and may be anything from one to that.
+      noise_multiplier *= math.sqrt(units.max_rows_per_unit)
     return self._model_class.for_table(
       num_examples,
       num_columns(self.schema),
-      whole_noise_multiplier(self.budget),
+      noise_multiplier,
       **self._hyperparameters,
     )
 
