@@ -120,6 +120,28 @@ def test_units_are_kept_together():
   assert (votes[0] != votes[1]).any(1).sum() <= 1
 
 
+def test_units_are_those_of_the_ledger():
+  x, y = table(200)
+  people = lambda: accounting.PrivacyLedger(privacy_unit='person')
+  aggregator = functools.partial(
+    pate.TeacherEnsemble.aggregator, kind=pate.GNMax, sigma=30.0
+  )
+  fitted = ensemble().fit(x, y, units=np.arange(200) // 4, progress=False)
+  ledger, queries = people(), x[:3] + 0
+  aggregator(fitted, ledger=ledger).query(fitted.votes(queries))
+  statement = accounting.privacy_statement(ledger, delta=1e-5)
+  assert statement.unit == "all rows of the table with one value of 'person'"
+  # What protects all rows of a person protects each.
+  aggregator(fitted, ledger=accounting.PrivacyLedger()).query(
+    fitted.votes(queries)
+  )
+  of_rows = ensemble().fit(x, y, progress=False)
+  ledger = people()
+  with pytest.raises(ValueError, match='protects rows'):
+    aggregator(of_rows, ledger=ledger).query(of_rows.votes(queries))
+  assert not ledger.entries
+
+
 def test_processes_give_the_same_teachers():
   x, y = table(200)
   votes = [

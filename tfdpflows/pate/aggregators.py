@@ -10,6 +10,8 @@ Every aggregator is made with
   numbers; one label serves one aggregator;
 - `seeded`: whether shards or teachers came from a seed that may be known, which
   statements then report; `TeacherEnsemble.aggregator` knows it;
+- `privacy_unit`: the name of the units whose rows all train one teacher, as the
+  ledger has it; `None` for rows. `TeacherEnsemble.aggregator` knows that too;
 - `resume`: whether queries that the ledger has charged under this label, by an
   earlier process, are repeated: in the same order, with the same votes,
   parameters and `randomness`, which gives the same answers again;
@@ -225,6 +227,7 @@ class Aggregator(OneAtATime, abc.ABC):
     label: Optional[str] = None,
     resume: bool = False,
     seeded: bool = False,
+    privacy_unit: Optional[str] = None,
   ):
     super().__init__()
     self.num_teachers = check_integer('num_teachers', num_teachers)
@@ -241,6 +244,7 @@ class Aggregator(OneAtATime, abc.ABC):
     self._randomness = Randomness() if randomness is None else randomness
     self._resume = resume
     self._seeded = bool(seeded)
+    self._privacy_unit = privacy_unit
     self._calls = 0
 
   def query(self, votes: npt.ArrayLike) -> np.ndarray:
@@ -302,6 +306,7 @@ class Aggregator(OneAtATime, abc.ABC):
       count=count,
       resume=self._resume,
       seeded=self._seeded,
+      privacy_unit=self._privacy_unit,
     )
     return self._randomness.numpy(label)
 

@@ -180,6 +180,7 @@ def release_vote_cost(
   randomness: Optional[Randomness] = None,
   label: str = 'vote cost',
   resume: bool = False,
+  privacy_unit: Optional[str] = None,
 ) -> ReleasedCost:
   """Publishes what answers of GNMax or Confident GNMax cost on their votes.
 
@@ -200,6 +201,7 @@ def release_vote_cost(
     randomness: see `tfdpflows.mechanisms`, as the next two and the errors.
     label: see there.
     resume: see there.
+    privacy_unit: see the module `aggregators`.
 
   Returns:
     A `ReleasedCost`.
@@ -267,6 +269,7 @@ def release_vote_cost(
     },
     arrays=[votes],
     resume=resume,
+    privacy_unit=privacy_unit,
   )
   cost = table.cost(votes, event.beta)
   largest = table.largest * len(votes)

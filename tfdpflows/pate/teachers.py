@@ -297,8 +297,9 @@ class TeacherEnsemble(Fixed):
   ) -> Aggregator:
     """Returns an aggregator of the votes of these teachers.
 
-    It knows how many they are, and whether their shards came from a seed: a
-    ledger's statement then says so.
+    It knows how many they are, whether their shards came from a seed (a
+    ledger's statement then says so), and whether they are of `units`: then the
+    ledger may have a `privacy_unit`, which these have to be.
 
     Args:
       kind: such as `pate.GNMax`.
@@ -336,6 +337,8 @@ class TeacherEnsemble(Fixed):
       num_classes=self.num_classes,
       ledger=ledger,
       seeded=self._seeded,
+      # What protects all rows of a unit protects each.
+      privacy_unit=ledger.privacy_unit if self._has_units else None,
       **kwargs,
     )
 

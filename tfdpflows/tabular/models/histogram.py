@@ -77,11 +77,11 @@ class HistogramModel(FlowModel):
   `for_table` sets the number of bins to `sqrt(n / s) / 8`, from 4 to 16, for n
   rows and a count's noise of standard deviation s, had it the whole budget: a
   pair of columns has the square of that number of cells, so that their mean
-  count is in a fixed ratio to the noise of a measurement. (Of units with up to m
-  rows s is `sqrt(m)` times that.) There are two rounds
-  for each column; fewer where that mean count would be less than 3 standard
-  deviations of the noise. Beyond the `n / s` of 16,384 where there are 16 bins,
-  training gets more of the budget and a larger learning rate.
+  count is in a fixed ratio to the noise of a measurement. (Of units with up to
+  m rows s is `sqrt(m)` times that.) There are two rounds for each column; fewer
+  where that mean count would be less than 3 standard deviations of the noise.
+  Beyond the `n / s` of 16,384 where there are 16 bins, training gets more of
+  the budget and a larger learning rate.
 
   `num_bins` is the largest number of bins of an ordered column (`knots`).
 
