@@ -212,6 +212,7 @@ def test_overrides_that_do_not_fit_end_the_draft():
     {'type': 'integer', 'minimum': 9, 'maximum': 0},
     {'type': 'year'},
     {'average': 3},
+    {'type': 'string', 'enum': '345'},
   ):
     with pytest.raises(ValueError, match="'age'"):
       drafting.draft(_table(), overrides={'age': given})

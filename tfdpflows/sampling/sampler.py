@@ -11,6 +11,8 @@ from tfdpflows.randomness import Randomness
 class Sampler(Fixed):
   """The base of samplers, which have a `draw` of one generator.
 
+  But for those whose batches depend on the step: they have a `draw_step` alone.
+
   Attributes:
     parts: number of parts of the rows that take turns, one by default. A charge
       is for as many steps, and has the `event` of the sampler.

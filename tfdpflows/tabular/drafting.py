@@ -554,6 +554,11 @@ def _check_given(name, given):
     raise ValueError(
       f'Column {name!r}: {of_type[0]} is given, and no type; give the type too.'
     )
+  for key in _LISTS:
+    if isinstance(given.get(key), str):
+      raise ValueError(
+        f'Column {name!r}: {key} is the text {given[key]!r}; give a list.'
+      )
 
 
 def read_overrides(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
