@@ -86,7 +86,7 @@ def test_a_failure_leaves_what_was_there(tmp_path):
 
 def test_what_may_be_overwritten(tmp_path):
   _write(tmp_path / 'model', _ledger(), overwrite=False)
-  with pytest.raises(FileExistsError, match='overwrite it'):
+  with pytest.raises(FileExistsError, match='overwrite=True'):
     _write(tmp_path / 'model', _ledger(), overwrite=False)
   (tmp_path / 'photos').mkdir()
   (tmp_path / 'letter.txt').touch()
