@@ -334,10 +334,14 @@ def _quotient_form(number, divisor, quotient):
 
 
 def _order_form(first, second):
-  """Returns the forms of comparisons, constant where the difference is."""
+  """Returns the forms of comparisons, constant where whole numbers are equal.
+
+  Not where one is larger: either may be too large for its dtype.
+  """
   known = (first.form != OTHER) & (second.form != OTHER)
-  same = first.coefficients()[0] == second.coefficients()[0]
-  return np.where(known & same, CONSTANT, OTHER)
+  known &= first.one.dtype.kind == 'i'
+  same = [a == b for a, b in zip(first.coefficients(), second.coefficients())]
+  return np.where(known & same[0] & same[1], CONSTANT, OTHER)
 
 
 def _moved_forms(node, inputs, ones, twos):
