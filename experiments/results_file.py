@@ -65,8 +65,7 @@ class ResultsFile:
     runs = [other for other in self.runs if not self._is(other, key)]
     self.content['runs'] = [*runs, _as_read(run)]
     if self._path is not None:
-      text = to_json(self.content).encode()
-      atomic.write_file(self._path, lambda file: file.write(text))
+      atomic.write_file(self._path, to_json(self.content).encode())
 
   def _is(self, run, key):
     return all(run[name] == key[name] for name in self._keys)

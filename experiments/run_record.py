@@ -25,7 +25,7 @@ _PACKAGES = (
 def write_json(path, content):
   """Writes JSON aside and renames it, so that `path` is always complete."""
   text = json.dumps(content, indent=2, allow_nan=False) + '\n'
-  atomic.write_file(path, lambda file: file.write(text.encode()))
+  atomic.write_file(path, text.encode())
 
 
 def command_line():

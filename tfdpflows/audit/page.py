@@ -44,9 +44,9 @@ def write_page(
   text = json.dumps(content, indent=1, allow_nan=False) + '\n'
   beside = json_path(path)
   was_there = os.path.lexists(beside)
-  atomic.write_file(beside, lambda file: file.write(text.encode()))
+  atomic.write_file(beside, text.encode())
   try:
-    atomic.write_file(path, lambda file: file.write(page.encode()))
+    atomic.write_file(path, page.encode())
   except BaseException:
     if not was_there:
       os.unlink(beside)

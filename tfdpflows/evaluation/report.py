@@ -197,7 +197,7 @@ def write_report(
     scores=scores,
     now=f'{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d at %H:%M}',
   )
-  atomic.write_file(path, lambda file: file.write(f'{page}\n'.encode()))
+  atomic.write_file(path, f'{page}\n'.encode())
 
 
 def _validated(table, schema, name, out_of_range):

@@ -430,10 +430,9 @@ def _with_clear_spikes(bounds, noisy, parent, likely, least):
   spikes.
   """
   within = (bounds[:, :1] >= likely[:, 0]) & (bounds[:, 1:] <= likely[:, 1])
-  spikes = within.any(1)
-  unclear = spikes & (noisy <= least)
+  clear = within.any(1) & (noisy > least)
+  unclear = within.any(1) & ~clear
   same = parent[1:] == parent[:-1]
-  clear = spikes & ~unclear
   joined = same & (unclear[1:] | unclear[:-1]) & ~(clear[1:] | clear[:-1])
   starts = np.flatnonzero(np.append(True, ~joined))
   lasts = np.append(starts[1:], len(bounds)) - 1

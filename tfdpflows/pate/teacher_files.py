@@ -83,7 +83,7 @@ class Store:
       return
     parent, name = os.path.split(os.path.abspath(self._folder))
     with atomic.folder_aside(parent, name) as aside:
-      _write(aside, _SECRET, lambda file: file.write(self.randomness.secret))
+      _write(aside, _SECRET, self.randomness.secret)
       _write_settings(aside, settings)
       os.rename(aside, self._folder)
     self._settings = settings
@@ -92,7 +92,7 @@ class Store:
     weights = teacher.model if isinstance(teacher.model, list) else []
     if teacher.model is not None and not weights:
       content = _skops().dumps(teacher.model)
-      _write(self._folder, f'{t:05}.skops', lambda file: file.write(content))
+      _write(self._folder, f'{t:05}.skops', content)
     arrays = {f'weight_{i:09}': w for i, w in enumerate(weights)}
     arrays['facts'] = teacher.facts
     _write(self._folder, f'{t:05}.npz', lambda file: np.savez(file, **arrays))
@@ -104,6 +104,7 @@ class Store:
 
 
 def settings_of(folder):
+  """Returns the settings that the teachers of a folder were trained with."""
   path = pathlib.Path(folder) / _SETTINGS
   try:
     found = json.loads(path.read_text('utf-8'))
@@ -115,6 +116,7 @@ def settings_of(folder):
 
 
 def load(folder, t):
+  """Returns teacher `t` of a folder, `None` if it is not there yet."""
   path = pathlib.Path(folder) / f'{t:05}.npz'
   if not path.exists():
     return None
@@ -134,7 +136,7 @@ def load(folder, t):
 
 def _write_settings(folder, settings):
   text = json.dumps(settings, indent=1)
-  _write(folder, _SETTINGS, lambda file: file.write(text.encode()))
+  _write(folder, _SETTINGS, text.encode())
 
 
 def _write(folder, name, write):

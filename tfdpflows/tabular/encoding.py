@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,7 +62,7 @@ class EncodedColumn:
       return self.size - self.cell
     return self.size / (1 + _MISSING_SHARE)
 
-  def exact(self, codes, where=np.where):
+  def exact(self, codes: Any, where: Callable[..., Any] = np.where) -> Any:
     """Returns codes, float64, as `likely` ones if they are as good as these.
 
     Args:

@@ -95,7 +95,7 @@ def write(path: atomic.PathLike, config: dict[str, Any], fit: Fit) -> None:
     'ledger': _ledger_to_dict(fit.ledger),
   }
   text = json.dumps(content, indent=1, allow_nan=False) + '\n'
-  atomic.write_file(path, lambda file: file.write(text.encode()))
+  atomic.write_file(path, text.encode())
 
 
 def read(path: atomic.PathLike) -> tuple[dict[str, Any], Fit]:
