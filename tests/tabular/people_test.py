@@ -248,6 +248,42 @@ def test_a_fit_of_other_people_is_not_resumed(people, tmp_path):
   again.ledger.close()
 
 
+def test_bins_are_as_many_as_the_rows_that_are_found(people, tmp_path):
+  """How many rows people have is released; until then a guess stands for it."""
+  table = small_table.make(num_rows=18_000).table
+  table[PERSON] = np.arange(18_000) % 2_000
+
+  def fit(table, folder, **kwargs):
+    kwargs = {
+      **people.quick,
+      'epsilon': 30.0,
+      'delta': 1e-4,
+      'max_rows_per_unit': 9,
+      **kwargs,
+    }
+    synthesizer = TabularSynthesizer(people.schema, seed=0, **kwargs)
+    bins = [synthesizer.plan(table[PERSON].nunique()).model.num_bins]
+    with small_table.untrained():
+      synthesizer.fit(table, str(tmp_path / folder), progress=False)
+    synthesizer.ledger.close()
+    return synthesizer, [*bins, synthesizer.model.num_bins]
+
+  assert fit(table, 'many')[1] == [7, 12]
+  # Of each person one row, where nine were possible: the guess is three.
+  one = table.drop_duplicates(PERSON)
+  assert fit(one, 'few')[1] == [7, 4]
+  assert fit(one, 'given', num_bins=9)[1] == [9, 9]
+  # A limit that is chosen privately is what rows weigh by.
+  limited, bins = fit(one, 'limited', max_rows_epsilon=1.0)
+  assert bins == [7, 12]
+  limited.save(tmp_path / 'model')
+  loaded = TabularSynthesizer.load(tmp_path / 'model')
+  assert loaded.model == limited.model
+  rows = one.head(20)
+  np.testing.assert_allclose(loaded.log_prob(rows), limited.log_prob(rows))
+  loaded.ledger.close()
+
+
 def test_missing_identifiers(people):
   table = people.table.astype({PERSON: object})
   table.loc[[3, 8], PERSON] = None

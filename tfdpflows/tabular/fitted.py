@@ -36,6 +36,7 @@ class FittedTable:
 
   Attributes:
     schema: `TableSchema` without marks.
+    model: the `TableModel` that was trained.
     marginals: a dict for each encoded column, with the edges and probabilities
       of its histogram and what the model keeps beside them.
     distribution: the `TableDistribution`.
@@ -45,6 +46,7 @@ class FittedTable:
   """
 
   schema: TableSchema
+  model: TableModel
   marginals: list
   distribution: TableDistribution
   units: str | None = None
@@ -170,7 +172,7 @@ class FittedTable:
     encoder = TableEncoder(schema)
     distribution = model.make_distribution(encoder.columns, marginals)
     distribution.constrain(OrderedCodes(encoder))
-    self = cls(schema, marginals, distribution, **released)
+    self = cls(schema, model, marginals, distribution, **released)
     with system_errors.of_file(path):
       self._checkpoint().read(path).assert_existing_objects_matched()
     return self

@@ -10,7 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tfdpflows import accounting, mechanisms, sampling
-from tfdpflows.accounting.calibration import charged_noise_multiplier
+from tfdpflows.accounting.calibration import (
+  charged_noise_multiplier,
+  whole_noise_multiplier,
+)
 from tfdpflows.mechanisms import bounds as bounds_lib
 from tfdpflows.progress import log_charge
 from tfdpflows.sampling.units import SortedUnits
@@ -191,6 +194,7 @@ def run_mechanisms(
   units: sampling.Units | None = None,
   absent: Sequence[int] = (),
   folder: str | None = None,
+  hyperparameters: dict[str, Any] | None = None,
 ) -> FittedTable:
   """Runs all mechanisms of a fit, each charged to the ledger before.
 
@@ -206,6 +210,8 @@ def run_mechanisms(
       rows of the units that these are of. The number of rows, or of units,
       stays that of the table, since it is public.
     folder: where to store the codes of `DraftRows`, `None` for memory.
+    hyperparameters: those of the model that were given; of others
+      `model.for_total` may find better ones.
 
   Raises:
     ValueError: for absent rows and a model that DP-SGD does not train.
@@ -273,6 +279,12 @@ def run_mechanisms(
     units=units,
   )
   log_charge('Histograms of all columns', ledger, _MARGINALS)
+  # How much the rows of units weigh in all is private, and was released.
+  total = len(codes)
+  if units is not None:
+    total = float(histograms[0].counts.sum())
+    noise_multiplier = whole_noise_multiplier(work.ledger.budget)
+    model = model.for_total(total, noise_multiplier, hyperparameters or {})
   marginals = [
     {
       'name': histogram.name,
@@ -297,10 +309,8 @@ def run_mechanisms(
         *(v.numpy() for v in distribution.exported_variables()),
       ]
     )
-    # How much the rows of units weigh in all is private, and was released.
-    total = len(codes) if units is None else float(histograms[0].counts.sum())
     model.train(distribution, codes, spending, work, units=units, total=total)
     for marginal, learned in zip(marginals, distribution.learned()):
       marginal.update(learned)
   described = None if units is None else units.describe()
-  return FittedTable(schema, marginals, distribution, described, bounds)
+  return FittedTable(schema, model, marginals, distribution, described, bounds)

@@ -224,7 +224,8 @@ class TabularSynthesizer:
     units = self._unit_settings
     if units is not None and units.weighting == 'rows':
       # The noise is that of as many rows as a unit may have; how many it has is
-      # private, and may be anything from one to that.
+      # private until the histograms are released (`TableModel.for_total`), and
+      # may be anything from one to that.
       noise_multiplier *= math.sqrt(units.max_rows_per_unit)
     return self._model_class.for_table(
       num_examples,
@@ -465,12 +466,13 @@ class TabularSynthesizer:
         units=units,
         absent=absent,
         folder=folder,
+        hyperparameters=self._hyperparameters,
       )
     except BaseException:
       # Unlocks it, so that another synthesizer can go on with it.
       self.ledger.close()
       raise
-    self.schema = self._fitted.schema
+    self.schema, self.model = self._fitted.schema, self._fitted.model
     if spending.plan is not None:
       self._sampling = self.model.describe_sampling(
         spending.plan, self.schema.privacy_unit

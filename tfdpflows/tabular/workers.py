@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import hashlib
 import json
 import os
@@ -185,6 +186,7 @@ class Team:
       tf.train.Checkpoint(**density.saved_parts()).write(start)
       if not self.alone:
         handed = {
+          'hyperparameters': dataclasses.asdict(model),
           'marginals': marginals,
           'num_examples': plan.sampler.num_examples,
           # It may have been chosen privately.
@@ -252,6 +254,7 @@ class Team:
     handed, model, schema, work, codes, units = found
     if units is not None:
       units = units.limited(handed['most_rows'])
+    model = dataclasses.replace(model, **handed['hyperparameters'])
     plan = _plan(handed, model, work, units)
     # TensorFlow needs all workers to save.
     with tempfile.TemporaryDirectory() as thrown_away:

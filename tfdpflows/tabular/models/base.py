@@ -172,6 +172,19 @@ class TableModel(abc.ABC):
   ) -> None:
     """Refuses a number of columns that the model cannot have."""
 
+  def for_total(
+    self, total: float, noise_multiplier: float, hyperparameters: dict[str, Any]
+  ) -> TableModel:
+    """Returns the model for a number of rows that only a release tells.
+
+    Args:
+      total: weight of the rows of all units, as it was released.
+      noise_multiplier: see `for_table`.
+      hyperparameters: those that were given; they stay as they are.
+    """
+    del total, noise_multiplier, hyperparameters
+    return self
+
   def plan_start(self, noise_multiplier: float) -> tuple:
     """Returns measurements to make before training, each with its `event`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -77,8 +77,9 @@ class HistogramModel(FlowModel):
   `for_table` sets the number of bins to `sqrt(n / s) / 8`, from 4 to 16, for n
   rows and a count's noise of standard deviation s, had it the whole budget: a
   pair of columns has the square of that number of cells, so that their mean
-  count is in a fixed ratio to the noise of a measurement. (Of units with up to
-  m rows s is `sqrt(m)` times that.) There are two rounds for each column; fewer
+  count is in a fixed ratio to the noise of a measurement. (Where units may have
+  m rows, each of which weighs 1/m, n is the weight of all rows, as the
+  histograms tell it; until then s is `sqrt(m)` times that.) There are two rounds for each column; fewer
   where that mean count would be less than 3 standard deviations of the noise.
   Beyond the `n / s` of 16,384 where there are 16 bins, training gets more of
   the budget and a larger learning rate.
@@ -145,8 +146,7 @@ class HistogramModel(FlowModel):
     rounds = min(_ROUNDS_PER_COLUMN * num_columns, _MOST_ROUNDS)
     if noise_multiplier is not None:
       signal = num_examples / noise_multiplier
-      bins = np.round(_BINS_PER_SIGNAL * np.sqrt(signal))
-      bins = int(np.clip(bins, _FEWEST_BINS, _MOST_BINS))
+      bins = _bins_of(signal)
       # Of R rounds each has noise sqrt(R / share) times that of the budget.
       most = cls.adaptive_share * (signal / (_LEAST_SIGNAL * bins**2)) ** 2
       rounds = int(np.clip(most, _FEWEST_ROUNDS, rounds))
@@ -167,6 +167,16 @@ class HistogramModel(FlowModel):
       most = cls._most_epochs(num_examples, given['expected_batch_size'])
       found.update(_FROM_INDEPENDENCE, epochs=min(_EPOCHS_ALONE, most))
     return found
+
+  def for_total(
+    self, total: float, noise_multiplier: float, hyperparameters: dict[str, Any]
+  ) -> HistogramModel:
+    """See `TableModel`: with as many bins as that number of rows would have."""
+    if 'num_bins' in hyperparameters:
+      return self
+    return dataclasses.replace(
+      self, num_bins=_bins_of(max(total, 0) / noise_multiplier)
+    )
 
   def expected_seconds(
     self,
@@ -642,6 +652,12 @@ def bins_of(
     return found
 
   return MappedRows(codes, bins, cuts)
+
+
+def _bins_of(signal):
+  """Returns a number of bins for rows over the noise of a count."""
+  bins = np.round(_BINS_PER_SIGNAL * np.sqrt(signal))
+  return int(np.clip(bins, _FEWEST_BINS, _MOST_BINS))
 
 
 def _present(codes):
