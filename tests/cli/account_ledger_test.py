@@ -88,7 +88,12 @@ def test_bad_ledgers(path, capsys):
     ([f'--ledger={unlimited}'], 'has no budget and so no delta: give one'),
     ([f'--ledger={path}', '--delta=2'], 'delta must lie inside (0, 1)'),
     ([f'--ledger={path}', '--format=xml'], 'format=xml'),
-    ([f'--ledger={unlimited}', f'--ledger={path}'], 'give --ledger once'),
+    ([f'--ledger={path}', f'--ledger={unlimited}'], 'has no budget and so no'),
+    ([f'--ledger={path}'] * 2, 'is given 2 times, and would count as often'),
+    (
+      [f'--ledger={path}', f'--ledger={unlimited}', '--release=training'],
+      'is for a reservation of one --ledger',
+    ),
   ):
     assert cli.main(['account', *argv]) == 2
     out, err = capsys.readouterr()
@@ -98,6 +103,72 @@ def test_bad_ledgers(path, capsys):
   assert 'epsilon <= 0' in printed(
     ['account', f'--ledger={unlimited}', '--delta=1e-5'], capsys
   )
+
+
+def test_several_ledgers_are_composed(path, capsys):
+  """All that they spent, with what each has reserved; they stay as they are."""
+  second = path.with_name('second')
+  budget = accounting.PrivacyBudget(epsilon=1.0, delta=1e-5)
+  with accounting.PrivacyLedger(second, budget=budget) as ledger:
+    ledger.charge(dp_accounting.GaussianDpEvent(7.0), label='histograms')
+  before = path.read_bytes(), second.read_bytes()
+  both = ['account', f'--ledger={path}', f'--ledger={second}']
+  out = printed(both, capsys)
+  accountant = accounting.create_accountant('pld')
+  for event in (
+    dp_accounting.GaussianDpEvent(9.0),
+    dp_accounting.GaussianDpEvent(7.0),
+    dp_accounting.SelfComposedDpEvent(STEP, 20),
+  ):
+    accountant.compose(event)
+  found = json.loads(printed([*both, '--format=json'], capsys))
+  assert found['epsilon'] == pytest.approx(
+    accountant.get_epsilon(1e-5), rel=1e-6
+  )
+  assert found['budget'] is None
+  for part in ('histograms (1)', 'histograms (2)', 'training', 'second'):
+    assert part in out
+  rdp = json.loads(
+    printed([*both, '--format=json', '--accountant=rdp'], capsys)
+  )
+  assert rdp['accountant'] == 'rdp' and rdp['epsilon'] > found['epsilon']
+  assert (path.read_bytes(), second.read_bytes()) == before
+  # Their order changes nothing but the numbers of labels.
+  other = json.loads(printed([both[0], *both[:0:-1], '--format=json'], capsys))
+  assert other['epsilon'] == found['epsilon']
+
+
+@pytest.mark.parametrize(
+  'made, message',
+  [
+    ({'privacy_unit': 'person'}, 'cannot be added up; keep them apart'),
+    ({'accountant': 'rdp'}, 'have different accountants'),
+    ({'delta': 1e-6}, 'give the --delta of all together'),
+    ({'copy': True}, 'copies of one'),
+    ({'merged': True}, 'merged'),
+  ],
+)
+def test_ledgers_that_are_not_composed(path, made, message, capsys):
+  second = path.with_name('second')
+  if 'copy' in made:
+    budget = accounting.PrivacyBudget(epsilon=3.0, delta=1e-5)
+    first = path.with_name('first')
+    with accounting.PrivacyLedger(first, budget=budget) as ledger:
+      ledger.reserve(STEP, 50, 'run', randomness_id='a').ensure(9)
+    path.write_bytes(first.read_bytes())
+    second.write_bytes(first.read_bytes())
+  else:
+    delta = made.pop('delta', 1e-5)
+    merged = made.pop('merged', False)
+    budget = accounting.PrivacyBudget(epsilon=3.0, delta=delta)
+    accounting.PrivacyLedger(second, budget=budget, **made).close()
+    if merged:
+      accounting.merge_ledgers([second], path.with_name('all')).close()
+  assert cli.main(['account', f'--ledger={path}', f'--ledger={second}']) == 2
+  out, err = capsys.readouterr()
+  assert out == ''
+  assert message in err
+  assert err.count('\n') == 1
 
 
 def test_a_training_has_to_be_said_in_full(capsys):

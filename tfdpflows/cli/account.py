@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 import textwrap
 
@@ -14,8 +16,9 @@ _OF_LEDGERS = ('accountant', 'neighboring_relation')
 _USAGE = """\
 Usage: tfdpflows account --sampling_probability=N --noise_multiplier=N --steps=N
          --delta=N [flags]
-   or: tfdpflows account --ledger=FILE [--delta=N] [--format=FORMAT]
-         [--release=LABEL]"""
+   or: tfdpflows account --ledger=FILE [--ledger=FILE ...] [--delta=N]
+         [--accountant=NAME] [--format=FORMAT]
+   or: tfdpflows account --ledger=FILE --release=LABEL"""
 
 
 def _define(options):
@@ -24,8 +27,10 @@ def _define(options):
   options.section('What was spent')
   options.text(
     'ledger',
-    'Ledger to print the privacy statement of, instead of a training. Without '
-    '--release it is only read, and may be in use.',
+    'Ledger to print the privacy statement of, instead of a training. Of '
+    'several, of one table, the statement is that of all that they spent '
+    'together. Without --release they are only read, and may be in use.',
+    repeated=True,
     metavar='FILE',
   )
   options.text(
@@ -39,13 +44,14 @@ def _define(options):
   options.number(
     'delta',
     'Delta of the guarantee: the probability with which epsilon may be '
-    'exceeded, such as 1e-5. By default that of the budget of --ledger.',
+    'exceeded, such as 1e-5. By default that of the budget of --ledger, if '
+    'several have the same.',
   )
   options.text(
     'accountant',
     'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
     '(asymptotic: no upper bound), one that you registered, or all to compare '
-    'them.',
+    'them. One --ledger has its own, and several if they have the same.',
     default='pld',
     metavar='NAME',
   )
@@ -59,7 +65,6 @@ def _define(options):
 
 
 def _run(values):
-  training.check_one_ledger(values)
   if values.release is not None:
     _release(values)
   if values.ledger is not None:
@@ -80,16 +85,17 @@ def _run(values):
 
 
 def _release(values):
-  if values.ledger is None:
-    raise UsageError('--release is for a reservation of a --ledger=FILE.')
-  with training.open_ledger(values.ledger, read_only=False) as ledger:
+  if len(values.ledger or ()) != 1:
+    raise UsageError('--release is for a reservation of one --ledger=FILE.')
+  with training.open_ledger(values.ledger[0], read_only=False) as ledger:
     runs = ledger.release(values.release)
   print(f'{values.release!r} released {runs:,} runs.', file=sys.stderr)
 
 
 def _statement(values):
   """Returns the privacy statement of a ledger in the format asked for."""
-  given = [x for x in (*_TRAINING, *_OF_LEDGERS) if values[x].present]
+  of_ledger = _OF_LEDGERS if len(values.ledger) == 1 else _OF_LEDGERS[1:]
+  given = [x for x in (*_TRAINING, *of_ledger) if values[x].present]
   if given:
     raise UsageError(
       f'--{given[0]} does not go with --ledger, which records what was done '
@@ -99,18 +105,79 @@ def _statement(values):
     training.check_delta(values.delta)
   from tfdpflows.accounting import privacy_statement
 
-  with training.open_ledger(values.ledger, read_only=True) as ledger:
-    if ledger.budget is None and values.delta is None:
-      raise UsageError(
-        f'--ledger={values.ledger} has no budget and so no delta: give one, '
-        'such as --delta=1e-5.'
-      )
-    statement = privacy_statement(ledger, delta=values.delta)
+  with contextlib.ExitStack() as stack:
+    ledgers = [
+      stack.enter_context(training.open_ledger(path, read_only=True))
+      for path in values.ledger
+    ]
+    delta = _delta(values, ledgers)
+    ledger = ledgers[0]
+    if len(ledgers) > 1:
+      ledger = _composed(values, ledgers)
+    statement = privacy_statement(ledger, delta=delta)
   if values.format == 'json':
     return json.dumps(statement.to_dict(), indent=2, allow_nan=False)
   if values.format == 'markdown':
     return statement.to_markdown()
   return statement.to_text()
+
+
+def _delta(values, ledgers):
+  """Returns the delta of the flag, or of the budgets of ledgers."""
+  if values.delta is not None:
+    return values.delta
+  found = [ledger.budget and ledger.budget.delta for ledger in ledgers]
+  for path, delta in zip(values.ledger, found):
+    if delta is None:
+      raise UsageError(
+        f'--ledger={path} has no budget and so no delta: give one, such as '
+        '--delta=1e-5.'
+      )
+    if delta != found[0]:
+      raise UsageError(
+        f'--ledger={values.ledger[0]} is for delta {found[0]:g}, and '
+        f'--ledger={path} for {delta:g}: give the --delta of all together.'
+      )
+  return found[0]
+
+
+def _composed(values, ledgers):
+  """Returns what several ledgers spent, in memory."""
+  from tfdpflows.accounting import LedgerError, create_accountant
+  from tfdpflows.accounting.ledger.merge import compose_ledgers
+
+  _check_files(values.ledger)
+  accountant = None
+  if values['accountant'].present:
+    if values.accountant == 'all':
+      raise UsageError(
+        '--accountant=all is for a training; give one for --ledger.'
+      )
+    accountant = create_accountant(values.accountant).name
+  elif len({ledger.accountant for ledger in ledgers}) > 1:
+    named = ', '.join(
+      f'{path} {ledger.accountant}'
+      for path, ledger in zip(values.ledger, ledgers)
+    )
+    raise UsageError(
+      f'The ledgers have different accountants ({named}): give one that '
+      'counts all of them, such as --accountant=pld.'
+    )
+  try:
+    return compose_ledgers(ledgers, accountant)
+  except (LedgerError, ValueError) as error:
+    raise UsageError(f'--ledger: {error}') from error
+
+
+def _check_files(paths):
+  """Refuses a ledger that is given twice, by any of its paths."""
+  places = [os.path.realpath(path) for path in paths]
+  for path, place in zip(paths, places):
+    if places.count(place) > 1:
+      raise UsageError(
+        f'--ledger={path} is given {places.count(place)} times, and would '
+        'count as often. Give each ledger once.'
+      )
 
 
 def _check(values):
@@ -263,7 +330,7 @@ COMMAND = Command(
     their sum.
 
     Or, with --ledger, prints what was really spent: the privacy statement of a
-    ledger, such as the ledger.jsonl of a model.
+    ledger, such as the ledger.jsonl of a model, or of several together.
   """,
   example="""
     tfdpflows account --sampling_probability=0.01 --noise_multiplier=1 \\

@@ -108,8 +108,9 @@ def check_one_ledger(values) -> None:
   """Refuses several ledgers: the last would be taken, for all of them."""
   if values['ledger'].present > 1:
     raise UsageError(
-      'give --ledger once: the epsilon of one is not that of all. In Python '
-      'accounting.merge_ledgers makes one ledger of several.'
+      'give --ledger once: the epsilon of one is not that of all. `account` '
+      'has that of several; in Python accounting.merge_ledgers makes one of '
+      'them, with a budget.'
     )
 
 

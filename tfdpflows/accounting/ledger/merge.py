@@ -100,30 +100,13 @@ def merge_ledgers(
     unmerged = _unmerged(ledgers, path, names)
     if path is not None and os.path.lexists(path):
       return _complete(path, unmerged, names, budget)
-    metadata = dict(metadata or {})
-    if any(ledger.seeded for ledger in ledgers):
-      metadata['seeded'] = True
-    metadata['merged_from'] = [
-      {'path': name, 'metadata': ledger.metadata}
-      for name, ledger in zip(names, ledgers)
-    ]
-    merged = PrivacyLedger(
-      budget=budget or _common(ledgers, 'budget'),
-      accountant=accountant or _common(ledgers, 'accountant'),
-      neighboring_relation=_common(ledgers, 'neighboring_relation'),
-      metadata=metadata,
-      allow_no_proof=any(ledger.allow_no_proof for ledger in ledgers),
-      privacy_unit=_common(ledgers, 'privacy_unit'),
-    )
+    budget = budget or _common(ledgers, 'budget')
+    merged, records = _together(ledgers, names, budget, accountant, metadata)
 
     def close_sources():
       for ledger in unmerged:
         ledger._write(_last_record(ledger, path, names))
 
-    _check_randomness(ledgers)
-    records = _records(ledgers)
-    for record in records:
-      merged._state.apply(record)
     merged._resumable = ResumableEntries(merged._state.entries)
     _check_budget(merged)
     if path is None:
@@ -131,6 +114,54 @@ def merge_ledgers(
     else:
       merged._store(path, records, close_sources)
   return merged
+
+
+def compose_ledgers(
+  ledgers: Sequence[PrivacyLedger], accountant: Optional[str] = None
+) -> PrivacyLedger:
+  """Returns a ledger in memory of all that others spent, to be read.
+
+  They stay as they are, and may be charged further. It has no budget.
+
+  Args:
+    ledgers: `PrivacyLedger`s of the same table, each of another file.
+    accountant: name of the accountant; if None, the one that all of them have.
+
+  Raises:
+    LedgerError: if two of them used the same noise, or one of them was merged.
+    ValueError: if they differ in their neighbouring relation or privacy unit,
+      or in an accountant that is not given.
+  """
+  names = [ledger.path or 'in memory' for ledger in ledgers]
+  _unmerged(ledgers, None, names)
+  return _together(ledgers, names, None, accountant, {}, kept=True)[0]
+
+
+def _together(ledgers, names, budget, accountant, metadata, kept=False):
+  """Returns a new ledger in memory with all entries, and their records.
+
+  `kept` says whether reservations that cannot be resumed in it stay.
+  """
+  metadata = dict(metadata or {})
+  if any(ledger.seeded for ledger in ledgers):
+    metadata['seeded'] = True
+  metadata['merged_from'] = [
+    {'path': name, 'metadata': ledger.metadata}
+    for name, ledger in zip(names, ledgers)
+  ]
+  found = PrivacyLedger(
+    budget=budget,
+    accountant=accountant or _common(ledgers, 'accountant'),
+    neighboring_relation=_common(ledgers, 'neighboring_relation'),
+    metadata=metadata,
+    allow_no_proof=any(ledger.allow_no_proof for ledger in ledgers),
+    privacy_unit=_common(ledgers, 'privacy_unit'),
+  )
+  _check_randomness(ledgers)
+  records = _records(ledgers, kept)
+  for record in records:
+    found._state.apply(record)
+  return found, records
 
 
 def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
@@ -299,7 +330,9 @@ def _common(ledgers: list[PrivacyLedger], field: str) -> Any:
   return values[0]
 
 
-def _records(ledgers: list[PrivacyLedger]) -> list[dict[str, Any]]:
+def _records(
+  ledgers: Sequence[PrivacyLedger], kept: bool
+) -> list[dict[str, Any]]:
   """Returns all entries of the ledgers as records of a new one."""
   shared = collections.Counter(
     label for ledger in ledgers for label in ledger._state.sums.labels
@@ -314,11 +347,13 @@ def _records(ledgers: list[PrivacyLedger]) -> list[dict[str, Any]]:
           label = f'{label} ({number})'
         taken.add(label)
         labels[entry.label] = label
-      records += _entry_records(entry, label)
+      records += _entry_records(entry, label, kept)
   return records
 
 
-def _entry_records(entry: Entry, label: str) -> list[dict[str, Any]]:
+def _entry_records(
+  entry: Entry, label: str, kept: bool
+) -> list[dict[str, Any]]:
   first = {
     'kind': entry.kind,
     'label': label,
@@ -334,7 +369,7 @@ def _entry_records(entry: Entry, label: str) -> list[dict[str, Any]]:
   if entry.charged:
     records.append({'kind': 'advance', 'label': label, 'total': entry.charged})
   if entry.charged < entry.limit and (
-    entry.released or not entry.randomness_id
+    entry.released or not (kept or entry.randomness_id)
   ):
     records.append({'kind': 'release', 'label': label})
   return records

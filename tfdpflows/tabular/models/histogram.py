@@ -79,8 +79,9 @@ class HistogramModel(FlowModel):
   pair of columns has the square of that number of cells, so that their mean
   count is in a fixed ratio to the noise of a measurement. (Where units may have
   m rows, each of which weighs 1/m, n is the weight of all rows, as the
-  histograms tell it; until then s is `sqrt(m)` times that.) There are two rounds for each column; fewer
-  where that mean count would be less than 3 standard deviations of the noise.
+  histograms tell it; until then s is `sqrt(m)` times that.) There are two
+  rounds for each column; fewer where that mean count would be less than 3
+  standard deviations of the noise.
   Beyond the `n / s` of 16,384 where there are 16 bins, training gets more of
   the budget and a larger learning rate.
 
