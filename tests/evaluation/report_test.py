@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tfdpflows import progress
 from tfdpflows.evaluation import figures, report
 from tfdpflows.tabular.field import Field
 from tfdpflows.tabular.schema import TableSchema
@@ -164,8 +165,12 @@ class TestReport:
     for name in ('logistic regression', 'random forest', 'mean'):
       assert f'<th scope="row">{name}</th>' in text
 
-  def test_several_fits_are_compared(self, tmp_path):
-    path = tmp_path / 'report.html'
+  def test_several_fits_are_compared(self, tmp_path, monkeypatch):
+    path, logged = tmp_path / 'report.html', []
+    monkeypatch.setattr(progress, 'is_logged', lambda: True)
+    monkeypatch.setattr(
+      progress.logging, 'info', lambda text, *given: logged.append(text % given)
+    )
     other = report.SyntheticTable(table(seed=2), {'epsilon': 3, 'delta': 1e-5})
     report.write_report(
       path,
@@ -176,6 +181,9 @@ class TestReport:
       name='mine',
       others={EVIL: other, 'bare': report.SyntheticTable(table(seed=3))},
     )
+    # Three on synthetic and on real rows, of each half; three for each fit.
+    counts = [text.split(', ')[0] for text in logged]
+    assert counts == ['classifiers 6/6'] * 2 + ['classifiers 3/3'] * 3
     text, checker = read(path)
     part = text[text.index('id="several"') :]
     part = part[: part.index('</section>')]

@@ -77,6 +77,7 @@ def write_report(
   others: Mapping[str, SyntheticTable] | None = None,
   num_real: int | None = None,
   num_synthetic: int | None = None,
+  progress: bool = True,
 ) -> None:
   """Writes an HTML report that compares a synthetic table with a real one.
 
@@ -107,6 +108,7 @@ def write_report(
     num_real: number of rows of the table of which `real` is a uniform sample,
       for the page to say so; by default it is all of it.
     num_synthetic: of the synthetic table, likewise.
+    progress: whether to show how many classifiers are trained.
 
   Raises:
     ValueError: if a table does not fit the schema, or the target cannot be
@@ -133,7 +135,9 @@ def write_report(
   comparison = compare(real, synthetic, schema)
   scores = None
   if target is not None:
-    scores = _scores(real, synthetic, schema, target, classifiers, seed)
+    scores = _scores(
+      real, synthetic, schema, target, classifiers, seed, progress
+    )
   columns = [
     {
       **_column(comparison.marginals.loc[f.name], real, synthetic, f),
@@ -151,6 +155,7 @@ def write_report(
       target,
       classifiers,
       seed,
+      progress,
     )
   facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
   facts = facts if isinstance(facts, dict) else None
@@ -319,10 +324,16 @@ def _verdicts(
   return [*found, verdict.rare_verdict(groups)]
 
 
-def _several(real, fits, schema, target, classifiers, seed):
+def _several(real, fits, schema, target, classifiers, seed, progress):
   """Returns the variables of the template for each of several fits."""
   found = compare_fits(
-    real, fits, schema, target=target, classifiers=classifiers, seed=seed
+    real,
+    fits,
+    schema,
+    target=target,
+    classifiers=classifiers,
+    seed=seed,
+    progress=progress,
   )
   best = {
     column: values.min() if column in _LOWER else values.max()
@@ -429,11 +440,11 @@ def _signed(value):
   return '0.00' if text[1:] == '0.00' else text
 
 
-def _scores(real, synthetic, schema, target, classifiers, seed):
+def _scores(real, synthetic, schema, target, classifiers, seed, progress):
   """Returns the variables of the template for the scores of classifiers."""
   (labels,), description = model_scores.target_labels(schema, target, real)
   found = _mean_scores(
-    real, synthetic, schema, target, labels, classifiers, seed
+    real, synthetic, schema, target, labels, classifiers, seed, progress
   )
   few_rows = found.attrs['few_rows']
   mean = found.mean()
@@ -477,7 +488,9 @@ def _score_row(name, row):
   }
 
 
-def _mean_scores(real, synthetic, schema, target, labels, classifiers, seed):
+def _mean_scores(
+  real, synthetic, schema, target, labels, classifiers, seed, progress
+):
   """Means over the halves of the real rows; the other half is real_train."""
   # Every class is divided evenly, so that rare ones are in both halves.
   order = np.lexsort([np.random.default_rng(seed).random(len(real)), labels])
@@ -494,6 +507,7 @@ def _mean_scores(real, synthetic, schema, target, labels, classifiers, seed):
       classifiers=classifiers,
       seed=seed,
       fits=fits,
+      progress=progress,
     )
     for half in (0, 1)
   ]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from tfdpflows import progress as progress_lib
 from tfdpflows.evaluation import discretization
 from tfdpflows.evaluation.association import require_columns
 from tfdpflows.tabular.schema import TableSchema
@@ -130,11 +131,12 @@ def score(
   max_test: int = 20_000,
   seed: int,
   fits: dict,
+  progress: bool = False,
 ) -> pd.DataFrame:
   """Does what `train_on_synthetic` does, and keeps what it learned.
 
   `fits` is what was learned from synthetic rows, to be added to: from the same
-  rows nothing is learned again.
+  rows nothing is learned again. `progress` says whether to show it.
   """
   names = _names(classifiers)
   tables = [real_holdout, synthetic]
@@ -160,12 +162,15 @@ def score(
   if large:
     trainings = [_fewer(x, y, rng) for x, y in trainings]
   scores = pd.DataFrame(index=pd.Index(names, name='classifier'))
-  for prefix, (x, y) in zip(('', 'real_'), trainings):
-    for name in names:
-      # Of real rows no second score is asked for.
-      known = {} if prefix else fits
-      values = _score(name, x, y, features, truth, seed, large, known)
-      scores.loc[name, [prefix + metric for metric in _METRICS]] = values
+  total = len(names) * len(trainings)
+  with progress_lib.bar('classifiers', total, progress) as shown:
+    for prefix, (x, y) in zip(('', 'real_'), trainings):
+      for name in names:
+        # Of real rows no second score is asked for.
+        known = {} if prefix else fits
+        values = _score(name, x, y, features, truth, seed, large, known)
+        scores.loc[name, [prefix + metric for metric in _METRICS]] = values
+        shown.update()
   scores.attrs['few_rows'] = _LARGE_TRAIN if large else None
   return scores
 

@@ -35,6 +35,7 @@ def compare_fits(
   target: str | None = None,
   classifiers: str | Sequence[str] = 'quick',
   seed: int = 0,
+  progress: bool = True,
 ) -> pd.DataFrame:
   """Compares several synthetic tables with the same real one.
 
@@ -49,6 +50,7 @@ def compare_fits(
     target: column that classifiers predict, see `train_on_synthetic`.
     classifiers: see there.
     seed: see there.
+    progress: whether to show how many classifiers are trained.
 
   Returns:
     DataFrame with a row for each fit, and the columns `epsilon` and `delta`
@@ -87,8 +89,16 @@ def compare_fits(
       'rare_groups_kept': float(kept(groups).mean()),
     }
     if target is not None:
-      scored = scores.train_on_synthetic(
-        real, rows, schema, target, classifiers=classifiers, seed=seed
+      scored = scores.score(
+        real,
+        rows,
+        schema,
+        target,
+        real_train=None,
+        classifiers=classifiers,
+        seed=seed,
+        fits={},
+        progress=progress,
       )
       found[name].update(scored.mean())
   return pd.DataFrame.from_dict(found, orient='index')
