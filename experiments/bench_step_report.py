@@ -25,7 +25,9 @@ _SIZES = {
   'num_blocks': 'blocks',
   'event_size': 'columns',
 }
-_BEGIN = '<!-- Written by `python -m experiments.bench_step --render`. -->'
+_BEGIN = (
+  '<!-- Written by experiments/bench_step.py, whose --render names it. -->'
+)
 _RESULTS = 'experiments/results/bench_step.json'
 _END = '<!-- End of what bench_step has written. -->'
 # Colours of Okabe and Ito.

@@ -52,8 +52,9 @@ def _define(options):
   options.text(
     'overrides',
     'CSV file of what is public: name, type, minimum, maximum, enum (a|b), '
-    'required, decimals, unit, format, timezone. It is filled in, and not '
-    'marked.',
+    'required, decimals, unit, format, timezone, decimalChar, groupChar, '
+    'bareNumber, trueValues, falseValues, missingValues. It is filled in, and '
+    'not marked.',
     metavar='FILE',
   )
   files.add_output(options, 'JSON file to write.')

@@ -75,8 +75,9 @@ def encode(
   beam, pipeline_options = _import_beam()
   if schema.is_draft:
     raise ValueError(
-      'The schema is a draft, and what it marks is found from rows in memory. '
-      'Replace the marks by public knowledge.'
+      'The schema is a draft, and a pipeline encodes by a public one. Replace '
+      'the marks by public knowledge, or fit the files themselves '
+      '(TabularSynthesizer.fit), which pays for what they mark.'
     )
   folder = os.path.abspath(folder)
   code_store.make_private(folder)
