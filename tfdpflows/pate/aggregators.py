@@ -607,8 +607,8 @@ class SparseVector(Aggregator):
 
   The sparse vector technique (Lyu et al. 2017, algorithm 7): the cost is for
   `max_positives` positive answers, however many queries there are. The noise on
-  the votes of a query is Laplace noise of scale `2 max_positives / (epsilon (1 -
-  threshold_share))`, 43 votes for 30 positives at epsilon 1.5: that has to be
+  the votes of a query is Laplace noise of scale `2 max_positives / (epsilon (1
+  - threshold_share))`, 43 votes for 30 positives at epsilon 1.5: that has to be
   far below the threshold, or noise alone uses up the positive answers.
 
   Args:
