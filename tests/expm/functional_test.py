@@ -93,6 +93,13 @@ class TestEachModel:
     with pytest.raises(ValueError, match='shape'):
       model.from_vector(parameters[0, 1:])
 
+  def test_parameters_and_rows_of_another_shape_are_refused(self, name):
+    model, parameters, x = _case(name)
+    with pytest.raises(ValueError, match=r'parameters has shape'):
+      model(parameters[:, 1:], x)
+    with pytest.raises(ValueError, match=r'x has shape .* must be \[n, '):
+      model(parameters, x[..., 1:])
+
 
 def test_gru_d_is_the_recurrence_of_the_paper():
   model, (vector,), x = _case('gru-d', models=1)

@@ -540,6 +540,27 @@ def test_adapted_layers_get_a_remark(caplog):
   assert 'mine was adapted' in caplog.text
 
 
+def test_codes_that_are_no_integers_are_told_in_a_sentence():
+  codes = keras.Input([], dtype='int32')
+  model = keras.Model(codes, L.Dense(1)(L.Embedding(8, 2)(codes)))
+  x, y = np.arange(1.0 * N) % 8, np.zeros([N, 1])
+  with pytest.raises(ValueError, match='not in .0, 8.*as integers') as error:
+    _private(model, loss='mse').fit(x, y, verbose=0)
+  assert 'File' not in str(error.value)
+  _private(model, loss='mse').fit(x.astype('int32'), y, verbose=0)
+
+
+def test_outputs_without_targets_are_named():
+  inputs = keras.Input([4])
+  outputs = {name: L.Dense(1, name=name)(inputs) for name in ('risk', 'size')}
+  model = keras.Model(inputs, outputs)
+  x, y = np.zeros([N, 4], 'float32'), {'risk': np.zeros([N, 1])}
+  with pytest.raises(ValueError, match="for .'risk'., .*'risk', 'size'"):
+    _private(model, loss={'risk': 'mse', 'size': 'mse'}).fit(x, y, verbose=0)
+  model.get_layer('size').trainable = False
+  _private(model, loss={'risk': 'mse'}).fit(x, y, verbose=0)
+
+
 def test_positions_in_place_of_examples_take_the_slow_way():
   """Folded into the batch, each position would be clipped by itself."""
 

@@ -376,6 +376,23 @@ def test_sparse_vector_noises_the_threshold_once():
   assert np.std(agreed) > 1.5 * math.sqrt(0.25 / 20)
 
 
+@pytest.mark.parametrize(
+  ('threshold', 'max_positives', 'said'), [(30.0, 30, '25 %'), (50.0, 2, None)]
+)
+def test_sparse_vector_warns_where_noise_answers(
+  caplog, threshold, max_positives, said
+):
+  ledger = accounting.PrivacyLedger()
+  aggregator = pate.SparseVector(
+    threshold, 1.5, max_positives, num_teachers=60, ledger=ledger
+  )
+  assert (said or '') in caplog.text
+  assert bool(caplog.text) == (said is not None)
+  if said:  # Noise alone uses up the positive answers.
+    aggregator.query([[60, 0]] * 2000)
+    assert aggregator.num_positives == max_positives
+
+
 def test_sparse_vector_stops_after_its_positives():
   ledger = accounting.PrivacyLedger()
   aggregator = pate.SparseVector(50.0, 50.0, 2, num_teachers=100, ledger=ledger)

@@ -1,6 +1,7 @@
 """Shards: disjoint, drawn once, a unit in one of them."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tfdpflows import pate
@@ -47,6 +48,34 @@ def test_a_unit_is_in_one_shard_whatever_other_units_there_are(dtype):
     int(kept.sum()), 20, randomness=Randomness(seed=2), units=units[kept]
   )
   np.testing.assert_array_equal(fewer, shards[kept])
+
+
+@pytest.mark.parametrize('dtype', ['str', 'string', 'object', 'category'])
+def test_units_may_be_a_column_of_texts_of_pandas(dtype):
+  texts = ['ann', 'bob', 'ann', 'eve'] * 10
+  shards = [
+    pate.partition(40, 3, randomness=Randomness(seed=2), units=units)
+    for units in (np.array(texts), pd.Series(texts).astype(dtype))
+  ]
+  np.testing.assert_array_equal(*shards)
+
+
+@pytest.mark.parametrize('dtype', ['Int64', 'object'])
+def test_units_may_be_a_column_of_integers_of_pandas(dtype):
+  numbers = np.arange(40) // 3
+  shards = [
+    pate.partition(40, 3, randomness=Randomness(seed=2), units=units)
+    for units in (numbers, pd.Series(numbers).astype(dtype))
+  ]
+  np.testing.assert_array_equal(*shards)
+
+
+def test_a_missing_unit_in_a_column_of_pandas_is_refused():
+  units = pd.Series(['ann', None, 'bob'])
+  for column in (units, units.astype(object), units.astype('str')):
+    if column.isna().any():
+      with pytest.raises(ValueError, match='Name missing units first'):
+        pate.partition(3, 2, units=column)
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,11 @@ def test_data_dependent_epsilon_of_queries_without_an_answer():
     pate.data_dependent_epsilon(event, [[248.7, 1.3]], 1e-5)
 
 
+def test_data_dependent_epsilon_wants_the_event_first():
+  with pytest.raises(TypeError, match='event is of type list; it must be a Dp'):
+    pate.data_dependent_epsilon([[250, 0]], 40.0, 1e-5)
+
+
 def test_data_dependent_epsilon_is_less_where_teachers_agree():
   event = accounting.GNMaxDpEvent(40.0)
   agreed = pate.data_dependent_epsilon(event, [[250, 0, 0]] * 50, 1e-5)

@@ -62,3 +62,12 @@ def test_unanswered_inputs_are_augmented():
 def test_bad_input(answers, options, message):
   with pytest.raises(ValueError, match=message):
     pate.fit_student(student(), inputs()[0], answers, **options)
+
+
+def test_a_student_is_a_compiled_model_of_keras():
+  x, answers = inputs()[0], np.zeros(600, int)
+  model = keras.Sequential([keras.layers.Dense(2)])
+  with pytest.raises(ValueError, match='call model.compile'):
+    pate.fit_student(model, x, answers)
+  with pytest.raises(TypeError, match='model is of type object'):
+    pate.fit_student(object(), x, answers)

@@ -359,3 +359,12 @@ def test_identifiers_are_not_described_and_made_anew():
   assert 'id' not in [f.column for f in found.findings]
   with pytest.raises(ValueError, match="no column 'key'"):
     drafting.draft(table, identifiers={'key': 'A{}'})
+
+
+def test_the_error_of_an_identifier_says_how_to_go_on():
+  people = [f'p{i // 3}' for i in range(3600)]
+  df = pd.DataFrame({'who': people, 'age': np.arange(3600) % 80})
+  with pytest.raises(ValueError, match=r"drop=\['who'\].*is the privacy_unit"):
+    draft_schema(df)
+  assert draft_schema(df, drop=['who']).names == ('age',)
+  assert draft_schema(df, privacy_unit='who').privacy_unit == 'who'

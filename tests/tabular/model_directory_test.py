@@ -9,7 +9,12 @@ import dp_accounting
 import pytest
 
 from tests.tabular import small_table
-from tfdpflows.accounting import LedgerError, PrivacyBudget, PrivacyLedger
+from tfdpflows.accounting import (
+  LedgerError,
+  PrivacyBudget,
+  PrivacyLedger,
+  merge_ledgers,
+)
 from tfdpflows.tabular import model_directory
 from tfdpflows.tabular.synthesizer import TabularSynthesizer
 
@@ -186,6 +191,29 @@ def test_a_workspace_takes_what_a_kill_leaves(tmp_path):
 def test_a_damaged_ledger(damage, model):
   damage(model / 'ledger.jsonl')
   with pytest.raises(LedgerError, match=r'ledger\.jsonl'):
+    TabularSynthesizer.load(model)
+
+
+def test_ledgers_of_models_can_be_merged(one_column, model, tmp_path):
+  other = shutil.copytree(model, tmp_path / 'other')
+  os.remove(other / 'ledger.jsonl')
+  with PrivacyLedger(other / 'ledger.jsonl', budget=BUDGET) as ledger:
+    ledger.charge(dp_accounting.GaussianDpEvent(100.0), label='marginals')
+  paths = [folder / 'ledger.jsonl' for folder in (model, other)]
+  before = paths[0].read_bytes()
+  budget = PrivacyBudget(epsilon=100.0, delta=1e-4)
+  merge_ledgers(
+    paths, tmp_path / 'year.jsonl', budget=budget, accountant='pld'
+  ).close()
+  assert paths[0].read_bytes() != before
+  loaded = TabularSynthesizer.load(model)
+  assert loaded.ledger.event == one_column.synthesizer.ledger.event
+  assert loaded.privacy_statement().claim
+  # Saved again, too; and what follows the merge is noticed as ever.
+  loaded.save(tmp_path / 'again')
+  TabularSynthesizer.load(tmp_path / 'again')
+  paths[0].write_bytes(before[: before.rindex(b'{')])
+  with pytest.raises(LedgerError, match='cut off'):
     TabularSynthesizer.load(model)
 
 

@@ -1,6 +1,7 @@
 """Units of several rows under a plan: their batches, gradients and charge."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import small_training
 import tensorflow as tf
@@ -343,3 +344,25 @@ def test_for_epsilon_counts_units():
   assert 'at most 3 of its rows are used' in text
   assert 'The number of units is public; that of rows is not.' in text
   assert 'one row at most' not in text
+
+
+def test_identifiers_are_no_units():
+  ids = pd.Series(['ann', 'bob', 'ann'])
+  with pytest.raises(TypeError, match='type Series; .* sampling.Units'):
+    tfdpflows.TrainingPlan.for_epsilon(
+      epsilon=1.0,
+      delta=1e-5,
+      units=ids,
+      expected_batch_size=1,
+      epochs=1,
+      clipping=gradients.Flat(1.0),
+    )
+  with pytest.raises(TypeError, match='type Series; .* sampling.Units'):
+    tfdpflows.mechanisms.noisy_mean(
+      [1.0, 2.0, 3.0],
+      lower=0.0,
+      upper=4.0,
+      noise_multiplier=1.0,
+      units=ids,
+      ledger=accounting.PrivacyLedger(privacy_unit='who'),
+    )

@@ -50,7 +50,20 @@ class FunctionalModel(abc.ABC):
 
     Returns:
       `[N, B]`, in [0, 1].
+
+    Raises:
+      ValueError: for parameters or rows of another shape.
     """
+    parameters, x = tf.convert_to_tensor(parameters), tf.convert_to_tensor(x)
+    for name, found, wanted in (
+      ('parameters', parameters, [None, self.num_parameters]),
+      ('x', x, [None, *self.row_shape]),
+    ):
+      if not found.shape.is_compatible_with(wanted):
+        raise ValueError(
+          f'{name} has shape {tuple(found.shape)}; it must be '
+          f'[n, {", ".join(map(str, wanted[1:]))}].'
+        )
     return tf.sigmoid(self.logits(parameters, x))
 
   @abc.abstractmethod

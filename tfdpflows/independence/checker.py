@@ -139,8 +139,9 @@ class Checker:
         # Nothing private was read yet.
         raise ValueError(
           f'{self._model.name} cannot be computed on rows made up from shapes '
-          f'and dtypes: {error.message} If that is for the values of these '
-          'rows, give public ones that the model can work with: example=...'
+          f'and dtypes: {_without_stack(error.message)} If that is for the '
+          'values of these rows, give codes of categories as integers, or '
+          'public rows that the model can work with: example=...'
         ) from error
       if self._known is None:
         self._frozen = [x for x in self.layers if not x.trainable]
@@ -635,3 +636,10 @@ def _one_replica():
   if not tf.distribute.has_strategy():
     return contextlib.nullcontext()
   return tf.distribute.ReplicaContext(tf.distribute.get_strategy(), 0)
+
+
+def _without_stack(message):
+  """Returns what an error of a graph says, without the lines of the program."""
+  lines = [line.strip() for line in message.splitlines() if line.strip()]
+  stack = [n for n, line in enumerate(lines) if line.startswith('File "')]
+  return ' '.join(lines[stack[-1] + 1 if stack else 0 :])

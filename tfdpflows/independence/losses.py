@@ -54,6 +54,12 @@ class RowLosses:
     for loss, target, output, weight in zip(losses, targets, flat, weights):
       if loss is None:
         continue
+      if target is None and isinstance(y, dict):
+        raise ValueError(
+          f'There are targets for {sorted(y, key=str)}, and a loss for each of '
+          f'the outputs {list(names)}: give targets for all, or a dict of the '
+          'losses of those to train.'
+        )
       values, known = _rows(loss, target, output)
       rows.append(tf.cast(weight, output.dtype) * values)
       usable += [] if known is None else [known]

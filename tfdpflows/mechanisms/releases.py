@@ -22,6 +22,7 @@ from tfdpflows.accounting.ledger import (
 )
 from tfdpflows.randomness import Randomness
 from tfdpflows.sampling import Units
+from tfdpflows.sampling.units import check_units
 
 _DIFFERING_ROWS = {
   NeighboringRelation.ADD_OR_REMOVE_ONE: 1,
@@ -119,6 +120,7 @@ def row_weights(units: Optional[Units], num_rows: int) -> np.ndarray:
 
 def check_rows(units: Optional[Units], num_rows: int) -> None:
   """Refuses the units of another number of rows."""
+  check_units(units)
   if units is not None and units.num_rows != num_rows:
     raise ValueError(
       f'The table has {num_rows} rows, and the units are those of '

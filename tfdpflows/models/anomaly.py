@@ -130,7 +130,7 @@ class AnomalyDetector:
 
     Args:
       model: see the class.
-      x: public rows `[n, d]`, without anomalies.
+      x: public rows `[n, d]`, without anomalies; samples of the model are such.
       false_positive_rate: the largest share of them to be flagged, in [0, 1).
 
     Raises:

@@ -42,12 +42,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any, Optional
 
 import numpy as np
 import numpy.typing as npt
+from absl import logging
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from tfdpflows._checks import (
@@ -72,6 +74,8 @@ from tfdpflows.mechanisms.releases import charge_release, differing_rows
 from tfdpflows.randomness import Randomness
 
 NO_ANSWER = -1
+# Positive answers of the sparse vector technique to queries without a vote.
+_MOST_BY_CHANCE = 0.05
 # Predictions that are counted at one time.
 _CHUNK = 1 << 24
 
@@ -602,7 +606,10 @@ class SparseVector(Aggregator):
   """Which queries have many votes for one class, for streams where few have.
 
   The sparse vector technique (Lyu et al. 2017, algorithm 7): the cost is for
-  `max_positives` positive answers, however many queries there are.
+  `max_positives` positive answers, however many queries there are. The noise on
+  the votes of a query is Laplace noise of scale `2 max_positives / (epsilon (1
+  - threshold_share))`, 43 votes for 30 positives at epsilon 1.5: that has to be
+  far below the threshold, or noise alone uses up the positive answers.
 
   Args:
     threshold: a query is positive where the votes for `positive_class` are at
@@ -676,6 +683,24 @@ class SparseVector(Aggregator):
     self.threshold_share = check_fraction('threshold_share', threshold_share)
     self._num_positives = 0
     self._rng = None
+    by_chance = 0.5 * math.exp(-self.threshold / self._scale)
+    if by_chance > _MOST_BY_CHANCE:
+      logging.warning(
+        'tfdpflows: a query without a vote for class %d is positive with a '
+        'probability of %.0f %%, by noise of scale %.0f on its votes and a '
+        'threshold of %g. Ask for fewer positives, raise the threshold, or '
+        'take more teachers.',
+        self.positive_class,
+        100 * by_chance,
+        self._scale,
+        self.threshold,
+      )
+
+  @property
+  def _scale(self):
+    """The scale of the noise on the votes of a query."""
+    second = self.epsilon - self.epsilon * self.threshold_share
+    return 2 * self.max_positives / second
 
   @property
   def num_positives(self) -> int:
@@ -693,10 +718,9 @@ class SparseVector(Aggregator):
       self._rng = self._charged(SparseVectorDpEvent(first, second), [], 1)
       noise = self._rng.laplace(scale=1 / first)
       self._noisy_threshold = self.threshold + noise
-    scale = 2 * self.max_positives / second
     found = np.full(len(votes), NO_ANSWER, np.int64)
     counts = votes[:, self.positive_class]
-    noisy = counts + self._rng.laplace(scale=scale, size=len(votes))
+    noisy = counts + self._rng.laplace(scale=self._scale, size=len(votes))
     positive = noisy >= self._noisy_threshold
     answered = np.cumsum(positive) - positive < left
     found[answered] = positive[answered]

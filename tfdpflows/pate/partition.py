@@ -92,6 +92,8 @@ def _checked(units, num_rows):
     raise ValueError(
       f'units has shape {units.shape}; it must be [{num_rows}], one per row.'
     )
+  if units.dtype == object and {type(unit) for unit in units} in ({str}, {int}):
+    units = np.array(units.tolist())  # A column of pandas.
   if units.dtype.kind not in 'iuU':
     raise ValueError(
       f'units has dtype {units.dtype}; it must hold integers or strings. '

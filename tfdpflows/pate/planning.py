@@ -17,7 +17,7 @@ from dp_accounting import (
 )
 from scipy import special
 
-from tfdpflows._checks import check_fraction, check_integer
+from tfdpflows._checks import check_fraction, check_integer, check_type
 from tfdpflows.accounting import (
   ConfidentGNMaxDpEvent,
   GNMaxDpEvent,
@@ -281,6 +281,7 @@ def data_dependent_epsilon(
       check; all by default.
 
   Raises:
+    TypeError: for an `event` that is no `DpEvent`.
     ValueError: for votes that are none, or `answered` of another shape.
 
   #### Example
@@ -291,6 +292,7 @@ def data_dependent_epsilon(
   ...   accounting.GNMaxDpEvent(40.), votes, 1e-5), 2)
   0.2
   """
+  check_type('event', event, DpEvent, 'accounting.GNMaxDpEvent(sigma)')
   votes = np.asarray(votes)
   votes = checked_votes(votes, int(np.sum(votes[:1])), votes.shape[-1])
   events = [event] * len(votes)

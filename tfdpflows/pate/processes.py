@@ -60,7 +60,7 @@ def each(
   except Exception as error:
     raise ValueError(
       f'Models are trained and asked in processes of their own, and the '
-      f'function that makes them, or an option, cannot be sent there: {error} '
+      f'function that makes them, or an option, cannot be sent there: {error}. '
       'Make layers, optimizers and all else inside of the function.'
     ) from error
   key = os.getpid(), num_processes

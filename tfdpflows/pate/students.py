@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfdpflows._checks import check_integer
+from tfdpflows._checks import check_integer, check_type
 from tfdpflows._keras import keras
 from tfdpflows._memory import dataset_from_generator
 
@@ -56,7 +56,9 @@ def fit_student(
     Keras's `History`.
 
   Raises:
-    ValueError: if no input is answered, or for a shape or number out of range.
+    TypeError: for a `model` that is none of Keras.
+    ValueError: for a model that is not compiled, if no input is answered, or
+      for a shape or number out of range.
 
   #### Formal guarantee
 
@@ -76,6 +78,11 @@ def fit_student(
   >>> bool(np.mean(predicted == (x[:, 0] > 0)) > .9)
   True
   """
+  check_type('model', model, keras.Model, 'tf.keras.Sequential([...])')
+  if getattr(model, 'optimizer', None) is None:
+    raise ValueError(
+      'The model is not compiled: call model.compile(optimizer=...) before.'
+    )
   x, answers = np.asarray(x), np.asarray(answers)
   if answers.shape != (len(x),) or answers.dtype.kind not in 'iu':
     raise ValueError(

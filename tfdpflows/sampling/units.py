@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tfdpflows._checks import Fixed, check_integer
+from tfdpflows._checks import Fixed, check_integer, check_type
 
 _WEIGHTINGS = ('rows', 'units')
 _MOST_ROWS = 1000
@@ -315,6 +315,17 @@ def chosen_rows(
   counts = np.diff(np.append(starts, len(rows)))
   # Units stand where they stood: the same places are those of the choice.
   return rows[starts], np.minimum(counts, most), rows[order[place < most]]
+
+
+def check_units(units: Units | None) -> None:
+  """Refuses identifiers in place of `Units`; `None` is none."""
+  if units is not None:
+    check_type(
+      'units',
+      units,
+      Units,
+      "sampling.Units(ids, max_rows_per_unit=4, name='person_id')",
+    )
 
 
 def check_max_rows(most: int) -> int:

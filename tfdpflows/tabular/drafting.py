@@ -103,8 +103,11 @@ def draft_schema(
   found = draft(df, privacy_unit, **options)
   bad = [finding for finding in found.findings if not finding.is_drafted]
   if bad or found.schema is None:
+    names = [finding.column for finding in bad]
     raise ValueError(
-      '\n'.join(f'Column {f.column!r}: {f.problem}; drop it.' for f in bad)
+      '\n'.join(f'Column {f.column!r}: {f.problem}.' for f in bad)
+      + f'\nLeave out what is not to be learned, drop={names}; the column that '
+      'says whose rows are whose, if there is one, is the privacy_unit.'
     )
   for finding in found.findings:
     warnings.warn(

@@ -12,6 +12,7 @@ from typing import Any
 
 from tfdpflows import atomic
 from tfdpflows.accounting import LedgerError, PrivacyLedger
+from tfdpflows.accounting.ledger import before_merge
 from tfdpflows.tabular import work_directory
 from tfdpflows.version import __version__
 
@@ -228,8 +229,9 @@ def _digests(folder):
 
 
 def _digest(path):
+  # A model stays what it is when its ledger is merged with those of others.
   with open(path, 'rb') as file:
-    return hashlib.sha256(file.read()).hexdigest()
+    return hashlib.sha256(before_merge(file.read())).hexdigest()
 
 
 def _spent(path):

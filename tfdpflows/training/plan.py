@@ -21,6 +21,7 @@ from tfdpflows._checks import (
 from tfdpflows.accounting.calibration import charged_noise_multiplier
 from tfdpflows.accounting.ledger import check_ledger
 from tfdpflows.randomness import Randomness
+from tfdpflows.sampling.units import check_units
 from tfdpflows.training.mechanism import BANDED, INDEPENDENT, Mechanism
 from tfdpflows.training.step_noise import StepNoise
 from tfdpflows.training.steps import TrainingSteps
@@ -100,7 +101,8 @@ class TrainingPlan(Fixed):
     mechanism: the `training.mechanism.Mechanism` of sampler, noise and steps.
 
   Raises:
-    TypeError: for a `ledger` that is no `PrivacyLedger`.
+    TypeError: for a `ledger` that is no `PrivacyLedger`, or `units` that are no
+      `sampling.Units`.
     ValueError: for values out of range, or a ledger of another privacy unit.
 
   #### Example
@@ -141,6 +143,7 @@ class TrainingPlan(Fixed):
       )
     if seed is not None and randomness is not None:
       raise ValueError('Give either `seed` or `randomness`, not both.')
+    check_units(units)
     if units is not None and units.num_units != sampler.num_examples:
       raise ValueError(
         f'The sampler draws from {sampler.num_examples} examples, and there '
@@ -211,12 +214,13 @@ class TrainingPlan(Fixed):
       charge, to the last bit.
 
     Raises:
-      TypeError: for a `ledger` that is no `PrivacyLedger`, or sizes that are no
-        numbers.
+      TypeError: for a `ledger` that is no `PrivacyLedger`, `units` that are no
+        `sampling.Units`, or sizes that are no numbers.
       ValueError: for values out of range, or a budget that `spent` exceeds.
     """
     if (epochs is None) == (steps is None):
       raise ValueError('Give one of `epochs` and `steps`.')
+    check_units(units)
     if units is not None and sampler is None and num_examples is None:
       num_examples = units.num_units
     sizes = num_examples, expected_batch_size

@@ -1,7 +1,7 @@
 """The ledger: what is spent on one table, written down before it is spent."""
 
 from tfdpflows.accounting.ledger.entries import randomness_id, search_id
-from tfdpflows.accounting.ledger.file import LedgerError
+from tfdpflows.accounting.ledger.file import LedgerError, before_merge
 from tfdpflows.accounting.ledger.ledger import (
   LedgerEntry,
   PrivacyLedger,
@@ -15,6 +15,7 @@ __all__ = [
   'LedgerError',
   'PrivacyLedger',
   'Reservation',
+  'before_merge',
   'check_ledger',
   'merge_ledgers',
   'randomness_id',

@@ -469,6 +469,22 @@ class LedgerFile:
       )
 
 
+def before_merge(content: bytes) -> bytes:
+  """Returns what a ledger file held before a merge closed it, if one has."""
+  *lines, last = content.splitlines(keepends=True) or [b'']
+  try:
+    fields = json.loads(last)
+    if not lines or fields['kind'] != 'seal':
+      return content
+    digest = json.loads(lines[-1])['hash']
+  except (ValueError, KeyError, TypeError):
+    return content
+  head = f'{len(lines):010d}:{digest}'.encode()
+  first = lines[0]
+  lines[0] = _PREFIX + head + first[len(_PREFIX) + _HEAD_SIZE :]
+  return b''.join(lines)
+
+
 def check_record(record: Any, what: str = 'The record') -> None:
   """Raises `ValueError` for what could be written as JSON and not read back."""
   left = [(record, 1)]
