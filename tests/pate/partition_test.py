@@ -49,6 +49,14 @@ def test_a_unit_is_in_one_shard_whatever_other_units_there_are(dtype):
   np.testing.assert_array_equal(fewer, shards[kept])
 
 
+def test_how_many_rows_units_have_decides_nothing():
+  """Of a ledger of units the number of rows is private."""
+  assert len(pate.partition(3, 4, units=['ann', 'ann', 'bob'])) == 3
+  assert (
+    len(pate.partition(5, 4, units=['ann', 'ann', 'bob', 'ann', 'cid'])) == 5
+  )
+
+
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [

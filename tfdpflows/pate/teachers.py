@@ -173,7 +173,7 @@ class TeacherEnsemble(Fixed):
 
     Raises:
       ValueError: for rows or labels of another shape or dtype, for fewer rows
-        than teachers, if a teacher cannot be trained on made-up rows, if
+        than teachers without `units`, if a teacher cannot be trained on made-up rows, if
         `make_teacher` or `fit_options` cannot be pickled for another process,
         if the ensemble is trained already, or to resume with other rows or
         arguments.
