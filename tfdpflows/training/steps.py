@@ -390,7 +390,7 @@ class TrainingSteps:
       if self.replays:
         self._charged_earlier = self._charged_steps
     if self.table is None:
-      known = self._reservation.facts.get('table', table)
+      known = self._reservation._facts.get('table', table)
       self.table, self.other_table = table, table != known
     if self.table != table:
       raise ValueError(

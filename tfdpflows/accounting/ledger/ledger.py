@@ -753,7 +753,7 @@ class Reservation:
     return self._entry.charged
 
   @property
-  def facts(self) -> dict[str, Any]:
+  def _facts(self) -> dict[str, Any]:
     """What is known of the use of its random numbers, see `randomness_id`."""
     return entries_lib.facts_of(self._entry.randomness_id)
 
