@@ -1,5 +1,7 @@
 """Which graphs keep rows apart, at any weights and for any values."""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -81,6 +83,36 @@ def _forgotten(x):
     [0, least],
   )
   return tf.minimum(least, 1)
+
+
+def _first_row(one, other):
+  """Rows, of which those are kept that two draws give the same number."""
+
+  def function(x):
+    seed = GENERATOR.make_seeds(1)[:, 0]
+    return x * _float(one(x, seed) == other(x, seed))[:, None]
+
+  return function
+
+
+def _drawn_by_one_state(x):
+  key, counter = GENERATOR._prepare_key_counter([_rows(x)])
+  draw = lambda shape: tf.raw_ops.StatelessRandomUniformV2(
+    shape=shape, key=key, counter=counter, alg=1
+  )
+  return draw([_rows(x)]), draw([_rows(x), 2])[:, 0]
+
+
+def _by_seed(*shape, fold=None, draw=tf.random.stateless_uniform):
+  """Draws `[rows, *shape]` by a seed; returns the first number of each row."""
+
+  def function(x, seed):
+    if fold is not None:
+      seed = tf.random.fold_in(seed, fold)
+    found = draw([_rows(x) * math.prod(shape)], seed)
+    return tf.reshape(found, [_rows(x), math.prod(shape)])[:, 0]
+
+  return function
 
 
 def _mined(x):
@@ -468,6 +500,36 @@ MIXED = {
       [_rows(x), 1], GENERATOR.uniform([2], 5, 6, tf.int32)
     )
   ),
+  'a draw of one by the seed of rows': _first_row(
+    _by_seed(), lambda x, seed: tf.random.stateless_uniform([1], seed)
+  ),
+  'two draws by one seed': _first_row(_by_seed(), _by_seed(2)),
+  'two draws by one seed that is folded': _first_row(
+    _by_seed(fold=1), _by_seed(2, fold=1)
+  ),
+  'draws of two kinds by one seed': _first_row(
+    _by_seed(), _by_seed(draw=tf.random.stateless_normal)
+  ),
+  'draws by one seed, turned twice': _first_row(
+    _by_seed(), lambda x, seed: _by_seed(2)(x, (seed ^ 5) ^ 5)
+  ),
+  'draws by one part of a seed, taken in two ways': _first_row(
+    lambda x, seed: _by_seed()(x, tf.random.split(seed)[0]),
+    lambda x, seed: _by_seed(2)(x, tf.unstack(tf.random.split(seed))[0]),
+  ),
+  'a number of another distribution by the seed of rows': _first_row(
+    _by_seed(),
+    lambda x, seed: tf.random.stateless_gamma([1], seed, alpha=1.0),
+  ),
+  'a draw in each turn by the seed of rows': _first_row(
+    _by_seed(),
+    lambda x, seed: tf.map_fn(
+      lambda r: 0 * r[0] + tf.random.stateless_uniform([], seed), x
+    ),
+  ),
+  'draws by the state of one draw': lambda x: (
+    x * _float(tf.equal(*_drawn_by_one_state(x)))[:, None]
+  ),
   'as many inner turns as the place': _lists_by_turn(
     lambda x, i, rows, found: found.write(
       i,
@@ -757,6 +819,17 @@ APART = {
   'copies that are moved at random': _drawn_twice,
   'resized copies': lambda x: tf.image.resize(
     _images(tf.repeat(x, 2, 0)), [3, 3]
+  ),
+  'the same draw by one seed': _first_row(_by_seed(), _by_seed()),
+  'draws by parts of one seed': _first_row(
+    lambda x, seed: _by_seed()(x, tf.random.split(seed)[0]),
+    lambda x, seed: _by_seed(2)(x, tf.unstack(tf.random.split(seed))[1]),
+  ),
+  'draws by a seed that is folded': _first_row(
+    _by_seed(fold=1), _by_seed(2, fold=2)
+  ),
+  'draws by a seed that is turned': _first_row(
+    _by_seed(), lambda x, seed: _by_seed(2)(x, seed ^ 5)
   ),
   'Laplace noise': lambda x: x + tfd.Laplace(0.0, 1.0).sample(tf.shape(x)),
   'convolution': lambda x: tf.reduce_sum(_convolved(x), [1, 2]),

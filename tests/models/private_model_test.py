@@ -716,6 +716,18 @@ def test_keras_saves_and_loads_what_is_trained(tmp_path):
   np.testing.assert_allclose(other(x), model(x), rtol=1e-6)
 
 
+def test_a_saved_model_does_not_tell_what_was_done_before(tmp_path):
+  """TensorFlow numbers functions by all that the process has made."""
+  private = _private(_classifier())
+  private(_data()[0])
+  found = []
+  for name in ('one', 'other'):
+    private.save(str(tmp_path / name))
+    found.append((tmp_path / name / 'saved_model.pb').read_bytes())
+    tf.function(lambda x: x + 1).get_concrete_function(tf.TensorSpec([]))
+  assert found[0] == found[1]
+
+
 def test_the_wrapper_itself_is_not_saved(tmp_path):
   """Keras wrote a file that it could not load."""
   x, y = _data()

@@ -78,6 +78,14 @@ def test_a_missing_unit_in_a_column_of_pandas_is_refused():
         pate.partition(3, 2, units=column)
 
 
+def test_how_many_rows_units_have_decides_nothing():
+  """Of a ledger of units the number of rows is private."""
+  assert len(pate.partition(3, 4, units=['ann', 'ann', 'bob'])) == 3
+  assert (
+    len(pate.partition(5, 4, units=['ann', 'ann', 'bob', 'ann', 'cid'])) == 5
+  )
+
+
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [

@@ -1,5 +1,7 @@
 """No noise twice: what is restored, interrupted or free, against the steps."""
 
+import shutil
+
 import numpy as np
 import pytest
 import small_training
@@ -429,6 +431,30 @@ def test_calls_that_the_state_does_not_allow_are_refused():
     ):
       pass
   assert plan.step == 0 and plan.ledger.entries == ()
+
+
+@pytest.mark.parametrize('changed', [False, True])
+def test_copies_that_go_on_with_two_tables_have_two_noises(changed, tmp_path):
+  """Else the difference of what they release would be that of the tables."""
+  x, path = np.zeros([60, 4], 'float32'), tmp_path / 'ledger.jsonl'
+  with small_training.ledger(path) as ledger:
+    model = small_training.linear_model(_plan(bytes(32), ledger=ledger))
+    _interrupted(model, x, 2, _Updates())
+  copy = tmp_path / 'copy.jsonl'
+  shutil.copy(path, copy)
+  found = []
+  for place in (path, copy):
+    if changed and place == copy:
+      x[0] = np.nan  # Which moves nothing.
+    with small_training.ledger(place) as ledger:
+      plan = _plan(bytes(32), ledger=ledger)
+      model = small_training.linear_model(plan)
+      plan.resume(model.optimizer)
+      updates = _Updates()
+      model.fit(x, verbose=0, callbacks=[updates])
+      found.append(np.ravel(updates.found))
+  assert np.allclose(*found) != changed
+  assert (abs(np.corrcoef(*found)[0, 1]) < 0.5) == changed
 
 
 def test_an_optimizer_that_knows_no_step_is_not_resumed():

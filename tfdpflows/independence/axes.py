@@ -24,8 +24,10 @@ them and of all variables, element i is a function of row i, of the variables
 and of random numbers which no other row changes, as TensorFlow documents its
 operations. It is assumed that
 
-- numbers drawn at random are independent of each other and of where they are
-  drawn, and no variable is written from rows: `graph_scan` refuses that;
+- numbers drawn at random by different seeds, or by the state of a generator
+  that moves on, are independent of each other and of where they are drawn (see
+  `axis_draws`), and no variable is written from rows: `graph_scan` refuses
+  that;
 - no size of a tensor in the graph stands for the number of rows by chance: it
   is a prime of five digits here; and no whole number that is made of it is too
   large for its dtype;
@@ -53,6 +55,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfdpflows.independence import (
+  axis_draws,
   axis_lists,
   axis_rules,
   axis_turns,
@@ -173,6 +176,7 @@ class _Graph:
     self.writes_tables = any(map(_WRITES_TABLES.match, ops))
     self._draws = any(map(_DRAWS.match, ops))
     self.shapes = {}
+    self.draws = axis_draws.Draws()
     known = {}
     rows = set(inputs)
     flat = list(traced.graph.inputs)
@@ -325,6 +329,8 @@ class _Scope:
       if node.op not in _WITH_FUNCTIONS:  # There each output has its own.
         outputs = [axis_turns.inherited(v, inputs, node) for v in outputs]
         outputs = [_with_tag(v, node, inputs) for v in outputs]
+        path = self._path + node.name
+        outputs = axis_draws.named(node, inputs, outputs, path)
       self._values[name] = outputs
       waiting.pop()
     return self._known(reference)
@@ -381,6 +387,7 @@ class _Scope:
       return [axis_lists.plain(op, inputs)]
     if graph_scan.may_keep(op):
       raise UnruledError
+    self._graph.draws.add(node, inputs, self._path + node.name)
     if any(v.kind == TURN for v in inputs):
       return self._in_turn(node, inputs)
     if op in ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'):

@@ -186,7 +186,7 @@ def _pushed(first, item):
     raise JoinedError(axis_values.PLACES)
   # Its numbers are those of all turns: what a turn changes has none.
   element = axis_turns.changing(item)
-  element = element._replace(numbers=item.numbers, drawn='')
+  element = element._replace(numbers=item.numbers, drawn='', names=None)
   if first.element is not None:
     element = axis_turns.either(first.element, element)
   length = None if first.length is None else first.length + 1

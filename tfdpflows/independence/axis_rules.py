@@ -11,12 +11,14 @@ that row i of `tf.matmul(x, w)` is computed from row i of x, say.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from tfdpflows.independence.axis_values import (
   ALL,
@@ -631,9 +633,8 @@ def _random(call):
   if not call.numbers(place).scales_as(shape):
     raise JoinedError(SIZE)
   found = _drawn(shape)
-  stateless = call.node.op.startswith('Stateless')
-  seeds = call.inputs[1:3] if draws_by_state(call.node.op) else call.inputs[1:2]
-  if stateless and found.kind != PUBLIC and not all(v.drawn for v in seeds):
+  seeds = [call.inputs[i] for i in seeds_of(call.node.op)]
+  if found.kind != PUBLIC and not all(v.drawn for v in seeds):
     raise JoinedError(_KNOWN)
   return [found._replace(drawn=drawn_by(call.node.op, call.inputs))]
 
@@ -670,6 +671,18 @@ def drawn_by(op: str, inputs: Sequence[Value]) -> str:
 def draws_by_state(op: str) -> bool:
   """Whether an operation draws by a key and a counter."""
   return op.startswith('Stateless') and op.endswith('V2') and op in _RANDOM
+
+
+@functools.lru_cache(None)
+def seeds_of(op: str) -> tuple[int, ...]:
+  """Returns which inputs are what an operation draws by: a seed, or a state."""
+  draws = op.startswith('Stateless') or op == 'RandomIndexShuffle'
+  if not draws or 'GetKeyCounter' in op:
+    return ()
+  inputs = op_def_registry.get(op).input_arg
+  return tuple(
+    i for i, x in enumerate(inputs) if x.name in ('seed', 'key', 'counter')
+  )
 
 
 def _batch_first(*places):

@@ -26,14 +26,14 @@ from tfdpflows.independence.axis_values import (
 from tfdpflows.independence.shape_arithmetic import ROWS
 
 # Of numbers that are all drawn they give such.
-_TAKING = {
+TAKING = {
   **dict.fromkeys(('Reshape', 'Squeeze', 'ExpandDims', 'StridedSlice'), 0),
   **dict.fromkeys(('Unpack', 'SplitV', 'GatherV2'), 0),
   'Split': 1,
 }
 # They make others that nobody knows of what nobody knows. (Of a whole range:
 # between two limits there may be one number only.)
-_DRAWING = {
+DRAWING = {
   *('StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg'),
   *('StatelessRandomUniformFullInt', 'StatelessRandomUniformFullIntV2'),
 }
@@ -156,7 +156,7 @@ def _drawn(node, inputs):
   op, drawn = node.op, [v.drawn for v in inputs]
   if op in ('Identity', 'Bitcast'):
     return drawn[0]
-  if op in _DRAWING:
+  if op in DRAWING:
     return ALL if any(drawn) else ''
   if op == 'BitwiseXor':
     # With constants: what is not known may be of the same numbers.
@@ -168,7 +168,7 @@ def _drawn(node, inputs):
     if all(part == ALL for part in drawn):
       return ALL
     return SOME if ALL in drawn else ''
-  found = drawn[_TAKING[op]] if op in _TAKING else ''
+  found = drawn[TAKING[op]] if op in TAKING else ''
   if found == SOME and not (op == 'StridedSlice' and _is_columns(node, inputs)):
     return ''
   return found
@@ -225,7 +225,10 @@ def changing(value):
 def either(a, b):
   """Returns what is known of a value that is one of two."""
   # `inherited` joins these.
-  a, b = (v._replace(by_turn=frozenset(), drawn='') for v in (a, b))
+  names = a.names if a.names == b.names else None
+  a, b = (
+    v._replace(by_turn=frozenset(), drawn='', names=names) for v in (a, b)
+  )
   if a == b:
     return a
   for kind in (JOINED, UNKNOWN):

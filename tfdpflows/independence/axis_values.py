@@ -75,6 +75,8 @@ class Value(NamedTuple):
       are of rows it tells their places.
     drawn: of `PUBLIC`: `ALL` if all elements are random numbers that are drawn
       anew, or made from them; `SOME` if all at one index of axis 0 are.
+    names: of what is drawn, where known: one for each element, see
+      `axis_draws`.
   """
 
   kind: str
@@ -90,6 +92,7 @@ class Value(NamedTuple):
   finding: Optional[Finding] = None
   by_turn: frozenset[str] = frozenset()
   drawn: str = ''
+  names: Optional[tuple] = None
 
   @property
   def of_rows(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Optional, Union
 import numpy as np
 import tensorflow as tf
 
+from tfdpflows import _saved_model
 from tfdpflows._keras import tfp
 from tfdpflows.independence import errors
 from tfdpflows.independence.comparison import check_function
@@ -269,6 +270,8 @@ class AnomalyDetector:
     `is_anomaly` and `threshold`, each `[n]`; the signature `log_prob` gives
     `log_prob`. Both fail on a row with NaN, and name it.
 
+    It has no counters of the process, as of the trials of a search before.
+
     Args:
       path: the folder.
     """
@@ -288,11 +291,8 @@ class AnomalyDetector:
 
     module = tf.Module()
     module.distribution = self.distribution
-    tf.saved_model.save(
-      module,
-      path,
-      signatures={'score_anomaly': score_anomaly, 'log_prob': log_prob},
-    )
+    signatures = {'score_anomaly': score_anomaly, 'log_prob': log_prob}
+    _saved_model.write(module, path, signatures)
 
   def _log_prob_of_clean_rows(self, rows):
     missing = tf.reduce_any(tf.math.is_nan(rows), 1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Optional
 
 import tensorflow as tf
 from absl import logging
 
+from tfdpflows import _saved_model
 from tfdpflows._autograph import converted
 from tfdpflows._keras import keras
 from tfdpflows.independence import Checker, keras_layers
@@ -250,6 +252,9 @@ class PrivateModel(PrivatelyTrained):
       **kwargs: of `keras.Model.save`.
     """
     self.model.save(*args, **kwargs)
+    path = args[0] if args else kwargs.get('filepath')
+    if os.path.exists(os.path.join(path, 'saved_model.pb')):
+      _saved_model.renumber(path)
 
   def summary(self, *args: Any, **kwargs: Any) -> None:
     """Prints the summary of the Keras model that is trained."""

@@ -28,7 +28,7 @@ def partition(
   one row less, others would move from shard to shard.
 
   Args:
-    num_rows: number of rows, at least one for each shard.
+    num_rows: number of rows, without `units` at least one for each shard.
     num_shards: number of shards.
     randomness: `tfdpflows.randomness.Randomness`, whose stream `label` is used
       once; by default one that nobody knows.
@@ -41,7 +41,8 @@ def partition(
 
   Raises:
     ValueError: for fewer rows than shards (the number of rows is taken to be
-      public), for units of another shape or dtype, or if the stream was used.
+      public; not with `units`, some of which may have many), for units of
+      another shape or dtype, or if the stream was used.
 
   #### Formal guarantee
 
@@ -65,7 +66,8 @@ def partition(
   """
   num_shards = check_integer('num_shards', num_shards)
   num_rows = check_integer('num_rows', num_rows)
-  if num_rows < num_shards:
+  # Of units the number of rows is private.
+  if units is None and num_rows < num_shards:
     raise ValueError(
       f'There are {num_rows} rows for {num_shards} shards; each needs one at '
       'least, and should have many. Take fewer shards.'

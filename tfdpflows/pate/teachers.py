@@ -172,11 +172,11 @@ class TeacherEnsemble(Fixed):
       The ensemble.
 
     Raises:
-      ValueError: for rows or labels of another shape or dtype, for fewer rows
-        than teachers, if a teacher cannot be trained on made-up rows, if
-        `make_teacher` or `fit_options` cannot be pickled for another process,
-        if the ensemble is trained already, or to resume with other rows or
-        arguments.
+      ValueError: for rows or labels of another shape or dtype, without `units`
+        for fewer rows than teachers, if a teacher cannot be trained on made-up
+        rows, if `make_teacher` or `fit_options` cannot be pickled for another
+        process, if the ensemble is trained already, or to resume with other
+        rows or arguments.
       RuntimeError: if another process crashes or is killed.
       FileExistsError: if `folder` exists and is not to be resumed.
       ImportError: to save scikit-learn estimators without the package skops.

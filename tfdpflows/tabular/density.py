@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdpflows import bijectors, flows
+from tfdpflows import _saved_model, bijectors, flows
 from tfdpflows._keras import tfp
 from tfdpflows._memory import release_graph_tensors
 from tfdpflows._threads import map_ahead
-from tfdpflows.tabular import saved_model
 from tfdpflows.tabular.encoding import EncodedColumn
 from tfdpflows.tabular.ordered_codes import OrderedCodes
 
@@ -177,7 +176,7 @@ class TableDistribution(tf.Module, abc.ABC):
 
     module = tf.Module()
     module.variables_ = self.exported_variables()
-    saved_model.write(module, path, {**self._signatures(), 'sample': sample})
+    _saved_model.write(module, path, {**self._signatures(), 'sample': sample})
 
   def exported_variables(self) -> list[tf.Variable]:
     """Returns the variables that graphs of this distribution read."""

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from tfdpflows.tabular import encoding, saved_model
+from tfdpflows import _saved_model
+from tfdpflows.tabular import encoding
 from tfdpflows.tabular.constrained_rows import (
   Combinations,
   computed_stand_in,
@@ -113,7 +114,7 @@ class RawColumn(tf.Module):
         tf.lookup.KeyValueTensorInitializer(
           tf.constant(field.categories),
           tf.range(len(field.categories), dtype=tf.int64),
-          name=saved_model.TABLE,
+          name=_saved_model.TABLE,
         ),
         default_value=-1,
       )

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdpflows import atomic
-from tfdpflows.tabular import model_card, numpy_streams, saved_model
+from tfdpflows import _saved_model, atomic
+from tfdpflows.tabular import model_card, numpy_streams
 from tfdpflows.tabular.density import (
   BATCH,
   DRAWS,
@@ -41,7 +41,7 @@ def save(
   signatures = {'sample': _sample_of(distribution, table)}
   if isinstance(distribution, TableDensity):
     signatures['log_prob'] = _log_prob_of(distribution, table)
-  saved_model.write(module, path, signatures)
+  _saved_model.write(module, path, signatures)
 
 
 def _sample_of(distribution, table):

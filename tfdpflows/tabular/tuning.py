@@ -122,9 +122,10 @@ def tune_to_directory(
   best trial is that of a `tuning.random_search` within the rest, see there, and
   both together are charged as `EpsilonDeltaDpEvent(epsilon, delta)` (basic
   composition). A trial's fit and score are in a ledger of the trial, which
-  refuses more than its part. The folder is a function of the best trial alone:
-  it does not tell how many there were. What is not covered is what shows that,
-  such as progress and the time that the search took.
+  refuses more than its part. What is in the folder is a function of the best
+  trial alone, and does not tell how many there were. What is not covered is
+  what shows that, such as progress and the time that the search took: the
+  ledger has that of the charge, and the files have that of their writing.
 
   #### Example
 

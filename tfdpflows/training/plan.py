@@ -445,7 +445,9 @@ class TrainingPlan(Fixed):
     Charged steps that the checkpoint does not have are lost (also those charged
     ahead, a tenth of an epoch and what was prefetched): there are fewer updates
     than planned, at the same cost. Under several workers call this in the scope
-    of their strategy.
+    of their strategy. One process alone may go on: copies of one ledger that
+    both do, with one table, have the same noise, and the difference of what
+    they release has none; what they spend adds up, and neither ledger knows it.
 
     With `replay` these steps are made again instead: same batch, same noise,
     nothing new revealed, nothing charged again, and the result is that of a

@@ -66,8 +66,6 @@ class StepNoise:
   def __init__(self, steps: TrainingSteps):
     self.steps, self.plan = steps, steps.plan
     self.optimizer, self.facts = None, None
-    key = self.plan.randomness.key('noise', self.plan.label)
-    self._key = key[:_KEY_BYTES]
     coefficients = self.plan.mechanism.coefficients
     self._banded = None
     if len(coefficients) > 1:
@@ -189,7 +187,7 @@ class StepNoise:
       # Not by an index, of which XLA would compile each value.
       one = tf.constant(1.0, tf.float64)
       factor = tf.where(allowed, one, tf.constant(math.nan, tf.float64))
-    return StepStream(self._key, step), factor
+    return StepStream(self._key(), step), factor
 
   def generator_states(
     self, step: tf.Tensor | int, sizes: Sequence[int]
@@ -232,6 +230,16 @@ class StepNoise:
       total = noised(total, noise, stddev, self.plan.label, stream.step)
     total = on_grid(replicas.sum_over_replicas(total), stddev)
     return tf.cast(total, dtype)
+
+  def _key(self):
+    """Returns the key of the noise that is independent from step to step.
+
+    Copies of one ledger may go on with two tables: with one noise the
+    difference of what they release would have none.
+    """
+    of_table = ('table', self.steps.table) if self.steps.other_table else ()
+    key = self.plan.randomness.key('noise', self.plan.label, *of_table)
+    return key[:_KEY_BYTES]
 
   def _stream_of_rows(self, step, *kind):
     """Returns the stream of a step of z, for vectors of one kind.

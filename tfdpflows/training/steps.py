@@ -59,6 +59,7 @@ class TrainingSteps:
     next: number of the first step that is not drawn.
     replays: whether steps of an earlier process may be made again.
     table: fingerprint of the table, known before a batch is drawn.
+    other_table: whether an earlier process has trained on another one.
   """
 
   def __init__(self, plan: TrainingPlan):
@@ -67,6 +68,7 @@ class TrainingSteps:
     self.next = 0
     self.replays = False
     self._reservation = self.table = None
+    self.other_table = False
     # Steps below were charged by an earlier process, which may have made them.
     self._charged_earlier = 0
     # Steps below were drawn outside of any training.
@@ -387,7 +389,9 @@ class TrainingSteps:
       self._reserve(identity, workers, resume=self.replays)
       if self.replays:
         self._charged_earlier = self._charged_steps
-    self.table = self.table or table
+    if self.table is None:
+      known = self._reservation._facts.get('table', table)
+      self.table, self.other_table = table, table != known
     if self.table != table:
       raise ValueError(
         'x is not the table that this plan has drawn batches of: one plan '

@@ -324,6 +324,12 @@ def name_of(identity: str) -> str:
   return identity.partition(' ')[0]
 
 
+def facts_of(identity: str) -> dict[str, Any]:
+  """The facts in a `randomness_id`; none, if it is a name."""
+  facts = identity.partition(' ')[2]
+  return json.loads(facts) if facts else {}
+
+
 def search_id(name: str) -> str:
   """Returns the `randomness_id` of a whole search over hyper-parameters.
 

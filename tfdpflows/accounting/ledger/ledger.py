@@ -753,6 +753,11 @@ class Reservation:
     return self._entry.charged
 
   @property
+  def _facts(self) -> dict[str, Any]:
+    """What is known of the use of its random numbers, see `randomness_id`."""
+    return entries_lib.facts_of(self._entry.randomness_id)
+
+  @property
   def released(self) -> bool:
     """Whether the rest was released."""
     return self._entry.released

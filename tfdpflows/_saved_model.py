@@ -30,12 +30,12 @@ def write(
     path: the folder.
     signatures: functions by name.
   """
-  path = os.fspath(path)
-  tf.saved_model.save(module, path, signatures=signatures)
-  _rename(path)
+  tf.saved_model.save(module, os.fspath(path), signatures=signatures)
+  renumber(path)
 
 
-def _rename(path):
+def renumber(path: str | os.PathLike) -> None:
+  """Numbers anew what a SavedModel numbers, see `write`."""
   file = os.path.join(path, 'saved_model.pb')
   with open(file, 'rb') as opened:
     model = saved_model_pb2.SavedModel.FromString(opened.read())
