@@ -254,7 +254,7 @@ def _reduce(call):
   ]
 
 
-def _along(axes_of):
+def _along(axes_of, why=TOGETHER):
   """Returns the rule of what computes along some axes, which it keeps."""
 
   def rule(call):
@@ -262,7 +262,7 @@ def _along(axes_of):
     _public_rest(call)
     axes = _axes(axes_of(call), len(value.shape))
     if value.axis in axes:
-      raise JoinedError(TOGETHER)
+      raise JoinedError(why)
     return [apart(s, *value.layout) for s in call.shapes]
 
   return rule
@@ -708,17 +708,9 @@ def _batch_first(*places):
 
 
 def _transformed_images(call):
-  images, transforms, *rest = call.inputs
-  if any(v.kind != PUBLIC for v in rest):
-    raise JoinedError(TOGETHER)
-  values = [even_apart(v) for v in (images, transforms) if v.kind != PUBLIC]
-  layouts = {v.layout for v in values}
-  if images.kind == PUBLIC or len(layouts) != 1:
-    raise JoinedError(TOGETHER)
-  (layout,) = layouts
-  if layout[0] != 0:
-    raise JoinedError(TOGETHER)
-  return [apart(call.shape(), *layout)]
+  # One transform is for all, or each image has its own.
+  places = (0,) if call.inputs[1].kind == PUBLIC else (0, 1)
+  return _batch_first(*places)(call)
 
 
 def _normalized(call):
@@ -904,15 +896,24 @@ def _space_to_batch(call):
   return [apart(call.shape(), 0, outer, value.inner)]
 
 
-def _shuffle(call):
-  value = even_apart(call.inputs[0])
-  if value.axis == 0:
-    raise JoinedError('shuffles rows')
-  return [apart(call.shape(), *value.layout)]
-
-
 def _joins(call):
   raise JoinedError(TOGETHER)
+
+
+def _cross_entropy(call):
+  logits, labels = (even_apart(v) for v in call.inputs)
+  rank = 1 if call.node.op.startswith('Sparse') else 2
+  layouts = []
+  for v, width in ((logits, 2), (labels, rank)):
+    if v.shape is None or len(v.shape) != width:
+      raise UnruledError
+    if v.of_rows:
+      layouts.append(v.layout)
+    elif v.shape[0] != 1:
+      raise UnruledError
+  if len(set(layouts)) != 1 or layouts[0][0] != 0:
+    raise JoinedError(TOGETHER)
+  return [apart(s, *layouts[0]) for s in call.shapes]
 
 
 def _names(text):
@@ -936,26 +937,6 @@ ELEMENTWISE = _names("""
   SquaredDifference Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy
   Xlog1py Xlogy Zeta AccumulateNV2 StringJoin RandomGammaGrad
 """)
-_SAME = _names("""
-  Identity StopGradient PreventGradient Snapshot CheckNumerics EnsureShape
-  CheckNumericsV2 ExpandDims Squeeze PlaceholderWithDefault AsString
-  StringLower StringUpper StringStrip StringLength StaticRegexReplace
-  StaticRegexFullMatch StringToHashBucket StringToHashBucketFast
-  StringToHashBucketStrong StringToNumber EncodeBase64 DecodeBase64
-""")
-_REDUCING = _names("""
-  All Any Max Mean Min Prod Sum EuclideanNorm ArgMax ArgMin
-""")
-_SCANS = _names("""
-  Cumsum Cumprod CumulativeLogsumexp ReverseV2
-""")
-_LAST_AXIS = _names('FFT IFFT IRFFT LogSoftmax RFFT Softmax')
-_CONVOLVED = _names("""
-  Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D LRN
-  ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea Dilation2D
-  AdjustContrastv2 AdjustHue AdjustSaturation ExtractImagePatches SpaceToDepth
-  DepthToSpace DenseBincount Multinomial
-""")
 _RANDOM = _names("""
   RandomUniform RandomStandardNormal TruncatedNormal RandomUniformInt
   StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomNormal
@@ -965,158 +946,138 @@ _RANDOM = _names("""
   StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
   StatefulUniformInt StatefulUniformFullInt
 """)
-_RANDOM_BY_RATE = _names("""
-  RandomGamma RandomPoissonV2
-""")
+_RANDOM_BY_RATE = _names('RandomGamma RandomPoissonV2')
 _OF_GENERATORS = _names("""
   StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
   StatefulUniformInt StatefulUniformFullInt
 """)
-_MATRICES = _names("""
-  Cholesky CholeskyGrad MatrixInverse MatrixDeterminant LogMatrixDeterminant
-  MatrixSolve MatrixTriangularSolve MatrixBandPart Qr Svd SelfAdjointEigV2
-  MatrixExponential MatrixLogarithm MatrixSquareRoot
-""")
-_SEGMENTS = _names("""
-  SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd UnsortedSegmentSum
-  UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
-""")
-
-_JOINING = _names("""
-  BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 L2Loss
-  DepthwiseConv2dNativeBackpropFilter
-""")
-
-
-def _band(call):
-  value = even_apart(call.inputs[0])
-  _public_rest(call)
-  if value.axis >= len(value.shape) - 2:
-    raise JoinedError(TOGETHER)
-  return [apart(call.shape(), *value.layout)]
-
-
-def _bias(call):
-  value, bias = (even_apart(v) for v in call.inputs)
-  if bias.kind != PUBLIC:
-    raise JoinedError(TOGETHER)
-  return [apart(call.shape(), *value.layout)]
-
-
-def _cross_entropy(call):
-  logits, labels = (even_apart(v) for v in call.inputs)
-  rank = 1 if call.node.op.startswith('Sparse') else 2
-  layouts = []
-  for v, width in ((logits, 2), (labels, rank)):
-    if v.shape is None or len(v.shape) != width:
-      raise UnruledError
-    if v.of_rows:
-      layouts.append(v.layout)
-    elif v.shape[0] != 1:
-      raise UnruledError
-  if len(set(layouts)) != 1 or layouts[0][0] != 0:
-    raise JoinedError(TOGETHER)
-  return [apart(s, *layouts[0]) for s in call.shapes]
-
-
-_BACK = {
-  'MaxPoolGrad': (0, 1, 2),
-  'MaxPool3DGrad': (0, 1, 2),
-  'MaxPoolGradGrad': (0, 1, 2),
-  'LRNGrad': (0, 1, 2),
-  'AvgPoolGrad': (1,),
-  'AvgPool3DGrad': (1,),
-  'Conv2DBackpropInput': (2,),
-  'Conv3DBackpropInputV2': (2,),
-  'DepthwiseConv2dNativeBackpropInput': (2,),
-  'ResizeBilinearGrad': (0, 1),
-  'ResizeNearestNeighborGrad': (0,),
-}
-
-
-def _resized(call):
-  if call.node.op == 'ResizeNearestNeighborGrad':
-    return _batch_first(0)(call)
-  gradient, image = (even_apart(v) for v in call.inputs)
-  if image.layout != gradient.layout or gradient.axis != 0:
-    raise JoinedError(TOGETHER)
-  return [apart(call.shape(), *gradient.layout)]
-
-
+# Rules, and the operations that each is of.
+_RULES = (
+  (_elementwise, ELEMENTWISE),
+  (_random, _RANDOM),
+  (_random_by_rate, _RANDOM_BY_RATE),
+  (
+    _cast,
+    _names("""
+      Identity StopGradient PreventGradient Snapshot CheckNumerics EnsureShape
+      CheckNumericsV2 ExpandDims Squeeze PlaceholderWithDefault AsString Cast
+      StringLower StringUpper StringStrip StringLength StaticRegexReplace
+      StaticRegexFullMatch StringToHashBucket StringToHashBucketFast
+      StringToHashBucketStrong StringToNumber EncodeBase64 DecodeBase64
+    """),
+  ),
+  (
+    _reduce,
+    _names('All Any Max Mean Min Prod Sum EuclideanNorm ArgMax ArgMin'),
+  ),
+  (
+    _along(lambda call: call.fixed(1)),
+    _names('Cumsum Cumprod CumulativeLogsumexp ReverseV2'),
+  ),
+  (_along(_LAST), _names('FFT IFFT IRFFT LogSoftmax RFFT Softmax')),
+  (_along(lambda call: call.fixed(2)), {'Roll'}),
+  (_along(lambda call: ()), {'BiasAdd'}),
+  (_along(lambda call: (-2, -1)), {'MatrixBandPart'}),
+  (_along(lambda call: (0,), 'shuffles rows'), {'RandomShuffle'}),
+  (
+    _batch_first(0),
+    _names("""
+      Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D
+      LRN ResizeBilinear ResizeNearestNeighbor ResizeNearestNeighborGrad
+      ResizeBicubic ResizeArea Dilation2D AdjustContrastv2 AdjustHue
+      AdjustSaturation ExtractImagePatches SpaceToDepth DepthToSpace
+      DenseBincount Multinomial
+    """),
+  ),
+  (_batch_first(0, 1), {'ResizeBilinearGrad'}),
+  (
+    _batch_first(0, 1, 2),
+    _names('MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad LRNGrad'),
+  ),
+  (_batch_first(1), _names('AvgPoolGrad AvgPool3DGrad')),
+  (
+    _batch_first(2),
+    _names("""
+      Conv2DBackpropInput Conv3DBackpropInputV2
+      DepthwiseConv2dNativeBackpropInput
+    """),
+  ),
+  (
+    _transformed_images,
+    _names('ImageProjectiveTransformV2 ImageProjectiveTransformV3'),
+  ),
+  (
+    _matrices,
+    _names("""
+      Cholesky CholeskyGrad MatrixInverse MatrixDeterminant LogMatrixDeterminant
+      MatrixSolve MatrixTriangularSolve Qr Svd SelfAdjointEigV2
+      MatrixExponential MatrixLogarithm MatrixSquareRoot
+    """),
+  ),
+  (
+    _diagonal,
+    _names("""
+      MatrixDiag MatrixDiagV2 MatrixDiagV3
+      MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
+    """),
+  ),
+  (
+    _segments,
+    _names("""
+      SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd
+      UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin
+      UnsortedSegmentProd
+    """),
+  ),
+  (
+    _joins,
+    _names("""
+      BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 L2Loss
+      DepthwiseConv2dNativeBackpropFilter
+    """),
+  ),
+  (
+    _normalized,
+    _names("""
+      FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3
+      FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3
+    """),
+  ),
+  (
+    _cross_entropy,
+    _names("""
+      SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits
+    """),
+  ),
+  (_matmul, _names('MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3')),
+  (_gather, _names('Gather GatherV2 ResourceGather')),
+  (_space_to_batch, _names('SpaceToBatchND BatchToSpaceND')),
+  (_concat, _names('Concat ConcatV2')),
+  (_pad, _names('MirrorPad Pad PadV2')),
+  (_search, _names('LowerBound UpperBound')),
+  (_split, _names('Split SplitV')),
+  (_top, _names('TopK TopKV2')),
+  (_bitcast, {'Bitcast'}),
+  (_broadcast_to, {'BroadcastTo'}),
+  (_each, {'IdentityN'}),
+  (_einsum, {'Einsum'}),
+  (_fill, {'Fill'}),
+  (_gather_nd, {'GatherNd'}),
+  (_lookup, {'LookupTableFindV2'}),
+  (_one_hot, {'OneHot'}),
+  (_pack, {'Pack'}),
+  (_range, {'Range'}),
+  (_reshape, {'Reshape'}),
+  (_select, {'Select'}),
+  (_slice, {'Slice'}),
+  (_strided_slice, {'StridedSlice'}),
+  (_strided_slice_grad, {'StridedSliceGrad'}),
+  (_tile, {'Tile'}),
+  (_transpose, {'Transpose'}),
+  (_unpack, {'Unpack'}),
+)
 RULES: dict[str, Callable[[Call], list[Value]]] = {
-  **dict.fromkeys(ELEMENTWISE, _elementwise),
-  **dict.fromkeys(_SAME, _cast),
-  **dict.fromkeys(_REDUCING, _reduce),
-  **dict.fromkeys(_SCANS, _along(lambda call: call.fixed(1))),
-  **dict.fromkeys(_LAST_AXIS, _along(_LAST)),
-  **dict.fromkeys(_CONVOLVED, _batch_first(0)),
-  **dict.fromkeys(_RANDOM, _random),
-  **dict.fromkeys(_RANDOM_BY_RATE, _random_by_rate),
-  **dict.fromkeys(_MATRICES, _matrices),
-  **dict.fromkeys(_SEGMENTS, _segments),
-  **{op: _batch_first(*places) for op, places in _BACK.items()},
-  **dict.fromkeys(_JOINING, _joins),
-  'BatchMatMul': _matmul,
-  'BatchMatMulV2': _matmul,
-  'BatchMatMulV3': _matmul,
-  'BatchToSpaceND': _space_to_batch,
-  'BiasAdd': _bias,
-  'Bitcast': _bitcast,
-  'BroadcastTo': _broadcast_to,
-  'Cast': _cast,
-  'Concat': _concat,
-  'ConcatV2': _concat,
-  'Einsum': _einsum,
-  'Fill': _fill,
-  'FusedBatchNorm': _normalized,
-  'FusedBatchNormGrad': _normalized,
-  'FusedBatchNormGradV2': _normalized,
-  'FusedBatchNormGradV3': _normalized,
-  'FusedBatchNormV2': _normalized,
-  'FusedBatchNormV3': _normalized,
-  'Gather': _gather,
-  'GatherNd': _gather_nd,
-  'GatherV2': _gather,
-  'IdentityN': _each,
-  'ImageProjectiveTransformV2': _transformed_images,
-  'ImageProjectiveTransformV3': _transformed_images,
-  'LookupTableFindV2': _lookup,
-  'LowerBound': _search,
-  'MatMul': _matmul,
-  'MatrixBandPart': _band,
-  'MatrixDiag': _diagonal,
-  'MatrixDiagPart': _diagonal,
-  'MatrixDiagPartV2': _diagonal,
-  'MatrixDiagPartV3': _diagonal,
-  'MatrixDiagV2': _diagonal,
-  'MatrixDiagV3': _diagonal,
-  'MirrorPad': _pad,
-  'OneHot': _one_hot,
-  'Pack': _pack,
-  'Pad': _pad,
-  'PadV2': _pad,
-  'RandomShuffle': _shuffle,
-  'Range': _range,
-  'Reshape': _reshape,
-  'ResizeBilinearGrad': _resized,
-  'ResizeNearestNeighborGrad': _resized,
-  'ResourceGather': _gather,
-  'Roll': _along(lambda call: call.fixed(2)),
-  'Select': _select,
-  'Slice': _slice,
-  'SoftmaxCrossEntropyWithLogits': _cross_entropy,
-  'SpaceToBatchND': _space_to_batch,
-  'SparseSoftmaxCrossEntropyWithLogits': _cross_entropy,
-  'Split': _split,
-  'SplitV': _split,
-  'StridedSlice': _strided_slice,
-  'StridedSliceGrad': _strided_slice_grad,
-  'Tile': _tile,
-  'TopK': _top,
-  'TopKV2': _top,
-  'Transpose': _transpose,
-  'Unpack': _unpack,
-  'UpperBound': _search,
+  op: rule for rule, ops in _RULES for op in ops
 }
 
 
