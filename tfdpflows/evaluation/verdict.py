@@ -5,6 +5,7 @@ The borders between answers are conventions of this page, written beside each.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -115,13 +116,13 @@ def column_verdict(
       f'{shares}.',
       'Counts and means of one column can be used as they are.',
     )
-  level = 'fair' if len(off) <= num_columns / 5 else 'poor'
+  judged = functools.partial(
+    Verdict, 'Columns', 'fair' if len(off) <= num_columns / 5 else 'poor'
+  )
   have = f'{"has" if len(moved) == 1 else "have"} another mean or standard '
   have += f'deviation: {_listed(moved)}.'
   if not far:
-    return Verdict(
-      'Columns',
-      level,
+    return judged(
       f'{shares}; {len(moved)} {have}',
       'Counts can be used as they are. A few values far out, which noise puts '
       'into wide ranges, move a mean: look at it below before you use it.',
@@ -130,9 +131,7 @@ def column_verdict(
   answer += f'{_listed(far)}.'
   if len(off) > len(far):
     answer += f' {len(moved)} {have}'
-  return Verdict(
-    'Columns', level, answer, 'Look at these columns below before you use them.'
-  )
+  return judged(answer, 'Look at these columns below before you use them.')
 
 
 def pairs_that_are_off(comparison: Comparison) -> list[tuple[str, str]]:
@@ -203,11 +202,10 @@ def target_verdict(target: str, auroc: float, real: float) -> Verdict:
     'good' if kept >= 0.95 else 'fair' if kept >= 0.8 else 'poor',
     f'AUROC {auroc:.3f} where real rows give {real:.3f}: {min(kept, 1):.0%} of '
     'what they have above guessing.',
-    {
-      True: 'Models may be developed on the synthetic rows.',
-      False: 'Models may be tried out on the synthetic rows, and need real '
-      'rows in the end.',
-    }[kept >= 0.95],
+    'Models may be developed on the synthetic rows.'
+    if kept >= 0.95
+    else 'Models may be tried out on the synthetic rows, and need real rows in '
+    'the end.',
   )
 
 
@@ -267,49 +265,39 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
   >>> privacy_verdict({'epsilon': 1.0, 'delta': 1e-5}).level
   'good'
   """
-  question = 'Privacy'
+  poor = functools.partial(Verdict, 'Privacy', 'poor')
   epsilon = (statement or {}).get('epsilon')
   if not isinstance(epsilon, (int, float)) or not math.isfinite(epsilon):
-    return Verdict(
-      question,
-      'poor',
+    return poor(
       'No finite epsilon is claimed.',
       'Treat the synthetic table like the real one.',
     )
   delta = statement.get('delta')
   proven = statement.get('guarantee', 'upper_bound') == 'upper_bound'
   text = f'ε {"≤" if proven else "≈"} {_up(epsilon)}'
-  if isinstance(delta, (int, float)):
+  has_delta = isinstance(delta, (int, float))
+  if has_delta:
     text += f' at δ = {delta:g}'
   if not proven:
     text += f', {statement["guarantee"]}: no proven bound'
   if statement.get('seeded'):
-    return Verdict(
-      question,
-      'poor',
+    return poor(
       f'{text}, but the noise came from a seed.',
       'Whoever knows the seed can remove the noise: fit again without one.',
     )
   if not proven:
-    return Verdict(
-      question,
-      'poor',
-      f'{text}.',
-      'Compute epsilon with an accountant that is an upper bound.',
+    return poor(
+      f'{text}.', 'Compute epsilon with an accountant that is an upper bound.'
     )
   rows = statement.get('num_examples')
   rows = rows if isinstance(rows, (int, float)) else 0
-  if isinstance(delta, (int, float)) and delta * rows >= 1:
-    return Verdict(
-      question,
-      'poor',
+  if has_delta and delta * rows >= 1:
+    return poor(
       f'{text}; δ is as large as one over the {rows:,} rows.',
       'Publishing one row in full is as private as that: choose a smaller δ.',
     )
-  if isinstance(delta, (int, float)) and delta >= _LARGE_DELTA:
-    return Verdict(
-      question,
-      'poor',
+  if has_delta and delta >= _LARGE_DELTA:
+    return poor(
       f'{text}.',
       f'With a probability of {delta:g} everything may be published: choose a '
       'smaller δ.',
@@ -322,7 +310,7 @@ def privacy_verdict(statement: dict[str, Any] | None) -> Verdict:
     level, meaning = 'fair', 'A guarantee in common use, and no strong one.'
   else:
     level, meaning = 'poor', 'A guarantee that excludes little.'
-  return Verdict(question, level, f'{text}.', meaning)
+  return Verdict('Privacy', level, f'{text}.', meaning)
 
 
 def plain_privacy(
@@ -341,53 +329,38 @@ def plain_privacy(
   mechanisms = statement.get('mechanisms') or ()
   labels = {m.get('label') for m in mechanisms if isinstance(m, dict)}
   delta = statement.get('delta', 0)
-  found = []
+  found = {}
   if math.isfinite(epsilon) and isinstance(delta, (int, float)):
-    found.append(
-      (
-        'One person',
-        f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
-        'changes the odds of whatever anybody concludes from the synthetic '
-        f'rows by a factor of {_factor(epsilon)} at most, but for a '
-        f'probability of {delta:g}.{_limits(statement)}',
-      )
+    found['One person'] = (
+      f'Whether {_IN_A_SENTENCE.get(unit, unit)} had a part in it or not '
+      'changes the odds of whatever anybody concludes from the synthetic rows '
+      f'by a factor of {_factor(epsilon)} at most, but for a probability of '
+      f'{delta:g}.{_limits(statement)}'
     )
-  found.append(
-    (
-      'Several rows of a person',
-      'The guarantee is for one row. Whoever has k rows is protected about k '
-      'times less; use a privacy unit where people have several.'
-      if unit in _IN_A_SENTENCE
-      else f'The guarantee is for {unit}, however many rows that is.',
-    )
+  found['Several rows of a person'] = (
+    'The guarantee is for one row. Whoever has k rows is protected about k '
+    'times less; use a privacy unit where people have several.'
+    if unit in _IN_A_SENTENCE
+    else f'The guarantee is for {unit}, however many rows that is.'
   )
-  found.append(
-    (
-      'Ranges and categories',
-      'Some were found in the rows; that is paid for within epsilon.'
-      if 'bounds' in labels
-      else 'They count as public: whoever wrote the schema must not have read '
-      'them off the rows.',
-    )
+  found['Ranges and categories'] = (
+    'Some were found in the rows; that is paid for within epsilon.'
+    if 'bounds' in labels
+    else 'They count as public: whoever wrote the schema must not have read '
+    'them off the rows.'
   )
-  found.append(
-    (
-      'Values outside of them',
-      f'{clipped:,} values of the real table compared here are outside; a fit '
-      'moves such values to the nearest bound or takes them for missing.'
-      if clipped
-      else 'None in the real table compared here.',
-    )
+  found['Values outside of them'] = (
+    f'{clipped:,} values of the real table compared here are outside; a fit '
+    'moves such values to the nearest bound or takes them for missing.'
+    if clipped
+    else 'None in the real table compared here.'
   )
-  found.append(
-    (
-      'Who may have what',
-      'The synthetic rows and the model may be given to anybody whom this '
-      'epsilon is meant for. This report, logs and unfinished work may not: '
-      'keep them with the real rows.',
-    )
+  found['Who may have what'] = (
+    'The synthetic rows and the model may be given to anybody whom this epsilon '
+    'is meant for. This report, logs and unfinished work may not: keep them '
+    'with the real rows.'
   )
-  return found
+  return list(found.items())
 
 
 def _limits(statement):
