@@ -346,9 +346,8 @@ class _Scope:
     except UnruledError:
       kind, why = UNKNOWN, 'has no rule for how it is used here'
     finding = Finding(node.op, self._path + node.name, why)
-    return [Value(kind, finding=finding)] * max(
-      1, shape_arithmetic.count_outputs(node)
-    )
+    count = shape_arithmetic.count_outputs(node)
+    return [Value(kind, finding=finding)] * count
 
   def _apply(self, node, inputs):
     op = node.op
@@ -370,9 +369,8 @@ class _Scope:
     for kind in (JOINED, UNKNOWN):
       for value in inputs:
         if value.kind == kind:
-          return [value._replace(tag=None)] * max(
-            1, shape_arithmetic.count_outputs(node)
-          )
+          count = shape_arithmetic.count_outputs(node)
+          return [value._replace(tag=None)] * count
     if not all(_may_read(op, i, inputs) for i in range(len(inputs))):
       raise UnruledError
     if op.startswith('TensorList') or op == 'EmptyTensorList':
@@ -382,7 +380,9 @@ class _Scope:
     if graph_scan.may_keep(op):
       raise UnruledError
     if any(v.kind == TURN for v in inputs):
-      return self._in_turn(node, inputs)
+      if shape_arithmetic.functions_of(node):
+        raise UnruledError
+      return axis_turns.alone(node, inputs)
     if op in ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'):
       dtype = tf.as_dtype(node.attr['dtype'].type)
       if self._graph.may_change(inputs[0], dtype):
@@ -423,10 +423,7 @@ class _Scope:
       v.kind in (PUBLIC, SIZED) for v in inputs
     ):
       # The state moves by how much is drawn.
-      return [
-        Value(PUBLIC, (3,), drawn=axis_values.ALL, tag=axis_values.STATE)
-        for _ in range(shape_arithmetic.count_outputs(node))
-      ]
+      return [Value(PUBLIC, (3,), drawn=axis_values.ALL, tag=axis_values.STATE)]
     if op in axis_rules.PLACED and any(v.kind == PLACE for v in inputs):
       call = Call(node, inputs, self._shapes(node, inputs))
       return [axis_rules.PLACED[op](call)]
@@ -454,14 +451,6 @@ class _Scope:
     if rule is None:
       raise UnruledError
     return rule(Call(node, inputs, self._shapes(node, inputs)))
-
-  def _in_turn(self, node, inputs):
-    """Any operation on one row alone gives what is of this row."""
-    if shape_arithmetic.functions_of(node):
-      raise UnruledError
-    return [axis_turns.of_turn(inputs)] * max(
-      1, shape_arithmetic.count_outputs(node)
-    )
 
   def _call(self, name, inputs, path):
     function = self._graph.functions.get(name)

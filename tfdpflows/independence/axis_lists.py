@@ -40,20 +40,16 @@ def apply(node, inputs):
       raise JoinedError(axis_values.SIZE)
     return [Value(LIST, (), length=length)]
   # Lists of single tensors, which one row decides about, are this row's.
-  rows = first.kind == LIST and (
-    first.by_row or axis_values.of_rows(first.length)
-  )
+  rows = axis_values.is_list_of_rows(first)
   if turn and not (op == 'TensorListSetItem' and rows):
-    return [axis_turns.of_turn(inputs)] * max(
-      1, shape_arithmetic.count_outputs(node)
-    )
+    return axis_turns.alone(node, inputs)
   if op == 'TensorListFromTensor':
     return [_unstacked(first)]
   if first.kind != LIST:
     raise UnruledError
   if op == 'TensorListLength':
     length = first.length
-    if first.by_row or axis_values.of_rows(length):
+    if rows:
       if length != ROWS:
         raise UnruledError
       numbers = shape_arithmetic.of_shape([ROWS])
@@ -78,7 +74,7 @@ def apply(node, inputs):
       if loop in first.by_turn:
         raise UnruledError  # It may hold other things in each turn.
       return [Value(TURN, tag=loop)]
-    if axis_values.of_rows(first.length):
+    if rows:
       raise JoinedError('looks rows of the batch up')
     return [_zeros(node, inputs) if first.element is None else first.element]
   if op == 'TensorListSetItem':
@@ -90,13 +86,11 @@ def apply(node, inputs):
     return [found._replace(length=None) if grows else found]
   if op == 'TensorListPushBack':
     item = inputs[1]
-    if first.by_row or axis_values.of_rows(first.length):
+    if rows:
       raise UnruledError
     return [_pushed(first, item)]
   if op == 'TensorListPopBack':
-    if (
-      first.by_row or first.element is None or axis_values.of_rows(first.length)
-    ):
+    if rows or first.element is None:
       raise UnruledError
     return [first._replace(length=None), first.element]
   if op == 'TensorListStack':
@@ -164,7 +158,7 @@ def _unstacked(value):
 def _set_item(first, index, item):
   if item.kind == PLACE:
     raise JoinedError(axis_values.PLACES)
-  if first.by_row or axis_values.of_rows(first.length):
+  if axis_values.is_list_of_rows(first):
     loop = axis_turns.turn_of(index)
     if loop is None or first.length != ROWS:
       raise JoinedError('puts rows at the places of others')

@@ -133,7 +133,7 @@ def _elementwise(call):
   layout = _common(call.inputs, len(shape))
   values = [v for v in call.inputs if v.kind != PUBLIC]
   single = all(
-    math.prod(v.shape) == 1 if v.shape is not None else False
+    v.shape is not None and math.prod(v.shape) == 1
     for v in call.inputs
     if v.kind == PUBLIC
   )
@@ -158,9 +158,7 @@ def _select(call):
 
 def _same(call):
   """Gives the elements of its first input in their order."""
-  (value, *rest) = call.inputs
-  if any(v.kind not in (PUBLIC, SIZED) for v in rest):
-    raise UnruledError
+  value = call.inputs[0]
   if 'String' in call.node.op or 'Base64' in call.node.op:
     value = value._replace(tag=None)  # Of a hash nothing is known.
   if value.kind == EVEN:
@@ -195,11 +193,11 @@ def _reshape(call):
     expected = [-1] if one == -1 else [size]
     if not numbers[i : i + 1].scales_as(expected):
       raise JoinedError(SIZE)
-  return _same(call._replace(inputs=call.inputs[:1]))
+  return _same(call)
 
 
 def _cast(call):
-  found = _same(call._replace(inputs=call.inputs[:1]))
+  found = _same(call)
   if call.node.op == 'Squeeze' and not call.attr('squeeze_dims'):
     raise JoinedError(
       'drops all axes of size 1, and so that of the rows in a batch of one row '
@@ -214,11 +212,6 @@ def _bitcast(call):
   if call.shape() != call.inputs[0].shape:
     raise UnruledError
   return _cast(call)
-
-
-def _each(call):
-  """Gives each input as it is."""
-  return list(call.inputs)
 
 
 def _public_rest(call, first=1):
@@ -280,8 +273,7 @@ def _top(call):
 
 
 def _einsum(call):
-  equation = call.attr('equation').decode()
-  return _contracted(call, equation)
+  return _contracted(call, call.attr('equation').decode())
 
 
 def _contracted(call, equation):
@@ -564,7 +556,7 @@ def _tile(call):
     if value.shape is None:
       raise UnruledError
     axes = [i for i, n in enumerate(numbers.list()) if n % ROWS == 0 and n]
-    if len(axes) != 1 or not _scale(numbers):
+    if len(axes) != 1 or not numbers.scales_as(numbers.list()):
       raise JoinedError(SIZE)
     (axis,) = axes
     count = numbers.list()[axis] // ROWS
@@ -574,10 +566,6 @@ def _tile(call):
     raise JoinedError(PLACES)
   outer, tag = value.outer * times, value.tag
   return [apart(shape, value.axis, outer, value.inner, value.kind, tag)]
-
-
-def _scale(numbers):
-  return numbers.scales_as(numbers.list())
 
 
 def _broadcast_to(call):
@@ -768,10 +756,7 @@ def _gather(call):
   if batch_dims < 0:
     batch_dims += width
   layouts = []
-  for v in (values, indices):
-    if v.kind == PLACE and v is values:
-      raise JoinedError(PLACES)
-  if indices.kind == PLACE:
+  if PLACE in (values.kind, indices.kind):
     raise JoinedError(PLACES)
   if values.of_rows:
     place = values.axis
@@ -1059,7 +1044,6 @@ _RULES = (
   (_top, _names('TopK TopKV2')),
   (_bitcast, {'Bitcast'}),
   (_broadcast_to, {'BroadcastTo'}),
-  (_each, {'IdentityN'}),
   (_einsum, {'Einsum'}),
   (_fill, {'Fill'}),
   (_gather_nd, {'GatherNd'}),

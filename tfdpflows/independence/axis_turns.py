@@ -6,7 +6,7 @@ carries the loop's name (`Value.by_turn`), and does not meet a row of that turn.
 
 from __future__ import annotations
 
-from tfdpflows.independence import axis_values
+from tfdpflows.independence import axis_values, shape_arithmetic
 from tfdpflows.independence.axis_values import (
   ALL,
   APART,
@@ -202,16 +202,23 @@ def of_turn(values):
   loops = {v.tag for v in values if v.kind == TURN}
   refuse_places(values)
   lists = [v for v in values if v.kind == LIST]
-  if len(loops) != 1 or any(
-    v.by_row
-    or axis_values.of_rows(v.length)
-    or (v.element is not None and v.element.kind != PUBLIC)
-    for v in lists
+  others = any(v.kind not in (PUBLIC, TURN, LIST) for v in values)
+  if (
+    others
+    or len(loops) != 1
+    or any(
+      axis_values.is_list_of_rows(v)
+      or (v.element is not None and v.element.kind != PUBLIC)
+      for v in lists
+    )
   ):
     raise JoinedError(axis_values.TOGETHER)
-  if any(v.kind not in (PUBLIC, TURN, LIST) for v in values):
-    raise JoinedError(axis_values.TOGETHER)
   return Value(TURN, tag=loops.pop())
+
+
+def alone(node, inputs):
+  """Returns what any operation gives of one row alone: it is of this row."""
+  return [of_turn(inputs)] * shape_arithmetic.count_outputs(node)
 
 
 def changing(value):

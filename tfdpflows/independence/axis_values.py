@@ -177,14 +177,10 @@ def is_zero(numbers):
   )
 
 
-def of_rows(length):
-  """Whether a size is that of rows."""
-  return bool(length) and length % ROWS == 0
-
-
 def is_list_of_rows(value):
   """Whether a list has, or is to have, an element for each row."""
-  return value.kind == LIST and (value.by_row or of_rows(value.length))
+  of_rows = bool(value.length) and value.length % ROWS == 0
+  return value.kind == LIST and (value.by_row or of_rows)
 
 
 def sizes(node, value):

@@ -444,7 +444,7 @@ def output_names(node: Any) -> dict[str, int]:
 
 
 def count_outputs(node: Any) -> int:
-  """Returns how many outputs a node has."""
+  """Returns how many outputs a node has, or 1 for none."""
   if node.op in ('Placeholder', '_Arg'):
     return 1
-  return output_names(node)[None]
+  return max(1, output_names(node)[None])
