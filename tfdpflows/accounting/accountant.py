@@ -66,14 +66,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
   def compose(
     self, event: dp_accounting.DpEvent, count: int = 1
   ) -> dp_accounting.PrivacyAccountant:
-    """Adds an event.
-
-    Args:
-      event: what was done.
-      count: how often.
-
-    Returns:
-      This accountant.
+    """Adds what was done, and how often; returns this accountant.
 
     Raises:
       dp_accounting.UnsupportedEventError: if a part of the event is not
@@ -116,13 +109,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     return super().supports(check_event(event, composed=True))
 
   def get_epsilon(self, target_delta: float) -> float:
-    """Returns the smallest epsilon known for a delta.
-
-    Args:
-      target_delta: inside (0, 1).
-
-    Returns:
-      Epsilon in nats; infinite if no finite one is known.
+    """Returns the smallest epsilon known for a delta, in nats, or infinity.
 
     Raises:
       ValueError: if the delta is not inside (0, 1).
@@ -133,13 +120,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
     )
 
   def get_delta(self, target_epsilon: float) -> float:
-    """Returns the smallest delta known for an epsilon.
-
-    Args:
-      target_epsilon: zero or more, in nats.
-
-    Returns:
-      Delta, in [0, 1].
+    """Returns the smallest delta known for an epsilon in nats, at most 1.
 
     Raises:
       ValueError: if the epsilon is negative or not a number.

@@ -220,16 +220,10 @@ def calibrate_epsilon(
 ) -> float:
   """Returns the smallest epsilon of a budget that admits an event.
 
-  Args:
-    event: all that is still to be done.
-    delta: inside (0, 1).
-    spent, accountant, neighboring_relation: as for
-      `calibrate_noise_multiplier`.
-
-  Returns:
-    Epsilon in nats, two parts in 10^9 above that of the accountant, so that a
-    ledger with that budget admits all of it. At least 1e-9, as no budget is
-    zero.
+  It is two parts in 10^9 above that of the accountant, so that a ledger with
+  that budget admits all of it, and at least 1e-9, as no budget is zero.
+  Arguments are those of `calibrate_noise_multiplier`, `event` being all that is
+  still to be done.
 
   Raises:
     dp_accounting.UnsupportedEventError: if the accountant does not support an
@@ -264,12 +258,8 @@ def epsilon_after(
 ) -> list[float]:
   """Returns epsilon after numbers of runs, for a curve or a progress bar.
 
-  Args:
-    event: one run.
-    counts: numbers of runs, zero or more, in any order.
-    delta: inside (0, 1).
-    spent, accountant, neighboring_relation: as for
-      `calibrate_noise_multiplier`.
+  Arguments are those of `calibrate_epsilon`, but that the event is one run and
+  the counts are in any order.
 
   #### Example
 
@@ -516,15 +506,10 @@ def charged_noise_multiplier(
   A calibration ends with other digits on another machine. A mechanism that is
   resumed needs the noise multiplier it was charged for, to the last bit.
 
-  Args:
-    make_event: the event of one run, given the noise multiplier.
-    noise_multiplier: what was calibrated now.
-    ledger: the ledger; None for a new one.
-    label: the label of the charge or reservation.
-
   Returns:
-    The noise multiplier of the first such charge that differs in nothing else,
-    and there by less than a millionth; else `noise_multiplier`.
+    That of the first charge or reservation under the label that differs in
+    nothing else from the event of the `noise_multiplier` that was calibrated
+    now, and there by less than a millionth; else `noise_multiplier`.
   """
   for entry in () if ledger is None else ledger.entries:
     innermost = entry.event

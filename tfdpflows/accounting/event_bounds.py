@@ -38,9 +38,6 @@ def check_event(
     composed: whether the event may be one that was put together from several
       that were checked before, such as all of a ledger.
 
-  Returns:
-    `event`.
-
   Raises:
     TypeError: if it is no `DpEvent`, or the parts of a composition are not in a
       list or tuple.

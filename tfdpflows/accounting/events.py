@@ -67,9 +67,6 @@ def register(
       string for the event, `{0.epsilon:.6g}`, and for its `{inner}` event.
     kind: its name in files; None for the name of the class without 'DpEvent'.
     independent: see `data_independent`.
-
-  Returns:
-    A decorator for `mechanisms_of(event, relation)`.
   """
 
   def decorate(function: Callable) -> Callable:
@@ -154,11 +151,7 @@ def mechanisms_of(
 def describe_event(event: _Event) -> str:
   """Returns an event as a line of text, for statements and error messages.
 
-  Args:
-    event: any `DpEvent`; the `repr` stands for one that is not registered.
-
-  Returns:
-    One line of text.
+  The `repr` stands for one that is not registered.
 
   #### Example
 
@@ -181,11 +174,7 @@ def describe_event(event: _Event) -> str:
 def data_independent(event: _Event) -> _Event:
   """Replaces costs computed from private votes by data-independent ones.
 
-  Args:
-    event: any `DpEvent`.
-
-  Returns:
-    An event that costs at least as much and does not depend on the table.
+  The result costs at least as much and does not depend on the table.
 
   #### Example
 

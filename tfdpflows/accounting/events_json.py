@@ -27,11 +27,7 @@ _fields = functools.lru_cache(maxsize=None)(typing.get_type_hints)
 def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """Returns an event as a dict that `json.dumps` takes.
 
-  Args:
-    event: a `DpEvent` of one of the known classes.
-
-  Returns:
-    A dict with the key `kind` and one key for each field.
+  It has the key `kind` and one key for each field.
 
   Raises:
     TypeError: if the class of `event`, or of an event in it, is not known.
@@ -65,12 +61,6 @@ def _to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
 def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
   """Returns the event that `event_to_dict` gave a dict for.
-
-  Args:
-    data: a dict with the key `kind`.
-
-  Returns:
-    The `DpEvent`.
 
   Raises:
     TypeError: if `data` or a field has another type than it must have.

@@ -32,13 +32,9 @@ def log_bernoulli(
 ) -> np.ndarray:
   """Returns log((1 + v)^b - 1 - b v), the excess in Bernoulli's inequality.
 
+  Of an exponent b above 1 or below 0, v above -1 and `log_ratio` = log(1 + v).
   It is rounded upwards where it is not exact; relative errors of the number
   itself are about 1e-11, times b / (b - 1) where b is near 1.
-
-  Args:
-    exponent: the exponent b, above 1 or below 0.
-    v: above -1.
-    log_ratio: log(1 + v).
 
   #### Example
 

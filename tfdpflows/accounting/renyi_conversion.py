@@ -17,15 +17,9 @@ _ULPS = 2e-15
 
 
 def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
-  """Returns the epsilon that each order gives for a delta.
+  """Returns the epsilon that each order above 1 gives for a delta.
 
-  Args:
-    orders: above 1.
-    curve: divergences at these orders, in nats.
-    delta: inside (0, 1).
-
-  Returns:
-    Float64, in nats, zero or more.
+  The `curve` are divergences at these orders, in nats.
 
   #### Example
 

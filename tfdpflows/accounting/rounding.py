@@ -7,14 +7,7 @@ import math
 
 
 def round_up(value: float, digits: int = 4) -> str:
-  """Writes a number with few digits, never below it.
-
-  Args:
-    value: a number that is not negative; may be infinite.
-    digits: significant digits.
-
-  Returns:
-    Text whose value is at least `value`.
+  """Writes a number of zero or more with few digits, never below it.
 
   #### Example
 

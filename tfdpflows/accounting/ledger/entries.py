@@ -119,14 +119,9 @@ class LedgerState:
     self.prepare(record)()
 
   def prepare(self, record: dict[str, Any]) -> Callable[[], None]:
-    """Checks a record, before it is written.
+    """Checks a record, before it is written; returns a function that adds it.
 
-    Args:
-      record: with the key `kind`, and those of its kind.
-
-    Returns:
-      A function that adds it, and raises nothing; to be called before any other
-      record is prepared.
+    That raises nothing, and is to be called before any other is prepared.
 
     Raises:
       KeyError, TypeError, ValueError: if it is not valid after the others.
@@ -251,9 +246,6 @@ class ResumableEntries:
 
   def take(self, record: dict[str, Any]) -> Optional[Entry]:
     """Removes and returns the entry that a charge or reservation resumes.
-
-    Returns:
-      The entry; None if there is none.
 
     Raises:
       LedgerError: if there is one under its label for something else.

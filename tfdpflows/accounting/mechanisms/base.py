@@ -215,11 +215,7 @@ def cached(
 
   Beyond the capacity, results chosen at random are dropped: an LRU cache would
   find nothing for a caller that asks for one more than the capacity, in the
-  same order again and again.
-
-  Args:
-    capacity: how much is kept, in the units of `size_of`.
-    size_of: size of a result; by default every result is one.
+  same order again and again. By default the size of every result is one.
   """
 
   def decorate(function: _Function) -> _Function:
@@ -255,15 +251,10 @@ def cached(
 def renyi_curve(mechanism: Mechanism, orders: tuple[float, ...]) -> np.ndarray:
   """Returns the Renyi divergences of a mechanism, larger of both directions.
 
-  Args:
-    mechanism: a mechanism. Of an (epsilon, delta) one, that of its pure part;
-      see `failure`. Of a data-dependent one, of what comes out for the table
-      from what comes out for a neighbour; see `votes`.
-    orders: orders above 1.
-
-  Returns:
-    Float64 [len(orders)], in nats; read-only. Infinite where no bound is known,
-    or where the numerics fail.
+  Of an (epsilon, delta) one, those of its pure part; see `failure`. Of a
+  data-dependent one, of what comes out for the table from what comes out for a
+  neighbour; see `votes`. Infinite where no bound is known, or where the
+  numerics fail.
   """
   a = np.array(orders, np.float64)
   with np.errstate(all='ignore'):

@@ -223,12 +223,7 @@ def _unsampled_renyi(epsilon: float, a: np.ndarray) -> np.ndarray:
 
 
 class AdaptiveProfile:
-  """Deltas at the points of a grid of epsilons, and between them.
-
-  Args:
-    deltas: Float64 [n + 1], at `interval * i`; falling, the last one zero.
-    interval: distance of the points, in nats.
-  """
+  """Deltas at epsilons `interval * i`, falling to zero, and between them."""
 
   def __init__(self, deltas: np.ndarray, interval: float):
     self._deltas = deltas
@@ -263,9 +258,8 @@ class AdaptiveProfile:
 def adaptive_profile(epsilon: float, count: int) -> Optional[AdaptiveProfile]:
   """Returns the profile of exponential mechanisms chosen one after another.
 
-  Args:
-    epsilon: the length of the interval of the losses of each, in nats.
-    count: how many there are; None is returned where that is too many.
+  The losses of each are in an interval of length `epsilon`. Returns None where
+  there are too many.
 
   #### Example
 

@@ -79,15 +79,10 @@ class DiscreteMechanism(PureMechanism):
   def pair(self, most: int = _MOST_LOSSES) -> DiscretePair:
     """Returns the pair on the sample: that of `sampled`.
 
-    Args:
-      most: about how many losses there may be. Where there would be more,
-        neighbouring ones are put together: what they have under P and Q is
-        moved to the first and the last of them with both kept, which can only
-        add divergence ('Connect the dots', Doroshenko et al. 2022, theorem
-        3.3).
-
-    Returns:
-      A `DiscretePair`.
+    Where there would be many more than `most` losses, neighbouring ones are put
+    together: what they have under P and Q is moved to the first and the last of
+    them with both kept, which can only add divergence ('Connect the dots',
+    Doroshenko et al. 2022, theorem 3.3).
     """
     pair = self.unsampled_pair(most)
     q = self.sampling_probability

@@ -209,11 +209,7 @@ def gaussian_run(noise: float) -> list[tuple[Mechanism, int]]:
 def joint_noise(gaussians: dict[Gaussian, int]) -> float:
   """Returns the noise of the one Gaussian release that equals several.
 
-  Args:
-    gaussians: how often each of them happens; none is sampled.
-
-  Returns:
-    The standard deviation, rounded downwards.
+  It is rounded downwards; none of these is sampled.
 
   #### Example
 
@@ -266,12 +262,6 @@ def sampled_gaussian_renyi(
   Zhang 2019, theorem 5): at whole orders a finite sum, between them the smaller
   one of an integral and of the chord, as the log moment is convex. Never above
   the divergence without sampling.
-
-  Args:
-    a: orders above 1.
-    q: probability of sampling, inside (0, 1).
-    sigma: noise over sensitivity, above zero.
-    row: as in `SampledMechanism`.
   """
   moments = _one_sided(a, q, sigma)
   if row:
@@ -422,12 +412,8 @@ def gaussian_masses(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the masses of N(1, sigma^2) and N(0, sigma^2) between losses.
 
-  Args:
-    sigma: standard deviation of the noise over the sensitivity.
-    edges: Float64 [k + 1], losses in nats, increasing; may be infinite.
-
-  Returns:
-    Two float64 [k], with errors relative to each mass.
+  The edges are increasing, and may be infinite; errors are relative to each
+  mass.
   """
   shift = 0.5 / sigma
   with np.errstate(invalid='ignore', over='ignore'):

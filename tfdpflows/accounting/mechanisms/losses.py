@@ -125,14 +125,10 @@ def discrete(
   logs: float,
   interval: float,
 ) -> LossDistribution:
-  """Returns a distribution of given losses, shared between grid points.
+  """Returns a distribution of increasing losses, shared between grid points.
 
-  Args:
-    losses: Float64 [k], increasing.
-    upper: Float64 [k], masses of P.
-    lower: Float64 [k], masses of Q.
-    logs: the largest log that the losses were computed from, if not themselves.
-    interval: distance of the grid points.
+  Their masses are `upper` under P and `lower` under Q; `logs` is the largest
+  log that the losses were computed from, if not themselves.
   """
   # Where rounding leaves open which side of a grid point a loss is on, it is
   # above it, where it may be moved up; `shared` does so.

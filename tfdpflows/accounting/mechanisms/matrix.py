@@ -300,9 +300,8 @@ def tree_depth(steps: int) -> int:
 def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
   """Returns the noise of each block of steps, and the number of blocks.
 
-  Returns:
-    A pair: standard deviation over the sensitivity of a row that is drawn,
-    infinite if that is zero; and the largest number of steps of a part.
+  The noise is over the sensitivity of a row that is drawn, infinite if that is
+  zero; the number is the largest number of steps of a part.
 
   Raises:
     RefusedEventError: if the event in it is no matrix mechanism.
@@ -355,13 +354,7 @@ def matrix_sensitivity(
 ) -> float:
   """Returns the l2 sensitivity of a strategy for rows of norm 1, from above.
 
-  Args:
-    strategy: the rows of a lower triangular matrix, each with as many numbers
-      as there are steps, or up to the diagonal only.
-    min_separation: the steps that one row takes part in are at least this far
-      apart, 1 or more.
-    max_participations: how many there are at most, 1 or more; None for as many
-      as fit.
+  Arguments are those of `MatrixMechanismDpEvent`.
 
   Raises:
     ValueError: if the matrix is empty, too large, not lower triangular or not
@@ -409,11 +402,8 @@ def toeplitz_sensitivity(
 ) -> float:
   """Returns `matrix_sensitivity` of a matrix with entries coefficients[s - t].
 
-  Args:
-    coefficients: those of the first column, from the diagonal down; zero below.
-    steps: number of rows and columns.
-    min_separation: as for `matrix_sensitivity`, as are the errors.
-    max_participations: as for `matrix_sensitivity`.
+  It has as many rows and columns as there are steps, and zeros below the
+  coefficients.
 
   #### Example
 

@@ -67,10 +67,6 @@ def split(
 ) -> tuple[dp_accounting.DpEvent, list[tuple[NoProofDpEvent, int]]]:
   """Separates proven releases from those without a proof.
 
-  Args:
-    event: any `DpEvent`.
-    count: how often it happens.
-
   Returns:
     The event without the `NoProofDpEvent`s of its compositions, the same object
     if it has none; and these, each with how often it happens. One inside of

@@ -114,15 +114,10 @@ class SampledMechanism(Mechanism):
     raise NotImplementedError
 
   def masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masses of P and of Q between losses.
+    """Masses of P and of Q between increasing losses, also infinite ones.
 
-    Args:
-      edges: Float64 [k + 1], losses in nats, increasing; the first and the last
-        may be infinite.
-
-    Returns:
-      Two float64 [k]. Their errors are relative to each mass, a few units in
-      the last place times one plus its logarithm.
+    Their errors are relative to each mass, a few units in the last place times
+    one plus its logarithm.
     """
     raise NotImplementedError
 

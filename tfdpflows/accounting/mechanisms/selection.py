@@ -121,11 +121,8 @@ def repeated_curve(
 ) -> np.ndarray:
   """Returns the Renyi divergences of the best of K runs, in nats.
 
-  Args:
-    orders: above 1.
-    curve: divergences of one run at these orders, in nats.
-    mean: mean number of runs E[K], 1 or more.
-    shape: shape of the distribution of K, zero or more; infinite for Poisson.
+  The `curve` are those of one run; `shape` is that of the distribution of K,
+  infinite for Poisson.
 
   Raises:
     ValueError: if mean or shape is outside its range.

@@ -188,12 +188,9 @@ def _below_window(
 ) -> tuple[float, float]:
   """Returns what `_epsilon_near` does, for an epsilon below the window.
 
-  Args:
-    room: what is left of delta at the lowest loss, apart from errors.
-    lower: mass of Q in the window, times exp(anchor).
-    end: the lowest loss, less the anchor.
-    anchor: a loss.
-    tilted: the masses.
+  `room` is what is left of delta at the lowest loss, apart from errors, `lower`
+  the mass of Q in the window, times exp(anchor), and `end` the lowest loss,
+  less the anchor.
   """
 
   def error_at(excess: float) -> float:

@@ -259,13 +259,9 @@ def _power(masses: np.ndarray, count: int) -> tuple[np.ndarray, float]:
   - for a large T, exp(T log(1 + z)) adds a few u (1 + T |log X|) |X|^T, which
     is less than a few u |X|^(T/2).
 
-  Args:
-    masses: Float64 [n], one in sum; overwritten.
-    count: T.
-
-  Returns:
-    The half [n // 2 + 1] of the power that belongs to a real result, and a
-    bound on the l2 norm of the error of the whole.
+  The masses, one in sum, are overwritten. What is returned is the half [n // 2
+  + 1] of the power that belongs to a real result, and a bound on the l2 norm of
+  the error of the whole.
   """
   first = masses[0]
   masses[0] = 0
