@@ -282,15 +282,10 @@ def claimed_roc(
 ) -> np.ndarray:
   """Returns the largest true-positive rates that an event allows.
 
-  Args:
-    event: the claim.
-    accountant: that gives delta at each of some epsilons. Each (epsilon, delta)
-      allows a true-positive rate of `min(exp(epsilon) fp + delta, 1 -
-      exp(-epsilon) (1 - delta - fp))` at most.
-    relation: of the claim.
-
-  Returns:
-    float64 `[_POINTS, 2]`, pairs of a false- and a true-positive rate.
+  The accountant gives delta at each of some epsilons. Each (epsilon, delta)
+  allows a true-positive rate of `min(exp(epsilon) fp + delta, 1 - exp(-epsilon)
+  (1 - delta - fp))` at most. Returns float64 `[_POINTS, 2]`, pairs of a false-
+  and a true-positive rate.
   """
   false = np.linspace(0, 1, _POINTS)
   true = np.ones(_POINTS)

@@ -125,10 +125,7 @@ class Cluster(NamedTuple):
     """Starts TensorFlow on all workers; returns those that train together.
 
     Each listens where TensorFlow will, says nothing to whoever connects, and
-    goes on once it has reached all others.
-
-    Args:
-      patience: seconds to wait at most.
+    goes on once it has reached all others, after `patience` seconds at most.
 
     Raises:
       ConnectionError: if one is not there in time, naming its address; or if

@@ -311,12 +311,7 @@ def _ticks(low, high, whole, width, label):
 
 
 class _Drawing:
-  """A figure of matplotlib in pixels, and how it becomes part of a page.
-
-  Args:
-    width: of the figure.
-    height: of the figure.
-  """
+  """A figure of matplotlib in pixels, and how it becomes part of a page."""
 
   def __init__(self, width, height):
     self._size = width, height

@@ -42,19 +42,11 @@ def nearest_rows(
   The distance is Gower's: the mean over columns of the difference of numbers as
   a share of their declared range, of 0 or 1 for categories, and of 1 where one
   of two values is missing. Distances are of at most 2,000 rows of either table;
-  which rows are equal is looked up among all.
+  which rows are equal is looked up among all. Both are as
+  `TableSchema.validate` returns them.
 
   This is no measure of privacy: a model may leak much and copy no row, and rows
   of few columns are equal by chance.
-
-  Args:
-    real: DataFrame `[n, d]` of real rows, as `TableSchema.validate` returns it.
-    synthetic: DataFrame `[m, d]` of synthetic rows.
-    schema: the `TableSchema` of both.
-    seed: of the choice of rows.
-
-  Returns:
-    A `NearestRows`.
 
   #### Example
 

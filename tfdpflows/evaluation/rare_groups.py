@@ -24,10 +24,7 @@ def rare_groups(
 ) -> pd.DataFrame:
   """Compares the shares of rare categories, and of rare pairs of them.
 
-  Args:
-    real: DataFrame `[n, d]` of real rows, as `TableSchema.validate` returns it.
-    synthetic: DataFrame `[m, d]` of synthetic rows.
-    schema: the `TableSchema` of both.
+  Both tables are as `TableSchema.validate` returns them.
 
   Returns:
     DataFrame with a row for each group of at most 5 % and at least 20 of the

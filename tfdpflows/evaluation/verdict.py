@@ -55,11 +55,7 @@ def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:
   The mean may be off by a tenth of the real standard deviation, the standard
   deviation by a factor of 1.25, and each by three standard errors. A column
   that is constant in one table alone is off where so many other values would
-  hardly be missing in it by chance.
-
-  Args:
-    real: finite numbers `[n]`.
-    synthetic: the same, `[m]`.
+  hardly be missing in it by chance. All numbers are finite.
 
   >>> x = np.linspace(0., 1., 1000)
   >>> mean_or_std_is_off(x, x + .1), mean_or_std_is_off(x, x + .01)
@@ -99,10 +95,8 @@ def column_verdict(
 ) -> Verdict:
   """Judges single columns by those that are farther off than chance explains.
 
-  Args:
-    far: names of columns whose shares are, the worst first.
-    num_columns: of the table.
-    moved: names of columns with another mean or standard deviation.
+  `far` are names of columns whose shares are, the worst first, `moved` of those
+  with another mean or standard deviation.
 
   >>> column_verdict(['age'], 10).level, column_verdict(['age'], 10, 'bc').level
   ('fair', 'poor')
@@ -212,9 +206,7 @@ def target_verdict(target: str, auroc: float, real: float) -> Verdict:
 def copies_verdict(synthetic: float, real: float) -> Verdict | None:
   """Judges how many synthetic rows are real ones; `None` where chance may be.
 
-  Args:
-    synthetic: share of synthetic rows that equal a real one.
-    real: share of real rows that equal another real one.
+  By the shares of synthetic and of real rows that equal another real one.
 
   >>> copies_verdict(1., .1).level, copies_verdict(.3, .1)
   ('poor', None)
@@ -318,9 +310,7 @@ def plain_privacy(
 ) -> list[tuple[str, str]]:
   """Returns what a statement means for people, as pairs of topic and text.
 
-  Args:
-    statement: `PrivacyStatement.to_dict()`, or `None`.
-    clipped: how many real values the schema does not allow.
+  The schema does not allow `clipped` of the real values.
   """
   if not statement or not isinstance(statement.get('epsilon'), (int, float)):
     return []
@@ -356,9 +346,9 @@ def plain_privacy(
     else 'None in the real table compared here.'
   )
   found['Who may have what'] = (
-    'The synthetic rows and the model may be given to anybody whom this epsilon '
-    'is meant for. This report, logs and unfinished work may not: keep them '
-    'with the real rows.'
+    'The synthetic rows and the model may be given to anybody whom this '
+    'epsilon is meant for. This report, logs and unfinished work may not: keep '
+    'them with the real rows.'
   )
   return list(found.items())
 

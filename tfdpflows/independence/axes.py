@@ -290,11 +290,7 @@ def _captured(outer, inner):
 class _Scope:
   """The nodes of one call of a function, or of the whole graph.
 
-  Args:
-    graph: the `_Graph`.
-    nodes: its `NodeDef`s.
-    known: values of its arguments.
-    path: of the call.
+  `known` are the values of its arguments, by their names.
   """
 
   def __init__(self, graph, nodes, known, path=''):

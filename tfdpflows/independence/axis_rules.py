@@ -103,10 +103,7 @@ def _drawn(shape):
 def _common(values, rank, left=()):
   """Returns the layout that values of rows share, aligned from the right.
 
-  Args:
-    values: those to be aligned.
-    rank: of the result.
-    left: those of these that are aligned from the left.
+  The rank is that of the result; those on the `left` are aligned from the left.
   """
   layout = None
   for v in values:
@@ -438,16 +435,10 @@ def _slice(call):
 
 
 def _parsed(call, rank, first):
-  """Returns where axes of a strided slice come from.
+  """Returns of each axis of a strided slice whether it is whole, and its place.
 
-  Args:
-    call: the operation.
-    rank: of what is sliced.
-    first: the input with the begins; ends and strides follow.
-
-  Returns:
-    For each axis that is sliced whether it is whole, and its axis in the
-    result or `None`.
+  That is its axis in the result, or `None`. The input `first` has the begins;
+  ends and strides follow.
   """
   begin, end, stride = (call.inputs[first + i].numbers for i in range(3))
   masks = {
@@ -663,8 +654,7 @@ def draws_by_state(op: str) -> bool:
 def _batch_first(*places):
   """Returns the rule of what computes each index of axis 0 by itself.
 
-  Args:
-    *places: the inputs with that axis; all others are of no row.
+  The inputs at these places have that axis; all others are of no row.
   """
 
   def rule(call):

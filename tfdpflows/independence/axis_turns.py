@@ -135,10 +135,7 @@ def in_each_turn(value, loop):
 def inherited(value, inputs, node=None):
   """Returns a value with what else it has of what it is computed from.
 
-  Args:
-    value: the `Value`.
-    inputs: what it is computed from, or what decides about it.
-    node: the operation that computes it, if one does.
+  The inputs may also be what decides about it; then no node computes it.
   """
   if value.kind in (JOINED, UNKNOWN):
     return value

@@ -45,13 +45,8 @@ def check_function(
 ) -> None:
   """Refuses a function of rows that mixes them, keeps them, or is random.
 
-  Args:
-    function: takes a tensor of rows `[n, *shape]` and returns one `[n, ...]`
-      of floats; traced.
-    what: what it is called at the start of a sentence.
-    shape: shape of a row.
-    dtype: of the rows.
-    variables: those that have a name in messages.
+  It is traced, from rows `[n, *shape]` to floats `[n, ...]`. Errors begin with
+  `what`, and name the variables.
 
   Raises:
     ValueError: if a row changes what another row gives, if the number of rows

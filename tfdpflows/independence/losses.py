@@ -33,13 +33,7 @@ class RowLosses:
     self._loss_weights = loss_weights
 
   def __call__(self, y, outputs, names=None):
-    """Returns `[batch]`.
-
-    Args:
-      y: targets, one or a list or dict as `outputs`.
-      outputs: of the model.
-      names: of the outputs, where they are a list.
-    """
+    """Returns `[batch]`; `names` are of the outputs, where they are a list."""
     flat = tf.nest.flatten(outputs)
     if isinstance(outputs, dict):
       names = sorted(outputs)
@@ -145,9 +139,8 @@ def _labels(loss, y, output, mask):
   no class. Such labels become 0. All else that losses make of unusual targets
   is a number, or NaN. What a mask of the output leaves out needs no class.
 
-  Returns:
-    The targets; bool `[batch]`, or `None` for all rows; and which labels are to
-    be ignored, or `None` for those that the loss knows itself.
+  Also returns which rows have a loss, bool `[batch]`, or `None` for all; and
+  which labels are to be ignored, or `None` for those that the loss knows.
   """
   function, options = _function(loss)
   if function in _HINGES:

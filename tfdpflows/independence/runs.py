@@ -208,8 +208,7 @@ def seeded_operations(
 ) -> list[tuple[str, str]]:
   """Returns type and path of operations that draw from seeds of their own.
 
-  Args:
-    definition: of a graph whose seed is `None`.
+  The graph itself has no seed.
   """
   nodes = [(n, '') for n in definition.node]
   for function in definition.library.function:
@@ -344,15 +343,8 @@ def weight_steps(
   """Finds steps to other weights, where what zeros hide at the start shows.
 
   A step moves every element away from zero. What one sign closes (a gate behind
-  a relu) the other opens.
-
-  Args:
-    variables: the trainable variables.
-    is_finite: a function that says whether the loss is finite.
-
-  Returns:
-    `None` for the weights as they are, then for either sign the longest step
-    that leaves the loss finite, if there is one.
+  a relu) the other opens. Returns `None` for the weights as they are, then for
+  either sign the longest step that leaves the loss finite, if there is one.
   """
   rng = np.random.default_rng(0)
   whole = []

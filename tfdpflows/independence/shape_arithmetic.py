@@ -178,12 +178,7 @@ def is_folded(op: str) -> bool:
 
 
 def fold(node: Any, inputs: Sequence[Numbers]) -> Optional[list[Numbers]]:
-  """Returns what a node gives, or `None` for what is too large.
-
-  Args:
-    node: a `NodeDef`, of an operation that `is_folded`.
-    inputs: its inputs, all known.
-  """
+  """Returns what a node of a folded operation gives, `None` if too large."""
   op = node.op
   if op not in _FOLDED or any(
     x.size > _LARGEST for i in inputs for x in (i.one, i.two)
@@ -218,13 +213,8 @@ def axes_of_one_row(
 ) -> list[tuple[int, ...]]:
   """Returns axes that `BroadcastGradientArgs` gives for one row alone.
 
-  Args:
-    node: the `NodeDef`.
-    shapes: its inputs, which `fold` knows.
-
-  Returns:
-    For each output those that are not among the axes for more rows: of both
-    shapes the size is 1 there.
+  Those of each output that are not among the axes for more rows: of both shapes
+  the size is 1 there.
   """
   ones = []
   for x in shapes:
