@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from tfdpflows import accounting, atomic
 from tfdpflows.accounting import registry
-from tfdpflows.accounting.rounding import round_up_decimals
+from tfdpflows.accounting.rounding import finite, round_up_decimals
 from tfdpflows.audit.ledgers import LedgerAudit
 from tfdpflows.audit.replaying import Replay
 from tfdpflows.evaluation.page import rendered
@@ -71,7 +71,6 @@ def as_dict(
   row: Optional[int] = None,
 ) -> dict[str, Any]:
   """Returns an audit as a JSON-able dict; infinite numbers are `None`."""
-  finite = lambda x: x if x is None or math.isfinite(x) else None
   content = {
     'source': source,
     'library_version': __version__,

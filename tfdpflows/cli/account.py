@@ -36,18 +36,9 @@ def _define(options):
     metavar='LABEL',
   )
   options.section('Accounting')
-  options.number(
-    'delta',
-    'Delta of the guarantee: the probability with which epsilon may be '
-    'exceeded, such as 1e-5. By default that of the budget of --ledger.',
-  )
-  options.text(
-    'accountant',
-    'How epsilon is computed: pld (tight), rdp, zcdp, advanced, basic, gdp '
-    '(asymptotic: no upper bound), one that you registered, or all to compare '
-    'them.',
-    default='pld',
-    metavar='NAME',
+  training.add_delta(options, ' By default that of the budget of --ledger.')
+  training.add_accountant(
+    options, 'one that you registered, or all to compare them'
   )
   training.add_relation(options)
   options.choice(
@@ -143,7 +134,8 @@ def _result(values, name):
   """Returns the epsilons of the training by one accountant, for JSON."""
   from dp_accounting import UnsupportedEventError
 
-  from tfdpflows.accounting import create_accountant
+  from tfdpflows.accounting import create_accountant, registry
+  from tfdpflows.accounting.rounding import finite
 
   relation = training.relation(values.neighboring_relation)
   made = create_accountant(name, relation)
@@ -177,8 +169,8 @@ def _result(values, name):
       supported, remarks = False, ['does not support this training']
       continue
     supported = True
-    result[key] = training.finite(made.get_epsilon(values.delta))
-    remarks = training.remarks(made, values.delta)
+    result[key] = finite(made.get_epsilon(values.delta))
+    remarks = registry.remarks(made, values.delta)
   if values.accountant == 'all':
     result['supported'] = supported
   if remarks:
@@ -187,16 +179,11 @@ def _result(values, name):
 
 
 def _text(result):
-  guarantee = result['guarantee'].replace('_', ' ')
-  lines = [
-    f'epsilon = {_shown(result["epsilon"])} at delta = {result["delta"]:g} '
-    f'({result["accountant"]}, {guarantee}; rounded up)',
-    *_described(result),
-  ]
+  lines = [training.answer(result), *_described(result)]
   if result['sampling_probability'] < 1:
     lines.append(
       '  without amplification by sampling: epsilon = '
-      f'{_shown(result["epsilon_without_amplification"])}'
+      f'{training.shown(result["epsilon_without_amplification"])}'
     )
   lines += _indented(result.get('remarks', ()), 2)
   return '\n'.join(lines)
@@ -214,7 +201,7 @@ def _comparison(results):
     shown = [
       '-'
       if result[key] is None and not result['supported']
-      else _shown(result[key])
+      else training.shown(result[key])
       for key in ('epsilon', 'epsilon_without_amplification')
     ]
     guarantee = result['guarantee'].replace('_', ' ')
@@ -246,12 +233,6 @@ def _indented(remarks, margin):
     )
     for remark in remarks
   ]
-
-
-def _shown(epsilon):
-  from tfdpflows.accounting.rounding import round_up_decimals
-
-  return 'inf' if epsilon is None else round_up_decimals(epsilon)
 
 
 COMMAND = Command(

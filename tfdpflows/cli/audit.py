@@ -45,11 +45,7 @@ def _define(options):
     lower_bound=1,
   )
   options.section('Attack')
-  options.number(
-    'delta',
-    'Delta of the guarantee: the probability with which epsilon may be '
-    'exceeded, such as 1e-5. By default that of the budget.',
-  )
+  training.add_delta(options, ' By default that of the budget.')
   options.number(
     'num_runs',
     'Runs of the mechanisms on each of two tables, by default 20000. More '
