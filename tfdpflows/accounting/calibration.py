@@ -231,8 +231,6 @@ def calibrate_epsilon(
     ValueError: if a parameter is outside its range, or no finite epsilon is
       known.
 
-  #### Example
-
   >>> round(calibrate_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-5), 4)
   4.3772
   """
@@ -260,8 +258,6 @@ def epsilon_after(
 
   Arguments are those of `calibrate_epsilon`, but that the event is one run and
   the counts are in any order.
-
-  #### Example
 
   >>> step = dp_accounting.GaussianDpEvent(10.0)
   >>> [round(x, 3) for x in epsilon_after(step, [0, 1, 4], delta=1e-5)]
@@ -393,8 +389,6 @@ def last_within(
   Returns:
     The point; `last` itself if it is within the target; None if no point is.
 
-  #### Example
-
   >>> 2.998 < last_within(lambda x: x * x, 9.0, 1e-3, 1e3, start=1.0) <= 3
   True
   >>> last_within(lambda x: x * x, 9.5, 1, 10**9, start=1, whole=True)
@@ -479,8 +473,6 @@ def last_within(
 @functools.lru_cache
 def whole_noise_multiplier(budget: budget_lib.PrivacyBudget) -> float:
   """Returns the noise of the Gaussian mechanism that costs a whole budget.
-
-  #### Example
 
   >>> budget = budget_lib.PrivacyBudget(epsilon=1.0, delta=1e-5)
   >>> round(whole_noise_multiplier(budget), 2)

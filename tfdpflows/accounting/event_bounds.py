@@ -44,8 +44,6 @@ def check_event(
     ValueError: if it is nested too deep, has too many parts, or counts too many
       runs.
 
-  #### Example
-
   >>> event = dp_accounting.GaussianDpEvent(1.0)
   >>> _ = check_event(dp_accounting.SelfComposedDpEvent(event, 10**15))
   >>> check_event(dp_accounting.SelfComposedDpEvent(event, 10**16))

@@ -106,8 +106,6 @@ def decompose(
     RefusedEventError: if a part of `event` is not supported.
     ValueError: if a parameter is outside its range.
 
-  #### Example
-
   >>> decompose(dp_accounting.GaussianDpEvent(4.0), Relation.REPLACE_ONE)
   {Gaussian(noise_multiplier=2.0, sampling_probability=1.0, row=0): 1}
   """
@@ -153,8 +151,6 @@ def describe_event(event: _Event) -> str:
 
   The `repr` stands for one that is not registered.
 
-  #### Example
-
   >>> print(describe_event(dp_accounting.SelfComposedDpEvent(
   ...     dp_accounting.PoissonSampledDpEvent(
   ...         0.01, dp_accounting.GaussianDpEvent(1.5)), 300)))
@@ -175,8 +171,6 @@ def data_independent(event: _Event) -> _Event:
   """Replaces costs computed from private votes by data-independent ones.
 
   The result costs at least as much and does not depend on the table.
-
-  #### Example
 
   >>> from tfdpflows.accounting import GNMaxDpEvent
   >>> from tfdpflows.accounting import DataDependentDpEvent

@@ -34,8 +34,6 @@ def event_to_dict(event: dp_accounting.DpEvent) -> dict[str, Any]:
     ValueError: if a number in it is not finite, as JSON has no such numbers, or
       it is too deep or too large to be read back (`event_bounds`).
 
-  #### Example
-
   >>> event_to_dict(dp_accounting.GaussianDpEvent(2.0))
   {'kind': 'Gaussian', 'noise_multiplier': 2.0}
   """
@@ -66,8 +64,6 @@ def event_from_dict(data: dict[str, Any]) -> dp_accounting.DpEvent:
     TypeError: if `data` or a field has another type than it must have.
     ValueError: if the kind is not known, a field is missing or unknown, or it
       is too deep or too large (`event_bounds`).
-
-  #### Example
 
   >>> event_from_dict({'kind': 'Laplace', 'noise_multiplier': 10.0})
   LaplaceDpEvent(noise_multiplier=10.0)

@@ -21,8 +21,6 @@ def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
 
   The `curve` are divergences at these orders, in nats.
 
-  #### Example
-
   >>> print(epsilons(np.array([2.0]), np.array([0.5]), 1e-2).round(3))
   [3.719]
   """
@@ -35,8 +33,6 @@ def epsilons(orders: np.ndarray, curve: np.ndarray, delta: float) -> np.ndarray:
 
 def deltas(orders: np.ndarray, curve: np.ndarray, epsilon: float) -> np.ndarray:
   """Returns the delta that each order gives for an epsilon, at most 1.
-
-  #### Example
 
   >>> print(deltas(np.array([2.0]), np.array([0.5]), 3.719).round(3))
   [0.01]

@@ -40,8 +40,6 @@ class Cluster(NamedTuple):
     addresses: `host:port` of each, the chief first.
     number: which of them this process is; 0 is the chief.
 
-  #### Example
-
   >>> from tfdpflows.cli import cluster
   >>> cluster.Cluster(('a:2222', 'b:2222'), 1).describe()
   'Worker 1 of 2 (b:2222)'

@@ -32,8 +32,6 @@ class UsageError(ValueError):
 class Options:
   """The absl flags of one command, grouped for its help text.
 
-  #### Example
-
   >>> from tfdpflows.cli.command import Options
   >>> options = Options('sample')
   >>> options.section('Output')

@@ -76,8 +76,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     The exit code: 0, 2 for an error that the user can fix (one line on
     stderr), 130 when interrupted.
 
-  #### Example
-
   >>> from tfdpflows import cli
   >>> cli.main(['--version'])
   tfdpflows 0.2.0.dev0

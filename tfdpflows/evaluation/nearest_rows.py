@@ -48,8 +48,6 @@ def nearest_rows(
   This is no measure of privacy: a model may leak much and copy no row, and rows
   of few columns are equal by chance.
 
-  #### Example
-
   >>> import pandas as pd
   >>> from tfdpflows.evaluation.nearest_rows import nearest_rows
   >>> from tfdpflows.tabular import Field, TableSchema

@@ -33,8 +33,6 @@ def rare_groups(
     `attrs['pairs_of']` is the number of columns whose pairs are looked at, the
     first 24, where there are more, else `None`.
 
-  #### Example
-
   >>> import pandas as pd
   >>> from tfdpflows.evaluation.rare_groups import rare_groups
   >>> from tfdpflows.tabular import Field, TableSchema

@@ -303,8 +303,6 @@ def randomness_id(name: str, facts: dict[str, Any]) -> str:
     name: identifies the random numbers, without revealing them; no spaces.
     facts: what they are used for, JSON-able and public.
 
-  #### Example
-
   >>> randomness_id('5f1e', {'clip': 2.0})
   '5f1e {"clip": 2.0}'
   """

@@ -714,8 +714,6 @@ class Reservation:
   Made by `PrivacyLedger.reserve`. `ensure` does no accounting and takes the
   same time however many runs there were.
 
-  #### Example
-
   >>> from tfdpflows.accounting import PrivacyLedger
   >>> ledger = PrivacyLedger()
   >>> steps = ledger.reserve(

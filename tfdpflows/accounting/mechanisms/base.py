@@ -302,8 +302,6 @@ def pure_epsilon(composition: Composition) -> float:
   The composition is private at this epsilon but for `failure`; it is infinite
   if a mechanism is not pure.
 
-  #### Example
-
   >>> from tfdpflows.accounting.mechanisms import Laplace
   >>> pure_epsilon([(Laplace(2.0), 3)])
   1.5...
@@ -323,8 +321,6 @@ def failure(composition: Composition) -> float:
 
   An (epsilon, delta) mechanism is, with probability 1 - delta, a pure one
   (Kairouz, Oh and Viswanath 2015).
-
-  #### Example
 
   >>> from tfdpflows.accounting.mechanisms import EpsilonDelta
   >>> failure([(EpsilonDelta(1.0, 1e-6), 1)])

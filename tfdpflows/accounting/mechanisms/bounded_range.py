@@ -261,8 +261,6 @@ def adaptive_profile(epsilon: float, count: int) -> Optional[AdaptiveProfile]:
   The losses of each are in an interval of length `epsilon`. Returns None where
   there are too many.
 
-  #### Example
-
   >>> round(adaptive_profile(0.5, 10).epsilon_at(1e-6), 2)
   3.59
   """

@@ -146,8 +146,6 @@ def without_mixtures(composition: Composition) -> dict[Mechanism, int]:
   What is private for these counts is so for `composition`. Mixtures that are
   parts of other mechanisms stay.
 
-  #### Example
-
   >>> from tfdpflows.accounting.mechanisms import Gaussian
   >>> mixture = Mixture(((Gaussian(2.0), 0.75), (Gaussian(1.0), 0.25)))
   >>> [mechanism.name for mechanism in without_mixtures([(mixture, 1)])]
@@ -238,8 +236,6 @@ def overflow(event: TruncatedSubsampledGaussianDpEvent) -> float:
   Raises:
     ValueError: if a parameter is outside its range.
 
-  #### Example
-
   >>> overflow(TruncatedSubsampledGaussianDpEvent(3, 0.5, 3, 1.0))
   0.125...
   """
@@ -279,8 +275,6 @@ def cap(
 
   Raises:
     ValueError: if a parameter is outside its range.
-
-  #### Example
 
   >>> relation = Relation.REPLACE_ONE
   >>> event = TruncatedSubsampledGaussianDpEvent(3, 0.5, 1, 1.0)

@@ -390,8 +390,6 @@ def renyi_of_pair(pair: DiscretePair, a: np.ndarray) -> np.ndarray:
   and b = 1 - a, sums of positive terms, as E_Q[v] = 0; so that nothing cancels
   where they are small.
 
-  #### Example
-
   >>> pair = RandomizedResponse(0.5, 2.0).pair()
   >>> print(renyi_of_pair(pair, np.array([2.0])).round(6))
   [0.847298]
@@ -430,8 +428,6 @@ def discrete_laplace_renyi(
   as the masses between the ends make a geometric series. Towards y = 1 that is
   the Laplace mechanism (Mironov 2017, table II). Where it cancels,
   `discrete_laplace_rho` is taken.
-
-  #### Example
 
   >>> print(discrete_laplace_renyi(1.0, 1.0, np.array([2.0])).round(6))
   [0.735326]

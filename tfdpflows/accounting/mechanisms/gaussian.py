@@ -72,8 +72,6 @@ class Gaussian(SampledMechanism):
     sampling_probability: as in `SampledMechanism`.
     row: as in `SampledMechanism`.
 
-  #### Example
-
   >>> print(Gaussian(2.0).renyi(np.array([2.0, 4.0])))
   [0.25 0.5 ]
   """
@@ -210,8 +208,6 @@ def joint_noise(gaussians: dict[Gaussian, int]) -> float:
   """Returns the noise of the one Gaussian release that equals several.
 
   It is rounded downwards; none of these is sampled.
-
-  #### Example
 
   >>> joint_noise({Gaussian(4.0): 4})
   2.0

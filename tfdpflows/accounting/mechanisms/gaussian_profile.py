@@ -35,8 +35,6 @@ def log_delta_at(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
   exp(-1000), it is some bound below that. `mu` is one over the noise, above
   zero.
 
-  #### Example
-
   >>> print(np.exp(log_delta_at(4.0, 1.0)).round(9))
   4.7122e-05
   """
@@ -51,8 +49,6 @@ def epsilon_at(log_delta: npt.ArrayLike, mu: npt.ArrayLike) -> np.ndarray:
   It is a number whose `log_delta_at` is at most `log_delta`, and larger than
   the smallest such one by rounding errors only. `mu` is one over the noise,
   zero or more.
-
-  #### Example
 
   >>> print(epsilon_at(math.log(1e-5), 1.0).round(4))
   4.3772

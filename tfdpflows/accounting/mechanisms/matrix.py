@@ -308,8 +308,6 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
     ValueError: if a parameter is outside its range, or the strategy has more
       bands than there are parts.
 
-  #### Example
-
   >>> banded = ToeplitzMechanismDpEvent(4.0, [2.0], steps=3)
   >>> cyclic_blocks(CyclicPoissonSampledDpEvent(0.1, 2, banded))
   (1.999..., 2)
@@ -360,8 +358,6 @@ def matrix_sensitivity(
     ValueError: if the matrix is empty, too large, not lower triangular or not
       finite, or a number is outside its range.
 
-  #### Example
-
   >>> round(matrix_sensitivity(((3.0,), (4.0, 1.0))), 6)
   5.0
   >>> round(matrix_sensitivity(((3.0,), (4.0, 1.0)), 1, 2), 6)  # |(3, 5)|
@@ -404,8 +400,6 @@ def toeplitz_sensitivity(
 
   It has as many rows and columns as there are steps, and zeros below the
   coefficients.
-
-  #### Example
 
   >>> round(toeplitz_sensitivity((1.0, 0.5), 4), 6)  # sqrt(1.25)
   1.118034

@@ -72,8 +72,6 @@ def split(
     if it has none; and these, each with how often it happens. One inside of
     another event, such as a sampled one, is left where accountants refuse it.
 
-  #### Example
-
   >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
   >>> found = dp_accounting.ComposedDpEvent(
   ...     [gaussian, NoProofDpEvent('ExpM+NF', 1.0)])

@@ -202,8 +202,6 @@ def null_row_renyi(a: np.ndarray, q: float, sigma: float) -> np.ndarray:
   The result is infinite where the cells would be too many, or masses leave the
   range of floats.
 
-  #### Example
-
   >>> print(null_row_renyi(np.array([2.0]), 0.01, 1.0).round(4))
   [0.003]
   """

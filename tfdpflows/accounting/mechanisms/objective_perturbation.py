@@ -98,8 +98,6 @@ class ObjectivePerturbation(Mechanism):
       without the rows; zero or more.
     replaced: whether a row is replaced, not added or removed.
 
-  #### Example
-
   >>> mechanism = ObjectivePerturbation(4.0, 0.5)
   >>> print(mechanism.epsilon_at(np.log([1e-5])).round(3))  # the Gaussian's
   [0.926]

@@ -231,8 +231,6 @@ def sampled_renyi(mechanism: SampledMechanism, a: np.ndarray) -> np.ndarray:
   dP/dQ stays, and the mean of a convex function of it can only grow. The result
   is infinite where the losses are very large.
 
-  #### Example
-
   >>> from tfdpflows.accounting.mechanisms import Laplace
   >>> print(sampled_renyi(Laplace(1.0, 0.1), np.array([2.0])).round(6))
   [0.008536]

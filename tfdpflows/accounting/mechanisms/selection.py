@@ -127,8 +127,6 @@ def repeated_curve(
   Raises:
     ValueError: if mean or shape is outside its range.
 
-  #### Example
-
   >>> orders = np.array([2.0, 8.0])
   >>> print(repeated_curve(orders, orders * 0.01, 10.0, 1.0).round(3))
   [1.125 1.125]
@@ -174,8 +172,6 @@ def halting_probability(mean: float, shape: float) -> float:
   """Returns g such that K has this mean or, by rounding, a smaller one.
 
   Args and errors are those of `repeated_curve`, but that the shape is finite.
-
-  #### Example
 
   >>> round(halting_probability(4.0, 1.0), 6)
   0.25

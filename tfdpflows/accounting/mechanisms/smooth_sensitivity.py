@@ -65,8 +65,6 @@ class SmoothSensitivity(Mechanism):
     beta: the smooth sensitivity changes by exp(beta) at most; zero or more.
     shift: what is added, over the smooth sensitivity; zero or more.
 
-  #### Example
-
   >>> print(SmoothSensitivity(10.0, 0.02).renyi(np.array([20.0, 100.0])))
   [0.46...        inf]
   """

@@ -77,8 +77,6 @@ class DataDependentGNMax(DataDependent):
     log_q: log of a bound on the probability of any answer but the plurality,
       from `log_q_gaussian`.
 
-  #### Example
-
   >>> print(DataDependentGNMax(40.0, -30.0).renyi(np.array([2.0, 1000.0])))
   [5.89...e-14 6.25000000e-01]
   """
@@ -377,8 +375,6 @@ def data_dependent_event(
     TypeError: if the event is none of these.
     ValueError: if the votes are not counts, or there is no noise.
 
-  #### Example
-
   >>> event = data_dependent_event(GNMaxDpEvent(40.0), [10, 230, 10])
   >>> round(event.log_q, 3)
   -9.204
@@ -408,8 +404,6 @@ def log_q_laplace(votes: npt.ArrayLike, gamma: float) -> float:
   g) / (4 exp(gamma g)) (Papernot et al. 2017, lemma 4), or 1 - 1 / classes.
   Arguments and errors are those of `data_dependent_event` and of its event.
 
-  #### Example
-
   >>> round(log_q_laplace([30, 10], 0.5), 4)  # log(12 / (4 exp(10)))
   -8.9014
   """
@@ -427,8 +421,6 @@ def log_q_gaussian(votes: npt.ArrayLike, sigma: float) -> float:
   probability that normal noise is above g / (sqrt(2) sigma) (Papernot et al.
   2018, proposition 7), or 1 - 1 / classes.
 
-  #### Example
-
   >>> round(math.exp(log_q_gaussian([5, 5], 3.0)), 12)
   0.5
   """
@@ -442,8 +434,6 @@ def log_pr_answered(
   votes: npt.ArrayLike, threshold: float, sigma_threshold: float
 ) -> float:
   """Returns the log probability that a query passes the check.
-
-  #### Example
 
   >>> math.exp(log_pr_answered([30, 10], 30.0, 5.0))
   0.5

@@ -99,8 +99,6 @@ def zcdp_epsilon(
   Rho and xi are finite and zero or more, the log of delta is below zero, and
   all broadcast against each other. The result is in nats, from above.
 
-  #### Example
-
   >>> print(zcdp_epsilon(0.125, 0.0, math.log(1e-5)).round(4))
   2.1657
   """
@@ -135,8 +133,6 @@ def zcdp_log_delta(rho: float, xi: float, epsilon: float) -> float:
   By the same proposition, the log of delta is x (xi + (1 + x) rho - epsilon +
   log(x / (1 + x))) - log(1 + x), and the best x solves 2 rho x - log(1 + 1 / x)
   = epsilon - xi - rho.
-
-  #### Example
 
   >>> round(math.exp(zcdp_log_delta(0.125, 0.0, 2.0)), 7)
   3...e-05

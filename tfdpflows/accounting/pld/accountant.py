@@ -141,8 +141,6 @@ class PLDAccountant(accountant.MechanismAccountant):
   def remarks(self, target_delta: float) -> tuple[str, ...]:
     """Returns a sentence that qualifies `get_epsilon(target_delta)`, if any.
 
-    #### Example
-
     >>> accountant = PLDAccountant(time_limit=0.0)
     >>> event = dp_accounting.LaplaceDpEvent(3.25)
     >>> accountant.compose(event, 10).remarks(1e-6)

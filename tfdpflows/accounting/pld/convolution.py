@@ -56,8 +56,6 @@ def epsilon_at(
   Raises:
     GridTooFineError: if a larger interval is needed.
 
-  #### Example
-
   >>> from tfdpflows.accounting import mechanisms
   >>> laplace = mechanisms.Laplace(1.0)
   >>> remove, _ = mechanisms.loss_distributions(laplace, 1e-3)
@@ -218,8 +216,6 @@ def delta_at(
   """Returns the smallest delta known to hold at an epsilon.
 
   Arguments and errors are as in `epsilon_at`.
-
-  #### Example
 
   >>> from tfdpflows.accounting import mechanisms
   >>> laplace = mechanisms.Laplace(1.0)

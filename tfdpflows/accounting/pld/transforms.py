@@ -87,8 +87,6 @@ class LossSum:
     log_mgf: Float64 [k], logarithm of the moment generating function of the
       finite losses at the orders `losses.UNIT_ORDERS / interval`.
 
-  #### Example
-
   >>> from tfdpflows.accounting import mechanisms
   >>> laplace = mechanisms.Laplace(1.0)
   >>> part, _ = mechanisms.loss_distributions(laplace, 0.01)
