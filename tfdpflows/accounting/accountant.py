@@ -8,15 +8,9 @@ from typing import Optional
 
 import dp_accounting
 
-from tfdpflows.accounting import mechanisms
+from tfdpflows.accounting import events, mechanisms
 from tfdpflows.accounting.budget import check_delta, check_epsilon
 from tfdpflows.accounting.event_bounds import check_event
-from tfdpflows.accounting.events import (
-  RELATIONS,
-  RefusedEventError,
-  Relation,
-  describe_event,
-)
 
 # Every accountant by its name; `registry.register_accountant` adds to it.
 REGISTERED: dict[str, type] = {}
@@ -54,11 +48,12 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
 
   name = 'abstract'
   guarantee = 'upper_bound'
-  neighboring_relations = frozenset(RELATIONS)
+  neighboring_relations = frozenset(events.RELATIONS)
   question: str
 
   def __init__(
-    self, neighboring_relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    self,
+    neighboring_relation: events.Relation = events.Relation.ADD_OR_REMOVE_ONE,
   ):
     super().__init__(neighboring_relation)
     self._totals: dict[mechanisms.Mechanism, int] = {}
@@ -100,7 +95,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       if len(written) > _LONGEST:
         written = f'{written[:_LONGEST]}...'
       raise dp_accounting.UnsupportedEventError(
-        f'{describe_event(part)} (the subevent {written}): '
+        f'{events.describe_event(part)} (the subevent {written}): '
         f'{refused.error_message} {hint}'
       ) from error
 
@@ -173,7 +168,7 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
       )
     try:
       totals = mechanisms.decompose(event, self.neighboring_relation, count)
-    except RefusedEventError as refusal:
+    except events.RefusedEventError as refusal:
       return _Details(refusal.event, str(refusal))
     for mechanism in totals:
       reason = self._reason(mechanism)

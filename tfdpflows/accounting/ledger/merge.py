@@ -11,11 +11,7 @@ from typing import Any, Optional, Union
 
 from tfdpflows.accounting import budget as budget_lib
 from tfdpflows.accounting import events_json
-from tfdpflows.accounting.ledger.entries import (
-  Entry,
-  ResumableEntries,
-  name_of,
-)
+from tfdpflows.accounting.ledger import entries
 from tfdpflows.accounting.ledger.file import LedgerError
 from tfdpflows.accounting.ledger.ledger import PrivacyLedger
 from tfdpflows.accounting.mechanisms import no_proof
@@ -124,7 +120,7 @@ def merge_ledgers(
     records = _records(ledgers)
     for record in records:
       merged._state.apply(record)
-    merged._resumable = ResumableEntries(merged._state.entries)
+    merged._resumable = entries.ResumableEntries(merged._state.entries)
     _check_budget(merged)
     if path is None:
       close_sources()
@@ -139,7 +135,7 @@ def _check_randomness(ledgers: list[PrivacyLedger]) -> None:
   for ledger in ledgers:
     for entry in ledger._state.entries:
       identity = entry.randomness_id
-      name = name_of(identity)
+      name = entries.name_of(identity)
       # With one secret a training may be repeated, in another ledger. What was
       # begun once, at one time, and is in two files is not that.
       once = entry.kind == 'reserve' and name and entry.time
@@ -318,7 +314,7 @@ def _records(ledgers: list[PrivacyLedger]) -> list[dict[str, Any]]:
   return records
 
 
-def _entry_records(entry: Entry, label: str) -> list[dict[str, Any]]:
+def _entry_records(entry: entries.Entry, label: str) -> list[dict[str, Any]]:
   first = {
     'kind': entry.kind,
     'label': label,

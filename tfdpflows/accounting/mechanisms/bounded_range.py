@@ -54,11 +54,7 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  PureMechanism,
-  ZCDPGuarantee,
-)
+from tfdpflows.accounting.mechanisms import base
 from tfdpflows.accounting.mechanisms.epsilon_delta import (
   epsilon_delta,
   pure_renyi,
@@ -83,7 +79,7 @@ _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class BoundedRange(SampledMechanism, PureMechanism):
+class BoundedRange(SampledMechanism, base.PureMechanism):
   """A mechanism whose losses lie in an interval.
 
   Attributes:
@@ -119,7 +115,7 @@ class BoundedRange(SampledMechanism, PureMechanism):
     )
     return np.fmin(curve, sampled)
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     """rho = epsilon^2 / 8 (Cesar and Rogers 2021), or that of its epsilon.
 
     The loss lies in an interval of length epsilon, so that by Hoeffding's lemma
@@ -127,7 +123,7 @@ class BoundedRange(SampledMechanism, PureMechanism):
     epsilon^2 / 8 because K(-1) = 0.
     """
     rho = min(self.epsilon * self.epsilon / 8, pure_rho(self.epsilon))
-    return ZCDPGuarantee.above(rho)
+    return base.ZCDPGuarantee.above(rho)
 
   def unsampled_epsilon(self) -> float:
     return self.epsilon
@@ -196,7 +192,7 @@ def _(event, relation):
   )
 
 
-def _bounded_range(epsilon: float) -> list[tuple[Mechanism, int]]:
+def _bounded_range(epsilon: float) -> list[tuple[base.Mechanism, int]]:
   return [(BoundedRange(epsilon), 1)] if epsilon > 0 else []
 
 

@@ -16,18 +16,9 @@ import dp_accounting
 import numpy as np
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.events import (
-  RefusedEventError,
-  Relation,
-  event_number,
-)
 from tfdpflows.accounting.logarithms import log_bernoulli, log_sum
+from tfdpflows.accounting.mechanisms import base
 from tfdpflows.accounting.mechanisms import losses as losses_lib
-from tfdpflows.accounting.mechanisms.base import (
-  NonPrivate,
-  PureMechanism,
-  ZCDPGuarantee,
-)
 from tfdpflows.accounting.mechanisms.epsilon_delta import pure_renyi, pure_rho
 from tfdpflows.accounting.mechanisms.laplace import laplace_rho
 from tfdpflows.accounting.mechanisms.sampled import ABSENT, log_mixed
@@ -62,7 +53,7 @@ class DiscretePair(NamedTuple):
     return DiscretePair(-self.losses[::-1], self.lower[::-1], self.upper[::-1])
 
 
-class DiscreteMechanism(PureMechanism):
+class DiscreteMechanism(base.PureMechanism):
   """A mechanism with finitely many losses, which may be on a sample."""
 
   row = ABSENT
@@ -129,8 +120,8 @@ class DiscreteMechanism(PureMechanism):
     curve = renyi_of_pair(self.pair(_MOST_IN_CURVE), orders)
     return np.fmin(np.fmin(curve, epsilon), pure_renyi(epsilon, orders))
 
-  def zcdp(self) -> ZCDPGuarantee:
-    return ZCDPGuarantee.above(pure_rho(self.unsampled_epsilon()))
+  def zcdp(self) -> base.ZCDPGuarantee:
+    return base.ZCDPGuarantee.above(pure_rho(self.unsampled_epsilon()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,9 +191,9 @@ class DiscreteLaplace(DiscreteMechanism):
       self.noise_parameter, self.sensitivity, orders
     )
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     rho = discrete_laplace_rho(self.noise_parameter, self.sensitivity)
-    return ZCDPGuarantee.above(rho)
+    return base.ZCDPGuarantee.above(rho)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,12 +269,12 @@ class RandomizedResponseOrNull(DiscreteMechanism):
       np.array([(k - 1) / k, 1 / k]),
     )
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     p, k = self.noise_parameter, self.num_buckets
     # Both losses, which have different signs, in an interval.
     length = -math.log(p) + math.log1p((k - 1) * (1 - p))
     hoeffding = length * length / 8 * (1 + _ROUNDING)
-    return ZCDPGuarantee.above(
+    return base.ZCDPGuarantee.above(
       min(pure_rho(self.unsampled_epsilon()), hoeffding)
     )
 
@@ -316,21 +307,21 @@ class DiscreteLaplaceDpEvent(dp_accounting.DpEvent):
   'sensitivity {0.sensitivity}',
 )
 def _(event, relation):
-  a = event_number(event, 'noise_parameter')
+  a = events.event_number(event, 'noise_parameter')
   if a == 0:
     raise ValueError(
       f'noise_parameter of {event!r} must be above zero: there is no such '
       'noise. Less of it is more noise.'
     )
-  shift = event_number(event, 'sensitivity', 0, _LARGEST_WHOLE // 2)
+  shift = events.event_number(event, 'sensitivity', 0, _LARGEST_WHOLE // 2)
   if shift != int(shift):
     raise ValueError(f'sensitivity of {event!r} must be an integer.')
-  if relation is Relation.REPLACE_ONE:
+  if relation is events.Relation.REPLACE_ONE:
     shift *= 2
   if shift == 0:
     return []
   if not math.isfinite(a * shift):
-    return [(NonPrivate(), 1)]
+    return [(base.NonPrivate(), 1)]
   return [(DiscreteLaplace(a, shift), 1)]
 
 
@@ -363,12 +354,12 @@ class RandomizedResponseDpEvent(dp_accounting.DpEvent):
   'noise parameter {0.noise_parameter:.6g}',
 )
 def _(event, relation):
-  p = event_number(event, 'noise_parameter', 0.0, 1.0)
-  k = event_number(event, 'num_buckets', 1, _LARGEST_WHOLE)
+  p = events.event_number(event, 'noise_parameter', 0.0, 1.0)
+  k = events.event_number(event, 'num_buckets', 1, _LARGEST_WHOLE)
   if k != int(k):
     raise ValueError(f'num_buckets of {event!r} must be an integer.')
-  if relation is Relation.ADD_OR_REMOVE_ONE:
-    raise RefusedEventError(
+  if relation is events.Relation.ADD_OR_REMOVE_ONE:
+    raise events.RefusedEventError(
       event,
       'a row that is added adds an answer: randomized response is only '
       'supported with REPLACE_ONE and REPLACE_SPECIAL, not with '
@@ -377,8 +368,8 @@ def _(event, relation):
   if k == 1 or p == 1:
     return []
   if p == 0:
-    return [(NonPrivate(), 1)]
-  if relation is Relation.REPLACE_ONE:
+    return [(base.NonPrivate(), 1)]
+  if relation is events.Relation.REPLACE_ONE:
     return [(RandomizedResponse(p, k), 1)]
   return [(RandomizedResponseOrNull(p, k), 1)]
 

@@ -49,11 +49,6 @@ import numpy as np
 from dp_accounting import dp_event
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.events import (
-  RefusedEventError,
-  Relation,
-  event_number,
-)
 from tfdpflows.accounting.mechanisms.gaussian import gaussian_run
 
 # Whole numbers up to this are floats.
@@ -178,9 +173,9 @@ def _describe_matrix(event: dp_accounting.DpEvent) -> str:
 @events.register(MatrixMechanismDpEvent, _describe_matrix)
 @events.register(ToeplitzMechanismDpEvent, _describe_matrix)
 def _(event, relation):
-  noise = event_number(event, 'noise_multiplier')
-  if relation is Relation.ADD_OR_REMOVE_ONE:
-    raise RefusedEventError(
+  noise = events.event_number(event, 'noise_multiplier')
+  if relation is events.Relation.ADD_OR_REMOVE_ONE:
+    raise events.RefusedEventError(
       event,
       'a row that is removed from a stream may move all later ones to other '
       'steps: streams are only supported with REPLACE_SPECIAL and REPLACE_ONE, '
@@ -193,7 +188,7 @@ def _(event, relation):
     sensitivity = _sensitivity(event, *separation)
   if sensitivity == 0:
     return []
-  if relation is Relation.REPLACE_ONE:
+  if relation is events.Relation.REPLACE_ONE:
     noise = noise / 2
   return gaussian_run(noise / sensitivity)
 
@@ -242,7 +237,7 @@ class CyclicPoissonSampledDpEvent(dp_accounting.DpEvent):
 )
 def _(event, relation):
   noise, count = cyclic_blocks(event)
-  q = event_number(event, 'sampling_probability', 0.0, 1.0)
+  q = events.event_number(event, 'sampling_probability', 0.0, 1.0)
   if noise == math.inf:
     return []
   block = dp_accounting.PoissonSampledDpEvent(
@@ -313,7 +308,7 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
   (1.999..., 2)
   """
   inner = event.event
-  parts = event_number(event, 'parts', 1, _LARGEST_WHOLE)
+  parts = events.event_number(event, 'parts', 1, _LARGEST_WHOLE)
   if parts != int(parts):
     raise ValueError(f'parts of {event!r} must be an integer.')
   if isinstance(inner, ToeplitzMechanismDpEvent):
@@ -331,7 +326,7 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
       default=0,
     )
   else:
-    raise RefusedEventError(
+    raise events.RefusedEventError(
       event, 'only matrix mechanisms are taken on samples of parts in turn.'
     )
   if bands > parts:
@@ -340,7 +335,7 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
       f'({int(parts)}): what a row adds in two of its steps would overlap. '
       'Take more parts, or a strategy with less bands.'
     )
-  noise = event_number(inner, 'noise_multiplier')
+  noise = events.event_number(inner, 'noise_multiplier')
   return noise / norm if norm > 0 else math.inf, math.ceil(steps / parts)
 
 

@@ -55,12 +55,7 @@ import numpy as np
 from scipy import special
 
 from tfdpflows.accounting.logarithms import log_bernoulli, log_sum
-from tfdpflows.accounting.mechanisms import gaussian_profile, losses
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  amplified_epsilons,
-  lower_log,
-)
+from tfdpflows.accounting.mechanisms import base, gaussian_profile, losses
 from tfdpflows.accounting.mechanisms.gaussian import (
   Gaussian,
   gaussian_masses,
@@ -83,7 +78,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclasses.dataclass(frozen=True)
-class NullRowGaussian(Mechanism):
+class NullRowGaussian(base.Mechanism):
   """Gaussian noise on a sample of fixed size, with a row or the null row.
 
   Attributes:
@@ -114,11 +109,13 @@ class NullRowGaussian(Mechanism):
     # As of a replaced row, or with both outputs split by whether the row is
     # drawn, which only delta gains from.
     q = self.sampling_probability
-    log_share = lower_log(log_delta) - math.log(q)
+    log_share = base.lower_log(log_delta) - math.log(q)
     mu = math.nextafter(1 / self.noise_multiplier, math.inf)
     return np.minimum(
       gaussian_profile.epsilon_at(log_share, mu),
-      amplified_epsilons(gaussian_profile.epsilon_at(log_share, 2 * mu), q),
+      base.amplified_epsilons(
+        gaussian_profile.epsilon_at(log_share, 2 * mu), q
+      ),
     )
 
   def loss_range(self) -> tuple[float, float]:

@@ -18,18 +18,13 @@ import numpy as np
 
 from tfdpflows.accounting import events
 from tfdpflows.accounting.mechanisms import base
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  NonPrivate,
-  ZCDPGuarantee,
-)
 from tfdpflows.accounting.mechanisms.gaussian import joined
 
-_Shard = tuple[tuple[Mechanism, int], ...]
+_Shard = tuple[tuple[base.Mechanism, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Parallel(Mechanism):
+class Parallel(base.Mechanism):
   """One of several compositions, whichever costs most.
 
   Attributes:
@@ -41,7 +36,7 @@ class Parallel(Mechanism):
 
   shards: tuple[_Shard, ...]
 
-  def inner(self) -> tuple[Mechanism, ...]:
+  def inner(self) -> tuple[base.Mechanism, ...]:
     return tuple(mechanism for shard in self.shards for mechanism, _ in shard)
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
@@ -49,9 +44,9 @@ class Parallel(Mechanism):
     key = tuple(orders.tolist())
     return np.max([base.total_curve(x, key) for x in self.shards], axis=0)
 
-  def zcdp(self) -> ZCDPGuarantee:
+  def zcdp(self) -> base.ZCDPGuarantee:
     shards = [base.total_zcdp(shard) for shard in self.shards]
-    return ZCDPGuarantee(
+    return base.ZCDPGuarantee(
       max(shard.rho for shard in shards),
       max(shard.xi for shard in shards),
       min(shard.log_kept for shard in shards),
@@ -127,11 +122,12 @@ def _(event, relation):
 
 
 def _covers(
-  worst: Sequence[tuple[Mechanism, int]], other: Sequence[tuple[Mechanism, int]]
+  worst: Sequence[tuple[base.Mechanism, int]],
+  other: Sequence[tuple[base.Mechanism, int]],
 ) -> bool:
   """Whether each mechanism of one plainly costs at least as much."""
   left = list(worst)
-  if any(isinstance(mechanism, NonPrivate) for mechanism, _ in left):
+  if any(isinstance(mechanism, base.NonPrivate) for mechanism, _ in left):
     return True
   for mechanism, count in other:
     match = next(

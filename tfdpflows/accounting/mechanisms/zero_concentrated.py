@@ -16,18 +16,14 @@ import numpy as np
 from numpy import typing as npt
 
 from tfdpflows.accounting import events
-from tfdpflows.accounting.mechanisms.base import (
-  Mechanism,
-  ZCDPGuarantee,
-  lower_log,
-)
+from tfdpflows.accounting.mechanisms import base
 
 # Sums of a few terms, relative to the sum of their magnitudes.
 _ROUNDING = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
-class ZeroConcentrated(Mechanism):
+class ZeroConcentrated(base.Mechanism):
   """A mechanism that is (xi, rho)-zCDP.
 
   Attributes:
@@ -47,11 +43,11 @@ class ZeroConcentrated(Mechanism):
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     return self.xi + orders * self.rho
 
-  def zcdp(self) -> ZCDPGuarantee:
-    return ZCDPGuarantee(self.rho, self.xi)
+  def zcdp(self) -> base.ZCDPGuarantee:
+    return base.ZCDPGuarantee(self.rho, self.xi)
 
   def epsilon_at(self, log_delta: np.ndarray) -> np.ndarray:
-    return zcdp_epsilon(self.rho, self.xi, lower_log(log_delta))
+    return zcdp_epsilon(self.rho, self.xi, base.lower_log(log_delta))
 
 
 @events.event_class
