@@ -194,10 +194,7 @@ def replace_inner(event: _Event, change: Callable[[_Event], _Event]) -> _Event:
 
 
 def event_number(
-  event: _Event,
-  field: str,
-  lowest: float = 0.0,
-  highest: float = math.inf,
+  event: _Event, field: str, lowest: float = 0.0, highest: float = math.inf
 ) -> float:
   """Returns a field of an event as a float.
 
@@ -222,10 +219,7 @@ def _(event, relation):
   return []
 
 
-@register(
-  dp_accounting.SelfComposedDpEvent,
-  '{0.count} x ({inner})',
-)
+@register(dp_accounting.SelfComposedDpEvent, '{0.count} x ({inner})')
 @register(
   dp_accounting.ComposedDpEvent,
   lambda event: (

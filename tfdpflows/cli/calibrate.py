@@ -27,10 +27,7 @@ def _define(options):
   training.add_delta(options)
   training.add_accountant(options, 'or one that you registered')
   options.choice(
-    'format',
-    ['text', 'json'],
-    'How the answer is printed.',
-    default='text',
+    'format', ['text', 'json'], 'How the answer is printed.', default='text'
   )
   training.add_relation(options)
   options.text(

@@ -37,10 +37,7 @@ def _define(options):
     metavar='COLUMN',
   )
   options.text(
-    'drop',
-    'Column to leave out, likewise.',
-    repeated=True,
-    metavar='COLUMN',
+    'drop', 'Column to leave out, likewise.', repeated=True, metavar='COLUMN'
   )
   options.text(
     'identifier',

@@ -40,11 +40,7 @@ from tfdpflows.independence.axis_values import (
   has_rows,
   settled,
 )
-from tfdpflows.independence.shape_arithmetic import (
-  ROWS,
-  Numbers,
-  attr_value,
-)
+from tfdpflows.independence.shape_arithmetic import ROWS, Numbers, attr_value
 
 # They hold any place in a row.
 _WIDE = (tf.int32, tf.int64)

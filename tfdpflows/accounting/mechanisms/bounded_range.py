@@ -150,8 +150,7 @@ class ExponentialMechanismDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  ExponentialMechanismDpEvent,
-  'exponential mechanism, epsilon {0.epsilon:.6g}',
+  ExponentialMechanismDpEvent, 'exponential mechanism, epsilon {0.epsilon:.6g}'
 )
 def _(event, relation):
   return _bounded_range(events.event_number(event, 'epsilon'))

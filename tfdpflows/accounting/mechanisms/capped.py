@@ -262,10 +262,7 @@ class Cap(NamedTuple):
   share: float
 
 
-def cap(
-  event: TruncatedSubsampledGaussianDpEvent,
-  relation: Relation,
-) -> Cap:
+def cap(event: TruncatedSubsampledGaussianDpEvent, relation: Relation) -> Cap:
   """Returns the effect of the cap of an event.
 
   Raises:

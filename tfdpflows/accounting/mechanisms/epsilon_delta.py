@@ -155,8 +155,7 @@ class PermuteAndFlipDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  PermuteAndFlipDpEvent,
-  'permute-and-flip, epsilon {0.epsilon:.6g}',
+  PermuteAndFlipDpEvent, 'permute-and-flip, epsilon {0.epsilon:.6g}'
 )
 def _(event, relation):
   return epsilon_delta(event_number(event, 'epsilon'))

@@ -190,11 +190,7 @@ class ObjectivePerturbation(Mechanism):
     argument = 0.5 * self._mu * self._mu + self._shift
     rest = max(1 - float(np.sum(upper)), 0.0) + 1e-15
     return losses.one_sided(
-      np.append(rest, upper),
-      np.append(0.0, lower),
-      0,
-      interval,
-      argument,
+      np.append(rest, upper), np.append(0.0, lower), 0, interval, argument
     )
 
   def _masses(self, edges):

@@ -180,8 +180,7 @@ class LNMaxDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  LNMaxDpEvent,
-  'PATE vote with Laplace noise (LNMax), gamma {0.gamma:.6g}',
+  LNMaxDpEvent, 'PATE vote with Laplace noise (LNMax), gamma {0.gamma:.6g}'
 )
 def _(event, relation):
   return epsilon_delta(2 * event_number(event, 'gamma'))
@@ -203,8 +202,7 @@ class GNMaxDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  GNMaxDpEvent,
-  'PATE vote with Gaussian noise (GNMax), sigma {0.sigma:.6g}',
+  GNMaxDpEvent, 'PATE vote with Gaussian noise (GNMax), sigma {0.sigma:.6g}'
 )
 def _(event, relation):
   # Two counts move by one each, under every relation: a row belongs to one
@@ -286,8 +284,7 @@ class VoteThresholdDpEvent(dp_accounting.DpEvent):
 
 
 @events.register(
-  VoteThresholdDpEvent,
-  'PATE check whether teachers agree, sigma {0.sigma:.6g}',
+  VoteThresholdDpEvent, 'PATE check whether teachers agree, sigma {0.sigma:.6g}'
 )
 def _(event, relation):
   return gaussian_run(event_number(event, 'sigma'))
