@@ -325,18 +325,24 @@ class _UnknownError(ValueError):
   """An event of which no worst pair is known here."""
 
 
-def _draws(event, count):
-  """Returns how many times `_losses` draws, at most."""
+def _parts(event, count):
+  """Yields events that are no compositions, and how often each happens."""
   event = _of_blocks(event)
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    return _draws(event.event, count * event.count)
-  if isinstance(event, dp_accounting.ComposedDpEvent):
-    return sum(_draws(x, count) for x in event.events)
-  if isinstance(
-    event, (dp_accounting.NoOpDpEvent, dp_accounting.GaussianDpEvent)
-  ):
-    return 1
-  return int(count)
+    yield from _parts(event.event, count * event.count)
+  elif isinstance(event, dp_accounting.ComposedDpEvent):
+    for part in event.events:
+      yield from _parts(part, count)
+  elif not isinstance(event, dp_accounting.NoOpDpEvent):
+    yield event, count
+
+
+def _draws(event, count):
+  """Returns how many times `_losses` draws, at most."""
+  return sum(
+    1 if isinstance(part, dp_accounting.GaussianDpEvent) else int(number)
+    for part, number in _parts(event, count)
+  )
 
 
 def _losses(event, relation, count, present, num_runs, rng, drawn):
@@ -346,32 +352,22 @@ def _losses(event, relation, count, present, num_runs, rng, drawn):
   the first, on outputs of the second (`present`) or of the first. `drawn` is
   called after each draw, for progress.
   """
-  event = _of_blocks(event)
-  if isinstance(event, dp_accounting.NoOpDpEvent):
-    return np.zeros(num_runs)
-  if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    return _losses(
-      event.event, relation, count * event.count, present, num_runs, rng, drawn
-    )
-  if isinstance(event, dp_accounting.ComposedDpEvent):
-    return sum(
-      (
-        _losses(x, relation, count, present, num_runs, rng, drawn)
-        for x in event.events
-      ),
-      np.zeros(num_runs),
-    )
-  if isinstance(event, dp_accounting.GaussianDpEvent):
-    # All runs together are one, with less noise.
-    rows = 2 if relation is _REPLACE else 1
-    noise = max(event.noise_multiplier, _LEAST_NOISE)
-    mu = rows * math.sqrt(count) / noise
-    return mu * rng.normal(size=num_runs) + (0.5 if present else -0.5) * mu**2
-  draw = _once(event, relation, present)
   total = np.zeros(num_runs)
-  for _ in range(int(count)):
-    total += draw(num_runs, rng)
-    drawn()
+  for part, number in _parts(event, count):
+    losses = np.zeros(num_runs)
+    if isinstance(part, dp_accounting.GaussianDpEvent):
+      # All runs together are one, with less noise.
+      rows = 2 if relation is _REPLACE else 1
+      noise = max(part.noise_multiplier, _LEAST_NOISE)
+      mu = rows * math.sqrt(number) / noise
+      half = (0.5 if present else -0.5) * mu**2
+      losses = mu * rng.normal(size=num_runs) + half
+    else:
+      draw = _once(part, relation, present)
+      for _ in range(int(number)):
+        losses += draw(num_runs, rng)
+        drawn()
+    total += losses
   return total
 
 

@@ -21,6 +21,7 @@ from tfdpflows.evaluation.page import rendered
 from tfdpflows.version import __version__
 
 _TITLE = 'Privacy audit'
+_REPLAYED = ('label', 'releases', 'norm', 'moved', 'problem')
 
 
 def write_page(
@@ -107,13 +108,7 @@ def as_dict(
       'passed': replay.passed,
       'differences': list(replay.differences),
       'entries': [
-        {
-          'label': entry.label,
-          'releases': entry.releases,
-          'norm': entry.norm,
-          'moved': entry.moved,
-          'problem': entry.problem,
-        }
+        {name: getattr(entry, name) for name in _REPLAYED}
         for entry in replay.entries
       ],
     }

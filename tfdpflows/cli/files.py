@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional
 
 from absl import logging
@@ -63,9 +62,7 @@ def print_clipped(counts: dict[str, int], num_rows: int, what: str) -> None:
     print(f'  {name:<{width}}  {count:,} ({count / num_rows:.2%} of the rows)')
 
 
-def check_output(
-  path: str, overwrite: bool, reads: Mapping[str, Any] = MappingProxyType({})
-) -> None:
+def check_output(path: str, overwrite: bool, reads: Mapping[str, Any]) -> None:
   """Refuses an `--output` that cannot be written, before any work is done.
 
   Nor may it replace what the command `reads`: files, patterns and folders, or

@@ -97,6 +97,13 @@ def category_codes(series: pd.Series, field: Field) -> np.ndarray:
   return np.where(missing, -1, codes)
 
 
+def coded(field: Field, *tables: pd.DataFrame) -> list[np.ndarray]:
+  """Returns a column of each table: numbers, or codes of categories."""
+  if field.is_numeric:
+    return [numbers(table[field.name]) for table in tables]
+  return [category_codes(table[field.name], field) for table in tables]
+
+
 def bin_edges(values: np.ndarray, max_bins: int) -> np.ndarray:
   """Cuts the real line into at most `max_bins` bins of similar mass.
 

@@ -82,12 +82,10 @@ def _keys(table, schema):
   """A number for each row, the same for rows at a distance of zero."""
   columns = {}
   for place, field in enumerate(schema.fields):
+    (columns[place],) = discretization.coded(field, table)
     if field.is_numeric:
       # As distances are computed, but for rounding.
-      values = discretization.numbers(table[field.name]) / _width(field)
-      columns[place] = values.round(10) + 0.0
-    else:
-      columns[place] = discretization.category_codes(table[field.name], field)
+      columns[place] = (columns[place] / _width(field)).round(10) + 0.0
   return pd.util.hash_pandas_object(
     pd.DataFrame(columns), index=False
   ).to_numpy()
@@ -102,18 +100,12 @@ def _distances(rows, others, schema):
   """Gower's distances, float64 `[len(rows), len(others)]`."""
   total = np.zeros([len(rows), len(others)])
   for field in schema.fields:
+    a, b = discretization.coded(field, rows, others)
     if field.is_numeric:
-      a, b = (
-        discretization.numbers(table[field.name]) / _width(field)
-        for table in (rows, others)
-      )
+      a, b = a / _width(field), b / _width(field)
       missing = np.isnan(a)[:, None] != np.isnan(b)
       gap = np.nan_to_num(np.abs(a[:, None] - b), nan=0.0)
       total += np.where(missing, 1.0, np.minimum(gap, 1.0))
     else:
-      a, b = (
-        discretization.category_codes(table[field.name], field)
-        for table in (rows, others)
-      )
       total += a[:, None] != b
   return total / len(schema.fields)

@@ -48,10 +48,7 @@ def rare_groups(
     values = discretization.declared_values(field)
     if field.is_numeric or len(values) < 2:
       continue
-    codes = [
-      discretization.category_codes(table[field.name], field)
-      for table in (real, synthetic)
-    ]
+    codes = discretization.coded(field, real, synthetic)
     columns.append((field.name, values, codes))
   found = []
   for group in [(c,) for c in columns] + list(

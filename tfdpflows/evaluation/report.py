@@ -152,8 +152,7 @@ def write_report(
       classifiers,
       seed,
     )
-  facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
-  facts = facts if isinstance(facts, dict) else None
+  facts = _facts(statement)
   statistics = _numbers(real, synthetic, schema)
   nearest = _nearest(real, synthetic, schema, seed)
   page = rendered(
@@ -189,7 +188,7 @@ def write_report(
       if of is not None and of > len(table)
     ],
     summary=comparison.summary(),
-    claim=_claim(statement),
+    claim=_claim(facts),
     statement=_statement_text(statement),
     columns=columns,
     numbers=statistics,
@@ -207,11 +206,15 @@ def _validated(table, schema, name, out_of_range):
     raise ValueError(f'The {name} table: {error}') from error
 
 
+def _facts(statement):
+  """Returns a statement as a `dict`, `None` for a text."""
+  facts = statement.to_dict() if hasattr(statement, 'to_dict') else statement
+  return facts if isinstance(facts, dict) else None
+
+
 def _claim(statement):
-  """Returns what a statement claims, in short; `None` if it states nothing."""
-  if hasattr(statement, 'to_dict'):
-    statement = statement.to_dict()
-  if not isinstance(statement, dict):
+  """Returns what a `dict` claims, in short; `None` if it states nothing."""
+  if statement is None:
     return None
   epsilon, delta = statement.get('epsilon'), statement.get('delta')
   if not all(isinstance(value, (int, float)) for value in (epsilon, delta)):
@@ -332,7 +335,7 @@ def _several(real, fits, schema, target, classifiers, seed):
   return [
     {
       'name': name,
-      'claim': _claim(fits[name].statement),
+      'claim': _claim(_facts(fits[name].statement)),
       'numbers': [
         (label, row[column], row[column] == best[column])
         for column, label in _COMPARED.items()

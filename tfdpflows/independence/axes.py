@@ -180,11 +180,11 @@ class _Graph:
     for i, tensor in enumerate(flat[:count]):
       shape = tensor.shape.as_list() if tensor.shape.rank is not None else None
       if i not in rows:
-        known[tensor.op.name] = [Value(PUBLIC, _filled_shape(shape, _LENGTH))]
+        known[tensor.op.name] = [Value(PUBLIC, _filled_shape(shape))]
       elif shape is None or not shape or shape[0] is not None:
         raise ValueError('Rows must be traced for any number of them.')
       else:
-        whole = ROWS, *_filled_shape(shape[1:], _LENGTH)
+        whole = ROWS, *_filled_shape(shape[1:])
         known[tensor.op.name] = [Value(APART, whole)]
     for outer, inner in traced.graph.captures:
       known[inner.op.name] = [_captured(outer, inner)]
@@ -263,10 +263,10 @@ def _may_read(op, place, inputs):
   return True
 
 
-def _filled_shape(shape, length):
+def _filled_shape(shape):
   if shape is None:
     return None
-  return tuple(length if n is None else n for n in shape)
+  return tuple(_LENGTH if n is None else n for n in shape)
 
 
 def _captured(outer, inner):

@@ -163,13 +163,8 @@ class DiscreteLaplace(DiscreteMechanism):
 
   @functools.cached_property
   def _key(self) -> tuple:
-    return (
-      self.name,
-      self.noise_parameter,
-      self.sampling_probability,
-      self.sensitivity,
-      self.row,
-    )
+    values = self.noise_parameter, self.sampling_probability
+    return (self.name, *values, self.sensitivity, self.row)
 
   def loss_bound(self) -> float:
     return self.noise_parameter * self.sensitivity
