@@ -86,18 +86,10 @@ def calibrate_noise_multiplier(
   >>> round(sigma, 2)  # the exact one is 3.7306...
   3.73
   """
-  return _search(
-    make_event,
-    budget,
-    _LARGEST_NOISE,
-    _SMALLEST_NOISE,
-    f'No noise multiplier up to {_LARGEST_NOISE:g} is enough',
-    spent=spent,
-    accountant=accountant,
-    neighboring_relation=neighboring_relation,
-    time_limit=time_limit,
-    tolerance=tolerance,
-  )
+  ends = _LARGEST_NOISE, _SMALLEST_NOISE
+  refusal = f'No noise multiplier up to {_LARGEST_NOISE:g} is enough'
+  settings = spent, accountant, neighboring_relation, time_limit, tolerance
+  return _search(make_event, budget, ends, refusal, *settings)
 
 
 def calibrate_steps(
@@ -141,18 +133,9 @@ def calibrate_steps(
     raise ValueError(
       f'max_steps must be an integer, 1 or more, not {max_steps}.'
     )
-  return _search(
-    make_event,
-    budget,
-    1,
-    int(max_steps),
-    'Not even one step fits',
-    spent=spent,
-    accountant=accountant,
-    neighboring_relation=neighboring_relation,
-    time_limit=time_limit,
-    whole=True,
-  )
+  ends, refusal = (1, int(max_steps)), 'Not even one step fits'
+  settings = spent, accountant, neighboring_relation, time_limit
+  return _search(make_event, budget, ends, refusal, *settings, whole=True)
 
 
 def calibrate_sampling_probability(
@@ -196,18 +179,10 @@ def calibrate_sampling_probability(
   >>> round(q, 4)
   0.01
   """
-  return _search(
-    make_event,
-    budget,
-    _SMALLEST_PROBABILITY,
-    1.0,
-    f'Not even a sampling probability of {_SMALLEST_PROBABILITY:g} fits',
-    spent=spent,
-    accountant=accountant,
-    neighboring_relation=neighboring_relation,
-    time_limit=time_limit,
-    tolerance=tolerance,
-  )
+  least = _SMALLEST_PROBABILITY
+  refusal = f'Not even a sampling probability of {least:g} fits'
+  settings = spent, accountant, neighboring_relation, time_limit, tolerance
+  return _search(make_event, budget, (least, 1.0), refusal, *settings)
 
 
 def calibrate_epsilon(
@@ -278,16 +253,14 @@ def _epsilon(events, spent, delta, accountant, relation) -> float:
 
 def _search(
   make_event,
-  budget: budget_lib.PrivacyBudget,
-  first,
-  last,
-  refusal: str,
-  *,
+  budget,
+  ends,
+  refusal,
   spent,
   accountant,
   neighboring_relation,
   time_limit,
-  tolerance=1e-3,
+  tolerance=_TOLERANCE,
   whole=False,
 ):
   """`last_within` a budget, or an error that begins with `refusal`."""
@@ -303,13 +276,9 @@ def _search(
   )
 
   def epsilon_of(*values):
-    return _epsilon(
-      [make_event(value) for value in values],
-      spent,
-      budget.delta,
-      accountant,
-      neighboring_relation,
-    )
+    events = [make_event(value) for value in values]
+    settings = budget.delta, accountant, neighboring_relation
+    return _epsilon(events, spent, *settings)
 
   def is_over():
     nonlocal late
@@ -326,9 +295,7 @@ def _search(
       'Nothing is left: add noise there, or start with a larger budget.',
     )
   target = budget.epsilon * (1 - _MARGIN)
-  found = last_within(
-    epsilon_of, target, first, last, 1, tolerance, whole, is_over
-  )
+  found = last_within(epsilon_of, target, *ends, 1, tolerance, whole, is_over)
   if late:
     warnings.warn(
       f'The search ended after {time_limit:g} s, at {found:.7g}, which is '
@@ -338,7 +305,7 @@ def _search(
       stacklevel=3,
     )
   if found is None:
-    asked = epsilon_of(first)
+    asked = epsilon_of(ends[0])
     start = f' from {before:.7g}, charged separately,' if before else ''
     raise budget_lib.BudgetExceededError(
       budget,

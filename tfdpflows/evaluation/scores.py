@@ -23,11 +23,7 @@ _LARGE, _LARGE_TRAIN = 2500, 5000
 # where they stand among others, trees take no larger ones.
 _MOST_FLOAT32, _MOST = 1e18, 1e30
 _METRICS = ('macro_f1', 'auroc', 'average_precision')
-QUICK_CLASSIFIERS = (
-  'logistic regression',
-  'random forest',
-  'gradient boosting',
-)
+QUICK_CLASSIFIERS = 'logistic regression', 'random forest', 'gradient boosting'
 ALL_CLASSIFIERS = (
   *QUICK_CLASSIFIERS,
   'decision tree',

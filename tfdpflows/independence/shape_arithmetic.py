@@ -52,14 +52,8 @@ _ARITHMETIC = {
   'Sum': (np.sum, functools.partial(np.max, initial=CONSTANT)),
 }
 _QUOTIENTS = {'FloorDiv', 'RealDiv'}
-_ORDERING = {
-  'Equal',
-  'Greater',
-  'GreaterEqual',
-  'Less',
-  'LessEqual',
-  'NotEqual',
-}
+_ORDERING = {'Equal', 'NotEqual', 'Greater', 'GreaterEqual', 'Less'}
+_ORDERING |= {'LessEqual'}
 _COMPARING = {
   *_ORDERING,
   *('All', 'Any', 'FloorMod', 'LogicalAnd', 'LogicalNot', 'LogicalOr', 'Max'),

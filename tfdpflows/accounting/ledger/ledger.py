@@ -31,14 +31,8 @@ from tfdpflows.version import __version__
 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 # What a record that is not valid raises.
-_INVALID = (
-  ArithmeticError,
-  AttributeError,
-  LookupError,
-  RecursionError,
-  TypeError,
-  ValueError,
-)
+_INVALID = ArithmeticError, AttributeError, LookupError, RecursionError
+_INVALID += TypeError, ValueError
 _logger = logging.getLogger(__name__)
 
 
