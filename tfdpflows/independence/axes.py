@@ -75,6 +75,8 @@ from tfdpflows.independence.axis_values import (
   JoinedError,
   UnruledError,
   Value,
+  joined_if,
+  unruled_if,
 )
 from tfdpflows.independence.shape_arithmetic import ROWS, Numbers
 
@@ -94,15 +96,10 @@ _DRAWN = '', axis_values.SOME, axis_values.ALL
 
 
 class Result(NamedTuple):
-  """What a graph does with rows.
+  """What a graph does with rows."""
 
-  Attributes:
-    joined: where rows meet in what was asked for, a `Finding` for each.
-    unknown: operations that got rows and have no rule.
-  """
-
-  joined: tuple[Finding, ...]
-  unknown: tuple[Finding, ...]
+  joined: tuple[Finding, ...]  # Where rows meet in what was asked for.
+  unknown: tuple[Finding, ...]  # Operations that got rows and have no rule.
 
   @property
   def apart(self) -> bool:
@@ -367,24 +364,19 @@ class _Scope:
         if value.kind == kind:
           count = shape_arithmetic.count_outputs(node)
           return [value._replace(tag=None)] * count
-    if not all(_may_read(op, i, inputs) for i in range(len(inputs))):
-      raise UnruledError
+    unruled_if(not all(_may_read(op, i, inputs) for i in range(len(inputs))))
     if op.startswith('TensorList') or op == 'EmptyTensorList':
       return axis_lists.apply(node, inputs)
     if any(v.kind == LIST for v in inputs):
       return [axis_lists.plain(op, inputs)]
-    if graph_scan.may_keep(op):
-      raise UnruledError
+    unruled_if(graph_scan.may_keep(op))
     if any(v.kind == TURN for v in inputs):
-      if shape_arithmetic.functions_of(node):
-        raise UnruledError
+      unruled_if(shape_arithmetic.functions_of(node))
       return axis_turns.alone(node, inputs)
     if op in ('ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'):
       dtype = tf.as_dtype(node.attr['dtype'].type)
-      if self._graph.may_change(inputs[0], dtype):
-        raise UnruledError
-    if op.startswith('LookupTable') and self._graph.writes_tables:
-      raise UnruledError
+      unruled_if(self._graph.may_change(inputs[0], dtype))
+    unruled_if(op.startswith('LookupTable') and self._graph.writes_tables)
     if op == 'ReadVariableOp' and inputs[0].tag is not None:
       return [Value(PUBLIC, inputs[0].tag[1])]
     if op in ('Shape', 'ShapeN', 'Size', 'Rank'):
@@ -433,8 +425,7 @@ class _Scope:
     if any(v.kind == SIZED and i not in shaped for i, v in enumerate(inputs)):
       raise JoinedError(axis_values.SIZE)
     if all(v.kind == PUBLIC for v in inputs):
-      if op == 'Placeholder' or shape_arithmetic.functions_of(node):
-        raise UnruledError
+      unruled_if(op == 'Placeholder' or shape_arithmetic.functions_of(node))
       drawn = axis_rules.drawn_by(op, inputs)
       shapes = self._shapes(node, inputs)
       found = [Value(PUBLIC, s, drawn=drawn) for s in shapes]
@@ -444,14 +435,12 @@ class _Scope:
     if any(v.kind == PLACE for v in inputs) and not _keeps_place(node):
       raise JoinedError(axis_values.PLACES)
     rule = axis_rules.RULES.get(op)
-    if rule is None:
-      raise UnruledError
+    unruled_if(rule is None)
     return rule(Call(node, inputs, self._shapes(node, inputs)))
 
   def _call(self, name, inputs, path):
     function = self._graph.functions.get(name)
-    if function is None:
-      raise UnruledError
+    unruled_if(function is None)
     arguments = [a.name for a in function.signature.input_arg]
     known = {a: [v] for a, v in zip(arguments, inputs)}
     scope = _Scope(
@@ -652,8 +641,7 @@ class _Scope:
     if key not in self._graph.shapes:
       self._graph.shapes[key] = _inferred(plain, inputs)
     found = self._graph.shapes[key]
-    if found is None:
-      raise JoinedError('works for some numbers of rows only')
+    joined_if(found is None, 'works for some numbers of rows only')
     return found
 
 

@@ -19,6 +19,8 @@ from tfdpflows.independence.axis_values import (
   JoinedError,
   UnruledError,
   Value,
+  joined_if,
+  unruled_if,
 )
 from tfdpflows.independence.shape_arithmetic import ROWS, Numbers
 
@@ -34,8 +36,7 @@ def apply(node, inputs):
   if op == 'TensorListReserve':
     numbers = inputs[1].numbers
     length = None if numbers is None else int(numbers.one)
-    if inputs[1].kind not in (PUBLIC, SIZED):
-      raise UnruledError
+    unruled_if(inputs[1].kind not in (PUBLIC, SIZED))
     if numbers is None or (numbers.sized and not numbers.scales_as([ROWS])):
       raise JoinedError(axis_values.SIZE)
     return [Value(LIST, (), length=length)]
@@ -45,53 +46,43 @@ def apply(node, inputs):
     return axis_turns.alone(node, inputs)
   if op == 'TensorListFromTensor':
     return [_unstacked(first)]
-  if first.kind != LIST:
-    raise UnruledError
+  unruled_if(first.kind != LIST)
   if op == 'TensorListLength':
     length = first.length
     if rows:
-      if length != ROWS:
-        raise UnruledError
+      unruled_if(length != ROWS)
       numbers = shape_arithmetic.of_shape([ROWS])
       return [axis_values.numbered(numbers.astype(np.int32, ()))]
-    if length is None:
-      raise UnruledError
+    unruled_if(length is None)
     return [axis_values.numbered(Numbers(np.array(length, np.int32)))]
   if op == 'TensorListElementShape':
     element = first.element
-    if element is None or element.shape is None:
-      raise UnruledError
+    unruled_if(element is None or element.shape is None)
     # That which was stated, of which some sizes may be -1.
     return [Value(SIZED, (len(element.shape),))]
   if op == 'TensorListGetItem':
     index = inputs[1]
-    if index.kind != PUBLIC:
-      raise JoinedError('looks rows of the batch up')
+    joined_if(index.kind != PUBLIC, 'looks rows of the batch up')
     if first.by_row:
       loop = axis_turns.turn_of(index)
-      if loop is None:
-        raise JoinedError('looks rows of the batch up')
+      joined_if(loop is None, 'looks rows of the batch up')
       if loop in first.by_turn:
         raise UnruledError  # It may hold other things in each turn.
       return [Value(TURN, tag=loop)]
-    if rows:
-      raise JoinedError('looks rows of the batch up')
+    joined_if(rows, 'looks rows of the batch up')
     return [_zeros(node, inputs) if first.element is None else first.element]
   if op == 'TensorListSetItem':
     index, item = inputs[1:3]
-    if index.kind != PUBLIC:
-      raise JoinedError('puts rows at places which rows decide')
+    joined_if(index.kind != PUBLIC, 'puts rows at places which rows decide')
     found = _set_item(first, index, item)
     grows = node.attr['resize_if_index_out_of_bounds'].b
     return [found._replace(length=None) if grows else found]
   if op == 'TensorListPushBack':
     item = inputs[1]
-    if rows:
-      raise UnruledError
+    unruled_if(rows)
     return [_pushed(first, item)]
   if op == 'TensorListPopBack':
-    if rows or first.element is None:
-      raise UnruledError
+    unruled_if(rows or first.element is None)
     return [first._replace(length=None), first.element]
   if op == 'TensorListStack':
     return [_stacked(node, first, inputs)]
@@ -105,50 +96,41 @@ def _stacked(node, first, inputs):
     length = stated
   if first.by_row:
     # In a loop it may have been set in some turns only.
-    if first.length is None or first.length != ROWS or first.by_turn:
-      raise UnruledError
+    unruled_if(first.length is None or first.length != ROWS or first.by_turn)
     shape = inputs[1].numbers
-    if shape is None or shape.sized or np.any(shape.one < 0):
-      raise UnruledError
+    unruled_if(shape is None or shape.sized or np.any(shape.one < 0))
     return axis_values.apart((ROWS, *shape.list()), 0)
   if element is None:
     element = _zeros(node, inputs)
-  if length is None or element.shape is None:
-    raise UnruledError
-  if element.kind in (LIST, SIZED):
-    raise UnruledError
+  unruled_if(length is None or element.shape is None)
+  unruled_if(element.kind in (LIST, SIZED))
   shape = length, *element.shape
   if element.kind == PUBLIC:
     if first.element is None:
       return axis_values.filled(shape)
     return axis_values.public(shape)
   value = axis_values.even_apart(element)
-  if value.kind != APART:
-    raise UnruledError
+  unruled_if(value.kind != APART)
   return axis_values.apart(shape, value.axis + 1, value.outer, value.inner)
 
 
 def _zeros(node, inputs):
   sizes = inputs[-1].numbers
-  if sizes is None or np.any(sizes.one < 0):
-    raise UnruledError
-  if not sizes.scales_as(sizes.list()):
-    raise JoinedError(axis_values.SIZE)
+  unruled_if(sizes is None or np.any(sizes.one < 0))
+  joined_if(not sizes.scales_as(sizes.list()), axis_values.SIZE)
   return axis_values.filled(tuple(sizes.list()))
 
 
 def _unstacked(value):
   """Returns the list of what there is along axis 0."""
   value = axis_values.even_apart(value)
-  if value.kind not in (PUBLIC, APART) or value.shape is None:
-    raise UnruledError
+  unruled_if(value.kind not in (PUBLIC, APART) or value.shape is None)
   length, *rest = value.shape
   rest = tuple(rest)
   if value.kind == PUBLIC:
     return Value(LIST, (), element=Value(PUBLIC, rest), length=length)
   if value.axis == 0:
-    if value.layout != (0, 1, 1):
-      raise UnruledError
+    unruled_if(value.layout != (0, 1, 1))
     element = Value(TURN)
     return Value(LIST, (), element=element, by_row=True, length=length)
   element = axis_values.apart(rest, value.axis - 1, value.outer, value.inner)
@@ -156,18 +138,14 @@ def _unstacked(value):
 
 
 def _set_item(first, index, item):
-  if item.kind == PLACE:
-    raise JoinedError(axis_values.PLACES)
+  joined_if(item.kind == PLACE, axis_values.PLACES)
   if axis_values.is_list_of_rows(first):
     loop = axis_turns.turn_of(index)
     if loop is None or first.length != ROWS:
       raise JoinedError('puts rows at the places of others')
-    if item.kind != PUBLIC and (item.kind, item.tag) != (TURN, loop):
-      raise JoinedError(axis_values.TOGETHER)
-    if loop in item.by_turn:
-      raise JoinedError(axis_values.PLACES)
-    if first.element is not None and not first.by_row:
-      raise UnruledError
+    joined_if(item.kind != PUBLIC and (item.kind, item.tag) != (TURN, loop))
+    joined_if(loop in item.by_turn, axis_values.PLACES)
+    unruled_if(first.element is not None and not first.by_row)
     return first._replace(element=Value(TURN), by_row=True)
   found = _pushed(first, item)
   # Those that are not set are zeros.
@@ -176,8 +154,7 @@ def _set_item(first, index, item):
 
 
 def _pushed(first, item):
-  if item.kind == PLACE:
-    raise JoinedError(axis_values.PLACES)
+  joined_if(item.kind == PLACE, axis_values.PLACES)
   # Its numbers are those of all turns: what a turn changes has none.
   element = axis_turns.changing(item)
   element = element._replace(numbers=item.numbers, drawn='')

@@ -38,7 +38,9 @@ from tfdpflows.independence.axis_values import (
   even_apart,
   filled,
   has_rows,
+  joined_if,
   settled,
+  unruled_if,
 )
 from tfdpflows.independence.shape_arithmetic import ROWS, Numbers, attr_value
 
@@ -53,17 +55,11 @@ _KNOWN = (
 
 
 class Call(NamedTuple):
-  """One operation with its inputs.
+  """One operation with its inputs."""
 
-  Attributes:
-    node: a `NodeDef`.
-    inputs: a `Value` for each input.
-    shapes: a shape for each output, `None` where not known.
-  """
-
-  node: Any
+  node: Any  # A `NodeDef`.
   inputs: Sequence[Value]
-  shapes: Sequence[Optional[tuple[int, ...]]]
+  shapes: Sequence[Optional[tuple[int, ...]]]  # Of the outputs.
 
   def attr(self, name: str, default: Any = None) -> Any:
     if name not in self.node.attr:
@@ -72,22 +68,19 @@ class Call(NamedTuple):
 
   def numbers(self, place: int) -> Numbers:
     found = self.inputs[place].numbers
-    if found is None:
-      raise UnruledError
+    unruled_if(found is None)
     return found
 
   def fixed(self, place: int) -> list[int]:
     """Returns numbers that must not depend on the number of rows."""
     found = self.numbers(place)
-    if found.sized:
-      raise JoinedError(SIZE)
+    joined_if(found.sized, SIZE)
     return found.list()
 
   def shape(self, place: int = 0) -> tuple[int, ...]:
     """Returns the shape of an output."""
     found = self.shapes[place]
-    if found is None:
-      raise UnruledError
+    unruled_if(found is None)
     return found
 
 
@@ -106,8 +99,7 @@ def _common(values, rank, left=()):
     if v.of_rows:
       shift = 0 if v in left else rank - len(v.shape)
       own = v.axis + shift, v.outer, v.inner
-      if layout is not None and own != layout:
-        raise JoinedError(TOGETHER)
+      joined_if(layout is not None and own != layout)
       layout = own
   for v in values:
     if v.kind == EVEN:
@@ -138,13 +130,11 @@ def _elementwise(call):
 def _select(call):
   condition = call.inputs[0]
   shape = call.shape()
-  if condition.shape is None:
-    raise UnruledError
+  unruled_if(condition.shape is None)
   left = ()
   if len(condition.shape) == 1 and len(shape) > 1:
     left = (condition,)
-  if condition.kind == PUBLIC and left:
-    raise UnruledError
+  unruled_if(condition.kind == PUBLIC and left)
   layout = _common(call.inputs, len(shape), left)
   return [apart(shape, *layout)]
 
@@ -161,13 +151,11 @@ def _same(call):
 
 def _reshaped(value, shape):
   """Returns a value in another shape, of the same elements in this order."""
-  if shape is None:
-    raise UnruledError
+  unruled_if(shape is None)
   before = math.prod(value.shape[: value.axis]) * value.outer
   after = value.inner * math.prod(value.shape[value.axis + 1 :])
   axes = [i for i, n in enumerate(shape) if n and n % ROWS == 0]
-  if len(axes) != 1:
-    raise JoinedError('puts parts of rows together in a new shape')
+  joined_if(len(axes) != 1, 'puts parts of rows together in a new shape')
   (axis,) = axes
   first, last = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
   if not (first and last and before % first == 0 and after % last == 0):
@@ -175,8 +163,7 @@ def _reshaped(value, shape):
   outer, inner = before // first, after // last
   if shape[axis] != outer * ROWS * inner:
     raise JoinedError('puts parts of rows together in a new shape')
-  if value.tag == 'first' and tuple(shape) != value.shape:
-    raise JoinedError(PLACES)
+  joined_if(value.tag == 'first' and tuple(shape) != value.shape, PLACES)
   return apart(shape, axis, outer, inner, value.kind, value.tag)
 
 
@@ -184,8 +171,7 @@ def _reshape(call):
   numbers = call.numbers(1)
   for i, (one, size) in enumerate(zip(numbers.list(), call.shape())):
     expected = [-1] if one == -1 else [size]
-    if not numbers[i : i + 1].scales_as(expected):
-      raise JoinedError(SIZE)
+    joined_if(not numbers[i : i + 1].scales_as(expected), SIZE)
   return _same(call)
 
 
@@ -202,31 +188,26 @@ def _cast(call):
 
 
 def _bitcast(call):
-  if call.shape() != call.inputs[0].shape:
-    raise UnruledError
+  unruled_if(call.shape() != call.inputs[0].shape)
   return _cast(call)
 
 
 def _public_rest(call, first=1):
   """Raises unless inputs from some place on are of no row."""
-  if any(v.kind != PUBLIC for v in call.inputs[first:]):
-    raise JoinedError(TOGETHER)
+  joined_if(any(v.kind != PUBLIC for v in call.inputs[first:]))
 
 
 def _axes(numbers, rank):
-  if any(not -rank <= n < rank for n in numbers):
-    raise UnruledError
+  unruled_if(any(not -rank <= n < rank for n in numbers))
   return {n % rank for n in numbers}
 
 
 def _reduce(call):
   value = even_apart(call.inputs[0])
-  if not value.of_rows or call.inputs[1].kind not in (PUBLIC, SIZED):
-    raise JoinedError(TOGETHER)
+  joined_if(not value.of_rows or call.inputs[1].kind not in (PUBLIC, SIZED))
   rank = len(value.shape)
   axes = _axes(call.fixed(1), rank)
-  if value.axis in axes:
-    raise JoinedError(TOGETHER)
+  joined_if(value.axis in axes)
   tag = None
   if call.node.op.startswith('Arg'):
     (axis,) = axes
@@ -247,8 +228,7 @@ def _along(axes_of, why=TOGETHER):
     value = even_apart(call.inputs[0])
     _public_rest(call)
     axes = _axes(axes_of(call), len(value.shape))
-    if value.axis in axes:
-      raise JoinedError(why)
+    joined_if(value.axis in axes, why)
     return [apart(s, *value.layout) for s in call.shapes]
 
   return rule
@@ -275,8 +255,7 @@ def _contracted(call, equation):
   labels = []
   ranks = []
   for term, v in zip(terms, call.inputs):
-    if v.shape is None:
-      raise UnruledError
+    unruled_if(v.shape is None)
     ranks.append(len(v.shape) - len(term.replace('...', '')))
   extra = max([r for r, t in zip(ranks, terms) if '...' in t], default=0)
   # Labels of the ellipsis, from the left; broadcast from the right.
@@ -292,14 +271,11 @@ def _contracted(call, equation):
     v = even_apart(v)
     if v.of_rows:
       label = own[v.axis]
-      if own.count(label) > 1 or label not in result:
-        raise JoinedError(TOGETHER)
-      if layout not in (None, (label, v.outer, v.inner)):
-        raise JoinedError(TOGETHER)
+      joined_if(own.count(label) > 1 or label not in result)
+      joined_if(layout not in (None, (label, v.outer, v.inner)))
       layout = label, v.outer, v.inner
   label, outer, inner = layout
-  if result.count(label) > 1:
-    raise JoinedError(TOGETHER)
+  joined_if(result.count(label) > 1)
   for v, own in zip(call.inputs, labels):
     # What is of no row meets rows as one number, broadcast.
     if v.kind == PUBLIC and label in own and v.shape[own.index(label)] != 1:
@@ -323,8 +299,7 @@ def _transpose(call):
     return [settled(Value(EVEN, call.shape()))]
   rank = len(value.shape)
   order = [n % rank for n in order]
-  if sorted(order) != list(range(rank)):
-    raise UnruledError
+  unruled_if(sorted(order) != list(range(rank)))
   axis = order.index(value.axis)
   return [apart(call.shape(), axis, value.outer, value.inner)]
 
@@ -334,8 +309,7 @@ def _concat(call):
     at, *values = call.inputs
   else:
     *values, at = call.inputs
-  if at.numbers is None or at.numbers.sized:
-    raise UnruledError
+  unruled_if(at.numbers is None or at.numbers.sized)
   shape = call.shape()
   axis = at.numbers.list()[0] % len(shape)
   if all(v.kind == EVEN for v in values):
@@ -344,14 +318,11 @@ def _concat(call):
   if layout[0] != axis:
     return [_columns(apart(shape, *layout), values, axis)]
   values = [even_apart(v) for v in values]
-  if not all(v.of_rows for v in values):
-    raise JoinedError(TOGETHER)
+  joined_if(not all(v.of_rows for v in values))
   # Whole batches, one after the other.
   inner = values[0].inner
-  if any(v.inner != inner for v in values):
-    raise JoinedError(TOGETHER)
-  if any(v.kind == PLACE for v in values):
-    raise JoinedError(PLACES)
+  joined_if(any(v.inner != inner for v in values))
+  joined_if(any(v.kind == PLACE for v in values), PLACES)
   return [apart(shape, axis, sum(v.outer for v in values), inner)]
 
 
@@ -364,8 +335,7 @@ def _columns(found, values, axis):
   last = axis == len(found.shape) - 1
   if not last or first.kind != PLACE or first.tag is not None or size != 1:
     raise JoinedError(PLACES)
-  if any(v.kind == PLACE for v in values[1:]):
-    raise JoinedError(PLACES)
+  joined_if(any(v.kind == PLACE for v in values[1:]), PLACES)
   return found._replace(kind=PLACE, tag='first')
 
 
@@ -384,8 +354,7 @@ def _pack(call):
 def _unpack(call):
   value = even_apart(call.inputs[0])
   axis = call.attr('axis', 0) % len(value.shape)
-  if axis == value.axis:
-    raise JoinedError('takes single rows out of the batch')
+  joined_if(axis == value.axis, 'takes single rows out of the batch')
   place = value.axis - (axis < value.axis)
   return [apart(s, place, value.outer, value.inner) for s in call.shapes]
 
@@ -417,16 +386,13 @@ def _pad(call):
 def _slice(call):
   value = even_apart(call.inputs[0])
   begin, size = call.numbers(1), call.numbers(2)
-  if not value.of_rows:
-    raise JoinedError(TOGETHER)
+  joined_if(not value.of_rows)
   rank = len(value.shape)
   rest = [i for i in range(rank) if i != value.axis]
   a = value.axis
   whole = any(size[a : a + 1].scales_as([n]) for n in (-1, value.shape[a]))
-  if not _are(begin, a, 0) or not whole:
-    raise JoinedError('takes some rows of the batch')
-  if begin[rest].sized or size[rest].sized:
-    raise JoinedError(SIZE)
+  joined_if(not _are(begin, a, 0) or not whole, 'takes some rows of the batch')
+  joined_if(begin[rest].sized or size[rest].sized, SIZE)
   return [apart(call.shape(), *value.layout)]
 
 
@@ -443,18 +409,15 @@ def _parsed(call, rank, first):
   }
   has = lambda name, i: bool(masks[name] >> i & 1)
   known = [x for x in (begin, end, stride) if x is not None]
-  if not known:
-    raise UnruledError
+  unruled_if(not known)
   count = len(known[0].one)
   news = sum(
     has('new_axis', i) and not has('ellipsis', i) for i in range(count)
   )
   dots = [i for i in range(count) if has('ellipsis', i)]
-  if len(dots) > 1:
-    raise UnruledError
+  unruled_if(len(dots) > 1)
   given = count - news - len(dots)
-  if given > rank:
-    raise UnruledError
+  unruled_if(given > rank)
   found, place = [], 0
   for i in range(count):
     if has('ellipsis', i):
@@ -496,36 +459,28 @@ def _strided_slice(call):
   if any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[1:]):
     # An index computed from rows, on another axis or not.
     raise JoinedError(TOGETHER)
-  if not value.of_rows:
-    raise JoinedError(SIZE)
+  joined_if(not value.of_rows, SIZE)
   whole, place = _parsed(call, len(value.shape), 1)[value.axis]
   if not _is_whole(whole, value.shape[value.axis]):
     raise JoinedError('takes some rows of the batch')
   for v in call.inputs[1:]:
-    if v.kind == SIZED and v.numbers is None:
-      raise JoinedError(SIZE)
+    joined_if(v.kind == SIZED and v.numbers is None, SIZE)
     if v.numbers is not None and v.numbers.sized:
-      if v is not call.inputs[2] or not isinstance(whole, tuple):
-        raise JoinedError(SIZE)
-      if list(np.flatnonzero(v.numbers[:].form)) != [whole[1]]:
-        raise JoinedError(SIZE)
+      joined_if(v is not call.inputs[2] or not isinstance(whole, tuple), SIZE)
+      joined_if(list(np.flatnonzero(v.numbers[:].form)) != [whole[1]], SIZE)
   return [apart(call.shape(), place, value.outer, value.inner)]
 
 
 def _strided_slice_grad(call):
   value = even_apart(call.inputs[4])
-  if any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[:4]):
-    raise JoinedError(TOGETHER)
+  joined_if(any(v.kind not in (PUBLIC, SIZED) for v in call.inputs[:4]))
   for i in (1, 2, 3):
-    if call.inputs[i].numbers is None or call.inputs[i].numbers.sized:
-      raise UnruledError
+    unruled_if(call.inputs[i].numbers is None or call.inputs[i].numbers.sized)
   shape = call.shape()
-  if not call.numbers(0).scales_as(shape):
-    raise UnruledError
+  unruled_if(not call.numbers(0).scales_as(shape))
   found = _parsed(call, len(shape), 1)
   axes = [i for i, (_, place) in enumerate(found) if place == value.axis]
-  if len(axes) != 1:
-    raise JoinedError('puts rows at the places of others')
+  joined_if(len(axes) != 1, 'puts rows at the places of others')
   (axis,) = axes
   if not _is_whole(found[axis][0], shape[axis]):
     raise JoinedError('puts rows at the places of others')
@@ -540,11 +495,9 @@ def _tile(call):
     call.fixed(1)
     return [settled(Value(EVEN, shape))]
   if value.kind == PUBLIC:
-    if value.shape is None:
-      raise UnruledError
+    unruled_if(value.shape is None)
     axes = [i for i, n in enumerate(numbers.list()) if n % ROWS == 0 and n]
-    if len(axes) != 1 or not numbers.scales_as(numbers.list()):
-      raise JoinedError(SIZE)
+    joined_if(len(axes) != 1 or not numbers.scales_as(numbers.list()), SIZE)
     (axis,) = axes
     count = numbers.list()[axis] // ROWS
     return [apart(shape, axis, count, value.shape[axis])]
@@ -559,36 +512,29 @@ def _broadcast_to(call):
   value = call.inputs[0]
   numbers = call.numbers(1)
   shape = call.shape()
-  if not numbers.scales_as(shape):
-    raise JoinedError(SIZE)
-  if value.shape is None:
-    raise UnruledError
+  joined_if(not numbers.scales_as(shape), SIZE)
+  unruled_if(value.shape is None)
   if value.kind == EVEN or (
     math.prod(value.shape) == 1 and value.kind == PUBLIC
   ):
     return [filled(shape)]
   if value.kind == PUBLIC:
     return [_drawn(shape)]
-  if value.tag == 'first':
-    raise JoinedError(PLACES)
+  joined_if(value.tag == 'first', PLACES)
   axis = value.axis + len(shape) - len(value.shape)
   return [apart(shape, axis, value.outer, value.inner, value.kind, value.tag)]
 
 
 def _fill(call):
-  if call.inputs[1].kind != PUBLIC:
-    raise UnruledError
+  unruled_if(call.inputs[1].kind != PUBLIC)
   numbers = call.numbers(0)
-  if not numbers.scales_as(call.shape()):
-    raise JoinedError(SIZE)
+  joined_if(not numbers.scales_as(call.shape()), SIZE)
   return [filled(call.shape())]
 
 
 def _range(call):
-  if call.inputs[0].numbers is None or call.inputs[2].numbers is None:
-    raise UnruledError
-  if call.inputs[2].numbers.one.dtype.kind != 'i':
-    raise UnruledError
+  unruled_if(call.inputs[0].numbers is None or call.inputs[2].numbers is None)
+  unruled_if(call.inputs[2].numbers.one.dtype.kind != 'i')
   start, (step,) = call.fixed(0), call.fixed(2)
   if start != [0] or step < 1 or not call.numbers(1).scales_as([ROWS * step]):
     raise JoinedError(PLACES)
@@ -600,11 +546,9 @@ def _random(call):
   """Draws numbers of a shape; of seeds and limits that are no row's."""
   place = 2 if call.node.op in _OF_GENERATORS else 0
   for i, v in enumerate(call.inputs):
-    if i != place and v.kind != PUBLIC:
-      raise JoinedError(TOGETHER)
+    joined_if(i != place and v.kind != PUBLIC)
   shape = call.shape()
-  if not call.numbers(place).scales_as(shape):
-    raise JoinedError(SIZE)
+  joined_if(not call.numbers(place).scales_as(shape), SIZE)
   found = _drawn(shape)
   stateless = call.node.op.startswith('Stateless')
   seeds = call.inputs[1:3] if draws_by_state(call.node.op) else call.inputs[1:2]
@@ -617,8 +561,7 @@ def _random_by_rate(call):
   """Draws numbers of a shape for each element of its second input."""
   size, rate = call.inputs[0], even_apart(call.inputs[1])
   shape = call.shape()
-  if rate.shape is None:
-    raise UnruledError
+  unruled_if(rate.shape is None)
   more = len(shape) - len(rate.shape)
   if rate.of_rows:
     call.fixed(0)
@@ -661,16 +604,12 @@ def _batch_first(*places):
       elif v.kind not in (PUBLIC, SIZED):
         raise JoinedError(TOGETHER)
     layouts = {v.layout for v in values if v.of_rows}
-    if len(layouts) != 1 or not all(v.of_rows for v in values):
-      raise JoinedError(TOGETHER)
+    joined_if(len(layouts) != 1 or not all(v.of_rows for v in values))
     (layout,) = layouts
-    if layout[0] != 0:
-      raise JoinedError(TOGETHER)
+    joined_if(layout[0] != 0)
     for name in ('ksize', 'strides', 'rates', 'dilations'):
-      if (call.attr(name) or [1])[0] != 1:
-        raise JoinedError(TOGETHER)
-    if call.node.op == 'AdjustContrastv2' and len(call.shape()) < 4:
-      raise JoinedError(TOGETHER)
+      joined_if((call.attr(name) or [1])[0] != 1)
+    joined_if(call.node.op == 'AdjustContrastv2' and len(call.shape()) < 4)
     for v in call.inputs:
       if v.kind == SIZED and not (
         v.numbers is not None and v.numbers.scales_as(call.shape())
@@ -697,14 +636,12 @@ def _normalized(call):
   images = [value] + ([rest[0]] if grad else [])
   others = rest[1:] if grad else rest
   layouts = {v.layout for v in images if v.of_rows}
-  if len(layouts) != 1:
-    raise JoinedError(TOGETHER)
+  joined_if(len(layouts) != 1)
   (layout,) = layouts
   vectors = {v.layout for v in others if v.of_rows}
   if layout[0] == channel:
     of_vector = (0, *layout[1:])
-    if vectors - {of_vector}:
-      raise JoinedError(TOGETHER)
+    joined_if(vectors - {of_vector})
     rest = [_of_channels(call, s, of_vector) for s in call.shapes[1:]]
   elif training or vectors:
     raise JoinedError('normalizes over the batch')
@@ -734,20 +671,17 @@ def _gather(call):
   if op == 'GatherV2':
     (axis,) = call.fixed(2)
   values, indices = even_apart(values), even_apart(indices)
-  if values.shape is None or indices.shape is None:
-    raise UnruledError
+  unruled_if(values.shape is None or indices.shape is None)
   rank = len(values.shape)
   axis = axis % rank
   width = len(indices.shape)
   if batch_dims < 0:
     batch_dims += width
   layouts = []
-  if PLACE in (values.kind, indices.kind):
-    raise JoinedError(PLACES)
+  joined_if(PLACE in (values.kind, indices.kind), PLACES)
   if values.of_rows:
     place = values.axis
-    if place == axis:
-      raise JoinedError('looks rows of the batch up')
+    joined_if(place == axis, 'looks rows of the batch up')
     if place > axis:
       place += width - batch_dims - 1
     layouts.append((place, values.outer, values.inner))
@@ -755,19 +689,16 @@ def _gather(call):
     place = indices.axis
     if place >= batch_dims:
       place += axis - batch_dims
-      if values.of_rows:
-        raise JoinedError('looks rows of the batch up')
+      joined_if(values.of_rows, 'looks rows of the batch up')
     layouts.append((place, indices.outer, indices.inner))
-  if len(set(layouts)) != 1:
-    raise JoinedError('looks rows of the batch up')
+  joined_if(len(set(layouts)) != 1, 'looks rows of the batch up')
   return [apart(call.shape(), *layouts[0])]
 
 
 def _gather_nd(call):
   values, indices = (even_apart(v) for v in call.inputs)
   if values.kind == PUBLIC:
-    if indices.axis == len(indices.shape) - 1 or indices.kind == PLACE:
-      raise JoinedError(TOGETHER)
+    joined_if(indices.axis == len(indices.shape) - 1 or indices.kind == PLACE)
     return [apart(call.shape(), *indices.layout)]
   if (
     indices.kind == PLACE
@@ -782,8 +713,7 @@ def _gather_nd(call):
 
 def _one_hot(call):
   indices, _, *rest = call.inputs
-  if any(v.kind != PUBLIC for v in rest):
-    raise UnruledError
+  unruled_if(any(v.kind != PUBLIC for v in rest))
   call.fixed(1)
   indices = even_apart(indices)
   rank = len(indices.shape) + 1
@@ -799,19 +729,16 @@ def _search(call):
     return [apart(call.shape(), *values.layout)]
   if not (table.of_rows and values.of_rows) or table.layout != values.layout:
     raise JoinedError(TOGETHER)
-  if table.axis != 0:
-    raise JoinedError(TOGETHER)
+  joined_if(table.axis != 0)
   return [apart(call.shape(), *table.layout)]
 
 
 def _segments(call):
   data, ids = even_apart(call.inputs[0]), call.inputs[1]
-  if ids.kind != PUBLIC or ids.shape is None:
-    raise JoinedError('adds rows up by segments')
+  joined_if(ids.kind != PUBLIC or ids.shape is None, 'adds rows up by segments')
   call.fixed(2) if len(call.inputs) > 2 else None
   rank = len(ids.shape)
-  if data.axis < rank:
-    raise JoinedError('adds rows up by segments')
+  joined_if(data.axis < rank, 'adds rows up by segments')
   return [apart(call.shape(), data.axis - rank + 1, data.outer, data.inner)]
 
 
@@ -819,16 +746,14 @@ def _matrices(call):
   """Computes with the last two axes, of each matrix by itself."""
   values = [even_apart(v) for v in call.inputs]
   ranks = [len(v.shape) for v in values if v.shape is not None]
-  if len(ranks) < len(values):
-    raise UnruledError
+  unruled_if(len(ranks) < len(values))
   rank = max(ranks)
   layout = _common(values, rank)
   op = call.node.op
   columns = op in ('MatrixTriangularSolve', 'MatrixSolve')
   if columns and values[0].kind == PUBLIC and layout[0] == rank - 1:
     return [apart(call.shape(), *layout)]
-  if layout[0] >= rank - 2:
-    raise JoinedError(TOGETHER)
+  joined_if(layout[0] >= rank - 2)
   return [apart(s, *layout) for s in call.shapes]
 
 
@@ -839,15 +764,13 @@ def _diagonal(call):
   # One diagonal, or a band of several, which is a matrix itself.
   band = len(call.inputs) > 1 and len(call.fixed(1)) > 1
   taken = 2 if band or 'Part' in call.node.op else 1
-  if value.axis >= len(value.shape) - taken:
-    raise JoinedError(TOGETHER)
+  joined_if(value.axis >= len(value.shape) - taken)
   return [apart(call.shape(), *value.layout)]
 
 
 def _lookup(call):
   _, keys, default = call.inputs
-  if default.kind != PUBLIC:
-    raise UnruledError
+  unruled_if(default.kind != PUBLIC)
   keys = even_apart(keys)
   return [apart(call.shape(), *keys.layout)]
 
@@ -856,8 +779,7 @@ def _space_to_batch(call):
   value = even_apart(call.inputs[0])
   blocks = math.prod(call.fixed(1))
   call.fixed(2)
-  if value.axis:
-    raise JoinedError(TOGETHER)
+  joined_if(value.axis)
   if call.node.op == 'SpaceToBatchND':
     outer = value.outer * blocks
   elif value.outer % blocks:
@@ -876,14 +798,12 @@ def _cross_entropy(call):
   rank = 1 if call.node.op.startswith('Sparse') else 2
   layouts = []
   for v, width in ((logits, 2), (labels, rank)):
-    if v.shape is None or len(v.shape) != width:
-      raise UnruledError
+    unruled_if(v.shape is None or len(v.shape) != width)
     if v.of_rows:
       layouts.append(v.layout)
     elif v.shape[0] != 1:
       raise UnruledError
-  if len(set(layouts)) != 1 or layouts[0][0] != 0:
-    raise JoinedError(TOGETHER)
+  joined_if(len(set(layouts)) != 1 or layouts[0][0] != 0)
   return [apart(s, *layouts[0]) for s in call.shapes]
 
 
@@ -1058,11 +978,9 @@ def _times(call):
   numbers = other.numbers
   if other.kind != PUBLIC or numbers is None or numbers.one.size != 1:
     raise JoinedError(PLACES)
-  if numbers.one.dtype.kind != 'i':
-    raise UnruledError
+  unruled_if(numbers.one.dtype.kind != 'i')
   times = int(numbers.one.reshape(-1)[0])
-  if place.tag is not None or times < 1:
-    raise JoinedError(PLACES)
+  joined_if(place.tag is not None or times < 1, PLACES)
   layout = _common(call.inputs, len(call.shape()))
   return apart(call.shape(), *layout, kind=PLACE, tag=('flat', times))
 
@@ -1071,8 +989,7 @@ def _plus(call):
   """Where the elements of each row are: what is added is a place in the row."""
   first, second = call.inputs
   place, other = (first, second) if first.kind == PLACE else (second, first)
-  if place.tag is None or place.tag[0] != 'flat':
-    raise JoinedError(PLACES)
+  joined_if(place.tag is None or place.tag[0] != 'flat', PLACES)
   layout = _common(call.inputs, len(call.shape()))
   if _is_within(other, place.tag[1]):
     # With more added it may be a place of another row.
@@ -1117,13 +1034,10 @@ def _add_at(call):
     data, place, size = call.inputs
     flat = place.shape is not None and len(place.shape) == 1
   data = even_apart(data)
-  if place.kind != PLACE or data.kind != APART or not flat:
-    raise JoinedError(PLACES)
+  joined_if(place.kind != PLACE or data.kind != APART or not flat, PLACES)
   times = 1 if place.tag is None else place.tag[1]
-  if place.tag == 'first' or data.axis or place.axis:
-    raise JoinedError(PLACES)
-  if (data.outer, data.inner) != (place.outer, place.inner):
-    raise JoinedError(PLACES)
+  joined_if(place.tag == 'first' or data.axis or place.axis, PLACES)
+  joined_if((data.outer, data.inner) != (place.outer, place.inner), PLACES)
   shape = call.shape()
   if size.numbers is None or not size.numbers[:1].scales_as([ROWS * times]):
     raise JoinedError(PLACES)

@@ -22,6 +22,8 @@ from tfdpflows.independence.axis_values import (
   JoinedError,
   UnruledError,
   Value,
+  joined_if,
+  unruled_if,
 )
 from tfdpflows.independence.shape_arithmetic import ROWS
 
@@ -115,12 +117,10 @@ def row_of_turn(node, inputs):
   if loop is None or not plain:
     return None
   if rows.kind == APART and rows.layout == (0, 1, 1):
-    if any(v.kind != PUBLIC for v in inputs[1:]):
-      raise JoinedError(axis_values.SIZE)
+    joined_if(any(v.kind != PUBLIC for v in inputs[1:]), axis_values.SIZE)
     after = ('turn', loop, 1)  # Where a slice of one row ends.
     others = [rows, *(v for v in inputs[2:] if v.tag != after)]
-    if any(loop in v.by_turn for v in others):
-      raise JoinedError(axis_values.PLACES)
+    joined_if(any(loop in v.by_turn for v in others), axis_values.PLACES)
     return Value(TURN, tag=loop)
   return None
 
@@ -240,13 +240,11 @@ def either(a, b):
   if TURN in kinds:
     return of_turn([a, b])
   if SIZED in kinds:
-    if not kinds <= {SIZED, PUBLIC}:
-      raise JoinedError(axis_values.SIZE)
+    joined_if(not kinds <= {SIZED, PUBLIC}, axis_values.SIZE)
     return Value(SIZED)
   if kinds == {LIST}:
     return _either_list(a, b)
-  if LIST in kinds:
-    raise UnruledError
+  unruled_if(LIST in kinds)
   if kinds == {PUBLIC}:
     shape = a.shape if a.shape == b.shape else None
     tag = a.tag if a.tag == b.tag else None
@@ -254,15 +252,12 @@ def either(a, b):
       raise UnruledError
     same = a.numbers is not None and a.numbers == b.numbers
     return Value(PUBLIC, shape, numbers=a.numbers if same else None, tag=tag)
-  if PUBLIC in kinds or a.shape != b.shape:
-    raise UnruledError
-  if PLACE in kinds:
-    raise JoinedError(axis_values.PLACES)
+  unruled_if(PUBLIC in kinds or a.shape != b.shape)
+  joined_if(PLACE in kinds, axis_values.PLACES)
   if kinds == {EVEN}:
     return Value(EVEN, a.shape)
   layouts = {v.layout for v in (a, b) if v.kind == APART}
-  if len(layouts) != 1:
-    raise JoinedError(axis_values.TOGETHER)
+  joined_if(len(layouts) != 1)
   return axis_values.apart(a.shape, *layouts.pop())
 
 
@@ -270,11 +265,9 @@ def _either_list(a, b):
   length = a.length if a.length == b.length else None
   if a.element is None or b.element is None:
     one = b if a.element is None else a
-    if one.by_row and length is None:
-      raise UnruledError
+    unruled_if(one.by_row and length is None)
     return one._replace(length=length)
   if a.by_row or b.by_row:
-    if a != b:
-      raise UnruledError
+    unruled_if(a != b)
     return a
   return a._replace(element=either(a.element, b.element), length=length)

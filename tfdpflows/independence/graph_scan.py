@@ -173,26 +173,17 @@ _HANDLES = (tf.variant.as_datatype_enum, tf.resource.as_datatype_enum)
 
 
 class _Flow(NamedTuple):
-  """What of a tensor depends on what is in the rows.
-
-  Attributes:
-    values: its values.
-    weights: its values also depend on variables.
-    shape: its shape.
-    length: the length of a list of tensors.
-    turns: it holds counts of turns of loops that end, and nothing computed from
-      rows or weights: these are limits of other loops.
-    span: the least and the largest of its numbers, if known.
-    dims: its static shape, if known.
-  """
+  """What of a tensor depends on what is in the rows."""
 
   values: bool = False
-  weights: bool = False
+  weights: bool = False  # Whether its values also depend on variables.
   shape: bool = False
-  length: bool = False
+  length: bool = False  # That of a list of tensors.
+  # Whether it holds counts of turns of loops that end, and nothing computed
+  # from rows or weights: these are limits of other loops.
   turns: bool = False
-  span: Optional[ranges.Span] = None
-  dims: Optional[tuple] = None
+  span: Optional[ranges.Span] = None  # Least and largest number, if known.
+  dims: Optional[tuple] = None  # Static shape, if known.
 
   def joined(self, *others):
     flows = self, *others
