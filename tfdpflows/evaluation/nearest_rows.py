@@ -16,19 +16,12 @@ NUM_NEAREST = 2000
 
 @dataclasses.dataclass(frozen=True)
 class NearestRows:
-  """The result of `nearest_rows`.
+  """The result of `nearest_rows`."""
 
-  Attributes:
-    synthetic: distances of synthetic rows to the nearest real one, float64.
-    real: distances of real rows to the nearest other real one.
-    synthetic_equal: share of all synthetic rows that equal a real one.
-    real_equal: share of all real rows that equal another one.
-  """
-
-  synthetic: np.ndarray
-  real: np.ndarray
-  synthetic_equal: float
-  real_equal: float
+  synthetic: np.ndarray  # Distances to the nearest real row.
+  real: np.ndarray  # Distances to the nearest other real row.
+  synthetic_equal: float  # Share of all that equal a real row.
+  real_equal: float  # Share of all that equal another real row.
 
 
 def nearest_rows(

@@ -34,19 +34,12 @@ _IN_A_SENTENCE = {'one row of the table': 'a row'}
 
 
 class Verdict(NamedTuple):
-  """The answer to one question.
+  """The answer to one question."""
 
-  Attributes:
-    question: for instance 'Pairs'.
-    level: 'good', 'fair', 'poor' or 'none'.
-    answer: one sentence with the number that it rests on.
-    meaning: what to make of it.
-  """
-
-  question: str
-  level: str
-  answer: str
-  meaning: str
+  question: str  # For instance 'Pairs'.
+  level: str  # 'good', 'fair', 'poor' or 'none'.
+  answer: str  # One sentence with the number that it rests on.
+  meaning: str  # What to make of it.
 
 
 def mean_or_std_is_off(real: np.ndarray, synthetic: np.ndarray) -> bool:

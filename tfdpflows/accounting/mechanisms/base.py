@@ -31,13 +31,7 @@ _BYTES_KEPT = 2**28
 
 
 class ZCDPGuarantee(NamedTuple):
-  """(xi, rho)-zCDP except with probability 1 - exp(log_kept).
-
-  Attributes:
-    rho: zero or more.
-    xi: zero or more.
-    log_kept: zero or less.
-  """
+  """(xi, rho)-zCDP except with probability 1 - exp(log_kept)."""
 
   rho: float
   xi: float = 0.0

@@ -80,20 +80,14 @@ _ROUNDING = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class BoundedRange(SampledMechanism, base.PureMechanism):
-  """A mechanism whose losses lie in an interval.
-
-  Attributes:
-    epsilon: length of the interval, in nats.
-    sampling_probability: as in `SampledMechanism`.
-    row: as in `SampledMechanism`, but not `OPPOSITE`.
-  """
+  """A mechanism whose losses lie in an interval; `row` is not `OPPOSITE`."""
 
   name = 'bounded_range'
   words = 'bounded-range (exponential)'
   worst = {'epsilon': max, 'sampling_probability': max}
   shards_compare = True
 
-  epsilon: float
+  epsilon: float  # Length of the interval, in nats.
   sampling_probability: float = 1.0
   row: int = ABSENT
 

@@ -60,18 +60,15 @@ _ROUNDING = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class Mixture(base.Mechanism):
-  """One of several mechanisms, drawn independently of the row that differs.
-
-  Attributes:
-    parts: pairs of a mechanism and its probability, the likeliest first; their
-      sum may be slightly above one.
-  """
+  """One of several mechanisms, drawn independently of the row that differs."""
 
   name = 'mixture'
   words = 'capped Gaussian'
   takes_delta = True
   on_sample = True
 
+  # With their probabilities, the likeliest first. The sum may be above one, by
+  # rounding.
   parts: tuple[tuple[base.Mechanism, float], ...]
 
   @property
@@ -249,17 +246,11 @@ def overflow(event: TruncatedSubsampledGaussianDpEvent) -> float:
 
 
 class Cap(NamedTuple):
-  """The effect of the cap, as in the proof above.
+  """The effect of the cap, as in the proof above."""
 
-  Attributes:
-    least: probability that the other rows fill the sample, from below.
-    most: the same from above.
-    share: probability with which the row that differs is then kept, from above.
-  """
-
-  least: float
-  most: float
-  share: float
+  least: float  # Probability that the other rows fill the sample, from below.
+  most: float  # The same from above.
+  share: float  # That the row that differs is then kept, from above.
 
 
 def cap(event: TruncatedSubsampledGaussianDpEvent, relation: Relation) -> Cap:

@@ -36,17 +36,11 @@ _SLACK = 1e-10
 
 
 class DiscretePair(NamedTuple):
-  """A pair of discrete distributions.
+  """A pair of discrete distributions, each float64 [k]."""
 
-  Attributes:
-    losses: Float64 [k], log(P / Q), increasing, in nats.
-    upper: Float64 [k], masses of P; their errors are relative to each.
-    lower: Float64 [k], masses of Q.
-  """
-
-  losses: np.ndarray
-  upper: np.ndarray
-  lower: np.ndarray
+  losses: np.ndarray  # log(P / Q), increasing, in nats.
+  upper: np.ndarray  # Masses of P; their errors are relative to each.
+  lower: np.ndarray  # Masses of Q.
 
   def swapped(self) -> DiscretePair:
     """The pair (Q, P)."""
@@ -128,12 +122,8 @@ class DiscreteMechanism(base.PureMechanism):
 class DiscreteLaplace(DiscreteMechanism):
   """Sums of whole numbers with discrete Laplace (two-sided geometric) noise.
 
-  Attributes:
-    noise_parameter: a, above zero: the noise Z has mass tanh(a/2) exp(-a |z|)
-      at each integer z.
-    sensitivity: s, how far the sums move in the l1 norm.
-    sampling_probability: as in `sampled.SampledMechanism`.
-    row: as there, but not `OPPOSITE`.
+  The noise Z has mass tanh(a/2) exp(-a |z|) at each integer z, a being the
+  parameter. A sample is as in `SampledMechanism`, but `row` is not `OPPOSITE`.
 
   #### Formal guarantee
   P is the law of s + Z and Q that of Z. With y = exp(-a) the losses are a (2k -
@@ -157,7 +147,7 @@ class DiscreteLaplace(DiscreteMechanism):
   }
 
   noise_parameter: float
-  sensitivity: float
+  sensitivity: float  # s, how far the sums move in the l1 norm.
   sampling_probability: float = 1.0
   row: int = ABSENT
 
@@ -197,10 +187,6 @@ class RandomizedResponse(DiscreteMechanism):
 
   P is 1 - p + p/k at the answer of the row and p/k at the k - 1 others, Q
   likewise for another row. The losses are -x, 0 and x = log(1 + k (1 - p) / p).
-
-  Attributes:
-    noise_parameter: p, inside (0, 1).
-    num_buckets: k, 2 or more.
   """
 
   name = 'randomized_response'
@@ -208,8 +194,8 @@ class RandomizedResponse(DiscreteMechanism):
   worst = {'noise_parameter': min}
   work = 0.25
 
-  noise_parameter: float
-  num_buckets: float
+  noise_parameter: float  # p, inside (0, 1).
+  num_buckets: float  # k, 2 or more.
 
   def _loss(self) -> float:
     p, k = self.noise_parameter, self.num_buckets
@@ -236,10 +222,6 @@ class RandomizedResponseOrNull(DiscreteMechanism):
 
   P is as for `RandomizedResponse`, Q is the uniform law. The losses are log(k
   (1 - p) + p) at the answer, and log(p) elsewhere.
-
-  Attributes:
-    noise_parameter: p, inside (0, 1).
-    num_buckets: k, 2 or more.
   """
 
   name = 'response_or_null'
@@ -248,8 +230,8 @@ class RandomizedResponseOrNull(DiscreteMechanism):
   symmetric = False
   work = 0.25
 
-  noise_parameter: float
-  num_buckets: float
+  noise_parameter: float  # p, inside (0, 1).
+  num_buckets: float  # k, 2 or more.
 
   def unsampled_epsilon(self) -> float:
     p, k = self.noise_parameter, self.num_buckets

@@ -25,12 +25,7 @@ _ROUNDING = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class EpsilonDelta(base.Mechanism):
-  """An (epsilon, delta)-private mechanism.
-
-  Attributes:
-    epsilon: in nats.
-    delta: in [0, 1].
-  """
+  """An (epsilon, delta)-private mechanism."""
 
   name = 'epsilon_delta'
   words = '(epsilon, delta)'

@@ -50,11 +50,6 @@ _ULPS = 1e-15
 class Gaussian(sampled.SampledMechanism):
   """A sum with Gaussian noise.
 
-  Attributes:
-    noise_multiplier: standard deviation of the noise over the sensitivity.
-    sampling_probability: as in `SampledMechanism`.
-    row: as in `SampledMechanism`.
-
   >>> print(Gaussian(2.0).renyi(np.array([2.0, 4.0])))
   [0.25 0.5 ]
   """
@@ -66,7 +61,7 @@ class Gaussian(sampled.SampledMechanism):
   shards_compare = True
   bounded = False
 
-  noise_multiplier: float
+  noise_multiplier: float  # Standard deviation over the sensitivity.
   sampling_probability: float = 1.0
   row: int = sampled.ABSENT
 

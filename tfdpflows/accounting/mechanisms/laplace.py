@@ -23,20 +23,14 @@ _ROUNDING = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class Laplace(sampled.SampledMechanism, base.PureMechanism):
-  """A sum with Laplace noise.
-
-  Attributes:
-    noise_multiplier: scale of the noise over the sensitivity.
-    sampling_probability: as in `SampledMechanism`.
-    row: as in `SampledMechanism`.
-  """
+  """A sum with Laplace noise."""
 
   name = 'laplace'
   words = 'Laplace'
   worst = {'noise_multiplier': min, 'sampling_probability': max}
   shards_compare = True
 
-  noise_multiplier: float
+  noise_multiplier: float  # Scale of the noise over the sensitivity.
   sampling_probability: float = 1.0
   row: int = sampled.ABSENT
 

@@ -42,17 +42,13 @@ _EPS = float(np.finfo(np.float64).eps)
 class LossDistribution(NamedTuple):
   """Masses of P at the losses `interval * (lower + arange(len(masses)))`.
 
-  Attributes:
-    lower: index of the first grid point.
-    masses: Float64 [k], zero or more.
-    infinity: mass of an infinite loss.
-    log_mgf: Float64 [len(UNIT_ORDERS)], log sum masses * exp(order * loss) at
-      the orders `UNIT_ORDERS / interval`.
+  `log_mgf` is log sum masses * exp(order * loss) at the orders `UNIT_ORDERS /
+  interval`.
   """
 
-  lower: int
+  lower: int  # Index of the first grid point.
   masses: np.ndarray
-  infinity: float
+  infinity: float  # Mass of an infinite loss.
   log_mgf: np.ndarray
 
 

@@ -79,12 +79,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclasses.dataclass(frozen=True)
 class NullRowGaussian(base.Mechanism):
-  """Gaussian noise on a sample of fixed size, with a row or the null row.
-
-  Attributes:
-    noise_multiplier: standard deviation of the noise over the norm of a row.
-    sampling_probability: share q of the rows that are drawn, inside (0, 1).
-  """
+  """Gaussian noise on a sample of fixed size, with a row or the null row."""
 
   name = 'gaussian_or_null'
   words = 'gaussian_or_null'
@@ -93,8 +88,8 @@ class NullRowGaussian(base.Mechanism):
   on_sample = True
   work = 3.0
 
-  noise_multiplier: float
-  sampling_probability: float
+  noise_multiplier: float  # Over the norm of a row.
+  sampling_probability: float  # Share q of the rows that are drawn.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     sigma, q = self.noise_multiplier, self.sampling_probability

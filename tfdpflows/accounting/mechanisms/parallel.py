@@ -20,16 +20,13 @@ from tfdpflows.accounting import events
 from tfdpflows.accounting.mechanisms import base
 from tfdpflows.accounting.mechanisms.gaussian import joined
 
+# Sorted.
 _Shard = tuple[tuple[base.Mechanism, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(base.Mechanism):
-  """One of several compositions, whichever costs most.
-
-  Attributes:
-    shards: each a sorted tuple of pairs of a mechanism and a count.
-  """
+  """One of several compositions, whichever costs most."""
 
   name = 'parallel'
   words = 'sharded'

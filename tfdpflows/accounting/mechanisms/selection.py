@@ -44,20 +44,14 @@ _ROUNDING = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class RepeatAndSelect(Mechanism):
-  """The best of a random number of runs.
-
-  Attributes:
-    mean: mean number of runs, 1 or more.
-    shape: shape of the distribution of that number.
-    one_run: sorted pairs of a mechanism and a count.
-  """
+  """The best of a random number of runs."""
 
   name = 'repeat_and_select'
   words = 'repeat-and-select'
 
-  mean: float
-  shape: float
-  one_run: tuple[tuple[Mechanism, int], ...]
+  mean: float  # Of the number of runs, 1 or more.
+  shape: float  # Of its distribution.
+  one_run: tuple[tuple[Mechanism, int], ...]  # Sorted, with counts.
 
   def inner(self) -> tuple[Mechanism, ...]:
     return tuple(mechanism for mechanism, _ in self.one_run)

@@ -72,19 +72,14 @@ class DataDependent(Mechanism):
 class DataDependentGNMax(DataDependent):
   """One answer of GNMax.
 
-  Attributes:
-    sigma: standard deviation of the noise on each count, above zero.
-    log_q: log of a bound on the probability of any answer but the plurality,
-      from `log_q_gaussian`.
-
   >>> print(DataDependentGNMax(40.0, -30.0).renyi(np.array([2.0, 1000.0])))
   [5.89...e-14 6.25000000e-01]
   """
 
   name = 'data_dependent_gnmax'
 
-  sigma: float
-  log_q: float
+  sigma: float  # Of the noise on each count.
+  log_q: float  # From `log_q_gaussian`.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     """Theorem 6 where it holds and is less than order / sigma^2."""
@@ -111,17 +106,12 @@ class DataDependentGNMax(DataDependent):
 
 @dataclasses.dataclass(frozen=True)
 class DataDependentThreshold(DataDependent):
-  """One check of Confident GNMax.
-
-  Attributes:
-    sigma_threshold: standard deviation of its noise, above zero.
-    log_pr_answered: log of the probability that it is passed.
-  """
+  """One check of Confident GNMax."""
 
   name = 'data_dependent_threshold'
 
-  sigma_threshold: float
-  log_pr_answered: float
+  sigma_threshold: float  # Of its noise.
+  log_pr_answered: float  # Log of the probability that it is passed.
 
   def renyi(self, orders: np.ndarray) -> np.ndarray:
     """Theorem 6 for the likelier outcome, or order / (2 sigma_threshold^2)."""
@@ -136,18 +126,12 @@ class DataDependentThreshold(DataDependent):
 
 @dataclasses.dataclass(frozen=True)
 class DataDependentLNMax(DataDependent):
-  """One answer of LNMax.
-
-  Attributes:
-    gamma: the noise on each count has scale 1 / gamma.
-    log_q: log of a bound on the probability of any answer but the plurality,
-      from `log_q_laplace`.
-  """
+  """One answer of LNMax."""
 
   name = 'data_dependent_lnmax'
 
-  gamma: float
-  log_q: float
+  gamma: float  # The noise on each count has scale 1 / gamma.
+  log_q: float  # From `log_q_laplace`.
 
   def from_votes(self, orders: np.ndarray) -> np.ndarray:
     """Renyi divergences by theorem 3, infinite where it does not hold."""

@@ -24,12 +24,7 @@ _ROUNDING = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class ZeroConcentrated(base.Mechanism):
-  """A mechanism that is (xi, rho)-zCDP.
-
-  Attributes:
-    rho: zero or more.
-    xi: zero or more.
-  """
+  """A mechanism that is (xi, rho)-zCDP."""
 
   name = 'zcdp'
   words = 'zCDP'

@@ -282,19 +282,12 @@ class PLDAccountant(accountant.MechanismAccountant):
 
 
 class _Question(NamedTuple):
-  """A request for an epsilon or a delta.
+  """A request for an epsilon or a delta."""
 
-  Attributes:
-    of_epsilon: whether epsilon is wanted, else delta.
-    at: the delta or epsilon.
-    nothing: the value that always holds.
-    where: the delta or epsilon in words.
-  """
-
-  of_epsilon: bool
-  at: float
-  nothing: float
-  where: str
+  of_epsilon: bool  # Whether epsilon is wanted, else delta.
+  at: float  # The delta or epsilon.
+  nothing: float  # The value that always holds.
+  where: str  # The delta or epsilon in words.
 
   def ask(self, other: dp_accounting.PrivacyAccountant, known: float) -> float:
     """Returns the value of another accountant, or `nothing` if not below.

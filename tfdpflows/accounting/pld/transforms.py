@@ -52,24 +52,19 @@ class GridTooFineError(Exception):
 class TiltedMasses(NamedTuple):
   """Masses of a sum of losses, multiplied by exp(order * (loss - anchor)).
 
-  Attributes:
-    losses: Float64 [n], grid points in nats, increasing, rounded upwards.
-    masses: Float64 [n], relative to exp(log_scale).
-    order: order of the tilt.
-    log_scale: logarithm of the moment generating function at `order`, less
-      order * anchor; Chernoff's bound on the mass above the anchor.
-    error: what absolute errors of the masses, and the mass outside the window,
-      add to the divergence at any epsilon, at most, relative to exp(log_scale +
-      order * (anchor - epsilon)).
-    rounding: what errors relative to each mass add, as a share of it.
+  `log_scale` is the logarithm of the moment generating function at `order`,
+  less order * anchor: Chernoff's bound on the mass above the anchor. `error` is
+  what absolute errors of the masses, and the mass outside the window, add to
+  the divergence at any epsilon, at most, relative to exp(log_scale + order *
+  (anchor - epsilon)).
   """
 
-  losses: np.ndarray
-  masses: np.ndarray
-  order: float
+  losses: np.ndarray  # Grid points in nats, increasing, rounded upwards.
+  masses: np.ndarray  # Relative to exp(log_scale).
+  order: float  # Of the tilt.
   log_scale: float
   error: float
-  rounding: float
+  rounding: float  # What errors relative to each mass add, as a share of it.
 
 
 class LossSum:
