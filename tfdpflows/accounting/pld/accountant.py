@@ -76,9 +76,9 @@ class PLDAccountant(accountant.MechanismAccountant):
 
   #### Formal guarantee
   Discretization, truncation and the rounding of Fourier transforms are bounded
-  and added; see `mechanisms.losses` and `pld.transforms`, `.convolution`. A
-  result of another accountant has its own guarantee; which one is the smallest
-  depends on the events alone.
+  and added; see `mechanisms.losses` and `pld.convolution`. A result of another
+  accountant has its own guarantee; which one is the smallest depends on the
+  events alone.
 
   #### References
   Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020; Doroshenko
