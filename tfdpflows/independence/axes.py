@@ -12,7 +12,7 @@ rows on. Each tensor is
 - unknown: an operation without a rule got rows.
 
 `axis_values` has what is known of a tensor, `axis_rules` the rules of
-operations, `axis_lists` those of lists of tensors. Here are those of functions,
+operations, `axis_turns` those of lists of tensors. Here are those of functions,
 branches and loops. A loop over rows, as `tf.map_fn` makes it, is followed too:
 what a turn computes from the row with its number is that row's, see
 `axis_turns`.
@@ -53,7 +53,6 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfdpflows.independence import (
-  axis_lists,
   axis_rules,
   axis_turns,
   axis_values,
@@ -366,9 +365,9 @@ class _Scope:
           return [value._replace(tag=None)] * count
     unruled_if(not all(_may_read(op, i, inputs) for i in range(len(inputs))))
     if op.startswith('TensorList') or op == 'EmptyTensorList':
-      return axis_lists.apply(node, inputs)
+      return axis_turns.of_list(node, inputs)
     if any(v.kind == LIST for v in inputs):
-      return [axis_lists.plain(op, inputs)]
+      return [axis_turns.plain_list(op, inputs)]
     unruled_if(graph_scan.may_keep(op))
     if any(v.kind == TURN for v in inputs):
       unruled_if(shape_arithmetic.functions_of(node))

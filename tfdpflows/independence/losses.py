@@ -118,13 +118,12 @@ def _rows(loss, y, output):
 def _by_label(loss, function):
   """Returns a hinge loss that does not ask whether all labels are 0 or 1."""
 
-  def hinge(y, output):
-    return tf.reduce_mean(tf.maximum(1.0 - y * output, 0.0), -1)
+  def own(y, output):
+    missing = tf.maximum(1.0 - y * output, 0.0)
+    if function is not keras.losses.hinge:
+      missing = tf.square(missing)
+    return tf.reduce_mean(missing, -1)
 
-  def squared_hinge(y, output):
-    return tf.reduce_mean(tf.square(tf.maximum(1.0 - y * output, 0.0)), -1)
-
-  own = hinge if function is keras.losses.hinge else squared_hinge
   if not isinstance(loss, keras.losses.Loss):
     return own
   loss = copy.copy(loss)
