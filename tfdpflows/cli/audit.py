@@ -27,14 +27,14 @@ def _define(options):
     'audited.',
     metavar='FOLDER',
   )
-  options.text(
+  files.add_rows(
+    options,
     'data',
-    'The rows that --model_dir was fitted on, given as they were to fit: '
-    f'{files.ROWS} The fit is made again with and without one of them, with '
-    'the same random numbers, and the page shows by how much each release '
-    'moves: it is then not private.',
-    metavar='FILE',
-    repeated=True,
+    'The rows that --model_dir was fitted on, given as they were to fit: {} '
+    'The fit is made again with and without one of them, with the same random '
+    'numbers, and the page shows by how much each release moves: it is then '
+    'not private.',
+    required=False,
   )
   options.number(
     'row',

@@ -125,6 +125,14 @@ ROWS = (
 )
 
 
+def add_rows(
+  options: Options, name: str, text: str, required: bool = True
+) -> None:
+  """Adds a flag for files of rows; the help has `ROWS` at its braces."""
+  text = text.format(ROWS)
+  options.text(name, text, metavar='FILE', repeated=True, required=required)
+
+
 def source_of(paths: Sequence[str], schema: TableSchema) -> Source:
   """Returns the `Source` of the values of a flag such as `--input`."""
   from tfdpflows.tabular.sources import Source

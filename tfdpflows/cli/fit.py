@@ -29,13 +29,11 @@ _LARGEST_USUAL = 10
 
 def _define(options):
   options.section('Data')
-  options.text(
+  files.add_rows(
+    options,
     'input',
-    f'The private rows: {files.ROWS} A row is the unit of privacy, unless '
-    'there is a --privacy_unit.',
-    metavar='FILE',
-    repeated=True,
-    required=True,
+    'The private rows: {} A row is the unit of privacy, unless there is a '
+    '--privacy_unit.',
   )
   options.text(
     'schema',
