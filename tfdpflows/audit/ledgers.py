@@ -201,6 +201,7 @@ def audit_ledger(
   relation = ledger.neighboring_relation
   numbers = [2 * _draws(entry.event, entry.count) for entry in entries]
   shown = progress.bar('run', sum(numbers), show_progress)
+  runs = num_runs, rng, shown.update
   audited, losses = [], [np.zeros(num_runs), np.zeros(num_runs)]
   for number, entry in enumerate(entries):
     event = dp_accounting.SelfComposedDpEvent(entry.event, entry.count)
@@ -215,15 +216,7 @@ def audit_ledger(
       found = [
         # Rounded: the last digits of a sum tell what was added, and losses that
         # are equal in theory would differ by them.
-        _losses(
-          entry.event,
-          relation,
-          entry.count,
-          present,
-          num_runs,
-          rng,
-          shown.update,
-        ).round(9)
+        _losses(entry.event, relation, entry.count, present, *runs).round(9)
         for present in (False, True)
       ]
     except _UnknownError as error:
@@ -232,16 +225,8 @@ def audit_ledger(
       rates = error_rates(*found, delta=delta, confidence=each)
       lower = rates.epsilon(delta)
       losses = [total + part for total, part in zip(losses, found)]
-    audited.append(
-      AuditedEntry(
-        entry.label,
-        describe_event(entry.event),
-        entry.count,
-        float(claimed),
-        lower,
-        reason,
-      )
-    )
+    facts = entry.label, describe_event(entry.event), entry.count
+    audited.append(AuditedEntry(*facts, float(claimed), lower, reason))
     # With what was not drawn one by one.
     shown.update(max(sum(numbers[: number + 1]) - shown.n, 0))
   shown.close()

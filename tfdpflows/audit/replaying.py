@@ -351,17 +351,10 @@ class _Run:
       self._ledgers.append(ledger)
     number = [ledger is known for known in self._ledgers].index(True)
     if record['kind'] in ('charge', 'reserve'):
-      charge = record['kind'] == 'charge'
-      self.entries.append(
-        _Entry(
-          number,
-          record['label'],
-          event_from_dict(record['event']),
-          record['count'] if charge else 0,
-          record['kind'],
-          ledger.neighboring_relation,
-        )
-      )
+      count = record['count'] if record['kind'] == 'charge' else 0
+      facts = record['label'], event_from_dict(record['event']), count
+      relation = ledger.neighboring_relation
+      self.entries.append(_Entry(number, *facts, record['kind'], relation))
     elif record['kind'] == 'advance':
       for entry in self.entries:
         if (entry.ledger, entry.label) == (number, record['label']):
@@ -369,15 +362,9 @@ class _Run:
 
   def release(self, name, kind, total, scale, value, step=-1):
     """Notes a noisy sum; returns it, or that of the first run."""
-    made = _Release(
-      name,
-      kind,
-      np.array(total, np.float64),
-      np.array(scale, np.float64),
-      np.array(value),
-      step,
-      self._entry_of(name),
-    )
+    total, scale = np.array(total, np.float64), np.array(scale, np.float64)
+    entry = self._entry_of(name)
+    made = _Release(name, kind, total, scale, np.array(value), step, entry)
     self.releases.setdefault(name, []).append(made)
     if self._first is None:
       return made.value
@@ -539,15 +526,8 @@ def _measured(entry, releases, distance):
     problem = f'steps {min(near)} apart moved, and {parts} are charged together'
   if number > max(charged, 1):
     problem = f'{number} steps were released, and {charged} are charged'
-  return ReplayedEntry(
-    entry.label,
-    entry.event,
-    entry.count,
-    len(releases),
-    '+'.join(norms),
-    tuple(movements),
-    problem,
-  )
+  facts = entry.label, entry.event, entry.count, len(releases)
+  return ReplayedEntry(*facts, '+'.join(norms), tuple(movements), problem)
 
 
 def _declared(event, relation):

@@ -144,29 +144,17 @@ def write_report(
   groups = rare_groups(real, synthetic, schema)
   several = []
   if others:
-    several = _several(
-      real,
-      {name: SyntheticTable(synthetic, statement), **others},
-      schema,
-      target,
-      classifiers,
-      seed,
-    )
+    fits = {name: SyntheticTable(synthetic, statement), **others}
+    several = _several(real, fits, schema, target, classifiers, seed)
   facts = _facts(statement)
   statistics = _numbers(real, synthetic, schema)
   nearest = _nearest(real, synthetic, schema, seed)
+  share = len(real) / max(num_real or 0, len(real))
   page = rendered(
     'tfdpflows.evaluation',
     'report.html',
     verdicts=_verdicts(
-      facts,
-      columns,
-      statistics,
-      comparison,
-      scores,
-      groups,
-      nearest,
-      share=len(real) / max(num_real or 0, len(real)),
+      facts, columns, statistics, comparison, scores, groups, nearest, share
     ),
     plain_privacy=verdict.plain_privacy(facts, sum(clipped.values())),
     groups=_listed(groups),
