@@ -287,13 +287,11 @@ def _search(
 
   before = 0.0 if spent is None else epsilon_of()
   if not before < budget.epsilon:
-    raise budget_lib.BudgetExceededError(
-      budget,
-      before,
-      before,
+    message = (
       f'What is charged separately has epsilon {before:.7g} {at_budget}. '
-      'Nothing is left: add noise there, or start with a larger budget.',
+      'Nothing is left: add noise there, or start with a larger budget.'
     )
+    raise budget_lib.BudgetExceededError(budget, before, before, message)
   target = budget.epsilon * (1 - _MARGIN)
   found = last_within(epsilon_of, target, *ends, 1, tolerance, whole, is_over)
   if late:
@@ -307,13 +305,11 @@ def _search(
   if found is None:
     asked = epsilon_of(ends[0])
     start = f' from {before:.7g}, charged separately,' if before else ''
-    raise budget_lib.BudgetExceededError(
-      budget,
-      before,
-      asked,
+    message = (
       f'{refusal}: it would bring epsilon{start} to {asked:.7g} {at_budget}. '
-      'Start with a larger budget, or ask for less.',
+      'Start with a larger budget, or ask for less.'
     )
+    raise budget_lib.BudgetExceededError(budget, before, asked, message)
   return found
 
 

@@ -52,19 +52,12 @@ _NOMINAL = (
   'a nominal epsilon is a parameter of a method, and no guarantee: a release '
   'without a privacy proof may reveal any row'
 )
+_NEIGHBOURS = 'two tables are neighbours if one is the other with one unit '
 _RELATIONS = {
-  'ADD_OR_REMOVE_ONE': (
-    'two tables are neighbours if one is the other with one unit added or '
-    'removed'
-  ),
-  'REPLACE_ONE': (
-    'two tables are neighbours if one is the other with one unit replaced by '
-    'another'
-  ),
-  'REPLACE_SPECIAL': (
-    'two tables are neighbours if one is the other with one unit replaced by a '
-    'null unit, which counts as a row and contributes nothing'
-  ),
+  'ADD_OR_REMOVE_ONE': _NEIGHBOURS + 'added or removed',
+  'REPLACE_ONE': _NEIGHBOURS + 'replaced by another',
+  'REPLACE_SPECIAL': _NEIGHBOURS
+  + 'replaced by a null unit, which counts as a row and contributes nothing',
 }
 _ASSUMPTIONS = (
   'The schema (columns, types, bounds, categories) was public or chosen '

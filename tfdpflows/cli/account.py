@@ -224,15 +224,9 @@ def _described(result):
 
 
 def _indented(remarks, margin):
-  return [
-    textwrap.fill(
-      remark,
-      80,
-      initial_indent=' ' * margin,
-      subsequent_indent=' ' * (margin + 2),
-    )
-    for remark in remarks
-  ]
+  first, rest = ' ' * margin, ' ' * (margin + 2)
+  margins = {'initial_indent': first, 'subsequent_indent': rest}
+  return [textwrap.fill(remark, 80, **margins) for remark in remarks]
 
 
 COMMAND = Command(

@@ -23,6 +23,14 @@ _TUNE_EXAMPLE = (
   '--tune=\'{"num_bins": [8, 16], "epochs": [16, 64]}\'.'
 )
 
+# Flags that are arguments of the same name.
+_COMMON = """
+  epsilon delta model target out_of_range accountant allow_large_delta seed
+"""
+_OF_ONE_FIT = """
+  bounds_epsilon privacy_unit max_rows_per_unit max_rows_epsilon unit_weighting
+"""
+
 # At 10, 50 % for whether a row is in the table may become 99.995 %.
 _LARGEST_USUAL = 10
 
@@ -536,28 +544,13 @@ def _mean_trials(values):
 
 def _of_one_fit(values):
   """Arguments of fits that a search does not have."""
-  return {
-    'bounds_epsilon': values.bounds_epsilon,
-    'privacy_unit': values.privacy_unit,
-    'max_rows_per_unit': values.max_rows_per_unit,
-    'max_rows_epsilon': values.max_rows_epsilon,
-    'unit_weighting': values.unit_weighting,
-    **_hyperparameters(values),
-  }
+  found = {name: values[name].value for name in _OF_ONE_FIT.split()}
+  return {**found, **_hyperparameters(values)}
 
 
 def _common(values):
   """Arguments of fits that are those of a search too."""
-  return {
-    'epsilon': values.epsilon,
-    'delta': values.delta,
-    'model': values.model,
-    'target': values.target,
-    'out_of_range': values.out_of_range,
-    'accountant': values.accountant,
-    'allow_large_delta': values.allow_large_delta,
-    'seed': values.seed,
-  }
+  return {name: values[name].value for name in _COMMON.split()}
 
 
 def _how_to_go_on(partial, values, before):

@@ -475,19 +475,11 @@ def _mean_scores(real, synthetic, schema, target, labels, classifiers, seed):
   halves = np.empty(len(real), int)
   halves[order] = np.arange(len(real)) % 2
   fits = {}
-  scored = [
-    model_scores.score(
-      real[halves == half],
-      synthetic,
-      schema,
-      target,
-      real_train=real[halves != half],
-      classifiers=classifiers,
-      seed=seed,
-      fits=fits,
-    )
-    for half in (0, 1)
-  ]
+  scored = []
+  for half in (0, 1):
+    given = real[halves == half], synthetic, schema, target
+    given += real[halves != half], classifiers
+    scored.append(model_scores.score(*given, seed=seed, fits=fits))
   mean = (scored[0] + scored[1]) / 2
   mean.attrs.update(scored[0].attrs)
   return mean

@@ -100,18 +100,8 @@ def train_on_synthetic(
   >>> scores.round(2).to_dict('index')['decision tree']['auroc']
   1.0
   """
-  return score(
-    real_holdout,
-    synthetic,
-    schema,
-    target,
-    real_train=real_train,
-    classifiers=classifiers,
-    max_train=max_train,
-    max_test=max_test,
-    seed=seed,
-    fits={},
-  )
+  given = real_holdout, synthetic, schema, target, real_train, classifiers
+  return score(*given, max_train, max_test, seed=seed, fits={})
 
 
 def score(
@@ -119,11 +109,11 @@ def score(
   synthetic: pd.DataFrame,
   schema: TableSchema,
   target: str,
-  *,
   real_train: pd.DataFrame | None,
   classifiers: str | Sequence[str],
   max_train: int = MAX_TRAIN,
   max_test: int = 20_000,
+  *,
   seed: int,
   fits: dict,
 ) -> pd.DataFrame:

@@ -365,12 +365,9 @@ def run(node: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
       value = value.as_datatype_enum
     attrs += [attr.name, value]
   with tf.init_scope(), tf.device('CPU'):
+    given, count = [tf.constant(x) for x in inputs], output_names(node)[None]
     found = execute.execute(
-      node.op.encode(),
-      output_names(node)[None],
-      [tf.constant(x) for x in inputs],
-      tuple(attrs),
-      context.context(),
+      node.op.encode(), count, given, tuple(attrs), context.context()
     )
   return [x.numpy() for x in found]
 

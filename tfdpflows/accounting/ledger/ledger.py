@@ -811,29 +811,23 @@ class Reservation:
       more = [(committed, 1), (entry.public_event, total - entry.limit)]
       spent = ledger._epsilon(committed)
       asked = ledger._epsilon(entries_lib.composed(more))
-    return budget_lib.BudgetExceededError(
-      ledger.budget,
-      spent,
-      asked,
-      message=(
-        f'{entry.label!r} asked for run {total}, and {entry.limit} runs were '
-        'reserved. Nothing was charged. Stop there, or reserve more runs from '
-        'the start.'
-      ),
+    message = (
+      f'{entry.label!r} asked for run {total}, and {entry.limit} runs were '
+      'reserved. Nothing was charged. Stop there, or reserve more runs from '
+      'the start.'
     )
+    return budget_lib.BudgetExceededError(ledger.budget, spent, asked, message)
 
 
 def check_ledger(ledger: Any) -> None:
   """Raises a `TypeError` for what is no ledger, such as a path."""
   # Whatever is charged like one will do, a stand-in of a test for instance.
   if not hasattr(ledger, 'neighboring_relation'):
-    check_type(
-      'ledger',
-      ledger,
-      PrivacyLedger,
+    example = (
       "tfdpflows.PrivacyLedger('ledger.jsonl'), or PrivacyLedger.open of a "
-      'file that is there',
+      'file that is there'
     )
+    check_type('ledger', ledger, PrivacyLedger, example)
 
 
 def _record(

@@ -162,27 +162,24 @@ def _check_budget(merged: PrivacyLedger) -> None:
     compose_event(committed, merged.accountant, merged.neighboring_relation)
     return
   if unproven and not merged.allow_no_proof:
-    raise budget_lib.BudgetExceededError(
-      budget,
-      merged._epsilon(committed),
-      math.inf,
+    message = (
       'A release without a privacy proof is in a ledger without a budget; no '
       'budget bounds it. Nothing was merged. Merge it without a budget, or '
-      'with a ledger that was made with allow_no_proof=True.',
+      'with a ledger that was made with allow_no_proof=True.'
     )
+    spent = merged._epsilon(committed)
+    raise budget_lib.BudgetExceededError(budget, spent, math.inf, message)
   asked = merged._epsilon(committed)
   if asked <= budget.epsilon:
     return
   spent = merged._epsilon(no_proof.split(merged.event)[0])
-  raise budget_lib.BudgetExceededError(
-    budget,
-    spent,
-    asked,
+  message = (
     f'The budget of epsilon {budget.epsilon:.7g} at delta={budget.delta:g} is '
     'lower than what is spent already: together the ledgers have charged '
     f'{spent:.7g}, and {asked:.7g} with what is reserved. Nothing was merged. '
-    'Give a larger budget, or release reservations first.',
+    'Give a larger budget, or release reservations first.'
   )
+  raise budget_lib.BudgetExceededError(budget, spent, asked, message)
 
 
 def _taken(

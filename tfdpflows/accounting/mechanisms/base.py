@@ -282,12 +282,8 @@ def total_zcdp(composition: Composition) -> ZCDPGuarantee:
   """Returns the sums of rho, xi and log_kept, from above."""
   each = [(mechanism.zcdp(), count) for mechanism, count in composition]
   upwards = 1 + _ROUNDING * (1 + len(each))
-  return ZCDPGuarantee(
-    *(
-      sum(count * part[field] for part, count in each) * upwards
-      for field in range(3)
-    )
-  )
+  sums = [sum(count * part[i] for part, count in each) for i in range(3)]
+  return ZCDPGuarantee(*(total * upwards for total in sums))
 
 
 def pure_epsilon(composition: Composition) -> float:

@@ -85,12 +85,8 @@ class DiscreteMechanism(base.PureMechanism):
     under = over.swapped()
     rest = 1 - float(np.sum(over.upper)) - float(np.sum(over.lower))
     rest = max(rest, 0.0) + 16 * _EPS
-    return DiscretePair(
-      *(
-        np.concatenate([low, [middle], high])
-        for low, middle, high in zip(under, (0.0, rest, rest), over)
-      )
-    )
+    parts = zip(under, (0.0, rest, rest), over)
+    return DiscretePair(*(np.concatenate([a, [b], c]) for a, b, c in parts))
 
   def loss_range(self) -> tuple[float, float]:
     losses = self.pair().losses

@@ -317,14 +317,12 @@ def cyclic_blocks(event: CyclicPoissonSampledDpEvent) -> tuple[float, int]:
     bands = int(kept[-1]) + 1 if kept.size else 0
   elif isinstance(inner, MatrixMechanismDpEvent):
     steps, norm = len(inner.strategy), _sensitivity(inner)
-    bands = max(
-      (
-        t - int(np.flatnonzero(row)[0]) + 1
-        for t, row in enumerate(inner.strategy)
-        if np.any(row)
-      ),
-      default=0,
-    )
+    each = [
+      t - int(np.flatnonzero(row)[0]) + 1
+      for t, row in enumerate(inner.strategy)
+      if np.any(row)
+    ]
+    bands = max(each, default=0)
   else:
     raise events.RefusedEventError(
       event, 'only matrix mechanisms are taken on samples of parts in turn.'

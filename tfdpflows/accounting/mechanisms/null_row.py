@@ -106,12 +106,9 @@ class NullRowGaussian(base.Mechanism):
     q = self.sampling_probability
     log_share = base.lower_log(log_delta) - math.log(q)
     mu = math.nextafter(1 / self.noise_multiplier, math.inf)
-    return np.minimum(
-      gaussian_profile.epsilon_at(log_share, mu),
-      base.amplified_epsilons(
-        gaussian_profile.epsilon_at(log_share, 2 * mu), q
-      ),
-    )
+    replaced = gaussian_profile.epsilon_at(log_share, 2 * mu)
+    split = gaussian_profile.epsilon_at(log_share, mu)
+    return np.minimum(split, base.amplified_epsilons(replaced, q))
 
   def loss_range(self) -> tuple[float, float]:
     sigma, q = self.noise_multiplier, self.sampling_probability

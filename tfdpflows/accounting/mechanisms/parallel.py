@@ -127,15 +127,12 @@ def _covers(
   if any(isinstance(mechanism, base.NonPrivate) for mechanism, _ in left):
     return True
   for mechanism, count in other:
-    match = next(
-      (
-        (worse, number)
-        for worse, number in left
-        if number >= count and worse.costs_no_less(mechanism)
-      ),
-      None,
-    )
-    if match is None:
+    matches = [
+      (worse, number)
+      for worse, number in left
+      if number >= count and worse.costs_no_less(mechanism)
+    ]
+    if not matches:
       return False
-    left.remove(match)
+    left.remove(matches[0])
   return True

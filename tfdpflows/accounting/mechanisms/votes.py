@@ -95,12 +95,8 @@ class DataDependentGNMax(DataDependent):
     )
     if not log_q <= rising:
       return independent
-    curve = _curve(
-      log_q,
-      epsilon2 * (1 - 1 / mu2) - log_q / mu2,
-      epsilon1 - log_q / (mu1 - 1),
-      a,
-    )
+    drop = epsilon2 * (1 - 1 / mu2) - log_q / mu2
+    curve = _curve(log_q, drop, epsilon1 - log_q / (mu1 - 1), a)
     return np.where(a <= mu1, np.fmin(curve, independent), independent)
 
 
@@ -365,13 +361,9 @@ def data_dependent_event(
   if isinstance(event, GNMaxDpEvent):
     return DataDependentDpEvent(event, log_q=log_q_gaussian(votes, event.sigma))
   if isinstance(event, ConfidentGNMaxDpEvent):
-    return DataDependentDpEvent(
-      event,
-      log_q=log_q_gaussian(votes, event.sigma) if event.answered else None,
-      log_pr_answered=log_pr_answered(
-        votes, event.threshold, event.sigma_threshold
-      ),
-    )
+    log_q = log_q_gaussian(votes, event.sigma) if event.answered else None
+    log_pr = log_pr_answered(votes, event.threshold, event.sigma_threshold)
+    return DataDependentDpEvent(event, log_q, log_pr)
   raise TypeError(
     'event must be an LNMaxDpEvent, a GNMaxDpEvent or a ConfidentGNMaxDpEvent, '
     f'not {event!r}.'

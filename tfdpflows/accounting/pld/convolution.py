@@ -430,13 +430,9 @@ def _epsilon_near(
     # Masses were left out further down; they matter for any anchor there.
     return float(losses[0]), delta
   if index == 0:
-    return _below_window(
-      delta - infinity - float(inside[0]),
-      float(lower[0]) * (1 + tilted.rounding),
-      float(excess[0]),
-      anchor,
-      tilted,
-    )
+    room = delta - infinity - float(inside[0])
+    mass = float(lower[0]) * (1 + tilted.rounding)
+    return _below_window(room, mass, float(excess[0]), anchor, tilted)
   error = float(slack[index - 1]) - infinity
   # Between two grid points the divergence is a line in exp(epsilon); the slack
   # is taken at the lower one, where it is larger.
