@@ -28,14 +28,11 @@ class MechanismAccountant(dp_accounting.PrivacyAccountant):
   and kept, when an epsilon is asked for. Subclasses have the numerics:
   `_epsilon_at` and `_delta_at`.
 
-  Args:
-    neighboring_relation: one of `neighboring_relations`; under any other, every
-      event is refused.
-
   Attributes:
     name: the name in the registry.
     guarantee: 'upper_bound' or 'asymptotic'.
-    neighboring_relations: what two neighbouring tables may be.
+    neighboring_relations: what two neighbouring tables may be; under any other
+      relation every event is refused.
     question: the method of a `Mechanism` that it needs: mechanisms without it
       are refused.
 

@@ -141,24 +141,16 @@ def source_of(paths: Sequence[str], schema: TableSchema) -> Source:
 
 
 def read_private(
-  paths: list[str],
-  schema: TableSchema,
-  out_of_range: str,
-  partial: str,
-  *,
-  resume: bool,
-  overwrite: bool,
-  max_rows_per_unit: int | None,
+  flags: Any, schema: TableSchema, partial: str
 ) -> pd.DataFrame | CodeStore | DraftRows:
   """Reads and validates the table of a fit; errors name file, column and row.
 
-  Arguments are values of flags but for `partial`, the folder of the fit, and
-  `resume` and `overwrite`, whether to go on with what was interrupted or to
-  drop it. Returns the codes of the rows or, of a schema with marks, what reads
-  them again.
+  The flags are those of the fit, `partial` is its folder. Returns the codes of
+  the rows or, of a schema with marks, what reads them again.
   """
   from tfdpflows.tabular import code_store, draft_rows, values
 
+  paths, out_of_range = flags.input, flags.out_of_range
   source = source_of(paths, schema)
   if len(source.parts) > 1:
     shown = ', '.join(part.name for part in source.parts[:4])
@@ -172,9 +164,9 @@ def read_private(
         schema,
         out_of_range,
         partial,
-        resume=resume,
-        overwrite=overwrite,
-        max_rows_per_unit=max_rows_per_unit,
+        resume=flags.resume,
+        overwrite=flags.overwrite,
+        max_rows_per_unit=flags.max_rows_per_unit,
       )
     table = draft_rows.of_source(source, schema, out_of_range)
     if isinstance(table, draft_rows.DraftRows):

@@ -284,7 +284,7 @@ def _print_plan(schema, values):
   with tempfile.TemporaryDirectory(
     prefix=f'{name}.dry_run.', dir=place or os.curdir
   ) as folder:
-    table = _read(schema, values, os.path.join(folder, name))
+    table = files.read_private(values, schema, os.path.join(folder, name))
     try:
       with quiet.importing():
         from tfdpflows.tabular.synthesizer import TabularSynthesizer
@@ -335,7 +335,7 @@ def _print_bounds(synthesizer):
 
 def _fit(schema, values, partial, team, space):
   if team is None and space is None:
-    table = _read(schema, values, partial)
+    table = files.read_private(values, schema, partial)
   else:
     # The chief reads them, and so does a search.
     table = values.input
@@ -343,18 +343,6 @@ def _fit(schema, values, partial, team, space):
     return _fit_table(table, schema, values, team, space)
   finally:
     _unlock(table)
-
-
-def _read(schema, values, partial):
-  return files.read_private(
-    values.input,
-    schema,
-    values.out_of_range,
-    partial,
-    resume=values.resume,
-    overwrite=values.overwrite,
-    max_rows_per_unit=values.max_rows_per_unit,
-  )
 
 
 def _unlock(table):

@@ -94,14 +94,11 @@ class Comparison:
   examples change, become copies of it, large, or not finite, or one is
   missing; its gradient must also stay when theirs are large.
 
-  Args:
-    runs: `RepeatableRuns` of the training step, before it was run.
-    without_randomness: the same with random layers as in inference, for batches
-      of other sizes, which get other random numbers; or `runs` again.
-    rows: rows as the runs take them.
-    others: as `rows`, different in every row.
-    what: what computes the losses, at the start of a sentence.
-    tolerance: what counts as rounding, relative to the largest value.
+  The `runs` are those of the training step, before it was run. Those
+  `without_randomness` have random layers as in inference, for batches of other
+  sizes, which get other random numbers; they may be the same. The `others` are
+  different in every row. What counts as rounding is relative to the largest
+  value.
   """
 
   def __init__(

@@ -49,12 +49,9 @@ class RepeatableRuns:
   in between, and operations that draw from a state of their own exist twice,
   in step with each other. The random numbers of the program are not touched.
 
-  Args:
-    compute: a function from rows to losses `[batch]` and to pairs of a
-      description and a tensor; it is traced.
-    variables: the trainable variables.
-    rows: rows as `compute` takes them.
-    named: all variables that have a name in messages.
+  `compute`, which is traced, makes losses `[batch]` of rows, and pairs of a
+  description and a tensor; the variables are trained, and those that are
+  `named` have a name in messages.
 
   Attributes:
     traced: the `tf.function` of rows and weights of losses, made concrete.

@@ -90,12 +90,9 @@ class TiltedMasses(NamedTuple):
 
 
 class LossSum:
-  """The sum of independent losses.
+  """The sum of independent losses, each with how often it is added.
 
-  Args:
-    parts: pairs of a loss distribution and how often it is added.
-    interval: distance of the grid points, in nats.
-    check: called between the pieces of work; may raise to end it.
+  `check` is called between the pieces of work, and may raise to end it.
 
   Attributes:
     interval: distance of the grid points, in nats.
@@ -140,11 +137,9 @@ class LossSum:
     return high - low + 1
 
   def tilted_near(self, anchor: float, extended: bool = False) -> TiltedMasses:
-    """Returns the masses, accurate around a loss and above it.
+    """Returns the masses, accurate around a loss, the anchor, and above it.
 
-    Args:
-      anchor: the loss, in nats.
-      extended: whether to use extended precision, if there is any.
+    With `extended` precision, if there is any.
 
     Raises:
       GridTooFineError: if a larger interval is needed.
@@ -320,16 +315,9 @@ def epsilon_at(
   interval: float,
   check: Callable[[], None] = lambda: None,
 ) -> float:
-  """Returns the smallest epsilon known to hold at a delta.
+  """Returns the smallest epsilon known to hold at a delta, or infinity.
 
-  Args:
-    delta: inside (0, 1).
-    parts: pairs of a loss distribution and how often it is composed.
-    interval: distance of the grid points, in nats.
-    check: called between the pieces of work; may raise to end it.
-
-  Returns:
-    Epsilon, zero or more; infinite if no finite one is known.
+  Other arguments are those of `LossSum`.
 
   Raises:
     GridTooFineError: if a larger interval is needed.
