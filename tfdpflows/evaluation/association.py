@@ -39,12 +39,8 @@ def association_matrix(
   fields, names = list(schema.fields), list(schema.names)
   numeric = [f for f in fields if f.is_numeric]
   codes = {f.name: _codes(table[f.name], f) for f in fields if f not in numeric}
-  values = pd.DataFrame(
-    {
-      f.name: discretization.moderate(discretization.numbers(table[f.name]))[0]
-      for f in numeric
-    }
-  )
+  of = lambda f: discretization.moderate(discretization.numbers(table[f.name]))
+  values = pd.DataFrame({f.name: of(f)[0] for f in numeric})
   matrix = pd.DataFrame(np.eye(len(names)), index=names, columns=names)
   if len(numeric):
     with warnings.catch_warnings(), np.errstate(all='ignore'):

@@ -46,11 +46,7 @@ _STATISTICS = {
   '95 %': lambda x: np.quantile(x, 0.95),
 }
 # Of several fits; of the first ones less is better.
-_LOWER = (
-  'marginal_total_variation',
-  'pair_total_variation',
-  'association_error',
-)
+_LOWER = 'marginal_total_variation', 'pair_total_variation', 'association_error'
 _COMPARED = {
   'marginal_total_variation': 'columns',
   'pair_total_variation': 'pairs',

@@ -441,12 +441,8 @@ class Checker:
     Those of one unit may meet. `count` is how many arguments are of examples.
     Returns how far it is known that others do not.
     """
-    found = axes.follow(
-      traced,
-      range(count),
-      ingredients.of_examples,
-      [*ingredients.shared, *kept],
-    )
+    public = [*ingredients.shared, *kept]
+    found = axes.follow(traced, range(count), ingredients.of_examples, public)
     # Eager steps run Python, and draw with the seeds of the whole program.
     state = 'tested' if self._runs_eagerly else 'proven'
     if found.joined and not self._independent:

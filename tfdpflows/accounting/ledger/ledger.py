@@ -584,12 +584,10 @@ class PrivacyLedger:
     accountant: Optional[str] = None,
   ) -> float:
     event, unproven = no_proof.split(event)
-    found = registry.compute_epsilon(
-      event,
-      self.budget.delta if delta is None else delta,
-      self.accountant if accountant is None else accountant,
-      self.neighboring_relation,
-    )
+    delta = self.budget.delta if delta is None else delta
+    name = self.accountant if accountant is None else accountant
+    relation = self.neighboring_relation
+    found = registry.compute_epsilon(event, delta, name, relation)
     # Never the epsilon of a part of what was released.
     return math.inf if unproven else found
 
