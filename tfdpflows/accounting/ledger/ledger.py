@@ -40,17 +40,13 @@ _logger = logging.getLogger(__name__)
 class LedgerEntry:
   """One mechanism of a ledger.
 
-  Attributes:
-    label: what it was for.
-    event: the `DpEvent` of one run.
-    count: how many runs are charged.
-    reserved: how many runs may be charged in all; `count` for plain charges and
-      released reservations.
+  As many runs as are reserved may be charged in all: `count` for plain charges
+  and released reservations.
   """
 
-  label: str
-  event: dp_accounting.DpEvent
-  count: int
+  label: str  # What it was for.
+  event: dp_accounting.DpEvent  # Of one run.
+  count: int  # How many runs are charged.
   reserved: int
 
 
