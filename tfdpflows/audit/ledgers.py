@@ -22,9 +22,6 @@ from tfdpflows._checks import check_fraction, check_integer
 from tfdpflows.accounting import registry
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.ledger import check_ledger
-from tfdpflows.accounting.mechanisms.capped import (
-  TruncatedSubsampledGaussianDpEvent,
-)
 from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
 from tfdpflows.accounting.rounding import round_down, round_up
 from tfdpflows.audit.rates import ErrorRates, error_rates, largest_epsilon
@@ -374,7 +371,7 @@ def _once(event, relation, present) -> Callable:
   """Returns a function of a number and a generator: losses of single runs."""
   rows = 2 if relation is _REPLACE else 1
   inner = getattr(event, 'event', None)
-  if isinstance(event, TruncatedSubsampledGaussianDpEvent):
+  if isinstance(event, accounting.TruncatedSubsampledGaussianDpEvent):
     # The cap, which next to no batch reaches, would only tell more.
     return _sampled(
       event.sampling_probability, event.noise_multiplier, rows, present

@@ -25,9 +25,6 @@ from tfdpflows import _observer, accounting
 from tfdpflows.accounting import mechanisms as mechanisms_lib
 from tfdpflows.accounting.events import describe_event
 from tfdpflows.accounting.events_json import event_from_dict
-from tfdpflows.accounting.mechanisms.capped import (
-  TruncatedSubsampledGaussianDpEvent,
-)
 from tfdpflows.accounting.mechanisms.matrix import cyclic_blocks
 from tfdpflows.audit.watching import Stream, UsedNoise
 
@@ -539,7 +536,7 @@ def _declared(event, relation):
     parts = [(_declared(x, relation), 1) for x in event.events]
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
     parts = [(_declared(event.event, relation), event.count)]
-  elif isinstance(event, TruncatedSubsampledGaussianDpEvent):
+  elif isinstance(event, accounting.TruncatedSubsampledGaussianDpEvent):
     noise = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     return _declared(noise, relation)
   elif isinstance(event, accounting.CyclicPoissonSampledDpEvent):

@@ -49,12 +49,8 @@ from tfdpflows.accounting.events import (
   decompose,
   event_number,
 )
-from tfdpflows.accounting.mechanisms import base, matrix
+from tfdpflows.accounting.mechanisms import base, capped, matrix
 from tfdpflows.accounting.mechanisms.bounded_range import BoundedRange
-from tfdpflows.accounting.mechanisms.capped import (
-  TruncatedSubsampledGaussianDpEvent,
-  overflow,
-)
 from tfdpflows.accounting.mechanisms.discrete import DiscreteLaplace
 from tfdpflows.accounting.mechanisms.epsilon_delta import (
   EpsilonDelta,
@@ -215,8 +211,8 @@ def without_amplification(
   if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
     inner = without_amplification(event.event)
     return dp_accounting.SampledWithoutReplacementDpEvent(1, 1, inner)
-  if isinstance(event, TruncatedSubsampledGaussianDpEvent):
-    failure = overflow(event)
+  if isinstance(event, capped.TruncatedSubsampledGaussianDpEvent):
+    failure = capped.overflow(event)
     step = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     if not failure:
       return step
