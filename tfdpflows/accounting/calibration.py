@@ -88,8 +88,8 @@ def calibrate_noise_multiplier(
   """
   ends = _LARGEST_NOISE, _SMALLEST_NOISE
   refusal = f'No noise multiplier up to {_LARGEST_NOISE:g} is enough'
-  settings = spent, accountant, neighboring_relation, time_limit, tolerance
-  return _search(make_event, budget, ends, refusal, *settings)
+  settings = spent, accountant, neighboring_relation, time_limit
+  return _search(make_event, budget, ends, refusal, settings, tolerance)
 
 
 def calibrate_steps(
@@ -135,7 +135,7 @@ def calibrate_steps(
     )
   ends, refusal = (1, int(max_steps)), 'Not even one step fits'
   settings = spent, accountant, neighboring_relation, time_limit
-  return _search(make_event, budget, ends, refusal, *settings, whole=True)
+  return _search(make_event, budget, ends, refusal, settings, whole=True)
 
 
 def calibrate_sampling_probability(
@@ -181,8 +181,8 @@ def calibrate_sampling_probability(
   """
   least = _SMALLEST_PROBABILITY
   refusal = f'Not even a sampling probability of {least:g} fits'
-  settings = spent, accountant, neighboring_relation, time_limit, tolerance
-  return _search(make_event, budget, (least, 1.0), refusal, *settings)
+  settings = spent, accountant, neighboring_relation, time_limit
+  return _search(make_event, budget, (least, 1.0), refusal, settings, tolerance)
 
 
 def calibrate_epsilon(
@@ -252,18 +252,10 @@ def _epsilon(events, spent, delta, accountant, relation) -> float:
 
 
 def _search(
-  make_event,
-  budget,
-  ends,
-  refusal,
-  spent,
-  accountant,
-  neighboring_relation,
-  time_limit,
-  tolerance=_TOLERANCE,
-  whole=False,
+  make_event, budget, ends, refusal, settings, tolerance=_TOLERANCE, whole=False
 ):
   """`last_within` a budget, or an error that begins with `refusal`."""
+  spent, accountant, relation, time_limit = settings
   budget_lib.check_budget(budget)
   if not 0 < tolerance < 1:
     raise ValueError(f'tolerance must lie inside (0, 1), not {tolerance}.')
@@ -277,8 +269,7 @@ def _search(
 
   def epsilon_of(*values):
     events = [make_event(value) for value in values]
-    settings = budget.delta, accountant, neighboring_relation
-    return _epsilon(events, spent, *settings)
+    return _epsilon(events, spent, budget.delta, accountant, relation)
 
   def is_over():
     nonlocal late

@@ -46,7 +46,8 @@ _NOTABLE = 1e-3
 # Results kept, for the process and for an accountant.
 _REMEMBERED = 4096
 
-_Counts = tuple[tuple[mechanisms.Mechanism, int], ...]
+_Mechanism = mechanisms.Mechanism
+_Counts = tuple[tuple[_Mechanism, int], ...]
 
 
 class PLDAccountant(accountant.MechanismAccountant):
@@ -328,8 +329,8 @@ def _remember(results: dict, key: tuple, value) -> None:
 
 
 def _coarser(
-  totals: dict[mechanisms.Mechanism, int], most: float
-) -> dict[mechanisms.Mechanism, int]:
+  totals: dict[_Mechanism, int], most: float
+) -> dict[_Mechanism, int]:
   """Returns counts of mechanisms that cost no less, few of them on samples.
 
   Those on samples of about one size, with about one parameter, are counted as
@@ -378,9 +379,7 @@ def _coarser(
   return result
 
 
-def _coordinates(
-  mechanism: mechanisms.Mechanism,
-) -> tuple[tuple, tuple[float, ...]]:
+def _coordinates(mechanism: _Mechanism) -> tuple[tuple, tuple[float, ...]]:
   """Returns what mechanisms of a group share, and what they are close in."""
   if isinstance(mechanism, mechanisms.Mixture):
     parts = [(_coordinates(part), weight) for part, weight in mechanism.parts]
@@ -392,9 +391,7 @@ def _coordinates(
   return (type(mechanism), *shared), tuple(near)
 
 
-def _worst_of(
-  one: mechanisms.Mechanism, other: mechanisms.Mechanism
-) -> mechanisms.Mechanism:
+def _worst_of(one: _Mechanism, other: _Mechanism) -> _Mechanism:
   """Returns a mechanism that costs no less than either of two of one form."""
   if isinstance(one, mechanisms.Mixture):
     return mechanisms.Mixture(

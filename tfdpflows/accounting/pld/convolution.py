@@ -440,11 +440,7 @@ def _epsilon_near(
 
 
 def _below_window(
-  room: float,
-  lower: float,
-  end: float,
-  anchor: float,
-  tilted: TiltedMasses,
+  room: float, lower: float, end: float, anchor: float, tilted: TiltedMasses
 ) -> tuple[float, float]:
   """Returns what `_epsilon_near` does, for an epsilon below the window.
 
